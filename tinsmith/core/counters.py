@@ -1,0 +1,102 @@
+"""Counters over everything that ran in this process, and the timed lines of ``DEBUG=2``."""
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import sys
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tinsmith.core.settings import settings
+
+
+class GlobalCounters:
+    """Totals since the start of the process (or the last ``reset``)."""
+
+    kernel_count: ClassVar[int] = 0
+    global_ops: ClassVar[int] = 0
+    global_mem: ClassVar[int] = 0
+    time_sum_s: ClassVar[float] = 0.0
+    mem_used: ClassVar[int] = 0
+    compile_count: ClassVar[int] = 0
+    schedule_count: ClassVar[int] = 0
+
+    @classmethod
+    def reset(cls) -> None:
+        """Set every counter but ``mem_used`` to zero."""
+        cls.kernel_count = cls.global_ops = cls.global_mem = cls.compile_count = cls.schedule_count = 0
+        cls.time_sum_s = 0.0
+
+
+_COLORS = {"red": 31, "green": 32, "yellow": 33, "blue": 34, "magenta": 35, "cyan": 36, "gray": 90}
+
+
+def colored(text: str, color: str) -> str:
+    """``text`` in ``color`` if standard output is a terminal and ``NO_COLOR`` is unset."""
+    if settings.NO_COLOR or not sys.stdout.isatty():
+        return text
+    return f"\u001b[{_COLORS[color]}m{text}\u001b[0m"
+
+
+def visible_length(text: str) -> int:
+    """Length of ``text`` without colour codes."""
+    return len(re.sub(r"\u001b\[[0-9]+m", "", text))
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One thing a queue did: a kernel, a copy or a synchronization."""
+
+    device: str
+    name: str
+    args: int
+    seconds: float
+    ops: int = 0
+    bytes: int = 0
+    origin: tuple[str, ...] = ()
+    kind: str = "kernel"
+
+
+def report(ran: Ran) -> None:
+    """Count ``ran`` and, at ``DEBUG>=2``, print its line."""
+    GlobalCounters.kernel_count += 1
+    GlobalCounters.global_ops += ran.ops
+    GlobalCounters.global_mem += ran.bytes
+    GlobalCounters.time_sum_s += ran.seconds
+    if settings.DEBUG < 2:
+        return
+    _print_summary_at_exit()
+    us, total_ms = ran.seconds * 1e6, GlobalCounters.time_sum_s * 1e3
+    rate = max(ran.seconds, 1e-9) * 1e9
+    color = {"kernel": "green", "copy": "yellow"}.get(ran.kind, "gray")
+    head = f"*** {colored(f'{ran.device:7s}', color)} {GlobalCounters.kernel_count:4d} "
+    name = ran.name + " " * max(0, 32 - visible_length(ran.name))
+    line = (
+        f"{head}{name} arg {ran.args:3d} mem {GlobalCounters.mem_used / 1e9:5.2f} GB tm {us:9.2f}us/{total_ms:9.2f}ms "
+        f"({ran.ops / rate:8.2f} GFLOPS {ran.bytes / rate:7.2f}|{ran.bytes / rate:<7.2f} GB/s)"
+    )
+    print(f"{line} {list(ran.origin)}" if ran.origin else line)
+
+
+_summary_registered = False
+
+
+def _print_summary_at_exit() -> None:
+    global _summary_registered
+    if not _summary_registered:
+        _summary_registered = True
+        atexit.register(print_summary, os.getpid())
+
+
+def print_summary(pid: int | None = None) -> None:
+    """The closing line of ``DEBUG=2``: average speed and totals."""
+    if pid is not None and pid != os.getpid():
+        return
+    g = GlobalCounters
+    seconds = max(g.time_sum_s, 1e-9)
+    print(
+        f"avg: {g.global_ops / seconds * 1e-9:8.2f} GFLOPS {g.global_mem / seconds * 1e-9:8.2f} GB/s           "
+        f"total: {g.kernel_count:5d} kernels {g.global_ops * 1e-9:8.2f} GOPS {g.global_mem * 1e-9:8.2f} GB "
+        f"{g.time_sum_s * 1e3:8.2f} ms"
+    )

@@ -1,0 +1,266 @@
+"""Data types: what a tensor element is, how two types promote, and what each type is called.
+
+``dtypes.float32`` and its friends are the only instances a user meets. A vector type, ``dtypes.float32.vec(16)``, and a
+pointer type, ``dtypes.float32.ptr()``, appear in linear programs only.
+"""
+from __future__ import annotations
+
+import difflib
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import ml_dtypes
+import numpy as np
+
+from tinsmith.core.errors import DTypeError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+_PythonFloat = float  # ``float`` is a dtype inside the namespace class below
+Kind = Literal["bool", "int", "uint", "float", "void"]
+
+
+@dataclass(frozen=True, eq=False)
+class DType:
+    """An element type; instances are unique, so they compare by identity and hash fast.
+
+    ``count`` > 1 makes it a vector of that many lanes; ``pointer`` makes it the address of such elements.
+    """
+
+    name: str
+    c_name: str
+    kind: Kind
+    itemsize: int
+    priority: int
+    count: int = 1
+    pointer: bool = False
+
+    def __repr__(self) -> str:
+        inner = f"dtypes.{_SHORT_NAME.get(self.name, self.name)}"
+        if self.count > 1:
+            inner += f".vec({self.count})"
+        return f"PtrDType({inner})" if self.pointer else inner
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (self.name, self.count, self.pointer)
+
+    @property
+    def scalar(self) -> DType:
+        """The type of one lane: ``dtypes.float32.vec(4).scalar is dtypes.float32``."""
+        return self if self.count == 1 and not self.pointer else _BY_NAME[self.name]
+
+    def vec(self, count: int) -> DType:
+        """A vector of ``count`` lanes of this type; ``vec(1)`` is the type itself."""
+        return self.scalar if count == 1 else _derived(self.name, count, False)
+
+    def ptr(self) -> DType:
+        """The type of a pointer to elements of this type."""
+        return _derived(self.name, self.count, True)
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "float"
+
+    @property
+    def is_int(self) -> bool:
+        """Signed or unsigned integer (not bool)."""
+        return self.kind in ("int", "uint")
+
+    @property
+    def is_unsigned(self) -> bool:
+        return self.kind in ("uint", "bool")
+
+    @property
+    def is_bool(self) -> bool:
+        return self.kind == "bool"
+
+    @property
+    def bits(self) -> int:
+        return 8 * self.itemsize
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        """The NumPy dtype with the same bits (``ml_dtypes`` supplies bfloat16)."""
+        return _NUMPY[self.name]
+
+    @property
+    def min(self) -> int | float | bool:
+        """Smallest value: ``-inf`` for floats."""
+        if self.is_float:
+            return float("-inf")
+        return False if self.is_bool else (0 if self.kind == "uint" else -(1 << (self.bits - 1)))
+
+    @property
+    def max(self) -> int | float | bool:
+        """Largest value: ``inf`` for floats."""
+        if self.is_float:
+            return float("inf")
+        return True if self.is_bool else (1 << (self.bits - (self.kind == "int"))) - 1
+
+    def as_const(self, value: Any) -> int | float | bool:
+        """``value`` as the Python scalar that this type would hold (integers wrap, floats round).
+
+        >>> dtypes.uint8.as_const(257), dtypes.float16.as_const(0.1)
+        (1, 0.0999755859375)
+        """
+        if self.is_bool:
+            return bool(value)
+        if self.is_float:
+            return _round_float(self, float(value))
+        wrapped = int(value) & ((1 << self.bits) - 1)
+        return wrapped - (1 << self.bits) if self.kind == "int" and wrapped >> (self.bits - 1) else wrapped
+
+
+def _round_float(dtype: DType, value: float) -> float:
+    if dtype.itemsize == 8:
+        return value
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(np.float64(value).astype(dtype.numpy).astype(np.float64))
+
+
+_SCALARS: Final = (
+    DType("void", "void", "void", 0, -1),
+    DType("bool", "bool", "bool", 1, 0),
+    DType("int8", "signed char", "int", 1, 1),
+    DType("uint8", "unsigned char", "uint", 1, 2),
+    DType("int16", "short", "int", 2, 3),
+    DType("uint16", "unsigned short", "uint", 2, 4),
+    DType("int32", "int", "int", 4, 5),
+    DType("uint32", "unsigned int", "uint", 4, 6),
+    DType("int64", "long", "int", 8, 7),
+    DType("uint64", "unsigned long", "uint", 8, 8),
+    DType("float16", "half", "float", 2, 9),
+    DType("bfloat16", "__bf16", "float", 2, 10),
+    DType("float32", "float", "float", 4, 11),
+    DType("float64", "double", "float", 8, 12),
+)
+_BY_NAME: Final = {d.name: d for d in _SCALARS}
+_SHORT_NAME: Final = {
+    "int8": "char", "uint8": "uchar", "int16": "short", "uint16": "ushort", "int32": "int", "uint32": "uint",
+    "int64": "long", "uint64": "ulong", "float16": "half", "float32": "float", "float64": "double",
+}
+_NUMPY: Final[dict[str, np.dtype[Any]]] = {
+    d.name: np.dtype(ml_dtypes.bfloat16) if d.name == "bfloat16" else np.dtype(d.name)
+    for d in _SCALARS
+    if d.name != "void"
+}
+
+
+@functools.cache
+def _derived(name: str, count: int, pointer: bool) -> DType:
+    d = _BY_NAME[name]
+    return DType(d.name, d.c_name, d.kind, d.itemsize, d.priority, count, pointer)
+
+
+def _restore(name: str, count: int, pointer: bool) -> DType:
+    return _BY_NAME[name] if count == 1 and not pointer else _derived(name, count, pointer)
+
+
+class _DTypesMeta(type):
+    def __getattr__(cls, name: str) -> DType:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        close = difflib.get_close_matches(name, cls.names(), n=1)
+        hint = f"did you mean dtypes.{close[0]}?" if close else f"known: {', '.join(cls.names())}"
+        raise DTypeError("dtypes", f"there is no dtype {name!r}", hint)
+
+    def names(cls) -> list[str]:
+        return [d.name for d in _SCALARS if d.name != "void"]
+
+
+class dtypes(metaclass=_DTypesMeta):
+    """The namespace of element types.
+
+    >>> dtypes.float32, dtypes.int8.max
+    (dtypes.float, 127)
+    """
+
+    void = _BY_NAME["void"]
+    bool = _BY_NAME["bool"]
+    int8 = char = _BY_NAME["int8"]
+    uint8 = uchar = _BY_NAME["uint8"]
+    int16 = short = _BY_NAME["int16"]
+    uint16 = ushort = _BY_NAME["uint16"]
+    int32 = int = _BY_NAME["int32"]
+    uint32 = uint = _BY_NAME["uint32"]
+    int64 = long = _BY_NAME["int64"]
+    uint64 = ulong = _BY_NAME["uint64"]
+    float16 = half = _BY_NAME["float16"]
+    bfloat16 = _BY_NAME["bfloat16"]
+    float32 = float = _BY_NAME["float32"]
+    float64 = double = _BY_NAME["float64"]
+
+    default_float = float32
+    default_int = int32
+
+    floats = (float16, bfloat16, float32, float64)
+    ints = (int8, uint8, int16, uint16, int32, uint32, int64, uint64)
+    all = (bool, *ints, *floats)
+
+    @staticmethod
+    def from_numpy(dtype: npt.DTypeLike) -> DType:
+        """The tinsmith dtype of a NumPy dtype.
+
+        Raises:
+            DTypeError: if NumPy's type has no counterpart (complex, strings, objects).
+        """
+        name = np.dtype(dtype).name
+        if name not in _BY_NAME:
+            raise DTypeError("from_numpy", f"NumPy dtype {name!r} has no counterpart", "convert it with .astype first")
+        return _BY_NAME[name]
+
+    @staticmethod
+    def of(value: Any) -> DType:
+        """The dtype of a Python scalar: bool, default int, or default float."""
+        if value is True or value is False or isinstance(value, np.bool_):
+            return dtypes.bool
+        if isinstance(value, (np.floating, _PythonFloat)):
+            return dtypes.default_float
+        return dtypes.default_int
+
+
+def to_dtype(value: DType | str) -> DType:
+    """A dtype from itself or from its name: ``to_dtype("float16")``."""
+    if isinstance(value, DType):
+        return value
+    found: DType = getattr(dtypes, str(value).removeprefix("dtypes."))
+    if not isinstance(found, DType):
+        raise DTypeError("dtypes", f"there is no dtype {value!r}", f"known: {', '.join(dtypes.names())}")
+    return found
+
+
+# Promotion lattice (JAX's, without weak types): each type and the types directly above it.
+_ABOVE: Final[dict[str, tuple[str, ...]]] = {
+    "bool": ("int8", "uint8"), "int8": ("int16",), "int16": ("int32",), "int32": ("int64",),
+    "int64": ("float16", "bfloat16"), "uint8": ("int16", "uint16"), "uint16": ("int32", "uint32"),
+    "uint32": ("int64", "uint64"), "uint64": ("float16", "bfloat16"), "float16": ("float32",),
+    "bfloat16": ("float32",), "float32": ("float64",), "float64": (),
+}
+
+
+@functools.cache
+def _all_above(name: str) -> frozenset[str]:
+    return frozenset({name}).union(*(_all_above(n) for n in _ABOVE[name]))
+
+
+@functools.cache
+def promote(*types: DType) -> DType:
+    """The smallest type that every one of ``types`` promotes to (the lattice of JAX's type promotion page).
+
+    >>> promote(dtypes.int8, dtypes.uint8), promote(dtypes.int64, dtypes.float16)
+    (dtypes.short, dtypes.half)
+    """
+    common = frozenset.intersection(*(_all_above(t.name) for t in types))
+    return min((_BY_NAME[n] for n in common), key=lambda d: d.priority)
+
+
+@functools.cache
+def sum_dtype(dtype: DType) -> DType:
+    """What a sum of ``dtype`` is counted in: integers narrower than 32 bits widen to 32, the rest stay."""
+    if dtype.is_bool:
+        return dtypes.int32
+    if dtype.is_int and dtype.itemsize < 4:
+        return dtypes.uint32 if dtype.kind == "uint" else dtypes.int32
+    return dtype

@@ -1,0 +1,126 @@
+"""Errors a user can act on: each has a stable id, names the op, and says what would mend it.
+
+Every class also inherits from the built-in exception that Python programmers would catch for the same mistake.
+"""
+from __future__ import annotations
+
+import os
+import sys
+from types import FrameType
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+def user_frame() -> FrameType | None:
+    """The innermost frame that is not inside this package: the line the user wrote."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    return frame
+
+
+def user_line() -> tuple[str, int]:
+    """File and line of the user's code that led here; ``("<unknown>", 0)`` if there is none."""
+    frame = user_frame()
+    return ("<unknown>", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+
+
+class TinsmithError(Exception):
+    """Base of all errors that a user's program can cause.
+
+    Args:
+        op: the operation that refused, as the user called it.
+        message: what is wrong, with the shapes, dtypes and devices involved.
+        mend: what would fix it.
+    """
+
+    id = "E000"
+
+    def __init__(self, op: str, message: str, mend: str = "") -> None:
+        self.op, self.message, self.mend = op, message, mend
+        self.file, self.line = user_line()
+        text = f"[{self.id}] {op}: {message}"
+        if self.line:
+            text += f" ({os.path.basename(self.file)}:{self.line})"
+        if mend:
+            text += f". Try: {mend}"
+        super().__init__(text)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.op, self.message, self.mend)
+
+
+class ShapeError(TinsmithError, ValueError):
+    """Shapes that do not fit each other or the operation."""
+
+    id = "E010"
+
+
+class AxisError(TinsmithError, IndexError):
+    """An axis or index out of range."""
+
+    id = "E011"
+
+
+class DTypeError(TinsmithError, TypeError):
+    """A dtype the operation cannot work with, or an unknown dtype."""
+
+    id = "E020"
+
+
+class ArgumentError(TinsmithError, ValueError):
+    """An argument whose value makes no sense for the operation."""
+
+    id = "E030"
+
+
+class DeviceError(TinsmithError, RuntimeError):
+    """An unknown device, one that cannot be opened, or tensors on different devices."""
+
+    id = "E040"
+
+
+class OutOfMemoryError(TinsmithError, MemoryError):
+    """A buffer that does not fit into the device's memory."""
+
+    id = "E041"
+
+
+class CompileError(TinsmithError, RuntimeError):
+    """The device's compiler refused generated code: a bug of ours, or a missing tool."""
+
+    id = "E050"
+
+
+class KernelError(TinsmithError, RuntimeError):
+    """A kernel failed, or a value is read whose kernel failed earlier."""
+
+    id = "E051"
+
+
+class CheckError(TinsmithError, RuntimeError):
+    """``CHECKED=1`` found an index out of bounds, a NaN or an overflow."""
+
+    id = "E052"
+
+
+class GradientError(TinsmithError, RuntimeError):
+    """A gradient that does not exist or was asked for of the wrong thing."""
+
+    id = "E060"
+
+
+class JitError(TinsmithError, RuntimeError):
+    """A function that cannot be captured."""
+
+    id = "E070"
+
+
+class FileFormatError(TinsmithError, ValueError):
+    """A file that is not what its name or header says."""
+
+    id = "E080"
+
+
+class VerifyError(AssertionError):
+    """A pass broke the rules of its dialect: a bug of ours. The message holds the program with the fault marked."""

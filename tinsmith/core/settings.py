@@ -1,0 +1,108 @@
+"""Every environment variable that Tinsmith reads, declared once with its type, default and meaning.
+
+``settings.DEBUG`` is an int; ``with Context(DEBUG=2): ...`` changes it for a block, in this thread only.
+"""
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tinsmith.core.errors import ArgumentError
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One environment variable. ``affects_code`` says that programs compiled under other values must not be reused."""
+
+    name: str
+    default: int | str
+    doc: str
+    affects_code: bool = False
+
+    def parse(self, text: str) -> int | str:
+        if isinstance(self.default, str):
+            return text
+        try:
+            return int(text or 0)
+        except ValueError:
+            raise ArgumentError("settings", f"{self.name}={text!r} is not a whole number", f"{self.name}=1") from None
+
+
+DECLARED: Final = (
+    Setting("DEBUG", 0, "1 devices, 2 timed lines, 3 schedule, 4 source, 5 trees and UOps, 6 rewrites, 7 assembly"),
+    Setting("DEV", "", "default device, e.g. CPU, CPU:C, PYTHON"),
+    Setting("NOOPT", 0, "1 switches all optimizer choices and multi-pass kernel fusion off", True),
+    Setting("CHECKED", 0, "1 checks bounds of gathers and scatters in every kernel and names the user's line", True),
+    Setting("THREADS", 0, "worker threads of the CPU device; 0 = as many as the cores allowed to this process"),
+    Setting("CACHELEVEL", 1, "0 switches the disk cache off"),
+    Setting("CACHE_DIR", "", "where the disk cache lives; empty = the user's cache directory"),
+    Setting("CACHE_BYTES", 1 << 30, "size above which the disk cache drops what was used longest ago"),
+    Setting("CPU_FEATURES", "", "generate for avx2, avx512 or generic instead of all that the host has", True),
+    Setting("FASTMATH", 0, "1 allows rewrites that are wrong for NaN, infinities and signed zeros", True),
+    Setting("VERIFY", 0, "1 runs the dialect verifiers between passes"),
+    Setting("NO_COLOR", "", "any value switches terminal colours off"),
+    Setting("ALIAS", "", "device names to read as others, e.g. METAL=CPU,GPU=CPU"),
+    Setting("JIT", 1, "0 runs jitted functions uncaptured"),
+    Setting("SPIN_US", 2000, "how long an idle CPU worker spins before it sleeps, in microseconds"),
+)
+_BY_NAME: Final = {s.name: s for s in DECLARED}
+
+
+class _Settings(threading.local):
+    """Attribute access to the declared settings; each thread starts from the environment."""
+
+    def __init__(self) -> None:
+        for s in DECLARED:
+            text = os.environ.get(s.name)
+            setattr(self, s.name, s.default if text is None else s.parse(text))
+
+    DEBUG: int
+    DEV: str
+    NOOPT: int
+    CHECKED: int
+    THREADS: int
+    CACHELEVEL: int
+    CACHE_DIR: str
+    CACHE_BYTES: int
+    CPU_FEATURES: str
+    FASTMATH: int
+    VERIFY: int
+    NO_COLOR: str
+    ALIAS: str
+    JIT: int
+    SPIN_US: int
+
+    def code_key(self) -> tuple[int | str, ...]:
+        """The values that change generated code: part of every cache key."""
+        return tuple(getattr(self, s.name) for s in DECLARED if s.affects_code)
+
+
+settings = _Settings()
+
+
+@contextlib.contextmanager
+def Context(**changes: Any) -> Iterator[None]:
+    """Change settings inside a ``with`` block.
+
+    >>> with Context(NOOPT=1):
+    ...     settings.NOOPT
+    1
+
+    Raises:
+        ArgumentError: for a name that is not a declared setting.
+    """
+    for name in changes:
+        if name not in _BY_NAME:
+            raise ArgumentError("Context", f"unknown setting {name!r}", f"one of {', '.join(_BY_NAME)}")
+    before = {name: getattr(settings, name) for name in changes}
+    try:
+        for name, value in changes.items():
+            setattr(settings, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(settings, name, value)
