@@ -131,21 +131,24 @@ _SCALARS: Final = (
     DType("uint32", "unsigned int", "uint", 4, 6),
     DType("int64", "long", "int", 8, 7),
     DType("uint64", "unsigned long", "uint", 8, 8),
+    DType("index", "int", "int", 8, 7),
     DType("float16", "half", "float", 2, 9),
     DType("bfloat16", "__bf16", "float", 2, 10),
     DType("float32", "float", "float", 4, 11),
     DType("float64", "double", "float", 8, 12),
 )
 _BY_NAME: Final = {d.name: d for d in _SCALARS}
+# ``index`` counts loops and addresses elements: as wide as the device likes, written ``int`` as in the tutorials.
 _SHORT_NAME: Final = {
+    "index": "int",
     "int8": "char", "uint8": "uchar", "int16": "short", "uint16": "ushort", "int32": "int", "uint32": "uint",
     "int64": "long", "uint64": "ulong", "float16": "half", "float32": "float", "float64": "double",
 }
 _NUMPY: Final[dict[str, np.dtype[Any]]] = {
     d.name: np.dtype(ml_dtypes.bfloat16) if d.name == "bfloat16" else np.dtype(d.name)
     for d in _SCALARS
-    if d.name != "void"
-}
+    if d.name not in ("void", "index")
+} | {"index": np.dtype("int64")}
 
 
 @functools.cache
@@ -167,7 +170,7 @@ class _DTypesMeta(type):
         raise DTypeError("dtypes", f"there is no dtype {name!r}", hint)
 
     def names(cls) -> list[str]:
-        return [d.name for d in _SCALARS if d.name != "void"]
+        return [d.name for d in _SCALARS if d.name not in ("void", "index")]
 
 
 class dtypes(metaclass=_DTypesMeta):
@@ -178,6 +181,7 @@ class dtypes(metaclass=_DTypesMeta):
     """
 
     void = _BY_NAME["void"]
+    index = _BY_NAME["index"]
     bool = _BY_NAME["bool"]
     int8 = char = _BY_NAME["int8"]
     uint8 = uchar = _BY_NAME["uint8"]

@@ -1,0 +1,1 @@
+"""Side-by-side measurements of Tinsmith, PyTorch and tinygrad: ``python -m benchmarks --help``."""

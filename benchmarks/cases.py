@@ -1,0 +1,65 @@
+"""What is measured: each case once, as a kind of work, its sizes, and the operations or bytes that its rate counts.
+
+``peers.py`` holds, per system, one builder for each kind.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row of the table. ``work`` is in floating-point operations or bytes, ``unit`` says which as a rate."""
+
+    name: str
+    kind: str
+    sizes: dict[str, int | str]
+    work: float = 0
+    unit: str = ""
+    loops: int = 1          # calls per sample, where one call is too short to time
+    best: bool = False      # the best sample counts instead of the median
+    fresh: bool = False     # first call of a fresh process: with an empty cache, then once more with the filled one
+
+
+def _matmul(m: int, k: int, n: int, batch: int = 1, dtype: str = "float32", best: bool = False) -> Case:
+    what = "matmul" if dtype == "float32" else "bf16 matmul"
+    shape = f"{m}³" if m == k == n else f"{m}×{k}×{n}"
+    name = f"{what} {f'{batch} of ' if batch > 1 else ''}{shape}"
+    sizes: dict[str, int | str] = {"m": m, "k": k, "n": n, "batch": batch, "dtype": dtype}
+    return Case(name, "matmul", sizes, 2.0 * batch * m * k * n, "GFLOP/s", best=best)
+
+
+def _conv(n: int, cin: int, hw: int, cout: int, k: int, padding: int) -> Case:
+    out = hw + 2 * padding - k + 1
+    sizes: dict[str, int | str] = {"n": n, "cin": cin, "hw": hw, "cout": cout, "k": k, "padding": padding}
+    name = f"conv {k}×{k} {n}×{cin}×{hw}×{hw}→{cout}"
+    return Case(name, "conv", sizes, 2.0 * n * cout * out * out * cin * k * k, "GFLOP/s")
+
+
+def _memory(name: str, kind: str, shape: tuple[int, int], passes: float) -> Case:
+    """A case bound by memory: ``passes`` is how many times ``shape`` in float32 is read or written."""
+    return Case(name, kind, {"rows": shape[0], "cols": shape[1]}, 4 * prod(shape) * passes, "GB/s")
+
+
+_SQUARE = (4096, 4096)  # 64 MB of float32
+
+CASES = (
+    _matmul(256, 256, 256), _matmul(512, 512, 512, best=True), _matmul(1024, 1024, 1024), _matmul(2048, 2048, 2048),
+    _matmul(64, 1000, 333), _matmul(784, 100, 512), _matmul(256, 256, 256, batch=16),
+    _memory("matvec 4096²", "matvec", _SQUARE, 1),
+    *(_matmul(n, n, n, dtype="bfloat16") for n in (512, 1024, 2048)),
+    _conv(16, 64, 56, 64, 3, 1), _conv(512, 1, 28, 32, 5, 0),
+    Case("attention 1×8×512×64", "attention", {"b": 1, "h": 8, "s": 512, "d": 64}, 4.0 * 8 * 512 * 512 * 64, "GFLOP/s"),
+    _memory("sum 64 MB", "sum", _SQUARE, 1),
+    _memory("column sum 64 MB", "column_sum", _SQUARE, 1),
+    _memory("add 64 MB", "add", _SQUARE, 3),
+    _memory("transpose 64 MB", "transpose", _SQUARE, 2),
+    _memory("softmax 4096²", "softmax", _SQUARE, 2),
+    _memory("layernorm 4096²", "layernorm", _SQUARE, 2),
+    _memory("gelu(x·2+y) 16M", "gelu", _SQUARE, 3),
+    Case("tiny add", "add", {"rows": 1, "cols": 4}, loops=100),
+    Case("mnist step", "mnist", {"batch": 512}),
+    Case("mnist first step", "mnist", {"batch": 512}, fresh=True),
+)
+BY_NAME = {case.name: case for case in CASES}

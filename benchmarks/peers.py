@@ -1,0 +1,165 @@
+"""How each system does each kind of work: a builder makes the inputs and gives back the call to be timed.
+
+Torch and the lazy libraries (Tinsmith and tinygrad share their names) are imported only when a system is made.
+A call allocates its result, and `sync` waits for what calls have left running.
+"""
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+Run = Callable[[], Any]
+VARIANTS: dict[str, tuple[str, ...]] = {"tinsmith": ("",), "torch": ("eager", "compile"), "tinygrad": ("",)}
+
+
+class Torch:
+    """PyTorch, eager or through ``torch.compile``."""
+
+    def __init__(self, variant: str) -> None:
+        self.torch: Any = importlib.import_module("torch")
+        self.F: Any = importlib.import_module("torch.nn.functional")
+        self.torch.compiler.reset()  # else the next size of a kind is compiled for sizes of every kind
+        self.compile = variant == "compile"
+
+    def wrap(self, f: Callable[..., Any]) -> Callable[..., Any]:
+        return self.torch.compile(f, dynamic=False) if self.compile else f
+
+    def sync(self) -> None:
+        """Nothing to wait for on the CPU."""
+
+    def _call(self, f: Callable[..., Any], *shapes: tuple[int, ...], dtype: str = "float32") -> Run:
+        args = [self.torch.rand(shape).to(getattr(self.torch, dtype)) for shape in shapes]
+        return partial(self.wrap(f), *args)
+
+    def matmul(self, m: int, k: int, n: int, batch: int, dtype: str) -> Run:
+        head = (batch,) if batch > 1 else ()
+        return self._call(lambda x, y: x @ y, (*head, m, k), (*head, k, n), dtype=dtype)
+
+    def matvec(self, rows: int, cols: int) -> Run:
+        return self._call(lambda x, y: x @ y, (rows, cols), (cols,))
+
+    def conv(self, n: int, cin: int, hw: int, cout: int, k: int, padding: int) -> Run:
+        return self._call(lambda x, w: self.F.conv2d(x, w, padding=padding), (n, cin, hw, hw), (cout, cin, k, k))
+
+    def attention(self, b: int, h: int, s: int, d: int) -> Run:
+        return self._call(lambda q, k, v: self.F.scaled_dot_product_attention(q, k, v), *[(b, h, s, d)] * 3)
+
+    def sum(self, rows: int, cols: int) -> Run:
+        return self._call(lambda x: x.sum(), (rows, cols))
+
+    def column_sum(self, rows: int, cols: int) -> Run:
+        return self._call(lambda x: x.sum(0), (rows, cols))
+
+    def add(self, rows: int, cols: int) -> Run:
+        return self._call(lambda x, y: x + y, (rows, cols), (rows, cols))
+
+    def transpose(self, rows: int, cols: int) -> Run:
+        return self._call(lambda x: x.t().contiguous(), (rows, cols))
+
+    def softmax(self, rows: int, cols: int) -> Run:
+        return self._call(lambda x: x.softmax(-1), (rows, cols))
+
+    def layernorm(self, rows: int, cols: int) -> Run:
+        return self._call(lambda x: self.F.layer_norm(x, (cols,)), (rows, cols))
+
+    def gelu(self, rows: int, cols: int) -> Run:  # the tanh form, as in the other two
+        return self._call(lambda x, y: self.F.gelu(x * 2 + y, approximate="tanh"), (rows, cols), (rows, cols))
+
+    def mnist(self, batch: int) -> Run:
+        nn, x, y = self.torch.nn, self.torch.rand(batch, 1, 28, 28), self.torch.randint(0, 10, (batch,))
+        net = nn.Sequential(
+            nn.Conv2d(1, 32, 5), nn.ReLU(), nn.Conv2d(32, 32, 5), nn.ReLU(), nn.BatchNorm2d(32), nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, 3), nn.ReLU(), nn.Conv2d(64, 64, 3), nn.ReLU(), nn.BatchNorm2d(64), nn.MaxPool2d(2),
+            nn.Flatten(), nn.Linear(576, 10))
+        opt, forward = self.torch.optim.Adam(net.parameters()), self.wrap(net)
+
+        def step() -> float:
+            opt.zero_grad()
+            loss = self.F.cross_entropy(forward(x), y)
+            loss.backward()
+            opt.step()
+            return float(loss)
+        return step
+
+
+class Lazy:
+    """Tinsmith or tinygrad, by the names that both have, on its default device."""
+
+    def __init__(self, name: str) -> None:
+        self.lib: Any = importlib.import_module(name)
+        self.Tensor: Any = self.lib.Tensor
+        self.nn: Any = importlib.import_module(f"{name}.nn")
+
+    def sync(self) -> None:
+        self.lib.Device[self.lib.Device.DEFAULT].synchronize()
+
+    def training(self) -> contextlib.AbstractContextManager[Any]:
+        """Training mode; tinygrad 0.14 turned `Tensor.train()` into a context variable."""
+        context: contextlib.AbstractContextManager[Any]
+        context = self.Tensor.train() if hasattr(self.Tensor, "train") else self.lib.Context(TRAINING=1)
+        return context
+
+    def _call(self, f: Callable[..., Any], *shapes: tuple[int, ...], dtype: str = "float32") -> Run:
+        kind = getattr(self.lib.dtypes, dtype)
+        args = [self.Tensor.rand(*shape).cast(kind).contiguous().realize() for shape in shapes]
+        return lambda: f(*args).realize()
+
+    def matmul(self, m: int, k: int, n: int, batch: int, dtype: str) -> Run:
+        head = (batch,) if batch > 1 else ()
+        return self._call(lambda x, y: x.matmul(y), (*head, m, k), (*head, k, n), dtype=dtype)
+
+    def matvec(self, rows: int, cols: int) -> Run:
+        return self._call(lambda x, y: x.matmul(y), (rows, cols), (cols,))
+
+    def conv(self, n: int, cin: int, hw: int, cout: int, k: int, padding: int) -> Run:
+        return self._call(lambda x, w: x.conv2d(w, padding=padding), (n, cin, hw, hw), (cout, cin, k, k))
+
+    def attention(self, b: int, h: int, s: int, d: int) -> Run:
+        return self._call(lambda q, k, v: q.scaled_dot_product_attention(k, v), *[(b, h, s, d)] * 3)
+
+    def sum(self, rows: int, cols: int) -> Run:
+        return self._call(lambda x: x.sum(), (rows, cols))
+
+    def column_sum(self, rows: int, cols: int) -> Run:
+        return self._call(lambda x: x.sum(axis=0), (rows, cols))
+
+    def add(self, rows: int, cols: int) -> Run:
+        return self._call(lambda x, y: x + y, (rows, cols), (rows, cols))
+
+    def transpose(self, rows: int, cols: int) -> Run:
+        return self._call(lambda x: x.permute(1, 0).contiguous(), (rows, cols))
+
+    def softmax(self, rows: int, cols: int) -> Run:
+        return self._call(lambda x: x.softmax(), (rows, cols))
+
+    def layernorm(self, rows: int, cols: int) -> Run:
+        return self._call(lambda x: x.layernorm(), (rows, cols))
+
+    def gelu(self, rows: int, cols: int) -> Run:
+        return self._call(lambda x, y: (x * 2 + y).gelu(), (rows, cols), (rows, cols))
+
+    def mnist(self, batch: int) -> Run:
+        nn, tensor = self.nn, self.Tensor
+        x, y = tensor.rand(batch, 1, 28, 28).realize(), tensor.randint(batch, low=0, high=10).realize()
+        layers: Sequence[Callable[[Any], Any]] = [
+            nn.Conv2d(1, 32, 5), tensor.relu, nn.Conv2d(32, 32, 5), tensor.relu, nn.BatchNorm(32), tensor.max_pool2d,
+            nn.Conv2d(32, 64, 3), tensor.relu, nn.Conv2d(64, 64, 3), tensor.relu, nn.BatchNorm(64), tensor.max_pool2d,
+            lambda t: t.flatten(1), nn.Linear(576, 10)]
+        opt = nn.optim.Adam(nn.state.get_parameters(layers))
+
+        def step() -> Any:
+            with self.training():
+                opt.zero_grad()
+                loss = x.sequential(layers).sparse_categorical_crossentropy(y)
+                loss.backward()
+                return loss.realize(*opt.schedule_step())
+        jitted = self.lib.TinyJit(step) if hasattr(self.lib, "TinyJit") else step
+        return lambda: jitted().item()
+
+
+def make(system: str, variant: str) -> Torch | Lazy:
+    """The builders of ``system``; raises what importing it raises."""
+    return Torch(variant) if system == "torch" else Lazy(system)

@@ -1,0 +1,87 @@
+"""One system's process: reads requests as JSON lines, runs them, answers with seconds or with the error's text.
+
+``python -m benchmarks.worker SYSTEM``. A request names a case, a variant, how many samples it wants at most, and
+after how many seconds to stop; ``"cold": true`` times the first call, the making of its inputs included.
+"""
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.cases import BY_NAME
+from benchmarks.peers import make
+
+_WARM_UP = 4  # calls after building: a JIT captures in its second one
+
+
+def _version(system: str) -> str:
+    try:
+        return importlib.metadata.version(system)
+    except importlib.metadata.PackageNotFoundError:
+        return "checkout"
+
+
+class Worker:
+    """Keeps the case of the last request built, one call per variant."""
+
+    def __init__(self, system: str) -> None:
+        self.system, self.case = system, ""
+        self.built: dict[str, Callable[[], None]] = {}
+
+    def build(self, variant: str) -> Callable[[], None]:
+        """The sample of the current case, ``loops`` calls and the wait for them."""
+        case = BY_NAME[self.case]
+        peer = make(self.system, variant)
+        run = getattr(peer, case.kind)(**case.sizes)
+
+        def sample() -> None:
+            for _ in range(case.loops):
+                run()
+            peer.sync()
+        return sample
+
+    def answer(self, case: str, variant: str, samples: int, budget: float, cold: bool) -> list[float]:
+        if case != self.case:
+            self.case, self.built = case, {}
+        if cold:
+            make(self.system, variant)  # its import does not count
+            start = time.perf_counter()
+            self.build(variant)()
+            return [time.perf_counter() - start]
+        if new := variant not in self.built:
+            self.built[variant] = self.build(variant)
+        sample, seconds = self.built[variant], list[float]()
+        for _ in range(_WARM_UP if new else 1):
+            sample()
+        while not seconds or (len(seconds) < samples and sum(seconds) < budget):
+            start = time.perf_counter()
+            sample()
+            seconds.append(time.perf_counter() - start)
+        return [s / BY_NAME[case].loops for s in seconds]
+
+
+def main() -> None:
+    system = sys.argv[1]
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what the libraries print goes to stderr, the answers alone to stdout
+    worker = Worker(system)
+
+    def say(**answer: Any) -> None:
+        print(json.dumps(answer), file=out, flush=True)
+
+    say(version=_version(system))
+    for line in sys.stdin:
+        try:
+            say(seconds=worker.answer(**json.loads(line)))
+        except Exception as e:
+            text = str(e).strip().splitlines()
+            say(error=f"{type(e).__name__}: {text[0] if text else ''}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,199 @@
+"""Compiler, cache, guard and loader of the CPU device."""
+from __future__ import annotations
+
+import ctypes
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tinsmith.backend.cpu import osys
+from tinsmith.backend.cpu.llvm import Compiler, host_features, load, vector_bytes
+from tinsmith.core.counters import GlobalCounters
+from tinsmith.core.errors import ArgumentError, CompileError
+from tinsmith.core.settings import Context
+
+ADD = "define i64 @add(i64 %a, i64 %b) {\n  %c = add i64 %a, %b\n  ret i64 %c\n}\n"
+x86_only = pytest.mark.skipif(osys.architecture() != "x86_64", reason="x86 features")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path) -> Iterator[Path]:
+    with Context(CACHE_DIR=str(tmp_path), CACHELEVEL=1):
+        yield tmp_path
+
+
+def call_add(compiled: bytes) -> int:
+    loaded = load([compiled], ["add"])
+    return int(ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(loaded.addresses[0])(40, 2))
+
+
+def test_compiles_loads_and_runs() -> None:
+    assert call_add(Compiler().compile(ADD)) == 42
+
+
+def test_second_compile_comes_from_the_cache() -> None:
+    first = Compiler().compile(ADD)
+    before = GlobalCounters.compile_count
+    assert Compiler().compile(ADD) == first
+    assert GlobalCounters.compile_count == before
+    with Context(CACHELEVEL=0):
+        Compiler().compile(ADD)
+    assert GlobalCounters.compile_count == before + 1
+
+
+@x86_only
+def test_features_are_part_of_the_key() -> None:
+    Compiler().compile(ADD)
+    before = GlobalCounters.compile_count
+    with Context(CPU_FEATURES="generic"):
+        Compiler().compile(ADD)
+    assert GlobalCounters.compile_count == before + 1
+
+
+def test_damaged_cache_entry_is_compiled_again(own_cache: Path) -> None:
+    Compiler().compile(ADD)
+    (entry,) = [path for path in own_cache.rglob("*") if path.is_file()]
+    data = bytearray(entry.read_bytes())
+    data[-1] ^= 0xFF
+    entry.write_bytes(data)
+    before = GlobalCounters.compile_count
+    assert call_add(Compiler().compile(ADD)) == 42
+    assert GlobalCounters.compile_count == before + 1
+
+
+def test_syntax_error_shows_the_numbered_lines() -> None:
+    with pytest.raises(CompileError, match=r">    2 \|   %c = add i64 %a, %nope"):
+        Compiler().compile(ADD.replace("%b\n", "%nope\n"))
+
+
+def test_verifier_error_marks_the_instruction() -> None:
+    head = "define i32 @k(i1 %c) {\n  br i1 %c, label %a, label %b\n"
+    text = head + "a:\n  %v = add i32 1, 2\n  br label %b\nb:\n  ret i32 %v\n}"
+    with pytest.raises(CompileError, match=r">    4 \|   %v = add i32 1, 2"):
+        Compiler().compile(text)
+
+
+def test_missing_symbol_is_an_error() -> None:
+    text = "define i64 @k() {\n  %x = call i64 @tinsmith_nowhere()\n  ret i64 %x\n}"
+    compiled = Compiler().compile("declare i64 @tinsmith_nowhere()\n" + text)
+    with pytest.raises(CompileError, match="cannot load k"):
+        load([compiled], ["k"])
+
+
+def test_several_objects_in_one_library() -> None:
+    texts = [f"define i64 @k{n}() {{\n  ret i64 {n}\n}}\n" for n in range(20)]
+    loaded = load([Compiler().compile(text) for text in texts], [f"k{n}" for n in range(20)])
+    assert [ctypes.CFUNCTYPE(ctypes.c_int64)(address)() for address in loaded.addresses] == list(range(20))
+
+
+def test_libraries_can_be_released_and_loaded_again() -> None:
+    compiled = Compiler().compile(ADD)
+    for _ in range(20):
+        assert call_add(compiled) == 42
+        gc.collect()
+
+
+def test_assembly_is_text() -> None:
+    assert "add:" in Compiler().assembly(ADD)
+
+
+@x86_only
+@pytest.mark.parametrize(
+    ("features", "intrinsic"),
+    [
+        ("generic", "declare void @llvm.x86.tilerelease()\n"),
+        ("avx512", "declare void @llvm.x86.tilezero(i8)\n"),
+        ("avx2", 'declare <16 x float> @"llvm.x86.avx512.mask.scalef.ps.512"(<16 x float>, <16 x float>, i16, i32)\n'),
+        ("generic", "declare <8 x float> @llvm.x86.avx.max.ps.256(<8 x float>, <8 x float>)\n"),
+        ("", "declare void @llvm.x86.of.the.future()\n"),
+        ("", "declare void @llvm.aarch64.hint(i32)\n"),
+        ("", "declare i32 @llvm.nvvm.read.ptx.sreg.tid.x()\n"),
+    ],
+)
+def test_intrinsic_that_would_abort_the_process_is_refused(features: str, intrinsic: str) -> None:
+    with Context(CPU_FEATURES=features), pytest.raises(CompileError, match=r"@llvm\.\w+.*\n>    1 \| declare"):
+        Compiler().compile(intrinsic + ADD)
+    assert call_add(Compiler().compile(ADD)) == 42
+
+
+@x86_only
+def test_supported_intrinsic_passes() -> None:
+    text = "define void @k() {\n  call void @llvm.x86.sse2.pause()\n  ret void\n}"
+    assert Compiler().compile("declare void @llvm.x86.sse2.pause()\n" + text)
+
+
+@x86_only
+def test_cpu_features_takes_features_away() -> None:
+    found, width = host_features(), vector_bytes()
+    with Context(CPU_FEATURES="avx512"):
+        without_amx = host_features()
+        assert not any(name.startswith("amx") for name in without_amx)
+    with Context(CPU_FEATURES="avx2"):
+        avx2 = host_features()
+        assert vector_bytes() == min(width, 32)
+        assert not any(name.startswith("avx512") for name in avx2)
+    with Context(CPU_FEATURES="generic"):
+        generic = host_features()
+        assert vector_bytes() == 16 and "sse2" in generic and "avx" not in generic
+    assert generic < avx2 <= without_amx <= found
+
+
+@x86_only
+def test_restriction_reaches_the_machine_code() -> None:
+    body = "%x = load <16 x float>, ptr %a\n%y = fadd <16 x float> %x, %x\nstore <16 x float> %y, ptr %a\nret void"
+    text = f"define void @k(ptr %a) {{\n{body}\n}}"
+    with Context(CPU_FEATURES="generic"):
+        generic = Compiler().assembly(text)
+    assert "xmm" in generic and "ymm" not in generic and "zmm" not in generic
+    with Context(CPU_FEATURES="avx2"):
+        assert "zmm" not in Compiler().assembly(text)
+
+
+def test_unknown_restriction_is_an_error() -> None:
+    with Context(CPU_FEATURES="mmx"), pytest.raises(ArgumentError, match="unknown CPU_FEATURES='mmx'"):
+        host_features()
+
+
+@pytest.mark.parametrize("features", ["", "avx2", "generic"])
+@pytest.mark.parametrize("wide", ["float", "double"])
+@pytest.mark.parametrize("narrow", ["half", "bfloat"])
+def test_16_bit_floats_convert_alike_on_every_target(narrow: str, wide: str, features: str) -> None:
+    text = f"""
+define void @convert(ptr %source, ptr %narrowed, ptr %widened) {{
+  %x = load {wide}, ptr %source
+  %n = fptrunc {wide} %x to {narrow}
+  store {narrow} %n, ptr %narrowed
+  %again = load {narrow}, ptr %narrowed
+  %w = fpext {narrow} %again to {wide}
+  store {wide} %w, ptr %widened
+  ret void
+}}
+"""
+    with Context(CPU_FEATURES=features):
+        loaded = load([Compiler().compile(text)], ["convert"])
+    convert = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3)(loaded.addresses[0])
+    dtype = np.dtype(np.float16) if narrow == "half" else np.dtype(ml_dtypes.bfloat16)
+    wide_dtype = np.dtype(np.float32 if wide == "float" else np.float64)
+    random = np.random.default_rng(0)
+    patterns = random.integers(0, 1 << 32, 2000, dtype=np.uint32).view(np.float32)
+    near_half = random.normal(size=2000).astype(np.float32) * 2.0 ** random.integers(-28, 18, 2000)
+    special = [0.0, -0.0, np.inf, -np.inf, np.nan, 65519.0, 65520.0, 2.0**-24, 2.0**-25, 1.0 + 2.0**-11, 1.0 + 2.0**-8]
+    tie_from_above = [1.0 + 2.0**-11 + 2.0**-40, 1.0 + 3 * 2.0**-11 - 2.0**-40, 1.0 + 2.0**-8 + 2.0**-40]
+    if wide == "double" and narrow == "bfloat":
+        tie_from_above = []  # ml_dtypes itself rounds doubles twice
+    if not features and narrow == "bfloat":
+        patterns = patterns[~(np.abs(patterns) < 2.0**-126)]  # the processor's own instruction flushes these to zero
+    with np.errstate(all="ignore"):
+        source = np.concatenate([patterns, near_half, special, tie_from_above]).astype(wide_dtype)
+        expected = source.astype(dtype)
+    narrowed, widened = np.zeros(len(source), dtype), np.zeros(len(source), wide_dtype)
+    for n in range(len(source)):
+        convert(*(a.ctypes.data + n * a.itemsize for a in (source, narrowed, widened)))
+    nan = np.isnan(source)
+    assert np.isnan(narrowed[nan]).all() and np.isnan(widened[nan]).all()
+    np.testing.assert_array_equal(narrowed.view(np.uint16)[~nan], expected.view(np.uint16)[~nan])
+    np.testing.assert_array_equal(widened[~nan], expected.astype(wide_dtype)[~nan])

@@ -1,0 +1,290 @@
+"""LLVM IR text to machine code in this process: features, compiler with disk cache, loader.
+
+llvmlite is imported when the first of these functions runs, not before. The generator emits vectors, unrolling and
+register tiles itself, so two clean-up passes and code generation at level 2 are all the optimization that pays.
+"""
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import re
+import sys
+import threading
+from typing import Any, Final, NamedTuple
+
+from tinsmith.backend.cpu import halves, osys
+from tinsmith.core.cache import cache_get, cache_key, cache_put
+from tinsmith.core.counters import GlobalCounters
+from tinsmith.core.errors import ArgumentError, CompileError
+from tinsmith.core.settings import settings
+
+PASSES: Final = "instcombine,simplifycfg"
+CODEGEN_LEVEL: Final = 2
+
+# llvmlite holds a lock of its own around most calls, so a second compiling thread would gain nothing.
+_lock = threading.RLock()
+_library_numbers = itertools.count()
+
+
+def _renew_lock() -> None:
+    """A forked child starts with a free lock, whoever held it in the parent."""
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
+
+
+@functools.cache
+def _llvm() -> Any:
+    """llvmlite's binding, initialized for this machine."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    llvm.initialize_native_asmparser()
+    return llvm
+
+
+# What the processor can do
+
+_BASELINE: Final = {
+    "x86_64": frozenset({"64bit", "cx8", "cmov", "fxsr", "mmx", "sse", "sse2"}),
+    "arm64": frozenset({"fp-armv8", "neon"}),
+}
+_TOO_NEW: Final = {
+    "": (),
+    "avx512": ("amx", "avx10"),
+    "avx2": ("amx", "avx10", "avx512", "evex512", "avxvnni", "avxifma", "avxneconvert"),
+}
+
+
+def host_features() -> frozenset[str]:
+    """Names of the processor features that code may use, as LLVM spells them, less what ``CPU_FEATURES`` takes away.
+
+    They come from the processor's own feature bits: its model name is a guess that virtual machines make wrong.
+
+    Raises:
+        ArgumentError: for an unknown ``CPU_FEATURES``.
+    """
+    return _features(settings.CPU_FEATURES)
+
+
+@functools.cache
+def _host_map() -> dict[str, bool]:
+    return dict(_llvm().get_host_cpu_features())
+
+
+@functools.cache
+def _features(restriction: str) -> frozenset[str]:
+    found = frozenset(name for name, present in _host_map().items() if present)
+    if restriction == "generic":
+        return found & _BASELINE.get(osys.architecture(), frozenset())
+    if restriction not in _TOO_NEW:
+        known = ", ".join(sorted({*_TOO_NEW, "generic"} - {""}))
+        raise ArgumentError("settings", f"unknown CPU_FEATURES={restriction!r}", f"one of {known}, or nothing for all")
+    found = frozenset(name for name in found if not name.startswith(_TOO_NEW[restriction]))
+    if "amx-tile" in found and not osys.request_amx():
+        found = frozenset(name for name in found if not name.startswith("amx"))
+    return found
+
+
+def vector_bytes() -> int:
+    """Width of the widest vector register in use: 64, 32 or 16."""
+    features = host_features()
+    return 64 if "avx512f" in features else 32 if "avx2" in features else 16
+
+
+class _Target(NamedTuple):
+    """What code is generated for; ``cpu`` only steers instruction scheduling, ``features`` decides what is legal."""
+
+    triple: str
+    cpu: str
+    features: str
+    machine: Any
+
+
+@functools.cache
+def _target(restriction: str) -> _Target:
+    llvm, features = _llvm(), _features(restriction)
+    # Every feature is spelled out, present or not, so that the cpu name can bring in none that the host lacks.
+    text = ",".join(("+" if name in features else "-") + name for name in sorted(_host_map()))
+    if osys.architecture() != "x86_64":
+        cpu = "generic"
+    elif "amx-tile" in features:
+        cpu = "sapphirerapids"
+    else:
+        cpu = "x86-64-v4" if "avx512vl" in features else "x86-64-v3" if "avx2" in features else "x86-64"
+    triple = llvm.get_process_triple()
+    machine = llvm.Target.from_triple(triple).create_target_machine(
+        cpu=cpu, features=text, opt=CODEGEN_LEVEL, reloc="pic", codemodel="default"
+    )
+    return _Target(triple, cpu, text, machine)
+
+
+# Intrinsics that LLVM cannot select make it abort the whole process, so they are refused before it sees them.
+
+_INTRINSIC: Final = re.compile(r'@"?llvm\.(x86|aarch64|arm|nvvm|amdgcn|r600|ppc|riscv|s390|wasm|spv)\.([\w.]+)')
+_OWN_INTRINSICS: Final = {"x86": "x86_64", "aarch64": "arm64"}
+# The first prefix that fits decides; "" in the last column means that every processor of the family has it.
+_NEEDS: Final = (
+    ("x86.tdpbf16ps", "amx-bf16"), ("x86.tdpfp16ps", "amx-fp16"), ("x86.tdpb", "amx-int8"),
+    ("x86.tile", "amx-tile"), ("x86.ldtilecfg", "amx-tile"), ("x86.sttilecfg", "amx-tile"),
+    ("x86.avx512bf16.", "avx512bf16"), ("x86.avx512fp16.", "avx512fp16"), ("x86.avx512.vpdp", "avx512vnni"),
+    ("x86.avx512.vpmadd52", "avx512ifma"), ("x86.avx512.vpermi2var.qi", "avx512vbmi"),
+    ("x86.avx512.permvar.qi", "avx512vbmi"), ("x86.avx512.", "avx512f avx512bw avx512dq"),
+    ("x86.avx2.", "avx2"), ("x86.avx.", "avx"), ("x86.fma.", "fma"), ("x86.vcvtp", "f16c"),
+    ("x86.bmi.pdep", "bmi2"), ("x86.bmi.pext", "bmi2"), ("x86.bmi.", "bmi"), ("x86.sse42.", "sse4.2"),
+    ("x86.sse41.", "sse4.1"), ("x86.ssse3.", "ssse3"), ("x86.sse3.", "sse3"), ("x86.sse2.", "sse2"),
+    ("x86.sse.", "sse"), ("x86.rdtsc", ""),
+    ("aarch64.sve.", "sve"), ("aarch64.neon.bf", "bf16"), ("aarch64.neon.", "neon"), ("aarch64.hint", ""),
+)  # fmt: skip
+
+
+def _refuse_unsupported(ir_text: str, features: frozenset[str]) -> None:
+    for found in _INTRINSIC.finditer(ir_text):
+        family, name = found[1], f"{found[1]}.{found[2]}"
+        needs = next((need for prefix, need in _NEEDS if name.startswith(prefix)), None)
+        if needs is None or _OWN_INTRINSICS.get(family) != osys.architecture():
+            reason = "is not known to run on this processor"
+        else:
+            wanted = set(needs.split())
+            if name.startswith("x86.avx512") and name.endswith((".128", ".256")):
+                wanted.add("avx512vl")
+            if wanted <= features:
+                continue
+            reason = f"needs {', '.join(sorted(wanted - features))}, which this processor or CPU_FEATURES lacks"
+        line = ir_text.count("\n", 0, found.start()) + 1
+        raise CompileError("llvm", f"@llvm.{name} {reason}\n{_numbered(ir_text, line)}")
+
+
+def _numbered(ir_text: str, line: int, around: int = 4) -> str:
+    """The lines of ``ir_text`` near ``line`` (from 1), numbered, the line itself marked."""
+    lines = ir_text.splitlines()
+    first, last = max(line - around, 1), min(line + around, len(lines))
+    return "\n".join(f"{'>' if n == line else ' '}{n:5d} | {lines[n - 1]}" for n in range(first, last + 1))
+
+
+def _located(message: str, ir_text: str) -> str:
+    """``message`` of LLVM with the lines it speaks of."""
+    where = re.search(r"<string>:(\d+):\d+", message)
+    if where:
+        return f"{message.strip()}\n{_numbered(ir_text, int(where[1]))}"
+    # The verifier quotes the instruction instead of numbering it.
+    quoted = {line.strip() for line in message.splitlines() if line.startswith("  ")}
+    lines = enumerate(ir_text.splitlines(), 1)
+    line = next((n for n, text in lines if text.strip() and text.split(";")[0].strip() in quoted), 1)
+    return f"{message.strip()}\n{_numbered(ir_text, line)}"
+
+
+class Compiler:
+    """LLVM IR text to object files for this machine, through the disk cache."""
+
+    def compile(self, ir_text: str) -> bytes:
+        """The object file of ``ir_text``.
+
+        Raises:
+            CompileError: if LLVM refuses the text, or an intrinsic in it needs what the processor lacks.
+        """
+        target = _target(settings.CPU_FEATURES)
+        version = ".".join(map(str, _llvm().llvm_version_info))
+        setting = f"{PASSES} -O{CODEGEN_LEVEL}"
+        key = cache_key(ir_text, target.triple, target.cpu, target.features, setting, version)
+        cached = cache_get("llvm", key)
+        if cached is not None:
+            return cached
+        with _lock:
+            module = _optimized(ir_text, target)
+            compiled: bytes = target.machine.emit_object(module)
+            GlobalCounters.compile_count += 1
+        cache_put("llvm", key, compiled)
+        return compiled
+
+    def assembly(self, ir_text: str) -> str:
+        """The assembly that ``compile`` would make of ``ir_text``, for people to read.
+
+        Raises:
+            CompileError: as ``compile`` does.
+        """
+        target = _target(settings.CPU_FEATURES)
+        with _lock:
+            text: str = target.machine.emit_assembly(_optimized(ir_text, target))
+        return text
+
+
+def _optimized(ir_text: str, target: _Target) -> Any:
+    """``ir_text`` parsed, verified and cleaned up for ``target``."""
+    llvm = _llvm()
+    _refuse_unsupported(ir_text, _features(settings.CPU_FEATURES))
+    try:
+        module = llvm.parse_assembly(ir_text)
+        module.verify()
+    except RuntimeError as e:
+        raise CompileError("llvm", _located(str(e), ir_text)) from None
+    module.triple = target.triple
+    module.data_layout = str(target.machine.target_data)
+    passes = llvm.create_new_module_pass_manager()
+    passes.add_instruction_combine_pass()
+    passes.add_simplify_cfg_pass()
+    passes.run(module, _pass_builder(target.machine))
+    return module
+
+
+def _pass_builder(machine: Any) -> Any:
+    llvm = _llvm()
+    return llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=0))
+
+
+class Loaded:
+    """Machine code in memory. ``addresses`` are those of the symbols asked for, in that order.
+
+    The code goes when the handle does: whoever keeps an address keeps the handle too.
+    """
+
+    __slots__ = ("_tracker", "addresses")
+
+    def __init__(self, tracker: Any, symbols: list[str]) -> None:
+        self._tracker = tracker
+        self.addresses: list[int] = [tracker[symbol] for symbol in symbols]
+
+
+@functools.cache
+def _jit() -> Any:
+    # JITLink loads in half the time of the older linker; on Windows it does not know the object format well.
+    return _llvm().create_lljit_compiler(_target("").machine, use_jit_link=sys.platform != "win32")
+
+
+@functools.cache
+def _halves() -> tuple[str, Loaded]:
+    """The library of conversions, as (its name, the handle that keeps it)."""
+    with _lock:
+        compiled = Compiler().compile(halves.TEXT)
+        builder = _llvm().JITLibraryBuilder().add_object_img(compiled)
+        return "tinsmith-halves", _link(builder, "tinsmith-halves", list(halves.SYMBOLS))
+
+
+def load(objects: list[bytes], symbols: list[str]) -> Loaded:
+    """Link object files into one library of this process, which also sees the C library's symbols.
+
+    Many objects in one library load faster and take less memory than a library each.
+
+    Raises:
+        CompileError: if a symbol is missing or defined twice.
+    """
+    builder = _llvm().JITLibraryBuilder().add_current_process()
+    for data in objects:
+        builder.add_object_img(data)
+    builder.add_jit_library(_halves()[0])
+    return _link(builder, f"tinsmith{next(_library_numbers)}", symbols)
+
+
+def _link(builder: Any, name: str, symbols: list[str]) -> Loaded:
+    for symbol in symbols:
+        builder.export_symbol(symbol)
+    with _lock:
+        try:
+            return Loaded(builder.link(_jit(), name), symbols)
+        except RuntimeError as e:
+            raise CompileError("llvm", f"cannot load {', '.join(symbols)}: {e}") from None

@@ -1,0 +1,111 @@
+"""Host memory with free lists: a fresh page costs more than the kernel that fills it, so blocks are kept and reused."""
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+
+from tinsmith.backend.cpu import osys
+from tinsmith.core.counters import GlobalCounters
+from tinsmith.core.errors import OutOfMemoryError
+
+
+class Block:
+    """Memory at ``address``: ``nbytes`` were asked for, ``capacity`` are there."""
+
+    __slots__ = ("_release", "address", "capacity", "nbytes")
+
+    def __init__(self, nbytes: int, capacity: int, address: int, release: Callable[[], None]) -> None:
+        self.address, self.nbytes, self.capacity, self._release = address, nbytes, capacity, release
+
+
+def size_class(nbytes: int) -> int:
+    """The capacity of a block for ``nbytes``: the next quarter step between powers of two, at least 64 bytes apart.
+
+    >>> [size_class(n) for n in (0, 65, 1000, 1100, 5000)]
+    [64, 128, 1024, 1280, 5120]
+    """
+    step = max(64, 1 << max(0, (nbytes - 1).bit_length() - 3)) if nbytes > 1 else 64
+    return max(-(-nbytes // step) * step, 64)
+
+
+class HostMemory:
+    """An allocator whose freed blocks wait for the next request of their size class, the latest (warmest) first.
+
+    Args:
+        cache_limit: bytes of free blocks to keep; the classes used longest ago go first. Default: a quarter of memory.
+    """
+
+    def __init__(self, cache_limit: int | None = None) -> None:
+        self.cache_limit = osys.total_memory() // 4 if cache_limit is None else cache_limit
+        self.in_use = 0
+        self.cached = 0
+        # Ordered by last use, the oldest class first; no list is empty.
+        self._free: dict[int, list[Block]] = {}
+        self._lock = threading.Lock()
+
+    def alloc(self, nbytes: int) -> Block:
+        """A block of at least ``nbytes`` with undefined contents, aligned to 64 bytes.
+
+        Raises:
+            OutOfMemoryError: if the machine has not that much.
+        """
+        capacity = size_class(nbytes)
+        with self._lock:
+            waiting = self._free.pop(capacity, None)
+            if waiting:
+                block = waiting.pop()
+                block.nbytes = nbytes
+                if waiting:
+                    self._free[capacity] = waiting
+                self.cached -= capacity
+            else:
+                block = self._fresh(nbytes, capacity)
+            self.in_use += nbytes
+            GlobalCounters.mem_used += nbytes
+        return block
+
+    def free(self, block: Block) -> None:
+        """Take ``block`` back. Nothing may read or write it from now on."""
+        assert block.nbytes >= 0, f"the block of {block.capacity} bytes at {block.address:#x} was freed twice"
+        with self._lock:
+            self.in_use -= block.nbytes
+            GlobalCounters.mem_used -= block.nbytes
+            block.nbytes = -1
+            waiting = self._free.pop(block.capacity, [])
+            waiting.append(block)
+            self._free[block.capacity] = waiting
+            self.cached += block.capacity
+            self._shrink(self.cache_limit)
+
+    def trim(self) -> None:
+        """Give all cached blocks back to the system."""
+        with self._lock:
+            self._shrink(0)
+
+    def _shrink(self, limit: int) -> None:
+        while self.cached > limit:
+            capacity = next(iter(self._free))
+            waiting = self._free[capacity]
+            # The block freed longest ago is the coldest one.
+            waiting.pop(0)._release()
+            if not waiting:
+                del self._free[capacity]
+            self.cached -= capacity
+
+    def _fresh(self, nbytes: int, capacity: int) -> Block:
+        total = osys.total_memory()
+        # Linux promises memory that it does not have and kills the process that touches it, hence the own check.
+        if self.in_use + nbytes <= total:
+            if self.in_use + self.cached + capacity > total:
+                self._shrink(0)
+            with contextlib.suppress(MemoryError):
+                return Block(nbytes, capacity, *osys.alloc(capacity))
+            self._shrink(0)
+            with contextlib.suppress(MemoryError):
+                return Block(nbytes, capacity, *osys.alloc(capacity))
+        raise OutOfMemoryError(
+            "CPU",
+            f"{nbytes} bytes requested, {self.in_use} bytes in use, {total} bytes of memory in all",
+            "free tensors, use a smaller batch or a narrower dtype",
+        )

@@ -1,0 +1,278 @@
+"""The worker pool: runs tables of kernels over all cores, with one native call per table.
+
+Kernels have the signature ``void(ptr args, i64 tid, i64 threads)`` and split their work by thread number. On Linux the
+pool is native code (``runtime.py``): workers spin, then sleep, and meet at barriers that cost a fraction of a
+microsecond. Elsewhere Python threads do the same through ctypes, more slowly.
+
+There is one pool per process, started at its first run. Threads of the user's program take turns; a kernel must not
+submit to the pool that runs it.
+"""
+from __future__ import annotations
+
+import atexit
+import ctypes
+import functools
+import os
+import queue
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from tinsmith.backend.cpu import osys, runtime
+from tinsmith.backend.cpu.llvm import Compiler, Loaded, load
+from tinsmith.core.settings import settings
+
+_SLICE_NS: Final = 100_000_000  # how long a table may keep Ctrl-C waiting, apart from the kernel that is running
+_CROWDED_SPIN: Final = 100
+_KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+
+
+class Table:
+    """Commands for ``run``: keep the object for as long as its address is in use."""
+
+    __slots__ = ("_words", "address", "count")
+
+    def __init__(self, entries: Sequence[tuple[int, int, bool]]) -> None:
+        self._words = (ctypes.c_int64 * (3 * len(entries)))(
+            *(word for function, args, serial in entries for word in (function, args, runtime.SERIAL * serial))
+        )
+        self.address = ctypes.addressof(self._words)
+        self.count = len(entries)
+
+
+def build_table(entries: Sequence[tuple[int, int, bool]]) -> Table:
+    """A table of (function address, argument address, serial) commands.
+
+    A serial command runs on the calling thread alone, as thread 0 of 1. Each command sees the effects of all before.
+    """
+    return Table(entries)
+
+
+def _crowded_by_environment(cpus: list[int]) -> bool:
+    """Whether the launcher started siblings that compete for ``cpus``.
+
+    Ranks of MPI that their launcher bound to some of the CPUs each have their own.
+    """
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return True
+    ranks = [os.environ.get(name, "1") for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")]
+    return any(text.isdigit() and int(text) > 1 for text in ranks) and len(cpus) == os.cpu_count()
+
+
+class NativePool:
+    """Workers and barriers in machine code. ``threads`` counts the caller too."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self._lock = threading.Lock()
+        self._control = 0
+        self._claim: osys.CoreClaim | None = None
+        self._workers: list[ctypes.c_void_p] = []
+        self._code, self._submit, self._dismiss, self._calibrate = _native_code()
+
+    def run(self, table_address: int, count: int) -> None:
+        """Run the ``count`` commands at ``table_address``; returns when all are done.
+
+        Ctrl-C ends a long table between two commands: the native call comes back every 100 ms for that.
+        """
+        with self._lock:
+            if not self._control:
+                self._start()
+            done: int = self._submit(self._control, table_address, count)
+            while done < count:
+                rest = table_address + runtime.COMMAND_BYTES * done
+                done += self._submit(self._control, rest, count - done)
+
+    def _start(self) -> None:
+        size = runtime.CONTROL_BYTES + runtime.WORKER_BYTES * self.threads
+        control, self._release = osys.alloc(size)
+        ctypes.memset(control, 0, size)
+        rounds_per_us, ticks_per_ns = self._speed(control)
+        crowded = self._is_crowded()
+        spin = _CROWDED_SPIN if crowded else int(settings.SPIN_US * rounds_per_us)
+        ctypes.c_int64.from_address(control + runtime.THREADS).value = self.threads
+        ctypes.c_int64.from_address(control + runtime.SLICE).value = int(_SLICE_NS * ticks_per_ns)
+        ctypes.c_int32.from_address(control + runtime.SPIN).value = min(max(spin, 1), (1 << 31) - 1)
+        self._start_workers(control, pinned=not crowded)
+        self._control = control
+
+    def _speed(self, control: int) -> tuple[float, float]:
+        """How many spin rounds go into a microsecond, and clock ticks into a nanosecond: best of a few short trials."""
+        rounds, best = 1000, (0.0, 0.0)
+        for _ in range(3):
+            start = time.perf_counter_ns()
+            ticks = self._calibrate(control, rounds)
+            ns = max(time.perf_counter_ns() - start, 1)
+            best = max(best, (rounds * 1000 / ns, ticks / ns))
+        return best
+
+    def _is_crowded(self) -> bool:
+        """Whether other pools are likely to want the same cores: then spinning and pinning would harm both."""
+        if self.threads == 1:
+            return False
+        cpus = osys.usable_cpus()
+        self._claim = osys.CoreClaim(cpus)
+        return not self._claim.alone or self.threads > len(cpus) or _crowded_by_environment(cpus)
+
+    def _start_workers(self, control: int, pinned: bool) -> None:
+        start, worker = osys.libc().pthread_create, ctypes.c_void_p(self._code.addresses[0])
+        records = [control + runtime.CONTROL_BYTES + runtime.WORKER_BYTES * n for n in range(self.threads - 1)]
+        # Signals belong to Python's threads, but for those that a faulting kernel raises in its own.
+        faults = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTRAP}
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.valid_signals()) - faults)
+        try:
+            for number, record in enumerate(records, 1):
+                ctypes.c_int64.from_address(record).value = control
+                ctypes.c_int64.from_address(record + 8).value = number
+                handle = ctypes.c_void_p()
+                code = start(ctypes.byref(handle), None, worker, ctypes.c_void_p(record))
+                if code:
+                    # Those that did start are a pool too.
+                    ctypes.c_int64.from_address(control + runtime.THREADS).value = self.threads = number
+                    break
+                self._workers.append(handle)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if pinned:
+            self._pin(records[: len(self._workers)])
+
+    def _pin(self, records: list[int]) -> None:
+        """Give each worker a CPU of its own, and leave the caller the one that it is on."""
+        caller = osys.current_cpu()
+        cpus = [cpu for cpu in osys.usable_cpus() if cpu != caller]
+        for record, cpu in zip(records, cpus):
+            tid = ctypes.c_int64.from_address(record + runtime.WORKER_TID)
+            while not tid.value:
+                time.sleep(0)
+            osys.pin_thread(tid.value, cpu)
+
+    def close(self) -> None:
+        """End the workers, unless a table keeps them busy for more than a second; the next run starts new ones."""
+        if not self._lock.acquire(timeout=1):
+            return
+        try:
+            if self._control:
+                self._dismiss(self._control)
+                for handle in self._workers:
+                    osys.libc().pthread_join(handle, None)
+                self._release()
+                self._forget()
+        finally:
+            self._lock.release()
+
+    def _forget(self) -> None:
+        self._control = 0
+        self._workers = []
+        if self._claim is not None:
+            self._claim.release()
+            self._claim = None
+
+    def restart_in_child(self) -> None:
+        """A fork copies the pool but none of its workers: begin anew, whatever the parent was doing."""
+        self._lock = threading.Lock()
+        self._forget()
+
+
+@functools.cache
+def _native_code() -> tuple[Loaded, Any, Any, Any]:
+    """The compiled runtime, and its entry points with their C signatures."""
+    futex, gettid = osys.futex_number(), osys.gettid_number()
+    assert futex is not None and gettid is not None, "a native pool needs Linux's futex"
+    text = runtime.runtime_text(osys.architecture(), futex, gettid)
+    code = load([Compiler().compile(text)], ["worker", "submit", "dismiss", "calibrate"])
+    _, submit, dismiss, calibrate = code.addresses
+    pointer, i32, i64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
+    return (
+        code,
+        ctypes.CFUNCTYPE(i64, pointer, pointer, i64)(submit),
+        ctypes.CFUNCTYPE(None, pointer)(dismiss),
+        ctypes.CFUNCTYPE(i64, pointer, i32)(calibrate),
+    )
+
+
+class PythonPool:
+    """The same promises from Python threads, for systems without a futex."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self._lock = threading.Lock()
+        self._inboxes: list[queue.SimpleQueue[tuple[int, int] | None]] = []
+        self._done: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def run(self, table_address: int, count: int) -> None:
+        """Run the ``count`` commands at ``table_address``; returns when all are done."""
+        words = (ctypes.c_int64 * (3 * count)).from_address(table_address)
+        with self._lock:
+            if not self._inboxes:
+                self._start()
+            for at in range(0, 3 * count, 3):
+                self._run_one(*words[at : at + 3])
+
+    def _run_one(self, function: int, args: int, flags: int) -> None:
+        if flags & runtime.SERIAL or self.threads == 1:
+            _KERNEL(function)(args, 0, 1)
+            return
+        for inbox in self._inboxes:
+            inbox.put((function, args))
+        try:
+            _KERNEL(function)(args, 0, self.threads)
+        finally:
+            for _ in self._inboxes:
+                self._done.get()
+
+    def _start(self) -> None:
+        self._inboxes = [queue.SimpleQueue() for _ in range(self.threads - 1)]
+        for tid, inbox in enumerate(self._inboxes, 1):
+            threading.Thread(target=self._serve, args=(tid, inbox, self._done), daemon=True).start()
+
+    def _serve(
+        self, tid: int, inbox: queue.SimpleQueue[tuple[int, int] | None], done: queue.SimpleQueue[None]
+    ) -> None:
+        while (work := inbox.get()) is not None:
+            _KERNEL(work[0])(work[1], tid, self.threads)
+            done.put(None)
+
+    def close(self) -> None:
+        """End the workers; the next run starts new ones."""
+        with self._lock:
+            for inbox in self._inboxes:
+                inbox.put(None)
+            self._inboxes = []
+
+    def restart_in_child(self) -> None:
+        """As in NativePool."""
+        self._lock = threading.Lock()
+        self._inboxes, self._done = [], queue.SimpleQueue()
+
+
+def has_native_pool() -> bool:
+    """Whether this system has what the native pool is made of."""
+    return osys.futex_number() is not None and osys.architecture() in runtime.ARCHITECTURES
+
+
+_pool: NativePool | PythonPool | None = None
+_creating = threading.Lock()
+
+
+def get_pool() -> NativePool | PythonPool:
+    """This process's pool, of as many threads as there are usable cores."""
+    global _pool
+    with _creating:
+        if _pool is None:
+            _pool = (NativePool if has_native_pool() else PythonPool)(osys.usable_cores())
+            # Workers must be gone before the interpreter unloads the code that they sleep in.
+            atexit.register(_pool.close)
+        return _pool
+
+
+def _after_fork() -> None:
+    global _creating
+    _creating = threading.Lock()
+    if _pool is not None:
+        _pool.restart_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

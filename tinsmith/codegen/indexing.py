@@ -1,0 +1,113 @@
+"""Movement ops as index maps: where an element of the output comes from, and whether it exists at all."""
+from __future__ import annotations
+
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.uop import same_shape
+
+Index = tuple[UOp, ...]
+ZERO = UOp.index(0)
+
+
+def reshape_index(old: tuple[object, ...], new: tuple[object, ...], index: Index) -> Index:
+    """Coordinates in shape ``old`` of the element at ``index`` of shape ``new``.
+
+    Axes are matched in groups of equal size, so that untouched axes pass through and only real splits and merges cost
+    a division.
+    """
+    out: list[UOp] = []
+    i = j = 0
+    while i < len(old) or j < len(new):
+        if i < len(old) and j < len(new) and same_shape((old[i],), (new[j],)):
+            out.append(index[j])
+            i, j = i + 1, j + 1
+            continue
+        if i < len(old) and old[i] == 1 and type(old[i]) is int:
+            out.append(ZERO)
+            i += 1
+            continue
+        if j < len(new) and new[j] == 1 and type(new[j]) is int:
+            j += 1
+            continue
+        first_i, first_j = i, j
+        a, b = old[i], new[j]
+        i, j = i + 1, j + 1
+        while not same_shape((a,), (b,)):
+            if _smaller(a, b) and i < len(old):
+                a, i = a * old[i], i + 1  # type: ignore[operator]
+            elif j < len(new):
+                b, j = b * new[j], j + 1  # type: ignore[operator]
+            elif i < len(old):
+                a, i = a * old[i], i + 1  # type: ignore[operator]
+            else:
+                break
+        flat = flatten(new[first_j:j], index[first_j:j])
+        out.extend(unflatten(old[first_i:i], flat))
+    return tuple(out)
+
+
+def _smaller(a: object, b: object) -> bool:
+    return (a.vmax if isinstance(a, UOp) else a) < (b.vmax if isinstance(b, UOp) else b)  # type: ignore[operator, no-any-return]
+
+
+def flatten(shape: tuple[object, ...], index: Index) -> UOp:
+    """Row-major position of ``index`` in ``shape``."""
+    flat: UOp = ZERO
+    stride: UOp = UOp.index(1)
+    for size, i in zip(reversed(shape), reversed(index)):
+        flat = i * stride + flat
+        stride = stride * UOp.index(size)  # type: ignore[arg-type]
+    return flat.simplify()
+
+
+def unflatten(shape: tuple[object, ...], flat: UOp) -> list[UOp]:
+    """Coordinates in ``shape`` of a row-major position."""
+    out: list[UOp] = []
+    for n, size in reversed(list(enumerate(shape))):
+        s = UOp.index(size)  # type: ignore[arg-type]
+        out.append((flat % s if n else flat).simplify())
+        flat = (flat // s).simplify()
+    return out[::-1]
+
+
+def move(node: UOp, index: Index) -> tuple[Index, UOp | None]:
+    """For a movement node: the source's index, and the condition under which the element exists (None: always)."""
+    old = node.src[0].shape
+    if node.op is Ops.RESHAPE:
+        return reshape_index(old, node.arg, index), None
+    if node.op is Ops.EXPAND:
+        return tuple(ZERO if not same_shape((a,), (b,)) else i for a, b, i in zip(old, node.arg, index)), None
+    if node.op is Ops.PERMUTE:
+        out = [ZERO] * len(index)
+        for to, axis in enumerate(node.arg):
+            out[axis] = index[to]
+        return tuple(out), None
+    if node.op is Ops.SHRINK:
+        return tuple((i + UOp.index(b)).simplify() for i, (b, _) in zip(index, node.arg)), None
+    if node.op is Ops.FLIP:
+        return tuple((UOp.index(s) - 1 - i).simplify() if n in node.arg else i
+                     for n, (i, s) in enumerate(zip(index, old))), None
+    if node.op is Ops.PAD:
+        return _pad(node, index)
+    w = node.arg
+    if node.op is Ops.WINDOW:
+        at = (index[w.axis] * w.stride + index[w.window_axis] * w.dilation).simplify()
+        return (*index[: w.axis], at, *index[w.axis + 1 :]), None
+    assert node.op is Ops.UNWINDOW, node.op
+    start = (index[w.axis] - index[w.window_axis] * w.dilation).simplify()
+    valid = start.ge(0) & (start // w.stride).lt(old[w.axis])
+    if w.stride > 1:
+        valid = valid & (start % w.stride).eq(0)
+    at = (start // w.stride).simplify()
+    return (*index[: w.axis], at, *index[w.axis + 1 :]), valid.simplify()
+
+
+def _pad(node: UOp, index: Index) -> tuple[Index, UOp | None]:
+    valid: UOp | None = None
+    out: list[UOp] = []
+    for i, (before, after), size in zip(index, node.arg, node.src[0].shape):
+        at = (i - UOp.index(before)).simplify()
+        out.append(at)
+        for needed, condition in ((before, at.ge(0)), (after, at.lt(UOp.index(size)))):
+            if not (type(needed) is int and needed == 0):
+                valid = condition if valid is None else valid & condition
+    return tuple(out), None if valid is None else valid.simplify()

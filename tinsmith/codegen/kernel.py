@@ -1,0 +1,354 @@
+"""A kernel in the hands of the optimizer: its graph, its ranges in nesting order, and the opts applied so far.
+
+Every opt splits a range, changes its role, reorders it, or stages a value. Every legal list of opts computes the same
+result (up to the rounding of reordered float sums).
+"""
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tinsmith.codegen.roles import Role
+from tinsmith.core.errors import ArgumentError
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.symbolic import symbolic
+from tinsmith.ir.rewrite import rewrite
+from tinsmith.ir.uop import toposort
+
+
+class OptOps(enum.Enum):
+    """The language of the optimizer; `axis` is a position in ``Kernel.ranges``, `amt` a size."""
+
+    THREAD = enum.auto()  # split a parallel range over CPU workers
+    UPCAST = enum.auto()  # the inner `amt` of a parallel range become copies in registers
+    VECTOR = enum.auto()  # the inner `amt` of a range become lanes of vector registers
+    UNROLL = enum.auto()  # the inner `amt` of a reduction become copies
+    TILE = enum.auto()  # split a range into an outer and an inner loop of `amt`
+    SWAP = enum.auto()  # exchange two loops of one kind in nesting order
+    ORDER = enum.auto()  # the nesting order of the loops, outermost first, as positions
+    PADTO = enum.auto()  # round a range up to a multiple of `amt`; what is beyond is masked
+    MERGE = enum.auto()  # two parallel ranges become one, the second running faster
+    STAGE = enum.auto()  # `axis` numbers a load (``Kernel.loads``); `amt` = positions of the ranges kept outside
+    LOCAL = enum.auto()
+    GROUP = enum.auto()
+    GROUPTOP = enum.auto()
+    NOLOCALS = enum.auto()
+
+    def __repr__(self) -> str:
+        return f"OptOps.{self.name}"
+
+
+@dataclass(frozen=True)
+class Opt:
+    """One optimizer choice."""
+
+    op: OptOps
+    axis: int | None = None
+    amt: int | tuple[int, ...] | None = None
+
+    def __repr__(self) -> str:
+        return f"Opt(op={self.op!r}, axis={self.axis}, amt={self.amt})"
+
+
+@dataclass
+class Kernel:
+    """A kernel graph (SINK of stores) with the nesting order of its ranges.
+
+    `full` maps the number of a partial range to how many of its iterations are whole; the linearizer peels the rest.
+    """
+
+    sink: UOp
+    order: list[UOp] = field(default_factory=list)
+    opts: list[Opt] = field(default_factory=list)
+    full: dict[int, int] = field(default_factory=dict)
+    count: int = 0
+
+    def __post_init__(self) -> None:
+        self.sink = rewrite([self.sink], symbolic)[0]
+        found = [n for n in toposort(self.sink) if n.op is Ops.RANGE]
+        self.order = sorted(found, key=lambda r: (r.arg[1] is not Role.LOOP, r.arg[0]))
+        self.count = 1 + max((r.arg[0] for r in found), default=-1)
+
+    # *** what there is ***
+
+    @property
+    def ranges(self) -> list[UOp]:
+        """Loops in nesting order, then expanded ranges."""
+        return [r for r in self.order if not r.arg[1].expanded] + [r for r in self.order if r.arg[1].expanded]
+
+    @property
+    def parallel(self) -> list[UOp]:
+        """Loops whose iterations are independent, outermost first."""
+        inner = self.bound
+        return [r for r in self.order if r not in inner and not r.arg[1].expanded]
+
+    @property
+    def bound(self) -> frozenset[UOp]:
+        """Ranges that belong to a reduction, a stage or an ordered scatter."""
+        return frozenset(r for n in toposort(self.sink) if n.op in (Ops.FOLD, Ops.STAGE) for r in n.src[1:]) | frozenset(
+            n.src[4] for n in toposort(self.sink) if n.op is Ops.SCATTER_STORE)
+
+    @property
+    def reduces(self) -> list[UOp]:
+        """Loops of reductions, in nesting order."""
+        return [r for r in self.order if r.arg[1] is Role.REDUCE]
+
+    @property
+    def loads(self) -> list[UOp]:
+        """Loads from kernel arguments, in a stable order."""
+        return [n for n in toposort(self.sink) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
+
+    @property
+    def stores(self) -> list[UOp]:
+        return [n for n in toposort(self.sink) if n.op in (Ops.STORE, Ops.SCATTER_STORE)]
+
+    @property
+    def folds(self) -> list[UOp]:
+        return [n for n in toposort(self.sink) if n.op is Ops.FOLD]
+
+    def name(self) -> str:
+        """``r_2``, ``E_4_3``: r where something is reduced, E elementwise, then the sizes of the ranges."""
+        sizes = [str(_size(r)) for r in self.ranges if not self._stage_only(r)]
+        return "_".join(["r" if self.folds else "E", *(sizes or ["1"])])
+
+    def _stage_only(self, r: UOp) -> bool:
+        return r.arg[0] in self._stage_numbers
+
+    _stage_numbers: set[int] = field(default_factory=set)
+
+    # *** building blocks of the opts ***
+
+    def new_range(self, size: Any, role: Role) -> UOp:
+        self.count += 1
+        return UOp.range(size, self.count - 1, role) if size != 1 else UOp.index(0)
+
+    def rebuild(self, table: dict[UOp, UOp], valid: UOp | None = None, of: UOp | None = None) -> None:
+        """Substitute ranges; ``valid`` guards loads, stores and reductions that depended on range ``of``."""
+        new: dict[UOp, UOp] = dict(table)
+        for node in toposort(self.sink, lambda n: n not in table):
+            src: list[UOp] = []
+            for position, s in enumerate(node.src):
+                n = new.get(s, s)
+                if node.op in (Ops.FOLD, Ops.STAGE) and position and s in table:
+                    src.extend(sorted((r for r in n.ranges), key=lambda r: r.arg[0]))
+                else:
+                    src.append(n)
+            if valid is not None and of is not None:
+                src = _guarded(node, src, valid, of)
+            new[node] = node if tuple(src) == node.src else node.replace(src=tuple(src))
+        self.sink = rewrite([new[self.sink]], symbolic)[0]
+
+    def split(self, r: UOp, amount: int, role: Role) -> tuple[UOp, UOp]:
+        """r → outer*amount + inner. A last, partial iteration is guarded here and peeled by the linearizer."""
+        size = _size(r)
+        if not isinstance(size, int):
+            raise ArgumentError("Opt", f"a range of symbolic size {size} cannot be split", "split another range")
+        outer = self.new_range(-(-size // amount), r.arg[1])
+        inner = self.new_range(amount, role)
+        place = outer * amount + inner
+        partial = size % amount != 0
+        if partial and outer.op is Ops.RANGE:
+            self.full[outer.arg[0]] = size // amount
+        self.rebuild({r: place.simplify()}, place.lt(size).simplify() if partial else None, r)
+        at = self.order.index(r)
+        self.order[at : at + 1] = [x for x in (outer, inner) if x.op is Ops.RANGE]
+        return outer, inner
+
+    def change_role(self, r: UOp, role: Role) -> UOp:
+        new = r.replace(arg=(r.arg[0], role))
+        self.rebuild({r: new})
+        self.order[self.order.index(r)] = new
+        return new
+
+    def merge(self, a: UOp, b: UOp) -> UOp:
+        """Two ranges become one of size a*b: a → m // size(b), b → m % size(b)."""
+        size_b = _size(b)
+        m = self.new_range(_size(a) * size_b, a.arg[1])
+        self.rebuild({a: (m // size_b).simplify(), b: (m % size_b).simplify()})
+        self.order[self.order.index(a)] = m
+        self.order.remove(b)
+        return m
+
+    def stage(self, value: UOp, outside: Sequence[UOp]) -> UOp:
+        """Compute ``value`` once into near memory for all ranges but ``outside`` and read it from there."""
+        inside = [r for r in self.order if r in value.ranges and r not in outside]
+        fresh: list[UOp] = []
+        for r in inside:
+            role = r.arg[1] if r.arg[1].expanded and r.arg[1] is not Role.UNROLL else Role.LOOP
+            fresh.append(self.new_range(_size(r), role))
+            self._stage_numbers.add(self.count - 1)
+        copy = value.substitute(dict(zip(inside, fresh)))
+        staged = UOp(Ops.STAGE, value.dtype.ptr(), (copy, *fresh), tuple(_size(r) for r in inside))
+        place = UOp.index(0)
+        for r in inside:
+            place = place * _size(r) + r
+        self.order += fresh
+        for r, f in zip(inside, fresh):
+            if r.arg[0] in self.full:
+                self.full[f.arg[0]] = self.full[r.arg[0]]
+        self.sink = self.sink.substitute({value: staged.load(place.simplify())})
+        return staged
+
+    # *** the opt language ***
+
+    def apply(self, opt: Opt) -> None:
+        """Apply one opt.
+
+        Raises:
+            ArgumentError: if the opt is not legal here; the kernel is unchanged.
+        """
+        handler = _HANDLERS.get(opt.op)
+        if handler is None:
+            raise ArgumentError("Opt", f"{opt.op.name} needs blocks of threads, which this device does not have",
+                                "UPCAST, VECTOR, UNROLL, TILE, THREAD")
+        handler(self, opt)
+        self.opts.append(opt)
+
+    def axis(self, opt: Opt) -> UOp:
+        ranges = self.ranges
+        if opt.axis is None or not 0 <= opt.axis < len(ranges):
+            raise ArgumentError("Opt", f"{opt} names no range; there are {len(ranges)}", "an axis of Kernel.ranges")
+        return ranges[opt.axis]
+
+
+def _size(r: UOp) -> Any:
+    return r.src[-1].arg if r.src[-1].is_const else r.src[-1]
+
+
+range_size = _size
+
+
+def _guarded(node: UOp, src: list[UOp], valid: UOp, of: UOp) -> list[UOp]:
+    if node.op is Ops.LOAD and of in node.src[1].ranges:
+        both = valid if len(src) == 2 else (src[2] & valid).simplify()
+        return [src[0], src[1], both]
+    if node.op is Ops.STORE and of in node.ranges:
+        both = valid if len(src) == 3 else (src[3] & valid).simplify()
+        return [*src[:3], both]
+    if node.op is Ops.FOLD and of in node.src[1:]:
+        assert node.arg.identity is not None
+        nothing = UOp.const(node.dtype, node.arg.identity(node.dtype))
+        return [valid.where(src[0], nothing), *src[1:]]
+    return src
+
+
+def _require(condition: bool, opt: Opt, why: str) -> None:
+    if not condition:
+        raise ArgumentError("Opt", f"{opt}: {why}", "another axis or amount")
+
+
+def _amount(k: Kernel, opt: Opt, r: UOp) -> int:
+    size = _size(r)
+    _require(isinstance(size, int), opt, "the range has a symbolic size")
+    amount = size if opt.amt in (0, None) else opt.amt
+    _require(isinstance(amount, int) and 1 < amount <= size, opt, f"the amount must be in 2..{size}")
+    return int(amount)
+
+
+def _is_parallel(k: Kernel, r: UOp) -> bool:
+    return r.arg[1] in (Role.LOOP, Role.THREAD) and r not in k.bound
+
+
+def _upcast(k: Kernel, opt: Opt) -> None:
+    r = k.axis(opt)
+    _require(_is_parallel(k, r), opt, "only a parallel loop can be upcast")
+    k.split(r, _amount(k, opt, r), Role.UPCAST)
+
+
+def _unroll(k: Kernel, opt: Opt) -> None:
+    r = k.axis(opt)
+    _require(r.arg[1] is Role.REDUCE, opt, "only a reduction can be unrolled")
+    k.split(r, _amount(k, opt, r), Role.UNROLL)
+
+
+def _vector(k: Kernel, opt: Opt) -> None:
+    r = k.axis(opt)
+    amount = _amount(k, opt, r)
+    _require(amount & (amount - 1) == 0, opt, "lanes come in powers of two")
+    _require(_is_parallel(k, r) or r.arg[1] is Role.REDUCE, opt, "only loops become lanes")
+    for n in toposort(k.sink):
+        if n.op in (Ops.FOLD, Ops.STORE, Ops.STAGE):
+            inside = n.src[0].ranges | n.ranges if n.op is not Ops.STORE else n.ranges
+            if r in inside:
+                _require(not any(x.arg[1] is Role.VECTOR for x in inside), opt, "a value has lanes along one range only")
+    k.split(r, amount, Role.VECTOR)
+
+
+def _tile(k: Kernel, opt: Opt) -> None:
+    r = k.axis(opt)
+    _require(not r.arg[1].expanded and r.arg[1] is not Role.THREAD, opt, "only loops can be tiled")
+    _require(r not in k.bound or r.arg[1] is Role.REDUCE, opt, "an ordered loop cannot be tiled")
+    amount = _amount(k, opt, r)
+    _require(_size(r) % amount == 0, opt, "a tile must divide the range")
+    k.split(r, amount, r.arg[1])
+
+
+def _thread(k: Kernel, opt: Opt) -> None:
+    r = k.axis(opt)
+    _require(_is_parallel(k, r) and not any(x.arg[1] is Role.THREAD for x in k.order), opt,
+             "one parallel loop can be split over threads")
+    _require(k.ranges.index(r) == 0, opt, "it must be the outermost loop")
+    _require(all(r in s.ranges for s in k.stores), opt, "every store must depend on it")
+    k.change_role(r, Role.THREAD)
+
+
+def _swap(k: Kernel, opt: Opt) -> None:
+    a = k.axis(opt)
+    b = k.axis(Opt(opt.op, opt.amt if isinstance(opt.amt, int) else None))
+    _require(a.arg[1] == b.arg[1] and not a.arg[1].expanded, opt, "only loops of one kind change places")
+    _require((a in k.bound) == (b in k.bound), opt, "only loops of one kind change places")
+    i, j = k.order.index(a), k.order.index(b)
+    k.order[i], k.order[j] = b, a
+
+
+def _padto(k: Kernel, opt: Opt) -> None:
+    r = k.axis(opt)
+    _require(isinstance(opt.amt, int) and opt.amt > 1 and isinstance(_size(r), int), opt, "needs a multiple")
+    _require(_is_parallel(k, r) or r.arg[1] is Role.REDUCE, opt, "only loops can be padded")
+    assert isinstance(opt.amt, int)
+    size = _size(r)
+    padded = -(-size // opt.amt) * opt.amt
+    if padded == size:
+        return
+    new = k.new_range(padded, r.arg[1])
+    k.rebuild({r: new}, new.lt(size), r)
+    k.order[k.order.index(r)] = new
+
+
+def _merge(k: Kernel, opt: Opt) -> None:
+    a = k.axis(opt)
+    b = k.axis(Opt(opt.op, opt.amt if isinstance(opt.amt, int) else None))
+    _require(a is not b and _is_parallel(k, a) and _is_parallel(k, b), opt, "two parallel loops can be merged")
+    _require(a.arg[0] not in k.full and b.arg[0] not in k.full, opt, "a partial range cannot be merged")
+    _require(all((a in s.ranges) == (b in s.ranges) for s in k.stores), opt, "every store must have both or none")
+    k.merge(a, b)
+
+
+def _stage(k: Kernel, opt: Opt) -> None:
+    loads = k.loads
+    _require(opt.axis is not None and 0 <= opt.axis < len(loads), opt, f"there are {len(loads)} loads")
+    assert opt.axis is not None
+    outside = [k.ranges[i] for i in opt.amt] if isinstance(opt.amt, tuple) else []
+    value = loads[opt.axis]
+    inside = [r for r in k.order if r in value.ranges and r not in outside]
+    _require(bool(inside), opt, "nothing is left to stage over")
+    _require(all(isinstance(_size(r), int) for r in inside), opt, "a stage has a fixed size")
+    bound = frozenset(r for n in toposort(k.sink) if n.op is Ops.SCATTER_STORE for r in n.ranges | {n.src[4]})
+    _require(not bound & set(inside), opt, "an ordered scatter cannot be staged")
+    k.stage(value, outside)
+
+
+def _order(k: Kernel, opt: Opt) -> None:
+    loops = [r for r in k.order if not r.arg[1].expanded]
+    _require(isinstance(opt.amt, tuple) and sorted(opt.amt) == list(range(len(loops))), opt, "give every loop once")
+    assert isinstance(opt.amt, tuple)
+    k.order = [loops[i] for i in opt.amt] + [r for r in k.order if r.arg[1].expanded]
+
+
+_HANDLERS: dict[OptOps, Callable[[Kernel, Opt], None]] = {
+    OptOps.UPCAST: _upcast, OptOps.UNROLL: _unroll, OptOps.VECTOR: _vector, OptOps.TILE: _tile,
+    OptOps.THREAD: _thread, OptOps.SWAP: _swap, OptOps.PADTO: _padto, OptOps.MERGE: _merge, OptOps.STAGE: _stage,
+    OptOps.ORDER: _order, OptOps.NOLOCALS: lambda k, opt: None,
+}

@@ -1,0 +1,605 @@
+"""The linearizer: a kernel graph becomes the numbered list of UOps that renderers write down.
+
+Every value is computed once, in the outermost loop that supplies all its ranges. Expanded ranges are written out here:
+UPCAST and UNROLL as copies, VECTOR as lanes. A range whose last iteration is partial becomes a loop over the whole ones
+and one peeled copy, in which its guards are decided at compile time.
+"""
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from tinsmith.codegen.kernel import Kernel, range_size
+from tinsmith.codegen.roles import Role
+from tinsmith.core.dtypes import dtypes
+from tinsmith.ir import Op, Ops, UOp
+from tinsmith.ir.symbolic import from_linear, linear_form, symbolic
+from tinsmith.ir.rewrite import rewrite
+from tinsmith.ir.uop import toposort
+
+Coords = tuple[tuple[UOp, int], ...]
+_SEPARATE_ACCUMULATORS = 8
+
+
+@dataclass
+class Scope:
+    """One open loop: the lines written so far in its body and the values known there."""
+
+    lines: list[UOp] = field(default_factory=list)
+    values: dict[Any, UOp] = field(default_factory=dict)
+    ranges: set[UOp] = field(default_factory=set)
+
+
+class Linearizer:
+    """Writes one kernel. ``run`` returns the linear program."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.scopes = [Scope()]
+        self.globals: dict[int, UOp] = {}
+        self.variables: dict[UOp, UOp] = {}
+        self.consts: dict[UOp, None] = {}
+        self.counts = {"loop": 0, "acc": 0, "local": 0}
+        self.written = frozenset(s.src[0] for s in kernel.stores)
+        self.position = {r.arg[0]: i for i, r in enumerate(kernel.order)}
+
+    def run(self) -> list[UOp]:
+        for param in sorted((n for n in toposort(self.kernel.sink) if n.op is Ops.PARAM), key=lambda n: n.arg[0]):
+            self.globals[param.arg[0]] = UOp(Ops.DEFINE_GLOBAL, param.dtype, (), param.arg[0])
+        self.statements(self.flat_statements())
+        assert len(self.scopes) == 1
+        return [*self.globals.values(), *self.variables.values(), *self.consts, *self.scopes[0].lines]
+
+    def flat_statements(self) -> list[UOp]:
+        out: list[UOp] = []
+        for s in self.kernel.sink.src:
+            out.extend([*s.src[1:], s.src[0]] if s.op is Ops.AFTER else [s])
+        return out
+
+    # *** writing lines ***
+
+    def emit(self, depth: int, node: UOp) -> UOp:
+        if node.op is Ops.CONST:
+            self.consts[node] = None
+            return node
+        for scope in self.scopes[: depth + 1]:
+            if node in scope.values:
+                return node
+        self.scopes[depth].values[node] = node
+        self.scopes[depth].lines.append(node)
+        return node
+
+    def force(self, node: UOp) -> UOp:
+        """Write a line here even if an equal one exists (stores, loop ends)."""
+        self.scopes[-1].lines.append(node)
+        return node
+
+    def const(self, like: UOp, value: Any) -> UOp:
+        return self.emit(0, UOp(Ops.CONST, like.dtype, (), like.dtype.as_const(value)))
+
+    def depth_of(self, node: UOp) -> int:
+        """The innermost open scope that supplies one of the node's ranges."""
+        ranges = node.ranges
+        for depth in range(len(self.scopes) - 1, 0, -1):
+            if not self.scopes[depth].ranges.isdisjoint(ranges):
+                return depth
+        return 0
+
+    # *** loops ***
+
+    def loop_ranges(self, node: UOp) -> list[UOp]:
+        """Loops that the node still needs, outermost first."""
+        opened = set().union(*(s.ranges for s in self.scopes))
+        own = {node.src[4]} if node.op is Ops.SCATTER_STORE else set()
+        left = [r for r in node.ranges | own if not r.arg[1].expanded and r not in opened]
+        return sorted(left, key=lambda r: (r in own, self.position[r.arg[0]]))
+
+    def statements(self, nodes: list[UOp]) -> None:
+        """Write statements in order; neighbours that need the same loop next share it."""
+        i = 0
+        while i < len(nodes):
+            needed = self.loop_ranges(nodes[i])
+            if not needed:
+                self.store(nodes[i])
+                i += 1
+                continue
+            j = i + 1
+            while j < len(nodes) and needed[0] in self.loop_ranges(nodes[j]):
+                j += 1
+            group = nodes[i:j]
+            r = next(r for r in sorted(needed, key=lambda r: self.position[r.arg[0]])
+                     if all(r in self.loop_ranges(n) for n in group))
+            self.over(r, group, lambda body: self.statements(body))
+            i = j
+
+    def over(self, r: UOp, body: list[UOp], write: Callable[[list[UOp]], None]) -> None:
+        """A loop over ``r`` around ``write(body)``; a partial last iteration is peeled."""
+        size, full = range_size(r), self.kernel.full.get(r.arg[0])
+        if r.arg[1] is Role.THREAD:
+            return self.threads(r, body, write)
+        if full is None or not isinstance(size, int) or full >= size:
+            return self.loop(r, UOp.index(size), body, write)
+        if full:
+            whole = r.replace(src=(UOp.index(full),))
+            self.loop(whole, UOp.index(full), self.narrowed(body, r, whole), write, r)
+        write(self.narrowed(body, r, UOp.index(full)))
+        return None
+
+    def loop(self, r: UOp, size: UOp, body: list[UOp], write: Callable[[list[UOp]], None], alias: UOp | None = None) -> None:
+        if size.is_const and size.arg == 1:
+            return write(self.narrowed(body, r, UOp.index(0)))
+        self.open(r, self.const(size, 0), self.expression(size))
+        write(body)
+        self.close()
+        return None
+
+    def open(self, r: UOp, start: UOp, end: UOp) -> UOp:
+        number = self.counts["loop"]
+        self.counts["loop"] += 1
+        line = UOp(Ops.RANGE, dtypes.index, (start, end), (number, r.arg[1] is Role.REDUCE))
+        self.scopes.append(Scope([line], {r: line, (r, ()): line}, {r}))
+        return line
+
+    def close(self) -> None:
+        scope = self.scopes.pop()
+        self.scopes[-1].lines += [*scope.lines, UOp(Ops.ENDRANGE, None, (scope.lines[0],))]
+
+    def threads(self, r: UOp, body: list[UOp], write: Callable[[list[UOp]], None]) -> None:
+        """Each worker takes its share [tid*n/threads, (tid+1)*n/threads) of the range; the last takes the partial end."""
+        size, full = range_size(r), self.kernel.full.get(r.arg[0])
+        tid = self.emit(0, UOp(Ops.SPECIAL, dtypes.index, (), "tid"))
+        count = self.emit(0, UOp(Ops.SPECIAL, dtypes.index, (), "nthreads"))
+        n = UOp.index(size)
+        low, high = self.raw(tid * n // count), self.raw((tid + 1) * n // count)
+        if full is None or full >= size:
+            self.open(r, low, high)
+            write(body)
+            return self.close()
+        if full:
+            whole = r.replace(src=(UOp.index(full),))
+            self.open(whole, low, self.raw(high.minimum(full)))
+            write(self.narrowed(body, r, whole))
+            self.close()
+        condition = self.raw(UOp.index(full).lt(high))
+        self.scopes.append(Scope([UOp(Ops.IF, None, (condition,))]))
+        write(self.narrowed(body, r, UOp.index(full)))
+        scope = self.scopes.pop()
+        self.scopes[-1].lines += [*scope.lines, UOp(Ops.ENDIF, None, (scope.lines[0],))]
+        return None
+
+    def raw(self, node: UOp) -> UOp:
+        """Write an expression whose leaves are lines already."""
+        for n in toposort(node):
+            if n.op is Ops.CONST or n.op.alu:
+                self.emit(0, n)
+        return node
+
+    def narrowed(self, body: list[UOp], r: UOp, value: UOp) -> list[UOp]:
+        """The body for fewer values of ``r``: guards that are now decided vanish, and so do copies that never store."""
+        new = [n.substitute({r: value}) for n in body]
+        new = rewrite(new, symbolic)
+        for u in {x for n in new for m in toposort(n) for x in m.ranges if x.arg[1] is Role.UPCAST}:
+            live = [c for c in range(range_size(u)) if any(_may_store(n, u, c) for n in new)]
+            keep = max(live, default=0) + 1
+            if keep < range_size(u) and all(n.op is Ops.STORE for n in new):
+                smaller = u.replace(src=(UOp.index(keep),)) if keep > 1 else UOp.index(0)
+                new = rewrite([n.substitute({u: smaller}) for n in new], symbolic)
+        return new
+
+    # *** values ***
+
+    def lanes(self, node: UOp) -> UOp | None:
+        """The vector range of a value, if it has lanes."""
+        return next((r for r in node.ranges if r.arg[1] is Role.VECTOR), None)
+
+    def coords_of(self, node: UOp, coords: Coords) -> Coords:
+        """The part of ``coords`` that the node depends on."""
+        ranges = node.ranges
+        return tuple(c for c in coords if c[0] in ranges)
+
+    def all_coords(self, ranges: frozenset[UOp], roles: tuple[Role, ...] = (Role.UPCAST, Role.UNROLL)) -> Iterator[Coords]:
+        """Every combination of the expanded ranges among ``ranges``."""
+        expanded = sorted((r for r in ranges if r.arg[1] in roles), key=lambda r: self.position[r.arg[0]])
+        for values in itertools.product(*(range(range_size(r)) for r in expanded)):
+            yield tuple(zip(expanded, values))
+
+    def value(self, node: UOp, coords: Coords = ()) -> UOp:
+        """The line that holds ``node``'s value for these copies; a vector if it has lanes."""
+        if node.op is Ops.CONST:
+            return self.emit(0, node)
+        stack = [(node, self.coords_of(node, coords))]
+        while stack:
+            request = stack[-1]
+            if self.known(request) is not None:
+                stack.pop()
+                continue
+            n, c = request
+            if n.op is Ops.FOLD:
+                stack.pop()
+                self.fold(n, c)
+                continue
+            needs = [(s, self.coords_of(s, c)) for s in n.src] if n.op.alu or n.op.kind == "cast" else []
+            missing = [q for q in needs if q[0].op is not Ops.CONST and self.known(q) is None]
+            if missing:
+                stack.extend(missing)
+                continue
+            self.remember(n, c, self.build(n, c))
+            stack.pop()
+        found = self.known((node, self.coords_of(node, coords)))
+        assert found is not None
+        return found
+
+    def known(self, request: tuple[UOp, Coords]) -> UOp | None:
+        for scope in reversed(self.scopes):
+            found = scope.values.get(request)
+            if found is not None:
+                return found
+        return None
+
+    def remember(self, node: UOp, coords: Coords, line: UOp) -> UOp:
+        self.scopes[self.depth_of(node)].values[(node, coords)] = line
+        return line
+
+    def build(self, n: UOp, coords: Coords) -> UOp:
+        if n.dtype is dtypes.index or n.op.name in ("CMPLT", "CMPEQ", "CMPNE", "AND", "OR") and _index_only(n):
+            return self.indexed(n, coords)
+        if n.op is Ops.LOAD:
+            return self.load(n, coords)
+        assert n.op.alu or n.op.kind == "cast", n.op
+        src = [s if s.op is Ops.CONST else self.known((s, self.coords_of(s, coords))) for s in n.src]
+        return self.combine(self.depth_of(n), n.op, n.dtype, [s for s in src if s is not None], n.arg)
+
+    def combine(self, depth: int, op: Op, dtype: Any, src: list[UOp], arg: Any = None) -> UOp:
+        """One ALU or cast line; scalars are spread over the lanes of their partners."""
+        count = max(s.dtype.count for s in src)
+        wide = [self.spread(s, count) for s in src]
+        return self.emit(depth, UOp(op, dtype.vec(count), tuple(wide), arg))
+
+    def spread(self, line: UOp, count: int) -> UOp:
+        if line.op is Ops.CONST:
+            return self.emit(0, UOp(Ops.CONST, line.dtype.scalar.vec(count), (), line.arg))
+        if line.dtype.count == count:
+            return line
+        depth = next((d for d, s in enumerate(self.scopes) if line in s.values), len(self.scopes) - 1)
+        return self.emit(depth, UOp(Ops.VECTORIZE, line.dtype.vec(count), (line,)))
+
+    # *** index expressions: copies become constants first, so that guards and offsets fold ***
+
+    def at(self, node: UOp, coords: Coords) -> UOp:
+        table = {r: UOp.index(v) for r, v in coords}
+        return node.substitute(table).simplify() if table else node.simplify()
+
+    def indexed(self, node: UOp, coords: Coords) -> UOp:
+        return self.expression(self.at(node, coords))
+
+    def expression(self, node: UOp) -> UOp:
+        """Write an index or condition: lanes become a vector, sums are built from the outermost loop inwards."""
+        if node.op is Ops.CONST:
+            return self.emit(0, node)
+        lanes = self.lanes(node)
+        if lanes is not None and node.ranges == {lanes}:
+            return self.table(node, lanes)
+        found = self.known((node, ()))
+        if found is not None:
+            return found
+        depth = self.depth_of(node)
+        if node.op is Ops.VARIABLE:
+            line = self.variables.setdefault(node, UOp(Ops.DEFINE_GLOBAL, dtypes.index, (), node.arg))
+        elif node.op in (Ops.LOAD, Ops.FOLD) or (not node.op.alu and node.op.kind != "cast"):
+            return self.value(node)
+        elif node.op in (Ops.ADD, Ops.MUL) and node.dtype is dtypes.index:
+            line = self.sum(node)
+        else:
+            src = [self.expression(s) if s.dtype is dtypes.index or s.dtype.is_bool else self.value(s) for s in node.src]
+            line = self.combine(depth, node.op, node.dtype, src, node.arg)
+        self.remember(node, (), line)
+        return line
+
+    def table(self, node: UOp, lanes: UOp) -> UOp:
+        """An expression of the lane number alone is a constant vector."""
+        values = [node.substitute({lanes: UOp.index(i)}).simplify() for i in range(range_size(lanes))]
+        assert all(v.is_const for v in values), node
+        if all(v is values[0] for v in values):
+            return self.emit(0, UOp(Ops.CONST, node.dtype.vec(len(values)), (), values[0].arg))
+        return self.emit(0, UOp(Ops.VECTORIZE, node.dtype.vec(len(values)), tuple(self.emit(0, v) for v in values)))
+
+    def sum(self, node: UOp) -> UOp:
+        terms, constant = linear_form(node)
+        total: UOp | None = None
+        for term, k in sorted(terms.items(), key=lambda t: (self.depth_of(t[0]), self.lanes(t[0]) is not None)):
+            part = self.expression(term) if term is not node else self.product(node)
+            depth = self.depth_of(term)
+            if k != 1:
+                part = self.combine(depth, Ops.MUL, dtypes.index, [part, UOp.index(k)])
+            total = part if total is None else self.combine(self.deeper(total, depth), Ops.ADD, dtypes.index, [total, part])
+        assert total is not None
+        return total if constant == 0 else self.combine(self.deeper(total, 0), Ops.ADD, dtypes.index,
+                                                        [total, UOp.index(constant)])
+
+    def product(self, node: UOp) -> UOp:
+        return self.combine(self.depth_of(node), node.op, node.dtype, [self.expression(s) for s in node.src])
+
+    def deeper(self, line: UOp, depth: int) -> int:
+        own = next((d for d, s in enumerate(self.scopes) if line in s.values), 0)
+        return max(own, depth)
+
+    # *** memory ***
+
+    def memory(self, node: UOp, coords: Coords) -> UOp:
+        if node.op is Ops.PARAM:
+            return self.globals[node.arg[0]]
+        assert node.op is Ops.STAGE, node.op
+        key = (node, self.coords_of(node, coords))
+        found = self.known(key)
+        return found if found is not None else self.stage(node, key[1])
+
+    def stage(self, node: UOp, coords: Coords) -> UOp:
+        """Fill near memory where the stage's outer ranges are known, and remember it there."""
+        depth = self.depth_of(node)
+        elements = 1
+        for size in node.arg:
+            elements *= size
+        name = f"tmp{self.counts['local']}"
+        self.counts["local"] += 1
+        local = self.emit(0, UOp(Ops.DEFINE_LOCAL, node.dtype, (), (name, elements)))
+        place = UOp.index(0)
+        for r, size in zip(node.src[1:], node.arg):
+            place = place * size + r
+        fill = UOp(Ops.STORE, None, (local, place.simplify(), node.src[0]))
+        with _at_depth(self, depth):
+            self.fill([fill], coords)
+        self.scopes[depth].values[(node, coords)] = local
+        return local
+
+    def fill(self, body: list[UOp], coords: Coords) -> None:
+        needed = self.loop_ranges(body[0])
+        if needed:
+            self.over(needed[0], body, lambda b: self.fill(b, coords))
+        else:
+            self.store(body[0], coords)
+
+    def address(self, index: UOp, coords: Coords) -> tuple[UOp, UOp | None, bool]:
+        """(index line, vector range, contiguous): lanes of stride 1 need only the first lane's index."""
+        expr = self.at(index, coords)
+        lanes = self.lanes(expr)
+        if lanes is None:
+            return self.expression(expr), None, False
+        terms, constant = linear_form(expr)
+        stride = terms.pop(lanes, 0)
+        if stride == 1 and not any(lanes in t.ranges for t in terms):
+            return self.expression(from_linear(terms, constant, expr).simplify()), lanes, True
+        return self.expression(expr), lanes, False
+
+    def guard(self, valid: UOp | None, coords: Coords) -> UOp | None:
+        """The condition as a line; None where it always holds, a false constant where it never does."""
+        if valid is None:
+            return None
+        line = self.indexed(valid, coords) if _index_only(valid) else self.value(valid, coords)
+        return None if line.op is Ops.CONST and line.arg else line
+
+    def load(self, n: UOp, coords: Coords) -> UOp:
+        memory = self.memory(n.src[0], coords)
+        valid = self.guard(n.src[2] if len(n.src) > 2 else None, coords)
+        if valid is not None and valid.op is Ops.CONST:
+            return self.emit(0, UOp(Ops.CONST, n.dtype, (), n.dtype.as_const(0)))
+        index, lanes, contiguous = self.address(n.src[1], coords)
+        count = range_size(lanes) if lanes is not None else 1
+        if valid is not None and valid.dtype.count > count:
+            count = valid.dtype.count
+            index = self.spread(index, count)
+        if valid is not None:
+            valid = self.spread(valid, count)
+        src = (memory, index) if valid is None else (memory, index, valid)
+        line = UOp(Ops.LOAD, n.dtype.vec(count), src, None)
+        if n.src[0] in self.written:
+            return self.force(line)
+        depth = max(self.depth_of(n), self.depth_of(n.src[0]))
+        return self.emit(depth, line)
+
+    def store(self, n: UOp, fixed: Coords = ()) -> None:
+        """All copies of a store."""
+        if n.op is Ops.SCATTER_STORE:
+            n = UOp(Ops.STORE, None, n.src[:4])
+        ranges = n.ranges
+        vector = self.lanes(n)
+        fixed_ranges = {r for r, _ in fixed}
+        for own in self.all_coords(ranges - fixed_ranges):
+            coords = tuple(sorted((*own, *fixed), key=lambda c: self.position[c[0].arg[0]]))
+            valid = self.guard(n.src[3] if len(n.src) > 3 else None, coords)
+            if valid is not None and valid.op is Ops.CONST:
+                continue
+            value = self.value(n.src[2], coords)
+            memory = self.memory(n.src[0], coords) if n.src[0].op is not Ops.DEFINE_LOCAL else n.src[0]
+            index, lanes, contiguous = self.address(n.src[1], coords)
+            count = range_size(vector) if vector is not None else 1
+            if count > 1:
+                value = self.spread(value, count)
+                if lanes is None:
+                    raise AssertionError(f"lanes of {n!r} would all store to one place")
+                valid = None if valid is None else self.spread(valid, count)
+            src = (memory, index, value) if valid is None else (memory, index, value, valid)
+            self.force(UOp(Ops.STORE, None, src))
+
+    # *** reductions ***
+
+    def fold(self, node: UOp, coords: Coords) -> None:
+        """Write the loop of ``node`` and of every other reduction that can share it, for all their copies."""
+        depth = self.depth_of(node)
+        group = self.partners(node, depth)
+        with _at_depth(self, depth):
+            FoldWriter(self, group, coords).run()
+
+    def partners(self, node: UOp, depth: int) -> list[UOp]:
+        """Independent reductions over the same ranges, needed at the same place."""
+        opened = frozenset().union(*(s.ranges for s in self.scopes[: depth + 1]))
+        outer = node.ranges & opened
+        same = [f for f in self.live_folds() if f.src[1:] == node.src[1:] and f.ranges & opened == outer
+                and self.depth_of(f) == depth and all(r in opened or r.arg[1].expanded for r in f.ranges)
+                and not any(k[0] is f for s in self.scopes for k in s.values if isinstance(k, tuple))]
+        group = [node]
+        for f in same:
+            if f is not node and not any(_depends(f, g) or _depends(g, f) for g in group):
+                group.append(f)
+        return group
+
+    def live_folds(self) -> list[UOp]:
+        return self.current_folds if self.current_folds is not None else self.kernel.folds
+
+    current_folds: list[UOp] | None = None
+
+
+class _at_depth:
+    """Write at an outer scope for a while: inner scopes are set aside and come back unchanged."""
+
+    def __init__(self, lin: Linearizer, depth: int) -> None:
+        self.lin, self.depth = lin, depth
+
+    def __enter__(self) -> None:
+        self.aside = self.lin.scopes[self.depth + 1 :]
+        del self.lin.scopes[self.depth + 1 :]
+
+    def __exit__(self, *exc: object) -> None:
+        self.lin.scopes.extend(self.aside)
+
+
+class FoldWriter:
+    """Accumulators, loop and combination of a group of reductions over the same ranges."""
+
+    def __init__(self, lin: Linearizer, group: list[UOp], coords: Coords) -> None:
+        self.lin, self.group, self.coords = lin, group, coords
+        self.ranges = group[0].src[1:]
+        self.loops = sorted((r for r in self.ranges if not r.arg[1].expanded), key=lambda r: lin.position[r.arg[0]])
+        self.unrolled = frozenset(r for r in self.ranges if r.arg[1] in (Role.UNROLL, Role.UPCAST))
+        self.vector = next((r for r in self.ranges if r.arg[1] is Role.VECTOR), None)
+        self.copies = {f: list(lin.all_coords(f.ranges)) for f in group}
+        total = sum(len(c) for c in self.copies.values())
+        steps = list(lin.all_coords(self.unrolled))
+        self.separate = len(steps) > 1 and total * len(steps) <= _SEPARATE_ACCUMULATORS
+        self.values: dict[tuple[int, Coords, Coords], UOp] = {}
+
+    def keys(self) -> list[tuple[int, Coords, Coords]]:
+        out = []
+        for g, f in enumerate(self.group):
+            for c in self.copies[f]:
+                out += [(g, c, s) for s in (self.lin.all_coords(self.unrolled) if self.separate else [()])]
+        return out
+
+    def run(self) -> None:
+        lin = self.lin
+        for g, f in enumerate(self.group):
+            lanes = self.vector or lin.lanes(f)
+            dtype = f.dtype.vec(range_size(lanes) if lanes is not None else 1)
+            start = UOp(Ops.CONST, dtype, (), f.arg.identity(f.dtype))
+            for key in self.keys():
+                if key[0] == g:
+                    self.values[key] = lin.emit(0, start)
+        self.nest(self.loops, [f.src[0] for f in self.group])
+        for g, f in enumerate(self.group):
+            for c in self.copies[f]:
+                lin.scopes[-1].values[(f, c)] = self.finish(g, f, c)
+
+    def nest(self, loops: list[UOp], bodies: list[UOp]) -> None:
+        """Open the loops with an accumulator per value; innermost, combine."""
+        if not loops:
+            return self.step(bodies)
+        lin, r = self.lin, loops[0]
+        wrapped = [UOp(Ops.STORE, None, (UOp.index(0), UOp.index(0), b)) for b in bodies]
+
+        def inside(stores: list[UOp]) -> None:
+            self.nest(loops[1:], [s.src[2] for s in stores])
+
+        size, full = range_size(r), lin.kernel.full.get(r.arg[0])
+        if full is None or not isinstance(size, int) or full >= size:
+            return self.counted(r, UOp.index(size), wrapped, inside)
+        if full:
+            whole = r.replace(src=(UOp.index(full),))
+            self.counted(whole, UOp.index(full), [w.substitute({r: whole}) for w in wrapped], inside)
+        return inside(rewrite([w.substitute({r: UOp.index(full)}) for w in wrapped], symbolic))
+
+    def counted(self, r: UOp, size: UOp, stores: list[UOp], inside: Callable[[list[UOp]], None]) -> None:
+        lin = self.lin
+        stores = rewrite(stores, symbolic)
+        if size.is_const and size.arg == 1:
+            return inside(rewrite([s.substitute({r: UOp.index(0)}) for s in stores], symbolic))
+        end = lin.expression(size)
+        number = lin.counts["loop"]
+        lin.counts["loop"] += 1
+        line = UOp(Ops.RANGE, dtypes.index, (lin.const(size, 0), end), (number, True))
+        accs = {}
+        for key, start in self.values.items():
+            accs[key] = UOp(Ops.DEFINE_ACC, start.dtype, (start, line), lin.counts["acc"])
+            lin.counts["acc"] += 1
+            lin.force(accs[key])
+        before = self.values
+        self.values = dict(accs)
+        lin.scopes.append(Scope([line], {(r, ()): line}, {r}))
+        for acc in accs.values():
+            lin.scopes[-1].values[acc] = acc
+        inside(stores)
+        phis = {}
+        for key, acc in accs.items():
+            phis[key] = lin.force(UOp(Ops.PHI, None, (acc, self.values[key])))
+        lin.close()
+        for key in before:
+            lin.scopes[-1].values[phis[key]] = phis[key]
+        self.values = phis
+        return None
+
+    def step(self, bodies: list[UOp]) -> None:
+        lin = self.lin
+        before, lin.current_folds = lin.current_folds, [n for b in bodies for n in toposort(b) if n.op is Ops.FOLD]
+        for g, (f, body) in enumerate(zip(self.group, bodies)):
+            for unroll in lin.all_coords(self.unrolled):
+                for c in self.copies[f]:
+                    key = (g, c, unroll if self.separate else ())
+                    at = tuple(sorted((*c, *unroll), key=lambda x: lin.position[x[0].arg[0]]))
+                    self.values[key] = self.accumulate(f.arg, self.values[key], body, at)
+        lin.current_folds = before
+
+    def accumulate(self, op: Op, acc: UOp, body: UOp, coords: Coords) -> UOp:
+        lin, here = self.lin, len(self.lin.scopes) - 1
+        if op is Ops.ADD and body.op is Ops.MUL and body.dtype.is_float:
+            a, b = (lin.value(s, coords) for s in body.src)
+            return lin.combine(here, Ops.MULADD, acc.dtype.scalar, [a, b, acc])
+        return lin.combine(here, op, acc.dtype.scalar, [acc, lin.value(body, coords)])
+
+    def finish(self, g: int, f: UOp, c: Coords) -> UOp:
+        """Combine separate accumulators pairwise, then the lanes if the reduction ran along them."""
+        lin = self.lin
+        parts = [v for k, v in self.values.items() if k[0] == g and k[1] == c]
+        here = len(lin.scopes) - 1
+        while len(parts) > 1:
+            pairs = [lin.combine(here, f.arg, f.dtype, list(p)) for p in zip(parts[::2], parts[1::2])]
+            parts = pairs + ([parts[-1]] if len(parts) % 2 else [])
+        line = parts[0]
+        if self.vector is not None:
+            while line.dtype.count > 1:
+                half = line.dtype.count // 2
+                low, high = tuple(range(half)), tuple(range(half, 2 * half))
+                a, b = (lin.emit(here, UOp(Ops.GEP, f.dtype.vec(half), (line,), lanes)) for lanes in (low, high))
+                line = lin.combine(here, f.arg, f.dtype, [a, b])
+        return line
+
+
+def _index_only(node: UOp) -> bool:
+    """An expression of indices and conditions on them, with no loaded value inside."""
+    return all(n.op in (Ops.CONST, Ops.RANGE, Ops.VARIABLE) or n.op.alu and (n.dtype is dtypes.index or n.dtype.is_bool)
+               for n in toposort(node))
+
+
+def _may_store(store: UOp, u: UOp, copy: int) -> bool:
+    if store.op is not Ops.STORE or len(store.src) < 4 or u not in store.src[3].ranges:
+        return True
+    valid = store.src[3].substitute({u: UOp.index(copy)}).simplify()
+    return not (valid.is_const and not valid.arg)
+
+
+def _depends(a: UOp, b: UOp) -> bool:
+    return a is not b and b in set(toposort(a))
+
+
+def linearize(kernel: Kernel) -> list[UOp]:
+    """The linear program of an optimized kernel."""
+    return Linearizer(kernel).run()

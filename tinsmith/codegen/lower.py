@@ -1,0 +1,168 @@
+"""Lowering: a kernel's tensor graph becomes stores over ranges; movement ops turn into index expressions.
+
+    SINK(value)   →   SINK(STORE(PARAM 0, index, value at index))
+
+A REDUCE becomes a FOLD over ranges of its own. Reductions at the same place over the same sizes share their ranges: one
+row, one axis class. A condition travels down to the loads, which give 0 where it fails.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tinsmith.codegen.indexing import ZERO, Index, flatten, move
+from tinsmith.codegen.roles import Role
+from tinsmith.core.dtypes import dtypes
+from tinsmith.ir import Ops, UOp
+
+Request = tuple[UOp, Index, UOp | None]
+Plan = tuple[list[Request], Callable[[list[UOp]], UOp]]
+
+
+class Lowering:
+    """One kernel being lowered; ``run`` gives its kernel graph."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.reduce_ranges: dict[Any, tuple[UOp, ...]] = {}
+        self.output_ranges: dict[Any, tuple[UOp, ...]] = {}
+        self.values: dict[Request, UOp] = {}
+
+    def new_range(self, size: Any, role: Role) -> UOp:
+        if type(size) is int and size == 1:
+            return ZERO
+        self.count += 1
+        return UOp.range(size, self.count - 1, role)
+
+    def run(self, sink: UOp) -> UOp:
+        """SINK of tensor values → SINK of stores into PARAM 0, 1, …; outputs of one shape share their ranges."""
+        return UOp(Ops.SINK, None, tuple(self.output(n, value) for n, value in enumerate(sink.src)))
+
+    def output(self, number: int, value: UOp) -> UOp:
+        shape = value.shape
+        memory = UOp(Ops.PARAM, value.dtype.ptr(), (), (number, (value.size,)))
+        if value.op is Ops.SCATTER:
+            return self.scatter(memory, value)
+        key = tuple(shape)
+        if key not in self.output_ranges:
+            self.output_ranges[key] = tuple(self.new_range(s, Role.LOOP) for s in shape)
+        index = self.output_ranges[key]
+        return memory.store(flatten(shape, index), self.value(value, index))
+
+    def scatter(self, memory: UOp, node: UOp) -> UOp:
+        """Copy the base, then combine x into it in order; columns beside the scattered axis are independent."""
+        base, where, x = node.src
+        axis, op = node.arg
+        shape = base.shape
+        index = tuple(self.new_range(s, Role.LOOP) for s in x.shape)
+        inner = UOp.range(base.shape[axis], self.count, Role.LOOP)
+        self.count += 1
+        copied = (*index[:axis], inner, *index[axis + 1 :])
+        copy = memory.store(flatten(shape, copied), self.value(base, copied))
+        at = self.value(where, index).cast(dtypes.index)
+        valid = at.ge(0) & at.lt(UOp.index(shape[axis]))
+        target = flatten(shape, (*index[:axis], at, *index[axis + 1 :]))
+        old = memory.load(target, valid)
+        new = self.value(x, index)
+        combined = new if op is None else UOp(op, None, (old, new))
+        loop = index[axis] if index[axis].op is Ops.RANGE else UOp.range(1, self.count, Role.LOOP)
+        self.count += 1
+        return UOp(Ops.AFTER, dtypes.void,
+                   (UOp(Ops.SCATTER_STORE, None, (memory, target, combined, valid, loop)), copy))
+
+    def value(self, node: UOp, index: Index, valid: UOp | None = None) -> UOp:
+        """``node``'s element at ``index``; without recursion, since graphs are deep."""
+        root = (node, index, valid)
+        stack = [root]
+        plans: dict[Request, Plan] = {}
+        while stack:
+            request = stack[-1]
+            if request in self.values:
+                stack.pop()
+                continue
+            if request not in plans:
+                plans[request] = self.plan(*request)
+            needs, build = plans[request]
+            missing = [r for r in needs if r not in self.values]
+            if missing:
+                stack.extend(missing)
+                continue
+            result = build([self.values[r] for r in needs])
+            if node_origin := request[0].origin:
+                result.origin = result.origin or node_origin
+            self.values[request] = result
+            stack.pop()
+        return self.values[root]
+
+    def plan(self, node: UOp, index: Index, valid: UOp | None) -> Plan:
+        op = node.op
+        if op.elementwise:
+            return ([(s, index, valid) for s in node.src],
+                    lambda v: UOp(op, node.dtype, tuple(v), node.arg))
+        if op is Ops.CONST:
+            return [], lambda v: node
+        if op in (Ops.BIND, Ops.VARIABLE):
+            return [], lambda v: node.src[0] if op is Ops.BIND else node
+        if op is Ops.PARAM:
+            memory = node.replace(dtype=node.dtype.ptr(), arg=(node.arg[0], (node.size,)))
+            at = flatten(node.shape, index)
+            return [], lambda v: memory.load(at, valid)
+        if op is Ops.IOTA:
+            return [], lambda v: index[0].cast(node.dtype)
+        if op in (Ops.CONTIGUOUS, Ops.DETACH, Ops.COPY):
+            return [(node.src[0], index, valid)], lambda v: v[0]
+        if op.kind == "movement":
+            return self.plan_movement(node, index, valid)
+        if op is Ops.REDUCE:
+            return self.plan_reduce(node, index, valid)
+        if op is Ops.GATHER:
+            return self.plan_gather(node, index, valid)
+        raise NotImplementedError(f"{op.name} cannot stand inside a kernel: the scheduler gives it one of its own")
+
+    def plan_movement(self, node: UOp, index: Index, valid: UOp | None) -> Plan:
+        source, exists = move(node, index)
+        if exists is None:
+            return [(node.src[0], source, valid)], lambda v: v[0]
+        both = exists if valid is None else (valid & exists).simplify()
+        if both.is_const and not both.arg:
+            return [], lambda v: UOp.const(node.dtype, 0)
+        inner = None if both.is_const else both
+        return [(node.src[0], source, inner)], lambda v: _zero_unless(inner, v[0])
+
+    def plan_reduce(self, node: UOp, index: Index, valid: UOp | None) -> Plan:
+        op, axes = node.arg
+        sizes = tuple(node.src[0].shape[a] for a in axes)
+        around = frozenset().union(*(i.ranges for i in index), valid.ranges if valid is not None else frozenset())
+        key = (sizes, around)
+        if key not in self.reduce_ranges:
+            self.reduce_ranges[key] = tuple(self.new_range(s, Role.REDUCE) for s in sizes)
+        ranges = self.reduce_ranges[key]
+        inner = list(index)
+        for axis, r in zip(axes, ranges):
+            inner[axis] = r
+        loops = tuple(r for r in ranges if r.op is Ops.RANGE)
+        return ([(node.src[0], tuple(inner), valid)],
+                lambda v: UOp(Ops.FOLD, None, (v[0], *loops), op) if loops else v[0])
+
+    def plan_gather(self, node: UOp, index: Index, valid: UOp | None) -> Plan:
+        """Two steps: the index has to be known before the place in the source can be."""
+        source, where = node.src
+        at = self.value(where, index, valid).cast(dtypes.index)
+        inside = at.ge(0) & at.lt(UOp.index(source.shape[node.arg]))
+        both = inside if valid is None else valid & inside
+        place = (*index[: node.arg], at, *index[node.arg + 1 :])
+        return [(source, place, both)], lambda v: _zero_unless(both, v[0])
+
+
+def _zero_unless(valid: UOp | None, value: UOp) -> UOp:
+    """A load under the same condition gives 0 by itself."""
+    if valid is None or value.is_const and value.arg == 0:
+        return value
+    if value.op is Ops.LOAD and len(value.src) == 3 and value.src[2] is valid:
+        return value
+    return valid.where(value, UOp.const(value.dtype, 0))
+
+
+def lower(sink: UOp) -> UOp:
+    """The kernel graph of a kernel's tensor graph (a SINK of values over PARAMs)."""
+    return Lowering().run(sink)

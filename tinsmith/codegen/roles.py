@@ -1,0 +1,28 @@
+"""What the linearizer makes of a RANGE."""
+from __future__ import annotations
+
+import enum
+
+
+class Role(enum.Enum):
+    """The role of a range; the letter names it in kernel names and DEBUG output."""
+
+    THREAD = "t"  # split over CPU workers
+    GLOBAL = "g"  # blocks of a grid
+    LOCAL = "l"  # threads of a block
+    LOOP = "L"
+    REDUCE = "R"
+    UPCAST = "u"  # copies in registers
+    UNROLL = "r"  # copies of a reduction's step
+    VECTOR = "v"  # lanes of vector registers
+
+    def __repr__(self) -> str:
+        return self.name
+
+    @property
+    def expanded(self) -> bool:
+        """Written out by the linearizer instead of looped over."""
+        return self in (Role.UPCAST, Role.UNROLL, Role.VECTOR)
+
+
+LOOPS = (Role.THREAD, Role.GLOBAL, Role.LOCAL, Role.LOOP, Role.REDUCE)

@@ -1,0 +1,24 @@
+"""The op table: every op is one row, declared once. ``Ops.ADD`` is the row itself."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tinsmith.ir.ops.elementwise import Elementwise
+from tinsmith.ir.ops.kernel import KernelOps
+from tinsmith.ir.ops.op import Op
+from tinsmith.ir.ops.tensor import TensorOps
+
+
+class Ops(Elementwise, TensorOps, KernelOps):
+    """All rows by name."""
+
+
+def op_table() -> Iterator[Op]:
+    """Every row, in the order of declaration."""
+    for group in (Elementwise, TensorOps, KernelOps):
+        for row in vars(group).values():
+            if isinstance(row, Op):
+                yield row
+
+
+__all__ = ["Op", "Ops", "op_table"]

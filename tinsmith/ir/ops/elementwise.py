@@ -1,0 +1,177 @@
+"""Elementwise ops: the arithmetic of one element, with the value of every special case.
+
+Integers wrap. Comparisons with NaN are false but for ``CMPNE``. Integer division and remainder round towards minus
+infinity like Python's; by zero they give 0, so that no input can stop a process.
+"""
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from ml_dtypes import bfloat16
+
+from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.ir.ops.op import Array, Op, boolean, same, shape_of_all
+
+if TYPE_CHECKING:
+    from tinsmith.ir.uop import UOp
+
+
+def _wide(f: Any) -> Any:
+    """Compute 16-bit floats in float32 and round once, as every renderer does."""
+
+    def meaning(node: UOp, *xs: Array) -> Array:
+        narrow = xs[0].dtype.itemsize == 2 and node.src[0].dtype.is_float
+        out = f(*(x.astype(np.float32) if narrow and x.dtype.itemsize == 2 else x for x in xs))
+        return np.asarray(out).astype(node.dtype.scalar.numpy)
+
+    return meaning
+
+
+def _compare(f: Any) -> Any:
+    return lambda node, x, y: np.asarray(f(x, y))
+
+
+def floor_div(x: Array, y: Array) -> Array:
+    """Integer quotient rounded down; 0 where the divisor is 0; the one overflow (least // -1) wraps."""
+    safe = np.where(y == 0, np.ones_like(y), y)
+    return np.where(y == 0, np.zeros_like(x), np.floor_divide(x, safe)).astype(x.dtype)
+
+
+def floor_mod(x: Array, y: Array) -> Array:
+    """Remainder with the sign of the divisor; 0 where the divisor is 0."""
+    safe = np.where(y == 0, np.ones_like(y), y)
+    return np.where(y == 0, np.zeros_like(x), np.remainder(x, safe)).astype(x.dtype)
+
+
+def _shift(f: Any) -> Any:
+    def meaning(node: UOp, x: Array, y: Array) -> Array:
+        bits = node.dtype.bits
+        inside = (y >= 0) & (y < bits)
+        shifted = f(x, np.where(inside, y, np.zeros_like(y)))
+        beyond = np.where(x < 0, -1, 0) if f is np.right_shift and node.dtype.kind == "int" else np.zeros_like(x)
+        return np.where(inside, shifted, beyond).astype(x.dtype)
+
+    return meaning
+
+
+def cast_values(x: Array, dtype: DType) -> Array:
+    """Convert as the numeric contract says: floats saturate into integers (NaN gives 0), overflow to inf into floats.
+
+    >>> cast_values(np.array([1e9, -1.5, np.nan]), dtypes.int8)
+    array([127,  -1,   0], dtype=int8)
+    """
+    is_float = x.dtype == bfloat16 or np.issubdtype(x.dtype, np.floating)
+    if is_float and dtype.is_int:
+        wide = x.astype(np.float64)
+        top = float(dtype.max)
+        with np.errstate(invalid="ignore"):
+            clipped = np.clip(np.nan_to_num(np.trunc(wide), nan=0.0), float(dtype.min), top)
+            out = clipped.astype(dtype.numpy)
+        return np.where(clipped >= top, np.asarray(dtype.max, dtype.numpy), out).astype(dtype.numpy)
+    if dtype.name == "bfloat16" and x.dtype == np.float64:
+        return x.astype(np.float32).astype(bfloat16)
+    return x.astype(dtype.numpy)
+
+
+def _bitcast(node: UOp, x: Array) -> Array:
+    return np.ascontiguousarray(x).view(node.dtype.scalar.numpy)
+
+
+def _where_dtype(src: tuple[UOp, ...], arg: Any) -> DType:
+    if not src[0].dtype.is_bool or src[1].dtype is not src[2].dtype:
+        raise TypeError(f"WHERE takes (bool, T, T), got {[s.dtype for s in src]}")
+    return src[1].dtype
+
+
+def _shift_dtype(src: tuple[UOp, ...], arg: Any) -> DType:
+    return same(src, arg)
+
+
+def unary(doc: str, f: Any, gradient: Any = None, cost: int = 1) -> Op:
+    return Op("unary", doc, 1, same, shape_of_all, _wide(f), gradient, cost)
+
+
+def binary(doc: str, f: Any, gradient: Any = None, cost: int = 1, **laws: Any) -> Op:
+    meaning = laws.pop("meaning", None) or _wide(f)
+    return Op("binary", doc, 2, laws.pop("dtype", same), shape_of_all, meaning, gradient, cost, **laws)
+
+
+def _erf(x: Array) -> Array:
+    return np.vectorize(math.erf, otypes=[x.dtype])(x) if x.size else x
+
+
+def _max_gradient(n: UOp, g: UOp) -> tuple[UOp, UOp]:
+    """Ties share the gradient in halves, as in PyTorch's maximum."""
+    x, y = n.src
+    half = x.eq(y).where(g * 0.5, g)
+    return y.lt(x).where(g, x.eq(y).where(half, g * 0)), x.lt(y).where(g, x.eq(y).where(half, g * 0))
+
+
+def _min_gradient(n: UOp, g: UOp) -> tuple[UOp, UOp]:
+    x, y = n.src
+    half = g * 0.5
+    return x.lt(y).where(g, x.eq(y).where(half, g * 0)), y.lt(x).where(g, x.eq(y).where(half, g * 0))
+
+
+def _maximum(x: Array, y: Array) -> Array:
+    return np.where(x == y, np.where(np.signbit(x), y, x), np.maximum(x, y)) if x.dtype.kind == "f" else np.maximum(x, y)
+
+
+class Elementwise:
+    """Rows of the op table that work on one element."""
+
+    NEG = unary("Minus x; integers wrap, the sign of zero flips.", np.negative, lambda n, g: (-g,))
+    RECIP = unary("1/x; ±0 gives ±inf.", lambda x: 1 / x, lambda n, g: (-(g * n * n),), cost=4)
+    SQRT = unary("Square root; NaN below 0, -0 stays -0.", np.sqrt, lambda n, g: (g * 0.5 / n,), cost=4)
+    EXP = unary("e to the x.", np.exp, lambda n, g: (g * n,), cost=12)
+    LOG = unary("Natural logarithm; -inf at 0, NaN below.", np.log, lambda n, g: (g / n.src[0],), cost=12)
+    EXP2 = unary("2 to the x.", np.exp2, lambda n, g: (g * n * math.log(2),), cost=10)
+    LOG2 = unary("Logarithm to base 2; -inf at 0, NaN below.", np.log2, lambda n, g: (g / (n.src[0] * math.log(2)),),
+                 cost=12)
+    SIN = unary("Sine of x in radians; NaN for infinities.", np.sin,
+                lambda n, g: (g * (n.src[0] + math.pi / 2).alu("SIN"),), cost=16)
+    TANH = unary("Hyperbolic tangent.", np.tanh, lambda n, g: (g - g * n * n,), cost=16)
+    ERF = unary("The error function.", _erf,
+                lambda n, g: (g * (-(n.src[0] * n.src[0])).alu("EXP") * (2 / math.sqrt(math.pi)),), cost=20)
+    TRUNC = unary("Round towards zero.", np.trunc)
+
+    ADD = binary("x + y; integers wrap, for bool it is OR.", np.add, lambda n, g: (g, g), commutative=True,
+                 associative=True, identity=lambda d: d.as_const(0))
+    SUB = binary("x - y; integers wrap.", np.subtract, lambda n, g: (g, -g))
+    MUL = binary("x * y; integers wrap, for bool it is AND.", np.multiply,
+                 lambda n, g: (g * n.src[1], g * n.src[0]), commutative=True, associative=True,
+                 identity=lambda d: d.as_const(1))
+    FDIV = binary("x / y of floats; IEEE for zero divisors.", np.divide,
+                  lambda n, g: (g / n.src[1], -(g * n / n.src[1])), cost=4)
+    IDIV = binary("x // y of integers, rounded down; 0 if y is 0.", floor_div, cost=16)
+    MOD = binary("x % y of integers with the sign of y; 0 if y is 0.", floor_mod, cost=16)
+    MAX = binary("The greater; NaN if either is NaN.", _maximum, _max_gradient, commutative=True, associative=True,
+                 identity=lambda d: d.min)
+    MIN = binary("The smaller; NaN if either is NaN.", np.minimum, _min_gradient, commutative=True, associative=True,
+                 identity=lambda d: d.max)
+    CMPLT = binary("x < y.", None, dtype=boolean, meaning=_compare(np.less))
+    CMPNE = binary("x != y; true if either is NaN.", None, dtype=boolean, meaning=_compare(np.not_equal), commutative=True)
+    CMPEQ = binary("x == y.", None, dtype=boolean, meaning=_compare(np.equal), commutative=True)
+    AND = binary("Bitwise and.", np.bitwise_and, commutative=True, associative=True,
+                 identity=lambda d: True if d.is_bool else d.as_const(-1))
+    OR = binary("Bitwise or.", np.bitwise_or, commutative=True, associative=True, identity=lambda d: d.as_const(0))
+    XOR = binary("Bitwise exclusive or.", np.bitwise_xor, commutative=True, associative=True,
+                 identity=lambda d: d.as_const(0))
+    SHL = binary("x shifted left by y bits; 0 where y is not in [0, width).", None, meaning=_shift(np.left_shift),
+                 dtype=_shift_dtype)
+    SHR = binary("x shifted right by y bits, copying the sign; all sign bits where y is not in [0, width).", None,
+                 meaning=_shift(np.right_shift), dtype=_shift_dtype)
+
+    WHERE = Op("ternary", "y where the condition holds, else z.", 3, _where_dtype, shape_of_all,
+               lambda node, c, y, z: np.where(c, y, z),
+               lambda n, g: (None, n.src[0].where(g, g * 0), n.src[0].where(g * 0, g)), cost=1)
+    MULADD = Op("ternary", "x * y + z, rounded once where the device can.", 3, same, shape_of_all,
+                lambda node, x, y, z: _wide(lambda a, b, c: a * b + c)(node, x, y, z),
+                lambda n, g: (g * n.src[1], g * n.src[0], g), cost=2)
+
+    CAST = Op("cast", "Convert the value: floats truncate and saturate into integers (NaN gives 0), overflow to inf.", 1,
+              None, shape_of_all, lambda node, x: cast_values(x, node.dtype.scalar),
+              lambda n, g: (g.cast(n.src[0].dtype),), cost=1)
+    BITCAST = Op("cast", "Reinterpret the bits as a dtype of the same width.", 1, None, shape_of_all, _bitcast)

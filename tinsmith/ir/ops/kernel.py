@@ -1,0 +1,37 @@
+"""Ops below the tensor graph: ranges, loads, stages (kernel graph) and the numbered list (linear program).
+
+Every loop level is a ``RANGE``. In the kernel graph the node stands for all its values; the linearizer gives each one a
+place. ``LOAD`` and ``STORE`` take (memory, index[, ...], valid): memory is a ``PARAM``, a ``STAGE`` or, once linear, a
+``DEFINE_GLOBAL`` / ``DEFINE_LOCAL``.
+"""
+from __future__ import annotations
+
+from tinsmith.ir.ops.op import Op, nothing, of_first
+
+
+class KernelOps:
+    """Rows of the op table for kernel graphs and linear programs."""
+
+    RANGE = Op("loop", "An index that runs from 0 (or the first source) below the last source: (number, role).", (1, 2),
+               of_first)
+    LOAD = Op("memory", "The element at an index of memory; 0 where valid is false.", (2, 3), None)
+    STORE = Op("memory", "Write (memory, index, value[, valid]).", (3, 4), nothing)
+    FOLD = Op("reduce", "Combine a value over ranges (value, range, ...); the argument is the op.", (2, 1 << 30), of_first)
+    STAGE = Op("memory", "A value computed over ranges into near memory: (value, range, ...), addressed in row-major order.",
+               (1, 1 << 30), of_first)
+    SCATTER_STORE = Op("memory", "(memory, index, value, valid, range): combine into memory, one range value at a time, in order.",
+                       (5, 5), nothing)
+    AFTER = Op("memory", "The first source, once all others have run.", (2, 1 << 30), of_first)
+
+    DEFINE_GLOBAL = Op("program", "Buffer argument number `arg`.", 0)
+    DEFINE_LOCAL = Op("program", "Near memory of a kernel: (name, elements).", 0)
+    DEFINE_ACC = Op("program", "An accumulator: (start value, loop, ...).", (1, 1 << 30), of_first)
+    SPECIAL = Op("program", "A number that the device supplies, such as a thread's: the argument names it.", 0)
+    ENDRANGE = Op("program", "The end of a RANGE.", 1, nothing)
+    IF = Op("program", "The following nodes up to ENDIF run only where the condition holds.", 1, nothing)
+    ENDIF = Op("program", "The end of an IF.", 1, nothing)
+    PHI = Op("program", "The accumulator's next value: (accumulator, value).", 2, of_first)
+    VECTORIZE = Op("program", "A vector of its sources.", (1, 1 << 30), None)
+    GEP = Op("program", "Lanes of a vector: the argument lists them.", 1, None)
+    BARRIER = Op("program", "All threads of a block have come here.", (0, 1 << 30), nothing)
+    PREFETCH = Op("program", "Fetch the line at (memory, index) ahead of its use.", 2, nothing)

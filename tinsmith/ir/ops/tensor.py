@@ -1,0 +1,188 @@
+"""Ops of the tensor graph that are not elementwise: sources, movement, reductions, gathers, memory."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.ir.ops.op import Array, Op, nothing, of_first, shape_of_first
+
+if TYPE_CHECKING:
+    from tinsmith.ir.uop import UOp
+
+
+# *** movement: shapes, meanings and their transposes ***
+
+
+def _pad_shape(n: UOp) -> tuple[Any, ...]:
+    return tuple(b + s + e for s, (b, e) in zip(n.src[0].shape, n.arg))
+
+
+def _shrink_shape(n: UOp) -> tuple[Any, ...]:
+    return tuple(e - b for b, e in n.arg)
+
+
+def _window_shape(n: UOp) -> tuple[Any, ...]:
+    return tuple(n.arg.outputs if i == n.arg.axis else s for i, s in enumerate(n.src[0].shape))
+
+
+def _unwindow_shape(n: UOp) -> tuple[Any, ...]:
+    return tuple(n.arg.inputs if i == n.arg.axis else s for i, s in enumerate(n.src[0].shape))
+
+
+def _window(n: UOp, x: Array) -> Array:
+    w = n.arg
+    moved = np.moveaxis(x, (w.axis, w.window_axis), (0, 1))
+    o, k = np.ogrid[: w.outputs, : moved.shape[1]]
+    return np.moveaxis(moved[o * w.stride + k * w.dilation, k], (0, 1), (w.axis, w.window_axis))
+
+
+def _unwindow(n: UOp, x: Array) -> Array:
+    w = n.arg
+    moved = np.moveaxis(x, (w.axis, w.window_axis), (0, 1))
+    out = np.zeros((w.inputs, *moved.shape[1:]), x.dtype)
+    o, k = np.ogrid[: moved.shape[0], : moved.shape[1]]
+    out[o * w.stride + k * w.dilation, k] = moved
+    return np.moveaxis(out, (0, 1), (w.axis, w.window_axis))
+
+
+def _expand_gradient(n: UOp, g: UOp) -> tuple[UOp]:
+    axes = tuple(i for i, (a, b) in enumerate(zip(n.src[0].shape, n.shape)) if a is not b and a != b)
+    return (g.reduce("ADD", axes),)
+
+
+def _expand(n: UOp, x: Array) -> Array:
+    return np.broadcast_to(x, tuple(int(s) for s in n.shape))
+
+
+# *** reductions and gathers ***
+
+
+def _reduce_shape(n: UOp) -> tuple[Any, ...]:
+    return tuple(1 if i in n.arg[1] else s for i, s in enumerate(n.src[0].shape))
+
+
+def reduce_values(op: Op, x: Array, axes: tuple[int, ...], dtype: DType) -> Array:
+    """Reduce with ``op``, sums and products of 16-bit floats in float32, NaN kept by MAX and MIN."""
+    if x.size == 0 or any(x.shape[a] == 0 for a in axes):
+        assert op.identity is not None
+        shape = tuple(1 if i in axes else s for i, s in enumerate(x.shape))
+        return np.full(shape, op.identity(dtype), dtype.numpy)
+    wide = x.astype(np.float32) if dtype.is_float and dtype.itemsize == 2 else x
+    function = {"ADD": np.add, "MUL": np.multiply, "MAX": np.maximum, "MIN": np.minimum, "AND": np.bitwise_and,
+                "OR": np.bitwise_or, "XOR": np.bitwise_xor}[op.name]
+    return np.asarray(function.reduce(wide, axis=axes, keepdims=True)).astype(dtype.numpy)
+
+
+def _reduce_gradient(n: UOp, g: UOp) -> tuple[UOp | None]:
+    (x,), (op, axes) = n.src, n.arg
+    if op.name == "ADD":
+        return (g.expand(x.shape),)
+    if op.name in ("MAX", "MIN"):  # ties share, as in torch.amax
+        hit = x.eq(n.expand(x.shape)).cast(g.dtype)
+        return (hit * (g / hit.reduce("ADD", axes)).expand(x.shape),)
+    if op.name == "MUL":  # without dividing by zero: with one zero only its own factor has a gradient
+        zero = x.eq(x.const_like(0))
+        others = zero.where(x.const_like(1), x)
+        product = others.reduce("MUL", axes)
+        zeros = zero.cast(dtypes.int32).reduce("ADD", axes)
+        none, one = zeros.eq(zeros.const_like(0)), zeros.eq(zeros.const_like(1))
+        at_zero = one.where(product * g, g * 0).expand(x.shape)
+        elsewhere = none.where(product * g, g * 0).expand(x.shape) / others
+        return (zero.where(at_zero, elsewhere),)
+    return (None,)
+
+
+def _gather(n: UOp, x: Array, i: Array) -> Array:
+    size = x.shape[n.arg]
+    inside = (i >= 0) & (i < size)
+    if size == 0:
+        return np.zeros(i.shape, x.dtype)
+    taken = np.take_along_axis(x, np.where(inside, i, 0).astype(np.int64), n.arg)
+    return np.where(inside, taken, np.zeros((), x.dtype))
+
+
+def _scatter(n: UOp, base: Array, i: Array, x: Array) -> Array:
+    axis, op = n.arg
+    out = base.copy()
+    where = list(np.indices(i.shape))
+    where[axis] = i
+    inside = (i >= 0) & (i < base.shape[axis])
+    places = tuple(w[inside] for w in where)
+    if op is None:
+        for at, value in zip(zip(*places), x[inside]):  # in order: the last one wins
+            out[at] = value
+    else:
+        function = {"ADD": np.add, "MUL": np.multiply, "MAX": np.maximum, "MIN": np.minimum}[op.name]
+        function.at(out, places, x[inside])
+    return out
+
+
+def _scatter_gradient(n: UOp, g: UOp) -> tuple[UOp | None, ...]:
+    base, index, x = n.src
+    axis, op = n.arg
+    if op is not None and op.name == "ADD":
+        return g, None, g.gather(index, axis)
+    if op is None:  # an element that was overwritten has no gradient; of equal indices only the last one was kept
+        order = x.iota_like(axis)
+        last = g.cast(dtypes.int32).const_like(-1).scatter(index, order, axis, "MAX").gather(index, axis)
+        written = g.const_like(0).scatter(index, x.cast(g.dtype).const_like(1), axis, None)
+        kept = last.eq(order)
+        picked = g.gather(index, axis)
+        return written.ne(written.const_like(0)).where(g * 0, g), None, kept.where(picked, picked * 0)
+    return None, None, None
+
+
+class TensorOps:
+    """Rows of the op table for the tensor graph."""
+
+    BUFFER = Op("source", "Memory on a device; the argument is the Buffer.", 0, None, lambda n: (n.arg.size,))
+    PARAM = Op("source", "A buffer argument of a kernel or cached program, by number: (index, shape).", 0, None,
+               lambda n: n.arg[1])
+    CONST = Op("source", "A scalar value.", 0, None, lambda n: (),
+               lambda n: np.asarray(n.arg, n.dtype.scalar.numpy))
+    VARIABLE = Op("source", "A named integer within bounds: (name, least, greatest).", 0, None, lambda n: ())
+    BIND = Op("source", "A variable with its value for this run: (variable, value).", 2, of_first, lambda n: (),
+              lambda n, v, value: value)
+    IOTA = Op("source", "0, 1, 2, … along one axis; the argument is the length.", 0, None, lambda n: (n.arg,),
+              lambda n: np.arange(int(n.arg)).astype(n.dtype.numpy))
+
+    RESHAPE = Op("movement", "The same elements in row-major order under another shape.", 1, of_first,
+                 lambda n: n.arg, lambda n, x: x.reshape(tuple(int(s) for s in n.arg)),
+                 lambda n, g: (g.reshape(n.src[0].shape),))
+    PERMUTE = Op("movement", "Axes in another order.", 1, of_first,
+                 lambda n: tuple(n.src[0].shape[i] for i in n.arg), lambda n, x: x.transpose(n.arg),
+                 lambda n, g: (g.permute(tuple(int(i) for i in np.argsort(n.arg))),))
+    EXPAND = Op("movement", "Axes of size 1 repeated.", 1, of_first, lambda n: n.arg, _expand, _expand_gradient)
+    PAD = Op("movement", "Zeros before and after each axis.", 1, of_first, _pad_shape, lambda n, x: np.pad(x, n.arg),
+             lambda n, g: (g.shrink(tuple((b, b + s) for (b, _), s in zip(n.arg, n.src[0].shape))),))
+    SHRINK = Op("movement", "A box (begin, end) of each axis.", 1, of_first, _shrink_shape,
+                lambda n, x: x[tuple(slice(int(b), int(e)) for b, e in n.arg)],
+                lambda n, g: (g.pad(tuple((b, s - e) for (b, e), s in zip(n.arg, n.src[0].shape))),))
+    FLIP = Op("movement", "Axes read backwards.", 1, of_first, shape_of_first, lambda n, x: np.flip(x, n.arg),
+              lambda n, g: (g.flip(n.arg),))
+    WINDOW = Op("movement", "Sliding windows: y[.., o, .., k] = x[.., o*stride + k*dilation, .., k].", 1, of_first,
+                _window_shape, _window, lambda n, g: (g.unwindow(n.arg),))
+    UNWINDOW = Op("movement", "The transpose of WINDOW: y[.., o*stride + k*dilation, .., k] = x[.., o, .., k], else 0.",
+                  1, of_first, _unwindow_shape, _unwindow, lambda n, g: (g.window(n.arg),))
+
+    REDUCE = Op("reduce", "Combine elements along axes, which stay with size 1: (op, axes).", 1, of_first, _reduce_shape,
+                lambda n, x: reduce_values(n.arg[0], x, n.arg[1], n.dtype), _reduce_gradient, cost=1)
+
+    GATHER = Op("index", "y[i..] = x[.., index[i..], ..] along one axis; 0 where the index is out of range.", 2,
+                of_first, lambda n: n.src[1].shape, _gather,
+                lambda n, g: (n.src[0].zeros(g.dtype).scatter(n.src[1], g, n.arg, "ADD"), None), cost=1)
+    SCATTER = Op("index", "A copy of base with x combined in at index along one axis, in order: (axis, op or None to set);"
+                 " indices out of range are dropped.", 3, of_first, shape_of_first, _scatter, _scatter_gradient, cost=1)
+
+    CONTIGUOUS = Op("memory", "The same value, in memory of its own.", 1, of_first, shape_of_first, lambda n, x: x,
+                    lambda n, g: (g,))
+    DETACH = Op("memory", "The same value, without a gradient.", 1, of_first, shape_of_first, lambda n, x: x)
+    COPY = Op("memory", "The value on another device; the argument names it.", 1, of_first, shape_of_first,
+              lambda n, x: x, lambda n, g: (g.copy_to(n.src[0].device),))
+    ASSIGN = Op("memory", "A new version of the first source with the value of the second.", 2, of_first, shape_of_first,
+                lambda n, old, new: new, lambda n, g: (None, g))
+
+    SINK = Op("program", "All that a program or kernel must do.", (0, 1 << 30), nothing, lambda n: (),
+              lambda n, *xs: None)

@@ -1,0 +1,176 @@
+"""The rewrite engine: named rules over patterns, grouped in rule sets that are values.
+
+A rule's pattern is written with operators, ``x * c0 + x * c1``; its result is a function of what the pattern's names
+matched. Every rule carries an example, which the test suite rewrites and evaluates. One engine runs them: bottom-up,
+without recursion, indexed by op. A rule set that does not come to rest is stopped and its cycling rules are named.
+"""
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tinsmith.core.settings import settings
+from tinsmith.ir.ops import Op, Ops
+from tinsmith.ir.uop import UOp
+
+_LIMIT = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class Pat:
+    """A pattern: ``Pat("x")`` matches anything, ``Pat("c", const=True)`` a constant; operators build larger ones."""
+
+    name: str = ""
+    ops: tuple[Op, ...] = ()
+    src: tuple[Pat, ...] | None = None
+    const: bool = False
+    when: Callable[[UOp], bool] | None = None
+
+    def _with(self, op: Op, other: Pat | int) -> Pat:
+        return Pat("", (op,), (self, other if isinstance(other, Pat) else literal(other)))
+
+    def __add__(self, other: Pat | int) -> Pat: return self._with(Ops.ADD, other)
+    def __sub__(self, other: Pat | int) -> Pat: return self._with(Ops.SUB, other)
+    def __mul__(self, other: Pat | int) -> Pat: return self._with(Ops.MUL, other)
+    def __truediv__(self, other: Pat | int) -> Pat: return self._with(Ops.FDIV, other)
+    def __floordiv__(self, other: Pat | int) -> Pat: return self._with(Ops.IDIV, other)
+    def __mod__(self, other: Pat | int) -> Pat: return self._with(Ops.MOD, other)
+    def __and__(self, other: Pat | int) -> Pat: return self._with(Ops.AND, other)
+    def __or__(self, other: Pat | int) -> Pat: return self._with(Ops.OR, other)
+    def __xor__(self, other: Pat | int) -> Pat: return self._with(Ops.XOR, other)
+    def __lt__(self, other: Pat | int) -> Pat: return self._with(Ops.CMPLT, other)
+    def __neg__(self) -> Pat: return Pat("", (Ops.NEG,), (self,))
+    def where(self, yes: Pat, no: Pat) -> Pat: return Pat("", (Ops.WHERE,), (self, yes, no))
+    def cast(self) -> Pat: return Pat("", (Ops.CAST,), (self,))
+
+    def named(self, name: str) -> Pat:
+        return Pat(name, self.ops, self.src, self.const, self.when)
+
+    def match(self, node: UOp, found: dict[str, UOp]) -> bool:
+        """Whether ``node`` fits; names are added to ``found`` (a name seen twice must match the same node)."""
+        if self.ops and node.op not in self.ops:
+            return False
+        if self.const and node.op is not Ops.CONST:
+            return False
+        if self.when is not None and not self.when(node):
+            return False
+        if self.name:
+            if found.setdefault(self.name, node) is not node:
+                return False
+        if self.src is None:
+            return True
+        if len(self.src) != len(node.src):
+            return False
+        before = dict(found)
+        if all(p.match(s, found) for p, s in zip(self.src, node.src)):
+            return True
+        if node.op.commutative:
+            found.clear()
+            found.update(before)
+            return all(p.match(s, found) for p, s in zip(self.src, reversed(node.src)))
+        return False
+
+
+def literal(value: int | float | bool) -> Pat:
+    """Matches the constant ``value`` of any dtype (not the other sign of zero)."""
+    return Pat(const=True, when=lambda n: n.arg == value and (value != 0 or str(n.arg)[0] != "-"))
+
+
+@dataclass(frozen=True, eq=False)
+class Rule:
+    """A named rewrite. ``law`` states it as an equation; ``example`` builds a node that it must change."""
+
+    name: str
+    law: str
+    pattern: Pat
+    result: Callable[..., UOp | None]
+    example: Callable[[], UOp]
+
+    def apply(self, node: UOp) -> UOp | None:
+        found: dict[str, UOp] = {}
+        if not self.pattern.match(node, found):
+            return None
+        new = self.result(**found)
+        return None if new is node else new
+
+
+@dataclass(frozen=True, eq=False)
+class RuleSet:
+    """Rules tried in order; sets add up with ``+``."""
+
+    name: str
+    rules: tuple[Rule, ...]
+    _by_op: dict[Op | None, tuple[Rule, ...]] = field(init=False, default_factory=dict, repr=False)
+
+    def __add__(self, other: RuleSet) -> RuleSet:
+        return RuleSet(f"{self.name}+{other.name}", self.rules + other.rules)
+
+    def rules_for(self, op: Op) -> tuple[Rule, ...]:
+        found = self._by_op.get(op)
+        if found is None:
+            found = tuple(r for r in self.rules if not r.pattern.ops or op in r.pattern.ops)
+            self._by_op[op] = found
+        return found
+
+    def apply(self, node: UOp) -> UOp | None:
+        """The first rule that changes ``node`` at its root, applied once; None if none does."""
+        for rule in self.rules_for(node.op):
+            new = rule.apply(node)
+            if new is not None:
+                if settings.DEBUG >= 6:
+                    print(f"  {rule.name:28s} {node!r}  →  {new!r}")
+                return new
+        return None
+
+
+def rewrite(roots: Sequence[UOp], rules: RuleSet, memo: dict[UOp, UOp] | None = None) -> list[UOp]:
+    """``roots`` rewritten until no rule applies anywhere below them.
+
+    Raises:
+        RuntimeError: if one node is rewritten more than a thousand times; the rules that took part are named.
+    """
+    done: dict[UOp, UOp] = {} if memo is None else memo
+    for root in roots:
+        _rewrite_below(root, rules, done)
+    return [done[r] for r in roots]
+
+
+def _rewrite_below(root: UOp, rules: RuleSet, done: dict[UOp, UOp]) -> None:
+    """Fill ``done`` for ``root``. A frame is (node, what it has become so far, count of rewrites)."""
+    stack: list[tuple[UOp, UOp, int]] = [(root, root, 0)]
+    while stack:
+        node, current, count = stack.pop()
+        if node in done:
+            continue
+        missing = [s for s in current.src if s not in done]
+        if missing:
+            stack.append((node, current, count))
+            stack.extend((s, s, 0) for s in missing)
+            continue
+        src = tuple(done[s] for s in current.src)
+        rebuilt = current if all(a is b for a, b in zip(src, current.src)) else current.replace(src=src)
+        new = rules.apply(rebuilt)
+        if new is None:
+            done[node] = done[rebuilt] = rebuilt
+            continue
+        if rebuilt.origin and not new.origin:
+            new.origin = rebuilt.origin
+        if new in done:
+            done[node] = done[rebuilt] = done[new]
+        elif count >= _LIMIT:
+            raise RuntimeError(_cycle(rebuilt, rules))
+        else:
+            stack.append((node, new, count + 1))
+
+
+def _cycle(node: UOp, rules: RuleSet) -> str:
+    names: Counter[str] = Counter()
+    for _ in range(32):
+        rule = next((r for r in rules.rules_for(node.op) if r.apply(node) is not None), None)
+        if rule is None:
+            break
+        names[rule.name] += 1
+        node = rule.apply(node) or node
+    return f"rule set {rules.name!r} does not come to rest; cycling: {', '.join(names) or 'below the node'} at {node!r}"

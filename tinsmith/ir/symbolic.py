@@ -1,0 +1,290 @@
+"""Integer algebra and the rewrites that hold for every value of every dtype.
+
+Sums of index expressions are kept as one linear form (term × coefficient, plus a constant), so that flattened and
+unflattened indices cancel: ``(a*4 + b) // 4 → a`` and ``(a*4 + b) % 4 → b`` for 0 ≤ b < 4. Rules that would be wrong for
+NaN, infinities or signed zeros are not here.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tinsmith.core.dtypes import dtypes
+from tinsmith.ir.ops import Ops
+from tinsmith.ir.rewrite import Pat, Rule, RuleSet, literal, rewrite
+from tinsmith.ir.uop import UOp, toposort
+
+Linear = dict[UOp, int]
+
+
+def is_index(node: UOp) -> bool:
+    return node.dtype is dtypes.index
+
+
+def linear_form(node: UOp) -> tuple[Linear, int]:
+    """An integer expression as {term: coefficient} and a constant.
+
+    >>> i = UOp.variable("i", 0, 9)
+    >>> linear_form(i * 3 + 2 - i) == ({i: 2}, 2)
+    True
+    """
+    terms: Linear = {}
+    constant = 0
+    stack = [(node, 1)]
+    while stack:
+        n, factor = stack.pop()
+        if n.op is Ops.CONST:
+            constant += factor * n.arg
+        elif n.op is Ops.ADD:
+            stack += [(s, factor) for s in n.src]
+        elif n.op is Ops.SUB:
+            stack += [(n.src[0], factor), (n.src[1], -factor)]
+        elif n.op is Ops.NEG:
+            stack.append((n.src[0], -factor))
+        elif n.op is Ops.MUL and n.src[1].op is Ops.CONST:
+            stack.append((n.src[0], factor * n.src[1].arg))
+        elif n.op is Ops.MUL and n.src[0].op is Ops.CONST:
+            stack.append((n.src[1], factor * n.src[0].arg))
+        else:
+            terms[n] = terms.get(n, 0) + factor
+    return {t: c for t, c in terms.items() if c}, constant
+
+
+def order(node: UOp) -> tuple[Any, ...]:
+    """A sort key from structure alone, so that equal programs sort alike in every process."""
+    try:
+        return node._order  # type: ignore[no-any-return, has-type]
+    except AttributeError:
+        pass
+    for n in toposort(node, lambda m: not hasattr(m, "_order")):
+        number = n.arg[0] if n.op is Ops.RANGE else -1
+        n._order = (number < 0, number, n.op.name, str(n.arg), tuple(s._order for s in n.src))
+    return node._order
+
+
+def from_linear(terms: Linear, constant: int, like: UOp) -> UOp:
+    """The canonical sum: big strides first."""
+    result: UOp | None = None
+    for term, c in sorted(terms.items(), key=lambda item: (-abs(item[1]), order(item[0]))):
+        part = term if c == 1 else term * UOp.const(like.dtype, c)
+        result = part if result is None else result + part
+    k = UOp.const(like.dtype, constant)
+    return k if result is None else (result if constant == 0 else result + k)
+
+
+def _bounds(terms: Linear, constant: int) -> tuple[int, int]:
+    low = high = constant
+    for t, c in terms.items():
+        a, b = t.bounds
+        low += min(a * c, b * c)
+        high += max(a * c, b * c)
+    return low, high
+
+
+def _collect(n: UOp) -> UOp | None:
+    if n.op is Ops.MUL and Ops.CONST not in (n.src[0].op, n.src[1].op):
+        return None
+    return from_linear(*linear_form(n), n)
+
+
+def _split(terms: Linear, constant: int, c: int) -> tuple[Linear, int, Linear, int]:
+    """terms = c*quotient + rest, each coefficient of rest smaller than c."""
+    quotient = {t: math.trunc(k / c) for t, k in terms.items()}
+    rest = {t: k - quotient[t] * c for t, k in terms.items()}
+    return ({t: k for t, k in quotient.items() if k}, constant // c, {t: k for t, k in rest.items() if k}, constant % c)
+
+
+def _divide(x: UOp, c: UOp) -> UOp | None:
+    """(c*q + r) // c = q + r//c, and 0 ≤ r < c makes r//c vanish."""
+    d = c.arg
+    if d <= 0:
+        return None
+    if d == 1:
+        return x
+    low, high = x.bounds
+    if low // d == high // d:
+        return UOp.const(x.dtype, low // d)
+    if x.op is Ops.IDIV and x.src[1].is_const and x.src[1].arg > 0:
+        return x.src[0] // (d * x.src[1].arg)
+    terms, constant = linear_form(x)
+    quotient, whole, rest, left = _split(terms, constant, d)
+    low, high = _bounds(rest, left)
+    if low // d == high // d:
+        return from_linear(quotient, whole + low // d, x)
+    g = math.gcd(d, *rest.values())
+    if g > 1:
+        inner = from_linear({t: k // g for t, k in rest.items()}, left // g, x)
+        return from_linear(quotient, whole, x) + (inner // (d // g))
+    if quotient or whole:
+        return from_linear(quotient, whole, x) + from_linear(rest, left, x) // d
+    return None
+
+
+def _remainder(x: UOp, c: UOp) -> UOp | None:
+    """(c*q + r) % c = r % c, and 0 ≤ r < c makes the remainder r."""
+    d = c.arg
+    if d <= 0:
+        return None
+    if d == 1:
+        return UOp.const(x.dtype, 0)
+    low, high = x.bounds
+    if 0 <= low and high < d:
+        return x
+    if x.op is Ops.MOD and x.src[1].is_const and x.src[1].arg > 0 and x.src[1].arg % d == 0:
+        return x.src[0] % d
+    terms, constant = linear_form(x)
+    quotient, whole, rest, left = _split(terms, constant, d)
+    low, high = _bounds(rest, left)
+    if low // d == high // d:
+        return from_linear(rest, left - d * (low // d), x)
+    g = math.gcd(d, *rest.values())
+    if g > 1:
+        inner = from_linear({t: k // g for t, k in rest.items()}, left // g, x)
+        return (inner % (d // g)) * g + left % g
+    if quotient or whole:
+        return from_linear(rest, left, x) % d
+    return None
+
+
+def _less(n: UOp, x: UOp, y: UOp) -> UOp | None:
+    """Compare as (terms) < constant with the coefficients' common divisor taken out."""
+    low, high = n.bounds
+    if low == high:
+        return UOp.const(dtypes.bool, low)
+    terms, constant = linear_form(x - y)
+    if not terms:
+        return UOp.const(dtypes.bool, constant < 0)
+    low, high = _bounds(terms, constant)
+    if high < 0 or low >= 0:
+        return UOp.const(dtypes.bool, high < 0)
+    limit = -constant
+    g = math.gcd(*terms.values())
+    if g > 1:
+        terms, limit = {t: k // g for t, k in terms.items()}, -((-limit) // g)
+    if len(terms) == 1:
+        (t, k), = terms.items()
+        if k == 1 and t.op is Ops.IDIV and t.src[1].is_const and t.src[1].arg > 0:
+            return t.src[0].lt(limit * t.src[1].arg)
+    new = from_linear(terms, 0, x).lt(limit)
+    return None if new is n else new
+
+
+def _decided(n: UOp) -> UOp | None:
+    low, high = n.bounds
+    return UOp.const(n.dtype, low) if low == high and not n.is_const else None
+
+
+def _fold(n: UOp) -> UOp | None:
+    if not n.src or not all(s.is_const for s in n.src) or n.dtype.count > 1:
+        return None
+    assert n.op.meaning is not None
+    with np.errstate(all="ignore"):
+        value = n.op.meaning(n, *(np.asarray(s.arg, s.dtype.numpy) for s in n.src))
+    return UOp.const(n.dtype, value.item())
+
+
+def _cast_of_cast(n: UOp, x: UOp) -> UOp | None:
+    """A widening cast in between loses nothing."""
+    middle, end = n.src[0].dtype.scalar, n.dtype.scalar
+    start = x.dtype.scalar
+    if middle.is_float and start.is_float and end.is_float and middle.itemsize > start.itemsize:
+        return x.cast(n.dtype)
+    if (start.is_int or start.is_bool) and middle.is_int and end.is_int:
+        low, high = x.bounds
+        if int(middle.min) <= low and high <= int(middle.max):
+            return x.cast(n.dtype)
+    return None
+
+
+_x, _y, _c, _d = Pat("x"), Pat("y"), Pat("c", const=True), Pat("d", const=True)
+_ALU = tuple(op for op in vars(Ops.__mro__[1]).values() if getattr(op, "elementwise", False))
+_int = Pat("n", when=lambda n: n.dtype.is_int and n.dtype.count == 1)
+
+
+def _i() -> UOp:
+    return UOp.variable("i", 0, 30)
+
+
+def _f() -> UOp:
+    return UOp(Ops.PARAM, dtypes.float32, (), (0, ()))
+
+
+def _of(pattern: Pat, when: Callable[[UOp], bool]) -> Pat:
+    return Pat("n", pattern.ops, pattern.src, when=when)
+
+
+def _index_pair(n: UOp) -> bool:
+    return n.src[0].dtype is dtypes.index
+
+
+symbolic = RuleSet("symbolic", (
+    Rule("fold-constants", "f(c, d) = its value", Pat("n", _ALU, when=lambda n: n.op is not Ops.BITCAST), _fold,
+         lambda: UOp.const(dtypes.int32, 3) + 4),
+    Rule("decided-by-bounds", "x in [c, c] → c", Pat("n", _ALU, when=lambda n: is_index(n) or n.dtype is dtypes.bool),
+         _decided, lambda: _i() // 31),
+    Rule("times-one", "x * 1 = x", _x * 1, lambda x: x, lambda: _f() * 1),
+    Rule("times-minus-one", "x * -1 = -x", Pat("n", (Ops.MUL,), (_x, literal(-1)), when=lambda n: n.dtype.is_float),
+         lambda n, x: -x, lambda: _f() * -1),
+    Rule("divide-by-one", "x / 1 = x", _x / 1, lambda x: x, lambda: _f() / 1),
+    Rule("minus-zero", "x - 0 = x", _x - 0, lambda x: x, lambda: _f() - 0),
+    Rule("plus-minus-zero", "x + -0.0 = x", _x + Pat(const=True, when=lambda n: str(n.arg) == "-0.0"), lambda x: x,
+         lambda: _f() + -0.0),
+    Rule("double-negation", "-(-x) = x", -(-_x), lambda x: x, lambda: -(-_f())),
+    Rule("times-zero-int", "x * 0 = 0 (integers)", Pat("n", (Ops.MUL,), (_x, literal(0)), when=lambda n: n.dtype.is_int),
+         lambda n, x: UOp.const(n.dtype, 0), lambda: _i() * 0),
+    Rule("collect-terms", "a*x + b*x + c = (a+b)*x + c (integers)",
+         Pat("n", (Ops.ADD, Ops.SUB, Ops.NEG, Ops.MUL), when=lambda n: n.dtype.is_int and n.dtype.count == 1), _collect,
+         lambda: _i() * 2 + 3 + _i()),
+    Rule("divide", "(c*q + r) // c = q + r//c", _of(_x // _c, is_index), lambda n, x, c: _divide(x, c),
+         lambda: (_i() * 8 + 5) // 4),
+    Rule("remainder", "(c*q + r) % c = r % c", _of(_x % _c, is_index), lambda n, x, c: _remainder(x, c),
+         lambda: (_i() * 8 + 5) % 4),
+    Rule("compare", "x < y by bounds, as terms < constant", Pat("n", (Ops.CMPLT,), (_x, _y), when=_index_pair), _less,
+         lambda: (_i() * 2 + 1).lt(9)),
+    Rule("and-true", "x & true = x", _x & True, lambda x: x, lambda: _i().lt(3) & True),
+    Rule("and-false", "x & false = false", Pat("n", (Ops.AND,), (_x, literal(0))), lambda n, x: UOp.const(n.dtype, 0),
+         lambda: _i().lt(3) & False),
+    Rule("and-itself", "x & x = x", _x & _x, lambda x: x, lambda: _i().lt(3) & _i().lt(3)),
+    Rule("and-again", "(x & y) & y = x & y", Pat("n", (Ops.AND,), (Pat("a", (Ops.AND,), (_x, _y)), _y)),
+         lambda n, a, x, y: a, lambda: (_i().lt(3) & _f().lt(1)) & _f().lt(1)),
+    Rule("or-false", "x | false = x", _x | False, lambda x: x, lambda: _i().lt(3) | False),
+    Rule("where-decided", "where(c, x, y) = x or y", Pat("", (Ops.WHERE,), (_c, _x, _y)),
+         lambda c, x, y: x if c.arg else y, lambda: UOp.const(dtypes.bool, True).where(_f(), 1.0)),
+    Rule("where-same", "where(c, x, x) = x", Pat("", (Ops.WHERE,), (_y, _x, _x)), lambda x, y: x,
+         lambda: _f().lt(1).where(_f(), _f())),
+    Rule("cast-twice", "cast(cast(x)) = cast(x) where the middle dtype loses nothing",
+         Pat("n", (Ops.CAST,), (_x.cast(),)), _cast_of_cast,
+         lambda: _f().cast(dtypes.float64).cast(dtypes.float16)),
+    Rule("same-cast", "cast to its own dtype = x", Pat("n", (Ops.CAST, Ops.BITCAST), (_x,)),
+         lambda n, x: x if x.dtype is n.dtype else None, lambda: UOp(Ops.CAST, dtypes.float32, (_f(),))),
+))
+
+
+class _Memo(dict[UOp, UOp]):
+    """Results kept on the nodes themselves, so that an expression is simplified once in its life."""
+
+    def __contains__(self, node: object) -> bool:
+        return hasattr(node, "_simple")
+
+    def __getitem__(self, node: UOp) -> UOp:
+        found = node._simple  # type: ignore[attr-defined]
+        return node if found is None else found
+
+    def __setitem__(self, node: UOp, value: UOp) -> None:
+        node._simple = None if value is node else value  # None: itself, without a reference circle
+
+
+_memo = _Memo()
+
+
+def simplify(node: UOp) -> UOp:
+    """``node`` with the ``symbolic`` rules applied everywhere.
+
+    >>> i, j = UOp.variable("i", 0, 7), UOp.variable("j", 0, 3)
+    >>> simplify((i * 4 + j) // 4) is i, simplify((i * 4 + j) % 4) is j
+    (True, True)
+    """
+    return rewrite([node], symbolic, _memo)[0]

@@ -1,0 +1,521 @@
+"""UOp: the one node class of every level, immutable and interned.
+
+Equal nodes are the same object, so memo tables are dictionaries by identity and an unchanged rewrite costs nothing.
+A node's origin (the user's lines and the method called) is no part of its identity.
+"""
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.core.sint import SInt
+from tinsmith.ir.ops import Op, Ops
+
+Origin = tuple[str, str, int]  # method, file, line
+
+
+@dataclass(frozen=True)
+class Window:
+    """The argument of WINDOW and UNWINDOW: `inputs` positions of `axis` seen through `outputs` windows."""
+
+    axis: int
+    window_axis: int
+    stride: int
+    dilation: int
+    inputs: int
+    outputs: int
+
+
+class UOp:
+    """A node: op, dtype, sources, argument.
+
+    >>> x = UOp.const(dtypes.int32, 2)
+    >>> (x + 1) is (x + 1), (x + 1).simplify().arg
+    (True, 3)
+    """
+
+    __slots__ = ("__weakref__", "_bounds", "_device", "_order", "_ranges", "_shape", "_simple", "arg", "dtype", "op", "origin", "src")
+    op: Op
+    dtype: DType
+    src: tuple[UOp, ...]
+    arg: Any
+    origin: tuple[Origin, ...]
+
+    def __new__(cls, op: Op, dtype: DType | None = None, src: tuple[UOp, ...] = (), arg: Any = None) -> UOp:
+        if dtype is None:
+            if op.dtype is None:
+                raise TypeError(f"{op.name} needs a dtype")
+            dtype = op.dtype(src, arg)
+        key = (op, dtype, src, arg.hex() if type(arg) is float else arg)
+        ref = _interned.get(key)
+        if ref is not None:
+            found = ref()
+            if found is not None:
+                return found
+        arity = op.arity
+        count = len(src)
+        if (count != arity) if type(arity) is int else not (arity[0] <= count <= arity[1]):  # type: ignore[index]
+            raise TypeError(f"{op.name} takes {arity} sources, got {count}")
+        self = object.__new__(cls)
+        self.op, self.dtype, self.src, self.arg, self.origin = op, dtype, src, arg, ()
+        _interned[key] = _Ref(self, key)
+        return self
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return UOp, (self.op, self.dtype, self.src, self.arg)
+
+    def __repr__(self) -> str:
+        from tinsmith.ir.printer import short  # printing is for people: loaded when somebody looks
+
+        return short(self)
+
+    def replace(self, **changes: Any) -> UOp:
+        """The same node with other fields; origins are kept."""
+        new = UOp(changes.get("op", self.op), changes.get("dtype", self.dtype), changes.get("src", self.src),
+                  changes.get("arg", self.arg))
+        if self.origin and not new.origin:
+            new.origin = self.origin
+        return new
+
+    # *** properties ***
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """Shape of a tensor-graph node: ints or symbolic integers."""
+        try:
+            return self._shape  # type: ignore[no-any-return, has-type]
+        except AttributeError:
+            pass
+        for node in toposort(self, lambda n: not hasattr(n, "_shape")):
+            rule = node.op.shape
+            if rule is None:
+                raise TypeError(f"{node.op.name} has no shape: it lives below the tensor graph")
+            node._shape = rule(node)
+        return self._shape
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> Any:
+        """Number of elements."""
+        total: Any = 1
+        for s in self.shape:
+            total = total * s
+        return total
+
+    @property
+    def device(self) -> str | None:
+        """The device of the nearest buffer or copy below; None if there is none (constants)."""
+        try:
+            return self._device
+        except AttributeError:
+            pass
+        for node in toposort(self, lambda n: not hasattr(n, "_device")):
+            if node.op is Ops.BUFFER:
+                node._device = node.arg.device
+            elif node.op is Ops.COPY:
+                node._device = node.arg
+            else:
+                node._device = next((s._device for s in node.src if s._device is not None), None)
+        return self._device
+
+    @property
+    def base(self) -> UOp:
+        """The node below this node's movement ops (the tutorials' LazyBuffer.base)."""
+        node = self
+        while node.op.kind == "movement":
+            node = node.src[0]
+        return node
+
+    @property
+    def ranges(self) -> frozenset[UOp]:
+        """The RANGE nodes that this kernel-graph node still depends on."""
+        try:
+            return self._ranges
+        except AttributeError:
+            pass
+        for node in toposort(self, lambda n: not hasattr(n, "_ranges")):
+            node._ranges = _free_ranges(node)
+        return self._ranges
+
+    @property
+    def vmin(self) -> int:
+        return self.bounds[0]
+
+    @property
+    def vmax(self) -> int:
+        return self.bounds[1]
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Least and greatest value of an integer or bool expression (those of the dtype where nothing is known)."""
+        try:
+            return self._bounds
+        except AttributeError:
+            pass
+        for node in toposort(self, lambda n: not hasattr(n, "_bounds")):
+            node._bounds = _bounds_of(node)
+        return self._bounds
+
+    @property
+    def is_const(self) -> bool:
+        return self.op is Ops.CONST
+
+    # *** constructors ***
+
+    @staticmethod
+    def const(dtype: DType, value: Any) -> UOp:
+        """A constant of ``dtype`` (a vector dtype gives a vector of equal lanes)."""
+        return UOp(Ops.CONST, dtype, (), dtype.as_const(value))
+
+    @staticmethod
+    def index(value: SInt | UOp) -> UOp:
+        """An index constant, or the symbolic integer itself."""
+        return value if isinstance(value, UOp) else UOp(Ops.CONST, dtypes.index, (), int(value))  # type: ignore[call-overload]
+
+    @staticmethod
+    def variable(name: str, least: int, greatest: int) -> UOp:
+        return UOp(Ops.VARIABLE, dtypes.index, (), (name, least, greatest))
+
+    @staticmethod
+    def range(size: SInt | UOp, number: int, role: Any) -> UOp:
+        """A kernel-graph index in [0, size)."""
+        return UOp(Ops.RANGE, dtypes.index, (UOp.index(size),), (number, role))
+
+    @staticmethod
+    def iota(length: int, dtype: DType = dtypes.int32) -> UOp:
+        return UOp(Ops.IOTA, dtype, (), length)
+
+    def const_like(self, value: Any) -> UOp:
+        """``value`` with this node's dtype and shape."""
+        c = UOp.const(self.dtype, value)
+        return c.expand_to(self.shape) if self.op.shape is not None and self.shape else c
+
+    def zeros(self, dtype: DType) -> UOp:
+        """Zeros of ``dtype`` with this node's shape."""
+        return UOp.const(dtype, 0).expand_to(self.shape)
+
+    def iota_like(self, axis: int) -> UOp:
+        """Each element's coordinate along ``axis``, in this node's shape."""
+        ones = (1,) * self.ndim
+        line = UOp.iota(self.shape[axis]).reshape((*ones[:axis], self.shape[axis], *ones[axis + 1 :]))
+        return line.expand(self.shape)
+
+    def expand_to(self, shape: tuple[Any, ...]) -> UOp:
+        """A scalar repeated to ``shape``."""
+        return self.reshape((1,) * len(shape)).expand(shape) if shape else self
+
+    # *** arithmetic: Python scalars take this node's dtype and shape ***
+
+    def alu(self, op: str | Op, *others: UOp) -> UOp:
+        return UOp(op if isinstance(op, Op) else getattr(Ops, op), None, (self, *others))
+
+    def _binary(self, op: Op, other: Any, reverse: bool = False) -> UOp:
+        if not isinstance(other, UOp):
+            other = self._lift(other)
+        return UOp(op, None, (other, self) if reverse else (self, other))
+
+    def _lift(self, value: Any) -> UOp:
+        if self.dtype is dtypes.index:
+            return UOp(Ops.CONST, dtypes.index, (), int(value))
+        return self.const_like(value) if self._is_tensor() else UOp.const(self.dtype, value)
+
+    def _is_tensor(self) -> bool:
+        try:
+            return bool(self.shape)
+        except TypeError:
+            return False
+
+    def __add__(self, o: Any) -> UOp: return self._binary(Ops.ADD, o)
+    def __radd__(self, o: Any) -> UOp: return self._binary(Ops.ADD, o)
+    def __sub__(self, o: Any) -> UOp: return self._binary(Ops.SUB, o)
+    def __rsub__(self, o: Any) -> UOp: return self._binary(Ops.SUB, o, True)
+    def __mul__(self, o: Any) -> UOp: return self._binary(Ops.MUL, o)
+    def __rmul__(self, o: Any) -> UOp: return self._binary(Ops.MUL, o)
+    def __truediv__(self, o: Any) -> UOp: return self._binary(Ops.FDIV, o)
+    def __floordiv__(self, o: Any) -> UOp: return self._binary(Ops.IDIV, o)
+    def __mod__(self, o: Any) -> UOp: return self._binary(Ops.MOD, o)
+    def __and__(self, o: Any) -> UOp: return self._binary(Ops.AND, o)
+    def __rand__(self, o: Any) -> UOp: return self._binary(Ops.AND, o)
+    def __or__(self, o: Any) -> UOp: return self._binary(Ops.OR, o)
+    def __xor__(self, o: Any) -> UOp: return self._binary(Ops.XOR, o)
+    def __lshift__(self, o: Any) -> UOp: return self._binary(Ops.SHL, o)
+    def __rshift__(self, o: Any) -> UOp: return self._binary(Ops.SHR, o)
+    def __lt__(self, o: Any) -> UOp: return self._binary(Ops.CMPLT, o)
+    def __gt__(self, o: Any) -> UOp: return self._binary(Ops.CMPLT, o, True)
+    def __neg__(self) -> UOp: return UOp(Ops.NEG, None, (self,))
+    def lt(self, o: Any) -> UOp: return self._binary(Ops.CMPLT, o)
+    def ge(self, o: Any) -> UOp: return self.lt(o).logical_not()
+    def eq(self, o: Any) -> UOp: return self._binary(Ops.CMPEQ, o)
+    def ne(self, o: Any) -> UOp: return self._binary(Ops.CMPNE, o)
+    def maximum(self, o: Any) -> UOp: return self._binary(Ops.MAX, o)
+    def minimum(self, o: Any) -> UOp: return self._binary(Ops.MIN, o)
+
+    def logical_not(self) -> UOp:
+        return UOp(Ops.CMPEQ, None, (self, self._lift(False)))
+
+    def where(self, yes: Any, no: Any) -> UOp:
+        if not isinstance(yes, UOp):
+            yes = no._lift(yes)
+        if not isinstance(no, UOp):
+            no = yes._lift(no)
+        return UOp(Ops.WHERE, None, (self, yes, no))
+
+    def cast(self, dtype: DType) -> UOp:
+        return self if dtype is self.dtype else UOp(Ops.CAST, dtype, (self,))
+
+    def bitcast(self, dtype: DType) -> UOp:
+        return self if dtype is self.dtype else UOp(Ops.BITCAST, dtype, (self,))
+
+    # *** movement and reductions ***
+
+    def reshape(self, shape: tuple[Any, ...]) -> UOp:
+        return self if same_shape(shape, self.shape) else UOp(Ops.RESHAPE, None, (self,), shape)
+
+    def expand(self, shape: tuple[Any, ...]) -> UOp:
+        return self if same_shape(shape, self.shape) else UOp(Ops.EXPAND, None, (self,), shape)
+
+    def permute(self, order: tuple[int, ...]) -> UOp:
+        return self if order == tuple(range(len(order))) else UOp(Ops.PERMUTE, None, (self,), order)
+
+    def pad(self, amounts: tuple[tuple[Any, Any], ...]) -> UOp:
+        none = all(type(b) is int and type(e) is int and b == 0 == e for b, e in amounts)
+        return self if none else UOp(Ops.PAD, None, (self,), amounts)
+
+    def shrink(self, box: tuple[tuple[Any, Any], ...]) -> UOp:
+        whole = all(type(b) is int and b == 0 and (e is s or (type(e) is type(s) is int and e == s))
+                    for (b, e), s in zip(box, self.shape))
+        return self if whole else UOp(Ops.SHRINK, None, (self,), box)
+
+    def flip(self, axes: tuple[int, ...]) -> UOp:
+        return UOp(Ops.FLIP, None, (self,), axes) if axes else self
+
+    def window(self, window: Window) -> UOp:
+        return UOp(Ops.WINDOW, None, (self,), window)
+
+    def unwindow(self, window: Window) -> UOp:
+        return UOp(Ops.UNWINDOW, None, (self,), window)
+
+    def reduce(self, op: str | Op, axes: tuple[int, ...]) -> UOp:
+        """Combine along ``axes``, which stay with size 1; no axes leave the node as it is."""
+        row = op if isinstance(op, Op) else getattr(Ops, op)
+        return UOp(Ops.REDUCE, None, (self,), (row, tuple(sorted(axes)))) if axes else self
+
+    def gather(self, index: UOp, axis: int) -> UOp:
+        return UOp(Ops.GATHER, None, (self, index), axis)
+
+    def scatter(self, index: UOp, x: UOp, axis: int, op: str | Op | None) -> UOp:
+        row = getattr(Ops, op) if isinstance(op, str) else op
+        return UOp(Ops.SCATTER, None, (self, index, x), (axis, row))
+
+    def contiguous(self) -> UOp:
+        return self if self.op in (Ops.BUFFER, Ops.CONTIGUOUS, Ops.ASSIGN) else UOp(Ops.CONTIGUOUS, None, (self,))
+
+    def copy_to(self, device: str | None) -> UOp:
+        return self if device is None or device == self.device else UOp(Ops.COPY, None, (self,), device)
+
+    # *** memory of kernel graphs ***
+
+    def load(self, index: UOp, valid: UOp | None = None) -> UOp:
+        src = (self, index) if valid is None else (self, index, valid)
+        return UOp(Ops.LOAD, self.dtype.scalar, src)
+
+    def store(self, index: UOp, value: UOp, valid: UOp | None = None) -> UOp:
+        return UOp(Ops.STORE, None, (self, index, value) if valid is None else (self, index, value, valid))
+
+    # *** whole graphs ***
+
+    def toposort(self) -> list[UOp]:
+        """All nodes below and this one, sources first."""
+        return toposort(self)
+
+    def simplify(self) -> UOp:
+        """Simplified by the rules of integer algebra (and those of all types that hold for every value)."""
+        from tinsmith.ir.symbolic import simplify  # the rules are built from UOps: they load after this module
+
+        return simplify(self)
+
+    def substitute(self, table: dict[UOp, UOp]) -> UOp:
+        """The graph with nodes replaced; replacements are not searched again."""
+        return substitute((self,), table)[0]
+
+
+class _Ref(weakref.ref[UOp]):
+    """A weak reference that takes its node out of the intern table when the node dies."""
+
+    __slots__ = ("key",)
+    key: Any
+
+    def __new__(cls, node: UOp, key: Any) -> _Ref:
+        self = super().__new__(cls, node, _forget)
+        self.key = key
+        return self
+
+    def __init__(self, node: UOp, key: Any) -> None:
+        super().__init__(node, _forget)  # type: ignore[call-arg]
+
+
+_interned: dict[Any, _Ref] = {}
+
+
+def _forget(ref: Any) -> None:
+    if _interned.get(ref.key) is ref:
+        del _interned[ref.key]
+
+
+def same_shape(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    """Equal shapes; symbolic sizes are equal only if they are the same node."""
+    return len(a) == len(b) and all(x is y or (type(x) is type(y) is int and x == y) for x, y in zip(a, b))
+
+
+def toposort(root: UOp | Iterable[UOp], enter: Callable[[UOp], bool] | None = None) -> list[UOp]:
+    """Nodes below ``root`` (one or several), sources first; only those for which ``enter`` holds are visited."""
+    order: list[UOp] = []
+    seen: set[UOp] = set()
+    stack: list[tuple[UOp, Iterator[UOp]]] = []
+    for r in (root,) if isinstance(root, UOp) else root:
+        if r in seen or (enter is not None and not enter(r)):
+            continue
+        seen.add(r)
+        stack.append((r, iter(r.src)))
+        while stack:
+            node, sources = stack[-1]
+            for s in sources:
+                if s not in seen:
+                    seen.add(s)
+                    if enter is None or enter(s):
+                        stack.append((s, iter(s.src)))
+                        break
+            else:
+                order.append(node)
+                stack.pop()
+    return order
+
+
+def substitute(roots: Sequence[UOp], table: dict[UOp, UOp]) -> list[UOp]:
+    """Several graphs with nodes replaced by ``table``."""
+    new: dict[UOp, UOp] = dict(table)
+    for node in toposort(roots, lambda n: n not in table):
+        src = tuple(new.get(s, s) for s in node.src)
+        if any(a is not b for a, b in zip(src, node.src)):
+            new[node] = node.replace(src=src)
+    return [new.get(r, r) for r in roots]
+
+
+_NO_RANGES: frozenset[UOp] = frozenset()
+
+
+def _free_ranges(node: UOp) -> frozenset[UOp]:
+    if node.op is Ops.RANGE:
+        inner = node.src[0].ranges
+        return inner | {node}
+    if not node.src:
+        return _NO_RANGES
+    if node.op in (Ops.FOLD, Ops.STAGE):
+        return node.src[0].ranges - frozenset(node.src[1:])
+    if node.op is Ops.SCATTER_STORE:
+        return _union(node.src[:4]) - {node.src[4]}
+    return _union(node.src)
+
+
+def _union(src: tuple[UOp, ...]) -> frozenset[UOp]:
+    first = src[0].ranges
+    for s in src[1:]:
+        if not s.ranges <= first:
+            first = first | s.ranges
+    return first
+
+
+_FAR = 1 << 62
+
+
+def _bounds_of(node: UOp) -> tuple[int, int]:
+    """Interval arithmetic; anything that could leave the dtype gives the dtype's whole interval."""
+    dtype = node.dtype.scalar
+    if dtype.is_bool:
+        return _bool_bounds(node)
+    if not dtype.is_int or node.dtype.pointer:
+        return -_FAR, _FAR
+    low, high = _int_bounds(node)
+    least, greatest = int(dtype.min), int(dtype.max)
+    return (low, high) if least <= low and high <= greatest else (least, greatest)
+
+
+def _int_bounds(node: UOp) -> tuple[int, int]:
+    op, src = node.op, node.src
+    if op is Ops.CONST:
+        return node.arg, node.arg
+    if op is Ops.VARIABLE:
+        return node.arg[1], node.arg[2]
+    if op is Ops.BIND:
+        return src[0].bounds
+    if op is Ops.RANGE:
+        return 0, max(src[-1].vmax - 1, 0)
+    if op is Ops.IOTA:
+        return 0, max(node.arg - 1, 0)
+    if op is Ops.SPECIAL:
+        return 0, _FAR
+    if op is Ops.CAST and (src[0].dtype.is_int or src[0].dtype.is_bool):
+        return src[0].bounds
+    if op.kind == "movement" and op not in (Ops.PAD, Ops.UNWINDOW):
+        return src[0].bounds
+    if op.alu:
+        return _alu_bounds(node)
+    return int(node.dtype.scalar.min), int(node.dtype.scalar.max)
+
+
+def _alu_bounds(node: UOp) -> tuple[int, int]:
+    op, src = node.op, node.src
+    a, b = src[-2].bounds if len(src) > 1 else src[0].bounds, src[-1].bounds
+    if op is Ops.ADD:
+        return a[0] + b[0], a[1] + b[1]
+    if op is Ops.SUB:
+        return a[0] - b[1], a[1] - b[0]
+    if op is Ops.NEG:
+        return -b[1], -b[0]
+    if op is Ops.MUL:
+        corners = [x * y for x in a for y in b]
+        return min(corners), max(corners)
+    if op is Ops.IDIV and b[0] > 0:
+        corners = [x // y for x in a for y in b]
+        return min(corners), max(corners)
+    if op is Ops.MOD and b[0] > 0:
+        return (a if 0 <= a[0] and a[1] < b[0] else (0, b[1] - 1))
+    if op is Ops.MAX:
+        return max(a[0], b[0]), max(a[1], b[1])
+    if op is Ops.MIN:
+        return min(a[0], b[0]), min(a[1], b[1])
+    if op is Ops.WHERE:
+        return min(a[0], b[0]), max(a[1], b[1])
+    if op is Ops.AND and b[0] == b[1] >= 0:
+        return 0, b[1]
+    if op is Ops.SHR and b[0] >= 0 and a[0] >= 0:
+        return 0, a[1]
+    return int(node.dtype.scalar.min), int(node.dtype.scalar.max)
+
+
+def _bool_bounds(node: UOp) -> tuple[int, int]:
+    op, src = node.op, node.src
+    if op is Ops.CONST:
+        return int(node.arg), int(node.arg)
+    if op is Ops.CMPLT and src[0].dtype.scalar.is_int:
+        a, b = src[0].bounds, src[1].bounds
+        return int(a[1] < b[0]), int(a[0] < b[1])
+    if op in (Ops.CMPEQ, Ops.CMPNE) and not src[0].dtype.is_float:
+        a, b = src[0].bounds, src[1].bounds
+        apart, equal = a[1] < b[0] or b[1] < a[0], a[0] == a[1] == b[0] == b[1]
+        low, high = int(equal), int(not apart)
+        return (low, high) if op is Ops.CMPEQ else (1 - high, 1 - low)
+    if op is Ops.AND:
+        return min(src[0].vmin, src[1].vmin), min(src[0].vmax, src[1].vmax)
+    if op is Ops.OR:
+        return max(src[0].vmin, src[1].vmin), max(src[0].vmax, src[1].vmax)
+    return 0, 1

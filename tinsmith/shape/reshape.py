@@ -1,0 +1,171 @@
+"""Dimension merging, and reshape as "merge all that merges, then cut at the new sizes"."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tinsmith.core.sint import SInt
+from tinsmith.shape.bounds import Mask, Shape, highest, lowest, minus, plus, product, times
+
+
+def widths(shape: Shape) -> Shape:
+    """How many elements one step along each axis skips in row-major order.
+
+    >>> widths((2, 3, 4))
+    (12, 4, 1)
+    """
+    return tuple(product(shape[axis + 1:]) for axis in range(len(shape)))
+
+
+def full_mask(shape: Shape) -> Mask:
+    """The mask that hides nothing.
+
+    >>> full_mask((2, 3))
+    ((0, 2), (0, 3))
+    """
+    return tuple((0, size) for size in shape)
+
+
+def merge_dims(shape: Shape, strides: Shape, mask: Mask | None = None) -> tuple[tuple[SInt, SInt, SInt], ...]:
+    """The fewest dimensions that walk memory in the same order, as triples ``(merged size, stride, real size)``.
+
+    Neighbours merge when a step of the outer one is as long as a walk through the inner one. *Real size* is the
+    product of the merged sizes that have a stride, so it is 0 for a pure broadcast. An axis whose mask leaves a single
+    position is padding around what stands to its right: it merges and makes the merged size larger than the real one.
+    Other masks are not looked at, because they change no address. Axes of size 1 vanish.
+
+    >>> merge_dims((2, 3, 4), (12, 4, 1))
+    ((24, 1, 24),)
+    >>> merge_dims((4, 3, 2), (0, 2, 1))
+    ((4, 0, 0), (6, 1, 6))
+    >>> merge_dims((3, 4), (0, 1), mask=((1, 2), (0, 4)))
+    ((12, 1, 4),)
+    """
+    merged: list[tuple[SInt, SInt, SInt]] = []
+    for size, stride, (begin, end) in zip(reversed(shape), reversed(strides), reversed(mask or full_mask(shape))):
+        if size == 1:
+            continue
+        if not merged:
+            merged.append((size, stride, 0 if stride == 0 else size))
+            continue
+        inner_size, inner_stride, real = merged[-1]
+        if stride == 0 and minus(end, begin) == 1:
+            merged[-1] = (times(size, inner_size), inner_stride, real)
+        elif stride == times(inner_size, inner_stride):
+            merged[-1] = (times(size, inner_size), inner_stride, times(size, real))
+        else:
+            merged.append((size, stride, 0 if stride == 0 else size))
+    return tuple(reversed(merged))
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A stretch of index space walked with one stride, of which only ``begin <= i < end`` is not padding.
+
+    >>> Run(4, 1, 0, 4).full, Run(4, 1, 2, 3).single
+    (True, True)
+    """
+
+    size: SInt
+    stride: SInt
+    begin: SInt
+    end: SInt
+
+    @property
+    def full(self) -> bool:
+        """Nothing is padding."""
+        return bool(self.begin == 0 and self.end == self.size)
+
+    @property
+    def single(self) -> bool:
+        """All but one position is padding, so the stride has no meaning."""
+        return bool(minus(self.end, self.begin) == 1)
+
+
+def runs(shape: Shape, strides: Shape, mask: Mask | None) -> tuple[list[Run], SInt]:
+    """The longest runs of a view that is not all padding, and what to add to its offset.
+
+    Stricter than ``merge_dims``: the merged positions that count must be neighbours too. That holds if the outer axis
+    has one of them, or the inner axis has no padding.
+
+    >>> runs((3, 4), (0, 1), ((1, 2), (0, 4)))
+    ([Run(size=12, stride=1, begin=4, end=8)], -4)
+    """
+    found: list[Run] = []
+    shift: SInt = 0
+    for size, stride, (begin, end) in zip(shape, strides, mask or full_mask(shape)):
+        if size == 1:
+            continue
+        inner = Run(size, stride, begin, end)
+        if found and found[-1].single:
+            outer = found[-1]
+            shift = plus(shift, times(outer.begin, minus(outer.stride, times(size, stride))))
+            start = times(outer.begin, size)
+            found[-1] = Run(times(outer.size, size), stride, plus(start, begin), plus(start, end))
+        elif found and inner.full and found[-1].stride == times(size, stride):
+            outer = found[-1]
+            found[-1] = Run(times(outer.size, size), stride, times(outer.begin, size), times(outer.end, size))
+        else:
+            found.append(inner)
+    return found, shift
+
+
+def split(run: Run, sizes: Shape) -> tuple[Shape, Mask] | None:
+    """Strides and mask of one run cut into axes of ``sizes``; None if what is not padding forms no box there.
+
+    >>> split(Run(12, 1, 4, 8), (3, 4))
+    ((4, 1), ((1, 2), (0, 4)))
+    >>> split(Run(12, 1, 3, 8), (3, 4)) is None
+    True
+    """
+    steps = widths(sizes)
+    strides = tuple(times(run.stride, step) for step in steps)
+    if run.full:
+        return strides, full_mask(sizes)
+    mask: list[tuple[SInt, SInt]] = []
+    begin, end = run.begin, run.end
+    for size, step in zip(sizes, steps):
+        if size == 1:
+            mask.append((0, 1))
+        elif step == 1:
+            mask.append((begin, end))
+        elif not (isinstance(begin, int) and isinstance(end, int) and isinstance(step, int)):
+            return None
+        elif begin // step == (end - 1) // step:
+            first = begin // step
+            mask.append((first, first + 1))
+            begin, end = begin - first * step, end - first * step
+        elif begin % step == 0 and end % step == 0:
+            mask.append((begin // step, end // step))
+            begin, end = 0, step
+        else:
+            return None
+    return strides, tuple(mask)
+
+
+def cut(found: Sequence[Run], shape: Shape) -> tuple[Shape, Mask] | None:
+    """Strides and mask of ``shape`` laid over consecutive runs; None if a new axis would span two of them.
+
+    >>> cut([Run(6, 4, 0, 6), Run(2, 1, 0, 2)], (3, 2, 2))
+    ((8, 4, 1), ((0, 3), (0, 2), (0, 2)))
+    >>> cut([Run(6, 4, 0, 6), Run(2, 1, 0, 2)], (3, 4)) is None
+    True
+    """
+    strides: Shape = ()
+    mask: Mask = ()
+    stop = len(shape)
+    for run in reversed(found):
+        start = stop
+        size: SInt = 1
+        while size != run.size:
+            if start == 0 or lowest(size) > highest(run.size):
+                return None
+            start -= 1
+            size = product(shape[start:stop])
+        pieces = split(run, shape[start:stop])
+        if pieces is None:
+            return None
+        strides, mask, stop = pieces[0] + strides, pieces[1] + mask, start
+    if any(size != 1 for size in shape[:stop]):
+        return None
+    return (0,) * stop + strides, full_mask(shape[:stop]) + mask

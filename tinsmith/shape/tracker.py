@@ -1,0 +1,209 @@
+"""A stack of views: what any chain of movement ops amounts to."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tinsmith.core.errors import AxisError, ShapeError
+from tinsmith.core.sint import SInt
+from tinsmith.shape.bounds import Bounds, Shape
+from tinsmith.shape.compose import compose, stacked_strides
+from tinsmith.shape.view import View
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeTracker:
+    """Movement ops from a buffer to a value, as index maps. The first view reads memory, each other one the view below.
+
+    A second view is added only where a reshape cannot be said in strides, as in flattening a transpose.
+
+    >>> ShapeTracker.from_shape((2,))
+    ShapeTracker(views=(View(shape=(2,), strides=(1,), offset=0, mask=None, contiguous=True),))
+    >>> len(ShapeTracker.from_shape((2, 3)).permute((1, 0)).reshape((6,)).views)
+    2
+    """
+
+    views: tuple[View, ...]
+
+    def __post_init__(self) -> None:
+        if not self.views:
+            raise ShapeError("ShapeTracker", "no views", "ShapeTracker.from_shape(shape)")
+
+    @staticmethod
+    def from_shape(shape: Sequence[SInt]) -> ShapeTracker:
+        """The map of a dense tensor.
+
+        >>> ShapeTracker.from_shape((2, 3)).contiguous
+        True
+        """
+        return ShapeTracker((View.create(shape),))
+
+    @property
+    def shape(self) -> Shape:
+        """The shape after all movement ops.
+
+        >>> ShapeTracker.from_shape((2, 3)).permute((1, 0)).shape
+        (3, 2)
+        """
+        return self.views[-1].shape
+
+    @property
+    def size(self) -> SInt:
+        """The number of elements after all movement ops.
+
+        >>> ShapeTracker.from_shape((1, 3)).expand((2, 3)).size
+        6
+        """
+        return self.views[-1].size
+
+    @property
+    def contiguous(self) -> bool:
+        """Is this the map of a dense tensor? Asked of one view only: ``simplify`` first for the last word.
+
+        >>> ShapeTracker.from_shape((2, 3)).flip((0,)).flip((0,)).contiguous
+        True
+        """
+        return len(self.views) == 1 and self.views[0].contiguous
+
+    def _with_last(self, view: View) -> ShapeTracker:
+        return self if view is self.views[-1] else ShapeTracker((*self.views[:-1], view))
+
+    def permute(self, order: Sequence[int]) -> ShapeTracker:
+        """Reorder the axes.
+
+        >>> ShapeTracker.from_shape((2, 3)).permute((1, 0)).shape
+        (3, 2)
+        """
+        return self._with_last(self.views[-1].permute(order))
+
+    def expand(self, shape: Sequence[SInt]) -> ShapeTracker:
+        """Repeat axes of size 1.
+
+        >>> ShapeTracker.from_shape((1, 3)).expand((2, 3)).shape
+        (2, 3)
+        """
+        return self._with_last(self.views[-1].expand(shape))
+
+    def pad(self, padding: Sequence[Bounds]) -> ShapeTracker:
+        """Surround with zeros.
+
+        >>> ShapeTracker.from_shape((3,)).pad(((1, 2),)).shape
+        (6,)
+        """
+        return self._with_last(self.views[-1].pad(padding))
+
+    def shrink(self, ranges: Sequence[Bounds]) -> ShapeTracker:
+        """Keep a range of each axis.
+
+        >>> ShapeTracker.from_shape((3,)).shrink(((1, 3),)).shape
+        (2,)
+        """
+        return self._with_last(self.views[-1].shrink(ranges))
+
+    def flip(self, axes: Sequence[int]) -> ShapeTracker:
+        """Reverse the order along axes.
+
+        >>> ShapeTracker.from_shape((3,)).flip((0,)).real_strides()
+        (-1,)
+        """
+        return self._with_last(self.views[-1].flip(axes))
+
+    def reshape(self, shape: Sequence[SInt]) -> ShapeTracker:
+        """Another shape for the same elements; one more view if the last one cannot say it.
+
+        >>> ShapeTracker.from_shape((2, 3)).reshape((3, 2)).contiguous
+        True
+        """
+        view = self.views[-1].reshape(shape)
+        return ShapeTracker((*self.views, View.create(shape))) if view is None else self._with_last(view)
+
+    def window(self, axis: int, size: SInt, stride: int, dilation: int, length: SInt) -> ShapeTracker:
+        """Sliding windows along ``axis``, their positions as a new last axis; see ``View.window``.
+
+        >>> ShapeTracker.from_shape((5,)).window(0, size=3, stride=2, dilation=1, length=2).shape
+        (2, 3)
+        """
+        view = self.views[-1].window(axis, size, stride, dilation, length)
+        if view is not None:
+            return self._with_last(view)
+        fresh = View.create(self.shape).window(axis, size, stride, dilation, length)
+        assert fresh is not None, "a view without mask has windows"
+        return ShapeTracker((*self.views, fresh))
+
+    def simplify(self) -> ShapeTracker:
+        """The same map with as few views as can be found.
+
+        >>> t = ShapeTracker.from_shape((2, 3)).permute((1, 0)).reshape((6,)).reshape((3, 2)).permute((1, 0))
+        >>> len(t.views), t.simplify().contiguous
+        (2, True)
+        """
+        stack: list[View] = []
+        for view in self.views:
+            stack.append(view)
+            while len(stack) > 1 and (one := compose(stack[-1], stack[-2])) is not None:
+                stack[-2:] = [one]
+        return self if len(stack) == len(self.views) else ShapeTracker(tuple(stack))
+
+    def expr_idxs(self, idxs: Sequence[SInt]) -> tuple[SInt, Any]:
+        """Address of the element at ``idxs``, and the condition that it is no padding. The address of padding is junk.
+
+        >>> ShapeTracker.from_shape((2, 3)).permute((1, 0)).reshape((6,)).expr_idxs((1,))
+        (3, True)
+        >>> ShapeTracker.from_shape((3,)).pad(((1, 0),)).expr_idxs((0,))
+        (-1, False)
+
+        Raises:
+            AxisError: if there is not one index per axis.
+        """
+        address, valid = self.views[-1].index(idxs)
+        for view in reversed(self.views[:-1]):
+            address, valid = view.index(view.unflatten(address), valid)
+        return address, valid
+
+    def real_strides(self) -> tuple[SInt | None, ...]:
+        """Per axis, how far one step moves through memory between elements that are no padding.
+
+        None where that varies along the way, or where it is not known: three views that do not fold are not looked
+        through.
+
+        >>> ShapeTracker.from_shape((2, 3)).permute((1, 0)).real_strides()
+        (1, 3)
+        >>> ShapeTracker.from_shape((2, 3)).permute((1, 0)).reshape((6,)).real_strides()
+        (None,)
+        """
+        views = self.simplify().views
+        if len(views) == 1:
+            return views[0].strides
+        upper, lower = views[-1], views[-2]
+        looked_through = len(views) == 2 and upper.plain and lower.plain
+        if looked_through and not (upper.blank or lower.blank or 0 in upper.shape):
+            return stacked_strides(upper, lower)
+        return tuple(0 if stride == 0 else None for stride in upper.strides)
+
+    def axis_is_masked(self, axis: int) -> bool:
+        """Can it depend on the index along ``axis`` whether an element is padding?
+
+        Exact if the views fold into one; else also true for an axis that moves through a padded view further down.
+
+        >>> padded = ShapeTracker.from_shape((2, 3)).pad(((0, 0), (1, 0)))
+        >>> padded.axis_is_masked(0), padded.axis_is_masked(1)
+        (False, True)
+
+        Raises:
+            AxisError: if there is no such axis.
+        """
+        if not 0 <= axis < len(self.shape):
+            raise AxisError("axis_is_masked", f"axis {axis} of shape {self.shape}", f"0 to {len(self.shape) - 1}")
+        *below, last = self.simplify().views
+        if last.bounds[axis] != (0, last.shape[axis]):
+            return True
+        return last.strides[axis] != 0 and any(view.mask is not None for view in below)
+
+    def unit_stride_axes(self) -> tuple[int, ...]:
+        """The axes along which neighbours are neighbours in memory: those worth vector loads.
+
+        >>> ShapeTracker.from_shape((2, 3)).permute((1, 0)).unit_stride_axes()
+        (0,)
+        """
+        return tuple(axis for axis, stride in enumerate(self.real_strides()) if stride == 1)

@@ -1,0 +1,381 @@
+"""One strided, offset and possibly padded look at a flat stretch of memory."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tinsmith.core.errors import ArgumentError, AxisError, ShapeError
+from tinsmith.core.sint import SInt
+from tinsmith.shape.bounds import (
+    Bounds,
+    Mask,
+    Shape,
+    all_ints,
+    both,
+    inside,
+    lowest,
+    minus,
+    plus,
+    product,
+    surely_at_most,
+    times,
+)
+from tinsmith.shape.reshape import cut, full_mask, runs, widths
+
+
+def row_major(shape: Shape) -> Shape:
+    """The strides of a dense tensor; 0 where an axis has one position, because then no step is ever taken.
+
+    >>> row_major((2, 1, 3))
+    (3, 0, 1)
+    """
+    if 0 in shape:
+        return (0,) * len(shape)
+    return tuple(0 if size == 1 else width for size, width in zip(shape, widths(shape)))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class View:
+    """Element ``i`` lives at ``offset + sum(i * strides)`` if every ``i`` is inside ``mask``, else it is zero.
+
+    Build views with ``View.create``: equal maps then get equal views wherever that is cheap to see.
+
+    >>> View.create((2, 3)).permute((1, 0))
+    View(shape=(3, 2), strides=(1, 3), offset=0, mask=None, contiguous=False)
+    """
+
+    shape: Shape
+    strides: Shape
+    offset: SInt = 0
+    mask: Mask | None = None
+
+    @staticmethod
+    def create(shape: Sequence[SInt], strides: Sequence[SInt] | None = None, offset: SInt = 0,
+               mask: Sequence[Bounds] | None = None) -> View:
+        """A view in canonical form: a stride that is never stepped along is 0, a mask that hides nothing is None.
+
+        >>> View.create((2, 1), strides=(1, 7), mask=((0, 2), (0, 1)))
+        View(shape=(2, 1), strides=(1, 0), offset=0, mask=None, contiguous=True)
+
+        Raises:
+            ShapeError: for a negative size, or strides or mask of another length than the shape.
+        """
+        shape = tuple(shape)
+        _check_new(shape, strides, mask)
+        if strides is None and mask is None and offset == 0:
+            return View(shape, row_major(shape))
+        if 0 in shape:
+            return View(shape, (0,) * len(shape))
+        steps = row_major(shape) if strides is None else tuple(strides)
+        if mask is not None and any(surely_at_most(end, begin) for begin, end in mask):
+            return View(shape, (0,) * len(shape), 0, ((0, 0),) * len(shape))
+        canonical = []
+        for size, step, (begin, end) in zip(shape, steps, mask or full_mask(shape)):
+            stepped_along = size != 1 and minus(end, begin) != 1
+            canonical.append(step if stepped_along else 0)
+            if not stepped_along:
+                offset = plus(offset, times(begin, step))
+        hides = mask is not None and any(begin != 0 or end != size for size, (begin, end) in zip(shape, mask))
+        return View(shape, tuple(canonical), offset, tuple(mask) if mask is not None and hides else None)
+
+    def __repr__(self) -> str:
+        return (f"View(shape={self.shape}, strides={self.strides}, offset={self.offset}, mask={self.mask}, "
+                f"contiguous={self.contiguous})")
+
+    @property
+    def contiguous(self) -> bool:
+        """Does element ``n`` in row-major order live at address ``n``?
+
+        >>> View.create((2, 3)).contiguous, View.create((2, 3)).flip((0,)).contiguous
+        (True, False)
+        """
+        return bool(self.offset == 0 and self.mask is None and self.strides == row_major(self.shape))
+
+    @property
+    def size(self) -> SInt:
+        """The number of elements, zeros of the padding included.
+
+        >>> View.create((2, 3)).size
+        6
+        """
+        return product(self.shape)
+
+    @property
+    def plain(self) -> bool:
+        """Is nothing symbolic here?
+
+        >>> View.create((2, 3)).plain
+        True
+        """
+        mask_ends = (end for pair in self.mask or () for end in pair)
+        return all_ints((*self.shape, *self.strides, self.offset, *mask_ends))
+
+    @property
+    def blank(self) -> bool:
+        """Is every element padding?
+
+        >>> View.create((2,)).pad(((0, 2),)).shrink(((2, 4),)).blank
+        True
+        """
+        return bool(self.mask) and (0, 0) in (self.mask or ())
+
+    @property
+    def bounds(self) -> Mask:
+        """The mask, spelled out where it is None.
+
+        >>> View.create((2, 3)).bounds
+        ((0, 2), (0, 3))
+        """
+        return full_mask(self.shape) if self.mask is None else self.mask
+
+    def index(self, idxs: Sequence[SInt], valid: Any = True) -> tuple[SInt, Any]:
+        """Address of the element at ``idxs``, and the condition (``valid`` included) that it is no padding.
+
+        >>> View.create((2, 3)).pad(((0, 0), (1, 0))).index((1, 2))
+        (4, True)
+
+        Raises:
+            AxisError: if there is not one index per axis.
+        """
+        self._check_length("index", idxs)
+        for idx, bounds in zip(idxs, self.mask or ()):
+            valid = both(valid, inside(idx, bounds))
+        address = self.offset
+        for idx, stride in zip(idxs, self.strides):
+            address = plus(address, times(idx, stride))
+        return address, valid
+
+    def unflatten(self, flat: SInt) -> Shape:
+        """The indices of the ``flat``-th element in row-major order.
+
+        >>> View.create((2, 3)).unflatten(4)
+        (1, 1)
+        """
+        result: list[SInt] = []
+        outermost = True
+        for size, width in zip(self.shape, widths(self.shape)):
+            if size == 1:
+                result.append(0)
+                continue
+            position: Any = flat
+            position = position if width == 1 else position // width
+            result.append(position if outermost else position % size)
+            outermost = False
+        return tuple(result)
+
+    def permute(self, order: Sequence[int]) -> View:
+        """Axis ``i`` of the result is axis ``order[i]``.
+
+        >>> View.create((2, 3, 4)).permute((2, 0, 1)).shape
+        (4, 2, 3)
+
+        Raises:
+            AxisError: if ``order`` does not name every axis once.
+        """
+        if sorted(order) != list(range(len(self.shape))):
+            raise AxisError("permute", f"order {tuple(order)} does not name each axis of shape {self.shape} once",
+                            f"a permutation of {tuple(range(len(self.shape)))}")
+        mask = None if self.mask is None else tuple(self.mask[i] for i in order)
+        return View(tuple(self.shape[i] for i in order), tuple(self.strides[i] for i in order), self.offset, mask)
+
+    def expand(self, shape: Sequence[SInt]) -> View:
+        """Repeat axes of size 1, at no cost: their stride is 0.
+
+        >>> View.create((1, 3)).expand((2, 3)).strides
+        (0, 1)
+
+        Raises:
+            ShapeError: if an axis of another size than 1 would change.
+        """
+        self._check_length("expand", shape)
+        if any(old != new and old != 1 for old, new in zip(self.shape, shape)):
+            raise ShapeError("expand", f"shape {self.shape} does not expand to {tuple(shape)}",
+                             "only axes of size 1 can grow")
+        mask = None
+        if self.mask is not None:
+            mask = [bounds if old == new or bounds == (0, 0) else (0, new)
+                    for old, new, bounds in zip(self.shape, shape, self.mask)]
+        return View.create(shape, self.strides, self.offset, mask)
+
+    def pad(self, padding: Sequence[Bounds]) -> View:
+        """Put ``(before, after)`` zeros around each axis.
+
+        >>> View.create((3,)).pad(((1, 2),))
+        View(shape=(6,), strides=(1,), offset=-1, mask=((1, 4),), contiguous=False)
+
+        Raises:
+            ShapeError: for negative padding.
+        """
+        self._check_length("pad", padding)
+        if any(lowest(before) < 0 or lowest(after) < 0 for before, after in padding):
+            raise ShapeError("pad", f"negative padding {tuple(padding)} for shape {self.shape}", "shrink cuts off")
+        if all(before == 0 and after == 0 for before, after in padding):
+            return self
+        offset = self.offset
+        for (before, _), stride in zip(padding, self.strides):
+            offset = minus(offset, times(before, stride))
+        shape = [plus(plus(before, size), after) for (before, after), size in zip(padding, self.shape)]
+        mask = [(plus(before, begin), plus(before, end)) for (before, _), (begin, end) in zip(padding, self.bounds)]
+        return View.create(shape, self.strides, offset, mask)
+
+    def shrink(self, ranges: Sequence[Bounds]) -> View:
+        """Keep ``begin <= i < end`` of each axis.
+
+        >>> View.create((4, 4)).shrink(((1, 3), (0, 4)))
+        View(shape=(2, 4), strides=(4, 1), offset=4, mask=None, contiguous=False)
+
+        Raises:
+            ShapeError: if a range is reversed or leaves its axis.
+        """
+        self._check_length("shrink", ranges)
+        for size, (begin, end) in zip(self.shape, ranges):
+            if any(surely_at_most(plus(high, 1), low) for low, high in ((0, begin), (begin, end), (end, size))):
+                raise ShapeError("shrink", f"ranges {tuple(ranges)} do not fit shape {self.shape}",
+                                 "0 <= begin <= end <= size on every axis")
+        offset = self.offset
+        for (begin, _), stride in zip(ranges, self.strides):
+            offset = plus(offset, times(begin, stride))
+        mask = None if self.mask is None else [_clip(m, r) for m, r in zip(self.mask, ranges)]
+        return View.create([minus(end, begin) for begin, end in ranges], self.strides, offset, mask)
+
+    def flip(self, axes: Sequence[int]) -> View:
+        """Reverse the order along ``axes``.
+
+        >>> View.create((4,)).flip((0,))
+        View(shape=(4,), strides=(-1,), offset=3, mask=None, contiguous=False)
+
+        Raises:
+            AxisError: if an axis does not exist or is named twice.
+        """
+        if len(set(axes)) != len(axes) or any(not 0 <= axis < len(self.shape) for axis in axes):
+            raise AxisError("flip", f"axes {tuple(axes)} are not distinct axes of shape {self.shape}",
+                            f"axes from 0 to {len(self.shape) - 1}")
+        if self.blank:
+            return self
+        offset, strides, mask = self.offset, list(self.strides), list(self.bounds)
+        for axis in axes:
+            size, (begin, end) = self.shape[axis], mask[axis]
+            offset = plus(offset, times(minus(size, 1), strides[axis]))
+            strides[axis] = times(strides[axis], -1)
+            mask[axis] = (minus(size, end), minus(size, begin))
+        return View.create(self.shape, strides, offset, None if self.mask is None else mask)
+
+    def reshape(self, shape: Sequence[SInt]) -> View | None:
+        """The same elements in row-major order under another shape, or None if one view cannot say it.
+
+        >>> View.create((4, 3)).permute((1, 0)).reshape((3, 2, 2))
+        View(shape=(3, 2, 2), strides=(1, 6, 3), offset=0, mask=None, contiguous=False)
+        >>> View.create((4, 3)).permute((1, 0)).reshape((12,)) is None
+        True
+
+        Raises:
+            ShapeError: if the number of elements would change.
+        """
+        shape = tuple(shape)
+        _check_reshape(self.shape, shape)
+        if shape == self.shape:
+            return self
+        if self.contiguous:
+            return View.create(shape)
+        if self.blank:
+            return View.create(shape, mask=((0, 0),) * len(shape)) if shape else None
+        found, shift = runs(self.shape, self.strides, self.mask)
+        pieces = cut(found, shape)
+        if pieces is None:
+            return None
+        return View.create(shape, pieces[0], self.offset + shift, pieces[1])
+
+    def window(self, axis: int, size: SInt, stride: int, dilation: int, length: SInt) -> View | None:
+        """Sliding windows: ``out[..., o, ..., k] = in[..., o*stride + k*dilation, ...]`` with ``k`` a new last axis.
+
+        Windows overlap, so this costs no memory, and a convolution becomes a plain sum of products. None if the
+        padding of the axis forms no box in ``(o, k)``.
+
+        >>> View.create((5,)).window(0, size=3, stride=1, dilation=1, length=3)
+        View(shape=(3, 3), strides=(1, 1), offset=0, mask=None, contiguous=False)
+
+        Raises:
+            AxisError: if there is no such axis.
+            ArgumentError: if stride or dilation is not positive.
+            ShapeError: if the last window leaves the axis.
+        """
+        self._check_window(axis, size, stride, dilation, length)
+        step = self.strides[axis]
+        shape = (*self.shape[:axis], length, *self.shape[axis + 1:], size)
+        strides = (*self.strides[:axis], times(step, stride), *self.strides[axis + 1:], times(step, dilation))
+        if self.mask is None or 0 in shape:
+            return View.create(shape, strides, self.offset)
+        box = _window_box(self.mask[axis], length, stride, size, dilation)
+        if box is None:
+            return None
+        return View.create(shape, strides, self.offset, (*self.mask[:axis], box[0], *self.mask[axis + 1:], box[1]))
+
+    def _check_window(self, axis: int, size: SInt, stride: int, dilation: int, length: SInt) -> None:
+        if not 0 <= axis < len(self.shape):
+            raise AxisError("window", f"axis {axis} of shape {self.shape}", f"0 to {len(self.shape) - 1}")
+        if stride < 1 or dilation < 1:
+            raise ArgumentError("window", f"stride {stride} and dilation {dilation} must be positive", "1 or more")
+        if size == 0 or length == 0:
+            return
+        reach = _reach(length, stride, size, dilation)
+        if surely_at_most(plus(self.shape[axis], 1), reach):
+            raise ShapeError("window", f"{length} windows reach over {reach} of {self.shape[axis]} positions",
+                             "fewer windows, or pad first")
+
+    def _check_length(self, op: str, values: Sequence[Any]) -> None:
+        if len(values) != len(self.shape):
+            raise AxisError(op, f"{len(values)} entries for the {len(self.shape)} axes of shape {self.shape}",
+                            "one entry per axis")
+
+
+def _check_new(shape: Shape, strides: Sequence[SInt] | None, mask: Sequence[Bounds] | None) -> None:
+    if any(surely_at_most(size, -1) for size in shape):
+        raise ShapeError("view", f"shape {shape} has a negative size", "sizes of 0 or more")
+    for name, values in (("strides", strides), ("mask", mask)):
+        if values is not None and len(values) != len(shape):
+            raise ShapeError("view", f"{name} {tuple(values)} for shape {shape}", "one entry per axis")
+
+
+def _check_reshape(old: Shape, new: Shape) -> None:
+    if any(surely_at_most(size, -1) for size in new):
+        raise ShapeError("reshape", f"shape {new} has a negative size", "sizes of 0 or more")
+    before, after = product(old), product(new)
+    if before != after and (surely_at_most(plus(before, 1), after) or surely_at_most(plus(after, 1), before)):
+        raise ShapeError("reshape", f"shape {old} has {before} elements, {new} has {after}",
+                         "a shape with as many elements")
+
+
+def _clip(mask: Bounds, kept: Bounds) -> Bounds:
+    """``mask`` seen from inside ``kept``. A bound that may or may not stick out stays: it hides nothing wrong."""
+    begin, end, size = minus(mask[0], kept[0]), minus(mask[1], kept[0]), minus(kept[1], kept[0])
+    return (0 if surely_at_most(begin, 0) else begin), (size if surely_at_most(size, end) else end)
+
+
+def _reach(length: SInt, stride: int, size: SInt, dilation: int) -> SInt:
+    """How many positions ``length`` windows cover."""
+    return plus(plus(times(minus(length, 1), stride), times(minus(size, 1), dilation)), 1)
+
+
+def _window_box(bounds: Bounds, length: SInt, stride: int, size: SInt, dilation: int) -> tuple[Bounds, Bounds] | None:
+    """The ranges of ``(o, k)`` for which ``o*stride + k*dilation`` is inside ``bounds``, if they form a box.
+
+    The range of ``k`` only ever moves down as ``o`` grows, so it is constant if it is equal at both ends.
+    """
+    begin, end = bounds
+    if surely_at_most(begin, 0) and surely_at_most(_reach(length, stride, size, dilation), end):
+        return (0, length), (0, size)
+    if not (isinstance(begin, int) and isinstance(end, int) and isinstance(length, int) and isinstance(size, int)):
+        return None
+    per_tap = [_steps_inside(begin - k * dilation, end - k * dilation, stride, length) for k in range(size)]
+    outputs = [reached for reached in per_tap if reached]
+    if not outputs:
+        return (0, 0), (0, 0)
+    first, last = min(reached.start for reached in outputs), max(reached.stop for reached in outputs) - 1
+    taps, last_taps = (_steps_inside(begin - o * stride, end - o * stride, dilation, size) for o in (first, last))
+    return ((first, last + 1), (taps.start, taps.stop)) if taps == last_taps else None
+
+
+def _steps_inside(begin: int, end: int, step: int, count: int) -> range:
+    """The ``i`` below ``count`` for which ``begin <= i*step < end``."""
+    return range(max(0, -(-begin // step)), min(count, -(-end // step)))
