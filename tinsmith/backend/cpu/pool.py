@@ -92,11 +92,10 @@ class NativePool:
         rounds_per_us, ticks_per_ns = self._speed(control)
         crowded = self._is_crowded()
         spin = _CROWDED_SPIN if crowded else int(settings.SPIN_US * rounds_per_us)
-        ctypes.c_int64.from_address(control + runtime.THREADS).value = self.threads
         ctypes.c_int64.from_address(control + runtime.SLICE).value = int(_SLICE_NS * ticks_per_ns)
         ctypes.c_int32.from_address(control + runtime.SPIN).value = min(max(spin, 1), (1 << 31) - 1)
-        self._start_workers(control, pinned=not crowded)
         self._control = control
+        self._start_workers(control, pinned=not crowded)
 
     def _speed(self, control: int) -> tuple[float, float]:
         """How many spin rounds go into a microsecond, and clock ticks into a nanosecond: best of a few short trials."""
@@ -127,14 +126,14 @@ class NativePool:
                 ctypes.c_int64.from_address(record).value = control
                 ctypes.c_int64.from_address(record + 8).value = number
                 handle = ctypes.c_void_p()
-                code = start(ctypes.byref(handle), None, worker, ctypes.c_void_p(record))
-                if code:
-                    # Those that did start are a pool too.
-                    ctypes.c_int64.from_address(control + runtime.THREADS).value = self.threads = number
+                if start(ctypes.byref(handle), None, worker, ctypes.c_void_p(record)):
                     break
                 self._workers.append(handle)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            # Where the system allows fewer threads than wanted, those that did start are a pool too.
+            self.threads = len(self._workers) + 1
+            ctypes.c_int64.from_address(control + runtime.THREADS).value = self.threads
         if pinned:
             self._pin(records[: len(self._workers)])
 

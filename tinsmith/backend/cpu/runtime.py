@@ -262,7 +262,6 @@ entry:
   %table_at = getelementptr i8, ptr %control, i64 $TABLE
   %count_at = getelementptr i8, ptr %control, i64 $COUNT
   %threads_at = getelementptr i8, ptr %control, i64 $THREADS
-  %threads = load i64, ptr %threads_at
   br label %wait
 wait:
   %known = phi i32 [ 0, %entry ], [ %job, %work ]
@@ -273,6 +272,7 @@ wait:
 work:
   %table = load ptr, ptr %table_at
   %count = load i64, ptr %count_at
+  %threads = load i64, ptr %threads_at
   %done = call i64 @walk(ptr %control, ptr %table, i64 %count, i64 %tid, i64 %threads)
   %before = call i32 @arrive(ptr %control)
   br label %wait

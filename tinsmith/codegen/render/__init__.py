@@ -1,0 +1,1 @@
+"""Renderers: a linear program becomes source text. Base class, C family, LLVM IR."""

@@ -1,0 +1,63 @@
+"""What the compiler needs to know of a target, and what every renderer does alike."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.ir import Ops, UOp
+
+
+@dataclass(frozen=True)
+class Target:
+    """Data about a device that lowering and the analytic heuristics use.
+
+    Attributes:
+        vector_bytes: width of a vector register; 0 where there is no vector type.
+        vector_registers: how many of them.
+        threads: workers that a THREAD range is split over; 0 where kernels have no threads of their own.
+        local_bytes: near memory that a kernel's stages may fill.
+        l1_bytes, l2_bytes: caches per core.
+        dtypes: element types that arithmetic works on directly; others are widened.
+        fma: MULADD is one instruction.
+    """
+
+    name: str
+    vector_bytes: int = 0
+    vector_registers: int = 16
+    threads: int = 0
+    local_bytes: int = 1 << 20
+    l1_bytes: int = 32 << 10
+    l2_bytes: int = 1 << 20
+    dtypes: frozenset[DType] = field(
+        default_factory=lambda: frozenset(set(dtypes.all) - {dtypes.float16, dtypes.bfloat16}))
+    storage: frozenset[DType] = field(default_factory=lambda: frozenset(dtypes.all))
+    fma: bool = True
+
+
+class Renderer:
+    """Base of all renderers: ``render`` writes one kernel as source text."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+
+    def render(self, name: str, program: Sequence[UOp]) -> str:
+        """Source text of the kernel ``name``."""
+        raise NotImplementedError
+
+    def key(self) -> str:
+        """All that changes the text for one program."""
+        return f"{type(self).__name__}:{self.target}"
+
+
+def nonnegative(node: UOp) -> bool:
+    """Whether an index expression can never be negative, so that machine division rounds as ours does."""
+    if node.op is Ops.CONST:
+        return bool(node.arg >= 0)
+    if node.op in (Ops.RANGE, Ops.SPECIAL):
+        return True
+    if node.op is Ops.VECTORIZE:
+        return all(nonnegative(s) for s in node.src)
+    if node.op in (Ops.ADD, Ops.MUL, Ops.IDIV, Ops.MOD, Ops.MAX, Ops.MIN):
+        return all(nonnegative(s) for s in node.src)
+    return bool(node.dtype.kind == "uint")

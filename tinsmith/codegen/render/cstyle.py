@@ -1,0 +1,282 @@
+"""The C family: text that people read, and that gcc, clang and their kin compile."""
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+from tinsmith.codegen.render.base import Renderer, nonnegative
+from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.ir import Ops, UOp
+
+_INFIX = {Ops.ADD: "+", Ops.SUB: "-", Ops.MUL: "*", Ops.FDIV: "/", Ops.AND: "&", Ops.OR: "|", Ops.XOR: "^",
+          Ops.CMPLT: "<", Ops.CMPNE: "!=", Ops.CMPEQ: "=="}
+_MATH = {Ops.SQRT: "sqrt", Ops.EXP: "exp", Ops.EXP2: "exp2", Ops.LOG: "log", Ops.LOG2: "log2", Ops.SIN: "sin",
+         Ops.TANH: "tanh", Ops.ERF: "erf", Ops.TRUNC: "trunc"}
+
+
+class CRenderer(Renderer):
+    """C99 with GCC's vector extension. Kernels take their buffers in order, then the thread number and count."""
+
+    buffer_prefix = ""
+    signature = "void"
+
+    def type_name(self, dtype: DType) -> str:
+        base = {"half": "_Float16", "__bf16": "bf16"}.get(dtype.scalar.c_name, dtype.scalar.c_name)
+        return base if dtype.count == 1 else f"{_vector_name(dtype)}"
+
+    def literal(self, node: UOp) -> str:
+        value, dtype = node.arg, node.dtype.scalar
+        if dtype.is_float:
+            if math.isnan(value):
+                text = "NAN"
+            elif math.isinf(value):
+                text = "INFINITY" if value > 0 else "(-INFINITY)"
+            else:
+                text = repr(value) + ("f" if dtype.itemsize <= 4 else "")
+                text = f"({text})" if value < 0 else text
+        elif dtype.is_bool:
+            text = "1" if value else "0"
+        elif dtype.itemsize == 8 and dtype is not dtypes.index:
+            text = f"{value}ul" if dtype.kind == "uint" else (f"{value}l" if value > -(1 << 63) else "(-9223372036854775807l-1)")
+        elif dtype is dtypes.uint32:
+            text = f"{value}u"
+        else:
+            text = str(value) if value != -(1 << 31) else "(-2147483647-1)"
+        return text if node.dtype.count == 1 else self.splat(node.dtype, text)
+
+    def splat(self, dtype: DType, text: str) -> str:
+        return f"({self.type_name(dtype)}){{{', '.join([text] * dtype.count)}}}"
+
+    def render(self, name: str, program: Sequence[UOp]) -> str:
+        return self.prologue(program) + self.function(name, program) + "\n"
+
+    def prologue(self, program: Sequence[UOp]) -> str:
+        lines = []
+        if any(u.op in _MATH for u in program) or any(u.op is Ops.CONST and u.dtype.is_float and not math.isfinite(u.arg)
+                                                      for u in program):
+            lines.append("#include <math.h>")
+        if any(u.dtype.name == "bfloat16" for u in program):
+            lines.append("typedef unsigned short bf16;")
+        for dtype in dict.fromkeys(u.dtype for u in program if u.dtype.count > 1 and not u.dtype.pointer):
+            lines.append(self.vector_typedef(dtype))
+        return "".join(line + "\n" for line in lines)
+
+    def vector_typedef(self, dtype: DType) -> str:
+        base = "unsigned char" if dtype.is_bool else self.type_name(dtype.scalar)
+        size = dtype.count * (4 if dtype.scalar is dtypes.index else dtype.itemsize)
+        return f"typedef {base} {_vector_name(dtype)} __attribute__((vector_size({size}),aligned(1)));"
+
+    def parameters(self, program: Sequence[UOp]) -> list[str]:
+        written = {u.src[0] for u in program if u.op is Ops.STORE}
+        out = []
+        for u in program:
+            if u.op is Ops.DEFINE_GLOBAL and u.dtype.pointer:
+                out.append(f"{'' if u in written else 'const '}{self.buffer_prefix}{self.type_name(u.dtype.scalar)}* data{u.arg}")
+            elif u.op is Ops.DEFINE_GLOBAL:
+                out.append(f"const int {u.arg[0]}")
+        return out
+
+    def function(self, name: str, program: Sequence[UOp]) -> str:
+        specials = [f"const int {u.arg}" for u in program if u.op is Ops.SPECIAL]
+        head = f"{self.signature} {name}({', '.join(self.parameters(program) + specials)}) {{"
+        return "\n".join([head, *self.body(program), "}"])
+
+    def body(self, program: Sequence[UOp]) -> list[str]:
+        uses = Counter(s for u in program for s in u.src)
+        counts: Counter[str] = Counter()
+        text: dict[UOp, str] = {}
+        lines: list[str] = []
+        depth = 1
+
+        def declare(prefix: str, u: UOp, value: str) -> None:
+            text[u] = f"{prefix}{counts[prefix]}"
+            counts[prefix] += 1
+            lines.append("  " * depth + f"{self.type_name(u.dtype)} {text[u]} = {value};")
+
+        for u in program:
+            if u.op is Ops.DEFINE_GLOBAL:
+                text[u] = f"data{u.arg}" if u.dtype.pointer else str(u.arg[0])
+            elif u.op is Ops.SPECIAL:
+                text[u] = str(u.arg)
+            elif u.op is Ops.CONST:
+                text[u] = self.literal(u)
+            elif u.op is Ops.DEFINE_LOCAL:
+                text[u] = u.arg[0]
+                lines.append("  " * depth + self.local(u))
+            elif u.op is Ops.DEFINE_ACC:
+                declare("acc", u, text[u.src[0]])
+            elif u.op is Ops.RANGE:
+                text[u] = f"ridx{u.arg[0]}"
+                start, end = (text[s] for s in u.src)
+                lines.append("  " * depth + f"for (int {text[u]} = {start}; {text[u]} < {end}; {text[u]}++) {{")
+                depth += 1
+            elif u.op is Ops.IF:
+                lines.append("  " * depth + f"if ({text[u.src[0]]}) {{")
+                depth += 1
+            elif u.op in (Ops.ENDRANGE, Ops.ENDIF):
+                depth -= 1
+                lines.append("  " * depth + "}")
+            elif u.op is Ops.PHI:
+                lines.append("  " * depth + f"{text[u.src[0]]} = {text[u.src[1]]};")
+                text[u] = text[u.src[0]]
+            elif u.op is Ops.STORE:
+                lines += ["  " * depth + line for line in self.store(u, text)]
+            elif u.op is Ops.LOAD:
+                declare("val", u, self.load(u, text))
+            else:
+                value = self.expression(u, text)
+                if uses[u] > 1 and u.op is not Ops.VECTORIZE or u.op is Ops.VECTORIZE and len(u.src) > 1:
+                    declare("alu", u, value)
+                else:
+                    text[u] = value
+        return lines
+
+    def local(self, u: UOp) -> str:
+        name, elements = u.arg
+        return f"{self.type_name(u.dtype.scalar)} {name}[{elements}] __attribute__((aligned(64)));"
+
+    def pointer(self, memory: UOp, index: UOp, text: dict[UOp, str]) -> str:
+        return f"({text[memory]}+{_strip(text[index])})"
+
+    def load(self, u: UOp, text: dict[UOp, str]) -> str:
+        memory, index = u.src[0], u.src[1]
+        valid = text[u.src[2]] if len(u.src) > 2 else None
+        if u.dtype.count == 1:
+            place = f"*{self.pointer(memory, index, text)}"
+            return place if valid is None else f"({valid}?{place}:0)"
+        if index.dtype.count == 1 and valid is None:
+            return f"*(({self.type_name(u.dtype)}*){self.pointer(memory, index, text)})"
+        lanes = []
+        for i in range(u.dtype.count):
+            at = f"{text[index]}[{i}]" if index.dtype.count > 1 else f"{text[index]}+{i}"
+            place = f"{text[memory]}[{at}]"
+            lanes.append(place if valid is None else f"({self.lane(u.src[2], valid, i)}?{place}:0)")
+        return f"({self.type_name(u.dtype)}){{{', '.join(lanes)}}}"
+
+    def lane(self, node: UOp, text: str, i: int) -> str:
+        return f"{text}[{i}]" if node.dtype.count > 1 else text
+
+    def store(self, u: UOp, text: dict[UOp, str]) -> list[str]:
+        memory, index, value = u.src[:3]
+        valid = u.src[3] if len(u.src) > 3 else None
+        if value.dtype.count == 1:
+            line = f"*{self.pointer(memory, index, text)} = {_strip(text[value])};"
+            return [line if valid is None else f"if ({_strip(text[valid])}) {line}"]
+        if index.dtype.count == 1 and valid is None:
+            return [f"*(({self.type_name(value.dtype)}*){self.pointer(memory, index, text)}) = {_strip(text[value])};"]
+        lines = []
+        for i in range(value.dtype.count):
+            at = f"{text[index]}[{i}]" if index.dtype.count > 1 else f"{text[index]}+{i}"
+            guard = "" if valid is None else f"if ({self.lane(valid, text[valid], i)}) "
+            lines.append(f"{guard}{text[memory]}[{at}] = {text[value]}[{i}];")
+        return lines
+
+    def expression(self, u: UOp, text: dict[UOp, str]) -> str:
+        src = [text[s] for s in u.src]
+        op, dtype = u.op, u.dtype
+        if op is Ops.VECTORIZE:
+            return self.splat(dtype, src[0]) if len(src) == 1 else f"({self.type_name(dtype)}){{{', '.join(src)}}}"
+        if op is Ops.GEP:
+            lanes = [f"{src[0]}[{i}]" for i in u.arg]
+            return lanes[0] if len(lanes) == 1 else f"({self.type_name(dtype)}){{{', '.join(lanes)}}}"
+        if op is Ops.CAST and dtype.count == 1:
+            return self.cast(u, src[0])
+        if op is Ops.BITCAST:
+            return self.bitcast(u, src[0])
+        if dtype.count > 1 and (op in _MATH or op in (Ops.IDIV, Ops.MOD, Ops.MAX, Ops.MIN, Ops.WHERE, Ops.CAST, Ops.SHL,
+                                                      Ops.SHR) or u.src[0].dtype.is_bool or dtype.is_bool):
+            return self.by_lane(u, text)
+        return self.scalar(u, src)
+
+    def by_lane(self, u: UOp, text: dict[UOp, str]) -> str:
+        """Lane by lane, where C has no vector operator with our meaning."""
+        lanes = []
+        for i in range(u.dtype.count):
+            src = tuple(UOp(Ops.GEP, s.dtype.scalar, (s,), (i,)) if s.dtype.count > 1 else s for s in u.src)
+            names = {s: (f"{text[o]}[{i}]" if o.dtype.count > 1 else text[o]) for s, o in zip(src, u.src)}
+            lanes.append(self.expression(UOp(u.op, u.dtype.scalar, src, u.arg), names))
+        return f"({self.type_name(u.dtype)}){{{', '.join(lanes)}}}"
+
+    def scalar(self, u: UOp, src: list[str]) -> str:
+        op, dtype = u.op, u.dtype.scalar
+        a, b = src[0], src[1] if len(src) > 1 else ""
+        if op in (Ops.ADD, Ops.MUL) and dtype.is_bool:
+            return f"({a}{'|' if op is Ops.ADD else '&'}{b})"
+        if op in _INFIX:
+            return f"({_strip(a) if op is Ops.ADD and _adds(a) else a}{_INFIX[op]}{b})"
+        if op is Ops.NEG:
+            return f"(-{a})"
+        if op is Ops.RECIP:
+            return f"(1/{a})"
+        if op is Ops.MULADD:
+            return f"(({a}*{b})+{src[2]})"
+        if op is Ops.WHERE:
+            return f"({a}?{b}:{src[2]})"
+        if op in (Ops.MAX, Ops.MIN):
+            test = ">" if op is Ops.MAX else "<"
+            keep = f"({a}{test}{b}||{a}!={a})" if dtype.is_float else f"({a}{test}{b})"
+            return f"({keep}?{a}:{b})"
+        if op in (Ops.IDIV, Ops.MOD):
+            return self.divide(u, a, b)
+        if op in (Ops.SHL, Ops.SHR):
+            return self.shift(u, a, b)
+        return f"{_MATH[op]}{'f' if dtype.itemsize == 4 else ''}({_strip(a)})"
+
+    def divide(self, u: UOp, a: str, b: str) -> str:
+        """Rounds down; 0 for a zero divisor; -x where the divisor is -1, which cannot trap."""
+        sign = "/" if u.op is Ops.IDIV else "%"
+        if u.src[1].is_const and u.src[1].arg > 0 and all(nonnegative(s) for s in u.src):
+            return f"({a}{sign}{b})"
+        if u.dtype.is_unsigned or all(nonnegative(s) for s in u.src):
+            return f"({b}==0?0:{a}{sign}{b})"
+        if u.op is Ops.IDIV:
+            return f"({b}==0?0:{b}==-1?-{a}:{a}/{b}-({a}%{b}!=0&&(({a}<0)!=({b}<0))))"
+        return f"({b}==0||{b}==-1?0:({a}%{b}!=0&&(({a}<0)!=({b}<0)))?{a}%{b}+{b}:{a}%{b})"
+
+    def shift(self, u: UOp, a: str, b: str) -> str:
+        sign = "<<" if u.op is Ops.SHL else ">>"
+        if u.src[1].is_const and 0 <= u.src[1].arg < u.dtype.bits:
+            return f"({a}{sign}{b})"
+        beyond = f"({a}<0?-1:0)" if u.op is Ops.SHR and u.dtype.kind == "int" else "0"
+        inside = f"{b}<{u.dtype.bits}" if u.dtype.is_unsigned else f"({b}>=0&&{b}<{u.dtype.bits})"
+        return f"({inside}?({a}{sign}{b}):{beyond})"
+
+    def cast(self, u: UOp, a: str) -> str:
+        dtype, source = u.dtype, u.src[0].dtype
+        if dtype.is_bool:
+            return f"({a}!=0)"
+        if source.is_float and dtype.is_int:
+            low, high = int(dtype.min), int(dtype.max)
+            t = self.type_name(dtype)
+            top = f"{high}{'ul' if dtype.kind == 'uint' else 'l'}"
+            bottom = "(-9223372036854775807l-1)" if low == -(1 << 63) else f"({low}l)"
+            return f"({a}!={a}?0:{a}>={float(high)!r}?({t}){top}:{a}<={float(low)!r}?({t}){bottom}:({t})({a}))"
+        return f"(({self.type_name(dtype)})({_strip(a)}))"
+
+    def bitcast(self, u: UOp, a: str) -> str:
+        if u.dtype.count > 1:
+            return f"(({self.type_name(u.dtype)}){a})"
+        return f"(((union {{ {self.type_name(u.src[0].dtype)} a; {self.type_name(u.dtype)} b; }}){{.a = {a}}}).b)"
+
+
+def _vector_name(dtype: DType) -> str:
+    name = "int" if dtype.scalar is dtypes.index else dtype.scalar.name
+    return f"{name}x{dtype.count}" if dtype.scalar is not dtypes.index else f"index{dtype.count}"
+
+
+def _strip(text: str) -> str:
+    """Without outer parentheses that enclose the whole text."""
+    if not (text.startswith("(") and text.endswith(")")):
+        return text
+    depth = 0
+    for i, c in enumerate(text):
+        depth += (c == "(") - (c == ")")
+        if depth == 0 and i < len(text) - 1:
+            return text
+    return text[1:-1] if text[1:2] != "{" else text
+
+
+def _adds(text: str) -> bool:
+    inner = _strip(text)
+    return inner is not text and "?" not in inner and "=" not in inner and "<" not in inner
