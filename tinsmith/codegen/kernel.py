@@ -173,7 +173,7 @@ class Kernel:
 
     def stage(self, value: UOp, outside: Sequence[UOp]) -> UOp:
         """Compute ``value`` once into near memory for all ranges but ``outside`` and read it from there."""
-        inside = [r for r in self.order if r in value.ranges and r not in outside]
+        inside = sorted((r for r in self.order if r in value.ranges and r not in outside), key=_layout_rank)
         fresh: list[UOp] = []
         for r in inside:
             role = r.arg[1] if r.arg[1].expanded and r.arg[1] is not Role.UNROLL else Role.LOOP
@@ -211,6 +211,11 @@ class Kernel:
         if opt.axis is None or not 0 <= opt.axis < len(ranges):
             raise ArgumentError("Opt", f"{opt} names no range; there are {len(ranges)}", "an axis of Kernel.ranges")
         return ranges[opt.axis]
+
+
+def _layout_rank(r: UOp) -> int:
+    """A tile is stored loop by loop, then register copies, lanes fastest, so that its reader loads whole vectors."""
+    return {Role.UPCAST: 1, Role.VECTOR: 2}.get(r.arg[1], 0)
 
 
 def _size(r: UOp) -> Any:

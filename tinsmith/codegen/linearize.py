@@ -139,7 +139,7 @@ class Linearizer:
         number = self.counts["loop"]
         self.counts["loop"] += 1
         line = UOp(Ops.RANGE, dtypes.index, (start, end), (number, r.arg[1] is Role.REDUCE))
-        self.scopes.append(Scope([line], {r: line, (r, ()): line}, {r}))
+        self.scopes.append(Scope([line], {line: line, (r, ()): line}, {r}))
         return line
 
     def close(self) -> None:
@@ -223,7 +223,7 @@ class Linearizer:
             needs = [(s, self.coords_of(s, c)) for s in n.src] if n.op.alu or n.op.kind == "cast" else []
             missing = [q for q in needs if q[0].op is not Ops.CONST and self.known(q) is None]
             if missing:
-                stack.extend(missing)
+                stack.extend(reversed(missing))
                 continue
             self.remember(n, c, self.build(n, c))
             stack.pop()
@@ -306,17 +306,27 @@ class Linearizer:
         return self.emit(0, UOp(Ops.VECTORIZE, node.dtype.vec(len(values)), tuple(self.emit(0, v) for v in values)))
 
     def sum(self, node: UOp) -> UOp:
+        """Scalars from the outermost loop inwards, then the constant, then what differs between lanes."""
         terms, constant = linear_form(node)
+        if len(terms) == 1 and constant == 0 and node in terms:
+            return self.product(node)
         total: UOp | None = None
-        for term, k in sorted(terms.items(), key=lambda t: (self.depth_of(t[0]), self.lanes(t[0]) is not None)):
-            part = self.expression(term) if term is not node else self.product(node)
+        for term, k in sorted(terms.items(), key=lambda t: (self.lanes(t[0]) is not None, self.depth_of(t[0]))):
+            if constant and self.lanes(term) is not None and total is not None:
+                total = self.plus(total, UOp.index(constant), 0)
+                constant = 0
             depth = self.depth_of(term)
-            if k != 1:
-                part = self.combine(depth, Ops.MUL, dtypes.index, [part, UOp.index(k)])
-            total = part if total is None else self.combine(self.deeper(total, depth), Ops.ADD, dtypes.index, [total, part])
+            part = self.table(term * k, next(iter(term.ranges))) if k != 1 and term.op is Ops.RANGE and self.lanes(
+                term) is term else self.times(self.expression(term), k, depth)
+            total = part if total is None else self.plus(total, part, depth)
         assert total is not None
-        return total if constant == 0 else self.combine(self.deeper(total, 0), Ops.ADD, dtypes.index,
-                                                        [total, UOp.index(constant)])
+        return total if constant == 0 else self.plus(total, UOp.index(constant), 0)
+
+    def times(self, line: UOp, k: int, depth: int) -> UOp:
+        return line if k == 1 else self.combine(depth, Ops.MUL, dtypes.index, [line, UOp.index(k)])
+
+    def plus(self, a: UOp, b: UOp, depth: int) -> UOp:
+        return self.combine(self.deeper(a, depth), Ops.ADD, dtypes.index, [a, b])
 
     def product(self, node: UOp) -> UOp:
         return self.combine(self.depth_of(node), node.op, node.dtype, [self.expression(s) for s in node.src])
@@ -534,7 +544,7 @@ class FoldWriter:
             lin.force(accs[key])
         before = self.values
         self.values = dict(accs)
-        lin.scopes.append(Scope([line], {(r, ()): line}, {r}))
+        lin.scopes.append(Scope([line], {line: line, (r, ()): line}, {r}))
         for acc in accs.values():
             lin.scopes[-1].values[acc] = acc
         inside(stores)

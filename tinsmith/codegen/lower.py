@@ -85,7 +85,7 @@ class Lowering:
             needs, build = plans[request]
             missing = [r for r in needs if r not in self.values]
             if missing:
-                stack.extend(missing)
+                stack.extend(reversed(missing))
                 continue
             result = build([self.values[r] for r in needs])
             if node_origin := request[0].origin:

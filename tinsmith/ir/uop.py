@@ -71,8 +71,6 @@ class UOp:
         return UOp, (self.op, self.dtype, self.src, self.arg)
 
     def __repr__(self) -> str:
-        from tinsmith.ir.printer import short  # printing is for people: loaded when somebody looks
-
         return short(self)
 
     def replace(self, **changes: Any) -> UOp:
@@ -369,6 +367,18 @@ _interned: dict[Any, _Ref] = {}
 def _forget(ref: Any) -> None:
     if _interned.get(ref.key) is ref:
         del _interned[ref.key]
+
+
+def short(node: UOp, depth: int = 3) -> str:
+    """A node in one line, its sources down to ``depth``."""
+    if node.op is Ops.CONST:
+        return str(node.arg)
+    if node.op is Ops.RANGE:
+        return f"R{node.arg[0]}"
+    if depth == 0:
+        return f"{node.op.name}(…)"
+    parts = [] if node.arg is None else [str(node.arg)]
+    return f"{node.op.name}({', '.join([*(short(s, depth - 1) for s in node.src), *parts])})"
 
 
 def same_shape(a: Sequence[Any], b: Sequence[Any]) -> bool:

@@ -1,0 +1,478 @@
+"""LLVM IR: explicit vectors, accumulators as loop phis, masked and gathered memory.
+
+A kernel is ``void name(ptr args, i64 tid, i64 nthreads)``; ``args`` holds the buffers' addresses in order, then the
+variables as 64-bit integers, then the address of the near memory, one slice per thread.
+"""
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from tinsmith.codegen.render.base import Renderer, nonnegative
+from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.ir import Ops, UOp
+
+STACK_BYTES = 32 << 10  # near memory up to here is on the stack
+
+_BINARY_FLOAT = {Ops.ADD: "fadd", Ops.SUB: "fsub", Ops.MUL: "fmul", Ops.FDIV: "fdiv"}
+_BINARY_INT = {Ops.ADD: "add", Ops.SUB: "sub", Ops.MUL: "mul", Ops.AND: "and", Ops.OR: "or", Ops.XOR: "xor"}
+
+
+def local_bytes(program: Sequence[UOp]) -> int:
+    """Near memory that a program's stages fill, each stage on its own cache lines."""
+    return sum(_line_up(u) for u in program if u.op is Ops.DEFINE_LOCAL)
+
+
+def _line_up(u: UOp) -> int:
+    return -(-int(u.arg[1]) * u.dtype.itemsize // 64) * 64
+
+
+def type_name(dtype: DType, memory: bool = False) -> str:
+    """The LLVM type of a value; bools are bytes in memory."""
+    if dtype.is_bool:
+        base = "i8" if memory else "i1"
+    elif dtype.is_float:
+        base = {"float16": "half", "bfloat16": "bfloat", "float32": "float", "float64": "double"}[dtype.name]
+    else:
+        base = f"i{dtype.bits}"
+    return base if dtype.count == 1 else f"<{dtype.count} x {base}>"
+
+
+def literal(dtype: DType, value: float | int | bool) -> str:
+    """One lane's constant."""
+    if dtype.is_bool:
+        return "true" if value else "false"
+    if not dtype.is_float:
+        return str(int(value))
+    if dtype.name == "float16":
+        return f"0xH{struct.unpack('<H', dtypes.float16.numpy.type(value).tobytes())[0]:04X}"
+    if dtype.name == "bfloat16":
+        return f"0xR{struct.unpack('<H', dtypes.bfloat16.numpy.type(value).tobytes())[0]:04X}"
+    return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
+
+
+class LLVMRenderer(Renderer):
+    """Writes one module with one kernel."""
+
+    def render(self, name: str, program: Sequence[UOp]) -> str:
+        return _Module(self, name, program).text()
+
+
+class _Module:
+    """One kernel being written: SSA names, the current block, and the declarations it needs."""
+
+    def __init__(self, renderer: LLVMRenderer, name: str, program: Sequence[UOp]) -> None:
+        self.fma = renderer.target.fma
+        self.name, self.program = name, program
+        self.lines: list[str] = []
+        self.names: dict[UOp, str] = {}
+        self.declarations: dict[str, None] = {}
+        self.block = "entry"
+        self.count = 0
+        self.accumulators: dict[UOp, list[UOp]] = {}
+        for u in program:
+            if u.op is Ops.DEFINE_ACC:
+                for r in u.src[1:]:
+                    self.accumulators.setdefault(r, []).append(u)
+        self.loops: dict[UOp, tuple[str, str, list[tuple[UOp, int, str]], str | None]] = {}
+        self.ifs: dict[UOp, str] = {}
+
+    # *** text ***
+
+    def text(self) -> str:
+        self.arguments()
+        for u in self.program:
+            self.write(u)
+        body = "\n".join(self.lines)
+        head = f"define void @{self.name}(ptr noalias readonly %args, i64 %tid, i64 %nthreads) {{\nentry:\n"
+        tail = "  ret void\n}\n!0 = !{i32 1}\n!1 = distinct !{!1}\n"
+        return "".join(d + "\n" for d in self.declarations) + head + body + "\n" + tail
+
+    def line(self, text: str) -> None:
+        self.lines.append("  " + text)
+
+    def value(self, text: str) -> str:
+        self.count += 1
+        self.lines.append(f"  %v{self.count} = {text}")
+        return f"%v{self.count}"
+
+    def label(self, name: str) -> None:
+        self.lines.append(f"{name}:")
+        self.block = name
+
+    def fresh(self, prefix: str) -> str:
+        self.count += 1
+        return f"{prefix}{self.count}"
+
+    def call(self, result: str, function: str, *arguments: tuple[str, str]) -> str:
+        """Call an intrinsic, declaring it."""
+        kinds = ", ".join(t for t, _ in arguments)
+        self.declarations[f"declare {result} @{function}({kinds})"] = None
+        text = f"call {result} @{function}({', '.join(f'{t} {v}' for t, v in arguments)})"
+        if result == "void":
+            self.line(text)
+            return ""
+        return self.value(text)
+
+    def arguments(self) -> None:
+        """Load the argument table; lay out near memory."""
+        slot = 0
+        for u in self.program:
+            if u.op is Ops.DEFINE_GLOBAL:
+                at = self.value(f"getelementptr i64, ptr %args, i64 {slot}")
+                self.names[u] = self.value(f"load {'ptr' if u.dtype.pointer else 'i64'}, ptr {at}, align 8")
+                slot += 1
+        total = local_bytes(self.program)
+        if not total:
+            return
+        if total <= STACK_BYTES:
+            base = self.value(f"alloca [{total} x i8], align 64")
+        else:
+            at = self.value(f"getelementptr i64, ptr %args, i64 {slot}")
+            arena = self.value(f"load ptr, ptr {at}, align 8")
+            offset = self.value(f"mul i64 %tid, {total}")
+            base = self.value(f"getelementptr i8, ptr {arena}, i64 {offset}")
+        offset_bytes = 0
+        for u in self.program:
+            if u.op is Ops.DEFINE_LOCAL:
+                self.names[u] = self.value(f"getelementptr i8, ptr {base}, i64 {offset_bytes}")
+                offset_bytes += _line_up(u)
+
+    # *** one UOp ***
+
+    def write(self, u: UOp) -> None:
+        op = u.op
+        if op in (Ops.DEFINE_GLOBAL, Ops.DEFINE_LOCAL):
+            return
+        if op is Ops.CONST:
+            text = literal(u.dtype.scalar, u.arg)
+            self.names[u] = text if u.dtype.count == 1 else f"splat ({type_name(u.dtype.scalar)} {text})"
+        elif op is Ops.SPECIAL:
+            self.names[u] = f"%{u.arg}"
+        elif op is Ops.DEFINE_ACC:
+            self.names[u] = self.names[u.src[0]]
+        elif op is Ops.PHI:
+            self.names[u] = self.names[u.src[0]] = self.names[u.src[1]]
+        elif op is Ops.RANGE:
+            self.open(u)
+        elif op is Ops.ENDRANGE:
+            self.close(u.src[0])
+        elif op is Ops.IF:
+            yes, self.ifs[u] = self.fresh("then"), self.fresh("endif")
+            self.line(f"br i1 {self.names[u.src[0]]}, label %{yes}, label %{self.ifs[u]}")
+            self.label(yes)
+        elif op is Ops.ENDIF:
+            self.line(f"br label %{self.ifs[u.src[0]]}")
+            self.label(self.ifs[u.src[0]])
+        elif op is Ops.LOAD:
+            self.names[u] = self.load(u)
+        elif op is Ops.STORE:
+            self.store(u)
+        elif op is Ops.VECTORIZE:
+            self.names[u] = self.vectorize(u)
+        elif op is Ops.GEP:
+            self.names[u] = self.lanes(u)
+        elif op is Ops.PREFETCH:
+            at = self.pointer(u.src[0], u.src[1])
+            self.call("void", "llvm.prefetch.p0", ("ptr", at), ("i32", "0"), ("i32", "3"), ("i32", "1"))
+        elif op is Ops.CAST:
+            self.names[u] = self.cast(u)
+        elif op is Ops.BITCAST:
+            self.names[u] = self.value(f"bitcast {self.typed(u.src[0])} to {type_name(u.dtype)}")
+        else:
+            self.names[u] = self.alu(u)
+
+    def typed(self, u: UOp) -> str:
+        return f"{type_name(u.dtype)} {self.names[u]}"
+
+    # *** loops: bottom-tested, guarded where they might not run ***
+
+    def open(self, u: UOp) -> None:
+        start, end = (self.names[s] for s in u.src)
+        before, loop, leave = self.block, self.fresh("loop"), self.fresh("done")
+        guard: str | None = None
+        if not (u.src[0].is_const and u.src[1].is_const and u.src[0].arg < u.src[1].arg):
+            guard = before
+            runs = self.value(f"icmp slt i64 {start}, {end}")
+            self.line(f"br i1 {runs}, label %{loop}, label %{leave}")
+        else:
+            self.line(f"br label %{loop}")
+        self.label(loop)
+        index = self.fresh("%i")
+        self.names[u] = index
+        self.line(f"{index} = phi i64 [ {start}, %{before} ], [ {index}n, %LATCH{loop} ]")
+        held = []
+        for acc in self.accumulators.get(u, []):
+            name, kind = self.fresh("%acc"), type_name(acc.dtype)
+            held.append((acc, len(self.lines), self.names[acc]))
+            self.line(f"{name} = phi {kind} [ {self.names[acc]}, %{before} ], [ ACC, %LATCH{loop} ]")
+            self.names[acc] = name
+        self.loops[u] = (loop, leave, held, guard)
+
+    def close(self, u: UOp) -> None:
+        loop, leave, held, guard = self.loops.pop(u)
+        index, latch = self.names[u], self.fresh("latch")
+        self.line(f"br label %{latch}")
+        self.label(latch)
+        self.line(f"{index}n = add nuw nsw i64 {index}, 1")
+        again = self.value(f"icmp slt i64 {index}n, {self.names[u.src[1]]}")
+        self.line(f"br i1 {again}, label %{loop}, label %{leave}")
+        header = next(i for i in range(len(self.lines) - 1, -1, -1) if self.lines[i] == f"{loop}:")
+        self.lines[header + 1] = self.lines[header + 1].replace(f"%LATCH{loop}", f"%{latch}")
+        for acc, at, _ in held:
+            self.lines[at] = self.lines[at].replace("ACC", self.names[acc]).replace(f"%LATCH{loop}", f"%{latch}")
+        self.label(leave)
+        if guard is not None:
+            for acc, _, start in held:
+                after = self.value(f"phi {type_name(acc.dtype)} [ {start}, %{guard} ], [ {self.names[acc]}, %{latch} ]")
+                self.names[acc] = after
+                for other in self.program:
+                    if other.op is Ops.PHI and other.src[0] is acc:
+                        self.names[other] = after
+
+    # *** memory ***
+
+    def pointer(self, memory: UOp, index: UOp) -> str:
+        kind = type_name(memory.dtype.scalar, memory=True)
+        return self.value(f"getelementptr inbounds {kind}, ptr {self.names[memory]}, i64 {self.names[index]}")
+
+    def pointers(self, memory: UOp, index: UOp) -> str:
+        kind = type_name(memory.dtype.scalar, memory=True)
+        return self.value(f"getelementptr inbounds {kind}, ptr {self.names[memory]}, {self.typed(index)}")
+
+    def load(self, u: UOp) -> str:
+        memory, index = u.src[:2]
+        valid = u.src[2] if len(u.src) > 2 else None
+        kind, align = type_name(u.dtype, memory=True), u.dtype.itemsize
+        if u.dtype.count == 1:
+            if valid is None:
+                loaded = self.value(f"load {kind}, ptr {self.pointer(memory, index)}, align {align}")
+            else:
+                loaded = self.guarded_load(memory, index, valid, kind, align)
+        elif index.dtype.count > 1:
+            at = self.pointers(memory, index)
+            n = u.dtype.count
+            mask = self.names[valid] if valid is not None else "splat (i1 true)"
+            loaded = self.call(kind, f"llvm.masked.gather.{_suffix(kind)}.v{n}p0", (f"<{n} x ptr>", at),
+                               ("i32", str(align)), (f"<{n} x i1>", mask), (kind, "zeroinitializer"))
+        elif valid is None:
+            loaded = self.value(f"load {kind}, ptr {self.pointer(memory, index)}, align {align}")
+        else:
+            loaded = self.call(kind, f"llvm.masked.load.{_suffix(kind)}.p0", ("ptr", self.pointer(memory, index)),
+                               ("i32", str(align)), (f"<{u.dtype.count} x i1>", self.names[valid]),
+                               (kind, "zeroinitializer"))
+        if u.dtype.is_bool:
+            return self.value(f"trunc {kind} {loaded} to {type_name(u.dtype)}")
+        return loaded
+
+    def guarded_load(self, memory: UOp, index: UOp, valid: UOp, kind: str, align: int) -> str:
+        """A branch around the load: an address that does not exist is never touched."""
+        before, yes, after = self.block, self.fresh("load"), self.fresh("loaded")
+        self.line(f"br i1 {self.names[valid]}, label %{yes}, label %{after}")
+        self.label(yes)
+        value = self.value(f"load {kind}, ptr {self.pointer(memory, index)}, align {align}")
+        self.line(f"br label %{after}")
+        self.label(after)
+        zero = "0" if kind[0] == "i" else literal_zero(kind)
+        return self.value(f"phi {kind} [ {zero}, %{before} ], [ {value}, %{yes} ]")
+
+    def store(self, u: UOp) -> None:
+        memory, index, value = u.src[:3]
+        valid = u.src[3] if len(u.src) > 3 else None
+        kind, align, name = type_name(value.dtype, memory=True), value.dtype.itemsize, self.names[value]
+        hint = ", !nontemporal !0" if u.arg == "stream" else ""
+        if value.dtype.is_bool:
+            name = self.value(f"zext {self.typed(value)} to {kind}")
+        n = value.dtype.count
+        if n == 1 and valid is not None:
+            yes, after = self.fresh("store"), self.fresh("stored")
+            self.line(f"br i1 {self.names[valid]}, label %{yes}, label %{after}")
+            self.label(yes)
+            self.line(f"store {kind} {name}, ptr {self.pointer(memory, index)}, align {align}")
+            self.line(f"br label %{after}")
+            self.label(after)
+        elif n == 1 or (valid is None and index.dtype.count == 1):
+            self.line(f"store {kind} {name}, ptr {self.pointer(memory, index)}, align {align}{hint}")
+        elif index.dtype.count > 1:
+            mask = self.names[valid] if valid is not None else "splat (i1 true)"
+            self.call("void", f"llvm.masked.scatter.{_suffix(kind)}.v{n}p0", (kind, name),
+                      (f"<{n} x ptr>", self.pointers(memory, index)), ("i32", str(align)), (f"<{n} x i1>", mask))
+        else:
+            assert valid is not None
+            self.call("void", f"llvm.masked.store.{_suffix(kind)}.p0", (kind, name), ("ptr", self.pointer(memory, index)),
+                      ("i32", str(align)), (f"<{n} x i1>", self.names[valid]))
+
+    # *** vectors ***
+
+    def vectorize(self, u: UOp) -> str:
+        kind, n = type_name(u.dtype), u.dtype.count
+        if len(u.src) == 1:
+            one = self.value(f"insertelement {kind} poison, {self.typed(u.src[0])}, i64 0")
+            return self.value(f"shufflevector {kind} {one}, {kind} poison, <{n} x i32> zeroinitializer")
+        if all(s.op is Ops.CONST for s in u.src):
+            return "<" + ", ".join(self.typed(s) for s in u.src) + ">"
+        result = "poison"
+        for i, s in enumerate(u.src):
+            result = self.value(f"insertelement {kind} {result}, {self.typed(s)}, i64 {i}")
+        return result
+
+    def lanes(self, u: UOp) -> str:
+        source = self.typed(u.src[0])
+        if u.dtype.count == 1:
+            return self.value(f"extractelement {source}, i64 {u.arg[0]}")
+        mask = ", ".join(f"i32 {i}" for i in u.arg)
+        return self.value(f"shufflevector {source}, {type_name(u.src[0].dtype)} poison, <{len(u.arg)} x i32> <{mask}>")
+
+    # *** arithmetic ***
+
+    def alu(self, u: UOp) -> str:
+        op, kind = u.op, type_name(u.dtype)
+        src = [self.names[s] for s in u.src]
+        source = u.src[0].dtype
+        if op is Ops.WHERE:
+            return self.value(f"select {self.typed(u.src[0])}, {kind} {src[1]}, {kind} {src[2]}")
+        if op in (Ops.CMPLT, Ops.CMPNE, Ops.CMPEQ):
+            return self.compare(u, src)
+        if source.is_float:
+            return self.float_alu(u, kind, src)
+        if op in _BINARY_INT:
+            word = _BINARY_INT[op]
+            if source.is_bool and op in (Ops.ADD, Ops.MUL):
+                word = "or" if op is Ops.ADD else "and"
+            flags = " nsw" if source.scalar is dtypes.index and word in ("add", "sub", "mul") else ""
+            return self.value(f"{word}{flags} {kind} {src[0]}, {src[1]}")
+        if op is Ops.NEG:
+            return self.value(f"sub {kind} {self.zero(u)}, {src[0]}")
+        if op in (Ops.MAX, Ops.MIN):
+            sign = "u" if source.is_unsigned else "s"
+            return self.call(kind, f"llvm.{sign}{op.name.lower()}.{_suffix(kind)}", (kind, src[0]), (kind, src[1]))
+        if op in (Ops.IDIV, Ops.MOD):
+            return self.divide(u, kind, src)
+        if op in (Ops.SHL, Ops.SHR):
+            return self.shift(u, kind, src)
+        if op is Ops.MULADD:
+            return self.value(f"add {kind} {self.value(f'mul {kind} {src[0]}, {src[1]}')}, {src[2]}")
+        if op is Ops.TRUNC:
+            return src[0]
+        raise NotImplementedError(f"{op.name} of {u.dtype} has no LLVM form: decompositions should have removed it")
+
+    def zero(self, u: UOp) -> str:
+        return "0" if u.dtype.count == 1 else "zeroinitializer"
+
+    def compare(self, u: UOp, src: list[str]) -> str:
+        dtype, kind = u.src[0].dtype, type_name(u.src[0].dtype)
+        if dtype.is_float:
+            word = {Ops.CMPLT: "fcmp olt", Ops.CMPNE: "fcmp une", Ops.CMPEQ: "fcmp oeq"}[u.op]
+        elif u.op is Ops.CMPLT:
+            word = "icmp ult" if dtype.is_unsigned else "icmp slt"
+        else:
+            word = "icmp ne" if u.op is Ops.CMPNE else "icmp eq"
+        return self.value(f"{word} {kind} {src[0]}, {src[1]}")
+
+    def float_alu(self, u: UOp, kind: str, src: list[str]) -> str:
+        op = u.op
+        if op in _BINARY_FLOAT:
+            return self.value(f"{_BINARY_FLOAT[op]} {kind} {src[0]}, {src[1]}")
+        if op is Ops.NEG:
+            return self.value(f"fneg {kind} {src[0]}")
+        if op is Ops.RECIP:
+            one = UOp.const(u.dtype.scalar, 1)
+            text = literal(u.dtype.scalar, one.arg)
+            ones = text if u.dtype.count == 1 else f"splat ({type_name(u.dtype.scalar)} {text})"
+            return self.value(f"fdiv {kind} {ones}, {src[0]}")
+        if op in (Ops.SQRT, Ops.TRUNC):
+            return self.call(kind, f"llvm.{op.name.lower()}.{_suffix(kind)}", (kind, src[0]))
+        if op is Ops.MULADD:
+            if self.fma:
+                return self.call(kind, f"llvm.fma.{_suffix(kind)}", *((kind, s) for s in src))
+            return self.value(f"fadd {kind} {self.value(f'fmul {kind} {src[0]}, {src[1]}')}, {src[2]}")
+        if op in (Ops.MAX, Ops.MIN):  # NaN on either side wins
+            bits = f"<{u.dtype.count} x i1>" if u.dtype.count > 1 else "i1"
+            test = "ogt" if op is Ops.MAX else "olt"
+            wins = self.value(f"fcmp {test} {kind} {src[1]}, {src[0]}")
+            best = self.value(f"select {bits} {wins}, {kind} {src[1]}, {kind} {src[0]}")
+            nan = self.value(f"fcmp uno {kind} {src[1]}, {src[1]}")
+            return self.value(f"select {bits} {nan}, {kind} {src[1]}, {kind} {best}")
+        raise NotImplementedError(f"{op.name} of {u.dtype} has no LLVM form: decompositions should have removed it")
+
+    def divide(self, u: UOp, kind: str, src: list[str]) -> str:
+        """Rounds down; the divisor is made 1 where it is 0 or -1, so that nothing can trap."""
+        word = "div" if u.op is Ops.IDIV else "rem"
+        positive = u.src[1].is_const and u.src[1].arg > 0
+        if u.dtype.is_unsigned or (positive and all(nonnegative(s) for s in u.src)):
+            if positive:
+                return self.value(f"u{word} {kind} {src[0]}, {src[1]}")
+            zero = self.value(f"icmp eq {kind} {src[1]}, {self.zero(u)}")
+            safe = self.choose(u, zero, self.all(u, 1), src[1])
+            return self.choose(u, zero, self.zero(u), self.value(f"u{word} {kind} {src[0]}, {safe}"))
+        zero = self.value(f"icmp eq {kind} {src[1]}, {self.zero(u)}")
+        minus = self.value(f"icmp eq {kind} {src[1]}, {self.all(u, -1)}")
+        bits = f"<{u.dtype.count} x i1>" if u.dtype.count > 1 else "i1"
+        odd = self.value(f"or {bits} {zero}, {minus}")
+        safe = self.choose(u, odd, self.all(u, 1), src[1])
+        quotient = self.value(f"sdiv {kind} {src[0]}, {safe}")
+        rest = self.value(f"srem {kind} {src[0]}, {safe}")
+        signs = self.value(f"xor {kind} {src[0]}, {safe}")
+        differ = self.value(f"icmp slt {kind} {signs}, {self.zero(u)}")
+        uneven = self.value(f"icmp ne {kind} {rest}, {self.zero(u)}")
+        down = self.value(f"and {bits} {differ}, {uneven}")
+        if u.op is Ops.MOD:
+            fixed = self.choose(u, down, self.value(f"add {kind} {rest}, {safe}"), rest)
+            return self.choose(u, odd, self.zero(u), fixed)
+        lower = self.choose(u, down, self.value(f"sub {kind} {quotient}, {self.all(u, 1)}"), quotient)
+        negated = self.value(f"sub {kind} {self.zero(u)}, {src[0]}")
+        return self.choose(u, zero, self.zero(u), self.choose(u, minus, negated, lower))
+
+    def choose(self, u: UOp, condition: str, yes: str, no: str) -> str:
+        bits = f"<{u.dtype.count} x i1>" if u.dtype.count > 1 else "i1"
+        kind = type_name(u.dtype)
+        return self.value(f"select {bits} {condition}, {kind} {yes}, {kind} {no}")
+
+    def all(self, u: UOp, value: int) -> str:
+        return str(value) if u.dtype.count == 1 else f"splat ({type_name(u.dtype.scalar)} {value})"
+
+    def shift(self, u: UOp, kind: str, src: list[str]) -> str:
+        word = "shl" if u.op is Ops.SHL else ("lshr" if u.dtype.is_unsigned else "ashr")
+        bits = u.dtype.bits
+        if u.src[1].is_const and 0 <= u.src[1].arg < bits:
+            return self.value(f"{word} {kind} {src[0]}, {src[1]}")
+        inside = self.value(f"icmp ult {kind} {src[1]}, {self.all(u, bits)}")
+        if word == "ashr":
+            amount = self.choose(u, inside, src[1], self.all(u, bits - 1))
+            return self.value(f"ashr {kind} {src[0]}, {amount}")
+        amount = self.choose(u, inside, src[1], self.zero(u))
+        return self.choose(u, inside, self.value(f"{word} {kind} {src[0]}, {amount}"), self.zero(u))
+
+    def cast(self, u: UOp) -> str:
+        a, b = u.src[0].dtype, u.dtype
+        source, kind = self.typed(u.src[0]), type_name(b)
+        if type_name(a) == kind:
+            return self.names[u.src[0]]
+        if b.is_bool:
+            if a.is_float:
+                return self.value(f"fcmp une {source}, {literal_zero(type_name(a))}")
+            return self.value(f"icmp ne {source}, {'0' if a.count == 1 else 'zeroinitializer'}")
+        if a.is_float and b.is_float:
+            return self.value(f"{'fpext' if b.itemsize > a.itemsize else 'fptrunc'} {source} to {kind}")
+        if a.is_float:
+            sign = "u" if b.is_unsigned else "s"
+            function = f"llvm.fpto{sign}i.sat.{_suffix(kind)}.{_suffix(type_name(a))}"
+            return self.call(kind, function, (type_name(a), self.names[u.src[0]]))
+        if b.is_float:
+            return self.value(f"{'uitofp' if a.is_unsigned else 'sitofp'} {source} to {kind}")
+        if b.bits < a.bits and not a.is_bool:
+            return self.value(f"trunc {source} to {kind}")
+        return self.value(f"{'zext' if a.is_unsigned else 'sext'} {source} to {kind}")
+
+
+def literal_zero(kind: str) -> str:
+    return "zeroinitializer" if kind.startswith("<") else {"half": "0xH0000", "bfloat": "0xR0000"}.get(kind, "0.0")
+
+
+def _suffix(kind: str) -> str:
+    """The name of a type inside an intrinsic's name: <16 x float> → v16f32."""
+    names = {"half": "f16", "bfloat": "bf16", "float": "f32", "double": "f64"}
+    if not kind.startswith("<"):
+        return names.get(kind, kind)
+    count, base = kind[1:-1].split(" x ")
+    return f"v{count}{names.get(base, base)}"

@@ -1,0 +1,136 @@
+"""The interpreter that defines meaning: a tensor graph computed op by op with NumPy.
+
+Each op's value is its row's ``meaning`` and nothing else. Slow and plain on purpose: everything that schedules, fuses,
+optimizes or renders is compared with this. ``evaluate_kernel`` is its counterpart for kernel graphs.
+"""
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.ir.ops import Op, Ops
+from tinsmith.ir.ops.op import Array
+from tinsmith.ir.uop import UOp, toposort
+
+_GIVEN = (Ops.BUFFER, Ops.PARAM, Ops.VARIABLE)
+
+
+def evaluate(roots: Sequence[UOp], inputs: Mapping[UOp, Any] | None = None) -> list[Array]:
+    """The values of ``roots``, scalars as arrays without axes; ``inputs`` maps each BUFFER, PARAM and VARIABLE to its own.
+
+    A variable that a BIND names needs no input.
+
+    >>> x = UOp(Ops.PARAM, dtypes.int32, (), (0, (3,)))
+    >>> evaluate([x * 2, x.reduce("ADD", (0,))], {x: np.array([1, 2, 3], np.int32)})
+    [array([2, 4, 6], dtype=int32), array([6], dtype=int32)]
+
+    Raises:
+        KeyError: if an input is missing.
+        ValueError: if an input has another dtype or size than its node.
+        TypeError: if a node has no meaning as a tensor.
+    """
+    given = dict(inputs or {})
+    nodes = toposort(roots)
+    sizes = {n: int(v) for n, v in given.items() if n.op is Ops.VARIABLE}
+    sizes |= {n.src[0]: n.src[1].arg for n in nodes if n.op is Ops.BIND}
+    values: dict[UOp, Array] = {}
+    with np.errstate(all="ignore"):
+        for node in nodes:
+            values[node] = _value(node, [values[s] for s in node.src], given, sizes)
+    return [values[r] for r in roots]
+
+
+def _value(node: UOp, sources: list[Array], given: Mapping[UOp, Any], sizes: Mapping[UOp, int]) -> Array:
+    if node.op in _GIVEN:
+        return _given(node, given, sizes)
+    if node.op.meaning is None or node.dtype is dtypes.void:
+        raise TypeError(f"{node.op.name} has no value in a tensor graph: {node!r}")
+    out = np.asarray(node.op.meaning(_concrete(node, sizes), *sources))
+    shape = _plain(node.shape, sizes)
+    if out.dtype != node.dtype.numpy or out.shape != shape:
+        raise AssertionError(f"{node.op.name}: its meaning gave {out.dtype}{out.shape}, its row says "
+                             f"{node.dtype}{shape}: {node!r}")
+    return out
+
+
+def _given(node: UOp, given: Mapping[UOp, Any], sizes: Mapping[UOp, int]) -> Array:
+    if node.op is Ops.VARIABLE and node in sizes:
+        return np.asarray(sizes[node], node.dtype.numpy)
+    if node not in given:
+        raise KeyError(f"no input for {node!r}")
+    value, shape = np.asarray(given[node]), _plain(node.shape, sizes)
+    if value.dtype != node.dtype.numpy or value.size != int(np.prod(shape)):
+        raise ValueError(f"{node!r} is {node.dtype} of shape {shape}; its input is {value.dtype} of shape {value.shape}")
+    return value.reshape(shape)
+
+
+def _concrete(node: UOp, sizes: Mapping[UOp, int]) -> UOp:
+    """The node with the symbolic sizes in its argument replaced by this run's."""
+    if node.op.kind != "movement" and node.op is not Ops.IOTA:
+        return node
+    arg = _plain(node.arg, sizes)
+    return node if arg == node.arg else node.replace(arg=arg)
+
+
+def _plain(value: Any, sizes: Mapping[UOp, int]) -> Any:
+    if isinstance(value, UOp):
+        return evaluate_scalar(value, sizes)
+    return tuple(_plain(v, sizes) for v in value) if isinstance(value, tuple) else value
+
+
+# *** scalars, in integers that never overflow ***
+
+
+def _shift(f: Callable[[int, int], int]) -> Callable[[int, int], int]:
+    """A shift by 64 bits or more, or by less than none, leaves nothing but the sign."""
+    return lambda x, y: f(x, y) if 0 <= y < 64 else (-1 if x < 0 and f is operator.rshift else 0)
+
+
+_EXACT: dict[Op, Callable[..., int]] = {
+    Ops.NEG: operator.neg, Ops.TRUNC: int, Ops.ADD: operator.add, Ops.SUB: operator.sub, Ops.MUL: operator.mul,
+    Ops.IDIV: lambda x, y: x // y if y else 0, Ops.MOD: lambda x, y: x % y if y else 0, Ops.MAX: max, Ops.MIN: min,
+    Ops.CMPLT: operator.lt, Ops.CMPEQ: operator.eq, Ops.CMPNE: operator.ne, Ops.AND: operator.and_, Ops.OR: operator.or_,
+    Ops.XOR: operator.xor, Ops.SHL: _shift(operator.lshift), Ops.SHR: _shift(operator.rshift),
+    Ops.WHERE: lambda c, x, y: x if c else y, Ops.MULADD: lambda x, y, z: x * y + z, Ops.CAST: int,
+}
+
+
+def evaluate_scalar(node: UOp, known: Mapping[UOp, int]) -> int:
+    """An integer or bool expression as a Python int; ``known`` gives its ranges, variables and parameters.
+
+    Index arithmetic is exact; that of other dtypes wraps.
+
+    >>> i = UOp.variable("i", 0, 9)
+    >>> evaluate_scalar((i * 5 + 3) // 4, {i: 7})
+    9
+    """
+    values: dict[UOp, int] = dict(known)
+    for n in toposort(node, lambda n: n not in known and n.op not in _LEAVES):
+        if n.op is Ops.CONST:
+            values[n] = n.arg
+        elif n.op is Ops.BIND:
+            values[n] = n.src[1].arg
+        elif n.op in _EXACT:
+            values[n] = _wrapped(n.dtype, _EXACT[n.op](*(_known(values, s) for s in n.src)))
+        else:
+            raise TypeError(f"{n.op.name} is no index arithmetic: {n!r}")
+    return _known(values, node)
+
+
+_LEAVES = (Ops.RANGE, *_GIVEN)
+
+
+def _known(values: Mapping[UOp, int], node: UOp) -> int:
+    if node not in values:
+        raise KeyError(f"no value for {node!r}")
+    return values[node]
+
+
+def _wrapped(dtype: DType, value: int) -> int:
+    if dtype is dtypes.index:
+        return int(value)
+    return dtype.as_const(value)  # type: ignore[return-value]
