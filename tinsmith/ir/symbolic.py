@@ -56,7 +56,7 @@ def linear_form(node: UOp) -> tuple[Linear, int]:
 def order(node: UOp) -> tuple[Any, ...]:
     """A sort key from structure alone, so that equal programs sort alike in every process."""
     try:
-        return node._order  # type: ignore[no-any-return, has-type]
+        return node._order
     except AttributeError:
         pass
     for n in toposort(node, lambda m: not hasattr(m, "_order")):
@@ -270,7 +270,7 @@ class _Memo(dict[UOp, UOp]):
         return hasattr(node, "_simple")
 
     def __getitem__(self, node: UOp) -> UOp:
-        found = node._simple  # type: ignore[attr-defined]
+        found = node._simple
         return node if found is None else found
 
     def __setitem__(self, node: UOp, value: UOp) -> None:

@@ -37,7 +37,14 @@ class UOp:
     (True, 3)
     """
 
-    __slots__ = ("__weakref__", "_bounds", "_device", "_order", "_ranges", "_shape", "_simple", "arg", "dtype", "op", "origin", "src")
+    __slots__ = ("__weakref__", "_bounds", "_device", "_order", "_ranges", "_shape", "_simple", "arg", "dtype", "op",
+                 "origin", "src")
+    _bounds: tuple[int, int]
+    _device: str | None
+    _order: tuple[Any, ...]
+    _ranges: frozenset[UOp]
+    _shape: tuple[Any, ...]
+    _simple: UOp | None
     op: Op
     dtype: DType
     src: tuple[UOp, ...]
@@ -68,7 +75,10 @@ class UOp:
         pass
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return UOp, (self.op, self.dtype, self.src, self.arg)
+        """A pickle holds the graph as a list, so that deep graphs need no recursion."""
+        order = toposort(self)
+        number = {n: i for i, n in enumerate(order)}
+        return _rebuilt, ([(n.op, n.dtype, tuple(number[s] for s in n.src), n.arg) for n in order],)
 
     def __repr__(self) -> str:
         return short(self)
@@ -87,7 +97,7 @@ class UOp:
     def shape(self) -> tuple[Any, ...]:
         """Shape of a tensor-graph node: ints or symbolic integers."""
         try:
-            return self._shape  # type: ignore[no-any-return, has-type]
+            return self._shape
         except AttributeError:
             pass
         for node in toposort(self, lambda n: not hasattr(n, "_shape")):
@@ -370,15 +380,43 @@ def _forget(ref: Any) -> None:
 
 
 def short(node: UOp, depth: int = 3) -> str:
-    """A node in one line, its sources down to ``depth``."""
-    if node.op is Ops.CONST:
+    """A node in one line, its sources down to ``depth``.
+
+    >>> short(UOp.range(9, 0, None) + 3)
+    'ADD(dtypes.int, RANGE#0, 3)'
+    """
+    if node.op in (Ops.CONST, Ops.SPECIAL):
         return str(node.arg)
-    if node.op is Ops.RANGE:
-        return f"R{node.arg[0]}"
-    if depth == 0:
+    if node.op is Ops.VARIABLE:
+        return str(node.arg[0])
+    if node.op in (Ops.RANGE, Ops.PARAM, Ops.DEFINE_GLOBAL, Ops.DEFINE_LOCAL):
+        return f"{node.op.name}#{node.arg[0] if isinstance(node.arg, tuple) else node.arg}"
+    if depth <= 0 and node.src:
         return f"{node.op.name}(…)"
-    parts = [] if node.arg is None else [str(node.arg)]
-    return f"{node.op.name}({', '.join([*(short(s, depth - 1) for s in node.src), *parts])})"
+    parts = [] if node.dtype is dtypes.void else [repr(node.dtype)]
+    parts += [short(s, depth - 1) for s in node.src]
+    parts += [] if node.arg is None else [argument_text(node.arg, depth - 1)]
+    return f"{node.op.name}({', '.join(parts)})"
+
+
+def argument_text(value: Any, depth: int = 1) -> str:
+    """A node's argument: ops by name, nodes inside it in short, tuples as Python writes them."""
+    if isinstance(value, UOp):
+        return short(value, max(depth, 0))
+    if isinstance(value, Op):
+        return value.name
+    if isinstance(value, tuple):
+        inner = ", ".join(argument_text(v, depth) for v in value)
+        return f"({inner},)" if len(value) == 1 else f"({inner})"
+    return str(value)
+
+
+def _rebuilt(rows: list[tuple[Op, DType, tuple[int, ...], Any]]) -> UOp:
+    """The last node of a pickled list."""
+    nodes: list[UOp] = []
+    for op, dtype, src, arg in rows:
+        nodes.append(UOp(op, dtype, tuple(nodes[i] for i in src), arg))
+    return nodes[-1]
 
 
 def same_shape(a: Sequence[Any], b: Sequence[Any]) -> bool:

@@ -76,7 +76,7 @@ def cast_values(x: Array, dtype: DType) -> Array:
 
 
 def _bitcast(node: UOp, x: Array) -> Array:
-    return np.ascontiguousarray(x).view(node.dtype.scalar.numpy)
+    return np.array(x, order="C").view(node.dtype.scalar.numpy)  # ascontiguousarray would give a scalar an axis
 
 
 def _where_dtype(src: tuple[UOp, ...], arg: Any) -> DType:

@@ -1,0 +1,135 @@
+"""The CPU device: kernels through LLVM (default) or a C compiler, run by one pool of native workers.
+
+``CPU:k`` are queues on the same pool; ``CPU:C`` renders C and uses gcc or clang, whichever is there.
+"""
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+from tinsmith.backend.cpu import llvm, osys
+from tinsmith.backend.cpu.ccompiler import CCompiler, CPURenderer, load_shared
+from tinsmith.backend.cpu.memory import HostMemory
+from tinsmith.backend.cpu.pool import Table, build_table, get_pool
+from tinsmith.backend.device import Allocator, Call, Compiled, Compiler, Program
+from tinsmith.codegen.program import KernelProgram
+from tinsmith.codegen.render.base import Target
+from tinsmith.codegen.render.llvm import STACK_BYTES, LLVMRenderer
+from tinsmith.core.errors import DeviceError
+
+
+class HostAllocator(Allocator):
+    """Blocks of host memory with reuse; a handle is a ``Block``."""
+
+    def __init__(self) -> None:
+        self.memory = HostMemory()
+
+    def alloc(self, nbytes: int) -> Any:
+        return self.memory.alloc(nbytes)
+
+    def free(self, opaque: Any) -> None:
+        self.memory.free(opaque)
+
+    def copyin(self, opaque: Any, offset: int, source: memoryview) -> None:
+        self.host_view(opaque, offset, source.nbytes)[:] = source
+
+    def copyout(self, target: memoryview, opaque: Any, offset: int) -> None:
+        target[:] = self.host_view(opaque, offset, target.nbytes)
+
+    def host_view(self, opaque: Any, offset: int, nbytes: int) -> memoryview:
+        return memoryview((ctypes.c_ubyte * nbytes).from_address(opaque.address + offset)).cast("B")
+
+
+class LLVMCompiler(Compiler):
+    """LLVM IR → object file, cached on disk."""
+
+    def __init__(self) -> None:
+        self.llvm = llvm.Compiler()
+
+    def compile(self, source: str) -> bytes:
+        return self.llvm.compile(source)
+
+    def disassemble(self, source: str) -> str:
+        return self.llvm.assembly(source)
+
+
+class CPUProgram(Program):
+    """A kernel in memory: ``void symbol(args, tid, nthreads)``."""
+
+    def __init__(self, kernel: KernelProgram, binary: bytes) -> None:
+        super().__init__(kernel, binary)
+        self.loaded: Any = self.load()
+        self.address: int = self.loaded.addresses[0]
+        self.arena: Any = None
+
+    def load(self) -> Any:
+        return llvm.load([self.binary], [self.kernel.symbol])
+
+    def arguments(self, buffers: Sequence[Any], variables: Sequence[int]) -> Any:
+        """The argument table: addresses, variables, near memory."""
+        values = [b.opaque.address + b.offset for b in buffers]
+        values += variables
+        if self.kernel.local_bytes > STACK_BYTES:
+            values.append(_arena(self.kernel.local_bytes * get_pool().threads))
+        return (ctypes.c_int64 * max(len(values), 1))(*values)
+
+    def __call__(self, buffers: Sequence[Any], variables: Sequence[int] = ()) -> None:
+        run_calls([Call(self, list(buffers), list(variables))])
+
+
+class CProgram(CPUProgram):
+    """The same from a shared object that a C compiler made."""
+
+    def load(self) -> Any:
+        return load_shared(self.binary, self.kernel.symbol)
+
+
+_arena_block: Any = None
+_host = HostAllocator()
+
+
+def _arena(nbytes: int) -> int:
+    """Near memory for all threads, grown when a kernel needs more."""
+    global _arena_block
+    if _arena_block is None or _arena_block.capacity < nbytes:
+        _arena_block = _host.alloc(nbytes)
+    return int(_arena_block.address)
+
+
+def run_calls(calls: Sequence[Call]) -> None:
+    """All kernels of a run in one native call over a command table."""
+    entries, keep = [], []
+    for call in calls:
+        program = call.program
+        assert isinstance(program, CPUProgram)
+        table = program.arguments(call.buffers, call.variables)
+        keep.append(table)
+        entries.append((program.address, ctypes.addressof(table), program.kernel.serial))
+    commands: Table = build_table(entries)
+    get_pool().run(commands.address, commands.count)
+
+
+class CPUDevice(Compiled):
+    """A queue on the host's cores."""
+
+    def run(self, calls: Sequence[Call]) -> None:
+        run_calls(calls)
+
+
+def host_target(name: str) -> Target:
+    """What generated code may use on this machine."""
+    features, caches = llvm.host_features(), osys.cache_sizes()
+    return Target(name, llvm.vector_bytes(), 32 if "avx512f" in features or osys.architecture() == "aarch64" else 16,
+                  osys.usable_cores(), 64 << 20, caches.l1, caches.l2,
+                  fma="fma" in features or osys.architecture() == "aarch64")
+
+
+def DEVICE(name: str) -> Compiled:
+    """Open ``CPU``, ``CPU:k`` or ``CPU:k:C``."""
+    renderer = next((p for p in name.split(":")[1:] if not p.isdigit()), "LLVM")
+    if renderer == "LLVM":
+        return CPUDevice(name, _host, LLVMCompiler(), CPUProgram, LLVMRenderer(host_target("llvm")))
+    if renderer == "C":
+        return CPUDevice(name, _host, CCompiler(), CProgram, CPURenderer(host_target("c")))
+    raise DeviceError("Device", f"CPU has no renderer {renderer!r}", "CPU, CPU:LLVM or CPU:C")

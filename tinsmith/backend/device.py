@@ -1,0 +1,200 @@
+"""The device protocol and the registry that opens devices by name on first use.
+
+A device is built from four parts: an ``Allocator`` for its memory, a ``Renderer`` that writes its source, a ``Compiler``
+that turns source into a binary, and a ``Program`` class that loads and runs one. Shared code asks for these parts and
+for the target's data; it never looks at a device's name.
+"""
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from tinsmith.codegen.program import KernelProgram
+from tinsmith.codegen.render.base import Renderer
+from tinsmith.core.errors import ArgumentError, DeviceError
+from tinsmith.core.settings import settings
+
+if TYPE_CHECKING:
+    from tinsmith.backend.memory import Buffer
+
+
+class Allocator:
+    """Memory of one device. An opaque handle stands for a block; ``copyin`` and ``copyout`` move bytes to and from it."""
+
+    def alloc(self, nbytes: int) -> Any:
+        """A block of ``nbytes`` bytes.
+
+        Raises:
+            OutOfMemoryError: if there is not that much.
+        """
+        raise NotImplementedError
+
+    def free(self, opaque: Any) -> None:
+        """Give a block back."""
+
+    def copyin(self, opaque: Any, offset: int, source: memoryview) -> None:
+        """Write ``source`` into the block from byte ``offset`` on."""
+        raise NotImplementedError
+
+    def copyout(self, target: memoryview, opaque: Any, offset: int) -> None:
+        """Fill ``target`` from the block from byte ``offset`` on."""
+        raise NotImplementedError
+
+    def host_view(self, opaque: Any, offset: int, nbytes: int) -> memoryview | None:
+        """The block's bytes if the host can address them; None otherwise."""
+        return None
+
+
+class Compiler:
+    """Source → binary. Implementations cache on disk through ``core.cache``."""
+
+    def compile(self, source: str) -> bytes:
+        """The binary of ``source``.
+
+        Raises:
+            CompileError: if the source is refused.
+        """
+        return source.encode()
+
+    def disassemble(self, source: str) -> str:
+        """What DEBUG=7 prints: assembly, where there is any."""
+        return ""
+
+
+class Program:
+    """A loaded kernel, ready to be called with buffers in order and the values of its variables."""
+
+    def __init__(self, kernel: KernelProgram, binary: bytes) -> None:
+        self.kernel, self.binary = kernel, binary
+
+    def __call__(self, buffers: Sequence[Buffer], variables: Sequence[int] = ()) -> None:
+        raise NotImplementedError
+
+
+@dataclass(slots=True)
+class Call:
+    """One kernel launch of a schedule."""
+
+    program: Program
+    buffers: list[Buffer]
+    variables: list[int]
+
+
+class Compiled:
+    """A device: its name and its parts.
+
+    Args:
+        device: canonical name, such as ``CPU:1``.
+        allocator: its memory; None makes a device without memory of its own.
+        compiler: source → binary.
+        runtime: makes a Program from a kernel and its binary.
+        renderer: writes source; its ``target`` holds the device's data.
+    """
+
+    def __init__(self, device: str, allocator: Allocator, compiler: Compiler,
+                 runtime: Callable[[KernelProgram, bytes], Program], renderer: Renderer | None = None) -> None:
+        self.device, self.allocator, self.compiler, self.runtime = device, allocator, compiler, runtime
+        self._renderer = renderer
+
+    @property
+    def renderer(self) -> Renderer:
+        if self._renderer is None:
+            raise DeviceError("Device", f"{self.device} is memory without programs", "copy the tensor with .to('CPU')")
+        return self._renderer
+
+    @property
+    def has_programs(self) -> bool:
+        return self._renderer is not None
+
+    def run(self, calls: Sequence[Call]) -> None:
+        """Launch kernels in order."""
+        for call in calls:
+            call.program(call.buffers, call.variables)
+
+    def synchronize(self) -> None:
+        """Wait until everything launched on this device has run."""
+
+
+class _Devices:
+    """``Device["CUDA:1"]``: canonical names, opening on first use, registration of more devices."""
+
+    def __init__(self) -> None:
+        self._opened: dict[str, Compiled] = {}
+        self._classes: dict[str, Callable[[str], Compiled]] = {}
+        self._pid = os.getpid()
+
+    BUILT_IN = ("CPU", "PYTHON", "NPY")
+
+    @property
+    def DEFAULT(self) -> str:
+        """The device of tensors that name none: ``DEV``, else ``CPU``."""
+        return self.canonicalize(settings.DEV or "CPU")
+
+    @DEFAULT.setter
+    def DEFAULT(self, name: str) -> None:
+        settings.DEV = name
+
+    def canonicalize(self, name: str | None) -> str:
+        """``cpu:0`` → ``CPU``, after aliases.
+
+        >>> Device.canonicalize("cpu:0"), Device.canonicalize("cpu:1:c")
+        ('CPU', 'CPU:1:C')
+        """
+        if name is None:
+            return self.DEFAULT
+        parts = name.upper().split(":")
+        for alias in filter(None, settings.ALIAS.upper().split(",")):
+            old, _, new = alias.partition("=")
+            if old == parts[0]:
+                parts[0] = new
+        index = next((p for p in parts[1:] if p.isdigit()), "0")
+        rest = [p for p in parts[1:] if not p.isdigit()]
+        return ":".join([parts[0], *([index] if int(index) else []), *rest])
+
+    def known(self) -> list[str]:
+        """Names that can be opened: built in, registered, or offered by installed packages."""
+        offered = [e.name.upper() for e in metadata.entry_points(group="tinsmith.devices")]
+        return list(dict.fromkeys([*self.BUILT_IN, *self._classes, *offered]))
+
+    def register(self, name: str, make: Callable[[str], Compiled]) -> None:
+        """Add a device class: ``make`` gets the canonical name and returns the opened device."""
+        if not name.isidentifier():
+            raise ArgumentError("Device.register", f"{name!r} is no device name", "letters, digits and underscores")
+        self._classes[name.upper()] = make
+
+    def __getitem__(self, name: str | None) -> Compiled:
+        found = self._opened.get(name or "")
+        if found is not None:
+            return found
+        canonical = self.canonicalize(name)
+        if canonical not in self._opened:
+            self._opened[canonical] = self._open(canonical)
+            if settings.DEBUG >= 1:
+                print(f"opened device {canonical} from pid:{os.getpid()}")
+        return self._opened[canonical]
+
+    def _open(self, canonical: str) -> Compiled:
+        base = canonical.split(":")[0]
+        make = self._classes.get(base)
+        if make is None and base in self.BUILT_IN:
+            make = importlib.import_module(f"tinsmith.backend.{base.lower()}.device").DEVICE
+        if make is None:
+            found = [e for e in metadata.entry_points(group="tinsmith.devices") if e.name.upper() == base]
+            make = found[0].load() if found else None
+        if make is None:
+            raise DeviceError("Device", f"there is no device {canonical!r}", f"one of {', '.join(self.known())}")
+        return make(canonical)
+
+    def __iter__(self) -> Any:
+        return iter(self.known())
+
+    def opened(self) -> list[str]:
+        """Names of the devices opened so far."""
+        return list(self._opened)
+
+
+Device = _Devices()

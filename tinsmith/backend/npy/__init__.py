@@ -1,0 +1,1 @@
+"""NPY: NumPy arrays as a device, memory without programs."""

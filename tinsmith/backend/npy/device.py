@@ -1,0 +1,35 @@
+"""The device behind ``Tensor(array)``: a buffer here is the caller's own array, so creating it copies nothing."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tinsmith.backend.device import Allocator, Compiled, Compiler, Program
+from tinsmith.codegen.program import KernelProgram
+from tinsmith.core.errors import DeviceError
+
+
+class ArrayAllocator(Allocator):
+    """Blocks are contiguous arrays of bytes."""
+
+    def alloc(self, nbytes: int) -> np.ndarray[Any, Any]:
+        return np.empty(nbytes, np.uint8)
+
+    def copyin(self, opaque: np.ndarray[Any, Any], offset: int, source: memoryview) -> None:
+        opaque[offset : offset + source.nbytes] = np.frombuffer(source, np.uint8)
+
+    def copyout(self, target: memoryview, opaque: np.ndarray[Any, Any], offset: int) -> None:
+        target[:] = self.host_view(opaque, offset, target.nbytes)
+
+    def host_view(self, opaque: np.ndarray[Any, Any], offset: int, nbytes: int) -> memoryview:
+        return memoryview(opaque)[offset : offset + nbytes]
+
+
+def _no_programs(kernel: KernelProgram, binary: bytes) -> Program:
+    raise DeviceError("NPY", "NumPy arrays are memory without programs", "Tensor(...).to('CPU')")
+
+
+def DEVICE(name: str) -> Compiled:
+    """Open the NPY device."""
+    return Compiled(name, ArrayAllocator(), Compiler(), _no_programs)

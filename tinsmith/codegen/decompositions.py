@@ -1,0 +1,49 @@
+"""Ops that a target lacks, written with ops that it has; 16-bit floats compute in float32 and round after every op."""
+from __future__ import annotations
+
+from tinsmith.codegen.render.base import Target
+transcendentals = None
+from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.rewrite import Pat, Rule, RuleSet, rewrite
+
+_x, _y = Pat("x"), Pat("y")
+
+
+def _is(*types: DType) -> object:
+    return lambda n: n.dtype in types
+
+
+_HALVES = (dtypes.float16, dtypes.bfloat16)
+
+
+def _widen(n: UOp) -> UOp | None:
+    """f(x, y) on 16-bit floats = cast(f(cast x, cast y)), also for comparisons."""
+    if not any(s.dtype in _HALVES for s in n.src) or n.op in (Ops.LOAD, Ops.STORE):
+        return None
+    src = tuple(s.cast(dtypes.float32) if s.dtype in _HALVES else s for s in n.src)
+    dtype = dtypes.float32 if n.dtype in _HALVES else n.dtype
+    wide = UOp(n.op, dtype, src, n.arg)
+    return wide.cast(n.dtype) if n.dtype in _HALVES else wide
+
+
+def _half() -> UOp:
+    return UOp(Ops.PARAM, dtypes.float16, (), (0, ()))
+
+
+_ARITHMETIC = tuple(op for op in vars(Ops.__mro__[1]).values()
+                    if getattr(op, "alu", False) and op is not Ops.WHERE) + (Ops.FOLD,)
+
+widen_halves = RuleSet("widen-halves", (
+    Rule("compute-in-float32", "f(x) = cast(f(cast(x))) on 16-bit floats", Pat("n", _ARITHMETIC), _widen,
+         lambda: _half() + _half()),
+    Rule("bfloat16-from-double", "double → bfloat16 goes through float",
+         Pat("n", (Ops.CAST,), (_x,), when=lambda n: n.dtype is dtypes.bfloat16 and n.src[0].dtype is dtypes.float64),
+         lambda n, x: x.cast(dtypes.float32).cast(dtypes.bfloat16),
+         lambda: UOp(Ops.PARAM, dtypes.float64, (), (0, ())).cast(dtypes.bfloat16)),
+))
+
+
+def decompose(sink: UOp, target: Target) -> UOp:
+    """The kernel graph in terms of what ``target`` can do."""
+    return rewrite([sink], widen_halves)[0]

@@ -1,0 +1,115 @@
+"""The whole way of one kernel: lower, decompose, optimize, linearize, render; results are kept by content."""
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tinsmith.codegen.decompositions import decompose
+from tinsmith.codegen.heuristics import choose_opts
+from tinsmith.codegen.kernel import Kernel, Opt
+from tinsmith.codegen.linearize import linearize
+from tinsmith.codegen.lower import lower
+from tinsmith.codegen.render.base import Renderer
+from tinsmith.codegen.render.llvm import local_bytes
+from tinsmith.codegen.roles import Role
+from tinsmith.core.settings import settings
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.uop import toposort
+
+
+@dataclass(eq=False)
+class KernelProgram:
+    """A rendered kernel and what its launch needs to know.
+
+    Attributes:
+        name: display name, such as ``r_2``.
+        symbol: the name in the source: display name and content hash.
+        source: text for the device's compiler.
+        uops: the linear program.
+        buffers: numbers of the buffer arguments that it has, in order.
+        variables: names of the integer arguments, in order.
+        written: numbers of the buffers it stores to.
+        ops, bytes: arithmetic operations and bytes that one launch must move (each buffer once).
+        local_bytes: near memory per thread.
+        serial: one thread runs all of it.
+    """
+
+    name: str
+    symbol: str
+    source: str
+    uops: list[UOp]
+    opts: list[Opt]
+    kernel: Kernel
+    buffers: list[int]
+    variables: list[str]
+    written: frozenset[int]
+    ops: int
+    bytes: int
+    local_bytes: int
+    serial: bool
+
+
+_programs: dict[tuple[object, ...], KernelProgram] = {}
+
+
+def compile_kernel(sink: UOp, renderer: Renderer, opts: Sequence[Opt] | None = None) -> KernelProgram:
+    """Source and launch data of the kernel ``sink`` (a SINK of tensor values over PARAMs).
+
+    Args:
+        sink: the kernel's tensor graph.
+        renderer: writes the source for its target.
+        opts: optimizer choices to apply instead of the heuristic ones.
+    """
+    key = (sink, renderer.key(), settings.code_key(), None if opts is None else tuple(opts))
+    found = _programs.get(key)
+    if found is None:
+        found = _programs[key] = _compile(sink, renderer, opts)
+    return found
+
+
+def _compile(sink: UOp, renderer: Renderer, opts: Sequence[Opt] | None) -> KernelProgram:
+    kernel = Kernel(decompose(lower(sink), renderer.target))
+    operations, moved = estimate(kernel)
+    if opts is not None:
+        for opt in opts:
+            kernel.apply(opt)
+    elif not settings.NOOPT:
+        choose_opts(kernel, renderer.target)
+    program = linearize(kernel)
+    name = kernel.name()
+    pointers = [u for u in program if u.op is Ops.DEFINE_GLOBAL and u.dtype.pointer]
+    text = renderer.render("KERNEL", program)
+    symbol = f"{name}_{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+    return KernelProgram(
+        name, symbol, text.replace("KERNEL", symbol), program, list(kernel.opts), kernel,
+        [u.arg for u in pointers],
+        [u.arg[0] for u in program if u.op is Ops.DEFINE_GLOBAL and not u.dtype.pointer],
+        frozenset(u.src[0].arg for u in program if u.op is Ops.STORE and u.src[0].op is Ops.DEFINE_GLOBAL),
+        operations, moved, local_bytes(program),
+        not any(r.arg[1] is Role.THREAD for r in kernel.order))
+
+
+def estimate(kernel: Kernel) -> tuple[int, int]:
+    """(operations, bytes): arithmetic on data counted once per element computed, each buffer read or written once."""
+    operations = 0
+    for n in toposort(kernel.sink):
+        if n.op is Ops.FOLD:
+            operations += n.op.cost * _count(n.src[0].ranges)
+        elif n.op.alu and n.dtype.name not in ("index", "bool") and n.ranges:
+            operations += n.op.cost * _count(n.ranges)
+        elif n.op.alu and n.dtype.name not in ("index", "bool"):
+            operations += n.op.cost
+    memory = {n for n in toposort(kernel.sink) if n.op is Ops.PARAM}
+    return operations, sum(_fixed(p.arg[1][0]) * p.dtype.itemsize for p in memory)
+
+
+def _count(ranges: frozenset[UOp]) -> int:
+    total = 1
+    for r in ranges:
+        total *= r.src[-1].arg if r.src[-1].is_const else r.src[-1].vmax
+    return total
+
+
+def _fixed(size: object) -> int:
+    return size.vmax if isinstance(size, UOp) else int(size)  # type: ignore[call-overload, no-any-return]

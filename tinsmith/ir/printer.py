@@ -1,0 +1,326 @@
+"""Printed forms of every level: one line for a node, the tutorials' tree and table, and an indented kernel graph.
+
+Printed text is stable: it depends on the graph alone, never on ids or addresses, and is what tests compare.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tinsmith.core.dtypes import dtypes
+from tinsmith.ir.ops import Op, Ops
+from tinsmith.ir.uop import UOp, argument_text, short, toposort
+from tinsmith.shape import ShapeTracker
+
+_LONG = 240
+
+# *** the table of a linear program ***
+
+_ALU_GROUP = {"unary": "UnaryOps", "binary": "BinaryOps", "ternary": "TernaryOps"}
+
+
+def uop_table(linear: Sequence[UOp]) -> str:
+    """The tutorials' numbered table: number, op, dtype, sources (constants quoted, else line numbers), argument.
+
+    Constants that print alike are one row.
+
+    >>> print(uop_table([UOp.const(dtypes.int32, 2)]))
+       0 UOps.CONST          : dtypes.int                []                               2
+    """
+    return "\n".join(text for _, text in table_rows(linear))
+
+
+def table_rows(linear: Sequence[UOp]) -> list[tuple[UOp, str]]:
+    """The rows of ``uop_table`` with the node that each one shows (its first place in the program)."""
+    kept = list(_unlike(linear))
+    last = {_identity(n): i for i, n in enumerate(kept)}
+    seen: dict[Any, int] = {}
+    rows = []
+    for i, n in enumerate(kept):
+        sources: list[str | int] = []
+        for s in n.src:
+            key = _identity(s)
+            found = seen.get(key, last.get(key))
+            sources.append(str(s.arg) if s.op is Ops.CONST else short(s) if found is None else found)
+        seen[_identity(n)] = i
+        name = "UOps.ALU" if n.op.alu else f"UOps.{n.op.name}"
+        dtype = "" if n.dtype is dtypes.void else repr(n.dtype)
+        rows.append((n, f"{i:4d} {name:20s}: {dtype:25s} {sources!s:32s} {_table_arg(n)}"))
+    return rows
+
+
+def _unlike(linear: Sequence[UOp]) -> Iterator[UOp]:
+    seen = set()
+    for n in linear:
+        if n.op is Ops.CONST:
+            if _identity(n) in seen:
+                continue
+            seen.add(_identity(n))
+        yield n
+
+
+def _identity(node: UOp) -> Any:
+    return ("CONST", repr(node.dtype), str(node.arg)) if node.op is Ops.CONST else node
+
+
+def _table_arg(n: UOp) -> str:
+    if n.op.alu:
+        return f"{_ALU_GROUP[n.op.kind]}.{n.op.name}"
+    if n.op is Ops.DEFINE_ACC:
+        return str((n.arg,))
+    return argument_text(n.arg)
+
+
+# *** the tree of a kernel's tensor graph ***
+
+_REDUCE_NAME = {"ADD": "SUM", "MUL": "PROD"}
+# f(0, ...) = 0: padding with zeros may as well happen below
+_KEEPS_ZERO = (
+    Ops.NEG, Ops.SQRT, Ops.SIN, Ops.TANH, Ops.ERF, Ops.TRUNC, Ops.ADD, Ops.SUB, Ops.MUL, Ops.IDIV, Ops.MOD, Ops.MAX, Ops.MIN,
+    Ops.CMPLT, Ops.CMPNE, Ops.AND, Ops.OR, Ops.XOR, Ops.SHL, Ops.SHR, Ops.WHERE, Ops.MULADD, Ops.CAST, Ops.BITCAST)
+
+Moves = tuple[UOp, ...]  # movement nodes that still stand above a node, outermost first
+State = tuple[UOp, Moves]
+
+
+def kernel_tree(sink: UOp) -> str:
+    """The tutorials' tree of a kernel: a STORE per output, movement ops in the ShapeTrackers of the leaves.
+
+    PARAMs 0, 1, ... are the outputs. A movement op that stands above a reduction stays a node. What was printed before
+    is a reference to its line.
+
+    >>> x = UOp(Ops.PARAM, dtypes.int32, (), (1, (2,)))
+    >>> for line in kernel_tree(UOp(Ops.SINK, None, (x.reduce("ADD", (0,)),))).splitlines():
+    ...     print(line[:40])
+      0 ━┳ STORE MemBuffer(idx=0, dtype=dtyp
+      1  ┗━┳ SUM (0,)
+      2    ┗━━ LOAD MemBuffer(idx=1, dtype=d
+    """
+    lines: list[str] = []
+    seen: dict[State, int] = {}
+    for number, value in enumerate(sink.src):
+        while value.op is Ops.RESHAPE:  # the output's memory has no shape of its own
+            value = value.src[0]
+        text = f"STORE {_mem_buffer(number, value, ShapeTracker.from_shape(value.shape))}"
+        lines.append(f"{len(lines):3d} ━┳ {text}")
+        _branches(lines, seen, (value, ()))
+    return "\n".join(lines)
+
+
+def _branches(lines: list[str], seen: dict[State, int], root: State) -> None:
+    """Write the tree below a line, depth first."""
+    stack: list[tuple[State, str, bool]] = [(root, "", True)]
+    while stack:
+        state, prefix, is_last = stack.pop()
+        (node, moves) = state = _collected(*state)
+        branch = f"{prefix} {'┗' if is_last else '┣'}━"
+        if state in seen:
+            lines.append(f"{len(lines):3d} {branch}━ #{seen[state]}")
+            continue
+        seen[state] = len(lines)
+        text, children = _tree_node(node, moves)
+        lines.append(f"{len(lines):3d} {branch}{'┳' if children else '━'} {text}")
+        below = prefix + ("  " if is_last else " ┃")
+        stack += [(c, below, i == 0) for i, c in enumerate(reversed(children))]
+
+
+def _collected(node: UOp, moves: Moves) -> State:
+    while node.op.kind == "movement":
+        node, moves = node.src[0], (*moves, node)
+    return node, moves
+
+
+def _tree_node(node: UOp, moves: Moves) -> tuple[str, list[State]]:
+    """A line's text and what stands below it."""
+    if not node.src or node.op is Ops.BIND:
+        tracker = _tracker(node, moves)
+        if tracker is not None:
+            return _leaf(node, tracker), []
+    elif not moves or (node.op.elementwise and _may_push(node, moves)):
+        return _inner(node), [(s, moves) for s in node.src]
+    return f"{moves[0].op.name} {argument_text(moves[0].arg)}", [(node, moves[1:])]
+
+
+def _may_push(node: UOp, moves: Moves) -> bool:
+    return node.op in _KEEPS_ZERO or all(m.op not in (Ops.PAD, Ops.UNWINDOW) for m in moves)
+
+
+def _inner(node: UOp) -> str:
+    if node.op is Ops.REDUCE:
+        return f"{_REDUCE_NAME.get(node.arg[0].name, node.arg[0].name)} {node.arg[1]}"
+    if node.op.kind == "cast":
+        return f"{node.op.name} {node.dtype!r}"
+    return node.op.name if node.arg is None else f"{node.op.name} {argument_text(node.arg)}"
+
+
+def _leaf(node: UOp, tracker: ShapeTracker) -> str:
+    if node.op is Ops.PARAM:
+        return f"LOAD {_mem_buffer(node.arg[0], node, tracker)}"
+    name = short(node) if node.op is Ops.BIND else f"{node.op.name} {argument_text(node.arg)}"
+    return f"{name} st={tracker}"
+
+
+def _mem_buffer(number: int, value: UOp, tracker: ShapeTracker) -> str:
+    return f"MemBuffer(idx={number}, dtype={value.dtype.scalar!r}, st={tracker})"
+
+
+def _tracker(leaf: UOp, moves: Moves) -> ShapeTracker | None:
+    """The movement ops above a leaf as one index map; None if they cannot be said as views."""
+    tracker: ShapeTracker | None = ShapeTracker.from_shape(leaf.shape)
+    for m in reversed(moves):
+        if tracker is None or m.op is Ops.UNWINDOW:
+            return None
+        if m.op is Ops.WINDOW:
+            tracker = _windowed(tracker, m)
+        else:
+            tracker = getattr(tracker, m.op.name.lower())(m.arg)
+    return None if tracker is None else tracker.simplify()
+
+
+def _windowed(tracker: ShapeTracker, node: UOp) -> ShapeTracker | None:
+    """WINDOW reads every position of the window from one element each: possible where that axis is only repeated."""
+    w, shape = node.arg, tracker.shape
+    last = tracker.views[-1]
+    if last.strides[w.window_axis] != 0 or tracker.axis_is_masked(w.window_axis):
+        return None
+    size = shape[w.window_axis]
+    one = tracker.shrink(tuple((0, 1 if i == w.window_axis else s) for i, s in enumerate(shape)))
+    one = one.reshape(tuple(s for i, s in enumerate(shape) if i != w.window_axis))
+    axis = w.axis - (w.axis > w.window_axis)
+    seen = one.window(axis, size, w.stride, w.dilation, w.outputs)
+    order = list(range(len(shape) - 1))
+    order.insert(w.window_axis, len(shape) - 1)
+    return seen.permute(tuple(order))
+
+
+# *** the lowered kernel graph ***
+
+_INFIX = {"ADD": "+", "SUB": "-", "MUL": "*", "IDIV": "//", "MOD": "%", "CMPLT": "<", "CMPEQ": "==", "CMPNE": "!=",
+          "AND": "&", "OR": "|", "XOR": "^", "SHL": "<<", "SHR": ">>", "FDIV": "/"}
+
+
+def kernel_graph_text(sink: UOp) -> str:
+    """A lowered kernel, indented: its ranges, then each store with its index, condition and value below it.
+
+    >>> i = UOp.range(16, 0, None)
+    >>> to, of = (UOp(Ops.PARAM, dtypes.float32.ptr(), (), (n, (16,))) for n in (0, 1))
+    >>> print(kernel_graph_text(UOp(Ops.SINK, None, (to.store(i, of.load(i).alu("EXP")),))))
+      0 SINK over R0:16
+      1   STORE data0[R0]
+      2     EXP dtypes.float
+      3       LOAD data1[R0] dtypes.float
+    """
+    return "\n".join(text for _, text in graph_rows(sink))
+
+
+def graph_rows(sink: UOp) -> list[tuple[UOp, str]]:
+    """The lines of ``kernel_graph_text`` with the node that each one shows."""
+    rows: list[tuple[UOp, str]] = []
+    line: dict[UOp, int] = {}
+    stack: list[tuple[UOp, int]] = [(sink, 0)]
+    while stack:
+        node, level = stack.pop()
+        start = f"{len(rows):3d} {'  ' * level}"
+        if node in line and node.src:
+            rows.append((node, f"{start}#{line[node]}"))
+            continue
+        line[node] = len(rows)
+        text, below = _graph_node(node)
+        rows.append((node, start + text))
+        stack += [(s, level + 1) for s in reversed(below)]
+    return rows
+
+
+def _graph_node(n: UOp) -> tuple[str, tuple[UOp, ...]]:
+    """A line's text and the nodes that get lines of their own below it."""
+    if n.op is Ops.SINK:
+        ranges = sorted((r for r in toposort(n) if r.op is Ops.RANGE), key=lambda r: r.arg[0])
+        over = f" over {_ranges(ranges)}" if ranges else ""
+        return n.op.name + over, n.src
+    if n.op in (Ops.LOAD, Ops.STORE, Ops.SCATTER_STORE) and len(n.src) >= 2:
+        place = f"{_memory(n.src[0])}[{expression(n.src[1])}]"
+        at = 3 if n.op is not Ops.LOAD else 2
+        valid = f" if {expression(n.src[at])}" if len(n.src) > at else ""
+        ordered = f" in order of {_ranges(n.src[4:])}" if n.op is Ops.SCATTER_STORE else ""
+        dtype = f" {n.dtype!r}" if n.op is Ops.LOAD else ""
+        below = (*n.src[2:3], *_values(n.src[1])) if n.op is not Ops.LOAD else _values(n.src[1])
+        memory = (n.src[0],) if n.src[0].op is Ops.STAGE else ()
+        return f"{n.op.name} {place}{dtype}{valid}{ordered}", (*memory, *below, *(_values(n.src[at]) if valid else ()))
+    if n.op in (Ops.FOLD, Ops.STAGE):
+        what = f"{n.arg.name} " if isinstance(n.arg, Op) else f"{argument_text(n.arg)} "
+        return f"{n.op.name} {what}{n.dtype!r} over {_ranges(n.src[1:])}", n.src[:1]
+    if not n.src or _is_index(n):
+        return expression(n), _values(n)
+    arg = "" if n.arg is None else f" {argument_text(n.arg)}"
+    dtype = "" if n.dtype is dtypes.void else f" {n.dtype!r}"
+    return f"{n.op.name}{dtype}{arg}", n.src
+
+
+def _ranges(ranges: Sequence[UOp]) -> str:
+    return ", ".join(_range(r) for r in ranges)
+
+
+def _range(r: UOp) -> str:
+    if r.op is not Ops.RANGE:
+        return short(r)
+    role = getattr(r.arg[1], "name", "")
+    bounds = ":".join(short(s) for s in r.src)
+    return f"R{r.arg[0]}:{bounds}" + (f" {role}" if role else "")
+
+
+def _memory(n: UOp) -> str:
+    return f"data{n.arg[0]}" if n.op is Ops.PARAM else "stage" if n.op is Ops.STAGE else short(n)
+
+
+def _is_index(n: UOp) -> bool:
+    return n.dtype is dtypes.index or (n.dtype is dtypes.bool and n.op.alu)
+
+
+def _values(index: UOp) -> tuple[UOp, ...]:
+    """Loads and reductions that an index or condition is computed from."""
+    found = []
+    for n in toposort(index, lambda n: n.op not in (Ops.FOLD, Ops.LOAD) and not _is_leaf_value(n)):
+        found += [s for s in n.src if s.op in (Ops.FOLD, Ops.LOAD) or _is_leaf_value(s)]
+    return tuple(dict.fromkeys(found)) if index.op not in (Ops.FOLD, Ops.LOAD) else (index,)
+
+
+def _is_leaf_value(n: UOp) -> bool:
+    return bool(n.src) and n.op is not Ops.RANGE and not n.op.elementwise
+
+
+def expression(node: UOp) -> str:
+    """An index expression as Python would write it, cut off where it grows long.
+
+    >>> i, j = UOp.range(4, 0, None), UOp.variable("n", 1, 9)
+    >>> expression((i * 4 + 1) % j)
+    '((R0 * 4) + 1) % n'
+    """
+    text: dict[UOp, str] = {}
+    for n in toposort(node, lambda n: n.op not in (Ops.FOLD, Ops.LOAD)):
+        inner = [text.get(s, s.op.name.lower()) for s in n.src]
+        if n.op is Ops.RANGE:
+            text[n] = f"R{n.arg[0]}"
+        elif not n.src:
+            text[n] = short(n)
+        elif n.op.name in _INFIX and len(inner) == 2:
+            text[n] = f" {_INFIX[n.op.name]} ".join(f"({t})" if " " in t and t[-1] != "]" else t for t in inner)
+        elif n.op is Ops.CAST:
+            text[n] = f"{n.dtype!r}({inner[0]})"
+        else:
+            text[n] = f"{n.op.name.lower()}({', '.join(inner)})"
+        if len(text[n]) > _LONG:
+            text[n] = f"{text[n][:_LONG]}…"
+    return text.get(node, node.op.name.lower())
+
+
+# *** any graph, as a list: what the verifiers print ***
+
+
+def listing_rows(root: UOp) -> list[tuple[UOp, str]]:
+    """Every node of a graph in a line of its own, sources first, by number."""
+    number = {n: i for i, n in enumerate(toposort(root))}
+    rows = []
+    for n, i in number.items():
+        sources = [number[s] for s in n.src]
+        rows.append((n, f"{i:4d} {n.op.name:14s}: {n.dtype!r:22s} {sources!s:16s} {argument_text(n.arg)}"))
+    return rows

@@ -1,0 +1,513 @@
+"""The rules of the three dialects, as tables of named checks. A violation raises VerifyError with the fault marked.
+
+A check looks at one node (of a linear program: one line and what came before it) and says what is wrong, or None.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from tinsmith.core.dtypes import dtypes
+from tinsmith.core.errors import VerifyError
+from tinsmith.ir.ops import Op, Ops, op_table
+from tinsmith.ir.ops.tensor import TensorOps
+from tinsmith.ir.printer import listing_rows, short, table_rows
+from tinsmith.ir.uop import UOp, same_shape, toposort
+
+Subject = TypeVar("Subject")
+
+
+@dataclass(frozen=True)
+class Check(Generic[Subject]):
+    """A named check of nodes with certain ops (none: of all)."""
+
+    name: str
+    doc: str
+    ops: tuple[Op, ...]
+    fault: Callable[[UOp, Subject], str | None]
+
+    def find(self, node: UOp, subject: Subject) -> str | None:
+        if self.ops and node.op not in self.ops:
+            return None
+        try:
+            return self.fault(node, subject)
+        except (TypeError, ValueError, AttributeError, IndexError) as error:  # too broken to be looked at
+            return str(error) or type(error).__name__
+
+
+def _marked(rows: Sequence[tuple[UOp, str]], at: int, name: str, fault: str) -> str:
+    lines = [f"[{name}] {fault}"]
+    for i, (_, text) in enumerate(rows):
+        lines.append(f"{text}   <-- {name}" if i == at else text)
+    return "\n".join(lines)
+
+
+def _run(checks: Sequence[Check[Any]], root: UOp, subject: Any) -> None:
+    for node in toposort(root):
+        for check in checks:
+            fault = check.find(node, subject)
+            if fault is not None:
+                rows = listing_rows(root)
+                at = next(i for i, (n, _) in enumerate(rows) if n is node)
+                raise VerifyError(_marked(rows, at, check.name, fault))
+
+
+def _unless(condition: bool, fault: str) -> str | None:
+    return None if condition else fault
+
+
+# *** checks that two or three dialects share ***
+
+
+def _allowed(ops: frozenset[Op], dialect: str) -> Check[Any]:
+    return Check("allowed-op", f"Only ops of the {dialect}.", (),
+                 lambda n, _: _unless(n.op in ops, f"{n.op.name} has no place in a {dialect}"))
+
+
+def _dtype(n: UOp, _: Any) -> str | None:
+    if n.op.dtype is None:
+        return None
+    right = n.op.dtype(n.src, n.arg)
+    return _unless(right is n.dtype, f"{n.op.name} of {[s.dtype for s in n.src]} is {right}, not {n.dtype}")
+
+
+def _const(n: UOp, _: Any) -> str | None:
+    held = n.dtype.as_const(n.arg)
+    return _unless(type(held) is type(n.arg) and (held == n.arg or held != held), f"{n.dtype} holds no {n.arg!r}")
+
+
+def _bitcast(n: UOp, _: Any) -> str | None:
+    return _unless(n.src[0].dtype.scalar.itemsize == n.dtype.scalar.itemsize, f"{n.src[0].dtype} and {n.dtype} differ in width")
+
+
+def _sink_root(n: UOp, root: UOp) -> str | None:
+    return _unless(n is root, "a SINK is the end of a graph and no source")
+
+
+_DTYPE: Check[Any] = Check("dtype", "The dtype follows from the sources by the op's row.", (), _dtype)
+_CONST: Check[Any] = Check("const", "A constant is a value that its dtype can hold.", (Ops.CONST,), _const)
+_BITCAST: Check[Any] = Check("bitcast", "A bitcast keeps the width.", (Ops.BITCAST,), _bitcast)
+_ELEMENTWISE = frozenset(op for op in op_table() if op.elementwise)
+
+# *** tensor graphs ***
+
+
+def _scalars(n: UOp, _: UOp) -> str | None:
+    return _unless(n.dtype.count == 1 and not n.dtype.pointer, f"{n.dtype} is no element type")
+
+
+def _shape(n: UOp, _: UOp) -> str | None:
+    bad = [s for s in n.shape if not (s.dtype is dtypes.index if isinstance(s, UOp) else type(s) is int and s >= 0)]
+    return _unless(not bad, f"{bad} in shape {n.shape}: sizes are whole numbers or index nodes")
+
+
+def _ints(*values: Any) -> bool:
+    return all(type(v) is int for v in values)
+
+
+def _reshape(n: UOp, _: UOp) -> str | None:
+    old, new = n.src[0].size, n.size
+    return _unless(not _ints(old, new) or old == new, f"{n.src[0].shape} has {old} elements, {n.arg} has {new}")
+
+
+def _expand(n: UOp, _: UOp) -> str | None:
+    old = n.src[0].shape
+    fits = len(old) == len(n.arg) and all(a == 1 and type(a) is int or same_shape((a,), (b,)) for a, b in zip(old, n.arg))
+    return _unless(fits, f"{old} cannot be repeated to {n.arg}: only axes of size 1 are")
+
+
+def _permute(n: UOp, _: UOp) -> str | None:
+    return _unless(sorted(n.arg) == list(range(n.src[0].ndim)), f"{n.arg} is no order of {n.src[0].ndim} axes")
+
+
+def _pad(n: UOp, _: UOp) -> str | None:
+    fits = len(n.arg) == n.src[0].ndim and all(not _ints(v) or v >= 0 for pair in n.arg for v in pair)
+    return _unless(fits, f"{n.arg} does not pad the axes of {n.src[0].shape}")
+
+
+def _shrink(n: UOp, _: UOp) -> str | None:
+    old = n.src[0].shape
+    fits = len(n.arg) == len(old) and all(not _ints(b, e, s) or 0 <= b <= e <= s for (b, e), s in zip(n.arg, old))
+    return _unless(fits, f"{n.arg} is no box inside {old}")
+
+
+def _axes_inside(axes: Sequence[int], ndim: int) -> bool:
+    return list(axes) == sorted(set(axes)) and all(0 <= a < ndim for a in axes)
+
+
+def _flip(n: UOp, _: UOp) -> str | None:
+    return _unless(_axes_inside(sorted(n.arg), n.ndim), f"{n.arg} are no axes of {n.shape}")
+
+
+def _window(n: UOp, _: UOp) -> str | None:
+    w, shape = n.arg, n.src[0].shape
+    if not (w.axis != w.window_axis and _axes_inside(sorted((w.axis, w.window_axis)), len(shape))):
+        return f"{w} names no two axes of {shape}"
+    if shape[w.axis] != (w.inputs if n.op is Ops.WINDOW else w.outputs):
+        return f"axis {w.axis} of {shape} does not have the size that {w} states"
+    last = (w.outputs - 1) * w.stride + (shape[w.window_axis] - 1) * w.dilation
+    empty = w.outputs == 0 or shape[w.window_axis] == 0
+    return _unless(w.stride > 0 and w.dilation > 0 and (empty or last < w.inputs), f"{w} reaches position {last} of {w.inputs}")
+
+
+def _reduce(n: UOp, _: UOp) -> str | None:
+    op, axes = n.arg
+    if op.identity is None:
+        return f"{op.name} cannot reduce"
+    return _unless(_axes_inside(axes, n.src[0].ndim), f"{axes} are no sorted axes of {n.src[0].shape}")
+
+
+def _along(n: UOp, _: UOp) -> str | None:
+    x, index = n.src[0], n.src[1]
+    axis = n.arg if n.op is Ops.GATHER else n.arg[0]
+    if not index.dtype.is_int:
+        return f"an index is an integer, not {index.dtype}"
+    if x.ndim != index.ndim or not 0 <= axis < x.ndim:
+        return f"axis {axis}: {x.shape} is indexed by {index.shape}"
+    beside = [(a, b) for i, (a, b) in enumerate(zip(x.shape, index.shape)) if i != axis]
+    if not all(same_shape((a,), (b,)) for a, b in beside):
+        return f"beside axis {axis}, {x.shape} and {index.shape} differ"
+    if n.op is Ops.SCATTER:
+        value = n.src[2]
+        return _unless(value.dtype is x.dtype and same_shape(value.shape, index.shape),
+                       f"{value.dtype}{value.shape} does not fit {x.dtype} at {index.shape}")
+    return None
+
+
+def _bind(n: UOp, _: UOp) -> str | None:
+    variable, value = n.src
+    if variable.op is not Ops.VARIABLE or value.op is not Ops.CONST:
+        return "BIND takes a VARIABLE and a CONST"
+    return _unless(variable.arg[1] <= value.arg <= variable.arg[2], f"{value.arg} is not within {variable.arg}")
+
+
+def _assign(n: UOp, _: UOp) -> str | None:
+    old, new = n.src
+    return _unless(old.dtype is new.dtype and same_shape(old.shape, new.shape),
+                   f"{new.dtype}{new.shape} cannot be a new version of {old.dtype}{old.shape}")
+
+
+def _tensor_sink(n: UOp, root: UOp) -> str | None:
+    return _unless(all(s.dtype is not dtypes.void for s in n.src), "a SINK of a tensor graph holds values")
+
+
+TENSOR_OPS = _ELEMENTWISE | {op for op in vars(TensorOps).values() if isinstance(op, Op)}
+TENSOR_CHECKS: tuple[Check[UOp], ...] = (
+    _allowed(TENSOR_OPS, "tensor graph"),
+    _DTYPE, _CONST, _BITCAST,
+    Check("scalar", "Elements are no vectors and no pointers.", (), _scalars),
+    Check("shape", "The row's shape rule holds; sizes are ints or index nodes.", (), _shape),
+    Check("reshape", "A reshape keeps the number of elements.", (Ops.RESHAPE,), _reshape),
+    Check("expand", "Only axes of size 1 are repeated.", (Ops.EXPAND,), _expand),
+    Check("permute", "The order names every axis once.", (Ops.PERMUTE,), _permute),
+    Check("pad", "A pair of amounts for each axis, none negative.", (Ops.PAD,), _pad),
+    Check("shrink", "The box lies inside the shape.", (Ops.SHRINK,), _shrink),
+    Check("flip", "The axes exist.", (Ops.FLIP,), _flip),
+    Check("window", "Every window lies inside its axis.", (Ops.WINDOW, Ops.UNWINDOW), _window),
+    Check("reduce", "The op has an identity; the axes exist, in order.", (Ops.REDUCE,), _reduce),
+    Check("index", "Integer index, equal shapes beside the axis.", (Ops.GATHER, Ops.SCATTER), _along),
+    Check("bind", "A variable is bound within its bounds.", (Ops.BIND,), _bind),
+    Check("assign", "A new version has the old one's dtype and shape.", (Ops.ASSIGN,), _assign),
+    Check("sink-root", "SINK comes last.", (Ops.SINK,), _sink_root),
+    Check("sink-values", "SINK holds values.", (Ops.SINK,), _tensor_sink),
+)
+
+
+def verify_tensor(sink: UOp) -> None:
+    """Check a tensor graph: a SINK of values, or any value.
+
+    >>> verify_tensor(UOp.const(dtypes.int32, 1).reshape((1,)))
+
+    Raises:
+        VerifyError: at the first fault.
+    """
+    _run(TENSOR_CHECKS, sink, sink)
+
+
+# *** kernel graphs ***
+
+
+@dataclass
+class KernelFacts:
+    """What the checks of a kernel graph need to know about all of it."""
+
+    sink: UOp
+    numbers: dict[int, set[UOp]] = field(default_factory=dict)
+    binders: dict[UOp, set[UOp]] = field(default_factory=dict)
+
+    @staticmethod
+    def of(sink: UOp) -> KernelFacts:
+        facts = KernelFacts(sink)
+        for n in toposort(sink):
+            if n.op is Ops.RANGE:
+                facts.numbers.setdefault(n.arg[0], set()).add(n)
+            bound = n.src[1:] if n.op in (Ops.FOLD, Ops.STAGE) else n.src[4:] if n.op is Ops.SCATTER_STORE else ()
+            for r in bound:
+                facts.binders.setdefault(r, set()).add(n)
+        return facts
+
+
+def _position_of_valid(n: UOp) -> int:
+    return 2 if n.op is Ops.LOAD else 3
+
+
+def _memory(n: UOp, _: Any) -> str | None:
+    memory = n.src[0]
+    if memory.op not in (Ops.PARAM, Ops.STAGE, Ops.DEFINE_GLOBAL, Ops.DEFINE_LOCAL):
+        return f"{memory.op.name} is no memory"
+    if n.op is not Ops.LOAD and memory.op is Ops.STAGE:
+        return "a stage is filled by itself, not by a store"
+    if not memory.dtype.pointer and memory.op is not Ops.DEFINE_LOCAL:
+        return f"memory of dtype {memory.dtype} is no pointer"
+    element = n.dtype if n.op is Ops.LOAD else n.src[2].dtype
+    return _unless(element.scalar is memory.dtype.scalar, f"{element} in memory of {memory.dtype.scalar}")
+
+
+def _index(n: UOp, _: Any) -> str | None:
+    index = n.src[1]
+    return _unless(index.dtype.scalar is dtypes.index, f"an index has the index dtype, not {index.dtype} ({short(index)})")
+
+
+def _valid(n: UOp, _: Any) -> str | None:
+    at = _position_of_valid(n)
+    if len(n.src) <= at:
+        return None
+    return _unless(n.src[at].dtype.is_bool, f"a condition is bool, not {n.src[at].dtype}")
+
+
+def _range_args(n: UOp, facts: KernelFacts) -> str | None:
+    if not all(s.dtype is dtypes.index for s in n.src):
+        return f"a range has index bounds, not {[s.dtype for s in n.src]}"
+    if not (isinstance(n.arg, tuple) and len(n.arg) == 2 and isinstance(n.arg[0], int)):
+        return f"a range's argument is (number, role), not {n.arg!r}"
+    return _unless(len(facts.numbers[n.arg[0]]) == 1, f"two ranges have number {n.arg[0]}")
+
+
+def _binds_ranges(n: UOp, _: KernelFacts) -> str | None:
+    bound = n.src[4:] if n.op is Ops.SCATTER_STORE else n.src[1:]
+    if not all(r.op is Ops.RANGE for r in bound):
+        return f"{n.op.name} runs over ranges, not {[short(r) for r in bound if r.op is not Ops.RANGE]}"
+    return _unless(len(set(bound)) == len(bound), "a range is named twice")
+
+
+def _bound_once(n: UOp, facts: KernelFacts) -> str | None:
+    """Reductions may share their ranges; a stage's and a scatter's are its own."""
+    binders = facts.binders.get(n, set())
+    if len(binders) > 1 and any(b.op is not Ops.FOLD for b in binders):
+        return f"bound by {sorted(b.op.name for b in binders)}"
+    escapes = n in facts.sink.ranges and any(b.op is not Ops.SCATTER_STORE for b in binders)
+    return _unless(not escapes, f"R{n.arg[0]} is bound by a reduction or stage and used outside it")
+
+
+def _fold(n: UOp, _: KernelFacts) -> str | None:
+    return _unless(isinstance(n.arg, Op) and n.arg.identity is not None, f"{n.arg} cannot reduce")
+
+
+def _stage(n: UOp, _: KernelFacts) -> str | None:
+    if not n.dtype.pointer or n.dtype.scalar is not n.src[0].dtype:
+        return f"a stage of {n.src[0].dtype} is a pointer to it, not {n.dtype}"
+    if len(n.arg) != len(n.src) - 1:
+        return f"{len(n.arg)} sizes for {len(n.src) - 1} ranges"
+    return _unless(all(r.src[-1].vmax <= s for r, s in zip(n.src[1:], n.arg)), f"a range is longer than its size in {n.arg}")
+
+
+def _statement(n: UOp, facts: KernelFacts) -> str | None:
+    if n.op is Ops.SINK and n is not facts.sink:
+        return "a SINK is the end of a graph and no source"
+    bad = [s.op.name for s in n.src if s.op not in (Ops.STORE, Ops.SCATTER_STORE, Ops.AFTER)]
+    return _unless(not bad, f"{bad} are no statements")
+
+
+def _covered(n: UOp, _: KernelFacts) -> str | None:
+    """Otherwise iterations would write different values to one place."""
+    loose = frozenset().union(*(s.ranges for s in n.src[2:])) - n.src[1].ranges
+    return _unless(not loose, f"the value depends on {sorted(map(short, loose))}, its place does not")
+
+
+_KERNEL_VALUES = {Ops.CONST, Ops.VARIABLE, Ops.PARAM, Ops.RANGE, Ops.LOAD, Ops.FOLD, Ops.STAGE}
+KERNEL_OPS = _ELEMENTWISE | _KERNEL_VALUES | {Ops.STORE, Ops.SCATTER_STORE, Ops.AFTER, Ops.SINK}
+KERNEL_CHECKS: tuple[Check[KernelFacts], ...] = (
+    _allowed(KERNEL_OPS, "kernel graph"),
+    _CONST, _BITCAST,
+    Check("memory", "Loads and stores name memory of their dtype.", (Ops.LOAD, Ops.STORE, Ops.SCATTER_STORE), _memory),
+    Check("index-dtype", "Places are of the index dtype.", (Ops.LOAD, Ops.STORE, Ops.SCATTER_STORE), _index),
+    Check("valid-bool", "Conditions are bool.", (Ops.LOAD, Ops.STORE, Ops.SCATTER_STORE), _valid),
+    Check("range", "Ranges have index bounds, and a number of their own.", (Ops.RANGE,), _range_args),
+    Check("binds-ranges", "What binds ranges names ranges, each once.", (Ops.FOLD, Ops.STAGE, Ops.SCATTER_STORE),
+          _binds_ranges),
+    Check("bound-once", "A bound range has one binder (reductions share) and does not escape.", (Ops.RANGE,), _bound_once),
+    Check("fold", "The op has an identity.", (Ops.FOLD,), _fold),
+    Check("stage", "A stage is a pointer with one size per range.", (Ops.STAGE,), _stage),
+    Check("statement", "SINK and AFTER hold statements.", (Ops.SINK, Ops.AFTER), _statement),
+    Check("covered", "A store's place depends on all that its value depends on.", (Ops.STORE,), _covered),
+    Check("dtype", "The dtype follows from the sources by the op's row.", (),
+          lambda n, _: None if n.op is Ops.STAGE else _dtype(n, _)),
+)
+
+
+def verify_kernel(sink: UOp) -> None:
+    """Check a kernel graph.
+
+    Raises:
+        VerifyError: at the first fault.
+    """
+    _run(KERNEL_CHECKS, sink, KernelFacts.of(sink))
+
+
+# *** linear programs ***
+
+
+@dataclass
+class ProgramState:
+    """The scopes open at a line: each its opening node and what was written in it."""
+
+    scopes: list[tuple[UOp | None, set[UOp]]] = field(default_factory=lambda: [(None, set())])
+    begun: bool = False
+    started: set[UOp] = field(default_factory=set)
+
+    def sees(self, node: UOp) -> bool:
+        return any(node in values for _, values in self.scopes)
+
+    def home(self, node: UOp) -> set[UOp]:
+        return next((values for _, values in self.scopes if node in values), self.scopes[-1][1])
+
+    def advance(self, node: UOp) -> None:
+        """Take a line in. An accumulator's next value is known wherever the accumulator is."""
+        self.begun = self.begun or node.op is not Ops.DEFINE_GLOBAL
+        if node.op in _OPENS:
+            self.scopes.append((node, {node}))
+            self.started.add(node)
+        elif node.op in _CLOSES:
+            self.scopes.pop()
+        else:
+            self.home(node.src[0] if node.op is Ops.PHI else node).add(node)
+
+
+_OPENS = (Ops.RANGE, Ops.IF)
+_CLOSES = {Ops.ENDRANGE: Ops.RANGE, Ops.ENDIF: Ops.IF}
+_REPEATABLE = (Ops.LOAD, Ops.STORE, Ops.CONST, Ops.IF, Ops.ENDIF, Ops.BARRIER, Ops.PREFETCH)
+
+
+def _globals_first(n: UOp, state: ProgramState) -> str | None:
+    return _unless(not state.begun, "buffer arguments are the first lines of a program")
+
+
+def _nesting(n: UOp, state: ProgramState) -> str | None:
+    opened = state.scopes[-1][0]
+    return _unless(opened is not None and n.src[0] is opened and opened.op is _CLOSES[n.op],
+                   f"{short(n.src[0])} is not the innermost open loop or condition")
+
+
+def _defined(n: UOp, state: ProgramState) -> str | None:
+    sources = n.src[:1] if n.op is Ops.DEFINE_ACC else n.src  # an accumulator stands before its loops
+    missing = [s for s in sources if s.op is not Ops.CONST and not state.sees(s)]
+    return _unless(not missing, f"not written before, or in a scope that is closed: {', '.join(map(short, missing))}")
+
+
+def _once(n: UOp, state: ProgramState) -> str | None:
+    return _unless(n.op in _REPEATABLE or not state.sees(n), "written twice")
+
+
+def _widths(n: UOp, _: ProgramState) -> str | None:
+    counts = [s.dtype.count for s in n.src]
+    return _unless(all(c == n.dtype.count for c in counts), f"{n.dtype.count} lanes from sources of {counts}")
+
+
+def _access_widths(n: UOp, _: ProgramState) -> str | None:
+    count = n.dtype.count if n.op is Ops.LOAD else n.src[2].dtype.count
+    if n.src[1].dtype.count not in (1, count):
+        return f"{n.src[1].dtype.count} places for {count} lanes"
+    at = _position_of_valid(n)
+    return _unless(len(n.src) <= at or n.src[at].dtype.count == count, f"{count} lanes need as many conditions")
+
+
+def _accumulator(n: UOp, state: ProgramState) -> str | None:
+    if n.src[0].dtype is not n.dtype:
+        return f"starts as {n.src[0].dtype}"
+    if any(s.op is not Ops.RANGE for s in n.src[1:]):
+        return "belongs to loops"
+    return _unless(not any(s in state.started for s in n.src[1:]), "its loop has begun already")
+
+
+def _phi(n: UOp, state: ProgramState) -> str | None:
+    acc, value = n.src
+    if acc.op is not Ops.DEFINE_ACC:
+        return f"{acc.op.name} is no accumulator"
+    if value.dtype is not acc.dtype:
+        return f"{acc.dtype} gets a {value.dtype}"
+    open_now = {opened for opened, _ in state.scopes}
+    return _unless(all(r in open_now for r in acc.src[1:]), "the accumulator's loop is not open")
+
+
+def _vectorize(n: UOp, _: ProgramState) -> str | None:
+    lanes = sum(s.dtype.count for s in n.src)
+    spread = len(n.src) == 1 and n.dtype.count % lanes == 0
+    same = all(s.dtype.scalar is n.dtype.scalar for s in n.src)
+    return _unless(same and (spread or lanes == n.dtype.count), f"{n.dtype} from {[s.dtype for s in n.src]}")
+
+
+def _gep(n: UOp, _: ProgramState) -> str | None:
+    vector = n.src[0].dtype
+    fits = len(n.arg) == n.dtype.count and all(0 <= lane < vector.count for lane in n.arg)
+    return _unless(fits and n.dtype.scalar is vector.scalar, f"{n.dtype} from lanes {n.arg} of {vector}")
+
+
+def _loop_bounds(n: UOp, _: ProgramState) -> str | None:
+    return _unless(n.dtype is dtypes.index and len(n.src) == 2, "a loop runs from an index below an index")
+
+
+def _condition(n: UOp, _: ProgramState) -> str | None:
+    return _unless(n.src[0].dtype is dtypes.bool, f"a condition is one bool, not {n.src[0].dtype}")
+
+
+_ALU = tuple(op for op in op_table() if op.elementwise)
+PROGRAM_OPS = _ELEMENTWISE | {
+    Ops.DEFINE_GLOBAL, Ops.DEFINE_LOCAL, Ops.DEFINE_ACC, Ops.CONST, Ops.SPECIAL, Ops.RANGE, Ops.ENDRANGE, Ops.IF, Ops.ENDIF,
+    Ops.LOAD, Ops.STORE, Ops.PHI, Ops.VECTORIZE, Ops.GEP, Ops.BARRIER, Ops.PREFETCH}
+PROGRAM_CHECKS: tuple[Check[ProgramState], ...] = (
+    _allowed(PROGRAM_OPS, "linear program"),
+    Check("globals-first", "DEFINE_GLOBAL comes first.", (Ops.DEFINE_GLOBAL,), _globals_first),
+    Check("nesting", "ENDRANGE and ENDIF close what was opened last.", (Ops.ENDRANGE, Ops.ENDIF), _nesting),
+    Check("defined", "Sources are written before, in a scope that is open.", (), _defined),
+    Check("once", "A value is written once per scope.", (), _once),
+    Check("widths", "Vector widths agree across arithmetic.", _ALU, _widths),
+    Check("memory", "Loads and stores name memory of their dtype.", (Ops.LOAD, Ops.STORE), _memory),
+    Check("index-dtype", "Places are of the index dtype.", (Ops.LOAD, Ops.STORE, Ops.PREFETCH), _index),
+    Check("valid-bool", "Conditions are bool.", (Ops.LOAD, Ops.STORE), _valid),
+    Check("access-widths", "One place (of the first lane) or one per lane; one condition per lane.", (Ops.LOAD, Ops.STORE),
+          _access_widths),
+    Check("accumulator", "An accumulator has its start's dtype and stands before its loops.", (Ops.DEFINE_ACC,), _accumulator),
+    Check("phi", "PHI gives an accumulator its next value, inside its loop.", (Ops.PHI,), _phi),
+    Check("vectorize", "The sources' lanes fill the vector, or one source is spread.", (Ops.VECTORIZE,), _vectorize),
+    Check("gep", "The lanes exist.", (Ops.GEP,), _gep),
+    Check("loop-bounds", "A loop has two index bounds.", (Ops.RANGE,), _loop_bounds),
+    Check("condition", "IF takes one bool.", (Ops.IF,), _condition),
+    _BITCAST, _DTYPE,
+)
+
+
+def verify_program(linear: Sequence[UOp]) -> None:
+    """Check a linear program, line by line.
+
+    Raises:
+        VerifyError: at the first fault.
+    """
+    state = ProgramState()
+    for at, node in enumerate(linear):
+        for check in PROGRAM_CHECKS:
+            fault = check.find(node, state)
+            if fault is not None:
+                raise VerifyError(_program_text(linear, at, check.name, fault))
+        state.advance(node)
+    if len(state.scopes) > 1:
+        opened = state.scopes[-1][0]
+        assert opened is not None
+        raise VerifyError(_program_text(linear, linear.index(opened), "closed", f"{short(opened)} is never closed"))
+
+
+def _program_text(linear: Sequence[UOp], at: int, name: str, fault: str) -> str:
+    """The table with the line marked; equal constants share a row, so rows are fewer than lines."""
+    rows = table_rows(linear)
+    before = len(table_rows(linear[: at + 1])) - 1
+    return _marked(rows, before, name, fault)

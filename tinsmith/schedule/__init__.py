@@ -1,0 +1,1 @@
+"""Which values get memory, in what order kernels run, where buffers lie, and the running itself."""

@@ -1,0 +1,135 @@
+"""From fusion decisions to a list of schedule items: kernels over numbered buffers, and copies, in order."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tinsmith.core.dtypes import DType
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.uop import toposort
+from tinsmith.schedule.fusion import Fusion
+
+Shape = tuple[int, ...]
+
+
+@dataclass
+class Slot:
+    """A buffer of a program: one of its inputs, or memory that the program provides."""
+
+    number: int
+    size: int
+    dtype: DType
+    device: str
+    input: bool = False
+    output: bool = False
+
+
+@dataclass
+class ScheduleItem:
+    """One kernel (its graph over PARAMs, outputs first) or one copy, with the slots it works on.
+
+    Attributes:
+        sink: the kernel's graph; None for a copy.
+        slots: buffers in the order of the PARAMs; (target, source) for a copy.
+        reason: why its result has memory of its own.
+        origin: methods and lines of the user's program that it computes.
+    """
+
+    device: str
+    sink: UOp | None
+    slots: list[int]
+    reason: str
+    origin: list[tuple[str, str, int]] = field(default_factory=list)
+    variables: list[UOp] = field(default_factory=list)
+
+
+@dataclass
+class Schedule:
+    """Everything a realize has to do, in terms of slots."""
+
+    items: list[ScheduleItem]
+    slots: list[Slot]
+    inputs: list[int]
+    outputs: list[int]
+    fusion: Fusion | None = None
+
+
+class Scheduler:
+    """Builds the schedule of ``roots``: concrete nodes (no movement ops) over BUFFERs."""
+
+    def __init__(self, roots: Sequence[UOp], device: str) -> None:
+        self.roots, self.device = list(roots), device
+        self.slots: list[Slot] = []
+        self.items: list[ScheduleItem] = []
+        self.slot_of: dict[UOp, int] = {}
+        self.inputs: list[UOp] = []
+
+    def run(self) -> Schedule:
+        fusion = Fusion(self.roots)
+        staged = fusion.run()
+        for node in staged:
+            self.add(node, fusion.reasons[node])
+        for root in self.roots:
+            self.slots[self.slot_of[root]].output = True
+        return Schedule(self.items, self.slots, [self.slot_of[b] for b in self.inputs],
+                        [self.slot_of[r] for r in self.roots], fusion)
+
+    def slot(self, node: UOp) -> int:
+        """The slot that holds a staged node's value, or a BUFFER input's."""
+        if node not in self.slot_of:
+            assert node.op is Ops.BUFFER, node
+            self.slot_of[node] = len(self.slots)
+            self.slots.append(Slot(len(self.slots), node.arg.size, node.dtype, node.arg.device, input=True))
+            self.inputs.append(node)
+        return self.slot_of[node]
+
+    def new_slot(self, node: UOp, device: str) -> int:
+        self.slot_of[node] = len(self.slots)
+        self.slots.append(Slot(len(self.slots), _fixed_size(node), node.dtype, device))
+        return self.slot_of[node]
+
+    def add(self, node: UOp, reason: str) -> None:
+        if node.op is Ops.COPY:
+            source = self.slot(node.src[0])
+            self.items.append(ScheduleItem(node.arg, None, [self.new_slot(node, node.arg), source], reason,
+                                           list(node.origin)))
+            return
+        device = node.device or self.device
+        sink, buffers, variables, origin = self.kernel(node)
+        slots = [self.slot(b) for b in buffers]
+        self.items.append(ScheduleItem(device, sink, [self.new_slot(node, device), *slots], reason, origin, variables))
+
+    def kernel(self, node: UOp) -> tuple[UOp, list[UOp], list[UOp], list[tuple[str, str, int]]]:
+        """The node's kernel: staged values below become PARAM 1, 2, … in order of visit."""
+        value = node.src[1] if node.op is Ops.ASSIGN else node
+        inside = toposort(value, lambda n: n is value or not self.is_memory(n))
+        buffers: dict[UOp, UOp] = {}
+        variables: dict[UOp, None] = {}
+        origin: dict[tuple[str, str, int], None] = {}
+        new: dict[UOp, UOp] = {}
+        for n in inside:
+            origin.update(dict.fromkeys(n.origin))
+            if n.op is Ops.BIND:
+                name = f"v{len(variables)}"
+                variables[n] = None
+                new[n] = UOp.variable(name, *n.src[0].arg[1:])
+                continue
+            src = tuple(new[s] if s in new else self.param(s, buffers) for s in n.src)
+            new[n] = n if src == n.src else UOp(n.op, n.dtype, src, n.arg)
+        top = new[value] if value in new else self.param(value, buffers)
+        origin.update(dict.fromkeys(node.origin))
+        return UOp(Ops.SINK, None, (top,)), list(buffers), list(variables), list(origin)
+
+    def is_memory(self, n: UOp) -> bool:
+        return n.op is Ops.BUFFER or n in self.slot_of
+
+    def param(self, n: UOp, buffers: dict[UOp, UOp]) -> UOp:
+        if n not in buffers:
+            shape = (n.arg.size,) if n.op is Ops.BUFFER else tuple(n.shape)
+            buffers[n] = UOp(Ops.PARAM, n.dtype, (), (len(buffers) + 1, shape))
+        return buffers[n]
+
+
+def _fixed_size(node: UOp) -> int:
+    size = node.size
+    return size.vmax if isinstance(size, UOp) else int(size)

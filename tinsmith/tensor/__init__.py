@@ -1,0 +1,1 @@
+"""Tensor: one file per family of methods."""

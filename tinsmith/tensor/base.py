@@ -1,0 +1,345 @@
+"""The heart of Tensor: a graph node, the data behind it, and the ways in and out."""
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from tinsmith.backend.device import Device
+from tinsmith.backend.memory import Buffer
+from tinsmith.core.dtypes import DType, dtypes, to_dtype
+from tinsmith.core.errors import ArgumentError, DeviceError, DTypeError, ShapeError, _PACKAGE
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.uop import Origin
+from tinsmith.schedule.execute import copy_to_host
+from tinsmith.tensor.gradient import gradients
+from tinsmith.tensor.realize import realize_tensors
+
+if TYPE_CHECKING:
+    from tinsmith.tensor.tensor import Tensor
+
+
+class TensorBase:
+    """State and data movement; the families of operations are mixed in by ``tensor.Tensor``."""
+
+    __slots__ = ("__weakref__", "_device", "grad", "requires_grad", "uop")
+    uop: UOp
+    grad: Tensor | None
+    requires_grad: bool | None
+
+    training: ClassVar[bool] = False
+    live: ClassVar[weakref.WeakSet[Any]] = weakref.WeakSet()
+
+    def __init__(self, data: Any = None, device: str | None = None, dtype: DType | str | None = None,
+                 requires_grad: bool | None = None) -> None:
+        wanted = None if dtype is None else to_dtype(dtype)
+        self.grad, self.requires_grad = None, requires_grad
+        self._device = Device.canonicalize(device)
+        if isinstance(data, UOp):
+            self.uop = data
+            self._device = data.device or self._device
+        elif isinstance(data, TensorBase):
+            self.uop, self._device = data.uop, data._device
+        else:
+            self.uop = _from_data(data, self._device, wanted)
+        if wanted is not None:
+            self.uop = self.uop.cast(wanted)
+        if device is not None and self.uop.device is not None:
+            self.uop = self.uop.copy_to(self._device)
+        _note_origin(self.uop)
+        TensorBase.live.add(self)
+
+    @classmethod
+    def _wrap(cls, uop: UOp, device: str, requires_grad: bool | None = None) -> Tensor:
+        """A tensor of a node just made; the user's line is noted on the node."""
+        self = object.__new__(cls)
+        self.uop, self.grad, self.requires_grad = uop, None, requires_grad
+        self._device = uop.device or device
+        if not uop.origin:
+            _note_origin(uop)
+        TensorBase.live.add(self)
+        return self  # type: ignore[return-value]
+
+    def _new(self, uop: UOp) -> Tensor:
+        return type(self)._wrap(uop, self._device)
+
+    # *** what it is ***
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """Sizes of the axes."""
+        return self.uop.shape
+
+    @property
+    def dtype(self) -> DType:
+        """Type of the elements."""
+        return self.uop.dtype
+
+    @property
+    def device(self) -> str:
+        """Canonical name of the device that the values live on."""
+        return self._device
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.uop.shape)
+
+    def numel(self) -> int:
+        """Number of elements."""
+        return self.uop.size  # type: ignore[no-any-return]
+
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self.numel() * self.dtype.itemsize
+
+    def element_size(self) -> int:
+        """Bytes of one element."""
+        return self.dtype.itemsize
+
+    def is_floating_point(self) -> bool:
+        """Whether the elements are floats."""
+        return self.dtype.is_float
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise DTypeError("len", "a 0-d tensor has no length", "reshape((1,))")
+        return int(self.shape[0])
+
+    def __bool__(self) -> bool:
+        if self.numel() != 1:
+            raise ArgumentError("bool", f"the truth value of a tensor of shape {self.shape} is ambiguous",
+                                ".any() or .all()")
+        return bool(self.item())
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    # *** values out ***
+
+    def realize(self, *others: Tensor) -> Tensor:
+        """Compute this tensor (and ``others``, in one program) now; returns self."""
+        realize_tensors([self, *others])  # type: ignore[list-item]
+        return self  # type: ignore[return-value]
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """The values as a NumPy array of their own.
+
+        Raises:
+            KernelError: if the kernel that computes them failed.
+        """
+        if 0 in self.shape:
+            return np.empty(self.shape, self.dtype.numpy)
+        tensor = self if self.uop.base.op is Ops.BUFFER else self._new(self.uop)
+        return copy_to_host(_dense(tensor.realize()))  # type: ignore[arg-type]
+
+    def data(self) -> memoryview:
+        """The values as a memoryview of a copy."""
+        return memoryview(np.ascontiguousarray(self.numpy()))
+
+    def item(self) -> int | float | bool:
+        """The only element as a Python number.
+
+        Raises:
+            ShapeError: if there is more than one.
+        """
+        if self.numel() != 1:
+            raise ShapeError("item", f"shape {self.shape} holds {self.numel()} elements, not one", ".tolist()")
+        value: int | float | bool = self.numpy().reshape(()).item()
+        return value
+
+    def tolist(self) -> Any:
+        """The values as nested lists; a Python number for a 0-d tensor."""
+        return self.numpy().tolist()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        values = self.numpy()
+        return values if dtype is None else values.astype(dtype)
+
+    def __repr__(self) -> str:
+        """Values where there are few, or already there; else what it is."""
+        small = all(isinstance(s, int) for s in self.shape) and self.numel() <= 64
+        if small and self.dtype is not dtypes.void:
+            values = np.array2string(self.numpy(), separator=", ", prefix="Tensor(")
+            return f"Tensor({values}, dtype={self.dtype!r}, device={self.device!r})"
+        return f"<Tensor {self.shape} {self.dtype!r} on {self.device}>"
+
+    # *** placement ***
+
+    def contiguous(self) -> Tensor:
+        """The same values in dense memory of their own."""
+        return self._new(self.uop.contiguous())
+
+    def to(self, device: str | None) -> Tensor:
+        """The same values on another device."""
+        target = Device.canonicalize(device)
+        if target == self._device:
+            return self  # type: ignore[return-value]
+        out = type(self)._wrap(self.uop.copy_to(target), target)
+        out.requires_grad = self.requires_grad
+        return out
+
+    def to_(self, device: str | None) -> Tensor:
+        """Move this tensor to another device in place."""
+        moved = self.to(device)
+        self.uop, self._device = moved.uop, moved._device
+        return self  # type: ignore[return-value]
+
+    def detach(self) -> Tensor:
+        """The same values, through which no gradient flows."""
+        return type(self)._wrap(UOp(Ops.DETACH, None, (self.uop,)), self._device, False)
+
+    def clone(self) -> Tensor:
+        """A copy in memory of its own."""
+        return self._new(UOp(Ops.CONTIGUOUS, None, (self.uop,)))
+
+    def replace(self, other: Tensor) -> Tensor:
+        """Become ``other``: same shape and dtype, no copy."""
+        if self.shape != other.shape or self.dtype is not other.dtype:
+            raise ShapeError("replace", f"{self.shape} {self.dtype!r} cannot become {other.shape} {other.dtype!r}",
+                             "equal shapes and dtypes")
+        self.uop = other.uop
+        return self  # type: ignore[return-value]
+
+    def assign(self, value: Any) -> Tensor:
+        """A new version of this tensor with the values of ``value``; earlier uses keep the old ones.
+
+        Raises:
+            ShapeError: if the value does not broadcast to this shape.
+            DTypeError: if its dtype is another.
+        """
+        x = value if isinstance(value, TensorBase) else type(self)(value, device=self._device, dtype=self.dtype)
+        if x.shape != self.shape:
+            x = x._broadcast_to(self.shape)  # type: ignore[attr-defined]
+        if x.dtype is not self.dtype:
+            raise DTypeError("assign", f"{self.dtype!r} tensor, {x.dtype!r} value", f".cast({self.dtype!r})")
+        if x.device != self.device:
+            raise DeviceError("assign", f"tensor on {self.device}, value on {x.device}", f".to({self.device!r})")
+        self.uop = UOp(Ops.ASSIGN, None, (self.uop.base if self.uop.base.op is Ops.BUFFER and
+                                          self.uop.base.shape == self.shape else self.uop, x.uop))
+        return self  # type: ignore[return-value]
+
+    def cast(self, dtype: DType | str) -> Tensor:
+        """Converted to ``dtype``; see the op table's CAST for special values."""
+        return self._new(self.uop.cast(to_dtype(dtype)))
+
+    def bitcast(self, dtype: DType | str) -> Tensor:
+        """The bits read as another dtype of the same width.
+
+        Raises:
+            DTypeError: if the widths differ.
+        """
+        to = to_dtype(dtype)
+        if to.itemsize != self.dtype.itemsize:
+            raise DTypeError("bitcast", f"{self.dtype!r} has {self.dtype.itemsize} bytes, {to!r} has {to.itemsize}",
+                             "a dtype of the same width")
+        return self._new(self.uop.bitcast(to))
+
+    # *** gradients ***
+
+    def gradient(self, *targets: Tensor, gradient: Tensor | None = None) -> list[Tensor]:
+        """Derivatives of this tensor with respect to ``targets``; they can be differentiated again.
+
+        Args:
+            gradient: derivative of the final value with respect to this tensor; 1 for a scalar.
+
+        Raises:
+            GradientError: if this is no scalar and no gradient is given, or a target does not influence it.
+        """
+        seed = None if gradient is None else gradient.uop
+        found = gradients(self.uop, [t.uop for t in targets], seed)
+        return [self._new(g) for g in found]
+
+    def backward(self, gradient: Tensor | None = None) -> Tensor:
+        """Fill ``.grad`` of every float tensor that this one was computed from and that was not made by an operation.
+
+        Tensors made with ``requires_grad=False`` are left out; gradients add up over calls.
+        """
+        inside = set(self.uop.toposort())
+        wanted = [t for t in list(TensorBase.live)
+                  if t.uop in inside and t.requires_grad is not False and t.dtype.is_float and t is not self
+                  and (t.requires_grad or _is_leaf(t.uop))]
+        seed = None if gradient is None else gradient.uop
+        found = gradients(self.uop, [t.uop for t in wanted], seed, missing_ok=True)
+        for t, g in zip(wanted, found):
+            new = t._new(g)
+            t.grad = new if t.grad is None else t.grad + new
+        return self  # type: ignore[return-value]
+
+
+def _is_leaf(uop: UOp) -> bool:
+    """Made from data, not by an operation."""
+    base = uop.base
+    if base.op in (Ops.COPY, Ops.CONTIGUOUS):
+        base = base.src[0].base
+    return base.op is Ops.BUFFER or base.op is Ops.ASSIGN
+
+
+def _from_data(data: Any, device: str, dtype: DType | None) -> UOp:
+    """A node for Python data: scalars are constants, everything else is copied from a NumPy array."""
+    if isinstance(data, (bool, int, float)) or data is None:
+        return UOp.const(dtype or dtypes.of(data), 0 if data is None else data)
+    if isinstance(data, np.generic):
+        return UOp.const(dtype or dtypes.from_numpy(data.dtype), data.item())
+    array = _to_array(data, dtype)
+    if array.ndim == 0:
+        return UOp.const(dtypes.from_numpy(array.dtype), array.item())
+    if array.size == 0:
+        return UOp.const(dtypes.from_numpy(array.dtype), 0).expand_to(array.shape)
+    dense = np.ascontiguousarray(array)
+    if dense is data or dense.base is not None:
+        dense = dense.copy()  # the caller may change the array before the copy is made
+    found = dtypes.from_numpy(dense.dtype)
+    buffer = Buffer("NPY", dense.size, found, opaque=dense.reshape(-1).view(np.uint8))
+    return UOp(Ops.BUFFER, found, (), buffer).copy_to(device).reshape(dense.shape)
+
+
+def _to_array(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
+    if isinstance(data, np.ndarray):
+        return data
+    if isinstance(data, (bytes, bytearray, memoryview)):
+        return np.frombuffer(data, np.uint8)
+    try:
+        array = np.array(data)
+    except ValueError as error:
+        raise ShapeError("Tensor", f"ragged nested lists: {error}", "lists of equal lengths") from None
+    if array.dtype == object:
+        raise DTypeError("Tensor", f"cannot make a tensor of {type(data).__name__}", "numbers, lists of numbers, arrays")
+    if dtype is not None:
+        return array.astype(dtype.numpy)
+    if array.dtype == np.float64:
+        return array.astype(dtypes.default_float.numpy)
+    return array.astype(dtypes.default_int.numpy) if array.dtype == np.int64 else array
+
+
+def _dense(tensor: Tensor) -> UOp:
+    """The node of a realized tensor, as a view of its buffer."""
+    return tensor.uop
+
+
+def _note_origin(uop: UOp) -> None:
+    """Note the method that the user called and the line, once per node."""
+    frame = sys._getframe(2)
+    method = ""
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        method = frame.f_code.co_name
+        frame = frame.f_back  # type: ignore[assignment]
+    if frame is None:
+        return
+    line: Origin = (method.strip("_"), frame.f_code.co_filename, frame.f_lineno)
+    stack = [uop]
+    while stack:  # the nodes that this call made: those below without an origin
+        n = stack.pop()
+        if not n.origin and n.op not in (Ops.CONST, Ops.BUFFER):
+            n.origin = (line,)
+            stack.extend(n.src)
+
+
+def check_sequence(values: Sequence[Any]) -> tuple[Any, ...]:
+    """Arguments given one by one or as one tuple or list."""
+    if len(values) == 1 and isinstance(values[0], (tuple, list)):
+        return tuple(values[0])
+    return tuple(values)
