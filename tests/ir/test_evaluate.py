@@ -91,7 +91,8 @@ GRAPHS = {
     "softmax": _softmax(A), "window": V.reshape((9, 1)).expand((9, 3)).window(WINDOW).reduce("ADD", (1,)),
     "unwindow": param(1, (4, 3), F32).unwindow(WINDOW).reduce("ADD", (1,)),
     "pad": A.pad(((1, 2), (0, 1))).alu("EXP").permute((1, 0)).flip((0,)).reshape((7, 7)).shrink(((1, 6), (0, 4))),
-    "gather": A.gather(IDX, 0), "scatter-add": A.scatter(IDX, A * 2, 1, "ADD"), "scatter-set": A.scatter(IDX, A * 2, 0, None),
+    "gather": A.gather(IDX, 0), "scatter-add": A.scatter(IDX, A * 2, 1, "ADD"),
+    "scatter-set": A.scatter(IDX, A * 2, 0, None),
     "iota": UOp.iota(7).cast(F32) * 2, "narrow": param(1, (4, 6), dtypes.float16).reduce("ADD", (1,)),
     "bfloat16": param(1, (8,), dtypes.bfloat16).reshape((2, 4)).reduce("ADD", (0,)),
     "int8": param(1, (4, 6), dtypes.int8).reduce("MUL", (0,)), "bool": A.lt(0.0).reduce("OR", (1,)),
@@ -132,7 +133,8 @@ def test_kernel_graph_means_the_tensor_graph(name: str, opts: list[Opt]) -> None
     inputs = _inputs(sink)
     (want,) = evaluate([GRAPHS[name]], inputs)
     (got,) = _run(kernel.sink, inputs, [np.zeros_like(want)])
-    np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol=1e-2 if want.itemsize == 2 else 1e-5)
+    np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64),
+        rtol=1e-2 if want.itemsize == 2 else 1e-5)
 
 
 def test_pieces_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

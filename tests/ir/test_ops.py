@@ -23,15 +23,18 @@ F32, I8, I32, U8 = np.float32, np.int8, np.int32, np.uint8
 # rows that are no function of their sources' values
 NO_MEANING = {
     "BUFFER": "an input", "PARAM": "an input", "VARIABLE": "an input",
-    **dict.fromkeys("RANGE LOAD STORE FOLD STAGE SCATTER_STORE AFTER".split(), "kernel graphs: see evaluate_kernel"),
-    **dict.fromkeys("DEFINE_GLOBAL DEFINE_LOCAL DEFINE_ACC SPECIAL ENDRANGE IF ENDIF PHI VECTORIZE GEP BARRIER "
-                    "PREFETCH".split(), "linear programs: a renderer defines them"),
+    **dict.fromkeys(["RANGE", "LOAD", "STORE", "FOLD", "STAGE", "SCATTER_STORE", "AFTER"],
+                    "kernel graphs: see evaluate_kernel"),
+    **dict.fromkeys(["DEFINE_GLOBAL", "DEFINE_LOCAL", "DEFINE_ACC", "SPECIAL", "ENDRANGE", "IF", "ENDIF", "PHI",
+                     "VECTORIZE", "GEP", "BARRIER", "PREFETCH"],
+                    "linear programs: a renderer defines them"),
 }
 NO_GRADIENT = {
-    **dict.fromkeys("IDIV MOD CMPLT CMPNE CMPEQ AND OR XOR SHL SHR BITCAST".split(), "integers or bits"),
+    **dict.fromkeys(["IDIV", "MOD", "CMPLT", "CMPNE", "CMPEQ", "AND", "OR", "XOR", "SHL", "SHR", "BITCAST"],
+                    "integers or bits"),
     "TRUNC": "flat almost everywhere", "DETACH": "its purpose",
-    **dict.fromkeys("BUFFER PARAM CONST VARIABLE BIND IOTA".split(), "no differentiable source"),
-    "SINK": "no value", **{name: "below the tensor graph" for name in NO_MEANING},
+    **dict.fromkeys(["BUFFER", "PARAM", "CONST", "VARIABLE", "BIND", "IOTA"], "no differentiable source"),
+    "SINK": "no value", **dict.fromkeys(NO_MEANING, "below the tensor graph"),
 }
 
 
@@ -176,7 +179,8 @@ def test_gather_and_scatter_out_of_range() -> None:
     x, i, v = param(0, (3,)), param(1, (4,), dtypes.int32), param(2, (4,))
     at = np.array([-1, 0, 0, 3], I32)
     values = {x: np.array([1.0, 2.0, 3.0]), i: at, v: np.array([10.0, 20.0, 30.0, 40.0])}
-    out = evaluate([x.gather(i, 0), x.scatter(i, v, 0, None), x.scatter(i, v, 0, "ADD"), x.scatter(i, v, 0, "MAX")], values)
+    out = evaluate([x.gather(i, 0), x.scatter(i, v, 0, None), x.scatter(i, v, 0, "ADD"),
+        x.scatter(i, v, 0, "MAX")], values)
     for got, want in zip(out, ([0, 1, 1, 0], [30, 2, 3], [51, 2, 3], [30, 2, 3])):
         np.testing.assert_array_equal(got, want)
 
@@ -214,7 +218,8 @@ GRADIENTS = {
     "WINDOW": LINE.window(WINDOW), "UNWINDOW": X.unwindow(WINDOW), "CONTIGUOUS": (X * 2).contiguous(),
     "REDUCE-ADD": X.reduce("ADD", (0, 1)), "REDUCE-MAX": X.reduce("MAX", (1,)), "REDUCE-MIN": X.reduce("MIN", (0,)),
     "REDUCE-MUL": X.reduce("MUL", (1,)), "GATHER": X.gather(I, 0), "GATHER-1": X.gather(I, 1),
-    "SCATTER-ADD": X.scatter(I, Y, 1, "ADD"), "SCATTER-SET": X.scatter(I, Y, 1, None), "ASSIGN": UOp(Ops.ASSIGN, None, (X, Y)),
+    "SCATTER-ADD": X.scatter(I, Y, 1, "ADD"), "SCATTER-SET": X.scatter(I, Y, 1, None),
+    "ASSIGN": UOp(Ops.ASSIGN, None, (X, Y)),
     "COPY": UOp(Ops.COPY, None, (X,), "ELSEWHERE"),
 }
 
@@ -261,7 +266,8 @@ def test_scatter_set_keeps_the_last_of_equal_indices() -> None:
 
 
 SECOND = {
-    "SIN": X.alu("SIN"), "EXP": X.alu("EXP"), "TANH": X.alu("TANH"), "MUL": X * X * Y, "FDIV": Y / X, "RECIP": X.alu("RECIP"),
+    "SIN": X.alu("SIN"), "EXP": X.alu("EXP"), "TANH": X.alu("TANH"),
+    "MUL": X * X * Y, "FDIV": Y / X, "RECIP": X.alu("RECIP"),
     "SQRT": X.alu("SQRT"), "LOG": X.alu("LOG"), "ERF": X.alu("ERF"), "PRODUCT": X.reduce("MUL", (1,)),
     "GATHER": (X * X).gather(I, 0), "SCATTER": (X * X).scatter(I, X * Y, 1, "ADD"),
     "SOFTMAX": X.alu("EXP") / X.alu("EXP").reduce("ADD", (1,)).expand((2, 3)),

@@ -18,7 +18,7 @@ def rule(name: str, pattern: Pat, result: object) -> Rule:
 def test_cycling_rules_are_named() -> None:
     cycle = RuleSet("merry-go-round", (rule("add-to-sub", X + Y, lambda x, y: x - y),
                                        rule("sub-to-add", X - Y, lambda x, y: x + y)))
-    with pytest.raises(RuntimeError, match="merry-go-round.*add-to-sub.*sub-to-add"):
+    with pytest.raises(RuntimeError, match=r"merry-go-round.*add-to-sub.*sub-to-add"):
         rewrite([UOp.variable("i", 0, 9) + 1], cycle)
 
 

@@ -72,7 +72,8 @@ def test_no_rule_is_wrong_for_special_floats() -> None:
 @pytest.mark.parametrize("dtype", [dtypes.int8, dtypes.uint8, dtypes.int32], ids=str)
 def test_wrapping_integers(dtype: object) -> None:
     x = UOp(Ops.PARAM, dtype, (), (0, ()))
-    for node in (x + 100 - x + 100, x * 3 - x, (x + 1).lt(x), x * 2 // 2, -(-x), x.cast(dtypes.int64).cast(dtype),
+    for node in (x + 100 - x + 100, x * 3 - x, (x + 1).lt(x), x * 2 // 2, (-x).__neg__(),
+                 x.cast(dtypes.int64).cast(dtype),
                  (x + 1).cast(dtypes.int64) - x.cast(dtypes.int64), (x * 2) % 2, x - x, (x // 3) * 3 + x % 3):
         assert_same_meaning(node, node.simplify())
 
@@ -167,7 +168,8 @@ def test_z3_proves_division_remainder_and_comparison(seed: int) -> None:
 
 
 @pytest.mark.parametrize("text, want", [
-    (lambda i, j: (i * 4 + j) // 4, "i"), (lambda i, j: (i * 4 + j) % 4, "j"), (lambda i, j: i * 2 + 3 + i - 3, "i * 3"),
+    (lambda i, j: (i * 4 + j) // 4, "i"), (lambda i, j: (i * 4 + j) % 4, "j"),
+    (lambda i, j: i * 2 + 3 + i - 3, "i * 3"),
     (lambda i, j: (i * 8 + j * 2 + 1) // 2, "i * 4 + j"), (lambda i, j: (i * 4 + j) % 4 // 4, "0"),
     (lambda i, j: (i * 6 + 5).lt(12), "i < 2"), (lambda i, j: (i // 2).lt(3), "i < 6"),
 ])

@@ -1,9 +1,407 @@
-"""The analytic model that chooses opts."""
+"""The analytic model that chooses opts: a roofline per structure, no measuring.
+
+Three structures cover what a CPU core runs well:
+
+* contraction: a register tile of (rows × vectors) accumulators; one operand is loaded as vectors, from a packed panel in
+  near memory where that pays, the other as scalars spread over the lanes;
+* reduction: lanes and several accumulators along the reduced range if memory runs along it, else lanes beside it;
+* elementwise: lanes along the range that memory runs along, and loops ordered so that strided reads reuse their lines.
+"""
 from __future__ import annotations
 
-from tinsmith.codegen.kernel import Kernel
+from dataclasses import dataclass
+from itertools import pairwise
+
+from tinsmith.codegen.kernel import Kernel, Opt, OptOps, range_size
 from tinsmith.codegen.render.base import Target
+from tinsmith.codegen.roles import Role
+from tinsmith.core.dtypes import dtypes
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.symbolic import linear_form
+from tinsmith.ir.uop import toposort
+
+SERIAL_WORK = 1 << 14  # elements × operations below which waking a second core costs more than it saves
+FULL_UNROLL = 6
+LARGEST_STAGE = 4 << 20
 
 
 def choose_opts(kernel: Kernel, target: Target) -> None:
     """Apply the opts that the model expects to be fastest on ``target``."""
+    if any(not isinstance(range_size(r), int) for r in kernel.order):
+        return symbolic_opts(kernel, target)
+    work = _work(kernel)
+    tile = best_tile(kernel, target) if target.vector_bytes else None
+    if tile is not None:
+        apply_tile(kernel, target, tile)
+    elif kernel.folds:
+        reduce_opts(kernel, target)
+    elif target.vector_bytes:
+        elementwise_opts(kernel, target)
+    if target.threads > 1 and work >= SERIAL_WORK:
+        thread_opts(kernel, target)
+    return None
+
+
+def symbolic_opts(kernel: Kernel, target: Target) -> None:
+    """With sizes known only at run time, ranges of fixed size can still become lanes."""
+    for r in reversed(kernel.parallel):
+        if target.vector_bytes and isinstance(range_size(r), int) and range_size(r) % _lanes(kernel, target) == 0 and all(
+                _stride(s.src[1], r) == 1 for s in kernel.stores):
+            _split(kernel, OptOps.VECTOR, r, _lanes(kernel, target))
+            return
+
+
+# *** helpers over ranges: every change goes through the opt language, so that the list of opts tells all ***
+
+
+def _apply(kernel: Kernel, op: OptOps, r: UOp, amount: int | tuple[int, ...] | None = None) -> None:
+    kernel.apply(Opt(op, kernel.ranges.index(r), amount))
+
+
+def _split(kernel: Kernel, op: OptOps, r: UOp, amount: int) -> tuple[UOp | None, UOp]:
+    """Apply a splitting opt; returns (outer loop if one is left, inner range)."""
+    at = kernel.order.index(r)
+    size = range_size(r)
+    _apply(kernel, op, r, amount)
+    if size <= amount:
+        return None, kernel.order[at]
+    return kernel.order[at], kernel.order[at + 1]
+
+
+def _work(kernel: Kernel) -> int:
+    """Elements computed, each with its operations."""
+    total = 0
+    for n in toposort(kernel.sink):
+        if n.op is Ops.FOLD:
+            total += _count(n.src[0].ranges)
+        elif n.op in (Ops.STORE, Ops.SCATTER_STORE):
+            total += 2 * _count(n.ranges)
+        elif n.op.alu and n.dtype is not dtypes.index and not n.dtype.is_bool and n.op.cost > 2:
+            total += n.op.cost * _count(n.ranges)
+    return total
+
+
+def _count(ranges: frozenset[UOp]) -> int:
+    total = 1
+    for r in ranges:
+        total *= r.vmax + 1
+    return total
+
+
+def _stride(index: UOp, r: UOp) -> int | None:
+    """Step of an index per step of ``r``; None if it is not constant."""
+    if r not in index.ranges:
+        return 0
+    terms, _ = linear_form(index)
+    if any(r in t.ranges for t in terms if t is not r):
+        return None
+    return terms.get(r, 0)
+
+
+def _lanes(kernel: Kernel, target: Target) -> int:
+    """Lanes of the widest type that the kernel computes in."""
+    widest = max((n.dtype.itemsize for n in toposort(kernel.sink)
+                  if n.dtype is not dtypes.index and n.dtype.scalar is n.dtype and n.dtype is not dtypes.void), default=4)
+    return max(target.vector_bytes // max(widest, 4), 1)
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << max(n - 1, 0).bit_length()
+
+
+# *** contractions ***
+
+
+@dataclass
+class Tile:
+    """A register tile for one contraction: lanes along ``lane``, rows along ``rows`` (innermost first)."""
+
+    fold: UOp
+    lane: UOp
+    lanes: int
+    vectors: int
+    rows: list[tuple[UOp, int]]
+    panel: UOp  # the operand that is loaded as vectors
+    scalar: UOp  # the operand that is spread
+    cycles: float
+    pack: bool
+
+
+def _operands(fold: UOp) -> tuple[UOp, UOp] | None:
+    body = fold.src[0]
+    if fold.arg is not Ops.ADD or body.op is not Ops.MUL or not body.dtype.is_float:
+        return None
+    return body.src[0], body.src[1]
+
+
+def best_tile(kernel: Kernel, target: Target) -> Tile | None:
+    """The cheapest register tile for the kernel's contraction; None if it holds none worth tiling."""
+    folds = [f for f in kernel.folds if _operands(f)]
+    if len(kernel.folds) != 1 or not folds or any(s.op is not Ops.STORE for s in kernel.stores):
+        return None
+    fold = folds[0]
+    a, b = _operands(fold) or (fold, fold)
+    candidates = []
+    for panel, scalar in ((a, b), (b, a)):
+        own = [r for r in kernel.order if r in panel.ranges - scalar.ranges and r in fold.ranges]
+        other = [r for r in kernel.order if r in scalar.ranges - panel.ranges and r in fold.ranges]
+        for lane in own:
+            if range_size(lane) >= 4 and other:
+                candidates += _tiles(kernel, target, fold, panel, scalar, lane, other)
+    return min(candidates, key=lambda t: t.cycles, default=None)
+
+
+def _load(operand: UOp) -> UOp | None:
+    """The load that an operand is made of, below casts and cheap arithmetic."""
+    loads = [n for n in toposort(operand) if n.op is Ops.LOAD]
+    return loads[0] if len(loads) == 1 else None
+
+
+def _tiles(kernel: Kernel, target: Target, fold: UOp, panel: UOp, scalar: UOp, lane: UOp, other: list[UOp]) -> list[Tile]:
+    size = range_size(lane)
+    lanes = min(_lanes(kernel, target), _power_of_two(size))
+    depth = _count(frozenset(fold.src[1:]))
+    stores = kernel.stores
+    unit_store = all(_stride(s.src[1], lane) in (1, 0) for s in stores)
+    panel_load = _load(panel)
+    unit_load = panel_load is not None and _stride(panel_load.src[1], lane) == 1
+    guarded = panel_load is None or len(panel_load.src) > 2
+    rows = sorted(other, key=lambda r: (abs(_stride(_load(scalar).src[1], r) or 1 << 40) if _load(scalar) else 0))  # type: ignore[union-attr]
+    total_rows = _count(frozenset(other))
+    registers = target.vector_registers - 4
+    out = []
+    for vectors in (1, 2, 3, 4):
+        if vectors > -(-size // lanes):
+            break
+        chosen = _choose_rows(rows, registers // vectors)
+        height = 1
+        for _, amount in chosen:
+            height *= amount
+        fill_rows = 1.0
+        for r, amount in chosen:
+            fill_rows *= range_size(r) / (-(-range_size(r) // amount) * amount)
+        fill_lanes = size / (-(-size // lanes) * lanes)
+        step = max(height * vectors / 2, (height + vectors) / 2, 2.0) + 0.5
+        per_step = height * vectors * lanes * min(1.0, 0.4 + 0.6 * fill_rows) * fill_lanes
+        cycles = _count(fold.src[0].ranges) / per_step * step
+        if not unit_store:
+            cycles += _count(fold.ranges) * 1.2
+        row_bytes = abs(_largest_stride(panel_load, fold)) * 4 if panel_load is not None else 0
+        pack = not unit_load or guarded or (total_rows >= 8 * height and row_bytes >= 2048)
+        if pack:
+            packs = _count(panel.ranges)
+            cycles += packs * (0.15 if unit_load else 1.5)
+        elif total_rows > height:
+            cycles *= 1.02
+        if depth * vectors * lanes * 4 > LARGEST_STAGE and pack:
+            continue
+        out.append(Tile(fold, lane, lanes, vectors, chosen, panel, scalar, cycles, pack))
+    return out
+
+
+def _largest_stride(load: UOp | None, fold: UOp) -> int:
+    if load is None:
+        return 0
+    return max((abs(_stride(load.src[1], r) or 0) for r in fold.src[1:]), default=0)
+
+
+def _choose_rows(rows: list[UOp], limit: int) -> list[tuple[UOp, int]]:
+    """Row ranges and amounts whose product fits ``limit``: whole small ranges, else a divisor, else what fits."""
+    chosen: list[tuple[UOp, int]] = []
+    for r in rows:
+        size = range_size(r)
+        if limit < 2:
+            break
+        best = max(range(1, min(limit, size) + 1),
+                   key=lambda m: (size / (-(-size // m) * m) * m / (m + 1.5), m))
+        if best > 1:
+            chosen.append((r, best))
+            limit //= best
+        if limit < 3:
+            break
+    return chosen
+
+
+def apply_tile(kernel: Kernel, target: Target, tile: Tile) -> None:
+    """Stage guarded scalars as padded tiles, split rows and lanes, pack the panel, order the loops, unroll."""
+    scalar_load = _load(tile.scalar)
+    lane_number, rows = tile.lane, list(tile.rows)
+    fold_ranges = tile.fold.src[1:]
+    if scalar_load is not None and len(scalar_load.src) > 2:
+        _stage_guarded(kernel, scalar_load, rows, fold_ranges, target)
+    outer_rows: list[UOp] = []
+    for r, amount in rows:
+        outer, _ = _split(kernel, OptOps.UPCAST, r, amount)
+        if outer is not None:
+            outer_rows.append(outer)
+    lane_outer, _ = _split(kernel, OptOps.VECTOR, lane_number, tile.lanes)
+    if lane_outer is not None and tile.vectors > 1:
+        lane_outer, _ = _split(kernel, OptOps.UPCAST, lane_outer, min(tile.vectors, range_size(lane_outer)))
+    panel = _panel_load(kernel)
+    batch = [r for r in kernel.parallel if panel is not None and r in panel.ranges and r is not lane_outer]
+    _order_loops(kernel, batch, lane_outer)
+    if tile.pack and panel is not None:
+        _pack(kernel, panel, batch, lane_outer, target)
+    for r in reversed(kernel.reduces):
+        size = range_size(r)
+        _apply(kernel, OptOps.UNROLL, r, size if size <= FULL_UNROLL else (4 if size % 4 == 0 else 2)) if size > 1 else None
+        break
+
+
+def _panel_load(kernel: Kernel) -> UOp | None:
+    """The load inside the contraction that has lanes."""
+    folds = kernel.folds
+    for f in folds:
+        for s in f.src[0].src:
+            load = _load(s)
+            if load is not None and load.src[0].op is Ops.PARAM and any(r.arg[1] is Role.VECTOR for r in load.ranges):
+                return load
+    return None
+
+
+def _order_loops(kernel: Kernel, batch: list[UOp], lane_outer: UOp | None) -> None:
+    """What the panel depends on comes outermost, so that a packed panel serves all rows."""
+    loops = kernel.ranges
+    loops = [r for r in loops if not r.arg[1].expanded]
+    first = batch + ([lane_outer] if lane_outer is not None else [])
+    rest = [r for r in loops if r not in first]
+    wanted = first + rest
+    if wanted != loops:
+        kernel.apply(Opt(OptOps.ORDER, None, tuple(loops.index(r) for r in wanted)))
+
+
+def _pack(kernel: Kernel, panel: UOp, batch: list[UOp], lane_outer: UOp | None, target: Target) -> None:
+    whole = _count(frozenset(r for r in panel.ranges if r not in batch)) * panel.dtype.itemsize
+    outside = list(batch)
+    if lane_outer is not None and whole > target.l2_bytes // 2:
+        outside.append(lane_outer)
+    kernel.apply(Opt(OptOps.STAGE, kernel.loads.index(panel), tuple(kernel.ranges.index(r) for r in outside)))
+
+
+def _stage_guarded(kernel: Kernel, load: UOp, rows: list[tuple[UOp, int]], fold_ranges: tuple[UOp, ...],
+                   target: Target) -> None:
+    """A guarded operand is copied into a zero-padded tile per outermost loop, so that the inner loop has no tests."""
+    outside = [r for r in kernel.parallel if r in load.ranges][:1]
+    while True:
+        inside = [r for r in load.ranges if r not in outside]
+        bytes_needed = _count(frozenset(inside)) * load.dtype.itemsize
+        from tinsmith.codegen.kernel import windows
+
+        bytes_needed = load.dtype.itemsize
+        for box in windows(load, sorted(inside, key=kernel.order.index)):
+            bytes_needed *= box.size
+        if bytes_needed <= target.l2_bytes // 2:
+            break
+        more = [r for r in kernel.parallel if r in load.ranges and r not in outside and r not in [x for x, _ in rows]]
+        if not more:
+            return
+        outside.append(more[0])
+    kernel.apply(Opt(OptOps.STAGE, kernel.loads.index(load), tuple(kernel.ranges.index(r) for r in outside)))
+
+
+# *** reductions and elementwise work ***
+
+
+def _score(loads: list[UOp], stores: list[UOp], r: UOp) -> float:
+    """How well memory runs along ``r``: whole vectors count for it, gathers against it."""
+    total = 0.0
+    for n in loads:
+        stride = _stride(n.src[1], r)
+        total += {0: 0.25, 1: 1.0}.get(stride if stride is not None else -1, -1.0)
+    for n in stores:
+        stride = _stride(n.src[1], r)
+        total += {0: 0.0, 1: 1.5}.get(stride if stride is not None else -1, -2.0)
+    return total
+
+
+def reduce_opts(kernel: Kernel, target: Target) -> None:
+    """Lanes for every reduction and then for every store."""
+    if not target.vector_bytes:
+        return
+    lanes = _lanes(kernel, target)
+    for ranges in dict.fromkeys(f.src[1:] for f in kernel.folds):
+        group = [f for f in kernel.folds if f.src[1:] == ranges]
+        if any(x.arg[1].expanded for f in group for x in f.src[0].ranges) or not group:
+            continue
+        loads = [n for f in group for n in toposort(f.src[0]) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
+        beside = [r for r in kernel.parallel if all(r in f.ranges for f in group)]
+        options = [r for r in ranges if range_size(r) >= lanes] + [r for r in beside if range_size(r) >= lanes]
+        if not options:
+            continue
+        best = max(options, key=lambda r: (_score(loads, [], r), kernel.order.index(r)))
+        if best in ranges:
+            outer, _ = _split(kernel, OptOps.VECTOR, best, lanes)
+            if outer is not None and range_size(outer) >= 4 and len(group) <= 2:
+                _split(kernel, OptOps.UNROLL, outer, 4)
+        elif _score(loads, kernel.stores, best) >= 0:
+            outer, _ = _split(kernel, OptOps.VECTOR, best, lanes)
+            if outer is not None and range_size(outer) >= 4 and len(group) <= 2 and len(loads) <= 3:
+                _split(kernel, OptOps.UPCAST, outer, 4)
+    lanes_for_stores(kernel, lanes)
+
+
+def lanes_for_stores(kernel: Kernel, lanes: int) -> None:
+    """Lanes for stores whose own loops have none yet."""
+    for store in list(kernel.stores):
+        if store.op is not Ops.STORE or store not in kernel.stores:
+            continue
+        if any(r.arg[1].expanded for r in store.ranges):
+            continue
+        inner = [r for r in kernel.parallel if r in store.ranges and not any(r in f.ranges for f in kernel.folds)]
+        loads = [n for n in toposort(store.src[2], lambda n: n.op is not Ops.FOLD)
+                 if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
+        options = [r for r in inner if range_size(r) >= lanes and _score(loads, [store], r) > 0]
+        if options:
+            _split(kernel, OptOps.VECTOR, max(options, key=lambda r: _score(loads, [store], r)), lanes)
+
+
+def elementwise_opts(kernel: Kernel, target: Target) -> None:
+    """Lanes along memory; strided reads get an inner loop that walks along their lines."""
+    lanes = _lanes(kernel, target)
+    stores = [s for s in kernel.stores if s.op is Ops.STORE]
+    scatters = [s for s in kernel.stores if s.op is Ops.SCATTER_STORE]
+    parallel = [r for r in kernel.parallel if not any(r is s.src[4] for s in scatters)]
+    if not parallel:
+        return
+    loads = kernel.loads
+    options = [r for r in parallel if range_size(r) >= min(lanes, 4) and all(r in s.ranges for s in kernel.stores)]
+    if not options:
+        return
+    best = max(options, key=lambda r: (_score(loads, stores, r) * min(1.0, range_size(r) / lanes), kernel.order.index(r)))
+    if _score(loads, stores, best) <= 0 or (scatters and not all(_stride(s.src[1], best) == 1 for s in scatters)):
+        return
+    amount = min(lanes, _power_of_two(range_size(best)))
+    outer, _ = _split(kernel, OptOps.VECTOR, best, amount)
+    along = [r for n in loads for r in kernel.parallel if _stride(n.src[1], r) == 1 and r is not outer]
+    if along and not scatters:
+        loops = [r for r in kernel.ranges if not r.arg[1].expanded]
+        wanted = [r for r in loops if r is not along[0]] + [along[0]]
+        if wanted != loops:
+            kernel.apply(Opt(OptOps.ORDER, None, tuple(loops.index(r) for r in wanted)))
+
+
+def thread_opts(kernel: Kernel, target: Target) -> None:
+    """Split the outermost loop over the workers, joined with the next where it is too short to share out evenly."""
+    for _ in range(2):
+        loops = [r for r in kernel.parallel if all(r in s.ranges for s in kernel.stores)]
+        if not loops or kernel.ranges[0] is not loops[0]:
+            return
+        outer = loops[0]
+        size = range_size(outer)
+        uneven = size < 4 * target.threads and size % target.threads != 0
+        if uneven and len(loops) > 1 and not _stage_between(kernel, loops[0], loops[1]) and outer.arg[0] not in kernel.full \
+                and loops[1].arg[0] not in kernel.full:
+            kernel.apply(Opt(OptOps.MERGE, kernel.ranges.index(loops[0]), kernel.ranges.index(loops[1])))
+            continue
+        break
+    outer = kernel.parallel[0]
+    if range_size(outer) > 1 and kernel.ranges[0] is outer:
+        _apply(kernel, OptOps.THREAD, outer)
+
+
+def _stage_between(kernel: Kernel, a: UOp, b: UOp) -> bool:
+    """Whether a stage or reduction is computed inside loop a but outside loop b."""
+    return any(n.op in (Ops.STAGE, Ops.FOLD) and a in n.ranges and b not in n.ranges for n in toposort(kernel.sink))
+
+
+__all__ = ["best_tile", "choose_opts", "pairwise"]

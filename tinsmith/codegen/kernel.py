@@ -6,14 +6,17 @@ result (up to the rounding of reordered float sums).
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tinsmith.codegen.normalize import mergeable
 from tinsmith.codegen.roles import Role
+from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.symbolic import symbolic
+from tinsmith.ir.symbolic import linear_form, symbolic
 from tinsmith.ir.rewrite import rewrite
 from tinsmith.ir.uop import toposort
 
@@ -70,6 +73,8 @@ class Kernel:
         found = [n for n in toposort(self.sink) if n.op is Ops.RANGE]
         self.order = sorted(found, key=lambda r: (r.arg[1] is not Role.LOOP, r.arg[0]))
         self.count = 1 + max((r.arg[0] for r in found), default=-1)
+        while pair := next(mergeable(self.sink, self.order), None):
+            self.join(*pair)
 
     # *** what there is ***
 
@@ -171,23 +176,38 @@ class Kernel:
         self.order.remove(b)
         return m
 
+    def join(self, a: UOp, b: UOp) -> None:
+        """Two ranges that every index uses as a*size(b) + b become one."""
+        m = self.new_range(_size(a) * _size(b), a.arg[1])
+        self.rebuild({a: UOp.index(0), b: m})
+        self.order[self.order.index(a)] = m
+        self.order.remove(b)
+
     def stage(self, value: UOp, outside: Sequence[UOp]) -> UOp:
-        """Compute ``value`` once into near memory for all ranges but ``outside`` and read it from there."""
+        """Compute ``value`` once into near memory for all ranges but ``outside`` and read it from there.
+
+        Ranges that only enter as one sum (a window's position and offset) are staged as that sum: a padded tile.
+        """
         inside = sorted((r for r in self.order if r in value.ranges and r not in outside), key=_layout_rank)
+        boxes = windows(value, inside)
         fresh: list[UOp] = []
-        for r in inside:
-            role = r.arg[1] if r.arg[1].expanded and r.arg[1] is not Role.UNROLL else Role.LOOP
-            fresh.append(self.new_range(_size(r), role))
-            self._stage_numbers.add(self.count - 1)
-        copy = value.substitute(dict(zip(inside, fresh)))
-        staged = UOp(Ops.STAGE, value.dtype.ptr(), (copy, *fresh), tuple(_size(r) for r in inside))
+        table: dict[UOp, UOp] = {}
         place = UOp.index(0)
-        for r in inside:
-            place = place * _size(r) + r
-        self.order += fresh
-        for r, f in zip(inside, fresh):
-            if r.arg[0] in self.full:
-                self.full[f.arg[0]] = self.full[r.arg[0]]
+        for box in boxes:
+            lead = box.ranges[0]
+            role = lead.arg[1] if lead.arg[1] in (Role.UPCAST, Role.VECTOR) else Role.LOOP
+            f = self.new_range(box.size, role)
+            self._stage_numbers.add(self.count - 1)
+            fresh.append(f)
+            table.update({r: UOp.index(0) for r in box.ranges})
+            table[lead] = f + box.low
+            place = place * box.size + box.position
+            if len(box.ranges) == 1 and lead.arg[0] in self.full:
+                self.full[f.arg[0]] = self.full[lead.arg[0]]
+        copy = rewrite([value.substitute(table)], symbolic)[0]
+        loops = tuple(f for f in fresh if f.op is Ops.RANGE)
+        staged = UOp(Ops.STAGE, value.dtype.ptr(), (copy, *loops), tuple(_size(f) for f in loops))
+        self.order += loops
         self.sink = self.sink.substitute({value: staged.load(place.simplify())})
         return staged
 
@@ -211,6 +231,69 @@ class Kernel:
         if opt.axis is None or not 0 <= opt.axis < len(ranges):
             raise ArgumentError("Opt", f"{opt} names no range; there are {len(ranges)}", "an axis of Kernel.ranges")
         return ranges[opt.axis]
+
+
+@dataclass(frozen=True)
+class Box:
+    """Ranges that enter a staged value only as one sum, ``position + low``, which takes ``size`` values."""
+
+    ranges: tuple[UOp, ...]
+    position: UOp
+    low: int
+    size: int
+
+
+def windows(value: UOp, inside: list[UOp]) -> list[Box]:
+    """``inside`` grouped into boxes: y and ky of y + ky, or x and kx of x*stride - kx, are one box."""
+    boxes: list[Box] = []
+    left = list(inside)
+    while left:
+        r = left.pop(0)
+        partner = next((p for p in left if _enter_as_sum(value, r, p) is not None), None)
+        if partner is None:
+            boxes.append(Box((r,), r, 0, _size(r)))
+            continue
+        left.remove(partner)
+        k, unit, other = _enter_as_sum(value, r, partner) or (0, r, r)
+        reach = k * (_size(other) - 1)
+        low = min(reach, 0)
+        boxes.append(Box((unit, other), (unit + other * k - low).simplify(), low, _size(unit) + abs(reach)))
+    return boxes
+
+
+def _enter_as_sum(value: UOp, a: UOp, b: UOp) -> tuple[int, UOp, UOp] | None:
+    """(k, unit, other) if the value depends on a and b only through unit + k*other."""
+    roots = [s for n in toposort(value) if n.op is Ops.LOAD for s in n.src[1:]]
+    if a.arg[1].expanded or b.arg[1].expanded:
+        return None
+    for unit, other in ((a, b), (b, a)):
+        ratios = {_ratio(root, unit, other) for root in _sums(roots)}
+        ratios.discard(None)
+        if len(ratios) == 1:
+            k = ratios.pop()
+            if isinstance(k, int) and k != 0:
+                return k, unit, other
+    return None
+
+
+def _sums(roots: list[UOp]) -> list[UOp]:
+    """The integer sums inside index and guard expressions."""
+    out: list[UOp] = []
+    for root in roots:
+        out += [root] if root.dtype is dtypes.index else [s for n in toposort(root) if n.dtype is not dtypes.index
+                                                          for s in n.src if s.dtype is dtypes.index]
+    return out
+
+
+def _ratio(root: UOp, unit: UOp, other: UOp) -> int | float | None:
+    """coefficient(other) / coefficient(unit) in a sum; None if neither occurs, nan if they do not fit."""
+    terms, _ = linear_form(root)
+    if any((unit in t.ranges or other in t.ranges) and t is not unit and t is not other for t in terms):
+        return math.nan
+    a, b = terms.get(unit, 0), terms.get(other, 0)
+    if a == 0 and b == 0:
+        return None
+    return b // a if a and b % a == 0 else math.nan
 
 
 def _layout_rank(r: UOp) -> int:

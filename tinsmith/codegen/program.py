@@ -10,6 +10,7 @@ from tinsmith.codegen.heuristics import choose_opts
 from tinsmith.codegen.kernel import Kernel, Opt
 from tinsmith.codegen.linearize import linearize
 from tinsmith.codegen.lower import lower
+from tinsmith.codegen.normalize import normalize
 from tinsmith.codegen.render.base import Renderer
 from tinsmith.codegen.render.llvm import local_bytes
 from tinsmith.codegen.roles import Role
@@ -69,7 +70,7 @@ def compile_kernel(sink: UOp, renderer: Renderer, opts: Sequence[Opt] | None = N
 
 
 def _compile(sink: UOp, renderer: Renderer, opts: Sequence[Opt] | None) -> KernelProgram:
-    kernel = Kernel(decompose(lower(sink), renderer.target))
+    kernel = Kernel(decompose(normalize(lower(sink)), renderer.target))
     operations, moved = estimate(kernel)
     if opts is not None:
         for opt in opts:

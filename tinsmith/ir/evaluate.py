@@ -20,7 +20,7 @@ _GIVEN = (Ops.BUFFER, Ops.PARAM, Ops.VARIABLE)
 
 
 def evaluate(roots: Sequence[UOp], inputs: Mapping[UOp, Any] | None = None) -> list[Array]:
-    """The values of ``roots``, scalars as arrays without axes; ``inputs`` maps each BUFFER, PARAM and VARIABLE to its own.
+    """The values of ``roots``, scalars as arrays without axes; ``inputs`` holds those of BUFFERs, PARAMs and VARIABLEs.
 
     A variable that a BIND names needs no input.
 
@@ -64,7 +64,7 @@ def _given(node: UOp, given: Mapping[UOp, Any], sizes: Mapping[UOp, int]) -> Arr
         raise KeyError(f"no input for {node!r}")
     value, shape = np.asarray(given[node]), _plain(node.shape, sizes)
     if value.dtype != node.dtype.numpy or value.size != int(np.prod(shape)):
-        raise ValueError(f"{node!r} is {node.dtype} of shape {shape}; its input is {value.dtype} of shape {value.shape}")
+        raise ValueError(f"{node!r} is {node.dtype} of shape {shape}; its input {value.dtype} of shape {value.shape}")
     return value.reshape(shape)
 
 
@@ -93,8 +93,8 @@ def _shift(f: Callable[[int, int], int]) -> Callable[[int, int], int]:
 _EXACT: dict[Op, Callable[..., int]] = {
     Ops.NEG: operator.neg, Ops.TRUNC: int, Ops.ADD: operator.add, Ops.SUB: operator.sub, Ops.MUL: operator.mul,
     Ops.IDIV: lambda x, y: x // y if y else 0, Ops.MOD: lambda x, y: x % y if y else 0, Ops.MAX: max, Ops.MIN: min,
-    Ops.CMPLT: operator.lt, Ops.CMPEQ: operator.eq, Ops.CMPNE: operator.ne, Ops.AND: operator.and_, Ops.OR: operator.or_,
-    Ops.XOR: operator.xor, Ops.SHL: _shift(operator.lshift), Ops.SHR: _shift(operator.rshift),
+    Ops.CMPLT: operator.lt, Ops.CMPEQ: operator.eq, Ops.CMPNE: operator.ne, Ops.AND: operator.and_,
+    Ops.OR: operator.or_, Ops.XOR: operator.xor, Ops.SHL: _shift(operator.lshift), Ops.SHR: _shift(operator.rshift),
     Ops.WHERE: lambda c, x, y: x if c else y, Ops.MULADD: lambda x, y, z: x * y + z, Ops.CAST: int,
 }
 

@@ -223,7 +223,7 @@ class _Run:
             taken = np.take_along_axis(np.broadcast_to(memory, (*shape, size)), places, -1)[..., 0]
         else:
             taken = memory[safe]
-        return taken if valid is None else np.where(ok, taken, np.zeros((), taken.dtype))
+        return np.asarray(taken if valid is None else np.where(ok, taken, np.zeros((), taken.dtype)))
 
 
 def _flat(param: UOp, buffers: Sequence[Array]) -> Array:
@@ -233,7 +233,8 @@ def _flat(param: UOp, buffers: Sequence[Array]) -> Array:
     if buffer.dtype != param.dtype.scalar.numpy or not buffer.flags.c_contiguous or buffer.size < size:
         raise ValueError(f"buffer {number} is {buffer.dtype}{buffer.shape}, needed are {size} contiguous elements of "
                          f"{param.dtype.scalar}")
-    return buffer.reshape(-1)
+    flat: Array = buffer.reshape(-1)
+    return flat
 
 
 def _check_bounds(node: UOp, at: Array, size: int) -> None:

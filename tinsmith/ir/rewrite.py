@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from tinsmith.core.settings import settings
 from tinsmith.ir.ops import Op, Ops
@@ -56,9 +55,8 @@ class Pat:
             return False
         if self.when is not None and not self.when(node):
             return False
-        if self.name:
-            if found.setdefault(self.name, node) is not node:
-                return False
+        if self.name and found.setdefault(self.name, node) is not node:
+            return False
         if self.src is None:
             return True
         if len(self.src) != len(node.src):

@@ -1,8 +1,8 @@
 """Integer algebra and the rewrites that hold for every value of every dtype.
 
 Sums of index expressions are kept as one linear form (term × coefficient, plus a constant), so that flattened and
-unflattened indices cancel: ``(a*4 + b) // 4 → a`` and ``(a*4 + b) % 4 → b`` for 0 ≤ b < 4. Rules that would be wrong for
-NaN, infinities or signed zeros are not here.
+unflattened indices cancel: ``(a*4 + b) // 4 → a`` and ``(a*4 + b) % 4 → b`` for 0 ≤ b < 4. Rules that would be wrong
+for NaN, infinities or signed zeros are not here.
 """
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _split(terms: Linear, constant: int, c: int) -> tuple[Linear, int, Linear, i
 
 def _divide(x: UOp, c: UOp) -> UOp | None:
     """(c*q + r) // c = q + r//c, and 0 ≤ r < c makes r//c vanish."""
-    d = c.arg
+    d: int = c.arg
     if d <= 0:
         return None
     if d == 1:
@@ -108,7 +108,8 @@ def _divide(x: UOp, c: UOp) -> UOp | None:
     if low // d == high // d:
         return UOp.const(x.dtype, low // d)
     if x.op is Ops.IDIV and x.src[1].is_const and x.src[1].arg > 0:
-        return x.src[0] // (d * x.src[1].arg)
+        inner: UOp = x.src[0] // (d * x.src[1].arg)
+        return inner
     terms, constant = linear_form(x)
     quotient, whole, rest, left = _split(terms, constant, d)
     low, high = _bounds(rest, left)
@@ -125,13 +126,13 @@ def _divide(x: UOp, c: UOp) -> UOp | None:
 
 def _remainder(x: UOp, c: UOp) -> UOp | None:
     """(c*q + r) % c = r % c, and 0 ≤ r < c makes the remainder r."""
-    d = c.arg
+    d: int = c.arg
     if d <= 0:
         return None
     if d == 1:
         return UOp.const(x.dtype, 0)
     low, high = x.bounds
-    if 0 <= low and high < d:
+    if low >= 0 and high < d:
         return x
     if x.op is Ops.MOD and x.src[1].is_const and x.src[1].arg > 0 and x.src[1].arg % d == 0:
         return x.src[0] % d
@@ -232,8 +233,9 @@ symbolic = RuleSet("symbolic", (
     Rule("minus-zero", "x - 0 = x", _x - 0, lambda x: x, lambda: _f() - 0),
     Rule("plus-minus-zero", "x + -0.0 = x", _x + Pat(const=True, when=lambda n: str(n.arg) == "-0.0"), lambda x: x,
          lambda: _f() + -0.0),
-    Rule("double-negation", "-(-x) = x", -(-_x), lambda x: x, lambda: -(-_f())),
-    Rule("times-zero-int", "x * 0 = 0 (integers)", Pat("n", (Ops.MUL,), (_x, literal(0)), when=lambda n: n.dtype.is_int),
+    Rule("double-negation", "-(-x) = x", -_x.__neg__(), lambda x: x, lambda: -_f().__neg__()),
+    Rule("times-zero-int", "x * 0 = 0 (integers)", Pat("n", (Ops.MUL,), (_x, literal(0)),
+        when=lambda n: n.dtype.is_int),
          lambda n, x: UOp.const(n.dtype, 0), lambda: _i() * 0),
     Rule("collect-terms", "a*x + b*x + c = (a+b)*x + c (integers)",
          Pat("n", (Ops.ADD, Ops.SUB, Ops.NEG, Ops.MUL), when=lambda n: n.dtype.is_int and n.dtype.count == 1), _collect,

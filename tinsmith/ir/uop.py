@@ -187,7 +187,9 @@ class UOp:
     @staticmethod
     def index(value: SInt | UOp) -> UOp:
         """An index constant, or the symbolic integer itself."""
-        return value if isinstance(value, UOp) else UOp(Ops.CONST, dtypes.index, (), int(value))  # type: ignore[call-overload]
+        if isinstance(value, UOp):
+            return value
+        return UOp(Ops.CONST, dtypes.index, (), int(value))  # type: ignore[arg-type]
 
     @staticmethod
     def variable(name: str, least: int, greatest: int) -> UOp:
@@ -375,7 +377,8 @@ _interned: dict[Any, _Ref] = {}
 
 
 def _forget(ref: Any) -> None:
-    if _interned.get(ref.key) is ref:
+    found: Any = _interned.get(ref.key)
+    if found is ref:
         del _interned[ref.key]
 
 
@@ -536,7 +539,7 @@ def _alu_bounds(node: UOp) -> tuple[int, int]:
         corners = [x // y for x in a for y in b]
         return min(corners), max(corners)
     if op is Ops.MOD and b[0] > 0:
-        return (a if 0 <= a[0] and a[1] < b[0] else (0, b[1] - 1))
+        return (a if a[0] >= 0 and a[1] < b[0] else (0, b[1] - 1))
     if op is Ops.MAX:
         return max(a[0], b[0]), max(a[1], b[1])
     if op is Ops.MIN:

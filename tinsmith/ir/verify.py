@@ -12,8 +12,8 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import VerifyError
 from tinsmith.ir.ops import Op, Ops, op_table
 from tinsmith.ir.ops.tensor import TensorOps
-from tinsmith.ir.printer import listing_rows, short, table_rows
-from tinsmith.ir.uop import UOp, same_shape, toposort
+from tinsmith.ir.printer import listing_rows, table_rows
+from tinsmith.ir.uop import UOp, same_shape, short, toposort
 
 Subject = TypeVar("Subject")
 
@@ -78,7 +78,8 @@ def _const(n: UOp, _: Any) -> str | None:
 
 
 def _bitcast(n: UOp, _: Any) -> str | None:
-    return _unless(n.src[0].dtype.scalar.itemsize == n.dtype.scalar.itemsize, f"{n.src[0].dtype} and {n.dtype} differ in width")
+    old = n.src[0].dtype
+    return _unless(old.scalar.itemsize == n.dtype.scalar.itemsize, f"{old} and {n.dtype} differ in width")
 
 
 def _sink_root(n: UOp, root: UOp) -> str | None:
@@ -98,8 +99,12 @@ def _scalars(n: UOp, _: UOp) -> str | None:
 
 
 def _shape(n: UOp, _: UOp) -> str | None:
-    bad = [s for s in n.shape if not (s.dtype is dtypes.index if isinstance(s, UOp) else type(s) is int and s >= 0)]
+    bad = [s for s in n.shape if not _is_size(s)]
     return _unless(not bad, f"{bad} in shape {n.shape}: sizes are whole numbers or index nodes")
+
+
+def _is_size(size: Any) -> bool:
+    return size.dtype is dtypes.index if isinstance(size, UOp) else type(size) is int and size >= 0
 
 
 def _ints(*values: Any) -> bool:
@@ -113,8 +118,9 @@ def _reshape(n: UOp, _: UOp) -> str | None:
 
 def _expand(n: UOp, _: UOp) -> str | None:
     old = n.src[0].shape
-    fits = len(old) == len(n.arg) and all(a == 1 and type(a) is int or same_shape((a,), (b,)) for a, b in zip(old, n.arg))
-    return _unless(fits, f"{old} cannot be repeated to {n.arg}: only axes of size 1 are")
+    kept = [(type(a) is int and a == 1) or same_shape((a,), (b,)) for a, b in zip(old, n.arg)]
+    return _unless(len(old) == len(n.arg) and all(kept),
+        f"{old} cannot be repeated to {n.arg}: only axes of size 1 are")
 
 
 def _permute(n: UOp, _: UOp) -> str | None:
@@ -148,7 +154,8 @@ def _window(n: UOp, _: UOp) -> str | None:
         return f"axis {w.axis} of {shape} does not have the size that {w} states"
     last = (w.outputs - 1) * w.stride + (shape[w.window_axis] - 1) * w.dilation
     empty = w.outputs == 0 or shape[w.window_axis] == 0
-    return _unless(w.stride > 0 and w.dilation > 0 and (empty or last < w.inputs), f"{w} reaches position {last} of {w.inputs}")
+    fits = w.stride > 0 and w.dilation > 0 and (empty or last < w.inputs)
+    return _unless(fits, f"{w} reaches position {last} of {w.inputs}")
 
 
 def _reduce(n: UOp, _: UOp) -> str | None:
@@ -266,7 +273,8 @@ def _memory(n: UOp, _: Any) -> str | None:
 
 def _index(n: UOp, _: Any) -> str | None:
     index = n.src[1]
-    return _unless(index.dtype.scalar is dtypes.index, f"an index has the index dtype, not {index.dtype} ({short(index)})")
+    right = index.dtype.scalar is dtypes.index
+    return _unless(right, f"an index has the index dtype, not {index.dtype} ({short(index)})")
 
 
 def _valid(n: UOp, _: Any) -> str | None:
@@ -309,7 +317,8 @@ def _stage(n: UOp, _: KernelFacts) -> str | None:
         return f"a stage of {n.src[0].dtype} is a pointer to it, not {n.dtype}"
     if len(n.arg) != len(n.src) - 1:
         return f"{len(n.arg)} sizes for {len(n.src) - 1} ranges"
-    return _unless(all(r.src[-1].vmax <= s for r, s in zip(n.src[1:], n.arg)), f"a range is longer than its size in {n.arg}")
+    fits = all(r.src[-1].vmax <= s for r, s in zip(n.src[1:], n.arg))
+    return _unless(fits, f"a range is longer than its size in {n.arg}")
 
 
 def _statement(n: UOp, facts: KernelFacts) -> str | None:
@@ -336,7 +345,8 @@ KERNEL_CHECKS: tuple[Check[KernelFacts], ...] = (
     Check("range", "Ranges have index bounds, and a number of their own.", (Ops.RANGE,), _range_args),
     Check("binds-ranges", "What binds ranges names ranges, each once.", (Ops.FOLD, Ops.STAGE, Ops.SCATTER_STORE),
           _binds_ranges),
-    Check("bound-once", "A bound range has one binder (reductions share) and does not escape.", (Ops.RANGE,), _bound_once),
+    Check("bound-once", "A bound range has one binder (reductions share) and does not escape.", (Ops.RANGE,),
+          _bound_once),
     Check("fold", "The op has an identity.", (Ops.FOLD,), _fold),
     Check("stage", "A stage is a pointer with one size per range.", (Ops.STAGE,), _stage),
     Check("statement", "SINK and AFTER hold statements.", (Ops.SINK, Ops.AFTER), _statement),
@@ -463,8 +473,8 @@ def _condition(n: UOp, _: ProgramState) -> str | None:
 
 _ALU = tuple(op for op in op_table() if op.elementwise)
 PROGRAM_OPS = _ELEMENTWISE | {
-    Ops.DEFINE_GLOBAL, Ops.DEFINE_LOCAL, Ops.DEFINE_ACC, Ops.CONST, Ops.SPECIAL, Ops.RANGE, Ops.ENDRANGE, Ops.IF, Ops.ENDIF,
-    Ops.LOAD, Ops.STORE, Ops.PHI, Ops.VECTORIZE, Ops.GEP, Ops.BARRIER, Ops.PREFETCH}
+    Ops.DEFINE_GLOBAL, Ops.DEFINE_LOCAL, Ops.DEFINE_ACC, Ops.CONST, Ops.SPECIAL, Ops.RANGE, Ops.ENDRANGE, Ops.IF,
+    Ops.ENDIF, Ops.LOAD, Ops.STORE, Ops.PHI, Ops.VECTORIZE, Ops.GEP, Ops.BARRIER, Ops.PREFETCH}
 PROGRAM_CHECKS: tuple[Check[ProgramState], ...] = (
     _allowed(PROGRAM_OPS, "linear program"),
     Check("globals-first", "DEFINE_GLOBAL comes first.", (Ops.DEFINE_GLOBAL,), _globals_first),
@@ -475,9 +485,10 @@ PROGRAM_CHECKS: tuple[Check[ProgramState], ...] = (
     Check("memory", "Loads and stores name memory of their dtype.", (Ops.LOAD, Ops.STORE), _memory),
     Check("index-dtype", "Places are of the index dtype.", (Ops.LOAD, Ops.STORE, Ops.PREFETCH), _index),
     Check("valid-bool", "Conditions are bool.", (Ops.LOAD, Ops.STORE), _valid),
-    Check("access-widths", "One place (of the first lane) or one per lane; one condition per lane.", (Ops.LOAD, Ops.STORE),
-          _access_widths),
-    Check("accumulator", "An accumulator has its start's dtype and stands before its loops.", (Ops.DEFINE_ACC,), _accumulator),
+    Check("access-widths", "One place (of the first lane) or one per lane; one condition per lane.",
+          (Ops.LOAD, Ops.STORE), _access_widths),
+    Check("accumulator", "An accumulator has its start's dtype and stands before its loops.", (Ops.DEFINE_ACC,),
+          _accumulator),
     Check("phi", "PHI gives an accumulator its next value, inside its loop.", (Ops.PHI,), _phi),
     Check("vectorize", "The sources' lanes fill the vector, or one source is spread.", (Ops.VECTORIZE,), _vectorize),
     Check("gep", "The lanes exist.", (Ops.GEP,), _gep),

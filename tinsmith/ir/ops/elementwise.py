@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from ml_dtypes import bfloat16
 
-from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.core.dtypes import DType
 from tinsmith.ir.ops.op import Array, Op, boolean, same, shape_of_all
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ def _shift(f: Any) -> Any:
 def cast_values(x: Array, dtype: DType) -> Array:
     """Convert as the numeric contract says: floats saturate into integers (NaN gives 0), overflow to inf into floats.
 
+    >>> from tinsmith.core.dtypes import dtypes
     >>> cast_values(np.array([1e9, -1.5, np.nan]), dtypes.int8)
     array([127,  -1,   0], dtype=int8)
     """
@@ -116,7 +117,8 @@ def _min_gradient(n: UOp, g: UOp) -> tuple[UOp, UOp]:
 
 
 def _maximum(x: Array, y: Array) -> Array:
-    return np.where(x == y, np.where(np.signbit(x), y, x), np.maximum(x, y)) if x.dtype.kind == "f" else np.maximum(x, y)
+    return np.where(x == y, np.where(np.signbit(x), y, x),
+        np.maximum(x, y)) if x.dtype.kind == "f" else np.maximum(x, y)
 
 
 class Elementwise:
@@ -152,7 +154,8 @@ class Elementwise:
     MIN = binary("The smaller; NaN if either is NaN.", np.minimum, _min_gradient, commutative=True, associative=True,
                  identity=lambda d: d.max)
     CMPLT = binary("x < y.", None, dtype=boolean, meaning=_compare(np.less))
-    CMPNE = binary("x != y; true if either is NaN.", None, dtype=boolean, meaning=_compare(np.not_equal), commutative=True)
+    CMPNE = binary("x != y; true if either is NaN.", None, dtype=boolean, meaning=_compare(np.not_equal),
+        commutative=True)
     CMPEQ = binary("x == y.", None, dtype=boolean, meaning=_compare(np.equal), commutative=True)
     AND = binary("Bitwise and.", np.bitwise_and, commutative=True, associative=True,
                  identity=lambda d: True if d.is_bool else d.as_const(-1))
@@ -171,7 +174,8 @@ class Elementwise:
                 lambda node, x, y, z: _wide(lambda a, b, c: a * b + c)(node, x, y, z),
                 lambda n, g: (g * n.src[1], g * n.src[0], g), cost=2)
 
-    CAST = Op("cast", "Convert the value: floats truncate and saturate into integers (NaN gives 0), overflow to inf.", 1,
+    CAST = Op("cast", "Convert the value: floats truncate and saturate into integers (NaN gives 0), overflow to inf.",
+        1,
               None, shape_of_all, lambda node, x: cast_values(x, node.dtype.scalar),
               lambda n, g: (g.cast(n.src[0].dtype),), cost=1)
     BITCAST = Op("cast", "Reinterpret the bits as a dtype of the same width.", 1, None, shape_of_all, _bitcast)

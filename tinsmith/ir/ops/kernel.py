@@ -16,10 +16,11 @@ class KernelOps:
                of_first)
     LOAD = Op("memory", "The element at an index of memory; 0 where valid is false.", (2, 3), None)
     STORE = Op("memory", "Write (memory, index, value[, valid]).", (3, 4), nothing)
-    FOLD = Op("reduce", "Combine a value over ranges (value, range, ...); the argument is the op.", (2, 1 << 30), of_first)
-    STAGE = Op("memory", "A value computed over ranges into near memory: (value, range, ...), addressed in row-major order.",
+    FOLD = Op("reduce", "Combine a value over ranges: (value, range, ...); the argument is the op.", (2, 1 << 30),
+              of_first)
+    STAGE = Op("memory", "A value computed over ranges into near memory, in row-major order: (value, range, ...).",
                (1, 1 << 30), of_first)
-    SCATTER_STORE = Op("memory", "(memory, index, value, valid, range): combine into memory, one range value at a time, in order.",
+    SCATTER_STORE = Op("memory", "Write (memory, index, value, valid, range), one value of the range after another.",
                        (5, 5), nothing)
     AFTER = Op("memory", "The first source, once all others have run.", (2, 1 << 30), of_first)
 

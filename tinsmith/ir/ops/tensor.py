@@ -106,7 +106,7 @@ def _gather(n: UOp, x: Array, i: Array) -> Array:
 def _scatter(n: UOp, base: Array, i: Array, x: Array) -> Array:
     axis, op = n.arg
     out = base.copy()
-    where = list(np.indices(i.shape))
+    where: list[Array] = list(np.indices(i.shape))
     where[axis] = i
     inside = (i >= 0) & (i < base.shape[axis])
     places = tuple(w[inside] for w in where)
@@ -120,7 +120,7 @@ def _scatter(n: UOp, base: Array, i: Array, x: Array) -> Array:
 
 
 def _scatter_gradient(n: UOp, g: UOp) -> tuple[UOp | None, ...]:
-    base, index, x = n.src
+    _, index, x = n.src
     axis, op = n.arg
     if op is not None and op.name == "ADD":
         return g, None, g.gather(index, axis)
@@ -153,7 +153,7 @@ class TensorOps:
                  lambda n, g: (g.reshape(n.src[0].shape),))
     PERMUTE = Op("movement", "Axes in another order.", 1, of_first,
                  lambda n: tuple(n.src[0].shape[i] for i in n.arg), lambda n, x: x.transpose(n.arg),
-                 lambda n, g: (g.permute(tuple(int(i) for i in np.argsort(n.arg))),))
+                 lambda n, g: (g.permute(tuple(n.arg.index(i) for i in range(len(n.arg)))),))
     EXPAND = Op("movement", "Axes of size 1 repeated.", 1, of_first, lambda n: n.arg, _expand, _expand_gradient)
     PAD = Op("movement", "Zeros before and after each axis.", 1, of_first, _pad_shape, lambda n, x: np.pad(x, n.arg),
              lambda n, g: (g.shrink(tuple((b, b + s) for (b, _), s in zip(n.arg, n.src[0].shape))),))
@@ -167,21 +167,24 @@ class TensorOps:
     UNWINDOW = Op("movement", "The transpose of WINDOW: y[.., o*stride + k*dilation, .., k] = x[.., o, .., k], else 0.",
                   1, of_first, _unwindow_shape, _unwindow, lambda n, g: (g.window(n.arg),))
 
-    REDUCE = Op("reduce", "Combine elements along axes, which stay with size 1: (op, axes).", 1, of_first, _reduce_shape,
+    REDUCE = Op("reduce", "Combine elements along axes, which stay with size 1: (op, axes).", 1, of_first,
+        _reduce_shape,
                 lambda n, x: reduce_values(n.arg[0], x, n.arg[1], n.dtype), _reduce_gradient, cost=1)
 
     GATHER = Op("index", "y[i..] = x[.., index[i..], ..] along one axis; 0 where the index is out of range.", 2,
                 of_first, lambda n: n.src[1].shape, _gather,
                 lambda n, g: (n.src[0].zeros(g.dtype).scatter(n.src[1], g, n.arg, "ADD"), None), cost=1)
-    SCATTER = Op("index", "A copy of base with x combined in at index along one axis, in order: (axis, op or None to set);"
-                 " indices out of range are dropped.", 3, of_first, shape_of_first, _scatter, _scatter_gradient, cost=1)
+    SCATTER = Op("index", "A copy of base with x combined in at index along one axis, in order: (axis, op or None to"
+                 " set); indices out of range are dropped.", 3, of_first, shape_of_first, _scatter, _scatter_gradient,
+                 cost=1)
 
     CONTIGUOUS = Op("memory", "The same value, in memory of its own.", 1, of_first, shape_of_first, lambda n, x: x,
                     lambda n, g: (g,))
     DETACH = Op("memory", "The same value, without a gradient.", 1, of_first, shape_of_first, lambda n, x: x)
     COPY = Op("memory", "The value on another device; the argument names it.", 1, of_first, shape_of_first,
               lambda n, x: x, lambda n, g: (g.copy_to(n.src[0].device),))
-    ASSIGN = Op("memory", "A new version of the first source with the value of the second.", 2, of_first, shape_of_first,
+    ASSIGN = Op("memory", "A new version of the first source with the value of the second.", 2, of_first,
+        shape_of_first,
                 lambda n, old, new: new, lambda n, g: (None, g))
 
     SINK = Op("program", "All that a program or kernel must do.", (0, 1 << 30), nothing, lambda n: (),

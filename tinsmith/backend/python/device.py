@@ -1,0 +1,70 @@
+"""The PYTHON device: linear programs run by the interpreter, with every access checked. For tests and for reading along.
+
+``PYTHON:V64`` compiles for vectors of 64 bytes, ``PYTHON:T3`` for 3 workers, which run one after the other.
+"""
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tinsmith.backend.device import Allocator, Compiled, Compiler, Program
+from tinsmith.backend.python.render import PythonRenderer
+from tinsmith.backend.python.runtime import NAMES, Memory, launch
+from tinsmith.codegen.program import KernelProgram
+from tinsmith.codegen.render.base import Target
+from tinsmith.core.errors import DeviceError
+
+if TYPE_CHECKING:
+    from tinsmith.backend.memory import Buffer
+
+
+class BytesAllocator(Allocator):
+    """Blocks are arrays of bytes."""
+
+    def alloc(self, nbytes: int) -> np.ndarray[Any, Any]:
+        return np.empty(nbytes, np.uint8)
+
+    def copyin(self, opaque: np.ndarray[Any, Any], offset: int, source: memoryview) -> None:
+        opaque[offset : offset + source.nbytes] = np.frombuffer(source, np.uint8)
+
+    def copyout(self, target: memoryview, opaque: np.ndarray[Any, Any], offset: int) -> None:
+        target[:] = self.host_view(opaque, offset, target.nbytes)
+
+    def host_view(self, opaque: np.ndarray[Any, Any], offset: int, nbytes: int) -> memoryview:
+        return memoryview(opaque)[offset : offset + nbytes]
+
+
+class PythonProgram(Program):
+    """A kernel's generator function, compiled once."""
+
+    def __init__(self, kernel: KernelProgram, binary: bytes, threads: int = 1) -> None:
+        super().__init__(kernel, binary)
+        self.threads = 1 if kernel.serial else threads
+        self.module: dict[str, Any] = dict(NAMES)
+        exec(compile(binary, f"<{kernel.symbol}>", "exec"), self.module)
+
+    def __call__(self, buffers: Sequence[Buffer], variables: Sequence[int] = ()) -> None:
+        arguments: list[Any] = []
+        for number, b in zip(self.kernel.buffers, buffers):
+            data = b.opaque[b.offset : b.offset + b.nbytes].view(b.dtype.numpy)
+            arguments.append(Memory(self.kernel.symbol, f"data{number}", data))
+        launch(self.kernel.symbol, self.module, [*arguments, *variables], self.threads)
+
+
+def DEVICE(name: str) -> Compiled:
+    """Open ``PYTHON``, with ``:V<bytes>`` and ``:T<workers>`` as options."""
+    vector_bytes, threads = 16, 1
+    for part in name.split(":")[1:]:
+        option = re.fullmatch(r"([VT]?)(\d+)", part)
+        if option is None:
+            raise DeviceError("Device", f"PYTHON has no option {part!r}", "PYTHON, PYTHON:V64 or PYTHON:T2")
+        if option[1] == "V":
+            vector_bytes = int(option[2])
+        elif option[1] == "T":
+            threads = int(option[2])
+    target = Target("python", vector_bytes, threads=threads)
+    return Compiled(name, BytesAllocator(), Compiler(), lambda kernel, binary: PythonProgram(kernel, binary, threads),
+                    PythonRenderer(target))

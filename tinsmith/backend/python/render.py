@@ -1,0 +1,256 @@
+"""Linear programs as Python: one generator per kernel, over NumPy arrays of (threads of a warp, lanes of a vector).
+
+Indices and conditions that are alike in all threads are plain Python integers; all other values are arrays, computed by
+the ``meaning`` of their op's row. The generator yields at every BARRIER, so that the warps of a block take turns.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tinsmith.codegen.render.base import Renderer
+from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.core.errors import CompileError
+from tinsmith.ir import Op, Ops, UOp
+
+_INFIX = {Ops.ADD: "+", Ops.SUB: "-", Ops.MUL: "*", Ops.CMPLT: "<", Ops.CMPEQ: "==", Ops.CMPNE: "!=", Ops.AND: "&",
+          Ops.OR: "|", Ops.XOR: "^"}
+_ON_BOOLS = {Ops.ADD: "|", Ops.MUL: "&"}
+_CALLS = {Ops.MAX: "max", Ops.MIN: "min", Ops.IDIV: "floor_div", Ops.MOD: "floor_mod"}
+_ON_INTEGERS = {*_INFIX, *_CALLS, Ops.NEG, Ops.WHERE, Ops.MULADD, Ops.CAST}
+_PREFIX = {Ops.LOAD: "val", Ops.DEFINE_ACC: "acc", Ops.CAST: "cast", Ops.VECTORIZE: "vec", Ops.GEP: "gep"}
+
+
+class PythonRenderer(Renderer):
+    """Python source; ``backend.python.runtime`` holds what it calls."""
+
+    def render(self, name: str, program: Sequence[UOp]) -> str:
+        return _Writer(name, program).text()
+
+
+def is_lane(u: UOp) -> bool:
+    """A SPECIAL that differs between the threads of a block: ``("lidx0", size)``."""
+    return u.op is Ops.SPECIAL and isinstance(u.arg, tuple) and str(u.arg[0]).startswith("lidx")
+
+
+def special_name(u: UOp) -> str:
+    return str(u.arg[0] if isinstance(u.arg, tuple) else u.arg)
+
+
+class _Writer:
+    """One kernel being written. ``integers`` are the lines held as Python integers, ``varying`` those that differ
+    between threads, ``masks`` the conditions of open divergent IFs."""
+
+    def __init__(self, name: str, program: Sequence[UOp]) -> None:
+        self.name, self.program = name, program
+        self.names: dict[UOp, str] = {}
+        self.integers: set[UOp] = set()
+        self.varying: set[UOp] = set()
+        self.masks: list[str | None] = []
+        self.head: dict[str, str] = {}
+        self.lines: list[str] = []
+        self.depth = 1
+        self.counts: dict[str, int] = {}
+
+    def text(self) -> str:
+        for u in self.program:
+            self.write(u)
+        arguments = [self.names[u] for u in self.program if u.op is Ops.DEFINE_GLOBAL]
+        specials = [u for u in self.program if u.op is Ops.SPECIAL]
+        locals_ = [u for u in self.program if u.op is Ops.DEFINE_LOCAL]
+        sizes = {u.arg[0]: u.arg[1] for u in specials if isinstance(u.arg, tuple)}
+        head = [f"{name} = {text}" for text, name in self.head.items()]
+        head.append(f"SIZES = {sizes!r}")
+        head.append(f"LOCALS = {[(u.arg[0], u.dtype.name, u.arg[1]) for u in locals_]!r}")
+        taken = [*arguments, *(special_name(u) for u in specials), *(u.arg[0] for u in locals_)]
+        return "\n".join([*head, f"def {self.name}({', '.join(taken)}):", *self.lines, "    return", "    yield", ""])
+
+    # *** text ***
+
+    def line(self, text: str) -> None:
+        self.lines.append("    " * self.depth + text)
+
+    def fresh(self, prefix: str) -> str:
+        number = self.counts.get(prefix, 0)
+        self.counts[prefix] = number + 1
+        return f"{prefix}{number}"
+
+    def declare(self, u: UOp, text: str, integer: bool = False) -> None:
+        self.names[u] = self.fresh("idx" if integer else _PREFIX.get(u.op, "alu"))
+        if integer:
+            self.integers.add(u)
+        if any(s in self.varying for s in u.src):
+            self.varying.add(u)
+        self.line(f"{self.names[u]} = {text}")
+
+    def define(self, prefix: str, text: str) -> str:
+        """A name for a value that is made once, before the kernel runs."""
+        if text not in self.head:
+            self.head[text] = self.fresh(prefix)
+        return self.head[text]
+
+    def integer(self, u: UOp) -> str:
+        """A value that is alike in all threads, as a Python integer."""
+        if u.op is Ops.CONST:
+            return str(u.arg)
+        if u in self.varying:
+            raise CompileError("PYTHON", f"{u!r} differs between threads where it must not", "a bound of all threads")
+        return self.names[u] if u in self.integers else f"{self.names[u]}.item()"
+
+    def array(self, u: UOp) -> str:
+        """A value as an array of (threads, lanes)."""
+        if u.op is Ops.CONST:
+            return self.define("c", f"const({u.dtype.name!r}, {u.dtype.count}, {_literal(u.arg)})")
+        return f"lift({self.names[u]}, {u.dtype.name!r})" if u in self.integers else self.names[u]
+
+    def place(self, u: UOp) -> str:
+        """An index or condition in whichever form it has."""
+        return self.names[u] if u in self.integers else self.integer(u) if _scalar_const(u) else self.array(u)
+
+    # *** one UOp ***
+
+    def write(self, u: UOp) -> None:
+        writer = _WRITERS.get(u.op)
+        if writer is not None:
+            writer(self, u)
+        elif u.op.elementwise:
+            self.elementwise(u)
+        else:
+            raise CompileError("PYTHON", f"{u.op.name} has no place in a linear program", "report it: a bug of tinsmith")
+
+    def outside(self, u: UOp) -> None:
+        """Arguments, near memory and the numbers that the device supplies."""
+        if u.op is Ops.DEFINE_GLOBAL:
+            self.names[u] = f"data{u.arg}" if u.dtype.pointer else str(u.arg[0])
+        else:
+            self.names[u] = special_name(u) if u.op is Ops.SPECIAL else u.arg[0]
+        if is_lane(u):
+            self.varying.add(u)
+        elif not u.dtype.pointer and u.op is not Ops.DEFINE_LOCAL:
+            self.integers.add(u)
+
+    def accumulator(self, u: UOp) -> None:
+        self.declare(u, self.array(u.src[0]))
+        self.varying.add(u)
+
+    def phi(self, u: UOp) -> None:
+        acc, value = u.src
+        text, mask = self.array(value), self.mask()
+        self.names[u] = self.names[acc]
+        self.varying.add(u)
+        self.line(f"{self.names[acc]} = {text if mask is None else f'where({mask}, {text}, {self.names[acc]})'}")
+
+    def open(self, u: UOp) -> None:
+        start, end = (self.integer(s) for s in u.src)
+        self.names[u] = f"ridx{u.arg[0] if isinstance(u.arg, tuple) else u.arg}"
+        self.integers.add(u)
+        self.line(f"for {self.names[u]} in range({start}, {end}):")
+        self.depth += 1
+
+    def branch(self, u: UOp) -> None:
+        condition = u.src[0]
+        if condition not in self.varying:
+            self.line(f"if {self.integer(condition)}:")
+            self.masks.append(None)
+        else:
+            outer, mask = self.mask(), self.fresh("mask")
+            self.line(f"{mask} = {self.array(condition)}{'' if outer is None else f' & {outer}'}")
+            self.line(f"if {mask}.any():")
+            self.masks.append(mask)
+        self.depth += 1
+
+    def close(self, u: UOp) -> None:
+        self.line("pass")
+        self.depth -= 1
+        if u.op is Ops.ENDIF:
+            self.masks.pop()
+
+    def mask(self) -> str | None:
+        return next((m for m in reversed(self.masks) if m is not None), None)
+
+    def barrier(self, u: UOp) -> None:
+        if self.mask() is not None:
+            self.line(f"whole_warp({self.mask()})")
+        self.line("yield")
+
+    # *** memory ***
+
+    def condition(self, u: UOp, position: int) -> str:
+        """The access's own condition and that of the IF around it, as a further argument."""
+        parts = [self.place(u.src[position])] if len(u.src) > position else []
+        mask = self.mask()
+        parts += [] if mask is None else [mask]
+        return f", {' & '.join(parts)}" if parts else ""
+
+    def load(self, u: UOp) -> None:
+        index, ok = self.place(u.src[1]), self.condition(u, 2)
+        if u.dtype.count == 1 and not ok and (u.src[1] in self.integers or _scalar_const(u.src[1])):
+            self.declare(u, f"load_one({self.names[u.src[0]]}, {index})")
+        else:
+            self.declare(u, f"load({self.names[u.src[0]]}, {u.dtype.count}, {index}{ok})")
+
+    def store(self, u: UOp) -> None:
+        memory, index, value = u.src[:3]
+        self.line(f"store({self.names[memory]}, {value.dtype.count}, {self.place(index)}, {self.array(value)}"
+                  f"{self.condition(u, 3)})")
+
+    # *** vectors and arithmetic ***
+
+    def vectorize(self, u: UOp) -> None:
+        if len(u.src) == 1:
+            self.declare(u, f"spread({self.array(u.src[0])}, {u.dtype.count // u.src[0].dtype.count})")
+        else:
+            self.declare(u, f"join({', '.join(self.array(s) for s in u.src)})")
+
+    def lanes(self, u: UOp) -> None:
+        self.declare(u, f"{self.array(u.src[0])}[:, {list(u.arg)}]")
+
+    def elementwise(self, u: UOp) -> None:
+        if u.dtype.count == 1 and u.op in _ON_INTEGERS and all(_countable(x) for x in (u, *u.src)) and not any(
+                s in self.varying for s in u.src):
+            self.declare(u, self.on_integers(u), True)
+            return
+        taken = ", ".join([repr(u.op.name), repr(u.dtype.name), *(repr(s.dtype.name) for s in u.src)])
+        function = self.define(f"{u.op.name.lower()}_", f"meaning({taken})")
+        self.declare(u, f"{function}({', '.join(self.array(s) for s in u.src)})")
+
+    def on_integers(self, u: UOp) -> str:
+        op, src = u.op, [self.integer(s) for s in u.src]
+        if op in _INFIX:
+            sign = _ON_BOOLS.get(op, _INFIX[op]) if u.dtype.is_bool else _INFIX[op]
+            return f"{src[0]} {sign} {src[1]}"
+        if op in _CALLS:
+            return f"{_CALLS[op]}({', '.join(src)})"
+        if op is Ops.NEG:
+            return f"-{src[0]}"
+        if op is Ops.WHERE:
+            return f"{src[1]} if {src[0]} else {src[2]}"
+        if op is Ops.MULADD:
+            return f"{src[0]} * {src[1]} + {src[2]}"
+        return f"{'bool' if u.dtype.is_bool else 'int'}({src[0]})"
+
+
+def _scalar_const(u: UOp) -> bool:
+    return u.op is Ops.CONST and u.dtype.count == 1
+
+
+def _countable(u: UOp) -> bool:
+    dtype: DType = u.dtype
+    return dtype is dtypes.index or dtype is dtypes.bool
+
+
+def _literal(value: Any) -> str:
+    return f"float('{value}')" if isinstance(value, float) else repr(value)
+
+
+def _nothing(writer: _Writer, u: UOp) -> None:
+    """Constants are written where they are used; a prefetch changes no value."""
+
+
+_WRITERS: dict[Op, Any] = {
+    Ops.DEFINE_GLOBAL: _Writer.outside, Ops.DEFINE_LOCAL: _Writer.outside, Ops.SPECIAL: _Writer.outside,
+    Ops.CONST: _nothing, Ops.PREFETCH: _nothing, Ops.DEFINE_ACC: _Writer.accumulator, Ops.PHI: _Writer.phi,
+    Ops.RANGE: _Writer.open, Ops.ENDRANGE: _Writer.close, Ops.IF: _Writer.branch, Ops.ENDIF: _Writer.close,
+    Ops.BARRIER: _Writer.barrier, Ops.LOAD: _Writer.load, Ops.STORE: _Writer.store, Ops.VECTORIZE: _Writer.vectorize,
+    Ops.GEP: _Writer.lanes,
+}

@@ -1,0 +1,138 @@
+"""Normal form of a kernel graph before any opt: nested sums are one, and ranges that always step together are one.
+
+    FOLD(FOLD(x, r2), r1)              →  FOLD(x, r1, r2)
+    where(c, load(a, c) * load(b, c), 0)  →  load(a, c) * load(b)       inside a sum
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tinsmith.core.dtypes import dtypes
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.rewrite import Pat, Rule, RuleSet, rewrite
+from tinsmith.ir.symbolic import linear_form
+from tinsmith.ir.uop import toposort
+
+
+def conjuncts(valid: UOp) -> set[UOp]:
+    """The conditions that a conjunction consists of."""
+    if valid.op is Ops.AND:
+        return conjuncts(valid.src[0]) | conjuncts(valid.src[1])
+    return {valid}
+
+
+def _nested(n: UOp) -> UOp | None:
+    """Combine with the inner reduction if that depends on the outer one's ranges (else it stays outside)."""
+    body = n.src[0]
+    guard: UOp | None = None
+    if body.op is Ops.WHERE and n.arg is Ops.ADD and body.src[2].is_const and body.src[2].arg == 0:
+        guard, body = body.src[0], body.src[1]
+    if body.op is not Ops.FOLD or body.arg is not n.arg or not set(n.src[1:]) <= body.ranges:
+        return None
+    if guard is not None and not guard.ranges.isdisjoint(body.src[1:]):
+        return None
+    inner = body.src[0]
+    value = inner if guard is None else guard.where(inner, UOp.const(inner.dtype, 0))
+    return UOp(Ops.FOLD, None, (value, *n.src[1:], *body.src[1:]), n.arg)
+
+
+def _in_bounds(load: UOp) -> bool:
+    size = load.src[0].arg[1][0] if load.src[0].op is Ops.PARAM else None
+    low, high = load.src[1].bounds
+    return isinstance(size, int) and low >= 0 and high < size
+
+
+def _guarded_product(n: UOp) -> UOp | None:
+    """In a sum, a product whose one factor is 0 outside the guard needs neither the guard nor the other's."""
+    body = n.src[0]
+    if n.arg is not Ops.ADD or body.op is not Ops.WHERE or not (body.src[2].is_const and body.src[2].arg == 0):
+        return None
+    guard, product = body.src[0], body.src[1]
+    if product.op is Ops.WHERE and product.src[2].is_const and product.src[2].arg == 0:
+        both = (guard & product.src[0]).simplify()
+        return n.replace(src=(both.where(product.src[1], product.src[2]), *n.src[1:]))
+    if product.op is not Ops.MUL:
+        return None
+    needed = conjuncts(guard)
+    for keep, drop in ((0, 1), (1, 0)):
+        a, b = product.src[keep], product.src[drop]
+        if a.op is Ops.LOAD and len(a.src) == 3 and needed <= conjuncts(a.src[2]) and not (
+                b.op is Ops.LOAD and len(b.src) == 3 and not _in_bounds(b)):
+            free = b.replace(src=b.src[:2]) if b.op is Ops.LOAD else b
+            pair = (a, free) if keep == 0 else (free, a)
+            return n.replace(src=(UOp(Ops.MUL, None, pair), *n.src[1:]))
+    return None
+
+
+def _sum_of_sums() -> UOp:
+    i, j = UOp.range(3, 0, "r"), UOp.range(4, 1, "r")
+    x = UOp(Ops.PARAM, dtypes.int32.ptr(), (), (1, (12,))).load(i * 4 + j)
+    return UOp(Ops.FOLD, None, (UOp(Ops.FOLD, None, (x, j), Ops.ADD), i), Ops.ADD)
+
+
+def _masked_product() -> UOp:
+    i = UOp.range(3, 0, "r")
+    valid = i.lt(2)
+    a, b = (UOp(Ops.PARAM, dtypes.int32.ptr(), (), (k, (3,))).load(i, valid) for k in (1, 2))
+    return UOp(Ops.FOLD, None, (valid.where(a * b, UOp.const(dtypes.int32, 0)), i), Ops.ADD)
+
+
+_fold = Pat("n", (Ops.FOLD,))
+normal_form = RuleSet("normal-form", (
+    Rule("one-sum", "Σ_i Σ_j x = Σ_ij x", _fold, _nested, _sum_of_sums),
+    Rule("zero-factor", "Σ where(c, a*b, 0) = Σ a*b where a is 0 unless c", _fold, _guarded_product, _masked_product),
+))
+
+
+def normalize(sink: UOp) -> UOp:
+    """The kernel graph with nested sums made one."""
+    return rewrite([sink], normal_form)[0]
+
+
+def mergeable(sink: UOp, order: list[UOp]) -> Iterator[tuple[UOp, UOp]]:
+    """Pairs (outer, inner) of neighbouring ranges that every index uses as outer*size(inner) + inner, or not at all."""
+    roots = index_roots(sink)
+    homes = _homes(sink)
+    for a, b in zip(order, order[1:]):
+        if homes.get(a) == homes.get(b) and b.src[-1].is_const and a.src[-1].is_const and _step_together(roots, a, b):
+            yield a, b
+
+
+def index_roots(sink: UOp) -> list[UOp]:
+    """Every maximal integer or condition expression: what addresses memory, guards it, or enters the arithmetic."""
+    roots: dict[UOp, None] = {}
+    for n in toposort(sink):
+        if n.op in (Ops.FOLD, Ops.STAGE, Ops.RANGE):
+            continue
+        for s in n.src:
+            if s.dtype is dtypes.index and n.dtype is not dtypes.index:
+                roots[s] = None
+    return list(roots)
+
+
+def _homes(sink: UOp) -> dict[UOp, frozenset[int]]:
+    """Where each range is bound (reductions) and which statements step over it."""
+    homes: dict[UOp, set[int]] = {}
+    for n in toposort(sink):
+        if n.op in (Ops.FOLD, Ops.STAGE):
+            for r in n.src[1:]:
+                homes.setdefault(r, set()).add(id(n))
+        elif n.op is Ops.SCATTER_STORE:
+            homes.setdefault(n.src[4], set()).add(id(n))
+        if n.op in (Ops.STORE, Ops.SCATTER_STORE):
+            for r in n.ranges:
+                homes.setdefault(r, set()).add(-id(n))
+    return {r: frozenset(h) for r, h in homes.items()}
+
+
+def _step_together(roots: list[UOp], a: UOp, b: UOp) -> bool:
+    size = b.src[-1].arg
+    for root in roots:
+        if a not in root.ranges and b not in root.ranges:
+            continue
+        terms, _ = linear_form(root)
+        if terms.get(a, 0) != terms.get(b, 0) * size:
+            return False
+        if any(a in t.ranges or b in t.ranges for t in terms if t is not a and t is not b):
+            return False
+    return True
