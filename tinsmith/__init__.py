@@ -1,0 +1,8 @@
+"""Tinsmith: a deep-learning framework and tensor compiler whose every step can be watched."""
+from tinsmith.backend.device import Device
+from tinsmith.core.counters import GlobalCounters
+from tinsmith.core.dtypes import dtypes
+from tinsmith.core.settings import Context
+from tinsmith.tensor.tensor import Tensor
+
+__all__ = ["Context", "Device", "GlobalCounters", "Tensor", "dtypes"]

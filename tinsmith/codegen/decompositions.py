@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from tinsmith.codegen.render.base import Target
-transcendentals = None
+from tinsmith.codegen.transcendentals import transcendentals
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.rewrite import Pat, Rule, RuleSet, rewrite
@@ -46,4 +46,4 @@ widen_halves = RuleSet("widen-halves", (
 
 def decompose(sink: UOp, target: Target) -> UOp:
     """The kernel graph in terms of what ``target`` can do."""
-    return rewrite([sink], widen_halves)[0]
+    return rewrite([sink], widen_halves + transcendentals)[0]

@@ -30,6 +30,7 @@ def choose_opts(kernel: Kernel, target: Target) -> None:
     if any(not isinstance(range_size(r), int) for r in kernel.order):
         return symbolic_opts(kernel, target)
     work = _work(kernel)
+    kernel.lanes = _lanes(kernel, target) if target.vector_bytes else 0
     tile = best_tile(kernel, target) if target.vector_bytes else None
     if tile is not None:
         apply_tile(kernel, target, tile)
@@ -242,10 +243,32 @@ def apply_tile(kernel: Kernel, target: Target, tile: Tile) -> None:
     _order_loops(kernel, batch, lane_outer)
     if tile.pack and panel is not None:
         _pack(kernel, panel, batch, lane_outer, target)
+    _unroll(kernel, target)
+
+
+def _unroll(kernel: Kernel, target: Target) -> None:
+    """Write out a few steps of the innermost reduction, unless its steps share scalars with the rows (a window):
+    those would have to stay in registers all through."""
     for r in reversed(kernel.reduces):
         size = range_size(r)
-        _apply(kernel, OptOps.UNROLL, r, size if size <= FULL_UNROLL else (4 if size % 4 == 0 else 2)) if size > 1 else None
-        break
+        amount = size if size <= FULL_UNROLL else (4 if size % 4 == 0 else 2)
+        if size > 1 and _live(kernel, r, amount) <= target.vector_registers + 4:
+            _apply(kernel, OptOps.UNROLL, r, amount)
+        return
+
+
+def _live(kernel: Kernel, r: UOp, steps: int) -> int:
+    """Vector registers that stay occupied if ``steps`` steps of ``r`` are written out: accumulators, and the scalars
+    that several steps share because they slide over the rows (0 if they do not)."""
+    fold = kernel.folds[0]
+    accumulators = _count(frozenset(x for x in fold.ranges if x.arg[1] is Role.UPCAST))
+    for n in toposort(fold):
+        if n.op is Ops.LOAD and r in n.src[1].ranges and not any(x.arg[1] is Role.VECTOR for x in n.src[1].ranges):
+            step = abs(_stride(n.src[1], r) or 1)
+            copies = [u for u in n.src[1].ranges if u.arg[1] is Role.UPCAST]
+            if any(abs(_stride(n.src[1], u) or 0) == step for u in copies):
+                return accumulators + _count(frozenset(copies)) + steps
+    return 0
 
 
 def _panel_load(kernel: Kernel) -> UOp | None:

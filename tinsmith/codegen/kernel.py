@@ -16,8 +16,8 @@ from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.symbolic import linear_form, symbolic
 from tinsmith.ir.rewrite import rewrite
+from tinsmith.ir.symbolic import linear_form, symbolic
 from tinsmith.ir.uop import toposort
 
 
@@ -67,6 +67,7 @@ class Kernel:
     opts: list[Opt] = field(default_factory=list)
     full: dict[int, int] = field(default_factory=dict)
     count: int = 0
+    lanes: int = 0  # width of the vectors that fill a stage; 0: element by element
 
     def __post_init__(self) -> None:
         self.sink = rewrite([self.sink], symbolic)[0]
@@ -189,27 +190,47 @@ class Kernel:
         Ranges that only enter as one sum (a window's position and offset) are staged as that sum: a padded tile.
         """
         inside = sorted((r for r in self.order if r in value.ranges and r not in outside), key=_layout_rank)
-        boxes = windows(value, inside)
         fresh: list[UOp] = []
         table: dict[UOp, UOp] = {}
         place = UOp.index(0)
-        for box in boxes:
+        valid: UOp | None = None
+        for box in sorted(windows(value, inside), key=lambda b: _memory_order(value, b)):
             lead = box.ranges[0]
-            role = lead.arg[1] if lead.arg[1] in (Role.UPCAST, Role.VECTOR) else Role.LOOP
-            f = self.new_range(box.size, role)
-            self._stage_numbers.add(self.count - 1)
-            fresh.append(f)
+            loops, at = self.stage_loops(value, box)
+            if not lead.arg[1].expanded and loops and loops[-1].arg[1] is Role.VECTOR and box.size % self.lanes:
+                valid = at.lt(box.size) if valid is None else valid & at.lt(box.size)
+            self._stage_numbers |= {f.arg[0] for f in loops}
+            fresh += loops
             table.update({r: UOp.index(0) for r in box.ranges})
-            table[lead] = f + box.low
-            place = place * box.size + box.position
-            if len(box.ranges) == 1 and lead.arg[0] in self.full:
-                self.full[f.arg[0]] = self.full[lead.arg[0]]
-        copy = rewrite([value.substitute(table)], symbolic)[0]
-        loops = tuple(f for f in fresh if f.op is Ops.RANGE)
-        staged = UOp(Ops.STAGE, value.dtype.ptr(), (copy, *loops), tuple(_size(f) for f in loops))
-        self.order += loops
-        self.sink = self.sink.substitute({value: staged.load(place.simplify())})
+            table[lead] = at + box.low
+            pitch = 1
+            for f in loops:
+                pitch *= _size(f)
+            place = place * pitch + box.position
+            if len(box.ranges) == 1 and len(loops) == 1 and lead.arg[0] in self.full:
+                self.full[loops[0].arg[0]] = self.full[lead.arg[0]]
+        copy = value.substitute(table)
+        if valid is not None:
+            copy = copy.substitute({n: n.replace(src=(*n.src[:2], n.src[2] & valid if len(n.src) > 2 else valid))
+                                    for n in toposort(copy) if n.op is Ops.LOAD})
+        copy = rewrite([copy], symbolic)[0]
+        staged = UOp(Ops.STAGE, value.dtype.ptr(), (copy, *fresh), tuple(_size(f) for f in fresh))
+        self.order += fresh
+        self.sink = rewrite([self.sink.substitute({value: staged.load(place)})], symbolic)[0]
         return staged
+
+    def stage_loops(self, value: UOp, box: Box) -> tuple[list[UOp], UOp]:
+        """Fresh ranges that fill a box, and the position they stand for; whole vectors where memory runs along it."""
+        lead = box.ranges[0]
+        if self.lanes and not lead.arg[1].expanded and box.size >= self.lanes // 2 and lead.arg[0] not in self.full and all(
+                linear_form(n.src[1])[0].get(lead) == 1 for n in toposort(value) if n.op is Ops.LOAD):
+            outer = self.new_range(-(-box.size // self.lanes), Role.LOOP)
+            inner = self.new_range(self.lanes, Role.VECTOR)
+            at = (outer * self.lanes + inner).simplify()
+            return [r for r in (outer, inner) if r.op is Ops.RANGE], at
+        role = lead.arg[1] if lead.arg[1] in (Role.UPCAST, Role.VECTOR) else Role.LOOP
+        f = self.new_range(box.size, role)
+        return ([f] if f.op is Ops.RANGE else []), f
 
     # *** the opt language ***
 
@@ -271,7 +292,7 @@ def _enter_as_sum(value: UOp, a: UOp, b: UOp) -> tuple[int, UOp, UOp] | None:
         ratios.discard(None)
         if len(ratios) == 1:
             k = ratios.pop()
-            if isinstance(k, int) and k != 0:
+            if isinstance(k, int) and 0 < abs(k) < _size(unit):  # neighbours overlap: else there is nothing to share
                 return k, unit, other
     return None
 
@@ -296,6 +317,14 @@ def _ratio(root: UOp, unit: UOp, other: UOp) -> int | float | None:
     return b // a if a and b % a == 0 else math.nan
 
 
+def _memory_order(value: UOp, box: Box) -> tuple[int, int]:
+    """Loops of a tile in the order of the memory it is copied from, so that copying walks along it."""
+    lead = box.ranges[0]
+    load = next((n for n in toposort(value) if n.op is Ops.LOAD), None)
+    stride = 0 if load is None else abs(linear_form(load.src[1])[0].get(lead, 0))
+    return _layout_rank(lead), -stride if _layout_rank(lead) == 0 else 0
+
+
 def _layout_rank(r: UOp) -> int:
     """A tile is stored loop by loop, then register copies, lanes fastest, so that its reader loads whole vectors."""
     return {Role.UPCAST: 1, Role.VECTOR: 2}.get(r.arg[1], 0)
@@ -315,6 +344,8 @@ def _guarded(node: UOp, src: list[UOp], valid: UOp, of: UOp) -> list[UOp]:
     if node.op is Ops.STORE and of in node.ranges:
         both = valid if len(src) == 3 else (src[3] & valid).simplify()
         return [*src[:3], both]
+    if node.op is Ops.SCATTER_STORE and of in node.ranges:
+        return [*src[:3], (src[3] & valid).simplify(), src[4]]
     if node.op is Ops.FOLD and of in node.src[1:]:
         assert node.arg.identity is not None
         nothing = UOp.const(node.dtype, node.arg.identity(node.dtype))
@@ -327,11 +358,12 @@ def _require(condition: bool, opt: Opt, why: str) -> None:
         raise ArgumentError("Opt", f"{opt}: {why}", "another axis or amount")
 
 
-def _amount(k: Kernel, opt: Opt, r: UOp) -> int:
+def _amount(k: Kernel, opt: Opt, r: UOp, most: int = 0) -> int:
     size = _size(r)
     _require(isinstance(size, int), opt, "the range has a symbolic size")
     amount = size if opt.amt in (0, None) else opt.amt
-    _require(isinstance(amount, int) and 1 < amount <= size, opt, f"the amount must be in 2..{size}")
+    most = max(most, size)
+    _require(isinstance(amount, int) and 1 < amount <= most, opt, f"the amount must be in 2..{most}")
     return int(amount)
 
 
@@ -353,7 +385,8 @@ def _unroll(k: Kernel, opt: Opt) -> None:
 
 def _vector(k: Kernel, opt: Opt) -> None:
     r = k.axis(opt)
-    amount = _amount(k, opt, r)
+    size = _size(r)
+    amount = _amount(k, opt, r, 2 * size - 1 if isinstance(size, int) else 0)
     _require(amount & (amount - 1) == 0, opt, "lanes come in powers of two")
     _require(_is_parallel(k, r) or r.arg[1] is Role.REDUCE, opt, "only loops become lanes")
     for n in toposort(k.sink):
@@ -361,6 +394,7 @@ def _vector(k: Kernel, opt: Opt) -> None:
             inside = n.src[0].ranges | n.ranges if n.op is not Ops.STORE else n.ranges
             if r in inside:
                 _require(not any(x.arg[1] is Role.VECTOR for x in inside), opt, "a value has lanes along one range only")
+        _require(n.op is not Ops.STAGE or r not in n.ranges, opt, "a stage has no copy per lane")
     k.split(r, amount, Role.VECTOR)
 
 
@@ -418,8 +452,11 @@ def _stage(k: Kernel, opt: Opt) -> None:
     loads = k.loads
     _require(opt.axis is not None and 0 <= opt.axis < len(loads), opt, f"there are {len(loads)} loads")
     assert opt.axis is not None
-    outside = [k.ranges[i] for i in opt.amt] if isinstance(opt.amt, tuple) else []
+    kept = opt.amt if isinstance(opt.amt, tuple) else ()
+    _require(all(0 <= i < len(k.ranges) for i in kept), opt, f"there are {len(k.ranges)} ranges")
+    outside = [k.ranges[i] for i in kept]
     value = loads[opt.axis]
+    _require(not any(r.arg[1] is Role.VECTOR and r in value.ranges for r in outside), opt, "a stage has no copy per lane")
     inside = [r for r in k.order if r in value.ranges and r not in outside]
     _require(bool(inside), opt, "nothing is left to stage over")
     _require(all(isinstance(_size(r), int) for r in inside), opt, "a stage has a fixed size")

@@ -15,8 +15,8 @@ from tinsmith.codegen.kernel import Kernel, range_size
 from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Op, Ops, UOp
-from tinsmith.ir.symbolic import from_linear, linear_form, symbolic
 from tinsmith.ir.rewrite import rewrite
+from tinsmith.ir.symbolic import from_linear, linear_form, symbolic
 from tinsmith.ir.uop import toposort
 
 Coords = tuple[tuple[UOp, int], ...]
@@ -92,7 +92,7 @@ class Linearizer:
     def loop_ranges(self, node: UOp) -> list[UOp]:
         """Loops that the node still needs, outermost first."""
         opened = set().union(*(s.ranges for s in self.scopes))
-        own = {node.src[4]} if node.op is Ops.SCATTER_STORE else set()
+        own = {node.src[4]} if node.op is Ops.SCATTER_STORE and node.src[4].op is Ops.RANGE else set()
         left = [r for r in node.ranges | own if not r.arg[1].expanded and r not in opened]
         return sorted(left, key=lambda r: (r in own, self.position[r.arg[0]]))
 
@@ -178,14 +178,14 @@ class Linearizer:
 
     def narrowed(self, body: list[UOp], r: UOp, value: UOp) -> list[UOp]:
         """The body for fewer values of ``r``: guards that are now decided vanish, and so do copies that never store."""
-        new = [n.substitute({r: value}) for n in body]
+        new = [bind(n, r, value) for n in body]
         new = rewrite(new, symbolic)
         for u in {x for n in new for m in toposort(n) for x in m.ranges if x.arg[1] is Role.UPCAST}:
             live = [c for c in range(range_size(u)) if any(_may_store(n, u, c) for n in new)]
             keep = max(live, default=0) + 1
             if keep < range_size(u) and all(n.op is Ops.STORE for n in new):
                 smaller = u.replace(src=(UOp.index(keep),)) if keep > 1 else UOp.index(0)
-                new = rewrite([n.substitute({u: smaller}) for n in new], symbolic)
+                new = rewrite([bind(n, u, smaller) for n in new], symbolic)
         return new
 
     # *** values ***
@@ -243,7 +243,7 @@ class Linearizer:
         return line
 
     def build(self, n: UOp, coords: Coords) -> UOp:
-        if n.dtype is dtypes.index or n.op.name in ("CMPLT", "CMPEQ", "CMPNE", "AND", "OR") and _index_only(n):
+        if n.dtype is dtypes.index or (n.op.name in ("CMPLT", "CMPEQ", "CMPNE", "AND", "OR") and _index_only(n)):
             return self.indexed(n, coords)
         if n.op is Ops.LOAD:
             return self.load(n, coords)
@@ -268,8 +268,9 @@ class Linearizer:
     # *** index expressions: copies become constants first, so that guards and offsets fold ***
 
     def at(self, node: UOp, coords: Coords) -> UOp:
-        table = {r: UOp.index(v) for r, v in coords}
-        return node.substitute(table).simplify() if table else node.simplify()
+        for r, v in coords:
+            node = bind(node, r, UOp.index(v))
+        return node.simplify()
 
     def indexed(self, node: UOp, coords: Coords) -> UOp:
         return self.expression(self.at(node, coords))
@@ -279,7 +280,7 @@ class Linearizer:
         if node.op is Ops.CONST:
             return self.emit(0, node)
         lanes = self.lanes(node)
-        if lanes is not None and node.ranges == {lanes}:
+        if lanes is not None and node.ranges == {lanes} and _index_only(node):
             return self.table(node, lanes)
         found = self.known((node, ()))
         if found is not None:
@@ -525,14 +526,14 @@ class FoldWriter:
             return self.counted(r, UOp.index(size), wrapped, inside)
         if full:
             whole = r.replace(src=(UOp.index(full),))
-            self.counted(whole, UOp.index(full), [w.substitute({r: whole}) for w in wrapped], inside)
-        return inside(rewrite([w.substitute({r: UOp.index(full)}) for w in wrapped], symbolic))
+            self.counted(whole, UOp.index(full), [bind(w, r, whole) for w in wrapped], inside)
+        return inside(rewrite([bind(w, r, UOp.index(full)) for w in wrapped], symbolic))
 
     def counted(self, r: UOp, size: UOp, stores: list[UOp], inside: Callable[[list[UOp]], None]) -> None:
         lin = self.lin
         stores = rewrite(stores, symbolic)
         if size.is_const and size.arg == 1:
-            return inside(rewrite([s.substitute({r: UOp.index(0)}) for s in stores], symbolic))
+            return inside(rewrite([bind(s, r, UOp.index(0)) for s in stores], symbolic))
         end = lin.expression(size)
         number = lin.counts["loop"]
         lin.counts["loop"] += 1
@@ -593,9 +594,19 @@ class FoldWriter:
         return line
 
 
+def bind(node: UOp, r: UOp, value: UOp) -> UOp:
+    """The node for one value of ``r``. A reduction inside that runs over ``r`` itself has an ``r`` of its own."""
+    new = {r: value}
+    own = lambda n: n.op is Ops.SCATTER_STORE and n.src[4] is r  # noqa: E731
+    for n in toposort(node, lambda n: n is not r and (r in n.ranges or own(n))):
+        src = tuple(new.get(s, s) for s in n.src)
+        new[n] = n if src == n.src else n.replace(src=src)
+    return new.get(node, node)
+
+
 def _index_only(node: UOp) -> bool:
     """An expression of indices and conditions on them, with no loaded value inside."""
-    return all(n.op in (Ops.CONST, Ops.RANGE, Ops.VARIABLE) or n.op.alu and (n.dtype is dtypes.index or n.dtype.is_bool)
+    return all(n.op in (Ops.CONST, Ops.RANGE, Ops.VARIABLE) or (n.op.alu and (n.dtype is dtypes.index or n.dtype.is_bool))
                for n in toposort(node))
 
 

@@ -156,7 +156,7 @@ class Lowering:
 
 def _zero_unless(valid: UOp | None, value: UOp) -> UOp:
     """A load under the same condition gives 0 by itself."""
-    if valid is None or value.is_const and value.arg == 0:
+    if valid is None or (value.is_const and value.arg == 0):
         return value
     if value.op is Ops.LOAD and len(value.src) == 3 and value.src[2] is valid:
         return value

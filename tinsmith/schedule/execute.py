@@ -65,6 +65,8 @@ def canonical(roots: Sequence[UOp]) -> tuple[list[UOp], list[UOp], list[int]]:
                 names[n] = UOp(Ops.BIND, None, (fresh, UOp.index(len(values))))
                 values.append(n.src[1].arg)
             new[n] = names[n]
+        elif n.op is Ops.DETACH:  # says something about gradients only
+            new[n] = new.get(n.src[0], n.src[0])
         elif n.src:
             src = tuple(new.get(s, s) for s in n.src)
             if any(a is not b for a, b in zip(src, n.src)):

@@ -8,6 +8,7 @@ from tinsmith.core.dtypes import DType
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.fusion import Fusion
+from tinsmith.schedule.split import split_reductions
 
 Shape = tuple[int, ...]
 
@@ -65,6 +66,7 @@ class Scheduler:
         self.inputs: list[UOp] = []
 
     def run(self) -> Schedule:
+        self.roots = split_reductions(self.roots)
         fusion = Fusion(self.roots)
         staged = fusion.run()
         for node in staged:

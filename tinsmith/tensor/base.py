@@ -1,6 +1,7 @@
 """The heart of Tensor: a graph node, the data behind it, and the ways in and out."""
 from __future__ import annotations
 
+import itertools
 import sys
 import weakref
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import Origin
 from tinsmith.schedule.execute import copy_to_host
 from tinsmith.tensor.gradient import gradients
-from tinsmith.tensor.realize import realize_tensors
+from tinsmith.tensor.realize import is_leaf, realize_tensors, value_of
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -32,6 +33,8 @@ class TensorBase:
 
     training: ClassVar[bool] = False
     live: ClassVar[weakref.WeakSet[Any]] = weakref.WeakSet()
+    _losses: ClassVar[list[weakref.ref[Any]]] = []  # differentiated since the last optimizer step
+    _unasked: ClassVar[list[weakref.ref[Any]]] = []  # leaves that got a gradient though nobody asked for one
 
     def __init__(self, data: Any = None, device: str | None = None, dtype: DType | str | None = None,
                  requires_grad: bool | None = None) -> None:
@@ -45,6 +48,10 @@ class TensorBase:
             self.uop, self._device = data.uop, data._device
         else:
             self.uop = _from_data(data, self._device, wanted)
+            if wanted is not None:
+                self.uop = self.uop.cast(wanted)
+            if requires_grad is not False:
+                self.uop = leaf(self.uop)
         if wanted is not None:
             self.uop = self.uop.cast(wanted)
         if device is not None and self.uop.device is not None:
@@ -133,8 +140,7 @@ class TensorBase:
         """
         if 0 in self.shape:
             return np.empty(self.shape, self.dtype.numpy)
-        tensor = self if self.uop.base.op is Ops.BUFFER else self._new(self.uop)
-        return copy_to_host(_dense(tensor.realize()))  # type: ignore[arg-type]
+        return copy_to_host(value_of(self))
 
     def data(self) -> memoryview:
         """The values as a memoryview of a copy."""
@@ -261,21 +267,47 @@ class TensorBase:
         inside = set(self.uop.toposort())
         wanted = [t for t in list(TensorBase.live)
                   if t.uop in inside and t.requires_grad is not False and t.dtype.is_float and t is not self
-                  and (t.requires_grad or _is_leaf(t.uop))]
+                  and (t.requires_grad or is_leaf(t.uop))]
         seed = None if gradient is None else gradient.uop
         found = gradients(self.uop, [t.uop for t in wanted], seed, missing_ok=True)
         for t, g in zip(wanted, found):
             new = t._new(g)
             t.grad = new if t.grad is None else t.grad + new
+            if t.requires_grad is None:
+                TensorBase._unasked.append(weakref.ref(t))
+        TensorBase._losses[:] = [r for r in TensorBase._losses if r() is not None]
+        TensorBase._losses.append(weakref.ref(self))
         return self  # type: ignore[return-value]
 
+    @staticmethod
+    def take_losses() -> list[Tensor]:
+        """The tensors whose ``backward`` was called since this was last asked: a step computes them in passing."""
+        found = [t for r in TensorBase._losses if (t := r()) is not None]
+        TensorBase._losses.clear()
+        return found
 
-def _is_leaf(uop: UOp) -> bool:
-    """Made from data, not by an operation."""
-    base = uop.base
-    if base.op in (Ops.COPY, Ops.CONTIGUOUS):
-        base = base.src[0].base
-    return base.op is Ops.BUFFER or base.op is Ops.ASSIGN
+    @staticmethod
+    def forget_gradients() -> None:
+        """Drop gradients of leaves made without ``requires_grad``: kept over steps, they would add up without end."""
+        for r in TensorBase._unasked:
+            t = r()
+            if t is not None and t.requires_grad is None:
+                t.grad = None
+        TensorBase._unasked.clear()
+
+
+_leaf_numbers = itertools.count(1)
+
+
+def leaf(uop: UOp) -> UOp:
+    """A float value that was not computed from tensors, as a node of its own.
+
+    Nodes are interned: two tensors of equal constants would be one node, with one gradient. The number makes them two; a
+    schedule never sees it.
+    """
+    if not uop.dtype.is_float or (is_leaf(uop) and uop.base.op is not Ops.ASSIGN) or 0 in uop.shape:
+        return uop
+    return UOp(Ops.DETACH, None, (uop,), next(_leaf_numbers))
 
 
 def _from_data(data: Any, device: str, dtype: DType | None) -> UOp:
@@ -313,11 +345,6 @@ def _to_array(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
     if array.dtype == np.float64:
         return array.astype(dtypes.default_float.numpy)
     return array.astype(dtypes.default_int.numpy) if array.dtype == np.int64 else array
-
-
-def _dense(tensor: Tensor) -> UOp:
-    """The node of a realized tensor, as a view of its buffer."""
-    return tensor.uop
 
 
 def _note_origin(uop: UOp) -> None:

@@ -1,10 +1,12 @@
 """Realizing tensors: which nodes become programs, and what the tensors hold afterwards."""
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.uop import substitute
 from tinsmith.schedule.execute import realize
 
 if TYPE_CHECKING:
@@ -12,25 +14,56 @@ if TYPE_CHECKING:
 
 _KEPT_VIEWS = (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.FLIP)
 
+# Values that were read, but whose tensors keep their history, so that backward() still finds it: node -> view of a buffer.
+_read: weakref.WeakKeyDictionary[UOp, UOp] = weakref.WeakKeyDictionary()
+
 
 def realize_tensors(tensors: Sequence[TensorBase]) -> None:
-    """Compute ``tensors`` in one program; each then holds a view of a buffer.
+    """Compute ``tensors`` in one program; each then holds a view of a buffer and nothing of how it was computed.
 
-    Views of realized buffers stay views: nothing is copied.
+    Views of realized buffers stay views: nothing is copied. Other tensors that were made from a realized leaf refer to its
+    buffer from then on.
     """
-    pending = [t for t in tensors if not is_realized(t.uop)]
+    pending = {id(t): t for t in tensors if not is_realized(t.uop)}
     if not pending:
         return
-    roots: dict[UOp, None] = {}
-    for t in pending:
-        roots[concrete(t.uop)] = None
-    nodes = list(roots)
-    buffers = realize(nodes, pending[0]._device)
-    done = {}
-    for node, buffer in zip(nodes, buffers):
-        done[node] = UOp(Ops.BUFFER, node.dtype, (), buffer).reshape(node.shape)
-    for t in pending:
+    done = compute([t.uop for t in pending.values()], next(iter(pending.values()))._device)
+    for t in pending.values():
         t.uop = t.uop.substitute(done)
+    leaves = {n: view for n, view in done.items() if is_leaf(n)}
+    if not leaves:
+        return
+    live = next(iter(pending.values())).live
+    others = [t for t in live if id(t) not in pending and not is_realized(t.uop)]
+    for t, new in zip(others, substitute([t.uop for t in others], leaves)):
+        t.uop = new
+
+
+def value_of(tensor: TensorBase) -> UOp:
+    """A view of a buffer with the tensor's values, computed if need be; the tensor keeps its history."""
+    uop = tensor.uop
+    if is_realized(uop) and uop.base.arg.size <= 2 * uop.size:
+        return uop
+    if is_leaf(uop) and not is_realized(uop):
+        realize_tensors([tensor])
+        return value_of(tensor)
+    below = _below_views(uop)
+    if below not in _read:
+        _read.update(compute([uop], tensor._device))
+    return uop.substitute({below: _read[below]})
+
+
+def compute(uops: Sequence[UOp], device: str) -> dict[UOp, UOp]:
+    """Run one program for ``uops``: for the node below each one's views, a view of the buffer with its value."""
+    targets = {_below_views(u): None for u in uops}
+    nodes = list(targets)
+    if _read:
+        nodes = substitute(nodes, dict(_read))
+    roots = {n: _concrete(n) for n in nodes}
+    distinct = list(dict.fromkeys(roots.values()))
+    buffers = dict(zip(distinct, realize(distinct, device)))
+    return {target: UOp(Ops.BUFFER, target.dtype, (), buffers[roots[node]]).reshape(target.shape)
+            for target, node in zip(targets, nodes)}
 
 
 def is_realized(uop: UOp) -> bool:
@@ -38,11 +71,27 @@ def is_realized(uop: UOp) -> bool:
     return uop.base.op is Ops.BUFFER and uop.base.arg.device != "NPY" or 0 in uop.shape
 
 
-def concrete(uop: UOp) -> UOp:
-    """The node to compute: below views that keep every element, else the view itself made dense."""
-    node = uop
-    while node.op in _KEPT_VIEWS:
-        node = node.src[0]
-    if node.op.kind == "movement" or node.op in (Ops.CONST, Ops.BUFFER, Ops.IOTA, Ops.BIND):
-        return UOp(Ops.CONTIGUOUS, None, (node,))
-    return node
+def is_leaf(uop: UOp) -> bool:
+    """Made from data, not by an operation."""
+    base = uop.base
+    if base.op is Ops.DETACH:
+        return base.arg is not None
+    if base.op in (Ops.COPY, Ops.CONTIGUOUS):
+        base = base.src[0].base
+    return base.op is Ops.BUFFER or base.op is Ops.ASSIGN
+
+
+def _below_views(uop: UOp) -> UOp:
+    """The node below views that keep every element."""
+    while uop.op in _KEPT_VIEWS:
+        uop = uop.src[0]
+    return uop
+
+
+def _concrete(uop: UOp) -> UOp:
+    """The node to compute for a value: itself, or a dense copy where it is a view or has no memory of its own."""
+    while uop.op is Ops.DETACH:
+        uop = uop.src[0]
+    if uop.op.kind == "movement" or uop.op in (Ops.CONST, Ops.BUFFER, Ops.IOTA, Ops.BIND):
+        return UOp(Ops.CONTIGUOUS, None, (uop,))
+    return uop

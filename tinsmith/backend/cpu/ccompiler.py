@@ -18,7 +18,7 @@ from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.errors import CompileError, DeviceError
 from tinsmith.ir import Ops, UOp
 
-_FLAGS = ("-O2", "-march=native", "-fPIC", "-shared", "-ffp-contract=off", "-fno-math-errno", "-fno-strict-aliasing",
+_FLAGS = ("-O2", "-march=native", "-fPIC", "-shared", "-ffp-contract=off", "-fwrapv", "-fno-math-errno", "-fno-strict-aliasing",
           "-Wno-psabi", "-x", "c", "-", "-lm")
 
 

@@ -1,4 +1,4 @@
-"""The PYTHON device: linear programs run by the interpreter, with every access checked. For tests and for reading along.
+"""The PYTHON device: linear programs run by the interpreter, with every access checked. For tests and reading.
 
 ``PYTHON:V64`` compiles for vectors of 64 bytes, ``PYTHON:T3`` for 3 workers, which run one after the other.
 """
@@ -34,7 +34,7 @@ class BytesAllocator(Allocator):
         target[:] = self.host_view(opaque, offset, target.nbytes)
 
     def host_view(self, opaque: np.ndarray[Any, Any], offset: int, nbytes: int) -> memoryview:
-        return memoryview(opaque)[offset : offset + nbytes]
+        return memoryview(opaque)[offset : offset + nbytes]  # type: ignore[arg-type]
 
 
 class PythonProgram(Program):

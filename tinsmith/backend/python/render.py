@@ -43,6 +43,7 @@ class _Writer:
 
     def __init__(self, name: str, program: Sequence[UOp]) -> None:
         self.name, self.program = name, program
+        self.block = any(is_lane(u) for u in program)
         self.names: dict[UOp, str] = {}
         self.integers: set[UOp] = set()
         self.varying: set[UOp] = set()
@@ -116,7 +117,7 @@ class _Writer:
         elif u.op.elementwise:
             self.elementwise(u)
         else:
-            raise CompileError("PYTHON", f"{u.op.name} has no place in a linear program", "report it: a bug of tinsmith")
+            raise CompileError("PYTHON", f"{u.op.name} has no place in a linear program", "report it")
 
     def outside(self, u: UOp) -> None:
         """Arguments, near memory and the numbers that the device supplies."""
@@ -131,13 +132,15 @@ class _Writer:
 
     def accumulator(self, u: UOp) -> None:
         self.declare(u, self.array(u.src[0]))
-        self.varying.add(u)
+        if self.block:
+            self.varying.add(u)
 
     def phi(self, u: UOp) -> None:
         acc, value = u.src
         text, mask = self.array(value), self.mask()
         self.names[u] = self.names[acc]
-        self.varying.add(u)
+        if self.block:
+            self.varying.add(u)
         self.line(f"{self.names[acc]} = {text if mask is None else f'where({mask}, {text}, {self.names[acc]})'}")
 
     def open(self, u: UOp) -> None:

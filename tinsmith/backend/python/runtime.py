@@ -47,7 +47,7 @@ def _places(memory: Memory, count: int, index: Any, ok: Any, verb: str) -> tuple
         at = at + np.arange(count)
     at, mask = np.broadcast_arrays(at, np.asarray(ok))
     used = at[mask]
-    if used.size and not (0 <= used.min() and used.max() < memory.size):
+    if used.size and not (used.min() >= 0 and used.max() < memory.size):
         raise memory.outside(used[(used < 0) | (used >= memory.size)][0], verb)
     return at, mask
 
@@ -168,6 +168,6 @@ def run_block(warps: list[Warp]) -> None:
     while warps:
         waiting = [w for w in warps if next(w, w) is not w]
         if waiting and len(waiting) < len(warps):
-            raise KernelError("PYTHON", f"deadlock: {len(waiting)} of {len(warps)} warps wait at a barrier that the others "
-                              "never reach", "place barriers where all warps of a block come")
+            raise KernelError("PYTHON", f"deadlock: {len(waiting)} of {len(warps)} warps wait at a barrier that "
+                              "the others never reach", "place barriers where all warps of a block come")
         warps = waiting

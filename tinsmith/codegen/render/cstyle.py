@@ -2,8 +2,11 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
+
+import numpy as np
 
 from tinsmith.codegen.render.base import Renderer, nonnegative
 from tinsmith.core.dtypes import DType, dtypes
@@ -15,9 +18,18 @@ _MATH = {Ops.SQRT: "sqrt", Ops.EXP: "exp", Ops.EXP2: "exp2", Ops.LOG: "log", Ops
          Ops.TANH: "tanh", Ops.ERF: "erf", Ops.TRUNC: "trunc"}
 
 
+_GROWS = (Ops.ADD, Ops.SUB, Ops.MUL, Ops.NEG, Ops.MULADD, Ops.SHL, Ops.IDIV)
+_BFLOAT16 = (
+    "static inline float bf16_float(bf16 x) { union { unsigned int u; float f; } v = {.u = (unsigned int)x << 16}; return v.f; }",
+    "static inline bf16 float_bf16(float x) { union { float f; unsigned int u; } v = {.f = x};",
+    "  return x != x ? (v.u >> 16) | 64 : (v.u + 0x7fff + ((v.u >> 16) & 1)) >> 16; }",
+)
+
+
 class CRenderer(Renderer):
     """C99 with GCC's vector extension. Kernels take their buffers in order, then the thread number and count."""
 
+    bool_header = "#include <stdbool.h>\n"
     buffer_prefix = ""
     signature = "void"
 
@@ -27,29 +39,33 @@ class CRenderer(Renderer):
 
     def literal(self, node: UOp) -> str:
         value, dtype = node.arg, node.dtype.scalar
-        if dtype.is_float:
+        if dtype is dtypes.bfloat16:
+            text = str(int(np.asarray(value, dtype.numpy).view(np.uint16)))
+        elif dtype.is_float:
             if math.isnan(value):
                 text = "NAN"
             elif math.isinf(value):
                 text = "INFINITY" if value > 0 else "(-INFINITY)"
             else:
                 text = repr(value) + ("f" if dtype.itemsize <= 4 else "")
-                text = f"({text})" if value < 0 else text
+                text = f"({text})" if text.startswith("-") else text
         elif dtype.is_bool:
             text = "1" if value else "0"
         elif dtype.itemsize == 8 and dtype is not dtypes.index:
-            text = f"{value}ul" if dtype.kind == "uint" else (f"{value}l" if value > -(1 << 63) else "(-9223372036854775807l-1)")
+            text = f"{value}ul" if dtype.kind == "uint" else f"{value}l" if value >= 0 else (
+                f"({value}l)" if value > -(1 << 63) else "(-9223372036854775807l-1)")
         elif dtype is dtypes.uint32:
             text = f"{value}u"
         else:
-            text = str(value) if value != -(1 << 31) else "(-2147483647-1)"
+            text = str(value) if value >= 0 else f"({value})" if value != -(1 << 31) else "(-2147483647-1)"
         return text if node.dtype.count == 1 else self.splat(node.dtype, text)
 
     def splat(self, dtype: DType, text: str) -> str:
         return f"({self.type_name(dtype)}){{{', '.join([text] * dtype.count)}}}"
 
     def render(self, name: str, program: Sequence[UOp]) -> str:
-        return self.prologue(program) + self.function(name, program) + "\n"
+        text = self.function(name, program) + "\n"
+        return (self.bool_header if re.search(r"\bbool\b", text) else "") + self.prologue(program) + text
 
     def prologue(self, program: Sequence[UOp]) -> str:
         lines = []
@@ -58,6 +74,7 @@ class CRenderer(Renderer):
             lines.append("#include <math.h>")
         if any(u.dtype.name == "bfloat16" for u in program):
             lines.append("typedef unsigned short bf16;")
+            lines += _BFLOAT16
         for dtype in dict.fromkeys(u.dtype for u in program if u.dtype.count > 1 and not u.dtype.pointer):
             lines.append(self.vector_typedef(dtype))
         return "".join(line + "\n" for line in lines)
@@ -83,7 +100,10 @@ class CRenderer(Renderer):
         return "\n".join([head, *self.body(program), "}"])
 
     def body(self, program: Sequence[UOp]) -> list[str]:
-        uses = Counter(s for u in program for s in u.src)
+        uses: Counter[UOp] = Counter()
+        for u in program:
+            for s in u.src:
+                uses[s] += 2 if self.repeats(u) else 1
         counts: Counter[str] = Counter()
         text: dict[UOp, str] = {}
         lines: list[str] = []
@@ -126,11 +146,19 @@ class CRenderer(Renderer):
                 declare("val", u, self.load(u, text))
             else:
                 value = self.expression(u, text)
-                if uses[u] > 1 and u.op is not Ops.VECTORIZE or u.op is Ops.VECTORIZE and len(u.src) > 1:
+                if self.declares(u, uses[u]):
                     declare("alu", u, value)
                 else:
                     text[u] = value
         return lines
+
+    def declares(self, u: UOp, uses: int) -> bool:
+        """Whether a value gets a name: what is used twice, and vectors, whose text would grow with every lane."""
+        if u.op is Ops.VECTORIZE:
+            return len(u.src) > 1
+        if u.dtype.count > 1:
+            return u.dtype.scalar is not dtypes.index or u.op not in (Ops.ADD, Ops.MUL)
+        return uses > 1
 
     def local(self, u: UOp) -> str:
         name, elements = u.arg
@@ -149,12 +177,27 @@ class CRenderer(Renderer):
             return f"*(({self.type_name(u.dtype)}*){self.pointer(memory, index, text)})"
         lanes = []
         for i in range(u.dtype.count):
-            at = f"{text[index]}[{i}]" if index.dtype.count > 1 else f"{text[index]}+{i}"
-            place = f"{text[memory]}[{at}]"
+            place = f"{text[memory]}[{self.lane_index(index, i, text)}]"
             lanes.append(place if valid is None else f"({self.lane(u.src[2], valid, i)}?{place}:0)")
         return f"({self.type_name(u.dtype)}){{{', '.join(lanes)}}}"
 
+    def lane_index(self, index: UOp, i: int, text: dict[UOp, str]) -> str:
+        """Lane ``i`` of an index, seen through spreads, tables and sums."""
+        if index.dtype.count == 1:
+            return f"{_strip(text[index])}+{i}"
+        if index.op is Ops.CONST:
+            return str(index.arg)
+        if index.op is Ops.VECTORIZE:
+            source = index.src[0 if len(index.src) == 1 else i]
+            return _strip(text[source])
+        if index.op in (Ops.ADD, Ops.MUL):
+            a, b = (self.lane_index(s, i, text) for s in index.src)
+            return f"{a}+{b}" if index.op is Ops.ADD else f"({a})*({b})"
+        return f"{text[index]}[{i}]"
+
     def lane(self, node: UOp, text: str, i: int) -> str:
+        if node.op is Ops.VECTORIZE and len(node.src) > 1 and node.src[i].is_const:
+            return str(int(node.src[i].arg))
         return f"{text}[{i}]" if node.dtype.count > 1 else text
 
     def store(self, u: UOp, text: dict[UOp, str]) -> list[str]:
@@ -167,14 +210,13 @@ class CRenderer(Renderer):
             return [f"*(({self.type_name(value.dtype)}*){self.pointer(memory, index, text)}) = {_strip(text[value])};"]
         lines = []
         for i in range(value.dtype.count):
-            at = f"{text[index]}[{i}]" if index.dtype.count > 1 else f"{text[index]}+{i}"
             guard = "" if valid is None else f"if ({self.lane(valid, text[valid], i)}) "
-            lines.append(f"{guard}{text[memory]}[{at}] = {text[value]}[{i}];")
+            lines.append(f"{guard}{text[memory]}[{self.lane_index(index, i, text)}] = {text[value]}[{i}];")
         return lines
 
     def expression(self, u: UOp, text: dict[UOp, str]) -> str:
-        src = [text[s] for s in u.src]
         op, dtype = u.op, u.dtype
+        src = self.operands(u, text)
         if op is Ops.VECTORIZE:
             return self.splat(dtype, src[0]) if len(src) == 1 else f"({self.type_name(dtype)}){{{', '.join(src)}}}"
         if op is Ops.GEP:
@@ -189,6 +231,20 @@ class CRenderer(Renderer):
             return self.by_lane(u, text)
         return self.scalar(u, src)
 
+    def repeats(self, u: UOp) -> bool:
+        """Whether the text of a source can occur more than once: such a source gets a name first."""
+        if u.op in (Ops.MAX, Ops.MIN, Ops.IDIV, Ops.MOD, Ops.SHL, Ops.SHR):
+            return True
+        if u.op is Ops.CAST and u.src[0].dtype.is_float and u.dtype.is_int:
+            return True
+        return any(s.dtype.count > 1 for s in u.src) and (u.op in (Ops.GEP, Ops.LOAD, Ops.STORE) or u.op.elementwise)
+
+    def operands(self, u: UOp, text: dict[UOp, str]) -> list[str]:
+        """Sources as text; next to a vector, arithmetic takes a spread scalar as it is."""
+        plain = u.dtype.count > 1 and u.op in (*_INFIX, Ops.MULADD) and not all(_is_spread(s) for s in u.src)
+        return [(text[s.src[0]] if s.op is Ops.VECTORIZE else self.literal(UOp(Ops.CONST, s.dtype.scalar, (), s.arg)))
+                if plain and _is_spread(s) else text[s] for s in u.src]
+
     def by_lane(self, u: UOp, text: dict[UOp, str]) -> str:
         """Lane by lane, where C has no vector operator with our meaning."""
         lanes = []
@@ -199,6 +255,12 @@ class CRenderer(Renderer):
         return f"({self.type_name(u.dtype)}){{{', '.join(lanes)}}}"
 
     def scalar(self, u: UOp, src: list[str]) -> str:
+        op, dtype = u.op, u.dtype.scalar
+        if dtype.is_int and dtype.itemsize < 4 and op in _GROWS and u.dtype.count == 1:  # C computes it as an int
+            return f"(({self.type_name(dtype)}){self.plain(u, src)})"
+        return self.plain(u, src)
+
+    def plain(self, u: UOp, src: list[str]) -> str:
         op, dtype = u.op, u.dtype.scalar
         a, b = src[0], src[1] if len(src) > 1 else ""
         if op in (Ops.ADD, Ops.MUL) and dtype.is_bool:
@@ -243,7 +305,11 @@ class CRenderer(Renderer):
         return f"({inside}?({a}{sign}{b}):{beyond})"
 
     def cast(self, u: UOp, a: str) -> str:
-        dtype, source = u.dtype, u.src[0].dtype
+        dtype, source = u.dtype, u.src[0].dtype.scalar
+        if source is dtypes.bfloat16:
+            a, source = f"bf16_float({_strip(a)})", dtypes.float32
+        if dtype is dtypes.bfloat16:
+            return f"float_bf16({_strip(a)})"
         if dtype.is_bool:
             return f"({a}!=0)"
         if source.is_float and dtype.is_int:
@@ -263,6 +329,10 @@ class CRenderer(Renderer):
 def _vector_name(dtype: DType) -> str:
     name = "int" if dtype.scalar is dtypes.index else dtype.scalar.name
     return f"{name}x{dtype.count}" if dtype.scalar is not dtypes.index else f"index{dtype.count}"
+
+
+def _is_spread(node: UOp) -> bool:
+    return node.dtype.count > 1 and (node.op is Ops.CONST or (node.op is Ops.VECTORIZE and len(node.src) == 1))
 
 
 def _strip(text: str) -> str:

@@ -452,12 +452,17 @@ class _Module:
             if a.is_float:
                 return self.value(f"fcmp une {source}, {literal_zero(type_name(a))}")
             return self.value(f"icmp ne {source}, {'0' if a.count == 1 else 'zeroinitializer'}")
+        if a.is_float and b.is_float and a.itemsize == b.itemsize:  # half and bfloat meet in float
+            wide = type_name(dtypes.float32.vec(a.count))
+            return self.value(f"fptrunc {wide} {self.value(f'fpext {source} to {wide}')} to {kind}")
         if a.is_float and b.is_float:
             return self.value(f"{'fpext' if b.itemsize > a.itemsize else 'fptrunc'} {source} to {kind}")
         if a.is_float:
-            sign = "u" if b.is_unsigned else "s"
-            function = f"llvm.fpto{sign}i.sat.{_suffix(kind)}.{_suffix(type_name(a))}"
-            return self.call(kind, function, (type_name(a), self.names[u.src[0]]))
+            sign, value, wide = "u" if b.is_unsigned else "s", self.names[u.src[0]], type_name(a)
+            if a.itemsize == 2:  # LLVM's saturating conversion of half mistakes NaN
+                wide = type_name(dtypes.float32.vec(a.count))
+                value = self.value(f"fpext {source} to {wide}")
+            return self.call(kind, f"llvm.fpto{sign}i.sat.{_suffix(kind)}.{_suffix(wide)}", (wide, value))
         if b.is_float:
             return self.value(f"{'uitofp' if a.is_unsigned else 'sitofp'} {source} to {kind}")
         if b.bits < a.bits and not a.is_bool:

@@ -1,0 +1,258 @@
+"""Strategies: kernels of every kind with their inputs, and lists of opts."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from hypothesis import assume
+from hypothesis import strategies as st
+
+from tinsmith.codegen.kernel import Kernel, Opt, OptOps
+from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.core.errors import ArgumentError
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.uop import Window
+
+Array = np.ndarray[Any, Any]
+Draw = Any
+SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17)
+AMOUNTS = (0, 2, 3, 4, 5, 8, 16)
+
+
+@dataclass
+class Case:
+    """A kernel and its inputs. ``terms``: about how many roundings an output element may collect."""
+
+    sink: UOp
+    inputs: dict[UOp, Array] = field(default_factory=dict)
+    terms: int = 8
+
+    def __repr__(self) -> str:
+        return f"Case({[repr(s) for s in self.sink.src]}, {list(self.inputs)})"
+
+
+class Builder:
+    """Makes parameters, numbered after the outputs, with random values."""
+
+    def __init__(self, draw: Draw, outputs: int = 1) -> None:
+        self.draw, self.next = draw, outputs
+        self.random = np.random.default_rng(draw(st.integers(0, 1 << 16)))
+        self.inputs: dict[UOp, Array] = {}
+
+    def param(self, shape: tuple[int, ...], dtype: DType, low: int = -4, high: int = 5) -> UOp:
+        p = UOp(Ops.PARAM, dtype, (), (self.next, shape))
+        self.next += 1
+        if dtype.is_float and self.draw(st.booleans()):
+            values = self.random.normal(size=shape)
+        else:
+            values = self.random.integers(max(low, 0 if dtype.is_unsigned else low), high, shape)
+        self.inputs[p] = np.asarray(values).astype(dtype.numpy)
+        return p
+
+    def case(self, *outputs: UOp, terms: int = 8) -> Case:
+        return Case(UOp(Ops.SINK, None, outputs), self.inputs, terms)
+
+
+shapes = st.lists(st.sampled_from(SIZES), min_size=1, max_size=3).map(tuple)
+number_types = st.sampled_from((dtypes.float32, dtypes.int32, dtypes.float64, dtypes.int8, dtypes.uint16, dtypes.int64,
+                                dtypes.float16, dtypes.bfloat16))
+
+
+def moved(draw: Draw, x: UOp) -> UOp:
+    """``x`` through one random movement op."""
+    kind = draw(st.sampled_from(("none", "permute", "flip", "pad", "shrink", "reshape", "expand")))
+    n = x.ndim
+    if kind == "permute":
+        return x.permute(tuple(draw(st.permutations(range(n)))))
+    if kind == "flip":
+        return x.flip(tuple(a for a in range(n) if draw(st.booleans())))
+    if kind == "pad":
+        return x.pad(tuple((draw(st.integers(0, 2)), draw(st.integers(0, 2))) for _ in range(n)))
+    if kind == "shrink":
+        return x.shrink(tuple((b := draw(st.integers(0, s - 1)), draw(st.integers(b + 1, s))) for s in x.shape))
+    if kind == "reshape":
+        return x.reshape((x.size,))
+    if kind == "expand":
+        return x.reshape((*x.shape, 1)).expand((*x.shape, draw(st.sampled_from((2, 3, 5)))))
+    return x
+
+
+def mixed(draw: Draw, x: UOp, y: UOp) -> UOp:
+    """One exactly rounded op of two values."""
+    op = draw(st.sampled_from(("ADD", "SUB", "MUL", "MAX", "MIN", "WHERE")))
+    return x.lt(y).where(x, y) if op == "WHERE" else x.alu(op, y)
+
+
+@st.composite
+def elementwise(draw: Draw) -> Case:
+    b, dtype = Builder(draw), draw(number_types)
+    x = b.param(draw(shapes), dtype)
+    for _ in range(draw(st.integers(0, 2))):
+        x = moved(draw, x)
+    for _ in range(draw(st.integers(1, 2))):
+        x = mixed(draw, x, b.param(x.shape, dtype))
+    return b.case(x)
+
+
+@st.composite
+def reduction(draw: Draw) -> Case:
+    b, dtype = Builder(draw), draw(number_types)
+    x = b.param(draw(shapes), dtype)
+    x = moved(draw, moved(draw, x))
+    if draw(st.booleans()):
+        x = mixed(draw, x, b.param(x.shape, dtype))
+    axes = tuple(sorted(draw(st.sets(st.integers(0, x.ndim - 1), min_size=1))))
+    r = x.reduce(draw(st.sampled_from(("ADD", "MAX", "MIN", "ADD"))), axes)
+    if draw(st.booleans()):
+        r = mixed(draw, r, b.param(r.shape, dtype))
+    return b.case(r, terms=8 + x.size // max(1, r.size))
+
+
+@st.composite
+def matmul(draw: Draw) -> Case:
+    b, dtype = Builder(draw), draw(number_types)
+    m, n, k = (draw(st.sampled_from(SIZES)) for _ in range(3))
+    batch = draw(st.sampled_from((1, 1, 2)))
+    a = b.param((batch, m, 1, k), dtype).expand((batch, m, n, k))
+    if draw(st.booleans()):
+        c = b.param((batch, 1, n, k), dtype).expand((batch, m, n, k))
+    else:
+        c = b.param((batch, k, n), dtype).permute((0, 2, 1)).reshape((batch, 1, n, k)).expand((batch, m, n, k))
+    out = (a * c).reduce("ADD", (3,)).reshape((batch, m, n))
+    if draw(st.booleans()):
+        out = (out + b.param((1, 1, n), dtype).expand((batch, m, n))).maximum(out.const_like(0))
+    return b.case(out, terms=8 + k)
+
+
+@st.composite
+def convolution(draw: Draw) -> Case:
+    b, dtype = Builder(draw), draw(number_types)
+    n, o, c = (draw(st.sampled_from((1, 2, 3, 5))) for _ in range(3))
+    size, taps = draw(st.sampled_from((4, 7, 9, 16))), draw(st.sampled_from((1, 2, 3)))
+    stride, dilation, pad = draw(st.integers(1, 2)), draw(st.integers(1, 2)), draw(st.integers(0, 2))
+    x = b.param((n, c, size), dtype).pad(((0, 0), (0, 0), (pad, pad)))
+    inputs = size + 2 * pad
+    assume(inputs > dilation * (taps - 1))
+    outputs = (inputs - dilation * (taps - 1) - 1) // stride + 1
+    x = x.reshape((n, 1, c, inputs, 1)).expand((n, o, c, inputs, taps))
+    x = x.window(Window(3, 4, stride, dilation, inputs, outputs))
+    w = b.param((1, o, c, 1, taps), dtype).expand((n, o, c, outputs, taps))
+    return b.case((x * w).reduce("ADD", (2, 4)).reshape((n, o, outputs)), terms=8 + c * taps)
+
+
+@st.composite
+def transposed_convolution(draw: Draw) -> Case:
+    b, dtype = Builder(draw), draw(number_types)
+    n, o, c = (draw(st.sampled_from((1, 2, 3))) for _ in range(3))
+    size, taps = draw(st.sampled_from((4, 7, 9))), draw(st.sampled_from((1, 2, 3)))
+    stride, dilation = draw(st.integers(1, 2)), draw(st.integers(1, 2))
+    outputs = (size - 1) * stride + dilation * (taps - 1) + 1
+    y = b.param((n, 1, c, size, 1), dtype).expand((n, o, c, size, taps))
+    w = b.param((1, o, c, 1, taps), dtype).expand((n, o, c, size, taps))
+    x = (y * w).unwindow(Window(3, 4, stride, dilation, outputs, size))
+    return b.case(x.reduce("ADD", (2, 4)).reshape((n, o, outputs)), terms=8 + c * taps)
+
+
+@st.composite
+def gather(draw: Draw) -> Case:
+    b, dtype = Builder(draw), draw(number_types)
+    rows, columns, n = (draw(st.sampled_from(SIZES)) for _ in range(3))
+    table = b.param((rows, columns), dtype)
+    index = b.param((n, 1), draw(st.sampled_from((dtypes.int32, dtypes.int64, dtypes.uint8))), -2, rows + 2)
+    out = table.gather(index.expand((n, columns)), 0)
+    if draw(st.booleans()):
+        out = mixed(draw, out, b.param((n, columns), dtype))
+    if draw(st.booleans()):
+        out = out.reduce("ADD", (draw(st.integers(0, 1)),))
+    return b.case(out, terms=8 + max(n, columns))
+
+
+@st.composite
+def scatter(draw: Draw) -> Case:
+    b, dtype = Builder(draw), draw(number_types)
+    rows, columns, n = (draw(st.sampled_from(SIZES)) for _ in range(3))
+    base = b.param((rows, columns), dtype)
+    index = b.param((n, 1), dtypes.int32, -2, rows + 2).expand((n, columns))
+    op = draw(st.sampled_from(("ADD", "MAX", "MIN", None)))
+    return b.case(base.scatter(index, b.param((n, columns), dtype), 0, op), terms=8 + n)
+
+
+@st.composite
+def multi_pass(draw: Draw) -> Case:
+    """Rows are read several times, as in a softmax or a layer norm."""
+    b, dtype = Builder(draw), draw(st.sampled_from((dtypes.float32, dtypes.float64, dtypes.int32)))
+    shape = (draw(st.sampled_from(SIZES)), draw(st.sampled_from(SIZES)))
+    x = b.param(shape, dtype)
+    centred = x - x.reduce(draw(st.sampled_from(("MAX", "MIN"))), (1,)).expand(shape)
+    square = centred * centred + 1
+    total = square.reduce("ADD", (1,)).expand(shape)
+    out = square / total if dtype.is_float else square * total
+    outputs = (out,)
+    if draw(st.booleans()):
+        outputs = (out.reduce("ADD", (1,)),)
+    return b.case(*outputs, terms=16 + 4 * shape[1])
+
+
+@st.composite
+def several_outputs(draw: Draw) -> Case:
+    b, dtype = Builder(draw, 2), draw(number_types)
+    x = b.param(draw(shapes), dtype)
+    y = b.param(x.shape, dtype)
+    first, second = mixed(draw, x, y), mixed(draw, y, x)
+    if draw(st.booleans()):
+        axes = (draw(st.integers(0, x.ndim - 1)),)
+        first, second = first.reduce("ADD", axes), (second.reduce("MAX", axes) if draw(st.booleans()) else second)
+    return b.case(first, second, terms=8 + x.size)
+
+
+@st.composite
+def symbolic(draw: Draw) -> Case:
+    """A shape that is known at launch only."""
+    b, dtype = Builder(draw), draw(number_types)
+    most, columns = draw(st.sampled_from((3, 8, 13))), draw(st.sampled_from((1, 4, 5)))
+    v = UOp.variable("v0", 1, most)
+    x = b.param((most, columns), dtype)
+    part = x.shrink(((0, v), (0, columns)))
+    out = part.reduce(draw(st.sampled_from(("ADD", "MAX"))), (0,))
+    b.inputs[v] = draw(st.integers(1, most))
+    return b.case(out, terms=8 + most)
+
+
+FAMILIES = {f.__name__: f() for f in (elementwise, reduction, matmul, convolution, transposed_convolution, gather, scatter,
+                                      multi_pass, several_outputs, symbolic)}
+kernels = st.one_of(*FAMILIES.values())
+
+
+def state(kernel: Kernel) -> tuple[Any, ...]:
+    return kernel.sink, tuple(kernel.order), tuple(kernel.opts), tuple(sorted(kernel.full.items()))
+
+
+@st.composite
+def one_opt(draw: Draw, kernel: Kernel) -> Opt:
+    op = draw(st.sampled_from((OptOps.UPCAST, OptOps.VECTOR, OptOps.UNROLL, OptOps.TILE, OptOps.SWAP, OptOps.ORDER,
+                               OptOps.PADTO, OptOps.MERGE, OptOps.STAGE, OptOps.THREAD)))
+    count = max(1, len(kernel.ranges))
+    axis = draw(st.integers(0, count - 1))
+    if op is OptOps.STAGE:
+        kept = tuple(sorted(draw(st.sets(st.integers(0, count - 1), max_size=count))))
+        return Opt(op, draw(st.integers(0, max(0, len(kernel.loads) - 1))), kept)
+    if op is OptOps.ORDER:
+        loops = len([r for r in kernel.order if not r.arg[1].expanded])
+        return Opt(op, None, tuple(draw(st.permutations(range(loops)))))
+    if op in (OptOps.SWAP, OptOps.MERGE):
+        return Opt(op, axis, draw(st.integers(0, count - 1)))
+    if op is OptOps.THREAD:
+        return Opt(op, 0, None)
+    return Opt(op, axis, draw(st.sampled_from(AMOUNTS)))
+
+
+def apply_random(draw: Draw, kernel: Kernel, most: int = 5) -> list[Opt]:
+    """Apply random opts; an illegal one has to leave the kernel as it was."""
+    for _ in range(draw(st.integers(0, most))):
+        opt, before = draw(one_opt(kernel)), state(kernel)
+        try:
+            kernel.apply(opt)
+        except ArgumentError:
+            assert state(kernel) == before, f"illegal {opt} changed the kernel"
+    return list(kernel.opts)

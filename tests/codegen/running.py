@@ -1,0 +1,120 @@
+"""Runs one kernel everywhere: the two interpreters, PYTHON, LLVM and C, on buffers that end at a page nobody may touch."""
+from __future__ import annotations
+
+import ctypes
+import math
+import mmap
+import shutil
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from tinsmith.backend.cpu.ccompiler import load_shared
+from tinsmith.backend.cpu.llvm import load
+from tinsmith.backend.device import Device
+from tinsmith.backend.python.runtime import NAMES, Memory, launch
+from tinsmith.codegen.decompositions import decompose
+from tinsmith.codegen.kernel import Kernel, Opt
+from tinsmith.codegen.lower import lower
+from tinsmith.codegen.program import KernelProgram, compile_kernel
+from tinsmith.codegen.render.llvm import STACK_BYTES
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.evaluate import evaluate
+from tinsmith.ir.evaluate_kernel import evaluate_kernel
+from tinsmith.ir.uop import toposort
+
+HAS_C = any(shutil.which(name) for name in ("gcc", "clang", "cc"))
+NATIVE = ["CPU", *(["CPU:C"] if HAS_C else [])]
+Array = np.ndarray[Any, Any]
+_PAGE = mmap.PAGESIZE
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def guarded(values: Array) -> Array:
+    """A copy whose last byte is followed by a page without access (and preceded by one, if it fills whole pages)."""
+    pages = max(1, -(-values.nbytes // _PAGE))
+    block = mmap.mmap(-1, (pages + 2) * _PAGE)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(block))
+    for page in (address, address + (pages + 1) * _PAGE):
+        assert _libc.mprotect(ctypes.c_void_p(page), ctypes.c_size_t(_PAGE), 0) == 0
+    start = (pages + 1) * _PAGE - values.nbytes
+    out = np.frombuffer(block, np.uint8, values.nbytes, start).view(values.dtype).reshape(values.shape)
+    out[...] = values
+    return out
+
+
+def params(sink: UOp) -> list[UOp]:
+    """The kernel's inputs."""
+    return sorted((n for n in toposort(sink) if n.op is Ops.PARAM), key=lambda n: n.arg[0])
+
+
+def expected(sink: UOp, inputs: dict[UOp, Array]) -> list[Array]:
+    """The outputs by the interpreter of tensor graphs, flat."""
+    return [np.array(v).reshape(-1) for v in evaluate(sink.src, inputs)]
+
+
+def empty_outputs(sink: UOp) -> list[Array]:
+    return [np.full(math.prod(v.shape), 77, v.dtype.numpy) for v in sink.src]
+
+
+def buffers(sink: UOp, inputs: dict[UOp, Array]) -> list[Array]:
+    """One array per PARAM number: outputs first, filled with rubbish."""
+    given = {p.arg[0]: v.reshape(-1) for p, v in inputs.items() if p.op is Ops.PARAM}
+    return [*empty_outputs(sink), *(given[n] for n in sorted(given))]
+
+
+def optimized(sink: UOp, opts: Sequence[Opt], device: str = "PYTHON") -> Kernel:
+    kernel = Kernel(decompose(lower(sink), Device[device].renderer.target))
+    for opt in opts:
+        kernel.apply(opt)
+    return kernel
+
+
+def run_graph(sink: UOp, inputs: dict[UOp, Array], opts: Sequence[Opt]) -> list[Array]:
+    """The kernel graph by its interpreter."""
+    arrays = buffers(sink, inputs)
+    variables = {v: int(x) for v, x in inputs.items() if v.op is Ops.VARIABLE}
+    evaluate_kernel(optimized(sink, opts).sink, arrays, variables)
+    return arrays[: len(sink.src)]
+
+
+def run_on(device: str, sink: UOp, inputs: dict[UOp, Array], opts: Sequence[Opt] | None = (),
+           threads: int = 1) -> list[Array]:
+    """The compiled kernel; ``threads`` runs all shares of a THREAD range one after the other."""
+    kernel = compile_kernel(sink, Device[device].renderer, opts)
+    arrays = buffers(sink, inputs)
+    named = {v.arg[0]: int(x) for v, x in inputs.items() if v.op is Ops.VARIABLE}
+    run_program(device, kernel, arrays, [named[name] for name in kernel.variables], threads)
+    return arrays[: len(sink.src)]
+
+
+def run_program(device: str, kernel: KernelProgram, arrays: list[Array], variables: Sequence[int] = (),
+                threads: int = 1) -> None:
+    """Run a compiled kernel on ``arrays``, indexed by argument number and written in place."""
+    threads = 1 if kernel.serial else threads
+    if device.startswith("PYTHON"):
+        module: dict[str, Any] = dict(NAMES)
+        exec(kernel.source, module)
+        memory = [Memory(kernel.symbol, f"data{n}", arrays[n]) for n in kernel.buffers]
+        launch(kernel.symbol, module, [*memory, *variables], threads)
+        return
+    safe = {n: guarded(arrays[n]) for n in kernel.buffers}
+    table = [a.ctypes.data if a.size else 0 for a in safe.values()] + list(variables)
+    near = guarded(np.full(kernel.local_bytes * threads, 0xA5, np.uint8)) if kernel.local_bytes > STACK_BYTES else None
+    if near is not None:
+        table.append(near.ctypes.data)
+    arguments = (ctypes.c_int64 * max(len(table), 1))(*table)
+    loaded = _loaded(device, kernel)
+    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(loaded.addresses[0])
+    for tid in range(threads):
+        function(ctypes.addressof(arguments), tid, threads)
+    for n, a in safe.items():
+        arrays[n][...] = a
+
+
+@cache
+def _loaded(device: str, kernel: KernelProgram) -> Any:
+    binary = Device[device].compiler.compile(kernel.source)
+    return load_shared(binary, kernel.symbol) if device.endswith(":C") else load([binary], [kernel.symbol])

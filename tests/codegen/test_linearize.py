@@ -1,0 +1,115 @@
+"""The structure of linear programs: what is written where, and what shares a loop."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.codegen.kernels import FAMILIES, apply_random
+from tests.codegen.running import optimized
+from tinsmith.codegen.kernel import Opt, OptOps
+from tinsmith.codegen.linearize import linearize
+from tinsmith.core.dtypes import dtypes
+from tinsmith.ir import Op, Ops, UOp
+from tinsmith.ir.printer import uop_table
+from tinsmith.ir.verify import verify_kernel, verify_program
+
+
+def param(number: int, *shape: int) -> UOp:
+    return UOp(Ops.PARAM, dtypes.float32, (), (number, shape))
+
+
+def program(*values: UOp, opts: Sequence[Opt] = ()) -> list[UOp]:
+    return linearize(optimized(UOp(Ops.SINK, None, values), opts))
+
+
+def count(lines: list[UOp], op: Op) -> int:
+    return sum(u.op is op for u in lines)
+
+
+def depth_of(lines: list[UOp], node: UOp) -> int:
+    """Loops that are open where ``node`` is written."""
+    before = lines[: lines.index(node)]
+    return count(before, Ops.RANGE) - count(before, Ops.ENDRANGE)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_any_opts_give_well_formed_programs(family: str) -> None:
+    @settings(max_examples=30, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @given(st.data())
+    def run(data: st.DataObject) -> None:
+        kernel = optimized(data.draw(FAMILIES[family]).sink, ())
+        apply_random(data.draw, kernel)
+        verify_kernel(kernel.sink)
+        verify_program(linearize(kernel))
+
+    run()
+
+
+def test_table_of_the_dot_product() -> None:
+    a, b = (UOp(Ops.PARAM, dtypes.int32, (), (n, (2,))) for n in (1, 2))
+    assert uop_table(program((a * b).reduce("ADD", (0,)))) == DOT
+
+
+DOT = """\
+"""
+
+
+def test_values_stand_in_the_outermost_loop_that_supplies_them() -> None:
+    x, row = param(1, 5, 7), param(2, 5, 1)
+    lines = program(x * row.expand((5, 7)) * row.expand((5, 7)).alu("SQRT"))
+    (root,) = (u for u in lines if u.op is Ops.SQRT)
+    (load,) = (u for u in lines if u.op is Ops.LOAD and u.src[0].arg == 2)
+    assert depth_of(lines, root) == depth_of(lines, load) == 1
+    (store,) = (u for u in lines if u.op is Ops.STORE)
+    assert depth_of(lines, store) == 2
+
+
+def test_independent_reductions_share_a_loop() -> None:
+    x = param(2, 5, 7)
+    lines = program(x.reduce("ADD", (1,)), x.reduce("MAX", (1,)))
+    assert count(lines, Ops.RANGE) == 2
+    assert count(lines, Ops.DEFINE_ACC) == 2
+    assert count(lines, Ops.LOAD) == 1
+
+
+def test_reductions_in_sequence_walk_the_row_again() -> None:
+    x = param(1, 5, 7)
+    centred = x - x.reduce("MAX", (1,)).expand((5, 7))
+    lines = program((centred * centred).reduce("ADD", (1,)))
+    assert count(lines, Ops.RANGE) == 3
+    assert max(depth_of(lines, u) for u in lines if u.op is Ops.RANGE) == 1
+
+
+def test_outputs_share_their_loops() -> None:
+    x, y = param(2, 5, 7), param(3, 5, 7)
+    lines = program(x + y, x * y)
+    assert count(lines, Ops.RANGE) == 1  # both axes are walked as one
+    assert count(lines, Ops.LOAD) == 2
+
+
+def test_a_partial_iteration_is_peeled() -> None:
+    x = param(1, 13)
+    lines = program(x + x, opts=[Opt(OptOps.UPCAST, 0, 4)])
+    assert count(lines, Ops.RANGE) == 1
+    assert count(lines, Ops.STORE) == 5  # four in the loop, one for the rest
+    assert not any(len(u.src) > 2 for u in lines if u.op is Ops.LOAD)
+
+
+def test_unrolled_reductions_have_separate_accumulators() -> None:
+    lines = program(param(1, 64).reduce("ADD", (0,)), opts=[Opt(OptOps.UNROLL, 0, 4)])
+    assert count(lines, Ops.DEFINE_ACC) == 4
+
+
+def test_lanes_of_a_reduction_are_combined_in_halves() -> None:
+    lines = program(param(1, 64).reduce("ADD", (0,)), opts=[Opt(OptOps.VECTOR, 0, 8)])
+    widths = [u.dtype.count for u in lines if u.op is Ops.GEP]
+    assert widths == [4, 4, 2, 2, 1, 1]
+
+
+def test_lines_depend_on_the_graph_alone() -> None:
+    x = param(1, 9, 9)
+    make = lambda: uop_table(program((x * x).reduce("ADD", (1,)), opts=[Opt(OptOps.UPCAST, 0, 2)]))  # noqa: E731
+    assert make() == make()

@@ -1,0 +1,82 @@
+"""Lowering: the kernel graph of any kernel computes what its tensor graph means, and follows the rules of its dialect."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.codegen.kernels import FAMILIES
+from tests.codegen.running import expected, run_graph
+from tests.codegen.test_opts import check
+from tinsmith.codegen.lower import lower
+from tinsmith.core.dtypes import dtypes
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.uop import toposort
+from tinsmith.ir.verify import verify_kernel, verify_tensor
+
+
+def param(number: int, *shape: int) -> UOp:
+    return UOp(Ops.PARAM, dtypes.float32, (), (number, shape))
+
+
+def lowered(*values: UOp) -> UOp:
+    return lower(UOp(Ops.SINK, None, values))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_lowering_keeps_the_meaning(family: str) -> None:
+    @settings(max_examples=60, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @given(st.data())
+    def run(data: st.DataObject) -> None:
+        case = data.draw(FAMILIES[family])
+        verify_tensor(case.sink)
+        verify_kernel(lower(case.sink))
+        check(case, run_graph(case.sink, case.inputs, ()), expected(case.sink, case.inputs), "kernel graph")
+
+    run()
+
+
+def test_movement_costs_no_arithmetic_on_data() -> None:
+    x = param(1, 6, 4)
+    moved = x.permute((1, 0)).reshape((2, 2, 6)).flip((0,)).pad(((0, 0), (1, 1), (0, 0)))
+    graph = lowered(moved)
+    assert not any(n.op.alu and n.dtype is dtypes.float32 for n in toposort(graph))
+    values = np.arange(24, dtype=np.float32).reshape(6, 4)
+    (got,) = run_graph(UOp(Ops.SINK, None, (moved,)), {x: values}, ())
+    want = np.pad(np.flip(values.T.reshape(2, 2, 6), 0), ((0, 0), (1, 1), (0, 0)))
+    np.testing.assert_array_equal(got.reshape(2, 4, 6), want)
+
+
+def test_reshape_there_and_back_leaves_no_division() -> None:
+    graph = lowered(param(1, 6, 4).reshape((2, 12)).reshape((6, 4)) + param(2, 6, 4))
+    assert not any(n.op in (Ops.IDIV, Ops.MOD) for n in toposort(graph))
+
+
+def test_reductions_of_one_row_share_their_range() -> None:
+    x = param(1, 5, 7)
+    centred = x - x.reduce("MAX", (1,)).expand((5, 7))
+    folds = [n for n in toposort(lowered((centred * centred).reduce("ADD", (1,)))) if n.op is Ops.FOLD]
+    assert len(folds) == 2
+    assert folds[0].src[1:] == folds[1].src[1:]
+
+
+def test_padding_becomes_a_condition_of_the_load() -> None:
+    (load,) = (n for n in toposort(lowered(param(1, 4).pad(((1, 2),)))) if n.op is Ops.LOAD)
+    assert len(load.src) == 3
+    assert load.src[2].dtype is dtypes.bool
+
+
+def test_outputs_of_one_shape_share_their_ranges() -> None:
+    x, y = param(2, 5, 7), param(3, 5, 7)
+    graph = lowered(x + y, x * y)
+    assert len([n for n in toposort(graph) if n.op is Ops.RANGE]) == 2
+
+
+def test_scatter_runs_in_order() -> None:
+    base, x = param(1, 3), param(3, 5)
+    index = UOp(Ops.PARAM, dtypes.int32, (), (2, (5,)))
+    values = {base: np.zeros(3, np.float32), index: np.array([0, 0, 2, 7, 2], np.int32),
+              x: np.arange(1, 6, dtype=np.float32)}
+    (got,) = run_graph(UOp(Ops.SINK, None, (base.scatter(index, x, 0, None),)), values, ())
+    assert got.tolist() == [2.0, 0.0, 5.0]

@@ -1,0 +1,54 @@
+"""What gcc or clang make of the C text, for every op and dtype, is the op's meaning; nothing leaves a buffer."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.codegen.render_cases import ALL, CHECKS, WIDTHS, check_constants
+from tests.codegen.running import HAS_C, run_on
+from tests.codegen.test_render_llvm import run_guarded
+from tinsmith.backend.device import Device
+from tinsmith.codegen.program import compile_kernel
+from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.ir import Ops, UOp
+
+pytestmark = pytest.mark.skipif(not HAS_C, reason="no C compiler")
+
+
+@pytest.mark.parametrize("dtype", ALL, ids=lambda d: d.name)
+@pytest.mark.parametrize("what", CHECKS)
+def test_meaning(what: str, dtype: DType) -> None:
+    for width in WIDTHS[:1] if what == "reductions" else (1, 8):
+        CHECKS[what]("CPU:C", dtype, width)
+
+
+@pytest.mark.parametrize("dtype", dtypes.ints, ids=lambda d: d.name)
+def test_constant_right_sides(dtype: DType) -> None:
+    check_constants("CPU:C", dtype, 1)
+
+
+def test_no_access_leaves_a_buffer() -> None:
+    done = run_guarded("CPU:C", "all")
+    assert done.returncode == 0, done.stderr
+
+
+def test_negative_constants_and_zeros() -> None:
+    x = UOp(Ops.PARAM, dtypes.float32, (), (1, (2,)))
+    y = x - x.const_like(-0.0) - x.const_like(-2.0)
+    values = np.array([1.0, -0.0], np.float32)
+    (got,) = run_on("CPU:C", UOp(Ops.SINK, None, (y,)), {x: values})
+    assert got.tolist() == [3.0, 2.0]
+
+
+def test_text_of_the_dot_product() -> None:
+    a, b = (UOp(Ops.PARAM, dtypes.int32, (), (n, (2,))) for n in (1, 2))
+    sink = UOp(Ops.SINK, None, ((a * b).reduce("ADD", (0,)),))
+    source = compile_kernel(sink, Device["CPU:C"].renderer, ()).source
+    body = source[source.index("{") : source.index("}\n") + 1]
+    assert body == """{
+  int acc0 = 0;
+  for (int ridx0 = 0; ridx0 < 2; ridx0++) {
+    int val0 = *(data1+ridx0);
+    int val1 = *(data2+ridx0);
+    acc0 = ((val0*val1)+acc0);
+  }"""

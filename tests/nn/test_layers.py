@@ -1,0 +1,144 @@
+"""Layers against NumPy, and their state."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.nn.helpers import arrays, check_gradient
+from tinsmith import Tensor, dtypes, nn
+from tinsmith.core.errors import ArgumentError, FileFormatError, ShapeError
+
+
+def test_initial_values() -> None:
+    Tensor.manual_seed(3)
+    for layer, fan in ((nn.Linear(64, 50), 64), (nn.Conv2d(8, 32, 3, groups=2), 36), (nn.ConvTranspose2d(8, 4, 3), 36)):
+        w = layer.weight.numpy()
+        assert 0.95 / np.sqrt(fan) < abs(w).max() <= 1 / np.sqrt(fan)
+        assert layer.bias is not None and abs(layer.bias.numpy()).max() <= 1 / np.sqrt(fan)
+    assert abs(nn.Embedding(64, 64).weight.numpy().std() - 1) < 0.1
+
+
+def test_linear_and_conv_same() -> None:
+    (x,) = arrays((2, 3))
+    layer = nn.Linear(3, 4)
+    assert layer.bias is not None
+    expected = x @ layer.weight.numpy().T + layer.bias.numpy()
+    np.testing.assert_allclose(layer(Tensor(x)).numpy(), expected, rtol=1e-4, atol=1e-5)
+    assert nn.Conv2d(1, 2, (4, 3), padding="same")(Tensor.ones(1, 1, 6, 5)).shape == (1, 2, 6, 5)
+    assert nn.Conv1d(1, 2, 3, bias=False)(Tensor.ones(1, 1, 6)).shape == (1, 2, 4)
+    assert nn.ConvTranspose1d(1, 2, 3, stride=2)(Tensor.ones(1, 1, 4)).shape == (1, 2, 9)
+    with pytest.raises(ArgumentError, match="same"):
+        nn.Conv2d(1, 1, 3, stride=2, padding="same")
+
+
+@pytest.mark.parametrize("shape", [(6, 3), (4, 3, 5), (2, 3, 4, 5)], ids=str)
+def test_batchnorm(shape: tuple[int, ...]) -> None:
+    layer = nn.BatchNorm(3)
+    axes = (0, *range(2, len(shape)))
+    mean, var = np.zeros(3), np.ones(3)
+    for seed in range(3):
+        (x,) = arrays(shape, seed=seed)
+        x = x.astype(np.float32) * 2 + 1
+        with Tensor.train():
+            out = layer(Tensor(x))
+        m, v = x.mean(axes, keepdims=True), x.var(axes, keepdims=True)
+        np.testing.assert_allclose(out.numpy(), (x - m) / np.sqrt(v + 1e-5), rtol=1e-3, atol=1e-4)
+        mean = 0.9 * mean + 0.1 * m.ravel()
+        var = 0.9 * var + 0.1 * x.var(axes, ddof=1)
+        np.testing.assert_allclose(layer.running_mean.numpy(), mean, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(layer.running_var.numpy(), var, rtol=1e-4, atol=1e-5)
+    assert layer.num_batches_tracked.item() == 3
+    by = (slice(None), *[None] * (len(shape) - 2))
+    expected = (x - mean[by]) / np.sqrt(var[by] + 1e-5)
+    np.testing.assert_allclose(layer(Tensor(x)).numpy(), expected, rtol=1e-3, atol=1e-4)
+    assert layer.num_batches_tracked.item() == 3
+
+
+def test_batchnorm_derivatives() -> None:
+    layer = nn.BatchNorm(2, track_running_stats=False, affine=False)
+    check_gradient(lambda x: layer(x), *arrays((3, 2, 2)), order=2, tolerance=1e-5)
+    with pytest.raises(ShapeError, match="channels"):
+        layer(Tensor.ones(2, 3))
+
+
+def test_group_instance_and_layer_norms() -> None:
+    (x,) = arrays((2, 4, 3, 3))
+    x = x.astype(np.float32)
+
+    def standard(a: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+        return (a - a.mean(axes, keepdims=True)) / np.sqrt(a.var(axes, keepdims=True) + 1e-5)
+
+    grouped = standard(x.reshape(2, 2, 2, 3, 3), (2, 3, 4)).reshape(x.shape)
+    for layer, expected in ((nn.GroupNorm(2, 4), grouped), (nn.InstanceNorm(4), standard(x, (2, 3))),
+                            (nn.LayerNorm((3, 3)), standard(x, (2, 3))), (nn.LayerNorm2d(4), standard(x, (1,)))):
+        np.testing.assert_allclose(layer(Tensor(x)).numpy(), expected, rtol=1e-3, atol=1e-4)
+    with pytest.raises(ShapeError, match="normalized shape"):
+        nn.LayerNorm(5)(Tensor(x))
+
+
+def test_lstm_cell() -> None:
+    x, h, c = arrays((2, 3), (2, 4), (2, 4))
+    cell = nn.LSTMCell(3, 4)
+    assert cell.bias_ih is not None and cell.bias_hh is not None
+    gates = x @ cell.weight_ih.numpy().T + cell.bias_ih.numpy() + h @ cell.weight_hh.numpy().T + cell.bias_hh.numpy()
+    i, f, g, o = np.split(gates, 4, 1)
+
+    def sigmoid(v: np.ndarray) -> np.ndarray:
+        return 1 / (1 + np.exp(-v))
+
+    new = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+    got_h, got_c = cell(Tensor(x), (Tensor(h), Tensor(c)))
+    np.testing.assert_allclose(got_c.numpy(), new, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(got_h.numpy(), sigmoid(o) * np.tanh(new), rtol=1e-4, atol=1e-5)
+
+
+class Model:
+    def __init__(self) -> None:
+        self.layers = [nn.Linear(2, 3), Tensor.relu, nn.BatchNorm(3)]
+        self.heads = {"a": nn.Linear(3, 1, bias=False)}
+        self.owner = self
+        self.pair = (Tensor([1.0]), "text")
+
+
+def test_state_dict() -> None:
+    model = Model()
+    found = nn.state.get_state_dict(model)
+    assert sorted(found) == ["heads.a.weight", "layers.0.bias", "layers.0.weight", "layers.2.bias",
+                             "layers.2.num_batches_tracked", "layers.2.running_mean", "layers.2.running_var",
+                             "layers.2.weight", "pair.0"]
+    assert nn.state.get_parameters([model, model.layers[0]])[0] is found["layers.0.weight"]
+    assert len(nn.state.get_parameters([model, model.layers[0]])) == len(found)
+    other = Model()
+    assert nn.state.load_state_dict(other, found) == []
+    for name, t in nn.state.get_state_dict(other).items():
+        np.testing.assert_array_equal(t.numpy(), found[name].numpy())
+
+
+def test_load_state_dict_errors() -> None:
+    layer = nn.Linear(2, 3)
+    before = layer.weight.numpy()
+    with pytest.raises(ArgumentError, match="missing bias; unexpected extra"):
+        nn.state.load_state_dict(layer, {"weight": before, "extra": before})
+    with pytest.raises(ShapeError, match=r"bias: \(4,\) into \(3,\)"):
+        nn.state.load_state_dict(layer, {"weight": before + 1, "bias": np.zeros(4)})
+    np.testing.assert_array_equal(layer.weight.numpy(), before)
+    assert nn.state.load_state_dict(layer, {"weight": before + 1}, strict=False) == ["bias"]
+    np.testing.assert_array_equal(layer.weight.numpy(), before + 1)
+    assert layer.weight.dtype is dtypes.float32
+
+
+def test_safetensors(tmp_path: object) -> None:
+    pytest.importorskip("safetensors", reason="the io extra")
+    file = f"{tmp_path}/x.safetensors"
+    tensors = {str(d): Tensor([[0, 1, 1]], dtype=d) for d in dtypes.all} | {"empty": Tensor(np.zeros((0, 2), np.float32))}
+    nn.state.safe_save(tensors, file)
+    back = nn.state.safe_load(file)
+    assert back.keys() == tensors.keys()
+    for name, t in tensors.items():
+        assert back[name].dtype is t.dtype and back[name].shape == t.shape
+        np.testing.assert_array_equal(back[name].numpy(), t.numpy())
+    whole = open(file, "rb").read()
+    with open(file, "wb") as f:
+        f.write(whole[:-3])
+    with pytest.raises(FileFormatError):
+        nn.state.safe_load(file)

@@ -1,0 +1,13 @@
+"""Layers, optimizers, and a model's state.
+
+A layer is a plain object: tensors as attributes, and ``__call__``. Whatever holds tensors in attributes, lists or
+dicts is a model.
+"""
+from tinsmith.nn import datasets, optim, state
+from tinsmith.nn.conv import Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d
+from tinsmith.nn.layers import Dropout, Embedding, Linear, LSTMCell
+from tinsmith.nn.norms import BatchNorm, BatchNorm2d, BatchNorm3d, GroupNorm, InstanceNorm, LayerNorm, LayerNorm2d, RMSNorm
+
+__all__ = ["BatchNorm", "BatchNorm2d", "BatchNorm3d", "Conv1d", "Conv2d", "ConvTranspose1d", "ConvTranspose2d",
+           "Dropout", "Embedding", "GroupNorm", "InstanceNorm", "LSTMCell", "LayerNorm", "LayerNorm2d", "Linear",
+           "RMSNorm", "datasets", "optim", "state"]

@@ -1,0 +1,98 @@
+"""Convolution layers."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from tinsmith.core.errors import ArgumentError
+from tinsmith.tensor.tensor import Tensor
+
+Ints = int | Sequence[int]
+
+
+def _tuple(value: Ints, dims: int) -> tuple[int, ...]:
+    return (value,) * dims if isinstance(value, int) else tuple(value)
+
+
+class Conv2d:
+    """Convolution over two axes: ``[N, in, H, W] → [N, out, H', W']``, drawn as PyTorch draws it.
+
+    Args:
+        padding: zeros around: a number, one per axis, (before, after) pairs from the last axis on, or "same".
+
+    >>> from tinsmith import nn
+    >>> nn.Conv2d(1, 4, 3, padding=1)(Tensor.ones(2, 1, 5, 5)).shape
+    (2, 4, 5, 5)
+    """
+
+    dims = 2
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: Ints, stride: Ints = 1,
+                 padding: Ints | str = 0, dilation: Ints = 1, groups: int = 1, bias: bool = True) -> None:
+        kernel = _tuple(kernel_size, self.dims)
+        if in_channels % groups or out_channels % groups:
+            raise ArgumentError("Conv2d", f"groups={groups} for {in_channels} → {out_channels} channels",
+                                "a number that divides both")
+        if isinstance(padding, str):
+            padding = self._same(padding, kernel, _tuple(stride, self.dims), _tuple(dilation, self.dims))
+        self.kernel_size, self.stride, self.dilation, self.groups, self.padding = kernel, stride, dilation, groups, padding
+        bound = 1 / math.sqrt(in_channels // groups * math.prod(kernel))
+        self.weight = Tensor.uniform(*self._weight_shape(in_channels, out_channels), low=-bound, high=bound)
+        self.bias = Tensor.uniform(out_channels, low=-bound, high=bound) if bias else None
+
+    def _weight_shape(self, in_channels: int, out_channels: int) -> tuple[int, ...]:
+        return (out_channels, in_channels // self.groups, *self.kernel_size)
+
+    @staticmethod
+    def _same(padding: str, kernel: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...]) -> list[int]:
+        """Padding that keeps the size, the odd zero behind."""
+        if padding == "valid":
+            return [0] * len(kernel)
+        if padding != "same" or any(s != 1 for s in stride):
+            raise ArgumentError("Conv2d", f"padding={padding!r} with stride {stride}", "'same' with stride 1, or numbers")
+        totals = [d * (k - 1) for d, k in zip(dilation, kernel)]
+        return [n for t in reversed(totals) for n in (t // 2, t - t // 2)]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x.conv2d(self.weight, self.bias, self.groups, self.stride, self.dilation, self.padding)  # type: ignore[arg-type]
+
+
+class Conv1d(Conv2d):
+    """Convolution over one axis: ``[N, in, L] → [N, out, L']``.
+
+    >>> from tinsmith import nn
+    >>> nn.Conv1d(2, 3, 3)(Tensor.ones(1, 2, 8)).shape
+    (1, 3, 6)
+    """
+
+    dims = 1
+
+
+class ConvTranspose2d(Conv2d):
+    """The transpose of a convolution, weight ``[in, out/groups, kH, kW]``.
+
+    >>> from tinsmith import nn
+    >>> nn.ConvTranspose2d(2, 3, 2, stride=2)(Tensor.ones(1, 2, 4, 4)).shape
+    (1, 3, 8, 8)
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: Ints, stride: Ints = 1, padding: Ints = 0,
+                 output_padding: Ints = 0, dilation: Ints = 1, groups: int = 1, bias: bool = True) -> None:
+        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, False)
+        self.output_padding = output_padding
+        bound = 1 / math.sqrt(out_channels // groups * math.prod(self.kernel_size))
+        self.weight = Tensor.uniform(*self._weight_shape(in_channels, out_channels), low=-bound, high=bound)
+        self.bias = Tensor.uniform(out_channels, low=-bound, high=bound) if bias else None
+
+    def _weight_shape(self, in_channels: int, out_channels: int) -> tuple[int, ...]:
+        return (in_channels, out_channels // self.groups, *self.kernel_size)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x.conv_transpose2d(self.weight, self.bias, self.groups, self.stride, self.dilation,
+                                  self.padding, self.output_padding)  # type: ignore[arg-type]
+
+
+class ConvTranspose1d(ConvTranspose2d):
+    """The transpose of a convolution over one axis."""
+
+    dims = 1

@@ -1,0 +1,77 @@
+"""Linear, Embedding, Dropout and LSTMCell."""
+from __future__ import annotations
+
+import math
+
+from tinsmith.tensor.tensor import Tensor
+
+
+class Linear:
+    """``x @ weight.T + bias`` with weight ``[out, in]``, drawn as PyTorch draws it.
+
+    >>> from tinsmith import nn
+    >>> nn.Linear(3, 4)(Tensor.ones(2, 3)).shape
+    (2, 4)
+    """
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
+        bound = 1 / math.sqrt(in_features) if in_features else 0.0
+        self.weight = Tensor.uniform(out_features, in_features, low=-bound, high=bound)
+        self.bias = Tensor.uniform(out_features, low=-bound, high=bound) if bias else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x.linear(self.weight.transpose(), self.bias)
+
+
+class Embedding:
+    """A row of ``weight`` for each index.
+
+    >>> from tinsmith import nn
+    >>> nn.Embedding(10, 4)(Tensor([[1, 2, 3]])).shape
+    (1, 3, 4)
+    """
+
+    def __init__(self, vocab_size: int, embed_size: int) -> None:
+        self.vocab_size, self.embed_size = vocab_size, embed_size
+        self.weight = Tensor.normal(vocab_size, embed_size, mean=0.0, std=1.0)
+
+    def __call__(self, idx: Tensor) -> Tensor:
+        return idx.embedding(self.weight)
+
+
+class Dropout:
+    """``x.dropout(p)`` as a layer."""
+
+    def __init__(self, p: float = 0.5) -> None:
+        self.p = p
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x.dropout(self.p)
+
+
+class LSTMCell:
+    """One step of a long short-term memory: ``x, (h, c) → h, c``, gates in the order input, forget, cell, output.
+
+    >>> from tinsmith import nn
+    >>> h, c = nn.LSTMCell(3, 5)(Tensor.ones(2, 3))
+    >>> h.shape, c.shape
+    ((2, 5), (2, 5))
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
+        bound = 1 / math.sqrt(hidden_size)
+        self.hidden_size = hidden_size
+        self.weight_ih = Tensor.uniform(4 * hidden_size, input_size, low=-bound, high=bound)
+        self.weight_hh = Tensor.uniform(4 * hidden_size, hidden_size, low=-bound, high=bound)
+        self.bias_ih = Tensor.uniform(4 * hidden_size, low=-bound, high=bound) if bias else None
+        self.bias_hh = Tensor.uniform(4 * hidden_size, low=-bound, high=bound) if bias else None
+
+    def __call__(self, x: Tensor, hc: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        if hc is None:
+            zeros = Tensor.zeros(x.shape[0], self.hidden_size, dtype=x.dtype, device=x.device)
+            hc = zeros, zeros
+        gates = (x.linear(self.weight_ih.transpose(), self.bias_ih)
+                 + hc[0].linear(self.weight_hh.transpose(), self.bias_hh))
+        i, f, g, o = gates.chunk(4, dim=1)
+        c = f.sigmoid() * hc[1] + i.sigmoid() * g.tanh()
+        return o.sigmoid() * c.tanh(), c

@@ -1,0 +1,151 @@
+"""Normalization layers."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tinsmith.core.errors import ArgumentError, ShapeError
+from tinsmith.tensor.tensor import Tensor
+
+
+def _filled(shape: int | tuple[int, ...], value: float, requires_grad: bool | None = None) -> Tensor:
+    """Memory of its own: equal constants would be one node, and one parameter to the gradient."""
+    return Tensor(np.full(shape, value, np.float32), requires_grad=requires_grad)
+
+
+class BatchNorm:
+    """Each channel (axis 1) normalized over the batch and all positions; running statistics outside training.
+
+    Args:
+        affine: learn a scale and a shift per channel.
+        track_running_stats: keep running mean and variance, updated by each call in training.
+        momentum: weight of the newest batch in them.
+
+    >>> from tinsmith import nn
+    >>> layer = nn.BatchNorm(2)
+    >>> with Tensor.train():
+    ...     layer(Tensor([[1., 2.], [3., 6.]])).shape
+    (2, 2)
+    >>> layer.running_mean.numpy().round(3).tolist()
+    [0.2, 0.4]
+    """
+
+    def __init__(self, sz: int, eps: float = 1e-5, affine: bool = True, track_running_stats: bool = True,
+                 momentum: float = 0.1) -> None:
+        self.num_features, self.eps, self.track_running_stats, self.momentum = sz, eps, track_running_stats, momentum
+        self.weight = _filled(sz, 1) if affine else None
+        self.bias = _filled(sz, 0) if affine else None
+        if track_running_stats:
+            self.num_batches_tracked = Tensor(np.zeros(1, np.int64), requires_grad=False)
+            self.running_mean = _filled(sz, 0, False)
+            self.running_var = _filled(sz, 1, False)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if x.ndim < 2 or x.shape[1] != self.num_features:
+            raise ShapeError("BatchNorm", f"input {x.shape}, {self.num_features} channels",
+                             f"an input [N, {self.num_features}, …]")
+        if self.track_running_stats and not Tensor.training:
+            return x.batchnorm(self.weight, self.bias, self.running_mean, (self.running_var + self.eps).rsqrt())
+        axes = (0, *range(2, x.ndim))
+        wide = x.float() if x.dtype.itemsize == 2 else x
+        mean, centred, variance = wide._statistics(axes)
+        if self.track_running_stats and Tensor.training:
+            self._track(mean, variance, wide.numel() // self.num_features)
+        shape = (1, -1, *[1] * (x.ndim - 2))
+        scale = (variance + self.eps).rsqrt()
+        out = centred * (scale if self.weight is None else scale * self.weight.reshape(shape))
+        return (out if self.bias is None else out + self.bias.reshape(shape)).cast(x.dtype)
+
+    def _track(self, mean: Tensor, variance: Tensor, count: int) -> None:
+        """Move the running statistics; the running variance is the unbiased one."""
+        unbiased = variance.detach().reshape(-1) * (count / max(count - 1, 1))
+        keep = 1 - self.momentum
+        self.running_mean.assign(self.running_mean * keep + mean.detach().reshape(-1) * self.momentum)
+        self.running_var.assign(self.running_var * keep + unbiased * self.momentum)
+        self.num_batches_tracked.assign(self.num_batches_tracked + 1)
+
+
+BatchNorm2d = BatchNorm3d = BatchNorm
+
+
+class LayerNorm:
+    """The last axes normalized, then scaled and shifted.
+
+    >>> from tinsmith import nn
+    >>> nn.LayerNorm(4)(Tensor.ones(2, 4)).tolist()[0]
+    [0.0, 0.0, 0.0, 0.0]
+    """
+
+    def __init__(self, normalized_shape: int | Sequence[int], eps: float = 1e-5, elementwise_affine: bool = True,
+                 bias: bool = True) -> None:
+        shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        self.normalized_shape, self.eps = shape, eps
+        self.axis = tuple(range(-len(shape), 0))
+        self.weight = _filled(shape, 1) if elementwise_affine else None
+        self.bias = _filled(shape, 0) if elementwise_affine and bias else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if tuple(x.shape[-len(self.normalized_shape) :]) != self.normalized_shape:
+            raise ShapeError("LayerNorm", f"input {x.shape}, normalized shape {self.normalized_shape}",
+                             f"an input that ends in {self.normalized_shape}")
+        out = x.layernorm(self.axis, self.eps)
+        out = out if self.weight is None else out * self.weight
+        return out if self.bias is None else out + self.bias
+
+
+class LayerNorm2d(LayerNorm):
+    """``LayerNorm`` over the channels of ``[N, C, H, W]``."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return super().__call__(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+class GroupNorm:
+    """Groups of channels normalized together with all positions, then each channel scaled and shifted.
+
+    >>> from tinsmith import nn
+    >>> nn.GroupNorm(2, 4)(Tensor.ones(1, 4, 3)).shape
+    (1, 4, 3)
+    """
+
+    def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True) -> None:
+        if num_channels % num_groups:
+            raise ArgumentError("GroupNorm", f"{num_groups} groups of {num_channels} channels", "a divisor")
+        self.num_groups, self.num_channels, self.eps = num_groups, num_channels, eps
+        self.weight = _filled(num_channels, 1) if affine else None
+        self.bias = _filled(num_channels, 0) if affine else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if x.ndim < 2 or x.shape[1] != self.num_channels:
+            raise ShapeError("GroupNorm", f"input {x.shape}, {self.num_channels} channels",
+                             f"an input [N, {self.num_channels}, …]")
+        out = x.reshape(x.shape[0], self.num_groups, -1).layernorm(-1, self.eps).reshape(x.shape)
+        if self.weight is None or self.bias is None:
+            return out
+        shape = (1, -1, *[1] * (x.ndim - 2))
+        return out * self.weight.reshape(shape) + self.bias.reshape(shape)
+
+
+class InstanceNorm(GroupNorm):
+    """Each channel of each sample normalized over its positions."""
+
+    def __init__(self, num_features: int, eps: float = 1e-5, affine: bool = True) -> None:
+        super().__init__(num_features, num_features, eps, affine)
+
+
+class RMSNorm:
+    """The last axis divided by its root mean square, then scaled.
+
+    >>> from tinsmith import nn
+    >>> nn.RMSNorm(2)(Tensor([[3., 3.]])).numpy().round(3).tolist()
+    [[1.0, 1.0]]
+    """
+
+    def __init__(self, dim: int, eps: float = 1e-6, elementwise_affine: bool = True) -> None:
+        self.eps = eps
+        self.weight = _filled(dim, 1) if elementwise_affine else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        out = x.rms_norm(-1, self.eps)
+        return out if self.weight is None else out * self.weight

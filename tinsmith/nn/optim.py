@@ -1,0 +1,211 @@
+"""Optimizers. All their numbers (state, learning rate, corrections) live in buffers, so every step is the same program."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.core.errors import ArgumentError, GradientError
+from tinsmith.tensor.base import TensorBase
+from tinsmith.tensor.realize import realize_tensors
+from tinsmith.tensor.tensor import Tensor
+
+
+class Optimizer:
+    """The base of optimizers; yours implements ``_step``.
+
+    Args:
+        params: tensors to optimize. Those with ``requires_grad=False`` (running statistics) are only kept computed.
+        lr: learning rate; ``opt.lr.assign(...)`` changes it.
+
+    >>> class SignDescent(Optimizer):
+    ...     def _step(self, params, grads):
+    ...         return [self.lr * g.sign() for g in grads], []
+    >>> w = Tensor([1., -2.])
+    >>> opt = SignDescent([w], lr=0.5)
+    >>> _ = (w * w).sum().backward()
+    >>> opt.step()
+    >>> w.tolist()
+    [0.5, -1.5]
+
+    Raises:
+        ArgumentError: if there is nothing to optimize.
+    """
+
+    def __init__(self, params: Sequence[Tensor], lr: float) -> None:
+        if lr < 0:
+            raise ArgumentError(type(self).__name__, f"lr={lr}", "a learning rate of at least 0")
+        unique = {id(p): p for p in params}
+        for p in unique.values():
+            if p.requires_grad is None and p.dtype.is_float:
+                p.requires_grad = True
+        self.params = [p for p in unique.values() if p.requires_grad]
+        self.buffers = [p for p in unique.values() if not p.requires_grad]
+        if not self.params:
+            raise ArgumentError(type(self).__name__, "no tensor to optimize", "float tensors with gradients")
+        self.device = self.params[0].device
+        self.lr = Tensor(np.array([lr], np.float32), device=self.device, requires_grad=False)
+        realize_tensors([*self.params, *self.buffers, self.lr])
+        seen: set[Any] = set()
+        for p in [*self.params, *self.buffers]:  # equal constants are one node: here they become tensors of their own
+            if p.uop in seen:
+                p.replace(Tensor(p.numpy(), device=p.device)).realize()
+            seen.add(p.uop)
+
+    def _step(self, params: list[Tensor], grads: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """What to subtract from each parameter, and the state tensors that were assigned."""
+        raise NotImplementedError(f"{type(self).__name__} must implement _step(params, grads)")
+
+    def state_like(self, shape: tuple[int, ...] | None = None, dtype: DType | None = None) -> list[Tensor]:
+        """A realized zero tensor for every parameter; float32 where the parameter is a 16-bit float."""
+        out = []
+        for p in self.params:
+            kind = dtype or (dtypes.float32 if p.dtype.itemsize == 2 else p.dtype)
+            zeros = np.zeros(p.shape if shape is None else shape, kind.numpy)
+            out.append(Tensor(zeros, device=p.device, requires_grad=False))
+        realize_tensors(out)  # type: ignore[arg-type]
+        return out
+
+    def zero_grad(self) -> None:
+        """Forget the gradients: of the parameters, and of leaves that nobody asked gradients for."""
+        for p in self.params:
+            p.grad = None
+        TensorBase.forget_gradients()
+
+    def schedule_step(self) -> list[Tensor]:
+        """Assign the next step's values; returns all tensors to realize for it, in one program."""
+        grads = [p.grad for p in self.params]
+        missing = [n for n, g in enumerate(grads) if g is None]
+        if missing:
+            which = ", ".join(f"{n} {self.params[n].shape}" for n in missing[:4])
+            raise GradientError(f"{type(self).__name__}.step",
+                                f"{len(missing)} of {len(grads)} parameters have no gradient (parameters {which})",
+                                "loss.backward() before step(), and leave unused parameters out")
+        given = [g.detach() for g in grads if g is not None]
+        updates, extra = self._step(self.params, given)
+        for p, update in zip(self.params, updates):
+            p.assign((p.detach() - update).cast(p.dtype))
+        return [*extra, *self.params, *self.buffers, self.lr]
+
+    def step(self) -> None:
+        """One step: parameters, state, running statistics and the losses behind the gradients, in one program."""
+        realize_tensors([*TensorBase.take_losses(), *self.schedule_step()])
+
+
+class OptimizerGroup(Optimizer):
+    """Several optimizers that step together, in one program.
+
+    >>> a, b = Tensor([1.]), Tensor([2.])
+    >>> opt = OptimizerGroup(SGD([a], lr=0.5), SGD([b], lr=0.25))
+    >>> _ = (a * b).sum().backward()
+    >>> opt.step()
+    >>> a.tolist(), b.tolist()
+    ([0.0], [1.75])
+    """
+
+    def __init__(self, *optimizers: Optimizer) -> None:
+        self.optimizers = optimizers
+        self.params = [p for o in optimizers for p in o.params]
+        self.buffers = [b for o in optimizers for b in o.buffers]
+        self.device, self.lr = optimizers[0].device, optimizers[0].lr
+
+    def __getitem__(self, number: int) -> Optimizer:
+        return self.optimizers[number]
+
+    def schedule_step(self) -> list[Tensor]:
+        """The tensors of all optimizers' steps."""
+        return [t for o in self.optimizers for t in o.schedule_step()]
+
+
+class SGD(Optimizer):
+    """``p -= lr * g``, with momentum ``b = momentum * b + g`` if given, as PyTorch does it.
+
+    >>> w = Tensor([2.])
+    >>> opt = SGD([w], lr=0.25, momentum=0.9)
+    >>> _ = (w * w).sum().backward()
+    >>> opt.step()
+    >>> w.item()
+    1.0
+    """
+
+    def __init__(self, params: Sequence[Tensor], lr: float = 0.001, momentum: float = 0.0, weight_decay: float = 0.0,
+                 nesterov: bool = False) -> None:
+        super().__init__(params, lr)
+        self.momentum, self.weight_decay, self.nesterov = momentum, weight_decay, nesterov
+        self.b = self.state_like() if momentum else []
+
+    def _step(self, params: list[Tensor], grads: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        updates = []
+        for n, (p, g) in enumerate(zip(params, grads)):
+            if self.weight_decay:
+                g = g + p.detach() * self.weight_decay
+            if self.momentum:
+                self.b[n].assign((self.b[n] * self.momentum + g).cast(self.b[n].dtype))
+                g = g + self.b[n] * self.momentum if self.nesterov else self.b[n]
+            updates.append(g * self.lr)
+        return updates, self.b
+
+
+class LAMB(Optimizer):
+    """Adam's update, scaled per tensor to the ratio of the norms of parameter and update.
+
+    Args:
+        adam: leave the scaling out (``AdamW`` and ``Adam`` are this).
+    """
+
+    def __init__(self, params: Sequence[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float = 0.999,
+                 eps: float = 1e-6, weight_decay: float = 0.0, adam: bool = False) -> None:
+        super().__init__(params, lr)
+        self.b1, self.b2, self.eps, self.weight_decay, self.adam = b1, b2, eps, weight_decay, adam
+        # 1 - b1^t and 1 - b2^t: c ← c·b + (1 - b) keeps them exact to rounding where 1 - b^t would cancel.
+        self.correction1 = Tensor(np.zeros(1, np.float32), device=self.device, requires_grad=False)
+        self.correction2 = Tensor(np.zeros(1, np.float32), device=self.device, requires_grad=False)
+        realize_tensors([self.correction1, self.correction2])
+        self.m, self.v = self.state_like(), self.state_like()
+
+    def _step(self, params: list[Tensor], grads: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        self.correction1.assign(self.correction1 * self.b1 + (1 - self.b1))
+        self.correction2.assign(self.correction2 * self.b2 + (1 - self.b2))
+        updates = []
+        for m, v, p, g in zip(self.m, self.v, params, grads):
+            m.assign((m * self.b1 + g * (1 - self.b1)).cast(m.dtype))
+            v.assign((v * self.b2 + (g * g) * (1 - self.b2)).cast(v.dtype))
+            up = (m / self.correction1) / ((v / self.correction2).sqrt() + self.eps)
+            if self.weight_decay:
+                up = up + p.detach() * self.weight_decay
+            updates.append(up * self.lr if self.adam else up * (self.lr * self._trust(p.detach(), up)))
+        return updates, [self.correction1, self.correction2, *self.m, *self.v]
+
+    @staticmethod
+    def _trust(p: Tensor, up: Tensor) -> Tensor:
+        size, length = (p * p).sum().sqrt(), (up * up).sum().sqrt()
+        return ((size > 0) & (length > 0)).where(size / length, 1.0)
+
+
+def AdamW(params: Sequence[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8,
+          weight_decay: float = 0.01) -> LAMB:
+    """Adam whose weight decay is apart from the gradient.
+
+    >>> w = Tensor([1.])
+    >>> opt = AdamW([w], lr=0.1, weight_decay=0.5)
+    >>> _ = w.sum().backward()
+    >>> opt.step()
+    >>> round(w.item(), 4)
+    0.85
+    """
+    return LAMB(params, lr, b1, b2, eps, weight_decay, adam=True)
+
+
+def Adam(params: Sequence[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> LAMB:
+    """Steps of the gradient's running mean over the root of its running square.
+
+    >>> w = Tensor([1.])
+    >>> opt = Adam([w], lr=0.1)
+    >>> _ = (w * w).sum().backward()
+    >>> opt.step()
+    >>> round(w.item(), 4)
+    0.9
+    """
+    return LAMB(params, lr, b1, b2, eps, 0.0, adam=True)

@@ -1,0 +1,183 @@
+"""A model's state: collecting its tensors, putting values back, and files of them."""
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.core.errors import ArgumentError, FileFormatError, ShapeError
+from tinsmith.tensor.realize import realize_tensors
+from tinsmith.tensor.tensor import Tensor
+
+_FORMAT = {"bool": "bool", "int8": "int8", "uint8": "uint8", "int16": "int16", "uint16": "uint16", "int32": "int32",
+           "uint32": "uint32", "int64": "int64", "uint64": "uint64", "float16": "float16", "bfloat16": "bfloat16",
+           "float32": "float32", "float64": "float64"}
+_SHORT = {"BOOL": "bool", "I8": "int8", "U8": "uint8", "I16": "int16", "U16": "uint16", "I32": "int32", "U32": "uint32",
+          "I64": "int64", "U64": "uint64", "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
+
+
+def get_state_dict(obj: Any, prefix: str = "") -> dict[str, Tensor]:
+    """All tensors in attributes, lists, tuples and dicts of ``obj``, named by their path.
+
+    >>> from tinsmith import nn
+    >>> sorted(get_state_dict({"head": nn.Linear(2, 3)}))
+    ['head.bias', 'head.weight']
+    """
+    found: dict[str, Tensor] = {}
+    _collect(obj, prefix, found, set())
+    return found
+
+
+def _collect(obj: Any, name: str, found: dict[str, Tensor], path: set[int]) -> None:
+    if isinstance(obj, Tensor):
+        found[name] = obj
+        return
+    if isinstance(obj, Mapping):
+        children = [(str(k), v) for k, v in obj.items()]
+    elif isinstance(obj, (list, tuple)):
+        fields = getattr(obj, "_fields", None)
+        children = list(zip(fields or map(str, range(len(obj))), obj))
+    elif hasattr(obj, "__dict__") and not isinstance(obj, (type, ModuleType)):
+        children = list(vars(obj).items())
+    else:
+        return
+    if id(obj) in path:  # an object that refers back to its owner
+        return
+    path.add(id(obj))
+    for key, value in children:
+        _collect(value, f"{name}.{key}" if name else key, found, path)
+    path.discard(id(obj))
+
+
+def get_parameters(obj: Any) -> list[Tensor]:
+    """All tensors of ``obj``, each once.
+
+    >>> from tinsmith import nn
+    >>> len(get_parameters([nn.Linear(2, 3), Tensor.relu, nn.Linear(3, 1, bias=False)]))
+    3
+    """
+    return list({id(t): t for t in get_state_dict(obj).values()}.values())
+
+
+def load_state_dict(model: Any, state_dict: Mapping[str, Any], strict: bool = True) -> list[str]:
+    """Put values into the model's tensors, converted to their dtypes and devices; nothing changes if one does not fit.
+
+    Args:
+        state_dict: tensors or arrays by name.
+        strict: refuse missing and unexpected names.
+
+    Returns:
+        The names that the state does not have.
+
+    >>> from tinsmith import nn
+    >>> layer = nn.Linear(1, 1)
+    >>> load_state_dict(layer, {"weight": np.array([[2.]]), "bias": np.array([1.])})
+    []
+    >>> layer(Tensor([[3.]])).item()
+    7.0
+
+    Raises:
+        ArgumentError: for names that one side lacks.
+        ShapeError: for values of another shape.
+    """
+    own = get_state_dict(model)
+    missing, unexpected = [k for k in own if k not in state_dict], [k for k in state_dict if k not in own]
+    if strict and (missing or unexpected):
+        parts = [f"{what} {_some(names)}" for what, names in (("missing", missing), ("unexpected", unexpected)) if names]
+        raise ArgumentError("load_state_dict", "; ".join(parts), "the state of the same model, or strict=False")
+    new: dict[str, Tensor] = {}
+    wrong = []
+    for name, tensor in own.items():
+        if name not in state_dict:
+            continue
+        value = _as_tensor(state_dict[name], tensor)
+        if value.shape != tensor.shape and value.numel() == tensor.numel() == 1:
+            value = value.reshape(tensor.shape)
+        if value.shape != tensor.shape:
+            wrong.append(f"{name}: {value.shape} into {tensor.shape}")
+        else:
+            new[name] = value.to(tensor.device).cast(tensor.dtype)
+    if wrong:
+        raise ShapeError("load_state_dict", _some(wrong), "the state of a model of the same sizes")
+    for name, value in new.items():
+        own[name].replace(value)
+    realize_tensors([own[name] for name in new])  # type: ignore[misc]
+    return missing
+
+
+def _as_tensor(value: Any, like: Tensor) -> Tensor:
+    if isinstance(value, Tensor):
+        return value
+    array = value.detach().cpu().numpy() if hasattr(value, "detach") else np.asarray(value)
+    return Tensor(array, device=like.device, requires_grad=False)
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+
+
+def _library() -> Any:
+    """The safetensors package, which the ``io`` extra installs."""
+    try:
+        import safetensors
+    except ImportError:
+        raise ArgumentError("safetensors", "the package safetensors is not installed",
+                            "pip install 'tinsmith[io]'") from None
+    return safetensors
+
+
+def safe_save(tensors: Mapping[str, Tensor], fn: str | os.PathLike[str], metadata: dict[str, str] | None = None) -> None:
+    """Write tensors to a safetensors file; the file appears complete or not at all.
+
+    >>> import tempfile, os.path
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     safe_save({"x": Tensor([1., 2.])}, os.path.join(folder, "x.safetensors"))
+    ...     safe_load(os.path.join(folder, "x.safetensors"))["x"].tolist()
+    [1.0, 2.0]
+    """
+    library = _library()
+    pending = list(tensors.values())
+    if pending:
+        realize_tensors(pending)  # type: ignore[arg-type]
+    entries = {name: {"dtype": _FORMAT[t.dtype.name], "shape": list(t.shape),
+                      "data": np.ascontiguousarray(t.numpy()).tobytes()} for name, t in tensors.items()}
+    data = library.serialize(entries, metadata=metadata)
+    folder = os.path.dirname(os.path.abspath(fn))
+    handle, temporary = tempfile.mkstemp(dir=folder, suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, fn)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def safe_load(fn: str | os.PathLike[str], device: str | None = None) -> dict[str, Tensor]:
+    """Tensors of a safetensors file, by name.
+
+    Raises:
+        FileFormatError: if the file is none, or holds a dtype that Tinsmith has not.
+    """
+    library = _library()
+    with open(fn, "rb") as file:
+        data = file.read()
+    try:
+        entries = library.deserialize(data)
+    except library.SafetensorError as error:
+        raise FileFormatError("safe_load", f"{os.fspath(fn)!r}: {error}", "a complete safetensors file") from None
+    out = {}
+    for name, entry in entries:
+        if entry["dtype"] not in _SHORT:
+            raise FileFormatError("safe_load", f"{name!r} is of dtype {entry['dtype']}", f"one of {', '.join(_SHORT)}")
+        kind: DType = getattr(dtypes, _SHORT[entry["dtype"]])
+        array = np.frombuffer(bytes(entry["data"]), kind.numpy).reshape(entry["shape"])
+        out[name] = Tensor(array, device=device, requires_grad=None)
+    return out

@@ -1,0 +1,138 @@
+"""Activation functions: one elementwise expression each, chosen so that value and gradient are finite everywhere."""
+# mypy: disable-error-code=misc
+# ``self`` is the Tensor that this class is mixed into.
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from tinsmith.core.errors import ArgumentError
+from tinsmith.ir import UOp
+
+if TYPE_CHECKING:
+    from tinsmith.tensor.tensor import Tensor
+
+
+def _positive(x: UOp) -> UOp:
+    """x > 0, also true for NaN, so that NaN passes through."""
+    return (x > 0) | x.ne(x)
+
+
+class Activations:
+    """The nonlinearities between layers."""
+
+    __slots__ = ()
+
+    def relu(self: Tensor) -> Tensor:
+        """max(x, 0); NaN stays NaN, the derivative at 0 is 0.
+
+        >>> Tensor([-1., 0., 2.]).relu().tolist()
+        [0.0, 0.0, 2.0]
+        """
+        return self._new(_positive(self.uop).where(self.uop, 0))
+
+    def leaky_relu(self: Tensor, neg_slope: float = 0.01) -> Tensor:
+        """x above 0, ``neg_slope * x`` below.
+
+        >>> Tensor([-4., 2.]).leaky_relu(0.25).tolist()
+        [-1.0, 2.0]
+        """
+        x = self._float()
+        return x._new(_positive(x.uop).where(x.uop, x.uop * neg_slope))
+
+    def relu6(self: Tensor) -> Tensor:
+        """min(max(x, 0), 6)."""
+        return self.relu().minimum(6)
+
+    def elu(self: Tensor, alpha: float = 1.0) -> Tensor:
+        """x above 0, ``alpha * (exp(x) - 1)`` below."""
+        x = self._float().uop
+        up = _positive(x)
+        return self._new(up.where(x, (up.where(0, x).alu("EXP") - 1) * alpha))
+
+    def celu(self: Tensor, alpha: float = 1.0) -> Tensor:
+        """x above 0, ``alpha * (exp(x / alpha) - 1)`` below."""
+        x = self._float().uop
+        up = _positive(x)
+        return self._new(up.where(x, ((up.where(0, x) * (1 / alpha)).alu("EXP") - 1) * alpha))
+
+    def selu(self: Tensor, alpha: float = 1.6732632423543772, gamma: float = 1.0507009873554805) -> Tensor:
+        """``gamma * elu(x, alpha)``: keeps mean 0 and variance 1 through deep networks."""
+        return self.elu(alpha) * gamma
+
+    def sigmoid(self: Tensor) -> Tensor:
+        """1 / (1 + exp(-x)), with an exponent that never overflows.
+
+        >>> Tensor([0., float("inf"), -float("inf")]).sigmoid().tolist()
+        [0.5, 1.0, 0.0]
+        """
+        x = self._float().uop
+        below = x < 0
+        e = below.where(x, -x).alu("EXP")
+        return self._new(below.where(e, 1) / (e + 1))
+
+    def logsigmoid(self: Tensor) -> Tensor:
+        """log(sigmoid(x)), exact where sigmoid(x) is 0 in the dtype."""
+        return -((-self._float()).softplus())
+
+    def silu(self: Tensor) -> Tensor:
+        """``x * sigmoid(x)``."""
+        return self * self.sigmoid()
+
+    def swish(self: Tensor) -> Tensor:
+        """Another name of ``silu``."""
+        return self.silu()
+
+    def quick_gelu(self: Tensor) -> Tensor:
+        """``x * sigmoid(1.702 x)``."""
+        return self * (self * 1.702).sigmoid()
+
+    def gelu(self: Tensor, approximate: str = "tanh") -> Tensor:
+        """x times the normal distribution function of x.
+
+        Args:
+            approximate: "tanh" for the usual formula, "none" for the exact error function.
+
+        >>> [round(v, 4) for v in Tensor([-1., 0., 1.]).gelu(approximate="none").tolist()]
+        [-0.1587, 0.0, 0.8413]
+        """
+        x = self._float()
+        if approximate == "tanh":
+            inner = (x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)
+            return x * 0.5 * (inner.tanh() + 1)
+        if approximate != "none":
+            raise ArgumentError("gelu", f"approximate={approximate!r}", "'tanh' or 'none'")
+        return x * 0.5 * ((x * math.sqrt(0.5)).erf() + 1)
+
+    def softplus(self: Tensor, beta: float = 1.0) -> Tensor:
+        """log(1 + exp(beta * x)) / beta."""
+        x = self._float().uop
+        x = x * beta if beta != 1 else x
+        below = x < 0
+        bend = (below.where(x, -x).alu("EXP") + 1).alu("LOG")
+        out = below.where(0, x) + bend
+        return self._new(out * (1 / beta) if beta != 1 else out)
+
+    def mish(self: Tensor) -> Tensor:
+        """``x * tanh(softplus(x))``."""
+        return self * self.softplus().tanh()
+
+    def hardtanh(self: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
+        """x held inside ``[min_val, max_val]``."""
+        return self.maximum(min_val).minimum(max_val)
+
+    def hardsigmoid(self: Tensor, alpha: float = 1 / 6, beta: float = 0.5) -> Tensor:
+        """``alpha * x + beta`` held inside [0, 1]."""
+        return (self._float() * alpha + beta).hardtanh(0.0, 1.0)
+
+    def hardswish(self: Tensor) -> Tensor:
+        """``x * relu6(x + 3) / 6``."""
+        return self * (self + 3).relu6() * (1 / 6)
+
+    def softsign(self: Tensor) -> Tensor:
+        """``x / (1 + |x|)``."""
+        return self / (self.abs() + 1)
+
+    def tanhshrink(self: Tensor) -> Tensor:
+        """``x - tanh(x)``."""
+        return self - self.tanh()

@@ -1,0 +1,215 @@
+"""Creation: constants, ranges and patterns. None of them takes memory before it is realized."""
+# mypy: disable-error-code=misc
+# ``self`` and ``cls`` are the Tensor that this class is mixed into.
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from tinsmith.backend.device import Device
+from tinsmith.backend.memory import Buffer
+from tinsmith.core.dtypes import DType, dtypes, to_dtype
+from tinsmith.core.errors import ArgumentError, ShapeError
+from tinsmith.ir import Ops, UOp
+from tinsmith.tensor.base import leaf
+from tinsmith.tensor.helpers import product, sizes
+
+if TYPE_CHECKING:
+    from tinsmith.tensor.tensor import Tensor
+
+Device_ = str | None
+DType_ = DType | str | None
+
+
+class Creation:
+    """Tensors made of nothing but numbers."""
+
+    __slots__ = ()
+
+    @classmethod
+    def _made(cls: type[Tensor], uop: UOp, device: str | None, requires_grad: bool | None) -> Tensor:
+        """A tensor that was not computed from others."""
+        if requires_grad is not False:
+            uop = leaf(uop)
+        return cls._wrap(uop, _opened(device), requires_grad)
+
+    @classmethod
+    def full(cls: type[Tensor], shape: Any, fill_value: Any, *, dtype: DType_ = None, device: Device_ = None,
+             requires_grad: bool | None = None) -> Tensor:
+        """The same value everywhere.
+
+        >>> Tensor.full((2, 2), 7).tolist()
+        [[7, 7], [7, 7]]
+        """
+        kind = dtypes.of(fill_value) if dtype is None else to_dtype(dtype)
+        value = UOp.const(kind, fill_value).expand_to(sizes("full", (shape,)))
+        return cls._made(value, device, requires_grad)
+
+    @classmethod
+    def zeros(cls: type[Tensor], *shape: Any, dtype: DType_ = None, device: Device_ = None,
+              requires_grad: bool | None = None) -> Tensor:
+        """Zeros, of the default float if no dtype is given.
+
+        >>> Tensor.zeros(2, 3).shape
+        (2, 3)
+        """
+        kind = dtypes.default_float if dtype is None else dtype
+        return cls.full(sizes("zeros", shape), 0, dtype=kind, device=device, requires_grad=requires_grad)
+
+    @classmethod
+    def ones(cls: type[Tensor], *shape: Any, dtype: DType_ = None, device: Device_ = None,
+             requires_grad: bool | None = None) -> Tensor:
+        """Ones, of the default float if no dtype is given.
+
+        >>> Tensor.ones(3).tolist()
+        [1.0, 1.0, 1.0]
+        """
+        kind = dtypes.default_float if dtype is None else dtype
+        return cls.full(sizes("ones", shape), 1, dtype=kind, device=device, requires_grad=requires_grad)
+
+    @classmethod
+    def empty(cls: type[Tensor], *shape: Any, dtype: DType_ = None, device: Device_ = None,
+              requires_grad: bool | None = None) -> Tensor:
+        """Memory whose contents are whatever was there.
+
+        >>> Tensor.empty(2, 3).shape
+        (2, 3)
+        """
+        wanted = sizes("empty", shape)
+        kind = dtypes.default_float if dtype is None else to_dtype(dtype)
+        if 0 in wanted:
+            return cls.full(wanted, 0, dtype=kind, device=device, requires_grad=requires_grad)
+        buffer = Buffer(_opened(device), product(wanted), kind)
+        node = UOp(Ops.BUFFER, kind, (), buffer).reshape(wanted)
+        return cls._wrap(node, buffer.device, requires_grad)
+
+    @classmethod
+    def arange(cls: type[Tensor], start: float, stop: float | None = None, step: float = 1, *, dtype: DType_ = None,
+               device: Device_ = None, requires_grad: bool | None = None) -> Tensor:
+        """Numbers from ``start`` (0 if only one is given) up to but without ``stop``, ``step`` apart.
+
+        >>> Tensor.arange(1, 8, 3).tolist()
+        [1, 4, 7]
+        """
+        first, last = (0, start) if stop is None else (start, stop)
+        if step == 0:
+            raise ArgumentError("arange", "a step of 0 never arrives", "another step")
+        default = dtypes.default_float if any(isinstance(v, float) for v in (first, last, step)) else dtypes.default_int
+        kind = default if dtype is None else to_dtype(dtype)
+        count = max(math.ceil((last - first) / step), 0)
+        return cls._made(_line(count, first, step, kind), device, requires_grad)
+
+    @classmethod
+    def linspace(cls: type[Tensor], start: float, stop: float, steps: int, *, dtype: DType_ = None,
+                 device: Device_ = None, requires_grad: bool | None = None) -> Tensor:
+        """``steps`` numbers from ``start`` to ``stop``, both included, equally far apart.
+
+        >>> Tensor.linspace(0, 1, 3).tolist()
+        [0.0, 0.5, 1.0]
+        """
+        if steps < 0:
+            raise ArgumentError("linspace", f"{steps} steps", "at least 0")
+        kind = dtypes.default_float if dtype is None else to_dtype(dtype)
+        wide = kind if kind is dtypes.float64 else dtypes.float32
+        if steps < 2:
+            return cls.full((steps,), start, dtype=kind, device=device, requires_grad=requires_grad)
+        line = _line(steps, start, (stop - start) / (steps - 1), wide)
+        at_end = UOp.iota(steps).eq(steps - 1)
+        return cls._made(at_end.where(line.const_like(stop), line).cast(kind), device, requires_grad)
+
+    @classmethod
+    def eye(cls: type[Tensor], n: int, m: int | None = None, *, dtype: DType_ = None, device: Device_ = None,
+            requires_grad: bool | None = None) -> Tensor:
+        """Ones on the diagonal, zeros elsewhere.
+
+        >>> Tensor.eye(2).tolist()
+        [[1.0, 0.0], [0.0, 1.0]]
+        """
+        rows, columns = sizes("eye", (n, n if m is None else m))
+        kind = dtypes.default_float if dtype is None else to_dtype(dtype)
+        if not rows or not columns:
+            return cls.full((rows, columns), 0, dtype=kind, device=device, requires_grad=requires_grad)
+        row = UOp.iota(rows).reshape((rows, 1)).expand((rows, columns))
+        column = UOp.iota(columns).reshape((1, columns)).expand((rows, columns))
+        return cls._made(row.eq(column).cast(kind), device, requires_grad)
+
+    def full_like(self: Tensor, fill_value: Any, dtype: DType_ = None, device: Device_ = None,
+                  requires_grad: bool | None = None) -> Tensor:
+        """The same value everywhere, with this tensor's shape, dtype and device.
+
+        >>> Tensor([1, 2]).full_like(5).tolist()
+        [5, 5]
+        """
+        return type(self).full(self.shape, fill_value, dtype=dtype or self.dtype, device=device or self.device,
+                               requires_grad=requires_grad)
+
+    def zeros_like(self: Tensor, dtype: DType_ = None, device: Device_ = None, requires_grad: bool | None = None) -> Tensor:
+        """Zeros with this tensor's shape, dtype and device.
+
+        >>> Tensor([1, 2]).zeros_like().tolist()
+        [0, 0]
+        """
+        return self.full_like(0, dtype, device, requires_grad)
+
+    def ones_like(self: Tensor, dtype: DType_ = None, device: Device_ = None, requires_grad: bool | None = None) -> Tensor:
+        """Ones with this tensor's shape, dtype and device.
+
+        >>> Tensor([1, 2]).ones_like().tolist()
+        [1, 1]
+        """
+        return self.full_like(1, dtype, device, requires_grad)
+
+    def empty_like(self: Tensor, dtype: DType_ = None, device: Device_ = None, requires_grad: bool | None = None) -> Tensor:
+        """Memory with this tensor's shape, dtype and device; its contents are whatever was there.
+
+        >>> Tensor([1, 2]).empty_like().shape
+        (2,)
+        """
+        return type(self).empty(self.shape, dtype=dtype or self.dtype, device=device or self.device,
+                                requires_grad=requires_grad)
+
+    def triu(self: Tensor, diagonal: int = 0) -> Tensor:
+        """Zeros below a diagonal.
+
+        >>> Tensor([[1, 2], [3, 4]]).triu().tolist()
+        [[1, 2], [0, 4]]
+        """
+        return _band("triu", self, diagonal).where(self, 0)
+
+    def tril(self: Tensor, diagonal: int = 0) -> Tensor:
+        """Zeros above a diagonal.
+
+        >>> Tensor([[1, 2], [3, 4]]).tril().tolist()
+        [[1, 0], [3, 4]]
+        """
+        return _band("tril", self, diagonal + 1).where(0, self)
+
+
+def _opened(device: str | None) -> str:
+    """The canonical name of a device that exists."""
+    name = Device.canonicalize(device)
+    if device is not None:
+        Device[name]
+    return name
+
+
+def _line(count: int, first: float, step: float, dtype: DType) -> UOp:
+    """``first + i * step`` for i below ``count``, computed in ``dtype`` (32 bits at least) from an IOTA."""
+    if count == 0:
+        return UOp.const(dtype, 0).expand_to((0,))
+    work = dtype if dtype.itemsize >= 4 else (dtypes.float32 if dtype.is_float else dtypes.int32)
+    line = UOp.iota(count, work) if work.is_int else UOp.iota(count).cast(work)
+    if isinstance(step, float) and work.is_int:
+        line = UOp.iota(count).cast(dtypes.float64)
+    line = line if step == 1 else line * step
+    return (line if first == 0 else line + first).cast(dtype)
+
+
+def _band(op: str, x: Tensor, diagonal: int) -> Tensor:
+    """Whether an element lies on or to the right of a diagonal of the last two axes."""
+    if x.ndim < 2:
+        raise ShapeError(op, f"takes a matrix or a batch of them, got shape {x.shape}", "at least two axes")
+    if 0 in x.shape:
+        return x._new(x.uop.zeros(dtypes.bool))
+    row, column = x.uop.iota_like(x.ndim - 2), x.uop.iota_like(x.ndim - 1)
+    return x._new((row + diagonal).lt(column + 1))

@@ -1,0 +1,184 @@
+"""What the families of Tensor methods share: axes, shapes, broadcasting, dtypes of operands."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tinsmith.core.dtypes import DType, dtypes, promote
+from tinsmith.core.errors import ArgumentError, AxisError, DeviceError, DTypeError, ShapeError
+from tinsmith.ir import UOp
+from tinsmith.tensor.base import TensorBase
+
+if TYPE_CHECKING:
+    from tinsmith.tensor.tensor import Tensor
+
+Shape = tuple[Any, ...]
+Scalar = (bool, int, float, np.generic)
+
+
+def equal(a: Any, b: Any) -> bool:
+    """Equal sizes; a symbolic size equals itself only."""
+    return a is b or (not isinstance(a, UOp) and not isinstance(b, UOp) and bool(a == b))
+
+
+def one(size: Any) -> bool:
+    """Whether a size is 1."""
+    return not isinstance(size, UOp) and size == 1
+
+
+def product(sizes: Sequence[Any]) -> Any:
+    """The product of sizes, symbolic ones included."""
+    total: Any = 1
+    for s in sizes:
+        total = total * s
+    return total
+
+
+def arguments(values: Sequence[Any]) -> tuple[Any, ...]:
+    """Arguments given one by one or as one tuple or list."""
+    if len(values) == 1 and isinstance(values[0], (tuple, list)):
+        return tuple(values[0])
+    return tuple(values)
+
+
+def sizes(op: str, values: Sequence[Any]) -> Shape:
+    """A shape given as numbers or one sequence.
+
+    Raises:
+        DTypeError: if a size is no integer.
+        ShapeError: if a size is negative.
+    """
+    shape = tuple(s if isinstance(s, UOp) else _integer(op, s) for s in arguments(values))
+    if any(not isinstance(s, UOp) and s < 0 for s in shape):
+        raise ShapeError(op, f"shape {shape} has a negative size", "sizes of at least 0")
+    return shape
+
+
+def _integer(op: str, value: Any) -> int:
+    try:
+        return value.__index__()  # type: ignore[no-any-return]
+    except (AttributeError, TypeError):
+        raise DTypeError(op, f"a size must be an integer, got {value!r} ({type(value).__name__})",
+                         "int(...)") from None
+
+
+def axis_of(op: str, x: Tensor, axis: Any, extra: int = 0) -> int:
+    """An axis counted from the front.
+
+    Args:
+        extra: how many positions behind the last axis are allowed too.
+
+    Raises:
+        AxisError: if there is no such axis.
+    """
+    ndim = max(x.ndim + extra, 1)
+    number = _integer(op, axis)
+    if not -ndim <= number < ndim:
+        raise AxisError(op, f"axis {number} of a tensor with {x.ndim} axes, shape {x.shape}",
+                        f"an axis from {-ndim} to {ndim - 1}")
+    return number % ndim
+
+
+def axes_of(op: str, x: Tensor, axis: int | Sequence[int] | None) -> tuple[int, ...]:
+    """Axes to reduce, sorted: all of them for None.
+
+    Raises:
+        AxisError: for one that does not exist.
+        ArgumentError: if one is given twice.
+    """
+    if axis is None:
+        return tuple(range(x.ndim))
+    given = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
+    found = sorted(axis_of(op, x, a) for a in given)
+    if len(set(found)) != len(found):
+        raise ArgumentError(op, f"axes {given} name one axis twice", "each axis once")
+    return tuple(found) if x.ndim else ()
+
+
+def broadcast_shape(op: str, *shapes: Shape) -> Shape:
+    """The common shape by NumPy's rules.
+
+    >>> broadcast_shape("add", (3, 1), (4,))
+    (3, 4)
+
+    Raises:
+        ShapeError: if there is none.
+    """
+    ndim = max(len(s) for s in shapes)
+    padded = [(1,) * (ndim - len(s)) + s for s in shapes]
+    out = []
+    for axis, column in enumerate(zip(*padded)):
+        size = next((s for s in column if not one(s)), 1)
+        if not all(one(s) or equal(s, size) for s in column):
+            different = " and ".join(dict.fromkeys(str(s) for s in column if not one(s)))
+            raise ShapeError(op, f"shapes {' and '.join(str(s) for s in shapes)} do not broadcast: "
+                             f"axis {axis - ndim} has sizes {different}",
+                             "reshape, expand or transpose one of them so that sizes are equal or 1")
+        out.append(size)
+    return tuple(out)
+
+
+def expand_uop(uop: UOp, shape: Shape) -> UOp:
+    """``uop`` repeated to ``shape``, which it broadcasts to."""
+    if len(uop.shape) < len(shape):
+        uop = uop.reshape((1,) * (len(shape) - len(uop.shape)) + uop.shape)
+    return uop.expand(shape)
+
+
+def weak_dtype(value: Any, other: DType) -> DType:
+    """The dtype of a Python number beside a tensor of dtype ``other``: the tensor's own where it can hold the kind."""
+    if isinstance(value, (bool, np.bool_)) or other.is_float:
+        return other
+    if isinstance(value, (float, np.floating)):
+        return dtypes.default_float
+    return dtypes.default_int if other.is_bool else other
+
+
+def operand(op: str, value: Any, like: Tensor) -> Tensor:
+    """``value`` as a tensor beside ``like``; numbers are weakly typed.
+
+    Raises:
+        DTypeError: if it is nothing that a tensor can be made of.
+    """
+    if isinstance(value, TensorBase):
+        return value  # type: ignore[return-value]
+    if isinstance(value, Scalar):
+        number = value.item() if isinstance(value, np.generic) else value
+        return like._new(UOp.const(weak_dtype(value, like.dtype), number))
+    if isinstance(value, UOp):
+        return like._new(value.cast(dtypes.default_int) if value.dtype is dtypes.index else value)
+    if isinstance(value, (np.ndarray, list, tuple)):
+        return type(like)(value, device=like.device, requires_grad=False)
+    raise DTypeError(op, f"cannot combine a tensor with {type(value).__name__}", "a tensor, a number or an array")
+
+
+def same_device(op: str, *tensors: Tensor) -> str:
+    """The one device that all of ``tensors`` live on; constants live anywhere.
+
+    Raises:
+        DeviceError: if there are two.
+    """
+    found = {t.uop.device: None for t in tensors if t.uop.device is not None}
+    if len(found) > 1:
+        raise DeviceError(op, f"tensors on different devices: {', '.join(map(str, found))}",
+                          f".to({next(iter(found))!r})")
+    return next(iter(found), None) or tensors[0].device
+
+
+def matched(op: str, *tensors: Tensor) -> list[UOp]:
+    """Nodes of ``tensors`` in one dtype and one shape."""
+    if all(t.dtype is tensors[0].dtype and t.shape == tensors[0].shape for t in tensors):
+        if len({t.uop.device for t in tensors if t.uop.device is not None}) > 1:
+            same_device(op, *tensors)
+        return [t.uop for t in tensors]
+    same_device(op, *tensors)
+    dtype = promote(*(t.dtype for t in tensors))
+    shape = broadcast_shape(op, *(t.shape for t in tensors))
+    return [expand_uop(t.uop.cast(dtype), shape) for t in tensors]
+
+
+def float_of(x: Tensor) -> UOp:
+    """The node of ``x`` as floats: integers become the default float."""
+    return x.uop if x.dtype.is_float else x.uop.cast(dtypes.default_float)

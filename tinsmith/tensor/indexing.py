@@ -1,0 +1,460 @@
+"""Indexing as NumPy has it: ints, slices, None, Ellipsis are movement; integer tensors are one GATHER; bool masks are
+turned into positions at once, on the host, since the shape of the result depends on them.
+
+An index tensor's element out of range reads 0 (and is dropped when written): ``CHECKED=1`` reports it.
+"""
+# mypy: disable-error-code=misc
+# ``self`` is the Tensor that this class is mixed into.
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tinsmith.core.dtypes import dtypes
+from tinsmith.core.errors import ArgumentError, AxisError, DTypeError, ShapeError
+from tinsmith.ir import UOp
+from tinsmith.tensor.base import TensorBase
+from tinsmith.tensor.helpers import axis_of, broadcast_shape, expand_uop, operand, product, same_device
+
+if TYPE_CHECKING:
+    from tinsmith.tensor.tensor import Tensor
+
+
+@dataclass(frozen=True)
+class Slice:
+    """One axis of a basic index: ``count`` elements from ``begin`` on, ``step`` apart, read backwards if ``flip``.
+
+    ``begin`` counts from the end of the axis if ``flip``.
+    """
+
+    begin: Any
+    count: Any
+    step: int = 1
+    flip: bool = False
+
+
+@dataclass
+class Plan:
+    """An index taken apart: a slice per axis, then new and dropped axes, then positions along some of the axes left.
+
+    Attributes:
+        slices: one per axis of the tensor.
+        shape: after the slices, dropped and new axes.
+        picks: axis of ``shape`` -> index tensor.
+    """
+
+    slices: list[Slice]
+    shape: tuple[Any, ...]
+    picks: dict[int, Tensor]
+
+
+class Indexing:
+    """``x[...]``, ``x[...] = v``, and gathers and scatters along one axis."""
+
+    __slots__ = ()
+
+    def __getitem__(self: Tensor, index: Any) -> Tensor:
+        plan = _plan("getitem", self, index)
+        x = self._new(_sliced(self.uop, plan.slices).reshape(plan.shape))
+        if not plan.picks:
+            return x
+        moved = _Picked(x, plan.picks)
+        out = _take(moved.source, moved.flat, moved.index_shape)
+        return self._new(out.permute(moved.order_out))
+
+    def __setitem__(self: Tensor, index: Any, value: Any) -> None:
+        mask = _whole_mask(self, index)
+        if mask is not None:
+            v = operand("setitem", value, self)
+            if v.ndim == 0 or v.shape == self.shape:
+                self._become("setitem", mask.where(v.cast(self.dtype), self))
+                return
+        plan = _plan("setitem", self, index)
+        part = self._new(_sliced(self.uop, plan.slices).reshape(plan.shape))
+        v = operand("setitem", value, self).cast(self.dtype)
+        same_device("setitem", self, v)
+        new = _scattered(part, plan.picks, v) if plan.picks else _fitted("setitem", v, plan.shape)
+        placed = _unsliced(new.reshape(tuple(s.count for s in plan.slices)), plan.slices, self.shape)
+        inside = _unsliced(UOp.const(dtypes.bool, True).expand_to(tuple(s.count for s in plan.slices)), plan.slices, self.shape)
+        if 0 in self.shape or 0 in new.shape:
+            return
+        self._become("setitem", self._new(placed if placed is new else inside.where(placed, self.uop)))
+
+    def __iter__(self: Tensor) -> Iterator[Tensor]:
+        if not self.ndim:
+            raise DTypeError("iter", "a 0-d tensor has no rows", ".item()")
+        return iter([self[i] for i in range(self.shape[0])])
+
+    def __contains__(self: Tensor, value: Any) -> bool:
+        return bool(self.eq(value).any().item())
+
+    def gather(self: Tensor, dim: int, index: Tensor) -> Tensor:
+        """``out[i][j][k] = self[index[i][j][k]][j][k]`` for ``dim=0``, and so on; 0 where the index is out of range.
+
+        >>> Tensor([[1, 2], [3, 4]]).gather(1, Tensor([[1], [0]])).tolist()
+        [[2], [3]]
+        """
+        d, source, places = _aligned("gather", self, dim, index)
+        if 0 in places.shape or 0 in source.shape:
+            return self._new(UOp.const(self.dtype, 0).expand_to(places.shape))
+        return self._new(source.gather(places, d))
+
+    def scatter(self: Tensor, dim: int, index: Tensor, src: Any, reduce: str | None = None) -> Tensor:
+        """A copy with ``self[index[i][j][k]][j][k] = src[i][j][k]`` for ``dim=0``, and so on, in order.
+
+        Args:
+            reduce: None to set, else "add" or "multiply".
+
+        >>> Tensor([0, 0, 0]).scatter(0, Tensor([2, 0]), Tensor([5, 6])).tolist()
+        [6, 0, 5]
+        """
+        ops = {None: None, "add": "ADD", "multiply": "MUL"}
+        if reduce not in ops:
+            raise ArgumentError("scatter", f"unknown reduce {reduce!r}", "None, 'add' or 'multiply'")
+        return _scatter("scatter", self, dim, index, src, ops[reduce])
+
+    def scatter_add(self: Tensor, dim: int, index: Tensor, src: Any) -> Tensor:
+        """A copy with the elements of ``src`` added at ``index`` along an axis.
+
+        >>> Tensor([1, 1]).scatter_add(0, Tensor([0, 0]), Tensor([5, 6])).tolist()
+        [12, 1]
+        """
+        return _scatter("scatter_add", self, dim, index, src, "ADD")
+
+    def scatter_reduce(self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, include_self: bool = True) -> Tensor:
+        """A copy with the elements of ``src`` combined in at ``index`` along an axis.
+
+        Args:
+            reduce: "sum", "prod", "amax", "amin" or "mean".
+            include_self: whether the tensor's own elements take part where something is combined in.
+
+        >>> Tensor([4, 1]).scatter_reduce(0, Tensor([0, 0]), Tensor([5, 3]), "amax").tolist()
+        [5, 1]
+        """
+        ops = {"sum": "ADD", "prod": "MUL", "amax": "MAX", "amin": "MIN", "mean": "ADD"}
+        if reduce not in ops:
+            raise ArgumentError("scatter_reduce", f"unknown reduce {reduce!r}", f"one of {', '.join(ops)}")
+        base = self
+        hits = self.zeros_like(dtype=dtypes.int32, requires_grad=False).scatter_add(dim, index, src.ones_like(dtype=dtypes.int32))
+        if not include_self:
+            neutral = {"ADD": 0, "MUL": 1, "MAX": self.dtype.min, "MIN": self.dtype.max}[ops[reduce]]
+            base = hits.eq(0).where(self, neutral)
+        out = _scatter("scatter_reduce", base, dim, index, src, ops[reduce])
+        if reduce != "mean":
+            return out
+        count = hits.add(1) if include_self else hits.maximum(1)
+        return out.div(count.cast(out.dtype)).cast(out.dtype) if out.dtype.is_float else out.idiv(count.cast(out.dtype))
+
+    def index_select(self: Tensor, dim: int, index: Tensor) -> Tensor:
+        """The slices at ``index`` along an axis.
+
+        >>> Tensor([[1, 2], [3, 4]]).index_select(1, Tensor([1])).tolist()
+        [[2], [4]]
+        """
+        return self[(slice(None),) * axis_of("index_select", self, dim) + (index,)]
+
+    def masked_select(self: Tensor, mask: Tensor) -> Tensor:
+        """The elements where the mask holds, as a vector; the mask is computed now.
+
+        >>> Tensor([1, 2, 3]).masked_select(Tensor([True, False, True])).tolist()
+        [1, 3]
+        """
+        return self[mask.bool()._broadcast_to(self.shape)]
+
+    def nonzero(self: Tensor) -> Tensor:
+        """Positions of the elements that are not zero, one row each; computed now.
+
+        >>> Tensor([0, 5, 0, 7]).nonzero().tolist()
+        [[1], [3]]
+        """
+        found = np.argwhere(self.bool().numpy()).astype(dtypes.default_int.numpy)
+        return type(self)(found, device=self.device)
+
+    def one_hot(self: Tensor, num_classes: int = -1) -> Tensor:
+        """1 at each element's own value along a new last axis, 0 elsewhere.
+
+        >>> Tensor([2, 0]).one_hot(3).tolist()
+        [[0, 0, 1], [1, 0, 0]]
+        """
+        if not self.dtype.is_int:
+            raise DTypeError("one_hot", f"takes integers, got {self.dtype!r}", ".cast(dtypes.int32)")
+        classes = int(self.max().item()) + 1 if num_classes == -1 else num_classes
+        places = type(self).arange(classes, device=self.device)
+        return self.unsqueeze(-1).eq(places).where(1, 0)
+
+
+# *** taking an index apart ***
+
+
+def _plan(op: str, x: Tensor, index: Any) -> Plan:
+    items = _expanded(op, x, list(index) if isinstance(index, tuple) else [index])
+    slices: list[Slice] = []
+    shape: list[Any] = []
+    picks: dict[int, Tensor] = {}
+    advanced = any(isinstance(i, TensorBase) for i in items)
+    for item in items:
+        if item is None:
+            shape.append(1)
+            continue
+        axis = len(slices)
+        size = x.shape[axis]
+        if isinstance(item, slice):
+            slices.append(_slice(op, item, size))
+            shape.append(slices[-1].count)
+            continue
+        if isinstance(item, TensorBase) or advanced or isinstance(item, UOp):
+            slices.append(Slice(0, size))
+            picks[len(shape)] = _pick(op, x, item, axis, size)
+            shape.append(size)
+            continue
+        slices.append(Slice(_position(op, item, axis, size, x.shape), 1))
+    return Plan(slices, tuple(shape), picks)
+
+
+def _expanded(op: str, x: Tensor, items: list[Any]) -> list[Any]:
+    """One entry per axis (and None): lists and arrays as tensors, masks as positions, Ellipsis as slices."""
+    out: list[Any] = []
+    for item in items:
+        if isinstance(item, (list, np.ndarray)):
+            item = type(x)(np.asarray(item, np.int32) if isinstance(item, list) and not item else item, device=x.device,
+                           requires_grad=False)
+        if isinstance(item, (bool, np.bool_)):
+            raise DTypeError(op, "a plain bool is no index", "a mask tensor, or None for a new axis")
+        if isinstance(item, TensorBase) and item.dtype.is_bool:
+            axis = sum(i is not None and i is not Ellipsis for i in out)
+            out.extend(_positions(op, x, item, axis if not any(i is Ellipsis for i in out) else None))  # type: ignore[arg-type]
+            continue
+        out.append(item)
+    if sum(i is Ellipsis for i in out) > 1:
+        raise AxisError(op, "an index with more than one ellipsis", "one ...")
+    used = sum(i is not None and i is not Ellipsis for i in out)
+    if used > x.ndim:
+        raise AxisError(op, f"{used} indices for the {x.ndim} axes of shape {x.shape}", f"at most {x.ndim}")
+    fill = [slice(None)] * (x.ndim - used)
+    at = next((n for n, i in enumerate(out) if i is Ellipsis), len(out))
+    return [*out[:at], *fill, *out[at + 1 :]]
+
+
+def _positions(op: str, x: Tensor, mask: Tensor, axis: int | None) -> list[Tensor]:
+    """The coordinates where a mask holds, one index tensor per axis of the mask."""
+    if axis is not None and mask.shape != x.shape[axis : axis + mask.ndim]:
+        raise ShapeError(op, f"a mask of shape {mask.shape} at axis {axis} of a tensor of shape {x.shape}",
+                         "a mask of the axes' own sizes")
+    found = np.nonzero(mask.numpy())
+    return [type(x)(f.astype(np.int32), device=x.device) for f in found]
+
+
+def _whole_mask(x: Tensor, index: Any) -> Tensor | None:
+    """The mask, if the index is one mask over the whole tensor."""
+    if isinstance(index, (list, np.ndarray)) and np.asarray(index).dtype == np.bool_:
+        index = type(x)(index, device=x.device)
+    ok = isinstance(index, TensorBase) and index.dtype.is_bool and index.shape == x.shape and index.ndim > 0
+    return index if ok else None
+
+
+def _position(op: str, item: Any, axis: int, size: Any, shape: Any) -> int:
+    try:
+        number = int(item.__index__())
+    except (AttributeError, TypeError):
+        raise DTypeError(op, f"cannot index with {item!r} ({type(item).__name__})",
+                         "ints, slices, None, ..., or tensors of ints or bools") from None
+    if not isinstance(size, UOp) and not -size <= number < size:
+        raise AxisError(op, f"index {number} is out of range for axis {axis} of shape {shape}", f"{-size} to {size - 1}")
+    return number + size if number < 0 else number  # type: ignore[no-any-return]
+
+
+def _slice(op: str, s: slice, size: Any) -> Slice:
+    if s.step is not None and s.step == 0:
+        raise ArgumentError(op, "a slice with step 0", "another step")
+    if isinstance(size, UOp) or any(isinstance(v, UOp) for v in (s.start, s.stop)):
+        if s.step not in (None, 1):
+            raise ArgumentError(op, "a symbolic slice has step 1 only", "step 1")
+        begin = 0 if s.start is None else s.start
+        end = size if s.stop is None else s.stop
+        return Slice(begin, end - begin)
+    try:
+        begin, end, step = s.indices(size)
+    except TypeError:
+        raise DTypeError(op, f"a slice takes ints, got {s}", "int(...)") from None
+    count = len(range(begin, end, step))
+    if step > 0 or count == 0:
+        return Slice(begin if count else 0, count, max(step, 1))
+    return Slice(size - 1 - begin, count, -step, True)
+
+
+def _pick(op: str, x: Tensor, item: Any, axis: int, size: Any) -> Tensor:
+    """Positions along one axis: negative ones count from the end."""
+    if not isinstance(item, (TensorBase, UOp)):
+        return x._new(UOp.const(dtypes.int32, _position(op, item, axis, size, x.shape)))
+    index = operand(op, item, x)
+    if not index.dtype.is_int:
+        raise DTypeError(op, f"cannot index with a tensor of {index.dtype!r}", ".cast(dtypes.int32)")
+    index = index.cast(_index_dtype(index, size))
+    return index.lt(0).where(index.add(size), index)
+
+
+def _index_dtype(index: Tensor, size: Any) -> Any:
+    large = index.dtype.itemsize == 8 or index.dtype is dtypes.uint32 or (not isinstance(size, UOp) and size > 1 << 31)
+    return dtypes.int64 if large else dtypes.int32
+
+
+# *** slices and their inverse ***
+
+
+def _sliced(x: UOp, slices: list[Slice]) -> UOp:
+    """The elements of the slices; steps by padding to whole steps and keeping the first of each."""
+    if any(type(s.count) is int and s.count == 0 for s in slices):
+        return UOp.const(x.dtype, 0).expand_to(tuple(s.count for s in slices))
+    x = x.flip(tuple(i for i, s in enumerate(slices) if s.flip))
+    ends = [s.begin + (s.count if s.step == 1 else s.count * s.step) for s in slices]
+    short = tuple((0, 0) if s.step == 1 else (0, max(end - size, 0)) for s, end, size in zip(slices, ends, x.shape))
+    x = x.pad(short).shrink(tuple((s.begin, end) for s, end in zip(slices, ends)))
+    if all(s.step == 1 for s in slices):
+        return x
+    apart = x.reshape(tuple(v for s in slices for v in (s.count, s.step)))
+    first = apart.shrink(tuple(r for s in slices for r in ((0, s.count), (0, 1))))
+    return first.reshape(tuple(s.count for s in slices))
+
+
+def _unsliced(part: UOp, slices: list[Slice], shape: tuple[Any, ...]) -> UOp:
+    """The inverse of ``_sliced``: the elements at their places in ``shape``, zeros elsewhere."""
+    if 0 in part.shape or 0 in shape:
+        return part
+    if any(s.step != 1 for s in slices):
+        x = part.reshape(tuple(v for s in slices for v in (s.count, 1)))
+        x = x.pad(tuple(r for s in slices for r in ((0, 0), (0, s.step - 1))))
+        part = x.reshape(tuple(s.count * s.step for s in slices))
+    room = tuple(size - s.begin for s, size in zip(slices, shape))
+    part = part.shrink(tuple((0, p if s.step == 1 else min(p, r)) for s, p, r in zip(slices, part.shape, room)))
+    part = part.pad(tuple((s.begin, size - s.begin - p) for s, p, size in zip(slices, part.shape, shape)))
+    return part.flip(tuple(i for i, s in enumerate(slices) if s.flip))
+
+
+def _fitted(op: str, value: Tensor, shape: tuple[Any, ...]) -> UOp:
+    """``value`` broadcast to ``shape``; leading axes of size 1 that are too many are dropped."""
+    x = value
+    while x.ndim > len(shape) and x.shape[0] == 1:
+        x = x.reshape(x.shape[1:])
+    if x.ndim > len(shape) or broadcast_shape(op, x.shape, shape) != shape:
+        raise ShapeError(op, f"a value of shape {value.shape} does not fit the {shape} that the index names",
+                         "a value that broadcasts to it")
+    return expand_uop(x.uop, shape)
+
+
+# *** gathers and scatters ***
+
+
+class _Picked:
+    """Picked axes moved to the front and made one, and the way back.
+
+    Attributes:
+        source: (all picked positions, other axes...).
+        flat: index into the first axis of ``source``, -1 where any coordinate is out of range.
+        index_shape: the common shape of the index tensors.
+        order_out: permutation that brings (index axes, other axes) into NumPy's order.
+        order_in: permutation of the original axes: picked ones first.
+    """
+
+    def __init__(self, x: Tensor, picks: dict[int, Tensor]) -> None:
+        axes = sorted(picks)
+        others = [i for i in range(x.ndim) if i not in picks]
+        self.x, self.order_in, self.picked_sizes = x, (*axes, *others), [x.shape[a] for a in axes]
+        self.other_sizes = tuple(x.shape[i] for i in others)
+        self.index_shape = broadcast_shape("getitem", *(picks[a].shape for a in axes))
+        total = product(self.picked_sizes)
+        same_device("getitem", x, *picks.values())
+        self.source = x.uop.permute(self.order_in).reshape((total, *self.other_sizes))
+        wide = any(p.dtype is dtypes.int64 for p in picks.values()) or (not isinstance(total, UOp) and total > 1 << 31)
+        dtype = dtypes.int64 if wide else dtypes.int32
+        places = [expand_uop(picks[a].uop.cast(dtype), self.index_shape) for a in axes]
+        self.flat = places[0]
+        if len(axes) > 1:
+            inside = None
+            flat = None
+            for place, size in zip(places, self.picked_sizes):
+                ok = place.ge(0) & place.lt(size)
+                inside = ok if inside is None else inside & ok
+                flat = place if flat is None else flat * size + place
+            assert inside is not None and flat is not None
+            self.flat = inside.where(flat, flat.const_like(-1))
+        count = len(self.index_shape)
+        together = axes == list(range(axes[0], axes[0] + len(axes)))
+        front = axes[0] if together else 0
+        rest = list(range(count, count + len(others)))
+        self.order_out = (*rest[:front], *range(count), *rest[front:])
+
+    def spread(self) -> UOp:
+        """The flat index repeated over the other axes."""
+        n = product(self.index_shape)
+        index = self.flat.reshape((n,) + (1,) * len(self.other_sizes))
+        return index.expand((n, *self.other_sizes))
+
+
+def _take(source: UOp, flat: UOp, index_shape: tuple[Any, ...]) -> UOp:
+    others = source.shape[1:]
+    shape = (*index_shape, *others)
+    if 0 in shape or 0 in source.shape:
+        return UOp.const(source.dtype, 0).expand_to(shape)
+    n = product(index_shape)
+    index = flat.reshape((n,) + (1,) * len(others)).expand((n, *others))
+    return source.gather(index, 0).reshape(shape)
+
+
+def _scattered(part: Tensor, picks: dict[int, Tensor], value: Tensor) -> UOp:
+    """``part`` with ``value`` written at the picked positions; of equal positions the last one wins."""
+    p = _Picked(part, picks)
+    shape_out = (*p.index_shape, *p.other_sizes)
+    wanted = tuple(shape_out[i] for i in p.order_out)
+    fitted = _fitted("setitem", value, wanted)
+    if 0 in shape_out:
+        return part.uop
+    back = tuple(int(i) for i in np.argsort(p.order_out))
+    rows = fitted.permute(back).reshape((product(p.index_shape), *p.other_sizes))
+    new = p.source.scatter(p.spread(), rows, 0, None)
+    whole = new.reshape((*p.picked_sizes, *p.other_sizes))
+    return whole.permute(tuple(int(i) for i in np.argsort(p.order_in)))
+
+
+def _aligned(op: str, x: Tensor, dim: int, index: Tensor) -> tuple[int, UOp, UOp]:
+    """The axis, the tensor cut to the index's other sizes, and the index with negative positions wrapped."""
+    d = axis_of(op, x, dim)
+    if not index.dtype.is_int:
+        raise DTypeError(op, f"cannot index with a tensor of {index.dtype!r}", ".cast(dtypes.int32)")
+    if index.ndim != x.ndim:
+        raise ShapeError(op, f"an index of shape {index.shape} for a tensor of shape {x.shape}", "equally many axes")
+    for axis, (i, s) in enumerate(zip(index.shape, x.shape)):
+        if axis != d and i > s:
+            raise ShapeError(op, f"an index of shape {index.shape} for a tensor of shape {x.shape}: axis {axis} has {i}, "
+                             f"more than {s}", "an index no larger than the tensor but along dim")
+    same_device(op, x, index)
+    box = tuple((0, s) if axis == d else (0, i) for axis, (i, s) in enumerate(zip(index.shape, x.shape)))
+    places = index.cast(_index_dtype(index, x.shape[d]))
+    wrapped = places.lt(0).where(places.add(x.shape[d]), places)
+    return d, x.uop.shrink(box), wrapped.uop
+
+
+def _scatter(name: str, x: Tensor, dim: int, index: Tensor, src: Any, op: str | None) -> Tensor:
+    d, source, places = _aligned(name, x, dim, index)
+    value = operand(name, src, x)
+    if isinstance(src, TensorBase):
+        if value.ndim != index.ndim or any(i > s for i, s in zip(index.shape, value.shape)):
+            raise ShapeError(name, f"an index of shape {index.shape} for values of shape {value.shape}",
+                             "an index no larger than the values")
+        rows = value.uop.shrink(tuple((0, i) for i in index.shape))
+    else:
+        rows = expand_uop(value.uop, index.shape)
+    if value.dtype is not x.dtype:
+        if isinstance(src, TensorBase):
+            raise DTypeError(name, f"values of {value.dtype!r} for a tensor of {x.dtype!r}", f".cast({x.dtype!r})")
+        rows = rows.cast(x.dtype)
+    if 0 in index.shape or 0 in x.shape:
+        return x
+    new = source.scatter(places, rows, d, op)
+    slices = [Slice(0, s) for s in source.shape]
+    if source.shape == x.shape:
+        return x._new(new)
+    inside = _unsliced(UOp.const(dtypes.bool, True).expand_to(source.shape), slices, x.shape)
+    return x._new(inside.where(_unsliced(new, slices, x.shape), x.uop))

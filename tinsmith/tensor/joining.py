@@ -1,0 +1,149 @@
+"""Joining tensors along an axis, and taking them apart."""
+# mypy: disable-error-code=misc
+# ``self`` is the Tensor that this class is mixed into.
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tinsmith.core.dtypes import promote
+from tinsmith.core.errors import ArgumentError, ShapeError
+from tinsmith.ir import UOp
+from tinsmith.tensor.helpers import axis_of, equal, same_device
+
+if TYPE_CHECKING:
+    from tinsmith.tensor.tensor import Tensor
+
+_PARTS_PER_KERNEL = 16  # more parts than this are joined in several steps: each element chooses among all parts
+
+
+class Joining:
+    """``cat``, ``stack``, ``split``, ``chunk``, ``meshgrid``."""
+
+    __slots__ = ()
+
+    def cat(self: Tensor | Sequence[Tensor], *others: Tensor, dim: int = 0) -> Tensor:
+        """Tensors end to end along an axis.
+
+        >>> Tensor([1, 2]).cat(Tensor([3])).tolist()
+        [1, 2, 3]
+
+        Raises:
+            ShapeError: if they differ in more than the size of that axis.
+        """
+        parts = _listed("cat", self, others)
+        first = parts[0]
+        if not first.ndim:
+            raise ShapeError("cat", "0-d tensors have no axis to join along", "stack")
+        d = axis_of("cat", first, dim)
+        for n, t in enumerate(parts):
+            if t.ndim != first.ndim:
+                raise ShapeError("cat", f"tensor {n} has shape {t.shape}, tensor 0 has shape {first.shape}: "
+                                 "the numbers of axes differ", "tensors with equally many axes")
+            for axis, (a, b) in enumerate(zip(first.shape, t.shape)):
+                if axis != d and not equal(a, b):
+                    raise ShapeError("cat", f"tensor {n} has shape {t.shape}, tensor 0 has shape {first.shape}: they may "
+                                     f"differ in axis {d} only, but axis {axis} has {b} and {a}", f"dim={axis}, or equal sizes")
+        same_device("cat", *parts)
+        dtype = promote(*(t.dtype for t in parts))
+        full = [t.uop.cast(dtype) for t in parts if isinstance(t.shape[d], UOp) or t.shape[d] != 0]
+        if not full:
+            return first.cast(dtype)
+        return first._new(_joined(full, d))
+
+    def stack(self: Tensor | Sequence[Tensor], *others: Tensor, dim: int = 0) -> Tensor:
+        """Tensors of one shape side by side, along a new axis.
+
+        >>> Tensor([1, 2]).stack(Tensor([3, 4]), dim=1).tolist()
+        [[1, 3], [2, 4]]
+
+        Raises:
+            ShapeError: if their shapes differ.
+        """
+        parts = _listed("stack", self, others)
+        for n, t in enumerate(parts):
+            if len(t.shape) != len(parts[0].shape) or not all(equal(a, b) for a, b in zip(t.shape, parts[0].shape)):
+                raise ShapeError("stack", f"tensor {n} has shape {t.shape}, tensor 0 has shape {parts[0].shape}",
+                                 "tensors of one shape")
+        d = axis_of("stack", parts[0], dim, extra=1)
+        rows = [t.unsqueeze(d) for t in parts]
+        return rows[0].cat(*rows[1:], dim=d)
+
+    def split(self: Tensor, sizes: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+        """Parts of the given size (the last one smaller), or of the given sizes.
+
+        >>> [t.tolist() for t in Tensor([1, 2, 3]).split(2)]
+        [[1, 2], [3]]
+        """
+        d = axis_of("split", self, dim)
+        total = self.shape[d]
+        if isinstance(sizes, int):
+            if sizes < 1:
+                raise ArgumentError("split", f"parts of size {sizes}", "a size of at least 1")
+            lengths = [min(sizes, total - b) for b in range(0, max(total, 1), sizes)]
+        else:
+            lengths = list(sizes)
+        if sum(lengths) != total:
+            raise ShapeError("split", f"parts of sizes {tuple(lengths)} for axis {d} of {self.shape}", f"sizes that sum to {total}")
+        out, begin = [], 0
+        for length in lengths:
+            box = tuple((begin, begin + length) if i == d else (0, s) for i, s in enumerate(self.shape))
+            out.append(self._new(self.uop.shrink(box)))
+            begin += length
+        return tuple(out)
+
+    def chunk(self: Tensor, chunks: int, dim: int = 0) -> list[Tensor]:
+        """At most so many parts of equal size (the last one smaller).
+
+        >>> [t.tolist() for t in Tensor([1, 2, 3, 4, 5]).chunk(2)]
+        [[1, 2, 3], [4, 5]]
+        """
+        if chunks < 1:
+            raise ArgumentError("chunk", f"{chunks} parts", "at least 1")
+        d = axis_of("chunk", self, dim)
+        size = -(-self.shape[d] // chunks)
+        return list(self.split(size, d)) if size else [self] * chunks
+
+    def meshgrid(self: Tensor, *others: Tensor, indexing: str = "ij") -> tuple[Tensor, ...]:
+        """Coordinates of a grid from those of its axes.
+
+        >>> [t.tolist() for t in Tensor([1, 2]).meshgrid(Tensor([3, 4]))]
+        [[[1, 1], [2, 2]], [[3, 4], [3, 4]]]
+        """
+        if indexing not in ("ij", "xy"):
+            raise ArgumentError("meshgrid", f"unknown indexing {indexing!r}", "'ij' or 'xy'")
+        axes = [t.reshape(-1) for t in (self, *others)]
+        shape = tuple(t.shape[0] for t in axes)
+        grids = [t.reshape((1,) * i + (-1,) + (1,) * (len(axes) - i - 1)).expand(shape) for i, t in enumerate(axes)]
+        return tuple(g.transpose(0, 1) if indexing == "xy" and len(axes) > 1 else g for g in grids)
+
+
+def _listed(op: str, first: Any, others: Sequence[Any]) -> list[Tensor]:
+    """``a.cat(b, c)``, ``Tensor.cat(a, b, c)`` and ``Tensor.cat([a, b, c])``."""
+    parts = [*first, *others] if isinstance(first, (tuple, list)) else [first, *others]
+    if len(parts) > 1 and len(others) == 1 and isinstance(others[0], (tuple, list)):
+        parts = [first, *others[0]]
+    if not parts:
+        raise ArgumentError(op, "no tensors given", "at least one")
+    return parts
+
+
+def _joined(parts: list[UOp], axis: int) -> UOp:
+    """Each part padded to the whole, and chosen where it lies: exact for every value, NaN and -0 included."""
+    while len(parts) > _PARTS_PER_KERNEL:
+        groups = [parts[i : i + _PARTS_PER_KERNEL] for i in range(0, len(parts), _PARTS_PER_KERNEL)]
+        parts = [_joined(g, axis).contiguous() if len(g) > 1 else g[0] for g in groups]
+    ends: list[Any] = []
+    for p in parts:
+        ends.append(p.shape[axis] if not ends else ends[-1] + p.shape[axis])
+    total = ends[-1]
+    padded = []
+    for p, end in zip(parts, ends):
+        amounts = ((end - p.shape[axis], total - end) if i == axis else (0, 0) for i in range(p.ndim))
+        padded.append(p.pad(tuple(amounts)))
+    out = padded[-1]
+    if len(parts) > 1:
+        place = out.iota_like(axis)
+        for p, end in zip(padded[-2::-1], ends[-2::-1]):
+            out = place.lt(end).where(p, out)
+    return out

@@ -1,0 +1,174 @@
+"""Losses. A class index picks its column by comparison inside the row's kernel: no gather, no one-hot in memory."""
+# mypy: disable-error-code=misc
+# ``self`` is the Tensor that this class is mixed into.
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tinsmith.core.dtypes import dtypes
+from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
+from tinsmith.ir import UOp
+
+if TYPE_CHECKING:
+    from tinsmith.tensor.tensor import Tensor
+
+
+class Losses:
+    """Distances between predictions and targets; ``reduction`` is "mean", "sum" or "none"."""
+
+    __slots__ = ()
+
+    def _reduced(self: Tensor, reduction: str) -> Tensor:
+        if reduction == "mean":
+            return self.mean()
+        if reduction == "sum":
+            return self.sum()
+        if reduction == "none":
+            return self
+        raise ArgumentError("loss", f"reduction={reduction!r}", "'mean', 'sum' or 'none'")
+
+    def _difference(self: Tensor, target: Tensor) -> Tensor:
+        if self.shape != target.shape:
+            raise ShapeError("loss", f"predictions {self.shape}, targets {target.shape}", "equal shapes")
+        return self._float() - target
+
+    def mse_loss(self: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+        """Squared differences.
+
+        >>> Tensor([1., 2.]).mse_loss(Tensor([1., 4.])).item()
+        2.0
+        """
+        d = self._difference(target)
+        return (d * d)._reduced(reduction)
+
+    def l1_loss(self: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+        """Absolute differences."""
+        return self._difference(target).abs()._reduced(reduction)
+
+    def huber_loss(self: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor:
+        """Half the squared difference up to ``delta``, then linear with the same slope."""
+        d = self._difference(target)
+        size = d.abs()
+        return (size <= delta).where(d * d * 0.5, (size - delta / 2) * delta)._reduced(reduction)
+
+    def smooth_l1_loss(self: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:
+        """The Huber loss divided by its bend ``beta``."""
+        return self.huber_loss(target, reduction, beta) * (1 / beta) if beta else self.l1_loss(target, reduction)
+
+    def binary_crossentropy(self: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+        """Of probabilities in [0, 1]; logarithms are held above -100."""
+        if self.shape != target.shape:
+            raise ShapeError("binary_crossentropy", f"predictions {self.shape}, targets {target.shape}", "equal shapes")
+        yes, no = self.log().maximum(-100), (1 - self).log().maximum(-100)
+        return -(target * yes + (1 - target) * no)._reduced(reduction)
+
+    def binary_crossentropy_logits(self: Tensor, target: Tensor, reduction: str = "mean",
+                                   pos_weight: Tensor | None = None) -> Tensor:
+        """``binary_crossentropy`` of ``sigmoid(self)``, exact for large logits.
+
+        >>> round(Tensor([0., 200.]).binary_crossentropy_logits(Tensor([1., 0.])).item(), 4)
+        100.3466
+        """
+        if self.shape != target.shape:
+            raise ShapeError("binary_crossentropy_logits", f"logits {self.shape}, targets {target.shape}",
+                             "equal shapes")
+        if pos_weight is None:
+            return (self.softplus() - self * target)._reduced(reduction)
+        return (self * (1 - target) + (-self).softplus() * (1 + (pos_weight - 1) * target))._reduced(reduction)
+
+    def _row_logits(self: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+        """Logits below their row's maximum, and the logarithm of their row's sum of exponentials.
+
+        The maximum is a constant to the derivative: whatever it is, the difference of the two stays the same.
+        """
+        x = self._float()
+        x = x.float() if x.dtype.itemsize == 2 else x
+        shifted = x - x.max(axis=axis, keepdim=True).detach()
+        return shifted, shifted.exp().sum(axis=axis, keepdim=True).log()
+
+    def _picked(self: Tensor, label: Tensor, axis: int) -> Tensor:
+        """The element of each row that ``label`` (with size 1 at ``axis``) names; 0 where it is out of range."""
+        if label.dtype.is_float:
+            label = label.cast(dtypes.int32)
+        wide = label.uop if label.dtype.is_int and label.dtype.itemsize >= 4 else label.uop.cast(dtypes.int32)
+        hit = self.uop.iota_like(axis).cast(wide.dtype).eq(wide.expand(self.shape))
+        return self._new(hit.where(self.uop, UOp.const(self.dtype, 0).expand_to(self.shape))).sum(axis=axis, keepdim=True)
+
+    def _class_loss(self: Tensor, label: Tensor, axis: int, ignore_index: int | None, label_smoothing: float,
+                    reduction: str) -> Tensor:
+        """Minus the log-probability of class indices ``label`` along ``axis``."""
+        rows = (*self.shape[:axis], *self.shape[axis + 1 :])
+        if label.shape != rows:
+            raise ShapeError("cross_entropy", f"logits {self.shape}, class indices {label.shape}", f"indices {rows}")
+        if not 0 <= label_smoothing <= 1:
+            raise ArgumentError("cross_entropy", f"label_smoothing={label_smoothing}", "a number in [0, 1]")
+        shifted, total = self._row_logits(axis)
+        loss = total - shifted._picked(label.unsqueeze(axis), axis)
+        if label_smoothing:
+            smooth = total - shifted.mean(axis=axis, keepdim=True)
+            loss = loss * (1 - label_smoothing) + smooth * label_smoothing
+        loss = loss.squeeze(axis)
+        if ignore_index is None:
+            return loss._reduced(reduction)
+        kept = label != ignore_index
+        loss = kept.where(loss, 0)
+        return loss.sum() / kept.sum() if reduction == "mean" else loss._reduced(reduction)
+
+    def sparse_categorical_crossentropy(self: Tensor, Y: Tensor, ignore_index: int = -1, label_smoothing: float = 0.0,
+                                        reduction: str = "mean") -> Tensor:
+        """Cross entropy of logits ``[…, classes]`` with class indices ``[…]``.
+
+        Args:
+            ignore_index: rows with this label count nothing.
+
+        >>> round(Tensor([[0., 0.], [9., 0.]]).sparse_categorical_crossentropy(Tensor([1, -1])).item(), 4)
+        0.6931
+        """
+        return self._class_loss(Y, self.ndim - 1, ignore_index, label_smoothing, reduction)
+
+    def cross_entropy(self: Tensor, Y: Tensor, reduction: str = "mean", label_smoothing: float = 0.0,
+                      ignore_index: int | None = None) -> Tensor:
+        """Cross entropy of logits ``[N, classes, …]`` (or ``[classes]``) with class indices or probabilities.
+
+        Args:
+            Y: class indices ``[N, …]``, or probabilities in the logits' shape.
+
+        >>> round(Tensor([[0., 0.]]).cross_entropy(Tensor([1])).item(), 4)
+        0.6931
+        >>> round(Tensor([[0., 0.]]).cross_entropy(Tensor([[0.5, 0.5]])).item(), 4)
+        0.6931
+        """
+        axis = 1 if self.ndim > 1 else 0
+        if Y.ndim == self.ndim - 1:
+            return self._class_loss(Y, axis, ignore_index, label_smoothing, reduction)
+        if Y.shape != self.shape:
+            raise ShapeError("cross_entropy", f"logits {self.shape}, targets {Y.shape}",
+                             "class indices without the class axis, or probabilities in the logits' shape")
+        if not Y.dtype.is_float:
+            raise DTypeError("cross_entropy", f"probabilities of dtype {Y.dtype!r}", ".float()")
+        classes = self.shape[axis]
+        target = Y * (1 - label_smoothing) + label_smoothing / classes if label_smoothing else Y
+        shifted, total = self._row_logits(axis)
+        loss = ((total - shifted) * target).sum(axis=axis)
+        return loss.sum() / (loss.numel() or 1) if reduction == "mean" else loss._reduced(reduction)
+
+    def nll_loss(self: Tensor, Y: Tensor, weight: Tensor | None = None, ignore_index: int | None = None,
+                 reduction: str = "mean") -> Tensor:
+        """Minus the log-probability of the labelled class; ``self`` holds log-probabilities ``[N, classes, …]``.
+
+        Args:
+            weight: of each class; the mean divides by the sum of the weights used.
+        """
+        axis = 1 if self.ndim > 1 else 0
+        loss = -self._picked(Y.unsqueeze(axis), axis).squeeze(axis)
+        scale = None
+        if weight is not None:
+            by_class = weight.reshape(*[1] * axis, -1, *[1] * (self.ndim - axis - 1)).expand(self.shape)
+            scale = by_class._picked(Y.unsqueeze(axis), axis).squeeze(axis)
+        if ignore_index is not None:
+            kept = (Y != ignore_index).cast(self.dtype)
+            scale = kept if scale is None else scale * kept
+        if scale is None:
+            return loss._reduced(reduction)
+        loss = (scale != 0).where(loss * scale, 0)
+        return loss.sum() / scale.sum() if reduction == "mean" else loss._reduced(reduction)

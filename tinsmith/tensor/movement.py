@@ -1,0 +1,351 @@
+"""Movement: the same elements under other shapes and orders. None of these methods computes or copies anything by itself."""
+# mypy: disable-error-code=misc
+# ``self`` is the Tensor that this class is mixed into.
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tinsmith.core.dtypes import dtypes
+from tinsmith.core.errors import ArgumentError, AxisError, DTypeError, ShapeError
+from tinsmith.ir import UOp
+from tinsmith.tensor.helpers import arguments, axes_of, axis_of, equal, one, product, sizes
+from tinsmith.tensor.joining import Joining
+
+if TYPE_CHECKING:
+    from tinsmith.tensor.tensor import Tensor
+
+
+class Movement(Joining):
+    """Methods that rearrange elements."""
+
+    __slots__ = ()
+
+    def reshape(self: Tensor, *shape: Any) -> Tensor:
+        """The same elements, in row-major order, under another shape; one size may be -1, None keeps an axis.
+
+        >>> Tensor([1, 2, 3, 4]).reshape(2, -1).tolist()
+        [[1, 2], [3, 4]]
+        """
+        wanted = [self.shape[i] if s is None and i < self.ndim else s for i, s in enumerate(arguments(shape))]
+        open_axes = [i for i, s in enumerate(wanted) if not isinstance(s, UOp) and s == -1]
+        if len(open_axes) > 1:
+            raise ShapeError("reshape", f"{tuple(wanted)} leaves more than one size open", "at most one -1")
+        if open_axes:
+            rest = product([s for s in wanted if isinstance(s, UOp) or s != -1])
+            total = self.numel()
+            whole = isinstance(rest, UOp) or isinstance(total, UOp) or (rest and total % rest == 0)
+            wanted[open_axes[0]] = total // rest if whole else 0
+        new = sizes("reshape", wanted)
+        total, count = self.numel(), product(new)
+        if not isinstance(total, UOp) and not isinstance(count, UOp) and total != count:
+            raise ShapeError("reshape", f"{self.shape} has {total} elements, {arguments(shape)} does not fit them",
+                             "a shape with as many elements")
+        return self._new(self.uop.reshape(new))
+
+    def view(self: Tensor, *shape: Any) -> Tensor:
+        """The same as ``reshape``.
+
+        >>> Tensor([1, 2]).view(2, 1).shape
+        (2, 1)
+        """
+        return self.reshape(*shape)
+
+    def flatten(self: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+        """Axes from ``start_dim`` to ``end_dim`` as one.
+
+        >>> Tensor([[1, 2], [3, 4]]).flatten().tolist()
+        [1, 2, 3, 4]
+        """
+        start, end = axis_of("flatten", self, start_dim), axis_of("flatten", self, end_dim)
+        if start > end:
+            raise AxisError("flatten", f"start_dim {start_dim} lies behind end_dim {end_dim}", "start_dim <= end_dim")
+        shape = self.shape
+        return self._new(self.uop.reshape((*shape[:start], product(shape[start : end + 1]), *shape[end + 1 :])))
+
+    def unflatten(self: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
+        """One axis as several.
+
+        >>> Tensor([1, 2, 3, 4]).unflatten(0, (2, 2)).tolist()
+        [[1, 2], [3, 4]]
+        """
+        d = axis_of("unflatten", self, dim)
+        return self.reshape(*self.shape[:d], *sizes, *self.shape[d + 1 :])
+
+    def squeeze(self: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
+        """Without axes of size 1: all of them, or those named.
+
+        >>> Tensor([[[1, 2]]]).squeeze().shape
+        (2,)
+        """
+        named = axes_of("squeeze", self, dim)
+        return self._new(self.uop.reshape(tuple(s for i, s in enumerate(self.shape) if not (i in named and one(s)))))
+
+    def unsqueeze(self: Tensor, dim: int) -> Tensor:
+        """With a new axis of size 1 at ``dim``.
+
+        >>> Tensor([1, 2]).unsqueeze(0).shape
+        (1, 2)
+        """
+        d = axis_of("unsqueeze", self, dim, extra=1)
+        return self._new(self.uop.reshape((*self.shape[:d], 1, *self.shape[d:])))
+
+    def permute(self: Tensor, *order: Any) -> Tensor:
+        """The axes in another order.
+
+        >>> Tensor([[1, 2, 3]]).permute(1, 0).shape
+        (3, 1)
+        """
+        given = arguments(order)
+        axes = tuple(axis_of("permute", self, a) for a in given)
+        if sorted(axes) != list(range(self.ndim)):
+            raise AxisError("permute", f"order {given} does not name each of the {self.ndim} axes of {self.shape} once",
+                            "every axis once")
+        return self._new(self.uop.permute(axes))
+
+    def transpose(self: Tensor, dim0: int = 1, dim1: int = 0) -> Tensor:
+        """Two axes exchanged.
+
+        >>> Tensor([[1, 2], [3, 4]]).transpose().tolist()
+        [[1, 3], [2, 4]]
+        """
+        order = list(range(self.ndim))
+        a, b = axis_of("transpose", self, dim0), axis_of("transpose", self, dim1)
+        if order:
+            order[a], order[b] = order[b], order[a]
+        return self._new(self.uop.permute(tuple(order)))
+
+    @property
+    def T(self: Tensor) -> Tensor:
+        """All axes in reverse order.
+
+        >>> Tensor([[1, 2, 3]]).T.shape
+        (3, 1)
+        """
+        return self._new(self.uop.permute(tuple(reversed(range(self.ndim)))))
+
+    def flip(self: Tensor, axis: int | Sequence[int], *more: int) -> Tensor:
+        """Axes read backwards.
+
+        >>> Tensor([1, 2, 3]).flip(0).tolist()
+        [3, 2, 1]
+        """
+        given = (*axis, *more) if isinstance(axis, (tuple, list)) else (axis, *more)
+        axes = axes_of("flip", self, given)
+        return self._new(self.uop.flip(axes)) if self.ndim else self
+
+    def expand(self: Tensor, *shape: Any) -> Tensor:
+        """Axes of size 1 repeated; -1 or None keeps a size, new axes come in front.
+
+        >>> Tensor([[1], [2]]).expand(2, 3).tolist()
+        [[1, 1, 1], [2, 2, 2]]
+        """
+        wanted = arguments(shape)
+        extra = len(wanted) - self.ndim
+        if extra < 0:
+            raise ShapeError("expand", f"{self.shape} has more axes than {wanted}", "as many axes or more")
+        old = (1,) * extra + self.shape
+        new = sizes("expand", [o if n is None or (not isinstance(n, UOp) and n == -1) else n for o, n in zip(old, wanted)])
+        return self._broadcast_to(new, "expand")
+
+    def _broadcast_to(self: Tensor, shape: tuple[Any, ...], op: str = "broadcast_to") -> Tensor:
+        extra = len(shape) - self.ndim
+        old = (1,) * extra + self.shape
+        for axis, (a, b) in enumerate(zip(old, shape)):
+            if extra < 0 or not (equal(a, b) or one(a)):
+                raise ShapeError(op, f"{self.shape} does not expand to {shape}: axis {axis} has {a}, not 1 or {b}",
+                                 "only axes of size 1 can be repeated; repeat() copies others")
+        if extra < 0:
+            raise ShapeError(op, f"{self.shape} has more axes than {shape}", "a sum over the axes that are too many")
+        return self._new(self.uop.reshape(old).expand(shape))
+
+    def broadcast_to(self: Tensor, *shape: Any) -> Tensor:
+        """Repeated to ``shape`` by the rules of broadcasting.
+
+        >>> Tensor([1, 2]).broadcast_to((2, 2)).tolist()
+        [[1, 2], [1, 2]]
+        """
+        return self._broadcast_to(sizes("broadcast_to", shape))
+
+    def expand_as(self: Tensor, other: Tensor) -> Tensor:
+        """Expanded to the shape of ``other``.
+
+        >>> Tensor([[1], [2]]).expand_as(Tensor([[1, 2], [3, 4]])).shape
+        (2, 2)
+        """
+        return self.expand(other.shape)
+
+    def shrink(self: Tensor, box: Sequence[Any]) -> Tensor:
+        """The part between (begin, end) of each axis; None keeps an axis whole.
+
+        >>> Tensor([1, 2, 3, 4]).shrink(((1, 3),)).tolist()
+        [2, 3]
+        """
+        if len(box) != self.ndim:
+            raise ShapeError("shrink", f"{len(box)} ranges for the {self.ndim} axes of {self.shape}", "one per axis")
+        full = tuple((0, s) if r is None else (r[0], r[1]) for r, s in zip(box, self.shape))
+        for axis, ((b, e), s) in enumerate(zip(full, self.shape)):
+            if not any(isinstance(v, UOp) for v in (b, e, s)) and not 0 <= b <= e <= s:
+                raise ShapeError("shrink", f"({b}, {e}) is no part of axis {axis} with size {s}", "0 <= begin <= end <= size")
+        return self._new(self.uop.shrink(full))
+
+    def pad(self: Tensor, padding: Sequence[Any], mode: str = "constant", value: float = 0.0) -> Tensor:
+        """With more elements before and after; negative amounts cut off.
+
+        Args:
+            padding: one (before, after) or None per axis, or PyTorch's flat form, last axis first.
+            mode: "constant", or "reflect", "replicate", "circular" for copies of the tensor's own values.
+
+        >>> Tensor([1, 2]).pad(((1, 2),), value=9).tolist()
+        [9, 1, 2, 9, 9]
+        """
+        amounts = _amounts(self, padding)
+        if mode != "constant":
+            return self._pad_with_own(amounts, mode)
+        cut = self.shrink([(max(-b, 0), s - max(-e, 0)) if _negative(b, e) else None
+                           for (b, e), s in zip(amounts, self.shape)])
+        grown = tuple((b if isinstance(b, UOp) else max(b, 0), e if isinstance(e, UOp) else max(e, 0)) for b, e in amounts)
+        if any(type(s) is int and s == 0 for s in cut.shape):
+            shape = tuple(b + s + e for (b, e), s in zip(grown, cut.shape))
+            return self._new(UOp.const(self.dtype, value).expand_to(shape))
+        padded = cut.uop.pad(grown)
+        if value == 0 or padded is cut.uop:
+            return self._new(padded)
+        inside = UOp.const(dtypes.bool, True).expand_to(cut.shape).pad(grown)
+        return self._new(inside).where(self._new(padded), value)
+
+    def _pad_with_own(self: Tensor, amounts: tuple[tuple[Any, Any], ...], mode: str) -> Tensor:
+        out = self
+        for axis, (before, after) in enumerate(amounts):
+            size = out.shape[axis]
+            if before == 0 and after == 0:
+                continue
+            limit = {"reflect": size - 1, "replicate": 1 << 62 if size else 0, "circular": size}.get(mode)
+            if limit is None:
+                raise ArgumentError("pad", f"unknown mode {mode!r}", "constant, reflect, replicate or circular")
+            if max(before, after) > limit:
+                raise ShapeError("pad", f"{mode} padding {(before, after)} is too much for axis {axis} of size {size}",
+                                 f"at most {limit}")
+            place = type(self).arange(-before, size + after, device=self.device)
+            if mode == "replicate":
+                place = place.clamp(0, size - 1)
+            elif mode == "circular":
+                place = place.mod(size)
+            else:
+                place = place.abs()
+                place = place.sub(size - 1).abs().neg().add(size - 1)
+            out = out[(slice(None),) * axis + (place,)]
+        return out
+
+    def repeat(self: Tensor, *repeats: Any) -> Tensor:
+        """The whole tensor side by side with itself, as often along each axis as said.
+
+        >>> Tensor([1, 2]).repeat(2, 2).tolist()
+        [[1, 2, 1, 2], [1, 2, 1, 2]]
+        """
+        times = sizes("repeat", repeats)
+        if len(times) < self.ndim:
+            raise ShapeError("repeat", f"{len(times)} numbers for the {self.ndim} axes of {self.shape}", "one per axis")
+        base = (1,) * (len(times) - self.ndim) + self.shape
+        apart = tuple(v for s in base for v in (1, s))
+        wide = tuple(v for r, s in zip(times, base) for v in (r, s))
+        x = self.uop.reshape(apart).expand(wide)
+        return self._new(x.reshape(tuple(r * s for r, s in zip(times, base))))
+
+    def repeat_interleave(self: Tensor, repeats: int, dim: int | None = None) -> Tensor:
+        """Each element repeated in place, along an axis or of the flat tensor.
+
+        >>> Tensor([1, 2]).repeat_interleave(2).tolist()
+        [1, 1, 2, 2]
+        """
+        x, d = (self.flatten(), 0) if dim is None else (self, axis_of("repeat_interleave", self, dim))
+        shape = x.shape
+        wide = x.uop.reshape((*shape[: d + 1], 1, *shape[d + 1 :])).expand((*shape[: d + 1], repeats, *shape[d + 1 :]))
+        return self._new(wide.reshape((*shape[:d], shape[d] * repeats, *shape[d + 1 :])))
+
+    def roll(self: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Tensor:
+        """Elements moved along axes; those that leave at the end enter at the front.
+
+        >>> Tensor([1, 2, 3, 4]).roll(1).tolist()
+        [4, 1, 2, 3]
+        """
+        if dims is None:
+            return self.flatten().roll(shifts, 0).reshape(self.shape)
+        by = (shifts,) if isinstance(shifts, int) else tuple(shifts)
+        along = (dims,) if isinstance(dims, int) else tuple(dims)
+        if len(by) != len(along):
+            raise ArgumentError("roll", f"{len(by)} shifts for {len(along)} axes", "one shift per axis")
+        out = self
+        for shift, dim in zip(by, along):
+            d = axis_of("roll", self, dim)
+            size = out.shape[d]
+            cut = size - shift % size if size else 0
+            if size and cut != size:
+                first, second = out.split([cut, size - cut], d)
+                out = second.cat(first, dim=d)
+        return out
+
+    def unfold(self: Tensor, dim: int, size: int, step: int) -> Tensor:
+        """Windows of ``size`` along an axis, ``step`` apart, as a new last axis.
+
+        >>> Tensor([1, 2, 3, 4]).unfold(0, 2, 1).tolist()
+        [[1, 2], [2, 3], [3, 4]]
+        """
+        d = axis_of("unfold", self, dim)
+        if not 0 <= size <= self.shape[d] or step < 1:
+            raise ArgumentError("unfold", f"windows of {size}, {step} apart, on axis {d} of size {self.shape[d]}",
+                                "0 <= size <= axis size, step >= 1")
+        count = (self.shape[d] - size) // step + 1
+        arange = type(self).arange
+        places = arange(count, device=self.device).mul(step).reshape(-1, 1).add(arange(size, device=self.device))
+        windows = self[(slice(None),) * d + (places,)]
+        return windows.permute(*[i for i in range(windows.ndim) if i != d + 1], d + 1)
+
+    def diagonal(self: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+        """The diagonal of two axes, as the last axis; ``offset`` counts to the right of the main one.
+
+        >>> Tensor([[1, 2], [3, 4]]).diagonal().tolist()
+        [1, 4]
+        """
+        a, b = axis_of("diagonal", self, dim1), axis_of("diagonal", self, dim2)
+        if a == b or self.ndim < 2:
+            raise AxisError("diagonal", f"axes {dim1} and {dim2} of shape {self.shape} are no pair", "two different axes")
+        x = self.permute(*[i for i in range(self.ndim) if i not in (a, b)], a, b)
+        rows, columns = x.shape[-2:]
+        down, right = max(-offset, 0), max(offset, 0)
+        n = max(min(rows - down, columns - right), 0)
+        if n == 0:
+            return x[..., :0, 0]
+        lead = x.shape[:-2]
+        square = x[..., down : down + n, right : right + n].pad((*[None] * len(lead), None, (0, 1)))
+        line = square.reshape(*lead, n * (n + 1))
+        return line[..., :: n + 1]
+
+    def diag(self: Tensor) -> Tensor:
+        """A matrix with this vector on its diagonal.
+
+        >>> Tensor([1, 2]).diag().tolist()
+        [[1, 0], [0, 2]]
+        """
+        if self.ndim != 1:
+            raise ShapeError("diag", f"takes a vector, got shape {self.shape}", ".diagonal() for the diagonal of a matrix")
+        return type(self).eye(self.shape[0], dtype=dtypes.bool, device=self.device).where(self.unsqueeze(1), 0)
+
+
+def _negative(before: Any, after: Any) -> bool:
+    return any(not isinstance(v, UOp) and v < 0 for v in (before, after))
+
+
+def _amounts(x: Tensor, padding: Sequence[Any]) -> tuple[tuple[Any, Any], ...]:
+    """One (before, after) per axis from either form."""
+    if not isinstance(padding, (tuple, list)):
+        raise DTypeError("pad", f"padding must be a sequence, got {padding!r}", "pad(((1, 1), (0, 2)))")
+    flat = all(isinstance(p, (int, UOp)) for p in padding)
+    if flat and padding:
+        if len(padding) % 2 or len(padding) // 2 > x.ndim:
+            raise ShapeError("pad", f"{len(padding)} numbers for the {x.ndim} axes of {x.shape}", "two for each axis, last first")
+        pairs = [(padding[i], padding[i + 1]) for i in range(0, len(padding), 2)]
+        return tuple([(0, 0)] * (x.ndim - len(pairs)) + pairs[::-1])
+    if len(padding) != x.ndim:
+        raise ShapeError("pad", f"{len(padding)} pairs for the {x.ndim} axes of {x.shape}", "one (before, after) per axis")
+    return tuple((0, 0) if p is None else (p[0], p[1]) for p in padding)

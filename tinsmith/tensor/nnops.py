@@ -1,0 +1,172 @@
+"""Operations of neural networks: norms, dropout, attention; with activations, windows and losses beside this file."""
+# mypy: disable-error-code=misc
+# ``self`` is the Tensor that this class is mixed into.
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from tinsmith.core.dtypes import dtypes
+from tinsmith.core.errors import ArgumentError, ShapeError
+from tinsmith.ir import UOp
+from tinsmith.tensor.activations import Activations
+from tinsmith.tensor.losses import Losses
+from tinsmith.tensor.windows import Windows
+
+if TYPE_CHECKING:
+    from tinsmith.tensor.tensor import Tensor
+
+Axes = int | Sequence[int]
+
+
+class NNOps(Activations, Windows, Losses):
+    """What layers are made of."""
+
+    __slots__ = ()
+
+    @classmethod
+    @contextlib.contextmanager
+    def train(cls: type[Tensor], mode: bool = True) -> Iterator[None]:
+        """Training mode for a block: dropout drops, batch norm uses its batch.
+
+        >>> with Tensor.train():
+        ...     Tensor.training
+        True
+        """
+        before = cls.training
+        cls.training = mode
+        try:
+            yield
+        finally:
+            cls.training = before
+
+    @classmethod
+    def test(cls: type[Tensor]) -> contextlib.AbstractContextManager[None]:
+        """Evaluation mode for a block: the opposite of ``train``."""
+        return cls.train(False)
+
+    def sequential(self: Tensor, layers: Sequence[Callable[[Tensor], Tensor]]) -> Tensor:
+        """The layers called one after the other.
+
+        >>> Tensor([-1., 4.]).sequential([Tensor.relu, Tensor.sqrt]).tolist()
+        [0.0, 2.0]
+        """
+        x = self
+        for layer in layers:
+            x = layer(x)
+        return x
+
+    def _float(self: Tensor) -> Tensor:
+        """Integers and bools as the default float."""
+        return self if self.dtype.is_float else self.cast(dtypes.default_float)
+
+    def _statistics(self: Tensor, axis: Axes) -> tuple[Tensor, Tensor, Tensor]:
+        """(mean, x - mean, variance) along ``axis``, which stays with size 1.
+
+        The variance is that of x less a constant that equals the mean. Its derivatives of every order are right, and
+        the first needs no reduction of its own.
+        """
+        mean = self.mean(axis=axis, keepdim=True)
+        fixed = mean.detach()
+        away, off = self - fixed, mean - fixed
+        return mean, self - mean, (away * away).mean(axis=axis, keepdim=True) - off * off
+
+    def layernorm(self: Tensor, axis: Axes = -1, eps: float = 1e-5) -> Tensor:
+        """Mean 0 and variance 1 along ``axis``; statistics of 16-bit floats are taken in float32.
+
+        >>> [round(v, 3) for v in Tensor([1., 2., 3.]).layernorm().tolist()]
+        [-1.225, 0.0, 1.225]
+        """
+        x = self._float()
+        wide = x.float() if x.dtype.itemsize == 2 else x
+        _, centred, variance = wide._statistics(axis)
+        return (centred * (variance + eps).rsqrt()).cast(x.dtype)
+
+    def rms_norm(self: Tensor, axis: Axes = -1, eps: float = 1e-6) -> Tensor:
+        """Divided by the root of the mean square along ``axis``."""
+        x = self._float()
+        wide = x.float() if x.dtype.itemsize == 2 else x
+        return (wide * ((wide * wide).mean(axis=axis, keepdim=True) + eps).rsqrt()).cast(x.dtype)
+
+    def batchnorm(self: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, invstd: Tensor,
+                  axis: Axes = 1) -> Tensor:
+        """``(x - mean) * invstd * weight + bias`` with one value of each per position along ``axis``.
+
+        >>> Tensor([[1., 4.]]).batchnorm(None, None, Tensor([1., 2.]), Tensor([1., 0.5])).tolist()
+        [[0.0, 1.0]]
+        """
+        axes = {a % self.ndim for a in ((axis,) if isinstance(axis, int) else axis)}
+        shape = tuple(s if n in axes else 1 for n, s in enumerate(self.shape))
+        out = (self - mean.reshape(shape))
+        scale = invstd.reshape(shape)
+        out = out * (scale if weight is None else scale * weight.reshape(shape))
+        return out if bias is None else out + bias.reshape(shape)
+
+    def dropout(self: Tensor, p: float = 0.5) -> Tensor:
+        """Elements zeroed with probability ``p``, the others scaled by 1 / (1 - p); nothing outside training.
+
+        >>> Tensor([1., 2.]).dropout(0.9).tolist()
+        [1.0, 2.0]
+        """
+        if not 0 <= p <= 1:
+            raise ArgumentError("dropout", f"probability {p}", "a number in [0, 1]")
+        if not self.training or p == 0:
+            return self
+        if p == 1:
+            return self * 0
+        kept = type(self).rand(*self.shape, device=self.device) >= p
+        return kept.where(self * (1 / (1 - p)), 0)
+
+    def scaled_dot_product_attention(self: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
+                                     dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
+                                     enable_gqa: bool = False) -> Tensor:
+        """``softmax(q @ kᵀ · scale + mask) @ v`` with q ``[…, L, E]``, k ``[…, S, E]``, v ``[…, S, Ev]``.
+
+        Args:
+            attn_mask: bool (False = not seen) or added to the scores; broadcasts to ``[…, L, S]``.
+            is_causal: position i sees positions up to i.
+            scale: 1/√E unless given.
+            enable_gqa: fewer key and value heads than query heads, each shared by neighbours.
+
+        >>> q = Tensor([[[1., 0.], [0., 1.]]])
+        >>> q.scaled_dot_product_attention(q, q, is_causal=True).shape
+        (1, 2, 2)
+        """
+        if is_causal and attn_mask is not None:
+            raise ArgumentError("scaled_dot_product_attention", "is_causal together with attn_mask", "one of the two")
+        if self.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
+            raise ShapeError("scaled_dot_product_attention", f"query {self.shape}, key {key.shape}, value "
+                             f"{value.shape}", "query […, L, E], key […, S, E], value […, S, Ev]")
+        if enable_gqa and key.shape[-3] != self.shape[-3]:
+            times = self.shape[-3] // key.shape[-3]
+            key, value = key.repeat_interleave(times, dim=-3), value.repeat_interleave(times, dim=-3)
+        factor = 1 / math.sqrt(self.shape[-1]) if scale is None else scale
+        scores = self.matmul(key.transpose(-2, -1)) * factor
+        if is_causal:
+            line, column = scores.uop.iota_like(scores.ndim - 2), scores.uop.iota_like(scores.ndim - 1)
+            scores = scores._new((line < column).where(-math.inf, scores.uop))
+        elif attn_mask is not None and attn_mask.dtype.is_bool:
+            scores = attn_mask.where(scores, -math.inf)
+        elif attn_mask is not None:
+            scores = scores + attn_mask
+        return scores.softmax(-1).cast(value.dtype).dropout(dropout_p).matmul(value)
+
+    def embedding(self: Tensor, weight: Tensor) -> Tensor:
+        """Rows of ``weight`` by these indices: ``[…] → […, width]``; out of range gives zeros.
+
+        >>> Tensor([1, 0]).embedding(Tensor([[1., 2.], [3., 4.]])).tolist()
+        [[3.0, 4.0], [1.0, 2.0]]
+        """
+        if not self.dtype.is_int:
+            raise ArgumentError("embedding", f"indices of dtype {self.dtype!r}", ".cast(dtypes.int)")
+        count, width = self.numel(), weight.shape[1]
+        index: UOp = self.uop.reshape((count, 1)).expand((count, width))
+        return weight._new(weight.uop.gather(index, 0).reshape((*self.shape, width)))
+
+    def one_hot(self: Tensor, num_classes: int) -> Tensor:
+        """1 at the class, 0 elsewhere: ``[…] → […, num_classes]``, of the default int."""
+        x = self.uop.reshape((*self.shape, 1)).expand((*self.shape, num_classes))
+        hit = x.iota_like(self.ndim).cast(x.dtype).eq(x)
+        return self._new(hit.cast(dtypes.default_int))

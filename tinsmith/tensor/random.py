@@ -1,0 +1,291 @@
+"""Random tensors from counters: threefry2x32, of Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3"
+(SC 2011), 20 rounds.
+
+bits = threefry(key = seed, counter = (element, call)). The call number is fixed when the method is called, so that neither
+the order of realization nor device, fusion or sharding changes a number. Seed and call number are bound variables of the
+graph: another draw runs the same compiled kernel.
+"""
+# mypy: disable-error-code=misc
+# ``cls`` is the Tensor that this class is mixed into.
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tinsmith.core.dtypes import DType, dtypes, to_dtype
+from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
+from tinsmith.ir import Ops, UOp
+from tinsmith.tensor.helpers import product, sizes
+
+if TYPE_CHECKING:
+    from tinsmith.tensor.tensor import Tensor
+
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_PARITY = 0x1BD11BDA
+_LARGEST = (1 << 31) - 1
+_FRACTION_BITS = {dtypes.float16: 11, dtypes.bfloat16: 8, dtypes.float32: 24}
+
+
+class _Stream:
+    """The seed and the number of the next call."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.reset(time.time_ns() & ((1 << 62) - 1))
+
+    def reset(self, seed: int) -> None:
+        self.seed, self.calls = seed, itertools.count()
+
+    def next_call(self) -> tuple[UOp, UOp, UOp]:
+        """(low and high half of the seed, call number), as uint32 scalars of the graph."""
+        with self.lock:
+            call = next(self.calls)
+        numbers = {"seed_low": self.seed & _LARGEST, "seed_high": (self.seed >> 31) & _LARGEST, "call": call & _LARGEST}
+        low, high, number = (_bound(name, value) for name, value in numbers.items())
+        return low, high, number
+
+
+def _bound(name: str, value: int) -> UOp:
+    return UOp(Ops.BIND, None, (UOp.variable(name, 0, _LARGEST), UOp.index(value))).cast(dtypes.uint32)
+
+
+_stream = _Stream()
+
+
+def threefry2x32(key: tuple[UOp, UOp], counter: tuple[UOp, UOp]) -> tuple[UOp, UOp]:
+    """Two 32-bit words from a key of two and a counter of two, as graphs."""
+    keys = (*key, key[0] ^ key[1] ^ _PARITY)
+    x, y = counter[0] + keys[0], counter[1] + keys[1]
+    for block in range(5):
+        for r in _ROTATIONS[block % 2]:
+            x = x + y
+            y = ((y << r) | (y >> (32 - r))) ^ x
+        x, y = x + keys[(block + 1) % 3], y + keys[(block + 2) % 3] + (block + 1)
+    return x, y
+
+
+def _words(count: int) -> tuple[UOp, UOp]:
+    """``count`` counters, two words each; a new call of the stream."""
+    if count >= 1 << 32:
+        raise ShapeError("rand", f"{count} counters are more than one call can number", "several tensors")
+    shape = (count,)
+    low, high, call = (u.expand_to(shape) for u in _stream.next_call())
+    return threefry2x32((low, high), (UOp.iota(count, dtypes.uint32), call))
+
+
+def _bits(count: int) -> UOp:
+    """``count`` words of 32 random bits: element i and element i + count/2 share a counter."""
+    half = -(-count // 2)
+    x, y = (w.reshape((1, half)).expand((2, half)) for w in _words(half))
+    first = UOp.iota(2).reshape((2, 1)).expand((2, half)).eq(0)
+    return first.where(x, y).reshape((2 * half,)).shrink(((0, count),))
+
+
+def _fractions(count: int, dtype: DType) -> UOp:
+    """Uniform on [0, 1), every value exact in ``dtype``."""
+    if dtype is dtypes.float64:
+        x, y = _words(count)
+        return ((x >> 5).cast(dtype) * 67108864.0 + (y >> 6).cast(dtype)) * (1 / 9007199254740992.0)
+    bits = _FRACTION_BITS[dtype]
+    scale = 2.0**-bits
+    work = dtypes.float32
+    return ((_bits(count) >> (32 - bits)).cast(work) * scale).cast(dtype)
+
+
+def _gaussian(count: int, dtype: DType) -> UOp:
+    """Standard normal by the method of Box and Muller: one counter for two numbers."""
+    half = -(-count // 2)
+    x, y = _words(half)
+    work = dtypes.float64 if dtype is dtypes.float64 else dtypes.float32
+    bits = 32 if work is dtypes.float64 else 24
+    above_zero = ((x >> (32 - bits)).cast(work) + 1) * 2.0**-bits
+    turns = (y >> (32 - bits)).cast(work) * 2.0**-bits
+    radius = (above_zero.alu(Ops.LOG) * -2.0).alu(Ops.SQRT)
+    quarter = UOp.iota(2).cast(work).reshape((2, 1)).expand((2, half)) * 0.25  # sine, and a quarter turn on: cosine
+    angle = (turns.reshape((1, half)).expand((2, half)) + quarter) * (2 * math.pi)
+    both = radius.reshape((1, half)).expand((2, half)) * angle.alu(Ops.SIN)
+    return both.reshape((2 * half,)).shrink(((0, count),)).cast(dtype)
+
+
+def _float_kind(op: str, dtype: DType | str | None) -> DType:
+    kind = dtypes.default_float if dtype is None else to_dtype(dtype)
+    if not kind.is_float:
+        raise DTypeError(op, f"random floats cannot be {kind!r}", "randint")
+    return kind
+
+
+class Random:
+    """Tensors of random numbers."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def manual_seed(seed: int = 0) -> None:
+        """Start the stream of random numbers again from ``seed``.
+
+        >>> Tensor.manual_seed(1); a = Tensor.rand(3).tolist()
+        >>> Tensor.manual_seed(1); a == Tensor.rand(3).tolist()
+        True
+        """
+        _stream.reset(int(seed) & ((1 << 62) - 1))
+
+    @classmethod
+    def random_bits(cls: type[Tensor], *shape: Any, device: str | None = None) -> Tensor:
+        """32 random bits per element, as uint32.
+
+        >>> Tensor.random_bits(2).dtype
+        dtypes.uint
+        """
+        wanted = sizes("random_bits", shape)
+        if 0 in wanted:
+            return cls.zeros(wanted, dtype=dtypes.uint32, device=device)
+        return cls._made(_bits(product(wanted)).reshape(wanted), device, False)
+
+    @classmethod
+    def rand(cls: type[Tensor], *shape: Any, dtype: DType | str | None = None, device: str | None = None,
+             requires_grad: bool | None = None) -> Tensor:
+        """Uniform on [0, 1).
+
+        >>> Tensor.rand(2, 3).shape
+        (2, 3)
+        """
+        wanted, kind = sizes("rand", shape), _float_kind("rand", dtype)
+        if 0 in wanted:
+            return cls.zeros(wanted, dtype=kind, device=device, requires_grad=requires_grad)
+        return cls._made(_fractions(product(wanted), kind).reshape(wanted), device, requires_grad)
+
+    @classmethod
+    def randn(cls: type[Tensor], *shape: Any, dtype: DType | str | None = None, device: str | None = None,
+              requires_grad: bool | None = None) -> Tensor:
+        """Standard normal.
+
+        >>> Tensor.randn(2, 3).shape
+        (2, 3)
+        """
+        wanted, kind = sizes("randn", shape), _float_kind("randn", dtype)
+        if 0 in wanted:
+            return cls.zeros(wanted, dtype=kind, device=device, requires_grad=requires_grad)
+        return cls._made(_gaussian(product(wanted), kind).reshape(wanted), device, requires_grad)
+
+    @classmethod
+    def uniform(cls: type[Tensor], *shape: Any, low: float = 0.0, high: float = 1.0, dtype: DType | str | None = None,
+                device: str | None = None, requires_grad: bool | None = None) -> Tensor:
+        """Uniform on [low, high).
+
+        >>> bool((Tensor.uniform(9, low=2, high=3) >= 2).all())
+        True
+        """
+        wanted, kind = sizes("uniform", shape), _float_kind("uniform", dtype)
+        if 0 in wanted:
+            return cls.zeros(wanted, dtype=kind, device=device, requires_grad=requires_grad)
+        x = _fractions(product(wanted), kind).reshape(wanted)
+        return cls._made(x * (high - low) + low, device, requires_grad)
+
+    @classmethod
+    def normal(cls: type[Tensor], *shape: Any, mean: float = 0.0, std: float = 1.0, dtype: DType | str | None = None,
+               device: str | None = None, requires_grad: bool | None = None) -> Tensor:
+        """Normal with the given mean and standard deviation.
+
+        >>> Tensor.normal(3, mean=5, std=0).tolist()
+        [5.0, 5.0, 5.0]
+        """
+        wanted, kind = sizes("normal", shape), _float_kind("normal", dtype)
+        if 0 in wanted:
+            return cls.zeros(wanted, dtype=kind, device=device, requires_grad=requires_grad)
+        x = _gaussian(product(wanted), kind).reshape(wanted)
+        return cls._made(x * std + mean, device, requires_grad)
+
+    @classmethod
+    def randint(cls: type[Tensor], *shape: Any, low: int = 0, high: int = 10, dtype: DType | str | None = None,
+                device: str | None = None, requires_grad: bool | None = None) -> Tensor:
+        """Integers from ``low`` up to but without ``high``.
+
+        >>> bool((Tensor.randint(9, low=2, high=5) < 5).all())
+        True
+        """
+        kind = dtypes.default_int if dtype is None else to_dtype(dtype)
+        wanted, span = sizes("randint", shape), int(high) - int(low)
+        if not kind.is_int:
+            raise DTypeError("randint", f"random integers cannot be {kind!r}", "rand or randn")
+        if span < 1 or span > 1 << 32:
+            raise ArgumentError("randint", f"no integers, or more than 2**32, from {low} to {high}", "low < high")
+        if 0 in wanted:
+            return cls.zeros(wanted, dtype=kind, device=device)
+        scaled = (_bits(product(wanted)).cast(dtypes.uint64) * span) >> 32
+        return cls._made((scaled.cast(dtypes.int64) + int(low)).cast(kind).reshape(wanted), device, False)
+
+    @classmethod
+    def randperm(cls: type[Tensor], n: int, *, dtype: DType | str | None = None, device: str | None = None) -> Tensor:
+        """The numbers below ``n`` in random order; sorted on the host, now.
+
+        >>> sorted(Tensor.randperm(5).tolist())
+        [0, 1, 2, 3, 4]
+        """
+        kind = dtypes.default_int if dtype is None else to_dtype(dtype)
+        order = np.argsort(cls.random_bits(n).numpy(), kind="stable")
+        return cls(order.astype(kind.numpy), device=device)
+
+    @classmethod
+    def scaled_uniform(cls: type[Tensor], *shape: Any, **kwargs: Any) -> Tensor:
+        """Uniform on [-1, 1) over the square root of the number of elements.
+
+        >>> bool((Tensor.scaled_uniform(4, 4).abs() <= 0.25).all())
+        True
+        """
+        bound = 1 / math.sqrt(max(product(sizes("scaled_uniform", shape)), 1))
+        return cls.uniform(*shape, low=-bound, high=bound, **kwargs)
+
+    @classmethod
+    def glorot_uniform(cls: type[Tensor], *shape: Any, **kwargs: Any) -> Tensor:
+        """Uniform within the bound of Glorot and Bengio (2010).
+
+        >>> Tensor.glorot_uniform(4, 4).shape
+        (4, 4)
+        """
+        wanted = sizes("glorot_uniform", shape)
+        bound = math.sqrt(6 / max(wanted[0] + product(wanted[1:]), 1)) if wanted else 1.0
+        return cls.uniform(*shape, low=-bound, high=bound, **kwargs)
+
+    @classmethod
+    def kaiming_uniform(cls: type[Tensor], *shape: Any, a: float = 0.01, **kwargs: Any) -> Tensor:
+        """Uniform within the bound of He et al. (2015) for inputs = all axes but the first.
+
+        >>> Tensor.kaiming_uniform(4, 4).shape
+        (4, 4)
+        """
+        bound = math.sqrt(3) * _kaiming("kaiming_uniform", shape, a)
+        return cls.uniform(*shape, low=-bound, high=bound, **kwargs)
+
+    @classmethod
+    def kaiming_normal(cls: type[Tensor], *shape: Any, a: float = 0.01, **kwargs: Any) -> Tensor:
+        """Normal with the deviation of He et al. (2015) for inputs = all axes but the first.
+
+        >>> Tensor.kaiming_normal(4, 4).shape
+        (4, 4)
+        """
+        return cls.normal(*shape, std=_kaiming("kaiming_normal", shape, a), **kwargs)
+
+    def rand_like(self: Tensor, **kwargs: Any) -> Tensor:
+        """Uniform on [0, 1), with this tensor's shape, dtype and device.
+
+        >>> Tensor([1., 2.]).rand_like().shape
+        (2,)
+        """
+        return type(self).rand(*self.shape, **{"dtype": self.dtype, "device": self.device, **kwargs})
+
+    def randn_like(self: Tensor, **kwargs: Any) -> Tensor:
+        """Standard normal, with this tensor's shape, dtype and device.
+
+        >>> Tensor([1., 2.]).randn_like().shape
+        (2,)
+        """
+        return type(self).randn(*self.shape, **{"dtype": self.dtype, "device": self.device, **kwargs})
+
+
+def _kaiming(op: str, shape: tuple[Any, ...], a: float) -> float:
+    return math.sqrt(2 / (1 + a * a)) / math.sqrt(max(product(sizes(op, shape)[1:]), 1))

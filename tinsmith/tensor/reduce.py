@@ -1,0 +1,272 @@
+"""Reductions: sums, extremes, statistics, and the row functions made of them."""
+# mypy: disable-error-code=misc
+# ``self`` is the Tensor that this class is mixed into.
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tinsmith.core.dtypes import DType, dtypes, sum_dtype, to_dtype
+from tinsmith.core.errors import AxisError, DTypeError, ShapeError
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.ops import Op
+from tinsmith.tensor.helpers import axes_of, axis_of, float_of, product
+
+if TYPE_CHECKING:
+    from tinsmith.tensor.tensor import Tensor
+
+Axis = int | Sequence[int] | None
+
+
+class Reduce:
+    """Methods that combine the elements along axes."""
+
+    __slots__ = ()
+
+    def _reduce(self: Tensor, op: Op, axes: tuple[int, ...], keepdim: bool, x: UOp | None = None) -> Tensor:
+        x = self.uop if x is None else x
+        if any(type(s) is int and s == 0 for s in x.shape):
+            assert op.identity is not None
+            out = UOp.const(x.dtype, op.identity(x.dtype)).expand_to(_reduced(x.shape, axes, True))
+        else:
+            out = x.reduce(op, axes)
+        return self._new(out if keepdim else out.reshape(_reduced(x.shape, axes, False)))
+
+    def sum(self: Tensor, axis: Axis = None, keepdim: bool = False, dtype: DType | str | None = None) -> Tensor:
+        """The sum along axes. Small integers are counted in 32 bits, 16-bit floats in float32.
+
+        >>> Tensor([[1, 2], [3, 4]]).sum(axis=0).tolist()
+        [4, 6]
+        """
+        axes = axes_of("sum", self, axis)
+        result = sum_dtype(self.dtype) if dtype is None else to_dtype(dtype)
+        return self._reduce(Ops.ADD, axes, keepdim, self.uop.cast(_accumulator(result))).cast(result)
+
+    def prod(self: Tensor, axis: Axis = None, keepdim: bool = False, dtype: DType | str | None = None) -> Tensor:
+        """The product along axes.
+
+        >>> Tensor([[1, 2], [3, 4]]).prod(axis=1).tolist()
+        [2, 12]
+        """
+        axes = axes_of("prod", self, axis)
+        result = sum_dtype(self.dtype) if dtype is None else to_dtype(dtype)
+        return self._reduce(Ops.MUL, axes, keepdim, self.uop.cast(_accumulator(result))).cast(result)
+
+    def max(self: Tensor, axis: Axis = None, keepdim: bool = False) -> Tensor:
+        """The greatest value along axes; NaN if there is one. Equal greatest values share the gradient.
+
+        >>> Tensor([[1, 5], [3, 4]]).max(axis=1).tolist()
+        [5, 4]
+        """
+        return self._reduce(Ops.MAX, _nonempty("max", self, axis), keepdim)
+
+    def min(self: Tensor, axis: Axis = None, keepdim: bool = False) -> Tensor:
+        """The smallest value along axes; NaN if there is one.
+
+        >>> Tensor([[1, 5], [3, 4]]).min(axis=1).tolist()
+        [1, 3]
+        """
+        return self._reduce(Ops.MIN, _nonempty("min", self, axis), keepdim)
+
+    def any(self: Tensor, axis: Axis = None, keepdim: bool = False) -> Tensor:
+        """Whether any value along axes is not zero.
+
+        >>> Tensor([[0, 2], [0, 0]]).any(axis=1).tolist()
+        [True, False]
+        """
+        return self._reduce(Ops.OR, axes_of("any", self, axis), keepdim, self.bool().uop)
+
+    def all(self: Tensor, axis: Axis = None, keepdim: bool = False) -> Tensor:
+        """Whether all values along axes are not zero.
+
+        >>> Tensor([[1, 2], [0, 3]]).all(axis=1).tolist()
+        [True, False]
+        """
+        return self._reduce(Ops.AND, axes_of("all", self, axis), keepdim, self.bool().uop)
+
+    def mean(self: Tensor, axis: Axis = None, keepdim: bool = False) -> Tensor:
+        """The mean along axes: a float.
+
+        >>> Tensor([1, 2, 3, 4]).mean().item()
+        2.5
+        """
+        axes = axes_of("mean", self, axis)
+        x = float_of(self)
+        count = product([self.shape[a] for a in axes])
+        total = self._reduce(Ops.ADD, axes, keepdim, x.cast(_accumulator(x.dtype)))
+        return _over(total, count).cast(x.dtype)
+
+    def var(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> Tensor:
+        """The variance along axes: squares of deviations over ``count - correction``.
+
+        >>> Tensor([1, 2, 3, 5]).var(correction=0).item()
+        2.1875
+        """
+        axes = axes_of("var", self, axis)
+        dtype = float_of(self).dtype
+        x = self.cast(_accumulator(dtype))
+        count = product([self.shape[a] for a in axes])
+        squares = x.sub(x.mean(axes, keepdim=True)).square()
+        return _over(squares._reduce(Ops.ADD, axes, keepdim), count - correction).cast(dtype)
+
+    def std(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> Tensor:
+        """The standard deviation along axes.
+
+        >>> Tensor([1., 1., 3., 3.]).std(correction=0).item()
+        1.0
+        """
+        return self.var(axis, keepdim, correction).sqrt()
+
+    def var_mean(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> tuple[Tensor, Tensor]:
+        """Variance and mean.
+
+        >>> [t.item() for t in Tensor([1., 3.]).var_mean()]
+        [2.0, 2.0]
+        """
+        return self.var(axis, keepdim, correction), self.mean(axis, keepdim)
+
+    def std_mean(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> tuple[Tensor, Tensor]:
+        """Standard deviation and mean.
+
+        >>> [t.item() for t in Tensor([1., 3.]).std_mean(correction=0)]
+        [1.0, 2.0]
+        """
+        return self.std(axis, keepdim, correction), self.mean(axis, keepdim)
+
+    def argmax(self: Tensor, axis: int | None = None, keepdim: bool = False) -> Tensor:
+        """The first position of the greatest value; NaN counts as greatest. Over all elements, the flat position.
+
+        >>> Tensor([[1, 5, 5], [7, 2, 3]]).argmax(axis=1).tolist()
+        [1, 0]
+        """
+        return _position("argmax", Ops.MAX, self, axis, keepdim)
+
+    def argmin(self: Tensor, axis: int | None = None, keepdim: bool = False) -> Tensor:
+        """The first position of the smallest value; NaN counts as smallest.
+
+        >>> Tensor([[1, 5, 1], [7, 2, 3]]).argmin(axis=1).tolist()
+        [0, 1]
+        """
+        return _position("argmin", Ops.MIN, self, axis, keepdim)
+
+    # *** functions of rows ***
+
+    def _shifted(self: Tensor, op: str, axis: Axis, dtype: DType | str | None) -> tuple[Tensor, Tensor, tuple[int, ...]]:
+        """The values in their working precision, the values minus the greatest, and the axes."""
+        axes = _nonempty(op, self, axis)
+        x = self._new(float_of(self)) if dtype is None else self.cast(dtype)
+        wide = x.cast(_accumulator(x.dtype))
+        # the result does not depend on the shift, so that it needs no gradient
+        return wide, wide.sub(wide.detach().max(axes, keepdim=True)), axes
+
+    def softmax(self: Tensor, axis: int = -1, dtype: DType | str | None = None) -> Tensor:
+        """Exponentials that sum to 1 along an axis.
+
+        >>> Tensor([0., 0.]).softmax().tolist()
+        [0.5, 0.5]
+        """
+        _, shifted, axes = self._shifted("softmax", axis, dtype)
+        e = shifted.exp()
+        return e.div(e._reduce(Ops.ADD, axes, True)).cast(float_of(self).dtype if dtype is None else dtype)
+
+    def log_softmax(self: Tensor, axis: int = -1, dtype: DType | str | None = None) -> Tensor:
+        """The logarithm of ``softmax``.
+
+        >>> Tensor([5.]).log_softmax().tolist()
+        [0.0]
+        """
+        _, shifted, axes = self._shifted("log_softmax", axis, dtype)
+        total = shifted.exp()._reduce(Ops.ADD, axes, True)
+        return shifted.sub(total.log()).cast(float_of(self).dtype if dtype is None else dtype)
+
+    def softmin(self: Tensor, axis: int = -1, dtype: DType | str | None = None) -> Tensor:
+        """The softmax of minus the values.
+
+        >>> Tensor([0., 0.]).softmin().tolist()
+        [0.5, 0.5]
+        """
+        return self.neg().softmax(axis, dtype)
+
+    def logsumexp(self: Tensor, axis: Axis = None, keepdim: bool = False) -> Tensor:
+        """The logarithm of the sum of exponentials along axes.
+
+        >>> Tensor([3.]).logsumexp().item()
+        3.0
+        """
+        axes = _nonempty("logsumexp", self, axis)
+        dtype = float_of(self).dtype
+        x = self.cast(_accumulator(dtype))
+        top = x.detach().max(axes, keepdim=True)
+        shift = top.isfinite().where(top, 0)
+        total = x.sub(shift).exp()._reduce(Ops.ADD, axes, True).log().add(shift).cast(dtype)
+        return total if keepdim else self._new(total.uop.reshape(_reduced(self.shape, axes, False)))
+
+    def normalize(self: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
+        """Scaled so that the p-norm along an axis is 1.
+
+        >>> Tensor([[3., 4.]]).normalize().numpy().round(3).tolist()
+        [[0.6000000238418579, 0.800000011920929]]
+        """
+        if p == 2:
+            norm = self.square().sum(dim, keepdim=True).sqrt()
+        elif p == float("inf"):
+            norm = self.abs().max(dim, keepdim=True)
+        elif p == 0:
+            norm = self.ne(0).sum(dim, keepdim=True).cast(self.dtype)
+        else:
+            norm = self.abs().pow(p).sum(dim, keepdim=True).pow(1 / p)
+        return self.div(norm.maximum(eps))
+
+    def norm(self: Tensor, p: float = 2.0, axis: Axis = None, keepdim: bool = False) -> Tensor:
+        """The p-norm along axes.
+
+        >>> Tensor([3., 4.]).norm().item()
+        5.0
+        """
+        if p == 2:
+            return self.square().sum(axis, keepdim).sqrt()
+        if p == float("inf"):
+            return self.abs().max(axis, keepdim)
+        return self.abs().pow(p).sum(axis, keepdim).pow(1 / p)
+
+
+def _accumulator(dtype: DType) -> DType:
+    """What values of ``dtype`` are summed in."""
+    return dtypes.float32 if dtype.is_float and dtype.itemsize < 4 else dtype
+
+
+def _reduced(shape: tuple[Any, ...], axes: tuple[int, ...], keep: bool) -> tuple[Any, ...]:
+    if keep:
+        return tuple(1 if i in axes else s for i, s in enumerate(shape))
+    return tuple(s for i, s in enumerate(shape) if i not in axes)
+
+
+def _over(total: Tensor, count: Any) -> Tensor:
+    """``total / count`` as a multiplication by a constant."""
+    if isinstance(count, UOp):
+        return total.div(count)
+    return total.mul(1 / count if count > 0 else float("inf") if count == 0 else float("nan"))
+
+
+def _nonempty(op: str, x: Tensor, axis: Axis) -> tuple[int, ...]:
+    axes = axes_of(op, x, axis)
+    if any(not isinstance(x.shape[a], UOp) and x.shape[a] == 0 for a in axes):
+        raise ShapeError(op, f"nothing to take the {op} of along axes {axes} of shape {x.shape}", "at least one element")
+    return axes
+
+
+def _position(op: str, extreme: Op, x: Tensor, axis: int | None, keepdim: bool) -> Tensor:
+    if axis is None:
+        flat = _position(op, extreme, x.flatten(), 0, False)
+        return flat.reshape((1,) * x.ndim) if keepdim else flat
+    if not isinstance(axis, int):
+        raise (AxisError if isinstance(axis, (tuple, list)) else DTypeError)(op, f"axis must be one integer, got {axis!r}",
+                                                                             "axis=0")
+    number = axis_of(op, x, axis)
+    if not x.ndim:
+        return x._new(UOp.const(dtypes.default_int, 0))
+    axes = _nonempty(op, x, number)
+    best = x.detach()._reduce(extreme, axes, True)
+    hit = x.eq(best) | x.isnan() if x.dtype.is_float else x.eq(best)
+    places = x._new(x.uop.iota_like(number))
+    return hit.where(places, x.shape[number])._reduce(Ops.MIN, axes, keepdim)

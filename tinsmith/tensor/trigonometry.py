@@ -1,0 +1,171 @@
+"""Circular and hyperbolic functions and their inverses, from the few that are primitive ops."""
+# mypy: disable-error-code=misc
+# ``self`` is the Tensor that this class is mixed into.
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from tinsmith.core.dtypes import dtypes
+from tinsmith.ir import Ops
+from tinsmith.tensor.helpers import float_of
+
+if TYPE_CHECKING:
+    from tinsmith.tensor.tensor import Tensor
+
+# atan(x) = x + x*z*P(z)/Q(z) with z = x*x for |x| <= 0.66: S. Moshier, Cephes mathematical library, atan.c
+_ATAN_P = (-8.750608600031904122785e-1, -1.615753718733365076637e1, -7.500855792314704667340e1,
+           -1.228866684490136173410e2, -6.485021904942025371773e1)
+_ATAN_Q = (1.0, 2.485846490142306297962e1, 1.650270098316988542046e2, 4.328810604912902668951e2,
+           4.853903996359136964868e2, 1.945506571482613964425e2)
+
+
+class Trigonometry:
+    """Circular and hyperbolic functions."""
+
+    __slots__ = ()
+
+    def sin(self: Tensor) -> Tensor:
+        """The sine of an angle in radians.
+
+        >>> Tensor([0.]).sin().tolist()
+        [0.0]
+        """
+        return self._unary_float(Ops.SIN)
+
+    def cos(self: Tensor) -> Tensor:
+        """The cosine of an angle in radians.
+
+        >>> Tensor([0.]).cos().tolist()
+        [1.0]
+        """
+        x = _wide(self)
+        return x.add(math.pi / 2).sin().cast(float_of(self).dtype)
+
+    def tan(self: Tensor) -> Tensor:
+        """The tangent of an angle in radians.
+
+        >>> Tensor([0.]).tan().tolist()
+        [0.0]
+        """
+        x = _wide(self)
+        return x.sin().div(x.cos()).cast(float_of(self).dtype)
+
+    def atan(self: Tensor) -> Tensor:
+        """The angle in (-pi/2, pi/2) with this tangent.
+
+        >>> Tensor([0.]).atan().tolist()
+        [0.0]
+        """
+        x = _wide(self)
+        negative = x.lt(0)
+        size = negative.where(x.neg(), x)
+        steep, middle = size.gt(1 + math.sqrt(2)), size.gt(0.66)
+        reduced = steep.where(steep.where(size, 1).reciprocal().neg(), middle.where(size.sub(1).div(size.add(1)), size))
+        reduced = steep.where(steep.where(size, 1).reciprocal().neg(),
+                              middle.where(steep.where(0, size).sub(1).div(steep.where(0, size).add(1)), size))
+        reduced = size.isinf().where(0, reduced)
+        start = steep.where(math.pi / 2, middle.where(math.pi / 4, x.mul(0)))
+        start = size.isinf().where(math.pi / 2, start)
+        z = reduced.mul(reduced)
+        angle = start.add(reduced.add(reduced.mul(z.mul(_polynomial(z, _ATAN_P).div(_polynomial(z, _ATAN_Q))))))
+        return negative.where(angle.neg(), angle).cast(float_of(self).dtype)
+
+    def asin(self: Tensor) -> Tensor:
+        """The angle in [-pi/2, pi/2] with this sine; NaN beyond [-1, 1].
+
+        >>> Tensor([0.]).asin().tolist()
+        [0.0]
+        """
+        x = _wide(self)
+        return x.div(x.neg().add(1).mul(x.add(1)).sqrt()).atan().cast(float_of(self).dtype)
+
+    def acos(self: Tensor) -> Tensor:
+        """The angle in [0, pi] with this cosine; NaN beyond [-1, 1].
+
+        >>> Tensor([1.]).acos().tolist()
+        [0.0]
+        """
+        x = _wide(self)
+        return x.neg().add(1).div(x.add(1)).sqrt().atan().mul(2).cast(float_of(self).dtype)
+
+    def tanh(self: Tensor) -> Tensor:
+        """The hyperbolic tangent.
+
+        >>> Tensor([0.]).tanh().tolist()
+        [0.0]
+        """
+        return self._unary_float(Ops.TANH)
+
+    def sinh(self: Tensor) -> Tensor:
+        """The hyperbolic sine.
+
+        >>> Tensor([0.]).sinh().tolist()
+        [0.0]
+        """
+        return self.tanh().mul(self.cosh())
+
+    def cosh(self: Tensor) -> Tensor:
+        """The hyperbolic cosine.
+
+        >>> Tensor([0.]).cosh().tolist()
+        [1.0]
+        """
+        x = _wide(self)
+        return x.exp().add(x.neg().exp()).mul(0.5).cast(float_of(self).dtype)
+
+    def asinh(self: Tensor) -> Tensor:
+        """The inverse of ``sinh``.
+
+        >>> Tensor([0.]).asinh().tolist()
+        [0.0]
+        """
+        x = _wide(self)
+        negative = x.lt(0)
+        size = negative.where(x.neg(), x)
+        large = size.gt(1e9)
+        small = large.where(1, size)  # its square stays finite
+        near = small.add(small.mul(small).div(small.mul(small).add(1).sqrt().add(1))).log1p()
+        out = large.where(size.log().add(math.log(2)), near)
+        return negative.where(out.neg(), out).cast(float_of(self).dtype)
+
+    def acosh(self: Tensor) -> Tensor:
+        """The inverse of ``cosh``; NaN below 1.
+
+        >>> Tensor([1.]).acosh().tolist()
+        [0.0]
+        """
+        x = _wide(self)
+        above = x.sub(1)
+        return above.add(above.sqrt().mul(x.add(1).sqrt())).log1p().cast(float_of(self).dtype)
+
+    def atanh(self: Tensor) -> Tensor:
+        """The inverse of ``tanh``; infinite at -1 and 1, NaN beyond.
+
+        >>> Tensor([0.]).atanh().tolist()
+        [0.0]
+        """
+        x = _wide(self)
+        return x.log1p().sub(x.neg().log1p()).mul(0.5).cast(float_of(self).dtype)
+
+    def erf(self: Tensor) -> Tensor:
+        """The error function.
+
+        >>> Tensor([0.]).erf().tolist()
+        [0.0]
+        """
+        return self._unary_float(Ops.ERF)
+
+
+def _wide(x: Tensor) -> Tensor:
+    """``x`` as a float of at least 32 bits: 16-bit floats are rounded once, at the end."""
+    node = float_of(x)
+    return x._new(node.cast(dtypes.float32) if node.dtype.itemsize < 4 else node)
+
+
+def _polynomial(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
+    """Horner's scheme, highest power first."""
+    out: Any = coefficients[0]
+    for c in coefficients[1:]:
+        out = x.mul(out).add(c)
+    return out  # type: ignore[no-any-return]

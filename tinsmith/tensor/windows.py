@@ -1,0 +1,256 @@
+"""Convolutions and pools: sliding windows are one movement op, so each is a product and one reduction.
+
+A convolution multiplies windows of the input with the weight in the shape
+``[N, groups, Cout/groups, out…, Cin/groups, kernel…]`` and sums the last axes: a contraction to the compiler. Its
+gradients, and the transposed convolution, are the same product read through the transpose of the window op.
+"""
+# mypy: disable-error-code=misc
+# ``self`` is the Tensor that this class is mixed into.
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tinsmith.core.dtypes import DType, dtypes, promote, sum_dtype
+from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.uop import Window
+
+if TYPE_CHECKING:
+    from tinsmith.tensor.tensor import Tensor
+
+Ints = int | Sequence[int]
+Pairs = tuple[tuple[int, int], ...]
+
+
+class Windows:
+    """conv2d and its relatives for one, two and three spatial axes."""
+
+    __slots__ = ()
+
+    def conv2d(self: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1, stride: Ints = 1,
+               dilation: Ints = 1, padding: Ints = 0, dtype: DType | None = None) -> Tensor:
+        """Convolution over the last axes: ``[N, Cin, …] * [Cout, Cin/groups, k…] → [N, Cout, …]``.
+
+        The number of spatial axes is that of the weight (1 to 3).
+
+        Args:
+            bias: ``[Cout]``, added to every position.
+            padding: zeros around each axis: one number, one per axis, or (before, after) pairs from the last axis on.
+            dtype: what products are summed in; 16-bit floats are summed in float32.
+
+        >>> Tensor.ones(1, 1, 3, 3).conv2d(Tensor.ones(1, 1, 2, 2)).tolist()
+        [[[[4.0, 4.0], [4.0, 4.0]]]]
+
+        Raises:
+            ShapeError: if channels, groups or kernel do not fit the input.
+        """
+        dims = _spatial_dims("conv2d", self, weight)
+        steps, spread = _each("stride", stride, dims), _each("dilation", dilation, dims)
+        amounts = _pad_pairs("conv2d", padding, dims)
+        (n, channels), (cout, cin, *kernel) = self.shape[:2], weight.shape
+        _check_channels("conv2d", self, weight, bias, channels, cin * groups, cout, groups)
+        out_dtype, acc = _accumulator("conv2d", self, weight, dtype)
+        x = _padded(self.uop, ((0, 0), (0, 0), *amounts), 0).cast(acc)
+        size = x.shape[2:]
+        outputs = tuple(_outputs("conv2d", *a) for a in zip(size, kernel, steps, spread))
+        ones = (1,) * dims
+        x = x.reshape((n, groups, 1, cin, *size, *ones))
+        x = x.permute((0, 1, 2, *range(4, 4 + dims), 3, *range(4 + dims, 4 + 2 * dims)))
+        x = x.expand((n, groups, cout // groups, *size, cin, *kernel))
+        for a in range(dims):
+            x = x.window(Window(3 + a, 4 + dims + a, steps[a], spread[a], size[a], outputs[a]))
+        w = weight.uop.cast(acc).reshape((1, groups, cout // groups, *ones, cin, *kernel))
+        product = x * w.expand((n, groups, cout // groups, *outputs, cin, *kernel))
+        total = product.reduce("ADD", tuple(range(3 + dims, 4 + 2 * dims)))
+        return _finish(self._new(total.reshape((n, cout, *outputs)).cast(out_dtype)), bias, dims)
+
+    def conv_transpose2d(self: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1, stride: Ints = 1,
+                         dilation: Ints = 1, padding: Ints = 0, output_padding: Ints = 0) -> Tensor:
+        """The transpose of ``conv2d``: ``[N, Cin, …] * [Cin, Cout/groups, k…] → [N, Cout, …]``.
+
+        >>> Tensor.ones(1, 1, 1, 2).conv_transpose2d(Tensor.ones(1, 1, 1, 2)).tolist()
+        [[[[1.0, 2.0, 1.0]]]]
+        """
+        dims = _spatial_dims("conv_transpose2d", self, weight)
+        steps, spread = _each("stride", stride, dims), _each("dilation", dilation, dims)
+        amounts, extra = _pad_pairs("conv_transpose2d", padding, dims), _each("output_padding", output_padding, dims)
+        (n, channels), size, (cin, cout, *kernel) = self.shape[:2], self.shape[2:], weight.shape
+        cout *= groups
+        _check_channels("conv_transpose2d", self, weight, bias, channels, cin, cout, groups)
+        out_dtype, acc = _accumulator("conv_transpose2d", self, weight, None)
+        each_in, each_out, ones = cin // groups, cout // groups, (1,) * dims
+        full = (n, groups, each_out, *size, each_in, *kernel)
+        x = self.uop.cast(acc).reshape((n, groups, 1, each_in, *size, *ones))
+        x = x.permute((0, 1, 2, *range(4, 4 + dims), 3, *range(4 + dims, 4 + 2 * dims))).expand(full)
+        w = weight.uop.cast(acc).reshape((1, groups, each_in, each_out, *ones, *kernel))
+        w = w.permute((0, 1, 3, *range(4, 4 + dims), 2, *range(4 + dims, 4 + 2 * dims))).expand(full)
+        spread_out = x * w
+        grown = tuple((s - 1) * st + d * (k - 1) + 1 for s, st, d, k in zip(size, steps, spread, kernel))
+        for a in range(dims):
+            window = Window(3 + a, 4 + dims + a, steps[a], spread[a], grown[a], size[a])
+            spread_out = spread_out.unwindow(window)
+        total = spread_out.reduce("ADD", tuple(range(3 + dims, 4 + 2 * dims))).reshape((n, cout, *grown))
+        total = total.pad(((0, 0), (0, 0), *((0, max(e - p[1], 0)) for e, p in zip(extra, amounts))))
+        keep = tuple((p[0], g + e - p[1]) for g, p, e in zip(grown, amounts, extra))
+        if any(end <= begin for begin, end in keep):
+            raise ShapeError("conv_transpose2d", f"padding {amounts} leaves nothing of size {grown}", "less padding")
+        total = total.shrink(((0, n), (0, cout), *keep))
+        return _finish(self._new(total.cast(out_dtype)), bias, dims)
+
+    def max_pool2d(self: Tensor, kernel_size: Ints = 2, stride: Ints | None = None, dilation: Ints = 1,
+                   padding: Ints = 0, ceil_mode: bool = False) -> Tensor:
+        """Greatest value of each window over the last axes (two, or as many as ``kernel_size`` has).
+
+        >>> Tensor.arange(16).reshape(1, 1, 4, 4).max_pool2d().tolist()
+        [[[[5, 7], [13, 15]]]]
+        """
+        kernel, steps, spread, amounts = _pool_arguments("max_pool2d", self, kernel_size, stride, dilation, padding)
+        x = _padded(self.uop, ((0, 0),) * (self.ndim - len(kernel)) + amounts, self.dtype.min)
+        windows, axes, shape = _pool_windows("max_pool2d", x, kernel, steps, spread,
+                                             amounts if ceil_mode else None, self.dtype.min)
+        return self._new(windows.reduce("MAX", axes).reshape(shape))
+
+    def avg_pool2d(self: Tensor, kernel_size: Ints = 2, stride: Ints | None = None, dilation: Ints = 1,
+                   padding: Ints = 0, ceil_mode: bool = False, count_include_pad: bool = True) -> Tensor:
+        """Mean of each window over the last axes.
+
+        Args:
+            count_include_pad: whether padding counts as zeros of the window or is left out of the mean.
+
+        >>> Tensor.arange(16).float().reshape(1, 1, 4, 4).avg_pool2d().tolist()
+        [[[[2.5, 4.5], [10.5, 12.5]]]]
+        """
+        this = self._float()
+        kernel, steps, spread, amounts = _pool_arguments("avg_pool2d", this, kernel_size, stride, dilation, padding)
+        around = ((0, 0),) * (this.ndim - len(kernel)) + amounts
+
+        def total(x: UOp, inside: int) -> UOp:
+            windows, axes, shape = _pool_windows("avg_pool2d", _padded(x, around, inside), kernel, steps, spread,
+                                                 amounts if ceil_mode else None, 0)
+            return windows.reduce("ADD", axes).reshape(shape)
+
+        summed = total(this.uop, 0)
+        if not ceil_mode and (count_include_pad or not any(b or e for b, e in amounts)):
+            return this._new(summed * (1 / math.prod(kernel)))
+        return this._new(summed / total(this.uop.const_like(1), int(count_include_pad)))
+
+
+# *** arguments ***
+
+
+def _each(name: str, value: Ints, dims: int) -> tuple[int, ...]:
+    """One number per spatial axis."""
+    out = (value,) * dims if isinstance(value, int) else tuple(value)
+    if len(out) != dims:
+        raise ArgumentError(name, f"{name}={value!r} for {dims} spatial axes", f"one number or {dims} of them")
+    return out
+
+
+def _pad_pairs(op: str, padding: Ints, dims: int) -> Pairs:
+    """(before, after) of each spatial axis."""
+    if not isinstance(padding, int) and len(padding) == 2 * dims and dims > 0:
+        flat = tuple(padding)
+        return tuple((flat[2 * a], flat[2 * a + 1]) for a in reversed(range(dims)))
+    if not isinstance(padding, int) and len(padding) != dims:
+        raise ArgumentError(op, f"padding={padding!r} for {dims} spatial axes", f"1, {dims} or {2 * dims} numbers")
+    return tuple((p, p) for p in _each("padding", padding, dims))
+
+
+def _spatial_dims(op: str, x: Tensor, weight: Tensor) -> int:
+    dims = weight.ndim - 2
+    if not 1 <= dims <= 3 or x.ndim != weight.ndim:
+        raise ShapeError(op, f"input {x.shape}, weight {weight.shape}",
+                         "an input [N, C, …] and a weight [C, C, …] with one to three spatial axes each")
+    return dims
+
+
+def _check_channels(op: str, x: Tensor, weight: Tensor, bias: Tensor | None, channels: Any, wanted: int, cout: int,
+                    groups: int) -> None:
+    if channels != wanted:
+        raise ShapeError(op, f"input {x.shape} has {channels} channels, weight {weight.shape} with groups={groups} "
+                         f"takes {wanted}", f"an input of shape {(x.shape[0], wanted, *x.shape[2:])}")
+    if cout % groups or wanted % groups:
+        raise ShapeError(op, f"groups={groups} does not divide {wanted} input and {cout} output channels",
+                         "a common divisor")
+    if bias is not None and bias.shape != (cout,):
+        raise ShapeError(op, f"bias {bias.shape} for {cout} output channels", f"shape {(cout,)}")
+
+
+def _accumulator(op: str, x: Tensor, weight: Tensor, dtype: DType | None) -> tuple[DType, DType]:
+    """The dtype of the result, and the one that products are summed in."""
+    out = promote(x.dtype, weight.dtype)
+    if x.device != weight.device:
+        raise ArgumentError(op, f"input on {x.device}, weight on {weight.device}", f".to({x.device!r})")
+    if dtype is not None:
+        return dtype, dtype
+    if out.is_bool:
+        raise DTypeError(op, "both operands are bool", ".cast(dtypes.int)")
+    wide = dtypes.float32 if out.is_float and out.itemsize == 2 else sum_dtype(out)
+    return (out if out.is_float else wide), wide
+
+
+def _outputs(op: str, size: Any, kernel: int, stride: int, dilation: int) -> Any:
+    """How many windows fit."""
+    reach = dilation * (kernel - 1) + 1
+    if stride < 1 or dilation < 1 or isinstance(size, int) and size < reach:
+        raise ShapeError(op, f"kernel {kernel} with dilation {dilation} and stride {stride} does not fit size {size}",
+                         "more padding or a smaller kernel")
+    return (size - reach) // stride + 1
+
+
+def _padded(x: UOp, amounts: Pairs, value: int | float | bool) -> UOp:
+    """Pad with any value (negative amounts cut)."""
+    cut = tuple((max(-b, 0), s - max(-e, 0)) for (b, e), s in zip(amounts, x.shape))
+    x = x.shrink(cut)
+    grown = tuple((max(b, 0), max(e, 0)) for b, e in amounts)
+    out = x.pad(grown)
+    if out is x or value == 0:
+        return out
+    inside = UOp.const(dtypes.bool, True).expand_to(x.shape).pad(grown)
+    return inside.where(out, value)
+
+
+def _finish(out: Tensor, bias: Tensor | None, dims: int) -> Tensor:
+    return out if bias is None else out + bias.reshape(1, -1, *[1] * dims)
+
+
+def _pool_arguments(op: str, x: Tensor, kernel_size: Ints, stride: Ints | None, dilation: Ints,
+                    padding: Ints) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], Pairs]:
+    kernel = _each("kernel_size", kernel_size, 2 if isinstance(kernel_size, int) else len(kernel_size))
+    dims = len(kernel)
+    if x.ndim < dims:
+        raise ShapeError(op, f"shape {x.shape} has fewer axes than kernel {kernel}", "an input [N, C, …]")
+    steps = kernel if stride is None else _each("stride", stride, dims)
+    return kernel, steps, _each("dilation", dilation, dims), _pad_pairs(op, padding, dims)
+
+
+def _pool_windows(op: str, x: UOp, kernel: tuple[int, ...], steps: tuple[int, ...], spread: tuple[int, ...],
+                  ceil: Pairs | None, fill: int | float | bool) -> tuple[UOp, tuple[int, ...], tuple[Any, ...]]:
+    """The windows of a pool, the axes to reduce, and the result's shape.
+
+    Windows side by side are a reshape; others go through WINDOW.
+
+    Args:
+        ceil: the padding, where windows that hang over the end count too (unless they begin in the padding after it).
+    """
+    dims = len(kernel)
+    lead, size = x.shape[: x.ndim - dims], x.shape[x.ndim - dims :]
+    outputs = tuple(_outputs(op, *a) for a in zip(size, kernel, steps, spread))
+    if ceil is not None:
+        reach = tuple(d * (k - 1) + 1 for k, d in zip(kernel, spread))
+        more = tuple(o + (0 if (s - r) % st == 0 or o * st >= s - after else 1)
+                     for o, s, r, st, (_, after) in zip(outputs, size, reach, steps, ceil))
+        over = tuple(max((o - 1) * st + r - s, 0) for o, st, r, s in zip(more, steps, reach, size))
+        x, outputs = _padded(x, ((0, 0),) * len(lead) + tuple((0, a) for a in over), fill), more
+        size = x.shape[x.ndim - dims :]
+    first = len(lead)
+    if kernel == steps and all(d == 1 for d in spread):
+        x = x.shrink((*((0, s) for s in lead), *((0, o * k) for o, k in zip(outputs, kernel))))
+        x = x.reshape((*lead, *(n for pair in zip(outputs, kernel) for n in pair)))
+        return x, tuple(first + 2 * a + 1 for a in range(dims)), (*lead, *outputs)
+    x = x.reshape((*lead, *size, *[1] * dims)).expand((*lead, *size, *kernel))
+    for a in range(dims):
+        x = x.window(Window(first + a, first + dims + a, steps[a], spread[a], size[a], outputs[a]))
+    return x, tuple(range(first + dims, first + 2 * dims)), (*lead, *outputs)
