@@ -1,4 +1,4 @@
-"""Every op for every dtype, as kernels over pairs of special values; what a renderer's code computes is the op's meaning."""
+"""Every op for every dtype, as kernels over pairs of special values: code computes what the op's row means."""
 from __future__ import annotations
 
 import itertools
@@ -30,7 +30,8 @@ def special_values(dtype: DType) -> Array:
         return np.array([False, True])
     if dtype.is_float:
         top = {2: 60000.0 if dtype is dtypes.float16 else 1e30, 4: 3e38, 8: 1e308}[dtype.itemsize]
-        plain = [0.0, -0.0, 1.0, -1.0, 0.1, -2.5, 3.75, 1e-3, top, -top, np.inf, -np.inf, np.nan, 127.6, 300.0, -129.0, 255.5]
+        plain = [0.0, -0.0, 1.0, -1.0, 0.1, -2.5, 3.75, 1e-3, top, -top, np.inf, -np.inf, np.nan]
+        plain += [127.6, 300.0, -129.0, 255.5]
         more = {4: [1e-40, 2147483648.0, -2147483904.0, 9.3e18, 4294967296.0, 1.85e19],
                 8: [5e-324, 2147483647.5, 9.3e18, -9.3e18, 1.85e19, 4294967295.5]}.get(dtype.itemsize, [])
         return np.array(plain + more, np.float64).astype(dtype.numpy)
@@ -70,7 +71,7 @@ def same_bits(got: Array, want: Array, name: str, sources: tuple[Array, ...]) ->
     if wrong.any():
         i = int(np.flatnonzero(wrong)[0])
         of = ", ".join(repr(s[i]) for s in sources)
-        raise AssertionError(f"{name}({of}) is {got[i]!r}, should be {want[i]!r}; {int(wrong.sum())} of {wrong.size} wrong")
+        raise AssertionError(f"{name}({of}) is {got[i]!r}, not {want[i]!r}; {int(wrong.sum())} of {wrong.size} wrong")
 
 
 def check_outputs(device: str, outputs: list[UOp], names: list[str], inputs: dict[UOp, Array], width: int) -> None:
@@ -144,7 +145,7 @@ def check_reductions(device: str, dtype: DType, width: int) -> None:
         (want,) = expected(sink, {x: a})
         opts = [Opt(OptOps.VECTOR, 1, width)] if width > 1 else []
         (got,) = run_on(device, sink, {x: a}, opts)
-        same_bits(got + 0, want + 0 if want.dtype.kind != "b" else want, f"{device} x{width}: REDUCE {op.name} {dtype}", (a,))
+        same_bits(got, want, f"{device} x{width}: REDUCE {op.name} {dtype}", (a,))
 
 
 CHECKS = {f.__name__.removeprefix("check_"): f for f in (check_ops, check_ternary, check_casts, check_bitcasts,

@@ -1,4 +1,4 @@
-"""Runs one kernel everywhere: the two interpreters, PYTHON, LLVM and C, on buffers that end at a page nobody may touch."""
+"""Runs one kernel everywhere: interpreters, PYTHON, LLVM and C, on buffers that end at a page nobody may touch."""
 from __future__ import annotations
 
 import ctypes
@@ -18,6 +18,7 @@ from tinsmith.backend.python.runtime import NAMES, Memory, launch
 from tinsmith.codegen.decompositions import decompose
 from tinsmith.codegen.kernel import Kernel, Opt
 from tinsmith.codegen.lower import lower
+from tinsmith.codegen.normalize import normalize
 from tinsmith.codegen.program import KernelProgram, compile_kernel
 from tinsmith.codegen.render.llvm import STACK_BYTES
 from tinsmith.ir import Ops, UOp
@@ -66,7 +67,7 @@ def buffers(sink: UOp, inputs: dict[UOp, Array]) -> list[Array]:
 
 
 def optimized(sink: UOp, opts: Sequence[Opt], device: str = "PYTHON") -> Kernel:
-    kernel = Kernel(decompose(lower(sink), Device[device].renderer.target))
+    kernel = Kernel(decompose(normalize(lower(sink)), Device[device].renderer.target))
     for opt in opts:
         kernel.apply(opt)
     return kernel

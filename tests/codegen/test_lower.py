@@ -1,4 +1,4 @@
-"""Lowering: the kernel graph of any kernel computes what its tensor graph means, and follows the rules of its dialect."""
+"""Lowering: a kernel graph computes what its tensor graph means, and follows the rules of its dialect."""
 from __future__ import annotations
 
 import numpy as np

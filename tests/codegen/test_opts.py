@@ -25,7 +25,8 @@ def check(case: Case, got: list[Array], want: list[Array], where: str) -> None:
         eps = {2: 2.0**-8 if dtype.name == "bfloat16" else 2.0**-11, 4: 2.0**-23, 8: 2.0**-52}[dtype.itemsize]
         wide, right = a.astype(np.float64), b.astype(np.float64)
         scale = float(np.max(np.abs(right[np.isfinite(right)]), initial=1.0)) * (4 + case.terms**0.5)
-        np.testing.assert_allclose(wide, right, rtol=2 * eps, atol=eps * case.terms * scale, err_msg=f"{where}: output {n}")
+        atol = eps * case.terms * scale
+        np.testing.assert_allclose(wide, right, rtol=2 * eps, atol=atol, err_msg=f"{where}: output {n}")
 
 
 def draw_opts(draw: st.DrawFn, case: Case) -> list[Opt]:
@@ -46,6 +47,19 @@ def test_any_opts_compute_the_same(family: str) -> None:
         for threads in (1, 2, 3) if any(o.op.name == "THREAD" for o in opts) else (1,):
             check(case, run_on("PYTHON", case.sink, case.inputs, opts, threads), want, f"PYTHON, {threads} threads")
             check(case, run_on("CPU", case.sink, case.inputs, opts, threads), want, f"LLVM, {threads} threads")
+
+    run()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_heuristics_compute_the_same(family: str) -> None:
+    @settings(relaxed, max_examples=15)
+    @given(st.data())
+    def run(data: st.DataObject) -> None:
+        case = data.draw(FAMILIES[family])
+        want = expected(case.sink, case.inputs)
+        for device in ("PYTHON", "PYTHON:T3:V64", "CPU"):
+            check(case, run_on(device, case.sink, case.inputs, None, 3), want, device)
 
     run()
 

@@ -50,5 +50,5 @@ def test_text_of_the_dot_product() -> None:
   for (int ridx0 = 0; ridx0 < 2; ridx0++) {
     int val0 = *(data1+ridx0);
     int val1 = *(data2+ridx0);
-    acc0 = ((val0*val1)+acc0);
+    acc0 = (acc0+(val0*val1));
   }"""

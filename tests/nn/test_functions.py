@@ -17,8 +17,8 @@ ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Any], Any]]] 
     "relu": (lambda x: x.relu(), lambda x: np.maximum(x, 0)),
     "leaky_relu": (lambda x: x.leaky_relu(0.1), lambda x: np.where(x > 0, x, 0.1 * x)),
     "relu6": (lambda x: (x * 4).relu6(), lambda x: np.clip(4 * x, 0, 6)),
-    "elu": (lambda x: x.elu(0.5), lambda x: np.where(x > 0, x, 0.5 * np.expm1(x))),
-    "celu": (lambda x: x.celu(2.0), lambda x: np.where(x > 0, x, 2 * np.expm1(x / 2))),
+    "elu": (lambda x: x.elu(0.5), lambda x: np.where(x > 0, x, 0.5 * np.expm1(np.minimum(x, 0)))),
+    "celu": (lambda x: x.celu(2.0), lambda x: np.where(x > 0, x, 2 * np.expm1(np.minimum(x, 0) / 2))),
     "selu": (lambda x: x.selu(), lambda x: 1.0507009873554805 * np.where(x > 0, x, 1.6732632423543772 * np.expm1(x))),
     "sigmoid": (lambda x: x.sigmoid(), sigmoid),
     "logsigmoid": (lambda x: x.logsigmoid(), scipy.special.log_expit),
@@ -81,12 +81,13 @@ def test_layernorm_far_from_zero() -> None:
     far = (x + 1e4).astype(np.float32)
     exact = far.astype(np.float64)
     expected = (exact - exact.mean(-1, keepdims=True)) / exact.std(-1, keepdims=True)
-    np.testing.assert_allclose(Tensor(far).layernorm().numpy(), expected, atol=2e-3)
+    np.testing.assert_allclose(Tensor(far).layernorm().numpy(), expected, atol=1e-2)
 
 
 def test_rms_norm_and_normalize() -> None:
     (x,) = arrays((3, 5))
-    np.testing.assert_allclose(Tensor(x).rms_norm().numpy(), x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6), rtol=1e-5)
+    expected = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6)
+    np.testing.assert_allclose(Tensor(x).rms_norm().numpy(), expected, rtol=1e-5)
     check_gradient(lambda t: t.rms_norm(), x, order=2)
     for p in (1.0, 2.0, 3.0, np.inf):
         expected = x / np.linalg.norm(x, p, axis=1, keepdims=True)
@@ -241,6 +242,6 @@ def test_errors() -> None:
         x.dropout(1.5)
     with pytest.raises(ArgumentError, match="embedding"):
         x.embedding(x)
-    with pytest.raises(ShapeError, match="mse_loss|loss"):
+    with pytest.raises(ShapeError, match="equal shapes"):
         x.mse_loss(Tensor([1.0]))
     assert Tensor([1], dtype=dtypes.int32).relu().dtype is dtypes.int32

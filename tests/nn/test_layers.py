@@ -1,6 +1,8 @@
 """Layers against NumPy, and their state."""
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -127,18 +129,29 @@ def test_load_state_dict_errors() -> None:
     assert layer.weight.dtype is dtypes.float32
 
 
-def test_safetensors(tmp_path: object) -> None:
-    pytest.importorskip("safetensors", reason="the io extra")
-    file = f"{tmp_path}/x.safetensors"
-    tensors = {str(d): Tensor([[0, 1, 1]], dtype=d) for d in dtypes.all} | {"empty": Tensor(np.zeros((0, 2), np.float32))}
+def test_safetensors(tmp_path: Path) -> None:
+    file = tmp_path / "x.safetensors"
+    tensors = {str(d): Tensor([[0, 1, 1]], dtype=d) for d in dtypes.all}
+    tensors["empty"] = Tensor(np.zeros((0, 2), np.float32))
     nn.state.safe_save(tensors, file)
     back = nn.state.safe_load(file)
     assert back.keys() == tensors.keys()
     for name, t in tensors.items():
         assert back[name].dtype is t.dtype and back[name].shape == t.shape
         np.testing.assert_array_equal(back[name].numpy(), t.numpy())
-    whole = open(file, "rb").read()
-    with open(file, "wb") as f:
-        f.write(whole[:-3])
-    with pytest.raises(FileFormatError):
-        nn.state.safe_load(file)
+    assert [p.name for p in tmp_path.iterdir()] == ["x.safetensors"]
+    whole = file.read_bytes()
+    for broken in (whole[:-3], whole[:5], b"text" * 9, whole[:8] + b"[]" + whole[10:]):
+        file.write_bytes(broken)
+        with pytest.raises(FileFormatError, match="no safetensors file"):
+            nn.state.safe_load(file)
+
+
+def test_safetensors_as_its_own_package_writes_them(tmp_path: Path) -> None:
+    package = pytest.importorskip("safetensors.numpy")
+    values = {"a": np.arange(6, dtype=np.int16).reshape(2, 3), "b": np.array(2.5)}
+    package.save_file(values, tmp_path / "theirs")
+    nn.state.safe_save({k: Tensor(v) for k, v in values.items()}, tmp_path / "ours", {"made": "by us"})
+    for back in (package.load_file(tmp_path / "ours"), nn.state.safe_load(tmp_path / "theirs")):
+        for name, v in values.items():
+            np.testing.assert_array_equal(np.asarray(back[name]), v)

@@ -94,7 +94,7 @@ def test_gradients_of_inputs_do_not_pile_up() -> None:
 
 
 def test_errors() -> None:
-    with pytest.raises(ArgumentError, match="nothing|no tensor"):
+    with pytest.raises(ArgumentError, match="no tensor"):
         SGD([], 0.1)
     with pytest.raises(ArgumentError, match="lr"):
         SGD([Tensor([1.0])], -1)
@@ -137,7 +137,8 @@ class Block:
 
     def __call__(self, x: Tensor) -> Tensor:
         n, length, width = x.shape
-        q, k, v = (t.reshape(n, length, self.heads, -1).transpose(1, 2) for t in self.qkv(self.norms[0](x)).chunk(3, -1))
+        parts = self.qkv(self.norms[0](x)).chunk(3, -1)
+        q, k, v = (t.reshape(n, length, self.heads, -1).transpose(1, 2) for t in parts)
         seen = q.scaled_dot_product_attention(k, v, is_causal=True).transpose(1, 2).reshape(n, length, width)
         x = x + self.out(seen)
         return x + self.down(self.up(self.norms[1](x)).gelu())

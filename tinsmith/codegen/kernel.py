@@ -72,7 +72,9 @@ class Kernel:
     def __post_init__(self) -> None:
         self.sink = rewrite([self.sink], symbolic)[0]
         found = [n for n in toposort(self.sink) if n.op is Ops.RANGE]
-        self.order = sorted(found, key=lambda r: (r.arg[1] is not Role.LOOP, r.arg[0]))
+        # What more reductions depend on comes further out: each is then computed once.
+        users = {r: sum(r in f.ranges for f in self.folds) for r in found}
+        self.order = sorted(found, key=lambda r: (r.arg[1] is not Role.LOOP, -users[r], r.arg[0]))
         self.count = 1 + max((r.arg[0] for r in found), default=-1)
         while pair := next(mergeable(self.sink, self.order), None):
             self.join(*pair)
@@ -222,7 +224,9 @@ class Kernel:
     def stage_loops(self, value: UOp, box: Box) -> tuple[list[UOp], UOp]:
         """Fresh ranges that fill a box, and the position they stand for; whole vectors where memory runs along it."""
         lead = box.ranges[0]
-        if self.lanes and not lead.arg[1].expanded and box.size >= self.lanes // 2 and lead.arg[0] not in self.full and all(
+        whole = self.lanes and box.size >= self.lanes // 2 and lead.arg[0] not in self.full
+        one_row = not lead.arg[1].expanded and not any(r.arg[1] is Role.VECTOR for r in value.ranges)
+        if whole and one_row and all(
                 linear_form(n.src[1])[0].get(lead) == 1 for n in toposort(value) if n.op is Ops.LOAD):
             outer = self.new_range(-(-box.size // self.lanes), Role.LOOP)
             inner = self.new_range(self.lanes, Role.VECTOR)
@@ -456,7 +460,8 @@ def _stage(k: Kernel, opt: Opt) -> None:
     _require(all(0 <= i < len(k.ranges) for i in kept), opt, f"there are {len(k.ranges)} ranges")
     outside = [k.ranges[i] for i in kept]
     value = loads[opt.axis]
-    _require(not any(r.arg[1] is Role.VECTOR and r in value.ranges for r in outside), opt, "a stage has no copy per lane")
+    lanes = [r for r in outside if r.arg[1] is Role.VECTOR and r in value.ranges]
+    _require(not lanes, opt, "a stage has no copy per lane")
     inside = [r for r in k.order if r in value.ranges and r not in outside]
     _require(bool(inside), opt, "nothing is left to stage over")
     _require(all(isinstance(_size(r), int) for r in inside), opt, "a stage has a fixed size")

@@ -44,6 +44,8 @@ class Linearizer:
         self.counts = {"loop": 0, "acc": 0, "local": 0}
         self.written = frozenset(s.src[0] for s in kernel.stores)
         self.position = {r.arg[0]: i for i, r in enumerate(kernel.order)}
+        self.reread: dict[UOp, bool] = {n: True for n in toposort(kernel.sink)
+                                        if n.op is Ops.LOAD and n.src[0] in self.written}
 
     def run(self) -> list[UOp]:
         for param in sorted((n for n in toposort(self.kernel.sink) if n.op is Ops.PARAM), key=lambda n: n.arg[0]):
@@ -80,12 +82,23 @@ class Linearizer:
         return self.emit(0, UOp(Ops.CONST, like.dtype, (), like.dtype.as_const(value)))
 
     def depth_of(self, node: UOp) -> int:
-        """The innermost open scope that supplies one of the node's ranges."""
+        """The innermost open scope that supplies one of the node's ranges; what is read from written memory stays here."""
+        if self.rereads(node):
+            return len(self.scopes) - 1
         ranges = node.ranges
         for depth in range(len(self.scopes) - 1, 0, -1):
             if not self.scopes[depth].ranges.isdisjoint(ranges):
                 return depth
         return 0
+
+    def rereads(self, node: UOp) -> bool:
+        """Whether the node depends on a value that this kernel reads from memory it writes (a scatter's old value)."""
+        known = self.reread
+        if not any(known.values()):
+            return False
+        for n in toposort(node, lambda n: n not in known):
+            known[n] = n.op is Ops.LOAD and n.src[0] in self.written or any(known[s] for s in n.src)
+        return known[node]
 
     # *** loops ***
 
@@ -180,7 +193,8 @@ class Linearizer:
         """The body for fewer values of ``r``: guards that are now decided vanish, and so do copies that never store."""
         new = [bind(n, r, value) for n in body]
         new = rewrite(new, symbolic)
-        for u in {x for n in new for m in toposort(n) for x in m.ranges if x.arg[1] is Role.UPCAST}:
+        found = {x for n in new for m in toposort(n) for x in m.ranges if x.arg[1] is Role.UPCAST}
+        for u in sorted(found, key=lambda x: x.arg[0]):
             live = [c for c in range(range_size(u)) if any(_may_store(n, u, c) for n in new)]
             keep = max(live, default=0) + 1
             if keep < range_size(u) and all(n.op is Ops.STORE for n in new):
@@ -597,8 +611,7 @@ class FoldWriter:
 def bind(node: UOp, r: UOp, value: UOp) -> UOp:
     """The node for one value of ``r``. A reduction inside that runs over ``r`` itself has an ``r`` of its own."""
     new = {r: value}
-    own = lambda n: n.op is Ops.SCATTER_STORE and n.src[4] is r  # noqa: E731
-    for n in toposort(node, lambda n: n is not r and (r in n.ranges or own(n))):
+    for n in toposort(node, lambda n: n is not r and (r in n.ranges or (n.op is Ops.SCATTER_STORE and n.src[4] is r))):
         src = tuple(new.get(s, s) for s in n.src)
         new[n] = n if src == n.src else n.replace(src=src)
     return new.get(node, node)

@@ -29,6 +29,7 @@ class Lowering:
         self.values: dict[Request, UOp] = {}
 
     def new_range(self, size: Any, role: Role) -> UOp:
+        size = size.simplify() if isinstance(size, UOp) else size
         if type(size) is int and size == 1:
             return ZERO
         self.count += 1

@@ -96,7 +96,7 @@ def estimate(kernel: Kernel) -> tuple[int, int]:
     operations = 0
     for n in toposort(kernel.sink):
         if n.op is Ops.FOLD:
-            operations += n.op.cost * _count(n.src[0].ranges)
+            operations += n.arg.cost * _count(n.src[0].ranges)
         elif n.op.alu and n.dtype.name not in ("index", "bool") and n.ranges:
             operations += n.op.cost * _count(n.ranges)
         elif n.op.alu and n.dtype.name not in ("index", "bool"):

@@ -67,16 +67,36 @@ def report(ran: Ran) -> None:
     if settings.DEBUG < 2:
         return
     _print_summary_at_exit()
-    us, total_ms = ran.seconds * 1e6, GlobalCounters.time_sum_s * 1e3
-    rate = max(ran.seconds, 1e-9) * 1e9
+    print(timed_line(ran))
+
+
+WIDTH = 120  # of a timed line
+
+
+def timed_line(ran: Ran) -> str:
+    """The line of ``DEBUG=2``: device, number, name, arguments, memory, time/total, speed, methods that it computes.
+
+    Where the line would grow beyond 120 columns, the first methods are left out; ``DEBUG=3`` shows all of them.
+    """
     color = {"kernel": "green", "copy": "yellow"}.get(ran.kind, "gray")
-    head = f"*** {colored(f'{ran.device:7s}', color)} {GlobalCounters.kernel_count:4d} "
-    name = ran.name + " " * max(0, 32 - visible_length(ran.name))
+    rate = max(ran.seconds, 1e-9) * 1e9
+    moved = f"{ran.bytes / rate:.1f}"
     line = (
-        f"{head}{name} arg {ran.args:3d} mem {GlobalCounters.mem_used / 1e9:5.2f} GB tm {us:9.2f}us/{total_ms:9.2f}ms "
-        f"({ran.ops / rate:8.2f} GFLOPS {ran.bytes / rate:7.2f}|{ran.bytes / rate:<7.2f} GB/s)"
+        f"*** {colored(f'{ran.device:6s}', color)} {GlobalCounters.kernel_count:4d} {ran.name:20s} arg {ran.args:2d} "
+        f"mem {GlobalCounters.mem_used / 1e9:.2f} GB tm {_number(ran.seconds * 1e6)}us/"
+        f"{_number(GlobalCounters.time_sum_s * 1e3)}ms ({ran.ops / rate:6.2f} GFLOPS {moved}|{moved} GB/s)"
     )
-    print(f"{line} {list(ran.origin)}" if ran.origin else line)
+    methods = [m for m in ran.origin if m]
+    text, room = str(methods) if methods else "", WIDTH - visible_length(line) - 1
+    while methods and len(text) > room:
+        methods = methods[1:]
+        text = f"[…, {str(methods)[1:]}" if methods else ""
+    return f"{line} {text}" if text else line
+
+
+def _number(value: float) -> str:
+    """Seven columns wide, with two decimals as long as they fit."""
+    return f"{value:7.2f}" if value < 10_000 else f"{value:7.0f}"
 
 
 _summary_registered = False

@@ -87,7 +87,22 @@ def _bounds(terms: Linear, constant: int) -> tuple[int, int]:
 def _collect(n: UOp) -> UOp | None:
     if n.op is Ops.MUL and Ops.CONST not in (n.src[0].op, n.src[1].op):
         return None
-    return from_linear(*linear_form(n), n)
+    terms, constant = linear_form(n)
+    return from_linear(_recombined(terms), constant, n)
+
+
+def _recombined(terms: Linear) -> Linear:
+    """(x // c)*c + x % c = x, so that an index flattened and unflattened again is itself."""
+    for t, k in terms.items():
+        if t.op is not Ops.MOD or not t.src[1].is_const:
+            continue
+        x, c = t.src
+        parts = [x // c, x.src[0] // (x.src[1].arg * c.arg)] if x.op is Ops.IDIV and x.src[1].is_const else [x // c]
+        for part in parts:
+            if terms.get(part) == k * c.arg and c.arg > 0:
+                rest = {u: v for u, v in terms.items() if u is not t and u is not part}
+                return _recombined({**rest, x: rest.get(x, 0) + k})
+    return {t: k for t, k in terms.items() if k}
 
 
 def _split(terms: Linear, constant: int, c: int) -> tuple[Linear, int, Linear, int]:

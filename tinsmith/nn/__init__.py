@@ -6,7 +6,16 @@ dicts is a model.
 from tinsmith.nn import datasets, optim, state
 from tinsmith.nn.conv import Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d
 from tinsmith.nn.layers import Dropout, Embedding, Linear, LSTMCell
-from tinsmith.nn.norms import BatchNorm, BatchNorm2d, BatchNorm3d, GroupNorm, InstanceNorm, LayerNorm, LayerNorm2d, RMSNorm
+from tinsmith.nn.norms import (
+    BatchNorm,
+    BatchNorm2d,
+    BatchNorm3d,
+    GroupNorm,
+    InstanceNorm,
+    LayerNorm,
+    LayerNorm2d,
+    RMSNorm,
+)
 
 __all__ = ["BatchNorm", "BatchNorm2d", "BatchNorm3d", "Conv1d", "Conv2d", "ConvTranspose1d", "ConvTranspose2d",
            "Dropout", "Embedding", "GroupNorm", "InstanceNorm", "LSTMCell", "LayerNorm", "LayerNorm2d", "Linear",

@@ -35,7 +35,8 @@ class Conv2d:
                                 "a number that divides both")
         if isinstance(padding, str):
             padding = self._same(padding, kernel, _tuple(stride, self.dims), _tuple(dilation, self.dims))
-        self.kernel_size, self.stride, self.dilation, self.groups, self.padding = kernel, stride, dilation, groups, padding
+        self.kernel_size, self.stride, self.padding = kernel, stride, padding
+        self.dilation, self.groups = dilation, groups
         bound = 1 / math.sqrt(in_channels // groups * math.prod(kernel))
         self.weight = Tensor.uniform(*self._weight_shape(in_channels, out_channels), low=-bound, high=bound)
         self.bias = Tensor.uniform(out_channels, low=-bound, high=bound) if bias else None
@@ -49,12 +50,13 @@ class Conv2d:
         if padding == "valid":
             return [0] * len(kernel)
         if padding != "same" or any(s != 1 for s in stride):
-            raise ArgumentError("Conv2d", f"padding={padding!r} with stride {stride}", "'same' with stride 1, or numbers")
+            raise ArgumentError("Conv2d", f"padding={padding!r} with stride {stride}",
+                                "'same' with stride 1, or numbers")
         totals = [d * (k - 1) for d, k in zip(dilation, kernel)]
         return [n for t in reversed(totals) for n in (t // 2, t - t // 2)]
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x.conv2d(self.weight, self.bias, self.groups, self.stride, self.dilation, self.padding)  # type: ignore[arg-type]
+        return x.conv2d(self.weight, self.bias, self.groups, self.stride, self.dilation, self.padding)
 
 
 class Conv1d(Conv2d):
@@ -89,7 +91,7 @@ class ConvTranspose2d(Conv2d):
 
     def __call__(self, x: Tensor) -> Tensor:
         return x.conv_transpose2d(self.weight, self.bias, self.groups, self.stride, self.dilation,
-                                  self.padding, self.output_padding)  # type: ignore[arg-type]
+                                  self.padding, self.output_padding)
 
 
 class ConvTranspose1d(ConvTranspose2d):

@@ -6,7 +6,8 @@ import gzip
 import hashlib
 import os
 import tempfile
-import urllib.error
+import threading
+import time
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,31 +89,47 @@ def read_idx(path: Path) -> Array:
 
 
 def download() -> Path | None:
-    """The folder with MNIST, fetched and checked if it is not there yet; None without a network."""
+    """The folder with MNIST, fetched and checked if it is not there yet; None where no server answers within 3 s."""
     base = settings.CACHE_DIR or platformdirs.user_cache_dir("tinsmith")
     folder = Path(base) / "datasets" / "mnist"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, digest in FILES.items():
-            path = folder / name
-            if not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
-                _fetch(name, digest, path)
-    except OSError:
-        return None
-    return folder
+    wanted = [name for name, digest in FILES.items() if not _is(folder / name, digest)]
+    if not wanted:
+        return folder
+    answered = threading.Event()
+    failed: list[OSError] = []
+
+    def work() -> None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for name in wanted:
+                _fetch(name, folder / name, answered)
+        except OSError as error:
+            failed.append(error)
+
+    worker = threading.Thread(target=work, daemon=True)  # looking a name up knows no time-out
+    start = time.monotonic()
+    worker.start()
+    while worker.is_alive() and (answered.is_set() or time.monotonic() - start < TIMEOUT):
+        worker.join(0.02)
+    return None if worker.is_alive() or failed else folder
 
 
-def _fetch(name: str, digest: str, path: Path) -> None:
+def _is(path: Path, digest: str) -> bool:
+    return path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() == digest
+
+
+def _fetch(name: str, path: Path, answered: threading.Event) -> None:
     """Download one file from the first mirror that has the right one.
 
     Raises:
         OSError: if none has.
     """
     for mirror in MIRRORS:
-        with contextlib.suppress(OSError, urllib.error.URLError):
+        with contextlib.suppress(OSError):
             with urllib.request.urlopen(mirror + name, timeout=TIMEOUT) as reply:
+                answered.set()
                 data = reply.read()
-            if hashlib.sha256(data).hexdigest() == digest:
+            if hashlib.sha256(data).hexdigest() == FILES[name]:
                 handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".part")
                 with os.fdopen(handle, "wb") as file:
                     file.write(data)
@@ -187,4 +204,5 @@ def upsample(images: Tensor, size: int) -> Tensor:
 def _weights(old: int, new: int) -> Array:
     """How much each of ``old`` pixels counts in each of ``new``: pixel centres are matched, edges repeated."""
     at = np.clip((np.arange(new) + 0.5) * old / new - 0.5, 0, old - 1)
-    return np.maximum(1 - np.abs(at[:, None] - np.arange(old)), 0).astype(np.float32)
+    weights: Array = np.maximum(1 - np.abs(at[:, None] - np.arange(old)), 0)
+    return weights.astype(np.float32)

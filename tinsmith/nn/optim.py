@@ -1,4 +1,4 @@
-"""Optimizers. All their numbers (state, learning rate, corrections) live in buffers, so every step is the same program."""
+"""Optimizers. State, learning rate and corrections live in buffers, so every step is the same program."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -65,7 +65,7 @@ class Optimizer:
             kind = dtype or (dtypes.float32 if p.dtype.itemsize == 2 else p.dtype)
             zeros = np.zeros(p.shape if shape is None else shape, kind.numpy)
             out.append(Tensor(zeros, device=p.device, requires_grad=False))
-        realize_tensors(out)  # type: ignore[arg-type]
+        realize_tensors(out)
         return out
 
     def zero_grad(self) -> None:

@@ -1,7 +1,10 @@
 """A model's state: collecting its tensors, putting values back, and files of them."""
 from __future__ import annotations
 
+import json
+import math
 import os
+import struct
 import tempfile
 from collections.abc import Mapping
 from types import ModuleType
@@ -14,11 +17,10 @@ from tinsmith.core.errors import ArgumentError, FileFormatError, ShapeError
 from tinsmith.tensor.realize import realize_tensors
 from tinsmith.tensor.tensor import Tensor
 
-_FORMAT = {"bool": "bool", "int8": "int8", "uint8": "uint8", "int16": "int16", "uint16": "uint16", "int32": "int32",
-           "uint32": "uint32", "int64": "int64", "uint64": "uint64", "float16": "float16", "bfloat16": "bfloat16",
-           "float32": "float32", "float64": "float64"}
-_SHORT = {"BOOL": "bool", "I8": "int8", "U8": "uint8", "I16": "int16", "U16": "uint16", "I32": "int32", "U32": "uint32",
-          "I64": "int64", "U64": "uint64", "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
+_DTYPES = {"BOOL": "bool", "I8": "int8", "U8": "uint8", "I16": "int16", "U16": "uint16",
+           "I32": "int32", "U32": "uint32", "I64": "int64",
+           "U64": "uint64", "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
+_FORMAT = {name: code for code, name in _DTYPES.items()}
 
 
 def get_state_dict(obj: Any, prefix: str = "") -> dict[str, Tensor]:
@@ -88,7 +90,8 @@ def load_state_dict(model: Any, state_dict: Mapping[str, Any], strict: bool = Tr
     own = get_state_dict(model)
     missing, unexpected = [k for k in own if k not in state_dict], [k for k in state_dict if k not in own]
     if strict and (missing or unexpected):
-        parts = [f"{what} {_some(names)}" for what, names in (("missing", missing), ("unexpected", unexpected)) if names]
+        both = (("missing", missing), ("unexpected", unexpected))
+        parts = [f"{what} {_some(names)}" for what, names in both if names]
         raise ArgumentError("load_state_dict", "; ".join(parts), "the state of the same model, or strict=False")
     new: dict[str, Tensor] = {}
     wrong = []
@@ -106,7 +109,7 @@ def load_state_dict(model: Any, state_dict: Mapping[str, Any], strict: bool = Tr
         raise ShapeError("load_state_dict", _some(wrong), "the state of a model of the same sizes")
     for name, value in new.items():
         own[name].replace(value)
-    realize_tensors([own[name] for name in new])  # type: ignore[misc]
+    realize_tensors([own[name] for name in new])
     return missing
 
 
@@ -121,17 +124,8 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
 
 
-def _library() -> Any:
-    """The safetensors package, which the ``io`` extra installs."""
-    try:
-        import safetensors
-    except ImportError:
-        raise ArgumentError("safetensors", "the package safetensors is not installed",
-                            "pip install 'tinsmith[io]'") from None
-    return safetensors
-
-
-def safe_save(tensors: Mapping[str, Tensor], fn: str | os.PathLike[str], metadata: dict[str, str] | None = None) -> None:
+def safe_save(tensors: Mapping[str, Tensor], fn: str | os.PathLike[str],
+              metadata: dict[str, str] | None = None) -> None:
     """Write tensors to a safetensors file; the file appears complete or not at all.
 
     >>> import tempfile, os.path
@@ -140,44 +134,69 @@ def safe_save(tensors: Mapping[str, Tensor], fn: str | os.PathLike[str], metadat
     ...     safe_load(os.path.join(folder, "x.safetensors"))["x"].tolist()
     [1.0, 2.0]
     """
-    library = _library()
-    pending = list(tensors.values())
-    if pending:
-        realize_tensors(pending)  # type: ignore[arg-type]
-    entries = {name: {"dtype": _FORMAT[t.dtype.name], "shape": list(t.shape),
-                      "data": np.ascontiguousarray(t.numpy()).tobytes()} for name, t in tensors.items()}
-    data = library.serialize(entries, metadata=metadata)
+    if tensors:
+        realize_tensors(list(tensors.values()))
+    header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
+    end = 0
+    for name, t in tensors.items():
+        begin, end = end, end + t.nbytes()
+        header[name] = {"dtype": _FORMAT[t.dtype.name], "shape": list(t.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
     folder = os.path.dirname(os.path.abspath(fn))
     handle, temporary = tempfile.mkstemp(dir=folder, suffix=".part")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            file.write(struct.pack("<Q", len(text)) + text)
+            for t in tensors.values():
+                file.write(np.ascontiguousarray(t.numpy()).tobytes())
             file.flush()
             os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, fn)
     except BaseException:
         os.unlink(temporary)
         raise
 
 
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
 def safe_load(fn: str | os.PathLike[str], device: str | None = None) -> dict[str, Tensor]:
-    """Tensors of a safetensors file, by name.
+    """Tensors of a safetensors file, by name; the file is read as its tensors are used.
 
     Raises:
-        FileFormatError: if the file is none, or holds a dtype that Tinsmith has not.
+        FileFormatError: if the file is none, is cut short, or holds a dtype that Tinsmith has not.
     """
-    library = _library()
-    with open(fn, "rb") as file:
-        data = file.read()
+    if os.path.getsize(fn) < 8:
+        raise _broken(fn, "it is shorter than its header")
+    data = np.memmap(fn, np.uint8, "r")
+    length = int(data[:8].view("<u8")[0])
     try:
-        entries = library.deserialize(data)
-    except library.SafetensorError as error:
-        raise FileFormatError("safe_load", f"{os.fspath(fn)!r}: {error}", "a complete safetensors file") from None
-    out = {}
-    for name, entry in entries:
-        if entry["dtype"] not in _SHORT:
-            raise FileFormatError("safe_load", f"{name!r} is of dtype {entry['dtype']}", f"one of {', '.join(_SHORT)}")
-        kind: DType = getattr(dtypes, _SHORT[entry["dtype"]])
-        array = np.frombuffer(bytes(entry["data"]), kind.numpy).reshape(entry["shape"])
-        out[name] = Tensor(array, device=device, requires_grad=None)
+        header = json.loads(bytes(data[8 : 8 + length])) if 8 + length <= data.size else None
+    except ValueError:
+        header = None
+    if not isinstance(header, dict):
+        raise _broken(fn, "it does not begin with a header")
+    values, out = data[8 + length :], {}
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        try:
+            code, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+        except (KeyError, TypeError, ValueError):
+            raise _broken(fn, f"the entry of {name!r} is incomplete") from None
+        if code not in _DTYPES:
+            raise FileFormatError("safe_load", f"{name!r} is of dtype {code}", f"one of {', '.join(_DTYPES)}")
+        kind: DType = getattr(dtypes, _DTYPES[code])
+        if not 0 <= begin <= end <= values.size or end - begin != math.prod(shape) * kind.itemsize:
+            raise _broken(fn, f"the data of {name!r} lies outside of it")
+        out[name] = Tensor(np.array(values[begin:end]).view(kind.numpy).reshape(shape), device=device)
     return out
+
+
+def _broken(fn: str | os.PathLike[str], what: str) -> FileFormatError:
+    return FileFormatError("safe_load", f"{os.fspath(fn)!r} is no safetensors file: {what}", "a complete file")

@@ -136,7 +136,7 @@ def bind(compiled: CompiledSchedule, inputs: list[Buffer]) -> list[Buffer]:
     """A buffer for every slot: the inputs, fresh outputs, and places in one block of temporaries per device."""
     schedule, plan = compiled.schedule, compiled.plan
     blocks = {device: Buffer(device, size, dtypes.uint8) for device, size in plan.sizes.items()}
-    given = dict(zip(schedule.inputs, inputs))
+    given = {slot: inputs[number] for number, slot in schedule.inputs.items()}
     out: list[Buffer] = []
     for slot in schedule.slots:
         if slot.number in given:
@@ -208,7 +208,7 @@ def _copy(target: Buffer, source: Buffer) -> None:
     source.check()
     copy_buffer(target, source)
     seconds = time.perf_counter() - start
-    report(Ran(target.device, f"copy {source.nbytes:8d}, {target.device:>7s} <- {source.device:7s}", 2, seconds, 0,
+    report(Ran(target.device, f"copy {source.nbytes}, {target.device} <- {source.device}", 2, seconds, 0,
                source.nbytes, kind="copy"))
 
 

@@ -34,6 +34,7 @@ class KernelGroup:
     root: UOp
     chain: list[Ranges] = field(default_factory=list)
     reduces: int = 0
+    contraction: bool = False
     ranges: Ranges = frozenset()
 
 
@@ -133,12 +134,24 @@ class Fusion:
             return "NOOPT=1 keeps reductions apart"
         if request.around & depends and not (outer | request.around) <= depends:
             return "it would be computed again for every element that the outer reduction reads"
+        nested = bool(request.around) and (outer | request.around) <= depends
+        if not nested and (group.contraction or (self.contracts(node) and (group.reduces or depends != outer))):
+            return "a contraction's kernel holds nothing but its elementwise neighbours"
         for other in [*group.chain, outer]:
             if not (depends <= other or other <= depends):
                 return "its loops do not nest with the kernel's other loops"
         if depends < outer and not self.parallel_enough(node, depends, outer):
             return "too few rows to keep all cores busy"
         return None
+
+    def contracts(self, node: UOp) -> bool:
+        """Whether the value is a sizeable sum of products whose factors are both read many times."""
+        while node.op is not Ops.REDUCE and node.src:
+            heavy = [s for s in node.src if self.heavy[s]]
+            if len(heavy) != 1:
+                return any(self.contracts(s) for s in heavy)
+            node = heavy[0]
+        return node.op is Ops.REDUCE and is_contraction(node) and _size(node.src[0]) > SMALL_WORK
 
     def parallel_enough(self, node: UOp, depends: Ranges, outer: Ranges) -> bool:
         work = max(_count(outer), _size(node.src[0]) if node.op is Ops.REDUCE else 0)
@@ -165,6 +178,7 @@ class Fusion:
                 inner[axis] = r
             request.group.chain.append(_ranges(index))
             request.group.reduces += 1
+            request.group.contraction |= self.contracts(node)
             own = frozenset(r for r in ranges if r.op is Ops.RANGE)
             self.request(node.src[0], Request(request.group, tuple(inner), request.around | own))
         elif op is Ops.GATHER:
@@ -231,6 +245,24 @@ class Fusion:
             return ZERO
         self.count += 1
         return UOp.range(size, self.count - 1, role)
+
+
+def is_contraction(node: UOp) -> bool:
+    """A sum of products whose factors are both read many times over (through sums of sums and movement)."""
+    if node.op is not Ops.REDUCE or node.arg[0] is not Ops.ADD:
+        return False
+    body = node.src[0]
+    while body.op.kind == "movement" or body.op is Ops.CAST or (body.op is Ops.REDUCE and body.arg[0] is Ops.ADD):
+        body = body.src[0]
+    return body.op is Ops.MUL and all(_repeats(s) for s in body.src)
+
+
+def _repeats(node: UOp) -> bool:
+    while node.op.kind == "movement" or node.op is Ops.CAST:
+        if node.op is Ops.EXPAND:
+            return True
+        node = node.src[0]
+    return False
 
 
 def _ranges(index: Index) -> Ranges:

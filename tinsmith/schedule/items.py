@@ -50,7 +50,7 @@ class Schedule:
 
     items: list[ScheduleItem]
     slots: list[Slot]
-    inputs: list[int]
+    inputs: dict[int, int]  # number of a buffer in the canonical graph → its slot
     outputs: list[int]
     fusion: Fusion | None = None
 
@@ -73,7 +73,8 @@ class Scheduler:
             self.add(node, fusion.reasons[node])
         for root in self.roots:
             self.slots[self.slot_of[root]].output = True
-        return Schedule(self.items, self.slots, [self.slot_of[b] for b in self.inputs],
+        return Schedule(self.items, self.slots, {getattr(b.arg, "number", n): self.slot_of[b]
+                                                 for n, b in enumerate(self.inputs)},
                         [self.slot_of[r] for r in self.roots], fusion)
 
     def slot(self, node: UOp) -> int:
@@ -104,7 +105,7 @@ class Scheduler:
     def kernel(self, node: UOp) -> tuple[UOp, list[UOp], list[UOp], list[tuple[str, str, int]]]:
         """The node's kernel: staged values below become PARAM 1, 2, … in order of visit."""
         value = node.src[1] if node.op is Ops.ASSIGN else node
-        inside = toposort(value, lambda n: n is value or not self.is_memory(n))
+        inside = toposort(value, lambda n: not self.is_memory(n))
         buffers: dict[UOp, UOp] = {}
         variables: dict[UOp, None] = {}
         origin: dict[tuple[str, str, int], None] = {}

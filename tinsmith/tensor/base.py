@@ -40,7 +40,7 @@ class TensorBase:
                  requires_grad: bool | None = None) -> None:
         wanted = None if dtype is None else to_dtype(dtype)
         self.grad, self.requires_grad = None, requires_grad
-        self._device = Device.canonicalize(device)
+        self._device = device_name(device)
         if isinstance(data, UOp):
             self.uop = data
             self._device = data.device or self._device
@@ -77,38 +77,70 @@ class TensorBase:
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """Sizes of the axes."""
+        """Sizes of the axes.
+
+        >>> Tensor([[1, 2]]).shape
+        (1, 2)
+        """
         return self.uop.shape
 
     @property
     def dtype(self) -> DType:
-        """Type of the elements."""
+        """Type of the elements.
+
+        >>> Tensor([1.5]).dtype
+        dtypes.float
+        """
         return self.uop.dtype
 
     @property
     def device(self) -> str:
-        """Canonical name of the device that the values live on."""
+        """Canonical name of the device that the values live on.
+
+        >>> Tensor([1], device="cpu:0").device
+        'CPU'
+        """
         return self._device
 
     @property
     def ndim(self) -> int:
-        """Number of axes."""
+        """Number of axes.
+
+        >>> Tensor([[1, 2]]).ndim
+        2
+        """
         return len(self.uop.shape)
 
     def numel(self) -> int:
-        """Number of elements."""
+        """Number of elements.
+
+        >>> Tensor([[1, 2]]).numel()
+        2
+        """
         return self.uop.size  # type: ignore[no-any-return]
 
     def nbytes(self) -> int:
-        """Bytes of all elements."""
+        """Bytes of all elements.
+
+        >>> Tensor([1.0, 2.0]).nbytes()
+        8
+        """
         return self.numel() * self.dtype.itemsize
 
     def element_size(self) -> int:
-        """Bytes of one element."""
+        """Bytes of one element.
+
+        >>> Tensor([1.0]).element_size()
+        4
+        """
         return self.dtype.itemsize
 
     def is_floating_point(self) -> bool:
-        """Whether the elements are floats."""
+        """Whether the elements are floats.
+
+        >>> Tensor([1.0]).is_floating_point()
+        True
+        """
         return self.dtype.is_float
 
     def __len__(self) -> int:
@@ -128,12 +160,21 @@ class TensorBase:
     # *** values out ***
 
     def realize(self, *others: Tensor) -> Tensor:
-        """Compute this tensor (and ``others``, in one program) now; returns self."""
+        """Compute this tensor (and ``others``, in one program) now; returns self.
+
+        It then is a leaf: gradients do not flow beyond it. (``numpy()``, ``item()`` and printing keep the history.)
+
+        >>> (Tensor([1, 2]) + 1).realize().tolist()
+        [2, 3]
+        """
         realize_tensors([self, *others])  # type: ignore[list-item]
         return self  # type: ignore[return-value]
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """The values as a NumPy array of their own.
+
+        >>> Tensor([1, 2]).numpy()
+        array([1, 2], dtype=int32)
 
         Raises:
             KernelError: if the kernel that computes them failed.
@@ -143,11 +184,18 @@ class TensorBase:
         return copy_to_host(value_of(self))
 
     def data(self) -> memoryview:
-        """The values as a memoryview of a copy."""
+        """The values as a memoryview of a copy.
+
+        >>> Tensor([1, 2]).data().tolist()
+        [1, 2]
+        """
         return memoryview(np.ascontiguousarray(self.numpy()))
 
     def item(self) -> int | float | bool:
         """The only element as a Python number.
+
+        >>> Tensor([5]).item()
+        5
 
         Raises:
             ShapeError: if there is more than one.
@@ -158,7 +206,11 @@ class TensorBase:
         return value
 
     def tolist(self) -> Any:
-        """The values as nested lists; a Python number for a 0-d tensor."""
+        """The values as nested lists; a Python number for a 0-d tensor.
+
+        >>> Tensor([[1, 2]]).tolist()
+        [[1, 2]]
+        """
         return self.numpy().tolist()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
@@ -176,12 +228,20 @@ class TensorBase:
     # *** placement ***
 
     def contiguous(self) -> Tensor:
-        """The same values in dense memory of their own."""
+        """The same values in dense memory of their own.
+
+        >>> Tensor([[1, 2], [3, 4]]).T.contiguous().tolist()
+        [[1, 3], [2, 4]]
+        """
         return self._new(self.uop.contiguous())
 
     def to(self, device: str | None) -> Tensor:
-        """The same values on another device."""
-        target = Device.canonicalize(device)
+        """The same values on another device.
+
+        >>> Tensor([1, 2]).to("CPU").device
+        'CPU'
+        """
+        target = device_name(device)
         if target == self._device:
             return self  # type: ignore[return-value]
         out = type(self)._wrap(self.uop.copy_to(target), target)
@@ -189,21 +249,37 @@ class TensorBase:
         return out
 
     def to_(self, device: str | None) -> Tensor:
-        """Move this tensor to another device in place."""
+        """Move this tensor to another device in place.
+
+        >>> Tensor([1, 2]).to_("CPU").tolist()
+        [1, 2]
+        """
         moved = self.to(device)
         self.uop, self._device = moved.uop, moved._device
         return self  # type: ignore[return-value]
 
     def detach(self) -> Tensor:
-        """The same values, through which no gradient flows."""
+        """The same values, through which no gradient flows.
+
+        >>> Tensor([1.0]).detach().requires_grad
+        False
+        """
         return type(self)._wrap(UOp(Ops.DETACH, None, (self.uop,)), self._device, False)
 
     def clone(self) -> Tensor:
-        """A copy in memory of its own."""
+        """A copy in memory of its own.
+
+        >>> Tensor([1, 2]).clone().tolist()
+        [1, 2]
+        """
         return self._new(UOp(Ops.CONTIGUOUS, None, (self.uop,)))
 
     def replace(self, other: Tensor) -> Tensor:
-        """Become ``other``: same shape and dtype, no copy."""
+        """Become ``other``: same shape and dtype, no copy.
+
+        >>> Tensor([1, 2]).replace(Tensor([3, 4])).tolist()
+        [3, 4]
+        """
         if self.shape != other.shape or self.dtype is not other.dtype:
             raise ShapeError("replace", f"{self.shape} {self.dtype!r} cannot become {other.shape} {other.dtype!r}",
                              "equal shapes and dtypes")
@@ -212,6 +288,9 @@ class TensorBase:
 
     def assign(self, value: Any) -> Tensor:
         """A new version of this tensor with the values of ``value``; earlier uses keep the old ones.
+
+        >>> Tensor([1, 2]).assign(Tensor([3, 4])).tolist()
+        [3, 4]
 
         Raises:
             ShapeError: if the value does not broadcast to this shape.
@@ -229,11 +308,18 @@ class TensorBase:
         return self  # type: ignore[return-value]
 
     def cast(self, dtype: DType | str) -> Tensor:
-        """Converted to ``dtype``; see the op table's CAST for special values."""
+        """Converted to ``dtype``; see the op table's CAST for special values.
+
+        >>> Tensor([1.7, 300]).cast("uint8").tolist()
+        [1, 255]
+        """
         return self._new(self.uop.cast(to_dtype(dtype)))
 
     def bitcast(self, dtype: DType | str) -> Tensor:
         """The bits read as another dtype of the same width.
+
+        >>> hex(Tensor([1.0]).bitcast("int32").item())
+        '0x3f800000'
 
         Raises:
             DTypeError: if the widths differ.
@@ -252,6 +338,9 @@ class TensorBase:
         Args:
             gradient: derivative of the final value with respect to this tensor; 1 for a scalar.
 
+        >>> x = Tensor([1.0, 2.0]); [g.tolist() for g in (x * x).sum().gradient(x)]
+        [[2.0, 4.0]]
+
         Raises:
             GradientError: if this is no scalar and no gradient is given, or a target does not influence it.
         """
@@ -263,6 +352,9 @@ class TensorBase:
         """Fill ``.grad`` of every float tensor that this one was computed from and that was not made by an operation.
 
         Tensors made with ``requires_grad=False`` are left out; gradients add up over calls.
+
+        >>> x = Tensor([1.0, 2.0]); _ = (x * x).sum().backward(); x.grad.tolist()
+        [2.0, 4.0]
         """
         inside = set(self.uop.toposort())
         wanted = [t for t in list(TensorBase.live)
@@ -281,19 +373,39 @@ class TensorBase:
 
     @staticmethod
     def take_losses() -> list[Tensor]:
-        """The tensors whose ``backward`` was called since this was last asked: a step computes them in passing."""
+        """The tensors whose ``backward`` was called since this was last asked: a step computes them in passing.
+
+        >>> x = Tensor([1.0]); y = (x * x).sum().backward(); Tensor.take_losses()[-1] is y
+        True
+        """
         found = [t for r in TensorBase._losses if (t := r()) is not None]
         TensorBase._losses.clear()
         return found
 
     @staticmethod
     def forget_gradients() -> None:
-        """Drop gradients of leaves made without ``requires_grad``: kept over steps, they would add up without end."""
+        """Drop gradients of leaves made without ``requires_grad``: kept over steps, they would add up without end.
+
+        >>> x = Tensor([1.0]); _ = (x * x).sum().backward(); Tensor.forget_gradients(); x.grad is None
+        True
+        """
         for r in TensorBase._unasked:
             t = r()
             if t is not None and t.requires_grad is None:
                 t.grad = None
         TensorBase._unasked.clear()
+
+
+def device_name(device: str | None) -> str:
+    """The canonical name of a device; one that is not built in is opened, to know that it exists.
+
+    Raises:
+        DeviceError: if there is no such device.
+    """
+    name = Device.canonicalize(device)
+    if name.split(":")[0] not in Device.BUILT_IN:
+        Device[name]
+    return name
 
 
 _leaf_numbers = itertools.count(1)
@@ -348,14 +460,17 @@ def _to_array(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
 
 
 def _note_origin(uop: UOp) -> None:
-    """Note the method that the user called and the line, once per node."""
-    frame = sys._getframe(2)
-    method = ""
+    """Note the method that the user called and the line, once per node. Data has a line and no method."""
+    frame = called = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        method = frame.f_code.co_name
+        called = frame
         frame = frame.f_back  # type: ignore[assignment]
     if frame is None:
         return
+    method = called.f_code.co_name
+    if method in ("__init__", "__call__"):  # of a tensor, or of a layer: that is its class's name
+        owner = called.f_locals.get("self")
+        method = "" if isinstance(owner, TensorBase) else type(owner).__name__
     line: Origin = (method.strip("_"), frame.f_code.co_filename, frame.f_lineno)
     stack = [uop]
     while stack:  # the nodes that this call made: those below without an origin

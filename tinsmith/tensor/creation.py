@@ -6,12 +6,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer
 from tinsmith.core.dtypes import DType, dtypes, to_dtype
 from tinsmith.core.errors import ArgumentError, ShapeError
 from tinsmith.ir import Ops, UOp
-from tinsmith.tensor.base import leaf
+from tinsmith.tensor.base import device_name, leaf
 from tinsmith.tensor.helpers import product, sizes
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ class Creation:
         """A tensor that was not computed from others."""
         if requires_grad is not False:
             uop = leaf(uop)
-        return cls._wrap(uop, _opened(device), requires_grad)
+        return cls._wrap(uop, device_name(device), requires_grad)
 
     @classmethod
     def full(cls: type[Tensor], shape: Any, fill_value: Any, *, dtype: DType_ = None, device: Device_ = None,
@@ -79,7 +78,7 @@ class Creation:
         kind = dtypes.default_float if dtype is None else to_dtype(dtype)
         if 0 in wanted:
             return cls.full(wanted, 0, dtype=kind, device=device, requires_grad=requires_grad)
-        buffer = Buffer(_opened(device), product(wanted), kind)
+        buffer = Buffer(device_name(device), product(wanted), kind)
         node = UOp(Ops.BUFFER, kind, (), buffer).reshape(wanted)
         return cls._wrap(node, buffer.device, requires_grad)
 
@@ -183,14 +182,6 @@ class Creation:
         [[1, 0], [3, 4]]
         """
         return _band("tril", self, diagonal + 1).where(0, self)
-
-
-def _opened(device: str | None) -> str:
-    """The canonical name of a device that exists."""
-    name = Device.canonicalize(device)
-    if device is not None:
-        Device[name]
-    return name
 
 
 def _line(count: int, first: float, step: float, dtype: DType) -> UOp:

@@ -615,8 +615,8 @@ class Elementwise(Conversions, Trigonometry):
     def logaddexp(self: Tensor, other: Any) -> Tensor:
         """The logarithm of the sum of two exponentials.
 
-        >>> Tensor([1000.]).logaddexp(Tensor([1000.])).numpy().round(3).tolist()
-        [1000.692993164062]
+        >>> round(Tensor([1000.]).logaddexp(Tensor([1000.])).item(), 3)
+        1000.693
         """
         y = operand("logaddexp", other, self)
         top = self.maximum(y)

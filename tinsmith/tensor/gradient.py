@@ -42,9 +42,10 @@ def gradients(output: UOp, targets: Sequence[UOp], seed: UOp | None, missing_ok:
         if node not in wanted:
             del found[node]
     out = []
+    below = set(order)  # what is below but got nothing has derivative 0: it passed through floor, comparison, detach
     for t in targets:
         if t not in found:
-            if not missing_ok:
+            if not missing_ok and t not in below:
                 raise GradientError("gradient", f"the tensor of shape {t.shape} does not influence the result",
                                     "a target that the result was computed from")
             out.append(t.const_like(0) if t.op is not Ops.CONST else UOp.const(t.dtype, 0))

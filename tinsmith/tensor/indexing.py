@@ -225,7 +225,7 @@ def _expanded(op: str, x: Tensor, items: list[Any]) -> list[Any]:
             raise DTypeError(op, "a plain bool is no index", "a mask tensor, or None for a new axis")
         if isinstance(item, TensorBase) and item.dtype.is_bool:
             axis = sum(i is not None and i is not Ellipsis for i in out)
-            out.extend(_positions(op, x, item, axis if not any(i is Ellipsis for i in out) else None))  # type: ignore[arg-type]
+            out.extend(_positions(op, x, item, axis if not any(i is Ellipsis for i in out) else None))
             continue
         out.append(item)
     if sum(i is Ellipsis for i in out) > 1:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
-from tinsmith.ir import UOp
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -92,7 +91,7 @@ class Losses:
             label = label.cast(dtypes.int32)
         wide = label.uop if label.dtype.is_int and label.dtype.itemsize >= 4 else label.uop.cast(dtypes.int32)
         hit = self.uop.iota_like(axis).cast(wide.dtype).eq(wide.expand(self.shape))
-        return self._new(hit.where(self.uop, UOp.const(self.dtype, 0).expand_to(self.shape))).sum(axis=axis, keepdim=True)
+        return self._new(hit.where(self.uop, 0)).sum(axis=axis, keepdim=True)
 
     def _class_loss(self: Tensor, label: Tensor, axis: int, ignore_index: int | None, label_smoothing: float,
                     reduction: str) -> Tensor:
@@ -166,7 +165,7 @@ class Losses:
             by_class = weight.reshape(*[1] * axis, -1, *[1] * (self.ndim - axis - 1)).expand(self.shape)
             scale = by_class._picked(Y.unsqueeze(axis), axis).squeeze(axis)
         if ignore_index is not None:
-            kept = (Y != ignore_index).cast(self.dtype)
+            kept = Y.ne(ignore_index).cast(self.dtype)
             scale = kept if scale is None else scale * kept
         if scale is None:
             return loss._reduced(reduction)

@@ -131,7 +131,7 @@ class Movement(Joining):
         [3, 2, 1]
         """
         given = (*axis, *more) if isinstance(axis, (tuple, list)) else (axis, *more)
-        axes = axes_of("flip", self, given)
+        axes = axes_of("flip", self, given)  # type: ignore[arg-type]
         return self._new(self.uop.flip(axes)) if self.ndim else self
 
     def expand(self: Tensor, *shape: Any) -> Tensor:
@@ -212,7 +212,7 @@ class Movement(Joining):
         if value == 0 or padded is cut.uop:
             return self._new(padded)
         inside = UOp.const(dtypes.bool, True).expand_to(cut.shape).pad(grown)
-        return self._new(inside).where(self._new(padded), value)
+        return self._new(inside.where(padded, UOp.const(self.dtype, value).expand_to(padded.shape)))
 
     def _pad_with_own(self: Tensor, amounts: tuple[tuple[Any, Any], ...], mode: str) -> Tensor:
         out = self
@@ -317,9 +317,7 @@ class Movement(Joining):
         if n == 0:
             return x[..., :0, 0]
         lead = x.shape[:-2]
-        square = x[..., down : down + n, right : right + n].pad((*[None] * len(lead), None, (0, 1)))
-        line = square.reshape(*lead, n * (n + 1))
-        return line[..., :: n + 1]
+        return x[..., down : down + n, right : right + n].reshape(*lead, n * n)[..., :: n + 1]
 
     def diag(self: Tensor) -> Tensor:
         """A matrix with this vector on its diagonal.

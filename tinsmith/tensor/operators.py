@@ -95,5 +95,4 @@ class Operators:
             value = value.cast(self.dtype)
         if self.uop.base.op in (Ops.BUFFER, Ops.ASSIGN, Ops.COPY):
             return self.assign(value)
-        self.uop = value.uop
-        return self
+        return self.replace(value)

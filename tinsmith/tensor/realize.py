@@ -44,7 +44,7 @@ def value_of(tensor: TensorBase) -> UOp:
     uop = tensor.uop
     if is_realized(uop) and uop.base.arg.size <= 2 * uop.size:
         return uop
-    if is_leaf(uop) and not is_realized(uop):
+    if is_leaf(uop) and not is_realized(uop) and _below_views(uop) is uop.base:  # a slice keeps its history
         realize_tensors([tensor])
         return value_of(tensor)
     below = _below_views(uop)

@@ -40,7 +40,8 @@ class Trigonometry:
         [1.0]
         """
         x = _wide(self)
-        return x.add(math.pi / 2).sin().cast(float_of(self).dtype)
+        half = x.mul(0.5).sin()  # a shift by pi/2 would round large angles
+        return half.mul(half).mul(-2).add(1).cast(float_of(self).dtype)
 
     def tan(self: Tensor) -> Tensor:
         """The tangent of an angle in radians.
@@ -61,12 +62,10 @@ class Trigonometry:
         negative = x.lt(0)
         size = negative.where(x.neg(), x)
         steep, middle = size.gt(1 + math.sqrt(2)), size.gt(0.66)
-        reduced = steep.where(steep.where(size, 1).reciprocal().neg(), middle.where(size.sub(1).div(size.add(1)), size))
-        reduced = steep.where(steep.where(size, 1).reciprocal().neg(),
-                              middle.where(steep.where(0, size).sub(1).div(steep.where(0, size).add(1)), size))
-        reduced = size.isinf().where(0, reduced)
-        start = steep.where(math.pi / 2, middle.where(math.pi / 4, x.mul(0)))
-        start = size.isinf().where(math.pi / 2, start)
+        flat = steep.where(0.0, size)  # each branch sees only arguments that it can differentiate
+        reduced = steep.where(steep.where(size, 1.0).reciprocal().neg(),
+                              middle.where(flat.sub(1).div(flat.add(1)), flat))
+        start = steep.where(math.pi / 2, middle.where(math.pi / 4, x._new(x.uop.const_like(0))))
         z = reduced.mul(reduced)
         angle = start.add(reduced.add(reduced.mul(z.mul(_polynomial(z, _ATAN_P).div(_polynomial(z, _ATAN_Q))))))
         return negative.where(angle.neg(), angle).cast(float_of(self).dtype)

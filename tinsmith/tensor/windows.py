@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinsmith.core.dtypes import DType, dtypes, promote, sum_dtype
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
-from tinsmith.ir import Ops, UOp
+from tinsmith.ir import UOp
 from tinsmith.ir.uop import Window
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def _accumulator(op: str, x: Tensor, weight: Tensor, dtype: DType | None) -> tup
 def _outputs(op: str, size: Any, kernel: int, stride: int, dilation: int) -> Any:
     """How many windows fit."""
     reach = dilation * (kernel - 1) + 1
-    if stride < 1 or dilation < 1 or isinstance(size, int) and size < reach:
+    if stride < 1 or dilation < 1 or (isinstance(size, int) and size < reach):
         raise ShapeError(op, f"kernel {kernel} with dilation {dilation} and stride {stride} does not fit size {size}",
                          "more padding or a smaller kernel")
     return (size - reach) // stride + 1

@@ -90,16 +90,19 @@ _host = HostAllocator()
 
 
 def _arena(nbytes: int) -> int:
-    """Near memory for all threads, grown when a kernel needs more."""
+    """Near memory for all threads. It grows before a run, never while argument tables hold its address."""
     global _arena_block
     if _arena_block is None or _arena_block.capacity < nbytes:
-        _arena_block = _host.alloc(nbytes)
+        old, _arena_block = _arena_block, _host.alloc(nbytes)
+        if old is not None:
+            _host.free(old)
     return int(_arena_block.address)
 
 
 def run_calls(calls: Sequence[Call]) -> None:
     """All kernels of a run in one native call over a command table."""
     entries, keep = [], []
+    _arena(max((call.program.kernel.local_bytes for call in calls), default=0) * get_pool().threads)
     for call in calls:
         program = call.program
         assert isinstance(program, CPUProgram)

@@ -214,7 +214,7 @@ def alloc(nbytes: int) -> tuple[int, Callable[[], None]]:
 
 
 def _alloc_small(nbytes: int) -> tuple[int, Callable[[], None]]:
-    holder = [np.empty(nbytes + CACHE_LINE, np.uint8)]
+    holder = [np.zeros(nbytes + CACHE_LINE, np.uint8)]
     start: int = holder[0].__array_interface__["data"][0]
     return start + -start % CACHE_LINE, holder.clear
 

@@ -20,7 +20,8 @@ _MATH = {Ops.SQRT: "sqrt", Ops.EXP: "exp", Ops.EXP2: "exp2", Ops.LOG: "log", Ops
 
 _GROWS = (Ops.ADD, Ops.SUB, Ops.MUL, Ops.NEG, Ops.MULADD, Ops.SHL, Ops.IDIV)
 _BFLOAT16 = (
-    "static inline float bf16_float(bf16 x) { union { unsigned int u; float f; } v = {.u = (unsigned int)x << 16}; return v.f; }",
+    "static inline float bf16_float(bf16 x) {",
+    "  union { unsigned int u; float f; } v = {.u = (unsigned int)x << 16}; return v.f; }",
     "static inline bf16 float_bf16(float x) { union { float f; unsigned int u; } v = {.f = x};",
     "  return x != x ? (v.u >> 16) | 64 : (v.u + 0x7fff + ((v.u >> 16) & 1)) >> 16; }",
 )

@@ -1,0 +1,84 @@
+"""Reading digits: IDX files whole and broken, splits, and the fallback."""
+from __future__ import annotations
+
+import gzip
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tinsmith.core.errors import ArgumentError, FileFormatError
+from tinsmith.nn import datasets
+
+
+def write(folder: Path, name: str, values: np.ndarray, packed: bool) -> None:
+    head = bytes([0, 0, 8, values.ndim]) + np.array(values.shape, ">u4").tobytes()
+    data = head + values.astype(np.uint8).tobytes()
+    (folder / (name + (".gz" if packed else ""))).write_bytes(gzip.compress(data) if packed else data)
+
+
+def images(count: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (count, 28, 28))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_folder_with_both_splits(tmp_path: Path, packed: bool) -> None:
+    for n, name in ((7, "train"), (3, "t10k")):
+        write(tmp_path, f"{name}-images-idx3-ubyte", images(n, n), packed)
+        write(tmp_path, f"{name}-labels-idx1-ubyte", np.arange(n), packed)
+    found = datasets.load_digits(tmp_path)
+    assert found.train_images.shape == (7, 1, 28, 28) and found.test_labels.tolist() == [0, 1, 2]
+    np.testing.assert_array_equal(found.test_images[:, 0], images(3, 3))
+    x, y, _, _ = datasets.mnist(data=tmp_path)
+    assert x.shape == (7, 1, 28, 28) and y.tolist() == list(range(7))
+
+
+def test_folder_with_one_split(tmp_path: Path) -> None:
+    write(tmp_path, "t10k-images-idx3-ubyte", images(20, 0), True)
+    write(tmp_path, "t10k-labels-idx1-ubyte", np.arange(20), False)
+    found, again = (datasets.load_digits(tmp_path, 5) for _ in range(2))
+    assert sorted([*found.train_labels, *found.test_labels]) == list(range(20))
+    assert len(found.test_labels) == 5 and found.test_labels.tolist() == again.test_labels.tolist()
+    np.testing.assert_array_equal(found.test_images[:, 0], images(20, 0)[found.test_labels])
+    assert len(datasets.load_digits(tmp_path).test_labels) == 2
+    with pytest.raises(ArgumentError, match="holdout"):
+        datasets.load_digits(tmp_path, 20)
+
+
+def test_broken_files(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="neither"):
+        datasets.load_digits(tmp_path)
+    write(tmp_path, "train-images-idx3-ubyte", images(4, 0), False)
+    write(tmp_path, "train-labels-idx1-ubyte", np.arange(3), False)
+    with pytest.raises(FileFormatError, match="labels"):
+        datasets.load_digits(tmp_path)
+    file = tmp_path / "train-images-idx3-ubyte"
+    whole = file.read_bytes()
+    for broken in (whole[:-1], b"", b"hello there", gzip.compress(whole)[:-20]):
+        file.write_bytes(broken)
+        with pytest.raises(FileFormatError):
+            datasets.load_digits(tmp_path)
+
+
+def test_without_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("sklearn", reason="the examples extra")
+    monkeypatch.setattr(datasets, "download", lambda: None)
+    found = datasets.load_digits()
+    assert "no network" in found.source and found.train_images.shape == (1437, 1, 28, 28)
+    assert found.train_images.dtype == np.uint8 and found.train_images.max() == 255
+
+
+def test_download_checks_what_it_gets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A mirror that sends something else is as good as none."""
+    sent = tmp_path / "sent"
+    sent.mkdir()
+    for name in datasets.FILES:
+        (sent / name).write_bytes(b"wrong")
+    monkeypatch.setattr(datasets, "MIRRORS", (sent.as_uri() + "/",))
+    monkeypatch.setattr(datasets.settings, "CACHE_DIR", str(tmp_path / "cache"))
+    assert datasets.download() is None
+    monkeypatch.setattr(datasets, "FILES", {
+        name: hashlib.sha256(b"wrong").hexdigest() for name in datasets.FILES})
+    folder = datasets.download()
+    assert folder is not None and sorted(p.name for p in folder.iterdir()) == sorted(datasets.FILES)

@@ -1,0 +1,361 @@
+"""Elementwise methods against NumPy: every dtype, shapes with and without elements, special values."""
+from __future__ import annotations
+
+import math
+import operator
+
+import numpy as np
+import pytest
+import scipy.special
+
+from tests.tensor.helpers import FLOATS, INTS, RTOL, SHAPES, check, special, values, wide
+from tinsmith import Tensor, dtypes
+from tinsmith.core.dtypes import promote
+
+# method, NumPy's function, range of arguments
+UNARY_FLOAT = {
+    "sqrt": (np.sqrt, 0, 9), "rsqrt": (lambda x: 1 / np.sqrt(x), 0.1, 9), "exp": (np.exp, -4, 4), "exp2": (np.exp2, -4, 4),
+    "log": (np.log, 0.01, 9), "log2": (np.log2, 0.01, 9), "log10": (np.log10, 0.01, 9), "log1p": (np.log1p, -0.9, 9),
+    "expm1": (np.expm1, -4, 4), "sin": (np.sin, -9, 9), "cos": (np.cos, -9, 9), "tan": (np.tan, -1.4, 1.4),
+    "asin": (np.arcsin, -1, 1), "acos": (np.arccos, -1, 1), "atan": (np.arctan, -9, 9), "sinh": (np.sinh, -4, 4),
+    "cosh": (np.cosh, -4, 4), "tanh": (np.tanh, -4, 4), "asinh": (np.arcsinh, -9, 9), "acosh": (np.arccosh, 1, 9),
+    "atanh": (np.arctanh, -0.99, 0.99), "erf": (scipy.special.erf, -3, 3), "reciprocal": (np.reciprocal, 0.2, 9),
+}
+UNARY_ANY = {"neg": np.negative, "abs": np.abs, "sign": np.sign, "floor": np.floor, "ceil": np.ceil, "round": np.round,
+             "trunc": np.trunc, "square": np.square, "isnan": np.isnan, "isinf": np.isinf, "isfinite": np.isfinite,
+             "logical_not": np.logical_not}
+ARITHMETIC = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "maximum": np.maximum, "minimum": np.minimum}
+COMPARISONS = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "gt": np.greater, "le": np.less_equal,
+               "ge": np.greater_equal}
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("name", UNARY_FLOAT)
+def test_unary_float(name: str, dtype) -> None:
+    function, low, high = UNARY_FLOAT[name]
+    for shape in SHAPES if dtype is dtypes.float32 else [(4, 1, 5)]:
+        x = values(shape, dtype, low, high)
+        check(getattr(Tensor(x), name)(), function(wide(x)), dtype, rtol=3 * RTOL[dtype], atol=RTOL[dtype] / 10)
+    if name in ("reciprocal", "sqrt", "exp", "log", "sin", "tanh"):
+        with np.errstate(all="ignore"):
+            check(getattr(Tensor(special(dtype)), name)(), function(wide(special(dtype))), dtype, rtol=3 * RTOL[dtype],
+                  atol=RTOL[dtype])
+
+
+@pytest.mark.parametrize("name", ["exp2", "log2", "log1p", "expm1", "asinh", "atan", "asin", "acos", "acosh", "atanh", "sinh",
+                                  "cosh", "erf", "rsqrt", "log10"])
+def test_unary_float_special_values(name: str) -> None:
+    x = special(dtypes.float32)
+    if name in ("sinh", "cosh"):
+        x = x[np.abs(x) != 100]  # overflows
+    with np.errstate(all="ignore"):
+        check(getattr(Tensor(x), name)(), UNARY_FLOAT[name][0](x), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["log1p", "expm1", "asinh", "sinh", "atan", "asin", "atanh", "tan"])
+def test_exact_near_zero(name: str) -> None:
+    x = np.array([1e-3, -1e-5, 1e-8, -1e-12, 1e-20], np.float32)
+    check(getattr(Tensor(x), name)(), UNARY_FLOAT[name][0](x), rtol=1e-6)
+
+
+def test_cos_far_from_zero() -> None:
+    x = np.linspace(-1000, 1000, 999).astype(np.float32)
+    check(Tensor(x).cos(), np.cos(x.astype(np.float64)), atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [dtypes.bool, *INTS], ids=str)
+def test_unary_float_of_integers(dtype) -> None:
+    x = values((2, 3), dtype, 1, 4)
+    check(Tensor(x).exp(), np.exp(x.astype(np.float32)), dtypes.float32)
+    check(Tensor(x).sqrt(), np.sqrt(x.astype(np.float32)), dtypes.float32)
+
+
+@pytest.mark.parametrize("dtype", [*INTS, *FLOATS], ids=str)
+@pytest.mark.parametrize("name", UNARY_ANY)
+def test_unary(name: str, dtype) -> None:
+    predicate = name.startswith("is") or name == "logical_not"
+    for x in [values((2, 3), dtype), special(dtype), *([values(s, dtype) for s in SHAPES] if dtype is dtypes.float32 else [])]:
+        with np.errstate(all="ignore"):
+            want = UNARY_ANY[name](wide(x))
+        check(getattr(Tensor(x), name)(), want, dtypes.bool if predicate else dtype)
+
+
+def test_unary_of_bools() -> None:
+    x = Tensor([True, False])
+    assert (-x).tolist() == [False, True] and (~x).tolist() == [False, True]
+    assert x.abs().tolist() == x.sign().tolist() == x.floor().tolist() == [True, False]
+
+
+def test_round_takes_halves_to_even() -> None:
+    x = np.array([0.5, 1.5, 2.5, -0.5, -1.5, 3.5, 0.49999997, 8388609, 1e30], np.float32)
+    check(Tensor(x).round(), np.round(x))
+
+
+def test_sign_of_zero() -> None:
+    x = Tensor([0.0, -0.0])
+    assert np.signbit((-x).numpy()).tolist() == [True, False]
+    got = Tensor([1.0, 2.0, 3.0]).copysign(Tensor([-0.0, 0.0, -math.nan])).numpy()
+    np.testing.assert_array_equal(got, np.copysign([1.0, 2.0, 3.0], [-0.0, 0.0, -math.nan]))
+
+
+# *** two operands ***
+
+
+@pytest.mark.parametrize("dtype", [*INTS, *FLOATS], ids=str)
+@pytest.mark.parametrize("name", [*ARITHMETIC, *COMPARISONS])
+def test_binary(name: str, dtype) -> None:
+    function = {**ARITHMETIC, **COMPARISONS}[name]
+    s = special(dtype)
+    pairs = [(np.repeat(s, len(s)), np.tile(s, len(s)))]
+    pairs += [(values(shape, dtype, seed=1), values(shape, dtype, seed=2))
+              for shape in (SHAPES if dtype is dtypes.float32 else [(2, 3)])]
+    for x, y in pairs:
+        with np.errstate(all="ignore"):
+            want = function(wide(x), wide(y))
+        check(getattr(Tensor(x), name)(Tensor(y)), want, dtypes.bool if name in COMPARISONS else dtype, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_true_division(dtype) -> None:
+    s = special(dtype)
+    x, y = np.repeat(s, len(s)), np.tile(s, len(s))
+    with np.errstate(all="ignore"):
+        check(Tensor(x) / Tensor(y), wide(x) / wide(y), dtype)
+
+
+@pytest.mark.parametrize("dtype", INTS, ids=str)
+def test_integer_division_and_remainder(dtype) -> None:
+    s = special(dtype)
+    x, y = np.repeat(s, len(s)), np.tile(s, len(s))
+    with np.errstate(all="ignore"):
+        check(Tensor(x) // Tensor(y), np.where(y == 0, 0, x // np.where(y == 0, 1, y)), dtype)
+        check(Tensor(x) % Tensor(y), np.where(y == 0, 0, x % np.where(y == 0, 1, y)), dtype)
+    check(Tensor(x) / 4, x.astype(np.float32) / 4, dtypes.float32)
+
+
+def test_float_division_rounds_down() -> None:
+    x, y = np.repeat(np.array([7.5, -7.5, 0.0, 3.0]), 3), np.tile(np.array([2.0, -2.0, 0.75]), 4)
+    check(Tensor(x) // Tensor(y), x // y)
+    check(Tensor(x) % Tensor(y), x % y)
+    check(Tensor(x).fmod(Tensor(y)), np.fmod(x, y))
+    check(Tensor([7, -7, 7]).fmod(Tensor([4, 4, -4])), np.fmod([7, -7, 7], [4, 4, -4]))
+    check(Tensor([7, -7, 7, 8]).div(Tensor([4, 4, -4, 4]), rounding_mode="trunc"), [1, -1, -1, 2], dtypes.int32)
+    check(Tensor(x).div(Tensor(y), rounding_mode="trunc"), np.trunc(x / y))
+
+
+@pytest.mark.parametrize("shapes", [((3,), ()), ((2, 1), (1, 3)), ((4, 1, 5), (2, 1)), ((0,), (1,)), ((1, 0), (3, 1))], ids=str)
+def test_broadcasting(shapes) -> None:
+    x, y = values(shapes[0], dtypes.float32, seed=1), values(shapes[1], dtypes.float32, seed=2)
+    check(Tensor(x) + Tensor(y), x + y)
+    check(Tensor(x) < Tensor(y), x < y)
+    check((Tensor(x) > 0).where(Tensor(y), Tensor(x)), np.where(x > 0, y, x))
+
+
+def test_promotion_follows_the_lattice() -> None:
+    for a in dtypes.all:
+        for b in dtypes.all:
+            assert (Tensor.ones(1, dtype=a) + Tensor.ones(1, dtype=b)).dtype is promote(a, b)
+
+
+def test_python_numbers_are_weak() -> None:
+    assert (Tensor([1], dtype=dtypes.int8) + 1).dtype is dtypes.int8
+    assert (Tensor([1], dtype=dtypes.int8) + 1.5).dtype is dtypes.float32
+    assert (Tensor([1], dtype=dtypes.float16) * 2.5).dtype is dtypes.float16
+    assert (Tensor([True]) + 1).dtype is dtypes.int32
+    assert (Tensor([True]) * 0.5).dtype is dtypes.float32
+    assert (Tensor([True]) & True).dtype is dtypes.bool
+    assert (Tensor([1.0], dtype=dtypes.float16) + np.float64(2)).dtype is dtypes.float16
+    assert (np.float64(2) * Tensor([1.0])).dtype is dtypes.float32
+    assert Tensor([True, False]).where(1, 2).dtype is dtypes.int32
+    assert Tensor([True, False]).where(1, 2.0).dtype is dtypes.float32
+
+
+def test_operators_and_their_reflections() -> None:
+    x = np.array([5, 3, -7], np.int32)
+    t = Tensor(x)
+    for op in (operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod):
+        check(op(t, 2), op(x, 2))
+        check(op(2, t), op(2, x))
+    for op in (operator.and_, operator.or_, operator.xor):
+        check(op(t, 6), op(x, 6))
+        check(op(6, t), op(6, x))
+    check(1 << Tensor([1, 3]), [2, 8])
+    check(256 >> Tensor([1, 3]), [128, 32])
+    check(2 ** Tensor([1.0, 3.0]), [2, 8])
+    check(abs(t), abs(x))
+    check(np.array([1, 2, 3]) + t, x + [1, 2, 3])
+    check(t - np.array([1, 2, 3]), x - [1, 2, 3])
+    check([1, 2, 3] - t, [1, 2, 3] - x)
+    assert isinstance(np.array([1, 2, 3]) * t, Tensor)
+
+
+def test_comparison_with_other_things_is_pythons() -> None:
+    assert (Tensor([1]) == "a") is False
+    assert (Tensor([1]) != None) is True  # noqa: E711
+    with pytest.raises(TypeError):
+        Tensor([1]) + "a"
+    assert len({Tensor([1]), Tensor([1])}) == 2
+
+
+@pytest.mark.parametrize("dtype", INTS, ids=str)
+def test_bits(dtype) -> None:
+    x, y = values((20,), dtype, -100, 100, 1), values((20,), dtype, -100, 100, 2)
+    for name in ("and", "or", "xor"):
+        check(getattr(Tensor(x), f"bitwise_{name}")(Tensor(y)), getattr(np, f"bitwise_{name}")(x, y), dtype)
+    check(~Tensor(x), ~x, dtype)
+    n = values((20,), dtype, 0, 6, 3)
+    check(Tensor(x) << Tensor(n), x << n, dtype)
+    check(Tensor(x) >> Tensor(n), x >> n, dtype)
+    for beyond in (dtype.bits, dtype.bits + 5):
+        check(Tensor(x).lshift(beyond), np.zeros_like(x), dtype)
+        check(Tensor(x).rshift(beyond), np.where(x < 0, -1, 0).astype(x.dtype), dtype)
+
+
+# *** powers ***
+
+
+@pytest.mark.parametrize("exponent", [0, 1, 2, 3, -1, -2, 0.5, -0.5, 1.5, 7, 2.0, 0.3])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_power_by_a_number(exponent, dtype) -> None:
+    x = values((2, 3), dtype, 0.25, 3)
+    check(Tensor(x) ** exponent, wide(x) ** exponent, dtype, rtol=4 * RTOL[dtype])
+
+
+def test_power_signs_and_zeros() -> None:
+    x = np.array([2, -2, 0, 1, -1, np.inf, -np.inf, 0.5, -0.5, np.nan])
+    y = np.array([0, 1, 2, 3, -1, -2, 0.5, 1.5, -0.5, np.inf, -np.inf, np.nan])
+    a, b = np.repeat(x, len(y)), np.tile(y, len(x))
+    with np.errstate(all="ignore"):
+        check(Tensor(a) ** Tensor(b), a**b, rtol=1e-5)
+        for e in (2, 3, 0.5, -1.0):
+            check(Tensor(np.array([2, -2, 0, np.nan])) ** e, np.array([2, -2, 0, np.nan]) ** e, rtol=1e-6)
+        for base in (2, 0, -2, 1.5):
+            check(base ** Tensor(y), float(base) ** y, rtol=1e-5)
+
+
+def test_power_of_integers() -> None:
+    x = np.array([-3, -2, -1, 0, 1, 2, 3], np.int32)
+    for e in (0, 1, 2, 5, 31):
+        check(Tensor(x) ** e, x**e, dtypes.int32)
+    a, b = np.repeat(x, 8), np.tile(np.arange(8, dtype=np.int32), 7)
+    check(Tensor(a) ** Tensor(b), a**b, dtypes.int32)
+    check(2 ** Tensor([0, 3, 10]), [1, 8, 1024], dtypes.int32)
+    check(Tensor(x) ** 2.0, x.astype(np.float32) ** 2, dtypes.float32)
+    with pytest.raises(ValueError, match="negative power"):
+        Tensor(x) ** -1
+
+
+# *** choices and bounds ***
+
+
+def test_where_clamp_lerp() -> None:
+    x = values((2, 3), dtypes.float32)
+    t = Tensor(x)
+    check((t > 0).where(t, 0), np.where(x > 0, x, 0), dtypes.float32)
+    check((t > 0).where(Tensor([1, 2, 3]), 0.5), np.where(x > 0, [1, 2, 3], 0.5), dtypes.float32)
+    check(t.clamp(-1, 1), x.clip(-1, 1))
+    check(t.clip(max_=1), x.clip(None, 1))
+    check(t.clamp(Tensor([0.0, 1, 2])), np.maximum(x, [0, 1, 2]))
+    check(t.lerp(Tensor(x + 4), 0.25), x + 1)
+    check(t.masked_fill(t < 0, 9), np.where(x < 0, 9, x))
+    with pytest.raises(ValueError):
+        t.clamp()
+
+
+def test_isclose() -> None:
+    x = np.array([1, 1, np.inf, np.inf, np.nan, 0])
+    y = np.array([1 + 1e-7, 1.1, np.inf, -np.inf, np.nan, 1e-9])
+    check(Tensor(x).isclose(Tensor(y)), np.isclose(x, y))
+    check(Tensor(x).isclose(Tensor(y), equal_nan=True), np.isclose(x, y, equal_nan=True))
+    assert Tensor(x[:1]).allclose(Tensor(y[:1])) and not Tensor(x).allclose(Tensor(y))
+    check(Tensor([np.inf, -np.inf]).isinf(detect_negative=False), [True, False])
+
+
+def test_logaddexp() -> None:
+    x, y = np.array([1000, -np.inf, 0, 3.0]), np.array([1000, -np.inf, -np.inf, 2.0])
+    check(Tensor(x).logaddexp(Tensor(y)), np.logaddexp(x, y))
+
+
+# *** casts ***
+
+
+@pytest.mark.parametrize("target", dtypes.all, ids=str)
+@pytest.mark.parametrize("source", dtypes.all, ids=str)
+def test_cast(source, target) -> None:
+    x = values((7,), source, 0, 100)
+    check(Tensor(x).cast(target), wide(x).astype(target.numpy) if source.is_float else x.astype(target.numpy),
+          target)
+
+
+def test_casts_of_special_values() -> None:
+    x = Tensor([65536.0, -65536.0, 1e9, -1e9, math.nan, 1e20])
+    np.testing.assert_array_equal(x.half().numpy(), np.array([np.inf, -np.inf, np.inf, -np.inf, np.nan, np.inf], np.float16))
+    assert x.cast("int8").tolist() == [127, -128, 127, -128, 0, 127]
+    assert x.cast("int32").tolist() == [65536, -65536, 1000000000, -1000000000, 0, 2**31 - 1]
+    assert x.cast("uint8").tolist() == [255, 0, 255, 0, 0, 255]
+    assert x.bool().tolist() == [True] * 6
+    assert Tensor([300, -1]).cast("uint8").tolist() == [44, 255]
+
+
+def test_casts_by_name() -> None:
+    x = Tensor([1.5, 0.0])
+    for name, dtype in [("float", dtypes.float32), ("half", dtypes.float16), ("bfloat16", dtypes.bfloat16),
+                        ("double", dtypes.float64), ("int", dtypes.int32), ("long", dtypes.int64), ("short", dtypes.int16),
+                        ("bool", dtypes.bool)]:
+        assert getattr(x, name)().dtype is dtype
+    assert x.type_as(Tensor([1])).dtype is dtypes.int32
+    assert Tensor([1.0]).bitcast("int32").tolist() == [0x3F800000]
+
+
+# *** IEEE ***
+
+
+def test_no_algebra_that_is_false_for_floats() -> None:  # PAINS R10
+    x = Tensor([math.inf, math.nan])
+    for y in (x - x, x / x, x * 0):
+        assert y.isnan().all().item()
+
+
+def test_integer_division_by_zero_is_zero() -> None:  # PAINS R8
+    assert (Tensor([1, 2]) // Tensor([0, 1])).tolist() == [0, 2]
+    assert (Tensor([1, 2]) % Tensor([0, 1])).tolist() == [0, 0]
+
+
+def test_half_of_a_large_float_is_infinite() -> None:  # PAINS R11
+    x = Tensor([65536.0]).realize().half()
+    assert x.float().item() == math.inf
+
+
+# *** in place ***
+
+
+def test_in_place_operators_change_the_object() -> None:
+    x = Tensor([1, 2, 3]).realize()
+    same, before = x, x + 0
+    x += 1
+    x *= 2
+    x -= 1
+    assert same is x and x.tolist() == [3, 5, 7]
+    x //= 2
+    x %= 2
+    x <<= 3
+    x |= 1
+    x ^= 2
+    assert x.tolist() == [11, 3, 11]
+    assert before.tolist() == [1, 2, 3]
+    y = Tensor([1.0]) + 1
+    y /= 4
+    y **= 2
+    assert y.item() == 0.25
+
+
+def test_in_place_keeps_shape_and_dtype() -> None:
+    x = Tensor([1, 2, 3])
+    with pytest.raises(TypeError):
+        x += 1.5
+    with pytest.raises(ValueError):
+        x += Tensor([[1], [2]])
+    assert x.tolist() == [1, 2, 3]
+    h = Tensor([1.0], dtype=dtypes.float16)
+    h += Tensor([1.0], dtype=dtypes.float32)
+    assert h.dtype is dtypes.float16

@@ -1,0 +1,233 @@
+"""Gradients of every differentiable method against central differences, and the rules of backward()."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.tensor.helpers import check_gradient
+from tinsmith import Tensor, dtypes
+from tinsmith.core.errors import GradientError
+
+RNG = np.random.default_rng(3)
+A, B = RNG.uniform(0.3, 0.9, (2, 3)), RNG.uniform(0.3, 0.9, (2, 3))
+SIGNED = np.array([[-1.3, 0.4, 2.2], [0.7, -0.2, -2.6]])
+ROW, SQUARE = RNG.uniform(0.3, 0.9, (3,)), RNG.uniform(-1, 1, (3, 3))
+
+UNARY = ["neg", "reciprocal", "square", "sqrt", "rsqrt", "exp", "exp2", "log", "log2", "log10", "log1p", "expm1", "sin", "cos",
+         "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "atanh", "erf", "abs", "sum", "prod", "max", "min", "mean",
+         "var", "std", "softmax", "log_softmax", "softmin", "logsumexp", "normalize", "norm", "flatten", "tril", "triu", "T"]
+SIGNED_TOO = ["sin", "cos", "atan", "tanh", "asinh", "sinh", "abs", "erf", "square", "expm1", "prod", "floor", "ceil", "round",
+              "trunc", "sign"]
+
+
+def _apply(name):
+    return lambda x: getattr(x, name)() if callable(getattr(x, name)) else getattr(x, name)
+
+
+@pytest.mark.parametrize("name", UNARY)
+def test_unary(name) -> None:
+    check_gradient(_apply(name), A)
+
+
+@pytest.mark.parametrize("name", SIGNED_TOO)
+def test_unary_of_both_signs(name) -> None:
+    check_gradient(_apply(name), SIGNED)
+
+
+def test_beyond_one() -> None:
+    for name in ("acosh", "atan", "asinh"):
+        check_gradient(_apply(name), A * 4 + 1)
+
+
+BINARY = {
+    "add": lambda x, y: x + y, "sub": lambda x, y: x - y, "mul": lambda x, y: x * y, "div": lambda x, y: x / y,
+    "pow": lambda x, y: x**y, "maximum": lambda x, y: x.maximum(y), "minimum": lambda x, y: x.minimum(y),
+    "mod": lambda x, y: (x * 3) % y, "lerp": lambda x, y: x.lerp(y, 0.3), "where": lambda x, y: (x > 0.6).where(x, y),
+    "copysign": lambda x, y: x.copysign(y - 0.6), "logaddexp": lambda x, y: x.logaddexp(y), "clamp": lambda x, y: x.clamp(y, 0.8),
+    "cat": lambda x, y: x.cat(y, dim=1), "stack": lambda x, y: x.stack(y, dim=1), "dot": lambda x, y: x @ y.T,
+    "einsum": lambda x, y: Tensor.einsum("ij,kj->ik", x, y), "fmod": lambda x, y: (x * 3).fmod(y),
+    "masked_fill": lambda x, y: x.masked_fill(y > 0.6, 2.0) + y,
+}
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_binary(name) -> None:
+    check_gradient(BINARY[name], A, B)
+
+
+def test_broadcast_operands() -> None:
+    check_gradient(lambda x, y: x * y + y, A, ROW)
+    check_gradient(lambda x, y: x / y, A, np.array(0.7))
+    check_gradient(lambda x, y: x @ y, np.stack([A, B]), SQUARE)
+    check_gradient(lambda x, w, b: x.linear(w, b), A, SQUARE, ROW)
+
+
+@pytest.mark.parametrize("exponent", [0, 1, 2, 3, -1, -2, 0.5, -0.5, 1.7, -2.3])
+def test_powers(exponent) -> None:
+    check_gradient(lambda x: x**exponent, A)
+    check_gradient(lambda x: 2**x, A)
+
+
+def test_powers_at_zero_and_below() -> None:
+    x = Tensor([0.0, -2.0, 3.0])
+    (x**3 + x**2 + x).sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [1, 9, 34]
+    x = Tensor([0.0, 4.0])
+    (x**1.5).sum().backward()
+    assert x.grad is not None and np.allclose(x.grad.numpy(), [0, 3])
+
+
+MOVEMENT = {
+    "reshape": lambda x: x.reshape(3, 2), "permute": lambda x: x.permute(1, 0), "flip": lambda x: x.flip(1), "pad":
+    lambda x: x.pad(((1, 2), (0, 1)), value=3), "shrink": lambda x: x.shrink(((0, 1), (1, 3))), "expand":
+    lambda x: x.unsqueeze(1).expand(2, 4, 3), "repeat": lambda x: x.repeat(2, 3), "roll": lambda x: x.roll(1, 1), "split":
+    lambda x: x.split(2, 1)[0] * x.split([1, 2], 1)[1], "repeat_interleave": lambda x: x.repeat_interleave(2, 0), "unfold":
+    lambda x: x.unfold(1, 2, 1), "reflect": lambda x: x.pad((1, 1), mode="reflect"), "diagonal": lambda x: x.diagonal(1),
+    "contiguous": lambda x: x.contiguous() * 2, "cast": lambda x: x.cast(dtypes.float64) * 2, "clone": lambda x: x.clone() * x,
+    "slice": lambda x: x[:, ::-2], "int": lambda x: x[1], "none": lambda x: x[None, :, 0], "list": lambda x: x[[1, 0, 1]],
+    "two lists": lambda x: x[[0, 1, 0], [2, 2, 2]], "mask": lambda x: x[np.array([True, False])], "column": lambda x: x[:, [0, 0]],
+    "gather": lambda x: x.gather(1, Tensor([[0, 2], [1, 1]])),
+    "gather of computed": lambda x: (x * x)[[1, 1, 0]] * 2,
+}
+
+
+@pytest.mark.parametrize("name", MOVEMENT)
+def test_movement_and_indexing(name) -> None:
+    check_gradient(MOVEMENT[name], A)
+
+
+@pytest.mark.parametrize("axis", [0, 1, (0, 1), None], ids=str)
+def test_reductions(axis) -> None:
+    for name in ("sum", "prod", "max", "min", "mean", "var", "std", "logsumexp"):
+        check_gradient(lambda x, name=name: getattr(x, name)(axis), SIGNED)
+
+
+def test_product_with_zeros() -> None:
+    check_gradient(lambda x: x.prod(1), np.array([[0.0, 2, 3], [0, 0, 3], [1, 2, 3]]))
+
+
+def test_equal_extremes_share() -> None:
+    x = Tensor([1.0, 3.0, 3.0])
+    x.max().backward()
+    assert x.grad is not None and x.grad.tolist() == [0, 0.5, 0.5]
+
+
+def test_scatters() -> None:
+    i = Tensor([[0, 2], [1, 1]])
+    check_gradient(lambda x, y: x.scatter_add(1, i, y[:, :2]), A, B)
+    check_gradient(lambda x, y: x.scatter(1, i, y[:, :2]), A, B)
+
+
+def _written(index, value=None):
+    def f(x, y):
+        z = x * 1
+        z[index] = y[index] if value is None else value
+        return z * x
+
+    return f
+
+
+@pytest.mark.parametrize("index", [0, (slice(None), 1), (slice(None), slice(None, None, 2)), ([0, 1], [1, 2])], ids=str)
+def test_writes(index) -> None:
+    check_gradient(_written(index), A, B)
+    x = Tensor(A)
+    z = x * 1
+    z[index] = 2.0
+    z.sum().backward()
+    want = np.ones_like(A)
+    want[index] = 0
+    assert x.grad is not None and x.grad.numpy().tolist() == want.tolist()
+
+
+def test_second_derivatives() -> None:
+    x = Tensor(A, dtype=dtypes.float64)
+    (first,) = (x.sin() * x * x).sum().gradient(x)
+    (second,) = first.sum().gradient(x)
+    want = 2 * np.sin(A) + 4 * A * np.cos(A) - A * A * np.sin(A)
+    np.testing.assert_allclose(second.numpy(), want, rtol=1e-9)
+    check_gradient(lambda x: x.softmax().square().sum().gradient(x)[0], SIGNED)
+
+
+# *** backward ***
+
+
+def test_leaves() -> None:
+    made = [Tensor([1.0, 2.0]), Tensor.rand(2), Tensor.ones(2), Tensor(np.ones(2, np.float32)), Tensor(np.arange(2), dtype="float32"),
+            Tensor([1.0, 2.0]).realize(), Tensor.rand(2).realize(), Tensor.arange(2.0)]
+    excluded = [Tensor([1.0, 2.0], requires_grad=False), Tensor([1.0, 2.0]).detach(), Tensor([1, 2])]
+    computed = Tensor([1.0, 2.0]) * 2
+    sum((t for t in made + excluded), computed).sum().backward()
+    assert all(t.grad is not None and t.grad.tolist() == [1, 1] for t in made)
+    assert all(t.grad is None for t in [*excluded, computed])
+
+
+def test_gradients_add_up_and_asked_for() -> None:
+    x = Tensor([1.0, 2.0])
+    y = x * 3
+    y.requires_grad = True
+    for _ in range(2):
+        (y * y).sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [36, 72] and y.grad is not None and y.grad.tolist() == [12, 24]
+
+
+def test_reading_a_value_keeps_its_history() -> None:
+    w = Tensor([3.0])
+    y = w * w
+    loss = (y + 1).sum()
+    assert (y.item(), loss.item()) == (9, 10) and "9" in repr(y)
+    loss.backward()
+    assert w.grad is not None and w.grad.item() == 6
+
+
+def test_realizing_a_leaf_keeps_the_graph_together() -> None:
+    for w in (Tensor([3.0]), Tensor.ones(1) , Tensor.rand(1)):
+        y = (w * w).sum()
+        w.realize()
+        y.backward()
+        assert w.grad is not None and abs(w.grad.item() - 2 * w.item()) < 1e-6
+
+
+def test_realize_makes_a_leaf() -> None:
+    w = Tensor([3.0])
+    y = (w * 2).realize()
+    (y * y).sum().backward()
+    assert w.grad is None and y.grad is not None and y.grad.item() == 12
+
+
+def test_assign_is_a_new_version() -> None:
+    w = Tensor([1.0, 2.0]).realize()
+    y = w + 1
+    w.assign(Tensor([0.0, 0.0]))
+    assert y.tolist() == [2, 3] and w.tolist() == [0, 0]
+    v = Tensor([1.0]).realize()
+    for _ in range(5):
+        v.assign(v + 1)
+    assert v.item() == 6
+    v.assign(v * 2).realize()
+    v += 1
+    assert v.item() == 13
+
+
+def test_training_by_hand() -> None:
+    x = Tensor(RNG.standard_normal((32, 3)).astype(np.float32))
+    target = x @ Tensor([[1.0], [-2.0], [0.5]]) + 0.25
+    target = target.detach().realize()
+    w, b = Tensor.zeros(3, 1), Tensor.zeros(1)
+    for _ in range(60):
+        w.grad = b.grad = None
+        ((x @ w + b - target) ** 2).mean().backward()
+        w.assign((w - 0.2 * w.grad).detach())
+        b.assign((b - 0.2 * b.grad).detach())
+        w.realize(b)
+    np.testing.assert_allclose(w.numpy().ravel(), [1, -2, 0.5], atol=1e-2)
+    np.testing.assert_allclose(b.numpy(), [0.25], atol=1e-2)
+
+
+def test_errors() -> None:
+    x = Tensor([1.0, 2.0])
+    with pytest.raises(GradientError, match="starting gradient"):
+        (x * 2).backward()
+    with pytest.raises(GradientError, match="does not influence"):
+        (x * 2).sum().gradient(Tensor([1.0]))
+    (x * x).backward(Tensor([1.0, 10.0]))
+    assert x.grad is not None and x.grad.tolist() == [2, 40]

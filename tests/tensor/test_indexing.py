@@ -1,0 +1,247 @@
+"""Indexing, and writing by index, against NumPy."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.tensor.helpers import check, values
+from tinsmith import Tensor, dtypes
+
+X = np.arange(1, 61, dtype=np.int32).reshape(3, 4, 5)
+
+BASIC = [
+    0, -1, slice(1, 3), slice(None, None, 2), slice(None, None, -1), slice(5, 1), slice(-2, None), slice(3, 0, -2), None, ...,
+    (0, 1), (0, 1, 2), (slice(None), 1), (..., 2), (None, 0, ..., None), (slice(None), None, 0), (slice(0, 2), slice(1, 4, 2), -1),
+    (slice(None), slice(None, None, -2), slice(4, None, -3)), (slice(1, 1), 0), (slice(10, 20),), (1, ..., slice(1, 100)),
+    (slice(None, None, 3), slice(1, None, 3), slice(None, None, 4)), (np.int64(1), slice(np.int32(1), 3)),
+]
+
+
+@pytest.mark.parametrize("index", BASIC, ids=str)
+def test_basic(index) -> None:
+    check(Tensor(X)[index], X[index], dtypes.int32)
+
+
+I1, I2, I3 = np.array([2, 0, -1]), np.array([[0, 1], [-4, 3]]), np.array([[1], [0]])
+ADVANCED = [
+    I1, [0, 2], I2[:, 0] % 3, (slice(None), I2), (..., I1), (I1, I1), (I3, I1), (I1, slice(None), I1), (0, slice(None), I1),
+    (slice(None), I1, 0), (slice(1, 3), I1, I1), (I1, None, slice(None)), (None, I1, I1), (I1, I1, I1), (I1, ..., None, I1),
+    (slice(None, None, -1), slice(None), I2), ([0, 1], [1, 2]), (0, I1, 1), (slice(0, 0), I1), np.array([], np.int64), [],
+    np.array(1), (slice(None), np.int32(2), I1),
+]
+
+
+@pytest.mark.parametrize("index", ADVANCED, ids=lambda i: str(i).replace("\n", ""))
+def test_integer_arrays(index) -> None:
+    want = X[index] if not (isinstance(index, list) and not index) else X[np.array([], int)]
+    check(Tensor(X)[index], want, dtypes.int32)
+    as_tensors = tuple(Tensor(i) if isinstance(i, np.ndarray) else i for i in (index if isinstance(index, tuple) else (index,)))
+    check(Tensor(X)[as_tensors], want, dtypes.int32)
+
+
+@pytest.mark.parametrize("dtype", dtypes.ints, ids=str)
+def test_index_dtypes(dtype) -> None:
+    check(Tensor(X)[Tensor([2, 0], dtype=dtype)], X[[2, 0]])
+
+
+@pytest.mark.parametrize("dtype", dtypes.all, ids=str)
+def test_value_dtypes(dtype) -> None:
+    x = values((5, 3), dtype)
+    check(Tensor(x)[[4, 0]], x[[4, 0]], dtype)
+    check(Tensor(x)[1:4:2], x[1:4:2], dtype)
+
+
+def test_masks() -> None:  # PAINS R16
+    check(Tensor(X)[Tensor(X % 7 == 0)], X[X % 7 == 0])
+    check(Tensor(X)[X % 7 == 0], X[X % 7 == 0])
+    rows = np.array([True, False, True])
+    check(Tensor(X)[rows], X[rows])
+    check(Tensor(X)[Tensor(rows), 1], X[rows, 1])
+    check(Tensor(X)[:, [True, False, True, False]], X[:, [True, False, True, False]])
+    check(Tensor(X)[..., np.array([True, False, True, True, False])], X[..., np.array([True, False, True, True, False])])
+    check(Tensor(X)[X > 100], X[X > 100])
+    check(Tensor(X).masked_select(Tensor(X) > 50), X[X > 50])
+    check(Tensor(X).masked_select(Tensor([True, False, False, True, False])), X[..., [0, 3]].ravel())
+    check(Tensor([[0, 1], [2, 0]]).nonzero(), [[0, 1], [1, 0]])
+
+
+def test_out_of_range_positions_read_zero() -> None:  # PAINS R13
+    assert Tensor([1, 2, 3])[Tensor([4, 3, 2, -3, -4])].tolist() == [0, 0, 3, 1, 0]
+    x = Tensor([[1, 2], [3, 4]])
+    assert x[Tensor([0, 0, 1]), Tensor([1, 2, -3])].tolist() == [2, 0, 0]
+
+
+def test_gathers_from_computed_values_and_views() -> None:
+    x = X.astype(np.float32)
+    check((Tensor(x) * 2 + 1)[I1], (x * 2 + 1)[I1])
+    check(Tensor(x).permute(2, 0, 1)[I1], x.transpose(2, 0, 1)[I1])
+    check(Tensor(x).sum(0)[I1], x.sum(0)[I1])
+    check(Tensor(x)[1:][Tensor([1, 0])].sum(1), x[1:][[1, 0]].sum(1))
+    check(Tensor.arange(10)[Tensor([3, 4])], [3, 4])
+
+
+def test_rows_and_membership() -> None:
+    assert [r.tolist() for r in Tensor([[1, 2], [3, 4]])] == [[1, 2], [3, 4]]
+    assert 3 in Tensor([1, 3]) and 4 not in Tensor([1, 3])
+    with pytest.raises(TypeError):
+        iter(Tensor(1))
+
+
+@st.composite
+def indices(draw) -> tuple:
+    out = []
+    for size in X.shape[: draw(st.integers(0, 3))]:
+        kind = draw(st.sampled_from(["int", "slice", "slice", "list", "none"]))
+        if kind == "none":
+            out.append(None)
+        if kind == "int":
+            out.append(draw(st.integers(-size, size - 1)))
+        elif kind == "list":
+            out.append(draw(st.lists(st.integers(-size, size - 1), min_size=2, max_size=2)))
+        else:
+            end = st.none() | st.integers(-size - 2, size + 2)
+            out.append(slice(draw(end), draw(end), draw(st.none() | st.sampled_from([-3, -2, -1, 1, 2, 3]))))
+    if draw(st.booleans()):
+        out.insert(draw(st.integers(0, len(out))), ...)
+    return tuple(out)
+
+
+@settings(max_examples=60, deadline=None)
+@given(indices())
+def test_random_indices(index) -> None:
+    try:
+        want = X[index]
+    except IndexError:
+        return
+    check(Tensor(X)[index], want)
+
+
+@settings(max_examples=40, deadline=None)
+@given(indices(), st.booleans())
+def test_random_writes(index, scalar) -> None:
+    want = X.copy()
+    try:
+        shape = want[index].shape
+    except IndexError:
+        return
+    if any(isinstance(i, list) and len(set(np.arange(9)[i])) < len(i) for i in index):
+        return  # which of two equal places wins is checked below
+    value = 7 if scalar else -np.arange(1, int(np.prod(shape)) + 1, dtype=np.int32).reshape(shape)
+    want[index] = value
+    got = Tensor(X)
+    got[index] = value if scalar else Tensor(value)
+    check(got, want)
+
+
+def test_writes_by_slices() -> None:
+    for index, value in [((0,), 5), ((slice(None), 1), [1, 2, 3, 4, 5]), ((..., slice(None, None, 2)), -1),
+                         ((slice(None, None, -1), 0), np.arange(15).reshape(3, 5)), ((None, 1, 2), 9), ((), 3)]:
+        want = X.copy()
+        want[index] = value
+        got = Tensor(X)
+        got[index] = value if isinstance(value, int) else Tensor(value)
+        check(got, want, dtypes.int32)
+
+
+def test_writes_of_nan_and_by_mask() -> None:
+    x = np.array([1.0, np.nan, 3.0, -0.0], np.float32)
+    t = Tensor(x)
+    t[0] = np.nan
+    t[t != t] = 0.0
+    assert t.tolist() == [0, 0, 3, 0]
+    t[Tensor([True, False, False, True])] = Tensor([8.0, 9.0])
+    assert t.tolist() == [8, 0, 3, 9]
+    m = Tensor([[1, 2], [3, 4]])
+    m[Tensor([False, True])] = 0
+    assert m.tolist() == [[1, 2], [0, 0]]
+
+
+def test_writes_by_positions() -> None:
+    x = Tensor([0, 0, 0, 0])
+    x[Tensor([1, 3, 1])] = Tensor([5, 6, 7])
+    assert x.tolist() == [0, 7, 0, 6]  # of equal places the last one wins
+    m = Tensor.zeros(3, 4, dtype=dtypes.int32)
+    m[[0, 2], [1, 3]] = 5
+    m[1, [0, 1]] = Tensor([8, 9])
+    assert m.tolist() == [[0, 5, 0, 0], [8, 9, 0, 0], [0, 0, 0, 5]]
+    m[1:, [3, 0]] = Tensor([[1, 2], [3, 4]])
+    assert m.tolist() == [[0, 5, 0, 0], [2, 9, 0, 1], [4, 0, 0, 3]]
+    m[Tensor([7])] = 1  # out of range: dropped
+    assert m[0].tolist() == [0, 5, 0, 0]
+
+
+def test_earlier_uses_keep_the_old_value() -> None:
+    for x in (Tensor([1, 2, 3]), Tensor([1, 2, 3]).realize(), Tensor([0, 1, 2]) + 1):
+        y, z = x + 1, x[1:]
+        x[0] = 9
+        x[1:] = x[:-1]
+        assert (x.tolist(), y.tolist(), z.tolist()) == ([9, 9, 2], [2, 3, 4], [2, 3])
+
+
+def test_many_writes() -> None:
+    x = Tensor.zeros(20)
+    for i in range(20):
+        x[i] = float(i * i)
+    assert x.tolist() == [float(i * i) for i in range(20)]
+
+
+def test_gather_and_scatter_along_an_axis() -> None:
+    x = values((3, 4), dtypes.float32)
+    i = np.array([[0, 3], [1, 1], [2, 0]])
+    check(Tensor(x).gather(1, Tensor(i)), np.take_along_axis(x, i, 1))
+    j = np.array([[2, 0, 1, 1]])
+    check(Tensor(x).gather(0, Tensor(j)), np.take_along_axis(x, j, 0))
+    check(Tensor(x).gather(1, Tensor(i[:2])), np.take_along_axis(x[:2], i[:2], 1))
+    src = np.arange(6, dtype=np.float32).reshape(3, 2)
+    want = x.copy()
+    np.put_along_axis(want, i[:, :1], src[:, :1], 1)
+    check(Tensor(x).scatter(1, Tensor(i[:, :1]), Tensor(src)), want)
+    want = x.copy()
+    np.add.at(want, (np.arange(3)[:, None], i), src)
+    check(Tensor(x).scatter_add(1, Tensor(i), Tensor(src)), want)
+    check(Tensor(x).scatter(1, Tensor(i), Tensor(src), reduce="add"), want)
+    want = x.copy()
+    np.multiply.at(want, (np.arange(3)[:, None], i), 2.0)
+    check(Tensor(x).scatter(1, Tensor(i), 2.0, reduce="multiply"), want)
+    want = x.copy()
+    np.put_along_axis(want[:2], i[:2, :1], 5.0, 1)
+    check(Tensor(x).scatter(1, Tensor(i[:2, :1]), 5.0), want)
+
+
+@pytest.mark.parametrize("include_self", [True, False])
+def test_scatter_reduce(include_self) -> None:
+    base, index, src = np.array([4.0, 1, 9]), [0, 0, 1, 1, 0], [5.0, 3, 2, 8, 1]
+    groups = [[5.0, 3, 1], [2.0, 8], []]
+    for name, f in {"sum": np.sum, "prod": np.prod, "amax": np.max, "amin": np.min, "mean": np.mean}.items():
+        want = [f(([b] if include_self or not g else []) + g) for b, g in zip(base, groups)]
+        check(Tensor(base).scatter_reduce(0, Tensor(index), Tensor(np.array(src)), name, include_self), np.array(want))
+
+
+def test_selecting_and_one_hot() -> None:
+    check(Tensor(X).index_select(1, Tensor([3, 0])), X[:, [3, 0]])
+    check(Tensor([[1, 0], [2, 2]]).one_hot(3), np.eye(3, dtype=np.int32)[[[1, 0], [2, 2]]])
+    check(Tensor([1, 3]).one_hot(), np.eye(4, dtype=np.int32)[[1, 3]])
+
+
+@pytest.mark.parametrize("bad, error, message", [
+    (lambda x: x[3], IndexError, "index 3 is out of range for axis 0"),
+    (lambda x: x[0, 0, -6], IndexError, "axis 2"),
+    (lambda x: x[0, 0, 0, 0], IndexError, "4 indices"),
+    (lambda x: x[..., ...], IndexError, "ellipsis"),
+    (lambda x: x[1.0], TypeError, "cannot index with 1.0"),
+    (lambda x: x["a"], TypeError, "str"),
+    (lambda x: x[Tensor([1.0])], TypeError, "float"),
+    (lambda x: x[::0], ValueError, "step 0"),
+    (lambda x: x[Tensor([True, False])], ValueError, "mask"),
+    (lambda x: x[Tensor([0, 1]), Tensor([0, 1, 2])], ValueError, "broadcast"),
+    (lambda x: x.gather(0, Tensor([0])), ValueError, "equally many axes"),
+    (lambda x: x.gather(0, Tensor([[[0.5]]])), TypeError, "float"),
+    (lambda x: x.__setitem__(0, Tensor([1, 2, 3])), ValueError, "does not (fit|broadcast)|do not broadcast"),
+    (lambda x: x.scatter(0, Tensor([[[0]]]), 1, reduce="max"), ValueError, "unknown reduce"),
+])
+def test_errors(bad, error, message) -> None:
+    with pytest.raises(error, match=message) as caught:
+        bad(Tensor(X))
+    assert "test_indexing.py" in str(caught.value)

@@ -1,0 +1,196 @@
+"""``python -m tinsmith``: look at the installation, accept a device, look after the disk cache.
+
+    python -m tinsmith doctor              every device × renderer, with the exact reason where it cannot run
+    python -m tinsmith conformance DEVICE  run the acceptance programs on a device
+    python -m tinsmith cache ls|clear      what the disk cache holds; empty it
+    python -m tinsmith cache why KEY       the entries whose key begins with KEY
+"""
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from importlib import metadata
+
+from tinsmith import Tensor, conformance
+from tinsmith.backend.cpu import llvm, osys
+from tinsmith.backend.device import Device
+from tinsmith.core.cache import cache_dir, cache_entries, cache_prune
+from tinsmith.core.errors import TinsmithError
+from tinsmith.core.settings import settings
+
+Row = tuple[str, ...]
+
+RENDERERS = {"CPU": ("CPU:LLVM", "CPU:C")}  # of devices that have more than one
+
+
+def show(title: str, head: Row, rows: Sequence[Row]) -> None:
+    """A table: with rich on a terminal where it is installed, else as plain columns."""
+    if sys.stdout.isatty():
+        try:
+            table = importlib.import_module("rich.table").Table(*head, title=title, title_justify="left")
+            console = importlib.import_module("rich.console").Console()
+        except ImportError:
+            pass
+        else:
+            for row in rows:
+                table.add_row(*row)
+            console.print(table)
+            return
+    widths = [max(len(r[i]) for r in (head, *rows)) for i in range(len(head))]
+    print(title)
+    for row in (head, tuple("-" * w for w in widths), *rows):
+        print("  " + "  ".join(text.ljust(w) for text, w in zip(row, widths)).rstrip())
+    print()
+
+
+# *** doctor ***
+
+
+def try_device(name: str) -> tuple[bool, str]:
+    """Open a device and run a dot product on it: (it works, how or why not)."""
+    try:
+        device = Device[name]
+        if not device.has_programs:
+            return True, "memory only: no programs run on it"
+        start = time.perf_counter()
+        found = Tensor([1, 2], device=name).dot(Tensor([3, 4], device=name)).item()
+    except TinsmithError as error:
+        return False, f"{error.message}. Try: {error.mend}" if error.mend else error.message
+    except Exception as error:  # a broken installation fails in ways of its own
+        return False, f"{type(error).__name__}: {error}"
+    if found != 11:
+        return False, f"[1, 2] · [3, 4] gave {found} instead of 11"
+    through = getattr(device.compiler, "path", "") or type(device.renderer).__name__
+    return True, f"runs a dot product in {(time.perf_counter() - start) * 1e3:.0f} ms, through {through}"
+
+
+def cache_state() -> str:
+    """Where the disk cache is and whether it can be written."""
+    folder = cache_dir()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        return f"{folder}: cannot be written ({error.strerror}); every process compiles anew"
+    entries = cache_entries()
+    return f"{folder}: writable, {len(entries)} entries, {sum(size for _, size, _ in entries) / 1e6:.1f} MB"
+
+
+def version(package: str) -> str:
+    """The installed version, or that there is none."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def doctor() -> int:
+    """Print the state of this installation; 0 if the default device runs a dot product."""
+    names = [n for device in Device.known() for n in RENDERERS.get(device, (device,))]
+    default = Device.DEFAULT
+    results = {name: try_device(name) for name in names}
+    works, how = results.get(default) or try_device(default)
+    show("Devices", ("device", "state", "how, or why not"),
+         [(n, "ok" if ok else "no", text) for n, (ok, text) in results.items()])
+    caches = osys.cache_sizes()
+    features = sorted(llvm.host_features())
+    machine = [
+        ("default device", f"{default}: {how}"), ("cores for this process", str(osys.usable_cores())),
+        ("vectors", f"{llvm.vector_bytes() * 8} bits on {osys.architecture()}"),
+        ("caches", f"L1 {caches.l1 >> 10} KiB, L2 {caches.l2 >> 10} KiB"),
+        ("memory", f"{osys.total_memory() / 2**30:.1f} GiB"), ("disk cache", cache_state()),
+        ("system", f"{platform.platform()}, Python {platform.python_version()}"),
+        *((p, version(p)) for p in ("tinsmith", "numpy", "llvmlite", "ml_dtypes", "rich", "scikit-learn", "torch"))]
+    show("Machine", ("what", "value"), machine)
+    print("Processor features that generated code may use:")
+    line = " "
+    for feature in features:
+        if len(line) + len(feature) > 116:
+            print(line)
+            line = " "
+        line += f" {feature}"
+    print(line)
+    return 0 if works else 1
+
+
+# *** conformance and cache ***
+
+
+def accept(name: str) -> int:
+    """Run the acceptance programs; 0 if all are right."""
+    try:
+        results = list(conformance.run(name))
+    except TinsmithError as error:
+        print(error)
+        return 1
+    failed = [r for r in results if not r.ok]
+    for r in failed:
+        print(f"FAILED {r.name}: {r.message}")
+    print(f"{name}: {len(results) - len(failed)} of {len(results)} cases ok")
+    return 1 if failed or not results else 0
+
+
+def cache_list() -> int:
+    """What the disk cache holds, by kind."""
+    kinds: dict[str, list[tuple[int, float]]] = {}
+    for path, size, used in cache_entries():
+        kinds.setdefault(path.relative_to(cache_dir()).parts[0], []).append((size, used))
+    rows = [(kind, str(len(found)), f"{sum(s for s, _ in found) / 1e6:.2f} MB", _ago(max(t for _, t in found)))
+            for kind, found in sorted(kinds.items())]
+    show(f"Disk cache in {cache_dir()} (at most {settings.CACHE_BYTES / 1e6:.0f} MB)",
+         ("kind", "entries", "size", "last used"), rows)
+    return 0
+
+
+def cache_why(key: str) -> int:
+    """The entries whose key begins with ``key``: kind, size, last use."""
+    found = [e for e in cache_entries() if e[0].name.startswith(key)]
+    for path, size, used in found:
+        print(f"{path.parent.parent.name} {path.name}: {size} bytes, last used {_ago(used)}")
+    if not found:
+        print(f"no entry's key begins with {key!r}: it was never stored, was dropped, or CACHELEVEL=0")
+    return 0 if found else 1
+
+
+def _ago(moment: float) -> str:
+    seconds = max(time.time() - moment, 0)
+    unit, length = next((u for u in (("d", 86400), ("h", 3600), ("min", 60)) if seconds >= u[1]), ("s", 1))
+    return f"{seconds / length:.0f} {unit} ago"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Parse the command line and run one command; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tinsmith", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("doctor", help="what runs here, and why not")
+    commands.add_parser("conformance", help="accept a device").add_argument("device")
+    cache = commands.add_parser("cache", help="the disk cache")
+    cache.add_argument("action", choices=("ls", "clear", "why"))
+    cache.add_argument("key", nargs="?", default="")
+    chosen = parser.parse_args(arguments)
+    if chosen.command == "doctor":
+        return doctor()
+    if chosen.command == "conformance":
+        return accept(chosen.device)
+    if chosen.action == "ls":
+        return cache_list()
+    if chosen.action == "why":
+        return cache_why(chosen.key)
+    print(f"dropped {cache_prune(0)} entries")
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)

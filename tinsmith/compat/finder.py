@@ -1,0 +1,98 @@
+"""Makes ``import tinygrad...`` give the modules of ``names``, in front of an installed tinygrad."""
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import os
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+from tinsmith.compat.names import DEVICE_VARIABLES, DEVICES, MODULES, REASONS
+from tinsmith.core.settings import settings
+
+
+class NotBuiltError(ImportError):
+    """A name of tinygrad's that Tinsmith does not have, or does not have yet."""
+
+
+def missing(module: str, name: str) -> NotBuiltError:
+    """The error for a name that the tables or our modules do not have."""
+    reason = REASONS.get(name, "Tinsmith has no such name")
+    return NotBuiltError(f"cannot import {name!r} from {module!r}: {reason}. docs/rosetta.md says what tinygrad's "
+                         "names are here", name=module)
+
+
+class CompatModule(ModuleType):
+    """A module whose names are looked up in its table when they are first used."""
+
+    def __getattr__(self, name: str) -> Any:
+        inside = f"{self.__name__}.{name}"
+        if inside in MODULES:
+            return importlib.import_module(inside)
+        place = MODULES[self.__name__].get(name)
+        if place is None:
+            if name.startswith("__"):
+                raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+            raise missing(self.__name__, name)
+        module, _, attribute = place.partition(":")
+        try:
+            found = getattr(importlib.import_module(module), attribute)
+        except (AttributeError, ModuleNotFoundError):
+            raise missing(self.__name__, name) from None
+        setattr(self, name, found)
+        return found
+
+    def __dir__(self) -> list[str]:
+        below = (m.rpartition(".") for m in MODULES)
+        return sorted({*MODULES[self.__name__], *(last for parent, _, last in below if parent == self.__name__)})
+
+
+class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds ``tinygrad`` and everything below it in the tables."""
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None = None,
+                  target: ModuleType | None = None) -> importlib.machinery.ModuleSpec | None:
+        if fullname.partition(".")[0] != "tinygrad":
+            return None
+        if fullname not in MODULES:
+            parent, _, last = fullname.rpartition(".")
+            raise missing(parent, last)
+        return importlib.machinery.ModuleSpec(fullname, self, origin="tinsmith.compat", is_package=True)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        return CompatModule(spec.name, f"{spec.name} as tinsmith.compat.names maps it.")
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__dict__["__all__"] = [n for n in MODULES[module.__name__] if n not in REASONS and n[0] != "_"]
+
+
+_finder = Finder()
+
+
+def install() -> None:
+    """Let ``import tinygrad`` mean Tinsmith from now on, and give the tutorials' device names a meaning."""
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
+    _forget()
+    named = {part.partition("=")[0] for part in settings.ALIAS.upper().split(",")}
+    more = [f"{old}={new}" for old, new in DEVICES.items() if old not in named]
+    settings.ALIAS = ",".join([*filter(None, [settings.ALIAS]), *more])
+    os.environ["ALIAS"] = settings.ALIAS  # other threads and child processes read it there
+    chosen = next((name for name in DEVICE_VARIABLES if os.environ.get(name) == "1"), None)
+    if chosen is not None and not settings.DEV:
+        settings.DEV = os.environ["DEV"] = chosen
+
+
+def uninstall() -> None:
+    """Let ``import tinygrad`` mean an installed tinygrad again. Device names keep their meaning."""
+    if _finder in sys.meta_path:
+        sys.meta_path.remove(_finder)
+    _forget()
+
+
+def _forget() -> None:
+    for name in [n for n in sys.modules if n.partition(".")[0] == "tinygrad"]:
+        del sys.modules[name]

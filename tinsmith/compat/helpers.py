@@ -1,0 +1,413 @@
+"""What ``tinygrad.helpers`` offers to scripts, under tinygrad's names and signatures."""
+from __future__ import annotations
+
+import contextlib
+import cProfile
+import ctypes
+import functools
+import hashlib
+import math
+import os
+import pstats
+import re
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from tinsmith.core.cache import cache_dir, cache_prune
+from tinsmith.core.counters import colored
+from tinsmith.core.errors import ArgumentError
+from tinsmith.core.settings import DECLARED, settings
+from tinsmith.core.settings import Context as _settings_context
+from tinsmith.ir import UOp
+
+T = TypeVar("T")
+K = TypeVar("K")
+
+VERSION = "0.14.0"  # the tinygrad whose names the tables follow
+OSX, WIN = sys.platform == "darwin", sys.platform == "win32"
+CI = os.getenv("CI", "") != ""
+
+# *** settings ***
+
+
+@functools.cache
+def getenv(key: str, default: Any = 0) -> Any:
+    """The environment variable ``key`` as the type of ``default``; read once."""
+    return type(default)(os.environ.get(key, default))
+
+
+_DECLARED = {s.name for s in DECLARED}
+
+
+class ContextVar:
+    """A setting of a script: ours where we have one of that name, else a number that only the script reads."""
+
+    known: dict[str, ContextVar] = {}
+
+    def __init__(self, key: str, default_value: int) -> None:
+        self.key = key
+        self._own = getenv(key, default_value)
+        ContextVar.known.setdefault(key, self)
+
+    @property
+    def value(self) -> int:
+        return int(getattr(settings, self.key)) if self.key in _DECLARED else self._own
+
+    @value.setter
+    def value(self, new: int) -> None:
+        if self.key in _DECLARED:
+            setattr(settings, self.key, new)
+        else:
+            self._own = new
+
+    def __bool__(self) -> bool:
+        return bool(self.value)
+
+    def __int__(self) -> int:
+        return self.value
+
+    def __eq__(self, other: object) -> bool:
+        return self.value == other
+
+    def __ge__(self, other: int) -> bool:
+        return self.value >= other
+
+    def __gt__(self, other: int) -> bool:
+        return self.value > other
+
+    def __lt__(self, other: int) -> bool:
+        return self.value < other
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __repr__(self) -> str:
+        return f"ContextVar({self.key!r}, {self.value})"
+
+
+BEAM, DEBUG, FUSE_ARANGE, GRAPH, IMAGE = (ContextVar(n, 0) for n in ("BEAM", "DEBUG", "FUSE_ARANGE", "GRAPH", "IMAGE"))
+JIT, NOOPT, PROFILE, VIZ, WINO = (ContextVar(n, int(n == "JIT")) for n in ("JIT", "NOOPT", "PROFILE", "VIZ", "WINO"))
+
+
+class Context(contextlib.ContextDecorator):
+    """Change settings inside a ``with`` block; those that Tinsmith does not have change for the script alone."""
+
+    def __init__(self, **changes: Any) -> None:
+        self.changes, self.stack = changes, contextlib.ExitStack()
+
+    def __enter__(self) -> None:
+        self.stack.enter_context(_settings_context(**{k: v for k, v in self.changes.items() if k in _DECLARED}))
+        for name in self.changes.keys() - _DECLARED:
+            variable = ContextVar.known.get(name)
+            if variable is None:
+                raise ArgumentError("Context", f"unknown setting {name!r}", "docs/rosetta.md lists the settings")
+            self.stack.callback(setattr, variable, "value", variable.value)
+            variable.value = self.changes[name]
+
+    def __exit__(self, *error: object) -> None:
+        self.stack.close()
+
+
+# *** numbers and sequences ***
+
+
+def prod(x: Iterable[Any]) -> Any:
+    """Product; 1 for nothing.
+
+    >>> prod((2, 3))
+    6
+    """
+    return math.prod(x)
+
+
+def argfix(*x: Any) -> tuple[Any, ...]:
+    """Arguments given one by one or as one sequence."""
+    return tuple(x[0]) if len(x) == 1 and isinstance(x[0], (tuple, list)) else x
+
+
+def argsort(x: Sequence[Any]) -> Any:
+    """Positions that sort ``x``, as the type of ``x``."""
+    return type(x)(sorted(range(len(x)), key=x.__getitem__))  # type: ignore[call-arg]
+
+
+def all_same(items: Sequence[Any]) -> bool:
+    """Whether all are equal."""
+    return all(x == items[0] for x in items)
+
+
+def all_int(t: Sequence[Any]) -> bool:
+    """Whether all are ints, none symbolic."""
+    return all(isinstance(s, int) for s in t)
+
+
+def dedup(x: Iterable[T]) -> list[T]:
+    """Each once, in order of first appearance."""
+    return list(dict.fromkeys(x))
+
+
+def flatten(items: Iterable[Iterable[T]]) -> list[T]:
+    """One level of nesting less."""
+    return [x for inner in items for x in inner]
+
+
+def fully_flatten(items: Any) -> list[Any]:
+    """All levels of lists and tuples gone."""
+    return [x for i in items for x in fully_flatten(i)] if isinstance(items, (list, tuple)) else [items]
+
+
+def make_tuple(x: Any, count: int) -> tuple[Any, ...]:
+    """``x`` ``count`` times if it is an int."""
+    return (x,) * count if isinstance(x, int) else tuple(x)
+
+
+def merge_dicts(dicts: Iterable[dict[K, T]]) -> dict[K, T]:
+    """One dictionary of several that agree where they overlap."""
+    merged: dict[K, T] = {}
+    for d in dicts:
+        for key, value in d.items():
+            if merged.setdefault(key, value) != value:
+                raise ArgumentError("merge_dicts", f"{key!r} is both {merged[key]!r} and {value!r}")
+    return merged
+
+
+def partition(items: Iterable[T], chosen: Callable[[T], Any]) -> tuple[list[T], list[T]]:
+    """(those that are chosen, the others)."""
+    yes: list[T] = []
+    no: list[T] = []
+    for item in items:
+        (yes if chosen(item) else no).append(item)
+    return yes, no
+
+
+def ceildiv(num: int, amt: int) -> int:
+    """Division rounded up."""
+    return -(num // -amt)
+
+
+def round_up(num: int, amt: int) -> int:
+    """The least multiple of ``amt`` not below ``num``."""
+    return ceildiv(num, amt) * amt
+
+
+def unwrap(x: T | None) -> T:
+    """``x``, which is not None."""
+    assert x is not None, "unwrap: None"
+    return x
+
+
+def Variable(name: str, min_val: int, max_val: int) -> UOp:
+    """A symbolic integer with bounds; ``.bind(value)`` gives it a value."""
+    return UOp.variable(name, min_val, max_val)
+
+
+# *** text ***
+
+
+def ansistrip(s: str) -> str:
+    """Without colour codes."""
+    return re.sub("\u001b\\[[0-9]*m", "", s)
+
+
+def colorize_float(x: float) -> str:
+    """A ratio of times: green for a gain, red for a loss."""
+    return colored(f"{x:7.2f}x", "green" if x < 0.75 else "red" if x > 1.15 else "yellow")
+
+
+def time_to_str(t: float, w: int = 8) -> str:
+    """A time in the unit that suits it."""
+    factor, unit = next((1 / f, u) for f, u in ((1.0, "s "), (1e-3, "ms"), (1e-6, "us")) if t > f * 10 or u == "us")
+    return f"{t * factor:{w}.2f}{unit}"
+
+
+# *** memory ***
+
+
+def from_mv(mv: memoryview, to_type: Any = ctypes.c_char) -> Any:
+    """A ctypes array over writable bytes.
+
+    >>> from_mv(memoryview(bytearray(b"\\0")))[0]
+    b'\\x00'
+    """
+    return (to_type * (mv.nbytes // ctypes.sizeof(to_type))).from_buffer(mv)
+
+
+def to_mv(ptr: int, sz: int) -> memoryview:
+    """The ``sz`` bytes at an address."""
+    return memoryview((ctypes.c_uint8 * sz).from_address(ptr)).cast("B")
+
+
+def mv_address(mv: memoryview) -> int:
+    """Address of writable bytes."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(mv))
+
+
+def flat_mv(mv: memoryview) -> memoryview:
+    """As one row of bytes."""
+    return mv.cast("B") if mv.nbytes else mv
+
+
+# *** files ***
+
+
+def temp(x: str) -> str:
+    """A name in the folder of temporary files."""
+    return str(Path(tempfile.gettempdir()) / x)
+
+
+def fetch(url: str, name: str | None = None, subdir: str | None = None, allow_caching: bool = True) -> Path:
+    """The file at ``url``, downloaded once."""
+    if url.startswith(("/", ".")):
+        return Path(url)
+    folder = cache_dir() / "downloads" / (subdir or "")
+    path = folder / (name or hashlib.sha256(url.encode()).hexdigest())
+    if not path.is_file() or not allow_caching:
+        with urllib.request.urlopen(url, timeout=10) as reply:
+            data = reply.read()
+        folder.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=folder)
+        with os.fdopen(handle, "wb") as f:
+            f.write(data)
+        os.replace(temporary, path)
+    return path
+
+
+def diskcache_clear() -> None:
+    """Drop everything that the disk cache holds."""
+    cache_prune(0)
+
+
+# *** time ***
+
+
+class Timing(contextlib.ContextDecorator):
+    """Prints how long a block took.
+
+    Args:
+        on_exit: text to add, from the nanoseconds.
+    """
+
+    def __init__(self, prefix: str = "", on_exit: Callable[[int], str] | None = None, enabled: bool = True) -> None:
+        self.prefix, self.on_exit, self.enabled = prefix, on_exit, enabled
+
+    def __enter__(self) -> Timing:
+        self.st = time.perf_counter_ns()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.et = time.perf_counter_ns() - self.st
+        if self.enabled:
+            print(f"{self.prefix}{self.et * 1e-6:6.2f} ms" + (self.on_exit(self.et) if self.on_exit else ""))
+
+
+class Profiling(contextlib.ContextDecorator):
+    """Profiles a block with cProfile: prints the ``frac`` of functions that took most, and writes ``fn`` for pstats."""
+
+    def __init__(self, enabled: bool = True, sort: str = "cumtime", frac: float = 0.2, fn: str | None = None,
+                 ts: float = 1) -> None:
+        self.enabled, self.sort, self.frac, self.fn = enabled, sort, frac, fn
+        self.time_scale = 1e3 / ts
+        self.profile = cProfile.Profile()
+
+    def __enter__(self) -> Profiling:
+        if self.enabled:
+            self.profile.enable()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if not self.enabled:
+            return
+        self.profile.disable()
+        if self.fn:
+            self.profile.dump_stats(self.fn)
+        rows = pstats.Stats(self.profile).strip_dirs().sort_stats(self.sort)
+        order: list[Any] = rows.fcn_list or []  # type: ignore[attr-defined]
+        for at in order[: int(len(order) * self.frac)]:
+            calls, _, own, total, _ = rows.stats[at]  # type: ignore[attr-defined]
+            scale = self.time_scale
+            print(f"n:{calls:8d}  tm:{own * scale:7.2f}ms  tot:{total * scale:7.2f}ms  {at[2]}  {at[0]}:{at[1]}")
+
+
+class tqdm(Generic[T]):
+    """A progress bar on standard error; ``trange(n)`` is one over a range.
+
+    >>> list(tqdm([1, 2], disable=True))
+    [1, 2]
+    """
+
+    def __init__(self, iterable: Iterable[T] | None = None, desc: str = "", disable: bool = False, unit: str = "it",
+                 unit_scale: bool = False, total: int | None = None, rate: int = 100) -> None:
+        self.iterable, self.disable, self.unit, self.unit_scale, self.rate = iterable, disable, unit, unit_scale, rate
+        self.t: int = total if total is not None else len(iterable) if hasattr(iterable, "__len__") else 0  # type: ignore[arg-type]
+        self.n, self.started, self.shown = 0, time.perf_counter(), 0.0
+        self.desc = ""
+        self.set_description(desc)
+
+    def __iter__(self) -> Iterator[T]:
+        assert self.iterable is not None, "tqdm: nothing to iterate over"
+        for item in self.iterable:
+            yield item
+            self.update(1)
+        self.update(0, close=True)
+
+    def __enter__(self) -> tqdm[T]:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.update(0, close=True)
+
+    def set_description(self, desc: str) -> None:
+        """The text in front of the bar."""
+        self.desc = f"{desc}: " if desc else ""
+
+    def update(self, n: int = 0, close: bool = False) -> None:
+        """Advance by ``n``; ``close`` ends the line."""
+        self.n += n
+        now = time.perf_counter()
+        if self.disable or (not close and now - self.shown < 1 / self.rate):
+            return
+        self.shown = now
+        print(f"\r{self.text(now - self.started)}", end="\n" if close else "", flush=True, file=sys.stderr)
+
+    def text(self, elapsed: float) -> str:
+        """The line as it is shown."""
+        rate = self.n / elapsed if elapsed > 0 else 0.0
+        count, speed = (self.si(self.n), self.si(rate)) if self.unit_scale else (str(self.n), f"{rate:.2f}")
+        unit = self.unit.strip()
+        if not self.t:
+            return f"{self.desc}{count}{unit} [{self.hms(elapsed)}, {speed}{unit}/s]"
+        share = min(self.n / self.t, 1.0)
+        left = self.hms(elapsed / share - elapsed) if share else "?"
+        total = self.si(self.t) if self.unit_scale else str(self.t)
+        end = f"| {count}/{total} [{self.hms(elapsed)}<{left}, {speed}{unit}/s]"
+        room = max(80 - len(self.desc) - len(end) - 5, 1)
+        done = int(room * share)
+        return f"{self.desc}{share:4.0%}|{'█' * done}{' ' * (room - done)}{end}"
+
+    @staticmethod
+    def hms(seconds: float) -> str:
+        """Hours, minutes and seconds."""
+        minutes, rest = divmod(int(seconds), 60)
+        return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes:02d}:{rest:02d}"
+
+    @staticmethod
+    def si(x: float) -> str:
+        """With a decimal prefix."""
+        power = min(int(math.log(x, 1000)), 6) if x >= 1 else 0
+        return f"{x / 1000**power:.3g}{'kMGTPE'[power - 1]}" if power else f"{x:.4g}"
+
+    @staticmethod
+    def write(s: str) -> None:
+        """Print a line without disturbing the bar."""
+        print(f"\r\033[K{s}", file=sys.stderr)
+
+
+class trange(tqdm[int]):
+    """``tqdm(range(n))``."""
+
+    def __init__(self, n: int, **arguments: Any) -> None:
+        super().__init__(range(n), total=n, **arguments)

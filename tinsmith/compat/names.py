@@ -1,0 +1,97 @@
+"""What tinygrad's modules and names are here: module → name → ``package.module:attribute``.
+
+Only tables. A name that is in none of them raises ImportError and points to docs/rosetta.md.
+"""
+from __future__ import annotations
+
+from typing import Final
+
+Names = dict[str, str]
+
+_TENSOR: Final[Names] = {"Tensor": "tinsmith.tensor.tensor:Tensor"}
+_DTYPE: Final[Names] = {
+    "dtypes": "tinsmith.core.dtypes:dtypes", "DType": "tinsmith.core.dtypes:DType",
+    "least_upper_dtype": "tinsmith.core.dtypes:promote", "to_dtype": "tinsmith.core.dtypes:to_dtype"}
+_DEVICE: Final[Names] = {
+    "Device": "tinsmith.backend.device:Device", "Buffer": "tinsmith.backend.memory:Buffer",
+    "BufferSpec": "tinsmith.backend.memory:BufferSpec", "BufferOptions": "tinsmith.backend.memory:BufferSpec",
+    "Compiled": "tinsmith.backend.device:Compiled", "Allocator": "tinsmith.backend.device:Allocator",
+    "Compiler": "tinsmith.backend.device:Compiler", "Program": "tinsmith.backend.device:Program",
+    "CompileError": "tinsmith.core.errors:CompileError"}
+_JIT: Final[Names] = {"TinyJit": "tinsmith:TinyJit"}
+_VARIABLE: Final[Names] = {"Variable": "tinsmith.compat.helpers:Variable"}
+_OPTIM: Final[Names] = {n: f"tinsmith.nn.optim:{n}" for n in (
+    "Optimizer", "OptimizerGroup", "SGD", "LAMB", "Adam", "AdamW")}
+_STATE: Final[Names] = {n: f"tinsmith.nn.state:{n}" for n in (
+    "get_state_dict", "get_parameters", "load_state_dict", "safe_save", "safe_load")}
+_LAYERS: Final[Names] = {n: f"tinsmith.nn:{n}" for n in (
+    "BatchNorm", "BatchNorm2d", "BatchNorm3d", "Conv1d", "Conv2d", "ConvTranspose1d", "ConvTranspose2d", "Embedding",
+    "GroupNorm", "InstanceNorm", "LSTMCell", "LayerNorm", "LayerNorm2d", "Linear", "RMSNorm")}
+_SHAPE: Final[Names] = {"ShapeTracker": "tinsmith.shape:ShapeTracker", "View": "tinsmith.shape:View"}
+_OPT: Final[Names] = {"Opt": "tinsmith.codegen.kernel:Opt", "OptOps": "tinsmith.codegen.kernel:OptOps"}
+_UOP: Final[Names] = {"UOp": "tinsmith.ir:UOp", "Ops": "tinsmith.ir:Ops"}
+_COUNTERS: Final[Names] = {"GlobalCounters": "tinsmith.core.counters:GlobalCounters"}
+
+_HELPERS: Final[Names] = {
+    **_COUNTERS, "colored": "tinsmith.core.counters:colored", "ansilen": "tinsmith.core.counters:visible_length",
+    **{n: f"tinsmith.compat.helpers:{n}" for n in (
+        "CI", "Context", "ContextVar", "OSX", "WIN", "all_int", "all_same", "ansistrip", "argfix", "argsort", "ceildiv",
+        "colorize_float", "dedup", "diskcache_clear", "fetch", "flat_mv", "flatten", "from_mv", "fully_flatten",
+        "getenv", "make_tuple", "merge_dicts", "mv_address", "partition", "prod", "round_up", "temp", "time_to_str",
+        "to_mv", "unwrap", "Profiling", "Timing", "tqdm", "trange",
+        "BEAM", "DEBUG", "FUSE_ARANGE", "GRAPH", "IMAGE", "JIT", "NOOPT", "PROFILE", "VIZ", "WINO")}}
+
+# A module of these names is a package too: the modules below it are its attributes.
+MODULES: Final[dict[str, Names]] = {
+    "tinygrad": {**_TENSOR, **_JIT, **_DEVICE, **_DTYPE, **_VARIABLE, **_UOP, **_COUNTERS,
+                 "Context": "tinsmith.compat.helpers:Context", "getenv": "tinsmith.compat.helpers:getenv",
+                 "__version__": "tinsmith.compat.helpers:VERSION"},
+    "tinygrad.tensor": {**_TENSOR, **_DTYPE, **_DEVICE},
+    "tinygrad.dtype": _DTYPE,
+    "tinygrad.device": _DEVICE,
+    "tinygrad.helpers": _HELPERS,
+    "tinygrad.jit": _JIT,
+    "tinygrad.lazy": {},
+    "tinygrad.multi": {},
+    "tinygrad.features": {},
+    "tinygrad.features.jit": _JIT,
+    "tinygrad.engine": {},
+    "tinygrad.engine.jit": _JIT,
+    "tinygrad.engine.schedule": {"ScheduleItem": "tinsmith.schedule.items:ScheduleItem"},
+    "tinygrad.engine.realize": {},
+    "tinygrad.nn": _LAYERS,
+    "tinygrad.nn.optim": _OPTIM,
+    "tinygrad.nn.state": _STATE,
+    "tinygrad.nn.datasets": {"mnist": "tinsmith.nn.datasets:mnist"},
+    "tinygrad.shape": {},
+    "tinygrad.shape.shapetracker": _SHAPE,
+    "tinygrad.shape.view": {"View": "tinsmith.shape:View"},
+    "tinygrad.ops": {**_UOP, **_VARIABLE},
+    "tinygrad.uop": {},
+    "tinygrad.uop.ops": {**_UOP, **_VARIABLE},
+    "tinygrad.codegen": {},
+    "tinygrad.codegen.kernel": _OPT,
+    "tinygrad.codegen.linearizer": {},
+    "tinygrad.codegen.uops": {},
+    "tinygrad.runtime": {},
+    "tinygrad.runtime.ops_cpu": {"CPUDevice": "tinsmith.backend.cpu.device:CPUDevice"},
+    "tinygrad.runtime.ops_clang": {"ClangDevice": "tinsmith.backend.cpu.device:CPUDevice"},
+    "tinygrad.runtime.ops_npy": {"NpyDevice": "tinsmith.backend.npy.device:DEVICE"},
+    "tinygrad.runtime.ops_python": {"PythonDevice": "tinsmith.backend.python.device:DEVICE"},
+}
+
+# Names that a tutorial or tinygrad's documentation uses, with what is said about them instead of "no such name".
+REASONS: Final[Names] = {
+    "TinyJit": "capture and replay are not built yet; leave the decorator out, the results are the same",
+    "MultiLazyBuffer": "tensors over several devices are not built yet",
+    "LazyBuffer": "a tensor's graph is a tinsmith.ir.UOp: Tensor.uop",
+    "LazyOp": "a kernel's graph is made of tinsmith.ir.UOp: ScheduleItem.sink",
+    "Linearizer": "tinsmith.codegen.program.compile_kernel goes from a kernel's graph to its UOps and source",
+    "UOps": "the ops are members of tinsmith.ir.Ops",
+    "CacheCollector": "capture and replay are not built yet",
+}
+
+# Device names of the tutorials; the variable ALIAS adds to them and goes before them.
+DEVICES: Final[Names] = {"CLANG": "CPU", "LLVM": "CPU", "EXT": "NPY", "NUMPY": "NPY", "GPU": "OPENCL"}
+# Variables that choose a device in tinygrad, as in `CLANG=1 python script.py`.
+DEVICE_VARIABLES: Final = ("CPU", "CLANG", "LLVM", "PYTHON", "GPU", "CUDA", "METAL")

@@ -1,0 +1,246 @@
+"""The acceptance of a device: small programs of every kind, run on it and compared with ``ir.evaluate``.
+
+``run("CPU")`` gives one result per case; a device is conformant if all of them are ok.
+"""
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from tinsmith.backend.device import Device
+from tinsmith.backend.memory import Buffer
+from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.ir import Op, Ops, UOp
+from tinsmith.ir.evaluate import evaluate
+from tinsmith.ir.ops.op import Array
+from tinsmith.ir.uop import Window
+from tinsmith.schedule.execute import realize
+
+_COMPARISONS: Final = (Ops.CMPLT, Ops.CMPNE, Ops.CMPEQ)
+_INT_OPS: Final = (Ops.NEG, Ops.ADD, Ops.SUB, Ops.MUL, Ops.IDIV, Ops.MOD, Ops.MAX, Ops.MIN, *_COMPARISONS, Ops.AND,
+                   Ops.OR, Ops.XOR, Ops.SHL, Ops.SHR)
+_BOOL_OPS: Final = (Ops.AND, Ops.OR, Ops.XOR, Ops.CMPNE, Ops.CMPEQ)
+_EXACT_FLOAT_OPS: Final = (Ops.NEG, Ops.ADD, Ops.SUB, Ops.MUL, Ops.FDIV, Ops.RECIP, Ops.SQRT, Ops.TRUNC, Ops.MAX,
+                           Ops.MIN, *_COMPARISONS)
+_FUNCTIONS: Final = (Ops.EXP, Ops.EXP2, Ops.LOG, Ops.LOG2, Ops.SIN, Ops.TANH, Ops.ERF)
+_EPSILON: Final = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-22, "float64": 2.0**-50}
+
+
+class Result(NamedTuple):
+    """The outcome of one case; ``message`` says what went wrong."""
+
+    name: str
+    ok: bool
+    message: str = ""
+
+
+@dataclass
+class Inputs:
+    """Makes the inputs of a case on the device, and remembers their values for the interpreter."""
+
+    device: str
+    values: dict[UOp, Array] = field(default_factory=dict)
+    random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+
+    def tensor(self, values: Any, dtype: DType) -> UOp:
+        array = np.ascontiguousarray(np.asarray(values).astype(dtype.numpy))
+        buffer = Buffer(self.device, array.size, dtype)
+        if array.size:
+            buffer.copyin(memoryview(array.reshape(-1).view(np.uint8)))  # type: ignore[arg-type]
+        node = UOp(Ops.BUFFER, dtype, (), buffer)
+        self.values[node] = array.reshape(-1)
+        return node.reshape(array.shape)
+
+    def small(self, shape: tuple[int, ...], dtype: DType = dtypes.float32) -> UOp:
+        """Small whole numbers: their sums are exact in any order."""
+        return self.tensor(self.random.integers(0 if dtype.is_unsigned else -4, 5, shape), dtype)
+
+
+Build = Callable[[Inputs], list[UOp]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program to run: ``build`` makes its outputs. ``rounding``: how many ulps its floats may be off."""
+
+    name: str
+    build: Build
+    rounding: int = 0
+
+
+# *** the cases ***
+
+
+def _pairs(dtype: DType) -> tuple[Array, Array]:
+    if dtype.is_bool:
+        values: list[float] = [0, 1]
+    elif dtype.is_float:
+        values = [0.0, -0.0, 1.0, -1.0, 0.1, -2.5, 3.75, 100.0, np.inf, -np.inf, np.nan]
+    else:
+        low, high = int(dtype.min), int(dtype.max)
+        values = [low, high, high - 1, 0, 1, 2, 7, dtype.bits - 1, dtype.bits, *([-1, -3] if low < 0 else [])]
+    a, b = zip(*itertools.product(np.array(values, dtype.numpy), repeat=2))
+    return np.array(a, dtype.numpy), np.array(b, dtype.numpy)
+
+
+def _op_case(op: Op, dtype: DType) -> Case:
+    def build(inputs: Inputs) -> list[UOp]:
+        x, y = (inputs.tensor(v, dtype) for v in _pairs(dtype))
+        return [UOp(op, None, (x,) if op.arity == 1 else (x, y))]
+
+    return Case(f"{op.name} {dtype.name}", build, 1 if op in (Ops.MAX, Ops.MIN) or dtype.itemsize == 2 else 0)
+
+
+def _function_case(op: Op, dtype: DType) -> Case:
+    low, high = (0.01, 50.0) if op in (Ops.LOG, Ops.LOG2) else (-8.0, 8.0)
+    points = np.linspace(low, high, 129)
+    return Case(f"{op.name} {dtype.name}", lambda i: [UOp(op, None, (i.tensor(points, dtype),))], 8)
+
+
+def _cast_case(old: DType, new: DType) -> Case:
+    return Case(f"CAST {old.name} to {new.name}", lambda i: [i.tensor(_pairs(old)[0], old).cast(new)])
+
+
+def op_cases(storage: frozenset[DType]) -> Iterator[Case]:
+    """Every op for every dtype that the device stores."""
+    held = [d for d in dtypes.all if d in storage]
+    for dtype in held:
+        ops = _BOOL_OPS if dtype.is_bool else _EXACT_FLOAT_OPS if dtype.is_float else _INT_OPS
+        yield from (_op_case(op, dtype) for op in ops)
+        yield from (_function_case(op, dtype) for op in _FUNCTIONS if dtype.is_float)
+        yield from (_cast_case(dtype, new) for new in held if new is not dtype)
+        yield Case(f"WHERE {dtype.name}", lambda i, d=dtype: [  # type: ignore[misc]
+            i.tensor(i.random.integers(0, 2, 33), dtypes.bool).where(i.small((33,), d), i.small((33,), d))])
+
+
+def reduce_cases() -> Iterator[Case]:
+    """Reductions along each axis and all axes, of short and long rows."""
+    for shape in ((1, 1), (3, 7), (64, 64), (5, 1000), (1000, 3), (17, 33)):
+        for axes in ((0,), (1,), (0, 1)):
+            for op in ("ADD", "MAX", "MIN"):
+                yield Case(f"REDUCE {op} {shape} along {axes}",
+                           lambda i, s=shape, a=axes, o=op: [i.small(s).reduce(o, a)])  # type: ignore[misc]
+    for dtype in (dtypes.int32, dtypes.int64, dtypes.uint32, dtypes.float64):
+        yield Case(f"REDUCE ADD {dtype.name}", lambda i, d=dtype: [i.small((9, 31), d).reduce("ADD", (1,))])  # type: ignore[misc]
+    yield Case("REDUCE MUL", lambda i: [i.small((9, 5)).reduce("MUL", (1,))])
+    yield Case("REDUCE MAX with NaN", lambda i: [i.tensor([[1, np.nan], [2, 3]], dtypes.float32).reduce("MAX", (1,))])
+
+
+def movement_cases() -> Iterator[Case]:
+    """Every movement op, below and above arithmetic."""
+    moves: dict[str, Callable[[UOp], UOp]] = {
+        "RESHAPE": lambda x: x.reshape((6, 10)), "PERMUTE": lambda x: x.permute((2, 0, 1)),
+        "FLIP": lambda x: x.flip((0, 2)),
+        "PAD": lambda x: x.pad(((1, 0), (0, 2), (3, 3))), "SHRINK": lambda x: x.shrink(((1, 3), (0, 4), (2, 5))),
+        "EXPAND": lambda x: x.reshape((3, 4, 5, 1)).expand((3, 4, 5, 2)),
+        "WINDOW": lambda x: x.reshape((3, 4, 5, 1)).expand((3, 4, 5, 3)).window(Window(2, 3, 1, 1, 5, 3)),
+        "UNWINDOW": lambda x: x.unwindow(Window(1, 2, 2, 1, 11, 4)),
+    }
+    for name, move in moves.items():
+        yield Case(name, lambda i, m=move: [m(i.small((3, 4, 5))) * 2])  # type: ignore[misc]
+        yield Case(f"{name} of a sum", lambda i, m=move: [m(i.small((3, 4, 5)) + i.small((3, 4, 5)))])  # type: ignore[misc]
+
+
+def index_cases() -> Iterator[Case]:
+    """Gathers and scatters, with indices out of range."""
+    def gather(i: Inputs) -> list[UOp]:
+        index = i.tensor(i.random.integers(-2, 12, (20, 1)), dtypes.int32).expand((20, 6))
+        return [i.small((10, 6)).gather(index, 0) + 1]
+
+    yield Case("GATHER", gather)
+    for op in (None, "ADD", "MAX"):
+        def scatter(i: Inputs, op: str | None = op) -> list[UOp]:
+            index = i.tensor(i.random.integers(-2, 12, (20, 1)), dtypes.int32).expand((20, 6))
+            return [i.small((10, 6)).scatter(index, i.small((20, 6)), 0, op)]
+
+        yield Case(f"SCATTER {op or 'set'}", scatter)
+
+
+def matmul(a: UOp, b: UOp) -> UOp:
+    (m, k), n = a.shape, b.shape[1]
+    product = a.reshape((m, k, 1)).expand((m, k, n)) * b.reshape((1, k, n)).expand((m, k, n))
+    return product.reduce("ADD", (1,)).reshape((m, n))
+
+
+def program_cases() -> Iterator[Case]:
+    """Contractions, several passes over a row, several kernels, several outputs, sizes known at launch."""
+    for m, k, n in ((1, 1, 1), (7, 5, 3), (64, 64, 64), (33, 17, 65)):
+        yield Case(f"matmul {m}x{k}x{n}",
+                   lambda i, m=m, k=k, n=n: [matmul(i.small((m, k)), i.small((k, n)))])  # type: ignore[misc]
+    yield Case("three matmuls", lambda i: [matmul(matmul(i.small((9, 8)), i.small((8, 7))).contiguous(),
+                                                  matmul(i.small((7, 6)), i.small((6, 5))).contiguous())])
+
+    def rows(i: Inputs) -> list[UOp]:
+        x = i.small((19, 23))
+        centred = x - x.reduce("MAX", (1,)).expand((19, 23))
+        square = centred * centred + 1
+        return [square / square.reduce("ADD", (1,)).expand((19, 23))]
+
+    def outputs(i: Inputs) -> list[UOp]:
+        x, y = i.small((19, 23)), i.small((19, 23))
+        return [x + y, (x * y).reduce("ADD", (0,)), x.permute((1, 0)).contiguous()]
+
+    def symbolic(i: Inputs) -> list[UOp]:
+        n = UOp(Ops.BIND, None, (UOp.variable("n", 1, 40), UOp.index(27)))
+        return [i.small((40, 6)).shrink(((0, n), (0, 6))).reduce("ADD", (0,))]
+
+    yield Case("several passes over rows", rows, 4)
+    yield Case("several outputs", outputs)
+    yield Case("a size known at launch", symbolic)
+
+
+def cases(device: str) -> Iterator[Case]:
+    """All cases for a device."""
+    yield from op_cases(Device[device].renderer.target.storage)
+    yield from reduce_cases()
+    yield from movement_cases()
+    yield from index_cases()
+    yield from program_cases()
+
+
+# *** running ***
+
+
+def _difference(got: Array, want: Array, dtype: DType, rounding: int) -> str:
+    """What differs; empty if nothing does."""
+    if not dtype.is_float:
+        wrong = got != want
+    else:
+        a, b = got.astype(np.float64), want.astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            near = np.abs(a - b) <= rounding * _EPSILON[dtype.name] * np.maximum(np.abs(b), 1e-3)
+        wrong = ~((a == b) | (np.isnan(a) & np.isnan(b)) | near)
+    if not wrong.any():
+        return ""
+    at = int(np.flatnonzero(wrong)[0])
+    return f"element {at} is {got[at]}, should be {want[at]} ({int(wrong.sum())} of {wrong.size} differ)"
+
+
+def run_case(device: str, case: Case) -> Result:
+    """Run one case; an exception is a failure with its text."""
+    try:
+        inputs = Inputs(device)
+        roots = case.build(inputs)
+        wanted = evaluate(roots, inputs.values)
+        roots = [r if r.op.kind != "movement" else r.contiguous() for r in roots]
+        buffers = realize(roots, device)
+        for root, buffer, want in zip(roots, buffers, wanted):
+            message = _difference(buffer.numpy()[: want.size], want.reshape(-1), root.dtype, case.rounding)
+            if message:
+                return Result(case.name, False, message)
+    except Exception as error:
+        return Result(case.name, False, f"{type(error).__name__}: {error}")
+    return Result(case.name, True)
+
+
+def run(device: str) -> list[Result]:
+    """Run the suite on a device.
+
+    >>> [r.name for r in run("PYTHON") if not r.ok]  # doctest: +SKIP
+    []
+    """
+    return [run_case(device, case) for case in cases(device)]
