@@ -78,7 +78,7 @@ def train(digits: Digits, steps: int, batch: int, seed: int, lr: float, console:
     images = Images(digits.train_images, digits.train_labels, SHIFT)
     test = Tensor(digits.test_images, requires_grad=False).realize()
     rates = lr * np.minimum(1, 2 * (1 - np.arange(steps) / steps))  # constant, then down to zero
-    found, every, start = float("nan"), max(steps // 8, 1), time.perf_counter()
+    found, every, start = float("nan"), max(steps // 5, 1), time.perf_counter()
     columns = ("step {task.completed}/{task.total}", "loss {task.fields[loss]:.4f}",
                "test accuracy {task.fields[accuracy]:.2f} %", "{task.fields[rate]:.2f} steps/s")
     with Progress(BarColumn(), *map(TextColumn, columns), TimeRemainingColumn(), console=console) as progress:
@@ -104,7 +104,7 @@ def main() -> None:
     parser.add_argument("--data", metavar="DIR", help="folder with the MNIST files, gzipped or not")
     parser.add_argument("--holdout", type=int, metavar="N", help="test on N images where there is only one split")
     parser.add_argument("--epochs", type=float, help="passes over the training images")
-    parser.add_argument("--steps", type=int, help="steps, instead of epochs (default: 100)")
+    parser.add_argument("--steps", type=int, help="steps, instead of epochs (default: 60, or 150 for more than 5,000 images)")
     parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=0)
@@ -112,9 +112,10 @@ def main() -> None:
     console = Console()
     digits = load_digits(args.data, args.holdout)
     console.print(f"digits: {digits.source}", highlight=False, soft_wrap=True)
-    steps = args.steps or 100
+    count = len(digits.train_labels)
+    steps = args.steps or (60 if count < 5000 else 150)
     if args.epochs:
-        steps = max(round(args.epochs * len(digits.train_labels) / args.batch), 1)
+        steps = max(round(args.epochs * count / args.batch), 1)
     found = train(digits, steps, args.batch, args.seed, args.lr, console)
     print(f"test accuracy {found:.2f} %")
 

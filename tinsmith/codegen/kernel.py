@@ -16,8 +16,7 @@ from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.rewrite import rewrite
-from tinsmith.ir.symbolic import linear_form, symbolic
+from tinsmith.ir.symbolic import linear_form, simplify
 from tinsmith.ir.uop import toposort
 
 
@@ -70,7 +69,7 @@ class Kernel:
     lanes: int = 0  # width of the vectors that fill a stage; 0: element by element
 
     def __post_init__(self) -> None:
-        self.sink = rewrite([self.sink], symbolic)[0]
+        self.sink = simplify(self.sink)
         found = [n for n in toposort(self.sink) if n.op is Ops.RANGE]
         # What more reductions depend on comes further out: each is then computed once.
         users = {r: sum(r in f.ranges for f in self.folds) for r in found}
@@ -146,7 +145,7 @@ class Kernel:
             if valid is not None and of is not None:
                 src = _guarded(node, src, valid, of)
             new[node] = node if tuple(src) == node.src else node.replace(src=tuple(src))
-        self.sink = rewrite([new[self.sink]], symbolic)[0]
+        self.sink = simplify(new[self.sink])
 
     def split(self, r: UOp, amount: int, role: Role) -> tuple[UOp, UOp]:
         """r → outer*amount + inner. A last, partial iteration is guarded here and peeled by the linearizer."""
@@ -215,10 +214,10 @@ class Kernel:
         if valid is not None:
             copy = copy.substitute({n: n.replace(src=(*n.src[:2], n.src[2] & valid if len(n.src) > 2 else valid))
                                     for n in toposort(copy) if n.op is Ops.LOAD})
-        copy = rewrite([copy], symbolic)[0]
+        copy = simplify(copy)
         staged = UOp(Ops.STAGE, value.dtype.ptr(), (copy, *fresh), tuple(_size(f) for f in fresh))
         self.order += fresh
-        self.sink = rewrite([self.sink.substitute({value: staged.load(place)})], symbolic)[0]
+        self.sink = simplify(self.sink.substitute({value: staged.load(place)}))
         return staged
 
     def stage_loops(self, value: UOp, box: Box) -> tuple[list[UOp], UOp]:

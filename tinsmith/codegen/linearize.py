@@ -15,8 +15,7 @@ from tinsmith.codegen.kernel import Kernel, range_size
 from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Op, Ops, UOp
-from tinsmith.ir.rewrite import rewrite
-from tinsmith.ir.symbolic import from_linear, linear_form, symbolic
+from tinsmith.ir.symbolic import from_linear, linear_form, simplify
 from tinsmith.ir.uop import toposort
 
 Coords = tuple[tuple[UOp, int], ...]
@@ -192,14 +191,14 @@ class Linearizer:
     def narrowed(self, body: list[UOp], r: UOp, value: UOp) -> list[UOp]:
         """The body for fewer values of ``r``: guards that are now decided vanish, and so do copies that never store."""
         new = [bind(n, r, value) for n in body]
-        new = rewrite(new, symbolic)
+        new = [simplify(n) for n in new]
         found = {x for n in new for m in toposort(n) for x in m.ranges if x.arg[1] is Role.UPCAST}
         for u in sorted(found, key=lambda x: x.arg[0]):
             live = [c for c in range(range_size(u)) if any(_may_store(n, u, c) for n in new)]
             keep = max(live, default=0) + 1
             if keep < range_size(u) and all(n.op is Ops.STORE for n in new):
                 smaller = u.replace(src=(UOp.index(keep),)) if keep > 1 else UOp.index(0)
-                new = rewrite([bind(n, u, smaller) for n in new], symbolic)
+                new = [simplify(n) for n in [bind(n, u, smaller) for n in new]]
         return new
 
     # *** values ***
@@ -541,13 +540,13 @@ class FoldWriter:
         if full:
             whole = r.replace(src=(UOp.index(full),))
             self.counted(whole, UOp.index(full), [bind(w, r, whole) for w in wrapped], inside)
-        return inside(rewrite([bind(w, r, UOp.index(full)) for w in wrapped], symbolic))
+        return inside([simplify(n) for n in [bind(w, r, UOp.index(full)) for w in wrapped]])
 
     def counted(self, r: UOp, size: UOp, stores: list[UOp], inside: Callable[[list[UOp]], None]) -> None:
         lin = self.lin
-        stores = rewrite(stores, symbolic)
+        stores = [simplify(n) for n in stores]
         if size.is_const and size.arg == 1:
-            return inside(rewrite([bind(s, r, UOp.index(0)) for s in stores], symbolic))
+            return inside([simplify(n) for n in [bind(s, r, UOp.index(0)) for s in stores]])
         end = lin.expression(size)
         number = lin.counts["loop"]
         lin.counts["loop"] += 1

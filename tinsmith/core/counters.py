@@ -87,11 +87,10 @@ def timed_line(ran: Ran) -> str:
         f"{_number(GlobalCounters.time_sum_s * 1e3)}ms ({ran.ops / rate:6.2f} GFLOPS {moved}|{moved} GB/s)"
     )
     methods = [m for m in ran.origin if m]
-    text, room = str(methods) if methods else "", WIDTH - visible_length(line) - 1
-    while methods and len(text) > room:
-        methods = methods[1:]
-        text = f"[…, {str(methods)[1:]}" if methods else ""
-    return f"{line} {text}" if text else line
+    room = WIDTH - visible_length(line) - 1
+    forms = [str(methods), *(f"[…, {str(methods[i:])[1:]}" for i in range(1, len(methods))), str(methods[-1:]), ""]
+    text = next(form for form in forms if len(form) <= room or not form) if methods else ""
+    return f"{line} {text}".rstrip()
 
 
 def _number(value: float) -> str:

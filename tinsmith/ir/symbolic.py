@@ -7,13 +7,14 @@ for NaN, infinities or signed zeros are not here.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from tinsmith.core.dtypes import dtypes
-from tinsmith.ir.ops import Ops
+from tinsmith.ir.ops import Op, Ops
 from tinsmith.ir.rewrite import Pat, Rule, RuleSet, literal, rewrite
 from tinsmith.ir.uop import UOp, toposort
 
@@ -193,9 +194,20 @@ def _decided(n: UOp) -> UOp | None:
     return UOp.const(n.dtype, low) if low == high and not n.is_const else None
 
 
+# Index arithmetic in Python ints: the same values as the rows' meanings, without NumPy's overhead.
+_INDEX_FOLD: dict[Op, Callable[..., int | bool]] = {
+    Ops.ADD: operator.add, Ops.SUB: operator.sub, Ops.MUL: operator.mul, Ops.NEG: operator.neg, Ops.MAX: max, Ops.MIN: min,
+    Ops.IDIV: lambda x, y: x // y if y else 0, Ops.MOD: lambda x, y: x % y if y else 0,
+    Ops.CMPLT: operator.lt, Ops.CMPEQ: operator.eq, Ops.CMPNE: operator.ne,
+}
+
+
 def _fold(n: UOp) -> UOp | None:
     if not n.src or not all(s.is_const for s in n.src) or n.dtype.count > 1:
         return None
+    exact = _INDEX_FOLD.get(n.op)
+    if exact is not None and n.src[0].dtype is dtypes.index:
+        return UOp.const(n.dtype, exact(*(s.arg for s in n.src)))
     assert n.op.meaning is not None
     with np.errstate(all="ignore"):
         value = n.op.meaning(n, *(np.asarray(s.arg, s.dtype.numpy) for s in n.src))

@@ -12,7 +12,7 @@ import numpy as np
 from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer
 from tinsmith.core.dtypes import DType, dtypes, to_dtype
-from tinsmith.core.errors import ArgumentError, DeviceError, DTypeError, ShapeError, _PACKAGE
+from tinsmith.core.errors import _PACKAGE, ArgumentError, DeviceError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import Origin
 from tinsmith.schedule.execute import copy_to_host
@@ -414,8 +414,8 @@ _leaf_numbers = itertools.count(1)
 def leaf(uop: UOp) -> UOp:
     """A float value that was not computed from tensors, as a node of its own.
 
-    Nodes are interned: two tensors of equal constants would be one node, with one gradient. The number makes them two; a
-    schedule never sees it.
+    Nodes are interned: two tensors of equal constants would be one node, with one gradient. The number makes them two;
+    a schedule never sees it.
     """
     if not uop.dtype.is_float or (is_leaf(uop) and uop.base.op is not Ops.ASSIGN) or 0 in uop.shape:
         return uop

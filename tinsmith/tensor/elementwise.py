@@ -197,7 +197,7 @@ class Elementwise(Conversions, Trigonometry):
         return out if exponent > 0 else out.reciprocal()
 
     def _integer_power(self: Tensor, exponent: Tensor) -> Tensor:
-        """Integers to integer powers by repeated squaring, wrapping like the products; 0 for negative powers but of ±1."""
+        """Integers to integer powers by repeated squaring, wrapping like products; negative powers but of ±1 give 0."""
         x, n = (self._new(u) for u in matched("pow", self, exponent))
         if x.dtype.is_bool:
             x, n = x.cast(dtypes.default_int), n.cast(dtypes.default_int)

@@ -1,4 +1,4 @@
-"""Movement: the same elements under other shapes and orders. None of these methods computes or copies anything by itself."""
+"""Movement: the same elements under other shapes and orders; nothing is computed or copied."""
 # mypy: disable-error-code=misc
 # ``self`` is the Tensor that this class is mixed into.
 from __future__ import annotations

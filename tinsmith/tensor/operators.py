@@ -62,8 +62,12 @@ class Operators:
     def __le__(self: Tensor, x: Any) -> Tensor: return self.le(x) if _known(x) else NotImplemented
     def __gt__(self: Tensor, x: Any) -> Tensor: return self.gt(x) if _known(x) else NotImplemented
     def __ge__(self: Tensor, x: Any) -> Tensor: return self.ge(x) if _known(x) else NotImplemented
-    def __eq__(self: Tensor, x: Any) -> Tensor: return self.eq(x) if _known(x) else NotImplemented  # type: ignore[override]
-    def __ne__(self: Tensor, x: Any) -> Tensor: return self.ne(x) if _known(x) else NotImplemented  # type: ignore[override]
+
+    def __eq__(self: Tensor, x: Any) -> Tensor:  # type: ignore[override]
+        return self.eq(x) if _known(x) else NotImplemented
+
+    def __ne__(self: Tensor, x: Any) -> Tensor:  # type: ignore[override]
+        return self.ne(x) if _known(x) else NotImplemented
 
     def __iadd__(self: Tensor, x: Any) -> Tensor: return self._become("add", self.add(x))
     def __isub__(self: Tensor, x: Any) -> Tensor: return self._become("sub", self.sub(x))

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 _KEPT_VIEWS = (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.FLIP)
 
-# Values that were read, but whose tensors keep their history, so that backward() still finds it: node -> view of a buffer.
+# Values that were read while their tensors keep their history, for backward() to find: node -> view of a buffer.
 _read: weakref.WeakKeyDictionary[UOp, UOp] = weakref.WeakKeyDictionary()
 
 
 def realize_tensors(tensors: Sequence[TensorBase]) -> None:
     """Compute ``tensors`` in one program; each then holds a view of a buffer and nothing of how it was computed.
 
-    Views of realized buffers stay views: nothing is copied. Other tensors that were made from a realized leaf refer to its
-    buffer from then on.
+    Views of realized buffers stay views: nothing is copied. Other tensors that were made from a realized leaf refer to
+    its buffer from then on.
     """
     pending = {id(t): t for t in tensors if not is_realized(t.uop)}
     if not pending:
@@ -68,7 +68,7 @@ def compute(uops: Sequence[UOp], device: str) -> dict[UOp, UOp]:
 
 def is_realized(uop: UOp) -> bool:
     """A view of a buffer, or empty."""
-    return uop.base.op is Ops.BUFFER and uop.base.arg.device != "NPY" or 0 in uop.shape
+    return 0 in uop.shape or (uop.base.op is Ops.BUFFER and uop.base.arg.device != "NPY")
 
 
 def is_leaf(uop: UOp) -> bool:
