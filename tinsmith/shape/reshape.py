@@ -41,21 +41,31 @@ def merge_dims(shape: Shape, strides: Shape, mask: Mask | None = None) -> tuple[
     >>> merge_dims((3, 4), (0, 1), mask=((1, 2), (0, 4)))
     ((12, 1, 4),)
     """
-    merged: list[tuple[SInt, SInt, SInt]] = []
-    for size, stride, (begin, end) in zip(reversed(shape), reversed(strides), reversed(mask or full_mask(shape))):
-        if size == 1:
-            continue
-        if not merged:
-            merged.append((size, stride, 0 if stride == 0 else size))
-            continue
-        inner_size, inner_stride, real = merged[-1]
-        if stride == 0 and minus(end, begin) == 1:
-            merged[-1] = (times(size, inner_size), inner_stride, real)
-        elif stride == times(inner_size, inner_stride):
-            merged[-1] = (times(size, inner_size), inner_stride, times(size, real))
-        else:
-            merged.append((size, stride, 0 if stride == 0 else size))
-    return tuple(reversed(merged))
+    axes = [a for a in range(len(shape)) if not (isinstance(shape[a], int) and shape[a] == 1)]
+    padding = {a for a in axes if mask is not None and strides[a] == 0 and minus(mask[a][1], mask[a][0]) == 1}
+    groups: list[list[int]] = []  # neighbouring axes that one step length walks through, outermost first
+    for a in axes:
+        groups.append([a])
+        while len(groups) > 1 and _one_walk(groups[-2], groups[-1], shape, strides, padding):
+            inner = groups.pop()
+            groups[-1].extend(inner)
+    return tuple(_triple(g, shape, strides, padding) for g in groups)
+
+
+def _one_walk(outer: list[int], inner: list[int], shape: Shape, strides: Shape, padding: set[int]) -> bool:
+    """Whether a step of ``outer``'s innermost axis is a whole walk through ``inner``, or only stands in padding."""
+    size, stride, _ = _triple(inner, shape, strides, padding)
+    return outer[-1] in padding or strides[outer[-1]] == times(size, stride)
+
+
+def _triple(group: list[int], shape: Shape, strides: Shape, padding: set[int]) -> tuple[SInt, SInt, SInt]:
+    size: SInt = 1
+    real: SInt = 1
+    for a in group:
+        size = times(size, shape[a])
+        real = real if a in padding and len(group) > 1 else times(real, shape[a])
+    stride = strides[group[-1]]
+    return size, stride, 0 if isinstance(stride, int) and stride == 0 else real
 
 
 @dataclass(frozen=True, slots=True)

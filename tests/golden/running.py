@@ -1,0 +1,55 @@
+"""Running scripts as a user would, and reducing what they print to what must never change."""
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+SETTINGS = ("DEBUG", "DEV", "NOOPT", "CHECKED", "CACHELEVEL", "CACHE_DIR", "ALIAS", "FASTMATH", "VERIFY", "CPU_FEATURES",
+            "NO_COLOR", *("CPU", "CLANG", "LLVM", "PYTHON", "GPU", "CUDA", "METAL"))
+
+
+def environment(cache: Path, **settings: str) -> dict[str, str]:
+    """This process's environment without settings of its own, with a cache for the test alone."""
+    kept = {k: v for k, v in os.environ.items() if k not in SETTINGS}
+    path = os.pathsep.join([str(ROOT), *filter(None, [kept.get("PYTHONPATH", "")])])
+    return {**kept, "PYTHONPATH": path, "PYTHONIOENCODING": "utf-8", "CACHE_DIR": str(cache), **settings}
+
+
+def run(arguments: list[str], cwd: Path, **settings: str) -> subprocess.CompletedProcess[str]:
+    """``python arguments`` in ``cwd`` with a cache there."""
+    return subprocess.run([sys.executable, *arguments], cwd=cwd, env=environment(cwd / "cache", **settings), text=True,
+                          encoding="utf-8", capture_output=True, timeout=100, check=False)
+
+
+def run_tutorial(name: str, cwd: Path, **settings: str) -> str:
+    """What ``python -m tinsmith.compat`` prints for a script of the tutorials."""
+    done = run(["-m", "tinsmith.compat", str(HERE / "tutorials" / f"{name}.py")], cwd, **settings)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+_VARIABLE = (
+    (r"pid:\d+", "pid:P"),
+    (r"tm +[\d.]+us/ *[\d.]+ms", "tm T"),
+    (r"mem +[\d.]+ GB", "mem M"),
+    (r"\( *[\d.]+ GFLOPS +[\d.]+\|[\d.]+ *GB/s\)", "(SPEED)"),
+    (r"^avg: .*total: +(\d+) kernels .* ms$", r"avg: total: \1 kernels"),
+    (r"(_[0-9]+)_[0-9a-f]{10}\b", r"\1_HASH"),
+)
+
+
+def normalised(log: str) -> list[str]:
+    """Lines with single spaces, without times, speeds, memory in use, process ids and content hashes."""
+    lines = []
+    for line in log.splitlines():
+        text = " ".join(line.split())
+        for pattern, replacement in _VARIABLE:
+            text = re.sub(pattern, replacement, text)
+        if text:
+            lines.append(text)
+    return lines

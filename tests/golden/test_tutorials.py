@@ -1,0 +1,84 @@
+"""The tutorials are goldens: their scripts run as typed, and the dot product's log is theirs, device names aside."""
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import tinsmith
+from tests.golden.running import HERE, normalised, run, run_tutorial
+
+
+def as_ours(line: str) -> str:
+    """A line of the tutorial's log in our words: other devices, no Metal signature, `arg` of the later tutorial."""
+    line = line.replace("CLANG <- METAL", "NPY <- CPU").replace("*** CLANG", "*** NPY").replace("METAL", "CPU")
+    line = re.sub(r"^kernel void r_2\(.*\{$", "void r_2(int* data0, const int* data1, const int* data2) {", line)
+    count = "2" if " copy " in line else "3"
+    return re.sub(r"^(\*\*\* .*?) mem", rf"\1 arg {count} mem", line)
+
+
+@pytest.fixture(scope="module")
+def dot_logs(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """The dot product's log from an empty cache, and again from the full one."""
+    home = tmp_path_factory.mktemp("dot")
+    first, second = (run_tutorial("dot", home, DEBUG="5", NOOPT="1") for _ in range(2))
+    return first, second
+
+
+def test_the_log_of_the_dot_product_is_the_tutorials(dot_logs: tuple[str, str]) -> None:
+    wanted = [as_ours(line) for line in normalised((HERE / "tutorials" / "dot_log.txt").read_text("utf-8"))]
+    ours = [line for line in normalised(dot_logs[0]) if not line.startswith(("kernel r_2:", "computes", "opts"))]
+    assert ours == wanted
+
+
+def test_a_warm_cache_hides_nothing(dot_logs: tuple[str, str]) -> None:
+    assert normalised(dot_logs[0]) == normalised(dot_logs[1])
+
+
+def test_no_line_but_trees_and_source_is_wider_than_120(dot_logs: tuple[str, str]) -> None:
+    assert [line for line in dot_logs[0].splitlines() if len(line) > 120 and "MemBuffer" not in line] == []
+
+
+@pytest.mark.parametrize("noopt, names", [("1", ["r_4", "r_4n1"]), ("0", ["r_4"])])
+def test_variance(tmp_path: Path, noopt: str, names: list[str]) -> None:
+    """1.6666666 or 1.6666667: the mean of four squares is exact, and the product with 1/3 (0.33333334) rounds once;
+    whether the sum of squares is 5.0000000 or its neighbour depends on the order of additions."""
+    log = run_tutorial("var", tmp_path, DEBUG="4", NOOPT=noopt)
+    assert re.findall(r"^\*\*\* CPU +\d+ ([rE]_\w+)", log, re.MULTILINE) == names
+    assert re.search(r"^1\.666666[67]$", log, re.MULTILINE)
+    if noopt == "1":
+        assert source_of(log) == source_of((HERE / "var_noopt.txt").read_text())
+
+
+def source_of(log: str) -> list[str]:
+    """The kernels' sources in a log."""
+    return normalised("\n".join(re.findall(r"^void .*?^\}$", log, re.MULTILINE | re.DOTALL)))
+
+
+@pytest.mark.parametrize("name, printed", [
+    ("dot", "11\n"), ("matmul_half", "(256, 256) dtypes.half float16\n"), ("buffer", "b'\\x00'\n"), ("tqdm", ""),
+    ("kernel_in_python", "11\n")])
+def test_a_snippet_prints(tmp_path: Path, name: str, printed: str) -> None:
+    assert run_tutorial(name, tmp_path) == printed
+
+
+def test_the_profile_names_what_took_longest(tmp_path: Path) -> None:
+    assert "{built-in method time.sleep}" in run_tutorial("profiling", tmp_path)
+
+
+@pytest.mark.skipif(hasattr(tinsmith, "TinyJit"), reason="TinyJit is built: run the snippet instead")
+def test_the_jit_snippet_says_what_is_missing(tmp_path: Path) -> None:
+    done = run(["-m", "tinsmith.compat", str(HERE / "tutorials" / "jit.py")], tmp_path)
+    assert done.returncode == 1
+    assert "ImportError" in done.stderr or "NotBuiltError" in done.stderr
+    assert "docs/rosetta.md" in done.stderr
+
+
+@pytest.mark.parametrize("level", range(8))
+def test_each_debug_level_adds_to_the_one_below(tmp_path: Path, level: int) -> None:
+    log = run_tutorial("dot", tmp_path, DEBUG=str(level), NOOPT="1")
+    shown = {1: "opened device CPU", 2: "*** CPU", 3: "computes dot (dot.py:4)", 4: "void r_2(", 5: "UOps.DEFINE_ACC",
+             6: "define void @r_2_", 7: ".globl"}
+    for at, text in shown.items():
+        assert (text in log) == (at <= level), (level, text)

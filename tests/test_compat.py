@@ -1,0 +1,109 @@
+"""tinygrad's names give our objects; missing ones say where to read on."""
+from __future__ import annotations
+
+import importlib
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.golden.running import ROOT, run
+from tinsmith.compat import NotBuiltError, install, uninstall
+from tinsmith.compat.names import MODULES, REASONS
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("ALIAS", "")
+    from tinsmith.core.settings import settings
+    before = settings.ALIAS, settings.DEV
+    install()
+    yield
+    uninstall()
+    settings.ALIAS, settings.DEV = before
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_every_name_of_the_tables_is_there(names: None, module: str) -> None:
+    found = importlib.import_module(module)
+    for name in MODULES[module]:
+        if name in REASONS:
+            continue
+        assert getattr(found, name) is not None, name
+
+
+def test_names_are_ours(names: None) -> None:
+    import tinsmith
+
+    tinygrad = importlib.import_module("tinygrad")
+    assert tinygrad.Tensor is tinsmith.Tensor
+    assert tinygrad.nn.Linear is tinsmith.nn.Linear
+    assert tinygrad.Device.canonicalize("CLANG") == "CPU" and tinygrad.Device.canonicalize("EXT") == "NPY"
+
+
+@pytest.mark.parametrize("statement", [
+    "from tinygrad import no_such_name", "import tinygrad.no_such_module", "from tinygrad.lazy import LazyBuffer",
+    "from tinygrad.ops import LazyOp", "from tinygrad.codegen.linearizer import Linearizer"])
+def test_a_missing_name_points_to_the_page(names: None, statement: str) -> None:
+    with pytest.raises(NotBuiltError, match=r"docs/rosetta\.md"):
+        exec(statement)
+
+
+def test_every_reason_is_on_the_page() -> None:
+    text = (ROOT / "docs" / "rosetta.md").read_text("utf-8")
+    assert [name for name in REASONS if f"`{name}`" not in text] == []
+
+
+def test_wins_over_an_installed_tinygrad_and_passes_arguments(tmp_path: Path) -> None:
+    (tmp_path / "tinygrad").mkdir()
+    (tmp_path / "tinygrad" / "__init__.py").write_text("raise RuntimeError('the other one')")
+    (tmp_path / "beside.py").write_text("value = 3")
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent("""
+        import sys
+        import beside
+        from tinygrad import Tensor
+        print(__name__, sys.argv[1:], Tensor.__module__, beside.value, __file__ == sys.argv[0])
+        sys.exit(7)
+    """))
+    done = run(["-m", "tinsmith.compat", str(script), "a", "-b"], tmp_path)
+    assert (done.returncode, done.stdout) == (7, "__main__ ['a', '-b'] tinsmith.tensor.tensor 3 True\n"), done.stderr
+
+
+def test_install_and_uninstall_leave_no_module_behind(names: None) -> None:
+    importlib.import_module("tinygrad.nn.optim")
+    uninstall()
+    assert not [m for m in sys.modules if m.startswith("tinygrad")]
+
+
+def test_alias_maps_a_scripts_devices(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("from tinygrad import Tensor\nprint(Tensor([1], device='METAL').device)")
+    assert run(["-m", "tinsmith.compat", str(script)], tmp_path, ALIAS="METAL=CPU").stdout == "CPU\n"
+    assert "there is no device 'METAL'" in run(["-m", "tinsmith.compat", str(script)], tmp_path).stderr
+
+
+def test_clang_variable_chooses_the_device(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("from tinygrad import Device\nprint(Device.DEFAULT)")
+    assert run(["-m", "tinsmith.compat", str(script)], tmp_path, PYTHON="1").stdout == "PYTHON\n"
+
+
+def test_helpers(names: None, capsys: pytest.CaptureFixture[str]) -> None:
+    h = importlib.import_module("tinygrad.helpers")
+    assert (h.prod((2, 3)), h.argsort((3, 1, 2)), h.round_up(5, 4), h.dedup([1, 1]), h.flatten([[1], [2]])) == (
+        6, (1, 2, 0), 8, [1], [1, 2])
+    assert list(h.tqdm(range(3), disable=True)) == list(h.trange(3, disable=True)) == [0, 1, 2]
+    with h.Timing("took "):
+        pass
+    assert capsys.readouterr().out.startswith("took ")
+    with h.Context(NOOPT=1, BEAM=2):
+        assert h.NOOPT and h.BEAM == 2
+    assert not h.BEAM
+    with pytest.raises(ValueError, match="unknown setting"), h.Context(NO_SUCH_SETTING=1):
+        pass
+    assert h.fully_flatten([[1, (2,)], 3]) == [1, 2, 3]
+    data = bytearray(b"abcd")
+    assert h.from_mv(memoryview(data))[1] == b"b" and bytes(h.to_mv(h.mv_address(memoryview(data)), 4)) == b"abcd"

@@ -1,0 +1,120 @@
+"""The house: packages import down the table of docs/design.md only, without circles, surprises or work at import."""
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "tinsmith"
+FILES = sorted(p for p in PACKAGE.rglob("*.py"))
+
+# Each package may import those of a lower floor, and itself.
+FLOOR = {"core": 0, "shape": 1, "ir": 2, "codegen": 3, "backend": 4, "schedule": 5, "tensor": 6, "jit": 7, "nn": 8, "io": 8,
+         "parallel": 8, "": 9, "conformance": 9, "viz": 10, "compat": 10, "__main__": 11}
+OPTIONAL = {"llvmlite", "sklearn", "rich", "torch", "tqdm", "jax", "mpi4py", "msvcrt", "fcntl", "z3"}
+# Imports inside functions that have a reason: the table of ops and the node class refer to each other.
+INSIDE = {("ir/uop.py", "tinsmith.ir.symbolic"), ("ir/ops/op.py", "tinsmith.ir.ops")}
+MAX_LINES = 800
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(p): p for p in FILES}
+
+
+def package(module: str) -> str:
+    return (module.split(".") + [""])[1]
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[str, bool, bool, int]]:
+    """(module, inside a function, for types only, line) of every import."""
+    stack = [(tree, False, False)]
+    while stack:
+        node, inside, typing = stack.pop()
+        if isinstance(node, ast.Import):
+            yield from ((a.name, inside, typing, node.lineno) for a in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            for a in node.names:
+                full = f"{node.module}.{a.name}"
+                yield full if full in MODULES else node.module or "", inside, typing, node.lineno
+        inside = inside or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            stack += [(n, inside, True) for n in node.body]
+            stack += [(n, inside, typing) for n in node.orelse]
+        else:
+            stack += [(n, inside, typing) for n in ast.iter_child_nodes(node)]
+
+
+PARSED = {name: list(imports(ast.parse(path.read_text("utf-8")))) for name, path in MODULES.items()}
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_imports_go_down(module: str) -> None:
+    here = FLOOR[package(module)]
+    wrong = [f"line {line}: {name}" for name, _, typing, line in PARSED[module]
+             if name.split(".")[0] == "tinsmith" and not typing and package(name) != package(module)
+             and FLOOR[package(name)] >= here]
+    assert not wrong, wrong
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_imports_stand_at_the_top(module: str) -> None:
+    path = MODULES[module].relative_to(PACKAGE).as_posix()
+    wrong = [f"line {line}: {name}" for name, inside, _, line in PARSED[module]
+             if inside and name.split(".")[0] not in OPTIONAL and (path, name) not in INSIDE]
+    assert not wrong, wrong
+
+
+def test_no_circles() -> None:
+    below = {m: {n for n, inside, typing, _ in found if n in MODULES and not inside and not typing and n != m}
+             for m, found in PARSED.items()}
+    while below:
+        free = {m for m, found in below.items() if not found & below.keys()}
+        assert free, f"a circle among {sorted(below)}"
+        below = {m: found for m, found in below.items() if m not in free}
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_files_stay_readable(module: str) -> None:
+    assert len(MODULES[module].read_text("utf-8").splitlines()) <= MAX_LINES
+
+
+def test_importing_does_no_work() -> None:
+    """No compiler, no optional package, no thread, no device, no file of the cache."""
+    script = """
+import builtins, json, sys, threading
+import numpy
+before = threading.active_count()
+opened = []
+real = builtins.open
+builtins.open = lambda *a, **k: (opened.append(str(a[0])), real(*a, **k))[1]
+import tinsmith
+print(json.dumps({"heavy": [m for m in ("llvmlite", "sklearn", "rich", "torch", "scipy") if m in sys.modules],
+                  "threads": threading.active_count() - before, "devices": tinsmith.Device.opened(),
+                  "opened": opened, "limit": sys.getrecursionlimit()}))
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    assert found == {"heavy": [], "threads": 0, "devices": [], "opened": [], "limit": 1000}
+
+
+def test_environment_is_read_by_the_settings_alone() -> None:
+    """Every variable is declared once; compat's getenv serves the scripts that it runs."""
+    allowed = {"core/settings.py", "compat/helpers.py", "compat/finder.py"}
+    wrong = []
+    for path in FILES:
+        name = path.relative_to(PACKAGE).as_posix()
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Attribute) and ast.unparse(node) in ("os.environ", "os.getenv") and name not in allowed:
+                wrong.append(f"{name}:{node.lineno}")
+    assert not wrong, wrong
