@@ -21,7 +21,8 @@ def values(shape: Sequence[int], dtype: DType, low: float = -4, high: float = 4,
     if dtype.is_bool:
         return rng.integers(0, 2, shape).astype(np.bool_)
     if dtype.is_int:
-        return rng.integers(0 if dtype.is_unsigned else int(np.floor(low)), int(np.ceil(high)) + 1, shape).astype(dtype.numpy)
+        return rng.integers(0 if dtype.is_unsigned else int(np.floor(low)), int(np.ceil(high)) + 1,
+                            shape).astype(dtype.numpy)
     return np.asarray(rng.uniform(low, high, shape)).astype(dtype.numpy)
 
 
@@ -41,7 +42,8 @@ def wide(x: np.ndarray) -> np.ndarray:
     return x.astype(np.float32) if x.dtype in (np.float16, bfloat16) else x
 
 
-def check(got: Tensor, want: np.ndarray, dtype: DType | None = None, rtol: float | None = None, atol: float = 0) -> None:
+def check(got: Tensor, want: np.ndarray, dtype: DType | None = None, rtol: float | None = None,
+          atol: float = 0) -> None:
     """Same shape, dtype (if given) and values, NaN included."""
     want = np.asarray(want)
     assert got.shape == want.shape

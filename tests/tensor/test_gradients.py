@@ -13,10 +13,14 @@ A, B = RNG.uniform(0.3, 0.9, (2, 3)), RNG.uniform(0.3, 0.9, (2, 3))
 SIGNED = np.array([[-1.3, 0.4, 2.2], [0.7, -0.2, -2.6]])
 ROW, SQUARE = RNG.uniform(0.3, 0.9, (3,)), RNG.uniform(-1, 1, (3, 3))
 
-UNARY = ["neg", "reciprocal", "square", "sqrt", "rsqrt", "exp", "exp2", "log", "log2", "log10", "log1p", "expm1", "sin", "cos",
-         "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "atanh", "erf", "abs", "sum", "prod", "max", "min", "mean",
-         "var", "std", "softmax", "log_softmax", "softmin", "logsumexp", "normalize", "norm", "flatten", "tril", "triu", "T"]
-SIGNED_TOO = ["sin", "cos", "atan", "tanh", "asinh", "sinh", "abs", "erf", "square", "expm1", "prod", "floor", "ceil", "round",
+UNARY = ["neg", "reciprocal", "square", "sqrt", "rsqrt", "exp", "exp2", "log", "log2", "log10", "log1p", "expm1",
+         "sin", "cos",
+         "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "atanh", "erf", "abs", "sum", "prod", "max",
+         "min", "mean",
+         "var", "std", "softmax", "log_softmax", "softmin", "logsumexp", "normalize", "norm", "flatten", "tril",
+         "triu", "T"]
+SIGNED_TOO = ["sin", "cos", "atan", "tanh", "asinh", "sinh", "abs", "erf", "square", "expm1", "prod", "floor", "ceil",
+              "round",
               "trunc", "sign"]
 
 
@@ -43,7 +47,8 @@ BINARY = {
     "add": lambda x, y: x + y, "sub": lambda x, y: x - y, "mul": lambda x, y: x * y, "div": lambda x, y: x / y,
     "pow": lambda x, y: x**y, "maximum": lambda x, y: x.maximum(y), "minimum": lambda x, y: x.minimum(y),
     "mod": lambda x, y: (x * 3) % y, "lerp": lambda x, y: x.lerp(y, 0.3), "where": lambda x, y: (x > 0.6).where(x, y),
-    "copysign": lambda x, y: x.copysign(y - 0.6), "logaddexp": lambda x, y: x.logaddexp(y), "clamp": lambda x, y: x.clamp(y, 0.8),
+    "copysign": lambda x, y: x.copysign(y - 0.6), "logaddexp": lambda x, y: x.logaddexp(y), "clamp": lambda x,
+    y: x.clamp(y, 0.8),
     "cat": lambda x, y: x.cat(y, dim=1), "stack": lambda x, y: x.stack(y, dim=1), "dot": lambda x, y: x @ y.T,
     "einsum": lambda x, y: Tensor.einsum("ij,kj->ik", x, y), "fmod": lambda x, y: (x * 3).fmod(y),
     "masked_fill": lambda x, y: x.masked_fill(y > 0.6, 2.0) + y,
@@ -80,12 +85,18 @@ def test_powers_at_zero_and_below() -> None:
 MOVEMENT = {
     "reshape": lambda x: x.reshape(3, 2), "permute": lambda x: x.permute(1, 0), "flip": lambda x: x.flip(1), "pad":
     lambda x: x.pad(((1, 2), (0, 1)), value=3), "shrink": lambda x: x.shrink(((0, 1), (1, 3))), "expand":
-    lambda x: x.unsqueeze(1).expand(2, 4, 3), "repeat": lambda x: x.repeat(2, 3), "roll": lambda x: x.roll(1, 1), "split":
-    lambda x: x.split(2, 1)[0] * x.split([1, 2], 1)[1], "repeat_interleave": lambda x: x.repeat_interleave(2, 0), "unfold":
-    lambda x: x.unfold(1, 2, 1), "reflect": lambda x: x.pad((1, 1), mode="reflect"), "diagonal": lambda x: x.diagonal(1),
-    "contiguous": lambda x: x.contiguous() * 2, "cast": lambda x: x.cast(dtypes.float64) * 2, "clone": lambda x: x.clone() * x,
-    "slice": lambda x: x[:, ::-2], "int": lambda x: x[1], "none": lambda x: x[None, :, 0], "list": lambda x: x[[1, 0, 1]],
-    "two lists": lambda x: x[[0, 1, 0], [2, 2, 2]], "mask": lambda x: x[np.array([True, False])], "column": lambda x: x[:, [0, 0]],
+    lambda x: x.unsqueeze(1).expand(2, 4, 3), "repeat": lambda x: x.repeat(2, 3), "roll": lambda x: x.roll(1, 1),
+    "split":
+    lambda x: x.split(2, 1)[0] * x.split([1, 2], 1)[1], "repeat_interleave": lambda x: x.repeat_interleave(2, 0),
+    "unfold":
+    lambda x: x.unfold(1, 2, 1), "reflect": lambda x: x.pad((1, 1), mode="reflect"),
+    "diagonal": lambda x: x.diagonal(1),
+    "contiguous": lambda x: x.contiguous() * 2, "cast": lambda x: x.cast(dtypes.float64) * 2,
+    "clone": lambda x: x.clone() * x,
+    "slice": lambda x: x[:, ::-2], "int": lambda x: x[1], "none": lambda x: x[None, :, 0],
+    "list": lambda x: x[[1, 0, 1]],
+    "two lists": lambda x: x[[0, 1, 0], [2, 2, 2]], "mask": lambda x: x[np.array([True, False])],
+    "column": lambda x: x[:, [0, 0]],
     "gather": lambda x: x.gather(1, Tensor([[0, 2], [1, 1]])),
     "gather of computed": lambda x: (x * x)[[1, 1, 0]] * 2,
 }
@@ -152,7 +163,8 @@ def test_second_derivatives() -> None:
 
 
 def test_leaves() -> None:
-    made = [Tensor([1.0, 2.0]), Tensor.rand(2), Tensor.ones(2), Tensor(np.ones(2, np.float32)), Tensor(np.arange(2), dtype="float32"),
+    made = [Tensor([1.0, 2.0]), Tensor.rand(2), Tensor.ones(2), Tensor(np.ones(2, np.float32)),
+            Tensor(np.arange(2), dtype="float32"),
             Tensor([1.0, 2.0]).realize(), Tensor.rand(2).realize(), Tensor.arange(2.0)]
     excluded = [Tensor([1.0, 2.0], requires_grad=False), Tensor([1.0, 2.0]).detach(), Tensor([1, 2])]
     computed = Tensor([1.0, 2.0]) * 2

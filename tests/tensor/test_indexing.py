@@ -12,9 +12,12 @@ from tinsmith import Tensor, dtypes
 X = np.arange(1, 61, dtype=np.int32).reshape(3, 4, 5)
 
 BASIC = [
-    0, -1, slice(1, 3), slice(None, None, 2), slice(None, None, -1), slice(5, 1), slice(-2, None), slice(3, 0, -2), None, ...,
-    (0, 1), (0, 1, 2), (slice(None), 1), (..., 2), (None, 0, ..., None), (slice(None), None, 0), (slice(0, 2), slice(1, 4, 2), -1),
-    (slice(None), slice(None, None, -2), slice(4, None, -3)), (slice(1, 1), 0), (slice(10, 20),), (1, ..., slice(1, 100)),
+    0, -1, slice(1, 3), slice(None, None, 2), slice(None, None, -1), slice(5, 1), slice(-2, None), slice(3, 0, -2),
+    None, ...,
+    (0, 1), (0, 1, 2), (slice(None), 1), (..., 2), (None, 0, ..., None), (slice(None), None, 0),
+    (slice(0, 2), slice(1, 4, 2), -1),
+    (slice(None), slice(None, None, -2), slice(4, None, -3)), (slice(1, 1), 0), (slice(10, 20),),
+    (1, ..., slice(1, 100)),
     (slice(None, None, 3), slice(1, None, 3), slice(None, None, 4)), (np.int64(1), slice(np.int32(1), 3)),
 ]
 
@@ -26,9 +29,12 @@ def test_basic(index) -> None:
 
 I1, I2, I3 = np.array([2, 0, -1]), np.array([[0, 1], [-4, 3]]), np.array([[1], [0]])
 ADVANCED = [
-    I1, [0, 2], I2[:, 0] % 3, (slice(None), I2), (..., I1), (I1, I1), (I3, I1), (I1, slice(None), I1), (0, slice(None), I1),
-    (slice(None), I1, 0), (slice(1, 3), I1, I1), (I1, None, slice(None)), (None, I1, I1), (I1, I1, I1), (I1, ..., None, I1),
-    (slice(None, None, -1), slice(None), I2), ([0, 1], [1, 2]), (0, I1, 1), (slice(0, 0), I1), np.array([], np.int64), [],
+    I1, [0, 2], I2[:, 0] % 3, (slice(None), I2), (..., I1), (I1, I1), (I3, I1), (I1, slice(None), I1),
+    (0, slice(None), I1),
+    (slice(None), I1, 0), (slice(1, 3), I1, I1), (I1, None, slice(None)), (None, I1, I1), (I1, I1, I1),
+    (I1, ..., None, I1),
+    (slice(None, None, -1), slice(None), I2), ([0, 1], [1, 2]), (0, I1, 1), (slice(0, 0), I1), np.array([], np.int64),
+    [],
     np.array(1), (slice(None), np.int32(2), I1),
 ]
 
@@ -37,7 +43,9 @@ ADVANCED = [
 def test_integer_arrays(index) -> None:
     want = X[index] if not (isinstance(index, list) and not index) else X[np.array([], int)]
     check(Tensor(X)[index], want, dtypes.int32)
-    as_tensors = tuple(Tensor(i) if isinstance(i, np.ndarray) else i for i in (index if isinstance(index, tuple) else (index,)))
+    as_tensors = tuple(Tensor(i) if isinstance(i,
+                                               np.ndarray) else i for i in (index if isinstance(index,
+                                                                                                tuple) else (index,)))
     check(Tensor(X)[as_tensors], want, dtypes.int32)
 
 
@@ -60,7 +68,8 @@ def test_masks() -> None:  # PAINS R16
     check(Tensor(X)[rows], X[rows])
     check(Tensor(X)[Tensor(rows), 1], X[rows, 1])
     check(Tensor(X)[:, [True, False, True, False]], X[:, [True, False, True, False]])
-    check(Tensor(X)[..., np.array([True, False, True, True, False])], X[..., np.array([True, False, True, True, False])])
+    check(Tensor(X)[..., np.array([True, False, True, True, False])],
+          X[..., np.array([True, False, True, True, False])])
     check(Tensor(X)[X > 100], X[X > 100])
     check(Tensor(X).masked_select(Tensor(X) > 50), X[X > 50])
     check(Tensor(X).masked_select(Tensor([True, False, False, True, False])), X[..., [0, 3]].ravel())

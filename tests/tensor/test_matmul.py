@@ -35,7 +35,8 @@ def test_halves_are_summed_in_float32() -> None:
     exact = n * float(np.float16(0.1)) ** 2
     assert abs((x @ x.T).item() - exact) <= np.spacing(np.float16(exact))
     assert abs((x @ x.transpose()).item() - exact) <= np.spacing(np.float16(exact))
-    assert Tensor.ones(2, 2, dtype="bfloat16").dot(Tensor.ones(2, 2, dtype="bfloat16"), dtype="float32").dtype is dtypes.float32
+    assert Tensor.ones(2, 2, dtype="bfloat16").dot(Tensor.ones(2, 2, dtype="bfloat16"),
+                                                   dtype="float32").dtype is dtypes.float32
 
 
 def test_dot_of_vectors_is_mul_and_sum() -> None:
@@ -47,11 +48,13 @@ def test_dot_of_vectors_is_mul_and_sum() -> None:
 def test_large() -> None:
     x, y = values((130, 70), dtypes.float32, -1, 1, 1), values((70, 110), dtypes.float32, -1, 1, 2)
     check(Tensor(x) @ Tensor(y), x.astype(np.float64) @ y.astype(np.float64), rtol=1e-4, atol=1e-5)
-    check(Tensor(x.T.copy()).T @ Tensor(y.T.copy()).T, x.astype(np.float64) @ y.astype(np.float64), rtol=1e-4, atol=1e-5)
+    check(Tensor(x.T.copy()).T @ Tensor(y.T.copy()).T, x.astype(np.float64) @ y.astype(np.float64), rtol=1e-4,
+          atol=1e-5)
 
 
 def test_linear_outer_and_arrays() -> None:
-    x, w, b = values((5, 3), dtypes.float64, seed=1), values((3, 4), dtypes.float64, seed=2), values((4,), dtypes.float64, seed=3)
+    x, w = values((5, 3), dtypes.float64, seed=1), values((3, 4), dtypes.float64, seed=2)
+    b = values((4,), dtypes.float64, seed=3)
     check(Tensor(x).linear(Tensor(w), Tensor(b)), x @ w + b)
     check(Tensor(x).linear(Tensor(w[:, 0])), x * w[:, 0])
     check(Tensor(b).outer(Tensor(x[0])), np.outer(b, x[0]))
@@ -60,10 +63,13 @@ def test_linear_outer_and_arrays() -> None:
 
 
 @pytest.mark.parametrize("formula, shapes", [
-    ("ij,jk->ik", [(2, 3), (3, 4)]), ("ij,jk", [(2, 3), (3, 4)]), ("ij->ji", [(2, 3)]), ("ij->", [(2, 3)]), ("ii->i", [(3, 3)]),
-    ("ii", [(3, 3)]), ("bij,bjk->bik", [(5, 2, 3), (5, 3, 4)]), ("i,j->ij", [(2,), (3,)]), ("ij,ij->i", [(2, 3), (2, 3)]),
+    ("ij,jk->ik", [(2, 3), (3, 4)]), ("ij,jk", [(2, 3), (3, 4)]), ("ij->ji", [(2, 3)]), ("ij->", [(2, 3)]),
+    ("ii->i", [(3, 3)]),
+    ("ii", [(3, 3)]), ("bij,bjk->bik", [(5, 2, 3), (5, 3, 4)]), ("i,j->ij", [(2,), (3,)]),
+    ("ij,ij->i", [(2, 3), (2, 3)]),
     ("ij,jk,kl->il", [(2, 3), (3, 4), (4, 5)]), ("...ij,...jk->...ik", [(5, 2, 3), (5, 3, 4)]),
-    ("...ij,...jk->...ik", [(7, 5, 2, 3), (5, 3, 4)]), ("bqhd, bkhd -> bhqk", [(2, 3, 4, 5), (2, 6, 4, 5)]), ("i...->...", [(2, 3, 4)]),
+    ("...ij,...jk->...ik", [(7, 5, 2, 3), (5, 3, 4)]), ("bqhd, bkhd -> bhqk", [(2, 3, 4, 5), (2, 6, 4, 5)]),
+    ("i...->...", [(2, 3, 4)]),
     ("iij,jk->ik", [(3, 3, 2), (2, 4)]), ("...", [(2, 3)]), ("ij...,kj->ik...", [(2, 3, 4), (5, 3)]),
 ], ids=str)
 def test_einsum(formula, shapes) -> None:
@@ -72,7 +78,8 @@ def test_einsum(formula, shapes) -> None:
 
 
 @pytest.mark.parametrize("bad, message", [
-    (lambda: Tensor.ones(2, 3) @ Tensor.ones(4, 5), r"\(2, 3\) and \(4, 5\).*axis 1 of the first has 3, axis 0 of the second has 4"),
+    (lambda: Tensor.ones(2, 3) @ Tensor.ones(4, 5),
+     r"\(2, 3\) and \(4, 5\).*axis 1 of the first has 3, axis 0 of the second has 4"),
     (lambda: Tensor.ones(2) @ 3, "scalars"),
     (lambda: Tensor.ones(5, 2, 3) @ Tensor.ones(4, 3, 2), "broadcast"),
     (lambda: Tensor.einsum("ij,jk->ik", Tensor.ones(2, 3), Tensor.ones(4, 5)), r"letter 'j' is 3 and 4"),

@@ -138,7 +138,8 @@ def test_triangles_diagonals_windows() -> None:
 
 @st.composite
 def chains(draw) -> list[tuple[str, object]]:
-    return draw(st.lists(st.tuples(st.sampled_from(["reshape", "permute", "flip", "expand", "pad", "shrink", "step", "none"]),
+    return draw(st.lists(st.tuples(st.sampled_from(["reshape", "permute", "flip", "expand", "pad", "shrink", "step",
+                                                    "none"]),
                                    st.integers(0, 1 << 30)), min_size=1, max_size=6))
 
 

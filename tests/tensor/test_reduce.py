@@ -20,16 +20,21 @@ SHAPE = (4, 3, 5)
 def test_axes_and_keepdim(axis, keepdim) -> None:
     x = values(SHAPE, dtypes.float32)
     for name in ("sum", "prod", "max", "min", "mean"):
-        check(getattr(Tensor(x), name)(axis, keepdim), getattr(np, name)(x.astype(np.float64), axis=axis, keepdims=keepdim),
+        check(getattr(Tensor(x), name)(axis, keepdim),
+              getattr(np, name)(x.astype(np.float64), axis=axis, keepdims=keepdim),
               dtypes.float32, rtol=1e-5, atol=1e-5)
     for name in ("any", "all"):
-        check(getattr(Tensor(x > 3), name)(axis, keepdim), getattr(np, name)(x > 3, axis=axis, keepdims=keepdim), dtypes.bool)
+        check(getattr(Tensor(x > 3), name)(axis, keepdim), getattr(np, name)(x > 3, axis=axis, keepdims=keepdim),
+              dtypes.bool)
     for correction in (0, 1, 2):
-        check(Tensor(x).var(axis, keepdim, correction), x.astype(np.float64).var(axis, ddof=correction, keepdims=keepdim),
+        check(Tensor(x).var(axis, keepdim, correction),
+              x.astype(np.float64).var(axis, ddof=correction, keepdims=keepdim),
               rtol=1e-5)
-        check(Tensor(x).std(axis, keepdim, correction), x.astype(np.float64).std(axis, ddof=correction, keepdims=keepdim),
+        check(Tensor(x).std(axis, keepdim, correction),
+              x.astype(np.float64).std(axis, ddof=correction, keepdims=keepdim),
               rtol=1e-5)
-    check(Tensor(x).logsumexp(axis, keepdim), scipy.special.logsumexp(x.astype(np.float64), axis, keepdims=keepdim), rtol=1e-5)
+    check(Tensor(x).logsumexp(axis, keepdim), scipy.special.logsumexp(x.astype(np.float64), axis, keepdims=keepdim),
+          rtol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [dtypes.bool, *INTS, *FLOATS], ids=str)
@@ -48,7 +53,8 @@ def test_dtypes(dtype) -> None:
     check(Tensor(x).argmin(1), wide(x).argmin(1), dtypes.int32)
     check(Tensor(x).argmax(), wide(x).argmax(), dtypes.int32)
     small = values((3, 4), dtype, 1, 2)
-    check(Tensor(small).prod(1), wide(small).astype(np.float64).prod(1).astype(sum_dtype(dtype).numpy), sum_dtype(dtype),
+    check(Tensor(small).prod(1), wide(small).astype(np.float64).prod(1).astype(sum_dtype(dtype).numpy),
+          sum_dtype(dtype),
           rtol=10 * RTOL.get(dtype, 0))
 
 
@@ -109,7 +115,8 @@ def test_nothing_to_reduce() -> None:
 def test_softmax(axis, dtype) -> None:
     x = values((4, 6), dtype, -9, 9)
     check(Tensor(x).softmax(axis), scipy.special.softmax(wide(x), axis), dtype, rtol=4 * RTOL[dtype])
-    check(Tensor(x).log_softmax(axis), scipy.special.log_softmax(wide(x), axis), dtype, rtol=4 * RTOL[dtype], atol=RTOL[dtype])
+    check(Tensor(x).log_softmax(axis), scipy.special.log_softmax(wide(x), axis), dtype, rtol=4 * RTOL[dtype],
+          atol=RTOL[dtype])
     check(Tensor(x).softmin(axis), scipy.special.softmax(-wide(x), axis), dtype, rtol=4 * RTOL[dtype])
 
 

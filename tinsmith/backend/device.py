@@ -10,7 +10,6 @@ import importlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from tinsmith.codegen.program import KernelProgram
@@ -119,6 +118,12 @@ class Compiled:
         """Wait until everything launched on this device has run."""
 
 
+def _offered() -> list[Any]:
+    """Devices that installed packages offer; the machinery to ask is slow to import, so it waits until it is needed."""
+    metadata = importlib.import_module("importlib.metadata")
+    return list(metadata.entry_points(group="tinsmith.devices"))
+
+
 class _Devices:
     """``Device["CUDA:1"]``: canonical names, opening on first use, registration of more devices."""
 
@@ -157,7 +162,7 @@ class _Devices:
 
     def known(self) -> list[str]:
         """Names that can be opened: built in, registered, or offered by installed packages."""
-        offered = [e.name.upper() for e in metadata.entry_points(group="tinsmith.devices")]
+        offered = [e.name.upper() for e in _offered()]
         return list(dict.fromkeys([*self.BUILT_IN, *self._classes, *offered]))
 
     def register(self, name: str, make: Callable[[str], Compiled]) -> None:
@@ -183,7 +188,7 @@ class _Devices:
         if make is None and base in self.BUILT_IN:
             make = importlib.import_module(f"tinsmith.backend.{base.lower()}.device").DEVICE
         if make is None:
-            found = [e for e in metadata.entry_points(group="tinsmith.devices") if e.name.upper() == base]
+            found = [e for e in _offered() if e.name.upper() == base]
             make = found[0].load() if found else None
         if make is None:
             raise DeviceError("Device", f"there is no device {canonical!r}", f"one of {', '.join(self.known())}")

@@ -265,9 +265,12 @@ class Linearizer:
         return self.combine(self.depth_of(n), n.op, n.dtype, [s for s in src if s is not None], n.arg)
 
     def combine(self, depth: int, op: Op, dtype: Any, src: list[UOp], arg: Any = None) -> UOp:
-        """One ALU or cast line; scalars are spread over the lanes of their partners."""
+        """One ALU or cast line; scalars are spread over the lanes of their partners. A decided WHERE is no line."""
         count = max(s.dtype.count for s in src)
+        if op is Ops.WHERE and src[0].op is Ops.CONST:
+            return self.spread(src[1] if src[0].arg else src[2], count)
         wide = [self.spread(s, count) for s in src]
+        depth = 0 if all(s.op is Ops.CONST for s in wide) else depth
         return self.emit(depth, UOp(op, dtype.vec(count), tuple(wide), arg))
 
     def spread(self, line: UOp, count: int) -> UOp:

@@ -221,9 +221,16 @@ class Fusion:
         if node.op is Ops.EXPAND and source.base.op not in SOURCES and source.base.op not in STAGED:
             reason = self.why_stage_expanded(source, inner)
             if reason:
-                self.stage(source, reason)
+                self.stage_below(source, inner, reason)
                 return
         self.request(source, inner)
+
+    def stage_below(self, source: UOp, request: Request, reason: str) -> None:
+        """Give the value below a view its memory, so that all views share it; a small part of it gets its own."""
+        node = source if _size(source.base) > 2 * _size(source) else source.base
+        self.stage(node, reason)
+        if node is not source:
+            self.request(source, request)
 
     def why_stage_expanded(self, source: UOp, request: Request) -> str | None:
         """A value read many times over: recomputing it must be cheap, or its loops must come outside."""

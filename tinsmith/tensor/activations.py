@@ -29,7 +29,7 @@ class Activations:
         >>> Tensor([-1., 0., 2.]).relu().tolist()
         [0.0, 0.0, 2.0]
         """
-        return self._new(_positive(self.uop).where(self.uop, 0))
+        return self._new(self.uop.maximum(0))
 
     def leaky_relu(self: Tensor, neg_slope: float = 0.01) -> Tensor:
         """x above 0, ``neg_slope * x`` below.

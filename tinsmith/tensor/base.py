@@ -167,7 +167,7 @@ class TensorBase:
         >>> (Tensor([1, 2]) + 1).realize().tolist()
         [2, 3]
         """
-        realize_tensors([self, *others])  # type: ignore[list-item]
+        realize_tensors([self, *others])
         return self  # type: ignore[return-value]
 
     def numpy(self) -> np.ndarray[Any, Any]:
@@ -189,7 +189,7 @@ class TensorBase:
         >>> Tensor([1, 2]).data().tolist()
         [1, 2]
         """
-        return memoryview(np.ascontiguousarray(self.numpy()))
+        return memoryview(np.ascontiguousarray(self.numpy()))  # type: ignore[arg-type]
 
     def item(self) -> int | float | bool:
         """The only element as a Python number.
@@ -451,7 +451,8 @@ def _to_array(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
     except ValueError as error:
         raise ShapeError("Tensor", f"ragged nested lists: {error}", "lists of equal lengths") from None
     if array.dtype == object:
-        raise DTypeError("Tensor", f"cannot make a tensor of {type(data).__name__}", "numbers, lists of numbers, arrays")
+        raise DTypeError("Tensor", f"cannot make a tensor of {type(data).__name__}",
+                         "numbers, lists of numbers, arrays")
     if dtype is not None:
         return array.astype(dtype.numpy)
     if array.dtype == np.float64:

@@ -142,7 +142,8 @@ class Creation:
         return type(self).full(self.shape, fill_value, dtype=dtype or self.dtype, device=device or self.device,
                                requires_grad=requires_grad)
 
-    def zeros_like(self: Tensor, dtype: DType_ = None, device: Device_ = None, requires_grad: bool | None = None) -> Tensor:
+    def zeros_like(self: Tensor, dtype: DType_ = None, device: Device_ = None,
+                   requires_grad: bool | None = None) -> Tensor:
         """Zeros with this tensor's shape, dtype and device.
 
         >>> Tensor([1, 2]).zeros_like().tolist()
@@ -150,7 +151,8 @@ class Creation:
         """
         return self.full_like(0, dtype, device, requires_grad)
 
-    def ones_like(self: Tensor, dtype: DType_ = None, device: Device_ = None, requires_grad: bool | None = None) -> Tensor:
+    def ones_like(self: Tensor, dtype: DType_ = None, device: Device_ = None,
+                  requires_grad: bool | None = None) -> Tensor:
         """Ones with this tensor's shape, dtype and device.
 
         >>> Tensor([1, 2]).ones_like().tolist()
@@ -158,7 +160,8 @@ class Creation:
         """
         return self.full_like(1, dtype, device, requires_grad)
 
-    def empty_like(self: Tensor, dtype: DType_ = None, device: Device_ = None, requires_grad: bool | None = None) -> Tensor:
+    def empty_like(self: Tensor, dtype: DType_ = None, device: Device_ = None,
+                   requires_grad: bool | None = None) -> Tensor:
         """Memory with this tensor's shape, dtype and device; its contents are whatever was there.
 
         >>> Tensor([1, 2]).empty_like().shape

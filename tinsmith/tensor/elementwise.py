@@ -15,7 +15,7 @@ from tinsmith.core.errors import ArgumentError, DTypeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops import Op
 from tinsmith.tensor.conversions import Conversions
-from tinsmith.tensor.helpers import broadcast_shape, expand_uop, float_of, matched, operand, same_device
+from tinsmith.tensor.helpers import broadcast_shape, expand_uop, float_of, matched, operand, same_device, weak_dtype
 from tinsmith.tensor.trigonometry import Trigonometry
 
 if TYPE_CHECKING:
@@ -34,9 +34,14 @@ class Elementwise(Conversions, Trigonometry):
         return self._new(float_of(self).alu(op))
 
     def _binary(self: Tensor, name: str, op: Op, other: Any, reverse: bool = False) -> Tensor:
-        y = operand(name, other, self)
-        a, b = matched(name, *((y, self) if reverse else (self, y)))
-        return type(self)._wrap(UOp(op, None, (a, b)), self._device)
+        if type(other) in (int, float):
+            a = self.uop.cast(weak_dtype(other, self.dtype))
+            b = a.const_like(other)
+            a, b = (b, a) if reverse else (a, b)
+        else:
+            y = operand(name, other, self)
+            a, b = matched(name, *((y, self) if reverse else (self, y)))
+        return self._new(UOp(op, None, (a, b)))
 
     def _integers(self: Tensor, name: str, other: Any, reverse: bool = False, allow_bool: bool = True) -> list[UOp]:
         y = operand(name, other, self)
@@ -628,7 +633,8 @@ def _may_be_nan(x: Tensor, y: Tensor) -> bool:
     return x.dtype.is_float or y.dtype.is_float
 
 
-_BITS_OF: dict[DType, DType] = {dtypes.float16: dtypes.int16, dtypes.bfloat16: dtypes.int16, dtypes.float32: dtypes.int32,
+_BITS_OF: dict[DType, DType] = {dtypes.float16: dtypes.int16, dtypes.bfloat16: dtypes.int16,
+                                dtypes.float32: dtypes.int32,
                                 dtypes.float64: dtypes.int64}
 
 

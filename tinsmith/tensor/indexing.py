@@ -78,7 +78,8 @@ class Indexing:
         same_device("setitem", self, v)
         new = _scattered(part, plan.picks, v) if plan.picks else _fitted("setitem", v, plan.shape)
         placed = _unsliced(new.reshape(tuple(s.count for s in plan.slices)), plan.slices, self.shape)
-        inside = _unsliced(UOp.const(dtypes.bool, True).expand_to(tuple(s.count for s in plan.slices)), plan.slices, self.shape)
+        inside = _unsliced(UOp.const(dtypes.bool, True).expand_to(tuple(s.count for s in plan.slices)), plan.slices,
+                           self.shape)
         if 0 in self.shape or 0 in new.shape:
             return
         self._become("setitem", self._new(placed if placed is new else inside.where(placed, self.uop)))
@@ -124,7 +125,8 @@ class Indexing:
         """
         return _scatter("scatter_add", self, dim, index, src, "ADD")
 
-    def scatter_reduce(self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, include_self: bool = True) -> Tensor:
+    def scatter_reduce(self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str,
+                       include_self: bool = True) -> Tensor:
         """A copy with the elements of ``src`` combined in at ``index`` along an axis.
 
         Args:
@@ -138,7 +140,8 @@ class Indexing:
         if reduce not in ops:
             raise ArgumentError("scatter_reduce", f"unknown reduce {reduce!r}", f"one of {', '.join(ops)}")
         base = self
-        hits = self.zeros_like(dtype=dtypes.int32, requires_grad=False).scatter_add(dim, index, src.ones_like(dtype=dtypes.int32))
+        none = self.zeros_like(dtype=dtypes.int32, requires_grad=False)
+        hits = none.scatter_add(dim, index, src.ones_like(dtype=dtypes.int32))
         if not include_self:
             neutral = {"ADD": 0, "MUL": 1, "MAX": self.dtype.min, "MIN": self.dtype.max}[ops[reduce]]
             base = hits.eq(0).where(self, neutral)
@@ -238,7 +241,7 @@ def _expanded(op: str, x: Tensor, items: list[Any]) -> list[Any]:
     return [*out[:at], *fill, *out[at + 1 :]]
 
 
-def _positions(op: str, x: Tensor, mask: Tensor, axis: int | None) -> list[Tensor]:
+def _positions(op: str, x: Tensor, mask: TensorBase, axis: int | None) -> list[Tensor]:
     """The coordinates where a mask holds, one index tensor per axis of the mask."""
     if axis is not None and mask.shape != x.shape[axis : axis + mask.ndim]:
         raise ShapeError(op, f"a mask of shape {mask.shape} at axis {axis} of a tensor of shape {x.shape}",
@@ -262,8 +265,9 @@ def _position(op: str, item: Any, axis: int, size: Any, shape: Any) -> int:
         raise DTypeError(op, f"cannot index with {item!r} ({type(item).__name__})",
                          "ints, slices, None, ..., or tensors of ints or bools") from None
     if not isinstance(size, UOp) and not -size <= number < size:
-        raise AxisError(op, f"index {number} is out of range for axis {axis} of shape {shape}", f"{-size} to {size - 1}")
-    return number + size if number < 0 else number  # type: ignore[no-any-return]
+        raise AxisError(op, f"index {number} is out of range for axis {axis} of shape {shape}",
+                        f"{-size} to {size - 1}")
+    return number + size if number < 0 else number
 
 
 def _slice(op: str, s: slice, size: Any) -> Slice:
@@ -427,7 +431,8 @@ def _aligned(op: str, x: Tensor, dim: int, index: Tensor) -> tuple[int, UOp, UOp
         raise ShapeError(op, f"an index of shape {index.shape} for a tensor of shape {x.shape}", "equally many axes")
     for axis, (i, s) in enumerate(zip(index.shape, x.shape)):
         if axis != d and i > s:
-            raise ShapeError(op, f"an index of shape {index.shape} for a tensor of shape {x.shape}: axis {axis} has {i}, "
+            raise ShapeError(op,
+                             f"an index of shape {index.shape} for a tensor of shape {x.shape}: axis {axis} has {i}, "
                              f"more than {s}", "an index no larger than the tensor but along dim")
     same_device(op, x, index)
     box = tuple((0, s) if axis == d else (0, i) for axis, (i, s) in enumerate(zip(index.shape, x.shape)))

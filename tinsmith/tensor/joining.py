@@ -42,8 +42,10 @@ class Joining:
                                  "the numbers of axes differ", "tensors with equally many axes")
             for axis, (a, b) in enumerate(zip(first.shape, t.shape)):
                 if axis != d and not equal(a, b):
-                    raise ShapeError("cat", f"tensor {n} has shape {t.shape}, tensor 0 has shape {first.shape}: they may "
-                                     f"differ in axis {d} only, but axis {axis} has {b} and {a}", f"dim={axis}, or equal sizes")
+                    raise ShapeError("cat",
+                                     f"tensor {n} has shape {t.shape}, tensor 0 has shape {first.shape}: they may "
+                                     f"differ in axis {d} only, but axis {axis} has {b} and {a}",
+                                     f"dim={axis}, or equal sizes")
         same_device("cat", *parts)
         dtype = promote(*(t.dtype for t in parts))
         full = [t.uop.cast(dtype) for t in parts if isinstance(t.shape[d], UOp) or t.shape[d] != 0]
@@ -84,7 +86,8 @@ class Joining:
         else:
             lengths = list(sizes)
         if sum(lengths) != total:
-            raise ShapeError("split", f"parts of sizes {tuple(lengths)} for axis {d} of {self.shape}", f"sizes that sum to {total}")
+            raise ShapeError("split", f"parts of sizes {tuple(lengths)} for axis {d} of {self.shape}",
+                             f"sizes that sum to {total}")
         out, begin = [], 0
         for length in lengths:
             box = tuple((begin, begin + length) if i == d else (0, s) for i, s in enumerate(self.shape))

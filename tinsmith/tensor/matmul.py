@@ -32,7 +32,8 @@ class MatMul:
         y = operand("dot", w, self)
         n, m = self.ndim, y.ndim
         if not n or not m:
-            raise ShapeError("dot", f"takes vectors and matrices, got shapes {self.shape} and {y.shape}", "* for scalars")
+            raise ShapeError("dot", f"takes vectors and matrices, got shapes {self.shape} and {y.shape}",
+                             "* for scalars")
         inner = -min(m, 2)
         if not equal(self.shape[-1], y.shape[inner]):
             raise ShapeError("dot", f"shapes {self.shape} and {y.shape} do not multiply: axis {n - 1} of the first has "
@@ -94,7 +95,8 @@ class MatMul:
         for letter in output:
             if letter not in sizes or output.count(letter) > 1:
                 raise ArgumentError("einsum", f"{formula!r}: letter {letter!r} of the result "
-                                    + ("occurs twice" if letter in sizes else "occurs in no operand"), "each letter once")
+                                    + ("occurs twice" if letter in sizes else "occurs in no operand"),
+                                    "each letter once")
         result = promote(*(t.dtype for t in tensors)) if dtype is None else to_dtype(dtype)
         result = sum_dtype(result)
         work = dtypes.float32 if result.is_float and result.itemsize < 4 else result
@@ -126,7 +128,8 @@ def _letters(formula: str, tensors: list[Tensor]) -> tuple[list[str], str]:
     filled = [letters.replace("...", greek[dots - s :] if s else "") for s, letters in zip(spare, inputs)]
     for t, letters in zip(tensors, filled):
         if t.ndim != len(letters):
-            raise ShapeError("einsum", f"{formula!r}: {len(letters)} letters {letters!r} for shape {t.shape}", "one per axis")
+            raise ShapeError("einsum", f"{formula!r}: {len(letters)} letters {letters!r} for shape {t.shape}",
+                             "one per axis")
     return filled, right.replace("...", greek)
 
 

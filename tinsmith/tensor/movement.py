@@ -145,7 +145,8 @@ class Movement(Joining):
         if extra < 0:
             raise ShapeError("expand", f"{self.shape} has more axes than {wanted}", "as many axes or more")
         old = (1,) * extra + self.shape
-        new = sizes("expand", [o if n is None or (not isinstance(n, UOp) and n == -1) else n for o, n in zip(old, wanted)])
+        new = sizes("expand",
+                    [o if n is None or (not isinstance(n, UOp) and n == -1) else n for o, n in zip(old, wanted)])
         return self._broadcast_to(new, "expand")
 
     def _broadcast_to(self: Tensor, shape: tuple[Any, ...], op: str = "broadcast_to") -> Tensor:
@@ -186,7 +187,8 @@ class Movement(Joining):
         full = tuple((0, s) if r is None else (r[0], r[1]) for r, s in zip(box, self.shape))
         for axis, ((b, e), s) in enumerate(zip(full, self.shape)):
             if not any(isinstance(v, UOp) for v in (b, e, s)) and not 0 <= b <= e <= s:
-                raise ShapeError("shrink", f"({b}, {e}) is no part of axis {axis} with size {s}", "0 <= begin <= end <= size")
+                raise ShapeError("shrink", f"({b}, {e}) is no part of axis {axis} with size {s}",
+                                 "0 <= begin <= end <= size")
         return self._new(self.uop.shrink(full))
 
     def pad(self: Tensor, padding: Sequence[Any], mode: str = "constant", value: float = 0.0) -> Tensor:
@@ -204,7 +206,7 @@ class Movement(Joining):
             return self._pad_with_own(amounts, mode)
         cut = self.shrink([(max(-b, 0), s - max(-e, 0)) if _negative(b, e) else None
                            for (b, e), s in zip(amounts, self.shape)])
-        grown = tuple((b if isinstance(b, UOp) else max(b, 0), e if isinstance(e, UOp) else max(e, 0)) for b, e in amounts)
+        grown = tuple((_at_least_zero(b), _at_least_zero(e)) for b, e in amounts)
         if any(type(s) is int and s == 0 for s in cut.shape):
             shape = tuple(b + s + e for (b, e), s in zip(grown, cut.shape))
             return self._new(UOp.const(self.dtype, value).expand_to(shape))
@@ -309,7 +311,8 @@ class Movement(Joining):
         """
         a, b = axis_of("diagonal", self, dim1), axis_of("diagonal", self, dim2)
         if a == b or self.ndim < 2:
-            raise AxisError("diagonal", f"axes {dim1} and {dim2} of shape {self.shape} are no pair", "two different axes")
+            raise AxisError("diagonal", f"axes {dim1} and {dim2} of shape {self.shape} are no pair",
+                            "two different axes")
         x = self.permute(*[i for i in range(self.ndim) if i not in (a, b)], a, b)
         rows, columns = x.shape[-2:]
         down, right = max(-offset, 0), max(offset, 0)
@@ -326,8 +329,13 @@ class Movement(Joining):
         [[1, 0], [0, 2]]
         """
         if self.ndim != 1:
-            raise ShapeError("diag", f"takes a vector, got shape {self.shape}", ".diagonal() for the diagonal of a matrix")
+            raise ShapeError("diag", f"takes a vector, got shape {self.shape}",
+                             ".diagonal() for the diagonal of a matrix")
         return type(self).eye(self.shape[0], dtype=dtypes.bool, device=self.device).where(self.unsqueeze(1), 0)
+
+
+def _at_least_zero(amount: Any) -> Any:
+    return amount if isinstance(amount, UOp) else max(amount, 0)
 
 
 def _negative(before: Any, after: Any) -> bool:
@@ -341,9 +349,11 @@ def _amounts(x: Tensor, padding: Sequence[Any]) -> tuple[tuple[Any, Any], ...]:
     flat = all(isinstance(p, (int, UOp)) for p in padding)
     if flat and padding:
         if len(padding) % 2 or len(padding) // 2 > x.ndim:
-            raise ShapeError("pad", f"{len(padding)} numbers for the {x.ndim} axes of {x.shape}", "two for each axis, last first")
+            raise ShapeError("pad", f"{len(padding)} numbers for the {x.ndim} axes of {x.shape}",
+                             "two for each axis, last first")
         pairs = [(padding[i], padding[i + 1]) for i in range(0, len(padding), 2)]
         return tuple([(0, 0)] * (x.ndim - len(pairs)) + pairs[::-1])
     if len(padding) != x.ndim:
-        raise ShapeError("pad", f"{len(padding)} pairs for the {x.ndim} axes of {x.shape}", "one (before, after) per axis")
+        raise ShapeError("pad", f"{len(padding)} pairs for the {x.ndim} axes of {x.shape}",
+                         "one (before, after) per axis")
     return tuple((0, 0) if p is None else (p[0], p[1]) for p in padding)

@@ -1,9 +1,9 @@
-"""Random tensors from counters: threefry2x32 with 20 rounds, of Salmon, Moraes, Dror and Shaw, "Parallel random numbers:
-as easy as 1, 2, 3" (SC 2011).
+"""Random tensors from counters: threefry2x32 with 20 rounds, of Salmon, Moraes, Dror and Shaw,
+"Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
 
 bits = threefry(key = seed, counter = (element, call)). The call number is fixed when the method is called, so that
-neither the order of realization nor device, fusion or sharding changes a number. Seed and call number are bound variables
-of the graph: another draw runs the same compiled kernel.
+neither the order of realization nor device, fusion or sharding changes a number. Seed and call number are bound
+variables of the graph: another draw runs the same compiled kernel.
 """
 # mypy: disable-error-code=misc
 # ``cls`` is the Tensor that this class is mixed into.

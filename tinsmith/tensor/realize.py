@@ -29,7 +29,7 @@ def realize_tensors(tensors: Sequence[TensorBase]) -> None:
         return
     done = compute([t.uop for t in pending.values()], next(iter(pending.values()))._device)
     for t in pending.values():
-        t.uop = t.uop.substitute(done)
+        t.uop = done[t.uop] if t.uop in done else t.uop.substitute(done)
     leaves = {n: view for n, view in done.items() if is_leaf(n)}
     if not leaves:
         return

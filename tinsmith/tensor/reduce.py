@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinsmith.core.dtypes import DType, dtypes, sum_dtype, to_dtype
-from tinsmith.core.errors import AxisError, DTypeError, ShapeError
+from tinsmith.core.errors import DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops import Op
 from tinsmith.tensor.helpers import axes_of, axis_of, float_of, product
@@ -151,13 +151,13 @@ class Reduce:
 
     # *** functions of rows ***
 
-    def _shifted(self: Tensor, op: str, axis: Axis, dtype: DType | str | None) -> tuple[Tensor, Tensor, tuple[int, ...]]:
-        """The values in their working precision, the values minus the greatest, and the axes."""
+    def _shifted(self: Tensor, op: str, axis: Axis, dtype: DType | str | None) -> tuple[Tensor, tuple[int, ...]]:
+        """The values minus the greatest, in their working precision, and the axes."""
         axes = _nonempty(op, self, axis)
         x = self._new(float_of(self)) if dtype is None else self.cast(dtype)
         wide = x.cast(_accumulator(x.dtype))
         # the result does not depend on the shift, so that it needs no gradient
-        return wide, wide.sub(wide.detach().max(axes, keepdim=True)), axes
+        return wide.sub(wide.detach().max(axes, keepdim=True)), axes
 
     def softmax(self: Tensor, axis: int = -1, dtype: DType | str | None = None) -> Tensor:
         """Exponentials that sum to 1 along an axis.
@@ -165,7 +165,7 @@ class Reduce:
         >>> Tensor([0., 0.]).softmax().tolist()
         [0.5, 0.5]
         """
-        _, shifted, axes = self._shifted("softmax", axis, dtype)
+        shifted, axes = self._shifted("softmax", axis, dtype)
         e = shifted.exp()
         return e.div(e._reduce(Ops.ADD, axes, True)).cast(float_of(self).dtype if dtype is None else dtype)
 
@@ -175,7 +175,7 @@ class Reduce:
         >>> Tensor([5.]).log_softmax().tolist()
         [0.0]
         """
-        _, shifted, axes = self._shifted("log_softmax", axis, dtype)
+        shifted, axes = self._shifted("log_softmax", axis, dtype)
         total = shifted.exp()._reduce(Ops.ADD, axes, True)
         return shifted.sub(total.log()).cast(float_of(self).dtype if dtype is None else dtype)
 
@@ -251,7 +251,8 @@ def _over(total: Tensor, count: Any) -> Tensor:
 def _nonempty(op: str, x: Tensor, axis: Axis) -> tuple[int, ...]:
     axes = axes_of(op, x, axis)
     if any(not isinstance(x.shape[a], UOp) and x.shape[a] == 0 for a in axes):
-        raise ShapeError(op, f"nothing to take the {op} of along axes {axes} of shape {x.shape}", "at least one element")
+        raise ShapeError(op, f"nothing to take the {op} of along axes {axes} of shape {x.shape}",
+                         "at least one element")
     return axes
 
 
@@ -260,8 +261,7 @@ def _position(op: str, extreme: Op, x: Tensor, axis: int | None, keepdim: bool) 
         flat = _position(op, extreme, x.flatten(), 0, False)
         return flat.reshape((1,) * x.ndim) if keepdim else flat
     if not isinstance(axis, int):
-        raise (AxisError if isinstance(axis, (tuple, list)) else DTypeError)(op, f"axis must be one integer, got {axis!r}",
-                                                                             "axis=0")
+        raise DTypeError(op, f"axis must be one integer, got {axis!r}", "axis=0")
     number = axis_of(op, x, axis)
     if not x.ndim:
         return x._new(UOp.const(dtypes.default_int, 0))

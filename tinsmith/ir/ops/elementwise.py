@@ -104,8 +104,11 @@ def _erf(x: Array) -> Array:
 
 
 def _max_gradient(n: UOp, g: UOp) -> tuple[UOp, UOp]:
-    """Ties share the gradient in halves, as in PyTorch's maximum."""
+    """Ties share the gradient in halves, as in PyTorch's maximum. Above the constant 0 it is that of relu, told from
+    the result alone, so that the argument need not be kept."""
     x, y = n.src
+    if y.base.is_const and y.base.arg == 0:
+        return n.const_like(0).lt(n).where(g, g.const_like(0)), g.const_like(0)
     half = x.eq(y).where(g * 0.5, g)
     return y.lt(x).where(g, x.eq(y).where(half, g * 0)), x.lt(y).where(g, x.eq(y).where(half, g * 0))
 
