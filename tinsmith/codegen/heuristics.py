@@ -127,6 +127,14 @@ class Tile:
     cycles: float
     pack: bool
 
+    @property
+    def height(self) -> int:
+        """Rows of the tile."""
+        total = 1
+        for _, amount in self.rows:
+            total *= amount
+        return total
+
 
 def _operands(fold: UOp) -> tuple[UOp, UOp] | None:
     body = fold.src[0]
@@ -158,46 +166,59 @@ def _load(operand: UOp) -> UOp | None:
     return loads[0] if len(loads) == 1 else None
 
 
-def _tiles(kernel: Kernel, target: Target, fold: UOp, panel: UOp, scalar: UOp, lane: UOp, other: list[UOp]) -> list[Tile]:
-    size = range_size(lane)
-    lanes = min(_lanes(kernel, target), _power_of_two(size))
-    depth = _count(frozenset(fold.src[1:]))
-    stores = kernel.stores
-    unit_store = all(_stride(s.src[1], lane) in (1, 0) for s in stores)
-    panel_load = _load(panel)
-    unit_load = panel_load is not None and _stride(panel_load.src[1], lane) == 1
-    guarded = panel_load is None or len(panel_load.src) > 2
-    rows = sorted(other, key=lambda r: (abs(_stride(_load(scalar).src[1], r) or 1 << 40) if _load(scalar) else 0))  # type: ignore[union-attr]
-    total_rows = _count(frozenset(other))
-    registers = target.vector_registers - 4
+def _tiles(kernel: Kernel, target: Target, fold: UOp, panel: UOp, scalar: UOp, lane: UOp,
+           other: list[UOp]) -> list[Tile]:
+    """Tiles with lanes along ``lane``, one for each sensible number of vectors and rows."""
+    lanes = min(_lanes(kernel, target), _power_of_two(range_size(lane)))
+    load = _load(scalar)
+    rows = sorted(other, key=lambda r: abs(_stride(load.src[1], r) or 1 << 40) if load is not None else 0)
+    inner = max(fold.src[1:], key=kernel.order.index)
+    steps = _unroll_amount(range_size(inner))
     out = []
-    for vectors in (1, 2, 3, 4):
-        if vectors > -(-size // lanes):
-            break
-        chosen = _choose_rows(rows, registers // vectors)
-        height = 1
-        for _, amount in chosen:
-            height *= amount
-        fill_rows = 1.0
-        for r, amount in chosen:
-            fill_rows *= range_size(r) / (-(-range_size(r) // amount) * amount)
-        fill_lanes = size / (-(-size // lanes) * lanes)
-        step = max(height * vectors / 2, (height + vectors) / 2, 2.0) + 0.5
-        per_step = height * vectors * lanes * min(1.0, 0.4 + 0.6 * fill_rows) * fill_lanes
-        cycles = _count(fold.src[0].ranges) / per_step * step
-        if not unit_store:
-            cycles += _count(fold.ranges) * 1.2
-        row_bytes = abs(_largest_stride(panel_load, fold)) * 4 if panel_load is not None else 0
-        pack = not unit_load or guarded or (total_rows >= 8 * height and row_bytes >= 2048)
-        if pack:
-            packs = _count(panel.ranges)
-            cycles += packs * (0.15 if unit_load else 1.5)
-        elif total_rows > height:
-            cycles *= 1.02
-        if depth * vectors * lanes * 4 > LARGEST_STAGE and pack:
-            continue
-        out.append(Tile(fold, lane, lanes, vectors, chosen, panel, scalar, cycles, pack))
+    for vectors in range(1, min(4, -(-range_size(lane) // lanes)) + 1):
+        limits = {(target.vector_registers - 4) // vectors, (target.vector_registers + 4 - steps) // (vectors + 1)}
+        for limit in limits:
+            tile = Tile(fold, lane, lanes, vectors, _choose_rows(rows, limit), panel, scalar, 0.0, False)
+            slides = load is not None and any(_same_step(load.src[1], r, inner) for r, _ in tile.rows)
+            tile.cycles = _tile_cycles(kernel, tile, other)
+            if slides and tile.height * (vectors + 1) + steps > target.vector_registers + 4:
+                tile.cycles *= 1.7  # the inner loop cannot be written out: it would run out of registers
+            if not (tile.pack and _count(frozenset(fold.src[1:])) * vectors * lanes * 4 > LARGEST_STAGE):
+                out.append(tile)
     return out
+
+
+def _tile_cycles(kernel: Kernel, tile: Tile, other: list[UOp]) -> float:
+    """Estimated cycles of one core, and whether the panel is to be packed: two fused multiply-adds and two loads per
+    cycle, edges that waste lanes and rows, the copy into the panel, and stores that do not run along the lanes."""
+    fold, lane, lanes, vectors, height = tile.fold, tile.lane, tile.lanes, tile.vectors, tile.height
+    size = range_size(lane)
+    load = _load(tile.panel)
+    fill = size / (-(-size // lanes) * lanes)
+    for r, amount in tile.rows:
+        fill *= 0.4 + 0.6 * range_size(r) / (-(-range_size(r) // amount) * amount)
+    step = max(height * vectors / 2, (height + vectors) / 2, 2.0) + 0.5
+    cycles = _count(fold.src[0].ranges) / (height * vectors * lanes * fill) * step
+    if not all(_stride(s.src[1], lane) in (0, 1) for s in kernel.stores):
+        cycles += _count(fold.ranges) * 1.2
+    along = load is not None and _stride(load.src[1], lane) == 1
+    guarded = load is None or len(load.src) > 2
+    reuse = _count(frozenset(other))
+    long_rows = abs(_largest_stride(load, fold)) * 4 >= 2048
+    tile.pack = not along or guarded or (reuse >= 8 * height and long_rows)
+    if tile.pack:
+        return cycles + _count(tile.panel.ranges) * (0.15 if along else 1.5)
+    return cycles * 1.02 if reuse > height else cycles
+
+
+def _same_step(index: UOp, a: UOp, b: UOp) -> bool:
+    """Whether an index moves equally far along both ranges: a window sliding over rows."""
+    step = _stride(index, a)
+    return bool(step) and abs(step or 0) == abs(_stride(index, b) or 0)
+
+
+def _unroll_amount(size: int) -> int:
+    return size if size <= FULL_UNROLL else (4 if size % 4 == 0 else 2)
 
 
 def _largest_stride(load: UOp | None, fold: UOp) -> int:
@@ -251,7 +272,7 @@ def _unroll(kernel: Kernel, target: Target) -> None:
     those would have to stay in registers all through."""
     for r in reversed(kernel.reduces):
         size = range_size(r)
-        amount = size if size <= FULL_UNROLL else (4 if size % 4 == 0 else 2)
+        amount = _unroll_amount(size)
         if size > 1 and _live(kernel, r, amount) <= target.vector_registers + 4:
             _apply(kernel, OptOps.UNROLL, r, amount)
         return

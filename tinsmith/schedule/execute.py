@@ -19,6 +19,7 @@ from tinsmith.ir.evaluate import evaluate
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule import explain
 from tinsmith.schedule.items import Schedule, ScheduleItem, Scheduler
+from tinsmith.schedule.siblings import merge_siblings
 from tinsmith.schedule.planner import Plan, plan_memory
 
 
@@ -101,6 +102,8 @@ def realize(roots: Sequence[UOp], device: str) -> list[Buffer]:
 def _compile(graph: list[UOp], device: str, key: Any, roots: Sequence[UOp]) -> CompiledSchedule:
     GlobalCounters.schedule_count += 1
     schedule = Scheduler(graph, device).run()
+    if not settings.NOOPT:
+        schedule.items = merge_siblings(schedule.items)
     compiled = CompiledSchedule(schedule, plan_memory(schedule))
     names: dict[str, list[str]] = {}
     for item in schedule.items:

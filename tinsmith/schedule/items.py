@@ -32,6 +32,7 @@ class ScheduleItem:
     Attributes:
         sink: the kernel's graph; None for a copy.
         slots: buffers in the order of the PARAMs; (target, source) for a copy.
+        outputs: how many of them, from the first on, it writes.
         reason: why its result has memory of its own.
         origin: methods and lines of the user's program that it computes.
     """
@@ -42,6 +43,7 @@ class ScheduleItem:
     reason: str
     origin: list[tuple[str, str, int]] = field(default_factory=list)
     variables: list[UOp] = field(default_factory=list)
+    outputs: int = 1
 
 
 @dataclass

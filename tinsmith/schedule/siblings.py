@@ -1,0 +1,174 @@
+"""Sibling kernels share one kernel with several outputs: optimizer updates, statistics of one tensor.
+
+Two kernels merge sideways if their outputs have one shape, they read a buffer in common, and their longest paths from the
+inputs are equally long: then no path leads from one to the other, and a merge makes no circle. A kernel that does nothing
+but elementwise work joins the kernel before it if it reads that one's outputs element by element and nothing else of the
+same depth: the value is still in a register.
+"""
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.uop import toposort
+from tinsmith.schedule.items import ScheduleItem
+
+MOST_BUFFERS = 30  # arguments of a merged kernel
+MOST_NODES = 400  # nodes of a merged kernel's graph
+
+_PLAIN = (Ops.RESHAPE, Ops.EXPAND)
+
+
+@dataclass(eq=False)
+class Group:
+    """Items that will be one kernel; ``key`` is None for what never merges.
+
+    What a group reads from another group has a lower level; ``first_reader`` is the lowest level that reads this one.
+    """
+
+    level: int
+    key: Any
+    first_reader: int = 1 << 60
+    members: list[int] = field(default_factory=list)
+    slots: set[int] = field(default_factory=set)
+    written: set[int] = field(default_factory=set)
+    nodes: int = 0
+
+
+def merge_siblings(items: list[ScheduleItem]) -> list[ScheduleItem]:
+    """The schedule with siblings merged, in an order that respects what reads what."""
+    groups, home = _grouped(items)
+    if len(groups) == len(items):
+        return items
+    merged = {id(g): _merged([items[m] for m in g.members]) for g in groups}
+    return [merged[id(g)] for g in _ordered(groups, items, home)]
+
+
+def _grouped(items: list[ScheduleItem]) -> tuple[list[Group], dict[int, Group]]:
+    """The groups, and the group that writes each slot. One pass: producers are placed before their readers."""
+    groups: list[Group] = []
+    home: dict[int, Group] = {}
+    readers: dict[tuple[Any, int, int], Group] = {}  # (key, level, slot) → the latest group that reads it
+    for number, item in enumerate(items):
+        producers = list({id(home[s]): home[s] for s in item.slots[1:] if s in home}.values())
+        level = 1 + max((g.level for g in producers), default=0)
+        key, size = _key(item)
+        group = _continued(item, key, size, producers)
+        if group is None and key is not None:
+            found = (readers.get((key, level, s)) for s in item.slots[1:])
+            group = next((g for g in found if g is not None and g.level == level and _fits(item, size, g)), None)
+        if group is None:
+            group = Group(level, key)
+            groups.append(group)
+        group.members.append(number)
+        group.nodes += size
+        group.slots.update(item.slots)
+        group.written.add(item.slots[0])
+        home[item.slots[0]] = group
+        for p in producers:
+            if p is not group:
+                p.first_reader = min(p.first_reader, group.level)
+        if key is not None:
+            for s in item.slots[1:]:
+                readers[key, group.level, s] = group
+    return groups, home
+
+
+def _key(item: ScheduleItem) -> tuple[Any, int]:
+    """What siblings have in common (None: never merged), and the number of nodes."""
+    if item.sink is None or item.variables:
+        return None, 0
+    (value,) = item.sink.src
+    shape = value.shape
+    if not all(isinstance(s, int) for s in shape):
+        return None, 0
+    nodes = toposort(value)
+    reduces: set[Any] = set()
+    for n in nodes:
+        if n.op.kind == "movement" and n.op not in _PLAIN or n.op in (Ops.GATHER, Ops.SCATTER):
+            return None, 0
+        if n.op is Ops.REDUCE:
+            if n.src[0].op is Ops.MUL and any(_repeated(s) for s in n.src[0].src):
+                return None, 0
+            reduces.add((n.src[0].shape, n.arg[1]))
+    return (item.device, shape, frozenset(reduces)), len(nodes)
+
+
+def _repeated(node: UOp) -> bool:
+    """An operand that a contraction reads many times."""
+    while node.op.kind == "movement" or node.op is Ops.CAST:
+        if node.op is Ops.EXPAND and node.base.op is not Ops.CONST:
+            return True
+        node = node.src[0]
+    return False
+
+
+def _fits(item: ScheduleItem, size: int, group: Group) -> bool:
+    return len(group.slots | set(item.slots)) <= MOST_BUFFERS and group.nodes + size <= MOST_NODES
+
+
+def _continued(item: ScheduleItem, key: Any, size: int, producers: list[Group]) -> Group | None:
+    """The group whose outputs an elementwise kernel reads only element by element, raised above all else it reads."""
+    if key is None or key[2]:
+        return None
+    for group in producers:
+        level = max([group.level, *(p.level + 1 for p in producers if p is not group)])
+        if key != group.key or not _fits(item, size, group) or group.level < level >= group.first_reader:
+            continue
+        if _element_by_element(item, group.written):
+            group.level = level
+            return group
+    return None
+
+
+def _element_by_element(item: ScheduleItem, written: set[int]) -> bool:
+    assert item.sink is not None
+    inputs = {n for n, s in enumerate(item.slots) if n and s in written}
+    return not any(s.op is Ops.PARAM and s.arg[0] in inputs
+                   for n in toposort(item.sink) if n.op.kind == "movement" for s in n.src)
+
+
+def _merged(members: list[ScheduleItem]) -> ScheduleItem:
+    """One item for several: outputs first, then every input once."""
+    if len(members) == 1:
+        return members[0]
+    written = [m.slots[0] for m in members]
+    read = dict.fromkeys(s for m in members for s in m.slots[1:] if s not in written)
+    number = {s: n for n, s in enumerate((*written, *read))}
+    values: dict[int, UOp] = {}
+    for m in members:
+        assert m.sink is not None
+        table = {}
+        for n in toposort(m.sink):
+            if n.op is Ops.PARAM:
+                slot = m.slots[n.arg[0]]
+                table[n] = values[slot] if slot in values else n.replace(arg=(number[slot], n.arg[1]))
+        values[m.slots[0]] = m.sink.src[0].substitute(table)
+    reasons = "; ".join(dict.fromkeys(m.reason for m in members))
+    origin = list(dict.fromkeys(o for m in members for o in m.origin))
+    return ScheduleItem(members[0].device, UOp(Ops.SINK, None, tuple(values[s] for s in written)), list(number),
+                        f"{len(members)} siblings in one kernel: {reasons}", origin, outputs=len(members))
+
+
+def _ordered(groups: list[Group], items: list[ScheduleItem], home: dict[int, Group]) -> Iterable[Group]:
+    """Groups after all that they read, otherwise in the order of their last members."""
+    waits: dict[int, int] = {}
+    readers: dict[int, list[Group]] = {}
+    for g in groups:
+        needs = {id(home[s]) for m in g.members for s in items[m].slots[1:] if s in home} - {id(g)}
+        waits[id(g)] = len(needs)
+        for n in needs:
+            readers.setdefault(n, []).append(g)
+    ready = [(g.members[-1], n) for n, g in enumerate(groups) if not waits[id(g)]]
+    place = {id(g): n for n, g in enumerate(groups)}
+    heapq.heapify(ready)
+    while ready:
+        g = groups[heapq.heappop(ready)[1]]
+        yield g
+        for r in readers.get(id(g), ()):
+            waits[id(r)] -= 1
+            if not waits[id(r)]:
+                heapq.heappush(ready, (r.members[-1], place[id(r)]))
