@@ -104,7 +104,8 @@ def main() -> None:
     parser.add_argument("--data", metavar="DIR", help="folder with the MNIST files, gzipped or not")
     parser.add_argument("--holdout", type=int, metavar="N", help="test on N images where there is only one split")
     parser.add_argument("--epochs", type=float, help="passes over the training images")
-    parser.add_argument("--steps", type=int, help="steps, instead of epochs (default: 60, or 150 for more than 5,000 images)")
+    parser.add_argument("--steps", type=int,
+                        help="steps, instead of epochs (default: 60, or 150 for more than 5,000 images)")
     parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=0)

@@ -240,7 +240,7 @@ def test_errors() -> None:
         x.mse_loss(x, reduction="median")
     with pytest.raises(ArgumentError, match="dropout"):
         x.dropout(1.5)
-    with pytest.raises(ArgumentError, match="embedding"):
+    with pytest.raises(DTypeError, match="embedding"):
         x.embedding(x)
     with pytest.raises(ShapeError, match="equal shapes"):
         x.mse_loss(Tensor([1.0]))

@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from tinsmith.backend.memory import Buffer
-from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.evaluate import evaluate
 from tinsmith.ir.uop import Window, toposort
@@ -86,7 +86,8 @@ class Builder:
     def movement(self) -> None:
         x = self.pick()
         assert x is not None
-        new = getattr(self, self.one(("reshaped", "permuted", "padded", "shrunk", "flipped", "repeated", "windowed")))(x)
+        how = self.one(("reshaped", "permuted", "padded", "shrunk", "flipped", "repeated", "windowed"))
+        new = getattr(self, how)(x)
         if new.size <= LARGEST:
             self.same(new, x)
 
@@ -265,8 +266,9 @@ class Builder:
             getattr(self, self.one(self.STEPS))()
         pool = self.graph.pool
         roots = [pool[-1], *(self.one(pool) for _ in range(self.number(0, 2)))]
-        return list(dict.fromkeys(r if r.op.kind != "movement" and r.op is not Ops.CONST and r.op is not Ops.IOTA
-                                  and r.op is not Ops.BUFFER else UOp(Ops.CONTIGUOUS, None, (r,)) for r in roots)), self.graph
+        plain = (Ops.CONST, Ops.IOTA, Ops.BUFFER)
+        return list(dict.fromkeys(UOp(Ops.CONTIGUOUS, None, (r,)) if r.op.kind == "movement" or r.op in plain else r
+                                  for r in roots)), self.graph
 
 
 @st.composite
@@ -281,8 +283,8 @@ def graphs(draw: Any, steps: int = 30, device: str = "CPU") -> tuple[list[UOp], 
 def rounding(roots: list[UOp], inputs: dict[UOp, Array], exact: dict[UOp, float]) -> tuple[list[Array], list[Array]]:
     """Values, and for each element a bound on the difference between any two ways to compute it.
 
-    Running error analysis: every operation adds at most a few units in the last place of its result to what its operands
-    bring, and a sum at most n·eps·Σ|x|, whatever its order.
+    Running error analysis: every operation adds at most a few units in the last place of its result to what its
+    operands bring, and a sum at most n·eps·Σ|x|, whatever its order.
     """
     order = toposort(roots)
     values = dict(zip(order, evaluate(order, inputs)))
@@ -308,7 +310,8 @@ def _error(n: UOp, values: dict[UOp, Array], errors: dict[UOp, Array]) -> Array:
             return 2 * count * eps * np.abs(v[0]).sum(axes, keepdims=True) + e[0].sum(axes, keepdims=True)
         return e[0].max(axes, keepdims=True)
     if n.op is Ops.SCATTER:
-        return np.full(n.shape, e[0].max(initial=0) + e[2].sum() + v[2].size * eps * (np.abs(v[0]).max() + np.abs(v[2]).sum()))
+        largest = np.abs(v[0]).max() + np.abs(v[2]).sum()
+        return np.full(n.shape, e[0].max(initial=0) + e[2].sum() + v[2].size * eps * largest)
     if n.op is Ops.GATHER:
         return np.full(n.shape, e[0].max(initial=0))
     return _elementwise(n, values[n].astype(np.float64), v, e, eps)

@@ -1,8 +1,8 @@
 """The device protocol and the registry that opens devices by name on first use.
 
-A device is built from four parts: an ``Allocator`` for its memory, a ``Renderer`` that writes its source, a ``Compiler``
-that turns source into a binary, and a ``Program`` class that loads and runs one. Shared code asks for these parts and
-for the target's data; it never looks at a device's name.
+A device is built from four parts: an ``Allocator`` for its memory, a ``Renderer`` that writes its source, a
+``Compiler`` that turns source into a binary, and a ``Program`` class that loads and runs one. Shared code asks for these
+parts and for the target's data; it never looks at a device's name.
 """
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Allocator:
-    """Memory of one device. An opaque handle stands for a block; ``copyin`` and ``copyout`` move bytes to and from it."""
+    """Memory of one device. An opaque handle stands for a block; ``copyin`` and ``copyout`` move bytes in and out."""
 
     def alloc(self, nbytes: int) -> Any:
         """A block of ``nbytes`` bytes.
@@ -151,6 +151,9 @@ class _Devices:
         """
         if name is None:
             return self.DEFAULT
+        if not isinstance(name, str):
+            raise DeviceError("Device", f"a device is named by text, not by {name!r}",
+                              f"one of {', '.join(self.known())}")
         parts = name.upper().split(":")
         for alias in filter(None, settings.ALIAS.upper().split(",")):
             old, _, new = alias.partition("=")

@@ -24,12 +24,12 @@ class Buffer:
     """``size`` elements of ``dtype`` on ``device``; a view shares the memory of ``base`` from byte ``offset`` on.
 
     >>> b = Buffer("CPU", 2, dtypes.int32)
-    >>> b.copyin(memoryview(np.array([3, 4], np.int32)))
-    >>> b.numpy()
+    >>> b.copyin(memoryview(np.array([3, 4], np.int32))).numpy()
     array([3, 4], dtype=int32)
     """
 
-    __slots__ = ("__weakref__", "_finalizer", "_opaque", "base", "device", "dtype", "failed", "offset", "options", "size")
+    __slots__ = ("__weakref__", "_finalizer", "_opaque", "base", "device", "dtype", "failed", "offset", "options",
+                 "size")
 
     def __init__(self, device: str, size: int, dtype: DType, options: BufferSpec | None = None,
                  base: Buffer | None = None, offset: int = 0, opaque: Any = None) -> None:
@@ -96,7 +96,7 @@ class Buffer:
     def numpy(self) -> np.ndarray[Any, Any]:
         """A copy as a one-dimensional NumPy array."""
         out = np.empty(self.size, self.dtype.numpy)
-        self.copyout(memoryview(out.view(np.uint8)))
+        self.copyout(out.view(np.uint8).data)
         return out
 
     def view(self, size: int, dtype: DType, offset: int) -> Buffer:

@@ -31,8 +31,8 @@ def _half() -> UOp:
     return UOp(Ops.PARAM, dtypes.float16, (), (0, ()))
 
 
-_ARITHMETIC = tuple(op for op in vars(Ops.__mro__[1]).values()
-                    if getattr(op, "alu", False) and op is not Ops.WHERE) + (Ops.FOLD,)
+_ARITHMETIC = (*(op for op in vars(Ops.__mro__[1]).values() if getattr(op, "alu", False) and op is not Ops.WHERE),
+               Ops.FOLD)
 
 widen_halves = RuleSet("widen-halves", (
     Rule("compute-in-float32", "f(x) = cast(f(cast(x))) on 16-bit floats", Pat("n", _ARITHMETIC), _widen,

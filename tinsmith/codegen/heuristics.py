@@ -2,17 +2,17 @@
 
 Three structures cover what a CPU core runs well:
 
-* contraction: a register tile of (rows × vectors) accumulators; one operand is loaded as vectors, from a packed panel in
-  near memory where that pays, the other as scalars spread over the lanes;
+* contraction: a register tile of (rows × vectors) accumulators; one operand is loaded as vectors, from a packed panel
+  in near memory where that pays, the other as scalars spread over the lanes;
 * reduction: lanes and several accumulators along the reduced range if memory runs along it, else lanes beside it;
 * elementwise: lanes along the range that memory runs along, and loops ordered so that strided reads reuse their lines.
 """
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from itertools import pairwise
 
-from tinsmith.codegen.kernel import Kernel, Opt, OptOps, range_size
+from tinsmith.codegen.kernel import Kernel, Opt, OptOps, range_size, windows
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import dtypes
@@ -30,7 +30,6 @@ def choose_opts(kernel: Kernel, target: Target) -> None:
     if any(not isinstance(range_size(r), int) for r in kernel.order):
         return symbolic_opts(kernel, target)
     work = _work(kernel)
-    kernel.lanes = _lanes(kernel, target) if target.vector_bytes else 0
     tile = best_tile(kernel, target) if target.vector_bytes else None
     if tile is not None:
         apply_tile(kernel, target, tile)
@@ -45,10 +44,13 @@ def choose_opts(kernel: Kernel, target: Target) -> None:
 
 def symbolic_opts(kernel: Kernel, target: Target) -> None:
     """With sizes known only at run time, ranges of fixed size can still become lanes."""
+    if not target.vector_bytes:
+        return
+    lanes = _lanes(kernel, target)
     for r in reversed(kernel.parallel):
-        if target.vector_bytes and isinstance(range_size(r), int) and range_size(r) % _lanes(kernel, target) == 0 and all(
-                _stride(s.src[1], r) == 1 for s in kernel.stores):
-            _split(kernel, OptOps.VECTOR, r, _lanes(kernel, target))
+        whole = isinstance(range_size(r), int) and range_size(r) % lanes == 0
+        if whole and all(_stride(s.src[1], r) == 1 for s in kernel.stores):
+            _split(kernel, OptOps.VECTOR, r, lanes)
             return
 
 
@@ -101,9 +103,9 @@ def _stride(index: UOp, r: UOp) -> int | None:
 
 def _lanes(kernel: Kernel, target: Target) -> int:
     """Lanes of the widest type that the kernel computes in."""
-    widest = max((n.dtype.itemsize for n in toposort(kernel.sink)
-                  if n.dtype is not dtypes.index and n.dtype.scalar is n.dtype and n.dtype is not dtypes.void), default=4)
-    return max(target.vector_bytes // max(widest, 4), 1)
+    sizes = [n.dtype.itemsize for n in toposort(kernel.sink)
+             if n.dtype.scalar is n.dtype and n.dtype not in (dtypes.index, dtypes.void)]
+    return max(target.vector_bytes // max(4, *sizes), 1)
 
 
 def _power_of_two(n: int) -> int:
@@ -192,13 +194,13 @@ def _tile_cycles(kernel: Kernel, tile: Tile, other: list[UOp]) -> float:
     """Estimated cycles of one core, and whether the panel is to be packed: two fused multiply-adds and two loads per
     cycle, edges that waste lanes and rows, the copy into the panel, and stores that do not run along the lanes."""
     fold, lane, lanes, vectors, height = tile.fold, tile.lane, tile.lanes, tile.vectors, tile.height
-    size = range_size(lane)
+    size: int = range_size(lane)
     load = _load(tile.panel)
     fill = size / (-(-size // lanes) * lanes)
     for r, amount in tile.rows:
         fill *= 0.4 + 0.6 * range_size(r) / (-(-range_size(r) // amount) * amount)
     step = max(height * vectors / 2, (height + vectors) / 2, 2.0) + 0.5
-    cycles = _count(fold.src[0].ranges) / (height * vectors * lanes * fill) * step
+    cycles: float = _count(fold.src[0].ranges) / (height * vectors * lanes * fill) * step
     if not all(_stride(s.src[1], lane) in (0, 1) for s in kernel.stores):
         cycles += _count(fold.ranges) * 1.2
     along = load is not None and _stride(load.src[1], lane) == 1
@@ -248,9 +250,8 @@ def apply_tile(kernel: Kernel, target: Target, tile: Tile) -> None:
     """Stage guarded scalars as padded tiles, split rows and lanes, pack the panel, order the loops, unroll."""
     scalar_load = _load(tile.scalar)
     lane_number, rows = tile.lane, list(tile.rows)
-    fold_ranges = tile.fold.src[1:]
     if scalar_load is not None and len(scalar_load.src) > 2:
-        _stage_guarded(kernel, scalar_load, rows, fold_ranges, target)
+        _stage_guarded(kernel, scalar_load, rows, target)
     outer_rows: list[UOp] = []
     for r, amount in rows:
         outer, _ = _split(kernel, OptOps.UPCAST, r, amount)
@@ -294,8 +295,7 @@ def _live(kernel: Kernel, r: UOp, steps: int) -> int:
 
 def _panel_load(kernel: Kernel) -> UOp | None:
     """The load inside the contraction that has lanes."""
-    folds = kernel.folds
-    for f in folds:
+    for f in kernel.folds:
         for s in f.src[0].src:
             load = _load(s)
             if load is not None and load.src[0].op is Ops.PARAM and any(r.arg[1] is Role.VECTOR for r in load.ranges):
@@ -305,8 +305,7 @@ def _panel_load(kernel: Kernel) -> UOp | None:
 
 def _order_loops(kernel: Kernel, batch: list[UOp], lane_outer: UOp | None) -> None:
     """What the panel depends on comes outermost, so that a packed panel serves all rows."""
-    loops = kernel.ranges
-    loops = [r for r in loops if not r.arg[1].expanded]
+    loops = [r for r in kernel.ranges if not r.arg[1].expanded]
     first = batch + ([lane_outer] if lane_outer is not None else [])
     rest = [r for r in loops if r not in first]
     wanted = first + rest
@@ -319,28 +318,27 @@ def _pack(kernel: Kernel, panel: UOp, batch: list[UOp], lane_outer: UOp | None, 
     outside = list(batch)
     if lane_outer is not None and whole > target.l2_bytes // 2:
         outside.append(lane_outer)
-    kernel.apply(Opt(OptOps.STAGE, kernel.loads.index(panel), tuple(kernel.ranges.index(r) for r in outside)))
+    _stage(kernel, panel, outside, target)
 
 
-def _stage_guarded(kernel: Kernel, load: UOp, rows: list[tuple[UOp, int]], fold_ranges: tuple[UOp, ...],
-                   target: Target) -> None:
+def _stage(kernel: Kernel, load: UOp, outside: list[UOp], target: Target) -> None:
+    kept = tuple(kernel.ranges.index(r) for r in outside)
+    kernel.apply(Opt(OptOps.STAGE, kernel.loads.index(load), kept, _lanes(kernel, target)))
+
+
+def _stage_guarded(kernel: Kernel, load: UOp, rows: list[tuple[UOp, int]], target: Target) -> None:
     """A guarded operand is copied into a zero-padded tile per outermost loop, so that the inner loop has no tests."""
     outside = [r for r in kernel.parallel if r in load.ranges][:1]
     while True:
-        inside = [r for r in load.ranges if r not in outside]
-        bytes_needed = _count(frozenset(inside)) * load.dtype.itemsize
-        from tinsmith.codegen.kernel import windows
-
-        bytes_needed = load.dtype.itemsize
-        for box in windows(load, sorted(inside, key=kernel.order.index)):
-            bytes_needed *= box.size
+        inside = sorted((r for r in load.ranges if r not in outside), key=kernel.order.index)
+        bytes_needed = load.dtype.itemsize * math.prod(box.size for box in windows(load, inside))
         if bytes_needed <= target.l2_bytes // 2:
             break
         more = [r for r in kernel.parallel if r in load.ranges and r not in outside and r not in [x for x, _ in rows]]
         if not more:
             return
         outside.append(more[0])
-    kernel.apply(Opt(OptOps.STAGE, kernel.loads.index(load), tuple(kernel.ranges.index(r) for r in outside)))
+    _stage(kernel, load, outside, target)
 
 
 # *** reductions and elementwise work ***
@@ -421,7 +419,8 @@ def elementwise_opts(kernel: Kernel, target: Target) -> None:
     options = [r for r in parallel if range_size(r) >= min(lanes, 4) and all(r in s.ranges for s in kernel.stores)]
     if not options:
         return
-    best = max(options, key=lambda r: (_score(loads, stores, r) * min(1.0, range_size(r) / lanes), kernel.order.index(r)))
+    full = {r: min(1.0, range_size(r) / lanes) for r in options}
+    best = max(options, key=lambda r: (_score(loads, stores, r) * full[r], kernel.order.index(r)))
     if _score(loads, stores, best) <= 0 or (scatters and not all(_stride(s.src[1], best) == 1 for s in scatters)):
         return
     amount = min(lanes, _power_of_two(range_size(best)))
@@ -443,9 +442,9 @@ def thread_opts(kernel: Kernel, target: Target) -> None:
         outer = loops[0]
         size = range_size(outer)
         uneven = size < 4 * target.threads and size % target.threads != 0
-        if uneven and len(loops) > 1 and not _stage_between(kernel, loops[0], loops[1]) and outer.arg[0] not in kernel.full \
-                and loops[1].arg[0] not in kernel.full:
-            kernel.apply(Opt(OptOps.MERGE, kernel.ranges.index(loops[0]), kernel.ranges.index(loops[1])))
+        whole = not any(r.arg[0] in kernel.full for r in loops[:2])
+        if uneven and whole and len(loops) > 1 and not _stage_between(kernel, outer, loops[1]):
+            kernel.apply(Opt(OptOps.MERGE, kernel.ranges.index(outer), kernel.ranges.index(loops[1])))
             continue
         break
     outer = kernel.parallel[0]
@@ -457,5 +456,3 @@ def _stage_between(kernel: Kernel, a: UOp, b: UOp) -> bool:
     """Whether a stage or reduction is computed inside loop a but outside loop b."""
     return any(n.op in (Ops.STAGE, Ops.FOLD) and a in n.ranges and b not in n.ranges for n in toposort(kernel.sink))
 
-
-__all__ = ["best_tile", "choose_opts", "pairwise"]

@@ -44,14 +44,20 @@ class OptOps(enum.Enum):
 
 @dataclass(frozen=True)
 class Opt:
-    """One optimizer choice."""
+    """One optimizer choice. ``lanes`` belongs to STAGE: the width of the vectors that fill it; 0: one by one.
+
+    >>> Opt(OptOps.UPCAST, 0, 4), Opt(OptOps.STAGE, 1, (0,), lanes=16)
+    (Opt(op=OptOps.UPCAST, axis=0, amt=4), Opt(op=OptOps.STAGE, axis=1, amt=(0,), lanes=16))
+    """
 
     op: OptOps
     axis: int | None = None
     amt: int | tuple[int, ...] | None = None
+    lanes: int = 0
 
     def __repr__(self) -> str:
-        return f"Opt(op={self.op!r}, axis={self.axis}, amt={self.amt})"
+        lanes = f", lanes={self.lanes}" if self.lanes else ""
+        return f"Opt(op={self.op!r}, axis={self.axis}, amt={self.amt}{lanes})"
 
 
 @dataclass
@@ -66,7 +72,6 @@ class Kernel:
     opts: list[Opt] = field(default_factory=list)
     full: dict[int, int] = field(default_factory=dict)
     count: int = 0
-    lanes: int = 0  # width of the vectors that fill a stage; 0: element by element
 
     def __post_init__(self) -> None:
         self.sink = simplify(self.sink)
@@ -94,8 +99,9 @@ class Kernel:
     @property
     def bound(self) -> frozenset[UOp]:
         """Ranges that belong to a reduction, a stage or an ordered scatter."""
-        return frozenset(r for n in toposort(self.sink) if n.op in (Ops.FOLD, Ops.STAGE) for r in n.src[1:]) | frozenset(
-            n.src[4] for n in toposort(self.sink) if n.op is Ops.SCATTER_STORE)
+        nodes = toposort(self.sink)
+        inner = frozenset(r for n in nodes if n.op in (Ops.FOLD, Ops.STAGE) for r in n.src[1:])
+        return inner | frozenset(n.src[4] for n in nodes if n.op is Ops.SCATTER_STORE)
 
     @property
     def reduces(self) -> list[UOp]:
@@ -185,9 +191,10 @@ class Kernel:
         self.order[self.order.index(a)] = m
         self.order.remove(b)
 
-    def stage(self, value: UOp, outside: Sequence[UOp]) -> UOp:
+    def stage(self, value: UOp, outside: Sequence[UOp], lanes: int = 0) -> UOp:
         """Compute ``value`` once into near memory for all ranges but ``outside`` and read it from there.
 
+        It is filled by vectors of ``lanes`` elements where memory runs along it, else (or for 0) one by one.
         Ranges that only enter as one sum (a window's position and offset) are staged as that sum: a padded tile.
         """
         inside = sorted((r for r in self.order if r in value.ranges and r not in outside), key=_layout_rank)
@@ -197,8 +204,8 @@ class Kernel:
         valid: UOp | None = None
         for box in sorted(windows(value, inside), key=lambda b: _memory_order(value, b)):
             lead = box.ranges[0]
-            loops, at = self.stage_loops(value, box)
-            if not lead.arg[1].expanded and loops and loops[-1].arg[1] is Role.VECTOR and box.size % self.lanes:
+            loops, at = self.stage_loops(value, box, lanes)
+            if not lead.arg[1].expanded and loops and loops[-1].arg[1] is Role.VECTOR and box.size % lanes:
                 valid = at.lt(box.size) if valid is None else valid & at.lt(box.size)
             self._stage_numbers |= {f.arg[0] for f in loops}
             fresh += loops
@@ -220,16 +227,16 @@ class Kernel:
         self.sink = simplify(self.sink.substitute({value: staged.load(place)}))
         return staged
 
-    def stage_loops(self, value: UOp, box: Box) -> tuple[list[UOp], UOp]:
+    def stage_loops(self, value: UOp, box: Box, lanes: int) -> tuple[list[UOp], UOp]:
         """Fresh ranges that fill a box, and the position they stand for; whole vectors where memory runs along it."""
         lead = box.ranges[0]
-        whole = self.lanes and box.size >= self.lanes // 2 and lead.arg[0] not in self.full
+        whole = lanes and box.size >= lanes // 2 and lead.arg[0] not in self.full
         one_row = not lead.arg[1].expanded and not any(r.arg[1] is Role.VECTOR for r in value.ranges)
         if whole and one_row and all(
                 linear_form(n.src[1])[0].get(lead) == 1 for n in toposort(value) if n.op is Ops.LOAD):
-            outer = self.new_range(-(-box.size // self.lanes), Role.LOOP)
-            inner = self.new_range(self.lanes, Role.VECTOR)
-            at = (outer * self.lanes + inner).simplify()
+            outer = self.new_range(-(-box.size // lanes), Role.LOOP)
+            inner = self.new_range(lanes, Role.VECTOR)
+            at = (outer * lanes + inner).simplify()
             return [r for r in (outer, inner) if r.op is Ops.RANGE], at
         role = lead.arg[1] if lead.arg[1] in (Role.UPCAST, Role.VECTOR) else Role.LOOP
         f = self.new_range(box.size, role)
@@ -356,9 +363,13 @@ def _guarded(node: UOp, src: list[UOp], valid: UOp, of: UOp) -> list[UOp]:
     return src
 
 
+def _illegal(opt: Opt, why: str) -> ArgumentError:
+    return ArgumentError("Opt", f"{opt}: {why}", "another axis or amount")
+
+
 def _require(condition: bool, opt: Opt, why: str) -> None:
     if not condition:
-        raise ArgumentError("Opt", f"{opt}: {why}", "another axis or amount")
+        raise _illegal(opt, why)
 
 
 def _amount(k: Kernel, opt: Opt, r: UOp, most: int = 0) -> int:
@@ -366,8 +377,9 @@ def _amount(k: Kernel, opt: Opt, r: UOp, most: int = 0) -> int:
     _require(isinstance(size, int), opt, "the range has a symbolic size")
     amount = size if opt.amt in (0, None) else opt.amt
     most = max(most, size)
-    _require(isinstance(amount, int) and 1 < amount <= most, opt, f"the amount must be in 2..{most}")
-    return int(amount)
+    if not (isinstance(amount, int) and 1 < amount <= most):
+        raise _illegal(opt, f"the amount must be in 2..{most}")
+    return amount
 
 
 def _is_parallel(k: Kernel, r: UOp) -> bool:
@@ -396,7 +408,8 @@ def _vector(k: Kernel, opt: Opt) -> None:
         if n.op in (Ops.FOLD, Ops.STORE, Ops.STAGE):
             inside = n.src[0].ranges | n.ranges if n.op is not Ops.STORE else n.ranges
             if r in inside:
-                _require(not any(x.arg[1] is Role.VECTOR for x in inside), opt, "a value has lanes along one range only")
+                free = not any(x.arg[1] is Role.VECTOR for x in inside)
+                _require(free, opt, "a value has lanes along one range only")
         _require(n.op is not Ops.STAGE or r not in n.ranges, opt, "a stage has no copy per lane")
     k.split(r, amount, Role.VECTOR)
 
@@ -461,12 +474,13 @@ def _stage(k: Kernel, opt: Opt) -> None:
     value = loads[opt.axis]
     lanes = [r for r in outside if r.arg[1] is Role.VECTOR and r in value.ranges]
     _require(not lanes, opt, "a stage has no copy per lane")
+    _require(opt.lanes != 1 and opt.lanes & (opt.lanes - 1) == 0, opt, "lanes come in powers of two")
     inside = [r for r in k.order if r in value.ranges and r not in outside]
     _require(bool(inside), opt, "nothing is left to stage over")
     _require(all(isinstance(_size(r), int) for r in inside), opt, "a stage has a fixed size")
     bound = frozenset(r for n in toposort(k.sink) if n.op is Ops.SCATTER_STORE for r in n.ranges | {n.src[4]})
     _require(not bound & set(inside), opt, "an ordered scatter cannot be staged")
-    k.stage(value, outside)
+    k.stage(value, outside, opt.lanes)
 
 
 def _order(k: Kernel, opt: Opt) -> None:

@@ -22,29 +22,13 @@ Coords = tuple[tuple[UOp, int], ...]
 _SEPARATE_ACCUMULATORS = 8
 
 
-@dataclass
-class Scope:
-    """One open loop: the lines written so far in its body and the values known there."""
-
-    lines: list[UOp] = field(default_factory=list)
-    values: dict[Any, UOp] = field(default_factory=dict)
-    ranges: set[UOp] = field(default_factory=set)
-
-
-class Linearizer:
+class Linearizer(LineWriter):
     """Writes one kernel. ``run`` returns the linear program."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel
-        self.scopes = [Scope()]
+        super().__init__(kernel)
         self.globals: dict[int, UOp] = {}
         self.variables: dict[UOp, UOp] = {}
-        self.consts: dict[UOp, None] = {}
-        self.counts = {"loop": 0, "acc": 0, "local": 0}
-        self.written = frozenset(s.src[0] for s in kernel.stores)
-        self.position = {r.arg[0]: i for i, r in enumerate(kernel.order)}
-        self.reread: dict[UOp, bool] = {n: True for n in toposort(kernel.sink)
-                                        if n.op is Ops.LOAD and n.src[0] in self.written}
 
     def run(self) -> list[UOp]:
         for param in sorted((n for n in toposort(self.kernel.sink) if n.op is Ops.PARAM), key=lambda n: n.arg[0]):
@@ -59,54 +43,7 @@ class Linearizer:
             out.extend([*s.src[1:], s.src[0]] if s.op is Ops.AFTER else [s])
         return out
 
-    # *** writing lines ***
-
-    def emit(self, depth: int, node: UOp) -> UOp:
-        if node.op is Ops.CONST:
-            self.consts[node] = None
-            return node
-        for scope in self.scopes[: depth + 1]:
-            if node in scope.values:
-                return node
-        self.scopes[depth].values[node] = node
-        self.scopes[depth].lines.append(node)
-        return node
-
-    def force(self, node: UOp) -> UOp:
-        """Write a line here even if an equal one exists (stores, loop ends)."""
-        self.scopes[-1].lines.append(node)
-        return node
-
-    def const(self, like: UOp, value: Any) -> UOp:
-        return self.emit(0, UOp(Ops.CONST, like.dtype, (), like.dtype.as_const(value)))
-
-    def depth_of(self, node: UOp) -> int:
-        """The innermost open scope that supplies one of the node's ranges; what is read from written memory stays here."""
-        if self.rereads(node):
-            return len(self.scopes) - 1
-        ranges = node.ranges
-        for depth in range(len(self.scopes) - 1, 0, -1):
-            if not self.scopes[depth].ranges.isdisjoint(ranges):
-                return depth
-        return 0
-
-    def rereads(self, node: UOp) -> bool:
-        """Whether the node depends on a value that this kernel reads from memory it writes (a scatter's old value)."""
-        known = self.reread
-        if not any(known.values()):
-            return False
-        for n in toposort(node, lambda n: n not in known):
-            known[n] = n.op is Ops.LOAD and n.src[0] in self.written or any(known[s] for s in n.src)
-        return known[node]
-
-    # *** loops ***
-
-    def loop_ranges(self, node: UOp) -> list[UOp]:
-        """Loops that the node still needs, outermost first."""
-        opened = set().union(*(s.ranges for s in self.scopes))
-        own = {node.src[4]} if node.op is Ops.SCATTER_STORE and node.src[4].op is Ops.RANGE else set()
-        left = [r for r in node.ranges | own if not r.arg[1].expanded and r not in opened]
-        return sorted(left, key=lambda r: (r in own, self.position[r.arg[0]]))
+    # *** statements ***
 
     def statements(self, nodes: list[UOp]) -> None:
         """Write statements in order; neighbours that need the same loop next share it."""
@@ -126,97 +63,7 @@ class Linearizer:
             self.over(r, group, lambda body: self.statements(body))
             i = j
 
-    def over(self, r: UOp, body: list[UOp], write: Callable[[list[UOp]], None]) -> None:
-        """A loop over ``r`` around ``write(body)``; a partial last iteration is peeled."""
-        size, full = range_size(r), self.kernel.full.get(r.arg[0])
-        if r.arg[1] is Role.THREAD:
-            return self.threads(r, body, write)
-        if full is None or not isinstance(size, int) or full >= size:
-            return self.loop(r, UOp.index(size), body, write)
-        if full:
-            whole = r.replace(src=(UOp.index(full),))
-            self.loop(whole, UOp.index(full), self.narrowed(body, r, whole), write, r)
-        write(self.narrowed(body, r, UOp.index(full)))
-        return None
-
-    def loop(self, r: UOp, size: UOp, body: list[UOp], write: Callable[[list[UOp]], None], alias: UOp | None = None) -> None:
-        if size.is_const and size.arg == 1:
-            return write(self.narrowed(body, r, UOp.index(0)))
-        self.open(r, self.const(size, 0), self.expression(size))
-        write(body)
-        self.close()
-        return None
-
-    def open(self, r: UOp, start: UOp, end: UOp) -> UOp:
-        number = self.counts["loop"]
-        self.counts["loop"] += 1
-        line = UOp(Ops.RANGE, dtypes.index, (start, end), (number, r.arg[1] is Role.REDUCE))
-        self.scopes.append(Scope([line], {line: line, (r, ()): line}, {r}))
-        return line
-
-    def close(self) -> None:
-        scope = self.scopes.pop()
-        self.scopes[-1].lines += [*scope.lines, UOp(Ops.ENDRANGE, None, (scope.lines[0],))]
-
-    def threads(self, r: UOp, body: list[UOp], write: Callable[[list[UOp]], None]) -> None:
-        """Each worker takes its share [tid*n/threads, (tid+1)*n/threads) of the range; the last takes the partial end."""
-        size, full = range_size(r), self.kernel.full.get(r.arg[0])
-        tid = self.emit(0, UOp(Ops.SPECIAL, dtypes.index, (), "tid"))
-        count = self.emit(0, UOp(Ops.SPECIAL, dtypes.index, (), "nthreads"))
-        n = UOp.index(size)
-        low, high = self.raw(tid * n // count), self.raw((tid + 1) * n // count)
-        if full is None or full >= size:
-            self.open(r, low, high)
-            write(body)
-            return self.close()
-        if full:
-            whole = r.replace(src=(UOp.index(full),))
-            self.open(whole, low, self.raw(high.minimum(full)))
-            write(self.narrowed(body, r, whole))
-            self.close()
-        condition = self.raw(UOp.index(full).lt(high))
-        self.scopes.append(Scope([UOp(Ops.IF, None, (condition,))]))
-        write(self.narrowed(body, r, UOp.index(full)))
-        scope = self.scopes.pop()
-        self.scopes[-1].lines += [*scope.lines, UOp(Ops.ENDIF, None, (scope.lines[0],))]
-        return None
-
-    def raw(self, node: UOp) -> UOp:
-        """Write an expression whose leaves are lines already."""
-        for n in toposort(node):
-            if n.op is Ops.CONST or n.op.alu:
-                self.emit(0, n)
-        return node
-
-    def narrowed(self, body: list[UOp], r: UOp, value: UOp) -> list[UOp]:
-        """The body for fewer values of ``r``: guards that are now decided vanish, and so do copies that never store."""
-        new = [bind(n, r, value) for n in body]
-        new = [simplify(n) for n in new]
-        found = {x for n in new for m in toposort(n) for x in m.ranges if x.arg[1] is Role.UPCAST}
-        for u in sorted(found, key=lambda x: x.arg[0]):
-            live = [c for c in range(range_size(u)) if any(_may_store(n, u, c) for n in new)]
-            keep = max(live, default=0) + 1
-            if keep < range_size(u) and all(n.op is Ops.STORE for n in new):
-                smaller = u.replace(src=(UOp.index(keep),)) if keep > 1 else UOp.index(0)
-                new = [simplify(n) for n in [bind(n, u, smaller) for n in new]]
-        return new
-
     # *** values ***
-
-    def lanes(self, node: UOp) -> UOp | None:
-        """The vector range of a value, if it has lanes."""
-        return next((r for r in node.ranges if r.arg[1] is Role.VECTOR), None)
-
-    def coords_of(self, node: UOp, coords: Coords) -> Coords:
-        """The part of ``coords`` that the node depends on."""
-        ranges = node.ranges
-        return tuple(c for c in coords if c[0] in ranges)
-
-    def all_coords(self, ranges: frozenset[UOp], roles: tuple[Role, ...] = (Role.UPCAST, Role.UNROLL)) -> Iterator[Coords]:
-        """Every combination of the expanded ranges among ``ranges``."""
-        expanded = sorted((r for r in ranges if r.arg[1] in roles), key=lambda r: self.position[r.arg[0]])
-        for values in itertools.product(*(range(range_size(r)) for r in expanded)):
-            yield tuple(zip(expanded, values))
 
     def value(self, node: UOp, coords: Coords = ()) -> UOp:
         """The line that holds ``node``'s value for these copies; a vector if it has lanes."""
@@ -375,7 +222,7 @@ class Linearizer:
         for r, size in zip(node.src[1:], node.arg):
             place = place * size + r
         fill = UOp(Ops.STORE, None, (local, place.simplify(), node.src[0]))
-        with _at_depth(self, depth):
+        with self.at_depth(depth):
             self.fill([fill], coords)
         self.scopes[depth].values[(node, coords)] = local
         return local
@@ -455,7 +302,7 @@ class Linearizer:
         """Write the loop of ``node`` and of every other reduction that can share it, for all their copies."""
         depth = self.depth_of(node)
         group = self.partners(node, depth)
-        with _at_depth(self, depth):
+        with self.at_depth(depth):
             FoldWriter(self, group, coords).run()
 
     def partners(self, node: UOp, depth: int) -> list[UOp]:
@@ -475,20 +322,6 @@ class Linearizer:
         return self.current_folds if self.current_folds is not None else self.kernel.folds
 
     current_folds: list[UOp] | None = None
-
-
-class _at_depth:
-    """Write at an outer scope for a while: inner scopes are set aside and come back unchanged."""
-
-    def __init__(self, lin: Linearizer, depth: int) -> None:
-        self.lin, self.depth = lin, depth
-
-    def __enter__(self) -> None:
-        self.aside = self.lin.scopes[self.depth + 1 :]
-        del self.lin.scopes[self.depth + 1 :]
-
-    def __exit__(self, *exc: object) -> None:
-        self.lin.scopes.extend(self.aside)
 
 
 class FoldWriter:
@@ -610,26 +443,10 @@ class FoldWriter:
         return line
 
 
-def bind(node: UOp, r: UOp, value: UOp) -> UOp:
-    """The node for one value of ``r``. A reduction inside that runs over ``r`` itself has an ``r`` of its own."""
-    new = {r: value}
-    for n in toposort(node, lambda n: n is not r and (r in n.ranges or (n.op is Ops.SCATTER_STORE and n.src[4] is r))):
-        src = tuple(new.get(s, s) for s in n.src)
-        new[n] = n if src == n.src else n.replace(src=src)
-    return new.get(node, node)
-
-
 def _index_only(node: UOp) -> bool:
     """An expression of indices and conditions on them, with no loaded value inside."""
     return all(n.op in (Ops.CONST, Ops.RANGE, Ops.VARIABLE) or (n.op.alu and (n.dtype is dtypes.index or n.dtype.is_bool))
                for n in toposort(node))
-
-
-def _may_store(store: UOp, u: UOp, copy: int) -> bool:
-    if store.op is not Ops.STORE or len(store.src) < 4 or u not in store.src[3].ranges:
-        return True
-    valid = store.src[3].substitute({u: UOp.index(copy)}).simplify()
-    return not (valid.is_const and not valid.arg)
 
 
 def _depends(a: UOp, b: UOp) -> bool:

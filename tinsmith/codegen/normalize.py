@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
@@ -93,7 +94,7 @@ def mergeable(sink: UOp, order: list[UOp]) -> Iterator[tuple[UOp, UOp]]:
     """Pairs (outer, inner) of neighbouring ranges that every index uses as outer*size(inner) + inner, or not at all."""
     roots = index_roots(sink)
     homes = _homes(sink)
-    for a, b in zip(order, order[1:]):
+    for a, b in pairwise(order):
         if homes.get(a) == homes.get(b) and b.src[-1].is_const and a.src[-1].is_const and _step_together(roots, a, b):
             yield a, b
 

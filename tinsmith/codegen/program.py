@@ -4,6 +4,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tinsmith.codegen.decompositions import decompose
 from tinsmith.codegen.heuristics import choose_opts
@@ -112,5 +113,5 @@ def _count(ranges: frozenset[UOp]) -> int:
     return total
 
 
-def _fixed(size: object) -> int:
-    return size.vmax if isinstance(size, UOp) else int(size)  # type: ignore[call-overload, no-any-return]
+def _fixed(size: Any) -> int:
+    return int(size.vmax if isinstance(size, UOp) else size)

@@ -83,8 +83,8 @@ def timed_line(ran: Ran) -> str:
     moved = f"{ran.bytes / rate:.1f}"
     line = (
         f"*** {colored(f'{ran.device:6s}', color)} {GlobalCounters.kernel_count:4d} {ran.name:20s} arg {ran.args:2d} "
-        f"mem {GlobalCounters.mem_used / 1e9:.2f} GB tm {_number(ran.seconds * 1e6)}us/"
-        f"{_number(GlobalCounters.time_sum_s * 1e3)}ms ({ran.ops / rate:6.2f} GFLOPS {moved}|{moved} GB/s)"
+        f"mem {GlobalCounters.mem_used / 1e9:.2f} GB tm {_number(ran.seconds * 1e6, 6)}us/"
+        f"{_number(GlobalCounters.time_sum_s * 1e3, 6)}ms ({_number(ran.ops / rate, 5)} GFLOPS {moved}|{moved} GB/s)"
     )
     methods = [m for m in ran.origin if m]
     room = WIDTH - visible_length(line) - 1
@@ -93,9 +93,13 @@ def timed_line(ran: Ran) -> str:
     return f"{line} {text}".rstrip()
 
 
-def _number(value: float) -> str:
-    """Seven columns wide, with two decimals as long as they fit."""
-    return f"{value:7.2f}" if value < 10_000 else f"{value:7.0f}"
+def _number(value: float, width: int) -> str:
+    """At least ``width`` columns, with as many decimals as fit, two at most.
+
+    >>> [_number(v, 6) for v in (1.5, 1234.56, 123456.7)]
+    ['  1.50', '1234.6', '123457']
+    """
+    return next((t for digits in (2, 1) if len(t := f"{value:{width}.{digits}f}") <= width), f"{value:{width}.0f}")
 
 
 _summary_registered = False

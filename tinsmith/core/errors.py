@@ -4,6 +4,7 @@ Every class also inherits from the built-in exception that Python programmers wo
 """
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from types import FrameType
@@ -13,10 +14,24 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 def user_frame() -> FrameType | None:
     """The innermost frame that is not inside this package: the line the user wrote."""
+    return _user_call()[0]
+
+
+def _user_call() -> tuple[FrameType | None, FrameType]:
+    """The user's frame, and that of the function of this package that it called."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        frame = frame.f_back
-    return frame
+    called = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith((_PACKAGE, contextlib.__file__)):
+        called, frame = frame, frame.f_back
+    return frame, called
+
+
+def _name_of_call(called: FrameType) -> str:
+    """The method or layer that the user called; empty for an operator, which the message names in its own way."""
+    name = called.f_code.co_name
+    if name in ("__init__", "__call__"):
+        return type(called.f_locals.get("self")).__name__
+    return "" if name.startswith(("__", "<")) else name
 
 
 def user_line() -> tuple[str, int]:
@@ -32,14 +47,18 @@ class TinsmithError(Exception):
         op: the operation that refused, as the user called it.
         message: what is wrong, with the shapes, dtypes and devices involved.
         mend: what would fix it.
+        at: file and line to name; the line that the user's program is at unless given.
     """
 
     id = "E000"
 
-    def __init__(self, op: str, message: str, mend: str = "") -> None:
+    def __init__(self, op: str, message: str, mend: str = "", at: tuple[str, int] | None = None) -> None:
         self.op, self.message, self.mend = op, message, mend
-        self.file, self.line = user_line()
-        text = f"[{self.id}] {op}: {message}"
+        frame, called = _user_call()
+        self.file, self.line = at or (("<unknown>", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno))
+        self.called = "" if at or frame is None else _name_of_call(called)
+        inside = self.called and self.called.lower() != op.lower()
+        text = f"[{self.id}] {op} (in {self.called}): {message}" if inside else f"[{self.id}] {op}: {message}"
         if self.line:
             text += f" ({os.path.basename(self.file)}:{self.line})"
         if mend:
@@ -47,7 +66,7 @@ class TinsmithError(Exception):
         super().__init__(text)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.op, self.message, self.mend)
+        return type(self), (self.op, self.message, self.mend, (self.file, self.line))
 
 
 class ShapeError(TinsmithError, ValueError):
@@ -99,7 +118,7 @@ class KernelError(TinsmithError, RuntimeError):
 
 
 class CheckError(TinsmithError, RuntimeError):
-    """``CHECKED=1`` found an index out of bounds, a NaN or an overflow."""
+    """``CHECKED=1`` found an index out of bounds, an integer division by zero, or a NaN that an operation made."""
 
     id = "E052"
 

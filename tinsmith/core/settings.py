@@ -23,20 +23,30 @@ class Setting:
     doc: str
     affects_code: bool = False
 
+    def checked(self, value: Any) -> int | str:
+        """``value`` if it is of the setting's type."""
+        if isinstance(value, str):
+            return self.parse(value)
+        if isinstance(self.default, str) or not isinstance(value, int):
+            wanted = "text" if isinstance(self.default, str) else "a whole number"
+            raise ArgumentError("Context", f"{self.name}={value!r} is not {wanted}", f"{self.name}={self.default!r}")
+        return value
+
     def parse(self, text: str) -> int | str:
         if isinstance(self.default, str):
             return text
         try:
             return int(text or 0)
         except ValueError:
-            raise ArgumentError("settings", f"{self.name}={text!r} is not a whole number", f"{self.name}=1") from None
+            raise ArgumentError("settings", f"{self.name}={text!r} is not a whole number: {self.doc}",
+                                f"{self.name}=1") from None
 
 
 DECLARED: Final = (
     Setting("DEBUG", 0, "1 devices, 2 timed lines, 3 schedule, 4 source, 5 trees and UOps, 6 rewrites, 7 assembly"),
     Setting("DEV", "", "default device, e.g. CPU, CPU:C, PYTHON"),
     Setting("NOOPT", 0, "1 switches all optimizer choices and multi-pass kernel fusion off", True),
-    Setting("CHECKED", 0, "1 checks bounds of gathers and scatters in every kernel and names the user's line", True),
+    Setting("CHECKED", 0, "1 checks indices of gathers and scatters, integer divisors and NaN in every program, and names the user's line", True),
     Setting("THREADS", 0, "worker threads of the CPU device; 0 = as many as the cores allowed to this process"),
     Setting("CACHELEVEL", 1, "0 switches the disk cache off"),
     Setting("CACHE_DIR", "", "where the disk cache lives; empty = the user's cache directory"),
@@ -101,7 +111,7 @@ def Context(**changes: Any) -> Iterator[None]:
     before = {name: getattr(settings, name) for name in changes}
     try:
         for name, value in changes.items():
-            setattr(settings, name, value)
+            setattr(settings, name, _BY_NAME[name].checked(value))
         yield
     finally:
         for name, value in before.items():

@@ -196,7 +196,8 @@ def _decided(n: UOp) -> UOp | None:
 
 # Index arithmetic in Python ints: the same values as the rows' meanings, without NumPy's overhead.
 _INDEX_FOLD: dict[Op, Callable[..., int | bool]] = {
-    Ops.ADD: operator.add, Ops.SUB: operator.sub, Ops.MUL: operator.mul, Ops.NEG: operator.neg, Ops.MAX: max, Ops.MIN: min,
+    Ops.ADD: operator.add, Ops.SUB: operator.sub, Ops.MUL: operator.mul, Ops.NEG: operator.neg,
+    Ops.MAX: max, Ops.MIN: min,
     Ops.IDIV: lambda x, y: x // y if y else 0, Ops.MOD: lambda x, y: x % y if y else 0,
     Ops.CMPLT: operator.lt, Ops.CMPEQ: operator.eq, Ops.CMPNE: operator.ne,
 }

@@ -147,5 +147,8 @@ class RMSNorm:
         self.weight = _filled(dim, 1) if elementwise_affine else None
 
     def __call__(self, x: Tensor) -> Tensor:
+        if self.weight is not None and x.shape[-1:] != self.weight.shape:
+            raise ShapeError("RMSNorm", f"input {x.shape}, weight {self.weight.shape}",
+                             f"an input that ends in {self.weight.shape}")
         out = x.rms_norm(-1, self.eps)
         return out if self.weight is None else out * self.weight

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,14 +13,16 @@ from tinsmith.backend.memory import Buffer
 from tinsmith.codegen.program import KernelProgram, compile_kernel
 from tinsmith.core.counters import GlobalCounters, Ran, report
 from tinsmith.core.dtypes import dtypes
+from tinsmith.core.errors import KernelError, TinsmithError
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.evaluate import evaluate
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule import explain
+from tinsmith.schedule.inplace import choose_in_place
 from tinsmith.schedule.items import Schedule, ScheduleItem, Scheduler
-from tinsmith.schedule.siblings import merge_siblings
 from tinsmith.schedule.planner import Plan, plan_memory
+from tinsmith.schedule.siblings import merge_siblings
 
 
 @dataclass
@@ -43,6 +45,7 @@ class CompiledSchedule:
     schedule: Schedule
     plan: Plan
     steps: list[Step] = field(default_factory=list)
+    in_place: dict[int, int] = field(default_factory=dict)  # slot of an output → number of the input it overwrites
 
 
 _compiled: dict[Any, CompiledSchedule] = {}
@@ -84,22 +87,24 @@ class BufferName:
     device: str
 
 
-def realize(roots: Sequence[UOp], device: str) -> list[Buffer]:
+def realize(roots: Sequence[UOp], device: str, free: Collection[UOp] = ()) -> list[Buffer]:
     """Compute ``roots`` (concrete nodes) and return a buffer for each.
 
     Args:
         roots: tensor-graph nodes with memory semantics: anything but movement ops.
         device: where kernels without any buffer run.
+        free: BUFFERs that nobody reads after this program: a new version may take their memory.
     """
     graph, buffers, values = canonical(roots)
-    key = (tuple(graph), device, settings.code_key())
+    numbers = tuple(n for n, b in enumerate(buffers) if b in free) if free else ()
+    key = (tuple(graph), device, numbers, settings.code_key())
     compiled = _compiled.get(key)
     if compiled is None or settings.DEBUG >= 3:
-        compiled = _compile(graph, device, key, roots)
+        compiled = _compile(graph, device, key, numbers)
     return run(compiled, [b.arg for b in buffers], values)
 
 
-def _compile(graph: list[UOp], device: str, key: Any, roots: Sequence[UOp]) -> CompiledSchedule:
+def _compile(graph: list[UOp], device: str, key: Any, free: Sequence[int]) -> CompiledSchedule:
     GlobalCounters.schedule_count += 1
     schedule = Scheduler(graph, device).run()
     if not settings.NOOPT:
@@ -122,6 +127,9 @@ def _compile(graph: list[UOp], device: str, key: Any, roots: Sequence[UOp]) -> C
         slots = [item.slots[n] for n in kernel.buffers]
         values = [item.variables[int(v[1:])].src[1].arg for v in kernel.variables]
         compiled.steps.append(Step(item.device, program, slots, values, origin, name, item))
+    if free:
+        programs = [s.program.kernel.uops if s.program is not None else None for s in compiled.steps]
+        compiled.in_place = choose_in_place(schedule, programs, free)
     _compiled[key] = compiled
     return compiled
 
@@ -140,6 +148,7 @@ def bind(compiled: CompiledSchedule, inputs: list[Buffer]) -> list[Buffer]:
     schedule, plan = compiled.schedule, compiled.plan
     blocks = {device: Buffer(device, size, dtypes.uint8) for device, size in plan.sizes.items()}
     given = {slot: inputs[number] for number, slot in schedule.inputs.items()}
+    given |= {slot: inputs[number] for slot, number in compiled.in_place.items()}
     out: list[Buffer] = []
     for slot in schedule.slots:
         if slot.number in given:
@@ -157,31 +166,53 @@ def run(compiled: CompiledSchedule, inputs: list[Buffer], values: Sequence[int])
         b.check()
     buffers = bind(compiled, inputs)
     outputs = [buffers[n] for n in compiled.schedule.outputs]
+    if compiled.in_place:
+        for b in buffers:
+            b.opaque  # noqa: B018  running out of memory must leave the old versions as they are
     timed = settings.DEBUG >= 2
     batch: list[Call] = []
+    launched: list[Step] = []  # the steps of the batch, or of what ran last
     batch_device = ""
     try:
         for step in compiled.steps:
             if step.program is None:
                 _flush(batch_device, batch)
+                launched = [step]
                 _copy(buffers[step.slots[0]], buffers[step.slots[1]])
                 continue
             call = Call(step.program, [buffers[s] for s in step.slots], [values[v] for v in step.variables])
             if timed:
                 explain.show(step.item, step.program.kernel, step.name, Device[step.device])
+                launched = [step]
                 _timed(step, call)
                 continue
             if step.device != batch_device:
                 _flush(batch_device, batch)
                 batch_device = step.device
+            if not batch:
+                launched = []
+            launched.append(step)
             batch.append(call)
             _count(step.program)
         _flush(batch_device, batch)
     except BaseException as error:
         for b in outputs:
             b.failed = error
+        if isinstance(error, Exception) and not isinstance(error, TinsmithError):
+            raise _kernel_error(launched, error) from error
         raise
     return outputs
+
+
+def _kernel_error(steps: Sequence[Step], error: Exception) -> KernelError:
+    """What to tell when ``steps``, launched together, failed: which kernels, and the user's line of the first."""
+    device = steps[0].device if steps else "the device"
+    names = [f"{s.name or 'copy'}{' (' + ', '.join(s.origin) + ')' if s.origin else ''}" for s in steps]
+    some = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    which = f"kernel {some}" if len(names) == 1 else f"one of the kernels {some}"
+    at = next((o[1:] for s in steps if s.item for o in reversed(s.item.origin)), None)
+    return KernelError("realize", f"{which} failed on {device}: {type(error).__name__}: {error}",
+                       "mend that failure; nothing was changed, and reading the value again computes it again", at)
 
 
 def _flush(device: str, batch: list[Call]) -> None:

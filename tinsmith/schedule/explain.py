@@ -38,9 +38,10 @@ def show(item: ScheduleItem | None, kernel: KernelProgram, name: str, device: Co
 
 def decisions(item: ScheduleItem, kernel: KernelProgram, name: str) -> str:
     """Why this kernel exists, which buffers it works on, what it computes of the user's program, and its opts."""
-    reads = f" from {', '.join(map(str, item.slots[1:]))}" if len(item.slots) > 1 else ""
+    written, read = (", ".join(map(str, part)) for part in (item.slots[: item.outputs], item.slots[item.outputs :]))
+    slots = f"buffer{'s' * (item.outputs > 1)} {written}{' from ' * bool(read)}{read}"
     lines = {f"{m} ({os.path.basename(file)}:{line})": None for m, file, line in item.origin if m}
-    parts = [("", f"{colored(name, 'green')}: buffer {item.slots[0]}{reads}; stored because: {item.reason}"),
+    parts = [("", f"{colored(name, 'green')}: {slots}; stored because: {item.reason}"),
              ("computes ", ", ".join(lines)), ("opts ", opts_text(kernel.opts))]
     return "\n".join(textwrap.fill(f"{'  ' if label else 'kernel '}{label}{text}", WIDTH, subsequent_indent="    ",
                                    break_long_words=False, break_on_hyphens=False) for label, text in parts if text)

@@ -1,9 +1,9 @@
 """Fusion: start with everything inlined, and give a value memory of its own only for a reason.
 
-The graph is walked from its outputs. Every node collects requests: the kernel that reads it and the index at which it is
-read. One request means it can be computed where it is read. A value that several kernels read, or one kernel at several
-places, is computed again where that is cheap, else staged. A reduction stays inside its reader's kernel if the loops can
-be nested so that it is computed once: the sets of ranges that the kernel's reductions depend on form a chain.
+The graph is walked from its outputs. Every node collects requests: the kernel that reads it and the index at which it
+is read. One request means it can be computed where it is read. A value that several kernels read, or one kernel at
+several places, is computed again where that is cheap, else staged. A reduction stays inside its reader's kernel if the
+loops can be nested so that it is computed once: the sets of ranges that the kernel's reductions depend on form a chain.
 """
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 
 RECOMPUTE_COST = 48  # operations per element up to which a value is computed again instead of stored
+PLACES_COST = 128  # operations per element spent on computing a value again at several places of one kernel
 OPERAND_COST = 12  # the same for a value that a contraction reads many times over
 ROW_PARALLELISM = 8  # rows that a multi-pass kernel needs before it may hold work worth several cores
 SMALL_WORK = 1 << 14  # elements below which parallelism does not matter
@@ -55,6 +56,7 @@ class Fusion:
     reasons: dict[UOp, str] = field(default_factory=dict)
     heavy: dict[UOp, bool] = field(default_factory=dict)
     cost: dict[UOp, int] = field(default_factory=dict)
+    light: dict[UOp, int] = field(default_factory=dict)
     requests: dict[UOp, list[Request]] = field(default_factory=dict)
     reduce_ranges: dict[tuple[UOp, Index], tuple[UOp, ...]] = field(default_factory=dict)
     count: int = 0
@@ -69,16 +71,18 @@ class Fusion:
         return [n for n in order if n in self.reasons]
 
     def measure(self, order: list[UOp]) -> None:
-        """heavy: a reduction lies below; cost: operations per element to compute it from stored values."""
+        """heavy: a reduction lies below; cost: operations per element to compute it from stored values; light: the same
+        from stored values and reductions."""
         for n in order:
             if n.op in SOURCES or n.op in STAGED:
-                self.heavy[n], self.cost[n] = False, 0
+                self.heavy[n], self.cost[n], self.light[n] = False, 0, 0
                 continue
             self.heavy[n] = n.op is Ops.REDUCE or any(self.heavy[s] for s in n.src)
-            below = sum(self.cost[s] for s in n.src)
-            self.cost[n] = min(below + (n.op.cost if n.op.elementwise or n.op is Ops.GATHER else 0), 1 << 20)
+            own = n.op.cost if n.op.elementwise or n.op is Ops.GATHER else 0
+            self.cost[n] = min(own + sum(self.cost[s] for s in n.src), 1 << 20)
+            self.light[n] = min(own + sum(self.light[s] for s in n.src), 1 << 20)
             if n.op is Ops.REDUCE:
-                self.cost[n] = 1 << 20
+                self.cost[n], self.light[n] = 1 << 20, 0
 
     # *** decisions ***
 
@@ -119,6 +123,9 @@ class Fusion:
                 return f"{len(groups)} kernels read it and computing it costs {self.cost[node]} operations"
         if node.op is Ops.REDUCE:
             return self.why_stage_reduce(node, requests)
+        again = len(requests) - len(groups)
+        if again * self.light[node] > PLACES_COST:
+            return f"it is read at {len(requests)} places and computing it costs {self.light[node]} operations"
         return None
 
     def why_stage_reduce(self, node: UOp, requests: list[Request]) -> str | None:

@@ -48,12 +48,18 @@ class ScheduleItem:
 
 @dataclass
 class Schedule:
-    """Everything a realize has to do, in terms of slots."""
+    """Everything a realize has to do, in terms of slots.
+
+    Attributes:
+        inputs: number of a buffer in the canonical graph → its slot.
+        versions: slot of an assigned output → number of the buffer that holds the version before.
+    """
 
     items: list[ScheduleItem]
     slots: list[Slot]
-    inputs: dict[int, int]  # number of a buffer in the canonical graph → its slot
+    inputs: dict[int, int]
     outputs: list[int]
+    versions: dict[int, int]
     fusion: Fusion | None = None
 
 
@@ -77,7 +83,20 @@ class Scheduler:
             self.slots[self.slot_of[root]].output = True
         return Schedule(self.items, self.slots, {getattr(b.arg, "number", n): self.slot_of[b]
                                                  for n, b in enumerate(self.inputs)},
-                        [self.slot_of[r] for r in self.roots], fusion)
+                        [self.slot_of[r] for r in self.roots], self.versions(), fusion)
+
+    def versions(self) -> dict[int, int]:
+        """Slots of assigned outputs, and the numbers of the buffers with the versions before."""
+        found: dict[int, int] = {}
+        for root in self.roots:
+            old = root
+            while old.op is Ops.ASSIGN:
+                old = old.src[0].base
+            slot = self.slots[self.slot_of[root]]
+            if old.op is Ops.BUFFER and old is not root and hasattr(old.arg, "number") and (
+                    (old.arg.size, old.dtype, old.arg.device) == (slot.size, slot.dtype, slot.device)):
+                found[slot.number] = old.arg.number
+        return found
 
     def slot(self, node: UOp) -> int:
         """The slot that holds a staged node's value, or a BUFFER input's."""

@@ -17,7 +17,7 @@ class Plan:
 
 
 def plan_memory(schedule: Schedule) -> Plan:
-    """Greedy placement, largest first: a temporary takes the lowest place that no value alive at the same time holds."""
+    """Greedy placement, largest first: a temporary takes the lowest place that no value alive at that time holds."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for time, item in enumerate(schedule.items):

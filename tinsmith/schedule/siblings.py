@@ -1,9 +1,9 @@
 """Sibling kernels share one kernel with several outputs: optimizer updates, statistics of one tensor.
 
-Two kernels merge sideways if their outputs have one shape, they read a buffer in common, and their longest paths from the
-inputs are equally long: then no path leads from one to the other, and a merge makes no circle. A kernel that does nothing
-but elementwise work joins the kernel before it if it reads that one's outputs element by element and nothing else of the
-same depth: the value is still in a register.
+Two kernels merge sideways if their outputs have one shape, their reductions run over the same axes, they read a buffer
+in common and have the same level. Levels rise along every dependency, so no path leads from one to the other and a
+merge makes no circle. An elementwise kernel joins the kernel before it if it reads that one's outputs element by element
+and all else that it reads has a lower level: the value is still in a register.
 """
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _key(item: ScheduleItem) -> tuple[Any, int]:
     nodes = toposort(value)
     reduces: set[Any] = set()
     for n in nodes:
-        if n.op.kind == "movement" and n.op not in _PLAIN or n.op in (Ops.GATHER, Ops.SCATTER):
+        if (n.op.kind == "movement" and n.op not in _PLAIN) or n.op in (Ops.GATHER, Ops.SCATTER):
             return None, 0
         if n.op is Ops.REDUCE:
             if n.src[0].op is Ops.MUL and any(_repeated(s) for s in n.src[0].src):

@@ -298,7 +298,7 @@ class TensorBase:
         """
         x = value if isinstance(value, TensorBase) else type(self)(value, device=self._device, dtype=self.dtype)
         if x.shape != self.shape:
-            x = x._broadcast_to(self.shape)  # type: ignore[attr-defined]
+            x = x._broadcast_to(self.shape, "assign")  # type: ignore[attr-defined]
         if x.dtype is not self.dtype:
             raise DTypeError("assign", f"{self.dtype!r} tensor, {x.dtype!r} value", f".cast({self.dtype!r})")
         if x.device != self.device:
@@ -397,13 +397,14 @@ class TensorBase:
 
 
 def device_name(device: str | None) -> str:
-    """The canonical name of a device; one that is not built in is opened, to know that it exists.
+    """The canonical name of a device; one that is not built in, or has options, is opened to know that it exists.
 
     Raises:
         DeviceError: if there is no such device.
     """
     name = Device.canonicalize(device)
-    if name.split(":")[0] not in Device.BUILT_IN:
+    base, *options = name.split(":")
+    if base not in Device.BUILT_IN or not all(o.isdigit() for o in options):
         Device[name]
     return name
 
@@ -424,8 +425,8 @@ def leaf(uop: UOp) -> UOp:
 
 def _from_data(data: Any, device: str, dtype: DType | None) -> UOp:
     """A node for Python data: scalars are constants, everything else is copied from a NumPy array."""
-    if isinstance(data, (bool, int, float)) or data is None:
-        return UOp.const(dtype or dtypes.of(data), 0 if data is None else data)
+    if isinstance(data, (bool, int, float)):
+        return UOp.const(dtype or dtypes.of(data), data)
     if isinstance(data, np.generic):
         return UOp.const(dtype or dtypes.from_numpy(data.dtype), data.item())
     array = _to_array(data, dtype)
@@ -443,21 +444,36 @@ def _from_data(data: Any, device: str, dtype: DType | None) -> UOp:
 
 def _to_array(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
     if isinstance(data, np.ndarray):
-        return data
+        return _numeric(data, data)
     if isinstance(data, (bytes, bytearray, memoryview)):
         return np.frombuffer(data, np.uint8)
     try:
         array = np.array(data)
     except ValueError as error:
         raise ShapeError("Tensor", f"ragged nested lists: {error}", "lists of equal lengths") from None
-    if array.dtype == object:
-        raise DTypeError("Tensor", f"cannot make a tensor of {type(data).__name__}",
-                         "numbers, lists of numbers, arrays")
+    _numeric(array, data)
     if dtype is not None:
         return array.astype(dtype.numpy)
     if array.dtype == np.float64:
         return array.astype(dtypes.default_float.numpy)
     return array.astype(dtypes.default_int.numpy) if array.dtype == np.int64 else array
+
+
+def _numeric(array: np.ndarray[Any, Any], data: Any) -> np.ndarray[Any, Any]:
+    """``array``, made of ``data``, if it holds numbers that a dtype can hold."""
+    if array.dtype.kind in "biuf" or array.dtype == dtypes.bfloat16.numpy:
+        return array
+    if data is None:
+        what = "None"
+    elif array.dtype.kind == "O" and array.ndim:
+        stray = next((v for v in array.flat if not isinstance(v, (bool, int, float, np.generic))), None)
+        if stray is None and all(isinstance(v, int) for v in array.flat):
+            big = max(array.flat, key=abs)
+            raise DTypeError("Tensor", f"no dtype holds the integer {big}", "a float, or smaller numbers")
+        what = f"{type(data).__name__} with an element {stray!r:.40} ({type(stray).__name__})"
+    else:
+        what = repr(array.dtype.name) + " data" if isinstance(data, np.ndarray) else f"{type(data).__name__} {data!r:.40}"
+    raise DTypeError("Tensor", f"cannot make a tensor of {what}", "numbers, lists of numbers, or arrays of them")
 
 
 def _note_origin(uop: UOp) -> None:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from tinsmith.backend.memory import Buffer
 from tinsmith.core.dtypes import DType, dtypes, to_dtype
-from tinsmith.core.errors import ArgumentError, ShapeError
+from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.tensor.base import device_name, leaf
-from tinsmith.tensor.helpers import product, sizes
+from tinsmith.tensor.helpers import Scalar, product, sizes
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -40,6 +40,9 @@ class Creation:
         >>> Tensor.full((2, 2), 7).tolist()
         [[7, 7], [7, 7]]
         """
+        if not isinstance(fill_value, Scalar):
+            raise DTypeError("full", f"takes a number, got {fill_value!r} ({type(fill_value).__name__})",
+                             "Tensor(...).expand(shape)")
         kind = dtypes.of(fill_value) if dtype is None else to_dtype(dtype)
         value = UOp.const(kind, fill_value).expand_to(sizes("full", (shape,)))
         return cls._made(value, device, requires_grad)
@@ -91,6 +94,9 @@ class Creation:
         [1, 4, 7]
         """
         first, last = (0, start) if stop is None else (start, stop)
+        for v in (first, last, step):
+            if not isinstance(v, Scalar):
+                raise DTypeError("arange", f"takes numbers, got {v!r} ({type(v).__name__})", "int(...) or float(...)")
         if step == 0:
             raise ArgumentError("arange", "a step of 0 never arrives", "another step")
         default = dtypes.default_float if any(isinstance(v, float) for v in (first, last, step)) else dtypes.default_int

@@ -482,7 +482,10 @@ class Elementwise(Conversions, Trigonometry):
         >>> Tensor([-1., 2.]).abs().tolist()
         [1.0, 2.0]
         """
-        return self if self.dtype.is_unsigned else self.maximum(self.neg())
+        if self.dtype.is_unsigned:
+            return self
+        magnitude = self.maximum(self.neg())
+        return magnitude + 0.0 if self.dtype.is_float else magnitude  # of two zeros a maximum may be either: + 0 settles it
 
     def sign(self: Tensor) -> Tensor:
         """-1, 0 or 1; NaN stays NaN.

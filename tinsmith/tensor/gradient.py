@@ -22,6 +22,9 @@ def gradients(output: UOp, targets: Sequence[UOp], seed: UOp | None, missing_ok:
             raise GradientError("backward", f"the gradient of shape {output.shape} needs a starting gradient",
                                 "reduce to a scalar, or pass gradient=")
         seed = output.const_like(1)
+    elif seed.shape != output.shape:
+        raise GradientError("gradient", f"gradient= has shape {seed.shape}, the tensor has {output.shape}",
+                            "the derivative of the final value with respect to this tensor")
     order = output.toposort()
     leads: set[UOp] = set(targets)
     for node in order:  # nodes that a target influences

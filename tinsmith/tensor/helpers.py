@@ -56,11 +56,11 @@ def sizes(op: str, values: Sequence[Any]) -> Shape:
     return shape
 
 
-def _integer(op: str, value: Any) -> int:
+def _integer(op: str, value: Any, what: str = "a size") -> int:
     try:
         return value.__index__()  # type: ignore[no-any-return]
     except (AttributeError, TypeError):
-        raise DTypeError(op, f"a size must be an integer, got {value!r} ({type(value).__name__})",
+        raise DTypeError(op, f"{what} must be an integer, got {value!r} ({type(value).__name__})",
                          "int(...)") from None
 
 
@@ -74,7 +74,7 @@ def axis_of(op: str, x: Tensor, axis: Any, extra: int = 0) -> int:
         AxisError: if there is no such axis.
     """
     ndim = max(x.ndim + extra, 1)
-    number = _integer(op, axis)
+    number = _integer(op, axis, "an axis")
     if not -ndim <= number < ndim:
         raise AxisError(op, f"axis {number} of a tensor with {x.ndim} axes, shape {x.shape}",
                         f"an axis from {-ndim} to {ndim - 1}")

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinsmith.core.dtypes import promote
-from tinsmith.core.errors import ArgumentError, ShapeError
+from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.ir import UOp
+from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.helpers import axis_of, equal, same_device
 
 if TYPE_CHECKING:
@@ -128,6 +129,9 @@ def _listed(op: str, first: Any, others: Sequence[Any]) -> list[Tensor]:
         parts = [first, *others[0]]
     if not parts:
         raise ArgumentError(op, "no tensors given", "at least one")
+    for n, t in enumerate(parts):
+        if not isinstance(t, TensorBase):
+            raise DTypeError(op, f"argument {n} is {type(t).__name__}, not a tensor", "Tensor(...)")
     return parts
 
 

@@ -159,6 +159,9 @@ class Losses:
             weight: of each class; the mean divides by the sum of the weights used.
         """
         axis = 1 if self.ndim > 1 else 0
+        rows = (*self.shape[:axis], *self.shape[axis + 1 :])
+        if Y.shape != rows:
+            raise ShapeError("nll_loss", f"log-probabilities {self.shape}, class indices {Y.shape}", f"indices {rows}")
         loss = -self._picked(Y.unsqueeze(axis), axis).squeeze(axis)
         scale = None
         if weight is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinsmith.core.dtypes import DType, dtypes, promote, sum_dtype, to_dtype
 from tinsmith.core.errors import ArgumentError, ShapeError
-from tinsmith.tensor.helpers import equal, operand
+from tinsmith.tensor.helpers import equal, one, operand, same_device
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -39,6 +39,12 @@ class MatMul:
             raise ShapeError("dot", f"shapes {self.shape} and {y.shape} do not multiply: axis {n - 1} of the first has "
                              f"{self.shape[-1]}, axis {m + inner} of the second has {y.shape[inner]}",
                              "transpose one of them, or equal sizes")
+        if n > 2 and m > 2:
+            for a, b in zip(self.shape[-3::-1], y.shape[-3::-1]):
+                if not (equal(a, b) or one(a) or one(b)):
+                    raise ShapeError("dot", f"the leading axes of shapes {self.shape} and {y.shape} do not broadcast: "
+                                     f"{a} and {b}", "equal sizes, or 1, before the last two axes")
+        same_device("dot", self, y)
         result = promote(self.dtype, y.dtype)
         result = sum_dtype(result) if dtype is None else to_dtype(dtype)
         work = dtypes.float32 if result.is_float and result.itemsize < 4 else result

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tinsmith.core.dtypes import dtypes
-from tinsmith.core.errors import ArgumentError, ShapeError
+from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.ir import UOp
 from tinsmith.tensor.activations import Activations
+from tinsmith.tensor.helpers import axes_of, same_device
 from tinsmith.tensor.losses import Losses
 from tinsmith.tensor.windows import Windows
 
@@ -79,7 +80,7 @@ class NNOps(Activations, Windows, Losses):
         >>> [round(v, 3) for v in Tensor([1., 2., 3.]).layernorm().tolist()]
         [-1.225, 0.0, 1.225]
         """
-        x = self._float()
+        x, axis = self._float(), axes_of("layernorm", self, axis)
         wide = x.float() if x.dtype.itemsize == 2 else x
         _, centred, variance = wide._statistics(axis)
         return (centred * (variance + eps).rsqrt()).cast(x.dtype)
@@ -97,8 +98,12 @@ class NNOps(Activations, Windows, Losses):
         >>> Tensor([[1., 4.]]).batchnorm(None, None, Tensor([1., 2.]), Tensor([1., 0.5])).tolist()
         [[0.0, 1.0]]
         """
-        axes = {a % self.ndim for a in ((axis,) if isinstance(axis, int) else axis)}
+        axes = axes_of("batchnorm", self, axis)
         shape = tuple(s if n in axes else 1 for n, s in enumerate(self.shape))
+        for name, t in (("weight", weight), ("bias", bias), ("mean", mean), ("invstd", invstd)):
+            if t is not None and t.numel() != math.prod(shape):
+                raise ShapeError("batchnorm", f"input {self.shape} with {math.prod(shape)} positions along {axes}, "
+                                 f"{name} {t.shape}", f"{name} of shape {tuple(self.shape[a] for a in axes)}")
         out = (self - mean.reshape(shape))
         scale = invstd.reshape(shape)
         out = out * (scale if weight is None else scale * weight.reshape(shape))
@@ -160,7 +165,10 @@ class NNOps(Activations, Windows, Losses):
         [[3.0, 4.0], [1.0, 2.0]]
         """
         if not self.dtype.is_int:
-            raise ArgumentError("embedding", f"indices of dtype {self.dtype!r}", ".cast(dtypes.int)")
+            raise DTypeError("embedding", f"indices of dtype {self.dtype!r}", ".cast(dtypes.int)")
+        if weight.ndim != 2:
+            raise ShapeError("embedding", f"a weight of shape {weight.shape}", "[rows, width]")
+        same_device("embedding", self, weight)
         count, width = self.numel(), weight.shape[1]
         index: UOp = self.uop.reshape((count, 1)).expand((count, width))
         return weight._new(weight.uop.gather(index, 0).reshape((*self.shape, width)))

@@ -2,11 +2,11 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.uop import substitute
+from tinsmith.ir.uop import substitute, toposort
 from tinsmith.schedule.execute import realize
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ def realize_tensors(tensors: Sequence[TensorBase]) -> None:
     pending = {id(t): t for t in tensors if not is_realized(t.uop)}
     if not pending:
         return
-    done = compute([t.uop for t in pending.values()], next(iter(pending.values()))._device)
+    free = _unread(list(pending.values()))
+    done = compute([t.uop for t in pending.values()], next(iter(pending.values()))._device, free)
     for t in pending.values():
         t.uop = done[t.uop] if t.uop in done else t.uop.substitute(done)
     leaves = {n: view for n, view in done.items() if is_leaf(n)}
@@ -53,15 +54,38 @@ def value_of(tensor: TensorBase) -> UOp:
     return uop.substitute({below: _read[below]})
 
 
-def compute(uops: Sequence[UOp], device: str) -> dict[UOp, UOp]:
-    """Run one program for ``uops``: for the node below each one's views, a view of the buffer with its value."""
+def _unread(pending: Sequence[TensorBase]) -> set[UOp]:
+    """Buffers with old versions of ``pending`` that no other tensor's value depends on: they may be written over.
+
+    Only where something is assigned, the other tensors are looked through.
+    """
+    old: set[UOp] = set()
+    for t in pending:
+        node = t.uop.base
+        if node.op is Ops.ASSIGN:
+            while node.op is Ops.ASSIGN:
+                node = node.src[0].base
+            if node.op is Ops.BUFFER and node.arg.base is None:
+                old.add(node)
+    if not old:
+        return old
+    mine = {id(t) for t in pending}
+    held = [t.uop for t in list(pending[0].live) if id(t) not in mine]
+    return old.difference(toposort([*held, *_read.values()]))
+
+
+def compute(uops: Sequence[UOp], device: str, free: Collection[UOp] = ()) -> dict[UOp, UOp]:
+    """Run one program for ``uops``: for the node below each one's views, a view of the buffer with its value.
+
+    ``free`` holds BUFFERs that nobody reads afterwards.
+    """
     targets = {_below_views(u): None for u in uops}
     nodes = list(targets)
     if _read:
         nodes = substitute(nodes, dict(_read))
     roots = {n: _concrete(n) for n in nodes}
     distinct = list(dict.fromkeys(roots.values()))
-    buffers = dict(zip(distinct, realize(distinct, device)))
+    buffers = dict(zip(distinct, realize(distinct, device, free)))
     return {target: UOp(Ops.BUFFER, target.dtype, (), buffers[roots[node]]).reshape(target.shape)
             for target, node in zip(targets, nodes)}
 

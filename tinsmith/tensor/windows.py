@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinsmith.core.dtypes import DType, dtypes, promote, sum_dtype
-from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
+from tinsmith.core.errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from tinsmith.ir import UOp
 from tinsmith.ir.uop import Window
 
@@ -182,7 +182,7 @@ def _accumulator(op: str, x: Tensor, weight: Tensor, dtype: DType | None) -> tup
     """The dtype of the result, and the one that products are summed in."""
     out = promote(x.dtype, weight.dtype)
     if x.device != weight.device:
-        raise ArgumentError(op, f"input on {x.device}, weight on {weight.device}", f".to({x.device!r})")
+        raise DeviceError(op, f"input on {x.device}, weight on {weight.device}", f".to({x.device!r})")
     if dtype is not None:
         return dtype, dtype
     if out.is_bool:

@@ -12,14 +12,14 @@ from pathlib import Path
 
 from tinsmith.backend.device import Compiler
 from tinsmith.codegen.render.cstyle import CRenderer
-from tinsmith.codegen.render.llvm import STACK_BYTES, local_bytes
+from tinsmith.codegen.render.llvm import STACK_BYTES
 from tinsmith.core.cache import cache_get, cache_key, cache_put
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.errors import CompileError, DeviceError
 from tinsmith.ir import Ops, UOp
 
-_FLAGS = ("-O2", "-march=native", "-fPIC", "-shared", "-ffp-contract=off", "-fwrapv", "-fno-math-errno", "-fno-strict-aliasing",
-          "-Wno-psabi", "-x", "c", "-", "-lm")
+_FLAGS = ("-O2", "-march=native", "-fPIC", "-shared", "-ffp-contract=off", "-fwrapv", "-fno-math-errno",
+          "-fno-strict-aliasing", "-Wno-psabi", "-x", "c", "-", "-lm")
 
 
 class CPURenderer(CRenderer):
@@ -99,5 +99,3 @@ def load_shared(binary: bytes, symbol: str) -> SharedObject:
     """Load a shared object's bytes and find its kernel."""
     return SharedObject(binary, symbol)
 
-
-__all__ = ["CCompiler", "CPURenderer", "find_compiler", "load_shared", "local_bytes"]

@@ -1,6 +1,7 @@
 """Host memory with free lists: a fresh page costs more than the kernel that fills it, so blocks are kept and reused."""
 from __future__ import annotations
 
+import collections
 import contextlib
 import threading
 from collections.abc import Callable
@@ -43,6 +44,7 @@ class HostMemory:
         # Ordered by last use, the oldest class first; no list is empty.
         self._free: dict[int, list[Block]] = {}
         self._lock = threading.Lock()
+        self._returned: collections.deque[Block] = collections.deque()
 
     def alloc(self, nbytes: int) -> Block:
         """A block of at least ``nbytes`` with undefined contents, aligned to 64 bytes.
@@ -52,6 +54,7 @@ class HostMemory:
         """
         capacity = size_class(nbytes)
         with self._lock:
+            self._take_back()
             waiting = self._free.pop(capacity, None)
             if waiting:
                 block = waiting.pop()
@@ -66,9 +69,22 @@ class HostMemory:
         return block
 
     def free(self, block: Block) -> None:
-        """Take ``block`` back. Nothing may read or write it from now on."""
+        """Take ``block`` back. Nothing may read or write it from now on.
+
+        The garbage collector calls this at any moment, also while this thread is inside ``alloc``: where the lock is
+        taken, the block waits for whoever takes it next.
+        """
         assert block.nbytes >= 0, f"the block of {block.capacity} bytes at {block.address:#x} was freed twice"
-        with self._lock:
+        self._returned.append(block)
+        if self._lock.acquire(blocking=False):
+            try:
+                self._take_back()
+            finally:
+                self._lock.release()
+
+    def _take_back(self) -> None:
+        while self._returned:
+            block = self._returned.popleft()
             self.in_use -= block.nbytes
             GlobalCounters.mem_used -= block.nbytes
             block.nbytes = -1
@@ -81,6 +97,7 @@ class HostMemory:
     def trim(self) -> None:
         """Give all cached blocks back to the system."""
         with self._lock:
+            self._take_back()
             self._shrink(0)
 
     def _shrink(self, limit: int) -> None:

@@ -7,14 +7,17 @@ import numpy as np
 
 from tinsmith.backend.device import Allocator, Compiled, Compiler, Program
 from tinsmith.codegen.program import KernelProgram
-from tinsmith.core.errors import DeviceError
+from tinsmith.core.errors import DeviceError, OutOfMemoryError
 
 
 class ArrayAllocator(Allocator):
     """Blocks are contiguous arrays of bytes."""
 
     def alloc(self, nbytes: int) -> np.ndarray[Any, Any]:
-        return np.empty(nbytes, np.uint8)
+        try:
+            return np.empty(nbytes, np.uint8)
+        except (MemoryError, ValueError):  # NumPy refuses sizes that no address could name as a ValueError
+            raise OutOfMemoryError("NumPy", f"{nbytes} bytes requested for a copy on the host", "a smaller part") from None
 
     def copyin(self, opaque: np.ndarray[Any, Any], offset: int, source: memoryview) -> None:
         opaque[offset : offset + source.nbytes] = np.frombuffer(source, np.uint8)
@@ -23,7 +26,7 @@ class ArrayAllocator(Allocator):
         target[:] = self.host_view(opaque, offset, target.nbytes)
 
     def host_view(self, opaque: np.ndarray[Any, Any], offset: int, nbytes: int) -> memoryview:
-        return memoryview(opaque)[offset : offset + nbytes]
+        return opaque.data[offset : offset + nbytes]
 
 
 def _no_programs(kernel: KernelProgram, binary: bytes) -> Program:

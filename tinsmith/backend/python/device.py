@@ -15,7 +15,7 @@ from tinsmith.backend.python.render import PythonRenderer
 from tinsmith.backend.python.runtime import NAMES, Memory, launch
 from tinsmith.codegen.program import KernelProgram
 from tinsmith.codegen.render.base import Target
-from tinsmith.core.errors import DeviceError
+from tinsmith.core.errors import DeviceError, OutOfMemoryError
 
 if TYPE_CHECKING:
     from tinsmith.backend.memory import Buffer
@@ -25,7 +25,10 @@ class BytesAllocator(Allocator):
     """Blocks are arrays of bytes."""
 
     def alloc(self, nbytes: int) -> np.ndarray[Any, Any]:
-        return np.empty(nbytes, np.uint8)
+        try:
+            return np.empty(nbytes, np.uint8)
+        except (MemoryError, ValueError):  # NumPy refuses sizes that no address could name as a ValueError
+            raise OutOfMemoryError("PYTHON", f"{nbytes} bytes requested", "free tensors, or a smaller batch") from None
 
     def copyin(self, opaque: np.ndarray[Any, Any], offset: int, source: memoryview) -> None:
         opaque[offset : offset + source.nbytes] = np.frombuffer(source, np.uint8)

@@ -299,8 +299,8 @@ class _Module:
                       (f"<{n} x ptr>", self.pointers(memory, index)), ("i32", str(align)), (f"<{n} x i1>", mask))
         else:
             assert valid is not None
-            self.call("void", f"llvm.masked.store.{_suffix(kind)}.p0", (kind, name), ("ptr", self.pointer(memory, index)),
-                      ("i32", str(align)), (f"<{n} x i1>", self.names[valid]))
+            self.call("void", f"llvm.masked.store.{_suffix(kind)}.p0", (kind, name),
+                      ("ptr", self.pointer(memory, index)), ("i32", str(align)), (f"<{n} x i1>", self.names[valid]))
 
     # *** vectors ***
 

@@ -120,8 +120,8 @@ def _min_gradient(n: UOp, g: UOp) -> tuple[UOp, UOp]:
 
 
 def _maximum(x: Array, y: Array) -> Array:
-    return np.where(x == y, np.where(np.signbit(x), y, x),
-        np.maximum(x, y)) if x.dtype.kind == "f" else np.maximum(x, y)
+    greater = np.maximum(x, y)
+    return np.where(x == y, np.where(np.signbit(x), y, x), greater) if x.dtype.kind == "f" else greater
 
 
 class Elementwise:
@@ -152,13 +152,13 @@ class Elementwise:
                   lambda n, g: (g / n.src[1], -(g * n / n.src[1])), cost=4)
     IDIV = binary("x // y of integers, rounded down; 0 if y is 0.", floor_div, cost=16)
     MOD = binary("x % y of integers with the sign of y; 0 if y is 0.", floor_mod, cost=16)
-    MAX = binary("The greater; NaN if either is NaN.", _maximum, _max_gradient, commutative=True, associative=True,
-                 identity=lambda d: d.min)
-    MIN = binary("The smaller; NaN if either is NaN.", np.minimum, _min_gradient, commutative=True, associative=True,
-                 identity=lambda d: d.max)
+    MAX = binary("The greater; NaN if either is NaN; of +0 and -0 either.", _maximum, _max_gradient, commutative=True,
+                 associative=True, identity=lambda d: d.min)
+    MIN = binary("The smaller; NaN if either is NaN; of +0 and -0 either.", np.minimum, _min_gradient, commutative=True,
+                 associative=True, identity=lambda d: d.max)
     CMPLT = binary("x < y.", None, dtype=boolean, meaning=_compare(np.less))
     CMPNE = binary("x != y; true if either is NaN.", None, dtype=boolean, meaning=_compare(np.not_equal),
-        commutative=True)
+                   commutative=True)
     CMPEQ = binary("x == y.", None, dtype=boolean, meaning=_compare(np.equal), commutative=True)
     AND = binary("Bitwise and.", np.bitwise_and, commutative=True, associative=True,
                  identity=lambda d: True if d.is_bool else d.as_const(-1))
@@ -177,8 +177,7 @@ class Elementwise:
                 lambda node, x, y, z: _wide(lambda a, b, c: a * b + c)(node, x, y, z),
                 lambda n, g: (g * n.src[1], g * n.src[0], g), cost=2)
 
-    CAST = Op("cast", "Convert the value: floats truncate and saturate into integers (NaN gives 0), overflow to inf.",
-        1,
-              None, shape_of_all, lambda node, x: cast_values(x, node.dtype.scalar),
-              lambda n, g: (g.cast(n.src[0].dtype),), cost=1)
+    CAST = Op("cast", "Convert the value: floats truncate and saturate into integers (NaN gives 0), overflow to inf; "
+              "a subnormal bfloat16 may become 0.", 1, None, shape_of_all,
+              lambda node, x: cast_values(x, node.dtype.scalar), lambda n, g: (g.cast(n.src[0].dtype),), cost=1)
     BITCAST = Op("cast", "Reinterpret the bits as a dtype of the same width.", 1, None, shape_of_all, _bitcast)

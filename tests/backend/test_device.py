@@ -1,0 +1,76 @@
+"""The registry: canonical names, opening on first use, registration, errors that name what there is."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tinsmith.backend.cpu.device import CPUDevice
+from tinsmith.backend.device import Device
+from tinsmith.backend.memory import Buffer
+from tinsmith.core.dtypes import dtypes
+from tinsmith.core.errors import ArgumentError, DeviceError, KernelError, TinsmithError
+from tinsmith.core.settings import Context
+from tinsmith.tensor.tensor import Tensor
+
+
+@pytest.mark.parametrize(("name", "want"), [("cpu", "CPU"), ("CPU:0", "CPU"), ("cpu:1", "CPU:1"), ("CPU:c", "CPU:C"),
+                                            ("cpu:1:c", "CPU:1:C"), ("Cpu:0:c", "CPU:C")])
+def test_canonical_names(name: str, want: str) -> None:
+    assert Device.canonicalize(name) == want
+    assert Device.canonicalize(want) == want
+
+
+def test_alias() -> None:
+    with Context(ALIAS="METAL=CPU,GPU=CPU"):
+        assert Device.canonicalize("metal:1") == "CPU:1"
+
+
+def test_default() -> None:
+    with Context(DEV="cpu:1"):
+        assert Device.DEFAULT == "CPU:1" == Tensor([1.0]).device
+    with Context(DEV=""):
+        assert Device.DEFAULT == "CPU"
+
+
+def test_one_object_per_device() -> None:
+    assert Device["CPU"] is Device["cpu:0"] and Device["CPU"] is not Device["CPU:1"]
+    assert "CPU" in Device.opened() and Device["CPU"].has_programs
+
+
+def test_unknown_device() -> None:
+    with pytest.raises(DeviceError, match="QUANTUM") as error:
+        Device["QUANTUM"]
+    assert "CPU" in str(error.value)
+    with pytest.raises(TinsmithError):
+        Tensor([1.0], device="CPU:QUANTUM").realize()
+
+
+def test_memory_without_programs() -> None:
+    assert not Device["NPY"].has_programs
+    with pytest.raises(DeviceError, match="memory without programs"):
+        _ = Device["NPY"].renderer
+
+
+def test_register() -> None:
+    def make(name: str) -> CPUDevice:
+        cpu = Device["CPU"]
+        return CPUDevice(name, cpu.allocator, cpu.compiler, cpu.runtime, cpu.renderer)
+
+    Device.register("Toy", make)
+    assert "TOY" in Device.known()
+    x = Tensor([1.0, 2.0], device="TOY")
+    assert (x + 1).tolist() == [2, 3] and (x + 1).to("CPU").tolist() == [2, 3]
+    with pytest.raises(ArgumentError):
+        Device.register("no name", make)
+
+
+def test_buffers() -> None:
+    values = np.arange(6, dtype=np.int32)
+    b = Buffer("CPU", 6, dtypes.int32)
+    assert not b.is_allocated()
+    b.copyin(memoryview(values))
+    part = b.view(2, dtypes.int32, 8)
+    assert b.is_allocated() and part.numpy().tolist() == [2, 3] and b.numpy().tolist() == values.tolist()
+    b.failed = ValueError("boom")
+    with pytest.raises(KernelError, match="boom"):
+        b.numpy()

@@ -1,0 +1,95 @@
+"""What becomes one kernel, what does not, and why."""
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tests.schedule.helpers import count, given, kernels, reductions
+from tinsmith.core.settings import Context
+from tinsmith.tensor.tensor import Tensor
+
+ONE: dict[str, Callable[[], Tensor]] = {
+    "elementwise chain": lambda: (given(16, 32) + 1).exp() * given(16, 32).sin(),
+    "broadcast": lambda: given(16, 1) + given(1, 32) * given(32),
+    "pad, slice, transpose": lambda: given(16, 32).pad(((1, 1), (0, 0)))[1:5].T + 1,
+    "matmul": lambda: (given(64, 48) @ given(48, 40) + given(40)).relu(),
+    "batched matmul": lambda: given(4, 16, 8) @ given(4, 8, 12),
+    "convolution": lambda: given(8, 3, 16, 16).conv2d(given(6, 3, 3, 3), given(6)).relu(),
+    "embedding": lambda: given(100, 32)[Tensor(np.arange(7, dtype=np.int32)).realize()] * 2,
+    "pooling": lambda: given(2, 3, 8, 8).max_pool2d(),
+}
+ROWS: dict[str, Callable[[Tensor], Tensor]] = {
+    "softmax": lambda x: x.softmax(),
+    "log_softmax": lambda x: x.log_softmax(),
+    "layernorm": lambda x: x.layernorm(),
+    "var": lambda x: x.var(axis=-1),
+}
+
+
+@pytest.mark.parametrize("name", ONE)
+@pytest.mark.parametrize("noopt", [0, 1])
+def test_one_kernel(name: str, noopt: int) -> None:
+    with Context(NOOPT=noopt):
+        assert count(ONE[name]()) == 1
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("size", [(16, 32), (512, 512)])
+def test_reductions_over_rows(name: str, size: tuple[int, int]) -> None:
+    y = ROWS[name](given(*size))
+    assert count(y) == 1
+    with Context(NOOPT=1):
+        assert count(y) > 1
+
+
+def test_small_variance_of_everything() -> None:
+    y = Tensor([1.0, 2.0, 3.0, 4.0]).realize().var()
+    assert count(y) == 1
+    with Context(NOOPT=1):
+        assert count(y) == 2
+
+
+def test_matmul_chain() -> None:
+    found = kernels((given(64, 48) @ given(48, 40)).relu() @ given(40, 24))
+    assert [reductions(k) for k in found] == [1, 1]
+
+
+@pytest.mark.parametrize("noopt", [0, 1])
+def test_shared_reduction_is_staged_once(noopt: int) -> None:
+    with Context(NOOPT=noopt):
+        s = given(16, 32).sum(axis=1)
+        found = kernels(s.exp(), s.reshape(1, 16).expand(20, 16).max(axis=0))
+        assert sum(reductions(k) for k in found) == 2
+        assert noopt or any("read a reduction's result" in k.reason for k in found)
+
+
+def test_random_mask_is_not_recomputed_in_a_matmul() -> None:
+    found = kernels((given(64, 48) * (Tensor.rand(64, 48) > 0.5)) @ given(48, 40))
+    assert len(found) == 2
+    assert "a reduction reads it many times" in found[0].reason
+
+
+def test_every_reduction_is_computed_once() -> None:
+    x, w = given(32, 48), given(48, 48)
+    h = (x @ w).relu()
+    y = (h.softmax() @ w).layernorm() + h.sum()
+    assert sum(reductions(k) for k in kernels(y, h)) == len({n for k in [y, h] for n in k.uop.toposort()
+                                                            if n.op.name == "REDUCE"})
+
+
+def test_many_places_of_one_kernel() -> None:
+    """Without a limit, sums of shifted sums would be computed 2^n times over."""
+    x = given(4096)
+    for n in range(12):
+        x = x + x.pad(((1 << n, 0),))[: 4096] * 0.5
+    assert 2 <= count(x) <= 12
+
+
+def test_deep_graphs() -> None:
+    x, y = given(4), given(4)
+    z = x
+    for n in range(20_000):
+        z = z + y if n % 2 else z * y
+    assert count(z) == 1

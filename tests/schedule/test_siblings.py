@@ -1,0 +1,84 @@
+"""Sibling kernels merge; what depends on each other does not run in a circle."""
+from __future__ import annotations
+
+import numpy as np
+
+from tests.schedule.helpers import given, kernels, schedule
+from tinsmith.backend.device import Device
+from tinsmith.codegen.program import compile_kernel
+from tinsmith.core.counters import GlobalCounters
+from tinsmith.core.settings import Context
+from tinsmith.ir import Ops
+from tinsmith.nn.optim import Adam
+from tinsmith.schedule.siblings import MOST_BUFFERS
+from tinsmith.tensor.tensor import Tensor
+
+SHAPES = [(64, 32), (64,), (32, 32), (32,), (64, 32)]
+
+
+def adam(noopt: int) -> tuple[list[np.ndarray], int]:
+    with Context(NOOPT=noopt):
+        parameters = [given(*s, seed=n) for n, s in enumerate(SHAPES)]
+        optimizer = Adam(parameters, lr=0.01)
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = sum(((p * p).sum() for p in parameters), Tensor(0.0))
+            loss.backward()
+            before = GlobalCounters.kernel_count
+            optimizer.step()
+            launched = GlobalCounters.kernel_count - before
+        return [p.numpy() for p in parameters], launched
+
+
+def test_adam() -> None:
+    """Two moments and the update of each parameter are one kernel."""
+    merged, few = adam(0)
+    apart, many = adam(1)
+    assert few <= len(SHAPES) + 3 and many >= 3 * len(SHAPES)
+    for a, b in zip(merged, apart):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_statistics_share_their_loop() -> None:
+    x = given(64, 96)
+    (item,) = kernels(x.sum(axis=1), (x * x).sum(axis=1))
+    assert item.outputs == 2 and item.sink is not None
+    program = compile_kernel(item.sink, Device["CPU"].renderer, [])
+    assert sum(u.op is Ops.RANGE for u in program.uops) == 2
+    assert sum(u.op is Ops.LOAD for u in program.uops) == 1
+
+
+def test_values() -> None:
+    x = given(64, 96)
+    a, b, c = x.sum(axis=1), (x * x).sum(axis=1), x.max(axis=1)
+    Tensor.realize(a, b, c)
+    n = x.numpy()
+    np.testing.assert_allclose(a.numpy(), n.sum(1), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(b.numpy(), (n * n).sum(1), rtol=1e-4)
+    np.testing.assert_array_equal(c.numpy(), n.max(1))
+
+
+def test_different_rows_stay_apart() -> None:
+    x = given(32, 32)
+    assert len(kernels(x.sum(axis=1), x.sum(axis=0))) == 2
+
+
+def test_limits() -> None:
+    x = given(64)
+    found = kernels(*((x + given(64, seed=n)).exp() for n in range(40)))
+    assert 1 < len(found) < 40
+    assert all(len(i.slots) <= MOST_BUFFERS for i in found)
+
+
+def test_order() -> None:
+    """Every item reads only what was written before it."""
+    x, y = given(64), given(64, seed=1)
+    a, b = (x + y).contiguous(), (x - y).contiguous()
+    c, d = (a * b.flip(0)).contiguous(), (a.flip(0) * b).contiguous()
+    found = schedule(a, b, c, d, c + d)
+    written = set(found.inputs.values())
+    for item in found.items:
+        assert set(item.slots[item.outputs :]) <= written
+        written |= set(item.slots[: item.outputs])
+    with Context(NOOPT=1):
+        assert len(kernels(a, b)) == 2

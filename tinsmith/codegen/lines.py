@@ -1,0 +1,213 @@
+"""The page that the linearizer writes on: open loops with their lines, and loops of every kind around a body.
+
+A value is written in the outermost open loop that supplies all its ranges, so it is computed once. A range whose last
+iteration is partial becomes a loop over the whole ones and one peeled copy, in which its guards are decided.
+"""
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from tinsmith.codegen.kernel import Kernel, range_size
+from tinsmith.codegen.roles import Role
+from tinsmith.core.dtypes import dtypes
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.symbolic import simplify
+from tinsmith.ir.uop import toposort
+
+Coords = tuple[tuple[UOp, int], ...]
+
+
+@dataclass
+class Scope:
+    """One open loop: the lines written so far in its body and the values known there."""
+
+    lines: list[UOp] = field(default_factory=list)
+    values: dict[Any, UOp] = field(default_factory=dict)
+    ranges: set[UOp] = field(default_factory=set)
+
+
+class LineWriter:
+    """Lines, scopes and loops of one kernel; what the lines say is the linearizer's."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.scopes = [Scope()]
+        self.consts: dict[UOp, None] = {}
+        self.counts = {"loop": 0, "acc": 0, "local": 0}
+        self.written = frozenset(s.src[0] for s in kernel.stores)
+        self.position = {r.arg[0]: i for i, r in enumerate(kernel.order)}
+        self.reread: dict[UOp, bool] = {n: True for n in toposort(kernel.sink)
+                                        if n.op is Ops.LOAD and n.src[0] in self.written}
+
+    def expression(self, node: UOp) -> UOp:
+        """The line that holds an index expression, such as the size of a loop."""
+        raise NotImplementedError
+
+    # *** lines ***
+
+    def emit(self, depth: int, node: UOp) -> UOp:
+        if node.op is Ops.CONST:
+            self.consts[node] = None
+            return node
+        for scope in self.scopes[: depth + 1]:
+            if node in scope.values:
+                return node
+        self.scopes[depth].values[node] = node
+        self.scopes[depth].lines.append(node)
+        return node
+
+    def force(self, node: UOp) -> UOp:
+        """Write a line here even if an equal one exists (stores, loop ends)."""
+        self.scopes[-1].lines.append(node)
+        return node
+
+    def const(self, like: UOp, value: Any) -> UOp:
+        return self.emit(0, UOp(Ops.CONST, like.dtype, (), like.dtype.as_const(value)))
+
+    def depth_of(self, node: UOp) -> int:
+        """The innermost open scope that supplies one of the node's ranges; what is read from written memory stays here."""
+        if self.rereads(node):
+            return len(self.scopes) - 1
+        ranges = node.ranges
+        for depth in range(len(self.scopes) - 1, 0, -1):
+            if not self.scopes[depth].ranges.isdisjoint(ranges):
+                return depth
+        return 0
+
+    def rereads(self, node: UOp) -> bool:
+        """Whether the node depends on a value that this kernel reads from memory it writes (a scatter's old value)."""
+        known = self.reread
+        if not any(known.values()):
+            return False
+        for n in toposort(node, lambda n: n not in known):
+            known[n] = n.op is Ops.LOAD and n.src[0] in self.written or any(known[s] for s in n.src)
+        return known[node]
+
+    @contextmanager
+    def at_depth(self, depth: int) -> Iterator[None]:
+        """Write at an outer scope for a while: inner scopes are set aside and come back unchanged."""
+        aside = self.scopes[depth + 1 :]
+        del self.scopes[depth + 1 :]
+        yield
+        self.scopes.extend(aside)
+
+    # *** ranges ***
+
+    def lanes(self, node: UOp) -> UOp | None:
+        """The vector range of a value, if it has lanes."""
+        return next((r for r in node.ranges if r.arg[1] is Role.VECTOR), None)
+
+    def coords_of(self, node: UOp, coords: Coords) -> Coords:
+        """The part of ``coords`` that the node depends on."""
+        ranges = node.ranges
+        return tuple(c for c in coords if c[0] in ranges)
+
+    def all_coords(self, ranges: frozenset[UOp], roles: tuple[Role, ...] = (Role.UPCAST, Role.UNROLL)) -> Iterator[Coords]:
+        """Every combination of the expanded ranges among ``ranges``."""
+        expanded = sorted((r for r in ranges if r.arg[1] in roles), key=lambda r: self.position[r.arg[0]])
+        for values in itertools.product(*(range(range_size(r)) for r in expanded)):
+            yield tuple(zip(expanded, values))
+
+    def loop_ranges(self, node: UOp) -> list[UOp]:
+        """Loops that the node still needs, outermost first."""
+        opened = set().union(*(s.ranges for s in self.scopes))
+        own = {node.src[4]} if node.op is Ops.SCATTER_STORE and node.src[4].op is Ops.RANGE else set()
+        left = [r for r in node.ranges | own if not r.arg[1].expanded and r not in opened]
+        return sorted(left, key=lambda r: (r in own, self.position[r.arg[0]]))
+
+    # *** loops ***
+
+    def over(self, r: UOp, body: list[UOp], write: Callable[[list[UOp]], None]) -> None:
+        """A loop over ``r`` around ``write(body)``; a partial last iteration is peeled."""
+        size, full = range_size(r), self.kernel.full.get(r.arg[0])
+        if r.arg[1] is Role.THREAD:
+            return self.threads(r, body, write)
+        if full is None or not isinstance(size, int) or full >= size:
+            return self.loop(r, UOp.index(size), body, write)
+        if full:
+            whole = r.replace(src=(UOp.index(full),))
+            self.loop(whole, UOp.index(full), self.narrowed(body, r, whole), write, r)
+        write(self.narrowed(body, r, UOp.index(full)))
+        return None
+
+    def loop(self, r: UOp, size: UOp, body: list[UOp], write: Callable[[list[UOp]], None], alias: UOp | None = None) -> None:
+        if size.is_const and size.arg == 1:
+            return write(self.narrowed(body, r, UOp.index(0)))
+        self.open(r, self.const(size, 0), self.expression(size))
+        write(body)
+        self.close()
+        return None
+
+    def open(self, r: UOp, start: UOp, end: UOp) -> UOp:
+        number = self.counts["loop"]
+        self.counts["loop"] += 1
+        line = UOp(Ops.RANGE, dtypes.index, (start, end), (number, r.arg[1] is Role.REDUCE))
+        self.scopes.append(Scope([line], {line: line, (r, ()): line}, {r}))
+        return line
+
+    def close(self) -> None:
+        scope = self.scopes.pop()
+        self.scopes[-1].lines += [*scope.lines, UOp(Ops.ENDRANGE, None, (scope.lines[0],))]
+
+    def threads(self, r: UOp, body: list[UOp], write: Callable[[list[UOp]], None]) -> None:
+        """Each worker takes its share [tid*n/threads, (tid+1)*n/threads) of the range; the last takes the partial end."""
+        size, full = range_size(r), self.kernel.full.get(r.arg[0])
+        tid = self.emit(0, UOp(Ops.SPECIAL, dtypes.index, (), "tid"))
+        count = self.emit(0, UOp(Ops.SPECIAL, dtypes.index, (), "nthreads"))
+        n = UOp.index(size)
+        low, high = self.raw(tid * n // count), self.raw((tid + 1) * n // count)
+        if full is None or full >= size:
+            self.open(r, low, high)
+            write(body)
+            return self.close()
+        if full:
+            whole = r.replace(src=(UOp.index(full),))
+            self.open(whole, low, self.raw(high.minimum(full)))
+            write(self.narrowed(body, r, whole))
+            self.close()
+        condition = self.raw(UOp.index(full).lt(high))
+        self.scopes.append(Scope([UOp(Ops.IF, None, (condition,))]))
+        write(self.narrowed(body, r, UOp.index(full)))
+        scope = self.scopes.pop()
+        self.scopes[-1].lines += [*scope.lines, UOp(Ops.ENDIF, None, (scope.lines[0],))]
+        return None
+
+    def raw(self, node: UOp) -> UOp:
+        """Write an expression whose leaves are lines already."""
+        for n in toposort(node):
+            if n.op is Ops.CONST or n.op.alu:
+                self.emit(0, n)
+        return node
+
+    def narrowed(self, body: list[UOp], r: UOp, value: UOp) -> list[UOp]:
+        """The body for fewer values of ``r``: guards that are now decided vanish, and so do copies that never store."""
+        new = [bind(n, r, value) for n in body]
+        new = [simplify(n) for n in new]
+        found = {x for n in new for m in toposort(n) for x in m.ranges if x.arg[1] is Role.UPCAST}
+        for u in sorted(found, key=lambda x: x.arg[0]):
+            live = [c for c in range(range_size(u)) if any(_may_store(n, u, c) for n in new)]
+            keep = max(live, default=0) + 1
+            if keep < range_size(u) and all(n.op is Ops.STORE for n in new):
+                smaller = u.replace(src=(UOp.index(keep),)) if keep > 1 else UOp.index(0)
+                new = [simplify(n) for n in [bind(n, u, smaller) for n in new]]
+        return new
+
+
+def bind(node: UOp, r: UOp, value: UOp) -> UOp:
+    """The node for one value of ``r``. A reduction inside that runs over ``r`` itself has an ``r`` of its own."""
+    new = {r: value}
+    for n in toposort(node, lambda n: n is not r and (r in n.ranges or (n.op is Ops.SCATTER_STORE and n.src[4] is r))):
+        src = tuple(new.get(s, s) for s in n.src)
+        new[n] = n if src == n.src else n.replace(src=src)
+    return new.get(node, node)
+
+
+def _may_store(store: UOp, u: UOp, copy: int) -> bool:
+    if store.op is not Ops.STORE or len(store.src) < 4 or u not in store.src[3].ranges:
+        return True
+    valid = store.src[3].substitute({u: UOp.index(copy)}).simplify()
+    return not (valid.is_const and not valid.arg)

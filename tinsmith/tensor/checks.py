@@ -1,0 +1,253 @@
+"""``CHECKED=1``: every program also finds out whether its indices are in range, its integer divisors not zero, and its
+floats free of NaN that none of its inputs had. What it finds is raised as an error that names the user's line.
+
+The questions are more tensors to compute in the same program: the least and the greatest index of a GATHER, whether a
+divisor is 0, whether a result is NaN. The code generator knows nothing of them.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tinsmith.backend.device import Device
+from tinsmith.backend.memory import Buffer
+from tinsmith.core.errors import CheckError
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.ops import Op
+from tinsmith.ir.uop import Origin, toposort
+
+_VIEWS = (Ops.RESHAPE, Ops.EXPAND, Ops.PERMUTE, Ops.CAST)
+_LINES_PER_PROGRAM = 16  # in the second look, for the line that a NaN came from
+
+
+@dataclass
+class Check:
+    """Something to compute beside a program, and what its values mean.
+
+    Attributes:
+        roots: nodes of one element each.
+        verdict: their values → what is wrong, or None.
+    """
+
+    roots: list[UOp]
+    verdict: Callable[[list[Any]], CheckError | None]
+
+
+class Checks:
+    """The checks of one program.
+
+    Args:
+        nodes: the program's results.
+    """
+
+    def __init__(self, nodes: Sequence[UOp]) -> None:
+        self.nodes = list(nodes)
+        self.order = toposort(self.nodes)
+        self.own = [*_index_checks(self.order), *_divisor_checks(self.order)]
+        self.inputs, self.results = _nan_roots(self.order, self.nodes)
+
+    @property
+    def roots(self) -> list[UOp]:
+        """What to compute beside the program's results."""
+        return [*(r for c in self.own for r in c.roots), *self.inputs, *self.results.values()]
+
+    def judge(self, buffers: Sequence[Buffer], run: Callable[[list[UOp]], list[Buffer]]) -> None:
+        """Raise the first of what is wrong.
+
+        Args:
+            buffers: the values of ``roots``.
+            run: computes more nodes, to find the line that a NaN came from.
+
+        Raises:
+            CheckError: if something is wrong.
+        """
+        values = iter([b.numpy()[0].item() for b in buffers])
+        for check in self.own:
+            error = check.verdict([next(values) for _ in check.roots])
+            if error is not None:
+                raise error
+        if any([next(values) for _ in self.inputs]):
+            return
+        for node in self.results:
+            if next(values):
+                raise self._nan_error(node, run)
+
+    def _nan_error(self, node: UOp, run: Callable[[list[UOp]], list[Buffer]]) -> CheckError:
+        """The line whose result is the first to be NaN; that of the program's result if no other is found."""
+        lines = list(_line_ends(toposort(node)))
+        for begin in range(0, len(lines), _LINES_PER_PROGRAM):
+            some = lines[begin : begin + _LINES_PER_PROGRAM]
+            found = run([_any(n.ne(n)) for n in some])
+            first = next((n for n, b in zip(some, found) if b.numpy()[0]), None)
+            if first is not None:
+                node = first
+                break
+        op, at = _place(node)
+        return CheckError(op, f"the result of shape {node.shape} holds NaN, and none of the values that went in does",
+                          "look for 0/0, inf-inf, 0*inf, or a logarithm or root of a negative number", at)
+
+
+def _any(condition: UOp) -> UOp:
+    """Whether ``condition`` holds anywhere: one element."""
+    return condition.reduce(Ops.OR, tuple(range(condition.ndim))).reshape((1,)).contiguous()
+
+
+def _extreme(op: Op, x: UOp) -> UOp:
+    return x.reduce(op, tuple(range(x.ndim))).reshape((1,)).contiguous()
+
+
+def _place(node: UOp) -> tuple[str, tuple[str, int] | None]:
+    """The method that the user called to make ``node``, and where: the node's own origin or that of one below."""
+    for n in reversed(toposort(node)):
+        if n.origin:
+            method, file, line = n.origin[-1]
+            return method or node.op.name.lower(), (file, line)
+    return node.op.name.lower(), None
+
+
+# *** indices ***
+
+
+def _index_checks(order: Sequence[UOp]) -> Iterator[Check]:
+    """One check for each index and size of an axis."""
+    seen = set()
+    for node in order:
+        if node.op not in (Ops.GATHER, Ops.SCATTER):
+            continue
+        axis = node.arg if node.op is Ops.GATHER else node.arg[0]
+        places = _coordinates(node.src[1]) or [(node.src[1], node.src[0].shape[axis])]
+        for place, size in places:
+            index, wraps = _given(place, size)
+            if isinstance(size, UOp) or (index, size, wraps) in seen or 0 in index.shape:
+                continue
+            seen.add((index, size, wraps))
+            low = -size if wraps else 0
+            if not (low <= index.vmin and index.vmax < size):
+                yield _index_check(node, index, low, size)
+
+
+def _index_check(node: UOp, index: UOp, low: int, size: int) -> Check:
+    def verdict(extremes: list[Any]) -> CheckError | None:
+        least, greatest = extremes
+        if low <= least and greatest < size:
+            return None
+        op, at = _place(node)
+        outside = greatest if greatest >= size else least
+        what = "write is dropped" if node.op is Ops.SCATTER else "element read is 0"
+        return CheckError(op, f"index {outside} is out of range for an axis of size {size} (the indices, of shape "
+                          f"{index.shape}, go from {least} to {greatest}); without CHECKED the {what}",
+                          f"indices from {low} to {size - 1}", at)
+
+    return Check([_extreme(Ops.MIN, index), _extreme(Ops.MAX, index)], verdict)
+
+
+def _coordinates(index: UOp) -> list[tuple[UOp, int]]:
+    """The indices that a flat index over several axes was made of, with their axes' sizes (see ``tensor.indexing``):
+    ``where(0 <= i < n and 0 <= j < m and …, i * m + j …, -1)``."""
+    index = _below(index)
+    if index.op is not Ops.WHERE or _constant(index.src[2]) != -1:
+        return []
+    found, stack = [], [index.src[0]]
+    while stack:
+        n = stack.pop()
+        if n.op is Ops.AND:
+            stack += n.src
+        elif n.op is Ops.CMPLT and isinstance(_constant(n.src[1]), int):
+            found.append((n.src[0], _constant(n.src[1])))
+        elif not (n.op is Ops.CMPEQ and n.src[0].op is Ops.CMPLT):  # not "at least 0", the other half of each
+            return []
+    return found[::-1]
+
+
+def _given(place: UOp, size: Any) -> tuple[UOp, bool]:
+    """The index as the user gave it, and whether negative values of it count from the end."""
+    place = _below(place)
+    if place.op is Ops.WHERE and place.src[0].op is Ops.CMPLT and _constant(place.src[0].src[1]) == 0:
+        test, shifted, plain = place.src[0].src[0], place.src[1], place.src[2]
+        if test is plain and shifted.op is Ops.ADD and shifted.src[0] is plain and _constant(shifted.src[1]) == size:
+            return _below(plain), True
+    return place, False
+
+
+def _below(node: UOp) -> UOp:
+    """What lies below views that keep every element, and casts."""
+    while node.op in _VIEWS and node.src[0].dtype.is_int:
+        node = node.src[0]
+    return node
+
+
+def _constant(node: UOp) -> Any:
+    base = node.base
+    return base.arg if base.op is Ops.CONST else None
+
+
+# *** divisors ***
+
+
+def _divisor_checks(order: Sequence[UOp]) -> Iterator[Check]:
+    for node in order:
+        if node.op not in (Ops.IDIV, Ops.MOD) or not node.dtype.is_int or 0 in node.shape:
+            continue
+        divisor = _below(node.src[1])
+        if divisor.vmin <= 0 <= divisor.vmax:
+            yield _divisor_check(node, divisor)
+
+
+def _divisor_check(node: UOp, divisor: UOp) -> Check:
+    def verdict(zero: list[Any]) -> CheckError | None:
+        if not zero[0]:
+            return None
+        op, at = _place(node)
+        return CheckError(op, f"an integer division by zero (divisors of shape {divisor.shape}, {divisor.dtype!r}); "
+                          "without CHECKED the result is 0", "divisors that are not 0, or .where around the result", at)
+
+    return Check([_any(divisor.eq(0))], verdict)
+
+
+# *** NaN ***
+
+
+def _nan_roots(order: Sequence[UOp], nodes: Sequence[UOp]) -> tuple[list[UOp], dict[UOp, UOp]]:
+    """What says whether inputs have a NaN, and the same of each result. A program with a constant NaN has none."""
+    constant = any(n.op is Ops.CONST and n.arg != n.arg and not _made_by_power(n, order) for n in order)
+    results = {n: _any(n.ne(n)) for n in nodes if n.dtype.is_float and 0 not in n.shape and n.op is not Ops.COPY}
+    if constant or not results:
+        return [], {}
+    inputs = [n for n in order if n.dtype.is_float and 0 not in n.shape and _is_input(n)]
+    return [_any(n.ne(n)) for n in inputs], results
+
+
+def _is_input(node: UOp) -> bool:
+    """A buffer that kernels can read, or the copy of one that they cannot."""
+    if node.op is Ops.COPY:
+        source = node.src[0].base
+        return source.op is Ops.BUFFER and not Device[source.arg.device].has_programs
+    return node.op is Ops.BUFFER and Device[node.arg.device].has_programs
+
+
+def _made_by_power(constant: UOp, order: Sequence[UOp]) -> bool:
+    """Whether a NaN is the one that ``pow`` gives for roots of negative numbers: an arm below a choice by sign."""
+    readers = [n for n in order if any(s.base is constant for s in n.src) and n.op.kind != "movement"]
+    return bool(readers) and all("pow" in m for n in readers for m, _, _ in n.origin)
+
+
+def _line_ends(order: Sequence[UOp]) -> Iterator[UOp]:
+    """Float nodes that another line of the user's program reads, in order of computation."""
+    inside = set()
+    for n in order:
+        for s in n.src:
+            if _line(s) == _line(n):
+                inside.add((s, n))
+    readers: dict[UOp, list[UOp]] = {}
+    for n in order:
+        for s in n.src:
+            readers.setdefault(s, []).append(n)
+    for n in order:
+        if n.dtype.is_float and n.op.kind != "movement" and n.op not in (Ops.BUFFER, Ops.CONST, Ops.COPY) \
+                and 0 not in n.shape and any((n, r) not in inside for r in readers.get(n, [])):
+            yield n
+
+
+def _line(node: UOp) -> Origin | None:
+    return node.origin[-1] if node.origin else None
