@@ -3,6 +3,7 @@ from tinsmith.backend.device import Device
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.settings import Context
+from tinsmith.jit import TinyJit
 from tinsmith.tensor.tensor import Tensor
 
-__all__ = ["Context", "Device", "GlobalCounters", "Tensor", "dtypes"]
+__all__ = ["Context", "Device", "GlobalCounters", "Tensor", "TinyJit", "dtypes"]

@@ -5,11 +5,14 @@ import gc
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, multiple, rule
 
 from tests.schedule.helpers import given
+from tinsmith.backend.device import Device
+from tinsmith.core.errors import KernelError
 from tinsmith.tensor.tensor import Tensor
 
 
@@ -108,3 +111,19 @@ class Versions(RuleBasedStateMachine):
 
 Versions.TestCase.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)
 TestVersions = Versions.TestCase
+
+
+def test_failure_leaves_the_old_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    w = given(8)
+    before, memory = w.numpy(), w.uop.base.arg
+    w.assign(w * 3)
+    device = type(Device["CPU"])
+    with monkeypatch.context() as patch:
+        def refuse(self: Any, calls: Any) -> None:
+            raise RuntimeError("no")
+
+        patch.setattr(device, "run", refuse)
+        with pytest.raises(KernelError):
+            w.realize()
+    np.testing.assert_array_equal(memory.numpy(), before)
+    np.testing.assert_array_equal(w.numpy(), before * 3)

@@ -1,24 +1,21 @@
 """The linearizer: a kernel graph becomes the numbered list of UOps that renderers write down.
 
-Every value is computed once, in the outermost loop that supplies all its ranges. Expanded ranges are written out here:
-UPCAST and UNROLL as copies, VECTOR as lanes. A range whose last iteration is partial becomes a loop over the whole ones
-and one peeled copy, in which its guards are decided at compile time.
+Expanded ranges are written out here: UPCAST and UNROLL as copies, VECTOR as lanes. Loops, and the place of every line,
+are the subject of ``lines.py``.
 """
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
 from tinsmith.codegen.kernel import Kernel, range_size
+from tinsmith.codegen.lines import Coords, LineWriter, Scope, bind
 from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.symbolic import from_linear, linear_form, simplify
 from tinsmith.ir.uop import toposort
 
-Coords = tuple[tuple[UOp, int], ...]
 _SEPARATE_ACCUMULATORS = 8
 
 
@@ -156,7 +153,8 @@ class Linearizer(LineWriter):
         elif node.op in (Ops.ADD, Ops.MUL) and node.dtype is dtypes.index:
             line = self.sum(node)
         else:
-            src = [self.expression(s) if s.dtype is dtypes.index or s.dtype.is_bool else self.value(s) for s in node.src]
+            src = [self.expression(s) if s.dtype is dtypes.index or s.dtype.is_bool else self.value(s)
+                   for s in node.src]
             line = self.combine(depth, node.op, node.dtype, src, node.arg)
         self.remember(node, (), line)
         return line
@@ -180,8 +178,8 @@ class Linearizer(LineWriter):
                 total = self.plus(total, UOp.index(constant), 0)
                 constant = 0
             depth = self.depth_of(term)
-            part = self.table(term * k, next(iter(term.ranges))) if k != 1 and term.op is Ops.RANGE and self.lanes(
-                term) is term else self.times(self.expression(term), k, depth)
+            is_lane = k != 1 and term.op is Ops.RANGE and self.lanes(term) is term
+            part = self.table(term * k, term) if is_lane else self.times(self.expression(term), k, depth)
             total = part if total is None else self.plus(total, part, depth)
         assert total is not None
         return total if constant == 0 else self.plus(total, UOp.index(constant), 0)
@@ -234,17 +232,17 @@ class Linearizer(LineWriter):
         else:
             self.store(body[0], coords)
 
-    def address(self, index: UOp, coords: Coords) -> tuple[UOp, UOp | None, bool]:
-        """(index line, vector range, contiguous): lanes of stride 1 need only the first lane's index."""
+    def address(self, index: UOp, coords: Coords) -> tuple[UOp, UOp | None]:
+        """(index line, vector range): lanes of stride 1 need only the first lane's index."""
         expr = self.at(index, coords)
         lanes = self.lanes(expr)
         if lanes is None:
-            return self.expression(expr), None, False
+            return self.expression(expr), None
         terms, constant = linear_form(expr)
         stride = terms.pop(lanes, 0)
         if stride == 1 and not any(lanes in t.ranges for t in terms):
-            return self.expression(from_linear(terms, constant, expr).simplify()), lanes, True
-        return self.expression(expr), lanes, False
+            return self.expression(from_linear(terms, constant, expr).simplify()), lanes
+        return self.expression(expr), lanes
 
     def guard(self, valid: UOp | None, coords: Coords) -> UOp | None:
         """The condition as a line; None where it always holds, a false constant where it never does."""
@@ -258,7 +256,7 @@ class Linearizer(LineWriter):
         valid = self.guard(n.src[2] if len(n.src) > 2 else None, coords)
         if valid is not None and valid.op is Ops.CONST:
             return self.emit(0, UOp(Ops.CONST, n.dtype, (), n.dtype.as_const(0)))
-        index, lanes, contiguous = self.address(n.src[1], coords)
+        index, lanes = self.address(n.src[1], coords)
         count = range_size(lanes) if lanes is not None else 1
         if valid is not None and valid.dtype.count > count:
             count = valid.dtype.count
@@ -286,7 +284,7 @@ class Linearizer(LineWriter):
                 continue
             value = self.value(n.src[2], coords)
             memory = self.memory(n.src[0], coords) if n.src[0].op is not Ops.DEFINE_LOCAL else n.src[0]
-            index, lanes, contiguous = self.address(n.src[1], coords)
+            index, lanes = self.address(n.src[1], coords)
             count = range_size(vector) if vector is not None else 1
             if count > 1:
                 value = self.spread(value, count)
@@ -445,8 +443,8 @@ class FoldWriter:
 
 def _index_only(node: UOp) -> bool:
     """An expression of indices and conditions on them, with no loaded value inside."""
-    return all(n.op in (Ops.CONST, Ops.RANGE, Ops.VARIABLE) or (n.op.alu and (n.dtype is dtypes.index or n.dtype.is_bool))
-               for n in toposort(node))
+    leaves = (Ops.CONST, Ops.RANGE, Ops.VARIABLE)
+    return all(n.op in leaves or (n.op.alu and (n.dtype is dtypes.index or n.dtype.is_bool)) for n in toposort(node))
 
 
 def _depends(a: UOp, b: UOp) -> bool:

@@ -69,7 +69,7 @@ class LineWriter:
         return self.emit(0, UOp(Ops.CONST, like.dtype, (), like.dtype.as_const(value)))
 
     def depth_of(self, node: UOp) -> int:
-        """The innermost open scope that supplies one of the node's ranges; what is read from written memory stays here."""
+        """The innermost open scope that supplies one of the node's ranges; what rereads written memory stays here."""
         if self.rereads(node):
             return len(self.scopes) - 1
         ranges = node.ranges
@@ -84,7 +84,7 @@ class LineWriter:
         if not any(known.values()):
             return False
         for n in toposort(node, lambda n: n not in known):
-            known[n] = n.op is Ops.LOAD and n.src[0] in self.written or any(known[s] for s in n.src)
+            known[n] = (n.op is Ops.LOAD and n.src[0] in self.written) or any(known[s] for s in n.src)
         return known[node]
 
     @contextmanager
@@ -106,9 +106,10 @@ class LineWriter:
         ranges = node.ranges
         return tuple(c for c in coords if c[0] in ranges)
 
-    def all_coords(self, ranges: frozenset[UOp], roles: tuple[Role, ...] = (Role.UPCAST, Role.UNROLL)) -> Iterator[Coords]:
-        """Every combination of the expanded ranges among ``ranges``."""
-        expanded = sorted((r for r in ranges if r.arg[1] in roles), key=lambda r: self.position[r.arg[0]])
+    def all_coords(self, ranges: frozenset[UOp]) -> Iterator[Coords]:
+        """Every combination of the copies among ``ranges``."""
+        expanded = sorted((r for r in ranges if r.arg[1] in (Role.UPCAST, Role.UNROLL)),
+                          key=lambda r: self.position[r.arg[0]])
         for values in itertools.product(*(range(range_size(r)) for r in expanded)):
             yield tuple(zip(expanded, values))
 
@@ -130,11 +131,11 @@ class LineWriter:
             return self.loop(r, UOp.index(size), body, write)
         if full:
             whole = r.replace(src=(UOp.index(full),))
-            self.loop(whole, UOp.index(full), self.narrowed(body, r, whole), write, r)
+            self.loop(whole, UOp.index(full), self.narrowed(body, r, whole), write)
         write(self.narrowed(body, r, UOp.index(full)))
         return None
 
-    def loop(self, r: UOp, size: UOp, body: list[UOp], write: Callable[[list[UOp]], None], alias: UOp | None = None) -> None:
+    def loop(self, r: UOp, size: UOp, body: list[UOp], write: Callable[[list[UOp]], None]) -> None:
         if size.is_const and size.arg == 1:
             return write(self.narrowed(body, r, UOp.index(0)))
         self.open(r, self.const(size, 0), self.expression(size))
@@ -154,7 +155,7 @@ class LineWriter:
         self.scopes[-1].lines += [*scope.lines, UOp(Ops.ENDRANGE, None, (scope.lines[0],))]
 
     def threads(self, r: UOp, body: list[UOp], write: Callable[[list[UOp]], None]) -> None:
-        """Each worker takes its share [tid*n/threads, (tid+1)*n/threads) of the range; the last takes the partial end."""
+        """Each worker takes its share [tid*n/count, (tid+1)*n/count) of the range; the last takes the partial end."""
         size, full = range_size(r), self.kernel.full.get(r.arg[0])
         tid = self.emit(0, UOp(Ops.SPECIAL, dtypes.index, (), "tid"))
         count = self.emit(0, UOp(Ops.SPECIAL, dtypes.index, (), "nthreads"))
@@ -185,15 +186,14 @@ class LineWriter:
 
     def narrowed(self, body: list[UOp], r: UOp, value: UOp) -> list[UOp]:
         """The body for fewer values of ``r``: guards that are now decided vanish, and so do copies that never store."""
-        new = [bind(n, r, value) for n in body]
-        new = [simplify(n) for n in new]
+        new = [simplify(bind(n, r, value)) for n in body]
         found = {x for n in new for m in toposort(n) for x in m.ranges if x.arg[1] is Role.UPCAST}
         for u in sorted(found, key=lambda x: x.arg[0]):
             live = [c for c in range(range_size(u)) if any(_may_store(n, u, c) for n in new)]
             keep = max(live, default=0) + 1
             if keep < range_size(u) and all(n.op is Ops.STORE for n in new):
                 smaller = u.replace(src=(UOp.index(keep),)) if keep > 1 else UOp.index(0)
-                new = [simplify(n) for n in [bind(n, u, smaller) for n in new]]
+                new = [simplify(bind(n, u, smaller)) for n in new]
         return new
 
 

@@ -22,6 +22,7 @@ from tinsmith.schedule import explain
 from tinsmith.schedule.inplace import choose_in_place
 from tinsmith.schedule.items import Schedule, ScheduleItem, Scheduler
 from tinsmith.schedule.planner import Plan, plan_memory
+from tinsmith.schedule.record import recorders
 from tinsmith.schedule.siblings import merge_siblings
 
 
@@ -101,7 +102,11 @@ def realize(roots: Sequence[UOp], device: str, free: Collection[UOp] = ()) -> li
     compiled = _compiled.get(key)
     if compiled is None or settings.DEBUG >= 3:
         compiled = _compile(graph, device, key, numbers)
-    return run(compiled, [b.arg for b in buffers], values)
+    inputs = [b.arg for b in buffers]
+    outputs = run(compiled, inputs, values)
+    for recorder in recorders:
+        recorder.ran(roots, compiled, inputs, values, outputs)
+    return outputs
 
 
 def _compile(graph: list[UOp], device: str, key: Any, free: Sequence[int]) -> CompiledSchedule:
@@ -196,23 +201,31 @@ def run(compiled: CompiledSchedule, inputs: list[Buffer], values: Sequence[int])
             _count(step.program)
         _flush(batch_device, batch)
     except BaseException as error:
-        for b in outputs:
-            b.failed = error
+        _mark_failed(compiled, buffers, launched, error)
         if isinstance(error, Exception) and not isinstance(error, TinsmithError):
-            raise _kernel_error(launched, error) from error
+            raise _kernel_error(launched, error, bool(compiled.in_place)) from error
         raise
     return outputs
 
 
-def _kernel_error(steps: Sequence[Step], error: Exception) -> KernelError:
+def _mark_failed(compiled: CompiledSchedule, buffers: list[Buffer], launched: list[Step], error: BaseException) -> None:
+    """No output can be read; old versions that outputs write over only if a kernel may have run."""
+    refused = not launched or (launched == compiled.steps[:1] and isinstance(error, Exception))
+    for n in compiled.schedule.outputs:
+        if not (refused and n in compiled.in_place):
+            buffers[n].failed = error
+
+
+def _kernel_error(steps: Sequence[Step], error: Exception, in_place: bool) -> KernelError:
     """What to tell when ``steps``, launched together, failed: which kernels, and the user's line of the first."""
     device = steps[0].device if steps else "the device"
     names = [f"{s.name or 'copy'}{' (' + ', '.join(s.origin) + ')' if s.origin else ''}" for s in steps]
     some = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
     which = f"kernel {some}" if len(names) == 1 else f"one of the kernels {some}"
     at = next((o[1:] for s in steps if s.item for o in reversed(s.item.origin)), None)
-    return KernelError("realize", f"{which} failed on {device}: {type(error).__name__}: {error}",
-                       "mend that failure; nothing was changed, and reading the value again computes it again", at)
+    mend = ("load assigned tensors again: their memory may be half written" if in_place else
+            "mend that failure; nothing was changed, and reading the value again computes it again")
+    return KernelError("realize", f"{which} failed on {device}: {type(error).__name__}: {error}", mend, at)
 
 
 def _flush(device: str, batch: list[Call]) -> None:
@@ -238,12 +251,22 @@ def _timed(step: Step, call: Call) -> None:
 
 
 def _copy(target: Buffer, source: Buffer) -> None:
-    start = time.perf_counter()
     source.check()
+    if target.device != source.device and Device[target.device].has_programs and Device[source.device].has_programs:
+        _synchronize(source.device)
+    target.opaque  # noqa: B018  taking memory is no part of the copy's time
+    start = time.perf_counter()
     copy_buffer(target, source)
     seconds = time.perf_counter() - start
     report(Ran(target.device, f"copy {source.nbytes}, {target.device} <- {source.device}", 2, seconds, 0,
                source.nbytes, kind="copy"))
+
+
+def _synchronize(device: str) -> None:
+    """Two queues meet: what the other one was given must have run."""
+    start = time.perf_counter()
+    Device[device].synchronize()
+    report(Ran(device, "synchronize", 1, time.perf_counter() - start, kind="sync"))
 
 
 def copy_buffer(target: Buffer, source: Buffer) -> None:
@@ -263,6 +286,8 @@ def copy_buffer(target: Buffer, source: Buffer) -> None:
 
 def copy_to_host(uop: UOp) -> np.ndarray[Any, Any]:
     """The values of a view of a BUFFER as a NumPy array: one copy, shown as such."""
+    for recorder in recorders:
+        recorder.read()
     buffer = uop.base.arg
     buffer.check()
     host = Buffer("NPY", buffer.size, buffer.dtype)

@@ -2,8 +2,8 @@
 
 Two kernels merge sideways if their outputs have one shape, their reductions run over the same axes, they read a buffer
 in common and have the same level. Levels rise along every dependency, so no path leads from one to the other and a
-merge makes no circle. An elementwise kernel joins the kernel before it if it reads that one's outputs element by element
-and all else that it reads has a lower level: the value is still in a register.
+merge makes no circle. An elementwise kernel joins the kernel before it if it reads that one's outputs element by
+element and all else that it reads has a lower level: the value is still in a register.
 """
 from __future__ import annotations
 

@@ -9,7 +9,6 @@ variables of the graph: another draw runs the same compiled kernel.
 # ``cls`` is the Tensor that this class is mixed into.
 from __future__ import annotations
 
-import itertools
 import math
 import threading
 import time
@@ -39,12 +38,13 @@ class _Stream:
         self.reset(time.time_ns() & ((1 << 62) - 1))
 
     def reset(self, seed: int) -> None:
-        self.seed, self.calls = seed, itertools.count()
+        self.seed, self.calls = seed, 0
 
     def next_call(self) -> tuple[UOp, UOp, UOp]:
         """(low and high half of the seed, call number), as uint32 scalars of the graph."""
         with self.lock:
-            call = next(self.calls)
+            call = self.calls
+            self.calls += 1
         numbers = {"seed_low": self.seed & _LARGEST, "seed_high": (self.seed >> 31) & _LARGEST, "call": call & _LARGEST}
         low, high, number = (_bound(name, value) for name, value in numbers.items())
         return low, high, number
@@ -55,6 +55,23 @@ def _bound(name: str, value: int) -> UOp:
 
 
 _stream = _Stream()
+
+
+def state() -> tuple[int, int]:
+    """The seed and the number of the next call: all that random numbers depend on."""
+    return _stream.seed, _stream.calls
+
+
+def advance(calls: int) -> None:
+    """Skip numbers of calls, as if so many draws had been made."""
+    with _stream.lock:
+        _stream.calls += calls
+
+
+def rebound(name: str, value: int, captured_first: int, seed: int, first: int) -> int:
+    """The value of a bound variable of a captured draw when it is drawn again with ``seed`` from call ``first`` on."""
+    now = {"seed_low": seed & _LARGEST, "seed_high": (seed >> 31) & _LARGEST, "call": (value - captured_first + first)}
+    return now[name] & _LARGEST if name in now else value
 
 
 def threefry2x32(key: tuple[UOp, UOp], counter: tuple[UOp, UOp]) -> tuple[UOp, UOp]:

@@ -1,13 +1,20 @@
 """Realizing tensors: which nodes become programs, and what the tensors hold afterwards."""
 from __future__ import annotations
 
+import contextlib
+import signal
+import threading
 import weakref
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from types import FrameType
 from typing import TYPE_CHECKING
 
+from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import substitute, toposort
 from tinsmith.schedule.execute import realize
+from tinsmith.schedule.record import recorders
+from tinsmith.tensor.checks import Checks
 
 if TYPE_CHECKING:
     from tinsmith.tensor.base import TensorBase
@@ -27,10 +34,11 @@ def realize_tensors(tensors: Sequence[TensorBase]) -> None:
     pending = {id(t): t for t in tensors if not is_realized(t.uop)}
     if not pending:
         return
-    free = _unread(list(pending.values()))
-    done = compute([t.uop for t in pending.values()], next(iter(pending.values()))._device, free)
-    for t in pending.values():
-        t.uop = done[t.uop] if t.uop in done else t.uop.substitute(done)
+    free = set() if recorders else _unread(list(pending.values()))  # a replay must find the old versions
+    with _interrupt_later() if free else contextlib.nullcontext():
+        done = compute([t.uop for t in pending.values()], next(iter(pending.values()))._device, free)
+        for t in pending.values():
+            t.uop = done[t.uop] if t.uop in done else t.uop.substitute(done)
     leaves = {n: view for n, view in done.items() if is_leaf(n)}
     if not leaves:
         return
@@ -38,6 +46,32 @@ def realize_tensors(tensors: Sequence[TensorBase]) -> None:
     others = [t for t in live if id(t) not in pending and not is_realized(t.uop)]
     for t, new in zip(others, substitute([t.uop for t in others], leaves)):
         t.uop = new
+
+
+@contextlib.contextmanager
+def _interrupt_later() -> Iterator[None]:
+    """Ctrl-C waits for the end of the block, where old versions are written over: a model trained so far stays whole.
+
+    A second Ctrl-C does not wait.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[tuple[int, FrameType | None]] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        came.append((number, frame))
+        if len(came) > 1:
+            handler(number, frame)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    if came:
+        handler(*came[0])
 
 
 def value_of(tensor: TensorBase) -> UOp:
@@ -85,7 +119,13 @@ def compute(uops: Sequence[UOp], device: str, free: Collection[UOp] = ()) -> dic
         nodes = substitute(nodes, dict(_read))
     roots = {n: _concrete(n) for n in nodes}
     distinct = list(dict.fromkeys(roots.values()))
-    buffers = dict(zip(distinct, realize(distinct, device, free)))
+    if settings.CHECKED:
+        checks = Checks(distinct)
+        found = realize([*distinct, *checks.roots], device)  # an error must leave the old versions as they are
+        checks.judge(found[len(distinct) :], lambda more: realize(more, device))
+    else:
+        found = realize(distinct, device, free)
+    buffers = dict(zip(distinct, found))
     return {target: UOp(Ops.BUFFER, target.dtype, (), buffers[roots[node]]).reshape(target.shape)
             for target, node in zip(targets, nodes)}
 

@@ -56,7 +56,7 @@ def nonnegative(node: UOp) -> bool:
         return bool(node.arg >= 0)
     if node.op in (Ops.RANGE, Ops.SPECIAL):
         return True
-    if node.op is Ops.VECTORIZE:
+    if node.op in (Ops.VECTORIZE, Ops.GEP):
         return all(nonnegative(s) for s in node.src)
     if node.op in (Ops.ADD, Ops.MUL, Ops.IDIV, Ops.MOD, Ops.MAX, Ops.MIN):
         return all(nonnegative(s) for s in node.src)

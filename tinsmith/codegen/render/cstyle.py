@@ -16,8 +16,6 @@ _INFIX = {Ops.ADD: "+", Ops.SUB: "-", Ops.MUL: "*", Ops.FDIV: "/", Ops.AND: "&",
           Ops.CMPLT: "<", Ops.CMPNE: "!=", Ops.CMPEQ: "=="}
 _MATH = {Ops.SQRT: "sqrt", Ops.EXP: "exp", Ops.EXP2: "exp2", Ops.LOG: "log", Ops.LOG2: "log2", Ops.SIN: "sin",
          Ops.TANH: "tanh", Ops.ERF: "erf", Ops.TRUNC: "trunc"}
-
-
 _GROWS = (Ops.ADD, Ops.SUB, Ops.MUL, Ops.NEG, Ops.MULADD, Ops.SHL, Ops.IDIV)
 _BFLOAT16 = (
     "static inline float bf16_float(bf16 x) {",
@@ -62,16 +60,19 @@ class CRenderer(Renderer):
         return text if node.dtype.count == 1 else self.splat(node.dtype, text)
 
     def splat(self, dtype: DType, text: str) -> str:
-        return f"({self.type_name(dtype)}){{{', '.join([text] * dtype.count)}}}"
+        return f"({self.type_name(dtype)})splat{dtype.count}({_strip(text)})"
 
     def render(self, name: str, program: Sequence[UOp]) -> str:
         text = self.function(name, program) + "\n"
-        return (self.bool_header if re.search(r"\bbool\b", text) else "") + self.prologue(program) + text
+        splats = [f"#define splat{n}(x) {{{', '.join('x' * n)}}}\n"
+                  for n in sorted({int(n) for n in re.findall(r"\bsplat(\d+)\(", text)})]
+        header = self.bool_header if re.search(r"\bbool\b", text) else ""
+        return header + self.prologue(program) + "".join(splats) + text
 
     def prologue(self, program: Sequence[UOp]) -> str:
         lines = []
-        if any(u.op in _MATH for u in program) or any(u.op is Ops.CONST and u.dtype.is_float and not math.isfinite(u.arg)
-                                                      for u in program):
+        endless = any(u.op is Ops.CONST and u.dtype.is_float and not math.isfinite(u.arg) for u in program)
+        if endless or any(u.op in _MATH for u in program):
             lines.append("#include <math.h>")
         if any(u.dtype.name == "bfloat16" for u in program):
             lines.append("typedef unsigned short bf16;")
@@ -90,7 +91,8 @@ class CRenderer(Renderer):
         out = []
         for u in program:
             if u.op is Ops.DEFINE_GLOBAL and u.dtype.pointer:
-                out.append(f"{'' if u in written else 'const '}{self.buffer_prefix}{self.type_name(u.dtype.scalar)}* data{u.arg}")
+                const = "" if u in written else "const "
+                out.append(f"{const}{self.buffer_prefix}{self.type_name(u.dtype.scalar)}* data{u.arg}")
             elif u.op is Ops.DEFINE_GLOBAL:
                 out.append(f"const int {u.arg[0]}")
         return out
@@ -110,10 +112,14 @@ class CRenderer(Renderer):
         lines: list[str] = []
         depth = 1
 
-        def declare(prefix: str, u: UOp, value: str) -> None:
+        def declare(prefix: str, u: UOp, value: str | None, lane: str = "") -> None:
+            """A name for a value; one without an expression is filled lane by lane."""
             text[u] = f"{prefix}{counts[prefix]}"
             counts[prefix] += 1
-            lines.append("  " * depth + f"{self.type_name(u.dtype)} {text[u]} = {value};")
+            start = "" if value is None else f" = {_strip(value)}"
+            lines.append("  " * depth + f"{self.type_name(u.dtype)} {text[u]}{start};")
+            if value is None:
+                lines.append("  " * depth + f"{_each_lane(u.dtype.count)}{text[u]}[lane] = {_strip(lane)};")
 
         for u in program:
             if u.op is Ops.DEFINE_GLOBAL:
@@ -143,8 +149,12 @@ class CRenderer(Renderer):
                 text[u] = text[u.src[0]]
             elif u.op is Ops.STORE:
                 lines += ["  " * depth + line for line in self.store(u, text)]
+            elif u.op is Ops.LOAD and self.lane_by_lane(u):
+                declare("val", u, None, self.load_lane(u, text))
             elif u.op is Ops.LOAD:
                 declare("val", u, self.load(u, text))
+            elif self.lane_by_lane(u):
+                declare("alu", u, None, self.lane_expression(u, text))
             else:
                 value = self.expression(u, text)
                 if self.declares(u, uses[u]):
@@ -174,32 +184,31 @@ class CRenderer(Renderer):
         if u.dtype.count == 1:
             place = f"*{self.pointer(memory, index, text)}"
             return place if valid is None else f"({valid}?{place}:0)"
-        if index.dtype.count == 1 and valid is None:
-            return f"*(({self.type_name(u.dtype)}*){self.pointer(memory, index, text)})"
-        lanes = []
-        for i in range(u.dtype.count):
-            place = f"{text[memory]}[{self.lane_index(index, i, text)}]"
-            lanes.append(place if valid is None else f"({self.lane(u.src[2], valid, i)}?{place}:0)")
-        return f"({self.type_name(u.dtype)}){{{', '.join(lanes)}}}"
+        return f"*(({self.type_name(u.dtype)}*){self.pointer(memory, index, text)})"
 
-    def lane_index(self, index: UOp, i: int, text: dict[UOp, str]) -> str:
-        """Lane ``i`` of an index, seen through spreads, tables and sums."""
-        if index.dtype.count == 1:
-            return f"{_strip(text[index])}+{i}"
-        if index.op is Ops.CONST:
-            return str(index.arg)
-        if index.op is Ops.VECTORIZE:
-            source = index.src[0 if len(index.src) == 1 else i]
-            return _strip(text[source])
-        if index.op in (Ops.ADD, Ops.MUL):
-            a, b = (self.lane_index(s, i, text) for s in index.src)
-            return f"{a}+{b}" if index.op is Ops.ADD else f"({a})*({b})"
-        return f"{text[index]}[{i}]"
+    def load_lane(self, u: UOp, text: dict[UOp, str]) -> str:
+        place = f"{text[u.src[0]]}[{self.lane_index(u.src[1], text)}]"
+        return place if len(u.src) == 2 else f"({self.lane(u.src[2], text)}?{place}:0)"
 
-    def lane(self, node: UOp, text: str, i: int) -> str:
-        if node.op is Ops.VECTORIZE and len(node.src) > 1 and node.src[i].is_const:
-            return str(int(node.src[i].arg))
-        return f"{text}[{i}]" if node.dtype.count > 1 else text
+    def lane_index(self, index: UOp, text: dict[UOp, str]) -> str:
+        """One lane of an index; a scalar is the index of the first."""
+        return _strip(self.lane(index, text) if index.dtype.count > 1 else f"{_strip(text[index])}+lane")
+
+    def lane(self, node: UOp, text: dict[UOp, str]) -> str:
+        """The element number ``lane`` of a value, seen through spreads and sums without a name."""
+        if node.dtype.count == 1:
+            return text[node]
+        if _is_spread(node):
+            return self.spread_source(node, text)
+        if node.dtype.scalar is dtypes.index and node.op in (Ops.ADD, Ops.MUL):
+            return self.plain(node, [self.lane(s, text) for s in node.src])
+        return f"{text[node]}[lane]"
+
+    def spread_source(self, node: UOp, text: dict[UOp, str]) -> str:
+        """The scalar that a spread repeats."""
+        if node.op is Ops.VECTORIZE:
+            return text[node.src[0]]
+        return self.literal(UOp(Ops.CONST, node.dtype.scalar, (), node.arg))
 
     def store(self, u: UOp, text: dict[UOp, str]) -> list[str]:
         memory, index, value = u.src[:3]
@@ -209,11 +218,9 @@ class CRenderer(Renderer):
             return [line if valid is None else f"if ({_strip(text[valid])}) {line}"]
         if index.dtype.count == 1 and valid is None:
             return [f"*(({self.type_name(value.dtype)}*){self.pointer(memory, index, text)}) = {_strip(text[value])};"]
-        lines = []
-        for i in range(value.dtype.count):
-            guard = "" if valid is None else f"if ({self.lane(valid, text[valid], i)}) "
-            lines.append(f"{guard}{text[memory]}[{self.lane_index(index, i, text)}] = {text[value]}[{i}];")
-        return lines
+        guard = "" if valid is None else f"if ({_strip(self.lane(valid, text))}) "
+        place = f"{text[memory]}[{self.lane_index(index, text)}]"
+        return [f"{_each_lane(value.dtype.count)}{guard}{place} = {_strip(self.lane(value, text))};"]
 
     def expression(self, u: UOp, text: dict[UOp, str]) -> str:
         op, dtype = u.op, u.dtype
@@ -227,10 +234,18 @@ class CRenderer(Renderer):
             return self.cast(u, src[0])
         if op is Ops.BITCAST:
             return self.bitcast(u, src[0])
-        if dtype.count > 1 and (op in _MATH or op in (Ops.IDIV, Ops.MOD, Ops.MAX, Ops.MIN, Ops.WHERE, Ops.CAST, Ops.SHL,
-                                                      Ops.SHR) or u.src[0].dtype.is_bool or dtype.is_bool):
-            return self.by_lane(u, text)
         return self.scalar(u, src)
+
+    def lane_by_lane(self, u: UOp) -> bool:
+        """Whether C has no vector operator with our meaning, so that a loop over the lanes is written."""
+        if u.dtype.count == 1 or u.op in (Ops.VECTORIZE, Ops.GEP, Ops.BITCAST, Ops.CONST):
+            return False
+        if u.op is Ops.LOAD:
+            return u.src[1].dtype.count > 1 or len(u.src) > 2
+        if u.op in (Ops.SHL, Ops.SHR):
+            return not _shifts_inside(u)
+        return (u.op in _MATH or u.op in (Ops.IDIV, Ops.MOD, Ops.MAX, Ops.MIN, Ops.WHERE, Ops.CAST) or u.dtype.is_bool
+                or u.src[0].dtype.is_bool)
 
     def repeats(self, u: UOp) -> bool:
         """Whether the text of a source can occur more than once: such a source gets a name first."""
@@ -242,18 +257,15 @@ class CRenderer(Renderer):
 
     def operands(self, u: UOp, text: dict[UOp, str]) -> list[str]:
         """Sources as text; next to a vector, arithmetic takes a spread scalar as it is."""
-        plain = u.dtype.count > 1 and u.op in (*_INFIX, Ops.MULADD) and not all(_is_spread(s) for s in u.src)
-        return [(text[s.src[0]] if s.op is Ops.VECTORIZE else self.literal(UOp(Ops.CONST, s.dtype.scalar, (), s.arg)))
-                if plain and _is_spread(s) else text[s] for s in u.src]
+        plain = u.dtype.count > 1 and u.op in (*_INFIX, Ops.MULADD, Ops.SHL, Ops.SHR)
+        plain = plain and not all(_is_spread(s) for s in u.src)
+        return [self.spread_source(s, text) if plain and _is_spread(s) else text[s] for s in u.src]
 
-    def by_lane(self, u: UOp, text: dict[UOp, str]) -> str:
-        """Lane by lane, where C has no vector operator with our meaning."""
-        lanes = []
-        for i in range(u.dtype.count):
-            src = tuple(UOp(Ops.GEP, s.dtype.scalar, (s,), (i,)) if s.dtype.count > 1 else s for s in u.src)
-            names = {s: (f"{text[o]}[{i}]" if o.dtype.count > 1 else text[o]) for s, o in zip(src, u.src)}
-            lanes.append(self.expression(UOp(u.op, u.dtype.scalar, src, u.arg), names))
-        return f"({self.type_name(u.dtype)}){{{', '.join(lanes)}}}"
+    def lane_expression(self, u: UOp, text: dict[UOp, str]) -> str:
+        """The scalar expression of one lane."""
+        src = tuple(UOp(Ops.CONST, s.dtype.scalar, (), s.arg) if s.is_const else UOp(Ops.GEP, s.dtype.scalar, (s,), (0,))
+                    for s in u.src)
+        return self.expression(UOp(u.op, u.dtype.scalar, src, u.arg), {n: self.lane(s, text) for n, s in zip(src, u.src)})
 
     def scalar(self, u: UOp, src: list[str]) -> str:
         op, dtype = u.op, u.dtype.scalar
@@ -299,7 +311,7 @@ class CRenderer(Renderer):
 
     def shift(self, u: UOp, a: str, b: str) -> str:
         sign = "<<" if u.op is Ops.SHL else ">>"
-        if u.src[1].is_const and 0 <= u.src[1].arg < u.dtype.bits:
+        if _shifts_inside(u):
             return f"({a}{sign}{b})"
         beyond = f"({a}<0?-1:0)" if u.op is Ops.SHR and u.dtype.kind == "int" else "0"
         inside = f"{b}<{u.dtype.bits}" if u.dtype.is_unsigned else f"({b}>=0&&{b}<{u.dtype.bits})"
@@ -334,6 +346,15 @@ def _vector_name(dtype: DType) -> str:
 
 def _is_spread(node: UOp) -> bool:
     return node.dtype.count > 1 and (node.op is Ops.CONST or (node.op is Ops.VECTORIZE and len(node.src) == 1))
+
+
+def _shifts_inside(u: UOp) -> bool:
+    """Whether a shift is by a constant that C allows."""
+    return bool(u.src[1].is_const and 0 <= u.src[1].arg < u.dtype.scalar.bits)
+
+
+def _each_lane(count: int) -> str:
+    return f"for (int lane = 0; lane < {count}; lane++) "
 
 
 def _strip(text: str) -> str:

@@ -1,0 +1,23 @@
+"""Who wants to know what runs: capture registers a recorder here, and realize tells it."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from tinsmith.backend.memory import Buffer
+from tinsmith.ir import UOp
+
+if TYPE_CHECKING:
+    from tinsmith.schedule.execute import CompiledSchedule
+
+
+class Recorder(Protocol):
+    """Told of every program that runs, and of every buffer whose values go to the host."""
+
+    def ran(self, roots: Sequence[UOp], compiled: CompiledSchedule, inputs: list[Buffer], values: list[int],
+            outputs: list[Buffer]) -> None: ...
+
+    def read(self) -> None: ...
+
+
+recorders: list[Recorder] = []
