@@ -236,7 +236,8 @@ def one_opt(draw: Draw, kernel: Kernel) -> Opt:
     axis = draw(st.integers(0, count - 1))
     if op is OptOps.STAGE:
         kept = tuple(sorted(draw(st.sets(st.integers(0, count - 1), max_size=count))))
-        return Opt(op, draw(st.integers(0, max(0, len(kernel.loads) - 1))), kept)
+        load = draw(st.integers(0, max(0, len(kernel.loads) - 1)))
+        return Opt(op, load, kept, draw(st.sampled_from((0, 2, 8, 16))))
     if op is OptOps.ORDER:
         loops = len([r for r in kernel.order if not r.arg[1].expanded])
         return Opt(op, None, tuple(draw(st.permutations(range(loops)))))

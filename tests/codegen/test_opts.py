@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 
 from tests.codegen.kernels import FAMILIES, Array, Case, apply_random
 from tests.codegen.running import HAS_C, expected, optimized, run_graph, run_on
-from tinsmith.codegen.kernel import Opt
+from tinsmith.backend.device import Device
+from tinsmith.codegen.kernel import Kernel, Opt, OptOps
+from tinsmith.codegen.lower import lower
+from tinsmith.codegen.program import compile_kernel
+from tinsmith.core.dtypes import dtypes
+from tinsmith.core.errors import ArgumentError
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.uop import Window
 
 relaxed = settings(max_examples=25, deadline=None, derandomize=True, database=None,
                    suppress_health_check=list(HealthCheck))
@@ -64,6 +71,56 @@ def test_the_heuristics_compute_the_same(family: str) -> None:
     run()
 
 
+def param(number: int, *shape: int) -> UOp:
+    return UOp(Ops.PARAM, dtypes.float32, (), (number, shape))
+
+
+def large_matmul(m: int = 64, k: int = 1024, n: int = 640) -> UOp:
+    """Its rows are so far apart that a panel is packed."""
+    a, b = param(1, m, 1, k).expand((m, n, k)), param(2, k, n).permute((1, 0)).reshape((1, n, k)).expand((m, n, k))
+    return (a * b).reduce("ADD", (2,))
+
+
+def padded_convolution(o: int = 8, c: int = 4, size: int = 64, taps: int = 3) -> UOp:
+    """The guarded image is staged as a padded tile."""
+    x = param(1, c, size).pad(((0, 0), (1, 1))).reshape((1, c, size + 2, 1)).expand((o, c, size + 2, taps))
+    x = x.window(Window(2, 3, 1, 1, size + 2, size))
+    w = param(2, o, c, 1, taps).expand((o, c, size, taps))
+    return (x * w).reduce("ADD", (1, 3))
+
+
+LARGE = {"matmul": large_matmul(), "convolution": padded_convolution(), "sum": param(1, 300, 700).reduce("ADD", (1,)),
+         "transpose": param(1, 300, 70).permute((1, 0)) + param(2, 70, 300)}
+
+
+def replays(device: str, sink: UOp) -> list[Opt]:
+    """Check that the opts that the heuristics list are all they did to the kernel."""
+    chosen = compile_kernel(sink, Device[device].renderer)
+    again = compile_kernel(sink, Device[device].renderer, chosen.opts)
+    assert again.opts == chosen.opts
+    assert again.uops == chosen.uops
+    assert again.source == chosen.source
+    return chosen.opts
+
+
+@pytest.mark.parametrize("device", ["PYTHON:T3:V64", "CPU"])
+def test_the_listed_opts_are_all_that_the_heuristics_did(device: str) -> None:
+    opts = {name: replays(device, UOp(Ops.SINK, None, (value,))) for name, value in LARGE.items()}
+    assert all(opts.values())
+    if device != "CPU":  # where the target, and so the choice, is fixed
+        assert all(any(o.op is OptOps.STAGE and o.lanes for o in opts[name]) for name in ("matmul", "convolution"))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_replaying_the_heuristics_of_any_kernel(family: str) -> None:
+    @settings(relaxed, max_examples=10)
+    @given(st.data())
+    def run(data: st.DataObject) -> None:
+        replays("PYTHON:T3:V64", data.draw(FAMILIES[family]).sink)
+
+    run()
+
+
 @pytest.mark.skipif(not HAS_C, reason="no C compiler")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_any_opts_compute_the_same_in_c(family: str) -> None:
@@ -76,3 +133,13 @@ def test_any_opts_compute_the_same_in_c(family: str) -> None:
         check(case, got, expected(case.sink, case.inputs), "C")
 
     run()
+
+
+def test_lanes_of_an_outer_reduction_are_not_combined_by_an_inner_one() -> None:
+    """max_i sum_k x[i], where the inner range is not in the body: two lane ranges meet in one value, which is refused."""
+    x = UOp(Ops.PARAM, dtypes.int32, (), (1, (5,)))
+    value = x.reshape((5, 1)).expand((5, 4)).reduce("ADD", (1,)).reduce("MAX", (0,))
+    kernel = Kernel(lower(UOp(Ops.SINK, None, (value,))))
+    kernel.apply(Opt(OptOps.VECTOR, 1, 4))
+    with pytest.raises(ArgumentError, match="lanes along one range"):
+        kernel.apply(Opt(OptOps.VECTOR, 0, 4))

@@ -356,16 +356,6 @@ def _score(loads: list[UOp], stores: list[UOp], r: UOp) -> float:
     return total
 
 
-def _free_of_lanes(kernel: Kernel, r: UOp) -> bool:
-    """Whether no value that depends on ``r`` has lanes along another range already."""
-    for n in toposort(kernel.sink):
-        if n.op in (Ops.FOLD, Ops.STORE, Ops.STAGE):
-            inside = n.ranges if n.op is Ops.STORE else n.src[0].ranges | n.ranges
-            if r in inside and any(x.arg[1] is Role.VECTOR for x in inside):
-                return False
-    return True
-
-
 def reduce_opts(kernel: Kernel, target: Target) -> None:
     """Lanes for every reduction and then for every store."""
     if not target.vector_bytes:
@@ -377,7 +367,7 @@ def reduce_opts(kernel: Kernel, target: Target) -> None:
             continue
         loads = [n for f in group for n in toposort(f.src[0]) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
         beside = [r for r in kernel.parallel if all(r in f.ranges for f in group)]
-        options = [r for r in (*ranges, *beside) if range_size(r) >= lanes and _free_of_lanes(kernel, r)]
+        options = [r for r in (*ranges, *beside) if range_size(r) >= lanes and kernel.may_have_lanes(r)]
         if not options:
             continue
         best = max(options, key=lambda r: (_score(loads, [], r), kernel.order.index(r)))

@@ -131,6 +131,15 @@ class Kernel:
 
     _stage_numbers: set[int] = field(default_factory=set)
 
+    def may_have_lanes(self, r: UOp) -> bool:
+        """Whether no value that is computed over ``r`` has lanes along another range."""
+        for n in toposort(self.sink):
+            if n.op in (Ops.FOLD, Ops.STORE, Ops.STAGE):
+                over = n.ranges if n.op is Ops.STORE else n.src[0].ranges | n.ranges | set(n.src[1:])
+                if r in over and any(x.arg[1] is Role.VECTOR for x in over):
+                    return False
+        return True
+
     # *** building blocks of the opts ***
 
     def new_range(self, size: Any, role: Role) -> UOp:
@@ -404,13 +413,9 @@ def _vector(k: Kernel, opt: Opt) -> None:
     amount = _amount(k, opt, r, 2 * size - 1 if isinstance(size, int) else 0)
     _require(amount & (amount - 1) == 0, opt, "lanes come in powers of two")
     _require(_is_parallel(k, r) or r.arg[1] is Role.REDUCE, opt, "only loops become lanes")
-    for n in toposort(k.sink):
-        if n.op in (Ops.FOLD, Ops.STORE, Ops.STAGE):
-            inside = n.src[0].ranges | n.ranges if n.op is not Ops.STORE else n.ranges
-            if r in inside:
-                free = not any(x.arg[1] is Role.VECTOR for x in inside)
-                _require(free, opt, "a value has lanes along one range only")
-        _require(n.op is not Ops.STAGE or r not in n.ranges, opt, "a stage has no copy per lane")
+    _require(k.may_have_lanes(r), opt, "a value has lanes along one range only")
+    stages = [n for n in toposort(k.sink) if n.op is Ops.STAGE]
+    _require(not any(r in n.ranges for n in stages), opt, "a stage has no copy per lane")
     k.split(r, amount, Role.VECTOR)
 
 

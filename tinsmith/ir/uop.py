@@ -68,7 +68,13 @@ class UOp:
             raise TypeError(f"{op.name} takes {arity} sources, got {count}")
         self = object.__new__(cls)
         self.op, self.dtype, self.src, self.arg, self.origin = op, dtype, src, arg, ()
-        _interned[key] = _Ref(self, key)
+        ref = _Ref(self, key)
+        first = _interned.setdefault(key, ref)
+        if first is not ref:  # another thread made the node at the same time, or it is about to die
+            found = first()
+            if found is not None:
+                return found
+            _interned[key] = ref
         return self
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -56,7 +56,8 @@ def opts_text(opts: list[Opt]) -> str:
     """
     if not opts:
         return "none"
-    return " ".join(f"{o.op.name}({', '.join(str(v) for v in (o.axis, o.amt) if v is not None)})" for o in opts)
+    values = [(o, (o.axis, o.amt, o.lanes or None)) for o in opts]
+    return " ".join(f"{o.op.name}({', '.join(str(v) for v in of if v is not None)})" for o, of in values)
 
 
 def fitted(text: str) -> str:

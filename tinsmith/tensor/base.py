@@ -17,7 +17,7 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import Origin
 from tinsmith.schedule.execute import copy_to_host
 from tinsmith.tensor.gradient import gradients
-from tinsmith.tensor.realize import is_leaf, realize_tensors, value_of
+from tinsmith.tensor.realize import alive, is_leaf, realize_tensors, value_of
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -357,7 +357,7 @@ class TensorBase:
         [2.0, 4.0]
         """
         inside = set(self.uop.toposort())
-        wanted = [t for t in list(TensorBase.live)
+        wanted = [t for t in alive(TensorBase.live)
                   if t.uop in inside and t.requires_grad is not False and t.dtype.is_float and t is not self
                   and (t.requires_grad or is_leaf(t.uop))]
         seed = None if gradient is None else gradient.uop

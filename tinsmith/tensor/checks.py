@@ -132,7 +132,8 @@ def _index_check(node: UOp, index: UOp, low: int, size: int) -> Check:
         least, greatest = extremes
         if low <= least and greatest < size:
             return None
-        op, at = _place(node)
+        made = node.src[1] if node.origin and node.origin[-1][0] in ("backward", "gradient") else node
+        op, at = _place(made)
         outside = greatest if greatest >= size else least
         what = "write is dropped" if node.op is Ops.SCATTER else "element read is 0"
         return CheckError(op, f"index {outside} is out of range for an axis of size {size} (the indices, of shape "
@@ -200,7 +201,7 @@ def _divisor_check(node: UOp, divisor: UOp) -> Check:
             return None
         op, at = _place(node)
         return CheckError(op, f"an integer division by zero (divisors of shape {divisor.shape}, {divisor.dtype!r}); "
-                          "without CHECKED the result is 0", "divisors that are not 0, or .where around the result", at)
+                          "without CHECKED the result is 0", "divisors that are not 0", at)
 
     return Check([_any(divisor.eq(0))], verdict)
 
@@ -229,7 +230,7 @@ def _is_input(node: UOp) -> bool:
 def _made_by_power(constant: UOp, order: Sequence[UOp]) -> bool:
     """Whether a NaN is the one that ``pow`` gives for roots of negative numbers: an arm below a choice by sign."""
     readers = [n for n in order if any(s.base is constant for s in n.src) and n.op.kind != "movement"]
-    return bool(readers) and all("pow" in m for n in readers for m, _, _ in n.origin)
+    return bool(readers) and all(n.origin and "pow" in n.origin[-1][0] for n in readers)
 
 
 def _line_ends(order: Sequence[UOp]) -> Iterator[UOp]:

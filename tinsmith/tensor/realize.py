@@ -2,12 +2,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import os
 import signal
 import threading
 import weakref
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
@@ -25,6 +27,33 @@ _KEPT_VIEWS = (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.FLIP)
 _read: weakref.WeakKeyDictionary[UOp, UOp] = weakref.WeakKeyDictionary()
 
 
+# Programs are made and run one at a time, whichever thread asks; a fork waits for the running one.
+_running = threading.RLock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_running.acquire, after_in_parent=_running.release, after_in_child=_running.release)
+
+_P, _R = ParamSpec("_P"), TypeVar("_R")
+
+
+def _one_at_a_time(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    @functools.wraps(function)
+    def locked(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        with _running:
+            return function(*args, **kwargs)
+
+    return locked
+
+
+def alive(tensors: weakref.WeakSet[Any]) -> list[Any]:
+    """The members, even if another thread adds some at the same time."""
+    while True:
+        try:
+            return list(tensors)
+        except RuntimeError:  # the set changed size during iteration
+            continue
+
+
+@_one_at_a_time
 def realize_tensors(tensors: Sequence[TensorBase]) -> None:
     """Compute ``tensors`` in one program; each then holds a view of a buffer and nothing of how it was computed.
 
@@ -43,7 +72,7 @@ def realize_tensors(tensors: Sequence[TensorBase]) -> None:
     if not leaves:
         return
     live = next(iter(pending.values())).live
-    others = [t for t in live if id(t) not in pending and not is_realized(t.uop)]
+    others = [t for t in alive(live) if id(t) not in pending and not is_realized(t.uop)]
     for t, new in zip(others, substitute([t.uop for t in others], leaves)):
         t.uop = new
 
@@ -74,6 +103,7 @@ def _interrupt_later() -> Iterator[None]:
         handler(*came[0])
 
 
+@_one_at_a_time
 def value_of(tensor: TensorBase) -> UOp:
     """A view of a buffer with the tensor's values, computed if need be; the tensor keeps its history."""
     uop = tensor.uop
@@ -104,8 +134,18 @@ def _unread(pending: Sequence[TensorBase]) -> set[UOp]:
     if not old:
         return old
     mine = {id(t) for t in pending}
-    held = [t.uop for t in list(pending[0].live) if id(t) not in mine]
-    return old.difference(toposort([*held, *_read.values()]))
+    old.difference_update(view.base for view in _read.values())
+    lazy: set[UOp] = set()
+    for t in alive(pending[0].live):
+        if id(t) not in mine:
+            node = t.uop
+            while node.op.kind == "movement":
+                node = node.src[0]
+            if node.op is not Ops.BUFFER:
+                lazy.add(node)
+            else:
+                old.discard(node)
+    return old.difference(toposort(lazy)) if old and lazy else old
 
 
 def compute(uops: Sequence[UOp], device: str, free: Collection[UOp] = ()) -> dict[UOp, UOp]:

@@ -17,7 +17,8 @@ class ArrayAllocator(Allocator):
         try:
             return np.empty(nbytes, np.uint8)
         except (MemoryError, ValueError):  # NumPy refuses sizes that no address could name as a ValueError
-            raise OutOfMemoryError("NumPy", f"{nbytes} bytes requested for a copy on the host", "a smaller part") from None
+            raise OutOfMemoryError("NumPy", f"{nbytes} bytes requested for a copy on the host",
+                                   "a smaller part") from None
 
     def copyin(self, opaque: np.ndarray[Any, Any], offset: int, source: memoryview) -> None:
         opaque[offset : offset + source.nbytes] = np.frombuffer(source, np.uint8)

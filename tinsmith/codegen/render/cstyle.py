@@ -107,6 +107,10 @@ class CRenderer(Renderer):
         for u in program:
             for s in u.src:
                 uses[s] += 2 if self.repeats(u) else 1
+        for u in program:
+            if u.op is Ops.VECTORIZE and len(u.src) == 1:
+                uses[u.src[0]] += uses[u] - 1  # a spread has no name: its users write the scalar
+        masks = self.masks(program)
         counts: Counter[str] = Counter()
         text: dict[UOp, str] = {}
         lines: list[str] = []
@@ -116,7 +120,7 @@ class CRenderer(Renderer):
             """A name for a value; one without an expression is filled lane by lane."""
             text[u] = f"{prefix}{counts[prefix]}"
             counts[prefix] += 1
-            start = "" if value is None else f" = {_strip(value)}"
+            start = "" if value is None else f" = {value}"
             lines.append("  " * depth + f"{self.type_name(u.dtype)} {text[u]}{start};")
             if value is None:
                 lines.append("  " * depth + f"{_each_lane(u.dtype.count)}{text[u]}[lane] = {_strip(lane)};")
@@ -153,6 +157,8 @@ class CRenderer(Renderer):
                 declare("val", u, None, self.load_lane(u, text))
             elif u.op is Ops.LOAD:
                 declare("val", u, self.load(u, text))
+            elif u in masks:
+                text[u] = self.lane_expression(u, text)
             elif self.lane_by_lane(u):
                 declare("alu", u, None, self.lane_expression(u, text))
             else:
@@ -162,6 +168,16 @@ class CRenderer(Renderer):
                 else:
                     text[u] = value
         return lines
+
+    def masks(self, program: Sequence[UOp]) -> set[UOp]:
+        """Conditions on lanes that one loop over the lanes alone reads: they are written inside it, without a name."""
+        users: dict[UOp, list[UOp]] = {
+            u: [] for u in program if u.dtype.is_bool and u.op is not Ops.LOAD and self.lane_by_lane(u)}
+        for u in program:
+            for s in u.src:
+                if s in users:
+                    users[s].append(u)
+        return {mask for mask, used in users.items() if len(used) == 1 and self.lane_by_lane(used[0])}
 
     def declares(self, u: UOp, uses: int) -> bool:
         """Whether a value gets a name: what is used twice, and vectors, whose text would grow with every lane."""
@@ -202,7 +218,7 @@ class CRenderer(Renderer):
             return self.spread_source(node, text)
         if node.dtype.scalar is dtypes.index and node.op in (Ops.ADD, Ops.MUL):
             return self.plain(node, [self.lane(s, text) for s in node.src])
-        return f"{text[node]}[lane]"
+        return f"{text[node]}[lane]" if text[node].isidentifier() else text[node]  # else: a mask
 
     def spread_source(self, node: UOp, text: dict[UOp, str]) -> str:
         """The scalar that a spread repeats."""
@@ -216,7 +232,7 @@ class CRenderer(Renderer):
         if value.dtype.count == 1:
             line = f"*{self.pointer(memory, index, text)} = {_strip(text[value])};"
             return [line if valid is None else f"if ({_strip(text[valid])}) {line}"]
-        if index.dtype.count == 1 and valid is None:
+        if not self.lane_by_lane(u):
             return [f"*(({self.type_name(value.dtype)}*){self.pointer(memory, index, text)}) = {_strip(text[value])};"]
         guard = "" if valid is None else f"if ({_strip(self.lane(valid, text))}) "
         place = f"{text[memory]}[{self.lane_index(index, text)}]"
@@ -238,6 +254,8 @@ class CRenderer(Renderer):
 
     def lane_by_lane(self, u: UOp) -> bool:
         """Whether C has no vector operator with our meaning, so that a loop over the lanes is written."""
+        if u.op is Ops.STORE:
+            return u.src[2].dtype.count > 1 and (u.src[1].dtype.count > 1 or len(u.src) > 3)
         if u.dtype.count == 1 or u.op in (Ops.VECTORIZE, Ops.GEP, Ops.BITCAST, Ops.CONST):
             return False
         if u.op is Ops.LOAD:
@@ -263,9 +281,10 @@ class CRenderer(Renderer):
 
     def lane_expression(self, u: UOp, text: dict[UOp, str]) -> str:
         """The scalar expression of one lane."""
-        src = tuple(UOp(Ops.CONST, s.dtype.scalar, (), s.arg) if s.is_const else UOp(Ops.GEP, s.dtype.scalar, (s,), (0,))
-                    for s in u.src)
-        return self.expression(UOp(u.op, u.dtype.scalar, src, u.arg), {n: self.lane(s, text) for n, s in zip(src, u.src)})
+        src = [UOp(Ops.CONST, s.dtype.scalar, (), s.arg) if s.is_const else UOp(Ops.GEP, s.dtype.scalar, (s,), (0,))
+               for s in u.src]
+        names = {n: self.lane(s, text) for n, s in zip(src, u.src)}
+        return self.expression(UOp(u.op, u.dtype.scalar, tuple(src), u.arg), names)
 
     def scalar(self, u: UOp, src: list[str]) -> str:
         op, dtype = u.op, u.dtype.scalar

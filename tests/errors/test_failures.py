@@ -1,0 +1,212 @@
+"""What fails while a program runs: kernels, devices, memory, interrupts, forks, threads, missing tools."""
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.golden.running import ROOT, environment
+from tinsmith import Device, Tensor
+from tinsmith.backend.device import Compiled
+from tinsmith.backend.memory import Buffer
+from tinsmith.backend.python.device import DEVICE, PythonProgram
+from tinsmith.core.errors import ArgumentError, KernelError
+
+
+class Fragile(PythonProgram):
+    """A program of a device that may be out of order."""
+
+    broken = False
+
+    def __call__(self, buffers: Sequence[Buffer], variables: Sequence[int] = ()) -> None:
+        if Fragile.broken:
+            raise OSError("the device fell off the bus")
+        super().__call__(buffers, variables)
+
+
+def _fragile(name: str) -> Compiled:
+    python = DEVICE("PYTHON")
+    return Compiled(name, python.allocator, python.compiler, Fragile, python.renderer)
+
+
+@pytest.fixture
+def broken() -> Iterator[None]:
+    Device.register("FRAGILE", _fragile)
+    Fragile.broken = True
+    yield
+    Fragile.broken = False
+
+
+@pytest.mark.usefixtures("broken")
+def test_a_kernel_that_fails() -> None:
+    a = Tensor([1.0, 2.0], device="FRAGILE")
+    other = Tensor([1.0, 2.0]) + 1
+    b = a * 2
+    line = test_a_kernel_that_fails.__code__.co_firstlineno + 4
+    for _ in range(2):  # read again, it names the failure again
+        with pytest.raises(KernelError, match=r"kernel E_2.*mul.*FRAGILE: OSError: the device fell off the bus") as e:
+            b.numpy()
+        assert e.value.line == line and isinstance(e.value.__cause__, OSError)
+    with pytest.raises(KernelError, match="fell off the bus"):
+        (b + 1).realize()
+    assert other.tolist() == [2, 3]
+    assert a.tolist() == [1, 2]  # what the kernel would have read is intact
+    Fragile.broken = False
+    assert b.tolist() == [2, 4]
+
+
+@pytest.mark.usefixtures("broken")
+def test_a_failing_assignment_is_not_read_as_if_it_had_happened() -> None:
+    w = Tensor([1.0, 2.0], device="FRAGILE").realize()
+    old = w + 0
+    w.assign(w * 2)
+    with pytest.raises(KernelError, match="fell off the bus"):
+        w.realize()
+    Fragile.broken = False
+    try:
+        assert w.tolist() == [2, 4]
+    except KernelError as error:  # its memory may be half written
+        assert "fell off the bus" in str(error)
+    else:
+        assert old.tolist() == [1, 2]
+
+
+def test_devices_that_are_not_names() -> None:
+    with pytest.raises(ArgumentError, match="no device name"):
+        Device.register("no name", _fragile)
+
+
+def python(program: str, home: Path, **settings: str) -> subprocess.CompletedProcess[str]:
+    env = environment(home / "cache", **settings)
+    return subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=env, text=True, encoding="utf-8",
+                          capture_output=True, timeout=100, check=False)
+
+
+def test_a_setting_that_is_no_number(tmp_path: Path) -> None:
+    done = python("import tinsmith", tmp_path, DEBUG="abc")
+    assert done.returncode == 1
+    assert "[E030] settings: DEBUG='abc' is not a whole number" in done.stderr.splitlines()[-1]
+
+
+BARE = """
+import numpy as np
+from tinsmith import Tensor
+print(Tensor([1, 2]).dot(Tensor([3, 4])).numpy())
+a = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
+b = np.asarray(a.T @ a, np.float32)
+print(np.allclose((Tensor(a).T @ Tensor(a)).numpy(), b, atol=1e-4))
+"""
+
+
+@pytest.mark.parametrize("home", ["missing", "read-only"])
+def test_r18_without_tools_or_a_home(tmp_path: Path, home: str) -> None:
+    place = tmp_path / "home"
+    if home == "read-only":
+        place.mkdir(mode=0o500)
+    else:
+        place = place / "nowhere" / "\0".replace("\0", "none")
+        tmp_path.chmod(0o500)
+    env = {k: v for k, v in environment(tmp_path).items() if not k.startswith("XDG_") and k != "CACHE_DIR"}
+    env |= {"PATH": "", "HOME": str(place)}
+    try:
+        done = subprocess.run([sys.executable, "-c", BARE], cwd="/", env=env, text=True, capture_output=True,
+                              timeout=100, check=False)
+    finally:
+        tmp_path.chmod(0o700)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["11", "True"] and done.stderr == ""
+
+
+LOOP = """
+import numpy as np
+from tinsmith import Tensor
+a = Tensor(np.full((256, 256), 1 / 256, np.float32)).realize()
+w = Tensor(np.ones((256, 256), np.float32)).realize()
+total = 1.0
+print("ready", flush=True)
+try:
+    while True:
+        w.assign(w + 1).realize()
+        total += 1
+        (a @ a).realize()
+except KeyboardInterrupt:
+    values = w.numpy()
+    print("interrupted", (a @ a).numpy()[0, 0] * 256, (values == values[0, 0]).all(), values[0, 0] - total in (0, 1))
+    raise
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGINT for another process")
+def test_ctrl_c_ends_a_long_loop(tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", LOOP], cwd=ROOT, env=environment(tmp_path), text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        time.sleep(0.5)
+        start = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert time.monotonic() - start < 15
+    assert out == "interrupted 1.0 True True\n", out + err
+    assert err.splitlines()[-1] == "KeyboardInterrupt" and process.returncode in (130, -signal.SIGINT)
+
+
+FORK = """
+import os, sys
+from tinsmith import Tensor
+x = Tensor([1.0, 2.0, 3.0]).realize()
+y = x * 2
+assert (x + 1).tolist() == [2, 3, 4]
+child = os.fork()
+result = (y.tolist(), (x @ x).item(), Tensor.ones(300, 300).sum().item())
+good = result == ([2, 4, 6], 14, 90000)
+if child == 0:
+    os._exit(0 if good else 1)
+status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+print(good, status)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_computes(tmp_path: Path) -> None:
+    done = python(FORK, tmp_path)
+    assert done.stdout == "True 0\n", done.stderr
+
+
+def test_threads_compute_at_the_same_time() -> None:
+    """Threads with graphs, gradients, assignments and programs of their own, and one tensor that all of them read."""
+    shared = Tensor(np.arange(64, dtype=np.float32)).realize()
+    wrong: list[Any] = []
+
+    def work(number: int) -> None:
+        try:
+            w = Tensor([float(number)]).realize()
+            for step in range(12):
+                n = 3 + (number + step) % 4
+                x = Tensor(np.full((n, n), number + step, np.float32))
+                (x @ x + shared[:n]).sum().backward()
+                want = np.full((n, n), 2 * n * (number + step), np.float32)
+                assert np.array_equal(x.grad.numpy(), want), (x.grad.numpy(), want)
+                w.assign(w + shared[step]).realize()
+                assert (shared * number).sum().item() == number * 2016
+            assert w.item() == number + 66
+        except BaseException as error:  # noqa: BLE001  whatever it is, the test must see it
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(100)
+    assert not wrong, repr(wrong[0])

@@ -1,0 +1,238 @@
+"""One small failing program per error: its class, its id, what it names, the line it blames, and that nothing broke.
+
+A program is a few lines of source; the last one fails. The tensors it made before that still compute what they should.
+"""
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tinsmith import Context, Device, Tensor, dtypes, nn
+from tinsmith.core import errors
+from tinsmith.nn.state import load_state_dict
+
+NAMES: dict[str, Any] = {"Tensor": Tensor, "dtypes": dtypes, "nn": nn, "np": np, "Device": Device, "Context": Context,
+                         "load_state_dict": load_state_dict, "ones": Tensor.ones}
+
+# class, what the message must contain, program
+SHAPES = {
+    "add": ("ShapeError", "add|(3, 4)|(5, 6)|axis -2|3 and 5|reshape", "ones(3, 4) + ones(5, 6)"),
+    "sub": ("ShapeError", "sub|(3,)|(4,)", "ones(3) - ones(4)"),
+    "mul": ("ShapeError", "mul|(2, 3)|(2,)|axis -1", "ones(2, 3) * ones(2)"),
+    "less": ("ShapeError", "lt|(3,)|(4,)", "ones(3) < ones(4)"),
+    "maximum": ("ShapeError", "maximum|(3,)|(4,)", "ones(3).maximum(ones(4))"),
+    "pow": ("ShapeError", "pow|(3,)|(4,)", "ones(3) ** ones(4)"),
+    "and": ("ShapeError", "bitwise_and|(1, 2)|(3,)", "Tensor([[1, 2]]) & Tensor([1, 2, 3])"),
+    "where": ("ShapeError", "where|(2,)|(3,)", "Tensor([True, False]).where(ones(3), 0)"),
+    "matmul": ("ShapeError", "dot|(3, 4)|(5, 6)|4|5|transpose", "ones(3, 4) @ ones(5, 6)"),
+    "matmul-batch": ("ShapeError", "dot|(2, 3, 4)|(3, 4, 5)|2 and 3", "ones(2, 3, 4) @ ones(3, 4, 5)"),
+    "dot-scalars": ("ShapeError", "dot|()|*", "Tensor(1.0).dot(Tensor(2.0))"),
+    "einsum": ("ShapeError", "einsum|'j'|3 and 4|(2, 3), (4, 5)", "Tensor.einsum('ij,jk->ik', ones(2, 3), ones(4, 5))"),
+    "linear": ("ShapeError", "dot (in linear)|(2, 3)|(4, 5)", "ones(2, 3).linear(ones(4, 5))"),
+    "Linear": ("ShapeError", "dot (in Linear)|(2, 5)|(3, 4)", "layer = nn.Linear(3, 4)\nlayer(ones(2, 5))"),
+    "linear-bias": ("ShapeError", "add (in linear)|(2, 5)|(4,)", "ones(2, 3).linear(ones(3, 5), ones(4))"),
+    "cat": ("ShapeError", "cat|(3, 4)|(5, 6)|axis 0|axis 1 has 6 and 4|dim=1", "ones(3, 4).cat(ones(5, 6))"),
+    "cat-axes": ("ShapeError", "cat|(3,)|(3, 4)|numbers of axes", "ones(3, 4).cat(ones(3))"),
+    "cat-list": ("DTypeError", "cat|int|Tensor(...)", "ones(3).cat([1, 2])"),
+    "stack": ("ShapeError", "stack|(4,)|(3,)", "ones(3).stack(ones(4))"),
+    "stack-none": ("ArgumentError", "stack|no tensors", "Tensor.stack([])"),
+    "reshape": ("ShapeError", "reshape|(6,)|6 elements|(4, 2)", "ones(6).reshape(4, 2)"),
+    "reshape-open": ("ShapeError", "reshape|(-1, -1)", "ones(6).reshape(-1, -1)"),
+    "reshape-float": ("DTypeError", "reshape|2.0|int(...)", "ones(6).reshape(2.0, 3)"),
+    "expand": ("ShapeError", "expand|(3, 4)|(3, 5)|axis 1|repeat", "ones(3, 4).expand(3, 5)"),
+    "expand-fewer": ("ShapeError", "expand|(3, 4)|(4,)", "ones(3, 4).expand(4)"),
+    "permute-twice": ("AxisError", "permute|(0, 0)|(3, 4)", "ones(3, 4).permute(0, 0)"),
+    "permute-range": ("AxisError", "permute|axis 2|(3, 4)|-2 to 1", "ones(3, 4).permute(0, 1, 2)"),
+    "squeeze": ("AxisError", "squeeze|axis 5|(3, 1)|-2 to 1", "ones(3, 1).squeeze(5)"),
+    "unsqueeze": ("AxisError", "unsqueeze|axis 4|(3,)", "ones(3).unsqueeze(4)"),
+    "sum": ("AxisError", "sum|axis 2|(3, 4)|-2 to 1", "ones(3, 4).sum(2)"),
+    "sum-twice": ("ArgumentError", "sum|(0, 0)|once", "ones(3, 3).sum((0, 0))"),
+    "mean-name": ("DTypeError", "mean|an axis|'x'", "ones(3).mean('x')"),
+    "softmax": ("AxisError", "softmax|axis 3|(3, 4)", "ones(3, 4).softmax(3)"),
+    "argmax": ("AxisError", "argmax|axis 2|(3, 4)", "ones(3, 4).argmax(2)"),
+    "max-empty": ("ShapeError", "max|(0,)|at least one", "ones(0).max()"),
+    "split": ("ShapeError", "split|(1, 1)|(3,)|sum to 3", "ones(3).split([1, 1])"),
+    "pad": ("ShapeError", "pad|2 pairs|(3,)", "ones(3).pad(((1, 2), (3, 4)))"),
+    "shrink": ("ShapeError", "shrink|(0, 5)|axis 0|size 3", "ones(3).shrink(((0, 5),))"),
+    "zeros": ("ShapeError", "zeros|(-1,)|negative", "Tensor.zeros(-1)"),
+    "item": ("ShapeError", "item|(3,)|3 elements|tolist", "ones(3).item()"),
+    "bool": ("ArgumentError", "bool|(3,)|ambiguous|.any() or .all()", "if ones(3) > 0: pass"),
+}
+LAYERS = {
+    "conv2d": ("ShapeError", "conv2d|(1, 3, 8, 8)|3 channels|(4, 2, 3, 3)|takes 2",
+               "ones(1, 3, 8, 8).conv2d(ones(4, 2, 3, 3))"),
+    "Conv2d": ("ShapeError", "conv2d|(1, 2, 8, 8)|takes 3", "nn.Conv2d(3, 4, 3)(ones(1, 2, 8, 8))"),
+    "conv2d-small": ("ShapeError", "conv2d|kernel 3|size 2|padding", "ones(1, 3, 2, 2).conv2d(ones(4, 3, 3, 3))"),
+    "conv2d-bias": ("ShapeError", "conv2d|(3,)|4 output", "ones(1, 3, 8, 8).conv2d(ones(4, 3, 3, 3), ones(3))"),
+    "conv2d-groups": ("ShapeError", "conv2d|groups=3|3 input and 4", "ones(1, 3, 4, 4).conv2d(ones(4, 1, 3, 3), None, 3)"),
+    "pool": ("ShapeError", "max_pool2d|kernel 3|size 2", "ones(1, 1, 2, 2).max_pool2d(3)"),
+    "LayerNorm": ("ShapeError", "LayerNorm|(2, 5)|(4,)", "nn.LayerNorm(4)(ones(2, 5))"),
+    "layernorm": ("AxisError", "layernorm|axis 3|(2, 5)", "ones(2, 5).layernorm(axis=3)"),
+    "RMSNorm": ("ShapeError", "RMSNorm|(2, 4)|(3,)", "nn.RMSNorm(3)(ones(2, 4))"),
+    "BatchNorm": ("ShapeError", "BatchNorm|(2, 3, 2)|4 channels", "nn.BatchNorm(4)(ones(2, 3, 2))"),
+    "batchnorm": ("ShapeError", "batchnorm|(2, 3)|mean (2,)|(3,)", "ones(2, 3).batchnorm(None, None, ones(2), ones(2))"),
+    "cross_entropy": ("ShapeError", "cross_entropy|(4, 10)|(3,)|indices (4,)",
+                      "ones(4, 10).cross_entropy(Tensor([1, 2, 3]))"),
+    "sparse": ("ShapeError", "sparse_categorical_crossentropy|(4, 10)|(3,)",
+               "ones(4, 10).sparse_categorical_crossentropy(Tensor([1, 2, 3]))"),
+    "nll_loss": ("ShapeError", "nll_loss|(4, 3)|(2,)", "ones(4, 3).nll_loss(Tensor([1, 2]))"),
+    "mse_loss": ("ShapeError", "mse_loss|(4,)|(3,)", "ones(4).mse_loss(ones(3))"),
+    "attention": ("ShapeError", "scaled_dot_product_attention|(1, 2, 4)|(1, 2, 5)",
+                  "ones(1, 2, 4).scaled_dot_product_attention(ones(1, 2, 5), ones(1, 2, 5))"),
+    "embedding": ("ShapeError", "embedding|(4,)|[rows, width]", "Tensor([1]).embedding(ones(4))"),
+    "dropout": ("ArgumentError", "dropout|2|[0, 1]", "ones(3).dropout(2)"),
+    "state-missing": ("ArgumentError", "load_state_dict|missing bias|strict=False",
+                      "load_state_dict(nn.Linear(2, 3), {'weight': ones(3, 2)})"),
+    "state-unexpected": ("ArgumentError", "load_state_dict|missing bias; unexpected x",
+                         "load_state_dict(nn.Linear(2, 3), {'weight': ones(3, 2), 'x': ones(3)})"),
+    "state-shape": ("ShapeError", "load_state_dict|weight: (2, 2) into (3, 2)",
+                    "load_state_dict(nn.Linear(2, 3), {'weight': ones(2, 2), 'bias': ones(3)})"),
+}
+DTYPES = {
+    "index-tensor": ("DTypeError", "getitem|dtypes.float|.cast(dtypes.int32)", "ones(4)[Tensor([1.0])]"),
+    "index-float": ("DTypeError", "getitem|1.5|float", "ones(4)[1.5]"),
+    "index-text": ("DTypeError", "getitem|'a'|str", "ones(4)['a']"),
+    "index-range": ("AxisError", "getitem|index 5|axis 0|(4,)|-4 to 3", "ones(4)[5]"),
+    "index-many": ("AxisError", "getitem|2 indices|(4,)", "ones(4)[0, 0]"),
+    "index-shapes": ("ShapeError", "getitem|(2,)|(3,)", "ones(4, 4)[Tensor([1, 2]), Tensor([1, 2, 3])]"),
+    "index-mask": ("ShapeError", "getitem|mask|(1,)|(4,)", "ones(4)[Tensor([True])]"),
+    "gather": ("DTypeError", "gather|dtypes.float", "ones(4).gather(0, Tensor([1.0]))"),
+    "scatter": ("DTypeError", "scatter|dtypes.int|dtypes.float", "ones(4).scatter(0, Tensor([1]), Tensor([1]))"),
+    "setitem": ("ShapeError", "setitem|(3,)|(2,)", "x[0:2] = ones(3)"),
+    "embedding-float": ("DTypeError", "embedding|dtypes.float", "Tensor([1.0]).embedding(ones(4, 4))"),
+    "bits": ("DTypeError", "bitwise_and|integers|dtypes.float", "ones(3) & 1"),
+    "shift": ("DTypeError", "lshift|dtypes.float", "ones(3) << 1"),
+    "bitcast": ("DTypeError", "bitcast|dtypes.float|4 bytes|dtypes.char|1", "ones(3).bitcast('int8')"),
+    "typo": ("DTypeError", "flaot32|did you mean dtypes.float32?", "dtypes.flaot32"),
+    "typo-cast": ("DTypeError", "cast|flaot32|did you mean dtypes.float32?", "ones(3).cast('flaot32')"),
+    "unknown": ("DTypeError", "foo|known: bool, int8", "Tensor([1], dtype='foo')"),
+    "ragged": ("ShapeError", "Tensor|ragged|equal lengths", "Tensor([[1, 2], [3]])"),
+    "none": ("DTypeError", "Tensor|None|numbers", "Tensor(None)"),
+    "none-inside": ("DTypeError", "Tensor|list with an element None", "Tensor([1, None])"),
+    "text": ("DTypeError", "Tensor|str 'abc'|numbers", "Tensor('abc')"),
+    "texts": ("DTypeError", "Tensor|list|'a'", "Tensor(['a', 'b'])"),
+    "object": ("DTypeError", "Tensor|object", "Tensor(object())"),
+    "complex": ("DTypeError", "Tensor|complex64", "Tensor(np.zeros(3, np.complex64))"),
+    "huge-int": ("DTypeError", "Tensor|no dtype holds|1180591620717411303424", "Tensor([2**70])"),
+    "full-text": ("DTypeError", "full|'a'", "Tensor.full((2,), 'a')"),
+    "arange-text": ("DTypeError", "arange|'a'", "Tensor.arange('a')"),
+    "arange-step": ("ArgumentError", "arange|step of 0", "Tensor.arange(0, 5, 0)"),
+    "int-power": ("ArgumentError", "pow|dtypes.int|-1|float32", "Tensor([2]) ** -1"),
+    "method-none": ("DTypeError", "add|NoneType", "x.add(None)"),
+    "assign-shape": ("ShapeError", "assign|(3,)|(2,)", "x.assign(ones(3))"),
+    "assign-dtype": ("DTypeError", "assign|dtypes.float|dtypes.int|.cast", "x.assign(Tensor([1, 2]))"),
+    "inplace-shape": ("ShapeError", "add|in place|(2,)|(3, 2)|x = x + y", "x += ones(3, 2)"),
+    "inplace-dtype": ("DTypeError", "add|in place|dtypes.int|dtypes.float", "i = Tensor([1, 2])\ni += 1.5"),
+    "replace": ("ShapeError", "replace|(2,)|(1,)", "x.replace(Tensor([1.0]))"),
+}
+DEVICES = {
+    "unknown": ("DeviceError", "Tensor|'FOO'|CPU, PYTHON, NPY", "Tensor([1.0], device='FOO')"),
+    "unknown-ones": ("DeviceError", "ones|'FOO'|CPU, PYTHON, NPY", "ones(3, device='FOO')"),
+    "unknown-to": ("DeviceError", "to|'FOO'|CPU, PYTHON, NPY", "x.to('FOO')"),
+    "unknown-open": ("DeviceError", "'FOO'|CPU, PYTHON, NPY", "Device['FOO']"),
+    "renderer": ("DeviceError", "CPU|'X86'|CPU:C", "Tensor([1.0], device='CPU:X86')"),
+    "number": ("DeviceError", "3|CPU, PYTHON, NPY", "Tensor([1.0], device=3)"),
+    "add": ("DeviceError", "add|CPU, PYTHON|.to('CPU')", "x + Tensor([1.0, 1.0], device='PYTHON')"),
+    "matmul": ("DeviceError", "dot|CPU, PYTHON", "x @ Tensor([1.0, 1.0], device='PYTHON')"),
+    "cat": ("DeviceError", "cat|CPU, PYTHON", "x.cat(Tensor([1.0], device='PYTHON'))"),
+    "index": ("DeviceError", "getitem|CPU, PYTHON", "x[Tensor([0], device='PYTHON')]"),
+    "conv2d": ("DeviceError", "conv2d|CPU|PYTHON",
+               "w = ones(1, 1, 3, 3)\nw.conv2d(Tensor(np.ones((1, 1, 3, 3), 'f'), device='PYTHON'))"),
+    "assign": ("DeviceError", "assign|CPU|PYTHON|.to('CPU')", "x.assign(Tensor([1.0, 1.0], device='PYTHON'))"),
+    "gradient-shape": ("GradientError", "gradient|(3,)|(2,)", "(x * 2).gradient(x, gradient=ones(3))"),
+    "gradient-scalar": ("GradientError", "backward|(2,)|scalar|gradient=", "(x * 2).backward()"),
+    "gradient-none": ("GradientError", "gradient|(1,)|does not influence", "x.sum().gradient(Tensor([3.0]))"),
+    "memory": ("OutOfMemoryError", "CPU|4503599627370496 bytes requested|in use|smaller batch",
+               "big = ones(2**50).contiguous()\nbig.realize()"),
+    "memory-host": ("OutOfMemoryError", "bytes requested", "Tensor.empty(2**50).numpy()"),
+    "memory-python": ("OutOfMemoryError", "PYTHON|4503599627370496 bytes requested",
+                      "big = ones(2**50, device='PYTHON').contiguous()\nbig.realize()"),
+    "setting": ("ArgumentError", "Context|'DEBG'|DEBUG, DEV", "with Context(DEBG=1): pass"),
+    "setting-text": ("ArgumentError", "DEBUG='abc'|whole number|DEBUG=1", "with Context(DEBUG='abc'): pass"),
+    "setting-type": ("ArgumentError", "Context|NOOPT=[]|whole number", "with Context(NOOPT=[]): pass"),
+}
+ALL = {f"{kind}-{name}": row for kind, table in
+       (("shape", SHAPES), ("layer", LAYERS), ("dtype", DTYPES), ("device", DEVICES)) for name, row in table.items()}
+
+
+def failing(source: str, names: dict[str, Any]) -> Exception:
+    """What a program raises; its lines are lines of a file of the user's."""
+    with pytest.raises(Exception) as caught:  # noqa: PT011  the class is what the callers look at
+        exec(compile(source, "/home/user/model.py", "exec"), names)
+    return caught.value
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_message(name: str) -> None:
+    kind, parts, program = ALL[name]
+    x = Tensor([1.0, 2.0])
+    y = x * 3
+    source = f"# a user's program\nz = x + y\n{program}\n"
+    names = {**NAMES, "x": x, "y": y}
+    error = failing(source, names)
+    wanted: type[errors.TinsmithError] = getattr(errors, kind)
+    assert type(error) is wanted, error
+    text = str(error)
+    assert text.startswith(f"[{wanted.id}] ")
+    for part in parts.split("|"):
+        assert part in text, f"{part!r} is not in {text!r}"
+    assert ". Try: " in text
+    assert (error.file, error.line) == ("/home/user/model.py", source.count("\n"))
+    assert f"(model.py:{error.line})" in text
+    assert x.tolist() == [1, 2]
+    assert y.tolist() == [3, 6]
+    assert names["z"].tolist() == [4, 8]
+    assert x.shape == (2,) and x.dtype is dtypes.float32 and x.grad is None
+
+
+def test_every_error_has_its_own_id() -> None:
+    found = [c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, errors.TinsmithError)]
+    assert len({c.id for c in found}) == len(found)
+
+
+@pytest.mark.parametrize(("program", "builtin"), [
+    ("ones(3) + ones(4)", ValueError), ("ones(3).sum(4)", IndexError), ("ones(3) & 1", TypeError),
+    ("ones(2**50).contiguous().realize()", MemoryError), ("ones(3, device='FOO')", RuntimeError)])
+def test_errors_are_also_what_python_would_raise(program: str, builtin: type[Exception]) -> None:
+    assert isinstance(failing(program, dict(NAMES)), builtin)
+
+
+def test_errors_survive_pickling() -> None:
+    error = failing("ones(3) + ones(4)", dict(NAMES))
+    again = pickle.loads(pickle.dumps(error))
+    assert str(again) == str(error) and type(again) is errors.ShapeError
+
+
+def test_an_error_inside_a_function_names_its_line() -> None:
+    def model(t: Tensor, layer: Callable[[Tensor], Tensor]) -> Tensor:
+        return layer(t)
+
+    with pytest.raises(errors.ShapeError, match=r"Linear.*\(test_messages\.py:\d+\)") as caught:
+        model(Tensor.ones(2, 5), nn.Linear(3, 4))
+    assert caught.value.line == model.__code__.co_firstlineno + 1
+
+
+def test_a_refused_state_changes_nothing() -> None:
+    layer = nn.Linear(2, 1)
+    before = layer.weight.numpy(), layer.bias.numpy()
+    for state in ({"weight": Tensor.ones(1, 2)}, {"weight": Tensor.ones(1, 2), "bias": Tensor.ones(7)}):
+        with pytest.raises(ValueError, match="load_state_dict"):
+            load_state_dict(layer, state)
+    assert np.array_equal(layer.weight.numpy(), before[0]) and np.array_equal(layer.bias.numpy(), before[1])
+
+
+def test_work_goes_on_after_running_out_of_memory() -> None:
+    a = Tensor([1.0, 2.0])
+    b = (a.reshape(2, 1).expand(2, 1 << 49) + 1).contiguous()
+    with pytest.raises(errors.OutOfMemoryError, match=r"4503599627370496 bytes requested"):
+        b.realize()
+    assert (a + 1).tolist() == [2, 3]
+    w = Tensor([5.0]).realize()
+    w.assign(w + 1)
+    with pytest.raises(errors.OutOfMemoryError):
+        w.realize(b)
+    assert w.tolist() == [6]
