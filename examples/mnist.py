@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 
 import numpy as np
 from rich.console import Console
@@ -22,7 +23,7 @@ class Network:
     """Two pairs of convolutions, each with batch norm and pooling, and a linear layer."""
 
     def __init__(self) -> None:
-        self.layers = [
+        self.layers: list[Callable[[Tensor], Tensor]] = [
             nn.Conv2d(1, 32, 5), Tensor.relu, nn.Conv2d(32, 32, 5), Tensor.relu, nn.BatchNorm(32), Tensor.max_pool2d,
             nn.Conv2d(32, 64, 3), Tensor.relu, nn.Conv2d(64, 64, 3), Tensor.relu, nn.BatchNorm(64), Tensor.max_pool2d,
             lambda x: x.flatten(1), nn.Linear(576, 10)]

@@ -136,7 +136,7 @@ def test_any_opts_compute_the_same_in_c(family: str) -> None:
 
 
 def test_lanes_of_an_outer_reduction_are_not_combined_by_an_inner_one() -> None:
-    """max_i sum_k x[i], where the inner range is not in the body: two lane ranges meet in one value, which is refused."""
+    """max_i sum_k x[i], where the inner range is not in the body: two lane ranges meet in one value: refused."""
     x = UOp(Ops.PARAM, dtypes.int32, (), (1, (5,)))
     value = x.reshape((5, 1)).expand((5, 4)).reduce("ADD", (1,)).reduce("MAX", (0,))
     kernel = Kernel(lower(UOp(Ops.SINK, None, (value,))))

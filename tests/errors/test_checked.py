@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinsmith import Context, Tensor, nn
+from tinsmith import Context, Tensor, TinyJit, nn
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.errors import CheckError
 
@@ -131,3 +131,12 @@ def test_without_checks_nothing_is_added() -> None:
     with Context(CHECKED=1):
         x[index].mul(3).numpy()
     assert plain == 2 and GlobalCounters.kernel_count - before > 4  # the copy to the host counts too
+
+
+def test_jitted_functions_are_checked_too() -> None:
+    pick = TinyJit(lambda i: Tensor([1, 2, 3])[i].realize())
+    for _ in range(3):
+        assert pick(Tensor([2])).tolist() == [3]
+    with Context(CHECKED=1), pytest.raises(CheckError, match="index 3"):
+        pick(Tensor([3]))
+    assert pick(Tensor([1])).tolist() == [2]

@@ -1,8 +1,8 @@
 """The device protocol and the registry that opens devices by name on first use.
 
 A device is built from four parts: an ``Allocator`` for its memory, a ``Renderer`` that writes its source, a
-``Compiler`` that turns source into a binary, and a ``Program`` class that loads and runs one. Shared code asks for these
-parts and for the target's data; it never looks at a device's name.
+``Compiler`` that turns source into a binary, and a ``Program`` class that loads and runs one. Shared code asks for
+these parts and for the target's data; it never looks at a device's name.
 """
 from __future__ import annotations
 

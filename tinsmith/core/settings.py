@@ -46,8 +46,8 @@ DECLARED: Final = (
     Setting("DEBUG", 0, "1 devices, 2 timed lines, 3 schedule, 4 source, 5 trees and UOps, 6 rewrites, 7 assembly"),
     Setting("DEV", "", "default device, e.g. CPU, CPU:C, PYTHON"),
     Setting("NOOPT", 0, "1 switches all optimizer choices and multi-pass kernel fusion off", True),
-    Setting("CHECKED", 0, "1 checks indices of gathers and scatters, integer divisors and NaN in every program, and names "
-            "the user's line", True),
+    Setting("CHECKED", 0, "1 checks indices of gathers and scatters, integer divisors and NaN in every program, and "
+            "names the user's line", True),
     Setting("THREADS", 0, "worker threads of the CPU device; 0 = as many as the cores allowed to this process"),
     Setting("CACHELEVEL", 1, "0 switches the disk cache off"),
     Setting("CACHE_DIR", "", "where the disk cache lives; empty = the user's cache directory"),

@@ -106,7 +106,7 @@ class UOp:
             return self._shape
         except AttributeError:
             pass
-        for node in toposort(self, lambda n: not hasattr(n, "_shape")):
+        for node in _lacking(self, "_shape"):
             rule = node.op.shape
             if rule is None:
                 raise TypeError(f"{node.op.name} has no shape: it lives below the tensor graph")
@@ -132,7 +132,7 @@ class UOp:
             return self._device
         except AttributeError:
             pass
-        for node in toposort(self, lambda n: not hasattr(n, "_device")):
+        for node in _lacking(self, "_device"):
             if node.op is Ops.BUFFER:
                 node._device = node.arg.device
             elif node.op is Ops.COPY:
@@ -156,7 +156,7 @@ class UOp:
             return self._ranges
         except AttributeError:
             pass
-        for node in toposort(self, lambda n: not hasattr(n, "_ranges")):
+        for node in _lacking(self, "_ranges"):
             node._ranges = _free_ranges(node)
         return self._ranges
 
@@ -175,7 +175,7 @@ class UOp:
             return self._bounds
         except AttributeError:
             pass
-        for node in toposort(self, lambda n: not hasattr(n, "_bounds")):
+        for node in _lacking(self, "_bounds"):
             node._bounds = _bounds_of(node)
         return self._bounds
 
@@ -455,6 +455,14 @@ def toposort(root: UOp | Iterable[UOp], enter: Callable[[UOp], bool] | None = No
                 order.append(node)
                 stack.pop()
     return order
+
+
+def _lacking(node: UOp, attribute: str) -> list[UOp]:
+    """The nodes below and this one that have no such attribute yet, sources first; mostly this one alone."""
+    for s in node.src:
+        if not hasattr(s, attribute):
+            return toposort(node, lambda n: not hasattr(n, attribute))
+    return [node]
 
 
 def substitute(roots: Sequence[UOp], table: dict[UOp, UOp]) -> list[UOp]:

@@ -18,7 +18,7 @@ from tinsmith.schedule.execute import CompiledSchedule, run
 from tinsmith.schedule.record import recorders
 from tinsmith.tensor import random
 from tinsmith.tensor.base import TensorBase
-from tinsmith.tensor.realize import is_realized
+from tinsmith.tensor.realize import alive, is_realized
 from tinsmith.tensor.tensor import Tensor
 
 R = TypeVar("R")
@@ -53,7 +53,7 @@ class Capture:
         self.runs: list[Run] = []
         self.host_read: tuple[str, int] | None = None
         self.arguments = {id(t.uop.base.arg): n for n, t in reversed(list(enumerate(arguments)))}
-        self.before = {id(t): (weakref.ref(t), t.uop) for t in list(TensorBase.live)}
+        self.before = {id(t): (weakref.ref(t), t.uop) for t in alive(TensorBase.live)}
         self.seed, self.first_draw = random.state()
         self.draws = 0
         self.result: Any = None
@@ -203,7 +203,7 @@ class TinyJit(Generic[R]):
         return last[-1].runs if last else []
 
     def __call__(self, *args: Any, **kwargs: Any) -> R:
-        if not settings.JIT or settings.DEBUG >= 3:
+        if not settings.JIT or settings.DEBUG >= 3 or settings.CHECKED:
             return self.fxn(*args, **kwargs)
         if recorders:
             raise JitError("TinyJit", f"{self.fxn.__name__} is called while another function is being captured",

@@ -472,7 +472,8 @@ def _numeric(array: np.ndarray[Any, Any], data: Any) -> np.ndarray[Any, Any]:
             raise DTypeError("Tensor", f"no dtype holds the integer {big}", "a float, or smaller numbers")
         what = f"{type(data).__name__} with an element {stray!r:.40} ({type(stray).__name__})"
     else:
-        what = repr(array.dtype.name) + " data" if isinstance(data, np.ndarray) else f"{type(data).__name__} {data!r:.40}"
+        given = f"{type(data).__name__} {data!r:.40}"
+        what = f"{array.dtype.name!r} data" if isinstance(data, np.ndarray) else given
     raise DTypeError("Tensor", f"cannot make a tensor of {what}", "numbers, lists of numbers, or arrays of them")
 
 

@@ -67,7 +67,8 @@ class Checks:
             error = check.verdict([next(values) for _ in check.roots])
             if error is not None:
                 raise error
-        if any([next(values) for _ in self.inputs]):
+        nan = [next(values) for _ in self.inputs]
+        if any(nan):
             return
         for node in self.results:
             if next(values):

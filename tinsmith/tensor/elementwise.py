@@ -484,8 +484,8 @@ class Elementwise(Conversions, Trigonometry):
         """
         if self.dtype.is_unsigned:
             return self
-        magnitude = self.maximum(self.neg())
-        return magnitude + 0.0 if self.dtype.is_float else magnitude  # of two zeros a maximum may be either: + 0 settles it
+        magnitude = self.maximum(self.neg())  # of two zeros a maximum may be either: + 0.0 makes it the positive one
+        return magnitude + 0.0 if self.dtype.is_float else magnitude
 
     def sign(self: Tensor) -> Tensor:
         """-1, 0 or 1; NaN stays NaN.

@@ -32,7 +32,8 @@ _running = threading.RLock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_running.acquire, after_in_parent=_running.release, after_in_child=_running.release)
 
-_P, _R = ParamSpec("_P"), TypeVar("_R")
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 def _one_at_a_time(function: Callable[_P, _R]) -> Callable[_P, _R]:

@@ -276,7 +276,8 @@ def load(objects: list[bytes], symbols: list[str]) -> Loaded:
     builder = _llvm().JITLibraryBuilder().add_current_process()
     for data in objects:
         builder.add_object_img(data)
-    builder.add_jit_library(_halves()[0])
+    with _lock:  # made once, whichever thread comes first
+        builder.add_jit_library(_halves()[0])
     return _link(builder, f"tinsmith{next(_library_numbers)}", symbols)
 
 
