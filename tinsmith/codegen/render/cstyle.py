@@ -46,7 +46,7 @@ class CRenderer(Renderer):
             elif math.isinf(value):
                 text = "INFINITY" if value > 0 else "(-INFINITY)"
             else:
-                text = repr(value) + ("f" if dtype.itemsize <= 4 else "")
+                text = str(dtype.numpy.type(value)) + "f" if dtype.itemsize <= 4 else repr(value)  # the fewest digits
                 text = f"({text})" if text.startswith("-") else text
         elif dtype.is_bool:
             text = "1" if value else "0"
