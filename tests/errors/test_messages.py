@@ -68,13 +68,15 @@ LAYERS = {
     "Conv2d": ("ShapeError", "conv2d|(1, 2, 8, 8)|takes 3", "nn.Conv2d(3, 4, 3)(ones(1, 2, 8, 8))"),
     "conv2d-small": ("ShapeError", "conv2d|kernel 3|size 2|padding", "ones(1, 3, 2, 2).conv2d(ones(4, 3, 3, 3))"),
     "conv2d-bias": ("ShapeError", "conv2d|(3,)|4 output", "ones(1, 3, 8, 8).conv2d(ones(4, 3, 3, 3), ones(3))"),
-    "conv2d-groups": ("ShapeError", "conv2d|groups=3|3 input and 4", "ones(1, 3, 4, 4).conv2d(ones(4, 1, 3, 3), None, 3)"),
+    "conv2d-groups": ("ShapeError", "conv2d|groups=3|3 input and 4",
+                      "ones(1, 3, 4, 4).conv2d(ones(4, 1, 3, 3), None, 3)"),
     "pool": ("ShapeError", "max_pool2d|kernel 3|size 2", "ones(1, 1, 2, 2).max_pool2d(3)"),
     "LayerNorm": ("ShapeError", "LayerNorm|(2, 5)|(4,)", "nn.LayerNorm(4)(ones(2, 5))"),
     "layernorm": ("AxisError", "layernorm|axis 3|(2, 5)", "ones(2, 5).layernorm(axis=3)"),
     "RMSNorm": ("ShapeError", "RMSNorm|(2, 4)|(3,)", "nn.RMSNorm(3)(ones(2, 4))"),
     "BatchNorm": ("ShapeError", "BatchNorm|(2, 3, 2)|4 channels", "nn.BatchNorm(4)(ones(2, 3, 2))"),
-    "batchnorm": ("ShapeError", "batchnorm|(2, 3)|mean (2,)|(3,)", "ones(2, 3).batchnorm(None, None, ones(2), ones(2))"),
+    "batchnorm": ("ShapeError", "batchnorm|(2, 3)|mean (2,)|(3,)",
+                  "ones(2, 3).batchnorm(None, None, ones(2), ones(2))"),
     "cross_entropy": ("ShapeError", "cross_entropy|(4, 10)|(3,)|indices (4,)",
                       "ones(4, 10).cross_entropy(Tensor([1, 2, 3]))"),
     "sparse": ("ShapeError", "sparse_categorical_crossentropy|(4, 10)|(3,)",
@@ -161,7 +163,7 @@ ALL = {f"{kind}-{name}": row for kind, table in
 
 def failing(source: str, names: dict[str, Any]) -> Exception:
     """What a program raises; its lines are lines of a file of the user's."""
-    with pytest.raises(Exception) as caught:  # noqa: PT011  the class is what the callers look at
+    with pytest.raises(Exception) as caught:  # the class is what the callers look at
         exec(compile(source, "/home/user/model.py", "exec"), names)
     return caught.value
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.transcendentals import transcendentals
 from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.fastmath import fastmath
 from tinsmith.ir.rewrite import Pat, Rule, RuleSet, rewrite
 
 _x, _y = Pat("x"), Pat("y")
@@ -44,6 +46,11 @@ widen_halves = RuleSet("widen-halves", (
 ))
 
 
+_DECOMPOSITIONS = widen_halves + transcendentals
+
+
 def decompose(sink: UOp, target: Target) -> UOp:
     """The kernel graph in terms of what ``target`` can do."""
-    return rewrite([sink], widen_halves + transcendentals)[0]
+    if settings.FASTMATH:
+        (sink,) = rewrite([sink], fastmath)
+    return rewrite([sink], _DECOMPOSITIONS)[0]

@@ -18,6 +18,7 @@ from tinsmith.codegen.roles import Role
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
+from tinsmith.ir.verify import verify_kernel, verify_program, verify_tensor
 
 
 @dataclass(eq=False)
@@ -71,7 +72,12 @@ def compile_kernel(sink: UOp, renderer: Renderer, opts: Sequence[Opt] | None = N
 
 
 def _compile(sink: UOp, renderer: Renderer, opts: Sequence[Opt] | None) -> KernelProgram:
+    check = bool(settings.CHECK_IR or settings.DEBUG >= 3)
+    if check:
+        verify_tensor(sink)
     kernel = Kernel(decompose(normalize(lower(sink)), renderer.target))
+    if check:
+        verify_kernel(kernel.sink)
     operations, moved = estimate(kernel)
     if opts is not None:
         for opt in opts:
@@ -79,6 +85,9 @@ def _compile(sink: UOp, renderer: Renderer, opts: Sequence[Opt] | None) -> Kerne
     elif not settings.NOOPT:
         choose_opts(kernel, renderer.target)
     program = linearize(kernel)
+    if check:
+        verify_kernel(kernel.sink)
+        verify_program(program)
     name = kernel.name()
     pointers = [u for u in program if u.op is Ops.DEFINE_GLOBAL and u.dtype.pointer]
     text = renderer.render("KERNEL", program)

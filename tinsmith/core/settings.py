@@ -55,6 +55,7 @@ DECLARED: Final = (
     Setting("CPU_FEATURES", "", "generate for avx2, avx512 or generic instead of all that the host has", True),
     Setting("FASTMATH", 0, "1 allows rewrites that are wrong for NaN, infinities and signed zeros", True),
     Setting("VERIFY", 0, "1 runs the dialect verifiers between passes"),
+    Setting("CHECK_IR", 0, "1 checks every program against the rules of its dialect between passes"),
     Setting("NO_COLOR", "", "any value switches terminal colours off"),
     Setting("ALIAS", "", "device names to read as others, e.g. METAL=CPU,GPU=CPU"),
     Setting("JIT", 1, "0 runs jitted functions uncaptured"),
@@ -82,6 +83,7 @@ class _Settings(threading.local):
     CPU_FEATURES: str
     FASTMATH: int
     VERIFY: int
+    CHECK_IR: int
     NO_COLOR: str
     ALIAS: str
     JIT: int
