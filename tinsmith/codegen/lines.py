@@ -36,6 +36,7 @@ class LineWriter:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.scopes = [Scope()]
+        self.aside: list[Scope] = []
         self.consts: dict[UOp, None] = {}
         self.counts = {"loop": 0, "acc": 0, "local": 0}
         self.written = frozenset(s.src[0] for s in kernel.stores)
@@ -56,6 +57,9 @@ class LineWriter:
         for scope in self.scopes[: depth + 1]:
             if node in scope.values:
                 return node
+        for scope in [*self.scopes[depth + 1 :], *self.aside]:  # written further in: it moves out to where both find it
+            if scope.values.get(node) is node and node in scope.lines:
+                scope.lines.remove(node)
         self.scopes[depth].values[node] = node
         self.scopes[depth].lines.append(node)
         return node
@@ -92,7 +96,9 @@ class LineWriter:
         """Write at an outer scope for a while: inner scopes are set aside and come back unchanged."""
         aside = self.scopes[depth + 1 :]
         del self.scopes[depth + 1 :]
+        self.aside = [*aside, *self.aside]
         yield
+        del self.aside[: len(aside)]
         self.scopes.extend(aside)
 
     # *** ranges ***

@@ -144,6 +144,8 @@ class Fusion:
         nested = bool(request.around) and (outer | request.around) <= depends
         if not nested and (group.contraction or (self.contracts(node) and (group.reduces or depends != outer))):
             return "a contraction's kernel holds nothing but its elementwise neighbours"
+        if not nested and _count(depends) > _size(node) and self.contracts(node):
+            return "a contraction is not computed where its result is only padding"
         for other in [*group.chain, outer]:
             if not (depends <= other or other <= depends):
                 return "its loops do not nest with the kernel's other loops"
