@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tinsmith.codegen.program import KernelProgram
+from tinsmith.codegen.program import Launch
 from tinsmith.codegen.render.base import Renderer
 from tinsmith.core.errors import ArgumentError, DeviceError
 from tinsmith.core.settings import settings
@@ -59,6 +59,13 @@ class Compiler:
         """
         return source.encode()
 
+    def key(self) -> str | None:
+        """All but the source that decides what the binary is.
+
+        None: a program cannot be made again from its launch data and its binary in another process.
+        """
+        return None
+
     def disassemble(self, source: str) -> str:
         """What DEBUG=7 prints: assembly, where there is any."""
         return ""
@@ -67,7 +74,7 @@ class Compiler:
 class Program:
     """A loaded kernel, ready to be called with buffers in order and the values of its variables."""
 
-    def __init__(self, kernel: KernelProgram, binary: bytes) -> None:
+    def __init__(self, kernel: Launch, binary: bytes) -> None:
         self.kernel, self.binary = kernel, binary
 
     def __call__(self, buffers: Sequence[Buffer], variables: Sequence[int] = ()) -> None:
@@ -95,7 +102,7 @@ class Compiled:
     """
 
     def __init__(self, device: str, allocator: Allocator, compiler: Compiler,
-                 runtime: Callable[[KernelProgram, bytes], Program], renderer: Renderer | None = None) -> None:
+                 runtime: Callable[[Launch, bytes], Program], renderer: Renderer | None = None) -> None:
         self.device, self.allocator, self.compiler, self.runtime = device, allocator, compiler, runtime
         self._renderer = renderer
 
@@ -108,6 +115,10 @@ class Compiled:
     @property
     def has_programs(self) -> bool:
         return self._renderer is not None
+
+    def load(self, kernels: Sequence[tuple[Launch, bytes]]) -> list[Program]:
+        """Programs of kernels and their binaries; a device may load them together."""
+        return [self.runtime(kernel, binary) for kernel, binary in kernels]
 
     def run(self, calls: Sequence[Call]) -> None:
         """Launch kernels in order."""

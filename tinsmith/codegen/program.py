@@ -22,14 +22,12 @@ from tinsmith.ir.verify import verify_kernel, verify_program, verify_tensor
 
 
 @dataclass(eq=False)
-class KernelProgram:
-    """A rendered kernel and what its launch needs to know.
+class Launch:
+    """What loading and launching a compiled kernel needs to know.
 
     Attributes:
         name: display name, such as ``r_2``.
         symbol: the name in the source: display name and content hash.
-        source: text for the device's compiler.
-        uops: the linear program.
         buffers: numbers of the buffer arguments that it has, in order.
         variables: names of the integer arguments, in order.
         written: numbers of the buffers it stores to.
@@ -40,10 +38,6 @@ class KernelProgram:
 
     name: str
     symbol: str
-    source: str
-    uops: list[UOp]
-    opts: list[Opt]
-    kernel: Kernel
     buffers: list[int]
     variables: list[str]
     written: frozenset[int]
@@ -51,6 +45,23 @@ class KernelProgram:
     bytes: int
     local_bytes: int
     serial: bool
+
+
+@dataclass(eq=False)
+class KernelProgram(Launch):
+    """A rendered kernel: its launch data and how it came about.
+
+    Attributes:
+        source: text for the device's compiler.
+        uops: the linear program.
+        opts: what the optimizer chose.
+        kernel: the graph after these opts.
+    """
+
+    source: str
+    uops: list[UOp]
+    opts: list[Opt]
+    kernel: Kernel
 
 
 _programs: dict[tuple[object, ...], KernelProgram] = {}
@@ -93,12 +104,13 @@ def _compile(sink: UOp, renderer: Renderer, opts: Sequence[Opt] | None) -> Kerne
     text = renderer.render("KERNEL", program)
     symbol = f"{name}_{hashlib.sha256(text.encode()).hexdigest()[:10]}"
     return KernelProgram(
-        name, symbol, text.replace("KERNEL", symbol), program, list(kernel.opts), kernel,
+        name, symbol,
         [u.arg for u in pointers],
         [u.arg[0] for u in program if u.op is Ops.DEFINE_GLOBAL and not u.dtype.pointer],
         frozenset(u.src[0].arg for u in program if u.op is Ops.STORE and u.src[0].op is Ops.DEFINE_GLOBAL),
         operations, moved, local_bytes(program),
-        not any(r.arg[1] is Role.THREAD for r in kernel.order))
+        not any(r.arg[1] is Role.THREAD for r in kernel.order),
+        text.replace("KERNEL", symbol), program, list(kernel.opts), kernel)
 
 
 def estimate(kernel: Kernel) -> tuple[int, int]:

@@ -433,6 +433,34 @@ def same_shape(a: Sequence[Any], b: Sequence[Any]) -> bool:
     return len(a) == len(b) and all(x is y or (type(x) is type(y) is int and x == y) for x, y in zip(a, b))
 
 
+def symbols(arg: Any) -> Iterator[UOp]:
+    """The symbolic integers inside an argument: in shapes, pads and boxes."""
+    if isinstance(arg, UOp):
+        yield arg
+    elif type(arg) is tuple:
+        for a in arg:
+            yield from symbols(a)
+
+
+def with_symbols(arg: Any, table: dict[UOp, UOp]) -> Any:
+    """An argument with nodes of its symbolic integers replaced."""
+    if isinstance(arg, UOp):
+        return arg.substitute(table)
+    return tuple(with_symbols(a, table) for a in arg) if type(arg) is tuple else arg
+
+
+def bindings(order: Iterable[UOp]) -> list[UOp]:
+    """The BIND nodes among ``order`` and in the arguments of its movement ops, by first visit."""
+    found: dict[UOp, None] = {}
+    for n in order:
+        if n.op is Ops.BIND:
+            found[n] = None
+        elif n.op.kind == "movement" and type(n.arg) is tuple:
+            for u in symbols(n.arg):
+                found.update(dict.fromkeys(b for b in toposort(u) if b.op is Ops.BIND))
+    return list(found)
+
+
 def toposort(root: UOp | Iterable[UOp], enter: Callable[[UOp], bool] | None = None) -> list[UOp]:
     """Nodes below ``root`` (one or several), sources first; only those for which ``enter`` holds are visited."""
     order: list[UOp] = []

@@ -12,9 +12,10 @@ from tinsmith.backend.memory import Buffer
 from tinsmith.core.errors import JitError, user_line
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.uop import toposort
+from tinsmith.ir.uop import bindings, toposort
 from tinsmith.jit.signature import leaves, rebuilt, signature
-from tinsmith.schedule.execute import CompiledSchedule, run
+from tinsmith.schedule.compiled import CompiledSchedule
+from tinsmith.schedule.execute import run
 from tinsmith.schedule.record import recorders
 from tinsmith.tensor import random
 from tinsmith.tensor.base import TensorBase
@@ -63,7 +64,7 @@ class Capture:
 
     def ran(self, roots: Sequence[UOp], compiled: CompiledSchedule, inputs: list[Buffer], values: list[int],
             outputs: list[Buffer]) -> None:
-        names = [n.src[0].arg[0] for n in toposort(roots) if n.op is Ops.BIND]
+        names = [n.src[0].arg[0] for n in bindings(toposort(roots))]
         self.runs.append(Run(compiled, inputs, values, names, outputs))
 
     def read(self) -> None:

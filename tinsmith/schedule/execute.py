@@ -3,89 +3,54 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from tinsmith.backend.device import Call, Device, Program
+from tinsmith.backend.device import Call, Device
 from tinsmith.backend.memory import Buffer
-from tinsmith.codegen.program import KernelProgram, compile_kernel
+from tinsmith.codegen.program import KernelProgram, Launch, compile_kernel
 from tinsmith.core.counters import GlobalCounters, Ran, report
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import KernelError, TinsmithError
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.evaluate import evaluate
-from tinsmith.ir.uop import toposort
-from tinsmith.schedule import explain
+from tinsmith.ir.uop import bindings, toposort, with_symbols
+from tinsmith.schedule import diskcache, explain
+from tinsmith.schedule.compiled import BufferName, CompiledSchedule, Step, is_loaded, load, loaded
 from tinsmith.schedule.inplace import choose_in_place
-from tinsmith.schedule.items import Schedule, ScheduleItem, Scheduler
-from tinsmith.schedule.planner import Plan, plan_memory
+from tinsmith.schedule.items import Schedule, Scheduler
+from tinsmith.schedule.planner import plan_memory
 from tinsmith.schedule.record import recorders
 from tinsmith.schedule.siblings import merge_siblings
 
-
-@dataclass
-class Step:
-    """One item of a compiled schedule: a kernel's program, or a copy where there is none."""
-
-    device: str
-    program: Program | None
-    slots: list[int]
-    variables: list[int]
-    origin: tuple[str, ...] = ()
-    name: str = ""
-    item: ScheduleItem | None = None
-
-
-@dataclass
-class CompiledSchedule:
-    """A schedule with its programs and its memory plan, independent of buffers and bound values."""
-
-    schedule: Schedule
-    plan: Plan
-    steps: list[Step] = field(default_factory=list)
-    in_place: dict[int, int] = field(default_factory=dict)  # slot of an output → number of the input it overwrites
-
-
 _compiled: dict[Any, CompiledSchedule] = {}
-_programs: dict[tuple[str, str], Program] = {}
 
 
 def canonical(roots: Sequence[UOp]) -> tuple[list[UOp], list[UOp], list[int]]:
     """The graph with its BUFFERs and bound values numbered by first visit: (graph, buffers, values)."""
     new: dict[UOp, UOp] = {}
     buffers: list[UOp] = []
-    values: list[int] = []
-    names: dict[UOp, UOp] = {}
-    for n in toposort(roots):
+    order = toposort(roots)
+    bound = bindings(order)
+    for number, n in enumerate(bound):
+        fresh = UOp.variable(f"v{number}", *n.src[0].arg[1:])
+        new[n] = UOp(Ops.BIND, None, (fresh, UOp.index(number)))
+    names = dict(new)
+    for n in order:
         if n.op is Ops.BUFFER:
             new[n] = UOp(Ops.BUFFER, n.dtype, (), BufferName(len(buffers), n.arg.size, n.arg.device))
             buffers.append(n)
-        elif n.op is Ops.BIND:
-            variable = n.src[0]
-            if n not in names:
-                fresh = UOp.variable(f"v{len(values)}", *variable.arg[1:])
-                names[n] = UOp(Ops.BIND, None, (fresh, UOp.index(len(values))))
-                values.append(n.src[1].arg)
-            new[n] = names[n]
         elif n.op is Ops.DETACH:  # says something about gradients only
             new[n] = new.get(n.src[0], n.src[0])
-        elif n.src:
+        elif n.src and n not in names:
             src = tuple(new.get(s, s) for s in n.src)
-            if any(a is not b for a, b in zip(src, n.src)):
-                new[n] = n.replace(src=src)
+            arg = with_symbols(n.arg, names) if names and n.op.kind == "movement" else n.arg
+            if arg is not n.arg or any(a is not b for a, b in zip(src, n.src)):
+                new[n] = n.replace(src=src, arg=arg)
+    values = [n.src[1].arg for n in bound]
     return [new.get(r, r) for r in roots], buffers, values
-
-
-@dataclass(frozen=True)
-class BufferName:
-    """Stands for a buffer in a canonical graph."""
-
-    number: int
-    size: int
-    device: str
 
 
 def realize(roots: Sequence[UOp], device: str, free: Collection[UOp] = ()) -> list[Buffer]:
@@ -101,7 +66,7 @@ def realize(roots: Sequence[UOp], device: str, free: Collection[UOp] = ()) -> li
     key = (tuple(graph), device, numbers, settings.code_key())
     compiled = _compiled.get(key)
     if compiled is None or settings.DEBUG >= 3:
-        compiled = _compile(graph, device, key, numbers)
+        compiled = _compiled[key] = _compile(graph, device, numbers)
     inputs = [b.arg for b in buffers]
     outputs = run(compiled, inputs, values)
     for recorder in recorders:
@@ -109,43 +74,60 @@ def realize(roots: Sequence[UOp], device: str, free: Collection[UOp] = ()) -> li
     return outputs
 
 
-def _compile(graph: list[UOp], device: str, key: Any, free: Sequence[int]) -> CompiledSchedule:
+def _lowered_again() -> bool:
+    """Whether someone watches: what is shown must not depend on what the disk cache holds."""
+    return settings.DEBUG >= 3 or bool(settings.VERIFY)
+
+
+def _compile(graph: list[UOp], device: str, free: Sequence[int]) -> CompiledSchedule:
+    """The program of a canonical graph: from disk, or scheduled and lowered now."""
+    key = None if _lowered_again() else diskcache.entry_key(graph, device, free)
+    compiled = diskcache.fetch(key, graph) if key is not None else None
+    if compiled is None:
+        compiled = _lower(graph, device, free)
+        if key is not None:
+            diskcache.store(key, graph, compiled)
+    return compiled
+
+
+def _lower(graph: list[UOp], device: str, free: Sequence[int]) -> CompiledSchedule:
     GlobalCounters.schedule_count += 1
     schedule = Scheduler(graph, device).run()
     if not settings.NOOPT:
         schedule.items = merge_siblings(schedule.items)
+    kernels = [None if item.sink is None else compile_kernel(item.sink, Device[item.device].renderer)
+               for item in schedule.items]
+    _load(schedule, kernels)
     compiled = CompiledSchedule(schedule, plan_memory(schedule))
     names: dict[str, list[str]] = {}
-    for item in schedule.items:
-        origin = tuple(dict.fromkeys(m for m, _, _ in item.origin))
-        if item.sink is None:
-            compiled.steps.append(Step(item.device, None, item.slots, [], origin))
+    for item, kernel in zip(schedule.items, kernels):
+        if kernel is None:
+            compiled.steps.append(Step(item.device, None, item.slots, [], item.origin))
             continue
-        opened = Device[item.device]
-        kernel = compile_kernel(item.sink, opened.renderer)
         same = names.setdefault(kernel.name, [])
         if kernel.symbol not in same:
             same.append(kernel.symbol)
         number = same.index(kernel.symbol)
         name = kernel.name if number == 0 else f"{kernel.name}n{number}"
-        program = load(item.device, kernel)
         slots = [item.slots[n] for n in kernel.buffers]
         values = [item.variables[int(v[1:])].src[1].arg for v in kernel.variables]
-        compiled.steps.append(Step(item.device, program, slots, values, origin, name, item))
+        program = loaded(item.device, kernel)
+        compiled.steps.append(Step(item.device, program, slots, values, item.origin, name, kernel, item))
     if free:
-        programs = [s.program.kernel.uops if s.program is not None else None for s in compiled.steps]
-        compiled.in_place = choose_in_place(schedule, programs, free)
-    _compiled[key] = compiled
+        compiled.in_place = choose_in_place(schedule, [k.uops if k is not None else None for k in kernels], free)
     return compiled
 
 
-def load(device: str, kernel: KernelProgram) -> Program:
-    """The loaded program of a kernel; one per device and content."""
-    key = (device, kernel.symbol)
-    if key not in _programs:
-        opened = Device[device]
-        _programs[key] = opened.runtime(kernel, opened.compiler.compile(kernel.source))
-    return _programs[key]
+def _load(schedule: Schedule, kernels: Sequence[KernelProgram | None]) -> None:
+    """Compile what is not loaded yet, and load it device by device."""
+    batches: dict[str, list[tuple[Launch, bytes]]] = {}
+    for item, kernel in zip(schedule.items, kernels):
+        if kernel is not None and not is_loaded(item.device, kernel):
+            batch = batches.setdefault(item.device, [])
+            if all(kernel.symbol != other.symbol for other, _ in batch):
+                batch.append((kernel, Device[item.device].compiler.compile(kernel.source)))
+    for device, batch in batches.items():
+        load(device, batch)
 
 
 def bind(compiled: CompiledSchedule, inputs: list[Buffer]) -> list[Buffer]:
@@ -187,7 +169,8 @@ def run(compiled: CompiledSchedule, inputs: list[Buffer], values: Sequence[int])
                 continue
             call = Call(step.program, [buffers[s] for s in step.slots], [values[v] for v in step.variables])
             if timed:
-                explain.show(step.item, step.program.kernel, step.name, Device[step.device])
+                if isinstance(step.launch, KernelProgram):
+                    explain.show(step.item, step.launch, step.name, Device[step.device])
                 launched = [step]
                 _timed(step, call)
                 continue
@@ -198,7 +181,7 @@ def run(compiled: CompiledSchedule, inputs: list[Buffer], values: Sequence[int])
                 launched = []
             launched.append(step)
             batch.append(call)
-            _count(step.program)
+            _count(step)
         _flush(batch_device, batch)
     except BaseException as error:
         _mark_failed(compiled, buffers, launched, error)
@@ -219,10 +202,10 @@ def _mark_failed(compiled: CompiledSchedule, buffers: list[Buffer], launched: li
 def _kernel_error(steps: Sequence[Step], error: Exception, in_place: bool) -> KernelError:
     """What to tell when ``steps``, launched together, failed: which kernels, and the user's line of the first."""
     device = steps[0].device if steps else "the device"
-    names = [f"{s.name or 'copy'}{' (' + ', '.join(s.origin) + ')' if s.origin else ''}" for s in steps]
+    names = [f"{s.name or 'copy'}{' (' + ', '.join(s.methods) + ')' if s.origin else ''}" for s in steps]
     some = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
     which = f"kernel {some}" if len(names) == 1 else f"one of the kernels {some}"
-    at = next((o[1:] for s in steps if s.item for o in reversed(s.item.origin)), None)
+    at = next((o[1:] for s in steps for o in reversed(s.origin)), None)
     mend = ("load assigned tensors again: their memory may be half written" if in_place else
             "mend that failure; nothing was changed, and reading the value again computes it again")
     return KernelError("realize", f"{which} failed on {device}: {type(error).__name__}: {error}", mend, at)
@@ -234,10 +217,11 @@ def _flush(device: str, batch: list[Call]) -> None:
         batch.clear()
 
 
-def _count(program: Program) -> None:
+def _count(step: Step) -> None:
+    assert step.launch is not None
     GlobalCounters.kernel_count += 1
-    GlobalCounters.global_ops += program.kernel.ops
-    GlobalCounters.global_mem += program.kernel.bytes
+    GlobalCounters.global_ops += step.launch.ops
+    GlobalCounters.global_mem += step.launch.bytes
 
 
 def _timed(step: Step, call: Call) -> None:
@@ -246,8 +230,8 @@ def _timed(step: Step, call: Call) -> None:
     device.run([call])
     device.synchronize()
     seconds = time.perf_counter() - start
-    kernel = call.program.kernel
-    report(Ran(step.device, step.name, len(call.buffers), seconds, kernel.ops, kernel.bytes, step.origin))
+    kernel = step.launch or call.program.kernel
+    report(Ran(step.device, step.name, len(call.buffers), seconds, kernel.ops, kernel.bytes, step.methods))
 
 
 def _copy(target: Buffer, source: Buffer) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from tinsmith.core.dtypes import DType
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.uop import toposort
+from tinsmith.ir.uop import bindings, symbols, toposort, with_symbols
 from tinsmith.schedule.fusion import Fusion
 from tinsmith.schedule.split import split_reductions
 
@@ -128,30 +128,34 @@ class Scheduler:
         value = node.src[1] if node.op is Ops.ASSIGN else node
         inside = toposort(value, lambda n: not self.is_memory(n))
         buffers: dict[UOp, UOp] = {}
-        variables: dict[UOp, None] = {}
         origin: dict[tuple[str, str, int], None] = {}
-        new: dict[UOp, UOp] = {}
+        variables = bindings([*inside, *(b for n in inside for s in n.src if self.is_memory(s) for b in _sizes(s))])
+        names = {v: UOp.variable(f"v{k}", *v.src[0].arg[1:]) for k, v in enumerate(variables)}
+        new: dict[UOp, UOp] = dict(names)
         for n in inside:
             origin.update(dict.fromkeys(n.origin))
-            if n.op is Ops.BIND:
-                name = f"v{len(variables)}"
-                variables[n] = None
-                new[n] = UOp.variable(name, *n.src[0].arg[1:])
+            if n in names:
                 continue
-            src = tuple(new[s] if s in new else self.param(s, buffers) for s in n.src)
-            new[n] = n if src == n.src else UOp(n.op, n.dtype, src, n.arg)
-        top = new[value] if value in new else self.param(value, buffers)
+            src = tuple(new[s] if s in new else self.param(s, buffers, names) for s in n.src)
+            arg = with_symbols(n.arg, names) if names and n.op.kind == "movement" else n.arg
+            new[n] = n if src == n.src and arg is n.arg else UOp(n.op, n.dtype, src, arg)
+        top = new[value] if value in new else self.param(value, buffers, names)
         origin.update(dict.fromkeys(node.origin))
-        return UOp(Ops.SINK, None, (top,)), list(buffers), list(variables), list(origin)
+        return UOp(Ops.SINK, None, (top,)), list(buffers), variables, list(origin)
 
     def is_memory(self, n: UOp) -> bool:
         return n.op is Ops.BUFFER or n in self.slot_of
 
-    def param(self, n: UOp, buffers: dict[UOp, UOp]) -> UOp:
+    def param(self, n: UOp, buffers: dict[UOp, UOp], names: dict[UOp, UOp]) -> UOp:
         if n not in buffers:
-            shape = (n.arg.size,) if n.op is Ops.BUFFER else tuple(n.shape)
+            shape = (n.arg.size,) if n.op is Ops.BUFFER else with_symbols(tuple(n.shape), names)
             buffers[n] = UOp(Ops.PARAM, n.dtype, (), (len(buffers) + 1, shape))
         return buffers[n]
+
+
+def _sizes(node: UOp) -> list[UOp]:
+    """The bound variables in a stored value's shape."""
+    return [] if node.op is Ops.BUFFER else [b for u in symbols(tuple(node.shape)) for b in toposort(u)]
 
 
 def _fixed_size(node: UOp) -> int:

@@ -12,6 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from tinsmith.core.settings import settings
+from tinsmith.backend.memory import Buffer
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import substitute, toposort
 from tinsmith.schedule.execute import realize
@@ -108,7 +109,7 @@ def _interrupt_later() -> Iterator[None]:
 def value_of(tensor: TensorBase) -> UOp:
     """A view of a buffer with the tensor's values, computed if need be; the tensor keeps its history."""
     uop = tensor.uop
-    if is_realized(uop) and uop.base.arg.size <= 2 * uop.size:
+    if is_realized(uop) and uop.base.arg.size <= 2 * _least(uop.size):
         return uop
     if is_leaf(uop) and not is_realized(uop) and _below_views(uop) is uop.base:  # a slice keeps its history
         realize_tensors([tensor])
@@ -117,6 +118,10 @@ def value_of(tensor: TensorBase) -> UOp:
     if below not in _read:
         _read.update(compute([uop], tensor._device))
     return uop.substitute({below: _read[below]})
+
+
+def _least(size: int | UOp) -> int:
+    return size.vmin if isinstance(size, UOp) else size
 
 
 def _unread(pending: Sequence[TensorBase]) -> set[UOp]:
@@ -167,8 +172,14 @@ def compute(uops: Sequence[UOp], device: str, free: Collection[UOp] = ()) -> dic
     else:
         found = realize(distinct, device, free)
     buffers = dict(zip(distinct, found))
-    return {target: UOp(Ops.BUFFER, target.dtype, (), buffers[roots[node]]).reshape(target.shape)
-            for target, node in zip(targets, nodes)}
+    return {target: _as_view(buffers[roots[node]], target) for target, node in zip(targets, nodes)}
+
+
+def _as_view(buffer: Buffer, target: UOp) -> UOp:
+    """The buffer in the shape of the value that it holds; with a symbolic size only its beginning is in use."""
+    flat = UOp(Ops.BUFFER, target.dtype, (), buffer)
+    size = target.size
+    return (flat.shrink(((0, size.simplify()),)) if isinstance(size, UOp) else flat).reshape(target.shape)
 
 
 def is_realized(uop: UOp) -> bool:

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from tinsmith.backend.cpu.llvm import host_features
 from tinsmith.backend.device import Compiler
 from tinsmith.codegen.render.cstyle import CRenderer
 from tinsmith.codegen.render.llvm import STACK_BYTES
@@ -61,8 +62,13 @@ class CCompiler(Compiler):
     def __init__(self) -> None:
         self.path = find_compiler()
 
+    def key(self) -> str:
+        """The compiler, by path, size and date; its flags; and the processor, which ``-march=native`` looks at."""
+        real = os.stat(self.path)
+        return cache_key("c", self.path, f"{real.st_size} {real.st_mtime_ns}", *_FLAGS, *sorted(host_features()))
+
     def compile(self, source: str) -> bytes:
-        key = cache_key("c", self.path, *_FLAGS, source)
+        key = cache_key(self.key(), source)
         found = cache_get("c", key)
         if found is not None:
             return found

@@ -182,6 +182,12 @@ def _located(message: str, ir_text: str) -> str:
 class Compiler:
     """LLVM IR text to object files for this machine, through the disk cache."""
 
+    def key(self) -> str:
+        """Everything besides the text that the object file depends on."""
+        target = _target(settings.CPU_FEATURES)
+        version = ".".join(map(str, _llvm().llvm_version_info))
+        return cache_key(target.triple, target.cpu, target.features, f"{PASSES} -O{CODEGEN_LEVEL}", version)
+
     def compile(self, ir_text: str) -> bytes:
         """The object file of ``ir_text``.
 
@@ -189,9 +195,7 @@ class Compiler:
             CompileError: if LLVM refuses the text, or an intrinsic in it needs what the processor lacks.
         """
         target = _target(settings.CPU_FEATURES)
-        version = ".".join(map(str, _llvm().llvm_version_info))
-        setting = f"{PASSES} -O{CODEGEN_LEVEL}"
-        key = cache_key(ir_text, target.triple, target.cpu, target.features, setting, version)
+        key = cache_key(ir_text, self.key())
         cached = cache_get("llvm", key)
         if cached is not None:
             return cached

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from tinsmith.backend.device import Allocator, Compiled, Compiler, Program
-from tinsmith.codegen.program import KernelProgram
+from tinsmith.codegen.program import Launch
 from tinsmith.core.errors import DeviceError, OutOfMemoryError
 
 
@@ -30,7 +30,7 @@ class ArrayAllocator(Allocator):
         return opaque.data[offset : offset + nbytes]
 
 
-def _no_programs(kernel: KernelProgram, binary: bytes) -> Program:
+def _no_programs(kernel: Launch, binary: bytes) -> Program:
     raise DeviceError("NPY", "NumPy arrays are memory without programs", "Tensor(...).to('CPU')")
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from tinsmith.backend.device import Allocator, Compiled, Compiler, Program
 from tinsmith.backend.python.render import PythonRenderer
 from tinsmith.backend.python.runtime import NAMES, Memory, launch
-from tinsmith.codegen.program import KernelProgram
+from tinsmith.codegen.program import Launch
 from tinsmith.codegen.render.base import Target
 from tinsmith.core.errors import DeviceError, OutOfMemoryError
 
@@ -43,7 +43,7 @@ class BytesAllocator(Allocator):
 class PythonProgram(Program):
     """A kernel's generator function, compiled once."""
 
-    def __init__(self, kernel: KernelProgram, binary: bytes, threads: int = 1) -> None:
+    def __init__(self, kernel: Launch, binary: bytes, threads: int = 1) -> None:
         super().__init__(kernel, binary)
         self.threads = 1 if kernel.serial else threads
         self.module: dict[str, Any] = dict(NAMES)

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
@@ -34,6 +34,11 @@ class Target:
     storage: frozenset[DType] = field(default_factory=lambda: frozenset(dtypes.all))
     fma: bool = True
 
+    def key(self) -> str:
+        """All fields as text, the same in every process."""
+        values = ((f.name, getattr(self, f.name)) for f in fields(self))
+        return ",".join(f"{n}={sorted(d.name for d in v) if isinstance(v, frozenset) else v}" for n, v in values)
+
 
 class Renderer:
     """Base of all renderers: ``render`` writes one kernel as source text."""
@@ -47,7 +52,7 @@ class Renderer:
 
     def key(self) -> str:
         """All that changes the text for one program."""
-        return f"{type(self).__name__}:{self.target}"
+        return f"{type(self).__name__}:{self.target.key()}"
 
 
 def nonnegative(node: UOp) -> bool:

@@ -15,12 +15,17 @@ if TYPE_CHECKING:
 # *** movement: shapes, meanings and their transposes ***
 
 
+def _plain(size: Any) -> Any:
+    """A size in its simplest form, so that equal symbolic sizes are the same node."""
+    return size if type(size) is int else size.simplify()
+
+
 def _pad_shape(n: UOp) -> tuple[Any, ...]:
-    return tuple(b + s + e for s, (b, e) in zip(n.src[0].shape, n.arg))
+    return tuple(_plain(b + s + e) for s, (b, e) in zip(n.src[0].shape, n.arg))
 
 
 def _shrink_shape(n: UOp) -> tuple[Any, ...]:
-    return tuple(e - b for b, e in n.arg)
+    return tuple(_plain(e - b) for b, e in n.arg)
 
 
 def _window_shape(n: UOp) -> tuple[Any, ...]:
