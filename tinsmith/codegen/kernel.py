@@ -123,7 +123,7 @@ class Kernel:
 
     def name(self) -> str:
         """``r_2``, ``E_4_3``: r where something is reduced, E elementwise, then the sizes of the ranges."""
-        sizes = [str(_size(r)) for r in self.ranges if not self._stage_only(r)]
+        sizes = [_size_name(_size(r)) for r in self.ranges if not self._stage_only(r)]
         return "_".join(["r" if self.folds else "E", *(sizes or ["1"])])
 
     def _stage_only(self, r: UOp) -> bool:
@@ -354,6 +354,13 @@ def _size(r: UOp) -> Any:
 
 
 range_size = _size
+
+
+def _size_name(size: int | UOp) -> str:
+    """A size as part of a name: a variable by its own, an expression by the variables in it."""
+    if isinstance(size, UOp):
+        return "".join(n.arg[0] for n in toposort(size) if n.op is Ops.VARIABLE)
+    return str(size)
 
 
 def _guarded(node: UOp, src: list[UOp], valid: UOp, of: UOp) -> list[UOp]:

@@ -84,8 +84,12 @@ class Capture:
             r.sources = [self.source(b, made, held) for b in r.inputs]
             for k, b in enumerate(r.outputs):
                 made[id(b)] = Source("run", number, k)
-        self.result = rebuilt(result, lambda t: _Returned(self.source(t.uop.base.arg, made, held), t.uop, t.requires_grad)
-                              if isinstance(t, Tensor) else t)
+
+        def keep(x: Any) -> Any:
+            source = self.source(x.uop.base.arg, made, held) if isinstance(x, Tensor) else None
+            return x if source is None else _Returned(source, x.uop, x.requires_grad)
+
+        self.result = rebuilt(result, keep)
         for ref, _ in self.before.values():
             t = ref()
             if t is not None and t.uop.base.op is Ops.BUFFER and id(t.uop.base.arg) in made:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from tinsmith.core.settings import settings
 from tinsmith.backend.memory import Buffer
+from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import substitute, toposort
 from tinsmith.schedule.execute import realize
