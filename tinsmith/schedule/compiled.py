@@ -74,10 +74,9 @@ def is_loaded(device: str, launch: Launch) -> bool:
 
 
 def load(device: str, kernels: Sequence[tuple[Launch, bytes]]) -> None:
-    """Load kernels that are not loaded yet, all at once."""
-    missing = {program_key(device, launch): (launch, binary) for launch, binary in kernels}
-    missing = {key: kernel for key, kernel in missing.items() if key not in _programs}
-    _programs.update(zip(missing, Device[device].load(list(missing.values()))))
+    """Load different kernels, none of which is loaded yet, all at once."""
+    keys = [program_key(device, launch) for launch, _ in kernels]
+    _programs.update(zip(keys, Device[device].load(kernels)))
 
 
 def loaded(device: str, launch: Launch) -> Program:

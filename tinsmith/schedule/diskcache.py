@@ -11,6 +11,7 @@ import functools
 import hashlib
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple
 from pathlib import Path
@@ -32,6 +33,7 @@ from tinsmith.schedule.items import Schedule, Slot
 from tinsmith.schedule.planner import Plan
 
 _KIND = "program"
+_IMPORTED = time.time()
 
 
 class Unkeyable(Exception):
@@ -76,12 +78,17 @@ def _device_key(name: str) -> str:
 
 @functools.cache
 def source_hash() -> str:
-    """A hash of this package's source files; empty where there are none to read."""
+    """A hash of this package's source files.
+
+    Empty where there are none to read, or if one was changed since this process began: what it runs is another one.
+    """
     top = Path(__file__).parents[1]
     files = sorted(top.rglob("*.py"))
     h = hashlib.sha256()
     try:
         for path in files:
+            if path.stat().st_mtime > _IMPORTED - 1:
+                return ""
             data = path.read_bytes()
             h.update(f"{path.relative_to(top).as_posix()} {len(data)}\n".encode())
             h.update(data)
@@ -151,7 +158,8 @@ def _value(value: Any, number: Callable[[UOp], int] | None = None) -> str:
 def store(key: str, graph: Sequence[UOp], compiled: CompiledSchedule) -> None:
     """Write a program that was just compiled."""
     places = _places(graph)
-    kernels: dict[tuple[str, str], dict[str, Any]] = {}
+    numbers: dict[tuple[str, str], int] = {}
+    kernels: list[dict[str, Any]] = []
     binaries: list[bytes] = []
     steps: list[Any] = []
     for step in compiled.steps:
@@ -160,13 +168,13 @@ def store(key: str, graph: Sequence[UOp], compiled: CompiledSchedule) -> None:
             steps.append([step.device, None, step.slots, [], origin, ""])
             continue
         place = step.device, step.launch.symbol
-        if place not in kernels:
+        if place not in numbers:
+            numbers[place] = len(kernels)
             fields = {name: getattr(step.launch, name) for name in _LAUNCH}
-            kernels[place] = {"device": step.device, "size": len(step.program.binary), **fields,
-                              "written": sorted(step.launch.written)}
+            kernels.append({"device": step.device, "size": len(step.program.binary), **fields,
+                            "written": sorted(step.launch.written)})
             binaries.append(step.program.binary)
-        number = list(kernels).index(place)
-        steps.append([step.device, number, step.slots, step.variables, origin, step.name])
+        steps.append([step.device, numbers[place], step.slots, step.variables, origin, step.name])
     schedule, plan = compiled.schedule, compiled.plan
     header = json.dumps({
         "key": key,
@@ -174,7 +182,7 @@ def store(key: str, graph: Sequence[UOp], compiled: CompiledSchedule) -> None:
         "inputs": list(schedule.inputs.items()), "outputs": schedule.outputs,
         "in_place": list(compiled.in_place.items()),
         "offsets": list(plan.offsets.items()), "sizes": plan.sizes,
-        "kernels": list(kernels.values()), "steps": steps}).encode()
+        "kernels": kernels, "steps": steps}).encode()
     cache_put(_KIND, key, b"".join([len(header).to_bytes(8, "little"), header, *binaries]))
 
 
@@ -257,6 +265,7 @@ class _Reader:
             fields = {name: row[name] for name in _LAUNCH}
             launch = Launch(**fields | {"written": frozenset(_count(n) for n in row["written"])})
             _require(all(type(n) is int for n in (*launch.buffers, launch.ops, launch.bytes, launch.local_bytes)))
+            _require(type(launch.serial) is bool)
             binary = self.binaries[at : at + _count(row["size"])]
             at += row["size"]
             if not is_loaded(row["device"], launch):
@@ -273,7 +282,8 @@ class _Reader:
         origin = [self.nodes[_count(n)].origin for n, _ in places]
         lines = list(dict.fromkeys(o[k] for o, (_, k) in zip(origin, places) if k < len(o)))
         if kernel is None:
-            _require(len(slots) == 2)
+            target, source = (schedule.slots[s] for s in slots)
+            _require((target.size, target.dtype) == (source.size, source.dtype))
             return Step(_text(device), None, slots, [], lines)
         launch = launches[_count(kernel)]
         _require(len(slots) == len(launch.buffers) and len(variables) == len(launch.variables))

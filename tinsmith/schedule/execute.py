@@ -120,14 +120,14 @@ def _lower(graph: list[UOp], device: str, free: Sequence[int]) -> CompiledSchedu
 
 def _load(schedule: Schedule, kernels: Sequence[KernelProgram | None]) -> None:
     """Compile what is not loaded yet, and load it device by device."""
-    batches: dict[str, list[tuple[Launch, bytes]]] = {}
+    batches: dict[str, dict[str, tuple[Launch, bytes]]] = {}
     for item, kernel in zip(schedule.items, kernels):
         if kernel is not None and not is_loaded(item.device, kernel):
-            batch = batches.setdefault(item.device, [])
-            if all(kernel.symbol != other.symbol for other, _ in batch):
-                batch.append((kernel, Device[item.device].compiler.compile(kernel.source)))
+            batch = batches.setdefault(item.device, {})
+            if kernel.symbol not in batch:
+                batch[kernel.symbol] = kernel, Device[item.device].compiler.compile(kernel.source)
     for device, batch in batches.items():
-        load(device, batch)
+        load(device, list(batch.values()))
 
 
 def bind(compiled: CompiledSchedule, inputs: list[Buffer]) -> list[Buffer]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinsmith.core.dtypes import DType, dtypes, promote, sum_dtype, to_dtype
 from tinsmith.core.errors import ArgumentError, ShapeError
-from tinsmith.tensor.helpers import equal, one, operand, same_device
+from tinsmith.tensor.helpers import broadcast_shape, equal, expand_uop, one, operand, same_device
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -49,11 +49,13 @@ class MatMul:
         result = sum_dtype(result) if dtype is None else to_dtype(dtype)
         work = dtypes.float32 if result.is_float and result.itemsize < 4 else result
         between = (1,) * min(n - 1, m - 1, 1)
-        a = self.cast(work).reshape(*self.shape[:-1], *between, self.shape[-1])
-        b = y.cast(work).reshape(*y.shape[:-2], *between, *y.shape[inner:])
+        a = self.uop.cast(work).reshape((*self.shape[:-1], *between, self.shape[-1]))
+        b = y.uop.cast(work).reshape((*y.shape[:-2], *between, *y.shape[inner:]))
         if m > 1:
-            b = b.transpose(-1, -2)
-        return a.mul(b).sum(-1, dtype=work).cast(result)
+            b = b.permute((*range(b.ndim - 2), b.ndim - 1, b.ndim - 2))
+        shape = broadcast_shape("dot", a.shape, b.shape)
+        products = expand_uop(a, shape) * expand_uop(b, shape)
+        return self._new(products.reduce("ADD", (len(shape) - 1,)).reshape(shape[:-1]).cast(result))
 
     def matmul(self: Tensor, x: Tensor, reverse: bool = False, dtype: DType | str | None = None) -> Tensor:
         """The same as ``dot``.
