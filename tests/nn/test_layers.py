@@ -63,6 +63,19 @@ def test_batchnorm_derivatives() -> None:
         layer(Tensor.ones(2, 3))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_batchnorm_made_half_by_replace(dtype) -> None:
+    layer = nn.BatchNorm(3)
+    for t in (layer.weight, layer.bias, layer.running_mean, layer.running_var):
+        t.replace(t.cast(dtype))
+    x = Tensor.randn(8, 3, 4).cast(dtype)
+    with Tensor.train():
+        out = layer(x)
+    assert str(out.dtype) == str(x.dtype) == str(layer.running_var.dtype)
+    assert abs(layer.running_var.float().numpy() - 1).max() < 0.2
+    assert abs(out.float().numpy().mean((0, 2))).max() < 0.02
+
+
 def test_group_instance_and_layer_norms() -> None:
     (x,) = arrays((2, 4, 3, 3))
     x = x.astype(np.float32)

@@ -28,6 +28,22 @@ def test_from_data() -> None:
     check(Tensor([Tensor([1, 2]).numpy(), [3, 4]]), [[1, 2], [3, 4]])
 
 
+def test_integers_are_not_cut_to_32_bits() -> None:
+    for value, dtype in ((2**31 - 1, dtypes.int32), (2**31, dtypes.int64), (-(2**40), dtypes.int64),
+                         (2**63, dtypes.uint64)):
+        for t in (Tensor(value), Tensor([value])[0], Tensor.full((2,), value)[0]):
+            assert t.dtype is dtype and t.item() == value
+    for data in (2**64, [2**64, 1]):
+        with pytest.raises(DTypeError, match="no dtype holds"):
+            Tensor(data)
+
+
+@pytest.mark.parametrize("kind", [">i4", ">f8", "<u2"])
+def test_byte_order_of_arrays(kind) -> None:
+    assert Tensor(np.arange(3, dtype=kind)).tolist() == [0, 1, 2]
+    assert Tensor(np.array(5, dtype=kind)).item() == 5
+
+
 def test_an_array_may_change_after_it_was_taken() -> None:
     x = np.array([1.0, 2.0])
     t = Tensor(x)

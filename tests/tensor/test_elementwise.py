@@ -206,6 +206,10 @@ def test_bits(dtype) -> None:
     x, y = values((20,), dtype, -100, 100, 1), values((20,), dtype, -100, 100, 2)
     for name in ("and", "or", "xor"):
         check(getattr(Tensor(x), f"bitwise_{name}")(Tensor(y)), getattr(np, f"bitwise_{name}")(x, y), dtype)
+    for one in (0, 1, 2, -1)[: 3 if dtype.is_unsigned else 4]:
+        check(Tensor(x) & one, x & x.dtype.type(one), dtype)
+        check(Tensor(x) | one, x | x.dtype.type(one), dtype)
+        check(one ^ Tensor(x), x ^ x.dtype.type(one), dtype)
     check(~Tensor(x), ~x, dtype)
     n = values((20,), dtype, 0, 6, 3)
     check(Tensor(x) << Tensor(n), x << n, dtype)

@@ -29,6 +29,14 @@ def test_dtypes(dtype) -> None:
     check(Tensor(x) @ Tensor(y), want, result, rtol=2 * RTOL.get(dtype, 0), atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_halves_with_partial_tiles(dtype) -> None:
+    """A zero cast at two depths of loops is written once."""
+    x, y = (Tensor(values(s, dtypes.float32, seed=n)).cast(dtype) for n, s in enumerate([(521, 523), (523, 7)]))
+    want = x.float().numpy() @ y.float().numpy()
+    check((x @ y).float(), want, dtypes.float32, rtol=0.02, atol=0.05)
+
+
 def test_halves_are_summed_in_float32() -> None:
     n = 5000
     x = Tensor.ones(1, n, dtype=dtypes.float16) * 0.1

@@ -33,7 +33,8 @@ class Buffer:
 
     def __init__(self, device: str, size: int, dtype: DType, options: BufferSpec | None = None,
                  base: Buffer | None = None, offset: int = 0, opaque: Any = None) -> None:
-        self.device, self.size, self.dtype = Device.canonicalize(device), size, dtype
+        self.device: str = base.device if base is not None else Device.canonicalize(device)
+        self.size, self.dtype = size, dtype
         self.options, self.base, self.offset = options or BufferSpec(), base, offset
         self.failed: BaseException | None = None
         self._opaque: Any = opaque
@@ -104,5 +105,15 @@ class Buffer:
         base = self if self.base is None else self.base
         return Buffer(self.device, size, dtype, self.options, base, self.offset + offset)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickle holds the contents: addresses mean nothing elsewhere. A view becomes a buffer of its own."""
+        contents = bytes(self.as_buffer()) if self.is_allocated() else None
+        return _loaded, (self.device, self.size, self.dtype, self.options, contents)
+
     def __repr__(self) -> str:
         return f"<Buffer {self.device} {self.size} x {self.dtype!r}{f' +{self.offset}' if self.offset else ''}>"
+
+
+def _loaded(device: str, size: int, dtype: DType, options: BufferSpec, contents: bytes | None) -> Buffer:
+    b = Buffer(device, size, dtype, options)
+    return b if contents is None else b.copyin(memoryview(contents))

@@ -18,7 +18,7 @@ _DEVICE: Final[Names] = {
     "Compiled": "tinsmith.backend.device:Compiled", "Allocator": "tinsmith.backend.device:Allocator",
     "Compiler": "tinsmith.backend.device:Compiler", "Program": "tinsmith.backend.device:Program",
     "CompileError": "tinsmith.core.errors:CompileError"}
-_JIT: Final[Names] = {"TinyJit": "tinsmith:TinyJit"}
+_JIT: Final[Names] = {n: f"tinsmith.jit:{n}" for n in ("TinyJit", "CacheCollector", "JitItem")}
 _VARIABLE: Final[Names] = {"Variable": "tinsmith.compat.helpers:Variable"}
 _OPTIM: Final[Names] = {n: f"tinsmith.nn.optim:{n}" for n in (
     "Optimizer", "OptimizerGroup", "SGD", "LAMB", "Adam", "AdamW")}
@@ -82,13 +82,11 @@ MODULES: Final[dict[str, Names]] = {
 
 # Names that a tutorial or tinygrad's documentation uses, with what is said about them instead of "no such name".
 REASONS: Final[Names] = {
-    "TinyJit": "capture and replay are not built yet; leave the decorator out, the results are the same",
     "MultiLazyBuffer": "tensors over several devices are not built yet",
     "LazyBuffer": "a tensor's graph is a tinsmith.ir.UOp: Tensor.uop",
     "LazyOp": "a kernel's graph is made of tinsmith.ir.UOp: ScheduleItem.sink",
     "Linearizer": "tinsmith.codegen.program.compile_kernel goes from a kernel's graph to its UOps and source",
     "UOps": "the ops are members of tinsmith.ir.Ops",
-    "CacheCollector": "capture and replay are not built yet",
 }
 
 # Device names of the tutorials; the variable ALIAS adds to them and goes before them.

@@ -217,12 +217,20 @@ class dtypes(metaclass=_DTypesMeta):
 
     @staticmethod
     def of(value: Any) -> DType:
-        """The dtype of a Python scalar: bool, default int, or default float."""
+        """The dtype of a Python scalar: bool, default float, or the default int, wider where the number needs it.
+
+        Raises:
+            DTypeError: if no dtype holds the integer.
+        """
         if value is True or value is False or isinstance(value, np.bool_):
             return dtypes.bool
         if isinstance(value, (np.floating, _PythonFloat)):
             return dtypes.default_float
-        return dtypes.default_int
+        kinds = (dtypes.default_int, dtypes.int64, dtypes.uint64)
+        found = next((d for d in kinds if d.min <= value <= d.max), None)
+        if found is None:
+            raise DTypeError("Tensor", f"no dtype holds the integer {value}", "a float, or smaller numbers")
+        return found
 
 
 def to_dtype(value: DType | str) -> DType:

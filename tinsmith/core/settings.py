@@ -54,7 +54,7 @@ DECLARED: Final = (
     Setting("CACHE_BYTES", 1 << 30, "size above which the disk cache drops what was used longest ago"),
     Setting("CPU_FEATURES", "", "generate for avx2, avx512 or generic instead of all that the host has", True),
     Setting("FASTMATH", 0, "1 allows rewrites that are wrong for NaN, infinities and signed zeros", True),
-    Setting("VERIFY", 0, "1 runs the dialect verifiers between passes"),
+    Setting("VERIFY", 0, "every n-th replay of a jitted function is compared with an uncaptured run of it"),
     Setting("CHECK_IR", 0, "1 checks every program against the rules of its dialect between passes"),
     Setting("NO_COLOR", "", "any value switches terminal colours off"),
     Setting("ALIAS", "", "device names to read as others, e.g. METAL=CPU,GPU=CPU"),

@@ -1,258 +1,305 @@
-"""TinyJit: the first call of a function runs, the second is captured, the third and later ones are replayed."""
+"""One captured call: what it ran, what it read, and how to do that again without running its Python."""
 from __future__ import annotations
 
 import functools
-import warnings
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
 from tinsmith.backend.memory import Buffer
-from tinsmith.core.errors import JitError, user_line
-from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.uop import bindings, toposort
-from tinsmith.jit.signature import leaves, rebuilt, signature
-from tinsmith.schedule.compiled import CompiledSchedule
+from tinsmith.ir.uop import substitute, toposort
+from tinsmith.jit.collect import CacheCollector, Source
+from tinsmith.jit.guards import Group, Guards, Member, Place
+from tinsmith.jit.reach import reachable
+from tinsmith.jit.signature import leaves, rebuilt, view_of
+from tinsmith.schedule.compiled import BufferName
 from tinsmith.schedule.execute import run
-from tinsmith.schedule.record import recorders
 from tinsmith.tensor import random
 from tinsmith.tensor.base import TensorBase
-from tinsmith.tensor.realize import alive, is_realized
+from tinsmith.tensor.realize import alive, is_leaf, is_realized, realize_tensors
 from tinsmith.tensor.tensor import Tensor
 
-R = TypeVar("R")
+
+class Uncapturable(Exception):
+    """The call was right, and cannot be replayed; the text says why."""
 
 
-@dataclass(frozen=True)
-class Source:
-    """Where a replay takes a buffer from: an argument, an earlier run's output, a tensor's value, or itself."""
+@dataclass(slots=True)
+class Template:
+    """A value in terms of sources: a graph whose buffers are numbered."""
 
-    kind: str
-    number: int = 0
-    output: int = 0
-    held: Any = None
+    uop: UOp
+    sources: list[Source]
+    plain: bool  # the graph is one buffer
+    drawn: bool  # it draws random numbers
 
-
-@dataclass
-class Run:
-    """One program that ran during capture."""
-
-    compiled: CompiledSchedule
-    inputs: list[Buffer]
-    values: list[int]
-    names: list[str]
-    outputs: list[Buffer]
-    sources: list[Source] = field(default_factory=list)
+    def fill(self, buffers: Sequence[Buffer], value: Callable[[str, int], int]) -> UOp:
+        if self.plain:
+            return UOp(Ops.BUFFER, self.uop.dtype, (), buffers[0])
+        table = {_placeholder(n, b): UOp(Ops.BUFFER, b.dtype, (), b) for n, b in enumerate(buffers)}
+        if self.drawn:
+            table |= {n: UOp(Ops.BIND, None, (n.src[0], UOp.index(value(n.src[0].arg[0], n.src[1].arg))))
+                      for n in toposort(self.uop) if n.op is Ops.BIND}
+        return self.uop.substitute(table)
 
 
-class Capture:
-    """A recorder, and afterwards the replay, of one call."""
+def _placeholder(number: int, b: Buffer) -> UOp:
+    return UOp(Ops.BUFFER, b.dtype, (), BufferName(number, b.size, b.device))
 
-    def __init__(self, arguments: list[Tensor]) -> None:
-        self.runs: list[Run] = []
-        self.host_read: tuple[str, int] | None = None
-        self.arguments = {id(t.uop.base.arg): n for n, t in reversed(list(enumerate(arguments)))}
-        self.before = {id(t): (weakref.ref(t), t.uop) for t in alive(TensorBase.live)}
+
+class Returned:
+    """A tensor among the results: an earlier tensor itself, or a new one of a value. (No dataclass: it is a leaf.)"""
+
+    def __init__(self, place: Place | None, template: Template | None, device: str, requires_grad: bool | None) -> None:
+        self.place, self.template, self.device, self.requires_grad = place, template, device, requires_grad
+
+
+@dataclass(slots=True)
+class Written:
+    """A tensor from before the call whose value, or whose gradient, the call set."""
+
+    place: Place
+    template: Template | None  # None: the gradient was dropped
+    late: bool = False
+
+
+class _LateTensor(Tensor):
+    """A gradient that nobody has asked for yet: its graph is made when its node is first looked at."""
+
+    __slots__ = ()
+
+    @property
+    def uop(self) -> UOp:
+        node: Any = _UOP.__get__(self)
+        if not isinstance(node, UOp):
+            node = node()
+            _UOP.__set__(self, node)
+            object.__setattr__(self, "__class__", Tensor)
+            TensorBase.live.add(self)
+        return node  # type: ignore[no-any-return]
+
+    @uop.setter
+    def uop(self, node: UOp) -> None:
+        _UOP.__set__(self, node)
+
+
+_UOP: Any = TensorBase.__dict__["uop"]
+
+
+def _late(make: Callable[[], UOp], device: str) -> Tensor:
+    t: Tensor = object.__new__(_LateTensor)
+    _UOP.__set__(t, make)
+    t._device, t.grad, t.requires_grad = device, None, None
+    return t
+
+
+class Capture(CacheCollector):
+    """A recorder of one call, and afterwards its replay.
+
+    Args:
+        arguments: the tensors among the arguments, realized.
+        roots: everything else that the function can read.
+    """
+
+    def __init__(self, arguments: list[Tensor], roots: Sequence[Any]) -> None:
+        super().__init__()
+        self.guards = Guards()
+        self.arguments = arguments
+        self.known = reachable(roots)
+        lazy = [t for t in self.known.values() if not is_realized(t.uop) and is_leaf(t.uop)]
+        lazy += [t.grad for t in self.known.values() if t.grad is not None and not is_realized(t.grad.uop)]
+        if lazy:
+            realize_tensors(lazy)
+        everything = alive(TensorBase.live)
+        self.before: dict[int, tuple[Tensor, UOp, Tensor | None]] = {id(t): (t, t.uop, t.grad) for t in everything}
+        self.numbers = {id(t): n for n, t in reversed(list(enumerate(arguments)))}
+        self.owner = {id(t.grad): t for t in everything if t.grad is not None}
         self.seed, self.first_draw = random.state()
+        self.resets = random.resets()
         self.draws = 0
         self.result: Any = None
-        self.states: list[tuple[weakref.ref[Tensor], Source, UOp]] = []
+        self.written: list[Written] = []
 
     # *** recording ***
 
-    def ran(self, roots: Sequence[UOp], compiled: CompiledSchedule, inputs: list[Buffer], values: list[int],
-            outputs: list[Buffer]) -> None:
-        names = [n.src[0].arg[0] for n in bindings(toposort(roots))]
-        self.runs.append(Run(compiled, inputs, values, names, outputs))
+    def settle(self, result: Any) -> None:
+        """Realize what the function returned and the state it changed, then find out where every buffer comes from.
 
-    def read(self) -> None:
-        self.host_read = self.host_read or user_line()
-
-    def finish(self, result: Any) -> None:
-        """Realize what the function returned and the state it changed, then find out where every buffer comes from."""
+        Raises:
+            Uncapturable: if the call cannot be replayed.
+        """
+        if random.resets() != self.resets:
+            raise Uncapturable("sets the seed of the random numbers")
+        for leaf in leaves(result):
+            if not isinstance(leaf, Tensor) and any(key not in self.before for key in reachable([leaf])):
+                raise Uncapturable(f"returns tensors inside a {type(leaf).__name__}")
         returned = [t for t in leaves(result) if isinstance(t, Tensor)]
-        changed = [t for ref, old in self.before.values() if (t := ref()) is not None and t.uop is not old]
-        pending = [t for t in [*returned, *changed] if not is_realized(t.uop)]
+        changed = [t for t, old, _ in self.before.values()
+                   if t.uop is not old and (is_realized(old) or id(t) in self.known or id(t) in self.numbers)]
+        graded = [t for t, _, grad in self.before.values() if t.grad is not grad]
+        assigned = {id(t) for t in changed}
+        added = {id(t) for t in graded if (old := self.before[id(t)][2]) is not None and old.uop in self.below(t.grad)}
+        kept = [t.grad for t in graded if t.grad is not None and t.requires_grad and (
+            id(t) not in assigned or id(t) in added)]
+        pending = [t for t in [*returned, *changed, *kept] if not is_realized(t.uop)]
         if pending:
-            pending[0].realize(*pending[1:])
+            realize_tensors(pending)
         self.draws = random.state()[1] - self.first_draw
-        held = {id(old.base.arg): ref for ref, old in self.before.values() if old.base.op is Ops.BUFFER}
-        made: dict[int, Source] = {}
-        for number, r in enumerate(self.runs):
-            r.sources = [self.source(b, made, held) for b in r.inputs]
-            for k, b in enumerate(r.outputs):
-                made[id(b)] = Source("run", number, k)
+        self.bind(returned, changed, graded)
+        finder = _Finder(self)
+        for number, item in enumerate(self.items):
+            item.sources = [finder.source(b) for b in item.inputs]
+            finder.made |= {id(b): Source(program=number, output=k) for k, b in enumerate(item.outputs)}
+        self.result = rebuilt(result, lambda t: self.returned(t, finder) if isinstance(t, Tensor) else t)
+        self.written = [Written(self.place(t), finder.template(t.uop)) for t in changed]
+        for t in graded:
+            late = t.grad is not None and not is_realized(t.grad.uop)
+            self.written.append(Written(Place(self.place(t).number, self.place(t).ref, True),
+                                        None if t.grad is None else finder.template(t.grad.uop), late))
+        self.guards.groups = finder.groups
+        for item in self.items:  # a capture holds programs, not values
+            item.inputs, item.outputs = [], []
+        self.before, self.graphs, self.arguments, self.known, self.owner = {}, {}, [], {}, {}
+        self.numbers = {}
 
-        def keep(x: Any) -> Any:
-            source = self.source(x.uop.base.arg, made, held) if isinstance(x, Tensor) else None
-            return x if source is None else _Returned(source, x.uop, x.requires_grad)
+    def below(self, t: Tensor | None) -> set[UOp]:
+        return set() if t is None else set(t.uop.toposort())
 
-        self.result = rebuilt(result, keep)
-        for ref, _ in self.before.values():
-            t = ref()
-            if t is not None and t.uop.base.op is Ops.BUFFER and id(t.uop.base.arg) in made:
-                self.states.append((ref, made[id(t.uop.base.arg)], t.uop))
-        self.before.clear()
+    def place(self, t: Tensor) -> Place:
+        """How a replay finds a tensor from before the call."""
+        if id(t) in self.numbers:
+            return Place(self.numbers[id(t)])
+        return Place(ref=weakref.ref(t))
 
-    def source(self, b: Buffer, made: dict[int, Source], held: dict[int, Any]) -> Source:
-        if id(b) in made:
-            return made[id(b)]
-        if id(b) in self.arguments:
-            return Source("argument", self.arguments[id(b)])
-        if id(b) in held:
-            return Source("tensor", held=held[id(b)])
-        return Source("constant", held=b)
+    def bind(self, returned: list[Tensor], changed: list[Tensor], graded: list[Tensor]) -> None:
+        """Guards on unrealized tensors that were read, on gradients, and on the seed of earlier draws."""
+        seen = set(toposort([*self.graphs, *(t.uop for t in returned)]))
+        returns = {id(t) for t in returned}
+        for t, old, _ in self.before.values():
+            if not is_realized(old) and id(t) not in self.numbers and (
+                    old.base in seen or id(t) in returns or (id(t) in self.known and t.uop is not old)):
+                self.guards.lazy.append((weakref.ref(t), old))
+        touched = {id(t): t for t in graded}
+        self.guards.gradients = [(self.place(t), self.before[key][2] is not None) for key, t in touched.items()]
+        for n in seen:
+            if n.op is Ops.BIND and n.src[0].arg[0] == "call" and n.src[1].arg < self.first_draw:
+                self.guards.seed = self.seed
+
+    def returned(self, t: Tensor, finder: _Finder) -> Returned:
+        if id(t) in self.before:
+            return Returned(self.place(t), None, t.device, t.requires_grad)
+        return Returned(None, finder.template(t.uop), t.device, t.requires_grad)
 
     # *** replaying ***
 
-    def usable(self) -> bool:
-        """Whether every tensor that the captured call read is still there, with the same layout."""
-        for r in self.runs:
-            for s, b in zip(r.sources, r.inputs):
-                if s.kind == "tensor":
-                    t = s.held()
-                    if t is None:
-                        return False
-                    if not is_realized(t.uop):
-                        t.realize()
-                    now = t.uop.base.arg
-                    if now.size != b.size or now.dtype is not b.dtype or now.device != b.device:
-                        return False
-        return True
-
-    def replay(self, arguments: list[Tensor], variables: dict[str, int]) -> Any:
+    def replay(self, found: list[Buffer], arguments: list[Tensor], variables: dict[str, int]) -> Any:
         """Run the captured programs on today's buffers; outputs are fresh, state tensors get their new versions."""
         seed, first = random.state()
         random.advance(self.draws)
         outputs: list[list[Buffer]] = []
 
         def take(s: Source) -> Buffer:
-            if s.kind == "argument":
-                return arguments[s.number].uop.base.arg  # type: ignore[no-any-return]
-            if s.kind == "run":
-                return outputs[s.number][s.output]
-            return s.held().uop.base.arg if s.kind == "tensor" else s.held  # type: ignore[no-any-return]
+            if s.group >= 0:
+                return found[s.group]
+            return outputs[s.program][s.output] if s.program >= 0 else s.held
 
         def value(name: str, old: int) -> int:
             if name in variables:
                 return variables[name]
+            if name == "call" and old < self.first_draw:
+                return old
             return random.rebound(name, old, self.first_draw, seed, first)
 
-        for r in self.runs:
-            outputs.append(run(r.compiled, [take(s) for s in r.sources],
-                               [value(n, v) for n, v in zip(r.names, r.values)]))
-        result = rebuilt(self.result, lambda x: x.tensor(take(x.source)) if isinstance(x, _Returned) else x)
-        for ref, s, uop in self.states:
-            t = ref()
-            if t is not None:
-                t.uop = _viewing(uop, take(s))
+        for item in self.items:
+            outputs.append(run(item.compiled, [take(s) for s in item.sources],
+                               [value(n, v) for n, v in zip(item.names, item.values)]))
+        targets = [w.place.find(arguments) if not w.place.gradient else
+                   Place(w.place.number, w.place.ref).find(arguments) for w in self.written]
+        result = rebuilt(self.result, lambda r: self.output(r, arguments, take, value)
+                         if isinstance(r, Returned) else r) if self.result is not None else None
+        for w, t in zip(self.written, targets):
+            if t is None:
+                continue
+            if w.template is None:
+                t.grad = None
+                continue
+            template, buffers = w.template, [take(s) for s in w.template.sources]
+            if not w.place.gradient:
+                t.uop = template.fill(buffers, value)
+            elif w.late:
+                t.grad = _late(functools.partial(template.fill, buffers, value), t.device)
+            else:
+                t.grad = t._new(template.fill(buffers, value))
         return result
 
-
-@dataclass
-class _Returned:
-    """A tensor among the results: where its buffer comes from and how it looks at it."""
-
-    source: Source
-    uop: UOp
-    requires_grad: bool | None
-
-    def tensor(self, buffer: Buffer) -> Tensor:
-        t = Tensor(_viewing(self.uop, buffer))
-        t.requires_grad = self.requires_grad
+    def output(self, r: Returned, arguments: list[Tensor], take: Callable[[Source], Buffer],
+               value: Callable[[str, int], int]) -> Tensor | None:
+        if r.place is not None:
+            return r.place.find(arguments)
+        assert r.template is not None
+        t: Tensor = object.__new__(Tensor)
+        t.uop = r.template.fill([take(s) for s in r.template.sources], value)
+        t._device, t.grad, t.requires_grad = r.device, None, r.requires_grad
+        TensorBase.live.add(t)
         return t
 
 
-def _viewing(uop: UOp, buffer: Buffer) -> UOp:
-    base = uop.base
-    return uop.substitute({base: UOp(Ops.BUFFER, base.dtype, (), buffer)})
+class _Finder:
+    """Says of every buffer of a finished capture where a replay takes it from."""
 
+    def __init__(self, capture: Capture) -> None:
+        self.capture = capture
+        self.made: dict[int, Source] = {}
+        self.groups: list[Group] = []
+        self.group_of: dict[int, Source] = {}
+        self.arguments: dict[int, int] = {}
+        for n, t in enumerate(capture.arguments):
+            old = capture.before[id(t)][1].base
+            if old.op is Ops.BUFFER:
+                self.arguments.setdefault(id(old.arg), n)
+        self.holders: dict[int, list[tuple[Tensor, UOp]]] = {}
+        for t, old, _ in capture.before.values():
+            if is_realized(old) and old.base.op is Ops.BUFFER:
+                self.holders.setdefault(id(old.base.arg), []).append((t, old))
+        lazy = [uop for _, uop in capture.guards.lazy]
+        self.pinned = {id(n.arg) for n in toposort(lazy) if n.op is Ops.BUFFER} if lazy else set()
 
-class TinyJit(Generic[R]):
-    """Decorator: captures what a function of tensors runs, and replays it without running its Python.
+    def source(self, b: Buffer) -> Source:
+        if id(b) in self.made:
+            return self.made[id(b)]
+        if id(b) not in self.group_of:
+            self.group_of[id(b)] = self.new_group(b)
+        return self.group_of[id(b)]
 
-    The first call runs the function; the second captures it; later calls with an equal signature (see
-    ``jit.signature``) replay. Another signature is captured anew. Outputs are fresh on every call, state that the
-    function assigns is updated, and random draws go on. A function that reads values on the host runs uncaptured.
+    def new_group(self, b: Buffer) -> Source:
+        argument = self.arguments.get(id(b), -1)
+        members = self.members(b, argument >= 0)
+        if argument < 0 and not members:
+            return Source(held=b)
+        self.groups.append(Group(b.size, b.dtype, b.device, argument, members, b if id(b) in self.pinned else None))
+        return Source(group=len(self.groups) - 1)
 
-    >>> @TinyJit
-    ... def double(x):
-    ...     return x + x
-    >>> [double(Tensor([float(i)])).tolist() for i in range(4)]
-    [[0.0], [2.0], [4.0], [6.0]]
+    def members(self, b: Buffer, argument: bool) -> list[Member]:
+        """The tensors that the function may have read ``b`` through, besides its arguments."""
+        capture = self.capture
+        found: list[Member] = []
+        rest: list[Member] = []
+        for t, old in self.holders.get(id(b), []):
+            owner = capture.owner.get(id(t))
+            if id(t) in capture.known:
+                found.append(Member(Place(ref=weakref.ref(t)), view_of(old)))
+            elif owner is not None and (id(owner) in capture.known or id(owner) in capture.numbers):
+                place = capture.place(owner)
+                found.append(Member(Place(place.number, place.ref, True), view_of(old)))
+            elif id(t) not in capture.numbers:
+                rest.append(Member(Place(ref=weakref.ref(t)), view_of(old)))
+        return found if found or argument else rest
 
-    Raises:
-        JitError: if one jitted function calls another while it is captured.
-    """
-
-    def __init__(self, fxn: Callable[..., R]) -> None:
-        self.fxn = fxn
-        self.cnt = 0
-        self.captures: dict[Any, Capture | None] = {}
-        functools.update_wrapper(self, fxn)
-
-    def __get__(self, instance: Any, owner: Any) -> Any:
-        return self if instance is None else functools.partial(self.__call__, instance)
-
-    def reset(self) -> None:
-        """Forget all captures; the next call runs the function."""
-        self.cnt = 0
-        self.captures.clear()
-
-    @property
-    def jit_cache(self) -> list[Run]:
-        """The captured programs of the latest capture (the tutorials' name)."""
-        last = [c for c in self.captures.values() if c is not None]
-        return last[-1].runs if last else []
-
-    def __call__(self, *args: Any, **kwargs: Any) -> R:
-        if not settings.JIT or settings.DEBUG >= 3 or settings.CHECKED:
-            return self.fxn(*args, **kwargs)
-        if recorders:
-            raise JitError("TinyJit", f"{self.fxn.__name__} is called while another function is being captured",
-                           "jit the outer function only")
-        tensors = [t for t in leaves((args, kwargs)) if isinstance(t, Tensor)]
-        for t in tensors:
-            t.realize()
-        self.cnt += 1
-        if self.cnt == 1:
-            return self.run(args, kwargs)
-        key = signature(self.fxn, args, kwargs), Tensor.training, settings.code_key()
-        found = self.captures.get(key)
-        if found is None and key in self.captures:
-            return self.fxn(*args, **kwargs)
-        if found is None or not found.usable():
-            return self.capture(key, tensors, args, kwargs)
-        variables = {u.src[0].arg[0]: u.src[1].arg for u in leaves((args, kwargs))
-                     if isinstance(u, UOp) and u.op is Ops.BIND}
-        return found.replay(tensors, variables)  # type: ignore[no-any-return]
-
-    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
-        result = self.fxn(*args, **kwargs)
-        returned = [t for t in leaves(result) if isinstance(t, Tensor)]
-        if returned:
-            returned[0].realize(*returned[1:])
-        return result
-
-    def capture(self, key: Any, tensors: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
-        """Run the function and note what it ran."""
-        if self.captures and settings.DEBUG >= 1:
-            print(f"jit {self.fxn.__name__}: captured again, its arguments or surroundings have changed")
-        capture = Capture(tensors)
-        recorders.append(capture)
-        try:
-            result = self.fxn(*args, **kwargs)
-            if capture.host_read is None:
-                capture.finish(result)
-        finally:
-            recorders.remove(capture)
-        if capture.host_read is not None:
-            file, line = capture.host_read
-            warnings.warn(f"{self.fxn.__name__} reads values on the host at {file}:{line}; it runs uncaptured",
-                          stacklevel=3)
-            self.captures[key] = None
-            return result
-        self.captures[key] = capture
-        return result
+    def template(self, uop: UOp) -> Template:
+        nodes = toposort(uop)
+        buffers = [n for n in nodes if n.op is Ops.BUFFER]
+        table = {n: _placeholder(k, n.arg) for k, n in enumerate(buffers)}
+        return Template(substitute([uop], table)[0], [self.source(n.arg) for n in buffers], uop.op is Ops.BUFFER,
+                        any(n.op is Ops.BIND for n in nodes))

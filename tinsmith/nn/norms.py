@@ -61,8 +61,8 @@ class BatchNorm:
         """Move the running statistics; the running variance is the unbiased one."""
         unbiased = variance.detach().reshape(-1) * (count / max(count - 1, 1))
         keep = 1 - self.momentum
-        self.running_mean.assign(self.running_mean * keep + mean.detach().reshape(-1) * self.momentum)
-        self.running_var.assign(self.running_var * keep + unbiased * self.momentum)
+        for running, new in ((self.running_mean, mean.detach().reshape(-1)), (self.running_var, unbiased)):
+            running.assign((running * keep + new * self.momentum).cast(running.dtype))
         self.num_batches_tracked.assign(self.num_batches_tracked + 1)
 
 

@@ -155,9 +155,11 @@ def _value(value: Any, number: Callable[[UOp], int] | None = None) -> str:
 # *** storing ***
 
 
-def store(key: str, graph: Sequence[UOp], compiled: CompiledSchedule) -> None:
-    """Write a program that was just compiled."""
-    places = _places(graph)
+Places = dict[Origin, tuple[int, int]]
+
+
+def store(key: str, places: Places, compiled: CompiledSchedule) -> None:
+    """Write a program that was just compiled. Its steps' origins are stored as ``places`` in the graph."""
     numbers: dict[tuple[str, str], int] = {}
     kernels: list[dict[str, Any]] = []
     binaries: list[bytes] = []
@@ -189,10 +191,13 @@ def store(key: str, graph: Sequence[UOp], compiled: CompiledSchedule) -> None:
 _LAUNCH = tuple(Launch.__dataclass_fields__)
 
 
-def _places(graph: Sequence[UOp]) -> dict[Origin, tuple[int, int]]:
-    """Where an origin can be found in the graph: lines are looked up in the graph of the process that runs it."""
+def places_of(graph: Sequence[UOp]) -> Places:
+    """Where each origin is found in a graph: another process looks its own lines up there.
+
+    To be called before lowering, which gives origins to nodes that it shares with the graph.
+    """
     return {o: (number, n) for number, node in reversed(list(enumerate(toposort(graph))))
-            for n, o in reversed(list(enumerate(node.origin)))}
+            if node.op is not Ops.CONST for n, o in reversed(list(enumerate(node.origin)))}
 
 
 # *** loading ***

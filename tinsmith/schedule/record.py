@@ -12,10 +12,13 @@ if TYPE_CHECKING:
 
 
 class Recorder(Protocol):
-    """Told of every program that runs, and of every buffer whose values go to the host."""
+    """Told of every graph whose values are wanted (as the tensors have it), of every program that runs for them, and of
+    every buffer whose values go to the host."""
 
     def ran(self, roots: Sequence[UOp], compiled: CompiledSchedule, inputs: list[Buffer], values: list[int],
             outputs: list[Buffer]) -> None: ...
+
+    def wanted(self, graphs: Sequence[UOp]) -> None: ...
 
     def read(self) -> None: ...
 

@@ -157,6 +157,9 @@ class TensorBase:
     def __hash__(self) -> int:
         return id(self)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (type(self), self.uop, self._device, self.requires_grad, self.grad)
+
     # *** values out ***
 
     def realize(self, *others: Tensor) -> Tensor:
@@ -275,14 +278,13 @@ class TensorBase:
         return self._new(UOp(Ops.CONTIGUOUS, None, (self.uop,)))
 
     def replace(self, other: Tensor) -> Tensor:
-        """Become ``other``: same shape and dtype, no copy.
+        """Become ``other``, of the same shape: no copy. So a model's parameters change their dtype in place.
 
-        >>> Tensor([1, 2]).replace(Tensor([3, 4])).tolist()
-        [3, 4]
+        >>> Tensor([1, 2]).replace(Tensor([3.5, 4])).tolist()
+        [3.5, 4.0]
         """
-        if self.shape != other.shape or self.dtype is not other.dtype:
-            raise ShapeError("replace", f"{self.shape} {self.dtype!r} cannot become {other.shape} {other.dtype!r}",
-                             "equal shapes and dtypes")
+        if self.shape != other.shape:
+            raise ShapeError("replace", f"{self.shape} cannot become {other.shape}", "equal shapes")
         self.uop = other.uop
         return self  # type: ignore[return-value]
 
@@ -409,6 +411,12 @@ def device_name(device: str | None) -> str:
     return name
 
 
+def _unpickled(kind: type[Tensor], uop: UOp, device: str, requires_grad: bool | None, grad: Tensor | None) -> Tensor:
+    t = kind._wrap(uop, device, requires_grad)
+    t.grad = grad
+    return t
+
+
 _leaf_numbers = itertools.count(1)
 
 
@@ -434,7 +442,7 @@ def _from_data(data: Any, device: str, dtype: DType | None) -> UOp:
         return UOp.const(dtypes.from_numpy(array.dtype), array.item())
     if array.size == 0:
         return UOp.const(dtypes.from_numpy(array.dtype), 0).expand_to(array.shape)
-    dense = np.ascontiguousarray(array)
+    dense = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
     if dense is data or dense.base is not None:
         dense = dense.copy()  # the caller may change the array before the copy is made
     found = dtypes.from_numpy(dense.dtype)
@@ -456,7 +464,10 @@ def _to_array(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
         return array.astype(dtype.numpy)
     if array.dtype == np.float64:
         return array.astype(dtypes.default_float.numpy)
-    return array.astype(dtypes.default_int.numpy) if array.dtype == np.int64 else array
+    if array.dtype != np.int64:
+        return array
+    fits = dtypes.of(array.min(initial=0)) is dtypes.of(array.max(initial=0)) is dtypes.default_int
+    return array.astype(dtypes.default_int.numpy) if fits else array
 
 
 def _numeric(array: np.ndarray[Any, Any], data: Any) -> np.ndarray[Any, Any]:

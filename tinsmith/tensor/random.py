@@ -35,10 +35,12 @@ class _Stream:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
+        self.resets = 0
         self.reset(time.time_ns() & ((1 << 62) - 1))
 
     def reset(self, seed: int) -> None:
         self.seed, self.calls = seed, 0
+        self.resets += 1
 
     def next_call(self) -> tuple[UOp, UOp, UOp]:
         """(low and high half of the seed, call number), as uint32 scalars of the graph."""
@@ -60,6 +62,17 @@ _stream = _Stream()
 def state() -> tuple[int, int]:
     """The seed and the number of the next call: all that random numbers depend on."""
     return _stream.seed, _stream.calls
+
+
+def restore(state: tuple[int, int]) -> None:
+    """Go back to what ``state`` said."""
+    with _stream.lock:
+        _stream.seed, _stream.calls = state
+
+
+def resets() -> int:
+    """How often a seed was set: two equal counts say that the stream was not started again between them."""
+    return _stream.resets
 
 
 def advance(calls: int) -> None:

@@ -29,9 +29,9 @@ _read: weakref.WeakKeyDictionary[UOp, UOp] = weakref.WeakKeyDictionary()
 
 
 # Programs are made and run one at a time, whichever thread asks; a fork waits for the running one.
-_running = threading.RLock()
+running = threading.RLock()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_running.acquire, after_in_parent=_running.release, after_in_child=_running.release)
+    os.register_at_fork(before=running.acquire, after_in_parent=running.release, after_in_child=running.release)
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -40,7 +40,7 @@ _R = TypeVar("_R")
 def _one_at_a_time(function: Callable[_P, _R]) -> Callable[_P, _R]:
     @functools.wraps(function)
     def locked(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        with _running:
+        with running:
             return function(*args, **kwargs)
 
     return locked
@@ -161,6 +161,8 @@ def compute(uops: Sequence[UOp], device: str, free: Collection[UOp] = ()) -> dic
     """
     targets = {_below_views(u): None for u in uops}
     nodes = list(targets)
+    for recorder in recorders:
+        recorder.wanted(uops)
     if _read:
         nodes = substitute(nodes, dict(_read))
     roots = {n: _concrete(n) for n in nodes}

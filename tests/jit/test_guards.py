@@ -1,0 +1,240 @@
+"""A replay reads what the function would read: state that moves, is replaced, shared, assigned outside, or dies."""
+from __future__ import annotations
+
+import gc
+import types
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tinsmith import Context, Tensor, TinyJit
+from tinsmith.jit.function import MOST_SIGNATURES
+
+factor = 1.0
+table = Tensor([1.0, 2.0])
+
+
+def test_a_global_number_and_a_global_tensor() -> None:
+    global factor, table
+    f = TinyJit(lambda x: x * factor + table)
+    for n in range(6):
+        factor = float(n // 3)
+        table = Tensor([float(n), 0.0])
+        assert f(Tensor([1.0, 1.0])).tolist() == [factor + n, factor]
+
+
+def test_a_closure_tensor_assigned_replaced_and_reshaped_between_calls() -> None:
+    w = Tensor([1.0, 2.0]).realize()
+    f = TinyJit(lambda x: x + w)
+    x = Tensor([0.0, 0.0]).realize()
+    for n in range(4):
+        w.assign(w + 1)
+        assert f(x).tolist() == [n + 2.0, n + 3.0]
+    w.replace(Tensor([7.0, 8.0]))
+    assert f(x).tolist() == [7.0, 8.0]
+    w.replace(Tensor([[9.0, 1.0], [8.0, 2.0]]).realize()[:, 0])  # a view of another buffer
+    assert f(x).tolist() == f(x).tolist() == [9.0, 8.0]
+    w = Tensor([5.0])
+    assert f(x).tolist() == [5.0, 5.0]
+
+
+def test_an_argument_that_is_also_state() -> None:
+    w = Tensor([1.0]).realize()
+    f = TinyJit(lambda x: x + w * 10)
+    for _ in range(4):
+        assert f(w).tolist() == [11.0]
+    assert f(Tensor([3.0])).tolist() == [13.0]
+    assert f(w).tolist() == [11.0]
+    g = TinyJit(lambda x: x + w * 10)
+    for _ in range(4):
+        assert g(Tensor([3.0])).tolist() == [13.0]
+    assert g(w).tolist() == [11.0]
+
+
+def test_two_state_tensors_that_share_a_buffer_and_part() -> None:
+    a = Tensor([1.0, 2.0]).realize()
+    b = a.reshape(2)
+    c = Tensor(a)
+    f = TinyJit(lambda: a + b * 10 + c * 100)
+    for _ in range(4):
+        assert f().tolist() == [111.0, 222.0]
+    a.assign(Tensor([0.0, 0.0])).realize()
+    for _ in range(3):
+        assert f().tolist() == [110.0, 220.0]
+
+
+def test_a_kept_view_of_an_old_version_does_not_mislead() -> None:
+    w = Tensor([0.0, 0.0]).realize()
+    kept = []
+
+    @TinyJit
+    def step() -> Tensor:
+        return w.assign(w + 1)
+
+    for n in range(6):
+        kept.append(w.reshape(2, 1))
+        assert step().tolist() == [n + 1.0] * 2
+    assert [k.tolist()[0][0] for k in kept] == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+def test_a_lazy_tensor_of_old_state() -> None:
+    w = Tensor([1.0]).realize()
+    z = w * 2
+    f = TinyJit(lambda: z + w)
+    for n in range(5):
+        assert f().tolist() == [2.0 + 1 + n]
+        w.assign(w + 1).realize()
+    z.assign(Tensor([100.0]))
+    assert [f().tolist() for _ in range(3)] == [[106.0]] * 3
+
+
+def test_swapped_state() -> None:
+    a, b = Tensor([1.0]).realize(), Tensor([2.0]).realize()
+
+    @TinyJit
+    def swap() -> None:
+        old = Tensor(a)
+        a.replace(b)
+        b.replace(old)
+
+    for n in range(6):
+        swap()
+        assert (a.item(), b.item()) == ((2.0, 1.0) if n % 2 == 0 else (1.0, 2.0))
+
+
+def test_state_that_becomes_an_argument() -> None:
+    last = Tensor([0.0]).realize()
+
+    @TinyJit
+    def difference(x: Tensor) -> Tensor:
+        d = (x - last).realize()
+        last.replace(x)
+        return d
+
+    assert [difference(Tensor([float(n * n)])).item() for n in range(6)] == [0.0, 1.0, 3.0, 5.0, 7.0, 9.0]
+    assert last.item() == 25.0
+
+
+def test_a_dead_tensor_behind_a_list_is_not_read() -> None:
+    state = types.SimpleNamespace(layers=[Tensor([1.0]).realize()])
+    f = TinyJit(lambda x: x + state.layers[0])
+    x = Tensor([0.0]).realize()
+    for n in range(5):
+        assert f(x).tolist() == f(x).tolist() == [n + 1.0]
+        state.layers[0] = Tensor([n + 2.0]).realize()
+        gc.collect()
+
+
+def test_an_attribute_of_self_replaced_by_another_tensor() -> None:
+    class Model:
+        def __init__(self) -> None:
+            self.w = Tensor([1.0]).realize()
+
+        @TinyJit
+        def __call__(self, x: Tensor) -> Tensor:
+            return x + self.w
+
+    model, kept = Model(), []
+    for n in range(5):
+        kept.append(model.w)
+        model.w = Tensor([float(n)]).realize()
+        assert model(Tensor([0.0])).tolist() == model(Tensor([0.0])).tolist() == [float(n)]
+
+
+def test_ids_are_not_mistaken_when_objects_die() -> None:
+    class Scale:
+        def __init__(self, k: Any) -> None:
+            self.hidden = [k]
+
+        @TinyJit
+        def __call__(self, x: Tensor) -> Tensor:
+            return x * self.hidden[0]
+
+    for n in range(30):
+        scale = Scale(float(n))
+        assert [scale(Tensor([1.0])).item() for _ in range(3)] == [float(n)] * 3
+        del scale
+
+
+def test_an_attribute_that_the_function_changes_is_not_lost() -> None:
+    class Counter:
+        def __init__(self) -> None:
+            self.calls, self.h = 0, Tensor([0.0])
+
+        @TinyJit
+        def step(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            self.h = self.h + x
+            return self.h * 1
+
+    counter = Counter()
+    with pytest.warns(UserWarning, match="changes Python values"):
+        assert [counter.step(Tensor([1.0])).item() for _ in range(6)] == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+    assert counter.calls == 6 and counter.h.item() == 6.0
+
+
+def test_arrays_count_by_value() -> None:
+    a = np.array([1.0, 2.0], np.float32)
+    f = TinyJit(lambda x: x + Tensor(a))
+    for n in range(5):
+        a[0] = n
+        assert f(Tensor([0.0, 0.0])).tolist() == f(Tensor([0.0, 0.0])).tolist() == [float(n), 2.0]
+
+
+def test_kinds_of_scalars_are_told_apart() -> None:
+    f = TinyJit(lambda x, k: x * k)
+    one = Tensor([3]).realize()
+    for k in (1, 1, 1.0, True, 1, 1.0, True):
+        assert f(one, k).dtype is (one * k).dtype
+
+
+def test_devices_dtypes_and_modes_are_guards() -> None:
+    f = TinyJit(lambda x: (x + 1).dropout(0.5))
+    for _ in range(3):
+        for x in (Tensor([1.0] * 100), Tensor([1] * 100).cast("float64"), Tensor([1.0] * 100, device="CPU:1")):
+            y = f(x)
+            assert (y.dtype, y.device) == (x.dtype, x.device) and y.numpy().min() == 2.0
+            with Tensor.train():
+                assert f(x).numpy().min() == 0.0
+
+
+def test_a_seed_and_lazy_draws() -> None:
+    Tensor.manual_seed(1)
+    noise = Tensor.rand(3)
+    f = TinyJit(lambda: noise + 0)
+    want = noise.tolist()
+    for n in range(5):
+        Tensor.manual_seed(n)
+        assert f().tolist() == want
+
+    def seeded() -> Tensor:
+        Tensor.manual_seed(5)
+        return Tensor.rand(2)
+
+    g = TinyJit(seeded)
+    first = g().tolist()
+    with pytest.warns(UserWarning, match="seed"):
+        assert [g().tolist() for _ in range(4)] == [first] * 4
+
+
+def test_captures_are_bounded_and_said(capsys: pytest.CaptureFixture[str]) -> None:
+    f = TinyJit(lambda x, k: x + k)
+    with Context(DEBUG=1):
+        for k in range(MOST_SIGNATURES + 10):
+            assert f(Tensor([1.0]), k).item() == k + 1
+    assert len(f.captures) == MOST_SIGNATURES
+    assert "captured again" in capsys.readouterr().out
+
+
+def test_a_capture_holds_no_values() -> None:
+    import weakref
+
+    f = TinyJit(lambda x: ((x + 1).realize() * 2, x + 3))
+    for _ in range(3):
+        x = Tensor([1.0, 2.0])
+        out = f(x)
+        refs = [weakref.ref(t.uop.base.arg) for t in (x, *out)]
+    del x, out
+    gc.collect()
+    assert [r() for r in refs] == [None] * 3

@@ -1,0 +1,200 @@
+"""TinyJit: the first call of a function runs, the second is captured, the third and later ones are replayed."""
+from __future__ import annotations
+
+import functools
+import sys
+import types
+import warnings
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Final, Generic, TypeVar
+
+from tinsmith.core.dtypes import dtypes
+from tinsmith.core.errors import JitError
+from tinsmith.core.settings import settings
+from tinsmith.ir import Ops, UOp
+from tinsmith.jit.capture import Capture, Uncapturable
+from tinsmith.jit.collect import JitItem
+from tinsmith.jit.signature import Signature, leaves
+from tinsmith.jit.verify import verified
+from tinsmith.schedule.record import recorders
+from tinsmith.tensor import random
+from tinsmith.tensor.base import TensorBase
+from tinsmith.tensor.realize import is_realized, running
+from tinsmith.tensor.tensor import Tensor
+
+R = TypeVar("R")
+
+MOST_SIGNATURES: Final = 64
+MOST_VARIANTS: Final = 4
+
+
+class Entry:
+    """The captures of one signature, newest first. It is dead as soon as one object that the signature names is."""
+
+    def __init__(self, held: list[Any]) -> None:
+        self.captures: list[Capture] = []
+        self.uncapturable = False
+        self.dead = False
+        self.held: list[Any] = []
+        myself = weakref.ref(self)
+
+        def gone(_: Any) -> None:
+            entry = myself()
+            if entry is not None:
+                entry.dead = True
+                entry.captures.clear()
+
+        for value in held:
+            try:
+                self.held.append(weakref.ref(value, gone))
+            except TypeError:
+                self.held.append(value)
+
+
+class TinyJit(Generic[R]):
+    """Decorator: captures what a function of tensors runs, and replays it without running its Python.
+
+    The first call runs the function; the second captures it; later calls with an equal signature (``jit.signature``)
+    whose earlier tensors are as they were (``jit.guards``) replay; others are captured anew. Outputs are fresh on every
+    call, state that the function assigns is updated, and random draws go on. A function that reads values on the host
+    runs uncaptured. docs/jit.md has the rules.
+
+    >>> @TinyJit
+    ... def double(x):
+    ...     return x + x
+    >>> [double(Tensor([float(i)])).tolist() for i in range(4)]
+    [[0.0], [2.0], [4.0], [6.0]]
+
+    Raises:
+        JitError: if one jitted function calls another while it is captured, or ``VERIFY`` finds a wrong replay.
+    """
+
+    def __init__(self, fxn: Callable[..., R]) -> None:
+        self.fxn = fxn
+        functools.update_wrapper(self, fxn, updated=())
+        self.__name__: str = getattr(fxn, "__name__", type(fxn).__name__)
+        self._signature = Signature(fxn)
+        self.reset()
+
+    def __get__(self, instance: Any, owner: Any) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """Pickled without captures: the loaded function captures again. A decorated function is found by its name."""
+        found: Any = sys.modules.get(getattr(self, "__module__", ""))
+        name = getattr(self, "__qualname__", "")
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        return name if found is self else (TinyJit, (self.fxn,))
+
+    def reset(self) -> None:
+        """Forget all captures; the next call runs the function."""
+        self.cnt = 0
+        self.replays = 0
+        self.captures: OrderedDict[Any, Entry] = OrderedDict()
+        self._last: Capture | None = None
+        self._warned: set[str] = set()
+
+    @property
+    def jit_cache(self) -> list[JitItem]:
+        """The programs of the capture that was made or replayed last."""
+        return [] if self._last is None else self._last.items
+
+    def __call__(self, *args: Any, **kwargs: Any) -> R:
+        if not settings.JIT or settings.DEBUG >= 3 or settings.CHECKED:
+            return self.fxn(*args, **kwargs)
+        with running:
+            return self._call(args, kwargs)
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
+        if recorders:
+            raise JitError("TinyJit", f"{self.__name__} is called while another function is being captured",
+                           "jit the outer function only")
+        values = list(leaves((args, kwargs) if kwargs else args))
+        tensors = [v for v in values if isinstance(v, Tensor)]
+        for t in tensors:
+            if not is_realized(t.uop):
+                t.realize()
+        self.cnt += 1
+        if self.cnt == 1:
+            return self._run(args, kwargs)
+        key = self._key(args, kwargs)
+        entry = self.captures.get(key)
+        if entry is None or entry.dead:
+            return self._capture(key, tensors, args, kwargs)
+        if entry.uncapturable:
+            return self.fxn(*args, **kwargs)
+        self.captures.move_to_end(key)
+        seed = random.state()[0]
+        for n, capture in enumerate(entry.captures):
+            found = capture.guards.find(tensors, seed)
+            if found is not None:
+                if n:
+                    entry.captures.insert(0, entry.captures.pop(n))
+                self._last = capture
+                self.replays += 1
+                variables = {u.src[0].arg[0]: u.src[1].arg for u in values if isinstance(u, UOp) and u.op is Ops.BIND}
+                if settings.VERIFY and self.replays % settings.VERIFY == 0:
+                    replay = functools.partial(capture.replay, found, tensors, variables)
+                    return verified(  # type: ignore[no-any-return]
+                        self.__name__, replay, functools.partial(self.fxn, *args, **kwargs))
+                return capture.replay(found, tensors, variables)  # type: ignore[no-any-return]
+        return self._capture(key, tensors, args, kwargs)
+
+    def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any], held: list[Any] | None = None) -> tuple[Any, ...]:
+        return (self._signature.of(args, kwargs, held), Tensor.training, settings.DEV, settings.code_key(),
+                dtypes.default_float, dtypes.default_int)
+
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
+        result = self.fxn(*args, **kwargs)
+        returned = [t for t in leaves(result) if isinstance(t, Tensor)]
+        if returned:
+            returned[0].realize(*returned[1:])
+        return result
+
+    def _capture(self, key: Any, tensors: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
+        """Run the function and note what it ran."""
+        if self.captures and settings.DEBUG >= 1:
+            print(f"jit {self.__name__}: captured again, its arguments or surroundings have changed")
+        held: list[Any] = []
+        self._key(args, kwargs, held)
+        capture = Capture(tensors, [*self._signature.surroundings(), self.fxn,
+                                    *(v for v in leaves((args, kwargs)) if not isinstance(v, TensorBase))])
+        reason = ""
+        recorders.append(capture)
+        try:
+            result = self.fxn(*args, **kwargs)
+            if capture.host_read is not None:
+                reason = "reads values on the host at {}:{}".format(*capture.host_read)
+            else:
+                capture.settle(result)
+        except Uncapturable as why:
+            reason = str(why)
+        finally:
+            recorders.remove(capture)
+        if not reason and self._key(args, kwargs) != key:
+            self._warn("changes Python values that it also reads (an attribute, a global, an argument)")
+            return result
+        entry = self.captures.get(key)
+        if entry is None or entry.dead:
+            entry = self.captures[key] = Entry(held)
+        self.captures.move_to_end(key)
+        if reason:
+            entry.uncapturable = True
+            self._warn(reason)
+            return result
+        entry.captures.insert(0, capture)
+        del entry.captures[MOST_VARIANTS:]
+        self._last = capture
+        for old in [k for k, e in self.captures.items() if e.dead]:
+            del self.captures[old]
+        while len(self.captures) > MOST_SIGNATURES:
+            self.captures.popitem(last=False)
+        return result
+
+    def _warn(self, reason: str) -> None:
+        if reason not in self._warned:
+            self._warned.add(reason)
+            warnings.warn(f"{self.__name__} {reason}; it runs uncaptured", stacklevel=5)

@@ -1,0 +1,103 @@
+"""Guards on tensors that a captured call read besides its arguments: where each buffer is found at a replay.
+
+A buffer that was there before the capture belongs to a *group*: the argument that holds it and the tensors that the
+function can reach and that looked at it. At a replay all of them must look at one buffer again, in the same way; two
+groups at two buffers. That is what makes a replay read what the function would read.
+"""
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tinsmith.backend.memory import Buffer
+from tinsmith.core.dtypes import DType
+from tinsmith.ir import Ops, UOp
+from tinsmith.jit.signature import view_of
+from tinsmith.tensor.realize import is_realized
+from tinsmith.tensor.tensor import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a tensor is found: argument ``number``, else the tensor itself, or the gradient of that place."""
+
+    number: int = -1
+    ref: weakref.ref[Tensor] | None = None
+    gradient: bool = False
+
+    def find(self, arguments: Sequence[Tensor]) -> Tensor | None:
+        t = self.ref() if self.ref is not None else arguments[self.number]
+        return t.grad if self.gradient and t is not None else t
+
+
+@dataclass
+class Member:
+    """A tensor of a group, and the view through which it sees the buffer."""
+
+    place: Place
+    view: tuple[Any, ...]
+
+
+@dataclass
+class Group:
+    """The tensors that one buffer is found through."""
+
+    size: int
+    dtype: DType
+    device: str
+    argument: int = -1
+    members: list[Member] = field(default_factory=list)
+    pinned: Buffer | None = None  # a lazy tensor's graph holds this very buffer
+
+    def find(self, arguments: Sequence[Tensor]) -> Buffer | None:
+        """Today's buffer; None if the tensors no longer agree on one of the same kind."""
+        found: Buffer | None = arguments[self.argument].uop.base.arg if self.argument >= 0 else None
+        for member in self.members:
+            t = member.place.find(arguments)
+            if t is None:
+                return None
+            if t.uop.op is not Ops.BUFFER or member.view:
+                if not is_realized(t.uop):
+                    t.realize()
+                if t.uop.base.op is not Ops.BUFFER or view_of(t.uop) != member.view:
+                    return None
+            b: Buffer = t.uop.base.arg
+            if found is None:
+                found = b
+            elif found is not b:
+                return None
+        if found is None or (found.size, found.dtype, found.device) != (self.size, self.dtype, self.device):
+            return None
+        return found if self.pinned is None or self.pinned is found else None
+
+
+@dataclass
+class Guards:
+    """All that must hold for a replay, apart from the call's signature."""
+
+    groups: list[Group] = field(default_factory=list)
+    lazy: list[tuple[weakref.ref[Tensor], UOp]] = field(default_factory=list)  # unrealized tensors that were read
+    gradients: list[tuple[Place, bool]] = field(default_factory=list)  # whether there was one
+    seed: int | None = None  # where numbers were drawn lazily before the capture
+
+    def find(self, arguments: Sequence[Tensor], seed: int) -> list[Buffer] | None:
+        """A buffer for every group, or None if something has changed."""
+        if self.seed is not None and self.seed != seed:
+            return None
+        for ref, uop in self.lazy:
+            t = ref()
+            if t is None or t.uop is not uop:
+                return None
+        for place, there in self.gradients:
+            t = place.find(arguments)
+            if t is None or (t.grad is not None) is not there:
+                return None
+        found: list[Buffer] = []
+        for group in self.groups:
+            b = group.find(arguments)
+            if b is None:
+                return None
+            found.append(b)
+        return found if len({id(b) for b in found}) == len(found) else None

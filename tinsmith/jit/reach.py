@@ -1,0 +1,54 @@
+"""Which tensors a function can reach: from its arguments, closure, defaults and the globals it names, at any depth."""
+from __future__ import annotations
+
+import gc
+import types
+from collections.abc import Sequence
+from typing import Any
+
+from tinsmith.backend.memory import Buffer
+from tinsmith.ir import UOp
+from tinsmith.jit.signature import names_in
+from tinsmith.tensor.base import TensorBase
+from tinsmith.tensor.tensor import Tensor
+
+_LEAVES = (int, float, str, bytes, type(None), complex, UOp, Buffer, types.CodeType, types.FrameType,
+           types.BuiltinFunctionType)
+LIMIT = 200_000
+
+
+def reachable(roots: Sequence[Any]) -> dict[int, Tensor]:
+    """Tensors by id. Modules are entered only through the names that functions look up in them."""
+    found: dict[int, Tensor] = {}
+    seen: dict[int, Any] = {}
+    stack = list(roots)
+    while stack and len(seen) < LIMIT:
+        value = stack.pop()
+        if isinstance(value, _LEAVES) or id(value) in seen:
+            continue
+        seen[id(value)] = value
+        if isinstance(value, TensorBase):
+            found[id(value)] = value  # type: ignore[assignment]
+        elif isinstance(value, types.FunctionType):
+            stack += value.__closure__ or ()
+            stack += [value.__defaults__, value.__kwdefaults__]
+            names = names_in(value.__code__)
+            named = [value.__globals__[n] for n in names if n in value.__globals__]
+            stack += named
+            stack += [getattr(m, n) for m in named if _foreign(m) for n in names if n in vars(m)]
+        elif isinstance(value, type):
+            if not _ours(value.__module__):
+                stack += [v for v in vars(value).values() if not isinstance(v, types.GetSetDescriptorType)]
+        elif not isinstance(value, types.ModuleType):
+            stack += gc.get_referents(value)
+            if not isinstance(value, (dict, list, tuple, set)) and not _ours(type(value).__module__):
+                stack.append(type(value))
+    return found
+
+
+def _ours(module: str) -> bool:
+    return module.partition(".")[0] in ("tinsmith", "numpy", "builtins", "functools", "types", "weakref", "typing")
+
+
+def _foreign(module: Any) -> bool:
+    return isinstance(module, types.ModuleType) and not _ours(module.__name__)
