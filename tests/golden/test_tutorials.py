@@ -58,21 +58,13 @@ def source_of(log: str) -> list[str]:
 
 @pytest.mark.parametrize("name, printed", [
     ("dot", "11\n"), ("matmul_half", "(256, 256) dtypes.half float16\n"), ("buffer", "b'\\x00'\n"), ("tqdm", ""),
-    ("kernel_in_python", "11\n")])
+    ("kernel_in_python", "11\n"), ("jit", "11\n" * 3)])
 def test_a_snippet_prints(tmp_path: Path, name: str, printed: str) -> None:
     assert run_tutorial(name, tmp_path) == printed
 
 
 def test_the_profile_names_what_took_longest(tmp_path: Path) -> None:
     assert "{built-in method time.sleep}" in run_tutorial("profiling", tmp_path)
-
-
-@pytest.mark.skipif(hasattr(tinsmith, "TinyJit"), reason="TinyJit is built: run the snippet instead")
-def test_the_jit_snippet_says_what_is_missing(tmp_path: Path) -> None:
-    done = run(["-m", "tinsmith.compat", str(HERE / "tutorials" / "jit.py")], tmp_path)
-    assert done.returncode == 1
-    assert "ImportError" in done.stderr or "NotBuiltError" in done.stderr
-    assert "docs/rosetta.md" in done.stderr
 
 
 @pytest.mark.parametrize("level", range(8))

@@ -13,12 +13,12 @@ from tinsmith.ir.uop import substitute, toposort
 from tinsmith.jit.collect import CacheCollector, Source
 from tinsmith.jit.guards import Group, Guards, Member, Place
 from tinsmith.jit.reach import reachable
-from tinsmith.jit.signature import leaves, rebuilt, view_of
+from tinsmith.jit.signature import leaves, placed, rebuilt, view_of
 from tinsmith.schedule.compiled import BufferName
 from tinsmith.schedule.execute import run
 from tinsmith.tensor import random
 from tinsmith.tensor.base import TensorBase
-from tinsmith.tensor.realize import alive, is_leaf, is_realized, realize_tensors
+from tinsmith.tensor.realize import alive, is_leaf, realize_tensors
 from tinsmith.tensor.tensor import Tensor
 
 
@@ -108,8 +108,8 @@ class Capture(CacheCollector):
         self.guards = Guards()
         self.arguments = arguments
         self.known = reachable(roots)
-        lazy = [t for t in self.known.values() if not is_realized(t.uop) and is_leaf(t.uop)]
-        lazy += [t.grad for t in self.known.values() if t.grad is not None and not is_realized(t.grad.uop)]
+        lazy = [t for t in self.known.values() if not placed(t.uop) and is_leaf(t.uop)]
+        lazy += [t.grad for t in self.known.values() if t.grad is not None and not placed(t.grad.uop)]
         if lazy:
             realize_tensors(lazy)
         everything = alive(TensorBase.live)
@@ -137,13 +137,13 @@ class Capture(CacheCollector):
                 raise Uncapturable(f"returns tensors inside a {type(leaf).__name__}")
         returned = [t for t in leaves(result) if isinstance(t, Tensor)]
         changed = [t for t, old, _ in self.before.values()
-                   if t.uop is not old and (is_realized(old) or id(t) in self.known or id(t) in self.numbers)]
+                   if t.uop is not old and (placed(old) or id(t) in self.known or id(t) in self.numbers)]
         graded = [t for t, _, grad in self.before.values() if t.grad is not grad]
         assigned = {id(t) for t in changed}
         added = {id(t) for t in graded if (old := self.before[id(t)][2]) is not None and old.uop in self.below(t.grad)}
         kept = [t.grad for t in graded if t.grad is not None and t.requires_grad and (
             id(t) not in assigned or id(t) in added)]
-        pending = [t for t in [*returned, *changed, *kept] if not is_realized(t.uop)]
+        pending = [t for t in [*returned, *changed, *kept] if not placed(t.uop)]
         if pending:
             realize_tensors(pending)
         self.draws = random.state()[1] - self.first_draw
@@ -155,7 +155,7 @@ class Capture(CacheCollector):
         self.result = rebuilt(result, lambda t: self.returned(t, finder) if isinstance(t, Tensor) else t)
         self.written = [Written(self.place(t), finder.template(t.uop)) for t in changed]
         for t in graded:
-            late = t.grad is not None and not is_realized(t.grad.uop)
+            late = t.grad is not None and not placed(t.grad.uop)
             self.written.append(Written(Place(self.place(t).number, self.place(t).ref, True),
                                         None if t.grad is None else finder.template(t.grad.uop), late))
         self.guards.groups = finder.groups
@@ -178,7 +178,7 @@ class Capture(CacheCollector):
         seen = set(toposort([*self.graphs, *(t.uop for t in returned)]))
         returns = {id(t) for t in returned}
         for t, old, _ in self.before.values():
-            if not is_realized(old) and id(t) not in self.numbers and (
+            if not placed(old) and id(t) not in self.numbers and (
                     old.base in seen or id(t) in returns or (id(t) in self.known and t.uop is not old)):
                 self.guards.lazy.append((weakref.ref(t), old))
         touched = {id(t): t for t in graded}
@@ -261,7 +261,7 @@ class _Finder:
                 self.arguments.setdefault(id(old.arg), n)
         self.holders: dict[int, list[tuple[Tensor, UOp]]] = {}
         for t, old, _ in capture.before.values():
-            if is_realized(old) and old.base.op is Ops.BUFFER:
+            if placed(old) and old.base.op is Ops.BUFFER:
                 self.holders.setdefault(id(old.base.arg), []).append((t, old))
         lazy = [uop for _, uop in capture.guards.lazy]
         self.pinned = {id(n.arg) for n in toposort(lazy) if n.op is Ops.BUFFER} if lazy else set()

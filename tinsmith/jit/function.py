@@ -16,12 +16,12 @@ from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.jit.capture import Capture, Uncapturable
 from tinsmith.jit.collect import JitItem
-from tinsmith.jit.signature import Signature, leaves
+from tinsmith.jit.signature import Signature, leaves, placed
 from tinsmith.jit.verify import verified
 from tinsmith.schedule.record import recorders
 from tinsmith.tensor import random
 from tinsmith.tensor.base import TensorBase
-from tinsmith.tensor.realize import is_realized, running
+from tinsmith.tensor.realize import running
 from tinsmith.tensor.tensor import Tensor
 
 R = TypeVar("R")
@@ -115,7 +115,7 @@ class TinyJit(Generic[R]):
         values = list(leaves((args, kwargs) if kwargs else args))
         tensors = [v for v in values if isinstance(v, Tensor)]
         for t in tensors:
-            if not is_realized(t.uop):
+            if not placed(t.uop):
                 t.realize()
         self.cnt += 1
         if self.cnt == 1:

@@ -14,8 +14,7 @@ from typing import Any
 from tinsmith.backend.memory import Buffer
 from tinsmith.core.dtypes import DType
 from tinsmith.ir import Ops, UOp
-from tinsmith.jit.signature import view_of
-from tinsmith.tensor.realize import is_realized
+from tinsmith.jit.signature import placed, view_of
 from tinsmith.tensor.tensor import Tensor
 
 
@@ -59,7 +58,7 @@ class Group:
             if t is None:
                 return None
             if t.uop.op is not Ops.BUFFER or member.view:
-                if not is_realized(t.uop):
+                if not placed(t.uop):
                     t.realize()
                 if t.uop.base.op is not Ops.BUFFER or view_of(t.uop) != member.view:
                     return None

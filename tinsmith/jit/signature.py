@@ -70,6 +70,11 @@ def rebuilt(tree: Any, leaf: Callable[[Any], Any]) -> Any:
     return leaf(tree)
 
 
+def placed(uop: UOp) -> bool:
+    """A view of a buffer, on the host too, or empty: nothing is left to compute."""
+    return uop.base.op is Ops.BUFFER or 0 in uop.shape
+
+
 def view_of(uop: UOp) -> tuple[Any, ...]:
     """The movement ops between a node and its base, as a value; empty for the base itself."""
     chain = []
