@@ -74,3 +74,10 @@ def test_buffers() -> None:
     b.failed = ValueError("boom")
     with pytest.raises(KernelError, match="boom"):
         b.numpy()
+
+
+def test_a_constant_read_on_one_device_is_none_of_anothers_inputs() -> None:
+    assert (Tensor.ones(3) * 5).tolist() == [5.0] * 3
+    other = Tensor.ones(3, device="PYTHON") * 5
+    assert other.device == "PYTHON" and other.realize().uop.base.arg.device == "PYTHON"
+    assert (Tensor.ones(3) * 5).realize().device == "CPU"

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import tinsmith
-from tests.golden.running import HERE, normalised, run, run_tutorial
+from tests.golden.running import HERE, normalised, run_tutorial
 
 
 def as_ours(line: str) -> str:

@@ -112,7 +112,7 @@ class TinyJit(Generic[R]):
         if recorders:
             raise JitError("TinyJit", f"{self.__name__} is called while another function is being captured",
                            "jit the outer function only")
-        values = list(leaves((args, kwargs) if kwargs else args))
+        values = leaves((args, kwargs) if kwargs else args)
         tensors = [v for v in values if isinstance(v, Tensor)]
         for t in tensors:
             if not placed(t.uop):

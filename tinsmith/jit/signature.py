@@ -32,9 +32,27 @@ def _fields(tree: Any) -> list[str]:
     return [f.name for f in dataclasses.fields(tree) if hasattr(tree, f.name)]
 
 
-def leaves(tree: Any) -> Iterator[Any]:
+def leaves(tree: Any) -> list[Any]:
     """The leaves of nested tuples, lists, dicts and dataclasses, in order."""
-    return (leaf for _, leaf in paths(tree))
+    found: list[Any] = []
+    _collect(tree, found)
+    return found
+
+
+def _collect(tree: Any, found: list[Any]) -> None:
+    if isinstance(tree, Tensor):
+        found.append(tree)
+    elif isinstance(tree, (list, tuple)):
+        for item in tree:
+            _collect(item, found)
+    elif isinstance(tree, dict):
+        for item in tree.values():
+            _collect(item, found)
+    elif names := _fields(tree):
+        for name in names:
+            _collect(getattr(tree, name), found)
+    else:
+        found.append(tree)
 
 
 def paths(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
