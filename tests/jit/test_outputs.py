@@ -162,6 +162,27 @@ def test_batch_norm_dropout_and_adam_as_without_capture() -> None:
         np.testing.assert_allclose(got[key], value, rtol=2e-4, atol=1e-5, err_msg=key)
 
 
+def test_a_training_step_is_replayed_and_verified() -> None:
+    model = [nn.Linear(6, 8), nn.BatchNorm(8), nn.Linear(8, 3)]
+    opt = Adam(get_parameters(model), lr=0.05)
+
+    @TinyJit
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        opt.zero_grad()
+        hidden = model[1](model[0](x)).relu().dropout(0.2)
+        loss = model[2](hidden).sparse_categorical_crossentropy(y).backward()
+        opt.step()  # an attribute of the same name as the function
+        return loss
+
+    with Tensor.train():
+        for _ in range(3):
+            step(Tensor.randn(16, 6), Tensor.randint(16, high=3))
+        with Context(VERIFY=2):
+            for _ in range(6):
+                step(Tensor.randn(16, 6), Tensor.randint(16, high=3))
+    assert step.replays >= 6 and len(step.captures) == 1
+
+
 def test_dropout_masks_differ() -> None:
     f = TinyJit(lambda x: x.dropout(0.5))
     with Tensor.train():

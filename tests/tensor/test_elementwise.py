@@ -369,3 +369,11 @@ def test_in_place_keeps_shape_and_dtype() -> None:
     h = Tensor([1.0], dtype=dtypes.float16)
     h += Tensor([1.0], dtype=dtypes.float32)
     assert h.dtype is dtypes.float16
+
+
+def test_remainders_of_large_quotients_and_infinities() -> None:
+    a = np.array([1e10, 5.0, 3e38, -5.0, 7.0, -7.0, 7.5, np.nan, np.inf], np.float32)
+    b = np.array([1.5, np.inf, 0.5, np.inf, -2.0, 2.0, 0.25, 2.0, 2.0], np.float32)
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal((Tensor(a) % Tensor(b)).numpy(), a % b)
+        np.testing.assert_array_equal(Tensor(a).fmod(Tensor(b)).numpy(), np.fmod(a, b))

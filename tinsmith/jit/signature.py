@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import dis
 import functools
 import types
 from collections.abc import Callable, Iterator
@@ -126,7 +127,7 @@ class Signature:
             self.cells += function.__closure__ or ()
             self.fixed += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
             space = function.__globals__
-            self.names += [(space, name) for name in names_in(function.__code__)]
+            self.names += [(space, name) for name in globals_in(function.__code__)]
 
     def surroundings(self) -> list[Any]:
         """The values that the function reads besides its arguments."""
@@ -147,8 +148,17 @@ class Signature:
         return tuple(parts)
 
 
+def globals_in(code: types.CodeType) -> list[str]:
+    """Names that a function and those inside it look up in their globals."""
+    found = {str(i.argval): None for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            found.update(dict.fromkeys(globals_in(inner)))
+    return list(found)
+
+
 def names_in(code: types.CodeType) -> list[str]:
-    """Names that a function and those inside it look up in their globals (and attributes' names)."""
+    """Names of globals and of attributes in a function and those inside it."""
     found = dict.fromkeys(code.co_names)
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
@@ -202,7 +212,8 @@ def _python(value: Any, held: list[Any] | None) -> Any:
         return type(value), *(_one(v, held) for v in value)
     if isinstance(value, dict):
         return dict, *(x for item in value.items() for x in (_one(item[0], held), _one(item[1], held)))
-    inside = None if isinstance(value, _CODE) else getattr(value, "__dict__", None)
+    plain = isinstance(value, _CODE) or hasattr(type(value), "jit_cache")  # a jitted function counts its own calls
+    inside = None if plain else getattr(value, "__dict__", None)
     if not inside:
         return _one(value, held)
     return _one(value, held), *((name, _one(v, held)) for name, v in inside.items())

@@ -125,7 +125,8 @@ class Elementwise(Conversions, Trigonometry):
                 y = y.cast(dtypes.default_int)
             return self._binary("mod", Ops.MOD, y, reverse)
         a, b = (y, self) if reverse else (self, y)
-        return a.sub(b.mul(a.div(b).floor()))
+        rest = _remainder(a, b)
+        return rest.ne(0).mul(rest.lt(0).ne(b.lt(0))).where(rest + b, rest)
 
     def fmod(self: Tensor, x: Any) -> Tensor:
         """The remainder with the sign of the dividend, as in C.
@@ -134,7 +135,9 @@ class Elementwise(Conversions, Trigonometry):
         [3, -3]
         """
         y = operand("fmod", x, self)
-        return self.sub(y.mul(self.div(y, rounding_mode="trunc")))
+        if not (self.dtype.is_float or y.dtype.is_float):
+            return self.sub(y.mul(self.div(y, rounding_mode="trunc")))
+        return _remainder(self, y)
 
     def neg(self: Tensor) -> Tensor:
         """Minus the value; NOT of bools.
@@ -644,3 +647,11 @@ _BITS_OF: dict[DType, DType] = {dtypes.float16: dtypes.int16, dtypes.bfloat16: d
 def _sign_bit(x: UOp) -> UOp:
     bits = x.bitcast(_BITS_OF[x.dtype])
     return bits.lt(0)
+
+
+def _remainder(a: Tensor, b: Tensor) -> Tensor:
+    """a - b * trunc(a / b) of floats, in float64: exact while the quotient is below 2**53. By an infinity it is a."""
+    dtype = promote(a.dtype, b.dtype)
+    x, y = a.cast(dtypes.float64), b.cast(dtypes.float64)
+    rest = x - y * (x / y).trunc()
+    return (y.isinf() & x.isfinite()).where(x, rest).cast(dtype)
