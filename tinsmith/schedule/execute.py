@@ -76,7 +76,7 @@ def realize(roots: Sequence[UOp], device: str, free: Collection[UOp] = ()) -> li
 
 def _lowered_again() -> bool:
     """Whether someone watches: what is shown must not depend on what the disk cache holds."""
-    return settings.DEBUG >= 3
+    return bool(settings.DEBUG >= 3 or settings.CHECK_IR)
 
 
 def _compile(graph: list[UOp], device: str, free: Sequence[int]) -> CompiledSchedule:
