@@ -197,6 +197,8 @@ def _tile_cycles(kernel: Kernel, tile: Tile, other: list[UOp]) -> float:
     size: int = range_size(lane)
     load = _load(tile.panel)
     fill = size / (-(-size // lanes) * lanes)
+    count = -(-size // lanes)
+    fill *= 0.4 + 0.6 * count / (-(-count // vectors) * vectors)  # the last tile may have fewer vectors
     for r, amount in tile.rows:
         fill *= 0.4 + 0.6 * range_size(r) / (-(-range_size(r) // amount) * amount)
     step = max(height * vectors / 2, (height + vectors) / 2, 2.0) + 0.5
