@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from tests.codegen.kernels import FAMILIES, Array, Case, apply_random
 from tests.codegen.running import HAS_C, expected, optimized, run_graph, run_on
-from tinsmith.backend.device import Device
+from tinsmith.backend.device import Call, Device
+from tinsmith.backend.memory import Buffer
 from tinsmith.codegen.kernel import Kernel, Opt, OptOps
 from tinsmith.codegen.lower import lower
 from tinsmith.codegen.program import compile_kernel
@@ -143,3 +144,37 @@ def test_lanes_of_an_outer_reduction_are_not_combined_by_an_inner_one() -> None:
     kernel.apply(Opt(OptOps.VECTOR, 1, 4))
     with pytest.raises(ArgumentError, match="lanes along one range"):
         kernel.apply(Opt(OptOps.VECTOR, 0, 4))
+
+
+DEVICES = ["CPU", "PYTHON", *(["CPU:C"] if HAS_C else [])]
+
+
+def _run(device: str, sink: UOp, opts: list[Opt], size: int, *inputs: Array) -> Array:
+    opened = Device[device]
+    kernel = compile_kernel(sink, opened.renderer, opts)
+    target = Buffer(device, size, dtypes.float32)
+    sources = [Buffer(device, x.size, dtypes.float32).copyin(memoryview(x)) for x in inputs]
+    opened.run([Call(opened.runtime(kernel, opened.compiler.compile(kernel.source)), [target, *sources], [])])
+    return target.numpy()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_split_reduction_combines_partial_results(device: str) -> None:
+    x = UOp(Ops.PARAM, dtypes.float32, (), (1, (3, 24)))
+    data = np.arange(72, dtype=np.float32)
+    for opts in ([Opt(OptOps.SPLIT, 1, 4)], [Opt(OptOps.SPLIT, 1, 6), Opt(OptOps.UNROLL, 2, 2)]):
+        for op, numpy_op in (("ADD", np.sum), ("MAX", np.max)):
+            got = _run(device, UOp(Ops.SINK, None, (x.reduce(op, (1,)),)), opts, 3, data)
+            np.testing.assert_array_equal(got, numpy_op(data.reshape(3, 24), axis=1))
+    with pytest.raises(ArgumentError, match="divide 24"):
+        Kernel(lower(UOp(Ops.SINK, None, (x.reduce("ADD", (1,)),)))).apply(Opt(OptOps.SPLIT, 1, 5))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_hinted_stores_write_the_same(device: str) -> None:
+    x = UOp(Ops.PARAM, dtypes.float32, (), (1, (4, 32)))
+    data = np.arange(128, dtype=np.float32)
+    opts = [Opt(OptOps.VECTOR, 0, 16), Opt(OptOps.HINT)]
+    np.testing.assert_array_equal(_run(device, UOp(Ops.SINK, None, (x + x,)), opts, 128, data), data * 2)
+    with pytest.raises(ArgumentError, match="whole vectors"):
+        Kernel(lower(UOp(Ops.SINK, None, (x + x,)))).apply(Opt(OptOps.HINT))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tinsmith.codegen.kernel import Kernel, Opt, OptOps, range_size, windows
+from tinsmith.codegen.kernel import Kernel, Opt, OptOps, may_stream, range_size, windows
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import dtypes
@@ -22,6 +22,7 @@ from tinsmith.ir.uop import toposort
 
 SERIAL_WORK = 1 << 14  # elements × operations below which waking a second core costs more than it saves
 FULL_UNROLL = 6
+STREAM_BYTES = 32 << 20  # results from here on are written past the caches: they would not stay there
 LARGEST_STAGE = 4 << 20
 
 
@@ -37,6 +38,8 @@ def choose_opts(kernel: Kernel, target: Target) -> None:
         reduce_opts(kernel, target)
     elif target.vector_bytes:
         elementwise_opts(kernel, target)
+    if tile is None and may_stream(kernel) and sum(_stored_bytes(s) for s in kernel.stores) >= STREAM_BYTES:
+        kernel.apply(Opt(OptOps.HINT))
     if target.threads > 1 and work >= SERIAL_WORK:
         thread_opts(kernel, target)
     return None
@@ -82,6 +85,10 @@ def _work(kernel: Kernel) -> int:
         elif n.op.alu and n.dtype is not dtypes.index and not n.dtype.is_bool and n.op.cost > 2:
             total += n.op.cost * _count(n.ranges)
     return total
+
+
+def _stored_bytes(store: UOp) -> int:
+    return _count(store.ranges) * store.src[2].dtype.itemsize
 
 
 def _count(ranges: frozenset[UOp]) -> int:

@@ -33,6 +33,8 @@ class OptOps(enum.Enum):
     PADTO = enum.auto()  # round a range up to a multiple of `amt`; what is beyond is masked
     MERGE = enum.auto()  # two parallel ranges become one, the second running faster
     STAGE = enum.auto()  # `axis` numbers a load (``Kernel.loads``); `amt` = positions of the ranges kept outside
+    SPLIT = enum.auto()  # a reduction becomes `amt` partial results, which are then combined
+    HINT = enum.auto()  # stores of whole aligned vectors go past the caches, for results too large to stay there
     LOCAL = enum.auto()
     GROUP = enum.auto()
     GROUPTOP = enum.auto()
@@ -502,8 +504,41 @@ def _order(k: Kernel, opt: Opt) -> None:
     k.order = [loops[i] for i in opt.amt] + [r for r in k.order if r.arg[1].expanded]
 
 
+def _split_reduction(k: Kernel, opt: Opt) -> None:
+    r = k.axis(opt)
+    size = _size(r)
+    _require(r.arg[1] is Role.REDUCE and isinstance(size, int), opt, "only a reduction of fixed size is split")
+    divides = isinstance(opt.amt, int) and 1 < opt.amt < size and size % opt.amt == 0
+    _require(divides, opt, f"the parts must divide {size}")
+    assert isinstance(opt.amt, int)
+    outer, inner = k.split(r, size // opt.amt, Role.REDUCE)
+    while whole := next((f for f in k.folds if outer in f.src[1:] and inner in f.src[1:]), None):
+        part = whole.replace(src=tuple(s for s in whole.src if s is not outer))
+        k.sink = k.sink.substitute({whole: UOp(Ops.FOLD, None, (part, outer), whole.arg)})
+
+
+def may_stream(k: Kernel) -> bool:
+    """Whether every store writes whole vectors at multiples of their size."""
+    return all(s.op is Ops.STORE and len(s.src) == 3 and _whole_vectors(s.src[1]) for s in k.stores)
+
+
+def _hint(k: Kernel, opt: Opt) -> None:
+    stores = k.stores
+    _require(may_stream(k), opt, "every store must write whole vectors at multiples of their size")
+    k.sink = k.sink.substitute({s: s.replace(arg="stream") for s in stores})
+
+
+def _whole_vectors(index: UOp) -> bool:
+    """Whether an index starts every vector at a multiple of its lanes."""
+    terms, constant = linear_form(index)
+    lanes = [r for r in terms if r.op is Ops.RANGE and r.arg[1] is Role.VECTOR]
+    if len(lanes) != 1 or terms.pop(lanes[0]) != 1:
+        return False
+    return all(c % _size(lanes[0]) == 0 for c in (*terms.values(), constant))
+
+
 _HANDLERS: dict[OptOps, Callable[[Kernel, Opt], None]] = {
     OptOps.UPCAST: _upcast, OptOps.UNROLL: _unroll, OptOps.VECTOR: _vector, OptOps.TILE: _tile,
     OptOps.THREAD: _thread, OptOps.SWAP: _swap, OptOps.PADTO: _padto, OptOps.MERGE: _merge, OptOps.STAGE: _stage,
-    OptOps.ORDER: _order, OptOps.NOLOCALS: lambda k, opt: None,
+    OptOps.ORDER: _order, OptOps.SPLIT: _split_reduction, OptOps.HINT: _hint, OptOps.NOLOCALS: lambda k, opt: None,
 }

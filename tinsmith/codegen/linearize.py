@@ -292,7 +292,7 @@ class Linearizer(LineWriter):
                     raise AssertionError(f"lanes of {n!r} would all store to one place")
                 valid = None if valid is None else self.spread(valid, count)
             src = (memory, index, value) if valid is None else (memory, index, value, valid)
-            self.force(UOp(Ops.STORE, None, src))
+            self.force(UOp(Ops.STORE, None, src, n.arg))
 
     # *** reductions ***
 

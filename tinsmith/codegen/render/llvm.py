@@ -85,6 +85,9 @@ class _Module:
             self.write(u)
         body = "\n".join(self.lines)
         head = f"define void @{self.name}(ptr noalias readonly %args, i64 %tid, i64 %nthreads) {{\nentry:\n"
+        if any(u.op is Ops.STORE and u.arg == "stream" for u in self.program):
+            self.line("fence seq_cst")  # stores past the caches are ordered by nothing weaker
+            body = "\n".join(self.lines)
         tail = "  ret void\n}\n!0 = !{i32 1}\n!1 = distinct !{!1}\n"
         return "".join(d + "\n" for d in self.declarations) + head + body + "\n" + tail
 
@@ -281,6 +284,7 @@ class _Module:
         valid = u.src[3] if len(u.src) > 3 else None
         kind, align, name = type_name(value.dtype, memory=True), value.dtype.itemsize, self.names[value]
         hint = ", !nontemporal !0" if u.arg == "stream" else ""
+        align = align * value.dtype.count if hint else align  # the HINT opt has made sure of it
         if value.dtype.is_bool:
             name = self.value(f"zext {self.typed(value)} to {kind}")
         n = value.dtype.count
