@@ -83,11 +83,10 @@ class _Module:
         self.arguments()
         for u in self.program:
             self.write(u)
-        body = "\n".join(self.lines)
-        head = f"define void @{self.name}(ptr noalias readonly %args, i64 %tid, i64 %nthreads) {{\nentry:\n"
         if any(u.op is Ops.STORE and u.arg == "stream" for u in self.program):
             self.line("fence seq_cst")  # stores past the caches are ordered by nothing weaker
-            body = "\n".join(self.lines)
+        body = "\n".join(self.lines)
+        head = f"define void @{self.name}(ptr noalias readonly %args, i64 %tid, i64 %nthreads) {{\nentry:\n"
         tail = "  ret void\n}\n!0 = !{i32 1}\n!1 = distinct !{!1}\n"
         return "".join(d + "\n" for d in self.declarations) + head + body + "\n" + tail
 
