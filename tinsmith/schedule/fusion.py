@@ -15,6 +15,7 @@ from tinsmith.codegen.roles import Role
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
+from tinsmith.schedule.contraction import is_contraction
 
 RECOMPUTE_COST = 48  # operations per element up to which a value is computed again instead of stored
 PLACES_COST = 128  # operations per element spent on computing a value again at several places of one kernel
@@ -261,24 +262,6 @@ class Fusion:
             return ZERO
         self.count += 1
         return UOp.range(size, self.count - 1, role)
-
-
-def is_contraction(node: UOp) -> bool:
-    """A sum of products whose factors are both read many times over (through sums of sums and movement)."""
-    if node.op is not Ops.REDUCE or node.arg[0] is not Ops.ADD:
-        return False
-    body = node.src[0]
-    while body.op.kind == "movement" or body.op is Ops.CAST or (body.op is Ops.REDUCE and body.arg[0] is Ops.ADD):
-        body = body.src[0]
-    return body.op is Ops.MUL and all(_repeats(s) for s in body.src)
-
-
-def _repeats(node: UOp) -> bool:
-    while node.op.kind == "movement" or node.op is Ops.CAST:
-        if node.op is Ops.EXPAND:
-            return True
-        node = node.src[0]
-    return False
 
 
 def _ranges(index: Index) -> Ranges:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
+from tinsmith.schedule.contraction import is_repeated
 
 LONG = 1 << 15  # elements per result from which a reduction with few results is cut
 FEW = 64  # results that keep all cores busy by themselves
@@ -35,7 +36,7 @@ def _split(node: UOp) -> UOp:
     if not all(isinstance(s, int) for s in x.shape):
         return node
     results, length = node.size, x.size // max(node.size, 1)
-    contraction = op is Ops.ADD and x.op is Ops.MUL and all(_repeats(s) for s in x.src)
+    contraction = op is Ops.ADD and x.op is Ops.MUL and all(is_repeated(s) for s in x.src)
     long, few = (CONTRACTION_LONG, CONTRACTION_FEW) if contraction else (LONG, FEW)
     axis = next((a for a in axes if x.shape[a] >= 2 * FEW or x.shape[a] == length), None)
     if axis is None or length < long or results > few:
@@ -49,15 +50,6 @@ def _split(node: UOp) -> UOp:
     inner = tuple(sorted({a for a in inner if a != axis} | {axis + 1}))
     partial = apart.reduce(op, inner).contiguous()
     return partial.reduce(op, (axis,)).reshape(node.shape)
-
-
-def _repeats(node: UOp) -> bool:
-    """An operand that a contraction reads many times: an expanded view."""
-    while node.op.kind == "movement" or node.op is Ops.CAST:
-        if node.op is Ops.EXPAND:
-            return True
-        node = node.src[0]
-    return False
 
 
 def _chunks(size: int, length: int) -> int | None:

@@ -1,0 +1,23 @@
+"""What a contraction looks like in the tensor graph: a sum of products whose factors are both read many times over."""
+from __future__ import annotations
+
+from tinsmith.ir import Ops, UOp
+
+
+def is_contraction(node: UOp) -> bool:
+    """Whether ``node`` is such a sum, seen through sums of sums, movement and casts."""
+    if node.op is not Ops.REDUCE or node.arg[0] is not Ops.ADD:
+        return False
+    body = node.src[0]
+    while body.op.kind == "movement" or body.op is Ops.CAST or (body.op is Ops.REDUCE and body.arg[0] is Ops.ADD):
+        body = body.src[0]
+    return body.op is Ops.MUL and all(is_repeated(s) for s in body.src)
+
+
+def is_repeated(node: UOp) -> bool:
+    """Whether a factor is an expanded view, so that each of its elements is read many times."""
+    while node.op.kind == "movement" or node.op is Ops.CAST:
+        if node.op is Ops.EXPAND:
+            return True
+        node = node.src[0]
+    return False
