@@ -4,9 +4,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tinsmith.codegen.decompositions import decompose
+from tinsmith.codegen.estimate import Work, transcendentals, work_of
 from tinsmith.codegen.heuristics import choose_opts
 from tinsmith.codegen.kernel import Kernel, Opt
 from tinsmith.codegen.linearize import linearize
@@ -17,7 +17,6 @@ from tinsmith.codegen.render.llvm import local_bytes
 from tinsmith.codegen.roles import Role
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.uop import toposort
 from tinsmith.ir.verify import verify_kernel, verify_program, verify_tensor
 
 
@@ -56,12 +55,16 @@ class KernelProgram(Launch):
         uops: the linear program.
         opts: what the optimizer chose.
         kernel: the graph after these opts.
+        work: operations and bytes before them.
+        transcendentals: exponentials, logarithms and the like among the operations.
     """
 
     source: str
     uops: list[UOp]
     opts: list[Opt]
     kernel: Kernel
+    work: Work
+    transcendentals: int
 
 
 _programs: dict[tuple[object, ...], KernelProgram] = {}
@@ -86,10 +89,11 @@ def _compile(sink: UOp, renderer: Renderer, opts: Sequence[Opt] | None) -> Kerne
     check = bool(settings.CHECK_IR or settings.DEBUG >= 3)
     if check:
         verify_tensor(sink)
-    kernel = Kernel(decompose(normalize(lower(sink)), renderer.target))
+    lowered = normalize(lower(sink))
+    kernel = Kernel(decompose(lowered, renderer.target))
     if check:
         verify_kernel(kernel.sink)
-    operations, moved = estimate(kernel)
+    work = work_of(kernel)
     if opts is not None:
         for opt in opts:
             kernel.apply(opt)
@@ -108,31 +112,6 @@ def _compile(sink: UOp, renderer: Renderer, opts: Sequence[Opt] | None) -> Kerne
         [u.arg for u in pointers],
         [u.arg[0] for u in program if u.op is Ops.DEFINE_GLOBAL and not u.dtype.pointer],
         frozenset(u.src[0].arg for u in program if u.op is Ops.STORE and u.src[0].op is Ops.DEFINE_GLOBAL),
-        operations, moved, local_bytes(program),
+        work.operations, work.bytes, local_bytes(program),
         not any(r.arg[1] is Role.THREAD for r in kernel.order),
-        text.replace("KERNEL", symbol), program, list(kernel.opts), kernel)
-
-
-def estimate(kernel: Kernel) -> tuple[int, int]:
-    """(operations, bytes): arithmetic on data counted once per element computed, each buffer read or written once."""
-    operations = 0
-    for n in toposort(kernel.sink):
-        if n.op is Ops.FOLD:
-            operations += n.arg.cost * _count(n.src[0].ranges)
-        elif n.op.alu and n.dtype.name not in ("index", "bool") and n.ranges:
-            operations += n.op.cost * _count(n.ranges)
-        elif n.op.alu and n.dtype.name not in ("index", "bool"):
-            operations += n.op.cost
-    memory = {n for n in toposort(kernel.sink) if n.op is Ops.PARAM}
-    return operations, sum(_fixed(p.arg[1][0]) * p.dtype.itemsize for p in memory)
-
-
-def _count(ranges: frozenset[UOp]) -> int:
-    total = 1
-    for r in ranges:
-        total *= r.src[-1].arg if r.src[-1].is_const else r.src[-1].vmax
-    return total
-
-
-def _fixed(size: Any) -> int:
-    return int(size.vmax if isinstance(size, UOp) else size)
+        text.replace("KERNEL", symbol), program, list(kernel.opts), kernel, work, transcendentals(lowered))

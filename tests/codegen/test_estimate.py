@@ -1,0 +1,110 @@
+"""The model of a kernel's time: what it counts, and what must hold between its parts on every kernel."""
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.codegen.kernels import Case, kernels
+from tinsmith.codegen.decompositions import decompose
+from tinsmith.codegen.estimate import Machine, default_machine, estimate, transcendentals, work_of
+from tinsmith.codegen.heuristics import choose_opts
+from tinsmith.codegen.kernel import Kernel, Opt, OptOps
+from tinsmith.codegen.lower import lower
+from tinsmith.codegen.normalize import normalize
+from tinsmith.codegen.render.base import Target
+from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.ir import Ops, UOp
+
+TARGET = Target("text", vector_bytes=64, vector_registers=32, threads=2)
+MACHINE = default_machine(TARGET)
+
+
+def param(number: int, shape: tuple[int, ...], dtype: DType = dtypes.float32) -> UOp:
+    return UOp(Ops.PARAM, dtype, (), (number, shape))
+
+
+def kernel(*values: UOp) -> Kernel:
+    return Kernel(decompose(normalize(lower(UOp(Ops.SINK, None, values))), TARGET))
+
+
+def matmul(m: int, n: int, k: int) -> UOp:
+    x = param(1, (m, k)).reshape((m, 1, k)).expand((m, n, k))
+    y = param(2, (k, n)).permute((1, 0)).reshape((1, n, k)).expand((m, n, k))
+    return (x * y).reduce("ADD", (2,))
+
+
+def test_a_contraction_reads_each_operand_once() -> None:
+    work = work_of(kernel(matmul(64, 32, 16)))
+    assert (work.operations, work.bytes_read, work.bytes_written) == (
+        2 * 64 * 32 * 16, 4 * (64 * 16 + 16 * 32), 4 * 64 * 32)
+
+
+def test_a_slice_reads_what_it_reaches() -> None:
+    work = work_of(kernel(param(1, (1000,)).shrink(((10, 20),)) + 1))
+    assert (work.operations, work.bytes_read, work.bytes_written) == (10, 40, 40)
+
+
+def test_reading_twice_is_one_trip_through_memory() -> None:
+    x = param(1, (100,))
+    assert work_of(kernel(x + x.flip((0,)))).bytes_read == 400
+
+
+def test_transcendentals_are_counted_before_they_are_written_out() -> None:
+    lowered = normalize(lower(UOp(Ops.SINK, None, (param(1, (8, 4)).alu("EXP").reduce("ADD", (1,)).alu("LOG"),))))
+    assert transcendentals(lowered) == 32 + 8
+    assert transcendentals(decompose(lowered, TARGET)) == 0
+
+
+def test_lanes_and_workers_make_arithmetic_faster() -> None:
+    value = param(1, (1 << 20,)).alu("EXP")
+    plain, lanes, both = kernel(value), kernel(value), kernel(value)
+    for k in (lanes, both):
+        k.apply(Opt(OptOps.VECTOR, 0, 16))
+    both.apply(Opt(OptOps.THREAD, 0))
+    times = [estimate(k, MACHINE).arithmetic for k in (plain, lanes, both)]
+    assert times[0] / times[1] == pytest.approx(16) and times[1] / times[2] == pytest.approx(2)
+    assert estimate(both, MACHINE).launch > estimate(lanes, MACHINE).launch
+
+
+def test_one_accumulator_waits_for_its_additions() -> None:
+    value = param(1, (1 << 16,)).reduce("ADD", (0,))
+    plain, many = kernel(value), kernel(value)
+    many.apply(Opt(OptOps.UNROLL, 0, 8))
+    assert estimate(plain, MACHINE).arithmetic > 3 * estimate(many, MACHINE).arithmetic
+
+
+def test_an_operand_that_outgrows_the_cache_is_read_again() -> None:
+    """Row by row through a matrix beyond L2: without tiles the second operand comes from memory for every row."""
+    k = kernel(matmul(8, 2048, 2048))
+    e = estimate(k, MACHINE)
+    assert e.memory * MACHINE.level(e.work.bytes).one > 6 * e.work.bytes
+    assert estimate(kernel(matmul(8, 64, 64)), MACHINE).memory * MACHINE.level(1).one == pytest.approx(
+        work_of(kernel(matmul(8, 64, 64))).bytes)
+
+
+@pytest.mark.parametrize("size", [128, 512])
+def test_the_chosen_opts_are_expected_to_be_faster_than_none(size: int) -> None:
+    plain, chosen = kernel(matmul(size, size, size)), kernel(matmul(size, size, size))
+    choose_opts(chosen, TARGET)
+    assert estimate(chosen, MACHINE).seconds < estimate(plain, MACHINE).seconds / 4
+
+
+@settings(max_examples=60, deadline=None)
+@given(kernels, st.booleans())
+def test_no_estimate_beats_the_roofline(case: Case, opts: bool) -> None:
+    k = Kernel(decompose(normalize(lower(case.sink)), TARGET))
+    work = work_of(k)
+    if opts:
+        choose_opts(k, TARGET)
+    e = estimate(k, MACHINE, work)
+    assert 0 <= e.roofline <= e.seconds * (1 + 1e-9)
+    assert min(e.memory, e.arithmetic, e.launch) >= 0 and e.bound in ("memory", "arithmetic", "launch")
+    assert work.bytes_written > 0
+
+
+def test_a_machine_survives_being_text() -> None:
+    assert Machine.loads(MACHINE.dumps()) == MACHINE
+    for text in ("", "[]", "{}", "1", MACHINE.dumps().replace('"peaks"', '"peak"')):
+        with pytest.raises(ValueError):
+            Machine.loads(text)

@@ -1,0 +1,322 @@
+"""How long a kernel should take: a roofline with its reasons, from the kernel graph and what a machine can do.
+
+The model, for a kernel as its opts left it:
+
+* **memory**: every load and store moves the distinct elements that its index reaches, once per sweep. A loop that does
+  not move the index sweeps again only where the data inside it outgrow the last cache of a core. The kernel's whole
+  footprint chooses the bandwidth: that of the smallest level that holds it.
+* **arithmetic**: a node costs its row's operations per iteration; lanes of one vector register count once. A reduction
+  with few accumulators waits for its own additions instead. Loads and stores have as many ports of their own.
+* **launch**: one command of a run, and waking the workers where the kernel has a THREAD range.
+
+The time is the launch plus the greater of memory and arithmetic, divided over the workers that really get a share.
+"""
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.render.base import Target
+from tinsmith.codegen.roles import Role
+from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.uop import toposort
+
+ISSUE = 2  # vector instructions, or vector loads, that a core starts per cycle
+LATENCY = 4  # cycles from one addition to the next that needs it
+TRANSCENDENTAL = (Ops.EXP, Ops.LOG, Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.TANH, Ops.ERF)
+MEMORY = (Ops.LOAD, Ops.STORE, Ops.SCATTER_STORE)
+
+
+@dataclass(frozen=True)
+class Rate:
+    """What one worker and all workers reach, per second. ``capacity``: bytes that a level of memory holds, for all."""
+
+    name: str
+    one: float
+    all: float
+    capacity: int = 0
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a device can do; times in seconds, rates per second.
+
+    Attributes:
+        name: the processor.
+        device: canonical name of the device.
+        workers: threads that a THREAD range is split over.
+        vector_bytes: width of a vector register.
+        l1, l2, l3: bytes of the caches; the first two per core.
+        memory: bytes read and written by a copy, from the fastest level to main memory.
+        peaks: floating-point (or integer) operations of fused multiply-adds, by dtype.
+        units: the same for matrix units, by name and dtype.
+        launch: one serial kernel inside a run; ``wake``: what a threaded one costs more; ``call``: a run of one kernel.
+        measured: False where these are a model's defaults.
+
+    >>> m = default_machine(Target("text", vector_bytes=32, threads=2))
+    >>> m.peak(dtypes.float32).all / m.peak(dtypes.float64).all, m.measured, Machine.loads(m.dumps()) == m
+    (2.0, False, True)
+    """
+
+    name: str
+    device: str
+    workers: int
+    vector_bytes: int
+    l1: int
+    l2: int
+    l3: int
+    memory: tuple[Rate, ...]
+    peaks: tuple[Rate, ...]
+    units: tuple[Rate, ...] = ()
+    launch: float = 0.5e-6
+    wake: float = 1.5e-6
+    call: float = 5e-6
+    measured: bool = False
+
+    def peak(self, dtype: DType) -> Rate:
+        """Operations of a dtype; where it was not measured, those of float32 on as many registers."""
+        found = next((r for r in self.peaks if r.name == dtype.name), None)
+        if found is not None:
+            return found
+        base = next((r for r in self.peaks if r.name == "float32"), self.peaks[0])
+        scale = 4 / max(dtype.itemsize, 1)
+        return Rate(dtype.name, base.one * scale, base.all * scale)
+
+    def level(self, footprint: int) -> Rate:
+        """The level of memory that holds ``footprint`` bytes."""
+        return next((r for r in self.memory if footprint <= r.capacity), self.memory[-1])
+
+    def dumps(self) -> str:
+        """As text (JSON)."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def loads(text: str | bytes) -> Machine:
+        """From text.
+
+        Raises:
+            ValueError: if it is not that of a machine.
+        """
+        try:
+            fields = json.loads(text)
+            for part in ("memory", "peaks", "units"):
+                fields[part] = tuple(Rate(**r) for r in fields[part])
+            found = Machine(**fields)
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"no machine: {error}") from None
+        if not found.memory or not found.peaks:
+            raise ValueError("a machine needs rates")
+        return found
+
+
+def default_machine(target: Target, device: str = "") -> Machine:
+    """A modest core of today at 2.5 GHz, for a machine that was not measured."""
+    workers, width, clock = max(target.threads, 1), target.vector_bytes or 4, 2.5e9
+    peaks = tuple(Rate(d.name, flops, flops * workers) for d in (dtypes.float32, dtypes.float64, dtypes.int32)
+                  for flops in [2 * ISSUE * clock * max(width // d.itemsize, 1)])
+    l3 = 16 << 20
+    memory = (Rate("L2", 60e9, 60e9 * workers, target.l2_bytes * workers), Rate("L3", 20e9, 20e9 * workers, l3),
+              Rate("memory", 10e9, 12e9 if workers > 1 else 10e9))
+    return Machine(target.name, device or target.name, workers, width, target.l1_bytes, target.l2_bytes, l3, memory,
+                   peaks)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a kernel does at least: arithmetic operations, and bytes read and written, each place once."""
+
+    operations: int
+    bytes_read: int
+    bytes_written: int
+
+    @property
+    def bytes(self) -> int:
+        return self.bytes_read + self.bytes_written
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A kernel's expected time in seconds and what it is made of.
+
+    Attributes:
+        work: operations and bytes.
+        memory, arithmetic, launch: the parts of the model.
+        seconds: the launch plus the greater of memory and arithmetic.
+        roofline: the least time that the machine allows for this work, all workers perfectly busy.
+        level: the level of memory whose bandwidth counts.
+    """
+
+    work: Work
+    memory: float
+    arithmetic: float
+    launch: float
+    roofline: float
+    level: str
+
+    @property
+    def seconds(self) -> float:
+        return self.launch + max(self.memory, self.arithmetic)
+
+    @property
+    def bound(self) -> str:
+        """What the time is mostly spent on: ``memory``, ``arithmetic`` or ``launch``."""
+        if self.launch > max(self.memory, self.arithmetic):
+            return "launch"
+        return "memory" if self.memory >= self.arithmetic else "arithmetic"
+
+
+def count(ranges: Iterable[UOp]) -> int:
+    """Iterations of ranges; a symbolic size counts as its greatest value."""
+    return math.prod(r.src[-1].arg if r.src[-1].is_const else r.src[-1].vmax for r in ranges)
+
+
+def is_arithmetic(n: UOp) -> bool:
+    """Arithmetic on data: neither on indices nor on conditions."""
+    return n.op.alu and n.dtype.name not in ("index", "bool")
+
+
+def work_of(kernel: Kernel) -> Work:
+    """What ``kernel`` does: arithmetic once per element computed, each place of memory read or written once.
+
+    >>> from tinsmith.codegen.lower import lower
+    >>> x = UOp(Ops.PARAM, dtypes.float32, (), (1, (4, 8)))
+    >>> work_of(Kernel(lower(UOp(Ops.SINK, None, (x.reduce("ADD", (1,)),)))))
+    Work(operations=32, bytes_read=128, bytes_written=16)
+    """
+    operations = 0
+    reached: dict[tuple[UOp, bool], int] = {}
+    for n in toposort(kernel.sink):
+        if n.op is Ops.FOLD:
+            operations += n.arg.cost * count(n.src[0].ranges)
+        elif is_arithmetic(n):
+            operations += n.op.cost * count(n.ranges)
+        elif n.op in MEMORY and n.src[0].op is Ops.PARAM:
+            place = (n.src[0], n.op is not Ops.LOAD)
+            reached[place] = reached.get(place, 0) + _elements(n)
+    moved = {place: min(elements, _whole(place[0])) * place[0].dtype.itemsize for place, elements in reached.items()}
+    return Work(operations, sum(b for (_, written), b in moved.items() if not written),
+                sum(b for (_, written), b in moved.items() if written))
+
+
+def transcendentals(sink: UOp) -> int:
+    """Exponentials, logarithms and the like that a lowered kernel computes, before they became arithmetic."""
+    return sum(count(n.ranges) for n in toposort(sink) if n.op in TRANSCENDENTAL)
+
+
+def _elements(access: UOp) -> int:
+    """Places that one load or store reaches."""
+    return count(access.src[1].ranges)
+
+
+def _whole(param: UOp) -> int:
+    """Elements of a kernel argument; a symbolic size counts as its greatest value."""
+    return math.prod(s.vmax if isinstance(s, UOp) else s for s in param.arg[1])
+
+
+def estimate(kernel: Kernel, machine: Machine, work: Work | None = None) -> Estimate:
+    """The time that ``kernel``, with the opts applied so far, should take on ``machine``.
+
+    Args:
+        work: what the kernel has to do, if known from before its opts, which may add padding.
+    """
+    work = work_of(kernel) if work is None else work
+    model = _Model(kernel, machine)
+    workers, share = model.workers()
+    level = machine.level(work.bytes)
+    whole = max(level.all, level.one)
+    bandwidth = min(level.one if workers == 1 else whole * workers / machine.workers, whole)
+    nodes = list(model.around)
+    launch = machine.launch + (machine.wake if workers > 1 else 0.0)
+    dtype = max((n.dtype.scalar for n in nodes if is_arithmetic(n) or n.op is Ops.FOLD),
+                key=lambda d: d.itemsize, default=dtypes.float32)
+    roofline = max(work.bytes / whole, work.operations / machine.peak(dtype).all)
+    busy = max(sum(map(model.computing, nodes)), sum(map(model.access, nodes)))
+    return Estimate(work, sum(map(model.traffic, nodes)) / bandwidth, busy * share, launch, roofline, level.name)
+
+
+class _Model:
+    """One kernel on one machine. ``around``: the ranges inside which a node is computed, its own and its readers'."""
+
+    def __init__(self, kernel: Kernel, machine: Machine) -> None:
+        self.kernel, self.machine = kernel, machine
+        self.width = max(machine.vector_bytes, 1)
+        order = toposort(kernel.sink)
+        self.around: dict[UOp, frozenset[UOp]] = {n: n.ranges for n in order}
+        for n in reversed(order):
+            if n.op not in (Ops.STAGE, Ops.SINK):  # what is staged is computed once, for all its readers
+                inside = self.around[n] | frozenset(n.src[1:] if n.op is Ops.FOLD else ())
+                for s in n.src:
+                    self.around[s] = self.around[s] | inside
+            else:
+                for s in n.src[:1]:
+                    self.around[s] = self.around[s] | n.ranges
+        self.place = {r: at for at, r in enumerate(kernel.order)}
+
+    def workers(self) -> tuple[int, float]:
+        """Workers with something to do, and the share of all work that the busiest has."""
+        split = next((r for r in self.kernel.order if r.arg[1] is Role.THREAD), None)
+        size = count([split]) if split is not None else 1
+        workers = min(size, self.machine.workers)
+        return workers, -(-size // workers) / size
+
+    def loops(self, n: UOp) -> list[UOp]:
+        """The loops around a node, outermost first."""
+        return sorted((r for r in self.around[n] if not r.arg[1].expanded), key=self.place.__getitem__)
+
+    def times(self, n: UOp, own: frozenset[UOp]) -> int:
+        """How often a node is computed: once per iteration of the loops down to the innermost that it depends on."""
+        loops = self.loops(n)
+        depth = max((at + 1 for at, r in enumerate(loops) if r in own), default=0)
+        return count(loops[:depth]) * count(r for r in own if r.arg[1] in (Role.UPCAST, Role.UNROLL))
+
+    def traffic(self, n: UOp) -> int:
+        """Bytes that a load or store moves between a core's last cache and what is beyond."""
+        if n.op not in MEMORY or n.src[0].op is not Ops.PARAM:
+            return 0
+        size, own = n.src[0].dtype.itemsize, n.src[1].ranges
+        moved = min(_elements(n), _whole(n.src[0])) * size
+        loops = self.loops(n)
+        for at, r in enumerate(loops):
+            inside = count(x for x in own if x.arg[1].expanded or x in loops[at + 1 :]) * size
+            if r not in own and inside > self.machine.l2:
+                moved *= count([r])
+        return moved
+
+    def access(self, n: UOp) -> float:
+        """One worker's time for the instructions of a load or store, if it did all of them."""
+        if n.op not in MEMORY:
+            return 0.0
+        of = n.dtype if n.op is Ops.LOAD else n.src[2].dtype
+        return self.times(n, n.ranges) * self.registers(n.ranges, of) / self.rate
+
+    def computing(self, n: UOp) -> float:
+        """The same for the arithmetic of a node."""
+        if n.op is Ops.FOLD:
+            return self.fold_seconds(n)
+        if is_arithmetic(n):
+            cost = 1 if n.op is Ops.MULADD else n.op.cost  # fused: two operations, one instruction
+            return self.times(n, n.ranges) * self.registers(n.ranges, n.dtype) * cost / self.rate
+        return 0.0
+
+    def fold_seconds(self, n: UOp) -> float:
+        """Additions, or waiting for them. A sum of products is fused: the multiplication is what is counted."""
+        over = n.src[0].ranges | n.ranges
+        steps = self.times(n.src[0], over)
+        copies = count(r for r in over if r.arg[1] in (Role.UPCAST, Role.UNROLL))
+        fused = n.arg is Ops.ADD and n.src[0].op is Ops.MUL and n.src[0].dtype.is_float
+        work = 0 if fused else copies * self.registers(over, n.dtype) * n.arg.cost
+        return steps // max(copies, 1) * max(work, LATENCY * ISSUE) / self.rate
+
+    def registers(self, ranges: Iterable[UOp], dtype: DType) -> int:
+        """Vector registers that the lanes of a value fill."""
+        lanes = count(r for r in ranges if r.arg[1] is Role.VECTOR)
+        return max(-(-lanes * dtype.itemsize // self.width), 1)
+
+    @property
+    def rate(self) -> float:
+        """Vector instructions per second of one worker, from the peak of float32: two operations on each lane."""
+        return self.machine.peak(dtypes.float32).one / (2 * max(self.width // 4, 1))
