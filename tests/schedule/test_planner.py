@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from tests.schedule import helpers
 from tinsmith.core.dtypes import dtypes
 from tinsmith.schedule.compiled import CompiledSchedule
-from tinsmith.schedule.execute import bind
 from tinsmith.schedule.items import Schedule, ScheduleItem, Slot
 from tinsmith.schedule.planner import plan_memory
 
@@ -62,6 +61,6 @@ def test_one_block_per_device() -> None:
     y = ((x @ x).relu() @ x).relu() @ x
     found = helpers.schedule(y)
     compiled = CompiledSchedule(found, plan_memory(found))
-    buffers = bind(compiled, [x.uop.base.arg])
-    blocks = {id(buffers[n].base) for n in compiled.plan.offsets}
-    assert len(compiled.plan.offsets) == 2 and len(blocks) == 1
+    bound = compiled.bound
+    assert [device for device, _ in bound.blocks] == ["CPU"]
+    assert len({bound.places[n].base for n in compiled.plan.offsets}) == 1 and len(compiled.plan.offsets) == 2

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinsmith.codegen.program import Launch
 from tinsmith.codegen.render.base import Renderer
+from tinsmith.core.dtypes import DType
 from tinsmith.core.errors import ArgumentError, DeviceError
 from tinsmith.core.settings import settings
 
@@ -90,6 +91,44 @@ class Call:
     variables: list[int]
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a launch of a graph finds a buffer: base number ``base``, or a part of it from byte ``offset`` on."""
+
+    base: int
+    offset: int = 0
+    size: int = 0
+    dtype: DType | None = None  # None: the base itself
+
+    def of(self, bases: Sequence[Buffer]) -> Buffer:
+        found = bases[self.base]
+        return found if self.dtype is None else found.view(self.size, self.dtype, self.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """One kernel launch of a graph: buffers by place, variables by their number among the graph's values."""
+
+    program: Program
+    places: tuple[Place, ...]
+    variables: tuple[int, ...]
+
+
+class Graph:
+    """Kernel launches in a fixed order, made ready once and run many times on other buffers and values.
+
+    This one launches them one by one. A device that can do better returns a subclass from ``Compiled.graph``; it runs
+    the same launches, so what is captured does not depend on the device.
+    """
+
+    def __init__(self, device: Compiled, launches: Sequence[Launched]) -> None:
+        self.device, self.launches = device, launches
+
+    def __call__(self, bases: Sequence[Buffer], values: Sequence[int]) -> None:
+        self.device.run([Call(e.program, [p.of(bases) for p in e.places], [values[v] for v in e.variables])
+                         for e in self.launches])
+
+
 class Compiled:
     """A device: its name and its parts.
 
@@ -124,6 +163,10 @@ class Compiled:
         """Launch kernels in order."""
         for call in calls:
             call.program(call.buffers, call.variables)
+
+    def graph(self, launches: Sequence[Launched]) -> Graph:
+        """Launches made ready to run together, many times."""
+        return Graph(self, launches)
 
     def synchronize(self) -> None:
         """Wait until everything launched on this device has run."""

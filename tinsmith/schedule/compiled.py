@@ -1,10 +1,11 @@
 """A schedule whose kernels are loaded programs: what runs, what is kept in memory and what goes to disk."""
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tinsmith.backend.device import Device, Program
+from tinsmith.backend.device import Device, Graph, Launched, Place, Program
 from tinsmith.codegen.program import Launch
 from tinsmith.core.settings import settings
 from tinsmith.ir.uop import Origin
@@ -58,7 +59,77 @@ class CompiledSchedule:
     schedule: Schedule
     plan: Plan
     steps: list[Step] = field(default_factory=list)
-    in_place: dict[int, int] = field(default_factory=dict)  # slot of an output → number of the input it overwrites
+    in_place: dict[int, int] = field(default_factory=dict)  # slot of an output → number of the input it may overwrite
+
+
+    @functools.cached_property
+    def bound(self) -> Bound:
+        """The schedule made ready to run."""
+        return Bound(self)
+
+
+@dataclass
+class Part:
+    """Neighbouring steps that are run together: kernels of one device, or one copy where there is no graph."""
+
+    device: str
+    steps: list[Step]
+    graph: Graph | None = None
+    ops: int = 0
+    bytes: int = 0
+
+
+class Bound:
+    """A compiled schedule made ready to run on any buffers.
+
+    Attributes:
+        inputs: for each input that it reads, its number.
+        outputs: the slots that it provides for results, and ``results``: which of them each result is.
+        in_place: (number of an output, number of the input whose memory it may take over).
+        blocks: (device, bytes) of each block of temporaries.
+        places: slot → where it lies among the *bases*: inputs, outputs, blocks.
+        parts: what runs, in order.
+    """
+
+    def __init__(self, compiled: CompiledSchedule) -> None:
+        schedule, plan = compiled.schedule, compiled.plan
+        self.inputs = list(schedule.inputs)
+        order = {slot: n for n, slot in enumerate(dict.fromkeys(schedule.outputs))}
+        self.outputs = [schedule.slots[n] for n in order]
+        self.results = [order[n] for n in schedule.outputs]
+        self.blocks = list(plan.sizes.items())
+        self.in_place = [(order[slot], number) for slot, number in compiled.in_place.items()]
+        bases = [*schedule.inputs.values(), *order]
+        self.places: dict[int, Place] = {slot: Place(n) for n, slot in enumerate(bases)}
+        block = {device: len(bases) + n for n, (device, _) in enumerate(self.blocks)}
+        for number, offset in plan.offsets.items():
+            slot = schedule.slots[number]
+            self.places[number] = Place(block[slot.device], offset, slot.size, slot.dtype)
+        self.parts = parts(compiled.steps)
+        for part in self.parts:
+            if part.steps[0].program is not None:
+                self._make_graph(part)
+
+    def _make_graph(self, part: Part) -> None:
+        launches = []
+        for step in part.steps:
+            assert step.program is not None and step.launch is not None
+            launches.append(Launched(step.program, tuple(self.places[s] for s in step.slots), tuple(step.variables)))
+            part.ops += step.launch.ops
+            part.bytes += step.launch.bytes
+        part.graph = Device[part.device].graph(launches)
+
+
+def parts(steps: Sequence[Step]) -> list[Part]:
+    """Steps in order, kernels of one device together until a copy or another device comes."""
+    found: list[Part] = []
+    for step in steps:
+        last = found[-1].steps[-1] if found else None
+        if step.program is None or last is None or last.program is None or last.device != step.device:
+            found.append(Part(step.device, [step]))
+        else:
+            found[-1].steps.append(step)
+    return found
 
 
 _programs: dict[tuple[object, ...], Program] = {}

@@ -43,13 +43,12 @@ class Unkeyable(Exception):
 # *** keys ***
 
 
-def entry_key(graph: Sequence[UOp], device: str, free: Sequence[int]) -> str | None:
+def entry_key(graph: Sequence[UOp], device: str) -> str | None:
     """Where the program of a canonical graph lies on disk; None where it cannot be kept there.
 
     Args:
         graph: roots, as ``canonical`` gives them.
         device: where kernels without any buffer run.
-        free: numbers of the buffers that may be written over.
     """
     sources = source_hash()
     if not settings.CACHELEVEL or not sources:
@@ -59,7 +58,7 @@ def entry_key(graph: Sequence[UOp], device: str, free: Sequence[int]) -> str | N
         devices = sorted({device, *(n.arg if n.op is Ops.COPY else n.arg.device for n in toposort(graph)
                                     if n.op in (Ops.COPY, Ops.BUFFER))})
         targets = [f"{name}:{_device_key(name)}" for name in devices]
-        options = _value((device, tuple(free), settings.code_key()))
+        options = _value((device, settings.code_key()))
     except (Unkeyable, TinsmithError):
         return None
     versions = f"{sys.implementation.cache_tag} {sys.platform} {np.__version__}"

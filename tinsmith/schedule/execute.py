@@ -18,7 +18,7 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.evaluate import evaluate
 from tinsmith.ir.uop import bindings, toposort, with_symbols
 from tinsmith.schedule import diskcache, explain
-from tinsmith.schedule.compiled import BufferName, CompiledSchedule, Step, is_loaded, load, loaded
+from tinsmith.schedule.compiled import Bound, BufferName, CompiledSchedule, Step, is_loaded, load, loaded
 from tinsmith.schedule.inplace import choose_in_place
 from tinsmith.schedule.items import Schedule, Scheduler
 from tinsmith.schedule.planner import plan_memory
@@ -62,13 +62,12 @@ def realize(roots: Sequence[UOp], device: str, free: Collection[UOp] = ()) -> li
         free: BUFFERs that nobody reads after this program: a new version may take their memory.
     """
     graph, buffers, values = canonical(roots)
-    numbers = tuple(n for n, b in enumerate(buffers) if b in free) if free else ()
-    key = (tuple(graph), device, numbers, settings.code_key())
+    key = (tuple(graph), device, settings.code_key())
     compiled = _compiled.get(key)
     if compiled is None or settings.DEBUG >= 3:
-        compiled = _compiled[key] = _compile(graph, device, numbers)
+        compiled = _compiled[key] = _compile(graph, device)
     inputs = [b.arg for b in buffers]
-    outputs = run(compiled, inputs, values)
+    outputs = run(compiled, inputs, values, [n for n, b in enumerate(buffers) if b in free] if free else ())
     for recorder in recorders:
         recorder.ran(roots, compiled, inputs, values, outputs)
     return outputs
@@ -79,19 +78,19 @@ def _lowered_again() -> bool:
     return bool(settings.DEBUG >= 3 or settings.CHECK_IR)
 
 
-def _compile(graph: list[UOp], device: str, free: Sequence[int]) -> CompiledSchedule:
+def _compile(graph: list[UOp], device: str) -> CompiledSchedule:
     """The program of a canonical graph: from disk, or scheduled and lowered now."""
-    key = None if _lowered_again() else diskcache.entry_key(graph, device, free)
+    key = None if _lowered_again() else diskcache.entry_key(graph, device)
     compiled = diskcache.fetch(key, graph) if key is not None else None
     if compiled is None:
         places = diskcache.places_of(graph) if key is not None else {}
-        compiled = _lower(graph, device, free)
+        compiled = _lower(graph, device)
         if key is not None:
             diskcache.store(key, places, compiled)
     return compiled
 
 
-def _lower(graph: list[UOp], device: str, free: Sequence[int]) -> CompiledSchedule:
+def _lower(graph: list[UOp], device: str) -> CompiledSchedule:
     GlobalCounters.schedule_count += 1
     schedule = Scheduler(graph, device).run()
     if not settings.NOOPT:
@@ -114,8 +113,7 @@ def _lower(graph: list[UOp], device: str, free: Sequence[int]) -> CompiledSchedu
         values = [item.variables[int(v[1:])].src[1].arg for v in kernel.variables]
         program = loaded(item.device, kernel)
         compiled.steps.append(Step(item.device, program, slots, values, item.origin, name, kernel, item))
-    if free:
-        compiled.in_place = choose_in_place(schedule, [k.uops if k is not None else None for k in kernels], free)
+    compiled.in_place = choose_in_place(schedule, [k.uops if k is not None else None for k in kernels])
     return compiled
 
 
@@ -131,73 +129,78 @@ def _load(schedule: Schedule, kernels: Sequence[KernelProgram | None]) -> None:
         load(device, list(batch.values()))
 
 
-def bind(compiled: CompiledSchedule, inputs: list[Buffer]) -> list[Buffer]:
-    """A buffer for every slot: the inputs, fresh outputs, and places in one block of temporaries per device."""
-    schedule, plan = compiled.schedule, compiled.plan
-    blocks = {device: Buffer(device, size, dtypes.uint8) for device, size in plan.sizes.items()}
-    given = {slot: inputs[number] for number, slot in schedule.inputs.items()}
-    given |= {slot: inputs[number] for slot, number in compiled.in_place.items()}
-    out: list[Buffer] = []
-    for slot in schedule.slots:
-        if slot.number in given:
-            out.append(given[slot.number])
-        elif slot.number in plan.offsets:
-            out.append(blocks[slot.device].view(slot.size, slot.dtype, plan.offsets[slot.number]))
-        else:
-            out.append(Buffer(slot.device, slot.size, slot.dtype))
-    return out
+def output_buffers(bound: Bound, inputs: Sequence[Buffer], free: Collection[int]) -> list[Buffer]:
+    """Memory for the outputs: fresh, or that of an input in ``free`` where the program may write over it."""
+    outputs: list[Any] = [None] * len(bound.outputs)
+    if free:
+        for n, number in bound.in_place:
+            if number in free:
+                outputs[n] = inputs[number]
+    return [Buffer(s.device, s.size, s.dtype) if b is None else b for b, s in zip(outputs, bound.outputs)]
 
 
-def run(compiled: CompiledSchedule, inputs: list[Buffer], values: Sequence[int]) -> list[Buffer]:
-    """Run a compiled schedule; neighbouring kernels of one device go to it in one batch."""
+def run(compiled: CompiledSchedule, inputs: list[Buffer], values: Sequence[int],
+        free: Collection[int] = ()) -> list[Buffer]:
+    """Run a compiled schedule and return its results.
+
+    Args:
+        inputs: by number.
+        values: of its variables, by number.
+        free: numbers of inputs that nobody reads afterwards: a new version may take their memory.
+    """
+    bound = compiled.bound
+    outputs = output_buffers(bound, inputs, free)
+    launch(bound, inputs, outputs, values, bool(free))
+    return [outputs[n] for n in bound.results]
+
+
+def launch(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], values: Sequence[int],
+           in_place: bool = False) -> None:
+    """Run what a schedule consists of, part by part, on buffers for its inputs and outputs.
+
+    Args:
+        in_place: an output may be the memory of an input.
+    """
     for b in inputs:
-        b.check()
-    buffers = bind(compiled, inputs)
-    outputs = [buffers[n] for n in compiled.schedule.outputs]
-    if compiled.in_place:
-        for b in buffers:
+        if b.failed is not None:
+            b.check()
+    bases = [*(inputs[n] for n in bound.inputs), *outputs]
+    bases += [Buffer(device, size, dtypes.uint8) for device, size in bound.blocks]
+    if in_place:
+        for b in bases:
             b.opaque  # noqa: B018  running out of memory must leave the old versions as they are
-    timed = settings.DEBUG >= 2
-    batch: list[Call] = []
-    launched: list[Step] = []  # the steps of the batch, or of what ran last
-    batch_device = ""
+    launched: list[Step] = []
     try:
-        for step in compiled.steps:
-            if step.program is None:
-                _flush(batch_device, batch)
-                launched = [step]
-                _copy(buffers[step.slots[0]], buffers[step.slots[1]])
-                continue
-            call = Call(step.program, [buffers[s] for s in step.slots], [values[v] for v in step.variables])
-            if timed:
-                if isinstance(step.launch, KernelProgram):
-                    explain.show(step.item, step.launch, step.name, Device[step.device])
-                launched = [step]
-                _timed(step, call)
-                continue
-            if step.device != batch_device:
-                _flush(batch_device, batch)
-                batch_device = step.device
-            if not batch:
-                launched = []
-            launched.append(step)
-            batch.append(call)
-            _count(step)
-        _flush(batch_device, batch)
+        for part in bound.parts:
+            if settings.DEBUG >= 2 and part.graph is not None:
+                for step in part.steps:
+                    launched = [step]
+                    _timed(step, bound, bases, values)
+            elif part.graph is not None:
+                launched = part.steps
+                part.graph(bases, values)
+                GlobalCounters.kernel_count += len(launched)
+                GlobalCounters.global_ops += part.ops
+                GlobalCounters.global_mem += part.bytes
+            else:
+                launched = part.steps
+                target, source = (bound.places[s].of(bases) for s in launched[0].slots)
+                _copy(target, source)
     except BaseException as error:
-        _mark_failed(compiled, buffers, launched, error)
+        _mark_failed(bound, inputs, outputs, launched, error)
         if isinstance(error, Exception) and not isinstance(error, TinsmithError):
-            raise _kernel_error(launched, error, bool(compiled.in_place)) from error
+            raise _kernel_error(launched, error, any(a is b for a in inputs for b in outputs)) from error
         raise
-    return outputs
 
 
-def _mark_failed(compiled: CompiledSchedule, buffers: list[Buffer], launched: list[Step], error: BaseException) -> None:
+def _mark_failed(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], launched: Sequence[Step],
+                 error: BaseException) -> None:
     """No output can be read; old versions that outputs write over only if a kernel may have run."""
-    refused = not launched or (launched == compiled.steps[:1] and isinstance(error, Exception))
-    for n in compiled.schedule.outputs:
-        if not (refused and n in compiled.in_place):
-            buffers[n].failed = error
+    first = bound.parts[0].steps if bound.parts else []
+    refused = not launched or (len(launched) == 1 and launched[0] is first[0] and isinstance(error, Exception))
+    for b in outputs:
+        if not (refused and any(b is old for old in inputs)):
+            b.failed = error
 
 
 def _kernel_error(steps: Sequence[Step], error: Exception, in_place: bool) -> KernelError:
@@ -212,21 +215,12 @@ def _kernel_error(steps: Sequence[Step], error: Exception, in_place: bool) -> Ke
     return KernelError("realize", f"{which} failed on {device}: {type(error).__name__}: {error}", mend, at)
 
 
-def _flush(device: str, batch: list[Call]) -> None:
-    if batch:
-        Device[device].run(batch)
-        batch.clear()
-
-
-def _count(step: Step) -> None:
-    assert step.launch is not None
-    GlobalCounters.kernel_count += 1
-    GlobalCounters.global_ops += step.launch.ops
-    GlobalCounters.global_mem += step.launch.bytes
-
-
-def _timed(step: Step, call: Call) -> None:
+def _timed(step: Step, bound: Bound, bases: Sequence[Buffer], values: Sequence[int]) -> None:
+    assert step.program is not None
     device = Device[step.device]
+    if isinstance(step.launch, KernelProgram):
+        explain.show(step.item, step.launch, step.name, device)
+    call = Call(step.program, [bound.places[s].of(bases) for s in step.slots], [values[v] for v in step.variables])
     start = time.perf_counter()
     device.run([call])
     device.synchronize()

@@ -1,11 +1,12 @@
 """Writing a new version of a value over the old one: which outputs of a program may take the memory of an input.
 
-The caller says which buffers nobody outside the program can read any more. Inside it every other reader must run before
-the write, and the kernel that writes may read an element only right before it writes that element, in the same loop.
+Whoever runs the program says which buffers nobody outside it can read any more. Inside it every other reader must run
+before the write, and the kernel that writes may read an element only right before it writes that element, in the same
+loop.
 """
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from tinsmith.ir import Ops, UOp
 from tinsmith.schedule.items import Schedule
@@ -13,35 +14,39 @@ from tinsmith.schedule.items import Schedule
 _OPEN, _CLOSE = (Ops.RANGE, Ops.IF), (Ops.ENDRANGE, Ops.ENDIF)
 
 
-def choose_in_place(schedule: Schedule, programs: Sequence[list[UOp] | None], free: Collection[int]) -> dict[int, int]:
-    """Output slot → number of the input whose memory it takes over.
+def choose_in_place(schedule: Schedule, programs: Sequence[list[UOp] | None]) -> dict[int, int]:
+    """Output slot → number of the input whose memory it may take over when nobody reads that input afterwards.
 
     Args:
         schedule: in its final order.
         programs: the linear program of each item; None for copies.
-        free: numbers of the inputs that nobody reads after the program.
     """
+    readers: dict[int, list[int]] = {}
+    writer: dict[int, int] = {}
+    for time, item in enumerate(schedule.items):
+        for n, slot in enumerate(item.slots):
+            if n < item.outputs:
+                writer[slot] = time
+            else:
+                readers.setdefault(slot, []).append(time)
     chosen: dict[int, int] = {}
+    taken: set[int] = set()
     for slot, number in schedule.versions.items():
-        if number not in free or number in chosen.values():
-            continue
         old = schedule.inputs.get(number)
-        if old is None or _allowed(schedule, programs, slot, old):
+        if number not in taken and (old is None or all(
+                _reads_before(schedule, programs, time, writer[slot], slot, old) for time in readers.get(old, ()))):
             chosen[slot] = number
+            taken.add(number)
     return chosen
 
 
-def _allowed(schedule: Schedule, programs: Sequence[list[UOp] | None], slot: int, old: int) -> bool:
-    """Whether writing ``slot`` over ``old`` changes nothing that is still read."""
-    writer = next(t for t, item in enumerate(schedule.items) if slot in item.slots[: item.outputs])
-    for time, item in enumerate(schedule.items):
-        if old not in item.slots[item.outputs :]:
-            continue
-        program = programs[time]
-        if time > writer or (time == writer and (
-                program is None or not reads_before_writes(program, item.slots.index(old), item.slots.index(slot)))):
-            return False
-    return True
+def _reads_before(schedule: Schedule, programs: Sequence[list[UOp] | None], time: int, written: int, slot: int,
+                  old: int) -> bool:
+    """Whether item ``time`` has read all it wants of slot ``old`` when item ``written`` puts ``slot`` in its place."""
+    if time != written:
+        return time < written
+    program, item = programs[time], schedule.items[time]
+    return program is not None and reads_before_writes(program, item.slots.index(old), item.slots.index(slot))
 
 
 def reads_before_writes(program: list[UOp], read: int, written: int) -> bool:

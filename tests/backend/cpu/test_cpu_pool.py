@@ -16,7 +16,7 @@ import pytest
 
 from tinsmith.backend.cpu import osys, pool, runtime
 from tinsmith.backend.cpu.llvm import Compiler, Loaded, load
-from tinsmith.backend.cpu.pool import NativePool, PythonPool, build_table, get_pool
+from tinsmith.backend.cpu.pool import Commands, NativePool, PythonPool, build_table, get_pool
 
 # dst[i] = 3 * src[n-1-i] + i: every thread reads what the others wrote in the command before.
 STEP = """
@@ -109,6 +109,22 @@ def test_serial_commands_at_every_place(workers: Pool, code: Loaded) -> None:
 def test_empty_table(workers: Pool) -> None:
     table = build_table([])
     workers.run(table.address, table.count)
+
+
+def test_commands_are_filled_in_from_values(workers: Pool, code: Loaded) -> None:
+    n = 40
+    steps = [[(0, 0), (1, 8), (2, -1)], [(1, 8), (0, 0), (2, -1)]] * 25  # the second array begins a word further on
+    commands = Commands([(code.addresses[0], i % 3 == 0) for i in range(50)], steps, 3)
+    for seed in range(3):
+        a, b = np.arange(seed, seed + n, dtype=np.int64), np.zeros(n + 1, np.int64)
+        expected = a.copy()
+        with np.errstate(over="ignore"):
+            for _ in range(50):
+                expected = 3 * expected[::-1] + np.arange(n)
+        commands.words[:] = (a.ctypes.data, b.ctypes.data, n + 1)
+        workers.replay(commands)
+        np.testing.assert_array_equal(a, expected)
+        assert b[0] == 0
 
 
 def test_thread_numbers(workers: Pool, code: Loaded) -> None:

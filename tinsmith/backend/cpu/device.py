@@ -5,18 +5,22 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tinsmith.backend.cpu import llvm, osys
 from tinsmith.backend.cpu.ccompiler import CCompiler, CPURenderer, load_shared
 from tinsmith.backend.cpu.memory import HostMemory
-from tinsmith.backend.cpu.pool import Table, build_table, get_pool
-from tinsmith.backend.device import Allocator, Call, Compiled, Compiler, Program
+from tinsmith.backend.cpu.pool import Commands, Table, build_table, get_pool
+from tinsmith.backend.device import Allocator, Call, Compiled, Compiler, Graph, Launched, Program
 from tinsmith.codegen.program import Launch
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.render.llvm import STACK_BYTES, LLVMRenderer
 from tinsmith.core.errors import DeviceError
+
+if TYPE_CHECKING:
+    from tinsmith.backend.memory import Buffer
 
 
 class HostAllocator(Allocator):
@@ -116,6 +120,40 @@ def run_calls(calls: Sequence[Call]) -> None:
     get_pool().run(commands.address, commands.count)
 
 
+class CPUGraph(Graph):
+    """All launches as one native call: Python writes the addresses of the bases, native code does the rest."""
+
+    def __init__(self, device: Compiled, launches: Sequence[Launched]) -> None:
+        super().__init__(device, launches)
+        self.bases = sorted({p.base for e in launches for p in e.places})
+        self.values = sorted({v for e in launches for v in e.variables})
+        base = {b: n for n, b in enumerate(self.bases)}
+        value = {v: n for n, v in enumerate(self.values, len(base))}
+        near = len(base) + len(value)
+        self.near_bytes = 0
+        kernels, arguments = [], []
+        for e in launches:
+            assert isinstance(e.program, CPUProgram)
+            row = [(base[p.base], p.offset) for p in e.places]
+            row += [(value[v], 0) for v in e.variables]
+            if e.program.kernel.local_bytes > STACK_BYTES:
+                row.append((near, 0))
+                self.near_bytes = max(self.near_bytes, e.program.kernel.local_bytes)
+            kernels.append((e.program.address, e.program.kernel.serial))
+            arguments.append(row)
+        self.commands = Commands(kernels, arguments, near + 1)
+        self._write = struct.Struct(f"={near + 1}q").pack_into
+
+    def __call__(self, bases: Sequence[Buffer], values: Sequence[int]) -> None:
+        addresses = [((b := bases[n])._opaque or b.opaque).address + b.offset for n in self.bases]
+        if self.values:
+            addresses += [values[n] for n in self.values]
+        pool = get_pool()
+        near = _arena(self.near_bytes * pool.threads) if self.near_bytes else 0
+        self._write(self.commands.words, 0, *addresses, near)
+        pool.replay(self.commands)
+
+
 class CPUDevice(Compiled):
     """A queue on the host's cores."""
 
@@ -128,6 +166,9 @@ class CPUDevice(Compiled):
 
     def run(self, calls: Sequence[Call]) -> None:
         run_calls(calls)
+
+    def graph(self, launches: Sequence[Launched]) -> Graph:
+        return CPUGraph(self, launches)
 
 
 def host_target(name: str) -> Target:

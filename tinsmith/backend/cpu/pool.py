@@ -50,6 +50,43 @@ def build_table(entries: Sequence[tuple[int, int, bool]]) -> Table:
     return Table(entries)
 
 
+class Commands:
+    """A table whose arguments are filled in from a short list of values right before it runs, in native code.
+
+    Args:
+        kernels: (function address, serial) of every command.
+        arguments: for every command, (number of a value, what to add to it) of each word of its argument table.
+        values: how many values there are.
+
+    ``words`` is the values' memory: it is written before every run. One run at a time.
+    """
+
+    def __init__(self, kernels: Sequence[tuple[int, bool]], arguments: Sequence[Sequence[tuple[int, int]]],
+                 values: int) -> None:
+        self.words = (ctypes.c_int64 * max(values, 1))()
+        self._arguments = (ctypes.c_int64 * max(sum(map(len, arguments)), 1))()
+        at = ctypes.addressof(self._arguments)
+        entries: list[int] = []
+        targets: list[int] = []
+        for row in arguments:
+            targets.append(at)
+            for value, plus in row:
+                entries += (at, 8 * value, plus)
+                at += 8
+        self.table = Table([(function, args, serial) for (function, serial), args in zip(kernels, targets)])
+        self._entries = (ctypes.c_int64 * max(len(entries), 1))(*entries)
+        self._count = len(entries) // 3
+        self._record = (ctypes.c_int64 * 5)(self.table.address, self.table.count, ctypes.addressof(self._entries),
+                                            self._count, ctypes.addressof(self.words))
+        self.address = ctypes.addressof(self._record)
+
+    def fill(self) -> None:
+        """What native code does first: every argument from its value."""
+        for n in range(self._count):
+            target, offset, plus = self._entries[3 * n : 3 * n + 3]
+            ctypes.c_int64.from_address(target).value = self.words[offset // 8] + plus
+
+
 def _crowded_by_environment(cpus: list[int]) -> bool:
     """Whether the launcher started siblings that compete for ``cpus``.
 
@@ -70,7 +107,7 @@ class NativePool:
         self._control = 0
         self._claim: osys.CoreClaim | None = None
         self._workers: list[ctypes.c_void_p] = []
-        self._code, self._submit, self._dismiss, self._calibrate = _native_code()
+        self._code, self._submit, self._dismiss, self._calibrate, self._replay = _native_code()
 
     def run(self, table_address: int, count: int) -> None:
         """Run the ``count`` commands at ``table_address``; returns when all are done.
@@ -81,9 +118,22 @@ class NativePool:
             if not self._control:
                 self._start()
             done: int = self._submit(self._control, table_address, count)
-            while done < count:
-                rest = table_address + runtime.COMMAND_BYTES * done
-                done += self._submit(self._control, rest, count - done)
+            if done < count:
+                self._finish(table_address, count, done)
+
+    def replay(self, commands: Commands) -> None:
+        """Run a table on the values in its ``words``; returns when all is done."""
+        with self._lock:
+            if not self._control:
+                self._start()
+            done: int = self._replay(self._control, commands.address)
+            if done < commands.table.count:
+                self._finish(commands.table.address, commands.table.count, done)
+
+    def _finish(self, table_address: int, count: int, done: int) -> None:
+        while done < count:
+            rest = table_address + runtime.COMMAND_BYTES * done
+            done += self._submit(self._control, rest, count - done)
 
     def _start(self) -> None:
         size = runtime.CONTROL_BYTES + runtime.WORKER_BYTES * self.threads
@@ -175,19 +225,20 @@ class NativePool:
 
 
 @functools.cache
-def _native_code() -> tuple[Loaded, Any, Any, Any]:
+def _native_code() -> tuple[Loaded, Any, Any, Any, Any]:
     """The compiled runtime, and its entry points with their C signatures."""
     futex, gettid = osys.futex_number(), osys.gettid_number()
     assert futex is not None and gettid is not None, "a native pool needs Linux's futex"
     text = runtime.runtime_text(osys.architecture(), futex, gettid)
-    code = load([Compiler().compile(text)], ["worker", "submit", "dismiss", "calibrate"])
-    _, submit, dismiss, calibrate = code.addresses
+    code = load([Compiler().compile(text)], ["worker", "submit", "dismiss", "calibrate", "replay"])
+    _, submit, dismiss, calibrate, replay = code.addresses
     pointer, i32, i64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
     return (
         code,
         ctypes.CFUNCTYPE(i64, pointer, pointer, i64)(submit),
         ctypes.CFUNCTYPE(None, pointer)(dismiss),
         ctypes.CFUNCTYPE(i64, pointer, i32)(calibrate),
+        ctypes.CFUNCTYPE(i64, pointer, pointer)(replay),
     )
 
 
@@ -208,6 +259,11 @@ class PythonPool:
                 self._start()
             for at in range(0, 3 * count, 3):
                 self._run_one(*words[at : at + 3])
+
+    def replay(self, commands: Commands) -> None:
+        """Run a table on the values in its ``words``; returns when all is done."""
+        commands.fill()
+        self.run(commands.table.address, commands.table.count)
 
     def _run_one(self, function: int, args: int, flags: int) -> None:
         if flags & runtime.SERIAL or self.threads == 1:

@@ -351,6 +351,42 @@ leave:
   ret i64 %done
 }
 
+; Fill in the arguments of a graph's commands and run them as @submit does. A graph is five words: commands, how many,
+; entries, how many, values. An entry is three: where to store, byte offset of a value, what to add to it.
+define i64 @replay(ptr %control, ptr %graph) {
+start:
+  %commands = load ptr, ptr %graph
+  %count_at = getelementptr i8, ptr %graph, i64 8
+  %count = load i64, ptr %count_at
+  %entries_at = getelementptr i8, ptr %graph, i64 16
+  %entries = load ptr, ptr %entries_at
+  %number_at = getelementptr i8, ptr %graph, i64 24
+  %number = load i64, ptr %number_at
+  %values_at = getelementptr i8, ptr %graph, i64 32
+  %values = load ptr, ptr %values_at
+  br label %head
+head:
+  %index = phi i64 [ 0, %start ], [ %next, %fill ]
+  %finished = icmp eq i64 %index, %number
+  br i1 %finished, label %run, label %fill
+fill:
+  %entry = getelementptr [3 x i64], ptr %entries, i64 %index
+  %target = load ptr, ptr %entry
+  %value_at = getelementptr i8, ptr %entry, i64 8
+  %offset = load i64, ptr %value_at
+  %plus_at = getelementptr i8, ptr %entry, i64 16
+  %plus = load i64, ptr %plus_at
+  %from = getelementptr i8, ptr %values, i64 %offset
+  %value = load i64, ptr %from
+  %word = add i64 %value, %plus
+  store i64 %word, ptr %target
+  %next = add i64 %index, 1
+  br label %head
+run:
+  %done = call i64 @submit(ptr %control, ptr %commands, i64 %count)
+  ret i64 %done
+}
+
 ; Spin %rounds times as a waiting thread does; returns the ticks of the clock this took.
 define i64 @calibrate(ptr %word, i32 %rounds) {
 entry:
