@@ -4,6 +4,7 @@
     python -m tinsmith conformance DEVICE  run the acceptance programs on a device
     python -m tinsmith cache ls|clear      what the disk cache holds; empty it
     python -m tinsmith cache why KEY       the entries whose key begins with KEY
+    python -m tinsmith ir                  the page docs/ir.md, from the op table
 """
 from __future__ import annotations
 
@@ -23,6 +24,7 @@ from tinsmith.backend.device import Device
 from tinsmith.core.cache import cache_dir, cache_entries, cache_prune
 from tinsmith.core.errors import TinsmithError
 from tinsmith.core.settings import settings
+from tinsmith.ir.document import document
 
 Row = tuple[str, ...]
 
@@ -175,11 +177,15 @@ def main(arguments: list[str] | None = None) -> int:
     cache = commands.add_parser("cache", help="the disk cache")
     cache.add_argument("action", choices=("ls", "clear", "why"))
     cache.add_argument("key", nargs="?", default="")
+    commands.add_parser("ir", help="print docs/ir.md")
     chosen = parser.parse_args(arguments)
     if chosen.command == "doctor":
         return doctor()
     if chosen.command == "conformance":
         return accept(chosen.device)
+    if chosen.command == "ir":
+        print(document(), end="")
+        return 0
     if chosen.action == "ls":
         return cache_list()
     if chosen.action == "why":

@@ -138,6 +138,9 @@ class Work:
         return self.bytes_read + self.bytes_written
 
 
+NO_WORK = Work(0, 0, 0)
+
+
 @dataclass(frozen=True)
 class Estimate:
     """A kernel's expected time in seconds and what it is made of.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tinsmith.codegen.decompositions import decompose
-from tinsmith.codegen.estimate import Work, transcendentals, work_of
+from tinsmith.codegen.estimate import NO_WORK, Work, transcendentals, work_of
 from tinsmith.codegen.heuristics import choose_opts
 from tinsmith.codegen.kernel import Kernel, Opt
 from tinsmith.codegen.linearize import linearize
@@ -14,7 +14,6 @@ from tinsmith.codegen.lower import lower
 from tinsmith.codegen.normalize import normalize
 from tinsmith.codegen.render.base import Renderer
 from tinsmith.codegen.render.llvm import local_bytes
-from tinsmith.codegen.roles import Role
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.verify import verify_kernel, verify_program, verify_tensor
@@ -103,15 +102,21 @@ def _compile(sink: UOp, renderer: Renderer, opts: Sequence[Opt] | None) -> Kerne
     if check:
         verify_kernel(kernel.sink)
         verify_program(program)
-    name = kernel.name()
+    launch, text = assemble(kernel.name(), program, renderer, work)
+    return KernelProgram(**vars(launch), source=text, uops=program, opts=list(kernel.opts), kernel=kernel, work=work,
+                         transcendentals=transcendentals(lowered))
+
+
+def assemble(name: str, program: Sequence[UOp], renderer: Renderer, work: Work = NO_WORK) -> tuple[Launch, str]:
+    """Launch data and source of a linear program, from a kernel or written by hand."""
     pointers = [u for u in program if u.op is Ops.DEFINE_GLOBAL and u.dtype.pointer]
     text = renderer.render("KERNEL", program)
     symbol = f"{name}_{hashlib.sha256(text.encode()).hexdigest()[:10]}"
-    return KernelProgram(
+    launch = Launch(
         name, symbol,
         [u.arg for u in pointers],
         [u.arg[0] for u in program if u.op is Ops.DEFINE_GLOBAL and not u.dtype.pointer],
         frozenset(u.src[0].arg for u in program if u.op is Ops.STORE and u.src[0].op is Ops.DEFINE_GLOBAL),
         work.operations, work.bytes, local_bytes(program),
-        not any(r.arg[1] is Role.THREAD for r in kernel.order),
-        text.replace("KERNEL", symbol), program, list(kernel.opts), kernel, work, transcendentals(lowered))
+        not any(u.op is Ops.SPECIAL and u.arg == "tid" for u in program))
+    return launch, text.replace("KERNEL", symbol)

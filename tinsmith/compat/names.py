@@ -30,6 +30,8 @@ _LAYERS: Final[Names] = {n: f"tinsmith.nn:{n}" for n in (
 _SHAPE: Final[Names] = {"ShapeTracker": "tinsmith.shape:ShapeTracker", "View": "tinsmith.shape:View"}
 _OPT: Final[Names] = {"Opt": "tinsmith.codegen.kernel:Opt", "OptOps": "tinsmith.codegen.kernel:OptOps"}
 _UOP: Final[Names] = {"UOp": "tinsmith.ir:UOp", "Ops": "tinsmith.ir:Ops"}
+_GROUPS: Final[Names] = {n: f"tinsmith.compat.uops:{n}" for n in ("UnaryOps", "BinaryOps", "TernaryOps", "ReduceOps")}
+_UOPS: Final[Names] = {**_UOP, "UOps": "tinsmith.compat.uops:UOps", "UOpGraph": "tinsmith.ir:ProgramBuilder"}
 _COUNTERS: Final[Names] = {"GlobalCounters": "tinsmith.core.counters:GlobalCounters"}
 
 _HELPERS: Final[Names] = {
@@ -66,13 +68,14 @@ MODULES: Final[dict[str, Names]] = {
     "tinygrad.shape": {},
     "tinygrad.shape.shapetracker": _SHAPE,
     "tinygrad.shape.view": {"View": "tinsmith.shape:View"},
-    "tinygrad.ops": {**_UOP, **_VARIABLE},
+    "tinygrad.ops": {**_UOPS, **_GROUPS, **_VARIABLE},
     "tinygrad.uop": {},
     "tinygrad.uop.ops": {**_UOP, **_VARIABLE},
     "tinygrad.codegen": {},
     "tinygrad.codegen.kernel": _OPT,
     "tinygrad.codegen.linearizer": {},
-    "tinygrad.codegen.uops": {},
+    "tinygrad.codegen.uops": _UOPS,
+    "tinygrad.codegen.uopgraph": _UOPS,
     "tinygrad.runtime": {},
     "tinygrad.runtime.ops_cpu": {"CPUDevice": "tinsmith.backend.cpu.device:CPUDevice"},
     "tinygrad.runtime.ops_clang": {"ClangDevice": "tinsmith.backend.cpu.device:CPUDevice"},
@@ -86,7 +89,6 @@ REASONS: Final[Names] = {
     "LazyBuffer": "a tensor's graph is a tinsmith.ir.UOp: Tensor.uop",
     "LazyOp": "a kernel's graph is made of tinsmith.ir.UOp: ScheduleItem.sink",
     "Linearizer": "tinsmith.codegen.program.compile_kernel goes from a kernel's graph to its UOps and source",
-    "UOps": "the ops are members of tinsmith.ir.Ops",
 }
 
 # Device names of the tutorials; the variable ALIAS adds to them and goes before them.

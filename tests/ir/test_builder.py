@@ -1,0 +1,238 @@
+"""Programs by hand: right on every device, and refused with a reason where they make no sense."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.codegen.running import NATIVE
+from tests.golden.running import ROOT
+from tinsmith.compat.uops import BinaryOps, TernaryOps, UnaryOps, UOps
+from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.core.errors import ArgumentError, VerifyError
+from tinsmith.ir import Ops, ProgramBuilder
+from tinsmith.ir.builder import Value
+from tinsmith.ir.document import document
+from tinsmith.schedule.byhand import run_program, source_of
+
+DEVICES = [*NATIVE, "PYTHON"]
+on_every_device = pytest.mark.parametrize("device", DEVICES)
+Build = Callable[..., Any]
+
+
+def const(g: ProgramBuilder, value: Any, dtype: DType = dtypes.int32) -> Value:
+    return g.add(UOps.CONST, dtype, arg=value)
+
+
+def buffers(g: ProgramBuilder, *types: DType) -> list[Value]:
+    return [g.add(UOps.DEFINE_GLOBAL, dtype=d, vin=(), arg=(n, f"data{n}", n == 0)) for n, d in enumerate(types)]
+
+
+def loop(g: ProgramBuilder, begin: int, end: int) -> Value:
+    return g.add(UOps.LOOP, dtype=dtypes.int, vin=(const(g, begin), const(g, end)))
+
+
+def alu(g: ProgramBuilder, op: Any, *src: Value, dtype: DType | None = None) -> Value:
+    return g.add(UOps.ALU, dtype=dtype, vin=src, arg=op)
+
+
+@on_every_device
+@pytest.mark.parametrize("begin, end", [(0, 5), (3, 5), (4, 5), (0, 1)])
+def test_a_sum_over_a_part(device: str, begin: int, end: int) -> None:
+    g = ProgramBuilder()
+    out, x = buffers(g, dtypes.float32, dtypes.float32)
+    acc = g.add(UOps.DEFINE_ACC, dtypes.float32, arg=10.0)
+    i = loop(g, begin, end)
+    value = g.add(UOps.LOAD, dtype=dtypes.float32, vin=(x, i))
+    new = g.add(UOps.PHI, dtypes.float32, vin=(acc, alu(g, BinaryOps.ADD, acc, value), i))
+    g.add(UOps.ENDLOOP, vin=(i,))
+    g.add(UOps.STORE, vin=(out, const(g, 0), new))
+    found = np.zeros(1, np.float32)
+    values = np.arange(1, 6, dtype=np.float32)
+    run_program(g, found, values, device=device)
+    assert found[0] == 10 + values[begin:end].sum()
+
+
+@on_every_device
+def test_nested_loops_with_computed_places(device: str) -> None:
+    """A transposed product of counters and loaded values: places are sums and products of counters."""
+    g = ProgramBuilder()
+    out, x = buffers(g, dtypes.int32, dtypes.int32)
+    i = loop(g, 0, 3)
+    j = loop(g, 0, 4)
+    three, four = const(g, 3), const(g, 4)
+    at = alu(g, BinaryOps.ADD, alu(g, BinaryOps.MUL, i, four), j)
+    to = alu(g, BinaryOps.ADD, alu(g, BinaryOps.MUL, j, three), i)
+    value = alu(g, BinaryOps.MUL, g.add(UOps.LOAD, dtypes.int32, vin=(x, at)), alu(g, BinaryOps.ADD, i, j))
+    g.add(UOps.STORE, vin=(out, to, value))
+    g.add(UOps.ENDLOOP, vin=(j,))
+    g.add(UOps.ENDLOOP, vin=(i,))
+    x_values = np.arange(12, dtype=np.int32).reshape(3, 4)
+    found = np.zeros((4, 3), np.int32)
+    run_program(g, found, x_values, device=device)
+    assert (found == (x_values * np.add.outer(np.arange(3), np.arange(4))).T).all()
+
+
+@on_every_device
+def test_an_integer_argument_bounds_a_loop_and_enters_the_value(device: str) -> None:
+    """The tutorial's loop runs from a constant up to an argument; with nothing to do it does nothing."""
+    g = ProgramBuilder()
+    c0 = g.add(UOps.CONST, dtypes.int, arg=10)
+    c1 = g.add(UOps.DEFINE_GLOBAL, dtype=dtypes.int, vin=(), arg=(0, "data0", True))
+    out = g.add(UOps.DEFINE_GLOBAL, dtype=dtypes.int, vin=(), arg=(1, "data1", True))
+    i = g.add(UOps.LOOP, dtype=dtypes.int, vin=(c0, c1))
+    g.add(UOps.STORE, vin=(out, i, alu(g, BinaryOps.MUL, i, c1)))
+    g.add(UOps.ENDLOOP, vin=(i,))
+    for n in (14, 10, 3):
+        found = np.zeros(16, np.int32)
+        run_program(g, found, device=device, variables={"data0": n})
+        wanted = np.zeros(16, np.int32)
+        wanted[10:n] = np.arange(10, max(n, 10)) * n
+        assert (found == wanted).all(), n
+
+
+@on_every_device
+def test_what_is_read_after_a_store_is_another_value(device: str) -> None:
+    g = ProgramBuilder()
+    (x,) = buffers(g, dtypes.int32)
+    zero, one = const(g, 0), const(g, 1)
+    for _ in range(3):
+        g.add(UOps.STORE, vin=(x, zero, alu(g, BinaryOps.ADD, g.add(UOps.LOAD, dtypes.int32, vin=(x, zero)), one)))
+    found = np.array([5], np.int32)
+    run_program(g, found, device=device)
+    assert found[0] == 8
+
+
+@on_every_device
+def test_a_condition_and_a_loaded_place(device: str) -> None:
+    """out[index[i]] = |x[i]| where x[i] < 3, by IF; casts and choices on the way."""
+    g = ProgramBuilder()
+    out, index, x = buffers(g, dtypes.float32, dtypes.int64, dtypes.int8)
+    i = loop(g, 0, 6)
+    value = g.add(UOps.CAST, dtypes.float32, vin=(g.add(UOps.LOAD, dtypes.int8, vin=(x, i)),))
+    place = g.add(UOps.LOAD, dtypes.int64, vin=(index, i))
+    size = alu(g, TernaryOps.WHERE, alu(g, BinaryOps.CMPLT, value, const(g, 0.0, dtypes.float32)),
+               alu(g, UnaryOps.NEG, value), value)
+    few = g.add(UOps.IF, vin=(alu(g, BinaryOps.CMPLT, value, const(g, 3.0, dtypes.float32)),))
+    g.add(UOps.STORE, vin=(out, place, size))
+    g.add(UOps.ENDIF, vin=(few,))
+    g.add(UOps.ENDLOOP, vin=(i,))
+    values, places = np.array([1, -2, 3, 4, -5, 2], np.int8), np.array([5, 4, 3, 2, 1, 0])
+    found = np.full(6, 77, np.float32)
+    run_program(g, found, places, values, device=device)
+    wanted = np.full(6, 77, np.float32)
+    wanted[places[values < 3]] = np.abs(values[values < 3])
+    assert (found == wanted).all()
+
+
+@on_every_device
+@pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.float64, dtypes.uint8, dtypes.int64])
+def test_division_and_accumulation_in_two_loops(device: str, dtype: DType) -> None:
+    """Column sums divided by three: the accumulator belongs to the inner loop only."""
+    g = ProgramBuilder()
+    out, x = buffers(g, dtype, dtype)
+    j = loop(g, 0, 4)
+    acc = g.add(UOps.DEFINE_ACC, dtype, arg=0)
+    i = loop(g, 0, 3)
+    at = alu(g, BinaryOps.ADD, alu(g, BinaryOps.MUL, i, const(g, 4)), j)
+    wide = g.add(UOps.LOAD, dtype, vin=(x, at))
+    new = g.add(UOps.PHI, dtype, vin=(acc, alu(g, BinaryOps.ADD, acc, wide)))
+    g.add(UOps.ENDLOOP, vin=(i,))
+    divided = alu(g, BinaryOps.DIV, new, const(g, 3, dtype))
+    g.add(UOps.STORE, vin=(out, j, divided))
+    g.add(UOps.ENDLOOP, vin=(j,))
+    values = np.arange(12).reshape(3, 4).astype(dtype.numpy)
+    found = np.zeros(4, dtype.numpy)
+    run_program(g, found, values, device=device)
+    total = values.sum(0)
+    assert (found == ((total / 3).astype(dtype.numpy) if dtype.is_float else total // 3)).all()
+
+
+def test_the_tutorials_dot_product_is_the_list_of_its_page() -> None:
+    g = ProgramBuilder()
+    out, a, b = buffers(g, dtypes.int32, dtypes.int32, dtypes.int32)
+    acc = g.add(UOps.DEFINE_ACC, dtypes.int, arg=0)
+    zero, i = const(g, 0), loop(g, 0, 2)
+    x, y = (g.add(UOps.LOAD, dtypes.int, vin=(m, i)) for m in (a, b))
+    total = alu(g, BinaryOps.ADD, alu(g, BinaryOps.MUL, x, y), acc)
+    new = g.add(UOps.PHI, dtypes.int, vin=(acc, total, i))
+    g.add(UOps.ENDLOOP, vin=(i,))
+    g.add(UOps.STORE, vin=(out, zero, new))
+    assert [u.op.name for u in g.uops if u.op is not Ops.CONST] == [
+        "DEFINE_GLOBAL", "DEFINE_GLOBAL", "DEFINE_GLOBAL", "DEFINE_ACC", "RANGE", "LOAD", "LOAD", "MUL", "ADD", "PHI",
+        "ENDRANGE", "STORE"]
+    assert "for (int ridx0 = 0; ridx0 < 2; ridx0++)" in source_of(g)
+
+
+def _open_loop(g: ProgramBuilder) -> None:
+    loop(g, 0, 2)
+
+
+def _crossed(g: ProgramBuilder) -> None:
+    i, j = loop(g, 0, 2), loop(g, 0, 2)
+    g.add("ENDLOOP", vin=(i,))
+    g.add("ENDLOOP", vin=(j,))
+
+
+def _foreign(g: ProgramBuilder) -> None:
+    g.add("STORE", vin=(const(ProgramBuilder(), 1),) * 3)
+
+
+def _mixed(g: ProgramBuilder) -> None:
+    alu(g, Ops.ADD, const(g, 1), const(g, 1.0, dtypes.float32))
+
+
+def _loose_phi(g: ProgramBuilder) -> None:
+    acc = g.add("DEFINE_ACC", dtypes.int32, arg=0)
+    g.add("PHI", vin=(acc, const(g, 1)))
+
+
+def _phi_in_if(g: ProgramBuilder) -> None:
+    acc = g.add("DEFINE_ACC", dtypes.int32, arg=0)
+    i = loop(g, 0, 2)
+    few = g.add("IF", vin=(alu(g, Ops.CMPLT, i, const(g, 1)),))
+    g.add("PHI", vin=(acc, const(g, 1)))
+    g.add("ENDIF", vin=(few,))
+    g.add("ENDLOOP", vin=(i,))
+
+
+@pytest.mark.parametrize("build, message", [
+    (_open_loop, "never closed"), (_crossed, "does not close what was opened last"),
+    (_foreign, "no value of this program"), (_mixed, "different dtypes"), (_loose_phi, "stands in no loop"),
+    (_phi_in_if, "WHERE"), (lambda g: g.add("FIRE"), "there is no op 'FIRE'"),
+    (lambda g: g.add("ALU", vin=()), "ALU needs the op"), (lambda g: g.add("ADD"), "takes 2 values"),
+    (lambda g: g.add("DEFINE_ACC", dtypes.int32, arg=0), "gets no value"),
+    (lambda g: alu(g, Ops.MUL, g.add("CONST", arg=1), const(g, 2)), "needs a dtype")])
+def test_what_makes_no_sense_is_refused(build: Build, message: str) -> None:
+    g = ProgramBuilder()
+    with pytest.raises(ArgumentError, match=message):
+        build(g)
+        g.program()
+
+
+def test_a_program_that_breaks_a_rule_is_shown_with_the_line_marked() -> None:
+    g = ProgramBuilder()
+    (x,) = buffers(g, dtypes.int32)
+    i = loop(g, 0, 2)
+    value = g.add("LOAD", dtypes.int32, vin=(x, i))
+    g.add("ENDLOOP", vin=(i,))
+    g.add("STORE", vin=(x, const(g, 0), value))
+    with pytest.raises(VerifyError, match=r"STORE.*<-- defined"):
+        g.program()
+
+
+@pytest.mark.parametrize("arrays, variables, message", [
+    ((), {}, "takes 1 arrays"), ((np.zeros(2),), {}, r"holds dtypes.int, got float64"),
+    ((np.zeros(2, np.int32),), {"m": 1}, r"takes the variables \[\]")])
+def test_wrong_arguments_are_refused(arrays: tuple[Any, ...], variables: dict[str, int], message: str) -> None:
+    g = ProgramBuilder()
+    (x,) = buffers(g, dtypes.int32)
+    g.add("STORE", vin=(x, const(g, 0), const(g, 1)))
+    with pytest.raises(ArgumentError, match=message):
+        run_program(g, *arrays, variables=variables)
+
+
+def test_the_page_is_that_of_the_table() -> None:
+    assert (ROOT / "docs" / "ir.md").read_text("utf-8") == document(), "python -m tinsmith ir > docs/ir.md"

@@ -1,0 +1,25 @@
+"""The groups of ops that older tinygrad had, and the spellings of its linear programs, over our one op table."""
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Final
+
+from tinsmith.ir.builder import SPELLINGS
+from tinsmith.ir.ops import Ops, op_table
+from tinsmith.ir.verify import PROGRAM_OPS
+
+
+def _group(kind: str, *more: str) -> SimpleNamespace:
+    """The ops of a kind by name, with older spellings."""
+    found = {op.name: op for op in op_table() if op.kind == kind}
+    return SimpleNamespace(**found, **{name: getattr(Ops, SPELLINGS.get(name, name)) for name in more})
+
+
+UnaryOps: Final = _group("unary", "CAST", "BITCAST")
+BinaryOps: Final = _group("binary", "DIV")
+TernaryOps: Final = _group("ternary", "MULACC")
+ReduceOps: Final = SimpleNamespace(SUM=Ops.ADD, MAX=Ops.MAX)
+
+# Names for ProgramBuilder.add (there: UOpGraph.add), as text.
+UOps: Final = SimpleNamespace(**{name: name for name in (
+    "ALU", *(op.name for op in op_table() if op in PROGRAM_OPS), *SPELLINGS)})
