@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tinsmith import Context, Tensor, TinyJit
+from tinsmith.backend.memory import give_back
 from tinsmith.jit.function import MOST_SIGNATURES
 
 factor = 1.0
@@ -237,4 +238,5 @@ def test_a_capture_holds_no_values() -> None:
         refs = [weakref.ref(t.uop.base.arg) for t in (x, *out)]
     del x, out
     gc.collect()
+    give_back()
     assert [r() for r in refs] == [None] * 3

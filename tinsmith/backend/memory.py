@@ -2,14 +2,17 @@
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from tinsmith.backend.device import Device
+from tinsmith.backend.device import Allocator, Device
+from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.dtypes import DType
 from tinsmith.core.errors import KernelError
+from tinsmith.ir.uop import forget_dead
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Buffer:
     array([3, 4], dtype=int32)
     """
 
-    __slots__ = ("__weakref__", "_finalizer", "_opaque", "base", "device", "dtype", "failed", "offset", "options",
+    __slots__ = ("__weakref__", "_opaque", "base", "device", "dtype", "failed", "offset", "options",
                  "size")
 
     def __init__(self, device: str, size: int, dtype: DType, options: BufferSpec | None = None,
@@ -38,7 +41,6 @@ class Buffer:
         self.options, self.base, self.offset = options or BufferSpec(), base, offset
         self.failed: BaseException | None = None
         self._opaque: Any = opaque
-        self._finalizer: Any = None
 
     @property
     def nbytes(self) -> int:
@@ -58,10 +60,12 @@ class Buffer:
 
     def allocate(self) -> Buffer:
         """Take the memory now."""
+        give_back()
         allocator = Device[self.device].allocator
         self._opaque = allocator.alloc(self.nbytes)
-        self._finalizer = weakref.finalize(self, allocator.free, self._opaque)
-        self._finalizer.atexit = False
+        owned = _Owned(self, _returned.append)
+        owned.allocator, owned.opaque = allocator, self._opaque
+        _owned.add(owned)
         return self
 
     def copyin(self, source: memoryview) -> Buffer:
@@ -112,6 +116,33 @@ class Buffer:
 
     def __repr__(self) -> str:
         return f"<Buffer {self.device} {self.size} x {self.dtype!r}{f' +{self.offset}' if self.offset else ''}>"
+
+
+class _Owned(weakref.ref[Buffer]):
+    """A weak reference to a buffer that knows the memory to give back after the buffer's death."""
+
+    __slots__ = ("allocator", "opaque")
+    allocator: Allocator
+    opaque: Any
+
+
+_owned: set[Any] = set()
+_returned: deque[Any] = deque()  # of buffers that died: no callback runs Python code (core.weak)
+
+
+def give_back() -> None:
+    """Free the memory of buffers that have died. Every allocation and every look at ``mem_used`` begins with this."""
+    while True:
+        forget_dead()  # nodes that only the table of nodes knows hold buffers
+        try:
+            owned = _returned.popleft()
+        except IndexError:
+            return
+        _owned.discard(owned)
+        owned.allocator.free(owned.opaque)
+
+
+GlobalCounters.settle = give_back
 
 
 def _loaded(device: str, size: int, dtype: DType, options: BufferSpec, contents: bytes | None) -> Buffer:

@@ -5,20 +5,33 @@ import atexit
 import os
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
 from tinsmith.core.settings import settings
 
 
-class GlobalCounters:
-    """Totals since the start of the process (or the last ``reset``)."""
+class _Counters(type):
+    """``mem_used`` first gives back the memory of buffers that have died."""
+
+    settle: Callable[[], None] | None = None  # set by the package that owns the buffers
+    memory = 0
+
+    @property
+    def mem_used(cls) -> int:
+        if cls.settle is not None:
+            cls.settle()
+        return cls.memory
+
+
+class GlobalCounters(metaclass=_Counters):
+    """Totals since the start of the process (or the last ``reset``); ``mem_used`` are the bytes in buffers."""
 
     kernel_count: ClassVar[int] = 0
     global_ops: ClassVar[int] = 0
     global_mem: ClassVar[int] = 0
     time_sum_s: ClassVar[float] = 0.0
-    mem_used: ClassVar[int] = 0
     compile_count: ClassVar[int] = 0
     schedule_count: ClassVar[int] = 0
 

@@ -6,6 +6,7 @@ A node's origin (the user's lines and the method called) is no part of its ident
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -52,6 +53,8 @@ class UOp:
     origin: tuple[Origin, ...]
 
     def __new__(cls, op: Op, dtype: DType | None = None, src: tuple[UOp, ...] = (), arg: Any = None) -> UOp:
+        if _dead:
+            forget_dead()
         if dtype is None:
             if op.dtype is None:
                 raise TypeError(f"{op.name} needs a dtype")
@@ -68,7 +71,8 @@ class UOp:
             raise TypeError(f"{op.name} takes {arity} sources, got {count}")
         self = object.__new__(cls)
         self.op, self.dtype, self.src, self.arg, self.origin = op, dtype, src, arg, ()
-        ref = _Ref(self, key)
+        ref = _Ref(self, _bury)
+        ref.key = key
         first = _interned.setdefault(key, ref)
         if first is not ref:  # another thread made the node at the same time, or it is about to die
             found = first()
@@ -365,27 +369,32 @@ class UOp:
 
 
 class _Ref(weakref.ref[UOp]):
-    """A weak reference that takes its node out of the intern table when the node dies."""
+    """A weak reference that knows its node's place in the intern table."""
 
     __slots__ = ("key",)
     key: Any
 
-    def __new__(cls, node: UOp, key: Any) -> _Ref:
-        self = super().__new__(cls, node, _forget)
-        self.key = key
-        return self
-
-    def __init__(self, node: UOp, key: Any) -> None:
-        super().__init__(node, _forget)  # type: ignore[call-arg]
-
 
 _interned: dict[Any, _Ref] = {}
+_dead: deque[Any] = deque()  # references to nodes that died and still have an entry (see core.weak)
+_bury = _dead.append
 
 
-def _forget(ref: Any) -> None:
-    found: Any = _interned.get(ref.key)
-    if found is ref:
-        del _interned[ref.key]
+def forget_dead() -> None:
+    """Take dead nodes out of the intern table; with them go the sources and buffers that only they held.
+
+    Whoever asks for a node does this, and so does every allocation: only who looks at memory itself needs to call it.
+    """
+    while _dead:
+        try:
+            ref = _dead.popleft()
+        except IndexError:  # another thread took it
+            return
+        key = ref.key
+        # Test and deletion without a call in between, so that no other thread comes between them.
+        if key in _interned and _interned[key] is ref:
+            del _interned[key]
+        del key, ref  # now the sources die, and are noted as dead before the next look
 
 
 def short(node: UOp, depth: int = 3) -> str:

@@ -18,7 +18,7 @@ from tinsmith.schedule.compiled import BufferName
 from tinsmith.schedule.execute import run
 from tinsmith.tensor import random
 from tinsmith.tensor.base import TensorBase
-from tinsmith.tensor.realize import alive, is_leaf, realize_tensors
+from tinsmith.tensor.realize import is_leaf, realize_tensors
 from tinsmith.tensor.tensor import Tensor
 
 
@@ -112,7 +112,7 @@ class Capture(CacheCollector):
         lazy += [t.grad for t in self.known.values() if t.grad is not None and not placed(t.grad.uop)]
         if lazy:
             realize_tensors(lazy)
-        everything = alive(TensorBase.live)
+        everything = list(TensorBase.live)
         self.before: dict[int, tuple[Tensor, UOp, Tensor | None]] = {id(t): (t, t.uop, t.grad) for t in everything}
         self.numbers = {id(t): n for n, t in reversed(list(enumerate(arguments)))}
         self.owner = {id(t.grad): t for t in everything if t.grad is not None}

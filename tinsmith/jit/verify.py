@@ -14,7 +14,6 @@ from tinsmith.jit.signature import paths
 from tinsmith.schedule.record import recorders
 from tinsmith.tensor import random
 from tinsmith.tensor.base import TensorBase
-from tinsmith.tensor.realize import alive
 from tinsmith.tensor.tensor import Tensor
 
 _TOLERANCE = {2: 2e-2, 4: 1e-4, 8: 1e-9}  # relative, by bytes per element: a replay may be fused in another way
@@ -29,7 +28,7 @@ def verified(name: str, replay: Callable[[], Any], function: Callable[[], Any]) 
     quiet = CacheCollector()  # while it listens, no old version is written over
     recorders.append(quiet)
     try:
-        tensors = alive(TensorBase.live)
+        tensors = list(TensorBase.live)
         before = [(t.uop, t.grad) for t in tensors]
         draws = random.state()
         replayed = replay()

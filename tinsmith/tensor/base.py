@@ -13,11 +13,12 @@ from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer
 from tinsmith.core.dtypes import DType, dtypes, to_dtype
 from tinsmith.core.errors import _PACKAGE, ArgumentError, DeviceError, DTypeError, ShapeError
+from tinsmith.core.weak import LiveSet
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import Origin
 from tinsmith.schedule.execute import copy_to_host
 from tinsmith.tensor.gradient import gradients
-from tinsmith.tensor.realize import alive, is_leaf, realize_tensors, value_of
+from tinsmith.tensor.realize import is_leaf, realize_tensors, value_of
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -32,7 +33,7 @@ class TensorBase:
     requires_grad: bool | None
 
     training: ClassVar[bool] = False
-    live: ClassVar[weakref.WeakSet[Any]] = weakref.WeakSet()
+    live: ClassVar[LiveSet[Any]] = LiveSet()
     _losses: ClassVar[list[weakref.ref[Any]]] = []  # differentiated since the last optimizer step
     _unasked: ClassVar[list[weakref.ref[Any]]] = []  # leaves that got a gradient though nobody asked for one
 
@@ -359,7 +360,7 @@ class TensorBase:
         [2.0, 4.0]
         """
         inside = set(self.uop.toposort())
-        wanted = [t for t in alive(TensorBase.live)
+        wanted = [t for t in TensorBase.live
                   if t.uop in inside and t.requires_grad is not False and t.dtype.is_float and t is not self
                   and (t.requires_grad or is_leaf(t.uop))]
         seed = None if gradient is None else gradient.uop

@@ -6,15 +6,15 @@ import functools
 import os
 import signal
 import threading
-import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from tinsmith.backend.memory import Buffer
 from tinsmith.core.settings import settings
+from tinsmith.core.weak import WeakTable
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.uop import substitute, toposort
+from tinsmith.ir.uop import forget_dead, substitute, toposort
 from tinsmith.schedule.execute import realize
 from tinsmith.schedule.record import recorders
 from tinsmith.tensor.checks import Checks
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _KEPT_VIEWS = (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.FLIP)
 
 # Values that were read while their tensors keep their history, for backward() to find: node -> view of a buffer.
-_read: weakref.WeakKeyDictionary[UOp, UOp] = weakref.WeakKeyDictionary()
+_read: WeakTable[UOp, UOp] = WeakTable()
 
 
 # Programs are made and run one at a time, whichever thread asks; a fork waits for the running one.
@@ -44,15 +44,6 @@ def _one_at_a_time(function: Callable[_P, _R]) -> Callable[_P, _R]:
             return function(*args, **kwargs)
 
     return locked
-
-
-def alive(tensors: weakref.WeakSet[Any]) -> list[Any]:
-    """The members, even if another thread adds some at the same time."""
-    while True:
-        try:
-            return list(tensors)
-        except RuntimeError:  # the set changed size during iteration
-            continue
 
 
 @_one_at_a_time
@@ -74,7 +65,7 @@ def realize_tensors(tensors: Sequence[TensorBase]) -> None:
     if not leaves:
         return
     live = next(iter(pending.values())).live
-    others = [t for t in alive(live) if id(t) not in pending and not is_realized(t.uop)]
+    others = [t for t in live if id(t) not in pending and not is_realized(t.uop)]
     for t, new in zip(others, substitute([t.uop for t in others], leaves)):
         t.uop = new
 
@@ -119,7 +110,8 @@ def value_of(tensor: TensorBase) -> UOp:
         found = compute([uop], tensor._device)
         if below.device is None:  # a constant expression: the same node on every device
             return uop.substitute(found)
-        _read.update(found)
+        for node, view in found.items():
+            _read[node] = view
     return uop.substitute({below: _read[below]})
 
 
@@ -142,10 +134,11 @@ def _unread(pending: Sequence[TensorBase]) -> set[UOp]:
                 old.add(node)
     if not old:
         return old
+    forget_dead()
     mine = {id(t) for t in pending}
-    old.difference_update(view.base for view in _read.values())
+    old.difference_update(view.base for _, view in _read.items())
     lazy: set[UOp] = set()
-    for t in alive(pending[0].live):
+    for t in pending[0].live:
         if id(t) not in mine:
             node = t.uop
             while node.op.kind == "movement":
@@ -167,7 +160,7 @@ def compute(uops: Sequence[UOp], device: str, free: Collection[UOp] = ()) -> dic
     for recorder in recorders:
         recorder.wanted(uops)
     if _read:
-        nodes = substitute(nodes, dict(_read))
+        nodes = substitute(nodes, dict(_read.items()))
     roots = {n: _concrete(n) for n in nodes}
     distinct = list(dict.fromkeys(roots.values()))
     if settings.CHECKED:

@@ -65,7 +65,7 @@ class HostMemory:
             else:
                 block = self._fresh(nbytes, capacity)
             self.in_use += nbytes
-            GlobalCounters.mem_used += nbytes
+            GlobalCounters.memory += nbytes
         return block
 
     def free(self, block: Block) -> None:
@@ -86,7 +86,7 @@ class HostMemory:
         while self._returned:
             block = self._returned.popleft()
             self.in_use -= block.nbytes
-            GlobalCounters.mem_used -= block.nbytes
+            GlobalCounters.memory -= block.nbytes
             block.nbytes = -1
             waiting = self._free.pop(block.capacity, [])
             waiting.append(block)

@@ -1,0 +1,85 @@
+"""What is done when an object dies, without running Python code at that moment.
+
+Python runs the callbacks of weak references, finalizers and ``__del__`` wherever an object happens to die, and it can
+only print and drop an exception raised there: a Ctrl-C that comes while one of them runs is lost. So the callbacks of
+this package are methods of built-in containers. They note the death, and the work is done later, in ordinary code.
+"""
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Any, Generic, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class LiveSet(Generic[K]):
+    """Objects, told apart by identity, for as long as someone else refers to them.
+
+    >>> class Thing: ...
+    >>> live, thing = LiveSet(), Thing()
+    >>> live.add(thing); list(live) == [thing]
+    True
+    >>> del thing; list(live)
+    []
+    """
+
+    def __init__(self) -> None:
+        self._refs: dict[int, weakref.ref[K]] = {}
+
+    def add(self, value: K) -> None:
+        """Hold ``value``."""
+        number = id(value)
+        # The callback is ``pop(number, ref)``: the default keeps it silent if the entry is gone.
+        self._refs[number] = weakref.ref(value, functools.partial(self._refs.pop, number))
+
+    def __iter__(self) -> Iterator[K]:
+        """The members at this moment, even if another thread adds some at the same time."""
+        return iter([value for ref in _settled(self._refs.values()) if (value := ref()) is not None])
+
+    def __len__(self) -> int:
+        return len(self._refs)
+
+
+class WeakTable(Generic[K, V]):
+    """A dictionary whose keys, told apart by identity, are let go when nobody else refers to them.
+
+    >>> class Thing: ...
+    >>> table, thing = WeakTable(), Thing()
+    >>> table[thing] = 5; table[thing], thing in table
+    (5, True)
+    >>> del thing; len(table)
+    0
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[int, tuple[weakref.ref[K], V]] = {}
+
+    def __setitem__(self, key: K, value: V) -> None:
+        number = id(key)
+        self._entries[number] = weakref.ref(key, functools.partial(self._entries.pop, number)), value
+
+    def __getitem__(self, key: K) -> V:
+        return self._entries[id(key)][1]
+
+    def __contains__(self, key: K) -> bool:
+        return id(key) in self._entries
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def items(self) -> list[tuple[K, V]]:
+        """Keys that are alive, and their values."""
+        entries = _settled(self._entries.values())
+        return [(key, value) for ref, value in entries if (key := ref()) is not None]
+
+
+def _settled(values: Iterable[Any]) -> list[Any]:
+    """The values of a dictionary as a list, even if an entry comes or goes while it is read."""
+    while True:
+        try:
+            return list(values)
+        except RuntimeError:  # the dictionary changed size during iteration
+            continue
