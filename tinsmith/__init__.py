@@ -4,6 +4,6 @@ from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.settings import Context
 from tinsmith.jit import TinyJit
-from tinsmith.tensor.tensor import Tensor
+from tinsmith.tensor.tensor import Tensor, explain
 
-__all__ = ["Context", "Device", "GlobalCounters", "Tensor", "TinyJit", "dtypes"]
+__all__ = ["Context", "Device", "GlobalCounters", "Tensor", "TinyJit", "dtypes", "explain"]

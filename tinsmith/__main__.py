@@ -2,6 +2,7 @@
 
     python -m tinsmith doctor              every device × renderer, with the exact reason where it cannot run
     python -m tinsmith conformance DEVICE  run the acceptance programs on a device
+    python -m tinsmith machine [DEVICE]    measure what the machine can do, and keep it for explain()
     python -m tinsmith cache ls|clear      what the disk cache holds; empty it
     python -m tinsmith cache why KEY       the entries whose key begins with KEY
     python -m tinsmith ir                  the page docs/ir.md, from the op table
@@ -21,6 +22,7 @@ from importlib import metadata
 from tinsmith import Tensor, conformance
 from tinsmith.backend.cpu import llvm, osys
 from tinsmith.backend.device import Device
+from tinsmith.backend.machine import machine, measure
 from tinsmith.core.cache import cache_dir, cache_entries, cache_prune
 from tinsmith.core.errors import TinsmithError
 from tinsmith.core.settings import settings
@@ -122,6 +124,40 @@ def doctor() -> int:
     return 0 if works else 1
 
 
+# *** machine ***
+
+
+def show_machine(name: str | None, again: bool) -> int:
+    """Print what the device's machine can do; it is measured if it was not, or ``again``."""
+    try:
+        found = machine(name)
+        if again or not found.measured:
+            found = measure(name)
+    except TinsmithError as error:
+        print(error)
+        return 1
+    sizes = ", ".join(f"{n} {size >> 10:,} KiB" for n, size in (("L1", found.l1), ("L2", found.l2), ("L3", found.l3)))
+    show(f"{found.device} on {found.name}", ("what", "value"), [
+        ("workers", str(found.workers)), ("vectors", f"{found.vector_bytes * 8} bits"), ("caches", sizes),
+        ("one kernel of many in a run", f"{found.launch * 1e6:.2f} us"),
+        ("more if it wakes the workers", f"{found.wake * 1e6:.2f} us"),
+        ("a run of one kernel", f"{found.call * 1e6:.2f} us")])
+    tables = (("Copies, bytes read and written", "memory", "B/s", found.memory),
+              ("Fused multiply-adds", "dtype", "FLOP/s", found.peaks), ("Matrix units", "unit", "FLOP/s", found.units))
+    for title, what, unit, rates in tables:
+        if rates:
+            columns = 3 if found.workers > 1 else 2
+            rows = [(r.name, _rate(r.one, unit), _rate(r.all, unit))[:columns] for r in rates]
+            show(title, (what, "1 worker", f"{found.workers} workers")[:columns], rows)
+    return 0
+
+
+def _rate(value: float, unit: str) -> str:
+    """Three digits and a unit that suits them."""
+    size, prefix = next((p for p in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")) if value >= p[0]), (1.0, ""))
+    return f"{value / size:#.3g} {prefix}{unit}"
+
+
 # *** conformance and cache ***
 
 
@@ -177,12 +213,17 @@ def main(arguments: list[str] | None = None) -> int:
     cache = commands.add_parser("cache", help="the disk cache")
     cache.add_argument("action", choices=("ls", "clear", "why"))
     cache.add_argument("key", nargs="?", default="")
+    measured = commands.add_parser("machine", help="what the machine can do")
+    measured.add_argument("device", nargs="?")
+    measured.add_argument("--again", action="store_true", help="measure again")
     commands.add_parser("ir", help="print docs/ir.md")
     chosen = parser.parse_args(arguments)
     if chosen.command == "doctor":
         return doctor()
     if chosen.command == "conformance":
         return accept(chosen.device)
+    if chosen.command == "machine":
+        return show_machine(chosen.device, chosen.again)
     if chosen.command == "ir":
         print(document(), end="")
         return 0

@@ -238,26 +238,33 @@ def estimate(kernel: Kernel, machine: Machine, work: Work | None = None) -> Esti
                 key=lambda d: d.itemsize, default=dtypes.float32)
     roofline = max(work.bytes / whole, work.operations / machine.peak(dtype).all)
     busy = max(sum(map(model.computing, nodes)), sum(map(model.access, nodes)))
+    if workers > 1:  # together they may be slower than each alone
+        peak = machine.peak(dtypes.float32)
+        busy *= max(peak.one * machine.workers / peak.all, 1.0)
     return Estimate(work, sum(map(model.traffic, nodes)) / bandwidth, busy * share, launch, roofline, level.name)
 
 
 class _Model:
-    """One kernel on one machine. ``around``: the ranges inside which a node is computed, its own and its readers'."""
+    """One kernel on one machine. ``around``: the loops inside which a node is computed."""
 
     def __init__(self, kernel: Kernel, machine: Machine) -> None:
         self.kernel, self.machine = kernel, machine
         self.width = max(machine.vector_bytes, 1)
-        order = toposort(kernel.sink)
-        self.around: dict[UOp, frozenset[UOp]] = {n: n.ranges for n in order}
-        for n in reversed(order):
-            if n.op not in (Ops.STAGE, Ops.SINK):  # what is staged is computed once, for all its readers
-                inside = self.around[n] | frozenset(n.src[1:] if n.op is Ops.FOLD else ())
-                for s in n.src:
-                    self.around[s] = self.around[s] | inside
-            else:
-                for s in n.src[:1]:
-                    self.around[s] = self.around[s] | n.ranges
         self.place = {r: at for at, r in enumerate(kernel.order)}
+        order = toposort(kernel.sink)
+        readers: dict[UOp, set[UOp]] = {n: set() for n in order}
+        self.around: dict[UOp, list[UOp]] = {}
+        for n in reversed(order):
+            inside = self.around[n] = self.enclosing(n, readers[n])
+            inner = set(inside).union(r for r in n.src[1:] if n.op in (Ops.FOLD, Ops.STAGE) and not r.arg[1].expanded)
+            for s in n.src:
+                readers[s] |= inner
+
+    def enclosing(self, n: UOp, readers: set[UOp]) -> list[UOp]:
+        """Of the loops around what reads a node, and its own, those down to the innermost that it depends on."""
+        own = {r for r in n.ranges if not r.arg[1].expanded}
+        loops = sorted(readers | own, key=self.place.__getitem__)
+        return loops[: max((at + 1 for at, r in enumerate(loops) if r in own), default=0)]
 
     def workers(self) -> tuple[int, float]:
         """Workers with something to do, and the share of all work that the busiest has."""
@@ -266,15 +273,9 @@ class _Model:
         workers = min(size, self.machine.workers)
         return workers, -(-size // workers) / size
 
-    def loops(self, n: UOp) -> list[UOp]:
-        """The loops around a node, outermost first."""
-        return sorted((r for r in self.around[n] if not r.arg[1].expanded), key=self.place.__getitem__)
-
-    def times(self, n: UOp, own: frozenset[UOp]) -> int:
-        """How often a node is computed: once per iteration of the loops down to the innermost that it depends on."""
-        loops = self.loops(n)
-        depth = max((at + 1 for at, r in enumerate(loops) if r in own), default=0)
-        return count(loops[:depth]) * count(r for r in own if r.arg[1] in (Role.UPCAST, Role.UNROLL))
+    def times(self, n: UOp) -> int:
+        """How often a node is computed, vectors as one."""
+        return count(self.around[n]) * count(r for r in n.ranges if r.arg[1] in (Role.UPCAST, Role.UNROLL))
 
     def traffic(self, n: UOp) -> int:
         """Bytes that a load or store moves between a core's last cache and what is beyond."""
@@ -282,7 +283,7 @@ class _Model:
             return 0
         size, own = n.src[0].dtype.itemsize, n.src[1].ranges
         moved = min(_elements(n), _whole(n.src[0])) * size
-        loops = self.loops(n)
+        loops = self.around[n]
         for at, r in enumerate(loops):
             inside = count(x for x in own if x.arg[1].expanded or x in loops[at + 1 :]) * size
             if r not in own and inside > self.machine.l2:
@@ -294,7 +295,7 @@ class _Model:
         if n.op not in MEMORY:
             return 0.0
         of = n.dtype if n.op is Ops.LOAD else n.src[2].dtype
-        return self.times(n, n.ranges) * self.registers(n.ranges, of) / self.rate
+        return self.times(n) * self.registers(n.ranges, of) / self.rate
 
     def computing(self, n: UOp) -> float:
         """The same for the arithmetic of a node."""
@@ -302,17 +303,17 @@ class _Model:
             return self.fold_seconds(n)
         if is_arithmetic(n):
             cost = 1 if n.op is Ops.MULADD else n.op.cost  # fused: two operations, one instruction
-            return self.times(n, n.ranges) * self.registers(n.ranges, n.dtype) * cost / self.rate
+            return self.times(n) * self.registers(n.ranges, n.dtype) * cost / self.rate
         return 0.0
 
     def fold_seconds(self, n: UOp) -> float:
         """Additions, or waiting for them. A sum of products is fused: the multiplication is what is counted."""
         over = n.src[0].ranges | n.ranges
-        steps = self.times(n.src[0], over)
+        steps = count(self.around[n]) * count(r for r in n.src[1:] if not r.arg[1].expanded)
         copies = count(r for r in over if r.arg[1] in (Role.UPCAST, Role.UNROLL))
         fused = n.arg is Ops.ADD and n.src[0].op is Ops.MUL and n.src[0].dtype.is_float
         work = 0 if fused else copies * self.registers(over, n.dtype) * n.arg.cost
-        return steps // max(copies, 1) * max(work, LATENCY * ISSUE) / self.rate
+        return steps * max(work, LATENCY * ISSUE) / self.rate
 
     def registers(self, ranges: Iterable[UOp], dtype: DType) -> int:
         """Vector registers that the lanes of a value fill."""

@@ -84,13 +84,14 @@ def _compile(graph: list[UOp], device: str) -> CompiledSchedule:
     compiled = diskcache.fetch(key, graph) if key is not None else None
     if compiled is None:
         places = diskcache.places_of(graph) if key is not None else {}
-        compiled = _lower(graph, device)
+        compiled = lower(graph, device)
         if key is not None:
             diskcache.store(key, places, compiled)
     return compiled
 
 
-def _lower(graph: list[UOp], device: str) -> CompiledSchedule:
+def lower(graph: list[UOp], device: str) -> CompiledSchedule:
+    """Schedule, lower and load the program of a canonical graph, whatever is cached of it but binaries."""
     GlobalCounters.schedule_count += 1
     schedule = Scheduler(graph, device).run()
     if not settings.NOOPT:

@@ -17,8 +17,9 @@ from tinsmith.core.weak import LiveSet
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import Origin
 from tinsmith.schedule.execute import copy_to_host
+from tinsmith.schedule.explanation import Explanation
 from tinsmith.tensor.gradient import gradients
-from tinsmith.tensor.realize import is_leaf, realize_tensors, value_of
+from tinsmith.tensor.realize import explain_tensors, is_leaf, realize_tensors, value_of
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -173,6 +174,21 @@ class TensorBase:
         """
         realize_tensors([self, *others])
         return self  # type: ignore[return-value]
+
+    def explain(self, *others: Tensor, run: bool = True) -> Explanation:
+        """What computing this tensor (and ``others``, in one program) takes: kernels, opts, times, memory.
+
+        Nothing is changed: the program is made anew and runs on memory of its own, and a lazy tensor stays lazy.
+        ``tinsmith.explain(loss, *gradients)`` does the same for a backward pass; docs/explain.md reads one aloud.
+
+        >>> e = (Tensor([1.0, 2.0]) * 3).sum().explain()
+        >>> len(e.kernels), e.kernels[0].reason, str(e).splitlines()[0].split(":")[0]
+        (1, 'output', '1 kernel and 1 copy')
+
+        Args:
+            run: measure the time of each kernel; False compiles only.
+        """
+        return explain_tensors([self, *others], run)
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """The values as a NumPy array of their own.

@@ -15,6 +15,7 @@ from tinsmith.core.settings import settings
 from tinsmith.core.weak import WeakTable
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import forget_dead, substitute, toposort
+from tinsmith.schedule import explanation
 from tinsmith.schedule.execute import realize
 from tinsmith.schedule.record import recorders
 from tinsmith.tensor.checks import Checks
@@ -171,6 +172,15 @@ def compute(uops: Sequence[UOp], device: str, free: Collection[UOp] = ()) -> dic
         found = realize(distinct, device, free)
     buffers = dict(zip(distinct, found))
     return {target: _as_view(buffers[roots[node]], target) for target, node in zip(targets, nodes)}
+
+
+@_one_at_a_time
+def explain_tensors(tensors: Sequence[TensorBase], run: bool = True) -> explanation.Explanation:
+    """What computing ``tensors`` in one program takes, as if no value of theirs had been read yet."""
+    roots = dict.fromkeys(_concrete(_below_views(t.uop)) for t in tensors if not is_realized(t.uop))
+    if not roots:
+        return explanation.Explanation(())
+    return explanation.explain(list(roots), next(t._device for t in tensors if not is_realized(t.uop)), run)
 
 
 def _as_view(buffer: Buffer, target: UOp) -> UOp:

@@ -1,6 +1,7 @@
 """The Tensor: state and data movement from ``base``, and one class of methods per family."""
 from __future__ import annotations
 
+from tinsmith.schedule.explanation import Explanation
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.creation import Creation
 from tinsmith.tensor.elementwise import Elementwise
@@ -10,6 +11,7 @@ from tinsmith.tensor.movement import Movement
 from tinsmith.tensor.nnops import NNOps
 from tinsmith.tensor.operators import Operators
 from tinsmith.tensor.random import Random
+from tinsmith.tensor.realize import explain_tensors
 from tinsmith.tensor.reduce import Reduce
 
 
@@ -28,3 +30,18 @@ class Tensor(Operators, Creation, Random, Elementwise, Reduce, Movement, Indexin
 
     __slots__ = ()
     __hash__ = TensorBase.__hash__
+
+
+def explain(*tensors: Tensor, run: bool = True) -> Explanation:
+    """What computing ``tensors`` in one program takes: kernels, opts, times, memory; see ``Tensor.explain``.
+
+    >>> w = Tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+    >>> loss = (Tensor([[1.0, 1.0]]) @ w).square().sum()
+    >>> _ = loss.backward()
+    >>> len(explain(loss, w.grad).kernels) >= 2, "backward" in str(explain(w.grad, run=False))
+    (True, True)
+
+    Args:
+        run: measure the time of each kernel; False compiles only.
+    """
+    return explain_tensors(tensors, run)

@@ -1,0 +1,89 @@
+"""Measuring the machine: what is found is kept, and what is damaged is not believed."""
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.golden.running import run
+from tinsmith.backend import machine as module
+from tinsmith.backend.device import Device
+from tinsmith.backend.machine import machine, measure
+from tinsmith.codegen.estimate import Machine
+from tinsmith.core.cache import cache_entries, cache_put
+from tinsmith.core.dtypes import dtypes
+from tinsmith.core.errors import DeviceError
+from tinsmith.core.settings import Context
+
+
+@pytest.fixture
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setattr(module, "_measured", {})
+    with Context(CACHE_DIR=str(tmp_path), CACHELEVEL=1):
+        yield tmp_path
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Footprints that do not take long on a busy machine."""
+    monkeypatch.setattr(module, "FARTHEST", 32 << 20)
+    monkeypatch.setattr(module, "LEVELS", (16 << 20,))
+
+
+def test_what_is_not_measured_is_said_to_be_so(empty: Path) -> None:
+    found = machine("CPU")
+    target = Device["CPU"].renderer.target
+    assert not found.measured and (found.l1, found.l2) == (target.l1_bytes, target.l2_bytes)
+
+
+def test_a_measurement_is_kept(empty: Path, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = measure("CPU", budget=0.2)
+    assert found.measured and machine("CPU") is found
+    monkeypatch.setattr(module, "_measured", {})
+    assert machine("CPU") == found and machine("CPU") is not found
+    assert not machine("PYTHON").measured
+    sane(found)
+
+
+def sane(m: Machine) -> None:
+    """Only what holds on any machine however busy: no rate is zero, and all workers are not slower than one."""
+    for r in (*m.memory, *m.peaks, *m.units):
+        assert 0 < r.one <= r.all, r
+    assert [r.name for r in m.peaks] == ["float32", "float64", "int32", "int64"]
+    assert [r.capacity for r in m.memory] == sorted(r.capacity for r in m.memory)
+    assert 0 < m.launch <= m.call and m.wake >= 0
+
+
+def test_a_damaged_entry_is_not_believed(empty: Path, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    measure("CPU", budget=0.2)
+    (entry,) = [path for path, _, _ in cache_entries() if path.parents[1].name == "machine"]
+    for text in (b"", b"{}", b'{"memory": 1}'):
+        cache_put("machine", entry.name, text)
+        monkeypatch.setattr(module, "_measured", {})
+        assert not machine("CPU").measured
+
+
+def test_the_interpreter_is_measured_without_waiting_for_it(empty: Path) -> None:
+    found = measure("PYTHON", budget=0.1)
+    sane(dataclasses.replace(found))
+    assert len(found.memory) == 1 and found.peak(dtypes.float32).one < 1e9
+
+
+def test_memory_without_programs_is_refused(empty: Path) -> None:
+    with pytest.raises(DeviceError, match="NPY"):
+        measure("NPY")
+
+
+def test_the_command_prints_a_table_and_a_second_process_knows_it(tmp_path: Path) -> None:
+    first = run(["-m", "tinsmith", "machine"], tmp_path)
+    assert first.returncode == 0, first.stderr
+    for text in ("Copies, bytes read and written", "Fused multiply-adds", "float32", "wakes the workers", "L2"):
+        assert text in first.stdout
+    assert max(map(len, first.stdout.splitlines())) <= 120
+    script = "from tinsmith.backend.machine import machine; print(machine().measured)"
+    assert run(["-c", script], tmp_path).stdout == "True\n"
+    assert run(["-m", "tinsmith", "machine"], tmp_path).stdout == first.stdout
+    failed = run(["-m", "tinsmith", "machine", "NOWHERE"], tmp_path)
+    assert failed.returncode == 1 and "there is no device 'NOWHERE'" in failed.stdout

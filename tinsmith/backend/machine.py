@@ -1,0 +1,185 @@
+"""What the machine can do, measured once with our own kernels and kept: copies, multiply-adds, launches.
+
+``python -m tinsmith machine`` measures; ``machine()`` gives what is known. Models only read it: what code is generated
+never depends on a measurement.
+"""
+from __future__ import annotations
+
+import functools
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+
+from tinsmith.backend.cpu import osys
+from tinsmith.backend.device import Device, Program
+from tinsmith.backend.memory import Buffer
+from tinsmith.backend.timing import seconds_of
+from tinsmith.codegen.estimate import Machine, Rate, default_machine
+from tinsmith.codegen.kernel import Opt, OptOps
+from tinsmith.codegen.program import compile_kernel
+from tinsmith.core.cache import cache_get, cache_key, cache_put
+from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.core.errors import DeviceError
+from tinsmith.core.settings import settings
+from tinsmith.ir import Ops, UOp
+
+_KIND, _VERSION = "machine", "2"
+_measured: dict[str, Machine] = {}
+
+CHAIN = 64  # multiply-adds on each element of the peak's kernel
+COPIES = 8  # registers that the chain works on at once: enough to hide the latency of an addition
+LEVELS = (16 << 20, 64 << 20)  # footprints between the last cache of a core and main memory
+FARTHEST = 256 << 20  # footprint of the copy in main memory
+SLOW = 0.5  # seconds beyond which a copy is not tried: interpreters
+
+
+def machine(device: str | None = None) -> Machine:
+    """What is known of the machine that ``device`` runs on: what was measured here once, else a model's defaults.
+
+    >>> found = machine("CPU")
+    >>> found.workers >= 1 and found.peak(dtypes.float32).one > 0
+    True
+
+    ``Machine.measured`` says which; ``python -m tinsmith machine`` measures.
+    """
+    name = Device.canonicalize(device)
+    key = _key(name)
+    if key not in _measured:
+        text = cache_get(_KIND, key)
+        try:
+            if text is not None:
+                _measured[key] = Machine.loads(text)
+        except ValueError:
+            pass
+    return _measured.get(key) or _defaults(name)
+
+
+def measure(device: str | None = None, budget: float = 2.0) -> Machine:
+    """Measure now, keep the result for this and later processes, and return it.
+
+    Args:
+        device: a device that runs programs.
+        budget: seconds to measure for, roughly; compiling comes on top.
+
+    Raises:
+        DeviceError: if the device has no programs.
+    """
+    name = Device.canonicalize(device)
+    if not Device[name].has_programs:
+        raise DeviceError("machine", f"{name} runs no programs", "CPU")
+    found = _Measurement(name, budget).run()
+    _measured[_key(name)] = found
+    cache_put(_KIND, _key(name), found.dumps().encode())
+    return found
+
+
+def _key(device: str) -> str:
+    opened = Device[device]
+    target = opened.renderer.key() if opened.has_programs else ""
+    return cache_key(_VERSION, device, processor(), target, str(settings.code_key()))
+
+
+def _defaults(device: str) -> Machine:
+    found = default_machine(Device[device].renderer.target, device)
+    return Machine(**{**vars(found), "name": processor(), "l3": osys.cache_sizes().l3})
+
+
+@functools.cache
+def processor() -> str:
+    """The processor's name.
+
+    >>> len(processor()) > 0
+    True
+    """
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine() or "unknown"
+
+
+class _Measurement:
+    """The kernels that tell, one after the other."""
+
+    def __init__(self, device: str, budget: float) -> None:
+        self.device, self.target = device, Device[device].renderer.target
+        self.workers = max(self.target.threads, 1)
+        self.each = budget / 24
+
+    def run(self) -> Machine:
+        launch, wake, call = self.overheads()
+        peaks = tuple(self.peak(d) for d in (dtypes.float32, dtypes.float64, dtypes.int32, dtypes.int64))
+        caches = osys.cache_sizes()
+        return Machine(processor(), self.device, self.workers, self.target.vector_bytes or 4, self.target.l1_bytes,
+                       self.target.l2_bytes, caches.l3, self.levels(), peaks, (), launch, wake, call, True)
+
+    def load(self, value: UOp, opts: Sequence[Opt]) -> Program:
+        kernel = compile_kernel(UOp(Ops.SINK, None, (value,)), Device[self.device].renderer, opts)
+        return Device[self.device].load([(kernel, Device[self.device].compiler.compile(kernel.source))])[0]
+
+    def seconds(self, value: UOp, opts: Sequence[Opt], dtype: DType, size: int) -> float:
+        """Of the kernel of ``value`` (over PARAM 1) on buffers of ``size`` elements, filled with ones."""
+        buffers = [Buffer(self.device, size, dtype) for _ in range(2)]
+        ones = memoryview(bytearray(dtype.numpy.type(1).tobytes() * size))
+        for b in buffers:
+            b.copyin(ones)
+        return seconds_of(self.device, self.load(value, opts), buffers, budget=self.each)
+
+    def rates(self, value: UOp, opts: Sequence[Opt], dtype: DType, size: int, amount: float) -> tuple[float, float]:
+        """``amount`` per second, by one worker and by all."""
+        one = amount / self.seconds(value, opts, dtype, size)
+        if self.workers == 1:
+            return one, one
+        return one, max(one, amount / self.seconds(value, [*opts, Opt(OptOps.THREAD, 0)], dtype, size))
+
+    def lanes(self, dtype: DType, copies: int = 1) -> list[Opt]:
+        count = max(self.target.vector_bytes // dtype.itemsize, 1)
+        out = [Opt(OptOps.VECTOR, 0, count)] if count > 1 else []
+        return [*out, Opt(OptOps.UPCAST, 0, copies)] if copies > 1 else out
+
+    def overheads(self) -> tuple[float, float, float]:
+        """Seconds of a tiny kernel inside a run, what waking the workers adds, and a run of its own."""
+        x = UOp(Ops.PARAM, dtypes.int32, (), (1, (64,)))
+        serial = self.seconds(x + 1, [], dtypes.int32, 64)
+        split = [Opt(OptOps.THREAD, 0)] if self.workers > 1 else []
+        threaded = self.seconds(x + 1, split, dtypes.int32, 64)
+        buffers = [Buffer(self.device, 64, dtypes.int32) for _ in range(2)]
+        alone = seconds_of(self.device, self.load(x + 1, []), buffers, budget=self.each, launches=1)
+        return serial, max(threaded - serial, 0.0), max(alone, serial)
+
+    def peak(self, dtype: DType) -> Rate:
+        """x ↦ x·x + c, again and again, on values that stay in registers."""
+        size = (8 << 10) * self.workers
+        x = UOp(Ops.PARAM, dtype, (), (1, (size,)))
+        value = x
+        for _ in range(CHAIN):
+            value = UOp(Ops.MULADD, None, (value, x, x))
+        one, every = self.rates(value, self.lanes(dtype, COPIES), dtype, size, 2.0 * CHAIN * size)
+        return Rate(dtype.name, one, every)
+
+    def levels(self) -> tuple[Rate, ...]:
+        """Copies: within the last caches of the cores, at some sizes beyond, and in main memory."""
+        own = self.target.l2_bytes * self.workers
+        found: list[Rate] = []
+        for capacity in (own, *(size for size in LEVELS if size > own), FARTHEST):
+            footprint = capacity // 2 if capacity == own else capacity
+            if found and footprint / found[-1].one > SLOW:
+                break
+            name = "L2" if capacity == own else "memory" if capacity == FARTHEST else f"{capacity >> 20} MB"
+            found.append(Rate(name, *self.copy(footprint), capacity))
+        return tuple(found)
+
+    def copy(self, footprint: int) -> tuple[float, float]:
+        """Bytes read and written per second, in vectors; results too large to stay in a cache go past it."""
+        lanes = self.lanes(dtypes.float32)
+        unit = 1024 * self.workers
+        size = max(footprint // 8 // unit * unit, unit)
+        x = UOp(Ops.PARAM, dtypes.float32, (), (1, (size,)))
+        value = UOp(Ops.CONTIGUOUS, None, (x,))
+        found = self.rates(value, lanes, dtypes.float32, size, 8.0 * size)
+        if footprint < FARTHEST or not lanes:
+            return found
+        past = self.rates(value, [*lanes, Opt(OptOps.HINT)], dtypes.float32, size, 8.0 * size)
+        return max(found[0], past[0]), max(found[1], past[1])

@@ -1,0 +1,44 @@
+"""How long a kernel takes: the same launch many times over in one graph, the best of several rounds."""
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from tinsmith.backend.device import Device, Launched, Place, Program
+from tinsmith.backend.memory import Buffer
+
+ROUND = 300e-6  # seconds that a round should last, so that starting it does not count
+MOST = 1024  # launches of a round
+
+
+def seconds_of(device: str, program: Program, buffers: Sequence[Buffer], values: Sequence[int] = (),
+               budget: float = 0.1, launches: int = 0) -> float:
+    """Seconds of one launch of ``program`` on ``buffers``, with what they hold in the caches as far as it fits.
+
+    Args:
+        device: canonical name.
+        values: of the program's variables, in order.
+        budget: seconds to spend; at least two rounds are run.
+        launches: how many make a round; as many as fill it unless given.
+    """
+    opened = Device[device]
+    places, numbers = tuple(Place(n) for n in range(len(buffers))), tuple(range(len(values)))
+
+    def round_of(count: int) -> float:
+        graph = opened.graph([Launched(program, places, numbers)] * count)
+        graph(buffers, values)
+        opened.synchronize()
+        best = float("inf")
+        end = time.perf_counter() + budget / 2
+        while True:
+            start = time.perf_counter()
+            graph(buffers, values)
+            opened.synchronize()
+            now = time.perf_counter()
+            best = min(best, (now - start) / count)
+            if now > end:
+                return best
+
+    once = round_of(launches or 1)
+    fill = min(int(ROUND / max(once, 1e-9)), MOST)
+    return min(once, round_of(fill)) if fill > 1 and not launches else once

@@ -1,0 +1,281 @@
+"""What computing some tensors takes: kernels, the reason for each, opts, expected and measured time, memory.
+
+The graph is scheduled and lowered again, so that the text never depends on a cache, and its kernels run on scratch
+memory: no tensor changes, lazy ones stay lazy, and nothing is written over.
+"""
+from __future__ import annotations
+
+import os
+import textwrap
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tinsmith.backend.device import Device
+from tinsmith.backend.machine import machine
+from tinsmith.backend.memory import Buffer
+from tinsmith.backend.timing import seconds_of
+from tinsmith.codegen.estimate import Estimate, Machine, estimate
+from tinsmith.codegen.kernel import Opt
+from tinsmith.codegen.program import KernelProgram
+from tinsmith.core.counters import WIDTH
+from tinsmith.core.dtypes import dtypes
+from tinsmith.ir import UOp
+from tinsmith.ir.uop import Origin
+from tinsmith.schedule.compiled import CompiledSchedule, Step
+from tinsmith.schedule.execute import canonical, copy_buffer, lower
+from tinsmith.schedule.explain import opts_text
+
+BUDGET = 1.0  # seconds for measuring a whole program, roughly
+
+
+@dataclass(frozen=True)
+class KernelReport:
+    """One kernel of a program.
+
+    Attributes:
+        name: as ``DEBUG=2`` shows it.
+        reason: why its result has memory of its own.
+        writes, reads: numbers of buffers.
+        origin: methods and lines of the user's program that it computes.
+        opts: what the optimizer chose.
+        estimate: what the model expects; its parts and the roofline.
+        seconds: measured; None if it was not run.
+        transcendentals: exponentials, logarithms and the like that it computes.
+    """
+
+    device: str
+    name: str
+    reason: str
+    writes: tuple[int, ...]
+    reads: tuple[int, ...]
+    origin: tuple[Origin, ...]
+    opts: tuple[Opt, ...]
+    estimate: Estimate
+    seconds: float | None
+    transcendentals: int = 0
+
+    @property
+    def share(self) -> float | None:
+        """How much of what the machine's roofline allows is reached: 1.0 is all of it."""
+        return None if not self.seconds else self.estimate.roofline / self.seconds
+
+
+@dataclass(frozen=True)
+class CopyReport:
+    """One copy between devices."""
+
+    device: str
+    source: str
+    nbytes: int
+    reason: str
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What computing some tensors takes. Printing it shows the whole text, at most 120 columns wide.
+
+    Attributes:
+        steps: kernels and copies in order.
+        machines: what the estimates are based on, by device.
+        input_bytes, output_bytes: of the buffers read, and of the results.
+        temporary_bytes: of the blocks that hold all other values, and ``unshared_bytes``: of these values if each had
+            memory of its own.
+    """
+
+    steps: tuple[KernelReport | CopyReport, ...]
+    machines: dict[str, Machine] = field(default_factory=dict)
+    input_bytes: int = 0
+    output_bytes: int = 0
+    temporary_bytes: int = 0
+    unshared_bytes: int = 0
+
+    @property
+    def kernels(self) -> list[KernelReport]:
+        return [s for s in self.steps if isinstance(s, KernelReport)]
+
+    @property
+    def predicted(self) -> float:
+        """Seconds that the model expects of all kernels."""
+        return sum(k.estimate.seconds for k in self.kernels)
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds measured of all kernels; None if they were not run."""
+        found = [k.seconds for k in self.kernels]
+        return None if None in found else sum(s for s in found if s is not None)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Memory in use at once: inputs, results and temporaries."""
+        return self.input_bytes + self.output_bytes + self.temporary_bytes
+
+    def __str__(self) -> str:
+        return "\n".join(_text(self))
+
+    __repr__ = __str__
+
+
+def explain(roots: Sequence[UOp], device: str, run: bool = True) -> Explanation:
+    """Explain the program that computes ``roots`` (concrete nodes, as for ``execute.realize``).
+
+    Args:
+        device: where kernels without any buffer run.
+        run: measure; False only compiles.
+    """
+    graph, buffers, values = canonical(roots)
+    compiled = lower(graph, device)
+    times = _measure(compiled, [b.arg for b in buffers], values) if run else {}
+    machines = {s.device: machine(s.device) for s in compiled.steps if s.program is not None}
+    schedule = compiled.schedule
+    sizes = {s.number: s.size * s.dtype.itemsize for s in schedule.slots}
+    return Explanation(
+        tuple(_report(compiled, n, machines, times.get(n)) for n in range(len(compiled.steps))), machines,
+        sum(sizes[s.number] for s in schedule.slots if s.input),
+        sum(sizes[n] for n in set(schedule.outputs)), sum(compiled.plan.sizes.values()),
+        sum(sizes[n] for n in compiled.plan.offsets))
+
+
+def _report(compiled: CompiledSchedule, number: int, machines: dict[str, Machine],
+            seconds: float | None) -> KernelReport | CopyReport:
+    step, item = compiled.steps[number], compiled.schedule.items[number]
+    if step.program is None:
+        target, source = (compiled.schedule.slots[n] for n in item.slots)
+        return CopyReport(target.device, source.device, source.size * source.dtype.itemsize, item.reason, seconds)
+    kernel = step.launch
+    assert isinstance(kernel, KernelProgram)
+    return KernelReport(step.device, step.name, item.reason, tuple(item.slots[: item.outputs]),
+                        tuple(item.slots[item.outputs :]), tuple(item.origin), tuple(kernel.opts),
+                        estimate(kernel.kernel, machines[step.device], kernel.work), seconds, kernel.transcendentals)
+
+
+# *** measuring ***
+
+
+def _measure(compiled: CompiledSchedule, inputs: Sequence[Buffer], values: Sequence[int]) -> dict[int, float]:
+    """Seconds of each step. Steps run in order, so that each is measured on the values that it really gets."""
+    bound = compiled.bound
+    bases = [*(inputs[n] for n in bound.inputs), *(Buffer(s.device, s.size, s.dtype) for s in bound.outputs)]
+    bases += [Buffer(device, size, dtypes.uint8) for device, size in bound.blocks]
+    budget = max(BUDGET / max(len(compiled.steps), 1), 2e-3)
+
+    def one(step: Step) -> float:
+        places = [bound.places[s].of(bases) for s in step.slots]
+        if step.program is not None:
+            return seconds_of(step.device, step.program, places, [values[v] for v in step.variables], min(budget, 0.1))
+        for device in {b.device for b in places}:
+            Device[device].synchronize()
+        places[0].opaque  # noqa: B018  taking memory is no part of the copy's time
+        start = time.perf_counter()
+        copy_buffer(places[0], places[1])
+        return time.perf_counter() - start
+
+    for b in inputs:
+        b.check()
+    return {n: one(step) for n, step in enumerate(compiled.steps)}
+
+
+# *** text ***
+
+
+def _text(e: Explanation) -> list[str]:
+    if not e.steps:
+        return ["nothing to compute: the values are in memory"]
+    copies = len(e.steps) - len(e.kernels)
+    total = " and ".join(_plural(n, word) for n, word in ((len(e.kernels), "kernel"), (copies, "copy")) if n)
+    ideal = sum(k.estimate.roofline for k in e.kernels)
+    times = [f"{_time(e.predicted)} predicted"]
+    if e.seconds:
+        times += [f"{_time(e.seconds)} measured", f"{_percent(ideal / e.seconds)} of the roofline"]
+    lines = [f"{total}: {', '.join(times)}" if e.kernels else total, _memory(e)]
+    lines += [*map(_machine, e.machines.values()), ""]
+    lines.append(f"{'#':>3} {'device':8} {'kernel':28} {'predicted':>10} {'measured':>10} {'roofline':>9} "
+                 f"{'GFLOP/s':>9} {'GB/s':>7}  bound by")
+    for number, step in enumerate(e.steps, 1):
+        lines += _kernel(number, step) if isinstance(step, KernelReport) else _copy(number, step)
+    return lines
+
+
+def _kernel(number: int, k: KernelReport) -> list[str]:
+    work, rate = k.estimate.work, (k.seconds or k.estimate.seconds) * 1e9
+    row = (f"{number:3d} {k.device:8} {_cut(k.name, 28):28} {_time(k.estimate.seconds):>10} "
+           f"{'-' if k.seconds is None else _time(k.seconds):>10} {'-' if k.share is None else _percent(k.share):>9} "
+           f"{work.operations / rate:9.1f} {work.bytes / rate:7.1f}  {k.estimate.bound}")
+    buffers = f"buffer{'s' * (len(k.writes) > 1)} {_list(k.writes)}{' from ' * bool(k.reads)}{_list(k.reads)}"
+    special = f", {k.transcendentals:,} transcendentals" if k.transcendentals else ""
+    parts = [
+        f"stored because: {k.reason}",
+        f"computes {', '.join(dict.fromkeys(_place(o) for o in k.origin if o[0]))}" if any(k.origin) else "",
+        f"{buffers}: {work.operations:,} operations{special}, reads {_bytes(work.bytes_read)}, "
+        f"writes {_bytes(work.bytes_written)}",
+        f"model: memory {_time(k.estimate.memory)} ({k.estimate.level}), arithmetic {_time(k.estimate.arithmetic)}, "
+        f"launch {_time(k.estimate.launch)}; roofline {_time(k.estimate.roofline)}",
+        f"opts {opts_text(list(k.opts))}"]
+    return [row, *(line for part in parts if part for line in _indented(part))]
+
+
+def _copy(number: int, c: CopyReport) -> list[str]:
+    measured = "-" if c.seconds is None else _time(c.seconds)
+    rate = f"{c.nbytes / c.seconds / 1e9:7.1f}" if c.seconds else "      -"
+    name = f"copy {_bytes(c.nbytes)} <- {c.source}"
+    return [f"{number:3d} {c.device:8} {name:28} {'-':>10} {measured:>10} {'-':>9} {'-':>9} {rate}",
+            *_indented(f"copied because: {c.reason}")]
+
+
+def _memory(e: Explanation) -> str:
+    shared = f" ({_bytes(e.unshared_bytes)} if they shared none)" if e.unshared_bytes > e.temporary_bytes else ""
+    return (f"memory: {_bytes(e.peak_bytes)} at most: inputs {_bytes(e.input_bytes)}, results "
+            f"{_bytes(e.output_bytes)}, temporaries {_bytes(e.temporary_bytes)}{shared}")
+
+
+def _machine(m: Machine) -> str:
+    how = "measured here" if m.measured else "not measured, a model's defaults: run python -m tinsmith machine"
+    return (f"{m.device}: {m.peak(dtypes.float32).all / 1e9:.0f} GFLOP/s in float32 and "
+            f"{m.memory[-1].all / 1e9:.1f} GB/s from memory with {_plural(m.workers, 'worker')} ({how})")
+
+
+def _indented(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 8, break_long_words=False,
+                         break_on_hyphens=False)
+
+
+def _place(origin: Origin) -> str:
+    method, file, line = origin
+    return f"{method} ({os.path.basename(file)}:{line})"
+
+
+def _list(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+def _plural(n: int, word: str) -> str:
+    """``1 copy``, ``2 copies``."""
+    many = f"{word[:-1]}ies" if word.endswith("y") else f"{word}s"
+    return f"{n} {word if n == 1 else many}"
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.0f} %"
+
+
+def _time(seconds: float) -> str:
+    """
+    >>> [_time(s) for s in (3e-8, 1.234e-5, 0.0123, 2.0)]
+    ['0.03 us', '12.3 us', '12.3 ms', '2.00 s']
+    """
+    value, unit = next(((seconds * k, u) for k, u in ((1e6, "us"), (1e3, "ms")) if seconds * k < 1000), (seconds, "s"))
+    return f"{value:.2f} {unit}" if value < 10 else f"{value:.1f} {unit}" if value < 100 else f"{value:.0f} {unit}"
+
+
+def _bytes(n: int) -> str:
+    """
+    >>> [_bytes(n) for n in (12, 4096, 67108864)]
+    ['12 B', '4.1 KB', '67.1 MB']
+    """
+    value, unit = next(((n / k, u) for k, u in ((1e9, "GB"), (1e6, "MB"), (1e3, "KB")) if n >= k), (float(n), "B"))
+    return f"{n} B" if unit == "B" else f"{value:.1f} {unit}"
