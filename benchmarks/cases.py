@@ -58,6 +58,8 @@ CASES = (
     _memory("softmax 4096²", "softmax", _SQUARE, 2),
     _memory("layernorm 4096²", "layernorm", _SQUARE, 2),
     _memory("gelu(x·2+y) 16M", "gelu", _SQUARE, 3),
+    Case("cumsum 1M", "cumsum", {"n": 1_000_000}, 8e6, "GB/s"),
+    Case("sort 100k", "sort", {"n": 100_000}),
     Case("tiny add", "add", {"rows": 1, "cols": 4}, loops=100),
     Case("mnist step", "mnist", {"batch": 512}),
     Case("mnist first step", "mnist", {"batch": 512}, fresh=True),

@@ -68,6 +68,12 @@ class Torch:
     def gelu(self, rows: int, cols: int) -> Run:  # the tanh form, as in the other two
         return self._call(lambda x, y: self.F.gelu(x * 2 + y, approximate="tanh"), (rows, cols), (rows, cols))
 
+    def cumsum(self, n: int) -> Run:
+        return self._call(lambda x: x.cumsum(0), (n,))
+
+    def sort(self, n: int) -> Run:
+        return self._call(lambda x: x.sort(0)[0], (n,))
+
     def mnist(self, batch: int) -> Run:
         nn, x, y = self.torch.nn, self.torch.rand(batch, 1, 28, 28), self.torch.randint(0, 10, (batch,))
         net = nn.Sequential(
@@ -140,6 +146,12 @@ class Lazy:
 
     def gelu(self, rows: int, cols: int) -> Run:
         return self._call(lambda x, y: (x * 2 + y).gelu(), (rows, cols), (rows, cols))
+
+    def cumsum(self, n: int) -> Run:
+        return self._call(lambda x: x.cumsum(0), (n,))
+
+    def sort(self, n: int) -> Run:
+        return self._call(lambda x: x.sort(0)[0], (n,))
 
     def mnist(self, batch: int) -> Run:
         nn, tensor = self.nn, self.Tensor

@@ -158,6 +158,18 @@ def index_cases() -> Iterator[Case]:
             return [i.small((10, 6)).scatter(index, i.small((20, 6)), 0, op)]
 
         yield Case(f"SCATTER {op or 'set'}", scatter)
+    for name in ("ADD", "MAX"):
+        yield Case(f"SCAN {name}", lambda i, op=name: [i.small((7, 33)).scan(op, 1)])  # type: ignore[misc]
+
+    def weighted(i: Inputs) -> list[UOp]:
+        return [i.small((33, 7)).scan("MULADD", 0, i.small((1, 7)), i.small((33, 7)) * 0.125)]
+
+    def tally(i: Inputs) -> list[UOp]:
+        index = i.tensor(i.random.integers(-2, 12, (3, 20)), dtypes.int32)
+        return [i.small((3, 10)).tally(index, i.small((3, 20)), 1)]
+
+    yield Case("SCAN MULADD", weighted)
+    yield Case("TALLY", tally)
 
 
 def matmul(a: UOp, b: UOp) -> UOp:

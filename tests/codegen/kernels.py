@@ -179,6 +179,39 @@ def scatter(draw: Draw) -> Case:
 
 
 @st.composite
+def scan(draw: Draw) -> Case:
+    """Running values: of one row or many, cut into blocks or not, with weights or not."""
+    b, dtype = Builder(draw), draw(number_types)
+    shape = tuple(draw(st.sampled_from(SIZES)) for _ in range(draw(st.integers(1, 3))))
+    axis = draw(st.integers(0, len(shape) - 1))
+    x = b.param(shape, dtype)
+    x = mixed(draw, x, b.param(shape, dtype)) if draw(st.booleans()) else x
+    if draw(st.booleans()):
+        one = tuple(1 if i == axis else s for i, s in enumerate(shape))
+        weight = b.param(shape, dtype)
+        if dtype.is_float:  # within -1..1, so that nothing grows
+            weight = weight * 0.125
+        return b.case(x.scan("MULADD", axis, b.param(one, dtype), weight), terms=64 + 8 * shape[axis])
+    op = draw(st.sampled_from(("ADD", "MAX", "MIN")))
+    length = draw(st.integers(1, shape[axis]))
+    starts = tuple(-(-s // length) if i == axis else s for i, s in enumerate(shape))
+    start = (b.param(starts, dtype),) if draw(st.booleans()) else ()
+    if start and -(-shape[axis] // starts[axis]) * (starts[axis] - 1) >= shape[axis]:
+        start = ()  # the last block would be empty
+    return b.case(x.scan(op, axis, *start), terms=16 + shape[axis])
+
+
+@st.composite
+def tally(draw: Draw) -> Case:
+    b = Builder(draw)
+    rows, keys, n = (draw(st.sampled_from(SIZES)) for _ in range(3))
+    dtype = draw(st.sampled_from((dtypes.int32, dtypes.float32)))
+    base, x = b.param((rows, keys), dtype), b.param((rows, n), dtype)
+    index = b.param((rows, n), dtypes.int32, -1, keys + 1)
+    return b.case(base.tally(index, x, 1, draw(st.sampled_from(("ADD", "MAX")))), terms=8 + n)
+
+
+@st.composite
 def multi_pass(draw: Draw) -> Case:
     """Rows are read several times, as in a softmax or a layer norm."""
     b, dtype = Builder(draw), draw(st.sampled_from((dtypes.float32, dtypes.float64, dtypes.int32)))
@@ -220,7 +253,7 @@ def symbolic(draw: Draw) -> Case:
 
 
 FAMILIES = {f.__name__: f() for f in (elementwise, reduction, matmul, convolution, transposed_convolution, gather,
-                                      scatter, multi_pass, several_outputs, symbolic)}
+                                      scatter, scan, tally, multi_pass, several_outputs, symbolic)}
 kernels = st.one_of(*FAMILIES.values())
 
 

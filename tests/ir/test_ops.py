@@ -23,7 +23,7 @@ F32, I8, I32, U8 = np.float32, np.int8, np.int32, np.uint8
 # rows that are no function of their sources' values
 NO_MEANING = {
     "BUFFER": "an input", "PARAM": "an input", "VARIABLE": "an input",
-    **dict.fromkeys(["RANGE", "LOAD", "STORE", "FOLD", "STAGE", "SCATTER_STORE", "AFTER"],
+    **dict.fromkeys(["RANGE", "LOAD", "STORE", "FOLD", "PREFIX", "STAGE", "SCATTER_STORE", "AFTER"],
                     "kernel graphs: see evaluate_kernel"),
     **dict.fromkeys(["DEFINE_GLOBAL", "DEFINE_LOCAL", "DEFINE_ACC", "SPECIAL", "ENDRANGE", "IF", "ENDIF", "PHI",
                      "VECTORIZE", "GEP", "BARRIER", "PREFETCH"],
@@ -32,7 +32,7 @@ NO_MEANING = {
 NO_GRADIENT = {
     **dict.fromkeys(["IDIV", "MOD", "CMPLT", "CMPNE", "CMPEQ", "AND", "OR", "XOR", "SHL", "SHR", "BITCAST"],
                     "integers or bits"),
-    "TRUNC": "flat almost everywhere", "DETACH": "its purpose",
+    "TALLY": "counters are integers", "TRUNC": "flat almost everywhere", "DETACH": "its purpose",
     **dict.fromkeys(["BUFFER", "PARAM", "CONST", "VARIABLE", "BIND", "IOTA"], "no differentiable source"),
     "SINK": "no value", **dict.fromkeys(NO_MEANING, "below the tensor graph"),
 }
@@ -185,6 +185,27 @@ def test_gather_and_scatter_out_of_range() -> None:
         np.testing.assert_array_equal(got, want)
 
 
+def test_scan() -> None:
+    x, w, s = param(0, (5,)), param(1, (5,)), param(2, (1,))
+    values = {x: np.array([3.0, 1.0, NAN, 4.0, 1.0]), w: np.full(5, 0.5), s: np.array([2.0])}
+    out = evaluate([x.scan("MAX", 0), x.scan("ADD", 0, s), x.scan("MULADD", 0, s, w)], values)
+    for got, want in zip(out, ([3, 3, NAN, NAN, NAN], [5, 6, NAN, NAN, NAN], [4, 3, NAN, NAN, NAN])):
+        np.testing.assert_array_equal(got, want)
+    blocks = param(3, (2,))
+    got = evaluate([x.scan("ADD", 0, blocks)], {x: np.arange(5.0), blocks: np.array([10.0, 20.0])})[0]
+    np.testing.assert_array_equal(got, [10, 11, 13, 23, 27])
+    small = param(0, (3,), dtypes.int8)
+    wrapped = evaluate([small.scan("ADD", 0)], {small: np.array([100, 100, 1], I8)})[0]
+    np.testing.assert_array_equal(wrapped, [100, -56, -55])
+
+
+def test_tally() -> None:
+    """Counters after all steps, then the counter that each step found; out of range: 0, and nothing is counted."""
+    base, i, x = param(0, (3,), dtypes.int32), param(1, (5,), dtypes.int32), param(2, (5,), dtypes.int32)
+    values = {base: np.array([0, 10, 20], I32), i: np.array([1, 1, -1, 2, 3], I32), x: np.array([1, 2, 3, 4, 5], I32)}
+    np.testing.assert_array_equal(evaluate([base.tally(i, x, 0)], values)[0], [0, 13, 24, 10, 11, 0, 20, 0])
+
+
 def test_window_is_a_sliding_view_and_unwindow_its_transpose() -> None:
     w = Window(axis=0, window_axis=1, stride=2, dilation=1, inputs=7, outputs=3)
     x, y = param(0, (7, 3)), param(1, (3, 3))
@@ -219,6 +240,8 @@ GRADIENTS = {
     "REDUCE-ADD": X.reduce("ADD", (0, 1)), "REDUCE-MAX": X.reduce("MAX", (1,)), "REDUCE-MIN": X.reduce("MIN", (0,)),
     "REDUCE-MUL": X.reduce("MUL", (1,)), "GATHER": X.gather(I, 0), "GATHER-1": X.gather(I, 1),
     "SCATTER-ADD": X.scatter(I, Y, 1, "ADD"), "SCATTER-SET": X.scatter(I, Y, 1, None),
+    **{f"SCAN-{op}-{axis}": X.scan(op, axis) for op in ("ADD", "MUL", "MAX", "MIN") for axis in (0, 1)},
+    "SCAN-MULADD": X.scan("MULADD", 1, Y.shrink(((0, 2), (0, 1))), Z),
     "ASSIGN": UOp(Ops.ASSIGN, None, (X, Y)),
     "COPY": UOp(Ops.COPY, None, (X,), "ELSEWHERE"),
 }

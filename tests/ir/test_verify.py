@@ -40,6 +40,8 @@ TENSOR_FAULTS: list[tuple[str, UOp]] = [
     ("window", X.window(Window(0, 0, 1, 1, 4, 1))),
     ("reduce", X.reduce("SUB", (0,))), ("reduce", X.reduce("ADD", (2,))), ("index", X.gather(Y, 0)),
     ("index", X.gather(N.shrink(((0, 4), (0, 2))), 0)), ("index", X.scatter(N, N, 0, None)),
+    ("scan", X.scan("SUB", 0)), ("scan", X.scan("ADD", 2)), ("scan", X.scan("MULADD", 0, X)),
+    ("index", N.tally(N, X, 0)), ("scan", X.scan("ADD", 1, X.shrink(((0, 2), (0, 1))))), ("scan", X.scan("ADD", 1, N)),
     ("bind", UOp(Ops.BIND, None, (VAR, UOp.index(6)))), ("assign", UOp(Ops.ASSIGN, None, (X, N))),
     ("sink-root", UOp(Ops.SINK, None, (UOp(Ops.SINK, None, (X,)),))),
     ("sink-values", UOp(Ops.SINK, None, (UOp(Ops.SINK, None, ()),))),
@@ -87,6 +89,10 @@ def fold(value: UOp, *ranges: UOp, op: object = Ops.ADD) -> UOp:
     return UOp(Ops.FOLD, value.dtype, (value, *ranges), op)
 
 
+def prefix(value: UOp, r: UOp, *start: UOp) -> UOp:
+    return UOp(Ops.PREFIX, None, (value, r, *start), Ops.ADD)
+
+
 def stage(value: UOp, *ranges: UOp, arg: tuple = (4,), dtype: object = None) -> UOp:
     return UOp(Ops.STAGE, dtype or value.dtype.ptr(), (value, *ranges), arg)
 
@@ -106,6 +112,9 @@ KERNEL_FAULTS: list[tuple[str, UOp]] = [
     ("fold", OUT.store(R, fold(IN.load(Q), Q, op=Ops.SUB))), ("stage", OUT.store(R, stage(Q.cast(I32),
     Q, arg=(3,)).load(R))),
     ("stage", OUT.store(R, stage(Q.cast(I32), Q, arg=(4, 4)).load(R))),
+    ("prefix", OUT.store(R, prefix(IN.load(R), R, R.cast(I32)))),
+    ("prefix", OUT.store(R, prefix(IN.load(R), R, ONE, ONE))),
+    ("binds-ranges", OUT.store(R, prefix(IN.load(R), R + 1, ONE))),
     ("statement", ONE), ("covered", OUT.store(ZERO, R.cast(I32))),
     ("dtype", OUT.store(R, UOp(Ops.ADD, I32, (R, R)))),
 ]

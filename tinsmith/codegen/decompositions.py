@@ -34,7 +34,7 @@ def _half() -> UOp:
 
 
 _ARITHMETIC = (*(op for op in vars(Ops.__mro__[1]).values() if getattr(op, "alu", False) and op is not Ops.WHERE),
-               Ops.FOLD)
+               Ops.FOLD, Ops.PREFIX)
 
 widen_halves = RuleSet("widen-halves", (
     Rule("compute-in-float32", "f(x) = cast(f(cast(x))) on 16-bit floats", Pat("n", _ARITHMETIC), _widen,

@@ -5,6 +5,7 @@ Three structures cover what a CPU core runs well:
 * contraction: a register tile of (rows × vectors) accumulators; one operand is loaded as vectors, from a packed panel
   in near memory where that pays, the other as scalars spread over the lanes;
 * reduction: lanes and several accumulators along the reduced range if memory runs along it, else lanes beside it;
+* running values: lanes beside the scan where memory runs along them, else several rows at once, whose chains overlap;
 * elementwise: lanes along the range that memory runs along, and loops ordered so that strided reads reuse their lines.
 """
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tinsmith.ir.uop import toposort
 
 SERIAL_WORK = 1 << 14  # elements × operations below which waking a second core costs more than it saves
 FULL_UNROLL = 6
+SCAN_CHAINS = 4  # as many additions as one takes cycles; more would read too many lines of one cache set
 STREAM_BYTES = 32 << 20  # results from here on are written past the caches: they would not stay there
 LARGEST_STAGE = 4 << 20
 
@@ -34,6 +36,8 @@ def choose_opts(kernel: Kernel, target: Target) -> None:
     tile = best_tile(kernel, target) if target.vector_bytes else None
     if tile is not None:
         apply_tile(kernel, target, tile)
+    elif kernel.ordered:
+        scan_opts(kernel, target)
     elif kernel.folds:
         reduce_opts(kernel, target)
     elif target.vector_bytes:
@@ -404,6 +408,19 @@ def lanes_for_stores(kernel: Kernel, lanes: int) -> None:
         options = [r for r in inner if range_size(r) >= lanes and _score(loads, [store], r) > 0]
         if options:
             _split(kernel, OptOps.VECTOR, max(options, key=lambda r: _score(loads, [store], r)), lanes)
+
+
+def scan_opts(kernel: Kernel, target: Target) -> None:
+    """A step waits for the one before it, so several chains go on side by side: vectors, then copies."""
+    lanes = _lanes(kernel, target)
+    beside = [r for r in kernel.parallel if _stride(kernel.stores[0].src[1], r) == 1 and range_size(r) >= 4]
+    if beside and target.vector_bytes:
+        outer, _ = _split(kernel, OptOps.VECTOR, beside[-1], min(lanes, _power_of_two(range_size(beside[-1]))))
+        chains = [] if outer is None else [outer]
+    else:
+        chains = kernel.parallel
+    if chains and range_size(chains[-1]) >= 2:
+        _split(kernel, OptOps.UPCAST, chains[-1], min(SCAN_CHAINS, range_size(chains[-1])))
 
 
 def elementwise_opts(kernel: Kernel, target: Target) -> None:

@@ -80,7 +80,8 @@ class Kernel:
         found = [n for n in toposort(self.sink) if n.op is Ops.RANGE]
         # What more reductions depend on comes further out: each is then computed once.
         users = {r: sum(r in f.ranges for f in self.folds) for r in found}
-        self.order = sorted(found, key=lambda r: (r.arg[1] is not Role.LOOP, -users[r], r.arg[0]))
+        ordered = self.ordered
+        self.order = sorted(found, key=lambda r: (r.arg[1] is not Role.LOOP, r in ordered, -users[r], r.arg[0]))
         self.count = 1 + max((r.arg[0] for r in found), default=-1)
         while pair := next(mergeable(self.sink, self.order), None):
             self.join(*pair)
@@ -100,10 +101,15 @@ class Kernel:
 
     @property
     def bound(self) -> frozenset[UOp]:
-        """Ranges that belong to a reduction, a stage or an ordered scatter."""
+        """Ranges that belong to a reduction, a stage, a running value or an ordered scatter."""
         nodes = toposort(self.sink)
-        inner = frozenset(r for n in nodes if n.op in (Ops.FOLD, Ops.STAGE) for r in n.src[1:])
+        inner = self.ordered | frozenset(r for n in nodes if n.op in (Ops.FOLD, Ops.STAGE) for r in n.src[1:])
         return inner | frozenset(n.src[4] for n in nodes if n.op is Ops.SCATTER_STORE)
+
+    @property
+    def ordered(self) -> frozenset[UOp]:
+        """Ranges of running values: their loops are the innermost, so that one register per copy carries the value."""
+        return frozenset(n.src[1] for n in toposort(self.sink) if n.op is Ops.PREFIX)
 
     @property
     def reduces(self) -> list[UOp]:
@@ -501,7 +507,9 @@ def _order(k: Kernel, opt: Opt) -> None:
     loops = [r for r in k.order if not r.arg[1].expanded]
     _require(isinstance(opt.amt, tuple) and sorted(opt.amt) == list(range(len(loops))), opt, "give every loop once")
     assert isinstance(opt.amt, tuple)
-    k.order = [loops[i] for i in opt.amt] + [r for r in k.order if r.arg[1].expanded]
+    wanted = [loops[i] for i in opt.amt]
+    _require(all(r in k.ordered for r in wanted[len(wanted) - len(k.ordered) :]), opt, "running values stay innermost")
+    k.order = wanted + [r for r in k.order if r.arg[1].expanded]
 
 
 def _split_reduction(k: Kernel, opt: Opt) -> None:

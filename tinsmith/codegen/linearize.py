@@ -294,6 +294,32 @@ class Linearizer(LineWriter):
             src = (memory, index, value) if valid is None else (memory, index, value, valid)
             self.force(UOp(Ops.STORE, None, src, n.arg))
 
+    # *** running values ***
+
+    def carried(self, r: UOp, size: UOp, running: list[UOp], write: Callable[[], None]) -> None:
+        end, number = self.expression(size), self.counts["loop"]
+        self.counts["loop"] += 1
+        line = UOp(Ops.RANGE, dtypes.index, (self.const(size, 0), end), (number, False))
+        accs: dict[tuple[UOp, Coords], UOp] = {}
+        for n in running:
+            lanes = self.lanes(n)
+            for c in self.all_coords(n.ranges):
+                start = self.spread(self.value(n.src[2], c), 1 if lanes is None else range_size(lanes))
+                accs[n, c] = self.force(UOp(Ops.DEFINE_ACC, start.dtype, (start, line), self.counts["acc"]))
+                self.counts["acc"] += 1
+        self.scopes.append(Scope([line], {line: line, (r, ()): line}, {r}))
+        here = len(self.scopes) - 1
+        values = {}
+        for (n, c), acc in accs.items():
+            self.scopes[-1].values[acc] = acc
+            x = self.value(n.src[0], c)
+            src = [acc, x] if n.arg is not Ops.MULADD else [acc, self.value(n.src[3], c), x]
+            values[acc] = self.scopes[-1].values[n, c] = self.combine(here, n.arg, n.dtype, src)
+        write()
+        for acc, new in values.items():
+            self.force(UOp(Ops.PHI, None, (acc, new)))
+        self.close()
+
     # *** reductions ***
 
     def fold(self, node: UOp, coords: Coords) -> None:

@@ -48,6 +48,10 @@ class LineWriter:
         """The line that holds an index expression, such as the size of a loop."""
         raise NotImplementedError
 
+    def carried(self, r: UOp, size: UOp, running: list[UOp], write: Callable[[], None]) -> None:
+        """A loop over ``r`` that carries the running values ``running`` in accumulators."""
+        raise NotImplementedError
+
     # *** lines ***
 
     def emit(self, depth: int, node: UOp) -> UOp:
@@ -144,6 +148,9 @@ class LineWriter:
     def loop(self, r: UOp, size: UOp, body: list[UOp], write: Callable[[list[UOp]], None]) -> None:
         if size.is_const and size.arg == 1:
             return write(self.narrowed(body, r, UOp.index(0)))
+        running = [n for n in toposort(body) if n.op is Ops.PREFIX and n.src[1] is r]
+        if running:
+            return self.carried(r, size, running, lambda: write(body))
         self.open(r, self.const(size, 0), self.expression(size))
         write(body)
         self.close()

@@ -44,6 +44,10 @@ class Lowering:
         memory = UOp(Ops.PARAM, value.dtype.ptr(), (), (number, (value.size,)))
         if value.op is Ops.SCATTER:
             return self.scatter(memory, value)
+        if value.op is Ops.SCAN:
+            return self.scan(memory, value)
+        if value.op is Ops.TALLY:
+            return self.tally(memory, value)
         key = tuple(shape)
         if key not in self.output_ranges:
             self.output_ranges[key] = tuple(self.new_range(s, Role.LOOP) for s in shape)
@@ -70,6 +74,52 @@ class Lowering:
         self.count += 1
         return UOp(Ops.AFTER, dtypes.void,
                    (UOp(Ops.SCATTER_STORE, None, (memory, target, combined, valid, loop)), copy))
+
+    def scan(self, memory: UOp, node: UOp) -> UOp:
+        """Blocks side by side, the steps of each in order. A last block that is shorter is guarded."""
+        (op, axis), shape = node.arg, node.shape
+        blocks = 1 if len(node.src) == 1 else node.src[1].shape[axis]
+        length = shape[axis] if blocks == 1 else -(-shape[axis] // blocks)
+        beside = [ZERO if i == axis else self.new_range(s, Role.LOOP) for i, s in enumerate(shape)]
+        block, step = self.new_range(blocks, Role.LOOP), self.new_range(length, Role.LOOP)
+        index = tuple((block * length + step).simplify() if i == axis else b for i, b in enumerate(beside))
+        whole = blocks == 1 or shape[axis] % blocks == 0
+        valid = None if whole else index[axis].lt(shape[axis])
+        place = flatten(shape, index)
+        x, *rest = (self.value(s, tuple(block if i == axis and s in node.src[1:2] else b for i, b in enumerate(index)),
+                               None if s in node.src[1:2] else valid) for s in node.src)
+        if not rest:
+            assert op.identity is not None
+            rest = [UOp.const(node.dtype, op.identity(node.dtype))]
+        if step.op is Ops.RANGE:
+            result = UOp(Ops.PREFIX, None, (x, step, *rest), op)
+        else:
+            result = UOp(op, None, (rest[0], rest[1], x) if op is Ops.MULADD else (rest[0], x))
+        return memory.store(place, result, valid)
+
+    def tally(self, memory: UOp, node: UOp) -> UOp:
+        """Counters in front, each step's note behind them: two stores in one ordered loop."""
+        base, where, x = node.src
+        op, axis = node.arg
+        index = tuple(self.new_range(s, Role.LOOP) for s in x.shape)
+        counter, loop = (UOp.range(size, self.count + k, Role.LOOP) for k, size in enumerate((base.shape[axis],
+                                                                                               x.shape[axis])))
+        self.count += 2
+        index = (*index[:axis], loop, *index[axis + 1 :])
+
+        def at(place: UOp) -> Index:
+            return (*index[:axis], place, *index[axis + 1 :])
+
+        copy = memory.store(flatten(node.shape, at(counter)), self.value(base, at(counter)))
+        key = self.value(where, index).cast(dtypes.index)
+        valid = key.ge(0) & key.lt(UOp.index(base.shape[axis]))
+        target = flatten(node.shape, at(key))
+        old = memory.load(target, valid)
+        note = UOp(Ops.SCATTER_STORE, None, (memory, flatten(node.shape, at(loop + base.shape[axis])), old,
+                                             UOp.const(dtypes.bool, True), loop))
+        new = UOp(op, None, (old, self.value(x, index)))
+        return UOp(Ops.AFTER, dtypes.void,
+                   (UOp(Ops.SCATTER_STORE, None, (memory, target, new, valid, loop)), copy, note))
 
     def value(self, node: UOp, index: Index, valid: UOp | None = None) -> UOp:
         """``node``'s element at ``index``; without recursion, since graphs are deep."""

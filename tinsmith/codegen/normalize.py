@@ -118,6 +118,8 @@ def _homes(sink: UOp) -> dict[UOp, frozenset[int]]:
         if n.op in (Ops.FOLD, Ops.STAGE):
             for r in n.src[1:]:
                 homes.setdefault(r, set()).add(id(n))
+        elif n.op is Ops.PREFIX:
+            homes.setdefault(n.src[1], set()).add(id(n))
         elif n.op is Ops.SCATTER_STORE:
             homes.setdefault(n.src[4], set()).add(id(n))
         if n.op in (Ops.STORE, Ops.SCATTER_STORE):

@@ -15,6 +15,7 @@ import numpy as np
 from tinsmith.ir.evaluate import evaluate_scalar
 from tinsmith.ir.ops import Ops
 from tinsmith.ir.ops.op import Array
+from tinsmith.ir.ops.scans import running
 from tinsmith.ir.ops.tensor import reduce_values
 from tinsmith.ir.uop import UOp, toposort
 
@@ -38,8 +39,8 @@ def evaluate_kernel(sink: UOp, buffers: Sequence[Array], variables: Mapping[UOp,
     """
     run = _Run(sink, buffers, variables or {})
     with np.errstate(all="ignore"):
-        for statement in _statements(sink):
-            run.statement(statement)
+        for _, group in itertools.groupby(_statements(sink), _ordered_loop):
+            run.statements(list(group))
 
 
 def _statements(sink: UOp) -> Iterator[UOp]:
@@ -51,6 +52,11 @@ def _statements(sink: UOp) -> Iterator[UOp]:
             stack += [node.src[0], *reversed(node.src[1:])]
         else:
             yield node
+
+
+def _ordered_loop(node: UOp) -> UOp:
+    """Neighbours that step over one ordered range do so together."""
+    return node.src[4] if node.op is Ops.SCATTER_STORE else node
 
 
 class _Run:
@@ -79,9 +85,10 @@ class _Run:
 
     # *** statements ***
 
-    def statement(self, node: UOp) -> None:
+    def statements(self, nodes: list[UOp]) -> None:
+        node = nodes[0]
         if node.op is Ops.SCATTER_STORE:
-            return self.scatter(node)
+            return self.scatter(nodes)
         assert node.op is Ops.STORE, node.op
         for _ in self.pieces(node):
             self.write(node)
@@ -89,18 +96,23 @@ class _Run:
             self.memo.clear()
         return None
 
-    def scatter(self, node: UOp) -> None:
-        """One value of the ordered range at a time; what depends on neither it nor the memory stays."""
-        loop, memory = node.src[4], node.src[0]
+    def scatter(self, nodes: list[UOp]) -> None:
+        """One value of the ordered range at a time; what depends on neither it nor the memory stays. All read memory
+        as it was before the step."""
+        loop, memories = nodes[0].src[4], {n.src[0] for n in nodes}
         stale: set[UOp] = set()
-        for n in toposort(node):
-            if n is loop or n is memory or any(s in stale for s in n.src):
+        for n in toposort(nodes):
+            if n is loop or n in memories or any(s in stale for s in n.src):
                 stale.add(n)
         low, high = self.whole[loop]
         for i in range(low, high):
             self.span[loop] = (i, i + 1)
             self.forget(stale)
-            self.write(node)
+            for node in nodes:
+                for s in node.src[1:4]:
+                    self.value(s)
+            for node in nodes:
+                self.write(node)
         self.span[loop] = (low, high)
         self.memo.clear()
 
@@ -108,7 +120,8 @@ class _Run:
         """Walk over the store's own ranges so that no array grows beyond the limit."""
         needed = max(math.prod(self.size(r) for r in n.ranges) for n in toposort(node))
         cuts: list[tuple[UOp, list[tuple[int, int]]]] = []
-        for r in sorted(node.ranges, key=self.size, reverse=True):
+        ordered = {n.src[1] for n in toposort(node) if n.op is Ops.PREFIX}
+        for r in sorted(node.ranges - ordered, key=self.size, reverse=True):
             if needed <= _PIECE or self.rereads:
                 break
             low, high = self.whole[r]
@@ -161,6 +174,12 @@ class _Run:
             return self.load(n, *sources)
         if n.op is Ops.FOLD:
             return self.fold(n, sources[0])
+        if n.op is Ops.PREFIX:
+            x, start, *weight = (self.spread(s, n.src[1:2]) for s in (sources[0], *sources[2:]))
+            axis = self.axis[n.src[1]]
+            shape = np.broadcast_shapes(x.shape, start.shape, *(w.shape for w in weight))
+            wide = [np.broadcast_to(a, shape) for a in (x, start, *weight)]
+            return running(n.arg, wide[0], axis, wide[1], wide[2] if weight else None)
         if n.op is Ops.STAGE:
             return self.stage(n, sources[0])
         if not n.op.elementwise:

@@ -167,7 +167,7 @@ def _reduce(n: UOp, _: UOp) -> str | None:
 
 def _along(n: UOp, _: UOp) -> str | None:
     x, index = n.src[0], n.src[1]
-    axis = n.arg if n.op is Ops.GATHER else n.arg[0]
+    axis = n.arg if n.op is Ops.GATHER else n.arg[1] if n.op is Ops.TALLY else n.arg[0]
     if not index.dtype.is_int:
         return f"an index is an integer, not {index.dtype}"
     if x.ndim != index.ndim or not 0 <= axis < x.ndim:
@@ -175,11 +175,22 @@ def _along(n: UOp, _: UOp) -> str | None:
     beside = [(a, b) for i, (a, b) in enumerate(zip(x.shape, index.shape)) if i != axis]
     if not all(same_shape((a,), (b,)) for a, b in beside):
         return f"beside axis {axis}, {x.shape} and {index.shape} differ"
-    if n.op is Ops.SCATTER:
+    if n.op in (Ops.SCATTER, Ops.TALLY):
         value = n.src[2]
         return _unless(value.dtype is x.dtype and same_shape(value.shape, index.shape),
                        f"{value.dtype}{value.shape} does not fit {x.dtype} at {index.shape}")
     return None
+
+
+def _scan(n: UOp, _: UOp) -> str | None:
+    (op, axis), x = n.arg, n.src[0]
+    if (op is Ops.MULADD) != (len(n.src) == 3) or (op is not Ops.MULADD and op.identity is None):
+        return f"{op.name} cannot run over {len(n.src)} sources"
+    if not 0 <= axis < x.ndim or any(s.ndim != x.ndim or s.dtype is not x.dtype for s in n.src[1:]):
+        return f"axis {axis} of {x.shape} with {[(s.dtype, s.shape) for s in n.src[1:]]}"
+    weight = n.src[2:]
+    beside = [(a, b) for s in n.src[1:] for i, (a, b) in enumerate(zip(x.shape, s.shape)) if i != axis or s in weight]
+    return _unless(all(same_shape((a,), (b,)) for a, b in beside), f"{[s.shape for s in n.src]} do not fit")
 
 
 def _bind(n: UOp, _: UOp) -> str | None:
@@ -213,7 +224,9 @@ TENSOR_CHECKS: tuple[Check[UOp], ...] = (
     Check("flip", "The axes exist.", (Ops.FLIP,), _flip),
     Check("window", "Every window lies inside its axis.", (Ops.WINDOW, Ops.UNWINDOW), _window),
     Check("reduce", "The op has an identity; the axes exist, in order.", (Ops.REDUCE,), _reduce),
-    Check("index", "Integer index, equal shapes beside the axis.", (Ops.GATHER, Ops.SCATTER), _along),
+    Check("index", "Integer index, equal shapes beside the axis.", (Ops.GATHER, Ops.SCATTER, Ops.TALLY),
+          _along),
+    Check("scan", "The op can run along the axis; a start and weights of fitting shape.", (Ops.SCAN,), _scan),
     Check("bind", "A variable is bound within its bounds.", (Ops.BIND,), _bind),
     Check("assign", "A new version has the old one's dtype and shape.", (Ops.ASSIGN,), _assign),
     Check("sink-root", "SINK comes last.", (Ops.SINK,), _sink_root),
@@ -249,10 +262,16 @@ class KernelFacts:
         for n in toposort(sink):
             if n.op is Ops.RANGE:
                 facts.numbers.setdefault(n.arg[0], set()).add(n)
-            bound = n.src[1:] if n.op in (Ops.FOLD, Ops.STAGE) else n.src[4:] if n.op is Ops.SCATTER_STORE else ()
-            for r in bound:
+            for r in _bound(n):
                 facts.binders.setdefault(r, set()).add(n)
         return facts
+
+
+def _bound(n: UOp) -> tuple[UOp, ...]:
+    """The ranges that a node runs over by itself."""
+    if n.op in (Ops.FOLD, Ops.STAGE):
+        return n.src[1:]
+    return n.src[4:] if n.op is Ops.SCATTER_STORE else n.src[1:2] if n.op is Ops.PREFIX else ()
 
 
 def _position_of_valid(n: UOp) -> int:
@@ -293,23 +312,30 @@ def _range_args(n: UOp, facts: KernelFacts) -> str | None:
 
 
 def _binds_ranges(n: UOp, _: KernelFacts) -> str | None:
-    bound = n.src[4:] if n.op is Ops.SCATTER_STORE else n.src[1:]
+    bound = _bound(n)
     if not all(r.op is Ops.RANGE for r in bound):
         return f"{n.op.name} runs over ranges, not {[short(r) for r in bound if r.op is not Ops.RANGE]}"
     return _unless(len(set(bound)) == len(bound), "a range is named twice")
 
 
 def _bound_once(n: UOp, facts: KernelFacts) -> str | None:
-    """Reductions may share their ranges; a stage's and a scatter's are its own."""
+    """Reductions may share their ranges, and so may ordered statements; a stage's are its own."""
     binders = facts.binders.get(n, set())
-    if len(binders) > 1 and any(b.op is not Ops.FOLD for b in binders):
+    if len({b.op for b in binders}) > 1 or (len(binders) > 1 and any(b.op is Ops.STAGE for b in binders)):
         return f"bound by {sorted(b.op.name for b in binders)}"
-    escapes = n in facts.sink.ranges and any(b.op is not Ops.SCATTER_STORE for b in binders)
+    escapes = n in facts.sink.ranges and any(b.op in (Ops.FOLD, Ops.STAGE) for b in binders)
     return _unless(not escapes, f"R{n.arg[0]} is bound by a reduction or stage and used outside it")
 
 
 def _fold(n: UOp, _: KernelFacts) -> str | None:
     return _unless(isinstance(n.arg, Op) and n.arg.identity is not None, f"{n.arg} cannot reduce")
+
+
+def _prefix(n: UOp, _: KernelFacts) -> str | None:
+    value, r, start = n.src[:3]
+    if (n.arg is Ops.MULADD) != (len(n.src) == 4) or any(s.dtype is not value.dtype for s in n.src[2:]):
+        return f"{n.arg} with {[s.dtype for s in n.src[2:]]} cannot run over {value.dtype}"
+    return _unless(r not in start.ranges, "the start depends on the range")
 
 
 def _stage(n: UOp, _: KernelFacts) -> str | None:
@@ -334,7 +360,7 @@ def _covered(n: UOp, _: KernelFacts) -> str | None:
     return _unless(not loose, f"the value depends on {sorted(map(short, loose))}, its place does not")
 
 
-_KERNEL_VALUES = {Ops.CONST, Ops.VARIABLE, Ops.PARAM, Ops.RANGE, Ops.LOAD, Ops.FOLD, Ops.STAGE}
+_KERNEL_VALUES = {Ops.CONST, Ops.VARIABLE, Ops.PARAM, Ops.RANGE, Ops.LOAD, Ops.FOLD, Ops.PREFIX, Ops.STAGE}
 KERNEL_OPS = _ELEMENTWISE | _KERNEL_VALUES | {Ops.STORE, Ops.SCATTER_STORE, Ops.AFTER, Ops.SINK}
 KERNEL_CHECKS: tuple[Check[KernelFacts], ...] = (
     _allowed(KERNEL_OPS, "kernel graph"),
@@ -343,11 +369,12 @@ KERNEL_CHECKS: tuple[Check[KernelFacts], ...] = (
     Check("index-dtype", "Places are of the index dtype.", (Ops.LOAD, Ops.STORE, Ops.SCATTER_STORE), _index),
     Check("valid-bool", "Conditions are bool.", (Ops.LOAD, Ops.STORE, Ops.SCATTER_STORE), _valid),
     Check("range", "Ranges have index bounds, and a number of their own.", (Ops.RANGE,), _range_args),
-    Check("binds-ranges", "What binds ranges names ranges, each once.", (Ops.FOLD, Ops.STAGE, Ops.SCATTER_STORE),
-          _binds_ranges),
+    Check("binds-ranges", "What binds ranges names ranges, each once.",
+          (Ops.FOLD, Ops.PREFIX, Ops.STAGE, Ops.SCATTER_STORE), _binds_ranges),
     Check("bound-once", "A bound range has one binder (reductions share) and does not escape.", (Ops.RANGE,),
           _bound_once),
     Check("fold", "The op has an identity.", (Ops.FOLD,), _fold),
+    Check("prefix", "The start stands before the range; MULADD has a weight.", (Ops.PREFIX,), _prefix),
     Check("stage", "A stage is a pointer with one size per range.", (Ops.STAGE,), _stage),
     Check("statement", "SINK and AFTER hold statements.", (Ops.SINK, Ops.AFTER), _statement),
     Check("covered", "A store's place depends on all that its value depends on.", (Ops.STORE,), _covered),

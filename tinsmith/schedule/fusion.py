@@ -24,7 +24,7 @@ ROW_PARALLELISM = 8  # rows that a multi-pass kernel needs before it may hold wo
 SMALL_WORK = 1 << 14  # elements below which parallelism does not matter
 
 SOURCES = (Ops.BUFFER, Ops.PARAM, Ops.CONST, Ops.VARIABLE, Ops.BIND, Ops.IOTA)
-STAGED = (Ops.COPY, Ops.CONTIGUOUS, Ops.ASSIGN, Ops.SCATTER)
+STAGED = (Ops.COPY, Ops.CONTIGUOUS, Ops.ASSIGN, Ops.SCATTER, Ops.SCAN, Ops.TALLY)
 
 Ranges = frozenset[UOp]
 
@@ -197,8 +197,8 @@ class Fusion:
                 self.stage(source.base if source.base in self.heavy else source, "gathered from")
                 self.requests.setdefault(source, []).append(request)
             self.request(node.src[1], request)
-        elif op is Ops.SCATTER:
-            self.scatter(node)
+        elif op in (Ops.SCATTER, Ops.SCAN, Ops.TALLY):
+            self.in_order(node)
         elif op in (Ops.COPY, Ops.ASSIGN):
             self.memory(node, request)
         else:
@@ -213,13 +213,14 @@ class Fusion:
             return
         self.request(node.src[1], request)
 
-    def scatter(self, node: UOp) -> None:
-        """The kernel loops over x and over the base: two requests with indices of their own."""
+    def in_order(self, node: UOp) -> None:
+        """The kernel of a scatter, scan or tally has loops for each of its sources: requests with indices of their
+        own, and no reduction inside."""
         group = KernelGroup(node)
         for s in node.src:
             index = tuple(self.new_range(n, Role.LOOP) for n in s.shape)
             if self.heavy[s]:
-                self.stage(s, "scattered")
+                self.stage(s, f"read by a {node.op.name} in order")
                 self.requests.setdefault(s, [])
             else:
                 self.request(s, Request(group, index, frozenset()))

@@ -19,6 +19,7 @@ from tinsmith.schedule.items import ScheduleItem
 MOST_BUFFERS = 30  # arguments of a merged kernel
 MOST_NODES = 400  # nodes of a merged kernel's graph
 
+_IN_ORDER = (Ops.GATHER, Ops.SCATTER, Ops.SCAN, Ops.TALLY)
 _PLAIN = (Ops.RESHAPE, Ops.EXPAND)
 
 
@@ -88,7 +89,7 @@ def _key(item: ScheduleItem) -> tuple[Any, int]:
     nodes = toposort(value)
     reduces: set[Any] = set()
     for n in nodes:
-        if (n.op.kind == "movement" and n.op not in _PLAIN) or n.op in (Ops.GATHER, Ops.SCATTER):
+        if (n.op.kind == "movement" and n.op not in _PLAIN) or n.op in _IN_ORDER:
             return None, 0
         if n.op is Ops.REDUCE:
             if n.src[0].op is Ops.MUL and any(_repeated(s) for s in n.src[0].src):

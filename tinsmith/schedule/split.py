@@ -1,5 +1,6 @@
 """Long reductions with few results are cut in two: partial results of chunks, which keep every core busy and every
-packed panel in cache, and then their combination."""
+packed panel in cache, and then their combination. Long scans with few rows likewise: the total of each block, where
+each block therefore starts, and then all blocks side by side."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -14,6 +15,9 @@ FEW = 64  # results that keep all cores busy by themselves
 CONTRACTION_LONG = 1 << 12
 CONTRACTION_FEW = 1 << 16
 CHUNKS = 32
+SCAN_LONG = 1 << 14  # steps from which a scan of few rows is cut
+SCAN_FEW = 16
+SCAN_BLOCKS = 64
 
 
 def split_reductions(roots: Sequence[UOp]) -> list[UOp]:
@@ -26,6 +30,8 @@ def split_reductions(roots: Sequence[UOp]) -> list[UOp]:
         node = n if src == n.src else n.replace(src=src)
         if node.op is Ops.REDUCE:
             node = _split(node)
+        elif node.op is Ops.SCAN and len(node.src) == 1:
+            node = _split_scan(node)
         if node is not n:
             new[n] = node
     return [new.get(r, r) for r in roots]
@@ -41,7 +47,7 @@ def _split(node: UOp) -> UOp:
     axis = next((a for a in axes if x.shape[a] >= 2 * FEW or x.shape[a] == length), None)
     if axis is None or length < long or results > few:
         return node
-    chunks = _chunks(x.shape[axis], length)
+    chunks = _chunks(x.shape[axis], CHUNKS)
     if chunks is None:
         return node
     shape = x.shape
@@ -52,7 +58,26 @@ def _split(node: UOp) -> UOp:
     return partial.reduce(op, (axis,)).reshape(node.shape)
 
 
-def _chunks(size: int, length: int) -> int | None:
+def _split_scan(node: UOp) -> UOp:
+    x, (op, axis) = node.src[0], node.arg
+    shape = x.shape
+    if not all(isinstance(s, int) for s in shape) or shape[axis] < SCAN_LONG or node.size // shape[axis] > SCAN_FEW:
+        return node
+    blocks = _chunks(shape[axis], SCAN_BLOCKS) or SCAN_BLOCKS
+    length = -(-shape[axis] // blocks)
+    blocks = -(-shape[axis] // length)
+    whole = x.shrink(tuple((0, (blocks - 1) * length) if i == axis else (0, s) for i, s in enumerate(shape)))
+    apart = whole.reshape((*shape[:axis], blocks - 1, length, *shape[axis + 1 :]))
+    totals = apart.reduce(op, (axis + 1,)).reshape((*shape[:axis], blocks - 1, *shape[axis + 1 :]))
+    before = totals.contiguous().scan(op, axis)
+    moved = before.pad(tuple((int(i == axis), 0) for i in range(x.ndim)))
+    assert op.identity is not None
+    place = moved.iota_like(axis)
+    start = place.eq(place.const_like(0)).where(moved.const_like(op.identity(node.dtype)), moved)
+    return x.scan(op, axis, start)
+
+
+def _chunks(size: int, wished: int) -> int | None:
     """A divisor of ``size`` near the wished number of chunks."""
-    divisors = [d for d in range(8, min(size, 4 * CHUNKS) + 1) if size % d == 0]
-    return min(divisors, key=lambda d: abs(d - CHUNKS), default=None)
+    divisors = [d for d in range(8, min(size, 4 * wished) + 1) if size % d == 0]
+    return min(divisors, key=lambda d: abs(d - wished), default=None)

@@ -40,7 +40,7 @@ class Reduce:
         """
         axes = axes_of("sum", self, axis)
         result = sum_dtype(self.dtype) if dtype is None else to_dtype(dtype)
-        return self._reduce(Ops.ADD, axes, keepdim, self.uop.cast(_accumulator(result))).cast(result)
+        return self._reduce(Ops.ADD, axes, keepdim, self.uop.cast(accumulator(result))).cast(result)
 
     def prod(self: Tensor, axis: Axis = None, keepdim: bool = False, dtype: DType | str | None = None) -> Tensor:
         """The product along axes.
@@ -50,7 +50,7 @@ class Reduce:
         """
         axes = axes_of("prod", self, axis)
         result = sum_dtype(self.dtype) if dtype is None else to_dtype(dtype)
-        return self._reduce(Ops.MUL, axes, keepdim, self.uop.cast(_accumulator(result))).cast(result)
+        return self._reduce(Ops.MUL, axes, keepdim, self.uop.cast(accumulator(result))).cast(result)
 
     def max(self: Tensor, axis: Axis = None, keepdim: bool = False) -> Tensor:
         """The greatest value along axes; NaN if there is one. Equal greatest values share the gradient.
@@ -93,7 +93,7 @@ class Reduce:
         axes = axes_of("mean", self, axis)
         x = float_of(self)
         count = product([self.shape[a] for a in axes])
-        total = self._reduce(Ops.ADD, axes, keepdim, x.cast(_accumulator(x.dtype)))
+        total = self._reduce(Ops.ADD, axes, keepdim, x.cast(accumulator(x.dtype)))
         return _over(total, count).cast(x.dtype)
 
     def var(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> Tensor:
@@ -104,7 +104,7 @@ class Reduce:
         """
         axes = axes_of("var", self, axis)
         dtype = float_of(self).dtype
-        x = self.cast(_accumulator(dtype))
+        x = self.cast(accumulator(dtype))
         count = product([self.shape[a] for a in axes])
         squares = x.sub(x.mean(axes, keepdim=True)).square()
         return _over(squares._reduce(Ops.ADD, axes, keepdim), count - correction).cast(dtype)
@@ -155,7 +155,7 @@ class Reduce:
         """The values minus the greatest, in their working precision, and the axes."""
         axes = _nonempty(op, self, axis)
         x = self._new(float_of(self)) if dtype is None else self.cast(dtype)
-        wide = x.cast(_accumulator(x.dtype))
+        wide = x.cast(accumulator(x.dtype))
         # the result does not depend on the shift, so that it needs no gradient
         return wide.sub(wide.detach().max(axes, keepdim=True)), axes
 
@@ -195,7 +195,7 @@ class Reduce:
         """
         axes = _nonempty("logsumexp", self, axis)
         dtype = float_of(self).dtype
-        x = self.cast(_accumulator(dtype))
+        x = self.cast(accumulator(dtype))
         top = x.detach().max(axes, keepdim=True)
         shift = top.isfinite().where(top, 0)
         total = x.sub(shift).exp()._reduce(Ops.ADD, axes, True).log().add(shift).cast(dtype)
@@ -230,7 +230,7 @@ class Reduce:
         return self.abs().pow(p).sum(axis, keepdim).pow(1 / p)
 
 
-def _accumulator(dtype: DType) -> DType:
+def accumulator(dtype: DType) -> DType:
     """What values of ``dtype`` are summed in."""
     return dtypes.float32 if dtype.is_float and dtype.itemsize < 4 else dtype
 

@@ -18,6 +18,8 @@ class KernelOps:
     STORE = Op("memory", "Write (memory, index, value[, valid]).", (3, 4), nothing)
     FOLD = Op("reduce", "Combine a value over ranges: (value, range, ...); the argument is the op.", (2, 1 << 30),
               of_first)
+    PREFIX = Op("scan", "A value combined over a range up to and with each of its steps, which come in order:"
+                " (value, range, start[, weight]); the argument is the op, MULADD with a weight.", (3, 4), of_first)
     STAGE = Op("memory", "A value computed over ranges into near memory, in row-major order: (value, range, ...).",
                (1, 1 << 30), of_first)
     SCATTER_STORE = Op("memory", "Write (memory, index, value, valid, range), one value of the range after another.",

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from tinsmith.ir.uop import UOp
 
 Array = np.ndarray[Any, Any]
-Kind = Literal["unary", "binary", "ternary", "cast", "source", "movement", "reduce", "index", "memory", "loop",
-    "program"]
+Kind = Literal["unary", "binary", "ternary", "cast", "source", "movement", "reduce", "scan", "index",
+    "memory", "loop", "program"]
 DTypeRule = Callable[[tuple["UOp", ...], Any], DType]
 ShapeRule = Callable[["UOp"], tuple[Any, ...]]
 Gradient = Callable[["UOp", "UOp"], "tuple[UOp | None, ...]"]

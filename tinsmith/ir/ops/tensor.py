@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.ir.ops import scans
 from tinsmith.ir.ops.op import Array, Op, nothing, of_first, shape_of_first
 
 if TYPE_CHECKING:
@@ -139,6 +140,11 @@ def _scatter_gradient(n: UOp, g: UOp) -> tuple[UOp | None, ...]:
     return None, None, None
 
 
+def _tally_shape(n: UOp) -> tuple[Any, ...]:
+    base, index = n.src[0].shape, n.src[1].shape
+    return tuple(_plain(a + b) if i == n.arg[1] else a for i, (a, b) in enumerate(zip(base, index)))
+
+
 class TensorOps:
     """Rows of the op table for the tensor graph."""
 
@@ -182,6 +188,13 @@ class TensorOps:
     SCATTER = Op("index", "A copy of base with x combined in at index along one axis, in order: (axis, op or None to"
                  " set); indices out of range are dropped.", 3, of_first, shape_of_first, _scatter, _scatter_gradient,
                  cost=1)
+
+    SCAN = Op("scan", "Running values along an axis: y[k] = y[k-1] op x[k], or y[k-1] * weight[k] + x[k] for MULADD."
+              " Sources: x[, start[, weight]], where start has y[-1] for each of the equal blocks that the axis is cut"
+              " into; (op, axis).", (1, 3), of_first, shape_of_first, scans.scan, scans.scan_gradient, cost=1)
+    TALLY = Op("scan", "Counters by key: for each step in order, note counter[index] and combine x into it:"
+               " (base, index, x), (op, axis). The counters after all steps, then the noted ones, end to end along the"
+               " axis; an index out of range notes 0.", 3, of_first, _tally_shape, scans.tally, cost=1)
 
     CONTIGUOUS = Op("memory", "The same value, in memory of its own.", 1, of_first, shape_of_first, lambda n, x: x,
                     lambda n, g: (g,))

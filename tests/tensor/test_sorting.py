@@ -1,0 +1,168 @@
+"""Sorting against NumPy: both algorithms, every dtype, stability, NaN, every axis; what is made of it; gradients."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.tensor.helpers import FLOATS, INTS, check, check_gradient, special, values, wide
+from tinsmith import GlobalCounters, Tensor, dtypes
+from tinsmith.core.dtypes import DType
+from tinsmith.core.errors import ArgumentError, AxisError, ShapeError
+from tinsmith.core.settings import Context
+from tinsmith.tensor import sorting
+
+SIZES = [1, 2, 3, 17, 64, sorting._COUNTED - 1, sorting._COUNTED, sorting._COUNTED + 1, 1000, 2053]
+
+
+def stable_order(x: np.ndarray, axis: int = -1, descending: bool = False) -> np.ndarray:
+    """NumPy's order; descending ones by the negated rank, so that equal elements keep theirs."""
+    if not descending:
+        return np.argsort(wide(x), axis, kind="stable")
+    flat = x.astype(np.float64) if x.dtype.kind not in "iub" else x
+    _, rank = np.unique(flat, return_inverse=True)
+    return np.argsort(-rank.reshape(x.shape), axis, kind="stable")
+
+
+def check_sorted(x: np.ndarray, axis: int = -1, descending: bool = False) -> None:
+    found = Tensor(x).sort(axis, descending)
+    order = stable_order(x, axis, descending)
+    check(found.indices, order, dtypes.int32)
+    check(found.values, np.take_along_axis(x, order, axis), Tensor(x).dtype, rtol=0)
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("size", SIZES)
+def test_every_size(size: int, descending: bool) -> None:
+    rng = np.random.default_rng(size)
+    check_sorted(rng.standard_normal(size).astype(np.float32), descending=descending)
+    check_sorted(rng.integers(-5, 5, size).astype(np.int32), descending=descending)  # many equal ones
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTS, dtypes.bool], ids=str)
+@pytest.mark.parametrize("size", [40, 300])
+def test_every_dtype(dtype: DType, size: int) -> None:
+    x = np.concatenate([values((size,), dtype), special(dtype)])
+    for descending in (False, True):
+        check_sorted(np.random.default_rng(1).permutation(x), descending=descending)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0), (0, 3), (5, 300), (300, 5), (2, 270, 3), (4, 3, 9)], ids=str)
+def test_every_axis(shape: tuple[int, ...]) -> None:
+    x = values(shape, dtypes.float32)
+    if not shape:
+        assert [t.item() for t in Tensor(x).sort()] == [x, 0]
+        return
+    for axis in range(-len(shape), len(shape)):
+        check_sorted(x, axis)
+
+
+def test_zeros_of_both_signs_are_equal() -> None:
+    for size in (4, 400):
+        x = np.tile(np.array([0.0, -0.0], np.float32), size // 2)
+        assert Tensor(x).argsort().tolist() == list(range(size))
+
+
+@settings(max_examples=30, deadline=None, derandomize=True, database=None)
+@given(st.lists(st.floats(width=32), min_size=1, max_size=24), st.booleans(), st.booleans())
+def test_any_floats(row: list[float], descending: bool, long: bool) -> None:
+    x = np.array(row, np.float32)
+    check_sorted(np.tile(x, 30)[:300] if long else x, descending=descending)
+
+
+@pytest.mark.parametrize("size", [50, 400])
+@pytest.mark.parametrize("where", ["NOOPT", "PYTHON"])
+def test_everywhere(size: int, where: str) -> None:
+    x = values((2, size), dtypes.float32)
+    with Context(NOOPT=int(where == "NOOPT")):
+        t = Tensor(x, device="PYTHON" if where == "PYTHON" else None)
+        check(t.sort().indices, stable_order(x))
+        check(t.topk(3).values, -np.sort(-x)[:, :3])
+        check(t.cumsum(1), np.cumsum(x, 1), rtol=1e-4, atol=1e-5)
+
+
+def test_few_kernels() -> None:
+    """Every pass of the radix sort is a handful of kernels, whatever the size."""
+    counts = []
+    for size in (1000, 100_000):
+        x = Tensor.rand(size).realize()
+        before = GlobalCounters.kernel_count
+        x.argsort().realize()
+        counts.append(GlobalCounters.kernel_count - before)
+    assert max(counts) <= 24
+
+
+@pytest.mark.parametrize("largest", [True, False])
+@pytest.mark.parametrize("k", [0, 1, 3, 16, 17, 300])
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.int8, dtypes.uint32, dtypes.int64, dtypes.float64], ids=str)
+def test_topk(k: int, largest: bool, dtype: DType) -> None:
+    x = values((3, 300), dtype, -100, 100)
+    found = Tensor(x).topk(k, largest=largest)
+    order = stable_order(x, descending=largest)[:, :k]
+    check(found.indices, order, dtypes.int32)
+    check(found.values, np.take_along_axis(x, order, -1), dtype, rtol=0)
+    check(Tensor(x.T).topk(k, 0, largest).indices, order.T)
+
+
+def test_topk_of_special_values() -> None:
+    x = np.concatenate([special(dtypes.float32), np.full(300, -np.inf, np.float32)])
+    found = Tensor(x).topk(5)
+    np.testing.assert_array_equal(found.values.numpy(), [np.nan, np.inf, 100, 2.5, 1.5])
+    assert Tensor(x).topk(4, largest=False).indices.tolist() == [14, 16, 17, 18]
+
+
+def test_kthvalue_and_median() -> None:
+    for shape, axis in (((301,), 0), ((4, 10), 1), ((4, 11), 0)):
+        x = values(shape, dtypes.float32)
+        n = shape[axis]
+        for k in (1, n // 2 + 1, n):
+            check(Tensor(x).kthvalue(k, axis).values, np.sort(x, axis).take(k - 1, axis), rtol=0)
+        found = Tensor(x).median(axis)
+        check(found.values, np.sort(x, axis).take((n - 1) // 2, axis), rtol=0)
+        check(found.indices, stable_order(x, axis).take((n - 1) // 2, axis))
+        check(Tensor(x).median(), np.sort(x, None)[(x.size - 1) // 2], rtol=0)
+    kept = Tensor(values((4, 10), dtypes.int32)).median(1, keepdim=True)
+    assert kept.values.shape == kept.indices.shape == (4, 1)
+    with_nan = np.array([[1, np.nan, 0], [3, 1, 2]], np.float32)
+    found = Tensor(with_nan).median(1)
+    np.testing.assert_array_equal(found.values.numpy(), [np.nan, 2])
+    assert found.indices.tolist() == [1, 2]
+    assert Tensor(5.0).median().item() == 5
+
+
+def test_unique() -> None:
+    for x in (np.random.default_rng(0).integers(-9, 9, (20, 30)), np.array([[3, 1], [3, 3]]), np.array([7])):
+        want = np.unique(x, return_inverse=True, return_counts=True)
+        for got, right in zip(Tensor(x).unique(return_inverse=True, return_counts=True), want):
+            np.testing.assert_array_equal(got.numpy(), right.reshape(got.shape))
+        np.testing.assert_array_equal(Tensor(x).unique().numpy(), want[0])
+    assert Tensor.zeros(0).unique().shape == (0,)
+
+
+@pytest.mark.parametrize("size", [5, 300])
+def test_gradient_flows_to_the_values(size: int) -> None:
+    x = np.random.default_rng(0).standard_normal(size).astype(np.float32)
+    t, weights = Tensor(x), np.arange(size, dtype=np.float32)
+    (t.sort().values * Tensor(weights)).sum().backward()
+    want = np.zeros(size, np.float32)
+    want[np.argsort(x)] = weights
+    np.testing.assert_array_equal(t.grad.numpy(), want)
+
+
+def test_gradients() -> None:
+    x = np.random.default_rng(3).permutation(12).reshape(3, 4) / 4 - 1.1
+    for f in (lambda t: t.sort(0).values, lambda t: t.topk(2, 1).values, lambda t: t.kthvalue(2, 1).values,
+              lambda t: t.median(0).values, lambda t: t.sort(1, descending=True).values.cumsum(1)):
+        check_gradient(f, x)
+
+
+def test_errors() -> None:
+    with pytest.raises(AxisError, match="sort"):
+        Tensor([1, 2]).sort(1)
+    with pytest.raises(ArgumentError, match="3 greatest of 2"):
+        Tensor([1, 2]).topk(3)
+    with pytest.raises(ArgumentError, match="kthvalue"):
+        Tensor([1, 2]).kthvalue(0)
+    with pytest.raises(ShapeError, match="median"):
+        Tensor.zeros(3, 0).median(1)

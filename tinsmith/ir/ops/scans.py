@@ -1,0 +1,132 @@
+"""Meanings and gradients of the running ops: SCAN, which carries one value along an axis, and TALLY, which carries one
+value for each key.
+
+Gradients after M. Blelloch, "Prefix sums and their applications" (1990): the transpose of a running sum is a running
+sum from the other end.
+"""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tinsmith.core.dtypes import dtypes
+from tinsmith.ir.ops.op import Array, Op
+
+if TYPE_CHECKING:
+    from tinsmith.ir.uop import UOp
+
+_RUNNING = {"ADD": np.add, "MUL": np.multiply, "MAX": np.maximum, "MIN": np.minimum}
+
+
+def running(op: Op, x: Array, axis: int, start: Array | None, weight: Array | None) -> Array:
+    """``y[k] = y[k-1] op x[k]`` along ``axis``, before it ``start``; with weights ``y[k] = y[k-1] * w[k] + x[k]``.
+    16-bit floats are carried in float32."""
+    if x.dtype.itemsize == 2 and x.dtype.kind not in "iu":
+        wide = [None if a is None else a.astype(np.float32) for a in (start, weight)]
+        return running(op, x.astype(np.float32), axis, *wide).astype(x.dtype)
+    y = np.moveaxis(x.copy(), axis, 0)
+    if weight is not None:
+        assert start is not None
+        w, last = np.moveaxis(weight, axis, 0), np.moveaxis(start, axis, 0)[0]
+        for k in range(len(y)):
+            last = y[k] = last * w[k] + y[k]
+    else:
+        function = _RUNNING[op.name]
+        if start is not None and len(y):
+            y[0] = function(np.moveaxis(start, axis, 0)[0], y[0])
+        y = function.accumulate(y, axis=0, dtype=x.dtype)
+    return np.moveaxis(y, 0, axis)
+
+
+def scan(n: UOp, x: Array, start: Array | None = None, weight: Array | None = None) -> Array:
+    """The meaning of SCAN: block by block if ``start`` has a value for each."""
+    op, axis = n.arg
+    blocks = 1 if start is None else start.shape[axis]
+    length = -(-x.shape[axis] // blocks)
+    parts = []
+    for b in range(blocks):
+        def cut(a: Array, step: int, b: int = b) -> Array:
+            part: Array = a[(slice(None),) * axis + (slice(b * step, (b + 1) * step),)]
+            return part
+
+        parts.append(running(op, cut(x, length), axis, None if start is None else cut(start, 1),
+                             None if weight is None else cut(weight, length)))
+    return np.concatenate(parts, axis)
+
+
+def scan_gradient(n: UOp, g: UOp) -> tuple[UOp | None, ...]:
+    op, axis = n.arg
+    if op.name == "MULADD":
+        return _weighted_gradient(n, g)
+    if len(n.src) > 1:
+        raise NotImplementedError("a SCAN with a start is made by the scheduler, after gradients")
+    if op.name == "ADD":
+        return (_from_the_end(g, axis),)
+    if op.name == "MUL":
+        return (_product_gradient(n, g),)
+    if not g.dtype.is_float:
+        return (None,)
+    return (g.const_like(0).scatter(extreme_position(n), g, axis, "ADD"),)
+
+
+def _from_the_end(x: UOp, axis: int) -> UOp:
+    return x.flip((axis,)).scan("ADD", axis).flip((axis,))
+
+
+def _product_gradient(n: UOp, g: UOp) -> UOp:
+    """Before the first zero the product over the factor; at it the product of the others; after it nothing."""
+    x, axis = n.src[0], n.arg[1]
+    zero = x.eq(x.const_like(0))
+    seen = zero.cast(dtypes.int32).scan("ADD", axis)
+    none, first = seen.eq(seen.const_like(0)), zero & seen.eq(seen.const_like(1))
+    others = first.where(x.const_like(1), x).scan("MUL", axis)
+    before = _from_the_end(g * n, axis) / none.where(x, x.const_like(1))
+    return none.where(before, first.where(_from_the_end(g * others, axis), g.const_like(0)))
+
+
+def _weighted_gradient(n: UOp, g: UOp) -> tuple[UOp, UOp, UOp]:
+    """The recurrence run backwards: h[k] = g[k] + w[k+1] h[k+1]."""
+    (_, start, weight), axis = n.src, n.arg[1]
+    h = g.flip((axis,)).scan("MULADD", axis, start.const_like(0), _later(weight, axis).flip((axis,))).flip((axis,))
+    before = _earlier(n, axis, start)
+    first = tuple((0, 1) if i == axis else (0, s) for i, s in enumerate(h.shape))
+    return h, (h * weight).shrink(first), h * before
+
+
+def _later(x: UOp, axis: int) -> UOp:
+    """Each element's successor along an axis; 0 after the last."""
+    box = tuple((1, s) if i == axis else (0, s) for i, s in enumerate(x.shape))
+    return x.shrink(box).pad(tuple((0, int(i == axis)) for i in range(x.ndim)))
+
+
+def _earlier(x: UOp, axis: int, first: UOp) -> UOp:
+    """Each element's predecessor along an axis; ``first`` before the first."""
+    box = tuple((0, s - 1) if i == axis else (0, s) for i, s in enumerate(x.shape))
+    moved = x.shrink(box).pad(tuple((int(i == axis), 0) for i in range(x.ndim)))
+    place = x.iota_like(axis)
+    return place.eq(place.const_like(0)).where(first.expand(x.shape), moved)
+
+
+def extreme_position(n: UOp) -> UOp:
+    """Where a running MAX or MIN took its value from: the last of equal ones, and of NaNs."""
+    x, axis = n.src[0], n.arg[1]
+    hit = x.eq(n) | x.ne(x)
+    place = x.iota_like(axis)
+    return hit.where(place, place.const_like(0)).scan("MAX", axis)
+
+
+def tally(n: UOp, base: Array, index: Array, x: Array) -> Array:
+    """The meaning of TALLY: counters after all, then each step's counter before it."""
+    op, axis = n.arg
+    counters, keys, steps = (np.moveaxis(a, axis, 0).reshape(a.shape[axis], -1) for a in (base.copy(), index, x))
+    before = np.zeros(keys.shape, base.dtype)
+    function: Any = _RUNNING[op.name]
+    for k in range(len(keys)):
+        (inside,) = np.nonzero((keys[k] >= 0) & (keys[k] < len(counters)))
+        at = keys[k][inside], inside
+        before[k][inside] = counters[at]
+        counters[at] = function(counters[at], steps[k][inside])
+    out = np.concatenate([counters, before])
+    beside = tuple(s for i, s in enumerate(base.shape) if i != axis)
+    return np.moveaxis(out.reshape(len(out), *beside), 0, axis)

@@ -1,0 +1,248 @@
+"""Sorting, and what follows from it.
+
+Elements become unsigned integers in the same order. Short rows are sorted by counting how many elements come before
+each; long ones by a radix sort from the least significant digit: a histogram, where each digit's elements begin, and a
+TALLY that hands out places in order (Knuth, The Art of Computer Programming, vol. 3, 5.2.5). Both are stable. NaN is
+greater than all else, as in PyTorch and NumPy.
+"""
+# mypy: disable-error-code=misc
+# ``self`` is the Tensor that this class is mixed into.
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.core.errors import ArgumentError, ShapeError
+from tinsmith.ir import UOp
+from tinsmith.tensor.helpers import axis_of
+from tinsmith.tensor.scans import ValuesAndIndices
+
+if TYPE_CHECKING:
+    from tinsmith.tensor.tensor import Tensor
+
+_COUNTED = 256  # elements of a row up to which each is compared with all others
+_FEW = 16  # greatest elements that are looked for one after another
+_DIGITS = range(4, 12)  # bits of a digit: counters stay in the nearest cache
+
+
+class Sorting:
+    """``sort``, ``argsort``, ``topk``, ``kthvalue``, ``median``, ``unique``."""
+
+    __slots__ = ()
+
+    def sort(self: Tensor, dim: int = -1, descending: bool = False, stable: bool = True) -> ValuesAndIndices:
+        """The elements along an axis in order, and where each was. Equal elements keep their order; NaN is greatest.
+
+        Args:
+            stable: accepted for users of PyTorch; sorting is always stable.
+
+        >>> values, indices = Tensor([3, 1, 2]).sort()
+        >>> values.tolist(), indices.tolist()
+        ([1, 2, 3], [1, 2, 0])
+
+        Raises:
+            AxisError: if there is no such axis.
+            ShapeError: if the size of the axis is symbolic.
+        """
+        return _picked(self, "sort", dim, lambda x: _order(x, descending))
+
+    def argsort(self: Tensor, dim: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
+        """Where each element of the sorted axis was.
+
+        >>> Tensor([3, 1, 2]).argsort(descending=True).tolist()
+        [0, 2, 1]
+
+        Raises:
+            AxisError: if there is no such axis.
+            ShapeError: if the size of the axis is symbolic.
+        """
+        return self.sort(dim, descending).indices
+
+    def topk(self: Tensor, k: int, dim: int = -1, largest: bool = True, sorted_: bool = True) -> ValuesAndIndices:
+        """The k greatest (or smallest) elements along an axis, best first, and where each is. NaN is greatest.
+
+        Args:
+            sorted_: accepted for users of PyTorch; the result is always sorted.
+
+        >>> values, indices = Tensor([3, 1, 4, 2]).topk(2)
+        >>> values.tolist(), indices.tolist()
+        ([4, 3], [2, 0])
+
+        Raises:
+            ArgumentError: if there are fewer than k elements.
+        """
+        size = self.shape[axis_of("topk", self, dim)] if self.ndim else 1
+        if isinstance(size, int) and not 0 <= k <= size:
+            raise ArgumentError("topk", f"the {k} greatest of {size} elements, shape {self.shape}",
+                                f"k from 0 to {size}")
+        return _picked(self, "topk", dim, lambda x: _first(x, k, largest))
+
+    def kthvalue(self: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> ValuesAndIndices:
+        """The k-th smallest element along an axis (counted from 1), and where it is.
+
+        >>> values, indices = Tensor([3, 1, 2]).kthvalue(2)
+        >>> values.item(), indices.item()
+        (2, 2)
+
+        Raises:
+            ArgumentError: if there are fewer than k elements.
+        """
+        d = axis_of("kthvalue", self, dim)
+        size = self.shape[d] if self.ndim else 1
+        if isinstance(size, int) and not 1 <= k <= size:
+            raise ArgumentError("kthvalue", f"element {k} of {size}, shape {self.shape}", f"k from 1 to {size}")
+        found = _picked(self, "kthvalue", d, lambda x: _order(x, False).shrink(((0, x.shape[0]), (k - 1, k))))
+        return found if keepdim or not self.ndim else ValuesAndIndices(*(t.squeeze(d) for t in found))
+
+    def median(self: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+        """The middle element (the lower of two); NaN if there is one. With an axis also where it is.
+
+        >>> Tensor([3, 1, 4, 2]).median().item()
+        2
+        >>> Tensor([[3, 1, 2]]).median(dim=1).indices.tolist()
+        [2]
+
+        Raises:
+            ShapeError: if there are no elements.
+        """
+        if dim is None:
+            return self.reshape(-1).median(0).values
+        d = axis_of("median", self, dim)
+        size = self.shape[d] if self.ndim else 1
+        if size == 0:
+            raise ShapeError("median", f"axis {d} of shape {self.shape} is empty", "at least one element")
+        found = self.kthvalue((size + 1) // 2, d, keepdim)
+        if not self.dtype.is_float:
+            return found
+        last = self.kthvalue(size, d, keepdim)
+        nan = last.values.isnan()
+        first = self.isnan().argmax(d, keepdim) if self.ndim else found.indices
+        return ValuesAndIndices(nan.where(last.values, found.values), nan.where(first, found.indices))
+
+    def unique(self: Tensor, return_inverse: bool = False, return_counts: bool = False) -> Any:
+        """The different elements, sorted; how many there are is found out now. Every NaN differs from all others.
+
+        Args:
+            return_inverse: also where each element is among them, in this tensor's shape.
+            return_counts: also how often each occurs.
+
+        >>> Tensor([3, 1, 3]).unique().tolist()
+        [1, 3]
+        >>> [t.tolist() for t in Tensor([3, 1, 3]).unique(return_inverse=True, return_counts=True)]
+        [[1, 3], [1, 0, 1], [1, 2]]
+        """
+        flat = self.reshape(-1)
+        if not flat.shape[0]:
+            none = flat.cast(dtypes.default_int)
+            empty = [flat] + [none.reshape(self.shape)] * return_inverse + [none] * return_counts
+            return empty[0] if len(empty) == 1 else tuple(empty)
+        values, order = flat.sort()
+        new = values[1:].ne(values[:-1]).pad(((1, 0),), value=1)
+        out = [values[new]]
+        if return_inverse or return_counts:
+            inverse = order.scatter(0, order, new.cast(dtypes.default_int).cumsum() - 1)
+            counts = out[0].zeros_like(dtype=dtypes.default_int).scatter_add(0, inverse, inverse.ones_like())
+            out += [inverse.reshape(self.shape)] * return_inverse + [counts] * return_counts
+        return out[0] if len(out) == 1 else tuple(out)
+
+
+def _picked(x: Tensor, op: str, dim: int, positions: Any) -> ValuesAndIndices:
+    """Elements along an axis at ``positions`` of the rows, which it gets as a matrix of unsigned integers."""
+    d = axis_of(op, x, dim)
+    row = x.reshape(1) if not x.ndim else x.transpose(d, -1)
+    if isinstance(row.shape[-1], UOp):
+        raise ShapeError(op, f"axis {d} of shape {x.shape} has a symbolic size", "an axis of fixed size")
+    if 0 in row.shape[:-1] or not row.shape[-1]:
+        return ValuesAndIndices(x, x.cast(dtypes.default_int))
+    rows = 1
+    for s in row.shape[:-1]:
+        rows = rows * s
+    found = positions(ordered_bits(row.detach().uop).reshape((rows, row.shape[-1])))
+    index = x._new(found.reshape((*row.shape[:-1], found.shape[-1])))
+    values = row.gather(-1, index)
+    if not x.ndim:
+        return ValuesAndIndices(values.reshape(()), index.reshape(()).cast(dtypes.default_int))
+    return ValuesAndIndices(values.transpose(d, -1), index.transpose(d, -1).cast(dtypes.default_int))
+
+
+def ordered_bits(x: UOp) -> UOp:
+    """Unsigned integers in the order of ``x``: equal where they are equal (zeros of both signs), all ones for NaN.
+
+    Positive floats order like their bits; for negative ones all bits are flipped.
+    """
+    if x.dtype.is_bool:
+        return x.cast(dtypes.uint8)
+    if x.dtype.kind == "uint":
+        return x
+    bits = x.bitcast(_unsigned(x.dtype))
+    top = bits.const_like(1 << (x.dtype.bits - 1))
+    if not x.dtype.is_float:
+        return bits ^ top
+    ones = bits.const_like((1 << x.dtype.bits) - 1)
+    flipped = bits ^ bits.lt(top).where(top, ones)
+    return x.ne(x).where(ones, x.eq(x.const_like(0)).where(top, flipped))
+
+
+def _unsigned(dtype: DType) -> DType:
+    return {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}[dtype.itemsize]
+
+
+def _order(keys: UOp, descending: bool) -> UOp:
+    """Positions of the elements of each row in order."""
+    keys = keys ^ keys.const_like((1 << keys.dtype.bits) - 1) if descending else keys
+    return _by_counting(keys) if keys.shape[1] <= _COUNTED else _by_digits(keys)
+
+
+def _by_counting(keys: UOp) -> UOp:
+    """An element's place is the number of elements that are smaller, or equal and before it."""
+    rows, size = keys.shape
+    cube = (rows, size, size)
+    keys = keys.contiguous()
+    own = keys.reshape((rows, size, 1)).expand(cube)
+    other = keys.reshape((rows, 1, size)).expand(cube)
+    first = other.iota_like(2).lt(other.iota_like(1))
+    before = other.lt(own) | (other.eq(own) & first)
+    place = before.cast(dtypes.int32).reduce("ADD", (2,)).reshape((rows, size))
+    return place.const_like(0).scatter(place, place.iota_like(1), 1, None)
+
+
+def _by_digits(keys: UOp) -> UOp:
+    """Stable distribution by one digit after another, from the least significant."""
+    rows, size = keys.shape
+    bits = keys.dtype.bits
+    digit_bits = min(_DIGITS, key=lambda b: -(-bits // b) * (10 * size + (3 << b)))
+    count = 1 << digit_bits
+    keys = keys.contiguous()
+    order = keys.iota_like(1)
+    ones = order.const_like(1)
+    for low in range(0, bits, digit_bits):
+        digit = ((keys >> low) & (count - 1)).cast(dtypes.int32)
+        histogram = UOp.const(dtypes.int32, 0).expand_to((rows, count)).scatter(digit, ones, 1, "ADD")
+        begin = histogram.scan("ADD", 1) - histogram
+        place = begin.tally(digit, ones, 1).shrink(((0, rows), (count, count + size)))
+        order = order.const_like(0).scatter(place, order, 1, None)
+        if low + digit_bits < bits:
+            keys = keys.const_like(0).scatter(place, keys, 1, None)
+    return order
+
+
+def _first(keys: UOp, k: int, largest: bool) -> UOp:
+    """Positions of the k greatest or smallest of each row, in order."""
+    rows, size = keys.shape
+    if size <= _COUNTED or k > _FEW or keys.dtype.itemsize > 4:
+        return _order(keys, largest).shrink(((0, rows), (0, k)))
+    if not largest:
+        keys = keys ^ keys.const_like((1 << keys.dtype.bits) - 1)
+    low = (1 << 32) - 1
+    keys = keys.contiguous()
+    place = keys.iota_like(1).cast(dtypes.uint64)
+    packed = (keys.cast(dtypes.uint64) << 32) | (place.const_like(low) - place)
+    found: list[UOp] = []
+    for _ in range(k):
+        left = packed if not found else packed.lt(found[-1].expand(packed.shape)).where(packed, 0)
+        found.append(left.reduce("MAX", (1,)).contiguous())
+    columns = [(found[0].const_like(low) - (f & low)).cast(dtypes.int32) for f in found]
+    out = columns[0].pad(((0, 0), (0, k - 1))) if k else UOp.const(dtypes.int32, 0).expand_to((rows, 0))
+    for n, c in enumerate(columns[1:], 1):
+        out = out + c.pad(((0, 0), (n, k - 1 - n)))
+    return out
