@@ -168,7 +168,7 @@ def index_cases() -> Iterator[Case]:
         index = i.tensor(i.random.integers(-2, 12, (3, 20)), dtypes.int32)
         return [i.small((3, 10)).tally(index, i.small((3, 20)), 1)]
 
-    yield Case("SCAN MULADD", weighted)
+    yield Case("SCAN MULADD", weighted, 16)
     yield Case("TALLY", tally)
 
 

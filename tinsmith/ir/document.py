@@ -99,8 +99,8 @@ program (dialect 3) means; `BARRIER` and `SPECIAL` need a device whose kernels r
 
 _TITLES = {
     "source": "Sources", "movement": "Movement", "unary": "Arithmetic on one value", "binary": "On two values",
-    "ternary": "On three values", "cast": "Conversions", "reduce": "Reductions", "index": "Indexing",
-    "memory": "Memory", "loop": "Loops", "program": "Lines of a program"}
+    "ternary": "On three values", "cast": "Conversions", "reduce": "Reductions", "scan": "Running values",
+    "index": "Indexing", "memory": "Memory", "loop": "Loops", "program": "Lines of a program"}
 
 
 def document() -> str:
