@@ -1,4 +1,10 @@
 """Every program that a test compiles is checked against the rules of its dialects between passes."""
 import os
 
+from hypothesis import settings
+
 os.environ.setdefault("CHECK_IR", "1")
+
+# How long an example takes depends on what else the machine does, and whether its kernels are compiled already.
+settings.register_profile("tinsmith", deadline=None)
+settings.load_profile("tinsmith")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinsmith import Tensor, nn
+from tinsmith import Tensor, dtypes, nn
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.errors import ArgumentError, GradientError
 from tinsmith.nn.optim import LAMB, SGD, Adam, AdamW, Optimizer, OptimizerGroup
@@ -172,3 +172,13 @@ def test_gpt_learns() -> None:
     assert losses[-1] < 0.7 * losses[0]
     changed = model(Tensor(np.concatenate([x[:, :-1], x[:, -1:] * 0], 1))).numpy()
     np.testing.assert_allclose(changed[:, :-1], model(Tensor(x)).numpy()[:, :-1], atol=1e-5)
+
+
+def test_moments_of_half_parameters_are_float32() -> None:
+    """A gradient of 1e-5 has a square of 0 in float16, and eps is 0 there: the step would be NaN or infinite."""
+    w = Tensor(np.ones(2, np.float16))
+    opt = nn.optim.Adam([w], lr=0.125)
+    _ = (w * Tensor([1e-5, -1e-5], dtype="float16")).sum().backward()
+    opt.step()
+    assert w.dtype is dtypes.float16 and {t.dtype for t in (*opt.m, *opt.v)} == {dtypes.float32}
+    assert np.allclose(w.numpy(), [0.875, 1.125], atol=2e-3)

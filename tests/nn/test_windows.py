@@ -117,3 +117,15 @@ def test_shape_errors(call: Any) -> None:
 def test_argument_errors() -> None:
     with pytest.raises(ArgumentError, match="padding"):
         Tensor.ones(1, 3, 5, 5).conv2d(Tensor.ones(2, 3, 3, 3), padding=(1, 2, 3))
+
+
+@pytest.mark.parametrize(("kernel", "dilation"), [(3, 1), (4, 1), ((2, 3), 1), (2, 3)])
+def test_same_padding_keeps_the_size(kernel: Any, dilation: int) -> None:
+    sizes = kernel if isinstance(kernel, tuple) else (kernel, kernel)
+    x, w = Tensor(np.arange(42, dtype=np.float32).reshape(1, 1, 6, 7)), Tensor.ones(1, 1, *sizes)
+    total = [dilation * (k - 1) for k in sizes]
+    pads = [(t // 2, t - t // 2) for t in total]
+    want = x.pad((None, None, *pads)).conv2d(w, dilation=dilation)
+    got = x.conv2d(w, dilation=dilation, padding="same")
+    assert got.shape == x.shape and np.array_equal(got.numpy(), want.numpy())
+    assert np.array_equal(x.conv2d(w, padding="valid").numpy(), x.conv2d(w).numpy())

@@ -6,6 +6,7 @@ import pytest
 
 from tinsmith.core.errors import ShapeError
 from tinsmith.core.sint import SymbolicInt
+from tinsmith.ir import Ops, UOp
 from tinsmith.shape import ShapeTracker, View
 
 FUNCTIONS = {"+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b, "//": lambda a, b: a // b,
@@ -130,3 +131,13 @@ def test_what_surely_does_not_fit_is_refused():
         View.create((N, 4)).shrink(((0, 7), (0, 4)))
     with pytest.raises(ShapeError):
         View.create((2, 4)).expand((N, 4))
+
+
+def test_indices_by_default_are_variables() -> None:
+    tracker = ShapeTracker.from_shape((2, 3, 1)).permute((1, 0, 2)).pad(((1, 0), (0, 0), (0, 0)))
+    address, valid = tracker.expr_idxs()
+    names = {n.arg for n in address.toposort() if n.op is Ops.VARIABLE}
+    assert names == {("idx0", 0, 3), ("idx1", 0, 1)}
+    i, j = UOp.variable("idx0", 0, 3), UOp.variable("idx1", 0, 1)
+    assert (address, valid) == tracker.expr_idxs((i, j, 0))
+    assert ShapeTracker.from_shape(()).expr_idxs() == (0, True)

@@ -72,7 +72,7 @@ def test_ranges() -> None:
         want = np.arange(*args)
         check(Tensor.arange(*args), want.astype(np.float32 if want.dtype == np.float64 else np.int32), rtol=1e-6,
               atol=1e-7)
-    check(Tensor.arange(300, dtype="uint8"), np.arange(300).astype(np.uint8))
+    check(Tensor.arange(300).cast("uint8"), np.arange(300).astype(np.uint8))
     check(Tensor.linspace(-1, 1, 7), np.linspace(-1, 1, 7), dtypes.float32, atol=1e-7)
     check(Tensor.linspace(3, 5, 1), [3])
     assert Tensor.linspace(0, 0.1, 11).tolist()[-1] == np.float32(0.1)
@@ -216,3 +216,12 @@ def test_equal_constants_are_two_leaves() -> None:
     (c * d * d).backward()
     assert c.grad is not None and d.grad is not None and (c.grad.item(), d.grad.item()) == (4, 8)
     assert Tensor.zeros(2, requires_grad=False).uop.op is Ops.EXPAND
+
+
+def test_arange_is_as_wide_as_its_numbers() -> None:
+    for args in ((2**40, 2**40 + 3), (0, 2**40, 2**39), (-(2**40), 0, 2**39), (0, 5, 2**40), (2**31 - 2, 2**31)):
+        assert Tensor.arange(*args).numpy().tolist() == np.arange(*args).tolist()
+    assert Tensor.arange(2**31 - 2, 2**31).dtype is dtypes.int32
+    assert Tensor.arange(2**31 - 2, 2**31 + 1).dtype is dtypes.int64
+    assert Tensor.arange(np.int64(3)).dtype is dtypes.int32
+    assert Tensor.arange(0, 300, 100, dtype="uint8").tolist() == [0, 100, 200]

@@ -377,3 +377,17 @@ def test_remainders_of_large_quotients_and_infinities() -> None:
     with np.errstate(invalid="ignore"):
         np.testing.assert_array_equal((Tensor(a) % Tensor(b)).numpy(), a % b)
         np.testing.assert_array_equal(Tensor(a).fmod(Tensor(b)).numpy(), np.fmod(a, b))
+
+
+@pytest.mark.parametrize("value", [2**40, -(2**40), 2**100, -(2**100), 128, -129])
+@pytest.mark.parametrize("compare", ["__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"])
+def test_comparisons_with_integers_that_do_not_fit(compare: str, value: int) -> None:
+    for data in ([-128, 0, 127], [True, False]):
+        array = np.array(data, np.int8 if len(data) == 3 else np.bool_)
+        want = [getattr(int(v), compare)(value) for v in data]
+        assert getattr(Tensor(array), compare)(value).tolist() == want
+
+
+def test_one_element_tensors_are_python_numbers() -> None:
+    assert (float(Tensor([1.5])), int(Tensor(7)), [5, 6][Tensor(1)], f"{Tensor([1.234]):.2f}") == (1.5, 7, 6, "1.23")
+    assert list(range(Tensor([3]))) == [0, 1, 2] and f"{Tensor([1])}" == str(Tensor([1]))

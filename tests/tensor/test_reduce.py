@@ -150,3 +150,14 @@ def test_large_sums() -> None:
     check(Tensor(x).sum(), x.astype(np.float64).sum(), rtol=1e-4)
     check(Tensor(x).sum(0), x.astype(np.float64).sum(0), rtol=1e-4)
     check(Tensor(x).max(1), x.max(1))
+
+
+def test_dim_is_another_name_of_axis() -> None:
+    x = Tensor(np.arange(6, dtype=np.float32).reshape(2, 3))
+    for name in ("sum", "prod", "any", "all", "mean", "var", "std", "argmax", "argmin", "softmax", "log_softmax",
+                 "softmin", "logsumexp", "norm"):
+        method = getattr(x, name)
+        assert np.array_equal(method(dim=0).numpy(), method(axis=0).numpy()), name
+    for name in ("var_mean", "std_mean"):
+        pairs = zip(getattr(x, name)(dim=1), getattr(x, name)(axis=1))
+        assert all(np.array_equal(a.numpy(), b.numpy()) for a, b in pairs)

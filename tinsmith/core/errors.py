@@ -87,6 +87,12 @@ class DTypeError(TinsmithError, TypeError):
     id = "E020"
 
 
+class RangeError(TinsmithError, OverflowError):
+    """A number that the dtype cannot hold."""
+
+    id = "E021"
+
+
 class ArgumentError(TinsmithError, ValueError):
     """An argument whose value makes no sense for the operation."""
 

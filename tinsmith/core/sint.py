@@ -1,7 +1,8 @@
 """The integer protocol that ``shape/`` is written against: Python ints and symbolic integers (UOps) both meet it."""
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from collections.abc import Callable
+from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 
 @runtime_checkable
@@ -25,6 +26,20 @@ class SymbolicInt(Protocol):
 
 
 SInt: TypeAlias = int | SymbolicInt
+
+
+class Symbols:
+    """Where code below the node class gets a named symbolic integer from."""
+
+    variable: ClassVar[Callable[[str, int, int], SymbolicInt] | None] = None  # name, bounds; tinsmith.ir sets it
+
+
+def symbol(name: str, least: int, greatest: int) -> SInt:
+    """A symbolic integer between two bounds, both included; the number itself where they are equal."""
+    if least == greatest:
+        return least
+    assert Symbols.variable is not None, "symbolic integers need tinsmith.ir to be imported"
+    return Symbols.variable(name, least, greatest)
 
 
 def prod(values: Any) -> Any:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tinsmith.core.dtypes import DType, dtypes
-from tinsmith.core.sint import SInt
+from tinsmith.core.sint import SInt, Symbols
 from tinsmith.ir.ops import Op, Ops
 
 Origin = tuple[str, str, int]  # method, file, line
@@ -374,6 +374,9 @@ class UOp:
     def substitute(self, table: dict[UOp, UOp]) -> UOp:
         """The graph with nodes replaced; replacements are not searched again."""
         return substitute((self,), table)[0]
+
+
+Symbols.variable = UOp.variable
 
 
 class _Ref(weakref.ref[UOp]):

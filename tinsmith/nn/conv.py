@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tinsmith.core.errors import ArgumentError
 from tinsmith.tensor.tensor import Tensor
+from tinsmith.tensor.windows import same_padding
 
 Ints = int | Sequence[int]
 
@@ -34,7 +35,8 @@ class Conv2d:
             raise ArgumentError("Conv2d", f"groups={groups} for {in_channels} → {out_channels} channels",
                                 "a number that divides both")
         if isinstance(padding, str):
-            padding = self._same(padding, kernel, _tuple(stride, self.dims), _tuple(dilation, self.dims))
+            pairs = same_padding("Conv2d", padding, kernel, _tuple(stride, self.dims), _tuple(dilation, self.dims))
+            padding = [n for pair in reversed(pairs) for n in pair]
         self.kernel_size, self.stride, self.padding = kernel, stride, padding
         self.dilation, self.groups = dilation, groups
         bound = 1 / math.sqrt(in_channels // groups * math.prod(kernel))
@@ -43,17 +45,6 @@ class Conv2d:
 
     def _weight_shape(self, in_channels: int, out_channels: int) -> tuple[int, ...]:
         return (out_channels, in_channels // self.groups, *self.kernel_size)
-
-    @staticmethod
-    def _same(padding: str, kernel: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...]) -> list[int]:
-        """Padding that keeps the size, the odd zero behind."""
-        if padding == "valid":
-            return [0] * len(kernel)
-        if padding != "same" or any(s != 1 for s in stride):
-            raise ArgumentError("Conv2d", f"padding={padding!r} with stride {stride}",
-                                "'same' with stride 1, or numbers")
-        totals = [d * (k - 1) for d, k in zip(dilation, kernel)]
-        return [n for t in reversed(totals) for n in (t // 2, t - t // 2)]
 
     def __call__(self, x: Tensor) -> Tensor:
         return x.conv2d(self.weight, self.bias, self.groups, self.stride, self.dilation, self.padding)

@@ -1,13 +1,13 @@
 """Optimizers. State, learning rate and corrections live in buffers, so every step is the same program."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from tinsmith.core.dtypes import DType, dtypes
-from tinsmith.core.errors import ArgumentError, GradientError
+from tinsmith.core.errors import ArgumentError, DTypeError, GradientError
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.realize import realize_tensors
 from tinsmith.tensor.tensor import Tensor
@@ -35,9 +35,8 @@ class Optimizer:
     """
 
     def __init__(self, params: Sequence[Tensor], lr: float) -> None:
-        if lr < 0:
-            raise ArgumentError(type(self).__name__, f"lr={lr}", "a learning rate of at least 0")
-        unique = {id(p): p for p in params}
+        rate = self._rate(lr)
+        unique = {id(p): p for p in self._checked(params)}
         for p in unique.values():
             if p.requires_grad is None and p.dtype.is_float:
                 p.requires_grad = True
@@ -46,13 +45,34 @@ class Optimizer:
         if not self.params:
             raise ArgumentError(type(self).__name__, "no tensor to optimize", "float tensors with gradients")
         self.device = self.params[0].device
-        self.lr = Tensor(np.array([lr], np.float32), device=self.device, requires_grad=False)
+        self.lr = Tensor(np.array([rate], np.float32), device=self.device, requires_grad=False)
         realize_tensors([*self.params, *self.buffers, self.lr])
         seen: set[Any] = set()
         for p in [*self.params, *self.buffers]:  # equal constants are one node: here they become tensors of their own
             if p.uop in seen:
                 p.replace(Tensor(p.numpy(), device=p.device)).realize()
             seen.add(p.uop)
+
+    def _rate(self, lr: Any) -> float:
+        if not isinstance(lr, (int, float, np.generic, TensorBase)):
+            raise DTypeError(type(self).__name__, f"a learning rate is a number, not {lr!r} ({type(lr).__name__})",
+                             "lr=0.001")
+        rate = float(lr)
+        if not rate >= 0:
+            raise ArgumentError(type(self).__name__, f"lr={rate}", "a learning rate of at least 0")
+        return rate
+
+    def _checked(self, params: Any) -> list[Tensor]:
+        """The parameters as a list. One tensor would be taken for a list of its rows, which are no parameters."""
+        if isinstance(params, TensorBase) or not isinstance(params, Iterable):
+            raise DTypeError(type(self).__name__, f"takes a list of tensors, got one {type(params).__name__}",
+                             "[tensor], or nn.state.get_parameters(model)")
+        found = list(params)
+        stray = next((p for p in found if not isinstance(p, TensorBase)), None)
+        if stray is not None:
+            raise DTypeError(type(self).__name__, f"takes tensors, got {stray!r:.40} ({type(stray).__name__})",
+                             "nn.state.get_parameters(model)")
+        return found
 
     def _step(self, params: list[Tensor], grads: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """What to subtract from each parameter, and the state tensors that were assigned."""
@@ -151,6 +171,8 @@ class SGD(Optimizer):
 class LAMB(Optimizer):
     """Adam's update, scaled per tensor to the ratio of the norms of parameter and update.
 
+    The moments of 16-bit parameters are float32, and so is the arithmetic: ``eps`` and squares of gradients would be 0.
+
     Args:
         adam: leave the scaling out (``AdamW`` and ``Adam`` are this).
     """
@@ -169,7 +191,8 @@ class LAMB(Optimizer):
         self.correction1.assign(self.correction1 * self.b1 + (1 - self.b1))
         self.correction2.assign(self.correction2 * self.b2 + (1 - self.b2))
         updates = []
-        for m, v, p, g in zip(self.m, self.v, params, grads):
+        for m, v, p, grad in zip(self.m, self.v, params, grads):
+            g = grad.cast(m.dtype)  # the square of a small 16-bit float would be 0
             m.assign((m * self.b1 + g * (1 - self.b1)).cast(m.dtype))
             v.assign((v * self.b2 + (g * g) * (1 - self.b2)).cast(v.dtype))
             up = (m / self.correction1) / ((v / self.correction2).sqrt() + self.eps)

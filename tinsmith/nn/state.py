@@ -1,10 +1,8 @@
 """A model's state: collecting its tensors, putting values back, and files of them."""
 from __future__ import annotations
 
-import json
-import math
+import importlib
 import os
-import struct
 import tempfile
 from collections.abc import Mapping
 from types import ModuleType
@@ -12,15 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError, FileFormatError, ShapeError
 from tinsmith.tensor.realize import realize_tensors
 from tinsmith.tensor.tensor import Tensor
 
-_DTYPES = {"BOOL": "bool", "I8": "int8", "U8": "uint8", "I16": "int16", "U16": "uint16",
-           "I32": "int32", "U32": "uint32", "I64": "int64",
-           "U64": "uint64", "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
-_FORMAT = {name: code for code, name in _DTYPES.items()}
+_DTYPES = ("BOOL", "I8", "U8", "I16", "U16", "I32", "U32", "I64", "U64", "F16", "BF16", "F32", "F64")
 
 
 def get_state_dict(obj: Any, prefix: str = "") -> dict[str, Tensor]:
@@ -136,21 +130,13 @@ def safe_save(tensors: Mapping[str, Tensor], fn: str | os.PathLike[str],
     """
     if tensors:
         realize_tensors(list(tensors.values()))
-    header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
-    end = 0
-    for name, t in tensors.items():
-        begin, end = end, end + t.nbytes()
-        header[name] = {"dtype": _FORMAT[t.dtype.name], "shape": list(t.shape), "data_offsets": [begin, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    folder = os.path.dirname(os.path.abspath(fn))
-    handle, temporary = tempfile.mkstemp(dir=folder, suffix=".part")
+    package = importlib.import_module("safetensors.numpy")  # at its first use: importing tinsmith stays fast
+    arrays = {name: np.require(t.numpy(), requirements="C") for name, t in tensors.items()}
+    handle, temporary = tempfile.mkstemp(dir=os.path.dirname(os.path.abspath(fn)), suffix=".part")
+    os.close(handle)
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(struct.pack("<Q", len(text)) + text)
-            for t in tensors.values():
-                file.write(np.ascontiguousarray(t.numpy()).tobytes())
-            file.flush()
+        package.save_file(arrays, temporary, metadata)
+        with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, fn)
@@ -166,37 +152,22 @@ def _umask() -> int:
 
 
 def safe_load(fn: str | os.PathLike[str], device: str | None = None) -> dict[str, Tensor]:
-    """Tensors of a safetensors file, by name; the file is read as its tensors are used.
+    """Tensors of a safetensors file, by name, mapped into memory and copied one by one.
 
     Raises:
         FileFormatError: if the file is none, is cut short, or holds a dtype that Tinsmith has not.
     """
-    if os.path.getsize(fn) < 8:
-        raise _broken(fn, "it is shorter than its header")
-    data = np.memmap(fn, np.uint8, "r")
-    length = int(data[:8].view("<u8")[0])
+    package = importlib.import_module("safetensors")
     try:
-        header = json.loads(bytes(data[8 : 8 + length])) if 8 + length <= data.size else None
-    except ValueError:
-        header = None
-    if not isinstance(header, dict):
-        raise _broken(fn, "it does not begin with a header")
-    values, out = data[8 + length :], {}
-    for name, entry in header.items():
-        if name == "__metadata__":
-            continue
-        try:
-            code, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
-        except (KeyError, TypeError, ValueError):
-            raise _broken(fn, f"the entry of {name!r} is incomplete") from None
-        if code not in _DTYPES:
-            raise FileFormatError("safe_load", f"{name!r} is of dtype {code}", f"one of {', '.join(_DTYPES)}")
-        kind: DType = getattr(dtypes, _DTYPES[code])
-        if not 0 <= begin <= end <= values.size or end - begin != math.prod(shape) * kind.itemsize:
-            raise _broken(fn, f"the data of {name!r} lies outside of it")
-        out[name] = Tensor(np.array(values[begin:end]).view(kind.numpy).reshape(shape), device=device)
+        file = package.safe_open(fn, "np")
+    except package.SafetensorError as error:
+        raise FileFormatError("safe_load", f"{os.fspath(fn)!r} is no safetensors file: {error}",
+                              "a complete file") from None
+    out = {}
+    with file:
+        for name in file.keys():  # noqa: SIM118 (it is no dictionary)
+            code = file.get_slice(name).get_dtype()
+            if code not in _DTYPES:
+                raise FileFormatError("safe_load", f"{name!r} is of dtype {code}", f"one of {', '.join(_DTYPES)}")
+            out[name] = Tensor(file.get_tensor(name), device=device)
     return out
-
-
-def _broken(fn: str | os.PathLike[str], what: str) -> FileFormatError:
-    return FileFormatError("safe_load", f"{os.fspath(fn)!r} is no safetensors file: {what}", "a complete file")

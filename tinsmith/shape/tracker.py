@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tinsmith.core.errors import AxisError, ShapeError
-from tinsmith.core.sint import SInt
+from tinsmith.core.sint import SInt, symbol
 from tinsmith.shape.bounds import Bounds, Shape
 from tinsmith.shape.compose import compose, stacked_strides
 from tinsmith.shape.view import View
@@ -145,8 +145,10 @@ class ShapeTracker:
                 stack[-2:] = [one]
         return self if len(stack) == len(self.views) else ShapeTracker(tuple(stack))
 
-    def expr_idxs(self, idxs: Sequence[SInt]) -> tuple[SInt, Any]:
+    def expr_idxs(self, idxs: Sequence[SInt] | None = None) -> tuple[SInt, Any]:
         """Address of the element at ``idxs``, and the condition that it is no padding. The address of padding is junk.
+
+        Without indices these are variables ``idx0, idx1, …``, one per axis longer than 1.
 
         >>> ShapeTracker.from_shape((2, 3)).permute((1, 0)).reshape((6,)).expr_idxs((1,))
         (3, True)
@@ -156,6 +158,9 @@ class ShapeTracker:
         Raises:
             AxisError: if there is not one index per axis.
         """
+        if idxs is None:
+            lasts = [(s if isinstance(s, int) else s.vmax) - 1 for s in self.shape]
+            idxs = [symbol(f"idx{axis}", 0, max(last, 0)) for axis, last in enumerate(lasts)]
         address, valid = self.views[-1].index(idxs)
         for view in reversed(self.views[:-1]):
             address, valid = view.index(view.unflatten(address), valid)

@@ -12,7 +12,7 @@ import numpy as np
 from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer
 from tinsmith.core.dtypes import DType, dtypes, to_dtype
-from tinsmith.core.errors import _PACKAGE, ArgumentError, DeviceError, DTypeError, ShapeError
+from tinsmith.core.errors import _PACKAGE, ArgumentError, DeviceError, DTypeError, RangeError, ShapeError
 from tinsmith.core.weak import LiveSet
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import Origin
@@ -155,6 +155,27 @@ class TensorBase:
             raise ArgumentError("bool", f"the truth value of a tensor of shape {self.shape} is ambiguous",
                                 ".any() or .all()")
         return bool(self.item())
+
+    def __float__(self) -> float:
+        return float(self._number("float"))
+
+    def __int__(self) -> int:
+        return int(self._number("int"))
+
+    def __index__(self) -> int:
+        if not self.dtype.is_int:
+            raise DTypeError("index", f"a tensor of {self.dtype!r} is no index", ".item(), or .cast(dtypes.int32)")
+        return int(self._number("index"))
+
+    def __format__(self, spec: str) -> str:
+        """Without a specification, as ``print`` shows it; with one, as its only number."""
+        return format(self._number("format"), spec) if spec else str(self)
+
+    def _number(self, op: str) -> int | float | bool:
+        """The only element, for a conversion to a Python number."""
+        if self.numel() != 1:
+            raise ShapeError(op, f"a tensor of shape {self.shape} is not one number", ".tolist()")
+        return self.item()
 
     def __hash__(self) -> int:
         return id(self)
@@ -451,7 +472,9 @@ def leaf(uop: UOp) -> UOp:
 def _from_data(data: Any, device: str, dtype: DType | None) -> UOp:
     """A node for Python data: scalars are constants, everything else is copied from a NumPy array."""
     if isinstance(data, (bool, int, float)):
-        return UOp.const(dtype or dtypes.of(data), data)
+        kind = dtype or dtypes.of(data)
+        check_range("Tensor", data, kind)
+        return UOp.const(kind, data)
     if isinstance(data, np.generic):
         return UOp.const(dtype or dtypes.from_numpy(data.dtype), data.item())
     array = _to_array(data, dtype)
@@ -472,12 +495,17 @@ def _to_array(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
         return _numeric(data, data)
     if isinstance(data, (bytes, bytearray, memoryview)):
         return np.frombuffer(data, np.uint8)
+    if isinstance(data, (list, tuple)):
+        _refuse_tensors(data)
     try:
         array = np.array(data)
     except ValueError as error:
         raise ShapeError("Tensor", f"ragged nested lists: {error}", "lists of equal lengths") from None
     _numeric(array, data)
     if dtype is not None:
+        if array.dtype.kind in "iu" and array.size:
+            check_range("Tensor", int(array.min()), dtype)
+            check_range("Tensor", int(array.max()), dtype)
         return array.astype(dtype.numpy)
     if array.dtype == np.float64:
         return array.astype(dtypes.default_float.numpy)
@@ -485,6 +513,33 @@ def _to_array(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
         return array
     fits = dtypes.of(array.min(initial=0)) is dtypes.of(array.max(initial=0)) is dtypes.default_int
     return array.astype(dtypes.default_int.numpy) if fits else array
+
+
+def _refuse_tensors(data: Sequence[Any]) -> None:
+    """NumPy would read tensors inside a list one by one, and forget where their values came from."""
+    for v in data:
+        if isinstance(v, TensorBase):
+            raise DTypeError("Tensor", f"cannot make a tensor of a {type(data).__name__} of tensors",
+                             "Tensor.stack(...) or .cat(...), or .tolist() of each")
+        if isinstance(v, (list, tuple)):
+            _refuse_tensors(v)
+        elif len(data) > 8 and isinstance(v, (bool, int, float)):
+            return  # numbers all along: the rest is NumPy's to look at
+
+
+def check_range(op: str, value: float, dtype: DType) -> None:
+    """Refuse a Python number that a tensor of ``dtype`` would wrap. (An array's conversion wraps, as NumPy's does.)
+
+    Raises:
+        RangeError: naming the dtype and its limits.
+    """
+    if dtype.is_int and not dtype.min <= value <= dtype.max:
+        raise RangeError(op, f"{dtype!r} holds integers from {dtype.min} to {dtype.max}, not {value}", "a wider dtype")
+    if dtype.is_float and isinstance(value, int) and abs(value) > _LARGEST:
+        raise RangeError(op, "the integer is too large for a float", "a smaller number")
+
+
+_LARGEST = int(np.finfo(np.float64).max)
 
 
 def _numeric(array: np.ndarray[Any, Any], data: Any) -> np.ndarray[Any, Any]:

@@ -6,12 +6,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tinsmith.backend.memory import Buffer
-from tinsmith.core.dtypes import DType, dtypes, to_dtype
+from tinsmith.core.dtypes import DType, dtypes, promote, to_dtype
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
-from tinsmith.tensor.base import device_name, leaf
-from tinsmith.tensor.helpers import Scalar, product, sizes
+from tinsmith.tensor.base import check_range, device_name, leaf
+from tinsmith.tensor.helpers import Scalar, constant, product, sizes
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -44,7 +46,7 @@ class Creation:
             raise DTypeError("full", f"takes a number, got {fill_value!r} ({type(fill_value).__name__})",
                              "Tensor(...).expand(shape)")
         kind = dtypes.of(fill_value) if dtype is None else to_dtype(dtype)
-        value = UOp.const(kind, fill_value).expand_to(sizes("full", (shape,)))
+        value = constant("full", fill_value, kind).expand_to(sizes("full", (shape,)))
         return cls._made(value, device, requires_grad)
 
     @classmethod
@@ -90,19 +92,28 @@ class Creation:
                device: Device_ = None, requires_grad: bool | None = None) -> Tensor:
         """Numbers from ``start`` (0 if only one is given) up to but without ``stop``, ``step`` apart.
 
+        Integers are of the default int, or of int64 where one of them needs it.
+
         >>> Tensor.arange(1, 8, 3).tolist()
         [1, 4, 7]
         """
-        first, last = (0, start) if stop is None else (start, stop)
-        for v in (first, last, step):
+        for v in (start, stop or 0, step):
             if not isinstance(v, Scalar):
                 raise DTypeError("arange", f"takes numbers, got {v!r} ({type(v).__name__})", "int(...) or float(...)")
         if step == 0:
             raise ArgumentError("arange", "a step of 0 never arrives", "another step")
-        default = dtypes.default_float if any(isinstance(v, float) for v in (first, last, step)) else dtypes.default_int
-        kind = default if dtype is None else to_dtype(dtype)
-        count = max(math.ceil((last - first) / step), 0)
-        return cls._made(_line(count, first, step, kind), device, requires_grad)
+        first, last = (0, start) if stop is None else (start, stop)
+        first, last, step = (v.item() if isinstance(v, np.generic) else v for v in (first, last, step))
+        whole = not any(isinstance(v, float) for v in (first, last, step))
+        count = max(int(-((first - last) // step)) if whole else math.ceil((last - first) / step), 0)
+        ends = (first, first + (count - 1) * step) if count else ()
+        if dtype is not None:
+            kind = to_dtype(dtype)
+        else:
+            kind = promote(dtypes.default_int, *map(dtypes.of, ends)) if whole else dtypes.default_float
+        for end in ends:
+            check_range("arange", end, kind)
+        return cls._made(_line(count, first, step if count > 1 else 1, kind), device, requires_grad)
 
     @classmethod
     def linspace(cls: type[Tensor], start: float, stop: float, steps: int, *, dtype: DType_ = None,

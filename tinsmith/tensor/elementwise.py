@@ -14,8 +14,18 @@ from tinsmith.core.dtypes import DType, dtypes, promote
 from tinsmith.core.errors import ArgumentError, DTypeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops import Op
+from tinsmith.tensor.base import check_range
 from tinsmith.tensor.conversions import Conversions
-from tinsmith.tensor.helpers import broadcast_shape, expand_uop, float_of, matched, operand, same_device, weak_dtype
+from tinsmith.tensor.helpers import (
+    broadcast_shape,
+    expand_uop,
+    float_of,
+    matched,
+    operand,
+    same_device,
+    side_of,
+    weak_dtype,
+)
 from tinsmith.tensor.trigonometry import Trigonometry
 
 if TYPE_CHECKING:
@@ -36,6 +46,7 @@ class Elementwise(Conversions, Trigonometry):
     def _binary(self: Tensor, name: str, op: Op, other: Any, reverse: bool = False) -> Tensor:
         if type(other) in (int, float):
             a = self.uop.cast(weak_dtype(other, self.dtype))
+            check_range(name, other, a.dtype)
             b = a.const_like(other)
             a, b = (b, a) if reverse else (a, b)
         else:
@@ -317,13 +328,18 @@ class Elementwise(Conversions, Trigonometry):
 
     # *** comparisons ***
 
+    def _everywhere(self: Tensor, truth: bool) -> Tensor:
+        """One truth value in this shape: how the values compare with an integer that their dtype cannot hold."""
+        return self._new(UOp.const(dtypes.bool, truth).expand_to(self.shape))
+
     def eq(self: Tensor, x: Any) -> Tensor:
         """Whether the values are equal.
 
         >>> Tensor([1, 2]).eq(2).tolist()
         [False, True]
         """
-        return self._binary("eq", Ops.CMPEQ, x)
+        side = side_of(x, self.dtype)
+        return self._everywhere(False) if side else self._binary("eq", Ops.CMPEQ, x)
 
     def ne(self: Tensor, x: Any) -> Tensor:
         """Whether the values differ (NaN differs from everything).
@@ -331,7 +347,8 @@ class Elementwise(Conversions, Trigonometry):
         >>> Tensor([1, 2]).ne(2).tolist()
         [True, False]
         """
-        return self._binary("ne", Ops.CMPNE, x)
+        side = side_of(x, self.dtype)
+        return self._everywhere(True) if side else self._binary("ne", Ops.CMPNE, x)
 
     def lt(self: Tensor, x: Any) -> Tensor:
         """Whether this value is less.
@@ -339,7 +356,8 @@ class Elementwise(Conversions, Trigonometry):
         >>> Tensor([1, 2]).lt(2).tolist()
         [True, False]
         """
-        return self._binary("lt", Ops.CMPLT, x)
+        side = side_of(x, self.dtype)
+        return self._everywhere(side > 0) if side else self._binary("lt", Ops.CMPLT, x)
 
     def gt(self: Tensor, x: Any) -> Tensor:
         """Whether this value is greater.
@@ -347,7 +365,8 @@ class Elementwise(Conversions, Trigonometry):
         >>> Tensor([1, 2]).gt(1).tolist()
         [False, True]
         """
-        return self._binary("gt", Ops.CMPLT, x, reverse=True)
+        side = side_of(x, self.dtype)
+        return self._everywhere(side < 0) if side else self._binary("gt", Ops.CMPLT, x, reverse=True)
 
     def le(self: Tensor, x: Any) -> Tensor:
         """Whether this value is less or equal.
@@ -355,6 +374,9 @@ class Elementwise(Conversions, Trigonometry):
         >>> Tensor([1, 2]).le(1).tolist()
         [True, False]
         """
+        side = side_of(x, self.dtype)
+        if side:
+            return self._everywhere(side > 0)
         y = operand("le", x, self)
         less = self._binary("le", Ops.CMPLT, y)
         return less.bitwise_or(self._binary("le", Ops.CMPEQ, y)) if _may_be_nan(self, y) else self.gt(y).logical_not()
@@ -365,6 +387,9 @@ class Elementwise(Conversions, Trigonometry):
         >>> Tensor([1, 2]).ge(2).tolist()
         [False, True]
         """
+        side = side_of(x, self.dtype)
+        if side:
+            return self._everywhere(side < 0)
         y = operand("ge", x, self)
         more = self._binary("ge", Ops.CMPLT, y, reverse=True)
         return more.bitwise_or(self._binary("ge", Ops.CMPEQ, y)) if _may_be_nan(self, y) else self.lt(y).logical_not()
@@ -459,7 +484,8 @@ class Elementwise(Conversions, Trigonometry):
         >>> Tensor([0, 5]).bitwise_not().tolist()
         [-1, -6]
         """
-        return self.logical_not() if self.dtype.is_bool else self.bitwise_xor(-1)
+        ones = int(self.dtype.max) if self.dtype.is_unsigned else -1
+        return self.logical_not() if self.dtype.is_bool else self.bitwise_xor(ones)
 
     def lshift(self: Tensor, x: Any, reverse: bool = False) -> Tensor:
         """Bits moved up by ``x`` places; 0 if ``x`` is negative or at least the width.

@@ -9,7 +9,7 @@ import numpy as np
 from tinsmith.core.dtypes import DType, dtypes, promote
 from tinsmith.core.errors import ArgumentError, AxisError, DeviceError, DTypeError, ShapeError
 from tinsmith.ir import UOp
-from tinsmith.tensor.base import TensorBase
+from tinsmith.tensor.base import TensorBase, check_range
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -81,6 +81,19 @@ def axis_of(op: str, x: Tensor, axis: Any, extra: int = 0) -> int:
     return number % ndim
 
 
+def axis_or_dim(op: str, axis: Any, dim: Any, default: Any = None) -> Any:
+    """The axes given as ``axis`` or by PyTorch's name for them, ``dim``.
+
+    Raises:
+        ArgumentError: if both are given.
+    """
+    if dim is None:
+        return axis
+    if axis != default:
+        raise ArgumentError(op, f"axis={axis!r} and dim={dim!r} are two names of one argument", f"axis={axis!r} alone")
+    return dim
+
+
 def axes_of(op: str, x: Tensor, axis: int | Sequence[int] | None) -> tuple[int, ...]:
     """Axes to reduce, sorted: all of them for None.
 
@@ -136,6 +149,25 @@ def weak_dtype(value: Any, other: DType) -> DType:
     return dtypes.default_int if other.is_bool else other
 
 
+def constant(op: str, value: Any, dtype: DType) -> UOp:
+    """A number as a node of ``dtype``.
+
+    Raises:
+        RangeError: if the dtype cannot hold it. (A float beside an integer dtype is cut, as a cast does.)
+    """
+    number = value.item() if isinstance(value, np.generic) else value
+    check_range(op, number, dtype)
+    return UOp.const(dtype, number)
+
+
+def side_of(value: Any, dtype: DType) -> int:
+    """1 for an integer above all values of an integer or bool dtype, -1 for one below, else 0."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)) or dtype.is_float:
+        return 0
+    own = weak_dtype(value, dtype)
+    return int(value > own.max) - int(value < own.min)
+
+
 def operand(op: str, value: Any, like: Tensor) -> Tensor:
     """``value`` as a tensor beside ``like``; numbers are weakly typed.
 
@@ -145,8 +177,7 @@ def operand(op: str, value: Any, like: Tensor) -> Tensor:
     if isinstance(value, TensorBase):
         return value  # type: ignore[return-value]
     if isinstance(value, Scalar):
-        number = value.item() if isinstance(value, np.generic) else value
-        return like._new(UOp.const(weak_dtype(value, like.dtype), number))
+        return like._new(constant(op, value, weak_dtype(value, like.dtype)))
     if isinstance(value, UOp):
         return like._new(value.cast(dtypes.default_int) if value.dtype is dtypes.index else value)
     if isinstance(value, (np.ndarray, list, tuple)):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError, AxisError, DTypeError, ShapeError
 from tinsmith.ir import UOp
-from tinsmith.tensor.helpers import arguments, axes_of, axis_of, equal, one, product, sizes
+from tinsmith.tensor.helpers import arguments, axes_of, axis_of, constant, equal, one, product, sizes
 from tinsmith.tensor.joining import Joining
 
 if TYPE_CHECKING:
@@ -209,12 +209,12 @@ class Movement(Joining):
         grown = tuple((_at_least_zero(b), _at_least_zero(e)) for b, e in amounts)
         if any(type(s) is int and s == 0 for s in cut.shape):
             shape = tuple(b + s + e for (b, e), s in zip(grown, cut.shape))
-            return self._new(UOp.const(self.dtype, value).expand_to(shape))
+            return self._new(constant("pad", value, self.dtype).expand_to(shape))
         padded = cut.uop.pad(grown)
         if value == 0 or padded is cut.uop:
             return self._new(padded)
         inside = UOp.const(dtypes.bool, True).expand_to(cut.shape).pad(grown)
-        return self._new(inside.where(padded, UOp.const(self.dtype, value).expand_to(padded.shape)))
+        return self._new(inside.where(padded, constant("pad", value, self.dtype).expand_to(padded.shape)))
 
     def _pad_with_own(self: Tensor, amounts: tuple[tuple[Any, Any], ...], mode: str) -> Tensor:
         out = self

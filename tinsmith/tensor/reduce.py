@@ -1,4 +1,7 @@
-"""Reductions: sums, extremes, statistics, and the row functions made of them."""
+"""Reductions: sums, extremes, statistics, and the row functions made of them.
+
+The axes are ``axis``, or ``dim`` for those who come from PyTorch (not of ``max`` and ``min``: there they return pairs).
+"""
 # mypy: disable-error-code=misc
 # ``self`` is the Tensor that this class is mixed into.
 from __future__ import annotations
@@ -10,7 +13,7 @@ from tinsmith.core.dtypes import DType, dtypes, sum_dtype, to_dtype
 from tinsmith.core.errors import DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops import Op
-from tinsmith.tensor.helpers import axes_of, axis_of, float_of, product
+from tinsmith.tensor.helpers import axes_of, axis_of, axis_or_dim, float_of, product
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -32,23 +35,25 @@ class Reduce:
             out = x.reduce(op, axes)
         return self._new(out if keepdim else out.reshape(_reduced(x.shape, axes, False)))
 
-    def sum(self: Tensor, axis: Axis = None, keepdim: bool = False, dtype: DType | str | None = None) -> Tensor:
+    def sum(self: Tensor, axis: Axis = None, keepdim: bool = False, dtype: DType | str | None = None, *,
+            dim: Axis = None) -> Tensor:
         """The sum along axes. Small integers are counted in 32 bits, 16-bit floats in float32.
 
         >>> Tensor([[1, 2], [3, 4]]).sum(axis=0).tolist()
         [4, 6]
         """
-        axes = axes_of("sum", self, axis)
+        axes = axes_of("sum", self, axis_or_dim("sum", axis, dim))
         result = sum_dtype(self.dtype) if dtype is None else to_dtype(dtype)
         return self._reduce(Ops.ADD, axes, keepdim, self.uop.cast(accumulator(result))).cast(result)
 
-    def prod(self: Tensor, axis: Axis = None, keepdim: bool = False, dtype: DType | str | None = None) -> Tensor:
+    def prod(self: Tensor, axis: Axis = None, keepdim: bool = False, dtype: DType | str | None = None, *,
+             dim: Axis = None) -> Tensor:
         """The product along axes.
 
         >>> Tensor([[1, 2], [3, 4]]).prod(axis=1).tolist()
         [2, 12]
         """
-        axes = axes_of("prod", self, axis)
+        axes = axes_of("prod", self, axis_or_dim("prod", axis, dim))
         result = sum_dtype(self.dtype) if dtype is None else to_dtype(dtype)
         return self._reduce(Ops.MUL, axes, keepdim, self.uop.cast(accumulator(result))).cast(result)
 
@@ -68,85 +73,94 @@ class Reduce:
         """
         return self._reduce(Ops.MIN, _nonempty("min", self, axis), keepdim)
 
-    def any(self: Tensor, axis: Axis = None, keepdim: bool = False) -> Tensor:
+    def any(self: Tensor, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None) -> Tensor:
         """Whether any value along axes is not zero.
 
         >>> Tensor([[0, 2], [0, 0]]).any(axis=1).tolist()
         [True, False]
         """
-        return self._reduce(Ops.OR, axes_of("any", self, axis), keepdim, self.bool().uop)
+        return self._reduce(Ops.OR, axes_of("any", self, axis_or_dim("any", axis, dim)), keepdim, self.bool().uop)
 
-    def all(self: Tensor, axis: Axis = None, keepdim: bool = False) -> Tensor:
+    def all(self: Tensor, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None) -> Tensor:
         """Whether all values along axes are not zero.
 
         >>> Tensor([[1, 2], [0, 3]]).all(axis=1).tolist()
         [True, False]
         """
-        return self._reduce(Ops.AND, axes_of("all", self, axis), keepdim, self.bool().uop)
+        return self._reduce(Ops.AND, axes_of("all", self, axis_or_dim("all", axis, dim)), keepdim, self.bool().uop)
 
-    def mean(self: Tensor, axis: Axis = None, keepdim: bool = False) -> Tensor:
+    def mean(self: Tensor, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None) -> Tensor:
         """The mean along axes: a float.
 
         >>> Tensor([1, 2, 3, 4]).mean().item()
         2.5
         """
-        axes = axes_of("mean", self, axis)
+        axes = axes_of("mean", self, axis_or_dim("mean", axis, dim))
         x = float_of(self)
         count = product([self.shape[a] for a in axes])
         total = self._reduce(Ops.ADD, axes, keepdim, x.cast(accumulator(x.dtype)))
         return _over(total, count).cast(x.dtype)
 
-    def var(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> Tensor:
+    def var(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: int = 1, *,
+            dim: Axis = None) -> Tensor:
         """The variance along axes: squares of deviations over ``count - correction``.
 
         >>> Tensor([1, 2, 3, 5]).var(correction=0).item()
         2.1875
         """
-        axes = axes_of("var", self, axis)
+        axes = axes_of("var", self, axis_or_dim("var", axis, dim))
         dtype = float_of(self).dtype
         x = self.cast(accumulator(dtype))
         count = product([self.shape[a] for a in axes])
         squares = x.sub(x.mean(axes, keepdim=True)).square()
         return _over(squares._reduce(Ops.ADD, axes, keepdim), count - correction).cast(dtype)
 
-    def std(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> Tensor:
+    def std(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: int = 1, *,
+            dim: Axis = None) -> Tensor:
         """The standard deviation along axes.
 
         >>> Tensor([1., 1., 3., 3.]).std(correction=0).item()
         1.0
         """
+        axis = axis_or_dim("std", axis, dim)
         return self.var(axis, keepdim, correction).sqrt()
 
-    def var_mean(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> tuple[Tensor, Tensor]:
+    def var_mean(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: int = 1, *,
+                 dim: Axis = None) -> tuple[Tensor, Tensor]:
         """Variance and mean.
 
         >>> [t.item() for t in Tensor([1., 3.]).var_mean()]
         [2.0, 2.0]
         """
+        axis = axis_or_dim("var_mean", axis, dim)
         return self.var(axis, keepdim, correction), self.mean(axis, keepdim)
 
-    def std_mean(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> tuple[Tensor, Tensor]:
+    def std_mean(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: int = 1, *,
+                 dim: Axis = None) -> tuple[Tensor, Tensor]:
         """Standard deviation and mean.
 
         >>> [t.item() for t in Tensor([1., 3.]).std_mean(correction=0)]
         [1.0, 2.0]
         """
+        axis = axis_or_dim("std_mean", axis, dim)
         return self.std(axis, keepdim, correction), self.mean(axis, keepdim)
 
-    def argmax(self: Tensor, axis: int | None = None, keepdim: bool = False) -> Tensor:
+    def argmax(self: Tensor, axis: int | None = None, keepdim: bool = False, *, dim: int | None = None) -> Tensor:
         """The first position of the greatest value; NaN counts as greatest. Over all elements, the flat position.
 
         >>> Tensor([[1, 5, 5], [7, 2, 3]]).argmax(axis=1).tolist()
         [1, 0]
         """
+        axis = axis_or_dim("argmax", axis, dim)
         return _position("argmax", Ops.MAX, self, axis, keepdim)
 
-    def argmin(self: Tensor, axis: int | None = None, keepdim: bool = False) -> Tensor:
+    def argmin(self: Tensor, axis: int | None = None, keepdim: bool = False, *, dim: int | None = None) -> Tensor:
         """The first position of the smallest value; NaN counts as smallest.
 
         >>> Tensor([[1, 5, 1], [7, 2, 3]]).argmin(axis=1).tolist()
         [0, 1]
         """
+        axis = axis_or_dim("argmin", axis, dim)
         return _position("argmin", Ops.MIN, self, axis, keepdim)
 
     # *** functions of rows ***
@@ -159,41 +173,47 @@ class Reduce:
         # the result does not depend on the shift, so that it needs no gradient
         return wide.sub(wide.detach().max(axes, keepdim=True)), axes
 
-    def softmax(self: Tensor, axis: int = -1, dtype: DType | str | None = None) -> Tensor:
+    def softmax(self: Tensor, axis: int = -1, dtype: DType | str | None = None, *,
+                dim: int | None = None) -> Tensor:
         """Exponentials that sum to 1 along an axis.
 
         >>> Tensor([0., 0.]).softmax().tolist()
         [0.5, 0.5]
         """
+        axis = axis_or_dim("softmax", axis, dim, -1)
         shifted, axes = self._shifted("softmax", axis, dtype)
         e = shifted.exp()
         return e.div(e._reduce(Ops.ADD, axes, True)).cast(float_of(self).dtype if dtype is None else dtype)
 
-    def log_softmax(self: Tensor, axis: int = -1, dtype: DType | str | None = None) -> Tensor:
+    def log_softmax(self: Tensor, axis: int = -1, dtype: DType | str | None = None, *,
+                    dim: int | None = None) -> Tensor:
         """The logarithm of ``softmax``.
 
         >>> Tensor([5.]).log_softmax().tolist()
         [0.0]
         """
+        axis = axis_or_dim("log_softmax", axis, dim, -1)
         shifted, axes = self._shifted("log_softmax", axis, dtype)
         total = shifted.exp()._reduce(Ops.ADD, axes, True)
         return shifted.sub(total.log()).cast(float_of(self).dtype if dtype is None else dtype)
 
-    def softmin(self: Tensor, axis: int = -1, dtype: DType | str | None = None) -> Tensor:
+    def softmin(self: Tensor, axis: int = -1, dtype: DType | str | None = None, *,
+                dim: int | None = None) -> Tensor:
         """The softmax of minus the values.
 
         >>> Tensor([0., 0.]).softmin().tolist()
         [0.5, 0.5]
         """
+        axis = axis_or_dim("softmin", axis, dim, -1)
         return self.neg().softmax(axis, dtype)
 
-    def logsumexp(self: Tensor, axis: Axis = None, keepdim: bool = False) -> Tensor:
+    def logsumexp(self: Tensor, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None) -> Tensor:
         """The logarithm of the sum of exponentials along axes.
 
         >>> Tensor([3.]).logsumexp().item()
         3.0
         """
-        axes = _nonempty("logsumexp", self, axis)
+        axes = _nonempty("logsumexp", self, axis_or_dim("logsumexp", axis, dim))
         dtype = float_of(self).dtype
         x = self.cast(accumulator(dtype))
         top = x.detach().max(axes, keepdim=True)
@@ -217,12 +237,14 @@ class Reduce:
             norm = self.abs().pow(p).sum(dim, keepdim=True).pow(1 / p)
         return self.div(norm.maximum(eps))
 
-    def norm(self: Tensor, p: float = 2.0, axis: Axis = None, keepdim: bool = False) -> Tensor:
+    def norm(self: Tensor, p: float = 2.0, axis: Axis = None, keepdim: bool = False, *,
+             dim: Axis = None) -> Tensor:
         """The p-norm along axes.
 
         >>> Tensor([3., 4.]).norm().item()
         5.0
         """
+        axis = axis_or_dim("norm", axis, dim)
         if p == 2:
             return self.square().sum(axis, keepdim).sqrt()
         if p == float("inf"):

@@ -30,14 +30,15 @@ class Windows:
     __slots__ = ()
 
     def conv2d(self: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1, stride: Ints = 1,
-               dilation: Ints = 1, padding: Ints = 0, dtype: DType | None = None) -> Tensor:
+               dilation: Ints = 1, padding: Ints | str = 0, dtype: DType | None = None) -> Tensor:
         """Convolution over the last axes: ``[N, Cin, …] * [Cout, Cin/groups, k…] → [N, Cout, …]``.
 
         The number of spatial axes is that of the weight (1 to 3).
 
         Args:
             bias: ``[Cout]``, added to every position.
-            padding: zeros around each axis: one number, one per axis, or (before, after) pairs from the last axis on.
+            padding: zeros around each axis: one number, one per axis, or (before, after) pairs from the last axis on;
+                "valid" for none, "same" (with stride 1) for as many as keep the size.
             dtype: what products are summed in; 16-bit floats are summed in float32.
 
         >>> Tensor.ones(1, 1, 3, 3).conv2d(Tensor.ones(1, 1, 2, 2)).tolist()
@@ -48,7 +49,7 @@ class Windows:
         """
         dims = _spatial_dims("conv2d", self, weight)
         steps, spread = _each("stride", stride, dims), _each("dilation", dilation, dims)
-        amounts = _pad_pairs("conv2d", padding, dims)
+        amounts = _pad_pairs("conv2d", padding, dims, weight.shape[2:], steps, spread)
         (n, channels), (cout, cin, *kernel) = self.shape[:2], weight.shape
         _check_channels("conv2d", self, weight, bias, channels, cin * groups, cout, groups)
         out_dtype, acc = _accumulator("conv2d", self, weight, dtype)
@@ -148,14 +149,33 @@ def _each(name: str, value: Ints, dims: int) -> tuple[int, ...]:
     return out
 
 
-def _pad_pairs(op: str, padding: Ints, dims: int) -> Pairs:
+def _pad_pairs(op: str, padding: Ints | str, dims: int, kernel: Sequence[int] = (), strides: Sequence[int] = (),
+               dilations: Sequence[int] = ()) -> Pairs:
     """(before, after) of each spatial axis."""
+    if isinstance(padding, str):
+        return same_padding(op, padding, kernel, strides, dilations)
     if not isinstance(padding, int) and len(padding) == 2 * dims and dims > 0:
         flat = tuple(padding)
         return tuple((flat[2 * a], flat[2 * a + 1]) for a in reversed(range(dims)))
     if not isinstance(padding, int) and len(padding) != dims:
         raise ArgumentError(op, f"padding={padding!r} for {dims} spatial axes", f"1, {dims} or {2 * dims} numbers")
     return tuple((p, p) for p in _each("padding", padding, dims))
+
+
+def same_padding(op: str, padding: str, kernel: Sequence[int], strides: Sequence[int],
+                 dilations: Sequence[int]) -> Pairs:
+    """(before, after) of each spatial axis for "valid" and "same", the odd zero behind.
+
+    Raises:
+        ArgumentError: for another name, or "same" with a stride.
+    """
+    if padding == "valid":
+        return tuple((0, 0) for _ in kernel)
+    if padding != "same" or not kernel or any(s != 1 for s in strides):
+        raise ArgumentError(op, f"padding={padding!r} with stride {tuple(strides)}",
+                            "'valid', 'same' with stride 1, or numbers")
+    totals = [d * (k - 1) for d, k in zip(dilations, kernel)]
+    return tuple((t // 2, t - t // 2) for t in totals)
 
 
 def _spatial_dims(op: str, x: Tensor, weight: Tensor) -> int:
