@@ -56,4 +56,4 @@ def test_conformance_of_an_unknown_device(tmp_path: Path) -> None:
 def test_without_arguments_the_commands_are_listed(tmp_path: Path) -> None:
     done = run(["-m", "tinsmith"], tmp_path)
     assert done.returncode == 2
-    assert "{doctor,conformance,cache,machine,ir}" in done.stderr
+    assert "{doctor,conformance,cache,machine,beam,ir}" in done.stderr

@@ -5,6 +5,8 @@
     python -m tinsmith machine [DEVICE]    measure what the machine can do, and keep it for explain()
     python -m tinsmith cache ls|clear      what the disk cache holds; empty it
     python -m tinsmith cache why KEY       the entries whose key begins with KEY
+    python -m tinsmith beam ls|path        what searches (BEAM=n) found on this machine and others
+    python -m tinsmith beam merge FILE...  take in what was found elsewhere
     python -m tinsmith ir                  the page docs/ir.md, from the op table
 """
 from __future__ import annotations
@@ -18,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from importlib import metadata
+from pathlib import Path
 
 from tinsmith import Tensor, conformance
 from tinsmith.backend.cpu import llvm, osys
@@ -27,6 +30,8 @@ from tinsmith.core.cache import cache_dir, cache_entries, cache_prune
 from tinsmith.core.errors import TinsmithError
 from tinsmith.core.settings import settings
 from tinsmith.ir.document import document
+from tinsmith.schedule import beamdb
+from tinsmith.schedule.explain import opts_text
 
 Row = tuple[str, ...]
 
@@ -197,6 +202,28 @@ def cache_why(key: str) -> int:
     return 0 if found else 1
 
 
+# *** beam ***
+
+
+def beam(action: str, files: Sequence[str]) -> int:
+    """List, locate or merge the results of searches."""
+    if action == "path":
+        print(beamdb.place())
+        return 0
+    if action == "merge":
+        try:
+            print(f"{beamdb.place()}: {beamdb.merge([Path(f) for f in files])} kernels")
+        except OSError as error:
+            print(f"cannot merge: {error}")
+            return 1
+        return 0
+    found = sorted(beamdb.read().values(), key=lambda e: (e.machine, e.us - e.before_us))
+    show(f"{len(found)} kernels in {beamdb.place()}", ("machine", "kernel", "default", "found", "width", "opts"),
+         [(e.machine, e.name, f"{e.before_us:.2f} us", f"{e.us:.2f} us", str(e.width), opts_text(list(e.opts)))
+          for e in found])
+    return 0
+
+
 def _ago(moment: float) -> str:
     seconds = max(time.time() - moment, 0)
     unit, length = next((u for u in (("d", 86400), ("h", 3600), ("min", 60)) if seconds >= u[1]), ("s", 1))
@@ -216,6 +243,9 @@ def main(arguments: list[str] | None = None) -> int:
     measured = commands.add_parser("machine", help="what the machine can do")
     measured.add_argument("device", nargs="?")
     measured.add_argument("--again", action="store_true", help="measure again")
+    search = commands.add_parser("beam", help="what searches found")
+    search.add_argument("action", choices=("ls", "path", "merge"))
+    search.add_argument("files", nargs="*")
     commands.add_parser("ir", help="print docs/ir.md")
     chosen = parser.parse_args(arguments)
     if chosen.command == "doctor":
@@ -224,6 +254,8 @@ def main(arguments: list[str] | None = None) -> int:
         return accept(chosen.device)
     if chosen.command == "machine":
         return show_machine(chosen.device, chosen.again)
+    if chosen.command == "beam":
+        return beam(chosen.action, chosen.files)
     if chosen.command == "ir":
         print(document(), end="")
         return 0

@@ -10,7 +10,8 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 SETTINGS = ("DEBUG", "DEV", "NOOPT", "CHECKED", "CACHELEVEL", "CACHE_DIR", "ALIAS", "FASTMATH", "VERIFY",
-            "CPU_FEATURES", "NO_COLOR", *("CPU", "CLANG", "LLVM", "PYTHON", "GPU", "CUDA", "METAL"))
+            "CPU_FEATURES", "NO_COLOR", "BEAM", "BEAM_FILE",
+            *("CPU", "CLANG", "LLVM", "PYTHON", "GPU", "CUDA", "METAL"))
 
 
 def environment(cache: Path, **settings: str) -> dict[str, str]:

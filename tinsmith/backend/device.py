@@ -228,6 +228,11 @@ class _Devices:
             raise ArgumentError("Device.register", f"{name!r} is no device name", "letters, digits and underscores")
         self._classes[name.upper()] = make
 
+    def made_by(self, name: str) -> str | None:
+        """The module that registered a device, for another process to import; None for devices that it knows anyway."""
+        make = self._classes.get(self.canonicalize(name).split(":")[0])
+        return None if make is None else str(make.__module__)
+
     def __getitem__(self, name: str | None) -> Compiled:
         found = self._opened.get(name or "")
         if found is not None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -59,6 +60,9 @@ DECLARED: Final = (
     Setting("NO_COLOR", "", "any value switches terminal colours off"),
     Setting("ALIAS", "", "device names to read as others, e.g. METAL=CPU,GPU=CPU"),
     Setting("JIT", 1, "0 runs jitted functions uncaptured"),
+    Setting("BEAM", 0, "width of the search for opts by measured time, kernel by kernel; 0 takes the model's", True),
+    Setting("BEAM_SECONDS", 10, "how long a candidate of that search may take to compile and run"),
+    Setting("BEAM_FILE", "", "the text file with what searches found; empty = beam.txt among the user's data"),
     Setting("SPIN_US", 2000, "how long an idle CPU worker spins before it sleeps, in microseconds"),
 )
 _BY_NAME: Final = {s.name: s for s in DECLARED}
@@ -87,6 +91,9 @@ class _Settings(threading.local):
     NO_COLOR: str
     ALIAS: str
     JIT: int
+    BEAM: int
+    BEAM_SECONDS: int
+    BEAM_FILE: str
     SPIN_US: int
 
     def code_key(self) -> tuple[int | str, ...]:
@@ -95,6 +102,18 @@ class _Settings(threading.local):
 
 
 settings = _Settings()
+
+
+def child_environment(**changes: int | str) -> dict[str, str]:
+    """The environment of a process that works under the settings of this thread, but for ``changes``.
+
+    >>> with Context(NOOPT=1):
+    ...     [child_environment(DEBUG=2)[name] for name in ("NOOPT", "DEBUG")]
+    ['1', '2']
+    """
+    values = {s.name: getattr(settings, s.name) for s in DECLARED} | changes
+    path = os.pathsep.join(p for p in sys.path if p)
+    return {**os.environ, **{n: str(v) for n, v in values.items()}, "PYTHONPATH": path}
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ import numpy as np
 
 from tinsmith.backend.device import Call, Device
 from tinsmith.backend.memory import Buffer
+from tinsmith.codegen.kernel import Opt
 from tinsmith.codegen.program import KernelProgram, Launch, compile_kernel
 from tinsmith.core.counters import GlobalCounters, Ran, report
 from tinsmith.core.dtypes import dtypes
@@ -17,7 +18,7 @@ from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.evaluate import evaluate
 from tinsmith.ir.uop import bindings, toposort, with_symbols
-from tinsmith.schedule import diskcache, explain
+from tinsmith.schedule import beam, diskcache, explain
 from tinsmith.schedule.compiled import Bound, BufferName, CompiledSchedule, Step, is_loaded, load, loaded
 from tinsmith.schedule.inplace import choose_in_place
 from tinsmith.schedule.items import Schedule, Scheduler
@@ -74,8 +75,8 @@ def realize(roots: Sequence[UOp], device: str, free: Collection[UOp] = ()) -> li
 
 
 def _lowered_again() -> bool:
-    """Whether someone watches: what is shown must not depend on what the disk cache holds."""
-    return bool(settings.DEBUG >= 3 or settings.CHECK_IR)
+    """Whether someone watches, so that what is shown must not depend on what the disk cache holds, or searches."""
+    return bool(settings.DEBUG >= 3 or settings.CHECK_IR or settings.BEAM)
 
 
 def _compile(graph: list[UOp], device: str) -> CompiledSchedule:
@@ -96,7 +97,8 @@ def lower(graph: list[UOp], device: str) -> CompiledSchedule:
     schedule = Scheduler(graph, device).run()
     if not settings.NOOPT:
         schedule.items = merge_siblings(schedule.items)
-    kernels = [None if item.sink is None else compile_kernel(item.sink, Device[item.device].renderer)
+    kernels = [None if item.sink is None else compile_kernel(item.sink, Device[item.device].renderer,
+                                                             _searched(item.sink, item.device))
                for item in schedule.items]
     _load(schedule, kernels)
     compiled = CompiledSchedule(schedule, plan_memory(schedule))
@@ -116,6 +118,11 @@ def lower(graph: list[UOp], device: str) -> CompiledSchedule:
         compiled.steps.append(Step(item.device, program, slots, values, item.origin, name, kernel, item))
     compiled.in_place = choose_in_place(schedule, [k.uops if k is not None else None for k in kernels])
     return compiled
+
+
+def _searched(sink: UOp, device: str) -> Sequence[Opt] | None:
+    """Opts that a search found, where one is wanted."""
+    return beam.opts_for(sink, device) if settings.BEAM > 0 and not settings.NOOPT else None
 
 
 def _load(schedule: Schedule, kernels: Sequence[KernelProgram | None]) -> None:

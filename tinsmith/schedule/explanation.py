@@ -189,7 +189,8 @@ def _text(e: Explanation) -> list[str]:
     if e.seconds:
         times += [f"{_time(e.seconds)} measured", f"{_percent(ideal / e.seconds)} of the roofline"]
     lines = [f"{total}: {', '.join(times)}" if e.kernels else total, _memory(e)]
-    lines += [*map(_machine, e.machines.values()), ""]
+    lines += [line for m in e.machines.values() for line in textwrap.wrap(_machine(m), WIDTH, subsequent_indent="  ")]
+    lines.append("")
     lines.append(f"{'#':>3} {'device':8} {'kernel':28} {'predicted':>10} {'measured':>10} {'roofline':>9} "
                  f"{'GFLOP/s':>9} {'GB/s':>7}  bound by")
     for number, step in enumerate(e.steps, 1):

@@ -1,0 +1,126 @@
+"""What searches have found, as text: a JSON object per line, so that files of several machines and days can be merged.
+
+A line says: for this kernel, rendered for this target on this machine, these opts took so long. Of lines that say it of
+the same, the fastest counts, whatever their order: merging is putting files one behind the other.
+"""
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from tinsmith.codegen.kernel import Opt, OptOps
+from tinsmith.core.settings import settings
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One result of a search.
+
+    Attributes:
+        kernel: hash of the kernel's graph.
+        target: hash of what its text depends on besides.
+        machine: the processor's name.
+        name: of the kernel with these opts, for people.
+        opts: the fastest that was found.
+        us, before_us: microseconds with them, and with the default ones.
+        width: of the beam.
+    """
+
+    kernel: str
+    target: str
+    machine: str
+    name: str
+    opts: tuple[Opt, ...]
+    us: float
+    before_us: float
+    width: int
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.kernel, self.target, self.machine
+
+    def line(self) -> str:
+        """As a line of text.
+
+        >>> e = Entry("k", "t", "m", "E_4", (Opt(OptOps.UPCAST, 0, 4),), 1.5, 2.0, 2)
+        >>> '"opts": [["UPCAST", 0, 4, 0]]' in e.line(), parse(e.line()) == e
+        (True, True)
+        """
+        fields = {**vars(self), "opts": [[o.op.name, o.axis, o.amt, o.lanes] for o in self.opts]}
+        return json.dumps(fields, sort_keys=True)
+
+
+def parse(line: str) -> Entry | None:
+    """The entry that a line holds; None if it is none, as at the end of a file that is being written."""
+    try:
+        fields: dict[str, Any] = json.loads(line)
+        opts = tuple(Opt(OptOps[op], axis, tuple(amt) if isinstance(amt, list) else amt, lanes)
+                     for op, axis, amt, lanes in fields.pop("opts"))
+        entry = Entry(opts=opts, **fields)
+        float(entry.us), float(entry.before_us)
+        return entry
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def place() -> Path:
+    """The file: ``BEAM_FILE``, else ``beam.txt`` among the user's data."""
+    return Path(settings.BEAM_FILE or Path(platformdirs.user_data_dir("tinsmith")) / "beam.txt")
+
+
+def read(path: Path | None = None) -> dict[tuple[str, str, str], Entry]:
+    """The best entry of each kernel, target and machine; empty where there is no file."""
+    try:
+        text = (path or place()).read_text("utf-8")
+    except OSError:
+        return {}
+    return best(e for line in text.splitlines() if (e := parse(line)) is not None)
+
+
+def best(entries: Iterable[Entry]) -> dict[tuple[str, str, str], Entry]:
+    """Of entries of one kernel the fastest; of equally fast ones the first by text, so that order does not count."""
+    found: dict[tuple[str, str, str], Entry] = {}
+    for e in entries:
+        old = found.get(e.key)
+        if old is None or (e.us, e.line()) < (old.us, old.line()):
+            found[e.key] = e
+    return found
+
+
+def append(entry: Entry) -> None:
+    """Write a line at the end of the file, in one piece; where that is not possible, keep none."""
+    path = place()
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            os.write(handle, (entry.line() + "\n").encode())
+        finally:
+            os.close(handle)
+
+
+def merge(paths: Iterable[Path]) -> int:
+    """Take the entries of other files in, and leave one line for each kernel; returns how many there are.
+
+    Raises:
+        OSError: if a file cannot be read, or ours cannot be written.
+    """
+    entries = list(read().values())
+    for path in paths:
+        entries += [e for line in path.read_text("utf-8").splitlines() if (e := parse(line)) is not None]
+    found = best(entries)
+    path = place()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".beam")
+    with os.fdopen(handle, "w", encoding="utf-8") as f:
+        f.writelines(sorted(e.line() + "\n" for e in found.values()))
+    os.replace(temporary, path)
+    return len(found)

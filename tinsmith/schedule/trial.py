@@ -1,0 +1,208 @@
+"""The child process of a search: compiles, runs, checks and times one candidate after the other.
+
+``main`` reads requests (pickles of our own parent) from standard input and answers each with a line of JSON. A
+candidate may crash this process or hang in it: the parent then starts another.
+"""
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import json
+import os
+import pickle
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from tinsmith.backend.device import Call, Device
+from tinsmith.backend.memory import Buffer
+from tinsmith.backend.timing import seconds_of
+from tinsmith.codegen.estimate import count
+from tinsmith.codegen.kernel import Opt
+from tinsmith.codegen.lower import lower
+from tinsmith.codegen.normalize import normalize
+from tinsmith.codegen.program import KernelProgram, compile_kernel
+from tinsmith.core.dtypes import DType
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.evaluate_kernel import evaluate_kernel
+from tinsmith.ir.uop import toposort
+
+Array = np.ndarray[Any, Any]
+WHOLE = 1 << 20  # elements of the largest value up to which all of a kernel is interpreted; beyond, boxes of it are
+BOXES = 6
+
+
+@dataclass(frozen=True)
+class Request:
+    """A kernel to try opts on: the first message. ``modules`` register devices that this package does not know."""
+
+    device: str
+    sink: UOp
+    modules: tuple[str, ...] = ()
+    budget: float = 0.03
+    limit: float = 10.0
+
+
+class Session:
+    """One kernel: inputs, what it must compute, and trials of opts.
+
+    Raises:
+        ValueError: if even the default program is wrong.
+    """
+
+    def __init__(self, request: Request) -> None:
+        for name in request.modules:
+            importlib.import_module(name)
+        self.request, self.sink = request, request.sink
+        self.renderer = Device[request.device].renderer
+        random = np.random.default_rng(0)
+        params = {n.arg[0]: n for n in toposort(self.sink) if n.op is Ops.PARAM}
+        self.outputs = [(v.dtype, int(v.size)) for v in self.sink.src]
+        self.inputs = {n: values_of(p.dtype, int(np.prod(p.arg[1], dtype=np.int64)), random)
+                       for n, p in params.items() if n >= len(self.outputs)}
+        self.variables = {n: n.arg[1] for n in toposort(self.sink) if n.op is Ops.VARIABLE}
+        self.buffers = {n: self.buffer(p.dtype, self.inputs[n]) for n, p in params.items() if n in self.inputs}
+        reference = self.compiled(None)
+        self.expected = self.run(reference)
+        self.tolerance = [tolerance_of(d, e, self.terms()) for (d, _), e in zip(self.outputs, self.expected)]
+        self.check_reference(random)
+
+    def buffer(self, dtype: DType, values: Array) -> Buffer:
+        b = Buffer(self.request.device, values.size, dtype)
+        return b.copyin(memoryview(values.view(np.uint8))) if values.size else b  # type: ignore[arg-type]
+
+    def terms(self) -> int:
+        """The most values that one reduction adds up."""
+        return max((int(np.prod([n.src[0].shape[a] for a in n.arg[1]], dtype=np.int64))
+                    for n in toposort(self.sink) if n.op is Ops.REDUCE), default=1)
+
+    def compiled(self, opts: Sequence[Opt] | None) -> tuple[KernelProgram, Any]:
+        kernel = compile_kernel(self.sink, self.renderer, opts)
+        device = Device[self.request.device]
+        return kernel, device.load([(kernel, device.compiler.compile(kernel.source))])[0]
+
+    def run(self, made: tuple[KernelProgram, Any]) -> list[Array]:
+        """The outputs; memory that a program does not write holds rubbish."""
+        kernel, program = made
+        for n, (dtype, size) in enumerate(self.outputs):
+            self.buffers[n] = self.buffer(dtype, np.full(size * dtype.itemsize, 0xA5, np.uint8).view(dtype.numpy))
+        Device[self.request.device].run([Call(program, [self.buffers[n] for n in kernel.buffers], self.values(kernel))])
+        Device[self.request.device].synchronize()
+        return [self.buffers[n].numpy() for n in range(len(self.outputs))]
+
+    def values(self, kernel: KernelProgram) -> list[int]:
+        """Of the kernel's variables: the least that each can have."""
+        named = {v.arg[0]: least for v, least in self.variables.items()}
+        return [named[name] for name in kernel.variables]
+
+    def check_reference(self, random: np.random.Generator) -> None:
+        """What candidates are compared with is itself compared with the interpreter: all of it, or boxes of it."""
+        lowered = normalize(lower(self.sink))
+        needed = max(count(n.ranges | set(n.src[1:] if n.op is Ops.FOLD else ())) for n in toposort(lowered))
+        for part in [lowered] if needed <= WHOLE else [box(lowered, random) for _ in range(BOXES)]:
+            twice = []
+            for filling in (0x00, 0xA5):
+                arrays: list[Array] = [np.full(size * d.itemsize, filling, np.uint8).view(d.numpy)
+                                       for d, size in self.outputs]
+                evaluate_kernel(part, [*arrays, *(self.inputs[n] for n in sorted(self.inputs))], self.variables)
+                twice.append(arrays)
+            for a, b, found, near in zip(*twice, self.expected, self.tolerance):
+                written = a.view(np.uint8).reshape(a.size, -1) == b.view(np.uint8).reshape(a.size, -1)
+                at = written.all(axis=1)
+                if at.any() and not same(found[at], a[at], near):
+                    raise ValueError("the default program is not what the interpreter computes")
+
+    def trial(self, opts: Sequence[Opt]) -> dict[str, Any]:
+        """Compile, run, compare, time."""
+        made = self.compiled(opts)
+        found = self.run(made)
+        if not all(same(a, b, near) for a, b, near in zip(found, self.expected, self.tolerance)):
+            return {"state": "wrong"}
+        kernel, program = made
+        seconds = seconds_of(self.request.device, program, [self.buffers[n] for n in kernel.buffers],
+                             self.values(kernel), self.request.budget)
+        return {"state": "ok", "seconds": seconds, "name": kernel.name}
+
+
+def box(sink: UOp, random: np.random.Generator) -> UOp:
+    """The same kernel for a small part of each range of its stores."""
+    table: dict[UOp, UOp] = {}
+    for r in frozenset().union(*(s.ranges for s in sink.src)):
+        size = count([r])
+        width = min(size, 3)
+        begin = int(random.integers(0, size - width + 1))
+        table[r] = UOp(Ops.RANGE, r.dtype, (UOp.index(begin), UOp.index(begin + width)), r.arg)
+    return sink.substitute(table)
+
+
+def values_of(dtype: DType, size: int, random: np.random.Generator) -> Array:
+    """Small numbers: floats around 0, integers that may be places."""
+    if dtype.is_float:
+        return random.standard_normal(size, np.float32).astype(dtype.numpy)
+    if dtype.is_bool:
+        return random.integers(0, 2, size).astype(dtype.numpy)
+    return random.integers(0, 16, size).astype(dtype.numpy)
+
+
+def tolerance_of(dtype: DType, values: Array, terms: int) -> float:
+    """How far an element may be off: 0 for integers, else about one rounding for each value that is added up."""
+    if not dtype.is_float:
+        return 0.0
+    largest = np.nanmax(np.abs(np.where(np.isfinite(wide := values.astype(np.float64)), wide, 0)), initial=1.0)
+    eps = {2: 2.0**-8, 4: 2.0**-23, 8: 2.0**-52}[dtype.itemsize]
+    return float(eps * 8 * max(terms, 4) ** 0.75 * max(largest, 1.0))
+
+
+def same(a: Array, b: Array, near: float) -> bool:
+    """Equal up to ``near``; NaN equals NaN."""
+    if near == 0.0:
+        return bool((a == b).all())
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        return bool(((x == y) | (np.abs(x - y) <= near) | (np.isnan(x) & np.isnan(y))).all())
+
+
+def serve(requests: BinaryIO, answers: BinaryIO) -> None:
+    """Answer until the parent is done."""
+    session: Session | None = None
+    while True:
+        try:
+            message = pickle.load(requests)
+        except EOFError:
+            return
+        try:
+            if isinstance(message, Request):
+                session = None
+                faulthandler.dump_traceback_later(message.limit * 4 + 60, exit=True, file=_nowhere())
+                session = Session(message)
+                answer: dict[str, Any] = {"state": "ready"}
+            else:
+                assert session is not None, "a trial before its kernel"
+                faulthandler.dump_traceback_later(session.request.limit * 2 + 5, exit=True, file=_nowhere())
+                answer = session.trial(message)
+        except Exception as error:
+            answer = {"state": "error", "message": f"{type(error).__name__}: {error}"}
+        faulthandler.cancel_dump_traceback_later()
+        answers.write(json.dumps(answer).encode() + b"\n")
+        answers.flush()
+
+
+_nowhere_file: list[Any] = []
+
+
+def _nowhere() -> Any:
+    """Where the trace of a process that ends itself goes: its parent is gone."""
+    if not _nowhere_file:
+        _nowhere_file.append(open(os.devnull, "w"))  # noqa: SIM115  it is used when everything else hangs
+    return _nowhere_file[0]
+
+
+def main() -> None:
+    """Requests come on standard input, answers go to standard output, which kernels and compilers cannot reach."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    serve(sys.stdin.buffer, answers)
+
