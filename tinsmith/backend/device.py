@@ -10,7 +10,7 @@ import importlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tinsmith.codegen.program import Launch
 from tinsmith.codegen.render.base import Renderer
@@ -119,7 +119,12 @@ class Graph:
 
     This one launches them one by one. A device that can do better returns a subclass from ``Compiled.graph``; it runs
     the same launches, so what is captured does not depend on the device.
+
+    Attributes:
+        whole: a call that raises an error has launched nothing.
     """
+
+    whole: ClassVar[bool] = False
 
     def __init__(self, device: Compiled, launches: Sequence[Launched]) -> None:
         self.device, self.launches = device, launches

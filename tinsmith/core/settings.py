@@ -76,6 +76,13 @@ class _Settings(threading.local):
             text = os.environ.get(s.name)
             setattr(self, s.name, s.default if text is None else s.parse(text))
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        super().__setattr__("token", object())
+        super().__setattr__("_code_key", None)
+
+    token: object  # another one after every change
+    _code_key: tuple[int | str, ...] | None
     DEBUG: int
     DEV: str
     NOOPT: int
@@ -98,7 +105,11 @@ class _Settings(threading.local):
 
     def code_key(self) -> tuple[int | str, ...]:
         """The values that change generated code: part of every cache key."""
-        return tuple(getattr(self, s.name) for s in DECLARED if s.affects_code)
+        found = self._code_key
+        if found is None:
+            found = tuple(getattr(self, s.name) for s in DECLARED if s.affects_code)
+            super().__setattr__("_code_key", found)
+        return found
 
 
 settings = _Settings()

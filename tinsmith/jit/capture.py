@@ -1,21 +1,19 @@
 """One captured call: what it ran, what it read, and how to do that again without running its Python."""
 from __future__ import annotations
 
-import functools
 import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from tinsmith.backend.memory import Buffer
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.uop import substitute, toposort
+from tinsmith.ir.uop import bindings, substitute, toposort
 from tinsmith.jit.collect import CacheCollector, Source
 from tinsmith.jit.guards import Group, Guards, Member, Place
 from tinsmith.jit.reach import reachable
+from tinsmith.jit.replay import Replay
 from tinsmith.jit.signature import leaves, placed, rebuilt, view_of
-from tinsmith.schedule.compiled import BufferName
-from tinsmith.schedule.execute import run
+from tinsmith.jit.templates import Returned, Template, Written, placeholder
 from tinsmith.tensor import random
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.realize import is_leaf, realize_tensors
@@ -26,84 +24,18 @@ class Uncapturable(Exception):
     """The call was right, and cannot be replayed; the text says why."""
 
 
-@dataclass(slots=True)
-class Template:
-    """A value in terms of sources: a graph whose buffers are numbered."""
-
-    uop: UOp
-    sources: list[Source]
-    plain: bool  # the graph is one buffer
-    drawn: bool  # it draws random numbers
-
-    def fill(self, buffers: Sequence[Buffer], value: Callable[[str, int], int]) -> UOp:
-        if self.plain:
-            return UOp(Ops.BUFFER, self.uop.dtype, (), buffers[0])
-        table = {_placeholder(n, b): UOp(Ops.BUFFER, b.dtype, (), b) for n, b in enumerate(buffers)}
-        if self.drawn:
-            table |= {n: UOp(Ops.BIND, None, (n.src[0], UOp.index(value(n.src[0].arg[0], n.src[1].arg))))
-                      for n in toposort(self.uop) if n.op is Ops.BIND}
-        return self.uop.substitute(table)
-
-
-def _placeholder(number: int, b: Buffer) -> UOp:
-    return UOp(Ops.BUFFER, b.dtype, (), BufferName(number, b.size, b.device))
-
-
-class Returned:
-    """A tensor among the results: an earlier tensor itself, or a new one of a value. (No dataclass: it is a leaf.)"""
-
-    def __init__(self, place: Place | None, template: Template | None, device: str, requires_grad: bool | None) -> None:
-        self.place, self.template, self.device, self.requires_grad = place, template, device, requires_grad
-
-
-@dataclass(slots=True)
-class Written:
-    """A tensor from before the call whose value, or whose gradient, the call set."""
-
-    place: Place
-    template: Template | None  # None: the gradient was dropped
-    late: bool = False
-
-
-class _LateTensor(Tensor):
-    """A gradient that nobody has asked for yet: its graph is made when its node is first looked at."""
-
-    __slots__ = ()
-
-    @property
-    def uop(self) -> UOp:
-        node: Any = _UOP.__get__(self)
-        if not isinstance(node, UOp):
-            node = node()
-            _UOP.__set__(self, node)
-            object.__setattr__(self, "__class__", Tensor)
-            TensorBase.live.add(self)
-        return node  # type: ignore[no-any-return]
-
-    @uop.setter
-    def uop(self, node: UOp) -> None:
-        _UOP.__set__(self, node)
-
-
-_UOP: Any = TensorBase.__dict__["uop"]
-
-
-def _late(make: Callable[[], UOp], device: str) -> Tensor:
-    t: Tensor = object.__new__(_LateTensor)
-    _UOP.__set__(t, make)
-    t._device, t.grad, t.requires_grad = device, None, None
-    return t
-
-
 class Capture(CacheCollector):
     """A recorder of one call, and afterwards its replay.
 
     Args:
         arguments: the tensors among the arguments, realized.
         roots: everything else that the function can read.
+        bound: names and values of the bound variables among the arguments.
     """
 
-    def __init__(self, arguments: list[Tensor], roots: Sequence[Any]) -> None:
+    replay: Replay
+
+    def __init__(self, arguments: list[Tensor], roots: Sequence[Any], bound: Sequence[tuple[str, int]] = ()) -> None:
         super().__init__()
         self.guards = Guards()
         self.arguments = arguments
@@ -118,14 +50,15 @@ class Capture(CacheCollector):
         self.owner = {id(t.grad): t for t in everything if t.grad is not None}
         self.seed, self.first_draw = random.state()
         self.resets = random.resets()
-        self.draws = 0
-        self.result: Any = None
-        self.written: list[Written] = []
+        self.bound = {pair: n for n, pair in enumerate(bound)}
 
     # *** recording ***
 
-    def settle(self, result: Any) -> None:
+    def settle(self, result: Any, donate: bool = False) -> None:
         """Realize what the function returned and the state it changed, then find out where every buffer comes from.
+
+        Args:
+            donate: replays may write over the results of the call before.
 
         Raises:
             Uncapturable: if the call cannot be replayed.
@@ -146,19 +79,20 @@ class Capture(CacheCollector):
         pending = [t for t in [*returned, *changed, *kept] if not placed(t.uop)]
         if pending:
             realize_tensors(pending)
-        self.draws = random.state()[1] - self.first_draw
+        draws = random.state()[1] - self.first_draw
         self.bind(returned, changed, graded)
         finder = _Finder(self)
         for number, item in enumerate(self.items):
             item.sources = [finder.source(b) for b in item.inputs]
             finder.made |= {id(b): Source(program=number, output=k) for k, b in enumerate(item.outputs)}
-        self.result = rebuilt(result, lambda t: self.returned(t, finder) if isinstance(t, Tensor) else t)
-        self.written = [Written(self.place(t), finder.template(t.uop)) for t in changed]
+        nesting = rebuilt(result, lambda t: self.returned(t, finder) if isinstance(t, Tensor) else t)
+        written = [Written(self.place(t), finder.template(t.uop)) for t in changed]
         for t in graded:
             late = t.grad is not None and not placed(t.grad.uop)
-            self.written.append(Written(Place(self.place(t).number, self.place(t).ref, True),
-                                        None if t.grad is None else finder.template(t.grad.uop), late))
+            written.append(Written(Place(self.place(t).number, self.place(t).ref, True),
+                                   None if t.grad is None else finder.template(t.grad.uop), late))
         self.guards.groups = finder.groups
+        self.replay = Replay(self.items, nesting, written, self.first_draw, draws, self.bound, donate)
         for item in self.items:  # a capture holds programs, not values
             item.inputs, item.outputs = [], []
         self.before, self.graphs, self.arguments, self.known, self.owner = {}, {}, [], {}, {}
@@ -191,59 +125,6 @@ class Capture(CacheCollector):
         if id(t) in self.before:
             return Returned(self.place(t), None, t.device, t.requires_grad)
         return Returned(None, finder.template(t.uop), t.device, t.requires_grad)
-
-    # *** replaying ***
-
-    def replay(self, found: list[Buffer], arguments: list[Tensor], variables: dict[str, int]) -> Any:
-        """Run the captured programs on today's buffers; outputs are fresh, state tensors get their new versions."""
-        seed, first = random.state()
-        random.advance(self.draws)
-        outputs: list[list[Buffer]] = []
-
-        def take(s: Source) -> Buffer:
-            if s.group >= 0:
-                return found[s.group]
-            return outputs[s.program][s.output] if s.program >= 0 else s.held
-
-        def value(name: str, old: int) -> int:
-            if name in variables:
-                return variables[name]
-            if name == "call" and old < self.first_draw:
-                return old
-            return random.rebound(name, old, self.first_draw, seed, first)
-
-        for item in self.items:
-            outputs.append(run(item.compiled, [take(s) for s in item.sources],
-                               [value(n, v) for n, v in zip(item.names, item.values)]))
-        targets = [w.place.find(arguments) if not w.place.gradient else
-                   Place(w.place.number, w.place.ref).find(arguments) for w in self.written]
-        result = rebuilt(self.result, lambda r: self.output(r, arguments, take, value)
-                         if isinstance(r, Returned) else r) if self.result is not None else None
-        for w, t in zip(self.written, targets):
-            if t is None:
-                continue
-            if w.template is None:
-                t.grad = None
-                continue
-            template, buffers = w.template, [take(s) for s in w.template.sources]
-            if not w.place.gradient:
-                t.uop = template.fill(buffers, value)
-            elif w.late:
-                t.grad = _late(functools.partial(template.fill, buffers, value), t.device)
-            else:
-                t.grad = t._new(template.fill(buffers, value))
-        return result
-
-    def output(self, r: Returned, arguments: list[Tensor], take: Callable[[Source], Buffer],
-               value: Callable[[str, int], int]) -> Tensor | None:
-        if r.place is not None:
-            return r.place.find(arguments)
-        assert r.template is not None
-        t: Tensor = object.__new__(Tensor)
-        t.uop = r.template.fill([take(s) for s in r.template.sources], value)
-        t._device, t.grad, t.requires_grad = r.device, None, r.requires_grad
-        TensorBase.live.add(t)
-        return t
 
 
 class _Finder:
@@ -300,6 +181,6 @@ class _Finder:
     def template(self, uop: UOp) -> Template:
         nodes = toposort(uop)
         buffers = [n for n in nodes if n.op is Ops.BUFFER]
-        table = {n: _placeholder(k, n.arg) for k, n in enumerate(buffers)}
+        table = {n: placeholder(k, n.arg) for k, n in enumerate(buffers)}
         return Template(substitute([uop], table)[0], [self.source(n.arg) for n in buffers], uop.op is Ops.BUFFER,
-                        any(n.op is Ops.BIND for n in nodes))
+                        bool(bindings(nodes)))

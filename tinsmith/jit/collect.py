@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from tinsmith.backend.memory import Buffer
 from tinsmith.core.errors import user_line
-from tinsmith.ir import Ops, UOp
-from tinsmith.ir.uop import toposort
+from tinsmith.ir import UOp
+from tinsmith.ir.uop import bindings, toposort
 from tinsmith.schedule.compiled import CompiledSchedule
 from tinsmith.schedule.record import recorders
 
@@ -21,6 +21,11 @@ class Source:
     program: int = -1
     output: int = 0
     held: Any = None
+
+    @property
+    def made(self) -> tuple[int, int]:
+        """Number of the program, and of the output among its outputs."""
+        return self.program, self.output
 
 
 @dataclass
@@ -59,7 +64,7 @@ class CacheCollector:
 
     def ran(self, roots: Sequence[UOp], compiled: CompiledSchedule, inputs: list[Buffer], values: list[int],
             outputs: list[Buffer]) -> None:
-        names = [n.src[0].arg[0] for n in toposort(roots) if n.op is Ops.BIND]
+        names = [n.src[0].arg[0] for n in bindings(toposort(roots))]
         self.items.append(JitItem(compiled, inputs, values, names, outputs))
 
     def read(self) -> None:

@@ -1,6 +1,7 @@
 """TinyJit: the first call of a function runs, the second is captured, the third and later ones are replayed."""
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import types
@@ -13,10 +14,10 @@ from typing import Any, Final, Generic, TypeVar
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import JitError
 from tinsmith.core.settings import settings
-from tinsmith.ir import Ops, UOp
 from tinsmith.jit.capture import Capture, Uncapturable
 from tinsmith.jit.collect import JitItem
-from tinsmith.jit.signature import Signature, leaves, placed
+from tinsmith.jit.quick import Quick
+from tinsmith.jit.signature import Bound, Signature, leaves, placed
 from tinsmith.jit.verify import verified
 from tinsmith.schedule.record import recorders
 from tinsmith.tensor import random
@@ -71,8 +72,8 @@ class TinyJit(Generic[R]):
         JitError: if one jitted function calls another while it is captured, or ``VERIFY`` finds a wrong replay.
     """
 
-    def __init__(self, fxn: Callable[..., R]) -> None:
-        self.fxn = fxn
+    def __init__(self, fxn: Callable[..., R], donate: bool = False) -> None:
+        self.fxn, self.donate = fxn, donate
         functools.update_wrapper(self, fxn, updated=())
         self.__name__: str = getattr(fxn, "__name__", type(fxn).__name__)
         self._signature = Signature(fxn)
@@ -87,7 +88,7 @@ class TinyJit(Generic[R]):
         name = getattr(self, "__qualname__", "")
         for part in name.split("."):
             found = getattr(found, part, None)
-        return name if found is self else (TinyJit, (self.fxn,))
+        return name if found is self else (TinyJit, (self.fxn, self.donate))
 
     def reset(self) -> None:
         """Forget all captures; the next call runs the function."""
@@ -95,6 +96,7 @@ class TinyJit(Generic[R]):
         self.replays = 0
         self.captures: OrderedDict[Any, Entry] = OrderedDict()
         self._last: Capture | None = None
+        self._quick: tuple[Quick, Entry, Capture] | None = None
         self._warned: set[str] = set()
 
     @property
@@ -103,10 +105,22 @@ class TinyJit(Generic[R]):
         return [] if self._last is None else self._last.items
 
     def __call__(self, *args: Any, **kwargs: Any) -> R:
-        if not settings.JIT or settings.DEBUG >= 3 or settings.CHECKED:
-            return self.fxn(*args, **kwargs)
         with running:
-            return self._call(args, kwargs)
+            if self._quick is not None and not kwargs and not recorders:
+                quick, entry, capture = self._quick
+                matched = None if entry.dead else quick.match(args)
+                if matched is not None:
+                    self.cnt += 1
+                    self.replays += 1
+                    found, tensors = matched
+                    direct = capture.replay.direct
+                    if direct is not None:
+                        return capture.replay.lone_output(direct, found)  # type: ignore[return-value]
+                    return capture.replay(found, tensors, ())  # type: ignore[no-any-return]
+            self._quick = None
+            if settings.JIT and settings.DEBUG < 3 and not settings.CHECKED:
+                return self._call(args, kwargs)
+        return self.fxn(*args, **kwargs)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
         if recorders:
@@ -120,10 +134,11 @@ class TinyJit(Generic[R]):
         self.cnt += 1
         if self.cnt == 1:
             return self._run(args, kwargs)
-        key = self._key(args, kwargs)
+        key, variables = self._key(args, kwargs)
         entry = self.captures.get(key)
         if entry is None or entry.dead:
             return self._capture(key, tensors, args, kwargs)
+        bound = [value for _, value in variables]
         if entry.uncapturable:
             return self.fxn(*args, **kwargs)
         self.captures.move_to_end(key)
@@ -135,17 +150,21 @@ class TinyJit(Generic[R]):
                     entry.captures.insert(0, entry.captures.pop(n))
                 self._last = capture
                 self.replays += 1
-                variables = {u.src[0].arg[0]: u.src[1].arg for u in values if isinstance(u, UOp) and u.op is Ops.BIND}
                 if settings.VERIFY and self.replays % settings.VERIFY == 0:
-                    replay = functools.partial(capture.replay, found, tensors, variables)
+                    replay = functools.partial(capture.replay, found, tensors, bound)
                     return verified(  # type: ignore[no-any-return]
                         self.__name__, replay, functools.partial(self.fxn, *args, **kwargs))
-                return capture.replay(found, tensors, variables)  # type: ignore[no-any-return]
+                if not kwargs and not settings.VERIFY and settings.DEBUG < 2:
+                    with contextlib.suppress(TypeError):
+                        self._quick = Quick(self._signature, capture.guards, args), entry, capture
+                return capture.replay(found, tensors, bound)  # type: ignore[no-any-return]
         return self._capture(key, tensors, args, kwargs)
 
-    def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any], held: list[Any] | None = None) -> tuple[Any, ...]:
-        return (self._signature.of(args, kwargs, held), Tensor.training, settings.DEV, settings.code_key(),
-                dtypes.default_float, dtypes.default_int)
+    def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any],
+             held: list[Any] | None = None) -> tuple[tuple[Any, ...], Bound]:
+        described, bound = self._signature.of(args, kwargs, held)
+        return (described, Tensor.training, settings.DEV, settings.code_key(), dtypes.default_float,
+                dtypes.default_int), bound
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
         result = self.fxn(*args, **kwargs)
@@ -159,9 +178,9 @@ class TinyJit(Generic[R]):
         if self.captures and settings.DEBUG >= 1:
             print(f"jit {self.__name__}: captured again, its arguments or surroundings have changed")
         held: list[Any] = []
-        self._key(args, kwargs, held)
+        bound = self._key(args, kwargs, held)[1]
         capture = Capture(tensors, [*self._signature.surroundings(), self.fxn,
-                                    *(v for v in leaves((args, kwargs)) if not isinstance(v, TensorBase))])
+                                    *(v for v in leaves((args, kwargs)) if not isinstance(v, TensorBase))], list(bound))
         reason = ""
         recorders.append(capture)
         try:
@@ -169,12 +188,12 @@ class TinyJit(Generic[R]):
             if capture.host_read is not None:
                 reason = "reads values on the host at {}:{}".format(*capture.host_read)
             else:
-                capture.settle(result)
+                capture.settle(result, self.donate)
         except Uncapturable as why:
             reason = str(why)
         finally:
             recorders.remove(capture)
-        if not reason and self._key(args, kwargs) != key:
+        if not reason and self._key(args, kwargs)[0] != key:
             self._warn("changes Python values that it also reads (an attribute, a global, an argument)")
             return result
         entry = self.captures.get(key)

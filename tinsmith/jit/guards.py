@@ -26,8 +26,11 @@ class Place:
     ref: weakref.ref[Tensor] | None = None
     gradient: bool = False
 
+    def owner(self, arguments: Sequence[Tensor]) -> Tensor | None:
+        return self.ref() if self.ref is not None else arguments[self.number]
+
     def find(self, arguments: Sequence[Tensor]) -> Tensor | None:
-        t = self.ref() if self.ref is not None else arguments[self.number]
+        t = self.owner(arguments)
         return t.grad if self.gradient and t is not None else t
 
 

@@ -13,17 +13,18 @@ import dis
 import functools
 import types
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.uop import symbols, toposort, with_symbols
 from tinsmith.tensor.tensor import Tensor
 
-_SCALARS = (int, float, bool, str, bytes, type(None), complex)
-_EXACT = frozenset({int, bool, str, bytes, type(None)})
-_CODE = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)
-_CONTAINERS = (list, tuple, dict, set, frozenset)
+SCALARS: Final = (int, float, bool, str, bytes, type(None), complex)
+EXACT: Final = frozenset({int, bool, str, bytes, type(None)})
+_CODE: Final = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)
+CONTAINERS: Final = (list, tuple, dict, set, frozenset)
 
 
 def _fields(tree: Any) -> list[str]:
@@ -135,17 +136,39 @@ class Signature:
         found += [space[name] for space, name in self.names if name in space]
         return found + self.fixed
 
-    def of(self, args: tuple[Any, ...], kwargs: dict[str, Any], held: list[Any] | None = None) -> tuple[Any, ...]:
-        """A hashable description; tensors among the arguments must be realized. ``held`` gets the objects whose
-        identity is part of it: it is valid for as long as they live."""
-        objects: dict[int, int] = {}
-        buffers: dict[int, int] = {}
+    def of(self, args: tuple[Any, ...], kwargs: dict[str, Any],
+           held: list[Any] | None = None) -> tuple[tuple[Any, ...], Bound]:
+        """A hashable description, and the bound variables among the arguments, whose values are no part of it.
+
+        Args:
+            args, kwargs: the call's; tensors among them must be realized.
+            held: gets the objects whose identity is part of the description: it is valid for as long as they live.
+        """
+        call = _Call({}, {}, {}, held)
         parts: list[Any] = []
-        _arguments(args, parts, objects, buffers, held)
+        _arguments(args, parts, call)
         if kwargs:
-            _arguments(kwargs, parts, objects, buffers, held)
-        parts.extend(_python(v, held) for v in self.surroundings())
-        return tuple(parts)
+            _arguments(kwargs, parts, call)
+        parts.extend(python_value(v, held) for v in self.surroundings())
+        return tuple(parts), call.bound
+
+
+Bound = dict[tuple[str, int], int]  # (name, value) → its number, in order of first occurrence
+
+
+@dataclasses.dataclass(slots=True)
+class _Call:
+    """Tensors and buffers by id, and bound variables: each with its number in order of first occurrence."""
+
+    objects: dict[int, int]
+    buffers: dict[int, int]
+    bound: Bound
+    held: list[Any] | None
+
+    def variable(self, bind: UOp) -> tuple[UOp, int]:
+        """A bound variable without its value: two that are equal in one call must be equal in the other."""
+        variable = bind.src[0]
+        return variable, self.bound.setdefault((variable.arg[0], bind.src[1].arg), len(self.bound))
 
 
 def globals_in(code: types.CodeType) -> list[str]:
@@ -173,58 +196,71 @@ def _content(cell: Any) -> Any:
         return "empty cell"
 
 
-def _arguments(tree: Any, parts: list[Any], objects: dict[int, int], buffers: dict[int, int],
-               held: list[Any] | None) -> None:
+def _arguments(tree: Any, parts: list[Any], call: _Call) -> None:
     if isinstance(tree, Tensor):
-        parts.append(_tensor(tree, objects, buffers))
+        parts.append(_tensor(tree, call))
     elif isinstance(tree, (list, tuple)):
         parts += (type(tree), len(tree))
         for item in tree:
-            _arguments(item, parts, objects, buffers, held)
+            _arguments(item, parts, call)
     elif isinstance(tree, dict):
         parts += (type(tree), *tree)
         for item in tree.values():
-            _arguments(item, parts, objects, buffers, held)
+            _arguments(item, parts, call)
     elif isinstance(tree, UOp):
-        parts.append(tree.src[0] if tree.op is Ops.BIND else tree)
+        parts.append(call.variable(tree) if tree.op is Ops.BIND else _unbound(tree, call))
     elif names := _fields(tree):
         parts += (type(tree), *names)
         for name in names:
-            _arguments(getattr(tree, name), parts, objects, buffers, held)
+            _arguments(getattr(tree, name), parts, call)
     else:
-        parts.append(_python(tree, held))
+        parts.append(python_value(tree, call.held))
 
 
-def _tensor(t: Tensor, objects: dict[int, int], buffers: dict[int, int]) -> tuple[Any, ...]:
+def _tensor(t: Tensor, call: _Call) -> tuple[Any, ...]:
     uop = t.uop
     view = view_of(uop) if uop.op.kind == "movement" else ()
+    if any(type(s) is UOp for _, arg, _ in view for s in symbols(arg)):
+        view = tuple((op, _unbound(arg, call), rest) for op, arg, rest in view)
     base = uop.base
-    first = objects.setdefault(id(t), len(objects))
+    first = call.objects.setdefault(id(t), len(call.objects))
     if base.op is not Ops.BUFFER:
         return uop, t.requires_grad, first
     b = base.arg
-    return b.size, b.dtype, b.device, view, t.requires_grad, first, buffers.setdefault(id(b), len(buffers))
+    return (b.size, b.dtype, b.device, view, t.requires_grad, first,
+            call.buffers.setdefault(id(b), len(call.buffers)))
 
 
-def _python(value: Any, held: list[Any] | None) -> Any:
+def _unbound(value: Any, call: _Call) -> Any:
+    """Sizes with numbers of bound variables in place of their values."""
+    table = {b: UOp.variable(f"{b.src[0].arg[0]}#{call.variable(b)[1]}", *b.src[0].arg[1:])
+             for u in symbols(value) for b in toposort(u) if b.op is Ops.BIND}
+    return with_symbols(value, table)
+
+
+def python_value(value: Any, held: list[Any] | None) -> Any:
     """A value and what is one level below it."""
     if isinstance(value, (list, tuple, set, frozenset)):
         return type(value), *(_one(v, held) for v in value)
     if isinstance(value, dict):
         return dict, *(x for item in value.items() for x in (_one(item[0], held), _one(item[1], held)))
-    plain = isinstance(value, _CODE) or hasattr(type(value), "jit_cache")  # a jitted function counts its own calls
-    inside = None if plain else getattr(value, "__dict__", None)
+    inside = None if is_plain(value) else getattr(value, "__dict__", None)
     if not inside:
         return _one(value, held)
     return _one(value, held), *((name, _one(v, held)) for name, v in inside.items())
 
 
+def is_plain(value: Any) -> bool:
+    """Whether an object counts by identity alone: code, and jitted functions, which count their own calls."""
+    return isinstance(value, _CODE) or hasattr(type(value), "jit_cache")
+
+
 def _one(value: Any, held: list[Any] | None) -> Any:
     """A scalar or an array by value, anything else by identity."""
     kind = type(value)
-    if kind in _EXACT:
+    if kind in EXACT:
         return kind, value
-    if isinstance(value, _SCALARS):
+    if isinstance(value, SCALARS):
         return kind, repr(value)
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype != object:
         return kind, value.shape, value.dtype.str, value.tobytes()

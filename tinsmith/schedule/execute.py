@@ -158,24 +158,22 @@ def run(compiled: CompiledSchedule, inputs: list[Buffer], values: Sequence[int],
     """
     bound = compiled.bound
     outputs = output_buffers(bound, inputs, free)
-    launch(bound, inputs, outputs, values, bool(free))
+    blocks = [Buffer(device, size, dtypes.uint8) for device, size in bound.blocks]
+    launch(bound, inputs, outputs, values, blocks)
     return [outputs[n] for n in bound.results]
 
 
 def launch(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], values: Sequence[int],
-           in_place: bool = False) -> None:
-    """Run what a schedule consists of, part by part, on buffers for its inputs and outputs.
-
-    Args:
-        in_place: an output may be the memory of an input.
-    """
-    for b in inputs:
+           blocks: Sequence[Buffer]) -> None:
+    """Run what a schedule consists of, part by part, on buffers for its inputs, its outputs and its temporaries."""
+    bases = [inputs[n] for n in bound.inputs]
+    for b in bases:
         if b.failed is not None:
             b.check()
-    bases = [*(inputs[n] for n in bound.inputs), *outputs]
-    bases += [Buffer(device, size, dtypes.uint8) for device, size in bound.blocks]
-    if in_place:
-        for b in bases:
+    bases += outputs
+    bases += blocks
+    for b in bases:
+        if b._opaque is None:
             b.opaque  # noqa: B018  running out of memory must leave the old versions as they are
     launched: list[Step] = []
     try:
@@ -195,17 +193,29 @@ def launch(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], va
                 target, source = (bound.places[s].of(bases) for s in launched[0].slots)
                 _copy(target, source)
     except BaseException as error:
-        _mark_failed(bound, inputs, outputs, launched, error)
-        if isinstance(error, Exception) and not isinstance(error, TinsmithError):
-            raise _kernel_error(launched, error, any(a is b for a in inputs for b in outputs)) from error
+        failed(bound, inputs, outputs, launched, error)
         raise
+
+
+def failed(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], launched: Sequence[Step],
+           error: BaseException) -> None:
+    """Mark what must not be read after ``error`` came while steps were launched together.
+
+    Raises:
+        KernelError: naming the steps, unless the error says what is wrong already.
+    """
+    _mark_failed(bound, inputs, outputs, launched, error)
+    if isinstance(error, Exception) and not isinstance(error, TinsmithError):
+        raise _kernel_error(launched, error, any(a is b for a in inputs for b in outputs)) from error
 
 
 def _mark_failed(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], launched: Sequence[Step],
                  error: BaseException) -> None:
     """No output can be read; old versions that outputs write over only if a kernel may have run."""
-    first = bound.parts[0].steps if bound.parts else []
-    refused = not launched or (len(launched) == 1 and launched[0] is first[0] and isinstance(error, Exception))
+    first = bound.parts[0] if bound.parts else None
+    refused = not launched
+    if first is not None and launched and launched[0] is first.steps[0] and isinstance(error, Exception):
+        refused = len(launched) == 1 or (first.graph is not None and first.graph.whole)
     for b in outputs:
         if not (refused and any(b is old for old in inputs)):
             b.failed = error

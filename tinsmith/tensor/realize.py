@@ -58,7 +58,7 @@ def realize_tensors(tensors: Sequence[TensorBase]) -> None:
     if not pending:
         return
     free = set() if recorders else _unread(list(pending.values()))  # a replay must find the old versions
-    with _interrupt_later() if free else contextlib.nullcontext():
+    with interrupt_later() if free else contextlib.nullcontext():
         done = compute([t.uop for t in pending.values()], next(iter(pending.values()))._device, free)
         for t in pending.values():
             t.uop = done[t.uop] if t.uop in done else t.uop.substitute(done)
@@ -72,7 +72,7 @@ def realize_tensors(tensors: Sequence[TensorBase]) -> None:
 
 
 @contextlib.contextmanager
-def _interrupt_later() -> Iterator[None]:
+def interrupt_later() -> Iterator[None]:
     """Ctrl-C waits for the end of the block, where old versions are written over: a model trained so far stays whole.
 
     A second Ctrl-C does not wait.

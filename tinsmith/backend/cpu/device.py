@@ -123,6 +123,8 @@ def run_calls(calls: Sequence[Call]) -> None:
 class CPUGraph(Graph):
     """All launches as one native call: Python writes the addresses of the bases, native code does the rest."""
 
+    whole = True
+
     def __init__(self, device: Compiled, launches: Sequence[Launched]) -> None:
         super().__init__(device, launches)
         self.bases = sorted({p.base for e in launches for p in e.places})

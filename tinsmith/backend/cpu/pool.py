@@ -314,6 +314,8 @@ _creating = threading.Lock()
 def get_pool() -> NativePool | PythonPool:
     """This process's pool, of as many threads as there are usable cores."""
     global _pool
+    if _pool is not None:
+        return _pool
     with _creating:
         if _pool is None:
             _pool = (NativePool if has_native_pool() else PythonPool)(osys.usable_cores())

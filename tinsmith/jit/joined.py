@@ -1,0 +1,100 @@
+"""The programs of a capture as one schedule: their memory is planned together, and a replay launches them together."""
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from tinsmith.jit.collect import JitItem, Source
+from tinsmith.schedule.compiled import CompiledSchedule, Step
+from tinsmith.schedule.items import Schedule, Slot
+from tinsmith.schedule.planner import plan_slots
+
+Made = tuple[int, int]  # number of a program, number among its outputs
+
+
+@dataclass
+class Joined:
+    """One schedule for all programs.
+
+    Attributes:
+        inputs: where its inputs come from, by number: entries of the guards, or held buffers.
+        results: the outputs that somebody wants, and their numbers among the schedule's results.
+        values: (name, value at capture) of its variables.
+    """
+
+    compiled: CompiledSchedule
+    inputs: list[Source]
+    results: dict[Made, int]
+    values: list[tuple[str, int]]
+
+
+class _Joiner:
+    def __init__(self, items: Sequence[JitItem], wanted: Collection[Made]) -> None:
+        self.items, self.wanted = items, wanted
+        self.slots: list[Slot] = []
+        self.steps: list[Step] = []
+        self.step_program: list[int] = []
+        self.sources: dict[Source | int, int] = {}  # an input, or the id of a held buffer → its number
+        self.inputs: list[Source] = []
+        self.input_slots: dict[int, int] = {}
+        self.made: dict[Made, int] = {}
+        self.values: list[tuple[str, int]] = []
+        self.overwrites: dict[int, tuple[int, int]] = {}  # slot → (number of an input, program that may write over it)
+
+    def new_slot(self, like: Slot, given: bool = False, output: bool = False) -> int:
+        self.slots.append(Slot(len(self.slots), like.size, like.dtype, like.device, given, output))
+        return len(self.slots) - 1
+
+    def given(self, source: Source, slot: Slot) -> int:
+        """The slot of something that was there before the capture, or that an earlier program made."""
+        if source.program >= 0:
+            return self.made[source.program, source.output]
+        key: Source | int = id(source.held) if source.group < 0 else source
+        if key not in self.sources:
+            self.sources[key] = len(self.inputs)
+            self.inputs.append(source)
+            self.input_slots[self.sources[key]] = self.new_slot(slot, given=True)
+        return self.input_slots[self.sources[key]]
+
+    def add(self, number: int, item: JitItem) -> None:
+        schedule = item.compiled.schedule
+        to = {slot: self.given(item.sources[n], schedule.slots[slot]) for n, slot in schedule.inputs.items()}
+        for k, slot in enumerate(schedule.outputs):
+            if slot not in to:
+                to[slot] = self.new_slot(schedule.slots[slot])
+            self.made[number, k] = to[slot]
+            self.slots[to[slot]].output |= (number, k) in self.wanted
+        for slot, n in item.compiled.in_place.items():
+            if item.sources[n].group >= 0 and item.sources[n] in self.sources:
+                self.overwrites[to[slot]] = self.sources[item.sources[n]], number
+        first = len(self.values)
+        self.values += zip(item.names, item.values)
+        for step in item.compiled.steps:
+            for s in step.slots:
+                if s not in to:
+                    to[s] = self.new_slot(schedule.slots[s])
+            self.steps.append(replace(step, slots=[to[s] for s in step.slots],
+                                      variables=[first + v for v in step.variables]))
+            self.step_program.append(number)
+
+    def in_place(self) -> dict[int, int]:
+        """Outputs that may take the memory of an input: no later program reads it."""
+        last = {s: program for step, program in zip(self.steps, self.step_program) for s in step.slots}
+        found: dict[int, int] = {}  # number of an input → slot
+        for slot, (number, program) in self.overwrites.items():
+            if self.slots[slot].output and last.get(self.input_slots[number], -1) <= program:
+                found.setdefault(number, slot)
+        return {slot: number for number, slot in found.items()}
+
+
+def join(items: Sequence[JitItem], wanted: Collection[Made]) -> Joined:
+    """One schedule that runs ``items`` in order; of their outputs only the ``wanted`` ones outlive it."""
+    joiner = _Joiner(items, wanted)
+    for number, item in enumerate(items):
+        joiner.add(number, item)
+    outputs = dict.fromkeys(joiner.made[m] for m in wanted)
+    order = {slot: n for n, slot in enumerate(outputs)}
+    plan = plan_slots(joiner.slots, [step.slots for step in joiner.steps])
+    schedule = Schedule([], joiner.slots, joiner.input_slots, list(outputs), {})
+    compiled = CompiledSchedule(schedule, plan, joiner.steps, joiner.in_place())
+    return Joined(compiled, joiner.inputs, {m: order[joiner.made[m]] for m in wanted}, joiner.values)

@@ -1,0 +1,151 @@
+"""The guards of the latest capture, laid out flat: a call that meets them is replayed at once.
+
+They accept a call only if ``Signature`` and ``Guards`` would; a call that they refuse is looked at in full.
+"""
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tinsmith.backend.memory import Buffer
+from tinsmith.core.dtypes import dtypes
+from tinsmith.core.settings import settings
+from tinsmith.ir import Ops, UOp
+from tinsmith.jit.guards import Guards
+from tinsmith.jit.signature import CONTAINERS, EXACT, SCALARS, Signature, is_plain, python_value, view_of
+from tinsmith.tensor import random
+from tinsmith.tensor.tensor import Tensor
+
+_ABSENT: Any = object()
+
+
+class Quick:
+    """Flat guards for calls with positional arguments that are tensors and scalars.
+
+    Args:
+        signature: of the function.
+        guards: of the capture.
+        args: of a call that has just met them.
+
+    Raises:
+        TypeError: if these arguments need the full look.
+    """
+
+    def __init__(self, signature: Signature, guards: Guards, args: tuple[Any, ...]) -> None:
+        self.token = settings.token
+        self.training = Tensor.training
+        self.default_float, self.default_int = dtypes.default_float, dtypes.default_int
+        self.guards = guards
+        self.count = len(args)
+        self.tensors: list[tuple[int, int, Any, str, tuple[Any, ...], bool | None]] = []
+        self.scalars: list[tuple[int, Any]] = []
+        for n, value in enumerate(args):
+            if type(value) is Tensor:
+                b = value.uop.base.arg
+                if value.uop.base.op is not Ops.BUFFER or any(
+                        type(s) is UOp for _, arg, _ in view_of(value.uop) for s in _flat(arg)):
+                    raise TypeError("a tensor with symbolic sizes, or empty")
+                self.tensors.append((n, b.size, b.dtype, b.device, view_of(value.uop), value.requires_grad))
+            elif type(value) in EXACT:
+                self.scalars.append((n, value))
+            else:
+                raise TypeError(f"{type(value).__name__} among the arguments")
+        if len({id(args[n].uop.base.arg) for n, *_ in self.tensors}) != len(self.tensors):
+            raise TypeError("two tensors that share a buffer")
+        self.whole = len(self.tensors) == len(args)
+        self._watch(signature)
+        # Entries of the guards that are arguments and nothing else need no second look.
+        simple = not (guards.lazy or guards.gradients or guards.seed is not None)
+        plain = all(g.argument >= 0 and not g.members and g.pinned is None for g in guards.groups)
+        self.order = [g.argument for g in guards.groups] if simple and plain else None
+        self.in_order = self.order == list(range(len(self.tensors)))
+
+    def _watch(self, signature: Signature) -> None:
+        """Sort what surrounds the function by how it is compared: by identity, by value, or by all that is in it."""
+        self.cells: list[tuple[types.CellType, int]] = []
+        self.names: list[tuple[dict[str, Any], str, int]] = []
+        self.deep: list[tuple[Any, str, Any]] = []
+        for cell in signature.cells:
+            value = _content(cell)
+            if _by_identity(value):
+                self.cells.append((cell, id(value)))
+            else:
+                self.deep.append((cell, "", python_value(value, None)))
+        for space, name in signature.names:
+            value = space.get(name, _ABSENT)
+            if _by_identity(value):
+                self.names.append((space, name, id(value)))
+            else:
+                self.deep.append((space, name, python_value(value, None)))
+        self.deep += [(value, "", python_value(value, None)) for value in signature.fixed if not _by_identity(value)]
+
+    def match(self, args: tuple[Any, ...]) -> tuple[list[Buffer], Sequence[Tensor]] | None:
+        """The buffers that the guards name and the tensors among the arguments; None: look at the call in full."""
+        if settings.token is not self.token or len(args) != self.count or Tensor.training is not self.training or (
+                dtypes.default_float is not self.default_float or dtypes.default_int is not self.default_int):
+            return None
+        found: list[Buffer] = []
+        for n, size, dtype, device, view, requires_grad in self.tensors:
+            t = args[n]
+            if type(t) is not Tensor or t.requires_grad is not requires_grad:
+                return None
+            node = t.uop
+            for op, arg, rest in view:
+                if node.op is not op or node.arg != arg or node.src[1:] != rest:
+                    return None
+                node = node.src[0]
+            if node.op is not Ops.BUFFER:
+                return None
+            b = node.arg
+            if b.size != size or b.dtype is not dtype or b.device != device or b.failed is not None:
+                return None
+            found.append(b)
+        if len(found) > 1 and len(set(map(id, found))) != len(found):
+            return None
+        for n, scalar in self.scalars:
+            if args[n] is not scalar and (type(args[n]) is not type(scalar) or args[n] != scalar):
+                return None
+        for cell, identity in self.cells:
+            if id(_content(cell)) != identity:
+                return None
+        for space, name, identity in self.names:
+            if id(space.get(name, _ABSENT)) != identity:
+                return None
+        if self.deep and not self._deep_equal():
+            return None
+        tensors = args if self.whole else [args[row[0]] for row in self.tensors]
+        if self.in_order:
+            return found, tensors
+        if self.order is not None:
+            return [found[n] for n in self.order], tensors
+        del found
+        every = self.guards.find(tensors, random.state()[0])
+        return None if every is None else (every, tensors)
+
+    def _deep_equal(self) -> bool:
+        for where, name, described in self.deep:
+            value = where.get(name, _ABSENT) if name else _content(where) if type(where) is types.CellType else where
+            if python_value(value, None) != described:
+                return False
+        return True
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return _ABSENT
+
+
+def _by_identity(value: Any) -> bool:
+    """Whether identity says all that a signature says of ``value``."""
+    if isinstance(value, (*CONTAINERS, np.ndarray, np.generic, Tensor)):
+        return False
+    return isinstance(value, SCALARS) or is_plain(value) or not getattr(value, "__dict__", None)
+
+
+def _flat(arg: Any) -> list[Any]:
+    return [x for a in arg for x in _flat(a)] if type(arg) is tuple else [arg]

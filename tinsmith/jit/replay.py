@@ -1,0 +1,332 @@
+"""A finished capture made ready: one schedule on today's buffers, and fresh outputs that cost next to nothing.
+
+Outputs are fresh: what an earlier call returned stays as it is. Small ones get memory that an earlier call's results
+had, once nobody refers to them any more, which reference counts tell; so a replay in a loop takes no memory, makes no
+node and frees none. Where that cannot be told, memory is new.
+"""
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tinsmith.backend.memory import Buffer
+from tinsmith.core.counters import GlobalCounters
+from tinsmith.core.dtypes import dtypes
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.uop import toposort
+from tinsmith.jit.collect import JitItem
+from tinsmith.jit.guards import Place
+from tinsmith.jit.joined import Joined, join
+from tinsmith.jit.signature import leaves, rebuilt
+from tinsmith.jit.templates import Returned, Template, Written, late_tensor
+from tinsmith.schedule.compiled import Part
+from tinsmith.schedule.execute import failed, launch
+from tinsmith.schedule.items import Slot
+from tinsmith.tensor import random
+from tinsmith.tensor.base import TensorBase
+from tinsmith.tensor.realize import interrupt_later
+from tinsmith.tensor.tensor import Tensor
+
+SMALL: Final = 1 << 16  # bytes of an output, or of temporaries, that a capture keeps between calls
+MOST_KEPT: Final = 4  # memories of an output
+_new: Final = object.__new__
+_live: Final = TensorBase.live.add
+_references: Final[Callable[[Any], int]] = getattr(sys, "getrefcount", lambda _: -1)
+_COUNTED: Final = hasattr(sys, "getrefcount")
+
+Value = Callable[[str, int], int]
+
+
+class Entry:
+    """Memory for one output, and the nodes through which results see it."""
+
+    __slots__ = ("buffer", "held", "idle", "nodes")
+
+    def __init__(self, buffer: Buffer, templates: Sequence[Template]) -> None:
+        self.buffer = buffer
+        self.nodes = [t.fill([buffer], no_values) for t in templates]
+        inner = [n for n in toposort(self.nodes) if n.op is Ops.BUFFER or n.op.kind == "movement"]
+        self.held: tuple[Any, ...] = (buffer, *inner)
+        self.idle: list[int] = []
+
+    def rest(self) -> None:
+        """To be called while nobody else refers to the buffer or to a node that sees it: these are the counts then."""
+        self.idle = [_references(o) for o in self.held]
+
+
+class Output:
+    """An output of the schedule: its kept memories, and the values of results that are views of it.
+
+    Attributes:
+        donated: every call may write over what the last one returned.
+    """
+
+    def __init__(self, slot: Slot) -> None:
+        self.slot = slot
+        self.templates: list[Template] = []
+        self.entries: list[Entry] = []
+        self.small = slot.size * slot.dtype.itemsize <= SMALL
+        self.donated = False
+
+    def take(self, inputs: Sequence[Buffer]) -> Entry:
+        """Memory that nobody refers to."""
+        for entry in self.entries:
+            if [_references(o) for o in entry.held] == entry.idle:
+                return entry
+            if self.donated and not any(entry.buffer is b for b in inputs):
+                return entry
+        entry = self.over(Buffer(self.slot.device, self.slot.size, self.slot.dtype))
+        if len(self.entries) < MOST_KEPT and ((self.small and _COUNTED) or self.donated):
+            self.entries.append(entry)
+            entry.rest()
+        return entry
+
+    def over(self, buffer: Buffer) -> Entry:
+        return Entry(buffer, self.templates)
+
+
+def no_values(name: str, old: int) -> int:
+    raise AssertionError(f"{name} has no value here")
+
+
+def _sole(t: Tensor) -> list[int]:
+    """Reference counts of a tensor's buffer and of the nodes through which it sees it."""
+    counts = []
+    node = t.uop
+    while node.op is not Ops.BUFFER:
+        counts.append(_references(node))
+        node = node.src[0]
+    return [_references(node.arg), _references(node), *reversed(counts)]
+
+
+@functools.cache
+def _sole_counts(views: int) -> list[int]:
+    """What ``_sole`` says of a tensor that is alone with its buffer, which a list of the caller's holds too."""
+    held = [Buffer("NPY", 1, dtypes.float32)]
+    node = UOp(Ops.BUFFER, dtypes.float32, (), held[0])
+    for n in range(views):
+        node = node.reshape((1,) * (n + 2))
+    t: Tensor = _new(Tensor)
+    t.uop = node
+    del node
+    return _sole(t)
+
+
+def is_sole(t: Tensor) -> bool:
+    """Whether only ``t``, seen through views of all of it, and one list refer to its buffer."""
+    node, views = t.uop, 0
+    while node.op in (Ops.RESHAPE, Ops.PERMUTE):
+        node, views = node.src[0], views + 1
+    if not _COUNTED or node.op is not Ops.BUFFER or node.arg.base is not None:
+        return False
+    del node
+    return _sole(t) == _sole_counts(views)
+
+
+@dataclass(slots=True)
+class _Making:
+    """How a value is made: node ``index`` of the entry of output ``output``, or else a template filled in."""
+
+    output: int
+    index: int
+    template: Template | None = None
+
+
+class Replay:
+    """What a replay does, apart from its guards.
+
+    Args:
+        result: the nesting of the results, with ``Returned`` for tensors.
+        first_draw, draws: number of the first random draw during capture, and how many there were.
+        names: (name, value) of a bound variable among the arguments at capture → its number among today's.
+        donate: results may be written over by the next call.
+    """
+
+    def __init__(self, items: Sequence[JitItem], result: Any, written: Sequence[Written], first_draw: int, draws: int,
+                 names: dict[tuple[str, int], int], donate: bool) -> None:
+        self.result, self.first_draw, self.draws, self.names = result, first_draw, draws, names
+        self.returned = [r for r in leaves(result) if isinstance(r, Returned)]
+        templates = [t for t in [*(r.template for r in self.returned), *(w.template for w in written)] if t is not None]
+        joined = join(items, dict.fromkeys(s.made for t in templates for s in t.sources if s.program >= 0))
+        self.results = joined.results
+        self.bound = joined.compiled.bound
+        self.outputs = [Output(slot) for slot in self.bound.outputs]
+        self.inputs = [(s.group, s.held) for s in joined.inputs]
+        self.plain_inputs = [s.group for s in joined.inputs] == list(range(len(joined.inputs)))
+        self.values = joined.values
+        self.needs_values = bool(self.values) or any(t.drawn for t in templates)
+        self.keeps_blocks = sum(size for _, size in self.bound.blocks) <= SMALL
+        self.blocks: list[Buffer] | None = None
+        self.making = {id(t): self._making(t) for t in templates}
+        self.lone = result if isinstance(result, Returned) and result.template is not None else None
+        self.written = list(written)
+        self.in_place = self._in_place(joined, templates)
+        self.direct = self._direct()
+        if donate:
+            kept = {s for w in written if w.template is not None for s in w.template.sources}
+            for r in self.returned:
+                if r.template is not None and not kept.intersection(r.template.sources):
+                    self.outputs[self.making[id(r.template)].output].donated = not r.template.drawn
+
+    def _making(self, t: Template) -> _Making:
+        if t.drawn or len(t.sources) != 1 or t.sources[0].program < 0:
+            return _Making(-1, -1, t)
+        number = self.results[t.sources[0].made]
+        self.outputs[number].templates.append(t)
+        return _Making(number, len(self.outputs[number].templates) - 1)
+
+    def _in_place(self, joined: Joined, templates: Sequence[Template]) -> list[tuple[int, int, Place]]:
+        """(output, guards' entry, tensor): a large new version may take the memory of the tensor's old one."""
+        found = []
+        read = {s.group for t in templates for s in t.sources}
+        for w in self.written:
+            making = None if w.template is None or w.place.gradient else self.making[id(w.template)]
+            for number, given in self.bound.in_place:
+                if making is not None and making.output == number and not self.outputs[number].small:
+                    group = joined.inputs[given].group
+                    if group >= 0 and group not in read:
+                        found.append((number, group, w.place))
+        return found
+
+    def __call__(self, found: list[Buffer], arguments: Sequence[Tensor], bound: Sequence[int]) -> Any:
+        """Run on today's buffers; outputs are fresh, state tensors get their new versions.
+
+        Args:
+            found: the buffers that the guards found.
+            arguments: the tensors among the arguments.
+            bound: values of the bound variables among them.
+        """
+        entries: list[Any] = [None] * len(self.outputs)
+        overwrites = False
+        for number, group, place in self.in_place:
+            t = place.find(arguments)
+            if t is not None and t.uop.base.arg is found[group] and is_sole(t):
+                entries[number] = self.outputs[number].over(found[group])
+                overwrites = True
+        for n, output in enumerate(self.outputs):
+            if entries[n] is None:
+                entries[n] = output.take(found)
+        value = self._value(bound) if self.needs_values else no_values
+        inputs = found if self.plain_inputs else [held if g < 0 else found[g] for g, held in self.inputs]
+        try:
+            with interrupt_later() if overwrites else contextlib.nullcontext():
+                launch(self.bound, inputs, [e.buffer for e in entries], [value(*v) for v in self.values],
+                       self._blocks())
+        except BaseException:
+            self.forget()
+            raise
+        if self.draws:
+            random.advance(self.draws)
+        if self.written:
+            self._write(found, entries, arguments, value)
+        if self.lone is not None:
+            return self._output(self.lone, found, entries, arguments, value)
+        if not self.returned:
+            return rebuilt(self.result, _itself)
+        return rebuilt(self.result, lambda r: self._output(r, found, entries, arguments, value)
+                       if isinstance(r, Returned) else r)
+
+    def _direct(self) -> Part | None:
+        """The only part, where a replay is no more than launching it and wrapping its one output."""
+        simple = self.lone is not None and self.plain_inputs and self.bound.inputs == list(range(len(self.inputs)))
+        simple = simple and self.keeps_blocks and not (self.needs_values or self.written or self.draws)
+        simple = simple and len(self.bound.parts) == len(self.outputs) == len(self.outputs[0].templates) == 1
+        return self.bound.parts[0] if simple and self.bound.parts[0].graph is not None else None
+
+    def lone_output(self, part: Part, found: list[Buffer]) -> Tensor:
+        """The same where ``part`` is ``direct``, at ``DEBUG`` below 2. The buffers must have been checked."""
+        r = self.lone
+        assert part.graph is not None and r is not None
+        entry = self.outputs[0].take(found)
+        found.append(entry.buffer)
+        if self.bound.blocks:
+            found += self._blocks()
+        try:
+            part.graph(found, ())
+        except BaseException as error:
+            self.forget()
+            failed(self.bound, found[: len(self.inputs)], [entry.buffer], part.steps, error)
+            raise
+        counters = GlobalCounters
+        counters.kernel_count += len(part.steps)
+        counters.global_ops += part.ops
+        counters.global_mem += part.bytes
+        t: Tensor = _new(Tensor)
+        t.uop, t._device, t.grad, t.requires_grad = entry.nodes[0], r.device, None, r.requires_grad
+        _live(t)
+        return t
+
+    def _blocks(self) -> list[Buffer]:
+        """Memory for the temporaries; small blocks are kept."""
+        blocks = self.blocks
+        if blocks is None:
+            blocks = [Buffer(device, size, dtypes.uint8) for device, size in self.bound.blocks]
+            if self.keeps_blocks:
+                self.blocks = blocks
+        return blocks
+
+    def forget(self) -> None:
+        """Keep no memory."""
+        self.blocks = None
+        for output in self.outputs:
+            output.entries.clear()
+
+    def _value(self, bound: Sequence[int]) -> Value:
+        """Today's value of a variable, from its name and its value at capture."""
+        seed, first = random.state()
+
+        def value(name: str, old: int) -> int:
+            number = self.names.get((name, old))
+            if number is not None:
+                return bound[number]
+            if name == "call" and old < self.first_draw:
+                return old
+            return random.rebound(name, old, self.first_draw, seed, first)
+
+        return value
+
+    def _node(self, template: Template, found: list[Buffer], entries: list[Entry], value: Value) -> UOp:
+        making = self.making[id(template)]
+        if making.template is None:
+            return entries[making.output].nodes[making.index]
+        return template.fill(self._buffers(template, found, entries), value)
+
+    def _buffers(self, template: Template, found: list[Buffer], entries: list[Entry]) -> list[Buffer]:
+        return [found[s.group] if s.group >= 0 else entries[self.results[s.made]].buffer if s.program >= 0 else s.held
+                for s in template.sources]
+
+    def _write(self, found: list[Buffer], entries: list[Entry], arguments: Sequence[Tensor], value: Value) -> None:
+        owners = [w.place.owner(arguments) for w in self.written]
+        for w, t in zip(self.written, owners):
+            if t is None:
+                continue
+            if w.template is None:
+                t.grad = None
+            elif not w.place.gradient:
+                t.uop = self._node(w.template, found, entries, value)
+            elif w.late:
+                buffers = self._buffers(w.template, found, entries)
+                t.grad = late_tensor(functools.partial(w.template.fill, buffers, value), t.device)
+            else:
+                t.grad = t._new(self._node(w.template, found, entries, value))
+
+    def _output(self, r: Returned, found: list[Buffer], entries: list[Entry], arguments: Sequence[Tensor],
+                value: Value) -> Tensor | None:
+        if r.template is None:
+            assert r.place is not None
+            return r.place.find(arguments)
+        t: Tensor = _new(Tensor)
+        making = self.making[id(r.template)]
+        t.uop = (entries[making.output].nodes[making.index] if making.template is None else
+                 self._node(r.template, found, entries, value))
+        t._device, t.grad, t.requires_grad = r.device, None, r.requires_grad
+        _live(t)
+        return t
+
+
+def _itself(leaf: Any) -> Any:
+    return leaf

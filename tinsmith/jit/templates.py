@@ -1,0 +1,96 @@
+"""Values in terms of where their buffers come from: what a replay makes its results and the new state of."""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tinsmith.backend.memory import Buffer
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.uop import bindings, toposort, with_symbols
+from tinsmith.jit.collect import Source
+from tinsmith.jit.guards import Place
+from tinsmith.schedule.compiled import BufferName
+from tinsmith.tensor.base import TensorBase
+from tinsmith.tensor.tensor import Tensor
+
+
+@dataclass(slots=True)
+class Template:
+    """A value in terms of sources: a graph whose buffers are numbered."""
+
+    uop: UOp
+    sources: list[Source]
+    plain: bool  # the graph is one buffer
+    drawn: bool  # it has bound variables: sizes, or random numbers
+
+    def fill(self, buffers: Sequence[Buffer], value: Callable[[str, int], int]) -> UOp:
+        if self.plain:
+            return UOp(Ops.BUFFER, self.uop.dtype, (), buffers[0])
+        table = {placeholder(n, b): UOp(Ops.BUFFER, b.dtype, (), b) for n, b in enumerate(buffers)}
+        if not self.drawn:
+            return self.uop.substitute(table)
+        for n in bindings(toposort(self.uop)):
+            table[n] = UOp(Ops.BIND, None, (n.src[0], UOp.index(value(n.src[0].arg[0], n.src[1].arg))))
+        return _rebound(self.uop, table)
+
+
+def _rebound(uop: UOp, table: dict[UOp, UOp]) -> UOp:
+    """The graph with nodes replaced, also in the arguments of movement ops."""
+    new = dict(table)
+    for n in toposort(uop, lambda n: n not in table):
+        src = tuple(new.get(s, s) for s in n.src)
+        arg = with_symbols(n.arg, table) if n.op.kind == "movement" else n.arg
+        new[n] = n.replace(src=src, arg=arg)
+    return new.get(uop, uop)
+
+
+def placeholder(number: int, b: Buffer) -> UOp:
+    return UOp(Ops.BUFFER, b.dtype, (), BufferName(number, b.size, b.device))
+
+
+class Returned:
+    """A tensor among the results: an earlier tensor itself, or a new one of a value. (No dataclass: it is a leaf.)"""
+
+    def __init__(self, place: Place | None, template: Template | None, device: str, requires_grad: bool | None) -> None:
+        self.place, self.template, self.device, self.requires_grad = place, template, device, requires_grad
+
+
+@dataclass(slots=True)
+class Written:
+    """A tensor from before the call whose value, or whose gradient, the call set."""
+
+    place: Place
+    template: Template | None  # None: the gradient was dropped
+    late: bool = False
+
+
+class _LateTensor(Tensor):
+    """A gradient that nobody has asked for yet: its graph is made when its node is first looked at."""
+
+    __slots__ = ()
+
+    @property
+    def uop(self) -> UOp:
+        node: Any = _UOP.__get__(self)
+        if not isinstance(node, UOp):
+            node = node()
+            _UOP.__set__(self, node)
+            object.__setattr__(self, "__class__", Tensor)
+            TensorBase.live.add(self)
+        return node  # type: ignore[no-any-return]
+
+    @uop.setter
+    def uop(self, node: UOp) -> None:
+        _UOP.__set__(self, node)
+
+
+_UOP: Any = TensorBase.__dict__["uop"]
+
+
+def late_tensor(make: Callable[[], UOp], device: str) -> Tensor:
+    """A tensor whose node ``make`` builds when it is wanted."""
+    t: Tensor = object.__new__(_LateTensor)
+    _UOP.__set__(t, make)
+    t._device, t.grad, t.requires_grad = device, None, None
+    return t
