@@ -126,6 +126,24 @@ def matmul(draw: Draw) -> Case:
 
 
 @st.composite
+def narrow_matmul(draw: Draw) -> Case:
+    """Operands narrower than their products: what matrix units multiply."""
+    dtype, acc = draw(st.sampled_from(((dtypes.bfloat16, dtypes.float32), (dtypes.int8, dtypes.int32),
+                                       (dtypes.uint8, dtypes.int32), (dtypes.float16, dtypes.float32))))
+    b = Builder(draw)
+    m, n, k = (draw(st.sampled_from((3, 15, 16, 17, 33))) for _ in range(3))
+    x = b.param((m, 1, k), dtype)
+    if draw(st.booleans()):
+        x = mixed(draw, x, b.param(x.shape, dtype))
+    y = b.param((1, n, k), dtype) if draw(st.booleans()) else b.param((k, n), dtype).permute((1, 0)).reshape((1, n, k))
+    products = x.cast(acc).expand((m, n, k)) * y.cast(acc).expand((m, n, k))
+    out = products.reduce("ADD", (2,)).reshape((m, n))
+    if draw(st.booleans()):
+        out = (out + b.param((1, n), acc).expand((m, n))).cast(dtype)
+    return b.case(out, terms=8 + k)
+
+
+@st.composite
 def convolution(draw: Draw) -> Case:
     b, dtype = Builder(draw), draw(number_types)
     n, o, c = (draw(st.sampled_from((1, 2, 3, 5))) for _ in range(3))
@@ -252,8 +270,9 @@ def symbolic(draw: Draw) -> Case:
     return b.case(out, terms=8 + most)
 
 
-FAMILIES = {f.__name__: f() for f in (elementwise, reduction, matmul, convolution, transposed_convolution, gather,
-                                      scatter, scan, tally, multi_pass, several_outputs, symbolic)}
+FAMILIES = {f.__name__: f() for f in (elementwise, reduction, matmul, narrow_matmul, convolution,
+                                      transposed_convolution, gather, scatter, scan, tally, multi_pass,
+                                      several_outputs, symbolic)}
 kernels = st.one_of(*FAMILIES.values())
 
 
@@ -264,7 +283,7 @@ def state(kernel: Kernel) -> tuple[Any, ...]:
 @st.composite
 def one_opt(draw: Draw, kernel: Kernel) -> Opt:
     op = draw(st.sampled_from((OptOps.UPCAST, OptOps.VECTOR, OptOps.UNROLL, OptOps.TILE, OptOps.SWAP, OptOps.ORDER,
-                               OptOps.PADTO, OptOps.MERGE, OptOps.STAGE, OptOps.THREAD)))
+                               OptOps.PADTO, OptOps.MERGE, OptOps.STAGE, OptOps.THREAD, OptOps.TC)))
     count = max(1, len(kernel.ranges))
     axis = draw(st.integers(0, count - 1))
     if op is OptOps.STAGE:
@@ -278,7 +297,17 @@ def one_opt(draw: Draw, kernel: Kernel) -> Opt:
         return Opt(op, axis, draw(st.integers(0, count - 1)))
     if op is OptOps.THREAD:
         return Opt(op, 0, None)
+    if op is OptOps.TC:
+        return matrix_opt(draw, kernel, count)
     return Opt(op, _fitting_axis(draw, kernel, op, axis), draw(st.sampled_from(AMOUNTS)))
+
+
+def matrix_opt(draw: Draw, kernel: Kernel, count: int) -> Opt:
+    parallel = [kernel.ranges.index(r) for r in kernel.parallel] or [0]
+    reduces = [kernel.ranges.index(r) for r in kernel.reduces] or [0]
+    m, n = draw(st.sampled_from(parallel)), draw(st.sampled_from(parallel))
+    copies = draw(st.sampled_from(((), (1, 1), (2, 2), (1, 2), (2, 1))))
+    return Opt(OptOps.TC, draw(st.sampled_from((*reduces, count - 1))), (m, n, *copies))
 
 
 def _fitting_axis(draw: Draw, kernel: Kernel, op: OptOps, axis: int) -> int:

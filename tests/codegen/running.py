@@ -14,12 +14,15 @@ import numpy as np
 from tinsmith.backend.cpu.ccompiler import load_shared
 from tinsmith.backend.cpu.llvm import load
 from tinsmith.backend.device import Device
+from tinsmith.backend.python.render import PythonRenderer
 from tinsmith.backend.python.runtime import NAMES, Memory, launch
 from tinsmith.codegen.decompositions import decompose
 from tinsmith.codegen.kernel import Kernel, Opt
+from tinsmith.codegen.linearize import linearize
 from tinsmith.codegen.lower import lower
 from tinsmith.codegen.normalize import normalize
 from tinsmith.codegen.program import KernelProgram, compile_kernel
+from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.render.llvm import STACK_BYTES
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.evaluate import evaluate
@@ -67,10 +70,27 @@ def buffers(sink: UOp, inputs: dict[UOp, Array]) -> list[Array]:
 
 
 def optimized(sink: UOp, opts: Sequence[Opt], device: str = "PYTHON") -> Kernel:
-    kernel = Kernel(decompose(normalize(lower(sink)), Device[device].renderer.target))
+    return linearize_on(device, sink, opts)
+
+
+def linearize_on(device: str, sink: UOp, opts: Sequence[Opt] = (), target: Target | None = None) -> Kernel:
+    """The kernel after ``opts``, for a device's target or another."""
+    target = target or Device[device].renderer.target
+    kernel = Kernel(decompose(normalize(lower(sink)), target), units=target.units)
     for opt in opts:
         kernel.apply(opt)
     return kernel
+
+
+def run_linear(kernel: Kernel, sink: UOp, inputs: dict[UOp, Array]) -> tuple[list[Array], list[UOp]]:
+    """A kernel's linear program by the PYTHON interpreter, and the program."""
+    program = linearize(kernel)
+    module: dict[str, Any] = dict(NAMES)
+    exec(PythonRenderer(Target("python")).render("kernel", program), module)
+    arrays = buffers(sink, inputs)
+    numbers = [u.arg for u in program if u.op is Ops.DEFINE_GLOBAL]
+    launch("kernel", module, [Memory("kernel", f"data{n}", arrays[n]) for n in numbers], 1)
+    return arrays[: len(sink.src)], program
 
 
 def run_graph(sink: UOp, inputs: dict[UOp, Array], opts: Sequence[Opt]) -> list[Array]:

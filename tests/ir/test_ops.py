@@ -23,10 +23,10 @@ F32, I8, I32, U8 = np.float32, np.int8, np.int32, np.uint8
 # rows that are no function of their sources' values
 NO_MEANING = {
     "BUFFER": "an input", "PARAM": "an input", "VARIABLE": "an input",
-    **dict.fromkeys(["RANGE", "LOAD", "STORE", "FOLD", "PREFIX", "STAGE", "SCATTER_STORE", "AFTER"],
+    **dict.fromkeys(["RANGE", "LOAD", "STORE", "FOLD", "PREFIX", "STAGE", "SCATTER_STORE", "AFTER", "MMA"],
                     "kernel graphs: see evaluate_kernel"),
     **dict.fromkeys(["DEFINE_GLOBAL", "DEFINE_LOCAL", "DEFINE_ACC", "SPECIAL", "ENDRANGE", "IF", "ENDIF", "PHI",
-                     "VECTORIZE", "GEP", "BARRIER", "PREFETCH"],
+                     "VECTORIZE", "GEP", "BARRIER", "PREFETCH", "LOAD_TILE", "STORE_TILE"],
                     "linear programs: a renderer defines them"),
 }
 NO_GRADIENT = {

@@ -12,6 +12,7 @@ from tinsmith.codegen.lower import lower
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import VerifyError
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.units import AMX
 from tinsmith.ir.uop import Window
 from tinsmith.ir.verify import (
     KERNEL_CHECKS,
@@ -97,6 +98,10 @@ def stage(value: UOp, *ranges: UOp, arg: tuple = (4,), dtype: object = None) -> 
     return UOp(Ops.STAGE, dtype or value.dtype.ptr(), (value, *ranges), arg)
 
 
+UNIT = AMX[0]
+M, N16, K32 = (UOp.range(size, n, None) for n, size in ((2, 16), (3, 16), (4, 32)))
+BYTE = UOp.const(dtypes.int8, 1)
+
 KERNEL_FAULTS: list[tuple[str, UOp]] = [
     ("allowed-op", OUT.store(R, UOp(Ops.REDUCE, I32, (ONE,), (Ops.ADD, (0,))))),
     ("const", OUT.store(R, UOp(Ops.CONST, I32, (), 1.5))),
@@ -115,6 +120,8 @@ KERNEL_FAULTS: list[tuple[str, UOp]] = [
     ("prefix", OUT.store(R, prefix(IN.load(R), R, R.cast(I32)))),
     ("prefix", OUT.store(R, prefix(IN.load(R), R, ONE, ONE))),
     ("binds-ranges", OUT.store(R, prefix(IN.load(R), R + 1, ONE))),
+    ("product", UOp(Ops.STORE, None, (OUT, M, UOp(Ops.MMA, None, (BYTE, BYTE, M, N16, K32), UNIT)))),
+    ("product", UOp(Ops.STORE, None, (OUT, M, UOp(Ops.MMA, None, (BYTE, BYTE, M, N16, Q), UNIT)))),
     ("statement", ONE), ("covered", OUT.store(ZERO, R.cast(I32))),
     ("dtype", OUT.store(R, UOp(Ops.ADD, I32, (R, R)))),
 ]
@@ -151,6 +158,8 @@ PROGRAM_FAULTS: list[tuple[str, list[UOp]]] = [
     ("phi", [IN_L, ACC, UOp(Ops.PHI, None, (ACC, ONE))]),
     ("vectorize", [UOp(Ops.VECTORIZE, I32.vec(4), (ONE, ONE))]), ("gep", [IN_L, WIDE, UOp(Ops.GEP, I32, (WIDE,),
     (4,))]),
+    ("multiply", [UOp(Ops.MMA, None, (V4, V4, V4), UNIT)]),
+    ("tile", [IN_L, UOp(Ops.LOAD_TILE, I32.vec(4), (IN_L, ZERO, ZERO), (2, 3))]),
     ("loop-bounds", [UOp(Ops.RANGE, IDX, (ZERO,), (0, False))]), ("condition", [UOp(Ops.IF, None, (ONE,))]),
     ("bitcast", [UOp(Ops.BITCAST, dtypes.int64, (ONE,))]), ("dtype", [UOp(Ops.ADD, F32, (ONE, ONE))]),
     ("closed", [LOOP]),

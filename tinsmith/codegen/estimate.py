@@ -5,7 +5,8 @@ The model, for a kernel as its opts left it:
 * **memory**: every load and store moves the distinct elements that its index reaches, once per sweep. A loop that does
   not move the index sweeps again only where the data inside it outgrow the last cache of a core. The kernel's whole
   footprint chooses the bandwidth: that of the smallest level that holds it.
-* **arithmetic**: a node costs its row's operations per iteration; lanes of one vector register count once. A reduction
+* **arithmetic**: a node costs its row's operations per iteration; lanes of one vector register count once. A step of a
+  matrix unit takes as long as the unit's rate says. A reduction
   with few accumulators waits for its own additions instead. Loads and stores have as many ports of their own.
 * **launch**: one command of a run, and waking the workers where the kernel has a THREAD range.
 
@@ -23,6 +24,7 @@ from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.units import MatrixUnit
 from tinsmith.ir.uop import toposort
 
 ISSUE = 2  # vector instructions, or vector loads, that a core starts per cycle
@@ -236,7 +238,8 @@ def estimate(kernel: Kernel, machine: Machine, work: Work | None = None) -> Esti
     launch = machine.launch + (machine.wake if workers > 1 else 0.0)
     dtype = max((n.dtype.scalar for n in nodes if is_arithmetic(n) or n.op is Ops.FOLD),
                 key=lambda d: d.itemsize, default=dtypes.float32)
-    roofline = max(work.bytes / whole, work.operations / machine.peak(dtype).all)
+    units = [model.unit_peak(n.arg) * machine.workers for n in nodes if n.op is Ops.MMA]
+    roofline = max(work.bytes / whole, work.operations / max([machine.peak(dtype).all, *units]))
     busy = max(sum(map(model.computing, nodes)), sum(map(model.access, nodes)))
     if workers > 1:  # together they may be slower than each alone
         peak = machine.peak(dtypes.float32)
@@ -299,8 +302,10 @@ class _Model:
 
     def computing(self, n: UOp) -> float:
         """The same for the arithmetic of a node."""
+        if n.op is Ops.MMA:
+            return self.unit_seconds(n)
         if n.op is Ops.FOLD:
-            return self.fold_seconds(n)
+            return 0.0 if n.src[0].op is Ops.MMA else self.fold_seconds(n)
         if is_arithmetic(n):
             cost = 1 if n.op is Ops.MULADD else n.op.cost  # fused: two operations, one instruction
             return self.times(n) * self.registers(n.ranges, n.dtype) * cost / self.rate
@@ -314,6 +319,16 @@ class _Model:
         fused = n.arg is Ops.ADD and n.src[0].op is Ops.MUL and n.src[0].dtype.is_float
         work = 0 if fused else copies * self.registers(over, n.dtype) * n.arg.cost
         return steps * max(work, LATENCY * ISSUE) / self.rate
+
+    def unit_seconds(self, n: UOp) -> float:
+        """One worker's time for the steps of a matrix unit."""
+        unit: MatrixUnit = n.arg
+        copies = count(r for r in n.ranges if r.arg[1] in (Role.UPCAST, Role.UNROLL))
+        return count(self.around[n]) * copies * 2.0 * unit.m * unit.n * unit.k / self.unit_peak(unit)
+
+    def unit_peak(self, unit: MatrixUnit) -> float:
+        """Operations per second of one worker on a matrix unit, as measured or from its row."""
+        return next((r.one for r in self.machine.units if r.name == unit.name), unit.rate * self.rate / ISSUE)
 
     def registers(self, ranges: Iterable[UOp], dtype: DType) -> int:
         """Vector registers that the lanes of a value fill."""

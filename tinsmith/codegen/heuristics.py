@@ -14,6 +14,7 @@ import math
 from dataclasses import dataclass
 
 from tinsmith.codegen.kernel import Kernel, Opt, OptOps, may_stream, range_size, windows
+from tinsmith.codegen.matrix_opts import apply_plan, best_plan
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import dtypes
@@ -34,7 +35,10 @@ def choose_opts(kernel: Kernel, target: Target) -> None:
         return symbolic_opts(kernel, target)
     work = _work(kernel)
     tile = best_tile(kernel, target) if target.vector_bytes else None
-    if tile is not None:
+    plan = best_plan(kernel, target)
+    if plan is not None and (tile is None or plan.cycles < tile.cycles):
+        apply_plan(kernel, target, plan)
+    elif tile is not None:
         apply_tile(kernel, target, tile)
     elif kernel.ordered:
         scan_opts(kernel, target)
@@ -42,7 +46,8 @@ def choose_opts(kernel: Kernel, target: Target) -> None:
         reduce_opts(kernel, target)
     elif target.vector_bytes:
         elementwise_opts(kernel, target)
-    if tile is None and may_stream(kernel) and sum(_stored_bytes(s) for s in kernel.stores) >= STREAM_BYTES:
+    large = sum(_stored_bytes(s) for s in kernel.stores) >= STREAM_BYTES
+    if tile is None and plan is None and large and may_stream(kernel):
         kernel.apply(Opt(OptOps.HINT))
     if target.threads > 1 and work >= SERIAL_WORK:
         thread_opts(kernel, target)

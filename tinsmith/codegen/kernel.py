@@ -11,12 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tinsmith.codegen import matrix
 from tinsmith.codegen.normalize import mergeable
 from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.symbolic import linear_form, simplify
+from tinsmith.ir.units import MatrixUnit
 from tinsmith.ir.uop import toposort
 
 
@@ -34,6 +36,7 @@ class OptOps(enum.Enum):
     MERGE = enum.auto()  # two parallel ranges become one, the second running faster
     STAGE = enum.auto()  # `axis` numbers a load (``Kernel.loads``); `amt` = positions of the ranges kept outside
     SPLIT = enum.auto()  # a reduction becomes `amt` partial results, which are then combined
+    TC = enum.auto()  # the reduction `axis` steps through a matrix unit; `amt` = (m, n[, copies along m, along n])
     HINT = enum.auto()  # stores of whole aligned vectors go past the caches, for results too large to stay there
     LOCAL = enum.auto()
     GROUP = enum.auto()
@@ -48,6 +51,8 @@ class OptOps(enum.Enum):
 class Opt:
     """One optimizer choice. ``lanes`` belongs to STAGE: the width of the vectors that fill it; 0: one by one.
 
+    ``unit`` belongs to TC: the name of one of the target's matrix units; none: the first that fits.
+
     >>> Opt(OptOps.UPCAST, 0, 4), Opt(OptOps.STAGE, 1, (0,), lanes=16)
     (Opt(op=OptOps.UPCAST, axis=0, amt=4), Opt(op=OptOps.STAGE, axis=1, amt=(0,), lanes=16))
     """
@@ -56,10 +61,11 @@ class Opt:
     axis: int | None = None
     amt: int | tuple[int, ...] | None = None
     lanes: int = 0
+    unit: str = ""
 
     def __repr__(self) -> str:
-        lanes = f", lanes={self.lanes}" if self.lanes else ""
-        return f"Opt(op={self.op!r}, axis={self.axis}, amt={self.amt}{lanes})"
+        more = f", lanes={self.lanes}" * bool(self.lanes) + f", unit={self.unit!r}" * bool(self.unit)
+        return f"Opt(op={self.op!r}, axis={self.axis}, amt={self.amt}{more})"
 
 
 @dataclass
@@ -67,6 +73,7 @@ class Kernel:
     """A kernel graph (SINK of stores) with the nesting order of its ranges.
 
     `full` maps the number of a partial range to how many of its iterations are whole; the linearizer peels the rest.
+    `units` are the matrix units that the target has.
     """
 
     sink: UOp
@@ -74,6 +81,7 @@ class Kernel:
     opts: list[Opt] = field(default_factory=list)
     full: dict[int, int] = field(default_factory=dict)
     count: int = 0
+    units: tuple[MatrixUnit, ...] = ()
 
     def __post_init__(self) -> None:
         self.sink = simplify(self.sink)
@@ -104,6 +112,7 @@ class Kernel:
         """Ranges that belong to a reduction, a stage, a running value or an ordered scatter."""
         nodes = toposort(self.sink)
         inner = self.ordered | frozenset(r for n in nodes if n.op in (Ops.FOLD, Ops.STAGE) for r in n.src[1:])
+        inner |= frozenset(n.src[4] for n in nodes if n.op is Ops.MMA)
         return inner | frozenset(n.src[4] for n in nodes if n.op is Ops.SCATTER_STORE)
 
     @property
@@ -120,6 +129,11 @@ class Kernel:
     def loads(self) -> list[UOp]:
         """Loads from kernel arguments, in a stable order."""
         return [n for n in toposort(self.sink) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
+
+    @property
+    def products(self) -> list[UOp]:
+        """The steps of matrix units."""
+        return [n for n in toposort(self.sink) if n.op is Ops.MMA]
 
     @property
     def stores(self) -> list[UOp]:
@@ -144,7 +158,7 @@ class Kernel:
         for n in toposort(self.sink):
             if n.op in (Ops.FOLD, Ops.STORE, Ops.STAGE):
                 over = n.ranges if n.op is Ops.STORE else n.src[0].ranges | n.ranges | set(n.src[1:])
-                if r in over and any(x.arg[1] is Role.VECTOR for x in over):
+                if r in over and any(x.arg[1] in (Role.VECTOR, Role.FRAGMENT) for x in over):
                     return False
         return True
 
@@ -189,6 +203,17 @@ class Kernel:
     def change_role(self, r: UOp, role: Role) -> UOp:
         new = r.replace(arg=(r.arg[0], role))
         self.rebuild({r: new})
+        self.order[self.order.index(r)] = new
+        return new
+
+    def pad(self, r: UOp, multiple: int) -> UOp:
+        """Round a range up to a multiple; what is beyond is neither loaded nor stored, and adds nothing to a sum."""
+        size = _size(r)
+        padded = -(-size // multiple) * multiple
+        if padded == size:
+            return r
+        new = self.new_range(padded, r.arg[1])
+        self.rebuild({r: new}, new.lt(size), r)
         self.order[self.order.index(r)] = new
         return new
 
@@ -243,6 +268,19 @@ class Kernel:
         self.order += fresh
         self.sink = simplify(self.sink.substitute({value: staged.load(place)}))
         return staged
+
+    def stage_operand(self, product: UOp, which: int, inside: Sequence[UOp]) -> None:
+        """Read an operand of a matrix unit from a stage over ``inside`` and the unit's own ranges."""
+        operand, fresh = matrix.stage_operand(product, which, inside, self.new_range)
+        self._stage_numbers |= {f.arg[0] for f in fresh}
+        self.order += fresh
+        src = (*product.src[:which], operand, *product.src[which + 1 :])
+        self.sink = simplify(self.sink.substitute({product: product.replace(src=src)}))
+
+    def stage_what_no_unit_loads(self) -> None:
+        """Operands that do not lie in memory as their unit loads them are staged, a tile at a time."""
+        while found := next((p for p in self.products if matrix.unloadable(p)), None):
+            self.stage_operand(found, matrix.unloadable(found)[0], ())
 
     def stage_loops(self, value: UOp, box: Box, lanes: int) -> tuple[list[UOp], UOp]:
         """Fresh ranges that fill a box, and the position they stand for; whole vectors where memory runs along it."""
@@ -413,7 +451,11 @@ def _is_parallel(k: Kernel, r: UOp) -> bool:
 def _upcast(k: Kernel, opt: Opt) -> None:
     r = k.axis(opt)
     _require(_is_parallel(k, r), opt, "only a parallel loop can be upcast")
-    k.split(r, _amount(k, opt, r), Role.UPCAST)
+    amount = _amount(k, opt, r)
+    for n in k.products:
+        sums = math.prod(_size(x) for x in n.ranges if x.arg[1] is Role.UPCAST)
+        _require(r not in n.ranges or sums * amount <= n.arg.accumulators, opt, f"{n.arg.name} holds no more sums")
+    k.split(r, amount, Role.UPCAST)
 
 
 def _unroll(k: Kernel, opt: Opt) -> None:
@@ -466,13 +508,7 @@ def _padto(k: Kernel, opt: Opt) -> None:
     _require(isinstance(opt.amt, int) and opt.amt > 1 and isinstance(_size(r), int), opt, "needs a multiple")
     _require(_is_parallel(k, r) or r.arg[1] is Role.REDUCE, opt, "only loops can be padded")
     assert isinstance(opt.amt, int)
-    size = _size(r)
-    padded = -(-size // opt.amt) * opt.amt
-    if padded == size:
-        return
-    new = k.new_range(padded, r.arg[1])
-    k.rebuild({r: new}, new.lt(size), r)
-    k.order[k.order.index(r)] = new
+    k.pad(r, opt.amt)
 
 
 def _merge(k: Kernel, opt: Opt) -> None:
@@ -492,6 +528,10 @@ def _stage(k: Kernel, opt: Opt) -> None:
     _require(all(0 <= i < len(k.ranges) for i in kept), opt, f"there are {len(k.ranges)} ranges")
     outside = [k.ranges[i] for i in kept]
     value = loads[opt.axis]
+    for product in k.products:
+        for which, operand in enumerate(product.src[:2]):
+            if value in toposort(operand):
+                return _stage_operand(k, opt, product, which, outside)
     lanes = [r for r in outside if r.arg[1] is Role.VECTOR and r in value.ranges]
     _require(not lanes, opt, "a stage has no copy per lane")
     _require(opt.lanes != 1 and opt.lanes & (opt.lanes - 1) == 0, opt, "lanes come in powers of two")
@@ -501,6 +541,74 @@ def _stage(k: Kernel, opt: Opt) -> None:
     bound = frozenset(r for n in toposort(k.sink) if n.op is Ops.SCATTER_STORE for r in n.ranges | {n.src[4]})
     _require(not bound & set(inside), opt, "an ordered scatter cannot be staged")
     k.stage(value, outside, opt.lanes)
+    return None
+
+
+def _stage_operand(k: Kernel, opt: Opt, product: UOp, which: int, outside: list[UOp]) -> None:
+    """An operand of a matrix unit is staged as a whole, in the order in which the unit wants its elements."""
+    operand = product.src[which]
+    _require(all(n.op is not Ops.STAGE for n in toposort(operand)), opt, "the operand is staged already")
+    inside = [r for r in k.order if r in operand.ranges and r not in outside and r.arg[1] is not Role.FRAGMENT]
+    _require(all(isinstance(_size(r), int) and r.arg[0] not in k.full for r in inside), opt, "a stage has a fixed size")
+    k.stage_operand(product, which, inside)
+
+
+def _unit_of(k: Kernel, opt: Opt, fold: UOp, m: UOp, n: UOp) -> MatrixUnit:
+    for unit in k.units:
+        if opt.unit in ("", unit.name) and unit.emit != "muladd" and matrix.operands(fold, m, n, unit):
+            return unit
+    known = ", ".join(u.name for u in k.units) or "none"
+    raise ArgumentError("Opt", f"{opt}: no matrix unit of that name multiplies this (the target has: {known})",
+                        "VECTOR and UPCAST, which make an outer product of fused multiply-adds")
+
+
+def _matrix_unit(k: Kernel, opt: Opt) -> None:
+    """Pad the ranges of a sum of products to whole tiles, split them, and let a unit do the steps."""
+    r = k.axis(opt)
+    amt = opt.amt if isinstance(opt.amt, tuple) else ()
+    _require(len(amt) in (2, 4), opt, "the amount is (m, n) or (m, n, copies along m, copies along n)")
+    m, n = (k.axis(Opt(opt.op, a)) for a in amt[:2])
+    _require(m is not n and all(_is_parallel(k, x) and x.arg[1] is Role.LOOP for x in (m, n)), opt,
+             "m and n are two parallel loops")
+    fixed = all(isinstance(_size(x), int) and x.arg[0] not in k.full for x in (m, n, r))
+    _require(fixed, opt, "a range is partial or of symbolic size")
+    fold = next((f for f in k.folds if r in f.src[1:] and matrix.factors(f)), None)
+    if fold is None:
+        raise _illegal(opt, "no sum of products runs over it")
+    inside = toposort(fold)
+    plain = not any(x.arg[1].expanded for x in fold.src[0].ranges) and all(x.op is not Ops.STAGE for x in inside)
+    _require(plain, opt, "copies, lanes and stages come after it")
+    alone = sum(x.op is Ops.FOLD for x in inside) == 1
+    _require({m, n} <= fold.ranges and alone, opt, "it must be the one sum over m and n")
+    unit = _unit_of(k, opt, fold, m, n)
+    mu, nu = amt[2:] or (1, 1)
+    _require(mu > 0 and nu > 0 and mu * nu <= unit.accumulators, opt, f"{unit.name} holds {unit.accumulators} sums")
+    m, n, r = k.pad(m, unit.m * mu), k.pad(n, unit.n * nu), k.pad(r, unit.k)
+    whole = unit.fragment_c.whole
+    if not whole:  # copies and the unit's own ranges belong to the reader too
+        m, n = _split_copies(k, m, mu, unit.m), _split_copies(k, n, nu, unit.n)
+    else:
+        _, m = k.split(m, unit.m * mu, Role.LOOP)
+        _, n = k.split(n, unit.n * nu, Role.LOOP)
+        for inner in (m, n):  # these read what the loops around them have computed
+            k.order.remove(inner)
+            k.order.append(inner)
+    _, r = k.split(r, unit.k, Role.REDUCE)
+    fold = next(f for f in k.folds if r in f.src[1:] and matrix.operands(f, m, n, unit))
+    place = matrix.on_unit if whole else matrix.in_registers
+    value, fresh = place(fold, m, n, r, unit, k.new_range)
+    k.sink = simplify(k.sink.substitute({fold: value}))
+    k._stage_numbers |= {f.arg[0] for f in fresh}
+    k.order += fresh
+    if r not in toposort(k.sink):
+        k.order.remove(r)
+
+
+def _split_copies(k: Kernel, r: UOp, copies: int, step: int) -> UOp:
+    outer, inner = k.split(r, step, Role.FRAGMENT)
+    if copies > 1 and outer.op is Ops.RANGE:
+        k.split(outer, copies, Role.UPCAST)
+    return inner
 
 
 def _order(k: Kernel, opt: Opt) -> None:
@@ -549,4 +657,5 @@ _HANDLERS: dict[OptOps, Callable[[Kernel, Opt], None]] = {
     OptOps.UPCAST: _upcast, OptOps.UNROLL: _unroll, OptOps.VECTOR: _vector, OptOps.TILE: _tile,
     OptOps.THREAD: _thread, OptOps.SWAP: _swap, OptOps.PADTO: _padto, OptOps.MERGE: _merge, OptOps.STAGE: _stage,
     OptOps.ORDER: _order, OptOps.SPLIT: _split_reduction, OptOps.HINT: _hint, OptOps.NOLOCALS: lambda k, opt: None,
+    OptOps.TC: _matrix_unit,
 }

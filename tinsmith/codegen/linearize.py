@@ -5,15 +5,18 @@ are the subject of ``lines.py``.
 """
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
+from tinsmith.codegen import matrix
 from tinsmith.codegen.kernel import Kernel, range_size
 from tinsmith.codegen.lines import Coords, LineWriter, Scope, bind
 from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.symbolic import from_linear, linear_form, simplify
+from tinsmith.ir.units import Fragment
 from tinsmith.ir.uop import toposort
 
 _SEPARATE_ACCUMULATORS = 8
@@ -73,7 +76,7 @@ class Linearizer(LineWriter):
                 stack.pop()
                 continue
             n, c = request
-            if n.op is Ops.FOLD:
+            if n.op in (Ops.FOLD, Ops.MMA):
                 stack.pop()
                 self.fold(n, c)
                 continue
@@ -146,6 +149,8 @@ class Linearizer(LineWriter):
         if found is not None:
             return found
         depth = self.depth_of(node)
+        if node.op is Ops.SPECIAL:
+            return self.emit(0, node)
         if node.op is Ops.VARIABLE:
             line = self.variables.setdefault(node, UOp(Ops.DEFINE_GLOBAL, dtypes.index, (), node.arg))
         elif node.op in (Ops.LOAD, Ops.FOLD) or (not node.op.alu and node.op.kind != "cast"):
@@ -274,9 +279,14 @@ class Linearizer(LineWriter):
         """All copies of a store."""
         if n.op is Ops.SCATTER_STORE:
             n = UOp(Ops.STORE, None, n.src[:4])
+        if any(r.arg[1] is Role.FRAGMENT for r in n.ranges):
+            return self.store_fragments(n, fixed)
         ranges = n.ranges
         vector = self.lanes(n)
         fixed_ranges = {r for r, _ in fixed}
+        woven = self.woven(n, vector)
+        if woven is not None and woven not in fixed_ranges:
+            return self.store_woven(n, woven, fixed)
         for own in self.all_coords(ranges - fixed_ranges):
             coords = tuple(sorted((*own, *fixed), key=lambda c: self.position[c[0].arg[0]]))
             valid = self.guard(n.src[3] if len(n.src) > 3 else None, coords)
@@ -320,6 +330,89 @@ class Linearizer(LineWriter):
             self.force(UOp(Ops.PHI, None, (acc, new)))
         self.close()
 
+    def woven(self, n: UOp, vector: UOp | None) -> UOp | None:
+        """The copies that fill the gaps between the lanes of a stage's store, if there are such copies."""
+        if vector is None or n.src[0].op is not Ops.DEFINE_LOCAL or len(n.src) > 3:
+            return None
+        terms, _ = linear_form(n.src[1])
+        return next((u for u in terms if u.op is Ops.RANGE and u.arg[1] is Role.UPCAST and terms[u] == 1
+                     and terms.get(vector) == range_size(u)), None)
+
+    def store_woven(self, n: UOp, copies: UOp, fixed: Coords) -> None:
+        """Lanes of several copies side by side: a0 b0 a1 b1 …, in one store."""
+        vector = self.lanes(n)
+        assert vector is not None
+        lanes, ways = range_size(vector), range_size(copies)
+        order = tuple(lane + lanes * way for lane in range(lanes) for way in range(ways))
+        for own in self.all_coords(n.ranges - {r for r, _ in fixed} - {copies}):
+            coords = tuple(sorted((*own, *fixed), key=lambda c: self.position[c[0].arg[0]]))
+            parts = []
+            for way in range(ways):
+                at = tuple(sorted((*coords, (copies, way)), key=lambda c: self.position[c[0].arg[0]]))
+                parts.append(self.spread(self.value(n.src[2], at), lanes))
+            here, dtype = len(self.scopes) - 1, n.src[2].dtype.vec(lanes * ways)
+            joined = self.emit(here, UOp(Ops.VECTORIZE, dtype, tuple(parts)))
+            mixed = self.emit(here, UOp(Ops.GEP, dtype, (joined,), order))
+            first = self.at(bind(bind(n.src[1], copies, UOp.index(0)), vector, UOp.index(0)), coords)
+            self.force(UOp(Ops.STORE, None, (n.src[0], self.expression(first), mixed)))
+
+    # *** fragments of matrix units ***
+
+    def operand(self, product: UOp, which: int, coords: Coords) -> UOp:
+        """The fragment of an operand: a tile from memory as it lies, or the elements that each lane holds."""
+        value = product.src[which]
+        fragment, row, column = matrix.axes(product)[which]
+        dtype = value.dtype.vec(fragment.size)
+        if fragment.whole:
+            found = matrix.tile_address(self.at(value, coords), fragment, row, column)
+            assert found is not None, value
+            _, index, pitch = found
+            line = UOp(Ops.LOAD_TILE, dtype, (self.memory(value.src[0], coords), self.expression(index),
+                                              self.emit(0, UOp.index(pitch))), _shape(fragment))
+            return self.emit(max(self.depth_of(value), self.depth_of(value.src[0])), line)
+        parts = []
+        for table in self.elements(fragment, row, column):
+            element = value.substitute(table).simplify()
+            parts.append(self.value(element, self.coords_of(element, coords)))
+        depth = max(next(d for d, s in enumerate(self.scopes) if p.op is Ops.CONST or p in s.values) for p in parts)
+        return self.emit(depth, UOp(Ops.VECTORIZE, dtype, tuple(parts)))
+
+    def elements(self, fragment: Fragment, row: UOp, column: UOp) -> list[dict[UOp, UOp]]:
+        """What the ranges of rows and columns are for each register, as expressions of the lane's number."""
+        lanes = math.prod(size for size, _, _ in fragment.lanes)
+        lane = UOp(Ops.SPECIAL, dtypes.index, (), ("lidx0", lanes))
+        down, across = matrix.lane_place(fragment, lane)
+        steps = fragment.places()[0]
+        return [{row: (down + int(r)).simplify(), column: (across + int(c)).simplify()} for r, c in steps]
+
+    def element(self, line: UOp, register: int) -> UOp:
+        """A name by which a graph speaks of an element of a fragment; what depends on it is written right here."""
+        self.counts["element"] = self.counts.get("element", 0) + 1
+        name = UOp(Ops.SPECIAL, line.dtype.scalar, (), ("element", self.counts["element"]))
+        self.reread[name] = True
+        place = len(self.scopes) - 1
+        self.scopes[place].values[(name, ())] = self.emit(place, UOp(Ops.GEP, name.dtype, (line,), (register,)))
+        return name
+
+    def store_fragments(self, n: UOp, fixed: Coords) -> None:
+        """A sum that a unit holds in tiles is stored as tiles; else each lane stores the elements that it holds."""
+        product = next(x for x in toposort(n) if x.op is Ops.MMA)
+        total = next((x for x in toposort(n) if x.op is Ops.FOLD and x.src[0] is product), product)
+        fragment, row, column = product.arg.fragment_c, product.src[2], product.src[3]
+        for own in self.all_coords(n.ranges - {r for r, _ in fixed}):
+            coords = tuple(sorted((*own, *fixed), key=lambda c: self.position[c[0].arg[0]]))
+            line = self.value(total, coords)
+            if not fragment.whole:
+                for register, table in enumerate(self.elements(fragment, row, column)):
+                    self.store(bind_all(n.substitute({total: self.element(line, register)}), table), coords)
+                continue
+            assert n.src[2] is total and len(n.src) == 3, n
+            found = matrix.store_address(n.src[0], self.at(n.src[1], coords), fragment, row, column)
+            assert found is not None, n
+            _, index, pitch = found
+            self.force(UOp(Ops.STORE_TILE, None, (n.src[0], self.expression(index), self.emit(0, UOp.index(pitch)),
+                                                  line), _shape(fragment)))
+
     # *** reductions ***
 
     def fold(self, node: UOp, coords: Coords) -> None:
@@ -333,7 +426,10 @@ class Linearizer(LineWriter):
         """Independent reductions over the same ranges, needed at the same place."""
         opened = frozenset().union(*(s.ranges for s in self.scopes[: depth + 1]))
         outer = node.ranges & opened
-        same = [f for f in self.live_folds() if f.src[1:] == node.src[1:] and f.ranges & opened == outer
+        if _product(node) is not None:
+            return [node]
+        live = [f for f in self.live_folds() if _product(f) is None]
+        same = [f for f in live if f.src[1:] == node.src[1:] and f.ranges & opened == outer
                 and self.depth_of(f) == depth and all(r in opened or r.arg[1].expanded for r in f.ranges)
                 and not any(k[0] is f for s in self.scopes for k in s.values if isinstance(k, tuple))]
         group = [node]
@@ -353,14 +449,15 @@ class FoldWriter:
 
     def __init__(self, lin: Linearizer, group: list[UOp], coords: Coords) -> None:
         self.lin, self.group, self.coords = lin, group, coords
-        self.ranges = group[0].src[1:]
+        self.product = _product(group[0])
+        self.ranges = group[0].src[1:] if group[0].op is Ops.FOLD else ()
         self.loops = sorted((r for r in self.ranges if not r.arg[1].expanded), key=lambda r: lin.position[r.arg[0]])
         self.unrolled = frozenset(r for r in self.ranges if r.arg[1] in (Role.UNROLL, Role.UPCAST))
         self.vector = next((r for r in self.ranges if r.arg[1] is Role.VECTOR), None)
         self.copies = {f: list(lin.all_coords(f.ranges)) for f in group}
         total = sum(len(c) for c in self.copies.values())
         steps = list(lin.all_coords(self.unrolled))
-        self.separate = len(steps) > 1 and total * len(steps) <= _SEPARATE_ACCUMULATORS
+        self.separate = self.product is None and len(steps) > 1 and total * len(steps) <= _SEPARATE_ACCUMULATORS
         self.values: dict[tuple[int, Coords, Coords], UOp] = {}
 
     def keys(self) -> list[tuple[int, Coords, Coords]]:
@@ -375,11 +472,13 @@ class FoldWriter:
         for g, f in enumerate(self.group):
             lanes = self.vector or lin.lanes(f)
             dtype = f.dtype.vec(range_size(lanes) if lanes is not None else 1)
-            start = UOp(Ops.CONST, dtype, (), f.arg.identity(f.dtype))
+            if self.product is not None:
+                dtype = f.dtype.vec(self.product.arg.fragment_c.size)
+            start = UOp(Ops.CONST, dtype, (), 0 if self.product is not None else f.arg.identity(f.dtype))
             for key in self.keys():
                 if key[0] == g:
                     self.values[key] = lin.emit(0, start)
-        self.nest(self.loops, [f.src[0] for f in self.group])
+        self.nest(self.loops, [f.src[0] if f.op is Ops.FOLD else f for f in self.group])
         for g, f in enumerate(self.group):
             for c in self.copies[f]:
                 lin.scopes[-1].values[(f, c)] = self.finish(g, f, c)
@@ -444,6 +543,9 @@ class FoldWriter:
 
     def accumulate(self, op: Op, acc: UOp, body: UOp, coords: Coords) -> UOp:
         lin, here = self.lin, len(self.lin.scopes) - 1
+        if body.op is Ops.MMA:
+            a, b = (lin.operand(body, which, lin.coords_of(body.src[which], coords)) for which in (0, 1))
+            return lin.emit(here, UOp(Ops.MMA, None, (acc, a, b), body.arg))
         if op is Ops.ADD and body.op is Ops.MUL and body.dtype.is_float:
             a, b = (lin.value(s, coords) for s in body.src)
             return lin.combine(here, Ops.MULADD, acc.dtype.scalar, [a, b, acc])
@@ -467,10 +569,26 @@ class FoldWriter:
         return line
 
 
+def _product(fold: UOp) -> UOp | None:
+    """The step of a matrix unit that a reduction consists of."""
+    node = fold.src[0] if fold.op is Ops.FOLD else fold
+    return node if node.op is Ops.MMA else None
+
+
+def _shape(fragment: Fragment) -> tuple[int, int]:
+    return fragment.rows, fragment.size // fragment.rows
+
+
+def bind_all(node: UOp, table: dict[UOp, UOp]) -> UOp:
+    """The node with ranges replaced by what they are, simplified."""
+    return simplify(node.substitute(table))
+
+
 def _index_only(node: UOp) -> bool:
     """An expression of indices and conditions on them, with no loaded value inside."""
     leaves = (Ops.CONST, Ops.RANGE, Ops.VARIABLE)
-    return all(n.op in leaves or (n.op.alu and (n.dtype is dtypes.index or n.dtype.is_bool)) for n in toposort(node))
+    return all(n.op in leaves or ((n.op.alu or n.op is Ops.SPECIAL) and (n.dtype is dtypes.index or n.dtype.is_bool))
+               for n in toposort(node))
 
 
 def _depends(a: UOp, b: UOp) -> bool:
@@ -479,4 +597,5 @@ def _depends(a: UOp, b: UOp) -> bool:
 
 def linearize(kernel: Kernel) -> list[UOp]:
     """The linear program of an optimized kernel."""
+    kernel.stage_what_no_unit_loads()
     return Linearizer(kernel).run()

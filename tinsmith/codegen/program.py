@@ -89,7 +89,7 @@ def _compile(sink: UOp, renderer: Renderer, opts: Sequence[Opt] | None) -> Kerne
     if check:
         verify_tensor(sink)
     lowered = normalize(lower(sink))
-    kernel = Kernel(decompose(lowered, renderer.target))
+    kernel = Kernel(decompose(lowered, renderer.target), units=renderer.target.units)
     if check:
         verify_kernel(kernel.sink)
     work = work_of(kernel)
@@ -116,7 +116,8 @@ def assemble(name: str, program: Sequence[UOp], renderer: Renderer, work: Work =
         name, symbol,
         [u.arg for u in pointers],
         [u.arg[0] for u in program if u.op is Ops.DEFINE_GLOBAL and not u.dtype.pointer],
-        frozenset(u.src[0].arg for u in program if u.op is Ops.STORE and u.src[0].op is Ops.DEFINE_GLOBAL),
+        frozenset(u.src[0].arg for u in program
+                  if u.op in (Ops.STORE, Ops.STORE_TILE) and u.src[0].op is Ops.DEFINE_GLOBAL),
         work.operations, work.bytes, local_bytes(program),
         not any(u.op is Ops.SPECIAL and u.arg == "tid" for u in program))
     return launch, text.replace("KERNEL", symbol)

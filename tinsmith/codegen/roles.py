@@ -15,6 +15,7 @@ class Role(enum.Enum):
     UPCAST = "u"  # copies in registers
     UNROLL = "r"  # copies of a reduction's step
     VECTOR = "v"  # lanes of vector registers
+    FRAGMENT = "m"  # rows, columns or depth of a matrix unit's tile
 
     def __repr__(self) -> str:
         return self.name
@@ -22,7 +23,7 @@ class Role(enum.Enum):
     @property
     def expanded(self) -> bool:
         """Written out by the linearizer instead of looped over."""
-        return self in (Role.UPCAST, Role.UNROLL, Role.VECTOR)
+        return self in (Role.UPCAST, Role.UNROLL, Role.VECTOR, Role.FRAGMENT)
 
 
 LOOPS = (Role.THREAD, Role.GLOBAL, Role.LOCAL, Role.LOOP, Role.REDUCE)

@@ -180,6 +180,8 @@ class _Run:
             shape = np.broadcast_shapes(x.shape, start.shape, *(w.shape for w in weight))
             wide = [np.broadcast_to(a, shape) for a in (x, start, *weight)]
             return running(n.arg, wide[0], axis, wide[1], wide[2] if weight else None)
+        if n.op is Ops.MMA:
+            return self.multiply(n, *sources[:2])
         if n.op is Ops.STAGE:
             return self.stage(n, sources[0])
         if not n.op.elementwise:
@@ -205,6 +207,12 @@ class _Run:
     def fold(self, n: UOp, x: Array) -> Array:
         ranges = n.src[1:]
         return reduce_values(n.arg, self.spread(x, ranges), tuple(self.axis[r] for r in ranges), n.dtype)
+
+    def multiply(self, n: UOp, a: Array, b: Array) -> Array:
+        """One step of a matrix unit: products and their sum in the accumulator's type."""
+        product = np.asarray(a.astype(n.dtype.numpy) * b.astype(n.dtype.numpy))
+        k = n.src[4:] if n.src[4].op is Ops.RANGE else ()
+        return reduce_values(Ops.ADD, self.spread(product, k), tuple(self.axis[r] for r in k), n.dtype)
 
     def stage(self, n: UOp, x: Array) -> Array:
         """Near memory with one more axis, its addresses; ``filled`` says which of them hold a value."""

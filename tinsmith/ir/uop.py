@@ -534,6 +534,8 @@ def _free_ranges(node: UOp) -> frozenset[UOp]:
         return _NO_RANGES
     if node.op in (Ops.FOLD, Ops.STAGE):
         return node.src[0].ranges - frozenset(node.src[1:])
+    if node.op is Ops.MMA and len(node.src) == 5:
+        return _union(node.src[:4]) - {node.src[4]}
     if node.op is Ops.SCATTER_STORE:
         return _union(node.src[:4]) - {node.src[4]}
     return _union(node.src)
@@ -574,8 +576,8 @@ def _int_bounds(node: UOp) -> tuple[int, int]:
         return 0, max(src[-1].vmax - 1, 0)
     if op is Ops.IOTA:
         return 0, max(node.arg - 1, 0)
-    if op is Ops.SPECIAL:
-        return 0, _FAR
+    if op is Ops.SPECIAL and node.dtype is dtypes.index:
+        return 0, node.arg[1] - 1 if isinstance(node.arg, tuple) else _FAR
     if op is Ops.CAST and (src[0].dtype.is_int or src[0].dtype.is_bool):
         return src[0].bounds
     if op.kind == "movement" and op not in (Ops.PAD, Ops.UNWINDOW):

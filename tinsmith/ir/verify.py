@@ -13,6 +13,7 @@ from tinsmith.core.errors import VerifyError
 from tinsmith.ir.ops import Op, Ops, op_table
 from tinsmith.ir.ops.tensor import TensorOps
 from tinsmith.ir.printer import listing_rows, table_rows
+from tinsmith.ir.units import MatrixUnit
 from tinsmith.ir.uop import UOp, same_shape, short, toposort
 
 Subject = TypeVar("Subject")
@@ -271,7 +272,9 @@ def _bound(n: UOp) -> tuple[UOp, ...]:
     """The ranges that a node runs over by itself."""
     if n.op in (Ops.FOLD, Ops.STAGE):
         return n.src[1:]
-    return n.src[4:] if n.op is Ops.SCATTER_STORE else n.src[1:2] if n.op is Ops.PREFIX else ()
+    if n.op in (Ops.SCATTER_STORE, Ops.MMA):
+        return n.src[4:]
+    return n.src[1:2] if n.op is Ops.PREFIX else ()
 
 
 def _position_of_valid(n: UOp) -> int:
@@ -347,6 +350,18 @@ def _stage(n: UOp, _: KernelFacts) -> str | None:
     return _unless(fits, f"a range is longer than its size in {n.arg}")
 
 
+def _product(n: UOp, _: KernelFacts) -> str | None:
+    if not isinstance(n.arg, MatrixUnit) or len(n.src) != 5:
+        return f"(a, b, m, n, k) on a matrix unit, not {len(n.src)} sources on {n.arg!r}"
+    if (n.src[0].dtype, n.src[1].dtype) != (n.arg.a, n.arg.b):
+        return f"{n.arg.name} multiplies {n.arg.a} and {n.arg.b}, not {[s.dtype for s in n.src[:2]]}"
+    sizes = [r.src[-1].arg if r.op is Ops.RANGE and r.src[-1].is_const else 1 for r in n.src[2:]]
+    if sizes != [n.arg.m, n.arg.n, n.arg.k]:
+        return f"{n.arg.name} steps over {n.arg.m}, {n.arg.n} and {n.arg.k}, not {sizes}"
+    crossed = n.src[3] in n.src[0].ranges or n.src[2] in n.src[1].ranges
+    return _unless(not crossed, "a depends on n, or b on m")
+
+
 def _statement(n: UOp, facts: KernelFacts) -> str | None:
     if n.op is Ops.SINK and n is not facts.sink:
         return "a SINK is the end of a graph and no source"
@@ -360,7 +375,7 @@ def _covered(n: UOp, _: KernelFacts) -> str | None:
     return _unless(not loose, f"the value depends on {sorted(map(short, loose))}, its place does not")
 
 
-_KERNEL_VALUES = {Ops.CONST, Ops.VARIABLE, Ops.PARAM, Ops.RANGE, Ops.LOAD, Ops.FOLD, Ops.PREFIX, Ops.STAGE}
+_KERNEL_VALUES = {Ops.CONST, Ops.VARIABLE, Ops.PARAM, Ops.RANGE, Ops.LOAD, Ops.FOLD, Ops.PREFIX, Ops.STAGE, Ops.MMA}
 KERNEL_OPS = _ELEMENTWISE | _KERNEL_VALUES | {Ops.STORE, Ops.SCATTER_STORE, Ops.AFTER, Ops.SINK}
 KERNEL_CHECKS: tuple[Check[KernelFacts], ...] = (
     _allowed(KERNEL_OPS, "kernel graph"),
@@ -375,6 +390,7 @@ KERNEL_CHECKS: tuple[Check[KernelFacts], ...] = (
           _bound_once),
     Check("fold", "The op has an identity.", (Ops.FOLD,), _fold),
     Check("prefix", "The start stands before the range; MULADD has a weight.", (Ops.PREFIX,), _prefix),
+    Check("product", "A step of a matrix unit has its types and sizes.", (Ops.MMA,), _product),
     Check("stage", "A stage is a pointer with one size per range.", (Ops.STAGE,), _stage),
     Check("statement", "SINK and AFTER hold statements.", (Ops.SINK, Ops.AFTER), _statement),
     Check("covered", "A store's place depends on all that its value depends on.", (Ops.STORE,), _covered),
@@ -423,7 +439,8 @@ class ProgramState:
 
 _OPENS = (Ops.RANGE, Ops.IF)
 _CLOSES = {Ops.ENDRANGE: Ops.RANGE, Ops.ENDIF: Ops.IF}
-_REPEATABLE = (Ops.LOAD, Ops.STORE, Ops.CONST, Ops.IF, Ops.ENDIF, Ops.BARRIER, Ops.PREFETCH)
+_REPEATABLE = (Ops.LOAD, Ops.STORE, Ops.LOAD_TILE, Ops.STORE_TILE, Ops.CONST, Ops.IF, Ops.ENDIF, Ops.BARRIER,
+               Ops.PREFETCH)
 
 
 def _globals_first(n: UOp, state: ProgramState) -> str | None:
@@ -494,6 +511,24 @@ def _loop_bounds(n: UOp, _: ProgramState) -> str | None:
     return _unless(n.dtype is dtypes.index and len(n.src) == 2, "a loop runs from an index below an index")
 
 
+def _multiply(n: UOp, _: ProgramState) -> str | None:
+    if not isinstance(n.arg, MatrixUnit) or len(n.src) != 3:
+        return f"(accumulator, a, b) on a matrix unit, not {len(n.src)} sources on {n.arg!r}"
+    unit = n.arg
+    right = [unit.acc.vec(unit.fragment_c.size), unit.a.vec(unit.fragment_a.size), unit.b.vec(unit.fragment_b.size)]
+    return _unless([s.dtype for s in n.src] == right, f"{unit.name} takes {right}, not {[s.dtype for s in n.src]}")
+
+
+def _tile(n: UOp, _: ProgramState) -> str | None:
+    memory, value = n.src[0], n if n.op is Ops.LOAD_TILE else n.src[3]
+    if memory.op not in (Ops.DEFINE_GLOBAL, Ops.DEFINE_LOCAL) or memory.dtype.scalar is not value.dtype.scalar:
+        return f"{value.dtype} in {memory.op.name} of {memory.dtype}"
+    rows, columns = n.arg
+    if not all(s.dtype is dtypes.index for s in n.src[1:3]):
+        return "a tile has an index and a pitch"
+    return _unless(rows * columns == value.dtype.count, f"{value.dtype.count} elements are no {rows} x {columns}")
+
+
 def _condition(n: UOp, _: ProgramState) -> str | None:
     return _unless(n.src[0].dtype is dtypes.bool, f"a condition is one bool, not {n.src[0].dtype}")
 
@@ -501,7 +536,8 @@ def _condition(n: UOp, _: ProgramState) -> str | None:
 _ALU = tuple(op for op in op_table() if op.elementwise)
 PROGRAM_OPS = _ELEMENTWISE | {
     Ops.DEFINE_GLOBAL, Ops.DEFINE_LOCAL, Ops.DEFINE_ACC, Ops.CONST, Ops.SPECIAL, Ops.RANGE, Ops.ENDRANGE, Ops.IF,
-    Ops.ENDIF, Ops.LOAD, Ops.STORE, Ops.PHI, Ops.VECTORIZE, Ops.GEP, Ops.BARRIER, Ops.PREFETCH}
+    Ops.ENDIF, Ops.LOAD, Ops.STORE, Ops.PHI, Ops.VECTORIZE, Ops.GEP, Ops.BARRIER, Ops.PREFETCH, Ops.MMA, Ops.LOAD_TILE,
+    Ops.STORE_TILE}
 PROGRAM_CHECKS: tuple[Check[ProgramState], ...] = (
     _allowed(PROGRAM_OPS, "linear program"),
     Check("globals-first", "DEFINE_GLOBAL comes first.", (Ops.DEFINE_GLOBAL,), _globals_first),
@@ -520,6 +556,9 @@ PROGRAM_CHECKS: tuple[Check[ProgramState], ...] = (
     Check("vectorize", "The sources' lanes fill the vector, or one source is spread.", (Ops.VECTORIZE,), _vectorize),
     Check("gep", "The lanes exist.", (Ops.GEP,), _gep),
     Check("loop-bounds", "A loop has two index bounds.", (Ops.RANGE,), _loop_bounds),
+    Check("multiply", "A matrix unit gets fragments of its types.", (Ops.MMA,), _multiply),
+    Check("tile", "A tile lies in memory of its type and has as many elements as rows and columns say.",
+          (Ops.LOAD_TILE, Ops.STORE_TILE), _tile),
     Check("condition", "IF takes one bool.", (Ops.IF,), _condition),
     _BITCAST, _DTYPE,
 )

@@ -17,7 +17,9 @@ from tinsmith.backend.device import Allocator, Call, Compiled, Compiler, Graph, 
 from tinsmith.codegen.program import Launch
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.render.llvm import STACK_BYTES, LLVMRenderer
+from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import DeviceError
+from tinsmith.ir import units
 
 if TYPE_CHECKING:
     from tinsmith.backend.memory import Buffer
@@ -176,9 +178,11 @@ class CPUDevice(Compiled):
 def host_target(name: str) -> Target:
     """What generated code may use on this machine."""
     features, caches = llvm.host_features(), osys.cache_sizes()
-    return Target(name, llvm.vector_bytes(), 32 if "avx512f" in features or osys.architecture() == "aarch64" else 16,
+    fma_units = tuple(units.fma(d, llvm.vector_bytes()) for d in (dtypes.float32, dtypes.float64))
+    matrix_units = units.available(units.AMX, osys.architecture(), features) if name == "llvm" else ()
+    return Target(name, llvm.vector_bytes(), 32 if "avx512f" in features or osys.architecture() == "arm64" else 16,
                   osys.usable_cores(), 64 << 20, caches.l1, caches.l2,
-                  fma="fma" in features or osys.architecture() == "aarch64")
+                  fma="fma" in features or osys.architecture() == "arm64", units=(*matrix_units, *fma_units))
 
 
 def DEVICE(name: str) -> Compiled:

@@ -15,7 +15,9 @@ from tinsmith.backend.python.render import PythonRenderer
 from tinsmith.backend.python.runtime import NAMES, Memory, launch
 from tinsmith.codegen.program import Launch
 from tinsmith.codegen.render.base import Target
+from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import DeviceError, OutOfMemoryError
+from tinsmith.ir import units
 
 if TYPE_CHECKING:
     from tinsmith.backend.memory import Buffer
@@ -68,6 +70,7 @@ def DEVICE(name: str) -> Compiled:
             vector_bytes = int(option[2])
         elif option[1] == "T":
             threads = int(option[2])
-    target = Target("python", vector_bytes, threads=threads)
+    rows = (*units.AMX, *(units.fma(d, vector_bytes) for d in (dtypes.float32, dtypes.float64)))
+    target = Target("python", vector_bytes, threads=threads, units=rows)
     return Compiled(name, BytesAllocator(), Compiler(), lambda kernel, binary: PythonProgram(kernel, binary, threads),
                     PythonRenderer(target))

@@ -18,7 +18,8 @@ _INFIX = {Ops.ADD: "+", Ops.SUB: "-", Ops.MUL: "*", Ops.CMPLT: "<", Ops.CMPEQ: "
 _ON_BOOLS = {Ops.ADD: "|", Ops.MUL: "&"}
 _CALLS = {Ops.MAX: "max", Ops.MIN: "min", Ops.IDIV: "floor_div", Ops.MOD: "floor_mod"}
 _ON_INTEGERS = {*_INFIX, *_CALLS, Ops.NEG, Ops.WHERE, Ops.MULADD, Ops.CAST}
-_PREFIX = {Ops.LOAD: "val", Ops.DEFINE_ACC: "acc", Ops.CAST: "cast", Ops.VECTORIZE: "vec", Ops.GEP: "gep"}
+_PREFIX = {Ops.LOAD: "val", Ops.DEFINE_ACC: "acc", Ops.CAST: "cast", Ops.VECTORIZE: "vec", Ops.GEP: "gep",
+           Ops.LOAD_TILE: "tile", Ops.MMA: "mma"}
 
 
 class PythonRenderer(Renderer):
@@ -197,6 +198,25 @@ class _Writer:
         self.line(f"store({self.names[memory]}, {value.dtype.count}, {self.place(index)}, {self.array(value)}"
                   f"{self.condition(u, 3)})")
 
+    # *** matrix units ***
+
+    def load_tile(self, u: UOp) -> None:
+        self.declare(u, f"load_tile({self.names[u.src[0]]}, {self.integer(u.src[1])}, {self.integer(u.src[2])}, "
+                        f"*{u.arg})")
+
+    def store_tile(self, u: UOp) -> None:
+        self.line(f"store_tile({self.names[u.src[0]]}, {self.integer(u.src[1])}, {self.integer(u.src[2])}, *{u.arg}, "
+                  f"{self.array(u.src[3])})")
+
+    def multiply(self, u: UOp) -> None:
+        """The unit's row is all that the interpreter knows of it."""
+        if u.arg.threads > 1 and self.mask() is not None:
+            self.line(f"whole_warp({self.mask()})")
+        unit = self.define("unit", repr(u.arg))
+        self.declare(u, f"{unit}.multiply({', '.join(self.array(s) for s in u.src)})")
+        if u.arg.threads > 1:
+            self.varying.add(u)
+
     # *** vectors and arithmetic ***
 
     def vectorize(self, u: UOp) -> None:
@@ -255,5 +275,6 @@ _WRITERS: dict[Op, Any] = {
     Ops.CONST: _nothing, Ops.PREFETCH: _nothing, Ops.DEFINE_ACC: _Writer.accumulator, Ops.PHI: _Writer.phi,
     Ops.RANGE: _Writer.open, Ops.ENDRANGE: _Writer.close, Ops.IF: _Writer.branch, Ops.ENDIF: _Writer.close,
     Ops.BARRIER: _Writer.barrier, Ops.LOAD: _Writer.load, Ops.STORE: _Writer.store, Ops.VECTORIZE: _Writer.vectorize,
-    Ops.GEP: _Writer.lanes,
+    Ops.GEP: _Writer.lanes, Ops.LOAD_TILE: _Writer.load_tile, Ops.STORE_TILE: _Writer.store_tile,
+    Ops.MMA: _Writer.multiply,
 }

@@ -11,6 +11,7 @@ from tinsmith.core.dtypes import DType, dtypes, to_dtype
 from tinsmith.core.errors import KernelError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops.op import Array
+from tinsmith.ir.units import Fragment, MatrixUnit
 
 WARP: Final = 32
 _POISON: Final = 0xA5  # what near memory holds before it is written
@@ -68,6 +69,23 @@ def store(memory: Memory, count: int, index: Any, value: Array, ok: Any = True) 
     memory.data[at[mask]] = value[mask]
 
 
+def load_tile(memory: Memory, index: int, pitch: int, rows: int, columns: int) -> Array:
+    """A tile's elements in order, its rows ``pitch`` apart."""
+    at = _tile_places(memory, index, pitch, rows, columns, "read")
+    return memory.data[at].reshape(1, -1)
+
+
+def store_tile(memory: Memory, index: int, pitch: int, rows: int, columns: int, value: Array) -> None:
+    memory.data[_tile_places(memory, index, pitch, rows, columns, "written")] = value.reshape(rows, columns)
+
+
+def _tile_places(memory: Memory, index: int, pitch: int, rows: int, columns: int, verb: str) -> Array:
+    at: Array = index + pitch * np.arange(rows)[:, None] + np.arange(columns)
+    if at.min() < 0 or at.max() >= memory.size:
+        raise memory.outside(at.min() if at.min() < 0 else at.max(), verb)
+    return at
+
+
 def const(dtype: str, count: int, value: Any) -> Array:
     return np.full((1, count), value, to_numpy(dtype))
 
@@ -118,7 +136,8 @@ def to_numpy(name: str) -> Any:
 
 
 NAMES: Final = {f.__name__: f for f in (load_one, load, store, const, lift, spread, join, meaning, floor_div, floor_mod,
-                                        whole_warp)} | {"where": np.where}
+                                        whole_warp, load_tile, store_tile, MatrixUnit, Fragment)} | {
+                                            "where": np.where, "dtypes": dtypes}
 
 
 # *** launching ***

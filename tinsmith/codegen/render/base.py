@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.units import MatrixUnit
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Target:
         l1_bytes, l2_bytes: caches per core.
         dtypes: element types that arithmetic works on directly; others are widened.
         fma: MULADD is one instruction.
+        units: the matrix units it has, the preferred first.
     """
 
     name: str
@@ -33,11 +35,12 @@ class Target:
         default_factory=lambda: frozenset(set(dtypes.all) - {dtypes.float16, dtypes.bfloat16}))
     storage: frozenset[DType] = field(default_factory=lambda: frozenset(dtypes.all))
     fma: bool = True
+    units: tuple[MatrixUnit, ...] = ()
 
     def key(self) -> str:
         """All fields as text, the same in every process."""
         values = ((f.name, getattr(self, f.name)) for f in fields(self))
-        return ",".join(f"{n}={sorted(d.name for d in v) if isinstance(v, frozenset) else v}" for n, v in values)
+        return ",".join(f"{n}={sorted(d.name for d in v) if isinstance(v, frozenset) else repr(v)}" for n, v in values)
 
 
 class Renderer:

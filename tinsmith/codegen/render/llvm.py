@@ -9,6 +9,7 @@ import struct
 from collections.abc import Sequence
 
 from tinsmith.codegen.render.base import Renderer, nonnegative
+from tinsmith.codegen.render.tiles import Tiles
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
 
@@ -74,6 +75,7 @@ class _Module:
             if u.op is Ops.DEFINE_ACC:
                 for r in u.src[1:]:
                     self.accumulators.setdefault(r, []).append(u)
+        self.tiles = Tiles(self, program)
         self.loops: dict[UOp, tuple[str, str, list[tuple[UOp, int, str]], str | None]] = {}
         self.ifs: dict[UOp, str] = {}
 
@@ -81,13 +83,15 @@ class _Module:
 
     def text(self) -> str:
         self.arguments()
+        self.tiles.begin()
         for u in self.program:
             self.write(u)
+        self.tiles.end()
         if any(u.op is Ops.STORE and u.arg == "stream" for u in self.program):
             self.line("fence seq_cst")  # stores past the caches are ordered by nothing weaker
         body = "\n".join(self.lines)
         head = f"define void @{self.name}(ptr noalias readonly %args, i64 %tid, i64 %nthreads) {{\nentry:\n"
-        tail = "  ret void\n}\n!0 = !{i32 1}\n!1 = distinct !{!1}\n"
+        tail = "  ret void\n}\n!0 = !{i32 1}\n!1 = distinct !{!1}\n" + self.tiles.constants()
         return "".join(d + "\n" for d in self.declarations) + head + body + "\n" + tail
 
     def line(self, text: str) -> None:
@@ -101,6 +105,7 @@ class _Module:
     def label(self, name: str) -> None:
         self.lines.append(f"{name}:")
         self.block = name
+        self.tiles.forget()
 
     def fresh(self, prefix: str) -> str:
         self.count += 1
@@ -144,7 +149,7 @@ class _Module:
 
     def write(self, u: UOp) -> None:
         op = u.op
-        if op in (Ops.DEFINE_GLOBAL, Ops.DEFINE_LOCAL):
+        if op in (Ops.DEFINE_GLOBAL, Ops.DEFINE_LOCAL) or self.tiles.write(u):
             return
         if op is Ops.CONST:
             text = literal(u.dtype.scalar, u.arg)
@@ -205,6 +210,8 @@ class _Module:
         self.line(f"{index} = phi i64 [ {start}, %{before} ], [ {index}n, %LATCH{loop} ]")
         held = []
         for acc in self.accumulators.get(u, []):
+            if self.tiles.holds(acc):
+                continue
             name, kind = self.fresh("%acc"), type_name(acc.dtype)
             held.append((acc, len(self.lines), self.names[acc]))
             self.line(f"{name} = phi {kind} [ {self.names[acc]}, %{before} ], [ ACC, %LATCH{loop} ]")
@@ -286,8 +293,15 @@ class _Module:
         align = align * value.dtype.count if hint else align  # the HINT opt has made sure of it
         if value.dtype.is_bool:
             name = self.value(f"zext {self.typed(value)} to {kind}")
-        n = value.dtype.count
-        if n == 1 and valid is not None:
+        n, only = value.dtype.count, _only_lane(valid)
+        if only is not None and index.dtype.count == 1:
+            # LLVM 22 stores too many bytes for a truncated vector of which one lane is written.
+            lane = self.value(f"extractelement {kind} {name}, i64 {only}")
+            at = self.pointer(memory, index)
+            scalar = type_name(value.dtype.scalar, memory=True)
+            place = self.value(f"getelementptr inbounds {scalar}, ptr {at}, i64 {only}")
+            self.line(f"store {scalar} {lane}, ptr {place}, align {align}")
+        elif n == 1 and valid is not None:
             yes, after = self.fresh("store"), self.fresh("stored")
             self.line(f"br i1 {self.names[valid]}, label %{yes}, label %{after}")
             self.label(yes)
@@ -312,12 +326,25 @@ class _Module:
         if len(u.src) == 1:
             one = self.value(f"insertelement {kind} poison, {self.typed(u.src[0])}, i64 0")
             return self.value(f"shufflevector {kind} {one}, {kind} poison, <{n} x i32> zeroinitializer")
+        if u.src[0].dtype.count > 1:
+            return self.join(u)
         if all(s.op is Ops.CONST for s in u.src):
             return "<" + ", ".join(self.typed(s) for s in u.src) + ">"
         result = "poison"
         for i, s in enumerate(u.src):
             result = self.value(f"insertelement {kind} {result}, {self.typed(s)}, i64 {i}")
         return result
+
+    def join(self, u: UOp) -> str:
+        """Vectors of one width side by side, two at a time."""
+        parts, dtype = [self.names[s] for s in u.src], u.src[0].dtype
+        while len(parts) > 1:
+            kind, both = type_name(dtype), 2 * dtype.count
+            order = ", ".join(f"i32 {i}" for i in range(both))
+            parts = [self.value(f"shufflevector {kind} {a}, {kind} {b}, <{both} x i32> <{order}>")
+                     for a, b in zip(parts[::2], parts[1::2])]
+            dtype = dtype.vec(both)
+        return parts[0]
 
     def lanes(self, u: UOp) -> str:
         source = self.typed(u.src[0])
@@ -471,6 +498,14 @@ class _Module:
         if b.bits < a.bits and not a.is_bool:
             return self.value(f"trunc {source} to {kind}")
         return self.value(f"{'zext' if a.is_unsigned else 'sext'} {source} to {kind}")
+
+
+def _only_lane(valid: UOp | None) -> int | None:
+    """The lane for which a constant condition of a vector holds, if it is one alone."""
+    if valid is None or valid.op is not Ops.VECTORIZE or any(s.op is not Ops.CONST for s in valid.src):
+        return None
+    lanes = [i for i, s in enumerate(valid.src) if s.arg]
+    return lanes[0] if len(lanes) == 1 and len(valid.src) > 1 else None
 
 
 def literal_zero(kind: str) -> str:

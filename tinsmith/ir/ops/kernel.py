@@ -6,7 +6,19 @@ place. ``LOAD`` and ``STORE`` take (memory, index[, ...], valid): memory is a ``
 """
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+from tinsmith.core.dtypes import DType
 from tinsmith.ir.ops.op import Op, nothing, of_first
+
+if TYPE_CHECKING:
+    from tinsmith.ir.uop import UOp
+
+
+def product_type(src: tuple[UOp, ...], arg: Any) -> DType:
+    """What a matrix unit sums up in; of a fragment, its accumulator's type."""
+    acc: DType = src[0].dtype if len(src) == 3 else arg.acc
+    return acc
 
 
 class KernelOps:
@@ -22,6 +34,9 @@ class KernelOps:
                 " (value, range, start[, weight]); the argument is the op, MULADD with a weight.", (3, 4), of_first)
     STAGE = Op("memory", "A value computed over ranges into near memory, in row-major order: (value, range, ...).",
                (1, 1 << 30), of_first)
+    MMA = Op("reduce", "One step of a matrix unit, which the argument names. Kernel graph: (a, b, m, n, k), the sum of "
+             "a·b over range k at place (m, n). Linear program: (accumulator, a, b), fragments of the unit.", (3, 5),
+             product_type)
     SCATTER_STORE = Op("memory", "Write (memory, index, value, valid, range), one value of the range after another.",
                        (5, 5), nothing)
     AFTER = Op("memory", "The first source, once all others have run.", (2, 1 << 30), of_first)
@@ -37,4 +52,8 @@ class KernelOps:
     VECTORIZE = Op("program", "A vector of its sources.", (1, 1 << 30), None)
     GEP = Op("program", "Lanes of a vector: the argument lists them.", 1, None)
     BARRIER = Op("program", "All threads of a block have come here.", (0, 1 << 30), nothing)
+    LOAD_TILE = Op("program", "A fragment of `arg` = (rows, columns), its rows `pitch` elements apart: (memory, index, "
+                   "pitch).", 3)
+    STORE_TILE = Op("program", "Write a fragment of `arg` = (rows, columns): (memory, index, pitch, value).", 4,
+                    nothing)
     PREFETCH = Op("program", "Fetch the line at (memory, index) ahead of its use.", 2, nothing)

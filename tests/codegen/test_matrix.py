@@ -1,0 +1,182 @@
+"""Contractions on matrix units: graph, both interpreters, machine code; edges, stages, refusals."""
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tests.codegen.running import Array, Kernel, expected, linearize_on, run_graph, run_linear, run_on
+from tests.codegen.units import MMA_SYNC
+from tinsmith.backend.device import Device
+from tinsmith.codegen.kernel import Opt, OptOps
+from tinsmith.codegen.program import compile_kernel
+from tinsmith.codegen.render.base import Target
+from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.core.errors import ArgumentError
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.units import AMX, MatrixUnit
+from tinsmith.ir.verify import verify_kernel, verify_program
+
+EDGES = [(1, 1, 1), (16, 32, 16), (17, 33, 15), (31, 7, 33), (32, 64, 32), (5, 65, 47), (48, 31, 1), (64, 96, 80)]
+TYPES = [(dtypes.bfloat16, dtypes.float32), (dtypes.int8, dtypes.int32), (dtypes.uint8, dtypes.int32)]
+CPU_UNITS = [u for u in Device["CPU"].renderer.target.units if u.emit != "muladd"]
+without_amx = pytest.mark.skipif(not CPU_UNITS, reason="this processor has no matrix unit (or CPU_FEATURES hides it)")
+
+
+def product(m: int, k: int, n: int, dtype: DType = dtypes.bfloat16, acc: DType = dtypes.float32,
+            transposed: str = "", epilogue: bool = False, batch: int = 1) -> tuple[UOp, dict[UOp, Array]]:
+    """A matrix product with its inputs; ``transposed`` names operands whose axes are exchanged in memory."""
+    shapes = {"a": (batch, m, k), "b": (batch, k, n)}
+    shapes = {name: (s[0], s[2], s[1]) if name in transposed else s for name, s in shapes.items()}
+    a, b = (UOp(Ops.PARAM, dtype, (), (i + 1, s)) for i, s in enumerate(shapes.values()))
+    rows, columns = a, b
+    if "a" in transposed:
+        rows = rows.permute((0, 2, 1))
+    if "b" not in transposed:
+        columns = columns.permute((0, 2, 1))
+    if epilogue:  # a prologue of its own as well
+        rows = rows.maximum(rows.const_like(0))
+    x = rows.cast(acc).reshape((batch, m, 1, k)).expand((batch, m, n, k))
+    y = columns.cast(acc).reshape((batch, 1, n, k)).expand((batch, m, n, k))
+    out = (x * y).reduce("ADD", (3,)).reshape((batch, m, n))
+    random = np.random.default_rng(m * n + k)
+    inputs = {p: (random.normal(size=p.shape) if dtype.is_float else random.integers(-99, 99, p.shape)).astype(
+        dtype.numpy) for p in (a, b)}
+    if epilogue:
+        bias = UOp(Ops.PARAM, acc, (), (3, (n,)))
+        inputs[bias] = random.integers(-9, 9, n).astype(acc.numpy)
+        out = (out + bias.reshape((1, 1, n)).expand((batch, m, n))).cast(dtype)
+    return UOp(Ops.SINK, None, (out,)), inputs
+
+
+def close(got: Array, want: Array) -> None:
+    if got.dtype.kind in "iu":
+        np.testing.assert_array_equal(got, want)
+    else:
+        tolerance = 1e-2 if got.dtype.itemsize == 2 else 1e-5
+        np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol=tolerance, atol=1e-4)
+
+
+def tensor_core(kernel_axes: tuple[int, int, int], *copies: int, unit: str = "") -> Opt:
+    m, n, k = kernel_axes
+    return Opt(OptOps.TC, k, (m, n, *copies), unit=unit)
+
+
+def axes(sink: UOp) -> tuple[int, int, int]:
+    """Positions of m, n and k among the ranges (those of size 1 are none)."""
+    kernel = linearize_on("PYTHON", sink)
+    parallel = [kernel.ranges.index(r) for r in kernel.parallel]
+    return parallel[-2], parallel[-1], kernel.ranges.index(kernel.reduces[0])
+
+
+OPTS = {"bare": (), "columns": (Opt(OptOps.STAGE, 1, ()),),
+        "both": (Opt(OptOps.STAGE, 1, ()), Opt(OptOps.STAGE, 0, ())), "rows": (Opt(OptOps.STAGE, 0, (0,)),)}
+
+
+@pytest.mark.parametrize("dtype, acc", TYPES, ids=str)
+@pytest.mark.parametrize("shape", [e for e in EDGES if 1 not in e], ids=str)
+def test_every_interpreter_and_machine_agree(shape: tuple[int, int, int], dtype: DType, acc: DType) -> None:
+    sink, inputs = product(*shape, dtype, acc)
+    (want,) = expected(sink, inputs)
+    for copies in ((), (2, 2), (1, 3)):
+        for name, more in OPTS.items():
+            opts = [tensor_core(axes(sink), *copies), *more]
+            verify_kernel(linearize_on("PYTHON", sink, opts).sink)
+            if copies != (1, 3):
+                close(run_graph(sink, inputs, opts)[0], want)
+            if name != "rows" and copies:
+                close(run_on("PYTHON", sink, inputs, opts)[0], want)
+            if CPU_UNITS:
+                close(run_on("CPU", sink, inputs, opts)[0], want)
+
+
+@without_amx
+@pytest.mark.parametrize("transposed", ["", "a", "b", "ab"])
+@pytest.mark.parametrize("dtype, acc", TYPES, ids=str)
+@pytest.mark.parametrize("shape", EDGES, ids=str)
+def test_the_defaults_on_edges(shape: tuple[int, int, int], dtype: DType, acc: DType, transposed: str) -> None:
+    for epilogue, batch in ((False, 1), (True, 1), (False, 3)):
+        sink, inputs = product(*shape, dtype, acc, transposed, epilogue, batch)
+        got = run_on("CPU", sink, inputs, None, 2)[0]
+        close(got, expected(sink, inputs)[0])
+
+
+@without_amx
+def test_a_large_product_runs_on_the_unit_by_default() -> None:
+    sink, _ = product(256, 256, 256)
+    program = compile_kernel(sink, Device["CPU"].renderer)
+    assert any(o.op is OptOps.TC for o in program.opts)
+    assert any(u.op is Ops.MMA for u in program.uops)
+
+
+@pytest.mark.parametrize("unit", MMA_SYNC, ids=str)
+@pytest.mark.parametrize("shape", [(16, 16, 8), (35, 21, 17), (64, 48, 40)], ids=str)
+def test_fragments_spread_over_the_lanes_of_a_warp(unit: MatrixUnit, shape: tuple[int, int, int]) -> None:
+    """A row for 32 threads needs nothing else to run: operands element by element, an epilogue on what each holds."""
+    target = Target("warp", 0, units=(unit,))
+    for epilogue in (False, True):
+        sink, inputs = product(*shape, unit.a, dtypes.float32, epilogue=epilogue)
+        for copies in ((1, 1), (2, 4)):
+            kernel = linearize_on("PYTHON", sink, [tensor_core(axes(sink), *copies)], target)
+            verify_kernel(kernel.sink)
+            (got,), program = run_linear(kernel, sink, inputs)
+            verify_program(program)
+            close(got, expected(sink, inputs)[0])
+            assert any(u.op is Ops.MMA and u.arg is unit for u in program)
+
+
+def test_what_no_unit_multiplies_is_refused_and_unchanged() -> None:
+    sink, _ = product(32, 32, 32, dtypes.float32)
+    kernel = linearize_on("PYTHON", sink)
+    before = (kernel.sink, list(kernel.order))
+    for opt in (tensor_core((0, 1, 2)), tensor_core((0, 1, 2), unit="amx_bf16"), tensor_core((0, 0, 2)),
+                tensor_core((0, 1, 1)), Opt(OptOps.TC, 2, 4)):
+        with pytest.raises(ArgumentError):
+            kernel.apply(opt)
+        assert (kernel.sink, kernel.order) == before
+
+
+def test_no_more_sums_than_the_unit_holds() -> None:
+    sink, _ = product(128, 64, 128)
+    kernel = linearize_on("PYTHON", sink)
+    with pytest.raises(ArgumentError, match="holds 4 sums"):
+        kernel.apply(tensor_core((0, 1, 2), 3, 2))
+    kernel.apply(tensor_core((0, 1, 2), 2, 2))
+    with pytest.raises(ArgumentError, match="no more sums"):
+        kernel.apply(Opt(OptOps.UPCAST, 0, 2))
+
+
+def test_padding_adds_nothing_to_a_sum() -> None:
+    """A prologue that is not 0 at 0, and infinities in the operands."""
+    a, b = (UOp(Ops.PARAM, dtypes.bfloat16, (), (i, (33, 33))) for i in (1, 2))
+    rows = (a + a.const_like(1)).cast(dtypes.float32).reshape((33, 1, 33)).expand((33, 33, 33))
+    columns = b.cast(dtypes.float32).permute((1, 0)).reshape((1, 33, 33)).expand((33, 33, 33))
+    sink = UOp(Ops.SINK, None, ((rows * columns).reduce("ADD", (2,)),))
+    values = np.ones((33, 33), dtypes.bfloat16.numpy)
+    values[5, 7] = np.inf
+    inputs = {a: values, b: values}
+    (want,) = expected(sink, inputs)
+    opts = [tensor_core((0, 1, 2), 2, 2)]
+    np.testing.assert_array_equal(run_graph(sink, inputs, opts)[0], want)
+    for device in ("PYTHON", *(["CPU"] if CPU_UNITS else [])):
+        np.testing.assert_array_equal(run_on(device, sink, inputs, opts)[0], want)
+
+
+@pytest.mark.parametrize("device", ["CPU", "PYTHON"])
+def test_one_narrow_lane_writes_one_element(device: str) -> None:
+    """A truncated vector of which only the first lane is inside the buffer, which ends at a page nobody may touch."""
+    x = UOp(Ops.PARAM, dtypes.int32, (), (1, (33, 33)))
+    sink = UOp(Ops.SINK, None, (x.cast(dtypes.int8) + x.cast(dtypes.int8).const_like(1),))
+    inputs = {x: np.arange(33 * 33, dtype=np.int32).reshape(33, 33)}
+    opts = [Opt(OptOps.TILE, 0, 33), Opt(OptOps.VECTOR, 1, 16)]
+    close(run_on(device, sink, inputs, opts)[0], expected(sink, inputs)[0])
+
+
+def test_a_program_names_its_unit() -> None:
+    sink, _ = product(16, 32, 16)
+    kernel: Kernel = linearize_on("PYTHON", sink, [tensor_core((0, 1, 2), 1, 1)])
+    (mma,) = kernel.products
+    assert mma.arg is AMX[0] or mma.arg == AMX[0]
+    assert "MMA amx_bf16" in str(compile_kernel(sink, Device["PYTHON"].renderer, kernel.opts).uops) or mma.arg.name
+    assert dataclasses.replace(AMX[0], name="x") != AMX[0]

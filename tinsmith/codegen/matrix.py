@@ -1,0 +1,191 @@
+"""Contractions on a matrix unit: the rewrites behind the opt TC, and the staging of a unit's operands.
+
+    FOLD(a·b, …, k)   →   STAGE(FOLD(MMA(a, b, m, n, k), …, ko), mu, m, nu, n)
+
+The result of a unit that keeps it in tiles of its own is staged, so that the rest of the kernel reads it with loops and
+lanes as it likes. An operand is read from memory as it lies where a tile's rows are there, else from a stage in the
+unit's order of elements, filled once for all ranges that are not kept outside.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tinsmith.codegen.normalize import conjuncts
+from tinsmith.codegen.roles import Role
+from tinsmith.core.dtypes import DType
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.symbolic import from_linear, linear_form
+from tinsmith.ir.units import Fragment, MatrixUnit
+from tinsmith.ir.uop import toposort
+
+NewRange = Callable[[int, Role], UOp]
+_NUMBER = 1 << 20  # numbers of ranges that stand for digits while an address is looked at
+
+
+def factors(fold: UOp) -> tuple[UOp, UOp, UOp | None] | None:
+    """The two factors of a sum of products, and the condition (of a padded range) under which they count."""
+    body: UOp = fold.src[0]
+    valid: UOp | None = None
+    if fold.arg is not Ops.ADD:
+        return None
+    while body.op is Ops.WHERE and body.src[2].is_const and body.src[2].arg == 0:
+        valid, body = body.src[0] if valid is None else valid & body.src[0], body.src[1]
+    return (body.src[0], body.src[1], valid) if body.op is Ops.MUL else None
+
+
+def narrow(factor: UOp, dtype: DType, acc: DType) -> UOp | None:
+    """The operand of ``dtype`` that a factor widens to ``acc``, if that is what it is."""
+    if factor.dtype is not acc:
+        return None
+    if dtype is acc:
+        return factor
+    if factor.op is Ops.CAST and factor.src[0].dtype is dtype:
+        return factor.src[0]
+    return None
+
+
+def operands(fold: UOp, m: UOp, n: UOp, unit: MatrixUnit) -> tuple[UOp, UOp] | None:
+    """The unit's operands a[m, k] and b[k, n] in a sum of products; None if it is not one of the unit's types."""
+    found = factors(fold)
+    if found is None or fold.dtype is not unit.acc:
+        return None
+    x, y, valid = found
+    if m in y.ranges:
+        x, y = y, x
+    if m not in x.ranges or n not in y.ranges or n in x.ranges or m in y.ranges:
+        return None
+    a, b = narrow(x, unit.a, unit.acc), narrow(y, unit.b, unit.acc)
+    if a is None or b is None or (valid is not None and not {m, n}.isdisjoint(valid.ranges)):
+        return None
+    return _zero_unless(valid, a), _zero_unless(valid, b)
+
+
+def _zero_unless(valid: UOp | None, value: UOp) -> UOp:
+    """A guarded load gives 0 by itself; anything else is made 0, so that padding adds nothing."""
+    guarded = value.op is Ops.LOAD and len(value.src) == 3
+    if valid is None or (guarded and conjuncts(valid) <= conjuncts(value.src[2])):
+        return value
+    return valid.where(value, UOp.const(value.dtype, 0))
+
+
+def on_unit(fold: UOp, m: UOp, n: UOp, k: UOp, unit: MatrixUnit, new_range: NewRange) -> tuple[UOp, list[UOp]]:
+    """The fold's value on a unit whose result is staged, and the new ranges.
+
+    m and n run over whole copies of the unit's tile, k over one step of it.
+    """
+    found = operands(fold, m, n, unit)
+    assert found is not None
+    mu, nu = (new_range(_size(r) // step, Role.UPCAST) for r, step in ((m, unit.m), (n, unit.n)))
+    mi, ni, ki = (new_range(step, Role.FRAGMENT) for step in (unit.m, unit.n, unit.k))
+    table = {m: mu * unit.m + mi, n: nu * unit.n + ni, k: ki}
+    a, b = (x.substitute(table) for x in found)
+    value = UOp(Ops.MMA, None, (a, b, mi, ni, ki), unit)
+    loops = tuple(r for r in fold.src[1:] if r is not k)
+    if loops:
+        value = UOp(Ops.FOLD, None, (value, *loops), Ops.ADD)
+    over = [r for r in (mu, mi, nu, ni) if r.op is Ops.RANGE]
+    staged = UOp(Ops.STAGE, value.dtype.ptr(), (value, *over), tuple(_size(r) for r in over))
+    return staged.load(m * _size(n) + n), [*over, ki]
+
+
+def in_registers(fold: UOp, m: UOp, n: UOp, k: UOp, unit: MatrixUnit, new_range: NewRange) -> tuple[UOp, list[UOp]]:
+    """The fold's value on a unit whose result stays with its threads: m and n are already the unit's own ranges."""
+    found = operands(fold, m, n, unit)
+    assert found is not None
+    ki = new_range(unit.k, Role.FRAGMENT)
+    a, b = (x.substitute({k: ki}) for x in found)
+    value = UOp(Ops.MMA, None, (a, b, m, n, ki), unit)
+    loops = tuple(r for r in fold.src[1:] if r is not k)
+    return (UOp(Ops.FOLD, None, (value, *loops), Ops.ADD) if loops else value), [ki]
+
+
+def axes(mma: UOp) -> tuple[tuple[Fragment, UOp, UOp], tuple[Fragment, UOp, UOp]]:
+    """For each operand its fragment and the ranges of its rows and columns."""
+    m, n, k = mma.src[2:]
+    return (mma.arg.fragment_a, m, k), (mma.arg.fragment_b, k, n)
+
+
+def stage_operand(mma: UOp, which: int, inside: Sequence[UOp], new_range: NewRange) -> tuple[UOp, list[UOp]]:
+    """Operand ``which`` read from a stage over ``inside`` and its own two ranges, in the unit's order of elements.
+
+    Lanes fill it along memory where they can. Returns the operand's new form and the ranges that fill the stage.
+    """
+    value = mma.src[which]
+    fragment, row, column = axes(mma)[which]
+    outer = [new_range(_size(r), Role.LOOP) for r in inside]
+    roles = _fill_roles(value, fragment, row, column)
+    digits = [new_range(size, role) for (size, _, _), role in zip(fragment.registers, roles)]
+    table = dict(zip(inside, outer)) | _at_digits(fragment, row, column, digits)
+    loops = [*outer, *reversed(digits)]
+    copy = value.substitute(table).simplify()
+    kept = [r for r in loops if r.op is Ops.RANGE]
+    staged = UOp(Ops.STAGE, value.dtype.ptr(), (copy, *kept), tuple(_size(r) for r in kept))
+    place = UOp.index(0)
+    for r in inside:
+        place = place * _size(r) + r
+    for size, down, across in reversed(fragment.registers):
+        place = place * size + ((row // down if down else column // across) % size)
+    return staged.load(place.simplify()), kept
+
+
+def _fill_roles(value: UOp, fragment: Fragment, row: UOp, column: UOp) -> list[Role]:
+    """The fastest digit that walks along memory gets lanes, faster ones become copies that are interleaved."""
+    loads = [n for n in toposort(value) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
+    for at, (size, down, across) in enumerate(fragment.registers):
+        axis, step = (row, down) if down else (column, across)
+        strides = {linear_form(n.src[1])[0].get(axis, 0) * step for n in loads if axis in n.ranges}
+        if strides == {1} and 2 <= size <= 64 and size & (size - 1) == 0:
+            return [Role.UPCAST] * at + [Role.VECTOR] + [Role.LOOP] * (len(fragment.registers) - at - 1)
+    return [Role.LOOP] * len(fragment.registers)
+
+
+def _at_digits(fragment: Fragment, row: UOp, column: UOp, digits: Sequence[UOp]) -> dict[UOp, UOp]:
+    """Rows and columns as sums over digits."""
+    r, c = UOp.index(0), UOp.index(0)
+    for (_, down, across), digit in zip(fragment.registers, digits):
+        r, c = r + digit * down, c + digit * across
+    return {row: r.simplify(), column: c.simplify()}
+
+
+def tile_address(operand: UOp, fragment: Fragment, row: UOp, column: UOp) -> tuple[UOp, UOp, int] | None:
+    """(memory, index, pitch) if a tile of the operand lies in memory as the unit loads it; else None."""
+    if operand.op is not Ops.LOAD or len(operand.src) > 2 or not fragment.whole:
+        return None
+    return store_address(operand.src[0], operand.src[1], fragment, row, column)
+
+
+def unloadable(mma: UOp) -> list[int]:
+    """Operands that the unit would load itself, but that do not lie in memory as it wants them."""
+    return [which for which, (fragment, row, column) in enumerate(axes(mma))
+            if fragment.whole and tile_address(mma.src[which], fragment, row, column) is None]
+
+
+def store_address(memory: UOp, index: UOp, fragment: Fragment, row: UOp, column: UOp) -> tuple[UOp, UOp, int] | None:
+    """The same for any place in memory."""
+    digits = [UOp.range(size, _NUMBER + i, Role.FRAGMENT) for i, (size, _, _) in enumerate(fragment.registers)]
+    expr = index.substitute(_at_digits(fragment, row, column, digits)).simplify()
+    terms, constant = linear_form(expr)
+    side_by_side = 1
+    for digit, (size, _, _) in zip(digits[:-1], fragment.registers):
+        if size > 1 and terms.pop(digit, 0) != side_by_side:
+            return None
+        side_by_side *= size
+    pitch = terms.pop(digits[-1], 0)
+    if pitch < 0 or any(d in t.ranges for t in terms for d in digits):
+        return None
+    return memory, from_linear(terms, constant, expr).simplify(), pitch
+
+
+def lane_place(fragment: Fragment, lane: UOp) -> tuple[UOp, UOp]:
+    """Row and column that a lane contributes, as expressions of its number."""
+    row, column, left = UOp.index(0), UOp.index(0), lane
+    for size, down, across in fragment.lanes:
+        digit = left % size
+        row, column, left = row + digit * down, column + digit * across, left // size
+    return row.simplify(), column.simplify()
+
+
+def _size(r: UOp) -> int:
+    size = r.src[-1].arg if r.op is Ops.RANGE else 1
+    assert isinstance(size, int)
+    return size

@@ -1,0 +1,162 @@
+"""The analytic choice of opts for a contraction on a matrix unit: which ranges, which tile, which blocks stay in cache.
+
+Loops from the outside in: batch, blocks of columns (shared out over the workers), row tiles, column tiles of the block,
+the reduction. The column operand is staged in the unit's order once per block, so that it stays in the second cache;
+the row operand is read where it lies, or staged per row tile if it does not lie as the unit loads it.
+"""
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tinsmith.codegen import matrix
+from tinsmith.codegen.kernel import Kernel, Opt, OptOps, range_size
+from tinsmith.codegen.render.base import Target
+from tinsmith.codegen.roles import Role
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.symbolic import linear_form
+from tinsmith.ir.units import MatrixUnit
+from tinsmith.ir.uop import toposort
+
+EFFICIENCY = 0.55  # of the unit's peak, with operands from the second cache
+PACK = 0.4  # cycles per element to bring an operand into the unit's order, where memory runs along the fill
+PACK_ACROSS = 1.2
+EPILOGUE = 0.4  # cycles per element of the result, from tile to memory
+
+
+@dataclass
+class UnitPlan:
+    """A contraction on a unit: its ranges, copies of the tile, and the estimated cycles of one core."""
+
+    unit: MatrixUnit
+    m: UOp
+    n: UOp
+    k: UOp
+    copies: tuple[int, int]
+    cycles: float
+
+
+def best_plan(kernel: Kernel, target: Target) -> UnitPlan | None:
+    """The cheapest way onto one of the target's units of one thread; None if no unit fits."""
+    if len(kernel.folds) != 1 or any(s.op is not Ops.STORE for s in kernel.stores):
+        return None
+    fold = kernel.folds[0]
+    plans = []
+    for unit in target.units:
+        if unit.threads == 1 and unit.emit != "muladd":
+            plans += _plans(kernel, fold, unit)
+    return min(plans, key=lambda p: p.cycles, default=None)
+
+
+def _plans(kernel: Kernel, fold: UOp, unit: MatrixUnit) -> list[UnitPlan]:
+    parts = matrix.factors(fold)
+    if parts is None or any(r.arg[0] in kernel.full or r.arg[1].expanded for r in kernel.order):
+        return []
+    out = []
+    for x, y in (parts[:2], parts[1::-1]):
+        rows = [r for r in kernel.parallel if r in x.ranges - y.ranges and r in fold.ranges]
+        columns = [r for r in kernel.parallel if r in y.ranges - x.ranges and r in fold.ranges]
+        depth = [r for r in fold.src[1:] if r in x.ranges and r in y.ranges]
+        if not (rows and columns and depth) or len(depth) != len(fold.src) - 1:
+            continue
+        m, n = max(rows, key=range_size), max(columns, key=lambda r: (_stored_along(kernel, r), range_size(r)))
+        k = max(depth, key=range_size)
+        if matrix.operands(fold, m, n, unit) is not None:
+            out.append(_plan(kernel, fold, unit, m, n, k))
+    return out
+
+
+def _stored_along(kernel: Kernel, r: UOp) -> bool:
+    return all(linear_form(s.src[1])[0].get(r, 0) in (0, 1) for s in kernel.stores)
+
+
+def _plan(kernel: Kernel, fold: UOp, unit: MatrixUnit, m: UOp, n: UOp, k: UOp) -> UnitPlan:
+    operands = matrix.operands(fold, m, n, unit)
+    assert operands is not None
+    sizes = {m: unit.m, n: unit.n, k: unit.k}
+    padded = {r: -(-range_size(r) // step) * step for r, step in sizes.items()}
+    rest = math.prod(range_size(r) for r in fold.src[0].ranges if r not in sizes)
+    cycles = 2.0 * rest * math.prod(padded.values()) / (unit.rate * EFFICIENCY)
+    results = math.prod(range_size(r) for r in fold.ranges)
+    cycles += EPILOGUE * results * (1 if _stored_along(kernel, n) else 3)
+    for which, operand in enumerate(operands):
+        elements = math.prod(range_size(r) for r in operand.ranges)
+        direct = which == 0 and _loadable(operand, m, k) and all(padded[r] == range_size(r) for r in (m, k))
+        if not direct:
+            along = any(linear_form(o.src[1])[0].get(r, 0) == 1 for o in _loads(operand) for r in (n, k)[which == 0 :])
+            cycles += elements * (PACK if along else PACK_ACROSS)
+    copies = (min(2, padded[m] // unit.m), min(2, padded[n] // unit.n))
+    return UnitPlan(unit, m, n, k, copies, cycles)
+
+
+def _loads(operand: UOp) -> list[UOp]:
+    return [n for n in toposort(operand) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
+
+
+def _loadable(operand: UOp, m: UOp, k: UOp) -> bool:
+    """Whether rows of the operand lie in memory as a row-major tile."""
+    if operand.op is not Ops.LOAD or len(operand.src) > 2:
+        return False
+    terms, _ = linear_form(operand.src[1])
+    return terms.get(k, 0) == 1 and not any((m in t.ranges or k in t.ranges) and t not in (m, k) for t in terms)
+
+
+def apply_plan(kernel: Kernel, target: Target, plan: UnitPlan) -> None:
+    """Bring the contraction onto the unit: TC, blocks of columns, stages, the order of loops, lanes for the result."""
+    at = kernel.ranges.index
+    outer = [r for r in kernel.parallel if r not in (plan.m, plan.n)]
+    kernel.apply(Opt(OptOps.TC, at(plan.k), (at(plan.m), at(plan.n), *plan.copies), unit=plan.unit.name))
+    product = kernel.products[0]
+    a, b = product.src[:2]
+    row_tiles, column_tiles = ([r for r in kernel.parallel if r in x.ranges and r not in outer] for x in (a, b))
+    blocks: list[UOp] = []
+    if column_tiles:
+        blocks, column_tiles = _blocks(kernel, target, plan, column_tiles[0])
+    batch = [r for r in outer if r in kernel.products[0].src[1].ranges]
+    _order(kernel, [*batch, *blocks, *(r for r in outer if r not in batch), *row_tiles, *column_tiles])
+    _stage(kernel, 1, [*batch, *blocks])
+    if 0 in matrix.unloadable(kernel.products[0]):
+        _stage(kernel, 0, [r for r in kernel.parallel if r in kernel.products[0].src[0].ranges])
+    _lanes_of_the_result(kernel, target)
+
+
+def _blocks(kernel: Kernel, target: Target, plan: UnitPlan, tiles: UOp) -> tuple[list[UOp], list[UOp]]:
+    """Cut the column tiles into blocks that fit the second cache, at least one for each worker."""
+    operand = kernel.products[0].src[1]
+    count = range_size(tiles)
+    per_tile = plan.unit.n * plan.copies[1] * operand.dtype.itemsize * math.prod(
+        range_size(r) for r in operand.ranges if r.arg[1] is Role.REDUCE) * plan.unit.k
+    most = min(max(target.l2_bytes // 2 // per_tile, 1), -(-count // max(target.threads, 1)))
+    size = max(d for d in range(1, count + 1) if count % d == 0 and d <= most)
+    if size == count:
+        return [], [tiles]
+    if size == 1:
+        return [tiles], []
+    position = kernel.order.index(tiles)
+    kernel.apply(Opt(OptOps.TILE, kernel.ranges.index(tiles), size))
+    return [kernel.order[position]], [kernel.order[position + 1]]
+
+
+def _order(kernel: Kernel, wanted: list[UOp]) -> None:
+    loops = [r for r in kernel.ranges if not r.arg[1].expanded]
+    places = tuple(loops.index(r) for r in [*wanted, *(r for r in loops if r not in wanted)])
+    if places != tuple(range(len(loops))):
+        kernel.apply(Opt(OptOps.ORDER, None, places))
+
+
+def _stage(kernel: Kernel, which: int, outside: list[UOp]) -> None:
+    """Stage an operand of the unit, named by one of its loads; one made of constants stays as it is."""
+    loads = _loads(kernel.products[0].src[which])
+    if loads:
+        kept = tuple(kernel.ranges.index(r) for r in outside)
+        kernel.apply(Opt(OptOps.STAGE, kernel.loads.index(loads[0]), kept))
+
+
+def _lanes_of_the_result(kernel: Kernel, target: Target) -> None:
+    """Lanes along the columns of the staged result."""
+    inner = [r for r in kernel.parallel if not any(r in p.ranges for p in kernel.products)]
+    lanes = max(target.vector_bytes // 4, 1)
+    for r in reversed(inner):
+        if _stored_along(kernel, r) and range_size(r) % lanes == 0 and lanes > 1 and kernel.may_have_lanes(r):
+            kernel.apply(Opt(OptOps.VECTOR, kernel.ranges.index(r), lanes))
+            return

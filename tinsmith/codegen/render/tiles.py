@@ -1,0 +1,137 @@
+"""Tile registers in LLVM IR: fixed tile numbers for fragments that a matrix unit keeps in registers of its own.
+
+A sum keeps its tile from its first line to its last. Operands are loaded where they are used, into the other tiles in
+turn, and loaded again where their tile was taken or a block begins: an address is all that has to live on.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from tinsmith.ir import Ops, UOp
+
+COUNT = 8
+ROW_BYTES = 64
+ROWS = 16
+
+
+class Text(Protocol):
+    """What is written to: the module of the kernel."""
+
+    names: dict[UOp, str]
+    name: str
+
+    def call(self, result: str, function: str, *arguments: tuple[str, str]) -> str: ...
+    def value(self, text: str) -> str: ...
+
+
+class Tiles:
+    """The tiles of one kernel: which fragment each holds."""
+
+    def __init__(self, text: Text, program: Sequence[UOp]) -> None:
+        self.text = text
+        self.used = any(u.op is Ops.MMA for u in program)
+        self.root: dict[UOp, UOp] = {}
+        self.sums: dict[UOp, int] = {}
+        self.loaded: dict[UOp, int] = {}
+        self.last: dict[UOp, UOp] = {}
+        if self.used:
+            self.find_sums(program)
+
+    def find_sums(self, program: Sequence[UOp]) -> None:
+        """Every line of a sum leads to its first line, which stands for its tile; note where it is needed last."""
+        sums = {u for u in program if u.op is Ops.MMA}
+        for u in reversed(program):
+            if u.op in (Ops.PHI, Ops.DEFINE_ACC) and (u in sums or (u.op is Ops.PHI and u.src[1] in sums)):
+                sums.update((u, *u.src[:2])) if u.op is Ops.PHI else sums.update(u.src[:1])
+        for u in program:
+            if u in sums and u.op in (Ops.MMA, Ops.PHI, Ops.DEFINE_ACC):
+                self.root[u] = self.root.get(u.src[0], u)
+            for s in u.src:
+                if s in self.root:
+                    self.last[self.root[s]] = u
+
+    def holds(self, u: UOp) -> bool:
+        """Whether a line is a sum in a tile."""
+        return u in self.root
+
+    def begin(self) -> None:
+        """Give every tile 16 rows of 64 bytes."""
+        if self.used:
+            self.text.call("void", "llvm.x86.ldtilecfg", ("ptr", f"@{self.text.name}_tiles"))
+
+    def end(self) -> None:
+        if self.used:
+            self.text.call("void", "llvm.x86.tilerelease")
+
+    def constants(self) -> str:
+        """The configuration: palette 1, bytes per row from byte 16 on, rows from byte 48 on."""
+        if not self.used:
+            return ""
+        data = [1] + [0] * 15 + [ROW_BYTES, 0] * COUNT + [0] * 16 + [ROWS] * COUNT + [0] * 8
+        values = ", ".join(f"i8 {b}" for b in data)
+        return f"@{self.text.name}_tiles = internal constant [64 x i8] [{values}], align 64\n"
+
+    def forget(self) -> None:
+        """Another block begins: who knows how it was reached."""
+        self.loaded.clear()
+
+    def write(self, u: UOp) -> bool:
+        """Write a line if it is about tiles."""
+        if u.op is Ops.MMA:
+            self.multiply(u)
+        elif u.op is Ops.STORE_TILE:
+            self.text.call("void", "llvm.x86.tilestored64", ("i8", str(self.sum(u.src[3]))), *self.address(u))
+        elif u.op is Ops.DEFINE_ACC and self.holds(u):
+            self.sum(u)
+        elif u.op is not Ops.LOAD_TILE and not self.holds(u) and not self.is_start(u):
+            return False
+        for s in u.src:
+            root = self.root.get(s)
+            if root is not None and self.last[root] is u:
+                self.sums.pop(root, None)
+        return True
+
+    def is_start(self, u: UOp) -> bool:
+        """A constant that sums start from; vectors of that size have no other use."""
+        return self.used and u.op is Ops.CONST and u.dtype.count * u.dtype.itemsize == ROWS * ROW_BYTES
+
+    def multiply(self, u: UOp) -> None:
+        total = self.sum(u)
+        a, b = self.operand(u.src[1], None), self.operand(u.src[2], u.src[1])
+        self.text.call("void", f"llvm.x86.{u.arg.emit}", *(("i8", str(t)) for t in (total, a, b)))
+
+    def sum(self, u: UOp) -> int:
+        """The tile of a sum; a new one starts with what its first line starts with."""
+        root = self.root[u]
+        if root not in self.sums:
+            tile = next(t for t in range(COUNT) if t not in self.sums.values())
+            self.loaded = {held: t for held, t in self.loaded.items() if t != tile}
+            self.sums[root] = tile
+            start = root.src[0]
+            if start.op is Ops.LOAD_TILE:
+                self.text.call("void", "llvm.x86.tileloadd64", ("i8", str(tile)), *self.address(start))
+            else:
+                self.text.call("void", "llvm.x86.tilezero", ("i8", str(tile)))
+        return self.sums[root]
+
+    def operand(self, u: UOp, keep: UOp | None) -> int:
+        """The tile that holds an operand; loads it into the tile that was loaded longest ago, but not over ``keep``."""
+        if u not in self.loaded:
+            free = [t for t in range(COUNT) if t not in self.sums.values() and t not in self.loaded.values()]
+            if not free:
+                oldest = next(held for held in self.loaded if held is not keep)
+                free = [self.loaded.pop(oldest)]
+            self.loaded[u] = free[0]
+            self.text.call("void", "llvm.x86.tileloadd64", ("i8", str(free[0])), *self.address(u))
+        else:
+            self.loaded[u] = self.loaded.pop(u)
+        return self.loaded[u]
+
+    def address(self, u: UOp) -> tuple[tuple[str, str], tuple[str, str]]:
+        """Where a tile begins, and how many bytes its rows are apart."""
+        memory, index, pitch = u.src[:3]
+        size, names = memory.dtype.itemsize, self.text.names
+        at = self.text.value(f"getelementptr inbounds i{8 * size}, ptr {names[memory]}, i64 {names[index]}")
+        apart = str(pitch.arg * size) if pitch.is_const else self.text.value(f"mul i64 {names[pitch]}, {size}")
+        return ("ptr", at), ("i64", apart)

@@ -1,0 +1,186 @@
+"""Matrix units as data: what one step multiplies, where each operand's elements lie, and what the machine must have.
+
+A unit adds ``a[m, k] · b[k, n]`` to ``c[m, n]`` in one step. A ``Fragment`` says where the elements of one of the three
+lie among the lanes (threads) that work together and the registers of each. Positions count in *digits*: ``(size, row
+step, column step)``, the fastest first. Register number ``r`` of lane ``l`` holds row ``Σ digit·row step`` and column
+``Σ digit·column step``, over the digits of ``r`` and of ``l``.
+
+To add a unit, write a row and name it in a device's ``Target.units``. Nothing else asks for it by name:
+
+* the opt ``TC`` splits the three ranges, pads them, and writes ``MMA`` nodes for any row;
+* a unit of one thread that moves its tiles itself (``whole`` fragments: AMX, or an accelerator's own unit) gets
+  ``LOAD_TILE``, ``MMA`` and ``STORE_TILE`` lines; the renderer writes them down (``emit`` names the instruction) and
+  numbers the tiles, of which ``accumulators`` may be live at once;
+* a unit of many threads (``mma.sync``: 32) gets its operands element by element, each lane what its digits say, and the
+  rest of the kernel works on the elements that a lane holds. Its lane number is the ``SPECIAL`` ``lidx0``;
+* both interpreters run every row from its digits alone, so a row is tested before a renderer knows it.
+
+The row of an ``mma.sync`` of 16×8×16 halves, for example, has ``threads=32`` and the accumulator fragment
+``Fragment(((2, 0, 1), (2, 8, 0)), ((4, 0, 2), (8, 1, 0)))``: four registers, the lane's low two bits choose a pair of
+columns, the others the row.
+"""
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+
+from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.ir.ops.op import Array
+
+Digit = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """Where the elements of an operand lie: digits of the register number and of the lane, the fastest first.
+
+    Attributes:
+        registers, lanes: digits (size, row step, column step).
+        whole: the unit moves it between memory and its tiles itself: the slowest register digit counts rows, which lie
+            a pitch apart, and the elements of a row lie side by side in the order of the other digits.
+    """
+
+    registers: tuple[Digit, ...]
+    lanes: tuple[Digit, ...] = ()
+    whole: bool = False
+
+    @property
+    def size(self) -> int:
+        """Elements per lane."""
+        return _size(self.registers)
+
+    @property
+    def rows(self) -> int:
+        """Rows of a tile in memory, each of ``size // rows`` elements."""
+        return self.registers[-1][0]
+
+    def places(self) -> Array:
+        """Row and column of every element: an array of (lanes, registers, 2).
+
+        >>> Fragment(((2, 0, 1),), ((2, 1, 0),)).places().tolist()
+        [[[0, 0], [0, 1]], [[1, 0], [1, 1]]]
+        """
+        lanes, registers = _steps(self.lanes), _steps(self.registers)
+        found: Array = lanes[:, None, :] + registers[None, :, :]
+        return found
+
+
+def _size(digits: tuple[Digit, ...]) -> int:
+    total = 1
+    for size, _, _ in digits:
+        total *= size
+    return total
+
+
+def _steps(digits: tuple[Digit, ...]) -> Array:
+    out = np.zeros((1, 2), np.int64)
+    for size, row, column in digits:
+        out = (np.arange(size)[:, None, None] * np.array([row, column]) + out[None]).reshape(-1, 2)
+    return out
+
+
+@dataclass(frozen=True)
+class MatrixUnit:
+    """One row of the table of matrix units.
+
+    Attributes:
+        name: what an opt calls it; unique among the units of a device.
+        arch: the family of machines: ``x86_64``, ``cuda``, … or ``any``.
+        m, n, k: rows, columns and depth of one step.
+        a, b, acc: element types of the operands and of the sum.
+        threads: lanes that work together.
+        fragment_a, fragment_b, fragment_c: where the elements of a[m, k], b[k, n] and c[m, n] lie.
+        emit: the instruction or intrinsic; ``muladd`` stands for ordinary vector arithmetic.
+        requires: features that the machine must have, as its compiler spells them.
+        accumulators: fragments of c that may be live at once.
+        rate: multiplications and additions per cycle of one core (or warp), for the analytic model.
+    """
+
+    name: str
+    arch: str
+    m: int
+    n: int
+    k: int
+    a: DType
+    b: DType
+    acc: DType
+    threads: int
+    fragment_a: Fragment
+    fragment_b: Fragment
+    fragment_c: Fragment
+    emit: str
+    requires: tuple[str, ...] = ()
+    accumulators: int = 4
+    rate: float = 0.0
+
+    def __str__(self) -> str:
+        return self.name
+
+    def multiply(self, acc: Array, a: Array, b: Array) -> Array:
+        """One step on fragments, arrays of (threads, elements): the meaning of an MMA line.
+
+        >>> unit = fma(dtypes.float32, 8)
+        >>> unit.multiply(np.ones((1, 2), np.float32), np.full((1, 1), 2, np.float32), np.ones((1, 2), np.float32))
+        array([[3., 3.]], dtype=float32)
+        """
+        rows, depth, columns = (_gather(f, x, shape, self.acc) for f, x, shape in (
+            (self.fragment_a, a, (self.m, self.k)), (self.fragment_c, acc, (self.m, self.n)),
+            (self.fragment_b, b, (self.k, self.n))))
+        out = (depth + (rows[:, :, None] * columns[None]).sum(1, dtype=self.acc.numpy)).astype(self.acc.numpy)
+        place = _cached_places(self.fragment_c)
+        return np.asarray(out[place[..., 0], place[..., 1]])
+
+
+def _gather(fragment: Fragment, values: Array, shape: tuple[int, int], dtype: DType) -> Array:
+    place = _cached_places(fragment)
+    out = np.zeros(shape, dtype.numpy)
+    out[place[..., 0], place[..., 1]] = np.broadcast_to(values, place.shape[:2]).astype(dtype.numpy)
+    return out
+
+
+@functools.cache
+def _cached_places(fragment: Fragment) -> Array:
+    return fragment.places()
+
+
+# *** rows ***
+
+
+def fma(dtype: DType, vector_bytes: int, rate: float = 0.0) -> MatrixUnit:
+    """The outer product that every vector machine has: one element of a times a vector of b.
+
+    It needs no MMA nodes: lanes along n and copies along m are what the optimizer makes of it (VECTOR, UPCAST).
+
+    >>> fma(dtypes.float32, 64).n
+    16
+    """
+    n = max(vector_bytes // dtype.itemsize, 1)
+    row = ((n, 0, 1),)
+    return MatrixUnit(f"fma_{dtype.name}", "any", 1, n, 1, dtype, dtype, dtype, 1, Fragment(((1, 0, 0),)),
+                      Fragment(row), Fragment(row), "muladd", (), 24, rate or 4.0 * n)
+
+
+def _amx(name: str, emit: str, a: DType, b: DType, acc: DType, feature: str) -> MatrixUnit:
+    """Tiles of 16 rows of 64 bytes; b has the elements that meet in one 32-bit lane of c side by side."""
+    packed = 4 // a.itemsize
+    k = 16 * packed
+    row_major = Fragment(((k, 0, 1), (16, 1, 0)), whole=True)
+    interleaved = Fragment(((packed, 1, 0), (16, 0, 1), (16, packed, 0)), whole=True)
+    return MatrixUnit(name, "x86_64", 16, 16, k, a, b, acc, 1, row_major, interleaved,
+                      Fragment(((16, 0, 1), (16, 1, 0)), whole=True), emit, ("amx-tile", feature), 4, 2.0 * 16 * k)
+
+
+AMX = (
+    _amx("amx_bf16", "tdpbf16ps", dtypes.bfloat16, dtypes.bfloat16, dtypes.float32, "amx-bf16"),
+    _amx("amx_s8s8", "tdpbssd", dtypes.int8, dtypes.int8, dtypes.int32, "amx-int8"),
+    _amx("amx_s8u8", "tdpbsud", dtypes.int8, dtypes.uint8, dtypes.int32, "amx-int8"),
+    _amx("amx_u8s8", "tdpbusd", dtypes.uint8, dtypes.int8, dtypes.int32, "amx-int8"),
+    _amx("amx_u8u8", "tdpbuud", dtypes.uint8, dtypes.uint8, dtypes.int32, "amx-int8"),
+)
+
+
+def available(table: tuple[MatrixUnit, ...], arch: str, features: frozenset[str]) -> tuple[MatrixUnit, ...]:
+    """The rows that a machine with these features has."""
+    return tuple(u for u in table if u.arch in ("any", arch) and features.issuperset(u.requires))
