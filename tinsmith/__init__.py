@@ -4,6 +4,7 @@ from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.settings import Context
 from tinsmith.jit import TinyJit
+from tinsmith.tensor.symbolic import Variable
 from tinsmith.tensor.tensor import Tensor, explain
 
-__all__ = ["Context", "Device", "GlobalCounters", "Tensor", "TinyJit", "dtypes", "explain"]
+__all__ = ["Context", "Device", "GlobalCounters", "Tensor", "TinyJit", "Variable", "dtypes", "explain"]

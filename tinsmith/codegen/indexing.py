@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.sizes import normal_size
 from tinsmith.ir.uop import same_shape
 
 Index = tuple[UOp, ...]
@@ -33,16 +34,21 @@ def reshape_index(old: tuple[object, ...], new: tuple[object, ...], index: Index
         i, j = i + 1, j + 1
         while not same_shape((a,), (b,)):
             if _smaller(a, b) and i < len(old):
-                a, i = a * old[i], i + 1  # type: ignore[operator]
+                a, i = _times(a, old[i]), i + 1
             elif j < len(new):
-                b, j = b * new[j], j + 1  # type: ignore[operator]
+                b, j = _times(b, new[j]), j + 1
             elif i < len(old):
-                a, i = a * old[i], i + 1  # type: ignore[operator]
+                a, i = _times(a, old[i]), i + 1
             else:
                 break
         flat = flatten(new[first_j:j], index[first_j:j])
         out.extend(unflatten(old[first_i:i], flat))
     return tuple(out)
+
+
+def _times(a: object, b: object) -> object:
+    """The product of two sizes, in its normal form."""
+    return normal_size(a * b)  # type: ignore[operator]
 
 
 def _smaller(a: object, b: object) -> bool:

@@ -23,7 +23,6 @@ from tinsmith.core.counters import colored
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import DECLARED, settings
 from tinsmith.core.settings import Context as _settings_context
-from tinsmith.ir import UOp
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -198,11 +197,6 @@ def unwrap(x: T | None) -> T:
     """``x``, which is not None."""
     assert x is not None, "unwrap: None"
     return x
-
-
-def Variable(name: str, min_val: int, max_val: int) -> UOp:
-    """A symbolic integer with bounds; ``.bind(value)`` gives it a value."""
-    return UOp.variable(name, min_val, max_val)
 
 
 # *** text ***

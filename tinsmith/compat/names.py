@@ -19,7 +19,7 @@ _DEVICE: Final[Names] = {
     "Compiler": "tinsmith.backend.device:Compiler", "Program": "tinsmith.backend.device:Program",
     "CompileError": "tinsmith.core.errors:CompileError"}
 _JIT: Final[Names] = {n: f"tinsmith.jit:{n}" for n in ("TinyJit", "CacheCollector", "JitItem")}
-_VARIABLE: Final[Names] = {"Variable": "tinsmith.compat.helpers:Variable"}
+_VARIABLE: Final[Names] = {"Variable": "tinsmith.tensor.symbolic:Variable"}
 _OPTIM: Final[Names] = {n: f"tinsmith.nn.optim:{n}" for n in (
     "Optimizer", "OptimizerGroup", "SGD", "LAMB", "Adam", "AdamW")}
 _STATE: Final[Names] = {n: f"tinsmith.nn.state:{n}" for n in (

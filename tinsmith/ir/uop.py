@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.core.errors import ArgumentError
 from tinsmith.core.sint import SInt, Symbols
 from tinsmith.ir.ops import Op, Ops
 
@@ -205,13 +206,45 @@ class UOp:
     def variable(name: str, least: int, greatest: int) -> UOp:
         return UOp(Ops.VARIABLE, dtypes.index, (), (name, least, greatest))
 
+    def bind(self, value: int) -> UOp:
+        """This variable with its value for one run.
+
+        >>> UOp.variable("n", 1, 9).bind(4).val
+        4
+
+        Raises:
+            ArgumentError: if the value is out of the variable's bounds, or this is no variable.
+        """
+        if self.op is not Ops.VARIABLE:
+            raise ArgumentError("bind", f"{short(self)} is no unbound variable",
+                                "Variable(name, least, greatest).bind(value)")
+        name, least, greatest = self.arg
+        if not isinstance(value, int) or not least <= value <= greatest:
+            raise ArgumentError("bind", f"variable {name!r} runs from {least} to {greatest}, not to {value!r}",
+                                "an integer within these bounds")
+        return UOp(Ops.BIND, None, (self, UOp.index(value)))
+
+    def unbind(self) -> tuple[UOp, int]:
+        """A bound variable's two parts: the variable and the value."""
+        return self.src[0], self.val
+
+    @property
+    def val(self) -> int:
+        """The value that a bound variable has."""
+        if self.op is not Ops.BIND:
+            raise ArgumentError("val", f"{short(self)} is not bound to a value", "Variable(...).bind(value).val")
+        return int(self.src[1].arg)
+
     @staticmethod
     def range(size: SInt | UOp, number: int, role: Any) -> UOp:
         """A kernel-graph index in [0, size)."""
         return UOp(Ops.RANGE, dtypes.index, (UOp.index(size),), (number, role))
 
     @staticmethod
-    def iota(length: int, dtype: DType = dtypes.int32) -> UOp:
+    def iota(length: Any, dtype: DType = dtypes.int32) -> UOp:
+        """0, 1, 2, …; of a symbolic length, the beginning of the longest line."""
+        if isinstance(length, UOp):
+            return UOp(Ops.IOTA, dtype, (), length.vmax).shrink(((0, length),))
         return UOp(Ops.IOTA, dtype, (), length)
 
     def const_like(self, value: Any) -> UOp:
@@ -241,6 +274,8 @@ class UOp:
     def _binary(self, op: Op, other: Any, reverse: bool = False) -> UOp:
         if not isinstance(other, UOp):
             other = self._lift(other)
+        elif other.dtype is dtypes.index is not self.dtype and self._is_tensor():  # a size beside values
+            other = other.cast(self.dtype).expand_to(self.shape)
         return UOp(op, None, (other, self) if reverse else (self, other))
 
     def _lift(self, value: Any) -> UOp:

@@ -15,6 +15,7 @@ from tinsmith.core.dtypes import DType, dtypes, to_dtype
 from tinsmith.core.errors import _PACKAGE, ArgumentError, DeviceError, DTypeError, RangeError, ShapeError
 from tinsmith.core.weak import LiveSet
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.sizes import normal_size, value_of_size
 from tinsmith.ir.uop import Origin
 from tinsmith.schedule.execute import copy_to_host
 from tinsmith.schedule.explanation import Explanation
@@ -119,7 +120,7 @@ class TensorBase:
         >>> Tensor([[1, 2]]).numel()
         2
         """
-        return self.uop.size  # type: ignore[no-any-return]
+        return normal_size(self.uop.size)  # type: ignore[no-any-return]
 
     def nbytes(self) -> int:
         """Bytes of all elements.
@@ -148,7 +149,7 @@ class TensorBase:
     def __len__(self) -> int:
         if not self.shape:
             raise DTypeError("len", "a 0-d tensor has no length", "reshape((1,))")
-        return int(self.shape[0])
+        return value_of_size(self.shape[0])
 
     def __bool__(self) -> bool:
         if self.numel() != 1:
@@ -241,8 +242,9 @@ class TensorBase:
         Raises:
             ShapeError: if there is more than one.
         """
-        if self.numel() != 1:
-            raise ShapeError("item", f"shape {self.shape} holds {self.numel()} elements, not one", ".tolist()")
+        count = value_of_size(self.uop.size)
+        if count != 1:
+            raise ShapeError("item", f"shape {self.shape} holds {count} elements, not one", ".tolist()")
         value: int | float | bool = self.numpy().reshape(()).item()
         return value
 
@@ -329,6 +331,8 @@ class TensorBase:
     def assign(self, value: Any) -> Tensor:
         """A new version of this tensor with the values of ``value``; earlier uses keep the old ones.
 
+        A slice of memory is written through: every tensor that lives in that memory gets the new version.
+
         >>> Tensor([1, 2]).assign(Tensor([3, 4])).tolist()
         [3, 4]
 
@@ -343,9 +347,30 @@ class TensorBase:
             raise DTypeError("assign", f"{self.dtype!r} tensor, {x.dtype!r} value", f".cast({self.dtype!r})")
         if x.device != self.device:
             raise DeviceError("assign", f"tensor on {self.device}, value on {x.device}", f".to({self.device!r})")
+        if _is_part(self.uop):
+            self._assign_part(x.uop)
+            return self  # type: ignore[return-value]
         self.uop = UOp(Ops.ASSIGN, None, (self.uop.base if self.uop.base.op is Ops.BUFFER and
                                           self.uop.base.shape == self.shape else self.uop, x.uop))
         return self  # type: ignore[return-value]
+
+    def _assign_part(self, value: UOp) -> None:
+        """A new version of the memory below this view, which all tensors in it share from now on."""
+        base, inside = self.uop.base, UOp.const(dtypes.bool, True).expand_to(self.uop.shape)
+        node = self.uop
+        while node is not base:
+            if node.op is Ops.EXPAND:
+                raise ShapeError("assign", f"the view of shape {self.shape} shows one element at several places",
+                                 "assign before expanding")
+            assert node.op.gradient is not None
+            (placed,), (there,) = node.op.gradient(node, value), node.op.gradient(node, inside)
+            assert placed is not None and there is not None
+            value, inside, node = placed, there, node.src[0]
+        new = {base: UOp(Ops.ASSIGN, None, (base, inside.where(value, base)))}
+        _note_origin(new[base])
+        for t in list(TensorBase.live):
+            if t.uop.base is base:
+                t.uop = t.uop.substitute(new)
 
     def cast(self, dtype: DType | str) -> Tensor:
         """Converted to ``dtype``; see the op table's CAST for special values.
@@ -434,6 +459,15 @@ class TensorBase:
             if t is not None and t.requires_grad is None:
                 t.grad = None
         TensorBase._unasked.clear()
+
+
+def _is_part(uop: UOp) -> bool:
+    """A view of memory, and not of all of it."""
+    part = False
+    while uop.op.kind == "movement":
+        part |= uop.op is Ops.SHRINK
+        uop = uop.src[0]
+    return part and uop.op in (Ops.BUFFER, Ops.ASSIGN)
 
 
 def device_name(device: str | None) -> str:

@@ -13,7 +13,7 @@ from tinsmith.core.dtypes import DType, dtypes, promote, to_dtype
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.tensor.base import check_range, device_name, leaf
-from tinsmith.tensor.helpers import Scalar, constant, product, sizes
+from tinsmith.tensor.helpers import Scalar, constant, product, sizes, symbolic_size
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -97,6 +97,9 @@ class Creation:
         >>> Tensor.arange(1, 8, 3).tolist()
         [1, 4, 7]
         """
+        if isinstance(start, UOp) or isinstance(stop, UOp):
+            ends = (0, start) if stop is None else (start, stop)
+            return cls._made(_symbolic_line(*ends, step, dtype), device, requires_grad)
         for v in (start, stop or 0, step):
             if not isinstance(v, Scalar):
                 raise DTypeError("arange", f"takes numbers, got {v!r} ({type(v).__name__})", "int(...) or float(...)")
@@ -106,12 +109,12 @@ class Creation:
         first, last, step = (v.item() if isinstance(v, np.generic) else v for v in (first, last, step))
         whole = not any(isinstance(v, float) for v in (first, last, step))
         count = max(int(-((first - last) // step)) if whole else math.ceil((last - first) / step), 0)
-        ends = (first, first + (count - 1) * step) if count else ()
+        shown = (first, first + (count - 1) * step) if count else ()
         if dtype is not None:
             kind = to_dtype(dtype)
         else:
-            kind = promote(dtypes.default_int, *map(dtypes.of, ends)) if whole else dtypes.default_float
-        for end in ends:
+            kind = promote(dtypes.default_int, *map(dtypes.of, shown)) if whole else dtypes.default_float
+        for end in shown:
             check_range("arange", end, kind)
         return cls._made(_line(count, first, step if count > 1 else 1, kind), device, requires_grad)
 
@@ -214,6 +217,17 @@ def _line(count: int, first: float, step: float, dtype: DType) -> UOp:
         line = UOp.iota(count).cast(dtypes.float64)
     line = line if step == 1 else line * step
     return (line if first == 0 else line + first).cast(dtype)
+
+
+def _symbolic_line(first: Any, last: Any, step: Any, dtype: DType_) -> UOp:
+    """Integers between bounds that may be symbolic."""
+    if type(step) is not int or step < 1 or not all(isinstance(v, (int, UOp)) for v in (first, last)):
+        raise ArgumentError("arange", f"symbolic bounds with step {step!r}", "integers, and a step of at least 1")
+    count = symbolic_size("arange", (UOp.index(last) - first + (step - 1)) // step)
+    kind = dtypes.default_int if dtype is None else to_dtype(dtype)
+    line = UOp.iota(count).cast(kind)
+    begin: UOp = (line * step if step != 1 else line) + first
+    return begin
 
 
 def _band(op: str, x: Tensor, diagonal: int) -> Tensor:

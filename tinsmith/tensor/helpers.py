@@ -9,6 +9,7 @@ import numpy as np
 from tinsmith.core.dtypes import DType, dtypes, promote
 from tinsmith.core.errors import ArgumentError, AxisError, DeviceError, DTypeError, ShapeError
 from tinsmith.ir import UOp
+from tinsmith.ir.sizes import normal_size, size_text, sizes_equal, unbound
 from tinsmith.tensor.base import TensorBase, check_range
 
 if TYPE_CHECKING:
@@ -19,8 +20,8 @@ Scalar = (bool, int, float, np.generic)
 
 
 def equal(a: Any, b: Any) -> bool:
-    """Equal sizes; a symbolic size equals itself only."""
-    return a is b or (not isinstance(a, UOp) and not isinstance(b, UOp) and bool(a == b))
+    """Equal sizes; symbolic ones if they are equal for every value of their variables."""
+    return sizes_equal(a, b)
 
 
 def one(size: Any) -> bool:
@@ -33,7 +34,7 @@ def product(sizes: Sequence[Any]) -> Any:
     total: Any = 1
     for s in sizes:
         total = total * s
-    return total
+    return normal_size(total)
 
 
 def arguments(values: Sequence[Any]) -> tuple[Any, ...]:
@@ -48,12 +49,47 @@ def sizes(op: str, values: Sequence[Any]) -> Shape:
 
     Raises:
         DTypeError: if a size is no integer.
-        ShapeError: if a size is negative.
+        ShapeError: if a size is negative, or may be.
     """
-    shape = tuple(s if isinstance(s, UOp) else _integer(op, s) for s in arguments(values))
+    shape = tuple(symbolic_size(op, s) if isinstance(s, UOp) else _integer(op, s) for s in arguments(values))
     if any(not isinstance(s, UOp) and s < 0 for s in shape):
         raise ShapeError(op, f"shape {shape} has a negative size", "sizes of at least 0")
     return shape
+
+
+def symbolic_size(op: str, size: UOp) -> Any:
+    """A size with variables in its normal form (an int if they cancel).
+
+    Raises:
+        ArgumentError: if a variable has no value.
+        ShapeError: if the size may be negative.
+    """
+    free = next(unbound(size), None)
+    if free is not None:
+        raise ArgumentError(op, f"variable {free.arg[0]!r} has no value", f"{free.arg[0]}.bind(value)")
+    found = normal_size(size)
+    if isinstance(found, UOp) and found.vmin < 0:
+        raise ShapeError(op, f"the size {size_text(found)} may be as little as {found.vmin}",
+                         "a variable with other bounds")
+    return found
+
+
+def check_box(op: str, axis: int, begin: Any, end: Any, size: Any) -> None:
+    """``0 <= begin <= end <= size`` for every value of the variables.
+
+    Raises:
+        ArgumentError: if a variable has no value.
+        ShapeError: if it cannot be proven.
+    """
+    for v in (begin, end):
+        if isinstance(v, UOp) and (free := next(unbound(v), None)) is not None:
+            raise ArgumentError(op, f"variable {free.arg[0]!r} has no value", f"{free.arg[0]}.bind(value)")
+    for low, high in ((0, begin), (begin, end), (end, size)):
+        room = normal_size(UOp.index(high) - UOp.index(low))
+        if (room.vmin if isinstance(room, UOp) else room) < 0:
+            raise ShapeError(op, f"({size_text(begin)}; {size_text(end)}) may leave axis {axis} with size "
+                             f"{size_text(size)}: {size_text(low)} may be more than {size_text(high)}",
+                             "a variable with bounds that keep 0 <= begin <= end <= size")
 
 
 def _integer(op: str, value: Any, what: str = "a size") -> int:

@@ -16,8 +16,9 @@ import numpy as np
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError, AxisError, DTypeError, ShapeError
 from tinsmith.ir import UOp
+from tinsmith.ir.sizes import normal_size
 from tinsmith.tensor.base import TensorBase
-from tinsmith.tensor.helpers import axis_of, broadcast_shape, expand_uop, operand, product, same_device
+from tinsmith.tensor.helpers import axis_of, broadcast_shape, check_box, expand_uop, operand, product, same_device
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -205,8 +206,12 @@ def _plan(op: str, x: Tensor, index: Any) -> Plan:
         axis = len(slices)
         size = x.shape[axis]
         if isinstance(item, slice):
-            slices.append(_slice(op, item, size))
+            slices.append(_slice(op, item, size, axis))
             shape.append(slices[-1].count)
+            continue
+        if isinstance(item, UOp) and not advanced and item.dtype is dtypes.index:
+            check_box(op, axis, item, item + 1, size)
+            slices.append(Slice(normal_size(item), 1))
             continue
         if isinstance(item, TensorBase) or advanced or isinstance(item, UOp):
             slices.append(Slice(0, size))
@@ -270,15 +275,21 @@ def _position(op: str, item: Any, axis: int, size: Any, shape: Any) -> int:
     return number + size if number < 0 else number
 
 
-def _slice(op: str, s: slice, size: Any) -> Slice:
+def _from_front(bound: Any, size: Any) -> Any:
+    """A bound of a symbolic slice; a negative number counts from the end."""
+    return normal_size(size + bound if isinstance(bound, int) and bound < 0 else bound)
+
+
+def _slice(op: str, s: slice, size: Any, axis: int) -> Slice:
     if s.step is not None and s.step == 0:
         raise ArgumentError(op, "a slice with step 0", "another step")
     if isinstance(size, UOp) or any(isinstance(v, UOp) for v in (s.start, s.stop)):
         if s.step not in (None, 1):
             raise ArgumentError(op, "a symbolic slice has step 1 only", "step 1")
-        begin = 0 if s.start is None else s.start
-        end = size if s.stop is None else s.stop
-        return Slice(begin, end - begin)
+        begin = 0 if s.start is None else _from_front(s.start, size)
+        end = size if s.stop is None else _from_front(s.stop, size)
+        check_box(op, axis, begin, end, size)
+        return Slice(begin, normal_size(end - begin))
     try:
         begin, end, step = s.indices(size)
     except TypeError:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError, AxisError, DTypeError, ShapeError
 from tinsmith.ir import UOp
-from tinsmith.tensor.helpers import arguments, axes_of, axis_of, constant, equal, one, product, sizes
+from tinsmith.ir.sizes import normal_size, size_text
+from tinsmith.tensor.helpers import arguments, axes_of, axis_of, check_box, constant, equal, one, product, sizes
 from tinsmith.tensor.joining import Joining
 
 if TYPE_CHECKING:
@@ -33,12 +34,13 @@ class Movement(Joining):
             raise ShapeError("reshape", f"{tuple(wanted)} leaves more than one size open", "at most one -1")
         if open_axes:
             rest = product([s for s in wanted if isinstance(s, UOp) or s != -1])
-            total = self.numel()
-            whole = isinstance(rest, UOp) or isinstance(total, UOp) or (rest and total % rest == 0)
-            wanted[open_axes[0]] = total // rest if whole else 0
+            wanted[open_axes[0]] = _open_size(self, rest)
         new = sizes("reshape", wanted)
         total, count = self.numel(), product(new)
-        if not isinstance(total, UOp) and not isinstance(count, UOp) and total != count:
+        if not equal(total, count):
+            if isinstance(total, UOp) or isinstance(count, UOp):
+                raise ShapeError("reshape", f"{size_text(total)} elements cannot be proven to be {size_text(count)}",
+                                 "sizes whose product is the same for every value of the variables")
             raise ShapeError("reshape", f"{self.shape} has {total} elements, {arguments(shape)} does not fit them",
                              "a shape with as many elements")
         return self._new(self.uop.reshape(new))
@@ -184,9 +186,11 @@ class Movement(Joining):
         """
         if len(box) != self.ndim:
             raise ShapeError("shrink", f"{len(box)} ranges for the {self.ndim} axes of {self.shape}", "one per axis")
-        full = tuple((0, s) if r is None else (r[0], r[1]) for r, s in zip(box, self.shape))
+        full = tuple((0, s) if r is None else (normal_size(r[0]), normal_size(r[1])) for r, s in zip(box, self.shape))
         for axis, ((b, e), s) in enumerate(zip(full, self.shape)):
-            if not any(isinstance(v, UOp) for v in (b, e, s)) and not 0 <= b <= e <= s:
+            if any(isinstance(v, UOp) for v in (b, e, s)):
+                check_box("shrink", axis, b, e, s)
+            elif not 0 <= b <= e <= s:
                 raise ShapeError("shrink", f"({b}, {e}) is no part of axis {axis} with size {s}",
                                  "0 <= begin <= end <= size")
         return self._new(self.uop.shrink(full))
@@ -332,6 +336,18 @@ class Movement(Joining):
             raise ShapeError("diag", f"takes a vector, got shape {self.shape}",
                              ".diagonal() for the diagonal of a matrix")
         return type(self).eye(self.shape[0], dtype=dtypes.bool, device=self.device).where(self.unsqueeze(1), 0)
+
+
+def _open_size(x: Tensor, rest: Any) -> Any:
+    """The size that -1 stands for beside sizes with the product ``rest``; 0 if none fits."""
+    total = x.numel()
+    if not isinstance(rest, UOp) and not isinstance(total, UOp):
+        return total // rest if rest and total % rest == 0 else 0
+    found = normal_size(UOp.index(total) // rest) if not one(rest) else total
+    if not equal(found * rest, total):
+        raise ShapeError("reshape", f"{size_text(total)} elements cannot be proven to be divisible by "
+                         f"{size_text(rest)}", "a size instead of -1")
+    return found
 
 
 def _at_least_zero(amount: Any) -> Any:

@@ -206,10 +206,10 @@ def is_leaf(uop: UOp) -> bool:
 
 
 def _below_views(uop: UOp) -> UOp:
-    """The node below views that keep every element."""
+    """The node below views that keep every element, or below all views of a new version: that is computed whole."""
     while uop.op in _KEPT_VIEWS:
         uop = uop.src[0]
-    return uop
+    return uop.base if uop.base.op is Ops.ASSIGN else uop
 
 
 def _concrete(uop: UOp) -> UOp:

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 def _plain(size: Any) -> Any:
     """A size in its simplest form, so that equal symbolic sizes are the same node."""
-    return size if type(size) is int else size.simplify()
+    if type(size) is int:
+        return size
+    simple = size.simplify()
+    return simple.arg if simple.is_const else simple
 
 
 def _pad_shape(n: UOp) -> tuple[Any, ...]:

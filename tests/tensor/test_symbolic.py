@@ -1,0 +1,259 @@
+"""Symbolic sizes in the public API: every family of methods, one program for all values, errors at the user's line."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tinsmith import GlobalCounters, Tensor, TinyJit, Variable
+from tinsmith.core.errors import ArgumentError, ShapeError
+from tinsmith.core.settings import Context
+from tinsmith.ir import UOp
+
+N = Variable("n", 1, 12)
+VALUES = (5, 12, 1, 7)
+RNG = np.random.default_rng(0)
+A, W = RNG.standard_normal((12, 6)).astype(np.float32), RNG.standard_normal((6, 5)).astype(np.float32)
+B = RNG.standard_normal((12, 7)).astype(np.float32)
+Case = tuple[Callable[[dict[str, Tensor], UOp], Tensor], Callable[[int], Any]]
+
+
+def softmax(a: np.ndarray) -> np.ndarray:
+    e = np.exp(a - a.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def scores(k: int) -> np.ndarray:
+    return A[:k] @ A[:k].T / np.sqrt(6)
+
+
+CASES: dict[str, Case] = {
+    "slice": (lambda t, n: t["a"][:n], lambda k: A[:k]),
+    "rest": (lambda t, n: t["a"][n:], lambda k: A[k:]),
+    "from the end": (lambda t, n: t["a"][:n][:-1], lambda k: A[: k - 1]),
+    "row": (lambda t, n: t["a"][n - 1], lambda k: A[k - 1]),
+    "shrink": (lambda t, n: t["a"].shrink(((n - 1, n), None)), lambda k: A[k - 1 : k]),
+    "quotient": (lambda t, n: t["a"][: n // 2 + 1].sum(0), lambda k: A[: k // 2 + 1].sum(0)),
+    "elementwise": (lambda t, n: t["a"][:n] * 2 + t["a"][:n].exp(), lambda k: A[:k] * 2 + np.exp(A[:k])),
+    "where": (lambda t, n: (t["a"][:n] > 0).where(t["a"][:n], 0), lambda k: np.where(A[:k] > 0, A[:k], 0)),
+    "value in arithmetic": (lambda t, n: t["a"] * n, lambda k: A * k),
+    "sum": (lambda t, n: t["a"][:n].sum(), lambda k: A[:k].sum()),
+    "sum of columns": (lambda t, n: t["a"][:n].sum(0), lambda k: A[:k].sum(0)),
+    "max": (lambda t, n: t["a"][:n].max(0), lambda k: A[:k].max(0)),
+    "argmax": (lambda t, n: t["a"][:n].argmax(0), lambda k: A[:k].argmax(0)),
+    "mean": (lambda t, n: t["a"][:n].mean(0), lambda k: A[:k].mean(0)),
+    "var": (lambda t, n: t["a"][:n].var(0, correction=0), lambda k: A[:k].var(0)),
+    "matmul": (lambda t, n: t["a"][:n] @ t["w"], lambda k: A[:k] @ W),
+    "matmul over it": (lambda t, n: t["a"][:n].T @ t["b"][:n], lambda k: A[:k].T @ B[:k]),
+    "matmul to a square": (lambda t, n: t["a"][:n] @ t["a"][:n].T, lambda k: A[:k] @ A[:k].T),
+    "softmax": (lambda t, n: (t["a"][:n] @ t["a"][:n].T).softmax(), lambda k: softmax(A[:k] @ A[:k].T)),
+    "softmax of columns": (lambda t, n: t["a"][:n].softmax(0), lambda k: softmax(A[:k].T).T),
+    "layernorm": (lambda t, n: t["a"][:n].layernorm(),
+                  lambda k: (A[:k] - A[:k].mean(-1, keepdims=True)) / np.sqrt(A[:k].var(-1, keepdims=True) + 1e-5)),
+    "attention": (lambda t, n: t["a"][:n].scaled_dot_product_attention(t["a"][:n], t["a"][:n]),
+                  lambda k: softmax(scores(k)) @ A[:k]),
+    "causal attention": (lambda t, n: t["a"][:n].scaled_dot_product_attention(t["a"][:n], t["a"][:n], is_causal=True),
+                         lambda k: softmax(np.where(np.tri(k, dtype=bool), scores(k), -np.inf)) @ A[:k]),
+    "one query": (lambda t, n: t["a"][n - 1 : n].scaled_dot_product_attention(t["a"][:n], t["a"][:n]),
+                  lambda k: softmax(scores(k))[-1:] @ A[:k]),
+    "triangle": (lambda t, n: Tensor.ones(3, n + 2).triu(n), lambda k: np.triu(np.ones((3, k + 2)), k)),
+    "reshape": (lambda t, n: t["a"][:n].reshape(n * 6), lambda k: A[:k].reshape(-1)),
+    "reshape in parts": (lambda t, n: t["a"][:n].reshape(n, 2, 3).permute(1, 0, 2).reshape(2, n * 3).sum(1),
+                         lambda k: A[:k].reshape(k, 2, 3).transpose(1, 0, 2).reshape(2, -1).sum(1)),
+    "open size": (lambda t, n: t["a"][:n].reshape(-1, 3), lambda k: A[:k].reshape(-1, 3)),
+    "flatten": (lambda t, n: t["a"][:n].flatten() * 2, lambda k: A[:k].reshape(-1) * 2),
+    "expand": (lambda t, n: t["a"][:1].expand(n, 6), lambda k: np.broadcast_to(A[:1], (k, 6))),
+    "repeat": (lambda t, n: t["a"][:n].repeat(2, 1).sum(), lambda k: 2 * A[:k].sum()),
+    "transpose": (lambda t, n: t["a"][:n].T.contiguous(), lambda k: A[:k].T),
+    "flip": (lambda t, n: t["a"][:n].flip(0), lambda k: A[:k][::-1]),
+    "pad": (lambda t, n: t["a"][:n].pad(((0, 12 - n), None)), lambda k: np.pad(A[:k], ((0, 12 - k), (0, 0)))),
+    "pad with a value": (lambda t, n: t["a"][:n].pad(((1, 12 - n), None), value=5.0),
+                         lambda k: np.pad(A[:k], ((1, 12 - k), (0, 0)), constant_values=5)),
+    "cat": (lambda t, n: t["a"][:n].cat(t["a"][:3]), lambda k: np.concatenate([A[:k], A[:3]])),
+    "cat of both parts": (lambda t, n: t["a"][:n].cat(t["a"][n:]), lambda k: A),
+    "gather": (lambda t, n: t["a"][(t["a"][:n, 0] > 0).cast("int32")], lambda k: A[(A[:k, 0] > 0).astype(int)]),
+    "ones": (lambda t, n: Tensor.ones(n, 3).sum(0), lambda k: np.full(3, k)),
+    "full": (lambda t, n: Tensor.full((n + 1,), 3.0), lambda k: np.full(k + 1, 3.0)),
+    "arange": (lambda t, n: Tensor.arange(n) * 2, lambda k: np.arange(k) * 2),
+    "arange between": (lambda t, n: Tensor.arange(n, n + 20, 3), lambda k: np.arange(k, k + 20, 3)),
+    "cumsum beside it": (lambda t, n: t["a"][:n].cumsum(1), lambda k: A[:k].cumsum(1)),
+    "cumsum along it": (lambda t, n: t["a"][:n].cumsum(0), lambda k: A[:k].cumsum(0)),
+    "realized": (lambda t, n: (t["a"][:n] * 2).realize().sum(0), lambda k: (A[:k] * 2).sum(0)),
+}
+
+
+def tensors(device: str | None = None) -> dict[str, Tensor]:
+    return {name: Tensor(x, device=device).realize() for name, x in (("a", A), ("w", W), ("b", B))}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_program_for_every_value(name: str) -> None:
+    ours, numpys = CASES[name]
+    t = tensors()
+    counts = set()
+    for k in VALUES:
+        got, want = ours(t, N.bind(k)).numpy(), np.asarray(numpys(k))
+        assert got.shape == want.shape
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+        counts.add(GlobalCounters.schedule_count)
+    assert len(counts) == 1, "a new value was compiled again"
+
+
+@pytest.mark.parametrize("name", ["softmax", "matmul over it", "causal attention", "reshape in parts", "cat"])
+def test_everywhere(name: str) -> None:
+    ours, numpys = CASES[name]
+    np.testing.assert_allclose(ours(tensors("PYTHON"), N.bind(5)).numpy(), numpys(5), rtol=1e-4, atol=1e-5)
+    with Context(NOOPT=1):
+        np.testing.assert_allclose(ours(tensors(), N.bind(5)).numpy(), numpys(5), rtol=1e-4, atol=1e-5)
+
+
+def test_two_variables() -> None:
+    t = tensors()
+    m = Variable("m", 0, 6)
+    for k, j in ((3, 2), (12, 6), (7, 0), (1, 1)):
+        part = t["a"][: N.bind(k), m.bind(j) :]
+        np.testing.assert_allclose((part * 2).sum(1).numpy(), (A[:k, j:] * 2).sum(1), rtol=1e-5, atol=1e-5)
+
+
+def test_gradient() -> None:
+    for k in VALUES:
+        x = Tensor(A)
+        (x[: N.bind(k)].square() * 3).mean().backward()
+        want = np.zeros_like(A)
+        want[:k] = 6 * A[:k] / (6 * k)
+        np.testing.assert_allclose(x.grad.numpy(), want, rtol=1e-5)
+
+
+def test_what_a_symbolic_tensor_says() -> None:
+    part = tensors()["a"][: N.bind(5)]
+    assert len(part) == 5 and part.numpy().shape == (5, 6) and np.array(part.tolist()).shape == (5, 6)
+    assert tensors()["a"][: N.bind(1), :1].item() == A[0, 0]
+    with pytest.raises(ShapeError, match="holds 30 elements"):
+        part.item()
+    assert part.shape[0] is tensors()["b"][: N.bind(5)].shape[0]
+
+
+def test_a_variable() -> None:
+    bound = N.bind(4)
+    assert bound.val == 4 and bound.unbind() == (N, 4) and (bound + 1).vmax == 13
+    for wrong in (0, 13, 2.0):
+        with pytest.raises(ArgumentError, match="variable 'n' runs from 1 to 12"):
+            N.bind(wrong)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="no unbound variable"):
+        bound.bind(3)
+    with pytest.raises(ArgumentError, match="Variable"):
+        Variable("n", 3, 2)
+
+
+ERRORS: dict[str, tuple[Callable[[Tensor], Any], type[Exception], str]] = {
+    "no value": (lambda x: x[:N], ArgumentError, "variable 'n' has no value"),
+    "no value in a shape": (lambda x: Tensor.ones(N), ArgumentError, "variable 'n' has no value"),
+    "slice too long": (lambda x: x[: N.bind(3) + 1], ShapeError, "may leave axis 0 with size 12"),
+    "row out of range": (lambda x: x[N.bind(3)], ShapeError, "may leave axis 0"),
+    "begin behind end": (lambda x: x[N.bind(3) : 5], ShapeError, "n from 1 to 12 may be more than 5"),
+    "shrink": (lambda x: x.shrink(((0, N.bind(3) * 2), None)), ShapeError, "may leave axis 0"),
+    "reshape": (lambda x: x[: N.bind(3)].reshape(4, -1), ShapeError, "cannot be proven to be divisible by 4"),
+    "reshape to others": (lambda x: x[: N.bind(3)].reshape(N.bind(3), 5), ShapeError, "cannot be proven"),
+    "add": (lambda x: x[: N.bind(3)] + x[:5], ShapeError, "do not broadcast"),
+    "two variables": (lambda x: x[: N.bind(3)] + x[: Variable("m", 1, 12).bind(3)], ShapeError, "do not broadcast"),
+    "matmul": (lambda x: x[: N.bind(3)].T @ x, ShapeError, "do not multiply"),
+    "negative size": (lambda x: Tensor.ones(N.bind(3) - 2), ShapeError, "may be as little as -1"),
+    "sort": (lambda x: x[: N.bind(3)].sort(0), ShapeError, "symbolic"),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors(name: str) -> None:
+    make, kind, text = ERRORS[name]
+    with pytest.raises(kind, match=text) as caught:
+        make(tensors()["a"])
+    assert "test_symbolic.py" in str(caught.value)
+
+
+def test_cache_that_grows() -> None:
+    """Slices written through ``cache[...] =`` and through ``shrink().assign()``, read up to the position."""
+    start = Variable("start", 0, 7)
+    cache, want = Tensor.zeros(2, 8, 3).contiguous().realize(), np.zeros((2, 8, 3), np.float32)
+    counts = set()
+    for k in range(8):
+        s, new = start.bind(k), np.full((2, 1, 3), k + 1, np.float32)
+        cache[:, s : s + 1] = Tensor(new)
+        want[:, k : k + 1] = new
+        np.testing.assert_array_equal(cache[:, : s + 1].numpy(), want[:, : k + 1])
+        np.testing.assert_array_equal(cache.numpy(), want)
+        cache.shrink((None, (s, s + 1), None)).assign(Tensor(-new)).realize()
+        want[:, k : k + 1] = -new
+        np.testing.assert_array_equal(cache.numpy(), want)
+        counts.add(GlobalCounters.schedule_count)
+    assert len(counts) <= 2  # the first round compiles
+
+
+def test_a_slice_is_written_through() -> None:
+    x = Tensor(np.arange(12, dtype=np.float32).reshape(3, 4)).realize()
+    twice, column = x * 2, x[:, 1]
+    x[1:, ::2].assign(Tensor([[100.0, 101.0], [102.0, 103.0]]))
+    want = np.array([[0, 1, 2, 3], [100, 5, 101, 7], [102, 9, 103, 11]], np.float32)
+    np.testing.assert_array_equal(x.numpy(), want)
+    np.testing.assert_array_equal(twice.numpy(), 2 * np.arange(12).reshape(3, 4))  # an earlier use
+    x.T[1, :2].assign(Tensor([-1.0, -2.0]))
+    x[2, 3].assign(Tensor(7.0))
+    want[:2, 1], want[2, 3] = [-1, -2], 7
+    np.testing.assert_array_equal(x.numpy(), want)
+    np.testing.assert_array_equal(column.numpy(), want[:, 1])  # a view of the same memory
+    with pytest.raises(ShapeError, match="several places"):
+        x[:1].expand(3, 4).assign(Tensor.zeros(3, 4))
+
+
+def test_jit_replays_for_every_value() -> None:
+    start = Variable("start", 0, 7)
+    cache, want = Tensor.zeros(2, 8, 3).contiguous().realize(), np.zeros((2, 8, 3), np.float32)
+
+    @TinyJit
+    def step(x: Tensor, at: UOp) -> tuple[Tensor, Tensor]:
+        cache[:, at : at + 1] = x
+        return cache[:, : at + 1].sum(1), cache[:, : at + 1] * 2
+
+    for k in range(8):
+        new = np.full((2, 1, 3), 10 + k, np.float32)
+        want[:, k : k + 1] = new
+        total, doubled = step(Tensor(new).realize(), start.bind(k))
+        np.testing.assert_allclose(total.numpy(), want[:, : k + 1].sum(1))
+        np.testing.assert_array_equal(doubled.numpy(), want[:, : k + 1] * 2)
+        np.testing.assert_array_equal(cache.numpy(), want)
+    assert step.replays == 6 and len(step.captures) == 1
+
+
+def test_jit_takes_symbolic_tensors_and_sizes() -> None:
+    x = Tensor(A).realize()
+
+    @TinyJit
+    def double(part: Tensor) -> Tensor:
+        return part * 2
+
+    @TinyJit
+    def head(n: UOp) -> Tensor:
+        return x[:n].sum(0)
+
+    for k in (3, 4, 5, 12, 1):
+        np.testing.assert_array_equal(double(x[: N.bind(k)]).numpy(), A[:k] * 2)
+        np.testing.assert_allclose(head(N.bind(k)).numpy(), A[:k].sum(0), rtol=1e-5, atol=1e-5)
+    assert double.replays == head.replays == 3
+
+
+def test_jit_keeps_two_values_of_one_variable_apart() -> None:
+    x = Tensor(A).realize()
+
+    @TinyJit
+    def both(n: UOp, m: UOp) -> Tensor:
+        return x[:n].sum() + x[:m].sum()
+
+    @TinyJit
+    def own(n: UOp) -> Tensor:
+        return x[:n].sum() + x[: N.bind(2)].sum()
+
+    for k in (3, 5, 4, 6, 2, 7):
+        np.testing.assert_allclose(both(N.bind(k), N.bind(k + 1)).item(), A[:k].sum() + A[: k + 1].sum(), rtol=1e-4)
+        np.testing.assert_allclose(own(N.bind(k)).item(), A[:k].sum() + A[:2].sum(), rtol=1e-4)
+    assert both.replays
