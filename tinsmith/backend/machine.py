@@ -20,10 +20,9 @@ from tinsmith.codegen.program import compile_kernel
 from tinsmith.core.cache import cache_get, cache_key, cache_put
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import DeviceError
-from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 
-_KIND, _VERSION = "machine", "2"
+_KIND, _VERSION = "machine", "3"
 _measured: dict[str, Machine] = {}
 
 CHAIN = 64  # multiply-adds on each element of the peak's kernel
@@ -76,7 +75,7 @@ def measure(device: str | None = None, budget: float = 2.0) -> Machine:
 def _key(device: str) -> str:
     opened = Device[device]
     target = opened.renderer.key() if opened.has_programs else ""
-    return cache_key(_VERSION, device, processor(), target, str(settings.code_key()))
+    return cache_key(_VERSION, device, processor(), target)
 
 
 def _defaults(device: str) -> Machine:

@@ -60,6 +60,7 @@ DECLARED: Final = (
     Setting("NO_COLOR", "", "any value switches terminal colours off"),
     Setting("ALIAS", "", "device names to read as others, e.g. METAL=CPU,GPU=CPU"),
     Setting("JIT", 1, "0 runs jitted functions uncaptured"),
+    Setting("PROFILE", 0, "1 times every kernel and prints at the end which of them took how long"),
     Setting("BEAM", 0, "width of the search for opts by measured time, kernel by kernel; 0 takes the model's", True),
     Setting("BEAM_SECONDS", 10, "how long a candidate of that search may take to compile and run"),
     Setting("BEAM_FILE", "", "the text file with what searches found; empty = beam.txt among the user's data"),
@@ -98,6 +99,7 @@ class _Settings(threading.local):
     NO_COLOR: str
     ALIAS: str
     JIT: int
+    PROFILE: int
     BEAM: int
     BEAM_SECONDS: int
     BEAM_FILE: str

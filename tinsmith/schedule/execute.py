@@ -18,7 +18,7 @@ from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.evaluate import evaluate
 from tinsmith.ir.uop import bindings, toposort, with_symbols
-from tinsmith.schedule import beam, diskcache, explain
+from tinsmith.schedule import beam, diskcache, explain, profile
 from tinsmith.schedule.compiled import Bound, BufferName, CompiledSchedule, Step, is_loaded, load, loaded
 from tinsmith.schedule.inplace import choose_in_place
 from tinsmith.schedule.items import Schedule, Scheduler
@@ -178,7 +178,7 @@ def launch(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], va
     launched: list[Step] = []
     try:
         for part in bound.parts:
-            if settings.DEBUG >= 2 and part.graph is not None:
+            if (settings.DEBUG >= 2 or settings.PROFILE) and part.graph is not None:
                 for step in part.steps:
                     launched = [step]
                     _timed(step, bound, bases, values)
@@ -233,6 +233,12 @@ def _kernel_error(steps: Sequence[Step], error: Exception, in_place: bool) -> Ke
     return KernelError("realize", f"{which} failed on {device}: {type(error).__name__}: {error}", mend, at)
 
 
+def _report(ran: Ran) -> None:
+    report(ran)
+    if settings.PROFILE:
+        profile.note(ran)
+
+
 def _timed(step: Step, bound: Bound, bases: Sequence[Buffer], values: Sequence[int]) -> None:
     assert step.program is not None
     device = Device[step.device]
@@ -244,7 +250,7 @@ def _timed(step: Step, bound: Bound, bases: Sequence[Buffer], values: Sequence[i
     device.synchronize()
     seconds = time.perf_counter() - start
     kernel = step.launch or call.program.kernel
-    report(Ran(step.device, step.name, len(call.buffers), seconds, kernel.ops, kernel.bytes, step.methods))
+    _report(Ran(step.device, step.name, len(call.buffers), seconds, kernel.ops, kernel.bytes, step.methods))
 
 
 def _copy(target: Buffer, source: Buffer) -> None:
@@ -255,8 +261,8 @@ def _copy(target: Buffer, source: Buffer) -> None:
     start = time.perf_counter()
     copy_buffer(target, source)
     seconds = time.perf_counter() - start
-    report(Ran(target.device, f"copy {source.nbytes}, {target.device} <- {source.device}", 2, seconds, 0,
-               source.nbytes, kind="copy"))
+    _report(Ran(target.device, f"copy {source.nbytes}, {target.device} <- {source.device}", 2, seconds, 0,
+                source.nbytes, kind="copy"))
 
 
 def _synchronize(device: str) -> None:

@@ -25,6 +25,7 @@ from tinsmith.ir.uop import Origin
 from tinsmith.schedule.compiled import CompiledSchedule, Step
 from tinsmith.schedule.execute import canonical, copy_buffer, lower
 from tinsmith.schedule.explain import opts_text
+from tinsmith.schedule.texts import bytes_text, cut, percent, plural, time_text
 
 BUDGET = 1.0  # seconds for measuring a whole program, roughly
 
@@ -183,11 +184,11 @@ def _text(e: Explanation) -> list[str]:
     if not e.steps:
         return ["nothing to compute: the values are in memory"]
     copies = len(e.steps) - len(e.kernels)
-    total = " and ".join(_plural(n, word) for n, word in ((len(e.kernels), "kernel"), (copies, "copy")) if n)
+    total = " and ".join(plural(n, word) for n, word in ((len(e.kernels), "kernel"), (copies, "copy")) if n)
     ideal = sum(k.estimate.roofline for k in e.kernels)
-    times = [f"{_time(e.predicted)} predicted"]
+    times = [f"{time_text(e.predicted)} predicted"]
     if e.seconds:
-        times += [f"{_time(e.seconds)} measured", f"{_percent(ideal / e.seconds)} of the roofline"]
+        times += [f"{time_text(e.seconds)} measured", f"{percent(ideal / e.seconds)} of the roofline"]
     lines = [f"{total}: {', '.join(times)}" if e.kernels else total, _memory(e)]
     lines += [line for m in e.machines.values() for line in textwrap.wrap(_machine(m), WIDTH, subsequent_indent="  ")]
     lines.append("")
@@ -200,40 +201,43 @@ def _text(e: Explanation) -> list[str]:
 
 def _kernel(number: int, k: KernelReport) -> list[str]:
     work, rate = k.estimate.work, (k.seconds or k.estimate.seconds) * 1e9
-    row = (f"{number:3d} {k.device:8} {_cut(k.name, 28):28} {_time(k.estimate.seconds):>10} "
-           f"{'-' if k.seconds is None else _time(k.seconds):>10} {'-' if k.share is None else _percent(k.share):>9} "
+    measured = "-" if k.seconds is None else time_text(k.seconds)
+    share = "-" if k.share is None else percent(k.share)
+    row = (f"{number:3d} {k.device:8} {cut(k.name, 28):28} "
+           f"{time_text(k.estimate.seconds):>10} {measured:>10} {share:>9} "
            f"{work.operations / rate:9.1f} {work.bytes / rate:7.1f}  {k.estimate.bound}")
     buffers = f"buffer{'s' * (len(k.writes) > 1)} {_list(k.writes)}{' from ' * bool(k.reads)}{_list(k.reads)}"
     special = f", {k.transcendentals:,} transcendentals" if k.transcendentals else ""
     parts = [
         f"stored because: {k.reason}",
         f"computes {', '.join(dict.fromkeys(_place(o) for o in k.origin if o[0]))}" if any(k.origin) else "",
-        f"{buffers}: {work.operations:,} operations{special}, reads {_bytes(work.bytes_read)}, "
-        f"writes {_bytes(work.bytes_written)}",
-        f"model: memory {_time(k.estimate.memory)} ({k.estimate.level}), arithmetic {_time(k.estimate.arithmetic)}, "
-        f"launch {_time(k.estimate.launch)}; roofline {_time(k.estimate.roofline)}",
+        f"{buffers}: {work.operations:,} operations{special}, reads {bytes_text(work.bytes_read)}, "
+        f"writes {bytes_text(work.bytes_written)}",
+        f"model: memory {time_text(k.estimate.memory)} ({k.estimate.level}), "
+        f"arithmetic {time_text(k.estimate.arithmetic)}, "
+        f"launch {time_text(k.estimate.launch)}; roofline {time_text(k.estimate.roofline)}",
         f"opts {opts_text(list(k.opts))}"]
     return [row, *(line for part in parts if part for line in _indented(part))]
 
 
 def _copy(number: int, c: CopyReport) -> list[str]:
-    measured = "-" if c.seconds is None else _time(c.seconds)
+    measured = "-" if c.seconds is None else time_text(c.seconds)
     rate = f"{c.nbytes / c.seconds / 1e9:7.1f}" if c.seconds else "      -"
-    name = f"copy {_bytes(c.nbytes)} <- {c.source}"
+    name = f"copy {bytes_text(c.nbytes)} <- {c.source}"
     return [f"{number:3d} {c.device:8} {name:28} {'-':>10} {measured:>10} {'-':>9} {'-':>9} {rate}",
             *_indented(f"copied because: {c.reason}")]
 
 
 def _memory(e: Explanation) -> str:
-    shared = f" ({_bytes(e.unshared_bytes)} if they shared none)" if e.unshared_bytes > e.temporary_bytes else ""
-    return (f"memory: {_bytes(e.peak_bytes)} at most: inputs {_bytes(e.input_bytes)}, results "
-            f"{_bytes(e.output_bytes)}, temporaries {_bytes(e.temporary_bytes)}{shared}")
+    shared = f" ({bytes_text(e.unshared_bytes)} if they shared none)" if e.unshared_bytes > e.temporary_bytes else ""
+    return (f"memory: {bytes_text(e.peak_bytes)} at most: inputs {bytes_text(e.input_bytes)}, results "
+            f"{bytes_text(e.output_bytes)}, temporaries {bytes_text(e.temporary_bytes)}{shared}")
 
 
 def _machine(m: Machine) -> str:
     how = "measured here" if m.measured else "not measured, a model's defaults: run python -m tinsmith machine"
     return (f"{m.device}: {m.peak(dtypes.float32).all / 1e9:.0f} GFLOP/s in float32 and "
-            f"{m.memory[-1].all / 1e9:.1f} GB/s from memory with {_plural(m.workers, 'worker')} ({how})")
+            f"{m.memory[-1].all / 1e9:.1f} GB/s from memory with {plural(m.workers, 'worker')} ({how})")
 
 
 def _indented(text: str) -> list[str]:
@@ -248,35 +252,3 @@ def _place(origin: Origin) -> str:
 
 def _list(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers))
-
-
-def _plural(n: int, word: str) -> str:
-    """``1 copy``, ``2 copies``."""
-    many = f"{word[:-1]}ies" if word.endswith("y") else f"{word}s"
-    return f"{n} {word if n == 1 else many}"
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 1]}…"
-
-
-def _percent(share: float) -> str:
-    return f"{share * 100:.0f} %"
-
-
-def _time(seconds: float) -> str:
-    """
-    >>> [_time(s) for s in (3e-8, 1.234e-5, 0.0123, 2.0)]
-    ['0.03 us', '12.3 us', '12.3 ms', '2.00 s']
-    """
-    value, unit = next(((seconds * k, u) for k, u in ((1e6, "us"), (1e3, "ms")) if seconds * k < 1000), (seconds, "s"))
-    return f"{value:.2f} {unit}" if value < 10 else f"{value:.1f} {unit}" if value < 100 else f"{value:.0f} {unit}"
-
-
-def _bytes(n: int) -> str:
-    """
-    >>> [_bytes(n) for n in (12, 4096, 67108864)]
-    ['12 B', '4.1 KB', '67.1 MB']
-    """
-    value, unit = next(((n / k, u) for k, u in ((1e9, "GB"), (1e6, "MB"), (1e3, "KB")) if n >= k), (float(n), "B"))
-    return f"{n} B" if unit == "B" else f"{value:.1f} {unit}"
