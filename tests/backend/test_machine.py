@@ -45,6 +45,8 @@ def test_a_measurement_is_kept(empty: Path, small: None, monkeypatch: pytest.Mon
     assert machine("CPU") == found and machine("CPU") is not found
     assert not machine("PYTHON").measured
     sane(found)
+    whole = [u.name for u in Device["CPU"].renderer.target.units if u.fragment_a.whole]
+    assert [r.name for r in found.units] == whole
 
 
 def sane(m: Machine) -> None:

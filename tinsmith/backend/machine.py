@@ -16,7 +16,7 @@ from tinsmith.backend.memory import Buffer
 from tinsmith.backend.timing import seconds_of
 from tinsmith.codegen.estimate import Machine, Rate, default_machine
 from tinsmith.codegen.kernel import Opt, OptOps
-from tinsmith.codegen.program import compile_kernel
+from tinsmith.codegen.program import KernelProgram, compile_kernel
 from tinsmith.core.cache import cache_get, cache_key, cache_put
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import DeviceError
@@ -29,6 +29,7 @@ CHAIN = 64  # multiply-adds on each element of the peak's kernel
 COPIES = 8  # registers that the chain works on at once: enough to hide the latency of an addition
 LEVELS = (16 << 20, 64 << 20)  # footprints between the last cache of a core and main memory
 FARTHEST = 256 << 20  # footprint of the copy in main memory
+UNIT_SHAPE = (256, 256, 512)  # of the products that matrix units are measured with
 SLOW = 0.5  # seconds beyond which a copy is not tried: interpreters
 
 
@@ -112,10 +113,12 @@ class _Measurement:
         peaks = tuple(self.peak(d) for d in (dtypes.float32, dtypes.float64, dtypes.int32, dtypes.int64))
         caches = osys.cache_sizes()
         return Machine(processor(), self.device, self.workers, self.target.vector_bytes or 4, self.target.l1_bytes,
-                       self.target.l2_bytes, caches.l3, self.levels(), peaks, (), launch, wake, call, True)
+                       self.target.l2_bytes, caches.l3, self.levels(), peaks, self.units(), launch, wake, call, True)
 
     def load(self, value: UOp, opts: Sequence[Opt]) -> Program:
-        kernel = compile_kernel(UOp(Ops.SINK, None, (value,)), Device[self.device].renderer, opts)
+        return self.made(compile_kernel(UOp(Ops.SINK, None, (value,)), Device[self.device].renderer, opts))
+
+    def made(self, kernel: KernelProgram) -> Program:
         return Device[self.device].load([(kernel, Device[self.device].compiler.compile(kernel.source))])[0]
 
     def seconds(self, value: UOp, opts: Sequence[Opt], dtype: DType, size: int) -> float:
@@ -157,6 +160,31 @@ class _Measurement:
             value = UOp(Ops.MULADD, None, (value, x, x))
         one, every = self.rates(value, self.lanes(dtype, COPIES), dtype, size, 2.0 * CHAIN * size)
         return Rate(dtype.name, one, every)
+
+    def units(self) -> tuple[Rate, ...]:
+        """Products on each matrix unit that moves its own tiles, with operands that stay in a core's last cache."""
+        found = []
+        for unit in self.target.units:
+            if unit.emit == "muladd" or unit.threads > 1 or not unit.fragment_a.whole:
+                continue
+            m, n, k = UNIT_SHAPE
+            a, b = UOp(Ops.PARAM, unit.a, (), (1, (m, k))), UOp(Ops.PARAM, unit.b, (), (2, (k, n)))
+            x = a.cast(unit.acc).reshape((m, 1, k)).expand((m, n, k))
+            y = b.cast(unit.acc).permute((1, 0)).reshape((1, n, k)).expand((m, n, k))
+            sink = UOp(Ops.SINK, None, ((x * y).reduce("ADD", (2,)),))
+            kernel = compile_kernel(sink, Device[self.device].renderer)
+            if not any(o.op is OptOps.TC for o in kernel.opts):
+                continue  # the model does not think it worth it
+            sizes = ((m * n, unit.acc), (m * k, unit.a), (k * n, unit.b))
+            buffers = [Buffer(self.device, size, d) for size, d in sizes]
+            for buffer in buffers:
+                buffer.copyin(memoryview(bytearray(buffer.nbytes)))
+            serial = [o for o in kernel.opts if o.op is not OptOps.THREAD]
+            alone = compile_kernel(sink, Device[self.device].renderer, serial)
+            one, every = (2.0 * m * n * k / seconds_of(self.device, self.made(made), buffers, budget=self.each)
+                          for made in (alone, kernel))
+            found.append(Rate(unit.name, one, max(one, every)))
+        return tuple(found)
 
     def levels(self) -> tuple[Rate, ...]:
         """Copies: within the last caches of the cores, at some sizes beyond, and in main memory."""

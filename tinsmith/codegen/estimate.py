@@ -238,7 +238,7 @@ def estimate(kernel: Kernel, machine: Machine, work: Work | None = None) -> Esti
     launch = machine.launch + (machine.wake if workers > 1 else 0.0)
     dtype = max((n.dtype.scalar for n in nodes if is_arithmetic(n) or n.op is Ops.FOLD),
                 key=lambda d: d.itemsize, default=dtypes.float32)
-    units = [model.unit_peak(n.arg) * machine.workers for n in nodes if n.op is Ops.MMA]
+    units = [model.unit_peak(n.arg).all for n in nodes if n.op is Ops.MMA]
     roofline = max(work.bytes / whole, work.operations / max([machine.peak(dtype).all, *units]))
     busy = max(sum(map(model.computing, nodes)), sum(map(model.access, nodes)))
     if workers > 1:  # together they may be slower than each alone
@@ -324,11 +324,13 @@ class _Model:
         """One worker's time for the steps of a matrix unit."""
         unit: MatrixUnit = n.arg
         copies = count(r for r in n.ranges if r.arg[1] in (Role.UPCAST, Role.UNROLL))
-        return count(self.around[n]) * copies * 2.0 * unit.m * unit.n * unit.k / self.unit_peak(unit)
+        return count(self.around[n]) * copies * 2.0 * unit.m * unit.n * unit.k / self.unit_peak(unit).one
 
-    def unit_peak(self, unit: MatrixUnit) -> float:
-        """Operations per second of one worker on a matrix unit, as measured or from its row."""
-        return next((r.one for r in self.machine.units if r.name == unit.name), unit.rate * self.rate / ISSUE)
+    def unit_peak(self, unit: MatrixUnit) -> Rate:
+        """Operations per second on a matrix unit, as measured or from its row."""
+        found = next((r for r in self.machine.units if r.name == unit.name), None)
+        one = unit.rate * self.rate / ISSUE
+        return found or Rate(unit.name, one, one * self.machine.workers)
 
     def registers(self, ranges: Iterable[UOp], dtype: DType) -> int:
         """Vector registers that the lanes of a value fill."""

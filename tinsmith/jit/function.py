@@ -154,7 +154,7 @@ class TinyJit(Generic[R]):
                     replay = functools.partial(capture.replay, found, tensors, bound)
                     return verified(  # type: ignore[no-any-return]
                         self.__name__, replay, functools.partial(self.fxn, *args, **kwargs))
-                if not kwargs and not settings.VERIFY and settings.DEBUG < 2:
+                if not kwargs and not settings.VERIFY and settings.DEBUG < 2 and not settings.PROFILE:
                     with contextlib.suppress(TypeError):
                         self._quick = Quick(self._signature, capture.guards, args), entry, capture
                 return capture.replay(found, tensors, bound)  # type: ignore[no-any-return]

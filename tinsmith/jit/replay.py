@@ -238,7 +238,7 @@ class Replay:
         return self.bound.parts[0] if simple and self.bound.parts[0].graph is not None else None
 
     def lone_output(self, part: Part, found: list[Buffer]) -> Tensor:
-        """The same where ``part`` is ``direct``, at ``DEBUG`` below 2. The buffers must have been checked."""
+        """The same where ``part`` is ``direct``, where nothing is timed. The buffers must have been checked."""
         r = self.lone
         assert part.graph is not None and r is not None
         entry = self.outputs[0].take(found)
