@@ -10,7 +10,7 @@ import pytest
 from tests.golden.running import run
 from tinsmith import Context, Tensor, explain
 from tinsmith.core.counters import GlobalCounters
-from tinsmith.core.errors import KernelError
+from tinsmith.core.errors import ArgumentError, KernelError
 from tinsmith.nn import Linear
 from tinsmith.schedule.explanation import CopyReport, Explanation, KernelReport
 
@@ -115,6 +115,11 @@ def test_what_is_realized_needs_nothing() -> None:
     x = Tensor([1, 2]).realize()
     for found in (x.explain(), x.reshape(2, 1).explain(), explain()):
         assert found.steps == () and str(found) == "nothing to compute: the values are in memory"
+
+
+def test_what_is_no_tensor_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="None is no tensor"):
+        explain(Tensor([1.0]) + 1, None)  # type: ignore[arg-type]
 
 
 def test_only_compiling_shows_no_times() -> None:

@@ -1,6 +1,7 @@
 """The Tensor: state and data movement from ``base``, and one class of methods per family."""
 from __future__ import annotations
 
+from tinsmith.core.errors import ArgumentError
 from tinsmith.schedule.explanation import Explanation
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.creation import Creation
@@ -46,5 +47,11 @@ def explain(*tensors: Tensor, run: bool = True) -> Explanation:
 
     Args:
         run: measure the time of each kernel; False compiles only.
+
+    Raises:
+        ArgumentError: for what is no tensor, such as the gradient of a parameter that has none.
     """
+    for t in tensors:
+        if not isinstance(t, TensorBase):
+            raise ArgumentError("explain", f"{t!r} is no tensor", "explain(*(p.grad for p in … if p.grad is not None))")
     return explain_tensors(tensors, run)
