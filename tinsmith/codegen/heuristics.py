@@ -225,10 +225,17 @@ def _tile_cycles(kernel: Kernel, tile: Tile, other: list[UOp]) -> float:
     guarded = load is None or len(load.src) > 2
     reuse = _count(frozenset(other))
     long_rows = abs(_largest_stride(load, fold)) * 4 >= 2048
-    tile.pack = not along or guarded or (reuse >= 8 * height and long_rows)
+    again = reuse > 2 * height if _is_narrow(load) else reuse >= 8 * height and long_rows
+    tile.pack = not along or guarded or again
     if tile.pack:
         return cycles + _count(tile.panel.ranges) * (0.15 if along else 1.5)
+    cycles *= 1 + 1 / height if _is_narrow(load) else 1
     return cycles * 1.02 if reuse > height else cycles
+
+
+def _is_narrow(load: UOp | None) -> bool:
+    """16-bit floats, which are to be widened once, not at every use."""
+    return load is not None and load.dtype.is_float and load.dtype.itemsize == 2
 
 
 def _same_step(index: UOp, a: UOp, b: UOp) -> bool:
@@ -268,7 +275,8 @@ def apply_tile(kernel: Kernel, target: Target, tile: Tile) -> None:
     """Stage guarded scalars as padded tiles, split rows and lanes, pack the panel, order the loops, unroll."""
     scalar_load = _load(tile.scalar)
     lane_number, rows = tile.lane, list(tile.rows)
-    if scalar_load is not None and len(scalar_load.src) > 2:
+    again = tile.pack and _is_narrow(scalar_load) and range_size(tile.lane) > tile.vectors * tile.lanes
+    if scalar_load is not None and (len(scalar_load.src) > 2 or again):
         _stage_guarded(kernel, scalar_load, rows, target)
     outer_rows: list[UOp] = []
     for r, amount in rows:
@@ -332,7 +340,7 @@ def _order_loops(kernel: Kernel, batch: list[UOp], lane_outer: UOp | None) -> No
 
 
 def _pack(kernel: Kernel, panel: UOp, batch: list[UOp], lane_outer: UOp | None, target: Target) -> None:
-    whole = _count(frozenset(r for r in panel.ranges if r not in batch)) * panel.dtype.itemsize
+    whole = _count(frozenset(r for r in panel.ranges if r not in batch)) * max(panel.dtype.itemsize, 4)
     outside = list(batch)
     if lane_outer is not None and whole > target.l2_bytes // 2:
         outside.append(lane_outer)
@@ -349,7 +357,7 @@ def _stage_guarded(kernel: Kernel, load: UOp, rows: list[tuple[UOp, int]], targe
     outside = [r for r in kernel.parallel if r in load.ranges][:1]
     while True:
         inside = sorted((r for r in load.ranges if r not in outside), key=kernel.order.index)
-        bytes_needed = load.dtype.itemsize * math.prod(box.size for box in windows(load, inside))
+        bytes_needed = max(load.dtype.itemsize, 4) * math.prod(box.size for box in windows(load, inside))
         if bytes_needed <= target.l2_bytes // 2:
             break
         more = [r for r in kernel.parallel if r in load.ranges and r not in outside and r not in [x for x, _ in rows]]

@@ -532,6 +532,7 @@ def _stage(k: Kernel, opt: Opt) -> None:
         for which, operand in enumerate(product.src[:2]):
             if value in toposort(operand):
                 return _stage_operand(k, opt, product, which, outside)
+    value = _widened(k, value)
     lanes = [r for r in outside if r.arg[1] is Role.VECTOR and r in value.ranges]
     _require(not lanes, opt, "a stage has no copy per lane")
     _require(opt.lanes != 1 and opt.lanes & (opt.lanes - 1) == 0, opt, "lanes come in powers of two")
@@ -542,6 +543,13 @@ def _stage(k: Kernel, opt: Opt) -> None:
     _require(not bound & set(inside), opt, "an ordered scatter cannot be staged")
     k.stage(value, outside, opt.lanes)
     return None
+
+
+def _widened(k: Kernel, load: UOp) -> UOp:
+    """A load of 16-bit floats that is only read as float32 is staged as float32: widened once, not at every use."""
+    users = [n for n in toposort(k.sink) if load in n.src]
+    wide = len(users) == 1 and users[0].op is Ops.CAST and users[0].dtype is dtypes.float32
+    return users[0] if wide and load.dtype.is_float and load.dtype.itemsize == 2 else load
 
 
 def _stage_operand(k: Kernel, opt: Opt, product: UOp, which: int, outside: list[UOp]) -> None:

@@ -23,11 +23,20 @@ Coords = tuple[tuple[UOp, int], ...]
 
 @dataclass
 class Scope:
-    """One open loop: the lines written so far in its body and the values known there."""
+    """One open loop: the lines written so far in its body and the values known there.
+
+    `closed` are the lines of loops inside it that are finished: known there no more.
+    """
 
     lines: list[UOp] = field(default_factory=list)
     values: dict[Any, UOp] = field(default_factory=dict)
     ranges: set[UOp] = field(default_factory=set)
+    closed: set[UOp] = field(default_factory=set)
+
+    def take(self, inner: Scope, end: UOp) -> None:
+        """The lines of a loop inside, which ends."""
+        self.lines += [*inner.lines, end]
+        self.closed.update(inner.lines)
 
 
 class LineWriter:
@@ -62,8 +71,8 @@ class LineWriter:
             if node in scope.values:
                 return node
         for scope in [*self.scopes[depth + 1 :], *self.aside]:  # written further in: it moves out to where both find it
-            if scope.values.get(node) is node and node in scope.lines:
-                scope.lines.remove(node)
+            if scope.values.get(node) is node or node in scope.closed:
+                scope.lines[:] = [line for line in scope.lines if line is not node]
         self.scopes[depth].values[node] = node
         self.scopes[depth].lines.append(node)
         return node
@@ -165,7 +174,7 @@ class LineWriter:
 
     def close(self) -> None:
         scope = self.scopes.pop()
-        self.scopes[-1].lines += [*scope.lines, UOp(Ops.ENDRANGE, None, (scope.lines[0],))]
+        self.scopes[-1].take(scope, UOp(Ops.ENDRANGE, None, (scope.lines[0],)))
 
     def threads(self, r: UOp, body: list[UOp], write: Callable[[list[UOp]], None]) -> None:
         """Each worker takes its share [tid*n/count, (tid+1)*n/count) of the range; the last takes the partial end."""
@@ -187,7 +196,7 @@ class LineWriter:
         self.scopes.append(Scope([UOp(Ops.IF, None, (condition,))]))
         write(self.narrowed(body, r, UOp.index(full)))
         scope = self.scopes.pop()
-        self.scopes[-1].lines += [*scope.lines, UOp(Ops.ENDIF, None, (scope.lines[0],))]
+        self.scopes[-1].take(scope, UOp(Ops.ENDIF, None, (scope.lines[0],)))
         return None
 
     def raw(self, node: UOp) -> UOp:

@@ -1,0 +1,125 @@
+"""Every structure of kernel that the heuristics know, on sizes around their tiles; see test_structures.
+
+``python -m tests.codegen.structures CPU`` ends with a fault if any access leaves a buffer: each ends at a page that
+nobody may touch. ``CPU_FEATURES`` chooses the instructions.
+"""
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+
+from tests.codegen.running import Array, expected, run_on
+from tests.codegen.test_matrix import close, product
+from tinsmith.backend.device import Device
+from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.uop import Window
+
+Case = tuple[str, UOp, dict[UOp, Array]]
+PRODUCTS = ((1, 33, 65), (33, 65, 1), (13, 1, 17), (7, 31, 63), (16, 32, 64), (15, 33, 31), (65, 17, 33))
+LARGE = ((97, 130, 129), (64, 257, 66), (33, 600, 300))
+
+
+class Inputs:
+    """Numbered parameters with random values."""
+
+    def __init__(self) -> None:
+        self.values: dict[UOp, Array] = {}
+        self.random = np.random.default_rng(len(self.values) + 7)
+
+    def __call__(self, shape: tuple[int, ...], dtype: DType = dtypes.float32) -> UOp:
+        p = UOp(Ops.PARAM, dtype, (), (len(self.values) + 1, shape))
+        self.values[p] = self.random.integers(-4, 5, shape).astype(dtype.numpy)
+        return p
+
+    def case(self, name: str, value: UOp) -> Case:
+        return name, UOp(Ops.SINK, None, (value,)), self.values
+
+
+def products(large: bool) -> Iterator[Case]:
+    types = ((dtypes.float32, dtypes.float32), (dtypes.bfloat16, dtypes.float32), (dtypes.float16, dtypes.float32),
+             (dtypes.int8, dtypes.int32), (dtypes.uint8, dtypes.int32), (dtypes.float64, dtypes.float64))
+    for (dtype, acc), shape in itertools.product(types, (*PRODUCTS, *(LARGE if large else ()))):
+        for transposed, epilogue, batch in (("", False, 1), ("b", True, 1), ("a", False, 2), ("ab", True, 3)):
+            sink, inputs = product(*shape, dtype, acc, transposed, epilogue, batch)
+            yield f"product {shape} {dtype} {transposed} {epilogue} {batch}", sink, inputs
+
+
+def convolution(inputs: Inputs, n: int, groups: int, cin: int, cout: int, size: int, taps: int, stride: int, pad: int,
+                dilation: int) -> UOp:
+    """cin and cout are per group."""
+    x = inputs((n, groups, 1, cin, size, size)).pad(((0, 0),) * 4 + ((pad, pad),) * 2)
+    wide = size + 2 * pad
+    out = (wide - dilation * (taps - 1) - 1) // stride + 1
+    for axis in (4, 5):
+        shape = (*x.shape, 1)
+        x = x.reshape(shape).expand((*x.shape, taps)).window(Window(axis, len(shape) - 1, stride, dilation, wide, out))
+    whole = (n, groups, cout, cin, out, out, taps, taps)
+    w = inputs((1, groups, cout, cin, 1, 1, taps, taps))
+    return (x.expand(whole) * w.expand(whole)).reduce("ADD", (3, 6, 7)).reshape((n, groups, cout, out, out))
+
+
+def convolutions() -> Iterator[Case]:
+    for numbers in ((1, 1, 3, 5, 9, 3, 1, 1, 1), (2, 1, 4, 16, 16, 3, 1, 1, 1), (1, 1, 2, 3, 17, 3, 2, 1, 1),
+                    (2, 1, 3, 4, 13, 3, 1, 2, 2), (1, 5, 1, 1, 15, 3, 1, 1, 1), (1, 2, 3, 4, 11, 5, 1, 2, 1),
+                    (2, 1, 7, 9, 8, 1, 1, 0, 1), (1, 1, 1, 32, 28, 5, 1, 0, 1)):
+        inputs = Inputs()
+        value = convolution(inputs, *numbers)
+        yield inputs.case(f"convolution {numbers}", value)
+
+
+def rows(sizes: tuple[int, ...]) -> Iterator[Case]:
+    """Reductions of rows, of columns and of all, several passes over a row, and elementwise work."""
+    for m, n in itertools.product((1, 5, 17), sizes):
+        inputs = Inputs()
+        x = inputs((m, n))
+        top = x.reduce("MAX", (1,)).expand((m, n))
+        power = (x - top).alu("EXP")
+        yield inputs.case(f"softmax {m} {n}", power / power.reduce("ADD", (1,)).expand((m, n)))
+        for axes in ((0,), (1,), (0, 1)):
+            for op in ("ADD", "MAX"):
+                inputs = Inputs()
+                yield inputs.case(f"{op} {m} {n} {axes}", inputs((m, n)).reduce(op, axes))
+        inputs = Inputs()
+        mean = inputs((m, n)) * inputs((1, n)).expand((m, n))
+        yield inputs.case(f"columns {m} {n}", mean + inputs((m, 1)).expand((m, n)))
+        for dtype in (dtypes.float32, dtypes.int8, dtypes.bool):
+            inputs = Inputs()
+            yield inputs.case(f"transpose {m} {n} {dtype}", inputs((m, n), dtype).permute((1, 0)).contiguous())
+            inputs = Inputs()
+            yield inputs.case(f"pad {m} {n} {dtype}", inputs((m, n), dtype).pad(((1, 0), (2, 3))).flip((1,)))
+        inputs = Inputs()
+        table, where = inputs((m, n)), inputs((9, 1), dtypes.int32).expand((9, n))
+        yield inputs.case(f"gather {m} {n}", table.gather(where, 0))
+        inputs = Inputs()
+        base, where, x = inputs((m, n)), inputs((9, 1), dtypes.int32).expand((9, n)), inputs((9, n))
+        yield inputs.case(f"scatter {m} {n}", base.scatter(where, x, 0, "ADD"))
+
+
+def cases(large: bool) -> Iterator[Case]:
+    yield from products(large)
+    yield from convolutions()
+    yield from rows((1, 7, 15, 16, 17, 33, 64, 131) if large else (1, 7, 16, 33))
+
+
+def check(device: str, threads: int = 2, large: bool = True, every: int = 1) -> int:
+    """Compare every case with the evaluator; returns how many there were."""
+    count = 0
+    for name, sink, inputs in itertools.islice(cases(large), 0, None, every):
+        if "-v" in sys.argv:
+            print(name, flush=True)
+        for got, want in zip(run_on(device, sink, inputs, None, threads), expected(sink, inputs)):
+            try:
+                close(got, want)
+            except AssertionError as error:
+                raise AssertionError(f"{device}: {name}: {error}") from None
+        count += 1
+    return count
+
+
+if __name__ == "__main__":
+    units = [u.name for u in Device[sys.argv[1]].renderer.target.units]
+    print(check(sys.argv[1], every=int(sys.argv[2]) if len(sys.argv) > 2 else 1), "cases", *units)
