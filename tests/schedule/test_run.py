@@ -12,6 +12,8 @@ from tinsmith import GlobalCounters, Tensor
 from tinsmith.backend.cpu.pool import Commands, get_pool
 from tinsmith.backend.device import Device, Graph
 from tinsmith.backend.memory import Buffer
+from tinsmith.ir import Ops, UOp
+from tinsmith.schedule.execute import canonical, structure
 
 
 def chain(x: Tensor, length: int) -> Tensor:
@@ -68,3 +70,37 @@ def test_a_device_without_a_graph_runs_the_same_launches(monkeypatch: pytest.Mon
     got = chain(x + 0.125 + 0.125, 7).numpy()  # another program of the same kernels
     np.testing.assert_array_equal(got, want)
     assert ran == [7]
+
+
+def test_structure_tells_graphs_apart_as_canonical_graphs_do() -> None:
+    """Two graphs have one structure exactly if they have one canonical graph; buffers and values come alike."""
+    x, y, z = given(4, 4), given(4, 4, seed=1), given(4, 4, seed=2)
+    short, other = given(16), Tensor([[1.0] * 4] * 4, device="CPU:1").realize()
+    ints = Tensor([[1] * 4] * 4).realize()
+
+    def graphs() -> list[list[UOp]]:
+        Tensor.manual_seed(3)
+        made = [x + y, y + x, y + z, x + x, x - y, x * 2.0, x * 3.0, z * 2.0, x.T + y, x + y.T, x.sum(0), x.sum(1),
+                x.max(0), x.detach() + y, short + 1, other + other, ints + ints, x.cast("float16"), x.cast("int32"),
+                (x + y) * (x + y), (x + y) * (y + x), Tensor.rand(4), Tensor.rand(4), Tensor.rand(5), x[1:] + 1,
+                Tensor.rand(4) + Tensor.rand(4), x[:-1] + 1]
+        return [[t.uop] for t in made] + [[(x + 1).uop, (y + 1).uop], [(y + 1).uop, (x + 1).uop], [(x + 1).uop]]
+
+    found = [(structure(roots), canonical(roots)) for roots in graphs()]
+    for s, c in found:
+        assert s is not None and s[1:] == c[1:]
+        for s2, c2 in found:
+            assert s2 is not None and (s[0] == s2[0]) == (c[0] == c2[0])
+    n = UOp(Ops.BIND, None, (UOp.variable("n", 1, 4), UOp.index(2)))
+    assert structure([x.uop.shrink(((0, n), (0, 4))).contiguous()]) is None  # a symbolic size
+
+
+def test_devices_of_deep_graphs_are_found_without_recursion() -> None:
+    x = given(1).uop
+    left = right = one = UOp.const(x.dtype, 1.0).reshape((1,))
+    for _ in range(5000):
+        left, right = left + one, one + right
+    assert left.device is None and right.device is None
+    for _ in range(5000):
+        x = one + x
+    assert x.device == "CPU"

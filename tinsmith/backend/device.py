@@ -189,6 +189,7 @@ class _Devices:
     def __init__(self) -> None:
         self._opened: dict[str, Compiled] = {}
         self._classes: dict[str, Callable[[str], Compiled]] = {}
+        self._names: dict[tuple[str, str], str] = {}  # a name and the aliases it was read under → canonical name
         self._pid = os.getpid()
 
     BUILT_IN = ("CPU", "PYTHON", "NPY")
@@ -213,6 +214,13 @@ class _Devices:
         if not isinstance(name, str):
             raise DeviceError("Device", f"a device is named by text, not by {name!r}",
                               f"one of {', '.join(self.known())}")
+        aliases = settings.ALIAS
+        found = self._names.get((name, aliases))
+        if found is None:
+            found = self._names[name, aliases] = self._canonical(name)
+        return found
+
+    def _canonical(self, name: str) -> str:
         parts = name.upper().split(":")
         for alias in filter(None, settings.ALIAS.upper().split(",")):
             old, _, new = alias.partition("=")

@@ -23,6 +23,9 @@ class BufferSpec:
     uncached: bool = False
 
 
+_NO_WISHES = BufferSpec()
+
+
 class Buffer:
     """``size`` elements of ``dtype`` on ``device``; a view shares the memory of ``base`` from byte ``offset`` on.
 
@@ -38,7 +41,7 @@ class Buffer:
                  base: Buffer | None = None, offset: int = 0, opaque: Any = None) -> None:
         self.device: str = base.device if base is not None else Device.canonicalize(device)
         self.size, self.dtype = size, dtype
-        self.options, self.base, self.offset = options or BufferSpec(), base, offset
+        self.options, self.base, self.offset = options or _NO_WISHES, base, offset
         self.failed: BaseException | None = None
         self._opaque: Any = opaque
 

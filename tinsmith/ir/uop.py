@@ -137,13 +137,23 @@ class UOp:
             return self._device
         except AttributeError:
             pass
-        for node in _lacking(self, "_device"):
+        # The first source decides unless it is a constant: mostly a walk down, without a sort of the whole graph.
+        path = [self]
+        while (node := path[-1]).src and node.op is not Ops.COPY and not hasattr(node.src[0], "_device"):
+            path.append(node.src[0])
+        for node in reversed(path):
             if node.op is Ops.BUFFER:
                 node._device = node.arg.device
             elif node.op is Ops.COPY:
                 node._device = node.arg
             else:
-                node._device = next((s._device for s in node.src if s._device is not None), None)
+                node._device = None
+                for s in node.src:
+                    if not hasattr(s, "_device"):
+                        _find_devices(s)
+                    if s._device is not None:
+                        node._device = s._device
+                        break
         return self._device
 
     @property
@@ -485,7 +495,7 @@ def _rebuilt(rows: list[tuple[Op, DType, tuple[int, ...], Any]]) -> UOp:
 
 def same_shape(a: Sequence[Any], b: Sequence[Any]) -> bool:
     """Equal shapes; symbolic sizes are equal only if they are the same node."""
-    return len(a) == len(b) and all(x is y or (type(x) is type(y) is int and x == y) for x, y in zip(a, b))
+    return tuple(a) == tuple(b)  # nodes are equal to themselves only
 
 
 def symbols(arg: Any) -> Iterator[UOp]:
@@ -546,6 +556,11 @@ def _lacking(node: UOp, attribute: str) -> list[UOp]:
         if not hasattr(s, attribute):
             return toposort(node, lambda n: not hasattr(n, attribute))
     return [node]
+
+
+def _find_devices(root: UOp) -> None:
+    for node in toposort(root, lambda n: not hasattr(n, "_device")):
+        node.device  # noqa: B018  found and kept: the sources' are known
 
 
 def substitute(roots: Sequence[UOp], table: dict[UOp, UOp]) -> list[UOp]:

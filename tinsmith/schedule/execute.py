@@ -17,7 +17,7 @@ from tinsmith.core.errors import KernelError, TinsmithError
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.evaluate import evaluate
-from tinsmith.ir.uop import bindings, toposort, with_symbols
+from tinsmith.ir.uop import bindings, symbols, toposort, with_symbols
 from tinsmith.schedule import beam, diskcache, explain, profile
 from tinsmith.schedule.compiled import Bound, BufferName, CompiledSchedule, Step, is_loaded, load, loaded
 from tinsmith.schedule.inplace import choose_in_place
@@ -26,7 +26,7 @@ from tinsmith.schedule.planner import plan_memory
 from tinsmith.schedule.record import recorders
 from tinsmith.schedule.siblings import merge_siblings
 
-_compiled: dict[Any, CompiledSchedule] = {}
+_compiled: dict[Any, CompiledSchedule] = {}  # by structure, and by canonical graph
 
 
 def canonical(roots: Sequence[UOp]) -> tuple[list[UOp], list[UOp], list[int]]:
@@ -54,6 +54,51 @@ def canonical(roots: Sequence[UOp]) -> tuple[list[UOp], list[UOp], list[int]]:
     return [new.get(r, r) for r in roots], buffers, values
 
 
+def structure(roots: Sequence[UOp]) -> tuple[tuple[Any, ...], list[UOp], list[int]] | None:
+    """What tells canonical graphs apart, and their buffers and bound values, without building them.
+
+    Two graphs of equal structure have equal canonical graphs. None: symbolic sizes need the whole graph.
+    """
+    numbers: dict[UOp, Any] = {}
+    rows: list[Any] = []
+    buffers: list[UOp] = []
+    values: list[int] = []
+    number = numbers.get
+    for n in toposort(roots):
+        op, src = n.op, n.src
+        if op is Ops.DETACH:  # says something about gradients only
+            numbers[n] = number(src[0], src[0])
+        elif op is Ops.BUFFER:
+            numbers[n] = len(rows)
+            rows.append((n.dtype, n.arg.size, n.arg.device))
+            buffers.append(n)
+        elif op is Ops.BIND:
+            numbers[n] = len(rows)
+            rows.append((op, *src[0].arg[1:], len(values)))
+            values.append(src[1].arg)
+        elif src:  # other leaves stand for themselves where they are read
+            if op.kind == "movement" and n.arg not in _plain and not _is_plain(n.arg):
+                return None
+            numbers[n] = len(rows)
+            if len(src) == 1:
+                rows.append((op, n.dtype, n.arg, number(src[0], src[0])))
+            else:
+                rows.append((op, n.dtype, n.arg, *[number(s, s) for s in src]))
+    return (*rows, *[number(r, r) for r in roots]), buffers, values
+
+
+_plain: set[Any] = set()  # arguments of movement ops without symbolic sizes
+
+
+def _is_plain(arg: Any) -> bool:
+    if type(arg) is tuple and any(True for _ in symbols(arg)):
+        return False
+    if len(_plain) > 10_000:
+        _plain.clear()
+    _plain.add(arg)
+    return True
+
+
 def realize(roots: Sequence[UOp], device: str, free: Collection[UOp] = ()) -> list[Buffer]:
     """Compute ``roots`` (concrete nodes) and return a buffer for each.
 
@@ -62,11 +107,18 @@ def realize(roots: Sequence[UOp], device: str, free: Collection[UOp] = ()) -> li
         device: where kernels without any buffer run.
         free: BUFFERs that nobody reads after this program: a new version may take their memory.
     """
-    graph, buffers, values = canonical(roots)
-    key = (tuple(graph), device, settings.code_key())
-    compiled = _compiled.get(key)
-    if compiled is None or settings.DEBUG >= 3:
-        compiled = _compiled[key] = _compile(graph, device)
+    settled = device, settings.code_key()
+    found = structure(roots)
+    if found is not None:
+        key, buffers, values = found
+        compiled = _compiled.get((key, settled))
+    if found is None or compiled is None or settings.DEBUG >= 3:
+        graph, buffers, values = canonical(roots)
+        compiled = _compiled.get((tuple(graph), settled))
+        if compiled is None or settings.DEBUG >= 3:
+            compiled = _compiled[tuple(graph), settled] = _compile(graph, device)
+        if found is not None:
+            _compiled[key, settled] = compiled
     inputs = [b.arg for b in buffers]
     outputs = run(compiled, inputs, values, [n for n, b in enumerate(buffers) if b in free] if free else ())
     for recorder in recorders:

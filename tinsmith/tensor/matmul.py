@@ -30,12 +30,13 @@ class MatMul:
             ShapeError: if the axes to be summed over differ.
         """
         y = operand("dot", w, self)
-        n, m = self.ndim, y.ndim
+        left, right = self.uop.shape, y.uop.shape
+        n, m = len(left), len(right)
         if not n or not m:
             raise ShapeError("dot", f"takes vectors and matrices, got shapes {self.shape} and {y.shape}",
                              "* for scalars")
         inner = -min(m, 2)
-        if not equal(self.shape[-1], y.shape[inner]):
+        if not equal(left[-1], right[inner]):
             raise ShapeError("dot", f"shapes {self.shape} and {y.shape} do not multiply: axis {n - 1} of the first has "
                              f"{self.shape[-1]}, axis {m + inner} of the second has {y.shape[inner]}",
                              "transpose one of them, or equal sizes")
@@ -49,11 +50,12 @@ class MatMul:
         result = sum_dtype(result) if dtype is None else to_dtype(dtype)
         work = dtypes.float32 if result.is_float and result.itemsize < 4 else result
         between = (1,) * min(n - 1, m - 1, 1)
-        a = self.uop.cast(work).reshape((*self.shape[:-1], *between, self.shape[-1]))
-        b = y.uop.cast(work).reshape((*y.shape[:-2], *between, *y.shape[inner:]))
+        a = self.uop.cast(work).reshape((*left[:-1], *between, left[-1]))
+        b = y.uop.cast(work).reshape((*right[:-2], *between, *right[inner:]))
         if m > 1:
-            b = b.permute((*range(b.ndim - 2), b.ndim - 1, b.ndim - 2))
-        shape = broadcast_shape("dot", a.shape, b.shape)
+            count = m + len(between)
+            b = b.permute((*range(count - 2), count - 1, count - 2))
+        shape = (left[0], right[1], left[1]) if n == m == 2 else broadcast_shape("dot", a.shape, b.shape)
         products = expand_uop(a, shape) * expand_uop(b, shape)
         return self._new(products.reduce("ADD", (len(shape) - 1,)).reshape(shape[:-1]).cast(result))
 
