@@ -7,7 +7,8 @@ import pytest
 
 from tinsmith import conformance
 
-DEVICES = ["PYTHON", "PYTHON:T3:V64", "CPU", *(["CPU:C"] if shutil.which("gcc") or shutil.which("clang") else [])]
+DEVICES = ["PYTHON", "PYTHON:T3:V64", "PYTHON:G64", "CPU",
+           *(["CPU:C"] if shutil.which("gcc") or shutil.which("clang") else [])]
 GROUPS = {"reduce": conformance.reduce_cases, "movement": conformance.movement_cases, "index": conformance.index_cases,
           "program": conformance.program_cases}
 

@@ -280,10 +280,15 @@ def state(kernel: Kernel) -> tuple[Any, ...]:
     return kernel.sink, tuple(kernel.order), tuple(kernel.opts), tuple(sorted(kernel.full.items()))
 
 
+OF_LOOPS = (OptOps.UPCAST, OptOps.VECTOR, OptOps.UNROLL, OptOps.TILE, OptOps.SWAP, OptOps.ORDER, OptOps.PADTO,
+            OptOps.MERGE, OptOps.STAGE)
+OF_BLOCKS = (OptOps.LOCAL, OptOps.GROUP, OptOps.GROUPTOP, OptOps.NOLOCALS)
+
+
 @st.composite
-def one_opt(draw: Draw, kernel: Kernel) -> Opt:
-    op = draw(st.sampled_from((OptOps.UPCAST, OptOps.VECTOR, OptOps.UNROLL, OptOps.TILE, OptOps.SWAP, OptOps.ORDER,
-                               OptOps.PADTO, OptOps.MERGE, OptOps.STAGE, OptOps.THREAD, OptOps.TC)))
+def one_opt(draw: Draw, kernel: Kernel, blocks: bool = False) -> Opt:
+    loops = (*OF_LOOPS, OptOps.THREAD, OptOps.TC)
+    op = draw(st.sampled_from((*OF_LOOPS, *OF_BLOCKS[:3], *OF_BLOCKS) if blocks else loops))
     count = max(1, len(kernel.ranges))
     axis = draw(st.integers(0, count - 1))
     if op is OptOps.STAGE:
@@ -295,7 +300,7 @@ def one_opt(draw: Draw, kernel: Kernel) -> Opt:
         return Opt(op, None, tuple(draw(st.permutations(range(loops)))))
     if op in (OptOps.SWAP, OptOps.MERGE):
         return Opt(op, axis, draw(st.integers(0, count - 1)))
-    if op is OptOps.THREAD:
+    if op in (OptOps.THREAD, OptOps.NOLOCALS):
         return Opt(op, 0, None)
     if op is OptOps.TC:
         return matrix_opt(draw, kernel, count)
@@ -312,16 +317,18 @@ def matrix_opt(draw: Draw, kernel: Kernel, count: int) -> Opt:
 
 def _fitting_axis(draw: Draw, kernel: Kernel, op: OptOps, axis: int) -> int:
     """Three times out of four an axis of the right kind, so that most opts are legal."""
-    fits = kernel.reduces if op is OptOps.UNROLL else kernel.parallel if op is OptOps.UPCAST else []
+    reduces, parallel = (OptOps.UNROLL, OptOps.GROUP, OptOps.GROUPTOP), (OptOps.UPCAST, OptOps.LOCAL)
+    fits = kernel.reduces if op in reduces else kernel.parallel if op in parallel else []
     if not fits or draw(st.integers(0, 3)) == 0:
         return axis
     return kernel.ranges.index(draw(st.sampled_from(fits)))
 
 
-def apply_random(draw: Draw, kernel: Kernel, most: int = 10) -> list[Opt]:
-    """Apply random opts; an illegal one has to leave the kernel as it was."""
+def apply_random(draw: Draw, kernel: Kernel, most: int = 10, blocks: bool = False) -> list[Opt]:
+    """Apply random opts, with ``blocks`` those of blocks of threads too; an illegal one has to leave the kernel as
+    it was."""
     for _ in range(draw(st.integers(1, most))):
-        opt, before = draw(one_opt(kernel)), state(kernel)
+        opt, before = draw(one_opt(kernel, blocks)), state(kernel)
         try:
             kernel.apply(opt)
         except ArgumentError:

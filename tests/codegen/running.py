@@ -16,12 +16,9 @@ from tinsmith.backend.cpu.llvm import load
 from tinsmith.backend.device import Device
 from tinsmith.backend.python.render import PythonRenderer
 from tinsmith.backend.python.runtime import NAMES, Memory, launch
-from tinsmith.codegen.decompositions import decompose
 from tinsmith.codegen.kernel import Kernel, Opt
 from tinsmith.codegen.linearize import linearize
-from tinsmith.codegen.lower import lower
-from tinsmith.codegen.normalize import normalize
-from tinsmith.codegen.program import KernelProgram, compile_kernel
+from tinsmith.codegen.program import KernelProgram, begin, compile_kernel
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.render.llvm import STACK_BYTES
 from tinsmith.ir import Ops, UOp
@@ -75,8 +72,7 @@ def optimized(sink: UOp, opts: Sequence[Opt], device: str = "PYTHON") -> Kernel:
 
 def linearize_on(device: str, sink: UOp, opts: Sequence[Opt] = (), target: Target | None = None) -> Kernel:
     """The kernel after ``opts``, for a device's target or another."""
-    target = target or Device[device].renderer.target
-    kernel = Kernel(decompose(normalize(lower(sink)), target), units=target.units)
+    kernel = begin(sink, target or Device[device].renderer.target)
     for opt in opts:
         kernel.apply(opt)
     return kernel
@@ -93,11 +89,11 @@ def run_linear(kernel: Kernel, sink: UOp, inputs: dict[UOp, Array]) -> tuple[lis
     return arrays[: len(sink.src)], program
 
 
-def run_graph(sink: UOp, inputs: dict[UOp, Array], opts: Sequence[Opt]) -> list[Array]:
+def run_graph(sink: UOp, inputs: dict[UOp, Array], opts: Sequence[Opt], device: str = "PYTHON") -> list[Array]:
     """The kernel graph by its interpreter."""
     arrays = buffers(sink, inputs)
     variables = {v: int(x) for v, x in inputs.items() if v.op is Ops.VARIABLE}
-    evaluate_kernel(optimized(sink, opts).sink, arrays, variables)
+    evaluate_kernel(optimized(sink, opts, device).sink, arrays, variables)
     return arrays[: len(sink.src)]
 
 

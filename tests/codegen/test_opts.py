@@ -37,8 +37,8 @@ def check(case: Case, got: list[Array], want: list[Array], where: str) -> None:
         np.testing.assert_allclose(wide, right, rtol=2 * eps, atol=atol, err_msg=f"{where}: output {n}")
 
 
-def draw_opts(draw: st.DrawFn, case: Case) -> list[Opt]:
-    opts = apply_random(draw, optimized(case.sink, ()))
+def draw_opts(draw: st.DrawFn, case: Case, device: str = "PYTHON", blocks: bool = False) -> list[Opt]:
+    opts = apply_random(draw, optimized(case.sink, (), device), blocks=blocks)
     note(f"opts = {opts}")
     return opts
 
@@ -59,6 +59,21 @@ def test_any_opts_compute_the_same(family: str) -> None:
     run()
 
 
+@pytest.mark.parametrize("device", ["PYTHON", "PYTHON:G64"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_any_opts_with_blocks_of_threads_compute_the_same(family: str, device: str) -> None:
+    @relaxed
+    @given(st.data())
+    def run(data: st.DataObject) -> None:
+        case = data.draw(FAMILIES[family])
+        opts = draw_opts(data.draw, case, device, blocks=True)
+        want = expected(case.sink, case.inputs)
+        check(case, run_graph(case.sink, case.inputs, opts, device), want, "kernel graph")
+        check(case, run_on(device, case.sink, case.inputs, opts), want, device)
+
+    run()
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_heuristics_compute_the_same(family: str) -> None:
     @settings(relaxed, max_examples=15)
@@ -66,7 +81,7 @@ def test_the_heuristics_compute_the_same(family: str) -> None:
     def run(data: st.DataObject) -> None:
         case = data.draw(FAMILIES[family])
         want = expected(case.sink, case.inputs)
-        for device in ("PYTHON", "PYTHON:T3:V64", "CPU"):
+        for device in ("PYTHON", "PYTHON:T3:V64", "PYTHON:G64", "CPU"):
             check(case, run_on(device, case.sink, case.inputs, None, 3), want, device)
 
     run()
@@ -104,11 +119,11 @@ def replays(device: str, sink: UOp) -> list[Opt]:
     return chosen.opts
 
 
-@pytest.mark.parametrize("device", ["PYTHON:T3:V64", "CPU"])
+@pytest.mark.parametrize("device", ["PYTHON:T3:V64", "PYTHON:G256", "CPU"])
 def test_the_listed_opts_are_all_that_the_heuristics_did(device: str) -> None:
     opts = {name: replays(device, UOp(Ops.SINK, None, (value,))) for name, value in LARGE.items()}
     assert all(opts.values())
-    if device != "CPU":  # where the target, and so the choice, is fixed
+    if device == "PYTHON:T3:V64":  # where the target, and so the choice, is fixed
         assert all(any(o.op is OptOps.STAGE and o.lanes for o in opts[name]) for name in ("matmul", "convolution"))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -173,6 +174,13 @@ class Compiled:
         """Launches made ready to run together, many times."""
         return Graph(self, launches)
 
+    def timed(self, call: Call) -> float:
+        """Launch one kernel, wait for it, and return the seconds it took."""
+        start = time.perf_counter()
+        self.run([call])
+        self.synchronize()
+        return time.perf_counter() - start
+
     def synchronize(self) -> None:
         """Wait until everything launched on this device has run."""
 
@@ -192,7 +200,7 @@ class _Devices:
         self._names: dict[tuple[str, str], str] = {}  # a name and the aliases it was read under → canonical name
         self._pid = os.getpid()
 
-    BUILT_IN = ("CPU", "PYTHON", "NPY")
+    BUILT_IN = ("CPU", "PYTHON", "NPY", "OPENCL")
 
     @property
     def DEFAULT(self) -> str:

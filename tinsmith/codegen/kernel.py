@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tinsmith.codegen import matrix
+from tinsmith.codegen import blocks, matrix
 from tinsmith.codegen.normalize import mergeable
 from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import dtypes
@@ -38,10 +38,10 @@ class OptOps(enum.Enum):
     SPLIT = enum.auto()  # a reduction becomes `amt` partial results, which are then combined
     TC = enum.auto()  # the reduction `axis` steps through a matrix unit; `amt` = (m, n[, copies along m, along n])
     HINT = enum.auto()  # stores of whole aligned vectors go past the caches, for results too large to stay there
-    LOCAL = enum.auto()
-    GROUP = enum.auto()
-    GROUPTOP = enum.auto()
-    NOLOCALS = enum.auto()
+    LOCAL = enum.auto()  # the inner `amt` of a parallel range become threads of a block
+    GROUP = enum.auto()  # `amt` threads of a block share a reduction, taking turns
+    GROUPTOP = enum.auto()  # the same, each with a piece of its own
+    NOLOCALS = enum.auto()  # no blocks: every thread works alone
 
     def __repr__(self) -> str:
         return f"OptOps.{self.name}"
@@ -73,7 +73,8 @@ class Kernel:
     """A kernel graph (SINK of stores) with the nesting order of its ranges.
 
     `full` maps the number of a partial range to how many of its iterations are whole; the linearizer peels the rest.
-    `units` are the matrix units that the target has.
+    `units` are the matrix units that the target has. `block_threads` says how many threads a block may have on the
+    target; 0: it has no blocks.
     """
 
     sink: UOp
@@ -82,6 +83,7 @@ class Kernel:
     full: dict[int, int] = field(default_factory=dict)
     count: int = 0
     units: tuple[MatrixUnit, ...] = ()
+    block_threads: int = 0
 
     def __post_init__(self) -> None:
         self.sink = simplify(self.sink)
@@ -145,13 +147,10 @@ class Kernel:
 
     def name(self) -> str:
         """``r_2``, ``E_4_3``: r where something is reduced, E elementwise, then the sizes of the ranges."""
-        sizes = [_size_name(_size(r)) for r in self.ranges if not self._stage_only(r)]
+        sizes = [_size_name(_size(r)) for r in self.ranges if r.arg[0] not in self.stage_only]
         return "_".join(["r" if self.folds else "E", *(sizes or ["1"])])
 
-    def _stage_only(self, r: UOp) -> bool:
-        return r.arg[0] in self._stage_numbers
-
-    _stage_numbers: set[int] = field(default_factory=set)
+    stage_only: set[int] = field(default_factory=set)  # numbers of ranges that only fill stages
 
     def may_have_lanes(self, r: UOp) -> bool:
         """Whether no value that is computed over ``r`` has lanes along another range."""
@@ -193,7 +192,7 @@ class Kernel:
         inner = self.new_range(amount, role)
         place = outer * amount + inner
         partial = size % amount != 0
-        if partial and outer.op is Ops.RANGE:
+        if partial and outer.op is Ops.RANGE and r.arg[1] is not Role.GLOBAL:
             self.full[outer.arg[0]] = size // amount
         self.rebuild({r: place.simplify()}, place.lt(size).simplify() if partial else None, r)
         at = self.order.index(r)
@@ -249,7 +248,7 @@ class Kernel:
             loops, at = self.stage_loops(value, box, lanes)
             if not lead.arg[1].expanded and loops and loops[-1].arg[1] is Role.VECTOR and box.size % lanes:
                 valid = at.lt(box.size) if valid is None else valid & at.lt(box.size)
-            self._stage_numbers |= {f.arg[0] for f in loops}
+            self.stage_only |= {f.arg[0] for f in loops}
             fresh += loops
             table.update({r: UOp.index(0) for r in box.ranges})
             table[lead] = at + box.low
@@ -272,7 +271,7 @@ class Kernel:
     def stage_operand(self, product: UOp, which: int, inside: Sequence[UOp]) -> None:
         """Read an operand of a matrix unit from a stage over ``inside`` and the unit's own ranges."""
         operand, fresh = matrix.stage_operand(product, which, inside, self.new_range)
-        self._stage_numbers |= {f.arg[0] for f in fresh}
+        self.stage_only |= {f.arg[0] for f in fresh}
         self.order += fresh
         src = (*product.src[:which], operand, *product.src[which + 1 :])
         self.sink = simplify(self.sink.substitute({product: product.replace(src=src)}))
@@ -305,11 +304,7 @@ class Kernel:
         Raises:
             ArgumentError: if the opt is not legal here; the kernel is unchanged.
         """
-        handler = _HANDLERS.get(opt.op)
-        if handler is None:
-            raise ArgumentError("Opt", f"{opt.op.name} needs blocks of threads, which this device does not have",
-                                "UPCAST, VECTOR, UNROLL, TILE, THREAD")
-        handler(self, opt)
+        _HANDLERS[opt.op](self, opt)
         self.opts.append(opt)
 
     def axis(self, opt: Opt) -> UOp:
@@ -445,7 +440,7 @@ def _amount(k: Kernel, opt: Opt, r: UOp, most: int = 0) -> int:
 
 
 def _is_parallel(k: Kernel, r: UOp) -> bool:
-    return r.arg[1] in (Role.LOOP, Role.THREAD) and r not in k.bound
+    return r.arg[1] in (Role.LOOP, Role.THREAD, Role.GLOBAL) and r not in k.bound
 
 
 def _upcast(k: Kernel, opt: Opt) -> None:
@@ -478,7 +473,7 @@ def _vector(k: Kernel, opt: Opt) -> None:
 
 def _tile(k: Kernel, opt: Opt) -> None:
     r = k.axis(opt)
-    _require(not r.arg[1].expanded and r.arg[1] is not Role.THREAD, opt, "only loops can be tiled")
+    _require(r.arg[1] in (Role.LOOP, Role.GLOBAL, Role.REDUCE), opt, "only loops can be tiled")
     _require(r not in k.bound or r.arg[1] is Role.REDUCE, opt, "an ordered loop cannot be tiled")
     amount = _amount(k, opt, r)
     _require(_size(r) % amount == 0, opt, "a tile must divide the range")
@@ -487,8 +482,9 @@ def _tile(k: Kernel, opt: Opt) -> None:
 
 def _thread(k: Kernel, opt: Opt) -> None:
     r = k.axis(opt)
-    _require(_is_parallel(k, r) and not any(x.arg[1] is Role.THREAD for x in k.order), opt,
-             "one parallel loop can be split over threads")
+    _require(r.arg[1] is Role.LOOP and r not in k.bound, opt, "one parallel loop can be split over threads")
+    _require(not any(x.arg[1] in (Role.THREAD, Role.LOCAL, Role.GROUP) for x in k.order), opt,
+             "the kernel is split over threads already")
     _require(k.ranges.index(r) == 0, opt, "it must be the outermost loop")
     _require(all(r in s.ranges for s in k.stores), opt, "every store must depend on it")
     k.change_role(r, Role.THREAD)
@@ -517,6 +513,7 @@ def _merge(k: Kernel, opt: Opt) -> None:
     _require(a is not b and _is_parallel(k, a) and _is_parallel(k, b), opt, "two parallel loops can be merged")
     _require(a.arg[0] not in k.full and b.arg[0] not in k.full, opt, "a partial range cannot be merged")
     _require(all((a in s.ranges) == (b in s.ranges) for s in k.stores), opt, "every store must have both or none")
+    _require(a.arg[1] is b.arg[1], opt, "only loops of one kind can be merged")
     k.merge(a, b)
 
 
@@ -535,6 +532,8 @@ def _stage(k: Kernel, opt: Opt) -> None:
     value = _widened(k, value)
     lanes = [r for r in outside if r.arg[1] is Role.VECTOR and r in value.ranges]
     _require(not lanes, opt, "a stage has no copy per lane")
+    threads = [r for r in outside if r.arg[1] in blocks.THREADS and r in value.ranges]
+    _require(not threads, opt, "a stage is shared by the threads of a block")
     _require(opt.lanes != 1 and opt.lanes & (opt.lanes - 1) == 0, opt, "lanes come in powers of two")
     inside = [r for r in k.order if r in value.ranges and r not in outside]
     _require(bool(inside), opt, "nothing is left to stage over")
@@ -606,7 +605,7 @@ def _matrix_unit(k: Kernel, opt: Opt) -> None:
     place = matrix.on_unit if whole else matrix.in_registers
     value, fresh = place(fold, m, n, r, unit, k.new_range)
     k.sink = simplify(k.sink.substitute({fold: value}))
-    k._stage_numbers |= {f.arg[0] for f in fresh}
+    k.stage_only |= {f.arg[0] for f in fresh}
     k.order += fresh
     if r not in toposort(k.sink):
         k.order.remove(r)
@@ -664,6 +663,7 @@ def _whole_vectors(index: UOp) -> bool:
 _HANDLERS: dict[OptOps, Callable[[Kernel, Opt], None]] = {
     OptOps.UPCAST: _upcast, OptOps.UNROLL: _unroll, OptOps.VECTOR: _vector, OptOps.TILE: _tile,
     OptOps.THREAD: _thread, OptOps.SWAP: _swap, OptOps.PADTO: _padto, OptOps.MERGE: _merge, OptOps.STAGE: _stage,
-    OptOps.ORDER: _order, OptOps.SPLIT: _split_reduction, OptOps.HINT: _hint, OptOps.NOLOCALS: lambda k, opt: None,
+    OptOps.ORDER: _order, OptOps.SPLIT: _split_reduction, OptOps.HINT: _hint, OptOps.LOCAL: blocks.local,
+    OptOps.GROUP: blocks.group, OptOps.GROUPTOP: blocks.group, OptOps.NOLOCALS: blocks.no_locals,
     OptOps.TC: _matrix_unit,
 }

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tinsmith.codegen import matrix
+from tinsmith.codegen.blocklines import BlockWriter
 from tinsmith.codegen.kernel import Kernel, range_size
-from tinsmith.codegen.lines import Coords, LineWriter, Scope, bind
+from tinsmith.codegen.lines import Coords, Scope, bind
 from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Op, Ops, UOp
@@ -22,7 +23,7 @@ from tinsmith.ir.uop import toposort
 _SEPARATE_ACCUMULATORS = 8
 
 
-class Linearizer(LineWriter):
+class Linearizer(BlockWriter):
     """Writes one kernel. ``run`` returns the linear program."""
 
     def __init__(self, kernel: Kernel) -> None:
@@ -33,6 +34,7 @@ class Linearizer(LineWriter):
     def run(self) -> list[UOp]:
         for param in sorted((n for n in toposort(self.kernel.sink) if n.op is Ops.PARAM), key=lambda n: n.arg[0]):
             self.globals[param.arg[0]] = UOp(Ops.DEFINE_GLOBAL, param.dtype, (), param.arg[0])
+        self.open_grid()
         self.statements(self.flat_statements())
         assert len(self.scopes) == 1
         return [*self.globals.values(), *self.variables.values(), *self.consts, *self.scopes[0].lines]
@@ -51,7 +53,8 @@ class Linearizer(LineWriter):
         while i < len(nodes):
             needed = self.loop_ranges(nodes[i])
             if not needed:
-                self.store(nodes[i])
+                with self.first_threads(nodes[i]):
+                    self.store(nodes[i])
                 i += 1
                 continue
             j = i + 1
@@ -226,7 +229,10 @@ class Linearizer(LineWriter):
             place = place * size + r
         fill = UOp(Ops.STORE, None, (local, place.simplify(), node.src[0]))
         with self.at_depth(depth):
-            self.fill([fill], coords)
+            if self.threads_of:
+                self.fill_shared(node, fill, coords)
+            else:
+                self.fill([fill], coords)
         self.scopes[depth].values[(node, coords)] = local
         return local
 
@@ -234,7 +240,8 @@ class Linearizer(LineWriter):
         needed = self.loop_ranges(body[0])
         if needed:
             self.over(needed[0], body, lambda b: self.fill(b, coords))
-        else:
+            return
+        with self.first_threads(body[0]):
             self.store(body[0], coords)
 
     def address(self, index: UOp, coords: Coords) -> tuple[UOp, UOp | None]:

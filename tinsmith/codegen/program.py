@@ -5,15 +5,18 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tinsmith.codegen.blocks import to_grid
 from tinsmith.codegen.decompositions import decompose
 from tinsmith.codegen.estimate import NO_WORK, Work, transcendentals, work_of
 from tinsmith.codegen.heuristics import choose_opts
+from tinsmith.codegen.heuristics_blocks import choose_block_opts
 from tinsmith.codegen.kernel import Kernel, Opt
 from tinsmith.codegen.linearize import linearize
 from tinsmith.codegen.lower import lower
 from tinsmith.codegen.normalize import normalize
-from tinsmith.codegen.render.base import Renderer
+from tinsmith.codegen.render.base import Renderer, Target
 from tinsmith.codegen.render.llvm import local_bytes
+from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.verify import verify_kernel, verify_program, verify_tensor
@@ -32,6 +35,7 @@ class Launch:
         ops, bytes: arithmetic operations and bytes that one launch must move (each buffer once).
         local_bytes: near memory per thread.
         serial: one thread runs all of it.
+        grid, block: blocks and threads of each along each axis, the fastest first; empty where there are none.
     """
 
     name: str
@@ -43,6 +47,8 @@ class Launch:
     bytes: int
     local_bytes: int
     serial: bool
+    grid: list[int]
+    block: list[int]
 
 
 @dataclass(eq=False)
@@ -84,12 +90,30 @@ def compile_kernel(sink: UOp, renderer: Renderer, opts: Sequence[Opt] | None = N
     return found
 
 
+def begin(sink: UOp, target: Target) -> Kernel:
+    """The kernel graph of a kernel's tensor graph before any opt."""
+    return _begin(normalize(lower(sink)), target)
+
+
+def choose(kernel: Kernel, target: Target) -> None:
+    """Apply the opts that the target's model expects to be fastest."""
+    (choose_block_opts if target.grid else choose_opts)(kernel, target)
+
+
+def _begin(lowered: UOp, target: Target) -> Kernel:
+    kernel = Kernel(decompose(lowered, target), units=target.units, block_threads=target.block_threads)
+    if target.grid:
+        to_grid(kernel)
+    return kernel
+
+
 def _compile(sink: UOp, renderer: Renderer, opts: Sequence[Opt] | None) -> KernelProgram:
     check = bool(settings.CHECK_IR or settings.DEBUG >= 3)
     if check:
         verify_tensor(sink)
+    target = renderer.target
     lowered = normalize(lower(sink))
-    kernel = Kernel(decompose(lowered, renderer.target), units=renderer.target.units)
+    kernel = _begin(lowered, target)
     if check:
         verify_kernel(kernel.sink)
     work = work_of(kernel)
@@ -97,14 +121,24 @@ def _compile(sink: UOp, renderer: Renderer, opts: Sequence[Opt] | None) -> Kerne
         for opt in opts:
             kernel.apply(opt)
     elif not settings.NOOPT:
-        choose_opts(kernel, renderer.target)
+        choose(kernel, target)
     program = linearize(kernel)
     if check:
         verify_kernel(kernel.sink)
         verify_program(program)
+    near = local_bytes(program)
+    if target.block_threads and near > target.local_bytes and (target.grid or launch_size(program, "lidx")):
+        raise ArgumentError("Opt", f"a block's near memory has {target.local_bytes} bytes, the stages need {near}",
+                            "smaller amounts, or fewer GROUP and STAGE opts")
     launch, text = assemble(kernel.name(), program, renderer, work)
     return KernelProgram(**vars(launch), source=text, uops=program, opts=list(kernel.opts), kernel=kernel, work=work,
                          transcendentals=transcendentals(lowered))
+
+
+def launch_size(program: Sequence[UOp], prefix: str) -> list[int]:
+    """The sizes of ``gidx0``, ``gidx1``, … (blocks) or ``lidx0``, … (threads) that a program asks the device for."""
+    return [u.arg[1] for u in sorted((u for u in program if u.op is Ops.SPECIAL and isinstance(u.arg, tuple)
+                                      and u.arg[0].startswith(prefix)), key=lambda u: u.arg[0])]
 
 
 def assemble(name: str, program: Sequence[UOp], renderer: Renderer, work: Work = NO_WORK) -> tuple[Launch, str]:
@@ -119,5 +153,6 @@ def assemble(name: str, program: Sequence[UOp], renderer: Renderer, work: Work =
         frozenset(u.src[0].arg for u in program
                   if u.op in (Ops.STORE, Ops.STORE_TILE) and u.src[0].op is Ops.DEFINE_GLOBAL),
         work.operations, work.bytes, local_bytes(program),
-        not any(u.op is Ops.SPECIAL and u.arg == "tid" for u in program))
+        not any(u.op is Ops.SPECIAL and u.arg == "tid" for u in program), launch_size(program, "gidx"),
+        launch_size(program, "lidx"))
     return launch, text.replace("KERNEL", symbol)

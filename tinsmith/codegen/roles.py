@@ -10,6 +10,7 @@ class Role(enum.Enum):
     THREAD = "t"  # split over CPU workers
     GLOBAL = "g"  # blocks of a grid
     LOCAL = "l"  # threads of a block
+    GROUP = "G"  # threads of a block that share a reduction
     LOOP = "L"
     REDUCE = "R"
     UPCAST = "u"  # copies in registers
@@ -24,6 +25,3 @@ class Role(enum.Enum):
     def expanded(self) -> bool:
         """Written out by the linearizer instead of looped over."""
         return self in (Role.UPCAST, Role.UNROLL, Role.VECTOR, Role.FRAGMENT)
-
-
-LOOPS = (Role.THREAD, Role.GLOBAL, Role.LOCAL, Role.LOOP, Role.REDUCE)

@@ -142,6 +142,7 @@ def actions(kernel: Kernel, target: Target) -> Iterator[Opt]:
             yield from (Opt(op, axis, a) for op in _grouping(target) for a in fitting if a >= 4)
         else:
             yield from (Opt(OptOps.UPCAST, axis, a) for a in fitting)
+            yield from (Opt(OptOps.LOCAL, axis, a) for a in fitting if target.block_threads)
         yield from (Opt(OptOps.VECTOR, axis, a) for a in lanes if a < 2 * size)
         yield from (Opt(OptOps.TILE, axis, a) for a in TILES if a < size and size % a == 0)
         yield from (Opt(OptOps.SWAP, axis, other) for other in range(axis + 1, len(ranges))
@@ -154,7 +155,7 @@ def actions(kernel: Kernel, target: Target) -> Iterator[Opt]:
 
 def _grouping(target: Target) -> tuple[OptOps, ...]:
     """Opts that share a reduction among the threads of a block, where a target has blocks."""
-    return (OptOps.GROUP, OptOps.GROUPTOP) if getattr(target, "has_local", False) else ()
+    return (OptOps.GROUP, OptOps.GROUPTOP) if target.block_threads else ()
 
 
 def _stages(kernel: Kernel, lanes: list[int]) -> Iterator[Opt]:

@@ -322,9 +322,9 @@ def _binds_ranges(n: UOp, _: KernelFacts) -> str | None:
 
 
 def _bound_once(n: UOp, facts: KernelFacts) -> str | None:
-    """Reductions may share their ranges, and so may ordered statements; a stage's are its own."""
+    """Reductions may share their ranges, and so may ordered statements, and stages that threads fill together."""
     binders = facts.binders.get(n, set())
-    if len({b.op for b in binders}) > 1 or (len(binders) > 1 and any(b.op is Ops.STAGE for b in binders)):
+    if len({b.op for b in binders}) > 1:
         return f"bound by {sorted(b.op.name for b in binders)}"
     escapes = n in facts.sink.ranges and any(b.op in (Ops.FOLD, Ops.STAGE) for b in binders)
     return _unless(not escapes, f"R{n.arg[0]} is bound by a reduction or stage and used outside it")
@@ -386,7 +386,7 @@ KERNEL_CHECKS: tuple[Check[KernelFacts], ...] = (
     Check("range", "Ranges have index bounds, and a number of their own.", (Ops.RANGE,), _range_args),
     Check("binds-ranges", "What binds ranges names ranges, each once.",
           (Ops.FOLD, Ops.PREFIX, Ops.STAGE, Ops.SCATTER_STORE), _binds_ranges),
-    Check("bound-once", "A bound range has one binder (reductions share) and does not escape.", (Ops.RANGE,),
+    Check("bound-once", "A bound range has binders of one kind and does not escape.", (Ops.RANGE,),
           _bound_once),
     Check("fold", "The op has an identity.", (Ops.FOLD,), _fold),
     Check("prefix", "The start stands before the range; MULADD has a weight.", (Ops.PREFIX,), _prefix),

@@ -20,11 +20,8 @@ from typing import Any
 
 from tinsmith.backend.device import Device
 from tinsmith.backend.machine import machine, processor
-from tinsmith.codegen.decompositions import decompose
-from tinsmith.codegen.heuristics import choose_opts
 from tinsmith.codegen.kernel import Kernel, Opt, range_size
-from tinsmith.codegen.lower import lower
-from tinsmith.codegen.normalize import normalize
+from tinsmith.codegen.program import begin, choose
 from tinsmith.codegen.search import beam_search, copied
 from tinsmith.core.cache import cache_key
 from tinsmith.core.errors import ArgumentError
@@ -144,7 +141,7 @@ def _fitting(sink: UOp, device: str, opts: tuple[Opt, ...]) -> tuple[Opt, ...] |
 
 
 def _kernel(sink: UOp, device: str) -> Kernel:
-    return Kernel(decompose(normalize(lower(sink)), Device[device].renderer.target))
+    return begin(sink, Device[device].renderer.target)
 
 
 def why_not(sink: UOp, device: str) -> str | None:
@@ -200,7 +197,7 @@ def _beam(sink: UOp, device: str, key: tuple[str, str, str], trial: _Trial) -> b
     target = Device[device].renderer.target
     plain = _kernel(sink, device)
     chosen = copied(plain)
-    choose_opts(chosen, target)
+    choose(chosen, target)
     found = beam_search((chosen, plain), settings.BEAM, target, machine(device), trial)
     if found is None:
         return None

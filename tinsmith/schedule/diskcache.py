@@ -269,7 +269,7 @@ class _Reader:
             fields = {name: row[name] for name in _LAUNCH}
             launch = Launch(**fields | {"written": frozenset(_count(n) for n in row["written"])})
             _require(all(type(n) is int for n in (*launch.buffers, launch.ops, launch.bytes, launch.local_bytes)))
-            _require(type(launch.serial) is bool)
+            _require(type(launch.serial) is bool and all(type(n) is int for n in (*launch.grid, *launch.block)))
             binary = self.binaries[at : at + _count(row["size"])]
             at += row["size"]
             if not is_loaded(row["device"], launch):

@@ -297,10 +297,7 @@ def _timed(step: Step, bound: Bound, bases: Sequence[Buffer], values: Sequence[i
     if isinstance(step.launch, KernelProgram):
         explain.show(step.item, step.launch, step.name, device)
     call = Call(step.program, [bound.places[s].of(bases) for s in step.slots], [values[v] for v in step.variables])
-    start = time.perf_counter()
-    device.run([call])
-    device.synchronize()
-    seconds = time.perf_counter() - start
+    seconds = device.timed(call)
     kernel = step.launch or call.program.kernel
     _report(Ran(step.device, step.name, len(call.buffers), seconds, kernel.ops, kernel.bytes, step.methods))
 

@@ -11,6 +11,7 @@ from tinsmith.codegen.kernel import Opt
 from tinsmith.codegen.program import KernelProgram
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.render.cstyle import CRenderer
+from tinsmith.codegen.render.gpu import GPURenderer
 from tinsmith.core.counters import WIDTH, colored
 from tinsmith.core.settings import settings
 from tinsmith.ir.printer import kernel_tree, uop_table
@@ -27,7 +28,8 @@ def show(item: ScheduleItem | None, kernel: KernelProgram, name: str, device: Co
         print(fitted(kernel_tree(item.sink)))
         print(fitted(uop_table(kernel.uops)))
     if settings.DEBUG >= 4:
-        print(_READABLE.render(name, kernel.uops), end="")
+        own = isinstance(device.renderer, GPURenderer)
+        print(kernel.source.replace(kernel.symbol, name) if own else _READABLE.render(name, kernel.uops), end="")
     if settings.DEBUG >= 6 and not isinstance(device.renderer, CRenderer):
         print(kernel.source)
     if settings.DEBUG >= 7:

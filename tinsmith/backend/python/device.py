@@ -1,6 +1,7 @@
 """The PYTHON device: linear programs run by the interpreter, with every access checked. For tests and reading.
 
-``PYTHON:V64`` compiles for vectors of 64 bytes, ``PYTHON:T3`` for 3 workers, which run one after the other.
+``PYTHON:V64`` compiles for vectors of 64 bytes, ``PYTHON:T3`` for 3 workers, which run one after the other, and
+``PYTHON:G256`` spreads kernels over a grid of blocks of at most 256 threads, as a GPU does.
 """
 from __future__ import annotations
 
@@ -21,6 +22,9 @@ from tinsmith.ir import units
 
 if TYPE_CHECKING:
     from tinsmith.backend.memory import Buffer
+
+BLOCK_THREADS = 1024
+BLOCK_BYTES = 48 << 10  # near memory of a block, as GPUs have it
 
 
 class BytesAllocator(Allocator):
@@ -60,17 +64,23 @@ class PythonProgram(Program):
 
 
 def DEVICE(name: str) -> Compiled:
-    """Open ``PYTHON``, with ``:V<bytes>`` and ``:T<workers>`` as options."""
-    vector_bytes, threads = 16, 1
+    """Open ``PYTHON``, with ``:V<bytes>``, ``:T<workers>`` and ``:G<threads of a block>`` as options."""
+    vector_bytes, threads, block = 16, 1, 0
     for part in name.split(":")[1:]:
-        option = re.fullmatch(r"([VT]?)(\d+)", part)
+        option = re.fullmatch(r"([VTG]?)(\d+)", part)
         if option is None:
-            raise DeviceError("Device", f"PYTHON has no option {part!r}", "PYTHON, PYTHON:V64 or PYTHON:T2")
+            raise DeviceError("Device", f"PYTHON has no option {part!r}",
+                              "PYTHON, PYTHON:V64, PYTHON:T2 or PYTHON:G256")
         if option[1] == "V":
             vector_bytes = int(option[2])
         elif option[1] == "T":
             threads = int(option[2])
+        elif option[1] == "G":
+            block = int(option[2])
     rows = (*units.AMX, *(units.fma(d, vector_bytes) for d in (dtypes.float32, dtypes.float64)))
-    target = Target("python", vector_bytes, threads=threads, units=rows)
+    if block:
+        target = Target("python", vector_bytes, local_bytes=BLOCK_BYTES, block_threads=block, grid=True)
+    else:
+        target = Target("python", vector_bytes, threads=threads, block_threads=BLOCK_THREADS, units=rows)
     return Compiled(name, BytesAllocator(), Compiler(), lambda kernel, binary: PythonProgram(kernel, binary, threads),
                     PythonRenderer(target))

@@ -22,6 +22,8 @@ class Target:
         dtypes: element types that arithmetic works on directly; others are widened.
         fma: MULADD is one instruction.
         units: the matrix units it has, the preferred first.
+        block_threads: threads that a block may have, with near memory of their own and barriers; 0: no blocks.
+        grid: parallel loops are spread over a grid of blocks by default.
     """
 
     name: str
@@ -36,6 +38,8 @@ class Target:
     storage: frozenset[DType] = field(default_factory=lambda: frozenset(dtypes.all))
     fma: bool = True
     units: tuple[MatrixUnit, ...] = ()
+    block_threads: int = 0
+    grid: bool = False
 
     def key(self) -> str:
         """All fields as text, the same in every process."""

@@ -98,7 +98,7 @@ class CRenderer(Renderer):
         return out
 
     def function(self, name: str, program: Sequence[UOp]) -> str:
-        specials = [f"const int {u.arg}" for u in program if u.op is Ops.SPECIAL]
+        specials = [f"const int {special_name(u)}" for u in program if u.op is Ops.SPECIAL]
         head = f"{self.signature} {name}({', '.join(self.parameters(program) + specials)}) {{"
         return "\n".join([head, *self.body(program), "}"])
 
@@ -129,7 +129,7 @@ class CRenderer(Renderer):
             if u.op is Ops.DEFINE_GLOBAL:
                 text[u] = f"data{u.arg}" if u.dtype.pointer else str(u.arg[0])
             elif u.op is Ops.SPECIAL:
-                text[u] = str(u.arg)
+                text[u] = special_name(u)
             elif u.op is Ops.CONST:
                 text[u] = self.literal(u)
             elif u.op is Ops.DEFINE_LOCAL:
@@ -148,6 +148,8 @@ class CRenderer(Renderer):
             elif u.op in (Ops.ENDRANGE, Ops.ENDIF):
                 depth -= 1
                 lines.append("  " * depth + "}")
+            elif u.op is Ops.BARRIER:
+                lines.append("  " * depth + "barrier();")
             elif u.op is Ops.PHI:
                 lines.append("  " * depth + f"{text[u.src[0]]} = {text[u.src[1]]};")
                 text[u] = text[u.src[0]]
@@ -349,13 +351,22 @@ class CRenderer(Renderer):
             t = self.type_name(dtype)
             top = f"{high}{'ul' if dtype.kind == 'uint' else 'l'}"
             bottom = "(-9223372036854775807l-1)" if low == -(1 << 63) else f"({low}l)"
-            return f"({a}!={a}?0:{a}>={float(high)!r}?({t}){top}:{a}<={float(low)!r}?({t}){bottom}:({t})({a}))"
+            return f"({a}!={a}?0:{a}>={self.bound(high)}?({t}){top}:{a}<={self.bound(low)}?({t}){bottom}:({t})({a}))"
         return f"(({self.type_name(dtype)})({_strip(a)}))"
+
+    def bound(self, value: int) -> str:
+        """A bound of an integer type as a floating-point literal."""
+        return repr(float(value))
 
     def bitcast(self, u: UOp, a: str) -> str:
         if u.dtype.count > 1:
             return f"(({self.type_name(u.dtype)}){a})"
         return f"(((union {{ {self.type_name(u.src[0].dtype)} a; {self.type_name(u.dtype)} b; }}){{.a = {a}}}).b)"
+
+
+def special_name(u: UOp) -> str:
+    """``tid``, or ``gidx0`` of ``("gidx0", size)``."""
+    return str(u.arg[0] if isinstance(u.arg, tuple) else u.arg)
 
 
 def _vector_name(dtype: DType) -> str:
@@ -389,5 +400,6 @@ def _strip(text: str) -> str:
 
 
 def _adds(text: str) -> bool:
+    """Whether text in parentheses may stand without them on the left of a +: its operators bind as tightly."""
     inner = _strip(text)
-    return inner is not text and "?" not in inner and "=" not in inner and "<" not in inner
+    return inner is not text and not any(c in inner for c in "?=<>&|^")

@@ -1,0 +1,1 @@
+"""CUDA: kernels are compiled with NVRTC; nothing is launched yet."""

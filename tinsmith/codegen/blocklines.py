@@ -1,0 +1,149 @@
+"""Lines for blocks of threads: the numbers that the device supplies, shared stages with barriers, idle threads."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import prod
+
+from tinsmith.codegen.blocks import THREADS, grid_axes, size_of, thread_axes
+from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.lines import Coords, LineWriter, Scope
+from tinsmith.codegen.roles import Role
+from tinsmith.core.dtypes import dtypes
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.symbolic import linear_form
+
+
+class BlockWriter(LineWriter):
+    """What a thread of a grid needs around the lines of a kernel.
+
+    Thread ranges are open from the start: ``gidx0``, ``lidx0`` are their values. What depends on no thread is computed
+    by all of them alike, but only the first thread of each axis that a store does not depend on stores it.
+    """
+
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__(kernel)
+        self.threads_of: list[tuple[frozenset[UOp], UOp]] = []  # the ranges that each axis of a block stands for
+        self._whole_block: UOp | None = None
+        self._barriers = self._own_ranges = 0
+
+    def open_grid(self) -> None:
+        """Names for the block's place in the grid and the thread's place in the block."""
+        for number, axis in enumerate(grid_axes(self.kernel)):
+            self.name_axis(f"gidx{number}", axis)
+        axes = thread_axes(self.kernel)
+        if len(axes) > 3:
+            total = self.special("lidx0", prod(size_of(axis[0]) for axis in axes))
+            pitch = 1
+            for axis in axes:
+                self.name_thread(axis, self.raw(total // pitch % size_of(axis[0])))
+                pitch *= size_of(axis[0])
+        else:
+            for number, axis in enumerate(axes):
+                self.name_thread(axis, self.special(f"lidx{number}", size_of(axis[0])))
+
+    def special(self, name: str, size: int) -> UOp:
+        return self.emit(0, UOp(Ops.SPECIAL, dtypes.index, (), (name, size)))
+
+    def known_as(self, r: UOp, line: UOp) -> None:
+        self.scopes[0].ranges.add(r)
+        self.scopes[0].values[(r, ())] = line
+
+    def name_axis(self, name: str, axis: list[UOp]) -> None:
+        if not axis:
+            return
+        total = self.special(name, prod(size_of(r) for r in axis))
+        pitch = 1
+        for r in axis:
+            self.known_as(r, total if len(axis) == 1 else self.raw(total // pitch % size_of(r)))
+            pitch *= size_of(r)
+
+    def name_thread(self, axis: list[UOp], line: UOp) -> None:
+        self.threads_of.append((frozenset(axis), line))
+        for r in axis:
+            self.known_as(r, line)
+
+    @property
+    def block_size(self) -> int:
+        return prod(size_of(next(iter(axis))) for axis, _ in self.threads_of)
+
+    # *** stores of one thread ***
+
+    @contextmanager
+    def first_threads(self, node: UOp) -> Iterator[None]:
+        """An IF around what must be stored once although all threads have come here."""
+        idle = [line for axis, line in self.threads_of if axis.isdisjoint(node.ranges)]
+        if not idle or self._whole_block in node.ranges:
+            yield
+            return
+        condition: UOp | None = None
+        for line in idle:
+            first = line.eq(0)
+            condition = first if condition is None else condition & first
+        assert condition is not None
+        self.raw(condition)
+        self.scopes.append(Scope([UOp(Ops.IF, None, (condition,))]))
+        yield
+        scope = self.scopes.pop()
+        self.scopes[-1].lines += [*scope.lines, UOp(Ops.ENDIF, None, (scope.lines[0],))]
+
+    # *** near memory that a block shares ***
+
+    @property
+    def whole_block(self) -> UOp:
+        """A range that is the thread's number in its block."""
+        if self._whole_block is None:
+            number: UOp | None = None
+            pitch = 1
+            for axis, line in self.threads_of:
+                part = line * pitch if pitch > 1 else line
+                number = part if number is None else number + part
+                pitch *= size_of(next(iter(axis)))
+            self._whole_block = self.new_range(pitch, Role.LOCAL)
+            self.known_as(self._whole_block, self.raw(number if number is not None else UOp.index(0)))
+        return self._whole_block
+
+    def new_range(self, size: int, role: Role) -> UOp:
+        """A range of the linearizer's own, further in than all of the kernel's."""
+        self._own_ranges += 1
+        number = self.kernel.count + self._own_ranges
+        self.position[number] = len(self.kernel.order) + self._own_ranges
+        return UOp.range(size, number, role)
+
+    def barrier(self) -> None:
+        """Wait for all threads of the block, unless they have just met."""
+        lines = self.scopes[-1].lines
+        if lines and lines[-1].op is Ops.BARRIER:
+            return
+        self.force(UOp(Ops.BARRIER, None, (), self._barriers))
+        self._barriers += 1
+
+    def fill_shared(self, node: UOp, fill: UOp, coords: Coords) -> None:
+        """Fill a stage of a block between barriers: what others still read is not written, what is read is there."""
+        if len(self.scopes) > 1:
+            self.barrier()
+        threads = any(r.arg[1] in THREADS for r in node.src[1:])
+        self.fill([fill if threads or self.block_size == 1 else self.dealt_out(node, fill)], coords)
+        self.barrier()
+
+    def dealt_out(self, node: UOp, fill: UOp) -> UOp:
+        """The elements of a stage shared out among all threads, neighbours to neighbours in the memory copied from."""
+        load = next((n for n in fill.toposort() if n.op is Ops.LOAD), None)
+        terms = linear_form(load.src[1])[0] if load is not None else {}
+        loops = sorted((r for r in node.src[1:] if not r.arg[1].expanded), key=lambda r: abs(terms.get(r, 0)))
+        elements, threads = prod(size_of(r) for r in loops), self.block_size
+        turns = -(-elements // threads)
+        element: UOp = self.whole_block
+        if turns > 1:
+            element = self.new_range(turns, Role.LOOP) * threads + element
+        table, pitch = {}, 1
+        for r in loops:
+            table[r] = (element // pitch % size_of(r)).simplify()
+            pitch *= size_of(r)
+        place, value = (fill.src[n].substitute(table).simplify() for n in (1, 2))
+        valid = (element.lt(elements),) if elements % threads else ()
+        return UOp(Ops.STORE, None, (fill.src[0], place, value, *valid))
+
+    def fill(self, body: list[UOp], coords: Coords) -> None:
+        """Store every element of a stage."""
+        raise NotImplementedError

@@ -1,0 +1,194 @@
+"""Blocks of threads in the kernel graph: the grid, the opts LOCAL, GROUP, GROUPTOP, and which thread does what.
+
+A reduction that threads share is a stage in near memory: every thread computes its partial result, and all of them
+read the partial results back:
+
+    FOLD(x, r, g)   →   FOLD(load(STAGE(FOLD(x, r), g'), g2), g2)        g' runs over threads, g2 is a loop
+
+So its meaning is that of any other kernel graph. The linearizer takes g' for the thread's own number and puts a barrier
+behind the stage.
+"""
+from __future__ import annotations
+
+from itertools import combinations
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from tinsmith.codegen.roles import Role
+from tinsmith.core.errors import ArgumentError
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.uop import toposort
+
+if TYPE_CHECKING:
+    from tinsmith.codegen.kernel import Kernel, Opt
+
+MAX_SYMBOLIC_GRID = 1 << 16  # blocks that may be launched in vain for a size known only at run time
+CHEAP_REDUCTION = 16  # elements up to which a reduction is rather repeated than shared
+ROWS_OF_GRID = (1 << 16) - 1  # what the second and third axis of a grid may have
+THREADS = (Role.LOCAL, Role.GROUP)
+
+
+def fail(opt: Opt, why: str, mend: str = "another axis or amount") -> ArgumentError:
+    return ArgumentError("Opt", f"{opt}: {why}", mend)
+
+
+def size_of(r: UOp) -> Any:
+    return r.src[-1].arg if r.src[-1].is_const else r.src[-1]
+
+
+# *** the grid ***
+
+
+def to_grid(k: Kernel) -> None:
+    """Every parallel loop that all stores and large reductions depend on becomes an axis of the grid.
+
+    A loop beside a reduction stays a loop: else every block would reduce the same elements again.
+    """
+    for r in k.parallel:
+        beside = any(r not in f.ranges and _elements(f) > CHEAP_REDUCTION for f in k.folds)
+        if r.arg[1] is not Role.LOOP or beside or not all(r in s.ranges for s in k.stores):
+            continue
+        k.full.pop(r.arg[0], None)  # its guards stand; a block has no last iteration to peel
+        if isinstance(size_of(r), int):
+            k.change_role(r, Role.GLOBAL)
+        elif size_of(r).vmax <= MAX_SYMBOLIC_GRID:
+            new = k.new_range(size_of(r).vmax, Role.GLOBAL)
+            k.rebuild({r: new}, new.lt(size_of(r)), r)
+            k.order[k.order.index(r)] = new
+
+
+def _elements(fold: UOp) -> int:
+    return prod(int(r.src[-1].vmax) for r in fold.src[1:])
+
+
+def grid_axes(k: Kernel) -> list[list[UOp]]:
+    """The ranges that each axis of the grid stands for, the fastest first: one each, or all in one axis."""
+    blocks = [r for r in reversed(k.order) if r.arg[1] is Role.GLOBAL]
+    if len(blocks) > 3 or any(size_of(r) > ROWS_OF_GRID for r in blocks[1:]):
+        return [blocks]
+    return [[r] for r in blocks]
+
+
+def thread_axes(k: Kernel) -> list[list[UOp]]:
+    """The ranges that each axis of a block stands for, the fastest first.
+
+    Ranges of equal size that no value depends on both of share an axis: the threads that reduce a row afterwards write
+    its elements.
+    """
+    threads = [r for r in reversed(k.order) if r.arg[1] in THREADS]
+    apart: set[frozenset[UOp]] = set()
+    wanted = set(threads)
+    for n in toposort(k.sink) if threads else []:
+        own = wanted & (n.ranges | (n.src[0].ranges if n.op is Ops.STAGE else frozenset()))
+        apart |= {frozenset(pair) for pair in combinations(own, 2)}
+    axes: list[list[UOp]] = []
+    for r in threads:
+        for axis in axes:
+            if size_of(axis[0]) == size_of(r) and not any(frozenset((r, x)) in apart for x in axis):
+                axis.append(r)
+                break
+        else:
+            axes.append([r])
+    return axes
+
+
+def threads_per_block(k: Kernel) -> int:
+    return prod(size_of(axis[0]) for axis in thread_axes(k))
+
+
+# *** the opts ***
+
+
+def _threads_allowed(k: Kernel, opt: Opt, amount: int) -> None:
+    name = opt.op.name
+    if not k.block_threads:
+        raise fail(opt, f"{name} needs blocks of threads with near memory and barriers, which this device does not "
+                   "have", "UPCAST, VECTOR, UNROLL, TILE, STAGE or THREAD; or a device like OPENCL or PYTHON")
+    if any(r.arg[1] is Role.THREAD for r in k.order):
+        raise fail(opt, "the kernel is split over workers already", "one of THREAD and LOCAL/GROUP")
+    if k.products:
+        raise fail(opt, "a matrix unit works for the whole block already", "a list of opts without TC, or without this")
+    if any(o.op.name == "NOLOCALS" for o in k.opts):
+        raise fail(opt, "NOLOCALS was applied before", "a list of opts without it")
+    if threads_per_block(k) * amount > k.block_threads:
+        raise fail(opt, f"a block has at most {k.block_threads} threads, {threads_per_block(k)} are there already",
+                   "a smaller amount")
+
+
+def _divided(opt: Opt, r: UOp) -> int:
+    size = size_of(r)
+    if not isinstance(size, int):
+        raise fail(opt, "the range has a symbolic size")
+    amount = size if opt.amt in (0, None) else opt.amt
+    if not (isinstance(amount, int) and 1 < amount <= size):
+        raise fail(opt, f"the amount must be in 2..{size}")
+    return amount
+
+
+def _before_stages(k: Kernel, opt: Opt, r: UOp) -> None:
+    if any(n.op is Ops.STAGE and r in n.ranges for n in toposort(k.sink)):
+        raise fail(opt, "near memory that all threads share was filled for each value of this range",
+                   "LOCAL before GROUP, and both before STAGE")
+
+
+def local(k: Kernel, opt: Opt) -> None:
+    """The inner `amt` of a parallel loop become threads of a block."""
+    r = k.axis(opt)
+    if r in k.bound or r.arg[1] not in (Role.LOOP, Role.GLOBAL) or not all(r in s.ranges for s in k.stores):
+        raise fail(opt, "only a parallel loop that every store depends on has threads")
+    amount = _divided(opt, r)
+    _threads_allowed(k, opt, amount)
+    _before_stages(k, opt, r)
+    to_grid(k)
+    k.split(next(x for x in k.order if x.arg[0] == r.arg[0]), amount, Role.LOCAL)
+
+
+def group(k: Kernel, opt: Opt) -> None:
+    """`amt` threads share a reduction: GROUP takes turns, GROUPTOP gives each thread a piece of its own."""
+    top = opt.op.name == "GROUPTOP"
+    r = k.axis(opt)
+    if r.arg[1] is not Role.REDUCE:
+        raise fail(opt, "only a reduction is shared by threads")
+    amount = _divided(opt, r)
+    if top and size_of(r) % amount:
+        raise fail(opt, f"the pieces must divide {size_of(r)}")
+    _threads_allowed(k, opt, amount)
+    _before_stages(k, opt, r)
+    outer, inner = k.split(r, size_of(r) // amount if top else amount, Role.REDUCE)
+    _share(k, outer if top else inner)
+
+
+def _share(k: Kernel, g: UOp) -> None:
+    """Every reduction over ``g`` becomes partial results of threads in near memory, which are then combined."""
+    count = size_of(g)
+    own, again = k.new_range(count, Role.GROUP), k.new_range(count, Role.REDUCE)
+    copies: dict[UOp, UOp] = {}  # the same threads and lanes, as ranges of the stage
+    while fold := next((f for f in k.folds if g in f.src[1:]), None):
+        loops = tuple(s for s in fold.src[1:] if s is not g)
+        part = UOp(Ops.FOLD, None, (fold.src[0], *loops), fold.arg) if loops else fold.src[0]
+        beside = [r for r in k.order if r in part.ranges and r.arg[1] in (*THREADS, Role.VECTOR)]
+        for r in beside:
+            if r not in copies:
+                copies[r] = k.new_range(size_of(r), r.arg[1])
+        inside = [(r, copies[r]) for r in beside if r.arg[1] in THREADS]
+        inside += [(again, own)] + [(r, copies[r]) for r in beside if r.arg[1] is Role.VECTOR]
+        place = UOp.index(0)
+        for reader, _ in inside:
+            place = place * size_of(reader) + reader
+        value = part.substitute({g: own} | {r: copies[r] for r in beside})
+        ranges = tuple(mine for _, mine in inside)
+        stage = UOp(Ops.STAGE, value.dtype.ptr(), (value, *ranges), tuple(size_of(r) for r in ranges))
+        whole = UOp(Ops.FOLD, None, (stage.load(place.simplify()), again), fold.arg)
+        k.sink = k.sink.substitute({fold: whole})
+    k.order[k.order.index(g)] = again
+    k.order += [*copies.values(), own]
+    k.stage_only |= {r.arg[0] for r in (own, *copies.values())}
+
+
+def no_locals(k: Kernel, opt: Opt) -> None:
+    """Every thread works alone: the device chooses the blocks. It must come before LOCAL and GROUP."""
+    if not k.block_threads:
+        raise fail(opt, "this device has no blocks of threads", "a list of opts without it")
+    if any(r.arg[1] in THREADS for r in k.order):
+        raise fail(opt, "the kernel has threads in blocks already", "a list of opts without LOCAL, GROUP and GROUPTOP")
+    to_grid(k)

@@ -1,0 +1,155 @@
+"""The analytic choice of opts for targets with a grid of blocks of threads.
+
+* contraction: a block computes a tile of (rows × columns), each thread a few rows of one vector of columns; both
+  operands pass through near memory, a slice of the reduction at a time;
+* reduction: where the results alone are too few threads, the threads of a block share it;
+* everything else: vectors along memory, then threads along memory.
+"""
+from __future__ import annotations
+
+import math
+
+from tinsmith.codegen.heuristics import _operands, _score, _stride
+from tinsmith.codegen.kernel import Kernel, Opt, OptOps, range_size
+from tinsmith.codegen.render.base import Target
+from tinsmith.codegen.roles import Role
+from tinsmith.core.errors import ArgumentError
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.uop import toposort
+
+BLOCK = 128  # threads of a block where nothing asks for more
+ENOUGH_THREADS = 1 << 13  # results from which on every result has a thread of its own
+SHARED_REDUCTION = 64  # elements from which on a reduction is worth sharing
+VECTOR_BYTES = 16
+TILE_SIDE, THREAD_ROWS, SLICE = 16, 4, 16  # threads along a tile's sides, rows of each, steps of a slice
+
+
+def choose_block_opts(kernel: Kernel, target: Target) -> None:
+    """Apply the opts that the model expects to be fastest on a grid of blocks."""
+    if contraction_opts(kernel, target):
+        return
+    if kernel.folds:
+        shared_reduction_opts(kernel, target)
+    elif not kernel.folds:
+        vector_opts(kernel)
+    thread_opts(kernel, target)
+
+
+def attempt(kernel: Kernel, op: OptOps, r: UOp, amount: int) -> UOp | None:
+    """Split ``r``; the inner range, or None where the opt is not legal here."""
+    at = kernel.order.index(r)
+    try:
+        kernel.apply(Opt(op, kernel.ranges.index(r), amount))
+    except ArgumentError:
+        return None
+    return kernel.order[at] if range_size(r) <= amount else kernel.order[at + 1]
+
+
+def outer_of(kernel: Kernel, inner: UOp | None) -> UOp | None:
+    """The loop that a split left around ``inner``."""
+    if inner is None:
+        return None
+    at = kernel.order.index(inner)
+    before = kernel.order[at - 1] if at else None
+    return before if before is not None and before.arg[0] == inner.arg[0] - 1 else None
+
+
+def amount_for(size: int, most: int) -> int:
+    """Threads for a range: a divisor if a large one fits, else a power of two whose last block is partial."""
+    divisors = [d for d in range(1, min(size, most) + 1) if size % d == 0]
+    best = max(divisors, default=1)
+    return best if 2 * best >= min(size, most) else 1 << (min(size, most).bit_length() - 1)
+
+
+def _results(kernel: Kernel) -> int:
+    return math.prod(range_size(r) for r in kernel.order if r.arg[1] is Role.GLOBAL)
+
+
+def vector_opts(kernel: Kernel) -> None:
+    """Vectors along the range that memory runs along in every store and load, if they come out whole."""
+    widest = max((n.dtype.itemsize for n in (*kernel.loads, *(s.src[2] for s in kernel.stores))), default=4)
+    lanes = max(VECTOR_BYTES // max(widest, 4), 1)
+    for r in kernel.parallel:
+        along = all(s.op is Ops.STORE and _stride(s.src[1], r) == 1 for s in kernel.stores)
+        along = along and all(_stride(n.src[1], r) in (0, 1) for n in kernel.loads)
+        if along and lanes > 1 and range_size(r) % lanes == 0 and _results(kernel) >= 4 * BLOCK:
+            attempt(kernel, OptOps.VECTOR, r, lanes)
+            return
+
+
+def thread_opts(kernel: Kernel, target: Target) -> None:
+    """Threads for the ranges of the grid, first where neighbours in memory become neighbours in a block."""
+    used = math.prod(range_size(r) for r in kernel.order if r.arg[1] is Role.LOCAL)
+    shared = max((range_size(r) for r in kernel.order if r.arg[1] is Role.GROUP), default=0)
+    beside = [r for r in kernel.parallel if r.arg[1] is Role.LOOP and all(r in s.ranges for s in kernel.stores)]
+    for r in beside[-1:]:  # a row's elements are written by the threads that reduced it
+        attempt(kernel, OptOps.LOCAL, r, min(shared or BLOCK, target.block_threads, range_size(r)))
+    if shared or beside:
+        return
+    left = min(BLOCK, target.block_threads) // max(used, 1)
+    stores = [s for s in kernel.stores if s.op is Ops.STORE]
+    grid = [r for r in kernel.order if r.arg[1] is Role.GLOBAL]
+    for r in sorted(grid, key=lambda r: (_score(kernel.loads, stores, r), kernel.order.index(r)), reverse=True):
+        amount = amount_for(range_size(r), left)
+        if amount > 1 and attempt(kernel, OptOps.LOCAL, r, amount) is not None:
+            left //= amount
+
+
+def shared_reduction_opts(kernel: Kernel, target: Target) -> None:
+    """The threads of a block share every large reduction if there are few results."""
+    if _results(kernel) >= ENOUGH_THREADS:
+        return
+    for number in dict.fromkeys(r.arg[0] for f in kernel.folds for r in f.src[1:]):
+        r = next((r for r in kernel.reduces if r.arg[0] == number), None)
+        size = range_size(r) if r is not None else 0
+        if r is None or not isinstance(size, int) or size < SHARED_REDUCTION:
+            continue
+        attempt(kernel, OptOps.GROUP, r, min(target.block_threads, 1 << (math.isqrt(4 * size).bit_length() - 1), BLOCK))
+
+
+def contraction_opts(kernel: Kernel, target: Target) -> bool:
+    """Tiles through near memory for one large contraction; False where there is none."""
+    fold = next(iter(kernel.folds), None)
+    pair = _operands(fold) if fold is not None and len(kernel.folds) == 1 else None
+    if fold is None or pair is None or len(fold.src) != 2 or any(s.op is not Ops.STORE for s in kernel.stores):
+        return False
+    sides = [_largest(kernel, fold, a, b) for a, b in (pair, pair[::-1])]
+    if None in sides or not isinstance(range_size(fold.src[1]), int) or range_size(fold.src[1]) % SLICE:
+        return False
+    row, column = (r for r in sides if r is not None)
+    if all(_stride(s.src[1], row) == 1 for s in kernel.stores):
+        row, column = column, row
+    if min(range_size(row), range_size(column)) < TILE_SIDE or target.block_threads < TILE_SIDE * TILE_SIDE:
+        return False
+    if range_size(column) % 4 == 0 and range_size(column) >= 4 * TILE_SIDE:
+        column = outer_of(kernel, attempt(kernel, OptOps.VECTOR, column, 4)) or column
+    if range_size(row) >= THREAD_ROWS * TILE_SIDE:
+        row = outer_of(kernel, attempt(kernel, OptOps.UPCAST, row, THREAD_ROWS)) or row
+    for r in (row, column):
+        if r in kernel.order:
+            attempt(kernel, OptOps.LOCAL, r, min(TILE_SIDE, range_size(r)))
+    reduction = kernel.reduces[0]
+    if range_size(reduction) > SLICE:
+        attempt(kernel, OptOps.TILE, reduction, SLICE)
+        reduction = kernel.reduces[0]
+    _stage_operands(kernel, reduction if len(kernel.reduces) > 1 else None)
+    return True
+
+
+def _stage_operands(kernel: Kernel, outer: UOp | None) -> None:
+    """A tile of each operand per block and slice."""
+    for memory in dict.fromkeys(n.src[0] for n in toposort(kernel.folds[0]) if n.op is Ops.LOAD):
+        load = next((n for n in kernel.loads if n.src[0] is memory and n in toposort(kernel.folds[0])), None)
+        if load is None:
+            continue
+        kept = [r for r in kernel.ranges if r in load.ranges and (r.arg[1] is Role.GLOBAL or r is outer)]
+        try:
+            kernel.apply(Opt(OptOps.STAGE, kernel.loads.index(load), tuple(kernel.ranges.index(r) for r in kept)))
+        except ArgumentError:
+            continue
+
+
+def _largest(kernel: Kernel, fold: UOp, a: UOp, b: UOp) -> UOp | None:
+    """The longest range of the grid that only operand ``a`` has."""
+    own = [r for r in kernel.order if r in a.ranges - b.ranges and r in fold.ranges and r.arg[1] is Role.GLOBAL]
+    return max(own, key=range_size, default=None)

@@ -1,0 +1,96 @@
+"""CUDA C++ without any header, as NVRTC compiles it; 16-bit floats are bits, converted by PTX instructions."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from tinsmith.codegen.render.base import Target
+from tinsmith.codegen.render.cstyle import _strip
+from tinsmith.codegen.render.gpu import AXES, BFLOAT16, GPURenderer, specials
+from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.ir import Ops, UOp
+
+_HALF = (
+    '__device__ inline float half_float(unsigned short x) { float y; asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x)); '
+    "return y; }",
+    '__device__ inline unsigned short float_half(float x) { unsigned short y; '
+    'asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x)); return y; }',
+    '__device__ inline unsigned short double_half(double x) { unsigned short y; '
+    'asm("cvt.rn.f16.f64 %0, %1;" : "=h"(y) : "d"(x)); return y; }',
+)
+_SPELLED = {"inline": "__device__ inline", "uint": "unsigned int", "ushort": "unsigned short",
+            "float_of": "__uint_as_float", "bits_of": "__float_as_uint"}
+_BITCAST = ("template<typename T, typename F> __device__ inline T bitcast(F x) { union { F a; T b; } u; u.a = x; "
+            "return u.b; }")
+_VECTORS = {"int8": "char", "uint8": "uchar", "int16": "short", "uint16": "ushort", "float16": "ushort",
+            "bfloat16": "ushort", "int32": "int", "uint32": "uint", "index": "int", "int64": "longlong",
+            "uint64": "ulonglong", "float32": "float", "float64": "double"}
+
+
+def cuda_target(arch: str = "sm_90") -> Target:
+    """What generated CUDA may use; ``arch`` such as ``sm_80``."""
+    return Target(f"cuda_{arch}", 16, 64, local_bytes=48 << 10, block_threads=1024, grid=True)
+
+
+class CUDARenderer(GPURenderer):
+    """Kernels take their buffers, then their variables; a block has as many threads as the program asks for."""
+
+    shared = "__shared__ __align__(16)"
+    barrier = "__syncthreads();"
+    scalar_types = {**GPURenderer.scalar_types, "int8": "signed char", "uint8": "unsigned char",
+                    "uint16": "unsigned short", "uint32": "unsigned int", "int64": "long long",
+                    "uint64": "unsigned long long", "float16": "unsigned short", "bfloat16": "unsigned short"}
+
+    def __init__(self, target: Target | None = None) -> None:
+        super().__init__(target or cuda_target())
+
+    def thread(self, name: str, program: Sequence[UOp]) -> str:
+        return f"{'threadIdx' if name.startswith('lidx') else 'blockIdx'}.{AXES[int(name[4:])]}"
+
+    def vector_type(self, dtype: DType) -> str:
+        return f"{_VECTORS[dtype.scalar.name]}{dtype.count}"
+
+    def vector_load(self, memory: UOp, dtype: DType, pointer: str) -> str:
+        return f"*(({self.vector_type(dtype)}*)({pointer}))"
+
+    def vector_store(self, memory: UOp, dtype: DType, pointer: str, lanes: list[str]) -> str:
+        kind = self.vector_type(dtype)
+        return f"*(({kind}*)({pointer})) = make_{kind}({', '.join(_strip(x) for x in lanes)});"
+
+    def multiply_add(self, dtype: DType, src: list[str]) -> str:
+        return f"fma{'f' if dtype is dtypes.float32 else ''}({', '.join(_strip(s) for s in src)})"
+
+    def cast(self, u: UOp, a: str) -> str:
+        if u.dtype.scalar is dtypes.float16 and u.src[0].dtype.scalar is dtypes.float64:
+            return f"double_half({_strip(a)})"
+        return super().cast(u, a)
+
+    def bitcast(self, u: UOp, a: str) -> str:
+        to, source = u.dtype.scalar, u.src[0].dtype.scalar
+        text = f"({self.memory_type(source)}){a}" if source.is_bool else _strip(a)
+        found = f"bitcast<{self.memory_type(to)}>({text})"
+        return f"({found}!=0)" if to.is_bool else found
+
+    def parameters(self, program: Sequence[UOp]) -> list[str]:
+        written = {u.src[0] for u in program if u.op is Ops.STORE}
+        return [f"{'' if u in written else 'const '}{self.memory_type(u.dtype.scalar)}* data{u.arg}"
+                if u.dtype.pointer else f"const int {u.arg[0]}" for u in program if u.op is Ops.DEFINE_GLOBAL]
+
+    def prologue(self, program: Sequence[UOp]) -> str:
+        lines = []
+        names = {u.dtype.scalar.name for u in program}
+        if any(u.op is Ops.CONST and u.dtype.is_float and self.literal(u).find("N") >= 0 for u in program):
+            lines += ["#define INFINITY __int_as_float(0x7f800000)", "#define NAN __int_as_float(0x7fc00000)"]
+        if any(u.op is Ops.BITCAST for u in program):
+            lines.append(_BITCAST)
+        if "float16" in names:
+            lines += _HALF if "float64" in names else _HALF[:2]
+        if "bfloat16" in names:
+            lines += [line.format(**_SPELLED) for line in BFLOAT16]
+        return "".join(line + "\n" for line in lines)
+
+    def function(self, name: str, program: Sequence[UOp]) -> str:
+        threads = prod(size for n, size in specials(program).items() if n.startswith("lidx"))
+        head = (f'extern "C" __global__ void __launch_bounds__({threads}) {name}('
+                f"{', '.join(self.parameters(program))}) {{")
+        return "\n".join([head, *self.body(program), "}"])

@@ -1,0 +1,304 @@
+"""What OpenCL, CUDA and Metal have in common: C over scalars, with vectors only where memory is touched.
+
+A vector value is held as one scalar per lane, which these machines compute on anyway; loads and stores of whole
+vectors use the language's vector types. 16-bit floats are kept as their bits where the language has no such type.
+"""
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from tinsmith.codegen.render.cstyle import CRenderer, _strip
+from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.symbolic import linear_form
+
+HALVES = (dtypes.float16, dtypes.bfloat16)
+AXES = "xyz"
+BFLOAT16 = (  # as C++ on a GPU; both functions compute on bits
+    "{inline} float bf16_float({ushort} x) {{ return {float_of}(({uint})x << 16); }}",
+    "{inline} {ushort} float_bf16(float x) {{ {uint} u = {bits_of}(x);",
+    "  return x != x ? (u >> 16) | 64 : (u + 0x7fff + ((u >> 16) & 1)) >> 16; }}",
+)
+
+
+def specials(program: Sequence[UOp]) -> dict[str, int]:
+    """``gidx0``, ``lidx0``, … with their sizes."""
+    return {u.arg[0]: u.arg[1] for u in program if u.op is Ops.SPECIAL and isinstance(u.arg, tuple)}
+
+
+def in_blocks(program: Sequence[UOp]) -> bool:
+    """Whether the program counts on its blocks: it has threads, or near memory that a block shares."""
+    return any(name.startswith("lidx") for name in specials(program)) or any(
+        u.op is Ops.DEFINE_LOCAL for u in program)
+
+
+class GPURenderer(CRenderer):
+    """Base of the three languages. A subclass says how they spell things."""
+
+    shared = ""  # before an array of near memory
+    barrier = ""
+    vector_widths: tuple[int, ...] = (4, 2)
+    bits16: tuple[DType, ...] = HALVES  # types that are kept as their bits
+
+    # *** what the languages spell differently ***
+
+    def thread(self, name: str, program: Sequence[UOp]) -> str:
+        """The expression of ``gidx0`` or ``lidx0``."""
+        raise NotImplementedError
+
+    def vector_load(self, memory: UOp, dtype: DType, pointer: str) -> str:
+        """``dtype.count`` neighbouring elements as a value of the language's vector type."""
+        raise NotImplementedError
+
+    def vector_store(self, memory: UOp, dtype: DType, pointer: str, lanes: list[str]) -> str:
+        raise NotImplementedError
+
+    def vector_type(self, dtype: DType) -> str:
+        return f"{self.memory_type(dtype.scalar)}{dtype.count}"
+
+    def lane_of(self, vector: str, lane: int) -> str:
+        return f"{vector}.{'xyzw'[lane]}"
+
+    def unaligned(self) -> bool:
+        """Whether a vector may start at any element."""
+        return False
+
+    def type_name(self, dtype: DType) -> str:
+        return self.scalar_types[dtype.scalar.name]
+
+    def memory_type(self, dtype: DType) -> str:
+        """The type of an element in memory: bools are bytes."""
+        return self.type_name(dtypes.uint8) if dtype.is_bool else self.type_name(dtype)
+
+    scalar_types: dict[str, str] = {
+        "void": "void", "index": "int", "bool": "bool", "int8": "char", "uint8": "uchar", "int16": "short",
+        "uint16": "ushort", "int32": "int", "uint32": "uint", "int64": "long", "uint64": "ulong",
+        "float16": "ushort", "bfloat16": "ushort", "float32": "float", "float64": "double"}
+
+    def to_float(self, dtype: DType, a: str) -> str:
+        """A 16-bit float, kept as its bits, as a float."""
+        return f"{'half' if dtype is dtypes.float16 else 'bf16'}_float({_strip(a)})"
+
+    def from_float(self, dtype: DType, a: str) -> str:
+        return f"float_{'half' if dtype is dtypes.float16 else 'bf16'}({_strip(a)})"
+
+    # *** scalars ***
+
+    def literal(self, node: UOp) -> str:
+        dtype = node.dtype.scalar
+        if dtype in self.bits16:
+            return str(int(np.asarray(node.arg, dtype.numpy).view(np.uint16)))
+        if dtype.is_float and not math.isfinite(node.arg):
+            text = "NAN" if math.isnan(node.arg) else "INFINITY" if node.arg > 0 else "(-INFINITY)"
+            return text if dtype.itemsize <= 4 else f"((double){text})"
+        return super().literal(UOp(Ops.CONST, dtype, (), node.arg) if node.dtype.count > 1 else node)
+
+    def cast(self, u: UOp, a: str) -> str:
+        dtype, source = u.dtype.scalar, u.src[0].dtype.scalar
+        if dtype in self.bits16 and dtype is source:
+            return a
+        if source in self.bits16:
+            a = self.to_float(source, a)
+            if dtype is dtypes.float32:
+                return a
+            u = UOp(Ops.CAST, dtype, (UOp(Ops.PARAM, dtypes.float32, (), (0, ())),))
+        if dtype in self.bits16:
+            return self.from_float(dtype, a if u.src[0].dtype is dtypes.float32 else f"(float)({_strip(a)})")
+        return super().cast(u, a)
+
+    def plain(self, u: UOp, src: list[str]) -> str:
+        if u.op is Ops.MULADD and u.dtype.is_float:
+            return self.multiply_add(u.dtype.scalar, src)
+        return super().plain(u, src)
+
+    def multiply_add(self, dtype: DType, src: list[str]) -> str:
+        return f"fma({', '.join(_strip(s) for s in src)})"
+
+    # *** memory ***
+
+    def place(self, memory: str, index: str) -> str:
+        return f"{memory}[{_strip(index)}]"
+
+    def read(self, dtype: DType, place: str) -> str:
+        return f"({place}!=0)" if dtype.is_bool else place
+
+    def pieces(self, u: UOp, index: UOp) -> list[int]:
+        """How many lanes each access of a whole vector takes."""
+        count = u.dtype.count if u.op is Ops.LOAD else u.src[2].dtype.count
+        dtype = u.src[0].dtype.scalar
+        if index.dtype.count > 1 or dtype.is_bool:
+            return [1] * count
+        step = count if self.unaligned() else divisor(index)
+        width = next((w for w in self.vector_widths
+                      if count % w == 0 and step % w == 0 and w * dtype.itemsize <= 16), 1)
+        return [width] * (count // width)
+
+    # *** the kernel ***
+
+    def body(self, program: Sequence[UOp]) -> list[str]:
+        return _Body(self, program).lines
+
+    def render(self, name: str, program: Sequence[UOp]) -> str:
+        return self.prologue(program) + self.function(name, program) + "\n"
+
+    def local(self, u: UOp) -> str:
+        name, elements = u.arg
+        return f"{self.shared} {self.memory_type(u.dtype.scalar)} {name}[{elements}];"
+
+
+class _Body:
+    """The lines of one kernel; ``text`` holds an expression per lane of every value."""
+
+    def __init__(self, renderer: GPURenderer, program: Sequence[UOp]) -> None:
+        self.renderer, self.program = renderer, program
+        self.uses: Counter[UOp] = Counter()
+        for u in program:
+            for s in u.src:
+                spread = u.op is Ops.VECTORIZE and len(u.src) == 1
+                self.uses[s] += 2 if spread or renderer.repeats(u) else 1
+        self.text: dict[UOp, list[str]] = {}
+        self.counts: Counter[str] = Counter()
+        self.lines: list[str] = []
+        self.depth = 1
+        for u in program:
+            self.write(u)
+
+    def line(self, text: str) -> None:
+        self.lines.append("  " * self.depth + text)
+
+    def declare(self, prefix: str, u: UOp, values: list[str]) -> None:
+        """Names for a value, one per lane."""
+        name = f"{prefix}{self.counts[prefix]}"
+        self.counts[prefix] += 1
+        names = [name] if len(values) == 1 else [f"{name}_{lane}" for lane in range(len(values))]
+        self.line(f"{self.renderer.type_name(u.dtype)} "
+                  f"{', '.join(f'{n} = {_strip(v)}' for n, v in zip(names, values))};")
+        self.text[u] = names
+
+    def write(self, u: UOp) -> None:
+        r, text = self.renderer, self.text
+        if u.op is Ops.DEFINE_GLOBAL:
+            text[u] = [f"data{u.arg}" if u.dtype.pointer else str(u.arg[0])]
+        elif u.op is Ops.SPECIAL:
+            text[u] = [u.arg[0]]
+            self.line(f"int {u.arg[0]} = {r.thread(u.arg[0], self.program)}; /* {u.arg[1]} */")
+        elif u.op is Ops.CONST:
+            text[u] = [r.literal(UOp(Ops.CONST, u.dtype.scalar, (), u.arg))] * u.dtype.count
+        elif u.op is Ops.DEFINE_LOCAL:
+            text[u] = [u.arg[0]]
+            self.line(r.local(u))
+        elif u.op is Ops.DEFINE_ACC:
+            self.declare("acc", u, text[u.src[0]])
+        elif u.op is Ops.RANGE:
+            text[u] = [f"ridx{u.arg[0]}"]
+            (start,), (end,) = (text[s] for s in u.src)
+            self.line(f"for (int {text[u][0]} = {start}; {text[u][0]} < {end}; {text[u][0]}++) {{")
+            self.depth += 1
+        elif u.op is Ops.IF:
+            self.line(f"if ({_strip(text[u.src[0]][0])}) {{")
+            self.depth += 1
+        elif u.op in (Ops.ENDRANGE, Ops.ENDIF):
+            self.depth -= 1
+            self.line("}")
+        elif u.op is Ops.BARRIER:
+            self.line(r.barrier)
+        elif u.op is Ops.PHI:
+            for target, value in zip(text[u.src[0]], text[u.src[1]]):
+                self.line(f"{target} = {_strip(value)};")
+            text[u] = text[u.src[0]]
+        elif u.op is Ops.STORE:
+            self.store(u)
+        elif u.op is Ops.LOAD:
+            self.load(u)
+        elif u.op is not Ops.PREFETCH:
+            self.value(u)
+
+    def value(self, u: UOp) -> None:
+        text = self.text
+        if u.op is Ops.VECTORIZE:
+            lanes = [lane for s in u.src for lane in text[s]]
+            text[u] = lanes * (u.dtype.count // len(lanes))
+            return
+        if u.op is Ops.GEP:
+            text[u] = [text[u.src[0]][lane] for lane in u.arg]
+            return
+        values = [self.scalar(u, lane) for lane in range(u.dtype.count)]
+        if self.uses[u] > 1:
+            self.declare("alu", u, values)
+        else:
+            text[u] = values
+
+    def scalar(self, u: UOp, lane: int) -> str:
+        """One lane of an arithmetic value."""
+        r, src = self.renderer, [self.text[s][lane] for s in u.src]
+        plain = [s if s.dtype.count == 1 else UOp(Ops.CONST, s.dtype.scalar, (), s.arg) if s.is_const else
+                 UOp(Ops.GEP, s.dtype.scalar, (s,), (lane,)) for s in u.src]
+        one = u if u.dtype.count == 1 else UOp(u.op, u.dtype.scalar, tuple(plain), u.arg)
+        if u.op is Ops.CAST:
+            return r.cast(one, src[0])
+        if u.op is Ops.BITCAST:
+            return r.bitcast(one, src[0])
+        return r.scalar(one, src)
+
+    # *** memory ***
+
+    def at(self, index: UOp, lane: int) -> str:
+        """The place of one lane: of a single index the lanes are neighbours."""
+        if index.dtype.count > 1:
+            return self.text[index][lane]
+        text = self.text[index][0]
+        return text if lane == 0 else f"{_strip(text)}+{lane}"
+
+    def load(self, u: UOp) -> None:
+        r, (memory, index), dtype = self.renderer, u.src[:2], u.dtype.scalar
+        name = self.text[memory][0]
+        if len(u.src) > 2:
+            zero = r.literal(UOp(Ops.CONST, dtype, (), dtype.as_const(0)))
+            values = [f"({self.text[u.src[2]][lane]}?{r.read(dtype, r.place(name, self.at(index, lane)))}:{zero})"
+                      for lane in range(u.dtype.count)]
+            return self.declare("val", u, values)
+        pieces = r.pieces(u, index)
+        if pieces[0] == 1:
+            values = [r.read(dtype, r.place(name, self.at(index, lane))) for lane in range(u.dtype.count)]
+            return self.declare("val", u, values)
+        lanes: list[str] = []
+        for piece in pieces:
+            vector = f"vec{self.counts['vec']}"
+            self.counts["vec"] += 1
+            wide = dtype.vec(piece)
+            self.line(f"{r.vector_type(wide)} {vector} = "
+                      f"{r.vector_load(memory, wide, f'{name}+{_strip(self.at(index, len(lanes)))}')};")
+            lanes += [r.lane_of(vector, lane) for lane in range(piece)]
+        self.text[u] = lanes
+        return None
+
+    def store(self, u: UOp) -> None:
+        r, (memory, index, value) = self.renderer, u.src[:3]
+        name, values, dtype = self.text[memory][0], self.text[value], value.dtype.scalar
+        if len(u.src) > 3:
+            for lane, v in enumerate(values):
+                self.line(f"if ({_strip(self.text[u.src[3]][lane])}) "
+                          f"{r.place(name, self.at(index, lane))} = {_strip(v)};")
+            return
+        lane = 0
+        for piece in r.pieces(u, index):
+            place = self.at(index, lane)
+            if piece == 1:
+                self.line(f"{r.place(name, place)} = {_strip(values[lane])};")
+            else:
+                lanes = values[lane : lane + piece]
+                self.line(r.vector_store(memory, dtype.vec(piece), f"{name}+{_strip(place)}", lanes))
+            lane += piece
+
+
+def divisor(index: UOp) -> int:
+    """A number that divides an index line for all threads and loops; 0 for the index 0."""
+    terms, constant = linear_form(index)
+    found = abs(constant)
+    for factor in terms.values():
+        found = math.gcd(found, abs(factor))
+    return found

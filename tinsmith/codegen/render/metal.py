@@ -1,0 +1,82 @@
+"""The Metal shading language. It has no double; bfloat16 is kept as its bits, half is a type of its own."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tinsmith.codegen.render.base import Target
+from tinsmith.codegen.render.cstyle import _MATH, _strip
+from tinsmith.codegen.render.gpu import AXES, BFLOAT16, GPURenderer
+from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.core.errors import CompileError
+from tinsmith.ir import Ops, UOp
+
+_SPELLED = {"inline": "inline", "uint": "uint", "ushort": "ushort", "float_of": "as_type<float>",
+            "bits_of": "as_type<uint>"}
+
+
+def metal_target() -> Target:
+    """What every Apple GPU offers."""
+    held = frozenset(dtypes.all) - {dtypes.float64}
+    return Target("metal", 16, 64, local_bytes=32 << 10, storage=held, block_threads=1024, grid=True,
+                  dtypes=held - {dtypes.float16, dtypes.bfloat16})
+
+
+class MetalRenderer(GPURenderer):
+    """Kernels take their buffers, their variables, and their places in the grid and in the block."""
+
+    shared = "threadgroup"
+    barrier = "threadgroup_barrier(mem_flags::mem_threadgroup);"
+    bits16 = (dtypes.bfloat16,)
+    scalar_types = {**GPURenderer.scalar_types, "float16": "half"}
+
+    def __init__(self, target: Target | None = None) -> None:
+        super().__init__(target or metal_target())
+
+    def type_name(self, dtype: DType) -> str:
+        if dtype.scalar is dtypes.float64:
+            raise CompileError("METAL", "Metal has no double", "cast the values to float32")
+        return super().type_name(dtype)
+
+    def thread(self, name: str, program: Sequence[UOp]) -> str:
+        return f"{'lid' if name.startswith('lidx') else 'gid'}.{AXES[int(name[4:])]}"
+
+    def space(self, memory: UOp) -> str:
+        return "threadgroup" if memory.op is Ops.DEFINE_LOCAL else "device"
+
+    def vector_load(self, memory: UOp, dtype: DType, pointer: str) -> str:
+        return f"*((const {self.space(memory)} {self.vector_type(dtype)}*)({pointer}))"
+
+    def vector_store(self, memory: UOp, dtype: DType, pointer: str, lanes: list[str]) -> str:
+        kind = self.vector_type(dtype)
+        values = ", ".join(_strip(x) for x in lanes)
+        return f"*(({self.space(memory)} {kind}*)({pointer})) = {kind}({values});"
+
+    def plain(self, u: UOp, src: list[str]) -> str:
+        if u.op in _MATH:
+            return f"{_MATH[u.op]}({_strip(src[0])})"
+        return super().plain(u, src)
+
+    def bound(self, value: int) -> str:
+        return f"{float(value)!r}f"
+
+    def bitcast(self, u: UOp, a: str) -> str:
+        to, source = u.dtype.scalar, u.src[0].dtype.scalar
+        text = f"(uchar){a}" if source.is_bool else _strip(a)
+        found = f"as_type<{self.memory_type(to)}>({text})"
+        return f"({found}!=0)" if to.is_bool else found
+
+    def parameters(self, program: Sequence[UOp]) -> list[str]:
+        written = {u.src[0] for u in program if u.op is Ops.STORE}
+        return [f"{'' if u in written else 'const '}device {self.memory_type(u.dtype.scalar)}* data{u.arg}"
+                if u.dtype.pointer else f"constant int& {u.arg[0]}" for u in program if u.op is Ops.DEFINE_GLOBAL]
+
+    def prologue(self, program: Sequence[UOp]) -> str:
+        lines = ["#include <metal_stdlib>", "using namespace metal;"]
+        if any(u.dtype.scalar is dtypes.bfloat16 for u in program):
+            lines += [line.format(**_SPELLED) for line in BFLOAT16]
+        return "".join(line + "\n" for line in lines)
+
+    def function(self, name: str, program: Sequence[UOp]) -> str:
+        places = ["uint3 gid [[threadgroup_position_in_grid]]", "uint3 lid [[thread_position_in_threadgroup]]"]
+        head = f"kernel void {name}({', '.join([*self.parameters(program), *places])}) {{"
+        return "\n".join([head, *self.body(program), "}"])

@@ -1,0 +1,87 @@
+"""OpenCL C 1.2: works wherever OpenCL does; 16-bit floats go through the core conversions."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tinsmith.codegen.render.cstyle import _MATH, _strip
+from tinsmith.codegen.render.gpu import AXES, BFLOAT16, GPURenderer, in_blocks, specials
+from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.ir import Ops, UOp
+
+_HALF = (
+    "float half_float(ushort x) { return vload_half(0, (const __private half*)&x); }",
+    "ushort float_half(float x) { ushort y; vstore_half_rte(x, 0, (__private half*)&y); return y; }",
+    "ushort double_half(double x) { ushort y; vstore_half_rte(x, 0, (__private half*)&y); return y; }",
+)
+_SPELLED = {"inline": "static inline", "uint": "uint", "ushort": "ushort", "float_of": "as_float", "bits_of": "as_uint"}
+
+
+class OpenCLRenderer(GPURenderer):
+    """Kernels take their buffers, then their variables.
+
+    A kernel with threads in blocks fixes the size of its blocks; of any other the device chooses it.
+    """
+
+    shared = "__local"
+    barrier = "barrier(CLK_LOCAL_MEM_FENCE);"
+    vector_widths = (16, 8, 4, 2)
+
+    def unaligned(self) -> bool:
+        return True
+
+    def parameters(self, program: Sequence[UOp]) -> list[str]:
+        written = {u.src[0] for u in program if u.op is Ops.STORE}
+        return [f"__global {'' if u in written else 'const '}{self.memory_type(u.dtype.scalar)}* data{u.arg}"
+                if u.dtype.pointer else f"const int {u.arg[0]}" for u in program if u.op is Ops.DEFINE_GLOBAL]
+
+    def thread(self, name: str, program: Sequence[UOp]) -> str:
+        axis = name[4:]
+        if name.startswith("lidx"):
+            return f"get_local_id({axis})"
+        return f"get_{'group' if in_blocks(program) else 'global'}_id({axis})"
+
+    def vector_load(self, memory: UOp, dtype: DType, pointer: str) -> str:
+        return f"vload{dtype.count}(0, {pointer})"
+
+    def vector_store(self, memory: UOp, dtype: DType, pointer: str, lanes: list[str]) -> str:
+        value = f"({self.vector_type(dtype)})({', '.join(_strip(x) for x in lanes)})"
+        return f"vstore{dtype.count}({value}, 0, {pointer});"
+
+    def lane_of(self, vector: str, lane: int) -> str:
+        return f"{vector}.s{lane:x}"
+
+    def plain(self, u: UOp, src: list[str]) -> str:
+        if u.op in _MATH:
+            return f"{_MATH[u.op]}({_strip(src[0])})"
+        return super().plain(u, src)
+
+    def cast(self, u: UOp, a: str) -> str:
+        if u.dtype.scalar is dtypes.float16 and u.src[0].dtype.scalar is dtypes.float64:
+            return f"double_half({_strip(a)})"
+        return super().cast(u, a)
+
+    def bitcast(self, u: UOp, a: str) -> str:
+        to, source = u.dtype.scalar, u.src[0].dtype.scalar
+        text = f"(uchar){a}" if source.is_bool else _strip(a)
+        found = f"as_{self.memory_type(to)}({text})"
+        return f"({found}!=0)" if to.is_bool else found
+
+    def prologue(self, program: Sequence[UOp]) -> str:
+        lines = ["#pragma OPENCL FP_CONTRACT OFF"]
+        names = {u.dtype.scalar.name for u in program}
+        if "float64" in names:
+            lines.append("#pragma OPENCL EXTENSION cl_khr_fp64 : enable")
+        if "float16" in names:
+            lines += _HALF if "float64" in names else _HALF[:2]
+        if "bfloat16" in names:
+            lines += [line.format(**_SPELLED) for line in BFLOAT16]
+        return "".join(line + "\n" for line in lines)
+
+    def function(self, name: str, program: Sequence[UOp]) -> str:
+        attribute = ""
+        if in_blocks(program):
+            sizes = specials(program)
+            block = [str(sizes.get(f"lidx{axis}", 1)) for axis in range(len(AXES))]
+            attribute = f"__attribute__((reqd_work_group_size({', '.join(block)}))) "
+        head = f"__kernel {attribute}void {name}({', '.join(self.parameters(program))}) {{"
+        return "\n".join([head, *self.body(program), "}"])
