@@ -18,7 +18,7 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import CompileError, DeviceError, OutOfMemoryError
 
 _OPTIONS = ["-cl-std=CL1.2"]
-_INSTALL = "pip install 'tinsmith[opencl]', which brings pyopencl and PoCL, OpenCL on the processor"
+_INSTALL = "pip install 'tinsmith[opencl]' (pyopencl and PoCL)"
 
 
 def load_pyopencl() -> Any:
@@ -115,11 +115,11 @@ class OpenCLCompiler(Compiler):
     def path(self) -> str:
         """Which device this is, for people."""
         device = self.queue.device
-        return f"{device.name.strip()} ({device.platform.name.strip()}, {device.platform.version.strip()})"
+        return f"{device.name.strip()} ({device.platform.name.strip()})"
 
     def key(self) -> str:
         device = self.queue.device
-        return cache_key("opencl", self.path, device.version, device.driver_version, *_OPTIONS)
+        return cache_key("opencl", self.path, device.platform.version, device.version, device.driver_version, *_OPTIONS)
 
     def compile(self, source: str) -> bytes:
         key = cache_key(self.key(), source)
