@@ -1,18 +1,26 @@
 """Programs by hand: right on every device, and refused with a reason where they make no sense."""
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from tests.codegen.kernels import Case, kernels
 from tests.codegen.running import NATIVE
+from tests.codegen.running import buffers as buffers_of
+from tests.codegen.running import run_program as run_on_arrays
 from tests.golden.running import ROOT
+from tinsmith.backend.device import Device
+from tinsmith.codegen.program import assemble, compile_kernel
 from tinsmith.compat.uops import BinaryOps, TernaryOps, UnaryOps, UOps
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError, VerifyError
-from tinsmith.ir import Ops, ProgramBuilder
+from tinsmith.ir import Ops, ProgramBuilder, UOp
 from tinsmith.ir.builder import Value
 from tinsmith.ir.document import document
 from tinsmith.schedule.byhand import run_program, source_of
@@ -236,3 +244,32 @@ def test_wrong_arguments_are_refused(arrays: tuple[Any, ...], variables: dict[st
 
 def test_the_page_is_that_of_the_table() -> None:
     assert (ROOT / "docs" / "ir.md").read_text("utf-8") == document(), "python -m tinsmith ir > docs/ir.md"
+
+
+@settings(max_examples=40, deadline=None)
+@given(kernels, st.booleans())
+def test_a_kernels_own_lines_written_again_compute_the_same(case: Case, chosen: bool) -> None:
+    """What the linearizer wrote, vectors included, typed in again node by node."""
+    made = compile_kernel(case.sink, Device["PYTHON"].renderer, None if chosen else ())
+    g = ProgramBuilder()
+    values: dict[UOp, Value] = {}
+    for u in made.uops:
+        for constant in (s for s in u.src if s.op is Ops.CONST and s not in values):
+            values[constant] = g.add(Ops.CONST, constant.dtype, arg=constant.arg)
+        if u.op is Ops.DEFINE_ACC:  # its loops stand below it
+            values[u] = g.add(u.op, u.dtype, [values[u.src[0]]])
+        elif u.op is Ops.DEFINE_GLOBAL and not u.dtype.pointer:
+            values[u] = g.add(u.op, u.dtype, arg=(-1, u.arg[0], False))
+        else:
+            values[u] = g.add(u.op, u.dtype, [values[s] for s in u.src], u.arg)
+    again = g.program()
+    launch, source = assemble(made.name, again, Device["PYTHON"].renderer)
+    whole = dataclasses.replace(made, **vars(launch), source=source, uops=again)
+    named = {v.arg[0]: int(x) for v, x in case.inputs.items() if v.op is Ops.VARIABLE}
+    results = []
+    for program in (made, whole):
+        arrays = buffers_of(case.sink, case.inputs)
+        run_on_arrays("PYTHON", program, arrays, [named[name] for name in program.variables])
+        results.append(arrays[: len(case.sink.src)])
+    for a, b in zip(*results):
+        assert a.tobytes() == b.tobytes()

@@ -246,7 +246,10 @@ class _Writer:
             return self.emit(v, UOp(Ops.SPECIAL, dtypes.index, (), v.arg))
         if v.op.alu and v.op.kind == "binary" and all(self.is_integer(s) for s in v.src):
             return self.emit(v, UOp(v.op, None, tuple(self.as_place(s) for s in v.src)))
-        return self.emit(v, UOp(Ops.CAST, dtypes.index, (self.as_data(v),)))
+        found = self.as_data(v)
+        if found.dtype.scalar is dtypes.index:
+            return found
+        return self.emit(v, UOp(Ops.CAST, dtypes.index.vec(found.dtype.count), (found,)))
 
     def is_integer(self, v: Value) -> bool:
         """Whether a value is made of loop counters and constants alone, so that a place can be computed from it."""
