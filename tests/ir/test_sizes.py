@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tinsmith.ir import UOp
 from tinsmith.ir.evaluate import evaluate_scalar
-from tinsmith.ir.sizes import normal_size, size_text, sizes_equal, value_of_size
+from tinsmith.ir.sizes import least_value, normal_size, size_text, sizes_equal, value_of_size
 
 N, M = UOp.variable("n", 1, 9), UOp.variable("m", 0, 7)
 leaves = st.sampled_from([N, M, N.bind(3), UOp.index(2), UOp.index(5), N // 2, (N + M) % 3])
@@ -30,6 +30,12 @@ def test_the_normal_form_keeps_the_value(a: UOp, b: UOp, n: int, m: int) -> None
 def test_sizes_that_depend_on_nothing_are_numbers() -> None:
     assert normal_size((N + 3) - N) == 3 and normal_size(UOp.index(4) * 2) == 8 and normal_size(7) == 7
     assert not sizes_equal(N, 4) and not sizes_equal(N, M) and sizes_equal(3, 3)
+
+
+def test_least_value() -> None:
+    assert least_value(N - N // 2) == 1 and least_value(N.bind(3) - 2) == -1 and least_value(N * M - M) == 0
+    wide = UOp.variable("w", 0, 1 << 20)
+    assert least_value(wide - wide // 2) == -(1 << 19) and least_value(wide + 1) == 1 and least_value(4) == 4
 
 
 def test_value_and_text() -> None:

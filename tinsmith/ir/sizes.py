@@ -5,6 +5,9 @@ their own): ``(n + 1) * 4`` and ``4 * n + 4`` are both ``n * 4 + 4``.
 """
 from __future__ import annotations
 
+import functools
+import itertools
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +16,8 @@ from tinsmith.ir.ops import Ops
 from tinsmith.ir.printer import expression
 from tinsmith.ir.symbolic import order
 from tinsmith.ir.uop import UOp, toposort
+
+_TRIED = 1 << 12  # values of variables that are tried at most, to prove a bound
 
 Polynomial = dict[tuple[UOp, ...], int]  # product of terms, in order → coefficient
 
@@ -92,6 +97,30 @@ def sizes_equal(a: Any, b: Any) -> bool:
 def unbound(size: UOp) -> Iterator[UOp]:
     """The variables in a size that have no value."""
     return (n for n in toposort(size, lambda n: n.op is not Ops.BIND) if n.op is Ops.VARIABLE)
+
+
+def least_value(size: Any) -> int:
+    """The least value of a size: by its variables' bounds, or where these say too little and the variables have few
+    values, by trying all of them.
+
+    >>> n = UOp.variable("n", 1, 9)
+    >>> (n - n // 2).vmin, least_value(n - n // 2)
+    (-3, 1)
+    """
+    if not isinstance(size, UOp):
+        return int(size)
+    return size.vmin if size.vmin >= 0 else _least_of_all(size)
+
+
+@functools.lru_cache(maxsize=256)
+def _least_of_all(size: UOp) -> int:
+    nodes = toposort(size)
+    plain = size.substitute({n: n.src[0] for n in nodes if n.op is Ops.BIND})
+    variables = [n for n in nodes if n.op is Ops.VARIABLE]
+    if math.prod(v.vmax - v.vmin + 1 for v in variables) > _TRIED:
+        return size.vmin
+    values = itertools.product(*(range(v.vmin, v.vmax + 1) for v in variables))
+    return min(evaluate_scalar(plain, dict(zip(variables, v))) for v in values)
 
 
 def value_of_size(size: Any) -> int:

@@ -463,6 +463,8 @@ def short(node: UOp, depth: int = 3) -> str:
         return str(node.arg)
     if node.op is Ops.VARIABLE:
         return str(node.arg[0])
+    if node.op is Ops.BIND:
+        return f"{short(node.src[0])}={short(node.src[1])}"
     if node.op in (Ops.RANGE, Ops.PARAM, Ops.DEFINE_GLOBAL, Ops.DEFINE_LOCAL):
         return f"{node.op.name}#{node.arg[0] if isinstance(node.arg, tuple) else node.arg}"
     if depth <= 0 and node.src:

@@ -96,10 +96,12 @@ def placed(uop: UOp) -> bool:
 
 
 def view_of(uop: UOp) -> tuple[Any, ...]:
-    """The movement ops between a node and its base, as a value; empty for the base itself."""
-    chain = []
+    """The movement ops between a node and its base, as a value; empty for the base itself. Of reshapes in a row only
+    the last one counts."""
+    chain: list[tuple[Any, ...]] = []
     while uop.op.kind == "movement":
-        chain.append((uop.op, uop.arg, uop.src[1:]))
+        if uop.op is not Ops.RESHAPE or not chain or chain[-1][0] is not Ops.RESHAPE:
+            chain.append((uop.op, uop.arg, uop.src[1:]))
         uop = uop.src[0]
     return tuple(chain)
 

@@ -9,7 +9,7 @@ import numpy as np
 from tinsmith.core.dtypes import DType, dtypes, promote
 from tinsmith.core.errors import ArgumentError, AxisError, DeviceError, DTypeError, ShapeError
 from tinsmith.ir import UOp
-from tinsmith.ir.sizes import normal_size, size_text, sizes_equal, unbound
+from tinsmith.ir.sizes import least_value, normal_size, size_text, sizes_equal, unbound
 from tinsmith.tensor.base import TensorBase, check_range
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ def symbolic_size(op: str, size: UOp) -> Any:
     if free is not None:
         raise ArgumentError(op, f"variable {free.arg[0]!r} has no value", f"{free.arg[0]}.bind(value)")
     found = normal_size(size)
-    if isinstance(found, UOp) and found.vmin < 0:
-        raise ShapeError(op, f"the size {size_text(found)} may be as little as {found.vmin}",
+    if isinstance(found, UOp) and (least := least_value(found)) < 0:
+        raise ShapeError(op, f"the size {size_text(found)} may be as little as {least}",
                          "a variable with other bounds")
     return found
 
@@ -86,7 +86,7 @@ def check_box(op: str, axis: int, begin: Any, end: Any, size: Any) -> None:
             raise ArgumentError(op, f"variable {free.arg[0]!r} has no value", f"{free.arg[0]}.bind(value)")
     for low, high in ((0, begin), (begin, end), (end, size)):
         room = normal_size(UOp.index(high) - UOp.index(low))
-        if (room.vmin if isinstance(room, UOp) else room) < 0:
+        if least_value(room) < 0:
             raise ShapeError(op, f"({size_text(begin)}; {size_text(end)}) may leave axis {axis} with size "
                              f"{size_text(size)}: {size_text(low)} may be more than {size_text(high)}",
                              "a variable with bounds that keep 0 <= begin <= end <= size")
