@@ -11,10 +11,11 @@ import pytest
 import tinsmith
 from tinsmith.backend.memory import Buffer
 from tinsmith.core.settings import settings
+from tinsmith.ir.evaluate import evaluate
 
 SKIPPED = ("tinsmith.ir", "tinsmith.tensor", "tinsmith.nn", "tinsmith.__main__", "tinsmith.compat.__main__")
 NAMES = {"Tensor": tinsmith.Tensor, "Device": tinsmith.Device, "dtypes": tinsmith.dtypes, "Context": tinsmith.Context,
-         "Buffer": Buffer, "np": np, "settings": settings}
+         "Buffer": Buffer, "evaluate": evaluate, "np": np, "settings": settings}
 MODULES = [m.name for m in pkgutil.walk_packages(tinsmith.__path__, "tinsmith.") if not m.name.startswith(SKIPPED)]
 
 

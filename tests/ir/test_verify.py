@@ -44,6 +44,7 @@ TENSOR_FAULTS: list[tuple[str, UOp]] = [
     ("scan", X.scan("SUB", 0)), ("scan", X.scan("ADD", 2)), ("scan", X.scan("MULADD", 0, X)),
     ("index", N.tally(N, X, 0)), ("scan", X.scan("ADD", 1, X.shrink(((0, 2), (0, 1))))), ("scan", X.scan("ADD", 1, N)),
     ("bind", UOp(Ops.BIND, None, (VAR, UOp.index(6)))), ("assign", UOp(Ops.ASSIGN, None, (X, N))),
+    ("shard", UOp(Ops.SHARD, None, (X, X), (0, "CPU"))), ("shard", UOp(Ops.SHARD, None, (X, N), (0, "CPU,CPU:1"))),
     ("sink-root", UOp(Ops.SINK, None, (UOp(Ops.SINK, None, (X,)),))),
     ("sink-values", UOp(Ops.SINK, None, (UOp(Ops.SINK, None, ()),))),
 ]

@@ -22,6 +22,17 @@ from tinsmith.core.settings import settings
 if TYPE_CHECKING:
     from tinsmith.backend.memory import Buffer
 
+DeviceName = str | tuple[str, ...]  # one device, or a group of them; inside, a group is its names joined by commas
+
+
+def members(name: str) -> tuple[str, ...]:
+    """The devices of a group; a device alone is a group of one.
+
+    >>> members("CPU,CPU:1"), members("CPU")
+    (('CPU', 'CPU:1'), ('CPU',))
+    """
+    return tuple(name.split(","))
+
 
 class Allocator:
     """Memory of one device. An opaque handle stands for a block; ``copyin`` and ``copyout`` move bytes in and out."""
@@ -161,6 +172,11 @@ class Compiled:
     def has_programs(self) -> bool:
         return self._renderer is not None
 
+    @property
+    def worker(self) -> str:
+        """What runs this device's work. Devices of one worker take turns; those of different workers overlap."""
+        return self.device
+
     def load(self, kernels: Sequence[tuple[Launch, bytes]]) -> list[Program]:
         """Programs of kernels and their binaries; a device may load them together."""
         return [self.runtime(kernel, binary) for kernel, binary in kernels]
@@ -197,7 +213,7 @@ class _Devices:
     def __init__(self) -> None:
         self._opened: dict[str, Compiled] = {}
         self._classes: dict[str, Callable[[str], Compiled]] = {}
-        self._names: dict[tuple[str, str], str] = {}  # a name and the aliases it was read under → canonical name
+        self._names: dict[tuple[DeviceName, str], str] = {}  # a name and the aliases it was read under → canonical name
         self._pid = os.getpid()
 
     BUILT_IN = ("CPU", "PYTHON", "NPY", "OPENCL")
@@ -211,21 +227,28 @@ class _Devices:
     def DEFAULT(self, name: str) -> None:
         settings.DEV = name
 
-    def canonicalize(self, name: str | None) -> str:
-        """``cpu:0`` → ``CPU``, after aliases.
+    def canonicalize(self, name: DeviceName | Sequence[str] | None) -> str:
+        """``cpu:0`` → ``CPU``, after aliases; several names give the name of a group.
 
-        >>> Device.canonicalize("cpu:0"), Device.canonicalize("cpu:1:c")
-        ('CPU', 'CPU:1:C')
+        >>> Device.canonicalize("cpu:0"), Device.canonicalize("cpu:1:c"), Device.canonicalize(("CPU:0", "CPU:1"))
+        ('CPU', 'CPU:1:C', 'CPU,CPU:1')
+
+        Raises:
+            DeviceError: for what is no name, and for a group that names a device twice.
         """
         if name is None:
             return self.DEFAULT
-        if not isinstance(name, str):
+        key = tuple(name) if isinstance(name, list) else name
+        if not isinstance(key, (str, tuple)) or not key or not all(isinstance(n, str) for n in key):
             raise DeviceError("Device", f"a device is named by text, not by {name!r}",
                               f"one of {', '.join(self.known())}")
         aliases = settings.ALIAS
-        found = self._names.get((name, aliases))
+        found = self._names.get((key, aliases))
         if found is None:
-            found = self._names[name, aliases] = self._canonical(name)
+            group = [self._canonical(n) for n in (members(key) if isinstance(key, str) else key)]
+            if len(set(group)) < len(group):
+                raise DeviceError("Device", f"{', '.join(map(str, group))} name one device twice", "different devices")
+            found = self._names[key, aliases] = ",".join(group)
         return found
 
     def _canonical(self, name: str) -> str:

@@ -26,6 +26,30 @@ class BufferSpec:
 _NO_WISHES = BufferSpec()
 
 
+@dataclass(frozen=True)
+class Layout:
+    """How a value lies on several devices: whole on each (``axis`` None), or in parts along an axis.
+
+    Attributes:
+        shape: of the whole; a line of elements where it is whole on each.
+        bounds: part i holds ``bounds[i]`` up to ``bounds[i + 1]`` of the axis.
+
+    >>> Layout(("CPU", "CPU:1"), (2, 5), 1, (0, 3, 5)).part_shape(1)
+    (2, 2)
+    """
+
+    devices: tuple[str, ...]
+    shape: tuple[int, ...]
+    axis: int | None = None
+    bounds: tuple[int, ...] = ()
+
+    def part_shape(self, number: int) -> tuple[int, ...]:
+        if self.axis is None:
+            return self.shape
+        length = self.bounds[number + 1] - self.bounds[number]
+        return (*self.shape[: self.axis], length, *self.shape[self.axis + 1 :])
+
+
 class Buffer:
     """``size`` elements of ``dtype`` on ``device``; a view shares the memory of ``base`` from byte ``offset`` on.
 
@@ -34,6 +58,7 @@ class Buffer:
     array([3, 4], dtype=int32)
     """
 
+    layout: Layout | None = None  # of a value over several devices
     __slots__ = ("__weakref__", "_opaque", "base", "device", "dtype", "failed", "offset", "options",
                  "size")
 
@@ -44,6 +69,11 @@ class Buffer:
         self.options, self.base, self.offset = options or _NO_WISHES, base, offset
         self.failed: BaseException | None = None
         self._opaque: Any = opaque
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Memory is a line of elements; only a value spread along an axis has more axes."""
+        return (self.size,)
 
     @property
     def nbytes(self) -> int:
@@ -151,3 +181,18 @@ GlobalCounters.settle = give_back
 def _loaded(device: str, size: int, dtype: DType, options: BufferSpec, contents: bytes | None) -> Buffer:
     b = Buffer(device, size, dtype, options)
     return b if contents is None else b.copyin(memoryview(contents))
+
+
+def copy_buffer(target: Buffer, source: Buffer) -> None:
+    """Copy all bytes, straight where the host can address one of the two."""
+    if not source.nbytes:
+        return
+    view = source.host_view()
+    if view is not None:
+        target.copyin(view)
+        return
+    mapped = target.host_view()
+    if mapped is not None:
+        source.copyout(mapped)
+    else:
+        target.copyin(source.as_buffer())

@@ -132,7 +132,8 @@ class UOp:
 
     @property
     def device(self) -> str | None:
-        """The device of the nearest buffer or copy below; None if there is none (constants)."""
+        """The device of the nearest buffer or copy below, a group's names joined by commas; None if there is none
+        (constants)."""
         try:
             return self._device
         except AttributeError:
@@ -146,6 +147,8 @@ class UOp:
                 node._device = node.arg.device
             elif node.op is Ops.COPY:
                 node._device = node.arg
+            elif node.op is Ops.SHARD:
+                node._device = node.arg[1]
             else:
                 node._device = None
                 for s in node.src:

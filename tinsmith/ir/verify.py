@@ -207,6 +207,15 @@ def _assign(n: UOp, _: UOp) -> str | None:
                    f"{new.dtype}{new.shape} cannot be a new version of {old.dtype}{old.shape}")
 
 
+def _shard(n: UOp, _: UOp) -> str | None:
+    axis, devices = n.arg
+    if len(devices.split(",")) != len(n.src):
+        return f"{len(n.src)} parts on {devices}"
+    first, *others = [(*s.shape[:axis], *s.shape[axis + 1 :]) for s in n.src]
+    fits = all(same_shape(first, o) for o in others) and len({s.dtype for s in n.src}) == 1
+    return _unless(fits, f"parts {[f'{s.dtype}{s.shape}' for s in n.src]}")
+
+
 def _tensor_sink(n: UOp, root: UOp) -> str | None:
     return _unless(all(s.dtype is not dtypes.void for s in n.src), "a SINK of a tensor graph holds values")
 
@@ -230,6 +239,7 @@ TENSOR_CHECKS: tuple[Check[UOp], ...] = (
     Check("scan", "The op can run along the axis; a start and weights of fitting shape.", (Ops.SCAN,), _scan),
     Check("bind", "A variable is bound within its bounds.", (Ops.BIND,), _bind),
     Check("assign", "A new version has the old one's dtype and shape.", (Ops.ASSIGN,), _assign),
+    Check("shard", "A part for each device; parts differ in their axis only.", (Ops.SHARD,), _shard),
     Check("sink-root", "SINK comes last.", (Ops.SINK,), _sink_root),
     Check("sink-values", "SINK holds values.", (Ops.SINK,), _tensor_sink),
 )

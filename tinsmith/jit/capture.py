@@ -13,6 +13,7 @@ from tinsmith.jit.guards import Group, Guards, Member, Place
 from tinsmith.jit.reach import reachable
 from tinsmith.jit.replay import Replay
 from tinsmith.jit.signature import leaves, placed, rebuilt, view_of
+from tinsmith.jit.spread import SpreadReplay
 from tinsmith.jit.templates import Returned, Template, Written, placeholder
 from tinsmith.tensor import random
 from tinsmith.tensor.base import TensorBase
@@ -92,7 +93,10 @@ class Capture(CacheCollector):
             written.append(Written(Place(self.place(t).number, self.place(t).ref, True),
                                    None if t.grad is None else finder.template(t.grad.uop), late))
         self.guards.groups = finder.groups
-        self.replay = Replay(self.items, nesting, written, self.first_draw, draws, self.bound, donate)
+        if any(item.compiled.layouts for item in self.items):
+            self.replay = SpreadReplay(self.items, nesting, written, self.first_draw, draws, self.bound)
+        else:
+            self.replay = Replay(self.items, nesting, written, self.first_draw, draws, self.bound, donate)
         for item in self.items:  # a capture holds programs, not values
             item.inputs, item.outputs = [], []
         self.before, self.graphs, self.arguments, self.known, self.owner = {}, {}, [], {}, {}
@@ -123,8 +127,8 @@ class Capture(CacheCollector):
 
     def returned(self, t: Tensor, finder: _Finder) -> Returned:
         if id(t) in self.before:
-            return Returned(self.place(t), None, t.device, t.requires_grad)
-        return Returned(None, finder.template(t.uop), t.device, t.requires_grad)
+            return Returned(self.place(t), None, t._device, t.requires_grad)
+        return Returned(None, finder.template(t.uop), t._device, t.requires_grad)
 
 
 class _Finder:
@@ -159,7 +163,8 @@ class _Finder:
         members = self.members(b, argument >= 0)
         if argument < 0 and not members:
             return Source(held=b)
-        self.groups.append(Group(b.size, b.dtype, b.device, argument, members, b if id(b) in self.pinned else None))
+        self.groups.append(Group(b.size, b.dtype, b.device, argument, members, b if id(b) in self.pinned else None,
+                                 b.layout))
         return Source(group=len(self.groups) - 1)
 
     def members(self, b: Buffer, argument: bool) -> list[Member]:

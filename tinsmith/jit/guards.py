@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tinsmith.backend.memory import Buffer
+from tinsmith.backend.memory import Buffer, Layout
 from tinsmith.core.dtypes import DType
 from tinsmith.ir import Ops, UOp
 from tinsmith.jit.signature import placed, view_of
@@ -52,6 +52,7 @@ class Group:
     argument: int = -1
     members: list[Member] = field(default_factory=list)
     pinned: Buffer | None = None  # a lazy tensor's graph holds this very buffer
+    layout: Layout | None = None  # over several devices
 
     def find(self, arguments: Sequence[Tensor]) -> Buffer | None:
         """Today's buffer; None if the tensors no longer agree on one of the same kind."""
@@ -70,7 +71,8 @@ class Group:
                 found = b
             elif found is not b:
                 return None
-        if found is None or (found.size, found.dtype, found.device) != (self.size, self.dtype, self.device):
+        if found is None or (found.size, found.dtype, found.device, found.layout) != (
+                self.size, self.dtype, self.device, self.layout):
             return None
         return found if self.pinned is None or self.pinned is found else None
 

@@ -45,9 +45,9 @@ class Quick:
         for n, value in enumerate(args):
             if type(value) is Tensor:
                 b = value.uop.base.arg
-                if value.uop.base.op is not Ops.BUFFER or any(
+                if value.uop.base.op is not Ops.BUFFER or b.layout is not None or any(
                         type(s) is UOp for _, arg, _ in view_of(value.uop) for s in _flat(arg)):
-                    raise TypeError("a tensor with symbolic sizes, or empty")
+                    raise TypeError("a tensor with symbolic sizes, empty, or over several devices")
                 self.tensors.append((n, b.size, b.dtype, b.device, view_of(value.uop), value.requires_grad))
             elif type(value) in EXACT:
                 self.scalars.append((n, value))

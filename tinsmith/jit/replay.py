@@ -310,7 +310,7 @@ class Replay:
                 t.uop = self._node(w.template, found, entries, value)
             elif w.late:
                 buffers = self._buffers(w.template, found, entries)
-                t.grad = late_tensor(functools.partial(w.template.fill, buffers, value), t.device)
+                t.grad = late_tensor(functools.partial(w.template.fill, buffers, value), t._device)
             else:
                 t.grad = t._new(self._node(w.template, found, entries, value))
 

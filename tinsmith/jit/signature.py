@@ -229,7 +229,7 @@ def _tensor(t: Tensor, call: _Call) -> tuple[Any, ...]:
     if base.op is not Ops.BUFFER:
         return uop, t.requires_grad, first
     b = base.arg
-    return (b.size, b.dtype, b.device, view, t.requires_grad, first,
+    return (b.size, b.dtype, b.layout or b.device, view, t.requires_grad, first,
             call.buffers.setdefault(id(b), len(call.buffers)))
 
 

@@ -10,7 +10,7 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import bindings, toposort, with_symbols
 from tinsmith.jit.collect import Source
 from tinsmith.jit.guards import Place
-from tinsmith.schedule.compiled import BufferName
+from tinsmith.schedule.compiled import buffer_name
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.tensor import Tensor
 
@@ -46,7 +46,7 @@ def _rebound(uop: UOp, table: dict[UOp, UOp]) -> UOp:
 
 
 def placeholder(number: int, b: Buffer) -> UOp:
-    return UOp(Ops.BUFFER, b.dtype, (), BufferName(number, b.size, b.device))
+    return UOp(Ops.BUFFER, b.dtype, (), buffer_name(number, b))
 
 
 class Returned:

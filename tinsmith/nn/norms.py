@@ -21,6 +21,8 @@ class BatchNorm:
         affine: learn a scale and a shift per channel.
         track_running_stats: keep running mean and variance, updated by each call in training.
         momentum: weight of the newest batch in them.
+        synced: normalize over the batch on all devices. False: each device normalizes its part of the batch over that
+            part alone, and the running statistics are the means over devices.
 
     >>> from tinsmith import nn
     >>> layer = nn.BatchNorm(2)
@@ -32,7 +34,8 @@ class BatchNorm:
     """
 
     def __init__(self, sz: int, eps: float = 1e-5, affine: bool = True, track_running_stats: bool = True,
-                 momentum: float = 0.1) -> None:
+                 momentum: float = 0.1, synced: bool = True) -> None:
+        self.synced = synced
         self.num_features, self.eps, self.track_running_stats, self.momentum = sz, eps, track_running_stats, momentum
         self.weight = _filled(sz, 1) if affine else None
         self.bias = _filled(sz, 0) if affine else None
@@ -47,22 +50,37 @@ class BatchNorm:
                              f"an input [N, {self.num_features}, …]")
         if self.track_running_stats and not Tensor.training:
             return x.batchnorm(self.weight, self.bias, self.running_mean, (self.running_var + self.eps).rsqrt())
-        axes = (0, *range(2, x.ndim))
         wide = x.float() if x.dtype.itemsize == 2 else x
-        mean, centred, variance = wide._statistics(axes)
+        groups = 1 if self.synced else self._groups(x)
+        if groups > 1:
+            wide = wide.reshape(groups, -1, *x.shape[1:])
+        extra = wide.ndim - x.ndim
+        mean, centred, variance = wide._statistics((extra, *range(2 + extra, wide.ndim)))
         if self.track_running_stats and Tensor.training:
-            self._track(mean, variance, wide.numel() // self.num_features)
+            self._track(mean.detach(), variance.detach(), wide.numel() // self.num_features // groups)
         shape = (1, -1, *[1] * (x.ndim - 2))
         scale = (variance + self.eps).rsqrt()
         out = centred * (scale if self.weight is None else scale * self.weight.reshape(shape))
-        return (out if self.bias is None else out + self.bias.reshape(shape)).cast(x.dtype)
+        out = (out if self.bias is None else out + self.bias.reshape(shape)).cast(x.dtype)
+        return out.reshape(x.shape) if groups > 1 else out
+
+    def _groups(self, x: Tensor) -> int:
+        """The number of devices that the batch is spread over."""
+        devices = x.device
+        if isinstance(devices, str) or x.shard_axis != 0:
+            return 1
+        if x.shape[0] % len(devices):
+            raise ShapeError("BatchNorm", f"a batch of {x.shape[0]} has unequal parts on {len(devices)} devices",
+                             "an even batch, or synced=True")
+        return len(devices)
 
     def _track(self, mean: Tensor, variance: Tensor, count: int) -> None:
         """Move the running statistics; the running variance is the unbiased one."""
-        unbiased = variance.detach().reshape(-1) * (count / max(count - 1, 1))
+        mean, variance = (t.reshape(-1, self.num_features) for t in (mean, variance * (count / max(count - 1, 1))))
         keep = 1 - self.momentum
-        for running, new in ((self.running_mean, mean.detach().reshape(-1)), (self.running_var, unbiased)):
-            running.assign((running * keep + new * self.momentum).cast(running.dtype))
+        for running, new in ((self.running_mean, mean), (self.running_var, variance)):
+            found = new.reshape(-1) if new.shape[0] == 1 else new.mean(0)
+            running.assign((running * keep + found * self.momentum).cast(running.dtype))
         self.num_batches_tracked.assign(self.num_batches_tracked + 1)
 
 

@@ -50,7 +50,7 @@ class Optimizer:
         seen: set[Any] = set()
         for p in [*self.params, *self.buffers]:  # equal constants are one node: here they become tensors of their own
             if p.uop in seen:
-                p.replace(Tensor(p.numpy(), device=p.device)).realize()
+                p.replace(Tensor(p.numpy()).shard_like(p)).realize()
             seen.add(p.uop)
 
     def _rate(self, lr: Any) -> float:
@@ -79,12 +79,14 @@ class Optimizer:
         raise NotImplementedError(f"{type(self).__name__} must implement _step(params, grads)")
 
     def state_like(self, shape: tuple[int, ...] | None = None, dtype: DType | None = None) -> list[Tensor]:
-        """A realized zero tensor for every parameter; float32 where the parameter is a 16-bit float."""
+        """A realized zero tensor for every parameter, in parts where the parameter is and of its shape; float32 where
+        the parameter is a 16-bit float."""
         out = []
         for p in self.params:
             kind = dtype or (dtypes.float32 if p.dtype.itemsize == 2 else p.dtype)
             zeros = np.zeros(p.shape if shape is None else shape, kind.numpy)
-            out.append(Tensor(zeros, device=p.device, requires_grad=False))
+            made = Tensor(zeros, requires_grad=False)
+            out.append(made.shard_like(p) if zeros.shape == p.shape else made.to(p.device))
         realize_tensors(out)
         return out
 

@@ -98,7 +98,7 @@ def load_state_dict(model: Any, state_dict: Mapping[str, Any], strict: bool = Tr
         if value.shape != tensor.shape:
             wrong.append(f"{name}: {value.shape} into {tensor.shape}")
         else:
-            new[name] = value.to(tensor.device).cast(tensor.dtype)
+            new[name] = value.shard_like(tensor).cast(tensor.dtype)
     if wrong:
         raise ShapeError("load_state_dict", _some(wrong), "the state of a model of the same sizes")
     for name, value in new.items():
@@ -111,7 +111,7 @@ def _as_tensor(value: Any, like: Tensor) -> Tensor:
     if isinstance(value, Tensor):
         return value
     array = value.detach().cpu().numpy() if hasattr(value, "detach") else np.asarray(value)
-    return Tensor(array, device=like.device, requires_grad=False)
+    return Tensor(array, device=None if like.shard_axis is not None else like.device, requires_grad=False)
 
 
 def _some(names: list[str]) -> str:

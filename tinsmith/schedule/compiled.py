@@ -2,10 +2,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tinsmith.backend.device import Device, Graph, Launched, Place, Program
+from tinsmith.backend.memory import Buffer, Layout
 from tinsmith.codegen.program import Launch
 from tinsmith.core.settings import settings
 from tinsmith.ir.uop import Origin
@@ -15,11 +17,30 @@ from tinsmith.schedule.planner import Plan
 
 @dataclass(frozen=True)
 class BufferName:
-    """Stands for a buffer in a canonical graph."""
+    """Stands for a buffer in a canonical graph; one over several devices has a ``layout``."""
 
     number: int
     size: int
     device: str
+    layout: Layout | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.size,) if self.layout is None else self.layout.shape
+
+
+def buffer_name(number: int, b: Buffer) -> BufferName:
+    """The name of ``b`` as the ``number``-th buffer."""
+    return BufferName(number, b.size, b.device, b.layout)
+
+
+def part_names(name: BufferName) -> list[BufferName]:
+    """The names of a buffer's parts, which are numbered from the buffer's number on."""
+    layout = name.layout
+    if layout is None:
+        return [name]
+    return [BufferName(name.number + i, math.prod(layout.part_shape(i)), device)
+            for i, device in enumerate(layout.devices)]
 
 
 @dataclass
@@ -53,14 +74,15 @@ class Step:
 class CompiledSchedule:
     """A schedule with its programs and its memory plan, independent of buffers and bound values.
 
-    The schedule of a program that comes from disk has no items: nothing was scheduled.
+    The schedule of a program that comes from disk has no items: nothing was scheduled. ``layouts`` says how the outputs
+    make up the roots, one by one; it is empty where everything is on single devices.
     """
 
     schedule: Schedule
     plan: Plan
     steps: list[Step] = field(default_factory=list)
     in_place: dict[int, int] = field(default_factory=dict)  # slot of an output → number of the input it may overwrite
-
+    layouts: list[Layout | None] = field(default_factory=list)
 
     @functools.cached_property
     def bound(self) -> Bound:
@@ -89,6 +111,7 @@ class Bound:
         blocks: (device, bytes) of each block of temporaries.
         places: slot → where it lies among the *bases*: inputs, outputs, blocks.
         parts: what runs, in order.
+        queue: runs the same on several devices at a time, for programs of devices that do not take turns.
     """
 
     def __init__(self, compiled: CompiledSchedule) -> None:
@@ -106,6 +129,7 @@ class Bound:
             slot = schedule.slots[number]
             self.places[number] = Place(block[slot.device], offset, slot.size, slot.dtype)
         self.parts = parts(compiled.steps)
+        self.queue: Callable[[Sequence[Buffer], Sequence[int], list[Step]], None] | None = None
         for part in self.parts:
             if part.steps[0].program is not None:
                 self._make_graph(part)
@@ -121,11 +145,12 @@ class Bound:
 
 
 def parts(steps: Sequence[Step]) -> list[Part]:
-    """Steps in order, kernels of one device together until a copy or another device comes."""
+    """Steps in order, kernels of one worker together until a copy or another worker comes."""
     found: list[Part] = []
     for step in steps:
         last = found[-1].steps[-1] if found else None
-        if step.program is None or last is None or last.program is None or last.device != step.device:
+        if step.program is None or last is None or last.program is None or (
+                last.device != step.device and Device[last.device].worker != Device[step.device].worker):
             found.append(Part(step.device, [step]))
         else:
             found[-1].steps.append(step)

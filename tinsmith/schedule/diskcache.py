@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from tinsmith.backend.device import Device
+from tinsmith.backend.device import Device, members
+from tinsmith.backend.memory import Layout
 from tinsmith.codegen.program import Launch
 from tinsmith.core.cache import cache_get, cache_key, cache_put
 from tinsmith.core.dtypes import DType, dtypes
@@ -28,7 +30,7 @@ from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops import Op
 from tinsmith.ir.uop import Origin, Window, toposort
-from tinsmith.schedule.compiled import BufferName, CompiledSchedule, Step, is_loaded, load, loaded
+from tinsmith.schedule.compiled import BufferName, CompiledSchedule, Step, is_loaded, load, loaded, part_names
 from tinsmith.schedule.items import Schedule, Slot
 from tinsmith.schedule.planner import Plan
 
@@ -55,9 +57,9 @@ def entry_key(graph: Sequence[UOp], device: str) -> str | None:
         return None
     try:
         text = encode(graph)
-        devices = sorted({device, *(n.arg if n.op is Ops.COPY else n.arg.device for n in toposort(graph)
-                                    if n.op in (Ops.COPY, Ops.BUFFER))})
-        targets = [f"{name}:{_device_key(name)}" for name in devices]
+        devices = {device, *(n.device for n in toposort(graph) if n.op in (Ops.COPY, Ops.BUFFER, Ops.SHARD))}
+        single = sorted({name for group in devices if group is not None for name in members(group)})
+        targets = [f"{name}:{_device_key(name)}" for name in single]
         options = _value((device, settings.code_key()))
     except (Unkeyable, TinsmithError):
         return None
@@ -183,6 +185,7 @@ def store(key: str, places: Places, compiled: CompiledSchedule) -> None:
         "inputs": list(schedule.inputs.items()), "outputs": schedule.outputs,
         "in_place": list(compiled.in_place.items()),
         "offsets": list(plan.offsets.items()), "sizes": plan.sizes,
+        "layouts": [None if x is None else astuple(x) for x in compiled.layouts],
         "kernels": kernels, "steps": steps}).encode()
     cache_put(_KIND, key, b"".join([len(header).to_bytes(8, "little"), header, *binaries]))
 
@@ -209,7 +212,7 @@ def fetch(key: str, graph: Sequence[UOp]) -> CompiledSchedule | None:
         return None
     try:
         return _Reader(key, graph, data).compiled()
-    except (LookupError, TypeError, ValueError, AttributeError, TinsmithError):
+    except (LookupError, TypeError, ValueError, AttributeError, StopIteration, TinsmithError):
         return None
 
 
@@ -235,17 +238,41 @@ class _Reader:
         made = {s for step in steps for s in step.slots} | set(schedule.inputs.values())
         _require(made.issuperset(schedule.outputs))
         in_place = dict(_pairs(self.header["in_place"]))
-        inputs = {n.arg.number: n for n in self.nodes if n.op is Ops.BUFFER}
+        inputs = self.inputs()
         for slot, number in in_place.items():
             _require(schedule.slots[slot].output and number in inputs)
             _require(_same(schedule.slots[slot], inputs[number]))
-        return CompiledSchedule(schedule, self.plan(schedule), steps, in_place)
+        return CompiledSchedule(schedule, self.plan(schedule), steps, in_place, self.layouts(schedule))
+
+    def inputs(self) -> dict[int, tuple[int, DType, str]]:
+        """The size, dtype and device of each numbered buffer, those over several devices part by part."""
+        return {part.number: (part.size, n.dtype, part.device)
+                for n in self.nodes if n.op is Ops.BUFFER for part in part_names(n.arg)}
+
+    def layouts(self, schedule: Schedule) -> list[Layout | None]:
+        found: list[Layout | None] = []
+        outputs = iter(schedule.slots[n] for n in schedule.outputs)
+        for row in self.header["layouts"]:
+            if row is None:
+                next(outputs)
+                found.append(None)
+                continue
+            devices, shape, axis, bounds = row
+            layout = Layout(tuple(map(_text, devices)), tuple(map(_count, shape)),
+                            None if axis is None else _count(axis, len(shape)), tuple(map(_count, bounds)))
+            _require(axis is None or len(bounds) == len(devices) + 1)
+            for n, device in enumerate(layout.devices):
+                slot = next(outputs)
+                _require((slot.size, slot.device) == (math.prod(layout.part_shape(n)), device))
+            found.append(layout)
+        _require(not found or next(outputs, None) is None)
+        return found
 
     def schedule(self) -> Schedule:
         slots = [Slot(n, _count(size), getattr(dtypes, dtype), _text(device), bool(given), bool(output))
                  for n, (size, dtype, device, given, output) in enumerate(self.header["slots"])]
         inputs = dict(_pairs(self.header["inputs"]))
-        known = {n.arg.number: n for n in self.nodes if n.op is Ops.BUFFER}
+        known = self.inputs()
         for number, slot in inputs.items():
             _require(slots[slot].input and _same(slots[slot], known[number]))
         _require(len(inputs) == sum(s.input for s in slots))
@@ -311,5 +338,5 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def _same(slot: Slot, buffer: UOp) -> bool:
-    return (slot.size, slot.dtype, slot.device) == (buffer.arg.size, buffer.dtype, buffer.arg.device)
+def _same(slot: Slot, buffer: tuple[int, DType, str]) -> bool:
+    return (slot.size, slot.dtype, slot.device) == buffer

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from tinsmith.backend.device import Call, Device
-from tinsmith.backend.memory import Buffer
+from tinsmith.backend.device import Call, Device, members
+from tinsmith.backend.memory import Buffer, Layout, copy_buffer
+from tinsmith.backend.shards import Shards, flattened
 from tinsmith.codegen.kernel import Opt
 from tinsmith.codegen.program import KernelProgram, Launch, compile_kernel
 from tinsmith.core.counters import GlobalCounters, Ran, report
@@ -19,20 +20,26 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.evaluate import evaluate
 from tinsmith.ir.uop import bindings, symbols, toposort, with_symbols
 from tinsmith.schedule import beam, diskcache, explain, profile
-from tinsmith.schedule.compiled import Bound, BufferName, CompiledSchedule, Step, is_loaded, load, loaded
+from tinsmith.schedule.compiled import Bound, CompiledSchedule, Step, buffer_name, is_loaded, load, loaded, part_names
 from tinsmith.schedule.inplace import choose_in_place
-from tinsmith.schedule.items import Schedule, Scheduler
+from tinsmith.schedule.items import Schedule, ScheduleItem, Scheduler
 from tinsmith.schedule.planner import plan_memory
+from tinsmith.schedule.queue import CommandQueue, overlapped
 from tinsmith.schedule.record import recorders
+from tinsmith.schedule.sharding import is_group, spread_out
 from tinsmith.schedule.siblings import merge_siblings
 
 _compiled: dict[Any, CompiledSchedule] = {}  # by structure, and by canonical graph
 
 
 def canonical(roots: Sequence[UOp]) -> tuple[list[UOp], list[UOp], list[int]]:
-    """The graph with its BUFFERs and bound values numbered by first visit: (graph, buffers, values)."""
+    """The graph with its BUFFERs and bound values numbered by first visit: (graph, buffers, values).
+
+    A buffer over several devices takes a number for each of its parts.
+    """
     new: dict[UOp, UOp] = {}
     buffers: list[UOp] = []
+    count = 0
     order = toposort(roots)
     bound = bindings(order)
     for number, n in enumerate(bound):
@@ -41,8 +48,10 @@ def canonical(roots: Sequence[UOp]) -> tuple[list[UOp], list[UOp], list[int]]:
     names = dict(new)
     for n in order:
         if n.op is Ops.BUFFER:
-            new[n] = UOp(Ops.BUFFER, n.dtype, (), BufferName(len(buffers), n.arg.size, n.arg.device))
+            name = buffer_name(count, n.arg)
+            new[n] = UOp(Ops.BUFFER, n.dtype, (), name)
             buffers.append(n)
+            count += len(part_names(name))
         elif n.op is Ops.DETACH:  # says something about gradients only
             new[n] = new.get(n.src[0], n.src[0])
         elif n.src and n not in names:
@@ -70,7 +79,7 @@ def structure(roots: Sequence[UOp]) -> tuple[tuple[Any, ...], list[UOp], list[in
             numbers[n] = number(src[0], src[0])
         elif op is Ops.BUFFER:
             numbers[n] = len(rows)
-            rows.append((n.dtype, n.arg.size, n.arg.device))
+            rows.append((n.dtype, n.arg.size, n.arg.layout or n.arg.device))
             buffers.append(n)
         elif op is Ops.BIND:
             numbers[n] = len(rows)
@@ -120,10 +129,16 @@ def realize(roots: Sequence[UOp], device: str, free: Collection[UOp] = ()) -> li
         if found is not None:
             _compiled[key, settled] = compiled
     inputs = [b.arg for b in buffers]
-    outputs = run(compiled, inputs, values, [n for n, b in enumerate(buffers) if b in free] if free else ())
+    outputs = run(compiled, inputs, values, _numbers(buffers, free) if free else ())
     for recorder in recorders:
         recorder.ran(roots, compiled, inputs, values, outputs)
     return outputs
+
+
+def _numbers(buffers: Sequence[UOp], free: Collection[UOp]) -> tuple[int, ...]:
+    """The numbers of the parts of ``free`` buffers."""
+    wanted = [b in free for b in buffers for _ in range(1 if b.arg.layout is None else len(b.arg.parts))]
+    return tuple(n for n, yes in enumerate(wanted) if yes)
 
 
 def _lowered_again() -> bool:
@@ -140,20 +155,33 @@ def _compile(graph: list[UOp], device: str) -> CompiledSchedule:
         compiled = lower(graph, device)
         if key is not None:
             diskcache.store(key, places, compiled)
+    if len(_workers(compiled.steps)) > 1:
+        compiled.bound.queue = CommandQueue(compiled)
     return compiled
+
+
+def _workers(steps: Sequence[Step | ScheduleItem]) -> set[str]:
+    """What runs the kernels of a program."""
+    devices = {s.device for s in steps}
+    return {Device[d].worker for d in devices if Device[d].has_programs} if len(devices) > 1 else devices
 
 
 def lower(graph: list[UOp], device: str) -> CompiledSchedule:
     """Schedule, lower and load the program of a canonical graph, whatever is cached of it but binaries."""
     GlobalCounters.schedule_count += 1
+    layouts: list[Layout | None] = []
+    if any(is_group(d) for d in (device, *(n.device for n in toposort(graph)))):
+        graph, layouts = spread_out(graph, device)
+        device = members(device)[0]
     schedule = Scheduler(graph, device).run()
     if not settings.NOOPT:
         schedule.items = merge_siblings(schedule.items)
-    kernels = [None if item.sink is None else compile_kernel(item.sink, Device[item.device].renderer,
-                                                             _searched(item.sink, item.device))
+    if len(_workers(schedule.items)) > 1:
+        schedule.items = overlapped(schedule.items, schedule.slots)
+    kernels = [None if item.sink is None else compile_kernel(item.sink, Device[item.device].renderer)
                for item in schedule.items]
     _load(schedule, kernels)
-    compiled = CompiledSchedule(schedule, plan_memory(schedule))
+    compiled = CompiledSchedule(schedule, plan_memory(schedule), layouts=layouts)
     names: dict[str, list[str]] = {}
     for item, kernel in zip(schedule.items, kernels):
         if kernel is None:
@@ -204,15 +232,25 @@ def run(compiled: CompiledSchedule, inputs: list[Buffer], values: Sequence[int],
     """Run a compiled schedule and return its results.
 
     Args:
-        inputs: by number.
+        inputs: in order; one over several devices takes a number for each of its parts.
         values: of its variables, by number.
         free: numbers of inputs that nobody reads afterwards: a new version may take their memory.
     """
     bound = compiled.bound
+    if compiled.layouts:
+        inputs = flattened(inputs)
     outputs = output_buffers(bound, inputs, free)
     blocks = [Buffer(device, size, dtypes.uint8) for device, size in bound.blocks]
     launch(bound, inputs, outputs, values, blocks)
-    return [outputs[n] for n in bound.results]
+    results = [outputs[n] for n in bound.results]
+    return _grouped(results, compiled.layouts) if compiled.layouts else results
+
+
+def _grouped(outputs: list[Buffer], layouts: Sequence[Layout | None]) -> list[Buffer]:
+    """A buffer for each root: those of one that lies on several devices together."""
+    rest = iter(outputs)
+    return [next(rest) if layout is None else Shards([next(rest) for _ in layout.devices], layout)
+            for layout in layouts]
 
 
 def launch(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], values: Sequence[int],
@@ -229,6 +267,9 @@ def launch(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], va
             b.opaque  # noqa: B018  running out of memory must leave the old versions as they are
     launched: list[Step] = []
     try:
+        if bound.queue is not None and settings.DEBUG < 2 and not settings.PROFILE:
+            bound.queue(bases, values, launched)
+            return
         for part in bound.parts:
             if (settings.DEBUG >= 2 or settings.PROFILE) and part.graph is not None:
                 for step in part.steps:
@@ -268,6 +309,7 @@ def _mark_failed(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffe
     refused = not launched
     if first is not None and launched and launched[0] is first.steps[0] and isinstance(error, Exception):
         refused = len(launched) == 1 or (first.graph is not None and first.graph.whole)
+    refused = refused and bound.queue is None  # other devices may have begun
     for b in outputs:
         if not (refused and any(b is old for old in inputs)):
             b.failed = error
@@ -321,31 +363,24 @@ def _synchronize(device: str) -> None:
     report(Ran(device, "synchronize", 1, time.perf_counter() - start, kind="sync"))
 
 
-def copy_buffer(target: Buffer, source: Buffer) -> None:
-    """Copy all bytes, straight where the host can address one of the two."""
-    if not source.nbytes:
-        return
-    view = source.host_view()
-    if view is not None:
-        target.copyin(view)
-        return
-    mapped = target.host_view()
-    if mapped is not None:
-        source.copyout(mapped)
-    else:
-        target.copyin(source.as_buffer())
-
-
 def copy_to_host(uop: UOp) -> np.ndarray[Any, Any]:
     """The values of a view of a BUFFER as a NumPy array: one copy, shown as such."""
     for recorder in recorders:
         recorder.read()
     buffer = uop.base.arg
     buffer.check()
-    host = Buffer("NPY", buffer.size, buffer.dtype)
-    _copy(host, buffer)
-    flat = host.opaque.view(buffer.dtype.numpy)
+    if isinstance(buffer, Shards):
+        flat = buffer.joined([_host_copy(b) for b in buffer.needed()])
+    else:
+        flat = _host_copy(buffer)
     if uop is uop.base:
-        return flat  # type: ignore[no-any-return]
+        return flat.reshape(uop.shape)
     (out,) = evaluate([uop], {uop.base: flat})
     return np.array(out, order="C")
+
+
+def _host_copy(buffer: Buffer) -> np.ndarray[Any, Any]:
+    host = Buffer("NPY", buffer.size, buffer.dtype)
+    _copy(host, buffer)
+    flat: np.ndarray[Any, Any] = host.opaque.view(buffer.dtype.numpy)
+    return flat

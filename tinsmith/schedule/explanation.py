@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 from tinsmith.backend.device import Device
 from tinsmith.backend.machine import machine
-from tinsmith.backend.memory import Buffer
+from tinsmith.backend.memory import Buffer, copy_buffer
+from tinsmith.backend.shards import flattened
 from tinsmith.backend.timing import seconds_of
 from tinsmith.codegen.estimate import Estimate, Machine, estimate
 from tinsmith.codegen.kernel import Opt
@@ -23,7 +24,7 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import UOp
 from tinsmith.ir.uop import Origin
 from tinsmith.schedule.compiled import CompiledSchedule, Step
-from tinsmith.schedule.execute import canonical, copy_buffer, lower
+from tinsmith.schedule.execute import canonical, lower
 from tinsmith.schedule.explain import opts_text
 from tinsmith.schedule.texts import bytes_text, cut, percent, plural, time_text
 
@@ -127,7 +128,7 @@ def explain(roots: Sequence[UOp], device: str, run: bool = True) -> Explanation:
     """
     graph, buffers, values = canonical(roots)
     compiled = lower(graph, device)
-    times = _measure(compiled, [b.arg for b in buffers], values) if run else {}
+    times = _measure(compiled, flattened(b.arg for b in buffers), values) if run else {}
     machines = {s.device: machine(s.device) for s in compiled.steps if s.program is not None}
     schedule = compiled.schedule
     sizes = {s.number: s.size * s.dtype.itemsize for s in schedule.slots}

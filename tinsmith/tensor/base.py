@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from tinsmith.backend.device import Device
+from tinsmith.backend.device import Device, DeviceName, members
 from tinsmith.backend.memory import Buffer
 from tinsmith.core.dtypes import DType, dtypes, to_dtype
 from tinsmith.core.errors import _PACKAGE, ArgumentError, DeviceError, DTypeError, RangeError, ShapeError
@@ -39,7 +39,7 @@ class TensorBase:
     _losses: ClassVar[list[weakref.ref[Any]]] = []  # differentiated since the last optimizer step
     _unasked: ClassVar[list[weakref.ref[Any]]] = []  # leaves that got a gradient though nobody asked for one
 
-    def __init__(self, data: Any = None, device: str | None = None, dtype: DType | str | None = None,
+    def __init__(self, data: Any = None, device: DeviceName | None = None, dtype: DType | str | None = None,
                  requires_grad: bool | None = None) -> None:
         wanted = None if dtype is None else to_dtype(dtype)
         self.grad, self.requires_grad = None, requires_grad
@@ -97,13 +97,13 @@ class TensorBase:
         return self.uop.dtype
 
     @property
-    def device(self) -> str:
-        """Canonical name of the device that the values live on.
+    def device(self) -> DeviceName:
+        """Canonical name of the device that the values live on; a tuple of names for several.
 
-        >>> Tensor([1], device="cpu:0").device
-        'CPU'
+        >>> Tensor([1], device="cpu:0").device, Tensor([1], device=("CPU:0", "CPU:1")).device
+        ('CPU', ('CPU', 'CPU:1'))
         """
-        return self._device
+        return members(self._device) if "," in self._device else self._device
 
     @property
     def ndim(self) -> int:
@@ -278,8 +278,8 @@ class TensorBase:
         """
         return self._new(self.uop.contiguous())
 
-    def to(self, device: str | None) -> Tensor:
-        """The same values on another device.
+    def to(self, device: DeviceName | None) -> Tensor:
+        """The same values on another device, or whole on each of several. Parts on several devices are put together.
 
         >>> Tensor([1, 2]).to("CPU").device
         'CPU'
@@ -291,14 +291,17 @@ class TensorBase:
         out.requires_grad = self.requires_grad
         return out
 
-    def to_(self, device: str | None) -> Tensor:
+    def to_(self, device: DeviceName | None) -> Tensor:
         """Move this tensor to another device in place.
 
         >>> Tensor([1, 2]).to_("CPU").tolist()
         [1, 2]
         """
-        moved = self.to(device)
-        self.uop, self._device = moved.uop, moved._device
+        return self._take_place(self.to(device))
+
+    def _take_place(self, other: Tensor) -> Tensor:
+        """Take another tensor's value and place."""
+        self.uop, self._device = other.uop, other._device
         return self  # type: ignore[return-value]
 
     def detach(self) -> Tensor:
@@ -470,16 +473,17 @@ def _is_part(uop: UOp) -> bool:
     return part and uop.op in (Ops.BUFFER, Ops.ASSIGN)
 
 
-def device_name(device: str | None) -> str:
-    """The canonical name of a device; one that is not built in, or has options, is opened to know that it exists.
+def device_name(device: DeviceName | None) -> str:
+    """The canonical name of a device or group; what is not built in, or has options, is opened to know that it exists.
 
     Raises:
         DeviceError: if there is no such device.
     """
     name = Device.canonicalize(device)
-    base, *options = name.split(":")
-    if base not in Device.BUILT_IN or not all(o.isdigit() for o in options):
-        Device[name]
+    for member in members(name):
+        base, *options = member.split(":")
+        if base not in Device.BUILT_IN or not all(o.isdigit() for o in options):
+            Device[member]
     return name
 
 

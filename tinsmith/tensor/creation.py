@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tinsmith.backend.device import DeviceName, members
 from tinsmith.backend.memory import Buffer
 from tinsmith.core.dtypes import DType, dtypes, promote, to_dtype
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
@@ -18,7 +19,7 @@ from tinsmith.tensor.helpers import Scalar, constant, product, sizes, symbolic_s
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
-Device_ = str | None
+Device_ = DeviceName | None
 DType_ = DType | str | None
 
 
@@ -28,7 +29,7 @@ class Creation:
     __slots__ = ()
 
     @classmethod
-    def _made(cls: type[Tensor], uop: UOp, device: str | None, requires_grad: bool | None) -> Tensor:
+    def _made(cls: type[Tensor], uop: UOp, device: DeviceName | None, requires_grad: bool | None) -> Tensor:
         """A tensor that was not computed from others."""
         if requires_grad is not False:
             uop = leaf(uop)
@@ -83,9 +84,10 @@ class Creation:
         kind = dtypes.default_float if dtype is None else to_dtype(dtype)
         if 0 in wanted:
             return cls.full(wanted, 0, dtype=kind, device=device, requires_grad=requires_grad)
-        buffer = Buffer(device_name(device), product(wanted), kind)
-        node = UOp(Ops.BUFFER, kind, (), buffer).reshape(wanted)
-        return cls._wrap(node, buffer.device, requires_grad)
+        name = device_name(device)
+        buffer = Buffer(members(name)[0], product(wanted), kind)
+        node = UOp(Ops.BUFFER, kind, (), buffer).reshape(wanted).copy_to(name)
+        return cls._wrap(node, name, requires_grad)
 
     @classmethod
     def arange(cls: type[Tensor], start: float, stop: float | None = None, step: float = 1, *, dtype: DType_ = None,
@@ -154,13 +156,14 @@ class Creation:
 
     def full_like(self: Tensor, fill_value: Any, dtype: DType_ = None, device: Device_ = None,
                   requires_grad: bool | None = None) -> Tensor:
-        """The same value everywhere, with this tensor's shape, dtype and device.
+        """The same value everywhere, with this tensor's shape, dtype and device (and shards).
 
         >>> Tensor([1, 2]).full_like(5).tolist()
         [5, 5]
         """
-        return type(self).full(self.shape, fill_value, dtype=dtype or self.dtype, device=device or self.device,
+        made = type(self).full(self.shape, fill_value, dtype=dtype or self.dtype, device=device or self.device,
                                requires_grad=requires_grad)
+        return made if device else made.shard_like(self)
 
     def zeros_like(self: Tensor, dtype: DType_ = None, device: Device_ = None,
                    requires_grad: bool | None = None) -> Tensor:

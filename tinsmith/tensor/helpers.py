@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tinsmith.backend.device import members
 from tinsmith.core.dtypes import DType, dtypes, promote
 from tinsmith.core.errors import ArgumentError, AxisError, DeviceError, DTypeError, ShapeError
 from tinsmith.ir import UOp
@@ -229,9 +230,9 @@ def same_device(op: str, *tensors: Tensor) -> str:
     """
     found = {t.uop.device: None for t in tensors if t.uop.device is not None}
     if len(found) > 1:
-        raise DeviceError(op, f"tensors on different devices: {', '.join(map(str, found))}",
-                          f".to({next(iter(found))!r})")
-    return next(iter(found), None) or tensors[0].device
+        places = [members(d) if "," in d else d for d in found]
+        raise DeviceError(op, f"tensors on different devices: {', '.join(map(str, places))}", f".to({places[0]!r})")
+    return next(iter(found), None) or tensors[0]._device
 
 
 def matched(op: str, *tensors: Tensor) -> list[UOp]:

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 from tinsmith.core.dtypes import promote
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.ir import UOp
+from tinsmith.ir.join import joined
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.helpers import axis_of, equal, same_device
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
-
-_PARTS_PER_KERNEL = 16  # more parts than this are joined in several steps: each element chooses among all parts
 
 
 class Joining:
@@ -52,7 +51,7 @@ class Joining:
         full = [t.uop.cast(dtype) for t in parts if isinstance(t.shape[d], UOp) or t.shape[d] != 0]
         if not full:
             return first.cast(dtype)
-        return first._new(_joined(full, d))
+        return first._new(joined(full, d))
 
     def stack(self: Tensor | Sequence[Tensor], *others: Tensor, dim: int = 0) -> Tensor:
         """Tensors of one shape side by side, along a new axis.
@@ -133,24 +132,3 @@ def _listed(op: str, first: Any, others: Sequence[Any]) -> list[Tensor]:
         if not isinstance(t, TensorBase):
             raise DTypeError(op, f"argument {n} is {type(t).__name__}, not a tensor", "Tensor(...)")
     return parts
-
-
-def _joined(parts: list[UOp], axis: int) -> UOp:
-    """Each part padded to the whole, and chosen where it lies: exact for every value, NaN and -0 included."""
-    while len(parts) > _PARTS_PER_KERNEL:
-        groups = [parts[i : i + _PARTS_PER_KERNEL] for i in range(0, len(parts), _PARTS_PER_KERNEL)]
-        parts = [_joined(g, axis).contiguous() if len(g) > 1 else g[0] for g in groups]
-    ends: list[Any] = []
-    for p in parts:
-        ends.append(p.shape[axis] if not ends else ends[-1] + p.shape[axis])
-    total = ends[-1]
-    padded = []
-    for p, end in zip(parts, ends):
-        amounts = ((end - p.shape[axis], total - end) if i == axis else (0, 0) for i in range(p.ndim))
-        padded.append(p.pad(tuple(amounts)))
-    out = padded[-1]
-    if len(parts) > 1:
-        place = out.iota_like(axis)
-        for p, end in zip(padded[-2::-1], ends[-2::-1]):
-            out = place.lt(end).where(p, out)
-    return out

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tinsmith.backend.device import DeviceName
 from tinsmith.core.dtypes import DType, dtypes, to_dtype
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
@@ -165,7 +166,7 @@ class Random:
         _stream.reset(int(seed) & ((1 << 62) - 1))
 
     @classmethod
-    def random_bits(cls: type[Tensor], *shape: Any, device: str | None = None) -> Tensor:
+    def random_bits(cls: type[Tensor], *shape: Any, device: DeviceName | None = None) -> Tensor:
         """32 random bits per element, as uint32.
 
         >>> Tensor.random_bits(2).dtype
@@ -177,7 +178,7 @@ class Random:
         return cls._made(_bits(product(wanted)).reshape(wanted), device, False)
 
     @classmethod
-    def rand(cls: type[Tensor], *shape: Any, dtype: DType | str | None = None, device: str | None = None,
+    def rand(cls: type[Tensor], *shape: Any, dtype: DType | str | None = None, device: DeviceName | None = None,
              requires_grad: bool | None = None) -> Tensor:
         """Uniform on [0, 1).
 
@@ -190,7 +191,7 @@ class Random:
         return cls._made(_fractions(product(wanted), kind).reshape(wanted), device, requires_grad)
 
     @classmethod
-    def randn(cls: type[Tensor], *shape: Any, dtype: DType | str | None = None, device: str | None = None,
+    def randn(cls: type[Tensor], *shape: Any, dtype: DType | str | None = None, device: DeviceName | None = None,
               requires_grad: bool | None = None) -> Tensor:
         """Standard normal.
 
@@ -204,7 +205,7 @@ class Random:
 
     @classmethod
     def uniform(cls: type[Tensor], *shape: Any, low: float = 0.0, high: float = 1.0, dtype: DType | str | None = None,
-                device: str | None = None, requires_grad: bool | None = None) -> Tensor:
+                device: DeviceName | None = None, requires_grad: bool | None = None) -> Tensor:
         """Uniform on [low, high).
 
         >>> bool((Tensor.uniform(9, low=2, high=3) >= 2).all())
@@ -218,7 +219,7 @@ class Random:
 
     @classmethod
     def normal(cls: type[Tensor], *shape: Any, mean: float = 0.0, std: float = 1.0, dtype: DType | str | None = None,
-               device: str | None = None, requires_grad: bool | None = None) -> Tensor:
+               device: DeviceName | None = None, requires_grad: bool | None = None) -> Tensor:
         """Normal with the given mean and standard deviation.
 
         >>> Tensor.normal(3, mean=5, std=0).tolist()
@@ -232,7 +233,7 @@ class Random:
 
     @classmethod
     def randint(cls: type[Tensor], *shape: Any, low: int = 0, high: int = 10, dtype: DType | str | None = None,
-                device: str | None = None, requires_grad: bool | None = None) -> Tensor:
+                device: DeviceName | None = None, requires_grad: bool | None = None) -> Tensor:
         """Integers from ``low`` up to but without ``high``.
 
         >>> bool((Tensor.randint(9, low=2, high=5) < 5).all())
@@ -250,7 +251,8 @@ class Random:
         return cls._made((scaled.cast(dtypes.int64) + int(low)).cast(kind).reshape(wanted), device, False)
 
     @classmethod
-    def randperm(cls: type[Tensor], n: int, *, dtype: DType | str | None = None, device: str | None = None) -> Tensor:
+    def randperm(cls: type[Tensor], n: int, *, dtype: DType | str | None = None,
+                 device: DeviceName | None = None) -> Tensor:
         """The numbers below ``n`` in random order; sorted on the host, now.
 
         >>> sorted(Tensor.randperm(5).tolist())

@@ -198,10 +198,10 @@ def is_realized(uop: UOp) -> bool:
 def is_leaf(uop: UOp) -> bool:
     """Made from data, not by an operation."""
     base = uop.base
+    while base.op in (Ops.SHARD, Ops.COPY, Ops.CONTIGUOUS):
+        base = base.src[0].base
     if base.op is Ops.DETACH:
         return base.arg is not None
-    if base.op in (Ops.COPY, Ops.CONTIGUOUS):
-        base = base.src[0].base
     return base.op is Ops.BUFFER or base.op is Ops.ASSIGN
 
 

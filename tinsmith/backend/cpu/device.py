@@ -161,6 +161,11 @@ class CPUGraph(Graph):
 class CPUDevice(Compiled):
     """A queue on the host's cores."""
 
+    @property
+    def worker(self) -> str:
+        """All ``CPU:k`` share one pool of workers, which runs one kernel after the other on all cores."""
+        return "CPU"
+
     def load(self, kernels: Sequence[tuple[Launch, bytes]]) -> list[Program]:
         """One library for all object files: faster and smaller than a library each."""
         if len(kernels) < 2 or self.runtime is not CPUProgram:

@@ -63,6 +63,15 @@ class PythonProgram(Program):
         launch(self.kernel.symbol, self.module, [*arguments, *variables], self.threads)
 
 
+class PythonDevice(Compiled):
+    """An interpreter in this process."""
+
+    @property
+    def worker(self) -> str:
+        """The interpreter holds Python's lock: ``PYTHON:k`` take turns."""
+        return "PYTHON"
+
+
 def DEVICE(name: str) -> Compiled:
     """Open ``PYTHON``, with ``:V<bytes>``, ``:T<workers>`` and ``:G<threads of a block>`` as options."""
     vector_bytes, threads, block = 16, 1, 0
@@ -82,5 +91,5 @@ def DEVICE(name: str) -> Compiled:
         target = Target("python", vector_bytes, local_bytes=BLOCK_BYTES, block_threads=block, grid=True)
     else:
         target = Target("python", vector_bytes, threads=threads, block_threads=BLOCK_THREADS, units=rows)
-    return Compiled(name, BytesAllocator(), Compiler(), lambda kernel, binary: PythonProgram(kernel, binary, threads),
-                    PythonRenderer(target))
+    return PythonDevice(name, BytesAllocator(), Compiler(),
+                        lambda kernel, binary: PythonProgram(kernel, binary, threads), PythonRenderer(target))

@@ -148,10 +148,26 @@ def _tally_shape(n: UOp) -> tuple[Any, ...]:
     return tuple(_plain(a + b) if i == n.arg[1] else a for i, (a, b) in enumerate(zip(base, index)))
 
 
+def _shard_shape(n: UOp) -> tuple[Any, ...]:
+    axis, first = n.arg[0], n.src[0].shape
+    total = sum(s.shape[axis] for s in n.src)
+    return (*first[:axis], total, *first[axis + 1 :])
+
+
+def _shard_gradient(n: UOp, g: UOp) -> tuple[UOp, ...]:
+    axis, out, begin = n.arg[0], [], 0
+    for s in n.src:
+        end = begin + s.shape[axis]
+        box = tuple((begin, end) if i == axis else (0, size) for i, size in enumerate(n.shape))
+        out.append(g.shrink(box).copy_to(s.device))
+        begin = end
+    return tuple(out)
+
+
 class TensorOps:
     """Rows of the op table for the tensor graph."""
 
-    BUFFER = Op("source", "Memory on a device; the argument is the Buffer.", 0, None, lambda n: (n.arg.size,))
+    BUFFER = Op("source", "Memory on a device; the argument is the Buffer.", 0, None, lambda n: n.arg.shape)
     PARAM = Op("source", "A buffer argument of a kernel or cached program, by number: (index, shape).", 0, None,
                lambda n: n.arg[1])
     CONST = Op("source", "A scalar value.", 0, None, lambda n: (),
@@ -202,11 +218,16 @@ class TensorOps:
     CONTIGUOUS = Op("memory", "The same value, in memory of its own.", 1, of_first, shape_of_first, lambda n, x: x,
                     lambda n, g: (g,))
     DETACH = Op("memory", "The same value, without a gradient.", 1, of_first, shape_of_first, lambda n, x: x)
-    COPY = Op("memory", "The value on another device; the argument names it.", 1, of_first, shape_of_first,
+    COPY = Op("memory", "The value on another device, or whole on each of several; the argument names them.", 1,
+              of_first, shape_of_first,
               lambda n, x: x, lambda n, g: (g.copy_to(n.src[0].device),))
     ASSIGN = Op("memory", "A new version of the first source with the value of the second.", 2, of_first,
         shape_of_first,
                 lambda n, old, new: new, lambda n, g: (None, g))
+
+    SHARD = Op("memory", "A value whose parts lie on devices of their own, end to end along an axis: (axis, devices).",
+               (2, 1 << 30), of_first, _shard_shape, lambda n, *parts: np.concatenate(parts, n.arg[0]),
+               _shard_gradient)
 
     SINK = Op("program", "All that a program or kernel must do.", (0, 1 << 30), nothing, lambda n: (),
               lambda n, *xs: None)

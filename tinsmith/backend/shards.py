@@ -1,0 +1,103 @@
+"""A value over several devices as one buffer: a tuple of shards and how they make up the whole."""
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tinsmith.backend.memory import Buffer, Layout
+
+
+class Shards(Buffer):
+    """The parts of one value, each a buffer on a device of its own.
+
+    >>> parts = [Buffer("CPU", 2, dtypes.int32), Buffer("CPU:1", 1, dtypes.int32)]
+    >>> for p, values in zip(parts, ([3, 4], [5])):
+    ...     _ = p.copyin(memoryview(np.array(values, np.int32)))
+    >>> Shards(parts, Layout(("CPU", "CPU:1"), (3,), 0, (0, 2, 3))).numpy()
+    array([3, 4, 5], dtype=int32)
+    """
+
+    __slots__ = ("_layout", "parts")
+
+    def __init__(self, parts: Sequence[Buffer], layout: Layout) -> None:
+        super().__init__(",".join(layout.devices), math.prod(layout.shape), parts[0].dtype)
+        self.parts, self._layout = tuple(parts), layout
+
+    @property
+    def layout(self) -> Layout:  # type: ignore[override]
+        return self._layout
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._layout.shape
+
+    def is_allocated(self) -> bool:
+        return all(p.is_allocated() for p in self.parts)
+
+    @property
+    def opaque(self) -> Any:
+        """The parts' handles."""
+        return tuple(p.opaque for p in self.parts)
+
+    def allocate(self) -> Buffer:
+        """Take the memory of all parts."""
+        for p in self.parts:
+            p.allocate()
+        return self
+
+    def check(self) -> None:
+        """Raise if the kernel that should have filled one of the parts failed."""
+        for p in self.parts:
+            p.check()
+
+    def joined(self, parts: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+        """The whole as a line of elements, from the elements of each part (of the first, where each is the whole)."""
+        layout = self._layout
+        if layout.axis is None:
+            return parts[0]
+        shaped = [p.reshape(layout.part_shape(n)) for n, p in enumerate(parts)]
+        return np.concatenate(shaped, layout.axis).reshape(-1)
+
+    def needed(self) -> tuple[Buffer, ...]:
+        """The parts that hold all of the value."""
+        return self.parts[:1] if self._layout.axis is None else self.parts
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """A copy of the whole as a one-dimensional NumPy array."""
+        return self.joined([p.numpy() for p in self.needed()])
+
+    def copyout(self, target: memoryview) -> memoryview:
+        """Copy the whole into host bytes of the same size."""
+        self.check()
+        if target.nbytes:
+            target.cast("B")[:] = self.numpy().view(np.uint8).data
+        return target
+
+    def copyin(self, source: memoryview) -> Buffer:
+        """Fill all parts from the host bytes of the whole."""
+        whole = np.frombuffer(source, self.dtype.numpy).reshape(self.shape)
+        layout = self._layout
+        for n, p in enumerate(self.parts):
+            piece = whole
+            if layout.axis is not None:
+                piece = np.take(whole, range(layout.bounds[n], layout.bounds[n + 1]), layout.axis)
+            p.copyin(np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data)
+        return self
+
+    def host_view(self) -> memoryview | None:
+        """None: the bytes do not lie in one place."""
+        return None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Shards, (self.parts, self._layout)
+
+    def __repr__(self) -> str:
+        return f"<Shards {self.device} {self.shape} x {self.dtype!r} axis {self._layout.axis}>"
+
+
+def flattened(buffers: Iterable[Buffer]) -> list[Buffer]:
+    """Buffers with those over several devices taken apart."""
+    return [p for b in buffers for p in (b.parts if isinstance(b, Shards) else (b,))]

@@ -1,0 +1,227 @@
+"""Collectives: values that every device of a group gets from the parts of the others, as graphs of copies and kernels.
+
+Each is a function from one node per device to one node per device. Nothing here runs: copies and sums are nodes like
+others, so the scheduler overlaps them with whatever else the devices have to do. Every element is combined once, or on
+all devices in the same order, so that the copies of a value are equal to the last bit.
+
+With n devices and a value of b bytes, each device receives:
+
+| collective | direct | ring, or scattered first |
+| --- | --- | --- |
+| all-reduce | (n - 1)·b in one round | 2·(n - 1)/n·b in 2·(n - 1) rounds |
+| reduce-scatter | (n - 1)/n·b in one round | (the same direct way: parts go straight to their owners) |
+| all-gather | (n - 1)/n·b in one round | – |
+| broadcast | b, (n - 1)·b leave the source | 2·b, of which 1·b leaves the source |
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.join import joined
+from tinsmith.ir.ops import Op
+
+LARGE = 1 << 18  # bytes from which less traffic is worth more rounds
+Parts = tuple[UOp, ...]
+
+
+def all_reduce(parts: Sequence[UOp], devices: Sequence[str], op: Op, algorithm: str | None = None) -> Parts:
+    """``op`` over all parts, on every device.
+
+    Args:
+        algorithm: "direct" or "ring"; None chooses by size.
+
+    >>> a, b = (UOp(Ops.PARAM, dtypes.int32, (), (n, (3,))) for n in (0, 1))
+    >>> given = {a: np.array([1, 2, 3], np.int32), b: np.array([4, 5, 6], np.int32)}
+    >>> evaluate(all_reduce([a, b], ["CPU", "CPU:1"], Ops.ADD), given)
+    [array([5, 7, 9], dtype=int32), array([5, 7, 9], dtype=int32)]
+    """
+    chosen = algorithm or ("ring" if len(parts) > 2 and _large(parts[0], len(parts)) else "direct")
+    if chosen == "direct":
+        return tuple(_combined([sent(p, d) for p in parts], op) for d in devices)
+    count, shape = len(parts), parts[0].shape
+    flat = [p.reshape((p.size,)) for p in parts]
+    bounds = even_bounds(flat[0].size, count)
+    chunks = []
+    for c in range(count):  # from the chunk's next device around the ring to the chunk's own
+        order = [(c + 1 + step) % count for step in range(count)]
+        chunks.append(_travelled([cut(flat[k], 0, bounds[c], bounds[c + 1]) for k in order],
+                                 [devices[k] for k in order], op))
+    return tuple(w.reshape(shape) for w in _ring_gather(chunks, devices))
+
+
+def reduce_scatter(parts: Sequence[UOp], devices: Sequence[str], op: Op, axis: int, bounds: Sequence[int]) -> Parts:
+    """``op`` over all parts; device i gets ``bounds[i]`` up to ``bounds[i + 1]`` of the axis.
+
+    >>> a, b = (UOp(Ops.PARAM, dtypes.int32, (), (n, (2,))) for n in (0, 1))
+    >>> given = {a: np.array([1, 2], np.int32), b: np.array([4, 5], np.int32)}
+    >>> evaluate(reduce_scatter([a, b], ["CPU", "CPU:1"], Ops.ADD, 0, (0, 1, 2)), given)
+    [array([5], dtype=int32), array([7], dtype=int32)]
+    """
+    return tuple(_combined([sent(cut(p, axis, b, e), d) for p in parts], op)
+                 for d, b, e in zip(devices, bounds, bounds[1:]))
+
+
+def all_gather(parts: Sequence[UOp | None], devices: Sequence[str], axis: int) -> Parts:
+    """Parts end to end along an axis, on every device; None for a device without a part.
+
+    >>> a, b = (UOp(Ops.PARAM, dtypes.int32, (), (n, (1,))) for n in (0, 1))
+    >>> evaluate(all_gather([a, b], ["CPU", "CPU:1"], 0), {a: np.array([1], np.int32), b: np.array([4], np.int32)})
+    [array([1, 4], dtype=int32), array([1, 4], dtype=int32)]
+    """
+    return tuple(gather(parts, d, axis) for d in devices)
+
+
+def gather(parts: Sequence[UOp | None], device: str, axis: int) -> UOp:
+    """Parts end to end along an axis, on one device."""
+    return joined([sent(p, device) for p in parts if p is not None], axis)
+
+
+def broadcast(value: UOp, devices: Sequence[str], algorithm: str | None = None) -> Parts:
+    """A value on every device.
+
+    Args:
+        algorithm: "direct": the source sends all of it to each; "scatter": it sends each a part, and the devices
+            exchange their parts around a ring. None chooses by size.
+
+    >>> a = UOp(Ops.PARAM, dtypes.int32, (), (0, (2,)))
+    >>> evaluate(broadcast(a, ["CPU", "CPU:1", "CPU:2"], "scatter"), {a: np.array([1, 2], np.int32)})[2]
+    array([1, 2], dtype=int32)
+    """
+    chosen = algorithm or ("scatter" if len(devices) > 3 and _large(value, len(devices)) else "direct")
+    if chosen == "direct":
+        return tuple(sent(value, d) for d in devices)
+    flat = value.reshape((value.size,))
+    bounds = even_bounds(flat.size, len(devices))
+    chunks = [sent(cut(flat, 0, b, e), d) for d, b, e in zip(devices, bounds, bounds[1:])]
+    whole = _ring_gather(chunks, devices)
+    return tuple(value if d == value.device else w.reshape(value.shape) for d, w in zip(devices, whole))
+
+
+def _combined(parts: Sequence[UOp], op: Op) -> UOp:
+    out = parts[0]
+    for p in parts[1:]:
+        out = UOp(op, None, (out, p))
+    return out
+
+
+def _travelled(parts: Sequence[UOp], devices: Sequence[str], op: Op) -> UOp:
+    """A sum that goes from device to device and takes each one's part in."""
+    out = parts[0]
+    for p, d in zip(parts[1:], devices[1:]):
+        out = UOp(op, None, (sent(out, d), p))
+    return out
+
+
+def _ring_gather(chunks: Sequence[UOp], devices: Sequence[str]) -> list[UOp]:
+    """Chunks end to end on every device; each travels around the ring from neighbour to neighbour."""
+    count = len(devices)
+    held: list[list[UOp]] = [list(chunks) for _ in devices]
+    for c in range(count):
+        for step in range(1, count):
+            k = (c + step) % count
+            held[k][c] = held[k - 1][c].copy_to(devices[k])
+    return [joined(row, 0) for row in held]
+
+
+def _large(value: UOp, devices: int) -> bool:
+    size = value.size
+    return not isinstance(size, UOp) and size >= devices and size * value.dtype.itemsize >= LARGE
+
+
+def even_bounds(size: int, count: int) -> tuple[int, ...]:
+    """Where ``count`` parts of an axis begin and end; the first ones are one longer where they cannot all be equal.
+
+    >>> even_bounds(10, 4)
+    (0, 3, 6, 8, 10)
+    """
+    short, longer = divmod(size, count)
+    return tuple(i * short + min(i, longer) for i in range(count + 1))
+
+
+# *** parts of a node ***
+
+
+def cut(node: UOp, axis: int, begin: int, end: int) -> UOp:
+    """``begin`` up to ``end`` of an axis. The cut is made below movement ops where that is possible: what the kernels
+    see then has the form that it has on one device."""
+    chain: list[tuple[UOp, int, int]] = []
+    while True:
+        size = node.shape[axis]
+        if type(size) is int and begin == 0 and end == size:
+            break
+        if node.op is Ops.EXPAND and type(node.src[0].shape[axis]) is int and node.src[0].shape[axis] == 1:
+            node = node.src[0].expand(_with(node.shape, axis, end - begin))
+            break
+        below = _below(node, axis, (begin, end))
+        if below is None:
+            node = node.shrink(tuple((begin, end) if i == axis else (0, s) for i, s in enumerate(node.shape)))
+            break
+        chain.append((node, axis, end - begin))
+        node, (axis, (begin, end)) = node.src[0], below
+    for n, at, length in reversed(chain):
+        if n.op is Ops.PERMUTE:
+            node = node.permute(n.arg)
+        else:
+            shape = _with(n.shape, at, length)
+            node = node.reshape(shape) if n.op is Ops.RESHAPE else node.expand(shape)
+    return node
+
+
+def sent(node: UOp, device: str) -> UOp:
+    """The value on another device: what is copied is the memory below views that keep every element."""
+    if node.device == device:
+        return node
+    views: list[UOp] = []
+    while node.op in (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND):
+        views.append(node)
+        node = node.src[0]
+    node = node.copy_to(device)
+    for v in reversed(views):
+        node = UOp(v.op, v.dtype, (node,), v.arg)
+    return node
+
+
+def _with(shape: tuple[object, ...], axis: int, size: int) -> tuple[object, ...]:
+    return (*shape[:axis], size, *shape[axis + 1 :])
+
+
+def _below(node: UOp, axis: int, bounds: tuple[int, ...]) -> tuple[int, tuple[int, ...]] | None:
+    """The same cut of the node's source."""
+    if node.op is Ops.PERMUTE:
+        return node.arg[axis], bounds
+    if node.op is Ops.EXPAND:
+        return axis, bounds
+    if node.op is Ops.RESHAPE:
+        return moved_axis(node.shape, node.src[0].shape, axis, bounds)
+    return None
+
+
+def moved_axis(old: tuple[object, ...], new: tuple[object, ...], axis: int,
+               bounds: Sequence[int]) -> tuple[int, tuple[int, ...]] | None:
+    """Where parts of an axis lie after a reshape: the new axis and its bounds; None if they are no parts of one axis.
+
+    >>> moved_axis((4, 6), (24,), 0, (0, 2, 4)), moved_axis((8, 3), (2, 4, 3), 0, (0, 4, 8))
+    ((0, (0, 12, 24)), (0, (0, 1, 2)))
+    >>> moved_axis((4, 6), (24,), 1, (0, 3, 6)) is None
+    True
+    """
+    if not all(type(s) is int for s in (*old, *new)):
+        return None
+    before, after = _product(old[:axis]), _product(old[axis + 1 :])
+    outer = 1
+    for n, size in enumerate(new):
+        if outer == before and size != 1:
+            inner = _product(new[n + 1 :])
+            if all(b * after % inner == 0 for b in bounds):
+                return n, tuple(b * after // inner for b in bounds)
+            return None
+        outer *= size  # type: ignore[operator]
+    return None
+
+
+def _product(sizes: Sequence[object]) -> int:
+    total = 1
+    for s in sizes:
+        total *= s  # type: ignore[operator]
+    return total

@@ -1,0 +1,446 @@
+"""Command queues: a schedule as a list of commands per device, with a SYNC and a WAIT wherever two queues meet.
+
+A SYNC says that all before it on its queue has run; a WAIT stops its queue until a SYNC of another one. Kernels stand
+in their device's queue, and so do copies from the host. A copy from one computing device to another stands in a queue
+of its own beside the target's, so that the target computes what does not need it meanwhile.
+
+Queues of one ``Compiled.worker`` (all ``CPU:k`` share a pool, all ``PYTHON:k`` the interpreter) take turns on one
+thread; others have a thread each and overlap.
+"""
+from __future__ import annotations
+
+import functools
+import heapq
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from queue import SimpleQueue
+
+from tinsmith.backend.device import Device, Graph, Launched
+from tinsmith.backend.memory import Buffer, copy_buffer
+from tinsmith.core.counters import GlobalCounters
+from tinsmith.core.errors import DeviceError
+from tinsmith.core.settings import settings
+from tinsmith.schedule.compiled import CompiledSchedule, Step
+from tinsmith.schedule.items import ScheduleItem, Slot
+
+COPIES = " copies"  # added to a device's name: the queue of copies from other devices
+COPY_COST = 8  # bytes of kernel traffic that take as long as one byte from another device
+
+
+@dataclass(eq=False)
+class KernelItem:
+    """Kernels of one device that are launched together."""
+
+    steps: list[Step]
+    graph: Graph | None = None
+
+    def __str__(self) -> str:
+        return f"KERNEL {', '.join(s.name for s in self.steps)}"
+
+
+@dataclass(eq=False)
+class CopyItem:
+    """One copy between two devices, or between one and the host."""
+
+    step: Step
+    target: str
+    source: str
+    nbytes: int
+
+    def __str__(self) -> str:
+        return f"COPY   {self.nbytes}, {self.target} <- {self.source}"
+
+
+@dataclass(eq=False)
+class SyncItem:
+    """All that stands before it in its queue has run."""
+
+    number: int
+    queue: str
+
+    def __str__(self) -> str:
+        return f"SYNC   {self.number}"
+
+
+@dataclass(eq=False)
+class WaitItem:
+    """The queue stops here until ``sync`` is reached in another one."""
+
+    sync: SyncItem
+
+    def __str__(self) -> str:
+        return f"WAIT   {self.sync.number} of {self.sync.queue}"
+
+
+Item = KernelItem | CopyItem | SyncItem | WaitItem
+
+
+class CommandQueue:
+    """Queues of commands, by name of their device.
+
+    Args:
+        schedule: a compiled schedule, or queues made by hand.
+
+    >>> ready, done = SyncItem(0, "CPU"), SyncItem(1, "CPU:1")
+    >>> print(CommandQueue({"CPU": [ready, WaitItem(done)], "CPU:1": [WaitItem(ready), done]}))
+    CPU
+       0 SYNC   0
+       1 WAIT   1 of CPU:1
+    CPU:1
+       0 WAIT   0 of CPU
+       1 SYNC   1
+
+    Raises:
+        DeviceError: if queues made by hand wait for each other in a circle, or for a SYNC that is in none of them.
+    """
+
+    def __init__(self, schedule: CompiledSchedule | Mapping[str, Sequence[Item]]) -> None:
+        self.q: dict[str, list[Item]] = {}
+        self.compiled = schedule if isinstance(schedule, CompiledSchedule) else None
+        if isinstance(schedule, CompiledSchedule):
+            self._build(schedule)
+        else:
+            self.q = {name: list(items) for name, items in schedule.items()}
+        check_deadlock(self.q)
+        self.threads: dict[str, list[str]] = {}
+        for name in self.q:
+            self.threads.setdefault(_thread_of(name), []).append(name)
+
+    def __str__(self) -> str:
+        lines = []
+        for name, items in self.q.items():
+            lines += [name, *(f"{n:4d} {item}" for n, item in enumerate(items))]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    # *** from a schedule ***
+
+    def _build(self, compiled: CompiledSchedule) -> None:
+        bound = compiled.bound
+        regions = _Regions(compiled)
+        homes = [queue_of(step.program is None, *(compiled.schedule.slots[s].device for s in step.slots[:2]))
+                 for step in compiled.steps]
+        waits = _waits(homes, [regions.needs(number, step) for number, step in enumerate(compiled.steps)])
+        met = {u for before in waits for u in before}
+        syncs: dict[int, SyncItem] = {}
+        for number, (step, home) in enumerate(zip(compiled.steps, homes)):
+            items = self.q.setdefault(home, [])
+            items += [WaitItem(syncs[u]) for u in waits[number]]
+            if step.program is None:
+                target, source = (compiled.schedule.slots[s] for s in step.slots)
+                items.append(CopyItem(step, target.device, source.device, source.size * source.dtype.itemsize))
+            elif items and isinstance(items[-1], KernelItem):
+                items[-1].steps.append(step)
+            else:
+                items.append(KernelItem([step]))
+            if number in met:
+                syncs[number] = SyncItem(len(syncs), home)
+                items.append(syncs[number])
+        self.q = dict(sorted(self.q.items()))
+        for name, items in self.q.items():
+            for item in items:
+                if isinstance(item, KernelItem):
+                    item.graph = Device[name].graph([
+                        Launched(s.program, tuple(bound.places[n] for n in s.slots), tuple(s.variables))
+                        for s in item.steps if s.program is not None])
+
+    # *** running ***
+
+    def __call__(self, bases: Sequence[Buffer], values: Sequence[int], launched: list[Step]) -> None:
+        """Run all commands and return when the last one is done.
+
+        Args:
+            bases: buffers, as ``compiled.Bound`` numbers them.
+            values: of the program's variables.
+            launched: gets the steps of the command that failed, if one does.
+
+        Raises:
+            Exception: the first that a command raised. The other queues then end where they are.
+        """
+        assert self.compiled is not None, "queues made by hand have no buffers to run on"
+        for b in bases:
+            b.opaque  # noqa: B018  memory is taken on this thread
+        run = _Run(self, bases, values)
+        run.start()
+        run.finish(launched)
+        for items in self.q.values():
+            for item in items:
+                if isinstance(item, KernelItem):
+                    _count(item)
+                elif isinstance(item, CopyItem):
+                    GlobalCounters.kernel_count += 1
+                    GlobalCounters.global_mem += item.nbytes
+
+
+def _count(item: KernelItem) -> None:
+    GlobalCounters.kernel_count += len(item.steps)
+    for step in item.steps:
+        if step.launch is not None:
+            GlobalCounters.global_ops += step.launch.ops
+            GlobalCounters.global_mem += step.launch.bytes
+
+
+def queue_of(copy: bool, target: str, source: str = "") -> str:
+    """The queue of a kernel that writes on ``target``, or of a copy from ``source`` to it."""
+    apart = copy and target != source and Device[target].has_programs and Device[source].has_programs
+    return target + COPIES if apart else target
+
+
+def _waits(homes: Sequence[str], needs: Sequence[Sequence[int]]) -> list[list[int]]:
+    """For each step, after which steps of other queues its queue waits: one per queue, none twice."""
+    waited: dict[tuple[str, str], int] = {}
+    found = []
+    for home, before in zip(homes, needs):
+        latest: dict[str, int] = {}
+        for u in before:
+            if homes[u] != home and waited.get((home, homes[u]), -1) < u:
+                latest[homes[u]] = max(latest.get(homes[u], -1), u)
+        waited.update({(home, other): u for other, u in latest.items()})
+        found.append(sorted(latest.values()))
+    return found
+
+
+def overlapped(items: Sequence[ScheduleItem], slots: Sequence[Slot]) -> list[ScheduleItem]:
+    """An order in which queues wait little for each other: that of a run in which kernels and copies take as long as
+    the bytes they touch, and every queue starts the first item that can start earliest."""
+    devices = [slots[item.slots[0]].device for item in items]
+    homes = [queue_of(item.sink is None, d, slots[item.slots[-1]].device) for item, d in zip(items, devices)]
+    maker = {s: n for n, item in enumerate(items) for s in item.slots[: item.outputs]}
+    needs = [{maker[s] for s in item.slots[item.outputs :] if s in maker} for item in items]
+    readers: list[list[int]] = [[] for _ in items]
+    for n, before in enumerate(needs):
+        for u in before:
+            readers[u].append(n)
+    ready = [0] * len(items)
+    clocks = dict.fromkeys(homes, 0)
+    heap = [(0, n) for n, before in enumerate(needs) if not before]
+    out = []
+    while heap:
+        start, n = heapq.heappop(heap)
+        actual = max(clocks[homes[n]], ready[n])
+        if actual > start:
+            heapq.heappush(heap, (actual, n))
+            continue
+        traffic = sum(slots[s].size * slots[s].dtype.itemsize for s in items[n].slots)
+        end = clocks[homes[n]] = start + 1 + traffic * (COPY_COST if items[n].sink is None else 1)
+        out.append(items[n])
+        for r in readers[n]:
+            needs[r].discard(n)
+            ready[r] = max(ready[r], end)
+            if not needs[r]:
+                heapq.heappush(heap, (ready[r], r))
+    return out
+
+
+def _thread_of(name: str) -> str:
+    if name.endswith(COPIES):
+        return Device[name.removesuffix(COPIES)].worker + COPIES
+    return Device[name].worker
+
+
+class _Regions:
+    """Which earlier steps a step must follow: those that wrote what it reads, and those whose memory it writes over."""
+
+    def __init__(self, compiled: CompiledSchedule) -> None:
+        self.bound, self.slots = compiled.bound, compiled.schedule.slots
+        outputs = len(self.bound.inputs)
+        self.same: dict[int, int] = {}  # base → the base whose memory it may be
+        for output, number in self.bound.in_place:
+            if number in self.bound.inputs:
+                self.same[outputs + output] = self.bound.inputs.index(number)
+        self.accesses: dict[int, list[tuple[int, int, int, bool]]] = {}  # base → (begin, end, step, written)
+
+    def needs(self, number: int, step: Step) -> list[int]:
+        found: set[int] = set()
+        written = {0} if step.program is None else _written(step)
+        for at, slot in enumerate(step.slots):
+            place = self.bound.places[slot]
+            base, begin = self.same.get(place.base, place.base), place.offset
+            end = begin + (self.slots[slot].size * self.slots[slot].dtype.itemsize)
+            writes = at in written
+            rows = self.accesses.setdefault(base, [])
+            found.update(n for b, e, n, w in rows if b < end and begin < e and (w or writes) and n != number)
+            if writes:  # whoever follows this write follows what it followed
+                rows[:] = [r for r in rows if not (begin <= r[0] and r[1] <= end)]
+            rows.append((begin, end, number, writes))
+        return sorted(found)
+
+
+def _written(step: Step) -> set[int]:
+    assert step.launch is not None
+    return {at for at, n in enumerate(step.launch.buffers) if n in step.launch.written}
+
+
+# *** deadlocks ***
+
+
+def check_deadlock(queues: Mapping[str, Sequence[Item]]) -> None:
+    """Play the queues through: those that are left at a WAIT wait for each other.
+
+    Raises:
+        DeviceError: naming the commands of the circle, or the WAIT without a SYNC.
+    """
+    home = {item: (name, n) for name, items in queues.items() for n, item in enumerate(items)
+            if isinstance(item, SyncItem)}
+    at = dict.fromkeys(queues, 0)
+    reached: set[SyncItem] = set()
+    moved = True
+    while moved:
+        moved = False
+        for name, items in queues.items():
+            while at[name] < len(items):
+                item = items[at[name]]
+                if isinstance(item, WaitItem) and item.sync not in reached:
+                    break
+                if isinstance(item, SyncItem):
+                    reached.add(item)
+                at[name] += 1
+                moved = True
+    stuck = {name: items[at[name]] for name, items in queues.items() if at[name] < len(items)}
+    for name, item in stuck.items():
+        if isinstance(item, WaitItem) and item.sync not in home:
+            raise DeviceError("CommandQueue", f"{name} {at[name]} ({item}) waits for a SYNC that is in no queue",
+                              "add it to a queue")
+    if stuck:
+        raise DeviceError("CommandQueue", "deadlock: " + " → ".join(_circle(stuck, at, home)),
+                          "a SYNC before the WAIT that it depends on")
+
+
+def _circle(stuck: Mapping[str, Item], at: Mapping[str, int], home: Mapping[SyncItem, tuple[str, int]]) -> list[str]:
+    """The commands that wait for each other, from one queue on back to it."""
+    path: list[str] = []
+    name = next(iter(stuck))
+    while name not in path:
+        path.append(name)
+        item = stuck[name]
+        assert isinstance(item, WaitItem)
+        name = home[item.sync][0]
+    circle = path[path.index(name) :]
+    shown = []
+    for queue in circle:
+        item = stuck[queue]
+        assert isinstance(item, WaitItem)
+        other, place = home[item.sync]
+        shown.append(f"{queue} {at[queue]} ({' '.join(str(item).split())}), before {other} {place} "
+                     f"({' '.join(str(item.sync).split())})")
+    return [*shown, f"{circle[0]} {at[circle[0]]}"]
+
+
+# *** threads ***
+
+
+class _Run:
+    """One run of a command queue: its threads, and what they have reached."""
+
+    def __init__(self, queue: CommandQueue, bases: Sequence[Buffer], values: Sequence[int]) -> None:
+        self.queue, self.bases, self.values = queue, bases, values
+        self.changed = threading.Condition()
+        self.reached: set[SyncItem] = set()
+        self.error: BaseException | None = None
+        self.failed: list[Step] = []
+        self.stopped = False
+        self.running = len(queue.threads)
+        self.settings = dict(vars(settings))
+
+    def start(self) -> None:
+        for thread, names in self.queue.threads.items():
+            _worker(thread).put(functools.partial(self.serve, names))
+
+    def finish(self, launched: list[Step]) -> None:
+        """Wait for the threads; Ctrl-C stops them after the commands they are at."""
+        interrupted: BaseException | None = None
+        while True:
+            try:
+                with self.changed:
+                    while self.running:
+                        self.changed.wait(0.5)
+                break
+            except BaseException as error:
+                interrupted, self.stopped = error, True
+        first = interrupted or self.error
+        if first is not None:
+            launched[:] = self.failed
+            raise first
+
+    def serve(self, names: Sequence[str]) -> None:
+        """One thread: its queues take turns, each until it has to wait."""
+        vars(settings).update(self.settings)
+        left = {name: list(reversed(self.queue.q[name])) for name in names}
+        try:
+            while left and not self.stopped:
+                moved = [self.advance(name, items) for name, items in left.items()]
+                left = {name: items for name, items in left.items() if items}
+                if left and not any(moved):
+                    self.wait([items[-1].sync for items in left.values() if isinstance(items[-1], WaitItem)])
+        except BaseException as error:
+            with self.changed:
+                if self.error is None:
+                    self.error = error
+                self.stopped = True
+                self.changed.notify_all()
+        finally:
+            with self.changed:
+                self.running -= 1
+                self.changed.notify_all()
+
+    def wait(self, syncs: Sequence[SyncItem]) -> None:
+        with self.changed:
+            self.changed.wait_for(lambda: self.stopped or any(s in self.reached for s in syncs))
+
+    def advance(self, name: str, items: list[Item]) -> bool:
+        """Run one queue's commands until it has to wait; whether it ran any."""
+        moved = False
+        while items and not self.stopped:
+            item = items[-1]
+            if isinstance(item, WaitItem) and item.sync not in self.reached:
+                break
+            self.command(name, item)
+            items.pop()
+            moved = True
+        return moved
+
+    def command(self, name: str, item: Item) -> None:
+        try:
+            if isinstance(item, KernelItem):
+                assert item.graph is not None
+                item.graph(self.bases, self.values)
+            elif isinstance(item, CopyItem):
+                assert self.queue.compiled is not None
+                target, source = (self.queue.compiled.bound.places[s].of(self.bases) for s in item.step.slots)
+                copy_buffer(target, source)
+            elif isinstance(item, SyncItem):
+                if not name.endswith(COPIES):
+                    Device[name].synchronize()
+                with self.changed:
+                    self.reached.add(item)
+                    self.changed.notify_all()
+        except BaseException:
+            with self.changed:
+                if not self.failed:
+                    self.failed = item.steps if isinstance(item, KernelItem) else (
+                        [item.step] if isinstance(item, CopyItem) else [])
+            raise
+
+
+_workers: dict[str, SimpleQueue[Callable[[], None]]] = {}
+
+
+def _worker(name: str) -> SimpleQueue[Callable[[], None]]:
+    """The inbox of a thread that lives as long as the process."""
+    if name not in _workers:
+        inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        _workers[name] = inbox
+
+        def serve() -> None:
+            while True:
+                inbox.get()()
+
+        threading.Thread(target=serve, name=f"tinsmith {name}", daemon=True).start()
+    return _workers[name]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_workers.clear)

@@ -1,0 +1,522 @@
+"""Programs over several devices: a graph of whole values becomes a graph per device, and copies between them.
+
+A program is written, differentiated and cached as if its values were whole. Before it is scheduled, ``spread_out``
+walks it, sources first, and gives every value that depends on a group of devices a *placement*: whole on each device,
+or in parts along one axis. A small rule per class of ops says how the sources must lie and how the result does:
+
+- elementwise: all sources like the first one in parts; whole ones are cut where they are, which costs nothing;
+- reductions: along another axis each device reduces its part; along the axis of the parts an all-reduce follows;
+- movement: the axis follows the movement; a reshape that tears the parts apart gathers first;
+- gathers from an axis in parts: each device looks up what it has, and an all-reduce puts the answers together;
+- scatter-adds of updates in parts: each device adds its own, and an all-reduce follows;
+- assignments: the new value goes where the old one lies. So optimizer state stays where its parameter is;
+- whatever has no rule: each device computes the whole.
+
+A sum that is only needed in parts is reduced and scattered instead of reduced on every device.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from tinsmith.backend.device import members
+from tinsmith.backend.memory import Layout
+from tinsmith.core.dtypes import dtypes
+from tinsmith.core.errors import DeviceError
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.join import joined
+from tinsmith.ir.uop import toposort
+from tinsmith.schedule.collectives import (
+    all_gather,
+    all_reduce,
+    broadcast,
+    cut,
+    gather,
+    moved_axis,
+    reduce_scatter,
+    sent,
+)
+from tinsmith.schedule.compiled import buffer_name, part_names
+
+Bounds = tuple[int, ...]
+Place = tuple[int, Bounds]
+
+_EVERYWHERE = (Ops.CONST, Ops.IOTA, Ops.BIND, Ops.VARIABLE, Ops.DETACH)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A value over several devices.
+
+    Attributes:
+        parts: a node per device; None where its part is empty.
+        axis: what the parts lie along; None if each is the whole.
+        bounds: part i is ``bounds[i]`` up to ``bounds[i + 1]`` of the axis.
+    """
+
+    devices: tuple[str, ...]
+    parts: tuple[UOp | None, ...]
+    axis: int | None = None
+    bounds: Bounds = ()
+
+    @property
+    def full(self) -> tuple[UOp, ...]:
+        """The parts where none is empty."""
+        assert None not in self.parts, self
+        return self.parts  # type: ignore[return-value]
+
+
+def is_group(name: str | None) -> bool:
+    """Whether a device's name is that of several."""
+    return name is not None and "," in name
+
+
+def spread_out(roots: Sequence[UOp], device: str) -> tuple[list[UOp], list[Layout | None]]:
+    """Nodes on single devices that compute ``roots``, and how each root's nodes make it up.
+
+    Args:
+        roots: concrete nodes of a canonical graph.
+        device: where values without a device are computed; a group computes them on each of its devices.
+    """
+    spreader = Spreader(members(device)[0], {})
+    spreader.walk(roots)
+    wanted = wanted_in_parts(roots, spreader) if spreader.reduced else {}
+    if wanted:
+        spreader = Spreader(members(device)[0], wanted)
+        spreader.walk(roots)
+    out: list[UOp] = []
+    layouts: list[Layout | None] = []
+    for root in roots:
+        s = spreader.placed_root(root, device)
+        if isinstance(s, UOp):
+            out.append(s)
+            layouts.append(None)
+            continue
+        shape = root.shape if s.axis is not None else (_fixed(root),)
+        layouts.append(Layout(s.devices, shape, s.axis, s.bounds))
+        for part, d in zip(s.full, s.devices):
+            part = sent(part, d) if part.device is None else part
+            while part.op.kind == "movement" or part.op in (Ops.BUFFER, Ops.CONST, Ops.IOTA) or part in out:
+                part = UOp(Ops.CONTIGUOUS, None, (part,))  # each root has memory of its own
+            out.append(part)
+    return out, layouts
+
+
+def place_of(node: UOp) -> tuple[str | None, int | None, Bounds]:
+    """How the value of a node lies: its device or group, and the axis and bounds of its parts."""
+    if not is_group(node.device):
+        return node.device, None, ()
+    graph = _named(node)
+    spreader = Spreader(members(graph.device or "")[0], {})
+    spreader.walk([graph])
+    s = spreader.spread[graph]
+    return node.device, s.axis, s.bounds
+
+
+def _named(node: UOp) -> UOp:
+    """The graph with its buffers numbered, as rules expect them."""
+    buffers = [n for n in toposort(node) if n.op is Ops.BUFFER]
+    return node.substitute({n: n.replace(arg=buffer_name(i << 16, n.arg)) for i, n in enumerate(buffers)})
+
+
+class Spreader:
+    """One walk over a graph: ``local`` holds nodes that stay whole, ``spread`` the placements of the others."""
+
+    def __init__(self, device: str, wanted: Mapping[UOp, Place]) -> None:
+        self.device = device
+        self.local: dict[UOp, UOp] = {}
+        self.spread: dict[UOp, Spread] = {}
+        self.anywhere: dict[UOp, bool] = {}  # cheap, and the same on every device
+        self.gathered: dict[Spread, Spread] = {}
+        self.sent: dict[tuple[UOp, tuple[str, ...]], Spread] = {}
+        self.wanted = wanted
+        self.reduced: list[UOp] = []  # sums that every device got
+
+    def walk(self, roots: Sequence[UOp]) -> None:
+        for n in toposort(roots):
+            found = self.visit(n)
+            if isinstance(found, UOp):
+                self.local[n] = found
+                self.anywhere[n] = n.op in _EVERYWHERE or (
+                    (n.op.elementwise or n.op.kind == "movement") and all(self.anywhere[s] for s in n.src))
+                if found is not n:
+                    _note(found, n)
+            else:
+                self.spread[n] = found
+                for part in found.parts:
+                    if part is not None:
+                        _note(part, n)
+
+    def placed_root(self, root: UOp, device: str) -> UOp | Spread:
+        s = self.spread.get(root)
+        if s is None:
+            node = self.local[root]
+            if node.device is None and is_group(device):
+                return self.everywhere(node, members(device))
+            return node
+        if any(isinstance(size, UOp) for size in root.shape):
+            return self.whole(s)
+        return self.settled(s)
+
+    # *** one node ***
+
+    def visit(self, n: UOp) -> UOp | Spread:
+        if n.op is Ops.BUFFER:
+            return n if n.arg.layout is None else _of_buffer(n)
+        if n.op is Ops.SHARD:
+            return self.shard(n)
+        if n.op is Ops.COPY:
+            return self.copy(n)
+        if not any(s in self.spread for s in n.src):
+            src = tuple(self.local[s] for s in n.src)
+            return n if src == n.src else n.replace(src=src)
+        devices = self.devices(n)
+        if n.op is Ops.ASSIGN:
+            return self.assign(n, devices)
+        if n.op.elementwise or n.op in (Ops.CONTIGUOUS, Ops.DETACH):
+            return self.elementwise(n, devices)
+        if n.op is Ops.REDUCE:
+            return self.reduce(n)
+        if n.op.kind == "movement":
+            return self.movement(n)
+        if n.op is Ops.GATHER:
+            return self.gather(n, devices)
+        if n.op is Ops.SCATTER:
+            return self.scatter(n, devices)
+        if n.op in (Ops.SCAN, Ops.TALLY):
+            return self.running(n, devices)
+        return self.on_each(n, [self.whole_source(s, devices) for s in n.src], devices)
+
+    def devices(self, n: UOp) -> tuple[str, ...]:
+        """The group that all sources of a node lie on.
+
+        Raises:
+            DeviceError: if they do not lie on one.
+        """
+        groups = {self.spread[s].devices: None for s in n.src if s in self.spread}
+        alone = {self.local[s].device: None for s in n.src if s in self.local and self.local[s].device is not None}
+        if len(groups) + len(alone) > 1:
+            names = [*(f"({', '.join(g)})" for g in groups), *map(str, alone)]
+            raise DeviceError(n.op.name.lower(), f"values on different devices: {' and '.join(names)}",
+                              ".to() or .shard() one of them")
+        return next(iter(groups))
+
+    def on_each(self, n: UOp, sources: Sequence[Sequence[UOp]], devices: tuple[str, ...], axis: int | None = None,
+                bounds: Bounds = ()) -> Spread:
+        """The node on every device, from each device's sources."""
+        parts = tuple(UOp(n.op, n.dtype, tuple(s[i] for s in sources), n.arg) for i in range(len(devices)))
+        return Spread(devices, parts, axis, bounds)
+
+    # *** changes of placement ***
+
+    def whole(self, s: Spread) -> Spread:
+        """On every device all of it."""
+        if s.axis is None:
+            return s
+        if s not in self.gathered:
+            self.gathered[s] = Spread(s.devices, all_gather(s.parts, s.devices, s.axis))
+        return self.gathered[s]
+
+    def settled(self, s: Spread) -> Spread:
+        """With something on every device."""
+        return self.whole(s) if None in s.parts else s
+
+    def everywhere(self, node: UOp, devices: tuple[str, ...]) -> Spread:
+        """A value of one device, or of none, on every device of a group."""
+        if node.device is None:
+            first, *others = devices
+            here = UOp(Ops.CONTIGUOUS, None, (node,)) if first == self.device else sent(node, first)
+            return Spread(devices, (here, *(sent(node, d) for d in others)))
+        return Spread(devices, broadcast(node, devices))
+
+    def source(self, n: UOp, devices: tuple[str, ...]) -> UOp | Spread:
+        """A source's placement; a node stays a node only if every device can compute it cheaply."""
+        if n in self.spread:
+            return self.settled(self.spread[n])
+        if self.anywhere[n]:
+            return self.local[n]
+        if (n, devices) not in self.sent:
+            self.sent[n, devices] = self.everywhere(self.local[n], devices)
+        return self.sent[n, devices]
+
+    def whole_source(self, n: UOp, devices: tuple[str, ...]) -> tuple[UOp, ...]:
+        s = self.source(n, devices)
+        return (s,) * len(devices) if isinstance(s, UOp) else self.whole(s).full
+
+    def along(self, n: UOp, devices: tuple[str, ...], axis: int | None, bounds: Bounds) -> tuple[UOp, ...]:
+        """A source in parts along ``axis`` (whole for None)."""
+        if axis is None:
+            return self.whole_source(n, devices)
+        s = self.source(n, devices)
+        if isinstance(s, UOp):
+            return tuple(cut(s, axis, b, e) for b, e in pairwise(bounds))
+        if s.axis is None:
+            return tuple(cut(p, axis, b, e) for p, b, e in zip(s.full, bounds, bounds[1:]))
+        if (s.axis, s.bounds) == (axis, bounds):
+            return s.full
+        return tuple(self.piece(s, d, axis, b, e) for d, b, e in zip(devices, bounds, bounds[1:]))
+
+    def piece(self, s: Spread, device: str, axis: int, begin: int, end: int) -> UOp:
+        """``begin`` up to ``end`` of an axis, on one device, from the devices that have some of it."""
+        assert s.axis is not None
+        if s.axis != axis:
+            return gather([cut(p, axis, begin, end) for p in s.full], device, s.axis)
+        pieces = []
+        for p, low, high in zip(s.parts, s.bounds, s.bounds[1:]):
+            b, e = max(begin, low), min(end, high)
+            if p is not None and b < e:
+                pieces.append(sent(cut(p, axis, b - low, e - low), device))
+        return joined(pieces, axis)
+
+    # *** sources of placements ***
+
+    def shard(self, n: UOp) -> Spread:
+        axis, devices = n.arg[0], members(n.arg[1])
+        bounds = [0]
+        for s in n.src:
+            bounds.append(bounds[-1] + s.shape[axis])
+        parts = []
+        for s, d in zip(n.src, devices):
+            part = self.local[s] if s in self.local else self.on_one(self.spread[s], d)
+            parts.append(part if part.device in (d, None) else sent(part, d))
+        return Spread(devices, tuple(parts), axis, tuple(bounds))
+
+    def copy(self, n: UOp) -> UOp | Spread:
+        source, devices = n.src[0], members(n.arg)
+        if source in self.spread:
+            s = self.spread[source]
+            if len(devices) == 1:
+                return self.on_one(s, n.arg)
+            if devices == s.devices:
+                return s
+            return Spread(devices, broadcast(self.on_one(s, devices[0]), devices))
+        node = self.local[source]
+        if len(devices) > 1:
+            return self.everywhere(node, devices)
+        if node.device is None and n.arg == self.device:
+            return UOp(Ops.CONTIGUOUS, None, (node,))
+        return sent(node, n.arg)
+
+    def on_one(self, s: Spread, device: str) -> UOp:
+        """All of a value on one device."""
+        if s.axis is not None:
+            return gather(s.parts, device, s.axis)
+        return s.full[s.devices.index(device)] if device in s.devices else sent(s.full[0], device)
+
+    # *** rules ***
+
+    def elementwise(self, n: UOp, devices: tuple[str, ...]) -> Spread:
+        axis: int | None = None
+        bounds: Bounds = ()
+        for s in n.src:
+            found = self.source(s, devices)
+            if isinstance(found, Spread) and found.axis is not None:
+                axis, bounds = found.axis, found.bounds
+                break
+        return self.on_each(n, [self.along(s, devices, axis, bounds) for s in n.src], devices, axis, bounds)
+
+    def assign(self, n: UOp, devices: tuple[str, ...]) -> Spread:
+        old = self.source(n.src[0], devices)
+        place = old if isinstance(old, Spread) else self.source(n.src[1], devices)
+        assert isinstance(place, Spread)
+        return self.on_each(n, [self.along(s, devices, place.axis, place.bounds) for s in n.src], devices, place.axis,
+                            place.bounds)
+
+    def reduce(self, n: UOp) -> Spread:
+        s = self.settled(self.spread[n.src[0]])
+        op, axes = n.arg
+        if s.axis not in axes:
+            return self.on_each(n, [s.full], s.devices, s.axis, s.bounds)
+        partial = [UOp(n.op, n.dtype, (p,), n.arg) for p in s.full]
+        for p in partial:
+            _note(p, n)
+        if n in self.wanted:
+            axis, bounds = self.wanted[n]
+            return Spread(s.devices, reduce_scatter(partial, s.devices, op, axis, bounds), axis, bounds)
+        self.reduced.append(n)
+        return Spread(s.devices, all_reduce(partial, s.devices, op))
+
+    def movement(self, n: UOp) -> Spread:
+        s = self.spread[n.src[0]]
+        if n.op is not Ops.SHRINK:
+            s = self.settled(s)
+        if s.axis is not None:
+            moved = self.moved(n, s, s.axis)
+            if moved is not None:
+                return moved
+        return self.on_each(n, [self.whole(s).full], s.devices)
+
+    def moved(self, n: UOp, s: Spread, axis: int) -> Spread | None:
+        """A movement of parts; None if it must see the whole."""
+        if n.op is Ops.PERMUTE:
+            return self.on_each(n, [s.full], s.devices, n.arg.index(axis), s.bounds)
+        if n.op is Ops.EXPAND:
+            return _shaped(n, s, axis, s.bounds)
+        if n.op is Ops.RESHAPE:
+            found = moved_axis(n.src[0].shape, n.shape, axis, s.bounds)
+            return None if found is None else _shaped(n, s, *found)
+        if n.op is Ops.SHRINK:
+            return _shrunk(n, s, axis)
+        if n.op is Ops.PAD:
+            return _padded(n, s, axis)
+        if n.op is Ops.FLIP:
+            return _flipped(n, s, axis)
+        if n.op in (Ops.WINDOW, Ops.UNWINDOW) and axis not in (n.arg.axis, n.arg.window_axis):
+            return self.on_each(n, [s.full], s.devices, axis, s.bounds)
+        return None
+
+    def gather(self, n: UOp, devices: tuple[str, ...]) -> Spread:
+        """The result lies like the index; along the axis that is gathered from, each device answers for its part."""
+        x, index = (self.source(s, devices) for s in n.src)
+        if isinstance(x, Spread) and x.axis == n.arg and (isinstance(index, UOp) or index.axis is None):
+            return self.gather_from_parts(n, x, self.whole_source(n.src[1], devices))
+        place = index if isinstance(index, Spread) and index.axis is not None else x
+        if isinstance(place, UOp) or place.axis is None or (place is x and place.axis == n.arg):
+            return self.on_each(n, [self.whole_source(s, devices) for s in n.src], devices)
+        axis, bounds = place.axis, place.bounds
+        source = self.along(n.src[0], devices, None if axis == n.arg else axis, bounds)
+        return self.on_each(n, [source, self.along(n.src[1], devices, axis, bounds)], devices, axis, bounds)
+
+    def gather_from_parts(self, n: UOp, x: Spread, index: Sequence[UOp]) -> Spread:
+        """Out of range gives 0, so the bits of all answers together are the answer's: exact, -0 and NaN included."""
+        answers = []
+        for part, places, begin in zip(x.full, index, x.bounds):
+            answers.append(UOp(n.op, n.dtype, (part, places - begin), n.arg))
+        if n.dtype.is_bool:
+            return Spread(x.devices, all_reduce(answers, x.devices, Ops.OR))
+        bits = {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}[n.dtype.itemsize]
+        found = all_reduce([a.bitcast(bits) for a in answers], x.devices, Ops.OR)
+        return Spread(x.devices, tuple(f.bitcast(n.dtype) for f in found))
+
+    def scatter(self, n: UOp, devices: tuple[str, ...]) -> Spread:
+        axis, op = n.arg
+        base, index, x = (self.source(s, devices) for s in n.src)
+        spread = [s for s in (index, x, base) if isinstance(s, Spread) and s.axis is not None]
+        place = next((s for s in spread if s is not base or s.axis != axis), None)
+        if place is not None and place.axis is not None and place.axis != axis:
+            sources = [self.along(s, devices, place.axis, place.bounds) for s in n.src]
+            return self.on_each(n, sources, devices, place.axis, place.bounds)
+        if place is None or op is not Ops.ADD or place.axis is None:
+            return self.on_each(n, [self.whole_source(s, devices) for s in n.src], devices)
+        zeros = n.src[0].zeros(n.dtype)
+        updates = [self.along(s, devices, axis, place.bounds) for s in n.src[1:]]
+        own = [UOp(n.op, n.dtype, (zeros, i, v), n.arg) for i, v in zip(*updates)]
+        total = all_reduce(own, devices, Ops.ADD)
+        return Spread(devices, tuple(b + t for b, t in zip(self.whole_source(n.src[0], devices), total)))
+
+    def running(self, n: UOp, devices: tuple[str, ...]) -> Spread:
+        """Running values: local where the parts lie along another axis."""
+        placed = [s for s in (self.source(x, devices) for x in n.src) if isinstance(s, Spread)]
+        place = next((s for s in placed if s.axis not in (None, n.arg[1])), placed[0])
+        axis, bounds = (None, ()) if place.axis == n.arg[1] else (place.axis, place.bounds)
+        return self.on_each(n, [self.along(s, devices, axis, bounds) for s in n.src], devices, axis, bounds)
+
+
+# *** sums that are only needed in parts ***
+
+
+def wanted_in_parts(roots: Sequence[UOp], spreader: Spreader) -> dict[UOp, Place]:
+    """The sums that every device got though all their readers take parts along one axis, with that axis and bounds."""
+    order = toposort(roots)
+    readers: dict[UOp, list[UOp]] = {}
+    for n in order:
+        for s in n.src:
+            readers.setdefault(s, []).append(n)
+    kept = set(roots)
+    wishes: dict[UOp, Place | None] = {}
+    for n in reversed(order):
+        own = spreader.spread.get(n)
+        if own is None or own.axis is not None or n in kept:
+            continue
+        found = {_wish(reader, n, spreader, wishes) for reader in readers.get(n, [])}
+        wishes[n] = next(iter(found)) if len(found) == 1 else None
+    return {n: place for n in spreader.reduced if (place := wishes.get(n)) is not None}
+
+
+def _wish(reader: UOp, n: UOp, spreader: Spreader, wishes: Mapping[UOp, Place | None]) -> Place | None:
+    """How a reader takes the whole value of ``n``."""
+    s = spreader.spread.get(reader)
+    if s is None:
+        return None
+    if reader.op.elementwise or reader.op in (Ops.CONTIGUOUS, Ops.ASSIGN):
+        return (s.axis, s.bounds) if s.axis is not None else wishes.get(reader)
+    place = wishes.get(reader)
+    if place is None:
+        return None
+    if reader.op is Ops.PERMUTE:
+        return reader.arg[place[0]], place[1]
+    return moved_axis(reader.shape, n.shape, *place) if reader.op is Ops.RESHAPE else None
+
+
+# *** placements of single ops ***
+
+
+def _of_buffer(n: UOp) -> Spread:
+    layout = n.arg.layout
+    parts = [UOp(Ops.BUFFER, n.dtype, (), name) for name in part_names(n.arg)]
+    if layout.axis is None:
+        return Spread(layout.devices, tuple(parts))
+    shaped = tuple(p.reshape(layout.part_shape(i)) for i, p in enumerate(parts))
+    return Spread(layout.devices, shaped, layout.axis, layout.bounds)
+
+
+def _shaped(n: UOp, s: Spread, axis: int, bounds: Bounds) -> Spread:
+    """A RESHAPE or EXPAND of parts."""
+    parts = []
+    for p, b, e in zip(s.full, bounds, bounds[1:]):
+        shape = (*n.shape[:axis], e - b, *n.shape[axis + 1 :])
+        parts.append(p.reshape(shape) if n.op is Ops.RESHAPE else p.expand(shape))
+    return Spread(s.devices, tuple(parts), axis, bounds)
+
+
+def _shrunk(n: UOp, s: Spread, axis: int) -> Spread | None:
+    """Each device keeps what it has of the box; some may have nothing left."""
+    begin, end = n.arg[axis]
+    if isinstance(begin, UOp) or isinstance(end, UOp):
+        return None
+    parts: list[UOp | None] = []
+    for p, low, high in zip(s.parts, s.bounds, s.bounds[1:]):
+        b, e = max(begin, low), min(end, high)
+        box = (*n.arg[:axis], (b - low, e - low), *n.arg[axis + 1 :])
+        parts.append(p.shrink(box) if p is not None and b < e else None)
+    bounds = tuple(min(max(b, begin), end) - begin for b in s.bounds)
+    return Spread(s.devices, tuple(parts), axis, bounds) if any(parts) else None
+
+
+def _padded(n: UOp, s: Spread, axis: int) -> Spread | None:
+    """The outer devices take the zeros at the ends."""
+    before, after = n.arg[axis]
+    if isinstance(before, UOp) or isinstance(after, UOp):
+        return None
+    last = len(s.parts) - 1
+    parts = []
+    for i, p in enumerate(s.full):
+        ends = (before if i == 0 else 0, after if i == last else 0)
+        parts.append(p.pad((*n.arg[:axis], ends, *n.arg[axis + 1 :])))
+    bounds = (0, *(b + before for b in s.bounds[1:-1]), s.bounds[-1] + before + after)
+    return Spread(s.devices, tuple(parts), axis, bounds)
+
+
+def _flipped(n: UOp, s: Spread, axis: int) -> Spread:
+    if axis not in n.arg:
+        return Spread(s.devices, tuple(p.flip(n.arg) for p in s.full), axis, s.bounds)
+    parts = tuple(sent(p, d).flip(n.arg) for p, d in zip(s.full[::-1], s.devices))
+    return Spread(s.devices, parts, axis, tuple(s.bounds[-1] - b for b in s.bounds[::-1]))
+
+
+def _fixed(node: UOp) -> int:
+    size = node.size
+    return int(size.vmax if isinstance(size, UOp) else size)
+
+
+def _note(made: UOp, of: UOp) -> None:
+    """The user's lines of a node, on the nodes that stand for it."""
+    if not of.origin:
+        return
+    stack = [made]
+    while stack:
+        n = stack.pop()
+        if not n.origin and n.op not in (Ops.CONST, Ops.BUFFER):
+            n.origin = of.origin
+            stack.extend(n.src)

@@ -1,0 +1,106 @@
+"""Values over several devices: whole on each of them, or in parts along an axis."""
+# mypy: disable-error-code=misc
+# ``self`` is the Tensor that this class is mixed into.
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from tinsmith.backend.device import DeviceName, members
+from tinsmith.core.errors import ShapeError
+from tinsmith.ir import Ops, UOp
+from tinsmith.schedule.collectives import even_bounds
+from tinsmith.schedule.sharding import place_of
+from tinsmith.tensor.base import device_name
+from tinsmith.tensor.helpers import axis_of
+
+if TYPE_CHECKING:
+    from tinsmith.tensor.tensor import Tensor
+
+
+class Sharding:
+    """``shard``, ``shard_``, ``shard_like``: what tinygrad keeps in a MultiLazyBuffer is a SHARD node or a buffer of
+    shards here."""
+
+    __slots__ = ()
+
+    def shard(self: Tensor, devices: DeviceName | Sequence[str], axis: int | None = None) -> Tensor:
+        """The same values over several devices: in parts along ``axis``, or whole on each if none is given.
+
+        Every operation takes such tensors and gives the values that it gives on one device. Parts need not be equally
+        long: the first ones are one longer.
+
+        >>> x = Tensor([1, 2, 3, 4]).shard(("CPU:0", "CPU:1"), axis=0)
+        >>> x.device, x.shape, x.sum().item()
+        (('CPU', 'CPU:1'), (4,), 10)
+
+        Raises:
+            DeviceError: for a device that does not exist, or is named twice.
+            ShapeError: if the axis is shorter than there are devices, or symbolic.
+        """
+        name = device_name(devices if isinstance(devices, str) else tuple(devices))
+        if axis is None or len(members(name)) == 1:
+            return self.to(name)
+        d = axis_of("shard", self, axis)
+        made = self._new(_parts(self.uop, d, name))
+        made.requires_grad = self.requires_grad
+        return made
+
+    def shard_(self: Tensor, devices: DeviceName | Sequence[str], axis: int | None = None) -> Tensor:
+        """Spread this tensor over several devices in place.
+
+        >>> a = Tensor([1., 2., 3., 4.]).shard_(("CPU:0", "CPU:1"), axis=0)
+        >>> b = Tensor([5., 6., 7., 8.]).shard_(("CPU:0", "CPU:1"), axis=0)
+        >>> a.dot(b).item()
+        70.0
+        """
+        return self._take_place(self.shard(devices, axis))
+
+    def shard_like(self: Tensor, other: Tensor) -> Tensor:
+        """The same values where those of ``other``, of the same shape, are: on its device, or in parts as it is.
+
+        >>> x = Tensor.ones(4, 2).shard(("CPU:0", "CPU:1"), axis=1)
+        >>> Tensor.zeros(4, 2).shard_like(x).shard_axis
+        1
+
+        Raises:
+            ShapeError: if the shapes differ.
+        """
+        if len(members(other._device)) == 1 or other.shard_axis is None:
+            return self.to(other._device)
+        if self.shape != other.shape:
+            raise ShapeError("shard_like", f"{self.shape} cannot lie like {other.shape}", "equal shapes")
+        _, axis, bounds = place_of(other.uop)
+        assert axis is not None
+        if place_of(self.uop) == place_of(other.uop):
+            return self
+        made = self._new(_parts(self.uop, axis, other._device, bounds))
+        made.requires_grad = self.requires_grad
+        return made
+
+    @property
+    def shard_axis(self: Tensor) -> int | None:
+        """The axis along which the values lie in parts on several devices; None if they are whole.
+
+        >>> x = Tensor.ones(4, 2).shard(("CPU:0", "CPU:1"), axis=1)
+        >>> x.shard_axis, x.T.shard_axis, x.sum(1).shard_axis
+        (1, 0, None)
+        """
+        return place_of(self.uop)[1]
+
+
+def _parts(uop: UOp, axis: int, name: str, bounds: tuple[int, ...] | None = None) -> UOp:
+    devices, size = members(name), uop.shape[axis]
+    if isinstance(size, UOp):
+        raise ShapeError("shard", f"axis {axis} of shape {uop.shape} has a size that is known only at run time",
+                         "another axis, or axis=None")
+    if size < len(devices):
+        raise ShapeError("shard", f"axis {axis} of shape {uop.shape} is too short for {len(devices)} devices",
+                         "fewer devices, another axis, or axis=None")
+    ends = bounds or even_bounds(size, len(devices))
+    parts = []
+    for d, (b, e) in zip(devices, pairwise(ends)):
+        part = uop.shrink(tuple((b, e) if i == axis else (0, s) for i, s in enumerate(uop.shape)))
+        parts.append(part if uop.device is None else part.copy_to(d))
+    return UOp(Ops.SHARD, None, tuple(parts), (axis, name))
