@@ -129,7 +129,9 @@ def _homes(sink: UOp) -> dict[UOp, frozenset[int]]:
 
 
 def _step_together(roots: list[UOp], a: UOp, b: UOp) -> bool:
+    """Whether every root is a function of a*size(b) + b: with b written as t - a*size(b), a drops out of it."""
     size = b.src[-1].arg
+    joined = UOp.variable("joined", 0, a.src[-1].arg * size - 1)
     for root in roots:
         if a not in root.ranges and b not in root.ranges:
             continue
@@ -137,5 +139,7 @@ def _step_together(roots: list[UOp], a: UOp, b: UOp) -> bool:
         if terms.get(a, 0) != terms.get(b, 0) * size:
             return False
         if any(a in t.ranges or b in t.ranges for t in terms if t is not a and t is not b):
-            return False
+            apart = root.substitute({b: joined - a * size}).simplify()
+            if a in apart.ranges or b in apart.ranges:
+                return False
     return True

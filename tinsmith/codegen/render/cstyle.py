@@ -155,10 +155,14 @@ class CRenderer(Renderer):
                 text[u] = text[u.src[0]]
             elif u.op is Ops.STORE:
                 lines += ["  " * depth + line for line in self.store(u, text)]
+            elif u.op in (Ops.STORE_TILE, Ops.PREFETCH):
+                lines.append("  " * depth + self.call(u, text) + ";")
             elif u.op is Ops.LOAD and self.lane_by_lane(u):
                 declare("val", u, None, self.load_lane(u, text))
             elif u.op is Ops.LOAD:
                 declare("val", u, self.load(u, text))
+            elif u.op in (Ops.LOAD_TILE, Ops.MMA):
+                declare("val" if u.op is Ops.LOAD_TILE else "alu", u, self.call(u, text))
             elif u in masks:
                 text[u] = self.lane_expression(u, text)
             elif self.lane_by_lane(u):
@@ -195,6 +199,16 @@ class CRenderer(Renderer):
 
     def pointer(self, memory: UOp, index: UOp, text: dict[UOp, str]) -> str:
         return f"({text[memory]}+{_strip(text[index])})"
+
+    def call(self, u: UOp, text: dict[UOp, str]) -> str:
+        """A machine operation that C has no expression for."""
+        if u.op is Ops.MMA:
+            return f"{u.arg.name}({', '.join(text[s] for s in u.src)})"
+        name, rest = "__builtin_prefetch", [text[s] for s in u.src[2:]]
+        if u.op is not Ops.PREFETCH:
+            rows, columns = u.arg
+            name = f"{'load' if u.op is Ops.LOAD_TILE else 'store'}_tile_{rows}x{columns}"
+        return f"{name}({', '.join([_strip(self.pointer(u.src[0], u.src[1], text)), *rest])})"
 
     def load(self, u: UOp, text: dict[UOp, str]) -> str:
         memory, index = u.src[0], u.src[1]
