@@ -117,6 +117,20 @@ def test_two_variables() -> None:
         np.testing.assert_allclose((part * 2).sum(1).numpy(), (A[:k, j:] * 2).sum(1), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("width", [16, 24, 64, 80])
+def test_lanes_copies_and_threads_beside_a_symbolic_size(width: int) -> None:
+    """One query over many keys, as in a decoder's step: rows of fixed width are summed and combined by vectors."""
+    keys, values, query = (RNG.standard_normal((400, 4, width)).astype(np.float32) for _ in range(3))
+    k, v, q = Tensor(keys).realize(), Tensor(values).realize(), Tensor(query[:1]).realize()
+    n = Variable("n", 1, 400)
+    for count in (1, 37, 400):
+        t = n.bind(count)
+        got = q.transpose(0, 1).scaled_dot_product_attention(k[:t].transpose(0, 1), v[:t].transpose(0, 1)).numpy()
+        for head in range(4):
+            weights = softmax(query[:1, head] @ keys[:count, head].T / np.sqrt(width))
+            np.testing.assert_allclose(got[head], weights @ values[:count, head], rtol=1e-4, atol=1e-5)
+
+
 def test_gradient() -> None:
     for k in VALUES:
         x = Tensor(A)

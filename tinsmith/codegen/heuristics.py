@@ -55,14 +55,37 @@ def choose_opts(kernel: Kernel, target: Target) -> None:
 
 
 def symbolic_opts(kernel: Kernel, target: Target) -> None:
-    """With sizes known only at run time, ranges of fixed size can still become lanes."""
-    if not target.vector_bytes:
-        return
+    """With sizes known only at run time, ranges of fixed size can still become lanes, copies and threads."""
+    if target.vector_bytes:
+        symbolic_lanes(kernel, target)
+    outer = next(iter(kernel.ranges), None)
+    if target.threads > 1 and outer in kernel.parallel and _work(kernel) >= SERIAL_WORK:
+        assert outer is not None
+        if isinstance(range_size(outer), int) and all(outer in s.ranges for s in kernel.stores):
+            _apply(kernel, OptOps.THREAD, outer)
+
+
+def symbolic_lanes(kernel: Kernel, target: Target) -> None:
+    """Lanes along the results, and several vectors of them where each is a sum; else along what is summed up."""
     lanes = _lanes(kernel, target)
+
+    def whole(r: UOp) -> bool:
+        size = range_size(r)
+        return isinstance(size, int) and size % lanes == 0 and kernel.may_have_lanes(r)
+
     for r in reversed(kernel.parallel):
-        whole = isinstance(range_size(r), int) and range_size(r) % lanes == 0
-        if whole and all(_stride(s.src[1], r) == 1 for s in kernel.stores):
-            _split(kernel, OptOps.VECTOR, r, lanes)
+        if whole(r) and all(_stride(s.src[1], r) == 1 for s in kernel.stores):
+            outer, _ = _split(kernel, OptOps.VECTOR, r, lanes)
+            if outer is not None and kernel.folds:
+                _split(kernel, OptOps.UPCAST, outer, min(4, range_size(outer)))
+            return
+    for r in kernel.reduces:
+        loads = [n for f in kernel.folds if r in f.src[1:] for n in toposort(f.src[0]) if n.op is Ops.LOAD]
+        strides = {_stride(n.src[1], r) for n in loads}
+        if whole(r) and strides <= {0, 1} and 1 in strides:
+            outer, _ = _split(kernel, OptOps.VECTOR, r, lanes)
+            if outer is not None:
+                _split(kernel, OptOps.UNROLL, outer, min(4, range_size(outer)))
             return
 
 
