@@ -1,4 +1,4 @@
-"""Running values and sorting against PyTorch, with gradients."""
+"""Running values, sorting and interpolation against PyTorch, with gradients."""
 from __future__ import annotations
 
 from typing import Any
@@ -50,3 +50,11 @@ def test_unique() -> None:
     theirs = torch.unique(torch.tensor(x), return_inverse=True, return_counts=True)
     for a, b in zip(ours, theirs):
         np.testing.assert_array_equal(a.numpy(), b.numpy())
+
+
+@pytest.mark.parametrize("mode, align", [("nearest", None), ("nearest-exact", None), ("bilinear", False),
+                                         ("bilinear", True)])
+@pytest.mark.parametrize("size", [(1, 1), (9, 4), (16, 20)], ids=str)
+def test_interpolate(mode: str, align: Any, size: tuple[int, int]) -> None:
+    compare(lambda x: x.interpolate(size, mode, bool(align)),
+            lambda x: torch.nn.functional.interpolate(x, size, mode=mode, align_corners=align), random(2, 3, 8, 5))

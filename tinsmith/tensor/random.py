@@ -14,8 +14,6 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from tinsmith.backend.device import DeviceName
 from tinsmith.core.dtypes import DType, dtypes, to_dtype
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
@@ -253,14 +251,15 @@ class Random:
     @classmethod
     def randperm(cls: type[Tensor], n: int, *, dtype: DType | str | None = None,
                  device: DeviceName | None = None) -> Tensor:
-        """The numbers below ``n`` in random order; sorted on the host, now.
+        """The numbers below ``n`` in random order: where random bits come to stand when they are sorted.
 
         >>> sorted(Tensor.randperm(5).tolist())
         [0, 1, 2, 3, 4]
         """
         kind = dtypes.default_int if dtype is None else to_dtype(dtype)
-        order = np.argsort(cls.random_bits(n).numpy(), kind="stable")
-        return cls(order.astype(kind.numpy), device=device)
+        if not n:
+            return cls.zeros(0, dtype=kind, device=device)
+        return cls.random_bits(n, device=device).argsort().cast(kind)
 
     @classmethod
     def scaled_uniform(cls: type[Tensor], *shape: Any, **kwargs: Any) -> Tensor:
@@ -301,6 +300,38 @@ class Random:
         (4, 4)
         """
         return cls.normal(*shape, std=_kaiming("kaiming_normal", shape, a), **kwargs)
+
+    def multinomial(self: Tensor, num_samples: int = 1, replacement: bool = False) -> Tensor:
+        """Positions drawn with these weights, one row of them for each row of weights.
+
+        With replacement a position is where a uniform number falls among the running sums; without, the positions are
+        those of the greatest ``weight ** (1 / uniform)`` in logarithms (Efraimidis and Spirakis, 2006).
+
+        >>> Tensor([0., 1., 0.]).multinomial(2, replacement=True).tolist()
+        [1, 1]
+
+        Raises:
+            ShapeError: if this is no vector or matrix.
+            ArgumentError: if there are too few weights to draw from without replacement.
+        """
+        if self.ndim not in (1, 2) or not self.shape[-1]:
+            raise ShapeError("multinomial", f"weights of shape {self.shape}", "a vector or a matrix of weights")
+        if num_samples < 1 or not (replacement or num_samples <= self.shape[-1]):
+            raise ArgumentError("multinomial", f"{num_samples} of {self.shape[-1]} without replacement",
+                                "fewer samples, or replacement=True")
+        weights = self.detach().cast(dtypes.float32)
+        rows = weights.reshape(-1, weights.shape[-1])
+        count = rows.shape[0]
+        if replacement:
+            ends = rows.cumsum(1)
+            drawn = type(self).rand(count, num_samples, 1, device=self.device) * ends[:, -1:].unsqueeze(1)
+            found = (ends.unsqueeze(1) <= drawn).cast(dtypes.int32).sum(-1)
+            last = (rows > 0).cast(dtypes.int32).mul(type(self).arange(rows.shape[1], device=self.device)).max(1)
+            found = found.minimum(last.unsqueeze(1))  # a number that rounding put behind all of them
+        else:
+            noise = type(self).rand(*rows.shape, device=self.device).maximum(1e-30).log()
+            found = (rows > 0).where(rows.log() - noise.neg().log(), -math.inf).topk(num_samples).indices
+        return found.reshape(*self.shape[:-1], num_samples).cast(dtypes.default_int)
 
     def rand_like(self: Tensor, **kwargs: Any) -> Tensor:
         """Uniform on [0, 1), with this tensor's shape, dtype and device.

@@ -14,13 +14,14 @@ from tinsmith.tensor.operators import Operators
 from tinsmith.tensor.random import Random
 from tinsmith.tensor.realize import explain_tensors
 from tinsmith.tensor.reduce import Reduce
+from tinsmith.tensor.resampling import Resampling
 from tinsmith.tensor.scans import Scans
 from tinsmith.tensor.sharding import Sharding
 from tinsmith.tensor.sorting import Sorting
 
 
 class Tensor(Operators, Creation, Random, Elementwise, Reduce, Scans, Sorting, Movement, Indexing, MatMul, NNOps,
-             Sharding, TensorBase):
+             Resampling, Sharding, TensorBase):
     """A lazy array: methods record a graph, and values are computed when they are asked for.
 
     >>> (Tensor([1, 2]) + 3).tolist()
