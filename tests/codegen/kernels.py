@@ -270,9 +270,33 @@ def symbolic(draw: Draw) -> Case:
     return b.case(out, terms=8 + most)
 
 
+@st.composite
+def stream(draw: Draw) -> Case:
+    """A contraction of an operand that is made of another one, with the statistics of its rows or without."""
+    b = Builder(draw, outputs := draw(st.integers(1, 3)))
+    dtype = draw(st.sampled_from((dtypes.float32, dtypes.float64)))
+    batch, rows, keys, inner, columns = (draw(st.sampled_from(s)) for s in ((1, 2), SIZES, SIZES, (1, 3, 4), SIZES))
+    q = b.param((batch, rows, 1, inner), dtype, -1, 2).expand((batch, rows, keys, inner))
+    k = b.param((batch, 1, keys, inner), dtype, -1, 2).expand((batch, rows, keys, inner))
+    scores = (q * k).reduce("ADD", (3,)).reshape((batch, rows, keys))
+    if draw(st.booleans()):
+        scores = scores * 0.5 + b.param((1, rows, keys), dtype).expand((batch, rows, keys))
+    top = scores.reduce("MAX", (2,))
+    weights = scores.maximum(scores.const_like(0))
+    if draw(st.booleans()):
+        weights = UOp(Ops.EXP, None, (scores - top.expand(scores.shape),))
+    over = draw(st.sampled_from((1, 2)))  # the transposed sum is that of a gradient
+    shape = (batch, rows, columns, keys) if over == 2 else (batch, keys, columns, rows)
+    p = weights if over == 2 else weights.permute((0, 2, 1))
+    v = b.param((batch, 1, columns, shape[3]), dtype).expand(shape)
+    out = (p.reshape((batch, shape[1], 1, shape[3])).expand(shape) * v).reduce("ADD", (3,))
+    values = (out, top, weights.reduce("ADD", (2,)))[:outputs] if over == 2 else (out,) * outputs
+    return b.case(*values, terms=32 * (8 + keys + rows + inner))
+
+
 FAMILIES = {f.__name__: f() for f in (elementwise, reduction, matmul, narrow_matmul, convolution,
                                       transposed_convolution, gather, scatter, scan, tally, multi_pass,
-                                      several_outputs, symbolic)}
+                                      several_outputs, symbolic, stream)}
 kernels = st.one_of(*FAMILIES.values())
 
 
@@ -293,8 +317,9 @@ def one_opt(draw: Draw, kernel: Kernel, blocks: bool = False) -> Opt:
     axis = draw(st.integers(0, count - 1))
     if op is OptOps.STAGE:
         kept = tuple(sorted(draw(st.sets(st.integers(0, count - 1), max_size=count))))
-        load = draw(st.integers(0, max(0, len(kernel.loads) - 1)))
-        return Opt(op, load, kept, draw(st.sampled_from((0, 2, 8, 16))))
+        value = draw(st.integers(0, max(0, len(kernel.stageable) - 1)))
+        return Opt(op, value, kept, draw(st.sampled_from((0, 2, 8, 16))),
+                   copies=draw(st.sampled_from((1, 2, 3))))
     if op is OptOps.ORDER:
         loops = len([r for r in kernel.order if not r.arg[1].expanded])
         return Opt(op, None, tuple(draw(st.permutations(range(loops)))))

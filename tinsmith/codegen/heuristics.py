@@ -17,9 +17,15 @@ from tinsmith.codegen.kernel import Kernel, Opt, OptOps, may_stream, range_size,
 from tinsmith.codegen.matrix_opts import apply_plan, best_plan
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role
-from tinsmith.core.dtypes import dtypes
+from tinsmith.codegen.tuning import apply_to as _apply
+from tinsmith.codegen.tuning import count_of as _count
+from tinsmith.codegen.tuning import lanes_of as _lanes
+from tinsmith.codegen.tuning import power_of_two as _power_of_two
+from tinsmith.codegen.tuning import split as _split
+from tinsmith.codegen.tuning import stored_bytes as _stored_bytes
+from tinsmith.codegen.tuning import stride_of as _stride
+from tinsmith.codegen.tuning import work_of as _work
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.symbolic import linear_form
 from tinsmith.ir.uop import toposort
 
 SERIAL_WORK = 1 << 14  # elements × operations below which waking a second core costs more than it saves
@@ -87,68 +93,6 @@ def symbolic_lanes(kernel: Kernel, target: Target) -> None:
             if outer is not None:
                 _split(kernel, OptOps.UNROLL, outer, min(4, range_size(outer)))
             return
-
-
-# *** helpers over ranges: every change goes through the opt language, so that the list of opts tells all ***
-
-
-def _apply(kernel: Kernel, op: OptOps, r: UOp, amount: int | tuple[int, ...] | None = None) -> None:
-    kernel.apply(Opt(op, kernel.ranges.index(r), amount))
-
-
-def _split(kernel: Kernel, op: OptOps, r: UOp, amount: int) -> tuple[UOp | None, UOp]:
-    """Apply a splitting opt; returns (outer loop if one is left, inner range)."""
-    at = kernel.order.index(r)
-    size = range_size(r)
-    _apply(kernel, op, r, amount)
-    if size <= amount:
-        return None, kernel.order[at]
-    return kernel.order[at], kernel.order[at + 1]
-
-
-def _work(kernel: Kernel) -> int:
-    """Elements computed, each with its operations."""
-    total = 0
-    for n in toposort(kernel.sink):
-        if n.op is Ops.FOLD:
-            total += _count(n.src[0].ranges)
-        elif n.op in (Ops.STORE, Ops.SCATTER_STORE):
-            total += 2 * _count(n.ranges)
-        elif n.op.alu and n.dtype is not dtypes.index and not n.dtype.is_bool and n.op.cost > 2:
-            total += n.op.cost * _count(n.ranges)
-    return total
-
-
-def _stored_bytes(store: UOp) -> int:
-    return _count(store.ranges) * store.src[2].dtype.itemsize
-
-
-def _count(ranges: frozenset[UOp]) -> int:
-    total = 1
-    for r in ranges:
-        total *= r.vmax + 1
-    return total
-
-
-def _stride(index: UOp, r: UOp) -> int | None:
-    """Step of an index per step of ``r``; None if it is not constant."""
-    if r not in index.ranges:
-        return 0
-    terms, _ = linear_form(index)
-    if any(r in t.ranges for t in terms if t is not r):
-        return None
-    return terms.get(r, 0)
-
-
-def _lanes(kernel: Kernel, target: Target) -> int:
-    """Lanes of the widest type that the kernel computes in."""
-    sizes = [n.dtype.itemsize for n in toposort(kernel.sink)
-             if n.dtype.scalar is n.dtype and n.dtype not in (dtypes.index, dtypes.void)]
-    return max(target.vector_bytes // max(4, *sizes), 1)
-
-
-def _power_of_two(n: int) -> int:
-    return 1 << max(n - 1, 0).bit_length()
 
 
 # *** contractions ***

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 
-from tinsmith.codegen.heuristics import _operands, _score, _stride
+from tinsmith.codegen.heuristics import _operands, _score
 from tinsmith.codegen.kernel import Kernel, Opt, OptOps, range_size
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role
+from tinsmith.codegen.tuning import stride_of as _stride
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort

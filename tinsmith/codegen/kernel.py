@@ -14,6 +14,7 @@ from typing import Any
 from tinsmith.codegen import blocks, matrix
 from tinsmith.codegen.normalize import mergeable
 from tinsmith.codegen.roles import Role
+from tinsmith.codegen.streams import bind, computed_values, equal_values, is_product_sum
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
@@ -34,7 +35,7 @@ class OptOps(enum.Enum):
     ORDER = enum.auto()  # the nesting order of the loops, outermost first, as positions
     PADTO = enum.auto()  # round a range up to a multiple of `amt`; what is beyond is masked
     MERGE = enum.auto()  # two parallel ranges become one, the second running faster
-    STAGE = enum.auto()  # `axis` numbers a load (``Kernel.loads``); `amt` = positions of the ranges kept outside
+    STAGE = enum.auto()  # `axis` numbers a ``Kernel.stageable`` value; `amt` = positions of the ranges kept outside
     SPLIT = enum.auto()  # a reduction becomes `amt` partial results, which are then combined
     TC = enum.auto()  # the reduction `axis` steps through a matrix unit; `amt` = (m, n[, copies along m, along n])
     HINT = enum.auto()  # stores of whole aligned vectors go past the caches, for results too large to stay there
@@ -50,6 +51,7 @@ class OptOps(enum.Enum):
 @dataclass(frozen=True)
 class Opt:
     """One optimizer choice. ``lanes`` belongs to STAGE: the width of the vectors that fill it; 0: one by one.
+    ``copies``: how many of them are filled side by side, where the staged value is a computed tile.
 
     ``unit`` belongs to TC: the name of one of the target's matrix units; none: the first that fits.
 
@@ -62,9 +64,11 @@ class Opt:
     amt: int | tuple[int, ...] | None = None
     lanes: int = 0
     unit: str = ""
+    copies: int = 1
 
     def __repr__(self) -> str:
         more = f", lanes={self.lanes}" * bool(self.lanes) + f", unit={self.unit!r}" * bool(self.unit)
+        more += f", copies={self.copies}" * (self.copies > 1)
         return f"Opt(op={self.op!r}, axis={self.axis}, amt={self.amt}{more})"
 
 
@@ -136,6 +140,11 @@ class Kernel:
     def products(self) -> list[UOp]:
         """The steps of matrix units."""
         return [n for n in toposort(self.sink) if n.op is Ops.MMA]
+
+    @property
+    def stageable(self) -> list[UOp]:
+        """What STAGE can put into near memory: loads, then computed values inside reductions."""
+        return self.loads + computed_values(self.sink)
 
     @property
     def stores(self) -> list[UOp]:
@@ -280,6 +289,49 @@ class Kernel:
         """Operands that do not lie in memory as their unit loads them are staged, a tile at a time."""
         while found := next((p for p in self.products if matrix.unloadable(p)), None):
             self.stage_operand(found, matrix.unloadable(found)[0], ())
+
+    def stage_tile(self, value: UOp, outside: Sequence[UOp], lanes: int, copies: int) -> UOp:
+        """Compute a value that is made of reductions once, for its rows and all that reductions run over.
+
+        It is laid out row by row along the last reduced range, filled as a tile of ``copies`` vectors of ``lanes``, and
+        read wherever the same value is needed, also by reductions that call their ranges otherwise.
+        """
+        inside = [r for r in self.order if r in value.ranges and r not in outside]
+        inside.sort(key=lambda r: r.arg[1] is Role.REDUCE)
+        tiled = any(is_product_sum(n) for n in toposort(value) if n.op is Ops.FOLD)
+        fresh: list[UOp] = []
+        table: dict[UOp, UOp] = {}
+        place = UOp.index(0)
+        valid: UOp | None = None
+        for r in inside:
+            size, group = _size(r), max(lanes, 1) * copies
+            if r is not inside[-1]:
+                at = self.new_range(size, Role.UPCAST if tiled and r.arg[1] is Role.UPCAST else Role.LOOP)
+                own = [at]
+            else:
+                size = -(-size // group) * group
+                own = [self.new_range(size // group, Role.LOOP), self.new_range(copies, Role.UPCAST),
+                       self.new_range(max(lanes, 1), Role.VECTOR)]
+                at = (own[0] * group + own[1] * max(lanes, 1) + own[2]).simplify()
+                valid = at.lt(_size(r)) if size != _size(r) else None
+            fresh += [f for f in own if f.op is Ops.RANGE]
+            table[r] = at
+            place = place * size + r
+        fixed = frozenset(outside) | frozenset(r for r in value.ranges if r.arg[1] is not Role.REDUCE)
+        same = equal_values(self.sink, value, fixed)
+        copy = value
+        for r, at in table.items():
+            copy = bind(copy, r, at)
+        if valid is not None:
+            copy = copy.substitute({n: n.replace(src=(*n.src[:2], n.src[2] & valid if len(n.src) > 2 else valid))
+                                    for n in toposort(copy) if n.op is Ops.LOAD and at.ranges & n.src[1].ranges})
+        staged = UOp(Ops.STAGE, value.dtype.ptr(), (simplify(copy), *fresh), tuple(_size(f) for f in fresh))
+        self.order += fresh
+        read = {n: staged.load(place.substitute(names).simplify()) for n, names in same.items()}
+        self.sink = simplify(self.sink.substitute(read))
+        left = set(toposort(self.sink))
+        self.order = [r for r in self.order if r in left]
+        return staged
 
     def stage_loops(self, value: UOp, box: Box, lanes: int) -> tuple[list[UOp], UOp]:
         """Fresh ranges that fill a box, and the position they stand for; whole vectors where memory runs along it."""
@@ -517,19 +569,20 @@ def _merge(k: Kernel, opt: Opt) -> None:
     k.merge(a, b)
 
 
-def _stage(k: Kernel, opt: Opt) -> None:
-    loads = k.loads
-    _require(opt.axis is not None and 0 <= opt.axis < len(loads), opt, f"there are {len(loads)} loads")
+def _stage(k: Kernel, opt: Opt) -> object:
+    values = k.stageable
+    _require(opt.axis is not None and 0 <= opt.axis < len(values), opt, f"there are {len(values)} values to stage")
     assert opt.axis is not None
     kept = opt.amt if isinstance(opt.amt, tuple) else ()
     _require(all(0 <= i < len(k.ranges) for i in kept), opt, f"there are {len(k.ranges)} ranges")
     outside = [k.ranges[i] for i in kept]
-    value = loads[opt.axis]
+    value = values[opt.axis]
     for product in k.products:
         for which, operand in enumerate(product.src[:2]):
             if value in toposort(operand):
-                return _stage_operand(k, opt, product, which, outside)
-    value = _widened(k, value)
+                _stage_operand(k, opt, product, which, outside)
+                return None
+    value = _widened(k, value) if value.op is Ops.LOAD else value
     lanes = [r for r in outside if r.arg[1] is Role.VECTOR and r in value.ranges]
     _require(not lanes, opt, "a stage has no copy per lane")
     threads = [r for r in outside if r.arg[1] in blocks.THREADS and r in value.ranges]
@@ -540,8 +593,11 @@ def _stage(k: Kernel, opt: Opt) -> None:
     _require(all(isinstance(_size(r), int) for r in inside), opt, "a stage has a fixed size")
     bound = frozenset(r for n in toposort(k.sink) if n.op is Ops.SCATTER_STORE for r in n.ranges | {n.src[4]})
     _require(not bound & set(inside), opt, "an ordered scatter cannot be staged")
-    k.stage(value, outside, opt.lanes)
-    return None
+    if not any(n.op is Ops.FOLD for n in toposort(value)):
+        return k.stage(value, outside, opt.lanes)
+    free = [r for r in inside if r.arg[1] is Role.VECTOR or (r.arg[1] is Role.REDUCE and r.arg[0] in k.full)]
+    _require(not free, opt, "a computed tile has no lanes yet, and no partial reduction")
+    return k.stage_tile(value, outside, opt.lanes, opt.copies)
 
 
 def _widened(k: Kernel, load: UOp) -> UOp:
@@ -660,7 +716,7 @@ def _whole_vectors(index: UOp) -> bool:
     return all(c % _size(lanes[0]) == 0 for c in (*terms.values(), constant))
 
 
-_HANDLERS: dict[OptOps, Callable[[Kernel, Opt], None]] = {
+_HANDLERS: dict[OptOps, Callable[[Kernel, Opt], object]] = {
     OptOps.UPCAST: _upcast, OptOps.UNROLL: _unroll, OptOps.VECTOR: _vector, OptOps.TILE: _tile,
     OptOps.THREAD: _thread, OptOps.SWAP: _swap, OptOps.PADTO: _padto, OptOps.MERGE: _merge, OptOps.STAGE: _stage,
     OptOps.ORDER: _order, OptOps.SPLIT: _split_reduction, OptOps.HINT: _hint, OptOps.LOCAL: blocks.local,

@@ -12,8 +12,9 @@ from typing import Any
 from tinsmith.codegen import matrix
 from tinsmith.codegen.blocklines import BlockWriter
 from tinsmith.codegen.kernel import Kernel, range_size
-from tinsmith.codegen.lines import Coords, Scope, bind
+from tinsmith.codegen.lines import Coords, Scope
 from tinsmith.codegen.roles import Role
+from tinsmith.codegen.streams import bind
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.symbolic import from_linear, linear_form, simplify
@@ -21,6 +22,7 @@ from tinsmith.ir.units import Fragment
 from tinsmith.ir.uop import toposort
 
 _SEPARATE_ACCUMULATORS = 8
+_MOST_ACCUMULATORS = 24  # of reductions that share a loop: more would not stay in registers
 
 
 class Linearizer(BlockWriter):
@@ -440,10 +442,17 @@ class Linearizer(BlockWriter):
                 and self.depth_of(f) == depth and all(r in opened or r.arg[1].expanded for r in f.ranges)
                 and not any(k[0] is f for s in self.scopes for k in s.values if isinstance(k, tuple))]
         group = [node]
+        copies = self.copies(node)
         for f in same:
             if f is not node and not any(_depends(f, g) or _depends(g, f) for g in group):
+                copies += self.copies(f)
+                if copies > _MOST_ACCUMULATORS:
+                    break
                 group.append(f)
         return group
+
+    def copies(self, fold: UOp) -> int:
+        return math.prod(range_size(r) for r in fold.ranges if r.arg[1] in (Role.UPCAST, Role.UNROLL))
 
     def live_folds(self) -> list[UOp]:
         return self.current_folds if self.current_folds is not None else self.kernel.folds

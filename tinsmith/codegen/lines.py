@@ -13,6 +13,7 @@ from typing import Any
 
 from tinsmith.codegen.kernel import Kernel, range_size
 from tinsmith.codegen.roles import Role
+from tinsmith.codegen.streams import bind
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.symbolic import simplify
@@ -217,15 +218,6 @@ class LineWriter:
                 smaller = u.replace(src=(UOp.index(keep),)) if keep > 1 else UOp.index(0)
                 new = [simplify(bind(n, u, smaller)) for n in new]
         return new
-
-
-def bind(node: UOp, r: UOp, value: UOp) -> UOp:
-    """The node for one value of ``r``. A reduction inside that runs over ``r`` itself has an ``r`` of its own."""
-    new = {r: value}
-    for n in toposort(node, lambda n: n is not r and (r in n.ranges or (n.op is Ops.SCATTER_STORE and n.src[4] is r))):
-        src = tuple(new.get(s, s) for s in n.src)
-        new[n] = n if src == n.src else n.replace(src=src)
-    return new.get(node, node)
 
 
 def _may_store(store: UOp, u: UOp, copy: int) -> bool:

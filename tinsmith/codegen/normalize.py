@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
+from tinsmith.codegen.streams import share_rows
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.rewrite import Pat, Rule, RuleSet, rewrite
@@ -86,8 +87,8 @@ normal_form = RuleSet("normal-form", (
 
 
 def normalize(sink: UOp) -> UOp:
-    """The kernel graph with nested sums made one."""
-    return rewrite([sink], normal_form)[0]
+    """The kernel graph with nested sums made one, and rows that several outputs share walked once."""
+    return share_rows(rewrite([sink], normal_form)[0])
 
 
 def mergeable(sink: UOp, order: list[UOp]) -> Iterator[tuple[UOp, UOp]]:

@@ -16,6 +16,7 @@ from tinsmith.codegen.lower import lower
 from tinsmith.codegen.normalize import normalize
 from tinsmith.codegen.render.base import Renderer, Target
 from tinsmith.codegen.render.llvm import local_bytes
+from tinsmith.codegen.stream_opts import choose_stream_opts
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
@@ -97,7 +98,10 @@ def begin(sink: UOp, target: Target) -> Kernel:
 
 def choose(kernel: Kernel, target: Target) -> None:
     """Apply the opts that the target's model expects to be fastest."""
-    (choose_block_opts if target.grid else choose_opts)(kernel, target)
+    if target.grid:
+        choose_block_opts(kernel, target)
+    elif not choose_stream_opts(kernel, target):
+        choose_opts(kernel, target)
 
 
 def _begin(lowered: UOp, target: Target) -> Kernel:

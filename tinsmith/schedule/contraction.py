@@ -11,7 +11,12 @@ def is_contraction(node: UOp) -> bool:
     body = node.src[0]
     while body.op.kind == "movement" or body.op is Ops.CAST or (body.op is Ops.REDUCE and body.arg[0] is Ops.ADD):
         body = body.src[0]
-    return body.op is Ops.MUL and all(is_repeated(s) for s in body.src)
+    return is_product(body)
+
+
+def is_product(node: UOp) -> bool:
+    """Whether ``node`` multiplies two values that are both read many times over: what a contraction sums up."""
+    return node.op is Ops.MUL and all(is_repeated(s) for s in node.src)
 
 
 def is_repeated(node: UOp) -> bool:
@@ -21,3 +26,17 @@ def is_repeated(node: UOp) -> bool:
             return True
         node = node.src[0]
     return False
+
+
+def operands_size(node: UOp) -> int:
+    """Elements that the factors of a contraction have before they are repeated."""
+    body = node.src[0]
+    while body.op is not Ops.MUL:
+        body = body.src[0]
+    total = 0
+    for factor in body.src:
+        while factor.op is not Ops.EXPAND:
+            factor = factor.src[0]
+        size = factor.src[0].size
+        total += size.vmax if isinstance(size, UOp) else size
+    return total

@@ -28,6 +28,7 @@ from tinsmith.schedule.queue import CommandQueue, overlapped
 from tinsmith.schedule.record import recorders
 from tinsmith.schedule.sharding import is_group, spread_out
 from tinsmith.schedule.siblings import merge_siblings
+from tinsmith.schedule.twins import merge_twins
 
 _compiled: dict[Any, CompiledSchedule] = {}  # by structure, and by canonical graph
 
@@ -175,10 +176,11 @@ def lower(graph: list[UOp], device: str) -> CompiledSchedule:
         device = members(device)[0]
     schedule = Scheduler(graph, device).run()
     if not settings.NOOPT:
-        schedule.items = merge_siblings(schedule.items)
+        schedule.items = merge_siblings(merge_twins(schedule.items))
     if len(_workers(schedule.items)) > 1:
         schedule.items = overlapped(schedule.items, schedule.slots)
-    kernels = [None if item.sink is None else compile_kernel(item.sink, Device[item.device].renderer)
+    kernels = [None if item.sink is None else compile_kernel(item.sink, Device[item.device].renderer,
+                                                             _searched(item.sink, item.device))
                for item in schedule.items]
     _load(schedule, kernels)
     compiled = CompiledSchedule(schedule, plan_memory(schedule), layouts=layouts)

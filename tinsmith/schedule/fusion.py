@@ -4,10 +4,14 @@ The graph is walked from its outputs. Every node collects requests: the kernel t
 is read. One request means it can be computed where it is read. A value that several kernels read, or one kernel at
 several places, is computed again where that is cheap, else staged. A reduction stays inside its reader's kernel if the
 loops can be nested so that it is computed once: the sets of ranges that the kernel's reductions depend on form a chain.
+
+A contraction takes a computed operand in (a stream): a block of its rows is computed over all that is reduced, next to
+where it is consumed, with the statistics of these rows. What a row and a column make together (scores) is computed
+again by every kernel that can do so, tile by tile; the statistics of the rows are stored if several kernels read them.
 """
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tinsmith.codegen.indexing import ZERO, Index, move
@@ -15,13 +19,14 @@ from tinsmith.codegen.roles import Role
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
-from tinsmith.schedule.contraction import is_contraction
+from tinsmith.schedule.contraction import is_contraction, is_product, operands_size
 
 RECOMPUTE_COST = 48  # operations per element up to which a value is computed again instead of stored
 PLACES_COST = 128  # operations per element spent on computing a value again at several places of one kernel
 OPERAND_COST = 12  # the same for a value that a contraction reads many times over
 ROW_PARALLELISM = 8  # rows that a multi-pass kernel needs before it may hold work worth several cores
 SMALL_WORK = 1 << 14  # elements below which parallelism does not matter
+STREAM_DEPTH = 128  # products per element up to which a row-by-column value is computed again instead of stored
 
 SOURCES = (Ops.BUFFER, Ops.PARAM, Ops.CONST, Ops.VARIABLE, Ops.BIND, Ops.IOTA)
 STAGED = (Ops.COPY, Ops.CONTIGUOUS, Ops.ASSIGN, Ops.SCATTER, Ops.SCAN, Ops.TALLY)
@@ -31,33 +36,67 @@ Ranges = frozenset[UOp]
 
 @dataclass
 class KernelGroup:
-    """A kernel in the making: its root, and the range sets its reductions depend on."""
+    """A kernel in the making: its root, and the range sets its reductions depend on.
+
+    ``stream`` holds its contractions of computed operands, ``tiles`` the row-by-column values that it computes, each
+    with the parallel (True) and the reduced axes.
+    """
 
     root: UOp
     chain: list[Ranges] = field(default_factory=list)
     reduces: int = 0
     contraction: bool = False
     ranges: Ranges = frozenset()
+    stream: frozenset[UOp] = frozenset()
+    tiles: set[tuple[UOp, tuple[bool, ...]]] = field(default_factory=set)
 
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """Kernel ``group`` reads a node at ``index``, inside the loops ``around`` (the reductions entered on the way)."""
+    """Kernel ``group`` reads a node at ``index``, inside the loops ``around`` (the reductions entered on the way).
+
+    ``rows``: inside a stream, the parallel ranges of its rows, else None.
+    """
 
     group: KernelGroup
     index: Index
     around: Ranges
+    rows: Ranges | None = None
+
+    @property
+    def outer(self) -> Ranges:
+        """The parallel ranges around what is read."""
+        return self.group.ranges if self.rows is None else self.rows
+
+    @property
+    def in_tile(self) -> bool:
+        """Whether rows meet what is reduced, each a range of its own: the place of a value that a tile holds."""
+        plain = all(i.op is Ops.RANGE or i.is_const for i in self.index)
+        return plain and bool(self.around) and bool(self.outer) and (self.outer | self.around) <= _ranges(self.index)
+
+    @property
+    def position(self) -> tuple[bool, ...]:
+        """Which axes are parallel."""
+        return tuple(i.ranges <= self.outer for i in self.index)
 
 
 @dataclass
 class Fusion:
-    """The decision for one graph: staged nodes in order of computation, each with its reason."""
+    """The decision for one graph: staged nodes in order of computation, each with its reason.
+
+    ``streams``: whether contractions may take computed operands in.
+    """
 
     roots: list[UOp]
+    streams: bool = True
     reasons: dict[UOp, str] = field(default_factory=dict)
     heavy: dict[UOp, bool] = field(default_factory=dict)
     cost: dict[UOp, int] = field(default_factory=dict)
     light: dict[UOp, int] = field(default_factory=dict)
+    depth: dict[UOp, int] = field(default_factory=dict)
+    scores: dict[UOp, bool] = field(default_factory=dict)
+    grows: dict[UOp, bool] = field(default_factory=dict)
+    groups: dict[UOp, KernelGroup] = field(default_factory=dict)
     requests: dict[UOp, list[Request]] = field(default_factory=dict)
     reduce_ranges: dict[tuple[UOp, Index], tuple[UOp, ...]] = field(default_factory=dict)
     count: int = 0
@@ -73,17 +112,27 @@ class Fusion:
 
     def measure(self, order: list[UOp]) -> None:
         """heavy: a reduction lies below; cost: operations per element to compute it from stored values; light: the same
-        from stored values and reductions."""
+        from stored values and reductions; depth: products summed per element by the contraction that it is an
+        elementwise function of; grows: that contraction's result is no smaller than what it reads; scores: such a
+        value lies below, of few products."""
         for n in order:
             if n.op in SOURCES or n.op in STAGED:
-                self.heavy[n], self.cost[n], self.light[n] = False, 0, 0
+                self.heavy[n], self.cost[n], self.light[n], self.depth[n] = False, 0, 0, 0
+                self.scores[n] = self.grows[n] = False
                 continue
+            self.scores[n] = any(self.scores[s] or 0 < self.depth[s] <= STREAM_DEPTH for s in n.src)
+            self.depth[n] = 0 if n.op is Ops.REDUCE else max((self.depth[s] for s in n.src), default=0)
+            self.grows[n] = n.op is not Ops.REDUCE and any(self.grows[s] for s in n.src)
             self.heavy[n] = n.op is Ops.REDUCE or any(self.heavy[s] for s in n.src)
             own = n.op.cost if n.op.elementwise or n.op is Ops.GATHER else 0
             self.cost[n] = min(own + sum(self.cost[s] for s in n.src), 1 << 20)
             self.light[n] = min(own + sum(self.light[s] for s in n.src), 1 << 20)
             if n.op is Ops.REDUCE:
                 self.cost[n], self.light[n] = 1 << 20, 0
+                if is_contraction(n) and self.factor(n) is None:
+                    windows = any(s.op in (Ops.WINDOW, Ops.UNWINDOW, Ops.PAD) for s in toposort(n.src[0]))
+                    self.depth[n] = 1 << 20 if windows else _size(n.src[0]) // max(_size(n), 1)
+                    self.grows[n] = _size(n) >= operands_size(n)
 
     # *** decisions ***
 
@@ -97,9 +146,10 @@ class Fusion:
             self.stage(node, node.op.name.lower())
         requests = self.requests.get(node, [])
         if node in self.reasons:
-            group = KernelGroup(node)
+            group = self.groups[node] = KernelGroup(node)
             index = tuple(self.new_range(s, Role.LOOP) for s in node.shape)
             group.ranges = frozenset(i for i in index if i.op is Ops.RANGE)
+            group.stream = self.stream_contractions(node)
             self.propagate(node, Request(group, index, frozenset()))
             return
         if not requests:
@@ -117,7 +167,7 @@ class Fusion:
         if node.op.kind == "movement":
             return None
         groups = {id(r.group) for r in requests}
-        if len(groups) > 1:
+        if len(groups) > 1 and not is_product(node) and not (self.heavy[node] and self.tiled(node, requests)):
             if self.heavy[node]:
                 return f"{len(groups)} kernels read a reduction's result"
             if self.cost[node] > RECOMPUTE_COST:
@@ -130,19 +180,70 @@ class Fusion:
         return None
 
     def why_stage_reduce(self, node: UOp, requests: list[Request]) -> str | None:
-        if len({r.index for r in requests}) > 1:
+        if len({r.index for r in requests}) > 1 and not self.tiled(node, requests):
             return "one kernel reads the reduction at different places"
-        return self.misfit(node, requests[0], _ranges(requests[0].index))
+        return next(filter(None, (self.misfit(node, r, _ranges(r.index)) for r in requests)), None)
+
+    # *** streams ***
+
+    def stream_contractions(self, root: UOp) -> frozenset[UOp]:
+        """The contractions of computed operands that a kernel of ``root`` may hold."""
+        if settings.NOOPT or not self.streams:
+            return frozenset()
+        above = toposort(root, lambda n: (n is root or n.op not in STAGED) and n.op is not Ops.REDUCE)
+        return frozenset(s for n in (*above, root) for s in (n, *n.src)
+                         if s.op is Ops.REDUCE and is_contraction(s) and self.factor(s) is not None
+                         and _size(s.src[0]) > SMALL_WORK)
+
+    def factor(self, contraction: UOp) -> UOp | None:
+        """The computed factor of a contraction: that of contractions, or of its rows' statistics; None without one."""
+        body = contraction.src[0]
+        if body.op is not Ops.MUL:
+            return None
+        deep = [s for s in body.src if 0 < self.depth[s] <= STREAM_DEPTH]
+        found = deep or [s for s in body.src if self.heavy[s] and not self.depth[s]]
+        return found[0] if len(found) == 1 and (self.grows[found[0]] or _has_own_statistics(found[0])) else None
+
+    def stream_rows(self, node: UOp, request: Request) -> Ranges | None:
+        """The rows for which a repeated value is computed block by block inside its reader, if it can be."""
+        group, depends = request.group, _ranges(request.index)
+        if not group.stream or request.rows is not None or self.depth[node] > STREAM_DEPTH:
+            return None
+        if not request.around:  # a statistic of the rows
+            return depends if depends < group.ranges and self.parallel_enough(node, depends, group.ranges) else None
+        rows = depends & group.ranges
+        columns = group.ranges - depends
+        fits = replace(request, rows=rows).in_tile and columns and depends == rows | request.around
+        return rows if fits and _count(rows) >= ROW_PARALLELISM else None
+
+    def tiled(self, node: UOp, requests: list[Request]) -> bool:
+        """Whether a row-by-column value is computed again by each of its readers, tile by tile."""
+        if settings.NOOPT or not self.streams or not 0 < self.depth[node] <= STREAM_DEPTH or not self.contracts(node):
+            return False
+        if not self.grows[node] and len({id(r.group) for r in requests}) > 1:
+            return False
+        positions: dict[int, tuple[bool, ...]] = {}
+        for r in requests:
+            if not r.in_tile or _count(r.outer) < ROW_PARALLELISM:
+                return False
+            if positions.setdefault(id(r.group), r.position) != r.position:
+                return False
+        return True
 
     def misfit(self, node: UOp, request: Request, depends: Ranges) -> str | None:
         """Why a reduction that depends on ``depends`` cannot be computed once inside the reader's kernel."""
-        group = request.group
-        outer = group.ranges
+        group, outer = request.group, request.outer
         if settings.NOOPT and (group.reduces or depends != outer):
             return "NOOPT=1 keeps reductions apart"
         if request.around & depends and not (outer | request.around) <= depends:
             return "it would be computed again for every element that the outer reduction reads"
         nested = bool(request.around) and (outer | request.around) <= depends
+        if request.rows is not None:
+            if node.op is Ops.REDUCE and is_contraction(node) and self.factor(node) is not None:
+                return "a contraction of a computed operand has a kernel of its own"
+            return None if nested or depends <= outer else "its loops do not nest with those of the rows"
+        if node in group.stream and depends == outer:
+            return None
         if not nested and (group.contraction or (self.contracts(node) and (group.reduces or depends != outer))):
             return "a contraction's kernel holds nothing but its elementwise neighbours"
         if not nested and _count(depends) > _size(node) and self.contracts(node):
@@ -190,7 +291,9 @@ class Fusion:
             request.group.reduces += 1
             request.group.contraction |= self.contracts(node)
             own = frozenset(r for r in ranges if r.op is Ops.RANGE)
-            self.request(node.src[0], Request(request.group, tuple(inner), request.around | own))
+            if request.in_tile and self.tiled(node, [request]):
+                request.group.tiles.add((node, request.position))
+            self.request(node.src[0], replace(request, index=tuple(inner), around=request.around | own))
         elif op is Ops.GATHER:
             source = node.src[0]
             if source.base.op not in SOURCES:
@@ -228,12 +331,18 @@ class Fusion:
     def through_movement(self, node: UOp, request: Request) -> None:
         source = node.src[0]
         index, _ = move(node, request.index)
-        inner = Request(request.group, index, request.around)
+        inner = replace(request, index=index)
         if node.op is Ops.EXPAND and source.base.op not in SOURCES and source.base.op not in STAGED:
+            rows = self.stream_rows(source, inner) if self.heavy[source] else None
+            if rows is not None or (request.rows is not None and self.heavy[source] and _ranges(index) <= request.rows):
+                around = request.around & _ranges(index)
+                return self.request(source, replace(inner, around=around, rows=request.rows if rows is None else rows))
             reason = self.why_stage_expanded(source, inner)
             if reason:
                 self.stage_below(source, inner, reason)
                 return
+            if self.scores[source] and not request.around & _ranges(index):
+                inner = replace(inner, around=frozenset())  # computed once per row, before what is reduced
         self.request(source, inner)
 
     def stage_below(self, source: UOp, request: Request, reason: str) -> None:
@@ -263,6 +372,19 @@ class Fusion:
             return ZERO
         self.count += 1
         return UOp.range(size, self.count - 1, role)
+
+
+def _cone(node: UOp) -> list[UOp]:
+    """What a value is an elementwise function of, up to and with the reductions."""
+    return toposort(node, lambda n: n is node or n.op is not Ops.REDUCE)
+
+
+def _has_own_statistics(node: UOp) -> bool:
+    """Whether a value is computed from reductions of something that it is itself an elementwise function of."""
+    cone = _cone(node)
+    own = {n for n in cone if n.base.op is not Ops.CONST and n.size > 1}
+    reduces = {s for n in cone for s in n.src if s.op is Ops.REDUCE}
+    return any(not own.isdisjoint(_cone(r.src[0])) for r in reduces)
 
 
 def _ranges(index: Index) -> Ranges:

@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tinsmith.backend.device import Device
 from tinsmith.core.dtypes import DType
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import bindings, symbols, toposort, with_symbols
@@ -11,6 +12,7 @@ from tinsmith.schedule.fusion import Fusion
 from tinsmith.schedule.split import split_reductions
 
 Shape = tuple[int, ...]
+Tile = tuple[UOp, tuple[bool, ...]]
 
 
 @dataclass
@@ -35,6 +37,8 @@ class ScheduleItem:
         outputs: how many of them, from the first on, it writes.
         reason: why its result has memory of its own.
         origin: methods and lines of the user's program that it computes.
+        tiles: row-by-column values that it computes again tile by tile, each with its parallel axes.
+        statistics: its result is one of the rows of these tiles, not a contraction of them.
     """
 
     device: str
@@ -44,6 +48,16 @@ class ScheduleItem:
     origin: list[tuple[str, str, int]] = field(default_factory=list)
     variables: list[UOp] = field(default_factory=list)
     outputs: int = 1
+    tiles: frozenset[Tile] = frozenset()
+    statistics: bool = False
+
+    @property
+    def written(self) -> list[int]:
+        return self.slots[: self.outputs]
+
+    @property
+    def read(self) -> list[int]:
+        return self.slots[self.outputs :]
 
 
 @dataclass
@@ -75,10 +89,13 @@ class Scheduler:
 
     def run(self) -> Schedule:
         self.roots = split_reductions(self.roots)
-        fusion = Fusion(self.roots)
+        fusion = Fusion(self.roots, streams=not Device[self.device].renderer.target.grid)
         staged = fusion.run()
         for node in staged:
             self.add(node, fusion.reasons[node])
+            if (group := fusion.groups.get(node)) is not None and group.tiles:
+                self.items[-1].tiles = frozenset(group.tiles)
+                self.items[-1].statistics = not group.stream
         for root in self.roots:
             self.slots[self.slot_of[root]].output = True
         return Schedule(self.items, self.slots, {getattr(b.arg, "number", n): self.slot_of[b]

@@ -44,8 +44,8 @@ def merge_siblings(items: list[ScheduleItem]) -> list[ScheduleItem]:
     groups, home = _grouped(items)
     if len(groups) == len(items):
         return items
-    merged = {id(g): _merged([items[m] for m in g.members]) for g in groups}
-    return [merged[id(g)] for g in _ordered(groups, items, home)]
+    items_of = {id(g): merged([items[m] for m in g.members]) for g in groups}
+    return [items_of[id(g)] for g in _ordered(groups, items, home)]
 
 
 def _grouped(items: list[ScheduleItem]) -> tuple[list[Group], dict[int, Group]]:
@@ -54,12 +54,12 @@ def _grouped(items: list[ScheduleItem]) -> tuple[list[Group], dict[int, Group]]:
     home: dict[int, Group] = {}
     readers: dict[tuple[Any, int, int], Group] = {}  # (key, level, slot) → the latest group that reads it
     for number, item in enumerate(items):
-        producers = list({id(home[s]): home[s] for s in item.slots[1:] if s in home}.values())
+        producers = list({id(home[s]): home[s] for s in item.read if s in home}.values())
         level = 1 + max((g.level for g in producers), default=0)
         key, size = _key(item)
         group = _continued(item, key, size, producers)
         if group is None and key is not None:
-            found = (readers.get((key, level, s)) for s in item.slots[1:])
+            found = (readers.get((key, level, s)) for s in item.read)
             group = next((g for g in found if g is not None and g.level == level and _fits(item, size, g)), None)
         if group is None:
             group = Group(level, key)
@@ -67,20 +67,20 @@ def _grouped(items: list[ScheduleItem]) -> tuple[list[Group], dict[int, Group]]:
         group.members.append(number)
         group.nodes += size
         group.slots.update(item.slots)
-        group.written.add(item.slots[0])
-        home[item.slots[0]] = group
+        group.written.update(item.written)
+        home.update(dict.fromkeys(item.written, group))
         for p in producers:
             if p is not group:
                 p.first_reader = min(p.first_reader, group.level)
         if key is not None:
-            for s in item.slots[1:]:
+            for s in item.read:
                 readers[key, group.level, s] = group
     return groups, home
 
 
 def _key(item: ScheduleItem) -> tuple[Any, int]:
     """What siblings have in common (None: never merged), and the number of nodes."""
-    if item.sink is None or item.variables:
+    if item.sink is None or item.variables or item.tiles:
         return None, 0
     (value,) = item.sink.src
     shape = value.shape
@@ -132,12 +132,13 @@ def _element_by_element(item: ScheduleItem, written: set[int]) -> bool:
                    for n in toposort(item.sink) if n.op.kind == "movement" for s in n.src)
 
 
-def _merged(members: list[ScheduleItem]) -> ScheduleItem:
+def merged(members: list[ScheduleItem]) -> ScheduleItem:
     """One item for several: outputs first, then every input once."""
     if len(members) == 1:
         return members[0]
     written = [m.slots[0] for m in members]
-    read = dict.fromkeys(s for m in members for s in m.slots[1:] if s not in written)
+    read = dict.fromkeys(s for m in members for s in m.read if s not in written)
+    twins = any(m.tiles for m in members)
     number = {s: n for n, s in enumerate((*written, *read))}
     values: dict[int, UOp] = {}
     for m in members:
@@ -151,7 +152,27 @@ def _merged(members: list[ScheduleItem]) -> ScheduleItem:
     reasons = "; ".join(dict.fromkeys(m.reason for m in members))
     origin = list(dict.fromkeys(o for m in members for o in m.origin))
     return ScheduleItem(members[0].device, UOp(Ops.SINK, None, tuple(values[s] for s in written)), list(number),
-                        f"{len(members)} siblings in one kernel: {reasons}", origin, outputs=len(members))
+                        f"{len(members)} {'twins' if twins else 'siblings'} in one kernel: {reasons}", origin,
+                        outputs=len(members), tiles=frozenset().union(*(m.tiles for m in members)))
+
+
+def toposorted(items: list[ScheduleItem]) -> list[ScheduleItem]:
+    """Items after all that they read, otherwise in their order."""
+    writer = {s: n for n, item in enumerate(items) for s in item.written}
+    done: set[int] = set()
+    out: list[ScheduleItem] = []
+    stack = list(reversed(range(len(items))))
+    while stack:
+        n = stack.pop()
+        if n in done:
+            continue
+        missing = [writer[s] for s in items[n].read if s in writer and writer[s] not in done]
+        if missing:
+            stack += [n, *reversed(missing)]
+            continue
+        done.add(n)
+        out.append(items[n])
+    return out
 
 
 def _ordered(groups: list[Group], items: list[ScheduleItem], home: dict[int, Group]) -> Iterable[Group]:
@@ -159,7 +180,7 @@ def _ordered(groups: list[Group], items: list[ScheduleItem], home: dict[int, Gro
     waits: dict[int, int] = {}
     readers: dict[int, list[Group]] = {}
     for g in groups:
-        needs = {id(home[s]) for m in g.members for s in items[m].slots[1:] if s in home} - {id(g)}
+        needs = {id(home[s]) for m in g.members for s in items[m].read if s in home} - {id(g)}
         waits[id(g)] = len(needs)
         for n in needs:
             readers.setdefault(n, []).append(g)

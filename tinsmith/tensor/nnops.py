@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
-from tinsmith.ir import UOp
+from tinsmith.ir import Ops, UOp
 from tinsmith.tensor.activations import Activations
 from tinsmith.tensor.helpers import axes_of, same_device
 from tinsmith.tensor.losses import Losses
@@ -156,7 +156,12 @@ class NNOps(Activations, Windows, Losses):
             scores = attn_mask.where(scores, -math.inf)
         elif attn_mask is not None:
             scores = scores + attn_mask
-        return scores.softmax(-1).cast(value.dtype).dropout(dropout_p).matmul(value)
+        # softmax(scores) @ v with the division behind the product: once per row and column of the result
+        shifted, axes = scores._shifted("scaled_dot_product_attention", -1, None)
+        weights = shifted.exp()
+        total = weights._reduce(Ops.ADD, axes, True)
+        wide = weights.dropout(dropout_p).matmul(value.cast(weights.dtype))
+        return (wide * total.reciprocal()).cast(value.dtype)
 
     def embedding(self: Tensor, weight: Tensor) -> Tensor:
         """Rows of ``weight`` by these indices: ``[…] → […, width]``; out of range gives zeros.

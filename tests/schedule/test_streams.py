@@ -1,0 +1,129 @@
+"""Attention and its gradients: kernels that make scores tile by tile, against NumPy; no array of scores in memory."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.schedule.helpers import kernels, schedule
+from tinsmith.core.settings import Context
+from tinsmith.ir import Ops
+from tinsmith.ir.uop import toposort
+from tinsmith.tensor.tensor import Tensor
+
+Array = np.ndarray[Any, Any]
+MASKS = ("none", "causal", "bool", "bias")
+
+
+def inputs(b: int, rows: int, keys: int, e: int, d: int) -> list[Array]:
+    random = np.random.default_rng(rows * 1000 + keys)
+    return [random.standard_normal(s).astype(np.float32) for s in ((b, rows, e), (b, keys, e), (b, keys, d),
+                                                                   (b, rows, d))]
+
+
+def mask_of(kind: str, rows: int, keys: int) -> Array | None:
+    random = np.random.default_rng(3)
+    if kind == "bool":
+        some = random.random((rows, keys)) > 0.3
+        some[:, 0] = True
+        return some
+    if kind == "bias":
+        return random.standard_normal((rows, keys)).astype(np.float32)
+    return np.tril(np.ones((rows, keys), bool)) if kind == "causal" else None
+
+
+def attention(q: Array, k: Array, v: Array, g: Array, mask: Array | None) -> tuple[Array, ...]:
+    """The result and the gradients of sum(result * g), in float64."""
+    q, k, v, g = (x.astype(np.float64) for x in (q, k, v, g))
+    factor = 1 / np.sqrt(q.shape[-1])
+    s = q @ k.swapaxes(-1, -2) * factor
+    if mask is not None:
+        s = np.where(mask, s, -np.inf) if mask.dtype == bool else s + mask
+    p = np.exp(s - s.max(-1, keepdims=True))
+    p /= p.sum(-1, keepdims=True)
+    dp = g @ v.swapaxes(-1, -2)
+    ds = p * (dp - (p * dp).sum(-1, keepdims=True)) * factor
+    return p @ v, ds @ k, ds.swapaxes(-1, -2) @ q, p.swapaxes(-1, -2) @ g
+
+
+def recorded(arrays: list[Array], kind: str, mask: Array | None) -> list[Tensor]:
+    q, k, v, g = (Tensor(a).realize() for a in arrays)
+    for t in (q, k, v):
+        t.requires_grad = True
+    given = None if mask is None or kind == "causal" else Tensor(mask).realize()
+    out = q.scaled_dot_product_attention(k, v, given, is_causal=kind == "causal")
+    (out * g).sum().backward()
+    return [out, *(t.grad for t in (q, k, v) if t.grad is not None)]
+
+
+@pytest.mark.parametrize("kind", MASKS)
+@pytest.mark.parametrize("sizes", [(2, 33, 61, 8, 24), (1, 65, 63, 16, 17), (3, 16, 128, 32, 5)])
+def test_attention_and_its_gradients(sizes: tuple[int, int, int, int, int], kind: str) -> None:
+    arrays, mask = inputs(*sizes), mask_of(kind, sizes[1], sizes[2])
+    found = recorded(arrays, kind, mask)
+    Tensor.realize(*found)
+    for t, right in zip(found, attention(*arrays, mask)):
+        np.testing.assert_allclose(t.numpy(), right, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("sizes", [(2, 1, 300, 16, 16), (2, 300, 1, 16, 16), (1, 7, 5, 3, 2), (1, 40, 300, 16, 1)])
+def test_sizes_that_are_no_stream(sizes: tuple[int, int, int, int, int]) -> None:
+    arrays = inputs(*sizes)
+    found = recorded(arrays, "none", None)
+    Tensor.realize(*found)
+    for t, right in zip(found, attention(*arrays, None)):
+        np.testing.assert_allclose(t.numpy(), right, rtol=2e-5, atol=2e-5)
+
+
+def test_rows_without_a_key_are_nan_and_nan_stays_in_its_row() -> None:
+    q, k, v, _ = inputs(1, 32, 64, 16, 16)
+    mask = np.ones((32, 64), bool)
+    mask[3] = False
+    q[0, 7, 0] = np.nan
+    out = Tensor(q).scaled_dot_product_attention(Tensor(k), Tensor(v), Tensor(mask)).numpy()
+    assert np.isnan(out[0, [3, 7]]).all()
+    assert np.isfinite(np.delete(out[0], [3, 7], 0)).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_other_float_types(dtype: str) -> None:
+    arrays = inputs(1, 40, 70, 16, 16)
+    q, k, v = (Tensor(a).cast(dtype).realize() for a in arrays[:3])
+    wide = [t.float().numpy() for t in (q, k, v)]
+    out = q.scaled_dot_product_attention(k, v)
+    right = attention(*wide, arrays[3], None)[0]
+    np.testing.assert_allclose(out.float().numpy(), right, atol={"float16": 4e-3, "bfloat16": 3e-2}.get(dtype, 1e-6))
+
+
+def test_attention_is_one_kernel_without_scores() -> None:
+    q, k, v, _ = (Tensor(a).realize() for a in inputs(2, 256, 256, 32, 32))
+    (item,) = kernels(q.scaled_dot_product_attention(k, v))
+    assert item.sink is not None
+    assert sum(n.op is Ops.REDUCE for n in toposort(item.sink)) == 4
+
+
+def test_gradients_store_statistics_but_no_scores() -> None:
+    found = recorded(inputs(2, 256, 256, 32, 32), "none", None)
+    plan = schedule(*found)
+    assert max(s.size for s in plan.slots) == 2 * 256 * 32
+    assert sum(bool(i.tiles) for i in plan.items) == 3  # forward, queries, keys with values
+    with Context(NOOPT=1):
+        assert max(s.size for s in schedule(*found).slots) == 2 * 256 * 256
+
+
+def test_softmax_of_stored_scores_times_values_is_one_kernel() -> None:
+    random = np.random.default_rng(0)
+    x, v = (random.standard_normal(s).astype(np.float32) for s in ((64, 300), (300, 48)))
+    out = Tensor(x).realize().softmax() @ Tensor(v).realize()
+    assert len(kernels(out)) == 1
+    e = np.exp(x - x.max(-1, keepdims=True))
+    np.testing.assert_allclose(out.numpy(), e / e.sum(-1, keepdims=True) @ v, rtol=1e-5, atol=1e-5)
+
+
+def test_log_sum_exp_of_scores_stores_no_scores() -> None:
+    q, k, _, _ = inputs(2, 64, 128, 16, 16)
+    out = (Tensor(q).realize() @ Tensor(k).realize().transpose(-2, -1)).logsumexp(-1)
+    assert max(s.size for s in schedule(out).slots) == k.size
+    s = q.astype(np.float64) @ k.swapaxes(-1, -2)
+    np.testing.assert_allclose(out.numpy(), np.log(np.exp(s - s.max(-1, keepdims=True)).sum(-1)) + s.max(-1), rtol=1e-5)

@@ -1,0 +1,141 @@
+"""The analytic model for contractions of computed operands: rows held in near memory, three register tiles.
+
+Per block of rows: the inner contractions fill a tile of near memory (rows × vectors of accumulators), the rows'
+statistics read it along lanes, and the outer contraction reads it as scalars against vectors of its other operand.
+"""
+from __future__ import annotations
+
+from collections import Counter
+
+from tinsmith.codegen.heuristics import LARGEST_STAGE, thread_opts
+from tinsmith.codegen.kernel import Kernel, Opt, OptOps, range_size
+from tinsmith.codegen.render.base import Target
+from tinsmith.codegen.roles import Role
+from tinsmith.codegen.streams import inner_contractions, is_product_sum, outer_folds, single_way_out, streams
+from tinsmith.codegen.tuning import apply_to, count_of, lanes_of, power_of_two, split, stride_of
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.uop import toposort
+
+ROWS = 8  # of every register tile
+VECTORS = 2  # beside each other in a register tile
+STEPS = 4  # of a reduction, written out
+
+
+def choose_stream_opts(kernel: Kernel, target: Target) -> bool:
+    """Apply the opts for a kernel of streams; False, and nothing done, for any other kernel."""
+    found = streams(kernel.sink)
+    rows = found[0].rows[-1:] if found else ()
+    if not rows or any(s.rows[-1:] != rows for s in found):
+        return False
+    if any(not isinstance(range_size(r), int) for r in kernel.order):
+        return False
+    lanes = lanes_of(kernel, target) if target.vector_bytes else 1
+    split(kernel, OptOps.UPCAST, rows[0], min(ROWS, range_size(rows[0])))  # at least two: a size of one is no range
+    tiles(kernel, lanes)
+    columns(kernel, lanes)
+    statistics(kernel, lanes)
+    panels(kernel, target)
+    steps(kernel)
+    if target.threads > 1:
+        thread_opts(kernel, target)
+    return True
+
+
+def tiles(kernel: Kernel, lanes: int) -> None:
+    """Every inner contraction gets its tile, and then every computed operand that is not one already."""
+    while inner := next((i for s in streams(kernel.sink) if (i := inner_contractions(s.operand))), None):
+        values = [single_way_out(f, kernel.sink, _made_of_others(f, inner, kernel.sink)) for f in inner]
+        readers = Counter(s for n in toposort(kernel.sink) for s in set(n.src))
+        tile(kernel, max(values, key=lambda v: readers[v]), lanes, VECTORS)
+    for fold in outer_folds(kernel.sink):
+        if fold in outer_folds(kernel.sink) and is_product_sum(fold):
+            for factor in fold.src[0].src:
+                if any(n.op is Ops.STAGE for n in toposort(factor)) and factor in kernel.stageable[len(kernel.loads):]:
+                    tile(kernel, factor, lanes, 1)
+
+
+def _made_of_others(fold: UOp, inner: list[UOp], sink: UOp) -> frozenset[UOp]:
+    others = {f for f in inner if f is not fold}
+    made: set[UOp] = set()
+    for n in toposort(sink):
+        if n in others or any(s in made for s in n.src):
+            made.add(n)
+    return frozenset(made - set(toposort(fold)))
+
+
+def tile(kernel: Kernel, value: UOp, lanes: int, copies: int) -> None:
+    """Stage ``value`` for the rows in registers and everything that reductions run over."""
+    outside = [r for r in kernel.ranges if r in value.ranges and r.arg[1] in (Role.LOOP, Role.THREAD)]
+    along = next(range_size(r) for r in reversed(kernel.order) if r in value.ranges and r.arg[1] is Role.REDUCE)
+    while copies > 1 and along < lanes * copies:
+        copies //= 2
+    kernel.apply(Opt(OptOps.STAGE, kernel.stageable.index(value), tuple(kernel.ranges.index(r) for r in outside),
+                     lanes if 1 < lanes <= 2 * along else 0, copies=copies))
+
+
+def columns(kernel: Kernel, lanes: int) -> None:
+    """Lanes and two vectors of columns for every outer contraction."""
+    done: set[UOp] = set()
+    while True:
+        ready = [f for f in outer_folds(kernel.sink) if is_product_sum(f)
+                 and not any(r.arg[1] is Role.VECTOR for r in f.ranges)]
+        options = [r for f in ready for r in kernel.parallel if r in f.ranges and range_size(r) >= 4 and r not in done
+                   and any(r not in s.ranges for s in f.src[0].src) and kernel.may_have_lanes(r)]
+        options = [r for r in options if all(stride_of(s.src[1], r) in (0, 1) for s in kernel.stores)] or options
+        if lanes == 1 or not options:
+            return
+        best = options[-1]
+        done.add(best)
+        outer, _ = split(kernel, OptOps.VECTOR, best, min(lanes, power_of_two(range_size(best))))
+        if outer is not None and range_size(outer) > 1:
+            split(kernel, OptOps.UPCAST, outer, VECTORS)
+
+
+def statistics(kernel: Kernel, lanes: int) -> None:
+    """Reductions of staged rows: lanes along the row, several accumulators."""
+    for ranges in dict.fromkeys(f.src[1:] for f in kernel.folds if not is_product_sum(f)):
+        r = ranges[-1]
+        if lanes == 1 or r not in kernel.order or range_size(r) < lanes or not kernel.may_have_lanes(r):
+            continue
+        outer, _ = split(kernel, OptOps.VECTOR, r, lanes)
+        if outer is not None and range_size(outer) % STEPS == 0:
+            split(kernel, OptOps.UNROLL, outer, STEPS)
+
+
+def panels(kernel: Kernel, target: Target) -> None:
+    """Factors that memory does not hold as they are needed are packed: vectors whose lanes lie apart, and scalars that
+    have to be computed first."""
+    while True:
+        wanted = [s for f in kernel.folds if is_product_sum(f) for s in f.src[0].src if _wants_panel(s)]
+        packed = next(((s, out) for s in wanted if (out := _outside(kernel, s)) is not None), None)
+        if packed is None:
+            return
+        value, outside = packed
+        kernel.apply(Opt(OptOps.STAGE, kernel.stageable.index(value), tuple(kernel.ranges.index(r) for r in outside),
+                         lanes_of(kernel, target)))
+
+
+def _wants_panel(factor: UOp) -> bool:
+    lane = next((r for r in factor.ranges if r.arg[1] is Role.VECTOR), None)
+    loads = [n for n in toposort(factor) if n.op is Ops.LOAD]
+    if not loads or any(n.op in (Ops.STAGE, Ops.FOLD) for n in toposort(factor)):
+        return False
+    if lane is None:
+        return factor.op is not Ops.LOAD
+    return any(stride_of(n.src[1], lane) != 1 or len(n.src) > 2 for n in loads if lane in n.ranges)
+
+
+def _outside(kernel: Kernel, factor: UOp) -> list[UOp] | None:
+    """The parallel loops around a packed factor. None if it would be too large."""
+    outside = [r for r in kernel.parallel if r in factor.ranges and all(r in s.ranges for s in kernel.stores)]
+    size = count_of(frozenset(r for r in factor.ranges if r not in outside)) * factor.dtype.itemsize
+    return outside if size <= LARGEST_STAGE else None
+
+
+def steps(kernel: Kernel) -> None:
+    """A few steps of every contraction are written out."""
+    for r in dict.fromkeys(f.src[-1] for f in kernel.folds if is_product_sum(f)):
+        size = range_size(r) if r in kernel.order else 1
+        if r.arg[1] is Role.REDUCE and size > 1:
+            split(kernel, OptOps.UNROLL, r, STEPS if size % STEPS == 0 else 2) if size > STEPS else apply_to(
+                kernel, OptOps.UNROLL, r, size)

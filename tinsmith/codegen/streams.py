@@ -1,0 +1,204 @@
+"""Contractions of computed operands: the operand is made tile by tile in near memory, next to where it is consumed.
+
+    out[i, d] = Σ_j p(i, j) * v[j, d]    with p made of Σ_e q[i, e] * k[j, e], of statistics of its rows, ...
+
+A few rows of p are computed over all j as a register tile of the inner contraction, stay in near memory, and are read
+from there by the rows' statistics and by the outer contraction: attention and its gradients, without all scores.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tinsmith.core.dtypes import dtypes
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.uop import toposort
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A reduction (a FOLD) of an operand made of contractions: a contraction itself, or a statistic of its rows.
+
+    Attributes:
+        operand: the computed factor, or all that a statistic reduces.
+        rows: parallel ranges that only the operand has, outermost first.
+    """
+
+    fold: UOp
+    operand: UOp
+    rows: tuple[UOp, ...]
+
+
+def streams(sink: UOp) -> list[Stream]:
+    """The reductions of values made of contractions that no other reduction holds."""
+    return [s for s in map(as_stream, outer_folds(sink)) if s is not None]
+
+
+def outer_folds(sink: UOp) -> list[UOp]:
+    """Reductions that are not computed inside another's loop or inside a stage."""
+    outside = toposort(sink, lambda n: n.op is not Ops.FOLD and n.op is not Ops.STAGE)
+    sources = (s for n in outside if n.op not in (Ops.FOLD, Ops.STAGE) for s in n.src)
+    return list(dict.fromkeys(s for s in sources if s.op is Ops.FOLD))
+
+
+def as_stream(fold: UOp) -> Stream | None:
+    """``fold`` as a stream; None if it is none."""
+    body, bound = fold.src[0], set(fold.src[1:])
+    if is_product_sum(fold):
+        for operand, other in (body.src, body.src[::-1]):
+            if _has_fold(operand) and not _has_fold(other) and bound <= operand.ranges:
+                return Stream(fold, operand, _in_order(operand.ranges - other.ranges - bound))
+        return None
+    for inner in inner_contractions(body):
+        if bound <= inner.ranges:
+            a, b = (s.ranges & fold.ranges for s in inner.src[0].src)
+            return Stream(fold, body, _in_order(a - b or b - a))
+    return None
+
+
+def _in_order(ranges: frozenset[UOp]) -> tuple[UOp, ...]:
+    return tuple(sorted(ranges, key=lambda r: r.arg[0]))
+
+
+def _has_fold(node: UOp) -> bool:
+    """Whether reductions that no stage holds make up the node."""
+    return any(n.op is Ops.FOLD for n in toposort(node, lambda n: n.op is not Ops.STAGE))
+
+
+def is_product_sum(fold: UOp) -> bool:
+    """Whether a reduction is a contraction: each factor lacks ranges that the other and the result have."""
+    body = fold.src[0]
+    if fold.op is not Ops.FOLD or fold.arg is not Ops.ADD or body.op is not Ops.MUL or not body.dtype.is_float:
+        return False
+    a, b = (s.ranges & fold.ranges for s in body.src)
+    return bool(a - b and b - a)
+
+
+def inner_contractions(node: UOp) -> list[UOp]:
+    """Contractions that ``node`` is made of and that no stage holds yet."""
+    return [n for n in toposort(node, lambda n: n.op is not Ops.STAGE) if n.op is Ops.FOLD and is_product_sum(n)]
+
+
+def share_rows(sink: UOp) -> UOp:
+    """Stores that are made of one contraction, under other names of its ranges, run over the same ranges."""
+    stores = sorted((s for s in sink.src if s.op is Ops.STORE), key=lambda s: -len(s.ranges))
+    table: dict[UOp, UOp] = {}
+    for at, store in enumerate(stores):
+        for main in stores[:at]:
+            names = None if main in table or store.ranges & main.ranges else _names_of_rows(store, main)
+            if names:
+                table[store] = store.substitute(names)
+                break
+    return sink.substitute(table) if table else sink
+
+
+def _names_of_rows(store: UOp, main: UOp) -> dict[UOp, UOp] | None:
+    """What the ranges of a store are called in another one that holds the same reductions of a contraction."""
+    mine, its = ([n for n in toposort(s.src[2]) if n.op is Ops.FOLD] for s in (store, main))
+    for fold in reversed(mine):
+        if not any(is_product_sum(n) for n in toposort(fold) if n.op is Ops.FOLD):
+            continue
+        for n in its:
+            renamed: dict[UOp, UOp] = {}
+            if same_value(fold, n, renamed) and len(set(renamed.values())) == len(renamed):
+                rows = [r for r in store.ranges if r in renamed]
+                if rows and all(renamed[r] in main.ranges for r in rows):
+                    return renamed
+    return None
+
+
+# *** values that near memory holds ***
+
+
+def same_value(a: UOp, b: UOp, renamed: dict[UOp, UOp]) -> bool:
+    """Whether ``b`` is ``a`` with the ranges of ``a`` renamed; ``renamed`` holds the pairs known, and gains the others.
+
+    >>> i, j = UOp.range(3, 0, None), UOp.range(3, 1, None)
+    >>> same_value(i * 2, j * 2, {}), same_value(i * 2, j * 2, {i: i})
+    (True, False)
+    """
+    stack, seen = [(a, b)], set()
+    while stack:
+        x, y = stack.pop()
+        if (x, y) in seen:
+            continue
+        seen.add((x, y))
+        if x.op is Ops.RANGE and y.op is Ops.RANGE:
+            if renamed.setdefault(x, y) is not y or x.src != y.src:
+                return False
+            continue
+        if x.op is not y.op or x.dtype is not y.dtype or x.arg != y.arg or len(x.src) != len(y.src):
+            return False
+        if x is y and not any(renamed.get(r, r) is not r for r in x.ranges):
+            continue
+        stack += zip(x.src, y.src)
+    return True
+
+
+def bind(node: UOp, r: UOp, value: UOp) -> UOp:
+    """The node for one value of ``r``. A reduction inside that runs over ``r`` itself has an ``r`` of its own."""
+    new = {r: value}
+    for n in toposort(node, lambda n: n is not r and (r in n.ranges or (n.op is Ops.SCATTER_STORE and n.src[4] is r))):
+        src = tuple(new.get(s, s) for s in n.src)
+        new[n] = n if src == n.src else n.replace(src=src)
+    return new.get(node, node)
+
+
+def single_way_out(start: UOp, top: UOp, stop: frozenset[UOp]) -> UOp:
+    """The last value that every use of ``start`` below ``top`` goes through, before it meets a node of ``stop`` or one
+    that depends on more ranges."""
+    order = toposort(top)
+    above = {start}
+    for n in order:
+        if n not in above and any(s in above for s in n.src):
+            above.add(n)
+    users: dict[UOp, int] = {}
+    for n in order:
+        for s in set(n.src):
+            if n in above and s in above:
+                users[s] = users.get(s, 0) + 1
+    left: dict[UOp, int] = {}
+    best = start
+    for n in order:
+        if n not in above:
+            continue
+        if n is not start and (n in stop or not (n.op.alu or n.op.kind == "cast") or n.ranges - start.ranges):
+            break
+        for s in set(n.src) & left.keys():
+            left[s] -= 1
+            if not left[s]:
+                del left[s]
+        left[n] = users.get(n, 0)
+        if set(left) == {n} and n.dtype is not dtypes.index and not n.dtype.is_bool:
+            best = n
+    return best
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How near memory holds a computed value: rows, then what runs along lanes, padded to whole groups of vectors."""
+
+    rows: tuple[UOp, ...]
+    along: tuple[UOp, ...]
+    lanes: int
+    copies: int
+
+
+def computed_values(sink: UOp) -> list[UOp]:
+    """Computed factors of contractions, and values inside reductions that are made of reductions, in a stable order."""
+    folds = [f for f in toposort(sink) if f.op is Ops.FOLD]
+    inside = dict.fromkeys(n for f in folds for n in toposort(f.src[0]))
+    factors = {s for f in folds if is_product_sum(f) for s in f.src[0].src}
+    return [n for n in inside if n.ranges and (n.op.alu or n.op.kind == "cast" or n.op is Ops.FOLD)
+            and n.dtype is not dtypes.index and not n.dtype.is_bool and (n in factors or _has_fold(n))
+            and all(m.op is not Ops.MMA for m in toposort(n))]
+
+
+def equal_values(sink: UOp, value: UOp, fixed: frozenset[UOp]) -> dict[UOp, dict[UOp, UOp]]:
+    """The nodes that are ``value`` but for the names of reduced ranges, each with what its ranges are called there."""
+    found = {}
+    for n in toposort(sink):
+        if n.op is value.op and n.dtype is value.dtype:
+            renamed = {r: r for r in fixed}
+            if same_value(value, n, renamed):
+                found[n] = renamed
+    return found

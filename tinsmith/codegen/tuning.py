@@ -1,0 +1,68 @@
+"""Helpers of the models that choose opts. Every change is an opt, so that the list of opts tells all."""
+from __future__ import annotations
+
+from tinsmith.codegen.kernel import Kernel, Opt, OptOps, range_size
+from tinsmith.codegen.render.base import Target
+from tinsmith.core.dtypes import dtypes
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.symbolic import linear_form
+from tinsmith.ir.uop import toposort
+
+
+def apply_to(kernel: Kernel, op: OptOps, r: UOp, amount: int | tuple[int, ...] | None = None) -> None:
+    kernel.apply(Opt(op, kernel.ranges.index(r), amount))
+
+
+def split(kernel: Kernel, op: OptOps, r: UOp, amount: int) -> tuple[UOp | None, UOp]:
+    """Apply a splitting opt; returns (outer loop if one is left, inner range)."""
+    at = kernel.order.index(r)
+    size = range_size(r)
+    apply_to(kernel, op, r, amount)
+    if size <= amount:
+        return None, kernel.order[at]
+    return kernel.order[at], kernel.order[at + 1]
+
+
+def work_of(kernel: Kernel) -> int:
+    """Elements computed, each with its operations."""
+    total = 0
+    for n in toposort(kernel.sink):
+        if n.op is Ops.FOLD:
+            total += count_of(n.src[0].ranges)
+        elif n.op in (Ops.STORE, Ops.SCATTER_STORE):
+            total += 2 * count_of(n.ranges)
+        elif n.op.alu and n.dtype is not dtypes.index and not n.dtype.is_bool and n.op.cost > 2:
+            total += n.op.cost * count_of(n.ranges)
+    return total
+
+
+def stored_bytes(store: UOp) -> int:
+    return count_of(store.ranges) * store.src[2].dtype.itemsize
+
+
+def count_of(ranges: frozenset[UOp]) -> int:
+    total = 1
+    for r in ranges:
+        total *= r.vmax + 1
+    return total
+
+
+def stride_of(index: UOp, r: UOp) -> int | None:
+    """Step of an index per step of ``r``; None if it is not constant."""
+    if r not in index.ranges:
+        return 0
+    terms, _ = linear_form(index)
+    if any(r in t.ranges for t in terms if t is not r):
+        return None
+    return terms.get(r, 0)
+
+
+def lanes_of(kernel: Kernel, target: Target) -> int:
+    """Lanes of the widest type that the kernel computes in."""
+    sizes = [n.dtype.itemsize for n in toposort(kernel.sink)
+             if n.dtype.scalar is n.dtype and n.dtype not in (dtypes.index, dtypes.void)]
+    return max(target.vector_bytes // max(4, *sizes), 1)
+
+
+def power_of_two(n: int) -> int:
+    return 1 << max(n - 1, 0).bit_length()
