@@ -73,7 +73,8 @@ def _linear(x: Tensor, axis: int, new: int, align_corners: bool) -> Tensor:
     wide = dtypes.float32 if x.dtype.itemsize < 4 else x.dtype
     weight = ((above - low * below).cast(wide) / below).reshape(shape)
     a, b = _at(x, axis, low).cast(wide), _at(x, axis, (low + 1).minimum(old - 1)).cast(wide)
-    return (a * (1 - weight) + b * weight).cast(x.dtype)
+    between: Tensor = a * (1 - weight) + b * weight
+    return between.cast(x.dtype)
 
 
 def _at(x: Tensor, axis: int, place: Tensor) -> Tensor:
