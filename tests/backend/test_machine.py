@@ -40,9 +40,9 @@ def test_what_is_not_measured_is_said_to_be_so(empty: Path) -> None:
 
 def test_a_measurement_is_kept(empty: Path, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
     found = measure("CPU", budget=0.2)
-    assert found.measured and machine("CPU") is found
+    assert found.measured and machine("CPU") == found
     monkeypatch.setattr(module, "_measured", {})
-    assert machine("CPU") == found and machine("CPU") is not found
+    assert machine("CPU") == found and machine("CPU:1") == dataclasses.replace(found, device="CPU:1")
     assert not machine("PYTHON").measured
     sane(found)
     whole = [u.name for u in Device["CPU"].renderer.target.units if u.fragment_a.whole]

@@ -62,6 +62,10 @@ def test_a_snippet_prints(tmp_path: Path, name: str, printed: str) -> None:
     assert run_tutorial(name, tmp_path) == printed
 
 
+def test_the_dot_product_of_two_devices(tmp_path: Path) -> None:
+    assert run_tutorial("shard", tmp_path, ALIAS="METAL=CPU") == "70.0\n"
+
+
 def test_the_profile_names_what_took_longest(tmp_path: Path) -> None:
     assert "{built-in method time.sleep}" in run_tutorial("profiling", tmp_path)
 

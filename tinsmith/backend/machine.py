@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import platform
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tinsmith.backend.cpu import osys
@@ -22,7 +23,7 @@ from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import DeviceError
 from tinsmith.ir import Ops, UOp
 
-_KIND, _VERSION = "machine", "3"
+_KIND, _VERSION = "machine", "4"
 _measured: dict[str, Machine] = {}
 
 CHAIN = 64  # multiply-adds on each element of the peak's kernel
@@ -51,7 +52,8 @@ def machine(device: str | None = None) -> Machine:
                 _measured[key] = Machine.loads(text)
         except ValueError:
             pass
-    return _measured.get(key) or _defaults(name)
+    found = _measured.get(key)
+    return _defaults(name) if found is None else replace(found, device=name)
 
 
 def measure(device: str | None = None, budget: float = 2.0) -> Machine:
@@ -75,8 +77,8 @@ def measure(device: str | None = None, budget: float = 2.0) -> Machine:
 
 def _key(device: str) -> str:
     opened = Device[device]
-    target = opened.renderer.key() if opened.has_programs else ""
-    return cache_key(_VERSION, device, processor(), target)
+    target = f"{opened.renderer.key()} {opened.compiler.key()}" if opened.has_programs else ""
+    return cache_key(_VERSION, device.split(":")[0], processor(), target)  # CPU:1 is as fast as CPU
 
 
 def _defaults(device: str) -> Machine:

@@ -59,6 +59,8 @@ MODULES: Final[dict[str, Names]] = {
     "tinygrad.features.jit": _JIT,
     "tinygrad.engine": {},
     "tinygrad.engine.jit": _JIT,
+    "tinygrad.engine.commandqueue": {n: f"tinsmith.schedule.queue:{n}" for n in (
+        "CommandQueue", "CopyItem", "SyncItem", "WaitItem")},
     "tinygrad.engine.schedule": {"ScheduleItem": "tinsmith.schedule.items:ScheduleItem"},
     "tinygrad.engine.realize": {},
     "tinygrad.nn": _LAYERS,
@@ -85,7 +87,7 @@ MODULES: Final[dict[str, Names]] = {
 
 # Names that a tutorial or tinygrad's documentation uses, with what is said about them instead of "no such name".
 REASONS: Final[Names] = {
-    "MultiLazyBuffer": "tensors over several devices are not built yet",
+    "MultiLazyBuffer": "a tensor over several devices is a SHARD node: Tensor.shard",
     "LazyBuffer": "a tensor's graph is a tinsmith.ir.UOp: Tensor.uop",
     "LazyOp": "a kernel's graph is made of tinsmith.ir.UOp: ScheduleItem.sink",
     "Linearizer": "tinsmith.codegen.program.compile_kernel goes from a kernel's graph to its UOps and source",
