@@ -1,10 +1,12 @@
 """Tinsmith: a deep-learning framework and tensor compiler whose every step can be watched."""
 from tinsmith.backend.device import Device
+from tinsmith.codegen.kernel import Opt, OptOps
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.settings import Context
 from tinsmith.jit import TinyJit
 from tinsmith.tensor.symbolic import Variable
-from tinsmith.tensor.tensor import Tensor, explain
+from tinsmith.tensor.tensor import Tensor, explain, with_opts
 
-__all__ = ["Context", "Device", "GlobalCounters", "Tensor", "TinyJit", "Variable", "dtypes", "explain"]
+__all__ = ["Context", "Device", "GlobalCounters", "Opt", "OptOps", "Tensor", "TinyJit", "Variable", "dtypes",
+           "explain", "with_opts"]

@@ -216,7 +216,7 @@ class _Devices:
         self._names: dict[tuple[DeviceName, str], str] = {}  # a name and the aliases it was read under → canonical name
         self._pid = os.getpid()
 
-    BUILT_IN = ("CPU", "PYTHON", "NPY", "OPENCL")
+    BUILT_IN = ("CPU", "PYTHON", "NPY", "OPENCL", "CUDA", "METAL")
 
     @property
     def DEFAULT(self) -> str:
@@ -299,6 +299,23 @@ class _Devices:
         if make is None:
             raise DeviceError("Device", f"there is no device {canonical!r}", f"one of {', '.join(self.known())}")
         return make(canonical)
+
+    def renderer_of(self, name: str) -> Renderer:
+        """The renderer of a device, also of a built-in one that cannot be opened here: sources can still be written.
+
+        >>> type(Device.renderer_of("CUDA")).__name__
+        'CUDARenderer'
+
+        Raises:
+            DeviceError: if there is no such device.
+        """
+        base = self.canonicalize(name).split(":")[0]
+        if base in self.BUILT_IN and base not in self._classes:
+            make = getattr(importlib.import_module(f"tinsmith.backend.{base.lower()}.device"), "RENDERER", None)
+            if make is not None:
+                found: Renderer = make()
+                return found
+        return self[name].renderer
 
     def __iter__(self) -> Any:
         return iter(self.known())

@@ -32,6 +32,10 @@ class BlockWriter(LineWriter):
         for number, axis in enumerate(grid_axes(self.kernel)):
             self.name_axis(f"gidx{number}", axis)
         axes = thread_axes(self.kernel)
+        for product in self.kernel.products[:1]:
+            if product.arg.threads > 1:  # the lanes of a warp: each stores the elements that its unit gives it
+                mine = frozenset(r for p in self.kernel.products for r in p.src[2:])
+                self.threads_of.append((mine, self.special("lidx0", product.arg.threads)))
         if len(axes) > 3:
             total = self.special("lidx0", prod(size_of(axis[0]) for axis in axes))
             pitch = 1
@@ -65,7 +69,11 @@ class BlockWriter(LineWriter):
 
     @property
     def block_size(self) -> int:
-        return prod(size_of(next(iter(axis))) for axis, _ in self.threads_of)
+        return prod(self.threads_along(axis, line) for axis, line in self.threads_of)
+
+    def threads_along(self, axis: frozenset[UOp], line: UOp) -> int:
+        """The size of an axis of the block."""
+        return int(line.arg[1]) if line.op is Ops.SPECIAL else int(size_of(next(iter(axis))))
 
     # *** stores of one thread ***
 
@@ -98,7 +106,7 @@ class BlockWriter(LineWriter):
             for axis, line in self.threads_of:
                 part = line * pitch if pitch > 1 else line
                 number = part if number is None else number + part
-                pitch *= size_of(next(iter(axis)))
+                pitch *= self.threads_along(axis, line)
             self._whole_block = self.new_range(pitch, Role.LOCAL)
             self.known_as(self._whole_block, self.raw(number if number is not None else UOp.index(0)))
         return self._whole_block

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+from tinsmith.codegen import matrix
 from tinsmith.codegen.heuristics import _operands, _score
 from tinsmith.codegen.kernel import Kernel, Opt, OptOps, range_size
 from tinsmith.codegen.render.base import Target
@@ -27,7 +28,7 @@ TILE_SIDE, THREAD_ROWS, SLICE = 16, 4, 16  # threads along a tile's sides, rows 
 
 def choose_block_opts(kernel: Kernel, target: Target) -> None:
     """Apply the opts that the model expects to be fastest on a grid of blocks."""
-    if contraction_opts(kernel, target):
+    if matrix_unit_opts(kernel, target) or contraction_opts(kernel, target):
         return
     if kernel.folds:
         shared_reduction_opts(kernel, target)
@@ -106,6 +107,33 @@ def shared_reduction_opts(kernel: Kernel, target: Target) -> None:
         if r is None or not isinstance(size, int) or size < SHARED_REDUCTION:
             continue
         attempt(kernel, OptOps.GROUP, r, min(target.block_threads, 1 << (math.isqrt(4 * size).bit_length() - 1), BLOCK))
+
+
+def matrix_unit_opts(kernel: Kernel, target: Target) -> bool:
+    """A warp per tile of a matrix unit, with as many copies of it as the result is large; False where none fits."""
+    fold = next(iter(kernel.folds), None)
+    parts = matrix.factors(fold) if fold is not None and len(kernel.folds) == 1 else None
+    if fold is None or parts is None or any(s.op is not Ops.STORE for s in kernel.stores):
+        return False
+    x, y = (_largest(kernel, fold, a, b) for a, b in (parts[:2], parts[1::-1]))
+    depth = [r for r in fold.src[1:] if r in parts[0].ranges and r in parts[1].ranges]
+    if x is None or y is None or not depth:
+        return False
+    row, column = (y, x) if all(_stride(s.src[1], x) == 1 for s in kernel.stores) else (x, y)
+    for unit in target.units:
+        sizes = range_size(row), range_size(column)
+        if unit.threads == 1 or unit.significand or sizes[0] < unit.m or sizes[1] < unit.n:
+            continue
+        copies = next((c for c in ((2, 4), (1, 4), (1, 2)) if sizes[0] % (unit.m * c[0]) == sizes[1] % (
+            unit.n * c[1]) == 0), (1, 1))
+        k = max(depth, key=range_size)
+        places = [kernel.ranges.index(r) for r in (row, column)]
+        try:
+            kernel.apply(Opt(OptOps.TC, kernel.ranges.index(k), (*places, *copies), unit=unit.name))
+            return True
+        except ArgumentError:
+            continue
+    return False
 
 
 def contraction_opts(kernel: Kernel, target: Target) -> bool:

@@ -610,6 +610,7 @@ def _widened(k: Kernel, load: UOp) -> UOp:
 def _stage_operand(k: Kernel, opt: Opt, product: UOp, which: int, outside: list[UOp]) -> None:
     """An operand of a matrix unit is staged as a whole, in the order in which the unit wants its elements."""
     operand = product.src[which]
+    _require(product.arg.fragment_c.whole, opt, f"the lanes of {product.arg.name} load their own elements")
     _require(all(n.op is not Ops.STAGE for n in toposort(operand)), opt, "the operand is staged already")
     inside = [r for r in k.order if r in operand.ranges and r not in outside and r.arg[1] is not Role.FRAGMENT]
     _require(all(isinstance(_size(r), int) and r.arg[0] not in k.full for r in inside), opt, "a stage has a fixed size")
@@ -618,7 +619,8 @@ def _stage_operand(k: Kernel, opt: Opt, product: UOp, which: int, outside: list[
 
 def _unit_of(k: Kernel, opt: Opt, fold: UOp, m: UOp, n: UOp) -> MatrixUnit:
     for unit in k.units:
-        if opt.unit in ("", unit.name) and unit.emit != "muladd" and matrix.operands(fold, m, n, unit):
+        wanted = opt.unit == unit.name or (not opt.unit and unit.emit != "muladd" and not unit.significand)
+        if wanted and unit.emit != "muladd" and matrix.operands(fold, m, n, unit):
             return unit
     known = ", ".join(u.name for u in k.units) or "none"
     raise ArgumentError("Opt", f"{opt}: no matrix unit of that name multiplies this (the target has: {known})",
@@ -631,8 +633,9 @@ def _matrix_unit(k: Kernel, opt: Opt) -> None:
     amt = opt.amt if isinstance(opt.amt, tuple) else ()
     _require(len(amt) in (2, 4), opt, "the amount is (m, n) or (m, n, copies along m, copies along n)")
     m, n = (k.axis(Opt(opt.op, a)) for a in amt[:2])
-    _require(m is not n and all(_is_parallel(k, x) and x.arg[1] is Role.LOOP for x in (m, n)), opt,
+    _require(m is not n and all(_is_parallel(k, x) and x.arg[1] in (Role.LOOP, Role.GLOBAL) for x in (m, n)), opt,
              "m and n are two parallel loops")
+    _require(not any(x.arg[1] in blocks.THREADS for x in k.order), opt, "the block has other threads already")
     fixed = all(isinstance(_size(x), int) and x.arg[0] not in k.full for x in (m, n, r))
     _require(fixed, opt, "a range is partial or of symbolic size")
     fold = next((f for f in k.folds if r in f.src[1:] and matrix.factors(f)), None)
@@ -644,6 +647,7 @@ def _matrix_unit(k: Kernel, opt: Opt) -> None:
     alone = sum(x.op is Ops.FOLD for x in inside) == 1
     _require({m, n} <= fold.ranges and alone, opt, "it must be the one sum over m and n")
     unit = _unit_of(k, opt, fold, m, n)
+    _require(not unit.fragment_c.whole or Role.GLOBAL not in (m.arg[1], n.arg[1]), opt, f"{unit.name} has no grid")
     mu, nu = amt[2:] or (1, 1)
     _require(mu > 0 and nu > 0 and mu * nu <= unit.accumulators, opt, f"{unit.name} holds {unit.accumulators} sums")
     m, n, r = k.pad(m, unit.m * mu), k.pad(n, unit.n * nu), k.pad(r, unit.k)

@@ -96,6 +96,8 @@ class MatrixUnit:
         requires: features that the machine must have, as its compiler spells them.
         accumulators: fragments of c that may be live at once.
         rate: multiplications and additions per cycle of one core (or warp), for the analytic model.
+        significand: bits that the unit keeps of each float32 operand, rounded half away from zero; 0: all. A unit that
+            drops bits is taken only where an opt names it.
     """
 
     name: str
@@ -114,6 +116,7 @@ class MatrixUnit:
     requires: tuple[str, ...] = ()
     accumulators: int = 4
     rate: float = 0.0
+    significand: int = 0
 
     def __str__(self) -> str:
         return self.name
@@ -128,6 +131,8 @@ class MatrixUnit:
         rows, depth, columns = (_gather(f, x, shape, self.acc) for f, x, shape in (
             (self.fragment_a, a, (self.m, self.k)), (self.fragment_c, acc, (self.m, self.n)),
             (self.fragment_b, b, (self.k, self.n))))
+        if self.significand:
+            rows, columns = _rounded(rows, self.significand), _rounded(columns, self.significand)
         out = (depth + (rows[:, :, None] * columns[None]).sum(1, dtype=self.acc.numpy)).astype(self.acc.numpy)
         place = _cached_places(self.fragment_c)
         return np.asarray(out[place[..., 0], place[..., 1]])
@@ -138,6 +143,13 @@ def _gather(fragment: Fragment, values: Array, shape: tuple[int, int], dtype: DT
     out = np.zeros(shape, dtype.numpy)
     out[place[..., 0], place[..., 1]] = np.broadcast_to(values, place.shape[:2]).astype(dtype.numpy)
     return out
+
+
+def _rounded(x: Array, bits: int) -> Array:
+    """float32 with ``bits`` explicit bits of significand."""
+    drop = 23 - bits
+    shifted = (x.view(np.uint32) + np.uint32(1 << (drop - 1))) & np.uint32(-(1 << drop) & 0xFFFFFFFF)
+    return np.where(np.isfinite(x), shifted.view(np.float32), x)
 
 
 @functools.cache
@@ -178,6 +190,24 @@ AMX = (
     _amx("amx_s8u8", "tdpbsud", dtypes.int8, dtypes.uint8, dtypes.int32, "amx-int8"),
     _amx("amx_u8s8", "tdpbusd", dtypes.uint8, dtypes.int8, dtypes.int32, "amx-int8"),
     _amx("amx_u8u8", "tdpbuud", dtypes.uint8, dtypes.uint8, dtypes.int32, "amx-int8"),
+)
+
+
+def _mma_sync(name: str, emit: str, k: int, dtype: DType, significand: int = 0) -> MatrixUnit:
+    """A warp's step of 16 × 8 × k. The maps are those of the PTX manual: four neighbouring lanes share a row of a and
+    of c and a column of b, and a 32-bit register holds neighbours along k."""
+    packed = 4 // dtype.itemsize
+    a = Fragment(((packed, 0, 1), (2, 8, 0), (2, 0, 4 * packed)), ((4, 0, packed), (8, 1, 0)))
+    b = Fragment(((packed, 1, 0), (2, 4 * packed, 0)), ((4, packed, 0), (8, 0, 1)))
+    c = Fragment(((2, 0, 1), (2, 8, 0)), ((4, 0, 2), (8, 1, 0)))
+    return MatrixUnit(name, "cuda", 16, 8, k, dtype, dtype, dtypes.float32, 32, a, b, c, emit, ("sm_80",), 16,
+                      2.0 * 16 * 8 * k / 16, significand)
+
+
+CUDA = (
+    _mma_sync("mma_f16", "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", 16, dtypes.float16),
+    _mma_sync("mma_bf16", "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", 16, dtypes.bfloat16),
+    _mma_sync("mma_tf32", "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32", 8, dtypes.float32, 10),
 )
 
 

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -167,9 +167,8 @@ def _workers(steps: Sequence[Step | ScheduleItem]) -> set[str]:
     return {Device[d].worker for d in devices if Device[d].has_programs} if len(devices) > 1 else devices
 
 
-def lower(graph: list[UOp], device: str) -> CompiledSchedule:
-    """Schedule, lower and load the program of a canonical graph, whatever is cached of it but binaries."""
-    GlobalCounters.schedule_count += 1
+def planned(graph: list[UOp], device: str) -> tuple[Schedule, list[Layout | None]]:
+    """The kernels of a canonical graph before they are lowered, and how sharded results lie."""
     layouts: list[Layout | None] = []
     if any(is_group(d) for d in (device, *(n.device for n in toposort(graph)))):
         graph, layouts = spread_out(graph, device)
@@ -179,9 +178,21 @@ def lower(graph: list[UOp], device: str) -> CompiledSchedule:
         schedule.items = merge_siblings(merge_twins(schedule.items))
     if len(_workers(schedule.items)) > 1:
         schedule.items = overlapped(schedule.items, schedule.slots)
-    kernels = [None if item.sink is None else compile_kernel(item.sink, Device[item.device].renderer,
-                                                             _searched(item.sink, item.device))
-               for item in schedule.items]
+    return schedule, layouts
+
+
+def lower(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]] | None = None) -> CompiledSchedule:
+    """Schedule, lower and load the program of a canonical graph, whatever is cached of it but binaries.
+
+    Args:
+        opts: what to apply to kernels, by their number, instead of the optimizer's choice.
+    """
+    GlobalCounters.schedule_count += 1
+    schedule, layouts = planned(graph, device)
+    given = opts or {}
+    kernels = [None if item.sink is None else compile_kernel(
+        item.sink, Device[item.device].renderer, given.get(n, _searched(item.sink, item.device)))
+        for n, item in enumerate(schedule.items)]
     _load(schedule, kernels)
     compiled = CompiledSchedule(schedule, plan_memory(schedule), layouts=layouts)
     names: dict[str, list[str]] = {}

@@ -11,6 +11,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from tinsmith.backend.memory import Buffer
+from tinsmith.codegen.kernel import Opt
+from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import settings
 from tinsmith.core.weak import WeakTable
 from tinsmith.ir import Ops, UOp
@@ -18,6 +20,7 @@ from tinsmith.ir.uop import forget_dead, substitute, toposort
 from tinsmith.schedule import explanation
 from tinsmith.schedule.execute import realize
 from tinsmith.schedule.record import recorders
+from tinsmith.schedule.tuned import Tuned, Wanted, with_opts
 from tinsmith.tensor.checks import Checks
 
 if TYPE_CHECKING:
@@ -181,6 +184,20 @@ def explain_tensors(tensors: Sequence[TensorBase], run: bool = True) -> explanat
     if not roots:
         return explanation.Explanation(())
     return explanation.explain(list(roots), next(t._device for t in tensors if not is_realized(t.uop)), run)
+
+
+@_one_at_a_time
+def tuned(tensor: TensorBase, opts: Sequence[Opt] | None, kernel: int, device: str | None) -> Tuned:
+    """One kernel of a tensor's program under given opts.
+
+    Raises:
+        ArgumentError: if there is no such kernel, or an opt is not legal there.
+    """
+    if is_realized(tensor.uop):
+        raise ArgumentError("with_opts", "the tensor holds values already, so nothing is left to compute",
+                            "build the tensor anew, or detach().clone()")
+    inner = _below_views(tensor.uop)
+    return with_opts(Wanted(tensor.uop, inner, _concrete(inner)), tensor._device, opts, kernel, device)
 
 
 def _as_view(buffer: Buffer, target: UOp) -> UOp:

@@ -1,8 +1,12 @@
 """The Tensor: state and data movement from ``base``, and one class of methods per family."""
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from tinsmith.codegen.kernel import Opt
 from tinsmith.core.errors import ArgumentError
 from tinsmith.schedule.explanation import Explanation
+from tinsmith.schedule.tuned import Tuned
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.creation import Creation
 from tinsmith.tensor.elementwise import Elementwise
@@ -12,7 +16,7 @@ from tinsmith.tensor.movement import Movement
 from tinsmith.tensor.nnops import NNOps
 from tinsmith.tensor.operators import Operators
 from tinsmith.tensor.random import Random
-from tinsmith.tensor.realize import explain_tensors
+from tinsmith.tensor.realize import explain_tensors, tuned
 from tinsmith.tensor.reduce import Reduce
 from tinsmith.tensor.resampling import Resampling
 from tinsmith.tensor.scans import Scans
@@ -57,3 +61,23 @@ def explain(*tensors: Tensor, run: bool = True) -> Explanation:
         if not isinstance(t, TensorBase):
             raise ArgumentError("explain", f"{t!r} is no tensor", "explain(*(p.grad for p in … if p.grad is not None))")
     return explain_tensors(tensors, run)
+
+
+def with_opts(tensor: Tensor, opts: Sequence[Opt] | None, kernel: int = -1, device: str | None = None) -> Tuned:
+    """One kernel of the program that computes ``tensor``, under opts of your own; see docs/opts.md.
+
+    >>> from tinsmith import Opt, OptOps
+    >>> x = Tensor([[1.0, 2.0, 3.0, 4.0]] * 4)
+    >>> t = with_opts(x.sum(1), [Opt(OptOps.UNROLL, 1, 4)])
+    >>> t.before, t.axes, t.run().tolist()
+    ((4 loop, 4 reduce), (4 loop, 4 unroll), [10.0, 10.0, 10.0, 10.0])
+
+    Args:
+        opts: applied in order, instead of the optimizer's choice; None shows that choice.
+        kernel: which kernel of the program, in the order in which they run; -1 is the last.
+        device: write the source for this device instead of the tensor's, such as ``"CUDA"`` or ``"METAL"``.
+
+    Raises:
+        ArgumentError: if an opt is not legal, with the reason; if there is no such kernel.
+    """
+    return tuned(tensor, opts, kernel, device)

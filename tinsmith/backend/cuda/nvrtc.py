@@ -15,7 +15,7 @@ from tinsmith.core.cache import cache_get, cache_key, cache_put
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.errors import CompileError, DeviceError
 
-_INSTALL = "pip install 'tinsmith[cuda]', which brings NVRTC"
+_INSTALL = "pip install 'tinsmith[cuda]'"
 
 
 def _candidates() -> Iterator[str]:
@@ -42,7 +42,7 @@ def load_nvrtc() -> Any:
             return ctypes.CDLL(path)
         except OSError as error:
             reasons.append(str(error))
-    why = "; ".join(reasons) or "neither the nvidia-cuda-nvrtc wheel nor a CUDA toolkit is installed"
+    why = "; ".join(reasons) or "there is neither its wheel nor a CUDA toolkit"
     raise DeviceError("CUDA", f"NVRTC cannot be loaded: {why}", _INSTALL)
 
 

@@ -1,7 +1,8 @@
 """The PYTHON device: linear programs run by the interpreter, with every access checked. For tests and reading.
 
 ``PYTHON:V64`` compiles for vectors of 64 bytes, ``PYTHON:T3`` for 3 workers, which run one after the other, and
-``PYTHON:G256`` spreads kernels over a grid of blocks of at most 256 threads, as a GPU does.
+``PYTHON:G256`` spreads kernels over a grid of blocks of at most 256 threads, as a GPU does,
+with the matrix units of warps of 32.
 """
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from tinsmith.backend.device import Allocator, Compiled, Compiler, Program
 from tinsmith.backend.python.render import PythonRenderer
-from tinsmith.backend.python.runtime import NAMES, Memory, launch
+from tinsmith.backend.python.runtime import NAMES, WARP, Memory, launch
 from tinsmith.codegen.program import Launch
 from tinsmith.codegen.render.base import Target
 from tinsmith.core.dtypes import dtypes
@@ -88,7 +89,8 @@ def DEVICE(name: str) -> Compiled:
             block = int(option[2])
     rows = (*units.AMX, *(units.fma(d, vector_bytes) for d in (dtypes.float32, dtypes.float64)))
     if block:
-        target = Target("python", vector_bytes, local_bytes=BLOCK_BYTES, block_threads=block, grid=True)
+        target = Target("python", vector_bytes, local_bytes=BLOCK_BYTES, block_threads=block, grid=True,
+                        units=units.CUDA if block >= WARP else ())
     else:
         target = Target("python", vector_bytes, threads=threads, block_threads=BLOCK_THREADS, units=rows)
     return PythonDevice(name, BytesAllocator(), Compiler(),

@@ -8,7 +8,8 @@ from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.render.cstyle import _strip
 from tinsmith.codegen.render.gpu import AXES, BFLOAT16, GPURenderer, specials
 from tinsmith.core.dtypes import DType, dtypes
-from tinsmith.ir import Ops, UOp
+from tinsmith.ir import Ops, UOp, units
+from tinsmith.ir.units import MatrixUnit
 
 _HALF = (
     '__device__ inline float half_float(unsigned short x) { float y; asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x)); '
@@ -25,11 +26,31 @@ _BITCAST = ("template<typename T, typename F> __device__ inline T bitcast(F x) {
 _VECTORS = {"int8": "char", "uint8": "uchar", "int16": "short", "uint16": "ushort", "float16": "ushort",
             "bfloat16": "ushort", "int32": "int", "uint32": "uint", "index": "int", "int64": "longlong",
             "uint64": "ulonglong", "float32": "float", "float64": "double"}
+_PACK16 = ("__device__ inline unsigned int pack16(unsigned short low, unsigned short high) "
+           "{ return (unsigned int)low | ((unsigned int)high << 16); }")
+_TF32 = ('__device__ inline unsigned int tf32(float x) { unsigned int y; asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : '
+         '"f"(x)); return y; }')
 
 
 def cuda_target(arch: str = "sm_90") -> Target:
     """What generated CUDA may use; ``arch`` such as ``sm_80``."""
-    return Target(f"cuda_{arch}", 16, 64, local_bytes=48 << 10, block_threads=1024, grid=True)
+    rows = tuple(u for u in units.CUDA if arch >= u.requires[0])
+    return Target(f"cuda_{arch}", 16, 64, local_bytes=48 << 10, block_threads=1024, grid=True, units=rows)
+
+
+def matrix_function(unit: MatrixUnit) -> str:
+    """A function around the unit's instruction: c is updated, a and b are 32-bit registers."""
+    registers = {"a": unit.fragment_a.size * unit.a.itemsize // 4, "b": unit.fragment_b.size * unit.b.itemsize // 4}
+    c = [f"c{i}" for i in range(unit.fragment_c.size)]
+    given = [f"{name}{i}" for name, count in registers.items() for i in range(count)]
+    numbers = iter(range(len(c) + len(given)))
+    groups = ["{" + ", ".join(f"%{next(numbers)}" for _ in range(n)) + "}" for n in (len(c), *registers.values())]
+    into, a, b = groups
+    outputs = ", ".join(f'"+f"({x})' for x in c)
+    inputs = ", ".join(f'"r"({x})' for x in given)
+    parameters = ", ".join([*(f"float& {x}" for x in c), *(f"unsigned int {x}" for x in given)])
+    return (f"__device__ inline void {unit.name}({parameters}) {{\n"
+            f'  asm("{unit.emit} {into}, {a}, {b}, {into};" : {outputs} : {inputs}); }}')
 
 
 class CUDARenderer(GPURenderer):
@@ -87,7 +108,21 @@ class CUDARenderer(GPURenderer):
             lines += _HALF if "float64" in names else _HALF[:2]
         if "bfloat16" in names:
             lines += [line.format(**_SPELLED) for line in BFLOAT16]
+        used = {u.arg: None for u in program if u.op is Ops.MMA}
+        if any(unit.a.itemsize == 2 for unit in used):
+            lines.append(_PACK16)
+        if any(unit.significand for unit in used):
+            lines.append(_TF32)
+        lines += [matrix_function(unit) for unit in used]
         return "".join(line + "\n" for line in lines)
+
+    def matrix_step(self, unit: MatrixUnit, acc: list[str], a: list[str], b: list[str]) -> str:
+        """The call that adds a·b to the sums ``acc`` in place."""
+        if unit.a.itemsize == 2:
+            given = [f"pack16({low}, {high})" for x in (a, b) for low, high in zip(x[::2], x[1::2])]
+        else:
+            given = [f"tf32({_strip(x)})" for x in (*a, *b)]
+        return f"{unit.name}({', '.join([*acc, *given])});"
 
     def function(self, name: str, program: Sequence[UOp]) -> str:
         threads = prod(size for n, size in specials(program).items() if n.startswith("lidx"))

@@ -13,8 +13,10 @@ import numpy as np
 
 from tinsmith.codegen.render.cstyle import CRenderer, _strip
 from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.core.errors import CompileError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.symbolic import linear_form
+from tinsmith.ir.units import MatrixUnit
 
 HALVES = (dtypes.float16, dtypes.bfloat16)
 AXES = "xyz"
@@ -85,6 +87,10 @@ class GPURenderer(CRenderer):
 
     def from_float(self, dtype: DType, a: str) -> str:
         return f"float_{'half' if dtype is dtypes.float16 else 'bf16'}({_strip(a)})"
+
+    def matrix_step(self, unit: MatrixUnit, acc: list[str], a: list[str], b: list[str]) -> str:
+        """The statement that adds a·b to the sums ``acc`` in place."""
+        raise CompileError(type(self).__name__, f"{unit.name} is no unit of this language", "a list of opts without TC")
 
     # *** scalars ***
 
@@ -214,6 +220,10 @@ class _Body:
             self.store(u)
         elif u.op is Ops.LOAD:
             self.load(u)
+        elif u.op is Ops.MMA:
+            acc, a, b = (text[s] for s in u.src)
+            self.declare("mma", u, acc)
+            self.line(r.matrix_step(u.arg, text[u], a, b))
         elif u.op is not Ops.PREFETCH:
             self.value(u)
 

@@ -1,0 +1,1 @@
+"""Metal: kernels are written; compiling and running them needs a Mac."""
