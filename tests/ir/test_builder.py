@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.backend.opencl import needs_opencl
 from tests.codegen.kernels import Case, kernels
 from tests.codegen.running import NATIVE
 from tests.codegen.running import buffers as buffers_of
@@ -25,9 +26,16 @@ from tinsmith.ir.builder import Value
 from tinsmith.ir.document import document
 from tinsmith.schedule.byhand import run_program, source_of
 
-DEVICES = [*NATIVE, "PYTHON"]
-on_every_device = pytest.mark.parametrize("device", DEVICES)
+DEVICES = [*NATIVE, "PYTHON", "OPENCL"]
+on_every_device = pytest.mark.parametrize("device", DEVICES, indirect=True)
 Build = Callable[..., Any]
+
+
+@pytest.fixture
+def device(request: pytest.FixtureRequest) -> str:
+    if request.param == "OPENCL":
+        needs_opencl()
+    return str(request.param)
 
 
 def const(g: ProgramBuilder, value: Any, dtype: DType = dtypes.int32) -> Value:
@@ -136,7 +144,7 @@ def test_a_condition_and_a_loaded_place(device: str) -> None:
 
 
 @on_every_device
-@pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.float64, dtypes.uint8, dtypes.int64])
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64, dtypes.uint8, dtypes.int64])
 def test_division_and_accumulation_in_two_loops(device: str, dtype: DType) -> None:
     """Column sums divided by three: the accumulator belongs to the inner loop only."""
     g = ProgramBuilder()
@@ -156,6 +164,57 @@ def test_division_and_accumulation_in_two_loops(device: str, dtype: DType) -> No
     run_program(g, found, values, device=device)
     total = values.sum(0)
     assert (found == ((total / 3).astype(dtype.numpy) if dtype.is_float else total // 3)).all()
+
+
+def blocks() -> ProgramBuilder:
+    """Each block of four threads turns its part around, through near memory."""
+    g = ProgramBuilder()
+    out, x = buffers(g, dtypes.int32, dtypes.int32)
+    near = g.add(UOps.DEFINE_LOCAL, dtypes.int32, arg=("tmp0", 4))
+    block, thread = (g.add(UOps.SPECIAL, dtypes.int32, arg=(n, size)) for n, size in (("gidx0", 3), ("lidx0", 4)))
+    at = alu(g, BinaryOps.ADD, alu(g, BinaryOps.MUL, block, const(g, 4)), thread)
+    g.add(UOps.STORE, vin=(near, thread, g.add(UOps.LOAD, dtypes.int32, vin=(x, at))))
+    g.add(UOps.BARRIER)
+    back = alu(g, BinaryOps.SUB, const(g, 3), thread)
+    g.add(UOps.STORE, vin=(out, at, g.add(UOps.LOAD, dtypes.int32, vin=(near, back))))
+    return g
+
+
+@pytest.mark.parametrize("device", ["PYTHON", "OPENCL"], indirect=True)
+def test_threads_of_a_block_meet_at_a_barrier(device: str) -> None:
+    found = np.zeros((3, 4), np.int32)
+    run_program(blocks(), found, np.arange(12, dtype=np.int32), device=device)
+    assert (found == np.arange(12).reshape(3, 4)[:, ::-1]).all()
+
+
+@on_every_device
+@pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16])
+def test_halves_are_cast_to_be_computed_with(device: str, dtype: DType) -> None:
+    for casts in (False, True):
+        g = ProgramBuilder()
+        out, x = buffers(g, dtype, dtype)
+        i = loop(g, 0, 4)
+        value = g.add(UOps.LOAD, dtype, vin=(x, i))
+        if casts:
+            wide = g.add(UOps.CAST, dtypes.float32, vin=(value,))
+            value = g.add(UOps.CAST, dtype, vin=(alu(g, BinaryOps.MUL, wide, wide),))
+        else:
+            value = alu(g, BinaryOps.MUL, value, value)
+        g.add(UOps.STORE, vin=(out, i, value))
+        g.add(UOps.ENDLOOP, vin=(i,))
+        values = np.array([1.5, -2, 0.25, 3]).astype(dtype.numpy)
+        found = np.zeros(4, dtype.numpy)
+        if casts:
+            run_program(g, found, values, device=device)
+            assert (found == values * values).all()
+        else:
+            with pytest.raises(ArgumentError, match="does not compute in"):
+                run_program(g, found, values, device=device)
+
+
+def test_a_device_without_blocks_refuses_them() -> None:
+    with pytest.raises(ArgumentError, match="needs blocks of threads, which CPU does not have"):
+        run_program(blocks(), np.zeros(12, np.int32), np.zeros(12, np.int32), device="CPU")
 
 
 def test_the_tutorials_dot_product_is_the_list_of_its_page() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.tensor.helpers import check, values
@@ -118,6 +118,7 @@ def indices(draw) -> tuple:
 
 
 @settings(max_examples=60, deadline=None)
+@example((None, slice(None), 0, ..., [0, 0]))
 @given(indices())
 def test_random_indices(index) -> None:
     try:

@@ -31,6 +31,13 @@ def test_shapes() -> None:
     check(Tensor(np.zeros((0, 3), np.float32)).reshape(3, -1), np.zeros((3, 0)))
 
 
+def test_a_shape_may_be_an_array() -> None:
+    x = np.arange(6)
+    check(Tensor(x).reshape(np.array([2, -1])), x.reshape(2, 3))
+    check(Tensor(x).reshape(3, np.int8(2)), x.reshape(3, 2))
+    assert Tensor.ones(np.array([2, 3])).shape == (2, 3)
+
+
 def test_orders() -> None:
     t = Tensor(X)
     check(t.permute(2, 0, 1), X.transpose(2, 0, 1))

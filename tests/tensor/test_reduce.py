@@ -135,6 +135,7 @@ def test_norms_and_pairs() -> None:
     for p in (1, 2, 3, math.inf):
         check(Tensor(x).norm(p, 1), np.linalg.norm(x, p, 1), rtol=1e-9)
         check(Tensor(x).normalize(p), x / np.linalg.norm(x, p, 1)[:, None], rtol=1e-9)
+    check(Tensor([[0., 2., 3.], [0., 0., 0.]]).norm(0, 1), [2, 0])
     for got, want in zip(Tensor(x).var_mean(0), (x.var(0, ddof=1), x.mean(0))):
         check(got, want)
     for got, want in zip(Tensor(x).std_mean(0), (x.std(0, ddof=1), x.mean(0))):

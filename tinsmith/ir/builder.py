@@ -230,7 +230,8 @@ class _Writer:
 
     def place(self, v: Value) -> UOp:
         if v.op is Ops.CONST:
-            return self.emit(v, UOp.index(v.arg))
+            lanes = 1 if v.dtype is None else v.dtype.count
+            return self.emit(v, UOp.const(dtypes.index.vec(lanes), v.arg))
         if v.op is Ops.RANGE:
             begin, end = v.src if len(v.src) == 2 else (None, v.src[0])
             first = UOp.index(0) if begin is None else self.as_place(begin)

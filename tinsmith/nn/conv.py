@@ -5,14 +5,12 @@ import math
 from collections.abc import Sequence
 
 from tinsmith.core.errors import ArgumentError
+from tinsmith.tensor.arguments import flag, integer, integers, size
+from tinsmith.tensor.base import check_tensors
 from tinsmith.tensor.tensor import Tensor
 from tinsmith.tensor.windows import same_padding
 
 Ints = int | Sequence[int]
-
-
-def _tuple(value: Ints, dims: int) -> tuple[int, ...]:
-    return (value,) * dims if isinstance(value, int) else tuple(value)
 
 
 class Conv2d:
@@ -30,15 +28,22 @@ class Conv2d:
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: Ints, stride: Ints = 1,
                  padding: Ints | str = 0, dilation: Ints = 1, groups: int = 1, bias: bool = True) -> None:
-        kernel = _tuple(kernel_size, self.dims)
+        op = type(self).__name__
+        in_channels = size(op, "in_channels", in_channels, 1)
+        out_channels = size(op, "out_channels", out_channels, 1)
+        groups = integer(op, "groups", groups, 1)
+        kernel = integers(op, "kernel_size", kernel_size, self.dims, least=1)
+        steps = integers(op, "stride", stride, self.dims, least=1)
+        spread = integers(op, "dilation", dilation, self.dims, least=1)
         if in_channels % groups or out_channels % groups:
-            raise ArgumentError("Conv2d", f"groups={groups} for {in_channels} → {out_channels} channels",
+            raise ArgumentError(op, f"groups={groups} for {in_channels} → {out_channels} channels",
                                 "a number that divides both")
         if isinstance(padding, str):
-            pairs = same_padding("Conv2d", padding, kernel, _tuple(stride, self.dims), _tuple(dilation, self.dims))
+            pairs = same_padding(op, padding, kernel, steps, spread)
             padding = [n for pair in reversed(pairs) for n in pair]
         self.kernel_size, self.stride, self.padding = kernel, stride, padding
         self.dilation, self.groups = dilation, groups
+        bias = flag(op, "bias", bias)
         bound = 1 / math.sqrt(in_channels // groups * math.prod(kernel))
         self.weight = Tensor.uniform(*self._weight_shape(in_channels, out_channels), low=-bound, high=bound)
         self.bias = Tensor.uniform(out_channels, low=-bound, high=bound) if bias else None
@@ -47,6 +52,7 @@ class Conv2d:
         return (out_channels, in_channels // self.groups, *self.kernel_size)
 
     def __call__(self, x: Tensor) -> Tensor:
+        check_tensors(type(self).__name__, [x])
         return x.conv2d(self.weight, self.bias, self.groups, self.stride, self.dilation, self.padding)
 
 
@@ -72,15 +78,18 @@ class ConvTranspose2d(Conv2d):
     def __init__(self, in_channels: int, out_channels: int, kernel_size: Ints, stride: Ints = 1, padding: Ints = 0,
                  output_padding: Ints = 0, dilation: Ints = 1, groups: int = 1, bias: bool = True) -> None:
         super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, False)
-        self.output_padding = output_padding
-        bound = 1 / math.sqrt(out_channels // groups * math.prod(self.kernel_size))
+        op = type(self).__name__
+        self.output_padding = integers(op, "output_padding", output_padding, self.dims, least=0)
+        in_channels, out_channels = int(in_channels), int(out_channels)
+        bound = 1 / math.sqrt(out_channels // self.groups * math.prod(self.kernel_size))
         self.weight = Tensor.uniform(*self._weight_shape(in_channels, out_channels), low=-bound, high=bound)
-        self.bias = Tensor.uniform(out_channels, low=-bound, high=bound) if bias else None
+        self.bias = Tensor.uniform(out_channels, low=-bound, high=bound) if flag(op, "bias", bias) else None
 
     def _weight_shape(self, in_channels: int, out_channels: int) -> tuple[int, ...]:
         return (in_channels, out_channels // self.groups, *self.kernel_size)
 
     def __call__(self, x: Tensor) -> Tensor:
+        check_tensors(type(self).__name__, [x])
         return x.conv_transpose2d(self.weight, self.bias, self.groups, self.stride, self.dilation,
                                   self.padding, self.output_padding)
 

@@ -3,6 +3,9 @@ from __future__ import annotations
 
 import math
 
+from tinsmith.core.errors import ShapeError
+from tinsmith.tensor.arguments import flag, number, size
+from tinsmith.tensor.base import check_tensors
 from tinsmith.tensor.tensor import Tensor
 
 
@@ -15,11 +18,14 @@ class Linear:
     """
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
+        in_features = size("Linear", "in_features", in_features)
+        out_features = size("Linear", "out_features", out_features)
         bound = 1 / math.sqrt(in_features) if in_features else 0.0
         self.weight = Tensor.uniform(out_features, in_features, low=-bound, high=bound)
-        self.bias = Tensor.uniform(out_features, low=-bound, high=bound) if bias else None
+        self.bias = Tensor.uniform(out_features, low=-bound, high=bound) if flag("Linear", "bias", bias) else None
 
     def __call__(self, x: Tensor) -> Tensor:
+        check_tensors("Linear", [x])
         return x.linear(self.weight.transpose(), self.bias)
 
 
@@ -32,10 +38,12 @@ class Embedding:
     """
 
     def __init__(self, vocab_size: int, embed_size: int) -> None:
-        self.vocab_size, self.embed_size = vocab_size, embed_size
-        self.weight = Tensor.normal(vocab_size, embed_size, mean=0.0, std=1.0)
+        self.vocab_size = size("Embedding", "vocab_size", vocab_size)
+        self.embed_size = size("Embedding", "embed_size", embed_size)
+        self.weight = Tensor.normal(self.vocab_size, self.embed_size, mean=0.0, std=1.0)
 
     def __call__(self, idx: Tensor) -> Tensor:
+        check_tensors("Embedding", [idx])
         return idx.embedding(self.weight)
 
 
@@ -43,9 +51,10 @@ class Dropout:
     """``x.dropout(p)`` as a layer."""
 
     def __init__(self, p: float = 0.5) -> None:
-        self.p = p
+        self.p = number("Dropout", "p", p, 0, 1)
 
     def __call__(self, x: Tensor) -> Tensor:
+        check_tensors("Dropout", [x])
         return x.dropout(self.p)
 
 
@@ -59,14 +68,19 @@ class LSTMCell:
     """
 
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
+        input_size = size("LSTMCell", "input_size", input_size)
+        hidden_size = self.hidden_size = size("LSTMCell", "hidden_size", hidden_size, 1)
+        bias = flag("LSTMCell", "bias", bias)
         bound = 1 / math.sqrt(hidden_size)
-        self.hidden_size = hidden_size
         self.weight_ih = Tensor.uniform(4 * hidden_size, input_size, low=-bound, high=bound)
         self.weight_hh = Tensor.uniform(4 * hidden_size, hidden_size, low=-bound, high=bound)
         self.bias_ih = Tensor.uniform(4 * hidden_size, low=-bound, high=bound) if bias else None
         self.bias_hh = Tensor.uniform(4 * hidden_size, low=-bound, high=bound) if bias else None
 
     def __call__(self, x: Tensor, hc: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        check_tensors("LSTMCell", [x] if hc is None else [x, *hc])
+        if x.ndim != 2:
+            raise ShapeError("LSTMCell", f"input {x.shape}", "an input [N, input_size]")
         if hc is None:
             zeros = Tensor.zeros(x.shape[0], self.hidden_size, dtype=x.dtype, device=x.device)
             hc = zeros, zeros

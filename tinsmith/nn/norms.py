@@ -6,6 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from tinsmith.core.errors import ArgumentError, ShapeError
+from tinsmith.tensor.arguments import flag, integer, integers, number, size
+from tinsmith.tensor.base import check_tensors
 from tinsmith.tensor.tensor import Tensor
 
 
@@ -35,16 +37,19 @@ class BatchNorm:
 
     def __init__(self, sz: int, eps: float = 1e-5, affine: bool = True, track_running_stats: bool = True,
                  momentum: float = 0.1, synced: bool = True) -> None:
-        self.synced = synced
-        self.num_features, self.eps, self.track_running_stats, self.momentum = sz, eps, track_running_stats, momentum
+        sz = self.num_features = size("BatchNorm", "sz", sz)
+        self.eps, self.momentum = number("BatchNorm", "eps", eps), number("BatchNorm", "momentum", momentum)
+        affine, self.synced = flag("BatchNorm", "affine", affine), flag("BatchNorm", "synced", synced)
+        self.track_running_stats = flag("BatchNorm", "track_running_stats", track_running_stats)
         self.weight = _filled(sz, 1) if affine else None
         self.bias = _filled(sz, 0) if affine else None
-        if track_running_stats:
+        if self.track_running_stats:
             self.num_batches_tracked = Tensor(np.zeros(1, np.int64), requires_grad=False)
             self.running_mean = _filled(sz, 0, False)
             self.running_var = _filled(sz, 1, False)
 
     def __call__(self, x: Tensor) -> Tensor:
+        check_tensors("BatchNorm", [x])
         if x.ndim < 2 or x.shape[1] != self.num_features:
             raise ShapeError("BatchNorm", f"input {x.shape}, {self.num_features} channels",
                              f"an input [N, {self.num_features}, …]")
@@ -97,13 +102,15 @@ class LayerNorm:
 
     def __init__(self, normalized_shape: int | Sequence[int], eps: float = 1e-5, elementwise_affine: bool = True,
                  bias: bool = True) -> None:
-        shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
-        self.normalized_shape, self.eps = shape, eps
+        shape = integers("LayerNorm", "normalized_shape", normalized_shape, least=0)
+        elementwise_affine = flag("LayerNorm", "elementwise_affine", elementwise_affine)
+        self.normalized_shape, self.eps = shape, number("LayerNorm", "eps", eps)
         self.axis = tuple(range(-len(shape), 0))
         self.weight = _filled(shape, 1) if elementwise_affine else None
-        self.bias = _filled(shape, 0) if elementwise_affine and bias else None
+        self.bias = _filled(shape, 0) if elementwise_affine and flag("LayerNorm", "bias", bias) else None
 
     def __call__(self, x: Tensor) -> Tensor:
+        check_tensors("LayerNorm", [x])
         if tuple(x.shape[-len(self.normalized_shape) :]) != self.normalized_shape:
             raise ShapeError("LayerNorm", f"input {x.shape}, normalized shape {self.normalized_shape}",
                              f"an input that ends in {self.normalized_shape}")
@@ -116,6 +123,9 @@ class LayerNorm2d(LayerNorm):
     """``LayerNorm`` over the channels of ``[N, C, H, W]``."""
 
     def __call__(self, x: Tensor) -> Tensor:
+        check_tensors("LayerNorm2d", [x])
+        if x.ndim != 4:
+            raise ShapeError("LayerNorm2d", f"input {x.shape}", "an input [N, C, H, W]")
         return super().__call__(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
@@ -128,13 +138,16 @@ class GroupNorm:
     """
 
     def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True) -> None:
+        num_groups = integer("GroupNorm", "num_groups", num_groups, 1)
+        num_channels, affine = size("GroupNorm", "num_channels", num_channels), flag("GroupNorm", "affine", affine)
         if num_channels % num_groups:
             raise ArgumentError("GroupNorm", f"{num_groups} groups of {num_channels} channels", "a divisor")
-        self.num_groups, self.num_channels, self.eps = num_groups, num_channels, eps
+        self.num_groups, self.num_channels, self.eps = num_groups, num_channels, number("GroupNorm", "eps", eps)
         self.weight = _filled(num_channels, 1) if affine else None
         self.bias = _filled(num_channels, 0) if affine else None
 
     def __call__(self, x: Tensor) -> Tensor:
+        check_tensors(type(self).__name__, [x])
         if x.ndim < 2 or x.shape[1] != self.num_channels:
             raise ShapeError("GroupNorm", f"input {x.shape}, {self.num_channels} channels",
                              f"an input [N, {self.num_channels}, …]")
@@ -161,10 +174,11 @@ class RMSNorm:
     """
 
     def __init__(self, dim: int, eps: float = 1e-6, elementwise_affine: bool = True) -> None:
-        self.eps = eps
-        self.weight = _filled(dim, 1) if elementwise_affine else None
+        self.eps, dim = number("RMSNorm", "eps", eps), size("RMSNorm", "dim", dim)
+        self.weight = _filled(dim, 1) if flag("RMSNorm", "elementwise_affine", elementwise_affine) else None
 
     def __call__(self, x: Tensor) -> Tensor:
+        check_tensors("RMSNorm", [x])
         if self.weight is not None and x.shape[-1:] != self.weight.shape:
             raise ShapeError("RMSNorm", f"input {x.shape}, weight {self.weight.shape}",
                              f"an input that ends in {self.weight.shape}")

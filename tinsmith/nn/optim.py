@@ -8,6 +8,7 @@ import numpy as np
 
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError, DTypeError, GradientError
+from tinsmith.tensor.arguments import flag, number
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.realize import realize_tensors
 from tinsmith.tensor.tensor import Tensor
@@ -155,8 +156,9 @@ class SGD(Optimizer):
     def __init__(self, params: Sequence[Tensor], lr: float = 0.001, momentum: float = 0.0, weight_decay: float = 0.0,
                  nesterov: bool = False) -> None:
         super().__init__(params, lr)
-        self.momentum, self.weight_decay, self.nesterov = momentum, weight_decay, nesterov
-        self.b = self.state_like() if momentum else []
+        self.momentum, self.nesterov = number("SGD", "momentum", momentum), flag("SGD", "nesterov", nesterov)
+        self.weight_decay = number("SGD", "weight_decay", weight_decay)
+        self.b = self.state_like() if self.momentum else []
 
     def _step(self, params: list[Tensor], grads: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         updates = []
@@ -182,7 +184,9 @@ class LAMB(Optimizer):
     def __init__(self, params: Sequence[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float = 0.999,
                  eps: float = 1e-6, weight_decay: float = 0.0, adam: bool = False) -> None:
         super().__init__(params, lr)
-        self.b1, self.b2, self.eps, self.weight_decay, self.adam = b1, b2, eps, weight_decay, adam
+        self.b1, self.b2 = number("LAMB", "b1", b1, 0, 1), number("LAMB", "b2", b2, 0, 1)
+        self.eps, self.weight_decay = number("LAMB", "eps", eps, 0), number("LAMB", "weight_decay", weight_decay)
+        self.adam = flag("LAMB", "adam", adam)
         # 1 - b1^t and 1 - b2^t: c ← c·b + (1 - b) keeps them exact to rounding where 1 - b^t would cancel.
         self.correction1 = Tensor(np.zeros(1, np.float32), device=self.device, requires_grad=False)
         self.correction2 = Tensor(np.zeros(1, np.float32), device=self.device, requires_grad=False)

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from tinsmith.backend.device import Call, Device
+from tinsmith.backend.device import Call, Compiled, Device
 from tinsmith.backend.memory import Buffer
-from tinsmith.codegen.program import assemble
+from tinsmith.codegen.program import Launch, assemble
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.render.cstyle import CRenderer
 from tinsmith.core.counters import Ran, report
-from tinsmith.core.dtypes import DType
+from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
@@ -45,7 +45,7 @@ def source_of(program: ProgramBuilder | Sequence[UOp], device: str | None = None
     """
     if device is None:
         return _READABLE.render(name, _lines(program))
-    return assemble(name, _lines(program), Device[device].renderer)[1]
+    return _assembled(name, _lines(program), Device[device])[1]
 
 
 def run_program(program: ProgramBuilder | Sequence[UOp], *arrays: Array, device: str | None = None,
@@ -69,12 +69,13 @@ def run_program(program: ProgramBuilder | Sequence[UOp], *arrays: Array, device:
         variables: values of the integer arguments, by name.
 
     Raises:
-        ArgumentError: if the arrays or variables are not those that the program takes.
+        ArgumentError: if the arrays or variables are not those that the program takes, or it asks for blocks of threads
+            or computes in a dtype that the device does not have.
         CompileError: if the device's compiler refuses it.
     """
     lines = _lines(program)
     opened = Device[device]
-    launch, source = assemble(name, lines, opened.renderer)
+    launch, source = _assembled(name, lines, opened)
     given = dict(variables or {})
     if sorted(given) != sorted(launch.variables):
         raise ArgumentError("run_program", f"{name} takes the variables {launch.variables}, got {sorted(given)}",
@@ -100,6 +101,21 @@ def run_program(program: ProgramBuilder | Sequence[UOp], *arrays: Array, device:
 
 def _lines(program: ProgramBuilder | Sequence[UOp]) -> list[UOp]:
     return program.program() if isinstance(program, ProgramBuilder) else list(program)
+
+
+def _assembled(name: str, lines: list[UOp], device: Compiled) -> tuple[Launch, str]:
+    """Launch data and source, if the device has what the program asks for."""
+    asks = next((u for u in lines if u.op is Ops.BARRIER or (u.op is Ops.SPECIAL and isinstance(u.arg, tuple))), None)
+    if asks is not None and not device.renderer.target.block_threads:
+        raise ArgumentError("run_program", f"{asks.op.name} of {name} needs blocks of threads, which {device.device} "
+                            "does not have", "a LOOP, or another device, such as PYTHON or OPENCL")
+    works_on = device.renderer.target.dtypes | {dtypes.index, dtypes.void}
+    for u in lines:
+        wrong = {s.dtype.scalar for s in (u, *u.src)} - works_on if u.op.alu or u.op is Ops.DEFINE_ACC else None
+        if wrong:
+            raise ArgumentError("run_program", f"{device.device} does not compute in {wrong.pop()!r}: {u.op.name} of "
+                                f"{name}", "CAST to float32, and back for the STORE")
+    return assemble(name, lines, device.renderer)
 
 
 def _check(name: str, arrays: Sequence[Array], wanted: dict[int, DType]) -> None:

@@ -6,8 +6,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import UOp
+from tinsmith.tensor.arguments import choice, number
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -37,8 +37,8 @@ class Activations:
         >>> Tensor([-4., 2.]).leaky_relu(0.25).tolist()
         [-1.0, 2.0]
         """
-        x = self._float()
-        return x._new(_positive(x.uop).where(x.uop, x.uop * neg_slope))
+        x, slope = self._float(), number("leaky_relu", "neg_slope", neg_slope)
+        return x._new(_positive(x.uop).where(x.uop, x.uop * slope))
 
     def relu6(self: Tensor) -> Tensor:
         """min(max(x, 0), 6)."""
@@ -46,19 +46,19 @@ class Activations:
 
     def elu(self: Tensor, alpha: float = 1.0) -> Tensor:
         """x above 0, ``alpha * (exp(x) - 1)`` below."""
-        x = self._float().uop
+        x, alpha = self._float().uop, number("elu", "alpha", alpha)
         up = _positive(x)
         return self._new(up.where(x, (up.where(0, x).alu("EXP") - 1) * alpha))
 
     def celu(self: Tensor, alpha: float = 1.0) -> Tensor:
         """x above 0, ``alpha * (exp(x / alpha) - 1)`` below."""
-        x = self._float().uop
+        x, alpha = self._float().uop, number("celu", "alpha", alpha, zero=False)
         up = _positive(x)
         return self._new(up.where(x, ((up.where(0, x) * (1 / alpha)).alu("EXP") - 1) * alpha))
 
     def selu(self: Tensor, alpha: float = 1.6732632423543772, gamma: float = 1.0507009873554805) -> Tensor:
         """``gamma * elu(x, alpha)``: keeps mean 0 and variance 1 through deep networks."""
-        return self.elu(alpha) * gamma
+        return self.elu(alpha) * number("selu", "gamma", gamma)
 
     def sigmoid(self: Tensor) -> Tensor:
         """1 / (1 + exp(-x)), with an exponent that never overflows.
@@ -97,16 +97,14 @@ class Activations:
         [-0.1587, 0.0, 0.8413]
         """
         x = self._float()
-        if approximate == "tanh":
+        if choice("gelu", "approximate", approximate, ("tanh", "none")) == "tanh":
             inner = (x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)
             return x * 0.5 * (inner.tanh() + 1)
-        if approximate != "none":
-            raise ArgumentError("gelu", f"approximate={approximate!r}", "'tanh' or 'none'")
         return x * 0.5 * ((x * math.sqrt(0.5)).erf() + 1)
 
     def softplus(self: Tensor, beta: float = 1.0) -> Tensor:
         """log(1 + exp(beta * x)) / beta."""
-        x = self._float().uop
+        x, beta = self._float().uop, number("softplus", "beta", beta, zero=False)
         x = x * beta if beta != 1 else x
         below = x < 0
         bend = (below.where(x, -x).alu("EXP") + 1).alu("LOG")
@@ -123,6 +121,7 @@ class Activations:
 
     def hardsigmoid(self: Tensor, alpha: float = 1 / 6, beta: float = 0.5) -> Tensor:
         """``alpha * x + beta`` held inside [0, 1]."""
+        alpha, beta = number("hardsigmoid", "alpha", alpha), number("hardsigmoid", "beta", beta)
         return (self._float() * alpha + beta).hardtanh(0.0, 1.0)
 
     def hardswish(self: Tensor) -> Tensor:

@@ -210,6 +210,7 @@ class TensorBase:
         Args:
             run: measure the time of each kernel; False compiles only.
         """
+        check_tensors("explain", others)
         return explain_tensors([self, *others], run)
 
     def numpy(self) -> np.ndarray[Any, Any]:
@@ -326,6 +327,7 @@ class TensorBase:
         >>> Tensor([1, 2]).replace(Tensor([3.5, 4])).tolist()
         [3.5, 4.0]
         """
+        check_tensors("replace", [other])
         if self.shape != other.shape:
             raise ShapeError("replace", f"{self.shape} cannot become {other.shape}", "equal shapes")
         self.uop = other.uop
@@ -412,6 +414,7 @@ class TensorBase:
         Raises:
             GradientError: if this is no scalar and no gradient is given, or a target does not influence it.
         """
+        check_tensors("gradient", targets if gradient is None else [*targets, gradient])
         seed = None if gradient is None else gradient.uop
         found = gradients(self.uop, [t.uop for t in targets], seed)
         return [self._new(g) for g in found]
@@ -424,6 +427,7 @@ class TensorBase:
         >>> x = Tensor([1.0, 2.0]); _ = (x * x).sum().backward(); x.grad.tolist()
         [2.0, 4.0]
         """
+        check_tensors("backward", () if gradient is None else [gradient])
         inside = set(self.uop.toposort())
         wanted = [t for t in TensorBase.live
                   if t.uop in inside and t.requires_grad is not False and t.dtype.is_float and t is not self
@@ -619,8 +623,12 @@ def _note_origin(uop: UOp) -> None:
             stack.extend(n.src)
 
 
-def check_sequence(values: Sequence[Any]) -> tuple[Any, ...]:
-    """Arguments given one by one or as one tuple or list."""
-    if len(values) == 1 and isinstance(values[0], (tuple, list)):
-        return tuple(values[0])
-    return tuple(values)
+def check_tensors(op: str, values: Sequence[Any]) -> None:
+    """Refuse arguments that are no tensors.
+
+    Raises:
+        DTypeError: naming the first one.
+    """
+    for n, t in enumerate(values):
+        if not isinstance(t, TensorBase):
+            raise DTypeError(op, f"argument {n} is {type(t).__name__}, not a tensor", "Tensor(...)")

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tinsmith.core.dtypes import dtypes
+from tinsmith.tensor.base import check_tensors
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -86,4 +87,5 @@ class Conversions:
         >>> Tensor([1]).type_as(Tensor([1.])).dtype
         dtypes.float
         """
+        check_tensors("type_as", [other])
         return self.cast(other.dtype)

@@ -6,15 +6,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from tinsmith.backend.device import DeviceName, members
 from tinsmith.backend.memory import Buffer
 from tinsmith.core.dtypes import DType, dtypes, promote, to_dtype
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
+from tinsmith.tensor.arguments import Scalar, integer, number, shown, symbolic
 from tinsmith.tensor.base import check_range, device_name, leaf
-from tinsmith.tensor.helpers import Scalar, constant, product, sizes, symbolic_size
+from tinsmith.tensor.helpers import constant, product, sizes, symbolic_size
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -44,7 +43,7 @@ class Creation:
         [[7, 7], [7, 7]]
         """
         if not isinstance(fill_value, Scalar):
-            raise DTypeError("full", f"takes a number, got {fill_value!r} ({type(fill_value).__name__})",
+            raise DTypeError("full", f"takes a number, got {shown(fill_value)}",
                              "Tensor(...).expand(shape)")
         kind = dtypes.of(fill_value) if dtype is None else to_dtype(dtype)
         value = constant("full", fill_value, kind).expand_to(sizes("full", (shape,)))
@@ -99,16 +98,15 @@ class Creation:
         >>> Tensor.arange(1, 8, 3).tolist()
         [1, 4, 7]
         """
-        if isinstance(start, UOp) or isinstance(stop, UOp):
-            ends = (0, start) if stop is None else (start, stop)
-            return cls._made(_symbolic_line(*ends, step, dtype), device, requires_grad)
-        for v in (start, stop or 0, step):
-            if not isinstance(v, Scalar):
-                raise DTypeError("arange", f"takes numbers, got {v!r} ({type(v).__name__})", "int(...) or float(...)")
+        first, last = (0, start) if stop is None else (start, stop)
+        if isinstance(first, UOp) or isinstance(last, UOp):
+            return cls._made(_symbolic_line(first, last, step, dtype), device, requires_grad)
+        first, last = number("arange", "start", first), number("arange", "stop", last)
+        step = number("arange", "step", step)
         if step == 0:
             raise ArgumentError("arange", "a step of 0 never arrives", "another step")
-        first, last = (0, start) if stop is None else (start, stop)
-        first, last, step = (v.item() if isinstance(v, np.generic) else v for v in (first, last, step))
+        if not all(map(math.isfinite, (first, last, step))):
+            raise ArgumentError("arange", f"no line of numbers from {first} to {last} by {step}", "finite numbers")
         whole = not any(isinstance(v, float) for v in (first, last, step))
         count = max(int(-((first - last) // step)) if whole else math.ceil((last - first) / step), 0)
         shown = (first, first + (count - 1) * step) if count else ()
@@ -128,8 +126,8 @@ class Creation:
         >>> Tensor.linspace(0, 1, 3).tolist()
         [0.0, 0.5, 1.0]
         """
-        if steps < 0:
-            raise ArgumentError("linspace", f"{steps} steps", "at least 0")
+        steps = integer("linspace", "the number of steps", steps, least=0)
+        start, stop = number("linspace", "start", start), number("linspace", "stop", stop)
         kind = dtypes.default_float if dtype is None else to_dtype(dtype)
         wide = kind if kind is dtypes.float64 else dtypes.float32
         if steps < 2:
@@ -161,8 +159,8 @@ class Creation:
         >>> Tensor([1, 2]).full_like(5).tolist()
         [5, 5]
         """
-        made = type(self).full(self.shape, fill_value, dtype=dtype or self.dtype, device=device or self.device,
-                               requires_grad=requires_grad)
+        made = type(self).full(self.shape, fill_value, dtype=self.dtype if dtype is None else dtype,
+                               device=self.device if device is None else device, requires_grad=requires_grad)
         return made if device else made.shard_like(self)
 
     def zeros_like(self: Tensor, dtype: DType_ = None, device: Device_ = None,
@@ -190,8 +188,8 @@ class Creation:
         >>> Tensor([1, 2]).empty_like().shape
         (2,)
         """
-        return type(self).empty(self.shape, dtype=dtype or self.dtype, device=device or self.device,
-                                requires_grad=requires_grad)
+        return type(self).empty(self.shape, dtype=self.dtype if dtype is None else dtype,
+                                device=self.device if device is None else device, requires_grad=requires_grad)
 
     def triu(self: Tensor, diagonal: int = 0) -> Tensor:
         """Zeros below a diagonal.
@@ -199,7 +197,7 @@ class Creation:
         >>> Tensor([[1, 2], [3, 4]]).triu().tolist()
         [[1, 2], [0, 4]]
         """
-        return _band("triu", self, diagonal).where(self, 0)
+        return _band("triu", self, symbolic("triu", "diagonal", diagonal)).where(self, 0)
 
     def tril(self: Tensor, diagonal: int = 0) -> Tensor:
         """Zeros above a diagonal.
@@ -207,7 +205,7 @@ class Creation:
         >>> Tensor([[1, 2], [3, 4]]).tril().tolist()
         [[1, 0], [3, 4]]
         """
-        return _band("tril", self, diagonal + 1).where(0, self)
+        return _band("tril", self, symbolic("tril", "diagonal", diagonal) + 1).where(0, self)
 
 
 def _line(count: int, first: float, step: float, dtype: DType) -> UOp:

@@ -14,6 +14,7 @@ from tinsmith.core.dtypes import DType, dtypes, promote
 from tinsmith.core.errors import ArgumentError, DTypeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops import Op
+from tinsmith.tensor.arguments import flag
 from tinsmith.tensor.base import check_range
 from tinsmith.tensor.conversions import Conversions
 from tinsmith.tensor.helpers import (
@@ -313,7 +314,7 @@ class Elementwise(Conversions, Trigonometry):
         >>> Tensor([1, 2]).masked_fill(Tensor([True, False]), 0).tolist()
         [0, 2]
         """
-        return mask.where(value, self)
+        return operand("masked_fill", mask, self).where(value, self)
 
     def copysign(self: Tensor, other: Any) -> Tensor:
         """The magnitude of this value with the sign of ``other``, zeros and NaN included.
@@ -408,6 +409,8 @@ class Elementwise(Conversions, Trigonometry):
         >>> Tensor([1., -math.inf]).isinf().tolist()
         [False, True]
         """
+        detect_positive = flag("isinf", "detect_positive", detect_positive)
+        detect_negative = flag("isinf", "detect_negative", detect_negative)
         if not self.dtype.is_float:
             return self._new(self.uop.zeros(dtypes.bool))
         if detect_positive and detect_negative:

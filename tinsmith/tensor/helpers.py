@@ -11,13 +11,13 @@ from tinsmith.core.dtypes import DType, dtypes, promote
 from tinsmith.core.errors import ArgumentError, AxisError, DeviceError, DTypeError, ShapeError
 from tinsmith.ir import UOp
 from tinsmith.ir.sizes import least_value, normal_size, size_text, sizes_equal, unbound
+from tinsmith.tensor.arguments import Scalar, integer, listed, shown
 from tinsmith.tensor.base import TensorBase, check_range
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
 Shape = tuple[Any, ...]
-Scalar = (bool, int, float, np.generic)
 
 
 def equal(a: Any, b: Any) -> bool:
@@ -38,13 +38,6 @@ def product(sizes: Sequence[Any]) -> Any:
     return normal_size(total)
 
 
-def arguments(values: Sequence[Any]) -> tuple[Any, ...]:
-    """Arguments given one by one or as one tuple or list."""
-    if len(values) == 1 and isinstance(values[0], (tuple, list)):
-        return tuple(values[0])
-    return tuple(values)
-
-
 def sizes(op: str, values: Sequence[Any]) -> Shape:
     """A shape given as numbers or one sequence.
 
@@ -52,7 +45,7 @@ def sizes(op: str, values: Sequence[Any]) -> Shape:
         DTypeError: if a size is no integer.
         ShapeError: if a size is negative, or may be.
     """
-    shape = tuple(symbolic_size(op, s) if isinstance(s, UOp) else _integer(op, s) for s in arguments(values))
+    shape = tuple(symbolic_size(op, s) if isinstance(s, UOp) else integer(op, "a size", s) for s in listed(values))
     if any(not isinstance(s, UOp) and s < 0 for s in shape):
         raise ShapeError(op, f"shape {shape} has a negative size", "sizes of at least 0")
     return shape
@@ -93,14 +86,6 @@ def check_box(op: str, axis: int, begin: Any, end: Any, size: Any) -> None:
                              "a variable with bounds that keep 0 <= begin <= end <= size")
 
 
-def _integer(op: str, value: Any, what: str = "a size") -> int:
-    try:
-        return value.__index__()  # type: ignore[no-any-return]
-    except (AttributeError, TypeError):
-        raise DTypeError(op, f"{what} must be an integer, got {value!r} ({type(value).__name__})",
-                         "int(...)") from None
-
-
 def axis_of(op: str, x: Tensor, axis: Any, extra: int = 0) -> int:
     """An axis counted from the front.
 
@@ -111,11 +96,24 @@ def axis_of(op: str, x: Tensor, axis: Any, extra: int = 0) -> int:
         AxisError: if there is no such axis.
     """
     ndim = max(x.ndim + extra, 1)
-    number = _integer(op, axis, "an axis")
+    number = integer(op, "an axis", axis)
     if not -ndim <= number < ndim:
         raise AxisError(op, f"axis {number} of a tensor with {x.ndim} axes, shape {x.shape}",
                         f"an axis from {-ndim} to {ndim - 1}")
     return number % ndim
+
+
+def axis_and_size(op: str, x: Tensor, axis: Any) -> tuple[int, Any]:
+    """An axis counted from the front, and its size.
+
+    Raises:
+        AxisError: if there is no such axis.
+        ShapeError: if there are no axes at all.
+    """
+    if not x.ndim:
+        raise ShapeError(op, "a 0-d tensor has no axes", ".reshape(1)")
+    found = axis_of(op, x, axis)
+    return found, x.shape[found]
 
 
 def axis_or_dim(op: str, axis: Any, dim: Any, default: Any = None) -> Any:
@@ -219,7 +217,7 @@ def operand(op: str, value: Any, like: Tensor) -> Tensor:
         return like._new(value.cast(dtypes.default_int) if value.dtype is dtypes.index else value)
     if isinstance(value, (np.ndarray, list, tuple)):
         return type(like)(value, device=like.device, requires_grad=False)
-    raise DTypeError(op, f"cannot combine a tensor with {type(value).__name__}", "a tensor, a number or an array")
+    raise DTypeError(op, f"cannot combine a tensor with {shown(value)}", "a tensor, a number or an array")
 
 
 def same_device(op: str, *tensors: Tensor) -> str:

@@ -17,8 +17,18 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError, AxisError, DTypeError, ShapeError
 from tinsmith.ir import UOp
 from tinsmith.ir.sizes import normal_size
+from tinsmith.tensor.arguments import choice, integer
 from tinsmith.tensor.base import TensorBase
-from tinsmith.tensor.helpers import axis_of, broadcast_shape, check_box, expand_uop, operand, product, same_device
+from tinsmith.tensor.helpers import (
+    axis_and_size,
+    axis_of,
+    broadcast_shape,
+    check_box,
+    expand_uop,
+    operand,
+    product,
+    same_device,
+)
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -45,11 +55,13 @@ class Plan:
         slices: one per axis of the tensor.
         shape: after the slices, dropped and new axes.
         picks: axis of ``shape`` -> index tensor.
+        apart: whether an Ellipsis stands between picks, be it for no axis at all: NumPy puts their axes first then.
     """
 
     slices: list[Slice]
     shape: tuple[Any, ...]
     picks: dict[int, Tensor]
+    apart: bool
 
 
 class Indexing:
@@ -62,7 +74,7 @@ class Indexing:
         x = self._new(_sliced(self.uop, plan.slices).reshape(plan.shape))
         if not plan.picks:
             return x
-        moved = _Picked(x, plan.picks)
+        moved = _Picked(x, plan.picks, plan.apart)
         out = _take(moved.source, moved.flat, moved.index_shape)
         return self._new(out.permute(moved.order_out))
 
@@ -77,7 +89,7 @@ class Indexing:
         part = self._new(_sliced(self.uop, plan.slices).reshape(plan.shape))
         v = operand("setitem", value, self).cast(self.dtype)
         same_device("setitem", self, v)
-        new = _scattered(part, plan.picks, v) if plan.picks else _fitted("setitem", v, plan.shape)
+        new = _scattered(part, plan, v) if plan.picks else _fitted("setitem", v, plan.shape)
         placed = _unsliced(new.reshape(tuple(s.count for s in plan.slices)), plan.slices, self.shape)
         inside = _unsliced(UOp.const(dtypes.bool, True).expand_to(tuple(s.count for s in plan.slices)), plan.slices,
                            self.shape)
@@ -99,7 +111,7 @@ class Indexing:
         >>> Tensor([[1, 2], [3, 4]]).gather(1, Tensor([[1], [0]])).tolist()
         [[2], [3]]
         """
-        d, source, places = _aligned("gather", self, dim, index)
+        d, source, places = _aligned("gather", self, dim, operand("gather", index, self))
         if 0 in places.shape or 0 in source.shape:
             return self._new(UOp.const(self.dtype, 0).expand_to(places.shape))
         return self._new(source.gather(places, d))
@@ -114,8 +126,7 @@ class Indexing:
         [6, 0, 5]
         """
         ops = {None: None, "add": "ADD", "multiply": "MUL"}
-        if reduce not in ops:
-            raise ArgumentError("scatter", f"unknown reduce {reduce!r}", "None, 'add' or 'multiply'")
+        choice("scatter", "reduce", reduce, ops)
         return _scatter("scatter", self, dim, index, src, ops[reduce])
 
     def scatter_add(self: Tensor, dim: int, index: Tensor, src: Any) -> Tensor:
@@ -138,8 +149,8 @@ class Indexing:
         [5, 1]
         """
         ops = {"sum": "ADD", "prod": "MUL", "amax": "MAX", "amin": "MIN", "mean": "ADD"}
-        if reduce not in ops:
-            raise ArgumentError("scatter_reduce", f"unknown reduce {reduce!r}", f"one of {', '.join(ops)}")
+        choice("scatter_reduce", "reduce", reduce, ops)
+        src = operand("scatter_reduce", src, self)
         base = self
         none = self.zeros_like(dtype=dtypes.int32, requires_grad=False)
         hits = none.scatter_add(dim, index, src.ones_like(dtype=dtypes.int32))
@@ -166,7 +177,8 @@ class Indexing:
         >>> Tensor([1, 2, 3]).masked_select(Tensor([True, False, True])).tolist()
         [1, 3]
         """
-        return self[mask.bool()._broadcast_to(self.shape)]
+        wide = operand("masked_select", mask, self).bool()._broadcast_to(self.shape)
+        return self.flatten()[wide.flatten()]
 
     def nonzero(self: Tensor) -> Tensor:
         """Positions of the elements that are not zero, one row each; computed now.
@@ -185,7 +197,8 @@ class Indexing:
         """
         if not self.dtype.is_int:
             raise DTypeError("one_hot", f"takes integers, got {self.dtype!r}", ".cast(dtypes.int32)")
-        classes = int(self.max().item()) + 1 if num_classes == -1 else num_classes
+        classes = integer("one_hot", "num_classes", num_classes, least=-1)
+        classes = int(self.max().item()) + 1 if classes == -1 else classes
         places = type(self).arange(classes, device=self.device)
         return self.unsqueeze(-1).eq(places).where(1, 0)
 
@@ -198,10 +211,14 @@ def _plan(op: str, x: Tensor, index: Any) -> Plan:
     slices: list[Slice] = []
     shape: list[Any] = []
     picks: dict[int, Tensor] = {}
+    before = 0
     advanced = any(isinstance(i, TensorBase) for i in items)
     for item in items:
         if item is None:
             shape.append(1)
+            continue
+        if item is Ellipsis:
+            before = len(picks)
             continue
         axis = len(slices)
         size = x.shape[axis]
@@ -219,19 +236,20 @@ def _plan(op: str, x: Tensor, index: Any) -> Plan:
             shape.append(size)
             continue
         slices.append(Slice(_position(op, item, axis, size, x.shape), 1))
-    return Plan(slices, tuple(shape), picks)
+    return Plan(slices, tuple(shape), picks, 0 < before < len(picks))
 
 
 def _expanded(op: str, x: Tensor, items: list[Any]) -> list[Any]:
-    """One entry per axis (and None): lists and arrays as tensors, masks as positions, Ellipsis as slices."""
+    """One entry per axis (and None): lists and arrays as tensors, masks as positions, slices after an Ellipsis."""
     out: list[Any] = []
     for item in items:
         if isinstance(item, (list, np.ndarray)):
             item = type(x)(np.asarray(item, np.int32) if isinstance(item, list) and not item else item, device=x.device,
                            requires_grad=False)
-        if isinstance(item, (bool, np.bool_)):
+        mask = isinstance(item, TensorBase) and item.dtype.is_bool
+        if isinstance(item, (bool, np.bool_)) or (mask and not item.ndim):
             raise DTypeError(op, "a plain bool is no index", "a mask tensor, or None for a new axis")
-        if isinstance(item, TensorBase) and item.dtype.is_bool:
+        if mask:
             axis = sum(i is not None and i is not Ellipsis for i in out)
             out.extend(_positions(op, x, item, axis if not any(i is Ellipsis for i in out) else None))
             continue
@@ -243,7 +261,7 @@ def _expanded(op: str, x: Tensor, items: list[Any]) -> list[Any]:
         raise AxisError(op, f"{used} indices for the {x.ndim} axes of shape {x.shape}", f"at most {x.ndim}")
     fill = [slice(None)] * (x.ndim - used)
     at = next((n for n, i in enumerate(out) if i is Ellipsis), len(out))
-    return [*out[:at], *fill, *out[at + 1 :]]
+    return [*out[: at + 1], *fill, *out[at + 1 :]]
 
 
 def _positions(op: str, x: Tensor, mask: TensorBase, axis: int | None) -> list[Tensor]:
@@ -373,7 +391,7 @@ class _Picked:
         order_in: permutation of the original axes: picked ones first.
     """
 
-    def __init__(self, x: Tensor, picks: dict[int, Tensor]) -> None:
+    def __init__(self, x: Tensor, picks: dict[int, Tensor], apart: bool) -> None:
         axes = sorted(picks)
         others = [i for i in range(x.ndim) if i not in picks]
         self.x, self.order_in, self.picked_sizes = x, (*axes, *others), [x.shape[a] for a in axes]
@@ -396,7 +414,7 @@ class _Picked:
             assert inside is not None and flat is not None
             self.flat = inside.where(flat, flat.const_like(-1))
         count = len(self.index_shape)
-        together = axes == list(range(axes[0], axes[0] + len(axes)))
+        together = not apart and axes == list(range(axes[0], axes[0] + len(axes)))
         front = axes[0] if together else 0
         rest = list(range(count, count + len(others)))
         self.order_out = (*rest[:front], *range(count), *rest[front:])
@@ -418,9 +436,9 @@ def _take(source: UOp, flat: UOp, index_shape: tuple[Any, ...]) -> UOp:
     return source.gather(index, 0).reshape(shape)
 
 
-def _scattered(part: Tensor, picks: dict[int, Tensor], value: Tensor) -> UOp:
+def _scattered(part: Tensor, plan: Plan, value: Tensor) -> UOp:
     """``part`` with ``value`` written at the picked positions; of equal positions the last one wins."""
-    p = _Picked(part, picks)
+    p = _Picked(part, plan.picks, plan.apart)
     shape_out = (*p.index_shape, *p.other_sizes)
     wanted = tuple(shape_out[i] for i in p.order_out)
     fitted = _fitted("setitem", value, wanted)
@@ -435,7 +453,7 @@ def _scattered(part: Tensor, picks: dict[int, Tensor], value: Tensor) -> UOp:
 
 def _aligned(op: str, x: Tensor, dim: int, index: Tensor) -> tuple[int, UOp, UOp]:
     """The axis, the tensor cut to the index's other sizes, and the index with negative positions wrapped."""
-    d = axis_of(op, x, dim)
+    d = axis_and_size(op, x, dim)[0]
     if not index.dtype.is_int:
         raise DTypeError(op, f"cannot index with a tensor of {index.dtype!r}", ".cast(dtypes.int32)")
     if index.ndim != x.ndim:
@@ -453,6 +471,7 @@ def _aligned(op: str, x: Tensor, dim: int, index: Tensor) -> tuple[int, UOp, UOp
 
 
 def _scatter(name: str, x: Tensor, dim: int, index: Tensor, src: Any, op: str | None) -> Tensor:
+    index = operand(name, index, x)
     d, source, places = _aligned(name, x, dim, index)
     value = operand(name, src, x)
     if isinstance(src, TensorBase):

@@ -7,14 +7,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinsmith.core.dtypes import promote
-from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
+from tinsmith.core.errors import ArgumentError, ShapeError
 from tinsmith.ir import UOp
 from tinsmith.ir.join import joined
-from tinsmith.tensor.base import TensorBase
-from tinsmith.tensor.helpers import axis_of, equal, same_device
+from tinsmith.tensor.arguments import choice, integer, integers
+from tinsmith.tensor.base import check_tensors
+from tinsmith.tensor.helpers import axis_and_size, axis_of, equal, same_device
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
+
+_MOST_EMPTY_PARTS = 1 << 16  # an empty axis has as many parts as asked for, as in PyTorch
 
 
 class Joining:
@@ -77,14 +80,12 @@ class Joining:
         >>> [t.tolist() for t in Tensor([1, 2, 3]).split(2)]
         [[1, 2], [3]]
         """
-        d = axis_of("split", self, dim)
-        total = self.shape[d]
-        if isinstance(sizes, int):
-            if sizes < 1:
-                raise ArgumentError("split", f"parts of size {sizes}", "a size of at least 1")
-            lengths = [min(sizes, total - b) for b in range(0, max(total, 1), sizes)]
+        d, total = axis_and_size("split", self, dim)
+        if isinstance(sizes, (tuple, list)):
+            lengths = list(integers("split", "a part's size", sizes, least=0))
         else:
-            lengths = list(sizes)
+            size = integer("split", "the parts' size", sizes, least=1)
+            lengths = [min(size, total - b) for b in range(0, max(total, 1), size)]
         if sum(lengths) != total:
             raise ShapeError("split", f"parts of sizes {tuple(lengths)} for axis {d} of {self.shape}",
                              f"sizes that sum to {total}")
@@ -101,10 +102,9 @@ class Joining:
         >>> [t.tolist() for t in Tensor([1, 2, 3, 4, 5]).chunk(2)]
         [[1, 2, 3], [4, 5]]
         """
-        if chunks < 1:
-            raise ArgumentError("chunk", f"{chunks} parts", "at least 1")
-        d = axis_of("chunk", self, dim)
-        size = -(-self.shape[d] // chunks)
+        d, total = axis_and_size("chunk", self, dim)
+        chunks = integer("chunk", "the number of parts", chunks, 1, _MOST_EMPTY_PARTS if equal(total, 0) else None)
+        size = -(-total // chunks)
         return list(self.split(size, d)) if size else [self] * chunks
 
     def meshgrid(self: Tensor, *others: Tensor, indexing: str = "ij") -> tuple[Tensor, ...]:
@@ -113,8 +113,8 @@ class Joining:
         >>> [t.tolist() for t in Tensor([1, 2]).meshgrid(Tensor([3, 4]))]
         [[[1, 1], [2, 2]], [[3, 4], [3, 4]]]
         """
-        if indexing not in ("ij", "xy"):
-            raise ArgumentError("meshgrid", f"unknown indexing {indexing!r}", "'ij' or 'xy'")
+        choice("meshgrid", "indexing", indexing, ("ij", "xy"))
+        check_tensors("meshgrid", others)
         axes = [t.reshape(-1) for t in (self, *others)]
         shape = tuple(t.shape[0] for t in axes)
         grids = [t.reshape((1,) * i + (-1,) + (1,) * (len(axes) - i - 1)).expand(shape) for i, t in enumerate(axes)]
@@ -128,7 +128,5 @@ def _listed(op: str, first: Any, others: Sequence[Any]) -> list[Tensor]:
         parts = [first, *others[0]]
     if not parts:
         raise ArgumentError(op, "no tensors given", "at least one")
-    for n, t in enumerate(parts):
-        if not isinstance(t, TensorBase):
-            raise DTypeError(op, f"argument {n} is {type(t).__name__}, not a tensor", "Tensor(...)")
+    check_tensors(op, parts)
     return parts

@@ -3,10 +3,12 @@
 # ``self`` is the Tensor that this class is mixed into.
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tinsmith.core.dtypes import dtypes
-from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
+from tinsmith.core.errors import DTypeError, ShapeError
+from tinsmith.tensor.arguments import choice, number
+from tinsmith.tensor.helpers import operand
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -18,15 +20,11 @@ class Losses:
     __slots__ = ()
 
     def _reduced(self: Tensor, reduction: str) -> Tensor:
-        if reduction == "mean":
-            return self.mean()
-        if reduction == "sum":
-            return self.sum()
-        if reduction == "none":
-            return self
-        raise ArgumentError("loss", f"reduction={reduction!r}", "'mean', 'sum' or 'none'")
+        choice("loss", "reduction", reduction, ("mean", "sum", "none"))
+        return self if reduction == "none" else self.mean() if reduction == "mean" else self.sum()
 
     def _difference(self: Tensor, target: Tensor) -> Tensor:
+        target = operand("loss", target, self)
         if self.shape != target.shape:
             raise ShapeError("loss", f"predictions {self.shape}, targets {target.shape}", "equal shapes")
         return self._float() - target
@@ -46,16 +44,19 @@ class Losses:
 
     def huber_loss(self: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor:
         """Half the squared difference up to ``delta``, then linear with the same slope."""
+        delta = number("huber_loss", "delta", delta)
         d = self._difference(target)
         size = d.abs()
         return (size <= delta).where(d * d * 0.5, (size - delta / 2) * delta)._reduced(reduction)
 
     def smooth_l1_loss(self: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:
         """The Huber loss divided by its bend ``beta``."""
+        beta = number("smooth_l1_loss", "beta", beta)
         return self.huber_loss(target, reduction, beta) * (1 / beta) if beta else self.l1_loss(target, reduction)
 
     def binary_crossentropy(self: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
         """Of probabilities in [0, 1]; logarithms are held above -100."""
+        target = operand("binary_crossentropy", target, self)
         if self.shape != target.shape:
             raise ShapeError("binary_crossentropy", f"predictions {self.shape}, targets {target.shape}", "equal shapes")
         yes, no = self.log().maximum(-100), (1 - self).log().maximum(-100)
@@ -68,11 +69,13 @@ class Losses:
         >>> round(Tensor([0., 200.]).binary_crossentropy_logits(Tensor([1., 0.])).item(), 4)
         100.3466
         """
+        target = operand("binary_crossentropy_logits", target, self)
         if self.shape != target.shape:
             raise ShapeError("binary_crossentropy_logits", f"logits {self.shape}, targets {target.shape}",
                              "equal shapes")
         if pos_weight is None:
             return (self.softplus() - self * target)._reduced(reduction)
+        pos_weight = operand("binary_crossentropy_logits", pos_weight, self)
         return (self * (1 - target) + (-self).softplus() * (1 + (pos_weight - 1) * target))._reduced(reduction)
 
     def _row_logits(self: Tensor, axis: int) -> tuple[Tensor, Tensor]:
@@ -93,14 +96,20 @@ class Losses:
         hit = self.uop.iota_like(axis).cast(wide.dtype).eq(wide.expand(self.shape))
         return self._new(hit.where(self.uop, 0)).sum(axis=axis, keepdim=True)
 
+    def _rows(self: Tensor, op: str, axis: int) -> tuple[Any, ...]:
+        """The shape without the axis of classes."""
+        if not self.ndim:
+            raise ShapeError(op, "0-d logits have no axis of classes", "shape [classes] or [N, classes, …]")
+        return (*self.shape[:axis], *self.shape[axis + 1 :])
+
     def _class_loss(self: Tensor, label: Tensor, axis: int, ignore_index: int | None, label_smoothing: float,
                     reduction: str) -> Tensor:
         """Minus the log-probability of class indices ``label`` along ``axis``."""
-        rows = (*self.shape[:axis], *self.shape[axis + 1 :])
+        rows = self._rows("cross_entropy", axis)
+        label = operand("cross_entropy", label, self)
         if label.shape != rows:
             raise ShapeError("cross_entropy", f"logits {self.shape}, class indices {label.shape}", f"indices {rows}")
-        if not 0 <= label_smoothing <= 1:
-            raise ArgumentError("cross_entropy", f"label_smoothing={label_smoothing}", "a number in [0, 1]")
+        label_smoothing = number("cross_entropy", "label_smoothing", label_smoothing, 0, 1)
         shifted, total = self._row_logits(axis)
         loss = total - shifted._picked(label.unsqueeze(axis), axis)
         if label_smoothing:
@@ -138,6 +147,7 @@ class Losses:
         0.6931
         """
         axis = 1 if self.ndim > 1 else 0
+        Y = operand("cross_entropy", Y, self)
         if Y.ndim == self.ndim - 1:
             return self._class_loss(Y, axis, ignore_index, label_smoothing, reduction)
         if Y.shape != self.shape:
@@ -145,6 +155,8 @@ class Losses:
                              "class indices without the class axis, or probabilities in the logits' shape")
         if not Y.dtype.is_float:
             raise DTypeError("cross_entropy", f"probabilities of dtype {Y.dtype!r}", ".float()")
+        label_smoothing = number("cross_entropy", "label_smoothing", label_smoothing, 0, 1)
+        self._rows("cross_entropy", axis)
         classes = self.shape[axis]
         target = Y * (1 - label_smoothing) + label_smoothing / classes if label_smoothing else Y
         shifted, total = self._row_logits(axis)
@@ -159,12 +171,17 @@ class Losses:
             weight: of each class; the mean divides by the sum of the weights used.
         """
         axis = 1 if self.ndim > 1 else 0
-        rows = (*self.shape[:axis], *self.shape[axis + 1 :])
+        rows = self._rows("nll_loss", axis)
+        Y = operand("nll_loss", Y, self)
         if Y.shape != rows:
             raise ShapeError("nll_loss", f"log-probabilities {self.shape}, class indices {Y.shape}", f"indices {rows}")
         loss = -self._picked(Y.unsqueeze(axis), axis).squeeze(axis)
         scale = None
         if weight is not None:
+            weight = operand("nll_loss", weight, self)
+            if weight.shape != (self.shape[axis],):
+                raise ShapeError("nll_loss", f"weight {weight.shape} for {self.shape[axis]} classes",
+                                 f"one weight per class: shape {(self.shape[axis],)}")
             by_class = weight.reshape(*[1] * axis, -1, *[1] * (self.ndim - axis - 1)).expand(self.shape)
             scale = by_class._picked(Y.unsqueeze(axis), axis).squeeze(axis)
         if ignore_index is not None:

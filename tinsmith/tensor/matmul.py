@@ -6,7 +6,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tinsmith.core.dtypes import DType, dtypes, promote, sum_dtype, to_dtype
-from tinsmith.core.errors import ArgumentError, ShapeError
+from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
+from tinsmith.tensor.arguments import shown
+from tinsmith.tensor.base import check_tensors
 from tinsmith.tensor.helpers import broadcast_shape, equal, expand_uop, one, operand, same_device
 
 if TYPE_CHECKING:
@@ -74,6 +76,8 @@ class MatMul:
         [2.0, 5.0]
         """
         x = self if dtype is None else self.cast(dtype)
+        weight = operand("linear", weight, self)
+        bias = None if bias is None else operand("linear", bias, self)
         w = weight if dtype is None else weight.cast(dtype)
         out = x.mul(w) if w.ndim == 1 else x.dot(w)
         return out if bias is None else out.add(bias if dtype is None else bias.cast(dtype))
@@ -84,6 +88,7 @@ class MatMul:
         >>> Tensor([1, 2]).outer(Tensor([3, 4])).tolist()
         [[3, 4], [6, 8]]
         """
+        x = operand("outer", x, self)
         if self.ndim != 1 or x.ndim != 1:
             raise ShapeError("outer", f"takes two vectors, got shapes {self.shape} and {x.shape}", ".flatten()")
         return self.unsqueeze(1).mul(x.unsqueeze(0))
@@ -100,6 +105,9 @@ class MatMul:
         """
         tensors: list[Tensor] = list(operands[0]) if len(operands) == 1 and isinstance(operands[0], (tuple, list)) \
             else list(operands)
+        if not isinstance(formula, str):
+            raise DTypeError("einsum", f"the formula is {shown(formula)}", "Tensor.einsum('ij,jk->ik', a, b)")
+        check_tensors("einsum", tensors)
         inputs, output = _letters(formula, tensors)
         sizes = _letter_sizes(formula, inputs, tensors)
         for letter in output:

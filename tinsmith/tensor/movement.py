@@ -10,7 +10,9 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError, AxisError, DTypeError, ShapeError
 from tinsmith.ir import UOp
 from tinsmith.ir.sizes import normal_size, size_text
-from tinsmith.tensor.helpers import arguments, axes_of, axis_of, check_box, constant, equal, one, product, sizes
+from tinsmith.tensor.arguments import choice, integer, integers, listed, number, pairs, shown, symbolic
+from tinsmith.tensor.base import check_tensors
+from tinsmith.tensor.helpers import axes_of, axis_and_size, axis_of, check_box, constant, equal, one, product, sizes
 from tinsmith.tensor.joining import Joining
 
 if TYPE_CHECKING:
@@ -28,7 +30,8 @@ class Movement(Joining):
         >>> Tensor([1, 2, 3, 4]).reshape(2, -1).tolist()
         [[1, 2], [3, 4]]
         """
-        wanted = [self.shape[i] if s is None and i < self.ndim else s for i, s in enumerate(arguments(shape))]
+        given = _sizes_or_none("reshape", shape)
+        wanted = [self.shape[i] if s is None and i < self.ndim else s for i, s in enumerate(given)]
         open_axes = [i for i, s in enumerate(wanted) if not isinstance(s, UOp) and s == -1]
         if len(open_axes) > 1:
             raise ShapeError("reshape", f"{tuple(wanted)} leaves more than one size open", "at most one -1")
@@ -41,7 +44,7 @@ class Movement(Joining):
             if isinstance(total, UOp) or isinstance(count, UOp):
                 raise ShapeError("reshape", f"{size_text(total)} elements cannot be proven to be {size_text(count)}",
                                  "sizes whose product is the same for every value of the variables")
-            raise ShapeError("reshape", f"{self.shape} has {total} elements, {arguments(shape)} does not fit them",
+            raise ShapeError("reshape", f"{self.shape} has {total} elements, {given} does not fit them",
                              "a shape with as many elements")
         return self._new(self.uop.reshape(new))
 
@@ -72,7 +75,7 @@ class Movement(Joining):
         [[1, 2], [3, 4]]
         """
         d = axis_of("unflatten", self, dim)
-        return self.reshape(*self.shape[:d], *sizes, *self.shape[d + 1 :])
+        return self.reshape(*self.shape[:d], *listed((sizes,)), *self.shape[d + 1 :])
 
     def squeeze(self: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
         """Without axes of size 1: all of them, or those named.
@@ -98,7 +101,7 @@ class Movement(Joining):
         >>> Tensor([[1, 2, 3]]).permute(1, 0).shape
         (3, 1)
         """
-        given = arguments(order)
+        given = listed(order)
         axes = tuple(axis_of("permute", self, a) for a in given)
         if sorted(axes) != list(range(self.ndim)):
             raise AxisError("permute", f"order {given} does not name each of the {self.ndim} axes of {self.shape} once",
@@ -142,7 +145,7 @@ class Movement(Joining):
         >>> Tensor([[1], [2]]).expand(2, 3).tolist()
         [[1, 1, 1], [2, 2, 2]]
         """
-        wanted = arguments(shape)
+        wanted = _sizes_or_none("expand", shape)
         extra = len(wanted) - self.ndim
         if extra < 0:
             raise ShapeError("expand", f"{self.shape} has more axes than {wanted}", "as many axes or more")
@@ -176,6 +179,7 @@ class Movement(Joining):
         >>> Tensor([[1], [2]]).expand_as(Tensor([[1, 2], [3, 4]])).shape
         (2, 2)
         """
+        check_tensors("expand_as", [other])
         return self.expand(other.shape)
 
     def shrink(self: Tensor, box: Sequence[Any]) -> Tensor:
@@ -184,9 +188,9 @@ class Movement(Joining):
         >>> Tensor([1, 2, 3, 4]).shrink(((1, 3),)).tolist()
         [2, 3]
         """
-        if len(box) != self.ndim:
-            raise ShapeError("shrink", f"{len(box)} ranges for the {self.ndim} axes of {self.shape}", "one per axis")
-        full = tuple((0, s) if r is None else (normal_size(r[0]), normal_size(r[1])) for r, s in zip(box, self.shape))
+        ranges = pairs("shrink", "a range", box, self.shape)
+        full = tuple((0, s) if r is None else (normal_size(r[0]), normal_size(r[1]))
+                     for r, s in zip(ranges, self.shape))
         for axis, ((b, e), s) in enumerate(zip(full, self.shape)):
             if any(isinstance(v, UOp) for v in (b, e, s)):
                 check_box("shrink", axis, b, e, s)
@@ -206,8 +210,9 @@ class Movement(Joining):
         [9, 1, 2, 9, 9]
         """
         amounts = _amounts(self, padding)
-        if mode != "constant":
+        if choice("pad", "mode", mode, ("constant", "reflect", "replicate", "circular")) != "constant":
             return self._pad_with_own(amounts, mode)
+        value = number("pad", "value", value)
         cut = self.shrink([(max(-b, 0), s - max(-e, 0)) if _negative(b, e) else None
                            for (b, e), s in zip(amounts, self.shape)])
         grown = tuple((_at_least_zero(b), _at_least_zero(e)) for b, e in amounts)
@@ -226,9 +231,7 @@ class Movement(Joining):
             size = out.shape[axis]
             if before == 0 and after == 0:
                 continue
-            limit = {"reflect": size - 1, "replicate": 1 << 62 if size else 0, "circular": size}.get(mode)
-            if limit is None:
-                raise ArgumentError("pad", f"unknown mode {mode!r}", "constant, reflect, replicate or circular")
+            limit = {"reflect": size - 1, "replicate": 1 << 62 if size else 0, "circular": size}[mode]
             if max(before, after) > limit:
                 raise ShapeError("pad", f"{mode} padding {(before, after)} is too much for axis {axis} of size {size}",
                                  f"at most {limit}")
@@ -264,7 +267,8 @@ class Movement(Joining):
         >>> Tensor([1, 2]).repeat_interleave(2).tolist()
         [1, 1, 2, 2]
         """
-        x, d = (self.flatten(), 0) if dim is None else (self, axis_of("repeat_interleave", self, dim))
+        repeats = integer("repeat_interleave", "repeats", repeats, least=0)
+        x, d = (self.flatten(), 0) if dim is None else (self, axis_and_size("repeat_interleave", self, dim)[0])
         shape = x.shape
         wide = x.uop.reshape((*shape[: d + 1], 1, *shape[d + 1 :])).expand((*shape[: d + 1], repeats, *shape[d + 1 :]))
         return self._new(wide.reshape((*shape[:d], shape[d] * repeats, *shape[d + 1 :])))
@@ -277,14 +281,12 @@ class Movement(Joining):
         """
         if dims is None:
             return self.flatten().roll(shifts, 0).reshape(self.shape)
-        by = (shifts,) if isinstance(shifts, int) else tuple(shifts)
-        along = (dims,) if isinstance(dims, int) else tuple(dims)
+        by, along = integers("roll", "a shift", shifts), integers("roll", "an axis", dims)
         if len(by) != len(along):
             raise ArgumentError("roll", f"{len(by)} shifts for {len(along)} axes", "one shift per axis")
         out = self
         for shift, dim in zip(by, along):
-            d = axis_of("roll", self, dim)
-            size = out.shape[d]
+            d, size = axis_and_size("roll", self, dim)
             cut = size - shift % size if size else 0
             if size and cut != size:
                 first, second = out.split([cut, size - cut], d)
@@ -297,11 +299,9 @@ class Movement(Joining):
         >>> Tensor([1, 2, 3, 4]).unfold(0, 2, 1).tolist()
         [[1, 2], [2, 3], [3, 4]]
         """
-        d = axis_of("unfold", self, dim)
-        if not 0 <= size <= self.shape[d] or step < 1:
-            raise ArgumentError("unfold", f"windows of {size}, {step} apart, on axis {d} of size {self.shape[d]}",
-                                "0 <= size <= axis size, step >= 1")
-        count = (self.shape[d] - size) // step + 1
+        d, whole = axis_and_size("unfold", self, dim)
+        size, step = integer("unfold", "size", size, 0, whole), integer("unfold", "step", step, 1)
+        count = (whole - size) // step + 1
         arange = type(self).arange
         places = arange(count, device=self.device).mul(step).reshape(-1, 1).add(arange(size, device=self.device))
         windows = self[(slice(None),) * d + (places,)]
@@ -314,6 +314,7 @@ class Movement(Joining):
         [1, 4]
         """
         a, b = axis_of("diagonal", self, dim1), axis_of("diagonal", self, dim2)
+        offset = integer("diagonal", "offset", offset)
         if a == b or self.ndim < 2:
             raise AxisError("diagonal", f"axes {dim1} and {dim2} of shape {self.shape} are no pair",
                             "two different axes")
@@ -358,18 +359,20 @@ def _negative(before: Any, after: Any) -> bool:
     return any(not isinstance(v, UOp) and v < 0 for v in (before, after))
 
 
+def _sizes_or_none(op: str, values: Sequence[Any]) -> tuple[Any, ...]:
+    """A shape that may leave sizes to the method: None, or -1."""
+    return tuple(None if s is None else symbolic(op, "a size", s) for s in listed(values))
+
+
 def _amounts(x: Tensor, padding: Sequence[Any]) -> tuple[tuple[Any, Any], ...]:
     """One (before, after) per axis from either form."""
     if not isinstance(padding, (tuple, list)):
-        raise DTypeError("pad", f"padding must be a sequence, got {padding!r}", "pad(((1, 1), (0, 2)))")
-    flat = all(isinstance(p, (int, UOp)) for p in padding)
-    if flat and padding:
-        if len(padding) % 2 or len(padding) // 2 > x.ndim:
-            raise ShapeError("pad", f"{len(padding)} numbers for the {x.ndim} axes of {x.shape}",
-                             "two for each axis, last first")
-        pairs = [(padding[i], padding[i + 1]) for i in range(0, len(padding), 2)]
-        return tuple([(0, 0)] * (x.ndim - len(pairs)) + pairs[::-1])
-    if len(padding) != x.ndim:
-        raise ShapeError("pad", f"{len(padding)} pairs for the {x.ndim} axes of {x.shape}",
-                         "one (before, after) per axis")
-    return tuple((0, 0) if p is None else (p[0], p[1]) for p in padding)
+        raise DTypeError("pad", f"padding must be a sequence, got {shown(padding)}", "pad(((1, 1), (0, 2)))")
+    if not padding or any(p is None or isinstance(p, (tuple, list)) for p in padding):
+        return tuple((0, 0) if p is None else p for p in pairs("pad", "padding", padding, x.shape))
+    flat = [symbolic("pad", "padding", p) for p in padding]
+    if len(flat) % 2 or len(flat) // 2 > x.ndim:
+        raise ShapeError("pad", f"{len(flat)} numbers for the {x.ndim} axes of {x.shape}",
+                         "two for each axis, last first")
+    found = [(flat[i], flat[i + 1]) for i in range(0, len(flat), 2)]
+    return tuple([(0, 0)] * (x.ndim - len(found)) + found[::-1])

@@ -12,7 +12,8 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.tensor.activations import Activations
-from tinsmith.tensor.helpers import axes_of, same_device
+from tinsmith.tensor.arguments import number, shown
+from tinsmith.tensor.helpers import axes_of, operand, same_device
 from tinsmith.tensor.losses import Losses
 from tinsmith.tensor.windows import Windows
 
@@ -54,6 +55,10 @@ class NNOps(Activations, Windows, Losses):
         >>> Tensor([-1., 4.]).sequential([Tensor.relu, Tensor.sqrt]).tolist()
         [0.0, 2.0]
         """
+        wrong = [v for v in layers if not callable(v)] if isinstance(layers, (tuple, list)) else [layers]
+        if wrong:
+            raise DTypeError("sequential", f"takes a list of layers, got {shown(wrong[0])}",
+                             "a list of functions of a tensor")
         x = self
         for layer in layers:
             x = layer(x)
@@ -80,14 +85,14 @@ class NNOps(Activations, Windows, Losses):
         >>> [round(v, 3) for v in Tensor([1., 2., 3.]).layernorm().tolist()]
         [-1.225, 0.0, 1.225]
         """
-        x, axis = self._float(), axes_of("layernorm", self, axis)
+        x, axis, eps = self._float(), axes_of("layernorm", self, axis), number("layernorm", "eps", eps)
         wide = x.float() if x.dtype.itemsize == 2 else x
         _, centred, variance = wide._statistics(axis)
         return (centred * (variance + eps).rsqrt()).cast(x.dtype)
 
     def rms_norm(self: Tensor, axis: Axes = -1, eps: float = 1e-6) -> Tensor:
         """Divided by the root of the mean square along ``axis``."""
-        x = self._float()
+        x, eps = self._float(), number("rms_norm", "eps", eps)
         wide = x.float() if x.dtype.itemsize == 2 else x
         return (wide * ((wide * wide).mean(axis=axis, keepdim=True) + eps).rsqrt()).cast(x.dtype)
 
@@ -100,6 +105,9 @@ class NNOps(Activations, Windows, Losses):
         """
         axes = axes_of("batchnorm", self, axis)
         shape = tuple(s if n in axes else 1 for n, s in enumerate(self.shape))
+        mean, invstd = operand("batchnorm", mean, self), operand("batchnorm", invstd, self)
+        weight = None if weight is None else operand("batchnorm", weight, self)
+        bias = None if bias is None else operand("batchnorm", bias, self)
         for name, t in (("weight", weight), ("bias", bias), ("mean", mean), ("invstd", invstd)):
             if t is not None and t.numel() != math.prod(shape):
                 raise ShapeError("batchnorm", f"input {self.shape} with {math.prod(shape)} positions along {axes}, "
@@ -115,8 +123,7 @@ class NNOps(Activations, Windows, Losses):
         >>> Tensor([1., 2.]).dropout(0.9).tolist()
         [1.0, 2.0]
         """
-        if not 0 <= p <= 1:
-            raise ArgumentError("dropout", f"probability {p}", "a number in [0, 1]")
+        p = number("dropout", "p", p, 0, 1)
         if not self.training or p == 0:
             return self
         if p == 1:
@@ -141,13 +148,17 @@ class NNOps(Activations, Windows, Losses):
         """
         if is_causal and attn_mask is not None:
             raise ArgumentError("scaled_dot_product_attention", "is_causal together with attn_mask", "one of the two")
-        if self.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
-            raise ShapeError("scaled_dot_product_attention", f"query {self.shape}, key {key.shape}, value "
+        op = "scaled_dot_product_attention"
+        key, value = operand(op, key, self), operand(op, value, self)
+        attn_mask = None if attn_mask is None else operand(op, attn_mask, self)
+        flat = min(self.ndim, key.ndim, value.ndim) < 2
+        if flat or self.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
+            raise ShapeError(op, f"query {self.shape}, key {key.shape}, value "
                              f"{value.shape}", "query […, L, E], key […, S, E], value […, S, Ev]")
         if enable_gqa and key.shape[-3] != self.shape[-3]:
             times = self.shape[-3] // key.shape[-3]
             key, value = key.repeat_interleave(times, dim=-3), value.repeat_interleave(times, dim=-3)
-        factor = 1 / math.sqrt(self.shape[-1]) if scale is None else scale
+        factor = 1 / math.sqrt(self.shape[-1]) if scale is None else number(op, "scale", scale)
         scores = self.matmul(key.transpose(-2, -1)) * factor
         if is_causal:
             line, column = scores.uop.iota_like(scores.ndim - 2), scores.uop.iota_like(scores.ndim - 1)
@@ -171,6 +182,7 @@ class NNOps(Activations, Windows, Losses):
         """
         if not self.dtype.is_int:
             raise DTypeError("embedding", f"indices of dtype {self.dtype!r}", ".cast(dtypes.int)")
+        weight = operand("embedding", weight, self)
         if weight.ndim != 2:
             raise ShapeError("embedding", f"a weight of shape {weight.shape}", "[rows, width]")
         same_device("embedding", self, weight)

@@ -18,6 +18,7 @@ from tinsmith.backend.device import DeviceName
 from tinsmith.core.dtypes import DType, dtypes, to_dtype
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
+from tinsmith.tensor.arguments import integer, number
 from tinsmith.tensor.helpers import product, sizes
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ class Random:
         >>> Tensor.manual_seed(1); a == Tensor.rand(3).tolist()
         True
         """
-        _stream.reset(int(seed) & ((1 << 62) - 1))
+        _stream.reset(integer("manual_seed", "seed", seed) & ((1 << 62) - 1))
 
     @classmethod
     def random_bits(cls: type[Tensor], *shape: Any, device: DeviceName | None = None) -> Tensor:
@@ -210,6 +211,7 @@ class Random:
         True
         """
         wanted, kind = sizes("uniform", shape), _float_kind("uniform", dtype)
+        low, high = number("uniform", "low", low), number("uniform", "high", high)
         if 0 in wanted:
             return cls.zeros(wanted, dtype=kind, device=device, requires_grad=requires_grad)
         x = _fractions(product(wanted), kind).reshape(wanted)
@@ -224,6 +226,7 @@ class Random:
         [5.0, 5.0, 5.0]
         """
         wanted, kind = sizes("normal", shape), _float_kind("normal", dtype)
+        mean, std = number("normal", "mean", mean), number("normal", "std", std)
         if 0 in wanted:
             return cls.zeros(wanted, dtype=kind, device=device, requires_grad=requires_grad)
         x = _gaussian(product(wanted), kind).reshape(wanted)
@@ -238,7 +241,8 @@ class Random:
         True
         """
         kind = dtypes.default_int if dtype is None else to_dtype(dtype)
-        wanted, span = sizes("randint", shape), int(high) - int(low)
+        low, high = integer("randint", "low", low), integer("randint", "high", high)
+        wanted, span = sizes("randint", shape), high - low
         if not kind.is_int:
             raise DTypeError("randint", f"random integers cannot be {kind!r}", "rand or randn")
         if span < 1 or span > 1 << 32:
@@ -246,7 +250,7 @@ class Random:
         if 0 in wanted:
             return cls.zeros(wanted, dtype=kind, device=device)
         scaled = (_bits(product(wanted)).cast(dtypes.uint64) * span) >> 32
-        return cls._made((scaled.cast(dtypes.int64) + int(low)).cast(kind).reshape(wanted), device, False)
+        return cls._made((scaled.cast(dtypes.int64) + low).cast(kind).reshape(wanted), device, False)
 
     @classmethod
     def randperm(cls: type[Tensor], n: int, *, dtype: DType | str | None = None,
@@ -351,4 +355,5 @@ class Random:
 
 
 def _kaiming(op: str, shape: tuple[Any, ...], a: float) -> float:
+    a = number(op, "a", a)
     return math.sqrt(2 / (1 + a * a)) / math.sqrt(max(product(sizes(op, shape)[1:]), 1))

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinsmith.core.dtypes import DType, dtypes, sum_dtype, to_dtype
-from tinsmith.core.errors import DTypeError, ShapeError
+from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops import Op
+from tinsmith.tensor.arguments import integer, number
 from tinsmith.tensor.helpers import axes_of, axis_of, axis_or_dim, float_of, product
 
 if TYPE_CHECKING:
@@ -57,20 +58,22 @@ class Reduce:
         result = sum_dtype(self.dtype) if dtype is None else to_dtype(dtype)
         return self._reduce(Ops.MUL, axes, keepdim, self.uop.cast(accumulator(result))).cast(result)
 
-    def max(self: Tensor, axis: Axis = None, keepdim: bool = False) -> Tensor:
+    def max(self: Tensor, axis: Axis = None, keepdim: bool = False, *, dim: None = None) -> Tensor:
         """The greatest value along axes; NaN if there is one. Equal greatest values share the gradient.
 
         >>> Tensor([[1, 5], [3, 4]]).max(axis=1).tolist()
         [5, 4]
         """
+        _no_pair("max", dim)
         return self._reduce(Ops.MAX, _nonempty("max", self, axis), keepdim)
 
-    def min(self: Tensor, axis: Axis = None, keepdim: bool = False) -> Tensor:
+    def min(self: Tensor, axis: Axis = None, keepdim: bool = False, *, dim: None = None) -> Tensor:
         """The smallest value along axes; NaN if there is one.
 
         >>> Tensor([[1, 5], [3, 4]]).min(axis=1).tolist()
         [1, 3]
         """
+        _no_pair("min", dim)
         return self._reduce(Ops.MIN, _nonempty("min", self, axis), keepdim)
 
     def any(self: Tensor, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None) -> Tensor:
@@ -110,7 +113,7 @@ class Reduce:
         """
         axes = axes_of("var", self, axis_or_dim("var", axis, dim))
         dtype = float_of(self).dtype
-        x = self.cast(accumulator(dtype))
+        x, correction = self.cast(accumulator(dtype)), integer("var", "correction", correction)
         count = product([self.shape[a] for a in axes])
         squares = x.sub(x.mean(axes, keepdim=True)).square()
         return _over(squares._reduce(Ops.ADD, axes, keepdim), count - correction).cast(dtype)
@@ -227,24 +230,18 @@ class Reduce:
         >>> Tensor([[3., 4.]]).normalize().numpy().round(3).tolist()
         [[0.6000000238418579, 0.800000011920929]]
         """
-        if p == 2:
-            norm = self.square().sum(dim, keepdim=True).sqrt()
-        elif p == float("inf"):
-            norm = self.abs().max(dim, keepdim=True)
-        elif p == 0:
-            norm = self.ne(0).sum(dim, keepdim=True).cast(self.dtype)
-        else:
-            norm = self.abs().pow(p).sum(dim, keepdim=True).pow(1 / p)
-        return self.div(norm.maximum(eps))
+        return self.div(self.norm(p, dim, keepdim=True).maximum(eps))
 
     def norm(self: Tensor, p: float = 2.0, axis: Axis = None, keepdim: bool = False, *,
              dim: Axis = None) -> Tensor:
-        """The p-norm along axes.
+        """The p-norm along axes: the greatest magnitude for infinite p, the number of values that are not 0 for p = 0.
 
         >>> Tensor([3., 4.]).norm().item()
         5.0
         """
-        axis = axis_or_dim("norm", axis, dim)
+        axis, p = axis_or_dim("norm", axis, dim), number("norm", "p", p)
+        if p == 0:
+            return self.ne(0).sum(axis, keepdim).cast(self.dtype)
         if p == 2:
             return self.square().sum(axis, keepdim).sqrt()
         if p == float("inf"):
@@ -268,6 +265,13 @@ def _over(total: Tensor, count: Any) -> Tensor:
     if isinstance(count, UOp):
         return total.div(count)
     return total.mul(1 / count if count > 0 else float("inf") if count == 0 else float("nan"))
+
+
+def _no_pair(op: str, dim: Any) -> None:
+    """``max(dim=1)`` is a pair in PyTorch: a program that expects it would go wrong later."""
+    if dim is not None:
+        raise ArgumentError(op, f"dim={dim!r} asks for PyTorch's pair of values and indices",
+                            f"{op}(axis={dim!r}) and arg{op}(axis={dim!r})")
 
 
 def _nonempty(op: str, x: Tensor, axis: Axis) -> tuple[int, ...]:

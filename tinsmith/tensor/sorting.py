@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError, ShapeError
 from tinsmith.ir import UOp
+from tinsmith.tensor.arguments import flag, integer
 from tinsmith.tensor.helpers import axis_of
 from tinsmith.tensor.scans import ValuesAndIndices
 
@@ -71,6 +72,7 @@ class Sorting:
         Raises:
             ArgumentError: if there are fewer than k elements.
         """
+        k = integer("topk", "k", k)
         size = self.shape[axis_of("topk", self, dim)] if self.ndim else 1
         if isinstance(size, int) and not 0 <= k <= size:
             raise ArgumentError("topk", f"the {k} greatest of {size} elements, shape {self.shape}",
@@ -87,7 +89,7 @@ class Sorting:
         Raises:
             ArgumentError: if there are fewer than k elements.
         """
-        d = axis_of("kthvalue", self, dim)
+        d, k = axis_of("kthvalue", self, dim), integer("kthvalue", "k", k)
         size = self.shape[d] if self.ndim else 1
         if isinstance(size, int) and not 1 <= k <= size:
             raise ArgumentError("kthvalue", f"element {k} of {size}, shape {self.shape}", f"k from 1 to {size}")
@@ -131,6 +133,8 @@ class Sorting:
         >>> [t.tolist() for t in Tensor([3, 1, 3]).unique(return_inverse=True, return_counts=True)]
         [[1, 3], [1, 0, 1], [1, 2]]
         """
+        return_inverse = flag("unique", "return_inverse", return_inverse)
+        return_counts = flag("unique", "return_counts", return_counts)
         flat = self.reshape(-1)
         if not flat.shape[0]:
             none = flat.cast(dtypes.default_int)

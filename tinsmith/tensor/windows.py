@@ -16,6 +16,8 @@ from tinsmith.core.dtypes import DType, dtypes, promote, sum_dtype
 from tinsmith.core.errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from tinsmith.ir import UOp
 from tinsmith.ir.uop import Window
+from tinsmith.tensor.arguments import integer, integers
+from tinsmith.tensor.helpers import operand
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -47,8 +49,9 @@ class Windows:
         Raises:
             ShapeError: if channels, groups or kernel do not fit the input.
         """
-        dims = _spatial_dims("conv2d", self, weight)
-        steps, spread = _each("stride", stride, dims), _each("dilation", dilation, dims)
+        weight, bias = operand("conv2d", weight, self), None if bias is None else operand("conv2d", bias, self)
+        dims, groups = _spatial_dims("conv2d", self, weight), integer("conv2d", "groups", groups, least=1)
+        steps, spread = _steps("conv2d", stride, dilation, dims)
         amounts = _pad_pairs("conv2d", padding, dims, weight.shape[2:], steps, spread)
         (n, channels), (cout, cin, *kernel) = self.shape[:2], weight.shape
         _check_channels("conv2d", self, weight, bias, channels, cin * groups, cout, groups)
@@ -74,13 +77,15 @@ class Windows:
         >>> Tensor.ones(1, 1, 1, 2).conv_transpose2d(Tensor.ones(1, 1, 1, 2)).tolist()
         [[[[1.0, 2.0, 1.0]]]]
         """
-        dims = _spatial_dims("conv_transpose2d", self, weight)
-        steps, spread = _each("stride", stride, dims), _each("dilation", dilation, dims)
-        amounts, extra = _pad_pairs("conv_transpose2d", padding, dims), _each("output_padding", output_padding, dims)
+        op = "conv_transpose2d"
+        weight, bias = operand(op, weight, self), None if bias is None else operand(op, bias, self)
+        dims, groups = _spatial_dims(op, self, weight), integer(op, "groups", groups, least=1)
+        steps, spread = _steps(op, stride, dilation, dims)
+        amounts, extra = _pad_pairs(op, padding, dims), integers(op, "output_padding", output_padding, dims)
         (n, channels), size, (cin, cout, *kernel) = self.shape[:2], self.shape[2:], weight.shape
         cout *= groups
-        _check_channels("conv_transpose2d", self, weight, bias, channels, cin, cout, groups)
-        out_dtype, acc = _accumulator("conv_transpose2d", self, weight, None)
+        _check_channels(op, self, weight, bias, channels, cin, cout, groups)
+        out_dtype, acc = _accumulator(op, self, weight, None)
         each_in, each_out, ones = cin // groups, cout // groups, (1,) * dims
         full = (n, groups, each_out, *size, each_in, *kernel)
         x = self.uop.cast(acc).reshape((n, groups, 1, each_in, *size, *ones))
@@ -96,7 +101,7 @@ class Windows:
         total = total.pad(((0, 0), (0, 0), *((0, max(e - p[1], 0)) for e, p in zip(extra, amounts))))
         keep = tuple((p[0], g + e - p[1]) for g, p, e in zip(grown, amounts, extra))
         if any(end <= begin for begin, end in keep):
-            raise ShapeError("conv_transpose2d", f"padding {amounts} leaves nothing of size {grown}", "less padding")
+            raise ShapeError(op, f"padding {amounts} leaves nothing of size {grown}", "less padding")
         total = total.shrink(((0, n), (0, cout), *keep))
         return _finish(self._new(total.cast(out_dtype)), bias, dims)
 
@@ -141,12 +146,9 @@ class Windows:
 # *** arguments ***
 
 
-def _each(name: str, value: Ints, dims: int) -> tuple[int, ...]:
-    """One number per spatial axis."""
-    out = (value,) * dims if isinstance(value, int) else tuple(value)
-    if len(out) != dims:
-        raise ArgumentError(name, f"{name}={value!r} for {dims} spatial axes", f"one number or {dims} of them")
-    return out
+def _steps(op: str, stride: Ints, dilation: Ints, dims: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Stride and dilation of each spatial axis."""
+    return integers(op, "stride", stride, dims, least=1), integers(op, "dilation", dilation, dims, least=1)
 
 
 def _pad_pairs(op: str, padding: Ints | str, dims: int, kernel: Sequence[int] = (), strides: Sequence[int] = (),
@@ -154,12 +156,12 @@ def _pad_pairs(op: str, padding: Ints | str, dims: int, kernel: Sequence[int] = 
     """(before, after) of each spatial axis."""
     if isinstance(padding, str):
         return same_padding(op, padding, kernel, strides, dilations)
-    if not isinstance(padding, int) and len(padding) == 2 * dims and dims > 0:
-        flat = tuple(padding)
+    flat = integers(op, "padding", padding)
+    if len(flat) == 2 * dims and dims > 0:
         return tuple((flat[2 * a], flat[2 * a + 1]) for a in reversed(range(dims)))
-    if not isinstance(padding, int) and len(padding) != dims:
+    if isinstance(padding, (tuple, list)) and len(flat) != dims:
         raise ArgumentError(op, f"padding={padding!r} for {dims} spatial axes", f"1, {dims} or {2 * dims} numbers")
-    return tuple((p, p) for p in _each("padding", padding, dims))
+    return tuple((p, p) for p in integers(op, "padding", padding, dims))
 
 
 def same_padding(op: str, padding: str, kernel: Sequence[int], strides: Sequence[int],
@@ -214,7 +216,7 @@ def _accumulator(op: str, x: Tensor, weight: Tensor, dtype: DType | None) -> tup
 def _outputs(op: str, size: Any, kernel: int, stride: int, dilation: int) -> Any:
     """How many windows fit."""
     reach = dilation * (kernel - 1) + 1
-    if stride < 1 or dilation < 1 or (isinstance(size, int) and size < reach):
+    if isinstance(size, int) and size < reach:
         raise ShapeError(op, f"kernel {kernel} with dilation {dilation} and stride {stride} does not fit size {size}",
                          "more padding or a smaller kernel")
     return (size - reach) // stride + 1
@@ -238,12 +240,13 @@ def _finish(out: Tensor, bias: Tensor | None, dims: int) -> Tensor:
 
 def _pool_arguments(op: str, x: Tensor, kernel_size: Ints, stride: Ints | None, dilation: Ints,
                     padding: Ints) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], Pairs]:
-    kernel = _each("kernel_size", kernel_size, 2 if isinstance(kernel_size, int) else len(kernel_size))
+    count = len(kernel_size) if isinstance(kernel_size, (tuple, list)) else 2
+    kernel = integers(op, "kernel_size", kernel_size, count, least=1)
     dims = len(kernel)
     if x.ndim < dims:
         raise ShapeError(op, f"shape {x.shape} has fewer axes than kernel {kernel}", "an input [N, C, …]")
-    steps = kernel if stride is None else _each("stride", stride, dims)
-    return kernel, steps, _each("dilation", dilation, dims), _pad_pairs(op, padding, dims)
+    steps, spread = _steps(op, kernel if stride is None else stride, dilation, dims)
+    return kernel, steps, spread, _pad_pairs(op, padding, dims)
 
 
 def _pool_windows(op: str, x: UOp, kernel: tuple[int, ...], steps: tuple[int, ...], spread: tuple[int, ...],
