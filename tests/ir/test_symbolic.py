@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import numpy as np
 import pytest
@@ -14,7 +15,8 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.evaluate import evaluate, evaluate_scalar
 from tinsmith.ir.rewrite import Rule, rewrite
-from tinsmith.ir.symbolic import symbolic
+from tinsmith.ir.symbolic import _is_collected, _recombined, from_linear, linear_form, simplify, symbolic
+from tinsmith.ir.uop import toposort
 
 FLOATS = [0.0, -0.0, 1.0, -1.5, np.inf, -np.inf, np.nan, 3e38, 1e-40, 65504.0]
 
@@ -178,3 +180,27 @@ def test_simplified_form(text: object, want: str) -> None:
 
     node = text(UOp.variable("i", 0, 8), UOp.variable("j", 0, 3)).simplify()
     assert expression(node).replace("(", "").replace(")", "") == want
+
+
+def test_sums_that_are_seen_to_be_canonical_are() -> None:
+    """The short look at a sum agrees with building its canonical form."""
+    draw = random.Random(1)
+    leaves = [*(UOp.variable(c, 0, k) for c, k in zip("abcde", (3, 9, 17, 5, 2))), *(UOp.range(6, i, None)
+                                                                                  for i in range(3))]
+
+    def expression(depth: int) -> UOp:
+        if depth == 0 or draw.random() < 0.2:
+            return draw.choice(leaves) if draw.random() < 0.8 else UOp.index(draw.randint(-3, 5))
+        a, b = expression(depth - 1), expression(depth - 1)
+        c = UOp.index(draw.randint(1, 5))
+        return [a + b, a - b, a * UOp.index(draw.randint(-3, 4)), a // c, a % c, -a, a * b][draw.randint(0, 6)]
+
+    seen = 0
+    for _ in range(1000):
+        made = expression(4)
+        for n in toposort([made, simplify(made)]):
+            if n.op in (Ops.ADD, Ops.SUB, Ops.NEG, Ops.MUL) and _is_collected(n):
+                terms, constant = linear_form(n)
+                assert from_linear(_recombined(terms), constant, n) is n
+                seen += 1
+    assert seen > 500

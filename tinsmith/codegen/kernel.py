@@ -88,10 +88,11 @@ class Kernel:
     count: int = 0
     units: tuple[MatrixUnit, ...] = ()
     block_threads: int = 0
+    _sorted: tuple[UOp | None, list[UOp]] = field(default=(None, []), repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self.sink = simplify(self.sink)
-        found = [n for n in toposort(self.sink) if n.op is Ops.RANGE]
+        found = [n for n in self.nodes if n.op is Ops.RANGE]
         # What more reductions depend on comes further out: each is then computed once.
         users = {r: sum(r in f.ranges for f in self.folds) for r in found}
         ordered = self.ordered
@@ -101,6 +102,13 @@ class Kernel:
             self.join(*pair)
 
     # *** what there is ***
+
+    @property
+    def nodes(self) -> list[UOp]:
+        """All nodes of the graph, sources first."""
+        if self._sorted[0] is not self.sink:
+            self._sorted = self.sink, toposort(self.sink)
+        return self._sorted[1]
 
     @property
     def ranges(self) -> list[UOp]:
@@ -116,7 +124,7 @@ class Kernel:
     @property
     def bound(self) -> frozenset[UOp]:
         """Ranges that belong to a reduction, a stage, a running value or an ordered scatter."""
-        nodes = toposort(self.sink)
+        nodes = self.nodes
         inner = self.ordered | frozenset(r for n in nodes if n.op in (Ops.FOLD, Ops.STAGE) for r in n.src[1:])
         inner |= frozenset(n.src[4] for n in nodes if n.op is Ops.MMA)
         return inner | frozenset(n.src[4] for n in nodes if n.op is Ops.SCATTER_STORE)
@@ -124,7 +132,7 @@ class Kernel:
     @property
     def ordered(self) -> frozenset[UOp]:
         """Ranges of running values: their loops are the innermost, so that one register per copy carries the value."""
-        return frozenset(n.src[1] for n in toposort(self.sink) if n.op is Ops.PREFIX)
+        return frozenset(n.src[1] for n in self.nodes if n.op is Ops.PREFIX)
 
     @property
     def reduces(self) -> list[UOp]:
@@ -134,12 +142,12 @@ class Kernel:
     @property
     def loads(self) -> list[UOp]:
         """Loads from kernel arguments, in a stable order."""
-        return [n for n in toposort(self.sink) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
+        return [n for n in self.nodes if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
 
     @property
     def products(self) -> list[UOp]:
         """The steps of matrix units."""
-        return [n for n in toposort(self.sink) if n.op is Ops.MMA]
+        return [n for n in self.nodes if n.op is Ops.MMA]
 
     @property
     def stageable(self) -> list[UOp]:
@@ -148,11 +156,11 @@ class Kernel:
 
     @property
     def stores(self) -> list[UOp]:
-        return [n for n in toposort(self.sink) if n.op in (Ops.STORE, Ops.SCATTER_STORE)]
+        return [n for n in self.nodes if n.op in (Ops.STORE, Ops.SCATTER_STORE)]
 
     @property
     def folds(self) -> list[UOp]:
-        return [n for n in toposort(self.sink) if n.op is Ops.FOLD]
+        return [n for n in self.nodes if n.op is Ops.FOLD]
 
     def name(self) -> str:
         """``r_2``, ``E_4_3``: r where something is reduced, E elementwise, then the sizes of the ranges."""
@@ -163,7 +171,7 @@ class Kernel:
 
     def may_have_lanes(self, r: UOp) -> bool:
         """Whether no value that is computed over ``r`` has lanes along another range."""
-        for n in toposort(self.sink):
+        for n in self.nodes:
             if n.op in (Ops.FOLD, Ops.STORE, Ops.STAGE):
                 over = n.ranges if n.op is Ops.STORE else n.src[0].ranges | n.ranges | set(n.src[1:])
                 if r in over and any(x.arg[1] in (Role.VECTOR, Role.FRAGMENT) for x in over):

@@ -19,6 +19,7 @@ from tinsmith.ir.rewrite import Pat, Rule, RuleSet, literal, rewrite
 from tinsmith.ir.uop import UOp, toposort
 
 Linear = dict[UOp, int]
+_SUMS = (Ops.ADD, Ops.SUB, Ops.NEG, Ops.MUL)
 
 
 def is_index(node: UOp) -> bool:
@@ -88,8 +89,42 @@ def _bounds(terms: Linear, constant: int) -> tuple[int, int]:
 def _collect(n: UOp) -> UOp | None:
     if n.op is Ops.MUL and Ops.CONST not in (n.src[0].op, n.src[1].op):
         return None
+    if _is_collected(n):
+        return n
     terms, constant = linear_form(n)
     return from_linear(_recombined(terms), constant, n)
+
+
+def _is_collected(n: UOp) -> bool:
+    """Whether ``n`` is what ``from_linear`` would make of it, seen without making it; False where that is not plain.
+
+    A sum is canonical if it is a chain to the left of different terms, big strides first, and then a constant.
+    """
+    seen: set[UOp] = set()
+    after: tuple[Any, ...] | None = None
+    top = n
+    while True:
+        part = n.src[1] if n.op is Ops.ADD else n
+        term, stride = part, 1
+        if part.op is Ops.MUL:
+            term, factor = part.src
+            if factor.op is not Ops.CONST or factor.arg in (0, 1):
+                return False
+            stride = abs(factor.arg)
+        if term.op is Ops.CONST:
+            if part is not top.src[-1] or n is not top or term is not part or not term.arg:
+                return False
+        else:
+            if term.op in _SUMS or (term.op is Ops.MOD and term.src[1].op is Ops.CONST) or term in seen:
+                return False
+            seen.add(term)
+            key = -stride, order(term)
+            if after is not None and key > after:
+                return False
+            after = key
+        if n.op is not Ops.ADD:
+            return True
+        n = n.src[0]
 
 
 def _recombined(terms: Linear) -> Linear:

@@ -1,0 +1,162 @@
+"""``python -m benchmarks.profile``: where the first step of a program goes, cold or with a filled disk cache.
+
+Times are processor time of the one thread that works, each phase without the phases inside it. "Source" is what one
+kernel takes from its graph to its source text; compiling that is another phase.
+"""
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+PROGRAMS = {"mnist": {"batch": 512}, "gpt": {"batch": 4, "length": 128, "width": 256, "layers": 2, "vocab": 2048}}
+
+
+@dataclass
+class Phases:
+    """Processor time by phase: what runs inside another phase is counted there only."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    calls: dict[str, int] = field(default_factory=dict)
+    _stack: list[str] = field(default_factory=list)
+    _since: float = 0.0
+
+    def _switch(self) -> None:
+        now = time.thread_time()
+        if self._stack:
+            self.seconds[self._stack[-1]] = self.seconds.get(self._stack[-1], 0.0) + now - self._since
+        self._since = now
+
+    def enter(self, name: str) -> None:
+        self._switch()
+        self._stack.append(name)
+        self.calls[name] = self.calls.get(name, 0) + 1
+
+    def leave(self) -> None:
+        self._switch()
+        self._stack.pop()
+
+    def watch(self, owner: Any, attribute: str, name: str) -> None:
+        """Count calls of ``owner.attribute`` as phase ``name``."""
+        function: Callable[..., Any] = getattr(owner, attribute)
+
+        @functools.wraps(function)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            self.enter(name)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.leave()
+
+        setattr(owner, attribute, watched)
+
+
+@dataclass
+class KernelRow:
+    """One kernel: nodes of its graph, operations of its program, seconds from graph to source, and to a binary."""
+
+    name: str
+    nodes: int
+    uops: int
+    source: float
+    binary: float = 0.0
+
+
+def measure(program: str) -> None:
+    """The first step of ``program`` in this process; prints the table."""
+    started = time.perf_counter()
+    phases = Phases()
+    phases.enter("import")
+    from benchmarks.peers import Lazy
+    from tinsmith.backend.cpu import llvm
+    from tinsmith.backend.device import Device
+    from tinsmith.codegen import program as codegen
+    from tinsmith.ir.uop import toposort
+    from tinsmith.schedule import diskcache, execute
+    from tinsmith.tensor import base
+    renderer, compiler = Device["CPU"].renderer, Device["CPU"].compiler
+    phases.leave()
+    rows: list[KernelRow] = []
+    make, compile_ = codegen._compile, compiler.compile
+
+    def timed_make(sink: Any, *args: Any) -> Any:
+        begin = time.thread_time()
+        made = make(sink, *args)
+        rows.append(KernelRow(made.name, len(toposort(sink)), len(made.uops), time.thread_time() - begin))
+        return made
+
+    def timed_compile(source: str) -> bytes:
+        begin = time.thread_time()
+        binary = compile_(source)
+        for row in rows:
+            if f"@{row.name}_" in source and not row.binary:
+                row.binary = time.thread_time() - begin
+                break
+        return binary
+
+    codegen._compile, compiler.compile = timed_make, timed_compile  # type: ignore[assignment,method-assign]
+    for owner, attribute, name in (
+        (base, "gradients", "gradients"), (execute, "structure", "structure of the graph"),
+        (execute, "canonical", "structure of the graph"), (diskcache, "entry_key", "disk cache key"),
+        (diskcache, "store", "disk cache store"), (diskcache, "fetch", "disk cache fetch"),
+        (execute.Scheduler, "run", "fuse and schedule"), (execute, "merge_siblings", "merge siblings"),
+        (execute, "plan_memory", "memory plan"), (execute, "choose_in_place", "choose in place"),
+        (codegen, "lower", "lower"), (codegen, "normalize", "normalize"), (codegen, "decompose", "decompose"),
+        (codegen, "estimate", "estimate"), (codegen, "choose_opts", "choose opts"),
+        (codegen, "linearize", "linearize"), (renderer, "render", "render"), (compiler, "compile", "compile (LLVM)"),
+        (llvm, "load", "link"), (execute, "load", "load"), (execute, "launch", "run"),
+    ):
+        if hasattr(owner, attribute):
+            phases.watch(owner, attribute, name)
+    phases.enter("record, optimizer, everything else")
+    lazy = Lazy("tinsmith")
+    step = getattr(lazy, program)(**PROGRAMS[program])
+    with lazy.training():
+        step()
+    phases.leave()
+    show(phases, rows, time.perf_counter() - started)
+
+
+def show(phases: Phases, rows: list[KernelRow], wall: float) -> None:
+    """Print the phases, the longest first, and the kernels that took longest to write."""
+    total = sum(phases.seconds.values())
+    print(f"first step {wall * 1e3:.0f} ms of wall time with imports, {total * 1e3:.0f} ms of this thread\n")
+    for name, seconds in sorted(phases.seconds.items(), key=lambda item: -item[1]):
+        print(f"{name:36}{seconds * 1e3:9.1f} ms {seconds / total:6.1%} {phases.calls[name]:6} calls")
+    if rows:
+        source, nodes = sum(r.source for r in rows), sum(r.nodes for r in rows)
+        print(f"\n{len(rows)} kernels, source {source * 1e3 / len(rows):.2f} ms each, {source * 1e6 / nodes:.0f} us "
+              f"per node, binary {sum(r.binary for r in rows) * 1e3 / len(rows):.2f} ms each")
+        print(f"{'kernel':44}{'nodes':>7}{'uops':>7}{'source ms':>11}{'binary ms':>11}")
+        for r in sorted(rows, key=lambda r: -r.source - r.binary)[:12]:
+            print(f"{r.name[:43]:44}{r.nodes:7}{r.uops:7}{r.source * 1e3:11.2f}{r.binary * 1e3:11.2f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.profile", description=__doc__.split("\n")[0])
+    parser.add_argument("program", nargs="?", choices=tuple(PROGRAMS), default="mnist")
+    parser.add_argument("--warm", action="store_true", help="with the disk cache that a first process filled")
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.here:
+        measure(options.program)
+        return
+    with tempfile.TemporaryDirectory() as cache:
+        command = [sys.executable, "-m", "benchmarks.profile", options.program, "--here"]
+        env = os.environ | {"CACHE_DIR": cache}
+        with contextlib.suppress(subprocess.CalledProcessError):
+            if options.warm:
+                subprocess.run(command, env=env, check=True, stdout=subprocess.DEVNULL)
+            subprocess.run(command, env=env, check=True)
+
+
+if __name__ == "__main__":
+    main()
