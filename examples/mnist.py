@@ -2,6 +2,7 @@
 
     python examples/mnist.py                              MNIST; without a network the digits that scikit-learn ships
     python examples/mnist.py --data DIR [--holdout N]     the IDX files in DIR
+    python examples/mnist.py --devices 4                  each batch in parts on CPU:0 … CPU:3, weights on all of them
 """
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tinsmith import Tensor, nn
+from tinsmith import Device, Tensor, nn
 from tinsmith.nn.datasets import Digits, load_digits
 
 SHIFT = 2  # pixels by which training images wander
@@ -35,8 +36,8 @@ class Network:
 class Images:
     """The training images with a margin, so that a batch is cut out at any place by one gather."""
 
-    def __init__(self, images: np.ndarray, labels: np.ndarray, margin: int) -> None:
-        self.margin, self.side = margin, 28 + 2 * margin
+    def __init__(self, images: np.ndarray, labels: np.ndarray, margin: int, devices: tuple[str, ...]) -> None:
+        self.margin, self.side, self.devices = margin, 28 + 2 * margin, devices
         wide = np.pad(images[:, 0], ((0, 0), (margin, margin), (margin, margin)))
         self.pixels = Tensor(wide.reshape(-1), requires_grad=False).realize()
         self.labels = Tensor(labels.astype(np.int32), requires_grad=False).realize()
@@ -47,16 +48,17 @@ class Images:
         first = rows * self.side**2 + corner[0] * self.side + corner[1]
         inside = Tensor.arange(28).reshape(28, 1) * self.side + Tensor.arange(28)
         where = Tensor(first.astype(np.int32)).reshape(-1, 1, 1, 1) + inside
-        images = self.pixels[where].cast("float32") / 127.5 - 1
-        return images.contiguous().realize(), self.labels[Tensor(rows.astype(np.int32))].contiguous().realize()
+        images = (self.pixels[where].cast("float32") / 127.5 - 1).shard(self.devices, axis=0)
+        labels = self.labels[Tensor(rows.astype(np.int32))].shard(self.devices, axis=0)
+        return images.contiguous().realize(), labels.contiguous().realize()
 
 
-def accuracy(network: Network, images: Tensor, labels: np.ndarray, batch: int) -> float:
+def accuracy(network: Network, images: Tensor, labels: np.ndarray, batch: int, devices: tuple[str, ...]) -> float:
     """Share of right answers in percent."""
     right = 0
     for begin in range(0, len(labels), batch):
         rows = np.arange(begin, begin + batch) % len(labels)
-        x = images[Tensor(rows.astype(np.int32))].cast("float32") / 127.5 - 1
+        x = (images[Tensor(rows.astype(np.int32))].cast("float32") / 127.5 - 1).shard(devices, axis=0)
         answers = network(x.contiguous().realize()).argmax(1).numpy()
         count = min(batch, len(labels) - begin)
         right += int((answers[:count] == labels[begin : begin + count]).sum())
@@ -70,13 +72,16 @@ def batches(count: int, size: int, steps: int, rng: np.random.Generator) -> np.n
     return order[: steps * size].reshape(steps, size)
 
 
-def train(digits: Digits, steps: int, batch: int, seed: int, lr: float, console: Console) -> float:
+def train(digits: Digits, steps: int, batch: int, seed: int, lr: float, console: Console,
+          devices: tuple[str, ...]) -> float:
     """Train and return the test accuracy in percent."""
     Tensor.manual_seed(seed)
     rng = np.random.default_rng(seed)
     network = Network()
+    for parameter in nn.state.get_parameters(network):
+        parameter.shard_(devices)  # a whole copy on each device
     opt = nn.optim.Adam(nn.state.get_parameters(network), lr=lr)
-    images = Images(digits.train_images, digits.train_labels, SHIFT)
+    images = Images(digits.train_images, digits.train_labels, SHIFT, devices)
     test = Tensor(digits.test_images, requires_grad=False).realize()
     rates = lr * np.minimum(1, 2 * (1 - np.arange(steps) / steps))  # constant, then down to zero
     found, every, start = float("nan"), max(steps // 5, 1), time.perf_counter()
@@ -93,7 +98,7 @@ def train(digits: Digits, steps: int, batch: int, seed: int, lr: float, console:
                 loss.backward()
                 opt.step()
             if (step + 1) % every == 0 or step + 1 == steps:
-                found = accuracy(network, test, digits.test_labels, batch)
+                found = accuracy(network, test, digits.test_labels, batch, devices)
             progress.update(task, advance=1, loss=loss.item(), accuracy=found,
                             rate=(step + 1) / (time.perf_counter() - start))
     return found
@@ -110,6 +115,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--devices", type=int, default=1, metavar="N", help="spread each batch over N devices")
     args = parser.parse_args()
     console = Console()
     digits = load_digits(args.data, args.holdout)
@@ -118,7 +124,8 @@ def main() -> None:
     steps = args.steps or (60 if count < 5000 else 150)
     if args.epochs:
         steps = max(round(args.epochs * count / args.batch), 1)
-    found = train(digits, steps, args.batch, args.seed, args.lr, console)
+    devices = tuple(f"{Device.DEFAULT}:{n}" for n in range(args.devices))
+    found = train(digits, steps, args.batch, args.seed, args.lr, console, devices)
     print(f"test accuracy {found:.2f} %")
 
 

@@ -85,6 +85,22 @@ def test_alias_maps_a_scripts_devices(tmp_path: Path) -> None:
     assert "there is no device 'METAL'" in run(["-m", "tinsmith.compat", str(script)], tmp_path).stderr
 
 
+def test_the_tutorials_two_devices(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent("""
+        from tinygrad.tensor import Tensor
+        GPUS = ['METAL:0', 'METAL:1']
+        a = Tensor([1.0, 2.0, 3.0, 4.0]).shard_(GPUS, axis=0)
+        b = Tensor([5.0, 6.0, 7.0, 8.0]).shard_(GPUS, axis=0)
+        c = a.dot(b)
+        d = c.numpy()
+        print(d)
+        print(a.device)
+    """))
+    done = run(["-m", "tinsmith.compat", str(script)], tmp_path, ALIAS="METAL=CPU")
+    assert done.stdout == "70.0\n('CPU', 'CPU:1')\n", done.stderr
+
+
 def test_clang_variable_chooses_the_device(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("from tinygrad import Device\nprint(Device.DEFAULT)")

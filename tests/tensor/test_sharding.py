@@ -288,3 +288,13 @@ def test_state_is_loaded_into_its_place() -> None:
     nn.state.load_state_dict(layer, {"weight": values(6, 4), "bias": values(6)})
     assert layer.weight.shard_axis == 0 and layer.bias.shard_axis is None and layer.weight.device == ("CPU", "CPU:1")
     same(layer.weight.cast(dtypes.float64), values(6, 4))
+
+
+def test_constants_of_several_places_in_one_program() -> None:
+    a = Tensor.arange(4, dtype="float64").shard(TWO, 0)
+    b, c, d = Tensor.arange(3, dtype="float64"), Tensor.rand(3, device="CPU:1"), Tensor.ones(2, 3, device=TWO)
+    Tensor.realize(a, b, c, d)
+    places = [t.uop.base.arg.device for t in (a, b, c, d)]
+    assert places == ["CPU,CPU:1", "CPU", "CPU:1", "CPU,CPU:1"]
+    same(b, np.arange(3.0))
+    same(d.cast("float64"), np.ones((2, 3)))

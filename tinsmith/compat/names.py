@@ -19,6 +19,8 @@ _DEVICE: Final[Names] = {
     "Compiler": "tinsmith.backend.device:Compiler", "Program": "tinsmith.backend.device:Program",
     "CompileError": "tinsmith.core.errors:CompileError"}
 _JIT: Final[Names] = {n: f"tinsmith.jit:{n}" for n in ("TinyJit", "CacheCollector", "JitItem")}
+_MULTI: Final[Names] = {"MultiLazyBuffer": "tinsmith.backend.shards:Shards"}
+_QUEUE: Final[Names] = {n: f"tinsmith.schedule.queue:{n}" for n in ("CommandQueue", "CopyItem", "SyncItem", "WaitItem")}
 _VARIABLE: Final[Names] = {"Variable": "tinsmith.tensor.symbolic:Variable"}
 _OPTIM: Final[Names] = {n: f"tinsmith.nn.optim:{n}" for n in (
     "Optimizer", "OptimizerGroup", "SGD", "LAMB", "Adam", "AdamW")}
@@ -54,13 +56,14 @@ MODULES: Final[dict[str, Names]] = {
     "tinygrad.helpers": _HELPERS,
     "tinygrad.jit": _JIT,
     "tinygrad.lazy": {},
-    "tinygrad.multi": {},
+    "tinygrad.multi": _MULTI,
+    "tinygrad.features.multi": _MULTI,
+    "tinygrad.commandqueue": _QUEUE,
     "tinygrad.features": {},
     "tinygrad.features.jit": _JIT,
     "tinygrad.engine": {},
     "tinygrad.engine.jit": _JIT,
-    "tinygrad.engine.commandqueue": {n: f"tinsmith.schedule.queue:{n}" for n in (
-        "CommandQueue", "CopyItem", "SyncItem", "WaitItem")},
+    "tinygrad.engine.commandqueue": _QUEUE,
     "tinygrad.engine.schedule": {"ScheduleItem": "tinsmith.schedule.items:ScheduleItem"},
     "tinygrad.engine.realize": {},
     "tinygrad.nn": _LAYERS,

@@ -89,7 +89,8 @@ class Scheduler:
 
     def run(self) -> Schedule:
         self.roots = split_reductions(self.roots)
-        fusion = Fusion(self.roots, streams=not Device[self.device].renderer.target.grid)
+        device = Device[self.device]
+        fusion = Fusion(self.roots, streams=not (device.has_programs and device.renderer.target.grid))
         staged = fusion.run()
         for node in staged:
             self.add(node, fusion.reasons[node])

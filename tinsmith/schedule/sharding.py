@@ -294,8 +294,6 @@ class Spreader:
         node = self.local[source]
         if len(devices) > 1:
             return self.everywhere(node, devices)
-        if node.device is None and n.arg == self.device:
-            return UOp(Ops.CONTIGUOUS, None, (node,))
         return sent(node, n.arg)
 
     def on_one(self, s: Spread, device: str) -> UOp:

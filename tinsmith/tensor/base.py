@@ -17,10 +17,11 @@ from tinsmith.core.weak import LiveSet
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.sizes import normal_size, value_of_size
 from tinsmith.ir.uop import Origin
+from tinsmith.schedule.compiled import CompiledSchedule
 from tinsmith.schedule.execute import copy_to_host
 from tinsmith.schedule.explanation import Explanation
 from tinsmith.tensor.gradient import gradients
-from tinsmith.tensor.realize import explain_tensors, is_leaf, realize_tensors, value_of
+from tinsmith.tensor.realize import explain_tensors, is_leaf, realize_tensors, schedule_tensors, value_of
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -196,6 +197,14 @@ class TensorBase:
         """
         realize_tensors([self, *others])
         return self  # type: ignore[return-value]
+
+    def schedule(self, *others: Tensor) -> CompiledSchedule:
+        """The program that computes this tensor (and ``others``), without running it: kernels and copies in order.
+
+        >>> [(step.device, step.name or "copy") for step in (Tensor([1, 2]) + 1).sum().schedule().steps]
+        [('CPU', 'copy'), ('CPU', 'r_2')]
+        """
+        return schedule_tensors([self, *others])
 
     def explain(self, *others: Tensor, run: bool = True) -> Explanation:
         """What computing this tensor (and ``others``, in one program) takes: kernels, opts, times, memory.

@@ -18,7 +18,8 @@ from tinsmith.core.weak import WeakTable
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import forget_dead, substitute, toposort
 from tinsmith.schedule import explanation
-from tinsmith.schedule.execute import realize
+from tinsmith.schedule.compiled import CompiledSchedule
+from tinsmith.schedule.execute import canonical, lower, realize
 from tinsmith.schedule.record import recorders
 from tinsmith.schedule.tuned import Tuned, Wanted, with_opts
 from tinsmith.tensor.checks import Checks
@@ -62,7 +63,7 @@ def realize_tensors(tensors: Sequence[TensorBase]) -> None:
         return
     free = set() if recorders else _unread(list(pending.values()))  # a replay must find the old versions
     with interrupt_later() if free else contextlib.nullcontext():
-        done = compute([t.uop for t in pending.values()], next(iter(pending.values()))._device, free)
+        done = compute([t.uop for t in pending.values()], [t._device for t in pending.values()], free)
         for t in pending.values():
             t.uop = done[t.uop] if t.uop in done else t.uop.substitute(done)
     leaves = {n: view for n, view in done.items() if is_leaf(n)}
@@ -111,7 +112,7 @@ def value_of(tensor: TensorBase) -> UOp:
         return value_of(tensor)
     below = _below_views(uop)
     if below not in _read:
-        found = compute([uop], tensor._device)
+        found = compute([uop], [tensor._device])
         if below.device is None:  # a constant expression: the same node on every device
             return uop.substitute(found)
         for node, view in found.items():
@@ -154,18 +155,23 @@ def _unread(pending: Sequence[TensorBase]) -> set[UOp]:
     return old.difference(toposort(lazy)) if old and lazy else old
 
 
-def compute(uops: Sequence[UOp], device: str, free: Collection[UOp] = ()) -> dict[UOp, UOp]:
+def compute(uops: Sequence[UOp], devices: Sequence[str], free: Collection[UOp] = ()) -> dict[UOp, UOp]:
     """Run one program for ``uops``: for the node below each one's views, a view of the buffer with its value.
 
-    ``free`` holds BUFFERs that nobody reads afterwards.
+    Args:
+        devices: where values go that depend on no device.
+        free: BUFFERs that nobody reads afterwards.
     """
-    targets = {_below_views(u): None for u in uops}
+    device = devices[0]
+    targets = {_below_views(u): d for u, d in zip(uops, devices)}
     nodes = list(targets)
     for recorder in recorders:
         recorder.wanted(uops)
     if _read:
         nodes = substitute(nodes, dict(_read.items()))
     roots = {n: _concrete(n) for n in nodes}
+    if any(d != device for d in devices):  # a constant of another device than the program's
+        roots |= {n: n.copy_to(d) for n, d in zip(nodes, targets.values()) if n.device is None and d != device}
     distinct = list(dict.fromkeys(roots.values()))
     if settings.CHECKED:
         checks = Checks(distinct)
@@ -175,6 +181,14 @@ def compute(uops: Sequence[UOp], device: str, free: Collection[UOp] = ()) -> dic
         found = realize(distinct, device, free)
     buffers = dict(zip(distinct, found))
     return {target: _as_view(buffers[roots[node]], target) for target, node in zip(targets, nodes)}
+
+
+@_one_at_a_time
+def schedule_tensors(tensors: Sequence[TensorBase]) -> CompiledSchedule:
+    """The program that computes ``tensors``, not run."""
+    pending = [t for t in tensors if not is_realized(t.uop)]
+    graph, _, _ = canonical(list(dict.fromkeys(_concrete(_below_views(t.uop)) for t in pending)))
+    return lower(graph, pending[0]._device if pending else tensors[0]._device)
 
 
 @_one_at_a_time
