@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.codegen.kernels import FAMILIES, apply_random
 from tests.codegen.running import optimized
+from tests.ir.test_printer import DOT_TABLE
 from tinsmith.codegen.kernel import Opt, OptOps
 from tinsmith.codegen.linearize import linearize
 from tinsmith.core.dtypes import dtypes
@@ -51,24 +52,7 @@ def test_any_opts_give_well_formed_programs(family: str) -> None:
 def test_table_of_the_dot_product() -> None:
     a, b = (UOp(Ops.PARAM, dtypes.int32, (), (n, (2,))) for n in (1, 2))
     table = uop_table(program((a * b).reduce("ADD", (0,))))
-    assert [line.rstrip() for line in table.splitlines()] == DOT.splitlines()
-
-
-DOT = """\
-   0 UOps.DEFINE_GLOBAL  : PtrDType(dtypes.int)      []                               0
-   1 UOps.DEFINE_GLOBAL  : PtrDType(dtypes.int)      []                               1
-   2 UOps.DEFINE_GLOBAL  : PtrDType(dtypes.int)      []                               2
-   3 UOps.CONST          : dtypes.int                []                               0
-   4 UOps.CONST          : dtypes.int                []                               2
-   5 UOps.DEFINE_ACC     : dtypes.int                ['0', 6]                         (0,)
-   6 UOps.RANGE          : dtypes.int                ['0', '2']                       (0, True)
-   7 UOps.LOAD           : dtypes.int                [1, 6]                           None
-   8 UOps.LOAD           : dtypes.int                [2, 6]                           None
-   9 UOps.ALU            : dtypes.int                [7, 8]                           BinaryOps.MUL
-  10 UOps.ALU            : dtypes.int                [5, 9]                           BinaryOps.ADD
-  11 UOps.PHI            : dtypes.int                [5, 10]                          None
-  12 UOps.ENDRANGE       :                           [6]                              None
-  13 UOps.STORE          :                           [0, '0', 11]                     None"""
+    assert [line.rstrip() for line in table.splitlines()] == DOT_TABLE.splitlines()
 
 
 def test_values_stand_in_the_outermost_loop_that_supplies_them() -> None:

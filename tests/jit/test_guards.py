@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import types
 from typing import Any
 
@@ -157,6 +158,31 @@ def test_ids_are_not_mistaken_when_objects_die() -> None:
         scale = Scale(float(n))
         assert [scale(Tensor([1.0])).item() for _ in range(3)] == [float(n)] * 3
         del scale
+
+
+def test_a_capture_is_let_go_with_what_it_names_and_no_python_code_runs_then() -> None:
+    class Model:
+        def __init__(self) -> None:
+            self.w = Tensor([2.0]).realize()
+
+    def scaled(model: Model, x: Tensor) -> Tensor:
+        return x * model.w
+
+    f = TinyJit(scaled)
+    model, other = Model(), Model()
+    for m in (model, other):
+        assert [f(m, Tensor([3.0])).item() for _ in range(4)] == [6.0] * 4
+    first, second = f.captures.values()
+    assert first.alive and len(first.captures) == 1
+    ran: list[str] = []
+    sys.setprofile(lambda frame, event, _: ran.append(frame.f_code.co_qualname) if event == "call" else None)
+    try:
+        del model, m
+    finally:
+        sys.setprofile(None)
+    assert ran == []
+    assert not first.alive and first.captures == []
+    assert second.alive and f(other, Tensor([5.0])).item() == 10
 
 
 def test_an_attribute_that_the_function_changes_is_not_lost() -> None:

@@ -76,6 +76,36 @@ class WeakTable(Generic[K, V]):
         return [(key, value) for ref, value in entries if (key := ref()) is not None]
 
 
+class WhileAlive(Generic[V]):
+    """A value that is let go as soon as one of some objects dies. Objects that cannot die early are simply held.
+
+    Attributes:
+        left: holds the value as its only item; empty from the first death on.
+
+    >>> class Thing: ...
+    >>> a, b = Thing(), Thing()
+    >>> kept = WhileAlive("value", [a, b, 5])
+    >>> kept.get(), len(kept.left)
+    ('value', 1)
+    >>> del b; kept.get(), len(kept.left)
+    (None, 0)
+    """
+
+    def __init__(self, value: V, objects: Iterable[Any]) -> None:
+        self.left: dict[str, V] = {"value": value}
+        gone = functools.partial(self.left.pop, "value")  # called with the dead reference as the default
+        self._held: list[Any] = []
+        for thing in objects:
+            try:
+                self._held.append(weakref.ref(thing, gone))
+            except TypeError:
+                self._held.append(thing)
+
+    def get(self) -> V | None:
+        """The value, or None after a death."""
+        return self.left.get("value")
+
+
 def _settled(values: Iterable[Any]) -> list[Any]:
     """The values of a dictionary as a list, even if an entry comes or goes while it is read."""
     while True:

@@ -6,7 +6,6 @@ import functools
 import sys
 import types
 import warnings
-import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
@@ -14,6 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import JitError
 from tinsmith.core.settings import settings
+from tinsmith.core.weak import WhileAlive
 from tinsmith.jit.capture import Capture, Uncapturable
 from tinsmith.jit.collect import JitItem
 from tinsmith.jit.quick import Quick
@@ -35,23 +35,15 @@ class Entry:
     """The captures of one signature, newest first. It is dead as soon as one object that the signature names is."""
 
     def __init__(self, held: list[Any]) -> None:
-        self.captures: list[Capture] = []
+        self._captures: WhileAlive[list[Capture]] = WhileAlive([], held)
+        self.alive = self._captures.left  # empty when dead
         self.uncapturable = False
-        self.dead = False
-        self.held: list[Any] = []
-        myself = weakref.ref(self)
 
-        def gone(_: Any) -> None:
-            entry = myself()
-            if entry is not None:
-                entry.dead = True
-                entry.captures.clear()
-
-        for value in held:
-            try:
-                self.held.append(weakref.ref(value, gone))
-            except TypeError:
-                self.held.append(value)
+    @property
+    def captures(self) -> list[Capture]:
+        """The captures; none if an object has died."""
+        found = self._captures.get()
+        return [] if found is None else found
 
 
 class TinyJit(Generic[R]):
@@ -108,7 +100,7 @@ class TinyJit(Generic[R]):
         with running:
             if self._quick is not None and not kwargs and not recorders:
                 quick, entry, capture = self._quick
-                matched = None if entry.dead else quick.match(args)
+                matched = quick.match(args) if entry.alive else None
                 if matched is not None:
                     self.cnt += 1
                     self.replays += 1
@@ -136,18 +128,19 @@ class TinyJit(Generic[R]):
             return self._run(args, kwargs)
         key, variables = self._key(args, kwargs)
         entry = self.captures.get(key)
-        if entry is None or entry.dead:
+        if entry is None or not entry.alive:
             return self._capture(key, tensors, args, kwargs)
         bound = [value for _, value in variables]
         if entry.uncapturable:
             return self.fxn(*args, **kwargs)
         self.captures.move_to_end(key)
         seed = random.state()[0]
-        for n, capture in enumerate(entry.captures):
+        captures = entry.captures
+        for n, capture in enumerate(captures):
             found = capture.guards.find(tensors, seed)
             if found is not None:
                 if n:
-                    entry.captures.insert(0, entry.captures.pop(n))
+                    captures.insert(0, captures.pop(n))
                 self._last = capture
                 self.replays += 1
                 if settings.VERIFY and self.replays % settings.VERIFY == 0:
@@ -197,17 +190,18 @@ class TinyJit(Generic[R]):
             self._warn("changes Python values that it also reads (an attribute, a global, an argument)")
             return result
         entry = self.captures.get(key)
-        if entry is None or entry.dead:
+        if entry is None or not entry.alive:
             entry = self.captures[key] = Entry(held)
         self.captures.move_to_end(key)
         if reason:
             entry.uncapturable = True
             self._warn(reason)
             return result
-        entry.captures.insert(0, capture)
-        del entry.captures[MOST_VARIANTS:]
+        captures = entry.captures
+        captures.insert(0, capture)
+        del captures[MOST_VARIANTS:]
         self._last = capture
-        for old in [k for k, e in self.captures.items() if e.dead]:
+        for old in [k for k, e in self.captures.items() if not e.alive]:
             del self.captures[old]
         while len(self.captures) > MOST_SIGNATURES:
             self.captures.popitem(last=False)

@@ -19,10 +19,14 @@ def is_product(node: UOp) -> bool:
     return node.op is Ops.MUL and all(is_repeated(s) for s in node.src)
 
 
-def is_repeated(node: UOp) -> bool:
-    """Whether a factor is an expanded view, so that each of its elements is read many times."""
+def is_repeated(node: UOp, constants: bool = True) -> bool:
+    """Whether a factor is an expanded view, so that each of its elements is read many times.
+
+    Args:
+        constants: whether an expanded constant counts, which is not read at all.
+    """
     while node.op.kind == "movement" or node.op is Ops.CAST:
-        if node.op is Ops.EXPAND:
+        if node.op is Ops.EXPAND and (constants or node.base.op is not Ops.CONST):
             return True
         node = node.src[0]
     return False

@@ -14,6 +14,7 @@ from typing import Any
 
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
+from tinsmith.schedule.contraction import is_repeated
 from tinsmith.schedule.items import ScheduleItem
 
 MOST_BUFFERS = 30  # arguments of a merged kernel
@@ -92,19 +93,10 @@ def _key(item: ScheduleItem) -> tuple[Any, int]:
         if (n.op.kind == "movement" and n.op not in _PLAIN) or n.op in _IN_ORDER:
             return None, 0
         if n.op is Ops.REDUCE:
-            if n.src[0].op is Ops.MUL and any(_repeated(s) for s in n.src[0].src):
+            if n.src[0].op is Ops.MUL and any(is_repeated(s, constants=False) for s in n.src[0].src):
                 return None, 0
             reduces.add((n.src[0].shape, n.arg[1]))
     return (item.device, shape, frozenset(reduces)), len(nodes)
-
-
-def _repeated(node: UOp) -> bool:
-    """An operand that a contraction reads many times."""
-    while node.op.kind == "movement" or node.op is Ops.CAST:
-        if node.op is Ops.EXPAND and node.base.op is not Ops.CONST:
-            return True
-        node = node.src[0]
-    return False
 
 
 def _fits(item: ScheduleItem, size: int, group: Group) -> bool:
