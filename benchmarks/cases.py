@@ -51,6 +51,8 @@ CASES = (
     *(_matmul(n, n, n, dtype="bfloat16") for n in (512, 1024, 2048)),
     _conv(16, 64, 56, 64, 3, 1), _conv(512, 1, 28, 32, 5, 0),
     Case("attention 1×8×512×64", "attention", {"b": 1, "h": 8, "s": 512, "d": 64}, 4.0 * 8 * 512 * 512 * 64, "GFLOP/s"),
+    Case("attention forward+backward", "attention_step", {"b": 1, "h": 8, "s": 512, "d": 64}, 14.0 * 8 * 512 * 512 * 64,
+         "GFLOP/s"),
     _memory("sum 64 MB", "sum", _SQUARE, 1),
     _memory("column sum 64 MB", "column_sum", _SQUARE, 1),
     _memory("add 64 MB", "add", _SQUARE, 3),
@@ -62,6 +64,7 @@ CASES = (
     Case("sort 100k", "sort", {"n": 100_000}),
     Case("tiny add", "add", {"rows": 1, "cols": 4}, loops=100),
     Case("mnist step", "mnist", {"batch": 512}),
+    Case("gpt step", "gpt", {"batch": 4, "length": 128, "width": 256, "heads": 4, "layers": 2, "vocab": 2048}),
     Case("mnist first step", "mnist", {"batch": 512}, fresh=True),
 )
 BY_NAME = {case.name: case for case in CASES}

@@ -15,6 +15,29 @@ Run = Callable[[], Any]
 VARIANTS: dict[str, tuple[str, ...]] = {"tinsmith": ("",), "torch": ("eager", "compile"), "tinygrad": ("",)}
 
 
+class GPT:
+    """A small decoder of any library's layers, pre-norm, with learned places and an output layer of its own."""
+
+    def __init__(self, embedding: Any, linear: Any, norm: Any, width: int, heads: int, layers: int, vocab: int) -> None:
+        self.heads = heads
+        self.words, self.places = embedding(vocab, width), embedding(1024, width)
+        self.blocks = [(norm(width), linear(width, 3 * width), linear(width, width), norm(width),
+                        linear(width, 4 * width), linear(4 * width, width)) for _ in range(layers)]
+        self.norm, self.out = norm(width), linear(width, vocab)
+
+    def layers(self) -> list[Any]:
+        return [self.words, self.places, *(layer for block in self.blocks for layer in block), self.norm, self.out]
+
+    def logits(self, x: Any, place: Any, attend: Callable[..., Any], gelu: Callable[..., Any]) -> Any:
+        h = self.words(x) + self.places(place)
+        for norm1, qkv, project, norm2, up, down in self.blocks:
+            parts = qkv(norm1(h)).reshape(*h.shape[:2], 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+            seen = attend(parts[0], parts[1], parts[2]).permute(0, 2, 1, 3)
+            h = h + project(seen.reshape(*h.shape))
+            h = h + down(gelu(up(norm2(h))))
+        return self.out(self.norm(h))
+
+
 class Torch:
     """PyTorch, eager or through ``torch.compile``."""
 
@@ -46,6 +69,11 @@ class Torch:
 
     def attention(self, b: int, h: int, s: int, d: int) -> Run:
         return self._call(lambda q, k, v: self.F.scaled_dot_product_attention(q, k, v), *[(b, h, s, d)] * 3)
+
+    def attention_step(self, b: int, h: int, s: int, d: int) -> Run:
+        q, k, v = (self.torch.rand(b, h, s, d, requires_grad=True) for _ in range(3))
+        seed, attention = self.torch.rand(b, h, s, d), self.wrap(self.F.scaled_dot_product_attention)
+        return lambda: self.torch.autograd.grad(attention(q, k, v), (q, k, v), seed)
 
     def sum(self, rows: int, cols: int) -> Run:
         return self._call(lambda x: x.sum(), (rows, cols))
@@ -90,6 +118,27 @@ class Torch:
             return float(loss)
         return step
 
+    def gpt(self, batch: int, length: int, width: int, heads: int, layers: int, vocab: int) -> Run:
+        nn, F = self.torch.nn, self.F
+        made = GPT(nn.Embedding, nn.Linear, nn.LayerNorm, width, heads, layers, vocab)
+        parameters = [p for layer in made.layers() for p in layer.parameters()]
+        opt = self.torch.optim.AdamW(parameters, lr=1e-4)
+        x, y = (self.torch.randint(0, vocab, (batch, length)) for _ in range(2))
+        place = self.torch.arange(length)
+
+        def attend(q: Any, k: Any, v: Any) -> Any:
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        forward = self.wrap(lambda x: F.cross_entropy(
+            made.logits(x, place, attend, lambda t: F.gelu(t, approximate="tanh")).flatten(0, 1), y.flatten()))
+
+        def step() -> float:
+            opt.zero_grad()
+            loss = forward(x)
+            loss.backward()
+            opt.step()
+            return float(loss)
+        return step
+
 
 class Lazy:
     """Tinsmith or tinygrad, by the names that both have, on its default device."""
@@ -125,6 +174,16 @@ class Lazy:
 
     def attention(self, b: int, h: int, s: int, d: int) -> Run:
         return self._call(lambda q, k, v: q.scaled_dot_product_attention(k, v), *[(b, h, s, d)] * 3)
+
+    def attention_step(self, b: int, h: int, s: int, d: int) -> Run:
+        q, k, v, seed = (self.Tensor.rand(b, h, s, d).contiguous().realize() for _ in range(4))
+        for t in (q, k, v):
+            t.requires_grad = True
+
+        def step() -> Any:
+            out = q.scaled_dot_product_attention(k, v)
+            return self.Tensor.realize(out, *(out * seed).sum().gradient(q, k, v))
+        return step
 
     def sum(self, rows: int, cols: int) -> Run:
         return self._call(lambda x: x.sum(), (rows, cols))
@@ -166,6 +225,24 @@ class Lazy:
             with self.training():
                 opt.zero_grad()
                 loss = x.sequential(layers).sparse_categorical_crossentropy(y)
+                loss.backward()
+                return loss.realize(*opt.schedule_step())
+        jitted = self.lib.TinyJit(step) if hasattr(self.lib, "TinyJit") else step
+        return lambda: jitted().item()
+
+    def gpt(self, batch: int, length: int, width: int, heads: int, layers: int, vocab: int) -> Run:
+        nn, tensor = self.nn, self.Tensor
+        made = GPT(nn.Embedding, nn.Linear, nn.LayerNorm, width, heads, layers, vocab)
+        opt = nn.optim.AdamW(nn.state.get_parameters(made.layers()), lr=1e-4)
+        x, y = (tensor.randint(batch, length, low=0, high=vocab).realize() for _ in range(2))
+        place = tensor.arange(length).realize()
+
+        def step() -> Any:
+            with self.training():
+                opt.zero_grad()
+                out = made.logits(x, place, lambda q, k, v: q.scaled_dot_product_attention(k, v, is_causal=True),
+                                  tensor.gelu)
+                loss = out.sparse_categorical_crossentropy(y)
                 loss.backward()
                 return loss.realize(*opt.schedule_step())
         jitted = self.lib.TinyJit(step) if hasattr(self.lib, "TinyJit") else step

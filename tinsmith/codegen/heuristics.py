@@ -30,6 +30,7 @@ from tinsmith.ir.uop import toposort
 
 SERIAL_WORK = 1 << 14  # elements × operations below which waking a second core costs more than it saves
 FULL_UNROLL = 6
+PAGE = 4096
 SCAN_CHAINS = 4  # as many additions as one takes cycles; more would read too many lines of one cache set
 STREAM_BYTES = 32 << 20  # results from here on are written past the caches: they would not stay there
 LARGEST_STAGE = 4 << 20
@@ -188,6 +189,8 @@ def _tile_cycles(kernel: Kernel, tile: Tile, other: list[UOp]) -> float:
     cycles: float = _count(fold.src[0].ranges) / (height * vectors * lanes * fill) * step
     if not all(_stride(s.src[1], lane) in (0, 1) for s in kernel.stores):
         cycles += _count(fold.ranges) * 1.2
+    if _crowds_a_set(_load(tile.scalar), fold):
+        cycles *= 1.3  # measured: 7.1 against 5.3 ms for 2048 × 256 results of 512 products
     along = load is not None and _stride(load.src[1], lane) == 1
     guarded = load is None or len(load.src) > 2
     reuse = _count(frozenset(other))
@@ -198,6 +201,14 @@ def _tile_cycles(kernel: Kernel, tile: Tile, other: list[UOp]) -> float:
         return cycles + _count(tile.panel.ranges) * (0.15 if along else 1.5)
     cycles *= 1 + 1 / height if _is_narrow(load) else 1
     return cycles * 1.02 if reuse > height else cycles
+
+
+def _crowds_a_set(scalar: UOp | None, fold: UOp) -> bool:
+    """Whether every step of a long reduction reads a line of the same few sets of the caches: pages that lie apart."""
+    if scalar is None or _count(frozenset(fold.src[1:])) < 128:
+        return False
+    step = abs(_stride(scalar.src[1], fold.src[-1]) or 0) * scalar.dtype.itemsize
+    return step >= PAGE and step % PAGE == 0
 
 
 def _is_narrow(load: UOp | None) -> bool:
