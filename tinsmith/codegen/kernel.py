@@ -535,9 +535,15 @@ def _tile(k: Kernel, opt: Opt) -> None:
     r = k.axis(opt)
     _require(r.arg[1] in (Role.LOOP, Role.GLOBAL, Role.REDUCE), opt, "only loops can be tiled")
     _require(r not in k.bound or r.arg[1] is Role.REDUCE, opt, "an ordered loop cannot be tiled")
+    _require(not _feeds_unit(k, r), opt, "a matrix unit's reduction stays one loop")
     amount = _amount(k, opt, r)
     _require(_size(r) % amount == 0, opt, "a tile must divide the range")
     k.split(r, amount, r.arg[1])
+
+
+def _feeds_unit(k: Kernel, r: UOp) -> bool:
+    """Whether a range is reduced by the steps of a matrix unit: its tiles of sums live through one loop."""
+    return any(f.src[0].op is Ops.MMA and r in f.src[1:] for f in k.folds)
 
 
 def _thread(k: Kernel, opt: Opt) -> None:
@@ -699,6 +705,7 @@ def _split_reduction(k: Kernel, opt: Opt) -> None:
     r = k.axis(opt)
     size = _size(r)
     _require(r.arg[1] is Role.REDUCE and isinstance(size, int), opt, "only a reduction of fixed size is split")
+    _require(not _feeds_unit(k, r), opt, "a matrix unit's reduction stays one loop")
     divides = isinstance(opt.amt, int) and 1 < opt.amt < size and size % opt.amt == 0
     _require(divides, opt, f"the parts must divide {size}")
     assert isinstance(opt.amt, int)

@@ -19,6 +19,8 @@ import platformdirs
 from tinsmith.codegen.kernel import Opt, OptOps
 from tinsmith.core.settings import settings
 
+_PLAIN = vars(Opt(OptOps.NOLOCALS))  # what an opt's fields are where they say nothing
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -51,10 +53,11 @@ class Entry:
         """As a line of text.
 
         >>> e = Entry("k", "t", "m", "E_4", (Opt(OptOps.UPCAST, 0, 4),), 1.5, 2.0, 2)
-        >>> '"opts": [["UPCAST", 0, 4, 0]]' in e.line(), parse(e.line()) == e
+        >>> '"opts": [{"amt": 4, "axis": 0, "op": "UPCAST"}]' in e.line(), parse(e.line()) == e
         (True, True)
         """
-        fields = {**vars(self), "opts": [[o.op.name, o.axis, o.amt, o.lanes] for o in self.opts]}
+        opts = [{n: v for n, v in vars(o).items() if v != _PLAIN[n]} | {"op": o.op.name} for o in self.opts]
+        fields = {**vars(self), "opts": opts}
         return json.dumps(fields, sort_keys=True)
 
 
@@ -62,13 +65,17 @@ def parse(line: str) -> Entry | None:
     """The entry that a line holds; None if it is none, as at the end of a file that is being written."""
     try:
         fields: dict[str, Any] = json.loads(line)
-        opts = tuple(Opt(OptOps[op], axis, tuple(amt) if isinstance(amt, list) else amt, lanes)
-                     for op, axis, amt, lanes in fields.pop("opts"))
+        opts = tuple(map(_opt, fields.pop("opts")))
         entry = Entry(opts=opts, **fields)
         float(entry.us), float(entry.before_us)
         return entry
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
+
+
+def _opt(fields: dict[str, Any]) -> Opt:
+    values = {n: tuple(v) if isinstance(v, list) else v for n, v in fields.items() if n != "op"}
+    return Opt(OptOps[fields["op"]], **values)
 
 
 def place() -> Path:

@@ -33,6 +33,7 @@ from tinsmith.ir.uop import toposort
 Array = np.ndarray[Any, Any]
 WHOLE = 1 << 20  # elements of the largest value up to which all of a kernel is interpreted; beyond, boxes of it are
 BOXES = 6
+EPSILON = {2: 2.0**-8, 4: 2.0**-23, 8: 2.0**-52}  # relative rounding errors by bytes; of halves bfloat16's
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,9 @@ class Session:
         self.buffers = {n: self.buffer(p.dtype, self.inputs[n]) for n, p in params.items() if n in self.inputs}
         reference = self.compiled(None)
         self.expected = self.run(reference)
-        self.tolerance = [tolerance_of(d, e, self.terms()) for (d, _), e in zip(self.outputs, self.expected)]
+        computed = {n.dtype for n in toposort(self.sink) if n.op is not Ops.PARAM and n.dtype.is_float}
+        narrow = max((EPSILON[d.itemsize] for d in computed), default=0.0)
+        self.tolerance = [tolerance_of(d, e, self.terms(), narrow) for (d, _), e in zip(self.outputs, self.expected)]
         self.check_reference(random)
 
     def buffer(self, dtype: DType, values: Array) -> Buffer:
@@ -147,13 +150,14 @@ def values_of(dtype: DType, size: int, random: np.random.Generator) -> Array:
     return random.integers(0, 16, size).astype(dtype.numpy)
 
 
-def tolerance_of(dtype: DType, values: Array, terms: int) -> float:
-    """How far an element may be off: 0 for integers, else about one rounding for each value that is added up."""
+def tolerance_of(dtype: DType, values: Array, terms: int, narrow: float = 0.0) -> float:
+    """How far an element may be off: 0 for integers; else about one rounding for each value that is added up, and a few
+    in the narrowest type on the way, whose relative rounding error is ``narrow``."""
     if not dtype.is_float:
         return 0.0
     largest = np.nanmax(np.abs(np.where(np.isfinite(wide := values.astype(np.float64)), wide, 0)), initial=1.0)
-    eps = {2: 2.0**-8, 4: 2.0**-23, 8: 2.0**-52}[dtype.itemsize]
-    return float(eps * 8 * max(terms, 4) ** 0.75 * max(largest, 1.0))
+    wide_eps = EPSILON[max(dtype.itemsize, 4)]
+    return float((wide_eps * 8 * max(terms, 4) ** 0.75 + 8 * max(narrow, EPSILON[dtype.itemsize])) * max(largest, 1.0))
 
 
 def same(a: Array, b: Array, near: float) -> bool:
