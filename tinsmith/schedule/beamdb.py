@@ -74,7 +74,7 @@ def parse(line: str) -> Entry | None:
 
 
 def _opt(fields: dict[str, Any]) -> Opt:
-    values = {n: tuple(v) if isinstance(v, list) else v for n, v in fields.items() if n != "op"}
+    values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in fields.items() if n != "op"}
     return Opt(OptOps[fields["op"]], **values)
 
 
