@@ -1,6 +1,8 @@
 """Tensors over several devices give the values that they give on one."""
 from __future__ import annotations
 
+import pickle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tinsmith import Tensor, dtypes, nn
-from tinsmith.core.errors import DeviceError, ShapeError
+from tinsmith import Context, Tensor, dtypes, nn
+from tinsmith.core.errors import CheckError, DeviceError, ShapeError
 
 TWO, THREE, FOUR = (tuple(f"CPU:{i}" for i in range(n)) for n in (2, 3, 4))
 
@@ -298,3 +300,73 @@ def test_constants_of_several_places_in_one_program() -> None:
     assert places == ["CPU,CPU:1", "CPU", "CPU:1", "CPU,CPU:1"]
     same(b, np.arange(3.0))
     same(d.cast("float64"), np.ones((2, 3)))
+
+
+# *** the rest of the house ***
+
+
+def test_a_pickle_keeps_the_parts() -> None:
+    x = Tensor(values(4, 6)).shard(TWO, 1).realize()
+    y = pickle.loads(pickle.dumps(x))
+    assert y.device == x.device and y.shard_axis == 1
+    same(y + x, values(4, 6) * 2)
+
+
+def test_checked_programs() -> None:
+    x = Tensor(values(4, 6)).shard(TWO, 0).realize()
+    with Context(CHECKED=1):
+        same(x.sum(0) * 2, values(4, 6).sum(0) * 2)
+        with pytest.raises(CheckError, match="index"):
+            x[Tensor([1, 9]).to(TWO)].numpy()
+
+
+@pytest.mark.parametrize("axis", [0, 1, None])
+def test_setitem(axis: int | None) -> None:
+    x, want = Tensor(values(4, 6)).shard(TWO, axis).realize(), values(4, 6)
+    x[1:3] = Tensor(values(2, 6, seed=1)).to(TWO)
+    x[:, 2] = 7
+    want[1:3], want[:, 2] = values(2, 6, seed=1), 7
+    same(x.realize(), want)
+    assert x.shard_axis == axis
+
+
+def test_vocabulary_in_parts() -> None:
+    layer = nn.Embedding(10, 4)
+    weight = layer.weight.numpy()
+    layer.weight.shard_(THREE, 0)
+    places = np.array([[1, 9], [3, 4]])
+    out = layer(Tensor(places).to(THREE))
+    assert np.array_equal(out.numpy(), weight[places])
+    (out * 2).sum().backward()
+    want = np.zeros((10, 4), np.float32)
+    np.add.at(want, places, 2)
+    assert np.array_equal(layer.weight.grad.numpy(), want)
+
+
+def test_looked_up_bits_are_exact() -> None:
+    odd = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 5e-324])
+    got = Tensor(odd).shard(TWO, 0)[Tensor([5, 4, 1, 0, 3, 2]).to(TWO)].numpy()
+    assert np.array_equal(got.view(np.int64), odd[[5, 4, 1, 0, 3, 2]].view(np.int64))
+
+
+def test_heads_and_channels_in_parts() -> None:
+    q = values(2, 4, 8, 8) / 8
+    t = Tensor(q).shard(TWO, 1)
+    want = Tensor(q).scaled_dot_product_attention(Tensor(q), Tensor(q)).numpy()
+    assert np.allclose(t.scaled_dot_product_attention(t, t).numpy(), want, rtol=0, atol=1e-12)
+    assert t.scaled_dot_product_attention(t, t).shard_axis == 1
+    x, w = values(2, 3, 6, 6), values(8, 3, 3, 3)
+    out = Tensor(x).to(TWO).conv2d(Tensor(w).shard(TWO, 0))
+    assert out.shard_axis == 1
+    same(out, Tensor(x).conv2d(Tensor(w)).numpy())
+
+
+def test_saving(tmp_path: Path) -> None:
+    x = Tensor(values(4, 6)).shard(TWO, 0)
+    nn.state.safe_save({"x": x}, tmp_path / "x.safetensors")
+    same(nn.state.safe_load(tmp_path / "x.safetensors")["x"], values(4, 6))
+
+
+def test_what_explain_says() -> None:
+    text = str(Tensor(values(4, 6)).shard(TWO, 0).realize().sum(0).explain(run=False))
+    assert "CPU:1" in text and "copies" in text

@@ -238,18 +238,22 @@ class _Devices:
         """
         if name is None:
             return self.DEFAULT
-        key = tuple(name) if isinstance(name, list) else name
-        if not isinstance(key, (str, tuple)) or not key or not all(isinstance(n, str) for n in key):
+        aliases = settings.ALIAS
+        found = self._names.get((name, aliases)) if isinstance(name, (str, tuple)) else None
+        if found is None:
+            found = self._group(name)
+            self._names[name if isinstance(name, str) else tuple(name), aliases] = found
+        return found
+
+    def _group(self, name: object) -> str:
+        several = members(name) if isinstance(name, str) else name
+        if not isinstance(several, (tuple, list)) or not several or not all(isinstance(n, str) for n in several):
             raise DeviceError("Device", f"a device is named by text, not by {name!r}",
                               f"one of {', '.join(self.known())}")
-        aliases = settings.ALIAS
-        found = self._names.get((key, aliases))
-        if found is None:
-            group = [self._canonical(n) for n in (members(key) if isinstance(key, str) else key)]
-            if len(set(group)) < len(group):
-                raise DeviceError("Device", f"{', '.join(map(str, group))} name one device twice", "different devices")
-            found = self._names[key, aliases] = ",".join(group)
-        return found
+        group = [self._canonical(n) for n in several]
+        if len(set(group)) < len(group):
+            raise DeviceError("Device", f"{', '.join(group)} name one device twice", "different devices")
+        return ",".join(group)
 
     def _canonical(self, name: str) -> str:
         parts = name.upper().split(":")

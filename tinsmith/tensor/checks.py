@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tinsmith.backend.device import Device
+from tinsmith.backend.device import Device, members
 from tinsmith.backend.memory import Buffer
 from tinsmith.core.errors import CheckError
 from tinsmith.ir import Ops, UOp
@@ -224,8 +224,8 @@ def _is_input(node: UOp) -> bool:
     """A buffer that kernels can read, or the copy of one that they cannot."""
     if node.op is Ops.COPY:
         source = node.src[0].base
-        return source.op is Ops.BUFFER and not Device[source.arg.device].has_programs
-    return node.op is Ops.BUFFER and Device[node.arg.device].has_programs
+        return source.op is Ops.BUFFER and not Device[members(source.arg.device)[0]].has_programs
+    return node.op is Ops.BUFFER and Device[members(node.arg.device)[0]].has_programs
 
 
 def _made_by_power(constant: UOp, order: Sequence[UOp]) -> bool:
