@@ -18,7 +18,7 @@ from tinsmith.backend.device import DeviceName
 from tinsmith.core.dtypes import DType, dtypes, to_dtype
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
-from tinsmith.tensor.arguments import integer, number
+from tinsmith.tensor.arguments import flag, integer, number, size
 from tinsmith.tensor.helpers import product, sizes
 
 if TYPE_CHECKING:
@@ -261,6 +261,7 @@ class Random:
         [0, 1, 2, 3, 4]
         """
         kind = dtypes.default_int if dtype is None else to_dtype(dtype)
+        n = size("randperm", "n", n)
         if not n:
             return cls.zeros(0, dtype=kind, device=device)
         return cls.random_bits(n, device=device).argsort().cast(kind)
@@ -320,7 +321,9 @@ class Random:
         """
         if self.ndim not in (1, 2) or not self.shape[-1]:
             raise ShapeError("multinomial", f"weights of shape {self.shape}", "a vector or a matrix of weights")
-        if num_samples < 1 or not (replacement or num_samples <= self.shape[-1]):
+        num_samples = integer("multinomial", "num_samples", num_samples, least=1)
+        replacement = flag("multinomial", "replacement", replacement)
+        if not (replacement or num_samples <= self.shape[-1]):
             raise ArgumentError("multinomial", f"{num_samples} of {self.shape[-1]} without replacement",
                                 "fewer samples, or replacement=True")
         weights = self.detach().cast(dtypes.float32)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tinsmith.core.dtypes import dtypes
-from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
+from tinsmith.core.errors import DTypeError, ShapeError
+from tinsmith.tensor.arguments import choice, flag
 from tinsmith.tensor.helpers import sizes
 
 if TYPE_CHECKING:
@@ -39,9 +40,9 @@ class Resampling:
             DTypeError: if integers are to be interpolated linearly.
             ShapeError: if there are more sizes than axes, or nothing to make elements of.
         """
-        wanted = sizes("interpolate", (tuple(size),))
-        if mode not in (*_LINEAR, "nearest", "nearest-exact"):
-            raise ArgumentError("interpolate", f"unknown mode {mode!r}", "'linear', 'nearest' or 'nearest-exact'")
+        wanted = sizes("interpolate", (size,))
+        choice("interpolate", "mode", mode, (*_LINEAR, "nearest", "nearest-exact"))
+        align_corners = flag("interpolate", "align_corners", align_corners)
         if mode in _LINEAR and not self.dtype.is_float:
             raise DTypeError("interpolate", f"{self.dtype!r} elements have nothing between them", ".float()")
         first = self.ndim - len(wanted)

@@ -12,7 +12,7 @@ from tinsmith.core.errors import ShapeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.schedule.collectives import even_bounds
 from tinsmith.schedule.sharding import place_of
-from tinsmith.tensor.base import device_name
+from tinsmith.tensor.base import check_tensors, device_name
 from tinsmith.tensor.helpers import axis_of
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Sharding:
             DeviceError: for a device that does not exist, or is named twice.
             ShapeError: if the axis is shorter than there are devices, or symbolic.
         """
-        name = device_name(devices if isinstance(devices, str) else tuple(devices))
+        name = device_name(tuple(devices) if isinstance(devices, list) else devices)  # type: ignore[arg-type]
         if axis is None or len(members(name)) == 1:
             return self.to(name)
         d = axis_of("shard", self, axis)
@@ -67,6 +67,7 @@ class Sharding:
         Raises:
             ShapeError: if the shapes differ.
         """
+        check_tensors("shard_like", [other])
         if len(members(other._device)) == 1 or other.shard_axis is None:
             return self.to(other._device)
         if self.shape != other.shape:
