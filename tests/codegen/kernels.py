@@ -311,7 +311,7 @@ OF_BLOCKS = (OptOps.LOCAL, OptOps.GROUP, OptOps.GROUPTOP, OptOps.NOLOCALS)
 
 @st.composite
 def one_opt(draw: Draw, kernel: Kernel, blocks: bool = False) -> Opt:
-    loops = (*OF_LOOPS, OptOps.THREAD, OptOps.TC)
+    loops = (*OF_LOOPS, OptOps.THREAD, OptOps.TC, OptOps.HINT, OptOps.ROTATE, OptOps.WALK)
     op = draw(st.sampled_from((*OF_LOOPS, *OF_BLOCKS[:3], *OF_BLOCKS) if blocks else loops))
     count = max(1, len(kernel.ranges))
     axis = draw(st.integers(0, count - 1))
@@ -327,6 +327,12 @@ def one_opt(draw: Draw, kernel: Kernel, blocks: bool = False) -> Opt:
         return Opt(op, axis, draw(st.integers(0, count - 1)))
     if op in (OptOps.THREAD, OptOps.NOLOCALS):
         return Opt(op, 0, None)
+    if op in (OptOps.HINT, OptOps.ROTATE):
+        load = draw(st.integers(0, max(0, len(kernel.loads) - 1)))
+        return Opt(op, load, draw(st.sampled_from((1, 2, 16))) if op is OptOps.HINT else None)
+    if op is OptOps.WALK:
+        more = draw(st.sampled_from(((), (0,), (1,))))
+        return Opt(op, axis, (draw(st.integers(0, count - 1)), draw(st.sampled_from((2, 3, 4))), *more))
     if op is OptOps.TC:
         return matrix_opt(draw, kernel, count)
     return Opt(op, _fitting_axis(draw, kernel, op, axis), draw(st.sampled_from(AMOUNTS)))

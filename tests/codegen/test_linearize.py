@@ -13,6 +13,7 @@ from tests.ir.test_printer import DOT_TABLE
 from tinsmith.codegen.kernel import Opt, OptOps
 from tinsmith.codegen.linearize import linearize
 from tinsmith.core.dtypes import dtypes
+from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.printer import uop_table
 from tinsmith.ir.verify import verify_kernel, verify_program
@@ -105,6 +106,42 @@ def test_lanes_of_a_reduction_are_combined_in_halves() -> None:
     lines = program(param(1, 64).reduce("ADD", (0,)), opts=[Opt(OptOps.VECTOR, 0, 8)])
     widths = [u.dtype.count for u in lines if u.op is Ops.GEP]
     assert widths == [4, 4, 2, 2, 1, 1]
+
+
+def product(m: int = 8, k: int = 12, n: int = 10) -> UOp:
+    a, b = param(1, m, 1, k).expand((m, n, k)), param(2, k, n).permute((1, 0)).reshape((1, n, k)).expand((m, n, k))
+    return (a * b).reduce("ADD", (2,))
+
+
+def test_a_hint_fetches_ahead_of_each_load() -> None:
+    lines = program(product(), opts=[Opt(OptOps.VECTOR, 1, 4), Opt(OptOps.HINT, 1, 3)])
+    fetched = [u for u in lines if u.op is Ops.PREFETCH]
+    assert fetched and all(u.src[0].arg == 2 for u in fetched)
+    for fetch in fetched:  # next to a load whose index is three rows less
+        loads = [u for u in lines if u.op is Ops.LOAD and u.src[0] is fetch.src[0]]
+        assert any(depth_of(lines, u) == depth_of(lines, fetch) for u in loads)
+
+
+def test_a_rotated_load_is_carried_in_a_register() -> None:
+    plain, rotated = (program(product(), opts=opts) for opts in ([], [Opt(OptOps.ROTATE, 0)]))
+    assert count(rotated, Ops.DEFINE_ACC) == count(plain, Ops.DEFINE_ACC) + 1
+    assert count(rotated, Ops.LOAD) == count(plain, Ops.LOAD) + 1  # the first, before the loop
+    (sum_of,) = (u for u in rotated if u.op is Ops.MULADD)
+    assert sum_of.src[0].op is Ops.DEFINE_ACC  # the reader takes what the last iteration loaded
+
+
+def test_a_walk_goes_through_bands() -> None:
+    lines = program(product(), opts=[Opt(OptOps.WALK, 0, (1, 4))])
+    assert [u.src[1].arg for u in lines if u.op is Ops.RANGE] == [2, 10, 4, 12]
+    lines = program(product(), opts=[Opt(OptOps.WALK, 0, (1, 4, 1))])
+    assert [u.src[1].arg for u in lines if u.op is Ops.RANGE] == [80, 12]
+
+
+@pytest.mark.parametrize("opt", [Opt(OptOps.HINT, 0, 0), Opt(OptOps.HINT, 9, 1), Opt(OptOps.ROTATE, 5),
+                                 Opt(OptOps.WALK, 0, (1, 3)), Opt(OptOps.WALK, 0, (0, 4)), Opt(OptOps.WALK, 0, 4)])
+def test_opts_that_make_no_sense_are_refused(opt: Opt) -> None:
+    with pytest.raises(ArgumentError):
+        program(product(), opts=[opt])
 
 
 def test_lines_depend_on_the_graph_alone() -> None:

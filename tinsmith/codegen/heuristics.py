@@ -34,6 +34,8 @@ PAGE = 4096
 SCAN_CHAINS = 4  # as many additions as one takes cycles; more would read too many lines of one cache set
 STREAM_BYTES = 32 << 20  # results from here on are written past the caches: they would not stay there
 LARGEST_STAGE = 4 << 20
+PREFETCH_ROWS = 8  # how far ahead the rows of a panel are fetched that is too small in use to be packed
+PREFETCH_BYTES = 4 << 10  # and how far ahead a row is that streams through a sum
 
 
 def choose_opts(kernel: Kernel, target: Target) -> None:
@@ -56,9 +58,29 @@ def choose_opts(kernel: Kernel, target: Target) -> None:
     large = sum(_stored_bytes(s) for s in kernel.stores) >= STREAM_BYTES
     if tile is None and plan is None and large and may_stream(kernel):
         kernel.apply(Opt(OptOps.HINT))
+    if target.vector_bytes:
+        look_ahead(kernel, target)
     if target.threads > 1 and work >= SERIAL_WORK:
         thread_opts(kernel, target)
     return None
+
+
+def look_ahead(kernel: Kernel, target: Target) -> None:
+    """Prefetch what streams through a reduction from beyond the second cache: rows of an unpacked panel that lie far
+    apart, which no hardware follows, and long sums a page ahead."""
+    for load in kernel.loads:
+        loops = [r for r in kernel.order if r in load.src[1].ranges and not r.arg[1].expanded]
+        lanes = any(r.arg[1] is Role.VECTOR for r in load.src[1].ranges)
+        if not loops or not lanes or loops[-1].arg[1] is not Role.REDUCE or len(load.src) > 2:
+            continue
+        size, step = load.dtype.itemsize, _stride(load.src[1], loops[-1])
+        if not step or _count(load.src[1].ranges) * size <= target.l2_bytes // 2 or range_size(loops[-1]) < 16:
+            continue
+        unrolled = _count(frozenset(r for r in load.src[1].ranges if r.arg[1] is Role.UNROLL))
+        far = abs(step) * size // unrolled >= 1024
+        distance = PREFETCH_ROWS // unrolled if far else PREFETCH_BYTES // (abs(step) * size)
+        if 0 < distance < range_size(loops[-1]) and load in kernel.loads:
+            kernel.apply(Opt(OptOps.HINT, kernel.loads.index(load), distance))
 
 
 def symbolic_opts(kernel: Kernel, target: Target) -> None:

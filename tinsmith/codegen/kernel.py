@@ -38,7 +38,11 @@ class OptOps(enum.Enum):
     STAGE = enum.auto()  # `axis` numbers a ``Kernel.stageable`` value; `amt` = positions of the ranges kept outside
     SPLIT = enum.auto()  # a reduction becomes `amt` partial results, which are then combined
     TC = enum.auto()  # the reduction `axis` steps through a matrix unit; `amt` = (m, n[, copies along m, along n])
-    HINT = enum.auto()  # stores of whole aligned vectors go past the caches, for results too large to stay there
+    # Without an axis: stores of whole aligned vectors go past the caches, for results too large to stay there.
+    # `axis` numbers a load: it fetches `amt` iterations of its innermost loop ahead.
+    HINT = enum.auto()
+    ROTATE = enum.auto()  # `axis` numbers a load in a reduction: it is issued one iteration ahead of its reader
+    WALK = enum.auto()  # tiles of two loops in bands: `amt` = (the other, band[, 1: as one range of tiles])
     LOCAL = enum.auto()  # the inner `amt` of a parallel range become threads of a block
     GROUP = enum.auto()  # `amt` threads of a block share a reduction, taking turns
     GROUPTOP = enum.auto()  # the same, each with a piece of its own
@@ -70,6 +74,20 @@ class Opt:
         more = f", lanes={self.lanes}" * bool(self.lanes) + f", unit={self.unit!r}" * bool(self.unit)
         more += f", copies={self.copies}" * (self.copies > 1)
         return f"Opt(op={self.op!r}, axis={self.axis}, amt={self.amt}{more})"
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """The argument of a load that looks ahead along loop number ``loop``.
+
+    Attributes:
+        prefetch: so many iterations ahead, its line is fetched into the cache.
+        rotate: it is issued an iteration before its value is needed.
+    """
+
+    loop: int
+    prefetch: int = 0
+    rotate: bool = False
 
 
 @dataclass
@@ -720,10 +738,66 @@ def may_stream(k: Kernel) -> bool:
     return all(s.op is Ops.STORE and len(s.src) == 3 and _whole_vectors(s.src[1]) for s in k.stores)
 
 
-def _hint(k: Kernel, opt: Opt) -> None:
+def _stream(k: Kernel, opt: Opt) -> None:
     stores = k.stores
     _require(may_stream(k), opt, "every store must write whole vectors at multiples of their size")
     k.sink = k.sink.substitute({s: s.replace(arg="stream") for s in stores})
+
+
+def _hint(k: Kernel, opt: Opt) -> None:
+    if opt.axis is None:
+        return _stream(k, opt)
+    load, r = _load_and_loop(k, opt)
+    _require(isinstance(opt.amt, int) and 0 < opt.amt < 1 << 20, opt, "the distance is a number of iterations")
+    steps = linear_form(load.src[1])[0]
+    fixed = r in steps and not any(r in t.ranges for t in steps if t is not r)
+    _require(fixed, opt, "its addresses have no fixed step")
+    assert isinstance(opt.amt, int)
+    ahead = Ahead(r.arg[0], opt.amt, isinstance(load.arg, Ahead) and load.arg.rotate)
+    k.sink = k.sink.substitute({load: load.replace(arg=ahead)})
+    return None
+
+
+def _rotate(k: Kernel, opt: Opt) -> None:
+    load, r = _load_and_loop(k, opt)
+    _require(r.arg[1] is Role.REDUCE, opt, "its innermost loop is no reduction")
+    _require(load.src[0] not in {s.src[0] for s in k.stores}, opt, "the kernel writes what it loads")
+    distance = load.arg.prefetch if isinstance(load.arg, Ahead) else 0
+    k.sink = k.sink.substitute({load: load.replace(arg=Ahead(r.arg[0], distance, True))})
+
+
+def _load_and_loop(k: Kernel, opt: Opt) -> tuple[UOp, UOp]:
+    """A load by its number, and the innermost loop that it depends on."""
+    loads = k.loads
+    _require(opt.axis is not None and 0 <= opt.axis < len(loads), opt, f"there are {len(loads)} loads")
+    assert opt.axis is not None
+    load = loads[opt.axis]
+    loops = [r for r in k.order if r in load.src[1].ranges and not r.arg[1].expanded]
+    _require(bool(loops), opt, "the load stands in no loop")
+    return load, loops[-1]
+
+
+def _walk(k: Kernel, opt: Opt) -> None:
+    """Bands of `band` tiles of one loop, and in each band all of the other: neighbours share what is in the cache."""
+    amt = opt.amt if isinstance(opt.amt, tuple) else ()
+    _require(len(amt) in (2, 3) and amt[1] > 1 and amt[2:] in ((), (0,), (1,)), opt,
+             "the amount is (the other loop, band[, one range])")
+    a, b = k.axis(opt), k.axis(Opt(opt.op, amt[0]))
+    loops = all(_is_parallel(k, r) and r.arg[1] is Role.LOOP for r in (a, b))
+    _require(a is not b and loops, opt, "it takes two loops")
+    size = _size(a)
+    _require(isinstance(size, int) and isinstance(_size(b), int) and 1 < amt[1] < size and size % amt[1] == 0, opt,
+             f"a band must divide {size}")
+    together = all((a in s.ranges) == (b in s.ranges) for s in k.stores)
+    whole = a.arg[0] not in k.full and b.arg[0] not in k.full
+    one = amt[2:] == (1,)
+    _require(whole and (together or not one), opt, "partial loops, or loops of different stores, are no one range")
+    outer, inner = k.split(a, amt[1], Role.LOOP)
+    first = min(k.order.index(outer), k.order.index(b))
+    rest = [r for r in k.order if r not in (outer, b, inner)]
+    k.order = [*rest[:first], outer, b, inner, *rest[first:]]
+    if one:
+        k.merge(k.merge(outer, b), inner)
 
 
 def _whole_vectors(index: UOp) -> bool:
@@ -740,5 +814,5 @@ _HANDLERS: dict[OptOps, Callable[[Kernel, Opt], object]] = {
     OptOps.THREAD: _thread, OptOps.SWAP: _swap, OptOps.PADTO: _padto, OptOps.MERGE: _merge, OptOps.STAGE: _stage,
     OptOps.ORDER: _order, OptOps.SPLIT: _split_reduction, OptOps.HINT: _hint, OptOps.LOCAL: blocks.local,
     OptOps.GROUP: blocks.group, OptOps.GROUPTOP: blocks.group, OptOps.NOLOCALS: blocks.no_locals,
-    OptOps.TC: _matrix_unit,
+    OptOps.TC: _matrix_unit, OptOps.ROTATE: _rotate, OptOps.WALK: _walk,
 }

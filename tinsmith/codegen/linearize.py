@@ -11,7 +11,7 @@ from typing import Any
 
 from tinsmith.codegen import matrix
 from tinsmith.codegen.blocklines import BlockWriter
-from tinsmith.codegen.kernel import Kernel, range_size
+from tinsmith.codegen.kernel import Ahead, Kernel, range_size
 from tinsmith.codegen.lines import Coords, Scope
 from tinsmith.codegen.roles import Role
 from tinsmith.codegen.streams import bind
@@ -282,7 +282,18 @@ class Linearizer(BlockWriter):
         if n.src[0] in self.written:
             return self.force(line)
         depth = max(self.depth_of(n), self.depth_of(n.src[0]))
+        if isinstance(n.arg, Ahead) and n.arg.prefetch:
+            self.prefetch(n, coords, memory, depth)
         return self.emit(depth, line)
+
+    def prefetch(self, n: UOp, coords: Coords, memory: UOp, depth: int) -> None:
+        """Fetch what the load will need some iterations later; an address past the end does no harm."""
+        loop = next((r for r in n.src[1].ranges if r.arg[0] == n.arg.loop), None)
+        if loop is None or n.src[0].op is not Ops.PARAM:
+            return
+        index, _ = self.address(bind(n.src[1], loop, loop + n.arg.prefetch), coords)
+        if index.dtype.count == 1:
+            self.emit(depth, UOp(Ops.PREFETCH, None, (memory, index)))
 
     def store(self, n: UOp, fixed: Coords = ()) -> None:
         """All copies of a store."""
@@ -533,18 +544,47 @@ class FoldWriter:
             lin.force(accs[key])
         before = self.values
         self.values = dict(accs)
+        rotated = self.first_loads(r, line, stores)
         lin.scopes.append(Scope([line], {line: line, (r, ()): line}, {r}))
-        for acc in accs.values():
+        for acc in (*accs.values(), *rotated.values()):
             lin.scopes[-1].values[acc] = acc
+        following = self.next_loads(r, size, rotated)
         inside(stores)
         phis = {}
         for key, acc in accs.items():
             phis[key] = lin.force(UOp(Ops.PHI, None, (acc, self.values[key])))
+        for acc, value in following.items():
+            lin.force(UOp(Ops.PHI, None, (acc, value)))
         lin.close()
         for key in before:
             lin.scopes[-1].values[phis[key]] = phis[key]
         self.values = phis
         return None
+
+    def first_loads(self, r: UOp, line: UOp, stores: list[UOp]) -> dict[tuple[UOp, Coords], UOp]:
+        """Loads that are issued an iteration ahead: registers that hold what the first iteration needs."""
+        lin, out = self.lin, dict[tuple[UOp, Coords], UOp]()
+        opened = frozenset().union(*(s.ranges for s in lin.scopes), {r})
+        for n in toposort(stores):
+            if not (n.op is Ops.LOAD and isinstance(n.arg, Ahead) and n.arg.rotate and n.arg.loop == r.arg[0]):
+                continue
+            ready = r in n.src[1].ranges and r not in n.src[0].ranges and n.src[0] not in lin.written
+            if not (ready and all(x in opened or x.arg[1].expanded for x in n.ranges)):
+                continue
+            for c in lin.all_coords(n.ranges):
+                start = lin.value(simplify(bind(n.replace(arg=None), r, UOp.index(0))), c)
+                acc = UOp(Ops.DEFINE_ACC, start.dtype, (start, line), lin.counts["acc"])
+                lin.counts["acc"] += 1
+                out[n, c] = lin.force(acc)
+        return out
+
+    def next_loads(self, r: UOp, size: UOp, rotated: dict[tuple[UOp, Coords], UOp]) -> dict[UOp, UOp]:
+        """The same loads for the iteration that follows; the last one repeats itself."""
+        lin, out = self.lin, dict[UOp, UOp]()
+        for (n, c), acc in rotated.items():
+            lin.scopes[-1].values[n, c] = acc
+            out[acc] = lin.value(simplify(bind(n.replace(arg=None), r, (r + 1).minimum(size - 1))), c)
+        return out
 
     def step(self, bodies: list[UOp]) -> None:
         lin = self.lin

@@ -180,7 +180,8 @@ class _Module:
         elif op is Ops.GEP:
             self.names[u] = self.lanes(u)
         elif op is Ops.PREFETCH:
-            at = self.pointer(u.src[0], u.src[1])
+            kind = type_name(u.src[0].dtype.scalar, memory=True)  # not "inbounds": it may be past the end
+            at = self.value(f"getelementptr {kind}, ptr {self.names[u.src[0]]}, i64 {self.names[u.src[1]]}")
             self.call("void", "llvm.prefetch.p0", ("ptr", at), ("i32", "0"), ("i32", "3"), ("i32", "1"))
         elif op is Ops.CAST:
             self.names[u] = self.cast(u)
