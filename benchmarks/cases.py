@@ -30,11 +30,15 @@ def _matmul(m: int, k: int, n: int, batch: int = 1, dtype: str = "float32", best
     return Case(name, "matmul", sizes, 2.0 * batch * m * k * n, "GFLOP/s", best=best)
 
 
-def _conv(n: int, cin: int, hw: int, cout: int, k: int, padding: int) -> Case:
+def _conv_step(n: int, cin: int, hw: int, cout: int, k: int, padding: int, groups: int = 1) -> tuple[Case, Case]:
+    """A convolution forward, and with both gradients: three times the work."""
     out = hw + 2 * padding - k + 1
-    sizes: dict[str, int | str] = {"n": n, "cin": cin, "hw": hw, "cout": cout, "k": k, "padding": padding}
-    name = f"conv {k}×{k} {n}×{cin}×{hw}×{hw}→{cout}"
-    return Case(name, "conv", sizes, 2.0 * n * cout * out * out * cin * k * k, "GFLOP/s")
+    sizes: dict[str, int | str] = {
+        "n": n, "cin": cin, "hw": hw, "cout": cout, "k": k, "padding": padding, "groups": groups}
+    what = "depthwise" if groups > 1 else "conv"
+    name, work = f"{what} {k}×{k} {n}×{cin}×{hw}×{hw}→{cout}", 2.0 * n * cout * out * out * cin // groups * k * k
+    return (Case(name, "conv", sizes, work, "GFLOP/s"),
+            Case(f"{name} + backward", "conv_step", sizes, 3 * work, "GFLOP/s"))
 
 
 def _memory(name: str, kind: str, shape: tuple[int, int], passes: float) -> Case:
@@ -49,7 +53,8 @@ CASES = (
     _matmul(64, 1000, 333), _matmul(784, 100, 512), _matmul(256, 256, 256, batch=16),
     _memory("matvec 4096²", "matvec", _SQUARE, 1),
     *(_matmul(n, n, n, dtype="bfloat16") for n in (512, 1024, 2048)),
-    _conv(16, 64, 56, 64, 3, 1), _conv(512, 1, 28, 32, 5, 0),
+    *_conv_step(16, 64, 56, 64, 3, 1), *_conv_step(512, 1, 28, 32, 5, 0), *_conv_step(16, 64, 56, 64, 1, 0),
+    *_conv_step(16, 64, 56, 64, 3, 1, 64),
     Case("attention 1×8×512×64", "attention", {"b": 1, "h": 8, "s": 512, "d": 64}, 4.0 * 8 * 512 * 512 * 64, "GFLOP/s"),
     Case("attention forward+backward", "attention_step", {"b": 1, "h": 8, "s": 512, "d": 64}, 14.0 * 8 * 512 * 512 * 64,
          "GFLOP/s"),

@@ -64,8 +64,15 @@ class Torch:
     def matvec(self, rows: int, cols: int) -> Run:
         return self._call(lambda x, y: x @ y, (rows, cols), (cols,))
 
-    def conv(self, n: int, cin: int, hw: int, cout: int, k: int, padding: int) -> Run:
-        return self._call(lambda x, w: self.F.conv2d(x, w, padding=padding), (n, cin, hw, hw), (cout, cin, k, k))
+    def conv(self, n: int, cin: int, hw: int, cout: int, k: int, padding: int, groups: int) -> Run:
+        return self._call(lambda x, w: self.F.conv2d(x, w, padding=padding, groups=groups), (n, cin, hw, hw),
+                          (cout, cin // groups, k, k))
+
+    def conv_step(self, n: int, cin: int, hw: int, cout: int, k: int, padding: int, groups: int) -> Run:
+        x, w = (self.torch.rand(s, requires_grad=True) for s in ((n, cin, hw, hw), (cout, cin // groups, k, k)))
+        f = self.wrap(lambda x, w: self.F.conv2d(x, w, padding=padding, groups=groups))
+        weights = self.torch.rand_like(f(x, w))
+        return lambda: self.torch.autograd.grad(f(x, w), (x, w), weights)
 
     def attention(self, b: int, h: int, s: int, d: int) -> Run:
         return self._call(lambda q, k, v: self.F.scaled_dot_product_attention(q, k, v), *[(b, h, s, d)] * 3)
@@ -169,8 +176,21 @@ class Lazy:
     def matvec(self, rows: int, cols: int) -> Run:
         return self._call(lambda x, y: x.matmul(y), (rows, cols), (cols,))
 
-    def conv(self, n: int, cin: int, hw: int, cout: int, k: int, padding: int) -> Run:
-        return self._call(lambda x, w: x.conv2d(w, padding=padding), (n, cin, hw, hw), (cout, cin, k, k))
+    def conv(self, n: int, cin: int, hw: int, cout: int, k: int, padding: int, groups: int) -> Run:
+        return self._call(lambda x, w: x.conv2d(w, padding=padding, groups=groups), (n, cin, hw, hw),
+                          (cout, cin // groups, k, k))
+
+    def conv_step(self, n: int, cin: int, hw: int, cout: int, k: int, padding: int, groups: int) -> Run:
+        shapes = ((n, cin, hw, hw), (cout, cin // groups, k, k))
+        x, w = (self.Tensor.rand(*s, requires_grad=True).realize() for s in shapes)
+        out = hw + 2 * padding - k + 1
+        weights = self.Tensor.rand(n, cout, out, out).realize()
+
+        def step() -> Any:
+            y = x.conv2d(w, padding=padding, groups=groups)
+            gradients = (y * weights).sum().gradient(x, w)
+            return self.Tensor.realize(y, *gradients)
+        return step
 
     def attention(self, b: int, h: int, s: int, d: int) -> Run:
         return self._call(lambda q, k, v: q.scaled_dot_product_attention(k, v), *[(b, h, s, d)] * 3)

@@ -220,7 +220,9 @@ def _tile_cycles(kernel: Kernel, tile: Tile, other: list[UOp]) -> float:
     again = reuse > 2 * height if _is_narrow(load) else reuse >= 8 * height and long_rows
     tile.pack = not along or guarded or again
     if tile.pack:
-        return cycles + _count(tile.panel.ranges) * (0.15 if along else 1.5)
+        outside = any(load is not None and _stride(load.src[1], r) == 1 for r in kernel.parallel if r is not lane)
+        each = 0.15 if along else 12 if outside else 1.5  # a line of memory per element where panels go along memory
+        return cycles + _count(tile.panel.ranges) * each
     cycles *= 1 + 1 / height if _is_narrow(load) else 1
     return cycles * 1.02 if reuse > height else cycles
 
@@ -342,7 +344,9 @@ def _order_loops(kernel: Kernel, batch: list[UOp], lane_outer: UOp | None) -> No
 def _pack(kernel: Kernel, panel: UOp, batch: list[UOp], lane_outer: UOp | None, target: Target) -> None:
     whole = _count(frozenset(r for r in panel.ranges if r not in batch)) * max(panel.dtype.itemsize, 4)
     outside = list(batch)
-    if lane_outer is not None and whole > target.l2_bytes // 2:
+    inside = [r for r in kernel.order if r in panel.ranges and r not in batch]
+    overlaps = any(len(box.ranges) > 1 for box in windows(panel, inside))  # panels of a window would share columns
+    if lane_outer is not None and (whole > target.l2_bytes // 2 or not overlaps):
         outside.append(lane_outer)
     _stage(kernel, panel, outside, target)
 

@@ -12,7 +12,7 @@ from tinsmith.codegen.streams import share_rows
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.rewrite import Pat, Rule, RuleSet, rewrite
-from tinsmith.ir.symbolic import linear_form
+from tinsmith.ir.symbolic import linear_form, simplify
 from tinsmith.ir.uop import toposort
 
 
@@ -66,6 +66,20 @@ def _guarded_product(n: UOp) -> UOp | None:
     return None
 
 
+def _guarded_twice(n: UOp) -> UOp | None:
+    """In a sum, a factor needs no guard of its own where the other one's, which says as much, makes the product 0."""
+    body = n.src[0]
+    if n.arg is not Ops.ADD or body.op is not Ops.MUL:
+        return None
+    for keep, drop in ((0, 1), (1, 0)):
+        a, b = body.src[keep], body.src[drop]
+        if a.op is Ops.LOAD and b.op is Ops.LOAD and len(a.src) == 3 and len(b.src) == 3 and _in_bounds(b) and (
+                conjuncts(b.src[2]) <= conjuncts(a.src[2])):
+            free = b.replace(src=b.src[:2])
+            return n.replace(src=(UOp(Ops.MUL, None, (a, free) if keep == 0 else (free, a)), *n.src[1:]))
+    return None
+
+
 def _sum_of_sums() -> UOp:
     i, j = UOp.range(3, 0, "r"), UOp.range(4, 1, "r")
     x = UOp(Ops.PARAM, dtypes.int32.ptr(), (), (1, (12,))).load(i * 4 + j)
@@ -79,16 +93,26 @@ def _masked_product() -> UOp:
     return UOp(Ops.FOLD, None, (valid.where(a * b, UOp.const(dtypes.int32, 0)), i), Ops.ADD)
 
 
+def _masked_twice() -> UOp:
+    i = UOp.range(3, 0, "r")
+    a, b = (UOp(Ops.PARAM, dtypes.int32.ptr(), (), (k, (3,))).load(i, i.lt(2)) for k in (1, 2))
+    return UOp(Ops.FOLD, None, (a * b, i), Ops.ADD)
+
+
 _fold = Pat("n", (Ops.FOLD,))
 normal_form = RuleSet("normal-form", (
     Rule("one-sum", "Σ_i Σ_j x = Σ_ij x", _fold, _nested, _sum_of_sums),
     Rule("zero-factor", "Σ where(c, a*b, 0) = Σ a*b where a is 0 unless c", _fold, _guarded_product, _masked_product),
+    Rule("one-guard", "Σ a[if c]*b[if c] = Σ a[if c]*b", _fold, _guarded_twice, _masked_twice),
 ))
 
 
 def normalize(sink: UOp) -> UOp:
-    """The kernel graph with nested sums made one, and rows that several outputs share walked once."""
-    return share_rows(rewrite([sink], normal_form)[0])
+    """The kernel graph with nested sums made one, and rows that several outputs share walked once.
+
+    It is simplified first: 1·x would hide what x is.
+    """
+    return share_rows(rewrite([simplify(sink)], normal_form)[0])
 
 
 def mergeable(sink: UOp, order: list[UOp]) -> Iterator[tuple[UOp, UOp]]:
