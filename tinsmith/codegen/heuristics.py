@@ -13,7 +13,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tinsmith.codegen.kernel import Kernel, Opt, OptOps, may_stream, range_size, windows
+from tinsmith.codegen.ahead import may_stream
+from tinsmith.codegen.kernel import Kernel, Opt, OptOps, range_size, windows
 from tinsmith.codegen.matrix_opts import apply_plan, best_plan
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tinsmith.codegen import blocks, matrix
+from tinsmith.codegen import ahead, blocks, matrix
 from tinsmith.codegen.normalize import mergeable
 from tinsmith.codegen.roles import Role
 from tinsmith.codegen.streams import bind, computed_values, equal_values, is_product_sum
@@ -74,20 +74,6 @@ class Opt:
         more = f", lanes={self.lanes}" * bool(self.lanes) + f", unit={self.unit!r}" * bool(self.unit)
         more += f", copies={self.copies}" * (self.copies > 1)
         return f"Opt(op={self.op!r}, axis={self.axis}, amt={self.amt}{more})"
-
-
-@dataclass(frozen=True)
-class Ahead:
-    """The argument of a load that looks ahead along loop number ``loop``.
-
-    Attributes:
-        prefetch: so many iterations ahead, its line is fetched into the cache.
-        rotate: it is issued an iteration before its value is needed.
-    """
-
-    loop: int
-    prefetch: int = 0
-    rotate: bool = False
 
 
 @dataclass
@@ -733,86 +719,10 @@ def _split_reduction(k: Kernel, opt: Opt) -> None:
         k.sink = k.sink.substitute({whole: UOp(Ops.FOLD, None, (part, outer), whole.arg)})
 
 
-def may_stream(k: Kernel) -> bool:
-    """Whether every store writes whole vectors at multiples of their size."""
-    return all(s.op is Ops.STORE and len(s.src) == 3 and _whole_vectors(s.src[1]) for s in k.stores)
-
-
-def _stream(k: Kernel, opt: Opt) -> None:
-    stores = k.stores
-    _require(may_stream(k), opt, "every store must write whole vectors at multiples of their size")
-    k.sink = k.sink.substitute({s: s.replace(arg="stream") for s in stores})
-
-
-def _hint(k: Kernel, opt: Opt) -> None:
-    if opt.axis is None:
-        return _stream(k, opt)
-    load, r = _load_and_loop(k, opt)
-    _require(isinstance(opt.amt, int) and 0 < opt.amt < 1 << 20, opt, "the distance is a number of iterations")
-    steps = linear_form(load.src[1])[0]
-    fixed = r in steps and not any(r in t.ranges for t in steps if t is not r)
-    _require(fixed, opt, "its addresses have no fixed step")
-    assert isinstance(opt.amt, int)
-    ahead = Ahead(r.arg[0], opt.amt, isinstance(load.arg, Ahead) and load.arg.rotate)
-    k.sink = k.sink.substitute({load: load.replace(arg=ahead)})
-    return None
-
-
-def _rotate(k: Kernel, opt: Opt) -> None:
-    load, r = _load_and_loop(k, opt)
-    _require(r.arg[1] is Role.REDUCE, opt, "its innermost loop is no reduction")
-    _require(load.src[0] not in {s.src[0] for s in k.stores}, opt, "the kernel writes what it loads")
-    distance = load.arg.prefetch if isinstance(load.arg, Ahead) else 0
-    k.sink = k.sink.substitute({load: load.replace(arg=Ahead(r.arg[0], distance, True))})
-
-
-def _load_and_loop(k: Kernel, opt: Opt) -> tuple[UOp, UOp]:
-    """A load by its number, and the innermost loop that it depends on."""
-    loads = k.loads
-    _require(opt.axis is not None and 0 <= opt.axis < len(loads), opt, f"there are {len(loads)} loads")
-    assert opt.axis is not None
-    load = loads[opt.axis]
-    loops = [r for r in k.order if r in load.src[1].ranges and not r.arg[1].expanded]
-    _require(bool(loops), opt, "the load stands in no loop")
-    return load, loops[-1]
-
-
-def _walk(k: Kernel, opt: Opt) -> None:
-    """Bands of `band` tiles of one loop, and in each band all of the other: neighbours share what is in the cache."""
-    amt = opt.amt if isinstance(opt.amt, tuple) else ()
-    _require(len(amt) in (2, 3) and amt[1] > 1 and amt[2:] in ((), (0,), (1,)), opt,
-             "the amount is (the other loop, band[, one range])")
-    a, b = k.axis(opt), k.axis(Opt(opt.op, amt[0]))
-    loops = all(_is_parallel(k, r) and r.arg[1] is Role.LOOP for r in (a, b))
-    _require(a is not b and loops, opt, "it takes two loops")
-    size = _size(a)
-    _require(isinstance(size, int) and isinstance(_size(b), int) and 1 < amt[1] < size and size % amt[1] == 0, opt,
-             f"a band must divide {size}")
-    together = all((a in s.ranges) == (b in s.ranges) for s in k.stores)
-    whole = a.arg[0] not in k.full and b.arg[0] not in k.full
-    one = amt[2:] == (1,)
-    _require(whole and (together or not one), opt, "partial loops, or loops of different stores, are no one range")
-    outer, inner = k.split(a, amt[1], Role.LOOP)
-    first = min(k.order.index(outer), k.order.index(b))
-    rest = [r for r in k.order if r not in (outer, b, inner)]
-    k.order = [*rest[:first], outer, b, inner, *rest[first:]]
-    if one:
-        k.merge(k.merge(outer, b), inner)
-
-
-def _whole_vectors(index: UOp) -> bool:
-    """Whether an index starts every vector at a multiple of its lanes."""
-    terms, constant = linear_form(index)
-    lanes = [r for r in terms if r.op is Ops.RANGE and r.arg[1] is Role.VECTOR]
-    if len(lanes) != 1 or terms.pop(lanes[0]) != 1:
-        return False
-    return all(c % _size(lanes[0]) == 0 for c in (*terms.values(), constant))
-
-
 _HANDLERS: dict[OptOps, Callable[[Kernel, Opt], object]] = {
     OptOps.UPCAST: _upcast, OptOps.UNROLL: _unroll, OptOps.VECTOR: _vector, OptOps.TILE: _tile,
     OptOps.THREAD: _thread, OptOps.SWAP: _swap, OptOps.PADTO: _padto, OptOps.MERGE: _merge, OptOps.STAGE: _stage,
-    OptOps.ORDER: _order, OptOps.SPLIT: _split_reduction, OptOps.HINT: _hint, OptOps.LOCAL: blocks.local,
+    OptOps.ORDER: _order, OptOps.SPLIT: _split_reduction, OptOps.HINT: ahead.hint, OptOps.LOCAL: blocks.local,
     OptOps.GROUP: blocks.group, OptOps.GROUPTOP: blocks.group, OptOps.NOLOCALS: blocks.no_locals,
-    OptOps.TC: _matrix_unit, OptOps.ROTATE: _rotate, OptOps.WALK: _walk,
+    OptOps.TC: _matrix_unit, OptOps.ROTATE: ahead.rotate, OptOps.WALK: ahead.walk,
 }

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tinsmith.codegen import matrix
+from tinsmith.codegen.ahead import Ahead
 from tinsmith.codegen.blocklines import BlockWriter
-from tinsmith.codegen.kernel import Ahead, Kernel, range_size
+from tinsmith.codegen.kernel import Kernel, range_size
 from tinsmith.codegen.lines import Coords, Scope
 from tinsmith.codegen.roles import Role
 from tinsmith.codegen.streams import bind

@@ -1,0 +1,112 @@
+"""What happens ahead of its time: opts that fetch, issue or order memory accesses early.
+
+HINT fetches lines into the cache, or lets stores go past it; ROTATE issues a load one iteration before its reader; WALK
+goes through tiles in an order in which neighbours share what is in the cache. None changes a value.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tinsmith.codegen.blocks import fail, size_of
+from tinsmith.codegen.roles import Role
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.symbolic import linear_form
+
+if TYPE_CHECKING:
+    from tinsmith.codegen.kernel import Kernel, Opt
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """The argument of a load that looks ahead along loop number ``loop``.
+
+    Attributes:
+        prefetch: so many iterations ahead, its line is fetched into the cache.
+        rotate: it is issued an iteration before its value is needed.
+    """
+
+    loop: int
+    prefetch: int = 0
+    rotate: bool = False
+
+
+def require(condition: bool, opt: Opt, why: str) -> None:
+    if not condition:
+        raise fail(opt, why)
+
+
+def may_stream(k: Kernel) -> bool:
+    """Whether every store writes whole vectors at multiples of their size."""
+    return all(s.op is Ops.STORE and len(s.src) == 3 and _whole_vectors(s.src[1]) for s in k.stores)
+
+
+def _stream(k: Kernel, opt: Opt) -> None:
+    stores = k.stores
+    require(may_stream(k), opt, "every store must write whole vectors at multiples of their size")
+    k.sink = k.sink.substitute({s: s.replace(arg="stream") for s in stores})
+
+
+def hint(k: Kernel, opt: Opt) -> None:
+    if opt.axis is None:
+        return _stream(k, opt)
+    load, r = _load_and_loop(k, opt)
+    require(isinstance(opt.amt, int) and 0 < opt.amt < 1 << 20, opt, "the distance is a number of iterations")
+    steps = linear_form(load.src[1])[0]
+    fixed = r in steps and not any(r in t.ranges for t in steps if t is not r)
+    require(fixed, opt, "its addresses have no fixed step")
+    assert isinstance(opt.amt, int)
+    ahead = Ahead(r.arg[0], opt.amt, isinstance(load.arg, Ahead) and load.arg.rotate)
+    k.sink = k.sink.substitute({load: load.replace(arg=ahead)})
+    return None
+
+
+def rotate(k: Kernel, opt: Opt) -> None:
+    load, r = _load_and_loop(k, opt)
+    require(r.arg[1] is Role.REDUCE, opt, "its innermost loop is no reduction")
+    require(load.src[0] not in {s.src[0] for s in k.stores}, opt, "the kernel writes what it loads")
+    distance = load.arg.prefetch if isinstance(load.arg, Ahead) else 0
+    k.sink = k.sink.substitute({load: load.replace(arg=Ahead(r.arg[0], distance, True))})
+
+
+def _load_and_loop(k: Kernel, opt: Opt) -> tuple[UOp, UOp]:
+    """A load by its number, and the innermost loop that it depends on."""
+    loads = k.loads
+    require(opt.axis is not None and 0 <= opt.axis < len(loads), opt, f"there are {len(loads)} loads")
+    assert opt.axis is not None
+    load = loads[opt.axis]
+    loops = [r for r in k.order if r in load.src[1].ranges and not r.arg[1].expanded]
+    require(bool(loops), opt, "the load stands in no loop")
+    return load, loops[-1]
+
+
+def walk(k: Kernel, opt: Opt) -> None:
+    """Bands of `band` tiles of one loop, and in each band all of the other: neighbours share what is in the cache."""
+    amt = opt.amt if isinstance(opt.amt, tuple) else ()
+    require(len(amt) in (2, 3) and amt[1] > 1 and amt[2:] in ((), (0,), (1,)), opt,
+             "the amount is (the other loop, band[, one range])")
+    a, b = k.axis(opt), k.axis(replace(opt, axis=amt[0]))
+    loops = all(r in k.parallel and r.arg[1] is Role.LOOP for r in (a, b))
+    require(a is not b and loops, opt, "it takes two loops")
+    size = size_of(a)
+    require(isinstance(size, int) and isinstance(size_of(b), int) and 1 < amt[1] < size and size % amt[1] == 0, opt,
+             f"a band must divide {size}")
+    together = all((a in s.ranges) == (b in s.ranges) for s in k.stores)
+    whole = a.arg[0] not in k.full and b.arg[0] not in k.full
+    one = amt[2:] == (1,)
+    require(whole and (together or not one), opt, "partial loops, or loops of different stores, are no one range")
+    outer, inner = k.split(a, amt[1], Role.LOOP)
+    first = min(k.order.index(outer), k.order.index(b))
+    rest = [r for r in k.order if r not in (outer, b, inner)]
+    k.order = [*rest[:first], outer, b, inner, *rest[first:]]
+    if one:
+        k.merge(k.merge(outer, b), inner)
+
+
+def _whole_vectors(index: UOp) -> bool:
+    """Whether an index starts every vector at a multiple of its lanes."""
+    terms, constant = linear_form(index)
+    lanes = [r for r in terms if r.op is Ops.RANGE and r.arg[1] is Role.VECTOR]
+    if len(lanes) != 1 or terms.pop(lanes[0]) != 1:
+        return False
+    return all(c % size_of(lanes[0]) == 0 for c in (*terms.values(), constant))
