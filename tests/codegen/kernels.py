@@ -301,7 +301,8 @@ kernels = st.one_of(*FAMILIES.values())
 
 
 def state(kernel: Kernel) -> tuple[Any, ...]:
-    return kernel.sink, tuple(kernel.order), tuple(kernel.opts), tuple(sorted(kernel.full.items()))
+    return (kernel.sink, tuple(kernel.order), tuple(kernel.opts), tuple(sorted(kernel.full.items())),
+            tuple(sorted(kernel.running_lanes.items())))
 
 
 OF_LOOPS = (OptOps.UPCAST, OptOps.VECTOR, OptOps.UNROLL, OptOps.TILE, OptOps.SWAP, OptOps.ORDER, OptOps.PADTO,

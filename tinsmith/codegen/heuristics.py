@@ -5,7 +5,7 @@ Three structures cover what a CPU core runs well:
 * contraction: a register tile of (rows × vectors) accumulators; one operand is loaded as vectors, from a packed panel
   in near memory where that pays, the other as scalars spread over the lanes;
 * reduction: lanes and several accumulators along the reduced range if memory runs along it, else lanes beside it;
-* running values: lanes beside the scan where memory runs along them, else several rows at once, whose chains overlap;
+* running values: lanes along the steps, combined in a register, or beside them, or several rows whose chains overlap;
 * elementwise: lanes along the range that memory runs along, and loops ordered so that strided reads reuse their lines.
 """
 from __future__ import annotations
@@ -429,9 +429,15 @@ def lanes_for_stores(kernel: Kernel, lanes: int) -> None:
 
 
 def scan_opts(kernel: Kernel, target: Target) -> None:
-    """A step waits for the one before it, so several chains go on side by side: vectors, then copies."""
+    """Steps along memory are combined by vectors; else a step waits for the one before it, and several chains go on side
+    by side: vectors, then copies."""
     lanes = _lanes(kernel, target)
-    beside = [r for r in kernel.parallel if _stride(kernel.stores[0].src[1], r) == 1 and range_size(r) >= 4]
+    store, (ordered,) = kernel.stores[0], kernel.ordered
+    beside = [r for r in kernel.parallel if _stride(store.src[1], r) == 1 and range_size(r) >= 4]
+    weighted = any(n.op is Ops.PREFIX and n.arg is Ops.MULADD for n in toposort(kernel.sink))
+    if target.vector_bytes and not weighted and range_size(ordered) % lanes == 0 and len(store.src) == 3 and all(
+            _stride(n.src[1], ordered) in (0, 1) for n in (store, *kernel.loads)):
+        return _apply(kernel, OptOps.VECTOR, ordered, lanes)
     if beside and target.vector_bytes:
         outer, _ = _split(kernel, OptOps.VECTOR, beside[-1], min(lanes, _power_of_two(range_size(beside[-1]))))
         chains = [] if outer is None else [outer]
@@ -439,6 +445,7 @@ def scan_opts(kernel: Kernel, target: Target) -> None:
         chains = kernel.parallel
     if chains and range_size(chains[-1]) >= 2:
         _split(kernel, OptOps.UPCAST, chains[-1], min(SCAN_CHAINS, range_size(chains[-1])))
+    return None
 
 
 def elementwise_opts(kernel: Kernel, target: Target) -> None:

@@ -89,6 +89,7 @@ class Kernel:
     order: list[UOp] = field(default_factory=list)
     opts: list[Opt] = field(default_factory=list)
     full: dict[int, int] = field(default_factory=dict)
+    running_lanes: dict[int, int] = field(default_factory=dict)  # number of an ordered range → steps at once
     count: int = 0
     units: tuple[MatrixUnit, ...] = ()
     block_threads: int = 0
@@ -528,6 +529,15 @@ def _vector(k: Kernel, opt: Opt) -> None:
     size = _size(r)
     amount = _amount(k, opt, r, 2 * size - 1 if isinstance(size, int) else 0)
     _require(amount & (amount - 1) == 0, opt, "lanes come in powers of two")
+    _require(not k.running_lanes, opt, "running values have lanes already")
+    if r in k.ordered:
+        running = [n for n in toposort(k.sink) if n.op is Ops.PREFIX]
+        _require(size % amount == 0, opt, "the steps must fill whole vectors")
+        _require(all(n.arg is not Ops.MULADD and n.src[1] is r for n in running), opt, "its steps cannot be combined")
+        _require(k.may_have_lanes(r), opt, "a value has lanes along one range only")
+        _require(not any(n.op is Ops.STAGE for n in toposort(k.sink)), opt, "a stage has no copy per lane")
+        k.running_lanes[r.arg[0]] = amount
+        return
     _require(_is_parallel(k, r) or r.arg[1] is Role.REDUCE, opt, "only loops become lanes")
     _require(k.may_have_lanes(r), opt, "a value has lanes along one range only")
     stages = [n for n in toposort(k.sink) if n.op is Ops.STAGE]
@@ -611,6 +621,7 @@ def _stage(k: Kernel, opt: Opt) -> object:
     _require(all(isinstance(_size(r), int) for r in inside), opt, "a stage has a fixed size")
     bound = frozenset(r for n in toposort(k.sink) if n.op is Ops.SCATTER_STORE for r in n.ranges | {n.src[4]})
     _require(not bound & set(inside), opt, "an ordered scatter cannot be staged")
+    _require(not k.running_lanes, opt, "a stage has no copy per lane")
     if not any(n.op is Ops.FOLD for n in toposort(value)):
         return k.stage(value, outside, opt.lanes)
     free = [r for r in inside if r.arg[1] is Role.VECTOR or (r.arg[1] is Role.REDUCE and r.arg[0] in k.full)]

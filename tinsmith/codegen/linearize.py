@@ -327,7 +327,15 @@ class Linearizer(BlockWriter):
 
     # *** running values ***
 
-    def carried(self, r: UOp, size: UOp, running: list[UOp], write: Callable[[], None]) -> None:
+    def carried(self, r: UOp, size: UOp, body: list[UOp], write: Callable[[list[UOp]], None]) -> None:
+        step, over = self.kernel.running_lanes.get(r.arg[0], 1), r
+        if step > 1:  # several steps at once: the range becomes a loop over vectors
+            first = 1 + max(self.position, default=0)
+            vectors, lane = UOp.range(size.arg // step, first, r.arg[1]), UOp.range(step, first + 1, Role.VECTOR)
+            self.position |= {first: len(self.position), first + 1: len(self.position) + 1}
+            body = [simplify(bind(n, r, vectors * step + lane)) for n in body]
+            r, over, size = vectors, lane, UOp.index(size.arg // step)
+        running = [n for n in toposort(body) if n.op is Ops.PREFIX and over in n.src[1].ranges]
         end, number = self.expression(size), self.counts["loop"]
         self.counts["loop"] += 1
         line = UOp(Ops.RANGE, dtypes.index, (self.const(size, 0), end), (number, False))
@@ -339,17 +347,35 @@ class Linearizer(BlockWriter):
                 accs[n, c] = self.force(UOp(Ops.DEFINE_ACC, start.dtype, (start, line), self.counts["acc"]))
                 self.counts["acc"] += 1
         self.scopes.append(Scope([line], {line: line, (r, ()): line}, {r}))
-        here = len(self.scopes) - 1
-        values = {}
+        here, carries = len(self.scopes) - 1, {}
         for (n, c), acc in accs.items():
             self.scopes[-1].values[acc] = acc
             x = self.value(n.src[0], c)
-            src = [acc, x] if n.arg is not Ops.MULADD else [acc, self.value(n.src[3], c), x]
-            values[acc] = self.scopes[-1].values[n, c] = self.combine(here, n.arg, n.dtype, src)
-        write()
-        for acc, new in values.items():
+            if step > 1:
+                x, carries[acc] = self.steps_at_once(n.arg, self.spread(x, step), acc)
+            else:
+                src = [acc, x] if n.arg is not Ops.MULADD else [acc, self.value(n.src[3], c), x]
+                x = carries[acc] = self.combine(here, n.arg, n.dtype, src)
+            self.scopes[-1].values[n, c] = x
+        write(body)
+        for acc, new in carries.items():
             self.force(UOp(Ops.PHI, None, (acc, new)))
         self.close()
+
+    def steps_at_once(self, op: Op, x: UOp, carry: UOp) -> tuple[UOp, UOp]:
+        """The running values of a vector's steps after ``carry``, and what is carried on, in every lane: each lane
+        takes in the one 1, 2, 4, … places before it (Hillis and Steele, 1986)."""
+        here, count, dtype = len(self.scopes) - 1, x.dtype.count, x.dtype.scalar
+        reach = 1
+        while reach < count:
+            before = tuple(max(i - reach, 0) for i in range(count))
+            conditions = tuple(self.emit(0, UOp.const(dtypes.bool, i >= reach)) for i in range(count))
+            far = self.emit(0, UOp(Ops.VECTORIZE, dtypes.bool.vec(count), conditions))
+            both = self.combine(here, op, dtype, [self.emit(here, UOp(Ops.GEP, x.dtype, (x,), before)), x])
+            x = self.combine(here, Ops.WHERE, dtype, [far, both, x])
+            reach *= 2
+        last = self.emit(here, UOp(Ops.GEP, x.dtype, (x,), (count - 1,) * count))
+        return self.combine(here, op, dtype, [carry, x]), self.combine(here, op, dtype, [carry, last])
 
     def woven(self, n: UOp, vector: UOp | None) -> UOp | None:
         """The copies that fill the gaps between the lanes of a stage's store, if there are such copies."""

@@ -58,8 +58,8 @@ class LineWriter:
         """The line that holds an index expression, such as the size of a loop."""
         raise NotImplementedError
 
-    def carried(self, r: UOp, size: UOp, running: list[UOp], write: Callable[[], None]) -> None:
-        """A loop over ``r`` that carries the running values ``running`` in accumulators."""
+    def carried(self, r: UOp, size: UOp, body: list[UOp], write: Callable[[list[UOp]], None]) -> None:
+        """A loop over ``r`` that carries the running values over it in accumulators."""
         raise NotImplementedError
 
     # *** lines ***
@@ -158,9 +158,8 @@ class LineWriter:
     def loop(self, r: UOp, size: UOp, body: list[UOp], write: Callable[[list[UOp]], None]) -> None:
         if size.is_const and size.arg == 1:
             return write(self.narrowed(body, r, UOp.index(0)))
-        running = [n for n in toposort(body) if n.op is Ops.PREFIX and n.src[1] is r]
-        if running:
-            return self.carried(r, size, running, lambda: write(body))
+        if any(n.op is Ops.PREFIX and n.src[1] is r for n in toposort(body)):
+            return self.carried(r, size, body, write)
         self.open(r, self.const(size, 0), self.expression(size))
         write(body)
         self.close()

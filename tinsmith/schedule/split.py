@@ -18,6 +18,7 @@ CHUNKS = 32
 SCAN_LONG = 1 << 14  # steps from which a scan of few rows is cut
 SCAN_FEW = 16
 SCAN_BLOCKS = 64
+SCAN_STEP = 16  # blocks hold whole vectors of so many steps where the length allows it
 
 
 def split_reductions(roots: Sequence[UOp]) -> list[UOp]:
@@ -63,7 +64,8 @@ def _split_scan(node: UOp) -> UOp:
     shape = x.shape
     if not all(isinstance(s, int) for s in shape) or shape[axis] < SCAN_LONG or node.size // shape[axis] > SCAN_FEW:
         return node
-    blocks = _chunks(shape[axis], SCAN_BLOCKS) or SCAN_BLOCKS
+    steps = shape[axis] // SCAN_STEP if shape[axis] % SCAN_STEP == 0 else shape[axis]
+    blocks = _chunks(steps, SCAN_BLOCKS) or SCAN_BLOCKS
     length = -(-shape[axis] // blocks)
     blocks = -(-shape[axis] // length)
     whole = x.shrink(tuple((0, (blocks - 1) * length) if i == axis else (0, s) for i, s in enumerate(shape)))

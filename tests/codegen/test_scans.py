@@ -1,0 +1,51 @@
+"""Running values by vectors: every lane takes in those before it, and the last one is carried on."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.codegen.running import NATIVE, expected, optimized, run_graph, run_on
+from tinsmith.codegen.kernel import Opt, OptOps
+from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.core.errors import ArgumentError
+from tinsmith.ir import Ops, UOp
+
+
+def given(number: int, shape: tuple[int, ...], dtype: DType) -> UOp:
+    return UOp(Ops.PARAM, dtype, (), (number, shape))
+
+
+def axis_of_steps(sink: UOp) -> int:
+    kernel = optimized(sink, ())
+    (ordered,) = kernel.ordered
+    return kernel.ranges.index(ordered)
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64, dtypes.float16, dtypes.int8, dtypes.uint32], ids=str)
+@pytest.mark.parametrize("op", ["ADD", "MUL", "MAX", "MIN"])
+@pytest.mark.parametrize("lanes", [2, 4, 16])
+def test_several_steps_at_once(op: str, lanes: int, dtype: DType) -> None:
+    x, start = given(1, (3, 64), dtype), given(2, (3, 2), dtype)
+    sink = UOp(Ops.SINK, None, ((x + x).scan(op, 1, start),))
+    rng = np.random.default_rng(0)
+    low, high = (0.25, 0.75) if dtype.is_float else (1, 5)
+    inputs = {p: (rng.uniform(low, high, p.shape)).astype(dtype.numpy) for p in (x, start)}
+    want = expected(sink, inputs)[0].astype(np.float64)
+    opts = [Opt(OptOps.VECTOR, axis_of_steps(sink), lanes)]
+    rtol = {2: 2e-2, 4: 1e-5, 8: 1e-13}.get(dtype.itemsize, 0) if dtype.is_float else 0
+    for got in [run_graph(sink, inputs, opts), *(run_on(d, sink, inputs, opts) for d in ("PYTHON", *NATIVE))]:
+        np.testing.assert_allclose(got[0].astype(np.float64), want, rtol=rtol)
+
+
+def test_what_has_no_lanes() -> None:
+    x, w, s = given(1, (3, 64), dtypes.float32), given(2, (3, 64), dtypes.float32), given(3, (3, 1), dtypes.float32)
+    weighted = UOp(Ops.SINK, None, (x.scan("MULADD", 1, s, w),))
+    with pytest.raises(ArgumentError, match="cannot be combined"):
+        optimized(weighted, [Opt(OptOps.VECTOR, axis_of_steps(weighted), 4)])
+    odd = UOp(Ops.SINK, None, (given(1, (3, 10), dtypes.float32).scan("ADD", 1),))
+    with pytest.raises(ArgumentError, match="whole vectors"):
+        optimized(odd, [Opt(OptOps.VECTOR, axis_of_steps(odd), 4)])
+    plain = UOp(Ops.SINK, None, (x.scan("ADD", 1),))
+    steps = axis_of_steps(plain)
+    with pytest.raises(ArgumentError, match="lanes already"):
+        optimized(plain, [Opt(OptOps.VECTOR, steps, 4), Opt(OptOps.VECTOR, 1 - steps, 2)])
