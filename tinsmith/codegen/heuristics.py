@@ -429,7 +429,7 @@ def lanes_for_stores(kernel: Kernel, lanes: int) -> None:
 
 
 def scan_opts(kernel: Kernel, target: Target) -> None:
-    """Steps along memory are combined by vectors; else a step waits for the one before it, and several chains go on side
+    """Steps along memory are combined by vectors; else each waits for the one before it, and several chains go on side
     by side: vectors, then copies."""
     lanes = _lanes(kernel, target)
     store, (ordered,) = kernel.stores[0], kernel.ordered
