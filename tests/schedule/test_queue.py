@@ -19,7 +19,7 @@ from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.errors import DeviceError, KernelError
 from tinsmith.schedule.compiled import CompiledSchedule
 from tinsmith.schedule.execute import canonical, lower
-from tinsmith.schedule.queue import CommandQueue, CopyItem, KernelItem, SyncItem, WaitItem
+from tinsmith.schedule.queue import CommandQueue, CopyItem, KernelItem, SyncItem, WaitItem, _Regions
 from tinsmith.tensor.realize import _concrete
 
 PATIENCE = 20.0  # seconds after which a meeting that never comes fails
@@ -194,6 +194,42 @@ def test_a_failure_ends_all_queues() -> None:
         y.realize()
     Slow.fails = False
     assert np.array_equal(y.numpy(), values(4, 4).sum(0))
+
+
+PROGRAMS = {
+    "sums": lambda x: [x.sum(0) * x, x.sum(1)], "gram": lambda x: [x @ x.T, x.T @ x], "flip": lambda x: [x.flip(0) + x],
+    "softmax": lambda x: [x.softmax(0), x.softmax(1)], "state": lambda x: [x.assign(x * 2 - x.sum(0))],
+    "statistics": lambda x: [(x - x.mean(0)) / (x.std(0) + 1), x.max(0), x.argmax(0)]}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_no_interleaving_breaks_a_dependency(name: str, count: int) -> None:
+    """Whatever queue is served next: a step runs after all whose results it reads or whose memory it writes over."""
+    x = Tensor(values(10, 12)).shard([f"SLOW:{n}" for n in range(count)], 0).realize()
+    program = compiled(*PROGRAMS[name](x))
+    regions = _Regions(program)
+    needs = {id(step): regions.needs(n, step) for n, step in enumerate(program.steps)}
+    queues = CommandQueue(program).q
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        left = {queue: list(items) for queue, items in queues.items()}
+        reached: set[SyncItem] = set()
+        done: set[int] = set()
+        while left:
+            queue = rng.choice(sorted(left))
+            item = left[queue][0]
+            if isinstance(item, WaitItem) and item.sync not in reached:
+                continue
+            if isinstance(item, SyncItem):
+                reached.add(item)
+            steps = item.steps if isinstance(item, KernelItem) else [item.step] if isinstance(item, CopyItem) else []
+            for step in steps:
+                assert done.issuperset(id(program.steps[n]) for n in needs[id(step)])
+                done.add(id(step))
+            left[queue].pop(0)
+            left = {q: items for q, items in left.items() if items}
+        assert len(done) == len(program.steps)
 
 
 # *** deadlocks ***

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tinsmith import Context, Tensor, dtypes, nn
+from tinsmith import Context, Tensor, Variable, dtypes, nn
 from tinsmith.core.errors import CheckError, DeviceError, ShapeError
 
 TWO, THREE, FOUR = (tuple(f"CPU:{i}" for i in range(n)) for n in (2, 3, 4))
@@ -370,3 +370,12 @@ def test_saving(tmp_path: Path) -> None:
 def test_what_explain_says() -> None:
     text = str(Tensor(values(4, 6)).shard(TWO, 0).realize().sum(0).explain(run=False))
     assert "CPU:1" in text and "copies" in text
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1])
+def test_sizes_known_at_launch(axis: int | None) -> None:
+    x = Tensor(values(8, 3)).shard(TWO, axis).realize()
+    for n in (3, 5):
+        rows = x[: Variable("n", 1, 8).bind(n)]
+        same((rows * 2).sum(0), values(8, 3)[:n].sum(0) * 2)
+        same((rows + 1).realize().sum(0), values(8, 3)[:n].sum(0) + n)
