@@ -65,6 +65,12 @@ values = [t.numpy() for t in (x.pad(((1, 2), (0, 1))).flip(0).transpose(0, 1) + 
                               Tensor.rand(5), x.to("CPU:1") + 1, (x @ x.T).cast("float16"), Tensor.arange(7) * 3,
                               x.reshape(1, 1, 6, 8).conv2d(given(2, 1, 3, 3)).relu().max_pool2d())]
 """
+DEVICES = """
+x = given(7, 5).shard(("CPU:0", "CPU:1", "CPU:2"), 0).realize()
+w = given(5).shard(x.device, 0).realize()
+w.assign(w - x.sum(0)).realize()
+values = [t.numpy() for t in ((x.sum(0) * x).realize(), w, x.to("CPU:4"), x.flip(0).sum(1))]
+"""
 POSTLUDE = """
 print(json.dumps({"schedules": GlobalCounters.schedule_count, "compiles": GlobalCounters.compile_count,
                   "kernels": GlobalCounters.kernel_count, "ops": GlobalCounters.global_ops,
@@ -97,7 +103,8 @@ def entries(cache: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("device", ["CPU", "CPU:C"])
-@pytest.mark.parametrize("body", [SOFTMAX, TRAINING, EVERYTHING], ids=["softmax", "training", "everything"])
+@pytest.mark.parametrize("body", [SOFTMAX, TRAINING, EVERYTHING, DEVICES],
+                         ids=["softmax", "training", "everything", "devices"])
 def test_a_second_process_schedules_and_compiles_nothing(body: str, device: str, tmp_path: Path) -> None:
     if device == "CPU:C":
         if shutil.which("gcc") is None and shutil.which("clang") is None:
