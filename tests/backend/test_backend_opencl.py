@@ -5,8 +5,13 @@ import sys
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.backend.opencl import needs_opencl
+from tests.codegen.kernels import FAMILIES, Case
+from tests.codegen.running import expected
+from tests.codegen.test_opts import check, draw_opts
 from tinsmith import conformance
 from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer
@@ -142,3 +147,36 @@ def test_without_pyopencl_the_error_says_what_to_install(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "pyopencl", None)
     with pytest.raises(DeviceError, match=r"tinsmith\[opencl\]"):
         Device["OPENCL:77"]
+
+
+def run_case(case: Case, opts: list[Opt] | None) -> list[np.ndarray]:
+    opened = Device["OPENCL"]
+    kernel = compile_kernel(case.sink, opened.renderer, opts)
+    buffers = {n: Buffer("OPENCL", value.size, value.dtype) for n, value in enumerate(case.sink.src)}
+    outputs = list(buffers.values())
+    named = {node.arg[0]: int(x) for node, x in case.inputs.items() if node.op is Ops.VARIABLE}
+    for node, x in case.inputs.items():
+        if node.op is Ops.PARAM:
+            data = np.ascontiguousarray(x).reshape(-1).view(np.uint8)
+            buffers[node.arg[0]] = Buffer("OPENCL", x.size, node.dtype).copyin(memoryview(data))
+    for b in outputs:
+        b.copyin(memoryview(np.full(b.nbytes, 77, np.uint8)))
+    (program,) = opened.load([(kernel, opened.compiler.compile(kernel.source))])
+    program([buffers[n] for n in kernel.buffers], [named[name] for name in kernel.variables])
+    return [b.numpy() for b in outputs]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_any_opts_compute_the_same(family: str) -> None:
+    needs_opencl()
+
+    @settings(max_examples=2, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @given(st.data())
+    def run(data: st.DataObject) -> None:
+        case = data.draw(FAMILIES[family])
+        opts = draw_opts(data.draw, case, "OPENCL", blocks=True)
+        want = expected(case.sink, case.inputs)
+        check(case, run_case(case, opts), want, "OPENCL")
+        check(case, run_case(case, None), want, "OPENCL, the default opts")
+
+    run()

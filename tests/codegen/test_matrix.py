@@ -15,7 +15,7 @@ from tinsmith.codegen.render.base import Target
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.units import AMX, MatrixUnit
+from tinsmith.ir.units import AMX, CUDA, MatrixUnit
 from tinsmith.ir.verify import verify_kernel, verify_program
 
 EDGES = [(1, 1, 1), (16, 32, 16), (17, 33, 15), (31, 7, 33), (32, 64, 32), (5, 65, 47), (48, 31, 1), (64, 96, 80)]
@@ -180,3 +180,38 @@ def test_a_program_names_its_unit() -> None:
     assert mma.arg is AMX[0] or mma.arg == AMX[0]
     assert "MMA amx_bf16" in str(compile_kernel(sink, Device["PYTHON"].renderer, kernel.opts).uops) or mma.arg.name
     assert dataclasses.replace(AMX[0], name="x") != AMX[0]
+
+
+@pytest.mark.parametrize("unit", CUDA, ids=str)
+@pytest.mark.parametrize("shape", [(16, 16, 8), (35, 21, 17), (32, 48, 40)], ids=str)
+def test_warps_of_a_grid_multiply(unit: MatrixUnit, shape: tuple[int, int, int]) -> None:
+    """The rows of ``mma.sync`` by both interpreters; tf32 keeps 10 bits of its operands, and small integers whole."""
+    for copies, epilogue in (((1, 1), False), ((2, 4), unit.a.itemsize == 2)):
+        sink, inputs = product(*shape, unit.a, dtypes.float32, epilogue=epilogue)
+        if unit.significand:
+            inputs = {p: np.rint(v * 8).astype(v.dtype) for p, v in inputs.items()}
+        want = expected(sink, inputs)[0]
+        opts = [tensor_core(axes(sink), *copies, unit=unit.name)]
+        close(run_graph(sink, inputs, opts, "PYTHON:G256")[0], want)
+        close(run_on("PYTHON:G256", sink, inputs, opts)[0], want)
+
+
+def test_tf32_rounds_half_away_from_zero() -> None:
+    unit = next(u for u in CUDA if u.significand)
+    one, step = np.float32(1), np.float32(2.0**-10)
+    for value, kept in ((one + step / 4, one), (one + step / 2, one + step), (-one - step / 2, -one - step)):
+        a = np.zeros((32, unit.fragment_a.size), np.float32)
+        b = np.zeros((32, unit.fragment_b.size), np.float32)
+        a[0, 0], b[0, 0] = value, 1
+        assert unit.multiply(np.zeros((32, 4), np.float32), a, b).sum() == kept
+    a[0, 0] = np.nan
+    assert np.isnan(unit.multiply(np.zeros((32, 4), np.float32), a, b)).any()
+
+
+@pytest.mark.parametrize("unit", CUDA, ids=str)
+def test_the_lanes_of_a_warp_load_their_own_elements(unit: MatrixUnit) -> None:
+    sink, _ = product(32, 32, 32, unit.a, dtypes.float32)
+    kernel = linearize_on("PYTHON:G256", sink, [tensor_core(axes(sink), unit=unit.name)])
+    for opt, why in ((Opt(OptOps.STAGE, 0, ()), "load their own"), (Opt(OptOps.LOCAL, 0, 2), "the whole block")):
+        with pytest.raises(ArgumentError, match=why):
+            kernel.apply(opt)

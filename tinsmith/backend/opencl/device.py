@@ -17,7 +17,7 @@ from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import CompileError, DeviceError, OutOfMemoryError
 
-_OPTIONS = ["-cl-std=CL1.2"]
+_OPTIONS = ["-cl-std=CL1.2", "-w"]
 _INSTALL = "pip install 'tinsmith[opencl]' (pyopencl and PoCL)"
 
 
