@@ -216,7 +216,8 @@ class _Devices:
         self._names: dict[tuple[DeviceName, str], str] = {}  # a name and the aliases it was read under → canonical name
         self._pid = os.getpid()
 
-    BUILT_IN = ("CPU", "PYTHON", "NPY", "OPENCL", "CUDA", "METAL")
+    EVERYWHERE = ("CPU", "PYTHON", "NPY")
+    BUILT_IN = (*EVERYWHERE, "OPENCL", "CUDA", "METAL")
 
     @property
     def DEFAULT(self) -> str:

@@ -487,7 +487,7 @@ def _is_part(uop: UOp) -> bool:
 
 
 def device_name(device: DeviceName | None) -> str:
-    """The canonical name of a device or group; what is not built in, or has options, is opened to know that it exists.
+    """The canonical name of a device or group; what a machine may lack is opened to know that it is there.
 
     Raises:
         DeviceError: if there is no such device.
@@ -495,7 +495,7 @@ def device_name(device: DeviceName | None) -> str:
     name = Device.canonicalize(device)
     for member in members(name):
         base, *options = member.split(":")
-        if base not in Device.BUILT_IN or not all(o.isdigit() for o in options):
+        if base not in Device.EVERYWHERE or not all(o.isdigit() for o in options):
             Device[member]
     return name
 
