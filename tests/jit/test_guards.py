@@ -267,3 +267,34 @@ def test_a_capture_holds_no_values() -> None:
     gc.collect()
     give_back()
     assert [r() for r in refs] == [None] * 3
+
+
+def test_debug_says_why_it_is_captured_again(capsys: pytest.CaptureFixture[str]) -> None:
+    k, w = 1, Tensor([1.0])
+
+    def body(x: Tensor, scale: int = 2) -> Tensor:
+        return x * k * scale + w
+
+    f = TinyJit(body)
+
+    def said(*args: Any, **kwargs: Any) -> str:
+        capsys.readouterr()
+        with Context(DEBUG=1):
+            f(*args, **kwargs)
+        return capsys.readouterr().out
+
+    x, y = Tensor([1.0, 2.0]).realize(), Tensor([[1.0], [2.0], [3.0]]).realize()
+    f(x)
+    f(x)
+    assert said(x) == ""
+    assert "its arguments: a tensor (2,) dtypes.float on CPU, now a tensor (3, 1) dtypes.float on CPU" in said(y)
+    whole = x.cast("int32")
+    assert "its arguments: a tensor (3, 1) dtypes.float on CPU, now a tensor (2,) dtypes.int on CPU" in said(whole)
+    assert "the number or the nesting of its arguments" in said(x, 3)
+    assert "its arguments: 3, now 4" in said(x, 4)
+    k = 5
+    assert "what has changed is k" in said(x, 4)
+    w.replace(Tensor([[2.0]]).reshape(1).expand(1).contiguous().realize()[::-1])
+    assert "a tensor that it reads besides" in said(x, 4)
+    with Tensor.train():
+        assert "Tensor.training" in said(x, 4)

@@ -169,7 +169,7 @@ class TinyJit(Generic[R]):
     def _capture(self, key: Any, tensors: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
         """Run the function and note what it ran."""
         if self.captures and settings.DEBUG >= 1:
-            print(f"jit {self.__name__}: captured again, its arguments or surroundings have changed")
+            print(f"jit {self.__name__}: captured again; what has changed is {self._change(key)}")
         held: list[Any] = []
         bound = self._key(args, kwargs, held)[1]
         capture = Capture(tensors, [*self._signature.surroundings(), self.fxn,
@@ -206,6 +206,15 @@ class TinyJit(Generic[R]):
         while len(self.captures) > MOST_SIGNATURES:
             self.captures.popitem(last=False)
         return result
+
+    def _change(self, key: Any) -> str:
+        """Why no capture fits a call: the first difference from the latest signature."""
+        latest = next(reversed(self.captures))
+        if key in self.captures:
+            return "a tensor that it reads besides its arguments: it is gone, shared, or seen in another way"
+        modes = ("Tensor.training", "DEV", "a setting that changes code", "the default float", "the default int")
+        return next((name for name, a, b in zip(modes, latest[1:], key[1:]) if a != b),
+                    None) or self._signature.difference(latest[0], key[0])
 
     def _warn(self, reason: str) -> None:
         if reason not in self._warned:

@@ -11,12 +11,14 @@ import copy
 import dataclasses
 import dis
 import functools
+import textwrap
 import types
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import numpy as np
 
+from tinsmith.core.dtypes import DType
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import symbols, toposort, with_symbols
 from tinsmith.tensor.tensor import Tensor
@@ -113,6 +115,7 @@ class Signature:
         self.cells: list[Any] = []
         self.names: list[tuple[dict[str, Any], str]] = []
         self.fixed: list[Any] = []
+        self.cell_names: list[str] = []
         self._look(function)
 
     def _look(self, function: Any) -> None:
@@ -128,6 +131,7 @@ class Signature:
             function = type(function).__call__
         if isinstance(function, types.FunctionType):
             self.cells += function.__closure__ or ()
+            self.cell_names += function.__code__.co_freevars
             self.fixed += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
             space = function.__globals__
             self.names += [(space, name) for name in globals_in(function.__code__)]
@@ -137,6 +141,17 @@ class Signature:
         found = [_content(c) for c in self.cells]
         found += [space[name] for space, name in self.names if name in space]
         return found + self.fixed
+
+    def difference(self, old: tuple[Any, ...], new: tuple[Any, ...]) -> str:
+        """What two descriptions of calls differ in, for people to read."""
+        names = [*self.cell_names, *(n for space, n in self.names if n in space),
+                 *("self or a default" for _ in self.fixed)]
+        if len(old) != len(new):
+            return "the number or the nesting of its arguments"
+        at = next((n for n, (a, b) in enumerate(zip(old, new)) if a != b), len(new))
+        if at >= len(new) - len(names):
+            return names[at - len(new) + len(names)] if at < len(new) else "nothing that it names"
+        return f"its arguments: {_short(old[at])}, now {_short(new[at])}"
 
     def of(self, args: tuple[Any, ...], kwargs: dict[str, Any],
            held: list[Any] | None = None) -> tuple[tuple[Any, ...], Bound]:
@@ -153,6 +168,16 @@ class Signature:
             _arguments(kwargs, parts, call)
         parts.extend(python_value(v, held) for v in self.surroundings())
         return tuple(parts), call.bound
+
+
+def _short(part: Any) -> str:
+    """A part of a description: of a tensor its size, dtype and place."""
+    if type(part) is tuple and len(part) == 7 and isinstance(part[1], DType):
+        size, dtype, where, view = part[:4]
+        shape = next((arg for op, arg, _ in view if op is Ops.RESHAPE), None)
+        seen = " through a view" if view and shape is None else ""
+        return f"a tensor {shape or (size,)} {dtype!r} on {where}{seen}"
+    return textwrap.shorten(str(part[1] if type(part) is tuple and len(part) == 2 else part), 60)
 
 
 Bound = dict[tuple[str, int], int]  # (name, value) → its number, in order of first occurrence
