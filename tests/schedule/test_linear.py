@@ -1,0 +1,86 @@
+"""Scheduling, memory plan and disk key visit each node a bounded number of times, whatever the depth of a graph."""
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tinsmith.backend.memory import Buffer
+from tinsmith.core.dtypes import dtypes
+from tinsmith.ir import Ops, UOp
+from tinsmith.schedule import diskcache
+from tinsmith.schedule.execute import canonical, structure
+from tinsmith.schedule.items import Schedule, Scheduler
+from tinsmith.schedule.planner import plan_memory
+from tinsmith.schedule.siblings import merge_siblings
+
+
+def elementwise(nodes: int) -> UOp:
+    """A chain of sums; every tenth node is stored."""
+    x = y = UOp(Ops.BUFFER, dtypes.float32, (), Buffer("CPU", 8, dtypes.float32))
+    for _ in range(nodes // 11):
+        for _ in range(9):
+            y = y + x
+        y = y.flip((0,)).contiguous()
+    return y
+
+
+def reductions(nodes: int) -> UOp:
+    """A chain of reductions, each of which the next one needs whole."""
+    x = y = UOp(Ops.BUFFER, dtypes.float32, (), Buffer("CPU", 8, dtypes.float32))
+    for _ in range(nodes // 5):
+        y = x * y.reduce("MAX", (0,)).expand((8,)) + x
+    return y.contiguous()
+
+
+def branches(nodes: int) -> UOp:
+    """Many stored values that live until they are added up at the end."""
+    x = UOp(Ops.BUFFER, dtypes.float32, (), Buffer("CPU", 8, dtypes.float32))
+    values = [(x * float(n + 2)).flip((0,)).contiguous() for n in range(nodes // 5)]
+    while len(values) > 1:
+        values = [(a + b).contiguous() for a, b in zip(values[::2], values[1::2])] + values[len(values) & ~1 :]
+    return values[0]
+
+
+def scheduled(root: UOp) -> Schedule:
+    assert structure([root]) is not None
+    graph = canonical([root])[0]
+    diskcache.encode(graph)
+    found = Scheduler(graph, "CPU").run()
+    found.items = merge_siblings(found.items)
+    plan_memory(found)
+    return found
+
+
+def calls_of(function: Callable[[], Any]) -> int:
+    """How many functions were called, Python's own among them: a measure that depends on no clock."""
+    count = 0
+
+    def note(frame: Any, event: str, argument: Any) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        function()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+@pytest.mark.parametrize("make", [elementwise, reductions, branches])
+def test_work_grows_in_step_with_the_graph(make: Callable[[int], UOp]) -> None:
+    small, large = make(1000), make(4000)
+    scheduled(make(100))  # what is done once is no part of it
+    assert calls_of(lambda: scheduled(large)) < 4.6 * calls_of(lambda: scheduled(small))
+
+
+def test_a_hundred_thousand_nodes() -> None:
+    root = elementwise(100_000)
+    assert len(root.toposort()) > 90_000
+    found = scheduled(root)
+    assert len(found.items) == 100_000 // 11
+    assert sum(plan_memory(found).sizes.values()) <= 4 * 128
