@@ -153,8 +153,6 @@ class CRenderer(Renderer):
             elif u.op is Ops.PHI:
                 lines.append("  " * depth + f"{text[u.src[0]]} = {text[u.src[1]]};")
                 text[u] = text[u.src[0]]
-            elif u.op is Ops.PREFETCH:
-                continue  # it changes no value
             elif u.op is Ops.STORE:
                 lines += ["  " * depth + line for line in self.store(u, text)]
             elif u.op in (Ops.STORE_TILE, Ops.PREFETCH):
