@@ -154,17 +154,17 @@ def _homes(sink: UOp) -> dict[UOp, frozenset[int]]:
 
 
 def _step_together(roots: list[UOp], a: UOp, b: UOp) -> bool:
-    """Whether every root is a function of a*size(b) + b: with b written as t - a*size(b), a drops out of it."""
-    size = b.src[-1].arg
-    joined = UOp.variable("joined", 0, a.src[-1].arg * size - 1)
-    for root in roots:
-        if a not in root.ranges and b not in root.ranges:
-            continue
-        terms, _ = linear_form(root)
-        if terms.get(a, 0) != terms.get(b, 0) * size:
-            return False
-        if any(a in t.ranges or b in t.ranges for t in terms if t is not a and t is not b):
-            apart = root.substitute({b: joined - a * size}).simplify()
-            if a in apart.ranges or b in apart.ranges:
-                return False
-    return True
+    """Whether every root is a function of a*size(b) + b, also inside quotients, remainders and conditions."""
+    return all(_joint(root, a, b) for root in roots)
+
+
+def _joint(node: UOp, a: UOp, b: UOp) -> bool:
+    if a not in node.ranges and b not in node.ranges:
+        return True
+    if node is a or node is b:
+        return False
+    terms, _ = linear_form(node) if node.dtype is dtypes.index else ({node: 1}, 0)
+    if node in terms:
+        return all(_joint(s, a, b) for s in node.src)
+    return terms.get(a, 0) == terms.get(b, 0) * b.src[-1].arg and all(
+        _joint(t, a, b) for t in terms if t is not a and t is not b)
