@@ -130,11 +130,25 @@ def test_what_no_unit_multiplies_is_refused_and_unchanged() -> None:
     sink, _ = product(32, 32, 32, dtypes.float32)
     kernel = linearize_on("PYTHON", sink)
     before = (kernel.sink, list(kernel.order))
-    for opt in (tensor_core((0, 1, 2)), tensor_core((0, 1, 2), unit="amx_bf16"), tensor_core((0, 0, 2)),
-                tensor_core((0, 1, 1)), Opt(OptOps.TC, 2, 4)):
+    for opt in (tensor_core((0, 1, 2), unit="amx_bf16"), tensor_core((0, 0, 2)), tensor_core((0, 1, 1)),
+                Opt(OptOps.TC, 2, 4)):
         with pytest.raises(ArgumentError):
             kernel.apply(opt)
         assert (kernel.sink, kernel.order) == before
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64, dtypes.int32], ids=str)
+@pytest.mark.parametrize("shape", [e for e in EDGES if 1 not in e], ids=str)
+def test_where_no_unit_fits_it_falls_back_on_multiply_adds(shape: tuple[int, int, int], dtype: DType) -> None:
+    sink, inputs = product(*shape, dtype, dtype)
+    (want,) = expected(sink, inputs)
+    for copies in ((), (4, 2)):
+        opts = [tensor_core(axes(sink), *copies)]
+        program = linearize_on("PYTHON", sink, opts)
+        verify_kernel(program.sink)
+        assert program.opts == opts and not program.products
+        for device in ("CPU", "PYTHON:V16"):
+            close(run_on(device, sink, inputs, opts)[0], want)
 
 
 def test_no_more_sums_than_the_unit_holds() -> None:

@@ -19,7 +19,7 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.symbolic import linear_form, simplify
-from tinsmith.ir.units import MatrixUnit
+from tinsmith.ir.units import MatrixUnit, fma
 from tinsmith.ir.uop import toposort
 
 
@@ -647,13 +647,15 @@ def _stage_operand(k: Kernel, opt: Opt, product: UOp, which: int, outside: list[
 
 
 def _unit_of(k: Kernel, opt: Opt, fold: UOp, m: UOp, n: UOp) -> MatrixUnit:
-    for unit in k.units:
-        wanted = opt.unit == unit.name or (not opt.unit and unit.emit != "muladd" and not unit.significand)
-        if wanted and unit.emit != "muladd" and matrix.operands(fold, m, n, unit):
+    """The unit that the opt names, else the first that multiplies these types; multiply-adds where there is none."""
+    everywhere = (*(u for u in k.units if u.emit == "muladd"), fma(fold.dtype, 0))
+    for unit in (*(u for u in k.units if u.emit != "muladd"), *everywhere):
+        wanted = opt.unit == unit.name or (not opt.unit and not unit.significand)
+        if wanted and matrix.operands(fold, m, n, unit):
             return unit
     known = ", ".join(u.name for u in k.units) or "none"
     raise ArgumentError("Opt", f"{opt}: no matrix unit of that name multiplies this (the target has: {known})",
-                        "VECTOR and UPCAST, which make an outer product of fused multiply-adds")
+                        "the opt without a unit, which falls back on an outer product of multiply-adds")
 
 
 def _matrix_unit(k: Kernel, opt: Opt) -> None:
@@ -679,6 +681,8 @@ def _matrix_unit(k: Kernel, opt: Opt) -> None:
     _require(not unit.fragment_c.whole or Role.GLOBAL not in (m.arg[1], n.arg[1]), opt, f"{unit.name} has no grid")
     mu, nu = amt[2:] or (1, 1)
     _require(mu > 0 and nu > 0 and mu * nu <= unit.accumulators, opt, f"{unit.name} holds {unit.accumulators} sums")
+    if unit.emit == "muladd":
+        return _outer_product(k, opt, k.pad(m, mu), k.pad(n, unit.n * nu), (mu, nu), unit)
     m, n, r = k.pad(m, unit.m * mu), k.pad(n, unit.n * nu), k.pad(r, unit.k)
     whole = unit.fragment_c.whole
     if not whole:  # copies and the unit's own ranges belong to the reader too
@@ -698,6 +702,17 @@ def _matrix_unit(k: Kernel, opt: Opt) -> None:
     k.order += fresh
     if r not in toposort(k.sink):
         k.order.remove(r)
+    return None
+
+
+def _outer_product(k: Kernel, opt: Opt, m: UOp, n: UOp, copies: tuple[int, int], unit: MatrixUnit) -> None:
+    """What every machine can do: lanes along n, and copies of a vector's sums along m and n."""
+    if unit.n > 1:
+        _require(k.may_have_lanes(n), opt, "a value has lanes along one range only")
+        n, _ = k.split(n, unit.n, Role.VECTOR)
+    for r, amount in ((n, copies[1]), (m, copies[0])):
+        if amount > 1 and r.op is Ops.RANGE:
+            k.split(r, amount, Role.UPCAST)
 
 
 def _split_copies(k: Kernel, r: UOp, copies: int, step: int) -> UOp:
