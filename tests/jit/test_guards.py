@@ -1,9 +1,11 @@
 """A replay reads what the function would read: state that moves, is replaced, shared, assigned outside, or dies."""
 from __future__ import annotations
 
+import array
 import gc
 import sys
 import types
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -298,3 +300,78 @@ def test_debug_says_why_it_is_captured_again(capsys: pytest.CaptureFixture[str])
     assert "a tensor that it reads besides" in said(x, 4)
     with Tensor.train():
         assert "Tensor.training" in said(x, 4)
+
+
+class Config:
+    rate = 1.0
+
+
+class Derived(Config):
+    pass
+
+
+class Slotted:
+    __slots__ = ("rate",)
+
+    def __init__(self) -> None:
+        self.rate = 1.0
+
+
+knobs = types.ModuleType("knobs")
+knobs.rate = 1.0  # type: ignore[attr-defined]
+
+
+def helper() -> None:
+    """A function with an attribute."""
+
+
+helper.rate = 1.0  # type: ignore[attr-defined]
+instance, slotted = Derived(), Slotted()
+queue, numbers, octets = deque([1.0]), array.array("d", [1.0]), bytearray(b"\1")
+
+
+@pytest.mark.parametrize("body, holder", [
+    (lambda x: x * knobs.rate, knobs), (lambda x: x * Config.rate, Config), (lambda x: x * Derived.rate, Config),
+    (lambda x: x * Derived.rate, Derived), (lambda x: x * helper.rate, helper), (lambda x: x * instance.rate, Config),
+    (lambda x: x * instance.rate, instance), (lambda x: x * slotted.rate, slotted)])
+def test_attributes_of_modules_classes_functions_and_slots_are_guards(
+        body: Any, holder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    f, x = TinyJit(body), Tensor([1.0]).realize()
+    first = [f(x).item() for _ in range(4)]
+    monkeypatch.setattr(holder, "rate", 5.0, raising=False)
+    assert first == [1.0] * 4 and [f(x).item() for _ in range(3)] == [5.0] * 3 and f.replays == 4
+    monkeypatch.setattr(holder, "rate", 6.0)
+    assert f(x).item() == 6.0
+
+
+@pytest.mark.parametrize("body, holder", [
+    (lambda x: x * queue[0], queue), (lambda x: x * numbers[0], numbers), (lambda x: x * octets[0], octets)])
+def test_other_containers_of_numbers_are_guards(body: Any, holder: Any) -> None:
+    f, x = TinyJit(body), Tensor([1.0]).realize()
+    for n in (1, 1, 1, 2, 2, 1):
+        holder[0] = n
+        assert f(x).item() == n
+
+
+def test_attributes_of_self_slots_and_class_and_of_a_class_as_argument() -> None:
+    class Layer:
+        __slots__ = ("shift",)
+        scale = 2.0
+
+        def __init__(self, shift: float) -> None:
+            self.shift = shift
+
+        @TinyJit
+        def __call__(self, x: Tensor) -> Tensor:
+            return x * self.scale + self.shift
+
+        @classmethod
+        @TinyJit
+        def scaled(cls, x: Tensor) -> Tensor:
+            return x * cls.scale
+
+    layer, x = Layer(1.0), Tensor([1.0]).realize()
+    for n in range(8):
+        layer.shift, Layer.scale = float(n // 3), float(n // 4)
+        assert layer(x).item() == layer.scale + layer.shift
+        assert Layer.scaled(x).item() == Layer.scale

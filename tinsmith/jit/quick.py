@@ -8,14 +8,12 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from tinsmith.backend.memory import Buffer
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.jit.guards import Guards
-from tinsmith.jit.signature import CONTAINERS, EXACT, SCALARS, Signature, is_plain, python_value, view_of
+from tinsmith.jit.signature import EXACT, Signature, by_identity, python_value, view_of
 from tinsmith.tensor import random
 from tinsmith.tensor.tensor import Tensor
 
@@ -68,19 +66,21 @@ class Quick:
         self.cells: list[tuple[types.CellType, int]] = []
         self.names: list[tuple[dict[str, Any], str, int]] = []
         self.deep: list[tuple[Any, str, Any]] = []
+        self.attributes = attributes = signature.attributes
         for cell in signature.cells:
             value = _content(cell)
-            if _by_identity(value):
+            if by_identity(value, attributes):
                 self.cells.append((cell, id(value)))
             else:
-                self.deep.append((cell, "", python_value(value, None)))
+                self.deep.append((cell, "", python_value(value, None, attributes)))
         for space, name in signature.names:
             value = space.get(name, _ABSENT)
-            if _by_identity(value):
+            if by_identity(value, attributes):
                 self.names.append((space, name, id(value)))
             else:
-                self.deep.append((space, name, python_value(value, None)))
-        self.deep += [(value, "", python_value(value, None)) for value in signature.fixed if not _by_identity(value)]
+                self.deep.append((space, name, python_value(value, None, attributes)))
+        self.deep += [(value, "", python_value(value, None, attributes)) for value in signature.fixed
+                      if not by_identity(value, attributes)]
 
     def match(self, args: tuple[Any, ...]) -> tuple[list[Buffer], Sequence[Tensor]] | None:
         """The buffers that the guards name and the tensors among the arguments; None: look at the call in full."""
@@ -128,7 +128,7 @@ class Quick:
     def _deep_equal(self) -> bool:
         for where, name, described in self.deep:
             value = where.get(name, _ABSENT) if name else _content(where) if type(where) is types.CellType else where
-            if python_value(value, None) != described:
+            if python_value(value, None, self.attributes) != described:
                 return False
         return True
 
@@ -138,13 +138,6 @@ def _content(cell: types.CellType) -> Any:
         return cell.cell_contents
     except ValueError:
         return _ABSENT
-
-
-def _by_identity(value: Any) -> bool:
-    """Whether identity says all that a signature says of ``value``."""
-    if isinstance(value, (*CONTAINERS, np.ndarray, np.generic, Tensor)):
-        return False
-    return isinstance(value, SCALARS) or is_plain(value) or not getattr(value, "__dict__", None)
 
 
 def _flat(arg: Any) -> list[Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tinsmith.backend.memory import Buffer
 from tinsmith.ir import UOp
-from tinsmith.jit.signature import names_in
+from tinsmith.jit.signature import names_in, ours
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.tensor import Tensor
 
@@ -37,18 +37,14 @@ def reachable(roots: Sequence[Any]) -> dict[int, Tensor]:
             stack += named
             stack += [getattr(m, n) for m in named if _foreign(m) for n in names if n in vars(m)]
         elif isinstance(value, type):
-            if not _ours(value.__module__):
+            if not ours(value.__module__):
                 stack += [v for v in vars(value).values() if not isinstance(v, types.GetSetDescriptorType)]
         elif not isinstance(value, types.ModuleType):
             stack += gc.get_referents(value)
-            if not isinstance(value, (dict, list, tuple, set)) and not _ours(type(value).__module__):
+            if not isinstance(value, (dict, list, tuple, set)) and not ours(type(value).__module__):
                 stack.append(type(value))
     return found
 
 
-def _ours(module: str) -> bool:
-    return module.partition(".")[0] in ("tinsmith", "numpy", "builtins", "functools", "types", "weakref", "typing")
-
-
 def _foreign(module: Any) -> bool:
-    return isinstance(module, types.ModuleType) and not _ours(module.__name__)
+    return isinstance(module, types.ModuleType) and not ours(module.__name__)

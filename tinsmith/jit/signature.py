@@ -3,17 +3,19 @@
 Tensors count by shape, dtype, device and view, by which of them share a buffer and which are one object; Python scalars
 and NumPy arrays by value; other objects by identity, with the scalars among their attributes by value and the rest by
 identity. Closure cells, defaults, ``self`` and the globals that the function names are part of it in the same way, one
-level deep.
+level deep; of modules, classes and functions among them only the attributes whose names stand in the function's code.
 """
 from __future__ import annotations
 
+import array
 import copy
 import dataclasses
 import dis
 import functools
 import textwrap
 import types
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -26,7 +28,8 @@ from tinsmith.tensor.tensor import Tensor
 SCALARS: Final = (int, float, bool, str, bytes, type(None), complex)
 EXACT: Final = frozenset({int, bool, str, bytes, type(None)})
 _CODE: Final = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)
-CONTAINERS: Final = (list, tuple, dict, set, frozenset)
+CONTAINERS: Final = (list, tuple, dict, set, frozenset, deque)
+_BYTES: Final = (bytearray, memoryview, array.array)
 
 
 def _fields(tree: Any) -> list[str]:
@@ -116,6 +119,7 @@ class Signature:
         self.names: list[tuple[dict[str, Any], str]] = []
         self.fixed: list[Any] = []
         self.cell_names: list[str] = []
+        self.attributes: tuple[str, ...] = ()
         self._look(function)
 
     def _look(self, function: Any) -> None:
@@ -135,6 +139,7 @@ class Signature:
             self.fixed += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
             space = function.__globals__
             self.names += [(space, name) for name in globals_in(function.__code__)]
+            self.attributes = tuple(names_in(function.__code__))
 
     def surroundings(self) -> list[Any]:
         """The values that the function reads besides its arguments."""
@@ -161,12 +166,12 @@ class Signature:
             args, kwargs: the call's; tensors among them must be realized.
             held: gets the objects whose identity is part of the description: it is valid for as long as they live.
         """
-        call = _Call({}, {}, {}, held)
+        call = _Call({}, {}, {}, held, self.attributes)
         parts: list[Any] = []
         _arguments(args, parts, call)
         if kwargs:
             _arguments(kwargs, parts, call)
-        parts.extend(python_value(v, held) for v in self.surroundings())
+        parts.extend(python_value(v, held, self.attributes) for v in self.surroundings())
         return tuple(parts), call.bound
 
 
@@ -191,6 +196,7 @@ class _Call:
     buffers: dict[int, int]
     bound: Bound
     held: list[Any] | None
+    names: Sequence[str]  # of attributes that the function's code names
 
     def variable(self, bind: UOp) -> tuple[UOp, int]:
         """A bound variable without its value: two that are equal in one call must be equal in the other."""
@@ -241,7 +247,7 @@ def _arguments(tree: Any, parts: list[Any], call: _Call) -> None:
         for name in names:
             _arguments(getattr(tree, name), parts, call)
     else:
-        parts.append(python_value(tree, call.held))
+        parts.append(python_value(tree, call.held, call.names))
 
 
 def _tensor(t: Tensor, call: _Call) -> tuple[Any, ...]:
@@ -265,21 +271,61 @@ def _unbound(value: Any, call: _Call) -> Any:
     return with_symbols(value, table)
 
 
-def python_value(value: Any, held: list[Any] | None) -> Any:
-    """A value and what is one level below it."""
-    if isinstance(value, (list, tuple, set, frozenset)):
+def python_value(value: Any, held: list[Any] | None, names: Sequence[str] = ()) -> Any:
+    """A value and what is one level below it: of code the attributes with these names, of other objects all."""
+    if isinstance(value, (list, tuple, set, frozenset, deque)):
         return type(value), *(_one(v, held) for v in value)
     if isinstance(value, dict):
         return dict, *(x for item in value.items() for x in (_one(item[0], held), _one(item[1], held)))
-    inside = None if is_plain(value) else getattr(value, "__dict__", None)
+    if isinstance(value, _CODE):
+        inside = _named(value, names)
+    else:
+        inside = {} if is_plain(value) else _attributes(value)
     if not inside:
         return _one(value, held)
     return _one(value, held), *((name, _one(v, held)) for name, v in inside.items())
 
 
+def _named(code: Any, names: Sequence[str]) -> dict[str, Any]:
+    """The attributes of a module, class or function that have one of these names."""
+    if ours(code.__name__ if isinstance(code, types.ModuleType) else code.__module__ or ""):
+        return {}
+    spaces = [vars(k) for k in code.__mro__] if isinstance(code, type) else [getattr(code, "__dict__", {})]
+    return {name: space[name] for space in reversed(spaces) for name in names if name in space}
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """What an object has in its ``__dict__`` and its slots, and the data that it has from its class."""
+    found: dict[str, Any] = {}
+    for kind in type(value).__mro__:
+        if ours(kind.__module__):
+            continue
+        for name, v in vars(kind).items():
+            if type(v) is types.MemberDescriptorType:
+                found.setdefault(name, getattr(value, name, None))
+            elif not name.startswith("__") and not isinstance(v, type) and not hasattr(type(v), "__get__"):
+                found.setdefault(name, v)
+    found.update(getattr(value, "__dict__", {}))
+    return found
+
+
+def ours(module: str) -> bool:
+    """Whether a module's names stay what they are, so that nobody looks behind them."""
+    return module.partition(".")[0] in ("tinsmith", "numpy", "builtins", "functools", "types", "weakref", "typing")
+
+
 def is_plain(value: Any) -> bool:
-    """Whether an object counts by identity alone: code, and jitted functions, which count their own calls."""
-    return isinstance(value, _CODE) or hasattr(type(value), "jit_cache")
+    """Whether an object counts by identity alone, such as jitted functions, which count their own calls."""
+    return hasattr(type(value), "jit_cache")
+
+
+def by_identity(value: Any, names: Sequence[str]) -> bool:
+    """Whether identity says all that a signature says of a value."""
+    if isinstance(value, (*CONTAINERS, *_BYTES, np.ndarray, np.generic, Tensor)):
+        return False
+    if isinstance(value, SCALARS) or is_plain(value):
+        return True
+    return not (_named(value, names) if isinstance(value, _CODE) else _attributes(value))
 
 
 def _one(value: Any, held: list[Any] | None) -> Any:
@@ -291,6 +337,8 @@ def _one(value: Any, held: list[Any] | None) -> Any:
         return kind, repr(value)
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype != object:
         return kind, value.shape, value.dtype.str, value.tobytes()
+    if isinstance(value, _BYTES):
+        return kind, bytes(value)
     if held is not None:
         held.append(value)
     if isinstance(value, Tensor):
