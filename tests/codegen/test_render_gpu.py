@@ -119,8 +119,8 @@ def test_a_target_has_the_units_of_its_architecture() -> None:
 
 def test_a_unit_that_drops_bits_is_only_taken_by_name() -> None:
     sink, _ = product(32, 32, 32, dtypes.float32, dtypes.float32)
-    with pytest.raises(ArgumentError, match="no matrix unit"):
-        compile_kernel(sink, LANGUAGES["cuda"], [tensor_core(axes(sink))])
+    assert "tf32" not in compile_kernel(sink, LANGUAGES["cuda"], [tensor_core(axes(sink))]).source
+    assert "tf32" in compile_kernel(sink, LANGUAGES["cuda"], [tensor_core(axes(sink), unit="mma_tf32")]).source
 
 
 def test_a_large_product_goes_through_near_memory_or_a_unit() -> None:

@@ -237,6 +237,7 @@ GRADIENTS = {
     "RESHAPE": X.reshape((3, 2)), "PERMUTE": X.permute((1, 0)), "EXPAND": X.reshape((2, 1, 3)).expand((2, 4, 3)),
     "PAD": X.pad(((1, 0), (0, 2))), "SHRINK": X.shrink(((0, 1), (1, 3))), "FLIP": X.flip((0, 1)),
     "WINDOW": LINE.window(WINDOW), "UNWINDOW": X.unwindow(WINDOW), "CONTIGUOUS": (X * 2).contiguous(),
+    "SHARD": UOp(Ops.SHARD, None, (X * Y, Y), (1, "CPU,CPU:1")),
     "REDUCE-ADD": X.reduce("ADD", (0, 1)), "REDUCE-MAX": X.reduce("MAX", (1,)), "REDUCE-MIN": X.reduce("MIN", (0,)),
     "REDUCE-MUL": X.reduce("MUL", (1,)), "GATHER": X.gather(I, 0), "GATHER-1": X.gather(I, 1),
     "SCATTER-ADD": X.scatter(I, Y, 1, "ADD"), "SCATTER-SET": X.scatter(I, Y, 1, None),
