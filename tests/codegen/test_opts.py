@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 from tests.codegen.kernels import FAMILIES, Array, Case, apply_random
-from tests.codegen.running import HAS_C, expected, optimized, run_graph, run_on
+from tests.codegen.running import HAS_C, NATIVE, expected, optimized, run_graph, run_on
 from tinsmith.backend.device import Call, Device
 from tinsmith.backend.memory import Buffer
 from tinsmith.codegen.kernel import Kernel, Opt, OptOps
@@ -193,3 +193,34 @@ def test_hinted_stores_write_the_same(device: str) -> None:
     np.testing.assert_array_equal(_run(device, UOp(Ops.SINK, None, (x + x,)), opts, 128, data), data * 2)
     with pytest.raises(ArgumentError, match="whole vectors"):
         Kernel(lower(UOp(Ops.SINK, None, (x + x,)))).apply(Opt(OptOps.HINT))
+
+
+def integers(*shape: int) -> Array:
+    return np.random.default_rng(0).integers(-4, 5, shape).astype(np.float32)
+
+
+def rows_read_again() -> Case:
+    x = param(1, 2, 2)
+    centred = x - x.reduce("MAX", (1,)).expand((2, 2))
+    square = centred * centred + 1
+    out = (square / square.reduce("ADD", (1,)).expand((2, 2))).reduce("ADD", (1,))
+    return Case(UOp(Ops.SINK, None, (out,)), {x: integers(2, 2)}, 24)
+
+
+@pytest.mark.parametrize("device", NATIVE)
+@pytest.mark.parametrize("lanes, copies", [(0, 3), (2, 2)])
+def test_a_line_that_two_loops_beside_each_other_need_is_written_before_both(device: str, lanes: int,
+                                                                             copies: int) -> None:
+    case = rows_read_again()
+    for value in range(1, 5):  # what fills up a tile beyond the rows is the same in both loops
+        opts = (Opt(OptOps.UPCAST, 0, 0), Opt(OptOps.STAGE, value, (0,), lanes, copies=copies))
+        check(case, run_on(device, case.sink, case.inputs, opts), expected(case.sink, case.inputs), device)
+
+
+@pytest.mark.parametrize("device", NATIVE)
+def test_copies_of_vectors_fill_a_stage_in_one_store(device: str) -> None:
+    a, b = param(1, 1, 2, 1, 2), param(2, 1, 1, 3, 2)
+    x, y = (p.expand((1, 2, 3, 2)) for p in (a, b))
+    case = Case(UOp(Ops.SINK, None, ((x * y).reduce("ADD", (3,)),)), {a: integers(1, 2, 1, 2), b: integers(1, 1, 3, 2)})
+    opts = (Opt(OptOps.UPCAST, 0, 2), Opt(OptOps.STAGE, 0, (), 2))
+    check(case, run_on(device, case.sink, case.inputs, opts), expected(case.sink, case.inputs), device)

@@ -34,6 +34,10 @@ class Scope:
     ranges: set[UOp] = field(default_factory=set)
     closed: set[UOp] = field(default_factory=set)
 
+    def has(self, node: UOp) -> bool:
+        """Whether the line is written here or in a finished loop inside."""
+        return self.values.get(node) is node or node in self.closed
+
     def take(self, inner: Scope, end: UOp) -> None:
         """The lines of a loop inside, which ends."""
         self.lines += [*inner.lines, end]
@@ -46,7 +50,7 @@ class LineWriter:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.scopes = [Scope()]
-        self.aside: list[Scope] = []
+        self.aside: list[tuple[int, Scope]] = []  # with the depth above which it was set aside, the latest first
         self.consts: dict[UOp, None] = {}
         self.counts = {"loop": 0, "acc": 0, "local": 0}
         self.written = frozenset(s.src[0] for s in kernel.stores)
@@ -71,8 +75,14 @@ class LineWriter:
         for scope in self.scopes[: depth + 1]:
             if node in scope.values:
                 return node
-        for scope in [*self.scopes[depth + 1 :], *self.aside]:  # written further in: it moves out to where both find it
-            if scope.values.get(node) is node or node in scope.closed:
+        reach, inner = depth, list[Scope]()
+        for cut, aside in self.aside:  # a scope set aside shares with this one only what lies around both
+            reach = min(reach, cut)
+            if aside.has(node):
+                depth = min(depth, reach)
+                inner.append(aside)
+        for scope in [*self.scopes[depth + 1 :], *inner]:  # written further in: it moves out to where both find it
+            if scope.has(node):
                 scope.lines[:] = [line for line in scope.lines if line is not node]
         self.scopes[depth].values[node] = node
         self.scopes[depth].lines.append(node)
@@ -110,7 +120,7 @@ class LineWriter:
         """Write at an outer scope for a while: inner scopes are set aside and come back unchanged."""
         aside = self.scopes[depth + 1 :]
         del self.scopes[depth + 1 :]
-        self.aside = [*aside, *self.aside]
+        self.aside = [*((depth, s) for s in aside), *self.aside]
         yield
         del self.aside[: len(aside)]
         self.scopes.extend(aside)

@@ -258,7 +258,7 @@ class CRenderer(Renderer):
         op, dtype = u.op, u.dtype
         src = self.operands(u, text)
         if op is Ops.VECTORIZE:
-            return self.splat(dtype, src[0]) if len(src) == 1 else f"({self.type_name(dtype)}){{{', '.join(src)}}}"
+            return self.splat(dtype, src[0]) if len(src) == 1 else self.joined(u, text)
         if op is Ops.GEP:
             lanes = [f"{src[0]}[{i}]" for i in u.arg]
             return lanes[0] if len(lanes) == 1 else f"({self.type_name(dtype)}){{{', '.join(lanes)}}}"
@@ -267,6 +267,12 @@ class CRenderer(Renderer):
         if op is Ops.BITCAST:
             return self.bitcast(u, src[0])
         return self.scalar(u, src)
+
+    def joined(self, u: UOp, text: dict[UOp, str]) -> str:
+        """A vector of scalars, or of the lanes of vectors beside each other."""
+        lanes = [text[s] if s.dtype.count == 1 else self.spread_source(s, text) if _is_spread(s) else f"{text[s]}[{i}]"
+                 for s in u.src for i in range(s.dtype.count)]
+        return f"({self.type_name(u.dtype)}){{{', '.join(lanes)}}}"
 
     def lane_by_lane(self, u: UOp) -> bool:
         """Whether C has no vector operator with our meaning, so that a loop over the lanes is written."""
