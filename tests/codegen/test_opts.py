@@ -218,9 +218,10 @@ def test_a_line_that_two_loops_beside_each_other_need_is_written_before_both(dev
 
 
 @pytest.mark.parametrize("device", NATIVE)
-def test_copies_of_vectors_fill_a_stage_in_one_store(device: str) -> None:
-    a, b = param(1, 1, 2, 1, 2), param(2, 1, 1, 3, 2)
-    x, y = (p.expand((1, 2, 3, 2)) for p in (a, b))
-    case = Case(UOp(Ops.SINK, None, ((x * y).reduce("ADD", (3,)),)), {a: integers(1, 2, 1, 2), b: integers(1, 1, 3, 2)})
-    opts = (Opt(OptOps.UPCAST, 0, 2), Opt(OptOps.STAGE, 0, (), 2))
+@pytest.mark.parametrize("rows", [2, 3, 7])
+def test_copies_of_vectors_fill_a_stage_in_whole_vectors(device: str, rows: int) -> None:
+    a, b = param(1, 1, rows, 1, 2), param(2, 1, 1, 3, 2)
+    x, y = (p.expand((1, rows, 3, 2)) for p in (a, b))
+    case = Case(UOp(Ops.SINK, None, ((x * y).reduce("ADD", (3,)),)), {a: integers(*a.shape), b: integers(*b.shape)})
+    opts = (Opt(OptOps.UPCAST, 0, rows), Opt(OptOps.STAGE, 0, (), 2))
     check(case, run_on(device, case.sink, case.inputs, opts), expected(case.sink, case.inputs), device)

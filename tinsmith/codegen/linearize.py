@@ -386,7 +386,7 @@ class Linearizer(BlockWriter):
                      and terms.get(vector) == range_size(u)), None)
 
     def store_woven(self, n: UOp, copies: UOp, fixed: Coords) -> None:
-        """Lanes of several copies side by side: a0 b0 a1 b1 …, in one store."""
+        """Lanes of several copies side by side: a0 b0 a1 b1 …, in one store, or in as many as are powers of two."""
         vector = self.lanes(n)
         assert vector is not None
         lanes, ways = range_size(vector), range_size(copies)
@@ -397,11 +397,13 @@ class Linearizer(BlockWriter):
             for way in range(ways):
                 at = tuple(sorted((*coords, (copies, way)), key=lambda c: self.position[c[0].arg[0]]))
                 parts.append(self.spread(self.value(n.src[2], at), lanes))
-            here, dtype = len(self.scopes) - 1, n.src[2].dtype.vec(lanes * ways)
-            joined = self.emit(here, UOp(Ops.VECTORIZE, dtype, tuple(parts)))
-            mixed = self.emit(here, UOp(Ops.GEP, dtype, (joined,), order))
+            here, dtype = len(self.scopes) - 1, n.src[2].dtype
+            parts += parts[-1:] * ((1 << (ways - 1).bit_length()) - ways)  # C has no vectors of other sizes
+            joined = self.emit(here, UOp(Ops.VECTORIZE, dtype.vec(lanes * len(parts)), tuple(parts)))
             first = self.at(bind(bind(n.src[1], copies, UOp.index(0)), vector, UOp.index(0)), coords)
-            self.force(UOp(Ops.STORE, None, (n.src[0], self.expression(first), mixed)))
+            for start, size in _whole_vectors(lanes * ways):
+                mixed = self.emit(here, UOp(Ops.GEP, dtype.vec(size), (joined,), order[start : start + size]))
+                self.force(UOp(Ops.STORE, None, (n.src[0], self.expression((first + start).simplify()), mixed)))
 
     # *** fragments of matrix units ***
 
@@ -650,6 +652,16 @@ class FoldWriter:
                 a, b = (lin.emit(here, UOp(Ops.GEP, f.dtype.vec(half), (line,), lanes)) for lanes in (low, high))
                 line = lin.combine(here, f.arg, f.dtype, [a, b])
         return line
+
+
+def _whole_vectors(count: int) -> list[tuple[int, int]]:
+    """(start, size) of vectors beside each other whose sizes are powers of two, the largest first."""
+    out, start = [], 0
+    while start < count:
+        size = 1 << (count - start).bit_length() - 1
+        out.append((start, size))
+        start += size
+    return out
 
 
 def _product(fold: UOp) -> UOp | None:
