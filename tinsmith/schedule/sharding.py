@@ -38,6 +38,7 @@ from tinsmith.schedule.collectives import (
     sent,
 )
 from tinsmith.schedule.compiled import buffer_name, part_names
+from tinsmith.schedule.origins import note_origin
 
 Bounds = tuple[int, ...]
 Place = tuple[int, Bounds]
@@ -141,12 +142,12 @@ class Spreader:
                 self.anywhere[n] = n.op in _EVERYWHERE or (
                     (n.op.elementwise or n.op.kind == "movement") and all(self.anywhere[s] for s in n.src))
                 if found is not n:
-                    _note(found, n)
+                    note_origin(found, n)
             else:
                 self.spread[n] = found
                 for part in found.parts:
                     if part is not None:
-                        _note(part, n)
+                        note_origin(part, n)
 
     def placed_root(self, root: UOp, device: str) -> UOp | Spread:
         s = self.spread.get(root)
@@ -328,7 +329,7 @@ class Spreader:
             return self.on_each(n, [s.full], s.devices, s.axis, s.bounds)
         partial = [UOp(n.op, n.dtype, (p,), n.arg) for p in s.full]
         for p in partial:
-            _note(p, n)
+            note_origin(p, n)
         if n in self.wanted:
             axis, bounds = self.wanted[n]
             return Spread(s.devices, reduce_scatter(partial, s.devices, op, axis, bounds), axis, bounds)
@@ -506,15 +507,3 @@ def _flipped(n: UOp, s: Spread, axis: int) -> Spread:
 def _fixed(node: UOp) -> int:
     size = node.size
     return int(size.vmax if isinstance(size, UOp) else size)
-
-
-def _note(made: UOp, of: UOp) -> None:
-    """The user's lines of a node, on the nodes that stand for it."""
-    if not of.origin:
-        return
-    stack = [made]
-    while stack:
-        n = stack.pop()
-        if not n.origin and n.op not in (Ops.CONST, Ops.BUFFER):
-            n.origin = of.origin
-            stack.extend(n.src)

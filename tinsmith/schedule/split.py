@@ -3,18 +3,22 @@ packed panel in cache, and then their combination. Long scans with few rows like
 each block therefore starts, and then all blocks side by side."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.contraction import is_repeated
+from tinsmith.schedule.origins import note_origin
 
 LONG = 1 << 15  # elements per result from which a reduction with few results is cut
 FEW = 64  # results that keep all cores busy by themselves
 CONTRACTION_LONG = 1 << 12
 CONTRACTION_FEW = 1 << 16
 CHUNKS = 32
+CHUNK = 1 << 14  # elements of a long sum's chunk
+MOST_CHUNKS = 1 << 12
 SCAN_LONG = 1 << 14  # steps from which a scan of few rows is cut
 SCAN_FEW = 16
 SCAN_BLOCKS = 64
@@ -26,29 +30,67 @@ def split_reductions(roots: Sequence[UOp]) -> list[UOp]:
     if settings.NOOPT:
         return list(roots)
     new: dict[UOp, UOp] = {}
-    for n in toposort(roots):
+    order = toposort(roots)
+    readers = Counter(s for n in order for s in n.src)
+    readers.update(roots)
+    for n in order:
         src = tuple(new.get(s, s) for s in n.src)
         node = n if src == n.src else n.replace(src=src)
         if node.op is Ops.REDUCE:
-            node = _split(node)
+            node = _split(_joined(node) if _alone(n.src[0], readers) else node)
         elif node.op is Ops.SCAN and len(node.src) == 1:
             node = _split_scan(node)
         if node is not n:
+            note_origin(node, n)
             new[n] = node
     return [new.get(r, r) for r in roots]
 
 
+def _alone(node: UOp, readers: Mapping[UOp, int]) -> bool:
+    """Whether a reduction, seen through reshapes, has one reader."""
+    while node.op is Ops.RESHAPE and readers[node] == 1:
+        node = node.src[0]
+    return node.op is Ops.REDUCE and readers[node] == 1
+
+
+def _joined(node: UOp) -> UOp:
+    """A long reduction of a reduction by the same op as one; the node itself where it is none."""
+    inner, (op, axes) = node.src[0], node.arg
+    shape = inner.shape
+    while inner.op is Ops.RESHAPE:
+        inner = inner.src[0]
+    if inner.op is not Ops.REDUCE or inner.arg[0] is not op or _is_contraction(inner):
+        return node
+    x = inner.src[0]
+    if not all(isinstance(s, int) for s in (*x.shape, *shape)) or x.size // max(node.size, 1) < LONG:
+        return node
+    kept = [a for a, s in enumerate(inner.shape) if s != 1]
+    outer = [a for a, s in enumerate(shape) if s != 1]
+    if [inner.shape[a] for a in kept] != [shape[a] for a in outer]:
+        return node  # the reshape between them does more than to drop or add axes of size 1
+    both = {*inner.arg[1], *(a for a, place in zip(kept, outer) if place in axes)}
+    return x.reduce(op, tuple(both)).reshape(node.shape)
+
+
+def _is_contraction(node: UOp) -> bool:
+    x = node.src[0]
+    return node.arg[0] is Ops.ADD and x.op is Ops.MUL and all(is_repeated(s) for s in x.src)
+
+
 def _split(node: UOp) -> UOp:
+    if node.op is Ops.RESHAPE:
+        return _split(node.src[0]).reshape(node.shape)
     x, (op, axes) = node.src[0], node.arg
     if not all(isinstance(s, int) for s in x.shape):
         return node
     results, length = node.size, x.size // max(node.size, 1)
-    contraction = op is Ops.ADD and x.op is Ops.MUL and all(is_repeated(s) for s in x.src)
+    contraction = _is_contraction(node)
     long, few = (CONTRACTION_LONG, CONTRACTION_FEW) if contraction else (LONG, FEW)
     axis = next((a for a in axes if x.shape[a] >= 2 * FEW or x.shape[a] == length), None)
     if axis is None or length < long or results > few:
         return node
-    chunks = _chunks(x.shape[axis], CHUNKS)
+    wished = CHUNKS if contraction or op is not Ops.ADD else min(max(CHUNKS, length // CHUNK), MOST_CHUNKS)
+    chunks = _chunks(x.shape[axis], wished)
     if chunks is None:
         return node
     shape = x.shape

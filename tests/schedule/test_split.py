@@ -1,0 +1,52 @@
+"""Long reductions in parts: what they cost in accuracy, and sums of sums as one sum."""
+import numpy as np
+import pytest
+
+from tests.schedule.helpers import count, kernels
+from tinsmith import Tensor
+
+rng = np.random.default_rng(5)
+THIRDS = np.full((1500, 1500), 1 / 3, np.float32)  # every addition rounds the same way, so that errors add up
+
+
+@pytest.mark.parametrize("take", [
+    lambda x: x.sum(), lambda x: x.sum(1).sum(), lambda x: x.sum(0).sum(), lambda x: x.sum(0, keepdim=True).sum((0, 1)),
+    lambda x: x.reshape(30, 50, 1500).sum(2).sum(0).sum(), lambda x: x.mean() * x.numel()])
+def test_rounding_errors_of_long_sums_do_not_add_up(take):
+    assert take(Tensor(THIRDS)).item() == pytest.approx(THIRDS.sum(dtype=np.float64), rel=1e-5)
+
+
+def test_sum_of_sums_is_cut_like_one_sum():
+    x = Tensor(rng.standard_normal((256, 1000)).astype(np.float32)).realize()
+    assert count(x.sum(1).sum()) == 2
+    assert all("sum" in [o[0] for o in k.origin] for k in kernels(x.sum())), "parts know their line"
+    w = Tensor(rng.standard_normal((1000, 300)).astype(np.float32)).realize()
+    np.testing.assert_allclose((x @ w).sum(1).sum().numpy(), (x.numpy() @ w.numpy()).sum(), rtol=1e-3)
+
+
+@pytest.mark.parametrize(("outer", "inner"),
+                         [("max", "max"), ("sum", "max"), ("max", "sum"), ("sum", "sum"), ("min", "min")])
+@pytest.mark.parametrize("keepdim", [False, True])
+def test_reductions_of_reductions(outer, inner, keepdim):
+    a = rng.standard_normal((3, 140, 1, 210)).astype(np.float32)
+    for first in (0, 1, 2, 3, (1, 3), (0, 2)):
+        small = getattr(np, inner)(a, axis=first, keepdims=keepdim)
+        x = getattr(Tensor(a), inner)(first, keepdim=keepdim)
+        for second in range(small.ndim):
+            expected = getattr(np, outer)(small, axis=second)
+            np.testing.assert_allclose(getattr(x, outer)(second).numpy(), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_inner_sum_with_two_readers_is_kept():
+    a = rng.standard_normal((400, 500)).astype(np.float32)
+    rows = Tensor(a).sum(1)
+    total, most = rows.sum(), rows.max()
+    Tensor.realize(total, most)
+    np.testing.assert_allclose([total.item(), most.item()], [a.sum(), a.sum(1).max()], rtol=1e-3, atol=1e-2)
+
+
+def test_gradient_of_a_sum_of_sums():
+    a = rng.standard_normal((300, 200)).astype(np.float32)
+    x = Tensor(a)
+    x.square().sum(1).sum().backward()
+    np.testing.assert_allclose(x.grad.numpy(), 2 * a, rtol=1e-6)
