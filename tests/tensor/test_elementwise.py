@@ -241,6 +241,17 @@ def test_power_signs_and_zeros() -> None:
             check(base ** Tensor(y), float(base) ** y, rtol=1e-5)
 
 
+def test_power_of_signed_zeros_and_infinities_by_tensors() -> None:
+    base, exponent = (a.ravel().astype(np.float32) for a in np.meshgrid(
+        [0.0, -0.0, 1, -1, 2, -2, np.inf, -np.inf, np.nan, 0.5],
+        [0, 1, -1, 2, 3, 0.5, -0.5, np.inf, -np.inf, np.nan, -3]))
+    with np.errstate(all="ignore"):
+        expected = base**exponent
+    got = (Tensor(base) ** Tensor(exponent)).numpy()
+    np.testing.assert_allclose(got, expected, rtol=1e-6)
+    np.testing.assert_array_equal(np.signbit(got[got == got]), np.signbit(expected[expected == expected]))
+
+
 def test_power_of_integers() -> None:
     x = np.array([-3, -2, -1, 0, 1, 2, 3], np.int32)
     for e in (0, 1, 2, 5, 31):

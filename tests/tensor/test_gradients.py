@@ -73,6 +73,21 @@ def test_powers(exponent) -> None:
     check_gradient(lambda x: 2**x, A)
 
 
+@pytest.mark.parametrize(("base", "exponent"), [(1, 3), (-1, 3), (1, 2.5), (2, 0), (-2, 2), (0, 1), (0.5, 0), (1, 0)])
+def test_powers_where_the_value_is_special_but_the_slope_is_not(base, exponent) -> None:
+    x, y = Tensor([float(base)]), Tensor([float(exponent)])
+    (x**y).sum().backward()
+    assert x.grad.item() == pytest.approx(exponent * float(base) ** (exponent - 1), rel=1e-5)
+    if base > 0:
+        assert y.grad.item() == pytest.approx(base**exponent * np.log(base), rel=1e-5, abs=1e-7)
+
+
+def test_slope_of_asinh_at_zero_and_far_away() -> None:
+    x = Tensor([0.0, 1e10, -2.0])
+    x.asinh().sum().backward()
+    np.testing.assert_allclose(x.grad.numpy(), [1, 1e-10, 5**-0.5], rtol=1e-5)
+
+
 def test_powers_at_zero_and_below() -> None:
     x = Tensor([0.0, -2.0, 3.0])
     (x**3 + x**2 + x).sum().backward()

@@ -236,13 +236,16 @@ class Elementwise(Conversions, Trigonometry):
         dtype = promote(a.dtype, dtypes.float32) if a.dtype.itemsize < 4 or not a.dtype.is_float else a.dtype
         x, y = self._new(a.cast(dtype)), self._new(b.cast(dtype))
         magnitude = x.eq(0).where(1.0, x.lt(0).where(x.neg(), x))
-        unsigned = magnitude.eq(1).where(1.0, magnitude.log2().mul(y).exp2())
-        at_zero = y.lt(0).where(math.inf, y.eq(0).where(1.0, y.eq(y).where(0.0, y)))
+        endless = magnitude.eq(1) & y.abs().eq(math.inf)  # no formula there; a constant has no slope
+        unsigned = endless.where(1.0, magnitude.log2().mul(y).exp2())
         whole = y.trunc().eq(y)
         odd = whole & y.mul(0.5).trunc().ne(y.mul(0.5))
+        signed = (odd & x.reciprocal().lt(0)).where(-1.0, 1.0)  # of a zero base: odd powers keep its sign
+        at_zero = y.lt(0).where(signed.mul(math.inf), y.eq(0).where(1.0, y.eq(y).where(signed.mul(0.0), y)))
+        at_zero = y.eq(1).where(x, at_zero)
         negative = odd.where(unsigned.neg(), (whole | x.eq(-math.inf)).where(unsigned, math.nan))
         out = x.lt(0).where(negative, x.eq(0).where(at_zero, unsigned))
-        out = (y.eq(0) | x.eq(1)).where(1.0, out)
+        out = ((y.eq(0) & x.mul(0).ne(0)) | (x.eq(1) & y.ne(y))).where(1.0, out)
         return out.cast(a.dtype if a.dtype.is_float else dtype)
 
     def maximum(self: Tensor, x: Any) -> Tensor:

@@ -125,7 +125,8 @@ class Trigonometry:
         large = size.gt(1e9)
         small = large.where(1, size)  # its square stays finite
         near = small.add(small.mul(small).div(small.mul(small).add(1).sqrt().add(1))).log1p()
-        out = large.where(size.log().add(math.log(2)), near)
+        far = large.where(size, 1).log()  # of 1 where it is not taken: the slope at 0 would be inf * 0
+        out = large.where(far.add(math.log(2)), near)
         return negative.where(out.neg(), out).cast(float_of(self).dtype)
 
     def acosh(self: Tensor) -> Tensor:
