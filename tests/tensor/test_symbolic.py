@@ -175,6 +175,12 @@ ERRORS: dict[str, tuple[Callable[[Tensor], Any], type[Exception], str]] = {
     "matmul": (lambda x: x[: N.bind(3)].T @ x, ShapeError, "do not multiply"),
     "negative size": (lambda x: Tensor.ones(N.bind(3) - 2), ShapeError, "may be as little as -1"),
     "sort": (lambda x: x[: N.bind(3)].sort(0), ShapeError, "symbolic"),
+    "roll": (lambda x: x[: N.bind(3)].roll(1, 0), ShapeError, "axis 0 .* symbolic"),
+    "rand": (lambda x: Tensor.rand(N.bind(3), 2), ShapeError, "n, n from 1 to 12, 2. has a symbolic size"),
+    "randint": (lambda x: Tensor.randint(N.bind(3)), ShapeError, "symbolic size"),
+    "transposed convolution": (lambda x: x[: N.bind(3)].reshape(1, 1, N.bind(3), 5).conv_transpose2d(
+        Tensor.ones(1, 1, 2, 2)), ShapeError, "symbolic size"),
+    "gather": (lambda x: x[: N.bind(3)].gather(1, Tensor.zeros(5, 2, dtype="int32")), ShapeError, "no larger"),
 }
 
 
@@ -184,6 +190,49 @@ def test_errors(name: str) -> None:
     with pytest.raises(kind, match=text) as caught:
         make(tensors()["a"])
     assert "test_symbolic.py" in str(caught.value)
+
+
+def test_indices_and_windows_with_the_same_symbolic_axis() -> None:
+    a = np.random.default_rng(0).standard_normal((12, 4)).astype(np.float32)
+    places = np.argsort(a, 1).astype(np.int32)
+    x, index = Tensor(a).realize(), Tensor(places).realize()
+    for k in (3, 12, 7):
+        n = N.bind(k)
+        np.testing.assert_array_equal(x[:n].gather(1, index[:n]).numpy(), np.sort(a[:k], 1))
+        np.testing.assert_array_equal(x.gather(1, index[:n]).numpy(), np.sort(a[:k], 1))
+        want = np.zeros((k, 4), np.float32)
+        np.put_along_axis(want, places[:k], a[:k], 1)
+        np.testing.assert_array_equal((x[:n] * 0).scatter(1, index[:n], x[:n]).numpy(), want)
+        kernel = Tensor.ones(1, 1, 1, 2)
+        got = x[:n].reshape(1, 1, n, 4).conv2d(kernel).numpy()
+        np.testing.assert_allclose(got[0, 0], a[:k, 1:] + a[:k, :-1], rtol=1e-6)
+
+
+def test_convolutions_and_pooling_along_a_symbolic_axis_with_gradients() -> None:
+    n = Variable("n", 3, 10)
+    a = np.random.default_rng(0).standard_normal((10, 4)).astype(np.float32)
+    weight = np.random.default_rng(1).standard_normal((2, 4, 3)).astype(np.float32)
+
+    def results(x: Tensor, length: Any, whole: Tensor) -> list[np.ndarray[Any, Any]]:
+        w = Tensor(weight, requires_grad=True)
+        y = x.T.reshape(1, 4, length).conv2d(w, padding=1)
+        z = y.max_pool2d((3,), stride=1, padding=1) + y.avg_pool2d((3,), stride=1, padding=1)
+        whole.grad = None
+        (z.square().sum() + x.T.reshape(1, 4, length).conv2d(w, stride=2).sum()).backward()
+        assert w.grad is not None and whole.grad is not None
+        return [z.numpy(), w.grad.numpy(), whole.grad.numpy()]
+
+    every, programs = Tensor(a, requires_grad=True).realize(), []
+    for k in (3, 5, 10, 4):
+        fixed = Tensor(a[:k], requires_grad=True)
+        want = results(fixed, k, fixed)
+        before = GlobalCounters.schedule_count
+        got = results(every[: n.bind(k)], n.bind(k), every)
+        programs.append(GlobalCounters.schedule_count - before)
+        want[2] = np.pad(want[2], ((0, 10 - k), (0, 0)))
+        for g, e in zip(got, want, strict=True):
+            np.testing.assert_allclose(g, e, rtol=1e-4, atol=1e-4)
+    assert programs[1:] == [0, 0, 0]
 
 
 def test_cache_that_grows() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tinsmith.core.dtypes import DType, dtypes
@@ -510,12 +510,17 @@ def symbols(arg: Any) -> Iterator[UOp]:
     elif type(arg) is tuple:
         for a in arg:
             yield from symbols(a)
+    elif isinstance(arg, Window):
+        yield from symbols((arg.inputs, arg.outputs))
 
 
 def with_symbols(arg: Any, table: dict[UOp, UOp]) -> Any:
     """An argument with nodes of its symbolic integers replaced."""
     if isinstance(arg, UOp):
         return arg.substitute(table)
+    if isinstance(arg, Window):
+        inputs, outputs = with_symbols((arg.inputs, arg.outputs), table)
+        return replace(arg, inputs=inputs, outputs=outputs)
     return tuple(with_symbols(a, table) for a in arg) if type(arg) is tuple else arg
 
 
@@ -525,7 +530,7 @@ def bindings(order: Iterable[UOp]) -> list[UOp]:
     for n in order:
         if n.op is Ops.BIND:
             found[n] = None
-        elif n.op.kind == "movement" and type(n.arg) is tuple:
+        elif n.op.kind == "movement":
             for u in symbols(n.arg):
                 found.update(dict.fromkeys(b for b in toposort(u) if b.op is Ops.BIND))
     return list(found)

@@ -11,7 +11,8 @@ from typing import Any
 from tinsmith.backend.memory import Buffer
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.settings import settings
-from tinsmith.ir import Ops, UOp
+from tinsmith.ir import Ops
+from tinsmith.ir.uop import symbols
 from tinsmith.jit.guards import Guards
 from tinsmith.jit.signature import EXACT, Signature, by_identity, python_value, view_of
 from tinsmith.tensor import random
@@ -44,7 +45,7 @@ class Quick:
             if type(value) is Tensor:
                 b = value.uop.base.arg
                 if value.uop.base.op is not Ops.BUFFER or b.layout is not None or any(
-                        type(s) is UOp for _, arg, _ in view_of(value.uop) for s in _flat(arg)):
+                        True for _, arg, _ in view_of(value.uop) for _ in symbols(arg)):
                     raise TypeError("a tensor with symbolic sizes, empty, or over several devices")
                 self.tensors.append((n, b.size, b.dtype, b.device, view_of(value.uop), value.requires_grad))
             elif type(value) in EXACT:
@@ -138,7 +139,3 @@ def _content(cell: types.CellType) -> Any:
         return cell.cell_contents
     except ValueError:
         return _ABSENT
-
-
-def _flat(arg: Any) -> list[Any]:
-    return [x for a in arg for x in _flat(a)] if type(arg) is tuple else [arg]

@@ -101,7 +101,7 @@ _plain: set[Any] = set()  # arguments of movement ops without symbolic sizes
 
 
 def _is_plain(arg: Any) -> bool:
-    if type(arg) is tuple and any(True for _ in symbols(arg)):
+    if any(True for _ in symbols(arg)):
         return False
     if len(_plain) > 10_000:
         _plain.clear()

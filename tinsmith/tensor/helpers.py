@@ -25,6 +25,13 @@ def equal(a: Any, b: Any) -> bool:
     return sizes_equal(a, b)
 
 
+def exceeds(a: Any, b: Any) -> bool:
+    """Whether a size may be greater than another one."""
+    if isinstance(a, UOp) or isinstance(b, UOp):
+        return least_value(normal_size(UOp.index(b) - UOp.index(a))) < 0
+    return bool(a > b)
+
+
 def one(size: Any) -> bool:
     """Whether a size is 1."""
     return not isinstance(size, UOp) and size == 1

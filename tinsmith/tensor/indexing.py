@@ -24,6 +24,7 @@ from tinsmith.tensor.helpers import (
     axis_of,
     broadcast_shape,
     check_box,
+    exceeds,
     expand_uop,
     operand,
     product,
@@ -100,7 +101,7 @@ class Indexing:
     def __iter__(self: Tensor) -> Iterator[Tensor]:
         if not self.ndim:
             raise DTypeError("iter", "a 0-d tensor has no rows", ".item()")
-        return iter([self[i] for i in range(self.shape[0])])
+        return iter([self[i] for i in range(len(self))])
 
     def __contains__(self: Tensor, value: Any) -> bool:
         return bool(self.eq(value).any().item())
@@ -459,7 +460,7 @@ def _aligned(op: str, x: Tensor, dim: int, index: Tensor) -> tuple[int, UOp, UOp
     if index.ndim != x.ndim:
         raise ShapeError(op, f"an index of shape {index.shape} for a tensor of shape {x.shape}", "equally many axes")
     for axis, (i, s) in enumerate(zip(index.shape, x.shape)):
-        if axis != d and i > s:
+        if axis != d and exceeds(i, s):
             raise ShapeError(op,
                              f"an index of shape {index.shape} for a tensor of shape {x.shape}: axis {axis} has {i}, "
                              f"more than {s}", "an index no larger than the tensor but along dim")
@@ -475,7 +476,7 @@ def _scatter(name: str, x: Tensor, dim: int, index: Tensor, src: Any, op: str | 
     d, source, places = _aligned(name, x, dim, index)
     value = operand(name, src, x)
     if isinstance(src, TensorBase):
-        if value.ndim != index.ndim or any(i > s for i, s in zip(index.shape, value.shape)):
+        if value.ndim != index.ndim or any(exceeds(i, s) for i, s in zip(index.shape, value.shape)):
             raise ShapeError(name, f"an index of shape {index.shape} for values of shape {value.shape}",
                              "an index no larger than the values")
         rows = value.uop.shrink(tuple((0, i) for i in index.shape))

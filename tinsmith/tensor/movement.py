@@ -287,6 +287,8 @@ class Movement(Joining):
         out = self
         for shift, dim in zip(by, along):
             d, size = axis_and_size("roll", self, dim)
+            if isinstance(size, UOp):
+                raise ShapeError("roll", f"axis {d} of shape {self.shape} has a symbolic size", "an axis of fixed size")
             cut = size - shift % size if size else 0
             if size and cut != size:
                 first, second = out.split([cut, size - cut], d)

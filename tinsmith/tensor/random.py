@@ -12,12 +12,14 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinsmith.backend.device import DeviceName
 from tinsmith.core.dtypes import DType, dtypes, to_dtype
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.sizes import size_text
 from tinsmith.tensor.arguments import flag, integer, number, size
 from tinsmith.tensor.helpers import product, sizes
 
@@ -99,6 +101,19 @@ def threefry2x32(key: tuple[UOp, UOp], counter: tuple[UOp, UOp]) -> tuple[UOp, U
     return x, y
 
 
+def _fixed_sizes(op: str, shape: Sequence[Any]) -> tuple[int, ...]:
+    """A shape whose elements can be numbered.
+
+    Raises:
+        ShapeError: if a size is symbolic: the stream of numbers goes on by as many as a call draws.
+    """
+    wanted = sizes(op, shape)
+    if any(isinstance(s, UOp) for s in wanted):
+        raise ShapeError(op, f"shape ({', '.join(map(size_text, wanted))}) has a symbolic size",
+                         "the greatest size, and a slice of the result")
+    return wanted
+
+
 def _words(count: int) -> tuple[UOp, UOp]:
     """``count`` counters, two words each; a new call of the stream."""
     if count >= 1 << 32:
@@ -171,7 +186,7 @@ class Random:
         >>> Tensor.random_bits(2).dtype
         dtypes.uint
         """
-        wanted = sizes("random_bits", shape)
+        wanted = _fixed_sizes("random_bits", shape)
         if 0 in wanted:
             return cls.zeros(wanted, dtype=dtypes.uint32, device=device)
         return cls._made(_bits(product(wanted)).reshape(wanted), device, False)
@@ -184,7 +199,7 @@ class Random:
         >>> Tensor.rand(2, 3).shape
         (2, 3)
         """
-        wanted, kind = sizes("rand", shape), _float_kind("rand", dtype)
+        wanted, kind = _fixed_sizes("rand", shape), _float_kind("rand", dtype)
         if 0 in wanted:
             return cls.zeros(wanted, dtype=kind, device=device, requires_grad=requires_grad)
         return cls._made(_fractions(product(wanted), kind).reshape(wanted), device, requires_grad)
@@ -197,7 +212,7 @@ class Random:
         >>> Tensor.randn(2, 3).shape
         (2, 3)
         """
-        wanted, kind = sizes("randn", shape), _float_kind("randn", dtype)
+        wanted, kind = _fixed_sizes("randn", shape), _float_kind("randn", dtype)
         if 0 in wanted:
             return cls.zeros(wanted, dtype=kind, device=device, requires_grad=requires_grad)
         return cls._made(_gaussian(product(wanted), kind).reshape(wanted), device, requires_grad)
@@ -210,7 +225,7 @@ class Random:
         >>> bool((Tensor.uniform(9, low=2, high=3) >= 2).all())
         True
         """
-        wanted, kind = sizes("uniform", shape), _float_kind("uniform", dtype)
+        wanted, kind = _fixed_sizes("uniform", shape), _float_kind("uniform", dtype)
         low, high = number("uniform", "low", low), number("uniform", "high", high)
         if 0 in wanted:
             return cls.zeros(wanted, dtype=kind, device=device, requires_grad=requires_grad)
@@ -225,7 +240,7 @@ class Random:
         >>> Tensor.normal(3, mean=5, std=0).tolist()
         [5.0, 5.0, 5.0]
         """
-        wanted, kind = sizes("normal", shape), _float_kind("normal", dtype)
+        wanted, kind = _fixed_sizes("normal", shape), _float_kind("normal", dtype)
         mean, std = number("normal", "mean", mean), number("normal", "std", std)
         if 0 in wanted:
             return cls.zeros(wanted, dtype=kind, device=device, requires_grad=requires_grad)
@@ -242,7 +257,7 @@ class Random:
         """
         kind = dtypes.default_int if dtype is None else to_dtype(dtype)
         low, high = integer("randint", "low", low), integer("randint", "high", high)
-        wanted, span = sizes("randint", shape), high - low
+        wanted, span = _fixed_sizes("randint", shape), high - low
         if not kind.is_int:
             raise DTypeError("randint", f"random integers cannot be {kind!r}", "rand or randn")
         if span < 1 or span > 1 << 32:
@@ -273,7 +288,7 @@ class Random:
         >>> bool((Tensor.scaled_uniform(4, 4).abs() <= 0.25).all())
         True
         """
-        bound = 1 / math.sqrt(max(product(sizes("scaled_uniform", shape)), 1))
+        bound = 1 / math.sqrt(max(product(_fixed_sizes("scaled_uniform", shape)), 1))
         return cls.uniform(*shape, low=-bound, high=bound, **kwargs)
 
     @classmethod
@@ -283,7 +298,7 @@ class Random:
         >>> Tensor.glorot_uniform(4, 4).shape
         (4, 4)
         """
-        wanted = sizes("glorot_uniform", shape)
+        wanted = _fixed_sizes("glorot_uniform", shape)
         bound = math.sqrt(6 / max(wanted[0] + product(wanted[1:]), 1)) if wanted else 1.0
         return cls.uniform(*shape, low=-bound, high=bound, **kwargs)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tinsmith.core.dtypes import DType, dtypes, promote, sum_dtype
 from tinsmith.core.errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from tinsmith.ir import UOp
+from tinsmith.ir.sizes import normal_size
 from tinsmith.ir.uop import Window
 from tinsmith.tensor.arguments import integer, integers
 from tinsmith.tensor.helpers import operand
@@ -84,6 +85,8 @@ class Windows:
         amounts, extra = _pad_pairs(op, padding, dims), integers(op, "output_padding", output_padding, dims)
         (n, channels), size, (cin, cout, *kernel) = self.shape[:2], self.shape[2:], weight.shape
         cout *= groups
+        if any(isinstance(s, UOp) for s in size):
+            raise ShapeError(op, f"the input {self.shape} has a symbolic size", "axes of fixed size")
         _check_channels(op, self, weight, bias, channels, cin, cout, groups)
         out_dtype, acc = _accumulator(op, self, weight, None)
         each_in, each_out, ones = cin // groups, cout // groups, (1,) * dims
@@ -219,7 +222,7 @@ def _outputs(op: str, size: Any, kernel: int, stride: int, dilation: int) -> Any
     if isinstance(size, int) and size < reach:
         raise ShapeError(op, f"kernel {kernel} with dilation {dilation} and stride {stride} does not fit size {size}",
                          "more padding or a smaller kernel")
-    return (size - reach) // stride + 1
+    return normal_size((size - reach) // stride + 1)
 
 
 def _padded(x: UOp, amounts: Pairs, value: int | float | bool) -> UOp:
