@@ -146,9 +146,11 @@ def test_where_no_unit_fits_it_falls_back_on_multiply_adds(shape: tuple[int, int
         opts = [tensor_core(axes(sink), *copies)]
         program = linearize_on("PYTHON", sink, opts)
         verify_kernel(program.sink)
-        assert program.opts == opts and not program.products
+        assert not program.products
+        assert {o.op for o in program.opts} <= {OptOps.PADTO, OptOps.VECTOR, OptOps.UPCAST}, "the same anywhere"
         for device in ("CPU", "PYTHON:V16"):
             close(run_on(device, sink, inputs, opts)[0], want)
+            close(run_on(device, sink, inputs, program.opts)[0], want)
 
 
 def test_no_more_sums_than_the_unit_holds() -> None:

@@ -49,7 +49,7 @@ def test_any_opts_compute_the_same(family: str) -> None:
     @given(st.data())
     def run(data: st.DataObject) -> None:
         case = data.draw(FAMILIES[family])
-        opts = draw_opts(data.draw, case)
+        opts = draw_opts(data.draw, case, "CPU")  # whose matrix units PYTHON has too
         want = expected(case.sink, case.inputs)
         check(case, run_graph(case.sink, case.inputs, opts), want, "kernel graph")
         for threads in (1, 2, 3) if any(o.op.name == "THREAD" for o in opts) else (1,):
@@ -144,7 +144,7 @@ def test_any_opts_compute_the_same_in_c(family: str) -> None:
     @given(st.data())
     def run(data: st.DataObject) -> None:
         case = data.draw(FAMILIES[family])
-        opts = draw_opts(data.draw, case)
+        opts = draw_opts(data.draw, case, "CPU:C")
         got = run_on("CPU:C", case.sink, case.inputs, opts, 2)
         check(case, got, expected(case.sink, case.inputs), "C")
 
@@ -225,3 +225,12 @@ def test_copies_of_vectors_fill_a_stage_in_whole_vectors(device: str, rows: int)
     case = Case(UOp(Ops.SINK, None, ((x * y).reduce("ADD", (3,)),)), {a: integers(*a.shape), b: integers(*b.shape)})
     opts = (Opt(OptOps.UPCAST, 0, rows), Opt(OptOps.STAGE, 0, (), 2))
     check(case, run_on(device, case.sink, case.inputs, opts), expected(case.sink, case.inputs), device)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_a_load_ahead_stops_at_a_bound_known_at_launch(device: str, rows: int) -> None:
+    n, x = UOp.variable("n", 1, 3), param(1, 3, 2)
+    sink = UOp(Ops.SINK, None, (x.shrink(((0, n), (0, 2))).reduce("ADD", (0,)),))
+    case = Case(sink, {x: integers(3, 2), n: rows})
+    check(case, run_on(device, sink, case.inputs, [Opt(OptOps.ROTATE, 0)]), expected(sink, case.inputs), device)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from copy import copy as shallow_copy
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tinsmith.codegen import ahead, blocks, matrix
@@ -369,8 +370,16 @@ class Kernel:
         Raises:
             ArgumentError: if the opt is not legal here; the kernel is unchanged.
         """
-        _HANDLERS[opt.op](self, opt)
-        self.opts.append(opt)
+        said = _HANDLERS[opt.op](self, opt)
+        self.opts += [opt] if said is None else said
+
+    def copied(self) -> Kernel:
+        """A kernel of its own, to which opts can be applied."""
+        new = shallow_copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, (list, dict, set)):
+                setattr(new, name, value.copy())
+        return new
 
     def axis(self, opt: Opt) -> UOp:
         ranges = self.ranges
@@ -597,7 +606,7 @@ def _merge(k: Kernel, opt: Opt) -> None:
     k.merge(a, b)
 
 
-def _stage(k: Kernel, opt: Opt) -> object:
+def _stage(k: Kernel, opt: Opt) -> None:
     values = k.stageable
     _require(opt.axis is not None and 0 <= opt.axis < len(values), opt, f"there are {len(values)} values to stage")
     assert opt.axis is not None
@@ -609,7 +618,7 @@ def _stage(k: Kernel, opt: Opt) -> object:
         for which, operand in enumerate(product.src[:2]):
             if value in toposort(operand):
                 _stage_operand(k, opt, product, which, outside)
-                return None
+                return
     value = _widened(k, value) if value.op is Ops.LOAD else value
     lanes = [r for r in outside if r.arg[1] is Role.VECTOR and r in value.ranges]
     _require(not lanes, opt, "a stage has no copy per lane")
@@ -623,10 +632,11 @@ def _stage(k: Kernel, opt: Opt) -> object:
     _require(not bound & set(inside), opt, "an ordered scatter cannot be staged")
     _require(not k.running_lanes, opt, "a stage has no copy per lane")
     if not any(n.op is Ops.FOLD for n in toposort(value)):
-        return k.stage(value, outside, opt.lanes)
+        k.stage(value, outside, opt.lanes)
+        return
     free = [r for r in inside if r.arg[1] is Role.VECTOR or (r.arg[1] is Role.REDUCE and r.arg[0] in k.full)]
     _require(not free, opt, "a computed tile has no lanes yet, and no partial reduction")
-    return k.stage_tile(value, outside, opt.lanes, opt.copies)
+    k.stage_tile(value, outside, opt.lanes, opt.copies)
 
 
 def _widened(k: Kernel, load: UOp) -> UOp:
@@ -658,8 +668,11 @@ def _unit_of(k: Kernel, opt: Opt, fold: UOp, m: UOp, n: UOp) -> MatrixUnit:
                         "the opt without a unit, which falls back on an outer product of multiply-adds")
 
 
-def _matrix_unit(k: Kernel, opt: Opt) -> None:
-    """Pad the ranges of a sum of products to whole tiles, split them, and let a unit do the steps."""
+def _matrix_unit(k: Kernel, opt: Opt) -> list[Opt]:
+    """Pad the ranges of a sum of products to whole tiles, split them, and let a unit do the steps.
+
+    The opt is noted with the unit's name, so that it means the same on another target.
+    """
     r = k.axis(opt)
     amt = opt.amt if isinstance(opt.amt, tuple) else ()
     _require(len(amt) in (2, 4), opt, "the amount is (m, n) or (m, n, copies along m, copies along n)")
@@ -682,7 +695,7 @@ def _matrix_unit(k: Kernel, opt: Opt) -> None:
     mu, nu = amt[2:] or (1, 1)
     _require(mu > 0 and nu > 0 and mu * nu <= unit.accumulators, opt, f"{unit.name} holds {unit.accumulators} sums")
     if unit.emit == "muladd":
-        return _outer_product(k, opt, k.pad(m, mu), k.pad(n, unit.n * nu), (mu, nu), unit)
+        return _outer_product(k, k.ranges.index(m), k.ranges.index(n), (mu, nu), unit.n)
     m, n, r = k.pad(m, unit.m * mu), k.pad(n, unit.n * nu), k.pad(r, unit.k)
     whole = unit.fragment_c.whole
     if not whole:  # copies and the unit's own ranges belong to the reader too
@@ -702,17 +715,22 @@ def _matrix_unit(k: Kernel, opt: Opt) -> None:
     k.order += fresh
     if r not in toposort(k.sink):
         k.order.remove(r)
-    return None
+    return [replace(opt, unit=unit.name)]
 
 
-def _outer_product(k: Kernel, opt: Opt, m: UOp, n: UOp, copies: tuple[int, int], unit: MatrixUnit) -> None:
-    """What every machine can do: lanes along n, and copies of a vector's sums along m and n."""
-    if unit.n > 1:
-        _require(k.may_have_lanes(n), opt, "a value has lanes along one range only")
-        n, _ = k.split(n, unit.n, Role.VECTOR)
-    for r, amount in ((n, copies[1]), (m, copies[0])):
-        if amount > 1 and r.op is Ops.RANGE:
-            k.split(r, amount, Role.UPCAST)
+def _outer_product(k: Kernel, m: int, n: int, copies: tuple[int, int], lanes: int) -> list[Opt]:
+    """What every machine can do: lanes along n, and copies of a vector's sums along m and n; as opts of their own."""
+    trial = k.copied()
+    for axis, multiple in ((m, copies[0]), (n, lanes * copies[1])):
+        if multiple > 1 and _size(trial.ranges[axis]) % multiple:
+            trial.apply(Opt(OptOps.PADTO, axis, multiple))
+    for op, axis, amount in ((OptOps.VECTOR, n, lanes), (OptOps.UPCAST, n, copies[1]), (OptOps.UPCAST, m, copies[0])):
+        if amount > 1:
+            loops = len(trial.parallel)
+            trial.apply(Opt(op, axis, amount))
+            m -= axis == n and n < m and len(trial.parallel) < loops  # all of n's loop became lanes or copies
+    vars(k).update(vars(trial))
+    return []
 
 
 def _split_copies(k: Kernel, r: UOp, copies: int, step: int) -> UOp:
@@ -745,7 +763,7 @@ def _split_reduction(k: Kernel, opt: Opt) -> None:
         k.sink = k.sink.substitute({whole: UOp(Ops.FOLD, None, (part, outer), whole.arg)})
 
 
-_HANDLERS: dict[OptOps, Callable[[Kernel, Opt], object]] = {
+_HANDLERS: dict[OptOps, Callable[[Kernel, Opt], list[Opt] | None]] = {
     OptOps.UPCAST: _upcast, OptOps.UNROLL: _unroll, OptOps.VECTOR: _vector, OptOps.TILE: _tile,
     OptOps.THREAD: _thread, OptOps.SWAP: _swap, OptOps.PADTO: _padto, OptOps.MERGE: _merge, OptOps.STAGE: _stage,
     OptOps.ORDER: _order, OptOps.SPLIT: _split_reduction, OptOps.HINT: ahead.hint, OptOps.LOCAL: blocks.local,

@@ -5,7 +5,6 @@ Only what the model of ``estimate`` thinks worth it is measured.
 """
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -96,22 +95,13 @@ class _Search:
     def extended(self, kernel: Kernel) -> Iterator[Kernel]:
         """``kernel`` with one more opt, for every legal one that does not write out too much."""
         for opt in actions(kernel, self.target):
-            more = copied(kernel)
+            more = kernel.copied()
             try:
                 more.apply(opt)
             except (ArgumentError, AssertionError):
                 continue
             if (more.sink, tuple(more.order)) not in self.seen and copies(more) <= COPIES:
                 yield more
-
-
-def copied(kernel: Kernel) -> Kernel:
-    """A kernel of its own, to which opts can be applied."""
-    new = copy.copy(kernel)
-    for name, value in vars(kernel).items():
-        if isinstance(value, (list, dict, set)):
-            setattr(new, name, value.copy())
-    return new
 
 
 def copies(kernel: Kernel) -> int:

@@ -22,7 +22,7 @@ from tinsmith.backend.device import Device
 from tinsmith.backend.machine import machine, processor
 from tinsmith.codegen.kernel import Kernel, Opt, range_size
 from tinsmith.codegen.program import begin, choose
-from tinsmith.codegen.search import beam_search, copied
+from tinsmith.codegen.search import beam_search
 from tinsmith.core.cache import cache_key
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import DECLARED, child_environment, settings
@@ -196,12 +196,12 @@ class _Trial:
 def _beam(sink: UOp, device: str, key: tuple[str, str, str], trial: _Trial) -> beamdb.Entry | None:
     target = Device[device].renderer.target
     plain = _kernel(sink, device)
-    chosen = copied(plain)
+    chosen = plain.copied()
     choose(chosen, target)
     found = beam_search((chosen, plain), settings.BEAM, target, machine(device), trial)
     if found is None:
         return None
-    best = copied(plain)
+    best = plain.copied()
     for opt in found.opts:
         best.apply(opt)
     entry = beamdb.Entry(*key, best.name(), found.opts, round(found.seconds * 1e6, 3), round(found.before * 1e6, 3),

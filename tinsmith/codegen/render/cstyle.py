@@ -198,7 +198,7 @@ class CRenderer(Renderer):
         return f"{self.type_name(u.dtype.scalar)} {name}[{elements}] __attribute__((aligned(64)));"
 
     def pointer(self, memory: UOp, index: UOp, text: dict[UOp, str]) -> str:
-        return f"({text[memory]}+{_strip(text[index])})"
+        return f"({text[memory]}+{_addend(text[index])})"
 
     def call(self, u: UOp, text: dict[UOp, str]) -> str:
         """A machine operation that C has no expression for."""
@@ -224,7 +224,7 @@ class CRenderer(Renderer):
 
     def lane_index(self, index: UOp, text: dict[UOp, str]) -> str:
         """One lane of an index; a scalar is the index of the first."""
-        return _strip(self.lane(index, text) if index.dtype.count > 1 else f"{_strip(text[index])}+lane")
+        return _strip(self.lane(index, text) if index.dtype.count > 1 else f"{_addend(text[index])}+lane")
 
     def lane(self, node: UOp, text: dict[UOp, str]) -> str:
         """The element number ``lane`` of a value, seen through spreads and sums without a name."""
@@ -417,6 +417,11 @@ def _strip(text: str) -> str:
         if depth == 0 and i < len(text) - 1:
             return text
     return text[1:-1] if text[1:2] != "{" else text
+
+
+def _addend(text: str) -> str:
+    """A side of a +, without parentheses that it does not need."""
+    return _strip(text) if _adds(text) else text
 
 
 def _adds(text: str) -> bool:

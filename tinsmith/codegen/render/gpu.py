@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tinsmith.codegen.render.cstyle import CRenderer, _strip
+from tinsmith.codegen.render.cstyle import CRenderer, _addend, _strip
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import CompileError
 from tinsmith.ir import Ops, UOp
@@ -261,7 +261,7 @@ class _Body:
         if index.dtype.count > 1:
             return self.text[index][lane]
         text = self.text[index][0]
-        return text if lane == 0 else f"{_strip(text)}+{lane}"
+        return text if lane == 0 else f"{_addend(text)}+{lane}"
 
     def load(self, u: UOp) -> None:
         r, (memory, index), dtype = self.renderer, u.src[:2], u.dtype.scalar
@@ -281,7 +281,7 @@ class _Body:
             self.counts["vec"] += 1
             wide = dtype.vec(piece)
             self.line(f"{r.vector_type(wide)} {vector} = "
-                      f"{r.vector_load(memory, wide, f'{name}+{_strip(self.at(index, len(lanes)))}')};")
+                      f"{r.vector_load(memory, wide, f'{name}+{_addend(self.at(index, len(lanes)))}')};")
             lanes += [r.lane_of(vector, lane) for lane in range(piece)]
         self.text[u] = lanes
         return None
@@ -301,7 +301,7 @@ class _Body:
                 self.line(f"{r.place(name, place)} = {_strip(values[lane])};")
             else:
                 lanes = values[lane : lane + piece]
-                self.line(r.vector_store(memory, dtype.vec(piece), f"{name}+{_strip(place)}", lanes))
+                self.line(r.vector_store(memory, dtype.vec(piece), f"{name}+{_addend(place)}", lanes))
             lane += piece
 
 
