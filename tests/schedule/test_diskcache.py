@@ -326,6 +326,12 @@ def test_different_graphs_have_different_texts() -> None:
     assert texts == {name: diskcache.encode(graph) for name, graph in graphs().items()}
 
 
+class _Odd:
+    """Stands where a buffer's name should, and cannot be written down."""
+
+    device = "CPU"
+
+
 def test_the_key_is_complete() -> None:
     graph = graphs()["a+b"]
     with Context(CACHELEVEL=1):
@@ -334,7 +340,7 @@ def test_the_key_is_complete() -> None:
         assert len(keys) == 3 and None not in keys
         assert diskcache.entry_key(graph, "PYTHON") is None
         assert diskcache.entry_key(graph, "NOWHERE") is None
-        odd = UOp(Ops.BUFFER, dtypes.float32, (), object())
+        odd = UOp(Ops.BUFFER, dtypes.float32, (), _Odd())
         assert diskcache.entry_key([odd], "CPU") is None
 
 

@@ -51,7 +51,9 @@ class Layout:
 
 
 class Buffer:
-    """``size`` elements of ``dtype`` on ``device``; a view shares the memory of ``base`` from byte ``offset`` on.
+    """``size`` elements of ``dtype`` on the device of canonical name ``device``.
+
+    A view shares the memory of ``base`` from byte ``offset`` on.
 
     >>> b = Buffer("CPU", 2, dtypes.int32)
     >>> b.copyin(memoryview(np.array([3, 4], np.int32))).numpy()
@@ -64,8 +66,7 @@ class Buffer:
 
     def __init__(self, device: str, size: int, dtype: DType, options: BufferSpec | None = None,
                  base: Buffer | None = None, offset: int = 0, opaque: Any = None) -> None:
-        self.device: str = base.device if base is not None else Device.canonicalize(device)
-        self.size, self.dtype = size, dtype
+        self.device, self.size, self.dtype = device, size, dtype
         self.options, self.base, self.offset = options or _NO_WISHES, base, offset
         self.failed: BaseException | None = None
         self._opaque: Any = opaque
@@ -96,7 +97,7 @@ class Buffer:
         give_back()
         allocator = Device[self.device].allocator
         self._opaque = allocator.alloc(self.nbytes)
-        owned = _Owned(self, _returned.append)
+        owned = _Owned(self, _note_death)
         owned.allocator, owned.opaque = allocator, self._opaque
         _owned.add(owned)
         return self
@@ -161,15 +162,16 @@ class _Owned(weakref.ref[Buffer]):
 
 _owned: set[Any] = set()
 _returned: deque[Any] = deque()  # of buffers that died: no callback runs Python code (core.weak)
+_note_death = _returned.append
 
 
 def give_back() -> None:
     """Free the memory of buffers that have died. Every allocation and every look at ``mem_used`` begins with this."""
-    while True:
-        forget_dead()  # nodes that only the table of nodes knows hold buffers
+    forget_dead()  # nodes that only the table of nodes knows hold buffers
+    while _returned:
         try:
             owned = _returned.popleft()
-        except IndexError:
+        except IndexError:  # another thread took it
             return
         _owned.discard(owned)
         owned.allocator.free(owned.opaque)

@@ -84,7 +84,7 @@ def compile_kernel(sink: UOp, renderer: Renderer, opts: Sequence[Opt] | None = N
         renderer: writes the source for its target.
         opts: optimizer choices to apply instead of the heuristic ones.
     """
-    key = (sink, renderer.key(), settings.code_key(), None if opts is None else tuple(opts))
+    key = (sink, renderer.key(), settings.code_key, None if opts is None else tuple(opts))
     found = _programs.get(key)
     if found is None:
         found = _programs[key] = _compile(sink, renderer, opts)

@@ -7,39 +7,41 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Final
 
 from tinsmith.core.settings import settings
 
 
-class _Counters(type):
-    """``mem_used`` first gives back the memory of buffers that have died."""
+class _Counters:
+    """Totals since the start of the process (or the last ``reset``); ``mem_used`` are the bytes in buffers.
 
-    settle: Callable[[], None] | None = None  # set by the package that owns the buffers
-    memory = 0
+    Attributes:
+        memory: bytes in buffers, with those of buffers that have died and were not given back yet.
+        settle: gives them back; set by the package that owns the buffers.
+    """
+
+    __slots__ = ("compile_count", "global_mem", "global_ops", "kernel_count", "memory", "schedule_count", "settle",
+                 "time_sum_s")
+
+    def __init__(self) -> None:
+        self.memory = 0
+        self.settle: Callable[[], None] | None = None
+        self.reset()
+
+    def reset(self) -> None:
+        """Set every counter but ``mem_used`` to zero."""
+        self.kernel_count = self.global_ops = self.global_mem = self.compile_count = self.schedule_count = 0
+        self.time_sum_s = 0.0
 
     @property
-    def mem_used(cls) -> int:
-        if cls.settle is not None:
-            cls.settle()
-        return cls.memory
+    def mem_used(self) -> int:
+        """Bytes in buffers that are alive."""
+        if self.settle is not None:
+            self.settle()
+        return self.memory
 
 
-class GlobalCounters(metaclass=_Counters):
-    """Totals since the start of the process (or the last ``reset``); ``mem_used`` are the bytes in buffers."""
-
-    kernel_count: ClassVar[int] = 0
-    global_ops: ClassVar[int] = 0
-    global_mem: ClassVar[int] = 0
-    time_sum_s: ClassVar[float] = 0.0
-    compile_count: ClassVar[int] = 0
-    schedule_count: ClassVar[int] = 0
-
-    @classmethod
-    def reset(cls) -> None:
-        """Set every counter but ``mem_used`` to zero."""
-        cls.kernel_count = cls.global_ops = cls.global_mem = cls.compile_count = cls.schedule_count = 0
-        cls.time_sum_s = 0.0
+GlobalCounters: Final = _Counters()
 
 
 _COLORS = {"red": 31, "green": 32, "yellow": 33, "blue": 34, "magenta": 35, "cyan": 36, "gray": 90}

@@ -75,15 +75,19 @@ class _Settings(threading.local):
     def __init__(self) -> None:
         for s in DECLARED:
             text = os.environ.get(s.name)
-            setattr(self, s.name, s.default if text is None else s.parse(text))
+            super().__setattr__(s.name, s.default if text is None else s.parse(text))
+        self._changed()
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
+        self._changed()
+
+    def _changed(self) -> None:
         super().__setattr__("token", object())
-        super().__setattr__("_code_key", None)
+        super().__setattr__("code_key", tuple(getattr(self, s.name) for s in DECLARED if s.affects_code))
 
     token: object  # another one after every change
-    _code_key: tuple[int | str, ...] | None
+    code_key: tuple[int | str, ...]  # the values that change generated code: part of every cache key
     DEBUG: int
     DEV: str
     NOOPT: int
@@ -104,14 +108,6 @@ class _Settings(threading.local):
     BEAM_SECONDS: int
     BEAM_FILE: str
     SPIN_US: int
-
-    def code_key(self) -> tuple[int | str, ...]:
-        """The values that change generated code: part of every cache key."""
-        found = self._code_key
-        if found is None:
-            found = tuple(getattr(self, s.name) for s in DECLARED if s.affects_code)
-            super().__setattr__("_code_key", found)
-        return found
 
 
 settings = _Settings()

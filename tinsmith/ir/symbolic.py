@@ -57,13 +57,11 @@ def linear_form(node: UOp) -> tuple[Linear, int]:
 
 def order(node: UOp) -> tuple[Any, ...]:
     """A sort key from structure alone, so that equal programs sort alike in every process."""
-    try:
-        return node._order
-    except AttributeError:
-        pass
-    for n in toposort(node, lambda m: not hasattr(m, "_order")):
-        number = n.arg[0] if n.op is Ops.RANGE else -1
-        n._order = (number < 0, number, n.op.name, str(n.arg), tuple(s._order for s in n.src))
+    if node._order is None:
+        for n in toposort(node, lambda m: m._order is None):
+            number = n.arg[0] if n.op is Ops.RANGE else -1
+            n._order = (number < 0, number, n.op.name, str(n.arg), tuple(s._order for s in n.src))
+        assert node._order is not None
     return node._order
 
 

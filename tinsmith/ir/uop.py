@@ -39,14 +39,14 @@ class UOp:
     (True, 3)
     """
 
-    __slots__ = ("__weakref__", "_bounds", "_device", "_order", "_ranges", "_shape", "_simple", "arg", "dtype", "op",
+    __slots__ = ("__weakref__", "_bounds", "_order", "_ranges", "_shape", "_simple", "arg", "device", "dtype", "op",
                  "origin", "src")
-    _bounds: tuple[int, int]
-    _device: str | None
-    _order: tuple[Any, ...]
-    _ranges: frozenset[UOp]
-    _shape: tuple[Any, ...]
-    _simple: UOp | None
+    _bounds: tuple[int, int] | None
+    _order: tuple[Any, ...] | None
+    _ranges: frozenset[UOp] | None
+    _shape: tuple[Any, ...] | None
+    _simple: UOp | None  # unset: not asked for yet
+    device: str | None
     op: Op
     dtype: DType
     src: tuple[UOp, ...]
@@ -72,6 +72,15 @@ class UOp:
             raise TypeError(f"{op.name} takes {arity} sources, got {count}")
         self = object.__new__(cls)
         self.op, self.dtype, self.src, self.arg, self.origin = op, dtype, src, arg, ()
+        self._shape = self._bounds = self._ranges = self._order = None  # not asked for yet
+        self.device = None
+        if op.device is not None:
+            self.device = op.device(arg)
+        else:
+            for s in src:
+                if s.device is not None:
+                    self.device = s.device
+                    break
         ref = _Ref(self, _bury)
         ref.key = key
         first = _interned.setdefault(key, ref)
@@ -81,9 +90,6 @@ class UOp:
                 return found
             _interned[key] = ref
         return self
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        pass
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickle holds the graph as a list, so that deep graphs need no recursion."""
@@ -107,16 +113,16 @@ class UOp:
     @property
     def shape(self) -> tuple[Any, ...]:
         """Shape of a tensor-graph node: ints or symbolic integers."""
-        try:
-            return self._shape
-        except AttributeError:
-            pass
-        for node in _lacking(self, "_shape"):
-            rule = node.op.shape
-            if rule is None:
-                raise TypeError(f"{node.op.name} has no shape: it lives below the tensor graph")
-            node._shape = rule(node)
-        return self._shape
+        found = self._shape
+        if found is None:
+            for node in _lacking(self, "_shape"):
+                rule = node.op.shape
+                if rule is None:
+                    raise TypeError(f"{node.op.name} has no shape: it lives below the tensor graph")
+                node._shape = rule(node)
+            found = self._shape
+            assert found is not None
+        return found
 
     @property
     def ndim(self) -> int:
@@ -131,35 +137,6 @@ class UOp:
         return total
 
     @property
-    def device(self) -> str | None:
-        """The device of the nearest buffer or copy below, a group's names joined by commas; None if there is none
-        (constants)."""
-        try:
-            return self._device
-        except AttributeError:
-            pass
-        # The first source decides unless it is a constant: mostly a walk down, without a sort of the whole graph.
-        path = [self]
-        while (node := path[-1]).src and node.op is not Ops.COPY and not hasattr(node.src[0], "_device"):
-            path.append(node.src[0])
-        for node in reversed(path):
-            if node.op is Ops.BUFFER:
-                node._device = node.arg.device
-            elif node.op is Ops.COPY:
-                node._device = node.arg
-            elif node.op is Ops.SHARD:
-                node._device = node.arg[1]
-            else:
-                node._device = None
-                for s in node.src:
-                    if not hasattr(s, "_device"):
-                        _find_devices(s)
-                    if s._device is not None:
-                        node._device = s._device
-                        break
-        return self._device
-
-    @property
     def base(self) -> UOp:
         """The node below this node's movement ops (the tutorials' LazyBuffer.base)."""
         node = self
@@ -170,13 +147,13 @@ class UOp:
     @property
     def ranges(self) -> frozenset[UOp]:
         """The RANGE nodes that this kernel-graph node still depends on."""
-        try:
-            return self._ranges
-        except AttributeError:
-            pass
-        for node in _lacking(self, "_ranges"):
-            node._ranges = _free_ranges(node)
-        return self._ranges
+        found = self._ranges
+        if found is None:
+            for node in _lacking(self, "_ranges"):
+                node._ranges = _free_ranges(node)
+            found = self._ranges
+            assert found is not None
+        return found
 
     @property
     def vmin(self) -> int:
@@ -189,13 +166,13 @@ class UOp:
     @property
     def bounds(self) -> tuple[int, int]:
         """Least and greatest value of an integer or bool expression (those of the dtype where nothing is known)."""
-        try:
-            return self._bounds
-        except AttributeError:
-            pass
-        for node in _lacking(self, "_bounds"):
-            node._bounds = _bounds_of(node)
-        return self._bounds
+        found = self._bounds
+        if found is None:
+            for node in _lacking(self, "_bounds"):
+                node._bounds = _bounds_of(node)
+            found = self._bounds
+            assert found is not None
+        return found
 
     @property
     def is_const(self) -> bool:
@@ -552,8 +529,10 @@ def toposort(root: UOp | Iterable[UOp], enter: Callable[[UOp], bool] | None = No
                 if s not in seen:
                     seen.add(s)
                     if enter is None or enter(s):
-                        stack.append((s, iter(s.src)))
-                        break
+                        if s.src:
+                            stack.append((s, iter(s.src)))
+                            break
+                        order.append(s)
             else:
                 order.append(node)
                 stack.pop()
@@ -561,16 +540,11 @@ def toposort(root: UOp | Iterable[UOp], enter: Callable[[UOp], bool] | None = No
 
 
 def _lacking(node: UOp, attribute: str) -> list[UOp]:
-    """The nodes below and this one that have no such attribute yet, sources first; mostly this one alone."""
+    """The nodes below and this one whose ``attribute`` is not known yet, sources first; mostly this one alone."""
     for s in node.src:
-        if not hasattr(s, attribute):
-            return toposort(node, lambda n: not hasattr(n, attribute))
+        if getattr(s, attribute) is None:
+            return toposort(node, lambda n: getattr(n, attribute) is None)
     return [node]
-
-
-def _find_devices(root: UOp) -> None:
-    for node in toposort(root, lambda n: not hasattr(n, "_device")):
-        node.device  # noqa: B018  found and kept: the sources' are known
 
 
 def substitute(roots: Sequence[UOp], table: dict[UOp, UOp]) -> list[UOp]:

@@ -156,7 +156,7 @@ class TinyJit(Generic[R]):
     def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any],
              held: list[Any] | None = None) -> tuple[tuple[Any, ...], Bound]:
         described, bound = self._signature.of(args, kwargs, held)
-        return (described, Tensor.training, settings.DEV, settings.code_key(), dtypes.default_float,
+        return (described, Tensor.training, settings.DEV, settings.code_key, dtypes.default_float,
                 dtypes.default_int), bound
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:

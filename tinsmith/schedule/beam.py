@@ -110,7 +110,7 @@ def forget() -> None:
 def opts_for(sink: UOp, device: str) -> Sequence[Opt] | None:
     """The opts that a search with ``BEAM`` as its width finds for a kernel; None for the model's own choice."""
     renderer = Device[device].renderer
-    memo = sink, device, renderer.key(), settings.code_key()
+    memo = sink, device, renderer.key(), settings.code_key
     if memo not in _known:
         _known[memo] = _opts_for(sink, device, renderer.key())
     return _known[memo]

@@ -162,7 +162,7 @@ _programs: dict[tuple[object, ...], Program] = {}
 
 def program_key(device: str, launch: Launch) -> tuple[object, ...]:
     """Loaded programs are shared by all schedules that run one source, compiled alike, on one device."""
-    return device, launch.symbol, settings.code_key()
+    return device, launch.symbol, settings.code_key
 
 
 def is_loaded(device: str, launch: Launch) -> bool:

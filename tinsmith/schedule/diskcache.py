@@ -60,7 +60,7 @@ def entry_key(graph: Sequence[UOp], device: str) -> str | None:
         devices = {device, *(n.device for n in toposort(graph) if n.op in (Ops.COPY, Ops.BUFFER, Ops.SHARD))}
         single = sorted({name for group in devices if group is not None for name in members(group)})
         targets = [f"{name}:{_device_key(name)}" for name in single]
-        options = _value((device, settings.code_key()))
+        options = _value((device, settings.code_key))
     except (Unkeyable, TinsmithError):
         return None
     versions = f"{sys.implementation.cache_tag} {sys.platform} {np.__version__}"

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -69,32 +69,42 @@ def structure(roots: Sequence[UOp]) -> tuple[tuple[Any, ...], list[UOp], list[in
 
     Two graphs of equal structure have equal canonical graphs. None: symbolic sizes need the whole graph.
     """
-    numbers: dict[UOp, Any] = {}
+    numbers: dict[UOp, Any] = {}  # node → its row; leaves but BUFFERs stand for themselves where they are read
     rows: list[Any] = []
     buffers: list[UOp] = []
     values: list[int] = []
-    number = numbers.get
-    for n in toposort(roots):
-        op, src = n.op, n.src
-        if op is Ops.DETACH:  # says something about gradients only
-            numbers[n] = number(src[0], src[0])
-        elif op is Ops.BUFFER:
-            numbers[n] = len(rows)
-            rows.append((n.dtype, n.arg.size, n.arg.layout or n.arg.device))
-            buffers.append(n)
-        elif op is Ops.BIND:
-            numbers[n] = len(rows)
-            rows.append((op, *src[0].arg[1:], len(values)))
-            values.append(src[1].arg)
-        elif src:  # other leaves stand for themselves where they are read
-            if op.kind == "movement" and n.arg not in _plain and not _is_plain(n.arg):
-                return None
-            numbers[n] = len(rows)
-            if len(src) == 1:
-                rows.append((op, n.dtype, n.arg, number(src[0], src[0])))
+    number = numbers.__getitem__
+    stack: list[tuple[Any, Iterator[UOp]]] = [(None, iter(roots))]
+    while True:
+        n, sources = stack[-1]
+        for s in sources:
+            if s in numbers:
+                continue
+            if s.src:
+                stack.append((s, iter(s.src)))
+                break
+            if s.op is Ops.BUFFER:
+                numbers[s] = len(rows)
+                rows.append((s.dtype, s.arg.size, s.arg.layout or s.device))
+                buffers.append(s)
             else:
-                rows.append((op, n.dtype, n.arg, *[number(s, s) for s in src]))
-    return (*rows, *[number(r, r) for r in roots]), buffers, values
+                numbers[s] = s
+        else:
+            stack.pop()
+            if n is None:
+                return (*rows, *map(number, roots)), buffers, values
+            op, src = n.op, n.src
+            if op is Ops.DETACH:  # says something about gradients only
+                numbers[n] = numbers[src[0]]
+                continue
+            numbers[n] = len(rows)
+            if op is Ops.BIND:
+                rows.append((op, *src[0].arg[1:], len(values)))
+                values.append(src[1].arg)
+            elif op.kind == "movement" and n.arg not in _plain and not _is_plain(n.arg):
+                return None
+            else:
+                rows.append((op, n.dtype, n.arg, *map(number, src)))
 
 
 _plain: set[Any] = set()  # arguments of movement ops without symbolic sizes
@@ -117,7 +127,7 @@ def realize(roots: Sequence[UOp], device: str, free: Collection[UOp] = ()) -> li
         device: where kernels without any buffer run.
         free: BUFFERs that nobody reads after this program: a new version may take their memory.
     """
-    settled = device, settings.code_key()
+    settled = device, settings.code_key
     found = structure(roots)
     if found is not None:
         key, buffers, values = found
@@ -232,12 +242,12 @@ def _load(schedule: Schedule, kernels: Sequence[KernelProgram | None]) -> None:
 
 def output_buffers(bound: Bound, inputs: Sequence[Buffer], free: Collection[int]) -> list[Buffer]:
     """Memory for the outputs: fresh, or that of an input in ``free`` where the program may write over it."""
-    outputs: list[Any] = [None] * len(bound.outputs)
+    outputs = [Buffer(s.device, s.size, s.dtype) for s in bound.outputs]
     if free:
         for n, number in bound.in_place:
             if number in free:
                 outputs[n] = inputs[number]
-    return [Buffer(s.device, s.size, s.dtype) if b is None else b for b, s in zip(outputs, bound.outputs)]
+    return outputs
 
 
 def run(compiled: CompiledSchedule, inputs: list[Buffer], values: Sequence[int],
@@ -253,8 +263,7 @@ def run(compiled: CompiledSchedule, inputs: list[Buffer], values: Sequence[int],
     if compiled.layouts:
         inputs = flattened(inputs)
     outputs = output_buffers(bound, inputs, free)
-    blocks = [Buffer(device, size, dtypes.uint8) for device, size in bound.blocks]
-    launch(bound, inputs, outputs, values, blocks)
+    launch(bound, inputs, outputs, values, [Buffer(device, size, dtypes.uint8) for device, size in bound.blocks])
     results = [outputs[n] for n in bound.results]
     return _grouped(results, compiled.layouts) if compiled.layouts else results
 
@@ -279,21 +288,23 @@ def launch(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], va
         if b._opaque is None:
             b.opaque  # noqa: B018  running out of memory must leave the old versions as they are
     launched: list[Step] = []
+    counters = GlobalCounters
+    timed = settings.DEBUG >= 2 or settings.PROFILE
     try:
-        if bound.queue is not None and settings.DEBUG < 2 and not settings.PROFILE:
+        if bound.queue is not None and not timed:
             bound.queue(bases, values, launched)
             return
         for part in bound.parts:
-            if (settings.DEBUG >= 2 or settings.PROFILE) and part.graph is not None:
+            if timed and part.graph is not None:
                 for step in part.steps:
                     launched = [step]
                     _timed(step, bound, bases, values)
             elif part.graph is not None:
                 launched = part.steps
                 part.graph(bases, values)
-                GlobalCounters.kernel_count += len(launched)
-                GlobalCounters.global_ops += part.ops
-                GlobalCounters.global_mem += part.bytes
+                counters.kernel_count += len(launched)
+                counters.global_ops += part.ops
+                counters.global_mem += part.bytes
             else:
                 launched = part.steps
                 target, source = (bound.places[s].of(bases) for s in launched[0].slots)

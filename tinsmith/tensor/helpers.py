@@ -242,10 +242,13 @@ def same_device(op: str, *tensors: Tensor) -> str:
 
 def matched(op: str, *tensors: Tensor) -> list[UOp]:
     """Nodes of ``tensors`` in one dtype and one shape."""
-    if all(t.dtype is tensors[0].dtype and t.shape == tensors[0].shape for t in tensors):
-        if len({t.uop.device for t in tensors if t.uop.device is not None}) > 1:
-            same_device(op, *tensors)
-        return [t.uop for t in tensors]
+    uops = [t.uop for t in tensors]
+    first = uops[0]
+    for u in uops:
+        if u.dtype is not first.dtype or u.device != first.device or u.shape != first.shape:
+            break
+    else:
+        return uops
     same_device(op, *tensors)
     dtype = promote(*(t.dtype for t in tensors))
     shape = broadcast_shape(op, *(t.shape for t in tensors))

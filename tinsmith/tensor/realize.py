@@ -51,28 +51,37 @@ def _one_at_a_time(function: Callable[_P, _R]) -> Callable[_P, _R]:
     return locked
 
 
-@_one_at_a_time
 def realize_tensors(tensors: Sequence[TensorBase]) -> None:
     """Compute ``tensors`` in one program; each then holds a view of a buffer and nothing of how it was computed.
 
     Views of realized buffers stay views: nothing is copied. Other tensors that were made from a realized leaf refer to
     its buffer from then on.
     """
-    pending = {id(t): t for t in tensors if not is_realized(t.uop)}
-    if not pending:
-        return
-    free = set() if recorders else _unread(list(pending.values()))  # a replay must find the old versions
-    with interrupt_later() if free else contextlib.nullcontext():
-        done = compute([t.uop for t in pending.values()], [t._device for t in pending.values()], free)
-        for t in pending.values():
-            t.uop = done[t.uop] if t.uop in done else t.uop.substitute(done)
-    leaves = {n: view for n, view in done.items() if is_leaf(n)}
-    if not leaves:
-        return
-    live = next(iter(pending.values())).live
-    others = [t for t in live if id(t) not in pending and not is_realized(t.uop)]
-    for t, new in zip(others, substitute([t.uop for t in others], leaves)):
-        t.uop = new
+    with running:
+        pending = {id(t): t for t in tensors if not is_realized(t.uop)}
+        if not pending:
+            return
+        wanted = list(pending.values())
+        free = None if recorders else _unread(wanted)  # a replay must find the old versions
+        if free:
+            with interrupt_later():
+                done = _take_values(wanted, free)
+        else:
+            done = _take_values(wanted)
+        leaves = {n: view for n, view in done.items() if is_leaf(n)}
+        if leaves:
+            others = [t for t in wanted[0].live if id(t) not in pending and not is_realized(t.uop)]
+            for t, new in zip(others, substitute([t.uop for t in others], leaves)):
+                t.uop = new
+
+
+def _take_values(tensors: Sequence[TensorBase], free: Collection[UOp] = ()) -> dict[UOp, UOp]:
+    """Compute ``tensors``, which hold their values from then on; returns what ``compute`` did."""
+    done = compute([t.uop for t in tensors], [t._device for t in tensors], free)
+    for t in tensors:
+        view = done.get(t.uop)
+        t.uop = t.uop.substitute(done) if view is None else view
+    return done
 
 
 @contextlib.contextmanager
@@ -163,16 +172,15 @@ def compute(uops: Sequence[UOp], devices: Sequence[str], free: Collection[UOp] =
         free: BUFFERs that nobody reads afterwards.
     """
     device = devices[0]
-    targets = {_below_views(u): d for u, d in zip(uops, devices)}
+    targets = dict(zip(map(_below_views, uops), devices))
     nodes = list(targets)
     for recorder in recorders:
         recorder.wanted(uops)
     if _read:
         nodes = substitute(nodes, dict(_read.items()))
-    roots = {n: _concrete(n) for n in nodes}
-    if any(d != device for d in devices):  # a constant of another device than the program's
-        roots |= {n: n.copy_to(d) for n, d in zip(nodes, targets.values()) if n.device is None and d != device}
-    distinct = list(dict.fromkeys(roots.values()))
+    roots = [_concrete(n) if n.device is not None or d == device else n.copy_to(d)  # a constant of another device
+             for n, d in zip(nodes, targets.values())]
+    distinct = list(dict.fromkeys(roots))
     if settings.CHECKED:
         checks = Checks(distinct)
         found = realize([*distinct, *checks.roots], device)  # an error must leave the old versions as they are
@@ -180,7 +188,7 @@ def compute(uops: Sequence[UOp], devices: Sequence[str], free: Collection[UOp] =
     else:
         found = realize(distinct, device, free)
     buffers = dict(zip(distinct, found))
-    return {target: _as_view(buffers[roots[node]], target) for target, node in zip(targets, nodes)}
+    return {target: _as_view(buffers[root], target) for target, root in zip(targets, roots)}
 
 
 @_one_at_a_time
@@ -216,14 +224,22 @@ def tuned(tensor: TensorBase, opts: Sequence[Opt] | None, kernel: int, device: s
 
 def _as_view(buffer: Buffer, target: UOp) -> UOp:
     """The buffer in the shape of the value that it holds; with a symbolic size only its beginning is in use."""
+    shape = target.shape
     flat = UOp(Ops.BUFFER, target.dtype, (), buffer)
+    if shape == buffer.shape:
+        return flat
     size = target.size
-    return (flat.shrink(((0, size.simplify()),)) if isinstance(size, UOp) else flat).reshape(target.shape)
+    if isinstance(size, UOp):
+        return flat.shrink(((0, size.simplify()),)).reshape(shape)
+    return UOp(Ops.RESHAPE, None, (flat,), shape)
 
 
 def is_realized(uop: UOp) -> bool:
     """A view of a buffer, or empty."""
-    return 0 in uop.shape or (uop.base.op is Ops.BUFFER and uop.base.arg.device != "NPY")
+    base = uop
+    while base.op.kind == "movement":
+        base = base.src[0]
+    return (base.op is Ops.BUFFER and base.device != "NPY") or 0 in uop.shape
 
 
 def is_leaf(uop: UOp) -> bool:
@@ -240,7 +256,8 @@ def _below_views(uop: UOp) -> UOp:
     """The node below views that keep every element, or below all views of a new version: that is computed whole."""
     while uop.op in _KEPT_VIEWS:
         uop = uop.src[0]
-    return uop.base if uop.base.op is Ops.ASSIGN else uop
+    base = uop.base
+    return base if base.op is Ops.ASSIGN else uop
 
 
 def _concrete(uop: UOp) -> UOp:

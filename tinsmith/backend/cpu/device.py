@@ -25,17 +25,8 @@ if TYPE_CHECKING:
     from tinsmith.backend.memory import Buffer
 
 
-class HostAllocator(Allocator):
+class HostAllocator(HostMemory, Allocator):
     """Blocks of host memory with reuse; a handle is a ``Block``."""
-
-    def __init__(self) -> None:
-        self.memory = HostMemory()
-
-    def alloc(self, nbytes: int) -> Any:
-        return self.memory.alloc(nbytes)
-
-    def free(self, opaque: Any) -> None:
-        self.memory.free(opaque)
 
     def copyin(self, opaque: Any, offset: int, source: memoryview) -> None:
         self.host_view(opaque, offset, source.nbytes)[:] = source

@@ -1,8 +1,8 @@
 """Host memory with free lists: a fresh page costs more than the kernel that fills it, so blocks are kept and reused."""
 from __future__ import annotations
 
-import collections
 import contextlib
+import functools
 import threading
 from collections.abc import Callable
 
@@ -20,6 +20,7 @@ class Block:
         self.address, self.nbytes, self.capacity, self._release = address, nbytes, capacity, release
 
 
+@functools.lru_cache(maxsize=1024)
 def size_class(nbytes: int) -> int:
     """The capacity of a block for ``nbytes``: the next quarter step between powers of two, at least 64 bytes apart.
 
@@ -41,10 +42,8 @@ class HostMemory:
         self.cache_limit = osys.total_memory() // 4 if cache_limit is None else cache_limit
         self.in_use = 0
         self.cached = 0
-        # Ordered by last use, the oldest class first; no list is empty.
-        self._free: dict[int, list[Block]] = {}
+        self._free: dict[int, list[Block]] = {}  # by capacity; what came back last is at the end, in both
         self._lock = threading.Lock()
-        self._returned: collections.deque[Block] = collections.deque()
 
     def alloc(self, nbytes: int) -> Block:
         """A block of at least ``nbytes`` with undefined contents, aligned to 64 bytes.
@@ -54,13 +53,10 @@ class HostMemory:
         """
         capacity = size_class(nbytes)
         with self._lock:
-            self._take_back()
-            waiting = self._free.pop(capacity, None)
+            waiting = self._free.get(capacity)
             if waiting:
                 block = waiting.pop()
                 block.nbytes = nbytes
-                if waiting:
-                    self._free[capacity] = waiting
                 self.cached -= capacity
             else:
                 block = self._fresh(nbytes, capacity)
@@ -69,46 +65,34 @@ class HostMemory:
         return block
 
     def free(self, block: Block) -> None:
-        """Take ``block`` back. Nothing may read or write it from now on.
-
-        The garbage collector calls this at any moment, also while this thread is inside ``alloc``: where the lock is
-        taken, the block waits for whoever takes it next.
-        """
-        assert block.nbytes >= 0, f"the block of {block.capacity} bytes at {block.address:#x} was freed twice"
-        self._returned.append(block)
-        if self._lock.acquire(blocking=False):
-            try:
-                self._take_back()
-            finally:
-                self._lock.release()
-
-    def _take_back(self) -> None:
-        while self._returned:
-            block = self._returned.popleft()
+        """Take ``block`` back. Nothing may read or write it from now on."""
+        capacity = block.capacity
+        with self._lock:
+            assert block.nbytes >= 0, f"the block of {capacity} bytes at {block.address:#x} was freed twice"
             self.in_use -= block.nbytes
             GlobalCounters.memory -= block.nbytes
             block.nbytes = -1
-            waiting = self._free.pop(block.capacity, [])
+            waiting = self._free.pop(capacity, [])
             waiting.append(block)
-            self._free[block.capacity] = waiting
-            self.cached += block.capacity
-            self._shrink(self.cache_limit)
+            self._free[capacity] = waiting
+            self.cached += capacity
+            if self.cached > self.cache_limit:
+                self._shrink(self.cache_limit)
 
     def trim(self) -> None:
         """Give all cached blocks back to the system."""
         with self._lock:
-            self._take_back()
             self._shrink(0)
 
     def _shrink(self, limit: int) -> None:
         while self.cached > limit:
             capacity = next(iter(self._free))
             waiting = self._free[capacity]
-            # The block freed longest ago is the coldest one.
-            waiting.pop(0)._release()
-            if not waiting:
+            if waiting:
+                waiting.pop(0)._release()  # the block freed longest ago is the coldest one
+                self.cached -= capacity
+            else:
                 del self._free[capacity]
-            self.cached -= capacity
 
     def _fresh(self, nbytes: int, capacity: int) -> Block:
         total = osys.total_memory()

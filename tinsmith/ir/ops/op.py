@@ -35,6 +35,7 @@ class Op:
         cost: arithmetic operations per element.
         commutative, associative: algebraic laws that rewrites may use (associative: up to rounding for floats).
         identity: for ops that can reduce: dtype -> the value that changes nothing.
+        device: where the value lies, from the argument; None where it lies where the first placed source does.
     """
 
     kind: Kind
@@ -48,6 +49,7 @@ class Op:
     commutative: bool = False
     associative: bool = False
     identity: Callable[[DType], int | float | bool] | None = None
+    device: Callable[[Any], str] | None = None
     name: str = field(default="", init=False)
 
     def __set_name__(self, owner: type, name: str) -> None:

@@ -167,7 +167,8 @@ def _shard_gradient(n: UOp, g: UOp) -> tuple[UOp, ...]:
 class TensorOps:
     """Rows of the op table for the tensor graph."""
 
-    BUFFER = Op("source", "Memory on a device; the argument is the Buffer.", 0, None, lambda n: n.arg.shape)
+    BUFFER = Op("source", "Memory on a device; the argument is the Buffer.", 0, None, lambda n: n.arg.shape,
+                device=lambda arg: arg.device)
     PARAM = Op("source", "A buffer argument of a kernel or cached program, by number: (index, shape).", 0, None,
                lambda n: n.arg[1])
     CONST = Op("source", "A scalar value.", 0, None, lambda n: (),
@@ -220,14 +221,14 @@ class TensorOps:
     DETACH = Op("memory", "The same value, without a gradient.", 1, of_first, shape_of_first, lambda n, x: x)
     COPY = Op("memory", "The value on another device, or whole on each of several; the argument names them.", 1,
               of_first, shape_of_first,
-              lambda n, x: x, lambda n, g: (g.copy_to(n.src[0].device),))
+              lambda n, x: x, lambda n, g: (g.copy_to(n.src[0].device),), device=lambda arg: arg)
     ASSIGN = Op("memory", "A new version of the first source with the value of the second.", 2, of_first,
         shape_of_first,
                 lambda n, old, new: new, lambda n, g: (None, g))
 
     SHARD = Op("memory", "A value whose parts lie on devices of their own, end to end along an axis: (axis, devices).",
                (2, 1 << 30), of_first, _shard_shape, lambda n, *parts: np.concatenate(parts, n.arg[0]),
-               _shard_gradient)
+               _shard_gradient, device=lambda arg: arg[1])
 
     SINK = Op("program", "All that a program or kernel must do.", (0, 1 << 30), nothing, lambda n: (),
               lambda n, *xs: None)
