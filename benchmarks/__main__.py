@@ -84,6 +84,8 @@ class Runner:
         first, second = ({column: Cell() for column in self.columns} for _ in range(2))
         for _ in range(min(self.rounds, COLD_ROUNDS)):
             for column in self.columns:
+                if column[1] == "jit":  # a first call is captured by nothing
+                    continue
                 with tempfile.TemporaryDirectory(prefix="benchmarks-") as cache:
                     for cells in (first, second):
                         with contextlib.closing(Process(column[0], self.pythons[column[0]], cache)) as process:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 Run = Callable[[], Any]
-VARIANTS: dict[str, tuple[str, ...]] = {"tinsmith": ("",), "torch": ("eager", "compile"), "tinygrad": ("",)}
+VARIANTS: dict[str, tuple[str, ...]] = {"tinsmith": ("", "jit"), "torch": ("eager", "compile"), "tinygrad": ("",)}
 
 
 class GPT:
@@ -148,15 +148,25 @@ class Torch:
 
 
 class Lazy:
-    """Tinsmith or tinygrad, by the names that both have, on its default device."""
+    """Tinsmith or tinygrad, by the names that both have, on its default device.
 
-    def __init__(self, name: str) -> None:
+    Args:
+        jit: every call is a replay of a captured one.
+        jit_steps: training steps are, the rest is not: how tinygrad is used.
+    """
+
+    def __init__(self, name: str, jit: bool = False, jit_steps: bool = False) -> None:
+        self.jit, self.jit_steps = jit, jit or jit_steps
         self.lib: Any = importlib.import_module(name)
         self.Tensor: Any = self.lib.Tensor
         self.nn: Any = importlib.import_module(f"{name}.nn")
 
     def sync(self) -> None:
         self.lib.Device[self.lib.Device.DEFAULT].synchronize()
+
+    def wrap(self, f: Callable[..., Any]) -> Callable[..., Any]:
+        captured: Callable[..., Any] = self.lib.TinyJit(f) if self.jit else f
+        return captured
 
     def training(self) -> contextlib.AbstractContextManager[Any]:
         """Training mode; tinygrad 0.14 turned `Tensor.train()` into a context variable."""
@@ -167,7 +177,7 @@ class Lazy:
     def _call(self, f: Callable[..., Any], *shapes: tuple[int, ...], dtype: str = "float32") -> Run:
         kind = getattr(self.lib.dtypes, dtype)
         args = [self.Tensor.rand(*shape).cast(kind).contiguous().realize() for shape in shapes]
-        return lambda: f(*args).realize()
+        return partial(self.wrap(lambda *inputs: f(*inputs).realize()), *args)
 
     def matmul(self, m: int, k: int, n: int, batch: int, dtype: str) -> Run:
         head = (batch,) if batch > 1 else ()
@@ -188,9 +198,10 @@ class Lazy:
 
         def step() -> Any:
             y = x.conv2d(w, padding=padding, groups=groups)
-            gradients = (y * weights).sum().gradient(x, w)
-            return self.Tensor.realize(y, *gradients)
-        return step
+            results = (y, *(y * weights).sum().gradient(x, w))
+            self.Tensor.realize(*results)
+            return results
+        return self.wrap(step)
 
     def attention(self, b: int, h: int, s: int, d: int) -> Run:
         return self._call(lambda q, k, v: q.scaled_dot_product_attention(k, v), *[(b, h, s, d)] * 3)
@@ -202,8 +213,10 @@ class Lazy:
 
         def step() -> Any:
             out = q.scaled_dot_product_attention(k, v)
-            return self.Tensor.realize(out, *(out * seed).sum().gradient(q, k, v))
-        return step
+            results = (out, *(out * seed).sum().gradient(q, k, v))
+            self.Tensor.realize(*results)
+            return results
+        return self.wrap(step)
 
     def sum(self, rows: int, cols: int) -> Run:
         return self._call(lambda x: x.sum(), (rows, cols))
@@ -247,8 +260,8 @@ class Lazy:
                 loss = x.sequential(layers).sparse_categorical_crossentropy(y)
                 loss.backward()
                 return loss.realize(*opt.schedule_step())
-        jitted = self.lib.TinyJit(step) if hasattr(self.lib, "TinyJit") else step
-        return lambda: jitted().item()
+        run = self.lib.TinyJit(step) if self.jit_steps else step
+        return lambda: run().item()
 
     def gpt(self, batch: int, length: int, width: int, heads: int, layers: int, vocab: int) -> Run:
         nn, tensor = self.nn, self.Tensor
@@ -265,10 +278,10 @@ class Lazy:
                 loss = out.sparse_categorical_crossentropy(y)
                 loss.backward()
                 return loss.realize(*opt.schedule_step())
-        jitted = self.lib.TinyJit(step) if hasattr(self.lib, "TinyJit") else step
-        return lambda: jitted().item()
+        run = self.lib.TinyJit(step) if self.jit_steps else step
+        return lambda: run().item()
 
 
 def make(system: str, variant: str) -> Torch | Lazy:
     """The builders of ``system``; raises what importing it raises."""
-    return Torch(variant) if system == "torch" else Lazy(system)
+    return Torch(variant) if system == "torch" else Lazy(system, variant == "jit", system == "tinygrad")
