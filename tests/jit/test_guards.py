@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinsmith import Context, Tensor, TinyJit
+from tinsmith import Context, Tensor, TinyJit, nn
 from tinsmith.backend.memory import give_back
 from tinsmith.jit.function import MOST_SIGNATURES
 from tinsmith.jit.replay import SMALL
@@ -375,3 +375,41 @@ def test_attributes_of_self_slots_and_class_and_of_a_class_as_argument() -> None
         layer.shift, Layer.scale = float(n // 3), float(n // 4)
         assert layer(x).item() == layer.scale + layer.shift
         assert Layer.scaled(x).item() == Layer.scale
+
+
+class Model:
+    def __init__(self) -> None:
+        self.w = Tensor([[1.0, 2.0], [3.0, 4.0]])
+        self.opt = nn.optim.SGD([self.w], lr=0.1)
+
+    @TinyJit
+    def step(self, x: Tensor) -> Tensor:
+        self.opt.zero_grad()
+        loss = (x @ self.w).square().mean().backward()
+        self.opt.step()
+        return loss
+
+
+BATCHES = [Tensor([[float(n), 1.0]]).realize() for n in range(8)]
+
+
+def test_batches_that_stay_alive_are_replayed_on() -> None:
+    """``zero_grad`` drops the gradient that the last batch got; that batch is none of this call's business."""
+    model, plain = Model(), Model()
+    for n in range(8):
+        loss = model.step(BATCHES[n])
+        assert [b.grad is not None for b in BATCHES] == [k == n for k in range(8)]
+        plain.opt.zero_grad()
+        want = (Tensor([[float(n), 1.0]]) @ plain.w).square().mean().backward()
+        plain.opt.step()
+        assert np.isclose(loss.item(), want.item()) and np.allclose(model.w.numpy(), plain.w.numpy())
+    assert Model.step.replays == 6
+    x = BATCHES[0]
+    for _ in range(6):  # the same batch has a gradient when it comes again: a second capture
+        model.step(x)
+    assert Model.step.replays == 6 + 5
+    grad = x.grad
+    assert grad is not None
+    want = (x @ model.w).square().mean().gradient(x)[0]
+    model.step(x)
+    assert x.grad is not None and np.allclose(x.grad.numpy(), want.numpy())

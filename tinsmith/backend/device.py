@@ -181,6 +181,13 @@ class Compiled:
         """Programs of kernels and their binaries; a device may load them together."""
         return [self.runtime(kernel, binary) for kernel, binary in kernels]
 
+    def copier(self, source: Compiled, nbytes: int) -> Program | None:
+        """A program that copies so many bytes from a buffer on ``source``, its second, to one here, its first.
+
+        It is launched among this device's kernels. None: copies are commands of their own.
+        """
+        return None
+
     def run(self, calls: Sequence[Call]) -> None:
         """Launch kernels in order."""
         for call in calls:

@@ -35,6 +35,10 @@ class LiveSet(Generic[K]):
         # The callback is ``pop(number, ref)``: the default keeps it silent if the entry is gone.
         self._refs[number] = weakref.ref(value, functools.partial(self._refs.pop, number))
 
+    def clear(self) -> None:
+        """Hold nothing."""
+        self._refs.clear()
+
     def __iter__(self) -> Iterator[K]:
         """The members at this moment, even if another thread adds some at the same time."""
         return iter([value for ref in _settled(self._refs.values()) if (value := ref()) is not None])

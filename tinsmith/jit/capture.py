@@ -13,7 +13,6 @@ from tinsmith.jit.guards import Group, Guards, Member, Place
 from tinsmith.jit.reach import reachable
 from tinsmith.jit.replay import Replay
 from tinsmith.jit.signature import leaves, placed, rebuilt, view_of
-from tinsmith.jit.spread import SpreadReplay
 from tinsmith.jit.templates import Returned, Template, Written, placeholder
 from tinsmith.tensor import random
 from tinsmith.tensor.base import TensorBase
@@ -50,7 +49,7 @@ class Capture(CacheCollector):
         self.numbers = {id(t): n for n, t in reversed(list(enumerate(arguments)))}
         self.owner = {id(t.grad): t for t in everything if t.grad is not None}
         self.seed, self.first_draw = random.state()
-        self.resets = random.resets()
+        self.resets, self.forgettings = random.resets(), TensorBase.forgettings
         self.bound = {pair: n for n, pair in enumerate(bound)}
 
     # *** recording ***
@@ -72,7 +71,9 @@ class Capture(CacheCollector):
         returned = [t for t in leaves(result) if isinstance(t, Tensor)]
         changed = [t for t, old, _ in self.before.values()
                    if t.uop is not old and (placed(old) or id(t) in self.known or id(t) in self.numbers)]
-        graded = [t for t, _, grad in self.before.values() if t.grad is not grad]
+        forgets = TensorBase.forgettings != self.forgettings
+        graded = [t for t, _, grad in self.before.values() if t.grad is not grad and not (
+            forgets and self.is_forgotten(t))]
         assigned = {id(t) for t in changed}
         added = {id(t) for t in graded if (old := self.before[id(t)][2]) is not None and old.uop in self.below(t.grad)}
         kept = [t.grad for t in graded if t.grad is not None and t.requires_grad and (
@@ -93,14 +94,16 @@ class Capture(CacheCollector):
             written.append(Written(Place(self.place(t).number, self.place(t).ref, True),
                                    None if t.grad is None else finder.template(t.grad.uop), late))
         self.guards.groups = finder.groups
-        if any(item.compiled.layouts for item in self.items):
-            self.replay = SpreadReplay(self.items, nesting, written, self.first_draw, draws, self.bound)
-        else:
-            self.replay = Replay(self.items, nesting, written, self.first_draw, draws, self.bound, donate)
+        self.replay = Replay(self.items, nesting, written, self.first_draw, draws, self.bound, donate, forgets)
         for item in self.items:  # a capture holds programs, not values
             item.inputs, item.outputs = [], []
         self.before, self.graphs, self.arguments, self.known, self.owner = {}, {}, [], {}, {}
         self.numbers = {}
+
+    def is_forgotten(self, t: Tensor) -> bool:
+        """Whether a gradient went that nobody asked for, of a tensor that the function knows nothing of: a replay does
+        not look for this tensor, it forgets such gradients as the function did."""
+        return t.grad is None and t.requires_grad is None and id(t) not in self.known and id(t) not in self.numbers
 
     def below(self, t: Tensor | None) -> set[UOp]:
         return set() if t is None else set(t.uop.toposort())

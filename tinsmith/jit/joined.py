@@ -3,13 +3,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
+from tinsmith.backend.memory import Layout
 from tinsmith.jit.collect import JitItem, Source
 from tinsmith.schedule.compiled import CompiledSchedule, Step
 from tinsmith.schedule.items import Schedule, Slot
 from tinsmith.schedule.planner import plan_slots
+from tinsmith.schedule.queue import overlap
 
 Made = tuple[int, int]  # number of a program, number among its outputs
+WHOLE: Final = -1
+Part = tuple[int, int, int]  # the same, and number of the part; WHOLE on a single device
 
 
 @dataclass
@@ -17,14 +22,17 @@ class Joined:
     """One schedule for all programs.
 
     Attributes:
-        inputs: where its inputs come from, by number: entries of the guards, or held buffers.
-        results: the outputs that somebody wants, and their numbers among the schedule's results.
+        inputs: where its inputs come from, by number: entries of the guards, or held buffers; of one over several
+            devices each part is an input, and its number stands beside.
+        results: the outputs that somebody wants, and the numbers of their parts among the schedule's results.
+        layouts: of those over several devices.
         values: (name, value at capture) of its variables.
     """
 
     compiled: CompiledSchedule
-    inputs: list[Source]
-    results: dict[Made, int]
+    inputs: list[tuple[Source, int]]
+    results: dict[Made, list[int]]
+    layouts: dict[Made, Layout]
     values: list[tuple[str, int]]
 
 
@@ -34,10 +42,11 @@ class _Joiner:
         self.slots: list[Slot] = []
         self.steps: list[Step] = []
         self.step_program: list[int] = []
-        self.sources: dict[Source | int, int] = {}  # an input, or the id of a held buffer → its number
-        self.inputs: list[Source] = []
+        self.sources: dict[tuple[Source | int, int], int] = {}  # an input, or the id of a held buffer → its number
+        self.inputs: list[tuple[Source, int]] = []
         self.input_slots: dict[int, int] = {}
-        self.made: dict[Made, int] = {}
+        self.made: dict[Part, int] = {}
+        self.layouts: dict[Made, Layout] = {}
         self.values: list[tuple[str, int]] = []
         self.overwrites: dict[int, tuple[int, int]] = {}  # slot → (number of an input, program that may write over it)
 
@@ -45,28 +54,33 @@ class _Joiner:
         self.slots.append(Slot(len(self.slots), like.size, like.dtype, like.device, given, output))
         return len(self.slots) - 1
 
-    def given(self, source: Source, slot: Slot) -> int:
+    def given(self, source: Source, part: int, slot: Slot) -> int:
         """The slot of something that was there before the capture, or that an earlier program made."""
         if source.program >= 0:
-            return self.made[source.program, source.output]
-        key: Source | int = id(source.held) if source.group < 0 else source
+            return self.made[(*source.made, part)]
+        key = _key(source, part)
         if key not in self.sources:
             self.sources[key] = len(self.inputs)
-            self.inputs.append(source)
+            self.inputs.append((source, part))
             self.input_slots[self.sources[key]] = self.new_slot(slot, given=True)
         return self.input_slots[self.sources[key]]
 
     def add(self, number: int, item: JitItem) -> None:
         schedule = item.compiled.schedule
-        to = {slot: self.given(item.sources[n], schedule.slots[slot]) for n, slot in schedule.inputs.items()}
-        for k, slot in enumerate(schedule.outputs):
-            if slot not in to:
-                to[slot] = self.new_slot(schedule.slots[slot])
-            self.made[number, k] = to[slot]
-            self.slots[to[slot]].output |= (number, k) in self.wanted
+        inputs = [(source, part) for source, b in zip(item.sources, item.inputs) for part in _parts(b.layout)]
+        to = {slot: self.given(*inputs[n], schedule.slots[slot]) for n, slot in schedule.inputs.items()}
+        slots = iter(schedule.outputs)
+        for k, b in enumerate(item.outputs):
+            if b.layout is not None:
+                self.layouts[number, k] = b.layout
+            for part, slot in zip(_parts(b.layout), slots):
+                if slot not in to:
+                    to[slot] = self.new_slot(schedule.slots[slot])
+                self.made[number, k, part] = to[slot]
+                self.slots[to[slot]].output |= (number, k) in self.wanted
         for slot, n in item.compiled.in_place.items():
-            if item.sources[n].group >= 0 and item.sources[n] in self.sources:
-                self.overwrites[to[slot]] = self.sources[item.sources[n]], number
+            if inputs[n][0].group >= 0 and _key(*inputs[n]) in self.sources:
+                self.overwrites[to[slot]] = self.sources[_key(*inputs[n])], number
         first = len(self.values)
         self.values += zip(item.names, item.values)
         for step in item.compiled.steps:
@@ -87,14 +101,26 @@ class _Joiner:
         return {slot: number for number, slot in found.items()}
 
 
+def _parts(layout: Layout | None) -> Sequence[int]:
+    """The numbers of the buffers that a value is."""
+    return (WHOLE,) if layout is None else range(len(layout.devices))
+
+
+def _key(source: Source, part: int) -> tuple[Source | int, int]:
+    return id(source.held) if source.group < 0 else source, part
+
+
 def join(items: Sequence[JitItem], wanted: Collection[Made]) -> Joined:
     """One schedule that runs ``items`` in order; of their outputs only the ``wanted`` ones outlive it."""
     joiner = _Joiner(items, wanted)
     for number, item in enumerate(items):
         joiner.add(number, item)
-    outputs = dict.fromkeys(joiner.made[m] for m in wanted)
+    parts = {m: [(*m, part) for part in _parts(joiner.layouts.get(m))] for m in wanted}
+    outputs = dict.fromkeys(joiner.made[p] for m in wanted for p in parts[m])
     order = {slot: n for n, slot in enumerate(outputs)}
     plan = plan_slots(joiner.slots, [step.slots for step in joiner.steps])
     schedule = Schedule([], joiner.slots, joiner.input_slots, list(outputs), {})
     compiled = CompiledSchedule(schedule, plan, joiner.steps, joiner.in_place())
-    return Joined(compiled, joiner.inputs, {m: order[joiner.made[m]] for m in wanted}, joiner.values)
+    overlap(compiled)
+    results = {m: [order[joiner.made[p]] for p in parts[m]] for m in wanted}
+    return Joined(compiled, joiner.inputs, results, joiner.layouts, joiner.values)

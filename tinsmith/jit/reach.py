@@ -8,12 +8,13 @@ from typing import Any
 
 from tinsmith.backend.memory import Buffer
 from tinsmith.ir import UOp
-from tinsmith.jit.signature import names_in, ours
+from tinsmith.jit.quick import Quick
+from tinsmith.jit.signature import Signature, names_in, ours
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.tensor import Tensor
 
 _LEAVES = (int, float, str, bytes, type(None), complex, UOp, Buffer, types.CodeType, types.FrameType,
-           types.BuiltinFunctionType)
+           types.BuiltinFunctionType, Quick, Signature)  # the last two hold whole dictionaries of globals
 LIMIT = 200_000
 
 

@@ -13,14 +13,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tinsmith.backend.memory import Buffer
+from tinsmith.backend.memory import Buffer, Layout
+from tinsmith.backend.shards import Shards, flattened
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
-from tinsmith.jit.collect import JitItem
+from tinsmith.jit.collect import JitItem, Source
 from tinsmith.jit.guards import Place
-from tinsmith.jit.joined import Joined, join
+from tinsmith.jit.joined import WHOLE, Joined, join
 from tinsmith.jit.signature import leaves, rebuilt
 from tinsmith.jit.templates import Returned, Template, Written, late_tensor
 from tinsmith.schedule.compiled import Part
@@ -42,9 +43,13 @@ Value = Callable[[str, int], int]
 
 
 class Entry:
-    """Memory for one output, and the nodes through which results see it."""
+    """Memory for one output, and the nodes through which results see it.
 
-    __slots__ = ("buffer", "held", "idle", "nodes")
+    Attributes:
+        whole: what the memory is a part of, where it is taken over from a value over several devices.
+    """
+
+    __slots__ = ("buffer", "held", "idle", "nodes", "whole")
 
     def __init__(self, buffer: Buffer, templates: Sequence[Template]) -> None:
         self.buffer = buffer
@@ -52,6 +57,7 @@ class Entry:
         inner = [n for n in toposort(self.nodes) if n.op is Ops.BUFFER or n.op.kind == "movement"]
         self.held: tuple[Any, ...] = (buffer, *inner)
         self.idle: list[int] = []
+        self.whole: Buffer | None = None
 
     def rest(self) -> None:
         """To be called while nobody else refers to the buffer or to a node that sees it: these are the counts then."""
@@ -94,19 +100,22 @@ def no_values(name: str, old: int) -> int:
 
 
 def _sole(t: Tensor) -> list[int]:
-    """Reference counts of a tensor's buffer and of the nodes through which it sees it."""
+    """Reference counts of a tensor's buffer, of its parts, and of the nodes through which it sees it."""
     counts = []
     node = t.uop
     while node.op is not Ops.BUFFER:
         counts.append(_references(node))
         node = node.src[0]
-    return [_references(node.arg), _references(node), *reversed(counts)]
+    parts = [_references(p) for p in node.arg.parts] if isinstance(node.arg, Shards) else []
+    return [_references(node.arg), _references(node), *reversed(counts), *parts]
 
 
 @functools.cache
-def _sole_counts(views: int) -> list[int]:
+def _sole_counts(views: int, layout: Layout | None) -> list[int]:
     """What ``_sole`` says of a tensor that is alone with its buffer, which a list of the caller's holds too."""
-    held = [Buffer("NPY", 1, dtypes.float32)]
+    parts = () if layout is None else layout.devices
+    held = [Shards([Buffer("NPY", 1, dtypes.float32) for _ in parts], layout) if layout is not None else
+            Buffer("NPY", 1, dtypes.float32)]
     node = UOp(Ops.BUFFER, dtypes.float32, (), held[0])
     for n in range(views):
         node = node.reshape((1,) * (n + 2))
@@ -123,8 +132,9 @@ def is_sole(t: Tensor) -> bool:
         node, views = node.src[0], views + 1
     if not _COUNTED or node.op is not Ops.BUFFER or node.arg.base is not None:
         return False
+    layout = node.arg.layout
     del node
-    return _sole(t) == _sole_counts(views)
+    return _sole(t) == _sole_counts(views, layout)
 
 
 @dataclass(slots=True)
@@ -136,6 +146,9 @@ class _Making:
     template: Template | None = None
 
 
+_InPlace = tuple[Place, int, list[tuple[int, int]]]  # tensor, its entry of the guards, (output, part of the tensor)
+
+
 class Replay:
     """What a replay does, apart from its guards.
 
@@ -144,10 +157,12 @@ class Replay:
         first_draw, draws: number of the first random draw during capture, and how many there were.
         names: (name, value) of a bound variable among the arguments at capture → its number among today's.
         donate: results may be written over by the next call.
+        forgets: gradients that nobody asked for are forgotten.
     """
 
     def __init__(self, items: Sequence[JitItem], result: Any, written: Sequence[Written], first_draw: int, draws: int,
-                 names: dict[tuple[str, int], int], donate: bool) -> None:
+                 names: dict[tuple[str, int], int], donate: bool, forgets: bool) -> None:
+        self.forgets = forgets
         self.result, self.first_draw, self.draws, self.names = result, first_draw, draws, names
         self.returned = [r for r in leaves(result) if isinstance(r, Returned)]
         templates = [t for t in [*(r.template for r in self.returned), *(w.template for w in written)] if t is not None]
@@ -155,8 +170,9 @@ class Replay:
         self.results = joined.results
         self.bound = joined.compiled.bound
         self.outputs = [Output(slot) for slot in self.bound.outputs]
-        self.inputs = [(s.group, s.held) for s in joined.inputs]
-        self.plain_inputs = [s.group for s in joined.inputs] == list(range(len(joined.inputs)))
+        self.layouts = joined.layouts
+        self.inputs = [(s.group, s.held, part) for s, part in joined.inputs]
+        self.plain_inputs = joined.inputs == [(Source(n), WHOLE) for n in range(len(joined.inputs))]
         self.values = joined.values
         self.needs_values = bool(self.values) or any(t.drawn for t in templates)
         self.keeps_blocks = sum(size for _, size in self.bound.blocks) <= SMALL
@@ -169,27 +185,32 @@ class Replay:
         if donate:
             kept = {s for w in written if w.template is not None for s in w.template.sources}
             for r in self.returned:
-                if r.template is not None and not kept.intersection(r.template.sources):
-                    self.outputs[self.making[id(r.template)].output].donated = not r.template.drawn
+                if r.template is not None and not kept.intersection(r.template.sources) and not r.template.drawn:
+                    for s in r.template.sources:
+                        for n in self.results.get(s.made, ()):
+                            self.outputs[n].donated = True
 
     def _making(self, t: Template) -> _Making:
-        if t.drawn or len(t.sources) != 1 or t.sources[0].program < 0:
+        if t.drawn or len(t.sources) != 1 or t.sources[0].program < 0 or t.sources[0].made in self.layouts:
             return _Making(-1, -1, t)
-        number = self.results[t.sources[0].made]
+        (number,) = self.results[t.sources[0].made]
         self.outputs[number].templates.append(t)
         return _Making(number, len(self.outputs[number].templates) - 1)
 
-    def _in_place(self, joined: Joined, templates: Sequence[Template]) -> list[tuple[int, int, Place]]:
-        """(output, guards' entry, tensor): a large new version may take the memory of the tensor's old one."""
+    def _in_place(self, joined: Joined, templates: Sequence[Template]) -> list[_InPlace]:
+        """Large new versions that may take the memory of a tensor's old one."""
         found = []
         read = {s.group for t in templates for s in t.sources}
         for w in self.written:
-            making = None if w.template is None or w.place.gradient else self.making[id(w.template)]
+            if w.template is None or w.place.gradient or w.template.drawn or len(w.template.sources) != 1:
+                continue
+            numbers = self.results.get(w.template.sources[0].made, [])
+            over: dict[int, list[tuple[int, int]]] = {}
             for number, given in self.bound.in_place:
-                if making is not None and making.output == number and not self.outputs[number].small:
-                    group = joined.inputs[given].group
-                    if group >= 0 and group not in read:
-                        found.append((number, group, w.place))
+                source, part = joined.inputs[given]
+                if number in numbers and not self.outputs[number].small and source.group >= 0:
+                    over.setdefault(source.group, []).append((number, part))
+            found += [(w.place, group, parts) for group, parts in over.items() if group not in read]
         return found
 
     def __call__(self, found: list[Buffer], arguments: Sequence[Tensor], bound: Sequence[int]) -> Any:
@@ -202,16 +223,19 @@ class Replay:
         """
         entries: list[Any] = [None] * len(self.outputs)
         overwrites = False
-        for number, group, place in self.in_place:
+        for place, group, parts in self.in_place:
             t = place.find(arguments)
             if t is not None and t.uop.base.arg is found[group] and is_sole(t):
-                entries[number] = self.outputs[number].over(found[group])
+                for number, part in parts:
+                    entries[number] = self.outputs[number].over(_part(found[group], part))
+                    entries[number].whole = found[group]
                 overwrites = True
+        given = flattened(found) if self.layouts else found
         for n, output in enumerate(self.outputs):
             if entries[n] is None:
-                entries[n] = output.take(found)
+                entries[n] = output.take(given)
         value = self._value(bound) if self.needs_values else no_values
-        inputs = found if self.plain_inputs else [held if g < 0 else found[g] for g, held in self.inputs]
+        inputs = found if self.plain_inputs else [_part(held if g < 0 else found[g], p) for g, held, p in self.inputs]
         try:
             with interrupt_later() if overwrites else contextlib.nullcontext():
                 launch(self.bound, inputs, [e.buffer for e in entries], [value(*v) for v in self.values],
@@ -221,6 +245,8 @@ class Replay:
             raise
         if self.draws:
             random.advance(self.draws)
+        if self.forgets:
+            TensorBase.forget_gradients()
         if self.written:
             self._write(found, entries, arguments, value)
         if self.lone is not None:
@@ -233,7 +259,7 @@ class Replay:
     def _direct(self) -> Part | None:
         """The only part, where a replay is no more than launching it and wrapping its one output."""
         simple = self.lone is not None and self.plain_inputs and self.bound.inputs == list(range(len(self.inputs)))
-        simple = simple and self.keeps_blocks and not (self.needs_values or self.written or self.draws)
+        simple = simple and self.keeps_blocks and not (self.needs_values or self.written or self.draws or self.forgets)
         simple = simple and len(self.bound.parts) == len(self.outputs) == len(self.outputs[0].templates) == 1
         return self.bound.parts[0] if simple and self.bound.parts[0].graph is not None else None
 
@@ -296,8 +322,18 @@ class Replay:
         return template.fill(self._buffers(template, found, entries), value)
 
     def _buffers(self, template: Template, found: list[Buffer], entries: list[Entry]) -> list[Buffer]:
-        return [found[s.group] if s.group >= 0 else entries[self.results[s.made]].buffer if s.program >= 0 else s.held
+        return [found[s.group] if s.group >= 0 else self._result(s, entries) if s.program >= 0 else s.held
                 for s in template.sources]
+
+    def _result(self, s: Source, entries: list[Entry]) -> Buffer:
+        """What a program made: one buffer, or parts on several devices."""
+        first, *others = (entries[n] for n in self.results[s.made])
+        layout = self.layouts.get(s.made)
+        if layout is None:
+            return first.buffer
+        if first.whole is not None and all(e.whole is first.whole for e in others):
+            return first.whole
+        return Shards([first.buffer, *(e.buffer for e in others)], layout)
 
     def _write(self, found: list[Buffer], entries: list[Entry], arguments: Sequence[Tensor], value: Value) -> None:
         owners = [w.place.owner(arguments) for w in self.written]
@@ -306,9 +342,12 @@ class Replay:
                 continue
             if w.template is None:
                 t.grad = None
-            elif not w.place.gradient:
+                continue
+            if not w.place.gradient:
                 t.uop = self._node(w.template, found, entries, value)
-            elif w.late:
+                continue
+            t.note_gradient()
+            if w.late:
                 buffers = self._buffers(w.template, found, entries)
                 t.grad = late_tensor(functools.partial(w.template.fill, buffers, value), t._device)
             else:
@@ -326,6 +365,10 @@ class Replay:
         t._device, t.grad, t.requires_grad = r.device, None, r.requires_grad
         _live(t)
         return t
+
+
+def _part(b: Buffer, number: int) -> Buffer:
+    return b.parts[number] if isinstance(b, Shards) else b
 
 
 def _itself(leaf: Any) -> Any:

@@ -11,7 +11,7 @@ from tinsmith.backend.memory import Buffer, Layout
 from tinsmith.codegen.program import Launch
 from tinsmith.core.settings import settings
 from tinsmith.ir.uop import Origin
-from tinsmith.schedule.items import Schedule, ScheduleItem
+from tinsmith.schedule.items import Schedule, ScheduleItem, Slot
 from tinsmith.schedule.planner import Plan
 
 
@@ -92,10 +92,16 @@ class CompiledSchedule:
 
 @dataclass
 class Part:
-    """Neighbouring steps that are run together: kernels of one device, or one copy where there is no graph."""
+    """Neighbouring steps that are run together: kernels of one worker, with the copies that it makes itself; or one
+    copy where there is no graph.
+
+    Attributes:
+        programs: what each step launches.
+    """
 
     device: str
     steps: list[Step]
+    programs: list[Program]
     graph: Graph | None = None
     ops: int = 0
     bytes: int = 0
@@ -128,32 +134,37 @@ class Bound:
         for number, offset in plan.offsets.items():
             slot = schedule.slots[number]
             self.places[number] = Place(block[slot.device], offset, slot.size, slot.dtype)
-        self.parts = parts(compiled.steps)
+        self.parts = parts(compiled.steps, schedule.slots)
         self.queue: Callable[[Sequence[Buffer], Sequence[int], list[Step]], None] | None = None
         for part in self.parts:
-            if part.steps[0].program is not None:
+            if part.programs:
                 self._make_graph(part)
 
     def _make_graph(self, part: Part) -> None:
         launches = []
-        for step in part.steps:
-            assert step.program is not None and step.launch is not None
-            launches.append(Launched(step.program, tuple(self.places[s] for s in step.slots), tuple(step.variables)))
-            part.ops += step.launch.ops
-            part.bytes += step.launch.bytes
+        for step, program in zip(part.steps, part.programs):
+            kernel = step.launch or program.kernel
+            launches.append(Launched(program, tuple(self.places[s] for s in step.slots), tuple(step.variables)))
+            part.ops += kernel.ops
+            part.bytes += kernel.bytes
         part.graph = Device[part.device].graph(launches)
 
 
-def parts(steps: Sequence[Step]) -> list[Part]:
-    """Steps in order, kernels of one worker together until a copy or another worker comes."""
+def parts(steps: Sequence[Step], slots: Sequence[Slot]) -> list[Part]:
+    """Steps in order, those of one worker together until another worker, or a copy that no device makes, comes."""
     found: list[Part] = []
     for step in steps:
-        last = found[-1].steps[-1] if found else None
-        if step.program is None or last is None or last.program is None or (
-                last.device != step.device and Device[last.device].worker != Device[step.device].worker):
-            found.append(Part(step.device, [step]))
+        program = step.program
+        if program is None:
+            target, source = (slots[s] for s in step.slots)
+            program = Device[target.device].copier(Device[source.device], target.size * target.dtype.itemsize)
+        last = found[-1] if found else None
+        if program is not None and last is not None and last.programs and (
+                last.device == step.device or Device[last.device].worker == Device[step.device].worker):
+            last.steps.append(step)
+            last.programs.append(program)
         else:
-            found[-1].steps.append(step)
+            found.append(Part(step.device, [step], [] if program is None else [program]))
     return found
 
 

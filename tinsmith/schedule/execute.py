@@ -22,9 +22,9 @@ from tinsmith.ir.uop import bindings, symbols, toposort, with_symbols
 from tinsmith.schedule import beam, diskcache, explain, profile
 from tinsmith.schedule.compiled import Bound, CompiledSchedule, Step, buffer_name, is_loaded, load, loaded, part_names
 from tinsmith.schedule.inplace import choose_in_place
-from tinsmith.schedule.items import Schedule, ScheduleItem, Scheduler
+from tinsmith.schedule.items import Schedule, Scheduler
 from tinsmith.schedule.planner import plan_memory
-from tinsmith.schedule.queue import CommandQueue, overlapped
+from tinsmith.schedule.queue import overlap, overlapped, workers
 from tinsmith.schedule.record import recorders
 from tinsmith.schedule.sharding import is_group, spread_out
 from tinsmith.schedule.siblings import merge_siblings
@@ -166,15 +166,8 @@ def _compile(graph: list[UOp], device: str) -> CompiledSchedule:
         compiled = lower(graph, device)
         if key is not None:
             diskcache.store(key, places, compiled)
-    if len(_workers(compiled.steps)) > 1:
-        compiled.bound.queue = CommandQueue(compiled)
+    overlap(compiled)
     return compiled
-
-
-def _workers(steps: Sequence[Step | ScheduleItem]) -> set[str]:
-    """What runs the kernels of a program."""
-    devices = {s.device for s in steps}
-    return {Device[d].worker for d in devices if Device[d].has_programs} if len(devices) > 1 else devices
 
 
 def planned(graph: list[UOp], device: str) -> tuple[Schedule, list[Layout | None]]:
@@ -186,7 +179,7 @@ def planned(graph: list[UOp], device: str) -> tuple[Schedule, list[Layout | None
     schedule = Scheduler(graph, device).run()
     if not settings.NOOPT:
         schedule.items = merge_siblings(merge_twins(schedule.items))
-    if len(_workers(schedule.items)) > 1:
+    if len(workers(schedule.items)) > 1:
         schedule.items = overlapped(schedule.items, schedule.slots)
     return schedule, layouts
 
@@ -298,7 +291,10 @@ def launch(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], va
             if timed and part.graph is not None:
                 for step in part.steps:
                     launched = [step]
-                    _timed(step, bound, bases, values)
+                    if step.program is None:
+                        _copy(*(bound.places[s].of(bases) for s in step.slots))
+                    else:
+                        _timed(step, bound, bases, values)
             elif part.graph is not None:
                 launched = part.steps
                 part.graph(bases, values)

@@ -203,6 +203,18 @@ def _waits(homes: Sequence[str], needs: Sequence[Sequence[int]]) -> list[list[in
     return found
 
 
+def workers(steps: Sequence[Step | ScheduleItem]) -> set[str]:
+    """What runs the kernels of a program."""
+    devices = {s.device for s in steps}
+    return {Device[d].worker for d in devices if Device[d].has_programs} if len(devices) > 1 else devices
+
+
+def overlap(compiled: CompiledSchedule) -> None:
+    """Let the devices of a program overlap, where they do not take turns."""
+    if len(workers(compiled.steps)) > 1:
+        compiled.bound.queue = CommandQueue(compiled)
+
+
 def overlapped(items: Sequence[ScheduleItem], slots: Sequence[Slot]) -> list[ScheduleItem]:
     """An order in which queues wait little for each other: that of a run in which kernels and copies take as long as
     the bytes they touch, and every queue starts the first item that can start earliest."""

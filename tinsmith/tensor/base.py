@@ -38,7 +38,8 @@ class TensorBase:
     training: ClassVar[bool] = False
     live: ClassVar[LiveSet[Any]] = LiveSet()
     _losses: ClassVar[list[weakref.ref[Any]]] = []  # differentiated since the last optimizer step
-    _unasked: ClassVar[list[weakref.ref[Any]]] = []  # leaves that got a gradient though nobody asked for one
+    _unasked: ClassVar[LiveSet[Any]] = LiveSet()  # leaves that got a gradient though nobody asked for one
+    forgettings: ClassVar[int] = 0  # how often ``forget_gradients`` was called
 
     def __init__(self, data: Any = None, device: DeviceName | None = None, dtype: DType | str | None = None,
                  requires_grad: bool | None = None) -> None:
@@ -445,12 +446,16 @@ class TensorBase:
         found = gradients(self.uop, [t.uop for t in wanted], seed, missing_ok=True)
         for t, g in zip(wanted, found):
             new = t._new(g)
+            t.note_gradient()
             t.grad = new if t.grad is None else t.grad + new
-            if t.requires_grad is None:
-                TensorBase._unasked.append(weakref.ref(t))
         TensorBase._losses[:] = [r for r in TensorBase._losses if r() is not None]
         TensorBase._losses.append(weakref.ref(self))
         return self  # type: ignore[return-value]
+
+    def note_gradient(self) -> None:
+        """To be called before this tensor gets a gradient: ``forget_gradients`` drops it if nobody asked for it."""
+        if self.requires_grad is None:
+            TensorBase._unasked.add(self)
 
     @staticmethod
     def take_losses() -> list[Tensor]:
@@ -470,11 +475,11 @@ class TensorBase:
         >>> x = Tensor([1.0]); _ = (x * x).sum().backward(); Tensor.forget_gradients(); x.grad is None
         True
         """
-        for r in TensorBase._unasked:
-            t = r()
-            if t is not None and t.requires_grad is None:
+        for t in TensorBase._unasked:
+            if t.requires_grad is None:
                 t.grad = None
         TensorBase._unasked.clear()
+        TensorBase.forgettings += 1
 
 
 def _is_part(uop: UOp) -> bool:

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tinsmith.backend.cpu import llvm, osys
+from tinsmith.backend.cpu import copies, llvm, osys
 from tinsmith.backend.cpu.ccompiler import CCompiler, CPURenderer, load_shared
 from tinsmith.backend.cpu.memory import HostMemory
 from tinsmith.backend.cpu.pool import Commands, Table, build_table, get_pool
@@ -55,7 +55,9 @@ class LLVMCompiler(Compiler):
 
 
 class CPUProgram(Program):
-    """A kernel in memory: ``void symbol(args, tid, nthreads)``."""
+    """A kernel in memory: ``void symbol(args, tid, nthreads)``. Its ``constants`` are arguments behind all others."""
+
+    constants: tuple[int, ...] = ()
 
     def __init__(self, kernel: Launch, binary: bytes, loaded: Any = None, address: int = 0) -> None:
         super().__init__(kernel, binary)
@@ -72,6 +74,7 @@ class CPUProgram(Program):
         values += variables
         if self.kernel.local_bytes > STACK_BYTES:
             values.append(_arena(self.kernel.local_bytes * get_pool().threads))
+        values += self.constants
         return (ctypes.c_int64 * max(len(values), 1))(*values)
 
     def __call__(self, buffers: Sequence[Any], variables: Sequence[int] = ()) -> None:
@@ -83,6 +86,15 @@ class CProgram(CPUProgram):
 
     def load(self) -> Any:
         return load_shared(self.binary, self.kernel.symbol)
+
+
+class CopyProgram(CPUProgram):
+    """A copy of so many bytes, from its second buffer to its first."""
+
+    def __init__(self, nbytes: int) -> None:
+        super().__init__(Launch("copy", "copy", [0, 1], [], frozenset((0,)), 0, nbytes, 0, nbytes < copies.SHARED_BYTES,
+                                [], []), b"", copies.loaded())
+        self.constants = (nbytes,)
 
 
 _arena_block: Any = None
@@ -125,6 +137,7 @@ class CPUGraph(Graph):
         base = {b: n for n, b in enumerate(self.bases)}
         value = {v: n for n, v in enumerate(self.values, len(base))}
         near = len(base) + len(value)
+        nothing = near + 1
         self.near_bytes = 0
         kernels, arguments = [], []
         for e in launches:
@@ -134,9 +147,10 @@ class CPUGraph(Graph):
             if e.program.kernel.local_bytes > STACK_BYTES:
                 row.append((near, 0))
                 self.near_bytes = max(self.near_bytes, e.program.kernel.local_bytes)
+            row += [(nothing, c) for c in e.program.constants]
             kernels.append((e.program.address, e.program.kernel.serial))
             arguments.append(row)
-        self.commands = Commands(kernels, arguments, near + 1)
+        self.commands = Commands(kernels, arguments, near + 2)  # the last one stays zero
         self._write = struct.Struct(f"={near + 1}q").pack_into
 
     def __call__(self, bases: Sequence[Buffer], values: Sequence[int]) -> None:
@@ -163,6 +177,10 @@ class CPUDevice(Compiled):
             return super().load(kernels)
         library = llvm.load([binary for _, binary in kernels], [kernel.symbol for kernel, _ in kernels])
         return [CPUProgram(k, binary, library, address) for (k, binary), address in zip(kernels, library.addresses)]
+
+    def copier(self, source: Compiled, nbytes: int) -> Program | None:
+        """A command of the pool that both share."""
+        return CopyProgram(nbytes) if source.worker == self.worker else None
 
     def run(self, calls: Sequence[Call]) -> None:
         run_calls(calls)
