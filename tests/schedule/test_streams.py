@@ -1,15 +1,23 @@
 """Attention and its gradients: kernels that make scores tile by tile, against NumPy; no array of scores in memory."""
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.codegen.running import expected, run_graph, run_on
 from tests.schedule.helpers import kernels, schedule
+from tinsmith.backend.device import Device
+from tinsmith.codegen.kernel import Opt, OptOps
+from tinsmith.codegen.program import begin, choose
+from tinsmith.codegen.streams import is_product_sum
+from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import Context
 from tinsmith.ir import Ops
 from tinsmith.ir.uop import toposort
+from tinsmith.schedule.items import ScheduleItem
 from tinsmith.tensor.tensor import Tensor
 
 Array = np.ndarray[Any, Any]
@@ -58,7 +66,8 @@ def recorded(arrays: list[Array], kind: str, mask: Array | None) -> list[Tensor]
 
 
 @pytest.mark.parametrize("kind", MASKS)
-@pytest.mark.parametrize("sizes", [(2, 33, 61, 8, 24), (1, 65, 63, 16, 17), (3, 16, 128, 32, 5)])
+@pytest.mark.parametrize("sizes", [(2, 33, 61, 8, 24), (1, 65, 63, 16, 17), (3, 16, 128, 32, 5), (8, 40, 192, 8, 24),
+                                   (9, 128, 16, 5, 7)])
 def test_attention_and_its_gradients(sizes: tuple[int, int, int, int, int], kind: str) -> None:
     arrays, mask = inputs(*sizes), mask_of(kind, sizes[1], sizes[2])
     found = recorded(arrays, kind, mask)
@@ -110,6 +119,53 @@ def test_gradients_store_statistics_but_no_scores() -> None:
     assert sum(bool(i.tiles) for i in plan.items) == 3  # forward, queries, keys with values
     with Context(NOOPT=1):
         assert max(s.size for s in schedule(*found).slots) == 2 * 256 * 256
+
+
+def gradients_of_attention(kind: str = "none") -> ScheduleItem:
+    """The kernel of all three gradients of eight heads."""
+    found = recorded(inputs(8, 32, 48, 8, 16), kind, mask_of(kind, 32, 48))
+    (item,) = (i for i in schedule(*found).items if len(i.tiles) > 1)
+    return item
+
+
+def test_gradients_are_one_kernel_of_five_contractions() -> None:
+    item = gradients_of_attention()
+    assert item.sink is not None and item.outputs == 3
+    kernel = begin(item.sink, Device["CPU"].renderer.target)
+    choose(kernel, Device["CPU"].renderer.target)
+    assert sum(o.op is OptOps.CARRY for o in kernel.opts) == 2
+    assert sum(is_product_sum(f) for f in kernel.folds) == 5
+    stages = [n for n in kernel.nodes if n.op is Ops.STAGE]
+    assert stages and max(math.prod(s.arg) for s in stages) <= 64 * 64
+
+
+@pytest.mark.parametrize("kind", ["none", "causal"])
+@pytest.mark.parametrize("device", ["PYTHON", "CPU"])
+def test_sums_carried_in_memory_are_the_same_by_every_interpreter(device: str, kind: str) -> None:
+    item = gradients_of_attention(kind)
+    assert item.sink is not None
+    random = np.random.default_rng(5)
+    given = {p: random.standard_normal(p.shape, np.float32) for p in toposort(item.sink) if p.op is Ops.PARAM}
+    right = expected(item.sink, given)
+    target = Device[device].renderer.target
+    kernel = begin(item.sink, target)
+    choose(kernel, target)
+    blocks_and_tiles = kernel.opts[:4]  # the interpreter of graphs has an axis per range, of which there are 32
+    for found in (run_graph(item.sink, given, blocks_and_tiles, device), run_on(device, item.sink, given, kernel.opts)):
+        for x, y in zip(found, right):
+            np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4 * np.abs(y).max())
+
+
+@pytest.mark.parametrize(("axis", "amount"), [(0, (16, 1)), (3, (16,)), (3, (7, 1)), (None, None), (3, (16, 99)),
+                                              (3, (16, 0))])
+def test_what_cannot_be_carried_is_refused(axis: int | None, amount: tuple[int, ...] | None) -> None:
+    item = gradients_of_attention()
+    assert item.sink is not None
+    kernel = begin(item.sink, Device["CPU"].renderer.target)
+    before = kernel.sink
+    with pytest.raises(ArgumentError):
+        kernel.apply(Opt(OptOps.CARRY, axis, amount))
+    assert kernel.sink is before
 
 
 def test_softmax_of_stored_scores_times_values_is_one_kernel() -> None:

@@ -1,13 +1,14 @@
 """Ops that a target lacks, written with ops that it has; 16-bit floats compute in float32 and round after every op."""
 from __future__ import annotations
 
-from tinsmith.codegen.render.base import Target
-from tinsmith.codegen.transcendentals import transcendentals
+from tinsmith.codegen.transcendentals import FUNCTIONS, transcendentals
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.fastmath import fastmath
 from tinsmith.ir.rewrite import Pat, Rule, RuleSet, rewrite
+from tinsmith.ir.symbolic import simplify
+from tinsmith.ir.uop import toposort
 
 _x, _y = Pat("x"), Pat("y")
 
@@ -46,11 +47,16 @@ widen_halves = RuleSet("widen-halves", (
 ))
 
 
-_DECOMPOSITIONS = widen_halves + transcendentals
-
-
-def decompose(sink: UOp, target: Target) -> UOp:
-    """The kernel graph in terms of what ``target`` can do."""
+def decompose(sink: UOp) -> UOp:
+    """The kernel graph in the types that targets compute in."""
     if settings.FASTMATH:
         (sink,) = rewrite([sink], fastmath)
-    return rewrite([sink], _DECOMPOSITIONS)[0]
+    return rewrite([sink], widen_halves)[0]
+
+
+def expand(sink: UOp) -> UOp:
+    """Functions written out as the arithmetic that they are computed with: after all opts, which read ``exp(x)``."""
+    if any(n.op in FUNCTIONS for n in toposort(sink)):
+        (sink,) = rewrite([sink], transcendentals)
+        return simplify(sink)
+    return sink

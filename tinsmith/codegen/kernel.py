@@ -12,10 +12,10 @@ from copy import copy as shallow_copy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tinsmith.codegen import ahead, blocks, matrix
+from tinsmith.codegen import ahead, blocks, carried, matrix
 from tinsmith.codegen.normalize import mergeable
 from tinsmith.codegen.roles import Role
-from tinsmith.codegen.streams import bind, computed_values, equal_values, is_product_sum
+from tinsmith.codegen.streams import TILE_ROWS, bind, computed_values, equal_values, is_product_sum
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
@@ -43,6 +43,7 @@ class OptOps(enum.Enum):
     # `axis` numbers a load: it fetches `amt` iterations of its innermost loop ahead.
     HINT = enum.auto()
     ROTATE = enum.auto()  # `axis` numbers a load in a reduction: it is issued one iteration ahead of its reader
+    CARRY = enum.auto()  # a sum in blocks that stays in memory; `amt` = (block, the parallel range of the same tiles)
     WALK = enum.auto()  # tiles of two loops in bands: `amt` = (the other, band[, 1: as one range of tiles])
     LOCAL = enum.auto()  # the inner `amt` of a parallel range become threads of a block
     GROUP = enum.auto()  # `amt` threads of a block share a reduction, taking turns
@@ -206,6 +207,10 @@ class Kernel:
             new[node] = node if tuple(src) == node.src else node.replace(src=tuple(src))
         self.sink = simplify(new[self.sink])
 
+    def rebuild_as(self, statements: Sequence[UOp], table: dict[UOp, UOp]) -> None:
+        """Other statements, with ranges substituted."""
+        self.sink = simplify(self.sink.replace(src=tuple(statements)).substitute(table))
+
     def split(self, r: UOp, amount: int, role: Role) -> tuple[UOp, UOp]:
         """r → outer*amount + inner. A last, partial iteration is guarded here and peeled by the linearizer."""
         size = _size(r)
@@ -320,8 +325,11 @@ class Kernel:
         for r in inside:
             size, group = _size(r), max(lanes, 1) * copies
             if r is not inside[-1]:
-                at = self.new_range(size, Role.UPCAST if tiled and r.arg[1] is Role.UPCAST else Role.LOOP)
-                own = [at]
+                in_registers = tiled and r.arg[1] is Role.UPCAST
+                rows = TILE_ROWS if tiled and not in_registers and size % TILE_ROWS == 0 else 1
+                own = [self.new_range(size // rows, Role.UPCAST if in_registers else Role.LOOP),
+                       self.new_range(rows, Role.UPCAST)]
+                at = (own[0] * rows + own[1]).simplify()
             else:
                 size = -(-size // group) * group
                 own = [self.new_range(size // group, Role.LOOP), self.new_range(copies, Role.UPCAST),
@@ -331,7 +339,7 @@ class Kernel:
             fresh += [f for f in own if f.op is Ops.RANGE]
             table[r] = at
             place = place * size + r
-        fixed = frozenset(outside) | frozenset(r for r in value.ranges if r.arg[1] is not Role.REDUCE)
+        fixed = frozenset(outside)
         same = equal_values(self.sink, value, fixed)
         copy = value
         for r, at in table.items():
@@ -628,7 +636,8 @@ def _stage(k: Kernel, opt: Opt) -> None:
     inside = [r for r in k.order if r in value.ranges and r not in outside]
     _require(bool(inside), opt, "nothing is left to stage over")
     _require(all(isinstance(_size(r), int) for r in inside), opt, "a stage has a fixed size")
-    bound = frozenset(r for n in toposort(k.sink) if n.op is Ops.SCATTER_STORE for r in n.ranges | {n.src[4]})
+    bound = frozenset(r for n in toposort(k.sink) if n.op is Ops.SCATTER_STORE
+                      for r in ({n.src[4]} if n.src[4].arg[1] is Role.BLOCK else n.ranges | {n.src[4]}))
     _require(not bound & set(inside), opt, "an ordered scatter cannot be staged")
     _require(not k.running_lanes, opt, "a stage has no copy per lane")
     if not any(n.op is Ops.FOLD for n in toposort(value)):
@@ -768,5 +777,5 @@ _HANDLERS: dict[OptOps, Callable[[Kernel, Opt], list[Opt] | None]] = {
     OptOps.THREAD: _thread, OptOps.SWAP: _swap, OptOps.PADTO: _padto, OptOps.MERGE: _merge, OptOps.STAGE: _stage,
     OptOps.ORDER: _order, OptOps.SPLIT: _split_reduction, OptOps.HINT: ahead.hint, OptOps.LOCAL: blocks.local,
     OptOps.GROUP: blocks.group, OptOps.GROUPTOP: blocks.group, OptOps.NOLOCALS: blocks.no_locals,
-    OptOps.TC: _matrix_unit, OptOps.ROTATE: ahead.rotate, OptOps.WALK: ahead.walk,
+    OptOps.TC: _matrix_unit, OptOps.ROTATE: ahead.rotate, OptOps.WALK: ahead.walk, OptOps.CARRY: carried.carry,
 }

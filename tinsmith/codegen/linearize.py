@@ -12,6 +12,7 @@ from typing import Any
 from tinsmith.codegen import matrix
 from tinsmith.codegen.ahead import Ahead
 from tinsmith.codegen.blocklines import BlockWriter
+from tinsmith.codegen.decompositions import expand
 from tinsmith.codegen.kernel import Kernel, range_size
 from tinsmith.codegen.lines import Coords, Scope
 from tinsmith.codegen.roles import Role
@@ -693,4 +694,5 @@ def _depends(a: UOp, b: UOp) -> bool:
 def linearize(kernel: Kernel) -> list[UOp]:
     """The linear program of an optimized kernel."""
     kernel.stage_what_no_unit_loads()
+    kernel.sink = expand(kernel.sink)
     return Linearizer(kernel).run()

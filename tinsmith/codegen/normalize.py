@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
+from tinsmith.codegen.carried import apart
 from tinsmith.codegen.streams import share_rows
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
@@ -112,7 +113,7 @@ def normalize(sink: UOp) -> UOp:
 
     It is simplified first: 1·x would hide what x is.
     """
-    return share_rows(rewrite([simplify(sink)], normal_form)[0])
+    return apart(share_rows(rewrite([simplify(sink)], normal_form)[0]))
 
 
 def mergeable(sink: UOp, order: list[UOp]) -> Iterator[tuple[UOp, UOp]]:

@@ -105,7 +105,7 @@ def choose(kernel: Kernel, target: Target) -> None:
 
 
 def _begin(lowered: UOp, target: Target) -> Kernel:
-    kernel = Kernel(decompose(lowered, target), units=target.units, block_threads=target.block_threads)
+    kernel = Kernel(decompose(lowered), units=target.units, block_threads=target.block_threads)
     if target.grid:
         to_grid(kernel)
     return kernel

@@ -12,6 +12,7 @@ class Role(enum.Enum):
     LOCAL = "l"  # threads of a block
     GROUP = "G"  # threads of a block that share a reduction
     LOOP = "L"
+    BLOCK = "b"  # loops over blocks, around all that depends on them; sums over them stay in memory
     REDUCE = "R"
     UPCAST = "u"  # copies in registers
     UNROLL = "r"  # copies of a reduction's step

@@ -6,23 +6,34 @@ statistics read it along lanes, and the outer contraction reads it as scalars ag
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
+from tinsmith.codegen.carried import block_of, crossing
 from tinsmith.codegen.heuristics import LARGEST_STAGE, thread_opts
 from tinsmith.codegen.kernel import Kernel, Opt, OptOps, range_size
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role
-from tinsmith.codegen.streams import inner_contractions, is_product_sum, outer_folds, single_way_out, streams
+from tinsmith.codegen.streams import (
+    TILE_ROWS,
+    equal_values,
+    inner_contractions,
+    is_product_sum,
+    outer_folds,
+    single_way_out,
+    streams,
+)
 from tinsmith.codegen.tuning import apply_to, count_of, lanes_of, power_of_two, split, stride_of
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 
-ROWS = 8  # of every register tile
 VECTORS = 2  # beside each other in a register tile
 STEPS = 4  # of a reduction, written out
 
 
 def choose_stream_opts(kernel: Kernel, target: Target) -> bool:
     """Apply the opts for a kernel of streams; False, and nothing done, for any other kernel."""
+    if blocks_of_tiles(kernel, target):
+        return True
     found = streams(kernel.sink)
     rows = found[0].rows[-1:] if found else ()
     if not rows or any(s.rows[-1:] != rows for s in found):
@@ -30,7 +41,7 @@ def choose_stream_opts(kernel: Kernel, target: Target) -> bool:
     if any(not isinstance(range_size(r), int) for r in kernel.order):
         return False
     lanes = lanes_of(kernel, target) if target.vector_bytes else 1
-    split(kernel, OptOps.UPCAST, rows[0], min(ROWS, range_size(rows[0])))  # at least two: a size of one is no range
+    split(kernel, OptOps.UPCAST, rows[0], min(TILE_ROWS, range_size(rows[0])))  # a size of one is no range
     tiles(kernel, lanes)
     columns(kernel, lanes)
     statistics(kernel, lanes)
@@ -41,17 +52,40 @@ def choose_stream_opts(kernel: Kernel, target: Target) -> bool:
     return True
 
 
-def tiles(kernel: Kernel, lanes: int) -> None:
-    """Every inner contraction gets its tile, and then every computed operand that is not one already."""
+def blocks_of_tiles(kernel: Kernel, target: Target) -> bool:
+    """Statements that sum up one tile along both of its sides: block by block, their results in memory."""
+    sides = crossing(kernel.sink)
+    sizes = [block_of(range_size(side[0])) if isinstance(range_size(side[0]), int) else 0 for side in sides]
+    if not sides or not all(sizes):
+        return False
+    lanes = lanes_of(kernel, target) if target.vector_bytes else 1
+    for side, size in zip(sides, sizes):
+        at = [kernel.ranges.index(r) for r in side]
+        kernel.apply(Opt(OptOps.CARRY, at[0], (size, *at[1:])))
+    common = [r for r in kernel.order if all(r in s.ranges for s in kernel.stores)]
+    tiles(kernel, lanes, [*common, *(r for r in kernel.order if r.arg[1] is Role.BLOCK)])
+    columns(kernel, lanes)
+    rows(kernel)
+    panels(kernel, target)
+    steps(kernel)
+    if target.threads > 1:
+        thread_opts(kernel, target)
+    return True
+
+
+def tiles(kernel: Kernel, lanes: int, around: Sequence[UOp] | None = None) -> None:
+    """Every inner contraction gets its tile, and then every computed operand that is not one already; ``around`` are
+    the loops around the tiles, all if not given."""
     while inner := next((i for s in streams(kernel.sink) if (i := inner_contractions(s.operand))), None):
-        values = [single_way_out(f, kernel.sink, _made_of_others(f, inner, kernel.sink)) for f in inner]
+        values = [single_way_out(f, kernel.sink, _made_of_others(f, inner, kernel.sink)
+                                 | _in_fewer_places(f, kernel.sink, around)) for f in inner]
         readers = Counter(s for n in toposort(kernel.sink) for s in set(n.src))
-        tile(kernel, max(values, key=lambda v: readers[v]), lanes, VECTORS)
+        tile(kernel, max(values, key=lambda v: readers[v]), lanes, VECTORS, around)
     for fold in outer_folds(kernel.sink):
         if fold in outer_folds(kernel.sink) and is_product_sum(fold):
             for factor in fold.src[0].src:
                 if any(n.op is Ops.STAGE for n in toposort(factor)) and factor in kernel.stageable[len(kernel.loads):]:
-                    tile(kernel, factor, lanes, 1)
+                    tile(kernel, factor, lanes, 1, around)
 
 
 def _made_of_others(fold: UOp, inner: list[UOp], sink: UOp) -> frozenset[UOp]:
@@ -63,9 +97,20 @@ def _made_of_others(fold: UOp, inner: list[UOp], sink: UOp) -> frozenset[UOp]:
     return frozenset(made - set(toposort(fold)))
 
 
-def tile(kernel: Kernel, value: UOp, lanes: int, copies: int) -> None:
+def _in_fewer_places(fold: UOp, sink: UOp, around: Sequence[UOp] | None) -> frozenset[UOp]:
+    """Values made of a contraction that not everything made of it has, under whatever names of its ranges."""
+    if around is None:
+        return frozenset()
+    fixed = frozenset(around)
+    count = len(equal_values(sink, fold, fixed))
+    above = [n for n in toposort(sink) if n.op.alu and n.ranges == fold.ranges and fold in toposort(n)]
+    return frozenset(n for n in above if len(equal_values(sink, n, fixed)) < count)
+
+
+def tile(kernel: Kernel, value: UOp, lanes: int, copies: int, around: Sequence[UOp] | None) -> None:
     """Stage ``value`` for the rows in registers and everything that reductions run over."""
-    outside = [r for r in kernel.ranges if r in value.ranges and r.arg[1] in (Role.LOOP, Role.THREAD)]
+    loops = [r for r in kernel.ranges if r.arg[1] in (Role.LOOP, Role.THREAD)] if around is None else around
+    outside = [r for r in loops if r in value.ranges]
     along = next(range_size(r) for r in reversed(kernel.order) if r in value.ranges and r.arg[1] is Role.REDUCE)
     while copies > 1 and along < lanes * copies:
         copies //= 2
@@ -79,16 +124,27 @@ def columns(kernel: Kernel, lanes: int) -> None:
     while True:
         ready = [f for f in outer_folds(kernel.sink) if is_product_sum(f)
                  and not any(r.arg[1] is Role.VECTOR for r in f.ranges)]
-        options = [r for f in ready for r in kernel.parallel if r in f.ranges and range_size(r) >= 4 and r not in done
-                   and any(r not in s.ranges for s in f.src[0].src) and kernel.may_have_lanes(r)]
-        options = [r for r in options if all(stride_of(s.src[1], r) in (0, 1) for s in kernel.stores)] or options
+        options = [(f, r) for f in ready for r in kernel.parallel if r in f.ranges and range_size(r) >= 4
+                   and r not in done and any(r not in s.ranges for s in f.src[0].src) and kernel.may_have_lanes(r)]
+        options = [(f, r) for f, r in options if all(stride_of(s.src[1], r) in (0, 1) for s in kernel.stores
+                                                     if f in toposort(s))] or options
         if lanes == 1 or not options:
             return
-        best = options[-1]
+        best = options[-1][1]
         done.add(best)
         outer, _ = split(kernel, OptOps.VECTOR, best, min(lanes, power_of_two(range_size(best))))
         if outer is not None and range_size(outer) > 1:
             split(kernel, OptOps.UPCAST, outer, VECTORS)
+
+
+def rows(kernel: Kernel) -> None:
+    """Rows in registers for every outer contraction: the loop along the factor that has no lanes."""
+    for f in [f for f in outer_folds(kernel.sink) if is_product_sum(f)]:
+        factor = next((s for s in f.src[0].src if not any(r.arg[1] is Role.VECTOR for r in s.ranges)), f.src[0].src[0])
+        other = f.src[0].src[1] if factor is f.src[0].src[0] else f.src[0].src[0]
+        loops = [r for r in kernel.parallel if r in factor.ranges and r in f.ranges and r not in other.ranges]
+        if loops:
+            split(kernel, OptOps.UPCAST, loops[-1], min(TILE_ROWS, range_size(loops[-1])))
 
 
 def statistics(kernel: Kernel, lanes: int) -> None:
@@ -127,7 +183,8 @@ def _wants_panel(factor: UOp) -> bool:
 
 def _outside(kernel: Kernel, factor: UOp) -> list[UOp] | None:
     """The parallel loops around a packed factor. None if it would be too large."""
-    outside = [r for r in kernel.parallel if r in factor.ranges and all(r in s.ranges for s in kernel.stores)]
+    outside = [r for r in kernel.order if r in factor.ranges and (r.arg[1] is Role.BLOCK or (
+        r in kernel.parallel and all(r in s.ranges for s in kernel.stores)))]
     size = count_of(frozenset(r for r in factor.ranges if r not in outside)) * factor.dtype.itemsize
     return outside if size <= LARGEST_STAGE else None
 

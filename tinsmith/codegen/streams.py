@@ -13,6 +13,8 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 
+TILE_ROWS = 8  # of every register tile
+
 
 @dataclass(frozen=True)
 class Stream:

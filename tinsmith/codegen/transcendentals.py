@@ -369,3 +369,5 @@ transcendentals = RuleSet("transcendentals", (
     _rule(Ops.TANH, "tanh(x) = m/(m + 2), m = exp(2x) - 1", tanh),
     _rule(Ops.ERF, "erf(x) = x·p(x²) up to 1, then 1 - exp(-q(x))", erf),
 ))
+
+FUNCTIONS = (Ops.EXP, Ops.EXP2, Ops.LOG, Ops.LOG2, Ops.SIN, Ops.TANH, Ops.ERF)  # what these rules write out

@@ -5,8 +5,15 @@ of keys and values share their tiles. Two kernels merge unless something outside
 """
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+from tinsmith.codegen.carried import block_of
+from tinsmith.core.dtypes import dtypes
+from tinsmith.ir import Ops
+from tinsmith.ir.uop import toposort
+from tinsmith.schedule.contraction import is_contraction
+from tinsmith.schedule.fusion import ROW_PARALLELISM
 from tinsmith.schedule.items import ScheduleItem
 from tinsmith.schedule.siblings import MOST_BUFFERS, merged, toposorted
 
@@ -17,7 +24,7 @@ def merge_twins(items: list[ScheduleItem]) -> list[ScheduleItem]:
     for n, item in enumerate(items):
         if not item.tiles or item.variables:
             continue
-        for g in dict.fromkeys(home[m] for m in range(n) if items[m].tiles & item.tiles):
+        for g in dict.fromkeys(home[m] for m in range(n) if items[m].tiles & item.tiles or _crossed(items[m], item)):
             members = [m for m in range(n) if home[m] == g]
             if _fit(items, members, item) and not _between(items, home, g, n):
                 home[n] = g
@@ -34,6 +41,28 @@ def _fit(items: Sequence[ScheduleItem], members: list[int], item: ScheduleItem) 
     contracted = {items[m].slots[0] for m in members if not items[m].statistics}
     same = all(items[m].device == item.device and not items[m].variables for m in members)
     return same and len(slots) <= MOST_BUFFERS and contracted.isdisjoint(item.read)
+
+
+def _crossed(a: ScheduleItem, b: ScheduleItem) -> bool:
+    """Whether both sum up the same tiles, along different sides, with work for all cores in the rows that they share,
+    and so that the tiles can be cut into blocks."""
+    for node, axes in a.tiles:
+        for other, others in b.tiles:
+            if node is not other or axes == others or not all(isinstance(s, int) for s in node.shape):
+                continue
+            shared = math.prod(s for s, x, y in zip(node.shape, axes, others) if x and y)
+            sides = [s for s, x, y in zip(node.shape, axes, others) if x is not y and s > 1]
+            if shared >= ROW_PARALLELISM and len(sides) == 2 and all(map(block_of, sides)):
+                return _sums_only(a) and _sums_only(b)
+    return False
+
+
+def _sums_only(item: ScheduleItem) -> bool:
+    """Whether a kernel holds contractions alone, no statistics, and its result keeps partial sums exactly enough."""
+    assert item.sink is not None
+    reduces = [n for n in toposort(item.sink) if n.op is Ops.REDUCE]
+    wide = all(v.dtype in (dtypes.float32, dtypes.float64) for v in item.sink.src)
+    return wide and not item.statistics and all(map(is_contraction, reduces))
 
 
 def _between(items: Sequence[ScheduleItem], home: list[int], group: int, last: int) -> bool:

@@ -1,0 +1,142 @@
+"""Sums that stay in memory between blocks, and contractions of one tile along both of its sides.
+
+    dq[i] = Σ_j s(i, j)·k[j]        dk[j] = Σ_i s(i, j)·q[i]        with s made of contractions: a row-by-column value
+
+Each sum runs over what the other has in parallel. ``CARRY`` cuts both ranges into blocks and makes the loops over
+blocks common to both: a tile of s is computed once, and every result takes in what the tile adds to it.
+"""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tinsmith.codegen.roles import Role
+from tinsmith.codegen.streams import is_product_sum, same_value
+from tinsmith.core.dtypes import dtypes
+from tinsmith.core.errors import ArgumentError
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.uop import toposort
+
+if TYPE_CHECKING:
+    from tinsmith.codegen.kernel import Kernel, Opt
+
+LARGEST_BLOCK = 64  # rows or columns of a tile
+SMALLEST_BLOCK = 16  # below, results would be read and written too often
+BLOCK_STEP = 8  # whole register tiles
+
+
+def block_of(size: int) -> int:
+    """How long the blocks of a range are; 0 if it has no good blocks.
+
+    >>> block_of(512), block_of(120), block_of(97)
+    (64, 40, 0)
+    """
+    sizes = range(LARGEST_BLOCK, SMALLEST_BLOCK - 1, -BLOCK_STEP)
+    return next((b for b in sizes if size % b == 0), 0)
+
+
+def carries(store: UOp, r: UOp) -> UOp | None:
+    """The sum over ``r`` that a statement stores, if it stores nothing else; its type has to keep partial sums."""
+    fold = store.src[2]
+    plain = store.op is Ops.STORE and fold.op is Ops.FOLD and fold.arg is Ops.ADD and r in fold.src[1:]
+    return fold if plain and fold.dtype in (dtypes.float32, dtypes.float64) else None
+
+
+def apart(sink: UOp) -> UOp:
+    """Statements whose rows are what another one reduces get ranges of their own, all but the common rows."""
+    main = sink.src[0]
+    if not any(names_across(s, main) for s in sink.src[1:]):
+        return sink
+    count = 1 + max(n.arg[0] for n in toposort(sink) if n.op is Ops.RANGE)
+    statements = [main]
+    for s in sink.src[1:]:
+        names = names_across(s, main)
+        if names:
+            own = [n for n in toposort(s) if n.op is Ops.RANGE]
+            fresh = {r: r.replace(arg=(count + n, r.arg[1])) for n, r in enumerate(own)}
+            count += len(own)
+            both = {fresh[r]: new for r, new in names.items() if r in s.ranges and new in main.ranges}
+            s = s.substitute(fresh).substitute(both)
+        statements.append(s)
+    return sink.replace(src=tuple(statements))
+
+
+def names_across(store: UOp, main: UOp) -> dict[UOp, UOp] | None:
+    """What the ranges of ``store`` are called in ``main`` if both are made of one contraction but sum it up along
+    different sides; None otherwise."""
+    if store.op is not Ops.STORE or main.op is not Ops.STORE:
+        return None
+    for a in inner_sums(store):
+        for b in inner_sums(main):
+            names: dict[UOp, UOp] = {}
+            if not same_value(a, b, names) or a.substitute(names) is not b:
+                continue
+            names = {r: names.get(r, r) for r in a.ranges}
+            reduced = [r for r in store.ranges & a.ranges if names[r] not in main.ranges]
+            summed = [r for r in a.ranges - store.ranges if names[r] in main.ranges]
+            if len(reduced) == len(summed) == 1:
+                return names
+    return None
+
+
+def inner_sums(store: UOp) -> list[UOp]:
+    """The contractions that the contraction in ``store`` is made of."""
+    top = store.src[2]
+    folds = [n for n in toposort(top) if n.op is Ops.FOLD]
+    if top.op is not Ops.FOLD or not is_product_sum(top) or any(f.arg is not Ops.ADD for f in folds):
+        return []
+    return [f for f in folds if f is not top and is_product_sum(f)]
+
+
+def crossing(sink: UOp) -> list[list[UOp]]:
+    """Both sides of the tiles that statements share: what each side is called, by those that reduce it first."""
+    main, sides = sink.src[0], list[dict[UOp, None]]()
+    for s in sink.src[1:]:
+        names = names_across(s, main) or {}
+        summed = [(r, new) for r, new in names.items() if r.arg[1] is Role.REDUCE]
+        rows = [(r, new) for r, new in names.items() if new.arg[1] is Role.REDUCE]
+        if len(summed) != 1 or len(rows) != 1:
+            continue
+        sides = sides or [{}, {}]
+        sides[0].update(dict.fromkeys(summed[0]))
+        sides[1].update(dict.fromkeys(rows[0][::-1]))
+    return [sorted(side, key=lambda r: r.arg[1] is not Role.REDUCE) for side in sides]
+
+
+def carry(k: Kernel, opt: Opt) -> None:
+    """Sums over the axis in blocks of amt[0], in one loop with the blocks of the ranges at the positions amt[1:]."""
+    def require(condition: bool, why: str) -> None:
+        if not condition:
+            raise ArgumentError("Opt", f"{opt}: {why}", "another axis or amount")
+
+    positions = (opt.axis, *opt.amt[1:]) if isinstance(opt.amt, tuple) and opt.axis is not None else ()
+    names = [k.ranges[n] for n in positions if 0 <= n < len(k.ranges)]
+    require(len(set(names)) == len(positions) > 1, "the amount is (block, positions of other ranges)")
+    assert isinstance(opt.amt, tuple)
+    block, size = opt.amt[0], names[0].src[-1].arg if names[0].src[-1].is_const else 0
+    require(all(r.src == names[0].src for r in names) and block > 1 and size % block == 0,
+            "the blocks divide ranges of one size")
+    sums = [r for r in names if r.arg[1] is Role.REDUCE]
+    require(names[0] in sums and all(r in sums or (r.arg[1] is Role.LOOP and r not in k.bound) for r in names),
+            "sums, and parallel loops")
+    require(all(n.op not in (Ops.AFTER, Ops.STAGE, Ops.MMA) for n in k.nodes), "it comes before stages and units")
+    for x in k.stores:
+        inside = {r for f in toposort(x) if f.op is Ops.FOLD for r in f.src[1:]} & set(sums)
+        require(len(inside | (x.ranges & set(names))) == 1 and all(carries(x, r) for r in inside),
+                "every statement has one of the ranges, and only sums alone stay in memory")
+    cut = [k.split(r, block, r.arg[1])[0] for r in names]
+    if cut[0].op is not Ops.RANGE:
+        return
+    loop = k.new_range(size // block, Role.BLOCK)
+    starts, statements = [], []
+    for x in k.sink.src:
+        r = next((r for r in cut if r.arg[1] is Role.REDUCE and x.op is Ops.STORE and carries(x, r)), None)
+        if r is not None:
+            memory, place, fold = x.src[:3]
+            starts.append(x.replace(src=(memory, place, UOp.const(fold.dtype, 0))))
+            part = fold.replace(src=tuple(n for n in fold.src if n is not r))
+            x = UOp(Ops.SCATTER_STORE, None, (memory, place, memory.load(place) + part, UOp.const(dtypes.bool, True),
+                                              loop))
+        statements.append(x)
+    k.order.insert(min(k.order.index(r) for r in cut), loop)
+    k.order = [r for r in k.order if r not in cut]
+    k.rebuild_as((*starts, *statements), dict.fromkeys(cut, loop))
