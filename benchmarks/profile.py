@@ -1,7 +1,7 @@
 """``python -m benchmarks.profile``: where the first step of a program goes, cold or with a filled disk cache.
 
-Times are processor time of the one thread that works, each phase without the phases inside it. "Source" is what one
-kernel takes from its graph to its source text; compiling that is another phase.
+Times are processor time of the thread that works, each phase without the phases inside it. "Source" is what one
+kernel takes from its graph to its source text; compiling that is another phase, mostly of a second thread.
 """
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,8 +23,13 @@ PROGRAMS = {"mnist": {"batch": 512}, "gpt": {"batch": 4, "length": 128, "width":
 
 @dataclass
 class Phases:
-    """Processor time by phase: what runs inside another phase is counted there only."""
+    """Processor time by phase: what runs inside another phase is counted there only.
 
+    What other threads do is ``beside`` it.
+    """
+
+    beside: dict[str, float] = field(default_factory=dict)
+    thread: threading.Thread = field(default_factory=threading.current_thread)
     seconds: dict[str, float] = field(default_factory=dict)
     calls: dict[str, int] = field(default_factory=dict)
     _stack: list[str] = field(default_factory=list)
@@ -50,6 +56,11 @@ class Phases:
 
         @functools.wraps(function)
         def watched(*args: Any, **kwargs: Any) -> Any:
+            if threading.current_thread() is not self.thread:
+                begin = time.thread_time()
+                result = function(*args, **kwargs)
+                self.beside[name] = self.beside.get(name, 0.0) + time.thread_time() - begin
+                return result
             self.enter(name)
             try:
                 return function(*args, **kwargs)
@@ -80,7 +91,7 @@ def measure(program: str) -> None:
     from tinsmith.backend.device import Device
     from tinsmith.codegen import program as codegen
     from tinsmith.ir.uop import toposort
-    from tinsmith.schedule import diskcache, execute
+    from tinsmith.schedule import compiling, diskcache, execute
     from tinsmith.tensor import base
     renderer, compiler = Device["CPU"].renderer, Device["CPU"].compiler
     phases.leave()
@@ -112,7 +123,8 @@ def measure(program: str) -> None:
         (codegen, "lower", "lower"), (codegen, "normalize", "normalize"), (codegen, "decompose", "decompose"),
         (codegen, "estimate", "estimate"), (codegen, "choose_opts", "choose opts"),
         (codegen, "linearize", "linearize"), (renderer, "render", "render"), (compiler, "compile", "compile (LLVM)"),
-        (llvm, "load", "link"), (execute, "load", "load"), (execute, "launch", "run"),
+        (llvm, "load", "link"), (compiling, "load", "load"), (compiling.Compilation, "load", "wait for binaries"),
+        (execute, "launch", "run"),
     ):
         if hasattr(owner, attribute):
             phases.watch(owner, attribute, name)
@@ -131,6 +143,8 @@ def show(phases: Phases, rows: list[KernelRow], wall: float) -> None:
     print(f"first step {wall * 1e3:.0f} ms of wall time with imports, {total * 1e3:.0f} ms of this thread\n")
     for name, seconds in sorted(phases.seconds.items(), key=lambda item: -item[1]):
         print(f"{name:36}{seconds * 1e3:9.1f} ms {seconds / total:6.1%} {phases.calls[name]:6} calls")
+    for name, seconds in phases.beside.items():
+        print(f"{name + ', beside it':36}{seconds * 1e3:9.1f} ms")
     if rows:
         source, nodes = sum(r.source for r in rows), sum(r.nodes for r in rows)
         print(f"\n{len(rows)} kernels, source {source * 1e3 / len(rows):.2f} ms each, {source * 1e6 / nodes:.0f} us "

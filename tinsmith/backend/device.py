@@ -62,7 +62,13 @@ class Allocator:
 
 
 class Compiler:
-    """Source → binary. Implementations cache on disk through ``core.cache``."""
+    """Source → binary. Implementations cache on disk through ``core.cache``.
+
+    Attributes:
+        concurrent: ``compile`` may run in another thread, and leaves the interpreter to this one meanwhile.
+    """
+
+    concurrent: ClassVar[bool] = False
 
     def compile(self, source: str) -> bytes:
         """The binary of ``source``.

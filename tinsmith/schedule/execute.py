@@ -11,7 +11,7 @@ from tinsmith.backend.device import Call, Device, members
 from tinsmith.backend.memory import Buffer, Layout, copy_buffer
 from tinsmith.backend.shards import Shards, flattened
 from tinsmith.codegen.kernel import Opt
-from tinsmith.codegen.program import KernelProgram, Launch, compile_kernel
+from tinsmith.codegen.program import KernelProgram, compile_kernel
 from tinsmith.core.counters import GlobalCounters, Ran, report
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import KernelError, TinsmithError
@@ -20,7 +20,8 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.evaluate import evaluate
 from tinsmith.ir.uop import bindings, symbols, toposort, with_symbols
 from tinsmith.schedule import beam, diskcache, explain, profile
-from tinsmith.schedule.compiled import Bound, CompiledSchedule, Step, buffer_name, is_loaded, load, loaded, part_names
+from tinsmith.schedule.compiled import Bound, CompiledSchedule, Step, buffer_name, loaded, part_names
+from tinsmith.schedule.compiling import Compilation
 from tinsmith.schedule.inplace import choose_in_place
 from tinsmith.schedule.items import Schedule, Scheduler
 from tinsmith.schedule.planner import plan_memory
@@ -193,10 +194,16 @@ def lower(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]] | Non
     GlobalCounters.schedule_count += 1
     schedule, layouts = planned(graph, device)
     given = opts or {}
-    kernels = [None if item.sink is None else compile_kernel(
-        item.sink, Device[item.device].renderer, given.get(n, _searched(item.sink, item.device)))
-        for n, item in enumerate(schedule.items)]
-    _load(schedule, kernels)
+    kernels: list[KernelProgram | None] = []
+    with Compilation() as compilation:
+        for n, item in enumerate(schedule.items):
+            kernel = None
+            if item.sink is not None:
+                chosen = given.get(n, _searched(item.sink, item.device))
+                kernel = compile_kernel(item.sink, Device[item.device].renderer, chosen)
+                compilation.add(item.device, kernel)
+            kernels.append(kernel)
+        compilation.load()
     compiled = CompiledSchedule(schedule, plan_memory(schedule), layouts=layouts)
     names: dict[str, list[str]] = {}
     for item, kernel in zip(schedule.items, kernels):
@@ -219,18 +226,6 @@ def lower(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]] | Non
 def _searched(sink: UOp, device: str) -> Sequence[Opt] | None:
     """Opts that a search found, where one is wanted."""
     return beam.opts_for(sink, device) if settings.BEAM > 0 and not settings.NOOPT else None
-
-
-def _load(schedule: Schedule, kernels: Sequence[KernelProgram | None]) -> None:
-    """Compile what is not loaded yet, and load it device by device."""
-    batches: dict[str, dict[str, tuple[Launch, bytes]]] = {}
-    for item, kernel in zip(schedule.items, kernels):
-        if kernel is not None and not is_loaded(item.device, kernel):
-            batch = batches.setdefault(item.device, {})
-            if kernel.symbol not in batch:
-                batch[kernel.symbol] = kernel, Device[item.device].compiler.compile(kernel.source)
-    for device, batch in batches.items():
-        load(device, list(batch.values()))
 
 
 def output_buffers(bound: Bound, inputs: Sequence[Buffer], free: Collection[int]) -> list[Buffer]:

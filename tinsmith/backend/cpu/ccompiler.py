@@ -59,6 +59,8 @@ def find_compiler() -> str:
 class CCompiler(Compiler):
     """Compiles with the flags above; the binary is a shared object's bytes."""
 
+    concurrent = True
+
     def __init__(self) -> None:
         self.path = find_compiler()
 

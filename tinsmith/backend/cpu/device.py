@@ -41,6 +41,8 @@ class HostAllocator(HostMemory, Allocator):
 class LLVMCompiler(Compiler):
     """LLVM IR → object file, cached on disk."""
 
+    concurrent = True
+
     def __init__(self) -> None:
         self.llvm = llvm.Compiler()
 

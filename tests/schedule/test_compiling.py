@@ -1,0 +1,110 @@
+"""Kernels are compiled by a second thread while the first writes sources."""
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tinsmith import Context, Device, Tensor
+from tinsmith.core.errors import CompileError
+from tinsmith.core.settings import settings
+from tinsmith.schedule import execute
+from tinsmith.schedule.compiling import Compilation
+
+_sizes = itertools.count(1001)  # no two tests share a kernel
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[threading.Thread, int, float]]]:
+    """What compiled: the thread, the cache level that it saw, and how soon threads took turns."""
+    seen: list[tuple[threading.Thread, int, float]] = []
+    compiler, interval = Device["CPU"].compiler, sys.getswitchinterval()
+    compile_: Callable[[str], bytes] = compiler.compile
+
+    def noted(source: str) -> bytes:
+        seen.append((threading.current_thread(), settings.CACHELEVEL, sys.getswitchinterval()))
+        return compile_(source)
+
+    monkeypatch.setattr(compiler, "compile", noted)
+    yield seen
+    assert sys.getswitchinterval() == interval
+    assert not [t for t in threading.enumerate() if t.name == "tinsmith compiler"]
+
+
+def _several() -> list[Tensor]:
+    """Tensors of one program with a kernel each."""
+    return [Tensor([float(i) for i in range(next(_sizes))], requires_grad=False).realize() for _ in range(3)]
+
+
+def test_a_second_thread_compiles_under_the_settings_of_the_first(
+        threads: list[tuple[threading.Thread, int, float]]) -> None:
+    inputs = _several()
+    threads.clear()
+    with Context(CACHELEVEL=0):
+        sums = [x.sum() for x in inputs]
+        Tensor.realize(*sums)
+    assert [s.item() for s in sums] == [n * (n - 1) / 2 for n in (x.shape[0] for x in inputs)]
+    names = {thread.name for thread, _, _ in threads}
+    assert len(threads) >= 3 and names == {"tinsmith compiler"}
+    assert {level for _, level, _ in threads} == {0}
+    assert all(interval <= 0.0005 for *_, interval in threads)
+
+
+def test_one_kernel_needs_no_thread(threads: list[tuple[threading.Thread, int, float]]) -> None:
+    x = _several()[0]
+    threads.clear()
+    with Context(CACHELEVEL=0):
+        (x * 3 + 1).realize()
+    assert [thread for thread, *_ in threads] == [threading.current_thread()]
+
+
+def test_other_compilers_stay_in_the_calling_thread(monkeypatch: pytest.MonkeyPatch,
+                                                    threads: list[tuple[threading.Thread, int, float]]) -> None:
+    monkeypatch.setattr(type(Device["CPU"].compiler), "concurrent", False)
+    inputs = _several()
+    threads.clear()
+    with Context(CACHELEVEL=0):
+        Tensor.realize(*(x.sum() for x in inputs))
+    assert len(threads) >= 3 and {thread for thread, *_ in threads} == {threading.current_thread()}
+
+
+def test_what_a_compiler_refuses_is_raised_where_the_program_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = _several()
+    compiler = Device["CPU"].compiler
+    compile_: Callable[[str], bytes] = compiler.compile
+    refused: list[str] = []
+
+    def refuse(source: str) -> bytes:
+        refused.append(source)
+        raise CompileError("llvm", "refused")
+
+    with Context(CACHELEVEL=0):
+        sums = [x.sum() for x in inputs]
+        monkeypatch.setattr(compiler, "compile", refuse)
+        with pytest.raises(CompileError, match="refused"):
+            Tensor.realize(*sums)
+        monkeypatch.setattr(compiler, "compile", compile_)
+        Tensor.realize(*sums)  # nothing half made was kept
+    assert refused and sums[0].item() == inputs[0].shape[0] * (inputs[0].shape[0] - 1) / 2
+
+
+def test_an_error_while_sources_are_written_ends_the_compiling(
+        monkeypatch: pytest.MonkeyPatch, threads: list[tuple[threading.Thread, int, float]]) -> None:
+    inputs = _several()
+    threads.clear()
+    added: list[str] = []
+    add = Compilation.add
+
+    def fail_at_last(self: Compilation, device: str, kernel: execute.KernelProgram) -> None:
+        add(self, device, kernel)
+        added.append(kernel.symbol)
+        if len(added) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Compilation, "add", fail_at_last)
+    with Context(CACHELEVEL=0), pytest.raises(KeyboardInterrupt):
+        Tensor.realize(*(x.sum() for x in inputs))
+    assert len(added) == 3 and len(threads) <= 3
