@@ -19,7 +19,7 @@ from tinsmith.codegen.streams import TILE_ROWS, bind, computed_values, equal_val
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.symbolic import linear_form, simplify
+from tinsmith.ir.symbolic import linear_form, rename, simplify
 from tinsmith.ir.units import MatrixUnit, fma
 from tinsmith.ir.uop import toposort
 
@@ -229,7 +229,7 @@ class Kernel:
 
     def change_role(self, r: UOp, role: Role) -> UOp:
         new = r.replace(arg=(r.arg[0], role))
-        self.rebuild({r: new})
+        self.sink = rename(self.sink, {r: new})
         self.order[self.order.index(r)] = new
         return new
 

@@ -34,6 +34,7 @@ class Linearizer(BlockWriter):
         super().__init__(kernel)
         self.globals: dict[int, UOp] = {}
         self.variables: dict[UOp, UOp] = {}
+        self.affines: dict[tuple[UOp, tuple[UOp, ...]], tuple[UOp, int, list[int]] | None] = {}
 
     def run(self) -> list[UOp]:
         for param in sorted((n for n in toposort(self.kernel.sink) if n.op is Ops.PARAM), key=lambda n: n.arg[0]):
@@ -138,9 +139,31 @@ class Linearizer(BlockWriter):
     # *** index expressions: copies become constants first, so that guards and offsets fold ***
 
     def at(self, node: UOp, coords: Coords) -> UOp:
+        """The expression for these copies."""
+        affine = self.affine(node, tuple([r for r, _ in coords])) if coords and node.dtype is dtypes.index else None
+        if affine is not None:
+            rest, constant, strides = affine
+            for (_, v), stride in zip(coords, strides):
+                constant += v * stride
+            return (rest + constant).simplify() if constant else rest
         for r, v in coords:
             node = bind(node, r, UOp.index(v))
         return node.simplify()
+
+    def affine(self, node: UOp, copied: tuple[UOp, ...]) -> tuple[UOp, int, list[int]] | None:
+        """A place as what does not depend on the ranges ``copied``, a constant, and the step per step of each of them.
+
+        None where it depends on them in another way. All copies share this.
+        """
+        key = node, copied
+        if key not in self.affines:
+            terms, constant = linear_form(node.simplify())
+            strides = [terms.pop(r, 0) for r in copied]
+            if any(r in t.ranges for t in terms for r in copied):
+                self.affines[key] = None
+            else:
+                self.affines[key] = from_linear(terms, 0, node).simplify(), constant, strides
+        return self.affines[key]
 
     def indexed(self, node: UOp, coords: Coords) -> UOp:
         return self.expression(self.at(node, coords))

@@ -47,28 +47,38 @@ class Pat:
     def named(self, name: str) -> Pat:
         return Pat(name, self.ops, self.src, self.const, self.when)
 
-    def match(self, node: UOp, found: dict[str, UOp]) -> bool:
-        """Whether ``node`` fits; names are added to ``found`` (a name seen twice must match the same node)."""
+    def fits(self, node: UOp) -> bool:
+        """Whether ``node`` itself is as wanted, whatever its sources are."""
         if self.ops and node.op not in self.ops:
             return False
         if self.const and node.op is not Ops.CONST:
             return False
-        if self.when is not None and not self.when(node):
+        return self.when is None or self.when(node)
+
+    def match(self, node: UOp, found: dict[str, UOp]) -> bool:
+        """Whether ``node`` fits; names are added to ``found`` (a name seen twice must match the same node)."""
+        if not self.fits(node) or (self.name and found.setdefault(self.name, node) is not node):
             return False
-        if self.name and found.setdefault(self.name, node) is not node:
-            return False
-        if self.src is None:
+        wanted = self.src
+        if wanted is None:
             return True
-        if len(self.src) != len(node.src):
+        if len(wanted) != len(node.src):
             return False
+        if not node.op.commutative:
+            return _all_match(wanted, node.src, found)
         before = dict(found)
-        if all(p.match(s, found) for p, s in zip(self.src, node.src)):
+        if _all_match(wanted, node.src, found):
             return True
-        if node.op.commutative:
-            found.clear()
-            found.update(before)
-            return all(p.match(s, found) for p, s in zip(self.src, reversed(node.src)))
-        return False
+        found.clear()
+        found.update(before)
+        return _all_match(wanted, node.src[::-1], found)
+
+
+def _all_match(wanted: tuple[Pat, ...], src: tuple[UOp, ...], found: dict[str, UOp]) -> bool:
+    for pattern, s in zip(wanted, src):
+        if not pattern.match(s, found):
+            return False
+    return True
 
 
 def literal(value: int | float | bool) -> Pat:
@@ -87,10 +97,15 @@ class Rule:
     example: Callable[[], UOp]
 
     def apply(self, node: UOp) -> UOp | None:
-        found: dict[str, UOp] = {}
-        if not self.pattern.match(node, found):
+        pattern, found = self.pattern, dict[str, UOp]()
+        if pattern.src is None:
+            if not pattern.fits(node):
+                return None
+            new = self.result(**{pattern.name: node}) if pattern.name else self.result()
+        elif pattern.match(node, found):
+            new = self.result(**found)
+        else:
             return None
-        new = self.result(**found)
         return None if new is node else new
 
 
@@ -142,13 +157,20 @@ def _rewrite_below(root: UOp, rules: RuleSet, done: dict[UOp, UOp]) -> None:
         node, current, count = stack.pop()
         if node in done:
             continue
-        missing = [s for s in current.src if s not in done]
+        src, missing, same = list[UOp](), False, True
+        for s in current.src:
+            new = done.get(s)
+            if new is None:
+                if not missing:
+                    stack.append((node, current, count))
+                missing = True
+                stack.append((s, s, 0))
+            else:
+                src.append(new)
+                same = same and new is s
         if missing:
-            stack.append((node, current, count))
-            stack.extend((s, s, 0) for s in missing)
             continue
-        src = tuple(done[s] for s in current.src)
-        rebuilt = current if all(a is b for a, b in zip(src, current.src)) else current.replace(src=src)
+        rebuilt = current if same else current.replace(src=tuple(src))
         new = rules.apply(rebuilt)
         if new is None:
             done[node] = done[rebuilt] = rebuilt

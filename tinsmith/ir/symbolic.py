@@ -237,7 +237,10 @@ _INDEX_FOLD: dict[Op, Callable[..., int | bool]] = {
 
 
 def _fold(n: UOp) -> UOp | None:
-    if not n.src or not all(s.is_const for s in n.src) or n.dtype.count > 1:
+    for s in n.src:
+        if s.op is not Ops.CONST:
+            return None
+    if not n.src or n.dtype.count > 1:
         return None
     exact = _INDEX_FOLD.get(n.op)
     if exact is not None and n.src[0].dtype is dtypes.index:
@@ -332,17 +335,39 @@ class _Memo(dict[UOp, UOp]):
     """Results kept on the nodes themselves, so that an expression is simplified once in its life."""
 
     def __contains__(self, node: object) -> bool:
-        return hasattr(node, "_simple")
+        return node._simple is not None  # type: ignore[attr-defined]
+
+    def get(self, node: UOp, default: Any = None) -> Any:
+        found = node._simple
+        return node if found is True else default if found is None else found
 
     def __getitem__(self, node: UOp) -> UOp:
         found = node._simple
-        return node if found is None else found
+        assert found is not None
+        return node if found is True else found
 
     def __setitem__(self, node: UOp, value: UOp) -> None:
-        node._simple = None if value is node else value  # None: itself, without a reference circle
+        node._simple = True if value is node else value  # no reference circle
 
 
 _memo = _Memo()
+
+
+def rename(root: UOp, table: dict[UOp, UOp]) -> UOp:
+    """``root`` with ranges replaced by others of the same number and size: what was simple stays so.
+
+    >>> i, j = UOp.range(3, 0, "r"), UOp.range(3, 0, "other")
+    >>> rename((i * 2 + 1).simplify(), {i: j}) is j * 2 + 1
+    True
+    """
+    new = dict(table)
+    for n in toposort(root, lambda n: n not in table):
+        src = tuple([new.get(s, s) for s in n.src])
+        if src != n.src:
+            new[n] = made = n.replace(src=src)
+            if n._simple is True:
+                made._simple = True
+    return new.get(root, root)
 
 
 def simplify(node: UOp) -> UOp:
@@ -352,4 +377,7 @@ def simplify(node: UOp) -> UOp:
     >>> simplify((i * 4 + j) // 4) is i, simplify((i * 4 + j) % 4) is j
     (True, True)
     """
-    return rewrite([node], symbolic, _memo)[0]
+    found = node._simple
+    if found is None:
+        return rewrite([node], symbolic, _memo)[0]
+    return node if found is True else found

@@ -9,7 +9,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError
@@ -45,7 +45,7 @@ class UOp:
     _order: tuple[Any, ...] | None
     _ranges: frozenset[UOp] | None
     _shape: tuple[Any, ...] | None
-    _simple: UOp | None  # unset: not asked for yet
+    _simple: UOp | Literal[True] | None  # True: itself
     device: str | None
     op: Op
     dtype: DType
@@ -72,7 +72,7 @@ class UOp:
             raise TypeError(f"{op.name} takes {arity} sources, got {count}")
         self = object.__new__(cls)
         self.op, self.dtype, self.src, self.arg, self.origin = op, dtype, src, arg, ()
-        self._shape = self._bounds = self._ranges = self._order = None  # not asked for yet
+        self._shape = self._bounds = self._ranges = self._order = self._simple = None  # not asked for yet
         self.device = None
         if op.device is not None:
             self.device = op.device(arg)
