@@ -1,6 +1,7 @@
 """The structure of linear programs: what is written where, and what shares a loop."""
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import pytest
@@ -11,7 +12,9 @@ from tests.codegen.kernels import FAMILIES, apply_random
 from tests.codegen.running import optimized
 from tests.ir.test_printer import DOT_TABLE
 from tinsmith.codegen.kernel import Opt, OptOps
-from tinsmith.codegen.linearize import linearize
+from tinsmith.codegen.linearize import Linearizer, linearize
+from tinsmith.codegen.roles import Role
+from tinsmith.codegen.streams import bind
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Op, Ops, UOp
@@ -48,6 +51,32 @@ def test_any_opts_give_well_formed_programs(family: str) -> None:
         verify_program(linearize(kernel))
 
     run()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_places_of_copies_are_what_their_ranges_bound_one_by_one_make_them(family: str) -> None:
+    @settings(max_examples=30, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @given(st.data())
+    def run(data: st.DataObject) -> None:
+        kernel = optimized(data.draw(FAMILIES[family]).sink, ())
+        apply_random(data.draw, kernel)
+        lines = Linearizer(kernel)
+        for place in [n.src[1] for n in kernel.nodes if n.op in (Ops.LOAD, Ops.STORE)]:
+            for coords in itertools.islice(lines.all_coords(place.ranges), 40):
+                one_by_one = place
+                for r, v in coords:
+                    one_by_one = bind(one_by_one, r, UOp.index(v))
+                assert lines.at(place, coords) is one_by_one.simplify()
+
+    run()
+
+
+def test_a_place_inside_a_quotient_is_no_sum_of_steps() -> None:
+    lines = Linearizer(optimized(UOp(Ops.SINK, None, (param(1, 6).alu(Ops.SQRT),)), ()))
+    r = UOp.range(6, 7, Role.UPCAST)
+    assert lines.affine(r * 4 + 3, (r,)) == (UOp.index(0), 3, [4])
+    assert lines.affine(r // 4 + r, (r,)) is None
+    assert [lines.at(r // 4 + r, ((r, v),)).arg for v in range(6)] == [0, 1, 2, 3, 5, 6]
 
 
 def test_table_of_the_dot_product() -> None:

@@ -111,7 +111,7 @@ class Linearizer(BlockWriter):
         return line
 
     def build(self, n: UOp, coords: Coords) -> UOp:
-        if n.dtype is dtypes.index or (n.op.name in ("CMPLT", "CMPEQ", "CMPNE", "AND", "OR") and _index_only(n)):
+        if n.dtype is dtypes.index or (n.op.name in ("CMPLT", "CMPEQ", "CMPNE", "AND", "OR") and self.index_only(n)):
             return self.indexed(n, coords)
         if n.op is Ops.LOAD:
             return self.load(n, coords)
@@ -173,7 +173,7 @@ class Linearizer(BlockWriter):
         if node.op is Ops.CONST:
             return self.emit(0, node)
         lanes = self.lanes(node)
-        if lanes is not None and node.ranges == {lanes} and _index_only(node):
+        if lanes is not None and node.ranges == {lanes} and self.index_only(node):
             return self.table(node, lanes)
         found = self.known((node, ()))
         if found is not None:
@@ -196,7 +196,12 @@ class Linearizer(BlockWriter):
 
     def table(self, node: UOp, lanes: UOp) -> UOp:
         """An expression of the lane number alone is a constant vector."""
-        values = [node.substitute({lanes: UOp.index(i)}).simplify() for i in range(range_size(lanes))]
+        affine = self.affine(node, (lanes,)) if node.dtype is dtypes.index else None
+        if affine is not None:
+            _, constant, (stride,) = affine
+            values = [UOp.index(constant + i * stride) for i in range(range_size(lanes))]
+        else:
+            values = [node.substitute({lanes: UOp.index(i)}).simplify() for i in range(range_size(lanes))]
         assert all(v.is_const for v in values), node
         if all(v is values[0] for v in values):
             return self.emit(0, UOp(Ops.CONST, node.dtype.vec(len(values)), (), values[0].arg))
@@ -287,7 +292,7 @@ class Linearizer(BlockWriter):
         """The condition as a line; None where it always holds, a false constant where it never does."""
         if valid is None:
             return None
-        line = self.indexed(valid, coords) if _index_only(valid) else self.value(valid, coords)
+        line = self.indexed(valid, coords) if self.index_only(valid) else self.value(valid, coords)
         return None if line.op is Ops.CONST and line.arg else line
 
     def load(self, n: UOp, coords: Coords) -> UOp:
@@ -701,13 +706,6 @@ def _shape(fragment: Fragment) -> tuple[int, int]:
 def bind_all(node: UOp, table: dict[UOp, UOp]) -> UOp:
     """The node with ranges replaced by what they are, simplified."""
     return simplify(node.substitute(table))
-
-
-def _index_only(node: UOp) -> bool:
-    """An expression of indices and conditions on them, with no loaded value inside."""
-    leaves = (Ops.CONST, Ops.RANGE, Ops.VARIABLE)
-    return all(n.op in leaves or ((n.op.alu or n.op is Ops.SPECIAL) and (n.dtype is dtypes.index or n.dtype.is_bool))
-               for n in toposort(node))
 
 
 def _depends(a: UOp, b: UOp) -> bool:

@@ -20,6 +20,7 @@ from tinsmith.ir.symbolic import simplify
 from tinsmith.ir.uop import toposort
 
 Coords = tuple[tuple[UOp, int], ...]
+_LEAVES = (Ops.CONST, Ops.RANGE, Ops.VARIABLE)
 
 
 @dataclass
@@ -53,6 +54,7 @@ class LineWriter:
         self.aside: list[tuple[int, Scope]] = []  # with the depth above which it was set aside, the latest first
         self.consts: dict[UOp, None] = {}
         self.counts = {"loop": 0, "acc": 0, "local": 0}
+        self.pure: dict[UOp, bool] = {}
         self.written = frozenset(s.src[0] for s in kernel.stores)
         self.position = {r.arg[0]: i for i, r in enumerate(kernel.order)}
         self.reread: dict[UOp, bool] = {n: True for n in toposort(kernel.sink)
@@ -126,6 +128,14 @@ class LineWriter:
         self.scopes.extend(aside)
 
     # *** ranges ***
+
+    def index_only(self, node: UOp) -> bool:
+        """An expression of indices and conditions on them, with no loaded value inside."""
+        known = self.pure
+        for n in toposort(node, lambda n: n not in known):
+            known[n] = n.op in _LEAVES or ((n.op.alu or n.op is Ops.SPECIAL) and all(known[s] for s in n.src) and
+                                           (n.dtype is dtypes.index or n.dtype.is_bool))
+        return known[node]
 
     def lanes(self, node: UOp) -> UOp | None:
         """The vector range of a value, if it has lanes."""
