@@ -208,7 +208,7 @@ def test_sums_that_are_seen_to_be_canonical_are() -> None:
 
 def test_unsigned_sums_keep_the_parts_that_they_share() -> None:
     x, y = (UOp(Ops.PARAM, dtypes.uint32, (), (n, ())) for n in (1, 2))
-    for n in range(20):  # as a counter is mixed: written out, every sum would hold all sums before it
+    for _ in range(20):  # as a counter is mixed: written out, every sum would hold all sums before it
         x = x + y
         y = (y << 3) ^ x
     assert len(toposort(simplify(x))) <= len(toposort(x))

@@ -15,25 +15,32 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
+class _Identity(weakref.ref[K]):
+    """A reference that stands for itself as a key, whatever its object thinks of equality."""
+
+    __slots__ = ()
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
+
+
 class LiveSet(Generic[K]):
     """Objects, told apart by identity, for as long as someone else refers to them.
 
     >>> class Thing: ...
     >>> live, thing = LiveSet(), Thing()
-    >>> live.add(thing); list(live) == [thing]
+    >>> live.add(thing); live.add(thing); list(live) == [thing]
     True
     >>> del thing; list(live)
     []
     """
 
     def __init__(self) -> None:
-        self._refs: dict[int, weakref.ref[K]] = {}
+        self._refs: dict[_Identity[K], None] = {}  # in the order in which they came
+        self._forget = self._refs.pop  # called with the dead reference, once
 
     def add(self, value: K) -> None:
         """Hold ``value``."""
-        number = id(value)
-        # The callback is ``pop(number, ref)``: the default keeps it silent if the entry is gone.
-        self._refs[number] = weakref.ref(value, functools.partial(self._refs.pop, number))
+        self._refs[_Identity(value, self._forget)] = None
 
     def clear(self) -> None:
         """Hold nothing."""
@@ -41,7 +48,7 @@ class LiveSet(Generic[K]):
 
     def __iter__(self) -> Iterator[K]:
         """The members at this moment, even if another thread adds some at the same time."""
-        return iter([value for ref in _settled(self._refs.values()) if (value := ref()) is not None])
+        return iter({id(v): v for ref in _settled(self._refs) if (v := ref()) is not None}.values())
 
     def __len__(self) -> int:
         return len(self._refs)
@@ -111,9 +118,9 @@ class WhileAlive(Generic[V]):
 
 
 def _settled(values: Iterable[Any]) -> list[Any]:
-    """The values of a dictionary as a list, even if an entry comes or goes while it is read."""
+    """The items as a list, even if an entry comes or goes while it is read."""
     while True:
         try:
             return list(values)
-        except RuntimeError:  # the dictionary changed size during iteration
+        except RuntimeError:  # it changed size during iteration
             continue

@@ -75,7 +75,7 @@ class Pat:
 
 
 def _all_match(wanted: tuple[Pat, ...], src: tuple[UOp, ...], found: dict[str, UOp]) -> bool:
-    for pattern, s in zip(wanted, src):
+    for pattern, s in zip(wanted, src):  # noqa: SIM110  a generator would take twice as long, and this runs most
         if not pattern.match(s, found):
             return False
     return True

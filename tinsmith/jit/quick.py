@@ -95,7 +95,7 @@ class Quick:
                 return None
             node = t.uop
             for op, arg, rest in view:
-                if node.op is not op or node.arg != arg or node.src[1:] != rest:
+                if node.op is not op or node.arg != arg or (rest and node.src[1:] != rest):
                     return None
                 node = node.src[0]
             if node.op is not Ops.BUFFER:
