@@ -109,6 +109,12 @@ class NativePool:
         self._workers: list[ctypes.c_void_p] = []
         self._code, self._submit, self._dismiss, self._calibrate, self._replay = _native_code()
 
+    def start(self) -> None:
+        """Start the workers, unless they wait already."""
+        with self._lock:
+            if not self._control:
+                self._start()
+
     def run(self, table_address: int, count: int) -> None:
         """Run the ``count`` commands at ``table_address``; returns when all are done.
 
@@ -250,6 +256,12 @@ class PythonPool:
         self._lock = threading.Lock()
         self._inboxes: list[queue.SimpleQueue[tuple[int, int] | None]] = []
         self._done: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def start(self) -> None:
+        """Start the workers, unless they wait already."""
+        with self._lock:
+            if not self._inboxes:
+                self._start()
 
     def run(self, table_address: int, count: int) -> None:
         """Run the ``count`` commands at ``table_address``; returns when all are done."""
