@@ -83,6 +83,36 @@ def test_operations_and_bytes() -> None:
     assert kernel.bytes == 4 * (33 * 17 + 17 * 19 + 33 * 19)
 
 
+def test_a_short_range_is_written_out_where_the_work_does_not_depend_on_it() -> None:
+    x, y = (param(n, 256) for n in (1, 2))
+    for value in (work := x, y):
+        for _ in range(20):
+            work = work * x + value
+    which = UOp.iota(2).reshape((2, 1)).expand((2, 256)).cast(dtypes.float32)
+    sink = UOp(Ops.SINK, None, (work.reshape((1, 256)).expand((2, 256)) * which,))
+    kernel = compile_kernel(sink, Device["CPU"].renderer)
+    assert sum(u.op is Ops.MUL for u in kernel.uops) < 50
+    assert sum(u.op is Ops.STORE for u in kernel.uops) == 2
+
+
+def test_the_ranges_of_an_output_are_those_before_its_reshapes() -> None:
+    x = param(1, 4, 6, 8)
+    body = (x.permute((1, 0, 2)) + x.permute((1, 0, 2))).reshape((6, 4, 2, 4))
+    same = (x.permute((1, 0, 2)) + x.permute((1, 0, 2)))
+    renderer = Device["CPU"].renderer
+    sources = [compile_kernel(UOp(Ops.SINK, None, (v,)), renderer).source for v in (body, same)]
+    assert sources[0] == sources[1]
+
+
+def test_gathered_rows_are_read_along_memory() -> None:
+    table, rows = param(1, 300, 512), UOp(Ops.PARAM, dtypes.int32, (), (2, (200,)))
+    kernel = compile_kernel(UOp(Ops.SINK, None, (table.gather(rows.reshape((200, 1)).expand((200, 512)), 0),)),
+                            Device["CPU"].renderer)
+    index = next(n for n, u in enumerate(kernel.uops) if u.op is Ops.LOAD and u.dtype is dtypes.int32)
+    innermost = max(n for n, u in enumerate(kernel.uops) if u.op is Ops.RANGE)
+    assert index < innermost, "a row's number is read before the loop along the row"
+
+
 def test_threads_make_a_kernel_parallel() -> None:
     kernel = compile_kernel(sinks()["matmul"], Device["CPU"].renderer, [Opt(OptOps.THREAD, 0)])
     assert not kernel.serial

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.golden.running import ROOT, run
@@ -49,6 +49,7 @@ def lines(draw: st.DrawFn) -> Instruction:
 
 
 @given(st.lists(lines(), max_size=5))
+@example([Instruction("scatter", "bool", 100, (0, 0, 0, 0), 0)])  # as long as the column of names
 def test_text_and_binary_say_the_same(program: list[Instruction]) -> None:
     binary = assemble("\n".join(map(str, program)))
     assert list(instructions(binary)) == program

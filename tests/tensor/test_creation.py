@@ -12,7 +12,7 @@ from tinsmith import Context, GlobalCounters, Tensor, dtypes
 from tinsmith.core.errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.evaluate import evaluate
-from tinsmith.tensor.random import threefry2x32
+from tinsmith.tensor.random import sine_and_cosine, threefry2x32
 
 
 def test_from_data() -> None:
@@ -165,6 +165,14 @@ def test_all_ways_of_computing_agree() -> None:
     Tensor.manual_seed(7)
     with Context(NOOPT=1):
         np.testing.assert_allclose(Tensor.randn(33).numpy(), want, rtol=1e-5, atol=1e-6)
+
+
+def test_sine_and_cosine_of_turns() -> None:
+    turns = np.arange(1 << 14) / (1 << 14)
+    want = np.stack([np.sin(2 * np.pi * turns), np.cos(2 * np.pi * turns)])
+    for dtype, error in ((dtypes.float32, 2e-7), (dtypes.float64, 1e-15)):
+        (got,) = evaluate([sine_and_cosine(UOp.iota(1 << 14).cast(dtype) * 2.0**-14)])
+        np.testing.assert_allclose(got, want, rtol=0, atol=error)
 
 
 @pytest.mark.parametrize("dtype", dtypes.floats, ids=str)

@@ -178,7 +178,7 @@ ERRORS: dict[str, tuple[Callable[[Tensor], Any], type[Exception], str]] = {
     "roll": (lambda x: x[: N.bind(3)].roll(1, 0), ShapeError, "axis 0 .* symbolic"),
     "rand": (lambda x: Tensor.rand(N.bind(3), 2), ShapeError, "n, n from 1 to 12, 2. has a symbolic size"),
     "randint": (lambda x: Tensor.randint(N.bind(3)), ShapeError, "symbolic size"),
-    "transposed convolution": (lambda x: x[: N.bind(3)].reshape(1, 1, N.bind(3), 5).conv_transpose2d(
+    "transposed convolution": (lambda x: x[: N.bind(3)].reshape(1, 1, N.bind(3), 6).conv_transpose2d(
         Tensor.ones(1, 1, 2, 2)), ShapeError, "symbolic size"),
     "gather": (lambda x: x[: N.bind(3)].gather(1, Tensor.zeros(5, 2, dtype="int32")), ShapeError, "no larger"),
 }

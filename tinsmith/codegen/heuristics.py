@@ -11,6 +11,7 @@ Three structures cover what a CPU core runs well:
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 
 from tinsmith.codegen.ahead import may_stream
@@ -26,6 +27,7 @@ from tinsmith.codegen.tuning import split as _split
 from tinsmith.codegen.tuning import stored_bytes as _stored_bytes
 from tinsmith.codegen.tuning import stride_of as _stride
 from tinsmith.codegen.tuning import work_of as _work
+from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 
@@ -35,6 +37,8 @@ PAGE = 4096
 SCAN_CHAINS = 4  # as many additions as one takes cycles; more would read too many lines of one cache set
 STREAM_BYTES = 32 << 20  # results from here on are written past the caches: they would not stay there
 LARGEST_STAGE = 4 << 20
+SHARED_COPIES = 4  # iterations that are written out so that they share work
+SHARED_WORK = 16  # operations per element that are worth it
 PREFETCH_ROWS = 8  # how far ahead the rows of a panel are fetched that is too small in use to be packed
 PREFETCH_BYTES = 4 << 10  # and how far ahead a row is that streams through a sum
 
@@ -465,13 +469,28 @@ def elementwise_opts(kernel: Kernel, target: Target) -> None:
     if _score(loads, stores, best) <= 0 or (scatters and not all(_stride(s.src[1], best) == 1 for s in scatters)):
         return
     amount = min(lanes, _power_of_two(range_size(best)))
-    outer, _ = _split(kernel, OptOps.VECTOR, best, amount)
-    along = [r for n in loads for r in kernel.parallel if _stride(n.src[1], r) == 1 and r is not outer]
+    outer, lane = _split(kernel, OptOps.VECTOR, best, amount)
+    lanes_of_loop = {outer, lane}
+    if not scatters:
+        _share_work(kernel, outer)
+    along = [r for n in kernel.loads for r in kernel.parallel
+             if n.src[1].ranges & lanes_of_loop and _stride(n.src[1], r) == 1 and r is not outer]
     if along and not scatters:
         loops = [r for r in kernel.ranges if not r.arg[1].expanded]
         wanted = [r for r in loops if r is not along[0]] + [along[0]]
         if wanted != loops:
             kernel.apply(Opt(OptOps.ORDER, None, tuple(loops.index(r) for r in wanted)))
+
+
+def _share_work(kernel: Kernel, lane_loop: UOp | None) -> None:
+    """A short range on which less than half of the work depends is written out, so that the rest is done once."""
+    for r in kernel.parallel:
+        if r is lane_loop or range_size(r) > SHARED_COPIES:
+            continue
+        work = Counter(r in n.ranges for n in toposort(kernel.sink)
+                       if n.op.elementwise and n.dtype.scalar is not dtypes.index)
+        if work[False] > max(work[True], SHARED_WORK):
+            kernel.apply(Opt(OptOps.UPCAST, kernel.ranges.index(r)))
 
 
 def thread_opts(kernel: Kernel, target: Target) -> None:

@@ -19,6 +19,14 @@ Request = tuple[UOp, Index, UOp | None]
 Plan = tuple[list[Request], Callable[[list[UOp]], UOp]]
 
 
+def _before_reshapes(value: UOp) -> UOp:
+    """What lies in memory like ``value``: its ranges are those in which it was computed."""
+    while value.op in (Ops.CONTIGUOUS, Ops.DETACH) or (
+            value.op is Ops.RESHAPE and all(isinstance(s, int) for s in value.src[0].shape)):
+        value = value.src[0]
+    return value
+
+
 class Lowering:
     """One kernel being lowered; ``run`` gives its kernel graph."""
 
@@ -37,6 +45,8 @@ class Lowering:
 
     def run(self, sink: UOp) -> UOp:
         """SINK of tensor values → SINK of stores into PARAM 0, 1, …; outputs of one shape share their ranges."""
+        if len(sink.src) == 1:
+            return UOp(Ops.SINK, None, (self.output(0, _before_reshapes(sink.src[0])),))
         return UOp(Ops.SINK, None, tuple(self.output(n, value) for n, value in enumerate(sink.src)))
 
     def output(self, number: int, value: UOp) -> UOp:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_SINE = (-0.0000000239, 0.0000027526, -0.0001984090, 0.0083333315, -0.1666666664, 1.0)  # of sin(x)/x, in powers of x²
 _PARITY = 0x1BD11BDA
 _LARGEST = (1 << 31) - 1
 _FRACTION_BITS = {dtypes.float16: 11, dtypes.bfloat16: 8, dtypes.float32: 24}
@@ -123,12 +124,21 @@ def _words(count: int) -> tuple[UOp, UOp]:
     return threefry2x32((low, high), (UOp.iota(count, dtypes.uint32), call))
 
 
-def _bits(count: int) -> UOp:
-    """``count`` words of 32 random bits: element i and element i + count/2 share a counter."""
+def _pairs(count: int) -> UOp:
+    """Words of 32 random bits of shape (2, half): a column's two words are of one counter."""
     half = -(-count // 2)
     x, y = (w.reshape((1, half)).expand((2, half)) for w in _words(half))
-    first = UOp.iota(2).reshape((2, 1)).expand((2, half)).eq(0)
-    return first.where(x, y).reshape((2 * half,)).shrink(((0, count),))
+    return UOp.iota(2).reshape((2, 1)).expand((2, half)).eq(0).where(x, y)
+
+
+def _flat(pairs: UOp, count: int) -> UOp:
+    """The first ``count`` elements: number i and number i + half share a counter."""
+    return pairs.reshape((pairs.size,)).shrink(((0, count),))
+
+
+def _bits(count: int) -> UOp:
+    """``count`` words of 32 random bits."""
+    return _flat(_pairs(count), count)
 
 
 def _fractions(count: int, dtype: DType) -> UOp:
@@ -139,7 +149,7 @@ def _fractions(count: int, dtype: DType) -> UOp:
     bits = _FRACTION_BITS[dtype]
     scale = 2.0**-bits
     work = dtypes.float32
-    return ((_bits(count) >> (32 - bits)).cast(work) * scale).cast(dtype)
+    return _flat(((_pairs(count) >> (32 - bits)).cast(work) * scale).cast(dtype), count)
 
 
 def _gaussian(count: int, dtype: DType) -> UOp:
@@ -150,11 +160,30 @@ def _gaussian(count: int, dtype: DType) -> UOp:
     bits = 32 if work is dtypes.float64 else 24
     above_zero = ((x >> (32 - bits)).cast(work) + 1) * 2.0**-bits
     turns = (y >> (32 - bits)).cast(work) * 2.0**-bits
-    radius = (above_zero.alu(Ops.LOG) * -2.0).alu(Ops.SQRT)
-    quarter = UOp.iota(2).cast(work).reshape((2, 1)).expand((2, half)) * 0.25  # sine, and a quarter turn on: cosine
-    angle = (turns.reshape((1, half)).expand((2, half)) + quarter) * (2 * math.pi)
-    both = radius.reshape((1, half)).expand((2, half)) * angle.alu(Ops.SIN)
-    return both.reshape((2 * half,)).shrink(((0, count),)).cast(dtype)
+    radius = (above_zero.alu(Ops.LOG) * -2.0).alu(Ops.SQRT).reshape((1, half)).expand((2, half))
+    return _flat((radius * sine_and_cosine(turns)).cast(dtype), count)
+
+
+def sine_and_cosine(turns: UOp) -> UOp:
+    """The sine and the cosine, of shape (2, n), of n angles in [0, 1) of a turn.
+
+    Both are sines of at most a quarter turn. In float32 these are the polynomial of Abramowitz and Stegun, Handbook of
+    Mathematical Functions, 4.3.97 (error below 2e-9), since nothing as large has to be reduced as SIN expects.
+    """
+    shape = (2, turns.size)
+    z = turns - 0.5
+    size = z.lt(0).where(z * -1.0, z)
+    fold = size - 0.25
+    rise = fold.lt(0).where(size, 0.5 - size)
+    first = UOp.iota(2).reshape((2, 1)).expand(shape).eq(0)
+    sine, cosine = (u.reshape((1, turns.size)).expand(shape) for u in (z.lt(0).where(rise, rise * -1.0), fold))
+    angle = first.where(sine, cosine) * (2 * math.pi)
+    if turns.dtype is dtypes.float64:
+        return angle.alu(Ops.SIN)
+    square, series = angle * angle, angle.const_like(_SINE[0])
+    for coefficient in _SINE[1:]:
+        series = series * square + coefficient
+    return angle * series
 
 
 def _float_kind(op: str, dtype: DType | str | None) -> DType:

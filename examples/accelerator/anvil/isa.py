@@ -111,7 +111,7 @@ class Instruction:
         form = FORMS[self.name]
         head = f"{self.name}.{self.type}x{self.lanes}" if form.typed else self.name
         operands = [f"{kind}{number}" for kind, number in zip(form.registers, self.registers)]
-        return f"{head:<16}{', '.join(operands + ([str(self.constant)] if form.constant else []))}".rstrip()
+        return f"{head:<15} {', '.join(operands + ([str(self.constant)] if form.constant else []))}".rstrip()
 
 
 WORD_BYTES: Final = _WORD.size
