@@ -170,6 +170,13 @@ def _at_least(x: UOp, low: float) -> UOp:
     return x.lt(low).where(low, x)
 
 
+def _within(x: UOp, low: float, high: float) -> tuple[UOp, UOp]:
+    """Whether x is so low that its power is 0, and x where it is not, at most ``high``. What is hidden (-inf) is not
+    computed as a denormal number that vanishes, which takes many cycles."""
+    below = x.lt(low)
+    return below, _at_most(below.where(0.0, x), high)
+
+
 def _at_most(x: UOp, high: float) -> UOp:
     return (x > high).where(high, x)
 
@@ -209,21 +216,19 @@ def _reduce_ln2(x: UOp, n: UOp) -> UOp:
 def exp(x: UOp) -> UOp:
     """e to the x = 2**n · exp(r), r = x - n·log(2): Cody and Waite ch. 6; n is split in halves for denormal results."""
     f = _FORMATS[x.dtype]
-    low, high = f.exp_range
-    x = _at_most(_at_least(x, low), high)
+    vanishes, x = _within(x, *f.exp_range)
     n, bits = _round(x, _LOG2E, 2 * f.bias)
     r = _reduce_ln2(x, n)
-    return _times_power(_fma(r * r, _polynomial(r, f.exp), r) + 1.0, bits)
+    return vanishes.where(0.0, _times_power(_fma(r * r, _polynomial(r, f.exp), r) + 1.0, bits))
 
 
 def exp2(x: UOp) -> UOp:
     """2 to the x = 2**n · 2**(x - n); exact for integers."""
     f = _FORMATS[x.dtype]
-    low, high = f.exp2_range
-    x = _at_most(_at_least(x, low), high)
+    vanishes, x = _within(x, *f.exp2_range)
     n, bits = _round(x, 1.0, 2 * f.bias)
     r = x - n
-    return _times_power(_fma(r, _polynomial(r, f.exp2), 1.0), bits)
+    return vanishes.where(0.0, _times_power(_fma(r, _polynomial(r, f.exp2), 1.0), bits))
 
 
 def _expm1_parts(x: UOp) -> tuple[UOp, UOp]:
