@@ -11,11 +11,11 @@ from tests.codegen.running import expected, run_graph, run_on
 from tests.schedule.helpers import kernels, schedule
 from tinsmith.backend.device import Device
 from tinsmith.codegen.kernel import Opt, OptOps
-from tinsmith.codegen.program import begin, choose
+from tinsmith.codegen.program import KernelProgram, begin, choose, compile_kernel
 from tinsmith.codegen.streams import is_product_sum
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import Context
-from tinsmith.ir import Ops
+from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.items import ScheduleItem
 from tinsmith.tensor.tensor import Tensor
@@ -67,7 +67,7 @@ def recorded(arrays: list[Array], kind: str, mask: Array | None) -> list[Tensor]
 
 @pytest.mark.parametrize("kind", MASKS)
 @pytest.mark.parametrize("sizes", [(2, 33, 61, 8, 24), (1, 65, 63, 16, 17), (3, 16, 128, 32, 5), (8, 40, 192, 8, 24),
-                                   (9, 128, 16, 5, 7)])
+                                   (9, 128, 16, 5, 7), (8, 192, 128, 16, 16)])
 def test_attention_and_its_gradients(sizes: tuple[int, int, int, int, int], kind: str) -> None:
     arrays, mask = inputs(*sizes), mask_of(kind, sizes[1], sizes[2])
     found = recorded(arrays, kind, mask)
@@ -154,6 +154,21 @@ def test_sums_carried_in_memory_are_the_same_by_every_interpreter(device: str, k
     for found in (run_graph(item.sink, given, blocks_and_tiles, device), run_on(device, item.sink, given, kernel.opts)):
         for x, y in zip(found, right):
             np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4 * np.abs(y).max())
+
+
+def test_blocks_that_a_mask_hides_are_passed_by() -> None:
+    def program(kind: str) -> KernelProgram:
+        found = recorded(inputs(8, 128, 192, 8, 16), kind, mask_of(kind, 128, 192))
+        (item,) = (i for i in schedule(*found).items if len(i.tiles) > 1)
+        assert item.sink is not None
+        return compile_kernel(item.sink, Device["CPU"].renderer)
+
+    assert Opt(OptOps.SKIP) in program("causal").opts
+    assert sum(u.op is Ops.IF for u in program("causal").uops) == 1  # around all that a block adds
+    assert Opt(OptOps.SKIP) not in program("none").opts
+    with pytest.raises(ArgumentError):
+        begin(gradients_of_attention().sink or UOp(Ops.SINK, None, ()), Device["CPU"].renderer.target).apply(
+            Opt(OptOps.SKIP))
 
 
 @pytest.mark.parametrize(("axis", "amount"), [(0, (16, 1)), (3, (16,)), (3, (7, 1)), (None, None), (3, (16, 99)),

@@ -5,6 +5,7 @@ are the subject of ``lines.py``.
 """
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -56,6 +57,11 @@ class Linearizer(BlockWriter):
         """Write statements in order; neighbours that need the same loop next share it."""
         i = 0
         while i < len(nodes):
+            same = self.under_one_condition(nodes[i:])
+            if same:
+                self.where(same, self.statements)
+                i += len(same)
+                continue
             needed = self.loop_ranges(nodes[i])
             if not needed:
                 with self.first_threads(nodes[i]):
@@ -70,6 +76,27 @@ class Linearizer(BlockWriter):
                      if all(r in self.loop_ranges(n) for n in group))
             self.over(r, group, lambda body: self.statements(body))
             i = j
+
+    def under_one_condition(self, nodes: list[UOp]) -> list[UOp]:
+        """The first statements, if they are all stored under one condition on blocks whose loops are open."""
+        condition = _condition(nodes[0])
+        opened = frozenset().union(*(s.ranges for s in self.scopes))
+        if condition is None or not condition.ranges <= opened or not _index_only(condition):
+            return []
+        if not any(r.arg[1] is Role.BLOCK for r in condition.ranges):
+            return []
+        return list(itertools.takewhile(lambda n: _condition(n) is condition, nodes))
+
+    def where(self, nodes: list[UOp], write: Callable[[list[UOp]], None]) -> None:
+        """Statements and all that only they need, where their condition holds."""
+        condition = _condition(nodes[0])
+        assert condition is not None
+        line = self.indexed(condition, ())
+        self.scopes.append(Scope([UOp(Ops.IF, None, (line,))], ranges=set(self.scopes[-1].ranges)))
+        free = UOp.const(dtypes.bool, True)
+        write([n.replace(src=(*n.src[:3], free, *n.src[4:])) for n in nodes])
+        scope = self.scopes.pop()
+        self.scopes[-1].take(scope, UOp(Ops.ENDIF, None, (scope.lines[0],)))
 
     # *** values ***
 
@@ -681,6 +708,11 @@ class FoldWriter:
                 a, b = (lin.emit(here, UOp(Ops.GEP, f.dtype.vec(half), (line,), lanes)) for lanes in (low, high))
                 line = lin.combine(here, f.arg, f.dtype, [a, b])
         return line
+
+
+def _condition(store: UOp) -> UOp | None:
+    """What decides whether a statement stores anything."""
+    return store.src[3] if len(store.src) > 3 and not store.src[3].is_const else None
 
 
 def _whole_vectors(count: int) -> list[tuple[int, int]]:

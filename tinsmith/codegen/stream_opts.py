@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from tinsmith.codegen.carried import block_of, crossing
 from tinsmith.codegen.heuristics import LARGEST_STAGE, thread_opts
+from tinsmith.codegen.hidden import hidden_blocks
 from tinsmith.codegen.kernel import Kernel, Opt, OptOps, range_size
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role
@@ -62,6 +63,8 @@ def blocks_of_tiles(kernel: Kernel, target: Target) -> bool:
     for side, size in zip(sides, sizes):
         at = [kernel.ranges.index(r) for r in side]
         kernel.apply(Opt(OptOps.CARRY, at[0], (size, *at[1:])))
+    if hidden_blocks(kernel):
+        kernel.apply(Opt(OptOps.SKIP))
     common = [r for r in kernel.order if all(r in s.ranges for s in kernel.stores)]
     tiles(kernel, lanes, [*common, *(r for r in kernel.order if r.arg[1] is Role.BLOCK)])
     columns(kernel, lanes)

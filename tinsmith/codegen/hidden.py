@@ -1,0 +1,117 @@
+"""Blocks that a mask hides: where all that a block adds to a sum is nothing, it need not be computed.
+
+What is hidden becomes 0, or -inf below an exponential. That holds for all finite values; a NaN or an infinity among
+what is hidden no longer spreads where a whole block of it is left out.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from tinsmith.codegen.roles import Role
+from tinsmith.core.dtypes import dtypes
+from tinsmith.core.errors import ArgumentError
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.symbolic import from_linear, linear_form
+
+if TYPE_CHECKING:
+    from tinsmith.codegen.kernel import Kernel, Opt
+
+
+def nothing_where(node: UOp, nothing: float = 0.0) -> UOp | None:
+    """A condition under which a float value is ``nothing`` (0 or -inf), if what it is made of is finite; None if none
+    is known.
+
+    >>> i, x = UOp.range(9, 0, None), UOp.const(dtypes.float32, 2)
+    >>> nothing_where(i.lt(3).where(-math.inf, x).alu("EXP")) is i.lt(3)
+    True
+    """
+    if node.op is Ops.CONST:
+        return UOp.const(dtypes.bool, True) if node.arg == nothing else None
+    if node.op is Ops.WHERE:
+        condition, *branches = node.src
+        yes, no = (nothing_where(b, nothing) for b in branches)
+        if yes is None:
+            return None if no is None else (_negated(condition) & no).simplify()
+        return (condition & yes).simplify() if no is None else (condition & yes | no).simplify()
+    if node.op is Ops.EXP and nothing == 0:
+        return nothing_where(node.src[0], -math.inf)
+    if node.op is Ops.MUL and nothing == 0:
+        return next((c for s in node.src if (c := nothing_where(s)) is not None), None)
+    if node.op is Ops.MUL and node.src[1].op is Ops.CONST and node.src[1].arg > 0:
+        return nothing_where(node.src[0], nothing)
+    if nothing != 0 and node.op in (Ops.ADD, Ops.SUB):
+        return nothing_where(node.src[0], nothing)
+    return None
+
+
+def everywhere(condition: UOp, inside: Collection[UOp], truth: bool = True) -> UOp | None:
+    """What ranges around have to fulfil so that a condition holds (or fails) for all values of those ``inside``.
+
+    >>> i, j = UOp.range(4, 0, None), UOp.range(8, 1, None)
+    >>> whole = everywhere((i * 8 + j).lt(24), [j])
+    >>> [whole.substitute({i: UOp.index(n)}).simplify().arg for n in range(4)]
+    [True, True, True, False]
+    """
+    if condition.is_const:
+        return UOp.const(dtypes.bool, bool(condition.arg) is truth)
+    if condition.op in (Ops.AND, Ops.OR):
+        parts = [everywhere(s, inside, truth) for s in condition.src]
+        known = [p for p in parts if p is not None]
+        if len(known) == 2 and known[0] is known[1]:
+            return known[0]
+        if (condition.op is Ops.AND) is truth:
+            return (known[0] & known[1]).simplify() if len(known) == 2 else None
+        return (known[0] | known[1]).simplify() if len(known) == 2 else next(iter(known), None)
+    if condition.op is not Ops.CMPLT:
+        return None
+    low, high = (_as_index(s) for s in condition.src)
+    if low is None or high is None:
+        return None
+    terms, constant = linear_form(low - high if truth else high - low)
+    if not all(t in inside or t.ranges.isdisjoint(inside) for t in terms):
+        return None
+    for r in [t for t in terms if t in inside]:
+        factor = terms.pop(r)
+        constant += max(factor * r.vmin, factor * r.vmax)
+    return from_linear(terms, 0, low).simplify().lt((0 if truth else 1) - constant).simplify()
+
+
+def _as_index(node: UOp) -> UOp | None:
+    """An integer as an index: casts of indices that their type holds are none."""
+    while node.op is Ops.CAST and node.src[0].dtype is dtypes.index and node.dtype.is_int:
+        low, high = node.src[0].bounds
+        if not (low >= -(1 << 31) and high < 1 << 31 and node.dtype.itemsize >= 4):
+            return None
+        node = node.src[0]
+    if node.op is Ops.CONST and node.dtype.is_int:
+        return UOp.index(node.arg)
+    return node if node.dtype is dtypes.index else None
+
+
+def _negated(condition: UOp) -> UOp:
+    return UOp(Ops.CMPNE, None, (condition, UOp.const(dtypes.bool, True)))
+
+
+def hidden_blocks(k: Kernel) -> dict[UOp, UOp]:
+    """Statements over blocks that some blocks add nothing to, each with the condition that a block adds something."""
+    found = {}
+    around = {r for r in k.order if r.arg[1] is Role.BLOCK or all(r in s.ranges for s in k.stores)}
+    for s in k.stores:
+        if s.op is Ops.SCATTER_STORE and s.src[4].arg[1] is Role.BLOCK and s.src[2].op is Ops.ADD:
+            part = s.src[2].src[1]
+            hidden = nothing_where(part.src[0]) if part.op is Ops.FOLD else None
+            whole = everywhere(hidden, hidden.ranges - around) if hidden is not None else None
+            if whole is not None and not whole.is_const:
+                found[s] = _negated(whole)
+    return found
+
+
+def skip(k: Kernel, opt: Opt) -> None:
+    """Statements over blocks pass by the blocks that add nothing."""
+    found = hidden_blocks(k)
+    if not found:
+        raise ArgumentError("Opt", f"{opt}: no block is known to add nothing", "another opt")
+    k.rebuild_as([s.replace(src=(*s.src[:3], (s.src[3] & found[s]).simplify(), s.src[4])) if s in found else s
+                  for s in k.sink.src], {})
