@@ -81,7 +81,7 @@ class Linearizer(BlockWriter):
         """The first statements, if they are all stored under one condition on blocks whose loops are open."""
         condition = _condition(nodes[0])
         opened = frozenset().union(*(s.ranges for s in self.scopes))
-        if condition is None or not condition.ranges <= opened or not _index_only(condition):
+        if condition is None or not condition.ranges <= opened or not self.index_only(condition):
             return []
         if not any(r.arg[1] is Role.BLOCK for r in condition.ranges):
             return []
