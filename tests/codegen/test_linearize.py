@@ -177,3 +177,14 @@ def test_lines_depend_on_the_graph_alone() -> None:
     x = param(1, 9, 9)
     make = lambda: uop_table(program((x * x).reduce("ADD", (1,)), opts=[Opt(OptOps.UPCAST, 0, 2)]))  # noqa: E731
     assert make() == make()
+
+
+@pytest.mark.parametrize("sizes", [(6, 4), (4, 6)])
+def test_of_two_factors_the_one_with_fewer_copies_stays_in_registers(sizes: tuple[int, int]) -> None:
+    m, n = sizes
+    a, b = param(1, m, 9).reshape((m, 1, 9)).expand((m, n, 9)), param(2, n, 9).reshape((1, n, 9)).expand((m, n, 9))
+    opts = [Opt(OptOps.UPCAST, 0, m), Opt(OptOps.UPCAST, 0, n)]
+    lines = program((a * b).reduce("ADD", (2,)), opts=opts)
+    many = [u for u in lines if u.op is Ops.LOAD and u.src[0].arg == 1 + (n > m)]
+    used = [next(many.index(s) for s in u.src if s in many) for u in lines if u.op is Ops.MULADD]
+    assert used == [value for value in range(6) for _ in range(4)], "each of the six values is used up before the next"

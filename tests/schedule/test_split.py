@@ -50,3 +50,19 @@ def test_gradient_of_a_sum_of_sums():
     x = Tensor(a)
     x.square().sum(1).sum().backward()
     np.testing.assert_allclose(x.grad.numpy(), 2 * a, rtol=1e-6)
+
+
+def test_chunks_of_a_contraction_are_long_enough_to_pay_for_their_sums():
+    a, b = (Tensor(rng.standard_normal(s).astype(np.float32)).realize() for s in ((33, 4096), (4096, 40)))
+    assert [k.sink.src[0].shape for k in kernels(a @ b)] == [(2, 33, 40, 1), (33, 40)]
+    np.testing.assert_allclose((a @ b).numpy(), a.numpy() @ b.numpy(), rtol=1e-3, atol=1e-3)
+    assert count(a[:, :2048].contiguous() @ b[:2048].contiguous()) == 3, "two copies and one product"
+
+
+def test_weight_gradients_of_few_images_are_cut_along_the_images():
+    x = Tensor(rng.standard_normal((8, 3, 30, 30)).astype(np.float32)).realize()
+    w = Tensor(rng.standard_normal((5, 3, 3, 3)).astype(np.float32), requires_grad=True).realize()
+    grad = x.conv2d(w).sum().gradient(w)[0]
+    assert count(x.conv2d(w).square().sum().gradient(w)[0]) > 1
+    expected = np.lib.stride_tricks.sliding_window_view(x.numpy(), (28, 28), (2, 3)).sum((0, 4, 5))
+    np.testing.assert_allclose(grad.numpy(), np.broadcast_to(expected, (5, 3, 3, 3)), rtol=1e-3, atol=1e-3)

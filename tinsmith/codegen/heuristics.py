@@ -34,6 +34,7 @@ from tinsmith.ir.uop import toposort
 SERIAL_WORK = 1 << 14  # elements × operations below which waking a second core costs more than it saves
 FULL_UNROLL = 6
 PAGE = 4096
+WAYS = 16  # of a second cache
 SCAN_CHAINS = 4  # as many additions as one takes cycles; more would read too many lines of one cache set
 STREAM_BYTES = 32 << 20  # results from here on are written past the caches: they would not stay there
 LARGEST_STAGE = 4 << 20
@@ -189,11 +190,11 @@ def _tiles(kernel: Kernel, target: Target, fold: UOp, panel: UOp, scalar: UOp, l
     steps = _unroll_amount(range_size(inner))
     out = []
     for vectors in range(1, min(4, -(-range_size(lane) // lanes)) + 1):
-        limits = {(target.vector_registers - 4) // vectors, (target.vector_registers + 4 - steps) // (vectors + 1)}
+        limits = {(target.vector_registers - 1) // vectors - 1, (target.vector_registers + 4 - steps) // (vectors + 1)}
         for limit in limits:
             tile = Tile(fold, lane, lanes, vectors, _choose_rows(rows, limit), panel, scalar, 0.0, False)
             slides = load is not None and any(_same_step(load.src[1], r, inner) for r, _ in tile.rows)
-            tile.cycles = _tile_cycles(kernel, tile, other)
+            tile.cycles = _tile_cycles(kernel, target, tile, other)
             if slides and tile.height * (vectors + 1) + steps > target.vector_registers + 4:
                 tile.cycles *= 1.7  # the inner loop cannot be written out: it would run out of registers
             if not (tile.pack and _count(frozenset(fold.src[1:])) * vectors * lanes * 4 > LARGEST_STAGE):
@@ -201,7 +202,7 @@ def _tiles(kernel: Kernel, target: Target, fold: UOp, panel: UOp, scalar: UOp, l
     return out
 
 
-def _tile_cycles(kernel: Kernel, tile: Tile, other: list[UOp]) -> float:
+def _tile_cycles(kernel: Kernel, target: Target, tile: Tile, other: list[UOp]) -> float:
     """Estimated cycles of one core, and whether the panel is to be packed: two fused multiply-adds and two loads per
     cycle, edges that waste lanes and rows, the copy into the panel, and stores that do not run along the lanes."""
     fold, lane, lanes, vectors, height = tile.fold, tile.lane, tile.lanes, tile.vectors, tile.height
@@ -221,8 +222,10 @@ def _tile_cycles(kernel: Kernel, tile: Tile, other: list[UOp]) -> float:
     along = load is not None and _stride(load.src[1], lane) == 1
     guarded = load is None or len(load.src) > 2
     reuse = _count(frozenset(other))
-    long_rows = abs(_largest_stride(load, fold)) * 4 >= 2048
-    again = reuse > 2 * height if _is_narrow(load) else reuse >= 8 * height and long_rows
+    pitch, width = abs(_largest_stride(load, fold)) * 4, vectors * lanes * 4
+    room = target.l2_bytes * _share_of_sets(pitch, width, target.l2_bytes)
+    apart = pitch >= 2048 or 2 * width * _count(frozenset(fold.src[1:])) >= room
+    again = reuse > 2 * height if _is_narrow(load) else reuse >= 8 * height and apart
     tile.pack = not along or guarded or again
     if tile.pack:
         outside = any(load is not None and _stride(load.src[1], r) == 1 for r in kernel.parallel if r is not lane)
@@ -238,6 +241,12 @@ def _crowds_a_set(scalar: UOp | None, fold: UOp) -> bool:
         return False
     step = abs(_stride(scalar.src[1], fold.src[-1]) or 0) * scalar.dtype.itemsize
     return step >= PAGE and step % PAGE == 0
+
+
+def _share_of_sets(pitch: int, width: int, cache: int) -> float:
+    """The part of a cache's sets that rows of ``width`` bytes fall into which lie ``pitch`` bytes apart."""
+    way = max(cache // WAYS, 1)
+    return min(1.0, width / math.gcd(pitch, way)) if pitch else 1.0
 
 
 def _is_narrow(load: UOp | None) -> bool:

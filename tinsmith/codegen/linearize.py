@@ -566,11 +566,21 @@ class FoldWriter:
         self.loops = sorted((r for r in self.ranges if not r.arg[1].expanded), key=lambda r: lin.position[r.arg[0]])
         self.unrolled = frozenset(r for r in self.ranges if r.arg[1] in (Role.UNROLL, Role.UPCAST))
         self.vector = next((r for r in self.ranges if r.arg[1] is Role.VECTOR), None)
-        self.copies = {f: list(lin.all_coords(f.ranges)) for f in group}
+        self.copies = {f: self.in_order(f) for f in group}
         total = sum(len(c) for c in self.copies.values())
         steps = list(lin.all_coords(self.unrolled))
         self.separate = self.product is None and len(steps) > 1 and total * len(steps) <= _SEPARATE_ACCUMULATORS
         self.values: dict[tuple[int, Coords, Coords], UOp] = {}
+
+    def in_order(self, f: UOp) -> list[Coords]:
+        """The copies of a reduction. Of two factors, the one with fewer copies changes fastest: its values stay in
+        registers while each of the other's is used up."""
+        copies = list(self.lin.all_coords(f.ranges))
+        body = f.src[0] if f.op is Ops.FOLD else f
+        if body.op is Ops.MUL:
+            few = min(body.src, key=lambda s: len(list(self.lin.all_coords(s.ranges & f.ranges))))
+            copies.sort(key=lambda c: [at for r, at in c if r not in few.ranges])
+        return copies
 
     def keys(self) -> list[tuple[int, Coords, Coords]]:
         out = []

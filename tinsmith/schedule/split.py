@@ -14,8 +14,8 @@ from tinsmith.schedule.origins import note_origin
 
 LONG = 1 << 15  # elements per result from which a reduction with few results is cut
 FEW = 64  # results that keep all cores busy by themselves
-CONTRACTION_LONG = 1 << 12
 CONTRACTION_FEW = 1 << 16
+CONTRACTION_CHUNK = 3 << 9  # products of a chunk: its panel stays in the second cache
 CHUNKS = 32
 CHUNK = 1 << 14  # elements of a long sum's chunk
 MOST_CHUNKS = 1 << 12
@@ -85,20 +85,23 @@ def _split(node: UOp) -> UOp:
         return node
     results, length = node.size, x.size // max(node.size, 1)
     contraction = _is_contraction(node)
-    long, few = (CONTRACTION_LONG, CONTRACTION_FEW) if contraction else (LONG, FEW)
-    axis = next((a for a in axes if x.shape[a] >= 2 * FEW or x.shape[a] == length), None)
+    least, long, few = (8, 2 * CONTRACTION_CHUNK, CONTRACTION_FEW) if contraction else (2 * FEW, LONG, FEW)
+    axis = next((a for a in axes if x.shape[a] >= least or x.shape[a] == length), None)
     if axis is None or length < long or results > few:
         return node
-    wished = CHUNKS if contraction or op is not Ops.ADD else min(max(CHUNKS, length // CHUNK), MOST_CHUNKS)
-    chunks = _chunks(x.shape[axis], wished)
+    if contraction:
+        chunks = _chunks(x.shape[axis], min(length // CONTRACTION_CHUNK, CHUNKS), 2)
+    else:
+        chunks = _chunks(x.shape[axis], CHUNKS if op is not Ops.ADD else min(max(CHUNKS, length // CHUNK), MOST_CHUNKS))
     if chunks is None:
         return node
     shape = x.shape
     apart = x.reshape((*shape[:axis], chunks, shape[axis] // chunks, *shape[axis + 1 :]))
     inner = tuple(a + (a >= axis) for a in axes)  # the chunk's own axis takes the place after `axis`
     inner = tuple(sorted({a for a in inner if a != axis} | {axis + 1}))
-    partial = apart.reduce(op, inner).contiguous()
-    return partial.reduce(op, (axis,)).reshape(node.shape)
+    first = (axis, *(a for a in range(apart.ndim) if a != axis))  # so that a chunk's results lie side by side
+    partial = apart.reduce(op, inner).permute(first).contiguous()
+    return partial.reduce(op, (0,)).reshape(node.shape)
 
 
 def _split_scan(node: UOp) -> UOp:
@@ -121,7 +124,7 @@ def _split_scan(node: UOp) -> UOp:
     return x.scan(op, axis, start)
 
 
-def _chunks(size: int, wished: int) -> int | None:
+def _chunks(size: int, wished: int, least: int = 8) -> int | None:
     """A divisor of ``size`` near the wished number of chunks."""
-    divisors = [d for d in range(8, min(size, 4 * wished) + 1) if size % d == 0]
+    divisors = [d for d in range(least, min(size, 4 * wished) + 1) if size % d == 0]
     return min(divisors, key=lambda d: abs(d - wished), default=None)
