@@ -320,3 +320,11 @@ def test_debug_lines_of_a_replay(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("*** CPU")]
     assert len(lines) == 2
     np.testing.assert_allclose(got.numpy(), x.numpy()[::-1] * 2 + 1)
+
+
+@pytest.mark.parametrize("shape", [(0,), (2, 0), (), (1,)])
+def test_results_with_few_elements_or_none(shape: tuple[int, ...]) -> None:
+    f = TinyJit(lambda x: x + 1)
+    for n in range(4):
+        y = f(Tensor.full(shape, float(n)))
+        assert y.shape == shape and np.array_equal(y.numpy(), np.full(shape, n + 1.0))

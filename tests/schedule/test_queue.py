@@ -16,7 +16,7 @@ from tinsmith.backend.python.device import BytesAllocator, PythonProgram
 from tinsmith.backend.python.render import PythonRenderer
 from tinsmith.codegen.render.base import Target
 from tinsmith.core.counters import GlobalCounters
-from tinsmith.core.errors import DeviceError, KernelError
+from tinsmith.core.errors import ArgumentError, DeviceError, KernelError
 from tinsmith.schedule.compiled import CompiledSchedule
 from tinsmith.schedule.execute import canonical, lower
 from tinsmith.schedule.queue import CommandQueue, CopyItem, KernelItem, SyncItem, WaitItem, _Regions
@@ -267,3 +267,19 @@ def test_a_sync_that_is_nowhere() -> None:
 def test_queues_that_come_to_their_end() -> None:
     a, b = SyncItem(0, "CPU"), SyncItem(1, "CPU:1")
     CommandQueue({"CPU": [a, WaitItem(b)], "CPU:1": [WaitItem(a), b]})
+
+
+@pytest.mark.parametrize(("queues", "words"), [
+    ([SyncItem(0, "CPU")], "takes a schedule, or a list of commands for each device"),
+    ({"CPU": SyncItem(0, "CPU")}, "takes a schedule"),
+    ({"CPU": ["SYNC 0"]}, "CPU 0 is no command: 'SYNC 0'"),
+    ({"CPU": (twice := SyncItem(3, "CPU"),), "CPU:1": [twice]}, r"CPU:1 0 \(SYNC 3\) stands in a queue twice"),
+])
+def test_what_is_no_queue(queues: Any, words: str) -> None:
+    with pytest.raises(ArgumentError, match=words):
+        CommandQueue(queues)
+
+
+def test_queues_made_by_hand_do_not_run() -> None:
+    with pytest.raises(DeviceError, match="not bound to buffers"):
+        CommandQueue({"CPU": [SyncItem(0, "CPU")]})([], [], [])

@@ -1,12 +1,14 @@
 """Opts in the user's hand, as in the tutorials' page on loop unrolling."""
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from tests.backend.opencl import needs_opencl
 from tinsmith import Device, Opt, OptOps, Tensor, with_opts
-from tinsmith.core.errors import ArgumentError
+from tinsmith.core.errors import ArgumentError, DTypeError
 
 DEVICES = ["CPU", "PYTHON", "PYTHON:G64", "OPENCL"]
 EVERYWHERE = [[], [Opt(OptOps.UPCAST, 0, 4)], [Opt(OptOps.UPCAST, 0, 2), Opt(OptOps.UNROLL, 1, 0)],
@@ -90,3 +92,14 @@ def test_printing_shows_axes_uops_and_source() -> None:
 def test_renderers_of_what_cannot_be_opened() -> None:
     assert Device.renderer_of("CUDA").target.block_threads == 1024
     assert Device.renderer_of("CPU") is Device["CPU"].renderer
+
+
+@pytest.mark.parametrize("opts", [Opt(OptOps.UPCAST, 0, 2), ["UPCAST"], [Opt("UPCAST", 0, 2)], [None]])
+def test_what_is_no_list_of_opts(opts: Any) -> None:
+    with pytest.raises(ArgumentError, match="takes a list of opts, got"):
+        with_opts(Tensor([1.0, 2.0]) + 1, opts)
+
+
+def test_what_is_no_tensor() -> None:
+    with pytest.raises(DTypeError, match="with_opts"):
+        with_opts(5, [])  # type: ignore[arg-type]

@@ -320,3 +320,16 @@ def test_jit_keeps_two_values_of_one_variable_apart() -> None:
         np.testing.assert_allclose(both(N.bind(k), N.bind(k + 1)).item(), A[:k].sum() + A[: k + 1].sum(), rtol=1e-4)
         np.testing.assert_allclose(own(N.bind(k)).item(), A[:k].sum() + A[:2].sum(), rtol=1e-4)
     assert both.replays
+
+
+def test_values_are_integers_of_any_kind() -> None:
+    assert N.bind(np.int64(3)) is N.bind(3) and N.bind(np.uint8(12)).val == 12  # type: ignore[arg-type]
+    for wrong in (2.5, "3", None, np.float64(3)):
+        with pytest.raises(ArgumentError, match="variable 'n' runs from 1 to 12, not to"):
+            N.bind(wrong)  # type: ignore[arg-type]
+
+
+def test_one_name_with_other_bounds_is_another_variable() -> None:
+    a = tensors()["a"]
+    with pytest.raises(ShapeError, match=r"has sizes \(n, n from 1 to 12\) and \(n, n from 1 to 2\)"):
+        a[: N.bind(2)] + a[: Variable("n", 1, 2).bind(2)]

@@ -5,6 +5,7 @@ A node's origin (the user's lines and the method called) is no part of its ident
 """
 from __future__ import annotations
 
+import operator
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -209,10 +210,11 @@ class UOp:
             raise ArgumentError("bind", f"{short(self)} is no unbound variable",
                                 "Variable(name, least, greatest).bind(value)")
         name, least, greatest = self.arg
-        if not isinstance(value, int) or not least <= value <= greatest:
+        number = operator.index(value) if hasattr(value, "__index__") else least - 1  # NumPy's integers too
+        if not least <= number <= greatest:
             raise ArgumentError("bind", f"variable {name!r} runs from {least} to {greatest}, not to {value!r}",
                                 "an integer within these bounds")
-        return UOp(Ops.BIND, None, (self, UOp.index(value)))
+        return UOp(Ops.BIND, None, (self, UOp.index(number)))
 
     def unbind(self) -> tuple[UOp, int]:
         """A bound variable's two parts: the variable and the value."""

@@ -260,7 +260,7 @@ class Replay:
         """The only part, where a replay is no more than launching it and wrapping its one output."""
         simple = self.lone is not None and self.plain_inputs and self.bound.inputs == list(range(len(self.inputs)))
         simple = simple and self.keeps_blocks and not (self.needs_values or self.written or self.draws or self.forgets)
-        simple = simple and len(self.bound.parts) == len(self.outputs) == len(self.outputs[0].templates) == 1
+        simple = simple and len(self.bound.parts) == len(self.outputs) == 1 and len(self.outputs[0].templates) == 1
         return self.bound.parts[0] if simple and self.bound.parts[0].graph is not None else None
 
     def lone_output(self, part: Part, found: list[Buffer]) -> Tensor:

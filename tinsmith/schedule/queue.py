@@ -16,11 +16,12 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
+from typing import Any
 
 from tinsmith.backend.device import Device, Graph, Launched
 from tinsmith.backend.memory import Buffer, copy_buffer
 from tinsmith.core.counters import GlobalCounters
-from tinsmith.core.errors import DeviceError
+from tinsmith.core.errors import ArgumentError, DeviceError
 from tinsmith.core.settings import settings
 from tinsmith.schedule.compiled import CompiledSchedule, Step
 from tinsmith.schedule.items import ScheduleItem, Slot
@@ -93,6 +94,7 @@ class CommandQueue:
        1 SYNC   1
 
     Raises:
+        ArgumentError: for what is neither a schedule nor lists of commands by name, and for a SYNC that stands twice.
         DeviceError: if queues made by hand wait for each other in a circle, or for a SYNC that is in none of them.
     """
 
@@ -102,7 +104,7 @@ class CommandQueue:
         if isinstance(schedule, CompiledSchedule):
             self._build(schedule)
         else:
-            self.q = {name: list(items) for name, items in schedule.items()}
+            self.q = _checked(schedule)
         check_deadlock(self.q)
         self.threads: dict[str, list[str]] = {}
         for name in self.q:
@@ -159,8 +161,11 @@ class CommandQueue:
 
         Raises:
             Exception: the first that a command raised. The other queues then end where they are.
+            DeviceError: for queues made by hand: they have no buffers to run on.
         """
-        assert self.compiled is not None, "queues made by hand have no buffers to run on"
+        if self.compiled is None:
+            raise DeviceError("CommandQueue", "queues made by hand are not bound to buffers, so they cannot run",
+                              "CommandQueue(tensor.schedule())")
         for b in bases:
             b.opaque  # noqa: B018  memory is taken on this thread
         run = _Run(self, bases, values)
@@ -173,6 +178,26 @@ class CommandQueue:
                 elif isinstance(item, CopyItem):
                     GlobalCounters.kernel_count += 1
                     GlobalCounters.global_mem += item.nbytes
+
+
+def _checked(queues: Any) -> dict[str, list[Item]]:
+    """Queues made by hand, if that is what they are."""
+    if not isinstance(queues, Mapping) or not all(isinstance(items, (list, tuple)) for items in queues.values()):
+        raise ArgumentError("CommandQueue", "takes a schedule, or a list of commands for each device, not "
+                            f"{queues!r:.60}", "CommandQueue(tensor.schedule()), or {'CPU': [SyncItem(0, 'CPU')]}")
+    synced: set[SyncItem] = set()
+    for name, items in queues.items():
+        for n, item in enumerate(items):
+            if not isinstance(item, (KernelItem, CopyItem, SyncItem, WaitItem)):
+                raise ArgumentError("CommandQueue", f"{name} {n} is no command: {item!r:.60}",
+                                    "KernelItem, CopyItem, SyncItem and WaitItem")
+            if item in synced:
+                text = " ".join(str(item).split())
+                raise ArgumentError("CommandQueue", f"{name} {n} ({text}) stands in a queue twice",
+                                    "one SyncItem for each place")
+            if isinstance(item, SyncItem):
+                synced.add(item)
+    return {name: list(items) for name, items in queues.items()}
 
 
 def _count(item: KernelItem) -> None:

@@ -167,7 +167,10 @@ def broadcast_shape(op: str, *shapes: Shape) -> Shape:
     for axis, column in enumerate(zip(*padded)):
         size = next((s for s in column if not one(s)), 1)
         if not all(one(s) or equal(s, size) for s in column):
-            different = " and ".join(dict.fromkeys(str(s) for s in column if not one(s)))
+            sizes = dict.fromkeys(str(s) for s in column if not one(s))
+            if len(sizes) == 1:  # variables of one name and different bounds
+                sizes = dict.fromkeys(f"({size_text(s)})" for s in column if not one(s))
+            different = " and ".join(sizes)
             raise ShapeError(op, f"shapes {' and '.join(str(s) for s in shapes)} do not broadcast: "
                              f"axis {axis - ndim} has sizes {different}",
                              "reshape, expand or transpose one of them so that sizes are equal or 1")

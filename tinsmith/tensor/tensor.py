@@ -3,11 +3,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tinsmith.codegen.kernel import Opt
+from tinsmith.codegen.kernel import Opt, OptOps
 from tinsmith.core.errors import ArgumentError
 from tinsmith.schedule.explanation import Explanation
 from tinsmith.schedule.tuned import Tuned
-from tinsmith.tensor.base import TensorBase
+from tinsmith.tensor.base import TensorBase, check_tensors
 from tinsmith.tensor.creation import Creation
 from tinsmith.tensor.elementwise import Elementwise
 from tinsmith.tensor.indexing import Indexing
@@ -79,5 +79,11 @@ def with_opts(tensor: Tensor, opts: Sequence[Opt] | None, kernel: int = -1, devi
 
     Raises:
         ArgumentError: if an opt is not legal, with the reason; if there is no such kernel.
+        DTypeError: for what is no tensor.
     """
+    check_tensors("with_opts", [tensor])
+    listed = [] if opts is None else opts
+    if not isinstance(listed, (list, tuple)) or not all(
+            isinstance(o, Opt) and isinstance(o.op, OptOps) for o in listed):
+        raise ArgumentError("with_opts", f"takes a list of opts, got {opts!r:.80}", "[Opt(OptOps.UPCAST, 0, 4)]")
     return tuned(tensor, opts, kernel, device)
