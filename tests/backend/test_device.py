@@ -62,6 +62,8 @@ def test_register() -> None:
     assert (x + 1).tolist() == [2, 3] and (x + 1).to("CPU").tolist() == [2, 3]
     with pytest.raises(ArgumentError):
         Device.register("no name", make)
+    with pytest.raises(ArgumentError, match="needs a class, got 5"):
+        Device.register("Toy", 5)  # type: ignore[arg-type]
 
 
 def test_buffers() -> None:

@@ -290,6 +290,8 @@ class _Devices:
         """Add a device class: ``make`` gets the canonical name and returns the opened device."""
         if not name.isidentifier():
             raise ArgumentError("Device.register", f"{name!r} is no device name", "letters, digits and underscores")
+        if not callable(make):
+            raise ArgumentError("Device.register", f"{name} needs a class, got {make!r:.60}", "a subclass of Compiled")
         self._classes[name.upper()] = make
 
     def made_by(self, name: str) -> str | None:
