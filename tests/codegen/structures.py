@@ -99,9 +99,29 @@ def rows(sizes: tuple[int, ...]) -> Iterator[Case]:
         yield inputs.case(f"scatter {m} {n}", base.scatter(where, x, 0, "ADD"))
 
 
+def pools() -> Iterator[Case]:
+    """Windows beside each other: their maxima, and what flows back to the elements that reached them."""
+    for step, windows, dtype in itertools.product((2, 3, 4), (1, 3, 4, 5, 16, 17, 33),
+                                                  (dtypes.float32, dtypes.bfloat16, dtypes.int8)):
+        shape, whole = (3, 2, step, windows, step), (3, 2 * step, windows * step)
+        for flat in (False, True):
+            inputs = Inputs()
+            x = inputs(whole, dtype)
+            above = x.maximum(x.const_like(0))
+            parts = above.reshape(shape)
+            top = parts.reduce("MAX", (2, 4))
+            if not flat:
+                yield inputs.case(f"pool {step} {windows} {dtype}", top.reshape((3, 2, windows)))
+            share = parts.eq(top.expand(shape)).where(parts.const_like(1), parts.const_like(0))
+            flow = share * (share.reduce("ADD", (2, 4)).expand(shape) + top.expand(shape)).cast(dtype)
+            flow = x.const_like(0).lt(above).where(flow.reshape(whole), x.const_like(0)) if flat else flow
+            yield inputs.case(f"pool gradient {step} {windows} {dtype} {flat}", flow.reshape(whole))
+
+
 def cases(large: bool) -> Iterator[Case]:
     yield from products(large)
     yield from convolutions()
+    yield from pools()
     yield from rows((1, 7, 15, 16, 17, 33, 64, 131) if large else (1, 7, 16, 33))
 
 

@@ -1,11 +1,12 @@
 """The analytic model that chooses opts: a roofline per structure, no measuring.
 
-Three structures cover what a CPU core runs well:
+Five structures cover what a CPU core runs well:
 
 * contraction: a register tile of (rows × vectors) accumulators; one operand is loaded as vectors, from a packed panel
   in near memory where that pays, the other as scalars spread over the lanes;
 * reduction: lanes and several accumulators along the reduced range if memory runs along it, else lanes beside it;
 * running values: lanes along the steps, combined in a register, or beside them, or several rows whose chains overlap;
+* windows of a few elements: written out, with lanes beside each other (``heuristics_windows``);
 * elementwise: lanes along the range that memory runs along, and loops ordered so that strided reads reuse their lines.
 """
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from tinsmith.codegen.ahead import may_stream
+from tinsmith.codegen.heuristics_windows import window_opts
 from tinsmith.codegen.kernel import Kernel, Opt, OptOps, range_size, windows
 from tinsmith.codegen.matrix_opts import apply_plan, best_plan
 from tinsmith.codegen.render.base import Target
@@ -57,6 +59,8 @@ def choose_opts(kernel: Kernel, target: Target) -> None:
         apply_tile(kernel, target, tile)
     elif kernel.ordered:
         scan_opts(kernel, target)
+    elif kernel.folds and window_opts(kernel, target):
+        pass
     elif kernel.folds:
         reduce_opts(kernel, target)
     elif target.vector_bytes:

@@ -328,6 +328,10 @@ class Linearizer(BlockWriter):
         if valid is not None and valid.op is Ops.CONST:
             return self.emit(0, UOp(Ops.CONST, n.dtype, (), n.dtype.as_const(0)))
         index, lanes = self.address(n.src[1], coords)
+        if valid is None and lanes is not None and index.dtype.count > 1:
+            woven = self.load_woven(n, memory, coords, lanes)
+            if woven is not None:
+                return woven
         count = range_size(lanes) if lanes is not None else 1
         if valid is not None and valid.dtype.count > count:
             count = valid.dtype.count
@@ -342,6 +346,22 @@ class Linearizer(BlockWriter):
         if isinstance(n.arg, Ahead) and n.arg.prefetch:
             self.prefetch(n, coords, memory, depth)
         return self.emit(depth, line)
+
+    def load_woven(self, n: UOp, memory: UOp, coords: Coords, lanes: UOp) -> UOp | None:
+        """Lanes a few elements apart, as part of whole vectors where these lie inside the memory; copies that read
+        the elements between them share the vectors."""
+        expr = self.at(n.src[1], coords)
+        terms, constant = linear_form(expr)
+        step, count = terms.pop(lanes, 0), range_size(lanes)
+        if step not in (2, 4) or any(lanes in t.ranges for t in terms) or n.src[0] in self.written:
+            return None
+        start, size = from_linear(terms, constant - constant % step, expr).simplify(), _elements(n.src[0])
+        if start.vmin < 0 or start.vmax + step * count > size:
+            return None
+        depth = max(self.depth_of(n), self.depth_of(n.src[0]))
+        wide = self.emit(depth, UOp(Ops.LOAD, n.dtype.vec(step * count), (memory, self.expression(start)), None))
+        return self.emit(depth, UOp(Ops.GEP, n.dtype.vec(count), (wide,),
+                                    tuple(range(constant % step, step * count, step))))
 
     def prefetch(self, n: UOp, coords: Coords, memory: UOp, depth: int) -> None:
         """Fetch what the load will need some iterations later; an address past the end does no harm."""
@@ -434,8 +454,8 @@ class Linearizer(BlockWriter):
         return self.combine(here, op, dtype, [carry, x]), self.combine(here, op, dtype, [carry, last])
 
     def woven(self, n: UOp, vector: UOp | None) -> UOp | None:
-        """The copies that fill the gaps between the lanes of a stage's store, if there are such copies."""
-        if vector is None or n.src[0].op is not Ops.DEFINE_LOCAL or len(n.src) > 3:
+        """The copies that fill the gaps between the lanes of a store, if there are such copies."""
+        if vector is None or len(n.src) > 3:
             return None
         terms, _ = linear_form(n.src[1])
         return next((u for u in terms if u.op is Ops.RANGE and u.arg[1] is Role.UPCAST and terms[u] == 1
@@ -447,6 +467,7 @@ class Linearizer(BlockWriter):
         assert vector is not None
         lanes, ways = range_size(vector), range_size(copies)
         order = tuple(lane + lanes * way for lane in range(lanes) for way in range(ways))
+        memory = n.src[0] if n.src[0].op is Ops.DEFINE_LOCAL else self.memory(n.src[0], fixed)
         for own in self.all_coords(n.ranges - {r for r, _ in fixed} - {copies}):
             coords = tuple(sorted((*own, *fixed), key=lambda c: self.position[c[0].arg[0]]))
             parts = []
@@ -459,7 +480,7 @@ class Linearizer(BlockWriter):
             first = self.at(bind(bind(n.src[1], copies, UOp.index(0)), vector, UOp.index(0)), coords)
             for start, size in _whole_vectors(lanes * ways):
                 mixed = self.emit(here, UOp(Ops.GEP, dtype.vec(size), (joined,), order[start : start + size]))
-                self.force(UOp(Ops.STORE, None, (n.src[0], self.expression((first + start).simplify()), mixed)))
+                self.force(UOp(Ops.STORE, None, (memory, self.expression((first + start).simplify()), mixed), n.arg))
 
     # *** fragments of matrix units ***
 
@@ -723,6 +744,12 @@ class FoldWriter:
 def _condition(store: UOp) -> UOp | None:
     """What decides whether a statement stores anything."""
     return store.src[3] if len(store.src) > 3 and not store.src[3].is_const else None
+
+
+def _elements(memory: UOp) -> int:
+    """How many elements a memory is known to have."""
+    sizes = memory.arg[1] if memory.op is Ops.PARAM else memory.arg
+    return math.prod(sizes) if all(isinstance(s, int) for s in sizes) else 0
 
 
 def _whole_vectors(count: int) -> list[tuple[int, int]]:

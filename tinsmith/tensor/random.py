@@ -182,7 +182,7 @@ def sine_and_cosine(turns: UOp) -> UOp:
         return angle.alu(Ops.SIN)
     square, series = angle * angle, angle.const_like(_SINE[0])
     for coefficient in _SINE[1:]:
-        series = series * square + coefficient
+        series = series.alu(Ops.MULADD, square, series.const_like(coefficient))
     return angle * series
 
 
