@@ -1,8 +1,12 @@
 """Movement ops as index maps: where an element of the output comes from, and whether it exists at all."""
 from __future__ import annotations
 
+import itertools
+import operator
+
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.sizes import normal_size
+from tinsmith.ir.symbolic import weighted_sum
 from tinsmith.ir.uop import same_shape
 
 Index = tuple[UOp, ...]
@@ -57,6 +61,9 @@ def _smaller(a: object, b: object) -> bool:
 
 def flatten(shape: tuple[object, ...], index: Index) -> UOp:
     """Row-major position of ``index`` in ``shape``."""
+    if all(type(size) is int for size in shape):
+        strides = list(itertools.accumulate(reversed(shape[1:]), operator.mul, initial=1))  # type: ignore[arg-type]
+        return weighted_sum(zip(index, reversed(strides)))  # type: ignore[arg-type]
     flat: UOp = ZERO
     stride: UOp = UOp.index(1)
     for size, i in zip(reversed(shape), reversed(index)):

@@ -160,6 +160,8 @@ def _rewrite_below(root: UOp, rules: RuleSet, done: dict[UOp, UOp]) -> None:
         src, missing, same = list[UOp](), False, True
         for s in current.src:
             new = done.get(s)
+            if new is None and not s.src and not rules.rules_for(s.op):
+                new = done[s] = s
             if new is None:
                 if not missing:
                     stack.append((node, current, count))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -53,6 +53,23 @@ def linear_form(node: UOp) -> tuple[Linear, int]:
         else:
             terms[n] = terms.get(n, 0) + factor
     return {t: c for t, c in terms.items() if c}, constant
+
+
+def weighted_sum(parts: Iterable[tuple[UOp, int]]) -> UOp:
+    """Σ place * factor, simplified, without a node for every step on the way.
+
+    >>> i, j = UOp.variable("i", 0, 7), UOp.variable("j", 0, 3)
+    >>> weighted_sum([(i, 4), (j + 1, 1)]) is (i * 4 + j + 1).simplify()
+    True
+    """
+    total: Linear = {}
+    constant = 0
+    for node, factor in parts:
+        terms, rest = linear_form(node.simplify())
+        constant += rest * factor
+        for term, k in terms.items():
+            total[term] = total.get(term, 0) + k * factor
+    return from_linear({t: k for t, k in total.items() if k}, constant, UOp.index(0)).simplify()
 
 
 def order(node: UOp) -> tuple[Any, ...]:
