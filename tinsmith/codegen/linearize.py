@@ -20,7 +20,7 @@ from tinsmith.codegen.roles import Role
 from tinsmith.codegen.streams import bind
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Op, Ops, UOp
-from tinsmith.ir.symbolic import from_linear, linear_form, simplify
+from tinsmith.ir.symbolic import from_linear, linear_form, simplify, values_over
 from tinsmith.ir.units import Fragment
 from tinsmith.ir.uop import toposort
 
@@ -223,13 +223,7 @@ class Linearizer(BlockWriter):
 
     def table(self, node: UOp, lanes: UOp) -> UOp:
         """An expression of the lane number alone is a constant vector."""
-        affine = self.affine(node, (lanes,)) if node.dtype is dtypes.index else None
-        if affine is not None:
-            _, constant, (stride,) = affine
-            values = [UOp.index(constant + i * stride) for i in range(range_size(lanes))]
-        else:
-            values = [node.substitute({lanes: UOp.index(i)}).simplify() for i in range(range_size(lanes))]
-        assert all(v.is_const for v in values), node
+        values = [UOp.const(node.dtype, v) for v in values_over(node, lanes)]
         if all(v is values[0] for v in values):
             return self.emit(0, UOp(Ops.CONST, node.dtype.vec(len(values)), (), values[0].arg))
         return self.emit(0, UOp(Ops.VECTORIZE, node.dtype.vec(len(values)), tuple(self.emit(0, v) for v in values)))

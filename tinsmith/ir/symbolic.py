@@ -253,6 +253,30 @@ _INDEX_FOLD: dict[Op, Callable[..., int | bool]] = {
 }
 
 
+_CONDITIONS: dict[Op, Callable[..., int | bool]] = {Ops.AND: operator.and_, Ops.OR: operator.or_}
+
+
+def values_over(node: UOp, r: UOp) -> list[int | bool]:
+    """The values of an index or condition for every value of ``r``, of which alone it is made.
+
+    >>> r = UOp.range(4, 0, None)
+    >>> values_over(r * 2 + 1, r), values_over((r // 2).lt(1), r)
+    ([1, 3, 5, 7], [True, True, False, False])
+    """
+    steps = range(r.vmax + 1)
+    columns: dict[UOp, list[int | bool]] = {r: list(steps)}
+    for n in toposort(node, lambda n: n is not r):
+        exact = _INDEX_FOLD.get(n.op) if n.src and n.src[0].dtype is dtypes.index else _CONDITIONS.get(n.op)
+        if n.op is Ops.CONST:
+            columns[n] = [n.arg] * len(steps)
+        elif exact is not None:
+            columns[n] = list(map(exact, *(columns[s] for s in n.src)))
+        else:
+            constants = [n.replace(src=tuple(UOp.const(s.dtype, columns[s][v]) for s in n.src)) for v in steps]
+            columns[n] = [c.simplify().arg for c in constants]
+    return columns[node]
+
+
 def _fold(n: UOp) -> UOp | None:
     for s in n.src:
         if s.op is not Ops.CONST:
