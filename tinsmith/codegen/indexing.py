@@ -62,8 +62,8 @@ def _smaller(a: object, b: object) -> bool:
 def flatten(shape: tuple[object, ...], index: Index) -> UOp:
     """Row-major position of ``index`` in ``shape``."""
     if all(type(size) is int for size in shape):
-        strides = list(itertools.accumulate(reversed(shape[1:]), operator.mul, initial=1))  # type: ignore[arg-type]
-        return weighted_sum(zip(index, reversed(strides)))  # type: ignore[arg-type]
+        strides = list(itertools.accumulate(reversed(shape[1:]), operator.mul, initial=1))
+        return weighted_sum(zip(index, reversed(strides)))
     flat: UOp = ZERO
     stride: UOp = UOp.index(1)
     for size, i in zip(reversed(shape), reversed(index)):

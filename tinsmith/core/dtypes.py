@@ -5,6 +5,7 @@ pointer type, ``dtypes.float32.ptr()``, appear in linear programs only.
 """
 from __future__ import annotations
 
+import ctypes
 import difflib
 import functools
 from dataclasses import dataclass
@@ -116,6 +117,8 @@ class DType:
 def _round_float(dtype: DType, value: float) -> float:
     if dtype.itemsize == 8:
         return value
+    if dtype.itemsize == 4:
+        return ctypes.c_float(value).value
     with np.errstate(over="ignore", invalid="ignore"):
         return float(np.float64(value).astype(dtype.numpy).astype(np.float64))
 

@@ -325,25 +325,25 @@ class UOp:
     # *** movement and reductions ***
 
     def reshape(self, shape: tuple[Any, ...]) -> UOp:
-        return self if same_shape(shape, self.shape) else UOp(Ops.RESHAPE, None, (self,), shape)
+        return self if shape == self.shape else UOp(Ops.RESHAPE, self.dtype, (self,), shape)
 
     def expand(self, shape: tuple[Any, ...]) -> UOp:
-        return self if same_shape(shape, self.shape) else UOp(Ops.EXPAND, None, (self,), shape)
+        return self if shape == self.shape else UOp(Ops.EXPAND, self.dtype, (self,), shape)
 
     def permute(self, order: tuple[int, ...]) -> UOp:
-        return self if order == tuple(range(len(order))) else UOp(Ops.PERMUTE, None, (self,), order)
+        return self if order == tuple(range(len(order))) else UOp(Ops.PERMUTE, self.dtype, (self,), order)
 
     def pad(self, amounts: tuple[tuple[Any, Any], ...]) -> UOp:
         none = all(type(b) is int and type(e) is int and b == 0 == e for b, e in amounts)
-        return self if none else UOp(Ops.PAD, None, (self,), amounts)
+        return self if none else UOp(Ops.PAD, self.dtype, (self,), amounts)
 
     def shrink(self, box: tuple[tuple[Any, Any], ...]) -> UOp:
         whole = all(type(b) is int and b == 0 and (e is s or (type(e) is type(s) is int and e == s))
                     for (b, e), s in zip(box, self.shape))
-        return self if whole else UOp(Ops.SHRINK, None, (self,), box)
+        return self if whole else UOp(Ops.SHRINK, self.dtype, (self,), box)
 
     def flip(self, axes: tuple[int, ...]) -> UOp:
-        return UOp(Ops.FLIP, None, (self,), axes) if axes else self
+        return UOp(Ops.FLIP, self.dtype, (self,), axes) if axes else self
 
     def window(self, window: Window) -> UOp:
         return UOp(Ops.WINDOW, None, (self,), window)
@@ -430,8 +430,11 @@ def forget_dead() -> None:
             return
         key = ref.key
         # Test and deletion without a call in between, so that no other thread comes between them.
-        if key in _interned and _interned[key] is ref:
-            del _interned[key]
+        try:
+            if _interned[key] is ref:
+                del _interned[key]
+        except KeyError:
+            pass
         del key, ref  # now the sources die, and are noted as dead before the next look
 
 

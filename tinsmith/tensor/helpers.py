@@ -180,8 +180,9 @@ def broadcast_shape(op: str, *shapes: Shape) -> Shape:
 
 def expand_uop(uop: UOp, shape: Shape) -> UOp:
     """``uop`` repeated to ``shape``, which it broadcasts to."""
-    if len(uop.shape) < len(shape):
-        uop = uop.reshape((1,) * (len(shape) - len(uop.shape)) + uop.shape)
+    own = uop.shape
+    if len(own) < len(shape):
+        uop = uop.reshape((1,) * (len(shape) - len(own)) + own)
     return uop.expand(shape)
 
 

@@ -6,7 +6,7 @@ import functools
 import os
 import signal
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
@@ -79,9 +79,20 @@ def _take_values(tensors: Sequence[TensorBase], free: Collection[UOp] = ()) -> d
     """Compute ``tensors``, which hold their values from then on; returns what ``compute`` did."""
     done = compute([t.uop for t in tensors], [t._device for t in tensors], free)
     for t in tensors:
-        view = done.get(t.uop)
-        t.uop = t.uop.substitute(done) if view is None else view
+        t.uop = _seen_again(t.uop, done)
     return done
+
+
+def _seen_again(uop: UOp, done: Mapping[UOp, UOp]) -> UOp:
+    """A value that was computed, or views of one, on top of what now holds it."""
+    views: list[UOp] = []
+    while uop not in done:
+        views.append(uop)
+        uop = uop.src[0]
+    found = done[uop]
+    for view in reversed(views):
+        found = view.replace(src=(found,))
+    return found
 
 
 @contextlib.contextmanager
