@@ -4,12 +4,15 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+import struct
 import sys
 import threading
 
+import numpy as np
 import pytest
 
 from tests.ir.helpers import param
+from tinsmith.backend.memory import Buffer
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir import uop as uop_module
@@ -137,3 +140,19 @@ def test_base_and_movement_shortcuts() -> None:
     assert x.reshape((3, 2)).permute((1, 0)).base is x
     assert x.reshape((2, 3)) is x and x.expand((2, 3)) is x and x.permute((0, 1)) is x and x.flip(()) is x
     assert x.pad(((0, 0), (0, 0))) is x and x.shrink(((0, 2), (0, 3))) is x and x.reduce("ADD", ()) is x
+
+
+def test_float32_constants_are_rounded_as_numpy_rounds_them() -> None:
+    values = [0.1, -0.0, 0.0, 1e-45, 7e-46, 1e39, -1e39, 3.4028235677973366e38, math.inf, -math.inf, math.nan]
+    with np.errstate(over="ignore"):
+        wanted = [struct.pack("d", float(np.float32(v))) for v in values]
+    assert [struct.pack("d", float(dtypes.float32.as_const(v))) for v in values] == wanted
+
+
+def test_a_node_lies_where_its_first_placed_source_does() -> None:
+    near, far = (UOp(Ops.BUFFER, dtypes.float32, (), Buffer(device, 2, dtypes.float32)) for device in ("CPU", "CPU:1"))
+    one = UOp.const(dtypes.float32, 1)
+    assert one.device is None and (one + one).device is None
+    assert (one.expand_to((2,)) + near).device == (near + far).device == "CPU"
+    assert near.copy_to("CPU:1").device == (far * 2).reduce("ADD", (0,)).device == "CPU:1"
+    assert UOp(Ops.SHARD, None, (near, far), (0, "CPU,CPU:1")).device == "CPU,CPU:1"
