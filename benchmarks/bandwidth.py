@@ -1,0 +1,119 @@
+"""``python -m benchmarks.bandwidth``: kernels that only move memory, beside a copy of as many bytes.
+
+A share of 1 means that the kernel takes as long as a plain copy of the bytes that it must read and write once: the
+inputs and results, whatever it keeps in between. Every function is captured, and its result kept until the next call.
+"""
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks.process import machine
+from tinsmith import Tensor, TinyJit, nn
+
+ROWS = (2048, 2048)
+IMAGES = (64, 32, 64, 64)
+FLOAT = 4
+
+
+@dataclass(frozen=True)
+class Row:
+    """``moved``: arrays of the size of the first input that are read or written."""
+
+    name: str
+    run: Callable[..., Tensor | list[Tensor]]
+    inputs: tuple[Tensor, ...]
+    moved: float
+
+
+def _random(*shape: int) -> Tensor:
+    return Tensor.randn(*shape).realize()
+
+
+def _gradients(of: Callable[..., Tensor]) -> Callable[..., list[Tensor]]:
+    def run(*inputs: Tensor) -> list[Tensor]:
+        leaves = [x.detach() for x in inputs]
+        for x in leaves:
+            x.requires_grad = True
+        return list(of(*leaves).sum().gradient(*leaves))
+    return run
+
+
+def rows() -> list[Row]:
+    """Rows of the table; the weight that a gradient flows back with is read, too."""
+    x, flow, images = _random(*ROWS), _random(*ROWS), _random(*IMAGES)
+    scale, shift = _random(ROWS[1]), _random(ROWS[1])
+    places = Tensor(np.random.default_rng(0).integers(0, ROWS[0], ROWS[0]).astype(np.int32)).realize()
+    norm = nn.BatchNorm(IMAGES[1])
+    weights, first, second = _random(*ROWS), _random(*ROWS), _random(*ROWS)
+
+    def normed(a: Tensor) -> Tensor:
+        with Tensor.train():
+            return norm(a)
+
+    def adam(w: Tensor, g: Tensor, m: Tensor, v: Tensor) -> list[Tensor]:
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+        return [w - 0.001 * m / (v.sqrt() + 1e-8), m, v]
+
+    return [
+        Row("softmax", lambda a: a.softmax(), (x,), 2),
+        Row("softmax, gradient", _gradients(lambda a: a.softmax() * flow), (x,), 3),
+        Row("log-softmax, gradient", _gradients(lambda a: a.log_softmax() * flow), (x,), 3),
+        Row("cross-entropy", lambda a: a.sparse_categorical_crossentropy(places), (x,), 1),
+        Row("cross-entropy, gradient", _gradients(lambda a: a.sparse_categorical_crossentropy(places)), (x,), 2),
+        Row("layernorm", lambda a: a.layernorm(), (x,), 2),
+        Row("layernorm, gradient", _gradients(lambda a: a.layernorm() * flow), (x,), 3),
+        Row("layernorm, gradients of scale and shift too",
+            _gradients(lambda a, s, b: (a.layernorm() * s + b) * flow), (x, scale, shift), 3),
+        Row("sum", lambda a: a.sum(), (x,), 1),
+        Row("column sums", lambda a: a.sum(0), (x,), 1),
+        Row("transpose", lambda a: a.T.contiguous(), (x,), 2),
+        Row("gather of rows", lambda a: a[places], (x,), 2),
+        Row("scatter-add of rows", _gradients(lambda a: a[places] * flow), (x,), 2),
+        Row("exp", lambda a: a.exp(), (x,), 2),
+        Row("gelu", lambda a: a.gelu(), (x,), 2),
+        Row("sin", lambda a: a.sin(), (x,), 2),
+        Row("max-pool 2×2", lambda a: a.max_pool2d(2), (images,), 1.25),
+        Row("max-pool 2×2, gradient", _gradients(lambda a: a.max_pool2d(2)), (images,), 2),
+        Row("relu and max-pool, gradient", _gradients(lambda a: a.relu().max_pool2d(2)), (images,), 2),
+        Row("batch norm", normed, (images,), 3),
+        Row("batch norm, gradient", _gradients(lambda a: normed(a) * images), (images,), 5),
+        Row("random uniform", lambda a: a.rand_like(), (x,), 1),
+        Row("random normal", lambda a: a.randn_like(), (x,), 1),
+        Row("Adam", adam, (weights, flow, first, second), 7),
+    ]
+
+
+def _seconds(run: Callable[..., Tensor | list[Tensor]], inputs: tuple[Tensor, ...], samples: int) -> float:
+    captured = TinyJit(run)
+    for _ in range(3):
+        captured(*inputs)
+    times = []
+    for _ in range(samples):
+        start = time.perf_counter()
+        captured(*inputs)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.bandwidth", description=__doc__.partition("\n")[0])
+    parser.add_argument("--samples", type=int, default=15, help="calls of every kernel and of every copy (default 15)")
+    samples = parser.parse_args().samples
+    print(machine(), end="\n\n")
+    print("| kernel | time | GB/s | share of a copy |\n| --- | --- | --- | --- |")
+    for row in rows():
+        nbytes = row.moved * row.inputs[0].numel() * FLOAT
+        source = _random(int(nbytes) // (2 * FLOAT))
+        copy = _seconds(lambda a: a + 1, (source,), samples)
+        taken = _seconds(row.run, row.inputs, samples)
+        print(f"| {row.name} | {taken * 1e3:.2f} ms | {nbytes / taken / 1e9:.1f} | {copy / taken:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
