@@ -169,3 +169,15 @@ def test_safetensors_as_its_own_package_writes_them(tmp_path: Path) -> None:
     for back in (package.load_file(tmp_path / "ours"), nn.state.safe_load(tmp_path / "theirs")):
         for name, v in values.items():
             np.testing.assert_array_equal(np.asarray(back[name]), v)
+
+
+def test_parameters_are_of_the_default_float() -> None:
+    before = dtypes.default_float
+    try:
+        for kind in (dtypes.float64, dtypes.float16, dtypes.bfloat16):
+            dtypes.default_float = kind
+            for layer in (nn.BatchNorm(3), nn.LayerNorm(3), nn.GroupNorm(1, 3), nn.RMSNorm(3), nn.Linear(2, 3)):
+                found = {t.dtype for t in nn.state.get_state_dict(layer).values() if t.dtype.is_float}
+                assert found == {kind}, type(layer).__name__
+    finally:
+        dtypes.default_float = before

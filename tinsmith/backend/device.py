@@ -263,7 +263,9 @@ class _Devices:
 
     def _group(self, name: object) -> str:
         several = members(name) if isinstance(name, str) else name
-        if not isinstance(several, (tuple, list)) or not several or not all(isinstance(n, str) for n in several):
+        if isinstance(several, (tuple, list)) and not several:
+            raise DeviceError("Device", "a group of no devices", "at least one name")
+        if not isinstance(several, (tuple, list)) or not all(isinstance(n, str) for n in several):
             raise DeviceError("Device", f"a device is named by text, not by {name!r}",
                               f"one of {', '.join(self.known())}")
         group = [self._canonical(n) for n in several]

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError, ShapeError
 from tinsmith.tensor.arguments import flag, integer, integers, number, size
 from tinsmith.tensor.base import check_tensors
@@ -13,7 +14,7 @@ from tinsmith.tensor.tensor import Tensor
 
 def _filled(shape: int | tuple[int, ...], value: float, requires_grad: bool | None = None) -> Tensor:
     """Memory of its own: equal constants would be one node, and one parameter to the gradient."""
-    return Tensor(np.full(shape, value, np.float32), requires_grad=requires_grad)
+    return Tensor(np.full(shape, value, dtypes.default_float.numpy), requires_grad=requires_grad)
 
 
 class BatchNorm:
