@@ -200,7 +200,8 @@ class Linearizer(BlockWriter):
         if node.op is Ops.CONST:
             return self.emit(0, node)
         lanes = self.lanes(node)
-        if lanes is not None and node.ranges == {lanes} and self.index_only(node):
+        if lanes is not None and node.ranges == {lanes} and self.index_only(node) and all(
+                n.op is not Ops.VARIABLE for n in toposort(node)):
             return self.table(node, lanes)
         found = self.known((node, ()))
         if found is not None:
