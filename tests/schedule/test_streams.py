@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,10 @@ import pytest
 from tests.codegen.running import expected, run_graph, run_on
 from tests.schedule.helpers import kernels, schedule
 from tinsmith.backend.device import Device
-from tinsmith.codegen.kernel import Opt, OptOps
+from tinsmith.codegen.kernel import Kernel, Opt, OptOps
+from tinsmith.codegen.online import greatest
 from tinsmith.codegen.program import KernelProgram, begin, choose, compile_kernel
+from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.streams import is_product_sum
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import Context
@@ -67,7 +70,8 @@ def recorded(arrays: list[Array], kind: str, mask: Array | None) -> list[Tensor]
 
 @pytest.mark.parametrize("kind", MASKS)
 @pytest.mark.parametrize("sizes", [(2, 33, 61, 8, 24), (1, 65, 63, 16, 17), (3, 16, 128, 32, 5), (8, 40, 192, 8, 24),
-                                   (9, 128, 16, 5, 7), (8, 192, 128, 16, 16)])
+                                   (9, 128, 16, 5, 7), (8, 192, 128, 16, 16), (1, 65, 320, 16, 17),
+                                   (2, 33, 512, 8, 40)])
 def test_attention_and_its_gradients(sizes: tuple[int, int, int, int, int], kind: str) -> None:
     arrays, mask = inputs(*sizes), mask_of(kind, sizes[1], sizes[2])
     found = recorded(arrays, kind, mask)
@@ -154,6 +158,77 @@ def test_sums_carried_in_memory_are_the_same_by_every_interpreter(device: str, k
     for found in (run_graph(item.sink, given, blocks_and_tiles, device), run_on(device, item.sink, given, kernel.opts)):
         for x, y in zip(found, right):
             np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4 * np.abs(y).max())
+
+
+def long_rows(kind: str, sizes: tuple[int, int, int, int, int] = (2, 10, 256, 8, 24)) -> tuple[UOp, Kernel, Target]:
+    """The kernel of attention for a target whose second cache is too small for whole rows."""
+    q, k, v, _ = (Tensor(a).realize() for a in inputs(*sizes))
+    mask = mask_of(kind, sizes[1], sizes[2])
+    given = None if mask is None or kind == "causal" else Tensor(mask).realize()
+    (item,) = kernels(q.scaled_dot_product_attention(k, v, given, is_causal=kind == "causal"))
+    assert item.sink is not None
+    target = replace(Device["CPU"].renderer.target, l2_bytes=1 << 12)
+    kernel = begin(item.sink, target)
+    choose(kernel, target)
+    return item.sink, kernel, target
+
+
+@pytest.mark.parametrize("kind", MASKS)
+@pytest.mark.parametrize("device", ["PYTHON", "CPU"])
+def test_long_rows_go_block_by_block(device: str, kind: str) -> None:
+    sink, kernel, _ = long_rows(kind)
+    assert kernel.opts[0].op is OptOps.ONLINE
+    stages = [n for n in kernel.nodes if n.op is Ops.STAGE and any(f.op is Ops.FOLD for f in toposort(n.src[0]))]
+    assert stages and max(math.prod(s.arg) for s in stages) <= 64 * 8
+    random = np.random.default_rng(5)
+    given = {p: random.standard_normal(p.shape).astype(p.dtype.numpy) for p in toposort(sink) if p.op is Ops.PARAM}
+    if kind == "bool":
+        (mask,) = (p for p in given if p.dtype.is_bool)
+        seen = random.random(mask.shape) > 0.5
+        rows = seen.reshape(-1, 256)
+        rows[1], rows[2, :128], rows[3, 64:] = False, False, False  # nothing, nothing in front, nothing behind
+        given[mask] = seen
+    if kind == "bias":
+        next(v for p, v in given.items() if p.size == 10 * 256).reshape(10, 256)[4, 70] = np.nan
+        next(v for p, v in given.items() if p.size == 10 * 256).reshape(10, 256)[5, 200] = np.inf
+    right = expected(sink, given)
+    assert np.isnan(right[0]).any() == (kind in ("bool", "bias"))
+    for found in (run_graph(sink, given, kernel.opts[:2], device), run_on(device, sink, given, kernel.opts)):
+        np.testing.assert_allclose(found[0], right[0], rtol=2e-5, atol=2e-5)
+
+
+def test_a_mask_ends_loops_over_blocks() -> None:
+    assert Opt(OptOps.SKIP) in long_rows("causal")[1].opts
+    assert long_rows("causal")[1].ends
+    assert not long_rows("bool")[1].ends
+
+
+@pytest.mark.parametrize("block", [3, 5, 15])
+def test_exponentials_of_long_rows_are_summed_in_blocks(block: int) -> None:
+    x = np.random.default_rng(1).standard_normal((4, 45)).astype(np.float32) * 40
+    x[1], x[2, :9], x[3, 7] = -np.inf, -np.inf, np.nan
+    t = Tensor(x).realize()
+    (item,) = kernels((t - t.max(-1, keepdim=True)).exp().sum(-1))
+    assert item.sink is not None
+    (param,) = (p for p in toposort(item.sink) if p.op is Ops.PARAM)
+    kernel = begin(item.sink, Device["CPU"].renderer.target)
+    top = greatest(kernel.sink)
+    assert top is not None
+    opts = [Opt(OptOps.ONLINE, kernel.ranges.index(top.src[1]), block)]
+    right = expected(item.sink, {param: x})
+    for found in (run_graph(item.sink, {param: x}, opts), *(run_on(d, item.sink, {param: x}, opts) for d in (
+            "PYTHON", "CPU"))):
+        np.testing.assert_allclose(found[0], right[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize(("axis", "amount"), [(0, 64), (99, 64), (None, 64), (3, 7), (3, 256), (3, None)])
+def test_what_is_not_relative_is_refused(axis: int | None, amount: int | None) -> None:
+    sink, _, target = long_rows("none")
+    kernel = begin(sink, target)
+    before = kernel.sink
+    with pytest.raises(ArgumentError):
+        kernel.apply(Opt(OptOps.ONLINE, axis, amount))
+    assert kernel.sink is before
 
 
 def test_blocks_that_a_mask_hides_are_passed_by() -> None:

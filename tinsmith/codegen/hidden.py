@@ -108,10 +108,30 @@ def hidden_blocks(k: Kernel) -> dict[UOp, UOp]:
     return found
 
 
+def visible_ends(k: Kernel) -> dict[UOp, UOp]:
+    """Loops over blocks of rows whose last blocks a mask hides, each with how many it does not hide."""
+    found = {}
+    around = {r for r in k.parallel if not r.arg[1].expanded}
+    for fold in k.folds:
+        block = fold.src[0]
+        if fold.arg is not Ops.MAX or block.op is not Ops.FOLD or fold.src[1].arg[1] is not Role.BLOCK:
+            continue
+        loop, hidden = fold.src[1], nothing_where(block.src[0], -math.inf)
+        whole = everywhere(hidden, hidden.ranges - around - {loop}) if hidden is not None else None
+        if whole is None or whole.op is not Ops.CMPLT:
+            continue
+        terms, constant = linear_form(whole.src[0] - whole.src[1])
+        step = -terms.pop(loop, 0)
+        if step > 0 and not any(loop in t.ranges for t in terms):
+            found[loop] = (from_linear(terms, constant, loop) // step + 1).simplify()
+    return found
+
+
 def skip(k: Kernel, opt: Opt) -> None:
-    """Statements over blocks pass by the blocks that add nothing."""
-    found = hidden_blocks(k)
-    if not found:
+    """Statements over blocks pass by the blocks that add nothing; loops over the blocks of rows end before them."""
+    found, ends = hidden_blocks(k), visible_ends(k)
+    if not found and not ends:
         raise ArgumentError("Opt", f"{opt}: no block is known to add nothing", "another opt")
+    k.ends |= {loop.arg[0]: end for loop, end in ends.items()}
     k.rebuild_as([s.replace(src=(*s.src[:3], (s.src[3] & found[s]).simplify(), s.src[4])) if s in found else s
                   for s in k.sink.src], {})

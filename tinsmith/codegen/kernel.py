@@ -12,7 +12,7 @@ from copy import copy as shallow_copy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tinsmith.codegen import ahead, blocks, carried, hidden, matrix
+from tinsmith.codegen import ahead, blocks, carried, hidden, matrix, online
 from tinsmith.codegen.normalize import mergeable
 from tinsmith.codegen.roles import Role
 from tinsmith.codegen.streams import TILE_ROWS, bind, computed_values, equal_values, is_product_sum
@@ -44,6 +44,7 @@ class OptOps(enum.Enum):
     HINT = enum.auto()
     ROTATE = enum.auto()  # `axis` numbers a load in a reduction: it is issued one iteration ahead of its reader
     CARRY = enum.auto()  # a sum in blocks that stays in memory; `amt` = (block, the parallel range of the same tiles)
+    ONLINE = enum.auto()  # a maximum and the sums relative to it become one loop over blocks of `amt`
     SKIP = enum.auto()  # blocks of carried sums that a mask hides are not computed
     WALK = enum.auto()  # tiles of two loops in bands: `amt` = (the other, band[, 1: as one range of tiles])
     LOCAL = enum.auto()  # the inner `amt` of a parallel range become threads of a block
@@ -92,6 +93,7 @@ class Kernel:
     order: list[UOp] = field(default_factory=list)
     opts: list[Opt] = field(default_factory=list)
     full: dict[int, int] = field(default_factory=dict)
+    ends: dict[int, UOp] = field(default_factory=dict)  # number of a loop over blocks → how many of them add anything
     running_lanes: dict[int, int] = field(default_factory=dict)  # number of an ordered range → steps at once
     count: int = 0
     units: tuple[MatrixUnit, ...] = ()
@@ -779,5 +781,5 @@ _HANDLERS: dict[OptOps, Callable[[Kernel, Opt], list[Opt] | None]] = {
     OptOps.ORDER: _order, OptOps.SPLIT: _split_reduction, OptOps.HINT: ahead.hint, OptOps.LOCAL: blocks.local,
     OptOps.GROUP: blocks.group, OptOps.GROUPTOP: blocks.group, OptOps.NOLOCALS: blocks.no_locals,
     OptOps.TC: _matrix_unit, OptOps.ROTATE: ahead.rotate, OptOps.WALK: ahead.walk, OptOps.CARRY: carried.carry,
-    OptOps.SKIP: hidden.skip,
+    OptOps.SKIP: hidden.skip, OptOps.ONLINE: online.online,
 }

@@ -64,6 +64,7 @@ class Linearizer(BlockWriter):
                 continue
             needed = self.loop_ranges(nodes[i])
             if not needed:
+                self.beside = nodes
                 with self.first_threads(nodes[i]):
                     self.store(nodes[i])
                 i += 1
@@ -539,6 +540,10 @@ class Linearizer(BlockWriter):
     def fold(self, node: UOp, coords: Coords) -> None:
         """Write the loop of ``node`` and of every other reduction that can share it, for all their copies."""
         depth = self.depth_of(node)
+        if node.op is Ops.FOLD and node.src[1].arg[1] is Role.BLOCK:
+            folds = [n for n in toposort(self.beside) if n.op is Ops.FOLD and n.src[1:] == node.src[1:]]
+            with self.at_depth(depth):
+                return OnlineWriter(self, sorted(folds, key=lambda f: f.arg is not Ops.MAX), coords).run()
         group = self.partners(node, depth)
         with self.at_depth(depth):
             FoldWriter(self, group, coords).run()
@@ -563,6 +568,24 @@ class Linearizer(BlockWriter):
                 group.append(f)
         return group
 
+    def end_of(self, r: UOp, size: UOp) -> UOp:
+        """Where a loop ends: earlier than at its size if what comes after adds nothing here."""
+        end = self.kernel.ends.get(r.arg[0])
+        if end is None:
+            return size
+        opened = {o.arg[0]: o for s in self.scopes for o in s.ranges}
+        if not all(x.arg[0] in opened for x in end.ranges):
+            return size
+        return end.substitute({x: opened[x.arg[0]] for x in end.ranges}).minimum(size).simplify()
+
+    def named(self, line: UOp) -> UOp:
+        """A name by which a graph speaks of a line; what depends on it is written right here."""
+        self.counts["name"] = self.counts.get("name", 0) + 1
+        name = UOp(Ops.SPECIAL, line.dtype.scalar, (), ("name", self.counts["name"]))
+        self.reread[name] = True
+        self.scopes[-1].values[name, ()] = line
+        return name
+
     def copies(self, fold: UOp) -> int:
         return math.prod(range_size(r) for r in fold.ranges if r.arg[1] in (Role.UPCAST, Role.UNROLL))
 
@@ -570,6 +593,7 @@ class Linearizer(BlockWriter):
         return self.current_folds if self.current_folds is not None else self.kernel.folds
 
     current_folds: list[UOp] | None = None
+    beside: list[UOp] = []  # the statements of the loop body that is being written
 
 
 class FoldWriter:
@@ -633,7 +657,7 @@ class FoldWriter:
 
         size, full = range_size(r), lin.kernel.full.get(r.arg[0])
         if full is None or not isinstance(size, int) or full >= size:
-            return self.counted(r, UOp.index(size), wrapped, inside)
+            return self.counted(r, lin.end_of(r, UOp.index(size)), wrapped, inside)
         if full:
             whole = r.replace(src=(UOp.index(full),))
             self.counted(whole, UOp.index(full), [bind(w, r, whole) for w in wrapped], inside)
@@ -642,7 +666,7 @@ class FoldWriter:
     def counted(self, r: UOp, size: UOp, stores: list[UOp], inside: Callable[[list[UOp]], None]) -> None:
         lin = self.lin
         stores = [simplify(n) for n in stores]
-        if size.is_const and size.arg == 1:
+        if size.is_const and size.arg == 1 and r.arg[1] is not Role.BLOCK:
             return inside([simplify(n) for n in [bind(s, r, UOp.index(0)) for s in stores]])
         end = lin.expression(size)
         number = lin.counts["loop"]
@@ -734,6 +758,45 @@ class FoldWriter:
                 a, b = (lin.emit(here, UOp(Ops.GEP, f.dtype.vec(half), (line,), lanes)) for lanes in (low, high))
                 line = lin.combine(here, f.arg, f.dtype, [a, b])
         return line
+
+
+class OnlineWriter(FoldWriter):
+    """A maximum over blocks and sums relative to it, in one loop: the sums so far are brought to the maximum so far."""
+
+    def step(self, bodies: list[UOp]) -> None:
+        lin, here = self.lin, len(self.lin.scopes) - 1
+        before, lin.current_folds = lin.current_folds, [n for b in bodies for n in toposort(b) if n.op is Ops.FOLD]
+        known: dict[Coords, tuple[UOp, UOp]] = {}
+        for c in self.copies[self.group[0]]:
+            old = self.values[0, c, ()]
+            new = self.values[0, c, ()] = self.accumulate(Ops.MAX, old, bodies[0], c)
+            shift = lin.named(new)  # not yet a number: relative to 0, as long as there is nothing but -inf
+            known[c] = lin.named(old), shift.eq(-math.inf).where(0.0, shift)
+        for g, (f, body) in enumerate(zip(self.group, bodies)):
+            for c in self.copies[f] if g else ():
+                old, shift = known[lin.coords_of(self.group[0], c)]
+                weight, part, top = self.parts(body)
+                keep = lin.value(weight.substitute({top: shift, top.src[0]: old}))
+                scale = lin.value(weight.substitute({top: shift}), c)
+                added = lin.combine(here, Ops.MUL, f.dtype, [scale, lin.value(part, c)])
+                self.values[g, c, ()] = lin.combine(here, Ops.MULADD, f.dtype, [self.values[g, c, ()], keep, added])
+        lin.current_folds = before
+
+    def parts(self, body: UOp) -> tuple[UOp, UOp, UOp]:
+        """Of what a sum adds: the weight exp(block's maximum - maximum), the block's own sum, and the maximum."""
+        top = next(n for n in toposort(body) if n.op is Ops.FOLD and n.src[1:] == self.ranges)
+        first, second = body.src
+        return (first, second, top) if top in toposort(first) else (second, first, top)
+
+    def finish(self, g: int, f: UOp, c: Coords) -> UOp:
+        """A sum relative to an infinite maximum is NaN."""
+        line, lin = super().finish(g, f, c), self.lin
+        if g == 0:
+            return line
+        weight, _, top = self.parts(f.src[0])
+        at = lin.named(self.values[0, lin.coords_of(self.group[0], c), ()])
+        return lin.combine(len(lin.scopes) - 1, Ops.MUL, f.dtype, [line, lin.value(weight.substitute(
+            {top: at, top.src[0]: at}))])
 
 
 def _condition(store: UOp) -> UOp | None:

@@ -1,0 +1,90 @@
+"""Reductions that read an earlier reduction over the same range become one loop over blocks: online softmax, as a rule.
+
+    m = max_j s(j)      l = Σ_j exp(s(j) - m)·v(j)
+
+``exp(x - m') = exp(m - m')·exp(x - m)``: a sum relative to one number can be taken relative to another one. So each
+block has a maximum and sums of its own, and the sums of all blocks are brought to the common maximum:
+
+    b = max of the block    m = max of all b    l = Σ over blocks of exp(b - m)·(Σ in the block of exp(s - b)·v)
+
+The linearizer walks over the blocks once: it carries the maximum so far, and sums relative to it (Milakov and
+Gimelshein, 2018). Near memory then holds blocks, however long the rows are.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tinsmith.codegen.roles import Role
+from tinsmith.core.errors import ArgumentError
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.uop import toposort
+
+if TYPE_CHECKING:
+    from tinsmith.codegen.kernel import Kernel, Opt
+
+
+def greatest(sink: UOp) -> UOp | None:
+    """The maximum that all reductions which read one are relative to, where that is so; None otherwise."""
+    folds = [n for n in toposort(sink) if n.op is Ops.FOLD]
+    found = next((f for f in folds if f.arg is Ops.MAX and len(f.src) == 2 and f.dtype.is_float), None)
+    sums = relative_sums(sink, found) if found is not None else []
+    return found if sums else None
+
+
+def relative_sums(sink: UOp, greatest: UOp) -> Sequence[UOp]:
+    """The sums relative to a maximum; none if another reduction reads it or them."""
+    readers = [f for f in toposort(sink) if f.op is Ops.FOLD and f is not greatest and greatest in toposort(f)]
+    sums = [f for f in readers if f.arg is Ops.ADD and len(f.src) == 2 and f.src[1].src == greatest.src[1].src
+            and _is_relative(f.src[0], greatest)]
+    return sums if len(sums) == len(readers) else []
+
+
+def _is_relative(body: UOp, greatest: UOp) -> bool:
+    """Whether a value is a product with exp(x - greatest), which reads that nowhere else, or 0."""
+    if body.op is Ops.WHERE and body.src[2].is_const and body.src[2].arg == 0:
+        return greatest not in toposort(body.src[0]) and _is_relative(body.src[1], greatest)
+    if body.op is Ops.MUL:
+        with_it = [s for s in body.src if greatest in toposort(s)]
+        return len(with_it) == 1 and _is_relative(with_it[0], greatest)
+    if body.op is not Ops.EXP or body.src[0].op is not Ops.SUB:
+        return False
+    x, shift = body.src[0].src
+    return shift is greatest and greatest not in toposort(x)
+
+
+def online(k: Kernel, opt: Opt) -> None:
+    """A maximum over the axis, and the sums relative to it, in blocks of ``amt``."""
+    def require(condition: bool, why: str) -> None:
+        if not condition:
+            raise ArgumentError("Opt", f"{opt}: {why}", "another axis or amount")
+
+    top = greatest(k.sink)
+    r = k.ranges[opt.axis] if opt.axis is not None and 0 <= opt.axis < len(k.ranges) else None
+    if top is None or r is not top.src[1]:
+        raise ArgumentError("Opt", f"{opt}: no sums are relative to a maximum over it", "another axis")
+    size = r.src[-1].arg if r.src[-1].is_const else 0
+    require(isinstance(opt.amt, int) and 1 < opt.amt < size and size % opt.amt == 0, "the block divides a fixed size")
+    require(r.arg[1] is Role.REDUCE and all(n.op not in (Ops.STAGE, Ops.MMA) for n in k.nodes),
+            "it comes before other opts on these reductions")
+    assert isinstance(opt.amt, int)
+    sums = relative_sums(k.sink, top)
+    others = {f.src[1] for f in sums} - {r}
+    bound = {x: {f for f in k.folds if x in f.src[1:]} for x in others}
+    require(all(fs <= set(sums) for fs in bound.values()), "another reduction shares a range with them")
+    loop, inner = k.new_range(size // opt.amt, Role.BLOCK), k.new_range(opt.amt, Role.REDUCE)
+    place = (loop * opt.amt + inner).simplify()
+    block = UOp(Ops.FOLD, None, (top.src[0].substitute({r: place}), inner), Ops.MAX)
+    whole = UOp(Ops.FOLD, None, (block, loop), Ops.MAX)
+    shift = block.eq(-math.inf).where(0.0, block)  # a block without any value adds nothing, also to later blocks
+    table = {top: whole}
+    for f in sums:
+        own = inner if f.ranges <= top.ranges else k.new_range(opt.amt, Role.REDUCE)
+        at = (loop * opt.amt + own).simplify()
+        part = UOp(Ops.FOLD, None, (f.src[0].substitute({top: shift, f.src[1]: at}), own), Ops.ADD)
+        table[f] = UOp(Ops.FOLD, None, ((block - whole).alu("EXP") * part, loop), Ops.ADD)
+        k.order += [own] * (own is not inner)
+    k.order[k.order.index(r)] = inner
+    k.order = [loop, *(x for x in k.order if x not in others)]
+    k.rebuild_as(k.sink.src, table)
