@@ -1,0 +1,229 @@
+"""How reductions become lines: accumulators, the loop, and what is combined after it."""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tinsmith.codegen.ahead import Ahead
+from tinsmith.codegen.kernel import range_size
+from tinsmith.codegen.lines import Coords, Scope
+from tinsmith.codegen.roles import Role
+from tinsmith.codegen.streams import bind
+from tinsmith.core.dtypes import dtypes
+from tinsmith.ir import Op, Ops, UOp
+from tinsmith.ir.symbolic import simplify
+from tinsmith.ir.uop import toposort
+
+if TYPE_CHECKING:
+    from tinsmith.codegen.linearize import Linearizer
+
+_SEPARATE_ACCUMULATORS = 8
+
+def product_of(fold: UOp) -> UOp | None:
+    """The step of a matrix unit that a reduction consists of."""
+    node = fold.src[0] if fold.op is Ops.FOLD else fold
+    return node if node.op is Ops.MMA else None
+
+
+class FoldWriter:
+    """Accumulators, loop and combination of a group of reductions over the same ranges."""
+
+    def __init__(self, lin: Linearizer, group: list[UOp], coords: Coords) -> None:
+        self.lin, self.group, self.coords = lin, group, coords
+        self.product = product_of(group[0])
+        self.ranges = group[0].src[1:] if group[0].op is Ops.FOLD else ()
+        self.loops = sorted((r for r in self.ranges if not r.arg[1].expanded), key=lambda r: lin.position[r.arg[0]])
+        self.unrolled = frozenset(r for r in self.ranges if r.arg[1] in (Role.UNROLL, Role.UPCAST))
+        self.vector = next((r for r in self.ranges if r.arg[1] is Role.VECTOR), None)
+        self.copies = {f: self.in_order(f) for f in group}
+        total = sum(len(c) for c in self.copies.values())
+        steps = list(lin.all_coords(self.unrolled))
+        self.separate = self.product is None and len(steps) > 1 and total * len(steps) <= _SEPARATE_ACCUMULATORS
+        self.values: dict[tuple[int, Coords, Coords], UOp] = {}
+
+    def in_order(self, f: UOp) -> list[Coords]:
+        """The copies of a reduction. Of two factors, the one with fewer copies changes fastest: its values stay in
+        registers while each of the other's is used up."""
+        copies = list(self.lin.all_coords(f.ranges))
+        body = f.src[0] if f.op is Ops.FOLD else f
+        if body.op is Ops.MUL:
+            few = min(body.src, key=lambda s: len(list(self.lin.all_coords(s.ranges & f.ranges))))
+            copies.sort(key=lambda c: [at for r, at in c if r not in few.ranges])
+        return copies
+
+    def keys(self) -> list[tuple[int, Coords, Coords]]:
+        out = []
+        for g, f in enumerate(self.group):
+            for c in self.copies[f]:
+                out += [(g, c, s) for s in (self.lin.all_coords(self.unrolled) if self.separate else [()])]
+        return out
+
+    def run(self) -> None:
+        lin = self.lin
+        for g, f in enumerate(self.group):
+            lanes = self.vector or lin.lanes(f)
+            dtype = f.dtype.vec(range_size(lanes) if lanes is not None else 1)
+            if self.product is not None:
+                dtype = f.dtype.vec(self.product.arg.fragment_c.size)
+            start = UOp(Ops.CONST, dtype, (), 0 if self.product is not None else f.arg.identity(f.dtype))
+            for key in self.keys():
+                if key[0] == g:
+                    self.values[key] = lin.emit(0, start)
+        self.nest(self.loops, [f.src[0] if f.op is Ops.FOLD else f for f in self.group])
+        for g, f in enumerate(self.group):
+            for c in self.copies[f]:
+                lin.scopes[-1].values[(f, c)] = self.finish(g, f, c)
+
+    def nest(self, loops: list[UOp], bodies: list[UOp]) -> None:
+        """Open the loops with an accumulator per value; innermost, combine."""
+        if not loops:
+            return self.step(bodies)
+        lin, r = self.lin, loops[0]
+        wrapped = [UOp(Ops.STORE, None, (UOp.index(0), UOp.index(0), b)) for b in bodies]
+
+        def inside(stores: list[UOp]) -> None:
+            self.nest(loops[1:], [s.src[2] for s in stores])
+
+        size, full = range_size(r), lin.kernel.full.get(r.arg[0])
+        if full is None or not isinstance(size, int) or full >= size:
+            return self.counted(r, lin.end_of(r, UOp.index(size)), wrapped, inside)
+        if full:
+            whole = r.replace(src=(UOp.index(full),))
+            self.counted(whole, UOp.index(full), [bind(w, r, whole) for w in wrapped], inside)
+        return inside([simplify(n) for n in [bind(w, r, UOp.index(full)) for w in wrapped]])
+
+    def counted(self, r: UOp, size: UOp, stores: list[UOp], inside: Callable[[list[UOp]], None]) -> None:
+        lin = self.lin
+        stores = [simplify(n) for n in stores]
+        if size.is_const and size.arg == 1 and r.arg[1] is not Role.BLOCK:
+            return inside([simplify(n) for n in [bind(s, r, UOp.index(0)) for s in stores]])
+        end = lin.expression(size)
+        number = lin.counts["loop"]
+        lin.counts["loop"] += 1
+        line = UOp(Ops.RANGE, dtypes.index, (lin.const(size, 0), end), (number, True))
+        accs = {}
+        for key, start in self.values.items():
+            accs[key] = UOp(Ops.DEFINE_ACC, start.dtype, (start, line), lin.counts["acc"])
+            lin.counts["acc"] += 1
+            lin.force(accs[key])
+        before = self.values
+        self.values = dict(accs)
+        rotated = self.first_loads(r, line, stores)
+        lin.scopes.append(Scope([line], {line: line, (r, ()): line}, {r}))
+        for acc in (*accs.values(), *rotated.values()):
+            lin.scopes[-1].values[acc] = acc
+        following = self.next_loads(r, size, rotated)
+        inside(stores)
+        phis = {}
+        for key, acc in accs.items():
+            phis[key] = lin.force(UOp(Ops.PHI, None, (acc, self.values[key])))
+        for acc, value in following.items():
+            lin.force(UOp(Ops.PHI, None, (acc, value)))
+        lin.close()
+        for key in before:
+            lin.scopes[-1].values[phis[key]] = phis[key]
+        self.values = phis
+        return None
+
+    def first_loads(self, r: UOp, line: UOp, stores: list[UOp]) -> dict[tuple[UOp, Coords], UOp]:
+        """Loads that are issued an iteration ahead: registers that hold what the first iteration needs."""
+        lin, out = self.lin, dict[tuple[UOp, Coords], UOp]()
+        opened = frozenset().union(*(s.ranges for s in lin.scopes), {r})
+        for n in toposort(stores):
+            if not (n.op is Ops.LOAD and isinstance(n.arg, Ahead) and n.arg.rotate and n.arg.loop == r.arg[0]):
+                continue
+            ready = r in n.src[1].ranges and r not in n.src[0].ranges and n.src[0] not in lin.written
+            if not (ready and all(x in opened or x.arg[1].expanded for x in n.ranges)):
+                continue
+            for c in lin.all_coords(n.ranges):
+                start = lin.value(simplify(bind(n.replace(arg=None), r, UOp.index(0))), c)
+                acc = UOp(Ops.DEFINE_ACC, start.dtype, (start, line), lin.counts["acc"])
+                lin.counts["acc"] += 1
+                out[n, c] = lin.force(acc)
+        return out
+
+    def next_loads(self, r: UOp, size: UOp, rotated: dict[tuple[UOp, Coords], UOp]) -> dict[UOp, UOp]:
+        """The same loads for the iteration that follows; the last one repeats itself."""
+        lin, out = self.lin, dict[UOp, UOp]()
+        for (n, c), acc in rotated.items():
+            lin.scopes[-1].values[n, c] = acc
+            out[acc] = lin.value(simplify(bind(n.replace(arg=None), r, (r + 1).minimum(size - 1))), c)
+        return out
+
+    def step(self, bodies: list[UOp]) -> None:
+        lin = self.lin
+        before, lin.current_folds = lin.current_folds, [n for b in bodies for n in toposort(b) if n.op is Ops.FOLD]
+        for g, (f, body) in enumerate(zip(self.group, bodies)):
+            for unroll in lin.all_coords(self.unrolled):
+                for c in self.copies[f]:
+                    key = (g, c, unroll if self.separate else ())
+                    at = tuple(sorted((*c, *unroll), key=lambda x: lin.position[x[0].arg[0]]))
+                    self.values[key] = self.accumulate(f.arg, self.values[key], body, at)
+        lin.current_folds = before
+
+    def accumulate(self, op: Op, acc: UOp, body: UOp, coords: Coords) -> UOp:
+        lin, here = self.lin, len(self.lin.scopes) - 1
+        if body.op is Ops.MMA:
+            a, b = (lin.operand(body, which, lin.coords_of(body.src[which], coords)) for which in (0, 1))
+            return lin.emit(here, UOp(Ops.MMA, None, (acc, a, b), body.arg))
+        if op is Ops.ADD and body.op is Ops.MUL and body.dtype.is_float:
+            a, b = (lin.value(s, coords) for s in body.src)
+            return lin.combine(here, Ops.MULADD, acc.dtype.scalar, [a, b, acc])
+        return lin.combine(here, op, acc.dtype.scalar, [acc, lin.value(body, coords)])
+
+    def finish(self, g: int, f: UOp, c: Coords) -> UOp:
+        """Combine separate accumulators pairwise, then the lanes if the reduction ran along them."""
+        lin = self.lin
+        parts = [v for k, v in self.values.items() if k[0] == g and k[1] == c]
+        here = len(lin.scopes) - 1
+        while len(parts) > 1:
+            pairs = [lin.combine(here, f.arg, f.dtype, list(p)) for p in zip(parts[::2], parts[1::2])]
+            parts = pairs + ([parts[-1]] if len(parts) % 2 else [])
+        line = parts[0]
+        if self.vector is not None:
+            while line.dtype.count > 1:
+                half = line.dtype.count // 2
+                low, high = tuple(range(half)), tuple(range(half, 2 * half))
+                a, b = (lin.emit(here, UOp(Ops.GEP, f.dtype.vec(half), (line,), lanes)) for lanes in (low, high))
+                line = lin.combine(here, f.arg, f.dtype, [a, b])
+        return line
+
+
+class OnlineWriter(FoldWriter):
+    """A maximum over blocks and sums relative to it, in one loop: the sums so far are brought to the maximum so far."""
+
+    def step(self, bodies: list[UOp]) -> None:
+        lin, here = self.lin, len(self.lin.scopes) - 1
+        before, lin.current_folds = lin.current_folds, [n for b in bodies for n in toposort(b) if n.op is Ops.FOLD]
+        known: dict[Coords, tuple[UOp, UOp]] = {}
+        for c in self.copies[self.group[0]]:
+            old = self.values[0, c, ()]
+            new = self.values[0, c, ()] = self.accumulate(Ops.MAX, old, bodies[0], c)
+            shift = lin.named(new)  # not yet a number: relative to 0, as long as there is nothing but -inf
+            known[c] = lin.named(old), shift.eq(-math.inf).where(0.0, shift)
+        for g, (f, body) in enumerate(zip(self.group, bodies)):
+            for c in self.copies[f] if g else ():
+                old, shift = known[lin.coords_of(self.group[0], c)]
+                weight, part, top = self.parts(body)
+                keep = lin.value(weight.substitute({top: shift, top.src[0]: old}))
+                scale = lin.value(weight.substitute({top: shift}), c)
+                added = lin.combine(here, Ops.MUL, f.dtype, [scale, lin.value(part, c)])
+                self.values[g, c, ()] = lin.combine(here, Ops.MULADD, f.dtype, [self.values[g, c, ()], keep, added])
+        lin.current_folds = before
+
+    def parts(self, body: UOp) -> tuple[UOp, UOp, UOp]:
+        """Of what a sum adds: the weight exp(block's maximum - maximum), the block's own sum, and the maximum."""
+        top = next(n for n in toposort(body) if n.op is Ops.FOLD and n.src[1:] == self.ranges)
+        first, second = body.src
+        return (first, second, top) if top in toposort(first) else (second, first, top)
+
+    def finish(self, g: int, f: UOp, c: Coords) -> UOp:
+        """A sum relative to an infinite maximum is NaN."""
+        line, lin = super().finish(g, f, c), self.lin
+        if g == 0:
+            return line
+        weight, _, top = self.parts(f.src[0])
+        at = lin.named(self.values[0, lin.coords_of(self.group[0], c), ()])
+        return lin.combine(len(lin.scopes) - 1, Ops.MUL, f.dtype, [line, lin.value(weight.substitute(
+            {top: at, top.src[0]: at}))])
