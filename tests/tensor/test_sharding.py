@@ -380,3 +380,33 @@ def test_sizes_known_at_launch(axis: int | None) -> None:
         rows = x[: Variable("n", 1, 8).bind(n)]
         same((rows * 2).sum(0), values(8, 3)[:n].sum(0) * 2)
         same((rows + 1).realize().sum(0), values(8, 3)[:n].sum(0) + n)
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1, -1])
+def test_data_go_straight_to_their_devices(axis: int | None, capsys: pytest.CaptureFixture[str]) -> None:
+    a = values(5, 3, 4)
+    with Context(DEBUG=2):
+        moved = [Tensor(a).shard_(("CPU:1", "CPU:2"), axis),
+                 Tensor(a, requires_grad=False).shard(("CPU:1", "CPU:2"), axis),
+                 Tensor(a.astype(np.int32)).shard(("CPU:1", "CPU:2"), axis)]
+        moved[0].realize(*moved[1:])
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("***")]
+    assert len(lines) == 6 and all(line[3] == "copy" and line[1] in ("CPU:1", "CPU:2") for line in lines)
+    assert all("<- NPY" in " ".join(line) for line in lines)
+    for t, want in zip(moved, (a, a, a.astype(np.int32))):
+        assert np.array_equal(t.numpy(), want) and t.device == ("CPU:1", "CPU:2")
+
+
+def test_data_on_their_way_keep_their_gradient_and_their_views() -> None:
+    w = Tensor(values(4, 2), requires_grad=True).shard_(TWO, 0)
+    w.square().sum().backward()
+    same(w.grad, 2 * values(4, 2))
+    assert w.grad.shard_axis == 0
+    x = Tensor(values(4, 3))
+    for view in (x.T, x.flip(0), x[1:], x.expand(4, 3), x.reshape(2, 6), x + 1):
+        for axis in (None, 0, 1):
+            same(Tensor(view).shard_(TWO, axis), view.numpy())
+    plain = Tensor(values(3), requires_grad=False)
+    same(plain.to("CPU:1"), values(3))
+    assert plain.device == "CPU" and Tensor(values(3)).to_("CPU:2").device == "CPU:2"
+    same(plain.to_("CPU").to_("CPU:3"), values(3))

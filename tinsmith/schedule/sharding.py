@@ -98,6 +98,8 @@ def spread_out(roots: Sequence[UOp], device: str) -> tuple[list[UOp], list[Layou
         layouts.append(Layout(s.devices, shape, s.axis, s.bounds))
         for part, d in zip(s.full, s.devices):
             part = sent(part, d) if part.device is None else part
+            while part.op is Ops.RESHAPE and not any(isinstance(size, UOp) for size in part.src[0].shape):
+                part = part.src[0]  # the layout knows the shape
             while part.op.kind == "movement" or part.op in (Ops.BUFFER, Ops.CONST, Ops.IOTA) or part in out:
                 part = UOp(Ops.CONTIGUOUS, None, (part,))  # each root has memory of its own
             out.append(part)

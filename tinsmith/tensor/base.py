@@ -295,12 +295,7 @@ class TensorBase:
         >>> Tensor([1, 2]).to("CPU").device
         'CPU'
         """
-        target = device_name(device)
-        if target == self._device:
-            return self  # type: ignore[return-value]
-        out = type(self)._wrap(self.uop.copy_to(target), target)
-        out.requires_grad = self.requires_grad
-        return out
+        return self._moved(device_name(device))
 
     def to_(self, device: DeviceName | None) -> Tensor:
         """Move this tensor to another device in place.
@@ -308,7 +303,34 @@ class TensorBase:
         >>> Tensor([1, 2]).to_("CPU").tolist()
         [1, 2]
         """
-        return self._take_place(self.to(device))
+        return self._take_place(self._moved(device_name(device), alone=True))
+
+    def _moved(self, target: str, alone: bool = False) -> Tensor:
+        """The values on another device or group; for ``alone`` see ``_on_host``."""
+        if target == self._device:
+            return self  # type: ignore[return-value]
+        source = self._on_host(alone)
+        out = type(self)._wrap((self.uop if source is None else source).copy_to(target), target)
+        out.requires_grad = self.requires_grad
+        return out
+
+    def _on_host(self, alone: bool = False) -> UOp | None:
+        """Data that no device has got yet, where they are: they need not go through the default device to another.
+
+        Args:
+            alone: this tensor gives its value up. Otherwise a gradient must find its way from the other device to it.
+        """
+        node = self.uop
+        if not alone and self.requires_grad is not False and self.dtype.is_float:
+            return None
+        if node.op is Ops.DETACH and node.arg is not None:
+            node = node.src[0]
+        while node.op is Ops.RESHAPE:
+            node = node.src[0]
+        host = node.src[0] if node.op is Ops.COPY else node
+        if host is node or host.op is not Ops.BUFFER or host.arg.layout is not None:
+            return None
+        return None if Device[host.arg.device].has_programs else host.reshape(self.shape)
 
     def _take_place(self, other: Tensor) -> Tensor:
         """Take another tensor's value and place."""

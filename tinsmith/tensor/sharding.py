@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tinsmith.backend.device import DeviceName, members
+from tinsmith.backend.memory import Buffer
 from tinsmith.core.errors import ShapeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.schedule.collectives import even_bounds
@@ -39,13 +42,7 @@ class Sharding:
             DeviceError: for a device that does not exist, or is named twice.
             ShapeError: if the axis is shorter than there are devices, or symbolic.
         """
-        name = device_name(tuple(devices) if isinstance(devices, list) else devices)  # type: ignore[arg-type]
-        if axis is None or len(members(name)) == 1:
-            return self.to(name)
-        d = axis_of("shard", self, axis)
-        made = self._new(_parts(self.uop, d, name))
-        made.requires_grad = self.requires_grad
-        return made
+        return self._sharded(devices, axis)
 
     def shard_(self: Tensor, devices: DeviceName | Sequence[str], axis: int | None = None) -> Tensor:
         """Spread this tensor over several devices in place.
@@ -55,7 +52,17 @@ class Sharding:
         >>> a.dot(b).item()
         70.0
         """
-        return self._take_place(self.shard(devices, axis))
+        return self._take_place(self._sharded(devices, axis, alone=True))
+
+    def _sharded(self: Tensor, devices: DeviceName | Sequence[str], axis: int | None, alone: bool = False) -> Tensor:
+        name = device_name(tuple(devices) if isinstance(devices, list) else devices)  # type: ignore[arg-type]
+        if axis is None or len(members(name)) == 1:
+            return self._moved(name, alone)
+        d = axis_of("shard", self, axis)
+        host = self._on_host(alone)
+        made = self._new(_parts(self.uop if host is None else host, d, name, on_host=host is not None))
+        made.requires_grad = self.requires_grad
+        return made
 
     def shard_like(self: Tensor, other: Tensor) -> Tensor:
         """The same values where those of ``other``, of the same shape, are: on its device, or in parts as it is.
@@ -91,7 +98,7 @@ class Sharding:
         return place_of(self.uop)[1]
 
 
-def _parts(uop: UOp, axis: int, name: str, bounds: tuple[int, ...] | None = None) -> UOp:
+def _parts(uop: UOp, axis: int, name: str, bounds: tuple[int, ...] | None = None, on_host: bool = False) -> UOp:
     devices, size = members(name), uop.shape[axis]
     if isinstance(size, UOp):
         raise ShapeError("shard", f"axis {axis} of shape {uop.shape} has a size that is known only at run time",
@@ -102,6 +109,17 @@ def _parts(uop: UOp, axis: int, name: str, bounds: tuple[int, ...] | None = None
     ends = bounds or even_bounds(size, len(devices))
     parts = []
     for d, (b, e) in zip(devices, pairwise(ends)):
+        if on_host:
+            parts.append(_host_part(uop, axis, b, e).copy_to(d))
+            continue
         part = uop.shrink(tuple((b, e) if i == axis else (0, s) for i, s in enumerate(uop.shape)))
         parts.append(part if uop.device is None else part.copy_to(d))
     return UOp(Ops.SHARD, None, tuple(parts), (axis, name))
+
+
+def _host_part(uop: UOp, axis: int, begin: int, end: int) -> UOp:
+    """Part of an axis of a whole host buffer, as a buffer of its own: devices get no more than their part."""
+    whole = np.frombuffer(uop.base.arg.host_view(), uop.dtype.numpy).reshape(uop.shape)
+    part = np.ascontiguousarray(whole[(slice(None),) * axis + (slice(begin, end),)])
+    buffer = Buffer(uop.base.arg.device, part.size, uop.dtype, opaque=part.reshape(-1).view(np.uint8))
+    return UOp(Ops.BUFFER, uop.dtype, (), buffer).reshape(part.shape)
