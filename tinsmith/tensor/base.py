@@ -475,7 +475,11 @@ class TensorBase:
         return self  # type: ignore[return-value]
 
     def note_gradient(self) -> None:
-        """To be called before this tensor gets a gradient: ``forget_gradients`` drops it if nobody asked for it."""
+        """To be called before this tensor gets a gradient: ``forget_gradients`` drops it if nobody asked for it.
+
+        >>> x = Tensor([1.0]); x.note_gradient(); x.grad = Tensor([2.0]); Tensor.forget_gradients(); x.grad is None
+        True
+        """
         if self.requires_grad is None:
             TensorBase._unasked.add(self)
 
