@@ -8,6 +8,7 @@ import pytest
 
 from tests.schedule.helpers import count, given, kernels, reductions
 from tinsmith.core.settings import Context
+from tinsmith.ir import Ops
 from tinsmith.tensor.tensor import Tensor
 
 ONE: dict[str, Callable[[], Tensor]] = {
@@ -93,3 +94,25 @@ def test_deep_graphs() -> None:
     for n in range(20_000):
         z = z + y if n % 2 else z * y
     assert count(z) == 1
+
+
+def test_what_is_cheap_to_compute_from_statistics_is_not_stored_beside_them():
+    x, w = given(64, 8, 12, 12), given(8, 1, 1, seed=1)
+    mean = x.mean((0, 2, 3), keepdim=True)
+    apart = x - mean
+    rstd = (apart.square().mean((0, 2, 3), keepdim=True) + 1e-5).rsqrt()
+    y = (apart * rstd * w).relu()
+    inner = [i for i in kernels(y, y.sum((1, 2, 3))) if i.reason not in ("output", "contiguous")]
+    assert all(i.sink.src[0].size <= 8 for i in inner)
+    top = x.max_pool2d()
+    mask = (x.reshape(64, 8, 6, 2, 6, 2) == top.reshape(64, 8, 6, 1, 6, 1)).float()
+    shapes = [i.sink.src[0].size for i in kernels(mask.sum((3, 5)), mask * 2)]
+    assert shapes.count(x.numel()) == 1, "only the output has the input's size"
+
+
+def test_results_of_contractions_are_stored_with_their_epilogue():
+    x, w = given(64, 96), given(96, 128, seed=1)
+    y = (x @ w).relu()
+    found = kernels(y.sum(1), y.max(0))
+    assert [i.sink.src[0].size for i in found].count(64 * 128) == 1
+    assert any(i.sink.src[0].op is not Ops.REDUCE for i in found if i.sink.src[0].size == 64 * 128)

@@ -44,6 +44,7 @@ SHARED_COPIES = 4  # iterations that are written out so that they share work
 SHARED_WORK = 16  # operations per element that are worth it
 PREFETCH_ROWS = 8  # how far ahead the rows of a panel are fetched that is too small in use to be packed
 PREFETCH_BYTES = 4 << 10  # and how far ahead a row is that streams through a sum
+STREAM_AHEAD = 2 << 10  # the same for elementwise work that streams in and out
 
 
 def choose_opts(kernel: Kernel, target: Target) -> None:
@@ -68,6 +69,8 @@ def choose_opts(kernel: Kernel, target: Target) -> None:
     large = sum(_stored_bytes(s) for s in kernel.stores) >= STREAM_BYTES
     if tile is None and plan is None and large and may_stream(kernel):
         kernel.apply(Opt(OptOps.HINT))
+        if not kernel.folds:
+            stream_ahead(kernel)
     if target.vector_bytes:
         look_ahead(kernel, target)
     if target.threads > 1 and work >= SERIAL_WORK:
@@ -91,6 +94,15 @@ def look_ahead(kernel: Kernel, target: Target) -> None:
         distance = PREFETCH_ROWS // unrolled if far else PREFETCH_BYTES // (abs(step) * size)
         if 0 < distance < range_size(loops[-1]) and load in kernel.loads:
             kernel.apply(Opt(OptOps.HINT, kernel.loads.index(load), distance))
+
+
+def stream_ahead(kernel: Kernel) -> None:
+    """Prefetch what streams in beside results that stream out: while a core computes, few of its loads wait."""
+    for load in kernel.loads:
+        loops = [r for r in kernel.order if r in load.src[1].ranges and not r.arg[1].expanded]
+        step = (_stride(load.src[1], loops[-1]) or 0) * load.dtype.itemsize if loops else 0
+        if 0 < step <= STREAM_AHEAD // 4 and range_size(loops[-1]) > STREAM_AHEAD // step and load in kernel.loads:
+            kernel.apply(Opt(OptOps.HINT, kernel.loads.index(load), STREAM_AHEAD // step))
 
 
 def symbolic_opts(kernel: Kernel, target: Target) -> None:

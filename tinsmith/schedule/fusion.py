@@ -17,11 +17,12 @@ from typing import Any
 from tinsmith.codegen.indexing import ZERO, Index, move
 from tinsmith.codegen.roles import Role
 from tinsmith.core.settings import settings
-from tinsmith.ir import Ops, UOp
+from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.contraction import is_contraction, is_product, operands_size
 
 RECOMPUTE_COST = 48  # operations per element up to which a value is computed again instead of stored
+LIGHT_COST = 12  # the same for a value of small reductions that have memory in any case
 PLACES_COST = 128  # operations per element spent on computing a value again at several places of one kernel
 OPERAND_COST = 12  # the same for a value that a contraction reads many times over
 ROW_PARALLELISM = 8  # rows that a multi-pass kernel needs before it may hold work worth several cores
@@ -168,9 +169,9 @@ class Fusion:
             return None
         groups = {id(r.group) for r in requests}
         if len(groups) > 1 and not is_product(node) and not (self.heavy[node] and self.tiled(node, requests)):
-            if self.heavy[node]:
+            if self.heavy[node] and not self.light_on_statistics(node):
                 return f"{len(groups)} kernels read a reduction's result"
-            if self.cost[node] > RECOMPUTE_COST:
+            if not self.heavy[node] and self.cost[node] > RECOMPUTE_COST:
                 return f"{len(groups)} kernels read it and computing it costs {self.cost[node]} operations"
         if node.op is Ops.REDUCE:
             return self.why_stage_reduce(node, requests)
@@ -178,6 +179,21 @@ class Fusion:
         if again * self.light[node] > PLACES_COST:
             return f"it is read at {len(requests)} places and computing it costs {self.light[node]} operations"
         return None
+
+    def light_on_statistics(self, node: UOp) -> bool:
+        """Whether a value is cheap to compute again from much smaller reductions and from what has memory in any case:
+        stored values, and values that these reductions read as well."""
+        if node.op is Ops.REDUCE or settings.NOOPT:
+            return False
+        cone = _cone(node, STAGED)
+        reduces = _reduces(cone)
+        shared = {r for r in reduces if 4 * _size(r) <= _size(node)}
+        front = set(shared)
+        while front and not reduces <= shared:
+            front = {s for r in front for s in _reduces(_cone(r.src[0]))} - shared
+            shared |= front
+        work = sum(n.op.cost * _size(n) for n in cone if n.op.elementwise)
+        return bool(shared) and reduces <= shared and work <= LIGHT_COST * _size(node)
 
     def why_stage_reduce(self, node: UOp, requests: list[Request]) -> str | None:
         if len({r.index for r in requests}) > 1 and not self.tiled(node, requests):
@@ -374,17 +390,21 @@ class Fusion:
         return UOp.range(size, self.count - 1, role)
 
 
-def _cone(node: UOp) -> list[UOp]:
-    """What a value is an elementwise function of, up to and with the reductions."""
-    return toposort(node, lambda n: n is node or n.op is not Ops.REDUCE)
+def _cone(node: UOp, ends: tuple[Op, ...] = ()) -> list[UOp]:
+    """What a value is an elementwise function of, up to the reductions and other ``ends``."""
+    return toposort(node, lambda n: n is node or (n.op is not Ops.REDUCE and n.op not in ends))
 
 
 def _has_own_statistics(node: UOp) -> bool:
     """Whether a value is computed from reductions of something that it is itself an elementwise function of."""
     cone = _cone(node)
     own = {n for n in cone if n.base.op is not Ops.CONST and n.size > 1}
-    reduces = {s for n in cone for s in n.src if s.op is Ops.REDUCE}
-    return any(not own.isdisjoint(_cone(r.src[0])) for r in reduces)
+    return any(not own.isdisjoint(_cone(r.src[0])) for r in _reduces(cone))
+
+
+def _reduces(cone: list[UOp]) -> frozenset[UOp]:
+    """The reductions at the end of a cone."""
+    return frozenset(s for n in cone for s in (n, *n.src) if s.op is Ops.REDUCE)
 
 
 def _ranges(index: Index) -> Ranges:
