@@ -104,6 +104,15 @@ def test_the_ranges_of_an_output_are_those_before_its_reshapes() -> None:
     assert sources[0] == sources[1]
 
 
+def test_what_passes_over_a_row_compute_again_is_kept_if_it_is_dear() -> None:
+    x = param(1, 5, 256)
+    for power, kept in (((x - x.reduce("MAX", (1,)).expand(x.shape)).alu("EXP"), 1),
+                        (x - x.reduce("MAX", (1,)).expand(x.shape), 0)):
+        sink = UOp(Ops.SINK, None, (power / power.reduce("ADD", (1,)).expand(x.shape),))
+        kernel = compile_kernel(sink, Device["CPU"].renderer)
+        assert sum(u.op is Ops.DEFINE_LOCAL for u in kernel.uops) == kept
+
+
 def test_gathered_rows_are_read_along_memory() -> None:
     table, rows = param(1, 300, 512), UOp(Ops.PARAM, dtypes.int32, (), (2, (200,)))
     kernel = compile_kernel(UOp(Ops.SINK, None, (table.gather(rows.reshape((200, 1)).expand((200, 512)), 0),)),

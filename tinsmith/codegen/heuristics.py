@@ -16,6 +16,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from tinsmith.codegen.ahead import may_stream
+from tinsmith.codegen.heuristics_rows import keep_rows
 from tinsmith.codegen.heuristics_windows import window_opts
 from tinsmith.codegen.kernel import Kernel, Opt, OptOps, range_size, windows
 from tinsmith.codegen.matrix_opts import apply_plan, best_plan
@@ -421,6 +422,7 @@ def reduce_opts(kernel: Kernel, target: Target) -> None:
     if not target.vector_bytes:
         return
     lanes = _lanes(kernel, target)
+    keep_rows(kernel, target, lanes)
     for ranges in dict.fromkeys(f.src[1:] for f in kernel.folds):
         group = [f for f in kernel.folds if f.src[1:] == ranges]
         if any(x.arg[1].expanded for f in group for x in f.src[0].ranges) or not group:

@@ -1,0 +1,41 @@
+"""Rows that are read several times: a value that is dear to compute is computed once and kept in near memory."""
+from __future__ import annotations
+
+from tinsmith.codegen.kernel import Kernel, Opt, OptOps, range_size
+from tinsmith.codegen.render.base import Target
+from tinsmith.codegen.streams import equal_values
+from tinsmith.codegen.tuning import stride_of
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.uop import toposort
+
+DEAR = 12  # operations per element from which a second computation costs more than a look into near memory
+SHORT = 64  # elements of a row that are not worth a loop of their own
+VALUES = 2  # rows kept at once
+
+
+def keep_rows(kernel: Kernel, target: Target, lanes: int) -> None:
+    """Stage what several passes over a row compute, the dearest first."""
+    for _ in range(VALUES):
+        found = {n: cost for n in kernel.stageable if (cost := _cost(kernel, target, n))}
+        if not found:
+            return
+        value = max(found, key=lambda n: found[n])
+        outside = tuple(kernel.ranges.index(r) for r in kernel.ranges if r in value.ranges and r in kernel.parallel)
+        kernel.apply(Opt(OptOps.STAGE, kernel.stageable.index(value), outside, lanes))
+
+
+def _cost(kernel: Kernel, target: Target, value: UOp) -> int:
+    """What computing a value once more costs per element; 0 where it is cheap, or not a row of several passes."""
+    row = [r for r in value.ranges if r not in kernel.parallel]
+    if value.op is Ops.LOAD or value.op is Ops.FOLD or len(row) != 1:
+        return 0
+    (r,) = row
+    size = range_size(r)
+    if not SHORT <= size <= target.l2_bytes // (4 * value.dtype.itemsize) or r.arg[0] in kernel.full:
+        return 0
+    own = toposort(value, lambda n: n.op is not Ops.FOLD)
+    if any(stride_of(n.src[1], r) not in (0, 1) for n in own if n.op is Ops.LOAD):
+        return 0
+    cost = sum(n.op.cost for n in own if n.op.alu and r in n.ranges and n.dtype.is_float)
+    places = equal_values(kernel.sink, value, frozenset(value.ranges - {r}))
+    return cost if cost >= DEAR and len(places) > 1 else 0
