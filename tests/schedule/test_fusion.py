@@ -9,6 +9,8 @@ import pytest
 from tests.schedule.helpers import count, given, kernels, reductions
 from tinsmith.core.settings import Context
 from tinsmith.ir import Ops
+from tinsmith.ir.uop import toposort
+from tinsmith.schedule.contraction import is_contraction
 from tinsmith.tensor.tensor import Tensor
 
 ONE: dict[str, Callable[[], Tensor]] = {
@@ -116,3 +118,15 @@ def test_results_of_contractions_are_stored_with_their_epilogue():
     found = kernels(y.sum(1), y.max(0))
     assert [i.sink.src[0].size for i in found].count(64 * 128) == 1
     assert any(i.sink.src[0].op is not Ops.REDUCE for i in found if i.sink.src[0].size == 64 * 128)
+
+
+def test_contractions_read_normalized_rows_from_memory():
+    words, places, w = given(64, 96), given(1, 16, 96, seed=1), given(96, 128, seed=2)
+    scale, shift = given(96, seed=3), given(96, seed=4)
+    for t in (words, places, w, scale, shift):
+        t.requires_grad = True
+    x = words[Tensor(np.arange(64, dtype=np.int32).reshape(4, 16) % 50).realize()] + places
+    y = ((x.layernorm() * scale + shift) @ w).relu()
+    found = kernels(y, *(y * 2).sum().gradient(words, places, w, scale, shift))
+    products = [i for i in found if any(is_contraction(n) for n in toposort(i.sink) if n.op is Ops.REDUCE)]
+    assert len(products) >= 3 and all(len(i.read) <= 4 for i in products)

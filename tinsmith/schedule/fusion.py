@@ -169,7 +169,8 @@ class Fusion:
             return None
         groups = {id(r.group) for r in requests}
         if len(groups) > 1 and not is_product(node) and not (self.heavy[node] and self.tiled(node, requests)):
-            if self.heavy[node] and not self.light_on_statistics(node):
+            operand = any(r.around and r.group.contraction for r in requests)
+            if self.heavy[node] and (operand or not self.light_on_statistics(node)):
                 return f"{len(groups)} kernels read a reduction's result"
             if not self.heavy[node] and self.cost[node] > RECOMPUTE_COST:
                 return f"{len(groups)} kernels read it and computing it costs {self.cost[node]} operations"
