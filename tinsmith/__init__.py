@@ -1,6 +1,6 @@
 """Tinsmith: a deep-learning framework and tensor compiler whose every step can be watched."""
 from tinsmith.backend.device import Device
-from tinsmith.codegen.kernel import Opt, OptOps
+from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.settings import Context

@@ -10,7 +10,7 @@ from tests.codegen.test_matrix import axes, product, tensor_core
 from tests.codegen.test_opts import LARGE
 from tinsmith.backend.cuda import nvrtc
 from tinsmith.backend.device import Device
-from tinsmith.codegen.kernel import Opt, OptOps
+from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.program import compile_kernel
 from tinsmith.codegen.render.cuda import CUDARenderer, cuda_target
 from tinsmith.core.dtypes import DType, dtypes

@@ -15,7 +15,7 @@ from tests.codegen.test_opts import check, draw_opts
 from tinsmith import conformance
 from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer
-from tinsmith.codegen.kernel import Opt, OptOps
+from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.program import compile_kernel
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.dtypes import dtypes

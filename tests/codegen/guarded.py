@@ -9,7 +9,7 @@ import sys
 import numpy as np
 
 from tests.codegen.running import expected, run_on
-from tinsmith.codegen.kernel import Opt, OptOps
+from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
 

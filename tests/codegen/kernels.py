@@ -8,7 +8,8 @@ import numpy as np
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from tinsmith.codegen.kernel import Kernel, Opt, OptOps
+from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp

@@ -16,8 +16,9 @@ from tinsmith.backend.cpu.llvm import load
 from tinsmith.backend.device import Device
 from tinsmith.backend.python.render import PythonRenderer
 from tinsmith.backend.python.runtime import NAMES, Memory, launch
-from tinsmith.codegen.kernel import Kernel, Opt
+from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.linearize import linearize
+from tinsmith.codegen.opt import Opt
 from tinsmith.codegen.program import KernelProgram, begin, compile_kernel
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.render.llvm import STACK_BYTES

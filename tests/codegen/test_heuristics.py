@@ -5,7 +5,8 @@ import pytest
 
 from tests.codegen.test_estimate import TARGET, kernel, matmul, param
 from tinsmith.codegen.heuristics import choose_opts
-from tinsmith.codegen.kernel import Kernel, Opt, OptOps
+from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.ir import UOp
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.codegen.kernels import FAMILIES, apply_random
 from tests.codegen.running import optimized
 from tests.ir.test_printer import DOT_TABLE
-from tinsmith.codegen.kernel import Opt, OptOps
 from tinsmith.codegen.linearize import Linearizer, linearize
+from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.roles import Role
 from tinsmith.codegen.streams import bind
 from tinsmith.core.dtypes import dtypes

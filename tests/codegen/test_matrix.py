@@ -9,7 +9,7 @@ import pytest
 from tests.codegen.running import Array, Kernel, expected, linearize_on, run_graph, run_linear, run_on
 from tests.codegen.units import MMA_SYNC
 from tinsmith.backend.device import Device
-from tinsmith.codegen.kernel import Opt, OptOps
+from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.program import compile_kernel
 from tinsmith.codegen.render.base import Target
 from tinsmith.core.dtypes import DType, dtypes

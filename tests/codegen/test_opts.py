@@ -10,8 +10,9 @@ from tests.codegen.kernels import FAMILIES, Array, Case, apply_random
 from tests.codegen.running import HAS_C, NATIVE, expected, optimized, run_graph, run_on
 from tinsmith.backend.device import Call, Device
 from tinsmith.backend.memory import Buffer
-from tinsmith.codegen.kernel import Kernel, Opt, OptOps
+from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.lower import lower
+from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.program import compile_kernel
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError

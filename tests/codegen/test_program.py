@@ -10,7 +10,7 @@ import pytest
 
 from tests.codegen.running import HAS_C
 from tinsmith.backend.device import Device
-from tinsmith.codegen.kernel import Opt, OptOps
+from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.program import compile_kernel
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError

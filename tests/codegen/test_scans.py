@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tests.codegen.running import NATIVE, expected, optimized, run_graph, run_on
-from tinsmith.codegen.kernel import Opt, OptOps
+from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from tests.ir.helpers import param
-from tinsmith.codegen.kernel import Kernel, Opt, OptOps
+from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.lower import lower
+from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp

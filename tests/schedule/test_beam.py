@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from tests.golden.running import run
 from tests.schedule import faulty_device
 from tinsmith import Context, Tensor
-from tinsmith.codegen.kernel import Kernel, Opt, OptOps
+from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp

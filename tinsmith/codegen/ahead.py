@@ -8,13 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tinsmith.codegen.blocks import fail, size_of
-from tinsmith.codegen.roles import Role
+from tinsmith.codegen.blocks import fail
+from tinsmith.codegen.roles import Role, range_size
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.symbolic import linear_form
 
 if TYPE_CHECKING:
-    from tinsmith.codegen.kernel import Kernel, Opt
+    from tinsmith.codegen.kernel import Kernel
+    from tinsmith.codegen.opt import Opt
 
 
 @dataclass(frozen=True)
@@ -88,8 +89,8 @@ def walk(k: Kernel, opt: Opt) -> None:
     a, b = k.axis(opt), k.axis(replace(opt, axis=amt[0]))
     loops = all(r in k.parallel and r.arg[1] is Role.LOOP for r in (a, b))
     require(a is not b and loops, opt, "it takes two loops")
-    size = size_of(a)
-    require(isinstance(size, int) and isinstance(size_of(b), int) and 1 < amt[1] < size and size % amt[1] == 0, opt,
+    size = range_size(a)
+    require(isinstance(size, int) and isinstance(range_size(b), int) and 1 < amt[1] < size and size % amt[1] == 0, opt,
              f"a band must divide {size}")
     together = all((a in s.ranges) == (b in s.ranges) for s in k.stores)
     whole = a.arg[0] not in k.full and b.arg[0] not in k.full
@@ -109,4 +110,4 @@ def _whole_vectors(index: UOp) -> bool:
     lanes = [r for r in terms if r.op is Ops.RANGE and r.arg[1] is Role.VECTOR]
     if len(lanes) != 1 or terms.pop(lanes[0]) != 1:
         return False
-    return all(c % size_of(lanes[0]) == 0 for c in (*terms.values(), constant))
+    return all(c % range_size(lanes[0]) == 0 for c in (*terms.values(), constant))

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from math import prod
 
-from tinsmith.codegen.blocks import THREADS, grid_axes, size_of, thread_axes
+from tinsmith.codegen.blocks import THREADS, grid_axes, thread_axes
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.lines import Coords, LineWriter, Scope
-from tinsmith.codegen.roles import Role
+from tinsmith.codegen.roles import Role, range_size
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.symbolic import linear_form
@@ -37,14 +37,14 @@ class BlockWriter(LineWriter):
                 mine = frozenset(r for p in self.kernel.products for r in p.src[2:])
                 self.threads_of.append((mine, self.special("lidx0", product.arg.threads)))
         if len(axes) > 3:
-            total = self.special("lidx0", prod(size_of(axis[0]) for axis in axes))
+            total = self.special("lidx0", prod(range_size(axis[0]) for axis in axes))
             pitch = 1
             for axis in axes:
-                self.name_thread(axis, self.raw(total // pitch % size_of(axis[0])))
-                pitch *= size_of(axis[0])
+                self.name_thread(axis, self.raw(total // pitch % range_size(axis[0])))
+                pitch *= range_size(axis[0])
         else:
             for number, axis in enumerate(axes):
-                self.name_thread(axis, self.special(f"lidx{number}", size_of(axis[0])))
+                self.name_thread(axis, self.special(f"lidx{number}", range_size(axis[0])))
 
     def special(self, name: str, size: int) -> UOp:
         return self.emit(0, UOp(Ops.SPECIAL, dtypes.index, (), (name, size)))
@@ -56,11 +56,11 @@ class BlockWriter(LineWriter):
     def name_axis(self, name: str, axis: list[UOp]) -> None:
         if not axis:
             return
-        total = self.special(name, prod(size_of(r) for r in axis))
+        total = self.special(name, prod(range_size(r) for r in axis))
         pitch = 1
         for r in axis:
-            self.known_as(r, total if len(axis) == 1 else self.raw(total // pitch % size_of(r)))
-            pitch *= size_of(r)
+            self.known_as(r, total if len(axis) == 1 else self.raw(total // pitch % range_size(r)))
+            pitch *= range_size(r)
 
     def name_thread(self, axis: list[UOp], line: UOp) -> None:
         self.threads_of.append((frozenset(axis), line))
@@ -73,7 +73,7 @@ class BlockWriter(LineWriter):
 
     def threads_along(self, axis: frozenset[UOp], line: UOp) -> int:
         """The size of an axis of the block."""
-        return int(line.arg[1]) if line.op is Ops.SPECIAL else int(size_of(next(iter(axis))))
+        return int(line.arg[1]) if line.op is Ops.SPECIAL else int(range_size(next(iter(axis))))
 
     # *** stores of one thread ***
 
@@ -139,15 +139,15 @@ class BlockWriter(LineWriter):
         load = next((n for n in fill.toposort() if n.op is Ops.LOAD), None)
         terms = linear_form(load.src[1])[0] if load is not None else {}
         loops = sorted((r for r in node.src[1:] if not r.arg[1].expanded), key=lambda r: abs(terms.get(r, 0)))
-        elements, threads = prod(size_of(r) for r in loops), self.block_size
+        elements, threads = prod(range_size(r) for r in loops), self.block_size
         turns = -(-elements // threads)
         element: UOp = self.whole_block
         if turns > 1:
             element = self.new_range(turns, Role.LOOP) * threads + element
         table, pitch = {}, 1
         for r in loops:
-            table[r] = (element // pitch % size_of(r)).simplify()
-            pitch *= size_of(r)
+            table[r] = (element // pitch % range_size(r)).simplify()
+            pitch *= range_size(r)
         place, value = (fill.src[n].substitute(table).simplify() for n in (1, 2))
         valid = (element.lt(elements),) if elements % threads else ()
         return UOp(Ops.STORE, None, (fill.src[0], place, value, *valid))

@@ -12,15 +12,16 @@ from __future__ import annotations
 
 from itertools import combinations
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tinsmith.codegen.roles import Role
+from tinsmith.codegen.roles import Role, range_size
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 
 if TYPE_CHECKING:
-    from tinsmith.codegen.kernel import Kernel, Opt
+    from tinsmith.codegen.kernel import Kernel
+    from tinsmith.codegen.opt import Opt
 
 MAX_SYMBOLIC_GRID = 1 << 16  # blocks that may be launched in vain for a size known only at run time
 CHEAP_REDUCTION = 16  # elements up to which a reduction is rather repeated than shared
@@ -30,10 +31,6 @@ THREADS = (Role.LOCAL, Role.GROUP)
 
 def fail(opt: Opt, why: str, mend: str = "another axis or amount") -> ArgumentError:
     return ArgumentError("Opt", f"{opt}: {why}", mend)
-
-
-def size_of(r: UOp) -> Any:
-    return r.src[-1].arg if r.src[-1].is_const else r.src[-1]
 
 
 # *** the grid ***
@@ -49,11 +46,11 @@ def to_grid(k: Kernel) -> None:
         if r.arg[1] is not Role.LOOP or beside or not all(r in s.ranges for s in k.stores):
             continue
         k.full.pop(r.arg[0], None)  # its guards stand; a block has no last iteration to peel
-        if isinstance(size_of(r), int):
+        if isinstance(range_size(r), int):
             k.change_role(r, Role.GLOBAL)
-        elif size_of(r).vmax <= MAX_SYMBOLIC_GRID:
-            new = k.new_range(size_of(r).vmax, Role.GLOBAL)
-            k.rebuild({r: new}, new.lt(size_of(r)), r)
+        elif range_size(r).vmax <= MAX_SYMBOLIC_GRID:
+            new = k.new_range(range_size(r).vmax, Role.GLOBAL)
+            k.rebuild({r: new}, new.lt(range_size(r)), r)
             k.order[k.order.index(r)] = new
 
 
@@ -64,7 +61,7 @@ def _elements(fold: UOp) -> int:
 def grid_axes(k: Kernel) -> list[list[UOp]]:
     """The ranges that each axis of the grid stands for, the fastest first: one each, or all in one axis."""
     blocks = [r for r in reversed(k.order) if r.arg[1] is Role.GLOBAL]
-    if len(blocks) > 3 or any(size_of(r) > ROWS_OF_GRID for r in blocks[1:]):
+    if len(blocks) > 3 or any(range_size(r) > ROWS_OF_GRID for r in blocks[1:]):
         return [blocks]
     return [[r] for r in blocks]
 
@@ -84,7 +81,7 @@ def thread_axes(k: Kernel) -> list[list[UOp]]:
     axes: list[list[UOp]] = []
     for r in threads:
         for axis in axes:
-            if size_of(axis[0]) == size_of(r) and not any(frozenset((r, x)) in apart for x in axis):
+            if range_size(axis[0]) == range_size(r) and not any(frozenset((r, x)) in apart for x in axis):
                 axis.append(r)
                 break
         else:
@@ -93,7 +90,7 @@ def thread_axes(k: Kernel) -> list[list[UOp]]:
 
 
 def threads_per_block(k: Kernel) -> int:
-    return prod(size_of(axis[0]) for axis in thread_axes(k))
+    return prod(range_size(axis[0]) for axis in thread_axes(k))
 
 
 # *** the opts ***
@@ -116,7 +113,7 @@ def _threads_allowed(k: Kernel, opt: Opt, amount: int) -> None:
 
 
 def _divided(opt: Opt, r: UOp) -> int:
-    size = size_of(r)
+    size = range_size(r)
     if not isinstance(size, int):
         raise fail(opt, "the range has a symbolic size")
     amount = size if opt.amt in (0, None) else opt.amt
@@ -150,17 +147,17 @@ def group(k: Kernel, opt: Opt) -> None:
     if r.arg[1] is not Role.REDUCE:
         raise fail(opt, "only a reduction is shared by threads")
     amount = _divided(opt, r)
-    if top and size_of(r) % amount:
-        raise fail(opt, f"the pieces must divide {size_of(r)}")
+    if top and range_size(r) % amount:
+        raise fail(opt, f"the pieces must divide {range_size(r)}")
     _threads_allowed(k, opt, amount)
     _before_stages(k, opt, r)
-    outer, inner = k.split(r, size_of(r) // amount if top else amount, Role.REDUCE)
+    outer, inner = k.split(r, range_size(r) // amount if top else amount, Role.REDUCE)
     _share(k, outer if top else inner)
 
 
 def _share(k: Kernel, g: UOp) -> None:
     """Every reduction over ``g`` becomes partial results of threads in near memory, which are then combined."""
-    count = size_of(g)
+    count = range_size(g)
     own, again = k.new_range(count, Role.GROUP), k.new_range(count, Role.REDUCE)
     copies: dict[UOp, UOp] = {}  # the same threads and lanes, as ranges of the stage
     while fold := next((f for f in k.folds if g in f.src[1:]), None):
@@ -169,15 +166,15 @@ def _share(k: Kernel, g: UOp) -> None:
         beside = [r for r in k.order if r in part.ranges and r.arg[1] in (*THREADS, Role.VECTOR)]
         for r in beside:
             if r not in copies:
-                copies[r] = k.new_range(size_of(r), r.arg[1])
+                copies[r] = k.new_range(range_size(r), r.arg[1])
         inside = [(r, copies[r]) for r in beside if r.arg[1] in THREADS]
         inside += [(again, own)] + [(r, copies[r]) for r in beside if r.arg[1] is Role.VECTOR]
         place = UOp.index(0)
         for reader, _ in inside:
-            place = place * size_of(reader) + reader
+            place = place * range_size(reader) + reader
         value = part.substitute({g: own} | {r: copies[r] for r in beside})
         ranges = tuple(mine for _, mine in inside)
-        stage = UOp(Ops.STAGE, value.dtype.ptr(), (value, *ranges), tuple(size_of(r) for r in ranges))
+        stage = UOp(Ops.STAGE, value.dtype.ptr(), (value, *ranges), tuple(range_size(r) for r in ranges))
         whole = UOp(Ops.FOLD, None, (stage.load(place.simplify()), again), fold.arg)
         k.sink = k.sink.substitute({fold: whole})
     k.order[k.order.index(g)] = again

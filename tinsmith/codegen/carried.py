@@ -17,7 +17,8 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 
 if TYPE_CHECKING:
-    from tinsmith.codegen.kernel import Kernel, Opt
+    from tinsmith.codegen.kernel import Kernel
+    from tinsmith.codegen.opt import Opt
 
 LARGEST_BLOCK = 64  # rows or columns of a tile
 SMALLEST_BLOCK = 16  # below, results would be read and written too often

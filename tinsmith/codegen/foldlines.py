@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tinsmith.codegen.ahead import Ahead
-from tinsmith.codegen.kernel import range_size
 from tinsmith.codegen.lines import Coords, Scope
-from tinsmith.codegen.roles import Role
+from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.streams import bind
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Op, Ops, UOp

@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from tinsmith.codegen.ahead import may_stream
 from tinsmith.codegen.heuristics_rows import keep_rows
 from tinsmith.codegen.heuristics_windows import window_opts
-from tinsmith.codegen.kernel import Kernel, Opt, OptOps, range_size, windows
+from tinsmith.codegen.kernel import Kernel, windows
 from tinsmith.codegen.matrix_opts import apply_plan, best_plan
+from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
-from tinsmith.codegen.roles import Role
+from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.tuning import apply_to as _apply
 from tinsmith.codegen.tuning import count_of as _count
 from tinsmith.codegen.tuning import lanes_of as _lanes

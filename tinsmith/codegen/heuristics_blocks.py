@@ -11,9 +11,10 @@ import math
 
 from tinsmith.codegen import matrix
 from tinsmith.codegen.heuristics import _operands, _score
-from tinsmith.codegen.kernel import Kernel, Opt, OptOps, range_size
+from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
-from tinsmith.codegen.roles import Role
+from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.tuning import stride_of as _stride
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp

@@ -1,8 +1,10 @@
 """Rows that are read several times: a value that is dear to compute is computed once and kept in near memory."""
 from __future__ import annotations
 
-from tinsmith.codegen.kernel import Kernel, Opt, OptOps, range_size
+from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
+from tinsmith.codegen.roles import range_size
 from tinsmith.codegen.streams import equal_values
 from tinsmith.codegen.tuning import stride_of
 from tinsmith.ir import Ops, UOp

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 
-from tinsmith.codegen.kernel import Kernel, OptOps, range_size
+from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.opt import OptOps
 from tinsmith.codegen.render.base import Target
+from tinsmith.codegen.roles import range_size
 from tinsmith.codegen.tuning import apply_to, lanes_of, split, stride_of
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort

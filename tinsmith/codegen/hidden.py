@@ -16,7 +16,8 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.symbolic import from_linear, linear_form
 
 if TYPE_CHECKING:
-    from tinsmith.codegen.kernel import Kernel, Opt
+    from tinsmith.codegen.kernel import Kernel
+    from tinsmith.codegen.opt import Opt
 
 
 def nothing_where(node: UOp, nothing: float = 0.0) -> UOp | None:

@@ -15,9 +15,9 @@ from tinsmith.codegen.ahead import Ahead
 from tinsmith.codegen.blocklines import BlockWriter
 from tinsmith.codegen.decompositions import expand
 from tinsmith.codegen.foldlines import FoldWriter, OnlineWriter, product_of
-from tinsmith.codegen.kernel import Kernel, range_size
+from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.lines import Coords, Scope
-from tinsmith.codegen.roles import Role
+from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.streams import bind
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Op, Ops, UOp

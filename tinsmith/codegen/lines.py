@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from tinsmith.codegen.kernel import Kernel, range_size
-from tinsmith.codegen.roles import Role
+from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.streams import bind
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp

@@ -10,9 +10,10 @@ import math
 from dataclasses import dataclass
 
 from tinsmith.codegen import matrix
-from tinsmith.codegen.kernel import Kernel, Opt, OptOps, range_size
+from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
-from tinsmith.codegen.roles import Role
+from tinsmith.codegen.roles import Role, range_size
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.symbolic import linear_form
 from tinsmith.ir.units import MatrixUnit

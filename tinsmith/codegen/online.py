@@ -22,7 +22,8 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 
 if TYPE_CHECKING:
-    from tinsmith.codegen.kernel import Kernel, Opt
+    from tinsmith.codegen.kernel import Kernel
+    from tinsmith.codegen.opt import Opt
 
 
 def greatest(sink: UOp) -> UOp | None:

@@ -10,10 +10,11 @@ from tinsmith.codegen.decompositions import decompose
 from tinsmith.codegen.estimate import NO_WORK, Work, transcendentals, work_of
 from tinsmith.codegen.heuristics import choose_opts
 from tinsmith.codegen.heuristics_blocks import choose_block_opts
-from tinsmith.codegen.kernel import Kernel, Opt
+from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.linearize import linearize
 from tinsmith.codegen.lower import lower
 from tinsmith.codegen.normalize import normalize
+from tinsmith.codegen.opt import Opt
 from tinsmith.codegen.render.base import Renderer, Target
 from tinsmith.codegen.render.llvm import local_bytes
 from tinsmith.codegen.stream_opts import choose_stream_opts

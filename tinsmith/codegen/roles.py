@@ -1,7 +1,10 @@
-"""What the linearizer makes of a RANGE."""
+"""Ranges: what the linearizer makes of one, and its size."""
 from __future__ import annotations
 
 import enum
+from typing import Any
+
+from tinsmith.ir import UOp
 
 
 class Role(enum.Enum):
@@ -26,3 +29,8 @@ class Role(enum.Enum):
     def expanded(self) -> bool:
         """Written out by the linearizer instead of looped over."""
         return self in (Role.UPCAST, Role.UNROLL, Role.VECTOR, Role.FRAGMENT)
+
+
+def range_size(r: UOp) -> Any:
+    """How many iterations a range has: an int, or a UOp where it is known at launch only."""
+    return r.src[-1].arg if r.src[-1].is_const else r.src[-1]

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from tinsmith.codegen.carried import block_of, crossing
 from tinsmith.codegen.heuristics import LARGEST_STAGE, thread_opts
 from tinsmith.codegen.hidden import everywhere, hidden_blocks, nothing_where, visible_ends
-from tinsmith.codegen.kernel import Kernel, Opt, OptOps, range_size
+from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.online import greatest
+from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
-from tinsmith.codegen.roles import Role
+from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.streams import (
     TILE_ROWS,
     equal_values,

@@ -1,8 +1,10 @@
 """Helpers of the models that choose opts. Every change is an opt, so that the list of opts tells all."""
 from __future__ import annotations
 
-from tinsmith.codegen.kernel import Kernel, Opt, OptOps, range_size
+from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
+from tinsmith.codegen.roles import range_size
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.symbolic import linear_form

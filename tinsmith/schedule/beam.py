@@ -20,8 +20,10 @@ from typing import Any
 
 from tinsmith.backend.device import Device
 from tinsmith.backend.machine import machine, processor
-from tinsmith.codegen.kernel import Kernel, Opt, range_size
+from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.opt import Opt
 from tinsmith.codegen.program import begin, choose
+from tinsmith.codegen.roles import range_size
 from tinsmith.codegen.search import beam_search
 from tinsmith.core.cache import cache_key
 from tinsmith.core.errors import ArgumentError

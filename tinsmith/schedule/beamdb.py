@@ -16,7 +16,7 @@ from typing import Any
 
 import platformdirs
 
-from tinsmith.codegen.kernel import Opt, OptOps
+from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.core.settings import settings
 
 _PLAIN = vars(Opt(OptOps.NOLOCALS))  # what an opt's fields are where they say nothing

@@ -10,7 +10,7 @@ import numpy as np
 from tinsmith.backend.device import Call, Device, members
 from tinsmith.backend.memory import Buffer, Layout, copy_buffer
 from tinsmith.backend.shards import Shards, flattened
-from tinsmith.codegen.kernel import Opt
+from tinsmith.codegen.opt import Opt
 from tinsmith.codegen.program import KernelProgram, compile_kernel
 from tinsmith.core.counters import GlobalCounters, Ran, report
 from tinsmith.core.dtypes import dtypes

@@ -7,7 +7,7 @@ import sys
 import textwrap
 
 from tinsmith.backend.device import Compiled
-from tinsmith.codegen.kernel import Opt
+from tinsmith.codegen.opt import Opt
 from tinsmith.codegen.program import KernelProgram
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.render.cstyle import CRenderer
@@ -52,7 +52,7 @@ def decisions(item: ScheduleItem, kernel: KernelProgram, name: str) -> str:
 def opts_text(opts: list[Opt]) -> str:
     """``UPCAST(0, 8) THREAD(0)``: what the optimizer chose, in order.
 
-    >>> from tinsmith.codegen.kernel import OptOps
+    >>> from tinsmith.codegen.opt import OptOps
     >>> opts_text([Opt(OptOps.UPCAST, 0, 8), Opt(OptOps.THREAD, 0)])
     'UPCAST(0, 8) THREAD(0)'
     """

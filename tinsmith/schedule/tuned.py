@@ -8,9 +8,10 @@ from math import prod
 import numpy as np
 
 from tinsmith.backend.device import Device
-from tinsmith.codegen.kernel import Kernel, Opt, range_size
+from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.opt import Opt
 from tinsmith.codegen.program import KernelProgram, begin, compile_kernel
-from tinsmith.codegen.roles import Role
+from tinsmith.codegen.roles import Role, range_size
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.evaluate import evaluate

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from tinsmith.backend.memory import Buffer
-from tinsmith.codegen.kernel import Opt
+from tinsmith.codegen.opt import Opt
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import settings
 from tinsmith.core.weak import WeakTable

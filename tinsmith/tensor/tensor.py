@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tinsmith.codegen.kernel import Opt, OptOps
+from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.core.errors import ArgumentError
 from tinsmith.schedule.explanation import Explanation
 from tinsmith.schedule.tuned import Tuned

@@ -1,0 +1,61 @@
+"""The language of the optimizer: what an opt says. What each does to a kernel is in ``opts``."""
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class OptOps(enum.Enum):
+    """The language of the optimizer; `axis` is a position in ``Kernel.ranges``, `amt` a size."""
+
+    THREAD = enum.auto()  # split a parallel range over CPU workers
+    UPCAST = enum.auto()  # the inner `amt` of a parallel range become copies in registers
+    VECTOR = enum.auto()  # the inner `amt` of a range become lanes of vector registers
+    UNROLL = enum.auto()  # the inner `amt` of a reduction become copies
+    TILE = enum.auto()  # split a range into an outer and an inner loop of `amt`
+    SWAP = enum.auto()  # exchange two loops of one kind in nesting order
+    ORDER = enum.auto()  # the nesting order of the loops, outermost first, as positions
+    PADTO = enum.auto()  # round a range up to a multiple of `amt`; what is beyond is masked
+    MERGE = enum.auto()  # two parallel ranges become one, the second running faster
+    STAGE = enum.auto()  # `axis` numbers a ``Kernel.stageable`` value; `amt` = positions of the ranges kept outside
+    SPLIT = enum.auto()  # a reduction becomes `amt` partial results, which are then combined
+    TC = enum.auto()  # the reduction `axis` steps through a matrix unit; `amt` = (m, n[, copies along m, along n])
+    # Without an axis: stores of whole aligned vectors go past the caches, for results too large to stay there.
+    # `axis` numbers a load: it fetches `amt` iterations of its innermost loop ahead.
+    HINT = enum.auto()
+    ROTATE = enum.auto()  # `axis` numbers a load in a reduction: it is issued one iteration ahead of its reader
+    CARRY = enum.auto()  # a sum in blocks that stays in memory; `amt` = (block, the parallel range of the same tiles)
+    ONLINE = enum.auto()  # a maximum and the sums relative to it become one loop over blocks of `amt`
+    SKIP = enum.auto()  # blocks of carried sums that a mask hides are not computed
+    WALK = enum.auto()  # tiles of two loops in bands: `amt` = (the other, band[, 1: as one range of tiles])
+    LOCAL = enum.auto()  # the inner `amt` of a parallel range become threads of a block
+    GROUP = enum.auto()  # `amt` threads of a block share a reduction, taking turns
+    GROUPTOP = enum.auto()  # the same, each with a piece of its own
+    NOLOCALS = enum.auto()  # no blocks: every thread works alone
+
+    def __repr__(self) -> str:
+        return f"OptOps.{self.name}"
+
+
+@dataclass(frozen=True)
+class Opt:
+    """One optimizer choice. ``lanes`` belongs to STAGE: the width of the vectors that fill it; 0: one by one.
+    ``copies``: how many of them are filled side by side, where the staged value is a computed tile.
+
+    ``unit`` belongs to TC: the name of one of the target's matrix units; none: the first that fits.
+
+    >>> Opt(OptOps.UPCAST, 0, 4), Opt(OptOps.STAGE, 1, (0,), lanes=16)
+    (Opt(op=OptOps.UPCAST, axis=0, amt=4), Opt(op=OptOps.STAGE, axis=1, amt=(0,), lanes=16))
+    """
+
+    op: OptOps
+    axis: int | None = None
+    amt: int | tuple[int, ...] | None = None
+    lanes: int = 0
+    unit: str = ""
+    copies: int = 1
+
+    def __repr__(self) -> str:
+        more = f", lanes={self.lanes}" * bool(self.lanes) + f", unit={self.unit!r}" * bool(self.unit)
+        more += f", copies={self.copies}" * (self.copies > 1)
+        return f"Opt(op={self.op!r}, axis={self.axis}, amt={self.amt}{more})"
