@@ -91,7 +91,7 @@ def measure(program: str) -> None:
     from tinsmith.backend.device import Device
     from tinsmith.codegen import program as codegen
     from tinsmith.ir.uop import toposort
-    from tinsmith.schedule import compiling, diskcache, execute
+    from tinsmith.schedule import compiling, diskcache, execute, items
     from tinsmith.tensor import base
     renderer, compiler = Device["CPU"].renderer, Device["CPU"].compiler
     phases.leave()
@@ -118,7 +118,7 @@ def measure(program: str) -> None:
         (base, "gradients", "gradients"), (execute, "structure", "structure of the graph"),
         (execute, "canonical", "structure of the graph"), (diskcache, "entry_key", "disk cache key"),
         (diskcache, "store", "disk cache store"), (diskcache, "fetch", "disk cache fetch"),
-        (execute.Scheduler, "run", "fuse and schedule"), (execute, "merge_siblings", "merge siblings"),
+        (items.Scheduler, "run", "fuse and schedule"), (execute, "merge_siblings", "merge siblings"),
         (execute, "plan_memory", "memory plan"), (execute, "choose_in_place", "choose in place"),
         (codegen, "lower", "lower"), (codegen, "normalize", "normalize"), (codegen, "decompose", "decompose"),
         (codegen, "estimate", "estimate"), (codegen, "choose_opts", "choose opts"),
