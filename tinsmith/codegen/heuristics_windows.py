@@ -22,7 +22,7 @@ COPIES = 16  # places of a window that the output has
 
 def window_opts(kernel: Kernel, target: Target) -> bool:
     """Whether every reduction runs over so few elements, and the opts were applied."""
-    if any(math.prod(range_size(r) for r in f.src[1:]) > WINDOW for f in kernel.folds):
+    if not all(0 < math.prod(range_size(r) for r in f.src[1:]) <= WINDOW for f in kernel.folds):
         return False
     for r in list(kernel.parallel):
         if step := _windows_along(kernel, r):

@@ -30,7 +30,7 @@ _LAYERS: Final[Names] = {n: f"tinsmith.nn:{n}" for n in (
     "BatchNorm", "BatchNorm2d", "BatchNorm3d", "Conv1d", "Conv2d", "ConvTranspose1d", "ConvTranspose2d", "Embedding",
     "GroupNorm", "InstanceNorm", "LSTMCell", "LayerNorm", "LayerNorm2d", "Linear", "RMSNorm")}
 _SHAPE: Final[Names] = {"ShapeTracker": "tinsmith.shape:ShapeTracker", "View": "tinsmith.shape:View"}
-_OPT: Final[Names] = {"Opt": "tinsmith.codegen.kernel:Opt", "OptOps": "tinsmith.codegen.kernel:OptOps"}
+_OPT: Final[Names] = {"Opt": "tinsmith.codegen.opt:Opt", "OptOps": "tinsmith.codegen.opt:OptOps"}
 _UOP: Final[Names] = {"UOp": "tinsmith.ir:UOp", "Ops": "tinsmith.ir:Ops"}
 _GROUPS: Final[Names] = {n: f"tinsmith.compat.uops:{n}" for n in ("UnaryOps", "BinaryOps", "TernaryOps", "ReduceOps")}
 _UOPS: Final[Names] = {**_UOP, "UOps": "tinsmith.compat.uops:UOps", "UOpGraph": "tinsmith.ir:ProgramBuilder"}
