@@ -192,7 +192,8 @@ class Lazy:
 
     def conv_step(self, n: int, cin: int, hw: int, cout: int, k: int, padding: int, groups: int) -> Run:
         shapes = ((n, cin, hw, hw), (cout, cin // groups, k, k))
-        x, w = (self.Tensor.rand(*s, requires_grad=True).realize() for s in shapes)
+        x, w = (self.Tensor.rand(*s).contiguous().realize() for s in shapes)
+        x.requires_grad = w.requires_grad = True
         out = hw + 2 * padding - k + 1
         weights = self.Tensor.rand(n, cout, out, out).realize()
 

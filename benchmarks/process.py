@@ -20,10 +20,14 @@ class Died(Exception):
 
 
 def environment(python: str, cache: str = "") -> dict[str, str]:
-    """As after activating the interpreter's environment; with ``cache``, every disk cache lies there."""
+    """As after activating the interpreter's environment; with ``cache``, every disk cache lies there.
+
+    Python may keep its compiled files: peers that pip installed have theirs already.
+    """
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     path = os.pathsep.join([str(Path(python).absolute().parent), os.environ.get("PATH", "")])
     caches = dict.fromkeys(("CACHE_DIR", "XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR"), cache) if cache else {}
-    return {**os.environ, **caches, "PATH": path, "PYTHONPATH": str(ROOT)}
+    return {**inherited, **caches, "PATH": path, "PYTHONPATH": str(ROOT)}
 
 
 class Process:

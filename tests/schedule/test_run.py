@@ -104,14 +104,3 @@ def test_devices_of_deep_graphs_are_found_without_recursion() -> None:
     for _ in range(5000):
         x = one + x
     assert x.device == "CPU"
-
-
-def test_a_realized_value_is_seen_through_one_reshape() -> None:
-    x = Tensor([[1.0, 2.0], [3.0, 4.0]]).realize()
-    product, total = (x @ x).realize(), x.sum(1).realize()
-    assert [n.op for n in (product.uop, product.uop.src[0])] == [Ops.RESHAPE, Ops.BUFFER]
-    assert total.uop.op is Ops.BUFFER and total.shape == (2,)
-    turned = (x @ x).T.realize()
-    assert [n.op for n in turned.uop.toposort()] == [Ops.BUFFER, Ops.RESHAPE, Ops.PERMUTE]
-    assert product.tolist() == [[7, 10], [15, 22]] and turned.tolist() == [[7, 15], [10, 22]]
-    assert total.tolist() == [3, 7]

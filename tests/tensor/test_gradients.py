@@ -258,3 +258,11 @@ def test_errors() -> None:
         (x * 2).sum().gradient(Tensor([1.0]))
     (x * x).backward(Tensor([1.0, 10.0]))
     assert x.grad is not None and x.grad.tolist() == [2, 40]
+
+
+def test_leaves_of_a_view_that_has_been_read_are_found() -> None:
+    x = Tensor(A)
+    y = x.repeat(2, 1)
+    y.numpy()
+    (g,) = (y * 3).sum().gradient(x)
+    np.testing.assert_allclose(g.numpy(), np.full(A.shape, 6), rtol=1e-6)

@@ -91,10 +91,7 @@ def _seen_again(uop: UOp, done: Mapping[UOp, UOp]) -> UOp:
         uop = uop.src[0]
     found = done[uop]
     for view in reversed(views):
-        if view.op is Ops.RESHAPE and found.op is Ops.RESHAPE:  # of reshapes in a row only the last one counts
-            found = found.src[0]
-        if view.op is not Ops.RESHAPE or view.arg != found.shape:
-            found = view.replace(src=(found,))
+        found = view.replace(src=(found,))
     return found
 
 
