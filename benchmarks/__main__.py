@@ -1,7 +1,8 @@
 """``python -m benchmarks``: Tinsmith beside PyTorch and tinygrad, each in its own process, in turn, medians.
 
 Only one process works at a time, and the next waits until the thread pool of the last has stopped spinning: two pools
-that spin on the same cores falsify each other's times.
+that spin on the same cores falsify each other's times. A turn begins with untimed calls: a virtual machine that was idle
+may have its processors on one core, and needs some milliseconds of work until each has its own again.
 """
 from __future__ import annotations
 
@@ -21,8 +22,9 @@ from benchmarks.peers import VARIANTS
 from benchmarks.process import Died, Process, machine
 
 PAUSE = 0.4         # seconds between turns
-SAMPLES = 10        # at most, per turn
-TURN = 0.5          # seconds after which a turn ends
+WARM_UP = 0.2       # seconds of calls before the samples of a turn
+SAMPLES = 20        # at most, per turn
+TURN = 0.4          # seconds after which a turn ends
 ENOUGH = 20.0       # seconds of samples after which a system has had its turns of a case
 COLD_ROUNDS = 3     # fresh processes at most
 
@@ -68,7 +70,7 @@ class Runner:
             return
         try:
             cell.seconds += process.ask(
-                case=case.name, variant=column[1], samples=SAMPLES, budget=TURN, cold=cold)
+                case=case.name, variant=column[1], warm_up=WARM_UP, samples=SAMPLES, budget=TURN, cold=cold)
         except Died as e:
             cell.error = str(e)
         time.sleep(PAUSE)

@@ -1,7 +1,8 @@
 """One system's process: reads requests as JSON lines, runs them, answers with seconds or with the error's text.
 
-``python -m benchmarks.worker SYSTEM``. A request names a case, a variant, how many samples it wants at most, and
-after how many seconds to stop; ``"cold": true`` times the first call, the making of its inputs included.
+``python -m benchmarks.worker SYSTEM``. A request names a case, a variant, for how many seconds to run before the first
+sample, how many samples it wants at most, and after how many seconds to stop; ``"cold": true`` times the first call,
+the making of its inputs included.
 """
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from typing import Any
 from benchmarks.cases import BY_NAME
 from benchmarks.peers import make
 
-_WARM_UP = 4  # calls after building: a JIT captures in its second one
+_WARM_UP = 4  # calls at least after building: a JIT captures in its second one
 
 
 def _version(system: str) -> str:
@@ -45,7 +46,7 @@ class Worker:
             peer.sync()
         return sample
 
-    def answer(self, case: str, variant: str, samples: int, budget: float, cold: bool) -> list[float]:
+    def answer(self, case: str, variant: str, warm_up: float, samples: int, budget: float, cold: bool) -> list[float]:
         if case != self.case:
             self.case, self.built = case, {}
         if cold:
@@ -56,8 +57,10 @@ class Worker:
         if new := variant not in self.built:
             self.built[variant] = self.build(variant)
         sample, seconds = self.built[variant], list[float]()
-        for _ in range(_WARM_UP if new else 1):
+        start, calls = time.perf_counter(), 0
+        while calls < (_WARM_UP if new else 1) or time.perf_counter() - start < warm_up:
             sample()
+            calls += 1
         while not seconds or (len(seconds) < samples and sum(seconds) < budget):
             start = time.perf_counter()
             sample()
