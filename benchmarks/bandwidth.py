@@ -2,6 +2,7 @@
 
 A share of 1 means that the kernel takes as long as a plain copy of the bytes that it must read and write once: the
 inputs and results, whatever it keeps in between. Every function is captured, and its result kept until the next call.
+Kernel and copy are timed in turn. Arrays of 16 MB may stay in a large last cache; those of the rows "4096²" do not.
 """
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ from tinsmith import Tensor, TinyJit, nn
 
 ROWS = (2048, 2048)
 IMAGES = (64, 32, 64, 64)
+LARGE = (4096, 4096)
 FLOAT = 4
+WARM_UP = 0.2  # seconds of calls before the samples of a turn
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,10 @@ class Row:
     run: Callable[..., Tensor | list[Tensor]]
     inputs: tuple[Tensor, ...]
     moved: float
+
+    @property
+    def nbytes(self) -> float:
+        return self.moved * self.inputs[0].numel() * FLOAT
 
 
 def _random(*shape: int) -> Tensor:
@@ -48,6 +55,7 @@ def rows() -> list[Row]:
     """Rows of the table; the weight that a gradient flows back with is read, too."""
     x, flow, images = _random(*ROWS), _random(*ROWS), _random(*IMAGES)
     scale, shift = _random(ROWS[1]), _random(ROWS[1])
+    large, labels = _random(*LARGE), Tensor(np.arange(LARGE[0], dtype=np.int32)).realize()
     places = Tensor(np.random.default_rng(0).integers(0, ROWS[0], ROWS[0]).astype(np.int32)).realize()
     norm = nn.BatchNorm(IMAGES[1])
     weights, first, second = _random(*ROWS), _random(*ROWS), _random(*ROWS)
@@ -86,33 +94,56 @@ def rows() -> list[Row]:
         Row("random uniform", lambda a: a.rand_like(), (x,), 1),
         Row("random normal", lambda a: a.randn_like(), (x,), 1),
         Row("Adam", adam, (weights, flow, first, second), 7),
+        Row("softmax, 4096²", lambda a: a.softmax(), (large,), 2),
+        Row("cross-entropy, 4096²", lambda a: a.sparse_categorical_crossentropy(labels), (large,), 1),
+        Row("layernorm, 4096²", lambda a: a.layernorm(), (large,), 2),
+        Row("transpose, 4096²", lambda a: a.T.contiguous(), (large,), 2),
     ]
 
 
-def _seconds(run: Callable[..., Tensor | list[Tensor]], inputs: tuple[Tensor, ...], samples: int) -> float:
+def _captured(run: Callable[..., Tensor | list[Tensor]], inputs: tuple[Tensor, ...]) -> Callable[[], object]:
     captured = TinyJit(run)
     for _ in range(3):
         captured(*inputs)
+    return lambda: captured(*inputs)
+
+
+def _timed(call: Callable[[], object], samples: int) -> list[float]:
+    """Seconds of calls, after others that are not timed: an idle virtual machine's processors begin on one core."""
+    start = time.perf_counter()
+    while time.perf_counter() - start < WARM_UP:
+        call()
     times = []
     for _ in range(samples):
         start = time.perf_counter()
-        captured(*inputs)
+        call()
         times.append(time.perf_counter() - start)
-    return statistics.median(times)
+    return times
+
+
+def measure(row: Row, samples: int, rounds: int) -> tuple[float, float]:
+    """Seconds of the kernel, and of a copy of its bytes: medians of samples that are taken in turn."""
+    source = _random(int(row.nbytes) // (2 * FLOAT))
+    calls = (_captured(row.run, row.inputs), _captured(lambda a: a + 1, (source,)))
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(rounds):
+        for call, taken in zip(calls, times):
+            taken += _timed(call, samples)
+    return statistics.median(times[0]), statistics.median(times[1])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bandwidth", description=__doc__.partition("\n")[0])
-    parser.add_argument("--samples", type=int, default=15, help="calls of every kernel and of every copy (default 15)")
-    samples = parser.parse_args().samples
+    parser.add_argument("--samples", type=int, default=15, help="calls per turn of a kernel or its copy (default 15)")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each (default 3)")
+    parser.add_argument("--only", metavar="NAME,...", default="", help="rows whose names begin so; the default is all")
+    options = parser.parse_args()
+    wanted = tuple(name.strip() for name in options.only.split(","))
     print(machine(), end="\n\n")
     print("| kernel | time | GB/s | share of a copy |\n| --- | --- | --- | --- |")
-    for row in rows():
-        nbytes = row.moved * row.inputs[0].numel() * FLOAT
-        source = _random(int(nbytes) // (2 * FLOAT))
-        copy = _seconds(lambda a: a + 1, (source,), samples)
-        taken = _seconds(row.run, row.inputs, samples)
-        print(f"| {row.name} | {taken * 1e3:.2f} ms | {nbytes / taken / 1e9:.1f} | {copy / taken:.2f} |", flush=True)
+    for row in (row for row in rows() if row.name.startswith(wanted)):
+        taken, copy = measure(row, options.samples, options.rounds)
+        print(f"| {row.name} | {taken * 1e3:.2f} ms | {row.nbytes / taken / 1e9:.1f} | {copy / taken:.2f} |", flush=True)
 
 
 if __name__ == "__main__":
