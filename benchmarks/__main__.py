@@ -1,8 +1,8 @@
 """``python -m benchmarks``: Tinsmith beside PyTorch and tinygrad, each in its own process, in turn, medians.
 
 Only one process works at a time, and the next waits until the thread pool of the last has stopped spinning: two pools
-that spin on the same cores falsify each other's times. A turn begins with untimed calls: a virtual machine that was idle
-may have its processors on one core, and needs some milliseconds of work until each has its own again.
+that spin on the same cores falsify each other's times. A turn begins with untimed calls: a virtual machine that was
+idle may have its processors on one core, and needs some milliseconds of work until each has its own again.
 """
 from __future__ import annotations
 

@@ -143,7 +143,8 @@ def main() -> None:
     print("| kernel | time | GB/s | share of a copy |\n| --- | --- | --- | --- |")
     for row in (row for row in rows() if row.name.startswith(wanted)):
         taken, copy = measure(row, options.samples, options.rounds)
-        print(f"| {row.name} | {taken * 1e3:.2f} ms | {row.nbytes / taken / 1e9:.1f} | {copy / taken:.2f} |", flush=True)
+        cells = (row.name, f"{taken * 1e3:.2f} ms", f"{row.nbytes / taken / 1e9:.1f}", f"{copy / taken:.2f}")
+        print(f"| {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

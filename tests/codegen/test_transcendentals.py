@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import erf as scipy_erf
 
-from tinsmith.codegen.transcendentals import transcendentals
+from tinsmith.codegen.transcendentals import scaled_transcendentals, transcendentals
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir.ops import Op, Ops
-from tinsmith.ir.rewrite import rewrite
+from tinsmith.ir.rewrite import RuleSet, rewrite
 from tinsmith.ir.uop import UOp
 
 Array = np.ndarray[Any, Any]
@@ -30,8 +31,19 @@ def leaf(dtype: DType) -> UOp:
     return UOp(Ops.PARAM, dtype, (), (0, ()))
 
 
-def expression(op: Op, dtype: DType) -> UOp:
-    return rewrite([UOp(op, None, (leaf(dtype),))], transcendentals)[0]
+def expression(op: Op, dtype: DType, rules: RuleSet = transcendentals) -> UOp:
+    return rewrite([UOp(op, None, (leaf(dtype),))], rules)[0]
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a target computes: whether MULADD rounds once, and whether it has SCALE."""
+
+    fused: bool
+    rules: RuleSet = transcendentals
+
+    def __call__(self, op: Op, x: Array) -> Array:
+        return evaluate(expression(op, dtypes.from_numpy(x.dtype), self.rules), x, self.fused)
 
 
 def fused_multiply_add(x: Array, y: Array, z: Array) -> Array:
@@ -119,22 +131,23 @@ BOUNDS = {  # ulps
     (Ops.TANH, F64): 4.0, (Ops.ERF, F64): 4.0,
 }
 CASES = [pytest.param(op, dtype, id=f"{op.name}-{dtype.name}") for op, dtype in BOUNDS]
-FUSED = pytest.mark.parametrize("fused", [False, True], ids=["two-roundings", "fused"])
+WAYS = [Way(False), Way(True), Way(True, scaled_transcendentals)]
+EVERY_WAY = pytest.mark.parametrize("way", WAYS, ids=["two-roundings", "fused", "scaled"])
 
 
-@FUSED
+@EVERY_WAY
 @pytest.mark.parametrize(("op", "dtype"), CASES)
-def test_accuracy(op: Op, dtype: DType, fused: bool) -> None:
+def test_accuracy(op: Op, dtype: DType, way: Way) -> None:
     if dtype is F64 and not LONG:
         pytest.skip("long double is no wider than double here")
     x = samples(op, dtype)
-    error = ulps(evaluate(expression(op, dtype), x, fused), reference(op, x))
+    error = ulps(way(op, x), reference(op, x))
     assert error.max() <= BOUNDS[op, dtype], f"{error.max():.2f} ulp at {x[error.argmax()]!r}"
 
 
-@FUSED
+@EVERY_WAY
 @pytest.mark.parametrize(("op", "dtype"), CASES)
-def test_accuracy_over_all_exponents(op: Op, dtype: DType, fused: bool) -> None:
+def test_accuracy_over_all_exponents(op: Op, dtype: DType, way: Way) -> None:
     """Random bit patterns: most results are limits, and every one must be right."""
     if dtype is F64 and not LONG:
         pytest.skip("long double is no wider than double here")
@@ -142,7 +155,7 @@ def test_accuracy_over_all_exponents(op: Op, dtype: DType, fused: bool) -> None:
     x = bits.astype(f"u{dtype.itemsize}").view(dtype.numpy)
     if op is Ops.SIN and dtype is F64:
         x = x[~(np.abs(x) > 1e8)]
-    error = ulps(evaluate(expression(op, dtype), x, fused), reference(op, x))
+    error = ulps(way(op, x), reference(op, x))
     assert error.max() <= BOUNDS[op, dtype], f"{error.max():.2f} ulp at {x[error.argmax()]!r}"
 
 
@@ -159,52 +172,54 @@ SPECIAL: dict[Op, list[tuple[float, float]]] = {
 }
 
 
-@FUSED
+@EVERY_WAY
 @pytest.mark.parametrize(("op", "dtype"), CASES)
-def test_special_values(op: Op, dtype: DType, fused: bool) -> None:
+def test_special_values(op: Op, dtype: DType, way: Way) -> None:
     x, expected = (np.array(v, dtype.numpy) for v in zip(*SPECIAL[op], (NAN, NAN), (-NAN, NAN)))
-    got = evaluate(expression(op, dtype), x, fused)
+    got = way(op, x)
     np.testing.assert_array_equal(got, expected)
     known = ~np.isnan(expected)
     np.testing.assert_array_equal(np.signbit(got[known]), np.signbit(expected[known]))
 
 
+@EVERY_WAY
 @pytest.mark.parametrize("dtype", [F32, F64], ids=str)
-def test_powers_of_two_are_exact(dtype: DType) -> None:
+def test_powers_of_two_are_exact(dtype: DType, way: Way) -> None:
     info = np.finfo(dtype.numpy)
     n = np.arange(info.minexp - info.nmant - 2, info.maxexp + 2).astype(dtype.numpy)
-    power = evaluate(expression(Ops.EXP2, dtype), n, False)
+    power = way(Ops.EXP2, n)
     with np.errstate(all="ignore"):
         np.testing.assert_array_equal(power, np.ldexp(dtype.numpy.type(1), n.astype(int)))
     inside = (power > 0) & np.isfinite(power)
-    np.testing.assert_array_equal(evaluate(expression(Ops.LOG2, dtype), power[inside], False), n[inside])
+    np.testing.assert_array_equal(way(Ops.LOG2, power[inside]), n[inside])
 
 
+@EVERY_WAY
 @pytest.mark.parametrize("dtype", [F32, F64], ids=str)
-def test_exp_at_the_ends_of_the_range(dtype: DType) -> None:
+def test_exp_at_the_ends_of_the_range(dtype: DType, way: Way) -> None:
     """The neighbours of the overflow, underflow and denormal thresholds."""
     info = np.finfo(dtype.numpy)
     ends = [math.log(2) * info.maxexp, math.log(2) * info.minexp, math.log(2) * (info.minexp - info.nmant - 1)]
     for end in ends:
         near = dtype.numpy.type(end)
         x = near + np.arange(-200, 200).astype(dtype.numpy) * np.abs(np.spacing(near))
-        error = ulps(evaluate(expression(Ops.EXP, dtype), x, False), reference(Ops.EXP, x))
+        error = ulps(way(Ops.EXP, x), reference(Ops.EXP, x))
         wrong = error > 1.5
-        got = evaluate(expression(Ops.EXP, dtype), x[wrong], False)  # 1 ulp around the threshold may say inf
+        got = way(Ops.EXP, x[wrong])  # 1 ulp around the threshold may say inf
         assert wrong.sum() <= 1 and np.all(np.isinf(got))
 
 
-@FUSED
-def test_sine_of_huge_arguments(fused: bool) -> None:
+@EVERY_WAY
+def test_sine_of_huge_arguments(way: Way) -> None:
     rng = np.random.default_rng(11)
     x = np.exp2(rng.uniform(10, 128, 200_000)).astype(np.float32) * rng.choice([-1, 1], 200_000).astype(np.float32)
     edges = np.exp2(np.array([24, 50, 78, 106, 127], np.float32))
     x = np.concatenate([x[np.isfinite(x)], edges, np.nextafter(edges, np.float32(0)), np.array([3.4e38], np.float32)])
-    error = ulps(evaluate(expression(Ops.SIN, F32), x, fused), reference(Ops.SIN, x))
+    error = ulps(way(Ops.SIN, x), reference(Ops.SIN, x))
     assert error.max() <= 2.0
     # the float32 nearest to a multiple of pi/2 (Muller, table 11.1): 16367173 * 2**72
     worst = np.array([16367173 * 2.0**72], np.float32)
-    assert ulps(evaluate(expression(Ops.SIN, F32), worst, fused), reference(Ops.SIN, worst)).max() <= 2.0
+    assert ulps(way(Ops.SIN, worst), reference(Ops.SIN, worst)).max() <= 2.0
 
 
 @pytest.mark.parametrize("x", [1e9, 1e12, 1e15])
@@ -218,34 +233,35 @@ def test_sine_of_any_double_is_within_one() -> None:
     assert np.all(np.abs(evaluate(expression(Ops.SIN, F64), x, False)) <= 1)
 
 
-@FUSED
+@EVERY_WAY
 @pytest.mark.parametrize("dtype", [F32, F64], ids=str)
 @pytest.mark.parametrize("op", [Ops.SIN, Ops.TANH, Ops.ERF], ids=lambda o: o.name)
-def test_odd_and_bounded(op: Op, dtype: DType, fused: bool) -> None:
+def test_odd_and_bounded(op: Op, dtype: DType, way: Way) -> None:
     x = samples(op, dtype)
-    got = evaluate(expression(op, dtype), x, fused)
+    got = way(op, x)
     assert np.all(np.abs(got) <= 1)
-    np.testing.assert_array_equal(evaluate(expression(op, dtype), -x, fused), -got)
+    np.testing.assert_array_equal(way(op, -x), -got)
 
 
 @pytest.mark.parametrize(("op", "dtype"), CASES)
 @given(data=st.data())
 def test_any_float(op: Op, dtype: DType, data: st.DataObject) -> None:
     x = data.draw(st.floats(width=dtype.bits))
-    for fused in (False, True):
-        got = evaluate(expression(op, dtype), np.array([x], dtype.numpy), fused)[0]
+    for way in WAYS:
+        got = way(op, np.array([x], dtype.numpy))[0]
         outside = (x < 0 if op in (Ops.LOG, Ops.LOG2) else math.isinf(x) if op is Ops.SIN else False)
         assert math.isnan(got) == (math.isnan(x) or outside)
 
 
+@EVERY_WAY
 @pytest.mark.parametrize(("op", "dtype"), CASES)
-def test_any_nan_payload(op: Op, dtype: DType) -> None:
+def test_any_nan_payload(op: Op, dtype: DType, way: Way) -> None:
     bits = np.random.default_rng(1).integers(1, 1 << (dtype.bits - 10), 5_000, dtype=np.uint64)
     unsigned = np.asarray(INF, dtype.numpy).view(f"u{dtype.itemsize}") | bits.astype(f"u{dtype.itemsize}")
     sign = unsigned.dtype.type(1 << (dtype.bits - 1))
     x = np.concatenate([unsigned, unsigned | sign]).view(dtype.numpy)
     x = x[np.isnan(x)]
-    assert np.all(np.isnan(evaluate(expression(op, dtype), x, False)))
+    assert np.all(np.isnan(way(op, x)))
 
 
 @pytest.mark.parametrize(("op", "dtype"), CASES)
@@ -266,11 +282,12 @@ def test_simplified_expression_has_the_same_value(op: Op, dtype: DType) -> None:
 
 
 def test_rules() -> None:
-    assert [r.name for r in transcendentals.rules] == [op.name.lower() for op in OPS]
-    for rule in transcendentals.rules:
-        node = rule.example()
-        new = transcendentals.apply(node)
-        assert new is not None and new is rule.apply(node) and new.dtype is node.dtype
+    for rules in (transcendentals, scaled_transcendentals):
+        assert [r.name for r in rules.rules] == [op.name.lower() for op in OPS]
+        for rule in rules.rules:
+            node = rule.example()
+            new = rules.apply(node)
+            assert new is not None and new is rule.apply(node) and new.dtype is node.dtype
 
 
 def test_other_dtypes_stay() -> None:

@@ -1,7 +1,7 @@
 """Ops that a target lacks, written with ops that it has; 16-bit floats compute in float32 and round after every op."""
 from __future__ import annotations
 
-from tinsmith.codegen.transcendentals import FUNCTIONS, transcendentals
+from tinsmith.codegen.transcendentals import FUNCTIONS, scaled_transcendentals, transcendentals
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
@@ -54,9 +54,11 @@ def decompose(sink: UOp) -> UOp:
     return rewrite([sink], widen_halves)[0]
 
 
-def expand(sink: UOp) -> UOp:
-    """Functions written out as the arithmetic that they are computed with: after all opts, which read ``exp(x)``."""
+def expand(sink: UOp, scales: bool = False) -> UOp:
+    """Functions written out as the arithmetic that they are computed with: after all opts, which read ``exp(x)``.
+
+    ``scales``: the target has SCALE."""
     if any(n.op in FUNCTIONS for n in toposort(sink)):
-        (sink,) = rewrite([sink], transcendentals)
+        (sink,) = rewrite([sink], scaled_transcendentals if scales else transcendentals)
         return simplify(sink)
     return sink

@@ -633,5 +633,5 @@ def _depends(a: UOp, b: UOp) -> bool:
 def linearize(kernel: Kernel) -> list[UOp]:
     """The linear program of an optimized kernel."""
     kernel.stage_what_no_unit_loads()
-    kernel.sink = expand(kernel.sink)
+    kernel.sink = expand(kernel.sink, kernel.scales)
     return Linearizer(kernel).run()

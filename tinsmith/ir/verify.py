@@ -220,7 +220,7 @@ def _tensor_sink(n: UOp, root: UOp) -> str | None:
     return _unless(all(s.dtype is not dtypes.void for s in n.src), "a SINK of a tensor graph holds values")
 
 
-TENSOR_OPS = _ELEMENTWISE | {op for op in vars(TensorOps).values() if isinstance(op, Op)}
+TENSOR_OPS = (_ELEMENTWISE - {Ops.SCALE}) | {op for op in vars(TensorOps).values() if isinstance(op, Op)}
 TENSOR_CHECKS: tuple[Check[UOp], ...] = (
     _allowed(TENSOR_OPS, "tensor graph"),
     _DTYPE, _CONST, _BITCAST,

@@ -21,6 +21,7 @@ class Target:
         l1_bytes, l2_bytes: caches per core.
         dtypes: element types that arithmetic works on directly; others are widened.
         fma: MULADD is one instruction.
+        scales: SCALE is one instruction.
         units: the matrix units it has, the preferred first.
         block_threads: threads that a block may have, with near memory of their own and barriers; 0: no blocks.
         grid: parallel loops are spread over a grid of blocks by default.
@@ -37,6 +38,7 @@ class Target:
         default_factory=lambda: frozenset(set(dtypes.all) - {dtypes.float16, dtypes.bfloat16}))
     storage: frozenset[DType] = field(default_factory=lambda: frozenset(dtypes.all))
     fma: bool = True
+    scales: bool = False
     units: tuple[MatrixUnit, ...] = ()
     block_threads: int = 0
     grid: bool = False

@@ -15,7 +15,7 @@ from tinsmith.ir import Ops, UOp
 _INFIX = {Ops.ADD: "+", Ops.SUB: "-", Ops.MUL: "*", Ops.FDIV: "/", Ops.AND: "&", Ops.OR: "|", Ops.XOR: "^",
           Ops.CMPLT: "<", Ops.CMPNE: "!=", Ops.CMPEQ: "=="}
 _MATH = {Ops.SQRT: "sqrt", Ops.EXP: "exp", Ops.EXP2: "exp2", Ops.LOG: "log", Ops.LOG2: "log2", Ops.SIN: "sin",
-         Ops.TANH: "tanh", Ops.ERF: "erf", Ops.TRUNC: "trunc"}
+         Ops.TANH: "tanh", Ops.ERF: "erf", Ops.TRUNC: "trunc", Ops.SCALE: "scalb"}
 _GROWS = (Ops.ADD, Ops.SUB, Ops.MUL, Ops.NEG, Ops.MULADD, Ops.SHL, Ops.IDIV)
 _BFLOAT16 = (
     "static inline float bf16_float(bf16 x) {",
@@ -337,7 +337,7 @@ class CRenderer(Renderer):
             return self.divide(u, a, b)
         if op in (Ops.SHL, Ops.SHR):
             return self.shift(u, a, b)
-        return f"{_MATH[op]}{'f' if dtype.itemsize == 4 else ''}({_strip(a)})"
+        return f"{_MATH[op]}{'f' if dtype.itemsize == 4 else ''}({', '.join(map(_strip, src))})"
 
     def divide(self, u: UOp, a: str, b: str) -> str:
         """Rounds down; 0 for a zero divisor; -x where the divisor is -1, which cannot trap."""

@@ -338,11 +338,12 @@ class _Module:
 
     def join(self, u: UOp) -> str:
         """Vectors of one width side by side, two at a time."""
-        parts, dtype = [self.names[s] for s in u.src], u.src[0].dtype
+        return self.joined([self.names[s] for s in u.src], u.src[0].dtype)
+
+    def joined(self, parts: list[str], dtype: DType) -> str:
         while len(parts) > 1:
             kind, both = type_name(dtype), 2 * dtype.count
-            order = ", ".join(f"i32 {i}" for i in range(both))
-            parts = [self.value(f"shufflevector {kind} {a}, {kind} {b}, <{both} x i32> <{order}>")
+            parts = [self.value(f"shufflevector {kind} {a}, {kind} {b}, {_order(range(both))}")
                      for a, b in zip(parts[::2], parts[1::2])]
             dtype = dtype.vec(both)
         return parts[0]
@@ -351,8 +352,7 @@ class _Module:
         source = self.typed(u.src[0])
         if u.dtype.count == 1:
             return self.value(f"extractelement {source}, i64 {u.arg[0]}")
-        mask = ", ".join(f"i32 {i}" for i in u.arg)
-        return self.value(f"shufflevector {source}, {type_name(u.src[0].dtype)} poison, <{len(u.arg)} x i32> <{mask}>")
+        return self.value(f"shufflevector {source}, {type_name(u.src[0].dtype)} poison, {_order(u.arg)}")
 
     # *** arithmetic ***
 
@@ -411,6 +411,8 @@ class _Module:
             text = literal(u.dtype.scalar, one.arg)
             ones = text if u.dtype.count == 1 else f"splat ({type_name(u.dtype.scalar)} {text})"
             return self.value(f"fdiv {kind} {ones}, {src[0]}")
+        if op is Ops.SCALE:
+            return self.scale(u)
         if op in (Ops.SQRT, Ops.TRUNC):
             return self.call(kind, f"llvm.{op.name.lower()}.{_suffix(kind)}", (kind, src[0]))
         if op is Ops.MULADD:
@@ -425,6 +427,33 @@ class _Module:
             nan = self.value(f"fcmp uno {kind} {src[1]}, {src[1]}")
             return self.value(f"select {bits} {nan}, {kind} {src[1]}, {kind} {best}")
         raise NotImplementedError(f"{op.name} of {u.dtype} has no LLVM form: decompositions should have removed it")
+
+    def scale(self, u: UOp) -> str:
+        """Whole registers: what is narrower than 128 bits fills a part of one, what is wider than 512 is cut."""
+        scalar, count = u.dtype.scalar, u.dtype.count
+        lanes = min(max(count, 128 // scalar.bits), 512 // scalar.bits)
+        kind, bits = type_name(scalar.vec(lanes)), lanes * scalar.bits
+        function = f"llvm.x86.avx512.mask.scalef.p{'s' if scalar.bits == 32 else 'd'}.{bits}"
+        rest = [(kind, "zeroinitializer"), ("i16" if lanes > 8 else "i8", "-1")] + [("i32", "4")] * (bits == 512)
+        parts = [self.call(kind, function, *((kind, self.excerpt(s, start, lanes)) for s in u.src), *rest)
+                 for start in range(0, count, lanes)]
+        if count == 1:
+            return self.value(f"extractelement {kind} {parts[0]}, i64 0")
+        joined = self.joined(parts, scalar.vec(lanes))
+        if len(parts) * lanes == count:
+            return joined
+        return self.value(f"shufflevector {kind} {joined}, {kind} poison, {_order(range(count))}")
+
+    def excerpt(self, u: UOp, start: int, lanes: int) -> str:
+        """Lanes of a value from ``start`` on, followed by zeros."""
+        count = u.dtype.count
+        if count == lanes:
+            return self.names[u]
+        wide = type_name(u.dtype.scalar.vec(lanes))
+        if count == 1:
+            return self.value(f"insertelement {wide} zeroinitializer, {self.typed(u)}, i64 0")
+        order = [start + i if start + i < count else count for i in range(lanes)]
+        return self.value(f"shufflevector {self.typed(u)}, {type_name(u.dtype)} zeroinitializer, {_order(order)}")
 
     def divide(self, u: UOp, kind: str, src: list[str]) -> str:
         """Rounds down; the divisor is made 1 where it is 0 or -1, so that nothing can trap."""
@@ -511,6 +540,11 @@ def _only_lane(valid: UOp | None) -> int | None:
 
 def literal_zero(kind: str) -> str:
     return "zeroinitializer" if kind.startswith("<") else {"half": "0xH0000", "bfloat": "0xR0000"}.get(kind, "0.0")
+
+
+def _order(lanes: Sequence[int]) -> str:
+    """The mask of a shufflevector."""
+    return f"<{len(lanes)} x i32> <{', '.join(f'i32 {i}' for i in lanes)}>"
 
 
 def _suffix(kind: str) -> str:

@@ -119,6 +119,13 @@ def _min_gradient(n: UOp, g: UOp) -> tuple[UOp, UOp]:
     return x.lt(y).where(g, x.eq(y).where(half, g * 0)), y.lt(x).where(g, x.eq(y).where(half, g * 0))
 
 
+def _scaled(x: Array, y: Array) -> Array:
+    """x · 2**y for integers y; an infinite y decides alone."""
+    finite = np.clip(np.nan_to_num(y), -4096, 4096).astype(np.int32)  # further than any exponent range is wide
+    value = np.where(np.isnan(y), y, np.ldexp(x, finite))
+    return np.where(np.isinf(y), np.where(y > 0, y, np.zeros_like(x)), value)
+
+
 def _maximum(x: Array, y: Array) -> Array:
     greater = np.maximum(x, y)
     return np.where(x == y, np.where(np.signbit(x), y, x), greater) if x.dtype.kind == "f" else greater
@@ -169,6 +176,8 @@ class Elementwise:
                  dtype=_shift_dtype)
     SHR = binary("x shifted right by y bits, copying the sign; all sign bits where y is not in [0, width).", None,
                  meaning=_shift(np.right_shift), dtype=_shift_dtype)
+    SCALE = binary("x * 2**y for an integer y, rounded once; whatever x is, y = -inf gives 0 and y = inf gives inf. "
+                   "Below the tensor graph, on targets that have it.", _scaled)
 
     WHERE = Op("ternary", "y where the condition holds, else z.", 3, _where_dtype, shape_of_all,
                lambda node, c, y, z: np.where(c, y, z),
