@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tinsmith import Context, Tensor, Variable, dtypes, nn
 from tinsmith.core.errors import CheckError, DeviceError, ShapeError
+from tinsmith.schedule.collectives import LARGE
 
 TWO, THREE, FOUR = (tuple(f"CPU:{i}" for i in range(n)) for n in (2, 3, 4))
 
@@ -410,3 +411,25 @@ def test_data_on_their_way_keep_their_gradient_and_their_views() -> None:
     same(plain.to("CPU:1"), values(3))
     assert plain.device == "CPU" and Tensor(values(3)).to_("CPU:2").device == "CPU:2"
     same(plain.to_("CPU").to_("CPU:3"), values(3))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("device", [None, "NPY"])
+@pytest.mark.parametrize("spread", [
+    lambda t: t.to(FOUR), lambda t: t.shard(FOUR), lambda t: t.shard(FOUR, 0), lambda t: t.shard(FOUR, 1),
+    lambda t: t.shard_like(Tensor.ones(*t.shape).shard(FOUR, 1)), lambda t: t.shard_like(Tensor.ones(4).to(FOUR)),
+    lambda t: t.to_(FOUR), lambda t: t.shard_(FOUR, 1),
+])
+@pytest.mark.parametrize("rows", [4, LARGE // (4 * 64)])  # below and at the size that is scattered first
+def test_memory_without_programs_is_spread(spread: Any, rows: int, device: str | None, dtype: Any) -> None:
+    data = np.arange(rows * 64).reshape(rows, 64).astype(dtype)
+    for requires_grad in (None, False):
+        t = Tensor(data, device=device, requires_grad=requires_grad)
+        np.testing.assert_array_equal((spread(t) + 1).numpy(), data + 1)
+
+
+def test_gradients_of_spread_memory() -> None:
+    t = Tensor(np.arange(12.0).reshape(4, 3), device="NPY", requires_grad=True)
+    (t.shard(FOUR, 0) ** 2).sum().backward()
+    assert t.grad is not None
+    np.testing.assert_array_equal(t.grad.to("CPU").numpy(), 2 * np.arange(12.0).reshape(4, 3))

@@ -86,7 +86,7 @@ class Optimizer:
         for p in self.params:
             kind = dtype or (dtypes.float32 if p.dtype.itemsize == 2 else p.dtype)
             zeros = np.zeros(p.shape if shape is None else shape, kind.numpy)
-            made = Tensor(zeros, requires_grad=False).realize()
+            made = Tensor(zeros, requires_grad=False)
             out.append(made.shard_like(p) if zeros.shape == p.shape else made.to(p.device))
         realize_tensors(out)
         return out

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tinsmith.backend.device import members
+from tinsmith.backend.device import Device, members
 from tinsmith.backend.memory import Layout
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import DeviceError
@@ -231,7 +231,8 @@ class Spreader:
             first, *others = devices
             here = UOp(Ops.CONTIGUOUS, None, (node,)) if first == self.device else sent(node, first)
             return Spread(devices, (here, *(sent(node, d) for d in others)))
-        return Spread(devices, broadcast(node, devices))
+        able = Device[node.device].has_programs  # plain memory cannot cut what it sends: each device reads all of it
+        return Spread(devices, broadcast(node, devices, None if able else "direct"))
 
     def source(self, n: UOp, devices: tuple[str, ...]) -> UOp | Spread:
         """A source's placement; a node stays a node only if every device can compute it cheaply."""

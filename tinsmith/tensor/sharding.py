@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tinsmith.backend.device import DeviceName, members
+from tinsmith.backend.device import Device, DeviceName, members
 from tinsmith.backend.memory import Buffer
 from tinsmith.core.errors import ShapeError
 from tinsmith.ir import Ops, UOp
@@ -108,6 +108,8 @@ def _parts(uop: UOp, axis: int, name: str, bounds: tuple[int, ...] | None = None
                          "fewer devices, another axis, or axis=None")
     ends = bounds or even_bounds(size, len(devices))
     parts = []
+    if uop.device is not None and not on_host and not Device[members(uop.device)[0]].has_programs:
+        uop = uop.copy_to(devices[0])  # memory cannot cut what it has
     for d, (b, e) in zip(devices, pairwise(ends)):
         if on_host:
             parts.append(_host_part(uop, axis, b, e).copy_to(d))
