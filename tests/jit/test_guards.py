@@ -14,7 +14,7 @@ import pytest
 from tinsmith import Context, Tensor, TinyJit, nn
 from tinsmith.backend.memory import give_back
 from tinsmith.jit.function import MOST_SIGNATURES
-from tinsmith.jit.replay import SMALL
+from tinsmith.jit.replay import LARGER
 
 factor = 1.0
 table = Tensor([1.0, 2.0])
@@ -262,7 +262,7 @@ def test_a_capture_holds_no_values() -> None:
 
     f = TinyJit(lambda x: ((x + 1).realize() * 2, x + 3))
     for _ in range(3):
-        x = Tensor.ones(SMALL).contiguous()  # more bytes than what is kept for the next call
+        x = Tensor.ones(LARGER // 4 + 1).contiguous()  # more bytes than what is kept for the next call
         out = f(x)
         refs = [weakref.ref(t.uop.base.arg) for t in (x, *out)]
     del x, out

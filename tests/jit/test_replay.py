@@ -16,9 +16,9 @@ from tinsmith.backend.cpu.pool import Commands, get_pool
 from tinsmith.backend.device import Device
 from tinsmith.core.errors import KernelError
 from tinsmith.ir import Ops, UOp
-from tinsmith.jit.replay import SMALL
+from tinsmith.jit.replay import LARGER, SMALL
 
-LARGE = SMALL // 4 + 64  # float32 elements that are too many to be kept
+LARGE = SMALL // 4 + 64  # float32 elements from which on state is written in place
 
 
 def capture_of(f: TinyJit[Any]) -> Any:
@@ -98,6 +98,20 @@ def test_memory_of_dropped_results_is_used_again_and_that_of_kept_ones_is_not() 
     f(x)
     places = {id(buffer_of(f(x))) for _ in range(20)}
     assert len(places) == 1
+
+
+def test_larger_results_share_the_room_for_them() -> None:
+    sizes = [LARGER // 16, LARGER // 8, LARGER // 32]  # float32 elements: a quarter, half, an eighth of the room
+    f = TinyJit(lambda *xs: tuple(x + 1 for x in xs))
+    xs = [Tensor([float(n)]).expand(size).contiguous().realize() for n, size in enumerate(sizes)]
+    results = [f(*xs) for _ in range(8)]
+    outputs = capture_of(f).replay.outputs
+    assert sorted((o.nbytes, o.keeps, len(o.entries)) for o in outputs) == [
+        (LARGER // 8, 0, 0), (LARGER // 4, 2, 2), (LARGER // 2, 1, 1)]
+    assert len({id(buffer_of(r[0])) for r in results}) == len(results)
+    assert all((t.numpy() == n + 1).all() for r in results for n, t in enumerate(r))
+    del results
+    assert len({id(buffer_of(f(*xs)[0])) for _ in range(6)}) == 1
 
 
 def test_a_result_as_the_next_argument() -> None:

@@ -1,8 +1,8 @@
 """A finished capture made ready: one schedule on today's buffers, and fresh outputs that cost next to nothing.
 
-Outputs are fresh: what an earlier call returned stays as it is. Small ones get memory that an earlier call's results
-had, once nobody refers to them any more, which reference counts tell; so a replay in a loop takes no memory, makes no
-node and frees none. Where that cannot be told, memory is new.
+Outputs are fresh: what an earlier call returned stays as it is. Those that are not too large get memory that an earlier
+call's results had, once nobody refers to them any more, which reference counts tell; so a replay in a loop takes no
+memory, makes no node and frees none. Where that cannot be told, memory is new.
 """
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ from tinsmith.tensor.realize import interrupt_later
 from tinsmith.tensor.tensor import Tensor
 
 SMALL: Final = 1 << 16  # bytes of an output, or of temporaries, that a capture keeps between calls
+LARGER: Final = 8 << 20  # bytes of all larger outputs that it keeps: to find new memory costs as much as to fill a MB
 MOST_KEPT: Final = 4  # memories of an output
+MOST_LARGER: Final = 2  # of a larger one: the latest result's and the next one's
 _new: Final = object.__new__
 _live: Final = TensorBase.live.add
 _references: Final[Callable[[Any], int]] = getattr(sys, "getrefcount", lambda _: -1)
@@ -75,7 +77,9 @@ class Output:
         self.slot = slot
         self.templates: list[Template] = []
         self.entries: list[Entry] = []
-        self.small = slot.size * slot.dtype.itemsize <= SMALL
+        self.nbytes = slot.size * slot.dtype.itemsize
+        self.small = self.nbytes <= SMALL
+        self.keeps = MOST_KEPT if self.small else 0  # so many memories between calls
         self.donated = False
 
     def take(self, inputs: Sequence[Buffer]) -> Entry:
@@ -86,7 +90,7 @@ class Output:
             if self.donated and not any(entry.buffer is b for b in inputs):
                 return entry
         entry = self.over(Buffer(self.slot.device, self.slot.size, self.slot.dtype))
-        if len(self.entries) < MOST_KEPT and ((self.small and _COUNTED) or self.donated):
+        if len(self.entries) < (MOST_KEPT if self.donated else self.keeps) and (_COUNTED or self.donated):
             self.entries.append(entry)
             entry.rest()
         return entry
@@ -181,6 +185,7 @@ class Replay:
         self.lone = result if isinstance(result, Returned) and result.template is not None else None
         self.written = list(written)
         self.in_place = self._in_place(joined, templates)
+        self._keep_larger()
         self.direct = self._direct()
         if donate:
             kept = {s for w in written if w.template is not None for s in w.template.sources}
@@ -212,6 +217,15 @@ class Replay:
                     over.setdefault(source.group, []).append((number, part))
             found += [(w.place, group, parts) for group, parts in over.items() if group not in read]
         return found
+
+    def _keep_larger(self) -> None:
+        """Outputs that are no new versions of state, which take over the old one's memory, are kept as room is left."""
+        state = {number for _, _, parts in self.in_place for number, _ in parts}
+        room = LARGER
+        for n, output in enumerate(self.outputs):
+            if not output.small and n not in state:
+                output.keeps = min(MOST_LARGER, room // output.nbytes)
+                room -= output.keeps * output.nbytes
 
     def __call__(self, found: list[Buffer], arguments: Sequence[Tensor], bound: Sequence[int]) -> Any:
         """Run on today's buffers; outputs are fresh, state tensors get their new versions.
