@@ -303,7 +303,7 @@ kernels = st.one_of(*FAMILIES.values())
 
 def state(kernel: Kernel) -> tuple[Any, ...]:
     return (kernel.sink, tuple(kernel.order), tuple(kernel.opts), tuple(sorted(kernel.full.items())),
-            tuple(sorted(kernel.running_lanes.items())))
+            tuple(sorted(kernel.running_lanes.items())), tuple(sorted(kernel.spans.items())))
 
 
 OF_LOOPS = (OptOps.UPCAST, OptOps.VECTOR, OptOps.UNROLL, OptOps.TILE, OptOps.SWAP, OptOps.ORDER, OptOps.PADTO,
@@ -313,7 +313,7 @@ OF_BLOCKS = (OptOps.LOCAL, OptOps.GROUP, OptOps.GROUPTOP, OptOps.NOLOCALS)
 
 @st.composite
 def one_opt(draw: Draw, kernel: Kernel, blocks: bool = False) -> Opt:
-    loops = (*OF_LOOPS, OptOps.THREAD, OptOps.TC, OptOps.HINT, OptOps.ROTATE, OptOps.WALK)
+    loops = (*OF_LOOPS, OptOps.THREAD, OptOps.TC, OptOps.HINT, OptOps.ROTATE, OptOps.WALK, OptOps.SKIP)
     op = draw(st.sampled_from((*OF_LOOPS, *OF_BLOCKS[:3], *OF_BLOCKS) if blocks else loops))
     count = max(1, len(kernel.ranges))
     axis = draw(st.integers(0, count - 1))
@@ -329,6 +329,8 @@ def one_opt(draw: Draw, kernel: Kernel, blocks: bool = False) -> Opt:
         return Opt(op, axis, draw(st.integers(0, count - 1)))
     if op in (OptOps.THREAD, OptOps.NOLOCALS):
         return Opt(op, 0, None)
+    if op is OptOps.SKIP:
+        return Opt(op)
     if op in (OptOps.HINT, OptOps.ROTATE):
         load = draw(st.integers(0, max(0, len(kernel.loads) - 1)))
         return Opt(op, load, draw(st.sampled_from((1, 2, 16))) if op is OptOps.HINT else None)

@@ -4,13 +4,19 @@ from __future__ import annotations
 import itertools
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinsmith.codegen.hidden import everywhere, nothing_where
+from tests.codegen.running import expected, optimized, run_on
+from tinsmith.codegen.hidden import covered_steps, everywhere, nothing_where
+from tinsmith.codegen.opt import Opt, OptOps
+from tinsmith.codegen.roles import range_size
 from tinsmith.core.dtypes import dtypes
+from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.uop import Window, toposort
 
 I, J, K = UOp.range(3, 0, None), UOp.range(5, 1, None), UOp.range(4, 2, None)
 X = UOp(Ops.PARAM, dtypes.float32.ptr(), (), (0, (64,))).load(I * 20 + J * 4 + K)
@@ -63,3 +69,44 @@ def test_where_nothing_is_known(value: UOp) -> None:
 def test_conditions_on_values_are_unknown() -> None:
     assert everywhere(X.lt(0), [J]) is None
     assert everywhere((I // J).lt(2), [J]) is None
+
+
+def spread(size: int, taps: int, stride: int, dilation: int) -> UOp:
+    """The gradient of a window's input: position p sums up y[j]·w[k] with j·stride + k·dilation = p."""
+    whole = (3, size - dilation * (taps - 1) if stride == 1 else (size - dilation * (taps - 1) - 1) // stride + 1, taps)
+    y = UOp(Ops.PARAM, dtypes.float32, (), (1, (whole[0], whole[1], 1))).expand(whole)
+    w = UOp(Ops.PARAM, dtypes.float32, (), (2, (whole[0], 1, taps))).expand(whole)
+    x = (y * w).unwindow(Window(1, 2, stride, dilation, size, whole[1])).reduce("ADD", (0, 2)).reshape((size,))
+    return UOp(Ops.SINK, None, (x,))
+
+
+@pytest.mark.parametrize(("size", "taps", "stride", "dilation"), [
+    (9, 3, 1, 1), (24, 5, 1, 1), (11, 3, 1, 2), (5, 4, 1, 1), (13, 3, 2, 1), (12, 4, 3, 1)])
+def test_steps_outside_of_a_window_are_left_out(size: int, taps: int, stride: int, dilation: int) -> None:
+    sink = spread(size, taps, stride, dilation)
+    kernel = optimized(sink, ())
+    ((loop, span),) = covered_steps(kernel).items()
+    assert range_size(loop) == taps
+    (place,) = {r for s in span for r in s.ranges}
+    windows = (size - dilation * (taps - 1) - 1) // stride + 1
+    for at in range(size):
+        start, end = (int(s.substitute({place: UOp.index(at)}).simplify().arg) for s in span)
+        adds = [k for k in range(taps) if (at - k * dilation) % stride == 0
+                and 0 <= at - k * dilation < stride * windows]
+        assert all(start <= k < end for k in adds)
+        if stride == 1 == dilation:
+            assert adds == list(range(start, end))
+    inputs = {p: np.random.default_rng(p.arg[0]).standard_normal(p.arg[1]).astype(np.float32)
+              for p in (n for n in toposort(sink) if n.op is Ops.PARAM)}
+    axis = kernel.ranges.index(place)
+    for opts in ([Opt(OptOps.SKIP)], [Opt(OptOps.SKIP), Opt(OptOps.UPCAST, axis, 2)]):
+        for device in ("PYTHON", "CPU"):
+            np.testing.assert_allclose(run_on(device, sink, inputs, opts)[0], expected(sink, inputs)[0], rtol=1e-5,
+                                       atol=1e-5)
+
+
+def test_what_is_outside_of_no_window_is_refused() -> None:
+    whole = UOp(Ops.PARAM, dtypes.float32, (), (1, (4, 8))).reduce("ADD", (1,)).reshape((4,))
+    kernel = optimized(UOp(Ops.SINK, None, (whole,)), ())
+    with pytest.raises(ArgumentError):
+        kernel.apply(Opt(OptOps.SKIP))

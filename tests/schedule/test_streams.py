@@ -200,8 +200,8 @@ def test_long_rows_go_block_by_block(device: str, kind: str) -> None:
 
 def test_a_mask_ends_loops_over_blocks() -> None:
     assert Opt(OptOps.SKIP) in long_rows("causal")[1].opts
-    assert long_rows("causal")[1].ends
-    assert not long_rows("bool")[1].ends
+    assert long_rows("causal")[1].spans
+    assert not long_rows("bool")[1].spans
 
 
 @pytest.mark.parametrize("block", [3, 5, 15])

@@ -86,33 +86,32 @@ class FoldWriter:
 
         size, full = range_size(r), lin.kernel.full.get(r.arg[0])
         if full is None or not isinstance(size, int) or full >= size:
-            return self.counted(r, lin.end_of(r, UOp.index(size)), wrapped, inside)
+            return self.counted(r, lin.span_of(r, UOp.index(size)), wrapped, inside)
         if full:
             whole = r.replace(src=(UOp.index(full),))
-            self.counted(whole, UOp.index(full), [bind(w, r, whole) for w in wrapped], inside)
+            self.counted(whole, (UOp.index(0), UOp.index(full)), [bind(w, r, whole) for w in wrapped], inside)
         return inside([simplify(n) for n in [bind(w, r, UOp.index(full)) for w in wrapped]])
 
-    def counted(self, r: UOp, size: UOp, stores: list[UOp], inside: Callable[[list[UOp]], None]) -> None:
-        lin = self.lin
+    def counted(self, r: UOp, span: tuple[UOp, UOp], stores: list[UOp], inside: Callable[[list[UOp]], None]) -> None:
+        lin, (start, end) = self.lin, span
         stores = [simplify(n) for n in stores]
-        if size.is_const and size.arg == 1 and r.arg[1] is not Role.BLOCK:
+        if start.is_const and end.is_const and (start.arg, end.arg) == (0, 1) and r.arg[1] is not Role.BLOCK:
             return inside([simplify(n) for n in [bind(s, r, UOp.index(0)) for s in stores]])
-        end = lin.expression(size)
         number = lin.counts["loop"]
         lin.counts["loop"] += 1
-        line = UOp(Ops.RANGE, dtypes.index, (lin.const(size, 0), end), (number, True))
+        line = UOp(Ops.RANGE, dtypes.index, (lin.expression(start), lin.expression(end)), (number, True))
         accs = {}
-        for key, start in self.values.items():
-            accs[key] = UOp(Ops.DEFINE_ACC, start.dtype, (start, line), lin.counts["acc"])
+        for key, before in self.values.items():
+            accs[key] = UOp(Ops.DEFINE_ACC, before.dtype, (before, line), lin.counts["acc"])
             lin.counts["acc"] += 1
             lin.force(accs[key])
-        before = self.values
+        keys = list(self.values)
         self.values = dict(accs)
-        rotated = self.first_loads(r, line, stores)
+        rotated = self.first_loads(r, line, start, stores)
         lin.scopes.append(Scope([line], {line: line, (r, ()): line}, {r}))
         for acc in (*accs.values(), *rotated.values()):
             lin.scopes[-1].values[acc] = acc
-        following = self.next_loads(r, size, rotated)
+        following = self.next_loads(r, end, rotated)
         inside(stores)
         phis = {}
         for key, acc in accs.items():
@@ -120,12 +119,12 @@ class FoldWriter:
         for acc, value in following.items():
             lin.force(UOp(Ops.PHI, None, (acc, value)))
         lin.close()
-        for key in before:
+        for key in keys:
             lin.scopes[-1].values[phis[key]] = phis[key]
         self.values = phis
         return None
 
-    def first_loads(self, r: UOp, line: UOp, stores: list[UOp]) -> dict[tuple[UOp, Coords], UOp]:
+    def first_loads(self, r: UOp, line: UOp, begin: UOp, stores: list[UOp]) -> dict[tuple[UOp, Coords], UOp]:
         """Loads that are issued an iteration ahead: registers that hold what the first iteration needs."""
         lin, out = self.lin, dict[tuple[UOp, Coords], UOp]()
         opened = frozenset().union(*(s.ranges for s in lin.scopes), {r})
@@ -136,18 +135,18 @@ class FoldWriter:
             if not (ready and all(x in opened or x.arg[1].expanded for x in n.ranges)):
                 continue
             for c in lin.all_coords(n.ranges):
-                start = lin.value(simplify(bind(n.replace(arg=None), r, UOp.index(0))), c)
+                start = lin.value(simplify(bind(n.replace(arg=None), r, begin)), c)
                 acc = UOp(Ops.DEFINE_ACC, start.dtype, (start, line), lin.counts["acc"])
                 lin.counts["acc"] += 1
                 out[n, c] = lin.force(acc)
         return out
 
-    def next_loads(self, r: UOp, size: UOp, rotated: dict[tuple[UOp, Coords], UOp]) -> dict[UOp, UOp]:
+    def next_loads(self, r: UOp, end: UOp, rotated: dict[tuple[UOp, Coords], UOp]) -> dict[UOp, UOp]:
         """The same loads for the iteration that follows; the last one repeats itself."""
         lin, out = self.lin, dict[UOp, UOp]()
         for (n, c), acc in rotated.items():
             lin.scopes[-1].values[n, c] = acc
-            out[acc] = lin.value(simplify(bind(n.replace(arg=None), r, (r + 1).minimum(size - 1))), c)
+            out[acc] = lin.value(simplify(bind(n.replace(arg=None), r, (r + 1).minimum(end - 1))), c)
         return out
 
     def step(self, bodies: list[UOp]) -> None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from tinsmith.codegen.ahead import may_stream
 from tinsmith.codegen.heuristics_rows import keep_rows
 from tinsmith.codegen.heuristics_windows import window_opts
+from tinsmith.codegen.hidden import covered_steps
 from tinsmith.codegen.kernel import Kernel, windows
 from tinsmith.codegen.matrix_opts import apply_plan, best_plan
 from tinsmith.codegen.opt import Opt, OptOps
@@ -307,6 +308,8 @@ def _choose_rows(rows: list[UOp], limit: int) -> list[tuple[UOp, int]]:
 
 def apply_tile(kernel: Kernel, target: Target, tile: Tile) -> None:
     """Stage guarded scalars as padded tiles, split rows and lanes, pack the panel, order the loops, unroll."""
+    if covered_steps(kernel):
+        kernel.apply(Opt(OptOps.SKIP))
     scalar_load = _load(tile.scalar)
     lane_number, rows = tile.lane, list(tile.rows)
     again = tile.pack and _is_narrow(scalar_load) and range_size(tile.lane) > tile.vectors * tile.lanes

@@ -1,4 +1,4 @@
-"""Blocks that a mask hides: where all that a block adds to a sum is nothing, it need not be computed.
+"""What a mask hides: blocks and steps of a loop that add nothing to a sum need not be computed.
 
 What is hidden becomes 0, or -inf below an exponential. That holds for all finite values; a NaN or an infinity among
 what is hidden no longer spreads where a whole block of it is left out.
@@ -128,11 +128,66 @@ def visible_ends(k: Kernel) -> dict[UOp, UOp]:
     return found
 
 
+def covered_steps(k: Kernel) -> dict[UOp, tuple[UOp, UOp]]:
+    """Loops of sums whose first or last steps read nothing but what lies outside of a window, each with (start, end) of
+    the steps between: the rows of a kernel's window at the edge of an image.
+    """
+    found: dict[UOp, set[tuple[UOp, UOp]]] = {}
+    around = {r for r in k.parallel if r.arg[1] in (Role.LOOP, Role.THREAD)}
+    for fold in k.folds:
+        terms = _needed(fold.src[0]) if fold.arg is Ops.ADD else []
+        for loop in (r for r in fold.src[1:] if r.arg[1] is Role.REDUCE):
+            found.setdefault(loop, set()).add(_steps_between(loop, terms, around))
+    return {loop: span for loop, (span, *others) in found.items() if not others and (span[0].ranges or span[1].ranges)}
+
+
+def _steps_between(loop: UOp, terms: list[tuple[UOp, UOp]], around: Collection[UOp]) -> tuple[UOp, UOp]:
+    """The steps of a loop for which low < high can hold for all pairs whose other ranges lie around it."""
+    start, end = UOp.index(0), loop.src[0]
+    for low, high in terms:
+        sides, constant = linear_form(low - high)
+        step = sides.pop(loop, 0)
+        if not step or not sides or not all(t in around for t in sides):
+            continue
+        rest = from_linear(sides, constant, loop)  # step·loop + rest < 0
+        if step > 0:
+            end = end.minimum((rest * -1 - 1) // step + 1)
+        else:
+            start = start.maximum(rest // -step + 1)
+    return start.simplify(), end.simplify()
+
+
+def _needed(node: UOp) -> list[tuple[UOp, UOp]]:
+    """Pairs (low, high): a value is 0 unless low < high for each of them, if what it is made of is finite."""
+    if node.op is Ops.LOAD and len(node.src) > 2:
+        return _inequalities(node.src[2])
+    if node.op in (Ops.MUL, Ops.CAST):
+        return [pair for s in node.src for pair in _needed(s)]
+    return []
+
+
+def _inequalities(condition: UOp) -> list[tuple[UOp, UOp]]:
+    """The inequalities low < high of indices that a condition consists of, and others not."""
+    if condition.op is Ops.AND:
+        return [pair for s in condition.src for pair in _inequalities(s)]
+    inner, turned = condition, False
+    if condition.op in (Ops.CMPEQ, Ops.CMPNE) and condition.src[1].is_const:
+        inner, turned = condition.src[0], bool(condition.src[1].arg) is (condition.op is Ops.CMPNE)
+    if inner.op is not Ops.CMPLT:
+        return []
+    low, high = (_as_index(s) for s in inner.src)
+    if low is None or high is None:
+        return []
+    return [(high, low + 1)] if turned else [(low, high)]
+
+
 def skip(k: Kernel, opt: Opt) -> None:
-    """Statements over blocks pass by the blocks that add nothing; loops over the blocks of rows end before them."""
-    found, ends = hidden_blocks(k), visible_ends(k)
-    if not found and not ends:
-        raise ArgumentError("Opt", f"{opt}: no block is known to add nothing", "another opt")
-    k.ends |= {loop.arg[0]: end for loop, end in ends.items()}
+    """Statements over blocks pass by the blocks that add nothing; loops leave out first and last steps that add
+    nothing."""
+    found, ends, steps = hidden_blocks(k), visible_ends(k), covered_steps(k)
+    if not found and not ends and not steps:
+        raise ArgumentError("Opt", f"{opt}: no block and no step is known to add nothing", "another opt")
+    k.spans |= {loop.arg[0]: span for loop, span in steps.items()}
+    k.spans |= {loop.arg[0]: (UOp.index(0), end) for loop, end in ends.items()}
     k.rebuild_as([s.replace(src=(*s.src[:3], (s.src[3] & found[s]).simplify(), s.src[4])) if s in found else s
                   for s in k.sink.src], {})

@@ -38,7 +38,7 @@ class Kernel:
     order: list[UOp] = field(default_factory=list)
     opts: list[Opt] = field(default_factory=list)
     full: dict[int, int] = field(default_factory=dict)
-    ends: dict[int, UOp] = field(default_factory=dict)  # number of a loop over blocks → how many of them add anything
+    spans: dict[int, tuple[UOp, UOp]] = field(default_factory=dict)  # number of a loop → which steps add anything
     running_lanes: dict[int, int] = field(default_factory=dict)  # number of an ordered range → steps at once
     count: int = 0
     units: tuple[MatrixUnit, ...] = ()

@@ -568,15 +568,15 @@ class Linearizer(BlockWriter):
                 group.append(f)
         return group
 
-    def end_of(self, r: UOp, size: UOp) -> UOp:
-        """Where a loop ends: earlier than at its size if what comes after adds nothing here."""
-        end = self.kernel.ends.get(r.arg[0])
-        if end is None:
-            return size
+    def span_of(self, r: UOp, size: UOp) -> tuple[UOp, UOp]:
+        """Where a loop starts and ends: not at 0 and its size if what is before or after adds nothing here."""
+        start, end = self.kernel.spans.get(r.arg[0], (UOp.index(0), size))
         opened = {o.arg[0]: o for s in self.scopes for o in s.ranges}
-        if not all(x.arg[0] in opened for x in end.ranges):
-            return size
-        return end.substitute({x: opened[x.arg[0]] for x in end.ranges}).minimum(size).simplify()
+        if not all(x.arg[0] in opened for x in start.ranges | end.ranges):
+            return UOp.index(0), size
+        here = {x: opened[x.arg[0]] for x in start.ranges | end.ranges}
+        start = start.substitute(here).maximum(0).minimum(size - 1)  # a load ahead of an empty loop stays inside
+        return start.simplify(), end.substitute(here).minimum(size).simplify()
 
     def named(self, line: UOp) -> UOp:
         """A name by which a graph speaks of a line; what depends on it is written right here."""
