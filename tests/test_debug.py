@@ -10,7 +10,7 @@ import pytest
 
 from tests.golden.running import HERE, environment
 from tinsmith.core.counters import WIDTH, GlobalCounters, Ran, timed_line, visible_length
-from tinsmith.schedule.explain import _folded
+from tinsmith.schedule.debug import _folded
 
 HUGE = Ran("CUDA:1", "r_1024_32_4_8_3_16n1", 12, 12.3456, 10**13, 10**10, ("scaled_dot_product_attention",) * 3)
 TREE = "  3   ┃  ┣━━ LOAD MemBuffer(idx=1, st=ShapeTracker(views=(View(shape=(2,), strides=(1,), offset=0),)))"

@@ -90,16 +90,19 @@ def test_files_stay_readable(module: str) -> None:
 
 
 def test_importing_does_no_work() -> None:
-    """No compiler, no optional package, no thread, no device, no file of the cache."""
+    """No compiler, no optional package, no thread, no device, no file of the cache, and nothing that starts processes
+    or searches."""
     script = """
 import builtins, json, sys, threading
 import numpy
 before = threading.active_count()
+HEAVY = ("llvmlite", "sklearn", "rich", "torch", "scipy", "platformdirs", "subprocess", "tempfile",
+         "tinsmith.backend.machine", "tinsmith.schedule.beam", "tinsmith.schedule.explanation")
 opened = []
 real = builtins.open
 builtins.open = lambda *a, **k: (opened.append(str(a[0])), real(*a, **k))[1]
 import tinsmith
-print(json.dumps({"heavy": [m for m in ("llvmlite", "sklearn", "rich", "torch", "scipy") if m in sys.modules],
+print(json.dumps({"heavy": [m for m in HEAVY if m in sys.modules],
                   "threads": threading.active_count() - before, "devices": tinsmith.Device.opened(),
                   "opened": opened, "limit": sys.getrecursionlimit()}))
 """

@@ -31,7 +31,7 @@ from tinsmith.core.errors import TinsmithError
 from tinsmith.core.settings import settings
 from tinsmith.ir.document import document
 from tinsmith.schedule import beamdb
-from tinsmith.schedule.explain import opts_text
+from tinsmith.schedule.debug import opts_text
 
 Row = tuple[str, ...]
 

@@ -7,13 +7,14 @@ from hypothesis import strategies as st
 
 from tests.codegen.kernels import Case, kernels
 from tinsmith.codegen.decompositions import decompose, expand
-from tinsmith.codegen.estimate import Machine, default_machine, estimate, transcendentals, work_of
+from tinsmith.codegen.estimate import Machine, default_machine, estimate
 from tinsmith.codegen.heuristics import choose_opts
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.lower import lower
 from tinsmith.codegen.normalize import normalize
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
+from tinsmith.codegen.work import transcendentals, work_of
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
 

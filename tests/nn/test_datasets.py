@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tinsmith.core.errors import ArgumentError, FileFormatError
+from tinsmith.core.settings import settings
 from tinsmith.nn import datasets
 
 
@@ -76,7 +77,7 @@ def test_download_checks_what_it_gets(monkeypatch: pytest.MonkeyPatch, tmp_path:
     for name in datasets.FILES:
         (sent / name).write_bytes(b"wrong")
     monkeypatch.setattr(datasets, "MIRRORS", (sent.as_uri() + "/",))
-    monkeypatch.setattr(datasets.settings, "CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(settings, "CACHE_DIR", str(tmp_path / "cache"))
     assert datasets.download() is None
     monkeypatch.setattr(datasets, "FILES", {
         name: hashlib.sha256(b"wrong").hexdigest() for name in datasets.FILES})

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from tinsmith.codegen.program import Launch
 from tinsmith.codegen.render.base import Renderer
@@ -109,8 +109,7 @@ class Call:
     variables: list[int]
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where a launch of a graph finds a buffer: base number ``base``, or a part of it from byte ``offset`` on."""
 
     base: int
@@ -123,8 +122,7 @@ class Place:
         return found if self.dtype is None else found.view(self.size, self.dtype, self.offset)
 
 
-@dataclass(frozen=True, slots=True)
-class Launched:
+class Launched(NamedTuple):
     """One kernel launch of a graph: buffers by place, variables by their number among the graph's values."""
 
     program: Program

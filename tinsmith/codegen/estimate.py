@@ -15,13 +15,13 @@ The time is the launch plus the greater of memory and arithmetic, divided over t
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role
+from tinsmith.codegen.work import MEMORY, Work, count, elements_of, is_arithmetic, size_of, work_of
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.units import MatrixUnit
@@ -29,8 +29,6 @@ from tinsmith.ir.uop import toposort
 
 ISSUE = 2  # vector instructions, or vector loads, that a core starts per cycle
 LATENCY = 4  # cycles from one addition to the next that needs it
-TRANSCENDENTAL = (Ops.EXP, Ops.LOG, Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.TANH, Ops.ERF)
-MEMORY = (Ops.LOAD, Ops.STORE, Ops.SCATTER_STORE)
 
 
 @dataclass(frozen=True)
@@ -128,22 +126,6 @@ def default_machine(target: Target, device: str = "") -> Machine:
 
 
 @dataclass(frozen=True)
-class Work:
-    """What a kernel does at least: arithmetic operations, and bytes read and written, each place once."""
-
-    operations: int
-    bytes_read: int
-    bytes_written: int
-
-    @property
-    def bytes(self) -> int:
-        return self.bytes_read + self.bytes_written
-
-
-NO_WORK = Work(0, 0, 0)
-
-
-@dataclass(frozen=True)
 class Estimate:
     """A kernel's expected time in seconds and what it is made of.
 
@@ -172,54 +154,6 @@ class Estimate:
         if self.launch > max(self.memory, self.arithmetic):
             return "launch"
         return "memory" if self.memory >= self.arithmetic else "arithmetic"
-
-
-def count(ranges: Iterable[UOp]) -> int:
-    """Iterations of ranges; a symbolic size counts as its greatest value."""
-    return math.prod(r.src[-1].arg if r.src[-1].is_const else r.src[-1].vmax for r in ranges)
-
-
-def is_arithmetic(n: UOp) -> bool:
-    """Arithmetic on data: neither on indices nor on conditions."""
-    return n.op.alu and n.dtype.name not in ("index", "bool")
-
-
-def work_of(kernel: Kernel) -> Work:
-    """What ``kernel`` does: arithmetic once per element computed, each place of memory read or written once.
-
-    >>> from tinsmith.codegen.lower import lower
-    >>> x = UOp(Ops.PARAM, dtypes.float32, (), (1, (4, 8)))
-    >>> work_of(Kernel(lower(UOp(Ops.SINK, None, (x.reduce("ADD", (1,)),)))))
-    Work(operations=32, bytes_read=128, bytes_written=16)
-    """
-    operations = 0
-    reached: dict[tuple[UOp, bool], int] = {}
-    for n in toposort(kernel.sink):
-        if n.op is Ops.FOLD:
-            operations += n.arg.cost * count(n.src[0].ranges)
-        elif is_arithmetic(n):
-            operations += n.op.cost * count(n.ranges)
-        elif n.op in MEMORY and n.src[0].op is Ops.PARAM:
-            place = (n.src[0], n.op is not Ops.LOAD)
-            reached[place] = reached.get(place, 0) + _elements(n)
-    moved = {place: min(elements, _whole(place[0])) * place[0].dtype.itemsize for place, elements in reached.items()}
-    return Work(operations, sum(b for (_, written), b in moved.items() if not written),
-                sum(b for (_, written), b in moved.items() if written))
-
-
-def transcendentals(sink: UOp) -> int:
-    """Exponentials, logarithms and the like that a lowered kernel computes, before they became arithmetic."""
-    return sum(count(n.ranges) for n in toposort(sink) if n.op in TRANSCENDENTAL)
-
-
-def _elements(access: UOp) -> int:
-    """Places that one load or store reaches."""
-    return count(access.src[1].ranges)
-
-
-def _whole(param: UOp) -> int:
-    """Elements of a kernel argument; a symbolic size counts as its greatest value."""
-    return math.prod(s.vmax if isinstance(s, UOp) else s for s in param.arg[1])
 
 
 def estimate(kernel: Kernel, machine: Machine, work: Work | None = None) -> Estimate:
@@ -285,7 +219,7 @@ class _Model:
         if n.op not in MEMORY or n.src[0].op is not Ops.PARAM:
             return 0
         size, own = n.src[0].dtype.itemsize, n.src[1].ranges
-        moved = min(_elements(n), _whole(n.src[0])) * size
+        moved = min(elements_of(n), size_of(n.src[0])) * size
         loops = self.around[n]
         for at, r in enumerate(loops):
             inside = count(x for x in own if x.arg[1].expanded or x in loops[at + 1 :]) * size

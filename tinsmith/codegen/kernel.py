@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from copy import copy as shallow_copy
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from tinsmith.codegen import matrix
 from tinsmith.codegen.normalize import mergeable
@@ -345,8 +345,7 @@ class Kernel:
         return ranges[opt.axis]
 
 
-@dataclass(frozen=True)
-class Box:
+class Box(NamedTuple):
     """Ranges that enter a staged value only as one sum, ``position + low``, which takes ``size`` values."""
 
     ranges: tuple[UOp, ...]

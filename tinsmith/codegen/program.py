@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from tinsmith.codegen.blocks import to_grid
 from tinsmith.codegen.decompositions import decompose
-from tinsmith.codegen.estimate import NO_WORK, Work, transcendentals, work_of
 from tinsmith.codegen.heuristics import choose_opts
 from tinsmith.codegen.heuristics_blocks import choose_block_opts
 from tinsmith.codegen.kernel import Kernel
@@ -18,6 +17,7 @@ from tinsmith.codegen.opt import Opt
 from tinsmith.codegen.render.base import Renderer, Target
 from tinsmith.codegen.render.llvm import local_bytes
 from tinsmith.codegen.stream_opts import choose_stream_opts
+from tinsmith.codegen.work import NO_WORK, Work, transcendentals, work_of
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp

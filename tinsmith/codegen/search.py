@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from tinsmith.codegen.estimate import Machine, count, estimate
+from tinsmith.codegen.estimate import Machine, estimate
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.work import count
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import UOp
 from tinsmith.ir.uop import toposort

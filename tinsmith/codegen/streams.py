@@ -7,7 +7,7 @@ from there by the rows' statistics and by the outer contraction: attention and i
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
@@ -16,8 +16,7 @@ from tinsmith.ir.uop import toposort
 TILE_ROWS = 8  # of every register tile
 
 
-@dataclass(frozen=True)
-class Stream:
+class Stream(NamedTuple):
     """A reduction (a FOLD) of an operand made of contractions: a contraction itself, or a statistic of its rows.
 
     Attributes:
@@ -175,8 +174,7 @@ def single_way_out(start: UOp, top: UOp, stop: frozenset[UOp]) -> UOp:
     return best
 
 
-@dataclass(frozen=True)
-class Tile:
+class Tile(NamedTuple):
     """How near memory holds a computed value: rows, then what runs along lanes, padded to whole groups of vectors."""
 
     rows: tuple[UOp, ...]

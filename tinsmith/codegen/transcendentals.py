@@ -30,7 +30,7 @@ was rounded, no better.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir.ops import Op, Ops
@@ -42,8 +42,7 @@ _PI = 3.141592653589793
 _INV_PI = 0.3183098861837907
 
 
-@dataclass(frozen=True)
-class _Format:
+class _Format(NamedTuple):
     """A float format and the constants fitted to it. Polynomials list their coefficients from the lowest power up.
 
     Attributes:

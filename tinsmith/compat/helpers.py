@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from tinsmith.core.cache import cache_dir, cache_prune
+from tinsmith.core.cache import cache_dir, cache_prune, replace_file
 from tinsmith.core.counters import colored
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import DECLARED, settings
@@ -263,10 +263,7 @@ def fetch(url: str, name: str | None = None, subdir: str | None = None, allow_ca
         with urllib.request.urlopen(url, timeout=10) as reply:
             data = reply.read()
         folder.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=folder)
-        with os.fdopen(handle, "wb") as f:
-            f.write(data)
-        os.replace(temporary, path)
+        replace_file(path, data)
     return path
 
 

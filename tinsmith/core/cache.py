@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import os
-import tempfile
 from pathlib import Path
-
-import platformdirs
 
 from tinsmith.core.settings import settings
 
@@ -22,7 +20,10 @@ _writes = 0
 
 def cache_dir() -> Path:
     """Where entries live: ``CACHE_DIR``, else the platform's user cache directory."""
-    return Path(settings.CACHE_DIR or platformdirs.user_cache_dir("tinsmith"))
+    if settings.CACHE_DIR:
+        return Path(settings.CACHE_DIR)
+    package = importlib.import_module("platformdirs")  # at its first use: importing tinsmith stays fast
+    return Path(package.user_cache_dir("tinsmith"))
 
 
 def cache_key(*parts: str | bytes) -> str:
@@ -58,6 +59,18 @@ def cache_get(kind: str, key: str) -> bytes | None:
     return body
 
 
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file that appears complete or not at all, whoever else reads or writes it."""
+    temporary = path.with_name(f".tmp{os.urandom(8).hex()}")
+    try:
+        with open(temporary, "xb") as f:
+            f.write(data)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
 def cache_put(kind: str, key: str, data: bytes) -> None:
     """Store ``data``; where nothing can be written, silently keep none."""
     global _writes
@@ -66,14 +79,7 @@ def cache_put(kind: str, key: str, data: bytes) -> None:
     path = _path(kind, key)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".tmp")
-        try:
-            with os.fdopen(handle, "wb") as f:
-                f.write(_MAGIC + hashlib.sha256(data).digest() + data)
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        replace_file(path, _MAGIC + hashlib.sha256(data).digest() + data)
     except OSError:
         return
     _writes += 1

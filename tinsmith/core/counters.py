@@ -6,8 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from tinsmith.core.settings import settings
 
@@ -59,8 +58,7 @@ def visible_length(text: str) -> int:
     return len(re.sub(r"\u001b\[[0-9]+m", "", text))
 
 
-@dataclass(frozen=True)
-class Ran:
+class Ran(NamedTuple):
     """One thing a queue did: a kernel, a copy or a synchronization."""
 
     device: str

@@ -9,14 +9,12 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tinsmith.core.errors import ArgumentError
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(NamedTuple):
     """One environment variable. ``affects_code`` says that programs compiled under other values must not be reused."""
 
     name: str

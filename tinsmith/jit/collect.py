@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from tinsmith.backend.memory import Buffer
 from tinsmith.core.errors import user_line
@@ -13,8 +13,7 @@ from tinsmith.schedule.compiled import CompiledSchedule
 from tinsmith.schedule.record import recorders
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(NamedTuple):
     """Where a replay takes a buffer from: an entry of the guards, an output of an earlier program, or itself."""
 
     group: int = -1

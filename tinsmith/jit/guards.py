@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from tinsmith.backend.memory import Buffer, Layout
 from tinsmith.core.dtypes import DType
@@ -18,8 +18,7 @@ from tinsmith.jit.signature import placed, view_of
 from tinsmith.tensor.tensor import Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where a tensor is found: argument ``number``, else the tensor itself, or the gradient of that place."""
 
     number: int = -1

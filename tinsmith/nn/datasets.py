@@ -5,7 +5,6 @@ import contextlib
 import gzip
 import hashlib
 import os
-import tempfile
 import threading
 import time
 import urllib.request
@@ -14,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import platformdirs
 
+from tinsmith.core.cache import cache_dir, replace_file
 from tinsmith.core.errors import ArgumentError, FileFormatError
-from tinsmith.core.settings import settings
 from tinsmith.tensor.tensor import Tensor
 
 Array = np.ndarray[Any, Any]
@@ -90,8 +88,7 @@ def read_idx(path: Path) -> Array:
 
 def download() -> Path | None:
     """The folder with MNIST, fetched and checked if it is not there yet; None where no server answers within 3 s."""
-    base = settings.CACHE_DIR or platformdirs.user_cache_dir("tinsmith")
-    folder = Path(base) / "datasets" / "mnist"
+    folder = cache_dir() / "datasets" / "mnist"
     wanted = [name for name, digest in FILES.items() if not _is(folder / name, digest)]
     if not wanted:
         return folder
@@ -130,10 +127,7 @@ def _fetch(name: str, path: Path, answered: threading.Event) -> None:
                 answered.set()
                 data = reply.read()
             if hashlib.sha256(data).hexdigest() == FILES[name]:
-                handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".part")
-                with os.fdopen(handle, "wb") as file:
-                    file.write(data)
-                os.replace(temporary, path)
+                replace_file(path, data)
                 return
     raise OSError(f"{name} could not be downloaded")
 

@@ -1,1 +1,21 @@
 """Which values get memory, in what order kernels run, where buffers lie, and the running itself."""
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tinsmith.schedule import beam as beam
+    from tinsmith.schedule import debug as debug
+    from tinsmith.schedule import explanation as explanation
+    from tinsmith.schedule import profile as profile
+    from tinsmith.schedule import tuned as tuned
+
+_AT_FIRST_USE = ("beam", "debug", "explanation", "profile", "tuned")  # most programs never ask for these
+
+
+def __getattr__(name: str) -> Any:
+    """``schedule.beam`` and the like: the module, imported when it is first asked for."""
+    if name in _AT_FIRST_USE:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -31,8 +31,8 @@ from tinsmith.core.settings import DECLARED, child_environment, settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule import beamdb
+from tinsmith.schedule.debug import opts_text
 from tinsmith.schedule.diskcache import Unkeyable, encode
-from tinsmith.schedule.explain import opts_text
 from tinsmith.schedule.trial import Request
 
 START = 60.0  # seconds that a child may take to start and to prepare a kernel, beside the limit of a candidate

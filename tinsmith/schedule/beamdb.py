@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 import platformdirs
 
 from tinsmith.codegen.opt import Opt, OptOps
+from tinsmith.core.cache import replace_file
 from tinsmith.core.settings import settings
 
 _PLAIN = vars(Opt(OptOps.NOLOCALS))  # what an opt's fields are where they say nothing
@@ -126,8 +126,5 @@ def merge(paths: Iterable[Path]) -> int:
     found = best(entries)
     path = place()
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".beam")
-    with os.fdopen(handle, "w", encoding="utf-8") as f:
-        f.writelines(sorted(e.line() + "\n" for e in found.values()))
-    os.replace(temporary, path)
+    replace_file(path, "".join(sorted(e.line() + "\n" for e in found.values())).encode())
     return len(found)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tinsmith import schedule
 from tinsmith.backend.device import Call, Device, members
 from tinsmith.backend.memory import Buffer, Layout, copy_buffer
 from tinsmith.backend.shards import Shards, flattened
@@ -19,7 +20,7 @@ from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.evaluate import evaluate
 from tinsmith.ir.uop import bindings, symbols, toposort, with_symbols
-from tinsmith.schedule import beam, diskcache, explain, profile
+from tinsmith.schedule import diskcache
 from tinsmith.schedule.compiled import Bound, CompiledSchedule, Step, buffer_name, loaded, part_names
 from tinsmith.schedule.compiling import Compilation
 from tinsmith.schedule.inplace import choose_in_place
@@ -225,7 +226,7 @@ def lower(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]] | Non
 
 def _searched(sink: UOp, device: str) -> Sequence[Opt] | None:
     """Opts that a search found, where one is wanted."""
-    return beam.opts_for(sink, device) if settings.BEAM > 0 and not settings.NOOPT else None
+    return schedule.beam.opts_for(sink, device) if settings.BEAM > 0 and not settings.NOOPT else None
 
 
 def output_buffers(bound: Bound, inputs: Sequence[Buffer], free: Collection[int]) -> list[Buffer]:
@@ -345,14 +346,14 @@ def _kernel_error(steps: Sequence[Step], error: Exception, in_place: bool) -> Ke
 def _report(ran: Ran) -> None:
     report(ran)
     if settings.PROFILE:
-        profile.note(ran)
+        schedule.profile.note(ran)
 
 
 def _timed(step: Step, bound: Bound, bases: Sequence[Buffer], values: Sequence[int]) -> None:
     assert step.program is not None
     device = Device[step.device]
     if isinstance(step.launch, KernelProgram):
-        explain.show(step.item, step.launch, step.name, device)
+        schedule.debug.show(step.item, step.launch, step.name, device)
     call = Call(step.program, [bound.places[s].of(bases) for s in step.slots], [values[v] for v in step.variables])
     seconds = device.timed(call)
     kernel = step.launch or call.program.kernel

@@ -24,8 +24,8 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import UOp
 from tinsmith.ir.uop import Origin
 from tinsmith.schedule.compiled import CompiledSchedule, Step
+from tinsmith.schedule.debug import opts_text
 from tinsmith.schedule.execute import canonical, lower
-from tinsmith.schedule.explain import opts_text
 from tinsmith.schedule.texts import bytes_text, cut, percent, plural, time_text
 
 BUDGET = 1.0  # seconds for measuring a whole program, roughly

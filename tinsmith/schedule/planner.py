@@ -4,7 +4,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from tinsmith.schedule.items import Schedule, Slot
 
@@ -24,8 +24,7 @@ class Plan:
         self.sizes[life.device] = max(self.sizes.get(life.device, 0), at + life.bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class _Life:
+class _Life(NamedTuple):
     """A temporary: the bytes it takes, and the first and last step that uses it."""
 
     slot: int

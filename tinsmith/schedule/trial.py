@@ -20,11 +20,11 @@ import numpy as np
 from tinsmith.backend.device import Call, Device
 from tinsmith.backend.memory import Buffer
 from tinsmith.backend.timing import seconds_of
-from tinsmith.codegen.estimate import count
 from tinsmith.codegen.lower import lower
 from tinsmith.codegen.normalize import normalize
 from tinsmith.codegen.opt import Opt
 from tinsmith.codegen.program import KernelProgram, compile_kernel
+from tinsmith.codegen.work import count
 from tinsmith.core.dtypes import DType
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.evaluate_kernel import evaluate_kernel

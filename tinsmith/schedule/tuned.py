@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,12 +18,11 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.evaluate import evaluate
 from tinsmith.ir.ops.op import Array
 from tinsmith.ir.printer import uop_table
+from tinsmith.schedule.debug import opts_text
 from tinsmith.schedule.execute import canonical, lower, planned, run
-from tinsmith.schedule.explain import opts_text
 
 
-@dataclass(frozen=True)
-class Axis:
+class Axis(NamedTuple):
     """One range of a kernel: what an opt's ``axis`` counts.
 
     >>> Axis(8, Role.REDUCE)
@@ -36,8 +36,7 @@ class Axis:
         return f"{self.size} {self.role.name.lower()}"
 
 
-@dataclass(frozen=True)
-class Wanted:
+class Wanted(NamedTuple):
     """A tensor's value: the value itself, the node below its views, and the concrete node that a program computes."""
 
     value: UOp

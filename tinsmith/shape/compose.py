@@ -5,15 +5,14 @@ function of the upper indices, and no digit ever carries into the next, then two
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tinsmith.shape.bounds import Shape
 from tinsmith.shape.reshape import Run, runs, widths
 from tinsmith.shape.view import View
 
 
-@dataclass(frozen=True, slots=True)
-class Digit:
+class Digit(NamedTuple):
     """``start + sum(steps * t)``: which position of ``run`` is read, ``t`` counting from the corner of a box."""
 
     run: Run

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tinsmith.core.sint import SInt
 from tinsmith.shape.bounds import Mask, Shape, highest, lowest, minus, plus, product, times
@@ -68,8 +68,7 @@ def _triple(group: list[int], shape: Shape, strides: Shape, padding: set[int]) -
     return size, stride, 0 if isinstance(stride, int) and stride == 0 else real
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """A stretch of index space walked with one stride, of which only ``begin <= i < end`` is not padding.
 
     >>> Run(4, 1, 0, 4).full, Run(4, 1, 2, 3).single

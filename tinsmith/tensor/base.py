@@ -19,11 +19,11 @@ from tinsmith.ir.sizes import normal_size, value_of_size
 from tinsmith.ir.uop import Origin
 from tinsmith.schedule.compiled import CompiledSchedule
 from tinsmith.schedule.execute import copy_to_host
-from tinsmith.schedule.explanation import Explanation
 from tinsmith.tensor.gradient import gradients
 from tinsmith.tensor.realize import explain_tensors, is_leaf, realize_tensors, schedule_tensors, value_of
 
 if TYPE_CHECKING:
+    from tinsmith.schedule.explanation import Explanation
     from tinsmith.tensor.tensor import Tensor
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+from tinsmith import schedule
 from tinsmith.backend.memory import Buffer
 from tinsmith.codegen.opt import Opt
 from tinsmith.core.errors import ArgumentError
@@ -17,14 +18,14 @@ from tinsmith.core.settings import settings
 from tinsmith.core.weak import WeakTable
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import forget_dead, substitute, toposort
-from tinsmith.schedule import explanation
 from tinsmith.schedule.compiled import CompiledSchedule
 from tinsmith.schedule.execute import canonical, lower, realize
 from tinsmith.schedule.record import recorders
-from tinsmith.schedule.tuned import Tuned, Wanted, with_opts
 from tinsmith.tensor.checks import Checks
 
 if TYPE_CHECKING:
+    from tinsmith.schedule.explanation import Explanation
+    from tinsmith.schedule.tuned import Tuned
     from tinsmith.tensor.base import TensorBase
 
 _KEPT_VIEWS = (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.FLIP)
@@ -211,12 +212,12 @@ def schedule_tensors(tensors: Sequence[TensorBase]) -> CompiledSchedule:
 
 
 @_one_at_a_time
-def explain_tensors(tensors: Sequence[TensorBase], run: bool = True) -> explanation.Explanation:
+def explain_tensors(tensors: Sequence[TensorBase], run: bool = True) -> Explanation:
     """What computing ``tensors`` in one program takes, as if no value of theirs had been read yet."""
     roots = dict.fromkeys(_concrete(_below_views(t.uop)) for t in tensors if not is_realized(t.uop))
     if not roots:
-        return explanation.Explanation(())
-    return explanation.explain(list(roots), next(t._device for t in tensors if not is_realized(t.uop)), run)
+        return schedule.explanation.Explanation(())
+    return schedule.explanation.explain(list(roots), next(t._device for t in tensors if not is_realized(t.uop)), run)
 
 
 @_one_at_a_time
@@ -230,7 +231,8 @@ def tuned(tensor: TensorBase, opts: Sequence[Opt] | None, kernel: int, device: s
         raise ArgumentError("with_opts", "the tensor holds values already, so nothing is left to compute",
                             "build the tensor anew, or detach().clone()")
     inner = _below_views(tensor.uop)
-    return with_opts(Wanted(tensor.uop, inner, _concrete(inner)), tensor._device, opts, kernel, device)
+    wanted = schedule.tuned.Wanted(tensor.uop, inner, _concrete(inner))
+    return schedule.tuned.with_opts(wanted, tensor._device, opts, kernel, device)
 
 
 def _as_view(buffer: Buffer, target: UOp) -> UOp:

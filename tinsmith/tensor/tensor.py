@@ -2,11 +2,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.core.errors import ArgumentError
-from tinsmith.schedule.explanation import Explanation
-from tinsmith.schedule.tuned import Tuned
 from tinsmith.tensor.base import TensorBase, check_tensors
 from tinsmith.tensor.creation import Creation
 from tinsmith.tensor.elementwise import Elementwise
@@ -22,6 +21,10 @@ from tinsmith.tensor.resampling import Resampling
 from tinsmith.tensor.scans import Scans
 from tinsmith.tensor.sharding import Sharding
 from tinsmith.tensor.sorting import Sorting
+
+if TYPE_CHECKING:
+    from tinsmith.schedule.explanation import Explanation
+    from tinsmith.schedule.tuned import Tuned
 
 
 class Tensor(Operators, Creation, Random, Elementwise, Reduce, Scans, Sorting, Movement, Indexing, MatMul, NNOps,

@@ -1,0 +1,76 @@
+"""What a kernel does: operations, and bytes read and written."""
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from tinsmith.codegen.kernel import Kernel
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.uop import toposort
+
+TRANSCENDENTAL = (Ops.EXP, Ops.LOG, Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.TANH, Ops.ERF)
+MEMORY = (Ops.LOAD, Ops.STORE, Ops.SCATTER_STORE)
+
+
+class Work(NamedTuple):
+    """What a kernel does at least: arithmetic operations, and bytes read and written, each place once."""
+
+    operations: int
+    bytes_read: int
+    bytes_written: int
+
+    @property
+    def bytes(self) -> int:
+        return self.bytes_read + self.bytes_written
+
+
+NO_WORK = Work(0, 0, 0)
+
+
+def count(ranges: Iterable[UOp]) -> int:
+    """Iterations of ranges; a symbolic size counts as its greatest value."""
+    return math.prod(r.src[-1].arg if r.src[-1].is_const else r.src[-1].vmax for r in ranges)
+
+
+def is_arithmetic(n: UOp) -> bool:
+    """Arithmetic on data: neither on indices nor on conditions."""
+    return n.op.alu and n.dtype.name not in ("index", "bool")
+
+
+def work_of(kernel: Kernel) -> Work:
+    """What ``kernel`` does: arithmetic once per element computed, each place of memory read or written once.
+
+    >>> from tinsmith.codegen.lower import lower
+    >>> x = UOp(Ops.PARAM, dtypes.float32, (), (1, (4, 8)))
+    >>> work_of(Kernel(lower(UOp(Ops.SINK, None, (x.reduce("ADD", (1,)),)))))
+    Work(operations=32, bytes_read=128, bytes_written=16)
+    """
+    operations = 0
+    reached: dict[tuple[UOp, bool], int] = {}
+    for n in toposort(kernel.sink):
+        if n.op is Ops.FOLD:
+            operations += n.arg.cost * count(n.src[0].ranges)
+        elif is_arithmetic(n):
+            operations += n.op.cost * count(n.ranges)
+        elif n.op in MEMORY and n.src[0].op is Ops.PARAM:
+            place = (n.src[0], n.op is not Ops.LOAD)
+            reached[place] = reached.get(place, 0) + elements_of(n)
+    moved = {place: min(elements, size_of(place[0])) * place[0].dtype.itemsize for place, elements in reached.items()}
+    return Work(operations, sum(b for (_, written), b in moved.items() if not written),
+                sum(b for (_, written), b in moved.items() if written))
+
+
+def transcendentals(sink: UOp) -> int:
+    """Exponentials, logarithms and the like that a lowered kernel computes, before they became arithmetic."""
+    return sum(count(n.ranges) for n in toposort(sink) if n.op in TRANSCENDENTAL)
+
+
+def elements_of(access: UOp) -> int:
+    """Places that one load or store reaches."""
+    return count(access.src[1].ranges)
+
+
+def size_of(param: UOp) -> int:
+    """Elements of a kernel argument; a symbolic size counts as its greatest value."""
+    return math.prod(s.vmax if isinstance(s, UOp) else s for s in param.arg[1])
