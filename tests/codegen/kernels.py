@@ -302,8 +302,8 @@ kernels = st.one_of(*FAMILIES.values())
 
 
 def state(kernel: Kernel) -> tuple[Any, ...]:
-    return (kernel.sink, tuple(kernel.order), tuple(kernel.opts), tuple(sorted(kernel.full.items())),
-            tuple(sorted(kernel.running_lanes.items())), tuple(sorted(kernel.spans.items())))
+    return (kernel.sink, tuple(kernel.order), tuple(kernel.opts), tuple(sorted(kernel.peeled)),
+            *(tuple(sorted(table.items())) for table in (kernel.full, kernel.running_lanes, kernel.spans)))
 
 
 OF_LOOPS = (OptOps.UPCAST, OptOps.VECTOR, OptOps.UNROLL, OptOps.TILE, OptOps.SWAP, OptOps.ORDER, OptOps.PADTO,
@@ -313,7 +313,8 @@ OF_BLOCKS = (OptOps.LOCAL, OptOps.GROUP, OptOps.GROUPTOP, OptOps.NOLOCALS)
 
 @st.composite
 def one_opt(draw: Draw, kernel: Kernel, blocks: bool = False) -> Opt:
-    loops = (*OF_LOOPS, OptOps.THREAD, OptOps.TC, OptOps.HINT, OptOps.ROTATE, OptOps.WALK, OptOps.SKIP)
+    loops = (*OF_LOOPS, OptOps.THREAD, OptOps.TC, OptOps.HINT, OptOps.ROTATE, OptOps.WALK, OptOps.SKIP,
+             OptOps.PEEL)
     op = draw(st.sampled_from((*OF_LOOPS, *OF_BLOCKS[:3], *OF_BLOCKS) if blocks else loops))
     count = max(1, len(kernel.ranges))
     axis = draw(st.integers(0, count - 1))

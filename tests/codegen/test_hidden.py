@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.codegen.running import expected, optimized, run_on
 from tinsmith.codegen.hidden import covered_steps, everywhere, nothing_where
+from tinsmith.codegen.linearize import linearize
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.roles import range_size
 from tinsmith.core.dtypes import dtypes
@@ -81,7 +82,7 @@ def spread(size: int, taps: int, stride: int, dilation: int) -> UOp:
 
 
 @pytest.mark.parametrize(("size", "taps", "stride", "dilation"), [
-    (9, 3, 1, 1), (24, 5, 1, 1), (11, 3, 1, 2), (5, 4, 1, 1), (13, 3, 2, 1), (12, 4, 3, 1)])
+    (9, 3, 1, 1), (24, 5, 1, 1), (11, 3, 1, 2), (6, 4, 1, 1), (13, 3, 2, 1), (12, 4, 3, 1)])
 def test_steps_outside_of_a_window_are_left_out(size: int, taps: int, stride: int, dilation: int) -> None:
     sink = spread(size, taps, stride, dilation)
     kernel = optimized(sink, ())
@@ -99,7 +100,9 @@ def test_steps_outside_of_a_window_are_left_out(size: int, taps: int, stride: in
     inputs = {p: np.random.default_rng(p.arg[0]).standard_normal(p.arg[1]).astype(np.float32)
               for p in (n for n in toposort(sink) if n.op is Ops.PARAM)}
     axis = kernel.ranges.index(place)
-    for opts in ([Opt(OptOps.SKIP)], [Opt(OptOps.SKIP), Opt(OptOps.UPCAST, axis, 2)]):
+    copies, steps = Opt(OptOps.UPCAST, axis, 5), Opt(OptOps.UNROLL, kernel.ranges.index(loop))
+    for opts in ([], [copies], [steps], [steps, copies], [steps, copies, Opt(OptOps.PEEL, axis)]):
+        opts = [Opt(OptOps.SKIP), *opts]
         for device in ("PYTHON", "CPU"):
             np.testing.assert_allclose(run_on(device, sink, inputs, opts)[0], expected(sink, inputs)[0], rtol=1e-5,
                                        atol=1e-5)
@@ -110,3 +113,14 @@ def test_what_is_outside_of_no_window_is_refused() -> None:
     kernel = optimized(UOp(Ops.SINK, None, (whole,)), ())
     with pytest.raises(ArgumentError):
         kernel.apply(Opt(OptOps.SKIP))
+
+
+def test_what_is_written_out_holds_no_steps_outside_of_a_window() -> None:
+    kernel = optimized(spread(9, 3, 1, 1), ())
+    ((loop, span),) = covered_steps(kernel).items()
+    (place,) = {r for s in span for r in s.ranges}
+    axis = kernel.ranges.index(place)
+    opts = [Opt(OptOps.UPCAST, axis, 3), Opt(OptOps.UNROLL, kernel.ranges.index(loop)), Opt(OptOps.PEEL, axis)]
+    adds = [sum(u.op is Ops.MULADD for u in linearize(optimized(spread(9, 3, 1, 1), first + opts)))
+            for first in ([], [Opt(OptOps.SKIP)])]
+    assert adds == [27, 21]  # each of seven positions of y has three taps

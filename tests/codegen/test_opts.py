@@ -235,3 +235,11 @@ def test_a_load_ahead_stops_at_a_bound_known_at_launch(device: str, rows: int) -
     sink = UOp(Ops.SINK, None, (x.shrink(((0, n), (0, 2))).reduce("ADD", (0,)),))
     case = Case(sink, {x: integers(3, 2), n: rows})
     check(case, run_on(device, sink, case.inputs, [Opt(OptOps.ROTATE, 0)]), expected(sink, case.inputs), device)
+
+
+@pytest.mark.parametrize("device", ["PYTHON", "CPU"])
+def test_a_load_ahead_of_a_step_that_is_all_padding_has_its_lanes(device: str) -> None:
+    x = UOp(Ops.PARAM, dtypes.float32, (), (1, (2,)))
+    sink, values = UOp(Ops.SINK, None, (x.reduce("ADD", (0,)),)), {x: np.asarray([3, 1], np.float32)}
+    opts = [Opt(OptOps.PADTO, 0, 4), Opt(OptOps.VECTOR, 0, 2), Opt(OptOps.ROTATE, 0)]
+    np.testing.assert_array_equal(run_on(device, sink, values, opts)[0], expected(sink, values)[0])

@@ -134,8 +134,10 @@ class FoldWriter:
             ready = r in n.src[1].ranges and r not in n.src[0].ranges and n.src[0] not in lin.written
             if not (ready and all(x in opened or x.arg[1].expanded for x in n.ranges)):
                 continue
+            lanes = lin.lanes(n)
+            count = 1 if lanes is None else range_size(lanes)
             for c in lin.all_coords(n.ranges):
-                start = lin.value(simplify(bind(n.replace(arg=None), r, begin)), c)
+                start = lin.spread(lin.value(simplify(bind(n.replace(arg=None), r, begin)), c), count)
                 acc = UOp(Ops.DEFINE_ACC, start.dtype, (start, line), lin.counts["acc"])
                 lin.counts["acc"] += 1
                 out[n, c] = lin.force(acc)
@@ -146,7 +148,8 @@ class FoldWriter:
         lin, out = self.lin, dict[UOp, UOp]()
         for (n, c), acc in rotated.items():
             lin.scopes[-1].values[n, c] = acc
-            out[acc] = lin.value(simplify(bind(n.replace(arg=None), r, (r + 1).minimum(end - 1))), c)
+            following = simplify(bind(n.replace(arg=None), r, (r + 1).minimum(end - 1)))
+            out[acc] = lin.spread(lin.value(following, c), acc.dtype.count)
         return out
 
     def step(self, bodies: list[UOp]) -> None:
@@ -155,6 +158,8 @@ class FoldWriter:
         for g, (f, body) in enumerate(zip(self.group, bodies)):
             for unroll in lin.all_coords(self.unrolled):
                 for c in self.copies[f]:
+                    if lin.adds_nothing((*c, *unroll)):
+                        continue
                     key = (g, c, unroll if self.separate else ())
                     at = tuple(sorted((*c, *unroll), key=lambda x: lin.position[x[0].arg[0]]))
                     self.values[key] = self.accumulate(f.arg, self.values[key], body, at)

@@ -45,6 +45,7 @@ STREAM_BYTES = 32 << 20  # results from here on are written past the caches: the
 LARGEST_STAGE = 4 << 20
 SHARED_COPIES = 4  # iterations that are written out so that they share work
 SHARED_WORK = 16  # operations per element that are worth it
+PEELED = 4  # tiles of a row of which the first and last leave out what a window does not cover
 PREFETCH_ROWS = 8  # how far ahead the rows of a panel are fetched that is too small in use to be packed
 PREFETCH_BYTES = 4 << 10  # and how far ahead a row is that streams through a sum
 STREAM_AHEAD = 2 << 10  # the same for elementwise work that streams in and out
@@ -329,6 +330,17 @@ def apply_tile(kernel: Kernel, target: Target, tile: Tile) -> None:
     if tile.pack and panel is not None:
         _pack(kernel, panel, batch, lane_outer, target)
     _unroll(kernel, target)
+    for outer in outer_rows:
+        _peel_edges(kernel, outer)
+
+
+def _peel_edges(kernel: Kernel, loop: UOp) -> None:
+    """Write out a short loop over tiles if its first or last ones reach outside of a window by steps written out."""
+    steps = {r.arg[0] for r in kernel.order if r.arg[1] is Role.UNROLL}
+    reaches = any(loop in s.ranges for number, span in kernel.spans.items() if number in steps for s in span)
+    staged = any(loop in n.ranges for n in kernel.nodes if n.op is Ops.STAGE)
+    if reaches and not staged and range_size(loop) <= PEELED:
+        _apply(kernel, OptOps.PEEL, loop)
 
 
 def _unroll(kernel: Kernel, target: Target) -> None:

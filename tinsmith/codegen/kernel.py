@@ -39,6 +39,7 @@ class Kernel:
     opts: list[Opt] = field(default_factory=list)
     full: dict[int, int] = field(default_factory=dict)
     spans: dict[int, tuple[UOp, UOp]] = field(default_factory=dict)  # number of a loop → which steps add anything
+    peeled: set[int] = field(default_factory=set)  # numbers of loops whose iterations are written one after the other
     running_lanes: dict[int, int] = field(default_factory=dict)  # number of an ordered range → steps at once
     count: int = 0
     units: tuple[MatrixUnit, ...] = ()
@@ -155,6 +156,9 @@ class Kernel:
                 src = _guarded(node, src, valid, of)
             new[node] = node if tuple(src) == node.src else node.replace(src=tuple(src))
         self.sink = simplify(new[self.sink])
+        names = {r.arg[0]: n.arg[0] if n.op is Ops.RANGE else None for r, n in table.items()}
+        self.spans = {name: (start.substitute(table), end.substitute(table))
+                      for number, (start, end) in self.spans.items() if (name := names.get(number, number)) is not None}
 
     def rebuild_as(self, statements: Sequence[UOp], table: dict[UOp, UOp]) -> None:
         """Other statements, with ranges substituted."""

@@ -35,6 +35,7 @@ class Linearizer(BlockWriter):
         super().__init__(kernel)
         self.globals: dict[int, UOp] = {}
         self.variables: dict[UOp, UOp] = {}
+        self.known_numbers: dict[tuple[UOp, tuple[UOp, ...]], int] = {}
         self.affines: dict[tuple[UOp, tuple[UOp, ...]], tuple[UOp, int, list[int]] | None] = {}
 
     def run(self) -> list[UOp]:
@@ -571,12 +572,29 @@ class Linearizer(BlockWriter):
     def span_of(self, r: UOp, size: UOp) -> tuple[UOp, UOp]:
         """Where a loop starts and ends: not at 0 and its size if what is before or after adds nothing here."""
         start, end = self.kernel.spans.get(r.arg[0], (UOp.index(0), size))
-        opened = {o.arg[0]: o for s in self.scopes for o in s.ranges}
+        opened = {o.arg[0]: o for s in self.scopes for o in s.ranges} | self.peeled
         if not all(x.arg[0] in opened for x in start.ranges | end.ranges):
             return UOp.index(0), size
         here = {x: opened[x.arg[0]] for x in start.ranges | end.ranges}
         start = start.substitute(here).maximum(0).minimum(size - 1)  # a load ahead of an empty loop stays inside
         return start.simplify(), end.substitute(here).minimum(size).simplify()
+
+    def adds_nothing(self, coords: Coords) -> bool:
+        """Whether a step that is written out lies before or after what adds anything."""
+        at = self.peeled | {r.arg[0]: UOp.index(value) for r, value in coords}
+        for number, span in self.kernel.spans.items():
+            if number in at and all(r.arg[0] in at for s in span for r in s.ranges):
+                start, end = (self.numbers(s, tuple(at[r.arg[0]] for r in s.ranges)) for s in span)
+                if not start <= at[number].arg < end:
+                    return True
+        return False
+
+    def numbers(self, bound: UOp, values: tuple[UOp, ...]) -> int:
+        """What an expression is for some values of its ranges."""
+        key = bound, values
+        if key not in self.known_numbers:
+            self.known_numbers[key] = int(bound.substitute(dict(zip(bound.ranges, values))).simplify().arg)
+        return self.known_numbers[key]
 
     def named(self, line: UOp) -> UOp:
         """A name by which a graph speaks of a line; what depends on it is written right here."""

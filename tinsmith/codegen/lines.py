@@ -54,6 +54,7 @@ class LineWriter:
         self.aside: list[tuple[int, Scope]] = []  # with the depth above which it was set aside, the latest first
         self.consts: dict[UOp, None] = {}
         self.counts = {"loop": 0, "acc": 0, "local": 0}
+        self.peeled: dict[int, UOp] = {}  # the iteration that is being written, by the number of its loop
         self.pure: dict[UOp, bool] = {}
         self.written = frozenset(s.src[0] for s in kernel.stores)
         self.position = {r.arg[0]: i for i, r in enumerate(kernel.order)}
@@ -167,6 +168,11 @@ class LineWriter:
         size, full = range_size(r), self.kernel.full.get(r.arg[0])
         if r.arg[1] is Role.THREAD:
             return self.threads(r, body, write)
+        if r.arg[0] in self.kernel.peeled:
+            for at in range(size):
+                self.peeled[r.arg[0]] = UOp.index(at)
+                write(self.narrowed(body, r, UOp.index(at)))
+            return None
         if full is None or not isinstance(size, int) or full >= size:
             return self.loop(r, UOp.index(size), body, write)
         if full:

@@ -13,6 +13,7 @@ class OptOps(enum.Enum):
     VECTOR = enum.auto()  # the inner `amt` of a range become lanes of vector registers
     UNROLL = enum.auto()  # the inner `amt` of a reduction become copies
     TILE = enum.auto()  # split a range into an outer and an inner loop of `amt`
+    PEEL = enum.auto()  # the iterations of a short parallel loop are written one after the other
     SWAP = enum.auto()  # exchange two loops of one kind in nesting order
     ORDER = enum.auto()  # the nesting order of the loops, outermost first, as positions
     PADTO = enum.auto()  # round a range up to a multiple of `amt`; what is beyond is masked
@@ -26,7 +27,7 @@ class OptOps(enum.Enum):
     ROTATE = enum.auto()  # `axis` numbers a load in a reduction: it is issued one iteration ahead of its reader
     CARRY = enum.auto()  # a sum in blocks that stays in memory; `amt` = (block, the parallel range of the same tiles)
     ONLINE = enum.auto()  # a maximum and the sums relative to it become one loop over blocks of `amt`
-    SKIP = enum.auto()  # blocks of carried sums that a mask hides are not computed
+    SKIP = enum.auto()  # blocks that a mask hides, and steps of a sum outside of a window, are not computed
     WALK = enum.auto()  # tiles of two loops in bands: `amt` = (the other, band[, 1: as one range of tiles])
     LOCAL = enum.auto()  # the inner `amt` of a parallel range become threads of a block
     GROUP = enum.auto()  # `amt` threads of a block share a reduction, taking turns

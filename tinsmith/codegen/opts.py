@@ -23,6 +23,8 @@ from tinsmith.ir.uop import toposort
 if TYPE_CHECKING:
     from tinsmith.codegen.kernel import Kernel
 
+_MOST_PEELED = 8  # iterations that are written out
+
 
 def _illegal(opt: Opt, why: str) -> ArgumentError:
     return ArgumentError("Opt", f"{opt}: {why}", "another axis or amount")
@@ -92,6 +94,15 @@ def _tile(k: Kernel, opt: Opt) -> None:
     amount = _amount(k, opt, r)
     _require(range_size(r) % amount == 0, opt, "a tile must divide the range")
     k.split(r, amount, r.arg[1])
+
+
+def _peel(k: Kernel, opt: Opt) -> None:
+    r = k.axis(opt)
+    _require(r.arg[1] is Role.LOOP and r not in k.bound, opt, "only a parallel loop's iterations are written out")
+    size = range_size(r)
+    _require(isinstance(size, int) and size <= _MOST_PEELED, opt, f"it must have {_MOST_PEELED} iterations at most")
+    _require(r.arg[0] not in k.peeled, opt, "they are written out already")
+    k.peeled.add(r.arg[0])
 
 
 def _feeds_unit(k: Kernel, r: UOp) -> bool:
@@ -296,7 +307,7 @@ def _split_reduction(k: Kernel, opt: Opt) -> None:
 
 
 HANDLERS: dict[OptOps, Callable[[Kernel, Opt], list[Opt] | None]] = {
-    OptOps.UPCAST: _upcast, OptOps.UNROLL: _unroll, OptOps.VECTOR: _vector, OptOps.TILE: _tile,
+    OptOps.UPCAST: _upcast, OptOps.UNROLL: _unroll, OptOps.VECTOR: _vector, OptOps.TILE: _tile, OptOps.PEEL: _peel,
     OptOps.THREAD: _thread, OptOps.SWAP: _swap, OptOps.PADTO: _padto, OptOps.MERGE: _merge, OptOps.STAGE: _stage,
     OptOps.ORDER: _order, OptOps.SPLIT: _split_reduction, OptOps.HINT: ahead.hint, OptOps.LOCAL: blocks.local,
     OptOps.GROUP: blocks.group, OptOps.GROUPTOP: blocks.group, OptOps.NOLOCALS: blocks.no_locals,
