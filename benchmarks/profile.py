@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import importlib
 import os
 import subprocess
 import sys
@@ -19,6 +20,36 @@ from dataclasses import dataclass, field
 from typing import Any
 
 PROGRAMS = {"mnist": {"batch": 512}, "gpt": {"batch": 4, "length": 128, "width": 256, "layers": 2, "vocab": 2048}}
+
+WATCHED = {  # functions, and the phases that they are
+    "tensor.base:gradients": "gradients",
+    "schedule.execute:structure": "structure of the graph",
+    "schedule.execute:canonical": "structure of the graph",
+    "schedule.diskcache:entry_key": "disk cache key",
+    "schedule.diskcache:store": "disk cache store",
+    "schedule.diskcache:fetch": "disk cache fetch",
+    "schedule.items:Scheduler.run": "fuse and schedule",
+    "schedule.execute:merge_siblings": "merge siblings",
+    "schedule.execute:plan_memory": "memory plan",
+    "schedule.execute:choose_in_place": "choose in place",
+    "codegen.program:lower": "lower",
+    "codegen.program:normalize": "normalize",
+    "codegen.program:decompose": "decompose",
+    "codegen.program:work_of": "count operations",
+    "codegen.program:choose_opts": "choose opts",
+    "codegen.program:linearize": "linearize",
+    "backend.cpu.llvm:load": "link",
+    "schedule.compiling:load": "load",
+    "schedule.compiling:Compilation.load": "wait for binaries",
+    "schedule.execute:launch": "run",
+}
+
+
+def owner_of(place: str) -> tuple[Any, str]:
+    """The module or class that a function of ``WATCHED`` belongs to, and its name there."""
+    module, _, path = place.partition(":")
+    *classes, name = path.split(".")
+    return functools.reduce(getattr, classes, importlib.import_module(f"tinsmith.{module}")), name
 
 
 @dataclass
@@ -87,12 +118,9 @@ def measure(program: str) -> None:
     phases = Phases()
     phases.enter("import")
     from benchmarks.peers import Lazy
-    from tinsmith.backend.cpu import llvm
     from tinsmith.backend.device import Device
     from tinsmith.codegen import program as codegen
     from tinsmith.ir.uop import toposort
-    from tinsmith.schedule import compiling, diskcache, execute, items
-    from tinsmith.tensor import base
     renderer, compiler = Device["CPU"].renderer, Device["CPU"].compiler
     phases.leave()
     rows: list[KernelRow] = []
@@ -114,20 +142,10 @@ def measure(program: str) -> None:
         return binary
 
     codegen._compile, compiler.compile = timed_make, timed_compile  # type: ignore[assignment,method-assign]
-    for owner, attribute, name in (
-        (base, "gradients", "gradients"), (execute, "structure", "structure of the graph"),
-        (execute, "canonical", "structure of the graph"), (diskcache, "entry_key", "disk cache key"),
-        (diskcache, "store", "disk cache store"), (diskcache, "fetch", "disk cache fetch"),
-        (items.Scheduler, "run", "fuse and schedule"), (execute, "merge_siblings", "merge siblings"),
-        (execute, "plan_memory", "memory plan"), (execute, "choose_in_place", "choose in place"),
-        (codegen, "lower", "lower"), (codegen, "normalize", "normalize"), (codegen, "decompose", "decompose"),
-        (codegen, "estimate", "estimate"), (codegen, "choose_opts", "choose opts"),
-        (codegen, "linearize", "linearize"), (renderer, "render", "render"), (compiler, "compile", "compile (LLVM)"),
-        (llvm, "load", "link"), (compiling, "load", "load"), (compiling.Compilation, "load", "wait for binaries"),
-        (execute, "launch", "run"),
-    ):
-        if hasattr(owner, attribute):
-            phases.watch(owner, attribute, name)
+    for place, name in WATCHED.items():
+        phases.watch(*owner_of(place), name)
+    phases.watch(renderer, "render", "render")
+    phases.watch(compiler, "compile", "compile (LLVM)")
     phases.enter("record, optimizer, everything else")
     lazy = Lazy("tinsmith")
     step = getattr(lazy, program)(**PROGRAMS[program])

@@ -4,6 +4,7 @@ from __future__ import annotations
 from benchmarks.__main__ import Cell, _cells
 from benchmarks.cases import BY_NAME
 from benchmarks.peers import VARIANTS, Lazy, make
+from benchmarks.profile import WATCHED, owner_of
 from tinsmith.core.counters import GlobalCounters
 
 
@@ -37,3 +38,8 @@ def test_the_ratio_is_that_of_the_better_columns() -> None:
     assert row == ["tiny add", "4 µs", "2 µs", "1 µs", "8 µs", "2.00"]
     cells[columns[1]] = Cell()  # a first call is captured by nothing
     assert _cells(("tiny add", BY_NAME["tiny add"], cells), columns)[2:] == ["–", "1 µs", "8 µs", "4.00"]
+
+
+def test_the_profile_watches_what_there_is() -> None:
+    for place in WATCHED:
+        assert callable(getattr(*owner_of(place))), place

@@ -18,7 +18,7 @@ FOUR = tuple(f"CPU:{n}" for n in range(4))
 
 @pytest.fixture(scope="module")
 def mnist() -> Any:
-    pytest.importorskip("rich")
+    pytest.importorskip("rich", reason="the examples extra")
     path = Path(__file__).parents[2] / "examples" / "mnist.py"
     spec = importlib.util.spec_from_file_location("example_mnist", path)
     assert spec is not None and spec.loader is not None
@@ -38,7 +38,7 @@ def float64() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Digits:
     """A few of those that scikit-learn ships."""
-    pytest.importorskip("sklearn")
+    pytest.importorskip("sklearn", reason="the examples extra")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tinsmith.nn.datasets.download", lambda: None)  # no network
         found = load_digits()

@@ -38,25 +38,28 @@ STEPS = 4  # of a reduction, written out
 
 def choose_stream_opts(kernel: Kernel, target: Target) -> bool:
     """Apply the opts for a kernel of streams; False, and nothing done, for any other kernel."""
-    if blocks_of_tiles(kernel, target):
-        return True
-    if blocks_of_rows(kernel, target):
-        return True
+    if not any(choose(kernel, target) for choose in (blocks_of_tiles, blocks_of_rows, whole_rows)):
+        return False
+    panels(kernel, target)
+    steps(kernel)
+    if target.threads > 1:
+        thread_opts(kernel, target)
+    return True
+
+
+def whole_rows(kernel: Kernel, target: Target) -> bool:
+    """A few rows at a time, over all that is reduced."""
     found = streams(kernel.sink)
     rows = found[0].rows[-1:] if found else ()
     if not rows or any(s.rows[-1:] != rows for s in found):
         return False
     if any(not isinstance(range_size(r), int) for r in kernel.order):
         return False
-    lanes = lanes_of(kernel, target) if target.vector_bytes else 1
+    lanes = lanes_of(kernel, target)
     split(kernel, OptOps.UPCAST, rows[0], min(TILE_ROWS, range_size(rows[0])))  # a size of one is no range
     tiles(kernel, lanes)
     columns(kernel, lanes)
     statistics(kernel, lanes)
-    panels(kernel, target)
-    steps(kernel)
-    if target.threads > 1:
-        thread_opts(kernel, target)
     return True
 
 
@@ -66,7 +69,7 @@ def blocks_of_tiles(kernel: Kernel, target: Target) -> bool:
     sizes = [block_of(range_size(side[0])) if isinstance(range_size(side[0]), int) else 0 for side in sides]
     if not sides or not all(sizes):
         return False
-    lanes = lanes_of(kernel, target) if target.vector_bytes else 1
+    lanes = lanes_of(kernel, target)
     for side, size in zip(sides, sizes):
         at = [kernel.ranges.index(r) for r in side]
         kernel.apply(Opt(OptOps.CARRY, at[0], (size, *at[1:])))
@@ -76,10 +79,6 @@ def blocks_of_tiles(kernel: Kernel, target: Target) -> bool:
     tiles(kernel, lanes, [*common, *(r for r in kernel.order if r.arg[1] is Role.BLOCK)])
     columns(kernel, lanes)
     rows(kernel)
-    panels(kernel, target)
-    steps(kernel)
-    if target.threads > 1:
-        thread_opts(kernel, target)
     return True
 
 
@@ -95,7 +94,7 @@ def blocks_of_rows(kernel: Kernel, target: Target) -> bool:
     size = range_size(top.src[1]) if top is not None else 0
     if top is None or len(sums) != 1 or not isinstance(size, int) or not inner_contractions(top.src[0]):
         return False
-    lanes = lanes_of(kernel, target) if target.vector_bytes else 1
+    lanes = lanes_of(kernel, target)
     block = block_of_row(size)
     rows = [r for r in kernel.parallel if r in top.ranges]
     beside = [r for r in kernel.parallel if r in sums[0].ranges and r not in top.ranges]
@@ -128,10 +127,6 @@ def blocks_of_rows(kernel: Kernel, target: Target) -> bool:
         if outer is not None and range_size(outer) > 1:
             apply_to(kernel, OptOps.UPCAST, outer, range_size(outer))
     statistics(kernel, lanes)
-    panels(kernel, target)
-    steps(kernel)
-    if target.threads > 1:
-        thread_opts(kernel, target)
     return True
 
 

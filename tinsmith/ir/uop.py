@@ -10,7 +10,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError
@@ -18,6 +18,7 @@ from tinsmith.core.sint import SInt, Symbols
 from tinsmith.ir.ops import Op, Ops
 
 Origin = tuple[str, str, int]  # method, file, line
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -114,16 +115,7 @@ class UOp:
     @property
     def shape(self) -> tuple[Any, ...]:
         """Shape of a tensor-graph node: ints or symbolic integers."""
-        found = self._shape
-        if found is None:
-            for node in _lacking(self, "_shape"):
-                rule = node.op.shape
-                if rule is None:
-                    raise TypeError(f"{node.op.name} has no shape: it lives below the tensor graph")
-                node._shape = rule(node)
-            found = self._shape
-            assert found is not None
-        return found
+        return self._shape if self._shape is not None else _filled(self, "_shape", _shape_of)
 
     @property
     def ndim(self) -> int:
@@ -148,13 +140,7 @@ class UOp:
     @property
     def ranges(self) -> frozenset[UOp]:
         """The RANGE nodes that this kernel-graph node still depends on."""
-        found = self._ranges
-        if found is None:
-            for node in _lacking(self, "_ranges"):
-                node._ranges = _free_ranges(node)
-            found = self._ranges
-            assert found is not None
-        return found
+        return self._ranges if self._ranges is not None else _filled(self, "_ranges", _free_ranges)
 
     @property
     def vmin(self) -> int:
@@ -167,13 +153,7 @@ class UOp:
     @property
     def bounds(self) -> tuple[int, int]:
         """Least and greatest value of an integer or bool expression (those of the dtype where nothing is known)."""
-        found = self._bounds
-        if found is None:
-            for node in _lacking(self, "_bounds"):
-                node._bounds = _bounds_of(node)
-            found = self._bounds
-            assert found is not None
-        return found
+        return self._bounds if self._bounds is not None else _filled(self, "_bounds", _bounds_of)
 
     @property
     def is_const(self) -> bool:
@@ -544,12 +524,22 @@ def toposort(root: UOp | Iterable[UOp], enter: Callable[[UOp], bool] | None = No
     return order
 
 
-def _lacking(node: UOp, attribute: str) -> list[UOp]:
-    """The nodes below and this one whose ``attribute`` is not known yet, sources first; mostly this one alone."""
+def _filled(node: UOp, attribute: str, rule: Callable[[UOp], Found]) -> Found:
+    """``rule`` of a node, kept as its ``attribute``; nodes below that lack it get theirs first, without recursion."""
     for s in node.src:
         if getattr(s, attribute) is None:
-            return toposort(node, lambda n: getattr(n, attribute) is None)
-    return [node]
+            for n in toposort(node.src, lambda n: getattr(n, attribute) is None):
+                setattr(n, attribute, rule(n))
+            break
+    found = rule(node)
+    setattr(node, attribute, found)
+    return found
+
+
+def _shape_of(node: UOp) -> tuple[Any, ...]:
+    if node.op.shape is None:
+        raise TypeError(f"{node.op.name} has no shape: it lives below the tensor graph")
+    return node.op.shape(node)
 
 
 def substitute(roots: Sequence[UOp], table: dict[UOp, UOp]) -> list[UOp]:

@@ -103,27 +103,23 @@ class CRenderer(Renderer):
         return "\n".join([head, *self.body(program), "}"])
 
     def body(self, program: Sequence[UOp]) -> list[str]:
-        uses: Counter[UOp] = Counter()
-        for u in program:
-            for s in u.src:
-                uses[s] += 2 if self.repeats(u) else 1
-        for u in program:
-            if u.op is Ops.VECTORIZE and len(u.src) == 1:
-                uses[u.src[0]] += uses[u] - 1  # a spread has no name: its users write the scalar
-        masks = self.masks(program)
+        uses, masks = self.uses(program), self.masks(program)
         counts: Counter[str] = Counter()
         text: dict[UOp, str] = {}
         lines: list[str] = []
         depth = 1
+
+        def write(line: str) -> None:
+            lines.append("  " * depth + line)
 
         def declare(prefix: str, u: UOp, value: str | None, lane: str = "") -> None:
             """A name for a value; one without an expression is filled lane by lane."""
             text[u] = f"{prefix}{counts[prefix]}"
             counts[prefix] += 1
             start = "" if value is None else f" = {value}"
-            lines.append("  " * depth + f"{self.type_name(u.dtype)} {text[u]}{start};")
+            write(f"{self.type_name(u.dtype)} {text[u]}{start};")
             if value is None:
-                lines.append("  " * depth + f"{_each_lane(u.dtype.count)}{text[u]}[lane] = {_strip(lane)};")
+                write(f"{_each_lane(u.dtype.count)}{text[u]}[lane] = {_strip(lane)};")
 
         for u in program:
             if u.op is Ops.DEFINE_GLOBAL:
@@ -134,29 +130,30 @@ class CRenderer(Renderer):
                 text[u] = self.literal(u)
             elif u.op is Ops.DEFINE_LOCAL:
                 text[u] = u.arg[0]
-                lines.append("  " * depth + self.local(u))
+                write(self.local(u))
             elif u.op is Ops.DEFINE_ACC:
                 declare("acc", u, text[u.src[0]])
             elif u.op is Ops.RANGE:
                 text[u] = f"ridx{u.arg[0]}"
                 start, end = (text[s] for s in u.src)
-                lines.append("  " * depth + f"for (int {text[u]} = {start}; {text[u]} < {end}; {text[u]}++) {{")
+                write(f"for (int {text[u]} = {start}; {text[u]} < {end}; {text[u]}++) {{")
                 depth += 1
             elif u.op is Ops.IF:
-                lines.append("  " * depth + f"if ({text[u.src[0]]}) {{")
+                write(f"if ({text[u.src[0]]}) {{")
                 depth += 1
             elif u.op in (Ops.ENDRANGE, Ops.ENDIF):
                 depth -= 1
-                lines.append("  " * depth + "}")
+                write("}")
             elif u.op is Ops.BARRIER:
-                lines.append("  " * depth + "barrier();")
+                write("barrier();")
             elif u.op is Ops.PHI:
-                lines.append("  " * depth + f"{text[u.src[0]]} = {text[u.src[1]]};")
+                write(f"{text[u.src[0]]} = {text[u.src[1]]};")
                 text[u] = text[u.src[0]]
             elif u.op is Ops.STORE:
-                lines += ["  " * depth + line for line in self.store(u, text)]
+                for line in self.store(u, text):
+                    write(line)
             elif u.op in (Ops.STORE_TILE, Ops.PREFETCH):
-                lines.append("  " * depth + self.call(u, text) + ";")
+                write(self.call(u, text) + ";")
             elif u.op is Ops.LOAD and self.lane_by_lane(u):
                 declare("val", u, None, self.load_lane(u, text))
             elif u.op is Ops.LOAD:
@@ -174,6 +171,17 @@ class CRenderer(Renderer):
                 else:
                     text[u] = value
         return lines
+
+    def uses(self, program: Sequence[UOp]) -> Counter[UOp]:
+        """How often each value is written down."""
+        uses: Counter[UOp] = Counter()
+        for u in program:
+            for s in u.src:
+                uses[s] += 2 if self.repeats(u) else 1
+        for u in program:
+            if u.op is Ops.VECTORIZE and len(u.src) == 1:
+                uses[u.src[0]] += uses[u] - 1  # a spread has no name: its users write the scalar
+        return uses
 
     def masks(self, program: Sequence[UOp]) -> set[UOp]:
         """Conditions on lanes that one loop over the lanes alone reads: they are written inside it, without a name."""
