@@ -130,3 +130,17 @@ def test_contractions_read_normalized_rows_from_memory():
     found = kernels(y, *(y * 2).sum().gradient(words, places, w, scale, shift))
     products = [i for i in found if any(is_contraction(n) for n in toposort(i.sink) if n.op is Ops.REDUCE)]
     assert len(products) >= 3 and all(len(i.read) <= 4 for i in products)
+
+
+def test_rows_below_a_reduction_of_few_results_have_a_kernel_of_their_own():
+    """A loss sums up one number per row: the rows are worked out in parallel, maximum and sum of exponentials in one
+    kernel."""
+    logits, labels = given(512, 300), Tensor(np.arange(512, dtype=np.int32) % 300).realize()
+    rows, total = kernels(logits.sparse_categorical_crossentropy(labels))
+    assert "too few results" in rows.reason and rows.sink is not None and rows.sink.src[0].shape == (512,)
+    assert reductions(rows) == 3
+    assert total.reason == "output"
+    small = given(16, 300).sparse_categorical_crossentropy(labels[:16].realize())
+    assert not any("too few results" in k.reason for k in kernels(small))
+    with Context(NOOPT=1):
+        assert count(logits.sparse_categorical_crossentropy(labels)) >= 4

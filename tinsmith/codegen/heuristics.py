@@ -451,13 +451,23 @@ def reduce_opts(kernel: Kernel, target: Target) -> None:
         best = max(options, key=lambda r: (_score(loads, [], r), kernel.order.index(r)))
         if best in ranges:
             outer, _ = _split(kernel, OptOps.VECTOR, best, lanes)
-            if outer is not None and range_size(outer) >= 4 and len(group) <= 2:
-                _split(kernel, OptOps.UNROLL, outer, 4)
+            copies = {1: 4, 2: 4, 3: 2, 4: 2}.get(_together(group), 1)
+            if outer is not None and range_size(outer) >= 4 and copies > 1:
+                _split(kernel, OptOps.UNROLL, outer, copies)
         elif _score(loads, kernel.stores, best) >= 0:
             outer, _ = _split(kernel, OptOps.VECTOR, best, lanes)
             if outer is not None and range_size(outer) >= 4 and len(group) <= 2 and len(loads) <= 3:
                 _split(kernel, OptOps.UPCAST, outer, 4)
     lanes_for_stores(kernel, lanes)
+
+
+def _together(folds: list[UOp]) -> int:
+    """How many reductions share a loop: those of which none needs another's result."""
+    loop: dict[UOp, int] = {}
+    for f in toposort(folds):
+        if f in folds:
+            loop[f] = 1 + max((loop[g] for g in toposort(f.src[0]) if g in loop), default=0)
+    return max(Counter(loop.values()).values())
 
 
 def lanes_for_stores(kernel: Kernel, lanes: int) -> None:

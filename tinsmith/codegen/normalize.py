@@ -2,6 +2,7 @@
 
     FOLD(FOLD(x, r2), r1)              →  FOLD(x, r1, r2)
     where(c, load(a, c) * load(b, c), 0)  →  load(a, c) * load(b)       inside a sum
+    FOLD(where(r == k, load(a, r), 0), r)  →  load(a, k)                 where it exists
 """
 from __future__ import annotations
 
@@ -81,6 +82,45 @@ def _guarded_twice(n: UOp) -> UOp | None:
     return None
 
 
+def _one_place(n: UOp) -> UOp | None:
+    """A sum of what stands at one place of a range is what stands there."""
+    body = n.src[0]
+    if n.arg is not Ops.ADD or body.op is not Ops.WHERE or not (body.src[2].is_const and body.src[2].arg == 0):
+        return None
+    for condition in conjuncts(body.src[0]):
+        for r in n.src[1:]:
+            at = _named_place(condition, r)
+            if at is None or not all(s.ranges.isdisjoint(n.src[1:]) for s in (at, r.src[-1])):
+                continue
+            inside = at.ge(0) & at.lt(r.src[-1])
+            value = _at(body, r, at, inside)
+            return inside.where(n.replace(src=(value, *(s for s in n.src[1:] if s is not r))) if len(n.src) > 2 else
+                                value + UOp.const(n.dtype, 0), UOp.const(n.dtype, 0))
+    return None
+
+
+def _named_place(condition: UOp, r: UOp) -> UOp | None:
+    """What a range must be for a condition to hold, as an index."""
+    if condition.op is not Ops.CMPEQ or not condition.src[0].dtype.is_int:
+        return None
+    for a, b in (condition.src, condition.src[::-1]):
+        own = a.src[0] if a.op is Ops.CAST else a
+        if own is r and r.vmax <= a.dtype.max:
+            return b.cast(dtypes.index)
+    return None
+
+
+def _at(value: UOp, r: UOp, place: UOp, inside: UOp) -> UOp:
+    """The value at one place of a range, which is read only if it is inside."""
+    new = {r: place}
+    for n in toposort(value, lambda n: n is not r and r in n.ranges):
+        src = tuple(new.get(s, s) for s in n.src)
+        if n.op is Ops.LOAD:
+            src = (*src[:2], src[2] & inside if len(src) > 2 else inside)
+        new[n] = n.replace(src=src)
+    return new[value]
+
+
 def _sum_of_sums() -> UOp:
     i, j = UOp.range(3, 0, "r"), UOp.range(4, 1, "r")
     x = UOp(Ops.PARAM, dtypes.int32.ptr(), (), (1, (12,))).load(i * 4 + j)
@@ -100,10 +140,17 @@ def _masked_twice() -> UOp:
     return UOp(Ops.FOLD, None, (a * b, i), Ops.ADD)
 
 
+def _hit() -> UOp:
+    i, k = UOp.range(3, 0, "r"), UOp(Ops.PARAM, dtypes.int32.ptr(), (), (1, (1,))).load(UOp.index(0))
+    x = UOp(Ops.PARAM, dtypes.int32.ptr(), (), (2, (3,))).load(i)
+    return UOp(Ops.FOLD, None, (i.cast(dtypes.int32).eq(k).where(x, UOp.const(dtypes.int32, 0)), i), Ops.ADD)
+
+
 _fold = Pat("n", (Ops.FOLD,))
 normal_form = RuleSet("normal-form", (
     Rule("one-sum", "Σ_i Σ_j x = Σ_ij x", _fold, _nested, _sum_of_sums),
     Rule("zero-factor", "Σ where(c, a*b, 0) = Σ a*b where a is 0 unless c", _fold, _guarded_product, _masked_product),
+    Rule("one-place", "Σ_i where(i = k, x[i], 0) = x[k] if 0 ≤ k < n, else 0", _fold, _one_place, _hit),
     Rule("one-guard", "Σ a[if c]*b[if c] = Σ a[if c]*b", _fold, _guarded_twice, _masked_twice),
 ))
 

@@ -285,6 +285,16 @@ class Fusion:
         work = max(_count(outer), _size(node.src[0]) if node.op is Ops.REDUCE else 0)
         return work <= SMALL_WORK or _count(depends) >= ROW_PARALLELISM
 
+    def lacks_rows(self, node: UOp, request: Request) -> bool:
+        """Whether a reduction of few results sums up what many rows work out, which they can do in parallel."""
+        value = node.src[0]
+        if settings.NOOPT or not self.heavy[value] or value.op.kind == "movement":
+            return False
+        if _count(request.outer) >= ROW_PARALLELISM:
+            return False
+        read = max((_size(r.src[0]) for r in _reduces(_cone(value))), default=0)
+        return ROW_PARALLELISM <= _size(value) <= read // 4 and read > SMALL_WORK
+
     # *** requests ***
 
     def request(self, node: UOp, request: Request) -> None:
@@ -310,6 +320,8 @@ class Fusion:
             own = frozenset(r for r in ranges if r.op is Ops.RANGE)
             if request.in_tile and self.tiled(node, [request]):
                 request.group.tiles.add((node, request.position))
+            if self.lacks_rows(node, request):
+                self.stage(node.src[0], "an outer reduction has too few results to keep all cores busy")
             self.request(node.src[0], replace(request, index=tuple(inner), around=request.around | own))
         elif op is Ops.GATHER:
             source = node.src[0]

@@ -186,7 +186,7 @@ class Reduce:
         axis = axis_or_dim("softmax", axis, dim, -1)
         shifted, axes = self._shifted("softmax", axis, dtype)
         e = shifted.exp()
-        return e.div(e._reduce(Ops.ADD, axes, True)).cast(float_of(self).dtype if dtype is None else dtype)
+        return e.mul(e._reduce(Ops.ADD, axes, True).reciprocal()).cast(float_of(self).dtype if dtype is None else dtype)
 
     def log_softmax(self: Tensor, axis: int = -1, dtype: DType | str | None = None, *,
                     dim: int | None = None) -> Tensor:

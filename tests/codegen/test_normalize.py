@@ -1,0 +1,53 @@
+"""The normal form of kernel graphs: every rule keeps the value, and does what it is for."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.codegen.running import run_on
+from tinsmith.codegen.lower import lower
+from tinsmith.codegen.normalize import normal_form, normalize
+from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.rewrite import Rule
+from tinsmith.ir.uop import toposort
+
+
+@pytest.mark.parametrize("rule", normal_form.rules, ids=lambda r: r.name)
+def test_every_rule_has_an_example(rule: Rule) -> None:
+    node = rule.example()
+    new = rule.apply(node)
+    assert new is not None and new is not node and new.dtype is node.dtype
+
+
+def _picked(dtype: DType, classes: int, shifted: bool) -> UOp:
+    """The element of each row that a label names, by a sum over all of them."""
+    x = UOp(Ops.PARAM, dtypes.float32, (), (2, (6, classes)))
+    label = UOp(Ops.PARAM, dtype, (), (1, (6, 1)))
+    if shifted:
+        x = x - x.reduce(Ops.MAX, (1,)).expand(x.shape)
+    hit = x.iota_like(1).cast(dtype).eq(label.expand(x.shape))
+    return UOp(Ops.SINK, None, (hit.where(x, x.const_like(0)).reduce(Ops.ADD, (1,)).reshape((6,)),))
+
+
+@pytest.mark.parametrize("device", ["PYTHON", "CPU"])
+@pytest.mark.parametrize("shifted", [False, True], ids=["plain", "shifted"])
+@pytest.mark.parametrize("dtype", [dtypes.int32, dtypes.int64, dtypes.uint8], ids=lambda d: d.name)
+def test_a_sum_over_one_place_is_a_load(dtype: DType, shifted: bool, device: str) -> None:
+    """Labels out of range pick nothing; infinities elsewhere in the row do no harm."""
+    sink, classes = _picked(dtype, 7, shifted), 7
+    x = np.random.default_rng(0).standard_normal((6, classes)).astype(np.float32)
+    x[0, 3] = x[1, 2] = -np.inf
+    labels = np.array([2, 2, 6, 0, 7, 200 if dtype.is_unsigned else -1], dtype.numpy)
+    params = {p.arg[0]: p for p in toposort(sink) if p.op is Ops.PARAM}
+    (got,) = run_on(device, sink, {params[1]: labels.reshape(6, 1), params[2]: x}, None)
+    moved = x - x.max(1, keepdims=True) if shifted else x
+    want = [moved[i, k] if 0 <= k < classes else 0 for i, k in enumerate(labels.astype(int))]
+    np.testing.assert_array_equal(got, np.array(want, np.float32))
+    sums = [n for n in toposort(normalize(lower(sink))) if n.op is Ops.FOLD and n.arg is Ops.ADD]
+    assert not sums
+
+
+def test_a_dtype_too_small_for_the_range_stays_a_sum() -> None:
+    sums = [n for n in toposort(normalize(lower(_picked(dtypes.uint8, 300, False)))) if n.op is Ops.FOLD]
+    assert len(sums) == 1
