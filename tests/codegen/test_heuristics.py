@@ -1,13 +1,20 @@
 """What the model chooses: structures by the shape of memory, never by the shape of a problem."""
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
+from tests.codegen.running import run_on
 from tests.codegen.test_estimate import TARGET, kernel, matmul, param
 from tinsmith.codegen.heuristics import choose_opts
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.ir import UOp
+from tinsmith.codegen.roles import Role
+from tinsmith.core.dtypes import dtypes
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.uop import toposort
 
 
 def chosen(*values: UOp) -> Kernel:
@@ -40,3 +47,35 @@ def test_elementwise_work_that_streams_out_looks_ahead() -> None:
         x, y = (param(n, (size,)) for n in (1, 2))
         return opts(chosen((x * y).alu("EXP")), OptOps.HINT)
     assert [o.axis for o in ahead(1 << 24)] == [None, 0, 1] and not ahead(1 << 16)
+
+
+def scattered(rows: int, columns: int, results: int) -> UOp:
+    where = UOp(Ops.PARAM, dtypes.int32, (), (2, (rows, 1))).expand((rows, columns))
+    return param(1, (results, columns)).scatter(where, param(3, (rows, columns)), 0, "ADD")
+
+
+@pytest.mark.parametrize("columns", [256, 48, 1040, 16, 17, 7])
+def test_workers_add_rows_in_order_to_columns_of_their_own(columns: int) -> None:
+    """Rows hit the same places again and again: what comes out is that of one order."""
+    rows, results = 600, 5
+    rng = np.random.default_rng(1)
+    inputs = {1: rng.standard_normal((results, columns)).astype(np.float32),
+              2: rng.integers(-1, results + 1, (rows, 1)).astype(np.int32),
+              3: rng.standard_normal((rows, columns)).astype(np.float32)}
+    sink = UOp(Ops.SINK, None, (scattered(rows, columns, results),))
+    want = inputs[1].copy()
+    for at, x in zip(inputs[2][:, 0], inputs[3]):
+        if 0 <= at < results:
+            want[at] += x
+    params = {p: inputs[p.arg[0]] for p in toposort(sink) if p.op is Ops.PARAM}
+    (got,) = run_on("CPU", sink, params, None, threads=2)
+    np.testing.assert_array_equal(got.reshape(want.shape), want)
+
+
+def test_rows_of_a_scatter_are_walked_whole() -> None:
+    k = kernel(scattered(600, 256, 5))
+    choose_opts(k, replace(TARGET, threads=2))
+    (store,) = (s for s in k.stores if s.op is Ops.SCATTER_STORE)
+    loops = [r for r in k.ranges if not r.arg[1].expanded]
+    assert loops[0].arg[1] is Role.THREAD
+    assert loops.index(store.src[4]) < len(loops) - 1 and loops[-1] in store.src[1].ranges

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from tinsmith.codegen.ahead import may_stream
 from tinsmith.codegen.heuristics_rows import keep_rows
+from tinsmith.codegen.heuristics_scatter import scatter_opts
 from tinsmith.codegen.heuristics_windows import window_opts
 from tinsmith.codegen.hidden import covered_steps
 from tinsmith.codegen.kernel import Kernel, windows
@@ -512,27 +513,29 @@ def elementwise_opts(kernel: Kernel, target: Target) -> None:
     scatters = [s for s in kernel.stores if s.op is Ops.SCATTER_STORE]
     parallel = [r for r in kernel.parallel if not any(r is s.src[4] for s in scatters)]
     if not parallel:
-        return
+        return None
     loads = kernel.loads
     options = [r for r in parallel if range_size(r) >= min(lanes, 4) and all(r in s.ranges for s in kernel.stores)]
     if not options:
-        return
+        return None
     full = {r: min(1.0, range_size(r) / lanes) for r in options}
     best = max(options, key=lambda r: (_score(loads, stores, r) * full[r], kernel.order.index(r)))
     if _score(loads, stores, best) <= 0 or (scatters and not all(_stride(s.src[1], best) == 1 for s in scatters)):
-        return
+        return None
     amount = min(lanes, _power_of_two(range_size(best)))
     outer, lane = _split(kernel, OptOps.VECTOR, best, amount)
     lanes_of_loop = {outer, lane}
-    if not scatters:
-        _share_work(kernel, outer)
+    if scatters:
+        return scatter_opts(kernel, target, outer) if outer is not None else None
+    _share_work(kernel, outer)
     along = [r for n in kernel.loads for r in kernel.parallel
              if n.src[1].ranges & lanes_of_loop and _stride(n.src[1], r) == 1 and r is not outer]
-    if along and not scatters:
+    if along:
         loops = [r for r in kernel.ranges if not r.arg[1].expanded]
         wanted = [r for r in loops if r is not along[0]] + [along[0]]
         if wanted != loops:
             kernel.apply(Opt(OptOps.ORDER, None, tuple(loops.index(r) for r in wanted)))
+    return None
 
 
 def _share_work(kernel: Kernel, lane_loop: UOp | None) -> None:

@@ -52,7 +52,7 @@ class Kernel:
         found = [n for n in self.nodes if n.op is Ops.RANGE]
         # What more reductions depend on comes further out: each is then computed once.
         users = {r: sum(r in f.ranges for f in self.folds) for r in found}
-        ordered = self.ordered
+        ordered = self.ordered | frozenset(n.src[4] for n in self.nodes if n.op is Ops.SCATTER_STORE)
         self.order = sorted(found, key=lambda r: (r.arg[1] is not Role.LOOP, r in ordered, -users[r], r.arg[0]))
         self.count = 1 + max((r.arg[0] for r in found), default=-1)
         while pair := next(mergeable(self.sink, self.order), None):

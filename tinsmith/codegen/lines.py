@@ -159,7 +159,7 @@ class LineWriter:
         opened = set().union(*(s.ranges for s in self.scopes))
         own = {node.src[4]} if node.op is Ops.SCATTER_STORE and node.src[4].op is Ops.RANGE else set()
         left = [r for r in node.ranges | own if not r.arg[1].expanded and r not in opened]
-        return sorted(left, key=lambda r: (r in own and r.arg[1] is not Role.BLOCK, self.position[r.arg[0]]))
+        return sorted(left, key=lambda r: self.position[r.arg[0]])
 
     # *** loops ***
 

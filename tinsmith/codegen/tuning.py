@@ -31,8 +31,10 @@ def work_of(kernel: Kernel) -> int:
     for n in toposort(kernel.sink):
         if n.op is Ops.FOLD:
             total += count_of(n.src[0].ranges)
-        elif n.op in (Ops.STORE, Ops.SCATTER_STORE):
+        elif n.op is Ops.STORE:
             total += 2 * count_of(n.ranges)
+        elif n.op is Ops.SCATTER_STORE:
+            total += 2 * count_of(n.ranges | n.src[4].ranges)
         elif n.op.alu and n.dtype is not dtypes.index and not n.dtype.is_bool and n.op.cost > 2:
             total += n.op.cost * count_of(n.ranges)
     return total
