@@ -8,11 +8,13 @@ import pytest
 
 from tests.codegen.running import run_on
 from tests.codegen.test_estimate import TARGET, kernel, matmul, param
+from tinsmith.backend.device import Device
 from tinsmith.codegen.heuristics import choose_opts
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
+from tinsmith.codegen.program import compile_kernel
 from tinsmith.codegen.roles import Role
-from tinsmith.core.dtypes import dtypes
+from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 
@@ -79,3 +81,20 @@ def test_rows_of_a_scatter_are_walked_whole() -> None:
     loops = [r for r in k.ranges if not r.arg[1].expanded]
     assert loops[0].arg[1] is Role.THREAD
     assert loops.index(store.src[4]) < len(loops) - 1 and loops[-1] in store.src[1].ranges
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64, dtypes.int8, dtypes.float16], ids=lambda d: d.name)
+@pytest.mark.parametrize("device", ["PYTHON", "CPU", "CPU:C"])
+def test_transposes(device: str, dtype: DType) -> None:
+    for rows, columns in ((1, 5), (4, 4), (16, 16), (17, 20), (32, 31), (48, 36), (64, 12), (33, 65), (96, 64)):
+        x = np.arange(3 * rows * columns).reshape(3, rows, columns).astype(dtype.numpy)
+        leaf = UOp(Ops.PARAM, dtype, (), (1, x.shape))
+        sink = UOp(Ops.SINK, None, (leaf.permute((0, 2, 1)) + leaf.const_like(1).permute((0, 2, 1)),))
+        (got,) = run_on(device, sink, {leaf: x}, None, threads=2)
+        np.testing.assert_array_equal(got.reshape(3, columns, rows), np.swapaxes(x, 1, 2) + x.dtype.type(1))
+
+
+def test_blocks_are_transposed_in_registers() -> None:
+    leaf = param(1, (64, 96))
+    sink = UOp(Ops.SINK, None, (leaf.permute((1, 0)),))
+    assert "masked.gather" not in compile_kernel(sink, Device["CPU"].renderer).source

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from tinsmith.codegen.ahead import may_stream
 from tinsmith.codegen.heuristics_rows import keep_rows
 from tinsmith.codegen.heuristics_scatter import scatter_opts
+from tinsmith.codegen.heuristics_transpose import transpose_opts
 from tinsmith.codegen.heuristics_windows import window_opts
 from tinsmith.codegen.hidden import covered_steps
 from tinsmith.codegen.kernel import Kernel, windows
@@ -531,10 +532,7 @@ def elementwise_opts(kernel: Kernel, target: Target) -> None:
     along = [r for n in kernel.loads for r in kernel.parallel
              if n.src[1].ranges & lanes_of_loop and _stride(n.src[1], r) == 1 and r is not outer]
     if along:
-        loops = [r for r in kernel.ranges if not r.arg[1].expanded]
-        wanted = [r for r in loops if r is not along[0]] + [along[0]]
-        if wanted != loops:
-            kernel.apply(Opt(OptOps.ORDER, None, tuple(loops.index(r) for r in wanted)))
+        transpose_opts(kernel, outer, along[0], amount)
     return None
 
 

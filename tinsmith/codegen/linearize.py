@@ -19,6 +19,7 @@ from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.lines import Coords, Scope
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.streams import bind
+from tinsmith.codegen.stridedlines import strided
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.symbolic import from_linear, linear_form, simplify, values_over
@@ -326,9 +327,9 @@ class Linearizer(BlockWriter):
             return self.emit(0, UOp(Ops.CONST, n.dtype, (), n.dtype.as_const(0)))
         index, lanes = self.address(n.src[1], coords)
         if valid is None and lanes is not None and index.dtype.count > 1:
-            woven = self.load_woven(n, memory, coords, lanes)
-            if woven is not None:
-                return woven
+            found = strided(self, n, memory, coords, lanes)
+            if found is not None:
+                return found
         count = range_size(lanes) if lanes is not None else 1
         if valid is not None and valid.dtype.count > count:
             count = valid.dtype.count
@@ -343,22 +344,6 @@ class Linearizer(BlockWriter):
         if isinstance(n.arg, Ahead) and n.arg.prefetch:
             self.prefetch(n, coords, memory, depth)
         return self.emit(depth, line)
-
-    def load_woven(self, n: UOp, memory: UOp, coords: Coords, lanes: UOp) -> UOp | None:
-        """Lanes a few elements apart, as part of whole vectors where these lie inside the memory; copies that read
-        the elements between them share the vectors."""
-        expr = self.at(n.src[1], coords)
-        terms, constant = linear_form(expr)
-        step, count = terms.pop(lanes, 0), range_size(lanes)
-        if step not in (2, 4) or any(lanes in t.ranges for t in terms) or n.src[0] in self.written:
-            return None
-        start, size = from_linear(terms, constant - constant % step, expr).simplify(), _elements(n.src[0])
-        if start.vmin < 0 or start.vmax + step * count > size:
-            return None
-        depth = max(self.depth_of(n), self.depth_of(n.src[0]))
-        wide = self.emit(depth, UOp(Ops.LOAD, n.dtype.vec(step * count), (memory, self.expression(start)), None))
-        return self.emit(depth, UOp(Ops.GEP, n.dtype.vec(count), (wide,),
-                                    tuple(range(constant % step, step * count, step))))
 
     def prefetch(self, n: UOp, coords: Coords, memory: UOp, depth: int) -> None:
         """Fetch what the load will need some iterations later; an address past the end does no harm."""
@@ -617,12 +602,6 @@ class Linearizer(BlockWriter):
 def _condition(store: UOp) -> UOp | None:
     """What decides whether a statement stores anything."""
     return store.src[3] if len(store.src) > 3 and not store.src[3].is_const else None
-
-
-def _elements(memory: UOp) -> int:
-    """How many elements a memory is known to have."""
-    sizes = memory.arg[1] if memory.op is Ops.PARAM else memory.arg
-    return math.prod(sizes) if all(isinstance(s, int) for s in sizes) else 0
 
 
 def _whole_vectors(count: int) -> list[tuple[int, int]]:

@@ -1,0 +1,86 @@
+"""Lanes that lie apart in memory, read as whole vectors together with what other copies need, and rearranged."""
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from tinsmith.codegen.lines import Coords
+from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.streams import bind
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.symbolic import from_linear, linear_form
+
+if TYPE_CHECKING:
+    from tinsmith.codegen.linearize import Linearizer
+
+
+def strided(lin: Linearizer, n: UOp, memory: UOp, coords: Coords, lanes: UOp) -> UOp | None:
+    """The value of a load whose lanes have a constant step, without a gather; None where that cannot be."""
+    if n.src[0] in lin.written:
+        return None
+    found = _woven(lin, n, memory, coords, lanes)
+    return found if found is not None else _transposed(lin, n, memory, coords, lanes)
+
+
+def _woven(lin: Linearizer, n: UOp, memory: UOp, coords: Coords, lanes: UOp) -> UOp | None:
+    """Lanes a few elements apart, as part of whole vectors where these lie inside the memory; copies that read
+    the elements between them share the vectors."""
+    expr = lin.at(n.src[1], coords)
+    terms, constant = linear_form(expr)
+    step, count = terms.pop(lanes, 0), range_size(lanes)
+    if step not in (2, 4) or any(lanes in t.ranges for t in terms):
+        return None
+    start, size = from_linear(terms, constant - constant % step, expr).simplify(), _elements(n.src[0])
+    if start.vmin < 0 or start.vmax + step * count > size:
+        return None
+    depth = max(lin.depth_of(n), lin.depth_of(n.src[0]))
+    wide = lin.emit(depth, UOp(Ops.LOAD, n.dtype.vec(step * count), (memory, lin.expression(start)), None))
+    return lin.emit(depth, UOp(Ops.GEP, n.dtype.vec(count), (wide,), tuple(range(constant % step, step * count, step))))
+
+
+def _transposed(lin: Linearizer, n: UOp, memory: UOp, coords: Coords, lanes: UOp) -> UOp | None:
+    """Lanes far apart whose neighbours the other copies read: every lane reads what is for all copies at once, and
+    blocks of as many lanes as copies are transposed in registers."""
+    terms, _ = linear_form(n.src[1])
+    copy, count = dict(coords), range_size(lanes)
+    across = next((r for r in copy if r.arg[1] is Role.UPCAST and terms.get(r) == 1), None)
+    if across is None or any(r in t.ranges for t in terms for r in (across, lanes) if t is not r):
+        return None
+    side = range_size(across)
+    if side & (side - 1) or count % side:
+        return None
+    rest = tuple((r, v) for r, v in coords if r is not across)
+    depth = max(lin.depth_of(n), lin.depth_of(n.src[0]))
+    first = bind(n.src[1], across, UOp.index(0))
+    places = [lin.indexed(bind(first, lanes, UOp.index(lane)), rest) for lane in range(count)]
+    rows = [lin.emit(depth, UOp(Ops.LOAD, n.dtype.vec(side), (memory, place), None)) for place in places]
+    if count > side:
+        rows = [lin.emit(depth, UOp(Ops.VECTORIZE, n.dtype.vec(count), tuple(rows[k::side]))) for k in range(side)]
+    return _transpose(lin, rows, depth)[copy[across]]
+
+
+def _transpose(lin: Linearizer, rows: list[UOp], depth: int) -> list[UOp]:
+    """Square blocks of lanes side by side, each transposed: rows are interleaved by twos, in ever wider units."""
+    side, dtype = len(rows), rows[0].dtype
+    groups, width = [[r] for r in rows], 1
+    while len(groups) > 1:
+        halves = [_interleaved(dtype.count, side, width, half) for half in (0, 1)]
+        merged = []
+        for first, second in zip(groups[::2], groups[1::2]):
+            pairs = [lin.emit(depth, UOp(Ops.VECTORIZE, dtype.scalar.vec(2 * dtype.count), p))
+                     for p in zip(first, second)]
+            merged.append([lin.emit(depth, UOp(Ops.GEP, dtype, (p,), order)) for p in pairs for order in halves])
+        groups, width = merged, 2 * width
+    return groups[0]
+
+
+def _interleaved(count: int, side: int, width: int, half: int) -> tuple[int, ...]:
+    """Units of so many lanes of two vectors in turn, from the first or the second half of every block."""
+    return tuple(block + half * side // 2 + unit + i + of * count for block in range(0, count, side)
+                 for unit in range(0, side // 2, width) for of in (0, 1) for i in range(width))
+
+
+def _elements(memory: UOp) -> int:
+    """How many elements a memory is known to have."""
+    sizes = memory.arg[1] if memory.op is Ops.PARAM else memory.arg
+    return math.prod(sizes) if all(isinstance(s, int) for s in sizes) else 0
