@@ -82,3 +82,24 @@ def test_order() -> None:
         written |= set(item.slots[: item.outputs])
     with Context(NOOPT=1):
         assert len(kernels(a, b)) == 2
+
+
+def test_column_sums_of_which_one_needs_statistics_share_a_kernel() -> None:
+    """What one reads is known later than what the other reads: they run when both can, unless that is too late."""
+    x, w = given(128, 96), given(128, 96, seed=1)
+    scale, shift = (w * (x - x.mean(1, keepdim=True))).sum(0), w.sum(0)
+    for pair in ((scale, shift), (shift, scale)):
+        assert [len(k.written) for k in kernels(*pair)].count(2) == 1
+    np.testing.assert_allclose(shift.numpy(), w.numpy().sum(0), rtol=1e-4, atol=1e-4)
+    centred = x.numpy() - x.numpy().mean(1, keepdims=True)
+    np.testing.assert_allclose(scale.numpy(), (w.numpy() * centred).sum(0), rtol=1e-4, atol=1e-4)
+
+
+def test_a_kernel_does_not_wait_for_what_needs_it() -> None:
+    x = given(128, 96)
+    first = x.sum(0)
+    second = (x * first.contiguous()).sum(0)
+    assert all(len(k.written) == 1 for k in kernels(first, second))
+    between = (x - (x * first.contiguous()).sum(1, keepdim=True)).sum(0)
+    assert all(len(k.written) == 1 for k in kernels(first, between))
+    np.testing.assert_allclose(second.numpy(), (x.numpy() * first.numpy()).sum(0), rtol=1e-3, atol=1e-3)

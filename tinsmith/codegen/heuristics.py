@@ -458,7 +458,8 @@ def reduce_opts(kernel: Kernel, target: Target) -> None:
                 _split(kernel, OptOps.UNROLL, outer, copies)
         elif _score(loads, kernel.stores, best) >= 0:
             outer, _ = _split(kernel, OptOps.VECTOR, best, lanes)
-            if outer is not None and range_size(outer) >= 4 and len(group) <= 2 and len(loads) <= 3:
+            streams = sum(_stride(n.src[1], best) != 0 for n in loads)
+            if outer is not None and range_size(outer) >= 4 and len(group) <= 2 and streams <= 3:
                 _split(kernel, OptOps.UPCAST, outer, 4)
     lanes_for_stores(kernel, lanes)
 

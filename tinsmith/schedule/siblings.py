@@ -1,9 +1,10 @@
 """Sibling kernels share one kernel with several outputs: optimizer updates, statistics of one tensor.
 
 Two kernels merge sideways if their outputs have one shape, their reductions run over the same axes, they read a buffer
-in common and have the same level. Levels rise along every dependency, so no path leads from one to the other and a
-merge makes no circle. An elementwise kernel joins the kernel before it if it reads that one's outputs element by
-element and all else that it reads has a lower level: the value is still in a register.
+in common and can have the same level: that of the higher one, if what reads the lower one is higher still. Levels rise
+along every dependency, so no path leads from one to the other and a merge makes no circle. An elementwise kernel joins
+the kernel before it if it reads that one's outputs element by element and all else that it reads has a lower level: the
+value is still in a register.
 """
 from __future__ import annotations
 
@@ -53,18 +54,20 @@ def _grouped(items: list[ScheduleItem]) -> tuple[list[Group], dict[int, Group]]:
     """The groups, and the group that writes each slot. One pass: producers are placed before their readers."""
     groups: list[Group] = []
     home: dict[int, Group] = {}
-    readers: dict[tuple[Any, int, int], Group] = {}  # (key, level, slot) → the latest group that reads it
+    readers: dict[tuple[Any, int], Group] = {}  # (key, slot) → the latest group that reads it
     for number, item in enumerate(items):
         producers = list({id(home[s]): home[s] for s in item.read if s in home}.values())
         level = 1 + max((g.level for g in producers), default=0)
         key, size = _key(item)
         group = _continued(item, key, size, producers)
         if group is None and key is not None:
-            found = (readers.get((key, level, s)) for s in item.read)
-            group = next((g for g in found if g is not None and g.level == level and _fits(item, size, g)), None)
+            found = (readers.get((key, s)) for s in item.read)
+            group = next((g for g in found if g is not None and g not in producers and level < g.first_reader
+                          and _fits(item, size, g)), None)
         if group is None:
             group = Group(level, key)
             groups.append(group)
+        group.level = max(group.level, level)
         group.members.append(number)
         group.nodes += size
         group.slots.update(item.slots)
@@ -75,7 +78,7 @@ def _grouped(items: list[ScheduleItem]) -> tuple[list[Group], dict[int, Group]]:
                 p.first_reader = min(p.first_reader, group.level)
         if key is not None:
             for s in item.read:
-                readers[key, group.level, s] = group
+                readers[key, s] = group
     return groups, home
 
 
