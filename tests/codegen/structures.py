@@ -11,8 +11,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tests.codegen.running import Array, expected, run_on
+from tests.codegen.running import Array, expected, params, run_on
 from tests.codegen.test_matrix import close, product
+from tests.schedule import test_streams
+from tests.schedule.helpers import schedule
 from tinsmith.backend.device import Device
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
@@ -118,6 +120,17 @@ def pools() -> Iterator[Case]:
             yield inputs.case(f"pool gradient {step} {windows} {dtype} {flat}", flow.reshape(whole))
 
 
+def attentions(large: bool) -> Iterator[Case]:
+    """The kernels of attention and its gradients: whole rows, blocks of rows, tiles that two sums share."""
+    sizes = [(2, 33, 61, 8, 24), (1, 65, 63, 16, 17), *([(8, 40, 192, 8, 24), (2, 33, 512, 8, 40)] if large else [])]
+    random = np.random.default_rng(9)
+    for size, mask in itertools.product(sizes, ("none", "causal")):
+        for n, item in enumerate(schedule(*test_streams.recorded(test_streams.inputs(*size), mask, None)).items):
+            if item.sink is not None and item.tiles:  # small values: the rows' greatest one is random as well
+                given = {p: (random.integers(-2, 3, p.shape) / 4).astype(p.dtype.numpy) for p in params(item.sink)}
+                yield f"attention {size} {mask} {n}", item.sink, given
+
+
 def cases(large: bool) -> Iterator[Case]:
     yield from products(large)
     yield from convolutions()
@@ -126,9 +139,9 @@ def cases(large: bool) -> Iterator[Case]:
 
 
 def check(device: str, threads: int = 2, large: bool = True, every: int = 1) -> int:
-    """Compare every case with the evaluator; returns how many there were."""
+    """Compare the streams, and of all other cases one of ``every``, with the evaluator; returns how many there were."""
     count = 0
-    for name, sink, inputs in itertools.islice(cases(large), 0, None, every):
+    for name, sink, inputs in itertools.chain(attentions(large), itertools.islice(cases(large), 0, None, every)):
         if "-v" in sys.argv:
             print(name, flush=True)
         for got, want in zip(run_on(device, sink, inputs, None, threads), expected(sink, inputs)):
