@@ -14,6 +14,7 @@ from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.program import compile_kernel
 from tinsmith.codegen.roles import Role
+from tinsmith.codegen.tuning import stride_of
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
@@ -98,3 +99,12 @@ def test_blocks_are_transposed_in_registers() -> None:
     leaf = param(1, (64, 96))
     sink = UOp(Ops.SINK, None, (leaf.permute((1, 0)),))
     assert "masked.gather" not in compile_kernel(sink, Device["CPU"].renderer).source
+
+
+def test_lanes_follow_what_moves_most_not_the_few_numbers_of_a_channel() -> None:
+    whole = (4, 32, 20, 20)
+    x, pooled = param(1, whole), param(2, (4, 32, 20, 10, 1)).expand((4, 32, 20, 10, 2)).reshape(whole)
+    mean, scale, shift = (param(n, (1, 32, 1, 1)).expand(whole) for n in (3, 4, 5))
+    k = chosen(((x - mean) * scale + shift - pooled).reduce("ADD", (0, 2, 3)).reshape((32,)))
+    (lanes,) = (r for r in k.order if r.arg[1] is Role.VECTOR)
+    assert {stride_of(n.src[1], lanes) for n in k.loads if n.src[0].arg[0] == 1} == {1}

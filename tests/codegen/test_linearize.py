@@ -159,6 +159,15 @@ def test_a_rotated_load_is_carried_in_a_register() -> None:
     assert sum_of.src[0].op is Ops.DEFINE_ACC  # the reader takes what the last iteration loaded
 
 
+@pytest.mark.parametrize("size", [8, 10, 11])
+def test_neighbours_that_share_an_element_read_it_with_one_vector(size: int) -> None:
+    pairs = param(2, 3, -(-size // 2), 1).expand((3, -(-size // 2), 2)).reshape((3, -(-size // 2) * 2))
+    lines = program(param(1, 3, size) * pairs.shrink(((0, 3), (0, size))), opts=[Opt(OptOps.VECTOR, 1, 8)])
+    loads = [u for u in lines if u.op is Ops.LOAD and u.src[0].arg == 2]
+    assert [u.dtype.count for u in loads] == {8: [4], 10: [4, 1], 11: [4, 2]}[size]
+    assert all(u.src[1].dtype.count == 1 for u in loads)
+
+
 def test_a_walk_goes_through_bands() -> None:
     lines = program(product(), opts=[Opt(OptOps.WALK, 0, (1, 4))])
     assert [u.src[1].arg for u in lines if u.op is Ops.RANGE] == [2, 10, 4, 12]

@@ -424,11 +424,13 @@ def _stage_guarded(kernel: Kernel, load: UOp, rows: list[tuple[UOp, int]], targe
 
 
 def _score(loads: list[UOp], stores: list[UOp], r: UOp) -> float:
-    """How well memory runs along ``r``: whole vectors count for it, gathers against it."""
+    """How well memory runs along ``r``: whole vectors count for it, gathers against it; loads of few elements, which
+    stay in registers or near, hardly count."""
     total = 0.0
+    most = max((_count(n.src[1].ranges) for n in (*loads, *stores)), default=1)
     for n in loads:
-        stride = _stride(n.src[1], r)
-        total += {0: 0.25, 1: 1.0}.get(stride if stride is not None else -1, -1.0)
+        stride, share = _stride(n.src[1], r), _count(n.src[1].ranges) / most
+        total += {0: 0.25, 1: 1.0}.get(stride if stride is not None else -1, -1.0) * share
     for n in stores:
         stride = _stride(n.src[1], r)
         total += {0: 0.0, 1: 1.5}.get(stride if stride is not None else -1, -2.0)

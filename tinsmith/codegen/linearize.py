@@ -326,8 +326,8 @@ class Linearizer(BlockWriter):
         if valid is not None and valid.op is Ops.CONST:
             return self.emit(0, UOp(Ops.CONST, n.dtype, (), n.dtype.as_const(0)))
         index, lanes = self.address(n.src[1], coords)
-        if valid is None and lanes is not None and index.dtype.count > 1:
-            found = strided(self, n, memory, coords, lanes)
+        if lanes is not None and index.dtype.count > 1:
+            found = strided(self, n, memory, coords, lanes, valid)
             if found is not None:
                 return found
         count = range_size(lanes) if lanes is not None else 1

@@ -7,19 +7,52 @@ from typing import TYPE_CHECKING
 from tinsmith.codegen.lines import Coords
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.streams import bind
+from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.symbolic import from_linear, linear_form
+from tinsmith.ir.symbolic import from_linear, linear_form, values_over
 
 if TYPE_CHECKING:
     from tinsmith.codegen.linearize import Linearizer
 
 
-def strided(lin: Linearizer, n: UOp, memory: UOp, coords: Coords, lanes: UOp) -> UOp | None:
-    """The value of a load whose lanes have a constant step, without a gather; None where that cannot be."""
+def strided(lin: Linearizer, n: UOp, memory: UOp, coords: Coords, lanes: UOp, valid: UOp | None) -> UOp | None:
+    """The value of a load whose lanes do not lie side by side, without a gather; None where that cannot be."""
     if n.src[0] in lin.written:
         return None
-    found = _woven(lin, n, memory, coords, lanes)
-    return found if found is not None else _transposed(lin, n, memory, coords, lanes)
+    found = _woven(lin, n, memory, coords, lanes) if valid is None else None
+    if found is None:
+        found = _shared(lin, n, memory, coords, lanes, valid)
+    if found is None and valid is None:
+        found = _transposed(lin, n, memory, coords, lanes)
+    return found
+
+
+def _shared(lin: Linearizer, n: UOp, memory: UOp, coords: Coords, lanes: UOp, valid: UOp | None) -> UOp | None:
+    """Lanes that share the elements of one vector, such as neighbours whose maximum was pooled: the vector, spread."""
+    terms, constant = linear_form(lin.at(n.src[1], coords))
+    own = {t: factor for t, factor in terms.items() if t.ranges == {lanes}}
+    if any(lanes in t.ranges for t in terms if t not in own):
+        return None
+    seen = [True] * range_size(lanes)
+    if valid is not None:
+        if valid.op is not Ops.VECTORIZE or not all(s.op is Ops.CONST for s in valid.src):
+            return None
+        seen = [bool(s.arg) for s in valid.src]
+    places = [int(at) for at in values_over(from_linear(own, 0, n.src[1]), lanes)]
+    needed = [at for at, reads in zip(places, seen) if reads]
+    low, size = min(needed), max(needed) - min(needed) + 1
+    if size > len(seen):
+        return None
+    start = from_linear({t: f for t, f in terms.items() if t not in own}, constant + low, n.src[1]).simplify()
+    depth = max(lin.depth_of(n), lin.depth_of(n.src[0]))
+    width = 1 << (size - 1).bit_length()
+    mask = tuple(lin.emit(0, UOp.const(dtypes.bool, at < size)) for at in range(width))
+    part = () if width == size else (lin.emit(0, UOp(Ops.VECTORIZE, dtypes.bool.vec(width), mask)),)
+    wide = lin.emit(depth, UOp(Ops.LOAD, n.dtype.vec(width), (memory, lin.expression(start), *part), None))
+    picked = tuple(at - low if reads else 0 for at, reads in zip(places, seen))
+    line = lin.spread(wide, len(seen)) if width == 1 else lin.emit(
+        depth, UOp(Ops.GEP, n.dtype.vec(len(seen)), (wide,), picked))
+    return line if valid is None else lin.combine(depth, Ops.WHERE, n.dtype, [valid, line, UOp.const(n.dtype, 0)])
 
 
 def _woven(lin: Linearizer, n: UOp, memory: UOp, coords: Coords, lanes: UOp) -> UOp | None:
