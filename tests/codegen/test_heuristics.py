@@ -16,6 +16,7 @@ from tinsmith.codegen.program import compile_kernel
 from tinsmith.codegen.roles import Role
 from tinsmith.codegen.tuning import stride_of
 from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 
@@ -108,3 +109,22 @@ def test_lanes_follow_what_moves_most_not_the_few_numbers_of_a_channel() -> None
     k = chosen(((x - mean) * scale + shift - pooled).reduce("ADD", (0, 2, 3)).reshape((32,)))
     (lanes,) = (r for r in k.order if r.arg[1] is Role.VECTOR)
     assert {stride_of(n.src[1], lanes) for n in k.loads if n.src[0].arg[0] == 1} == {1}
+
+
+@pytest.mark.parametrize(("columns", "ahead"), [(2048, True), (1 << 15, False)])
+def test_the_last_pass_over_a_row_fetches_the_next(columns: int, ahead: bool) -> None:
+    """While exponentials are computed, memory has nothing else to do; two rows must fit the first cache."""
+    x = param(1, (512, columns))
+    power = (x - x.reduce("MAX", (1,)).expand(x.shape)).alu("EXP")
+    hints = [o.amt for o in opts(chosen(power.reduce("ADD", (1,))), OptOps.HINT)]
+    assert [isinstance(a, tuple) for a in hints] == [ahead]
+    if ahead:
+        source = compile_kernel(UOp(Ops.SINK, None, (power.reduce("ADD", (1,)),)), Device["CPU"].renderer).source
+        loops = [part for part in source.split("\nloop") if "load <" in part]
+        assert [part.count("llvm.prefetch") > 0 for part in loops] == [False, True]
+
+
+def test_a_hint_of_two_numbers_is_checked() -> None:
+    k = kernel(param(1, (64, 64)).reduce("ADD", (1,)))
+    with pytest.raises(ArgumentError, match="number of iterations"):
+        k.apply(Opt(OptOps.HINT, 0, (4, 2)))

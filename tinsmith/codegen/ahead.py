@@ -24,12 +24,14 @@ class Ahead:
 
     Attributes:
         prefetch: so many iterations ahead, its line is fetched into the cache.
+        last: of several reductions over the loop that read it one after the other, only the last fetches.
         rotate: it is issued an iteration before its value is needed.
     """
 
     loop: int
     prefetch: int = 0
     rotate: bool = False
+    last: bool = False
 
 
 def require(condition: bool, opt: Opt, why: str) -> None:
@@ -52,12 +54,14 @@ def hint(k: Kernel, opt: Opt) -> None:
     if opt.axis is None:
         return _stream(k, opt)
     load, r = _load_and_loop(k, opt)
-    require(isinstance(opt.amt, int) and 0 < opt.amt < 1 << 20, opt, "the distance is a number of iterations")
+    distance, last = opt.amt if isinstance(opt.amt, tuple) and len(opt.amt) == 2 else (opt.amt, 0)
+    require(isinstance(distance, int) and 0 < distance < 1 << 20 and last in (0, 1), opt,
+            "the amount is a number of iterations, or that and 1 if only the last of several reductions fetches")
     steps = linear_form(load.src[1])[0]
     fixed = r in steps and not any(r in t.ranges for t in steps if t is not r)
     require(fixed, opt, "its addresses have no fixed step")
-    assert isinstance(opt.amt, int)
-    ahead = Ahead(r.arg[0], opt.amt, isinstance(load.arg, Ahead) and load.arg.rotate)
+    assert isinstance(distance, int)
+    ahead = Ahead(r.arg[0], distance, isinstance(load.arg, Ahead) and load.arg.rotate, bool(last))
     k.sink = k.sink.substitute({load: load.replace(arg=ahead)})
     return None
 

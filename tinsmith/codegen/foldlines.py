@@ -155,6 +155,7 @@ class FoldWriter:
     def step(self, bodies: list[UOp]) -> None:
         lin = self.lin
         before, lin.current_folds = lin.current_folds, [n for b in bodies for n in toposort(b) if n.op is Ops.FOLD]
+        around, lin.writing = lin.writing, self.group
         for g, (f, body) in enumerate(zip(self.group, bodies)):
             for unroll in lin.all_coords(self.unrolled):
                 for c in self.copies[f]:
@@ -163,7 +164,7 @@ class FoldWriter:
                     key = (g, c, unroll if self.separate else ())
                     at = tuple(sorted((*c, *unroll), key=lambda x: lin.position[x[0].arg[0]]))
                     self.values[key] = self.accumulate(f.arg, self.values[key], body, at)
-        lin.current_folds = before
+        lin.current_folds, lin.writing = before, around
 
     def accumulate(self, op: Op, acc: UOp, body: UOp, coords: Coords) -> UOp:
         lin, here = self.lin, len(self.lin.scopes) - 1

@@ -16,7 +16,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from tinsmith.codegen.ahead import may_stream
-from tinsmith.codegen.heuristics_rows import keep_rows
+from tinsmith.codegen.heuristics_rows import keep_rows, row_ahead
 from tinsmith.codegen.heuristics_scatter import scatter_opts
 from tinsmith.codegen.heuristics_transpose import transpose_opts
 from tinsmith.codegen.heuristics_windows import window_opts
@@ -93,6 +93,9 @@ def look_ahead(kernel: Kernel, target: Target) -> None:
         if not loops or not lanes or loops[-1].arg[1] is not Role.REDUCE or len(load.src) > 2:
             continue
         size, step = load.dtype.itemsize, _stride(load.src[1], loops[-1])
+        if row := row_ahead(kernel, load, loops, target):
+            kernel.apply(Opt(OptOps.HINT, kernel.loads.index(load), (row, 1)))
+            continue
         if not step or _count(load.src[1].ranges) * size <= target.l2_bytes // 2 or range_size(loops[-1]) < 16:
             continue
         unrolled = _count(frozenset(r for r in load.src[1].ranges if r.arg[1] is Role.UNROLL))

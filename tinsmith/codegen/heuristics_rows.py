@@ -4,7 +4,7 @@ from __future__ import annotations
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
-from tinsmith.codegen.roles import range_size
+from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.streams import equal_values
 from tinsmith.codegen.tuning import stride_of
 from tinsmith.ir import Ops, UOp
@@ -41,3 +41,22 @@ def _cost(kernel: Kernel, target: Target, value: UOp) -> int:
     cost = sum(n.op.cost for n in own if n.op.alu and r in n.ranges and n.dtype.is_float)
     places = equal_values(kernel.sink, value, frozenset(value.ranges - {r}))
     return cost if cost >= DEAR and len(places) > 1 else 0
+
+
+def row_ahead(kernel: Kernel, load: UOp, loops: list[UOp], target: Target) -> int:
+    """How many iterations lie between a row that several reductions read one after the other and the next row: the
+    last one, if it has much to compute, can fetch that meanwhile. 0 if they are not so, or two rows are too large."""
+    r = loops[-1]
+    own = {f: toposort(f.src[0], lambda n: n.op is not Ops.FOLD) for f in kernel.folds if f.src[1] is r}
+    readers = [f for f, nodes in own.items() if load in nodes]
+    if len(readers) < 2 or any(n.src[0] is load.src[0] and n is not load and any(
+            x.arg[1] is Role.VECTOR for x in n.src[1].ranges) for n in kernel.loads):
+        return 0
+    last = next((f for f in readers if all(g is f or g in toposort(f.src[0]) for g in readers)), None)
+    if last is None:
+        return 0
+    cost = sum(n.op.cost for n in own[last] if n.op.alu and n.dtype.is_float)
+    count, step = range_size(r), stride_of(load.src[1], r) or 0
+    follows = len(loops) > 1 and stride_of(load.src[1], loops[-2]) == count * step
+    fits = 2 * count * step * load.dtype.itemsize <= target.l1_bytes
+    return count if cost >= DEAR and follows and fits and step > 0 else 0

@@ -348,11 +348,16 @@ class Linearizer(BlockWriter):
     def prefetch(self, n: UOp, coords: Coords, memory: UOp, depth: int) -> None:
         """Fetch what the load will need some iterations later; an address past the end does no harm."""
         loop = next((r for r in n.src[1].ranges if r.arg[0] == n.arg.loop), None)
-        if loop is None or n.src[0].op is not Ops.PARAM:
+        if loop is None or n.src[0].op is not Ops.PARAM or (n.arg.last and self.read_again(n)):
             return
         index, _ = self.address(bind(n.src[1], loop, loop + n.arg.prefetch), coords)
         if index.dtype.count == 1:
             self.emit(depth, UOp(Ops.PREFETCH, None, (memory, index)))
+
+    def read_again(self, n: UOp) -> bool:
+        """Whether reductions that wait for those being written will read a load, too."""
+        return any(_depends(f, g) and n in toposort(f.src[0], lambda x: x.op is not Ops.FOLD)
+                   for f in self.kernel.folds for g in self.writing)
 
     def store(self, n: UOp, fixed: Coords = ()) -> None:
         """All copies of a store."""
@@ -596,6 +601,7 @@ class Linearizer(BlockWriter):
         return self.current_folds if self.current_folds is not None else self.kernel.folds
 
     current_folds: list[UOp] | None = None
+    writing: list[UOp] = []  # the reductions whose loop is being written
     beside: list[UOp] = []  # the statements of the loop body that is being written
 
 
