@@ -10,6 +10,7 @@ from tests.codegen.running import run_on
 from tests.codegen.test_estimate import TARGET, kernel, matmul, param
 from tinsmith.backend.device import Device
 from tinsmith.codegen.heuristics import choose_opts
+from tinsmith.codegen.heuristics_tiles import _busiest
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.program import compile_kernel
@@ -128,3 +129,16 @@ def test_a_hint_of_two_numbers_is_checked() -> None:
     k = kernel(param(1, (64, 64)).reduce("ADD", (1,)))
     with pytest.raises(ArgumentError, match="number of iterations"):
         k.apply(Opt(OptOps.HINT, 0, (4, 2)))
+
+
+@pytest.mark.parametrize(("sizes", "vectors"), [
+    ((256, 256, 256), 2),  # a panel of two vectors fits the first cache, one of four does not
+    ((2048, 2048, 2048), 4),  # the scalars do not fit the second cache: few panels
+    ((784, 512, 80), 4)])  # a panel of four fits the first cache
+def test_tiles_are_as_wide_as_what_feeds_them_asks_for(sizes: tuple[int, int, int], vectors: int) -> None:
+    assert opts(chosen(matmul(*sizes)), OptOps.UPCAST)[-1].amt == vectors
+
+
+def test_workers_share_panels_evenly() -> None:
+    assert _busiest(32, 4, 2) == 1.0 and _busiest(32, 3, 2) == 34 / 32
+    assert _busiest(3, 4, 2) == _busiest(99, 3, 1) == 1.0  # the rows are shared out; there is nobody to share with

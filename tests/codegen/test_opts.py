@@ -92,7 +92,7 @@ def param(number: int, *shape: int) -> UOp:
     return UOp(Ops.PARAM, dtypes.float32, (), (number, shape))
 
 
-def large_matmul(m: int = 64, k: int = 1024, n: int = 640) -> UOp:
+def large_matmul(m: int = 128, k: int = 1024, n: int = 1024) -> UOp:
     """Its rows are so far apart that a panel is packed."""
     a, b = param(1, m, 1, k).expand((m, n, k)), param(2, k, n).permute((1, 0)).reshape((1, n, k)).expand((m, n, k))
     return (a * b).reduce("ADD", (2,))

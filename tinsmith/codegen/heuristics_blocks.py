@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 
 from tinsmith.codegen import matrix
-from tinsmith.codegen.heuristics import _operands, _score
+from tinsmith.codegen.heuristics import _score
+from tinsmith.codegen.heuristics_tiles import operands_of
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
@@ -140,7 +141,7 @@ def matrix_unit_opts(kernel: Kernel, target: Target) -> bool:
 def contraction_opts(kernel: Kernel, target: Target) -> bool:
     """Tiles through near memory for one large contraction; False where there is none."""
     fold = next(iter(kernel.folds), None)
-    pair = _operands(fold) if fold is not None and len(kernel.folds) == 1 else None
+    pair = operands_of(fold) if fold is not None and len(kernel.folds) == 1 else None
     if fold is None or pair is None or len(fold.src) != 2 or any(s.op is not Ops.STORE for s in kernel.stores):
         return False
     sides = [_largest(kernel, fold, a, b) for a, b in (pair, pair[::-1])]

@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from tinsmith.codegen.carried import block_of, crossing
-from tinsmith.codegen.heuristics import LARGEST_STAGE, thread_opts
+from tinsmith.codegen.heuristics import thread_opts
+from tinsmith.codegen.heuristics_tiles import LARGEST_STAGE
 from tinsmith.codegen.hidden import everywhere, hidden_blocks, nothing_where, visible_ends
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.online import greatest

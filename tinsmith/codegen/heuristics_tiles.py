@@ -1,0 +1,354 @@
+"""The analytic model of contractions: a register tile, what feeds it, and whether its panel is packed.
+
+A tile of (rows × vectors) accumulators takes two multiply-adds per cycle, and edges waste some of them. What feeds it
+decides between tiles of about the same size:
+
+* the scalars' lines pass through the first cache once for every panel, of which wide tiles have fewer, or with every
+  step if their memory does not run along the reduction;
+* the panel's vectors come from the second cache for every tile of rows, if it is larger than the first: tall tiles have
+  fewer of those;
+* a tile's rows lie apart in the result, and each begins at a cost: wide tiles have fewer rows;
+* workers share out whole panels, which may not come out even.
+
+The costs are measured, in cycles of a core with AVX-512.
+"""
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+
+from tinsmith.codegen.hidden import covered_steps
+from tinsmith.codegen.kernel import Kernel, windows
+from tinsmith.codegen.opt import Opt, OptOps
+from tinsmith.codegen.render.base import Target
+from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.tuning import apply_to as _apply
+from tinsmith.codegen.tuning import count_of as _count
+from tinsmith.codegen.tuning import lanes_of as _lanes
+from tinsmith.codegen.tuning import power_of_two as _power_of_two
+from tinsmith.codegen.tuning import split as _split
+from tinsmith.codegen.tuning import stride_of as _stride
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.uop import toposort
+
+FULL_UNROLL = 6
+PAGE = 4096
+WAYS = 16  # of a second cache
+LINE = 64
+LARGEST_STAGE = 4 << 20
+PEELED = 4  # tiles of a row of which the first and last leave out what a window does not cover
+WIDE = 4  # vectors of a panel from which on two steps of a reduction are enough in one turn of the inner loop
+SCALAR_LINE = 0.4, 2.0  # cycles for a line of scalars from the second cache, and from beyond
+PANEL_VECTOR = 0.14  # for a vector of a panel from the second cache
+RESULT_ROW = 4, 26  # for each row of a tile in the result, and in one of several times the second cache
+ALONG, ACROSS, SCATTERED = 0.15, 1.5, 12.0  # for an element to be packed: 12 if each needs a line of memory
+
+
+@dataclass
+class Tile:
+    """A register tile for one contraction: lanes along ``lane``, rows along ``rows`` (innermost first)."""
+
+    fold: UOp
+    lane: UOp
+    lanes: int
+    vectors: int
+    rows: list[tuple[UOp, int]]
+    panel: UOp  # the operand that is loaded as vectors
+    scalar: UOp  # the operand that is spread
+    cycles: float
+    pack: bool
+
+    @property
+    def height(self) -> int:
+        """Rows of the tile."""
+        total = 1
+        for _, amount in self.rows:
+            total *= amount
+        return total
+
+
+def operands_of(fold: UOp) -> tuple[UOp, UOp] | None:
+    body = fold.src[0]
+    if fold.arg is not Ops.ADD or body.op is not Ops.MUL or not body.dtype.is_float:
+        return None
+    return body.src[0], body.src[1]
+
+
+def best_tile(kernel: Kernel, target: Target) -> Tile | None:
+    """The cheapest register tile for the kernel's contraction; None if it holds none worth tiling."""
+    folds = [f for f in kernel.folds if operands_of(f)]
+    if len(kernel.folds) != 1 or not folds or any(s.op is not Ops.STORE for s in kernel.stores):
+        return None
+    fold = folds[0]
+    a, b = operands_of(fold) or (fold, fold)
+    candidates = []
+    for panel, scalar in ((a, b), (b, a)):
+        own = [r for r in kernel.order if r in panel.ranges - scalar.ranges and r in fold.ranges]
+        other = [r for r in kernel.order if r in scalar.ranges - panel.ranges and r in fold.ranges]
+        for lane in own:
+            if range_size(lane) >= 4 and other:
+                candidates += _tiles(kernel, target, fold, panel, scalar, lane, other)
+    return min(candidates, key=lambda t: t.cycles, default=None)
+
+
+def _load(operand: UOp) -> UOp | None:
+    """The load that an operand is made of, below casts and cheap arithmetic."""
+    loads = [n for n in toposort(operand) if n.op is Ops.LOAD]
+    return loads[0] if len(loads) == 1 else None
+
+
+def _tiles(kernel: Kernel, target: Target, fold: UOp, panel: UOp, scalar: UOp, lane: UOp,
+           other: list[UOp]) -> list[Tile]:
+    """Tiles with lanes along ``lane``, one for each sensible number of vectors and rows."""
+    lanes = min(_lanes(kernel, target), _power_of_two(range_size(lane)))
+    load = _load(scalar)
+    rows = sorted(other, key=lambda r: abs(_stride(load.src[1], r) or 1 << 40) if load is not None else 0)
+    inner = max(fold.src[1:], key=kernel.order.index)
+    steps = _unroll_amount(range_size(inner))
+    out = []
+    for vectors in range(1, min(4, -(-range_size(lane) // lanes)) + 1):
+        limits = {(target.vector_registers - 1) // vectors - 1, (target.vector_registers + 4 - steps) // (vectors + 1)}
+        for limit in limits:
+            tile = Tile(fold, lane, lanes, vectors, _choose_rows(rows, limit), panel, scalar, 0.0, False)
+            slides = load is not None and any(_same_step(load.src[1], r, inner) for r, _ in tile.rows)
+            tile.cycles = _tile_cycles(kernel, target, tile, other)
+            if slides and tile.height * (vectors + 1) + steps > target.vector_registers + 4:
+                tile.cycles *= 1.7  # the inner loop cannot be written out: it would run out of registers
+            if not (tile.pack and _count(frozenset(fold.src[1:])) * vectors * lanes * 4 > LARGEST_STAGE):
+                out.append(tile)
+    return out
+
+
+def _tile_cycles(kernel: Kernel, target: Target, tile: Tile, other: list[UOp]) -> float:
+    """Estimated cycles of one core, and whether the panel is to be packed: two fused multiply-adds and two loads per
+    cycle, edges that waste lanes and rows, the copy into the panel, and stores that do not run along the lanes."""
+    fold, lane, lanes, vectors, height = tile.fold, tile.lane, tile.lanes, tile.vectors, tile.height
+    size: int = range_size(lane)
+    load = _load(tile.panel)
+    fill = size / (-(-size // lanes) * lanes)
+    count = -(-size // lanes)
+    fill *= 0.4 + 0.6 * count / (-(-count // vectors) * vectors)  # the last tile may have fewer vectors
+    for r, amount in tile.rows:
+        fill *= 0.4 + 0.6 * range_size(r) / (-(-range_size(r) // amount) * amount)
+    step = max(height * vectors / 2, (height + vectors) / 2, 2.0) + 0.5
+    cycles: float = _count(fold.src[0].ranges) / (height * vectors * lanes * fill) * step
+    cycles += _feeding(kernel, target, tile, other)
+    if not all(_stride(s.src[1], lane) in (0, 1) for s in kernel.stores):
+        cycles += _count(fold.ranges) * 1.2
+    if _crowds_a_set(_load(tile.scalar), fold):
+        cycles *= 1.3  # measured: 7.1 against 5.3 ms for 2048 × 256 results of 512 products
+    along = load is not None and _stride(load.src[1], lane) == 1
+    guarded = load is None or len(load.src) > 2
+    reuse = _count(frozenset(other))
+    pitch, width = abs(_largest_stride(load, fold)) * 4, vectors * lanes * 4
+    room = target.l2_bytes * _share_of_sets(pitch, width, target.l2_bytes)
+    crowded = 2 * width * _count(frozenset(fold.src[1:])) >= room
+    often = 2 if _is_narrow(load) else 8 if crowded else 16 if pitch >= PAGE // 2 else math.inf
+    tile.pack = not along or guarded or reuse >= often * height
+    if tile.pack:
+        if not any(r in tile.panel.ranges and r is not lane for r in kernel.parallel):
+            cycles *= _busiest(count, vectors, target.threads)
+        outside = any(load is not None and _stride(load.src[1], r) == 1 for r in kernel.parallel if r is not lane)
+        each = ALONG if along else SCATTERED if outside else ACROSS * (1 + _per_set(load, lane, vectors * lanes) / 32)
+        return cycles + _count(tile.panel.ranges) * each
+    cycles *= 1 + 1 / height if _is_narrow(load) else 1
+    return cycles * 1.02 if reuse > height else cycles
+
+
+def _feeding(kernel: Kernel, target: Target, tile: Tile, other: list[UOp]) -> float:
+    """Cycles that the tile waits for scalars, for vectors of the panel and for rows of the result."""
+    steps, width, size = frozenset(tile.fold.src[1:]), tile.vectors * tile.lanes, tile.fold.dtype.itemsize
+    products, results = _count(tile.fold.src[0].ranges), _count(tile.fold.ranges)
+    scalar, reached = _load(tile.scalar), _count(steps.union(other))
+    distinct, staged, across = reached, False, False
+    if scalar is not None:  # of windows that overlap, each element comes once; guarded ones are copied to near memory
+        inside = [r for r in kernel.order if r in scalar.ranges and (r in steps or r in other)]
+        distinct = math.prod(box.size for box in windows(scalar, inside))
+        staged, across = len(scalar.src) > 2, abs(_stride(scalar.src[1], tile.fold.src[-1]) or 0) > 1
+    far = distinct * size > target.l2_bytes // 2 and not staged
+    lines = products / width / tile.height if across else products / width * distinct / reached * size / LINE
+    cycles = lines * SCALAR_LINE[far]
+    if _count(steps) * width * size > 0.7 * target.l1_bytes:
+        cycles += products / (tile.height * tile.lanes) * PANEL_VECTOR
+    far = results * size > 4 * target.l2_bytes
+    return cycles + results / width * RESULT_ROW[far]
+
+
+def _busiest(count: int, vectors: int, threads: int) -> float:
+    """How much longer the busiest worker takes than if the ``count`` vectors of all panels were shared out evenly."""
+    panels = -(-count // vectors)
+    if panels == 1 or threads < 2:
+        return 1.0  # the workers share the rows
+    ends = [min(panels * n // threads * vectors, count) for n in range(threads + 1)]
+    return max(b - a for a, b in pairwise(ends)) * threads / count
+
+
+def _per_set(load: UOp | None, lane: UOp, rows: int) -> float:
+    """Lines in each set of the first cache that they fall into when ``rows`` rows of an operand are read together."""
+    pitch = abs(_stride(load.src[1], lane) or 0) * load.dtype.itemsize if load is not None else 0
+    return rows * math.gcd(pitch, PAGE) / PAGE
+
+
+def _crowds_a_set(scalar: UOp | None, fold: UOp) -> bool:
+    """Whether every step of a long reduction reads a line of the same few sets of the caches: pages that lie apart."""
+    if scalar is None or _count(frozenset(fold.src[1:])) < 128:
+        return False
+    step = abs(_stride(scalar.src[1], fold.src[-1]) or 0) * scalar.dtype.itemsize
+    return step >= PAGE and step % PAGE == 0
+
+
+def _share_of_sets(pitch: int, width: int, cache: int) -> float:
+    """The part of a cache's sets that rows of ``width`` bytes fall into which lie ``pitch`` bytes apart."""
+    way = max(cache // WAYS, 1)
+    return min(1.0, width / math.gcd(pitch, way)) if pitch else 1.0
+
+
+def _is_narrow(load: UOp | None) -> bool:
+    """16-bit floats, which are to be widened once, not at every use."""
+    return load is not None and load.dtype.is_float and load.dtype.itemsize == 2
+
+
+def _same_step(index: UOp, a: UOp, b: UOp) -> bool:
+    """Whether an index moves equally far along both ranges: a window sliding over rows."""
+    step = _stride(index, a)
+    return bool(step) and abs(step or 0) == abs(_stride(index, b) or 0)
+
+
+def _unroll_amount(size: int, vectors: int = 1) -> int:
+    """Steps of a reduction that are written out, where each takes so many vectors of a panel."""
+    return size if size <= FULL_UNROLL else (4 if size % 4 == 0 and vectors < WIDE else 2)
+
+
+def _largest_stride(load: UOp | None, fold: UOp) -> int:
+    if load is None:
+        return 0
+    return max((abs(_stride(load.src[1], r) or 0) for r in fold.src[1:]), default=0)
+
+
+def _choose_rows(rows: list[UOp], limit: int) -> list[tuple[UOp, int]]:
+    """Row ranges and amounts whose product fits ``limit``: whole small ranges, else a divisor, else what fits."""
+    chosen: list[tuple[UOp, int]] = []
+    for r in rows:
+        size = range_size(r)
+        if limit < 2:
+            break
+        best = max(range(1, min(limit, size) + 1),
+                   key=lambda m: (size / (-(-size // m) * m) * m / (m + 1.5), m))
+        if best > 1:
+            chosen.append((r, best))
+            limit //= best
+        if limit < 3:
+            break
+    return chosen
+
+
+def apply_tile(kernel: Kernel, target: Target, tile: Tile) -> None:
+    """Stage guarded scalars as padded tiles, split rows and lanes, pack the panel, order the loops, unroll."""
+    if covered_steps(kernel):
+        kernel.apply(Opt(OptOps.SKIP))
+    scalar_load = _load(tile.scalar)
+    lane_number, rows = tile.lane, list(tile.rows)
+    again = tile.pack and _is_narrow(scalar_load) and range_size(tile.lane) > tile.vectors * tile.lanes
+    if scalar_load is not None and (len(scalar_load.src) > 2 or again):
+        _stage_guarded(kernel, scalar_load, rows, target)
+    outer_rows: list[UOp] = []
+    for r, amount in rows:
+        outer, _ = _split(kernel, OptOps.UPCAST, r, amount)
+        if outer is not None:
+            outer_rows.append(outer)
+    lane_outer, _ = _split(kernel, OptOps.VECTOR, lane_number, tile.lanes)
+    if lane_outer is not None and tile.vectors > 1:
+        lane_outer, _ = _split(kernel, OptOps.UPCAST, lane_outer, min(tile.vectors, range_size(lane_outer)))
+    panel = _panel_load(kernel)
+    batch = [r for r in kernel.parallel if panel is not None and r in panel.ranges and r is not lane_outer]
+    _order_loops(kernel, batch, lane_outer)
+    if tile.pack and panel is not None:
+        _pack(kernel, panel, batch, lane_outer, target)
+    _unroll(kernel, target, tile.vectors)
+    for outer in outer_rows:
+        _peel_edges(kernel, outer)
+
+
+def _peel_edges(kernel: Kernel, loop: UOp) -> None:
+    """Write out a short loop over tiles if its first or last ones reach outside of a window by steps written out."""
+    steps = {r.arg[0] for r in kernel.order if r.arg[1] is Role.UNROLL}
+    reaches = any(loop in s.ranges for number, span in kernel.spans.items() if number in steps for s in span)
+    staged = any(loop in n.ranges for n in kernel.nodes if n.op is Ops.STAGE)
+    if reaches and not staged and range_size(loop) <= PEELED:
+        _apply(kernel, OptOps.PEEL, loop)
+
+
+def _unroll(kernel: Kernel, target: Target, vectors: int) -> None:
+    """Write out a few steps of the innermost reduction, unless its steps share scalars with the rows (a window):
+    those would have to stay in registers all through."""
+    for r in reversed(kernel.reduces):
+        size = range_size(r)
+        amount = _unroll_amount(size, vectors)
+        if size > 1 and _live(kernel, r, amount) <= target.vector_registers + 4:
+            _apply(kernel, OptOps.UNROLL, r, amount)
+        return
+
+
+def _live(kernel: Kernel, r: UOp, steps: int) -> int:
+    """Vector registers that stay occupied if ``steps`` steps of ``r`` are written out: accumulators, and the scalars
+    that several steps share because they slide over the rows (0 if they do not)."""
+    fold = kernel.folds[0]
+    accumulators = _count(frozenset(x for x in fold.ranges if x.arg[1] is Role.UPCAST))
+    for n in toposort(fold):
+        if n.op is Ops.LOAD and r in n.src[1].ranges and not any(x.arg[1] is Role.VECTOR for x in n.src[1].ranges):
+            step = abs(_stride(n.src[1], r) or 1)
+            copies = [u for u in n.src[1].ranges if u.arg[1] is Role.UPCAST]
+            if any(abs(_stride(n.src[1], u) or 0) == step for u in copies):
+                return accumulators + _count(frozenset(copies)) + steps
+    return 0
+
+
+def _panel_load(kernel: Kernel) -> UOp | None:
+    """The load inside the contraction that has lanes."""
+    for f in kernel.folds:
+        for s in f.src[0].src:
+            load = _load(s)
+            if load is not None and load.src[0].op is Ops.PARAM and any(r.arg[1] is Role.VECTOR for r in load.ranges):
+                return load
+    return None
+
+
+def _order_loops(kernel: Kernel, batch: list[UOp], lane_outer: UOp | None) -> None:
+    """What the panel depends on comes outermost, so that a packed panel serves all rows."""
+    loops = [r for r in kernel.ranges if not r.arg[1].expanded]
+    first = batch + ([lane_outer] if lane_outer is not None else [])
+    rest = [r for r in loops if r not in first]
+    wanted = first + rest
+    if wanted != loops:
+        kernel.apply(Opt(OptOps.ORDER, None, tuple(loops.index(r) for r in wanted)))
+
+
+def _pack(kernel: Kernel, panel: UOp, batch: list[UOp], lane_outer: UOp | None, target: Target) -> None:
+    whole = _count(frozenset(r for r in panel.ranges if r not in batch)) * max(panel.dtype.itemsize, 4)
+    outside = list(batch)
+    inside = [r for r in kernel.order if r in panel.ranges and r not in batch]
+    overlaps = any(len(box.ranges) > 1 for box in windows(panel, inside))  # panels of a window would share columns
+    if lane_outer is not None and (whole > target.l2_bytes // 2 or not overlaps):
+        outside.append(lane_outer)
+    _stage(kernel, panel, outside, target)
+
+
+def _stage(kernel: Kernel, load: UOp, outside: list[UOp], target: Target) -> None:
+    kept = tuple(kernel.ranges.index(r) for r in outside)
+    kernel.apply(Opt(OptOps.STAGE, kernel.loads.index(load), kept, _lanes(kernel, target)))
+
+
+def _stage_guarded(kernel: Kernel, load: UOp, rows: list[tuple[UOp, int]], target: Target) -> None:
+    """A guarded operand is copied into a zero-padded tile per outermost loop, so that the inner loop has no tests."""
+    outside = [r for r in kernel.parallel if r in load.ranges][:1]
+    while True:
+        inside = sorted((r for r in load.ranges if r not in outside), key=kernel.order.index)
+        bytes_needed = max(load.dtype.itemsize, 4) * math.prod(box.size for box in windows(load, inside))
+        if bytes_needed <= target.l2_bytes // 2:
+            break
+        more = [r for r in kernel.parallel if r in load.ranges and r not in outside and r not in [x for x, _ in rows]]
+        if not more:
+            return
+        outside.append(more[0])
+    _stage(kernel, load, outside, target)
