@@ -14,7 +14,7 @@ from tinsmith.codegen.heuristics_tiles import _busiest
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.program import compile_kernel
-from tinsmith.codegen.roles import Role
+from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.tuning import stride_of
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError
@@ -142,3 +142,12 @@ def test_tiles_are_as_wide_as_what_feeds_them_asks_for(sizes: tuple[int, int, in
 def test_workers_share_panels_evenly() -> None:
     assert _busiest(32, 4, 2) == 1.0 and _busiest(32, 3, 2) == 34 / 32
     assert _busiest(3, 4, 2) == _busiest(99, 3, 1) == 1.0  # the rows are shared out; there is nobody to share with
+
+
+@pytest.mark.parametrize(("size", "lanes"), [(6, 8), (5, 8), (4, 4)])
+def test_short_rows_get_lanes_where_no_long_ones_lie_along_memory(size: int, lanes: int) -> None:
+    whole = (512, 64, size, size)
+    x, mean = param(1, whole), param(2, (1, 64, 1, 1)).expand(whole)
+    pooled = param(3, (512, 64, size, 1)).expand(whole)
+    k = chosen(((x - mean) * pooled).reduce("ADD", (0, 2, 3)).reshape((64,)))
+    assert [range_size(r) for r in k.order if r.arg[1] is Role.VECTOR] == [lanes]

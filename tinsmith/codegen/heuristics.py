@@ -34,9 +34,11 @@ from tinsmith.codegen.tuning import stride_of as _stride
 from tinsmith.codegen.tuning import work_of as _work
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.symbolic import from_linear, linear_form, values_over
 from tinsmith.ir.uop import toposort
 
 SERIAL_WORK = 1 << 14  # elements × operations below which waking a second core costs more than it saves
+SHORTEST_LANES = 4  # elements of a row that are worth a vector of their own
 SCAN_CHAINS = 4  # as many additions as one takes cycles; more would read too many lines of one cache set
 STREAM_BYTES = 32 << 20  # results from here on are written past the caches: they would not stay there
 SHARED_COPIES = 4  # iterations that are written out so that they share work
@@ -152,11 +154,34 @@ def _score(loads: list[UOp], stores: list[UOp], r: UOp) -> float:
     most = max((_count(n.src[1].ranges) for n in (*loads, *stores)), default=1)
     for n in loads:
         stride, share = _stride(n.src[1], r), _count(n.src[1].ranges) / most
-        total += {0: 0.25, 1: 1.0}.get(stride if stride is not None else -1, -1.0) * share
+        along = 0.75 if stride is None and _is_near(n.src[1], r) else -1.0
+        total += {0: 0.25, 1: 1.0}.get(stride if stride is not None else -1, along) * share
     for n in stores:
         stride = _stride(n.src[1], r)
         total += {0: 0.0, 1: 1.5}.get(stride if stride is not None else -1, -2.0)
     return total
+
+
+def _is_near(index: UOp, r: UOp) -> bool:
+    """Whether neighbours along ``r`` share elements that lie side by side: what a window of two had as its maximum."""
+    own = {t: factor for t, factor in linear_form(index)[0].items() if r in t.ranges}
+    if any(t.ranges != {r} or any(n.op is Ops.LOAD for n in toposort(t)) for t in own):
+        return False
+    places = values_over(from_linear(own, 0, index), r)
+    return max(places) - min(places) < len(places)
+
+
+def _width(r: UOp, lanes: int) -> int:
+    """Lanes along a range: all, or as many as cover a short one."""
+    size: int = range_size(r)
+    return min(lanes, 1 << (size - 1).bit_length())
+
+
+def _long_first(scores: dict[UOp, float], lanes: int) -> list[UOp]:
+    """Ranges that fill whole vectors; if memory runs along none of them, short ones that it runs along."""
+    long = [r for r in scores if range_size(r) >= lanes]
+    short = [r for r in scores if SHORTEST_LANES <= range_size(r) < lanes and scores[r] > 0]
+    return short if short and all(scores[r] <= 0 for r in long) else long
 
 
 def reduce_opts(kernel: Kernel, target: Target) -> None:
@@ -171,17 +196,18 @@ def reduce_opts(kernel: Kernel, target: Target) -> None:
             continue
         loads = [n for f in group for n in toposort(f.src[0]) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
         beside = [r for r in kernel.parallel if all(r in f.ranges for f in group)]
-        options = [r for r in (*ranges, *beside) if range_size(r) >= lanes and kernel.may_have_lanes(r)]
+        scores = {r: _score(loads, [], r) for r in (*ranges, *beside) if kernel.may_have_lanes(r)}
+        options = _long_first(scores, lanes)
         if not options:
             continue
-        best = max(options, key=lambda r: (_score(loads, [], r), kernel.order.index(r)))
+        best = max(options, key=lambda r: (scores[r], kernel.order.index(r)))
         if best in ranges:
-            outer, _ = _split(kernel, OptOps.VECTOR, best, lanes)
+            outer, _ = _split(kernel, OptOps.VECTOR, best, _width(best, lanes))
             copies = {1: 4, 2: 4, 3: 2, 4: 2}.get(_together(group), 1)
             if outer is not None and range_size(outer) >= 4 and copies > 1:
                 _split(kernel, OptOps.UNROLL, outer, copies)
         elif _score(loads, kernel.stores, best) >= 0:
-            outer, _ = _split(kernel, OptOps.VECTOR, best, lanes)
+            outer, _ = _split(kernel, OptOps.VECTOR, best, _width(best, lanes))
             streams = sum(_stride(n.src[1], best) != 0 for n in loads)
             if outer is not None and range_size(outer) >= 4 and len(group) <= 2 and streams <= 3:
                 _split(kernel, OptOps.UPCAST, outer, 4)
@@ -207,9 +233,11 @@ def lanes_for_stores(kernel: Kernel, lanes: int) -> None:
         inner = [r for r in kernel.parallel if r in store.ranges and not any(r in f.ranges for f in kernel.folds)]
         loads = [n for n in toposort(store.src[2], lambda n: n.op is not Ops.FOLD)
                  if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
-        options = [r for r in inner if range_size(r) >= lanes and _score(loads, [store], r) > 0]
+        scores = {r: _score(loads, [store], r) for r in inner}
+        options = [r for r in _long_first(scores, lanes) if scores[r] > 0]
         if options:
-            _split(kernel, OptOps.VECTOR, max(options, key=lambda r: _score(loads, [store], r)), lanes)
+            best = max(options, key=lambda r: scores[r])
+            _split(kernel, OptOps.VECTOR, best, _width(best, lanes))
 
 
 def scan_opts(kernel: Kernel, target: Target) -> None:

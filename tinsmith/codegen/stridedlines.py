@@ -31,7 +31,7 @@ def _shared(lin: Linearizer, n: UOp, memory: UOp, coords: Coords, lanes: UOp, va
     """Lanes that share the elements of one vector, such as neighbours whose maximum was pooled: the vector, spread."""
     terms, constant = linear_form(lin.at(n.src[1], coords))
     own = {t: factor for t, factor in terms.items() if t.ranges == {lanes}}
-    if any(lanes in t.ranges for t in terms if t not in own):
+    if any(lanes in t.ranges for t in terms if t not in own) or not all(lin.index_only(t) for t in own):
         return None
     seen = [True] * range_size(lanes)
     if valid is not None:
