@@ -197,3 +197,8 @@ def test_of_two_factors_the_one_with_fewer_copies_stays_in_registers(sizes: tupl
     many = [u for u in lines if u.op is Ops.LOAD and u.src[0].arg == 1 + (n > m)]
     used = [next(many.index(s) for s in u.src if s in many) for u in lines if u.op is Ops.MULADD]
     assert used == [value for value in range(6) for _ in range(4)], "each of the six values is used up before the next"
+
+
+def test_a_sum_of_nothing_has_a_loop_of_no_steps() -> None:
+    lines = program((param(1, 2, 1, 0).expand((2, 3, 0)) * param(2, 1, 3, 0).expand((2, 3, 0))).reduce("ADD", (2,)))
+    assert all(r.src[0].arg == 0 for r in lines if r.op is Ops.RANGE)

@@ -563,7 +563,7 @@ class Linearizer(BlockWriter):
         """Where a loop starts and ends: not at 0 and its size if what is before or after adds nothing here."""
         start, end = self.kernel.spans.get(r.arg[0], (UOp.index(0), size))
         opened = {o.arg[0]: o for s in self.scopes for o in s.ranges} | self.peeled
-        if not all(x.arg[0] in opened for x in start.ranges | end.ranges):
+        if r.arg[0] not in self.kernel.spans or not all(x.arg[0] in opened for x in start.ranges | end.ranges):
             return UOp.index(0), size
         here = {x: opened[x.arg[0]] for x in start.ranges | end.ranges}
         start = start.substitute(here).maximum(0).minimum(size - 1)  # a load ahead of an empty loop stays inside
