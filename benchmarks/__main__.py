@@ -22,7 +22,6 @@ from benchmarks.peers import VARIANTS
 from benchmarks.process import Died, Process, machine
 
 PAUSE = 0.4         # seconds between turns
-WARM_UP = 0.2       # seconds of calls before the samples of a turn
 SAMPLES = 20        # at most, per turn
 TURN = 0.4          # seconds after which a turn ends
 ENOUGH = 20.0       # seconds of samples after which a system has had its turns of a case
@@ -69,8 +68,7 @@ class Runner:
         if cell.error or sum(cell.seconds) * case.loops > ENOUGH:
             return
         try:
-            cell.seconds += process.ask(
-                case=case.name, variant=column[1], warm_up=WARM_UP, samples=SAMPLES, budget=TURN, cold=cold)
+            cell.seconds += process.ask(case=case.name, variant=column[1], samples=SAMPLES, budget=TURN, cold=cold)
         except Died as e:
             cell.error = str(e)
         time.sleep(PAUSE)

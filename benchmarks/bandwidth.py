@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from benchmarks.process import machine
+from benchmarks.timing import timed, warm_up
 from tinsmith import Tensor, TinyJit, nn
 
 ROWS = (2048, 2048)
 IMAGES = (64, 32, 64, 64)
 LARGE = (4096, 4096)
 FLOAT = 4
-WARM_UP = 0.2  # seconds of calls before the samples of a turn
 
 
 @dataclass(frozen=True)
@@ -109,16 +108,8 @@ def _captured(run: Callable[..., Tensor | list[Tensor]], inputs: tuple[Tensor, .
 
 
 def _timed(call: Callable[[], object], samples: int) -> list[float]:
-    """Seconds of calls, after others that are not timed: an idle virtual machine's processors begin on one core."""
-    start = time.perf_counter()
-    while time.perf_counter() - start < WARM_UP:
-        call()
-    times = []
-    for _ in range(samples):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return times
+    warm_up(call)
+    return [timed(call) for _ in range(samples)]
 
 
 def measure(row: Row, samples: int, rounds: int) -> tuple[float, float]:

@@ -10,14 +10,14 @@ import importlib.metadata
 import json
 import os
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
 from benchmarks.cases import BY_NAME
 from benchmarks.peers import make
+from benchmarks.timing import timed, warm_up
 
-_WARM_UP = 4  # calls at least after building: a JIT captures in its second one
+_FIRST_CALLS = 4  # at least after building: a JIT captures in its second one
 
 
 def _version(system: str) -> str:
@@ -46,25 +46,18 @@ class Worker:
             peer.sync()
         return sample
 
-    def answer(self, case: str, variant: str, warm_up: float, samples: int, budget: float, cold: bool) -> list[float]:
+    def answer(self, case: str, variant: str, samples: int, budget: float, cold: bool) -> list[float]:
         if case != self.case:
             self.case, self.built = case, {}
         if cold:
             make(self.system, variant)  # its import does not count
-            start = time.perf_counter()
-            self.build(variant)()
-            return [time.perf_counter() - start]
+            return [timed(lambda: self.build(variant)())]
         if new := variant not in self.built:
             self.built[variant] = self.build(variant)
         sample, seconds = self.built[variant], list[float]()
-        start, calls = time.perf_counter(), 0
-        while calls < (_WARM_UP if new else 1) or time.perf_counter() - start < warm_up:
-            sample()
-            calls += 1
+        warm_up(sample, calls=_FIRST_CALLS if new else 1)
         while not seconds or (len(seconds) < samples and sum(seconds) < budget):
-            start = time.perf_counter()
-            sample()
-            seconds.append(time.perf_counter() - start)
+            seconds.append(timed(sample))
         return [s / BY_NAME[case].loops for s in seconds]
 
 

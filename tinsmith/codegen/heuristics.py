@@ -39,6 +39,7 @@ from tinsmith.ir.uop import toposort
 
 SERIAL_WORK = 1 << 14  # elements × operations below which waking a second core costs more than it saves
 SHORTEST_LANES = 4  # elements of a row that are worth a vector of their own
+COPIES_OF_SUMS = {1: 4, 2: 4, 3: 2, 4: 2}  # by how many sums share a loop: chains that hide an addition's latency
 SCAN_CHAINS = 4  # as many additions as one takes cycles; more would read too many lines of one cache set
 STREAM_BYTES = 32 << 20  # results from here on are written past the caches: they would not stay there
 SHARED_COPIES = 4  # iterations that are written out so that they share work
@@ -203,7 +204,7 @@ def reduce_opts(kernel: Kernel, target: Target) -> None:
         best = max(options, key=lambda r: (scores[r], kernel.order.index(r)))
         if best in ranges:
             outer, _ = _split(kernel, OptOps.VECTOR, best, _width(best, lanes))
-            copies = {1: 4, 2: 4, 3: 2, 4: 2}.get(_together(group), 1)
+            copies = COPIES_OF_SUMS.get(_together(group), 1)
             if outer is not None and range_size(outer) >= 4 and copies > 1:
                 _split(kernel, OptOps.UNROLL, outer, copies)
         elif _score(loads, kernel.stores, best) >= 0:

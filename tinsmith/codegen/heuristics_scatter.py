@@ -4,10 +4,10 @@ from __future__ import annotations
 import math
 
 from tinsmith.codegen.kernel import Kernel
-from tinsmith.codegen.opt import Opt, OptOps
+from tinsmith.codegen.opt import OptOps
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import range_size
-from tinsmith.codegen.tuning import split
+from tinsmith.codegen.tuning import order, split
 from tinsmith.ir import UOp
 
 EVEN = 4  # blocks per worker from which it does not matter that the workers' shares differ by one
@@ -28,9 +28,7 @@ def scatter_opts(kernel: Kernel, target: Target, columns: UOp) -> None:
             shared += [block] if block is not None else []
     loops = [r for r in kernel.ranges if not r.arg[1].expanded]
     last = [inner] if inner is not None else []
-    wanted = [*shared, *(r for r in loops if r not in (*shared, *last)), *last]
-    if wanted != loops:
-        kernel.apply(Opt(OptOps.ORDER, None, tuple(loops.index(r) for r in wanted)))
+    order(kernel, [*shared, *(r for r in loops if r not in (*shared, *last)), *last])
 
 
 def _blocks(size: int, threads: int) -> int:

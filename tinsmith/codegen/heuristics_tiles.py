@@ -26,6 +26,7 @@ from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.tuning import apply_to as _apply
 from tinsmith.codegen.tuning import count_of as _count
 from tinsmith.codegen.tuning import lanes_of as _lanes
+from tinsmith.codegen.tuning import order
 from tinsmith.codegen.tuning import power_of_two as _power_of_two
 from tinsmith.codegen.tuning import split as _split
 from tinsmith.codegen.tuning import stride_of as _stride
@@ -262,7 +263,7 @@ def apply_tile(kernel: Kernel, target: Target, tile: Tile) -> None:
         lane_outer, _ = _split(kernel, OptOps.UPCAST, lane_outer, min(tile.vectors, range_size(lane_outer)))
     panel = _panel_load(kernel)
     batch = [r for r in kernel.parallel if panel is not None and r in panel.ranges and r is not lane_outer]
-    _order_loops(kernel, batch, lane_outer)
+    order(kernel, batch + ([lane_outer] if lane_outer is not None else []))  # a packed panel serves all rows
     if tile.pack and panel is not None:
         _pack(kernel, panel, batch, lane_outer, target)
     _unroll(kernel, target, tile.vectors)
@@ -312,16 +313,6 @@ def _panel_load(kernel: Kernel) -> UOp | None:
             if load is not None and load.src[0].op is Ops.PARAM and any(r.arg[1] is Role.VECTOR for r in load.ranges):
                 return load
     return None
-
-
-def _order_loops(kernel: Kernel, batch: list[UOp], lane_outer: UOp | None) -> None:
-    """What the panel depends on comes outermost, so that a packed panel serves all rows."""
-    loops = [r for r in kernel.ranges if not r.arg[1].expanded]
-    first = batch + ([lane_outer] if lane_outer is not None else [])
-    rest = [r for r in loops if r not in first]
-    wanted = first + rest
-    if wanted != loops:
-        kernel.apply(Opt(OptOps.ORDER, None, tuple(loops.index(r) for r in wanted)))
 
 
 def _pack(kernel: Kernel, panel: UOp, batch: list[UOp], lane_outer: UOp | None, target: Target) -> None:

@@ -2,9 +2,9 @@
 from __future__ import annotations
 
 from tinsmith.codegen.kernel import Kernel
-from tinsmith.codegen.opt import Opt, OptOps
+from tinsmith.codegen.opt import OptOps
 from tinsmith.codegen.roles import range_size
-from tinsmith.codegen.tuning import split
+from tinsmith.codegen.tuning import order, split
 from tinsmith.ir import UOp
 
 SIDE = 4  # lanes and copies of a block that is transposed in registers: 128 bits of every line at a time
@@ -24,6 +24,4 @@ def transpose_opts(kernel: Kernel, lane_loop: UOp | None, along: UOp, lanes: int
         if lane_loop is not None and whole and pair > 1:
             last.append(split(kernel, OptOps.TILE, lane_loop, pair)[1])
     loops = [r for r in kernel.ranges if not r.arg[1].expanded]
-    wanted = [*(r for r in loops if r not in last), *last]
-    if wanted != loops:
-        kernel.apply(Opt(OptOps.ORDER, None, tuple(loops.index(r) for r in wanted)))
+    order(kernel, [*(r for r in loops if r not in last), *last])

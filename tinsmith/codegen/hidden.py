@@ -9,6 +9,7 @@ import math
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from tinsmith.codegen.normalize import conjuncts
 from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
@@ -160,25 +161,23 @@ def _steps_between(loop: UOp, terms: list[tuple[UOp, UOp]], around: Collection[U
 def _needed(node: UOp) -> list[tuple[UOp, UOp]]:
     """Pairs (low, high): a value is 0 unless low < high for each of them, if what it is made of is finite."""
     if node.op is Ops.LOAD and len(node.src) > 2:
-        return _inequalities(node.src[2])
+        return [pair for c in conjuncts(node.src[2]) if (pair := _inequality(c)) is not None]
     if node.op in (Ops.MUL, Ops.CAST):
         return [pair for s in node.src for pair in _needed(s)]
     return []
 
 
-def _inequalities(condition: UOp) -> list[tuple[UOp, UOp]]:
-    """The inequalities low < high of indices that a condition consists of, and others not."""
-    if condition.op is Ops.AND:
-        return [pair for s in condition.src for pair in _inequalities(s)]
+def _inequality(condition: UOp) -> tuple[UOp, UOp] | None:
+    """The indices (low, high) of which a condition says low < high; None if it says something else."""
     inner, turned = condition, False
     if condition.op in (Ops.CMPEQ, Ops.CMPNE) and condition.src[1].is_const:
         inner, turned = condition.src[0], bool(condition.src[1].arg) is (condition.op is Ops.CMPNE)
     if inner.op is not Ops.CMPLT:
-        return []
+        return None
     low, high = (_as_index(s) for s in inner.src)
     if low is None or high is None:
-        return []
-    return [(high, low + 1)] if turned else [(low, high)]
+        return None
+    return (high, low + 1) if turned else (low, high)
 
 
 def skip(k: Kernel, opt: Opt) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tinsmith.codegen.normalize import conjuncts
+from tinsmith.codegen.normalize import implies
 from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import DType
 from tinsmith.ir import Ops, UOp
@@ -63,7 +63,7 @@ def operands(fold: UOp, m: UOp, n: UOp, unit: MatrixUnit) -> tuple[UOp, UOp] | N
 def _zero_unless(valid: UOp | None, value: UOp) -> UOp:
     """A guarded load gives 0 by itself; anything else is made 0, so that padding adds nothing."""
     guarded = value.op is Ops.LOAD and len(value.src) == 3
-    if valid is None or (guarded and conjuncts(valid) <= conjuncts(value.src[2])):
+    if valid is None or (guarded and implies(value.src[2], valid)):
         return value
     return valid.where(value, UOp.const(value.dtype, 0))
 

@@ -14,6 +14,7 @@ from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.tuning import order
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.symbolic import linear_form
 from tinsmith.ir.units import MatrixUnit
@@ -114,7 +115,7 @@ def apply_plan(kernel: Kernel, target: Target, plan: UnitPlan) -> None:
     if column_tiles:
         blocks, column_tiles = _blocks(kernel, target, plan, column_tiles[0])
     batch = [r for r in outer if r in kernel.products[0].src[1].ranges]
-    _order(kernel, [*batch, *blocks, *(r for r in outer if r not in batch), *row_tiles, *column_tiles])
+    order(kernel, [*batch, *blocks, *(r for r in outer if r not in batch), *row_tiles, *column_tiles])
     _stage(kernel, 1, [*batch, *blocks])
     if 0 in matrix.unloadable(kernel.products[0]):
         _stage(kernel, 0, [r for r in kernel.parallel if r in kernel.products[0].src[0].ranges])
@@ -136,13 +137,6 @@ def _blocks(kernel: Kernel, target: Target, plan: UnitPlan, tiles: UOp) -> tuple
     position = kernel.order.index(tiles)
     kernel.apply(Opt(OptOps.TILE, kernel.ranges.index(tiles), size))
     return [kernel.order[position]], [kernel.order[position + 1]]
-
-
-def _order(kernel: Kernel, wanted: list[UOp]) -> None:
-    loops = [r for r in kernel.ranges if not r.arg[1].expanded]
-    places = tuple(loops.index(r) for r in [*wanted, *(r for r in loops if r not in wanted)])
-    if places != tuple(range(len(loops))):
-        kernel.apply(Opt(OptOps.ORDER, None, places))
 
 
 def _stage(kernel: Kernel, which: int, outside: list[UOp]) -> None:

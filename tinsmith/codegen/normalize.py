@@ -18,11 +18,16 @@ from tinsmith.ir.symbolic import linear_form, simplify
 from tinsmith.ir.uop import toposort
 
 
-def conjuncts(valid: UOp) -> set[UOp]:
-    """The conditions that a conjunction consists of."""
+def conjuncts(valid: UOp) -> list[UOp]:
+    """The conditions that a conjunction consists of, in order."""
     if valid.op is Ops.AND:
-        return conjuncts(valid.src[0]) | conjuncts(valid.src[1])
-    return {valid}
+        return conjuncts(valid.src[0]) + conjuncts(valid.src[1])
+    return [valid]
+
+
+def implies(valid: UOp, other: UOp) -> bool:
+    """Whether every condition of ``other`` is one of ``valid``."""
+    return set(conjuncts(other)) <= set(conjuncts(valid))
 
 
 def _nested(n: UOp) -> UOp | None:
@@ -57,10 +62,9 @@ def _guarded_product(n: UOp) -> UOp | None:
         return n.replace(src=(both.where(product.src[1], product.src[2]), *n.src[1:]))
     if product.op is not Ops.MUL:
         return None
-    needed = conjuncts(guard)
     for keep, drop in ((0, 1), (1, 0)):
         a, b = product.src[keep], product.src[drop]
-        if a.op is Ops.LOAD and len(a.src) == 3 and needed <= conjuncts(a.src[2]) and not (
+        if a.op is Ops.LOAD and len(a.src) == 3 and implies(a.src[2], guard) and not (
                 b.op is Ops.LOAD and len(b.src) == 3 and not _in_bounds(b)):
             free = b.replace(src=b.src[:2]) if b.op is Ops.LOAD else b
             pair = (a, free) if keep == 0 else (free, a)
@@ -76,7 +80,7 @@ def _guarded_twice(n: UOp) -> UOp | None:
     for keep, drop in ((0, 1), (1, 0)):
         a, b = body.src[keep], body.src[drop]
         if a.op is Ops.LOAD and b.op is Ops.LOAD and len(a.src) == 3 and len(b.src) == 3 and _in_bounds(b) and (
-                conjuncts(b.src[2]) <= conjuncts(a.src[2])):
+                implies(a.src[2], b.src[2])):
             free = b.replace(src=b.src[:2])
             return n.replace(src=(UOp(Ops.MUL, None, (a, free) if keep == 0 else (free, a)), *n.src[1:]))
     return None

@@ -1,6 +1,8 @@
 """Helpers of the models that choose opts. Every change is an opt, so that the list of opts tells all."""
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
@@ -23,6 +25,14 @@ def split(kernel: Kernel, op: OptOps, r: UOp, amount: int) -> tuple[UOp | None, 
     if size <= amount:
         return None, kernel.order[at]
     return kernel.order[at], kernel.order[at + 1]
+
+
+def order(kernel: Kernel, first: Sequence[UOp]) -> None:
+    """Nest the loops so that ``first`` come outermost, as listed; the others follow as they stand."""
+    loops = [r for r in kernel.ranges if not r.arg[1].expanded]
+    places = tuple(loops.index(r) for r in [*first, *(r for r in loops if r not in first)])
+    if places != tuple(range(len(loops))):
+        kernel.apply(Opt(OptOps.ORDER, None, places))
 
 
 def work_of(kernel: Kernel) -> int:
