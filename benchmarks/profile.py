@@ -19,7 +19,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-PROGRAMS = {"mnist": {"batch": 512}, "gpt": {"batch": 4, "length": 128, "width": 256, "layers": 2, "vocab": 2048}}
+from benchmarks.cases import BY_NAME
+
+PROGRAMS = {case.kind: case.sizes for case in (BY_NAME["mnist step"], BY_NAME["gpt step"])}
 
 WATCHED = {  # functions, and the phases that they are
     "tensor.base:gradients": "gradients",

@@ -62,13 +62,14 @@ class Allocator:
 
 
 class Compiler:
-    """Source → binary. Implementations cache on disk through ``core.cache``.
+    """Source → binary. Implementations cache on disk through ``core.cache``."""
 
-    Attributes:
-        concurrent: ``compile`` may run in another thread, and leaves the interpreter to this one meanwhile.
-    """
+    def threads(self) -> int:
+        """How many other threads should ``compile`` while this one writes sources: as it leaves the interpreter alone.
 
-    concurrent: ClassVar[bool] = False
+        0: it runs in the calling thread only.
+        """
+        return 0
 
     def compile(self, source: str) -> bytes:
         """The binary of ``source``.

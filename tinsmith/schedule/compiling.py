@@ -1,6 +1,7 @@
-"""Binaries of kernels: a second thread compiles one while the first writes the source of the next."""
+"""Binaries of kernels: other threads compile while this one writes the sources of the next, and helps them then."""
 from __future__ import annotations
 
+import contextlib
 import queue
 import sys
 import threading
@@ -43,13 +44,14 @@ class _Job:
 class Compilation:
     """The kernels of a schedule on their way to loaded programs; used in a ``with`` block.
 
-    Compilers that are not ``concurrent`` work in ``load``, as does everything where there is one kernel only.
+    Compilers without ``threads`` work in ``load``, as does everything where there is one kernel only.
     """
 
     def __init__(self) -> None:
         self._jobs: dict[tuple[str, str], _Job] = {}
         self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
+        self._most: dict[str, int] = {}  # threads, by device
         self._abandoned = False
         self._settings = dict(vars(settings))
         self._interval = sys.getswitchinterval()
@@ -60,19 +62,21 @@ class Compilation:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
         self._abandoned = True
-        self._wait()
+        self._finish()
 
     def add(self, device: str, kernel: KernelProgram) -> None:
         """Begin to compile ``kernel``, unless it is loaded or was added before."""
         if is_loaded(device, kernel) or (device, kernel.symbol) in self._jobs:
             return
         job = self._jobs[device, kernel.symbol] = _Job(device, kernel)
-        if Device[device].compiler.concurrent:
+        if device not in self._most:
+            self._most[device] = Device[device].compiler.threads()
+        if self._most[device]:
             self._queue.put(job)
-            if self._thread is None and len(self._jobs) > 1:
+            if len(self._threads) < min(self._most[device], len(self._jobs) - 1):
                 sys.setswitchinterval(min(SWITCH, self._interval))
-                self._thread = threading.Thread(target=self._serve, name="tinsmith compiler", daemon=True)
-                self._thread.start()
+                self._threads.append(threading.Thread(target=self._serve, name="tinsmith compiler", daemon=True))
+                self._threads[-1].start()
 
     def load(self) -> None:
         """Load all programs, device by device.
@@ -80,7 +84,10 @@ class Compilation:
         Raises:
             CompileError: the first one that a compiler raised.
         """
-        self._wait()
+        self._finish()
+        failed = next((job.error for job in self._jobs.values() if job.error is not None), None)
+        if failed is not None:
+            raise failed
         batches: dict[str, list[tuple[Launch, bytes]]] = {}
         for job in self._jobs.values():
             batches.setdefault(job.device, []).append((job.kernel, job.result()))
@@ -88,15 +95,28 @@ class Compilation:
             load(device, batch)
 
     def _serve(self) -> None:
+        """What a thread of its own does until it is told to end."""
         vars(settings).update(self._settings)
         while (job := self._queue.get()) is not None:
-            if not self._abandoned:
-                job.run()
+            self._run(job)
 
-    def _wait(self) -> None:
-        """Until the second thread has done its work."""
-        if self._thread is not None:
+    def _run(self, job: _Job) -> None:
+        if not self._abandoned:
+            job.run()
+            self._abandoned = self._abandoned or job.error is not None
+
+    def _finish(self) -> None:
+        """Help the other threads until everything is compiled."""
+        if not self._threads:
+            return
+        with contextlib.suppress(queue.Empty):
+            while True:
+                job = self._queue.get_nowait()
+                assert job is not None
+                self._run(job)
+        for _ in self._threads:
             self._queue.put(None)
-            self._thread.join()
-            self._thread = None
-            sys.setswitchinterval(self._interval)
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()
+        sys.setswitchinterval(self._interval)

@@ -4,6 +4,7 @@ from __future__ import annotations
 import ctypes
 import gc
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import ml_dtypes
@@ -88,6 +89,22 @@ def test_several_objects_in_one_library() -> None:
     texts = [f"define i64 @k{n}() {{\n  ret i64 {n}\n}}\n" for n in range(20)]
     loaded = load([Compiler().compile(text) for text in texts], [f"k{n}" for n in range(20)])
     assert [ctypes.CFUNCTYPE(ctypes.c_int64)(address)() for address in loaded.addresses] == list(range(20))
+
+
+def test_threads_compile_at_once_what_one_would() -> None:
+    def multiply(n: int) -> str:
+        lines = "".join(f"  %v{i + 1} = mul i64 %v{i}, {2 * i + n}\n" for i in range(200))
+        return f"define i64 @m{n}(i64 %v0) {{\n{lines}  ret i64 %v200\n}}\n"
+    texts = [multiply(n) for n in range(24)]
+    with Context(CACHELEVEL=0):
+        one_by_one = [Compiler().compile(text) for text in texts]
+
+    def compile_here(text: str) -> bytes:
+        with Context(CACHELEVEL=0):
+            return Compiler().compile(text)
+    with ThreadPoolExecutor(6) as pool:
+        for _ in range(4):
+            assert list(pool.map(compile_here, texts)) == one_by_one
 
 
 def test_libraries_can_be_released_and_loaded_again() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tinsmith.backend.cpu.llvm import host_features
+from tinsmith.backend.cpu.osys import usable_cores
 from tinsmith.backend.device import Compiler
 from tinsmith.codegen.render.cstyle import CRenderer
 from tinsmith.codegen.render.llvm import STACK_BYTES
@@ -59,10 +60,11 @@ def find_compiler() -> str:
 class CCompiler(Compiler):
     """Compiles with the flags above; the binary is a shared object's bytes."""
 
-    concurrent = True
-
     def __init__(self) -> None:
         self.path = find_compiler()
+
+    def threads(self) -> int:
+        return max(usable_cores() - 1, 1)
 
     def key(self) -> str:
         """The compiler, by path, size and date; its flags; and the processor, which ``-march=native`` looks at."""

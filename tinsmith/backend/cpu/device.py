@@ -41,10 +41,11 @@ class HostAllocator(HostMemory, Allocator):
 class LLVMCompiler(Compiler):
     """LLVM IR → object file, cached on disk."""
 
-    concurrent = True
-
     def __init__(self) -> None:
         self.llvm = llvm.Compiler()
+
+    def threads(self) -> int:
+        return max(osys.usable_cores() - 1, 1)
 
     def compile(self, source: str) -> bytes:
         return self.llvm.compile(source)

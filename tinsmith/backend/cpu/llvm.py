@@ -5,6 +5,7 @@ register tiles itself, so two clean-up passes and code generation at level 2 are
 """
 from __future__ import annotations
 
+import ctypes
 import functools
 import itertools
 import os
@@ -22,8 +23,8 @@ from tinsmith.core.settings import settings
 PASSES: Final = "instcombine,simplifycfg"
 CODEGEN_LEVEL: Final = 2
 
-# llvmlite holds a lock of its own around most calls, so a second compiling thread would gain nothing.
 _lock = threading.RLock()
+_own = threading.local()  # .machines: by restriction, those of this thread
 _library_numbers = itertools.count()
 
 
@@ -103,7 +104,6 @@ class _Target(NamedTuple):
     triple: str
     cpu: str
     features: str
-    machine: Any
 
 
 @functools.cache
@@ -117,11 +117,17 @@ def _target(restriction: str) -> _Target:
         cpu = "sapphirerapids"
     else:
         cpu = "x86-64-v4" if "avx512vl" in features else "x86-64-v3" if "avx2" in features else "x86-64"
-    triple = llvm.get_process_triple()
-    machine = llvm.Target.from_triple(triple).create_target_machine(
-        cpu=cpu, features=text, opt=CODEGEN_LEVEL, reloc="pic", codemodel="default"
-    )
-    return _Target(triple, cpu, text, machine)
+    return _Target(llvm.get_process_triple(), cpu, text)
+
+
+def _machine(restriction: str) -> Any:
+    """What generates code, for the thread that asks: no two threads may use one at a time."""
+    machines = vars(_own).setdefault("machines", {})
+    if restriction not in machines:
+        target = _target(restriction)
+        machines[restriction] = _llvm().Target.from_triple(target.triple).create_target_machine(
+            cpu=target.cpu, features=target.features, opt=CODEGEN_LEVEL, reloc="pic", codemodel="default")
+    return machines[restriction]
 
 
 # Intrinsics that LLVM cannot select make it abort the whole process, so they are refused before it sees them.
@@ -194,14 +200,13 @@ class Compiler:
         Raises:
             CompileError: if LLVM refuses the text, or an intrinsic in it needs what the processor lacks.
         """
-        target = _target(settings.CPU_FEATURES)
         key = cache_key(ir_text, self.key())
         cached = cache_get("llvm", key)
         if cached is not None:
             return cached
+        machine = _machine(settings.CPU_FEATURES)
+        compiled = _object_file(machine, _optimized(ir_text, machine))
         with _lock:
-            module = _optimized(ir_text, target)
-            compiled: bytes = target.machine.emit_object(module)
             GlobalCounters.compile_count += 1
         cache_put("llvm", key, compiled)
         return compiled
@@ -212,33 +217,52 @@ class Compiler:
         Raises:
             CompileError: as ``compile`` does.
         """
-        target = _target(settings.CPU_FEATURES)
-        with _lock:
-            text: str = target.machine.emit_assembly(_optimized(ir_text, target))
+        machine = _machine(settings.CPU_FEATURES)
+        text: str = machine.emit_assembly(_optimized(ir_text, machine))
         return text
 
 
-def _optimized(ir_text: str, target: _Target) -> Any:
-    """``ir_text`` parsed, verified and cleaned up for ``target``."""
+def _optimized(ir_text: str, machine: Any) -> Any:
+    """``ir_text`` parsed, verified and cleaned up for ``machine``, in a context of its own."""
     llvm = _llvm()
     _refuse_unsupported(ir_text, _features(settings.CPU_FEATURES))
     try:
-        module = llvm.parse_assembly(ir_text)
+        module = llvm.parse_assembly(ir_text, context=llvm.create_context())
         module.verify()
     except RuntimeError as e:
         raise CompileError("llvm", _located(str(e), ir_text)) from None
-    module.triple = target.triple
-    module.data_layout = str(target.machine.target_data)
+    module.triple = machine.triple
+    module.data_layout = str(machine.target_data)
     passes = llvm.create_new_module_pass_manager()
     passes.add_instruction_combine_pass()
     passes.add_simplify_cfg_pass()
-    passes.run(module, _pass_builder(target.machine))
+    passes.run(module, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=0)))
     return module
 
 
-def _pass_builder(machine: Any) -> Any:
-    llvm = _llvm()
-    return llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=0))
+@functools.cache
+def _emit() -> Any:
+    """LLVM's code generation without the lock that llvmlite holds around all of its calls.
+
+    It would let one thread generate code at a time; LLVM itself asks only that no two share a context or a machine.
+    """
+    lib = _llvm().ffi.lib
+    locked, emit = (l.LLVMPY_TargetMachineEmitToMemory for l in (lib, ctypes.CDLL(lib._name, handle=lib._handle)))
+    emit.argtypes, emit.restype = locked.argtypes, locked.restype
+    return emit
+
+
+def _object_file(machine: Any, module: Any) -> bytes:
+    """What ``machine.emit_object(module)`` gives, while other threads do the same with modules of theirs."""
+    ffi = _llvm().ffi
+    with ffi.OutputString() as error:
+        buffer = _emit()(machine, module, 1, error)
+        if not buffer:
+            raise CompileError("llvm", f"no machine code: {error}")
+    try:
+        return ctypes.string_at(ffi.lib.LLVMPY_GetBufferStart(buffer), ffi.lib.LLVMPY_GetBufferSize(buffer))
+    finally:
+        ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
 
 
 class Loaded:
@@ -257,7 +281,7 @@ class Loaded:
 @functools.cache
 def _jit() -> Any:
     # JITLink loads in half the time of the older linker; on Windows it does not know the object format well.
-    return _llvm().create_lljit_compiler(_target("").machine, use_jit_link=sys.platform != "win32")
+    return _llvm().create_lljit_compiler(_machine(""), use_jit_link=sys.platform != "win32")
 
 
 @functools.cache
