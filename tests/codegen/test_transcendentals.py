@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import erf as scipy_erf
 
-from tinsmith.codegen.transcendentals import scaled_transcendentals, transcendentals
+from tinsmith.codegen.transcendentals import transcendentals
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir.ops import Op, Ops
 from tinsmith.ir.rewrite import RuleSet, rewrite
@@ -20,6 +20,7 @@ from tinsmith.ir.uop import UOp
 Array = np.ndarray[Any, Any]
 INF, NAN = math.inf, math.nan
 F32, F64 = dtypes.float32, dtypes.float64
+PLAIN = transcendentals()
 OPS = (Ops.EXP, Ops.EXP2, Ops.LOG, Ops.LOG2, Ops.SIN, Ops.TANH, Ops.ERF)
 BASIC = {Ops.ADD, Ops.SUB, Ops.MUL, Ops.MULADD, Ops.FDIV, Ops.NEG, Ops.MAX, Ops.MIN, Ops.WHERE, Ops.CMPLT, Ops.CMPNE,
          Ops.CMPEQ, Ops.AND, Ops.OR, Ops.XOR, Ops.SHL, Ops.SHR, Ops.TRUNC, Ops.SQRT, Ops.CAST, Ops.BITCAST, Ops.CONST,
@@ -31,7 +32,7 @@ def leaf(dtype: DType) -> UOp:
     return UOp(Ops.PARAM, dtype, (), (0, ()))
 
 
-def expression(op: Op, dtype: DType, rules: RuleSet = transcendentals) -> UOp:
+def expression(op: Op, dtype: DType, rules: RuleSet = PLAIN) -> UOp:
     return rewrite([UOp(op, None, (leaf(dtype),))], rules)[0]
 
 
@@ -40,7 +41,7 @@ class Way:
     """How a target computes: whether MULADD rounds once, and whether it has SCALE."""
 
     fused: bool
-    rules: RuleSet = transcendentals
+    rules: RuleSet = PLAIN
 
     def __call__(self, op: Op, x: Array) -> Array:
         return evaluate(expression(op, dtypes.from_numpy(x.dtype), self.rules), x, self.fused)
@@ -131,8 +132,8 @@ BOUNDS = {  # ulps
     (Ops.TANH, F64): 4.0, (Ops.ERF, F64): 4.0,
 }
 CASES = [pytest.param(op, dtype, id=f"{op.name}-{dtype.name}") for op, dtype in BOUNDS]
-WAYS = [Way(False), Way(True), Way(True, scaled_transcendentals)]
-EVERY_WAY = pytest.mark.parametrize("way", WAYS, ids=["two-roundings", "fused", "scaled"])
+WAYS = [Way(False), Way(True), *(Way(True, transcendentals(True, scales)) for scales in (False, True))]
+EVERY_WAY = pytest.mark.parametrize("way", WAYS, ids=["two-roundings", "fused", "for-fused", "scaled"])
 
 
 @EVERY_WAY
@@ -282,7 +283,7 @@ def test_simplified_expression_has_the_same_value(op: Op, dtype: DType) -> None:
 
 
 def test_rules() -> None:
-    for rules in (transcendentals, scaled_transcendentals):
+    for rules in (way.rules for way in WAYS):
         assert [r.name for r in rules.rules] == [op.name.lower() for op in OPS]
         for rule in rules.rules:
             node = rule.example()
@@ -292,5 +293,5 @@ def test_rules() -> None:
 
 def test_other_dtypes_stay() -> None:
     for dtype in (dtypes.float16, dtypes.bfloat16):
-        assert transcendentals.apply(UOp(Ops.EXP, None, (leaf(dtype),))) is None
-    assert transcendentals.apply(UOp(Ops.SQRT, None, (leaf(F32),))) is None
+        assert PLAIN.apply(UOp(Ops.EXP, None, (leaf(dtype),))) is None
+    assert PLAIN.apply(UOp(Ops.SQRT, None, (leaf(F32),))) is None

@@ -34,7 +34,7 @@ NO_GRADIENT = {
                     "integers or bits"),
     "TALLY": "counters are integers", "TRUNC": "flat almost everywhere", "DETACH": "its purpose",
     **dict.fromkeys(["BUFFER", "PARAM", "CONST", "VARIABLE", "BIND", "IOTA"], "no differentiable source"),
-    "SINK": "no value", **dict.fromkeys([*NO_MEANING, "SCALE"], "below the tensor graph"),
+    "SINK": "no value", **dict.fromkeys([*NO_MEANING, "SCALE", "RARELY"], "below the tensor graph"),
 }
 
 
@@ -102,6 +102,7 @@ SPECIAL = [
     ("SCALE", (f32(1.5, 3.0, NAN, NAN, 1.0, INF, 1.0), f32(-149, 2.0, -INF, INF, 128.0, -5.0, NAN)),
      f32(2.0**-148, 12.0, 0.0, INF, INF, INF, NAN)),
     ("WHERE", (np.array([True, False]), f32(NAN, 1.0), f32(2.0, -0.0)), f32(NAN, -0.0)),
+    ("RARELY", (np.array([True, False]), f32(NAN, 1.0), f32(2.0, -0.0)), f32(NAN, -0.0)),
     ("MULADD", (f32(INF, 2.0), f32(0.0, 3.0), f32(1.0, 4.0)), f32(NAN, 10.0)),
 ]
 

@@ -1,7 +1,7 @@
 """Ops that a target lacks, written with ops that it has; 16-bit floats compute in float32 and round after every op."""
 from __future__ import annotations
 
-from tinsmith.codegen.transcendentals import FUNCTIONS, scaled_transcendentals, transcendentals
+from tinsmith.codegen.transcendentals import FUNCTIONS, transcendentals
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
@@ -54,11 +54,11 @@ def decompose(sink: UOp) -> UOp:
     return rewrite([sink], widen_halves)[0]
 
 
-def expand(sink: UOp, scales: bool = False) -> UOp:
+def expand(sink: UOp, fma: bool = False, scales: bool = False) -> UOp:
     """Functions written out as the arithmetic that they are computed with: after all opts, which read ``exp(x)``.
 
-    ``scales``: the target has SCALE."""
+    ``fma``: MULADD rounds once on the target; ``scales``: it has SCALE."""
     if any(n.op in FUNCTIONS for n in toposort(sink)):
-        (sink,) = rewrite([sink], scaled_transcendentals if scales else transcendentals)
+        (sink,) = rewrite([sink], transcendentals(fma, scales))
         return simplify(sink)
     return sink

@@ -31,7 +31,7 @@ class Kernel:
 
     `full` maps the number of a partial range to how many of its iterations are whole; the linearizer peels the rest.
     `units` are the matrix units that the target has. `block_threads` says how many threads a block may have on the
-    target; 0: it has no blocks. `scales`: the target has SCALE.
+    target; 0: it has no blocks. `fma`: MULADD rounds once. `scales`: the target has SCALE.
     """
 
     sink: UOp
@@ -44,6 +44,7 @@ class Kernel:
     count: int = 0
     units: tuple[MatrixUnit, ...] = ()
     block_threads: int = 0
+    fma: bool = False
     scales: bool = False
     _sorted: tuple[UOp | None, list[UOp]] = field(default=(None, []), repr=False, compare=False)
 

@@ -17,6 +17,7 @@ from tinsmith.codegen.decompositions import expand
 from tinsmith.codegen.foldlines import FoldWriter, OnlineWriter, product_of
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.lines import Coords, Scope
+from tinsmith.codegen.rarelines import rarely
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.streams import bind
 from tinsmith.codegen.stridedlines import strided
@@ -118,7 +119,8 @@ class Linearizer(BlockWriter):
                 stack.pop()
                 self.fold(n, c)
                 continue
-            needs = [(s, self.coords_of(s, c)) for s in n.src] if n.op.alu or n.op.kind == "cast" else []
+            now = () if not (n.op.alu or n.op.kind == "cast") else n.src[::2] if n.op is Ops.RARELY else n.src
+            needs = [(s, self.coords_of(s, c)) for s in now]
             missing = [q for q in needs if q[0].op is not Ops.CONST and self.known(q) is None]
             if missing:
                 stack.extend(reversed(missing))
@@ -146,6 +148,8 @@ class Linearizer(BlockWriter):
         if n.op is Ops.LOAD:
             return self.load(n, coords)
         assert n.op.alu or n.op.kind == "cast", n.op
+        if n.op is Ops.RARELY:
+            return rarely(self, n, coords)
         src = [s if s.op is Ops.CONST else self.known((s, self.coords_of(s, coords))) for s in n.src]
         return self.combine(self.depth_of(n), n.op, n.dtype, [s for s in src if s is not None], n.arg)
 
@@ -636,5 +640,5 @@ def _depends(a: UOp, b: UOp) -> bool:
 def linearize(kernel: Kernel) -> list[UOp]:
     """The linear program of an optimized kernel."""
     kernel.stage_what_no_unit_loads()
-    kernel.sink = expand(kernel.sink, kernel.scales)
+    kernel.sink = expand(kernel.sink, kernel.fma, kernel.scales)
     return Linearizer(kernel).run()

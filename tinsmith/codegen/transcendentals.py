@@ -19,7 +19,7 @@ EXP     1.01 / 0.97         1.02 / 0.99         all; float32 0.89 with SCALE
 EXP2    0.83 / 1.06         0.94 / 1.21         all
 LOG     0.91 / 0.90         0.83 / 0.83         all, denormals too
 LOG2    1.04 / 1.32         1.70 / 1.70         all, denormals too
-SIN     1.9 / 2.0           1.9 / 2.0           float32: all; float64: abs(x) ≤ 1e8
+SIN     1.7 / 1.9           1.9 / 2.0           float32: 2.0 beyond 2**17; float64: abs(x) ≤ 1e8
 TANH    2.5 / 2.5           2.5 / 2.5           all
 ERF     0.98 / 1.22         1.0 / 1.0           all
 ======  ==================  ==================  ==========================================
@@ -29,6 +29,7 @@ was rounded, no better.
 """
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -94,7 +95,7 @@ _FORMATS = {
                0.0013882514322176576),
         exp2=(0.6931471824645996, 0.24022644758224487, 0.055503591895103455, 0.009618841111660004,
               0.0013391136890277267, 0.00015238004561979324),
-        sin=(-0.1666666567325592, 0.008333302102982998, -0.00019838061416521668, 2.741733169386862e-06,
+        sin=(-0.1666666567325592, 0.008333302102982998, -0.0001983808760996908, 2.741733169386862e-06,
              -2.243939078994117e-08),
         tanh_one=9.25, erf_one=3.95,
         erf_small=(0.12837916612625122, -0.3761262595653534, 0.1128358542919159, -0.026853812858462334,
@@ -136,9 +137,12 @@ _LOG2_32 = (0.4426950514316559, -0.7213473320007324, 0.4808982312679291, -0.3606
 _LOG64 = (0.6666666666666734, 0.3999999999941509, 0.2857142874231096, 0.22222198579953545, 0.18183564016218556,
           0.15314057648857443, 0.1479588541742267)
 
-# pi in four parts, the first three of 28 bits
-_PI_PARTS = tuple(float.fromhex(h) for h in (
-    "0x1.921fb54p+1", "0x1.10b461p-29", "0x1.a62633p-57", "0x1.45c06e0e68948p-85"))
+# pi in parts: for float32 of 24 bits each, whose products with a whole number are rounded together with a sum; for
+# float64 the first three have 28 bits, so that their products are exact
+_PI_PARTS = {dtype: tuple(float.fromhex(h) for h in parts) for dtype, parts in (
+    (dtypes.float32, ("0x1.921fb6p+1", "-0x1.777a5cp-24", "-0x1.ee59dap-49")),
+    (dtypes.float64, ("0x1.921fb54p+1", "0x1.10b461p-29", "0x1.a62633p-57", "0x1.45c06e0e68948p-85")))}
+_FAR = 2.0**17  # from here on the parts for float32 do not suffice
 
 # 1/pi for float32 arguments from each bound up. An argument of 2**50 or more is a multiple of 2**27, so the bits of
 # 1/pi worth a multiple of 2**-26 only add whole turns to the product: they are left out, and what follows is kept in
@@ -315,30 +319,41 @@ def log2(x: UOp) -> UOp:
 
 
 def sin(x: UOp) -> UOp:
-    """Sine: (-1)**n · sin(r), r = abs(x) - n·pi, with one polynomial for abs(r) up to about pi/2.
-
-    float64 subtracts n·pi in four parts (Cody and Waite, ch. 8). float32 reduces in float64 arithmetic after M. Payne
-    and R. Hanek, "Radian reduction for trigonometric functions" (SIGNUM Newsletter 18, 1983), which is right for every
-    float32: 20 of the 36 operations are in float64.
-    """
-    f = _FORMATS[x.dtype]
+    """Sine: (-1)**n · sin(r), r = abs(x) - n·pi, with one polynomial for abs(r) up to about pi/2."""
     a, sign = _split_sign(x)
-    if x.dtype is dtypes.float32:
-        r = _reduce_pi32(a)
-    else:
-        shifted = _fma(a, _INV_PI, f.magic)
-        n = f.magic - shifted  # minus the number of half turns
-        r = a
-        for part in _PI_PARTS:
-            r = _fma(n, part, r)
-        r = _at_most(_at_least(r, -_PI / 2), _PI / 2)  # huge arguments: stay within [-1, 1]
-        r = _flip_sign(r, shifted.bitcast(f.uint) << 63)
+    return _sine(_reduce_exactly(a) if x.dtype is dtypes.float32 else _reduce_pi(a, _PI_PARTS[x.dtype]), sign)
+
+
+def fused_sin(x: UOp) -> UOp:
+    """The same where MULADD rounds once: no part of pi need be short, and three suffice but for large arguments."""
+    if x.dtype is not dtypes.float32:
+        return sin(x)
+    a, sign = _split_sign(x)
+    r = _reduce_pi(a, _PI_PARTS[x.dtype])
+    return _sine(UOp(Ops.RARELY, None, (a > _FAR, _reduce_exactly(a), r)), sign)
+
+
+def _sine(r: UOp, sign: UOp) -> UOp:
     z = r * r
-    return _flip_sign(_fma(r * z, _polynomial(z, f.sin), r), sign)
+    return _flip_sign(_fma(r * z, _polynomial(z, _FORMATS[r.dtype].sin), r), sign)
 
 
-def _reduce_pi32(a: UOp) -> UOp:
-    """±(a - n·pi) for a float32 a ≥ 0, minus if n is odd; abs at most pi·(1/2 + 1/16).
+def _reduce_pi(a: UOp, parts: Sequence[float]) -> UOp:
+    """±(a - n·pi), minus if n is odd, for a ≥ 0: n·pi is subtracted in parts (Cody and Waite, ch. 8)."""
+    f = _FORMATS[a.dtype]
+    shifted = _fma(a, _INV_PI, f.magic)
+    n = f.magic - shifted  # minus the number of half turns
+    r = a
+    for part in parts:
+        r = _fma(n, part, r)
+    if a.dtype is dtypes.float64:
+        r = _at_most(_at_least(r, -_PI / 2), _PI / 2)  # huge arguments: stay within [-1, 1]
+    return _flip_sign(r, shifted.bitcast(f.uint) << (f.uint.bits - 1))
+
+
+def _reduce_exactly(a: UOp) -> UOp:
+    """The same for any float32, in float64 arithmetic; abs at most pi·(1/2 + 1/16). After M. Payne and R. Hanek,
+    "Radian reduction for trigonometric functions" (SIGNUM Newsletter 18, 1983).
 
     a/pi = p1 + p2 + p3 but for multiples of 2, with p1 < 2**51, p2 < 2**24 and p3 < 1/16. The first two are exact and
     lose their integers exactly, so that what is left has the relative accuracy of one rounded sum.
@@ -386,16 +401,18 @@ def _rule(op: Op, law: str, function: Callable[[UOp], UOp]) -> Rule:
                 lambda: UOp(op, None, (UOp(Ops.PARAM, dtypes.float32, (), (0, ())),)))
 
 
-_others = (
-    _rule(Ops.LOG, "log(2**e · m) = e·log 2 + log m", log),
-    _rule(Ops.LOG2, "log2(2**e · m) = e + log2 m", log2),
-    _rule(Ops.SIN, "sin(x) = (-1)**n · sin(x - n·pi)", sin),
-    _rule(Ops.TANH, "tanh(x) = m/(m + 2), m = exp(2x) - 1", tanh),
-    _rule(Ops.ERF, "erf(x) = x·p(x²) up to 1, then 1 - exp(-q(x))", erf),
-)
-_EXP, _EXP2 = "exp(x) = 2**n · exp(x - n·log 2)", "2**x = 2**n · 2**(x - n)"
-transcendentals = RuleSet("transcendentals", (_rule(Ops.EXP, _EXP, exp), _rule(Ops.EXP2, _EXP2, exp2), *_others))
-scaled_transcendentals = RuleSet("scaled-transcendentals", (
-    _rule(Ops.EXP, _EXP, scaled_exp), _rule(Ops.EXP2, _EXP2, scaled_exp2), *_others))
+_LAWS = {
+    Ops.EXP: "exp(x) = 2**n · exp(x - n·log 2)", Ops.EXP2: "2**x = 2**n · 2**(x - n)",
+    Ops.LOG: "log(2**e · m) = e·log 2 + log m", Ops.LOG2: "log2(2**e · m) = e + log2 m",
+    Ops.SIN: "sin(x) = (-1)**n · sin(x - n·pi)", Ops.TANH: "tanh(x) = m/(m + 2), m = exp(2x) - 1",
+    Ops.ERF: "erf(x) = x·p(x²) up to 1, then 1 - exp(-q(x))",
+}
+FUNCTIONS = tuple(_LAWS)  # what these rules write out
 
-FUNCTIONS = (Ops.EXP, Ops.EXP2, Ops.LOG, Ops.LOG2, Ops.SIN, Ops.TANH, Ops.ERF)  # what these rules write out
+
+@functools.cache
+def transcendentals(fma: bool = False, scales: bool = False) -> RuleSet:
+    """The rules for a target. ``fma``: MULADD rounds once; ``scales``: it has SCALE."""
+    written = {Ops.EXP: scaled_exp if scales else exp, Ops.EXP2: scaled_exp2 if scales else exp2, Ops.LOG: log,
+               Ops.LOG2: log2, Ops.SIN: fused_sin if fma else sin, Ops.TANH: tanh, Ops.ERF: erf}
+    return RuleSet("transcendentals", tuple(_rule(op, law, written[op]) for op, law in _LAWS.items()))

@@ -220,7 +220,7 @@ def _tensor_sink(n: UOp, root: UOp) -> str | None:
     return _unless(all(s.dtype is not dtypes.void for s in n.src), "a SINK of a tensor graph holds values")
 
 
-TENSOR_OPS = (_ELEMENTWISE - {Ops.SCALE}) | {op for op in vars(TensorOps).values() if isinstance(op, Op)}
+TENSOR_OPS = (_ELEMENTWISE - {Ops.SCALE, Ops.RARELY}) | {op for op in vars(TensorOps).values() if isinstance(op, Op)}
 TENSOR_CHECKS: tuple[Check[UOp], ...] = (
     _allowed(TENSOR_OPS, "tensor graph"),
     _DTYPE, _CONST, _BITCAST,
@@ -544,7 +544,7 @@ def _condition(n: UOp, _: ProgramState) -> str | None:
 
 
 _ALU = tuple(op for op in op_table() if op.elementwise)
-PROGRAM_OPS = _ELEMENTWISE | {
+PROGRAM_OPS = (_ELEMENTWISE - {Ops.RARELY}) | {
     Ops.DEFINE_GLOBAL, Ops.DEFINE_LOCAL, Ops.DEFINE_ACC, Ops.CONST, Ops.SPECIAL, Ops.RANGE, Ops.ENDRANGE, Ops.IF,
     Ops.ENDIF, Ops.LOAD, Ops.STORE, Ops.PHI, Ops.VECTORIZE, Ops.GEP, Ops.BARRIER, Ops.PREFETCH, Ops.MMA, Ops.LOAD_TILE,
     Ops.STORE_TILE}

@@ -198,13 +198,13 @@ class CPUDevice(Compiled):
 
 def host_target(name: str) -> Target:
     """What generated code may use on this machine."""
-    features, caches = llvm.host_features(), osys.cache_sizes()
+    features, caches, arm = llvm.host_features(), osys.cache_sizes(), osys.architecture() == "arm64"
     fma_units = tuple(units.fma(d, llvm.vector_bytes()) for d in (dtypes.float32, dtypes.float64))
     matrix_units = units.available(units.AMX, osys.architecture(), features) if name == "llvm" else ()
+    fma = name == "llvm" and ("fma" in features or arm)
     scales = name == "llvm" and {"avx512f", "avx512vl", "avx512bw", "avx512dq"} <= features
-    arm = osys.architecture() == "arm64"
     return Target(name, llvm.vector_bytes(), 32 if "avx512f" in features or arm else 16, osys.usable_cores(), 64 << 20,
-                  caches.l1, caches.l2, fma="fma" in features or arm, scales=scales, units=(*matrix_units, *fma_units))
+                  caches.l1, caches.l2, fma=fma, scales=scales, units=(*matrix_units, *fma_units))
 
 
 def DEVICE(name: str) -> Compiled:

@@ -208,7 +208,7 @@ def device_target(device: Any) -> Target:
     """What generated code may use on a device."""
     held = frozenset(dtypes.all) if device.double_fp_config else frozenset(dtypes.all) - {dtypes.float64}
     return Target("opencl", 16, 32, local_bytes=min(device.local_mem_size, 48 << 10), storage=held,
-                  dtypes=held - {dtypes.float16, dtypes.bfloat16},
+                  dtypes=held - {dtypes.float16, dtypes.bfloat16}, fma=True,
                   block_threads=min(device.max_work_group_size, 1024), grid=True)
 
 

@@ -20,7 +20,7 @@ class Target:
         local_bytes: near memory that a kernel's stages may fill.
         l1_bytes, l2_bytes: caches per core.
         dtypes: element types that arithmetic works on directly; others are widened.
-        fma: MULADD is one instruction.
+        fma: MULADD is one instruction, which rounds once.
         scales: SCALE is one instruction.
         units: the matrix units it has, the preferred first.
         block_threads: threads that a block may have, with near memory of their own and barriers; 0: no blocks.
@@ -37,7 +37,7 @@ class Target:
     dtypes: frozenset[DType] = field(
         default_factory=lambda: frozenset(set(dtypes.all) - {dtypes.float16, dtypes.bfloat16}))
     storage: frozenset[DType] = field(default_factory=lambda: frozenset(dtypes.all))
-    fma: bool = True
+    fma: bool = False
     scales: bool = False
     units: tuple[MatrixUnit, ...] = ()
     block_threads: int = 0

@@ -35,7 +35,7 @@ _TF32 = ('__device__ inline unsigned int tf32(float x) { unsigned int y; asm("cv
 def cuda_target(arch: str = "sm_90") -> Target:
     """What generated CUDA may use; ``arch`` such as ``sm_80``."""
     rows = tuple(u for u in units.CUDA if arch >= u.requires[0])
-    return Target(f"cuda_{arch}", 16, 64, local_bytes=48 << 10, block_threads=1024, grid=True, units=rows)
+    return Target(f"cuda_{arch}", 16, 64, local_bytes=48 << 10, fma=True, block_threads=1024, grid=True, units=rows)
 
 
 def matrix_function(unit: MatrixUnit) -> str:

@@ -77,7 +77,7 @@ class _Module:
                     self.accumulators.setdefault(r, []).append(u)
         self.tiles = Tiles(self, program)
         self.loops: dict[UOp, tuple[str, str, list[tuple[UOp, int, str]], str | None]] = {}
-        self.ifs: dict[UOp, str] = {}
+        self.ifs: dict[UOp, tuple[str, str, dict[UOp, str]]] = {}
 
     # *** text ***
 
@@ -165,12 +165,9 @@ class _Module:
         elif op is Ops.ENDRANGE:
             self.close(u.src[0])
         elif op is Ops.IF:
-            yes, self.ifs[u] = self.fresh("then"), self.fresh("endif")
-            self.line(f"br i1 {self.names[u.src[0]]}, label %{yes}, label %{self.ifs[u]}")
-            self.label(yes)
+            self.branch(u)
         elif op is Ops.ENDIF:
-            self.line(f"br label %{self.ifs[u.src[0]]}")
-            self.label(self.ifs[u.src[0]])
+            self.meet(u.src[0])
         elif op is Ops.LOAD:
             self.names[u] = self.load(u)
         elif op is Ops.STORE:
@@ -192,6 +189,33 @@ class _Module:
 
     def typed(self, u: UOp) -> str:
         return f"{type_name(u.dtype)} {self.names[u]}"
+
+    # *** conditions ***
+
+    def branch(self, u: UOp) -> None:
+        yes, after = self.fresh("then"), self.fresh("endif")
+        held = {acc: name for acc, name in self.names.items() if acc.op is Ops.DEFINE_ACC}
+        self.ifs[u] = self.block, after, held
+        self.line(f"br i1 {self.names[u.src[0]]}, label %{yes}, label %{after}")
+        self.label(yes)
+
+    def meet(self, u: UOp) -> None:
+        """The end of a condition: accumulators have their new values if it held."""
+        before, after, held = self.ifs[u]
+        inside = self.block
+        self.line(f"br label %{after}")
+        self.label(after)
+        for acc, old in held.items():
+            if self.names[acc] != old:
+                new = f"[ {old}, %{before} ], [ {self.names[acc]}, %{inside} ]"
+                self.rename(acc, self.value(f"phi {type_name(acc.dtype)} {new}"))
+
+    def rename(self, acc: UOp, name: str) -> None:
+        """What an accumulator holds from here on."""
+        self.names[acc] = name
+        for u in self.program:
+            if u.op is Ops.PHI and u.src[0] is acc:
+                self.names[u] = name
 
     # *** loops: bottom-tested, guarded where they might not run ***
 
@@ -234,11 +258,8 @@ class _Module:
         self.label(leave)
         if guard is not None:
             for acc, _, start in held:
-                after = self.value(f"phi {type_name(acc.dtype)} [ {start}, %{guard} ], [ {self.names[acc]}, %{latch} ]")
-                self.names[acc] = after
-                for other in self.program:
-                    if other.op is Ops.PHI and other.src[0] is acc:
-                        self.names[other] = after
+                new = f"[ {start}, %{guard} ], [ {self.names[acc]}, %{latch} ]"
+                self.rename(acc, self.value(f"phi {type_name(acc.dtype)} {new}"))
 
     # *** memory ***
 

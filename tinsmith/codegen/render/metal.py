@@ -17,7 +17,7 @@ _SPELLED = {"inline": "inline", "uint": "uint", "ushort": "ushort", "float_of": 
 def metal_target() -> Target:
     """What every Apple GPU offers."""
     held = frozenset(dtypes.all) - {dtypes.float64}
-    return Target("metal", 16, 64, local_bytes=32 << 10, storage=held, block_threads=1024, grid=True,
+    return Target("metal", 16, 64, local_bytes=32 << 10, storage=held, fma=True, block_threads=1024, grid=True,
                   dtypes=held - {dtypes.float16, dtypes.bfloat16})
 
 

@@ -1,0 +1,46 @@
+"""What is hardly ever needed, behind a branch: the lines that only RARELY's second source needs."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tinsmith.codegen.lines import Coords, Scope
+from tinsmith.codegen.roles import range_size
+from tinsmith.ir import Ops, UOp
+
+if TYPE_CHECKING:
+    from tinsmith.codegen.linearize import Linearizer
+
+
+def rarely(lin: Linearizer, n: UOp, coords: Coords) -> UOp:
+    """The lines of ``RARELY(c, y, z)``, where those of c and z are written::
+
+        acc = z
+        if any lane of c:
+            acc = c ? y : acc
+    """
+    lanes = lin.lanes(n)
+    count = range_size(lanes) if lanes is not None else 1
+    with lin.at_depth(lin.depth_of(n)):
+        condition, usual = (lin.spread(lin.value(s, coords), count) for s in n.src[::2])
+        acc = lin.force(UOp(Ops.DEFINE_ACC, usual.dtype, (usual,), lin.counts["acc"]))
+        lin.counts["acc"] += 1
+        lin.scopes.append(Scope([UOp(Ops.IF, None, (_any(lin, condition),))], ranges=set(lin.scopes[-1].ranges)))
+        rare = lin.value(n.src[1], coords)
+        chosen = lin.combine(len(lin.scopes) - 1, Ops.WHERE, n.dtype, [condition, rare, acc])
+        phi = lin.force(UOp(Ops.PHI, None, (acc, chosen)))
+        scope = lin.scopes.pop()
+        lin.scopes[-1].take(scope, UOp(Ops.ENDIF, None, (scope.lines[0],)))
+        lin.scopes[-1].values[phi] = phi
+    return phi
+
+
+def _any(lin: Linearizer, condition: UOp) -> UOp:
+    """Whether a condition holds in any lane: the first takes in the one half of them away, a quarter, and so on."""
+    here, kind = len(lin.scopes) - 1, condition.dtype
+    reach = kind.count
+    while reach > 1:
+        reach = (reach + 1) // 2
+        away = tuple((lane + reach) % kind.count for lane in range(kind.count))
+        turned = lin.emit(here, UOp(Ops.GEP, kind, (condition,), away))
+        condition = lin.emit(here, UOp(Ops.OR, None, (condition, turned)))
+    return condition if kind.count == 1 else lin.emit(here, UOp(Ops.GEP, kind.scalar, (condition,), (0,)))
