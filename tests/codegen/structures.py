@@ -26,14 +26,14 @@ LARGE = ((97, 130, 129), (64, 257, 66), (33, 600, 300))
 
 
 class Inputs:
-    """Numbered parameters with random values."""
+    """Parameters with random values, numbered behind the outputs."""
 
-    def __init__(self) -> None:
-        self.values: dict[UOp, Array] = {}
+    def __init__(self, outputs: int = 1) -> None:
+        self.outputs, self.values = outputs, dict[UOp, Array]()
         self.random = np.random.default_rng(len(self.values) + 7)
 
     def __call__(self, shape: tuple[int, ...], dtype: DType = dtypes.float32) -> UOp:
-        p = UOp(Ops.PARAM, dtype, (), (len(self.values) + 1, shape))
+        p = UOp(Ops.PARAM, dtype, (), (len(self.values) + self.outputs, shape))
         self.values[p] = self.random.integers(-4, 5, shape).astype(dtype.numpy)
         return p
 
@@ -120,6 +120,22 @@ def pools() -> Iterator[Case]:
             yield inputs.case(f"pool gradient {step} {windows} {dtype} {flat}", flow.reshape(whole))
 
 
+def sums_of_steps() -> Iterator[Case]:
+    """Rows with statistics, what is made of them, and sums over the steps of each block that stay in memory."""
+    for shape in ((3, 4, 16), (2, 6, 33), (1, 5, 1), (5, 8, 15), (3, 4, 5, 7), (2, 16, 3, 17)):
+        inner = tuple(range(2, len(shape)))
+        for dtype in (dtypes.float32, dtypes.float64):
+            inputs = Inputs(4)
+            x, g = inputs(shape, dtype), inputs(shape, dtype)
+            total = x.reduce("ADD", inner)
+            y = (x - total.expand(shape)) * g
+            yield f"sums of steps {shape} {dtype}", UOp(Ops.SINK, None, (
+                total, y, y.reduce("ADD", (1,)), (g * x).reduce("ADD", (1,))), 2), inputs.values
+        inputs = Inputs(2)
+        y = inputs(shape) * inputs((*shape[:-1], 1)).expand(shape)
+        yield f"sums of products {shape}", UOp(Ops.SINK, None, (y, y.reduce("ADD", (1,))), 1), inputs.values
+
+
 def attentions(large: bool) -> Iterator[Case]:
     """The kernels of attention and its gradients: whole rows, blocks of rows, tiles that two sums share."""
     sizes = [(2, 33, 61, 8, 24), (1, 65, 63, 16, 17), *([(8, 40, 192, 8, 24), (2, 33, 512, 8, 40)] if large else [])]
@@ -135,6 +151,7 @@ def cases(large: bool) -> Iterator[Case]:
     yield from products(large)
     yield from convolutions()
     yield from pools()
+    yield from sums_of_steps()
     yield from rows((1, 7, 15, 16, 17, 33, 64, 131) if large else (1, 7, 16, 33))
 
 

@@ -9,6 +9,7 @@ from tinsmith.ir.uop import toposort
 from tinsmith.schedule.execute import canonical
 from tinsmith.schedule.items import Schedule, ScheduleItem, Scheduler
 from tinsmith.schedule.siblings import merge_siblings
+from tinsmith.schedule.sums import join_sums
 from tinsmith.schedule.twins import merge_twins
 from tinsmith.tensor.realize import _concrete
 from tinsmith.tensor.tensor import Tensor
@@ -19,6 +20,7 @@ def schedule(*tensors: Tensor) -> Schedule:
     out = Scheduler(canonical(roots)[0], "CPU").run()
     if not settings.NOOPT:
         out.items = merge_siblings(merge_twins(out.items))
+        out.items = join_sums(out)
     assert all(i.reason for i in out.items)
     return out
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tinsmith.codegen.roles import Role
+from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.streams import is_product_sum, same_value
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
@@ -141,3 +141,35 @@ def carry(k: Kernel, opt: Opt) -> None:
     k.order.insert(min(k.order.index(r) for r in cut), loop)
     k.order = [r for r in k.order if r not in cut]
     k.rebuild_as((*starts, *statements), dict.fromkeys(cut, loop))
+
+
+def adds_only(k: Kernel, r: UOp) -> bool:
+    """Whether all that the steps of a loop over blocks leave in memory is what they add to sums."""
+    found = [s for s in k.stores if s.op is Ops.SCATTER_STORE and s.src[4] is r]
+    return bool(found) and all(map(_added, found))
+
+
+def steps_together(k: Kernel, opt: Opt, r: UOp, amount: int) -> None:
+    """Several steps of a loop whose sums stay in memory: a sum takes in at once what they add together."""
+    if range_size(r) % amount or range_size(r) == amount or not adds_only(k, r):
+        raise ArgumentError("Opt", f"{opt}: only whole copies of steps that add to sums are computed together",
+                            "another axis or amount")
+    outer, inner = k.split(r, amount, Role.UPCAST)
+    table = {}
+    for s in k.stores:
+        if s.op is Ops.SCATTER_STORE and s.src[4] is outer and (found := _added(s)) is not None:
+            old, part = found
+            total = old + UOp(Ops.FOLD, None, (part, inner), Ops.ADD)
+            table[s] = s.replace(src=(*s.src[:2], total, *s.src[3:]))
+    k.sink = k.sink.substitute(table)
+
+
+def _added(store: UOp) -> tuple[UOp, UOp] | None:
+    """The sum so far, at one place for all steps, and what a step adds to it; None if a store does anything else."""
+    memory, place, value, valid, loop = store.src
+    if value.op is not Ops.ADD or loop in place.ranges | valid.ranges:
+        return None
+    for old, part in (value.src, value.src[::-1]):
+        if old.op is Ops.LOAD and old.src[:2] == (memory, place):
+            return old, part
+    return None

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 
 from tinsmith.codegen.ahead import may_stream
+from tinsmith.codegen.carried import adds_only
 from tinsmith.codegen.heuristics_rows import keep_rows, row_ahead
 from tinsmith.codegen.heuristics_scatter import scatter_opts
 from tinsmith.codegen.heuristics_tiles import apply_tile, best_tile
@@ -40,6 +41,7 @@ from tinsmith.ir.uop import toposort
 SERIAL_WORK = 1 << 14  # elements × operations below which waking a second core costs more than it saves
 SHORTEST_LANES = 4  # elements of a row that are worth a vector of their own
 COPIES_OF_SUMS = {1: 4, 2: 4, 3: 2, 4: 2}  # by how many sums share a loop: chains that hide an addition's latency
+STEPS_TOGETHER = (4, 2)  # rows whose sum is added to one that stays in memory, which is then read and written less
 SCAN_CHAINS = 4  # as many additions as one takes cycles; more would read too many lines of one cache set
 STREAM_BYTES = 32 << 20  # results from here on are written past the caches: they would not stay there
 SHARED_COPIES = 4  # iterations that are written out so that they share work
@@ -68,6 +70,8 @@ def choose_opts(kernel: Kernel, target: Target) -> None:
         reduce_opts(kernel, target)
     elif target.vector_bytes:
         elementwise_opts(kernel, target)
+    if (together := _steps_together(kernel)) is not None:
+        _apply(kernel, OptOps.UPCAST, *together)
     large = sum(_stored_bytes(s) for s in kernel.stores) >= STREAM_BYTES
     if tile is None and plan is None and large and may_stream(kernel):
         kernel.apply(Opt(OptOps.HINT))
@@ -77,6 +81,15 @@ def choose_opts(kernel: Kernel, target: Target) -> None:
         look_ahead(kernel, target)
     if target.threads > 1 and work >= SERIAL_WORK:
         thread_opts(kernel, target)
+    return None
+
+
+def _steps_together(kernel: Kernel) -> tuple[UOp, int] | None:
+    """A loop of sums that stay in memory, and how many of its steps are computed together."""
+    for loop in kernel.order:
+        fits = [n for n in STEPS_TOGETHER if range_size(loop) > n and range_size(loop) % n == 0]
+        if loop.arg[1] is Role.BLOCK and fits and adds_only(kernel, loop):
+            return loop, fits[0]
     return None
 
 
@@ -191,6 +204,7 @@ def reduce_opts(kernel: Kernel, target: Target) -> None:
         return
     lanes = _lanes(kernel, target)
     keep_rows(kernel, target, lanes)
+    loop, together = _steps_together(kernel) or (None, 1)
     for ranges in dict.fromkeys(f.src[1:] for f in kernel.folds):
         group = [f for f in kernel.folds if f.src[1:] == ranges]
         if any(x.arg[1].expanded for f in group for x in f.src[0].ranges) or not group:
@@ -204,7 +218,7 @@ def reduce_opts(kernel: Kernel, target: Target) -> None:
         best = max(options, key=lambda r: (scores[r], kernel.order.index(r)))
         if best in ranges:
             outer, _ = _split(kernel, OptOps.VECTOR, best, _width(best, lanes))
-            copies = COPIES_OF_SUMS.get(_together(group), 1)
+            copies = COPIES_OF_SUMS.get(_together(group), 1) // (together if loop in group[0].ranges else 1)
             if outer is not None and range_size(outer) >= 4 and copies > 1:
                 _split(kernel, OptOps.UNROLL, outer, copies)
         elif _score(loads, kernel.stores, best) >= 0:
@@ -265,7 +279,7 @@ def elementwise_opts(kernel: Kernel, target: Target) -> None:
     """Lanes along memory; strided reads get an inner loop that walks along their lines."""
     lanes = _lanes(kernel, target)
     stores = [s for s in kernel.stores if s.op is Ops.STORE]
-    scatters = [s for s in kernel.stores if s.op is Ops.SCATTER_STORE]
+    scatters = [s for s in kernel.stores if s.op is Ops.SCATTER_STORE and s.src[4].arg[1] is not Role.BLOCK]
     parallel = [r for r in kernel.parallel if not any(r is s.src[4] for s in scatters)]
     if not parallel:
         return None

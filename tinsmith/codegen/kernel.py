@@ -53,8 +53,10 @@ class Kernel:
         found = [n for n in self.nodes if n.op is Ops.RANGE]
         # What more reductions depend on comes further out: each is then computed once.
         users = {r: sum(r in f.ranges for f in self.folds) for r in found}
-        ordered = self.ordered | frozenset(n.src[4] for n in self.nodes if n.op is Ops.SCATTER_STORE)
-        self.order = sorted(found, key=lambda r: (r.arg[1] is not Role.LOOP, r in ordered, -users[r], r.arg[0]))
+        ordered = self.ordered | frozenset(n.src[4] for n in self.nodes if n.op is Ops.SCATTER_STORE
+                                           and n.src[4].arg[1] is Role.LOOP)
+        loops = (Role.LOOP, Role.BLOCK)
+        self.order = sorted(found, key=lambda r: (r.arg[1] not in loops, r in ordered, -users[r], r.arg[0]))
         self.count = 1 + max((r.arg[0] for r in found), default=-1)
         while pair := next(mergeable(self.sink, self.order), None):
             self.join(*pair)
@@ -151,6 +153,8 @@ class Kernel:
                 n = new.get(s, s)
                 if node.op in (Ops.FOLD, Ops.STAGE) and position and s in table:
                     src.extend(sorted((r for r in n.ranges), key=lambda r: r.arg[0]))
+                elif node.op is Ops.SCATTER_STORE and position == 4 and s in table:
+                    src.append(next(r for r in n.ranges if not r.arg[1].expanded))
                 else:
                     src.append(n)
             if valid is not None and of is not None:

@@ -73,13 +73,21 @@ class Linearizer(BlockWriter):
                 i += 1
                 continue
             j = i + 1
-            while j < len(nodes) and needed[0] in self.loop_ranges(nodes[j]):
+            while j < len(nodes) and self.shares(nodes[j], needed[0]):
                 j += 1
             group = nodes[i:j]
             r = next(r for r in sorted(needed, key=lambda r: self.position[r.arg[0]])
                      if all(r in self.loop_ranges(n) for n in group))
             self.over(r, group, lambda body: self.statements(body))
             i = j
+
+    def shares(self, node: UOp, loop: UOp) -> bool:
+        """Whether a statement may stand in a loop that others begin; a loop over blocks stays around one inside it."""
+        needed = self.loop_ranges(node)
+        if loop not in needed:
+            return False
+        around = needed[: needed.index(loop)]
+        return loop.arg[1] is Role.BLOCK or all(r.arg[1] is not Role.BLOCK for r in around)
 
     def under_one_condition(self, nodes: list[UOp]) -> list[UOp]:
         """The first statements, if they are all stored under one condition on blocks whose loops are open."""

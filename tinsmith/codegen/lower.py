@@ -7,7 +7,7 @@ row, one axis class. A condition travels down to the loads, which give 0 where i
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tinsmith.codegen.indexing import ZERO, Index, flatten, move
@@ -45,6 +45,8 @@ class Lowering:
 
     def run(self, sink: UOp) -> UOp:
         """SINK of tensor values → SINK of stores into PARAM 0, 1, …; outputs of one shape share their ranges."""
+        if sink.arg is not None:
+            return UOp(Ops.SINK, None, tuple(self.with_sums(sink.src, sink.arg)))
         if len(sink.src) == 1:
             return UOp(Ops.SINK, None, (self.output(0, _before_reshapes(sink.src[0])),))
         return UOp(Ops.SINK, None, tuple(self.output(n, value) for n, value in enumerate(sink.src)))
@@ -63,6 +65,27 @@ class Lowering:
             self.output_ranges[key] = tuple(self.new_range(s, Role.LOOP) for s in shape)
         index = self.output_ranges[key]
         return memory.store(flatten(shape, index), self.value(value, index))
+
+    def with_sums(self, values: Sequence[UOp], sums: int) -> list[UOp]:
+        """Outputs over the same axes; the last ``sums`` of them are sums over one axis of the others. They start as 0,
+        stay in memory, and take in what each step along that axis adds."""
+        axis = values[-1].arg[1][0]
+        sizes = values[-1].src[0].shape
+        space = [self.new_range(s, Role.BLOCK if a == axis else Role.LOOP) for a, s in enumerate(sizes)]
+        starts: list[UOp] = []
+        statements: list[UOp] = []
+        for number, value in enumerate(values):
+            memory = UOp(Ops.PARAM, value.dtype.ptr(), (), (number, (value.size,)))
+            index = tuple(ZERO if s == 1 else r for r, s in zip(space, value.shape))
+            place = flatten(value.shape, index)
+            if number < len(values) - sums:
+                statements.append(memory.store(place, self.value(value, index)))
+                continue
+            starts.append(memory.store(place, UOp.const(value.dtype, 0)))
+            added = self.value(value.src[0], tuple(space))
+            statements.append(UOp(Ops.SCATTER_STORE, None, (memory, place, memory.load(place) + added,
+                                                            UOp.const(dtypes.bool, True), space[axis])))
+        return [*starts, *statements]
 
     def scatter(self, memory: UOp, node: UOp) -> UOp:
         """Copy the base, then combine x into it in order; columns beside the scattered axis are independent."""

@@ -9,7 +9,7 @@ class OptOps(enum.Enum):
     """The language of the optimizer; `axis` is a position in ``Kernel.ranges``, `amt` a size."""
 
     THREAD = enum.auto()  # split a parallel range over CPU workers
-    UPCAST = enum.auto()  # the inner `amt` of a parallel range become copies in registers
+    UPCAST = enum.auto()  # the inner `amt` of a parallel range, or of one that sums in memory run over, become copies
     VECTOR = enum.auto()  # the inner `amt` of a range become lanes of vector registers
     UNROLL = enum.auto()  # the inner `amt` of a reduction become copies
     TILE = enum.auto()  # split a range into an outer and an inner loop of `amt`

@@ -51,12 +51,15 @@ def _is_parallel(k: Kernel, r: UOp) -> bool:
 
 def _upcast(k: Kernel, opt: Opt) -> None:
     r = k.axis(opt)
+    if r.arg[1] is Role.BLOCK:
+        return carried.steps_together(k, opt, r, _amount(k, opt, r))
     _require(_is_parallel(k, r), opt, "only a parallel loop can be upcast")
     amount = _amount(k, opt, r)
     for n in k.products:
         sums = math.prod(range_size(x) for x in n.ranges if x.arg[1] is Role.UPCAST)
         _require(r not in n.ranges or sums * amount <= n.arg.accumulators, opt, f"{n.arg.name} holds no more sums")
     k.split(r, amount, Role.UPCAST)
+    return None
 
 
 def _unroll(k: Kernel, opt: Opt) -> None:

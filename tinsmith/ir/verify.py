@@ -332,11 +332,13 @@ def _binds_ranges(n: UOp, _: KernelFacts) -> str | None:
 
 
 def _bound_once(n: UOp, facts: KernelFacts) -> str | None:
-    """Reductions may share their ranges, and so may ordered statements, and stages that threads fill together."""
+    """Reductions may share their ranges, and so may ordered statements, and stages that threads fill together. What is
+    copied instead of looped over may be summed up here and stand for itself there."""
     binders = facts.binders.get(n, set())
     if len({b.op for b in binders}) > 1:
         return f"bound by {sorted(b.op.name for b in binders)}"
-    escapes = n in facts.sink.ranges and any(b.op in (Ops.FOLD, Ops.STAGE) for b in binders)
+    looped = not getattr(n.arg[1], "expanded", False)
+    escapes = looped and n in facts.sink.ranges and any(b.op in (Ops.FOLD, Ops.STAGE) for b in binders)
     return _unless(not escapes, f"R{n.arg[0]} is bound by a reduction or stage and used outside it")
 
 

@@ -30,6 +30,7 @@ from tinsmith.schedule.queue import overlap, overlapped, workers
 from tinsmith.schedule.record import recorders
 from tinsmith.schedule.sharding import is_group, spread_out
 from tinsmith.schedule.siblings import merge_siblings
+from tinsmith.schedule.sums import join_sums
 from tinsmith.schedule.twins import merge_twins
 
 _compiled: dict[Any, CompiledSchedule] = {}  # by structure, and by canonical graph
@@ -181,6 +182,7 @@ def planned(graph: list[UOp], device: str) -> tuple[Schedule, list[Layout | None
     schedule = Scheduler(graph, device).run()
     if not settings.NOOPT:
         schedule.items = merge_siblings(merge_twins(schedule.items))
+        schedule.items = join_sums(schedule)
     if len(workers(schedule.items)) > 1:
         schedule.items = overlapped(schedule.items, schedule.slots)
     return schedule, layouts

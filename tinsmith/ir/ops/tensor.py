@@ -230,5 +230,6 @@ class TensorOps:
                (2, 1 << 30), of_first, _shard_shape, lambda n, *parts: np.concatenate(parts, n.arg[0]),
                _shard_gradient, device=lambda arg: arg[1])
 
-    SINK = Op("program", "All that a program or kernel must do.", (0, 1 << 30), nothing, lambda n: (),
+    SINK = Op("program", "All that a program or kernel must do; the argument is how many of a kernel's last values are "
+              "partial sums over one axis of the others.", (0, 1 << 30), nothing, lambda n: (),
               lambda n, *xs: None)

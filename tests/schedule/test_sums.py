@@ -1,0 +1,137 @@
+"""Sums that move into the kernel which computes, or reads, what they sum up."""
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tests.schedule.helpers import given, kernels, schedule
+from tinsmith.core.settings import Context
+from tinsmith.ir import Ops
+from tinsmith.schedule.items import ScheduleItem
+from tinsmith.tensor.tensor import Tensor
+
+
+def joined(*tensors: Tensor) -> list[ScheduleItem]:
+    """Kernels that hold sums over their loops."""
+    return [k for k in kernels(*tensors) if k.sink is not None and k.sink.arg is not None]
+
+
+def gradients(rows: int, columns: int) -> tuple[list[Tensor], list[np.ndarray]]:
+    """Of a layer norm with scale and shift, and what they should be."""
+    x, flow = given(rows, columns), given(rows, columns, seed=1)
+    scale, shift = given(columns, seed=2), given(columns, seed=3)
+    for t in (x, scale, shift):
+        t.requires_grad = True
+    found = ((x.layernorm() * scale + shift) * flow).sum().gradient(x, scale, shift)
+    a, f = x.numpy().astype(np.float64), flow.numpy().astype(np.float64)
+    spread = np.sqrt(a.var(1, keepdims=True) + 1e-5)
+    normed, flow_in = (a - a.mean(1, keepdims=True)) / spread, f * scale.numpy()
+    back = (flow_in - flow_in.mean(1, keepdims=True) - normed * (flow_in * normed).mean(1, keepdims=True)) / spread
+    return list(found), [back, (f * normed).sum(0), f.sum(0)]
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(512, 64), (640, 100), (128, 129), (1024, 17), (160, 1000), (256, 65)])
+def test_gradients_of_a_norm_are_one_kernel(rows: int, columns: int) -> None:
+    """Statistics, the input's gradient and partial sums of columns; and a second kernel that sums these up."""
+    found, right = gradients(rows, columns)
+    (host,) = joined(*found)
+    assert len(kernels(*found)) == 2 and len(host.written) == 3 and host.sink is not None and host.sink.arg == 2
+    Tensor.realize(*found)
+    for got, want in zip(found, right, strict=True):
+        np.testing.assert_allclose(got.numpy(), want, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(257, 128), (2, 20000), (64, 96), (20000, 8)])
+def test_what_has_no_blocks_stays_apart(rows: int, columns: int) -> None:
+    """A prime number of rows, too few rows, too little work, rows shorter than a vector."""
+    found, right = gradients(rows, columns)
+    assert not joined(*found)
+    Tensor.realize(*found)
+    for got, want in zip(found, right, strict=True):
+        np.testing.assert_allclose(got.numpy(), want, rtol=1e-3, atol=1e-3)
+
+
+def test_statistics_that_others_read_are_stored() -> None:
+    x, w = given(256, 96), given(256, 96, seed=1)
+    mean = x.mean(1, keepdim=True)
+    away, total = (x - mean) * w, ((x - mean) * w * w).sum(0)
+    (host,) = joined(mean, away, total)
+    assert len(host.written) == 3 and len(kernels(mean, away, total)) == 2
+    Tensor.realize(mean, away, total)
+    a, b = x.numpy(), w.numpy()
+    np.testing.assert_allclose(mean.numpy(), a.mean(1, keepdims=True), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(away.numpy(), (a - a.mean(1, keepdims=True)) * b, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(total.numpy(), ((a - a.mean(1, keepdims=True)) * b * b).sum(0), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(("shape", "axes"), [((128, 16, 6, 6), (0, 2, 3)), ((512, 8, 20, 20), (0, 2, 3)),
+                                             ((144, 3, 5, 50), (0, 3)), ((4, 128, 64), (0, 1)), ((1, 256, 96), 1),
+                                             ((24, 64, 33), 1)])
+def test_sums_of_what_a_kernel_computes(shape: tuple[int, ...], axes: int | tuple[int, ...]) -> None:
+    """Such as the gradient of a bias: over some of the loops, in any place."""
+    x = given(*shape)
+    y = (x * 2 + 1).relu().contiguous()
+    z = y.sum(axes)
+    (host,) = joined(y, z)
+    assert host.outputs == 2
+    Tensor.realize(y, z)
+    right = np.maximum(x.numpy() * 2 + 1, 0)
+    np.testing.assert_array_equal(y.numpy(), right)
+    np.testing.assert_allclose(z.numpy(), right.sum(axes), rtol=1e-4)
+
+
+def test_what_the_sum_is_used_for_stays_behind() -> None:
+    x, bias = given(256, 96), given(96, seed=1)
+    y = x.exp().contiguous()
+    new = bias - 0.1 * y.sum(0)
+    found = kernels(y, new)
+    assert len(found) == 2 and len(joined(y, new)) == 1
+    Tensor.realize(y, new)
+    np.testing.assert_allclose(new.numpy(), bias.numpy() - 0.1 * np.exp(x.numpy()).sum(0), rtol=1e-4)
+
+
+@pytest.mark.parametrize("of", [
+    lambda x: [x.exp(), (x @ x.T).sum(0)],  # a contraction
+    lambda x: [x.exp(), x.max(0)],  # no sum
+    lambda x: [x.cumsum(1), x.sum(0)],  # a host that goes in order
+    lambda x: [(s := x.sum(0)), (x - s).contiguous()],  # a host that needs the sum
+])
+def test_what_cannot_join(of: Callable[[Tensor], list[Tensor]]) -> None:
+    x = given(256, 256)
+    found = of(x)
+    assert not joined(*found)
+    with Context(NOOPT=1):
+        right = [t.numpy() for t in of(x)]
+    for got, want in zip(found, right, strict=True):
+        np.testing.assert_allclose(got.numpy(), want, rtol=1e-3, atol=1e-2)
+
+
+def test_order() -> None:
+    """Every item reads only what was written before it, and every output is written once."""
+    x, w = given(256, 96), given(256, 96, seed=1)
+    y = (x * w).contiguous()
+    first = y.sum(0)
+    z = (y * first).contiguous()
+    found = schedule(y, first, z, z.sum(0), (z * y).sum(0), (z - z.mean(1, keepdim=True)) * w)
+    written = set(found.inputs.values())
+    for item in found.items:
+        assert set(item.read) <= written and written.isdisjoint(item.written)
+        written |= set(item.written)
+    assert set(found.outputs) <= written
+    with Context(NOOPT=1):
+        assert not joined(y, first)
+
+
+def test_partial_sums_do_not_depend_on_the_number_of_workers() -> None:
+    def total(threads: int) -> np.ndarray:
+        with Context(THREADS=threads):
+            found = gradients(640, 100)[0]
+            Tensor.realize(*found)
+            return found[1].numpy()
+
+    assert total(1).tobytes() == total(2).tobytes()
+    sizes = [n.src[0].shape for k in joined(*gradients(640, 100)[0]) for n in (k.sink.src if k.sink else ())
+             if n.op is Ops.REDUCE]
+    assert sizes == [(16, 40, 100)] * 2

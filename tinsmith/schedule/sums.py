@@ -1,0 +1,285 @@
+"""Sums of what another kernel computes or reads become one more result of that kernel: column sums beside rows.
+
+    y[r, c] = f(x[r, ·], g[r, ·], …)        s[c] = Σ_r v(x[r, c], g[r, c], …)
+
+Both go through x and g, or v is made of y. The rows are cut into blocks, r = (p, m). The kernel of y, the *host*, gets
+the result part[p, c] = Σ_m v[p, m, c]: it stays in memory, which is near, since it is a row for each block, and takes
+in what each row adds. What is left of the kernel of s sums up the blocks. Blocks depend on the sizes alone, so that
+results do not depend on the number of workers.
+
+Statistics of rows that were stored because the sums read them, too, are then computed by the host, which has the row
+at hand: what reads it once more finds it in the cache.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from tinsmith.backend.device import Device
+from tinsmith.core.dtypes import dtypes
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.uop import substitute, toposort
+from tinsmith.schedule.contraction import is_contraction
+from tinsmith.schedule.fusion import SMALL_WORK
+from tinsmith.schedule.items import Schedule, ScheduleItem, Slot
+from tinsmith.schedule.siblings import MOST_BUFFERS, MOST_NODES, toposorted
+
+BLOCKS = 16  # wished: work for several cores, and few partial results to sum up
+LEAST_BLOCKS = 8
+LEAST_STEPS = 16  # of a partial sum: below, partial results would be much to write and to read again
+LEAST_ROW = 16  # elements of a row: whole vectors
+
+_IN_ORDER = (Ops.GATHER, Ops.SCATTER, Ops.SCAN, Ops.TALLY)
+_AS_IT_LIES = (Ops.RESHAPE, Ops.CONTIGUOUS, Ops.DETACH)
+
+Shape = tuple[int, ...]
+
+
+class Space(NamedTuple):
+    """The loops of a host: ``sizes``, the one that partial sums run over, and all that the whole sums run over."""
+
+    sizes: Shape
+    axis: int
+    summed: tuple[int, ...]
+
+    @property
+    def rows(self) -> Shape:
+        """The loops up to that of the sums, and 1 for those inside."""
+        return tuple(s if a <= self.axis else 1 for a, s in enumerate(self.sizes))
+
+    @property
+    def part(self) -> Shape:
+        """The shape of partial sums."""
+        return tuple(1 if a == self.axis else s for a, s in enumerate(self.sizes))
+
+
+def join_sums(schedule: Schedule) -> list[ScheduleItem]:
+    """The items with such sums moved, in an order that respects what reads what; partial sums get slots."""
+    items = schedule.items
+    wanted: dict[int, list[ScheduleItem]] = {}
+    for item in items:
+        host = _host(items, item) if _sums(item) else None
+        if host is not None:
+            wanted.setdefault(id(host), []).append(item)
+    for host in schedule.items if wanted else ():
+        if id(host) in wanted:
+            items = _joined(items, schedule.slots, host, wanted[id(host)])
+    return items
+
+
+# *** what fits ***
+
+
+def _values(item: ScheduleItem) -> tuple[UOp, ...]:
+    assert item.sink is not None
+    return item.sink.src
+
+
+def _sums(item: ScheduleItem) -> list[UOp]:
+    """The reductions of a kernel, if they are long sums over the same axes that other loops can hold."""
+    if not _is_plain(item):
+        return []
+    found = [n for n in toposort(_values(item)) if n.op is Ops.REDUCE]
+    alike = len({(n.src[0].shape, n.arg) for n in found}) == 1 and found[0].arg[0] is Ops.ADD
+    wide = all(n.dtype in (dtypes.float32, dtypes.float64) for n in found)
+    return found if alike and wide and found[0].src[0].size > SMALL_WORK else []
+
+
+def _is_plain(item: ScheduleItem) -> bool:
+    """Whether a kernel has fixed sizes, no contraction, nothing that goes in order, and results of one shape."""
+    if item.sink is None or item.variables or item.tiles or len({v.shape for v in _values(item)}) > 1:
+        return False
+    device = Device[item.device]
+    if device.has_programs and device.renderer.target.grid:
+        return False
+    nodes = toposort(_values(item))
+    return len(nodes) <= MOST_NODES and not any(
+        n.op in _IN_ORDER or is_contraction(n) or not all(isinstance(s, int) for s in n.shape) for n in nodes)
+
+
+def _host(items: Sequence[ScheduleItem], item: ScheduleItem) -> ScheduleItem | None:
+    """The kernel of as many elements as are summed up that has the most, at least half, of them at hand."""
+    totals = _sums(item)
+    size = totals[0].src[0].size
+    needed = set[int]().union(*(_in_order(item, total.src[0]) for total in totals))
+    best, most = None, 0
+    for other in items:
+        if other is item or other.sink is None or other.device != item.device or needed.isdisjoint(other.slots):
+            continue
+        if _values(other)[0].size != size or not _is_plain(other):
+            continue
+        shared = len(needed & set(other.written).union(*(_in_order(other, v) for v in _values(other))))
+        if shared > most and 2 * shared >= len(needed) and next(_spaces(totals[0], _values(other)[0].shape), None):
+            best, most = other, shared
+    return best
+
+
+def _in_order(item: ScheduleItem, value: UOp) -> set[int]:
+    """The slots of which a value reads an element for each of its own, in order."""
+    inside = toposort(value, lambda n: n.op.elementwise or n.op.kind == "cast" or n.op in (*_AS_IT_LIES, Ops.PARAM))
+    return {item.slots[n.arg[0]] for n in inside if n.op is Ops.PARAM and n.size == value.size}
+
+
+def _spaces(total: UOp, host: Shape) -> Iterator[Space]:
+    """Loops that a sum and a host of this shape have in common, the best first."""
+    runs = _runs(total)
+    before = 1
+    for at, (size, summed) in enumerate(runs):
+        after = math.prod(s for s, _ in runs[at + 1 :])
+        if summed and after >= LEAST_ROW and size >= LEAST_STEPS:
+            break
+        before *= size
+    else:
+        return
+    blocks = [d for d in range(max(LEAST_BLOCKS // before, 2), size // LEAST_STEPS + 1) if size % d == 0]
+    for d in ([1] if before >= LEAST_BLOCKS else sorted(blocks, key=lambda d: abs(d * before - BLOCKS))):
+        cut = [(d, True)] * (d > 1) + [(size // d, True)]
+        loops = _refined([*runs[:at], *cut, *runs[at + 1 :]], [s for s in host if s > 1])
+        axis = next((a for a in range(len(loops)) if math.prod(s for s, _ in loops[:a]) == before * d
+                     and loops[a][0] == size // d), None)
+        if axis is not None:
+            yield Space(tuple(s for s, _ in loops), axis, tuple(a for a, (_, x) in enumerate(loops) if x))
+
+
+def _runs(total: UOp) -> list[tuple[int, bool]]:
+    """Neighbouring axes that are all summed up, or all kept, as one: (size, summed)."""
+    sizes = [(s, a in total.arg[1]) for a, s in enumerate(total.src[0].shape) if s > 1]
+    return [(math.prod(s for s, _ in run), summed) for summed, run in groupby(sizes, key=lambda x: x[1])]
+
+
+def _refined(axes: Sequence[tuple[int, bool]], shape: Sequence[int]) -> list[tuple[int, bool]]:
+    """The axes cut where those of the shape end; none if they do not nest."""
+    out: list[tuple[int, bool]] = []
+    left = list(reversed(shape))
+    for size, summed in axes:
+        while size > 1:
+            other = left.pop()
+            step = min(size, other)
+            if max(size, other) % step:
+                return []
+            out.append((step, summed))
+            size //= step
+            if other > step:
+                left.append(other // step)
+    return out
+
+
+def _is_statistic(item: ScheduleItem, group: Sequence[ScheduleItem], space: Space) -> bool:
+    """Whether a kernel computes something of each row, and the group reads it where it has that row at hand."""
+    if not any(s in i.read for i in group for s in item.written) or not _is_plain(item):
+        return False
+    count, found = math.prod(space.rows), toposort(_values(item))
+    whole = all(n.src[0].size == math.prod(space.sizes) for n in found if n.op is Ops.REDUCE)
+    by_rows = all(_by_rows(i, s, count) for i in group for s in item.written)
+    return _values(item)[0].size == count and whole and by_rows
+
+
+def _by_rows(item: ScheduleItem, slot: int, count: int) -> bool:
+    """Whether a kernel reads a slot of ``count`` elements row by row only: what it is repeated along comes after it."""
+    below: set[UOp] = set()
+    for n in toposort(_values(item)):
+        if n.op is Ops.PARAM and item.slots[n.arg[0]] == slot:
+            below.add(n)
+        elif below.isdisjoint(n.src):
+            continue
+        elif n.op is Ops.EXPAND:
+            kept = [a for a, s in enumerate(n.src[0].shape) if s > 1]
+            if any(s != n.src[0].shape[a] for a, s in enumerate(n.shape[: max(kept, default=-1)])):
+                return False
+        elif n.size == count and (n.op.elementwise or n.op in _AS_IT_LIES or n.op.kind == "cast"):
+            below.add(n)
+        else:
+            return False
+    return True
+
+
+def _fits(items: Sequence[ScheduleItem], group: Sequence[ScheduleItem], sums: Sequence[ScheduleItem]) -> bool:
+    """Whether a group can be one kernel: not too many arguments, and nothing in it or around it needs its sums, which
+    are known only when all loops are done, or leads from it back into it."""
+    if len({s for i in group for s in i.slots}) + sum(len(i.written) for i in sums) > MOST_BUFFERS:
+        return False
+    inside, own = {id(i) for i in group}, {s for i in group for s in i.written}
+    late = {s for i in sums for s in i.written}
+    for i in items:
+        if id(i) in inside:
+            if not late.isdisjoint(i.read):
+                return False
+        elif any(s in own or s in late for s in i.read):
+            late.update(i.written)
+    return True
+
+
+# *** joining ***
+
+
+def _joined(items: list[ScheduleItem], slots: list[Slot], host: ScheduleItem,
+            wanted: Sequence[ScheduleItem]) -> list[ScheduleItem]:
+    """The items with sums, and with statistics that they share, moved into a host."""
+    present = {id(i) for i in items}
+    group, sums, space = [host], list[ScheduleItem](), None
+    for item in wanted if id(host) in present else ():
+        found = _spaces(_sums(item)[0], _values(host)[0].shape)
+        fitting = next((s for s in found if space in (None, s)), None)
+        if id(item) in present and fitting is not None and _fits(items, [*group, item], [*sums, item]):
+            group, sums, space = [*group, item], [*sums, item], fitting
+    if space is None:
+        return items
+    for item in reversed(items):
+        if all(item is not i for i in group) and _is_statistic(item, group, space):
+            group = [*group, item] if _fits(items, [*group, item], sums) else group
+    inside, late = {id(i) for i in group}, {id(i) for i in sums}
+    rows = [i for i in items if id(i) in inside and id(i) not in late]
+    others = [i for i in items if id(i) not in inside]
+    needed = {s for i in others for s in i.read} | {s.number for s in slots if s.output}
+    parts: list[list[int]] = []
+    for item in sums:
+        first = len(slots)
+        slots += [Slot(first + n, math.prod(space.part), total.dtype, item.device)
+                  for n, total in enumerate(_sums(item))]
+        parts.append(list(range(first, len(slots))))
+    joined = _with_sums(rows, host, list(zip(sums, parts)), space, needed)
+    return toposorted([*others, joined, *(_rest(i, p, space) for i, p in zip(sums, parts))])
+
+
+def _with_sums(rows: Sequence[ScheduleItem], host: ScheduleItem, sums: Sequence[tuple[ScheduleItem, list[int]]],
+               space: Space, needed: set[int]) -> ScheduleItem:
+    """The host with its partial sums behind its own results, and before these the statistics that others need."""
+    members = [*rows, *(i for i, _ in sums)]
+    kept = [s for i in rows for s in i.written if i is host or s in needed]
+    inside = {s for i in members for s in i.written}
+    read = dict.fromkeys(s for i in members for s in i.read if s not in inside)
+    number = {s: n for n, s in enumerate((*kept, *(p for _, parts in sums for p in parts), *read))}
+    values: dict[int, UOp] = {}
+
+    def inlined(item: ScheduleItem, nodes: Sequence[UOp]) -> list[UOp]:
+        found = {n: item.slots[n.arg[0]] for n in toposort(nodes) if n.op is Ops.PARAM}
+        return substitute(nodes, {n: values[s] if s in values else n.replace(arg=(number[s], n.arg[1]))
+                                  for n, s in found.items()})
+
+    for i in rows:
+        values.update(zip(i.written, inlined(i, _values(i))))
+    results = [values[s].reshape(space.sizes if s in host.written else space.rows) for s in kept]
+    for i, _ in sums:
+        results += [v.reshape(space.sizes).reduce(Ops.ADD, (space.axis,))
+                    for v in inlined(i, [total.src[0] for total in _sums(i)])]
+    reason = "; ".join(dict.fromkeys(i.reason for i in members))
+    origin = list(dict.fromkeys(o for i in members for o in i.origin))
+    return ScheduleItem(host.device, UOp(Ops.SINK, None, tuple(results), len(results) - len(kept)), list(number),
+                        f"with sums over its loops: {reason}", origin, outputs=len(results))
+
+
+def _rest(item: ScheduleItem, parts: Sequence[int], space: Space) -> ScheduleItem:
+    """What is left of a kernel: the sums of partial sums, and what it makes of them."""
+    totals = _sums(item)
+    other = tuple(a for a in space.summed if a != space.axis)
+    left = [n for n in toposort(_values(item), lambda n: n not in totals) if n.op is Ops.PARAM]
+    slots = [*item.written, *parts, *dict.fromkeys(item.slots[n.arg[0]] for n in left)]
+    table = {n: n.replace(arg=(slots.index(item.slots[n.arg[0]], item.outputs), n.arg[1])) for n in left}
+    for k, total in enumerate(totals):
+        part = UOp(Ops.PARAM, total.dtype, (), (item.outputs + k, space.part))
+        table[total] = part.reduce(Ops.ADD, other).reshape(total.shape)
+    values = substitute(_values(item), table)
+    return ScheduleItem(item.device, UOp(Ops.SINK, None, tuple(values)), slots, item.reason, item.origin,
+                        outputs=item.outputs)
