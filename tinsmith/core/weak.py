@@ -57,6 +57,9 @@ class LiveSet(Generic[K]):
 class WeakTable(Generic[K, V]):
     """A dictionary whose keys, told apart by identity, are let go when nobody else refers to them.
 
+    Attributes:
+        entries: (reference to the key, value) by the key's ``id``, for readers in a hurry.
+
     >>> class Thing: ...
     >>> table, thing = WeakTable(), Thing()
     >>> table[thing] = 5; table[thing], thing in table
@@ -66,24 +69,24 @@ class WeakTable(Generic[K, V]):
     """
 
     def __init__(self) -> None:
-        self._entries: dict[int, tuple[weakref.ref[K], V]] = {}
+        self.entries: dict[int, tuple[weakref.ref[K], V]] = {}
 
     def __setitem__(self, key: K, value: V) -> None:
         number = id(key)
-        self._entries[number] = weakref.ref(key, functools.partial(self._entries.pop, number)), value
+        self.entries[number] = weakref.ref(key, functools.partial(self.entries.pop, number)), value
 
     def __getitem__(self, key: K) -> V:
-        return self._entries[id(key)][1]
+        return self.entries[id(key)][1]
 
     def __contains__(self, key: K) -> bool:
-        return id(key) in self._entries
+        return id(key) in self.entries
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.entries)
 
     def items(self) -> list[tuple[K, V]]:
         """Keys that are alive, and their values."""
-        entries = _settled(self._entries.values())
+        entries = _settled(self.entries.values())
         return [(key, value) for ref, value in entries if (key := ref()) is not None]
 
 

@@ -17,6 +17,7 @@ from tinsmith.core.weak import WhileAlive
 from tinsmith.jit.capture import Capture, Uncapturable
 from tinsmith.jit.collect import JitItem
 from tinsmith.jit.quick import Quick
+from tinsmith.jit.replay import Direct, Replay
 from tinsmith.jit.signature import Bound, Signature, leaves, placed
 from tinsmith.jit.verify import verified
 from tinsmith.schedule.record import recorders
@@ -88,7 +89,7 @@ class TinyJit(Generic[R]):
         self.replays = 0
         self.captures: OrderedDict[Any, Entry] = OrderedDict()
         self._last: Capture | None = None
-        self._quick: tuple[Quick, Entry, Capture] | None = None
+        self._quick: tuple[Quick, Entry, Replay, Direct | None] | None = None
         self._warned: set[str] = set()
 
     @property
@@ -99,16 +100,15 @@ class TinyJit(Generic[R]):
     def __call__(self, *args: Any, **kwargs: Any) -> R:
         with running:
             if self._quick is not None and not kwargs and not recorders:
-                quick, entry, capture = self._quick
+                quick, entry, replay, direct = self._quick
                 matched = quick.match(args) if entry.alive else None
                 if matched is not None:
                     self.cnt += 1
                     self.replays += 1
                     found, tensors = matched
-                    direct = capture.replay.direct
                     if direct is not None:
-                        return capture.replay.lone_output(direct, found)  # type: ignore[return-value]
-                    return capture.replay(found, tensors, ())  # type: ignore[no-any-return]
+                        return direct(found)  # type: ignore[return-value]
+                    return replay(found, tensors, ())  # type: ignore[no-any-return]
             self._quick = None
             if settings.JIT and settings.DEBUG < 3 and not settings.CHECKED:
                 return self._call(args, kwargs)
@@ -149,7 +149,8 @@ class TinyJit(Generic[R]):
                         self.__name__, replay, functools.partial(self.fxn, *args, **kwargs))
                 if not kwargs and not settings.VERIFY and settings.DEBUG < 2 and not settings.PROFILE:
                     with contextlib.suppress(TypeError):
-                        self._quick = Quick(self._signature, capture.guards, args), entry, capture
+                        quick = Quick(self._signature, capture.guards, args)
+                        self._quick = quick, entry, capture.replay, capture.replay.direct
                 return capture.replay(found, tensors, bound)  # type: ignore[no-any-return]
         return self._capture(key, tensors, args, kwargs)
 

@@ -5,13 +5,15 @@ They accept a call only if ``Signature`` and ``Guards`` would; a call that they 
 from __future__ import annotations
 
 import types
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tinsmith.backend.memory import Buffer
-from tinsmith.core.dtypes import dtypes
+from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.settings import settings
-from tinsmith.ir import Ops
+from tinsmith.core.weak import WeakTable
+from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import symbols
 from tinsmith.jit.guards import Guards
 from tinsmith.jit.signature import EXACT, Signature, by_identity, python_value, view_of
@@ -19,6 +21,35 @@ from tinsmith.tensor import random
 from tinsmith.tensor.tensor import Tensor
 
 _ABSENT: Any = object()
+
+
+class _Kind:
+    """What a tensor among the arguments must be: a view of a buffer of such a size, dtype and device.
+
+    Attributes:
+        known: nodes that have been found to be so, with their buffers.
+    """
+
+    __slots__ = ("device", "dtype", "known", "size", "view")
+
+    def __init__(self, size: int, dtype: DType, device: str, view: tuple[Any, ...]) -> None:
+        self.size, self.dtype, self.device, self.view = size, dtype, device, view
+        self.known: WeakTable[UOp, weakref.ref[Buffer]] = WeakTable()
+
+    def buffer(self, uop: UOp) -> Buffer | None:
+        """The node's buffer, if it is of this kind."""
+        node = uop
+        for op, arg, rest in self.view:
+            if node.op is not op or node.arg != arg or (rest and node.src[1:] != rest):
+                return None
+            node = node.src[0]
+        if node.op is not Ops.BUFFER:
+            return None
+        b: Buffer = node.arg
+        if b.size != self.size or b.dtype is not self.dtype or b.device != self.device:
+            return None
+        self.known[uop] = weakref.ref(b)
+        return b
 
 
 class Quick:
@@ -37,9 +68,10 @@ class Quick:
         self.token = settings.token
         self.training = Tensor.training
         self.default_float, self.default_int = dtypes.default_float, dtypes.default_int
+        self.kinds = vars(dtypes)  # read without the hook that explains unknown names
         self.guards = guards
         self.count = len(args)
-        self.tensors: list[tuple[int, int, Any, str, tuple[Any, ...], bool | None]] = []
+        self.tensors: list[tuple[int, bool | None, Callable[[int], Any], _Kind]] = []
         self.scalars: list[tuple[int, Any]] = []
         for n, value in enumerate(args):
             if type(value) is Tensor:
@@ -47,7 +79,8 @@ class Quick:
                 if value.uop.base.op is not Ops.BUFFER or b.layout is not None or any(
                         True for _, arg, _ in view_of(value.uop) for _ in symbols(arg)):
                     raise TypeError("a tensor with symbolic sizes, empty, or over several devices")
-                self.tensors.append((n, b.size, b.dtype, b.device, view_of(value.uop), value.requires_grad))
+                kind = _Kind(b.size, b.dtype, b.device, view_of(value.uop))
+                self.tensors.append((n, value.requires_grad, kind.known.entries.get, kind))
             elif type(value) in EXACT:
                 self.scalars.append((n, value))
             else:
@@ -86,32 +119,30 @@ class Quick:
     def match(self, args: tuple[Any, ...]) -> tuple[list[Buffer], Sequence[Tensor]] | None:
         """The buffers that the guards name and the tensors among the arguments; None: look at the call in full."""
         if settings.token is not self.token or len(args) != self.count or Tensor.training is not self.training or (
-                dtypes.default_float is not self.default_float or dtypes.default_int is not self.default_int):
+                self.kinds["default_float"] is not self.default_float or
+                self.kinds["default_int"] is not self.default_int):
             return None
         found: list[Buffer] = []
-        for n, size, dtype, device, view, requires_grad in self.tensors:
+        for n, requires_grad, known, kind in self.tensors:
             t = args[n]
             if type(t) is not Tensor or t.requires_grad is not requires_grad:
                 return None
-            node = t.uop
-            for op, arg, rest in view:
-                if node.op is not op or node.arg != arg or (rest and node.src[1:] != rest):
-                    return None
-                node = node.src[0]
-            if node.op is not Ops.BUFFER:
-                return None
-            b = node.arg
-            if b.size != size or b.dtype is not dtype or b.device != device or b.failed is not None:
+            seen = known(id(t.uop))
+            b = kind.buffer(t.uop) if seen is None else seen[1]()
+            if b is None or b.failed is not None:
                 return None
             found.append(b)
-        if len(found) > 1 and len(set(map(id, found))) != len(found):
+        if len(found) > 1 and len(set(found)) != len(found):
             return None
         for n, scalar in self.scalars:
             if args[n] is not scalar and (type(args[n]) is not type(scalar) or args[n] != scalar):
                 return None
-        for cell, identity in self.cells:
-            if id(_content(cell)) != identity:
-                return None
+        try:
+            for cell, identity in self.cells:
+                if id(cell.cell_contents) != identity:
+                    return None
+        except ValueError:  # it is empty now
+            return None
         for space, name, identity in self.names:
             if id(space.get(name, _ABSENT)) != identity:
                 return None

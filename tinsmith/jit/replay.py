@@ -24,7 +24,6 @@ from tinsmith.jit.guards import Place
 from tinsmith.jit.joined import WHOLE, Joined, join
 from tinsmith.jit.signature import leaves, rebuilt
 from tinsmith.jit.templates import Returned, Template, Written, late_tensor
-from tinsmith.schedule.compiled import Part
 from tinsmith.schedule.execute import failed, launch
 from tinsmith.schedule.items import Slot
 from tinsmith.tensor import random
@@ -63,7 +62,7 @@ class Entry:
 
     def rest(self) -> None:
         """To be called while nobody else refers to the buffer or to a node that sees it: these are the counts then."""
-        self.idle = [_references(o) for o in self.held]
+        self.idle = list(map(_references, self.held))
 
 
 class Output:
@@ -85,7 +84,7 @@ class Output:
     def take(self, inputs: Sequence[Buffer]) -> Entry:
         """Memory that nobody refers to."""
         for entry in self.entries:
-            if [_references(o) for o in entry.held] == entry.idle:
+            if list(map(_references, entry.held)) == entry.idle:
                 return entry
             if self.donated and not any(entry.buffer is b for b in inputs):
                 return entry
@@ -253,7 +252,7 @@ class Replay:
         try:
             with interrupt_later() if overwrites else contextlib.nullcontext():
                 launch(self.bound, inputs, [e.buffer for e in entries], [value(*v) for v in self.values],
-                       self._blocks())
+                       self.blocks_now())
         except BaseException:
             self.forget()
             raise
@@ -270,37 +269,14 @@ class Replay:
         return rebuilt(self.result, lambda r: self._output(r, found, entries, arguments, value)
                        if isinstance(r, Returned) else r)
 
-    def _direct(self) -> Part | None:
-        """The only part, where a replay is no more than launching it and wrapping its one output."""
+    def _direct(self) -> Direct | None:
+        """For a replay that is no more than launching one part and wrapping its one output."""
         simple = self.lone is not None and self.plain_inputs and self.bound.inputs == list(range(len(self.inputs)))
         simple = simple and self.keeps_blocks and not (self.needs_values or self.written or self.draws or self.forgets)
         simple = simple and len(self.bound.parts) == len(self.outputs) == 1 and len(self.outputs[0].templates) == 1
-        return self.bound.parts[0] if simple and self.bound.parts[0].graph is not None else None
+        return Direct(self) if simple and self.bound.parts[0].graph is not None else None
 
-    def lone_output(self, part: Part, found: list[Buffer]) -> Tensor:
-        """The same where ``part`` is ``direct``, where nothing is timed. The buffers must have been checked."""
-        r = self.lone
-        assert part.graph is not None and r is not None
-        entry = self.outputs[0].take(found)
-        found.append(entry.buffer)
-        if self.bound.blocks:
-            found += self._blocks()
-        try:
-            part.graph(found, ())
-        except BaseException as error:
-            self.forget()
-            failed(self.bound, found[: len(self.inputs)], [entry.buffer], part.steps, error)
-            raise
-        counters = GlobalCounters
-        counters.kernel_count += len(part.steps)
-        counters.global_ops += part.ops
-        counters.global_mem += part.bytes
-        t: Tensor = _new(Tensor)
-        t.uop, t._device, t.grad, t.requires_grad = entry.nodes[0], r.device, None, r.requires_grad
-        _live(t)
-        return t
-
-    def _blocks(self) -> list[Buffer]:
+    def blocks_now(self) -> list[Buffer]:
         """Memory for the temporaries; small blocks are kept."""
         blocks = self.blocks
         if blocks is None:
@@ -379,6 +355,48 @@ class Replay:
         t._device, t.grad, t.requires_grad = r.device, None, r.requires_grad
         _live(t)
         return t
+
+
+class Direct:
+    """A replay that launches one part on buffers in the order of the inputs, and wraps its one output.
+
+    Its calls do what those of ``Replay`` do, where nothing is timed, with as little Python as there can be.
+    """
+
+    __slots__ = ("_blocks", "_bytes", "_device", "_graph", "_kernels", "_ops", "_replay", "_requires_grad", "_take")
+
+    def __init__(self, replay: Replay) -> None:
+        (part,) = replay.bound.parts
+        assert replay.lone is not None and part.graph is not None
+        self._replay, self._graph, self._take = replay, part.graph, replay.outputs[0].take
+        self._blocks = bool(replay.bound.blocks)
+        self._kernels, self._ops, self._bytes = len(part.steps), part.ops, part.bytes
+        self._device, self._requires_grad = replay.lone.device, replay.lone.requires_grad
+
+    def __call__(self, found: list[Buffer]) -> Tensor:
+        """The output, from buffers that have been checked."""
+        entry = self._take(found)
+        found.append(entry.buffer)
+        if self._blocks:
+            found += self._replay.blocks_now()
+        try:
+            self._graph(found, ())
+        except BaseException as error:
+            self._failed(found, entry, error)
+            raise
+        counters = GlobalCounters
+        counters.kernel_count += self._kernels
+        counters.global_ops += self._ops
+        counters.global_mem += self._bytes
+        t: Tensor = _new(Tensor)
+        t.uop, t._device, t.grad, t.requires_grad = entry.nodes[0], self._device, None, self._requires_grad
+        _live(t)
+        return t
+
+    def _failed(self, found: list[Buffer], entry: Entry, error: BaseException) -> None:
+        replay = self._replay
+        replay.forget()
+        failed(replay.bound, found[: len(replay.inputs)], [entry.buffer], replay.bound.parts[0].steps, error)
 
 
 def _part(b: Buffer, number: int) -> Buffer:

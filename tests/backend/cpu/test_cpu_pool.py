@@ -111,19 +111,23 @@ def test_empty_table(workers: Pool) -> None:
     workers.run(table.address, table.count)
 
 
-def test_commands_are_filled_in_from_values(workers: Pool, code: Loaded) -> None:
+@pytest.mark.parametrize(("count", "serial"), [(50, 3), (50, 1), (1, 1), (3, 1), (4, 1), (5, 1), (4, 2), (1, 2)])
+def test_commands_are_filled_in_from_values(workers: Pool, code: Loaded, count: int, serial: int) -> None:
+    """Every ``serial``-th command is serial; if all of a few are, they run without the pool."""
     n = 40
     steps = [[(0, 0), (1, 8), (2, -1)], [(1, 8), (0, 0), (2, -1)]] * 25  # the second array begins a word further on
-    commands = Commands([(code.addresses[0], i % 3 == 0) for i in range(50)], steps, 3)
+    kernels = [(code.addresses[0], (i + 1) % serial == 0) for i in range(count)]
+    commands = Commands(kernels, steps[:count], 3)
+    assert commands.alone is (serial == 1 and count < 5)
     for seed in range(3):
         a, b = np.arange(seed, seed + n, dtype=np.int64), np.zeros(n + 1, np.int64)
         expected = a.copy()
         with np.errstate(over="ignore"):
-            for _ in range(50):
+            for _ in range(count):
                 expected = 3 * expected[::-1] + np.arange(n)
         commands.words[:] = (a.ctypes.data, b.ctypes.data, n + 1)
         workers.replay(commands)
-        np.testing.assert_array_equal(a, expected)
+        np.testing.assert_array_equal(b[1:] if count % 2 else a, expected)
         assert b[0] == 0
 
 

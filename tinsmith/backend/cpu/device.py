@@ -154,15 +154,18 @@ class CPUGraph(Graph):
             kernels.append((e.program.address, e.program.kernel.serial))
             arguments.append(row)
         self.commands = Commands(kernels, arguments, near + 2)  # the last one stays zero
-        self._write = struct.Struct(f"={near + 1}q").pack_into
+        self._write = struct.Struct(f"={near + (self.near_bytes > 0)}q").pack_into
+        self._all = self.bases == list(range(len(self.bases)))
 
     def __call__(self, bases: Sequence[Buffer], values: Sequence[int]) -> None:
-        addresses = [((b := bases[n])._opaque or b.opaque).address + b.offset for n in self.bases]
+        used = bases if self._all and len(bases) == len(self.bases) else [bases[n] for n in self.bases]
+        addresses = [(b._opaque or b.opaque).address + b.offset for b in used]
         if self.values:
             addresses += [values[n] for n in self.values]
         pool = get_pool()
-        near = _arena(self.near_bytes * pool.threads) if self.near_bytes else 0
-        self._write(self.commands.words, 0, *addresses, near)
+        if self.near_bytes:
+            addresses.append(_arena(self.near_bytes * pool.threads))
+        self._write(self.commands.words, 0, *addresses)
         pool.replay(self.commands)
 
 

@@ -26,6 +26,7 @@ from tinsmith.core.settings import settings
 
 _SLICE_NS: Final = 100_000_000  # how long a table may keep Ctrl-C waiting, apart from the kernel that is running
 _CROWDED_SPIN: Final = 100
+_FEW: Final = 4  # serial commands that are not worth the pool's lock and clock
 _KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
 
@@ -58,7 +59,8 @@ class Commands:
         arguments: for every command, (number of a value, what to add to it) of each word of its argument table.
         values: how many values there are.
 
-    ``words`` is the values' memory: it is written before every run. One run at a time.
+    ``words`` is the values' memory: it is written before every run. One run at a time. ``alone``: these are a few
+    commands that the calling thread runs without the pool.
     """
 
     def __init__(self, kernels: Sequence[tuple[int, bool]], arguments: Sequence[Sequence[tuple[int, int]]],
@@ -75,14 +77,15 @@ class Commands:
                 at += 8
         self.table = Table([(function, args, serial) for (function, serial), args in zip(kernels, targets)])
         self._entries = (ctypes.c_int64 * max(len(entries), 1))(*entries)
-        self._count = len(entries) // 3
+        self.alone = len(kernels) <= _FEW and all(serial for _, serial in kernels)
+        self._filled, self.count = len(entries) // 3, self.table.count
         self._record = (ctypes.c_int64 * 5)(self.table.address, self.table.count, ctypes.addressof(self._entries),
-                                            self._count, ctypes.addressof(self.words))
+                                            self._filled, ctypes.addressof(self.words))
         self.address = ctypes.addressof(self._record)
 
     def fill(self) -> None:
         """What native code does first: every argument from its value."""
-        for n in range(self._count):
+        for n in range(self._filled):
             target, offset, plus = self._entries[3 * n : 3 * n + 3]
             ctypes.c_int64.from_address(target).value = self.words[offset // 8] + plus
 
@@ -107,7 +110,7 @@ class NativePool:
         self._control = 0
         self._claim: osys.CoreClaim | None = None
         self._workers: list[ctypes.c_void_p] = []
-        self._code, self._submit, self._dismiss, self._calibrate, self._replay = _native_code()
+        self._code, self._submit, self._dismiss, self._calibrate, self._replay, self._replay_alone = _native_code()
 
     def start(self) -> None:
         """Start the workers, unless they wait already."""
@@ -129,12 +132,15 @@ class NativePool:
 
     def replay(self, commands: Commands) -> None:
         """Run a table on the values in its ``words``; returns when all is done."""
+        if commands.alone:
+            self._replay_alone(commands.address)
+            return
         with self._lock:
             if not self._control:
                 self._start()
             done: int = self._replay(self._control, commands.address)
-            if done < commands.table.count:
-                self._finish(commands.table.address, commands.table.count, done)
+            if done < commands.count:
+                self._finish(commands.table.address, commands.count, done)
 
     def _finish(self, table_address: int, count: int, done: int) -> None:
         while done < count:
@@ -231,13 +237,13 @@ class NativePool:
 
 
 @functools.cache
-def _native_code() -> tuple[Loaded, Any, Any, Any, Any]:
+def _native_code() -> tuple[Loaded, Any, Any, Any, Any, Any]:
     """The compiled runtime, and its entry points with their C signatures."""
     futex, gettid = osys.futex_number(), osys.gettid_number()
     assert futex is not None and gettid is not None, "a native pool needs Linux's futex"
     text = runtime.runtime_text(osys.architecture(), futex, gettid)
-    code = load([Compiler().compile(text)], ["worker", "submit", "dismiss", "calibrate", "replay"])
-    _, submit, dismiss, calibrate, replay = code.addresses
+    code = load([Compiler().compile(text)], ["worker", "submit", "dismiss", "calibrate", "replay", "replay_alone"])
+    _, submit, dismiss, calibrate, replay, replay_alone = code.addresses
     pointer, i32, i64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
     return (
         code,
@@ -245,6 +251,7 @@ def _native_code() -> tuple[Loaded, Any, Any, Any, Any]:
         ctypes.CFUNCTYPE(None, pointer)(dismiss),
         ctypes.CFUNCTYPE(i64, pointer, i32)(calibrate),
         ctypes.CFUNCTYPE(i64, pointer, pointer)(replay),
+        ctypes.CFUNCTYPE(None, pointer)(replay_alone),
     )
 
 

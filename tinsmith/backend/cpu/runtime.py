@@ -351,13 +351,10 @@ leave:
   ret i64 %done
 }
 
-; Fill in the arguments of a graph's commands and run them as @submit does. A graph is five words: commands, how many,
-; entries, how many, values. An entry is three: where to store, byte offset of a value, what to add to it.
-define i64 @replay(ptr %control, ptr %graph) {
+; Fill in the arguments of a graph's commands. A graph is five words: commands, how many, entries, how many, values. An
+; entry is three: where to store, byte offset of a value, what to add to it.
+define internal void @fill(ptr %graph) {
 start:
-  %commands = load ptr, ptr %graph
-  %count_at = getelementptr i8, ptr %graph, i64 8
-  %count = load i64, ptr %count_at
   %entries_at = getelementptr i8, ptr %graph, i64 16
   %entries = load ptr, ptr %entries_at
   %number_at = getelementptr i8, ptr %graph, i64 24
@@ -368,7 +365,7 @@ start:
 head:
   %index = phi i64 [ 0, %start ], [ %next, %fill ]
   %finished = icmp eq i64 %index, %number
-  br i1 %finished, label %run, label %fill
+  br i1 %finished, label %filled, label %fill
 fill:
   %entry = getelementptr [3 x i64], ptr %entries, i64 %index
   %target = load ptr, ptr %entry
@@ -382,9 +379,38 @@ fill:
   store i64 %word, ptr %target
   %next = add i64 %index, 1
   br label %head
-run:
+filled:
+  ret void
+}
+
+; Run a graph's commands as @submit does, on its values.
+define i64 @replay(ptr %control, ptr %graph) {
+  call void @fill(ptr %graph)
+  %commands = load ptr, ptr %graph
+  %count_at = getelementptr i8, ptr %graph, i64 8
+  %count = load i64, ptr %count_at
   %done = call i64 @submit(ptr %control, ptr %commands, i64 %count)
   ret i64 %done
+}
+
+; The same for a few serial commands, which need neither workers nor slices.
+define void @replay_alone(ptr %graph) {
+start:
+  call void @fill(ptr %graph)
+  %commands = load ptr, ptr %graph
+  %count_at = getelementptr i8, ptr %graph, i64 8
+  %count = load i64, ptr %count_at
+  br label %head
+head:
+  %index = phi i64 [ 0, %start ], [ %next, %run ]
+  %finished = icmp eq i64 %index, %count
+  br i1 %finished, label %done, label %run
+run:
+  call void @call(ptr %commands, i64 %index, i64 0, i64 1)
+  %next = add i64 %index, 1
+  br label %head
+done:
+  ret void
 }
 
 ; Spin %rounds times as a waiting thread does; returns the ticks of the clock this took.
