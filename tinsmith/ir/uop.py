@@ -236,7 +236,11 @@ class UOp:
 
     def expand_to(self, shape: tuple[Any, ...]) -> UOp:
         """A scalar repeated to ``shape``."""
-        return self.reshape((1,) * len(shape)).expand(shape) if shape else self
+        if not shape:
+            return self
+        ones = (1,) * len(shape)
+        one = UOp(Ops.RESHAPE, self.dtype, (self,), ones)
+        return one if shape == ones else UOp(Ops.EXPAND, self.dtype, (one,), shape)
 
     # *** arithmetic: Python scalars take this node's dtype and shape ***
 
@@ -526,11 +530,15 @@ def toposort(root: UOp | Iterable[UOp], enter: Callable[[UOp], bool] | None = No
 
 def _filled(node: UOp, attribute: str, rule: Callable[[UOp], Found]) -> Found:
     """``rule`` of a node, kept as its ``attribute``; nodes below that lack it get theirs first, without recursion."""
-    for s in node.src:
-        if getattr(s, attribute) is None:
-            for n in toposort(node.src, lambda n: getattr(n, attribute) is None):
-                setattr(n, attribute, rule(n))
-            break
+    stack = [s for s in node.src if getattr(s, attribute) is None]
+    while stack:
+        n = stack[-1]
+        missing = [s for s in n.src if getattr(s, attribute) is None]
+        if missing:
+            stack += missing
+            continue
+        setattr(n, attribute, rule(n))
+        stack.pop()
     found = rule(node)
     setattr(node, attribute, found)
     return found
@@ -546,9 +554,10 @@ def substitute(roots: Sequence[UOp], table: dict[UOp, UOp]) -> list[UOp]:
     """Several graphs with nodes replaced by ``table``."""
     new: dict[UOp, UOp] = dict(table)
     for node in toposort(roots, lambda n: n not in table):
-        src = tuple(new.get(s, s) for s in node.src)
-        if any(a is not b for a, b in zip(src, node.src)):
-            new[node] = node.replace(src=src)
+        if node.src:
+            src = tuple([new.get(s, s) for s in node.src])
+            if src != node.src:
+                new[node] = node.replace(src=src)
     return [new.get(r, r) for r in roots]
 
 

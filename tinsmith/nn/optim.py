@@ -8,8 +8,10 @@ import numpy as np
 
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError, DTypeError, GradientError
+from tinsmith.ir import Ops
 from tinsmith.tensor.arguments import flag, number
 from tinsmith.tensor.base import TensorBase
+from tinsmith.tensor.helpers import expand_uop, same_device
 from tinsmith.tensor.realize import realize_tensors
 from tinsmith.tensor.tensor import Tensor
 
@@ -196,16 +198,25 @@ class LAMB(Optimizer):
     def _step(self, params: list[Tensor], grads: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         self.correction1.assign(self.correction1 * self.b1 + (1 - self.b1))
         self.correction2.assign(self.correction2 * self.b2 + (1 - self.b2))
-        updates = []
-        for m, v, p, grad in zip(self.m, self.v, params, grads):
-            g = grad.cast(m.dtype)  # the square of a small 16-bit float would be 0
-            m.assign((m * self.b1 + g * (1 - self.b1)).cast(m.dtype))
-            v.assign((v * self.b2 + (g * g) * (1 - self.b2)).cast(v.dtype))
-            up = (m / self.correction1) / ((v / self.correction2).sqrt() + self.eps)
-            if self.weight_decay:
-                up = up + p.detach() * self.weight_decay
-            updates.append(up * self.lr if self.adam else up * (self.lr * self._trust(p.detach(), up)))
+        updates = [self._update(*each) for each in zip(self.m, self.v, params, grads)]
         return updates, [self.correction1, self.correction2, *self.m, *self.v]
+
+    def _update(self, moment: Tensor, square: Tensor, p: Tensor, grad: Tensor) -> Tensor:
+        """Written on nodes, whose arithmetic neither promotes nor broadcasts: a step makes hundreds of them."""
+        same_device("step", moment, p, grad, self.lr)
+        dtype = moment.dtype
+        g = grad.uop.cast(dtype)  # the square of a small 16-bit float would be 0
+        correction1, correction2, lr = (
+            expand_uop(t.uop.cast(dtype), p.shape) for t in (self.correction1, self.correction2, self.lr))
+        m = moment.assign(moment._new(moment.uop * self.b1 + g * (1 - self.b1))).uop
+        v = square.assign(square._new(square.uop * self.b2 + (g * g) * (1 - self.b2))).uop
+        up = (m / correction1) / ((v / correction2).alu(Ops.SQRT) + self.eps)
+        if self.weight_decay:
+            up = up + (p.detach() * self.weight_decay).uop.cast(dtype)
+        if self.adam:
+            return p._new(up * lr)
+        change = p._new(up)
+        return change * (self.lr * self._trust(p.detach(), change))
 
     @staticmethod
     def _trust(p: Tensor, up: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ import itertools
 import sys
 import weakref
 from collections.abc import Sequence
+from types import FrameType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -61,7 +62,7 @@ class TensorBase:
             self.uop = self.uop.cast(wanted)
         if device is not None and self.uop.device is not None:
             self.uop = self.uop.copy_to(self._device)
-        _note_origin(self.uop)
+        _note_origin(self.uop, sys._getframe())
         TensorBase.live.add(self)
 
     @classmethod
@@ -71,7 +72,7 @@ class TensorBase:
         self.uop, self.grad, self.requires_grad = uop, None, requires_grad
         self._device = uop.device or device
         if not uop.origin:
-            _note_origin(uop)
+            _note_origin(uop, sys._getframe(1))
         TensorBase.live.add(self)
         return self  # type: ignore[return-value]
 
@@ -404,7 +405,7 @@ class TensorBase:
             assert placed is not None and there is not None
             value, inside, node = placed, there, node.src[0]
         new = {base: UOp(Ops.ASSIGN, None, (base, inside.where(value, base)))}
-        _note_origin(new[base])
+        _note_origin(new[base], sys._getframe())
         for t in list(TensorBase.live):
             if t.uop.base is base:
                 t.uop = t.uop.substitute(new)
@@ -460,12 +461,13 @@ class TensorBase:
         [2.0, 4.0]
         """
         check_tensors("backward", () if gradient is None else [gradient])
-        inside = set(self.uop.toposort())
+        order = self.uop.toposort()
+        inside = set(order)
         wanted = [t for t in TensorBase.live
                   if t.uop in inside and t.requires_grad is not False and t.dtype.is_float and t is not self
                   and (t.requires_grad or is_leaf(t.uop))]
         seed = None if gradient is None else gradient.uop
-        found = gradients(self.uop, [t.uop for t in wanted], seed, missing_ok=True)
+        found = gradients(self.uop, [t.uop for t in wanted], seed, missing_ok=True, order=order)
         for t, g in zip(wanted, found):
             new = t._new(g)
             t.note_gradient()
@@ -642,24 +644,27 @@ def _numeric(array: np.ndarray[Any, Any], data: Any) -> np.ndarray[Any, Any]:
     raise DTypeError("Tensor", f"cannot make a tensor of {what}", "numbers, lists of numbers, or arrays of them")
 
 
-def _note_origin(uop: UOp) -> None:
-    """Note the method that the user called and the line, once per node. Data has a line and no method."""
-    frame = called = sys._getframe(1)
+def _note_origin(uop: UOp, called: FrameType) -> None:
+    """Note the method that the user called and the line, once per node. Data has a line and no method.
+
+    Args:
+        called: the frame of a function of this package, which the user's program called by whatever ways.
+    """
+    frame = called.f_back
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        called = frame
-        frame = frame.f_back  # type: ignore[assignment]
+        called, frame = frame, frame.f_back
     if frame is None:
         return
     method = called.f_code.co_name
     if method in ("__init__", "__call__"):  # of a tensor, or of a layer: that is its class's name
         owner = called.f_locals.get("self")
         method = "" if isinstance(owner, TensorBase) else type(owner).__name__
-    line: Origin = (method.strip("_"), frame.f_code.co_filename, frame.f_lineno)
+    origin: tuple[Origin, ...] = ((method.strip("_"), frame.f_code.co_filename, frame.f_lineno),)
     stack = [uop]
     while stack:  # the nodes that this call made: those below without an origin
         n = stack.pop()
         if not n.origin and n.op not in (Ops.CONST, Ops.BUFFER):
-            n.origin = (line,)
+            n.origin = origin
             stack.extend(n.src)
 
 

@@ -78,10 +78,10 @@ class Elementwise(Conversions, Trigonometry):
         >>> Tensor([1, 2]).sub(3).tolist()
         [-2, -1]
         """
-        y = operand("sub", x, self)
-        if self.dtype.is_bool and y.dtype.is_bool:
-            y = y.cast(dtypes.default_int)
-        return self._binary("sub", Ops.SUB, y, reverse)
+        if self.dtype.is_bool:
+            x = operand("sub", x, self)
+            x = x.cast(dtypes.default_int) if x.dtype.is_bool else x
+        return self._binary("sub", Ops.SUB, x, reverse)
 
     def mul(self: Tensor, x: Any, reverse: bool = False) -> Tensor:
         """The product.
@@ -99,7 +99,7 @@ class Elementwise(Conversions, Trigonometry):
         """
         if rounding_mode == "floor":
             return self.idiv(x, reverse)
-        y = operand("div", x, self)
+        y = x if type(x) in (int, float) and self.dtype.is_float else operand("div", x, self)
         if rounding_mode == "trunc" and not (self.dtype.is_float or y.dtype.is_float):
             a, b = (y, self) if reverse else (self, y)
             quotient = a.idiv(b)

@@ -7,10 +7,12 @@ from tinsmith.core.errors import GradientError
 from tinsmith.ir import Ops, UOp
 
 
-def gradients(output: UOp, targets: Sequence[UOp], seed: UOp | None, missing_ok: bool = False) -> list[UOp]:
+def gradients(output: UOp, targets: Sequence[UOp], seed: UOp | None, missing_ok: bool = False,
+              order: Sequence[UOp] | None = None) -> list[UOp]:
     """Derivatives of ``output`` with respect to each target.
 
     Args:
+        order: ``output.toposort()``, where the caller has it.
         seed: derivative of the final value with respect to ``output``; None for a scalar output.
         missing_ok: give zeros for targets that do not influence the output, instead of an error.
 
@@ -25,10 +27,10 @@ def gradients(output: UOp, targets: Sequence[UOp], seed: UOp | None, missing_ok:
     elif seed.shape != output.shape:
         raise GradientError("gradient", f"gradient= has shape {seed.shape}, the tensor has {output.shape}",
                             "the derivative of the final value with respect to this tensor")
-    order = output.toposort()
+    order = output.toposort() if order is None else order
     leads: set[UOp] = set(targets)
     for node in order:  # nodes that a target influences
-        if node not in leads and any(s in leads for s in node.src):
+        if not leads.isdisjoint(node.src):
             leads.add(node)
     found: dict[UOp, UOp] = {output: seed}
     wanted = set(targets)

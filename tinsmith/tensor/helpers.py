@@ -165,11 +165,12 @@ def broadcast_shape(op: str, *shapes: Shape) -> Shape:
     padded = [(1,) * (ndim - len(s)) + s for s in shapes]
     out = []
     for axis, column in enumerate(zip(*padded)):
-        size = next((s for s in column if not one(s)), 1)
-        if not all(one(s) or equal(s, size) for s in column):
-            sizes = dict.fromkeys(str(s) for s in column if not one(s))
+        wide = [s for s in column if not one(s)]
+        size = wide[0] if wide else 1
+        if len(wide) > 1 and not all(equal(s, size) for s in wide):
+            sizes = dict.fromkeys(map(str, wide))
             if len(sizes) == 1:  # variables of one name and different bounds
-                sizes = dict.fromkeys(f"({size_text(s)})" for s in column if not one(s))
+                sizes = dict.fromkeys(f"({size_text(s)})" for s in wide)
             different = " and ".join(sizes)
             raise ShapeError(op, f"shapes {' and '.join(str(s) for s in shapes)} do not broadcast: "
                              f"axis {axis - ndim} has sizes {different}",

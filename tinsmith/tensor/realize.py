@@ -63,14 +63,14 @@ def realize_tensors(tensors: Sequence[TensorBase]) -> None:
         if not pending:
             return
         wanted = list(pending.values())
-        free = None if recorders else _unread(wanted)  # a replay must find the old versions
+        free, lazy = (None, None) if recorders else _unread(wanted)  # a replay must find the old versions
         if free:
             with interrupt_later():
                 done = _take_values(wanted, free)
         else:
             done = _take_values(wanted)
         leaves = {n: view for n, view in done.items() if is_leaf(n)}
-        if leaves:
+        if leaves and (lazy is None or not lazy.isdisjoint(leaves)):
             others = [t for t in wanted[0].live if id(t) not in pending and not is_realized(t.uop)]
             for t, new in zip(others, substitute([t.uop for t in others], leaves)):
                 t.uop = new
@@ -145,10 +145,11 @@ def _least(size: int | UOp) -> int:
     return size.vmin if isinstance(size, UOp) else size
 
 
-def _unread(pending: Sequence[TensorBase]) -> set[UOp]:
+def _unread(pending: Sequence[TensorBase]) -> tuple[set[UOp], set[UOp] | None]:
     """Buffers with old versions of ``pending`` that no other tensor's value depends on: they may be written over.
 
-    Only where something is assigned, the other tensors are looked through.
+    Only where something is assigned, the other tensors are looked through: then the nodes below those that have no
+    value yet come along.
     """
     old: set[UOp] = set()
     for t in pending:
@@ -159,7 +160,7 @@ def _unread(pending: Sequence[TensorBase]) -> set[UOp]:
             if node.op is Ops.BUFFER and node.arg.base is None:
                 old.add(node)
     if not old:
-        return old
+        return old, None
     forget_dead()
     mine = {id(t) for t in pending}
     old.difference_update(view.base for _, view in _read.items())
@@ -173,7 +174,8 @@ def _unread(pending: Sequence[TensorBase]) -> set[UOp]:
                 lazy.add(node)
             else:
                 old.discard(node)
-    return old.difference(toposort(lazy)) if old and lazy else old
+    below = set(toposort(lazy))
+    return old - below, below
 
 
 def compute(uops: Sequence[UOp], devices: Sequence[str], free: Collection[UOp] = ()) -> dict[UOp, UOp]:
