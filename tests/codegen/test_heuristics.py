@@ -125,6 +125,20 @@ def test_the_last_pass_over_a_row_fetches_the_next(columns: int, ahead: bool) ->
         assert [part.count("llvm.prefetch") > 0 for part in loops] == [False, True]
 
 
+@pytest.mark.parametrize(("columns", "ahead"), [(2048, 128), (4096, 256), (1 << 13, None)])
+def test_the_pass_that_keeps_a_row_fetches_the_next(columns: int, ahead: int | None) -> None:
+    """Softmax: exponentials go to near memory, which has to fit the first cache beside two rows; no other pass fetches
+    the same rows."""
+    x = param(1, (512, columns))
+    power = (x - x.reduce("MAX", (1,)).expand(x.shape)).alu("EXP")
+    k = chosen(power / power.reduce("ADD", (1,)).expand(x.shape))
+    hints = [o for o in opts(k, OptOps.HINT) if o.axis is not None]
+    assert len(hints) == 1 and hints[0].amt == ((ahead, 0) if ahead else 16)
+    (stage,) = (n for n in k.nodes if n.op is Ops.STAGE)
+    own = {r.arg[0] for r in stage.src[1:]}
+    assert [n.arg.loop in own for n in k.loads if n.arg is not None] == [ahead is not None]
+
+
 def test_a_hint_of_two_numbers_is_checked() -> None:
     k = kernel(param(1, (64, 64)).reduce("ADD", (1,)))
     with pytest.raises(ArgumentError, match="number of iterations"):

@@ -96,14 +96,19 @@ def _steps_together(kernel: Kernel) -> tuple[UOp, int] | None:
 def look_ahead(kernel: Kernel, target: Target) -> None:
     """Prefetch what streams through a reduction from beyond the second cache: rows of an unpacked panel that lie far
     apart, which no hardware follows, and long sums a page ahead."""
+    fetched = set[UOp]()  # memory of which whole rows are
+    filling = {r for n in kernel.nodes if n.op is Ops.STAGE for r in n.src[1:]}
     for load in kernel.loads:
         loops = [r for r in kernel.order if r in load.src[1].ranges and not r.arg[1].expanded]
         lanes = any(r.arg[1] is Role.VECTOR for r in load.src[1].ranges)
-        if not loops or not lanes or loops[-1].arg[1] is not Role.REDUCE or len(load.src) > 2:
+        fills = bool(loops) and loops[-1] in filling
+        if not loops or not lanes or not (fills or loops[-1].arg[1] is Role.REDUCE) or len(load.src) > 2:
             continue
         size, step = load.dtype.itemsize, _stride(load.src[1], loops[-1])
         if row := row_ahead(kernel, load, loops, target):
-            kernel.apply(Opt(OptOps.HINT, kernel.loads.index(load), (row, 1)))
+            kernel.apply(Opt(OptOps.HINT, kernel.loads.index(load), (row, 0 if fills else 1)))
+            fetched.add(load.src[0])
+        if fills or load.src[0] in fetched:
             continue
         if not step or _count(load.src[1].ranges) * size <= target.l2_bytes // 2 or range_size(loops[-1]) < 16:
             continue

@@ -1,6 +1,8 @@
 """Rows that are read several times: a value that is dear to compute is computed once and kept in near memory."""
 from __future__ import annotations
 
+import math
+
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
@@ -44,19 +46,29 @@ def _cost(kernel: Kernel, target: Target, value: UOp) -> int:
 
 
 def row_ahead(kernel: Kernel, load: UOp, loops: list[UOp], target: Target) -> int:
-    """How many iterations lie between a row that several reductions read one after the other and the next row: the
-    last one, if it has much to compute, can fetch that meanwhile. 0 if they are not so, or two rows are too large."""
+    """How many iterations lie between a row that is read several times, by one pass after the other, and the next row:
+    the last pass, if it has much to compute, can fetch that meanwhile. 0 if they are not so, or the rows are too large
+    to stay near."""
     r = loops[-1]
-    own = {f: toposort(f.src[0], lambda n: n.op is not Ops.FOLD) for f in kernel.folds if f.src[1] is r}
-    readers = [f for f, nodes in own.items() if load in nodes]
-    if len(readers) < 2 or any(n.src[0] is load.src[0] and n is not load and any(
-            x.arg[1] is Role.VECTOR for x in n.src[1].ranges) for n in kernel.loads):
-        return 0
-    last = next((f for f in readers if all(g is f or g in toposort(f.src[0]) for g in readers)), None)
+    last = _last_pass(kernel, load, r)
     if last is None:
         return 0
-    cost = sum(n.op.cost for n in own[last] if n.op.alu and n.dtype.is_float)
+    own = toposort(last.src[0], lambda n: n.op is not Ops.FOLD)
+    cost = sum(n.op.cost for n in own if n.op.alu and n.dtype.is_float)
     count, step = range_size(r), stride_of(load.src[1], r) or 0
     follows = len(loops) > 1 and stride_of(load.src[1], loops[-2]) == count * step
-    fits = 2 * count * step * load.dtype.itemsize <= target.l1_bytes
-    return count if cost >= DEAR and follows and fits and step > 0 else 0
+    kept = 2 * count * step + (math.prod(last.arg) if last.op is Ops.STAGE else 0)
+    return count if cost >= DEAR and follows and kept * load.dtype.itemsize <= target.l1_bytes and step > 0 else 0
+
+
+def _last_pass(kernel: Kernel, load: UOp, r: UOp) -> UOp | None:
+    """The last of several passes over a row, if it reads the row by ``load`` over ``r``: a reduction or a stage."""
+    passes = {n: toposort(n.src[0], lambda n: n.op not in (Ops.FOLD, Ops.STAGE)) for n in kernel.nodes
+              if n.op in (Ops.FOLD, Ops.STAGE)}
+    same = {n for n in kernel.loads if n.src[0] is load.src[0] and any(
+        x.arg[1] is Role.VECTOR for x in n.src[1].ranges)}
+    readers = [p for p, nodes in passes.items() if not same.isdisjoint(nodes)]
+    if len(readers) < 2 or not same <= {n for p in readers for n in passes[p]}:
+        return None
+    return next((p for p in readers if r in p.src[1:] and load in passes[p] and all(
+        g is p or g in toposort(p.src[0]) for g in readers)), None)
