@@ -125,7 +125,7 @@ def test_the_last_pass_over_a_row_fetches_the_next(columns: int, ahead: bool) ->
         assert [part.count("llvm.prefetch") > 0 for part in loops] == [False, True]
 
 
-@pytest.mark.parametrize(("columns", "ahead"), [(2048, 128), (4096, 256), (1 << 13, None)])
+@pytest.mark.parametrize(("columns", "ahead"), [(1024, 64), (2048, 128), (1 << 13, None)])
 def test_the_pass_that_keeps_a_row_fetches_the_next(columns: int, ahead: int | None) -> None:
     """Softmax: exponentials go to near memory, which has to fit the first cache beside two rows; no other pass fetches
     the same rows."""

@@ -10,6 +10,7 @@ from tinsmith.backend.device import Device
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.program import begin, choose
 from tinsmith.codegen.roles import Role
+from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
 
@@ -68,3 +69,11 @@ def test_every_row_is_read_before_the_next() -> None:
     kernel = begin(sink, Device["CPU"].renderer.target)
     assert [r.arg[1] for r in kernel.order] == [Role.LOOP, Role.BLOCK, Role.LOOP, Role.REDUCE]
     assert [s.op for s in kernel.sink.src] == [Ops.STORE] * 4 + [Ops.SCATTER_STORE] * 2
+
+
+def test_large_results_beside_sums_are_written_past_the_caches() -> None:
+    """The sums are not: they are read again."""
+    x = UOp(Ops.PARAM, dtypes.float32, (), (2, (16, 256, 4096)))
+    kernel = begin(UOp(Ops.SINK, None, (x.alu("EXP"), x.reduce("ADD", (1,))), 1), Device["CPU"].renderer.target)
+    choose(kernel, Device["CPU"].renderer.target)
+    assert [s.arg for s in kernel.sink.src] == [None, "stream", None]

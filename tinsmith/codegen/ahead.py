@@ -40,14 +40,20 @@ def require(condition: bool, opt: Opt, why: str) -> None:
 
 
 def may_stream(k: Kernel) -> bool:
-    """Whether every store writes whole vectors at multiples of their size."""
-    return all(s.op is Ops.STORE and len(s.src) == 3 and _whole_vectors(s.src[1]) for s in k.stores)
+    """Whether every store writes whole vectors at multiples of their size; sums that stay in memory do not count."""
+    stores = _final(k)
+    return bool(stores) and all(s.op is Ops.STORE and len(s.src) == 3 and _whole_vectors(s.src[1]) for s in stores)
+
+
+def _final(k: Kernel) -> list[UOp]:
+    """The stores into memory that the kernel only writes."""
+    carried = {s.src[0] for s in k.stores if s.op is Ops.SCATTER_STORE and s.src[4].arg[1] is Role.BLOCK}
+    return [s for s in k.stores if s.src[0] not in carried]
 
 
 def _stream(k: Kernel, opt: Opt) -> None:
-    stores = k.stores
     require(may_stream(k), opt, "every store must write whole vectors at multiples of their size")
-    k.sink = k.sink.substitute({s: s.replace(arg="stream") for s in stores})
+    k.sink = k.sink.substitute({s: s.replace(arg="stream") for s in _final(k)})
 
 
 def hint(k: Kernel, opt: Opt) -> None:
