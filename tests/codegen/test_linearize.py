@@ -2,20 +2,22 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.codegen.kernels import FAMILIES, apply_random
-from tests.codegen.running import optimized
+from tests.codegen.running import expected, optimized, run_on
 from tests.ir.test_printer import DOT_TABLE
 from tinsmith.codegen.linearize import Linearizer, linearize
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.roles import Role
 from tinsmith.codegen.streams import bind
-from tinsmith.core.dtypes import dtypes
+from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.printer import uop_table
@@ -166,6 +168,26 @@ def test_neighbours_that_share_an_element_read_it_with_one_vector(size: int) -> 
     loads = [u for u in lines if u.op is Ops.LOAD and u.src[0].arg == 2]
     assert [u.dtype.count for u in loads] == {8: [4], 10: [4, 1], 11: [4, 2]}[size]
     assert all(u.src[1].dtype.count == 1 for u in loads)
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64, dtypes.int16], ids=lambda d: d.name)
+@pytest.mark.parametrize(("copies", "lanes"), [(3, 8), (4, 4), (4, 16), (5, 16), (7, 4), (10, 8), (16, 16)])
+@pytest.mark.parametrize("device", ["PYTHON", "CPU", "CPU:C"])
+def test_lanes_across_the_result_are_stored_in_blocks(device: str, copies: int, lanes: int, dtype: DType) -> None:
+    """Rows of the tile lie side by side in the result, and lanes far apart; both run past their last whole tile."""
+    rows, columns, steps = 3 * copies - 1, 32, 6
+    a = UOp(Ops.PARAM, dtype, (), (1, (rows, steps)))
+    b = UOp(Ops.PARAM, dtype, (), (2, (columns, steps)))
+    whole = (columns, rows, steps)
+    product = b.reshape((columns, 1, steps)).expand(whole) * a.reshape((1, rows, steps)).expand(whole)
+    total = product.reduce("ADD", (2,)).reshape((columns, rows))
+    sink = UOp(Ops.SINK, None, (total + total.const_like(1),))
+    opts = [Opt(OptOps.UPCAST, 1, copies), Opt(OptOps.VECTOR, 0, lanes)]
+    inputs = {p: np.arange(math.prod(p.shape)).reshape(p.shape).astype(dtype.numpy) % 7 for p in (a, b)}
+    (got,), (want,) = run_on(device, sink, inputs, opts), expected(sink, inputs)
+    np.testing.assert_array_equal(got, want)
+    places = [u.src[1] for u in linearize(optimized(sink, opts, device)) if u.op is Ops.STORE]
+    assert any(p.dtype.count > 1 for p in places) is (copies - 1 < 4)  # the last tile is scattered
 
 
 def test_a_walk_goes_through_bands() -> None:

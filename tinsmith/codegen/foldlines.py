@@ -162,7 +162,7 @@ class FoldWriter:
                     if lin.adds_nothing((*c, *unroll)):
                         continue
                     key = (g, c, unroll if self.separate else ())
-                    at = tuple(sorted((*c, *unroll), key=lambda x: lin.position[x[0].arg[0]]))
+                    at = lin.both(c, unroll)
                     self.values[key] = self.accumulate(f.arg, self.values[key], body, at)
         lin.current_folds, lin.writing = before, around
 

@@ -23,6 +23,7 @@ from tinsmith.codegen.kernel import Kernel, windows
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.stridedlines import SIDE
 from tinsmith.codegen.tuning import apply_to as _apply
 from tinsmith.codegen.tuning import count_of as _count
 from tinsmith.codegen.tuning import lanes_of as _lanes
@@ -43,6 +44,7 @@ WIDE = 4  # vectors of a panel from which on two steps of a reduction are enough
 SCALAR_LINE = 0.4, 2.0  # cycles for a line of scalars from the second cache, and from beyond
 PANEL_VECTOR = 0.14  # for a vector of a panel from the second cache
 RESULT_ROW = 4, 26  # for each row of a tile in the result, and in one of several times the second cache
+STORED_ACROSS = 0.4, 1.2  # for an element whose lanes lie apart in the result: in blocks that are transposed, or not
 ALONG, ACROSS, SCATTERED = 0.15, 1.5, 12.0  # for an element to be packed: 12 if each needs a line of memory
 
 
@@ -136,7 +138,9 @@ def _tile_cycles(kernel: Kernel, target: Target, tile: Tile, other: list[UOp]) -
     cycles: float = _count(fold.src[0].ranges) / (height * vectors * lanes * fill) * step
     cycles += _feeding(kernel, target, tile, other)
     if not all(_stride(s.src[1], lane) in (0, 1) for s in kernel.stores):
-        cycles += _count(fold.ranges) * 1.2
+        blocks = any(amount >= SIDE and all(_stride(s.src[1], r) == 1 for s in kernel.stores)
+                     for r, amount in tile.rows)
+        cycles += _count(fold.ranges) * STORED_ACROSS[not blocks]
     if _crowds_a_set(_load(tile.scalar), fold):
         cycles *= 1.3  # measured: 7.1 against 5.3 ms for 2048 × 256 results of 512 products
     along = load is not None and _stride(load.src[1], lane) == 1

@@ -4,10 +4,10 @@ from __future__ import annotations
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import OptOps
 from tinsmith.codegen.roles import range_size
+from tinsmith.codegen.stridedlines import SIDE
 from tinsmith.codegen.tuning import order, split
 from tinsmith.ir import UOp
 
-SIDE = 4  # lanes and copies of a block that is transposed in registers: 128 bits of every line at a time
 PAIR_BYTES = 128  # lines that are fetched, and so are best written, together
 
 

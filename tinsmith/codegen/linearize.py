@@ -21,6 +21,7 @@ from tinsmith.codegen.rarelines import rarely
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.streams import bind
 from tinsmith.codegen.stridedlines import strided
+from tinsmith.codegen.stridedstores import store_strided
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.symbolic import from_linear, linear_form, simplify, values_over
@@ -377,14 +378,11 @@ class Linearizer(BlockWriter):
             n = UOp(Ops.STORE, None, n.src[:4])
         if any(r.arg[1] is Role.FRAGMENT for r in n.ranges):
             return self.store_fragments(n, fixed)
-        ranges = n.ranges
+        if store_strided(self, n, fixed):
+            return
         vector = self.lanes(n)
-        fixed_ranges = {r for r, _ in fixed}
-        woven = self.woven(n, vector)
-        if woven is not None and woven not in fixed_ranges:
-            return self.store_woven(n, woven, fixed)
-        for own in self.all_coords(ranges - fixed_ranges):
-            coords = tuple(sorted((*own, *fixed), key=lambda c: self.position[c[0].arg[0]]))
+        for own in self.all_coords(n.ranges - {r for r, _ in fixed}):
+            coords = self.both(own, fixed)
             valid = self.guard(n.src[3] if len(n.src) > 3 else None, coords)
             if valid is not None and valid.op is Ops.CONST:
                 continue
@@ -452,35 +450,6 @@ class Linearizer(BlockWriter):
         last = self.emit(here, UOp(Ops.GEP, x.dtype, (x,), (count - 1,) * count))
         return self.combine(here, op, dtype, [carry, x]), self.combine(here, op, dtype, [carry, last])
 
-    def woven(self, n: UOp, vector: UOp | None) -> UOp | None:
-        """The copies that fill the gaps between the lanes of a store, if there are such copies."""
-        if vector is None or len(n.src) > 3:
-            return None
-        terms, _ = linear_form(n.src[1])
-        return next((u for u in terms if u.op is Ops.RANGE and u.arg[1] is Role.UPCAST and terms[u] == 1
-                     and terms.get(vector) == range_size(u)), None)
-
-    def store_woven(self, n: UOp, copies: UOp, fixed: Coords) -> None:
-        """Lanes of several copies side by side: a0 b0 a1 b1 …, in one store, or in as many as are powers of two."""
-        vector = self.lanes(n)
-        assert vector is not None
-        lanes, ways = range_size(vector), range_size(copies)
-        order = tuple(lane + lanes * way for lane in range(lanes) for way in range(ways))
-        memory = n.src[0] if n.src[0].op is Ops.DEFINE_LOCAL else self.memory(n.src[0], fixed)
-        for own in self.all_coords(n.ranges - {r for r, _ in fixed} - {copies}):
-            coords = tuple(sorted((*own, *fixed), key=lambda c: self.position[c[0].arg[0]]))
-            parts = []
-            for way in range(ways):
-                at = tuple(sorted((*coords, (copies, way)), key=lambda c: self.position[c[0].arg[0]]))
-                parts.append(self.spread(self.value(n.src[2], at), lanes))
-            here, dtype = len(self.scopes) - 1, n.src[2].dtype
-            parts += parts[-1:] * ((1 << (ways - 1).bit_length()) - ways)  # C has no vectors of other sizes
-            joined = self.emit(here, UOp(Ops.VECTORIZE, dtype.vec(lanes * len(parts)), tuple(parts)))
-            first = self.at(bind(bind(n.src[1], copies, UOp.index(0)), vector, UOp.index(0)), coords)
-            for start, size in _whole_vectors(lanes * ways):
-                mixed = self.emit(here, UOp(Ops.GEP, dtype.vec(size), (joined,), order[start : start + size]))
-                self.force(UOp(Ops.STORE, None, (memory, self.expression((first + start).simplify()), mixed), n.arg))
-
     # *** fragments of matrix units ***
 
     def operand(self, product: UOp, which: int, coords: Coords) -> UOp:
@@ -525,7 +494,7 @@ class Linearizer(BlockWriter):
         total = next((x for x in toposort(n) if x.op is Ops.FOLD and x.src[0] is product), product)
         fragment, row, column = product.arg.fragment_c, product.src[2], product.src[3]
         for own in self.all_coords(n.ranges - {r for r, _ in fixed}):
-            coords = tuple(sorted((*own, *fixed), key=lambda c: self.position[c[0].arg[0]]))
+            coords = self.both(own, fixed)
             line = self.value(total, coords)
             if not fragment.whole:
                 for register, table in enumerate(self.elements(fragment, row, column)):
@@ -620,16 +589,6 @@ class Linearizer(BlockWriter):
 def _condition(store: UOp) -> UOp | None:
     """What decides whether a statement stores anything."""
     return store.src[3] if len(store.src) > 3 and not store.src[3].is_const else None
-
-
-def _whole_vectors(count: int) -> list[tuple[int, int]]:
-    """(start, size) of vectors beside each other whose sizes are powers of two, the largest first."""
-    out, start = [], 0
-    while start < count:
-        size = 1 << (count - start).bit_length() - 1
-        out.append((start, size))
-        start += size
-    return out
 
 
 def _shape(fragment: Fragment) -> tuple[int, int]:

@@ -147,6 +147,10 @@ class LineWriter:
         ranges = node.ranges
         return tuple(c for c in coords if c[0] in ranges)
 
+    def both(self, a: Coords, b: Coords) -> Coords:
+        """Copies of two kinds, in nesting order."""
+        return tuple(sorted((*a, *b), key=lambda c: self.position[c[0].arg[0]]))
+
     def all_coords(self, ranges: frozenset[UOp]) -> Iterator[Coords]:
         """Every combination of the copies among ``ranges``."""
         expanded = sorted((r for r in ranges if r.arg[1] in (Role.UPCAST, Role.UNROLL)),

@@ -14,6 +14,8 @@ from tinsmith.ir.symbolic import from_linear, linear_form, values_over
 if TYPE_CHECKING:
     from tinsmith.codegen.linearize import Linearizer
 
+SIDE = 4  # lanes and copies of a block that is worth transposing in registers: 128 bits of every line at a time
+
 
 def strided(lin: Linearizer, n: UOp, memory: UOp, coords: Coords, lanes: UOp, valid: UOp | None) -> UOp | None:
     """The value of a load whose lanes do not lie side by side, without a gather; None where that cannot be."""
@@ -89,10 +91,10 @@ def _transposed(lin: Linearizer, n: UOp, memory: UOp, coords: Coords, lanes: UOp
     rows = [lin.emit(depth, UOp(Ops.LOAD, n.dtype.vec(side), (memory, place), None)) for place in places]
     if count > side:
         rows = [lin.emit(depth, UOp(Ops.VECTORIZE, n.dtype.vec(count), tuple(rows[k::side]))) for k in range(side)]
-    return _transpose(lin, rows, depth)[copy[across]]
+    return transposed(lin, rows, depth)[copy[across]]
 
 
-def _transpose(lin: Linearizer, rows: list[UOp], depth: int) -> list[UOp]:
+def transposed(lin: Linearizer, rows: list[UOp], depth: int) -> list[UOp]:
     """Square blocks of lanes side by side, each transposed: rows are interleaved by twos, in ever wider units."""
     side, dtype = len(rows), rows[0].dtype
     groups, width = [[r] for r in rows], 1

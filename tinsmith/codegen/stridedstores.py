@@ -1,0 +1,89 @@
+"""Lanes that lie apart in memory, stored with what other copies store between or beside them."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tinsmith.codegen.lines import Coords
+from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.streams import bind
+from tinsmith.codegen.stridedlines import SIDE, transposed
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.symbolic import linear_form
+
+if TYPE_CHECKING:
+    from tinsmith.codegen.linearize import Linearizer
+
+
+def store_strided(lin: Linearizer, n: UOp, fixed: Coords) -> bool:
+    """Write all copies of a store whose lanes lie apart, without a scatter; False where that cannot be."""
+    lanes = lin.lanes(n)
+    guarded = len(n.src) > 3 and not (n.src[3].is_const and n.src[3].arg)
+    if lanes is None or guarded:
+        return False
+    terms, _ = linear_form(n.src[1])
+    step, given = terms.get(lanes, 0), {r for r, _ in fixed}
+    copies = next((r for r in terms if r.op is Ops.RANGE and r.arg[1] is Role.UPCAST and terms[r] == 1), None)
+    if copies is None or copies in given or any(r in t.ranges for t in terms for r in (copies, lanes) if t is not r):
+        return False
+    if step == range_size(copies):
+        _woven(lin, n, copies, lanes, fixed)
+    elif abs(step) > 1 and range_size(copies) >= SIDE and range_size(lanes) % SIDE == 0:
+        _blocks(lin, n, copies, lanes, fixed)
+    else:
+        return False
+    return True
+
+
+def _values(lin: Linearizer, n: UOp, copies: UOp, coords: Coords, lanes: UOp) -> list[UOp]:
+    """What each of the copies stores, as vectors."""
+    return [lin.spread(lin.value(n.src[2], lin.both(coords, ((copies, at),))), range_size(lanes))
+            for at in range(range_size(copies))]
+
+
+def _memory(lin: Linearizer, n: UOp, coords: Coords) -> UOp:
+    return n.src[0] if n.src[0].op is Ops.DEFINE_LOCAL else lin.memory(n.src[0], coords)
+
+
+def _woven(lin: Linearizer, n: UOp, copies: UOp, lanes: UOp, fixed: Coords) -> None:
+    """Lanes of several copies side by side: a0 b0 a1 b1 …, in one store, or in as many as are powers of two."""
+    count, ways = range_size(lanes), range_size(copies)
+    order = tuple(lane + count * way for lane in range(count) for way in range(ways))
+    memory, dtype = _memory(lin, n, fixed), n.src[2].dtype
+    for own in lin.all_coords(n.ranges - {r for r, _ in fixed} - {copies}):
+        coords = lin.both(own, fixed)
+        parts = _values(lin, n, copies, coords, lanes)
+        here = len(lin.scopes) - 1
+        parts += parts[-1:] * ((1 << (ways - 1).bit_length()) - ways)  # C has no vectors of other sizes
+        joined = lin.emit(here, UOp(Ops.VECTORIZE, dtype.vec(count * len(parts)), tuple(parts)))
+        first = lin.at(bind(bind(n.src[1], copies, UOp.index(0)), lanes, UOp.index(0)), coords)
+        for start, size in _whole_vectors(count * ways):
+            mixed = lin.emit(here, UOp(Ops.GEP, dtype.vec(size), (joined,), order[start : start + size]))
+            lin.force(UOp(Ops.STORE, None, (memory, lin.expression((first + start).simplify()), mixed), n.arg))
+
+
+def _blocks(lin: Linearizer, n: UOp, copies: UOp, lanes: UOp, fixed: Coords) -> None:
+    """Lanes far apart whose neighbours are other copies: blocks of lanes and copies are transposed in registers, and
+    each lane's part of a block is stored at once. The last block may overlap the one before."""
+    last, dtype = range_size(copies) - SIDE, n.src[2].dtype
+    memory = _memory(lin, n, fixed)
+    for own in lin.all_coords(n.ranges - {r for r, _ in fixed} - {copies}):
+        coords = lin.both(own, fixed)
+        values = _values(lin, n, copies, coords, lanes)
+        here = len(lin.scopes) - 1
+        for start in (*range(0, last, SIDE), last):
+            rows = transposed(lin, values[start : start + SIDE], here)
+            for lane in range(range_size(lanes)):
+                block = tuple(range(lane - lane % SIDE, lane - lane % SIDE + SIDE))
+                part = lin.emit(here, UOp(Ops.GEP, dtype.vec(SIDE), (rows[lane % SIDE],), block))
+                place = bind(bind(n.src[1], copies, UOp.index(start)), lanes, UOp.index(lane))
+                lin.force(UOp(Ops.STORE, None, (memory, lin.indexed(place, coords), part), n.arg))
+
+
+def _whole_vectors(count: int) -> list[tuple[int, int]]:
+    """(start, size) of vectors beside each other whose sizes are powers of two, the largest first."""
+    out, start = [], 0
+    while start < count:
+        size = 1 << (count - start).bit_length() - 1
+        out.append((start, size))
+        start += size
+    return out
