@@ -26,12 +26,14 @@ class Ahead:
         prefetch: so many iterations ahead, its line is fetched into the cache.
         last: of several reductions over the loop that read it one after the other, only the last fetches.
         rotate: it is issued an iteration before its value is needed.
+        first: of the copies only the first fetches: its neighbours' lines are those of other iterations.
     """
 
     loop: int
     prefetch: int = 0
     rotate: bool = False
     last: bool = False
+    first: bool = False
 
 
 def require(condition: bool, opt: Opt, why: str) -> None:
@@ -59,15 +61,15 @@ def _stream(k: Kernel, opt: Opt) -> None:
 def hint(k: Kernel, opt: Opt) -> None:
     if opt.axis is None:
         return _stream(k, opt)
-    load, r = _load_and_loop(k, opt)
-    distance, last = opt.amt if isinstance(opt.amt, tuple) and len(opt.amt) == 2 else (opt.amt, 0)
+    distance, last, outwards = (*opt.amt, 0, 0)[:3] if isinstance(opt.amt, tuple) and opt.amt else (opt.amt, 0, 0)
     require(isinstance(distance, int) and 0 < distance < 1 << 20 and last in (0, 1), opt,
-            "the amount is a number of iterations, or that and 1 if only the last of several reductions fetches")
+            "the amount is (iterations[, 1 if only the last of several reductions fetches[, loops outwards]])")
+    load, r = _load_and_loop(k, opt, outwards)
     steps = linear_form(load.src[1])[0]
     fixed = r in steps and not any(r in t.ranges for t in steps if t is not r)
     require(fixed, opt, "its addresses have no fixed step")
     assert isinstance(distance, int)
-    ahead = Ahead(r.arg[0], distance, isinstance(load.arg, Ahead) and load.arg.rotate, bool(last))
+    ahead = Ahead(r.arg[0], distance, isinstance(load.arg, Ahead) and load.arg.rotate, bool(last), outwards > 0)
     k.sink = k.sink.substitute({load: load.replace(arg=ahead)})
     return None
 
@@ -80,15 +82,15 @@ def rotate(k: Kernel, opt: Opt) -> None:
     k.sink = k.sink.substitute({load: load.replace(arg=Ahead(r.arg[0], distance, True))})
 
 
-def _load_and_loop(k: Kernel, opt: Opt) -> tuple[UOp, UOp]:
-    """A load by its number, and the innermost loop that it depends on."""
+def _load_and_loop(k: Kernel, opt: Opt, outwards: int = 0) -> tuple[UOp, UOp]:
+    """A load by its number, and the innermost loop that it depends on, or one so many loops outwards."""
     loads = k.loads
     require(opt.axis is not None and 0 <= opt.axis < len(loads), opt, f"there are {len(loads)} loads")
     assert opt.axis is not None
     load = loads[opt.axis]
     loops = [r for r in k.order if r in load.src[1].ranges and not r.arg[1].expanded]
-    require(bool(loops), opt, "the load stands in no loop")
-    return load, loops[-1]
+    require(0 <= outwards < len(loops), opt, f"the load stands in {len(loops)} loops")
+    return load, loops[-1 - outwards]
 
 
 def walk(k: Kernel, opt: Opt) -> None:

@@ -27,7 +27,7 @@ from tinsmith.codegen.stridedlines import SIDE
 from tinsmith.codegen.tuning import apply_to as _apply
 from tinsmith.codegen.tuning import count_of as _count
 from tinsmith.codegen.tuning import lanes_of as _lanes
-from tinsmith.codegen.tuning import order
+from tinsmith.codegen.tuning import order, places_of
 from tinsmith.codegen.tuning import power_of_two as _power_of_two
 from tinsmith.codegen.tuning import split as _split
 from tinsmith.codegen.tuning import stride_of as _stride
@@ -38,6 +38,7 @@ FULL_UNROLL = 6
 PAGE = 4096
 WAYS = 16  # of a second cache
 LINE = 64
+FAR = 2 << 10  # bytes from which on pieces lie apart, and are not expected one after the other
 LARGEST_STAGE = 4 << 20
 PEELED = 4  # tiles of a row of which the first and last leave out what a window does not cover
 WIDE = 4  # vectors of a panel from which on two steps of a reduction are enough in one turn of the inner loop
@@ -271,8 +272,32 @@ def apply_tile(kernel: Kernel, target: Target, tile: Tile) -> None:
     if tile.pack and panel is not None:
         _pack(kernel, panel, batch, lane_outer, target)
     _unroll(kernel, target, tile.vectors)
+    _fetch_pieces(kernel, target)
     for outer in outer_rows:
         _peel_edges(kernel, outer)
+
+
+def _fetch_pieces(kernel: Kernel, target: Target) -> None:
+    """Fetch scalars ahead that come in short pieces from places far apart, which no hardware follows: those of the
+    next sweep over them all where this one's stay near, else those of the next step of the outermost reduction."""
+    for load in kernel.loads:
+        index, size = load.src[1], load.dtype.itemsize
+        loops = [r for r in kernel.order if r in index.ranges and not r.arg[1].expanded]
+        steps = [r for r in loops if r.arg[1] is Role.REDUCE]
+        if len(steps) < 2 or len(load.src) > 2 or load.src[0].op is not Ops.PARAM or any(
+                r.arg[1] is Role.VECTOR for r in index.ranges):
+            continue
+        swept = [r for r in index.ranges if r in steps or r.arg[1].expanded]
+        piece = places_of(index, [r for r in swept if r is not steps[0]]) * size
+        apart = abs(_stride(index, steps[0]) or 0) * size
+        if not piece < FAR <= apart or places_of(index, index.ranges) * size <= target.l2_bytes // 2:
+            continue
+        outwards, around = len(steps) - 1, loops[:-len(steps)]
+        if places_of(index, swept) * size <= target.l1_bytes // 2:
+            if not around or places_of(index, [*swept, around[-1]]) < places_of(index, swept) * range_size(around[-1]):
+                continue
+            outwards += 1
+        kernel.apply(Opt(OptOps.HINT, kernel.loads.index(load), (1, 0, outwards)))
 
 
 def _peel_edges(kernel: Kernel, loop: UOp) -> None:

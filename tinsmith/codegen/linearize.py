@@ -363,6 +363,8 @@ class Linearizer(BlockWriter):
         loop = next((r for r in n.src[1].ranges if r.arg[0] == n.arg.loop), None)
         if loop is None or n.src[0].op is not Ops.PARAM or (n.arg.last and self.read_again(n)):
             return
+        if n.arg.first and any(at for _, at in coords):
+            return
         index, _ = self.address(bind(n.src[1], loop, loop + n.arg.prefetch), coords)
         if index.dtype.count == 1:
             self.emit(depth, UOp(Ops.PREFETCH, None, (memory, index)))

@@ -1,7 +1,7 @@
 """Helpers of the models that choose opts. Every change is an opt, so that the list of opts tells all."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
@@ -69,6 +69,16 @@ def stride_of(index: UOp, r: UOp) -> int | None:
     if any(r in t.ranges for t in terms if t is not r):
         return None
     return terms.get(r, 0)
+
+
+def places_of(index: UOp, ranges: Iterable[UOp]) -> int:
+    """About how many places an index takes over some ranges, those that several of their values share counted once."""
+    count = reach = 1
+    for step, size in sorted((abs(stride_of(index, r) or 0), range_size(r)) for r in ranges):
+        further = reach + step * (size - 1)
+        count = count * size if step >= reach else count * further // reach
+        reach = further
+    return count
 
 
 def lanes_of(kernel: Kernel, target: Target) -> int:
