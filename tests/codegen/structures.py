@@ -71,6 +71,23 @@ def convolutions() -> Iterator[Case]:
         inputs = Inputs()
         value = convolution(inputs, *numbers)
         yield inputs.case(f"convolution {numbers}", value)
+    for sizes in ((3, 2, 5, 9, 3), (5, 7, 17, 8, 3), (70, 5, 16, 8, 3), (2, 1, 32, 12, 5)):
+        inputs = Inputs()
+        value = weight_gradient(inputs, *sizes)
+        yield inputs.case(f"weight gradient {sizes}", value)
+
+
+def weight_gradient(inputs: Inputs, n: int, cin: int, cout: int, size: int, taps: int) -> UOp:
+    """The sum over images and places of what flows back times the window around each place."""
+    out = size - taps + 1
+    x = inputs((n, cin, size, size))
+    for axis in (2, 3):
+        shape = (*x.shape, 1)
+        x = x.reshape(shape).expand((*x.shape, taps)).window(Window(axis, len(shape) - 1, 1, 1, size, out))
+    whole = (cout, cin, taps, taps, n, out, out)
+    flow = inputs((n, cout, out, out)).permute((1, 0, 2, 3)).reshape((cout, 1, 1, 1, n, out, out))
+    windows = x.permute((1, 4, 5, 0, 2, 3)).reshape((1, *whole[1:]))
+    return (windows.expand(whole) * flow.expand(whole)).reduce("ADD", (4, 5, 6)).reshape((cout, cin, taps, taps))
 
 
 def rows(sizes: tuple[int, ...]) -> Iterator[Case]:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.codegen.running import run_on
+from tests.codegen.structures import Inputs, weight_gradient
 from tests.codegen.test_estimate import TARGET, kernel, matmul, param
 from tinsmith.backend.device import Device
 from tinsmith.codegen.heuristics import choose_opts
@@ -103,6 +104,19 @@ def test_blocks_are_transposed_in_registers() -> None:
     assert "masked.gather" not in compile_kernel(sink, Device["CPU"].renderer).source
 
 
+@pytest.mark.parametrize(("images", "channels", "outwards"), [(64, 64, 2), (512, 64, 1), (512, 1, None), (8, 8, None)])
+def test_short_pieces_far_apart_are_fetched_ahead(images: int, channels: int, outwards: int | None) -> None:
+    """Those of the next channel while this one's stay in the first cache, else those of the next image."""
+    hints = [o.amt for o in opts(chosen(weight_gradient(Inputs(), images, channels, 32, 8, 3)), OptOps.HINT)]
+    assert hints == ([] if outwards is None else [(1, 0, outwards)])
+
+
+def test_a_packed_operand_is_transposed_in_blocks() -> None:
+    a, b = param(1, (70, 1, 64)).expand((70, 96, 64)), param(2, (1, 96, 64)).expand((70, 96, 64))
+    source = compile_kernel(UOp(Ops.SINK, None, ((a * b).reduce("ADD", (2,)),)), Device["CPU"].renderer).source
+    assert "masked.gather" not in source
+
+
 def test_lanes_follow_what_moves_most_not_the_few_numbers_of_a_channel() -> None:
     whole = (4, 32, 20, 20)
     x, pooled = param(1, whole), param(2, (4, 32, 20, 10, 1)).expand((4, 32, 20, 10, 2)).reshape(whole)
@@ -143,6 +157,8 @@ def test_a_hint_of_two_numbers_is_checked() -> None:
     k = kernel(param(1, (64, 64)).reduce("ADD", (1,)))
     with pytest.raises(ArgumentError, match="number of iterations"):
         k.apply(Opt(OptOps.HINT, 0, (4, 2)))
+    with pytest.raises(ArgumentError, match="stands in 2 loops"):
+        k.apply(Opt(OptOps.HINT, 0, (4, 0, 2)))
 
 
 @pytest.mark.parametrize(("sizes", "vectors"), [

@@ -63,7 +63,7 @@ def hint(k: Kernel, opt: Opt) -> None:
         return _stream(k, opt)
     distance, last, outwards = (*opt.amt, 0, 0)[:3] if isinstance(opt.amt, tuple) and opt.amt else (opt.amt, 0, 0)
     require(isinstance(distance, int) and 0 < distance < 1 << 20 and last in (0, 1), opt,
-            "the amount is (iterations[, 1 if only the last of several reductions fetches[, loops outwards]])")
+            "the amount is a number of iterations, or (that, 1 if only the last reduction fetches[, loops outwards])")
     load, r = _load_and_loop(k, opt, outwards)
     steps = linear_form(load.src[1])[0]
     fixed = r in steps and not any(r in t.ranges for t in steps if t is not r)

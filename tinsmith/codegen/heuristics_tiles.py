@@ -23,7 +23,7 @@ from tinsmith.codegen.kernel import Kernel, windows
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, range_size
-from tinsmith.codegen.stridedlines import SIDE
+from tinsmith.codegen.streams import SIDE
 from tinsmith.codegen.tuning import apply_to as _apply
 from tinsmith.codegen.tuning import count_of as _count
 from tinsmith.codegen.tuning import lanes_of as _lanes
@@ -46,7 +46,8 @@ SCALAR_LINE = 0.4, 2.0  # cycles for a line of scalars from the second cache, an
 PANEL_VECTOR = 0.14  # for a vector of a panel from the second cache
 RESULT_ROW = 4, 26  # for each row of a tile in the result, and in one of several times the second cache
 STORED_ACROSS = 0.4, 1.2  # for an element whose lanes lie apart in the result: in blocks that are transposed, or not
-ALONG, ACROSS, SCATTERED = 0.15, 1.5, 12.0  # for an element to be packed: 12 if each needs a line of memory
+ALONG, SCATTERED = 0.15, 12.0  # for an element to be packed along the lanes, and where each needs a line of memory
+ACROSS = 0.9, 1.5  # for one to be packed across them, in blocks that are transposed, or one by one
 
 
 @dataclass
@@ -156,7 +157,10 @@ def _tile_cycles(kernel: Kernel, target: Target, tile: Tile, other: list[UOp]) -
         if not any(r in tile.panel.ranges and r is not lane for r in kernel.parallel):
             cycles *= _busiest(count, vectors, target.threads)
         outside = any(load is not None and _stride(load.src[1], r) == 1 for r in kernel.parallel if r is not lane)
-        each = ALONG if along else SCATTERED if outside else ACROSS * (1 + _per_set(load, lane, vectors * lanes) / 32)
+        blocks = any(load is not None and _stride(load.src[1], r) == 1 and range_size(r) % SIDE == 0
+                     for r in fold.src[1:])
+        across = ACROSS[not blocks] * (1 + _per_set(load, lane, vectors * lanes) / 32)
+        each = ALONG if along else SCATTERED if outside else across
         return cycles + _count(tile.panel.ranges) * each
     cycles *= 1 + 1 / height if _is_narrow(load) else 1
     return cycles * 1.02 if reuse > height else cycles

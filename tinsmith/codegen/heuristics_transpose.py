@@ -4,7 +4,7 @@ from __future__ import annotations
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import OptOps
 from tinsmith.codegen.roles import range_size
-from tinsmith.codegen.stridedlines import SIDE
+from tinsmith.codegen.streams import SIDE
 from tinsmith.codegen.tuning import order, split
 from tinsmith.ir import UOp
 

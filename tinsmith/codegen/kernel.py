@@ -16,7 +16,7 @@ from tinsmith.codegen.normalize import mergeable
 from tinsmith.codegen.opt import Opt
 from tinsmith.codegen.opts import HANDLERS
 from tinsmith.codegen.roles import Role, range_size
-from tinsmith.codegen.streams import TILE_ROWS, bind, computed_values, equal_values, is_product_sum
+from tinsmith.codegen.streams import SIDE, TILE_ROWS, bind, computed_values, equal_values, is_product_sum
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
@@ -314,16 +314,20 @@ class Kernel:
         return staged
 
     def stage_loops(self, value: UOp, box: Box, lanes: int) -> tuple[list[UOp], UOp]:
-        """Fresh ranges that fill a box, and the position they stand for; whole vectors where memory runs along it."""
+        """Fresh ranges that fill a box, and the position they stand for.
+
+        Where memory runs along it, these are whole vectors, or for a value with lanes as many copies as are worth
+        transposing.
+        """
         lead = box.ranges[0]
-        whole = lanes and box.size >= lanes // 2 and lead.arg[0] not in self.full
-        one_row = not lead.arg[1].expanded and not any(r.arg[1] is Role.VECTOR for r in value.ranges)
-        if whole and one_row and all(
-                linear_form(n.src[1])[0].get(lead) == 1 for n in toposort(value) if n.op is Ops.LOAD):
-            outer = self.new_range(-(-box.size // lanes), Role.LOOP)
-            inner = self.new_range(lanes, Role.VECTOR)
-            at = (outer * lanes + inner).simplify()
-            return [r for r in (outer, inner) if r.op is Ops.RANGE], at
+        whole = lanes and not lead.arg[1].expanded and lead.arg[0] not in self.full
+        if whole and all(linear_form(n.src[1])[0].get(lead) == 1 for n in toposort(value) if n.op is Ops.LOAD):
+            across = any(r.arg[1] is Role.VECTOR for r in value.ranges)
+            step, role = (math.gcd(box.size, SIDE), Role.UPCAST) if across else (lanes, Role.VECTOR)
+            if step > 1 and box.size >= step // 2:
+                outer, inner = self.new_range(-(-box.size // step), Role.LOOP), self.new_range(step, role)
+                at = (outer * step + inner).simplify()
+                return [r for r in (outer, inner) if r.op is Ops.RANGE], at
         role = lead.arg[1] if lead.arg[1] in (Role.UPCAST, Role.VECTOR) else Role.LOOP
         f = self.new_range(box.size, role)
         return ([f] if f.op is Ops.RANGE else []), f

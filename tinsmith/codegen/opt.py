@@ -22,7 +22,7 @@ class OptOps(enum.Enum):
     SPLIT = enum.auto()  # a reduction becomes `amt` partial results, which are then combined
     TC = enum.auto()  # the reduction `axis` steps through a matrix unit; `amt` = (m, n[, copies along m, along n])
     # Without an axis: stores of whole aligned vectors go past the caches, for results too large to stay there.
-    # `axis` numbers a load: it fetches `amt` iterations of its innermost loop ahead.
+    # `axis` numbers a load: it fetches `amt` iterations of its innermost loop ahead, or as docs/opts.md says.
     HINT = enum.auto()
     ROTATE = enum.auto()  # `axis` numbers a load in a reduction: it is issued one iteration ahead of its reader
     CARRY = enum.auto()  # a sum in blocks that stays in memory; `amt` = (block, the parallel range of the same tiles)

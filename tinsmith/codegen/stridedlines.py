@@ -14,8 +14,6 @@ from tinsmith.ir.symbolic import from_linear, linear_form, values_over
 if TYPE_CHECKING:
     from tinsmith.codegen.linearize import Linearizer
 
-SIDE = 4  # lanes and copies of a block that is worth transposing in registers: 128 bits of every line at a time
-
 
 def strided(lin: Linearizer, n: UOp, memory: UOp, coords: Coords, lanes: UOp, valid: UOp | None) -> UOp | None:
     """The value of a load whose lanes do not lie side by side, without a gather; None where that cannot be."""

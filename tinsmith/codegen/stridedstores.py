@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from tinsmith.codegen.lines import Coords
 from tinsmith.codegen.roles import Role, range_size
-from tinsmith.codegen.streams import bind
-from tinsmith.codegen.stridedlines import SIDE, transposed
+from tinsmith.codegen.streams import SIDE, bind
+from tinsmith.codegen.stridedlines import transposed
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.symbolic import linear_form
 
