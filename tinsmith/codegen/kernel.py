@@ -371,27 +371,27 @@ def windows(value: UOp, inside: list[UOp]) -> list[Box]:
     """``inside`` grouped into boxes: y and ky of y + ky, or x and kx of x*stride - kx, are one box."""
     boxes: list[Box] = []
     left = list(inside)
+    sums = _sums([s for n in toposort(value) if n.op is Ops.LOAD for s in n.src[1:]])
     while left:
         r = left.pop(0)
-        partner = next((p for p in left if _enter_as_sum(value, r, p) is not None), None)
+        partner = next((p for p in left if _enter_as_sum(sums, r, p) is not None), None)
         if partner is None:
             boxes.append(Box((r,), r, 0, range_size(r)))
             continue
         left.remove(partner)
-        k, unit, other = _enter_as_sum(value, r, partner) or (0, r, r)
+        k, unit, other = _enter_as_sum(sums, r, partner) or (0, r, r)
         reach = k * (range_size(other) - 1)
         low = min(reach, 0)
         boxes.append(Box((unit, other), (unit + other * k - low).simplify(), low, range_size(unit) + abs(reach)))
     return boxes
 
 
-def _enter_as_sum(value: UOp, a: UOp, b: UOp) -> tuple[int, UOp, UOp] | None:
-    """(k, unit, other) if the value depends on a and b only through unit + k*other."""
-    roots = [s for n in toposort(value) if n.op is Ops.LOAD for s in n.src[1:]]
+def _enter_as_sum(sums: list[UOp], a: UOp, b: UOp) -> tuple[int, UOp, UOp] | None:
+    """(k, unit, other) if a value, with these sums in its places, depends on a and b only through unit + k*other."""
     if a.arg[1].expanded or b.arg[1].expanded:
         return None
     for unit, other in ((a, b), (b, a)):
-        ratios = {_ratio(root, unit, other) for root in _sums(roots)}
+        ratios = {_ratio(root, unit, other) for root in sums}
         ratios.discard(None)
         if len(ratios) == 1:
             k = ratios.pop()

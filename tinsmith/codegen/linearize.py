@@ -24,7 +24,7 @@ from tinsmith.codegen.stridedlines import strided
 from tinsmith.codegen.stridedstores import store_strided
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Op, Ops, UOp
-from tinsmith.ir.symbolic import from_linear, linear_form, simplify, values_over
+from tinsmith.ir.symbolic import from_linear, linear_form, shifted, simplify, values_over
 from tinsmith.ir.units import Fragment
 from tinsmith.ir.uop import toposort
 
@@ -39,6 +39,7 @@ class Linearizer(BlockWriter):
         self.globals: dict[int, UOp] = {}
         self.variables: dict[UOp, UOp] = {}
         self.known_numbers: dict[tuple[UOp, tuple[UOp, ...]], int] = {}
+        self.places: dict[tuple[UOp, Coords], UOp] = {}
         self.affines: dict[tuple[UOp, tuple[UOp, ...]], tuple[UOp, int, list[int]] | None] = {}
 
     def run(self) -> list[UOp]:
@@ -183,12 +184,20 @@ class Linearizer(BlockWriter):
 
     def at(self, node: UOp, coords: Coords) -> UOp:
         """The expression for these copies."""
-        affine = self.affine(node, tuple([r for r, _ in coords])) if coords and node.dtype is dtypes.index else None
+        coords = self.coords_of(node, coords)
+        if not coords:
+            return node.simplify()
+        key = node, coords
+        found = self.places.get(key)
+        if found is None:
+            found = self.places[key] = self.bound(node, coords)
+        return found
+
+    def bound(self, node: UOp, coords: Coords) -> UOp:
+        affine = self.affine(node, tuple([r for r, _ in coords])) if node.dtype is dtypes.index else None
         if affine is not None:
             rest, constant, strides = affine
-            for (_, v), stride in zip(coords, strides):
-                constant += v * stride
-            return (rest + constant).simplify() if constant else rest
+            return shifted(rest, constant + sum([v * stride for (_, v), stride in zip(coords, strides)]))
         for r, v in coords:
             node = bind(node, r, UOp.index(v))
         return node.simplify()
@@ -247,6 +256,8 @@ class Linearizer(BlockWriter):
 
     def sum(self, node: UOp) -> UOp:
         """Scalars from the outermost loop inwards, then the constant, then what differs between lanes."""
+        if node.op is Ops.ADD and node.src[1].op is Ops.CONST and self.lanes(node) is None:
+            return self.plus(self.expression(node.src[0]), node.src[1], 0)  # copies differ by the constant alone
         terms, constant = linear_form(node)
         if len(terms) == 1 and constant == 0 and node in terms:
             return self.product(node)
@@ -316,6 +327,11 @@ class Linearizer(BlockWriter):
 
     def address(self, index: UOp, coords: Coords) -> tuple[UOp, UOp | None]:
         """(index line, vector range): lanes of stride 1 need only the first lane's index."""
+        lanes = self.lanes(index)
+        if lanes is not None and index.dtype is dtypes.index:
+            affine = self.affine(index, (*(r for r, _ in self.coords_of(index, coords)), lanes))
+            if affine is not None and affine[2][-1] == 1:
+                return self.expression(self.at(index, (*coords, (lanes, 0)))), lanes
         expr = self.at(index, coords)
         lanes = self.lanes(expr)
         if lanes is None:

@@ -101,7 +101,7 @@ class LineWriter:
 
     def depth_of(self, node: UOp) -> int:
         """The innermost open scope that supplies one of the node's ranges; what rereads written memory stays here."""
-        if self.rereads(node):
+        if self.reread and self.rereads(node):
             return len(self.scopes) - 1
         ranges = node.ranges
         for depth in range(len(self.scopes) - 1, 0, -1):
@@ -112,8 +112,6 @@ class LineWriter:
     def rereads(self, node: UOp) -> bool:
         """Whether the node depends on a value that this kernel reads from memory it writes (a scatter's old value)."""
         known = self.reread
-        if not any(known.values()):
-            return False
         for n in toposort(node, lambda n: n not in known):
             known[n] = (n.op is Ops.LOAD and n.src[0] in self.written) or any(known[s] for s in n.src)
         return known[node]
@@ -140,12 +138,15 @@ class LineWriter:
 
     def lanes(self, node: UOp) -> UOp | None:
         """The vector range of a value, if it has lanes."""
-        return next((r for r in node.ranges if r.arg[1] is Role.VECTOR), None)
+        for r in node.ranges:
+            if r.arg[1] is Role.VECTOR:
+                return r
+        return None
 
     def coords_of(self, node: UOp, coords: Coords) -> Coords:
         """The part of ``coords`` that the node depends on."""
         ranges = node.ranges
-        return tuple(c for c in coords if c[0] in ranges)
+        return tuple([c for c in coords if c[0] in ranges])
 
     def both(self, a: Coords, b: Coords) -> Coords:
         """Copies of two kinds, in nesting order."""

@@ -33,6 +33,18 @@ def linear_form(node: UOp) -> tuple[Linear, int]:
     >>> linear_form(i * 3 + 2 - i) == ({i: 2}, 2)
     True
     """
+    if node.op not in _SUMS:
+        return ({}, node.arg) if node.op is Ops.CONST else ({node: 1}, 0)
+    found = node._linear
+    if found is None:
+        found = _sum_of_terms(node)
+        if node in found[0]:  # a product of two terms is one itself
+            return found
+        node._linear = found
+    return dict(found[0]), found[1]
+
+
+def _sum_of_terms(node: UOp) -> tuple[Linear, int]:
     terms: Linear = {}
     constant = 0
     stack = [(node, 1)]
@@ -90,6 +102,21 @@ def from_linear(terms: Linear, constant: int, like: UOp) -> UOp:
         result = part if result is None else result + part
     k = UOp.const(like.dtype, constant)
     return k if result is None else (result if constant == 0 else result + k)
+
+
+def shifted(total: UOp, constant: int) -> UOp:
+    """``(total + constant).simplify()`` of a simple ``total``, mostly without a search for rules that apply.
+
+    >>> i = UOp.variable("i", 0, 9)
+    >>> shifted(i * 3, 2) is (i * 3 + 2).simplify(), shifted(i + 1, -1) is i
+    (True, True)
+    """
+    if not constant:
+        return total
+    moved = total + constant
+    if total.op is not Ops.CONST and not (total.op is Ops.ADD and total.src[1].op is Ops.CONST):
+        moved._simple = True
+    return moved.simplify()
 
 
 def _bounds(terms: Linear, constant: int) -> tuple[int, int]:

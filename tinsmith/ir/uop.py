@@ -41,9 +41,10 @@ class UOp:
     (True, 3)
     """
 
-    __slots__ = ("__weakref__", "_bounds", "_order", "_ranges", "_shape", "_simple", "arg", "device", "dtype", "op",
-                 "origin", "src")
+    __slots__ = ("__weakref__", "_bounds", "_linear", "_order", "_ranges", "_shape", "_simple", "arg", "device",
+                 "dtype", "op", "origin", "src")
     _bounds: tuple[int, int] | None
+    _linear: tuple[dict[UOp, int], int] | None
     _order: tuple[Any, ...] | None
     _ranges: frozenset[UOp] | None
     _shape: tuple[Any, ...] | None
@@ -74,7 +75,7 @@ class UOp:
             raise TypeError(f"{op.name} takes {arity} sources, got {count}")
         self = object.__new__(cls)
         self.op, self.dtype, self.src, self.arg, self.origin = op, dtype, src, arg, ()
-        self._shape = self._bounds = self._ranges = self._order = self._simple = None  # not asked for yet
+        self._shape = self._bounds = self._ranges = self._order = self._simple = self._linear = None  # not asked for
         self.device = None
         if op.device is not None:
             self.device = op.device(arg)
