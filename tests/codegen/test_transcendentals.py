@@ -295,3 +295,21 @@ def test_other_dtypes_stay() -> None:
     for dtype in (dtypes.float16, dtypes.bfloat16):
         assert PLAIN.apply(UOp(Ops.EXP, None, (leaf(dtype),))) is None
     assert PLAIN.apply(UOp(Ops.SQRT, None, (leaf(F32),))) is None
+
+
+@EVERY_WAY
+@pytest.mark.parametrize(("dtype", "bits"), [(F32, 24), (F64, 32)], ids=str)
+def test_log_of_whole_fractions_needs_no_limits(dtype: DType, bits: int, way: Way) -> None:
+    """What is known to be positive and no denormal gets the same logarithm with fewer operations; zero does not."""
+    whole = UOp(Ops.PARAM, dtypes.uint32, (), (0, ()))
+    value = UOp.const(dtype, 2.0**-bits)
+    positive = UOp(Ops.MULADD, None, ((whole >> (32 - bits)).cast(dtype), value, value))
+    numbers = np.random.default_rng(2).integers(0, 1 << 32, 1000, dtype=np.uint32)
+    numbers[:2] = [0, (1 << 32) - 1]
+    roots = rewrite([positive.alu(Ops.LOG), positive], way.rules)
+    got, fractions = (evaluate(root, numbers, way.fused) for root in roots)
+    assert fractions.min() > 0 and fractions.max() == 1
+    np.testing.assert_array_equal(got, way(Ops.LOG, fractions))
+    plain, known, zero = (rewrite([n.alu(Ops.LOG)], way.rules)[0] for n in (leaf(dtype), positive, positive - value))
+    chosen = [sum(n.op is Ops.WHERE for n in root.toposort()) for root in (plain, known, zero)]
+    assert chosen[1] == 0 and chosen[0] == chosen[2] > 2

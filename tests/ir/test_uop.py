@@ -156,3 +156,11 @@ def test_a_node_lies_where_its_first_placed_source_does() -> None:
     assert (one.expand_to((2,)) + near).device == (near + far).device == "CPU"
     assert near.copy_to("CPU:1").device == (far * 2).reduce("ADD", (0,)).device == "CPU:1"
     assert UOp(Ops.SHARD, None, (near, far), (0, "CPU,CPU:1")).device == "CPU,CPU:1"
+
+
+def test_bounds_of_a_shift() -> None:
+    word = UOp(Ops.PARAM, dtypes.uint32, (), (0, ()))
+    assert (word >> 8).bounds == (0, (1 << 24) - 1) and (word >> 40).bounds == (0, 0)
+    assert (UOp.range(100, 0, None) >> 3).bounds == (0, 12)
+    assert (UOp.const(dtypes.int32, 64) >> (word & 3).cast(dtypes.int32)).bounds == (8, 64)
+    assert (UOp(Ops.PARAM, dtypes.int32, (), (0, ())) >> 8).vmin < 0

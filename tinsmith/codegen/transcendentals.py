@@ -272,16 +272,47 @@ def _split_power(x: UOp) -> tuple[UOp, UOp]:
     f = _FORMATS[x.dtype]
     m, one = f.mantissa, f.bias << f.mantissa
     root = {23: 0x3F3504F3, 52: 0x3FE6A09E667F3BCD}[m]  # the bits of sqrt(1/2)
-    small = x.lt(2.0 ** (1 - f.bias))
-    raised = small.where(x * 2.0 ** (m + 1), x).bitcast(f.uint) + (one - root)
+    zero: UOp | float = 2.0**m + f.bias
+    normal = x
+    if not _is_normal(x):
+        small = x.lt(2.0 ** (1 - f.bias))
+        normal, zero = small.where(x * 2.0 ** (m + 1), x), small.where(UOp.const(x.dtype, zero + m + 1), zero)
+    raised = normal.bitcast(f.uint) + (one - root)
     mantissa = ((raised & ((1 << m) - 1)) + root).bitcast(x.dtype)
     exponent = ((raised >> m) | ((f.bias + m) << m)).bitcast(x.dtype)
-    zero = 2.0**m + f.bias
-    return exponent - small.where(UOp.const(x.dtype, zero + m + 1), zero), mantissa - 1.0
+    return exponent - zero, mantissa - 1.0
+
+
+def _is_normal(x: UOp) -> bool:
+    """Whether x is certainly positive, finite and no denormal."""
+    known = _range(x)
+    return known is not None and 2.0 ** (1 - _FORMATS[x.dtype].bias) <= known[0]
+
+
+def _range(x: UOp, depth: int = 4) -> tuple[float, float] | None:
+    """Bounds of a float that is a few operations away from an integer: such a one is never NaN."""
+    if x.op is Ops.CONST:
+        return x.arg, x.arg
+    if x.op is Ops.CAST and x.src[0].dtype.is_int:
+        low, high = x.src[0].bounds
+        return float(low), float(high)
+    if not depth or x.op not in (Ops.ADD, Ops.MUL, Ops.MULADD):
+        return None
+    known = [r for r in (_range(s, depth - 1) for s in x.src) if r is not None]
+    if len(known) < len(x.src):
+        return None
+    a, b = known[:2]
+    if x.op is Ops.ADD:
+        return a[0] + b[0], a[1] + b[1]
+    corners = [p * q for p in a for q in b]
+    low, high = known[2] if x.op is Ops.MULADD else (0.0, 0.0)
+    return min(corners) + low, max(corners) + high
 
 
 def _log_limits(x: UOp, value: UOp) -> UOp:
     """``value`` where 0 < x < inf; -inf at 0, NaN below and for NaN, inf at inf."""
+    if _is_normal(x):
+        return value
     inf = float("inf")
     at_most_zero = x.eq(0.0).where(UOp.const(x.dtype, -inf), float("nan"))
     return x.eq(inf).where(x, (x > 0.0).where(value, at_most_zero))

@@ -652,7 +652,7 @@ def _alu_bounds(node: UOp) -> tuple[int, int]:
     if op is Ops.AND and b[0] == b[1] >= 0:
         return 0, b[1]
     if op is Ops.SHR and b[0] >= 0 and a[0] >= 0:
-        return 0, a[1]
+        return a[0] >> b[1], a[1] >> b[0]
     return int(node.dtype.scalar.min), int(node.dtype.scalar.max)
 
 

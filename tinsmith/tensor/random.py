@@ -98,7 +98,7 @@ def threefry2x32(key: tuple[UOp, UOp], counter: tuple[UOp, UOp]) -> tuple[UOp, U
         for r in _ROTATIONS[block % 2]:
             x = x + y
             y = ((y << r) | (y >> (32 - r))) ^ x
-        x, y = x + keys[(block + 1) % 3], y + keys[(block + 2) % 3] + (block + 1)
+        x, y = x + keys[(block + 1) % 3], y + (keys[(block + 2) % 3] + (block + 1))  # that sum all counters share
     return x, y
 
 
@@ -158,7 +158,7 @@ def _gaussian(count: int, dtype: DType) -> UOp:
     x, y = _words(half)
     work = dtypes.float64 if dtype is dtypes.float64 else dtypes.float32
     bits = 32 if work is dtypes.float64 else 24
-    above_zero = ((x >> (32 - bits)).cast(work) + 1) * 2.0**-bits
+    above_zero = _muladd((x >> (32 - bits)).cast(work), 2.0**-bits, 2.0**-bits)
     turns = (y >> (32 - bits)).cast(work) * 2.0**-bits
     radius = (above_zero.alu(Ops.LOG) * -2.0).alu(Ops.SQRT).reshape((1, half)).expand((2, half))
     return _flat((radius * sine_and_cosine(turns)).cast(dtype), count)
@@ -172,9 +172,8 @@ def sine_and_cosine(turns: UOp) -> UOp:
     """
     shape = (2, turns.size)
     z = turns - 0.5
-    size = z.lt(0).where(z * -1.0, z)
-    fold = size - 0.25
-    rise = fold.lt(0).where(size, 0.5 - size)
+    fold = _size(z) - 0.25
+    rise = 0.25 - _size(fold)
     first = UOp.iota(2).reshape((2, 1)).expand(shape).eq(0)
     sine, cosine = (u.reshape((1, turns.size)).expand(shape) for u in (z.lt(0).where(rise, rise * -1.0), fold))
     angle = first.where(sine, cosine) * (2 * math.pi)
@@ -182,8 +181,18 @@ def sine_and_cosine(turns: UOp) -> UOp:
         return angle.alu(Ops.SIN)
     square, series = angle * angle, angle.const_like(_SINE[0])
     for coefficient in _SINE[1:]:
-        series = series.alu(Ops.MULADD, square, series.const_like(coefficient))
+        series = _muladd(series, square, coefficient)
     return angle * series
+
+
+def _muladd(x: UOp, y: UOp | float, z: float) -> UOp:
+    return x.alu(Ops.MULADD, y if isinstance(y, UOp) else x.const_like(y), x.const_like(z))
+
+
+def _size(x: UOp) -> UOp:
+    """abs(x): its bits but for the sign."""
+    bits = x.bitcast(dtypes.uint64 if x.dtype is dtypes.float64 else dtypes.uint32)
+    return (bits & ((1 << (x.dtype.bits - 1)) - 1)).bitcast(x.dtype)
 
 
 def _float_kind(op: str, dtype: DType | str | None) -> DType:
