@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import erf as scipy_erf
 
+from tinsmith.codegen.decompositions import expand
 from tinsmith.codegen.transcendentals import transcendentals
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir.ops import Op, Ops
@@ -295,6 +296,26 @@ def test_other_dtypes_stay() -> None:
     for dtype in (dtypes.float16, dtypes.bfloat16):
         assert PLAIN.apply(UOp(Ops.EXP, None, (leaf(dtype),))) is None
     assert PLAIN.apply(UOp(Ops.SQRT, None, (leaf(F32),))) is None
+
+
+@pytest.mark.parametrize("scales", [False, True])
+@pytest.mark.parametrize("dtype", [F32, F64], ids=str)
+def test_one_plus_tanh_is_one_exponential(dtype: DType, scales: bool) -> None:
+    """Relative to its own size where tanh is nearly -1; a hyperbolic tangent that something else reads stays one."""
+    x = leaf(dtype)
+    tanh = x.alu(Ops.TANH)
+    root = expand(tanh + 1.0, fma=True, scales=scales)
+    bits = 24 if dtype is F32 else 53
+    values = np.concatenate([np.linspace(-40, 12, 20_001), np.random.default_rng(4).normal(0, 1e-3, 1000)])
+    at = values.astype(dtype.numpy)
+    t = np.exp(np.longdouble(-2) * at.astype(np.longdouble))
+    error = np.abs(evaluate(root, at, True) - 2 / (1 + t)) / (2 / (1 + t))
+    assert np.all(error <= (4 + 4 * np.abs(at)) * 2.0**-bits)
+    limits = np.array([INF, -INF, NAN, 1e30, -1e30, 0.0], dtype.numpy)
+    np.testing.assert_array_equal(evaluate(root, limits, True), np.array([2, 0, NAN, 2, 0, 1], dtype.numpy))
+    for several in ((tanh + 1.0) * tanh, tanh + 2.0):
+        rules = transcendentals(True, scales)
+        assert expand(several, fma=True, scales=scales) is rewrite([several], rules)[0].simplify()
 
 
 @EVERY_WAY

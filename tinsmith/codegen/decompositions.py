@@ -1,7 +1,7 @@
 """Ops that a target lacks, written with ops that it has; 16-bit floats compute in float32 and round after every op."""
 from __future__ import annotations
 
-from tinsmith.codegen.transcendentals import FUNCTIONS, transcendentals
+from tinsmith.codegen.transcendentals import FUNCTIONS, one_plus_tanh, transcendentals
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
@@ -54,11 +54,23 @@ def decompose(sink: UOp) -> UOp:
     return rewrite([sink], widen_halves)[0]
 
 
+def _tanh_plus_one(sink: UOp) -> dict[UOp, UOp]:
+    """Every 1 + tanh(x) whose tanh(x) nothing else reads, and what it is computed as."""
+    users: dict[UOp, list[UOp]] = {}
+    for n in toposort(sink):
+        for s in n.src:
+            if s.op is Ops.TANH:
+                users.setdefault(s, []).append(n)
+    return {u: one_plus_tanh(tanh.src[0]) for tanh, read in users.items() for u in read
+            if all(n.op is Ops.ADD and any(s.is_const and s.arg == 1 for s in n.src) for n in read)}
+
+
 def expand(sink: UOp, fma: bool = False, scales: bool = False) -> UOp:
     """Functions written out as the arithmetic that they are computed with: after all opts, which read ``exp(x)``.
 
     ``fma``: MULADD rounds once on the target; ``scales``: it has SCALE."""
     if any(n.op in FUNCTIONS for n in toposort(sink)):
+        sink = sink.substitute(_tanh_plus_one(sink))
         (sink,) = rewrite([sink], transcendentals(fma, scales))
         return simplify(sink)
     return sink

@@ -414,6 +414,11 @@ def tanh(x: UOp) -> UOp:
     return _flip_sign(m / (m + 2.0), sign)
 
 
+def one_plus_tanh(x: UOp) -> UOp:
+    """1 + tanh(x) = 2/(1 + 2**(-2·log2(e)·x)), also right where tanh(x) is almost -1."""
+    return UOp.const(x.dtype, 2.0) / ((x * (-2 * _LOG2E)).alu(Ops.EXP2) + 1.0)
+
+
 def erf(x: UOp) -> UOp:
     """The error function: an odd polynomial up to 1, then 1 - exp(-p(x)), p fitted to -log(erfc) (after N. Juffa)."""
     f = _FORMATS[x.dtype]
