@@ -305,8 +305,8 @@ def _range(x: UOp, depth: int = 4) -> tuple[float, float] | None:
     if x.op is Ops.ADD:
         return a[0] + b[0], a[1] + b[1]
     corners = [p * q for p in a for q in b]
-    low, high = known[2] if x.op is Ops.MULADD else (0.0, 0.0)
-    return min(corners) + low, max(corners) + high
+    c = known[2] if x.op is Ops.MULADD else (0.0, 0.0)
+    return min(corners) + c[0], max(corners) + c[1]
 
 
 def _log_limits(x: UOp, value: UOp) -> UOp:
