@@ -97,6 +97,7 @@ class Fusion:
     depth: dict[UOp, int] = field(default_factory=dict)
     scores: dict[UOp, bool] = field(default_factory=dict)
     grows: dict[UOp, bool] = field(default_factory=dict)
+    windowed: dict[UOp, bool] = field(default_factory=dict)
     groups: dict[UOp, KernelGroup] = field(default_factory=dict)
     requests: dict[UOp, list[Request]] = field(default_factory=dict)
     reduce_ranges: dict[tuple[UOp, Index], tuple[UOp, ...]] = field(default_factory=dict)
@@ -115,8 +116,9 @@ class Fusion:
         """heavy: a reduction lies below; cost: operations per element to compute it from stored values; light: the same
         from stored values and reductions; depth: products summed per element by the contraction that it is an
         elementwise function of; grows: that contraction's result is no smaller than what it reads; scores: such a
-        value lies below, of few products."""
+        value lies below, of few products; windowed: a window or a padding lies below."""
         for n in order:
+            self.windowed[n] = n.op in (Ops.WINDOW, Ops.UNWINDOW, Ops.PAD) or any(self.windowed[s] for s in n.src)
             if n.op in SOURCES or n.op in STAGED:
                 self.heavy[n], self.cost[n], self.light[n], self.depth[n] = False, 0, 0, 0
                 self.scores[n] = self.grows[n] = False
@@ -131,8 +133,7 @@ class Fusion:
             if n.op is Ops.REDUCE:
                 self.cost[n], self.light[n] = 1 << 20, 0
                 if is_contraction(n) and self.factor(n) is None:
-                    windows = any(s.op in (Ops.WINDOW, Ops.UNWINDOW, Ops.PAD) for s in toposort(n.src[0]))
-                    self.depth[n] = 1 << 20 if windows else _size(n.src[0]) // max(_size(n), 1)
+                    self.depth[n] = 1 << 20 if self.windowed[n] else _size(n.src[0]) // max(_size(n), 1)
                     self.grows[n] = _size(n) >= operands_size(n)
 
     # *** decisions ***
