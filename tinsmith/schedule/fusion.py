@@ -85,11 +85,14 @@ class Request:
 class Fusion:
     """The decision for one graph: staged nodes in order of computation, each with its reason.
 
-    ``streams``: whether contractions may take computed operands in.
+    ``streams``: whether contractions may take computed operands in. ``bare``: contractions that are stored themselves,
+    since several functions of theirs, each with memory of its own, would take more. ``functions``: those found so.
     """
 
     roots: list[UOp]
     streams: bool = True
+    bare: frozenset[UOp] = frozenset()
+    functions: dict[UOp, list[UOp]] = field(default_factory=dict)
     reasons: dict[UOp, str] = field(default_factory=dict)
     heavy: dict[UOp, bool] = field(default_factory=dict)
     cost: dict[UOp, int] = field(default_factory=dict)
@@ -172,7 +175,11 @@ class Fusion:
         if len(groups) > 1 and not is_product(node) and not (self.heavy[node] and self.tiled(node, requests)):
             operand = any(r.around and r.group.contraction for r in requests)
             if self.heavy[node] and (operand or not self.light_on_statistics(node)):
-                return f"{len(groups)} kernels read a reduction's result"
+                below = None if operand or settings.NOOPT else self.contraction_below(node)
+                if below is None or below not in self.bare:
+                    if below is not None:
+                        self.functions.setdefault(below, []).append(node)
+                    return f"{len(groups)} kernels read a reduction's result"
             if not self.heavy[node] and self.cost[node] > RECOMPUTE_COST:
                 return f"{len(groups)} kernels read it and computing it costs {self.cost[node]} operations"
         if node.op is Ops.REDUCE:
@@ -181,6 +188,14 @@ class Fusion:
         if again * self.light[node] > PLACES_COST:
             return f"it is read at {len(requests)} places and computing it costs {self.light[node]} operations"
         return None
+
+    def contraction_below(self, node: UOp) -> UOp | None:
+        """The one contraction of which a value is a function, element by element, that is cheap to compute again."""
+        reduces = _reduces(_cone(node, STAGED)) if node.op is not Ops.REDUCE else frozenset()
+        if len(reduces) != 1 or self.light[node] > RECOMPUTE_COST:
+            return None
+        (below,) = reduces
+        return below if is_contraction(below) and _size(below) == _size(node) else None
 
     def light_on_statistics(self, node: UOp) -> bool:
         """Whether a value is cheap to compute again from much smaller reductions and from what has memory in any case:
@@ -402,6 +417,17 @@ class Fusion:
             return ZERO
         self.count += 1
         return UOp.range(size, self.count - 1, role)
+
+
+def fused(roots: list[UOp], streams: bool) -> tuple[Fusion, list[UOp]]:
+    """The decision for a graph, and its staged nodes in order; taken again where contractions had better be bare."""
+    fusion = Fusion(roots, streams)
+    staged = fusion.run()
+    bare = frozenset(below for below, values in fusion.functions.items() if len(values) > 1)
+    if bare:
+        fusion = Fusion(roots, streams, bare)
+        staged = fusion.run()
+    return fusion, staged
 
 
 def _cone(node: UOp, ends: tuple[Op, ...] = ()) -> list[UOp]:

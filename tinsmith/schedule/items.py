@@ -8,7 +8,7 @@ from tinsmith.backend.device import Device
 from tinsmith.core.dtypes import DType
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import bindings, symbols, toposort, with_symbols
-from tinsmith.schedule.fusion import Fusion
+from tinsmith.schedule.fusion import Fusion, fused
 from tinsmith.schedule.split import split_reductions
 
 Shape = tuple[int, ...]
@@ -90,8 +90,7 @@ class Scheduler:
     def run(self) -> Schedule:
         self.roots = split_reductions(self.roots)
         device = Device[self.device]
-        fusion = Fusion(self.roots, streams=not (device.has_programs and device.renderer.target.grid))
-        staged = fusion.run()
+        fusion, staged = fused(self.roots, streams=not (device.has_programs and device.renderer.target.grid))
         for node in staged:
             self.add(node, fusion.reasons[node])
             if (group := fusion.groups.get(node)) is not None and group.tiles:
