@@ -23,7 +23,7 @@ def axis_of_steps(sink: UOp) -> int:
 
 @pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64, dtypes.float16, dtypes.int8, dtypes.uint32], ids=str)
 @pytest.mark.parametrize("op", ["ADD", "MUL", "MAX", "MIN"])
-@pytest.mark.parametrize("lanes", [2, 4, 16])
+@pytest.mark.parametrize("lanes", [2, 4, 16, 32])  # 32: all steps are one vector
 def test_several_steps_at_once(op: str, lanes: int, dtype: DType) -> None:
     x, start = given(1, (3, 64), dtype), given(2, (3, 2), dtype)
     sink = UOp(Ops.SINK, None, ((x + x).scan(op, 1, start),))

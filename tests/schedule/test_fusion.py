@@ -144,3 +144,14 @@ def test_rows_below_a_reduction_of_few_results_have_a_kernel_of_their_own():
     assert not any("too few results" in k.reason for k in kernels(small))
     with Context(NOOPT=1):
         assert count(logits.sparse_categorical_crossentropy(labels)) >= 4
+
+
+def test_a_contraction_is_stored_rather_than_several_functions_of_it() -> None:
+    """gelu's gradient computes the inner polynomial and tanh again from the one value that forward left."""
+    x, first, second = given(64, 48), given(48, 80), given(80, 40)
+    first.requires_grad = second.requires_grad = True
+    hidden = x @ first
+    (hidden.gelu() @ second).sum().backward()
+    found = kernels(first.grad, second.grad)
+    stored = sum(k.outputs for k in found if not reductions(k))
+    assert stored == 1, [k.reason for k in found]  # gelu's result, the second product's operand

@@ -437,7 +437,7 @@ class Linearizer(BlockWriter):
                 start = self.spread(self.value(n.src[2], c), 1 if lanes is None else range_size(lanes))
                 accs[n, c] = self.force(UOp(Ops.DEFINE_ACC, start.dtype, (start, line), self.counts["acc"]))
                 self.counts["acc"] += 1
-        self.scopes.append(Scope([line], {line: line, (r, ()): line}, {r}))
+        self.scopes.append(Scope([line], {line: line, (r, ()): line}, {r, over}))  # one vector of steps has no r
         here, carries = len(self.scopes) - 1, {}
         for (n, c), acc in accs.items():
             self.scopes[-1].values[acc] = acc
