@@ -8,7 +8,7 @@ from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.streams import SIDE, bind
 from tinsmith.codegen.stridedlines import transposed
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.symbolic import linear_form
+from tinsmith.ir.symbolic import linear_form, shifted
 
 if TYPE_CHECKING:
     from tinsmith.codegen.linearize import Linearizer
@@ -28,7 +28,7 @@ def store_strided(lin: Linearizer, n: UOp, fixed: Coords) -> bool:
     if step == range_size(copies):
         _woven(lin, n, copies, lanes, fixed)
     elif abs(step) > 1 and range_size(copies) >= SIDE and range_size(lanes) % SIDE == 0:
-        _blocks(lin, n, copies, lanes, fixed)
+        _blocks(lin, n, copies, lanes, step, fixed)
     else:
         return False
     return True
@@ -61,7 +61,7 @@ def _woven(lin: Linearizer, n: UOp, copies: UOp, lanes: UOp, fixed: Coords) -> N
             lin.force(UOp(Ops.STORE, None, (memory, lin.expression((first + start).simplify()), mixed), n.arg))
 
 
-def _blocks(lin: Linearizer, n: UOp, copies: UOp, lanes: UOp, fixed: Coords) -> None:
+def _blocks(lin: Linearizer, n: UOp, copies: UOp, lanes: UOp, step: int, fixed: Coords) -> None:
     """Lanes far apart whose neighbours are other copies: blocks of lanes and copies are transposed in registers, and
     each lane's part of a block is stored at once. The last block may overlap the one before."""
     last, dtype = range_size(copies) - SIDE, n.src[2].dtype
@@ -69,14 +69,15 @@ def _blocks(lin: Linearizer, n: UOp, copies: UOp, lanes: UOp, fixed: Coords) -> 
     for own in lin.all_coords(n.ranges - {r for r, _ in fixed} - {copies}):
         coords = lin.both(own, fixed)
         values = _values(lin, n, copies, coords, lanes)
+        first = lin.at(bind(bind(n.src[1], copies, UOp.index(0)), lanes, UOp.index(0)), coords)
         here = len(lin.scopes) - 1
         for start in (*range(0, last, SIDE), last):
             rows = transposed(lin, values[start : start + SIDE], here)
             for lane in range(range_size(lanes)):
                 block = tuple(range(lane - lane % SIDE, lane - lane % SIDE + SIDE))
                 part = lin.emit(here, UOp(Ops.GEP, dtype.vec(SIDE), (rows[lane % SIDE],), block))
-                place = bind(bind(n.src[1], copies, UOp.index(start)), lanes, UOp.index(lane))
-                lin.force(UOp(Ops.STORE, None, (memory, lin.indexed(place, coords), part), n.arg))
+                place = lin.expression(shifted(first, start + step * lane))
+                lin.force(UOp(Ops.STORE, None, (memory, place, part), n.arg))
 
 
 def _whole_vectors(count: int) -> list[tuple[int, int]]:
