@@ -153,3 +153,22 @@ def test_an_error_while_sources_are_written_ends_the_compiling(
     with Context(CACHELEVEL=0), pytest.raises(KeyboardInterrupt):
         Tensor.realize(*(x.sum() for x in inputs))
     assert len(added) == 3 and len(threads) <= 3
+
+
+def test_an_interrupt_while_threads_end_is_raised_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    own, interrupts = threading.Thread.join, iter([True])
+
+    def join(thread: threading.Thread, timeout: float | None = None) -> None:
+        if thread.name == "tinsmith compiler" and next(interrupts, False):
+            raise KeyboardInterrupt
+        own(thread, timeout)
+
+    inputs = _several()
+    with Context(CACHELEVEL=0):
+        sums = [x.sum() for x in inputs]
+        monkeypatch.setattr(threading.Thread, "join", join)
+        with pytest.raises(KeyboardInterrupt):
+            Tensor.realize(*sums)
+    assert next(interrupts, None) is None, "no thread was waited for"
+    Tensor.realize(*sums)
+    assert sums[0].item() == inputs[0].shape[0] * (inputs[0].shape[0] - 1) / 2

@@ -112,8 +112,8 @@ class Compilation:
         with contextlib.suppress(queue.Empty):
             while True:
                 job = self._queue.get_nowait()
-                assert job is not None
-                self._run(job)
+                if job is not None:  # else this was interrupted before, while threads were told to end
+                    self._run(job)
         for _ in self._threads:
             self._queue.put(None)
         for thread in self._threads:

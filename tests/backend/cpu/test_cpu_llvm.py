@@ -3,6 +3,9 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -214,3 +217,32 @@ define void @convert(ptr %source, ptr %narrowed, ptr %widened) {{
     assert np.isnan(narrowed[nan]).all() and np.isnan(widened[nan]).all()
     np.testing.assert_array_equal(narrowed.view(np.uint16)[~nan], expected.view(np.uint16)[~nan])
     np.testing.assert_array_equal(widened[~nan], expected.astype(wide_dtype)[~nan])
+
+
+def test_what_an_interrupt_leaves_in_a_cycle_is_collected() -> None:
+    """A module may be disposed of before its context, not after it: the process would die."""
+    text = """
+import gc
+import os
+import subprocess
+import sys
+from tinsmith.backend.cpu import llvm
+
+def interrupted(machine, module):
+    cycle = [module]
+    cycle.append(cycle)
+    raise KeyboardInterrupt
+
+own, llvm._object_file = llvm._object_file, interrupted
+for n in range(3):
+    try:
+        llvm.Compiler().compile("define i32 @f() { ret i32 1 }")
+    except KeyboardInterrupt:
+        pass
+    gc.collect()
+llvm._object_file = own
+print(len(llvm.Compiler().compile("define i32 @f() { ret i32 1 }")) > 0)
+"""
+    done = subprocess.run([sys.executable, "-c", text], env={**os.environ, "CACHELEVEL": "0"}, capture_output=True,
+                          text=True, timeout=120)
+    assert (done.returncode, done.stdout.strip()) == (0, "True"), done.stderr

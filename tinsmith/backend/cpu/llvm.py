@@ -5,6 +5,7 @@ register tiles itself, so two clean-up passes and code generation at level 2 are
 """
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import itertools
@@ -12,6 +13,7 @@ import os
 import re
 import sys
 import threading
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from tinsmith.backend.cpu import halves, osys
@@ -25,6 +27,8 @@ CODEGEN_LEVEL: Final = 2
 
 _lock = threading.RLock()
 _own = threading.local()  # .machines: by restriction, those of this thread
+_contexts: list[Any] = []  # all that there are
+_idle_contexts: list[Any] = []
 _library_numbers = itertools.count()
 
 
@@ -205,7 +209,8 @@ class Compiler:
         if cached is not None:
             return cached
         machine = _machine(settings.CPU_FEATURES)
-        compiled = _object_file(machine, _optimized(ir_text, machine))
+        with _optimized(ir_text, machine) as module:
+            compiled = _object_file(machine, module)
         with _lock:
             GlobalCounters.compile_count += 1
         cache_put("llvm", key, compiled)
@@ -218,26 +223,53 @@ class Compiler:
             CompileError: as ``compile`` does.
         """
         machine = _machine(settings.CPU_FEATURES)
-        text: str = machine.emit_assembly(_optimized(ir_text, machine))
+        with _optimized(ir_text, machine) as module:
+            text: str = machine.emit_assembly(module)
         return text
 
 
-def _optimized(ir_text: str, machine: Any) -> Any:
-    """``ir_text`` parsed, verified and cleaned up for ``machine``, in a context of its own."""
-    llvm = _llvm()
-    _refuse_unsupported(ir_text, _features(settings.CPU_FEATURES))
+@contextlib.contextmanager
+def _context() -> Iterator[Any]:
+    """A context that nobody else uses.
+
+    It is used again unless something went wrong, when a module in it may still wait for the garbage collector. It is
+    never disposed of: of a cycle of garbage, Python may take the context first, and LLVM would fall over the module.
+    """
     try:
-        module = llvm.parse_assembly(ir_text, context=llvm.create_context())
+        context = _idle_contexts.pop()
+    except IndexError:
+        context = _llvm().create_context()
+        _contexts.append(context)
+    yield context
+    _idle_contexts.append(context)
+
+
+@contextlib.contextmanager
+def _optimized(ir_text: str, machine: Any) -> Iterator[Any]:
+    """``ir_text`` parsed, verified and cleaned up for ``machine``; the module is gone afterwards."""
+    _refuse_unsupported(ir_text, _features(settings.CPU_FEATURES))
+    with _context() as context, _parsed(ir_text, context) as module:
+        _clean_up(module, machine)
+        yield module
+
+
+def _parsed(ir_text: str, context: Any) -> Any:
+    try:
+        module = _llvm().parse_assembly(ir_text, context=context)
         module.verify()
     except RuntimeError as e:
         raise CompileError("llvm", _located(str(e), ir_text)) from None
+    return module
+
+
+def _clean_up(module: Any, machine: Any) -> None:
+    llvm = _llvm()
     module.triple = machine.triple
     module.data_layout = str(machine.target_data)
     passes = llvm.create_new_module_pass_manager()
     passes.add_instruction_combine_pass()
     passes.add_simplify_cfg_pass()
     passes.run(module, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=0)))
-    return module
 
 
 @functools.cache
