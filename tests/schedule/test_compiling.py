@@ -40,14 +40,19 @@ def _several() -> list[Tensor]:
     return [Tensor([float(i) for i in range(next(_sizes))], requires_grad=False).realize() for _ in range(3)]
 
 
-def test_a_second_thread_compiles_under_the_settings_of_the_first(
-        threads: list[tuple[threading.Thread, int, float]]) -> None:
-    inputs = _several()
-    threads.clear()
+def _sum_up(inputs: list[Tensor]) -> None:
+    """A program of a kernel for each, compiled anew, and its results checked."""
     with Context(CACHELEVEL=0):
         sums = [x.sum() for x in inputs]
         Tensor.realize(*sums)
     assert [s.item() for s in sums] == [n * (n - 1) / 2 for n in (x.shape[0] for x in inputs)]
+
+
+def test_a_second_thread_compiles_under_the_settings_of_the_first(
+        threads: list[tuple[threading.Thread, int, float]]) -> None:
+    inputs = _several()
+    threads.clear()
+    _sum_up(inputs)
     assert len(threads) >= 3 and any(thread.name == "tinsmith compiler" for thread, _, _ in threads)
     assert {level for _, level, _ in threads} == {0}
     assert all(interval <= 0.0005 for *_, interval in threads)
@@ -68,10 +73,7 @@ def test_the_thread_that_wrote_the_sources_helps(
     inputs = _several()
     threads.clear()
     monkeypatch.setattr(Device["CPU"].compiler, "compile", patient)
-    with Context(CACHELEVEL=0):
-        sums = [x.sum() for x in inputs]
-        Tensor.realize(*sums)
-    assert [s.item() for s in sums] == [n * (n - 1) / 2 for n in (x.shape[0] for x in inputs)]
+    _sum_up(inputs)
     assert len({thread for thread, *_ in threads}) == 2
 
 
@@ -91,10 +93,7 @@ def test_several_threads_compile_where_there_are_cores(
 
     threads.clear()
     monkeypatch.setattr(Device["CPU"].compiler, "compile", together)
-    with Context(CACHELEVEL=0):
-        sums = [x.sum() for x in inputs]
-        Tensor.realize(*sums)
-    assert [s.item() for s in sums] == [n * (n - 1) / 2 for n in (x.shape[0] for x in inputs)]
+    _sum_up(inputs)
     assert len({thread for thread, *_ in threads}) >= 3
 
 

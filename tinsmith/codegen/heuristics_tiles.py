@@ -34,12 +34,12 @@ from tinsmith.codegen.tuning import stride_of as _stride
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 
-FULL_UNROLL = 6
-PAGE = 4096
+FULL_UNROLL = 6  # steps of a reduction that are all written out
+PAGE = 4096  # bytes after which a line falls into the same set of the first cache
 WAYS = 16  # of a second cache
-LINE = 64
+LINE = 64  # bytes
 FAR = 2 << 10  # bytes from which on pieces lie apart, and are not expected one after the other
-LARGEST_STAGE = 4 << 20
+LARGEST_STAGE = 4 << 20  # bytes of a packed panel
 PEELED = 4  # tiles of a row of which the first and last leave out what a window does not cover
 WIDE = 4  # vectors of a panel from which on two steps of a reduction are enough in one turn of the inner loop
 SCALAR_LINE = 0.4, 2.0  # cycles for a line of scalars from the second cache, and from beyond
