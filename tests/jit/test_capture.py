@@ -142,6 +142,6 @@ def test_an_old_version_kept_outside_is_not_written_over() -> None:
 
     kept = []
     for _ in range(5):
-        kept.append(w.detach())
+        kept.append(Tensor(w))
         step()
     assert [k.item() for k in kept] == [0.0, 1.0, 2.0, 3.0, 4.0]

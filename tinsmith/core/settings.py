@@ -62,6 +62,8 @@ DECLARED: Final = (
     Setting("BEAM", 0, "width of the search for opts by measured time, kernel by kernel; 0 takes the model's", True),
     Setting("BEAM_SECONDS", 10, "how long a candidate of that search may take to compile and run"),
     Setting("BEAM_FILE", "", "the text file with what searches found; empty = beam.txt among the user's data"),
+    Setting("HISTORY_BYTES", 1 << 30, "memory that is kept for gradients through realized values; beyond it the oldest "
+            "are let go, and who asks for their gradient gets an error"),
     Setting("SPIN_US", 2000, "how long an idle CPU worker spins before it sleeps, in microseconds"),
 )
 _BY_NAME: Final = {s.name: s for s in DECLARED}
@@ -105,6 +107,7 @@ class _Settings(threading.local):
     BEAM: int
     BEAM_SECONDS: int
     BEAM_FILE: str
+    HISTORY_BYTES: int
     SPIN_US: int
 
 

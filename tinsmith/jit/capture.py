@@ -17,6 +17,7 @@ from tinsmith.jit.templates import Returned, Template, Written, placeholder
 from tinsmith.tensor import random
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.realize import is_leaf, realize_tensors
+from tinsmith.tensor.storage import alone
 from tinsmith.tensor.tensor import Tensor
 
 
@@ -88,7 +89,7 @@ class Capture(CacheCollector):
             item.sources = [finder.source(b) for b in item.inputs]
             finder.made |= {id(b): Source(program=number, output=k) for k, b in enumerate(item.outputs)}
         nesting = rebuilt(result, lambda t: self.returned(t, finder) if isinstance(t, Tensor) else t)
-        written = [Written(self.place(t), finder.template(t.uop)) for t in changed]
+        written = self.written(changed, finder)
         for t in graded:
             late = t.grad is not None and not placed(t.grad.uop)
             written.append(Written(Place(self.place(t).number, self.place(t).ref, True),
@@ -99,6 +100,25 @@ class Capture(CacheCollector):
             item.inputs, item.outputs = [], []
         self.before, self.graphs, self.arguments, self.known, self.owner = {}, {}, [], {}, {}
         self.numbers = {}
+
+    def written(self, changed: list[Tensor], finder: _Finder) -> list[Written]:
+        """The new values of state: one for all tensors that share memory, which must still share it at a replay."""
+        found: list[Written] = []
+        shared: dict[int, list[Tensor]] = {}
+        for t in changed:
+            if alone(t):
+                found.append(Written(self.place(t), finder.template(t.uop)))
+            else:
+                assert t._shared is not None
+                shared.setdefault(id(t._shared.storage), []).append(t)
+        for tensors in shared.values():
+            parts = [(self.place(t), t._shared) for t in tensors if t._shared is not None]
+            place, (storage, looks) = parts[0]
+            found.append(Written(place, finder.template(tensors[0].uop),
+                                 whole=(finder.template(storage.value), looks)))
+            if len(parts) > 1:
+                self.guards.shared.append([(p, share.looks) for p, share in parts])
+        return found
 
     def is_forgotten(self, t: Tensor) -> bool:
         """Whether a gradient went that nobody asked for, of a tensor that the function knows nothing of: a replay does

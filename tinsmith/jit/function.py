@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import JitError
 from tinsmith.core.settings import settings
-from tinsmith.core.weak import WhileAlive
+from tinsmith.core.weak import LiveSet, WhileAlive
 from tinsmith.jit.capture import Capture, Uncapturable
 from tinsmith.jit.collect import JitItem
 from tinsmith.jit.quick import Quick
@@ -21,9 +21,9 @@ from tinsmith.jit.replay import Direct, Replay
 from tinsmith.jit.signature import Bound, Signature, leaves, placed
 from tinsmith.jit.verify import verified
 from tinsmith.schedule.record import recorders
-from tinsmith.tensor import random
+from tinsmith.tensor import history, random
 from tinsmith.tensor.base import TensorBase
-from tinsmith.tensor.realize import running
+from tinsmith.tensor.realize import realize_tensors, running
 from tinsmith.tensor.tensor import Tensor
 
 R = TypeVar("R")
@@ -112,7 +112,7 @@ class TinyJit(Generic[R]):
             self._quick = None
             if settings.JIT and settings.DEBUG < 3 and not settings.CHECKED:
                 return self._call(args, kwargs)
-        return self.fxn(*args, **kwargs)
+        return self._run(args, kwargs)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
         if recorders:
@@ -132,7 +132,7 @@ class TinyJit(Generic[R]):
             return self._capture(key, tensors, args, kwargs)
         bound = [value for _, value in variables]
         if entry.uncapturable:
-            return self.fxn(*args, **kwargs)
+            return self._run(args, kwargs)
         self.captures.move_to_end(key)
         seed = random.state()[0]
         captures = entry.captures
@@ -146,7 +146,7 @@ class TinyJit(Generic[R]):
                 if settings.VERIFY and self.replays % settings.VERIFY == 0:
                     replay = functools.partial(capture.replay, found, tensors, bound)
                     return verified(  # type: ignore[no-any-return]
-                        self.__name__, replay, functools.partial(self.fxn, *args, **kwargs))
+                        self.__name__, replay, functools.partial(self._run, args, kwargs))
                 if not kwargs and not settings.VERIFY and settings.DEBUG < 2 and not settings.PROFILE:
                     with contextlib.suppress(TypeError):
                         quick = Quick(self._signature, capture.guards, args)
@@ -160,11 +160,25 @@ class TinyJit(Generic[R]):
         return (described, Tensor.training, settings.DEV, settings.code_key, dtypes.default_float,
                 dtypes.default_int), bound
 
-    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
-        result = self.fxn(*args, **kwargs)
-        returned = [t for t in leaves(result) if isinstance(t, Tensor)]
-        if returned:
-            returned[0].realize(*returned[1:])
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any], settle: Callable[[R], bool] | None = None) -> R:
+        """Run the function. What it returns and writes is computed and has no history, as after a replay.
+
+        Args:
+            settle: computes these tensors in another way, if it can.
+        """
+        before = list(TensorBase.live)
+        written: LiveSet[Tensor] = LiveSet()
+        TensorBase.watchers.append(written)
+        try:
+            result = self.fxn(*args, **kwargs)
+        finally:
+            TensorBase.watchers.remove(written)
+        made = [*(t for t in leaves(result) if isinstance(t, Tensor)), *written]
+        if not (settle is not None and settle(result)) and made:
+            realize_tensors(made)
+        changed = {id(t) for t in written}
+        kept = {t.uop.base for t in before if id(t) not in changed}
+        history.forget(t.uop for t in made if t.uop.base not in kept)
         return result
 
     def _capture(self, key: Any, tensors: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
@@ -176,15 +190,21 @@ class TinyJit(Generic[R]):
         capture = Capture(tensors, [*self._signature.surroundings(), self.fxn,
                                     *(v for v in leaves((args, kwargs)) if not isinstance(v, TensorBase))], list(bound))
         reason = ""
+
+        def settle(result: R) -> bool:
+            nonlocal reason
+            try:
+                if capture.host_read is not None:
+                    reason = "reads values on the host at {}:{}".format(*capture.host_read)
+                else:
+                    capture.settle(result, self.donate)
+            except Uncapturable as why:
+                reason = str(why)
+            return not reason
+
         recorders.append(capture)
         try:
-            result = self.fxn(*args, **kwargs)
-            if capture.host_read is not None:
-                reason = "reads values on the host at {}:{}".format(*capture.host_read)
-            else:
-                capture.settle(result, self.donate)
-        except Uncapturable as why:
-            reason = str(why)
+            result = self._run(args, kwargs, settle)
         finally:
             recorders.remove(capture)
         if not reason and self._key(args, kwargs)[0] != key:

@@ -15,6 +15,7 @@ from tinsmith.backend.memory import Buffer, Layout
 from tinsmith.core.dtypes import DType
 from tinsmith.ir import Ops, UOp
 from tinsmith.jit.signature import placed, view_of
+from tinsmith.tensor.storage import Looks
 from tinsmith.tensor.tensor import Tensor
 
 
@@ -84,6 +85,7 @@ class Guards:
     lazy: list[tuple[weakref.ref[Tensor], UOp]] = field(default_factory=list)  # unrealized tensors that were read
     gradients: list[tuple[Place, bool]] = field(default_factory=list)  # whether there was one
     seed: int | None = None  # where numbers were drawn lazily before the capture
+    shared: list[list[tuple[Place, Looks]]] = field(default_factory=list)  # tensors of one memory that was written
 
     def find(self, arguments: Sequence[Tensor], seed: int) -> list[Buffer] | None:
         """A buffer for every group, or None if something has changed."""
@@ -96,6 +98,11 @@ class Guards:
         for place, there in self.gradients:
             t = place.find(arguments)
             if t is None or (t.grad is not None) is not there:
+                return None
+        for places in self.shared:
+            parts = [t._shared if (t := place.find(arguments)) is not None else None for place, _ in places]
+            if any(p is None or p.looks != looks or p.storage is not parts[0].storage  # type: ignore[union-attr]
+                   for p, (_, looks) in zip(parts, places)):
                 return None
         found: list[Buffer] = []
         for group in self.groups:

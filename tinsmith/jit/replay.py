@@ -29,6 +29,7 @@ from tinsmith.schedule.items import Slot
 from tinsmith.tensor import random
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.realize import interrupt_later
+from tinsmith.tensor.storage import alone
 from tinsmith.tensor.tensor import Tensor
 
 SMALL: Final = 1 << 16  # bytes of an output, or of temporaries, that a capture keeps between calls
@@ -123,13 +124,15 @@ def _sole_counts(views: int, layout: Layout | None) -> list[int]:
     for n in range(views):
         node = node.reshape((1,) * (n + 2))
     t: Tensor = _new(Tensor)
-    t.uop = node
+    t.uop, t._shared = node, None
     del node
     return _sole(t)
 
 
 def is_sole(t: Tensor) -> bool:
     """Whether only ``t``, seen through views of all of it, and one list refer to its buffer."""
+    if not alone(t):
+        return False
     node, views = t.uop, 0
     while node.op in (Ops.RESHAPE, Ops.PERMUTE):
         node, views = node.src[0], views + 1
@@ -168,7 +171,9 @@ class Replay:
         self.forgets = forgets
         self.result, self.first_draw, self.draws, self.names = result, first_draw, draws, names
         self.returned = [r for r in leaves(result) if isinstance(r, Returned)]
-        templates = [t for t in [*(r.template for r in self.returned), *(w.template for w in written)] if t is not None]
+        wholes = [w.whole[0] for w in written if w.whole is not None]
+        templates = [t for t in [*(r.template for r in self.returned), *(w.template for w in written), *wholes]
+                     if t is not None]
         joined = join(items, dict.fromkeys(s.made for t in templates for s in t.sources if s.program >= 0))
         self.results = joined.results
         self.bound = joined.compiled.bound
@@ -334,7 +339,7 @@ class Replay:
                 t.grad = None
                 continue
             if not w.place.gradient:
-                t.uop = self._node(w.template, found, entries, value)
+                self._write_state(t, w, found, entries, value)
                 continue
             t.note_gradient()
             if w.late:
@@ -342,6 +347,19 @@ class Replay:
                 t.grad = late_tensor(functools.partial(w.template.fill, buffers, value), t._device)
             else:
                 t.grad = t._new(self._node(w.template, found, entries, value))
+
+    def _write_state(self, t: Tensor, w: Written, found: list[Buffer], entries: list[Entry], value: Value) -> None:
+        """A tensor's new value, which all tensors that share its memory see."""
+        assert w.template is not None
+        shared = t._shared
+        if shared is None:
+            t.uop = self._node(w.template, found, entries, value)
+        elif w.whole is not None and w.whole[1] == shared.looks:
+            shared.storage.become(self._node(w.whole[0], found, entries, value))
+        elif w.whole is None and not shared.looks:
+            shared.storage.become(self._node(w.template, found, entries, value))
+        else:  # it shares memory in another way than when it was captured
+            t._write(self._node(w.template, found, entries, value))
 
     def _output(self, r: Returned, found: list[Buffer], entries: list[Entry], arguments: Sequence[Tensor],
                 value: Value) -> Tensor | None:
@@ -352,7 +370,7 @@ class Replay:
         making = self.making[id(r.template)]
         t.uop = (entries[making.output].nodes[making.index] if making.template is None else
                  self._node(r.template, found, entries, value))
-        t._device, t.grad, t.requires_grad = r.device, None, r.requires_grad
+        t._device, t.grad, t.requires_grad, t._shared = r.device, None, r.requires_grad, None
         _live(t)
         return t
 
@@ -390,6 +408,7 @@ class Direct:
         counters.global_mem += self._bytes
         t: Tensor = _new(Tensor)
         t.uop, t._device, t.grad, t.requires_grad = entry.nodes[0], self._device, None, self._requires_grad
+        t._shared = None
         _live(t)
         return t
 

@@ -12,6 +12,7 @@ from tinsmith.jit.collect import Source
 from tinsmith.jit.guards import Place
 from tinsmith.schedule.compiled import buffer_name
 from tinsmith.tensor.base import TensorBase
+from tinsmith.tensor.storage import Looks
 from tinsmith.tensor.tensor import Tensor
 
 
@@ -58,11 +59,18 @@ class Returned:
 
 @dataclass(slots=True)
 class Written:
-    """A tensor from before the call whose value, or whose gradient, the call set."""
+    """A tensor from before the call whose value, or whose gradient, the call set.
+
+    Attributes:
+        template: of what the tensor shows; None: the gradient was dropped.
+        late: the gradient is computed if it is looked at.
+        whole: of all the memory that the tensor shares with views, and how it looks at that.
+    """
 
     place: Place
-    template: Template | None  # None: the gradient was dropped
+    template: Template | None
     late: bool = False
+    whole: tuple[Template, Looks] | None = None
 
 
 class _LateTensor(Tensor):
@@ -92,5 +100,5 @@ def late_tensor(make: Callable[[], UOp], device: str) -> Tensor:
     """A tensor whose node ``make`` builds when it is wanted."""
     t: Tensor = object.__new__(_LateTensor)
     _UOP.__set__(t, make)
-    t._device, t.grad, t.requires_grad = device, None, None
+    t._device, t.grad, t.requires_grad, t._shared = device, None, None, None
     return t

@@ -30,6 +30,7 @@ def verified(name: str, replay: Callable[[], Any], function: Callable[[], Any]) 
     try:
         tensors = list(TensorBase.live)
         before = [(t.uop, t.grad) for t in tensors]
+        wholes = [(t._shared.storage, t._shared.storage.value) for t in tensors if t._shared is not None]
         draws = random.state()
         replayed = replay()
         outputs = [(path, _value(leaf)) for path, leaf in paths(replayed)]
@@ -37,6 +38,8 @@ def verified(name: str, replay: Callable[[], Any], function: Callable[[], Any]) 
         drawn = random.state()
         for t, (uop, grad) in zip(tensors, before):
             t.uop, t.grad = uop, grad
+        for storage, whole in wholes:
+            storage.value = whole
         random.restore(draws)
         result = function()
         _compare(name, "output ", outputs, [(path, _value(leaf)) for path, leaf in paths(result)])

@@ -63,7 +63,8 @@ class BatchNorm:
         extra = wide.ndim - x.ndim
         mean, centred, variance = wide._statistics((extra, *range(2 + extra, wide.ndim)))
         if self.track_running_stats and Tensor.training:
-            self._track(mean.detach(), variance.detach(), wide.numel() // self.num_features // groups)
+            with Tensor.no_grad():
+                self._track(mean.detach(), variance.detach(), wide.numel() // self.num_features // groups)
         shape = (1, -1, *[1] * (x.ndim - 2))
         scale = (variance + self.eps).rsqrt()
         out = centred * (scale if self.weight is None else scale * self.weight.reshape(shape))

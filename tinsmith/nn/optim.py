@@ -109,9 +109,10 @@ class Optimizer:
                                 f"{len(missing)} of {len(grads)} parameters have no gradient (parameters {which})",
                                 "loss.backward() before step(), and leave unused parameters out")
         given = [g.detach() for g in grads if g is not None]
-        updates, extra = self._step(self.params, given)
-        for p, update in zip(self.params, updates):
-            p.assign((p.detach() - update).cast(p.dtype))
+        with Tensor.no_grad():
+            updates, extra = self._step(self.params, given)
+            for p, update in zip(self.params, updates):
+                p.assign((p.detach() - update).cast(p.dtype))
         return [*extra, *self.params, *self.buffers, self.lr]
 
     def step(self) -> None:

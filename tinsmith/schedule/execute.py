@@ -33,6 +33,7 @@ from tinsmith.schedule.siblings import merge_siblings
 from tinsmith.schedule.sums import join_sums
 from tinsmith.schedule.twins import merge_twins
 
+_NAMED = (Ops.ASSIGN, Ops.CONTIGUOUS)  # their argument matters to gradients only
 _compiled: dict[Any, CompiledSchedule] = {}  # by structure, and by canonical graph
 
 
@@ -60,7 +61,7 @@ def canonical(roots: Sequence[UOp]) -> tuple[list[UOp], list[UOp], list[int]]:
             new[n] = new.get(n.src[0], n.src[0])
         elif n.src and n not in names:
             src = tuple(new.get(s, s) for s in n.src)
-            arg = with_symbols(n.arg, names) if names and n.op.kind == "movement" else n.arg
+            arg = with_symbols(n.arg, names) if names and n.op.kind == "movement" else None if n.op in _NAMED else n.arg
             if arg is not n.arg or any(a is not b for a, b in zip(src, n.src)):
                 new[n] = n.replace(src=src, arg=arg)
     values = [n.src[1].arg for n in bound]
@@ -107,7 +108,7 @@ def structure(roots: Sequence[UOp]) -> tuple[tuple[Any, ...], list[UOp], list[in
             elif op.kind == "movement" and n.arg not in _plain and not _is_plain(n.arg):
                 return None
             else:
-                rows.append((op, n.dtype, n.arg, *map(number, src)))
+                rows.append((op, n.dtype, None if op in _NAMED else n.arg, *map(number, src)))
 
 
 _plain: set[Any] = set()  # arguments of movement ops without symbolic sizes

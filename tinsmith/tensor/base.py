@@ -1,10 +1,11 @@
 """The heart of Tensor: a graph node, the data behind it, and the ways in and out."""
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,8 +21,11 @@ from tinsmith.ir.sizes import normal_size, value_of_size
 from tinsmith.ir.uop import Origin
 from tinsmith.schedule.compiled import CompiledSchedule
 from tinsmith.schedule.execute import copy_to_host
+from tinsmith.tensor import storage
 from tinsmith.tensor.gradient import gradients
+from tinsmith.tensor.history import Unrolled, is_computed
 from tinsmith.tensor.realize import explain_tensors, is_leaf, realize_tensors, schedule_tensors, value_of
+from tinsmith.tensor.storage import DETACH, Look, Share
 
 if TYPE_CHECKING:
     from tinsmith.schedule.explanation import Explanation
@@ -31,21 +35,24 @@ if TYPE_CHECKING:
 class TensorBase:
     """State and data movement; the families of operations are mixed in by ``tensor.Tensor``."""
 
-    __slots__ = ("__weakref__", "_device", "grad", "requires_grad", "uop")
+    __slots__ = ("__weakref__", "_device", "_shared", "grad", "requires_grad", "uop")
     uop: UOp
+    _shared: Share | None  # with views, and with what this is a view of
     grad: Tensor | None
     requires_grad: bool | None
 
     training: ClassVar[bool] = False
+    recording: ClassVar[bool] = True  # whether results can be differentiated: see ``no_grad``
     live: ClassVar[LiveSet[Any]] = LiveSet()
     _losses: ClassVar[list[weakref.ref[Any]]] = []  # differentiated since the last optimizer step
     _unasked: ClassVar[LiveSet[Any]] = LiveSet()  # leaves that got a gradient though nobody asked for one
+    watchers: ClassVar[list[LiveSet[Any]]] = []  # sets that want to hold every tensor that is written
     forgettings: ClassVar[int] = 0  # how often ``forget_gradients`` was called
 
     def __init__(self, data: Any = None, device: DeviceName | None = None, dtype: DType | str | None = None,
                  requires_grad: bool | None = None) -> None:
         wanted = None if dtype is None else to_dtype(dtype)
-        self.grad, self.requires_grad = None, requires_grad
+        self.grad, self.requires_grad, self._shared = None, requires_grad, None
         self._device = device_name(device)
         if isinstance(data, UOp):
             self.uop = data
@@ -69,7 +76,9 @@ class TensorBase:
     def _wrap(cls, uop: UOp, device: str, requires_grad: bool | None = None) -> Tensor:
         """A tensor of a node just made; the user's line is noted on the node."""
         self = object.__new__(cls)
-        self.uop, self.grad, self.requires_grad = uop, None, requires_grad
+        if not cls.recording and uop.op is not Ops.DETACH and uop.dtype.is_float:
+            uop = UOp(Ops.DETACH, None, (uop,))
+        self.uop, self.grad, self.requires_grad, self._shared = uop, None, requires_grad, None
         self._device = uop.device or device
         if not uop.origin:
             _note_origin(uop, sys._getframe(1))
@@ -78,6 +87,16 @@ class TensorBase:
 
     def _new(self, uop: UOp) -> Tensor:
         return type(self)._wrap(uop, self._device)
+
+    def _view(self, look: Look, arg: Any) -> Tensor:
+        """A tensor that looks at this one's memory: a write through either is seen by both."""
+        uop, shared = storage.shown(self, look, arg)
+        t = type(self)._wrap(uop, self._device)
+        if t.uop is not uop:
+            shared = Share(shared.storage, (*shared.looks, (DETACH, None)))
+        t._shared = shared
+        shared.storage.members.add(t)
+        return t
 
     # *** what it is ***
 
@@ -192,7 +211,7 @@ class TensorBase:
     def realize(self, *others: Tensor) -> Tensor:
         """Compute this tensor (and ``others``, in one program) now; returns self.
 
-        It then is a leaf: gradients do not flow beyond it. (``numpy()``, ``item()`` and printing keep the history.)
+        Nothing but time and memory depends on when a value is computed: gradients flow through it all the same.
 
         >>> (Tensor([1, 2]) + 1).realize().tolist()
         [2, 3]
@@ -283,7 +302,7 @@ class TensorBase:
     # *** placement ***
 
     def contiguous(self) -> Tensor:
-        """The same values in dense memory of their own.
+        """The same values in dense memory of their own: a copy, whether or not they were dense before.
 
         >>> Tensor([[1, 2], [3, 4]]).T.contiguous().tolist()
         [[1, 3], [2, 4]]
@@ -334,17 +353,20 @@ class TensorBase:
         return None if Device[host.arg.device].has_programs else host.reshape(self.shape)
 
     def _take_place(self, other: Tensor) -> Tensor:
-        """Take another tensor's value and place."""
-        self.uop, self._device = other.uop, other._device
+        """Take another tensor's value and place; what shared this one's memory keeps it."""
+        self.uop, self._device, self._shared = other.uop, other._device, None
+        self._note_write()
         return self  # type: ignore[return-value]
 
     def detach(self) -> Tensor:
-        """The same values, through which no gradient flows.
+        """The same memory, through which no gradient flows.
 
         >>> Tensor([1.0]).detach().requires_grad
         False
         """
-        return type(self)._wrap(UOp(Ops.DETACH, None, (self.uop,)), self._device, False)
+        t = self._view(DETACH, None)
+        t.requires_grad = False
+        return t
 
     def clone(self) -> Tensor:
         """A copy in memory of its own.
@@ -352,10 +374,12 @@ class TensorBase:
         >>> Tensor([1, 2]).clone().tolist()
         [1, 2]
         """
-        return self._new(UOp(Ops.CONTIGUOUS, None, (self.uop,)))
+        return self._new(UOp(Ops.CONTIGUOUS, None, (self.uop,), next(_numbers)))
 
     def replace(self, other: Tensor) -> Tensor:
         """Become ``other``, of the same shape: no copy. So a model's parameters change their dtype in place.
+
+        What shared this tensor's memory keeps the old value.
 
         >>> Tensor([1, 2]).replace(Tensor([3.5, 4])).tolist()
         [3.5, 4.0]
@@ -363,19 +387,19 @@ class TensorBase:
         check_tensors("replace", [other])
         if self.shape != other.shape:
             raise ShapeError("replace", f"{self.shape} cannot become {other.shape}", "equal shapes")
-        self.uop = other.uop
+        self.uop, self._shared = other.uop, None
+        self._note_write()
         return self  # type: ignore[return-value]
 
     def assign(self, value: Any) -> Tensor:
-        """A new version of this tensor with the values of ``value``; earlier uses keep the old ones.
+        """Write ``value`` to this tensor's memory: views of it, and what it is a view of, see it too. What was computed
+        from the old values keeps them.
 
-        A slice of memory is written through: every tensor that lives in that memory gets the new version.
-
-        >>> Tensor([1, 2]).assign(Tensor([3, 4])).tolist()
-        [3, 4]
+        >>> x = Tensor([1, 2, 3]); y = x + 0; _ = x[1:].assign(Tensor([8, 9])); x.tolist(), y.tolist()
+        ([1, 8, 9], [1, 2, 3])
 
         Raises:
-            ShapeError: if the value does not broadcast to this shape.
+            ShapeError: if the value does not broadcast to this shape, or this tensor shows an element several times.
             DTypeError: if its dtype is another.
         """
         x = value if isinstance(value, TensorBase) else type(self)(value, device=self._device, dtype=self.dtype)
@@ -385,30 +409,19 @@ class TensorBase:
             raise DTypeError("assign", f"{self.dtype!r} tensor, {x.dtype!r} value", f".cast({self.dtype!r})")
         if x.device != self.device:
             raise DeviceError("assign", f"tensor on {self.device}, value on {x.device}", f".to({self.device!r})")
-        if _is_part(self.uop):
-            self._assign_part(x.uop)
-            return self  # type: ignore[return-value]
-        self.uop = UOp(Ops.ASSIGN, None, (self.uop.base if self.uop.base.op is Ops.BUFFER and
-                                          self.uop.base.shape == self.shape else self.uop, x.uop))
+        self._write(x.uop)
         return self  # type: ignore[return-value]
 
-    def _assign_part(self, value: UOp) -> None:
-        """A new version of the memory below this view, which all tensors in it share from now on."""
-        base, inside = self.uop.base, UOp.const(dtypes.bool, True).expand_to(self.uop.shape)
-        node = self.uop
-        while node is not base:
-            if node.op is Ops.EXPAND:
-                raise ShapeError("assign", f"the view of shape {self.shape} shows one element at several places",
-                                 "assign before expanding")
-            assert node.op.gradient is not None
-            (placed,), (there,) = node.op.gradient(node, value), node.op.gradient(node, inside)
-            assert placed is not None and there is not None
-            value, inside, node = placed, there, node.src[0]
-        new = {base: UOp(Ops.ASSIGN, None, (base, inside.where(value, base)))}
-        _note_origin(new[base], sys._getframe())
-        for t in list(TensorBase.live):
-            if t.uop.base is base:
-                t.uop = t.uop.substitute(new)
+    def _write(self, value: UOp) -> None:
+        """Let this tensor, and all that shares its memory, have ``value`` there."""
+        if value is not self.uop and 0 not in self.shape:
+            storage.write(self, value, _version)
+            _note_origin(self.uop, sys._getframe(1))
+            self._note_write()
+
+    def _note_write(self) -> None:
+        for written in TensorBase.watchers:
+            written.add(self)
 
     def cast(self, dtype: DType | str) -> Tensor:
         """Converted to ``dtype``; see the op table's CAST for special values.
@@ -448,33 +461,55 @@ class TensorBase:
             GradientError: if this is no scalar and no gradient is given, or a target does not influence it.
         """
         check_tensors("gradient", targets if gradient is None else [*targets, gradient])
+        unrolled = Unrolled([self.uop, *(t.uop for t in targets)])
+        unrolled.check(targets)
         seed = None if gradient is None else gradient.uop
-        found = gradients(self.uop, [t.uop for t in targets], seed)
-        return [self._new(g) for g in found]
+        found = gradients(unrolled.nodes[0], unrolled.nodes[1:], seed)
+        return [self._new(g) for g in unrolled.rolled(found)]
 
-    def backward(self, gradient: Tensor | None = None) -> Tensor:
+    def backward(self, gradient: Tensor | None = None, create_graph: bool = False) -> Tensor:
         """Fill ``.grad`` of every float tensor that this one was computed from and that was not made by an operation.
 
-        Tensors made with ``requires_grad=False`` are left out; gradients add up over calls.
+        Tensors made with ``requires_grad=False`` are left out, those with ``requires_grad=True`` taken in even if
+        computed; gradients add up over calls.
 
         >>> x = Tensor([1.0, 2.0]); _ = (x * x).sum().backward(); x.grad.tolist()
         [2.0, 4.0]
+
+        Args:
+            gradient: derivative of the final value with respect to this tensor; 1 for a scalar.
+            create_graph: let gradients be differentiated again, as those of ``gradient()`` are.
+
+        Raises:
+            GradientError: if this is no scalar and no gradient is given.
         """
         check_tensors("backward", () if gradient is None else [gradient])
-        order = self.uop.toposort()
-        inside = set(order)
-        wanted = [t for t in TensorBase.live
-                  if t.uop in inside and t.requires_grad is not False and t.dtype.is_float and t is not self
-                  and (t.requires_grad or is_leaf(t.uop))]
-        seed = None if gradient is None else gradient.uop
-        found = gradients(self.uop, [t.uop for t in wanted], seed, missing_ok=True, order=order)
-        for t, g in zip(wanted, found):
+        unrolled = Unrolled([self.uop])
+        order = unrolled.nodes[0].toposort()
+        unrolled.check(t for t in TensorBase.live if t.requires_grad is not False)
+        wanted = self._wanted(order, unrolled)
+        unrolled.check(wanted)
+        found = gradients(unrolled.nodes[0], list(wanted.values()), None if gradient is None else gradient.uop,
+                          missing_ok=True, order=order)
+        for t, g in zip(wanted, unrolled.rolled(found)):
             new = t._new(g)
             t.note_gradient()
-            t.grad = new if t.grad is None else t.grad + new
+            total = new if t.grad is None else t.grad + new
+            t.grad = total if create_graph else total._new(UOp(Ops.DETACH, None, (total.uop,)))
         TensorBase._losses[:] = [r for r in TensorBase._losses if r() is not None]
         TensorBase._losses.append(weakref.ref(self))
         return self  # type: ignore[return-value]
+
+    def _wanted(self, order: Sequence[UOp], unrolled: Unrolled) -> dict[Tensor, UOp]:
+        """The tensors whose ``.grad`` a backward pass fills, and their nodes among ``order``."""
+        inside = set(order)
+        nodes: dict[Tensor, UOp] = {}
+        for t in TensorBase.live:
+            if t.requires_grad is not False and t.dtype.is_float and t is not self:
+                node = unrolled.node(t.uop)
+                if node in inside:
+                    nodes[t] = node
+        return {t: n for t, n in nodes.items() if t.requires_grad or not is_computed(t.uop)}
 
     def note_gradient(self) -> None:
         """To be called before this tensor gets a gradient: ``forget_gradients`` drops it if nobody asked for it.
@@ -484,6 +519,24 @@ class TensorBase:
         """
         if self.requires_grad is None:
             TensorBase._unasked.add(self)
+
+    @staticmethod
+    @contextlib.contextmanager
+    def no_grad() -> Iterator[None]:
+        """Results computed inside have no history, and writes change values only: no gradient flows through either.
+
+        >>> w = Tensor([1.0, 2.0])
+        >>> with Tensor.no_grad():
+        ...     y = w * 3
+        >>> ((w + y) * w).sum().gradient(w)[0].tolist()
+        [5.0, 10.0]
+        """
+        before = TensorBase.recording
+        TensorBase.recording = False
+        try:
+            yield
+        finally:
+            TensorBase.recording = before
 
     @staticmethod
     def take_losses() -> list[Tensor]:
@@ -510,13 +563,17 @@ class TensorBase:
         TensorBase.forgettings += 1
 
 
-def _is_part(uop: UOp) -> bool:
-    """A view of memory, and not of all of it."""
-    part = False
-    while uop.op.kind == "movement":
-        part |= uop.op is Ops.SHRINK
-        uop = uop.src[0]
-    return part and uop.op in (Ops.BUFFER, Ops.ASSIGN)
+def _version(old: UOp, value: UOp) -> UOp:
+    """What a write leaves: a new version of memory that has an old one, else just the value.
+
+    Written outside of ``no_grad`` it has the value's gradient; inside, that of the old one, as in PyTorch.
+    """
+    kept = not TensorBase.recording and old.dtype.is_float
+    if kept or old.base.op in (Ops.BUFFER, Ops.ASSIGN, Ops.COPY) or is_leaf(old):
+        base = old.base
+        return UOp(Ops.ASSIGN, None, (base if base.op is Ops.BUFFER and base.shape == old.shape else old, value),
+                   True if kept else None)
+    return value
 
 
 def device_name(device: DeviceName | None) -> str:
@@ -539,7 +596,7 @@ def _unpickled(kind: type[Tensor], uop: UOp, device: str, requires_grad: bool | 
     return t
 
 
-_leaf_numbers = itertools.count(1)
+_numbers = itertools.count(1)  # of leaves and clones
 
 
 def leaf(uop: UOp) -> UOp:
@@ -550,7 +607,7 @@ def leaf(uop: UOp) -> UOp:
     """
     if not uop.dtype.is_float or (is_leaf(uop) and uop.base.op is not Ops.ASSIGN) or 0 in uop.shape:
         return uop
-    return UOp(Ops.DETACH, None, (uop,), next(_leaf_numbers))
+    return UOp(Ops.DETACH, None, (uop,), next(_numbers))
 
 
 def _from_data(data: Any, device: str, dtype: DType | None) -> UOp:

@@ -30,22 +30,11 @@ from tinsmith.tensor.helpers import (
     product,
     same_device,
 )
+from tinsmith.tensor.slices import Slice
+from tinsmith.tensor.storage import RESHAPE, SLICE
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
-
-
-@dataclass(frozen=True)
-class Slice:
-    """One axis of a basic index: ``count`` elements from ``begin`` on, ``step`` apart, read backwards if ``flip``.
-
-    ``begin`` counts from the end of the axis if ``flip``.
-    """
-
-    begin: Any
-    count: Any
-    step: int = 1
-    flip: bool = False
 
 
 @dataclass
@@ -72,7 +61,7 @@ class Indexing:
 
     def __getitem__(self: Tensor, index: Any) -> Tensor:
         plan = _plan("getitem", self, index)
-        x = self._new(_sliced(self.uop, plan.slices).reshape(plan.shape))
+        x = self._view(SLICE, tuple(plan.slices))._view(RESHAPE, plan.shape)
         if not plan.picks:
             return x
         moved = _Picked(x, plan.picks, plan.apart)
@@ -87,16 +76,10 @@ class Indexing:
                 self._become("setitem", mask.where(v.cast(self.dtype), self))
                 return
         plan = _plan("setitem", self, index)
-        part = self._new(_sliced(self.uop, plan.slices).reshape(plan.shape))
+        part = self._view(SLICE, tuple(plan.slices))._view(RESHAPE, plan.shape)
         v = operand("setitem", value, self).cast(self.dtype)
         same_device("setitem", self, v)
-        new = _scattered(part, plan, v) if plan.picks else _fitted("setitem", v, plan.shape)
-        placed = _unsliced(new.reshape(tuple(s.count for s in plan.slices)), plan.slices, self.shape)
-        inside = _unsliced(UOp.const(dtypes.bool, True).expand_to(tuple(s.count for s in plan.slices)), plan.slices,
-                           self.shape)
-        if 0 in self.shape or 0 in new.shape:
-            return
-        self._become("setitem", self._new(placed if placed is new else inside.where(placed, self.uop)))
+        part._write(_scattered(part, plan, v) if plan.picks else _fitted("setitem", v, plan.shape))
 
     def __iter__(self: Tensor) -> Iterator[Tensor]:
         if not self.ndim:
@@ -335,38 +318,6 @@ def _index_dtype(index: Tensor, size: Any) -> Any:
     return dtypes.int64 if large else dtypes.int32
 
 
-# *** slices and their inverse ***
-
-
-def _sliced(x: UOp, slices: list[Slice]) -> UOp:
-    """The elements of the slices; steps by padding to whole steps and keeping the first of each."""
-    if any(type(s.count) is int and s.count == 0 for s in slices):
-        return UOp.const(x.dtype, 0).expand_to(tuple(s.count for s in slices))
-    x = x.flip(tuple(i for i, s in enumerate(slices) if s.flip))
-    ends = [s.begin + (s.count if s.step == 1 else s.count * s.step) for s in slices]
-    short = tuple((0, 0) if s.step == 1 else (0, max(end - size, 0)) for s, end, size in zip(slices, ends, x.shape))
-    x = x.pad(short).shrink(tuple((s.begin, end) for s, end in zip(slices, ends)))
-    if all(s.step == 1 for s in slices):
-        return x
-    apart = x.reshape(tuple(v for s in slices for v in (s.count, s.step)))
-    first = apart.shrink(tuple(r for s in slices for r in ((0, s.count), (0, 1))))
-    return first.reshape(tuple(s.count for s in slices))
-
-
-def _unsliced(part: UOp, slices: list[Slice], shape: tuple[Any, ...]) -> UOp:
-    """The inverse of ``_sliced``: the elements at their places in ``shape``, zeros elsewhere."""
-    if 0 in part.shape or 0 in shape:
-        return part
-    if any(s.step != 1 for s in slices):
-        x = part.reshape(tuple(v for s in slices for v in (s.count, 1)))
-        x = x.pad(tuple(r for s in slices for r in ((0, 0), (0, s.step - 1))))
-        part = x.reshape(tuple(s.count * s.step for s in slices))
-    room = tuple(size - s.begin for s, size in zip(slices, shape))
-    part = part.shrink(tuple((0, p if s.step == 1 else min(p, r)) for s, p, r in zip(slices, part.shape, room)))
-    part = part.pad(tuple((s.begin, size - s.begin - p) for s, p, size in zip(slices, part.shape, shape)))
-    return part.flip(tuple(i for i, s in enumerate(slices) if s.flip))
-
-
 def _fitted(op: str, value: Tensor, shape: tuple[Any, ...]) -> UOp:
     """``value`` broadcast to ``shape``; leading axes of size 1 that are too many are dropped."""
     x = value
@@ -487,10 +438,10 @@ def _scatter(name: str, x: Tensor, dim: int, index: Tensor, src: Any, op: str | 
             raise DTypeError(name, f"values of {value.dtype!r} for a tensor of {x.dtype!r}", f".cast({x.dtype!r})")
         rows = rows.cast(x.dtype)
     if 0 in index.shape or 0 in x.shape:
-        return x
+        return x._new(x.uop)
     new = source.scatter(places, rows, d, op)
-    slices = [Slice(0, s) for s in source.shape]
+    rest = tuple((0, size - s) for s, size in zip(source.shape, x.shape))
     if source.shape == x.shape:
         return x._new(new)
-    inside = _unsliced(UOp.const(dtypes.bool, True).expand_to(source.shape), slices, x.shape)
-    return x._new(inside.where(_unsliced(new, slices, x.shape), x.uop))
+    inside = UOp.const(dtypes.bool, True).expand_to(source.shape).pad(rest)
+    return x._new(inside.where(new.pad(rest), x.uop))

@@ -13,6 +13,8 @@ from tinsmith.ir.join import joined
 from tinsmith.tensor.arguments import choice, integer, integers
 from tinsmith.tensor.base import check_tensors
 from tinsmith.tensor.helpers import axis_and_size, axis_of, equal, same_device
+from tinsmith.tensor.slices import box
+from tinsmith.tensor.storage import SLICE
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -91,8 +93,8 @@ class Joining:
                              f"sizes that sum to {total}")
         out, begin = [], 0
         for length in lengths:
-            box = tuple((begin, begin + length) if i == d else (0, s) for i, s in enumerate(self.shape))
-            out.append(self._new(self.uop.shrink(box)))
+            bounds = tuple((begin, begin + length) if i == d else (0, s) for i, s in enumerate(self.shape))
+            out.append(self._view(SLICE, box(bounds)))
             begin += length
         return tuple(out)
 
@@ -105,7 +107,9 @@ class Joining:
         d, total = axis_and_size("chunk", self, dim)
         chunks = integer("chunk", "the number of parts", chunks, 1, _MOST_EMPTY_PARTS if equal(total, 0) else None)
         size = -(-total // chunks)
-        return list(self.split(size, d)) if size else [self] * chunks
+        if not size:
+            return [self[:] for _ in range(chunks)]
+        return list(self.split(size, d))
 
     def meshgrid(self: Tensor, *others: Tensor, indexing: str = "ij") -> tuple[Tensor, ...]:
         """Coordinates of a grid from those of its axes.

@@ -14,6 +14,8 @@ from tinsmith.tensor.arguments import choice, integer, integers, listed, number,
 from tinsmith.tensor.base import check_tensors
 from tinsmith.tensor.helpers import axes_of, axis_and_size, axis_of, check_box, constant, equal, one, product, sizes
 from tinsmith.tensor.joining import Joining
+from tinsmith.tensor.slices import box
+from tinsmith.tensor.storage import DIAGONAL, EXPAND, PERMUTE, RESHAPE, SLICE
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -46,7 +48,7 @@ class Movement(Joining):
                                  "sizes whose product is the same for every value of the variables")
             raise ShapeError("reshape", f"{self.shape} has {total} elements, {given} does not fit them",
                              "a shape with as many elements")
-        return self._new(self.uop.reshape(new))
+        return self._view(RESHAPE, new)
 
     def view(self: Tensor, *shape: Any) -> Tensor:
         """The same as ``reshape``.
@@ -66,7 +68,7 @@ class Movement(Joining):
         if start > end:
             raise AxisError("flatten", f"start_dim {start_dim} lies behind end_dim {end_dim}", "start_dim <= end_dim")
         shape = self.shape
-        return self._new(self.uop.reshape((*shape[:start], product(shape[start : end + 1]), *shape[end + 1 :])))
+        return self._view(RESHAPE, (*shape[:start], product(shape[start : end + 1]), *shape[end + 1 :]))
 
     def unflatten(self: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
         """One axis as several.
@@ -84,7 +86,7 @@ class Movement(Joining):
         (2,)
         """
         named = axes_of("squeeze", self, dim)
-        return self._new(self.uop.reshape(tuple(s for i, s in enumerate(self.shape) if not (i in named and one(s)))))
+        return self._view(RESHAPE, tuple(s for i, s in enumerate(self.shape) if not (i in named and one(s))))
 
     def unsqueeze(self: Tensor, dim: int) -> Tensor:
         """With a new axis of size 1 at ``dim``.
@@ -93,7 +95,7 @@ class Movement(Joining):
         (1, 2)
         """
         d = axis_of("unsqueeze", self, dim, extra=1)
-        return self._new(self.uop.reshape((*self.shape[:d], 1, *self.shape[d:])))
+        return self._view(RESHAPE, (*self.shape[:d], 1, *self.shape[d:]))
 
     def permute(self: Tensor, *order: Any) -> Tensor:
         """The axes in another order.
@@ -106,7 +108,7 @@ class Movement(Joining):
         if sorted(axes) != list(range(self.ndim)):
             raise AxisError("permute", f"order {given} does not name each of the {self.ndim} axes of {self.shape} once",
                             "every axis once")
-        return self._new(self.uop.permute(axes))
+        return self._view(PERMUTE, axes)
 
     def transpose(self: Tensor, dim0: int = 1, dim1: int = 0) -> Tensor:
         """Two axes exchanged.
@@ -118,7 +120,7 @@ class Movement(Joining):
         a, b = axis_of("transpose", self, dim0), axis_of("transpose", self, dim1)
         if order:
             order[a], order[b] = order[b], order[a]
-        return self._new(self.uop.permute(tuple(order)))
+        return self._view(PERMUTE, tuple(order))
 
     @property
     def T(self: Tensor) -> Tensor:
@@ -127,17 +129,17 @@ class Movement(Joining):
         >>> Tensor([[1, 2, 3]]).T.shape
         (3, 1)
         """
-        return self._new(self.uop.permute(tuple(reversed(range(self.ndim)))))
+        return self._view(PERMUTE, tuple(reversed(range(self.ndim))))
 
     def flip(self: Tensor, axis: int | Sequence[int], *more: int) -> Tensor:
-        """Axes read backwards.
+        """Axes read backwards: a copy, as in PyTorch (``x[::-1]`` is a view).
 
         >>> Tensor([1, 2, 3]).flip(0).tolist()
         [3, 2, 1]
         """
         given = (*axis, *more) if isinstance(axis, (tuple, list)) else (axis, *more)
         axes = axes_of("flip", self, given)  # type: ignore[arg-type]
-        return self._new(self.uop.flip(axes)) if self.ndim else self
+        return self._new(self.uop.flip(axes))
 
     def expand(self: Tensor, *shape: Any) -> Tensor:
         """Axes of size 1 repeated; -1 or None keeps a size, new axes come in front.
@@ -163,7 +165,7 @@ class Movement(Joining):
                                  "only axes of size 1 can be repeated; repeat() copies others")
         if extra < 0:
             raise ShapeError(op, f"{self.shape} has more axes than {shape}", "a sum over the axes that are too many")
-        return self._new(self.uop.reshape(old).expand(shape))
+        return (self._view(RESHAPE, old) if extra else self)._view(EXPAND, shape)
 
     def broadcast_to(self: Tensor, *shape: Any) -> Tensor:
         """Repeated to ``shape`` by the rules of broadcasting.
@@ -182,13 +184,13 @@ class Movement(Joining):
         check_tensors("expand_as", [other])
         return self.expand(other.shape)
 
-    def shrink(self: Tensor, box: Sequence[Any]) -> Tensor:
+    def shrink(self: Tensor, bounds: Sequence[Any]) -> Tensor:
         """The part between (begin, end) of each axis; None keeps an axis whole.
 
         >>> Tensor([1, 2, 3, 4]).shrink(((1, 3),)).tolist()
         [2, 3]
         """
-        ranges = pairs("shrink", "a range", box, self.shape)
+        ranges = pairs("shrink", "a range", bounds, self.shape)
         full = tuple((0, s) if r is None else (normal_size(r[0]), normal_size(r[1]))
                      for r, s in zip(ranges, self.shape))
         for axis, ((b, e), s) in enumerate(zip(full, self.shape)):
@@ -197,7 +199,7 @@ class Movement(Joining):
             elif not 0 <= b <= e <= s:
                 raise ShapeError("shrink", f"({b}, {e}) is no part of axis {axis} with size {s}",
                                  "0 <= begin <= end <= size")
-        return self._new(self.uop.shrink(full))
+        return self._view(SLICE, box(full))
 
     def pad(self: Tensor, padding: Sequence[Any], mode: str = "constant", value: float = 0.0) -> Tensor:
         """With more elements before and after; negative amounts cut off.
@@ -326,8 +328,7 @@ class Movement(Joining):
         n = max(min(rows - down, columns - right), 0)
         if n == 0:
             return x[..., :0, 0]
-        lead = x.shape[:-2]
-        return x[..., down : down + n, right : right + n].reshape(*lead, n * n)[..., :: n + 1]
+        return x[..., down : down + n, right : right + n]._view(DIAGONAL, n)
 
     def diag(self: Tensor) -> Tensor:
         """A matrix with this vector on its diagonal.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tinsmith.core.errors import DTypeError, ShapeError
-from tinsmith.ir import Ops, UOp
+from tinsmith.ir import UOp
 from tinsmith.tensor.base import TensorBase
 
 if TYPE_CHECKING:
@@ -84,11 +84,7 @@ class Operators:
     def __irshift__(self: Tensor, x: Any) -> Tensor: return self._become("rshift", self.rshift(x))
 
     def _become(self: Tensor, op: str, value: Tensor) -> Tensor:
-        """The in-place form of a method: this object now holds ``value``; other holders of the old value keep it.
-
-        A tensor that has memory gets a new version of it (``assign``), so that parameters stay where they are; a value
-        not yet computed is simply replaced.
-        """
+        """The in-place form of a method: ``value`` is written to this tensor's memory."""
         if value.shape != self.shape:
             raise ShapeError(op, f"in place, a tensor of shape {self.shape} cannot become {value.shape}",
                              "the form that makes a new tensor: x = x + y")
@@ -97,6 +93,7 @@ class Operators:
                 raise DTypeError(op, f"in place, a tensor of {self.dtype!r} cannot become {value.dtype!r}",
                                  "the form that makes a new tensor: x = x + y")
             value = value.cast(self.dtype)
-        if self.uop.base.op in (Ops.BUFFER, Ops.ASSIGN, Ops.COPY):
-            return self.assign(value)
-        return self.replace(value)
+        if value.device != self.device:
+            return self.assign(value)  # which says what is wrong
+        self._write(value.uop)
+        return self

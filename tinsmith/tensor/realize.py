@@ -21,6 +21,7 @@ from tinsmith.ir.uop import forget_dead, substitute, toposort
 from tinsmith.schedule.compiled import CompiledSchedule
 from tinsmith.schedule.execute import canonical, lower, realize
 from tinsmith.schedule.record import recorders
+from tinsmith.tensor import history, storage
 from tinsmith.tensor.checks import Checks
 
 if TYPE_CHECKING:
@@ -53,22 +54,25 @@ def _one_at_a_time(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def realize_tensors(tensors: Sequence[TensorBase]) -> None:
-    """Compute ``tensors`` in one program; each then holds a view of a buffer and nothing of how it was computed.
+    """Compute ``tensors`` in one program; each then holds a view of a buffer.
 
-    Views of realized buffers stay views: nothing is copied. Other tensors that were made from a realized leaf refer to
-    its buffer from then on.
+    Views of realized buffers stay views: nothing is copied. Other tensors that were made from a realized leaf, or that
+    share a realized tensor's memory, refer to its buffer from then on. How values were made is kept for gradients
+    (``tensor.history``).
     """
     with running:
         pending = {id(t): t for t in tensors if not is_realized(t.uop)}
         if not pending:
             return
         wanted = list(pending.values())
+        made = _histories(wanted)
         free, lazy = (None, None) if recorders else _unread(wanted)  # a replay must find the old versions
         if free:
+            free.difference_update(*(m.reads for m in made.values()))
             with interrupt_later():
-                done = _take_values(wanted, free)
+                done = _take_values(wanted, made, free)
         else:
-            done = _take_values(wanted)
+            done = _take_values(wanted, made)
         leaves = {n: view for n, view in done.items() if is_leaf(n)}
         if leaves and (lazy is None or not lazy.isdisjoint(leaves)):
             others = [t for t in wanted[0].live if id(t) not in pending and not is_realized(t.uop)]
@@ -76,18 +80,35 @@ def realize_tensors(tensors: Sequence[TensorBase]) -> None:
                 t.uop = new
 
 
-def _take_values(tensors: Sequence[TensorBase], free: Collection[UOp] = ()) -> dict[UOp, UOp]:
+def _histories(tensors: Sequence[TensorBase]) -> dict[UOp, history.Made]:
+    """What gradients want to know of how the values of tensors are made."""
+    mine: dict[UOp, set[int]] = {}
+    for t in tensors:
+        mine.setdefault(_below_views(t.uop), set()).add(id(t))
+    live = tensors[0].live
+    return {node: history.prepared(node, live, ids) for node, ids in mine.items()}
+
+
+def _take_values(tensors: Sequence[TensorBase], made: Mapping[UOp, history.Made],
+                 free: Collection[UOp] = ()) -> dict[UOp, UOp]:
     """Compute ``tensors``, which hold their values from then on; returns what ``compute`` did."""
     done = compute([t.uop for t in tensors], [t._device for t in tensors], free)
+    for node, view in done.items():
+        history.remember(view.base, made[node], tensors[0].live)
     for t in tensors:
-        t.uop = _seen_again(t.uop, done)
+        found = _seen_again(t.uop, done)
+        assert found is not None, "a wanted value was not computed"
+        t.uop = found
+    storage.replaced(tensors, lambda uop: _seen_again(uop, done))
     return done
 
 
-def _seen_again(uop: UOp, done: Mapping[UOp, UOp]) -> UOp:
-    """A value that was computed, or views of one, on top of what now holds it."""
+def _seen_again(uop: UOp, done: Mapping[UOp, UOp]) -> UOp | None:
+    """A value that was computed, or views of one, on top of what now holds it; None if it was not computed."""
     views: list[UOp] = []
     while uop not in done:
+        if uop.op.kind != "movement":
+            return None
         views.append(uop)
         uop = uop.src[0]
     found = done[uop]
@@ -134,7 +155,7 @@ def value_of(tensor: TensorBase) -> UOp:
     below = _below_views(uop)
     if below not in _read:
         found = compute([uop], [tensor._device])
-        if below.device is None:  # a constant expression: the same node on every device
+        if below.device is None or is_realized(uop):  # the same node on every device; memory that may be written
             return uop.substitute(found)
         for node, view in found.items():
             _read[node] = view
@@ -164,6 +185,7 @@ def _unread(pending: Sequence[TensorBase]) -> tuple[set[UOp], set[UOp] | None]:
     forget_dead()
     mine = {id(t) for t in pending}
     old.difference_update(view.base for _, view in _read.items())
+    old -= history.read_by_histories(old)
     lazy: set[UOp] = set()
     for t in pending[0].live:
         if id(t) not in mine:
@@ -190,7 +212,7 @@ def compute(uops: Sequence[UOp], devices: Sequence[str], free: Collection[UOp] =
     nodes = list(targets)
     for recorder in recorders:
         recorder.wanted(uops)
-    if _read:
+    if _read and not recorders:  # a replay must find what a value is made of, not what it was
         nodes = substitute(nodes, dict(_read.items()))
     roots = [_concrete(n) if n.device is not None or d == device else n.copy_to(d)  # a constant of another device
              for n, d in zip(nodes, targets.values())]

@@ -216,15 +216,15 @@ class TensorOps:
                " (base, index, x), (op, axis). The counters after all steps, then the noted ones, end to end along the"
                " axis; an index out of range notes 0.", 3, of_first, _tally_shape, scans.tally, cost=1)
 
-    CONTIGUOUS = Op("memory", "The same value, in memory of its own.", 1, of_first, shape_of_first, lambda n, x: x,
-                    lambda n, g: (g,))
+    CONTIGUOUS = Op("memory", "The same value, in memory of its own; the argument tells clones of one value apart.", 1,
+                    of_first, shape_of_first, lambda n, x: x, lambda n, g: (g,))
     DETACH = Op("memory", "The same value, without a gradient.", 1, of_first, shape_of_first, lambda n, x: x)
     COPY = Op("memory", "The value on another device, or whole on each of several; the argument names them.", 1,
               of_first, shape_of_first,
               lambda n, x: x, lambda n, g: (g.copy_to(n.src[0].device),), device=lambda arg: arg)
-    ASSIGN = Op("memory", "A new version of the first source with the value of the second.", 2, of_first,
-        shape_of_first,
-                lambda n, old, new: new, lambda n, g: (None, g))
+    ASSIGN = Op("memory", "A new version of the first source with the value of the second. The argument says that it"
+                " was written in no_grad(): then the gradient is the first source's.", 2, of_first, shape_of_first,
+                lambda n, old, new: new, lambda n, g: (g, None) if n.arg else (None, g))
 
     SHARD = Op("memory", "A value whose parts lie on devices of their own, end to end along an axis: (axis, devices).",
                (2, 1 << 30), of_first, _shard_shape, lambda n, *parts: np.concatenate(parts, n.arg[0]),

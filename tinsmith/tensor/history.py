@@ -1,0 +1,287 @@
+"""What realized values were made of: gradients flow through them as if they had never been computed.
+
+A realized tensor refers to a buffer. Beside it stands the graph that it was computed by, for as long as the buffer and
+some tensor that the value was computed from live, so that somebody can ask for a gradient. ``Unrolled`` puts those graphs
+back in the place of the buffers: what autograd sees is the graph of a program that never realized anything.
+"""
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from tinsmith.core.errors import GradientError
+from tinsmith.core.settings import settings
+from tinsmith.core.weak import LiveSet, WeakTable
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.uop import substitute
+
+if TYPE_CHECKING:
+    from tinsmith.tensor.base import TensorBase
+
+
+class Made:
+    """How a buffer's value was made.
+
+    Attributes:
+        graph: the node that was computed; None if nobody can ask for it, or if it was let go for lack of memory.
+        reads: the buffers that a gradient through it may read.
+        computed: whether an operation made it, and not data.
+        lost: if it was let go for lack of memory, the tensors that it was computed from.
+    """
+
+    __slots__ = ("computed", "graph", "lost", "number", "reads")
+
+    def __init__(self, graph: UOp | None, reads: frozenset[UOp], computed: bool) -> None:
+        self.graph, self.reads, self.computed, self.number = graph, reads, computed, next(_numbers)
+        self.lost: LiveSet[TensorBase] = LiveSet()
+
+
+_numbers: Final = itertools.count()
+_made: Final[WeakTable[UOp, Made]] = WeakTable()  # BUFFER → how its value was made
+_FEW: Final = 256  # entries that may come before the next look at which of them are still wanted
+
+
+class _Since:
+    """What has come since the last look."""
+
+    entries = 0
+    bytes = 0
+
+
+def sources(node: UOp) -> Sequence[UOp]:
+    """The sources through which a gradient may flow."""
+    if node.op is Ops.ASSIGN:
+        return node.src[:1] if node.arg else node.src[1:]
+    if node.op is Ops.DETACH or node.op.gradient is None:
+        return ()
+    return [s for s in node.src if s.dtype.is_float]
+
+
+def made_of(node: UOp) -> UOp | None:
+    """The graph that a realized value was computed by, if it is kept."""
+    base = node.base
+    found = _made.entries.get(id(base)) if base.op is Ops.BUFFER else None
+    return None if found is None else found[1].graph
+
+
+def prepared(graph: UOp, live: Iterable[TensorBase], mine: Collection[int]) -> Made:
+    """What is to be kept of a value that is about to be computed: its graph, if a gradient may be asked for through it.
+
+    Args:
+        live: every tensor.
+        mine: ids of those that hold this very value.
+    """
+    computed = is_computed(graph)
+    if not graph.dtype.is_float or not _reaches(graph, lambda: _asked(live, mine)):
+        return Made(None, frozenset(), computed)
+    return Made(graph, _reads(graph), computed)
+
+
+def remember(buffer: UOp, made: Made, live: Iterable[TensorBase]) -> None:
+    """Keep how the value in ``buffer`` was made."""
+    if made.graph is None and not made.computed:
+        _made.entries.pop(id(buffer), None)
+        return
+    _made[buffer] = made
+    if made.graph is not None:
+        _Since.entries += 1
+        _Since.bytes += sum(b.arg.nbytes for b in made.reads)
+        if _Since.entries > max(_FEW, len(_made)) or _Since.bytes > settings.HISTORY_BYTES:
+            look_through(live)
+
+
+def is_computed(uop: UOp) -> bool:
+    """Whether an operation made a value: not data, copies of it, or new versions of its memory."""
+    base = uop.base
+    while base.op in (Ops.SHARD, Ops.COPY, Ops.CONTIGUOUS, Ops.ASSIGN):
+        base = base.src[0].base
+    if base.op is Ops.BUFFER:
+        found = _made.entries.get(id(base))
+        return found is not None and found[1].computed
+    return base.op is not Ops.DETACH or base.arg is None
+
+
+def forget(uops: Iterable[UOp]) -> None:
+    """Let go of how these values were made: they are leaves from now on."""
+    for u in uops:
+        _made.entries.pop(id(u.base), None)
+
+
+def read_by_histories(buffers: Collection[UOp]) -> set[UOp]:
+    """Those of ``buffers`` that a gradient may still read."""
+    return {b for _, m in _made.items() for b in buffers if b in m.reads} if len(_made) else set()
+
+
+def _asked(live: Iterable[TensorBase], mine: Collection[int] = ()) -> set[UOp]:
+    """The nodes that tensors are, other than those with ids in ``mine``."""
+    found = set()
+    for t in live:
+        if id(t) not in mine:
+            u = t.uop
+            found.add(u)
+            if len(_made) and (graph := made_of(u)) is not None:
+                found.add(graph)
+    return found
+
+
+def _reaches(graph: UOp, asked: Callable[[], set[UOp]]) -> bool:
+    """Whether a gradient that enters ``graph`` may reach one of the nodes asked for, or a value with a history."""
+    seen: set[UOp] = set()
+    stack = list(sources(graph))
+    if not stack:
+        return False
+    wanted = asked()
+    while stack:
+        n = stack.pop()
+        if n in wanted or (n.op is Ops.BUFFER and made_of(n) is not None):
+            return True
+        if n not in seen:
+            seen.add(n)
+            stack += sources(n)
+    return False
+
+
+def _reads(graph: UOp) -> frozenset[UOp]:
+    """The buffers below a node; the old version that an ASSIGN names is not read."""
+    seen: set[UOp] = set()
+    stack = [graph]
+    while stack:
+        n = stack.pop()
+        if n not in seen:
+            seen.add(n)
+            stack += n.src[1:] if n.op is Ops.ASSIGN and not n.arg else n.src
+    return frozenset(n for n in seen if n.op is Ops.BUFFER)
+
+
+def look_through(live: Iterable[TensorBase]) -> None:
+    """Let go of histories that nobody can ask for any more, and of the oldest ones beyond ``HISTORY_BYTES``."""
+    tensors = list(live)
+    wanted = functools.cache(lambda: _asked(tensors))
+    kept: list[tuple[UOp, Any]] = []
+    for buffer, made in sorted(_made.items(), key=lambda e: e[1].number):
+        if made.graph is not None and _reaches(made.graph, wanted):
+            kept.append((buffer, made))
+        else:
+            made.graph, made.reads = None, frozenset()
+    shown = {t.uop.base for t in tensors}
+    held = {b: None for _, m in kept for b in m.reads if b not in shown}
+    total = sum(b.arg.nbytes for b in held)
+    for n, (_, made) in enumerate(kept):
+        if total <= settings.HISTORY_BYTES:
+            break
+        below = _below([made.graph])
+        for t in tensors:
+            if t.uop in below or (made_of(t.uop) or t.uop) in below:
+                made.lost.add(t)
+        later = frozenset[UOp]().union(*(m.reads for _, m in kept[n + 1 :]))
+        total -= sum(b.arg.nbytes for b in made.reads if b in held and b not in later)
+        made.graph, made.reads = None, frozenset()
+    _Since.entries = _Since.bytes = 0
+
+
+def _below(roots: Iterable[UOp]) -> set[UOp]:
+    """All nodes below some, through histories."""
+    seen: set[UOp] = set()
+    stack = list(roots)
+    while stack:
+        n = stack.pop()
+        if n not in seen:
+            seen.add(n)
+            graph = made_of(n) if n.op is Ops.BUFFER else None
+            stack += n.src if graph is None else (graph,)
+    return seen
+
+
+class Unrolled:
+    """Nodes with the graphs that realized values were made of in their place, and the way back.
+
+    Attributes:
+        nodes: in the order of the arguments.
+    """
+
+    def __init__(self, nodes: Sequence[UOp]) -> None:
+        self._new: dict[UOp, UOp] = {}
+        self._back: dict[UOp, UOp] = {}
+        self._lost: list[Made] = []
+        self.nodes = [self._of(n) for n in nodes] if len(_made) else list(nodes)
+
+    def node(self, uop: UOp) -> UOp:
+        """What a node is among ``nodes`` and those below them."""
+        found = self._new.get(uop)
+        if found is not None:
+            return found
+        graph = made_of(uop) if self._new else None
+        return uop if graph is None or graph not in self._new else self._of(uop)
+
+    def _of(self, root: UOp) -> UOp:
+        new = self._new
+        stack = [root]
+        while stack:
+            n = stack[-1]
+            if n in new:
+                stack.pop()
+                continue
+            made = _made.entries.get(id(n)) if n.op is Ops.BUFFER else None
+            if made is not None and made[1].graph is None:
+                if len(made[1].lost):
+                    self._lost.append(made[1])
+                made = None
+            below: Sequence[UOp] = n.src if made is None else (made[1].graph,)  # type: ignore[assignment]
+            if n.op is Ops.ASSIGN:
+                below = n.src[:1] if n.arg else n.src[1:]  # the other one is no part of the gradient
+            missing = [s for s in below if s not in new]
+            if missing:
+                stack += missing
+                continue
+            new[n] = self._rebuilt(n, below[0] if made is not None else None)
+            stack.pop()
+        return new[root]
+
+    def _rebuilt(self, n: UOp, graph: UOp | None) -> UOp:
+        new = self._new
+        if graph is not None:
+            whole = new[graph]
+            self._back[whole] = _shaped(n, whole.shape)
+            return _shaped(whole, n.shape)
+        src = tuple([new.get(s, s) for s in n.src])
+        if src == n.src:
+            return n
+        if n.op is Ops.RESHAPE and src[0].op is Ops.RESHAPE and src[0].src[0].shape == n.shape:
+            return src[0].src[0]  # a buffer is a line of elements; what was computed had this very shape
+        return n.replace(src=src)
+
+    def check(self, targets: Iterable[TensorBase]) -> None:
+        """Refuse targets that a value was computed from whose history was let go.
+
+        Raises:
+            GradientError: naming the setting that says how much memory histories may hold.
+        """
+        for made in self._lost:
+            gone = {id(t) for t in made.lost}
+            for t in targets:
+                if id(t) in gone:
+                    raise GradientError("gradient", f"a value computed from the tensor of shape {t.shape} was realized,"
+                                        f" and how it was made is beyond HISTORY_BYTES={settings.HISTORY_BYTES}",
+                                        "a greater HISTORY_BYTES, or detach() and Tensor.no_grad() where none is wanted")
+
+    def rolled(self, nodes: Sequence[UOp]) -> list[UOp]:
+        """Nodes in terms of the realized values again."""
+        return substitute(nodes, self._back) if self._back else list(nodes)
+
+
+def _shaped(x: UOp, shape: tuple[Any, ...]) -> UOp:
+    """A buffer's line of elements as a value of ``shape``, or the other way; of a symbolic size only the beginning."""
+    if x.shape == shape:
+        return x
+    size = x.size
+    if not isinstance(size, UOp) and not any(isinstance(s, UOp) for s in shape):
+        return x.reshape(shape)
+    if x.op is Ops.BUFFER:
+        total: Any = 1
+        for s in shape:
+            total = total * s
+        return x.shrink(((0, total.simplify() if isinstance(total, UOp) else total),)).reshape(shape)
+    used = size.simplify() if isinstance(size, UOp) else size
+    return x.reshape((used,)).pad(((0, shape[0] - used),))

@@ -1,0 +1,42 @@
+"""Basic slices: what a box with steps and directions picks of a value."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tinsmith.ir import UOp
+from tinsmith.ir.sizes import normal_size
+
+
+@dataclass(frozen=True)
+class Slice:
+    """One axis of a basic index: ``count`` elements from ``begin`` on, ``step`` apart, read backwards if ``flip``.
+
+    ``begin`` counts from the end of the axis if ``flip``.
+    """
+
+    begin: Any
+    count: Any
+    step: int = 1
+    flip: bool = False
+
+
+Slices = tuple[Slice, ...]
+
+
+def box(bounds: tuple[tuple[Any, Any], ...]) -> Slices:
+    """The slices between (begin, end) of each axis."""
+    return tuple(Slice(b, e - b if type(b) is type(e) is int else normal_size(e - b)) for b, e in bounds)
+
+
+def sliced(x: UOp, slices: Slices) -> UOp:
+    """The elements of the slices; steps by padding to whole steps and keeping the first of each."""
+    x = x.flip(tuple(i for i, s in enumerate(slices) if s.flip))
+    ends = [s.begin + (s.count if s.step == 1 else s.count * s.step) for s in slices]
+    short = tuple((0, 0) if s.step == 1 else (0, max(end - size, 0)) for s, end, size in zip(slices, ends, x.shape))
+    x = x.pad(short).shrink(tuple((s.begin, end) for s, end in zip(slices, ends)))
+    if all(s.step == 1 for s in slices):
+        return x
+    apart = x.reshape(tuple(v for s in slices for v in (s.count, s.step)))
+    first = apart.shrink(tuple(r for s in slices for r in ((0, s.count), (0, 1))))
+    return first.reshape(tuple(s.count for s in slices))

@@ -1,0 +1,214 @@
+"""Memory that tensors share: a tensor and its views show one value, and a write through any of them is a write to it.
+
+A view is the list of looks (``Look``) that lead from the storage's value to what the tensor shows. A write puts the new
+values in their places with the transposes of the looks, gives the storage a new value and lets every member look again.
+Whether a ``reshape`` is a view or a copy depends on strides, as in PyTorch. As long as nobody writes, nobody can tell:
+that is decided at the first write.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tinsmith.core.dtypes import dtypes
+from tinsmith.core.errors import ShapeError
+from tinsmith.core.weak import LiveSet
+from tinsmith.ir import Ops, UOp
+from tinsmith.shape.view import View, row_major
+from tinsmith.tensor.slices import Slices, sliced
+
+if TYPE_CHECKING:
+    from tinsmith.tensor.base import TensorBase
+
+
+class Look(NamedTuple):
+    """One way to look at memory.
+
+    Attributes:
+        node: what is seen of a node, with the look's argument.
+        view: strides of what is seen, from those of what is looked at; None where strides cannot say it.
+    """
+
+    node: Callable[[UOp, Any], UOp]
+    view: Callable[[View, Any], View | None]
+
+
+def _strided(v: View, slices: Slices) -> View:
+    steps = [(-s.step if s.flip else s.step) * stride for s, stride in zip(slices, v.strides)]
+    return View.create(tuple(s.count for s in slices), steps)
+
+
+def _diagonal(x: UOp, size: int) -> UOp:
+    """The diagonal of the last two axes, both of ``size``."""
+    lead = x.shape[:-2]
+    flat = x.reshape((*lead, size * size)).pad((*((0, 0) for _ in lead), (0, size)))
+    rows = flat.reshape((*lead, size, size + 1))
+    return rows.shrink((*((0, s) for s in lead), (0, size), (0, 1))).reshape((*lead, size))
+
+
+RESHAPE = Look(lambda x, shape: x.reshape(shape), lambda v, shape: v.reshape(shape))
+PERMUTE = Look(lambda x, order: x.permute(order), lambda v, order: v.permute(order))
+EXPAND = Look(lambda x, shape: x.expand(shape), lambda v, shape: v.expand(shape))
+SLICE = Look(sliced, _strided)
+DIAGONAL = Look(_diagonal, lambda v, size: View.create((*v.shape[:-2], size),
+                                                       (*v.strides[:-2], v.strides[-2] + v.strides[-1])))
+DETACH = Look(lambda x, _: UOp(Ops.DETACH, None, (x,)), lambda v, _: v)
+
+Looks = tuple[tuple[Look, Any], ...]
+
+
+class Share(NamedTuple):
+    """A tensor's part in a storage: which one, and how it looks at it."""
+
+    storage: Storage
+    looks: Looks
+
+    def seen(self) -> UOp:
+        """What the looks show of the storage's value now."""
+        node = self.storage.value
+        for look, arg in self.looks:
+            node = look.node(node, arg)
+        return node
+
+
+class Storage:
+    """The value that a tensor and its views share.
+
+    Attributes:
+        value: of all of it.
+        members: the tensors that look at it.
+    """
+
+    __slots__ = ("_decided", "members", "value")
+
+    def __init__(self, first: TensorBase) -> None:
+        self.value = first.uop
+        self.members: LiveSet[TensorBase] = LiveSet()
+        self.members.add(first)
+        self._decided: set[Looks] = set()  # found to be views
+
+    def let_copies_go(self) -> None:
+        """Members that could not be views of memory were copies from the beginning: they keep the value they have."""
+        for t in self.members:
+            looks = t._shared.looks if t._shared is not None else ()
+            if looks not in self._decided:
+                if _is_view(looks, self.value.shape):
+                    self._decided.add(looks)
+                else:
+                    t._shared = None
+
+    def become(self, value: UOp) -> None:
+        """Have another value, which every member shows."""
+        self.value = value
+        for t in self.members:
+            if t._shared is not None and t._shared.storage is self:
+                t.uop = t._shared.seen()
+
+
+def _is_view(looks: Looks, shape: tuple[Any, ...]) -> bool:
+    """Whether strides can say what the looks show of dense memory (sizes known at run time are taken to be)."""
+    if not any(look is RESHAPE for look, _ in looks):
+        return True
+    if any(isinstance(s, UOp) for s in shape) or 0 in shape:
+        return True
+    view = View.create(shape, row_major(shape))
+    for look, arg in looks:
+        if look is RESHAPE and any(isinstance(s, UOp) for s in arg):
+            return True
+        found = look.view(view, arg)
+        if found is None:
+            return False
+        view = found
+    return True
+
+
+def shown(t: TensorBase, look: Look, arg: Any) -> tuple[UOp, Share]:
+    """What a view of a tensor shows, and its part in the storage that the two share from now on."""
+    shared = t._shared
+    if shared is None:
+        shared = t._shared = Share(Storage(t), ())
+    return look.node(t.uop, arg), Share(shared.storage, (*shared.looks, (look, arg)))
+
+
+def alone(t: TensorBase) -> bool:
+    """Whether nobody else shares a tensor's memory; it goes on without a storage then."""
+    shared = t._shared
+    if shared is not None and all(m is t for m in shared.storage.members):
+        t._shared = None
+    return t._shared is None
+
+
+def write(t: TensorBase, value: UOp, version: Callable[[UOp, UOp], UOp]) -> None:
+    """Let a tensor and all that share its memory show ``value`` there.
+
+    Args:
+        version: makes the node of a new version from that of the old one and its value.
+
+    Raises:
+        ShapeError: if the tensor shows one element at several places.
+    """
+    shared = t._shared
+    if shared is not None:
+        shared.storage.let_copies_go()
+        if t._shared is not None:
+            _refuse_repeated(t, _nodes(t._shared))
+    if alone(t):
+        t.uop = version(t.uop, value)
+        return
+    assert t._shared is not None
+    storage, nodes = t._shared.storage, _nodes(t._shared)
+    storage.become(version(storage.value, _placed(nodes, value)))
+
+
+def _nodes(shared: Share) -> list[UOp]:
+    """The nodes from what a tensor shows down to the storage's value, without that."""
+    nodes = []
+    node = shared.seen()
+    while node is not shared.storage.value:
+        nodes.append(node)
+        node = node.src[0]
+    return nodes
+
+
+def _refuse_repeated(t: TensorBase, nodes: Iterable[UOp]) -> None:
+    if any(n.op is Ops.EXPAND for n in nodes):
+        raise ShapeError("write", f"the tensor of shape {t.shape} shows one element of its memory at several places",
+                         "clone() it first, or write before expanding")
+
+
+def _placed(nodes: list[UOp], value: UOp) -> UOp:
+    """The whole storage's value with ``value`` where the topmost of ``nodes`` shows it."""
+    if not nodes:
+        return value
+    base = nodes[-1].src[0]
+    inside = UOp.const(dtypes.bool, True).expand_to(value.shape)
+    partly = False
+    for node in nodes:
+        if node.op is Ops.DETACH:
+            continue
+        partly |= node.op is Ops.SHRINK
+        assert node.op.gradient is not None
+        (v,), (i,) = node.op.gradient(node, value), node.op.gradient(node, inside)
+        assert v is not None and i is not None
+        value, inside = v, i
+    return inside.where(value, base) if partly else value
+
+
+def replaced(tensors: Iterable[TensorBase], seen_again: Callable[[UOp], UOp | None]) -> None:
+    """After ``tensors`` were computed: what shares their memory looks at the computed values.
+
+    Args:
+        seen_again: a node in terms of computed ones; None if it was not computed.
+    """
+    done: set[int] = set()
+    for t in tensors:
+        shared = t._shared
+        if shared is None or id(shared.storage) in done:
+            continue
+        storage = shared.storage
+        done.add(id(storage))
+        new = seen_again(storage.value)
+        if new is None:  # a part was computed, not the whole: it goes on alone if nobody else looks at that
+            alone(t)
+            continue
+        storage.become(new)
