@@ -88,6 +88,10 @@ class TensorBase:
     def _new(self, uop: UOp) -> Tensor:
         return type(self)._wrap(uop, self._device)
 
+    def _copy(self) -> Tensor:
+        """The same values, as a value of its own: it costs nothing until one of the two is written."""
+        return self._new(self.uop)
+
     def _view(self, look: Look, arg: Any) -> Tensor:
         """A tensor that looks at this one's memory: a write through either is seen by both."""
         uop, shared = storage.shown(self, look, arg)
@@ -95,7 +99,7 @@ class TensorBase:
         if t.uop is not uop:
             shared = Share(shared.storage, (*shared.looks, (DETACH, None)))
         t._shared = shared
-        shared.storage.members.add(t)
+        shared.storage.add(t)
         return t
 
     # *** what it is ***

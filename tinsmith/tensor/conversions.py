@@ -79,7 +79,7 @@ class Conversions:
         >>> Tensor([0., 0.5]).bool().tolist()
         [False, True]
         """
-        return self if self.dtype.is_bool else self.ne(0)
+        return self._copy() if self.dtype.is_bool else self.ne(0)
 
     def type_as(self: Tensor, other: Tensor) -> Tensor:
         """Cast to the dtype of ``other``.

@@ -518,7 +518,7 @@ class Elementwise(Conversions, Trigonometry):
         [1.0, 2.0]
         """
         if self.dtype.is_unsigned:
-            return self
+            return self._copy()
         magnitude = self.maximum(self.neg())  # of two zeros a maximum may be either: + 0.0 makes it the positive one
         return magnitude + 0.0 if self.dtype.is_float else magnitude
 
@@ -529,7 +529,7 @@ class Elementwise(Conversions, Trigonometry):
         [-1.0, 0.0, 1.0]
         """
         if self.dtype.is_bool:
-            return self
+            return self._copy()
         zero = self.mul(0) if self.dtype.is_float else self._new(self.uop.const_like(0))
         out = self.gt(0).where(1, zero)
         return out if self.dtype.is_unsigned else self.lt(0).where(-1, out)
@@ -540,7 +540,7 @@ class Elementwise(Conversions, Trigonometry):
         >>> Tensor([1.7, -1.7]).trunc().tolist()
         [1.0, -1.0]
         """
-        return self._new(self.uop.alu(Ops.TRUNC)) if self.dtype.is_float else self
+        return self._new(self.uop.alu(Ops.TRUNC)) if self.dtype.is_float else self._copy()
 
     def floor(self: Tensor) -> Tensor:
         """Rounded down.
@@ -549,7 +549,7 @@ class Elementwise(Conversions, Trigonometry):
         [1.0, -2.0]
         """
         if not self.dtype.is_float:
-            return self
+            return self._copy()
         whole = self.trunc()
         return self.lt(whole).where(whole.sub(1), whole)
 
@@ -560,7 +560,7 @@ class Elementwise(Conversions, Trigonometry):
         [2.0, -1.0]
         """
         if not self.dtype.is_float:
-            return self
+            return self._copy()
         whole = self.trunc()
         return whole.lt(self).where(whole.add(1), whole)
 
@@ -571,7 +571,7 @@ class Elementwise(Conversions, Trigonometry):
         [0.0, 2.0, -1.0]
         """
         if not self.dtype.is_float:
-            return self
+            return self._copy()
         low = self.floor()
         above = self.sub(low)
         even = low.mul(0.5).trunc().mul(2).eq(low)

@@ -1,8 +1,8 @@
 """What realized values were made of: gradients flow through them as if they had never been computed.
 
 A realized tensor refers to a buffer. Beside it stands the graph that it was computed by, for as long as the buffer and
-some tensor that the value was computed from live, so that somebody can ask for a gradient. ``Unrolled`` puts those graphs
-back in the place of the buffers: what autograd sees is the graph of a program that never realized anything.
+some tensor that the value was computed from live, so that somebody can ask for a gradient. ``Unrolled`` puts those
+graphs back in the place of the buffers: what autograd sees is the graph of a program that never realized anything.
 """
 from __future__ import annotations
 
@@ -264,7 +264,7 @@ class Unrolled:
                 if id(t) in gone:
                     raise GradientError("gradient", f"a value computed from the tensor of shape {t.shape} was realized,"
                                         f" and how it was made is beyond HISTORY_BYTES={settings.HISTORY_BYTES}",
-                                        "a greater HISTORY_BYTES, or detach() and Tensor.no_grad() where none is wanted")
+                                        "a greater HISTORY_BYTES, or no_grad() and detach() where none is wanted")
 
     def rolled(self, nodes: Sequence[UOp]) -> list[UOp]:
         """Nodes in terms of the realized values again."""

@@ -228,7 +228,7 @@ class Movement(Joining):
         return self._new(inside.where(padded, constant("pad", value, self.dtype).expand_to(padded.shape)))
 
     def _pad_with_own(self: Tensor, amounts: tuple[tuple[Any, Any], ...], mode: str) -> Tensor:
-        out = self
+        out = self._copy()
         for axis, (before, after) in enumerate(amounts):
             size = out.shape[axis]
             if before == 0 and after == 0:
@@ -286,7 +286,7 @@ class Movement(Joining):
         by, along = integers("roll", "a shift", shifts), integers("roll", "an axis", dims)
         if len(by) != len(along):
             raise ArgumentError("roll", f"{len(by)} shifts for {len(along)} axes", "one shift per axis")
-        out = self
+        out = self._copy()
         for shift, dim in zip(by, along):
             d, size = axis_and_size("roll", self, dim)
             if isinstance(size, UOp):
@@ -327,7 +327,7 @@ class Movement(Joining):
         down, right = max(-offset, 0), max(offset, 0)
         n = max(min(rows - down, columns - right), 0)
         if n == 0:
-            return x[..., :0, 0]
+            return x[..., :0, :0]._view(RESHAPE, (*x.shape[:-2], 0))
         return x[..., down : down + n, right : right + n]._view(DIAGONAL, n)
 
     def diag(self: Tensor) -> Tensor:

@@ -7,7 +7,8 @@ that is decided at the first write.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tinsmith.core.dtypes import dtypes
@@ -76,55 +77,74 @@ class Storage:
 
     Attributes:
         value: of all of it.
-        members: the tensors that look at it.
     """
 
-    __slots__ = ("_decided", "members", "value")
+    __slots__ = ("_came", "value")
 
     def __init__(self, first: TensorBase) -> None:
         self.value = first.uop
-        self.members: LiveSet[TensorBase] = LiveSet()
-        self.members.add(first)
-        self._decided: set[Looks] = set()  # found to be views
+        self._came: LiveSet[TensorBase] = LiveSet()
+        self._came.add(first)
+
+    def add(self, t: TensorBase) -> None:
+        """Take in a tensor that looks at the value."""
+        self._came.add(t)
+
+    def members(self) -> Iterator[TensorBase]:
+        """The tensors that look at the value: those that came and did not part."""
+        return (t for t in self._came if t._shared is not None and t._shared.storage is self)
 
     def let_copies_go(self) -> None:
         """Members that could not be views of memory were copies from the beginning: they keep the value they have."""
-        for t in self.members:
-            looks = t._shared.looks if t._shared is not None else ()
-            if looks not in self._decided:
-                if _is_view(looks, self.value.shape):
-                    self._decided.add(looks)
-                else:
-                    t._shared = None
+        for t in self.members():
+            if t._shared is not None and not _is_view(t._shared.looks, self.value.shape):
+                t._shared = None
 
     def become(self, value: UOp) -> None:
         """Have another value, which every member shows."""
         self.value = value
-        for t in self.members:
-            if t._shared is not None and t._shared.storage is self:
+        for t in self.members():
+            if t._shared is not None:
                 t.uop = t._shared.seen()
+
+
+@functools.lru_cache(4096)
+def _strides(looks: Looks, shape: tuple[int, ...]) -> View | None:
+    """The strides of what the looks show of dense memory; None if it is no view of it."""
+    view = View.create(shape, row_major(shape))
+    for look, arg in looks:
+        found = look.view(view, arg)
+        if found is None:
+            return None
+        view = found
+    return view
+
+
+def _known(looks: Looks, shape: tuple[Any, ...]) -> bool:
+    """Whether all sizes are numbers: strides of others are not looked at."""
+    return not any(isinstance(s, UOp) for s in shape) and 0 not in shape and not any(
+        isinstance(s, UOp) for look, arg in looks if look in (RESHAPE, EXPAND) for s in arg)
 
 
 def _is_view(looks: Looks, shape: tuple[Any, ...]) -> bool:
     """Whether strides can say what the looks show of dense memory (sizes known at run time are taken to be)."""
-    if not any(look is RESHAPE for look, _ in looks):
-        return True
-    if any(isinstance(s, UOp) for s in shape) or 0 in shape:
-        return True
-    view = View.create(shape, row_major(shape))
-    for look, arg in looks:
-        if look is RESHAPE and any(isinstance(s, UOp) for s in arg):
-            return True
-        found = look.view(view, arg)
-        if found is None:
-            return False
-        view = found
-    return True
+    found = {look for look, _ in looks}
+    return RESHAPE not in found or len(found) == 1 or not _known(looks, shape) or _strides(looks, shape) is not None
+
+
+def _repeats(looks: Looks, shape: tuple[Any, ...]) -> bool:
+    """Whether the looks show an element at several places."""
+    if not any(look is EXPAND for look, _ in looks):
+        return False
+    view = _strides(looks, shape) if _known(looks, shape) else None
+    return view is None or any(n > 1 and stride == 0 for n, stride in zip(view.shape, view.strides))
 
 
 def shown(t: TensorBase, look: Look, arg: Any) -> tuple[UOp, Share]:
     """What a view of a tensor shows, and its part in the storage that the two share from now on."""
     shared = t._shared
+    if shared is not None and not _is_view(shared.looks, shared.storage.value.shape):
+        shared = t._shared = None  # a view of a copy shares the copy's memory
     if shared is None:
         shared = t._shared = Share(Storage(t), ())
     return look.node(t.uop, arg), Share(shared.storage, (*shared.looks, (look, arg)))
@@ -133,7 +153,7 @@ def shown(t: TensorBase, look: Look, arg: Any) -> tuple[UOp, Share]:
 def alone(t: TensorBase) -> bool:
     """Whether nobody else shares a tensor's memory; it goes on without a storage then."""
     shared = t._shared
-    if shared is not None and all(m is t for m in shared.storage.members):
+    if shared is not None and all(m is t for m in shared.storage.members()):
         t._shared = None
     return t._shared is None
 
@@ -150,8 +170,9 @@ def write(t: TensorBase, value: UOp, version: Callable[[UOp, UOp], UOp]) -> None
     shared = t._shared
     if shared is not None:
         shared.storage.let_copies_go()
-        if t._shared is not None:
-            _refuse_repeated(t, _nodes(t._shared))
+        if t._shared is not None and _repeats(t._shared.looks, shared.storage.value.shape):
+            raise ShapeError("write", f"the tensor of shape {t.shape} shows elements of its memory at several places",
+                             "clone() it first, or write before expanding")
     if alone(t):
         t.uop = version(t.uop, value)
         return
@@ -170,18 +191,12 @@ def _nodes(shared: Share) -> list[UOp]:
     return nodes
 
 
-def _refuse_repeated(t: TensorBase, nodes: Iterable[UOp]) -> None:
-    if any(n.op is Ops.EXPAND for n in nodes):
-        raise ShapeError("write", f"the tensor of shape {t.shape} shows one element of its memory at several places",
-                         "clone() it first, or write before expanding")
-
-
 def _placed(nodes: list[UOp], value: UOp) -> UOp:
     """The whole storage's value with ``value`` where the topmost of ``nodes`` shows it."""
     if not nodes:
         return value
     base = nodes[-1].src[0]
-    inside = UOp.const(dtypes.bool, True).expand_to(value.shape)
+    inside = UOp.const(dtypes.int32, 1).expand_to(value.shape)
     partly = False
     for node in nodes:
         if node.op is Ops.DETACH:
@@ -191,7 +206,7 @@ def _placed(nodes: list[UOp], value: UOp) -> UOp:
         (v,), (i,) = node.op.gradient(node, value), node.op.gradient(node, inside)
         assert v is not None and i is not None
         value, inside = v, i
-    return inside.where(value, base) if partly else value
+    return inside.ne(0).where(value, base) if partly else value
 
 
 def replaced(tensors: Iterable[TensorBase], seen_again: Callable[[UOp], UOp | None]) -> None:
