@@ -175,7 +175,8 @@ class Program:
             self.pairs.pop()
 
     def run(self) -> None:
-        steps = [self.view] * 6 + [self.write] * 5 + [self.copy] * 2 + [self.read] * 3 + [self.compute, self.mix, self.drop]
+        steps = [self.view] * 6 + [self.write] * 5 + [self.copy] * 2 + [self.read] * 3
+        steps += [self.compute, self.mix, self.drop]
         for _ in range(self.random.randint(4, 18)):
             self.random.choice(steps)()
         for n in self.random.sample(range(len(self.pairs)), len(self.pairs)):

@@ -6,9 +6,9 @@ graphs back in the place of the buffers: what autograd sees is the graph of a pr
 """
 from __future__ import annotations
 
-import functools
 import itertools
-from collections.abc import Callable, Collection, Iterable, Sequence
+import weakref
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tinsmith.core.errors import GradientError
@@ -25,22 +25,35 @@ class Made:
     """How a buffer's value was made.
 
     Attributes:
-        graph: the node that was computed; None if nobody can ask for it, or if it was let go for lack of memory.
+        kept: the node that was computed; None if nobody can ask for it, or if it was let go for lack of memory.
         reads: the buffers that a gradient through it may read.
         computed: whether an operation made it, and not data.
         lost: if it was let go for lack of memory, the tensors that it was computed from.
     """
 
-    __slots__ = ("computed", "graph", "lost", "number", "reads")
+    __slots__ = ("_graph", "computed", "kept", "lost", "number", "reads")
 
-    def __init__(self, graph: UOp | None, reads: frozenset[UOp], computed: bool) -> None:
-        self.graph, self.reads, self.computed, self.number = graph, reads, computed, next(_numbers)
-        self.lost: LiveSet[TensorBase] = LiveSet()
+    def __init__(self, graph: UOp) -> None:
+        self._graph = weakref.ref(graph)
+        self.kept: UOp | None = None
+        self.reads: Collection[UOp] = ()
+        self.computed, self.number = is_computed(graph), next(_numbers)
+        self.lost: LiveSet[TensorBase] | None = None
+
+    @property
+    def graph(self) -> UOp | None:
+        """The node that was computed, as long as it is kept or anything else refers to it: then both are one value."""
+        return self._graph()
+
+    def let_go(self) -> None:
+        """Keep it no longer."""
+        self.kept, self.reads = None, ()
 
 
 _numbers: Final = itertools.count()
 _made: Final[WeakTable[UOp, Made]] = WeakTable()  # BUFFER → how its value was made
 _FEW: Final = 256  # entries that may come before the next look at which of them are still wanted
+_LITTLE: Final = 1 << 16  # bytes that an entry may read without a look
 
 
 class _Since:
@@ -66,28 +79,34 @@ def made_of(node: UOp) -> UOp | None:
     return None if found is None else found[1].graph
 
 
-def prepared(graph: UOp, live: Iterable[TensorBase], mine: Collection[int]) -> Made:
+def prepared(graph: UOp, live: Iterable[TensorBase], mine: Collection[int]) -> Made | None:
     """What is to be kept of a value that is about to be computed: its graph, if a gradient may be asked for through it.
+
+    Where little is read, the graph is kept without a look at all tensors; ``look_through`` comes later.
 
     Args:
         live: every tensor.
         mine: ids of those that hold this very value.
     """
-    computed = is_computed(graph)
-    if not graph.dtype.is_float or not _reaches(graph, lambda: _asked(live, mine)):
-        return Made(None, frozenset(), computed)
-    return Made(graph, _reads(graph), computed)
+    if not graph.dtype.is_float:
+        return None
+    made = Made(graph)
+    if sources(graph):
+        reads, data = _reads(graph)
+        little = graph.op is not Ops.ASSIGN and sum([b.arg.nbytes for b in reads]) <= _LITTLE
+        if data and (little or _reaches(graph, _asked(live, mine))):
+            made.kept, made.reads = graph, reads
+    return made
 
 
-def remember(buffer: UOp, made: Made, live: Iterable[TensorBase]) -> None:
+def remember(buffer: UOp, made: Made | None, live: Iterable[TensorBase]) -> None:
     """Keep how the value in ``buffer`` was made."""
-    if made.graph is None and not made.computed:
-        _made.entries.pop(id(buffer), None)
+    if made is None:
         return
     _made[buffer] = made
-    if made.graph is not None:
+    if made.kept is not None:
         _Since.entries += 1
-        _Since.bytes += sum(b.arg.nbytes for b in made.reads)
+        _Since.bytes += sum([b.arg.nbytes for b in made.reads])
         if _Since.entries > max(_FEW, len(_made)) or _Since.bytes > settings.HISTORY_BYTES:
             look_through(live)
 
@@ -126,58 +145,69 @@ def _asked(live: Iterable[TensorBase], mine: Collection[int] = ()) -> set[UOp]:
     return found
 
 
-def _reaches(graph: UOp, asked: Callable[[], set[UOp]]) -> bool:
+def _reaches(graph: UOp, wanted: set[UOp]) -> bool:
     """Whether a gradient that enters ``graph`` may reach one of the nodes asked for, or a value with a history."""
     seen: set[UOp] = set()
     stack = list(sources(graph))
-    if not stack:
-        return False
-    wanted = asked()
     while stack:
         n = stack.pop()
-        if n in wanted or (n.op is Ops.BUFFER and made_of(n) is not None):
+        if n in seen:
+            continue
+        if n in wanted:
             return True
-        if n not in seen:
-            seen.add(n)
+        seen.add(n)
+        found = _made.entries.get(id(n)) if n.op is Ops.BUFFER else None
+        if found is None:
             stack += sources(n)
+        elif found[1].kept is not None:
+            return True
+        elif (alias := found[1].graph) is not None:
+            stack.append(alias)
     return False
 
 
-def _reads(graph: UOp) -> frozenset[UOp]:
-    """The buffers below a node; the old version that an ASSIGN names is not read."""
+def _reads(graph: UOp) -> tuple[set[UOp], bool]:
+    """The buffers below a node (the old version that an ASSIGN names is not read), and whether there is float data."""
+    reads: set[UOp] = set()
     seen: set[UOp] = set()
+    data = False
     stack = [graph]
     while stack:
         n = stack.pop()
-        if n not in seen:
+        if n.op is Ops.BUFFER:
+            reads.add(n)
+            data |= n.dtype.is_float
+        elif n.src and n not in seen:
             seen.add(n)
+            data |= n.op is Ops.DETACH and n.arg is not None
             stack += n.src[1:] if n.op is Ops.ASSIGN and not n.arg else n.src
-    return frozenset(n for n in seen if n.op is Ops.BUFFER)
+    return reads, data
 
 
 def look_through(live: Iterable[TensorBase]) -> None:
     """Let go of histories that nobody can ask for any more, and of the oldest ones beyond ``HISTORY_BYTES``."""
     tensors = list(live)
-    wanted = functools.cache(lambda: _asked(tensors))
-    kept: list[tuple[UOp, Any]] = []
-    for buffer, made in sorted(_made.items(), key=lambda e: e[1].number):
-        if made.graph is not None and _reaches(made.graph, wanted):
-            kept.append((buffer, made))
+    wanted = _asked(tensors)
+    kept: list[Made] = []
+    for _, made in sorted(_made.items(), key=lambda e: e[1].number):
+        if made.kept is not None and _reaches(made.kept, wanted):
+            kept.append(made)
         else:
-            made.graph, made.reads = None, frozenset()
+            made.let_go()
     shown = {t.uop.base for t in tensors}
-    held = {b: None for _, m in kept for b in m.reads if b not in shown}
+    held = {b: None for m in kept for b in m.reads if b not in shown}
     total = sum(b.arg.nbytes for b in held)
-    for n, (_, made) in enumerate(kept):
+    for n, made in enumerate(kept):
         if total <= settings.HISTORY_BYTES:
             break
-        below = _below([made.graph])
+        assert made.kept is not None
+        below, made.lost = _below([made.kept]), LiveSet()
         for t in tensors:
             if t.uop in below or (made_of(t.uop) or t.uop) in below:
                 made.lost.add(t)
-        later = frozenset[UOp]().union(*(m.reads for _, m in kept[n + 1 :]))
+        later = frozenset[UOp]().union(*(m.reads for m in kept[n + 1 :]))
         total -= sum(b.arg.nbytes for b in made.reads if b in held and b not in later)
-        made.graph, made.reads = None, frozenset()
+        made.let_go()
     _Since.entries = _Since.bytes = 0
 
 
@@ -223,19 +253,19 @@ class Unrolled:
             if n in new:
                 stack.pop()
                 continue
-            made = _made.entries.get(id(n)) if n.op is Ops.BUFFER else None
-            if made is not None and made[1].graph is None:
-                if len(made[1].lost):
+            graph = None
+            if n.op is Ops.BUFFER and (made := _made.entries.get(id(n))) is not None:
+                graph = made[1].graph
+                if graph is None and made[1].lost is not None:
                     self._lost.append(made[1])
-                made = None
-            below: Sequence[UOp] = n.src if made is None else (made[1].graph,)  # type: ignore[assignment]
+            below: Sequence[UOp] = n.src if graph is None else (graph,)
             if n.op is Ops.ASSIGN:
                 below = n.src[:1] if n.arg else n.src[1:]  # the other one is no part of the gradient
             missing = [s for s in below if s not in new]
             if missing:
                 stack += missing
                 continue
-            new[n] = self._rebuilt(n, below[0] if made is not None else None)
+            new[n] = self._rebuilt(n, graph)
             stack.pop()
         return new[root]
 
@@ -259,7 +289,7 @@ class Unrolled:
             GradientError: naming the setting that says how much memory histories may hold.
         """
         for made in self._lost:
-            gone = {id(t) for t in made.lost}
+            gone = {id(t) for t in made.lost or ()}
             for t in targets:
                 if id(t) in gone:
                     raise GradientError("gradient", f"a value computed from the tensor of shape {t.shape} was realized,"

@@ -68,7 +68,7 @@ def realize_tensors(tensors: Sequence[TensorBase]) -> None:
         made = _histories(wanted)
         free, lazy = (None, None) if recorders else _unread(wanted)  # a replay must find the old versions
         if free:
-            free.difference_update(*(m.reads for m in made.values()))
+            free.difference_update(*(m.reads for m in made.values() if m is not None))
             with interrupt_later():
                 done = _take_values(wanted, made, free)
         else:
@@ -80,16 +80,16 @@ def realize_tensors(tensors: Sequence[TensorBase]) -> None:
                 t.uop = new
 
 
-def _histories(tensors: Sequence[TensorBase]) -> dict[UOp, history.Made]:
+def _histories(tensors: Sequence[TensorBase]) -> dict[UOp, history.Made | None]:
     """What gradients want to know of how the values of tensors are made."""
-    mine: dict[UOp, set[int]] = {}
+    mine: dict[UOp, list[int]] = {}
     for t in tensors:
-        mine.setdefault(_below_views(t.uop), set()).add(id(t))
+        mine.setdefault(_below_views(t.uop), []).append(id(t))
     live = tensors[0].live
     return {node: history.prepared(node, live, ids) for node, ids in mine.items()}
 
 
-def _take_values(tensors: Sequence[TensorBase], made: Mapping[UOp, history.Made],
+def _take_values(tensors: Sequence[TensorBase], made: Mapping[UOp, history.Made | None],
                  free: Collection[UOp] = ()) -> dict[UOp, UOp]:
     """Compute ``tensors``, which hold their values from then on; returns what ``compute`` did."""
     done = compute([t.uop for t in tensors], [t._device for t in tensors], free)

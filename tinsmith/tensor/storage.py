@@ -137,7 +137,7 @@ def _repeats(looks: Looks, shape: tuple[Any, ...]) -> bool:
     if not any(look is EXPAND for look, _ in looks):
         return False
     view = _strides(looks, shape) if _known(looks, shape) else None
-    return view is None or any(n > 1 and stride == 0 for n, stride in zip(view.shape, view.strides))
+    return view is None or any(n != 1 and stride == 0 for n, stride in zip(view.shape, view.strides))
 
 
 def shown(t: TensorBase, look: Look, arg: Any) -> tuple[UOp, Share]:
