@@ -59,8 +59,7 @@ def test_a_chain_reuses_memory() -> None:
 def test_one_block_per_device() -> None:
     x = helpers.given(32, 32)
     y = ((x @ x).relu() @ x).relu() @ x
-    found = helpers.schedule(y)
-    compiled = CompiledSchedule(found, plan_memory(found))
+    compiled = y.schedule()
     bound = compiled.bound
     assert [device for device, _ in bound.blocks] == ["CPU"]
     assert len({bound.places[n].base for n in compiled.plan.offsets}) == 1 and len(compiled.plan.offsets) == 2

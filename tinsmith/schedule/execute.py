@@ -25,8 +25,9 @@ from tinsmith.schedule.compiled import Bound, CompiledSchedule, Step, buffer_nam
 from tinsmith.schedule.compiling import Compilation
 from tinsmith.schedule.inplace import choose_in_place
 from tinsmith.schedule.items import Schedule, Scheduler
+from tinsmith.schedule.order import verify_order
 from tinsmith.schedule.planner import plan_memory
-from tinsmith.schedule.queue import overlap, overlapped, workers
+from tinsmith.schedule.queue import overlap, overlapped
 from tinsmith.schedule.record import recorders
 from tinsmith.schedule.sharding import is_group, spread_out
 from tinsmith.schedule.siblings import merge_siblings
@@ -180,12 +181,20 @@ def planned(graph: list[UOp], device: str) -> tuple[Schedule, list[Layout | None
         graph, layouts = spread_out(graph, device)
         device = members(device)[0]
     schedule = Scheduler(graph, device).run()
-    if not settings.NOOPT:
-        schedule.items = merge_siblings(merge_twins(schedule.items))
-        schedule.items = join_sums(schedule)
-    if len(workers(schedule.items)) > 1:
-        schedule.items = overlapped(schedule.items, schedule.slots)
+    arrange(schedule)
     return schedule, layouts
+
+
+def arrange(schedule: Schedule) -> None:
+    """Merge items and put them in their final order.
+
+    Raises:
+        VerifyError: if a step loses an item or runs one before what it reads.
+    """
+    verify_order(schedule.items, schedule.slots, "Scheduler")
+    for step in (*(() if settings.NOOPT else (merge_twins, merge_siblings, join_sums)), overlapped):
+        schedule.items = step(schedule)
+        verify_order(schedule.items, schedule.slots, step.__name__)
 
 
 def lower(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]] | None = None) -> CompiledSchedule:
