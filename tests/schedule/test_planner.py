@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from tests.schedule import helpers
 from tinsmith.core.dtypes import dtypes
-from tinsmith.schedule.compiled import CompiledSchedule
 from tinsmith.schedule.items import Schedule, ScheduleItem, Slot
 from tinsmith.schedule.planner import plan_memory
 
