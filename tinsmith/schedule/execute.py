@@ -335,14 +335,14 @@ def _one_by_one(bound: Bound, bases: Sequence[Buffer], values: Sequence[int], la
 
 
 def _verify_written(inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
-    """Check that no output is as it was when its memory was fresh, unless an input is, too.
+    """Check that no output holds what fresh memory holds, or a NaN that came from there, unless an input does, too.
 
     Raises:
         VerifyError: naming the output.
     """
     for n, b in enumerate(outputs):
         if b.is_poisoned() and not any(i.is_poisoned() for i in inputs):
-            raise VerifyError(f"no kernel wrote output {n} of the program: {b!r}")
+            raise VerifyError(f"output {n} of the program holds what fresh memory held: {b!r}")
 
 
 def failed(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], launched: Sequence[Step],
