@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from tests.codegen.running import NATIVE
 from tests.schedule import helpers
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import VerifyError
@@ -38,7 +39,7 @@ def gradient_of_a_gradient(device: str) -> Tensor:
     return (g * c3).sum().gradient(x)[0]
 
 
-@pytest.mark.parametrize("device", ["CPU", "CPU:C", "PYTHON"])
+@pytest.mark.parametrize("device", [*NATIVE, "PYTHON"])
 @pytest.mark.parametrize("noopt", [0, 1])
 def test_no_kernel_is_lost(device: str, noopt: int) -> None:
     with Context(NOOPT=noopt):

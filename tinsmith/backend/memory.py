@@ -111,9 +111,13 @@ class Buffer:
         _owned.add(owned)
         if settings.POISON or settings.CHECKED:
             self.poison()
+        self.guard()
+        return self
+
+    def guard(self) -> None:
+        """Make the guards as they should be."""
         for begin in self._guards():
             self._fill(begin, GUARD, _GUARDED)
-        return self
 
     def poison(self) -> None:
         """Make the contents conspicuous: NaN in every float type. What no kernel writes then shows."""

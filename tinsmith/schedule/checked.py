@@ -13,8 +13,7 @@ import numpy as np
 
 from tinsmith.backend.memory import Buffer, damaged
 from tinsmith.core.errors import CheckError
-from tinsmith.ir import Ops, UOp
-from tinsmith.ir.uop import toposort
+from tinsmith.ir import UOp
 from tinsmith.schedule import sample
 from tinsmith.schedule.compiled import Bound, Step
 from tinsmith.schedule.items import ScheduleItem
@@ -54,6 +53,7 @@ def watched(step: Step, of: Callable[[int], Buffer], values: Sequence[int]) -> I
     yield
     for s in dict.fromkeys([*step.slots, *read]):
         if not of(s).is_intact():
+            of(s).guard()  # it is told once
             raise _error(step, f"writes outside of {_name(step, s, of(s))}")
     for s, old in before.items():
         if not np.array_equal(old.view(np.uint8), of(s).numpy().view(np.uint8)):
@@ -69,6 +69,8 @@ def verify_guards(steps: Sequence[Step]) -> None:
         CheckError: naming the first of its kernels, if something has been written there.
     """
     found = damaged()
+    for b in found:
+        b.guard()
     if found and steps:
         raise _error(steps[0], f"or a later one of its program writes outside of {found[0]!r}")
 
@@ -76,8 +78,7 @@ def verify_guards(steps: Sequence[Step]) -> None:
 def _compare(step: Step, item: ScheduleItem, sink: UOp, inputs: Sequence[Array], found: Sequence[Array],
              values: Sequence[int]) -> None:
     random = np.random.default_rng(0)
-    names = {f"v{k}": values[b.src[1].arg] for k, b in enumerate(item.variables)}
-    variables = {n: names[n.arg[0]] for n in toposort(sink) if n.op is Ops.VARIABLE}
+    variables = {UOp.variable(f"v{k}", *b.src[0].arg[1:]): values[b.src[1].arg] for k, b in enumerate(item.variables)}
     small = sample.Sample(sink, variables, random, WHOLE, BOXES)
     added, narrow = sample.terms(sink), sample.narrowest(sink)
     others = [small([_rounded(x, random) for x in inputs]) for _ in range(ROUNDINGS)]
