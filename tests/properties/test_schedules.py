@@ -141,7 +141,8 @@ class Program:
 
     def choose_roots(self) -> list[str]:
         computed = [n for n in self.names if n not in self.leaves] or list(self.names)
-        return list(dict.fromkeys([computed[-1], *self.random.choices(computed, k=self.random.choice((0, 0, 0, 1, 3)))]))
+        more = self.random.choices(computed, k=self.random.choice((0, 0, 0, 1, 3)))
+        return list(dict.fromkeys([computed[-1], *more]))
 
 
 def interpreted(schedule: Schedule, inputs: dict[int, Array]) -> list[Array]:

@@ -16,7 +16,7 @@ from tinsmith.ir.evaluate_kernel import evaluate_kernel
 from tinsmith.ir.uop import toposort
 
 Array = np.ndarray[Any, Any]
-EPSILON: dict[int, float] = {2: 2.0**-8, 4: 2.0**-23, 8: 2.0**-52}  # relative rounding errors by bytes; of halves bfloat16's
+EPSILON: dict[int, float] = {2: 2.0**-8, 4: 2.0**-23, 8: 2.0**-52}  # relative rounding by bytes; of halves bfloat16's
 
 
 class Sample:
@@ -89,8 +89,8 @@ def tolerance_of(dtype: DType, scale: float, added: int, narrow: float = 0.0) ->
     ``added`` values, and a few in the narrowest type on the way, whose relative rounding error is ``narrow``."""
     if not dtype.is_float:
         return 0.0
-    wide_eps = EPSILON[max(dtype.itemsize, 4)]
-    return (wide_eps * 8 * float(max(added, 4)) ** 0.75 + 8 * max(narrow, EPSILON[dtype.itemsize])) * scale
+    sums: float = EPSILON[max(dtype.itemsize, 4)] * max(added, 4) ** 0.75
+    return 8 * (sums + max(narrow, EPSILON[dtype.itemsize])) * scale
 
 
 def differing(a: Array, b: Array, near: float | Array) -> Array:
