@@ -89,10 +89,15 @@ def test_ends_are_guarded(checked: None) -> None:
     assert b.is_intact() and not any(d is b for d in damaged())
 
 
+def _scattered(x: Tensor) -> Tensor:
+    x = x.flatten()
+    return Tensor.zeros(9, device=x.device).scatter_reduce(0, x.abs().cast(dtypes.int32), x, "sum")
+
+
 def programs(device: str) -> Iterator[Tensor]:
     numbers = np.random.default_rng(0)
-    x = Tensor(numbers.standard_normal((24, 40)).astype(np.float32), device=device)
-    y = Tensor(numbers.integers(0, 24, (24, 40)), device=device)
+    x = Tensor(numbers.standard_normal((6, 10)).astype(np.float32), device=device)
+    y = Tensor(numbers.integers(0, 6, (6, 10)), device=device)
     large = Tensor(numbers.standard_normal((200, 200)).astype(np.float32), device=device)
     yield x.softmax(1) @ x.T
     yield x.gather(0, y) + x.cumsum(1)
@@ -103,8 +108,11 @@ def programs(device: str) -> Iterator[Tensor]:
     yield Tensor.arange(30, device=device).float().sin() * 1e3
     if device == "CPU":
         yield (large @ large).exp().sum(1)
-    n = UOp.variable("n", 1, 24).bind(5)
-    yield x.shrink(((0, n), (0, 40))).sum(0).exp()
+        yield Tensor(numbers.integers(0, 9, (2, 40_000)), device=device).cumsum(1)
+        yield _scattered(large)
+    yield _scattered(x)
+    n = UOp.variable("n", 1, 6).bind(5)
+    yield x.shrink(((0, n), (0, 10))).sum(0).exp()
 
 
 @pytest.mark.parametrize("device", [*NATIVE, "PYTHON"])

@@ -21,6 +21,7 @@ from tinsmith.schedule.items import ScheduleItem
 Array = np.ndarray[Any, Any]
 WHOLE = 1 << 15  # elements of the largest value up to which all of a kernel is interpreted; beyond, boxes of it are
 BOXES = 2
+STEPS = 1 << 10  # updates one after the other that it goes through; a kernel of more is not compared
 ROUNDINGS = 3  # inputs that differ by a rounding error
 SPREAD = 16  # how many times as far as these results a kernel's may be off
 
@@ -80,6 +81,8 @@ def _compare(step: Step, item: ScheduleItem, sink: UOp, inputs: Sequence[Array],
     random = np.random.default_rng(0)
     variables = {UOp.variable(f"v{k}", *b.src[0].arg[1:]): values[b.src[1].arg] for k, b in enumerate(item.variables)}
     small = sample.Sample(sink, variables, random, WHOLE, BOXES)
+    if small.steps > STEPS:
+        return
     added, narrow = sample.terms(sink), sample.narrowest(sink)
     others = [small([_rounded(x, random) for x in inputs]) for _ in range(ROUNDINGS)]
     known = max((sample.largest(x) for x in inputs if x.dtype.kind not in "biu"), default=0.0)

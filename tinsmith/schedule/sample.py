@@ -22,6 +22,9 @@ EPSILON: dict[int, float] = {2: 2.0**-8, 4: 2.0**-23, 8: 2.0**-52}  # relative r
 class Sample:
     """A kernel cut down to what the interpreter computes in a moment.
 
+    Attributes:
+        steps: how many updates come one after the other; they cannot be cut.
+
     Args:
         sink: the kernel's tensor graph.
         whole: elements of the largest value up to which all of the kernel is interpreted.
@@ -34,6 +37,7 @@ class Sample:
         self.variables = variables
         self.outputs = [(v.dtype, most(v.size)) for v in sink.src]
         lowered = normalize(lower(sink))
+        self.steps = max((count([n.src[4]]) for n in toposort(lowered) if n.op is Ops.SCATTER_STORE), default=1)
         needed = max(count(n.ranges | set(n.src[1:] if n.op is Ops.FOLD else ())) for n in toposort(lowered))
         self.parts = [lowered] if needed <= whole else [box(lowered, random, variables) for _ in range(boxes)]
 
@@ -56,9 +60,10 @@ def most(size: Any) -> int:
 
 
 def box(sink: UOp, random: np.random.Generator, variables: Mapping[UOp, int]) -> UOp:
-    """The same kernel for a small part of each range of its stores."""
+    """The same kernel for a small part of each range of its stores, but for those whose steps build on each other."""
+    ordered = {s for n in toposort(sink) if n.op in (Ops.PREFIX, Ops.SCATTER_STORE) for s in n.src[1:]}
     table: dict[UOp, UOp] = {}
-    for r in frozenset().union(*(s.ranges for s in sink.src)):
+    for r in frozenset().union(*(s.ranges for s in sink.src)) - ordered:
         size = evaluate_scalar(r.src[-1], variables)
         width = min(size, 3)
         begin = int(random.integers(0, size - width + 1))
