@@ -31,7 +31,7 @@ WATCHED = {  # functions, and the phases that they are
     "schedule.diskcache:store": "disk cache store",
     "schedule.diskcache:fetch": "disk cache fetch",
     "schedule.items:Scheduler.run": "fuse and schedule",
-    "schedule.execute:merge_siblings": "merge siblings",
+    "schedule.execute:arrange": "merge and order kernels",
     "schedule.execute:plan_memory": "memory plan",
     "schedule.execute:choose_in_place": "choose in place",
     "codegen.program:lower": "lower",

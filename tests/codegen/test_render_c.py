@@ -40,6 +40,16 @@ def test_negative_constants_and_zeros() -> None:
     assert got.tolist() == [3.0, 2.0]
 
 
+@pytest.mark.skipif(not HAS_C, reason="no C compiler")
+def test_a_condition_on_lanes_that_an_accumulator_takes_in() -> None:
+    """It has a name: an accumulator is assigned as a whole."""
+    x = UOp(Ops.PARAM, dtypes.float32, (), (1, (64,)))
+    sink = UOp(Ops.SINK, None, (x.ne(x).reduce("OR", (0,)),))
+    for values in (np.zeros(64, np.float32), np.where(np.arange(64) == 41, np.nan, 1).astype(np.float32)):
+        (got,) = run_on("CPU:C", sink, {x: values}, None)
+        assert got.tolist() == [np.isnan(values).any()]
+
+
 def test_text_of_the_dot_product() -> None:
     a, b = (UOp(Ops.PARAM, dtypes.int32, (), (n, (2,))) for n in (1, 2))
     sink = UOp(Ops.SINK, None, ((a * b).reduce("ADD", (0,)),))

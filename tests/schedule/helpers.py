@@ -3,14 +3,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from tinsmith.core.settings import settings
 from tinsmith.ir import Ops
 from tinsmith.ir.uop import toposort
-from tinsmith.schedule.execute import canonical
+from tinsmith.schedule.execute import arrange, canonical
 from tinsmith.schedule.items import Schedule, ScheduleItem, Scheduler
-from tinsmith.schedule.siblings import merge_siblings
-from tinsmith.schedule.sums import join_sums
-from tinsmith.schedule.twins import merge_twins
 from tinsmith.tensor.realize import _concrete
 from tinsmith.tensor.tensor import Tensor
 
@@ -18,9 +14,7 @@ from tinsmith.tensor.tensor import Tensor
 def schedule(*tensors: Tensor) -> Schedule:
     roots = list(dict.fromkeys(_concrete(t.uop) for t in tensors))
     out = Scheduler(canonical(roots)[0], "CPU").run()
-    if not settings.NOOPT:
-        out.items = merge_siblings(merge_twins(out.items))
-        out.items = join_sums(out)
+    arrange(out)
     assert all(i.reason for i in out.items)
     return out
 

@@ -23,7 +23,8 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.schedule import beam, beamdb, execute
-from tinsmith.schedule.trial import Request, Session, box, same, tolerance_of
+from tinsmith.schedule.sample import box, largest, tolerance_of
+from tinsmith.schedule.trial import Request, Session, same
 
 FAULTS = {faulty_device.CRASH: "crash", faulty_device.HANG: "hang", faulty_device.LIE: "wrong",
           faulty_device.REFUSE: "error", 4: "ok"}
@@ -173,7 +174,7 @@ def test_a_large_kernel_is_interpreted_in_boxes(size: int, monkeypatch: pytest.M
 
 def test_a_box_is_a_part_of_each_range() -> None:
     k = beam._kernel(elementwise(100), "CPU")
-    small = box(k.sink, np.random.default_rng(0))
+    small = box(k.sink, np.random.default_rng(0), {})
     (r,) = small.src[0].ranges
     assert len(r.src) == 2 and r.src[1].arg - r.src[0].arg == 3 and 0 <= r.src[0].arg <= 97
 
@@ -183,7 +184,7 @@ def test_a_box_is_a_part_of_each_range() -> None:
     ([np.nan], [1.0], False), ([np.inf], [-np.inf], False)])
 def test_comparing_floats(a: list[float], b: list[float], equal: bool) -> None:
     x, y = np.array(a, np.float32), np.array(b, np.float32)
-    assert same(x, y, tolerance_of(dtypes.float32, x, 4)) == equal
+    assert same(x, y, tolerance_of(dtypes.float32, max(largest(x), 1.0), 4)) == equal
 
 
 AMOUNTS = st.none() | st.integers() | st.tuples(st.integers(), st.integers())

@@ -49,7 +49,7 @@ def scheduled(root: UOp) -> Schedule:
     graph = canonical([root])[0]
     diskcache.encode(graph)
     found = Scheduler(graph, "CPU").run()
-    found.items = merge_siblings(found.items)
+    found.items = merge_siblings(found)
     plan_memory(found)
     return found
 

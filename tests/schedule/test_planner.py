@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from tests.schedule import helpers
 from tinsmith.core.dtypes import dtypes
-from tinsmith.schedule.compiled import CompiledSchedule
 from tinsmith.schedule.items import Schedule, ScheduleItem, Slot
 from tinsmith.schedule.planner import plan_memory
 
@@ -59,8 +58,7 @@ def test_a_chain_reuses_memory() -> None:
 def test_one_block_per_device() -> None:
     x = helpers.given(32, 32)
     y = ((x @ x).relu() @ x).relu() @ x
-    found = helpers.schedule(y)
-    compiled = CompiledSchedule(found, plan_memory(found))
+    compiled = y.schedule()
     bound = compiled.bound
     assert [device for device, _ in bound.blocks] == ["CPU"]
     assert len({bound.places[n].base for n in compiled.plan.offsets}) == 1 and len(compiled.plan.offsets) == 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -12,7 +12,13 @@ from tinsmith.backend.device import Allocator, Device
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.dtypes import DType
 from tinsmith.core.errors import KernelError
+from tinsmith.core.settings import settings
 from tinsmith.ir.uop import forget_dead
+
+GUARD: Final = 1024  # bytes before and behind a buffer that CHECKED=2 watches
+_POISON: Final = 0x7FFF  # 16 bits that repeated are NaN in every float type, no bool, and a large integer
+_GUARDED: Final = 0xA5A5
+_CHUNK: Final = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -53,7 +59,8 @@ class Layout:
 class Buffer:
     """``size`` elements of ``dtype`` on the device of canonical name ``device``.
 
-    A view shares the memory of ``base`` from byte ``offset`` on.
+    A view shares the memory of ``base`` from byte ``offset`` on. A buffer that is no view begins at byte 0 of its
+    memory, or, where its ends are guarded (``CHECKED=2``), at byte ``GUARD``.
 
     >>> b = Buffer("CPU", 2, dtypes.int32)
     >>> b.copyin(memoryview(np.array([3, 4], np.int32))).numpy()
@@ -68,6 +75,8 @@ class Buffer:
                  base: Buffer | None = None, offset: int = 0, opaque: Any = None) -> None:
         self.device, self.size, self.dtype = device, size, dtype
         self.options, self.base, self.offset = options or _NO_WISHES, base, offset
+        if base is None and opaque is None and settings.CHECKED >= 2:
+            self.offset = GUARD
         self.failed: BaseException | None = None
         self._opaque: Any = opaque
 
@@ -96,11 +105,47 @@ class Buffer:
         """Take the memory now."""
         give_back()
         allocator = Device[self.device].allocator
-        self._opaque = allocator.alloc(self.nbytes)
+        self._opaque = allocator.alloc(self.nbytes + 2 * self.offset)
         owned = _Owned(self, _note_death)
         owned.allocator, owned.opaque = allocator, self._opaque
         _owned.add(owned)
+        if settings.POISON or settings.CHECKED:
+            self.poison()
+        self.guard()
         return self
+
+    def guard(self) -> None:
+        """Make the guards as they should be."""
+        for begin in self._guards():
+            self._fill(begin, GUARD, _GUARDED)
+
+    def poison(self) -> None:
+        """Make the contents conspicuous: NaN in every float type. What no kernel writes then shows."""
+        self._fill(self.offset, self.nbytes, _POISON)
+
+    def is_poisoned(self) -> bool:
+        """Whether nothing has been written since ``poison``, as far as the values tell: few integers hold 16 bits."""
+        if not self.nbytes or not (self.dtype.is_float or self.dtype.itemsize >= 4):
+            return False
+        return all(self._holds(self.offset, n, _POISON) for n in (min(self.nbytes, 64), self.nbytes))
+
+    def is_intact(self) -> bool:
+        """Whether nothing has been written right before or behind a guarded buffer."""
+        return all(self._holds(begin, GUARD, _GUARDED) for begin in self._guards())
+
+    def _guards(self) -> tuple[int, ...]:
+        return (0, self.offset + self.nbytes) if self.base is None and self.offset and self._opaque is not None else ()
+
+    def _fill(self, begin: int, nbytes: int, pattern: int) -> None:
+        allocator = Device[self.device].allocator
+        for at in range(begin, begin + nbytes, _CHUNK):
+            count = min(_CHUNK, begin + nbytes - at)
+            allocator.copyin(self.opaque, at, _repeated(pattern, count).data)
+
+    def _holds(self, begin: int, nbytes: int, pattern: int) -> bool:
+        found = np.empty(nbytes, np.uint8)
+        Device[self.device].allocator.copyout(found.data, self.opaque, begin)
+        return bool((found == _repeated(pattern, nbytes)).all())
 
     def copyin(self, source: memoryview) -> Buffer:
         """Fill from host bytes of the same size."""
@@ -163,6 +208,15 @@ class _Owned(weakref.ref[Buffer]):
 _owned: set[Any] = set()
 _returned: deque[Any] = deque()  # of buffers that died: no callback runs Python code (core.weak)
 _note_death = _returned.append
+
+
+def _repeated(pattern: int, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    return np.full(-(-nbytes // 2), pattern, "<u2").view(np.uint8)[:nbytes]
+
+
+def damaged() -> list[Buffer]:
+    """Guarded buffers around which something has been written."""
+    return [b for b in (owned() for owned in list(_owned)) if b is not None and not b.is_intact()]
 
 
 def give_back() -> None:

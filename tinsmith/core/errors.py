@@ -124,7 +124,8 @@ class KernelError(TinsmithError, RuntimeError):
 
 
 class CheckError(TinsmithError, RuntimeError):
-    """``CHECKED=1`` found an index out of bounds, an integer division by zero, or a NaN that an operation made."""
+    """``CHECKED`` found an index out of bounds, an integer division by zero, a NaN that an operation made, or, at level
+    2, a kernel that computes something else than the interpreter or writes outside of its buffers."""
 
     id = "E052"
 

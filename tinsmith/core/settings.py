@@ -46,7 +46,9 @@ DECLARED: Final = (
     Setting("DEV", "", "default device, e.g. CPU, CPU:C, PYTHON"),
     Setting("NOOPT", 0, "1 switches all optimizer choices and multi-pass kernel fusion off", True),
     Setting("CHECKED", 0, "1 checks indices of gathers and scatters, integer divisors and NaN in every program, and "
-            "names the user's line", True),
+            "names the user's line; 2 also guards the ends of buffers and compares kernels with the interpreter, on a "
+            "sample", True),
+    Setting("POISON", 0, "1 fills fresh memory with a pattern that is NaN in every float type, as CHECKED does"),
     Setting("THREADS", 0, "worker threads of the CPU device; 0 = as many as the cores allowed to this process"),
     Setting("CACHELEVEL", 1, "0 switches the disk cache off"),
     Setting("CACHE_DIR", "", "where the disk cache lives; empty = the user's cache directory"),
@@ -92,6 +94,7 @@ class _Settings(threading.local):
     DEV: str
     NOOPT: int
     CHECKED: int
+    POISON: int
     THREADS: int
     CACHELEVEL: int
     CACHE_DIR: str

@@ -17,6 +17,7 @@ from tinsmith.backend.memory import Buffer, Layout
 from tinsmith.backend.shards import Shards, flattened
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.dtypes import dtypes
+from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 from tinsmith.jit.collect import JitItem, Source
@@ -71,6 +72,7 @@ class Output:
 
     Attributes:
         donated: every call may write over what the last one returned.
+        poisoned: memory used again is filled as if it were fresh.
     """
 
     def __init__(self, slot: Slot) -> None:
@@ -81,13 +83,15 @@ class Output:
         self.small = self.nbytes <= SMALL
         self.keeps = MOST_KEPT if self.small else 0  # so many memories between calls
         self.donated = False
+        self.poisoned = bool(settings.POISON)
 
     def take(self, inputs: Sequence[Buffer]) -> Entry:
         """Memory that nobody refers to."""
         for entry in self.entries:
-            if list(map(_references, entry.held)) == entry.idle:
-                return entry
-            if self.donated and not any(entry.buffer is b for b in inputs):
+            if list(map(_references, entry.held)) == entry.idle or (
+                    self.donated and not any(entry.buffer is b for b in inputs)):
+                if self.poisoned:
+                    entry.buffer.poison()
                 return entry
         entry = self.over(Buffer(self.slot.device, self.slot.size, self.slot.dtype))
         if len(self.entries) < (MOST_KEPT if self.donated else self.keeps) and (_COUNTED or self.donated):
@@ -288,6 +292,9 @@ class Replay:
             blocks = [Buffer(device, size, dtypes.uint8) for device, size in self.bound.blocks]
             if self.keeps_blocks:
                 self.blocks = blocks
+        elif settings.POISON:
+            for b in blocks:
+                b.poison()
         return blocks
 
     def forget(self) -> None:

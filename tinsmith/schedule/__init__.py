@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tinsmith.schedule import beam as beam
+    from tinsmith.schedule import checked as checked
     from tinsmith.schedule import debug as debug
     from tinsmith.schedule import explanation as explanation
     from tinsmith.schedule import profile as profile
     from tinsmith.schedule import tuned as tuned
 
-_AT_FIRST_USE = ("beam", "debug", "explanation", "profile", "tuned")  # most programs never ask for these
+_AT_FIRST_USE = ("beam", "checked", "debug", "explanation", "profile", "tuned")  # most programs never ask for these
 
 
 def __getattr__(name: str) -> Any:

@@ -12,6 +12,7 @@ from tinsmith.codegen.program import Launch
 from tinsmith.core.settings import settings
 from tinsmith.ir.uop import Origin
 from tinsmith.schedule.items import Schedule, ScheduleItem, Slot
+from tinsmith.schedule.order import verify_order
 from tinsmith.schedule.planner import Plan
 
 
@@ -64,6 +65,23 @@ class Step:
     name: str = ""
     launch: Launch | None = None
     item: ScheduleItem | None = None
+
+    @property
+    def kernel(self) -> Launch | None:
+        """What launching it needs to know; None for a copy."""
+        return self.launch or (None if self.program is None else self.program.kernel)
+
+    @property
+    def written(self) -> list[int]:
+        kernel = self.kernel
+        if kernel is None:
+            return self.slots[:1]
+        return [s for s, n in zip(self.slots, kernel.buffers) if n in kernel.written]
+
+    @property
+    def read(self) -> list[int]:
+        written = set(self.written)
+        return [s for s in self.slots if s not in written]
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -122,6 +140,7 @@ class Bound:
 
     def __init__(self, compiled: CompiledSchedule) -> None:
         schedule, plan = compiled.schedule, compiled.plan
+        verify_order(compiled.steps, schedule.slots, "compiling")
         self.inputs = list(schedule.inputs)
         order = {slot: n for n, slot in enumerate(dict.fromkeys(schedule.outputs))}
         self.outputs = [schedule.slots[n] for n in order]

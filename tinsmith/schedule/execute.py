@@ -1,8 +1,9 @@
 """Realizing: the schedule of a graph is made once per structure, then bound to buffers and run."""
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from tinsmith.codegen.opt import Opt
 from tinsmith.codegen.program import KernelProgram, compile_kernel
 from tinsmith.core.counters import GlobalCounters, Ran, report
 from tinsmith.core.dtypes import dtypes
-from tinsmith.core.errors import KernelError, TinsmithError
+from tinsmith.core.errors import KernelError, TinsmithError, VerifyError
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.evaluate import evaluate
@@ -25,8 +26,9 @@ from tinsmith.schedule.compiled import Bound, CompiledSchedule, Step, buffer_nam
 from tinsmith.schedule.compiling import Compilation
 from tinsmith.schedule.inplace import choose_in_place
 from tinsmith.schedule.items import Schedule, Scheduler
+from tinsmith.schedule.order import verify_order
 from tinsmith.schedule.planner import plan_memory
-from tinsmith.schedule.queue import overlap, overlapped, workers
+from tinsmith.schedule.queue import overlap, overlapped
 from tinsmith.schedule.record import recorders
 from tinsmith.schedule.sharding import is_group, spread_out
 from tinsmith.schedule.siblings import merge_siblings
@@ -158,7 +160,7 @@ def _numbers(buffers: Sequence[UOp], free: Collection[UOp]) -> tuple[int, ...]:
 
 def _lowered_again() -> bool:
     """Whether someone watches, so that what is shown must not depend on what the disk cache holds, or searches."""
-    return bool(settings.DEBUG >= 3 or settings.CHECK_IR or settings.BEAM)
+    return bool(settings.DEBUG >= 3 or settings.CHECK_IR or settings.BEAM or settings.CHECKED >= 2)
 
 
 def _compile(graph: list[UOp], device: str) -> CompiledSchedule:
@@ -181,12 +183,20 @@ def planned(graph: list[UOp], device: str) -> tuple[Schedule, list[Layout | None
         graph, layouts = spread_out(graph, device)
         device = members(device)[0]
     schedule = Scheduler(graph, device).run()
-    if not settings.NOOPT:
-        schedule.items = merge_siblings(merge_twins(schedule.items))
-        schedule.items = join_sums(schedule)
-    if len(workers(schedule.items)) > 1:
-        schedule.items = overlapped(schedule.items, schedule.slots)
+    arrange(schedule)
     return schedule, layouts
+
+
+def arrange(schedule: Schedule) -> None:
+    """Merge items and put them in their final order.
+
+    Raises:
+        VerifyError: if a step loses an item or runs one before what it reads.
+    """
+    verify_order(schedule.items, schedule.slots, "Scheduler")
+    for step in (*(() if settings.NOOPT else (merge_twins, merge_siblings, join_sums)), overlapped):
+        schedule.items = step(schedule)
+        verify_order(schedule.items, schedule.slots, step.__name__)
 
 
 def lower(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]] | None = None) -> CompiledSchedule:
@@ -280,33 +290,60 @@ def launch(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], va
         if b._opaque is None:
             b.opaque  # noqa: B018  running out of memory must leave the old versions as they are
     launched: list[Step] = []
-    counters = GlobalCounters
-    timed = settings.DEBUG >= 2 or settings.PROFILE
     try:
-        if bound.queue is not None and not timed:
+        if settings.DEBUG >= 2 or settings.PROFILE or settings.CHECKED >= 2:
+            _one_by_one(bound, bases, values, launched)
+        elif bound.queue is not None:
             bound.queue(bases, values, launched)
-            return
-        for part in bound.parts:
-            if timed and part.graph is not None:
-                for step in part.steps:
-                    launched = [step]
-                    if step.program is None:
-                        _copy(*(bound.places[s].of(bases) for s in step.slots))
-                    else:
-                        _timed(step, bound, bases, values)
-            elif part.graph is not None:
-                launched = part.steps
-                part.graph(bases, values)
-                counters.kernel_count += len(launched)
-                counters.global_ops += part.ops
-                counters.global_mem += part.bytes
-            else:
-                launched = part.steps
-                target, source = (bound.places[s].of(bases) for s in launched[0].slots)
-                _copy(target, source)
+        else:
+            _by_parts(bound, bases, values, launched)
+        if settings.POISON or settings.CHECKED:
+            _verify_written(inputs, outputs)
     except BaseException as error:
         failed(bound, inputs, outputs, launched, error)
         raise
+
+
+def _by_parts(bound: Bound, bases: Sequence[Buffer], values: Sequence[int], launched: list[Step]) -> None:
+    counters = GlobalCounters
+    for part in bound.parts:
+        launched[:] = part.steps
+        if part.graph is None:
+            _copy(*(bound.places[s].of(bases) for s in part.steps[0].slots))
+            continue
+        part.graph(bases, values)
+        counters.kernel_count += len(part.steps)
+        counters.global_ops += part.ops
+        counters.global_mem += part.bytes
+
+
+def _one_by_one(bound: Bound, bases: Sequence[Buffer], values: Sequence[int], launched: list[Step]) -> None:
+    """Run step by step, and look at each: how long it took, or what it did to memory."""
+    checked = settings.CHECKED >= 2
+    of: Callable[[int], Buffer] = lambda s: bound.places[s].of(bases)  # noqa: E731
+    if checked:
+        of = schedule.checked.apart(bound, bases)
+    steps = [step for part in bound.parts for step in part.steps]
+    for step in steps:
+        launched[:] = [step]
+        with schedule.checked.watched(step, of, values) if checked else contextlib.nullcontext():
+            if step.program is None:
+                _copy(*map(of, step.slots))
+            else:
+                _timed(step, [of(s) for s in step.slots], values)
+    if checked:
+        schedule.checked.verify_guards(steps)
+
+
+def _verify_written(inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
+    """Check that no output holds what fresh memory holds, or a NaN that came from there, unless an input does, too.
+
+    Raises:
+        VerifyError: naming the output.
+    """
+    for n, b in enumerate(outputs):
+        if b.is_poisoned() and not any(i.is_poisoned() for i in inputs):
+            raise VerifyError(f"output {n} of the program holds what fresh memory held: {b!r}")
 
 
 def failed(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], launched: Sequence[Step],
@@ -317,7 +354,7 @@ def failed(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], la
         KernelError: naming the steps, unless the error says what is wrong already.
     """
     _mark_failed(bound, inputs, outputs, launched, error)
-    if isinstance(error, Exception) and not isinstance(error, TinsmithError):
+    if isinstance(error, Exception) and not isinstance(error, (TinsmithError, VerifyError)):
         raise _kernel_error(launched, error, any(a is b for a in inputs for b in outputs)) from error
 
 
@@ -352,12 +389,12 @@ def _report(ran: Ran) -> None:
         schedule.profile.note(ran)
 
 
-def _timed(step: Step, bound: Bound, bases: Sequence[Buffer], values: Sequence[int]) -> None:
+def _timed(step: Step, buffers: list[Buffer], values: Sequence[int]) -> None:
     assert step.program is not None
     device = Device[step.device]
     if isinstance(step.launch, KernelProgram):
         schedule.debug.show(step.item, step.launch, step.name, device)
-    call = Call(step.program, [bound.places[s].of(bases) for s in step.slots], [values[v] for v in step.variables])
+    call = Call(step.program, buffers, [values[v] for v in step.variables])
     seconds = device.timed(call)
     kernel = step.launch or call.program.kernel
     _report(Ran(step.device, step.name, len(call.buffers), seconds, kernel.ops, kernel.bytes, step.methods))
@@ -401,5 +438,4 @@ def copy_to_host(uop: UOp) -> np.ndarray[Any, Any]:
 def _host_copy(buffer: Buffer) -> np.ndarray[Any, Any]:
     host = Buffer("NPY", buffer.size, buffer.dtype)
     _copy(host, buffer)
-    flat: np.ndarray[Any, Any] = host.opaque.view(buffer.dtype.numpy)
-    return flat
+    return np.frombuffer(host.host_view() or b"", buffer.dtype.numpy)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from tinsmith.core.errors import VerifyError
 from tinsmith.schedule.items import Schedule, Slot
 
 ALIGN: Final = 128
@@ -55,7 +56,27 @@ def plan_slots(slots: Sequence[Slot], uses: Sequence[Sequence[int]]) -> Plan:
                    last[s.number]) for s in slots if s.number in first and not (s.input or s.output)]
     plan = Plan({}, {})
     (_pack if len(lives) <= MOST_PACKED else _sweep)(lives, plan)
+    _verify(lives, plan)
     return plan
+
+
+def _verify(lives: Sequence[_Life], plan: Plan) -> None:
+    """Check that every temporary has a place, and that no two share a byte while both live."""
+    alive: dict[str, list[tuple[int, _Life]]] = {}  # (end of its place, what lies there), in the order of places
+    ending: dict[int, list[_Life]] = {}
+    time = 0
+    for life in sorted(lives, key=lambda x: x.begin):
+        while time < life.begin:
+            for old in ending.pop(time, ()):
+                here = alive[old.device]
+                del here[bisect.bisect_left(here, plan.offsets[old.slot] + old.bytes, key=lambda row: row[0])]
+            time += 1
+        at, here = plan.offsets[life.slot], alive.setdefault(life.device, [])
+        n = bisect.bisect_right(here, at, key=lambda row: row[0])
+        if n < len(here) and plan.offsets[here[n][1].slot] < at + life.bytes:
+            raise VerifyError(f"the memory plan puts slot {life.slot} where slot {here[n][1].slot} lives")
+        here.insert(n, (at + life.bytes, life))
+        ending.setdefault(life.end, []).append(life)
 
 
 def _pack(lives: list[_Life], plan: Plan) -> None:

@@ -21,10 +21,10 @@ from typing import Any
 from tinsmith.backend.device import Device, Graph, Launched
 from tinsmith.backend.memory import Buffer, copy_buffer
 from tinsmith.core.counters import GlobalCounters
-from tinsmith.core.errors import ArgumentError, DeviceError
+from tinsmith.core.errors import ArgumentError, DeviceError, VerifyError
 from tinsmith.core.settings import settings
 from tinsmith.schedule.compiled import CompiledSchedule, Step
-from tinsmith.schedule.items import ScheduleItem, Slot
+from tinsmith.schedule.items import Schedule, ScheduleItem
 
 COPIES = " copies"  # added to a device's name: the queue of copies from other devices
 COPY_COST = 8  # bytes of kernel traffic that take as long as one byte from another device
@@ -142,6 +142,9 @@ class CommandQueue:
                 syncs[number] = SyncItem(len(syncs), home)
                 items.append(syncs[number])
         self.q = dict(sorted(self.q.items()))
+        queued = [s for items in self.q.values() for item in items for s in _steps(item)]
+        if sorted(map(id, queued)) != sorted(map(id, compiled.steps)):
+            raise VerifyError(f"CommandQueue: {len(compiled.steps)} steps came in, {len(queued)} are in the queues")
         for name, items in self.q.items():
             for item in items:
                 if isinstance(item, KernelItem):
@@ -200,6 +203,11 @@ def _checked(queues: Any) -> dict[str, list[Item]]:
     return {name: list(items) for name, items in queues.items()}
 
 
+def _steps(item: Item) -> list[Step]:
+    """What a command runs of a schedule."""
+    return item.steps if isinstance(item, KernelItem) else [item.step] if isinstance(item, CopyItem) else []
+
+
 def _count(item: KernelItem) -> None:
     GlobalCounters.kernel_count += len(item.steps)
     for step in item.steps:
@@ -240,13 +248,16 @@ def overlap(compiled: CompiledSchedule) -> None:
         compiled.bound.queue = CommandQueue(compiled)
 
 
-def overlapped(items: Sequence[ScheduleItem], slots: Sequence[Slot]) -> list[ScheduleItem]:
-    """An order in which queues wait little for each other: that of a run in which kernels and copies take as long as
-    the bytes they touch, and every queue starts the first item that can start earliest."""
+def overlapped(schedule: Schedule) -> list[ScheduleItem]:
+    """The items in an order in which queues wait little for each other: that of a run in which kernels and copies take
+    as long as the bytes they touch, and every queue starts the first item that can start earliest."""
+    items, slots = schedule.items, schedule.slots
+    if len(workers(items)) <= 1:
+        return items
     devices = [slots[item.slots[0]].device for item in items]
     homes = [queue_of(item.sink is None, d, slots[item.slots[-1]].device) for item, d in zip(items, devices)]
-    maker = {s: n for n, item in enumerate(items) for s in item.slots[: item.outputs]}
-    needs = [{maker[s] for s in item.slots[item.outputs :] if s in maker} for item in items]
+    maker = {s: n for n, item in enumerate(items) for s in item.written}
+    needs = [{maker[s] for s in item.read if s in maker} for item in items]
     readers: list[list[int]] = [[] for _ in items]
     for n, before in enumerate(needs):
         for u in before:
@@ -292,23 +303,18 @@ class _Regions:
 
     def needs(self, number: int, step: Step) -> list[int]:
         found: set[int] = set()
-        written = {0} if step.program is None else _written(step)
-        for at, slot in enumerate(step.slots):
+        written = set(step.written)
+        for slot in step.slots:
             place = self.bound.places[slot]
             base, begin = self.same.get(place.base, place.base), place.offset
             end = begin + (self.slots[slot].size * self.slots[slot].dtype.itemsize)
-            writes = at in written
+            writes = slot in written
             rows = self.accesses.setdefault(base, [])
             found.update(n for b, e, n, w in rows if b < end and begin < e and (w or writes) and n != number)
             if writes:  # whoever follows this write follows what it followed
                 rows[:] = [r for r in rows if not (begin <= r[0] and r[1] <= end)]
             rows.append((begin, end, number, writes))
         return sorted(found)
-
-
-def _written(step: Step) -> set[int]:
-    assert step.launch is not None
-    return {at for at, n in enumerate(step.launch.buffers) if n in step.launch.written}
 
 
 # *** deadlocks ***
@@ -457,8 +463,7 @@ class _Run:
         except BaseException:
             with self.changed:
                 if not self.failed:
-                    self.failed = item.steps if isinstance(item, KernelItem) else (
-                        [item.step] if isinstance(item, CopyItem) else [])
+                    self.failed = _steps(item)
             raise
 
 

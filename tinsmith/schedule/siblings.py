@@ -1,22 +1,21 @@
 """Sibling kernels share one kernel with several outputs: optimizer updates, statistics of one tensor.
 
 Two kernels merge sideways if their outputs have one shape, their reductions run over the same axes, they read a buffer
-in common and can have the same level: that of the higher one, if what reads the lower one is higher still. Levels rise
-along every dependency, so no path leads from one to the other and a merge makes no circle. An elementwise kernel joins
-the kernel before it if it reads that one's outputs element by element and all else that it reads has a lower level: the
-value is still in a register.
+in common and can have the same level: that of the higher one, if what reads the lower one is higher still. An
+elementwise kernel joins the kernel before it if it reads that one's outputs element by element and that one can have a
+level above all else that it reads: the value is still in a register. Levels rise along every read from one group to
+another, whatever is merged, so no merge closes a circle.
 """
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.contraction import is_repeated
-from tinsmith.schedule.items import ScheduleItem
+from tinsmith.schedule.items import Schedule, ScheduleItem
+from tinsmith.schedule.order import toposorted
 
 MOST_BUFFERS = 30  # arguments of a merged kernel
 MOST_NODES = 400  # nodes of a merged kernel's graph
@@ -41,25 +40,26 @@ class Group:
     nodes: int = 0
 
 
-def merge_siblings(items: list[ScheduleItem]) -> list[ScheduleItem]:
-    """The schedule with siblings merged, in an order that respects what reads what."""
-    groups, home = _grouped(items)
+def merge_siblings(schedule: Schedule) -> list[ScheduleItem]:
+    """The items with siblings merged, in an order that respects what reads what."""
+    items = schedule.items
+    groups = _grouped(items)
     if len(groups) == len(items):
         return items
-    items_of = {id(g): merged([items[m] for m in g.members]) for g in groups}
-    return [items_of[id(g)] for g in _ordered(groups, items, home)]
+    groups.sort(key=lambda g: g.members[-1])
+    return toposorted([merged([items[m] for m in g.members]) for g in groups])
 
 
-def _grouped(items: list[ScheduleItem]) -> tuple[list[Group], dict[int, Group]]:
-    """The groups, and the group that writes each slot. One pass: producers are placed before their readers."""
+def _grouped(items: list[ScheduleItem]) -> list[Group]:
+    """The groups, in one pass: producers are placed before their readers."""
     groups: list[Group] = []
     home: dict[int, Group] = {}
     readers: dict[tuple[Any, int], Group] = {}  # (key, slot) → the latest group that reads it
     for number, item in enumerate(items):
         producers = list({id(home[s]): home[s] for s in item.read if s in home}.values())
-        level = 1 + max((g.level for g in producers), default=0)
         key, size = _key(item)
         group = _continued(item, key, size, producers)
+        level = 1 + max((g.level for g in producers if g is not group), default=0)
         if group is None and key is not None:
             found = (readers.get((key, s)) for s in item.read)
             group = next((g for g in found if g is not None and g not in producers and level < g.first_reader
@@ -79,7 +79,7 @@ def _grouped(items: list[ScheduleItem]) -> tuple[list[Group], dict[int, Group]]:
         if key is not None:
             for s in item.read:
                 readers[key, s] = group
-    return groups, home
+    return groups
 
 
 def _key(item: ScheduleItem) -> tuple[Any, int]:
@@ -115,7 +115,6 @@ def _continued(item: ScheduleItem, key: Any, size: int, producers: list[Group]) 
         if key != group.key or not _fits(item, size, group) or group.level < level >= group.first_reader:
             continue
         if _element_by_element(item, group.written):
-            group.level = level
             return group
     return None
 
@@ -149,43 +148,3 @@ def merged(members: list[ScheduleItem]) -> ScheduleItem:
     return ScheduleItem(members[0].device, UOp(Ops.SINK, None, tuple(values[s] for s in written)), list(number),
                         f"{len(members)} {'twins' if twins else 'siblings'} in one kernel: {reasons}", origin,
                         outputs=len(members), tiles=frozenset().union(*(m.tiles for m in members)))
-
-
-def toposorted(items: list[ScheduleItem]) -> list[ScheduleItem]:
-    """Items after all that they read, otherwise in their order."""
-    writer = {s: n for n, item in enumerate(items) for s in item.written}
-    done: set[int] = set()
-    out: list[ScheduleItem] = []
-    stack = list(reversed(range(len(items))))
-    while stack:
-        n = stack.pop()
-        if n in done:
-            continue
-        missing = [writer[s] for s in items[n].read if s in writer and writer[s] not in done]
-        if missing:
-            stack += [n, *reversed(missing)]
-            continue
-        done.add(n)
-        out.append(items[n])
-    return out
-
-
-def _ordered(groups: list[Group], items: list[ScheduleItem], home: dict[int, Group]) -> Iterable[Group]:
-    """Groups after all that they read, otherwise in the order of their last members."""
-    waits: dict[int, int] = {}
-    readers: dict[int, list[Group]] = {}
-    for g in groups:
-        needs = {id(home[s]) for m in g.members for s in items[m].read if s in home} - {id(g)}
-        waits[id(g)] = len(needs)
-        for n in needs:
-            readers.setdefault(n, []).append(g)
-    ready = [(g.members[-1], n) for n, g in enumerate(groups) if not waits[id(g)]]
-    place = {id(g): n for n, g in enumerate(groups)}
-    heapq.heapify(ready)
-    while ready:
-        g = groups[heapq.heappop(ready)[1]]
-        yield g
-        for r in readers.get(id(g), ()):
-            waits[id(r)] -= 1
-            if not waits[id(r)]:
-                heapq.heappush(ready, (r.members[-1], place[id(r)]))

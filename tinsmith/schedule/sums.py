@@ -24,7 +24,8 @@ from tinsmith.ir.uop import substitute, toposort
 from tinsmith.schedule.contraction import is_contraction
 from tinsmith.schedule.fusion import SMALL_WORK
 from tinsmith.schedule.items import Schedule, ScheduleItem, Slot
-from tinsmith.schedule.siblings import MOST_BUFFERS, MOST_NODES, toposorted
+from tinsmith.schedule.order import joinable, toposorted
+from tinsmith.schedule.siblings import MOST_BUFFERS, MOST_NODES
 
 BLOCKS = 16  # wished: work for several cores, and few partial results to sum up
 LEAST_BLOCKS = 8
@@ -200,15 +201,7 @@ def _fits(items: Sequence[ScheduleItem], group: Sequence[ScheduleItem], sums: Se
     are known only when all loops are done, or leads from it back into it."""
     if len({s for i in group for s in i.slots}) + sum(len(i.written) for i in sums) > MOST_BUFFERS:
         return False
-    inside, own = {id(i) for i in group}, {s for i in group for s in i.written}
-    late = {s for i in sums for s in i.written}
-    for i in items:
-        if id(i) in inside:
-            if not late.isdisjoint(i.read):
-                return False
-        elif any(s in own or s in late for s in i.read):
-            late.update(i.written)
-    return True
+    return joinable(items, group, {s for i in sums for s in i.written})
 
 
 # *** joining ***
@@ -239,8 +232,10 @@ def _joined(items: list[ScheduleItem], slots: list[Slot], host: ScheduleItem,
         slots += [Slot(first + n, math.prod(space.part), total.dtype, item.device)
                   for n, total in enumerate(_sums(item))]
         parts.append(list(range(first, len(slots))))
-    joined = _with_sums(rows, host, list(zip(sums, parts)), space, needed)
-    return toposorted([*others, joined, *(_rest(i, p, space) for i, p in zip(sums, parts))])
+    joined = [_with_sums(rows, host, list(zip(sums, parts)), space, needed),
+              *(_rest(i, p, space) for i, p in zip(sums, parts))]
+    last = max(n for n, i in enumerate(items) if id(i) in inside)
+    return toposorted([*(i for i in items[:last] if id(i) not in inside), *joined, *items[last + 1 :]])
 
 
 def _with_sums(rows: Sequence[ScheduleItem], host: ScheduleItem, sums: Sequence[tuple[ScheduleItem, list[int]]],

@@ -20,20 +20,16 @@ import numpy as np
 from tinsmith.backend.device import Call, Device
 from tinsmith.backend.memory import Buffer
 from tinsmith.backend.timing import seconds_of
-from tinsmith.codegen.lower import lower
-from tinsmith.codegen.normalize import normalize
 from tinsmith.codegen.opt import Opt
 from tinsmith.codegen.program import KernelProgram, compile_kernel
-from tinsmith.codegen.work import count
 from tinsmith.core.dtypes import DType
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.evaluate_kernel import evaluate_kernel
 from tinsmith.ir.uop import toposort
+from tinsmith.schedule import sample
 
 Array = np.ndarray[Any, Any]
 WHOLE = 1 << 20  # elements of the largest value up to which all of a kernel is interpreted; beyond, boxes of it are
 BOXES = 6
-EPSILON = {2: 2.0**-8, 4: 2.0**-23, 8: 2.0**-52}  # relative rounding errors by bytes; of halves bfloat16's
 
 
 @dataclass(frozen=True)
@@ -68,19 +64,14 @@ class Session:
         self.buffers = {n: self.buffer(p.dtype, self.inputs[n]) for n, p in params.items() if n in self.inputs}
         reference = self.compiled(None)
         self.expected = self.run(reference)
-        computed = {n.dtype for n in toposort(self.sink) if n.op is not Ops.PARAM and n.dtype.is_float}
-        narrow = max((EPSILON[d.itemsize] for d in computed), default=0.0)
-        self.tolerance = [tolerance_of(d, e, self.terms(), narrow) for (d, _), e in zip(self.outputs, self.expected)]
+        added, narrow = sample.terms(self.sink), sample.narrowest(self.sink)
+        self.tolerance = [sample.tolerance_of(d, max(sample.largest(e), 1.0), added, narrow)
+                          for (d, _), e in zip(self.outputs, self.expected)]
         self.check_reference(random)
 
     def buffer(self, dtype: DType, values: Array) -> Buffer:
         b = Buffer(self.request.device, values.size, dtype)
         return b.copyin(memoryview(values.view(np.uint8))) if values.size else b  # type: ignore[arg-type]
-
-    def terms(self) -> int:
-        """The most values that one reduction adds up."""
-        return max((int(np.prod([n.src[0].shape[a] for a in n.arg[1]], dtype=np.int64))
-                    for n in toposort(self.sink) if n.op is Ops.REDUCE), default=1)
 
     def compiled(self, opts: Sequence[Opt] | None) -> tuple[KernelProgram, Any]:
         kernel = compile_kernel(self.sink, self.renderer, opts)
@@ -103,19 +94,10 @@ class Session:
 
     def check_reference(self, random: np.random.Generator) -> None:
         """What candidates are compared with is itself compared with the interpreter: all of it, or boxes of it."""
-        lowered = normalize(lower(self.sink))
-        needed = max(count(n.ranges | set(n.src[1:] if n.op is Ops.FOLD else ())) for n in toposort(lowered))
-        for part in [lowered] if needed <= WHOLE else [box(lowered, random) for _ in range(BOXES)]:
-            twice = []
-            for filling in (0x00, 0xA5):
-                arrays: list[Array] = [np.full(size * d.itemsize, filling, np.uint8).view(d.numpy)
-                                       for d, size in self.outputs]
-                evaluate_kernel(part, [*arrays, *(self.inputs[n] for n in sorted(self.inputs))], self.variables)
-                twice.append(arrays)
-            for a, b, found, near in zip(*twice, self.expected, self.tolerance):
-                written = a.view(np.uint8).reshape(a.size, -1) == b.view(np.uint8).reshape(a.size, -1)
-                at = written.all(axis=1)
-                if at.any() and not same(found[at], a[at], near):
+        small = sample.Sample(self.sink, self.variables, random, WHOLE, BOXES)
+        for part in small([self.inputs[n] for n in sorted(self.inputs)]):
+            for (at, values), found, near in zip(part, self.expected, self.tolerance):
+                if not same(found[at], values[at], near):
                     raise ValueError("the default program is not what the interpreter computes")
 
     def trial(self, opts: Sequence[Opt]) -> dict[str, Any]:
@@ -130,17 +112,6 @@ class Session:
         return {"state": "ok", "seconds": seconds, "name": kernel.name}
 
 
-def box(sink: UOp, random: np.random.Generator) -> UOp:
-    """The same kernel for a small part of each range of its stores."""
-    table: dict[UOp, UOp] = {}
-    for r in frozenset().union(*(s.ranges for s in sink.src)):
-        size = count([r])
-        width = min(size, 3)
-        begin = int(random.integers(0, size - width + 1))
-        table[r] = UOp(Ops.RANGE, r.dtype, (UOp.index(begin), UOp.index(begin + width)), r.arg)
-    return sink.substitute(table)
-
-
 def values_of(dtype: DType, size: int, random: np.random.Generator) -> Array:
     """Small numbers: floats around 0, integers that may be places."""
     if dtype.is_float:
@@ -150,23 +121,9 @@ def values_of(dtype: DType, size: int, random: np.random.Generator) -> Array:
     return random.integers(0, 16, size).astype(dtype.numpy)
 
 
-def tolerance_of(dtype: DType, values: Array, terms: int, narrow: float = 0.0) -> float:
-    """How far an element may be off: 0 for integers; else about one rounding for each value that is added up, and a few
-    in the narrowest type on the way, whose relative rounding error is ``narrow``."""
-    if not dtype.is_float:
-        return 0.0
-    largest = np.nanmax(np.abs(np.where(np.isfinite(wide := values.astype(np.float64)), wide, 0)), initial=1.0)
-    wide_eps = EPSILON[max(dtype.itemsize, 4)]
-    return float((wide_eps * 8 * max(terms, 4) ** 0.75 + 8 * max(narrow, EPSILON[dtype.itemsize])) * max(largest, 1.0))
-
-
 def same(a: Array, b: Array, near: float) -> bool:
-    """Equal up to ``near``; NaN equals NaN."""
-    if near == 0.0:
-        return bool((a == b).all())
-    x, y = a.astype(np.float64), b.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        return bool(((x == y) | (np.abs(x - y) <= near) | (np.isnan(x) & np.isnan(y))).all())
+    """Equal up to ``near``."""
+    return not sample.differing(a, b, near).any()
 
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:

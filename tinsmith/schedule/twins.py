@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from tinsmith.codegen.carried import block_of
 from tinsmith.core.dtypes import dtypes
@@ -14,25 +15,53 @@ from tinsmith.ir import Ops
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.contraction import is_contraction
 from tinsmith.schedule.fusion import ROW_PARALLELISM
-from tinsmith.schedule.items import ScheduleItem
-from tinsmith.schedule.siblings import MOST_BUFFERS, merged, toposorted
+from tinsmith.schedule.items import Schedule, ScheduleItem
+from tinsmith.schedule.order import joinable, toposorted
+from tinsmith.schedule.siblings import MOST_BUFFERS, merged
 
 
-def merge_twins(items: list[ScheduleItem]) -> list[ScheduleItem]:
-    """The schedule with such kernels merged, in an order that respects what reads what."""
+def merge_twins(schedule: Schedule) -> list[ScheduleItem]:
+    """The items with such kernels merged, in an order that respects what reads what."""
+    items = schedule.items
     home = list(range(len(items)))  # item → the group that it runs in, named by its first member
     for n, item in enumerate(items):
         if not item.tiles or item.variables:
             continue
         for g in dict.fromkeys(home[m] for m in range(n) if items[m].tiles & item.tiles or _crossed(items[m], item)):
             members = [m for m in range(n) if home[m] == g]
-            if _fit(items, members, item) and not _between(items, home, g, n):
+            if _fit(items, members, item) and _joinable(items, home, g, n):
                 home[n] = g
                 break
     if home == list(range(len(items))):
         return items
-    groups = [[m for m in range(len(items)) if home[m] == g] for g in sorted(set(home))]
-    return toposorted([merged([items[m] for m in members]) for members in groups])
+    return toposorted([merged(g.members) for g in _groups(items, home)])
+
+
+class _Group(NamedTuple):
+    """Items that run as one."""
+
+    members: list[ScheduleItem]
+    written: list[int]
+    read: list[int]
+
+
+def _groups(items: Sequence[ScheduleItem], home: Sequence[int]) -> list[_Group]:
+    """The groups in the order of their last members."""
+    found: dict[int, list[ScheduleItem]] = {}
+    for g, item in reversed(list(zip(home, items))):
+        found.setdefault(g, []).insert(0, item)
+    groups = []
+    for members in reversed(found.values()):
+        written = [s for m in members for s in m.written]
+        groups.append(_Group(members, written, [s for m in members for s in m.read if s not in written]))
+    return groups
+
+
+def _joinable(items: Sequence[ScheduleItem], home: Sequence[int], group: int, number: int) -> bool:
+    """Whether an item, still alone, can join a group."""
+    groups = toposorted(_groups(items, home))
+    wanted = items[group], items[number]
+    return joinable(groups, [g for g in groups if any(m is w for m in g.members for w in wanted)])
 
 
 def _fit(items: Sequence[ScheduleItem], members: list[int], item: ScheduleItem) -> bool:
@@ -63,23 +92,3 @@ def _sums_only(item: ScheduleItem) -> bool:
     reduces = [n for n in toposort(item.sink) if n.op is Ops.REDUCE]
     wide = all(v.dtype in (dtypes.float32, dtypes.float64) for v in item.sink.src)
     return wide and not item.statistics and all(map(is_contraction, reduces))
-
-
-def _between(items: Sequence[ScheduleItem], home: list[int], group: int, last: int) -> bool:
-    """Whether a chain of reads leads from the group through something outside it to item ``last``."""
-    writes = {s for m, item in enumerate(items) if home[m] == group for s in item.written}
-    reached: set[int] = set()  # slots that depend on the group by way of others
-    outside: set[int] = set()  # groups that do
-    changed = True
-    while changed:
-        changed = False
-        for m, item in enumerate(items):
-            read = set(item.read)
-            if home[m] == group or m == last or home[m] in outside:
-                continue
-            if not read.isdisjoint(writes | reached):
-                outside.add(home[m])
-                reached |= {s for k, other in enumerate(items) if home[k] == home[m]
-                            for s in other.written}
-                changed = True
-    return not reached.isdisjoint(items[last].read)

@@ -286,7 +286,7 @@ class CRenderer(Renderer):
         """Whether C has no vector operator with our meaning, so that a loop over the lanes is written."""
         if u.op is Ops.STORE:
             return u.src[2].dtype.count > 1 and (u.src[1].dtype.count > 1 or len(u.src) > 3)
-        if u.dtype.count == 1 or u.op in (Ops.VECTORIZE, Ops.GEP, Ops.BITCAST, Ops.CONST):
+        if u.dtype.count == 1 or u.op in (Ops.VECTORIZE, Ops.GEP, Ops.BITCAST, Ops.CONST, Ops.DEFINE_ACC, Ops.PHI):
             return False
         if u.op is Ops.LOAD:
             return u.src[1].dtype.count > 1 or len(u.src) > 2
