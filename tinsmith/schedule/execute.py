@@ -19,7 +19,7 @@ from tinsmith.core.errors import KernelError, TinsmithError
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.evaluate import evaluate
-from tinsmith.ir.uop import bindings, symbols, toposort, with_symbols
+from tinsmith.ir.uop import bindings, substitute, symbols, toposort, with_symbols
 from tinsmith.schedule import diskcache
 from tinsmith.schedule.compiled import Bound, CompiledSchedule, Step, buffer_name, loaded, part_names
 from tinsmith.schedule.compiling import Compilation
@@ -173,9 +173,16 @@ def _compile(graph: list[UOp], device: str) -> CompiledSchedule:
     return compiled
 
 
+def _without_empty(graph: list[UOp]) -> list[UOp]:
+    """The graph where a value without elements is computed from nothing: only gradients ask what it was made of."""
+    empty = {n: n.zeros(n.dtype) for n in toposort(graph) if n.src and 0 in n.shape}
+    return substitute(graph, empty) if empty else graph
+
+
 def planned(graph: list[UOp], device: str) -> tuple[Schedule, list[Layout | None]]:
     """The kernels of a canonical graph before they are lowered, and how sharded results lie."""
     layouts: list[Layout | None] = []
+    graph = _without_empty(graph)
     if any(is_group(d) for d in (device, *(n.device for n in toposort(graph)))):
         graph, layouts = spread_out(graph, device)
         device = members(device)[0]

@@ -235,7 +235,5 @@ def _band(op: str, x: Tensor, diagonal: int) -> Tensor:
     """Whether an element lies on or to the right of a diagonal of the last two axes."""
     if x.ndim < 2:
         raise ShapeError(op, f"takes a matrix or a batch of them, got shape {x.shape}", "at least two axes")
-    if 0 in x.shape:
-        return x._new(x.uop.zeros(dtypes.bool))
     row, column = x.uop.iota_like(x.ndim - 2), x.uop.iota_like(x.ndim - 1)
     return x._new((row + diagonal).lt(column + 1))

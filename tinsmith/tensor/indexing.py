@@ -113,8 +113,6 @@ class Indexing:
         [[2], [3]]
         """
         d, source, places = _aligned("gather", self, dim, operand("gather", index, self))
-        if 0 in places.shape or 0 in source.shape:
-            return self._new(UOp.const(self.dtype, 0).expand_to(places.shape))
         return self._new(source.gather(places, d))
 
     def scatter(self: Tensor, dim: int, index: Tensor, src: Any, reduce: str | None = None) -> Tensor:
@@ -340,8 +338,6 @@ def _index_dtype(index: Tensor, size: Any) -> Any:
 
 def _sliced(x: UOp, slices: list[Slice]) -> UOp:
     """The elements of the slices; steps by padding to whole steps and keeping the first of each."""
-    if any(type(s.count) is int and s.count == 0 for s in slices):
-        return UOp.const(x.dtype, 0).expand_to(tuple(s.count for s in slices))
     x = x.flip(tuple(i for i, s in enumerate(slices) if s.flip))
     ends = [s.begin + (s.count if s.step == 1 else s.count * s.step) for s in slices]
     short = tuple((0, 0) if s.step == 1 else (0, max(end - size, 0)) for s, end, size in zip(slices, ends, x.shape))
@@ -355,8 +351,6 @@ def _sliced(x: UOp, slices: list[Slice]) -> UOp:
 
 def _unsliced(part: UOp, slices: list[Slice], shape: tuple[Any, ...]) -> UOp:
     """The inverse of ``_sliced``: the elements at their places in ``shape``, zeros elsewhere."""
-    if 0 in part.shape or 0 in shape:
-        return part
     if any(s.step != 1 for s in slices):
         x = part.reshape(tuple(v for s in slices for v in (s.count, 1)))
         x = x.pad(tuple(r for s in slices for r in ((0, 0), (0, s.step - 1))))
@@ -430,8 +424,6 @@ class _Picked:
 def _take(source: UOp, flat: UOp, index_shape: tuple[Any, ...]) -> UOp:
     others = source.shape[1:]
     shape = (*index_shape, *others)
-    if 0 in shape or 0 in source.shape:
-        return UOp.const(source.dtype, 0).expand_to(shape)
     n = product(index_shape)
     index = flat.reshape((n,) + (1,) * len(others)).expand((n, *others))
     return source.gather(index, 0).reshape(shape)
@@ -443,8 +435,6 @@ def _scattered(part: Tensor, plan: Plan, value: Tensor) -> UOp:
     shape_out = (*p.index_shape, *p.other_sizes)
     wanted = tuple(shape_out[i] for i in p.order_out)
     fitted = _fitted("setitem", value, wanted)
-    if 0 in shape_out:
-        return part.uop
     back = tuple(int(i) for i in np.argsort(p.order_out))
     rows = fitted.permute(back).reshape((product(p.index_shape), *p.other_sizes))
     new = p.source.scatter(p.spread(), rows, 0, None)
@@ -486,8 +476,6 @@ def _scatter(name: str, x: Tensor, dim: int, index: Tensor, src: Any, op: str | 
         if isinstance(src, TensorBase):
             raise DTypeError(name, f"values of {value.dtype!r} for a tensor of {x.dtype!r}", f".cast({x.dtype!r})")
         rows = rows.cast(x.dtype)
-    if 0 in index.shape or 0 in x.shape:
-        return x
     new = source.scatter(places, rows, d, op)
     slices = [Slice(0, s) for s in source.shape]
     if source.shape == x.shape:

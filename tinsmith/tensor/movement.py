@@ -216,9 +216,6 @@ class Movement(Joining):
         cut = self.shrink([(max(-b, 0), s - max(-e, 0)) if _negative(b, e) else None
                            for (b, e), s in zip(amounts, self.shape)])
         grown = tuple((_at_least_zero(b), _at_least_zero(e)) for b, e in amounts)
-        if any(type(s) is int and s == 0 for s in cut.shape):
-            shape = tuple(b + s + e for (b, e), s in zip(grown, cut.shape))
-            return self._new(constant("pad", value, self.dtype).expand_to(shape))
         padded = cut.uop.pad(grown)
         if value == 0 or padded is cut.uop:
             return self._new(padded)
@@ -324,9 +321,9 @@ class Movement(Joining):
         rows, columns = x.shape[-2:]
         down, right = max(-offset, 0), max(offset, 0)
         n = max(min(rows - down, columns - right), 0)
-        if n == 0:
-            return x[..., :0, 0]
         lead = x.shape[:-2]
+        if n == 0:
+            return x[..., :0, :0].reshape(*lead, 0)
         return x[..., down : down + n, right : right + n].reshape(*lead, n * n)[..., :: n + 1]
 
     def diag(self: Tensor) -> Tensor:

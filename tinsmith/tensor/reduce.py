@@ -29,11 +29,7 @@ class Reduce:
 
     def _reduce(self: Tensor, op: Op, axes: tuple[int, ...], keepdim: bool, x: UOp | None = None) -> Tensor:
         x = self.uop if x is None else x
-        if any(type(s) is int and s == 0 for s in x.shape):
-            assert op.identity is not None
-            out = UOp.const(x.dtype, op.identity(x.dtype)).expand_to(_reduced(x.shape, axes, True))
-        else:
-            out = x.reduce(op, axes)
+        out = x.reduce(op, axes)
         return self._new(out if keepdim else out.reshape(_reduced(x.shape, axes, False)))
 
     def sum(self: Tensor, axis: Axis = None, keepdim: bool = False, dtype: DType | str | None = None, *,
