@@ -18,6 +18,7 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import KernelError, TinsmithError
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.ops import FOR_GRADIENTS
 from tinsmith.ir.evaluate import evaluate
 from tinsmith.ir.uop import bindings, substitute, symbols, toposort, with_symbols
 from tinsmith.schedule import diskcache
@@ -56,7 +57,7 @@ def canonical(roots: Sequence[UOp]) -> tuple[list[UOp], list[UOp], list[int]]:
             new[n] = UOp(Ops.BUFFER, n.dtype, (), name)
             buffers.append(n)
             count += len(part_names(name))
-        elif n.op is Ops.DETACH:  # says something about gradients only
+        elif n.op in FOR_GRADIENTS:
             new[n] = new.get(n.src[0], n.src[0])
         elif n.src and n not in names:
             src = tuple(new.get(s, s) for s in n.src)
@@ -97,7 +98,7 @@ def structure(roots: Sequence[UOp]) -> tuple[tuple[Any, ...], list[UOp], list[in
             if n is None:
                 return (*rows, *map(number, roots)), buffers, values
             op, src = n.op, n.src
-            if op is Ops.DETACH:  # says something about gradients only
+            if op in FOR_GRADIENTS:
                 numbers[n] = numbers[src[0]]
                 continue
             numbers[n] = len(rows)

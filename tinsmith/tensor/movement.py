@@ -225,6 +225,10 @@ class Movement(Joining):
     def _pad_with_own(self: Tensor, amounts: tuple[tuple[Any, Any], ...], mode: str) -> Tensor:
         out = self
         for axis, (before, after) in enumerate(amounts):
+            if mode == "circular" and _negative(before, after):  # what is cut off does not come back
+                out = out.shrink([None] * axis + [(max(-before, 0), out.shape[axis] - max(-after, 0))] +
+                                 [None] * (out.ndim - axis - 1))
+                before, after = max(before, 0), max(after, 0)
             size = out.shape[axis]
             if before == 0 and after == 0:
                 continue
@@ -335,7 +339,7 @@ class Movement(Joining):
         if self.ndim != 1:
             raise ShapeError("diag", f"takes a vector, got shape {self.shape}",
                              ".diagonal() for the diagonal of a matrix")
-        return type(self).eye(self.shape[0], dtype=dtypes.bool, device=self.device).where(self.unsqueeze(1), 0)
+        return type(self).eye(self.shape[0], dtype=dtypes.bool, device=self.device).where(self.unsqueeze(1), self._zeros())
 
 
 def _open_size(x: Tensor, rest: Any) -> Any:
