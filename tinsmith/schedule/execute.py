@@ -18,8 +18,8 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import KernelError, TinsmithError
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.ops import FOR_GRADIENTS
 from tinsmith.ir.evaluate import evaluate
+from tinsmith.ir.ops import FOR_GRADIENTS
 from tinsmith.ir.uop import bindings, substitute, symbols, toposort, with_symbols
 from tinsmith.schedule import diskcache
 from tinsmith.schedule.compiled import Bound, CompiledSchedule, Step, buffer_name, loaded, part_names

@@ -14,7 +14,7 @@ from tinsmith.core.dtypes import DType, dtypes, promote
 from tinsmith.core.errors import ArgumentError, DTypeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops import Op
-from tinsmith.tensor.arguments import flag
+from tinsmith.tensor.arguments import Scalar, flag, shown
 from tinsmith.tensor.base import check_range
 from tinsmith.tensor.conversions import Conversions
 from tinsmith.tensor.helpers import (
@@ -318,12 +318,20 @@ class Elementwise(Conversions, Trigonometry):
         return self._new(UOp(Ops.WHERE, None, tuple(expand_uop(n, shape) for n in nodes)))
 
     def masked_fill(self: Tensor, mask: Tensor, value: Any) -> Tensor:
-        """``value`` where the mask holds.
+        """``value`` where the mask holds; the dtype stays.
 
         >>> Tensor([1, 2]).masked_fill(Tensor([True, False]), 0).tolist()
         [0, 2]
+
+        Raises:
+            DTypeError: if the dtype cannot hold the value.
         """
-        return operand("masked_fill", mask, self).where(value, self)
+        new = operand("masked_fill", value, self)
+        held = isinstance(value, Scalar) and math.isfinite(value) and self.dtype.as_const(value) == value
+        if not held and promote(new.dtype, self.dtype) is not self.dtype:
+            raise DTypeError("masked_fill", f"a tensor of {self.dtype!r} cannot hold {shown(value)}",
+                             f".cast({new.dtype!r}) first")
+        return operand("masked_fill", mask, self).where(new.cast(self.dtype), self)
 
     def copysign(self: Tensor, other: Any) -> Tensor:
         """The magnitude of this value with the sign of ``other``, zeros and NaN included.

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from tinsmith.core.dtypes import promote
 from tinsmith.core.errors import ArgumentError, ShapeError
-from tinsmith.ir import UOp
 from tinsmith.ir.join import joined
 from tinsmith.tensor.arguments import choice, integer, integers
 from tinsmith.tensor.base import check_tensors

@@ -67,7 +67,8 @@ class Losses:
             raise ShapeError("binary_crossentropy", f"predictions {self.shape}, targets {target.shape}", "equal shapes")
         yes, no = self.log().maximum(-100), (1 - self).log().maximum(-100)
         loss = -(target * yes + (1 - target) * no)
-        return with_slopes(loss, _crossentropy_slopes, *(t.cast(loss.dtype) for t in (self, target)))._reduced(reduction)
+        loss = with_slopes(loss, _crossentropy_slopes, self.cast(loss.dtype), target.cast(loss.dtype))
+        return loss._reduced(reduction)
 
     def binary_crossentropy_logits(self: Tensor, target: Tensor, reduction: str = "mean",
                                    pos_weight: Tensor | None = None) -> Tensor:

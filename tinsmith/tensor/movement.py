@@ -339,7 +339,8 @@ class Movement(Joining):
         if self.ndim != 1:
             raise ShapeError("diag", f"takes a vector, got shape {self.shape}",
                              ".diagonal() for the diagonal of a matrix")
-        return type(self).eye(self.shape[0], dtype=dtypes.bool, device=self.device).where(self.unsqueeze(1), self._zeros())
+        inside = type(self).eye(self.shape[0], dtype=dtypes.bool, device=self.device)
+        return inside.where(self.unsqueeze(1), self._zeros())
 
 
 def _open_size(x: Tensor, rest: Any) -> Any:

@@ -21,6 +21,6 @@ def op_table() -> Iterator[Op]:
                 yield row
 
 
-FOR_GRADIENTS = (Ops.DETACH, Ops.CUSTOM_GRADIENT)  # the value of the first source: they say something about gradients only
+FOR_GRADIENTS = (Ops.DETACH, Ops.CUSTOM_GRADIENT)  # the first source's value: they only say something about gradients
 
 __all__ = ["FOR_GRADIENTS", "Op", "Ops", "op_table"]

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tinsmith.core.dtypes import dtypes
 from tinsmith.ir.ops.op import Array, Op
 
 if TYPE_CHECKING:

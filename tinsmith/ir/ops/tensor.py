@@ -256,7 +256,7 @@ class TensorOps:
     CONTIGUOUS = Op("memory", "The same value, in memory of its own.", 1, of_first, shape_of_first, lambda n, x: x,
                     lambda n, g: (g,))
     DETACH = Op("memory", "The same value, without a gradient.", 1, of_first, shape_of_first, lambda n, x: x)
-    CUSTOM_GRADIENT = Op("memory", "The value of the first source, with the gradients of the others as the argument says:"
+    CUSTOM_GRADIENT = Op("memory", "The value of the first source; the argument gives the gradients of the others:"
                          " (node, gradient) -> one for each.", (2, 1 << 30), of_first, shape_of_first,
                          lambda n, x, *others: x, lambda n, g: (None, *n.arg(n, g)))
     COPY = Op("memory", "The value on another device, or whole on each of several; the argument names them.", 1,
