@@ -72,7 +72,7 @@ def realize_tensors(tensors: Sequence[TensorBase]) -> None:
             done = _take_values(wanted)
         leaves = {n: view for n, view in done.items() if is_leaf(n)}
         if leaves and (lazy is None or not lazy.isdisjoint(leaves)):
-            others = [t for t in wanted[0].live if id(t) not in pending and not is_realized(t.uop)]
+            others = [t for t in wanted[0].live if id(t) not in pending and t.uop.base.op is not Ops.BUFFER]
             for t, new in zip(others, substitute([t.uop for t in others], leaves)):
                 t.uop = new
 
