@@ -22,6 +22,10 @@ SHAPES = [(3,), (4,), (2, 3), (3, 4), (4, 4), (2, 3, 4), (1, 3), (1,), (0, 3), (
 LEAST, MOST = 2, 5  # lines of a program
 
 
+class Unfit(Exception):
+    """No input has a shape as a line wants it."""
+
+
 class Program:
     """Lines computed side by side.
 
@@ -82,7 +86,10 @@ class Program:
         fitting = [v for v in self.values if wanted(self.shape(v))]
         if fitting and self.random.random() < 0.9:
             return self.random.choice([*fitting[-2:], *fitting])
-        return self.input(self.random.choice([s for s in SHAPES if wanted(s)]))
+        shapes = [s for s in SHAPES if wanted(s)]
+        if not shapes:
+            raise Unfit
+        return self.input(self.random.choice(shapes))
 
     def like(self, name: str) -> str:
         """A value that broadcasts with another one."""
@@ -513,5 +520,5 @@ def build(p: Program) -> None:
         line = p.random.choice(LINES)
         try:
             line(p)
-        except IndexError:  # no shape of a new input is as the line wants it
+        except Unfit:
             continue

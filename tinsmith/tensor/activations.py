@@ -20,12 +20,16 @@ def _positive(x: UOp) -> UOp:
 
 
 def _relu_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
-    """Told from the result alone, so that the argument need not be kept."""
-    return (out.gt(0).where(g, 0),)
+    """Told from the result alone, so that the argument need not be kept: NaN keeps its gradient."""
+    return (out.ne(0).where(g, 0),)
 
 
 def _hardtanh_slope(g: Tensor, out: Tensor, x: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, None, None]:
-    return (x.gt(low) & x.lt(high)).where(g, 0), None, None
+    return (out.ne(low) & out.ne(high)).where(g, 0), None, None
+
+
+def _hardswish_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+    return (x.le(-3).where(0, x.lt(3).where(g * (x * (1 / 3) + 0.5), g)),)
 
 
 class Activations:
@@ -48,7 +52,7 @@ class Activations:
         [-1.0, 2.0]
         """
         x, slope = self._float(), number("leaky_relu", "neg_slope", neg_slope)
-        return x._new(_positive(x.uop).where(x.uop, x.uop * slope))
+        return x._new((x.uop > 0).where(x.uop, x.uop * slope))
 
     def relu6(self: Tensor) -> Tensor:
         """min(max(x, 0), 6)."""
@@ -139,7 +143,8 @@ class Activations:
 
     def hardswish(self: Tensor) -> Tensor:
         """``x * relu6(x + 3) / 6``."""
-        return self * (self + 3).relu6() * (1 / 6)
+        x = self._float()
+        return with_slopes(x * (x + 3).relu6() * (1 / 6), _hardswish_slope, x)
 
     def softsign(self: Tensor) -> Tensor:
         """``x / (1 + |x|)``."""

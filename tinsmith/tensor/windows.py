@@ -18,7 +18,7 @@ from tinsmith.ir import UOp
 from tinsmith.ir.sizes import normal_size
 from tinsmith.ir.uop import Window
 from tinsmith.tensor.arguments import integer, integers
-from tinsmith.tensor.helpers import equal, operand
+from tinsmith.tensor.helpers import equal, operand, product
 from tinsmith.tensor.slopes import with_slopes
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ class Windows:
         for a in range(dims):
             x = x.window(Window(3 + a, 4 + dims + a, steps[a], spread[a], size[a], outputs[a]))
         w = weight.uop.cast(acc).reshape((1, groups, cout // groups, *ones, cin, *kernel))
-        product = x * w.expand((n, groups, cout // groups, *outputs, cin, *kernel))
-        total = product.reduce("ADD", tuple(range(3 + dims, 4 + 2 * dims)))
+        multiplied = x * w.expand((n, groups, cout // groups, *outputs, cin, *kernel))
+        total = multiplied.reduce("ADD", tuple(range(3 + dims, 4 + 2 * dims)))
         return _finish(self._new(total.reshape((n, cout, *outputs)).cast(out_dtype)), bias, dims)
 
     def conv_transpose2d(self: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1, stride: Ints = 1,
@@ -246,9 +246,11 @@ def _first_greatest(g: Tensor, out: Tensor, windows: Tensor) -> tuple[Tensor]:
     place = windows.uop.iota_like(axes[0]) if axes else windows.uop.zeros(dtypes.int32)
     for a in axes[1:]:
         place = place * windows.shape[a] + windows.uop.iota_like(a)
+    count = product([windows.shape[a] for a in axes])
     places = windows._new(place)
-    first = windows.eq(out).where(places, places.dtype.max).min(axes, keepdim=True)
-    return (places.eq(first).where(g, 0),)
+    rank = windows.eq(out).where(count - places, windows.isnan().where(places + 1, 0))  # of NaNs the last
+    chosen = rank.gt(0) & rank.eq(rank.max(axes, keepdim=True))
+    return (chosen.where(g, 0),)
 
 
 def _finish(out: Tensor, bias: Tensor | None, dims: int) -> Tensor:
