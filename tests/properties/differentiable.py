@@ -30,10 +30,12 @@ class Program:
     """Lines computed side by side.
 
     Attributes:
+        compiled: whether ours is to be run by compiled kernels.
         exact: names of values that are the same bits in both.
     """
 
     def __init__(self, seed: int) -> None:
+        self.compiled = seed % 4 == 0
         self.random, self.numpy = random.Random(seed), np.random.default_rng(seed)
         self.ours: dict[str, Any] = {"Tensor": Tensor}
         self.theirs: dict[str, Any] = {"torch": torch, "F": torch.nn.functional}
