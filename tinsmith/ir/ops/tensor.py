@@ -90,8 +90,8 @@ def _reduce_gradient(n: UOp, g: UOp) -> tuple[UOp | None]:
     (x,), (op, axes) = n.src, n.arg
     if op.name == "ADD":
         return (g.expand(x.shape),)
-    if op.name in ("MAX", "MIN"):  # ties share, as in torch.amax
-        hit = x.eq(n.expand(x.shape)).cast(g.dtype)
+    if op.name in ("MAX", "MIN"):  # ties share, as in torch.amax; so do NaNs, as in torch.max
+        hit = (x.eq(n.expand(x.shape)) | x.ne(x)).cast(g.dtype)
         return (hit * (g / hit.reduce("ADD", axes)).expand(x.shape),)
     if op.name == "MUL":
         return (g.expand(x.shape) * _product_of_others(x, axes),)
