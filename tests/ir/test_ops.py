@@ -244,6 +244,8 @@ GRADIENTS = {
     "REDUCE-ADD": X.reduce("ADD", (0, 1)), "REDUCE-MAX": X.reduce("MAX", (1,)), "REDUCE-MIN": X.reduce("MIN", (0,)),
     "REDUCE-MUL": X.reduce("MUL", (1,)), "GATHER": X.gather(I, 0), "GATHER-1": X.gather(I, 1),
     "SCATTER-ADD": X.scatter(I, Y, 1, "ADD"), "SCATTER-SET": X.scatter(I, Y, 1, None),
+    **{f"SCATTER-{op}": X.scatter(I, Y, 1, op) for op in ("MUL", "MAX", "MIN")},
+    "CUSTOM_GRADIENT": UOp(Ops.CUSTOM_GRADIENT, None, (X * X * Y, X, Y), lambda n, g: (g * X * Y * 2, g * X * X)),
     **{f"SCAN-{op}-{axis}": X.scan(op, axis) for op in ("ADD", "MUL", "MAX", "MIN") for axis in (0, 1)},
     "SCAN-MULADD": X.scan("MULADD", 1, Y.shrink(((0, 2), (0, 1))), Z),
     "ASSIGN": UOp(Ops.ASSIGN, None, (X, Y)),

@@ -14,6 +14,7 @@ from tinsmith.codegen.indexing import ZERO, Index, flatten, move
 from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.ops import FOR_GRADIENTS
 
 Request = tuple[UOp, Index, UOp | None]
 Plan = tuple[list[Request], Callable[[list[UOp]], UOp]]
@@ -21,7 +22,7 @@ Plan = tuple[list[Request], Callable[[list[UOp]], UOp]]
 
 def _before_reshapes(value: UOp) -> UOp:
     """What lies in memory like ``value``: its ranges are those in which it was computed."""
-    while value.op in (Ops.CONTIGUOUS, Ops.DETACH) or (
+    while value.op in (Ops.CONTIGUOUS, *FOR_GRADIENTS) or (
             value.op is Ops.RESHAPE and all(isinstance(s, int) for s in value.src[0].shape)):
         value = value.src[0]
     return value
@@ -193,7 +194,7 @@ class Lowering:
             return [], lambda v: memory.load(at, valid)
         if op is Ops.IOTA:
             return [], lambda v: index[0].cast(node.dtype)
-        if op in (Ops.CONTIGUOUS, Ops.DETACH, Ops.COPY):
+        if op in (Ops.CONTIGUOUS, Ops.COPY, *FOR_GRADIENTS):
             return [(node.src[0], index, valid)], lambda v: v[0]
         if op.kind == "movement":
             return self.plan_movement(node, index, valid)

@@ -20,7 +20,8 @@ from tinsmith.core.errors import KernelError, TinsmithError, VerifyError
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.evaluate import evaluate
-from tinsmith.ir.uop import bindings, symbols, toposort, with_symbols
+from tinsmith.ir.ops import FOR_GRADIENTS
+from tinsmith.ir.uop import bindings, substitute, symbols, toposort, with_symbols
 from tinsmith.schedule import diskcache
 from tinsmith.schedule.compiled import Bound, CompiledSchedule, Step, buffer_name, loaded, part_names
 from tinsmith.schedule.compiling import Compilation
@@ -59,7 +60,7 @@ def canonical(roots: Sequence[UOp]) -> tuple[list[UOp], list[UOp], list[int]]:
             new[n] = UOp(Ops.BUFFER, n.dtype, (), name)
             buffers.append(n)
             count += len(part_names(name))
-        elif n.op is Ops.DETACH:  # says something about gradients only
+        elif n.op in FOR_GRADIENTS:
             new[n] = new.get(n.src[0], n.src[0])
         elif n.src and n not in names:
             src = tuple(new.get(s, s) for s in n.src)
@@ -100,7 +101,7 @@ def structure(roots: Sequence[UOp]) -> tuple[tuple[Any, ...], list[UOp], list[in
             if n is None:
                 return (*rows, *map(number, roots)), buffers, values
             op, src = n.op, n.src
-            if op is Ops.DETACH:  # says something about gradients only
+            if op in FOR_GRADIENTS:
                 numbers[n] = numbers[src[0]]
                 continue
             numbers[n] = len(rows)
@@ -176,9 +177,16 @@ def _compile(graph: list[UOp], device: str) -> CompiledSchedule:
     return compiled
 
 
+def _without_empty(graph: list[UOp]) -> list[UOp]:
+    """The graph where a value without elements is computed from nothing: only gradients ask what it was made of."""
+    empty = {n: n.zeros(n.dtype) for n in toposort(graph) if n.src and 0 in n.shape}
+    return substitute(graph, empty) if empty else graph
+
+
 def planned(graph: list[UOp], device: str) -> tuple[Schedule, list[Layout | None]]:
     """The kernels of a canonical graph before they are lowered, and how sharded results lie."""
     layouts: list[Layout | None] = []
+    graph = _without_empty(graph)
     if any(is_group(d) for d in (device, *(n.device for n in toposort(graph)))):
         graph, layouts = spread_out(graph, device)
         device = members(device)[0]

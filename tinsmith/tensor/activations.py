@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tinsmith.ir import UOp
 from tinsmith.tensor.arguments import choice, number
+from tinsmith.tensor.slopes import with_slopes
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -16,6 +17,19 @@ if TYPE_CHECKING:
 def _positive(x: UOp) -> UOp:
     """x > 0, also true for NaN, so that NaN passes through."""
     return (x > 0) | x.ne(x)
+
+
+def _relu_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+    """Told from the result alone, so that the argument need not be kept: NaN keeps its gradient."""
+    return (out.ne(0).where(g, 0),)
+
+
+def _hardtanh_slope(g: Tensor, out: Tensor, x: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, None, None]:
+    return (out.ne(low) & out.ne(high)).where(g, 0), None, None
+
+
+def _hardswish_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+    return (x.le(-3).where(0, x.lt(3).where(g * (x * (1 / 3) + 0.5), g)),)
 
 
 class Activations:
@@ -29,7 +43,7 @@ class Activations:
         >>> Tensor([-1., 0., 2.]).relu().tolist()
         [0.0, 0.0, 2.0]
         """
-        return self._new(self.uop.maximum(0))
+        return with_slopes(self._new(self.uop.maximum(0)), _relu_slope, self)
 
     def leaky_relu(self: Tensor, neg_slope: float = 0.01) -> Tensor:
         """x above 0, ``neg_slope * x`` below.
@@ -38,11 +52,11 @@ class Activations:
         [-1.0, 2.0]
         """
         x, slope = self._float(), number("leaky_relu", "neg_slope", neg_slope)
-        return x._new(_positive(x.uop).where(x.uop, x.uop * slope))
+        return x._new((x.uop > 0).where(x.uop, x.uop * slope))
 
     def relu6(self: Tensor) -> Tensor:
         """min(max(x, 0), 6)."""
-        return self.relu().minimum(6)
+        return self.hardtanh(0, 6)
 
     def elu(self: Tensor, alpha: float = 1.0) -> Tensor:
         """x above 0, ``alpha * (exp(x) - 1)`` below."""
@@ -116,8 +130,11 @@ class Activations:
         return self * self.softplus().tanh()
 
     def hardtanh(self: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
-        """x held inside ``[min_val, max_val]``."""
-        return self.maximum(min_val).minimum(max_val)
+        """x held inside ``[min_val, max_val]``; the derivative at both ends is 0."""
+        low, high = number("hardtanh", "min_val", min_val), number("hardtanh", "max_val", max_val)
+        out = self.maximum(low).minimum(high)
+        return with_slopes(out, _hardtanh_slope, self.cast(out.dtype), out.full_like(low, requires_grad=False),
+                           out.full_like(high, requires_grad=False))
 
     def hardsigmoid(self: Tensor, alpha: float = 1 / 6, beta: float = 0.5) -> Tensor:
         """``alpha * x + beta`` held inside [0, 1]."""
@@ -126,7 +143,8 @@ class Activations:
 
     def hardswish(self: Tensor) -> Tensor:
         """``x * relu6(x + 3) / 6``."""
-        return self * (self + 3).relu6() * (1 / 6)
+        x = self._float()
+        return with_slopes(x * (x + 3).relu6() * (1 / 6), _hardswish_slope, x)
 
     def softsign(self: Tensor) -> Tensor:
         """``x / (1 + |x|)``."""

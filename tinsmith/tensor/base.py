@@ -609,7 +609,7 @@ def leaf(uop: UOp) -> UOp:
     Nodes are interned: two tensors of equal constants would be one node, with one gradient. The number makes them two;
     a schedule never sees it.
     """
-    if not uop.dtype.is_float or (is_leaf(uop) and uop.base.op is not Ops.ASSIGN) or 0 in uop.shape:
+    if not uop.dtype.is_float or (is_leaf(uop) and uop.base.op is not Ops.ASSIGN):
         return uop
     return UOp(Ops.DETACH, None, (uop,), next(_numbers))
 

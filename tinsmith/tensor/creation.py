@@ -191,13 +191,17 @@ class Creation:
         return type(self).empty(self.shape, dtype=self.dtype if dtype is None else dtype,
                                 device=self.device if device is None else device, requires_grad=requires_grad)
 
+    def _zeros(self: Tensor) -> Tensor:
+        """Zeros of this tensor's dtype, of no shape: a Python 0 would be an integer beside bools."""
+        return self._new(UOp.const(self.dtype, 0))
+
     def triu(self: Tensor, diagonal: int = 0) -> Tensor:
         """Zeros below a diagonal.
 
         >>> Tensor([[1, 2], [3, 4]]).triu().tolist()
         [[1, 2], [0, 4]]
         """
-        return _band("triu", self, symbolic("triu", "diagonal", diagonal)).where(self, 0)
+        return _band("triu", self, symbolic("triu", "diagonal", diagonal)).where(self, self._zeros())
 
     def tril(self: Tensor, diagonal: int = 0) -> Tensor:
         """Zeros above a diagonal.
@@ -205,7 +209,7 @@ class Creation:
         >>> Tensor([[1, 2], [3, 4]]).tril().tolist()
         [[1, 0], [3, 4]]
         """
-        return _band("tril", self, symbolic("tril", "diagonal", diagonal) + 1).where(0, self)
+        return _band("tril", self, symbolic("tril", "diagonal", diagonal) + 1).where(self._zeros(), self)
 
 
 def _line(count: int, first: float, step: float, dtype: DType) -> UOp:
@@ -235,7 +239,5 @@ def _band(op: str, x: Tensor, diagonal: int) -> Tensor:
     """Whether an element lies on or to the right of a diagonal of the last two axes."""
     if x.ndim < 2:
         raise ShapeError(op, f"takes a matrix or a batch of them, got shape {x.shape}", "at least two axes")
-    if 0 in x.shape:
-        return x._new(x.uop.zeros(dtypes.bool))
     row, column = x.uop.iota_like(x.ndim - 2), x.uop.iota_like(x.ndim - 1)
     return x._new((row + diagonal).lt(column + 1))

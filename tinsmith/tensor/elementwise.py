@@ -14,7 +14,7 @@ from tinsmith.core.dtypes import DType, dtypes, promote
 from tinsmith.core.errors import ArgumentError, DTypeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops import Op
-from tinsmith.tensor.arguments import flag
+from tinsmith.tensor.arguments import Scalar, flag, shown
 from tinsmith.tensor.base import check_range
 from tinsmith.tensor.conversions import Conversions
 from tinsmith.tensor.helpers import (
@@ -27,6 +27,7 @@ from tinsmith.tensor.helpers import (
     side_of,
     weak_dtype,
 )
+from tinsmith.tensor.slopes import with_slopes
 from tinsmith.tensor.trigonometry import Trigonometry
 
 if TYPE_CHECKING:
@@ -178,8 +179,6 @@ class Elementwise(Conversions, Trigonometry):
     def pow(self: Tensor, x: Any, reverse: bool = False) -> Tensor:
         """The value to the power ``x``; signs and zeros as in NumPy.
 
-        The gradient at a base of 0 is 0 for powers that are no whole numbers.
-
         >>> Tensor([2, -3]).pow(3).tolist()
         [8, -27]
         """
@@ -206,7 +205,8 @@ class Elementwise(Conversions, Trigonometry):
         if exponent != exponent or abs(exponent) > _MAX_MULTIPLIED_POWER or exponent != int(exponent):
             return None
         if exponent == 0:
-            return x._new(x.uop.const_like(1))
+            one = x._new(x.uop.const_like(1))
+            return with_slopes(one, _power_slopes, x, x._new(x.uop.const_like(0))) if dtype.is_float else one
         out, square, left = None, x, abs(int(exponent))
         while left:
             if left & 1:
@@ -214,7 +214,8 @@ class Elementwise(Conversions, Trigonometry):
             left >>= 1
             square = square.mul(square) if left else square
         assert out is not None
-        return out if exponent > 0 else out.reciprocal()
+        return out if exponent > 0 else with_slopes(out.reciprocal(), _power_slopes, x,
+                                                    x._new(x.uop.const_like(exponent)))
 
     def _integer_power(self: Tensor, exponent: Tensor) -> Tensor:
         """Integers to integer powers by repeated squaring, wrapping like products; negative powers but of ±1 give 0."""
@@ -246,7 +247,7 @@ class Elementwise(Conversions, Trigonometry):
         negative = odd.where(unsigned.neg(), (whole | x.eq(-math.inf)).where(unsigned, math.nan))
         out = x.lt(0).where(negative, x.eq(0).where(at_zero, unsigned))
         out = ((y.eq(0) & x.mul(0).ne(0)) | (x.eq(1) & y.ne(y))).where(1.0, out)
-        return out.cast(a.dtype if a.dtype.is_float else dtype)
+        return with_slopes(out, _power_slopes, x, y).cast(a.dtype if a.dtype.is_float else dtype)
 
     def maximum(self: Tensor, x: Any) -> Tensor:
         """The greater of two values; NaN if either is NaN.
@@ -265,7 +266,7 @@ class Elementwise(Conversions, Trigonometry):
         return self._binary("minimum", Ops.MIN, x)
 
     def clamp(self: Tensor, min_: Any = None, max_: Any = None) -> Tensor:
-        """Values below ``min_`` become it, values above ``max_`` become that.
+        """Values below ``min_`` become it, values above ``max_`` become that; a value at a bound keeps the gradient.
 
         >>> Tensor([-3, 1, 9]).clamp(0, 5).tolist()
         [0, 1, 5]
@@ -273,7 +274,12 @@ class Elementwise(Conversions, Trigonometry):
         if min_ is None and max_ is None:
             raise ArgumentError("clamp", "neither a lower nor an upper bound is given", "clamp(0) or clamp(max_=1)")
         low = self if min_ is None else self.maximum(min_)
-        return low if max_ is None else low.minimum(max_)
+        out = low if max_ is None else low.minimum(max_)
+        if not out.dtype.is_float:
+            return out
+        bounds = (-math.inf if min_ is None else min_, math.inf if max_ is None else max_)
+        return with_slopes(out, _clamp_slopes, *map(out._new, matched(
+            "clamp", out, self, *(operand("clamp", b, out) for b in bounds))[1:]))
 
     def clip(self: Tensor, min_: Any = None, max_: Any = None) -> Tensor:
         """The same as ``clamp``.
@@ -312,12 +318,20 @@ class Elementwise(Conversions, Trigonometry):
         return self._new(UOp(Ops.WHERE, None, tuple(expand_uop(n, shape) for n in nodes)))
 
     def masked_fill(self: Tensor, mask: Tensor, value: Any) -> Tensor:
-        """``value`` where the mask holds.
+        """``value`` where the mask holds; the dtype stays.
 
         >>> Tensor([1, 2]).masked_fill(Tensor([True, False]), 0).tolist()
         [0, 2]
+
+        Raises:
+            DTypeError: if the dtype cannot hold the value.
         """
-        return operand("masked_fill", mask, self).where(value, self)
+        new = operand("masked_fill", value, self)
+        held = isinstance(value, Scalar) and math.isfinite(value) and self.dtype.as_const(value) == value
+        if not held and promote(new.dtype, self.dtype) is not self.dtype:
+            raise DTypeError("masked_fill", f"a tensor of {self.dtype!r} cannot hold {shown(value)}",
+                             f".cast({new.dtype!r}) first")
+        return operand("masked_fill", mask, self).where(new.cast(self.dtype), self)
 
     def copysign(self: Tensor, other: Any) -> Tensor:
         """The magnitude of this value with the sign of ``other``, zeros and NaN included.
@@ -645,7 +659,8 @@ class Elementwise(Conversions, Trigonometry):
         x = self._new(float_of(self))
         total = x.add(1)
         lost = x.sub(total.sub(1))  # what the sum rounded away
-        return total.log().add(lost.abs().gt(0).where(lost.div(total), 0))
+        out = total.log().add(lost.abs().gt(0).where(lost.div(total), 0))
+        return with_slopes(out, _log1p_slope, x)
 
     def expm1(self: Tensor) -> Tensor:
         """e to the x minus 1, exact near 0.
@@ -653,7 +668,8 @@ class Elementwise(Conversions, Trigonometry):
         >>> Tensor([1e-10]).expm1().tolist() == Tensor([1e-10]).tolist()
         True
         """
-        return self.mul(0.5).tanh().mul(self.exp().add(1))
+        x = self._new(float_of(self))
+        return with_slopes(x.mul(0.5).tanh().mul(x.exp().add(1)), _expm1_slope, x)
 
     def logaddexp(self: Tensor, other: Any) -> Tensor:
         """The logarithm of the sum of two exponentials.
@@ -664,7 +680,36 @@ class Elementwise(Conversions, Trigonometry):
         y = operand("logaddexp", other, self)
         top = self.maximum(y)
         shift = top.isfinite().where(top, 0).detach()
-        return self.sub(shift).exp().add(y.sub(shift).exp()).log().add(shift)
+        out = self.sub(shift).exp().add(y.sub(shift).exp()).log().add(shift)
+        return with_slopes(out, _logaddexp_slopes, *map(out._new, matched("logaddexp", out, self, y)[1:]))
+
+
+def _power_slopes(g: Tensor, out: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """Where the power is 0 the base does not matter; at the base 0 positive powers do not."""
+    if y.uop.base.is_const:
+        power = y.uop.base.arg
+        return None if power == 0 else g.mul(x.pow(power - 1).mul(power)), None
+    by_base = y.eq(0).where(0, g.mul(y.mul(x.pow(y.sub(1)))))
+    return by_base, (x.eq(0) & y.ge(0)).where(0, g.mul(out.mul(x.log())))
+
+
+def _clamp_slopes(g: Tensor, out: Tensor, x: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """A value at a bound counts as inside."""
+    ordered = low.lt(high) | high.eq(math.inf)
+    return ((x.ge(low) & x.le(high)).where(g, 0), (x.lt(low) & ordered).where(g, 0),
+            (x.gt(high) | high.lt(low)).where(g, 0))
+
+
+def _log1p_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+    return (g.div(x.add(1)),)
+
+
+def _expm1_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+    return (g.mul(out.add(1)),)
+
+
+def _logaddexp_slopes(g: Tensor, out: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    return g.div(y.sub(x).exp().add(1)), g.div(x.sub(y).exp().add(1))
 
 
 def _may_be_nan(x: Tensor, y: Tensor) -> bool:

@@ -96,8 +96,6 @@ class Indexing:
         [[2], [3]]
         """
         d, source, places = _aligned("gather", self, dim, operand("gather", index, self))
-        if 0 in places.shape or 0 in source.shape:
-            return self._new(UOp.const(self.dtype, 0).expand_to(places.shape))
         return self._new(source.gather(places, d))
 
     def scatter(self: Tensor, dim: int, index: Tensor, src: Any, reduce: str | None = None) -> Tensor:
@@ -381,8 +379,6 @@ class _Picked:
 def _take(source: UOp, flat: UOp, index_shape: tuple[Any, ...]) -> UOp:
     others = source.shape[1:]
     shape = (*index_shape, *others)
-    if 0 in shape or 0 in source.shape:
-        return UOp.const(source.dtype, 0).expand_to(shape)
     n = product(index_shape)
     index = flat.reshape((n,) + (1,) * len(others)).expand((n, *others))
     return source.gather(index, 0).reshape(shape)
@@ -394,8 +390,6 @@ def _scattered(part: Tensor, plan: Plan, value: Tensor) -> UOp:
     shape_out = (*p.index_shape, *p.other_sizes)
     wanted = tuple(shape_out[i] for i in p.order_out)
     fitted = _fitted("setitem", value, wanted)
-    if 0 in shape_out:
-        return part.uop
     back = tuple(int(i) for i in np.argsort(p.order_out))
     rows = fitted.permute(back).reshape((product(p.index_shape), *p.other_sizes))
     new = p.source.scatter(p.spread(), rows, 0, None)
@@ -437,8 +431,6 @@ def _scatter(name: str, x: Tensor, dim: int, index: Tensor, src: Any, op: str | 
         if isinstance(src, TensorBase):
             raise DTypeError(name, f"values of {value.dtype!r} for a tensor of {x.dtype!r}", f".cast({x.dtype!r})")
         rows = rows.cast(x.dtype)
-    if 0 in index.shape or 0 in x.shape:
-        return x._new(x.uop)
     new = source.scatter(places, rows, d, op)
     rest = tuple((0, size - s) for s, size in zip(source.shape, x.shape))
     if source.shape == x.shape:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from tinsmith.core.dtypes import promote
 from tinsmith.core.errors import ArgumentError, ShapeError
-from tinsmith.ir import UOp
 from tinsmith.ir.join import joined
 from tinsmith.tensor.arguments import choice, integer, integers
 from tinsmith.tensor.base import check_tensors
@@ -53,10 +52,7 @@ class Joining:
                                      f"dim={axis}, or equal sizes")
         same_device("cat", *parts)
         dtype = promote(*(t.dtype for t in parts))
-        full = [t.uop.cast(dtype) for t in parts if isinstance(t.shape[d], UOp) or t.shape[d] != 0]
-        if not full:
-            return first.cast(dtype)
-        return first._new(joined(full, d))
+        return first._new(joined([t.uop.cast(dtype) for t in parts], d))
 
     def stack(self: Tensor | Sequence[Tensor], *others: Tensor, dim: int = 0) -> Tensor:
         """Tensors of one shape side by side, along a new axis.

@@ -9,9 +9,15 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import DTypeError, ShapeError
 from tinsmith.tensor.arguments import choice, number
 from tinsmith.tensor.helpers import operand
+from tinsmith.tensor.slopes import with_slopes
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
+
+
+def _crossentropy_slopes(g: Tensor, loss: Tensor, x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Finite for certain predictions."""
+    return g * (x - target) / ((1 - x) * x).clamp(1e-12), g * ((1 - x).log() - x.log())
 
 
 class Losses:
@@ -60,7 +66,9 @@ class Losses:
         if self.shape != target.shape:
             raise ShapeError("binary_crossentropy", f"predictions {self.shape}, targets {target.shape}", "equal shapes")
         yes, no = self.log().maximum(-100), (1 - self).log().maximum(-100)
-        return -(target * yes + (1 - target) * no)._reduced(reduction)
+        loss = -(target * yes + (1 - target) * no)
+        loss = with_slopes(loss, _crossentropy_slopes, self.cast(loss.dtype), target.cast(loss.dtype))
+        return loss._reduced(reduction)
 
     def binary_crossentropy_logits(self: Tensor, target: Tensor, reduction: str = "mean",
                                    pos_weight: Tensor | None = None) -> Tensor:

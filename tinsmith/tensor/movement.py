@@ -218,9 +218,6 @@ class Movement(Joining):
         cut = self.shrink([(max(-b, 0), s - max(-e, 0)) if _negative(b, e) else None
                            for (b, e), s in zip(amounts, self.shape)])
         grown = tuple((_at_least_zero(b), _at_least_zero(e)) for b, e in amounts)
-        if any(type(s) is int and s == 0 for s in cut.shape):
-            shape = tuple(b + s + e for (b, e), s in zip(grown, cut.shape))
-            return self._new(constant("pad", value, self.dtype).expand_to(shape))
         padded = cut.uop.pad(grown)
         if value == 0 or padded is cut.uop:
             return self._new(padded)
@@ -230,6 +227,10 @@ class Movement(Joining):
     def _pad_with_own(self: Tensor, amounts: tuple[tuple[Any, Any], ...], mode: str) -> Tensor:
         out = self._copy()
         for axis, (before, after) in enumerate(amounts):
+            if mode == "circular" and _negative(before, after):  # what is cut off does not come back
+                out = out.shrink([None] * axis + [(max(-before, 0), out.shape[axis] - max(-after, 0))] +
+                                 [None] * (out.ndim - axis - 1))
+                before, after = max(before, 0), max(after, 0)
             size = out.shape[axis]
             if before == 0 and after == 0:
                 continue
@@ -339,7 +340,8 @@ class Movement(Joining):
         if self.ndim != 1:
             raise ShapeError("diag", f"takes a vector, got shape {self.shape}",
                              ".diagonal() for the diagonal of a matrix")
-        return type(self).eye(self.shape[0], dtype=dtypes.bool, device=self.device).where(self.unsqueeze(1), 0)
+        inside = type(self).eye(self.shape[0], dtype=dtypes.bool, device=self.device)
+        return inside.where(self.unsqueeze(1), self._zeros())
 
 
 def _open_size(x: Tensor, rest: Any) -> Any:

@@ -137,7 +137,8 @@ class NNOps(Activations, Windows, Losses):
         """``softmax(q @ kᵀ · scale + mask) @ v`` with q ``[…, L, E]``, k ``[…, S, E]``, v ``[…, S, Ev]``.
 
         Args:
-            attn_mask: bool (False = not seen) or added to the scores; broadcasts to ``[…, L, S]``.
+            attn_mask: bool (False = not seen) or float, added to the scores; broadcasts to ``[…, L, S]``. A row that
+                sees nothing gives zeros.
             is_causal: position i sees positions up to i.
             scale: 1/√E unless given.
             enable_gqa: fewer key and value heads than query heads, each shared by neighbours.
@@ -163,14 +164,18 @@ class NNOps(Activations, Windows, Losses):
         if is_causal:
             line, column = scores.uop.iota_like(scores.ndim - 2), scores.uop.iota_like(scores.ndim - 1)
             scores = scores._new((line < column).where(-math.inf, scores.uop))
+        elif attn_mask is not None and attn_mask.dtype.is_int:
+            raise DTypeError(op, f"attn_mask of dtype {attn_mask.dtype!r}", ".bool() to mask, or .float() to add")
         elif attn_mask is not None and attn_mask.dtype.is_bool:
             scores = attn_mask.where(scores, -math.inf)
         elif attn_mask is not None:
             scores = scores + attn_mask
         # softmax(scores) @ v with the division behind the product: once per row and column of the result
-        shifted, axes = scores._shifted("scaled_dot_product_attention", -1, None)
+        shifted, axes = scores._shifted(op, -1, None, masked=attn_mask is not None)
         weights = shifted.exp()
         total = weights._reduce(Ops.ADD, axes, True)
+        if attn_mask is not None:
+            total = total.eq(0).where(1, total)  # a row that sees nothing
         wide = weights.dropout(dropout_p).matmul(value.cast(weights.dtype))
         return (wide * total.reciprocal()).cast(value.dtype)
 

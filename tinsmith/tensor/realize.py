@@ -17,6 +17,7 @@ from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import settings
 from tinsmith.core.weak import WeakTable
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.ops import FOR_GRADIENTS
 from tinsmith.ir.uop import forget_dead, substitute, toposort
 from tinsmith.schedule.compiled import CompiledSchedule
 from tinsmith.schedule.execute import canonical, lower, realize
@@ -75,7 +76,7 @@ def realize_tensors(tensors: Sequence[TensorBase]) -> None:
             done = _take_values(wanted, made)
         leaves = {n: view for n, view in done.items() if is_leaf(n)}
         if leaves and (lazy is None or not lazy.isdisjoint(leaves)):
-            others = [t for t in wanted[0].live if id(t) not in pending and not is_realized(t.uop)]
+            others = [t for t in wanted[0].live if id(t) not in pending and t.uop.base.op is not Ops.BUFFER]
             for t, new in zip(others, substitute([t.uop for t in others], leaves)):
                 t.uop = new
 
@@ -299,7 +300,7 @@ def _below_views(uop: UOp) -> UOp:
 
 def _concrete(uop: UOp) -> UOp:
     """The node to compute for a value: itself, or a dense copy where it is a view or has no memory of its own."""
-    while uop.op is Ops.DETACH:
+    while uop.op in FOR_GRADIENTS:
         uop = uop.src[0]
     if uop.op.kind == "movement" or uop.op in (Ops.CONST, Ops.BUFFER, Ops.IOTA, Ops.BIND):
         return UOp(Ops.CONTIGUOUS, None, (uop,))

@@ -15,6 +15,7 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops import Op
 from tinsmith.tensor.arguments import integer, number
 from tinsmith.tensor.helpers import axes_of, axis_of, axis_or_dim, float_of, product
+from tinsmith.tensor.slopes import with_slopes
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -29,11 +30,7 @@ class Reduce:
 
     def _reduce(self: Tensor, op: Op, axes: tuple[int, ...], keepdim: bool, x: UOp | None = None) -> Tensor:
         x = self.uop if x is None else x
-        if any(type(s) is int and s == 0 for s in x.shape):
-            assert op.identity is not None
-            out = UOp.const(x.dtype, op.identity(x.dtype)).expand_to(_reduced(x.shape, axes, True))
-        else:
-            out = x.reduce(op, axes)
+        out = x.reduce(op, axes)
         return self._new(out if keepdim else out.reshape(_reduced(x.shape, axes, False)))
 
     def sum(self: Tensor, axis: Axis = None, keepdim: bool = False, dtype: DType | str | None = None, *,
@@ -126,7 +123,7 @@ class Reduce:
         1.0
         """
         axis = axis_or_dim("std", axis, dim)
-        return self.var(axis, keepdim, correction).sqrt()
+        return _root(self.var(axis, keepdim, correction))
 
     def var_mean(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: int = 1, *,
                  dim: Axis = None) -> tuple[Tensor, Tensor]:
@@ -168,13 +165,19 @@ class Reduce:
 
     # *** functions of rows ***
 
-    def _shifted(self: Tensor, op: str, axis: Axis, dtype: DType | str | None) -> tuple[Tensor, tuple[int, ...]]:
-        """The values minus the greatest, in their working precision, and the axes."""
+    def _shifted(self: Tensor, op: str, axis: Axis, dtype: DType | str | None,
+                 masked: bool = False) -> tuple[Tensor, tuple[int, ...]]:
+        """The values minus the greatest, in their working precision, and the axes.
+
+        Args:
+            masked: whether all values of a row may be -inf, and are to stay.
+        """
         axes = _nonempty(op, self, axis)
         x = self._new(float_of(self)) if dtype is None else self.cast(dtype)
         wide = x.cast(accumulator(x.dtype))
         # the result does not depend on the shift, so that it needs no gradient
-        return wide.sub(wide.detach().max(axes, keepdim=True)), axes
+        top = wide.detach().max(axes, keepdim=True)
+        return wide.sub(top.eq(float("-inf")).where(0, top) if masked else top), axes
 
     def softmax(self: Tensor, axis: int = -1, dtype: DType | str | None = None, *,
                 dim: int | None = None) -> Tensor:
@@ -230,7 +233,7 @@ class Reduce:
         >>> Tensor([[3., 4.]]).normalize().numpy().round(3).tolist()
         [[0.6000000238418579, 0.800000011920929]]
         """
-        return self.div(self.norm(p, dim, keepdim=True).maximum(eps))
+        return self.div(self.norm(p, dim, keepdim=True).clamp(eps))
 
     def norm(self: Tensor, p: float = 2.0, axis: Axis = None, keepdim: bool = False, *,
              dim: Axis = None) -> Tensor:
@@ -243,10 +246,22 @@ class Reduce:
         if p == 0:
             return self.ne(0).sum(axis, keepdim).cast(self.dtype)
         if p == 2:
-            return self.square().sum(axis, keepdim).sqrt()
-        if p == float("inf"):
-            return self.abs().max(axis, keepdim)
-        return self.abs().pow(p).sum(axis, keepdim).pow(1 / p)
+            return _root(self.square().sum(axis, keepdim))
+        if abs(p) == float("inf"):
+            return self.abs().max(axis, keepdim) if p > 0 else self.abs().min(axis, keepdim)
+        zero = self.eq(0)  # its power has no slope where p < 1, and gets none
+        powers = zero.where(0.0 if p > 0 else float("inf"), zero.where(1.0, self.abs()).pow(p))
+        return powers.sum(axis, keepdim).pow(1 / p)
+
+
+def _root(total: Tensor) -> Tensor:
+    """The root of a sum of squares, with slope 0 where all of them are 0."""
+    return with_slopes(total.sqrt(), _root_slope, total._new(float_of(total)))
+
+
+def _root_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+    zero = out.eq(0)
+    return (zero.where(0, g.div(zero.where(1, out.mul(2)))),)
 
 
 def accumulator(dtype: DType) -> DType:

@@ -15,7 +15,7 @@ from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError, ShapeError
 from tinsmith.ir import UOp
 from tinsmith.tensor.arguments import flag, integer
-from tinsmith.tensor.helpers import axis_of
+from tinsmith.tensor.helpers import axis_of, product
 from tinsmith.tensor.scans import ValuesAndIndices
 
 if TYPE_CHECKING:
@@ -156,11 +156,7 @@ def _picked(x: Tensor, op: str, dim: int, positions: Any) -> ValuesAndIndices:
     row = x.reshape(1) if not x.ndim else x.transpose(d, -1)
     if isinstance(row.shape[-1], UOp):
         raise ShapeError(op, f"axis {d} of shape {x.shape} has a symbolic size", "an axis of fixed size")
-    if 0 in row.shape[:-1] or not row.shape[-1]:
-        return ValuesAndIndices(x, x.cast(dtypes.default_int))
-    rows = 1
-    for s in row.shape[:-1]:
-        rows = rows * s
+    rows = product(row.shape[:-1])
     found = positions(ordered_bits(row.detach().uop).reshape((rows, row.shape[-1])))
     index = x._new(found.reshape((*row.shape[:-1], found.shape[-1])))
     values = row.gather(-1, index)

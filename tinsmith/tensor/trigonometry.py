@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops
 from tinsmith.tensor.helpers import float_of
+from tinsmith.tensor.slopes import with_slopes
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -77,7 +78,8 @@ class Trigonometry:
         [0.0]
         """
         x = _wide(self)
-        return x.div(x.neg().add(1).mul(x.add(1)).sqrt()).atan().cast(float_of(self).dtype)
+        out = x.div(x.neg().add(1).mul(x.add(1)).sqrt()).atan()
+        return with_slopes(out, _asin_slope, x).cast(float_of(self).dtype)
 
     def acos(self: Tensor) -> Tensor:
         """The angle in [0, pi] with this cosine; NaN beyond [-1, 1].
@@ -86,7 +88,8 @@ class Trigonometry:
         [0.0]
         """
         x = _wide(self)
-        return x.neg().add(1).div(x.add(1)).sqrt().atan().mul(2).cast(float_of(self).dtype)
+        out = x.neg().add(1).div(x.add(1)).sqrt().atan().mul(2)
+        return with_slopes(out, _acos_slope, x).cast(float_of(self).dtype)
 
     def tanh(self: Tensor) -> Tensor:
         """The hyperbolic tangent.
@@ -102,7 +105,8 @@ class Trigonometry:
         >>> Tensor([0.]).sinh().tolist()
         [0.0]
         """
-        return self.tanh().mul(self.cosh())
+        x = self._new(float_of(self))
+        return with_slopes(x.tanh().mul(x.cosh()), _sinh_slope, x)
 
     def cosh(self: Tensor) -> Tensor:
         """The hyperbolic cosine.
@@ -137,7 +141,8 @@ class Trigonometry:
         """
         x = _wide(self)
         above = x.sub(1)
-        return above.add(above.sqrt().mul(x.add(1).sqrt())).log1p().cast(float_of(self).dtype)
+        out = above.add(above.sqrt().mul(x.add(1).sqrt())).log1p()
+        return with_slopes(out, _acosh_slope, x).cast(float_of(self).dtype)
 
     def atanh(self: Tensor) -> Tensor:
         """The inverse of ``tanh``; infinite at -1 and 1, NaN beyond.
@@ -146,7 +151,8 @@ class Trigonometry:
         [0.0]
         """
         x = _wide(self)
-        return x.log1p().sub(x.neg().log1p()).mul(0.5).cast(float_of(self).dtype)
+        out = x.log1p().sub(x.neg().log1p()).mul(0.5)
+        return with_slopes(out, _atanh_slope, x).cast(float_of(self).dtype)
 
     def erf(self: Tensor) -> Tensor:
         """The error function.
@@ -155,6 +161,26 @@ class Trigonometry:
         [0.0]
         """
         return self._unary_float(Ops.ERF)
+
+
+def _sinh_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+    return (g.mul(x.cosh()),)
+
+
+def _asin_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+    return (g.mul(x.square().neg().add(1).rsqrt()),)
+
+
+def _acos_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+    return (g.mul(x.square().neg().add(1).rsqrt()).neg(),)
+
+
+def _acosh_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+    return (g.mul(x.square().sub(1).rsqrt()),)
+
+
+def _atanh_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+    return (g.div(x.square().neg().add(1)),)
 
 
 def _wide(x: Tensor) -> Tensor:

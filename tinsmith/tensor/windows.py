@@ -18,7 +18,8 @@ from tinsmith.ir import UOp
 from tinsmith.ir.sizes import normal_size
 from tinsmith.ir.uop import Window
 from tinsmith.tensor.arguments import integer, integers
-from tinsmith.tensor.helpers import operand
+from tinsmith.tensor.helpers import equal, operand, product
+from tinsmith.tensor.slopes import with_slopes
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -67,8 +68,8 @@ class Windows:
         for a in range(dims):
             x = x.window(Window(3 + a, 4 + dims + a, steps[a], spread[a], size[a], outputs[a]))
         w = weight.uop.cast(acc).reshape((1, groups, cout // groups, *ones, cin, *kernel))
-        product = x * w.expand((n, groups, cout // groups, *outputs, cin, *kernel))
-        total = product.reduce("ADD", tuple(range(3 + dims, 4 + 2 * dims)))
+        multiplied = x * w.expand((n, groups, cout // groups, *outputs, cin, *kernel))
+        total = multiplied.reduce("ADD", tuple(range(3 + dims, 4 + 2 * dims)))
         return _finish(self._new(total.reshape((n, cout, *outputs)).cast(out_dtype)), bias, dims)
 
     def conv_transpose2d(self: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1, stride: Ints = 1,
@@ -112,6 +113,8 @@ class Windows:
                    padding: Ints = 0, ceil_mode: bool = False) -> Tensor:
         """Greatest value of each window over the last axes (two, or as many as ``kernel_size`` has).
 
+        Of equal greatest values the first one of a window has the gradient.
+
         >>> Tensor.arange(16).reshape(1, 1, 4, 4).max_pool2d().tolist()
         [[[[5, 7], [13, 15]]]]
         """
@@ -119,7 +122,8 @@ class Windows:
         x = _padded(self.uop, ((0, 0),) * (self.ndim - len(kernel)) + amounts, self.dtype.min)
         windows, axes, shape = _pool_windows("max_pool2d", x, kernel, steps, spread,
                                              amounts if ceil_mode else None, self.dtype.min)
-        return self._new(windows.reduce("MAX", axes).reshape(shape))
+        greatest = with_slopes(self._new(windows.reduce("MAX", axes)), _first_greatest, self._new(windows))
+        return self._new(greatest.uop.reshape(shape))
 
     def avg_pool2d(self: Tensor, kernel_size: Ints = 2, stride: Ints | None = None, dilation: Ints = 1,
                    padding: Ints = 0, ceil_mode: bool = False, count_include_pad: bool = True) -> Tensor:
@@ -235,6 +239,18 @@ def _padded(x: UOp, amounts: Pairs, value: int | float | bool) -> UOp:
         return out
     inside = UOp.const(dtypes.bool, True).expand_to(x.shape).pad(grown)
     return inside.where(out, value)
+
+
+def _first_greatest(g: Tensor, out: Tensor, windows: Tensor) -> tuple[Tensor]:
+    axes = [i for i, (a, b) in enumerate(zip(out.shape, windows.shape)) if not equal(a, b)]
+    place = windows.uop.iota_like(axes[0]) if axes else windows.uop.zeros(dtypes.int32)
+    for a in axes[1:]:
+        place = place * windows.shape[a] + windows.uop.iota_like(a)
+    count = product([windows.shape[a] for a in axes])
+    places = windows._new(place)
+    rank = windows.eq(out).where(count - places, windows.isnan().where(places + 1, 0))  # of NaNs the last
+    chosen = rank.gt(0) & rank.eq(rank.max(axes, keepdim=True))
+    return (chosen.where(g, 0),)
 
 
 def _finish(out: Tensor, bias: Tensor | None, dims: int) -> Tensor:

@@ -21,4 +21,6 @@ def op_table() -> Iterator[Op]:
                 yield row
 
 
-__all__ = ["Op", "Ops", "op_table"]
+FOR_GRADIENTS = (Ops.DETACH, Ops.CUSTOM_GRADIENT)  # the first source's value: they only say something about gradients
+
+__all__ = ["FOR_GRADIENTS", "Op", "Ops", "op_table"]

@@ -104,19 +104,16 @@ def _erf(x: Array) -> Array:
 
 
 def _max_gradient(n: UOp, g: UOp) -> tuple[UOp, UOp]:
-    """Ties share the gradient in halves, as in PyTorch's maximum. Above the constant 0 it is that of relu, told from
-    the result alone, so that the argument need not be kept."""
+    """Ties share the gradient in halves, as in PyTorch's maximum; beside NaN both have all of it."""
     x, y = n.src
-    if y.base.is_const and y.base.arg == 0:
-        return n.const_like(0).lt(n).where(g, g.const_like(0)), g.const_like(0)
-    half = x.eq(y).where(g * 0.5, g)
-    return y.lt(x).where(g, x.eq(y).where(half, g * 0)), x.lt(y).where(g, x.eq(y).where(half, g * 0))
+    shared = x.eq(y).where(g * 0.5, g)
+    return x.lt(y).where(0, shared), y.lt(x).where(0, shared)
 
 
 def _min_gradient(n: UOp, g: UOp) -> tuple[UOp, UOp]:
     x, y = n.src
-    half = g * 0.5
-    return x.lt(y).where(g, x.eq(y).where(half, g * 0)), y.lt(x).where(g, x.eq(y).where(half, g * 0))
+    shared = x.eq(y).where(g * 0.5, g)
+    return y.lt(x).where(0, shared), x.lt(y).where(0, shared)
 
 
 def _scaled(x: Array, y: Array) -> Array:
@@ -181,7 +178,7 @@ class Elementwise:
 
     WHERE = Op("ternary", "y where the condition holds, else z.", 3, _where_dtype, shape_of_all,
                lambda node, c, y, z: np.where(c, y, z),
-               lambda n, g: (None, n.src[0].where(g, g * 0), n.src[0].where(g * 0, g)), cost=1)
+               lambda n, g: (None, n.src[0].where(g, 0), n.src[0].where(0, g)), cost=1)
     RARELY = Op("ternary", "WHERE whose condition hardly ever holds: y need only be computed where it does. "
                 "Below the tensor graph.", 3, _where_dtype, shape_of_all,
                 lambda node, c, y, z: np.where(c, y, z), cost=1)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tinsmith.core.dtypes import dtypes
 from tinsmith.ir.ops.op import Array, Op
 
 if TYPE_CHECKING:
@@ -75,23 +74,35 @@ def _from_the_end(x: UOp, axis: int) -> UOp:
 
 
 def _product_gradient(n: UOp, g: UOp) -> UOp:
-    """Before the first zero the product over the factor; at it the product of the others; after it nothing."""
+    """The factors before an element, times the sum over the products of those behind it up to each result."""
     x, axis = n.src[0], n.arg[1]
-    zero = x.eq(x.const_like(0))
-    seen = zero.cast(dtypes.int32).scan("ADD", axis)
-    none, first = seen.eq(seen.const_like(0)), zero & seen.eq(seen.const_like(1))
-    others = first.where(x.const_like(1), x).scan("MUL", axis)
-    before = _from_the_end(g * n, axis) / none.where(x, x.const_like(1))
-    return none.where(before, first.where(_from_the_end(g * others, axis), g.const_like(0)))
+    one = _first(x, axis).const_like(1)
+    return _backwards(g, one.const_like(0), x, axis) * _earlier(n, axis, one)
+
+
+def product_of_others(x: UOp, axis: int) -> UOp:
+    """For each element the product of all others along ``axis``: of those before it and of those behind it."""
+    if 0 in x.shape:
+        return x
+    one = _first(x, axis).const_like(1)
+    before = _earlier(x.scan("MUL", axis), axis, one)
+    behind = _earlier(x.flip((axis,)).scan("MUL", axis), axis, one).flip((axis,))
+    return before * behind
 
 
 def _weighted_gradient(n: UOp, g: UOp) -> tuple[UOp, UOp, UOp]:
-    """The recurrence run backwards: h[k] = g[k] + w[k+1] h[k+1]."""
     (_, start, weight), axis = n.src, n.arg[1]
-    h = g.flip((axis,)).scan("MULADD", axis, start.const_like(0), _later(weight, axis).flip((axis,))).flip((axis,))
-    before = _earlier(n, axis, start)
-    first = tuple((0, 1) if i == axis else (0, s) for i, s in enumerate(h.shape))
-    return h, (h * weight).shrink(first), h * before
+    h = _backwards(g, start.const_like(0), weight, axis)
+    return h, _first(h * weight, axis), h * _earlier(n, axis, start)
+
+
+def _backwards(g: UOp, end: UOp, weight: UOp, axis: int) -> UOp:
+    """The recurrence run backwards: h[k] = g[k] + w[k+1] h[k+1]."""
+    return g.flip((axis,)).scan("MULADD", axis, end, _later(weight, axis).flip((axis,))).flip((axis,))
+
+
+def _first(x: UOp, axis: int) -> UOp:
+    return x.shrink(tuple((0, 1) if i == axis else (0, s) for i, s in enumerate(x.shape)))
 
 
 def _later(x: UOp, axis: int) -> UOp:

@@ -1,6 +1,8 @@
 """Ops of the tensor graph that are not elementwise: sources, movement, reductions, gathers, memory."""
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -88,19 +90,21 @@ def _reduce_gradient(n: UOp, g: UOp) -> tuple[UOp | None]:
     (x,), (op, axes) = n.src, n.arg
     if op.name == "ADD":
         return (g.expand(x.shape),)
-    if op.name in ("MAX", "MIN"):  # ties share, as in torch.amax
-        hit = x.eq(n.expand(x.shape)).cast(g.dtype)
+    if op.name in ("MAX", "MIN"):  # ties share, as in torch.amax; so do NaNs, as in torch.max
+        hit = (x.eq(n.expand(x.shape)) | x.ne(x)).cast(g.dtype)
         return (hit * (g / hit.reduce("ADD", axes)).expand(x.shape),)
-    if op.name == "MUL":  # without dividing by zero: with one zero only its own factor has a gradient
-        zero = x.eq(x.const_like(0))
-        others = zero.where(x.const_like(1), x)
-        product = others.reduce("MUL", axes)
-        zeros = zero.cast(dtypes.int32).reduce("ADD", axes)
-        none, one = zeros.eq(zeros.const_like(0)), zeros.eq(zeros.const_like(1))
-        at_zero = one.where(product * g, g * 0).expand(x.shape)
-        elsewhere = none.where(product * g, g * 0).expand(x.shape) / others
-        return (zero.where(at_zero, elsewhere),)
+    if op.name == "MUL":
+        return (g.expand(x.shape) * _product_of_others(x, axes),)
     return (None,)
+
+
+def _product_of_others(x: UOp, axes: tuple[int, ...]) -> UOp:
+    """For each element the product along ``axes`` of all others, without dividing by it: exact beside zeros."""
+    order = (*(i for i in range(x.ndim) if i not in axes), *axes)
+    rows = x.permute(order)
+    flat = rows.reshape((*rows.shape[: x.ndim - len(axes)], math.prod(x.shape[a] for a in axes)))
+    others = scans.product_of_others(flat, flat.ndim - 1).reshape(rows.shape)
+    return others.permute(tuple(order.index(i) for i in range(x.ndim)))
 
 
 def _gather(n: UOp, x: Array, i: Array) -> Array:
@@ -139,8 +143,41 @@ def _scatter_gradient(n: UOp, g: UOp) -> tuple[UOp | None, ...]:
         written = g.const_like(0).scatter(index, x.cast(g.dtype).const_like(1), axis, None)
         kept = last.eq(order)
         picked = g.gather(index, axis)
-        return written.ne(written.const_like(0)).where(g * 0, g), None, kept.where(picked, picked * 0)
-    return None, None, None
+        return written.ne(written.const_like(0)).where(0, g), None, kept.where(picked, 0)
+    if op.name == "MUL":
+        return _scattered_product_gradient(n, g)
+    if not g.dtype.is_float:
+        return None, None, None
+    base, _, x = n.src  # MAX and MIN: all that equal the result share
+    base_hit, x_hit = base.eq(n).cast(g.dtype), x.eq(n.gather(index, axis)).cast(g.dtype)
+    share = g / base_hit.scatter(index, x_hit, axis, "ADD")
+    return base_hit * share, None, x_hit * share.gather(index, axis)
+
+
+def _scattered_product_gradient(n: UOp, g: UOp) -> tuple[UOp, None, UOp]:
+    """The product of the others in an element's place: the result over the element, which a zero is not divided by.
+
+    A zero's others are the product without zeros, times the second zero where there is one: so the second derivative
+    is right too.
+    """
+    (base, index, x), axis = n.src, n.arg[0]
+
+    def gathered(op: str, of: Callable[[UOp], UOp]) -> UOp:
+        return of(base).scatter(index, of(x), axis, op)
+
+    def zero(v: UOp) -> UOp:
+        return v.eq(v.const_like(0))
+
+    count = gathered("ADD", lambda v: zero(v).cast(dtypes.int32))
+    product = gathered("MUL", lambda v: zero(v).where(1, v))
+    zeros = gathered("ADD", lambda v: zero(v).where(v, 0))
+
+    def to(v: UOp, at: Callable[[UOp], UOp]) -> UOp:
+        one, two = at(count).eq(1), at(count).eq(2)
+        factor = one.where(1, two.where(at(zeros) - v, 0))
+        return zero(v).where(at(g * product) * factor, at(g * n) / zero(v).where(1, v))
+
+    return to(base, lambda u: u), None, to(x, lambda u: u.gather(index, axis))
 
 
 def _tally_shape(n: UOp) -> tuple[Any, ...]:
@@ -219,6 +256,9 @@ class TensorOps:
     CONTIGUOUS = Op("memory", "The same value, in memory of its own; the argument tells clones of one value apart.", 1,
                     of_first, shape_of_first, lambda n, x: x, lambda n, g: (g,))
     DETACH = Op("memory", "The same value, without a gradient.", 1, of_first, shape_of_first, lambda n, x: x)
+    CUSTOM_GRADIENT = Op("memory", "The value of the first source; the argument gives the gradients of the others:"
+                         " (node, gradient) -> one for each.", (2, 1 << 30), of_first, shape_of_first,
+                         lambda n, x, *others: x, lambda n, g: (None, *n.arg(n, g)))
     COPY = Op("memory", "The value on another device, or whole on each of several; the argument names them.", 1,
               of_first, shape_of_first,
               lambda n, x: x, lambda n, g: (g.copy_to(n.src[0].device),), device=lambda arg: arg)

@@ -1,0 +1,112 @@
+"""First and second derivatives of random programs are PyTorch's: over the whole surface, with ties and empty values.
+
+Every fourth program is compiled. The others are given their meaning by the op table, which takes no compiler's time.
+"""
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="the parity extra (torch==2.13.0) is not installed")
+
+from tests.properties.differentiable import Program, build  # noqa: E402
+from tests.properties.runner import FEW  # noqa: E402
+from tinsmith import Tensor  # noqa: E402
+from tinsmith.core.errors import GradientError  # noqa: E402
+from tinsmith.ir import Ops  # noqa: E402
+from tinsmith.ir.evaluate import evaluate  # noqa: E402
+from tinsmith.schedule.execute import copy_to_host  # noqa: E402
+
+RTOL, ATOL = 1e-6, 1e-7
+
+
+def values_of(p: Program, x: Tensor) -> Any:
+    if p.compiled:
+        return x.numpy()
+    memory = {n: copy_to_host(n) for n in x.uop.toposort() if n.op is Ops.BUFFER}
+    return evaluate([x.uop], memory)[0]
+
+
+def close(p: Program, what: str, ours: Tensor, theirs: Any) -> None:
+    """Equal up to rounding, where PyTorch's value is finite."""
+    expected = theirs.detach().numpy()
+    assert tuple(ours.shape) == expected.shape, f"{what}: shape {ours.shape}, PyTorch {expected.shape}"
+    with np.errstate(invalid="ignore", over="ignore"):
+        found = np.where(np.isfinite(expected), values_of(p, ours), 0)
+    expected = np.where(np.isfinite(expected), expected, 0)
+    scale = max(1.0, float(np.abs(expected).max(initial=0)))
+    np.testing.assert_allclose(found, expected, RTOL, ATOL * scale, err_msg=what)
+
+
+def derivatives(p: Program, ours: Any, theirs: Any, what: str, linear: bool = False) -> tuple[list[Any], list[Any]]:
+    """Gradients of both scalars for each input; where PyTorch has none, ours may be missing or must be zeros.
+
+    Args:
+        linear: whether ours may be missing where PyTorch's is zero: it keeps constant derivatives in its graph.
+    """
+    wanted = [p.theirs[n] for n in p.inputs]
+    expected = [None if e is None else e + 0 for e in
+                torch.autograd.grad(theirs, wanted, create_graph=True, allow_unused=True)]
+    found = []
+    for n, e in zip(p.inputs, expected):
+        try:
+            g = ours.gradient(p.ours[n])[0]
+        except GradientError:
+            assert e is None or (linear and not bool(e.any())), f"{what} for {n}: none, PyTorch has one"
+            g = None
+        if g is not None:
+            close(p, f"{what} for {n}", g, torch.zeros(p.shape(n), dtype=torch.float64) if e is None else e)
+        found.append(g)
+    return found, list(expected)
+
+
+def projected(p: Program, ours: list[Any], theirs: list[Any]) -> tuple[Any, Any] | None:
+    """A random weighted sum of values that both have."""
+    pairs = [(a, b) for a, b in zip(ours, theirs) if a is not None and b is not None and b.requires_grad]
+    mine = other = None
+    for a, b in pairs:
+        weights = p.numpy.normal(size=tuple(b.shape)).round(2)
+        x, y = (a * Tensor(weights, requires_grad=False)).sum(), (b * torch.tensor(weights)).sum()
+        mine, other = (x, y) if mine is None else (mine + x, other + y)
+    return None if mine is None else (mine, other)
+
+
+def compared(p: Program) -> None:
+    for name in p.values:
+        close(p, name, p.ours[name], p.theirs[name])
+    finite = all(bool(torch.isfinite(p.theirs[n]).all()) for n in p.values)
+    if not finite and any("logcumsumexp" in line for line in p.lines):  # PyTorch drops NaN gradients that come in there
+        return
+    kept = p.values[-3:]
+    loss = projected(p, [p.ours[n] for n in kept], [p.theirs[n] for n in kept])
+    if loss is None:
+        return
+    ours, theirs = derivatives(p, *loss, "first derivative")
+    again = projected(p, ours, theirs)
+    if again is None or not bool(torch.isfinite(again[1])):
+        return
+    try:
+        torch.autograd.grad(again[1], [p.theirs[n] for n in p.inputs], allow_unused=True, retain_graph=True)
+    except (RuntimeError, NotImplementedError):  # PyTorch has no second derivative of some functions
+        return
+    derivatives(p, *again, "second derivative", linear=True)
+
+
+def check(seed: int) -> None:
+    """A random program's values, first and second derivatives are PyTorch's."""
+    p = Program(seed)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PyTorch's, of deviations of one value
+            build(p)
+            compared(p)
+    except Exception as error:
+        raise AssertionError("\n".join([*p.lines, f"{type(error).__name__}: {error}"])) from error
+
+
+@pytest.mark.parametrize("seed", range(FEW))
+def test_gradients(seed: int) -> None:
+    check(seed)
