@@ -33,6 +33,7 @@ def pow(x: UOp, y: UOp, fused: bool, scales: bool) -> UOp:
     endless = x.eq(0.0) | x.eq(inf)
     grows = (x > 1.0).ne(y.lt(0.0))
     value = endless.where((y.eq(y)).where(grows.where(inf, UOp.const(x.dtype, 0.0)), y), value)
+    value = y.eq(1.0).where(x, value)
     value = x.lt(0.0).where(float("nan"), x.eq(x).where(value, x))
     return (x.eq(1.0) | y.eq(0.0)).where(1.0, value)
 

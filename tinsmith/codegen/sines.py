@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tinsmith.codegen.floats import FORMATS, flip_sign, fma, polynomial, split_sign
+from tinsmith.codegen.floats import FORMATS, at_least, at_most, flip_sign, fma, polynomial, split_sign
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir.ops import Ops
 from tinsmith.ir.uop import UOp
 
-_PI = {dtypes.float32: (3.1415927410125732, -8.742277657347586e-08),
-       dtypes.float64: (3.141592653589793, 1.2246467991473532e-16)}
+_PI, _PI_LOW, _PI_WORD = 3.141592653589793, 1.2246467991473532e-16, 0xC90FDAA22168C235  # the last one 2**62 times pi
 _INV_PI = 0.3183098861837907
 
 
@@ -40,7 +39,7 @@ _INV_PI_WORDS = (
     0x0324977504E8C90E, 0x7F0EF58E5894D39F, 0x74411AFA975DA242, 0x74CE38135A2FBF20, 0x9CC8EB1CC1A99CFA,
     0x4E422FC5DEFC941D, 0x8FFC4BFFEF02CC07, 0xF79788C5AD05368F, 0xB69B3F6793E584DB, 0xA7A31FB34F2FF516,
     0xBA93DD63F5F2F8BD, 0x9E839CFBC5294975, 0x35FDAFD88FC6AE84, 0x2B0198237E3DB5D5)
-_LOW_HALF = (1 << 32) - 1
+_LOW_HALF, _LOW_BITS = (1 << 32) - 1, (1 << 11) - 1
 
 
 def sin(x: UOp, fused: bool) -> UOp:
@@ -50,13 +49,15 @@ def sin(x: UOp, fused: bool) -> UOp:
 
 
 def cos(x: UOp, fused: bool) -> UOp:
-    """The same of abs(x) + pi/2."""
-    return _sine(_reduced(split_sign(x)[0], True, fused))
+    """The same of abs(x) + pi/2; 1 where it rounds to that."""
+    a, _ = split_sign(x)
+    return a.lt(2.0 ** -(FORMATS[x.dtype].mantissa / 2 + 1)).where(1.0, _sine(_reduced(a, True, fused)))
 
 
 def _sine(r: UOp) -> UOp:
     z = r * r
-    return fma(r * z, polynomial(z, FORMATS[r.dtype].sin), r)
+    found = fma(r * z, polynomial(z, FORMATS[r.dtype].sin), r)
+    return at_most(at_least(found, -1.0), 1.0) if r.dtype is dtypes.float64 else found  # it might round to more
 
 
 def _reduced(a: UOp, quarter: bool, fused: bool) -> UOp:
@@ -95,14 +96,17 @@ def _by_integers(a: UOp, quarter: bool) -> UOp:
 
 
 def _times_pi(fraction: UOp, rest: UOp, dtype: DType) -> UOp:
-    """pi times a fraction of 128 bits, rounded about once: its first bits, as many as a float holds, and those left."""
-    kept = 63 - FORMATS[dtype].mantissa - 1
-    first = (fraction >> kept << kept).bitcast(dtypes.int64).cast(dtype) * 2.0**-64
-    left = (fraction & ((1 << kept) - 1)).bitcast(dtypes.int64).cast(dtype) * 2.0**-64
-    if dtype is dtypes.float64:
-        left = fma((rest >> 1).bitcast(dtypes.int64).cast(dtype), 2.0**-127, left)
-    pi, pi_low = _PI[dtype]
-    return fma(first, pi, fma(first, pi_low, left * pi))
+    """pi times a fraction of 128 bits, rounded about once."""
+    if dtype is dtypes.float32:
+        return _as_float(_upper_product(fraction, UOp.const(fraction.dtype, _PI_WORD)), dtype) * 2.0**-62
+    first, left = (_as_float(part, dtype) * 2.0**-64 for part in (fraction & ~_LOW_BITS, fraction & _LOW_BITS))
+    left = fma(_as_float(rest >> 1, dtype), 2.0**-127, left)
+    return fma(first, _PI, fma(first, _PI_LOW, left * _PI))
+
+
+def _as_float(bits: UOp, dtype: DType) -> UOp:
+    """A word below 2**63: signed integers are what devices convert at once."""
+    return bits.bitcast(dtypes.int64).cast(dtype)
 
 
 def _words_from(place: UOp, count: int) -> list[UOp]:
