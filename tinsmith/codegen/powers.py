@@ -6,7 +6,17 @@ available precision", Numerische Mathematik 18, 1971).
 """
 from __future__ import annotations
 
-from tinsmith.codegen.floats import FORMATS, at_least, at_most, fma, polynomial, rounded, scale, split_power, times_power
+from tinsmith.codegen.floats import (
+    FORMATS,
+    at_least,
+    at_most,
+    fma,
+    polynomial,
+    rounded,
+    scale,
+    split_power,
+    times_power,
+)
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir.uop import UOp
 

@@ -5,6 +5,7 @@ Payne and R. Hanek, "Radian reduction for trigonometric functions" (SIGNUM Newsl
 """
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -28,10 +29,11 @@ def _parts(most: float, *parts: str) -> _Parts:
     return _Parts(most, tuple(map(float.fromhex, parts)))
 
 
-# Where a product is rounded together with a sum, parts of 24 bits do. Elsewhere the products themselves must be exact.
+# Where a product is rounded together with a sum, parts of 24 bits do. Elsewhere the products must be exact themselves.
 _FUSED32 = _parts(2.0**17, "0x1.921fb6p+1", "-0x1.777a5cp-24", "-0x1.ee59dap-49")
 _SHORT = {dtypes.float32: _parts(2.0**9, "0x1.922p+1", "-0x1.2aeep-17", "-0x1.e973dcp-34"),
-          dtypes.float64: _parts(2.0**25, "0x1.921fb54p+1", "0x1.10b461p-29", "0x1.a62633p-57", "0x1.45c06e0e68948p-85")}
+          dtypes.float64: _parts(2.0**25, "0x1.921fb54p+1", "0x1.10b461p-29", "0x1.a62633p-57",
+                                 "0x1.45c06e0e68948p-85")}
 
 # 1/pi in words of 64 bits, behind one of zeros for angles that are not large
 _INV_PI_WORDS = (
@@ -118,7 +120,7 @@ def _words_from(place: UOp, count: int) -> list[UOp]:
         words = [chosen.where(words[i + step], w) if i + step < len(words) else w
                  for i, w in enumerate(words[:count + step])]
     rest = 63 - shift
-    return [(first << shift) | ((second >> 1) >> rest) for first, second in zip(words, words[1:])]
+    return [(first << shift) | ((second >> 1) >> rest) for first, second in itertools.pairwise(words)]
 
 
 def _product(m: UOp, words: Sequence[UOp]) -> tuple[UOp, UOp]:

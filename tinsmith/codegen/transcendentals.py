@@ -1,10 +1,10 @@
-"""exp, exp2, log, log2, sin, tanh and erf written with basic operations, for float32 and float64.
+"""exp, exp2, expm1, log, log2, log1p, sin, cos, tanh, erf and pow with basic operations, for float32 and float64.
 
-Every expression is free of branches, tables and calls, so a vector unit computes all its lanes at once. Arguments are
-reduced as in W. J. Cody and W. Waite, "Software Manual for the Elementary Functions" (1980) and J.-M. Muller,
-"Elementary Functions" (3rd ed., 2016, ch. 10 and 11); the polynomials are minimax fits made for this file with the
-Remez algorithm (Muller, ch. 3) in 60-digit arithmetic. NaN passes through; signed zeros, infinities and denormals
-come out as IEEE 754 wishes.
+Every expression is free of tables and calls, so a vector unit computes all its lanes at once; only angles too large for
+the usual reduction stand behind a branch. Arguments are reduced as in W. J. Cody and W. Waite, "Software Manual for the
+Elementary Functions" (1980) and J.-M. Muller, "Elementary Functions" (3rd ed., 2016, ch. 10 and 11); the polynomials
+are minimax fits made for this file with the Remez algorithm (Muller, ch. 3) in 60-digit arithmetic. NaN passes through;
+signed zeros, infinities and denormals come out as IEEE 754 wishes. Float32 needs no float64, which some targets lack.
 
 The accuracies below hold whether MULADD rounds once or twice and whether or not a compiler contracts ``a * b + c``: a
 product whose exactness matters has few enough bits to be exact. They do not hold if a compiler may reassociate
@@ -17,15 +17,16 @@ op      float32             float64             range
 ======  ==================  ==================  ==========================================
 EXP     1.01 / 0.97         1.02 / 0.99         all; float32 0.89 with SCALE
 EXP2    0.83 / 1.06         0.94 / 1.21         all
+EXPM1   1.6 / 1.6           1.8 / 1.9           all, denormals too
 LOG     0.91 / 0.90         0.83 / 0.83         all, denormals too
 LOG2    1.04 / 1.32         1.70 / 1.70         all, denormals too
-SIN     1.7 / 1.9           1.9 / 2.0           float32: 2.0 beyond 2**17; float64: abs(x) ≤ 1e8
+LOG1P   1.4 / 1.4           0.9 / 0.9           all, denormals too
+SIN     1.7 / 1.9           1.9 / 2.2           all
+COS     1.7 / 1.9           2.3 / 2.3           all
 TANH    2.5 / 2.5           2.5 / 2.5           all
 ERF     0.98 / 1.22         1.0 / 1.0           all
+POW     0.9 / 1.2           1.0 / 1.3           all, denormals too
 ======  ==================  ==================  ==========================================
-
-Beyond 1e8 the float64 sine is that of an argument x·(1 + d) with abs(d) ≤ 2**-51: as good as x itself is known if it
-was rounded, no better.
 """
 from __future__ import annotations
 
@@ -194,7 +195,7 @@ def erf(x: UOp) -> UOp:
 
 
 def _rule(op: Op, law: str, function: Callable[..., UOp]) -> Rule:
-    operands = tuple(Pat(name, when=lambda n: n.dtype in FORMATS) for name in "xy"[:op.arity])
+    operands = tuple(Pat(name, when=lambda n: n.dtype in FORMATS) for name in "xy"[: 2 if op.kind == "binary" else 1])
     return Rule(op.name.lower(), law, Pat("", (op,), operands), function,
                 lambda: UOp(op, None, tuple(UOp(Ops.PARAM, dtypes.float32, (), (n, ())) for n in range(len(operands)))))
 
@@ -214,8 +215,9 @@ FUNCTIONS = tuple(_LAWS)  # what these rules write out
 @functools.cache
 def transcendentals(fma: bool = False, scales: bool = False) -> RuleSet:
     """The rules for a target. ``fma``: MULADD rounds once; ``scales``: it has SCALE."""
-    written = {Ops.EXP: scaled_exp if scales else exp, Ops.EXP2: scaled_exp2 if scales else exp2, Ops.EXPM1: expm1,
-               Ops.LOG: log, Ops.LOG2: log2, Ops.LOG1P: log1p, Ops.SIN: functools.partial(sin, fused=fma),
-               Ops.COS: functools.partial(cos, fused=fma), Ops.TANH: tanh, Ops.ERF: erf,
-               Ops.POW: functools.partial(pow, fused=fma, scales=scales)}
+    written: dict[Op, Callable[..., UOp]] = {
+        Ops.EXP: scaled_exp if scales else exp, Ops.EXP2: scaled_exp2 if scales else exp2, Ops.EXPM1: expm1,
+        Ops.LOG: log, Ops.LOG2: log2, Ops.LOG1P: log1p, Ops.SIN: functools.partial(sin, fused=fma),
+        Ops.COS: functools.partial(cos, fused=fma), Ops.TANH: tanh, Ops.ERF: erf,
+        Ops.POW: functools.partial(pow, fused=fma, scales=scales)}
     return RuleSet("transcendentals", tuple(_rule(op, law, written[op]) for op, law in _LAWS.items()))

@@ -212,14 +212,13 @@ class Elementwise(Conversions, Trigonometry):
         if exponent < 0:  # the square of 1/x, which is finite where 1 over the square is
             out = x.reciprocal() if exponent == -1 else x.reciprocal().square()
             return with_slopes(out, _power_slopes, x, x._new(x.uop.const_like(exponent)))
-        out, square, left = None, x, int(exponent)
+        product, square, left = None, x, int(exponent)
         while left:
             if left & 1:
-                out = square if out is None else out.mul(square)
+                product = square if product is None else product.mul(square)
             left >>= 1
             square = square.mul(square) if left else square
-        assert out is not None
-        return out
+        return product
 
     def _integer_power(self: Tensor, exponent: Tensor) -> Tensor:
         """Integers to integer powers by repeated squaring, wrapping like products; negative powers but of ±1 give 0."""
@@ -243,7 +242,7 @@ class Elementwise(Conversions, Trigonometry):
         whole = y.trunc().eq(y)
         odd = whole & y.mul(0.5).trunc().ne(y.mul(0.5))
         below = x.lt(0)
-        power = self._new(below.where(x.neg(), x).uop.alu(Ops.POW, y.uop))
+        power = self._new(x.abs().uop.alu(Ops.POW, y.uop))
         out = (odd & (below | x.reciprocal().lt(0))).where(power.neg(), power)  # -0 too keeps its sign
         out = (below & x.gt(-math.inf) & whole.logical_not()).where(math.nan, out)
         return with_slopes(out, _power_slopes, x, y).cast(a.dtype if a.dtype.is_float else dtype)

@@ -270,7 +270,6 @@ def float_of(x: Tensor) -> UOp:
 def rounded_once(method: Callable[Concatenate[Tensor, P], Tensor]) -> Callable[Concatenate[Tensor, P], Tensor]:
     """A method of several steps that computes 16-bit floats in float32 throughout and rounds once, at the end."""
 
-    @functools.wraps(method)
     def wide(self: Tensor, /, *args: P.args, **kwargs: P.kwargs) -> Tensor:
         beside = [t.dtype for t in (*args, *kwargs.values()) if isinstance(t, TensorBase)]
         dtype = promote(self.dtype, *beside)
@@ -278,4 +277,5 @@ def rounded_once(method: Callable[Concatenate[Tensor, P], Tensor]) -> Callable[C
             return method(self, *args, **kwargs)
         return method(self.cast(dtypes.float32), *args, **kwargs).cast(dtype)
 
-    return wide
+    wide.__code__ = wide.__code__.replace(co_name=method.__name__)  # nodes and errors name the method that was called
+    return functools.wraps(method)(wide)

@@ -150,7 +150,7 @@ class Trigonometry:
         x = self._new(float_of(self))
         large = x.gt(1e9)
         above = large.where(1, x.sub(1))  # its double stays finite
-        near = above.add(above.mul(above.add(2)).sqrt()).log1p()
+        near = above.add(above.sqrt().mul(above.add(2).sqrt())).log1p()
         return with_slopes(large.where(x.log().add(math.log(2)), near), _acosh_slope, x)
 
     @rounded_once
