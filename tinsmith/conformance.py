@@ -26,7 +26,8 @@ _INT_OPS: Final = (Ops.NEG, Ops.ADD, Ops.SUB, Ops.MUL, Ops.IDIV, Ops.MOD, Ops.MA
 _BOOL_OPS: Final = (Ops.AND, Ops.OR, Ops.XOR, Ops.CMPNE, Ops.CMPEQ)
 _EXACT_FLOAT_OPS: Final = (Ops.NEG, Ops.ADD, Ops.SUB, Ops.MUL, Ops.FDIV, Ops.RECIP, Ops.SQRT, Ops.TRUNC, Ops.MAX,
                            Ops.MIN, *_COMPARISONS)
-_FUNCTIONS: Final = (Ops.EXP, Ops.EXP2, Ops.LOG, Ops.LOG2, Ops.SIN, Ops.TANH, Ops.ERF)
+_FUNCTIONS: Final = (Ops.EXP, Ops.EXP2, Ops.EXPM1, Ops.LOG, Ops.LOG2, Ops.LOG1P, Ops.SIN, Ops.COS, Ops.TANH, Ops.ERF,
+                     Ops.POW)
 _EPSILON: Final = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-22, "float64": 2.0**-50}
 
 
@@ -96,9 +97,14 @@ def _op_case(op: Op, dtype: DType) -> Case:
 
 
 def _function_case(op: Op, dtype: DType) -> Case:
-    low, high = (0.01, 50.0) if op in (Ops.LOG, Ops.LOG2) else (-8.0, 8.0)
+    low, high = (0.01, 50.0) if op in (Ops.LOG, Ops.LOG2, Ops.LOG1P, Ops.POW) else (-8.0, 8.0)
     points = np.linspace(low, high, 129)
-    return Case(f"{op.name} {dtype.name}", lambda i: [UOp(op, None, (i.tensor(points, dtype),))], 8)
+
+    def build(inputs: Inputs) -> list[UOp]:
+        x = inputs.tensor(points, dtype)
+        return [x.alu(op, inputs.tensor(np.linspace(-2, 2, 129), dtype)) if op is Ops.POW else x.alu(op)]
+
+    return Case(f"{op.name} {dtype.name}", build, 8)
 
 
 def _cast_case(old: DType, new: DType) -> Case:

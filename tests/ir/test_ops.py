@@ -74,6 +74,11 @@ SPECIAL = [
     ("EXP2", (f32(-INF, 3.0, 128.0),), f32(0.0, 8.0, INF)),
     ("LOG2", (f32(0.0, -1.0, 8.0),), f32(-INF, NAN, 3.0)),
     ("SIN", (f32(0.0, INF, -INF),), f32(0.0, NAN, NAN)),
+    ("COS", (f32(0.0, INF, -INF),), f32(1.0, NAN, NAN)),
+    ("EXPM1", (f32(-INF, -0.0, 1e-20, 1000.0, NAN),), f32(-1.0, -0.0, 1e-20, INF, NAN)),
+    ("LOG1P", (f32(-1.0, -2.0, -0.0, 1e-20, INF),), f32(-INF, NAN, -0.0, 1e-20, INF)),
+    ("POW", (f32(0.0, INF, NAN, 1.0, -2.0, 9.0, 4.0), f32(-1.0, 2.0, 0.0, NAN, 2.0, 0.5, INF)),
+     f32(INF, INF, 1.0, 1.0, NAN, 3.0, INF)),
     ("TANH", (f32(INF, -INF, 0.0, NAN),), f32(1.0, -1.0, 0.0, NAN)),
     ("ERF", (f32(INF, -INF, 0.0, NAN),), f32(1.0, -1.0, 0.0, NAN)),
     ("TRUNC", (f32(1.9, -1.9, INF, NAN, -0.5),), f32(1.0, -1.0, INF, NAN, -0.0)),
@@ -232,7 +237,8 @@ def _values(low: float = -2.0, high: float = 2.0) -> dict[UOp, np.ndarray]:
     return {x: rng.uniform(low, high, x.shape) for x in (X, Y, Z)}
 
 
-UNARY = {"RECIP": (0.5, 2), "SQRT": (0.5, 2), "LOG": (0.5, 3), "LOG2": (0.5, 3)}
+RANGES = {"RECIP": (0.5, 2), "SQRT": (0.5, 2), "LOG": (0.5, 3), "LOG2": (0.5, 3), "LOG1P": (-0.5, 2),
+          "POW": (0.5, 2)}
 GRADIENTS = {
     **{r.name: X.alu(r) for r in ROWS if r.kind == "unary" and r.gradient is not None},
     **{r.name: X.alu(r, Y) for r in ROWS if r.kind == "binary" and r.gradient is not None},
@@ -255,7 +261,7 @@ GRADIENTS = {
 
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_gradient(name: str) -> None:
-    low, high = UNARY.get(name, (-2.0, 2.0))
+    low, high = RANGES.get(name, (-2.0, 2.0))
     values = _values(low, high)
     if name == "ASSIGN":  # the old version's value has no part in the new one
         values[X] = np.zeros((2, 3))

@@ -229,7 +229,7 @@ def reduce_opts(kernel: Kernel, target: Target) -> None:
         elif _score(loads, kernel.stores, best) >= 0:
             outer, _ = _split(kernel, OptOps.VECTOR, best, _width(best, lanes))
             streams = sum(_stride(n.src[1], best) != 0 for n in loads)
-            if outer is not None and range_size(outer) >= 4 and len(group) <= 2 and streams <= 3:
+            if outer is not None and range_size(outer) >= 4 and _together(group) <= 2 and streams <= 3:
                 _split(kernel, OptOps.UPCAST, outer, 4)
     lanes_for_stores(kernel, lanes)
 

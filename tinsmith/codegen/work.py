@@ -9,7 +9,8 @@ from tinsmith.codegen.kernel import Kernel
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 
-TRANSCENDENTAL = (Ops.EXP, Ops.LOG, Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.TANH, Ops.ERF)
+TRANSCENDENTAL = (Ops.EXP, Ops.LOG, Ops.EXP2, Ops.LOG2, Ops.EXPM1, Ops.LOG1P, Ops.SIN, Ops.COS, Ops.TANH, Ops.ERF,
+                  Ops.POW)
 MEMORY = (Ops.LOAD, Ops.STORE, Ops.SCATTER_STORE)
 
 

@@ -260,13 +260,22 @@ def _all_above(name: str) -> frozenset[str]:
     return frozenset({name}).union(*(_all_above(n) for n in _ABOVE[name]))
 
 
-@functools.cache
 def promote(*types: DType) -> DType:
     """The smallest type that every one of ``types`` promotes to (the lattice of JAX's type promotion page).
 
+    Integers that no integer type holds together, int64 and uint64, become the default float.
+
     >>> promote(dtypes.int8, dtypes.uint8), promote(dtypes.int64, dtypes.float16)
     (dtypes.short, dtypes.half)
+    >>> promote(dtypes.int64, dtypes.uint64)
+    dtypes.float
     """
+    found = _promote(*types)
+    return dtypes.default_float if found.is_float and not any(t.is_float for t in types) else found
+
+
+@functools.cache
+def _promote(*types: DType) -> DType:
     common = frozenset.intersection(*(_all_above(t.name) for t in types))
     return min((_BY_NAME[n] for n in common), key=lambda d: d.priority)
 

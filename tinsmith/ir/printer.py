@@ -76,9 +76,9 @@ def _table_arg(n: UOp) -> str:
 _REDUCE_NAME = {"ADD": "SUM", "MUL": "PROD"}
 # f(0, ...) = 0: padding with zeros may as well happen below
 _KEEPS_ZERO = (
-    Ops.NEG, Ops.SQRT, Ops.SIN, Ops.TANH, Ops.ERF, Ops.TRUNC, Ops.ADD, Ops.SUB, Ops.MUL, Ops.IDIV, Ops.MOD, Ops.MAX,
-    Ops.MIN, Ops.CMPLT, Ops.CMPNE, Ops.AND, Ops.OR, Ops.XOR, Ops.SHL, Ops.SHR, Ops.WHERE, Ops.MULADD, Ops.CAST,
-        Ops.BITCAST)
+    Ops.NEG, Ops.SQRT, Ops.EXPM1, Ops.LOG1P, Ops.SIN, Ops.TANH, Ops.ERF, Ops.TRUNC, Ops.ADD, Ops.SUB, Ops.MUL, Ops.IDIV,
+    Ops.MOD, Ops.MAX, Ops.MIN, Ops.CMPLT, Ops.CMPNE, Ops.AND, Ops.OR, Ops.XOR, Ops.SHL, Ops.SHR, Ops.WHERE, Ops.MULADD,
+    Ops.CAST, Ops.BITCAST)
 
 Moves = tuple[UOp, ...]  # movement nodes that still stand above a node, outermost first
 State = tuple[UOp, Moves]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tinsmith.ir import UOp
 from tinsmith.tensor.arguments import choice, number
+from tinsmith.tensor.helpers import rounded_once
 from tinsmith.tensor.slopes import with_slopes
 
 if TYPE_CHECKING:
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
 def _positive(x: UOp) -> UOp:
     """x > 0, also true for NaN, so that NaN passes through."""
     return (x > 0) | x.ne(x)
+
+
+def ramp_and_bend(x: UOp) -> tuple[UOp, UOp]:
+    """max(x, 0) and log(1 + exp(-abs(x))), whose sum is log(1 + exp(x))."""
+    below = x < 0
+    return below.where(0, x), below.where(x, -x).alu("EXP").alu("LOG1P")
 
 
 def _relu_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
@@ -58,22 +65,26 @@ class Activations:
         """min(max(x, 0), 6)."""
         return self.hardtanh(0, 6)
 
+    @rounded_once
     def elu(self: Tensor, alpha: float = 1.0) -> Tensor:
         """x above 0, ``alpha * (exp(x) - 1)`` below."""
         x, alpha = self._float().uop, number("elu", "alpha", alpha)
         up = _positive(x)
-        return self._new(up.where(x, (up.where(0, x).alu("EXP") - 1) * alpha))
+        return self._new(up.where(x, up.where(0, x).alu("EXPM1") * alpha))
 
+    @rounded_once
     def celu(self: Tensor, alpha: float = 1.0) -> Tensor:
         """x above 0, ``alpha * (exp(x / alpha) - 1)`` below."""
         x, alpha = self._float().uop, number("celu", "alpha", alpha, zero=False)
         up = _positive(x)
-        return self._new(up.where(x, ((up.where(0, x) * (1 / alpha)).alu("EXP") - 1) * alpha))
+        return self._new(up.where(x, (up.where(0, x) * (1 / alpha)).alu("EXPM1") * alpha))
 
+    @rounded_once
     def selu(self: Tensor, alpha: float = 1.6732632423543772, gamma: float = 1.0507009873554805) -> Tensor:
         """``gamma * elu(x, alpha)``: keeps mean 0 and variance 1 through deep networks."""
         return self.elu(alpha) * number("selu", "gamma", gamma)
 
+    @rounded_once
     def sigmoid(self: Tensor) -> Tensor:
         """1 / (1 + exp(-x)), with an exponent that never overflows.
 
@@ -85,10 +96,12 @@ class Activations:
         e = below.where(x, -x).alu("EXP")
         return self._new(below.where(e, 1) / (e + 1))
 
+    @rounded_once
     def logsigmoid(self: Tensor) -> Tensor:
         """log(sigmoid(x)), exact where sigmoid(x) is 0 in the dtype."""
         return -((-self._float()).softplus())
 
+    @rounded_once
     def silu(self: Tensor) -> Tensor:
         """``x * sigmoid(x)``."""
         return self * self.sigmoid()
@@ -97,10 +110,12 @@ class Activations:
         """Another name of ``silu``."""
         return self.silu()
 
+    @rounded_once
     def quick_gelu(self: Tensor) -> Tensor:
         """``x * sigmoid(1.702 x)``."""
         return self * (self * 1.702).sigmoid()
 
+    @rounded_once
     def gelu(self: Tensor, approximate: str = "tanh") -> Tensor:
         """x times the normal distribution function of x.
 
@@ -116,15 +131,16 @@ class Activations:
             return x * 0.5 * (inner.tanh() + 1)
         return x * 0.5 * ((x * math.sqrt(0.5)).erf() + 1)
 
+    @rounded_once
     def softplus(self: Tensor, beta: float = 1.0) -> Tensor:
         """log(1 + exp(beta * x)) / beta."""
         x, beta = self._float().uop, number("softplus", "beta", beta, zero=False)
         x = x * beta if beta != 1 else x
-        below = x < 0
-        bend = (below.where(x, -x).alu("EXP") + 1).alu("LOG")
-        out = below.where(0, x) + bend
+        ramp, bend = ramp_and_bend(x)
+        out = ramp + bend
         return self._new(out * (1 / beta) if beta != 1 else out)
 
+    @rounded_once
     def mish(self: Tensor) -> Tensor:
         """``x * tanh(softplus(x))``."""
         return self * self.softplus().tanh()
@@ -136,20 +152,24 @@ class Activations:
         return with_slopes(out, _hardtanh_slope, self.cast(out.dtype), out.full_like(low, requires_grad=False),
                            out.full_like(high, requires_grad=False))
 
+    @rounded_once
     def hardsigmoid(self: Tensor, alpha: float = 1 / 6, beta: float = 0.5) -> Tensor:
         """``alpha * x + beta`` held inside [0, 1]."""
         alpha, beta = number("hardsigmoid", "alpha", alpha), number("hardsigmoid", "beta", beta)
         return (self._float() * alpha + beta).hardtanh(0.0, 1.0)
 
+    @rounded_once
     def hardswish(self: Tensor) -> Tensor:
         """``x * relu6(x + 3) / 6``."""
         x = self._float()
         return with_slopes(x * (x + 3).relu6() * (1 / 6), _hardswish_slope, x)
 
+    @rounded_once
     def softsign(self: Tensor) -> Tensor:
         """``x / (1 + |x|)``."""
         return self / (self.abs() + 1)
 
+    @rounded_once
     def tanhshrink(self: Tensor) -> Tensor:
         """``x - tanh(x)``."""
         return self - self.tanh()

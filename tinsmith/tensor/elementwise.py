@@ -23,6 +23,7 @@ from tinsmith.tensor.helpers import (
     float_of,
     matched,
     operand,
+    rounded_once,
     same_device,
     side_of,
     weak_dtype,
@@ -32,8 +33,6 @@ from tinsmith.tensor.trigonometry import Trigonometry
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
-
-_MAX_MULTIPLIED_POWER = 64
 
 
 class Elementwise(Conversions, Trigonometry):
@@ -182,6 +181,8 @@ class Elementwise(Conversions, Trigonometry):
         >>> Tensor([2, -3]).pow(3).tolist()
         [8, -27]
         """
+        if type(x) in (int, float) and self.dtype.is_float and self.dtype.itemsize == 2:
+            return self.float().pow(x, reverse).cast(self.dtype)
         y = operand("pow", x, self)
         base, exponent = (y, self) if reverse else (self, y)
         if not reverse and isinstance(x, (int, float)) and not isinstance(x, bool):
@@ -202,20 +203,22 @@ class Elementwise(Conversions, Trigonometry):
                                 ".cast(dtypes.float32) first")
         if exponent in (0.5, -0.5):
             return x.sqrt() if exponent > 0 else x.rsqrt()
-        if exponent != exponent or abs(exponent) > _MAX_MULTIPLIED_POWER or exponent != int(exponent):
+        least, most = (-2, 4) if dtype.is_float else (0, 64)  # every product of floats is rounded
+        if not least <= exponent <= most or exponent != int(exponent):
             return None
         if exponent == 0:
             one = x._new(x.uop.const_like(1))
             return with_slopes(one, _power_slopes, x, x._new(x.uop.const_like(0))) if dtype.is_float else one
-        out, square, left = None, x, abs(int(exponent))
+        if exponent < 0:  # the square of 1/x, which is finite where 1 over the square is
+            out = x.reciprocal() if exponent == -1 else x.reciprocal().square()
+            return with_slopes(out, _power_slopes, x, x._new(x.uop.const_like(exponent)))
+        product, square, left = None, x, int(exponent)
         while left:
             if left & 1:
-                out = square if out is None else out.mul(square)
+                product = square if product is None else product.mul(square)
             left >>= 1
             square = square.mul(square) if left else square
-        assert out is not None
-        return out if exponent > 0 else with_slopes(out.reciprocal(), _power_slopes, x,
-                                                    x._new(x.uop.const_like(exponent)))
+        return product
 
     def _integer_power(self: Tensor, exponent: Tensor) -> Tensor:
         """Integers to integer powers by repeated squaring, wrapping like products; negative powers but of ±1 give 0."""
@@ -236,17 +239,12 @@ class Elementwise(Conversions, Trigonometry):
         a, b = matched("pow", self, exponent)
         dtype = promote(a.dtype, dtypes.float32) if a.dtype.itemsize < 4 or not a.dtype.is_float else a.dtype
         x, y = self._new(a.cast(dtype)), self._new(b.cast(dtype))
-        magnitude = x.eq(0).where(1.0, x.lt(0).where(x.neg(), x))
-        endless = magnitude.eq(1) & y.abs().eq(math.inf)  # no formula there; a constant has no slope
-        unsigned = endless.where(1.0, magnitude.log2().mul(y).exp2())
         whole = y.trunc().eq(y)
         odd = whole & y.mul(0.5).trunc().ne(y.mul(0.5))
-        signed = (odd & x.reciprocal().lt(0)).where(-1.0, 1.0)  # of a zero base: odd powers keep its sign
-        at_zero = y.lt(0).where(signed.mul(math.inf), y.eq(0).where(1.0, y.eq(y).where(signed.mul(0.0), y)))
-        at_zero = y.eq(1).where(x, at_zero)
-        negative = odd.where(unsigned.neg(), (whole | x.eq(-math.inf)).where(unsigned, math.nan))
-        out = x.lt(0).where(negative, x.eq(0).where(at_zero, unsigned))
-        out = ((y.eq(0) & x.mul(0).ne(0)) | (x.eq(1) & y.ne(y))).where(1.0, out)
+        below = x.lt(0)
+        power = self._new(x.abs().uop.alu(Ops.POW, y.uop))
+        out = (odd & (below | x.reciprocal().lt(0))).where(power.neg(), power)  # -0 too keeps its sign
+        out = (below & x.gt(-math.inf) & whole.logical_not()).where(math.nan, out)
         return with_slopes(out, _power_slopes, x, y).cast(a.dtype if a.dtype.is_float else dtype)
 
     def maximum(self: Tensor, x: Any) -> Tensor:
@@ -295,7 +293,8 @@ class Elementwise(Conversions, Trigonometry):
         >>> Tensor([0., 10.]).lerp(Tensor([10., 20.]), 0.5).tolist()
         [5.0, 15.0]
         """
-        return self.add(operand("lerp", end, self).sub(self).mul(weight))
+        weight = weight if type(weight) in (int, float) else operand("lerp", weight, self)
+        return _lerp(self, operand("lerp", end, self), weight)
 
     # *** choosing ***
 
@@ -602,6 +601,7 @@ class Elementwise(Conversions, Trigonometry):
         """
         return self._unary_float(Ops.SQRT)
 
+    @rounded_once
     def rsqrt(self: Tensor) -> Tensor:
         """One divided by the square root.
 
@@ -642,6 +642,7 @@ class Elementwise(Conversions, Trigonometry):
         """
         return self._unary_float(Ops.LOG2)
 
+    @rounded_once
     def log10(self: Tensor) -> Tensor:
         """The logarithm to base 10.
 
@@ -656,11 +657,7 @@ class Elementwise(Conversions, Trigonometry):
         >>> Tensor([1e-10]).log1p().tolist() == Tensor([1e-10]).tolist()
         True
         """
-        x = self._new(float_of(self))
-        total = x.add(1)
-        lost = x.sub(total.sub(1))  # what the sum rounded away
-        out = total.log().add(lost.abs().gt(0).where(lost.div(total), 0))
-        return with_slopes(out, _log1p_slope, x)
+        return self._unary_float(Ops.LOG1P)
 
     def expm1(self: Tensor) -> Tensor:
         """e to the x minus 1, exact near 0.
@@ -668,8 +665,7 @@ class Elementwise(Conversions, Trigonometry):
         >>> Tensor([1e-10]).expm1().tolist() == Tensor([1e-10]).tolist()
         True
         """
-        x = self._new(float_of(self))
-        return with_slopes(x.mul(0.5).tanh().mul(x.exp().add(1)), _expm1_slope, x)
+        return self._unary_float(Ops.EXPM1)
 
     def logaddexp(self: Tensor, other: Any) -> Tensor:
         """The logarithm of the sum of two exponentials.
@@ -677,11 +673,19 @@ class Elementwise(Conversions, Trigonometry):
         >>> round(Tensor([1000.]).logaddexp(Tensor([1000.])).item(), 3)
         1000.693
         """
-        y = operand("logaddexp", other, self)
-        top = self.maximum(y)
-        shift = top.isfinite().where(top, 0).detach()
-        out = self.sub(shift).exp().add(y.sub(shift).exp()).log().add(shift)
-        return with_slopes(out, _logaddexp_slopes, *map(out._new, matched("logaddexp", out, self, y)[1:]))
+        return _logaddexp(self, operand("logaddexp", other, self))
+
+
+@rounded_once
+def _lerp(start: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:
+    return start.add(end.sub(start).mul(weight))
+
+
+@rounded_once
+def _logaddexp(x: Tensor, y: Tensor) -> Tensor:
+    lead = x.eq(y).where(0, x.sub(y)).abs()  # equal infinities differ by 0
+    out = x.maximum(y).add(lead.neg().exp().log1p())
+    return with_slopes(out, _logaddexp_slopes, *map(out._new, matched("logaddexp", out, x, y)[1:]))
 
 
 def _power_slopes(g: Tensor, out: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor | None, Tensor | None]:
@@ -698,14 +702,6 @@ def _clamp_slopes(g: Tensor, out: Tensor, x: Tensor, low: Tensor, high: Tensor) 
     ordered = low.lt(high) | high.eq(math.inf)
     return ((x.ge(low) & x.le(high)).where(g, 0), (x.lt(low) & ordered).where(g, 0),
             (x.gt(high) | high.lt(low)).where(g, 0))
-
-
-def _log1p_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
-    return (g.div(x.add(1)),)
-
-
-def _expm1_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
-    return (g.mul(out.add(1)),)
 
 
 def _logaddexp_slopes(g: Tensor, out: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,8 +1,9 @@
 """What the families of Tensor methods share: axes, shapes, broadcasting, dtypes of operands."""
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 import numpy as np
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
 Shape = tuple[Any, ...]
+P = ParamSpec("P")
 
 
 def equal(a: Any, b: Any) -> bool:
@@ -263,3 +265,17 @@ def matched(op: str, *tensors: Tensor) -> list[UOp]:
 def float_of(x: Tensor) -> UOp:
     """The node of ``x`` as floats: integers become the default float."""
     return x.uop if x.dtype.is_float else x.uop.cast(dtypes.default_float)
+
+
+def rounded_once(method: Callable[Concatenate[Tensor, P], Tensor]) -> Callable[Concatenate[Tensor, P], Tensor]:
+    """A method of several steps that computes 16-bit floats in float32 throughout and rounds once, at the end."""
+
+    def wide(self: Tensor, /, *args: P.args, **kwargs: P.kwargs) -> Tensor:
+        beside = [t.dtype for t in (*args, *kwargs.values()) if isinstance(t, TensorBase)]
+        dtype = promote(self.dtype, *beside)
+        if not dtype.is_float or dtype.itemsize > 2:
+            return method(self, *args, **kwargs)
+        return method(self.cast(dtypes.float32), *args, **kwargs).cast(dtype)
+
+    wide.__code__ = wide.__code__.replace(co_name=method.__name__)  # nodes and errors name the method that was called
+    return functools.wraps(method)(wide)

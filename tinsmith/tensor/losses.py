@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tinsmith.core.dtypes import dtypes
+from tinsmith.core.dtypes import DType, dtypes, promote
 from tinsmith.core.errors import DTypeError, ShapeError
+from tinsmith.tensor.activations import ramp_and_bend
 from tinsmith.tensor.arguments import choice, number
 from tinsmith.tensor.helpers import operand
+from tinsmith.tensor.reduce import accumulator
 from tinsmith.tensor.slopes import with_slopes
 
 if TYPE_CHECKING:
@@ -25,15 +27,19 @@ class Losses:
 
     __slots__ = ()
 
-    def _reduced(self: Tensor, reduction: str) -> Tensor:
+    def _reduced(self: Tensor, reduction: str, dtype: DType | None = None) -> Tensor:
         choice("loss", "reduction", reduction, ("mean", "sum", "none"))
-        return self if reduction == "none" else self.mean() if reduction == "mean" else self.sum()
+        total = self if reduction == "none" else self.mean() if reduction == "mean" else self.sum()
+        return total if dtype is None else total.cast(dtype)
 
-    def _difference(self: Tensor, target: Tensor) -> Tensor:
-        target = operand("loss", target, self)
-        if self.shape != target.shape:
-            raise ShapeError("loss", f"predictions {self.shape}, targets {target.shape}", "equal shapes")
-        return self._float() - target
+    def _beside(self: Tensor, op: str, target: Tensor) -> tuple[Tensor, Tensor, DType]:
+        """Predictions and targets as they are computed with, 16-bit floats in float32, and the dtype of the loss."""
+        x, target = self._float(), operand(op, target, self)
+        if x.shape != target.shape:
+            raise ShapeError(op, f"predictions {x.shape}, targets {target.shape}", "equal shapes")
+        dtype = promote(x.dtype, target.dtype)
+        wide = accumulator(dtype)
+        return x.cast(wide), target.cast(wide), dtype
 
     def mse_loss(self: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
         """Squared differences.
@@ -41,19 +47,21 @@ class Losses:
         >>> Tensor([1., 2.]).mse_loss(Tensor([1., 4.])).item()
         2.0
         """
-        d = self._difference(target)
-        return (d * d)._reduced(reduction)
+        x, y, dtype = self._beside("mse_loss", target)
+        return (x - y).square()._reduced(reduction, dtype)
 
     def l1_loss(self: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
         """Absolute differences."""
-        return self._difference(target).abs()._reduced(reduction)
+        x, y, dtype = self._beside("l1_loss", target)
+        return (x - y).abs()._reduced(reduction, dtype)
 
     def huber_loss(self: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor:
         """Half the squared difference up to ``delta``, then linear with the same slope."""
         delta = number("huber_loss", "delta", delta)
-        d = self._difference(target)
+        x, y, dtype = self._beside("huber_loss", target)
+        d = x - y
         size = d.abs()
-        return (size <= delta).where(d * d * 0.5, (size - delta / 2) * delta)._reduced(reduction)
+        return (size <= delta).where(d * d * 0.5, (size - delta / 2) * delta)._reduced(reduction, dtype)
 
     def smooth_l1_loss(self: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:
         """The Huber loss divided by its bend ``beta``."""
@@ -62,13 +70,9 @@ class Losses:
 
     def binary_crossentropy(self: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
         """Of probabilities in [0, 1]; logarithms are held above -100."""
-        target = operand("binary_crossentropy", target, self)
-        if self.shape != target.shape:
-            raise ShapeError("binary_crossentropy", f"predictions {self.shape}, targets {target.shape}", "equal shapes")
-        yes, no = self.log().maximum(-100), (1 - self).log().maximum(-100)
-        loss = -(target * yes + (1 - target) * no)
-        loss = with_slopes(loss, _crossentropy_slopes, self.cast(loss.dtype), target.cast(loss.dtype))
-        return loss._reduced(reduction)
+        x, y, dtype = self._beside("binary_crossentropy", target)
+        loss = -(y * x.log().maximum(-100) + (1 - y) * (-x).log1p().maximum(-100))
+        return with_slopes(loss, _crossentropy_slopes, x, y)._reduced(reduction, dtype)
 
     def binary_crossentropy_logits(self: Tensor, target: Tensor, reduction: str = "mean",
                                    pos_weight: Tensor | None = None) -> Tensor:
@@ -77,14 +81,14 @@ class Losses:
         >>> round(Tensor([0., 200.]).binary_crossentropy_logits(Tensor([1., 0.])).item(), 4)
         100.3466
         """
-        target = operand("binary_crossentropy_logits", target, self)
-        if self.shape != target.shape:
-            raise ShapeError("binary_crossentropy_logits", f"logits {self.shape}, targets {target.shape}",
-                             "equal shapes")
+        x, y, dtype = self._beside("binary_crossentropy_logits", target)
         if pos_weight is None:
-            return (self.softplus() - self * target)._reduced(reduction)
+            ramp, bend = map(x._new, ramp_and_bend(x.uop))
+            return (ramp - x * y + bend)._reduced(reduction, dtype)  # large terms first, which cancel
         pos_weight = operand("binary_crossentropy_logits", pos_weight, self)
-        return (self * (1 - target) + (-self).softplus() * (1 + (pos_weight - 1) * target))._reduced(reduction)
+        ramp, bend = map(x._new, ramp_and_bend(-x.uop))
+        scale = 1 + (pos_weight.cast(promote(x.dtype, pos_weight.dtype)) - 1) * y
+        return (x * (1 - y) + ramp * scale + bend * scale)._reduced(reduction, promote(dtype, pos_weight.dtype))
 
     def _row_logits(self: Tensor, axis: int) -> tuple[Tensor, Tensor]:
         """Logits below their row's maximum, and the logarithm of their row's sum of exponentials.

@@ -8,13 +8,14 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from tinsmith.core.dtypes import dtypes
+from tinsmith.core.dtypes import dtypes, promote
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.tensor.activations import Activations
 from tinsmith.tensor.arguments import number, shown
-from tinsmith.tensor.helpers import axes_of, operand, same_device
+from tinsmith.tensor.helpers import axes_of, operand, rounded_once, same_device
 from tinsmith.tensor.losses import Losses
+from tinsmith.tensor.reduce import accumulator
 from tinsmith.tensor.windows import Windows
 
 if TYPE_CHECKING:
@@ -69,15 +70,10 @@ class NNOps(Activations, Windows, Losses):
         return self if self.dtype.is_float else self.cast(dtypes.default_float)
 
     def _statistics(self: Tensor, axis: Axes) -> tuple[Tensor, Tensor, Tensor]:
-        """(mean, x - mean, variance) along ``axis``, which stays with size 1.
-
-        The variance is that of x less a constant that equals the mean. Its derivatives of every order are right, and
-        the first needs no reduction of its own.
-        """
-        mean = self.mean(axis=axis, keepdim=True)
-        fixed = mean.detach()
-        away, off = self - fixed, mean - fixed
-        return mean, self - mean, (away * away).mean(axis=axis, keepdim=True) - off * off
+        """(mean, x - mean, variance) along ``axis``, which stays with size 1."""
+        away, off = self._away(axis)
+        variance = ((away * away).mean(axis=axis, keepdim=True) - off * off).maximum(0)
+        return self.detach().mean(axis=axis, keepdim=True) + off, away - off, variance
 
     def layernorm(self: Tensor, axis: Axes = -1, eps: float = 1e-5) -> Tensor:
         """Mean 0 and variance 1 along ``axis``; statistics of 16-bit floats are taken in float32.
@@ -112,10 +108,8 @@ class NNOps(Activations, Windows, Losses):
             if t is not None and t.numel() != math.prod(shape):
                 raise ShapeError("batchnorm", f"input {self.shape} with {math.prod(shape)} positions along {axes}, "
                                  f"{name} {t.shape}", f"{name} of shape {tuple(self.shape[a] for a in axes)}")
-        out = (self - mean.reshape(shape))
-        scale = invstd.reshape(shape)
-        out = out * (scale if weight is None else scale * weight.reshape(shape))
-        return out if bias is None else out + bias.reshape(shape)
+        scale = invstd if weight is None else invstd * weight
+        return _affine(self, mean.reshape(shape), scale.reshape(shape), None if bias is None else bias.reshape(shape))
 
     def dropout(self: Tensor, p: float = 0.5) -> Tensor:
         """Elements zeroed with probability ``p``, the others scaled by 1 / (1 - p); nothing outside training.
@@ -160,7 +154,8 @@ class NNOps(Activations, Windows, Losses):
             times = self.shape[-3] // key.shape[-3]
             key, value = key.repeat_interleave(times, dim=-3), value.repeat_interleave(times, dim=-3)
         factor = 1 / math.sqrt(self.shape[-1]) if scale is None else number(op, "scale", scale)
-        scores = self.matmul(key.transpose(-2, -1)) * factor
+        # 16-bit scores would overflow before the scale, and lose what tells them apart
+        scores = self.matmul(key.transpose(-2, -1), dtype=accumulator(promote(self.dtype, key.dtype))) * factor
         if is_causal:
             line, column = scores.uop.iota_like(scores.ndim - 2), scores.uop.iota_like(scores.ndim - 1)
             scores = scores._new((line < column).where(-math.inf, scores.uop))
@@ -200,3 +195,9 @@ class NNOps(Activations, Windows, Losses):
         x = self.uop.reshape((*self.shape, 1)).expand((*self.shape, num_classes))
         hit = x.iota_like(self.ndim).cast(x.dtype).eq(x)
         return self._new(hit.cast(dtypes.default_int))
+
+
+@rounded_once
+def _affine(x: Tensor, origin: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
+    out = (x - origin) * scale
+    return out if bias is None else out + bias

@@ -14,7 +14,7 @@ from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops import Op
 from tinsmith.tensor.arguments import integer, number
-from tinsmith.tensor.helpers import axes_of, axis_of, axis_or_dim, float_of, product
+from tinsmith.tensor.helpers import axes_of, axis_of, axis_or_dim, float_of, product, rounded_once
 from tinsmith.tensor.slopes import with_slopes
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ class Reduce:
         total = self._reduce(Ops.ADD, axes, keepdim, x.cast(accumulator(x.dtype)))
         return _over(total, count).cast(x.dtype)
 
+    @rounded_once
     def var(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: int = 1, *,
             dim: Axis = None) -> Tensor:
         """The variance along axes: squares of deviations over ``count - correction``.
@@ -109,12 +110,23 @@ class Reduce:
         2.1875
         """
         axes = axes_of("var", self, axis_or_dim("var", axis, dim))
-        dtype = float_of(self).dtype
-        x, correction = self.cast(accumulator(dtype)), integer("var", "correction", correction)
+        x, correction = self._new(float_of(self)), integer("var", "correction", correction)
+        away, off = x._away(axes)
         count = product([self.shape[a] for a in axes])
-        squares = x.sub(x.mean(axes, keepdim=True)).square()
-        return _over(squares._reduce(Ops.ADD, axes, keepdim), count - correction).cast(dtype)
+        squares = away.square()._reduce(Ops.ADD, axes, True).sub(off.square().mul(count)).maximum(0)
+        out = _over(squares, count - correction)
+        return out if keepdim else out._new(out.uop.reshape(_reduced(self.shape, axes, False)))
 
+    def _away(self: Tensor, axes: Axis) -> tuple[Tensor, Tensor]:
+        """The values minus their mean as it is computed, and the mean of that: what the first one's rounding left.
+
+        The computed mean is a constant to the derivative, so that derivatives of every order are right, and the first
+        needs no reduction of its own.
+        """
+        away = self.sub(self.detach().mean(axes, keepdim=True))
+        return away, away.mean(axes, keepdim=True)
+
+    @rounded_once
     def std(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: int = 1, *,
             dim: Axis = None) -> Tensor:
         """The standard deviation along axes.
@@ -227,6 +239,7 @@ class Reduce:
         total = x.sub(shift).exp()._reduce(Ops.ADD, axes, True).log().add(shift).cast(dtype)
         return total if keepdim else self._new(total.uop.reshape(_reduced(self.shape, axes, False)))
 
+    @rounded_once
     def normalize(self: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
         """Scaled so that the p-norm along an axis is 1.
 
@@ -235,6 +248,7 @@ class Reduce:
         """
         return self.div(self.norm(p, dim, keepdim=True).clamp(eps))
 
+    @rounded_once
     def norm(self: Tensor, p: float = 2.0, axis: Axis = None, keepdim: bool = False, *,
              dim: Axis = None) -> Tensor:
         """The p-norm along axes: the greatest magnitude for infinite p, the number of values that are not 0 for p = 0.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops
-from tinsmith.tensor.helpers import float_of
+from tinsmith.tensor.helpers import float_of, rounded_once
 from tinsmith.tensor.slopes import with_slopes
 
 if TYPE_CHECKING:
@@ -40,26 +40,25 @@ class Trigonometry:
         >>> Tensor([0.]).cos().tolist()
         [1.0]
         """
-        x = _wide(self)
-        half = x.mul(0.5).sin()  # a shift by pi/2 would round large angles
-        return half.mul(half).mul(-2).add(1).cast(float_of(self).dtype)
+        return self._unary_float(Ops.COS)
 
+    @rounded_once
     def tan(self: Tensor) -> Tensor:
         """The tangent of an angle in radians.
 
         >>> Tensor([0.]).tan().tolist()
         [0.0]
         """
-        x = _wide(self)
-        return x.sin().div(x.cos()).cast(float_of(self).dtype)
+        return self.sin().div(self.cos())
 
+    @rounded_once
     def atan(self: Tensor) -> Tensor:
         """The angle in (-pi/2, pi/2) with this tangent.
 
         >>> Tensor([0.]).atan().tolist()
         [0.0]
         """
-        x = _wide(self)
+        x = self._new(float_of(self))
         negative = x.lt(0)
         size = negative.where(x.neg(), x)
         steep, middle = size.gt(1 + math.sqrt(2)), size.gt(0.66)
@@ -69,27 +68,29 @@ class Trigonometry:
         start = steep.where(math.pi / 2, middle.where(math.pi / 4, x._new(x.uop.const_like(0))))
         z = reduced.mul(reduced)
         angle = start.add(reduced.add(reduced.mul(z.mul(_polynomial(z, _ATAN_P).div(_polynomial(z, _ATAN_Q))))))
-        return negative.where(angle.neg(), angle).cast(float_of(self).dtype)
+        return negative.where(angle.neg(), angle)
 
+    @rounded_once
     def asin(self: Tensor) -> Tensor:
         """The angle in [-pi/2, pi/2] with this sine; NaN beyond [-1, 1].
 
         >>> Tensor([0.]).asin().tolist()
         [0.0]
         """
-        x = _wide(self)
+        x = self._new(float_of(self))
         out = x.div(x.neg().add(1).mul(x.add(1)).sqrt()).atan()
-        return with_slopes(out, _asin_slope, x).cast(float_of(self).dtype)
+        return with_slopes(out, _asin_slope, x)
 
+    @rounded_once
     def acos(self: Tensor) -> Tensor:
         """The angle in [0, pi] with this cosine; NaN beyond [-1, 1].
 
         >>> Tensor([1.]).acos().tolist()
         [0.0]
         """
-        x = _wide(self)
+        x = self._new(float_of(self))
         out = x.neg().add(1).div(x.add(1)).sqrt().atan().mul(2)
-        return with_slopes(out, _acos_slope, x).cast(float_of(self).dtype)
+        return with_slopes(out, _acos_slope, x)
 
     def tanh(self: Tensor) -> Tensor:
         """The hyperbolic tangent.
@@ -99,6 +100,7 @@ class Trigonometry:
         """
         return self._unary_float(Ops.TANH)
 
+    @rounded_once
     def sinh(self: Tensor) -> Tensor:
         """The hyperbolic sine.
 
@@ -106,24 +108,29 @@ class Trigonometry:
         [0.0]
         """
         x = self._new(float_of(self))
-        return with_slopes(x.tanh().mul(x.cosh()), _sinh_slope, x)
+        near, far, is_far, negative = _exponentials(x)
+        size = is_far.where(far, near.add(near.div(near.add(1))).mul(0.5))
+        return with_slopes(negative.where(size.neg(), size), _sinh_slope, x)
 
+    @rounded_once
     def cosh(self: Tensor) -> Tensor:
         """The hyperbolic cosine.
 
         >>> Tensor([0.]).cosh().tolist()
         [1.0]
         """
-        x = _wide(self)
-        return x.exp().add(x.neg().exp()).mul(0.5).cast(float_of(self).dtype)
+        x = self._new(float_of(self))
+        near, far, is_far, _ = _exponentials(x)
+        return with_slopes(is_far.where(far, near.square().div(near.add(1)).mul(0.5).add(1)), _cosh_slope, x)
 
+    @rounded_once
     def asinh(self: Tensor) -> Tensor:
         """The inverse of ``sinh``.
 
         >>> Tensor([0.]).asinh().tolist()
         [0.0]
         """
-        x = _wide(self)
+        x = self._new(float_of(self))
         negative = x.lt(0)
         size = negative.where(x.neg(), x)
         large = size.gt(1e9)
@@ -131,28 +138,31 @@ class Trigonometry:
         near = small.add(small.mul(small).div(small.mul(small).add(1).sqrt().add(1))).log1p()
         far = large.where(size, 1).log()  # of 1 where it is not taken: the slope at 0 would be inf * 0
         out = large.where(far.add(math.log(2)), near)
-        return negative.where(out.neg(), out).cast(float_of(self).dtype)
+        return negative.where(out.neg(), out)
 
+    @rounded_once
     def acosh(self: Tensor) -> Tensor:
         """The inverse of ``cosh``; NaN below 1.
 
         >>> Tensor([1.]).acosh().tolist()
         [0.0]
         """
-        x = _wide(self)
-        above = x.sub(1)
-        out = above.add(above.sqrt().mul(x.add(1).sqrt())).log1p()
-        return with_slopes(out, _acosh_slope, x).cast(float_of(self).dtype)
+        x = self._new(float_of(self))
+        large = x.gt(1e9)
+        above = large.where(1, x.sub(1))  # its double stays finite
+        near = above.add(above.sqrt().mul(above.add(2).sqrt())).log1p()
+        return with_slopes(large.where(x.log().add(math.log(2)), near), _acosh_slope, x)
 
+    @rounded_once
     def atanh(self: Tensor) -> Tensor:
         """The inverse of ``tanh``; infinite at -1 and 1, NaN beyond.
 
         >>> Tensor([0.]).atanh().tolist()
         [0.0]
         """
-        x = _wide(self)
+        x = self._new(float_of(self))
         out = x.log1p().sub(x.neg().log1p()).mul(0.5)
-        return with_slopes(out, _atanh_slope, x).cast(float_of(self).dtype)
+        return with_slopes(out, _atanh_slope, x)
 
     def erf(self: Tensor) -> Tensor:
         """The error function.
@@ -161,6 +171,24 @@ class Trigonometry:
         [0.0]
         """
         return self._unary_float(Ops.ERF)
+
+
+# c and exp(c)/2: numbers of few bits whose exponentials are almost floats, so that exp(x - c)·exp(c)/2 = exp(x)/2
+_HALVED = {dtypes.float32: (14.52734375, 1018861.6875), dtypes.float64: (4.14190673828125, 31.461342115095473)}
+
+
+def _exponentials(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(exp(a) - 1, exp(a)/2, whether a > 20, whether x < 0), a = abs(x): from 20 on the hyperbolic sine and cosine are
+    half the exponential, which may be finite where the exponential is not."""
+    negative = x.lt(0)
+    size = negative.where(x.neg(), x)
+    is_far = size.gt(20)
+    shift, half = _HALVED[x.dtype]
+    return is_far.where(0, size).expm1(), size.sub(shift).exp().mul(half), is_far, negative
+
+
+def _cosh_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+    return (g.mul(x.sinh()),)
 
 
 def _sinh_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
@@ -181,12 +209,6 @@ def _acosh_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
 
 def _atanh_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
     return (g.div(x.square().neg().add(1)),)
-
-
-def _wide(x: Tensor) -> Tensor:
-    """``x`` as a float of at least 32 bits: 16-bit floats are rounded once, at the end."""
-    node = float_of(x)
-    return x._new(node.cast(dtypes.float32) if node.dtype.itemsize < 4 else node)
 
 
 def _polynomial(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:

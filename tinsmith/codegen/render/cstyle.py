@@ -14,8 +14,9 @@ from tinsmith.ir import Ops, UOp
 
 _INFIX = {Ops.ADD: "+", Ops.SUB: "-", Ops.MUL: "*", Ops.FDIV: "/", Ops.AND: "&", Ops.OR: "|", Ops.XOR: "^",
           Ops.CMPLT: "<", Ops.CMPNE: "!=", Ops.CMPEQ: "=="}
-_MATH = {Ops.SQRT: "sqrt", Ops.EXP: "exp", Ops.EXP2: "exp2", Ops.LOG: "log", Ops.LOG2: "log2", Ops.SIN: "sin",
-         Ops.TANH: "tanh", Ops.ERF: "erf", Ops.TRUNC: "trunc", Ops.SCALE: "scalb"}
+_MATH = {Ops.SQRT: "sqrt", Ops.EXP: "exp", Ops.EXP2: "exp2", Ops.EXPM1: "expm1", Ops.LOG: "log", Ops.LOG2: "log2",
+         Ops.LOG1P: "log1p", Ops.SIN: "sin", Ops.COS: "cos", Ops.TANH: "tanh", Ops.ERF: "erf", Ops.POW: "pow",
+         Ops.TRUNC: "trunc", Ops.SCALE: "scalb"}
 _GROWS = (Ops.ADD, Ops.SUB, Ops.MUL, Ops.NEG, Ops.MULADD, Ops.SHL, Ops.IDIV)
 _BFLOAT16 = (
     "static inline float bf16_float(bf16 x) {",

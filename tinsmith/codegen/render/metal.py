@@ -53,7 +53,7 @@ class MetalRenderer(GPURenderer):
 
     def plain(self, u: UOp, src: list[str]) -> str:
         if u.op in _MATH:
-            return f"{_MATH[u.op]}({_strip(src[0])})"
+            return f"{_MATH[u.op]}({', '.join(map(_strip, src))})"
         return super().plain(u, src)
 
     def bound(self, value: int) -> str:

@@ -52,7 +52,7 @@ class OpenCLRenderer(GPURenderer):
 
     def plain(self, u: UOp, src: list[str]) -> str:
         if u.op in _MATH:
-            return f"{_MATH[u.op]}({_strip(src[0])})"
+            return f"{_MATH[u.op]}({', '.join(map(_strip, src))})"
         return super().plain(u, src)
 
     def cast(self, u: UOp, a: str) -> str:

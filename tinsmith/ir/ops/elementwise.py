@@ -103,6 +103,10 @@ def _erf(x: Array) -> Array:
     return np.vectorize(math.erf, otypes=[x.dtype])(x) if x.size else x
 
 
+def _power(x: Array, y: Array) -> Array:
+    return np.where((x < 0) & (y != 0), np.asarray(np.nan, x.dtype), np.power(x, y))
+
+
 def _max_gradient(n: UOp, g: UOp) -> tuple[UOp, UOp]:
     """Ties share the gradient in halves, as in PyTorch's maximum; beside NaN both have all of it."""
     x, y = n.src
@@ -139,8 +143,12 @@ class Elementwise:
     EXP2 = unary("2 to the x.", np.exp2, lambda n, g: (g * n * math.log(2),), cost=10)
     LOG2 = unary("Logarithm to base 2; -inf at 0, NaN below.", np.log2, lambda n, g: (g / (n.src[0] * math.log(2)),),
                  cost=12)
-    SIN = unary("Sine of x in radians; NaN for infinities.", np.sin,
-                lambda n, g: (g * (n.src[0] + math.pi / 2).alu("SIN"),), cost=16)
+    EXPM1 = unary("e to the x, minus 1, exact near 0.", np.expm1, lambda n, g: (g * n.src[0].alu("EXP"),), cost=12)
+    LOG1P = unary("Natural logarithm of 1 + x, exact near 0; -inf at -1, NaN below.", np.log1p,
+                  lambda n, g: (g / (n.src[0] + 1),), cost=14)
+    SIN = unary("Sine of x in radians; NaN for infinities.", np.sin, lambda n, g: (g * n.src[0].alu("COS"),), cost=16)
+    COS = unary("Cosine of x in radians; NaN for infinities.", np.cos, lambda n, g: (-(g * n.src[0].alu("SIN")),),
+                cost=16)
     TANH = unary("Hyperbolic tangent.", np.tanh, lambda n, g: (g - g * n * n,), cost=16)
     ERF = unary("The error function.", _erf,
                 lambda n, g: (g * (-(n.src[0] * n.src[0])).alu("EXP") * (2 / math.sqrt(math.pi)),), cost=20)
@@ -154,6 +162,8 @@ class Elementwise:
                  identity=lambda d: d.as_const(1))
     FDIV = binary("x / y of floats; IEEE for zero divisors.", np.divide,
                   lambda n, g: (g / n.src[1], -(g * n / n.src[1])), cost=4)
+    POW = binary("x to the y for x >= 0, 1 where x is 1 or y is 0; NaN below 0.", _power,
+                 lambda n, g: (g * n.src[1] * n.src[0].alu("POW", n.src[1] - 1), g * n * n.src[0].alu("LOG")), cost=60)
     IDIV = binary("x // y of integers, rounded down; 0 if y is 0.", floor_div, cost=16)
     MOD = binary("x % y of integers with the sign of y; 0 if y is 0.", floor_mod, cost=16)
     MAX = binary("The greater; NaN if either is NaN; of +0 and -0 either.", _maximum, _max_gradient, commutative=True,
