@@ -10,9 +10,10 @@ from tinsmith.core.dtypes import promote
 from tinsmith.core.errors import ArgumentError, ShapeError
 from tinsmith.ir import UOp
 from tinsmith.ir.join import joined
+from tinsmith.ir.sizes import size_text
 from tinsmith.tensor.arguments import choice, integer, integers
 from tinsmith.tensor.base import check_tensors
-from tinsmith.tensor.helpers import axis_and_size, axis_of, equal, same_device
+from tinsmith.tensor.helpers import as_sized, axis_and_size, axis_of, equal, same_device
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -47,11 +48,12 @@ class Joining:
                 if axis != d and not equal(a, b):
                     raise ShapeError("cat",
                                      f"tensor {n} has shape {t.shape}, tensor 0 has shape {first.shape}: they may "
-                                     f"differ in axis {d} only, but axis {axis} has {b} and {a}",
+                                     f"differ in axis {d} only, but axis {axis} has {size_text(b)} and {size_text(a)}",
                                      f"dim={axis}, or equal sizes")
         same_device("cat", *parts)
         dtype = promote(*(t.dtype for t in parts))
-        full = [t.uop.cast(dtype) for t in parts if isinstance(t.shape[d], UOp) or t.shape[d] != 0]
+        full = [as_sized(t.uop.cast(dtype), (*first.shape[:d], t.shape[d], *first.shape[d + 1 :])) for t in parts
+                if isinstance(t.shape[d], UOp) or t.shape[d] != 0]
         if not full:
             return first.cast(dtype)
         return first._new(joined(full, d))

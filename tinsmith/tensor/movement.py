@@ -12,7 +12,18 @@ from tinsmith.ir import UOp
 from tinsmith.ir.sizes import normal_size, size_text
 from tinsmith.tensor.arguments import choice, integer, integers, listed, number, pairs, shown, symbolic
 from tinsmith.tensor.base import check_tensors
-from tinsmith.tensor.helpers import axes_of, axis_and_size, axis_of, check_box, constant, equal, one, product, sizes
+from tinsmith.tensor.helpers import (
+    axes_of,
+    axis_and_size,
+    axis_of,
+    check_box,
+    constant,
+    equal,
+    expand_uop,
+    one,
+    product,
+    sizes,
+)
 from tinsmith.tensor.joining import Joining
 
 if TYPE_CHECKING:
@@ -41,10 +52,7 @@ class Movement(Joining):
         new = sizes("reshape", wanted)
         total, count = self.numel(), product(new)
         if not equal(total, count):
-            if isinstance(total, UOp) or isinstance(count, UOp):
-                raise ShapeError("reshape", f"{size_text(total)} elements cannot be proven to be {size_text(count)}",
-                                 "sizes whose product is the same for every value of the variables")
-            raise ShapeError("reshape", f"{self.shape} has {total} elements, {given} does not fit them",
+            raise ShapeError("reshape", f"{self.shape} has {size_text(total)} elements, {given} has {size_text(count)}",
                              "a shape with as many elements")
         return self._new(self.uop.reshape(new))
 
@@ -159,11 +167,11 @@ class Movement(Joining):
         old = (1,) * extra + self.shape
         for axis, (a, b) in enumerate(zip(old, shape)):
             if extra < 0 or not (equal(a, b) or one(a)):
-                raise ShapeError(op, f"{self.shape} does not expand to {shape}: axis {axis} has {a}, not 1 or {b}",
-                                 "only axes of size 1 can be repeated; repeat() copies others")
+                raise ShapeError(op, f"{self.shape} does not expand to {shape}: axis {axis} has {size_text(a)}, not 1 or "
+                                 f"{size_text(b)}", "only axes of size 1 can be repeated; repeat() copies others")
         if extra < 0:
             raise ShapeError(op, f"{self.shape} has more axes than {shape}", "a sum over the axes that are too many")
-        return self._new(self.uop.reshape(old).expand(shape))
+        return self._new(expand_uop(self.uop, shape))
 
     def broadcast_to(self: Tensor, *shape: Any) -> Tensor:
         """Repeated to ``shape`` by the rules of broadcasting.
@@ -213,9 +221,9 @@ class Movement(Joining):
         if choice("pad", "mode", mode, ("constant", "reflect", "replicate", "circular")) != "constant":
             return self._pad_with_own(amounts, mode)
         value = number("pad", "value", value)
-        cut = self.shrink([(max(-b, 0), s - max(-e, 0)) if _negative(b, e) else None
+        cut = self.shrink([(max(-b, 0), s - max(-e, 0)) if b < 0 or e < 0 else None
                            for (b, e), s in zip(amounts, self.shape)])
-        grown = tuple((_at_least_zero(b), _at_least_zero(e)) for b, e in amounts)
+        grown = tuple((max(b, 0), max(e, 0)) for b, e in amounts)
         if any(type(s) is int and s == 0 for s in cut.shape):
             shape = tuple(b + s + e for (b, e), s in zip(grown, cut.shape))
             return self._new(constant("pad", value, self.dtype).expand_to(shape))
@@ -348,17 +356,9 @@ def _open_size(x: Tensor, rest: Any) -> Any:
         return total // rest if rest and total % rest == 0 else 0
     found = normal_size(UOp.index(total) // rest) if not one(rest) else total
     if not equal(found * rest, total):
-        raise ShapeError("reshape", f"{size_text(total)} elements cannot be proven to be divisible by "
-                         f"{size_text(rest)}", "a size instead of -1")
+        raise ShapeError("reshape", f"{size_text(total)} elements are not divisible by {size_text(rest)}",
+                         "sizes that divide them")
     return found
-
-
-def _at_least_zero(amount: Any) -> Any:
-    return amount if isinstance(amount, UOp) else max(amount, 0)
-
-
-def _negative(before: Any, after: Any) -> bool:
-    return any(not isinstance(v, UOp) and v < 0 for v in (before, after))
 
 
 def _sizes_or_none(op: str, values: Sequence[Any]) -> tuple[Any, ...]:
