@@ -49,7 +49,7 @@ def test_conditions() -> None:
     watchers.append(lambda size, value: seen.append((size, value)))
     try:
         assert holds(n < 10) and not holds(n * 2 < 2) and not seen  # proven
-        assert n < 4 and not n > 3 and max(n, 2) is n and min(n, 2) == 2 and not 3 < n
+        assert n < 4 and not n > 3 and max(n, 2) is n and min(n, 2) == 2 and not n > 3
         assert [value for _, value in seen] == [1, 0, 0, 1, 0]
         assert value_of_size(n + 1) == 4 and n.val == 3 and [value for _, value in seen[5:]] == [4, 3]
     finally:
@@ -61,5 +61,5 @@ def test_conditions() -> None:
 
 def test_value_and_text() -> None:
     assert value_of_size(N.bind(4) * 2 + M.bind(0)) == 8 and value_of_size(5) == 5
-    assert size_text(N.bind(4) + 1) == "n + 1 = 5 with n = 4" and size_text(5) == "5" and size_text(N.bind(4)) == "n = 4"
-    assert size_text(N + M.bind(2)) == "n + m with m = 2, n from 1 to 9"
+    assert size_text(N.bind(4) + 1) == "n + 1 (5 with n = 4)" and size_text(N.bind(4)) == "n = 4"
+    assert size_text(5) == "5" and size_text(N + M.bind(2)) == "n + m (m = 2, n from 1 to 9)"

@@ -15,8 +15,8 @@ from tinsmith.core.errors import TinsmithError
 Env = dict[str, int]
 N, M = Variable("n", 1, 10), Variable("m", 0, 4)
 DATA = np.arange(40, dtype=np.float64).reshape(10, 4) % 13 - 6
-SIZES = ("n", "m", "n + 1", "m + 1", "2 * n", "n - 1", "n // 2", "(n + 1) // 2", "n + m", "10 - n", "n * m", "n - n // 2",
-         "1", "2", "3", "4")
+SIZES = ("n", "m", "n + 1", "m + 1", "2 * n", "n - 1", "n // 2", "(n + 1) // 2", "n + m", "10 - n", "n * m",
+         "n - n // 2", "1", "2", "3", "4")
 MOST = 2000  # elements
 
 
@@ -30,6 +30,7 @@ class Program:
         self.shape = ["n", "4"]
         self.lines = [("x = a[:n]", "x = a[:n]")]
         self.exact = True  # no rounding so far: places of a maximum can be told
+        self.smooth = True  # the result has a gradient
         self.risky = pick.random() < 0.25  # a line may be wrong for some of the values
         for _ in range(pick.randint(2, 6)):
             pick.choice(STEPS)(self)
@@ -115,7 +116,8 @@ def halves(p: Program) -> None:
     if p.shape and p.shape[(d := p.axis())] not in "01234":
         s = p.shape[d]
         first, second = at(d, f":({s}) // 2"), at(d, f":({s} + 1) // 2")
-        p.add(f"x + x[{first}].cat(x[{second}], dim={d})", f"x + np.concatenate([x[{first}], x[{second}]], {d})", p.shape)
+        p.add(f"x + x[{first}].cat(x[{second}], dim={d})", f"x + np.concatenate([x[{first}], x[{second}]], {d})",
+              p.shape)
 
 
 def repeat(p: Program) -> None:
@@ -138,10 +140,10 @@ def split(p: Program) -> None:
         d, k = p.axis(), p.random.choice(("2", "4", "n", "m + 1", "n - 1"))
         if p.fits(f"{k} > 0", f"({p.shape[d]}) % ({k}) == 0"):
             rest = f"({p.shape[d]}) // ({k})"
-            for parts in p.random.sample(([k, "-1"], ["-1", k], [k, rest]), 1):
-                given = ", ".join(replaced(p.shape, d, *parts))
-                p.add(f"x.reshape({given})", f"x.reshape({', '.join([s.replace('-1', rest) if s == '-1' else s for s in replaced(p.shape, d, *parts)])})",
-                      replaced(p.shape, d, *(rest if s == "-1" else s for s in parts)))
+            parts = p.random.choice(([k, "-1"], ["-1", k], [k, rest]))
+            known = [rest if s == "-1" else s for s in parts]
+            p.add(f"x.reshape({', '.join(replaced(p.shape, d, *parts))})",
+                  f"x.reshape({', '.join(replaced(p.shape, d, *known))})", replaced(p.shape, d, *known))
 
 
 def swap(p: Program) -> None:
@@ -161,8 +163,8 @@ def expand(p: Program) -> None:
 
 def pad(p: Program) -> None:
     if p.shape:
-        d, before, after = p.axis(), p.random.choice(("0", "1", "m", "n // 2")), p.random.choice(("0", "2", "10 - n", "n"))
-        value = p.random.choice((0, 0, 3))
+        d, value = p.axis(), p.random.choice((0, 0, 3))
+        before, after = p.random.choice(("0", "1", "m", "n // 2")), p.random.choice(("0", "2", "10 - n", "n"))
         amounts = ", ".join("(0, 0)" if i != d else f"({before}, {after})" for i in range(len(p.shape)))
         p.add(f"x.pad(({amounts},), value={value})", f"np.pad(x, ({amounts},), constant_values={value})",
               replaced(p.shape, d, f"{before} + ({p.shape[d]}) + {after}"))
@@ -200,6 +202,7 @@ def reduce(p: Program) -> None:
     shape = replaced(p.shape, d, *(["1"] if keep else []))
     extra = ", correction=0" if name == "var" else ""
     cast = ".cast('float64')" if name == "argmax" else ""
+    p.smooth = p.smooth and name != "argmax"
     p.exact = p.exact and name not in ("mean", "var")
     p.add(f"x.{name}({d}, keepdim={keep}{extra}){cast}", f"1.0 * x.{name}({d}, keepdims={keep})", shape)
 
@@ -234,7 +237,7 @@ def elementwise(p: Program) -> None:
     text = p.random.choice(("x * 0.5 - x.flip({d})", "x + x[{one}]", "(x > 0).where(x, m)", "x.abs().sqrt()"))
     if "one" in text and not p.fits(f"{p.shape[d]} > 0"):
         return
-    p.exact = p.exact and "sqrt" not in text
+    p.exact, p.smooth = p.exact and "sqrt" not in text, p.smooth and "sqrt" not in text
     ours = text.format(d=d, one=at(d, ":1"))
     theirs = ours.replace(f"x.flip({d})", f"np.flip(x, {d})").replace("(x > 0).where(x, m)", "np.where(x > 0, x, m)")
     p.add(ours, theirs.replace("x.abs().sqrt()", "np.sqrt(np.abs(x))"), p.shape)
@@ -262,7 +265,7 @@ def along(p: Program) -> None:
     if len(p.shape) == 2 and p.fits(f"{p.shape[1]} > 0"):
         rows, columns = p.shape
         count = p.random.choice(("n", "m + 1", "3"))
-        index = "(lib.arange({c}) + 1).reshape(1, {c}).expand({r}, {c}) % ({s})".format(c=count, r=rows, s=columns)
+        index = f"(lib.arange({count}) + 1).reshape(1, {count}).expand({rows}, {count}) % ({columns})"
         p.add(f"x.gather(1, {index.replace('lib', 'Tensor')})",
               f"np.take_along_axis(x, np.broadcast_to((np.arange({count}) + 1) % ({columns}), ({rows}, {count})), 1)",
               [rows, count])
@@ -278,6 +281,7 @@ def write(p: Program) -> None:
             ours = (f"c = Tensor.zeros(12, {columns}, dtype='float64').contiguous().realize(); c[{place}] = x[:{rows}]",
                     f"c = np.zeros((12, {columns})); c[{place}] = x[:{rows}]")
             p.lines.append(ours)
+            p.smooth = False
             end = p.random.choice(("12", f"{begin} + {rows}"))
             p.add(f"c[:{end}]", f"c[:{end}]", [end, columns])
 
@@ -286,10 +290,13 @@ STEPS = (cut, cut, last, join, join, halves, repeat, flatten, split, split, swap
          reduce, reduce, softmax, cumsum, product, elementwise, elementwise, row, pick, along, write)
 
 
-def run(program: Callable[..., Tensor], data: Tensor, env: Env, symbolic: bool) -> np.ndarray[Any, Any] | TinsmithError:
+def run(program: Callable[..., Tensor], data: Tensor, env: Env, symbolic: bool,
+        gradient: bool = False) -> np.ndarray[Any, Any] | TinsmithError:
+    """What a program gives, or the gradient of the sum of its squares; or how it is refused."""
     n, m = (N.bind(env["n"]), M.bind(env["m"])) if symbolic else (env["n"], env["m"])
     try:
-        return program(data, n, m, Tensor).numpy()
+        out = program(data, n, m, Tensor)
+        return out.square().sum().gradient(data)[0].numpy() if gradient else out.numpy()
     except TinsmithError as error:
         return error
 
@@ -310,6 +317,11 @@ def check(seed: int) -> None:
         for name, got in (("numbers", concrete), ("variables", symbolic), ("capture", replayed)):
             wrong = difference(got, want, symbolic if name == "capture" else None, p.risky)
             assert not wrong, f"{name} {env}: {wrong}\n{p.source(0)}"
+    if seed % 4 == 1 and p.smooth and not p.risky:
+        for env in p.envs[:2]:
+            want, got = (run(ours, data, env, symbolic, gradient=True) for symbolic in (False, True))
+            wrong = difference(got, want, None, False)
+            assert not wrong, f"gradient {env}: {wrong}\n{p.source(0)}"
 
 
 def difference(got: Any, want: Any, like: Any, risky: bool) -> str:

@@ -145,7 +145,7 @@ def size_text(size: Any) -> str:
 
     >>> n = UOp.variable("n", 1, 9)
     >>> size_text(n.bind(3) * 4 + 4), size_text(n.bind(3)), size_text(n)
-    ('(n * 4) + 4 = 16 with n = 3', 'n = 3', 'n with n from 1 to 9')
+    ('(n * 4) + 4 (16 with n = 3)', 'n = 3', 'n (n from 1 to 9)')
     """
     if not isinstance(size, UOp):
         return str(size)
@@ -155,5 +155,5 @@ def size_text(size: Any) -> str:
     plain = expression(size.substitute({n: n.src[0] for n in bound}))
     free = sorted(f"{n.arg[0]} from {n.arg[1]} to {n.arg[2]}" for n in unbound(size))
     values = sorted(f"{n.src[0].arg[0]} = {n.src[1].arg}" for n in bound)
-    total = "" if free else f" = {evaluate_scalar(size, {})}"
-    return f"{plain}{total} with {', '.join(values + free)}"
+    total = [] if free else [str(evaluate_scalar(size, {}))]
+    return f"{plain} ({' with '.join([*total, ', '.join(values + free)])})"

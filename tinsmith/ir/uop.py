@@ -41,8 +41,8 @@ class UOp:
     (True, 3)
     """
 
-    __slots__ = ("__weakref__", "_bounds", "_linear", "_normal", "_order", "_ranges", "_shape", "_simple", "arg", "device",
-                 "dtype", "op", "origin", "src")
+    __slots__ = ("__weakref__", "_bounds", "_linear", "_normal", "_order", "_ranges", "_shape", "_simple", "arg",
+                 "device", "dtype", "op", "origin", "src")
     _bounds: tuple[int, int] | None
     _linear: tuple[dict[UOp, int], int] | None
     _normal: UOp | int | Literal[True] | None  # True: itself

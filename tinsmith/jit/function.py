@@ -215,8 +215,8 @@ class TinyJit(Generic[R]):
         """Why no capture fits a call: the first difference from the latest signature."""
         latest = next(reversed(self.captures))
         if key in self.captures:
-            return ("a tensor that it reads besides its arguments: it is gone, shared, or seen in another way; or a size "
-                    "that it went by")
+            return ("a tensor that it reads besides its arguments: it is gone, shared, or seen in another way; "
+                    "or a size that it went by")
         modes = ("Tensor.training", "DEV", "a setting that changes code", "the default float", "the default int")
         return next((name for name, a, b in zip(modes, latest[1:], key[1:]) if a != b),
                     None) or self._signature.difference(latest[0], key[0])

@@ -20,7 +20,6 @@ from tinsmith.ir.sizes import normal_size, value_of_size
 from tinsmith.tensor.arguments import choice, integer
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.helpers import (
-    as_sized,
     axis_and_size,
     axis_of,
     broadcast_shape,

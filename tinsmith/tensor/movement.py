@@ -167,8 +167,8 @@ class Movement(Joining):
         old = (1,) * extra + self.shape
         for axis, (a, b) in enumerate(zip(old, shape)):
             if extra < 0 or not (equal(a, b) or one(a)):
-                raise ShapeError(op, f"{self.shape} does not expand to {shape}: axis {axis} has {size_text(a)}, not 1 or "
-                                 f"{size_text(b)}", "only axes of size 1 can be repeated; repeat() copies others")
+                raise ShapeError(op, f"{self.shape} does not expand to {shape}: axis {axis} has {size_text(a)}, not 1 "
+                                 f"or {size_text(b)}", "only axes of size 1 can be repeated; repeat() copies others")
         if extra < 0:
             raise ShapeError(op, f"{self.shape} has more axes than {shape}", "a sum over the axes that are too many")
         return self._new(expand_uop(self.uop, shape))
