@@ -134,10 +134,13 @@ def holds(condition: UOp) -> bool:
 
 
 def check_bound(op: str, size: UOp) -> None:
-    """Raise an ArgumentError if a variable in a size has no value."""
+    """Raise an ArgumentError if a variable in a size has no value, or the size is divided by 0."""
     free = next(unbound(size), None)
     if free is not None:
         raise ArgumentError(op, f"variable {free.arg[0]!r} has no value", f"{free.arg[0]}.bind(value)")
+    for n in toposort(size, lambda n: n.op is not Ops.BIND):
+        if n.op in (Ops.IDIV, Ops.MOD) and not holds(n.src[1].ne(0)):
+            raise ArgumentError(op, f"{size_text(n)} divides by {size_text(n.src[1])}", "another divisor")
 
 
 def size_text(size: Any) -> str:

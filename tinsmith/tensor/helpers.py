@@ -30,6 +30,11 @@ def equal(a: Any, b: Any) -> bool:
     return value_of_size(normal_size(UOp.index(a) - UOp.index(b))) == 0
 
 
+def same_sizes(a: Shape, b: Shape) -> bool:
+    """Whether two shapes are ``equal`` size by size."""
+    return a == b or (len(a) == len(b) and all(map(equal, a, b)))
+
+
 def as_sized(uop: UOp, shape: Shape) -> UOp:
     """``uop`` with the sizes of ``shape``, which are ``equal`` to its own, and so the same nodes; all of it is kept."""
     return uop if uop.shape == shape else uop.shrink(tuple((0, s) for s in shape))

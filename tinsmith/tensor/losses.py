@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import DTypeError, ShapeError
 from tinsmith.tensor.arguments import choice, number
-from tinsmith.tensor.helpers import operand
+from tinsmith.tensor.helpers import operand, same_sizes
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -25,7 +25,7 @@ class Losses:
 
     def _difference(self: Tensor, target: Tensor) -> Tensor:
         target = operand("loss", target, self)
-        if self.shape != target.shape:
+        if not same_sizes(self.shape, target.shape):
             raise ShapeError("loss", f"predictions {self.shape}, targets {target.shape}", "equal shapes")
         return self._float() - target
 
@@ -57,7 +57,7 @@ class Losses:
     def binary_crossentropy(self: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
         """Of probabilities in [0, 1]; logarithms are held above -100."""
         target = operand("binary_crossentropy", target, self)
-        if self.shape != target.shape:
+        if not same_sizes(self.shape, target.shape):
             raise ShapeError("binary_crossentropy", f"predictions {self.shape}, targets {target.shape}", "equal shapes")
         yes, no = self.log().maximum(-100), (1 - self).log().maximum(-100)
         return -(target * yes + (1 - target) * no)._reduced(reduction)
@@ -70,7 +70,7 @@ class Losses:
         100.3466
         """
         target = operand("binary_crossentropy_logits", target, self)
-        if self.shape != target.shape:
+        if not same_sizes(self.shape, target.shape):
             raise ShapeError("binary_crossentropy_logits", f"logits {self.shape}, targets {target.shape}",
                              "equal shapes")
         if pos_weight is None:
@@ -107,7 +107,7 @@ class Losses:
         """Minus the log-probability of class indices ``label`` along ``axis``."""
         rows = self._rows("cross_entropy", axis)
         label = operand("cross_entropy", label, self)
-        if label.shape != rows:
+        if not same_sizes(label.shape, rows):
             raise ShapeError("cross_entropy", f"logits {self.shape}, class indices {label.shape}", f"indices {rows}")
         label_smoothing = number("cross_entropy", "label_smoothing", label_smoothing, 0, 1)
         shifted, total = self._row_logits(axis)
@@ -150,7 +150,7 @@ class Losses:
         Y = operand("cross_entropy", Y, self)
         if Y.ndim == self.ndim - 1:
             return self._class_loss(Y, axis, ignore_index, label_smoothing, reduction)
-        if Y.shape != self.shape:
+        if not same_sizes(Y.shape, self.shape):
             raise ShapeError("cross_entropy", f"logits {self.shape}, targets {Y.shape}",
                              "class indices without the class axis, or probabilities in the logits' shape")
         if not Y.dtype.is_float:
@@ -173,13 +173,13 @@ class Losses:
         axis = 1 if self.ndim > 1 else 0
         rows = self._rows("nll_loss", axis)
         Y = operand("nll_loss", Y, self)
-        if Y.shape != rows:
+        if not same_sizes(Y.shape, rows):
             raise ShapeError("nll_loss", f"log-probabilities {self.shape}, class indices {Y.shape}", f"indices {rows}")
         loss = -self._picked(Y.unsqueeze(axis), axis).squeeze(axis)
         scale = None
         if weight is not None:
             weight = operand("nll_loss", weight, self)
-            if weight.shape != (self.shape[axis],):
+            if not same_sizes(weight.shape, (self.shape[axis],)):
                 raise ShapeError("nll_loss", f"weight {weight.shape} for {self.shape[axis]} classes",
                                  f"one weight per class: shape {(self.shape[axis],)}")
             by_class = weight.reshape(*[1] * axis, -1, *[1] * (self.ndim - axis - 1)).expand(self.shape)

@@ -10,6 +10,7 @@ import numpy as np
 from tinsmith.core.errors import DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.tensor.base import TensorBase
+from tinsmith.tensor.helpers import as_sized, same_sizes
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -89,7 +90,7 @@ class Operators:
         A tensor that has memory gets a new version of it (``assign``), so that parameters stay where they are; a value
         not yet computed is simply replaced.
         """
-        if value.shape != self.shape:
+        if not same_sizes(value.shape, self.shape):
             raise ShapeError(op, f"in place, a tensor of shape {self.shape} cannot become {value.shape}",
                              "the form that makes a new tensor: x = x + y")
         if value.dtype is not self.dtype:
@@ -97,6 +98,7 @@ class Operators:
                 raise DTypeError(op, f"in place, a tensor of {self.dtype!r} cannot become {value.dtype!r}",
                                  "the form that makes a new tensor: x = x + y")
             value = value.cast(self.dtype)
+        value = value if value.shape == self.shape else value._new(as_sized(value.uop, self.shape))
         if self.uop.base.op in (Ops.BUFFER, Ops.ASSIGN, Ops.COPY):
             return self.assign(value)
         return self.replace(value)
