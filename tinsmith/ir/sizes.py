@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir.evaluate import evaluate_scalar
 from tinsmith.ir.ops import Ops
@@ -105,6 +106,7 @@ def value_of_size(size: Any) -> int:
     """
     if not isinstance(size, UOp):
         return int(size)
+    assert all(n.src[1].dtype is dtypes.index for n in toposort(size) if n.op is Ops.BIND), "a program has no values"
     value = evaluate_scalar(size, {})
     for told in watchers:
         told(size, value)
