@@ -131,17 +131,12 @@ def evaluator(nodes: Sequence[UOp], inputs: Sequence[UOp]) -> Callable[[Sequence
     >>> evaluator([i * j + 1, i // 2], [i, j])([5, 3])
     [16, 2]
     """
-    place = {n: at for at, n in enumerate(inputs)}
-    constants: list[int] = []
-    steps: list[tuple[Callable[..., int], list[int]]] = []
-    order = toposort(nodes, lambda n: n not in place and n.op is not Ops.BIND)
-    for n in [n for n in toposort(nodes, lambda n: n not in place) if n.op in (Ops.CONST, Ops.BIND)]:
-        place[n] = len(inputs) + len(constants)
-        constants.append(n.arg if n.op is Ops.CONST else n.src[1].arg)
-    for n in order:
-        if n not in place:
-            steps.append((_EXACT[n.op], [place[s] for s in n.src]))
-            place[n] = len(inputs) + len(constants) + len(steps) - 1
+    found = toposort(nodes, lambda n: n not in inputs and n.op is not Ops.VARIABLE)
+    fixed = [n for n in found if n.op in (Ops.CONST, Ops.BIND)]
+    computed = [n for n in found if n.op in _EXACT]
+    place = {n: at for at, n in enumerate([*inputs, *fixed, *computed])}
+    constants = [n.arg if n.op is Ops.CONST else n.src[1].arg for n in fixed]
+    steps = [(_EXACT[n.op], [place[s] for s in n.src]) for n in computed]
     wanted = [place[n] for n in nodes]
 
     def values(given: Sequence[int]) -> list[int]:

@@ -125,12 +125,12 @@ def holds(condition: UOp) -> bool:
     Raises:
         ArgumentError: if a variable has no value.
     """
+    nodes = toposort(condition, lambda n: n.op is not Ops.BIND)
+    if any(not n.op.alu and n.op not in (Ops.CONST, Ops.VARIABLE) for n in nodes):
+        return True
     simple = condition.simplify()
     if simple.is_const:
         return bool(simple.arg)
-    nodes = toposort(simple, lambda n: n.op is not Ops.BIND)
-    if any(not n.op.alu and n.op not in (Ops.CONST, Ops.VARIABLE) for n in nodes):
-        return True
     check_bound("bool", simple)
     return bool(value_of_size(simple))
 

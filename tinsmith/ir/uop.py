@@ -385,10 +385,10 @@ class UOp:
         """A condition on sizes holds or not by the values of their variables; any other node is true.
 
         >>> n = UOp.variable("n", 1, 9).bind(4)
-        >>> bool(n < 5), bool(n * 2 < 5), max(n, 3) is n
+        >>> bool(n < 5), bool((n > 1) & (n * 2 < 5)), max(n, 3) is n
         (True, False, True)
         """
-        if self.dtype is not dtypes.bool or not self.src or self.src[0].dtype is not dtypes.index:
+        if self.dtype is not dtypes.bool or not self.op.alu:
             return True
         from tinsmith.ir.sizes import holds  # the algebra is built from UOps: it loads after this module
 

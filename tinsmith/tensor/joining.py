@@ -10,7 +10,7 @@ from tinsmith.core.dtypes import promote
 from tinsmith.core.errors import ArgumentError, ShapeError
 from tinsmith.ir import UOp
 from tinsmith.ir.join import joined
-from tinsmith.ir.sizes import size_text
+from tinsmith.ir.sizes import size_text, value_of_size
 from tinsmith.tensor.arguments import choice, integer, integers
 from tinsmith.tensor.base import check_tensors
 from tinsmith.tensor.helpers import as_sized, axis_and_size, axis_of, equal, same_device
@@ -82,7 +82,8 @@ class Joining:
         >>> [t.tolist() for t in Tensor([1, 2, 3]).split(2)]
         [[1, 2], [3]]
         """
-        d, total = axis_and_size("split", self, dim)
+        d, whole = axis_and_size("split", self, dim)
+        total = value_of_size(whole)  # how many parts there are depends on it
         if isinstance(sizes, (tuple, list)):
             lengths = list(integers("split", "a part's size", sizes, least=0))
         else:
@@ -104,8 +105,9 @@ class Joining:
         >>> [t.tolist() for t in Tensor([1, 2, 3, 4, 5]).chunk(2)]
         [[1, 2, 3], [4, 5]]
         """
-        d, total = axis_and_size("chunk", self, dim)
-        chunks = integer("chunk", "the number of parts", chunks, 1, _MOST_EMPTY_PARTS if equal(total, 0) else None)
+        d, whole = axis_and_size("chunk", self, dim)
+        total = value_of_size(whole)
+        chunks = integer("chunk", "the number of parts", chunks, 1, None if total else _MOST_EMPTY_PARTS)
         size = -(-total // chunks)
         return list(self.split(size, d)) if size else [self] * chunks
 
