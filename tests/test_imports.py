@@ -19,7 +19,8 @@ FLOOR = {"core": 0, "shape": 1, "ir": 2, "codegen": 3, "backend": 4, "schedule":
          "io": 8, "parallel": 8, "": 9, "conformance": 9, "viz": 10, "compat": 10, "__main__": 11}
 OPTIONAL = {"llvmlite", "sklearn", "rich", "torch", "tqdm", "jax", "mpi4py", "msvcrt", "fcntl", "z3", "pyopencl"}
 # Imports inside functions that have a reason: the table of ops and the node class refer to each other.
-INSIDE = {("ir/uop.py", "tinsmith.ir.symbolic"), ("ir/ops/op.py", "tinsmith.ir.ops")}
+INSIDE = {("ir/uop.py", "tinsmith.ir.symbolic"), ("ir/uop.py", "tinsmith.ir.sizes"),
+          ("ir/ops/op.py", "tinsmith.ir.ops")}
 MAX_LINES = 800
 
 

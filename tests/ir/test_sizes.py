@@ -1,12 +1,15 @@
 """Symbolic sizes: equal polynomials are one node, whatever they were written like."""
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tinsmith.core.dtypes import dtypes
+from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import UOp
 from tinsmith.ir.evaluate import evaluate_scalar
-from tinsmith.ir.sizes import least_value, normal_size, size_text, sizes_equal, value_of_size
+from tinsmith.ir.sizes import holds, normal_size, size_text, value_of_size, watchers
 
 N, M = UOp.variable("n", 1, 9), UOp.variable("m", 0, 7)
 leaves = st.sampled_from([N, M, N.bind(3), UOp.index(2), UOp.index(5), N // 2, (N + M) % 3])
@@ -23,21 +26,40 @@ def test_the_normal_form_keeps_the_value(a: UOp, b: UOp, n: int, m: int) -> None
         value = evaluate_scalar(found, known) if isinstance(found, UOp) else found
         assert value == evaluate_scalar(size, known)
         assert normal_size(found) is found or normal_size(found) == found
-    assert sizes_equal(a * b + a, a * (b + 1)) and sizes_equal(a - b, -(b - a)) and not sizes_equal(a, a + 1)
+    assert normal_size(a - b + (b - a)) == 0 and normal_size(a - (a + 1)) == -1
     assert normal_size(a * b + a) is normal_size((b + 1) * a) or not isinstance(normal_size(a * b + a), UOp)
 
 
 def test_sizes_that_depend_on_nothing_are_numbers() -> None:
     assert normal_size((N + 3) - N) == 3 and normal_size(UOp.index(4) * 2) == 8 and normal_size(7) == 7
-    assert not sizes_equal(N, 4) and not sizes_equal(N, M) and sizes_equal(3, 3)
 
 
-def test_least_value() -> None:
-    assert least_value(N - N // 2) == 1 and least_value(N.bind(3) - 2) == -1 and least_value(N * M - M) == 0
-    wide = UOp.variable("w", 0, 1 << 20)
-    assert least_value(wide - wide // 2) == -(1 << 19) and least_value(wide + 1) == 1 and least_value(4) == 4
+def test_every_shape_has_its_sizes_in_normal_form() -> None:
+    n, m = N.bind(3), M.bind(2)
+    x = UOp.const(dtypes.int32, 0).expand_to((n, 1))
+    wide = x.expand((n, m * 2)).reshape((m * n * 2,))
+    assert wide.shape[0] is x.expand((n, 2)).reshape((2 * n,)).expand_to((2 * n, m)).reshape((m * (n + n),)).shape[0]
+    assert x.pad(((n, m), (0, 0))).shape[0] is x.pad(((m, n), (0, 0))).shape[0]
+    assert x.shrink(((m - 1, m + n - 1), (0, 1))).shape[0] is n
+
+
+def test_conditions() -> None:
+    n = N.bind(3)
+    seen: list[tuple[UOp, int]] = []
+    watchers.append(lambda size, value: seen.append((size, value)))
+    try:
+        assert holds(n < 10) and not holds(n * 2 < 2) and not seen  # proven
+        assert n < 4 and not n > 3 and max(n, 2) is n and min(n, 2) == 2 and not n > 3
+        assert [value for _, value in seen] == [1, 0, 0, 1, 0]
+        assert value_of_size(n + 1) == 4 and n.val == 3 and [value for _, value in seen[5:]] == [4, 3]
+    finally:
+        watchers.pop()
+    with pytest.raises(ArgumentError, match="variable 'n' has no value"):
+        bool(N < 4)
+    assert UOp.range(9, 0, None) < N and UOp.const(dtypes.float32, 0.0)  # nodes like any other
 
 
 def test_value_and_text() -> None:
     assert value_of_size(N.bind(4) * 2 + M.bind(0)) == 8 and value_of_size(5) == 5
-    assert size_text(N.bind(4) + 1) == "n + 1, n from 1 to 9" and size_text(5) == "5"
+    assert size_text(N.bind(4) + 1) == "n + 1 (5 with n = 4)" and size_text(N.bind(4)) == "n = 4"
+    assert size_text(5) == "5" and size_text(N + M.bind(2)) == "n + m (m = 2, n from 1 to 9)"

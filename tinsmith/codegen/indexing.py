@@ -33,6 +33,8 @@ def reshape_index(old: tuple[object, ...], new: tuple[object, ...], index: Index
         if j < len(new) and new[j] == 1 and type(new[j]) is int:
             j += 1
             continue
+        if i == len(old) or j == len(new):  # sizes whose product is 1, if only by the values of their variables
+            return (*out, *[ZERO] * (len(old) - i))
         first_i, first_j = i, j
         a, b = old[i], new[j]
         i, j = i + 1, j + 1
@@ -86,9 +88,9 @@ def move(node: UOp, index: Index) -> tuple[Index, UOp | None]:
     """For a movement node: the source's index, and the condition under which the element exists (None: always)."""
     old = node.src[0].shape
     if node.op is Ops.RESHAPE:
-        return reshape_index(old, node.arg, index), None
+        return reshape_index(old, node.shape, index), None
     if node.op is Ops.EXPAND:
-        return tuple(ZERO if not same_shape((a,), (b,)) else i for a, b, i in zip(old, node.arg, index)), None
+        return tuple(ZERO if type(s) is int and s == 1 else i for s, i in zip(old, index)), None
     if node.op is Ops.PERMUTE:
         out = [ZERO] * len(index)
         for to, axis in enumerate(node.arg):

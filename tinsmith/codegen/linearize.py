@@ -24,7 +24,7 @@ from tinsmith.codegen.stridedlines import strided
 from tinsmith.codegen.stridedstores import store_strided
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Op, Ops, UOp
-from tinsmith.ir.symbolic import from_linear, linear_form, shifted, simplify, values_over
+from tinsmith.ir.symbolic import from_linear, is_made_of, linear_form, shifted, simplify, values_over
 from tinsmith.ir.units import Fragment
 from tinsmith.ir.uop import toposort
 
@@ -177,7 +177,8 @@ class Linearizer(BlockWriter):
             return self.emit(0, UOp(Ops.CONST, line.dtype.scalar.vec(count), (), line.arg))
         if line.dtype.count == count:
             return line
-        depth = next((d for d, s in enumerate(self.scopes) if line in s.values), len(self.scopes) - 1)
+        depth = 0 if line.op is Ops.DEFINE_GLOBAL else next(
+            (d for d, s in enumerate(self.scopes) if line in s.values), len(self.scopes) - 1)
         return self.emit(depth, UOp(Ops.VECTORIZE, line.dtype.vec(count), (line,)))
 
     # *** index expressions: copies become constants first, so that guards and offsets fold ***
@@ -225,8 +226,7 @@ class Linearizer(BlockWriter):
         if node.op is Ops.CONST:
             return self.emit(0, node)
         lanes = self.lanes(node)
-        if lanes is not None and node.ranges == {lanes} and self.index_only(node) and all(
-                n.op is not Ops.VARIABLE for n in toposort(node)):
+        if lanes is not None and is_made_of(node, lanes):
             return self.table(node, lanes)
         found = self.known((node, ()))
         if found is not None:

@@ -124,6 +124,30 @@ def evaluate_scalar(node: UOp, known: Mapping[UOp, int]) -> int:
 _LEAVES = (Ops.RANGE, *_GIVEN)
 
 
+def evaluator(nodes: Sequence[UOp], inputs: Sequence[UOp]) -> Callable[[Sequence[int]], list[int]]:
+    """A function from the values of ``inputs`` to those of ``nodes``, which are index arithmetic on them.
+
+    >>> i, j = UOp.variable("i", 0, 9), UOp.variable("j", 0, 9)
+    >>> evaluator([i * j + 1, i // 2], [i, j])([5, 3])
+    [16, 2]
+    """
+    found = toposort(nodes, lambda n: n not in inputs and n.op is not Ops.VARIABLE)
+    fixed = [n for n in found if n.op in (Ops.CONST, Ops.BIND)]
+    computed = [n for n in found if n.op in _EXACT]
+    place = {n: at for at, n in enumerate([*inputs, *fixed, *computed])}
+    constants = [n.arg if n.op is Ops.CONST else n.src[1].arg for n in fixed]
+    steps = [(_EXACT[n.op], [place[s] for s in n.src]) for n in computed]
+    wanted = [place[n] for n in nodes]
+
+    def values(given: Sequence[int]) -> list[int]:
+        found = [*given, *constants]
+        for function, sources in steps:
+            found.append(function(*[found[s] for s in sources]))
+        return [found[w] for w in wanted]
+
+    return values
+
+
 def _known(values: Mapping[UOp, int], node: UOp) -> int:
     if node not in values:
         raise KeyError(f"no value for {node!r}")

@@ -1,23 +1,23 @@
-"""Symbolic sizes in one normal form, so that sizes which are provably equal are the same node.
+"""Symbolic sizes: one normal form, so that sizes which are provably equal are the same node, and conditions on them.
 
 A size is a polynomial with integer coefficients over its variables (quotients and remainders count as variables of
 their own): ``(n + 1) * 4`` and ``4 * n + 4`` are both ``n * 4 + 4``.
+
+A condition that the algebra cannot prove is decided by the values that the variables are bound to. What was decided
+that way holds for these values only, so whoever replays a program with others looks at the conditions again.
 """
 from __future__ import annotations
 
-import functools
-import itertools
-import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from tinsmith.core.dtypes import dtypes
+from tinsmith.core.errors import ArgumentError
 from tinsmith.ir.evaluate import evaluate_scalar
 from tinsmith.ir.ops import Ops
 from tinsmith.ir.printer import expression
 from tinsmith.ir.symbolic import order
 from tinsmith.ir.uop import UOp, toposort
-
-_TRIED = 1 << 12  # values of variables that are tried at most, to prove a bound
 
 Polynomial = dict[tuple[UOp, ...], int]  # product of terms, in order → coefficient
 
@@ -70,6 +70,15 @@ def normal_size(size: Any) -> Any:
     """
     if not isinstance(size, UOp):
         return size
+    if size._normal is None:
+        found = _normal_form(size)
+        size._normal = True if found is size else found
+        if found is not size and isinstance(found, UOp):
+            found._normal = True
+    return size if size._normal is True else size._normal
+
+
+def _normal_form(size: UOp) -> UOp | int:
     total: UOp | None = None
     for term, k in sorted(polynomial(size.simplify()).items(), key=lambda t: (-len(t[0]), [order(x) for x in t[0]])):
         value = UOp.index(1) if not term else term[0]
@@ -77,21 +86,7 @@ def normal_size(size: Any) -> Any:
             value = value * factor
         total = value * k if total is None else total + value * k
     simple = UOp.index(0) if total is None else total.simplify()
-    return simple.arg if simple.is_const else simple
-
-
-def sizes_equal(a: Any, b: Any) -> bool:
-    """Whether two sizes are equal for every value of their variables.
-
-    >>> n = UOp.variable("n", 1, 9)
-    >>> sizes_equal(n * (n + 1), n * n + n), sizes_equal(n, 4)
-    (True, False)
-    """
-    if a is b:
-        return True
-    if not isinstance(a, UOp) and not isinstance(b, UOp):
-        return bool(a == b)
-    return bool(normal_size(UOp.index(a) - UOp.index(b)) == 0)
+    return int(simple.arg) if simple.is_const else simple
 
 
 def unbound(size: UOp) -> Iterator[UOp]:
@@ -99,48 +94,71 @@ def unbound(size: UOp) -> Iterator[UOp]:
     return (n for n in toposort(size, lambda n: n.op is not Ops.BIND) if n.op is Ops.VARIABLE)
 
 
-def least_value(size: Any) -> int:
-    """The least value of a size: by its variables' bounds, or where these say too little and the variables have few
-    values, by trying all of them.
-
-    >>> n = UOp.variable("n", 1, 9)
-    >>> (n - n // 2).vmin, least_value(n - n // 2)
-    (-3, 1)
-    """
-    if not isinstance(size, UOp):
-        return int(size)
-    return size.vmin if size.vmin >= 0 else _least_of_all(size)
-
-
-@functools.lru_cache(maxsize=256)
-def _least_of_all(size: UOp) -> int:
-    nodes = toposort(size)
-    plain = size.substitute({n: n.src[0] for n in nodes if n.op is Ops.BIND})
-    variables = [n for n in nodes if n.op is Ops.VARIABLE]
-    if math.prod(v.vmax - v.vmin + 1 for v in variables) > _TRIED:
-        return size.vmin
-    values = itertools.product(*(range(v.vmin, v.vmax + 1) for v in variables))
-    return min(evaluate_scalar(plain, dict(zip(variables, v))) for v in values)
+Watcher = Callable[[UOp, int], None]
+watchers: list[Watcher] = []  # told of every size and condition whose value a program went by, and of the value
 
 
 def value_of_size(size: Any) -> int:
-    """What a size is in this run, by the values that its variables are bound to.
+    """What a size or condition is in this run, by the values that its variables are bound to.
 
     >>> value_of_size(UOp.variable("n", 1, 9).bind(4) * 2 + 1)
     9
     """
-    return evaluate_scalar(size, {}) if isinstance(size, UOp) else int(size)
+    if not isinstance(size, UOp):
+        return int(size)
+    assert all(n.src[1].dtype is dtypes.index for n in toposort(size) if n.op is Ops.BIND), "a program has no values"
+    value = evaluate_scalar(size, {})
+    for told in watchers:
+        told(size, value)
+    return value
+
+
+def holds(condition: UOp) -> bool:
+    """Whether a condition on sizes holds: for every value of its variables, or by those that they are bound to.
+
+    What is no condition on bound variables alone, such as one of a kernel, is a node like any other, and true.
+
+    >>> n = UOp.variable("n", 1, 9).bind(4)
+    >>> holds(n < 10), holds(n < 4), holds(UOp.range(3, 0, None) < 2)
+    (True, False, True)
+
+    Raises:
+        ArgumentError: if a variable has no value.
+    """
+    nodes = toposort(condition, lambda n: n.op is not Ops.BIND)
+    if any(not n.op.alu and n.op not in (Ops.CONST, Ops.VARIABLE) for n in nodes):
+        return True
+    simple = condition.simplify()
+    if simple.is_const:
+        return bool(simple.arg)
+    check_bound("bool", simple)
+    return bool(value_of_size(simple))
+
+
+def check_bound(op: str, size: UOp) -> None:
+    """Raise an ArgumentError if a variable in a size has no value, or the size is divided by 0."""
+    free = next(unbound(size), None)
+    if free is not None:
+        raise ArgumentError(op, f"variable {free.arg[0]!r} has no value", f"{free.arg[0]}.bind(value)")
+    for n in toposort(size, lambda n: n.op is not Ops.BIND):
+        if n.op in (Ops.IDIV, Ops.MOD) and not holds(n.src[1].ne(0)):
+            raise ArgumentError(op, f"{size_text(n)} divides by {size_text(n.src[1])}", "another divisor")
 
 
 def size_text(size: Any) -> str:
-    """A size as people write it, with the bounds of the variables in it.
+    """A size as people write it, with the values of the variables in it, or their bounds where they have none.
 
-    >>> size_text(UOp.variable("n", 1, 9).bind(3) * 4 + 4)
-    '(n * 4) + 4, n from 1 to 9'
+    >>> n = UOp.variable("n", 1, 9)
+    >>> size_text(n.bind(3) * 4 + 4), size_text(n.bind(3)), size_text(n)
+    ('(n * 4) + 4 (16 with n = 3)', 'n = 3', 'n (n from 1 to 9)')
     """
     if not isinstance(size, UOp):
         return str(size)
-    nodes = toposort(size)
-    plain = size.substitute({n: n.src[0] for n in nodes if n.op is Ops.BIND})
-    bounds = sorted(f"{n.arg[0]} from {n.arg[1]} to {n.arg[2]}" for n in nodes if n.op is Ops.VARIABLE)
-    return ", ".join([expression(plain), *bounds])
+    if size.op is Ops.BIND:
+        return f"{size.src[0].arg[0]} = {size.src[1].arg}"
+    bound = [n for n in toposort(size) if n.op is Ops.BIND]
+    plain = expression(size.substitute({n: n.src[0] for n in bound}))
+    free = sorted(f"{n.arg[0]} from {n.arg[1]} to {n.arg[2]}" for n in unbound(size))
+    values = sorted(f"{n.src[0].arg[0]} = {n.src[1].arg}" for n in bound)
+    total = [] if free else [str(evaluate_scalar(size, {}))]
+    return f"{plain} ({' with '.join([*total, ', '.join(values + free)])})"

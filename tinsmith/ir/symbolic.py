@@ -283,8 +283,19 @@ _INDEX_FOLD: dict[Op, Callable[..., int | bool]] = {
 _CONDITIONS: dict[Op, Callable[..., int | bool]] = {Ops.AND: operator.and_, Ops.OR: operator.or_}
 
 
+def is_made_of(node: UOp, r: UOp) -> bool:
+    """Whether an index or condition is made of the range ``r`` and constants alone.
+
+    >>> r, n = UOp.range(4, 0, None), UOp.variable("n", 1, 9)
+    >>> is_made_of(r // 2, r), is_made_of(r % n, r), is_made_of(UOp.index(3), r)
+    (True, False, False)
+    """
+    return node.ranges == {r} and all((n.op.alu and (is_index(n) or n.dtype.is_bool)) or n.op is Ops.CONST
+                                      for n in toposort(node, lambda n: n is not r))
+
+
 def values_over(node: UOp, r: UOp) -> list[int | bool]:
-    """The values of an index or condition for every value of ``r``, of which alone it is made.
+    """The values of an index or condition for every value of ``r``, of which alone it is made (``is_made_of``).
 
     >>> r = UOp.range(4, 0, None)
     >>> values_over(r * 2 + 1, r), values_over((r // 2).lt(1), r)

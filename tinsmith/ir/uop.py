@@ -41,10 +41,11 @@ class UOp:
     (True, 3)
     """
 
-    __slots__ = ("__weakref__", "_bounds", "_linear", "_order", "_ranges", "_shape", "_simple", "arg", "device",
-                 "dtype", "op", "origin", "src")
+    __slots__ = ("__weakref__", "_bounds", "_linear", "_normal", "_order", "_ranges", "_shape", "_simple", "arg",
+                 "device", "dtype", "op", "origin", "src")
     _bounds: tuple[int, int] | None
     _linear: tuple[dict[UOp, int], int] | None
+    _normal: UOp | int | Literal[True] | None  # True: itself
     _order: tuple[Any, ...] | None
     _ranges: frozenset[UOp] | None
     _shape: tuple[Any, ...] | None
@@ -75,7 +76,8 @@ class UOp:
             raise TypeError(f"{op.name} takes {arity} sources, got {count}")
         self = object.__new__(cls)
         self.op, self.dtype, self.src, self.arg, self.origin = op, dtype, src, arg, ()
-        self._shape = self._bounds = self._ranges = self._order = self._simple = self._linear = None  # not asked for
+        self._shape = self._bounds = self._ranges = self._order = None  # not asked for
+        self._simple = self._linear = self._normal = None
         self.device = None
         if op.device is not None:
             self.device = op.device(arg)
@@ -115,7 +117,7 @@ class UOp:
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """Shape of a tensor-graph node: ints or symbolic integers."""
+        """Shape of a tensor-graph node: ints or symbolic integers, in their normal form: equal sizes are one node."""
         return self._shape if self._shape is not None else _filled(self, "_shape", _shape_of)
 
     @property
@@ -206,7 +208,9 @@ class UOp:
         """The value that a bound variable has."""
         if self.op is not Ops.BIND:
             raise ArgumentError("val", f"{short(self)} is not bound to a value", "Variable(...).bind(value).val")
-        return int(self.src[1].arg)
+        from tinsmith.ir.sizes import value_of_size  # see __bool__
+
+        return value_of_size(self)
 
     @staticmethod
     def range(size: SInt | UOp, number: int, role: Any) -> UOp:
@@ -274,7 +278,9 @@ class UOp:
     def __rmul__(self, o: Any) -> UOp: return self._binary(Ops.MUL, o)
     def __truediv__(self, o: Any) -> UOp: return self._binary(Ops.FDIV, o)
     def __floordiv__(self, o: Any) -> UOp: return self._binary(Ops.IDIV, o)
+    def __rfloordiv__(self, o: Any) -> UOp: return self._binary(Ops.IDIV, o, True)
     def __mod__(self, o: Any) -> UOp: return self._binary(Ops.MOD, o)
+    def __rmod__(self, o: Any) -> UOp: return self._binary(Ops.MOD, o, True)
     def __and__(self, o: Any) -> UOp: return self._binary(Ops.AND, o)
     def __rand__(self, o: Any) -> UOp: return self._binary(Ops.AND, o)
     def __or__(self, o: Any) -> UOp: return self._binary(Ops.OR, o)
@@ -283,6 +289,8 @@ class UOp:
     def __rshift__(self, o: Any) -> UOp: return self._binary(Ops.SHR, o)
     def __lt__(self, o: Any) -> UOp: return self._binary(Ops.CMPLT, o)
     def __gt__(self, o: Any) -> UOp: return self._binary(Ops.CMPLT, o, True)
+    def __le__(self, o: Any) -> UOp: return self < o + 1 if self.dtype is dtypes.index else NotImplemented
+    def __ge__(self, o: Any) -> UOp: return self + 1 > o if self.dtype is dtypes.index else NotImplemented
     def __neg__(self) -> UOp: return UOp(Ops.NEG, None, (self,))
     def lt(self, o: Any) -> UOp: return self._binary(Ops.CMPLT, o)
     def ge(self, o: Any) -> UOp: return self.lt(o).logical_not()
@@ -372,6 +380,19 @@ class UOp:
         return UOp(Ops.STORE, None, (self, index, value) if valid is None else (self, index, value, valid))
 
     # *** whole graphs ***
+
+    def __bool__(self) -> bool:
+        """A condition on sizes holds or not by the values of their variables; any other node is true.
+
+        >>> n = UOp.variable("n", 1, 9).bind(4)
+        >>> bool(n < 5), bool((n > 1) & (n * 2 < 5)), max(n, 3) is n
+        (True, False, True)
+        """
+        if self.dtype is not dtypes.bool or not self.op.alu:
+            return True
+        from tinsmith.ir.sizes import holds  # the algebra is built from UOps: it loads after this module
+
+        return holds(self)
 
     def toposort(self) -> list[UOp]:
         """All nodes below and this one, sources first."""
@@ -548,7 +569,13 @@ def _filled(node: UOp, attribute: str, rule: Callable[[UOp], Found]) -> Found:
 def _shape_of(node: UOp) -> tuple[Any, ...]:
     if node.op.shape is None:
         raise TypeError(f"{node.op.name} has no shape: it lives below the tensor graph")
-    return node.op.shape(node)
+    shape = node.op.shape(node)
+    for size in shape:
+        if type(size) is UOp and size._normal is not True:
+            from tinsmith.ir.sizes import normal_size  # see __bool__
+
+            return tuple([normal_size(s) for s in shape])
+    return shape
 
 
 def substitute(roots: Sequence[UOp], table: dict[UOp, UOp]) -> list[UOp]:
@@ -641,8 +668,13 @@ def _alu_bounds(node: UOp) -> tuple[int, int]:
     if op is Ops.IDIV and b[0] > 0:
         corners = [x // y for x in a for y in b]
         return min(corners), max(corners)
+    if op is Ops.IDIV and node.dtype is dtypes.index:  # by 0 it is 0
+        far = max(abs(a[0]), abs(a[1]))
+        return (0 if a[0] >= 0 <= b[0] else -far), far
     if op is Ops.MOD and b[0] > 0:
         return (a if a[0] >= 0 and a[1] < b[0] else (0, b[1] - 1))
+    if op is Ops.MOD and node.dtype is dtypes.index and b[0] == 0:
+        return 0, max(b[1] - 1, 0)
     if op is Ops.MAX:
         return max(a[0], b[0]), max(a[1], b[1])
     if op is Ops.MIN:

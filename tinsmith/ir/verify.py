@@ -114,14 +114,13 @@ def _ints(*values: Any) -> bool:
 
 def _reshape(n: UOp, _: UOp) -> str | None:
     old, new = n.src[0].size, n.size
-    return _unless(not _ints(old, new) or old == new, f"{n.src[0].shape} has {old} elements, {n.arg} has {new}")
+    return _unless(not _ints(old, new) or old == new, f"{n.src[0].shape} has {old} elements, {n.shape} has {new}")
 
 
 def _expand(n: UOp, _: UOp) -> str | None:
     old = n.src[0].shape
-    kept = [(type(a) is int and a == 1) or same_shape((a,), (b,)) for a, b in zip(old, n.arg)]
-    return _unless(len(old) == len(n.arg) and all(kept),
-        f"{old} cannot be repeated to {n.arg}: only axes of size 1 are")
+    kept = [(type(a) is int and a == 1) or same_shape((a,), (b,)) for a, b in zip(old, n.shape)]
+    return _unless(len(old) == n.ndim and all(kept), f"{old} cannot be repeated to {n.shape}: only axes of size 1 are")
 
 
 def _permute(n: UOp, _: UOp) -> str | None:
@@ -155,7 +154,7 @@ def _window(n: UOp, _: UOp) -> str | None:
         return f"axis {w.axis} of {shape} does not have the size that {w} states"
     last = (w.outputs - 1) * w.stride + (shape[w.window_axis] - 1) * w.dilation
     empty = w.outputs == 0 or shape[w.window_axis] == 0
-    fits = w.stride > 0 and w.dilation > 0 and (empty or last < w.inputs)
+    fits = w.stride > 0 and w.dilation > 0 and (empty or not _ints(last, w.inputs) or last < w.inputs)
     return _unless(fits, f"{w} reaches position {last} of {w.inputs}")
 
 

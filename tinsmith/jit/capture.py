@@ -9,7 +9,7 @@ from tinsmith.backend.memory import Buffer
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import bindings, substitute, toposort
 from tinsmith.jit.collect import CacheCollector, Source
-from tinsmith.jit.guards import Group, Guards, Member, Place
+from tinsmith.jit.guards import Decisions, Group, Guards, Member, Place
 from tinsmith.jit.reach import reachable
 from tinsmith.jit.replay import Replay
 from tinsmith.jit.signature import leaves, placed, rebuilt, view_of
@@ -52,8 +52,13 @@ class Capture(CacheCollector):
         self.seed, self.first_draw = random.state()
         self.resets, self.forgettings = random.resets(), TensorBase.forgettings
         self.bound = {pair: n for n, pair in enumerate(bound)}
+        self.decisions: dict[UOp, int] = {}
 
     # *** recording ***
+
+    def decided(self, size: UOp, value: int) -> None:
+        """A size or a condition whose value the function went by."""
+        self.decisions[size] = value
 
     def settle(self, result: Any, donate: bool = False) -> None:
         """Realize what the function returned and the state it changed, then find out where every buffer comes from.
@@ -95,11 +100,12 @@ class Capture(CacheCollector):
             written.append(Written(Place(self.place(t).number, self.place(t).ref, True),
                                    None if t.grad is None else finder.template(t.grad.uop), late))
         self.guards.groups = finder.groups
+        self.guards.decisions = Decisions(self.decisions, self.bound)
         self.replay = Replay(self.items, nesting, written, self.first_draw, draws, self.bound, donate, forgets)
         for item in self.items:  # a capture holds programs, not values
             item.inputs, item.outputs = [], []
         self.before, self.graphs, self.arguments, self.known, self.owner = {}, {}, [], {}, {}
-        self.numbers = {}
+        self.numbers, self.decisions = {}, {}
 
     def written(self, changed: list[Tensor], finder: _Finder) -> list[Written]:
         """The new values of state: one for all tensors that share memory, which must still share it at a replay."""

@@ -14,6 +14,7 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import JitError
 from tinsmith.core.settings import settings
 from tinsmith.core.weak import LiveSet, WhileAlive
+from tinsmith.ir.sizes import watchers
 from tinsmith.jit.capture import Capture, Uncapturable
 from tinsmith.jit.collect import JitItem
 from tinsmith.jit.quick import Quick
@@ -137,7 +138,7 @@ class TinyJit(Generic[R]):
         seed = random.state()[0]
         captures = entry.captures
         for n, capture in enumerate(captures):
-            found = capture.guards.find(tensors, seed)
+            found = capture.guards.find(tensors, seed, bound)
             if found is not None:
                 if n:
                     captures.insert(0, captures.pop(n))
@@ -203,10 +204,12 @@ class TinyJit(Generic[R]):
             return not reason
 
         recorders.append(capture)
+        watchers.append(capture.decided)
         try:
             result = self._run(args, kwargs, settle)
         finally:
             recorders.remove(capture)
+            watchers.remove(capture.decided)
         if not reason and self._key(args, kwargs)[0] != key:
             self._warn("changes Python values that it also reads (an attribute, a global, an argument)")
             return result
@@ -232,7 +235,8 @@ class TinyJit(Generic[R]):
         """Why no capture fits a call: the first difference from the latest signature."""
         latest = next(reversed(self.captures))
         if key in self.captures:
-            return "a tensor that it reads besides its arguments: it is gone, shared, or seen in another way"
+            return ("a tensor that it reads besides its arguments: it is gone, shared, or seen in another way; "
+                    "or a size that it went by")
         modes = ("Tensor.training", "DEV", "a setting that changes code", "the default float", "the default int")
         return next((name for name, a, b in zip(modes, latest[1:], key[1:]) if a != b),
                     None) or self._signature.difference(latest[0], key[0])

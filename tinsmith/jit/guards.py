@@ -3,6 +3,9 @@
 A buffer that was there before the capture belongs to a *group*: the argument that holds it and the tensors that the
 function can reach and that looked at it. At a replay all of them must look at one buffer again, in the same way; two
 groups at two buffers. That is what makes a replay read what the function would read.
+
+Sizes and conditions that the function went by must have the values again that they had then: where one has not, the
+function itself runs, and goes another way or raises its error.
 """
 from __future__ import annotations
 
@@ -14,6 +17,8 @@ from typing import Any, NamedTuple
 from tinsmith.backend.memory import Buffer, Layout
 from tinsmith.core.dtypes import DType
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.evaluate import evaluator
+from tinsmith.ir.uop import bindings, toposort
 from tinsmith.jit.signature import placed, view_of
 from tinsmith.tensor.storage import Looks
 from tinsmith.tensor.tensor import Tensor
@@ -77,6 +82,30 @@ class Group:
         return found if self.pinned is None or self.pinned is found else None
 
 
+class Decisions:
+    """Sizes and conditions on the bound variables among the arguments, and the values that a call went by.
+
+    Args:
+        decided: node → value.
+        bound: (name, value) of such a variable at the capture → its number among the arguments'.
+    """
+
+    def __init__(self, decided: dict[UOp, int], bound: dict[tuple[str, int], int]) -> None:
+        variables: dict[UOp, int] = {}
+        nodes: list[UOp] = []
+        for node in decided:
+            own = {b: bound[p] for b in bindings(toposort(node)) if (p := (b.src[0].arg[0], b.src[1].arg)) in bound}
+            variables.update(own)
+            nodes += [node] if own else []
+        self.numbers = list(variables.values())
+        self.values = evaluator(nodes, list(variables))
+        self.wanted = [decided[n] for n in nodes]
+
+    def hold(self, bound: Sequence[int]) -> bool:
+        """Whether today's values of the variables lead to the same decisions."""
+        return not self.wanted or self.values([bound[n] for n in self.numbers]) == self.wanted
+
+
 @dataclass
 class Guards:
     """All that must hold for a replay, apart from the call's signature."""
@@ -86,10 +115,19 @@ class Guards:
     gradients: list[tuple[Place, bool]] = field(default_factory=list)  # whether there was one
     seed: int | None = None  # where numbers were drawn lazily before the capture
     shared: list[list[tuple[Place, Looks]]] = field(default_factory=list)  # tensors of one memory that was written
+    decisions: Decisions | None = None
 
-    def find(self, arguments: Sequence[Tensor], seed: int) -> list[Buffer] | None:
-        """A buffer for every group, or None if something has changed."""
+    def find(self, arguments: Sequence[Tensor], seed: int, bound: Sequence[int] = ()) -> list[Buffer] | None:
+        """A buffer for every group, or None if something has changed.
+
+        Args:
+            arguments: the tensors among the arguments.
+            seed: of the random numbers.
+            bound: values of the bound variables among the arguments.
+        """
         if self.seed is not None and self.seed != seed:
+            return None
+        if self.decisions is not None and not self.decisions.hold(bound):
             return None
         for ref, uop in self.lazy:
             t = ref()

@@ -52,7 +52,7 @@ def canonical(roots: Sequence[UOp]) -> tuple[list[UOp], list[UOp], list[int]]:
     bound = bindings(order)
     for number, n in enumerate(bound):
         fresh = UOp.variable(f"v{number}", *n.src[0].arg[1:])
-        new[n] = UOp(Ops.BIND, None, (fresh, UOp.index(number)))
+        new[n] = UOp(Ops.BIND, None, (fresh, UOp.const(dtypes.int32, number)))  # no index: it is no value of a size
     names = dict(new)
     for n in order:
         if n.op is Ops.BUFFER:

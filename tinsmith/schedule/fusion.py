@@ -438,7 +438,7 @@ def _cone(node: UOp, ends: tuple[Op, ...] = ()) -> list[UOp]:
 def _has_own_statistics(node: UOp) -> bool:
     """Whether a value is computed from reductions of something that it is itself an elementwise function of."""
     cone = _cone(node)
-    own = {n for n in cone if n.base.op is not Ops.CONST and n.size > 1}
+    own = {n for n in cone if n.base.op is not Ops.CONST and n.size != 1}
     return any(not own.isdisjoint(_cone(r.src[0])) for r in _reduces(cone))
 
 

@@ -178,7 +178,7 @@ class TensorBase:
         return value_of_size(self.shape[0])
 
     def __bool__(self) -> bool:
-        if self.numel() != 1:
+        if value_of_size(self.uop.size) != 1:
             raise ArgumentError("bool", f"the truth value of a tensor of shape {self.shape} is ambiguous",
                                 ".any() or .all()")
         return bool(self.item())
@@ -257,7 +257,7 @@ class TensorBase:
             KernelError: if the kernel that computes them failed.
         """
         if 0 in self.shape:
-            return np.empty(self.shape, self.dtype.numpy)
+            return np.empty([value_of_size(s) for s in self.shape], self.dtype.numpy)
         return copy_to_host(value_of(self))
 
     def data(self) -> memoryview:

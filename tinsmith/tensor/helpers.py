@@ -11,7 +11,7 @@ from tinsmith.backend.device import members
 from tinsmith.core.dtypes import DType, dtypes, promote
 from tinsmith.core.errors import ArgumentError, AxisError, DeviceError, DTypeError, ShapeError
 from tinsmith.ir import UOp
-from tinsmith.ir.sizes import least_value, normal_size, size_text, sizes_equal, unbound
+from tinsmith.ir.sizes import check_bound, normal_size, size_text, value_of_size
 from tinsmith.tensor.arguments import Scalar, integer, listed, shown
 from tinsmith.tensor.base import TensorBase, check_range
 
@@ -23,15 +23,23 @@ P = ParamSpec("P")
 
 
 def equal(a: Any, b: Any) -> bool:
-    """Equal sizes; symbolic ones if they are equal for every value of their variables."""
-    return sizes_equal(a, b)
+    """Equal sizes: for every value of their variables, or for those that they are bound to.
+
+    Of the second kind are two nodes, of which ``as_sized`` makes one.
+    """
+    if a is b or not (isinstance(a, UOp) or isinstance(b, UOp)):
+        return bool(a == b)
+    return value_of_size(normal_size(UOp.index(a) - UOp.index(b))) == 0
 
 
-def exceeds(a: Any, b: Any) -> bool:
-    """Whether a size may be greater than another one."""
-    if isinstance(a, UOp) or isinstance(b, UOp):
-        return least_value(normal_size(UOp.index(b) - UOp.index(a))) < 0
-    return bool(a > b)
+def same_sizes(a: Shape, b: Shape) -> bool:
+    """Whether two shapes are ``equal`` size by size."""
+    return a == b or (len(a) == len(b) and all(map(equal, a, b)))
+
+
+def as_sized(uop: UOp, shape: Shape) -> UOp:
+    """``uop`` with the sizes of ``shape``, which are ``equal`` to its own, and so the same nodes; all of it is kept."""
+    return uop if uop.shape == shape else uop.shrink(tuple((0, s) for s in shape))
 
 
 def one(size: Any) -> bool:
@@ -65,34 +73,30 @@ def symbolic_size(op: str, size: UOp) -> Any:
 
     Raises:
         ArgumentError: if a variable has no value.
-        ShapeError: if the size may be negative.
+        ShapeError: if the size is negative.
     """
-    free = next(unbound(size), None)
-    if free is not None:
-        raise ArgumentError(op, f"variable {free.arg[0]!r} has no value", f"{free.arg[0]}.bind(value)")
+    check_bound(op, size)
     found = normal_size(size)
-    if isinstance(found, UOp) and (least := least_value(found)) < 0:
-        raise ShapeError(op, f"the size {size_text(found)} may be as little as {least}",
-                         "a variable with other bounds")
+    if isinstance(found, UOp) and found < 0:
+        raise ShapeError(op, f"the size {size_text(found)} is negative", "sizes of at least 0")
     return found
 
 
 def check_box(op: str, axis: int, begin: Any, end: Any, size: Any) -> None:
-    """``0 <= begin <= end <= size`` for every value of the variables.
+    """``0 <= begin <= end <= size`` for the values of the variables.
 
     Raises:
         ArgumentError: if a variable has no value.
-        ShapeError: if it cannot be proven.
+        ShapeError: if it does not hold.
     """
     for v in (begin, end):
-        if isinstance(v, UOp) and (free := next(unbound(v), None)) is not None:
-            raise ArgumentError(op, f"variable {free.arg[0]!r} has no value", f"{free.arg[0]}.bind(value)")
+        if isinstance(v, UOp):
+            check_bound(op, v)
     for low, high in ((0, begin), (begin, end), (end, size)):
-        room = normal_size(UOp.index(high) - UOp.index(low))
-        if least_value(room) < 0:
-            raise ShapeError(op, f"({size_text(begin)}; {size_text(end)}) may leave axis {axis} with size "
-                             f"{size_text(size)}: {size_text(low)} may be more than {size_text(high)}",
-                             "a variable with bounds that keep 0 <= begin <= end <= size")
+        if normal_size(high - low) < 0:
+            raise ShapeError(op, f"({size_text(begin)}; {size_text(end)}) leaves axis {axis} with size "
+                             f"{size_text(size)}: {size_text(low)} is more than {size_text(high)}",
+                             "0 <= begin <= end <= size")
 
 
 def axis_of(op: str, x: Tensor, axis: Any, extra: int = 0) -> int:
@@ -155,7 +159,7 @@ def axes_of(op: str, x: Tensor, axis: int | Sequence[int] | None) -> tuple[int, 
 
 
 def broadcast_shape(op: str, *shapes: Shape) -> Shape:
-    """The common shape by NumPy's rules.
+    """The common shape by NumPy's rules; what has a variable is not repeated, also where its value is 1.
 
     >>> broadcast_shape("add", (3, 1), (4,))
     (3, 4)
@@ -168,12 +172,9 @@ def broadcast_shape(op: str, *shapes: Shape) -> Shape:
     out = []
     for axis, column in enumerate(zip(*padded)):
         wide = [s for s in column if not one(s)]
-        size = wide[0] if wide else 1
+        size = next((s for s in wide if not isinstance(s, UOp)), wide[0] if wide else 1)
         if len(wide) > 1 and not all(equal(s, size) for s in wide):
-            sizes = dict.fromkeys(map(str, wide))
-            if len(sizes) == 1:  # variables of one name and different bounds
-                sizes = dict.fromkeys(f"({size_text(s)})" for s in wide)
-            different = " and ".join(sizes)
+            different = " and ".join(dict.fromkeys(map(size_text, wide)))
             raise ShapeError(op, f"shapes {' and '.join(str(s) for s in shapes)} do not broadcast: "
                              f"axis {axis - ndim} has sizes {different}",
                              "reshape, expand or transpose one of them so that sizes are equal or 1")
@@ -183,10 +184,9 @@ def broadcast_shape(op: str, *shapes: Shape) -> Shape:
 
 def expand_uop(uop: UOp, shape: Shape) -> UOp:
     """``uop`` repeated to ``shape``, which it broadcasts to."""
-    own = uop.shape
-    if len(own) < len(shape):
-        uop = uop.reshape((1,) * (len(shape) - len(own)) + own)
-    return uop.expand(shape)
+    own = (1,) * (len(shape) - uop.ndim) + uop.shape
+    uop = uop.reshape(own)
+    return as_sized(uop, tuple(a if one(a) else b for a, b in zip(own, shape))).expand(shape)
 
 
 def weak_dtype(value: Any, other: DType) -> DType:

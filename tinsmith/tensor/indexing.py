@@ -16,7 +16,7 @@ import numpy as np
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError, AxisError, DTypeError, ShapeError
 from tinsmith.ir import UOp
-from tinsmith.ir.sizes import normal_size
+from tinsmith.ir.sizes import normal_size, value_of_size
 from tinsmith.tensor.arguments import choice, integer
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.helpers import (
@@ -24,7 +24,7 @@ from tinsmith.tensor.helpers import (
     axis_of,
     broadcast_shape,
     check_box,
-    exceeds,
+    equal,
     expand_uop,
     operand,
     product,
@@ -263,16 +263,16 @@ def _whole_mask(x: Tensor, index: Any) -> Tensor | None:
     return index if ok else None
 
 
-def _position(op: str, item: Any, axis: int, size: Any, shape: Any) -> int:
+def _position(op: str, item: Any, axis: int, size: Any, shape: Any) -> Any:
     try:
         number = int(item.__index__())
     except (AttributeError, TypeError):
         raise DTypeError(op, f"cannot index with {item!r} ({type(item).__name__})",
                          "ints, slices, None, ..., or tensors of ints or bools") from None
-    if not isinstance(size, UOp) and not -size <= number < size:
+    if not -size <= number < size:
         raise AxisError(op, f"index {number} is out of range for axis {axis} of shape {shape}",
-                        f"{-size} to {size - 1}")
-    return number + size if number < 0 else number
+                        f"{-value_of_size(size)} to {value_of_size(size) - 1}")
+    return normal_size(number + size) if number < 0 else number
 
 
 def _from_front(bound: Any, size: Any) -> Any:
@@ -321,7 +321,8 @@ def _fitted(op: str, value: Tensor, shape: tuple[Any, ...]) -> UOp:
     x = value
     while x.ndim > len(shape) and x.shape[0] == 1:
         x = x.reshape(x.shape[1:])
-    if x.ndim > len(shape) or broadcast_shape(op, x.shape, shape) != shape:
+    wide = shape if x.ndim > len(shape) else broadcast_shape(op, x.shape, shape)
+    if x.ndim > len(shape) or not all(map(equal, wide, shape)):
         raise ShapeError(op, f"a value of shape {value.shape} does not fit the {shape} that the index names",
                          "a value that broadcasts to it")
     return expand_uop(x.uop, shape)
@@ -405,7 +406,7 @@ def _aligned(op: str, x: Tensor, dim: int, index: Tensor) -> tuple[int, UOp, UOp
     if index.ndim != x.ndim:
         raise ShapeError(op, f"an index of shape {index.shape} for a tensor of shape {x.shape}", "equally many axes")
     for axis, (i, s) in enumerate(zip(index.shape, x.shape)):
-        if axis != d and exceeds(i, s):
+        if axis != d and i > s:
             raise ShapeError(op,
                              f"an index of shape {index.shape} for a tensor of shape {x.shape}: axis {axis} has {i}, "
                              f"more than {s}", "an index no larger than the tensor but along dim")
@@ -421,7 +422,7 @@ def _scatter(name: str, x: Tensor, dim: int, index: Tensor, src: Any, op: str | 
     d, source, places = _aligned(name, x, dim, index)
     value = operand(name, src, x)
     if isinstance(src, TensorBase):
-        if value.ndim != index.ndim or any(exceeds(i, s) for i, s in zip(index.shape, value.shape)):
+        if value.ndim != index.ndim or any(i > s for i, s in zip(index.shape, value.shape)):
             raise ShapeError(name, f"an index of shape {index.shape} for values of shape {value.shape}",
                              "an index no larger than the values")
         rows = value.uop.shrink(tuple((0, i) for i in index.shape))

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from tinsmith.core.dtypes import promote
 from tinsmith.core.errors import ArgumentError, ShapeError
 from tinsmith.ir.join import joined
+from tinsmith.ir.sizes import size_text, value_of_size
 from tinsmith.tensor.arguments import choice, integer, integers
 from tinsmith.tensor.base import check_tensors
-from tinsmith.tensor.helpers import axis_and_size, axis_of, equal, same_device
+from tinsmith.tensor.helpers import as_sized, axis_and_size, axis_of, equal, same_device
 from tinsmith.tensor.slices import box
 from tinsmith.tensor.storage import SLICE
 
@@ -48,11 +49,12 @@ class Joining:
                 if axis != d and not equal(a, b):
                     raise ShapeError("cat",
                                      f"tensor {n} has shape {t.shape}, tensor 0 has shape {first.shape}: they may "
-                                     f"differ in axis {d} only, but axis {axis} has {b} and {a}",
+                                     f"differ in axis {d} only, but axis {axis} has {size_text(b)} and {size_text(a)}",
                                      f"dim={axis}, or equal sizes")
         same_device("cat", *parts)
         dtype = promote(*(t.dtype for t in parts))
-        return first._new(joined([t.uop.cast(dtype) for t in parts], d))
+        full = [as_sized(t.uop.cast(dtype), (*first.shape[:d], t.shape[d], *first.shape[d + 1 :])) for t in parts]
+        return first._new(joined(full, d))
 
     def stack(self: Tensor | Sequence[Tensor], *others: Tensor, dim: int = 0) -> Tensor:
         """Tensors of one shape side by side, along a new axis.
@@ -78,7 +80,8 @@ class Joining:
         >>> [t.tolist() for t in Tensor([1, 2, 3]).split(2)]
         [[1, 2], [3]]
         """
-        d, total = axis_and_size("split", self, dim)
+        d, whole = axis_and_size("split", self, dim)
+        total = value_of_size(whole)  # how many parts there are depends on it
         if isinstance(sizes, (tuple, list)):
             lengths = list(integers("split", "a part's size", sizes, least=0))
         else:
@@ -100,8 +103,9 @@ class Joining:
         >>> [t.tolist() for t in Tensor([1, 2, 3, 4, 5]).chunk(2)]
         [[1, 2, 3], [4, 5]]
         """
-        d, total = axis_and_size("chunk", self, dim)
-        chunks = integer("chunk", "the number of parts", chunks, 1, _MOST_EMPTY_PARTS if equal(total, 0) else None)
+        d, whole = axis_and_size("chunk", self, dim)
+        total = value_of_size(whole)
+        chunks = integer("chunk", "the number of parts", chunks, 1, None if total else _MOST_EMPTY_PARTS)
         size = -(-total // chunks)
         if not size:
             return [self[:] for _ in range(chunks)]

@@ -9,7 +9,7 @@ from tinsmith.core.dtypes import DType, dtypes, promote
 from tinsmith.core.errors import DTypeError, ShapeError
 from tinsmith.tensor.activations import ramp_and_bend
 from tinsmith.tensor.arguments import choice, number
-from tinsmith.tensor.helpers import operand
+from tinsmith.tensor.helpers import operand, same_sizes
 from tinsmith.tensor.reduce import accumulator
 from tinsmith.tensor.slopes import with_slopes
 
@@ -35,7 +35,7 @@ class Losses:
     def _beside(self: Tensor, op: str, target: Tensor) -> tuple[Tensor, Tensor, DType]:
         """Predictions and targets as they are computed with, 16-bit floats in float32, and the dtype of the loss."""
         x, target = self._float(), operand(op, target, self)
-        if x.shape != target.shape:
+        if not same_sizes(x.shape, target.shape):
             raise ShapeError(op, f"predictions {x.shape}, targets {target.shape}", "equal shapes")
         dtype = promote(x.dtype, target.dtype)
         wide = accumulator(dtype)
@@ -119,7 +119,7 @@ class Losses:
         """Minus the log-probability of class indices ``label`` along ``axis``."""
         rows = self._rows("cross_entropy", axis)
         label = operand("cross_entropy", label, self)
-        if label.shape != rows:
+        if not same_sizes(label.shape, rows):
             raise ShapeError("cross_entropy", f"logits {self.shape}, class indices {label.shape}", f"indices {rows}")
         label_smoothing = number("cross_entropy", "label_smoothing", label_smoothing, 0, 1)
         shifted, total = self._row_logits(axis)
@@ -162,7 +162,7 @@ class Losses:
         Y = operand("cross_entropy", Y, self)
         if Y.ndim == self.ndim - 1:
             return self._class_loss(Y, axis, ignore_index, label_smoothing, reduction)
-        if Y.shape != self.shape:
+        if not same_sizes(Y.shape, self.shape):
             raise ShapeError("cross_entropy", f"logits {self.shape}, targets {Y.shape}",
                              "class indices without the class axis, or probabilities in the logits' shape")
         if not Y.dtype.is_float:
@@ -185,13 +185,13 @@ class Losses:
         axis = 1 if self.ndim > 1 else 0
         rows = self._rows("nll_loss", axis)
         Y = operand("nll_loss", Y, self)
-        if Y.shape != rows:
+        if not same_sizes(Y.shape, rows):
             raise ShapeError("nll_loss", f"log-probabilities {self.shape}, class indices {Y.shape}", f"indices {rows}")
         loss = -self._picked(Y.unsqueeze(axis), axis).squeeze(axis)
         scale = None
         if weight is not None:
             weight = operand("nll_loss", weight, self)
-            if weight.shape != (self.shape[axis],):
+            if not same_sizes(weight.shape, (self.shape[axis],)):
                 raise ShapeError("nll_loss", f"weight {weight.shape} for {self.shape[axis]} classes",
                                  f"one weight per class: shape {(self.shape[axis],)}")
             by_class = weight.reshape(*[1] * axis, -1, *[1] * (self.ndim - axis - 1)).expand(self.shape)

@@ -12,7 +12,17 @@ from tinsmith.ir import UOp
 from tinsmith.ir.sizes import normal_size, size_text
 from tinsmith.tensor.arguments import choice, integer, integers, listed, number, pairs, shown, symbolic
 from tinsmith.tensor.base import check_tensors
-from tinsmith.tensor.helpers import axes_of, axis_and_size, axis_of, check_box, constant, equal, one, product, sizes
+from tinsmith.tensor.helpers import (
+    axes_of,
+    axis_and_size,
+    axis_of,
+    check_box,
+    constant,
+    equal,
+    one,
+    product,
+    sizes,
+)
 from tinsmith.tensor.joining import Joining
 from tinsmith.tensor.slices import box
 from tinsmith.tensor.storage import DIAGONAL, EXPAND, PERMUTE, RESHAPE, SLICE
@@ -43,10 +53,7 @@ class Movement(Joining):
         new = sizes("reshape", wanted)
         total, count = self.numel(), product(new)
         if not equal(total, count):
-            if isinstance(total, UOp) or isinstance(count, UOp):
-                raise ShapeError("reshape", f"{size_text(total)} elements cannot be proven to be {size_text(count)}",
-                                 "sizes whose product is the same for every value of the variables")
-            raise ShapeError("reshape", f"{self.shape} has {total} elements, {given} does not fit them",
+            raise ShapeError("reshape", f"{self.shape} has {size_text(total)} elements, {given} has {size_text(count)}",
                              "a shape with as many elements")
         return self._view(RESHAPE, new)
 
@@ -161,11 +168,14 @@ class Movement(Joining):
         old = (1,) * extra + self.shape
         for axis, (a, b) in enumerate(zip(old, shape)):
             if extra < 0 or not (equal(a, b) or one(a)):
-                raise ShapeError(op, f"{self.shape} does not expand to {shape}: axis {axis} has {a}, not 1 or {b}",
-                                 "only axes of size 1 can be repeated; repeat() copies others")
+                raise ShapeError(op, f"{self.shape} does not expand to {shape}: axis {axis} has {size_text(a)}, not 1 "
+                                 f"or {size_text(b)}", "only axes of size 1 can be repeated; repeat() copies others")
         if extra < 0:
             raise ShapeError(op, f"{self.shape} has more axes than {shape}", "a sum over the axes that are too many")
-        return (self._view(RESHAPE, old) if extra else self)._view(EXPAND, shape)
+        x = self._view(RESHAPE, old) if extra else self
+        own = tuple(a if one(a) else b for a, b in zip(old, shape))  # equal sizes, as the shape writes them
+        x = x if x.shape == own else x._view(SLICE, box(tuple((0, s) for s in own)))
+        return x._view(EXPAND, shape)
 
     def broadcast_to(self: Tensor, *shape: Any) -> Tensor:
         """Repeated to ``shape`` by the rules of broadcasting.
@@ -215,9 +225,9 @@ class Movement(Joining):
         if choice("pad", "mode", mode, ("constant", "reflect", "replicate", "circular")) != "constant":
             return self._pad_with_own(amounts, mode)
         value = number("pad", "value", value)
-        cut = self.shrink([(max(-b, 0), s - max(-e, 0)) if _negative(b, e) else None
+        cut = self.shrink([(max(-b, 0), s - max(-e, 0)) if b < 0 or e < 0 else None
                            for (b, e), s in zip(amounts, self.shape)])
-        grown = tuple((_at_least_zero(b), _at_least_zero(e)) for b, e in amounts)
+        grown = tuple((max(b, 0), max(e, 0)) for b, e in amounts)
         padded = cut.uop.pad(grown)
         if value == 0 or padded is cut.uop:
             return self._new(padded)
@@ -227,7 +237,7 @@ class Movement(Joining):
     def _pad_with_own(self: Tensor, amounts: tuple[tuple[Any, Any], ...], mode: str) -> Tensor:
         out = self._copy()
         for axis, (before, after) in enumerate(amounts):
-            if mode == "circular" and _negative(before, after):  # what is cut off does not come back
+            if mode == "circular" and (before < 0 or after < 0):  # what is cut off does not come back
                 out = out.shrink([None] * axis + [(max(-before, 0), out.shape[axis] - max(-after, 0))] +
                                  [None] * (out.ndim - axis - 1))
                 before, after = max(before, 0), max(after, 0)
@@ -351,17 +361,9 @@ def _open_size(x: Tensor, rest: Any) -> Any:
         return total // rest if rest and total % rest == 0 else 0
     found = normal_size(UOp.index(total) // rest) if not one(rest) else total
     if not equal(found * rest, total):
-        raise ShapeError("reshape", f"{size_text(total)} elements cannot be proven to be divisible by "
-                         f"{size_text(rest)}", "a size instead of -1")
+        raise ShapeError("reshape", f"{size_text(total)} elements are not divisible by {size_text(rest)}",
+                         "sizes that divide them")
     return found
-
-
-def _at_least_zero(amount: Any) -> Any:
-    return amount if isinstance(amount, UOp) else max(amount, 0)
-
-
-def _negative(before: Any, after: Any) -> bool:
-    return any(not isinstance(v, UOp) and v < 0 for v in (before, after))
 
 
 def _sizes_or_none(op: str, values: Sequence[Any]) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.tensor.activations import Activations
 from tinsmith.tensor.arguments import number, shown
-from tinsmith.tensor.helpers import axes_of, operand, rounded_once, same_device
+from tinsmith.tensor.helpers import axes_of, equal, operand, rounded_once, same_device
 from tinsmith.tensor.losses import Losses
 from tinsmith.tensor.reduce import accumulator
 from tinsmith.tensor.windows import Windows
@@ -147,10 +147,10 @@ class NNOps(Activations, Windows, Losses):
         key, value = operand(op, key, self), operand(op, value, self)
         attn_mask = None if attn_mask is None else operand(op, attn_mask, self)
         flat = min(self.ndim, key.ndim, value.ndim) < 2
-        if flat or self.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
+        if flat or not (equal(self.shape[-1], key.shape[-1]) and equal(key.shape[-2], value.shape[-2])):
             raise ShapeError(op, f"query {self.shape}, key {key.shape}, value "
                              f"{value.shape}", "query […, L, E], key […, S, E], value […, S, Ev]")
-        if enable_gqa and key.shape[-3] != self.shape[-3]:
+        if enable_gqa and not equal(key.shape[-3], self.shape[-3]):
             times = self.shape[-3] // key.shape[-3]
             key, value = key.repeat_interleave(times, dim=-3), value.repeat_interleave(times, dim=-3)
         factor = 1 / math.sqrt(self.shape[-1]) if scale is None else number(op, "scale", scale)

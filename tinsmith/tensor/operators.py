@@ -10,6 +10,7 @@ import numpy as np
 from tinsmith.core.errors import DTypeError, ShapeError
 from tinsmith.ir import UOp
 from tinsmith.tensor.base import TensorBase
+from tinsmith.tensor.helpers import as_sized, same_sizes
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -85,7 +86,7 @@ class Operators:
 
     def _become(self: Tensor, op: str, value: Tensor) -> Tensor:
         """The in-place form of a method: ``value`` is written to this tensor's memory."""
-        if value.shape != self.shape:
+        if not same_sizes(value.shape, self.shape):
             raise ShapeError(op, f"in place, a tensor of shape {self.shape} cannot become {value.shape}",
                              "the form that makes a new tensor: x = x + y")
         if value.dtype is not self.dtype:
@@ -95,5 +96,5 @@ class Operators:
             value = value.cast(self.dtype)
         if value.device != self.device:
             return self.assign(value)  # which says what is wrong
-        self._write(value.uop)
+        self._write(as_sized(value.uop, self.shape))
         return self

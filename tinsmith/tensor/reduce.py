@@ -305,7 +305,7 @@ def _no_pair(op: str, dim: Any) -> None:
 
 def _nonempty(op: str, x: Tensor, axis: Axis) -> tuple[int, ...]:
     axes = axes_of(op, x, axis)
-    if any(not isinstance(x.shape[a], UOp) and x.shape[a] == 0 for a in axes):
+    if any(x.shape[a] <= 0 for a in axes):
         raise ShapeError(op, f"nothing to take the {op} of along axes {axes} of shape {x.shape}",
                          "at least one element")
     return axes

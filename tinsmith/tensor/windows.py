@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tinsmith.core.dtypes import DType, dtypes, promote, sum_dtype
 from tinsmith.core.errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from tinsmith.ir import UOp
-from tinsmith.ir.sizes import normal_size
+from tinsmith.ir.sizes import normal_size, size_text
 from tinsmith.ir.uop import Window
 from tinsmith.tensor.arguments import integer, integers
 from tinsmith.tensor.helpers import equal, operand, product
@@ -223,9 +223,9 @@ def _accumulator(op: str, x: Tensor, weight: Tensor, dtype: DType | None) -> tup
 def _outputs(op: str, size: Any, kernel: int, stride: int, dilation: int) -> Any:
     """How many windows fit."""
     reach = dilation * (kernel - 1) + 1
-    if isinstance(size, int) and size < reach:
-        raise ShapeError(op, f"kernel {kernel} with dilation {dilation} and stride {stride} does not fit size {size}",
-                         "more padding or a smaller kernel")
+    if size < reach:
+        raise ShapeError(op, f"kernel {kernel} with dilation {dilation} and stride {stride} does not fit size "
+                         f"{size_text(size)}", "more padding or a smaller kernel")
     return normal_size((size - reach) // stride + 1)
 
 

@@ -18,20 +18,12 @@ if TYPE_CHECKING:
 # *** movement: shapes, meanings and their transposes ***
 
 
-def _plain(size: Any) -> Any:
-    """A size in its simplest form, so that equal symbolic sizes are the same node."""
-    if type(size) is int:
-        return size
-    simple = size.simplify()
-    return simple.arg if simple.is_const else simple
-
-
 def _pad_shape(n: UOp) -> tuple[Any, ...]:
-    return tuple(_plain(b + s + e) for s, (b, e) in zip(n.src[0].shape, n.arg))
+    return tuple(b + s + e for s, (b, e) in zip(n.src[0].shape, n.arg))
 
 
 def _shrink_shape(n: UOp) -> tuple[Any, ...]:
-    return tuple(_plain(e - b) for b, e in n.arg)
+    return tuple(e - b for b, e in n.arg)
 
 
 def _window_shape(n: UOp) -> tuple[Any, ...]:
@@ -59,7 +51,7 @@ def _unwindow(n: UOp, x: Array) -> Array:
 
 
 def _expand_gradient(n: UOp, g: UOp) -> tuple[UOp]:
-    axes = tuple(i for i, (a, b) in enumerate(zip(n.src[0].shape, n.shape)) if a is not b and a != b)
+    axes = tuple(i for i, (a, b) in enumerate(zip(n.src[0].shape, n.shape)) if type(a) is int and a == 1 and a != b)
     return (g.reduce("ADD", axes),)
 
 
@@ -182,7 +174,7 @@ def _scattered_product_gradient(n: UOp, g: UOp) -> tuple[UOp, None, UOp]:
 
 def _tally_shape(n: UOp) -> tuple[Any, ...]:
     base, index = n.src[0].shape, n.src[1].shape
-    return tuple(_plain(a + b) if i == n.arg[1] else a for i, (a, b) in enumerate(zip(base, index)))
+    return tuple(a + b if i == n.arg[1] else a for i, (a, b) in enumerate(zip(base, index)))
 
 
 def _shard_shape(n: UOp) -> tuple[Any, ...]:
