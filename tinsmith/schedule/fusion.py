@@ -238,7 +238,7 @@ class Fusion:
 
     def stream_contractions(self, root: UOp) -> frozenset[UOp]:
         """The contractions of computed operands that a kernel of ``root`` may hold."""
-        if settings.NOOPT or not self.streams:
+        if settings.NOOPT or not self.streams or not any(self.contracts[s] for s in (root, *root.src)):
             return frozenset()
         near = _reduces((root,) if root.op is Ops.REDUCE else _cone(root, STAGED))
         return frozenset(s for s in near if self.contracts[s] and self.factor(s) is not None)
