@@ -30,7 +30,7 @@ ROW_PARALLELISM = 8  # rows that a multi-pass kernel needs before it may hold wo
 SMALL_WORK = 1 << 14  # elements below which parallelism does not matter
 STREAM_DEPTH = 128  # products per element up to which a row-by-column value is computed again instead of stored
 MOST_WORK = 768  # operations and views that a kernel holds before it is cut: compilers need more than linear time
-MOST_CONE = 512  # nodes of an elementwise function that is looked through whole: a larger one is not cheap
+MOST_CONE = 256  # nodes of an elementwise function that is looked through whole: a larger one is not cheap
 
 SOURCES = (Ops.BUFFER, Ops.PARAM, Ops.CONST, Ops.VARIABLE, Ops.BIND, Ops.IOTA)
 STAGED = (Ops.COPY, Ops.CONTIGUOUS, Ops.ASSIGN, Ops.SCATTER, Ops.SCAN, Ops.TALLY)
