@@ -27,7 +27,7 @@ from tinsmith.core.settings import settings
 
 _SLICE_NS: Final = 100_000_000  # how long a table may keep Ctrl-C waiting, apart from the kernel that is running
 _CROWDED_SPIN: Final = 100
-_STOP: Final = getattr(signal, "SIGURG", 0)  # takes a thread out of a kernel; a program that does not know it ignores it
+_STOP: Final = getattr(signal, "SIGURG", 0)  # takes a thread out of a kernel; without a handler it does nothing
 _FEW: Final = 4  # serial commands that are not worth the pool's lock and clock
 _KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
