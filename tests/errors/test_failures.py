@@ -161,6 +161,40 @@ def test_ctrl_c_ends_a_long_loop(tmp_path: Path) -> None:
     assert err.splitlines()[-1] == "KeyboardInterrupt" and process.returncode in (130, -signal.SIGINT)
 
 
+ENDLESS = """
+import signal, sys, threading
+import numpy as np
+from tinsmith import Tensor
+
+n, one = 10**7, Tensor(np.ones((1, 1), np.float32)).realize()
+rows = Tensor(np.ones((4096, 1), np.float32)).realize()
+kinds = {
+    "serial": lambda: one.reshape(1, 1, 1).expand(n, n, n).sum(),
+    "parallel": lambda: (one.expand(4096, n * n) * rows.expand(4096, n * n)).exp().sum(axis=1),
+}
+kept = Tensor(np.arange(9, dtype=np.float32)).realize()
+for kind, make in kinds.items():
+    value = make()
+    threading.Timer(1, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT)).start()
+    try:
+        value.realize()
+    except KeyboardInterrupt:
+        a = Tensor(np.full((256, 256), 1 / 256, np.float32))
+        print("interrupted", kind, (a @ a).numpy()[0, 0] * 256, kept.tolist() == list(range(9)), flush=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux's native pool can be taken out of a kernel")
+@pytest.mark.parametrize("device", ["CPU", "CPU:C"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_ctrl_c_ends_a_kernel_that_would_take_years(tmp_path: Path, device: str, threads: int) -> None:
+    env = {**environment(tmp_path), "DEV": device, "THREADS": str(threads)}
+    done = subprocess.run([sys.executable, "-c", ENDLESS], cwd=ROOT, env=env, text=True, capture_output=True,
+                          timeout=100, check=False)
+    assert done.stdout == "interrupted serial 1.0 True\ninterrupted parallel 1.0 True\n", done.stdout + done.stderr
+    assert done.returncode == 0, done.stderr
+
+
 def test_no_python_code_runs_when_something_dies() -> None:
     """Python drops a KeyboardInterrupt that is raised inside a callback of a weak reference or a finalizer."""
     w = Tensor(np.ones((4, 4), np.float32)).realize()

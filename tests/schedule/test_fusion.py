@@ -11,6 +11,7 @@ from tinsmith.core.settings import Context
 from tinsmith.ir import Ops
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.contraction import is_contraction
+from tinsmith.schedule.fusion import MOST_WORK
 from tinsmith.tensor.tensor import Tensor
 
 ONE: dict[str, Callable[[], Tensor]] = {
@@ -90,12 +91,15 @@ def test_many_places_of_one_kernel() -> None:
     assert 2 <= count(x) <= 12
 
 
-def test_deep_graphs() -> None:
+def test_deep_graphs_are_cut_into_kernels_of_bounded_size() -> None:
     x, y = given(4), given(4)
     z = x
     for n in range(20_000):
         z = z + y if n % 2 else z * y
-    assert count(z) == 1
+    items = kernels(z)
+    assert len(items) == 20_000 // MOST_WORK
+    assert all(len(toposort(i.sink)) < MOST_WORK + 8 for i in items)
+    assert all("operations already" in i.reason for i in items[:-1])
 
 
 def test_what_is_cheap_to_compute_from_statistics_is_not_stored_beside_them():

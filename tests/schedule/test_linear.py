@@ -15,6 +15,8 @@ from tinsmith.schedule.execute import canonical, structure
 from tinsmith.schedule.items import Schedule, Scheduler
 from tinsmith.schedule.planner import plan_memory
 from tinsmith.schedule.siblings import merge_siblings
+from tinsmith.schedule.sums import join_sums
+from tinsmith.tensor.tensor import Tensor
 
 
 def elementwise(nodes: int) -> UOp:
@@ -44,12 +46,66 @@ def branches(nodes: int) -> UOp:
     return values[0]
 
 
+def gradients(nodes: int) -> UOp:
+    """The gradient of a chain of functions, which needs all of their values."""
+    x = y = Tensor([0.5] * 8, requires_grad=True).realize()
+    for _ in range(nodes // 6):
+        y = y.sin()
+    y.sum().backward()
+    return _grad(x)
+
+
+def unrolled(nodes: int) -> UOp:
+    """The gradient of a recurrent cell, written as a loop."""
+    w = Tensor.ones(8, 32, requires_grad=True).realize()
+    steps = Tensor.ones(nodes // 150 + 1, 4, 32).realize()
+    h = c = Tensor.ones(4, 8).realize()
+    for n in range(nodes // 150):
+        i, f, g, o = (h @ w + steps[n]).chunk(4, 1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        h = o.sigmoid() * c.tanh()
+    h.sum().backward()
+    return _grad(w)
+
+
+def joined(nodes: int) -> UOp:
+    """Concatenations of concatenations."""
+    x = y = Tensor.ones(4).realize()
+    for _ in range(nodes // 4):
+        y = y.cat(x)
+    return y.uop.contiguous()
+
+
+def assigned(nodes: int) -> UOp:
+    """Elements that are set one by one before anything is computed."""
+    y = Tensor.zeros(64).contiguous().realize()
+    for n in range(nodes // 8):
+        y[n % 64] = float(n)
+    return y.uop.contiguous()
+
+
+def layers(nodes: int) -> UOp:
+    """The gradient of the first of many layers with statistics of rows."""
+    x = first = Tensor.ones(4, 8, requires_grad=True).realize()
+    w = Tensor.ones(8, 8).realize()
+    for _ in range(nodes // 80):
+        x = x + (x @ w).layernorm().relu()
+    x.sum().backward()
+    return _grad(first)
+
+
+def _grad(x: Tensor) -> UOp:
+    assert x.grad is not None
+    return x.grad.uop.contiguous()
+
+
 def scheduled(root: UOp) -> Schedule:
     assert structure([root]) is not None
     graph = canonical([root])[0]
     diskcache.encode(graph)
     found = Scheduler(graph, "CPU").run()
     found.items = merge_siblings(found)
+    found.items = join_sums(found)
     plan_memory(found)
     return found
 
@@ -71,7 +127,7 @@ def calls_of(function: Callable[[], Any]) -> int:
     return count
 
 
-@pytest.mark.parametrize("make", [elementwise, reductions, branches])
+@pytest.mark.parametrize("make", [elementwise, reductions, branches, gradients, unrolled, joined, assigned, layers])
 def test_work_grows_in_step_with_the_graph(make: Callable[[int], UOp]) -> None:
     small, large = make(1000), make(4000)
     scheduled(make(100))  # what is done once is no part of it

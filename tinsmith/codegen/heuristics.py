@@ -302,7 +302,8 @@ def elementwise_opts(kernel: Kernel, target: Target) -> None:
     if scatters:
         return scatter_opts(kernel, target, outer) if outer is not None else None
     _share_work(kernel, outer)
-    along = [r for n in kernel.loads for r in kernel.parallel
+    loops = kernel.parallel
+    along = [r for n in kernel.loads for r in loops
              if n.src[1].ranges & lanes_of_loop and _stride(n.src[1], r) == 1 and r is not outer]
     if along:
         transpose_opts(kernel, outer, along[0], amount)

@@ -19,6 +19,7 @@ from tinsmith.codegen.render.llvm import local_bytes
 from tinsmith.codegen.stream_opts import choose_stream_opts
 from tinsmith.codegen.work import NO_WORK, Work, transcendentals, work_of
 from tinsmith.core.errors import ArgumentError
+from tinsmith.core.recent import Recent
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.verify import verify_kernel, verify_program, verify_tensor
@@ -74,7 +75,7 @@ class KernelProgram(Launch):
     transcendentals: int
 
 
-_programs: dict[tuple[object, ...], KernelProgram] = {}
+programs: Recent[tuple[object, ...], KernelProgram] = Recent()
 
 
 def compile_kernel(sink: UOp, renderer: Renderer, opts: Sequence[Opt] | None = None) -> KernelProgram:
@@ -86,9 +87,9 @@ def compile_kernel(sink: UOp, renderer: Renderer, opts: Sequence[Opt] | None = N
         opts: optimizer choices to apply instead of the heuristic ones.
     """
     key = (sink, renderer.key(), settings.code_key, None if opts is None else tuple(opts))
-    found = _programs.get(key)
+    found = programs.get(key)
     if found is None:
-        found = _programs[key] = _compile(sink, renderer, opts)
+        found = programs[key] = _compile(sink, renderer, opts)
     return found
 
 

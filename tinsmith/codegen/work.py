@@ -51,7 +51,7 @@ def work_of(kernel: Kernel) -> Work:
     reached: dict[tuple[UOp, bool], int] = {}
     for n in toposort(kernel.sink):
         if n.op is Ops.FOLD:
-            operations += n.arg.cost * count(n.src[0].ranges)
+            operations += n.arg.cost * count(n.src[0].ranges | frozenset(n.src[1:]))  # equal steps are steps, too
         elif is_arithmetic(n):
             operations += n.op.cost * count(n.ranges)
         elif n.op in MEMORY and n.src[0].op is Ops.PARAM:

@@ -53,6 +53,7 @@ DECLARED: Final = (
     Setting("CACHELEVEL", 1, "0 switches the disk cache off"),
     Setting("CACHE_DIR", "", "where the disk cache lives; empty = the user's cache directory"),
     Setting("CACHE_BYTES", 1 << 30, "size above which the disk cache drops what was used longest ago"),
+    Setting("PROGRAMS", 1000, "how many compiled programs, and how many kernels, a process keeps in memory"),
     Setting("CPU_FEATURES", "", "generate for avx2, avx512 or generic instead of all that the host has", True),
     Setting("FASTMATH", 0, "1 allows rewrites that are wrong for NaN, infinities and signed zeros", True),
     Setting("VERIFY", 0, "every n-th replay of a jitted function is compared with an uncaptured run of it"),
@@ -99,6 +100,7 @@ class _Settings(threading.local):
     CACHELEVEL: int
     CACHE_DIR: str
     CACHE_BYTES: int
+    PROGRAMS: int
     CPU_FEATURES: str
     FASTMATH: int
     VERIFY: int

@@ -76,8 +76,8 @@ class UOp:
             raise TypeError(f"{op.name} takes {arity} sources, got {count}")
         self = object.__new__(cls)
         self.op, self.dtype, self.src, self.arg, self.origin = op, dtype, src, arg, ()
-        self._shape = self._bounds = self._ranges = self._order = None  # not asked for
-        self._simple = self._linear = self._normal = None
+        self._shape = self._ranges = self._order = self._simple = self._linear = self._normal = None  # not asked for
+        self._bounds = _ANY if dtype.is_float else None
         self.device = None
         if op.device is not None:
             self.device = op.device(arg)
@@ -419,6 +419,9 @@ class _Ref(weakref.ref[UOp]):
     key: Any
 
 
+_FAR = 1 << 62
+_ANY = -_FAR, _FAR  # bounds of what is no integer
+
 _interned: dict[Any, _Ref] = {}
 _dead: deque[Any] = deque()  # references to nodes that died and still have an entry (see core.weak)
 _bury = _dead.append
@@ -555,6 +558,9 @@ def _filled(node: UOp, attribute: str, rule: Callable[[UOp], Found]) -> Found:
     stack = [s for s in node.src if getattr(s, attribute) is None]
     while stack:
         n = stack[-1]
+        if getattr(n, attribute) is not None:
+            stack.pop()
+            continue
         missing = [s for s in n.src if getattr(s, attribute) is None]
         if missing:
             stack += missing
@@ -615,8 +621,6 @@ def _union(src: tuple[UOp, ...]) -> frozenset[UOp]:
     return first
 
 
-_FAR = 1 << 62
-
 
 def _bounds_of(node: UOp) -> tuple[int, int]:
     """Interval arithmetic; anything that could leave the dtype gives the dtype's whole interval."""
@@ -624,7 +628,7 @@ def _bounds_of(node: UOp) -> tuple[int, int]:
     if dtype.is_bool:
         return _bool_bounds(node)
     if not dtype.is_int or node.dtype.pointer:
-        return -_FAR, _FAR
+        return _ANY
     low, high = _int_bounds(node)
     least, greatest = int(dtype.min), int(dtype.max)
     return (low, high) if least <= low and high <= greatest else (least, greatest)

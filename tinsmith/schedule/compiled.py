@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from tinsmith.backend.device import Device, Graph, Launched, Place, Program
 from tinsmith.backend.memory import Buffer, Layout
 from tinsmith.codegen.program import Launch
+from tinsmith.core.recent import Recent
 from tinsmith.core.settings import settings
 from tinsmith.ir.uop import Origin
 from tinsmith.schedule.items import Schedule, ScheduleItem, Slot
@@ -187,7 +188,7 @@ def parts(steps: Sequence[Step], slots: Sequence[Slot]) -> list[Part]:
     return found
 
 
-_programs: dict[tuple[object, ...], Program] = {}
+programs: Recent[tuple[object, ...], Program] = Recent()
 
 
 def program_key(device: str, launch: Launch) -> tuple[object, ...]:
@@ -196,14 +197,17 @@ def program_key(device: str, launch: Launch) -> tuple[object, ...]:
 
 
 def is_loaded(device: str, launch: Launch) -> bool:
-    return program_key(device, launch) in _programs
+    return program_key(device, launch) in programs
 
 
 def load(device: str, kernels: Sequence[tuple[Launch, bytes]]) -> None:
     """Load different kernels, none of which is loaded yet, all at once."""
     keys = [program_key(device, launch) for launch, _ in kernels]
-    _programs.update(zip(keys, Device[device].load(kernels)))
+    for key, program in zip(keys, Device[device].load(kernels)):
+        programs[key] = program
 
 
 def loaded(device: str, launch: Launch) -> Program:
-    return _programs[program_key(device, launch)]
+    program = programs.get(program_key(device, launch))
+    assert program is not None, f"{launch.symbol} is not loaded"
+    return program

@@ -14,16 +14,19 @@ from tinsmith.backend.memory import Buffer, Layout, copy_buffer
 from tinsmith.backend.shards import Shards, flattened
 from tinsmith.codegen.opt import Opt
 from tinsmith.codegen.program import KernelProgram, compile_kernel
+from tinsmith.codegen.program import programs as kernel_programs
 from tinsmith.core.counters import GlobalCounters, Ran, report
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import KernelError, TinsmithError, VerifyError
+from tinsmith.core.recent import Recent
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.evaluate import evaluate
 from tinsmith.ir.ops import FOR_GRADIENTS
 from tinsmith.ir.uop import bindings, substitute, symbols, toposort, with_symbols
-from tinsmith.schedule import diskcache
+from tinsmith.schedule import diskcache, scalars
 from tinsmith.schedule.compiled import Bound, CompiledSchedule, Step, buffer_name, loaded, part_names
+from tinsmith.schedule.compiled import programs as compiled_programs
 from tinsmith.schedule.compiling import Compilation
 from tinsmith.schedule.inplace import choose_in_place
 from tinsmith.schedule.items import Schedule, Scheduler
@@ -37,7 +40,7 @@ from tinsmith.schedule.sums import join_sums
 from tinsmith.schedule.twins import merge_twins
 
 _NAMED = (Ops.ASSIGN, Ops.CONTIGUOUS)  # their argument matters to gradients only
-_compiled: dict[Any, CompiledSchedule] = {}  # by structure, and by canonical graph
+_compiled: Recent[Any, CompiledSchedule] = Recent()  # by structure, and by canonical graph
 
 
 def canonical(roots: Sequence[UOp]) -> tuple[list[UOp], list[UOp], list[int]]:
@@ -135,10 +138,17 @@ def realize(roots: Sequence[UOp], device: str, free: Collection[UOp] = ()) -> li
         free: BUFFERs that nobody reads after this program: a new version may take their memory.
     """
     settled = device, settings.code_key
-    found = structure(roots)
+    found, compiled = structure(roots), None
     if found is not None:
+        compiled = _compiled.get((found[0], settled))
+        if compiled is None and not recorders:  # a replay has the constants that it was captured with
+            table = scalars.arguments(found[0], roots, device, settled)
+            if table:
+                roots = substitute(roots, dict(table))
+                found = structure(roots)
+                assert found is not None
+                compiled = _compiled.get((found[0], settled))
         key, buffers, values = found
-        compiled = _compiled.get((key, settled))
     if found is None or compiled is None or settings.DEBUG >= 3:
         graph, buffers, values = canonical(roots)
         compiled = _compiled.get((tuple(graph), settled))
@@ -146,11 +156,18 @@ def realize(roots: Sequence[UOp], device: str, free: Collection[UOp] = ()) -> li
             compiled = _compiled[tuple(graph), settled] = _compile(graph, device)
         if found is not None:
             _compiled[key, settled] = compiled
+        forget_old()
     inputs = [b.arg for b in buffers]
     outputs = run(compiled, inputs, values, _numbers(buffers, free) if free else ())
     for recorder in recorders:
         recorder.ran(roots, compiled, inputs, values, outputs)
     return outputs
+
+
+def forget_old() -> None:
+    """Keep what was used last of everything compiled: PROGRAMS programs, and as many kernels."""
+    for table in (_compiled, compiled_programs, kernel_programs, scalars.forms):
+        table.trim(max(settings.PROGRAMS, 1))
 
 
 def _numbers(buffers: Sequence[UOp], free: Collection[UOp]) -> tuple[int, ...]:

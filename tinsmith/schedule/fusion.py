@@ -11,6 +11,7 @@ again by every kernel that can do so, tile by tile; the statistics of the rows a
 """
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,6 +29,8 @@ OPERAND_COST = 12  # the same for a value that a contraction reads many times ov
 ROW_PARALLELISM = 8  # rows that a multi-pass kernel needs before it may hold work worth several cores
 SMALL_WORK = 1 << 14  # elements below which parallelism does not matter
 STREAM_DEPTH = 128  # products per element up to which a row-by-column value is computed again instead of stored
+MOST_WORK = 768  # operations and views that a kernel holds before it is cut: compilers need more than linear time
+MOST_CONE = 256  # nodes of an elementwise function that is looked through whole: a larger one is not cheap
 
 SOURCES = (Ops.BUFFER, Ops.PARAM, Ops.CONST, Ops.VARIABLE, Ops.BIND, Ops.IOTA)
 STAGED = (Ops.COPY, Ops.CONTIGUOUS, Ops.ASSIGN, Ops.SCATTER, Ops.SCAN, Ops.TALLY)
@@ -40,7 +43,7 @@ class KernelGroup:
     """A kernel in the making: its root, and the range sets its reductions depend on.
 
     ``stream`` holds its contractions of computed operands, ``tiles`` the row-by-column values that it computes, each
-    with the parallel (True) and the reduced axes.
+    with the parallel (True) and the reduced axes. ``work``: operations per element, and views, that it holds so far.
     """
 
     root: UOp
@@ -50,6 +53,7 @@ class KernelGroup:
     ranges: Ranges = frozenset()
     stream: frozenset[UOp] = frozenset()
     tiles: set[tuple[UOp, tuple[bool, ...]]] = field(default_factory=set)
+    work: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,8 +105,10 @@ class Fusion:
     scores: dict[UOp, bool] = field(default_factory=dict)
     grows: dict[UOp, bool] = field(default_factory=dict)
     windowed: dict[UOp, bool] = field(default_factory=dict)
+    contracts: dict[UOp, bool] = field(default_factory=dict)
+    factors: dict[UOp, UOp | None] = field(default_factory=dict)
     groups: dict[UOp, KernelGroup] = field(default_factory=dict)
-    requests: dict[UOp, list[Request]] = field(default_factory=dict)
+    requests: dict[UOp, dict[Any, Request]] = field(default_factory=dict)  # of each node: by kernel, place and loops
     reduce_ranges: dict[tuple[UOp, Index], tuple[UOp, ...]] = field(default_factory=dict)
     count: int = 0
 
@@ -119,17 +125,20 @@ class Fusion:
         """heavy: a reduction lies below; cost: operations per element to compute it from stored values; light: the same
         from stored values and reductions; depth: products summed per element by the contraction that it is an
         elementwise function of; grows: that contraction's result is no smaller than what it reads; scores: such a
-        value lies below, of few products; windowed: a window or a padding lies below."""
+        value lies below, of few products; windowed: a window or a padding lies below; contracts: the value is, or is
+        computed from, a sizeable sum of products whose factors are both read many times."""
         for n in order:
             self.windowed[n] = n.op in (Ops.WINDOW, Ops.UNWINDOW, Ops.PAD) or any(self.windowed[s] for s in n.src)
             if n.op in SOURCES or n.op in STAGED:
                 self.heavy[n], self.cost[n], self.light[n], self.depth[n] = False, 0, 0, 0
-                self.scores[n] = self.grows[n] = False
+                self.scores[n] = self.grows[n] = self.contracts[n] = False
                 continue
             self.scores[n] = any(self.scores[s] or 0 < self.depth[s] <= STREAM_DEPTH for s in n.src)
             self.depth[n] = 0 if n.op is Ops.REDUCE else max((self.depth[s] for s in n.src), default=0)
             self.grows[n] = n.op is not Ops.REDUCE and any(self.grows[s] for s in n.src)
             self.heavy[n] = n.op is Ops.REDUCE or any(self.heavy[s] for s in n.src)
+            self.contracts[n] = (is_contraction(n) and _size(n.src[0]) > SMALL_WORK if n.op is Ops.REDUCE else
+                                 any(self.contracts[s] for s in n.src))
             own = n.op.cost if n.op.elementwise or n.op is Ops.GATHER else 0
             self.cost[n] = min(own + sum(self.cost[s] for s in n.src), 1 << 20)
             self.light[n] = min(own + sum(self.light[s] for s in n.src), 1 << 20)
@@ -149,7 +158,7 @@ class Fusion:
             return
         if node.op in STAGED and (node in self.requests or node in self.reasons):
             self.stage(node, node.op.name.lower())
-        requests = self.requests.get(node, [])
+        requests = list(self.requests.get(node, {}).values())
         if node in self.reasons:
             group = self.groups[node] = KernelGroup(node)
             index = tuple(self.new_range(s, Role.LOOP) for s in node.shape)
@@ -171,6 +180,8 @@ class Fusion:
         """The reason to give ``node`` memory, or None to compute it where it is read."""
         if node.op.kind == "movement":
             return None
+        if self.cost[node] > RECOMPUTE_COST and any(r.group.work > MOST_WORK for r in requests):
+            return f"a kernel that reads it holds {MOST_WORK} operations already"
         groups = {id(r.group) for r in requests}
         if len(groups) > 1 and not is_product(node) and not (self.heavy[node] and self.tiled(node, requests)):
             operand = any(r.around and r.group.contraction for r in requests)
@@ -191,8 +202,10 @@ class Fusion:
 
     def contraction_below(self, node: UOp) -> UOp | None:
         """The one contraction of which a value is a function, element by element, that is cheap to compute again."""
-        reduces = _reduces(_cone(node, STAGED)) if node.op is not Ops.REDUCE else frozenset()
-        if len(reduces) != 1 or self.light[node] > RECOMPUTE_COST:
+        if node.op is Ops.REDUCE or self.light[node] > RECOMPUTE_COST:
+            return None
+        reduces = _reduces(_cone(node, STAGED))
+        if len(reduces) != 1:
             return None
         (below,) = reduces
         return below if is_contraction(below) and _size(below) == _size(node) else None
@@ -203,14 +216,18 @@ class Fusion:
         if node.op is Ops.REDUCE or settings.NOOPT:
             return False
         cone = _cone(node, STAGED)
+        work = sum(n.op.cost * _size(n) for n in cone if n.op.elementwise)
+        if len(cone) > MOST_CONE or work > LIGHT_COST * _size(node):
+            return False
         reduces = _reduces(cone)
         shared = {r for r in reduces if 4 * _size(r) <= _size(node)}
-        front = set(shared)
-        while front and not reduces <= shared:
-            front = {s for r in front for s in _reduces(_cone(r.src[0]))} - shared
+        front, looked = set(shared), 0
+        while front and not reduces <= shared and looked <= MOST_CONE:
+            cones = [_cone(r.src[0]) for r in front]
+            front = {s for c in cones for s in _reduces(c)} - shared
             shared |= front
-        work = sum(n.op.cost * _size(n) for n in cone if n.op.elementwise)
-        return bool(shared) and reduces <= shared and work <= LIGHT_COST * _size(node)
+            looked += sum(map(len, cones))
+        return bool(shared) and reduces <= shared
 
     def why_stage_reduce(self, node: UOp, requests: list[Request]) -> str | None:
         if len({r.index for r in requests}) > 1 and not self.tiled(node, requests):
@@ -221,21 +238,21 @@ class Fusion:
 
     def stream_contractions(self, root: UOp) -> frozenset[UOp]:
         """The contractions of computed operands that a kernel of ``root`` may hold."""
-        if settings.NOOPT or not self.streams:
+        if settings.NOOPT or not self.streams or not any(self.contracts[s] for s in (root, *root.src)):
             return frozenset()
-        above = toposort(root, lambda n: (n is root or n.op not in STAGED) and n.op is not Ops.REDUCE)
-        return frozenset(s for n in (*above, root) for s in (n, *n.src)
-                         if s.op is Ops.REDUCE and is_contraction(s) and self.factor(s) is not None
-                         and _size(s.src[0]) > SMALL_WORK)
+        near = _reduces((root,) if root.op is Ops.REDUCE else _cone(root, STAGED))
+        return frozenset(s for s in near if self.contracts[s] and self.factor(s) is not None)
 
     def factor(self, contraction: UOp) -> UOp | None:
         """The computed factor of a contraction: that of contractions, or of its rows' statistics; None without one."""
-        body = contraction.src[0]
-        if body.op is not Ops.MUL:
-            return None
-        deep = [s for s in body.src if 0 < self.depth[s] <= STREAM_DEPTH]
-        found = deep or [s for s in body.src if self.heavy[s] and not self.depth[s]]
-        return found[0] if len(found) == 1 and (self.grows[found[0]] or _has_own_statistics(found[0])) else None
+        if contraction not in self.factors:
+            body = contraction.src[0]
+            factors = body.src if body.op is Ops.MUL else ()
+            deep = [s for s in factors if 0 < self.depth[s] <= STREAM_DEPTH]
+            found = deep or [s for s in factors if self.heavy[s] and not self.depth[s]]
+            fits = len(found) == 1 and (self.grows[found[0]] or _has_own_statistics(found[0]))
+            self.factors[contraction] = found[0] if fits else None
+        return self.factors[contraction]
 
     def stream_rows(self, node: UOp, request: Request) -> Ranges | None:
         """The rows for which a repeated value is computed block by block inside its reader, if it can be."""
@@ -251,7 +268,7 @@ class Fusion:
 
     def tiled(self, node: UOp, requests: list[Request]) -> bool:
         """Whether a row-by-column value is computed again by each of its readers, tile by tile."""
-        if settings.NOOPT or not self.streams or not 0 < self.depth[node] <= STREAM_DEPTH or not self.contracts(node):
+        if settings.NOOPT or not self.streams or not 0 < self.depth[node] <= STREAM_DEPTH or not self.contracts[node]:
             return False
         if not self.grows[node] and len({id(r.group) for r in requests}) > 1:
             return False
@@ -277,9 +294,9 @@ class Fusion:
             return None if nested or depends <= outer else "its loops do not nest with those of the rows"
         if node in group.stream and depends == outer:
             return None
-        if not nested and (group.contraction or (self.contracts(node) and (group.reduces or depends != outer))):
+        if not nested and (group.contraction or (self.contracts[node] and (group.reduces or depends != outer))):
             return "a contraction's kernel holds nothing but its elementwise neighbours"
-        if not nested and _count(depends) > _size(node) and self.contracts(node):
+        if not nested and _count(depends) > _size(node) and self.contracts[node]:
             return "a contraction is not computed where its result is only padding"
         for other in [*group.chain, outer]:
             if not (depends <= other or other <= depends):
@@ -287,15 +304,6 @@ class Fusion:
         if depends < outer and not self.parallel_enough(node, depends, outer):
             return "too few rows to keep all cores busy"
         return None
-
-    def contracts(self, node: UOp) -> bool:
-        """Whether the value is a sizeable sum of products whose factors are both read many times."""
-        while node.op is not Ops.REDUCE and node.src:
-            heavy = [s for s in node.src if self.heavy[s]]
-            if len(heavy) != 1:
-                return any(self.contracts(s) for s in heavy)
-            node = heavy[0]
-        return node.op is Ops.REDUCE and is_contraction(node) and _size(node.src[0]) > SMALL_WORK
 
     def parallel_enough(self, node: UOp, depends: Ranges, outer: Ranges) -> bool:
         work = max(_count(outer), _size(node.src[0]) if node.op is Ops.REDUCE else 0)
@@ -314,15 +322,14 @@ class Fusion:
     # *** requests ***
 
     def request(self, node: UOp, request: Request) -> None:
-        known = self.requests.setdefault(node, [])
-        for r in known:
-            if r.group is request.group and r.index == request.index and r.around == request.around:
-                return
-        known.append(request)
+        if node.op not in SOURCES:
+            key = id(request.group), request.index, request.around
+            self.requests.setdefault(node, {}).setdefault(key, request)
 
     def propagate(self, node: UOp, request: Request) -> None:
         """Pass a request on to the sources."""
         op, index = node.op, request.index
+        request.group.work += max(op.cost, 1)
         if op.kind == "movement":
             self.through_movement(node, request)
         elif op is Ops.REDUCE:
@@ -332,7 +339,7 @@ class Fusion:
                 inner[axis] = r
             request.group.chain.append(_ranges(index))
             request.group.reduces += 1
-            request.group.contraction |= self.contracts(node)
+            request.group.contraction |= self.contracts[node]
             own = frozenset(r for r in ranges if r.op is Ops.RANGE)
             if request.in_tile and self.tiled(node, [request]):
                 request.group.tiles.add((node, request.position))
@@ -343,7 +350,7 @@ class Fusion:
             source = node.src[0]
             if source.base.op not in SOURCES:
                 self.stage(source.base if source.base in self.heavy else source, "gathered from")
-                self.requests.setdefault(source, []).append(request)
+                self.request(source, request)
             self.request(node.src[1], request)
         elif op in (Ops.SCATTER, Ops.SCAN, Ops.TALLY):
             self.in_order(node)
@@ -369,7 +376,7 @@ class Fusion:
             index = tuple(self.new_range(n, Role.LOOP) for n in s.shape)
             if self.heavy[s]:
                 self.stage(s, f"read by a {node.op.name} in order")
-                self.requests.setdefault(s, [])
+                self.requests.setdefault(s, {})
             else:
                 self.request(s, Request(group, index, frozenset()))
 
@@ -430,19 +437,28 @@ def fused(roots: list[UOp], streams: bool) -> tuple[Fusion, list[UOp]]:
     return fusion, staged
 
 
-def _cone(node: UOp, ends: tuple[Op, ...] = ()) -> list[UOp]:
-    """What a value is an elementwise function of, up to the reductions and other ``ends``."""
-    return toposort(node, lambda n: n is node or (n.op is not Ops.REDUCE and n.op not in ends))
+def _cone(node: UOp, ends: tuple[Op, ...] = ()) -> dict[UOp, None]:
+    """What a value is an elementwise function of, up to the reductions and other ``ends``: the nearest nodes, one more
+    than MOST_CONE of them at most."""
+    cone: dict[UOp, None] = {node: None}
+    front = [node]
+    while front and len(cone) <= MOST_CONE:
+        below = dict.fromkeys(s for n in front for s in n.src if s.op is not Ops.REDUCE and s.op not in ends)
+        front = [s for s in below if s not in cone][: MOST_CONE + 1 - len(cone)]
+        cone.update(dict.fromkeys(front))
+    return cone
 
 
 def _has_own_statistics(node: UOp) -> bool:
     """Whether a value is computed from reductions of something that it is itself an elementwise function of."""
     cone = _cone(node)
+    if len(cone) > MOST_CONE:
+        return False
     own = {n for n in cone if n.base.op is not Ops.CONST and n.size != 1}
     return any(not own.isdisjoint(_cone(r.src[0])) for r in _reduces(cone))
 
 
-def _reduces(cone: list[UOp]) -> frozenset[UOp]:
+def _reduces(cone: Iterable[UOp]) -> frozenset[UOp]:
     """The reductions at the end of a cone."""
     return frozenset(s for n in cone for s in (n, *n.src) if s.op is Ops.REDUCE)
 

@@ -100,6 +100,13 @@ class CopyProgram(CPUProgram):
         self.constants = (nbytes,)
 
 
+LONG_WORK = 1 << 30  # operations, or bytes, of a kernel that may keep Ctrl-C waiting: from a tenth of a second on
+
+
+def _is_long(kernel: Launch) -> bool:
+    return max(kernel.ops, kernel.bytes) >= LONG_WORK
+
+
 _arena_block: Any = None
 _host = HostAllocator()
 
@@ -125,7 +132,7 @@ def run_calls(calls: Sequence[Call]) -> None:
         keep.append(table)
         entries.append((program.address, ctypes.addressof(table), program.kernel.serial))
     commands: Table = build_table(entries)
-    get_pool().run(commands.address, commands.count)
+    get_pool().run(commands.address, commands.count, any(_is_long(call.program.kernel) for call in calls))
 
 
 class CPUGraph(Graph):
@@ -153,7 +160,8 @@ class CPUGraph(Graph):
             row += [(nothing, c) for c in e.program.constants]
             kernels.append((e.program.address, e.program.kernel.serial))
             arguments.append(row)
-        self.commands = Commands(kernels, arguments, near + 2)  # the last one stays zero
+        long = any(_is_long(e.program.kernel) for e in launches)
+        self.commands = Commands(kernels, arguments, near + 2, long)  # the last one stays zero
         self._write = struct.Struct(f"={near + (self.near_bytes > 0)}q").pack_into
         self._all = self.bases == list(range(len(self.bases)))
 

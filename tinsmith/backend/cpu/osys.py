@@ -14,7 +14,7 @@ import os
 import platform
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -57,6 +57,27 @@ def gettid_number() -> int | None:
 def libc() -> Any:
     """The C library that this process already uses (POSIX only)."""
     return ctypes.CDLL(None, use_errno=True)
+
+
+class _SigAction(ctypes.Structure):
+    """The C libraries' ``struct sigaction`` on Linux."""
+
+    _fields_ = (("handler", ctypes.c_void_p), ("mask", ctypes.c_ulong * (128 // ctypes.sizeof(ctypes.c_ulong))),
+                ("flags", ctypes.c_int), ("restorer", ctypes.c_void_p))
+
+
+_SA_SIGINFO: Final = 4
+
+
+@contextlib.contextmanager
+def handled(number: int, handler: int) -> Iterator[None]:
+    """Let machine code at ``handler`` receive a signal, with its value, inside the block (Linux only)."""
+    before = _SigAction()
+    libc().sigaction(number, ctypes.byref(_SigAction(handler=handler, flags=_SA_SIGINFO)), ctypes.byref(before))
+    try:
+        yield
+    finally:
+        libc().sigaction(number, ctypes.byref(before), None)
 
 
 # Cores

@@ -10,6 +10,7 @@ submit to the pool that runs it.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import functools
 import os
@@ -18,7 +19,7 @@ import signal
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tinsmith.backend.cpu import osys, runtime
 from tinsmith.backend.cpu.llvm import Compiler, Loaded, load
@@ -26,6 +27,7 @@ from tinsmith.core.settings import settings
 
 _SLICE_NS: Final = 100_000_000  # how long a table may keep Ctrl-C waiting, apart from the kernel that is running
 _CROWDED_SPIN: Final = 100
+_STOP: Final = getattr(signal, "SIGURG", 0)  # takes a thread out of a kernel; without a handler it does nothing
 _FEW: Final = 4  # serial commands that are not worth the pool's lock and clock
 _KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
@@ -60,11 +62,12 @@ class Commands:
         values: how many values there are.
 
     ``words`` is the values' memory: it is written before every run. One run at a time. ``alone``: these are a few
-    commands that the calling thread runs without the pool.
+    commands that the calling thread runs without the pool. ``long``: one of them may take long by itself.
     """
 
     def __init__(self, kernels: Sequence[tuple[int, bool]], arguments: Sequence[Sequence[tuple[int, int]]],
-                 values: int) -> None:
+                 values: int, long: bool = False) -> None:
+        self.long = long
         self.words = (ctypes.c_int64 * max(values, 1))()
         self._arguments = (ctypes.c_int64 * max(sum(map(len, arguments)), 1))()
         at = ctypes.addressof(self._arguments)
@@ -110,7 +113,7 @@ class NativePool:
         self._control = 0
         self._claim: osys.CoreClaim | None = None
         self._workers: list[ctypes.c_void_p] = []
-        self._code, self._submit, self._dismiss, self._calibrate, self._replay, self._replay_alone = _native_code()
+        self._native = _native_code()
 
     def start(self) -> None:
         """Start the workers, unless they wait already."""
@@ -118,34 +121,75 @@ class NativePool:
             if not self._control:
                 self._start()
 
-    def run(self, table_address: int, count: int) -> None:
+    def run(self, table_address: int, count: int, long: bool = False) -> None:
         """Run the ``count`` commands at ``table_address``; returns when all are done.
 
-        Ctrl-C ends a long table between two commands: the native call comes back every 100 ms for that.
+        Ctrl-C ends a table between two commands: the native call comes back every 100 ms for that. Where commands may
+        be ``long`` themselves, it ends them wherever they are.
         """
         with self._lock:
             if not self._control:
                 self._start()
-            done: int = self._submit(self._control, table_address, count)
+            if long and _can_stop() and threading.current_thread() is threading.main_thread():
+                self._run_stoppable(table_address, count)
+                return
+            done: int = self._native.submit(self._control, table_address, count)
             if done < count:
                 self._finish(table_address, count, done)
 
     def replay(self, commands: Commands) -> None:
         """Run a table on the values in its ``words``; returns when all is done."""
+        if commands.long:
+            commands.fill()
+            self.run(commands.table.address, commands.count, long=True)
+            return
         if commands.alone:
-            self._replay_alone(commands.address)
+            self._native.replay_alone(commands.address)
             return
         with self._lock:
             if not self._control:
                 self._start()
-            done: int = self._replay(self._control, commands.address)
+            done: int = self._native.replay(self._control, commands.address)
             if done < commands.count:
                 self._finish(commands.table.address, commands.count, done)
 
     def _finish(self, table_address: int, count: int, done: int) -> None:
         while done < count:
             rest = table_address + runtime.COMMAND_BYTES * done
-            done += self._submit(self._control, rest, count - done)
+            done += self._native.submit(self._control, rest, count - done)
+
+    def _run_stoppable(self, table_address: int, count: int) -> None:
+        """Run a table from a thread of its own: the main thread, which signals interrupt, waits and can end it."""
+        run = _StoppableRun(self._native, self._control, self._records()[self.threads - 1], table_address, count)
+        run.start()
+        try:
+            run.finished.wait()
+        except BaseException:
+            stopper = threading.Thread(target=self._stop, args=(run,))
+            stopper.start()
+            while stopper.is_alive():  # memory must not be given back while kernels write to it
+                with contextlib.suppress(KeyboardInterrupt):
+                    stopper.join()
+            raise
+        finally:
+            run.leave.set()
+
+    def _stop(self, run: _StoppableRun) -> None:
+        """Take all threads out of the kernels that they run. The workers end; the next run starts new ones."""
+        run.stopping = True
+        ctypes.c_int32.from_address(self._control + runtime.QUIT).value = 1
+        send = osys.libc().pthread_sigqueue
+        with osys.handled(_STOP, self._native.stopped):
+            for handle, record in zip(self._workers, self._records()):
+                send(handle, _STOP, ctypes.c_void_p(record))
+            while not run.finished.is_set():  # it may be on its way into the next part of the table
+                send(ctypes.c_void_p(run.ident), _STOP, ctypes.c_void_p(run.record))
+                run.finished.wait(0.01)
+            self._end()
+
+    def _records(self) -> list[int]:
+        """Where the workers' records lie, and then that of a thread that leads them for once."""
+        return [self._control + runtime.CONTROL_BYTES + runtime.WORKER_BYTES * n for n in range(self.threads)]
 
     def _start(self) -> None:
         size = runtime.CONTROL_BYTES + runtime.WORKER_BYTES * self.threads
@@ -164,7 +208,7 @@ class NativePool:
         rounds, best = 1000, (0.0, 0.0)
         for _ in range(3):
             start = time.perf_counter_ns()
-            ticks = self._calibrate(control, rounds)
+            ticks = self._native.calibrate(control, rounds)
             ns = max(time.perf_counter_ns() - start, 1)
             best = max(best, (rounds * 1000 / ns, ticks / ns))
         return best
@@ -178,10 +222,10 @@ class NativePool:
         return not self._claim.alone or self.threads > len(cpus) or _crowded_by_environment(cpus)
 
     def _start_workers(self, control: int, pinned: bool) -> None:
-        start, worker = osys.libc().pthread_create, ctypes.c_void_p(self._code.addresses[0])
-        records = [control + runtime.CONTROL_BYTES + runtime.WORKER_BYTES * n for n in range(self.threads - 1)]
+        start, worker = osys.libc().pthread_create, ctypes.c_void_p(self._native.worker)
+        records = self._records()[:-1]
         # Signals belong to Python's threads, but for those that a faulting kernel raises in its own.
-        faults = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTRAP}
+        faults = {_STOP, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTRAP}
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.valid_signals()) - faults)
         try:
             for number, record in enumerate(records, 1):
@@ -215,13 +259,17 @@ class NativePool:
             return
         try:
             if self._control:
-                self._dismiss(self._control)
-                for handle in self._workers:
-                    osys.libc().pthread_join(handle, None)
-                self._release()
-                self._forget()
+                self._native.dismiss(self._control)
+                self._end()
         finally:
             self._lock.release()
+
+    def _end(self) -> None:
+        """Wait until the workers have left, and give back what they shared."""
+        for handle in self._workers:
+            osys.libc().pthread_join(handle, None)
+        self._release()
+        self._forget()
 
     def _forget(self) -> None:
         self._control = 0
@@ -236,18 +284,56 @@ class NativePool:
         self._forget()
 
 
+class _StoppableRun(threading.Thread):
+    """A thread that runs a table. It stays until it may ``leave``, so that a signal to it finds it."""
+
+    def __init__(self, native: _Native, control: int, record: int, table_address: int, count: int) -> None:
+        super().__init__(name="tinsmith kernels", daemon=True)
+        self.finished, self.leave, self.stopping = threading.Event(), threading.Event(), False
+        self.record = record
+        self._arguments = native, control, table_address, count
+
+    def run(self) -> None:
+        native, control, table_address, count = self._arguments
+        done = 0
+        while done < count and not self.stopping:
+            rest = table_address + runtime.COMMAND_BYTES * done
+            done += max(native.submit_stoppable(control, rest, count - done, self.record), 0)
+        self.finished.set()
+        self.leave.wait()
+
+
+def _can_stop() -> bool:
+    """Whether this system's C library can send a thread a signal with a value."""
+    return bool(_STOP) and hasattr(osys.libc(), "pthread_sigqueue")
+
+
+class _Native(NamedTuple):
+    """The compiled runtime: addresses of what threads are given, and entry points with their C signatures."""
+
+    code: Loaded
+    worker: int
+    stopped: int
+    submit: Any
+    submit_stoppable: Any
+    dismiss: Any
+    calibrate: Any
+    replay: Any
+    replay_alone: Any
+
+
 @functools.cache
-def _native_code() -> tuple[Loaded, Any, Any, Any, Any, Any]:
-    """The compiled runtime, and its entry points with their C signatures."""
+def _native_code() -> _Native:
     futex, gettid = osys.futex_number(), osys.gettid_number()
     assert futex is not None and gettid is not None, "a native pool needs Linux's futex"
     text = runtime.runtime_text(osys.architecture(), futex, gettid)
-    code = load([Compiler().compile(text)], ["worker", "submit", "dismiss", "calibrate", "replay", "replay_alone"])
-    _, submit, dismiss, calibrate, replay, replay_alone = code.addresses
+    code = load([Compiler().compile(text)], list(_Native._fields[1:]))
+    worker, stopped, submit, submit_stoppable, dismiss, calibrate, replay, replay_alone = code.addresses
     pointer, i32, i64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
-    return (
-        code,
+    return _Native(
+        code, worker, stopped,
         ctypes.CFUNCTYPE(i64, pointer, pointer, i64)(submit),
+        ctypes.CFUNCTYPE(i64, pointer, pointer, i64, pointer)(submit_stoppable),
         ctypes.CFUNCTYPE(None, pointer)(dismiss),
         ctypes.CFUNCTYPE(i64, pointer, i32)(calibrate),
         ctypes.CFUNCTYPE(i64, pointer, pointer)(replay),
@@ -270,7 +356,7 @@ class PythonPool:
             if not self._inboxes:
                 self._start()
 
-    def run(self, table_address: int, count: int) -> None:
+    def run(self, table_address: int, count: int, long: bool = False) -> None:
         """Run the ``count`` commands at ``table_address``; returns when all are done."""
         words = (ctypes.c_int64 * (3 * count)).from_address(table_address)
         with self._lock:

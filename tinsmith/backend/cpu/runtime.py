@@ -14,7 +14,10 @@ no wake-up is lost.
 
 Ctrl-C: Python runs signal handlers only when a native call returns. A submission therefore has a deadline; whoever
 completes a barrier after it tells all threads through ENDING to leave the table there, and ``submit`` returns how many
-commands are done. The caller submits the rest after its handlers had their turn.
+commands are done. The caller submits the rest after its handlers had their turn. A table with a kernel that may take
+long runs on a thread of its own while the main thread waits in Python. To end it, every thread gets a signal whose
+handler jumps out of the kernel: a kernel holds no locks and owns no memory, so nothing but its output is left half
+done, and generated code pays nothing for it. The workers end, since their barriers are in no defined state.
 """
 from __future__ import annotations
 
@@ -40,9 +43,12 @@ SLICE: Final = 552
 WORKERS: Final = 640
 CONTROL_BYTES: Final = WORKERS
 
-# One per worker behind the control block: address of the control block, thread number, the system's id of the thread.
-WORKER_BYTES: Final = 24
+# One per thread behind the control block: address of the control block, thread number, the system's id of the thread;
+# whether the thread may be taken out of its kernel, and where it goes on then (room for the C library's sigjmp_buf).
 WORKER_TID: Final = 16
+ARMED: Final = 24
+JUMP: Final = 32
+WORKER_BYTES: Final = JUMP + 512
 
 COMMAND_BYTES: Final = 24
 SERIAL: Final = 1
@@ -56,6 +62,8 @@ ARCHITECTURES: Final = tuple(_HINT)
 
 _TEXT: Final = Template("""
 declare i64 @syscall(i64, ...)
+declare i32 @__sigsetjmp(ptr, i32) returns_twice
+declare void @siglongjmp(ptr, i32) noreturn
 declare $hint_declared
 declare $clock
 
@@ -248,6 +256,13 @@ leave:
 ; A worker's life. Its control block is fresh, so the job number it starts from is 0.
 define ptr @worker(ptr %start) {
 entry:
+  %jump = getelementptr i8, ptr %start, i64 $JUMP
+  %again = call i32 @__sigsetjmp(ptr %jump, i32 1) returns_twice
+  %stopped = icmp ne i32 %again, 0
+  br i1 %stopped, label %leave, label %begin
+begin:
+  %armed_at = getelementptr i8, ptr %start, i64 $ARMED
+  store atomic i64 1, ptr %armed_at seq_cst, align 8
   %control = load ptr, ptr %start
   %tid_at = getelementptr i8, ptr %start, i64 8
   %tid = load i64, ptr %tid_at
@@ -264,7 +279,7 @@ entry:
   %threads_at = getelementptr i8, ptr %control, i64 $THREADS
   br label %wait
 wait:
-  %known = phi i32 [ 0, %entry ], [ %job, %work ]
+  %known = phi i32 [ 0, %begin ], [ %job, %work ]
   %job = call i32 @wait_change(ptr %job_at, i32 %known, ptr %sleepers, i32 %spin)
   %quit = load i32, ptr %quit_at
   %stay = icmp eq i32 %quit, 0
@@ -278,6 +293,40 @@ work:
   br label %wait
 leave:
   ret ptr null
+}
+
+; The signal handler that takes a thread out of whatever it computes: the signal's value is the thread's record.
+define void @stopped(i32 %signal, ptr %info, ptr %context) {
+  %record_at = getelementptr i8, ptr %info, i64 24
+  %record = load ptr, ptr %record_at
+  %armed_at = getelementptr i8, ptr %record, i64 $ARMED
+  %armed = load atomic i64, ptr %armed_at seq_cst, align 8
+  %may = icmp ne i64 %armed, 0
+  br i1 %may, label %jump, label %ignore
+jump:
+  %to = getelementptr i8, ptr %record, i64 $JUMP
+  call void @siglongjmp(ptr %to, i32 1)
+  unreachable
+ignore:
+  ret void
+}
+
+; Run a table as @submit does, on a thread that @stopped may take out of it; -1 if it did.
+define i64 @submit_stoppable(ptr %control, ptr %table, i64 %count, ptr %record) {
+entry:
+  %armed_at = getelementptr i8, ptr %record, i64 $ARMED
+  %jump = getelementptr i8, ptr %record, i64 $JUMP
+  %again = call i32 @__sigsetjmp(ptr %jump, i32 1) returns_twice
+  %stopped = icmp ne i32 %again, 0
+  br i1 %stopped, label %leave, label %go_on
+go_on:
+  store atomic i64 1, ptr %armed_at seq_cst, align 8
+  %done = call i64 @submit(ptr %control, ptr %table, i64 %count)
+  store atomic i64 0, ptr %armed_at seq_cst, align 8
+  ret i64 %done
+leave:
+  store atomic i64 0, ptr %armed_at seq_cst, align 8
+  ret i64 -1
 }
 
 ; Let the workers go, for good.
@@ -437,6 +486,7 @@ _OFFSETS: Final = {
     "ARRIVED_SLEEPERS": ARRIVED_SLEEPERS, "GENERATION_SLEEPERS": GENERATION_SLEEPERS, "TABLE": TABLE, "COUNT": COUNT,
     "THREADS": THREADS, "SPIN": SPIN, "QUIT": QUIT, "DEADLINE": DEADLINE, "SLICE": SLICE, "WORKER_TID": WORKER_TID,
     "SERIAL": SERIAL,
+    "ARMED": ARMED, "JUMP": JUMP,
 }  # fmt: skip
 
 

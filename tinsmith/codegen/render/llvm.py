@@ -75,6 +75,10 @@ class _Module:
             if u.op is Ops.DEFINE_ACC:
                 for r in u.src[1:]:
                     self.accumulators.setdefault(r, []).append(u)
+        self.phis: dict[UOp, list[UOp]] = {u: [] for u in program if u.op is Ops.DEFINE_ACC}  # what updates them
+        for u in program:
+            if u.op is Ops.PHI:
+                self.phis[u.src[0]].append(u)
         self.tiles = Tiles(self, program)
         self.loops: dict[UOp, tuple[str, str, list[tuple[UOp, int, str]], str | None]] = {}
         self.ifs: dict[UOp, tuple[str, str, dict[UOp, str]]] = {}
@@ -194,7 +198,7 @@ class _Module:
 
     def branch(self, u: UOp) -> None:
         yes, after = self.fresh("then"), self.fresh("endif")
-        held = {acc: name for acc, name in self.names.items() if acc.op is Ops.DEFINE_ACC}
+        held = {acc: self.names[acc] for acc in self.phis if acc in self.names}
         self.ifs[u] = self.block, after, held
         self.line(f"br i1 {self.names[u.src[0]]}, label %{yes}, label %{after}")
         self.label(yes)
@@ -213,9 +217,8 @@ class _Module:
     def rename(self, acc: UOp, name: str) -> None:
         """What an accumulator holds from here on."""
         self.names[acc] = name
-        for u in self.program:
-            if u.op is Ops.PHI and u.src[0] is acc:
-                self.names[u] = name
+        for u in self.phis[acc]:
+            self.names[u] = name
 
     # *** loops: bottom-tested, guarded where they might not run ***
 

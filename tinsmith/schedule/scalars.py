@@ -1,0 +1,107 @@
+"""Scalars that change from call to call: a constant that had several values becomes an argument of the program.
+
+Programs that differ in the values of constants alone have one *form*. A constant is compiled into its program, where it
+can be folded, until the same form has come with its third value there: from then on it is a buffer of one element, as
+if it had been a tensor, and whatever value comes next finds that program. The results are the same bits: an operation
+on constants alone is worked out while compiling, by other means than a device has, so such constants stay.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tinsmith.backend.device import Device
+from tinsmith.backend.memory import Buffer
+from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.core.recent import Recent
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.uop import toposort
+
+SEVERAL = 3  # values of a constant after which it is expected to have more
+
+
+@dataclass
+class Form:
+    """What was seen of one form: the values of each constant so far, and which of them are arguments (None: all
+    programs of this form must have their constants)."""
+
+    values: list[set[Any]]
+    arguments: set[int] | None = field(default_factory=set)
+
+
+forms: Recent[Any, Form] = Recent()
+
+
+def arguments(structure: Sequence[Any], roots: Sequence[UOp], device: str, settled: Any) -> Mapping[UOp, UOp]:
+    """Constants of a graph that are arguments of its program, each with a buffer that holds it.
+
+    Args:
+        structure: of the graph of ``roots``, as ``execute.structure`` gives it.
+        device: where its program runs.
+        settled: what else its program depends on.
+    """
+    constants, key = _form(structure)
+    form = forms.get((key, settled))
+    if form is None:
+        form = forms[key, settled] = Form([set() for _ in constants])
+    if form.arguments is None:
+        return {}
+    new = []
+    for n, (c, values) in enumerate(zip(constants, form.values)):
+        if n not in form.arguments:
+            values.add(_text(c))
+            if len(values) >= SEVERAL:
+                new.append(n)
+    if new:
+        fitting = _fitting(roots, device)
+        form.arguments = None if fitting is None else form.arguments | {n for n in new if constants[n] in fitting}
+    return {constants[n]: _argument(constants[n], device) for n in form.arguments or ()}
+
+
+def _form(structure: Sequence[Any]) -> tuple[list[UOp], tuple[Any, ...]]:
+    """The constants of a graph that may become arguments, and its structure with their numbers in place of them."""
+    numbers: dict[UOp, int] = {}
+
+    def slot(x: Any) -> Any:
+        if type(x) is UOp and x.op is Ops.CONST and _is_value(x.dtype):
+            return "scalar", x.dtype, numbers.setdefault(x, len(numbers))
+        return x
+
+    form = tuple([tuple([slot(x) for x in row]) if type(row) is tuple else slot(row) for row in structure])
+    return list(numbers), form
+
+
+def _is_value(dtype: DType) -> bool:
+    """Whether a tensor has elements of this type, each with a number of its own in memory."""
+    return dtype is not dtypes.index and not dtype.is_bool and dtype.numpy.itemsize == dtype.itemsize
+
+
+def _text(constant: UOp) -> Any:
+    """A constant's value, told apart from that of every other sign of zero."""
+    return constant.arg.hex() if type(constant.arg) is float else constant.arg
+
+
+def _fitting(roots: Sequence[UOp], device: str) -> set[UOp] | None:
+    """Constants that no operation on constants alone has; None if a program works on several devices."""
+    order = toposort(roots)
+    if any(n.device not in (None, device) and Device[n.device or device].has_programs for n in order):
+        return None
+    fixed: set[UOp] = set()  # what depends on constants alone
+    folded: set[UOp] = set()
+    for n in order:
+        if n.op is Ops.CONST:
+            fixed.add(n)
+        elif n.src and fixed.issuperset(n.src):
+            fixed.add(n)
+            if n.op.kind != "movement":
+                folded.update(s.base for s in n.src)
+    return {n for n in order if n.op is Ops.CONST} - folded
+
+
+def _argument(constant: UOp, device: str) -> UOp:
+    buffer = Buffer(device, 1, constant.dtype)
+    buffer.copyin(memoryview(np.array([constant.arg], constant.dtype.numpy).tobytes()))
+    return UOp(Ops.BUFFER, constant.dtype, (), buffer).reshape(())
