@@ -255,3 +255,16 @@ def test_errors(bad, error, message) -> None:
     with pytest.raises(error, match=message) as caught:
         bad(Tensor(X))
     assert "test_indexing.py" in str(caught.value)
+
+
+@pytest.mark.parametrize("device", ["CPU", "CPU:C", "PYTHON"])
+@pytest.mark.parametrize("columns", [(), (2,), (7,), (3, 5)], ids=str)
+def test_indices_not_yet_computed(device: str, columns: tuple[int, ...]) -> None:
+    data = np.arange(10 * int(np.prod(columns)), dtype=np.float32).reshape(10, *columns)
+    x = Tensor(data, device=device)
+    drawn = Tensor.randint(4, high=10, device=device)
+    computed = (Tensor([1.5, 2.5, 4.0], device=device) * 2).cast("int32") % 10
+    for index in (drawn, computed, drawn * 0 + Tensor.randint(1, high=10, device=device)):
+        rows = x[index]
+        check(rows, data[index.numpy()])
+        check(x[index] + 1, data[index.numpy()] + 1)

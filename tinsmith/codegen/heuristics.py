@@ -35,7 +35,7 @@ from tinsmith.codegen.tuning import stride_of as _stride
 from tinsmith.codegen.tuning import work_of as _work
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.symbolic import from_linear, linear_form, values_over
+from tinsmith.ir.symbolic import depends_on_alone, from_linear, linear_form, values_over
 from tinsmith.ir.uop import toposort
 
 SERIAL_WORK = 1 << 14  # elements × operations below which waking a second core costs more than it saves
@@ -184,7 +184,7 @@ def _score(loads: list[UOp], stores: list[UOp], r: UOp) -> float:
 def _is_near(index: UOp, r: UOp) -> bool:
     """Whether neighbours along ``r`` share elements that lie side by side: what a window of two had as its maximum."""
     own = {t: factor for t, factor in linear_form(index)[0].items() if r in t.ranges}
-    if any(t.ranges != {r} or any(n.op is Ops.LOAD for n in toposort(t)) for t in own):
+    if not all(depends_on_alone(t, r) for t in own):
         return False
     places = values_over(from_linear(own, 0, index), r)
     return max(places) - min(places) < len(places)

@@ -24,7 +24,7 @@ from tinsmith.codegen.stridedlines import strided
 from tinsmith.codegen.stridedstores import store_strided
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Op, Ops, UOp
-from tinsmith.ir.symbolic import from_linear, linear_form, shifted, simplify, values_over
+from tinsmith.ir.symbolic import depends_on_alone, from_linear, linear_form, shifted, simplify, values_over
 from tinsmith.ir.units import Fragment
 from tinsmith.ir.uop import toposort
 
@@ -225,8 +225,7 @@ class Linearizer(BlockWriter):
         if node.op is Ops.CONST:
             return self.emit(0, node)
         lanes = self.lanes(node)
-        if lanes is not None and node.ranges == {lanes} and self.index_only(node) and all(
-                n.op is not Ops.VARIABLE for n in toposort(node)):
+        if lanes is not None and self.index_only(node) and depends_on_alone(node, lanes):
             return self.table(node, lanes)
         found = self.known((node, ()))
         if found is not None:

@@ -9,7 +9,7 @@ from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.streams import bind
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.symbolic import from_linear, linear_form, values_over
+from tinsmith.ir.symbolic import depends_on_alone, from_linear, linear_form, values_over
 
 if TYPE_CHECKING:
     from tinsmith.codegen.linearize import Linearizer
@@ -30,8 +30,8 @@ def strided(lin: Linearizer, n: UOp, memory: UOp, coords: Coords, lanes: UOp, va
 def _shared(lin: Linearizer, n: UOp, memory: UOp, coords: Coords, lanes: UOp, valid: UOp | None) -> UOp | None:
     """Lanes that share the elements of one vector, such as neighbours whose maximum was pooled: the vector, spread."""
     terms, constant = linear_form(lin.at(n.src[1], coords))
-    own = {t: factor for t, factor in terms.items() if t.ranges == {lanes}}
-    if any(lanes in t.ranges for t in terms if t not in own) or not all(lin.index_only(t) for t in own):
+    own = {t: factor for t, factor in terms.items() if depends_on_alone(t, lanes)}
+    if any(lanes in t.ranges for t in terms if t not in own):
         return None
     seen = [True] * range_size(lanes)
     if valid is not None:

@@ -283,6 +283,17 @@ _INDEX_FOLD: dict[Op, Callable[..., int | bool]] = {
 _CONDITIONS: dict[Op, Callable[..., int | bool]] = {Ops.AND: operator.and_, Ops.OR: operator.or_}
 
 
+def depends_on_alone(node: UOp, r: UOp) -> bool:
+    """Whether a value is arithmetic of ``r`` and constants: then ``values_over`` has it.
+
+    >>> r, n = UOp.range(4, 0, None), UOp.variable("n", 0, 9)
+    >>> depends_on_alone(r * 2 + 1, r), depends_on_alone(r + n, r), depends_on_alone(n, r)
+    (True, False, False)
+    """
+    return node.ranges == {r} and all(n is r or n.op is Ops.CONST or n.op.alu or n.op.kind == "cast"
+                                      for n in toposort(node, lambda n: n is not r))
+
+
 def values_over(node: UOp, r: UOp) -> list[int | bool]:
     """The values of an index or condition for every value of ``r``, of which alone it is made.
 
