@@ -4,7 +4,7 @@ from __future__ import annotations
 import itertools
 import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -272,6 +272,14 @@ class TensorBase:
         values = self.numpy()
         return values if dtype is None else values.astype(dtype)
 
+    def __array_function__(self, function: Callable[..., Any], types: Any, args: Any, kwargs: Any) -> Any:
+        """A function of NumPy works on the values, and gives what NumPy gives.
+
+        >>> np.mean(Tensor([1.0, 2.0])), np.concatenate([Tensor([1]), Tensor([2])])
+        (np.float32(1.5), array([1, 2], dtype=int32))
+        """
+        return function(*_with_arrays(args), **_with_arrays(kwargs))
+
     def __repr__(self) -> str:
         """Values where there are few, or already there; else what it is."""
         small = all(isinstance(s, int) for s in self.shape) and self.numel() <= 64
@@ -531,6 +539,15 @@ def device_name(device: DeviceName | None) -> str:
         if base not in Device.EVERYWHERE or not all(o.isdigit() for o in options):
             Device[member]
     return name
+
+
+def _with_arrays(value: Any) -> Any:
+    """An argument with the tensors in it as arrays."""
+    if isinstance(value, TensorBase):
+        return value.numpy()
+    if isinstance(value, dict):
+        return {k: _with_arrays(v) for k, v in value.items()}
+    return type(value)(map(_with_arrays, value)) if type(value) in (list, tuple) else value
 
 
 def _unpickled(kind: type[Tensor], uop: UOp, device: str, requires_grad: bool | None, grad: Tensor | None) -> Tensor:
