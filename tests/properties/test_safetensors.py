@@ -18,7 +18,8 @@ from tests.properties.runner import FEW
 from tinsmith.core.errors import FileFormatError
 from tinsmith.nn.state import safe_load
 
-MOST_BYTES = 8 << 20  # of memory that a file of at most a few thousand bytes may take
+MOST_BYTES = 1 << 28  # of memory, more than any file here makes needful, and less than sizes in its header say
+LARGEST = 1 << 31  # sizes from which an array may be refused though it has no elements
 DTYPES = ("bool", "int8", "uint8", "int16", "int32", "int64", "uint16", "uint32", "uint64", "float16", "float32",
           "float64")
 CODES = ("F32", "F64", "I64", "U8", "BOOL", "BF16", "F8_E4M3", "F8_E5M2", "C64", "F4", "f32", "FLOAT", "", "F", 7, None)
@@ -139,7 +140,7 @@ def flip_bits(rng: random.Random, text: bytes) -> bytes:
 def change_length(rng: random.Random, text: bytes) -> bytes:
     now = int.from_bytes(text[:8], "little")
     length = rng.choice((0, 1, now - 1, now + 1, now + 8, 2**24, 2**31, 2**40, 2**63, 2**64 - 1, 100_000_001))
-    return max(length, 0).to_bytes(8, "little") + text[8:]
+    return min(max(length, 0), 2**64 - 1).to_bytes(8, "little") + text[8:]
 
 
 def overwrite(rng: random.Random, text: bytes) -> bytes:
@@ -222,7 +223,8 @@ def check(seed: int) -> None:
         finally:
             tracemalloc.stop()
     assert done or got is not None, f"a good file is refused. {account}"
-    assert got == want, f"read: {got}, by the package: {want}. {account}"
+    huge = want is not None and any(n >= LARGEST for _, shape, _ in want.values() for n in shape)
+    assert got == want or (huge and got is None), f"read: {got}, by the package: {want}. {account}"
     assert most < MOST_BYTES, f"{most} bytes of memory taken. {account}"
 
 
