@@ -7,6 +7,7 @@ import pytest
 from tests.codegen.render_cases import ALL, CHECKS, WIDTHS, check_constants
 from tests.codegen.running import HAS_C, run_on
 from tests.codegen.test_render_llvm import run_guarded
+from tinsmith import Tensor
 from tinsmith.backend.device import Device
 from tinsmith.codegen.program import compile_kernel
 from tinsmith.core.dtypes import DType, dtypes
@@ -62,3 +63,15 @@ def test_text_of_the_dot_product() -> None:
     int val1 = *(data2+ridx0);
     acc0 = (acc0+(val0*val1));
   }"""
+
+
+@pytest.mark.parametrize("axis", [None, 0, -1])
+@pytest.mark.parametrize("shape", [(64, 64), (7, 130), (33,)], ids=str)
+def test_reductions_of_conditions(shape: tuple[int, ...], axis: int | None) -> None:
+    x = np.random.default_rng(0).random(shape).astype(np.float32)
+    values = Tensor(x, device="CPU:C")
+    for limit in (0.01, 0.5, 0.99):
+        lazy, want = values < limit, x < limit
+        for condition in (lazy, Tensor(want, device="CPU:C"), (values >= limit).logical_not()):
+            for op in ("any", "all", "max", "min", "argmax", "argmin"):
+                np.testing.assert_array_equal(getattr(condition, op)(axis).numpy(), getattr(want, op)(axis))

@@ -159,6 +159,10 @@ def test_safetensors(tmp_path: Path) -> None:
         file.write_bytes(broken)
         with pytest.raises(FileFormatError, match="no safetensors file"):
             nn.state.safe_load(file)
+    header = b'{"x":{"dtype":"F32","shape":[0,18446744073709551615],"data_offsets":[0,0]}}'
+    file.write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(FileFormatError, match=r"'x' of shape \(0, 18446744073709551615\)"):
+        nn.state.safe_load(file)
 
 
 def test_safetensors_as_its_own_package_writes_them(tmp_path: Path) -> None:

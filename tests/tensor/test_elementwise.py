@@ -402,3 +402,35 @@ def test_comparisons_with_integers_that_do_not_fit(compare: str, value: int) -> 
 def test_one_element_tensors_are_python_numbers() -> None:
     assert (float(Tensor([1.5])), int(Tensor(7)), [5, 6][Tensor(1)], f"{Tensor([1.234]):.2f}") == (1.5, 7, 6, "1.23")
     assert list(range(Tensor([3]))) == [0, 1, 2] and f"{Tensor([1])}" == str(Tensor([1]))
+
+
+def test_round_and_divmod() -> None:
+    x = np.array([2.5, -1.5, 0.126, 1234.5], np.float32)
+    for digits in (0, 1, 2, -1, -2):
+        check(round(Tensor(x), digits), np.round(x, digits))
+        check(Tensor(x).round(decimals=digits), np.round(x, digits))
+    check(round(Tensor(x)), np.round(x))
+    check(round(Tensor([3, -4]), 2), np.array([3, -4]), dtypes.int32)
+    for a, b in ((np.array([7, -7, 3]), 2), (np.array([7.5, -7.5], np.float32), np.array([2, -2], np.float32))):
+        for got, want in zip(divmod(Tensor(a), Tensor(b) if isinstance(b, np.ndarray) else b), divmod(a, b)):
+            check(got, want)
+    for got, want in zip(divmod(7, Tensor([2, -3])), divmod(7, np.array([2, -3]))):
+        check(got, want)
+    with pytest.raises(TypeError, match="divmod"):
+        divmod(Tensor([1]), "a")
+
+
+def test_functions_of_numpy_work_on_the_values() -> None:
+    x = values((3, 4), dtypes.float32)
+    t = Tensor(x)
+    for function in (np.mean, np.sum, np.std, np.var, np.max, np.min, np.prod, np.median, np.argmax, np.cumsum, np.sort,
+                     np.round, np.transpose, np.ravel, np.linalg.norm, np.sin, np.any):
+        got = function(t)
+        assert not isinstance(got, Tensor)
+        np.testing.assert_array_equal(got, function(x))
+    np.testing.assert_array_equal(np.mean(t, axis=0), np.mean(x, axis=0))
+    np.testing.assert_array_equal(np.concatenate([t, x], axis=1), np.concatenate([x, x], axis=1))
+    np.testing.assert_array_equal(np.where(t > 0, t, x), x)
+    np.testing.assert_array_equal(np.stack(arrays=(t, t)), np.stack((x, x)))
+    np.testing.assert_allclose(t, x)
+    check(x[0] + t, x[0] + x)  # an operator is the tensor's

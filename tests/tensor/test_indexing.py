@@ -76,10 +76,38 @@ def test_masks() -> None:  # PAINS R16
     check(Tensor([[0, 1], [2, 0]]).nonzero(), [[0, 1], [1, 0]])
 
 
-def test_out_of_range_positions_read_zero() -> None:  # PAINS R13
-    assert Tensor([1, 2, 3])[Tensor([4, 3, 2, -3, -4])].tolist() == [0, 0, 3, 1, 0]
+def test_computed_positions_out_of_range_read_zero() -> None:  # PAINS R13
+    assert Tensor([1, 2, 3])[Tensor([4, 3, 2, -3, -4]).realize()].tolist() == [0, 0, 3, 1, 0]
     x = Tensor([[1, 2], [3, 4]])
-    assert x[Tensor([0, 0, 1]), Tensor([1, 2, -3])].tolist() == [2, 0, 0]
+    assert x[Tensor([0, 0, 1]), Tensor([1, 2, -3]) * 1].tolist() == [2, 0, 0]
+
+
+@pytest.mark.parametrize("make", [
+    lambda: [3], lambda: [0, -4], lambda: np.array([9]), lambda: np.array([[0], [3]], np.uint8),
+    lambda: Tensor([1, 3]), lambda: Tensor(5), lambda: Tensor([0, 3, 7])[1:2], lambda: Tensor([[0, 7]]).T,
+    lambda: Tensor([7.0]).cast("int32"), lambda: Tensor([1, 3]).clone().detach()])
+def test_positions_out_of_range_that_the_host_knows(make) -> None:
+    index, x, matrix = make(), Tensor([1, 2, 3]), Tensor.zeros(3, 4)
+    for use in (lambda: x[index], lambda: x.__setitem__(index, 0), lambda: matrix[index, 1],
+                lambda: matrix[:, :3][0, index], lambda: x[None, index]):
+        with pytest.raises(IndexError, match=r"(getitem|setitem): index .* is out of range for an axis of size 3"):
+            use()
+    if isinstance(index, Tensor) and index.ndim == 1:
+        for use in (lambda: x.gather(0, index), lambda: x.scatter(0, index, 1), lambda: x.scatter_add(0, index, index),
+                    lambda: index.embedding(matrix), lambda: x.index_select(0, index)):
+            with pytest.raises(IndexError, match="out of range for an axis of size 3"):
+                use()
+    assert x.tolist() == [1, 2, 3]
+
+
+def test_positions_in_range_of_data_that_is_not() -> None:
+    data = Tensor([9, 0, -9, 2])
+    assert Tensor([1, 2, 3])[data[1::2]].tolist() == [1, 3]
+    changed = Tensor([9, 0])
+    changed[0] = 2
+    assert Tensor([1, 2, 3])[changed].tolist() == [3, 1]
+    assert Tensor.zeros(0, 3)[Tensor(np.zeros(0, np.int64))].shape == (0, 3)
+    assert Tensor([1, 2, 3])[Tensor([300]).cast("uint8") * 0].tolist() == [1]
 
 
 def test_gathers_from_computed_values_and_views() -> None:
@@ -178,7 +206,7 @@ def test_writes_by_positions() -> None:
     assert m.tolist() == [[0, 5, 0, 0], [8, 9, 0, 0], [0, 0, 0, 5]]
     m[1:, [3, 0]] = Tensor([[1, 2], [3, 4]])
     assert m.tolist() == [[0, 5, 0, 0], [2, 9, 0, 1], [4, 0, 0, 3]]
-    m[Tensor([7])] = 1  # out of range: dropped
+    m[Tensor([7]).realize()] = 1  # out of range: dropped
     assert m[0].tolist() == [0, 5, 0, 0]
 
 
@@ -255,3 +283,16 @@ def test_errors(bad, error, message) -> None:
     with pytest.raises(error, match=message) as caught:
         bad(Tensor(X))
     assert "test_indexing.py" in str(caught.value)
+
+
+@pytest.mark.parametrize("device", ["CPU", "CPU:C", "PYTHON"])
+@pytest.mark.parametrize("columns", [(), (2,), (7,), (3, 5)], ids=str)
+def test_indices_not_yet_computed(device: str, columns: tuple[int, ...]) -> None:
+    data = np.arange(10 * int(np.prod(columns)), dtype=np.float32).reshape(10, *columns)
+    x = Tensor(data, device=device)
+    drawn = Tensor.randint(4, high=10, device=device)
+    computed = (Tensor([1.5, 2.5, 4.0], device=device) * 2).cast("int32") % 10
+    for index in (drawn, computed, drawn * 0 + Tensor.randint(1, high=10, device=device)):
+        rows = x[index]
+        check(rows, data[index.numpy()])
+        check(x[index] + 1, data[index.numpy()] + 1)

@@ -100,3 +100,22 @@ def test_errors(bad, message) -> None:
     with pytest.raises(ValueError, match=message) as caught:
         bad()
     assert "test_matmul.py" in str(caught.value)
+
+
+@pytest.mark.parametrize("device", ["CPU", "CPU:C", "PYTHON"])
+def test_products_over_nothing_inside_a_graph(device: str) -> None:
+    a, b, c = (Tensor.rand(*shape, device=device) for shape in ((2, 4, 17), (17, 0), (0, 16)))
+    floor = Tensor(np.ones((2, 4, 16), np.float32), device=device)
+    for empty in (a @ b, (a @ b).relu() + 1, (a @ b).minimum(3)):
+        check((empty @ c).minimum(floor), np.zeros((2, 4, 16), np.float32))
+        check(floor.minimum(empty @ c).sum(-1), np.zeros((2, 4), np.float32))
+        check(empty.contiguous().sum(-1) + 1, np.ones((2, 4), np.float32))
+
+
+def test_products_over_nothing_on_another_device() -> None:
+    x, other = Tensor([[1.0, 2.0]]), Tensor(np.ones((4, 17), np.float32), device="CPU:1")
+    nothing = (other @ Tensor.zeros(17, 0, device="CPU:1")).relu() @ Tensor.rand(0, 3, device="CPU:1")
+    assert nothing.device == "CPU:1"
+    both = (nothing + 1).contiguous()
+    Tensor.realize(x + 1, both, other.contiguous()[:, :3] + both)
+    check((other[:, :3] + both), np.full((4, 3), 2, np.float32))

@@ -155,7 +155,7 @@ def safe_load(fn: str | os.PathLike[str], device: str | None = None) -> dict[str
     """Tensors of a safetensors file, by name, mapped into memory and copied one by one.
 
     Raises:
-        FileFormatError: if the file is none, is cut short, or holds a dtype that Tinsmith has not.
+        FileFormatError: if the file is none, is cut short, or holds a dtype or a size that Tinsmith has not.
     """
     package = importlib.import_module("safetensors")
     try:
@@ -168,6 +168,13 @@ def safe_load(fn: str | os.PathLike[str], device: str | None = None) -> dict[str
         for name in file.keys():  # noqa: SIM118 (it is no dictionary)
             code = file.get_slice(name).get_dtype()
             if code not in _DTYPES:
-                raise FileFormatError("safe_load", f"{name!r} is of dtype {code}", f"one of {', '.join(_DTYPES)}")
-            out[name] = Tensor(file.get_tensor(name), device=device)
+                raise FileFormatError("safe_load", f"{os.fspath(fn)!r}: {name!r} is of dtype {code}",
+                                      f"one of {', '.join(_DTYPES)}")
+            try:
+                array = file.get_tensor(name)
+            except (ValueError, OverflowError) as error:  # a size that no array has, beside an axis of size 0
+                shape = tuple(file.get_slice(name).get_shape())
+                raise FileFormatError("safe_load", f"{os.fspath(fn)!r}: {name!r} of shape {shape}: {error}",
+                                      "a smaller shape") from None
+            out[name] = Tensor(array, device=device)
     return out

@@ -5,7 +5,7 @@ import contextlib
 import itertools
 import sys
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -294,6 +294,14 @@ class TensorBase:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         values = self.numpy()
         return values if dtype is None else values.astype(dtype)
+
+    def __array_function__(self, function: Callable[..., Any], types: Any, args: Any, kwargs: Any) -> Any:
+        """A function of NumPy works on the values, and gives what NumPy gives.
+
+        >>> np.mean(Tensor([1.0, 2.0])), np.concatenate([Tensor([1]), Tensor([2])])
+        (np.float32(1.5), array([1, 2], dtype=int32))
+        """
+        return function(*_with_arrays(args), **_with_arrays(kwargs))
 
     def __repr__(self) -> str:
         """Values where there are few, or already there; else what it is."""
@@ -592,6 +600,15 @@ def device_name(device: DeviceName | None) -> str:
         if base not in Device.EVERYWHERE or not all(o.isdigit() for o in options):
             Device[member]
     return name
+
+
+def _with_arrays(value: Any) -> Any:
+    """An argument with the tensors in it as arrays."""
+    if isinstance(value, TensorBase):
+        return value.numpy()
+    if isinstance(value, dict):
+        return {k: _with_arrays(v) for k, v in value.items()}
+    return type(value)(map(_with_arrays, value)) if type(value) in (list, tuple) else value
 
 
 def _unpickled(kind: type[Tensor], uop: UOp, device: str, requires_grad: bool | None, grad: Tensor | None) -> Tensor:

@@ -1,5 +1,6 @@
-"""``CHECKED=1``: every program also finds out whether its indices are in range, its integer divisors not zero, and its
-floats free of NaN that none of its inputs had. What it finds is raised as an error that names the user's line.
+"""``CHECKED=1``: every program also finds out whether its indices and its losses' classes are in range, its integer
+divisors not zero, and its floats free of NaN that none of its inputs had. What it finds is raised as an error that
+names the user's line.
 
 The questions are more tensors to compute in the same program: the least and the greatest index of a GATHER, whether a
 divisor is 0, whether a result is NaN. The code generator knows nothing of them.
@@ -18,6 +19,7 @@ from tinsmith.ir.ops import Op
 from tinsmith.ir.uop import Origin, toposort
 
 _VIEWS = (Ops.RESHAPE, Ops.EXPAND, Ops.PERMUTE, Ops.CAST)
+_LOSSES = ("cross_entropy", "nll_loss", "sparse_categorical_crossentropy")  # that pick by label
 _LINES_PER_PROGRAM = 16  # in the second look, for the line that a NaN came from
 
 
@@ -114,6 +116,8 @@ def _index_checks(order: Sequence[UOp]) -> Iterator[Check]:
     """One check for each index and size of an axis."""
     seen = set()
     for node in order:
+        if (label := _label(node)) is not None:
+            yield _index_check(node, label, 0, node.src[0].shape[node.arg[1][0]])
         if node.op not in (Ops.GATHER, Ops.SCATTER):
             continue
         axis = node.arg if node.op is Ops.GATHER else node.arg[0]
@@ -136,12 +140,25 @@ def _index_check(node: UOp, index: UOp, low: int, size: int) -> Check:
         made = node.src[1] if node.origin and node.origin[-1][0] in ("backward", "gradient") else node
         op, at = _place(made)
         outside = greatest if greatest >= size else least
-        what = "write is dropped" if node.op is Ops.SCATTER else "element read is 0"
+        what = "write is dropped" if node.op is Ops.SCATTER else "element read is 0" if node.op is Ops.GATHER else \
+            "class has the score 0"
         return CheckError(op, f"index {outside} is out of range for an axis of size {size} (the indices, of shape "
                           f"{index.shape}, go from {least} to {greatest}); without CHECKED the {what}",
                           f"indices from {low} to {size - 1}", at)
 
     return Check([_extreme(Ops.MIN, index), _extreme(Ops.MAX, index)], verdict)
+
+
+def _label(node: UOp) -> UOp | None:
+    """The classes by which a loss picks a score per row (see ``tensor.losses``):
+    ``where(0 1 2 … == label, score, 0)`` summed along the classes."""
+    if node.op is not Ops.REDUCE or len(node.arg[1]) != 1 or not node.origin or node.origin[-1][0] not in _LOSSES:
+        return None
+    choice = node.src[0]
+    if choice.op is not Ops.WHERE or choice.src[0].op is not Ops.CMPEQ:
+        return None
+    counted, label = map(_below, choice.src[0].src)
+    return label if counted.op is Ops.IOTA and not any(isinstance(s, UOp) for s in choice.shape) else None
 
 
 def _coordinates(index: UOp) -> list[tuple[UOp, int]]:

@@ -14,7 +14,7 @@ from tinsmith.core.dtypes import DType, dtypes, promote
 from tinsmith.core.errors import ArgumentError, DTypeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops import Op
-from tinsmith.tensor.arguments import Scalar, flag, shown
+from tinsmith.tensor.arguments import Scalar, flag, integer, shown
 from tinsmith.tensor.base import check_range
 from tinsmith.tensor.conversions import Conversions
 from tinsmith.tensor.helpers import (
@@ -577,14 +577,20 @@ class Elementwise(Conversions, Trigonometry):
         whole = self.trunc()
         return whole.lt(self).where(whole.add(1), whole)
 
-    def round(self: Tensor) -> Tensor:
-        """Rounded to the nearest whole number, halves to the even one.
+    def round(self: Tensor, decimals: int = 0) -> Tensor:
+        """Rounded to the nearest whole number, or to so many ``decimals``, halves to the even one.
 
-        >>> Tensor([0.5, 1.5, -1.2]).round().tolist()
-        [0.0, 2.0, -1.0]
+        >>> Tensor([0.5, 1.5, -1.2]).round().tolist(), Tensor([12., 15.]).round(-1).tolist()
+        ([0.0, 2.0, -1.0], [10.0, 20.0])
         """
+        decimals = integer("round", "decimals", decimals)
         if not self.dtype.is_float:
+            if decimals < 0:
+                raise DTypeError("round", f"decimals={decimals} of a tensor of {self.dtype!r}", ".float()")
             return self._copy()
+        if decimals:
+            scale = 10.0 ** abs(decimals)
+            return self.mul(scale).round().div(scale) if decimals > 0 else self.div(scale).round().mul(scale)
         low = self.floor()
         above = self.sub(low)
         even = low.mul(0.5).trunc().mul(2).eq(low)

@@ -17,8 +17,11 @@ def gradients(output: UOp, targets: Sequence[UOp], seed: UOp | None, missing_ok:
         missing_ok: give zeros for targets that do not influence the output, instead of an error.
 
     Raises:
-        GradientError: for a non-scalar output without a seed, or a target without influence.
+        GradientError: for an output that is no float, a non-scalar one without a seed, or a target without influence.
     """
+    if not output.dtype.is_float:
+        raise GradientError("backward" if missing_ok else "gradient", f"a tensor of {output.dtype!r} has no derivative",
+                            "a loss computed from floats")
     if seed is None:
         if output.size != 1:
             raise GradientError("backward", f"the gradient of shape {output.shape} needs a starting gradient",

@@ -1,7 +1,8 @@
 """Indexing as NumPy has it: ints, slices, None, Ellipsis are movement; integer tensors are one GATHER; bool masks are
 turned into positions at once, on the host, since the shape of the result depends on them.
 
-An index tensor's element out of range reads 0 (and is dropped when written): ``CHECKED=1`` reports it.
+An index out of range that the host knows raises; one computed reads 0 (and is dropped when written), and ``CHECKED=1``
+reports it: see ``hostdata``.
 """
 # mypy: disable-error-code=misc
 # ``self`` is the Tensor that this class is mixed into.
@@ -30,6 +31,7 @@ from tinsmith.tensor.helpers import (
     product,
     same_device,
 )
+from tinsmith.tensor.hostdata import check_indices
 from tinsmith.tensor.slices import Slice
 from tinsmith.tensor.storage import RESHAPE, SLICE
 
@@ -307,6 +309,7 @@ def _pick(op: str, x: Tensor, item: Any, axis: int, size: Any) -> Tensor:
     index = operand(op, item, x)
     if not index.dtype.is_int:
         raise DTypeError(op, f"cannot index with a tensor of {index.dtype!r}", ".cast(dtypes.int32)")
+    check_indices(op, index, -size, size)
     index = index.cast(_index_dtype(index, size))
     return index.lt(0).where(index.add(size), index)
 
@@ -411,6 +414,7 @@ def _aligned(op: str, x: Tensor, dim: int, index: Tensor) -> tuple[int, UOp, UOp
                              f"an index of shape {index.shape} for a tensor of shape {x.shape}: axis {axis} has {i}, "
                              f"more than {s}", "an index no larger than the tensor but along dim")
     same_device(op, x, index)
+    check_indices(op, index, -x.shape[d], x.shape[d])
     box = tuple((0, s) if axis == d else (0, i) for axis, (i, s) in enumerate(zip(index.shape, x.shape)))
     places = index.cast(_index_dtype(index, x.shape[d]))
     wrapped = places.lt(0).where(places.add(x.shape[d]), places)

@@ -10,6 +10,7 @@ from tinsmith.core.errors import DTypeError, ShapeError
 from tinsmith.tensor.activations import ramp_and_bend
 from tinsmith.tensor.arguments import choice, number
 from tinsmith.tensor.helpers import operand, same_sizes
+from tinsmith.tensor.hostdata import check_indices
 from tinsmith.tensor.reduce import accumulator
 from tinsmith.tensor.slopes import with_slopes
 
@@ -101,7 +102,10 @@ class Losses:
         return shifted, shifted.exp().sum(axis=axis, keepdim=True).log()
 
     def _picked(self: Tensor, label: Tensor, axis: int) -> Tensor:
-        """The element of each row that ``label`` (with size 1 at ``axis``) names; 0 where it is out of range."""
+        """The element of each row that ``label`` (with size 1 at ``axis``) names; 0 where it is out of range.
+
+        ``CHECKED=1`` knows this sum by its form.
+        """
         if label.dtype.is_float:
             label = label.cast(dtypes.int32)
         wide = label.uop if label.dtype.is_int and label.dtype.itemsize >= 4 else label.uop.cast(dtypes.int32)
@@ -122,15 +126,16 @@ class Losses:
         if not same_sizes(label.shape, rows):
             raise ShapeError("cross_entropy", f"logits {self.shape}, class indices {label.shape}", f"indices {rows}")
         label_smoothing = number("cross_entropy", "label_smoothing", label_smoothing, 0, 1)
+        check_indices("cross_entropy", label, 0, self.shape[axis], "class", ignore_index)
+        kept = None if ignore_index is None else label != ignore_index
         shifted, total = self._row_logits(axis)
-        loss = total - shifted._picked(label.unsqueeze(axis), axis)
+        loss = total - shifted._picked((label if kept is None else kept.where(label, 0)).unsqueeze(axis), axis)
         if label_smoothing:
             smooth = total - shifted.mean(axis=axis, keepdim=True)
             loss = loss * (1 - label_smoothing) + smooth * label_smoothing
         loss = loss.squeeze(axis)
-        if ignore_index is None:
+        if kept is None:
             return loss._reduced(reduction)
-        kept = label != ignore_index
         loss = kept.where(loss, 0)
         return loss.sum() / kept.sum() if reduction == "mean" else loss._reduced(reduction)
 
@@ -143,6 +148,10 @@ class Losses:
 
         >>> round(Tensor([[0., 0.], [9., 0.]]).sparse_categorical_crossentropy(Tensor([1, -1])).item(), 4)
         0.6931
+
+        Raises:
+            AxisError: for a label out of range that the host knows; a computed one adds the row's logarithm of sums,
+                and ``CHECKED=1`` reports it.
         """
         return self._class_loss(Y, self.ndim - 1, ignore_index, label_smoothing, reduction)
 
@@ -152,11 +161,15 @@ class Losses:
 
         Args:
             Y: class indices ``[N, …]``, or probabilities in the logits' shape.
+            ignore_index: rows with this label count nothing.
 
         >>> round(Tensor([[0., 0.]]).cross_entropy(Tensor([1])).item(), 4)
         0.6931
         >>> round(Tensor([[0., 0.]]).cross_entropy(Tensor([[0.5, 0.5]])).item(), 4)
         0.6931
+
+        Raises:
+            AxisError: for a label out of range, as ``sparse_categorical_crossentropy``.
         """
         axis = 1 if self.ndim > 1 else 0
         Y = operand("cross_entropy", Y, self)
@@ -181,13 +194,19 @@ class Losses:
 
         Args:
             weight: of each class; the mean divides by the sum of the weights used.
+
+        Raises:
+            AxisError: for a label out of range that the host knows; a computed one picks 0.
         """
         axis = 1 if self.ndim > 1 else 0
         rows = self._rows("nll_loss", axis)
         Y = operand("nll_loss", Y, self)
         if not same_sizes(Y.shape, rows):
             raise ShapeError("nll_loss", f"log-probabilities {self.shape}, class indices {Y.shape}", f"indices {rows}")
-        loss = -self._picked(Y.unsqueeze(axis), axis).squeeze(axis)
+        check_indices("nll_loss", Y, 0, self.shape[axis], "class", ignore_index)
+        kept = None if ignore_index is None else Y.ne(ignore_index)
+        label = (Y if kept is None else kept.where(Y, 0)).unsqueeze(axis)
+        loss = -self._picked(label, axis).squeeze(axis)
         scale = None
         if weight is not None:
             weight = operand("nll_loss", weight, self)
@@ -195,10 +214,9 @@ class Losses:
                 raise ShapeError("nll_loss", f"weight {weight.shape} for {self.shape[axis]} classes",
                                  f"one weight per class: shape {(self.shape[axis],)}")
             by_class = weight.reshape(*[1] * axis, -1, *[1] * (self.ndim - axis - 1)).expand(self.shape)
-            scale = by_class._picked(Y.unsqueeze(axis), axis).squeeze(axis)
-        if ignore_index is not None:
-            kept = Y.ne(ignore_index).cast(self.dtype)
-            scale = kept if scale is None else scale * kept
+            scale = by_class._picked(label, axis).squeeze(axis)
+        if kept is not None:
+            scale = kept.cast(self.dtype) if scale is None else scale * kept.cast(self.dtype)
         if scale is None:
             return loss._reduced(reduction)
         loss = (scale != 0).where(loss * scale, 0)

@@ -14,6 +14,7 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.tensor.activations import Activations
 from tinsmith.tensor.arguments import number, shown
 from tinsmith.tensor.helpers import axes_of, equal, operand, rounded_once, same_device
+from tinsmith.tensor.hostdata import check_indices
 from tinsmith.tensor.losses import Losses
 from tinsmith.tensor.reduce import accumulator
 from tinsmith.tensor.windows import Windows
@@ -175,10 +176,13 @@ class NNOps(Activations, Windows, Losses):
         return (wide * total.reciprocal()).cast(value.dtype)
 
     def embedding(self: Tensor, weight: Tensor) -> Tensor:
-        """Rows of ``weight`` by these indices: ``[…] → […, width]``; out of range gives zeros.
+        """Rows of ``weight`` by these indices: ``[…] → […, width]``; zeros for a computed one out of range.
 
         >>> Tensor([1, 0]).embedding(Tensor([[1., 2.], [3., 4.]])).tolist()
         [[3.0, 4.0], [1.0, 2.0]]
+
+        Raises:
+            AxisError: for an index out of range that the host knows.
         """
         if not self.dtype.is_int:
             raise DTypeError("embedding", f"indices of dtype {self.dtype!r}", ".cast(dtypes.int)")
@@ -186,6 +190,7 @@ class NNOps(Activations, Windows, Losses):
         if weight.ndim != 2:
             raise ShapeError("embedding", f"a weight of shape {weight.shape}", "[rows, width]")
         same_device("embedding", self, weight)
+        check_indices("embedding", self, 0, weight.shape[0])
         count, width = self.numel(), weight.shape[1]
         index: UOp = self.uop.reshape((count, 1)).expand((count, width))
         return weight._new(weight.uop.gather(index, 0).reshape((*self.shape, width)))

@@ -31,6 +31,7 @@ class Operators:
     def __pos__(self: Tensor) -> Tensor: return self
     def __abs__(self: Tensor) -> Tensor: return self.abs()
     def __invert__(self: Tensor) -> Tensor: return self.bitwise_not()
+    def __round__(self: Tensor, ndigits: int | None = None) -> Tensor: return self.round(ndigits or 0)
     def __add__(self: Tensor, x: Any) -> Tensor: return self.add(x) if _known(x) else NotImplemented
     def __sub__(self: Tensor, x: Any) -> Tensor: return self.sub(x) if _known(x) else NotImplemented
     def __mul__(self: Tensor, x: Any) -> Tensor: return self.mul(x) if _known(x) else NotImplemented
@@ -58,6 +59,12 @@ class Operators:
     def __rxor__(self: Tensor, x: Any) -> Tensor: return self.bitwise_xor(x, True) if _known(x) else NotImplemented
     def __rlshift__(self: Tensor, x: Any) -> Tensor: return self.lshift(x, True) if _known(x) else NotImplemented
     def __rrshift__(self: Tensor, x: Any) -> Tensor: return self.rshift(x, True) if _known(x) else NotImplemented
+
+    def __divmod__(self: Tensor, x: Any) -> tuple[Tensor, Tensor]:
+        return (self.idiv(x), self.mod(x)) if _known(x) else NotImplemented
+
+    def __rdivmod__(self: Tensor, x: Any) -> tuple[Tensor, Tensor]:
+        return (self.idiv(x, True), self.mod(x, True)) if _known(x) else NotImplemented
 
     def __lt__(self: Tensor, x: Any) -> Tensor: return self.lt(x) if _known(x) else NotImplemented
     def __le__(self: Tensor, x: Any) -> Tensor: return self.le(x) if _known(x) else NotImplemented

@@ -21,6 +21,7 @@ from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.sizes import size_text
 from tinsmith.tensor.arguments import flag, integer, number, size
+from tinsmith.tensor.base import check_range
 from tinsmith.tensor.helpers import product, sizes
 
 if TYPE_CHECKING:
@@ -292,14 +293,23 @@ class Random:
 
         >>> bool((Tensor.randint(9, low=2, high=5) < 5).all())
         True
+
+        Raises:
+            ArgumentError: if there are none of them, or more than 2**32.
+            RangeError: if the dtype does not hold them.
         """
         kind = dtypes.default_int if dtype is None else to_dtype(dtype)
         low, high = integer("randint", "low", low), integer("randint", "high", high)
         wanted, span = _fixed_sizes("randint", shape), high - low
         if not kind.is_int:
             raise DTypeError("randint", f"random integers cannot be {kind!r}", "rand or randn")
-        if span < 1 or span > 1 << 32:
-            raise ArgumentError("randint", f"no integers, or more than 2**32, from {low} to {high}", "low < high")
+        if span < 1:
+            raise ArgumentError("randint", f"no integers from {low} up to but without {high}", "low < high")
+        check_range("randint", low, kind)
+        check_range("randint", high - 1, kind)
+        if span > 1 << 32:
+            raise ArgumentError("randint", f"{span} integers from {low} up to but without {high}, more than the 2**32 "
+                                "that 32 random bits tell apart", "high - low <= 2**32")
         if 0 in wanted:
             return cls.zeros(wanted, dtype=kind, device=device)
         scaled = (_bits(product(wanted)).cast(dtypes.uint64) * span) >> 32

@@ -189,9 +189,15 @@ def same_padding(op: str, padding: str, kernel: Sequence[int], strides: Sequence
 
 def _spatial_dims(op: str, x: Tensor, weight: Tensor) -> int:
     dims = weight.ndim - 2
-    if not 1 <= dims <= 3 or x.ndim != weight.ndim:
-        raise ShapeError(op, f"input {x.shape}, weight {weight.shape}",
-                         "an input [N, C, …] and a weight [C, C, …] with one to three spatial axes each")
+    layout = "[Cin, Cout/groups, k…]" if "transpose" in op else "[Cout, Cin/groups, k…]"
+    if not 1 <= dims <= 3:
+        raise ShapeError(op, f"weight {weight.shape} has {max(dims, 0)} spatial axes", f"a weight {layout} with 1 to 3")
+    if x.ndim == weight.ndim - 1:
+        raise ShapeError(op, f"input {x.shape} has no batch axis; with weight {weight.shape} it is [N, Cin, …] with "
+                         f"{weight.ndim} axes", ".unsqueeze(0) for a batch of one")
+    if x.ndim != weight.ndim:
+        raise ShapeError(op, f"input {x.shape} has {x.ndim} axes, weight {weight.shape} {weight.ndim}",
+                         f"an input [N, Cin, …] and a weight {layout} with equally many spatial axes")
     return dims
 
 

@@ -17,6 +17,7 @@ _INFIX = {Ops.ADD: "+", Ops.SUB: "-", Ops.MUL: "*", Ops.FDIV: "/", Ops.AND: "&",
 _MATH = {Ops.SQRT: "sqrt", Ops.EXP: "exp", Ops.EXP2: "exp2", Ops.EXPM1: "expm1", Ops.LOG: "log", Ops.LOG2: "log2",
          Ops.LOG1P: "log1p", Ops.SIN: "sin", Ops.COS: "cos", Ops.TANH: "tanh", Ops.ERF: "erf", Ops.POW: "pow",
          Ops.TRUNC: "trunc", Ops.SCALE: "scalb"}
+_WHOLE = (Ops.VECTORIZE, Ops.GEP, Ops.BITCAST, Ops.CONST, Ops.DEFINE_ACC, Ops.PHI)  # vectors of any dtype, as they are
 _GROWS = (Ops.ADD, Ops.SUB, Ops.MUL, Ops.NEG, Ops.MULADD, Ops.SHL, Ops.IDIV)
 _BFLOAT16 = (
     "static inline float bf16_float(bf16 x) {",
@@ -287,7 +288,7 @@ class CRenderer(Renderer):
         """Whether C has no vector operator with our meaning, so that a loop over the lanes is written."""
         if u.op is Ops.STORE:
             return u.src[2].dtype.count > 1 and (u.src[1].dtype.count > 1 or len(u.src) > 3)
-        if u.dtype.count == 1 or u.op in (Ops.VECTORIZE, Ops.GEP, Ops.BITCAST, Ops.CONST, Ops.DEFINE_ACC, Ops.PHI):
+        if u.dtype.count == 1 or u.op in _WHOLE:
             return False
         if u.op is Ops.LOAD:
             return u.src[1].dtype.count > 1 or len(u.src) > 2

@@ -1,0 +1,31 @@
+"""Each program runs on every device, or says why it cannot."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.codegen.running import HAS_C
+from tinsmith import Context, Device, Tensor
+from tinsmith.core.errors import DeviceError
+
+DEVICES = {
+    "CPU": {"DEV": "CPU"}, "CPU-generic": {"DEV": "CPU", "CPU_FEATURES": "generic"},
+    "CPU-avx2": {"DEV": "CPU", "CPU_FEATURES": "avx2"}, "CPU-C": {"DEV": "CPU:C"}, "PYTHON": {"DEV": "PYTHON"},
+    "OPENCL": {"DEV": "OPENCL"}, "CUDA": {"DEV": "CUDA"},
+}
+
+
+@pytest.fixture(autouse=True, params=DEVICES)
+def device(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The program's default device, and a fresh stream of random numbers."""
+    options = DEVICES[request.param]
+    if options["DEV"] == "CPU:C" and not HAS_C:
+        pytest.skip("no C compiler")
+    try:
+        Device[options["DEV"]]
+    except DeviceError as error:
+        pytest.skip(str(error))
+    with Context(**options):
+        Tensor.manual_seed(0)
+        yield options["DEV"]

@@ -1,0 +1,68 @@
+"""Indices that the host knows: lists, arrays, numbers, and tensors that still are what was made of them.
+
+Looking at them costs no kernel, so one out of range is refused where it is used. Any other index out of range reads 0,
+and is dropped when written; ``CHECKED=1`` reports it.
+"""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tinsmith.core.errors import AxisError
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.uop import symbols
+
+if TYPE_CHECKING:
+    from tinsmith.tensor.tensor import Tensor
+
+_SAME_VALUES = (Ops.COPY, Ops.CONTIGUOUS, Ops.DETACH, Ops.SHARD)
+
+
+def host_values(uop: UOp) -> np.ndarray[Any, Any] | None:
+    """The values of data from the host, seen through views, casts and copies; None for anything computed or realized.
+
+    >>> from tinsmith import Tensor
+    >>> host_values(Tensor([[1, 2], [3, 4]])[:, 1].uop), host_values((Tensor([1, 2]) + 1).uop)
+    (array([2, 4], dtype=int32), None)
+    """
+    above: list[UOp] = []
+    while uop.op.kind in ("movement", "cast") or uop.op in _SAME_VALUES:
+        if uop.op not in _SAME_VALUES:
+            above.append(uop)
+        uop = uop.src[0]
+    if uop.op is Ops.CONST:
+        values = np.asarray(uop.arg, uop.dtype.numpy)
+    elif uop.op is Ops.BUFFER and uop.device == "NPY":
+        values = uop.arg.opaque.view(uop.dtype.numpy)
+    else:
+        return None
+    for n in reversed(above):
+        if n.op.kind == "movement" and any(True for _ in symbols(n.arg)):
+            return None
+        assert n.op.meaning is not None
+        values = n.op.meaning(n, values)
+    return values
+
+
+def check_indices(op: str, index: Tensor, low: int, size: Any, what: str = "index", ignored: int | None = None) -> None:
+    """Refuse an index that the host knows to be out of range.
+
+    Args:
+        low: the least that is in range.
+        size: how many there are; nothing is known of a symbolic size.
+        what: what the index stands for.
+        ignored: a value that may stand anywhere.
+
+    Raises:
+        AxisError: naming the first one that is out of range.
+    """
+    if isinstance(size, UOp) or (values := host_values(index.uop)) is None:
+        return
+    outside = (values < low) | (values >= size)
+    if ignored is not None:
+        outside &= values != ignored
+    if outside.any():
+        more = ", and ignore_index=... for rows to leave out" if what == "class" else ""
+        raise AxisError(op, f"{what} {values[outside].flat[0]} is out of range for an axis of size {size}",
+                        f"{low} to {size - 1}{more}")
