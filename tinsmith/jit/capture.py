@@ -10,9 +10,11 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import bindings, substitute, toposort
 from tinsmith.jit.collect import CacheCollector, Source
 from tinsmith.jit.guards import Group, Guards, Member, Place
+from tinsmith.jit.quick import Quick
 from tinsmith.jit.reach import reachable
 from tinsmith.jit.replay import Replay
-from tinsmith.jit.signature import leaves, placed, rebuilt, view_of
+from tinsmith.jit.signature import leaves, nested, placed, rebuilt, view_of
+from tinsmith.jit.state import State
 from tinsmith.jit.templates import Returned, Template, Written, placeholder
 from tinsmith.tensor import random
 from tinsmith.tensor.base import TensorBase
@@ -28,15 +30,19 @@ class Capture(CacheCollector):
     """A recorder of one call, and afterwards its replay.
 
     Args:
+        state: guards on the Python values that the call reads.
         arguments: the tensors among the arguments, realized.
         roots: everything else that the function can read.
         bound: names and values of the bound variables among the arguments.
     """
 
     replay: Replay
+    quick: Quick | None = None  # of the latest call that was looked at in full
 
-    def __init__(self, arguments: list[Tensor], roots: Sequence[Any], bound: Sequence[tuple[str, int]] = ()) -> None:
+    def __init__(self, state: State, arguments: list[Tensor], roots: Sequence[Any],
+                 bound: Sequence[tuple[str, int]] = ()) -> None:
         super().__init__()
+        self.state = state
         self.guards = Guards()
         self.arguments = arguments
         self.known = reachable(roots)
@@ -63,11 +69,14 @@ class Capture(CacheCollector):
         Raises:
             Uncapturable: if the call cannot be replayed.
         """
+        self.known.update((id(t), t) for t, *_ in self.state.tensors)
         if random.resets() != self.resets:
             raise Uncapturable("sets the seed of the random numbers")
         for leaf in leaves(result):
             if not isinstance(leaf, Tensor) and any(key not in self.before for key in reachable([leaf])):
                 raise Uncapturable(f"returns tensors inside a {type(leaf).__name__}")
+        if any(self.state.knows(c) for c in nested(result)):
+            raise Uncapturable("returns a list, a dict or an object that was there before the call")
         returned = [t for t in leaves(result) if isinstance(t, Tensor)]
         changed = [t for t, old, _ in self.before.values()
                    if t.uop is not old and (placed(old) or id(t) in self.known or id(t) in self.numbers)]
@@ -94,6 +103,8 @@ class Capture(CacheCollector):
             written.append(Written(Place(self.place(t).number, self.place(t).ref, True),
                                    None if t.grad is None else finder.template(t.grad.uop), late))
         self.guards.groups = finder.groups
+        places = [m.place for g in finder.groups for m in g.members if not m.place.gradient]
+        self.state.compile({id(p.find(self.arguments)) for p in places}, {id(t) for t in graded})
         self.replay = Replay(self.items, nesting, written, self.first_draw, draws, self.bound, donate, forgets)
         for item in self.items:  # a capture holds programs, not values
             item.inputs, item.outputs = [], []
