@@ -90,7 +90,7 @@ WRITES = [
     "model.buffers[{m}][1:3] = x.detach()[:2]", "model.state.assign(model.buffers[{m}])",
     "model.state.assign(model.state + 1).realize()", "WEIGHT.assign(WEIGHT * 0.5)", "model.buffers[{m}].replace(x.detach())",
     "model.layers[0].w.requires_grad = True\n    (model.layers[0].w * x).sum().backward()",
-    "optimizer.zero_grad()\n    ((WEIGHT + model.layers[0].w) * x).square().mean().backward()\n    optimizer.step()",
+    "optimizer.zero_grad()\n    ((WEIGHT + optimizer.params[0]) * x).square().mean().backward()\n    optimizer.step()",
     "model.state.assign(Tensor.rand(SIZE))",
 ]
 RETURNS = ["x", "x, x + 1, x", "model.state, x", "{{'x': x, 'y': [x, model.state]}}", "x, x.sum(), model.buffers[{m}]",

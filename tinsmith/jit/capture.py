@@ -47,7 +47,7 @@ class Capture(CacheCollector):
         self.arguments = arguments
         self.known = reachable(roots)
         lazy = [t for t in self.known.values() if not placed(t.uop) and is_leaf(t.uop)]
-        lazy += [t.grad for t in self.known.values() if t.grad is not None and not placed(t.grad.uop)]
+        lazy += [t.grad for t in (*self.known.values(), *arguments) if t.grad is not None and not placed(t.grad.uop)]
         if lazy:
             realize_tensors(lazy)
         everything = list(TensorBase.live)
