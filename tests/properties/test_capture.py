@@ -88,7 +88,10 @@ READS = [
 WRITES = [
     "model.state.assign(x.detach())", "model.buffers[{m}] += 1", "model.state *= 0.5", "model.buffers[{m}][{n}] = 3.0",
     "model.buffers[{m}][1:3] = x.detach()[:2]", "model.state.assign(model.buffers[{m}])",
-    "model.state.assign(model.state + 1).realize()", "WEIGHT.assign(WEIGHT * 0.5)", "model.buffers[{m}].replace(x.detach())",
+    "model.state.assign(model.state + 1).realize()", "WEIGHT.assign(WEIGHT * 0.5)",
+    "model.buffers[{m}].replace(x.detach())", "model.state.replace(model.buffers[{m}])", "model.kept = GAIN * 2",
+    "model.layers[{n}].k += 0.5", "CALLS[0] += 1\n    x = x + CALLS[0]", "x = x * random.random()",
+    "x = x * float(np.random.rand())", "x = x + next(NUMBERS)", "lists.append([1.0])", "model.state = model.state + x",
     "model.layers[0].w.requires_grad = True\n    (model.layers[0].w * x).sum().backward()",
     "optimizer.zero_grad()\n    ((WEIGHT + optimizer.params[0]) * x).square().mean().backward()\n    optimizer.step()",
     "model.state.assign(Tensor.rand(SIZE))",
@@ -101,7 +104,8 @@ MUTATIONS = [
     "model.layers[{n}].on = not model.layers[{n}].on", "model.layers.reverse()", "model.layers.append(Block({n}))",
     "model.layers[{n}] = Block({n} + 1)", "model.layers = list(model.layers)", "model.named['b'].k = {v}",
     "model.named['c'] = Block(2)", "model.named.pop('c', None)", "model.slotted.rate = {v}",
-    "model.slotted.inner.k = {v}", "model.slotted = Slotted(model.layers[0])", "model.layers[{n}].options['shift'] = {v}",
+    "model.slotted.inner.k = {v}", "model.slotted = Slotted(model.layers[0])",
+    "model.layers[{n}].options['shift'] = {v}",
     "model.layers[{n}].options['deep']['gain'] = {v}", "model.layers[{n}].options['deep'] = {{'gain': {v}}}",
     "model.layers[{n}].scale = {v}", "Block.scale = {v}", "model.state.assign(fresh({n}))", "model.state = fresh({n})",
     "model.buffers[{m}] = fresh({n})", "model.buffers.reverse()", "model.buffers[0] = model.buffers[1]",
@@ -151,7 +155,9 @@ class World:
         Tensor.manual_seed(7)
         self.space: dict[str, Any] = {
             "__name__": "program", "Tensor": Tensor, "nn": nn, "SIZE": SIZE, "fresh": fresh, "KEPT": [], "OUT": None,
-            "CLIP": 10.0}
+            "CLIP": 10.0, "CALLS": [0], "NUMBERS": iter(range(1000)), "random": random, "np": np}
+        random.seed(3)
+        np.random.seed(3)
         exec(HEADER, self.space)
         exec(text, self.space)
         self.function = wrap(self.space["f"])

@@ -13,7 +13,7 @@ from tinsmith.jit.guards import Group, Guards, Member, Place
 from tinsmith.jit.quick import Quick
 from tinsmith.jit.reach import reachable
 from tinsmith.jit.replay import Replay
-from tinsmith.jit.signature import leaves, nested, placed, rebuilt, view_of
+from tinsmith.jit.signature import fresh, leaves, placed, rebuilt, view_of, writable
 from tinsmith.jit.state import State
 from tinsmith.jit.templates import Returned, Template, Written, placeholder
 from tinsmith.tensor import random
@@ -75,7 +75,7 @@ class Capture(CacheCollector):
         for leaf in leaves(result):
             if not isinstance(leaf, Tensor) and any(key not in self.before for key in reachable([leaf])):
                 raise Uncapturable(f"returns tensors inside a {type(leaf).__name__}")
-        if any(self.state.knows(c) for c in nested(result)):
+        if any(self.state.knows(c) for c in writable(result)):
             raise Uncapturable("returns a list, a dict or an object that was there before the call")
         returned = [t for t in leaves(result) if isinstance(t, Tensor)]
         changed = [t for t, old, _ in self.before.values()
@@ -93,15 +93,18 @@ class Capture(CacheCollector):
         draws = random.state()[1] - self.first_draw
         self.bind(returned, changed, graded)
         finder = _Finder(self)
+        alike = self.alike()
         for number, item in enumerate(self.items):
             item.sources = [finder.source(b) for b in item.inputs]
             finder.made |= {id(b): Source(program=number, output=k) for k, b in enumerate(item.outputs)}
-        nesting = rebuilt(result, lambda t: self.returned(t, finder) if isinstance(t, Tensor) else t)
+        nesting = rebuilt(result, lambda t: self.returned(t, finder) if isinstance(t, Tensor) else fresh(t))
         written = [Written(self.place(t), finder.template(t.uop)) for t in changed]
         for t in graded:
             late = t.grad is not None and not placed(t.grad.uop)
             written.append(Written(Place(self.place(t).number, self.place(t).ref, True),
                                    None if t.grad is None else finder.template(t.grad.uop), late))
+        for t in alike:
+            finder.source(t.uop.base.arg)
         self.guards.groups = finder.groups
         places = [m.place for g in finder.groups for m in g.members if not m.place.gradient]
         self.state.compile({id(p.find(self.arguments)) for p in places}, {id(t) for t in graded})
@@ -110,6 +113,20 @@ class Capture(CacheCollector):
             item.inputs, item.outputs = [], []
         self.before, self.graphs, self.arguments, self.known, self.owner = {}, {}, [], {}, {}
         self.numbers = {}
+
+    def alike(self) -> list[Tensor]:
+        """Unchanged tensors that see what another one sees, and guards on the unrealized ones among them: to give one
+        what it had already from the other leaves no trace, and does something else once it has another value."""
+        holders: dict[UOp, set[int]] = {}
+        for t in (*self.known.values(), *self.arguments):
+            if id(t) in self.before:
+                for n in _buffers(self.before[id(t)][1]):
+                    holders.setdefault(n, set()).add(id(t))
+        found = [t for t in self.known.values() if id(t) in self.before and t.uop is self.before[id(t)][1] and any(
+            len(holders[n]) > 1 for n in _buffers(t.uop))]
+        guarded = {id(ref()) for ref, _ in self.guards.lazy}
+        self.guards.lazy += [(weakref.ref(t), t.uop) for t in found if not placed(t.uop) and id(t) not in guarded]
+        return [t for t in found if t.uop.base.op is Ops.BUFFER]
 
     def is_forgotten(self, t: Tensor) -> bool:
         """Whether a gradient went that nobody asked for, of a tensor that the function knows nothing of: a replay does
@@ -143,6 +160,10 @@ class Capture(CacheCollector):
         if id(t) in self.before:
             return Returned(self.place(t), None, t._device, t.requires_grad)
         return Returned(None, finder.template(t.uop), t._device, t.requires_grad)
+
+
+def _buffers(uop: UOp) -> list[UOp]:
+    return [uop.base] if uop.base.op is Ops.BUFFER else [n for n in toposort(uop) if n.op is Ops.BUFFER]
 
 
 class _Finder:

@@ -6,17 +6,12 @@ memory, makes no node and frees none. Where that cannot be told, memory is new.
 """
 from __future__ import annotations
 
-import array
 import contextlib
-import copy
 import functools
 import sys
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
-
-import numpy as np
 
 from tinsmith.backend.memory import Buffer, Layout
 from tinsmith.backend.shards import Shards, flattened
@@ -27,7 +22,7 @@ from tinsmith.ir.uop import toposort
 from tinsmith.jit.collect import JitItem, Source
 from tinsmith.jit.guards import Place
 from tinsmith.jit.joined import WHOLE, Joined, join
-from tinsmith.jit.signature import leaves, rebuilt
+from tinsmith.jit.signature import fresh, leaves, rebuilt
 from tinsmith.jit.templates import Returned, Template, Written, late_tensor
 from tinsmith.schedule.execute import failed, launch
 from tinsmith.schedule.items import Slot
@@ -40,7 +35,6 @@ SMALL: Final = 1 << 16  # bytes of an output, or of temporaries, that a capture 
 LARGER: Final = 8 << 20  # bytes of all larger outputs that it keeps: to find new memory costs as much as to fill a MB
 MOST_KEPT: Final = 4  # memories of an output
 MOST_LARGER: Final = 2  # of a larger one: the latest result's and the next one's
-_WRITABLE: Final = (np.ndarray, set, deque, bytearray, array.array)
 _new: Final = object.__new__
 _live: Final = TensorBase.live.add
 _references: Final[Callable[[Any], int]] = getattr(sys, "getrefcount", lambda _: -1)
@@ -271,9 +265,9 @@ class Replay:
         if self.lone is not None:
             return self._output(self.lone, found, entries, arguments, value)
         if not self.returned:
-            return rebuilt(self.result, _fresh)
+            return rebuilt(self.result, fresh)
         return rebuilt(self.result, lambda r: self._output(r, found, entries, arguments, value)
-                       if isinstance(r, Returned) else _fresh(r))
+                       if isinstance(r, Returned) else fresh(r))
 
     def _direct(self) -> Direct | None:
         """For a replay that is no more than launching one part and wrapping its one output."""
@@ -407,8 +401,3 @@ class Direct:
 
 def _part(b: Buffer, number: int) -> Buffer:
     return b.parts[number] if isinstance(b, Shards) else b
-
-
-def _fresh(leaf: Any) -> Any:
-    """A value among the results that is no tensor, for this call alone if it can be written to."""
-    return copy.copy(leaf) if isinstance(leaf, _WRITABLE) else leaf

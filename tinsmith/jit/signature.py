@@ -27,6 +27,7 @@ from tinsmith.tensor.tensor import Tensor
 SCALARS: Final = (int, float, bool, str, bytes, type(None), complex)
 EXACT: Final = frozenset({int, bool, str, bytes, type(None)})
 BYTES: Final = (bytearray, memoryview, array.array)
+WRITABLE: Final = (np.ndarray, set, deque, bytearray, array.array)
 
 
 def fields_of(tree: Any) -> list[str]:
@@ -99,19 +100,19 @@ def _rebuilt(tree: Any, leaf: Callable[[Any], Any], made: dict[int, Any]) -> Any
     return leaf(tree)
 
 
-def nested(tree: Any) -> Iterator[Any]:
-    """The lists, dicts and dataclasses in a nesting."""
-    inside: list[Any] = []
-    if isinstance(tree, (list, tuple)):
-        inside = list(tree)
-    elif isinstance(tree, dict):
-        inside = list(tree.values())
-    elif names := fields_of(tree):
-        inside = [getattr(tree, name) for name in names]
-    if inside and not isinstance(tree, tuple):
+def writable(tree: Any) -> Iterator[Any]:
+    """What can be written to in a nesting, besides tensors: its lists, dicts and dataclasses, and arrays and sets."""
+    if isinstance(tree, (list, dict, *WRITABLE)) or fields_of(tree):
         yield tree
+    inside = (tree if isinstance(tree, (list, tuple)) else tree.values() if isinstance(tree, dict) else
+              [getattr(tree, name) for name in fields_of(tree)])
     for item in inside:
-        yield from nested(item)
+        yield from writable(item)
+
+
+def fresh(leaf: Any) -> Any:
+    """A value that is no tensor, for one call alone if it can be written to."""
+    return copy.copy(leaf) if isinstance(leaf, WRITABLE) else leaf
 
 
 def placed(uop: UOp) -> bool:

@@ -106,7 +106,7 @@ class State:
         self.functions: dict[types.CodeType, list[_Node]] = {}
         self.methods: dict[types.CodeType, list[tuple[_Node, str]]] = {}
         self.places: set[str] = set()
-        self.passed: list[Any] = []  # objects and containers among the arguments
+        self.passed: list[Any] = []  # what else was there: arrays, and containers among the arguments
         self.alive: list[Any] = []  # nothing that was looked at may die and leave its id to another object
         self.held: list[Any] = []
         self.tensors: list[tuple[Tensor, str, str]] = []
@@ -194,12 +194,11 @@ class State:
 
     def argument(self, value: Any, at: str, path: str) -> None:
         """The objects among the arguments; the signature compares all else."""
+        self.passed.append(value)
         if isinstance(value, (*SCALARS, TensorBase, UOp, np.ndarray, np.generic, *BYTES)):
             if isinstance(value, Tensor):
                 self.given.append((value, at, path))
-            return
-        self.passed.append(value)
-        if isinstance(value, (list, tuple)):
+        elif isinstance(value, (list, tuple)):
             for n, item in enumerate(value):
                 self.argument(item, f"{at}[{n}]", f"{path}[{n}]")
         elif isinstance(value, dict):
@@ -224,8 +223,10 @@ class State:
             self.lines.append((f"{var} = {at}", path))
             self.guard(f"{var} is not {const} and other({var}, {const})", path)
         elif isinstance(value, (np.ndarray, np.generic)) and value.dtype != object:
+            self.passed.append(value)
             self.guard(f"other_array({at}, {self.constant(value.copy())})", path)
         elif isinstance(value, BYTES):
+            self.passed.append(value)
             self.guard(f"bytes({at}) != {self.constant(bytes(value))}", path)
         elif id(value) in self.variables:
             self.guard(f"{at} is not {self.variables[id(value)]}", path)
@@ -251,7 +252,8 @@ class State:
         elif isinstance(value, (list, tuple, set, frozenset, deque, *_DICTS)):
             self.items(value, var, path)
         elif isinstance(value, np.ndarray):
-            self.visit(value.ravel().tolist(), f"{var}.ravel().tolist()", path)
+            self.guard(f"{var}.shape != {value.shape}", path)
+            self.row(tuple(value.ravel().tolist()), f"{var}.ravel().tolist()", path)
         elif isinstance(value, weakref.ref):
             self.visit(value(), f"{var}()", path)
         elif isinstance(value, _NAMING):
@@ -388,7 +390,8 @@ class State:
                 self.guard(f"({var}.shape, {var}.dtype, {var}.device) != {kind}", path)
         for t, var, path in [*self.tensors, *self.given]:
             if self.grads and id(t) not in graded:
-                self.guard(f"{var}.grad is {'not ' if t.grad is None else ''}None", f"{path}.grad")
+                self.guard(f"id({var}.grad) != {id(t.grad)}", f"{path}.grad")
+                self.held.append(t.grad)
         body = "\n ".join(line for line, _ in self.lines) or "pass"
         space = dict(self.constants)
         exec(compile(f"def differs(args, kwargs):\n {body}\n return None", "<guards>", "exec"), space)
@@ -493,7 +496,9 @@ def _position(value: Any) -> Any:
     if isinstance(value, random.Random):
         return value.getstate()
     if isinstance(value, IOBase):
-        return None if value.closed or not value.seekable() else ("at", value.tell())
+        with contextlib.suppress(OSError, ValueError):  # it is being iterated over, or closed
+            return value.tell()
+        return None
     if isinstance(value, np.random.RandomState):
         return str(value.get_state(legacy=False))
     if isinstance(value, np.random.Generator):
