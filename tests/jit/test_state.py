@@ -6,6 +6,7 @@ import cProfile
 import functools
 import gc
 import itertools
+import operator
 import os
 import random
 import sys
@@ -25,7 +26,11 @@ from tinsmith import Context, Tensor, TinyJit, nn
 from tinsmith.jit import state
 
 
-class Holder:
+class Base:
+    """Where ``Holder`` looks last."""
+
+
+class Holder(Base):
     """Any object with attributes."""
 
     common = 1.0
@@ -67,6 +72,14 @@ config = types.ModuleType("a_users_config")
 
 def helped(x: Tensor) -> Tensor:
     return x * gain
+
+
+@functools.lru_cache(None)
+def cached() -> float:
+    return gain * 2
+
+
+get_k = operator.attrgetter("k")
 
 
 def read_through(x: Tensor, get: Callable[[], Any]) -> Tensor:
@@ -126,6 +139,11 @@ CHANGES: dict[str, tuple[Callable[[Tensor], Any], Callable[[float], Any]]] = {
                       lambda v: setattr(h, "slots", Slotted.__new__(Slotted))),
     "vars": (lambda x: x * vars(h.a)["k"], lambda v: setattr(h.a, "k", v)),
     "a module in a module": (lambda x: x * config.inner.k[0], lambda v: config.inner.k.__setitem__(0, v)),
+    "a name that a module got": (lambda x: x * getattr(config, "late", 1.0),
+                                 lambda v: setattr(config, "late" if v == 3.0 else "k", v)),
+    "an attribute that a class got": (lambda x: x * getattr(h.a, "later", 1.0), lambda v: setattr(Base, "later", v)),
+    "a cached function": (lambda x: x * cached(), lambda v: (set_gain(v), cached.cache_clear())),
+    "a getter of attributes": (lambda x: x * get_k(h.a), lambda v: setattr(h.a, "k", v)),
     "a closure of a helper": (lambda x: read_through(x, lambda: h.a.k), lambda v: setattr(h.a, "k", v)),
     "a sign of zero": (lambda x: x / 1 + np.copysign(1.0, h.a.k), lambda v: setattr(h.a, "k", -0.0)),
     "a kind of number": (lambda x: x.cast("int32") * h.a.k, lambda v: setattr(h.a, "k", int(v) + 1)),
@@ -153,6 +171,8 @@ def test_state_read_at_any_depth_is_guarded(name: str, monkeypatch: pytest.Monke
         assert f.replays >= 4
     finally:
         vars(h).update(vars_before)
+        vars(config).pop("late", None)
+        cached.cache_clear()
         h.bound, h.reference = h.a.scaled, weakref.ref(h.a)
 
 

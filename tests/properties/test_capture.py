@@ -11,6 +11,7 @@ import pytest
 
 from tests.properties.runner import FEW
 from tinsmith import Tensor, TinyJit, nn
+from tinsmith.tensor import random as draws
 
 SIZE = 4
 
@@ -178,13 +179,15 @@ class World:
         tensors = [model.state, *model.buffers, *(b.w for b in model.layers), self.space["WEIGHT"], model.linear.weight]
         seen: dict[int, int] = {}
         every = [out, tensors, [t.grad for t in tensors], [self.x.grad], self.space["KEPT"]]
-        return [*_described(every, seen), Tensor.rand(1).item()]
+        return [*_described(every, seen), draws.state()]
 
 
 def _described(value: Any, seen: dict[int, int]) -> list[Any]:
     """Nesting, values, dtypes, and which tensors are one object."""
     if isinstance(value, Tensor):
-        number = seen.setdefault(id(value), len(seen))
+        if id(value) in seen:
+            return ["seen", seen[id(value)]]
+        number = seen[id(value)] = len(seen)
         return ["tensor", number, value.requires_grad, value.dtype, value.shape, value.numpy()]
     if isinstance(value, (list, tuple)):
         return [type(value), len(value), *(part for item in value for part in _described(item, seen))]

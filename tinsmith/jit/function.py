@@ -60,7 +60,8 @@ class TinyJit(Generic[R]):
     """Decorator: captures what a function of tensors runs, and replays it without running its Python.
 
     The first call runs the function; the second captures it; later calls with an equal signature (``jit.signature``)
-    whose earlier tensors are as they were (``jit.guards``) replay; others are captured anew. Outputs are fresh on every
+    whose Python state (``jit.state``) and earlier tensors (``jit.guards``) are as they were replay; others are captured
+    anew. Outputs are fresh on every
     call, state that the function assigns is updated, and random draws go on. A function that reads values on the host
     runs uncaptured. docs/jit.md has the rules.
 

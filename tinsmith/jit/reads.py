@@ -17,13 +17,17 @@ class Names(NamedTuple):
 
     Attributes:
         spaces: names of globals.
-        attributes: names of attributes of anything, with the texts that could be such names.
+        attributes: names of attributes of anything, with ``texts``.
+        texts: those that could be such names.
+        stored: attributes that it sets.
         modules: those imported by the code itself.
         any: attributes are looked up by names that are computed.
     """
 
     spaces: frozenset[str]
     attributes: frozenset[str]
+    texts: frozenset[str]
+    stored: frozenset[str]
     modules: frozenset[str]
     any: bool
 
@@ -31,17 +35,19 @@ class Names(NamedTuple):
 @functools.lru_cache(maxsize=4096)
 def names_of(code: types.CodeType) -> Names:
     """The names in a function alone: those that it makes count when they run."""
-    spaces, attributes, modules = set(), set(), set()
+    spaces, attributes, stored, modules = set(), set(), set(), set()
     for i in dis.get_instructions(code):
         if i.opname in _GLOBAL:
             spaces.add(i.argval)
         elif i.opname in _ATTRIBUTE:
             attributes.add(i.argval)
+            if i.opname == "STORE_ATTR":
+                stored.add(i.argval)
         elif i.opname == "IMPORT_NAME":
             modules.add(i.argval)
-    texts = [c for const in code.co_consts for c in (const if isinstance(const, (tuple, frozenset)) else (const,))]
-    attributes.update(c for c in texts if isinstance(c, str) and c.isidentifier())
-    return Names(frozenset(spaces), frozenset(attributes), frozenset(modules),
+    constants = [c for const in code.co_consts for c in (const if isinstance(const, (tuple, frozenset)) else (const,))]
+    texts = frozenset(c for c in constants if isinstance(c, str) and c.isidentifier())
+    return Names(frozenset(spaces), texts | attributes, texts, frozenset(stored), frozenset(modules),
                  not _ANY.isdisjoint(spaces | attributes))
 
 

@@ -12,6 +12,7 @@ import dataclasses
 import enum
 import functools
 import operator
+import pickle
 import random
 import sys
 import types
@@ -34,12 +35,13 @@ _GENERATORS: Final = (random.Random, np.random.Generator, np.random.RandomState,
 _DICTS: Final = (dict, OrderedDict, defaultdict, Counter, types.MappingProxyType)
 _FUNCTIONS: Final = (types.FunctionType, staticmethod, classmethod, property, functools.cached_property)
 _NAMING: Final = (operator.attrgetter, operator.methodcaller)
+_CACHED: Final = type(functools.lru_cache(len))
 _ABSENT: Final[Any] = object()
 _UNSET: Final[Any] = object()  # a slot without a value
 _PARTS: Final[dict[type, tuple[str, ...]]] = {
     types.MethodType: ("__self__", "__func__"), functools.partial: ("func", "args", "keywords"),
     staticmethod: ("__func__",), classmethod: ("__func__",), property: ("fget", "fset", "fdel"),
-    functools.cached_property: ("func",)}
+    functools.cached_property: ("func",), _CACHED: ("__wrapped__",)}
 _PLAIN: Final = (weakref.ref, tuple, frozenset, *list(_PARTS)[1:])  # they are what is in them
 _COPYING: Final = {"tinsmith", "copy", "dataclasses", "pickle", "inspect"}  # they look at all attributes of an object
 _NUMPY: Final = np.random.mtrand._rand  # what np.random.rand and so on draw from
@@ -115,7 +117,8 @@ class State:
         self.names: set[str] = set()
         self.failed = ""
         self.any = False
-        self.grads = False
+        self.grads = self.sets_grads = False  # the user's code looks at gradients, or sets them
+        self.texts: set[str] = set()
         self.ran: dict[types.CodeType, bool] = {}  # whether it is the user's
         parameters = _parameters(function)
         with self.limited():
@@ -127,11 +130,13 @@ class State:
 
     @contextlib.contextmanager
     def limited(self) -> Iterator[None]:
-        """What is too much to guard is said in ``failed``."""
+        """What cannot be guarded is said in ``failed``, and is no matter to the call."""
         try:
             yield
         except Unguardable as why:
             self.failed = str(why)
+        except Exception as why:  # an object of the user's that cannot even be looked at
+            self.failed = f"can read Python state that cannot be watched ({type(why).__name__}: {why})"
 
     # *** what ran ***
 
@@ -146,19 +151,26 @@ class State:
         names, users = names_of(code), not library(module)
         self.ran[code] = users
         self.grads = self.grads or (users and "grad" in names.attributes)
-        new: Collection[str] | None = names.attributes - self.names
-        self.names |= names.attributes
+        self.sets_grads = self.sets_grads or (users and "grad" in names.stored)
+        self.texts |= names.texts
+        self.more(names.attributes)
         if names.any and not self.any and (users or module.partition(".")[0] in _COPYING):
-            self.any, new = True, None
-        if new is None or new:
+            self.any = True
             for node in list(self.nodes):
-                self.attributes(node, new)
+                self.attributes(node, None)
         for node in self.functions.get(code, ()):
             self.enter(node)
         for node, name in self.methods.get(code, ()):
             self.attributes(node, {name})
         if users:
             self.globals(space, names)
+
+    def more(self, names: Collection[str]) -> None:
+        """Attributes are looked up by these names too."""
+        new = set(names) - self.names
+        self.names |= new
+        for node in list(self.nodes) if new else ():
+            self.attributes(node, new)
 
     def globals(self, space: dict[str, Any], names: Names) -> None:
         if id(space) not in self.spaces:
@@ -257,7 +269,9 @@ class State:
         elif isinstance(value, weakref.ref):
             self.visit(value(), f"{var}()", path)
         elif isinstance(value, _NAMING):
-            self.names.update(n for arg in value.__reduce__()[1] if isinstance(arg, str) for n in arg.split("."))
+            self.more({n for arg in value.__reduce__()[1] if isinstance(arg, str) for n in arg.split(".")})
+        elif isinstance(value, _CACHED) and isinstance(value.__wrapped__, types.FunctionType):
+            self.add(value.__wrapped__.__code__, value.__wrapped__.__globals__)  # it has run, now or before
         elif _goes_on(value):
             self.opaque.append((value, path, _position(value)))
         for kind, names in _PARTS.items():
@@ -285,6 +299,9 @@ class State:
             if value.__code__ in self.ran:
                 self.enter(node)
         elif isinstance(value, type):
+            for n, base in enumerate(value.__mro__):
+                if not ours(base.__module__):
+                    self.guard(f"len({var}.__mro__[{n}].__dict__) != {len(vars(base))}", path)
             self.add_methods(node)
         elif not isinstance(value, types.ModuleType):
             self.visit(kind, f"type({var})", kind.__name__)
@@ -333,7 +350,7 @@ class State:
     def attributes(self, node: _Node, names: Collection[str] | None) -> None:
         """The attributes of a node with these names, or all; those that nobody has changed say where to look."""
         value = node.value
-        for name in sorted(set(_own(value) if names is None else names) - node.seen):
+        for name in sorted((_own(value) | self.names if names is None else set(names)) - node.seen):
             if name.startswith("__") and name.endswith("__") and not isinstance(value, type):
                 continue
             node.seen.add(name)
@@ -343,6 +360,8 @@ class State:
             elif isinstance(value, (types.ModuleType, types.FunctionType)):
                 if name in vars(value):
                     self.visit(vars(value)[name], f"{node.var}.__dict__[{name!r}]", path)
+                elif name in self.texts and not name.startswith("__"):
+                    self.guard(f"{name!r} in {node.var}.__dict__", path)
             elif (found := _read(value, name)) is _UNSET:
                 self.guard(f"hasattr({node.var}, {name!r})", path)
             elif found is not _ABSENT:
@@ -388,10 +407,12 @@ class State:
             if id(t) not in placed:
                 kind = self.constant((t.shape, t.dtype, t.device))
                 self.guard(f"({var}.shape, {var}.dtype, {var}.device) != {kind}", path)
-        for t, var, path in [*self.tensors, *self.given]:
-            if self.grads and id(t) not in graded:
+        for t, var, path in [*self.tensors, *self.given] if self.grads else ():
+            if self.sets_grads and id(t) not in graded:
                 self.guard(f"id({var}.grad) != {id(t.grad)}", f"{path}.grad")
                 self.held.append(t.grad)
+            elif id(t) not in graded:
+                self.guard(f"{var}.grad is {'not ' if t.grad is None else ''}None", f"{path}.grad")
         body = "\n ".join(line for line, _ in self.lines) or "pass"
         space = dict(self.constants)
         exec(compile(f"def differs(args, kwargs):\n {body}\n return None", "<guards>", "exec"), space)
@@ -500,8 +521,8 @@ def _position(value: Any) -> Any:
             return value.tell()
         return None
     if isinstance(value, np.random.RandomState):
-        return str(value.get_state(legacy=False))
+        return pickle.dumps(value.get_state(legacy=False))
     if isinstance(value, np.random.Generator):
-        return str(value.bit_generator.state)
-    return str(value.state) if isinstance(value, np.random.BitGenerator) else None
+        return pickle.dumps(value.bit_generator.state)
+    return pickle.dumps(value.state) if isinstance(value, np.random.BitGenerator) else None
 
