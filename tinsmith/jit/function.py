@@ -61,9 +61,8 @@ class TinyJit(Generic[R]):
 
     The first call runs the function; the second captures it; later calls with an equal signature (``jit.signature``)
     whose Python state (``jit.state``) and earlier tensors (``jit.guards``) are as they were replay; others are captured
-    anew. Outputs are fresh on every
-    call, state that the function assigns is updated, and random draws go on. A function that reads values on the host
-    runs uncaptured. docs/jit.md has the rules.
+    anew. Outputs are fresh on every call, assigned state is updated, and random draws go on. A function
+    that reads values on the host, the clock or a file runs uncaptured. docs/jit.md has the rules.
 
     >>> @TinyJit
     ... def double(x):

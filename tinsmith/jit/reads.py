@@ -71,14 +71,21 @@ def line_naming(code: types.CodeType, name: str) -> int:
     return 0
 
 
+_OURS: Final = {"tinsmith", "numpy", "builtins", "functools", "types", "weakref", "typing"}
 _FIXED: Final = {"tinsmith", "numpy", "builtins"}
+_LAYERS: Final = "tinsmith.nn."
 
 
 def ours(module: str) -> bool:
     """Whether a module's names stay what they are, so that nobody looks behind them."""
-    return module.partition(".")[0] in _FIXED and not module.startswith("tinsmith.nn.")
+    return module.partition(".")[0] in _OURS
+
+
+def fixed(module: str) -> bool:
+    """Whether the attributes of a module's objects are nobody's to change: those of our layers and optimizers are."""
+    return module.partition(".")[0] in _FIXED and not module.startswith(_LAYERS)
 
 
 def library(module: str) -> bool:
     """Whether a module comes with Python, or holds layers of ours: its functions read what they are given."""
-    return module.partition(".")[0] in sys.stdlib_module_names or module.startswith("tinsmith.nn.")
+    return module.partition(".")[0] in sys.stdlib_module_names or module.startswith(_LAYERS)

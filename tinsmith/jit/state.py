@@ -26,7 +26,7 @@ from typing import Any, Final
 import numpy as np
 
 from tinsmith.ir import UOp
-from tinsmith.jit.reads import Names, library, line_naming, names_of, ours
+from tinsmith.jit.reads import Names, fixed, library, line_naming, names_of
 from tinsmith.jit.signature import BYTES, SCALARS, fields_of
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.tensor import Tensor
@@ -143,7 +143,7 @@ class State:
     def add(self, code: types.CodeType, space: dict[str, Any]) -> None:
         """A function runs for the first time: what it names is looked up now, before it can change it."""
         module = str(space.get("__name__", ""))
-        if not ours(module) and not self.failed:
+        if not fixed(module) and not self.failed:
             with self.limited():
                 self.look(code, space, module)
 
@@ -287,9 +287,9 @@ class State:
         """The attributes of what is not a value of Python's own, or of ours."""
         kind = type(value)
         if isinstance(value, types.ModuleType):
-            if ours(value.__name__) or value.__name__.partition(".")[0] in sys.stdlib_module_names:
+            if fixed(value.__name__) or value.__name__.partition(".")[0] in sys.stdlib_module_names:
                 return
-        elif hasattr(kind, "jit_cache") or ours(
+        elif hasattr(kind, "jit_cache") or fixed(
                 (value if isinstance(value, (type, types.FunctionType)) else kind).__module__ or ""):
             return
         node = _Node(value, var, path, set())
@@ -300,7 +300,7 @@ class State:
                 self.enter(node)
         elif isinstance(value, type):
             for n, base in enumerate(value.__mro__):
-                if not ours(base.__module__):
+                if not fixed(base.__module__):
                     self.guard(f"len({var}.__mro__[{n}].__dict__) != {len(vars(base))}", path)
             self.add_methods(node)
         elif not isinstance(value, types.ModuleType):
@@ -312,7 +312,7 @@ class State:
     def add_methods(self, node: _Node) -> None:
         """The functions of a class count when they run, whatever they are called through."""
         for kind in node.value.__mro__:
-            for name, raw in vars(kind).items() if not ours(kind.__module__) else ():
+            for name, raw in vars(kind).items() if not fixed(kind.__module__) else ():
                 for f in (raw, *(getattr(raw, part, None) for part in ("__func__", "fget", "fset", "func"))):
                     if isinstance(f, types.FunctionType):
                         self.methods.setdefault(f.__code__, []).append((node, name))
@@ -370,7 +370,7 @@ class State:
                            f"object.__getattribute__({node.var}, {name!r})", path)
 
     def of_class(self, node: _Node, name: str, path: str) -> None:
-        if not any(name in vars(k) and not ours(k.__module__) for k in node.value.__mro__):
+        if not any(name in vars(k) and not fixed(k.__module__) for k in node.value.__mro__):
             return
         raw = found_in(node.value, name)
         if raw is _ABSENT or isinstance(raw, (types.MemberDescriptorType, types.GetSetDescriptorType)):
@@ -476,7 +476,7 @@ def _own(value: Any) -> set[str]:
         return {n for n, v in vars(value).items() if isinstance(v, SCALARS)}
     names = set(_space(value) or (vars(value) if isinstance(value, type) else ()))
     for kind in type(value).__mro__:
-        if not ours(kind.__module__):
+        if not fixed(kind.__module__):
             names |= {n for n, v in vars(kind).items() if not isinstance(v, _FUNCTIONS)}
     return {n for n in names if not n.startswith("__")}
 
@@ -485,7 +485,7 @@ def _read(value: Any, name: str) -> Any:
     """An attribute of an instance without running code of its class; absent where only such code could tell."""
     raw = found_in(type(value), name)
     if isinstance(raw, types.MemberDescriptorType):
-        if ours(raw.__objclass__.__module__):
+        if fixed(raw.__objclass__.__module__):
             return _ABSENT
         return raw.__get__(value, type(value)) if _has(raw, value) else _UNSET
     if hasattr(type(raw), "__set__"):

@@ -11,7 +11,7 @@ import time
 import types
 from typing import Any, Final
 
-from tinsmith.jit.reads import library, ours
+from tinsmith.jit.reads import library
 from tinsmith.jit.state import State
 
 _CLOCK: Final = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "process_time",
@@ -40,6 +40,7 @@ class Watch:
         self.state = state
         self.codes: set[types.CodeType] = set()
         self.calls: dict[tuple[str, str, int], None] = {}
+        self.quiet: set[type] = set()  # kinds of objects whose methods are no matter
         self.printing = 0
         self.earlier: Any = None
 
@@ -60,30 +61,37 @@ class Watch:
     def event(self, frame: types.FrameType, event: str, arg: Any) -> None:
         if event == "call":
             code = frame.f_code
-            if code in _ENVIRON:
-                self.note("os.environ", frame)
-            elif code not in self.codes and not self.printing:
+            if code not in self.codes and not self.printing:
                 self.codes.add(code)
                 self.state.add(code, frame.f_globals)
+            if code in _ENVIRON:
+                self.note("os.environ", frame)
         elif event == "c_call":
-            if arg is print:
-                self.printing += 1
-                return
-            name = _CALLS.get(arg)
-            owner = getattr(arg, "__self__", None)
-            if name is None and isinstance(owner, _KINDS) and owner not in (sys.stdout, sys.stderr):
-                name = next(f"{text}{'.' if text == 'random' else ' '}{arg.__name__}"
-                            for kind, text in _OWNERS.items() if isinstance(owner, kind))
-            if name is not None and not self.printing:
-                self.note(name, frame)
+            kind = type(arg.__self__)
+            if kind not in self.quiet:
+                self.called(arg, kind, frame)
         elif arg is print and event in ("c_return", "c_exception"):
             self.printing -= 1
+
+    def called(self, function: Any, kind: type, frame: types.FrameType) -> None:
+        """A function in C is called, of a module, a class, or an object of this kind."""
+        owner = function.__self__
+        if function is print:
+            self.printing += 1
+        elif issubclass(kind, (types.ModuleType, type)):
+            if function in _CALLS and not self.printing:
+                self.note(_CALLS[function], frame)
+        elif not issubclass(kind, _KINDS):
+            self.quiet.add(kind)
+        elif owner not in (sys.stdout, sys.stderr) and not self.printing:
+            text = next(text for k, text in _OWNERS.items() if issubclass(kind, k))
+            self.note(f"{text}{'.' if text == 'random' else ' '}{function.__name__}", frame)
 
     def note(self, name: str, frame: types.FrameType | None) -> None:
         """Note a call that came from the user's code, if through a library then through one that passes it on."""
         while frame is not None:
             module = str(frame.f_globals.get("__name__", ""))
-            if ours(module) or module.startswith("tinsmith.") or module.partition(".")[0] in _SILENT:
+            if module.partition(".")[0] in ("tinsmith", "numpy") or module.partition(".")[0] in _SILENT:
                 return
             if not library(module):
                 self.calls[name, frame.f_code.co_filename, frame.f_lineno] = None
