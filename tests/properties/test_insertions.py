@@ -74,7 +74,7 @@ class Program:
                                    "half", "int", "detach", "clone", "contiguous", "scale"])
         special: dict[str, Callable[[Any], Any]] = {
             "sqrt_abs": lambda x: (x.abs() + 0.5).sqrt(), "half": lambda x: x.cast(dtypes.float16).float(),
-            "int": lambda x: x.clamp(-100, 100).int() if not x.dtype.is_bool else x.int(), "scale": lambda x: x * 0.5 - 1,
+            "int": lambda x: x.int() if x.dtype.is_bool else x.clamp(-100, 100).int(), "scale": lambda x: x * 0.5 - 1,
             "exp": lambda x: x.float().clamp(-4, 4).exp()}
         how = special.get(name, lambda x: getattr(x.float() if x.dtype.is_bool else x, name)())
         return Step(f"v{n}.{name}()", lambda v: how(v[n]))
@@ -254,7 +254,8 @@ def functional(p: Program) -> list[Any]:
 def compare(p: Program, how: str, found: list[Any], wanted: list[Any]) -> None:
     assert len(found) == len(wanted), f"{how}: {len(found)} results for {len(wanted)}\n{p}"
     for n, (a, b) in enumerate(zip(found, wanted)):
-        assert a.dtype == b.dtype and a.shape == b.shape, f"{how}, result {n}: {a.dtype} {a.shape}, {b.dtype} {b.shape}\n{p}"
+        same = a.dtype == b.dtype and a.shape == b.shape
+        assert same, f"{how}, result {n}: {a.dtype} {a.shape}, {b.dtype} {b.shape}\n{p}"
         x, y = a.astype(np.float64), b.astype(np.float64)
         tolerance = 4e-2 if _is_coarse(p) else 2e-4
         scale = np.abs(y[np.isfinite(y)]).max(initial=1.0)
