@@ -190,7 +190,7 @@ ARGUMENTS = {
                               "ones(2, 3).cross_entropy(ones(2, 3), label_smoothing=float('nan'))"),
     "reduction": ("ArgumentError", "loss (in mse_loss)|reduction='max'|'mean', 'sum', 'none'",
                   "x.mse_loss(x, reduction='max')"),
-    "mse_loss": ("DTypeError", "loss (in mse_loss)|'a' (str)", "x.mse_loss('a')"),
+    "mse_loss": ("DTypeError", "mse_loss|'a' (str)", "x.mse_loss('a')"),
     "nll-weight": ("ShapeError", "nll_loss|(2,)|3 classes", "ones(2, 3).nll_loss(Tensor([0, 1]), ones(2))"),
     "dropout": ("DTypeError", "dropout|p must be a number|'a' (str)", "x.dropout('a')"),
     "celu": ("ArgumentError", "celu|alpha is 0", "x.celu(0)"),

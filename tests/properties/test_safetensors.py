@@ -188,9 +188,10 @@ def damaged(rng: random.Random) -> tuple[bytes, list[str]]:
 
 
 def theirs(text: bytes) -> dict[str, tuple[str, list[int], bytes]] | None:
-    """What the package reads: code of the dtype, shape and bytes by name; None if it refuses."""
+    """What the package reads: code of the dtype, shape and bytes by name (of bools 0 or 1); None if it refuses."""
     try:
-        return {name: (v["dtype"], v["shape"], bytes(v["data"])) for name, v in safetensors.deserialize(text)}
+        return {name: (v["dtype"], v["shape"], bytes(map(bool, v["data"]) if v["dtype"] == "BOOL" else v["data"]))
+                for name, v in safetensors.deserialize(text)}
     except safetensors.SafetensorError:
         return None
 

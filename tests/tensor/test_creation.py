@@ -233,3 +233,12 @@ def test_arange_is_as_wide_as_its_numbers() -> None:
     assert Tensor.arange(2**31 - 2, 2**31 + 1).dtype is dtypes.int64
     assert Tensor.arange(np.int64(3)).dtype is dtypes.int32
     assert Tensor.arange(0, 300, 100, dtype="uint8").tolist() == [0, 100, 200]
+
+
+@pytest.mark.parametrize("device", ["CPU", "PYTHON"])
+def test_bools_of_other_bytes_than_0_and_1(device: str) -> None:
+    odd = np.array([[69, 0, 2], [1, 255, 0]], np.uint8).view(np.bool_)
+    x = Tensor(odd, device=device)
+    assert x.int().tolist() == [[1, 0, 1], [1, 1, 0]] and x.sum().item() == 4
+    assert x.logical_not().tolist() == [[False, True, False], [False, False, True]]
+    assert x.numpy().view(np.uint8).tolist() == [[1, 0, 1], [1, 1, 0]]

@@ -28,6 +28,7 @@ from tinsmith.schedule import diskcache, scalars
 from tinsmith.schedule.compiled import Bound, CompiledSchedule, Step, buffer_name, loaded, part_names
 from tinsmith.schedule.compiled import programs as compiled_programs
 from tinsmith.schedule.compiling import Compilation
+from tinsmith.schedule.empty import without_empty
 from tinsmith.schedule.inplace import choose_in_place
 from tinsmith.schedule.items import Schedule, Scheduler
 from tinsmith.schedule.order import verify_order
@@ -194,16 +195,10 @@ def _compile(graph: list[UOp], device: str) -> CompiledSchedule:
     return compiled
 
 
-def _without_empty(graph: list[UOp]) -> list[UOp]:
-    """The graph where a value without elements is computed from nothing: only gradients ask what it was made of."""
-    empty = {n: n.zeros(n.dtype) for n in toposort(graph) if n.src and 0 in n.shape}
-    return substitute(graph, empty) if empty else graph
-
-
 def planned(graph: list[UOp], device: str) -> tuple[Schedule, list[Layout | None]]:
     """The kernels of a canonical graph before they are lowered, and how sharded results lie."""
     layouts: list[Layout | None] = []
-    graph = _without_empty(graph)
+    graph = without_empty(graph, device)
     if any(is_group(d) for d in (device, *(n.device for n in toposort(graph)))):
         graph, layouts = spread_out(graph, device)
         device = members(device)[0]

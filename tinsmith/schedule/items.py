@@ -8,7 +8,6 @@ from tinsmith.backend.device import Device
 from tinsmith.core.dtypes import DType
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import bindings, symbols, toposort, with_symbols
-from tinsmith.schedule.empty import without_empty
 from tinsmith.schedule.fusion import Fusion, fused
 from tinsmith.schedule.split import split_reductions
 
@@ -89,7 +88,7 @@ class Scheduler:
         self.inputs: list[UOp] = []
 
     def run(self) -> Schedule:
-        self.roots = split_reductions(without_empty(self.roots, self.device))
+        self.roots = split_reductions(self.roots)
         device = Device[self.device]
         fusion, staged = fused(self.roots, streams=not (device.has_programs and device.renderer.target.grid))
         for node in staged:

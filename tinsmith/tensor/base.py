@@ -645,7 +645,9 @@ def _from_data(data: Any, device: str, dtype: DType | None) -> UOp:
     if array.size == 0:
         return UOp.const(dtypes.from_numpy(array.dtype), 0).expand_to(array.shape)
     dense = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
-    if dense is data or dense.base is not None:
+    if dense.dtype == np.bool_:
+        dense = dense.view(np.uint8) != 0  # kernels read a byte other than 0 and 1 in their own ways
+    elif dense is data or dense.base is not None:
         dense = dense.copy()  # the caller may change the array before the copy is made
     found = dtypes.from_numpy(dense.dtype)
     buffer = Buffer("NPY", dense.size, found, opaque=dense.reshape(-1).view(np.uint8))
