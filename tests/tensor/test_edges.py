@@ -99,6 +99,8 @@ EDGES = {
     "std of a constant": (lambda x: x.std(1), ([[2, 2, 2]],), [[[0, 0, 0]]]),
     "max_pool of a tie": (lambda x: x.max_pool2d((2,)), ([[[5, 5, 1, 5]]],), [[[[1, 0, 0, 1]]]]),
     "crossentropy of certainty": (lambda x: x.binary_crossentropy(Tensor([0.0, 1]), "sum"), ([0, 1],), [[0, 0]]),
+    "an extreme with an undefined slope": (lambda x: x.max().acos(), ([0, 2],), [[0, math.nan]]),
+    "an extreme of NaNs": (lambda x: x.log().max(), ([-1, -2, 1],), [[-0.5, -0.25, 0]]),
     "where beside an infinite slope": (lambda x: (x > 0).where(x.sqrt(), 1), ([0, 4],), [[math.nan, 0.25]]),
     "infinities": (lambda x, y: x.logaddexp(y), ([INF], [0]), [[1], [0]]),
 }

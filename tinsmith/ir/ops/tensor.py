@@ -83,8 +83,8 @@ def _reduce_gradient(n: UOp, g: UOp) -> tuple[UOp | None]:
     if op.name == "ADD":
         return (g.expand(x.shape),)
     if op.name in ("MAX", "MIN"):  # ties share, as in torch.amax; so do NaNs, as in torch.max
-        hit = (x.eq(n.expand(x.shape)) | x.ne(x)).cast(g.dtype)
-        return (hit * (g / hit.reduce("ADD", axes)).expand(x.shape),)
+        hit = x.eq(n.expand(x.shape)) | x.ne(x)
+        return (hit.where((g / hit.cast(g.dtype).reduce("ADD", axes)).expand(x.shape), 0),)
     if op.name == "MUL":
         return (g.expand(x.shape) * _product_of_others(x, axes),)
     return (None,)
@@ -141,9 +141,9 @@ def _scatter_gradient(n: UOp, g: UOp) -> tuple[UOp | None, ...]:
     if not g.dtype.is_float:
         return None, None, None
     base, _, x = n.src  # MAX and MIN: all that equal the result share
-    base_hit, x_hit = base.eq(n).cast(g.dtype), x.eq(n.gather(index, axis)).cast(g.dtype)
-    share = g / base_hit.scatter(index, x_hit, axis, "ADD")
-    return base_hit * share, None, x_hit * share.gather(index, axis)
+    base_hit, x_hit = base.eq(n), x.eq(n.gather(index, axis))
+    share = g / base_hit.cast(g.dtype).scatter(index, x_hit.cast(g.dtype), axis, "ADD")
+    return base_hit.where(share, 0), None, x_hit.where(share.gather(index, axis), 0)
 
 
 def _scattered_product_gradient(n: UOp, g: UOp) -> tuple[UOp, None, UOp]:
