@@ -39,10 +39,11 @@ FUNCTIONS: dict[str, tuple[Callable[[Array], Array], float]] = {
     "log1p": (np.log1p, 2), "softplus": (softplus, 2.5), "logsigmoid": (lambda x: -softplus(-x), 2.5), "elu": (elu, 2),
     "rsqrt": (lambda x: 1 / np.sqrt(x), 2), "softsign": (lambda x: x / (1 + np.abs(x)), 2),
 }
-HALF_ONLY: dict[str, Callable[[Array], Array]] = {  # their float32 tails lose digits: an exponential of a rounded product
+HALF_ONLY: dict[str, Callable[[Array], Array]] = {  # float32 loses digits in their tails: exponentials of products
     "gelu": gelu, "silu": lambda x: x / (1 + np.exp(-x)), "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "quick_gelu": lambda x: x / (1 + np.exp(-1.702 * x)), "mish": lambda x: x * np.tanh(softplus(x)),
-    "celu": elu, "hardswish": lambda x: x * np.clip(x + 3, 0, 6) / 6, "hardsigmoid": lambda x: np.clip(x / 6 + 0.5, 0, 1),
+    "celu": elu, "hardswish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
+    "hardsigmoid": lambda x: np.clip(x / 6 + 0.5, 0, 1),
 }
 
 
