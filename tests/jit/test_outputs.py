@@ -4,6 +4,7 @@ from __future__ import annotations
 import dataclasses
 import multiprocessing
 import pickle
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -211,19 +212,20 @@ def test_replays_schedule_nothing_and_verify_agrees() -> None:
     assert w.item() == 10.0
 
 
-def test_verify_names_the_first_output_that_differs() -> None:
-    deep = {"a": {"b": [1.0]}}
+def test_verify_names_the_first_output_that_differs(request: pytest.FixtureRequest) -> None:
     w = Tensor([1.0]).realize()
+    limit = sys.getrecursionlimit()
 
     def step(x: Tensor) -> Any:
-        w.assign(w + deep["a"]["b"][0])
-        return {"same": x + 1, "other": [x * deep["a"]["b"][0]]}
+        w.assign(w + (sys.getrecursionlimit() - limit + 1))
+        return {"same": x + 1, "other": [x * (sys.getrecursionlimit() - limit + 1)]}
 
     f = TinyJit(step)
     for _ in range(3):
         f(Tensor([2.0]))
-    deep["a"]["b"][0] = 3.0
-    f(Tensor([2.0]))  # deeper than guards look
+    request.addfinalizer(lambda: sys.setrecursionlimit(limit))
+    sys.setrecursionlimit(limit + 2)
+    f(Tensor([2.0]))  # no guard looks at the interpreter's settings
     assert f.replays == 2
     with Context(VERIFY=4):
         f(Tensor([2.0]))
@@ -231,24 +233,23 @@ def test_verify_names_the_first_output_that_differs() -> None:
             f(Tensor([2.0]))
 
 
-def test_jit_off_and_debug_run_the_function() -> None:
-    calls = {"made": [0]}  # deeper than guards look: what a function changes of what they see keeps it from capture
-
+def test_jit_off_and_debug_run_the_function(capsys: pytest.CaptureFixture[str]) -> None:
     def body(x: Tensor) -> Tensor:
-        calls["made"][0] += 1
+        print("ran")
         return x + 1
+
+    def runs(count: int) -> int:
+        capsys.readouterr()
+        for _ in range(count):
+            f(Tensor([1.0]))
+        return capsys.readouterr().out.split().count("ran")
 
     f = TinyJit(body)
     with Context(JIT=0):
-        for _ in range(4):
-            f(Tensor([1.0]))
-    assert calls["made"][0] == 4 and not f.captures
-    for _ in range(4):
-        f(Tensor([1.0]))
-    assert calls["made"][0] == 6 and len(f.jit_cache) == 1
+        assert runs(4) == 4 and not f.captures
+    assert runs(4) == 2 and len(f.jit_cache) == 1
     with Context(DEBUG=3):
-        f(Tensor([1.0]))
-    assert calls["made"][0] == 7
+        assert runs(1) == 1
 
 
 def test_pickled_functions_capture_again(tmp_path: Path) -> None:

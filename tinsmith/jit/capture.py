@@ -10,9 +10,11 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import bindings, substitute, toposort
 from tinsmith.jit.collect import CacheCollector, Source
 from tinsmith.jit.guards import Decisions, Group, Guards, Member, Place
+from tinsmith.jit.quick import Quick
 from tinsmith.jit.reach import reachable
 from tinsmith.jit.replay import Replay
-from tinsmith.jit.signature import leaves, placed, rebuilt, view_of
+from tinsmith.jit.signature import fresh, leaves, placed, rebuilt, view_of, writable
+from tinsmith.jit.state import State
 from tinsmith.jit.templates import Returned, Template, Written, placeholder
 from tinsmith.tensor import random
 from tinsmith.tensor.base import TensorBase
@@ -29,20 +31,24 @@ class Capture(CacheCollector):
     """A recorder of one call, and afterwards its replay.
 
     Args:
+        state: guards on the Python values that the call reads.
         arguments: the tensors among the arguments, realized.
         roots: everything else that the function can read.
         bound: names and values of the bound variables among the arguments.
     """
 
     replay: Replay
+    quick: Quick | None = None  # of the latest call that was looked at in full
 
-    def __init__(self, arguments: list[Tensor], roots: Sequence[Any], bound: Sequence[tuple[str, int]] = ()) -> None:
+    def __init__(self, state: State, arguments: list[Tensor], roots: Sequence[Any],
+                 bound: Sequence[tuple[str, int]] = ()) -> None:
         super().__init__()
+        self.state = state
         self.guards = Guards()
         self.arguments = arguments
         self.known = reachable(roots)
         lazy = [t for t in self.known.values() if not placed(t.uop) and is_leaf(t.uop)]
-        lazy += [t.grad for t in self.known.values() if t.grad is not None and not placed(t.grad.uop)]
+        lazy += [t.grad for t in (*self.known.values(), *arguments) if t.grad is not None and not placed(t.grad.uop)]
         if lazy:
             realize_tensors(lazy)
         everything = list(TensorBase.live)
@@ -69,11 +75,14 @@ class Capture(CacheCollector):
         Raises:
             Uncapturable: if the call cannot be replayed.
         """
+        self.known.update((id(t), t) for t, *_ in self.state.tensors)
         if random.resets() != self.resets:
             raise Uncapturable("sets the seed of the random numbers")
         for leaf in leaves(result):
             if not isinstance(leaf, Tensor) and any(key not in self.before for key in reachable([leaf])):
                 raise Uncapturable(f"returns tensors inside a {type(leaf).__name__}")
+        if any(self.state.knows(c) for c in writable(result)):
+            raise Uncapturable("returns a list, a dict or an object that was there before the call")
         returned = [t for t in leaves(result) if isinstance(t, Tensor)]
         changed = [t for t, old, _ in self.before.values()
                    if t.uop is not old and (placed(old) or id(t) in self.known or id(t) in self.numbers)]
@@ -90,17 +99,22 @@ class Capture(CacheCollector):
         draws = random.state()[1] - self.first_draw
         self.bind(returned, changed, graded)
         finder = _Finder(self)
+        alike = self.alike()
         for number, item in enumerate(self.items):
             item.sources = [finder.source(b) for b in item.inputs]
             finder.made |= {id(b): Source(program=number, output=k) for k, b in enumerate(item.outputs)}
-        nesting = rebuilt(result, lambda t: self.returned(t, finder) if isinstance(t, Tensor) else t)
+        nesting = rebuilt(result, lambda t: self.returned(t, finder) if isinstance(t, Tensor) else fresh(t))
         written = self.written(changed, finder)
         for t in graded:
             late = t.grad is not None and not placed(t.grad.uop)
             written.append(Written(Place(self.place(t).number, self.place(t).ref, True),
                                    None if t.grad is None else finder.template(t.grad.uop), late))
+        for t in alike:
+            finder.source(t.uop.base.arg)
         self.guards.groups = finder.groups
         self.guards.decisions = Decisions(self.decisions, self.bound)
+        places = [m.place for g in finder.groups for m in g.members if not m.place.gradient]
+        self.state.compile({id(p.find(self.arguments)) for p in places}, {id(t) for t in graded})
         self.replay = Replay(self.items, nesting, written, self.first_draw, draws, self.bound, donate, forgets)
         for item in self.items:  # a capture holds programs, not values
             item.inputs, item.outputs = [], []
@@ -125,6 +139,20 @@ class Capture(CacheCollector):
             if len(parts) > 1:
                 self.guards.shared.append([(p, share.looks) for p, share in parts])
         return found
+
+    def alike(self) -> list[Tensor]:
+        """Unchanged tensors that see what another one sees, and guards on the unrealized ones among them: to give one
+        what it had already from the other leaves no trace, and does something else once it has another value."""
+        holders: dict[UOp, set[int]] = {}
+        for t in (*self.known.values(), *self.arguments):
+            if id(t) in self.before:
+                for n in _buffers(self.before[id(t)][1]):
+                    holders.setdefault(n, set()).add(id(t))
+        found = [t for t in self.known.values() if id(t) in self.before and t.uop is self.before[id(t)][1] and any(
+            len(holders[n]) > 1 for n in _buffers(t.uop))]
+        guarded = {id(ref()) for ref, _ in self.guards.lazy}
+        self.guards.lazy += [(weakref.ref(t), t.uop) for t in found if not placed(t.uop) and id(t) not in guarded]
+        return [t for t in found if t.uop.base.op is Ops.BUFFER]
 
     def is_forgotten(self, t: Tensor) -> bool:
         """Whether a gradient went that nobody asked for, of a tensor that the function knows nothing of: a replay does
@@ -158,6 +186,10 @@ class Capture(CacheCollector):
         if id(t) in self.before:
             return Returned(self.place(t), None, t._device, t.requires_grad)
         return Returned(None, finder.template(t.uop), t._device, t.requires_grad)
+
+
+def _buffers(uop: UOp) -> list[UOp]:
+    return [uop.base] if uop.base.op is Ops.BUFFER else [n for n in toposort(uop) if n.op is Ops.BUFFER]
 
 
 class _Finder:

@@ -18,9 +18,10 @@ from tinsmith.ir.sizes import watchers
 from tinsmith.jit.capture import Capture, Uncapturable
 from tinsmith.jit.collect import JitItem
 from tinsmith.jit.quick import Quick
-from tinsmith.jit.replay import Direct, Replay
-from tinsmith.jit.signature import Bound, Signature, leaves, placed
+from tinsmith.jit.signature import Bound, difference, leaves, placed, signature, surroundings
+from tinsmith.jit.state import State
 from tinsmith.jit.verify import verified
+from tinsmith.jit.watch import Watch
 from tinsmith.schedule.record import recorders
 from tinsmith.tensor import history, random
 from tinsmith.tensor.base import TensorBase
@@ -30,31 +31,39 @@ from tinsmith.tensor.tensor import Tensor
 R = TypeVar("R")
 
 MOST_SIGNATURES: Final = 64
-MOST_VARIANTS: Final = 4
+MOST_VARIANTS: Final = 16
 
 
 class Entry:
     """The captures of one signature, newest first. It is dead as soon as one object that the signature names is."""
 
     def __init__(self, held: list[Any]) -> None:
-        self._captures: WhileAlive[list[Capture]] = WhileAlive([], held)
-        self.alive = self._captures.left  # empty when dead
+        self._kept: WhileAlive[list[WhileAlive[Capture]]] = WhileAlive([], held)
+        self.alive = self._kept.left  # empty when dead
         self.uncapturable = False
+
+    @property
+    def kept(self) -> list[WhileAlive[Capture]]:
+        """The captures that live, each for as long as all that it names."""
+        every = self._kept.get()
+        if every is None:
+            return []
+        every[:] = [k for k in every if k.left]
+        return every
 
     @property
     def captures(self) -> list[Capture]:
         """The captures; none if an object has died."""
-        found = self._captures.get()
-        return [] if found is None else found
+        return [c for k in self.kept if (c := k.get()) is not None]
 
 
 class TinyJit(Generic[R]):
     """Decorator: captures what a function of tensors runs, and replays it without running its Python.
 
     The first call runs the function; the second captures it; later calls with an equal signature (``jit.signature``)
-    whose earlier tensors are as they were (``jit.guards``) replay; others are captured anew. Outputs are fresh on every
-    call, state that the function assigns is updated, and random draws go on. A function that reads values on the host
-    runs uncaptured. docs/jit.md has the rules.
+    whose Python state (``jit.state``) and earlier tensors (``jit.guards``) are as they were replay; others are captured
+    anew. Outputs are fresh on every call, assigned state is updated, and random draws go on. A function
+    that reads values on the host, the clock or a file runs uncaptured. docs/jit.md has the rules.
 
     >>> @TinyJit
     ... def double(x):
@@ -70,7 +79,6 @@ class TinyJit(Generic[R]):
         self.fxn, self.donate = fxn, donate
         functools.update_wrapper(self, fxn, updated=())
         self.__name__: str = getattr(fxn, "__name__", type(fxn).__name__)
-        self._signature = Signature(fxn)
         self.reset()
 
     def __get__(self, instance: Any, owner: Any) -> Any:
@@ -90,7 +98,7 @@ class TinyJit(Generic[R]):
         self.replays = 0
         self.captures: OrderedDict[Any, Entry] = OrderedDict()
         self._last: Capture | None = None
-        self._quick: tuple[Quick, Entry, Replay, Direct | None] | None = None
+        self._quick: dict[str, Capture] | None = None  # of the latest replay, empty when it is dead
         self._warned: set[str] = set()
 
     @property
@@ -101,14 +109,15 @@ class TinyJit(Generic[R]):
     def __call__(self, *args: Any, **kwargs: Any) -> R:
         with running:
             if self._quick is not None and not kwargs and not recorders:
-                quick, entry, replay, direct = self._quick
-                matched = quick.match(args) if entry.alive else None
-                if matched is not None:
+                capture = self._quick.get("value")
+                matched = None if capture is None or capture.quick is None else capture.quick.match(args)
+                if capture is not None and matched is not None:
                     self.cnt += 1
                     self.replays += 1
                     found, tensors = matched
-                    if direct is not None:
-                        return direct(found)  # type: ignore[return-value]
+                    replay = capture.replay
+                    if replay.direct is not None:
+                        return replay.direct(found)  # type: ignore[return-value]
                     return replay(found, tensors, ())  # type: ignore[no-any-return]
             self._quick = None
             if settings.JIT and settings.DEBUG < 3 and not settings.CHECKED:
@@ -136,12 +145,14 @@ class TinyJit(Generic[R]):
             return self._run(args, kwargs)
         self.captures.move_to_end(key)
         seed = random.state()[0]
-        captures = entry.captures
-        for n, capture in enumerate(captures):
+        kept = entry.kept
+        for n, one in enumerate(kept):
+            capture = one.get()
+            if capture is None or capture.state.change(args, kwargs) is not None:
+                continue
             found = capture.guards.find(tensors, seed, bound)
             if found is not None:
-                if n:
-                    captures.insert(0, captures.pop(n))
+                kept.insert(0, kept.pop(n))
                 self._last = capture
                 self.replays += 1
                 if settings.VERIFY and self.replays % settings.VERIFY == 0:
@@ -150,28 +161,32 @@ class TinyJit(Generic[R]):
                         self.__name__, replay, functools.partial(self._run, args, kwargs))
                 if not kwargs and not settings.VERIFY and settings.DEBUG < 2 and not settings.PROFILE:
                     with contextlib.suppress(TypeError):
-                        quick = Quick(self._signature, capture.guards, args)
-                        self._quick = quick, entry, capture.replay, capture.replay.direct
+                        capture.quick = Quick(capture.state, capture.guards, args)
+                        self._quick = one.left
                 return capture.replay(found, tensors, bound)  # type: ignore[no-any-return]
         return self._capture(key, tensors, args, kwargs)
 
     def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any],
              held: list[Any] | None = None) -> tuple[tuple[Any, ...], Bound]:
-        described, bound = self._signature.of(args, kwargs, held)
+        described, bound = signature(args, kwargs, held)
         return (described, Tensor.training, settings.DEV, settings.code_key, dtypes.default_float,
                 dtypes.default_int), bound
 
-    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any], settle: Callable[[R], bool] | None = None) -> R:
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any],
+             watch: contextlib.AbstractContextManager[Any] | None = None,
+             settle: Callable[[R], bool] | None = None) -> R:
         """Run the function. What it returns and writes is computed and has no history, as after a replay.
 
         Args:
+            watch: held while the function runs.
             settle: computes these tensors in another way, if it can.
         """
         before = list(TensorBase.live)
         written: LiveSet[Tensor] = LiveSet()
         TensorBase.watchers.append(written)
         try:
-            result = self.fxn(*args, **kwargs)
+            with watch or contextlib.nullcontext():
+                result = self.fxn(*args, **kwargs)
         finally:
             TensorBase.watchers.remove(written)
         made = [*(t for t in leaves(result) if isinstance(t, Tensor)), *written]
@@ -185,12 +200,14 @@ class TinyJit(Generic[R]):
     def _capture(self, key: Any, tensors: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
         """Run the function and note what it ran."""
         if self.captures and settings.DEBUG >= 1:
-            print(f"jit {self.__name__}: captured again; what has changed is {self._change(key)}")
+            print(f"jit {self.__name__}: captured again; what has changed is {self._change(key, args, kwargs)}")
         held: list[Any] = []
         bound = self._key(args, kwargs, held)[1]
-        capture = Capture(tensors, [*self._signature.surroundings(), self.fxn,
-                                    *(v for v in leaves((args, kwargs)) if not isinstance(v, TensorBase))], list(bound))
         reason = ""
+        state = State(self.fxn, args, kwargs)
+        watch = Watch(state)
+        capture = Capture(state, tensors, [*surroundings(self.fxn), self.fxn, *(
+            v for v in leaves((args, kwargs)) if not isinstance(v, TensorBase))], list(bound))
 
         def settle(result: R) -> bool:
             nonlocal reason
@@ -198,6 +215,8 @@ class TinyJit(Generic[R]):
                 if capture.host_read is not None:
                     reason = "reads values on the host at {}:{}".format(*capture.host_read)
                 else:
+                    reason = watch.reason()
+                if not reason:
                     capture.settle(result, self.donate)
             except Uncapturable as why:
                 reason = str(why)
@@ -206,40 +225,48 @@ class TinyJit(Generic[R]):
         recorders.append(capture)
         watchers.append(capture.decided)
         try:
-            result = self._run(args, kwargs, settle)
+            result = self._run(args, kwargs, watch, settle)
         finally:
             recorders.remove(capture)
             watchers.remove(capture.decided)
-        if not reason and self._key(args, kwargs)[0] != key:
+        if not reason and (self._key(args, kwargs)[0] != key or state.change(args, kwargs) is not None):
             self._warn("changes Python values that it also reads (an attribute, a global, an argument)")
             return result
+        self._keep(key, held, capture if not reason else None)
+        if reason:
+            self._warn(reason)
+        return result
+
+    def _keep(self, key: Any, held: list[Any], capture: Capture | None) -> None:
+        """Remember a capture, or that there can be none."""
         entry = self.captures.get(key)
         if entry is None or not entry.alive:
             entry = self.captures[key] = Entry(held)
         self.captures.move_to_end(key)
-        if reason:
+        if capture is None:
             entry.uncapturable = True
-            self._warn(reason)
-            return result
-        captures = entry.captures
-        captures.insert(0, capture)
-        del captures[MOST_VARIANTS:]
+            return
+        kept = entry.kept
+        kept.insert(0, WhileAlive(capture, [*held, *capture.state.held]))
+        capture.state.held = []
+        del kept[MOST_VARIANTS:]
         self._last = capture
         for old in [k for k, e in self.captures.items() if not e.alive]:
             del self.captures[old]
         while len(self.captures) > MOST_SIGNATURES:
             self.captures.popitem(last=False)
-        return result
 
-    def _change(self, key: Any) -> str:
+    def _change(self, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Why no capture fits a call: the first difference from the latest signature."""
         latest = next(reversed(self.captures))
         if key in self.captures:
-            return ("a tensor that it reads besides its arguments: it is gone, shared, or seen in another way; "
-                    "or a size that it went by")
+            captures = self.captures[key].captures
+            return (captures[0].state.change(args, kwargs) if captures else None) or (
+                "a tensor that it reads besides its arguments: it is gone, shared, or seen in another way; "
+                "or a size that it went by")
         modes = ("Tensor.training", "DEV", "a setting that changes code", "the default float", "the default int")
         return next((name for name, a, b in zip(modes, latest[1:], key[1:]) if a != b),
-                    None) or self._signature.difference(latest[0], key[0])
+                    None) or difference(latest[0], key[0])
 
     def _warn(self, reason: str) -> None:
         if reason not in self._warned:

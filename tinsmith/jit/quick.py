@@ -1,10 +1,9 @@
 """The guards of the latest capture, laid out flat: a call that meets them is replayed at once.
 
-They accept a call only if ``Signature`` and ``Guards`` would; a call that they refuse is looked at in full.
+They accept a call only if its signature, ``State`` and ``Guards`` would; a call that they refuse is looked at in full.
 """
 from __future__ import annotations
 
-import types
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,11 +15,10 @@ from tinsmith.core.weak import WeakTable
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import symbols
 from tinsmith.jit.guards import Guards
-from tinsmith.jit.signature import EXACT, Signature, by_identity, python_value, view_of
+from tinsmith.jit.signature import EXACT, by_identity, view_of
+from tinsmith.jit.state import State
 from tinsmith.tensor import random
 from tinsmith.tensor.tensor import Tensor
-
-_ABSENT: Any = object()
 
 
 class _Kind:
@@ -53,26 +51,27 @@ class _Kind:
 
 
 class Quick:
-    """Flat guards for calls with positional arguments that are tensors and scalars.
+    """Flat guards for calls with positional arguments that are tensors, scalars and objects.
 
     Args:
-        signature: of the function.
-        guards: of the capture.
+        state, guards: of the capture.
         args: of a call that has just met them.
 
     Raises:
         TypeError: if these arguments need the full look.
     """
 
-    def __init__(self, signature: Signature, guards: Guards, args: tuple[Any, ...]) -> None:
+    def __init__(self, state: State, guards: Guards, args: tuple[Any, ...]) -> None:
         self.token = settings.token
         self.training = Tensor.training
         self.default_float, self.default_int = dtypes.default_float, dtypes.default_int
         self.kinds = vars(dtypes)  # read without the hook that explains unknown names
         self.guards = guards
+        self.differs = state.differs
         self.count = len(args)
         self.tensors: list[tuple[int, bool | None, Callable[[int], Any], _Kind]] = []
         self.scalars: list[tuple[int, Any]] = []
+        self.objects: list[tuple[int, int]] = []
         for n, value in enumerate(args):
             if type(value) is Tensor:
                 b = value.uop.base.arg
@@ -83,38 +82,18 @@ class Quick:
                 self.tensors.append((n, value.requires_grad, kind.known.entries.get, kind))
             elif type(value) in EXACT:
                 self.scalars.append((n, value))
+            elif by_identity(value):
+                self.objects.append((n, id(value)))
             else:
                 raise TypeError(f"{type(value).__name__} among the arguments")
         if len({id(args[n].uop.base.arg) for n, *_ in self.tensors}) != len(self.tensors):
             raise TypeError("two tensors that share a buffer")
         self.whole = len(self.tensors) == len(args)
-        self._watch(signature)
         # Entries of the guards that are arguments and nothing else need no second look.
         simple = not (guards.lazy or guards.gradients or guards.seed is not None or guards.shared)
         plain = all(g.argument >= 0 and not g.members and g.pinned is None for g in guards.groups)
         self.order = [g.argument for g in guards.groups] if simple and plain else None
         self.in_order = self.order == list(range(len(self.tensors)))
-
-    def _watch(self, signature: Signature) -> None:
-        """Sort what surrounds the function by how it is compared: by identity, by value, or by all that is in it."""
-        self.cells: list[tuple[types.CellType, int]] = []
-        self.names: list[tuple[dict[str, Any], str, int]] = []
-        self.deep: list[tuple[Any, str, Any]] = []
-        self.attributes = attributes = signature.attributes
-        for cell in signature.cells:
-            value = _content(cell)
-            if by_identity(value, attributes):
-                self.cells.append((cell, id(value)))
-            else:
-                self.deep.append((cell, "", python_value(value, None, attributes)))
-        for space, name in signature.names:
-            value = space.get(name, _ABSENT)
-            if by_identity(value, attributes):
-                self.names.append((space, name, id(value)))
-            else:
-                self.deep.append((space, name, python_value(value, None, attributes)))
-        self.deep += [(value, "", python_value(value, None, attributes)) for value in signature.fixed
-                      if not by_identity(value, attributes)]
 
     def match(self, args: tuple[Any, ...]) -> tuple[list[Buffer], Sequence[Tensor]] | None:
         """The buffers that the guards name and the tensors among the arguments; None: look at the call in full."""
@@ -137,16 +116,13 @@ class Quick:
         for n, scalar in self.scalars:
             if args[n] is not scalar and (type(args[n]) is not type(scalar) or args[n] != scalar):
                 return None
-        try:
-            for cell, identity in self.cells:
-                if id(cell.cell_contents) != identity:
-                    return None
-        except ValueError:  # it is empty now
-            return None
-        for space, name, identity in self.names:
-            if id(space.get(name, _ABSENT)) != identity:
+        for n, identity in self.objects:
+            if id(args[n]) != identity:
                 return None
-        if self.deep and not self._deep_equal():
+        try:
+            if self.differs(args, {}) is not None:
+                return None
+        except Exception:  # something on the way is gone
             return None
         tensors = args if self.whole else [args[row[0]] for row in self.tensors]
         if self.in_order:
@@ -156,17 +132,3 @@ class Quick:
         del found
         every = self.guards.find(tensors, random.state()[0])
         return None if every is None else (every, tensors)
-
-    def _deep_equal(self) -> bool:
-        for where, name, described in self.deep:
-            value = where.get(name, _ABSENT) if name else _content(where) if type(where) is types.CellType else where
-            if python_value(value, None, self.attributes) != described:
-                return False
-        return True
-
-
-def _content(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return _ABSENT

@@ -8,13 +8,13 @@ from typing import Any
 
 from tinsmith.backend.memory import Buffer
 from tinsmith.ir import UOp
-from tinsmith.jit.quick import Quick
-from tinsmith.jit.signature import Signature, names_in, ours
+from tinsmith.jit.reads import all_names, ours
+from tinsmith.jit.state import State
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.tensor import Tensor
 
 _LEAVES = (int, float, str, bytes, type(None), complex, UOp, Buffer, types.CodeType, types.FrameType,
-           types.BuiltinFunctionType, Quick, Signature)  # the last two hold whole dictionaries of globals
+           types.BuiltinFunctionType, State)  # the last holds whole dictionaries of globals
 LIMIT = 200_000
 
 
@@ -33,7 +33,7 @@ def reachable(roots: Sequence[Any]) -> dict[int, Tensor]:
         elif isinstance(value, types.FunctionType):
             stack += value.__closure__ or ()
             stack += [value.__defaults__, value.__kwdefaults__]
-            names = names_in(value.__code__)
+            names = all_names(value.__code__)
             named = [value.__globals__[n] for n in names if n in value.__globals__]
             stack += named
             stack += [getattr(m, n) for m in named if _foreign(m) for n in names if n in vars(m)]

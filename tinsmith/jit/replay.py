@@ -23,7 +23,7 @@ from tinsmith.ir.uop import toposort
 from tinsmith.jit.collect import JitItem, Source
 from tinsmith.jit.guards import Place
 from tinsmith.jit.joined import WHOLE, Joined, join
-from tinsmith.jit.signature import leaves, rebuilt
+from tinsmith.jit.signature import fresh, leaves, rebuilt
 from tinsmith.jit.templates import Returned, Template, Written, late_tensor
 from tinsmith.schedule.execute import failed, launch
 from tinsmith.schedule.items import Slot
@@ -274,9 +274,9 @@ class Replay:
         if self.lone is not None:
             return self._output(self.lone, found, entries, arguments, value)
         if not self.returned:
-            return rebuilt(self.result, _itself)
+            return rebuilt(self.result, fresh)
         return rebuilt(self.result, lambda r: self._output(r, found, entries, arguments, value)
-                       if isinstance(r, Returned) else r)
+                       if isinstance(r, Returned) else fresh(r))
 
     def _direct(self) -> Direct | None:
         """For a replay that is no more than launching one part and wrapping its one output."""
@@ -427,7 +427,3 @@ class Direct:
 
 def _part(b: Buffer, number: int) -> Buffer:
     return b.parts[number] if isinstance(b, Shards) else b
-
-
-def _itself(leaf: Any) -> Any:
-    return leaf

@@ -1,21 +1,19 @@
-"""What a captured function depends on: two calls with equal signatures run the same programs.
+"""Calls of a function as keys: two with equal keys are alike in their arguments.
 
 Tensors count by shape, dtype, device and view, by which of them share a buffer and which are one object; Python scalars
-and NumPy arrays by value; other objects by identity, with the scalars among their attributes by value and the rest by
-identity. Closure cells, defaults, ``self`` and the globals that the function names are part of it in the same way, one
-level deep; of modules, classes and functions among them only the attributes whose names stand in the function's code.
+and NumPy arrays by value; other objects by identity. What is behind those, and all else that the function reads, is
+looked at by ``jit.state``.
 """
 from __future__ import annotations
 
 import array
 import copy
 import dataclasses
-import dis
 import functools
 import textwrap
 import types
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -23,16 +21,16 @@ import numpy as np
 from tinsmith.core.dtypes import DType
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import symbols, toposort, with_symbols
+from tinsmith.jit.reads import all_names
 from tinsmith.tensor.tensor import Tensor
 
 SCALARS: Final = (int, float, bool, str, bytes, type(None), complex)
 EXACT: Final = frozenset({int, bool, str, bytes, type(None)})
-_CODE: Final = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)
-CONTAINERS: Final = (list, tuple, dict, set, frozenset, deque)
-_BYTES: Final = (bytearray, memoryview, array.array)
+BYTES: Final = (bytearray, memoryview, array.array)
+WRITABLE: Final = (np.ndarray, set, deque, bytearray, array.array)
 
 
-def _fields(tree: Any) -> list[str]:
+def fields_of(tree: Any) -> list[str]:
     """Names of a dataclass's fields; empty for anything else."""
     if not dataclasses.is_dataclass(tree) or isinstance(tree, type):
         return []
@@ -55,7 +53,7 @@ def _collect(tree: Any, found: list[Any]) -> None:
     elif isinstance(tree, dict):
         for item in tree.values():
             _collect(item, found)
-    elif names := _fields(tree):
+    elif names := fields_of(tree):
         for name in names:
             _collect(getattr(tree, name), found)
     else:
@@ -70,29 +68,51 @@ def paths(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     elif isinstance(tree, dict):
         for key, item in tree.items():
             yield from paths(item, f"{path}[{key!r}]")
-    elif names := _fields(tree):
+    elif names := fields_of(tree):
         for name in names:
             yield from paths(getattr(tree, name), f"{path}.{name}")
     else:
         yield path, tree
 
 
-def rebuilt(tree: Any, leaf: Callable[[Any], Any]) -> Any:
-    """A copy of the nesting with every leaf replaced."""
+def rebuilt(tree: Any, leaf: Callable[[Any], Any], made: dict[int, Any] | None = None) -> Any:
+    """A copy of the nesting with every leaf replaced; what was one object is one object again."""
+    made = {} if made is None else made
+    if id(tree) not in made:
+        made[id(tree)] = _rebuilt(tree, leaf, made)
+    return made[id(tree)]
+
+
+def _rebuilt(tree: Any, leaf: Callable[[Any], Any], made: dict[int, Any]) -> Any:
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*(rebuilt(item, leaf) for item in tree))
+        return type(tree)(*(rebuilt(item, leaf, made) for item in tree))
     if isinstance(tree, (list, tuple)):
-        return type(tree)(rebuilt(item, leaf) for item in tree)
+        return type(tree)(rebuilt(item, leaf, made) for item in tree)
     if isinstance(tree, dict):
-        made = copy.copy(tree)
-        made.update((key, rebuilt(value, leaf)) for key, value in tree.items())
-        return made
-    if names := _fields(tree):
+        new = copy.copy(tree)
+        new.update((key, rebuilt(value, leaf, made)) for key, value in tree.items())
+        return new
+    if names := fields_of(tree):
         new = copy.copy(tree)
         for name in names:
-            object.__setattr__(new, name, rebuilt(getattr(tree, name), leaf))
+            object.__setattr__(new, name, rebuilt(getattr(tree, name), leaf, made))
         return new
     return leaf(tree)
+
+
+def writable(tree: Any) -> Iterator[Any]:
+    """What can be written to in a nesting, besides tensors: its lists, dicts and dataclasses, and arrays and sets."""
+    if isinstance(tree, (list, dict, *WRITABLE)) or fields_of(tree):
+        yield tree
+    inside = (tree if isinstance(tree, (list, tuple)) else tree.values() if isinstance(tree, dict) else
+              [getattr(tree, name) for name in fields_of(tree)])
+    for item in inside:
+        yield from writable(item)
+
+
+def fresh(leaf: Any) -> Any:
+    """A value that is no tensor, for one call alone if it can be written to."""
+    return copy.copy(leaf) if isinstance(leaf, WRITABLE) else leaf
 
 
 def placed(uop: UOp) -> bool:
@@ -111,68 +131,42 @@ def view_of(uop: UOp) -> tuple[Any, ...]:
     return tuple(chain)
 
 
-class Signature:
-    """Describes calls of one function."""
+def surroundings(function: Any) -> list[Any]:
+    """The values that a function's own code names, besides its arguments."""
+    if isinstance(function, functools.partial):
+        return [*function.args, *function.keywords.values(), *surroundings(function.func)]
+    if isinstance(function, types.MethodType):
+        return [function.__self__, *surroundings(function.__func__)]
+    if not isinstance(function, types.FunctionType):
+        call = type(function).__call__
+        return [function, *(surroundings(call) if isinstance(call, types.FunctionType) else ())]
+    space = function.__globals__
+    return [*(function.__closure__ or ()), *(space[n] for n in all_names(function.__code__) if n in space),
+            function.__defaults__, function.__kwdefaults__]
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.cells: list[Any] = []
-        self.names: list[tuple[dict[str, Any], str]] = []
-        self.fixed: list[Any] = []
-        self.cell_names: list[str] = []
-        self.attributes: tuple[str, ...] = ()
-        self._look(function)
 
-    def _look(self, function: Any) -> None:
-        if isinstance(function, functools.partial):
-            self.fixed += [*function.args, *function.keywords.values()]
-            self._look(function.func)
-            return
-        if isinstance(function, types.MethodType):
-            self.fixed.append(function.__self__)
-            function = function.__func__
-        elif not isinstance(function, types.FunctionType):
-            self.fixed.append(function)
-            function = type(function).__call__
-        if isinstance(function, types.FunctionType):
-            self.cells += function.__closure__ or ()
-            self.cell_names += function.__code__.co_freevars
-            self.fixed += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-            space = function.__globals__
-            self.names += [(space, name) for name in globals_in(function.__code__)]
-            self.attributes = tuple(names_in(function.__code__))
+def difference(old: tuple[Any, ...], new: tuple[Any, ...]) -> str:
+    """What two descriptions of calls differ in, for people to read."""
+    if len(old) != len(new):
+        return "the number or the nesting of its arguments"
+    at = next(n for n, (a, b) in enumerate(zip(old, new)) if a != b)
+    return f"its arguments: {_short(old[at])}, now {_short(new[at])}"
 
-    def surroundings(self) -> list[Any]:
-        """The values that the function reads besides its arguments."""
-        found = [_content(c) for c in self.cells]
-        found += [space[name] for space, name in self.names if name in space]
-        return found + self.fixed
 
-    def difference(self, old: tuple[Any, ...], new: tuple[Any, ...]) -> str:
-        """What two descriptions of calls differ in, for people to read."""
-        names = [*self.cell_names, *(n for space, n in self.names if n in space),
-                 *("self or a default" for _ in self.fixed)]
-        if len(old) != len(new):
-            return "the number or the nesting of its arguments"
-        at = next((n for n, (a, b) in enumerate(zip(old, new)) if a != b), len(new))
-        if at >= len(new) - len(names):
-            return names[at - len(new) + len(names)] if at < len(new) else "nothing that it names"
-        return f"its arguments: {_short(old[at])}, now {_short(new[at])}"
+def signature(args: tuple[Any, ...], kwargs: dict[str, Any],
+              held: list[Any] | None = None) -> tuple[tuple[Any, ...], Bound]:
+    """A hashable description of a call, and the bound variables among the arguments, whose values are no part of it.
 
-    def of(self, args: tuple[Any, ...], kwargs: dict[str, Any],
-           held: list[Any] | None = None) -> tuple[tuple[Any, ...], Bound]:
-        """A hashable description, and the bound variables among the arguments, whose values are no part of it.
-
-        Args:
-            args, kwargs: the call's; tensors among them must be realized.
-            held: gets the objects whose identity is part of the description: it is valid for as long as they live.
-        """
-        call = _Call({}, {}, {}, held, self.attributes)
-        parts: list[Any] = []
-        _arguments(args, parts, call)
-        if kwargs:
-            _arguments(kwargs, parts, call)
-        parts.extend(python_value(v, held, self.attributes) for v in self.surroundings())
-        return tuple(parts), call.bound
+    Args:
+        args, kwargs: the call's; tensors among them must be realized.
+        held: gets the objects whose identity is part of the description: it is valid for as long as they live.
+    """
+    call = _Call({}, {}, {}, held)
+    parts: list[Any] = []
+    _arguments(args, parts, call)
+    if kwargs:
+        _arguments(kwargs, parts, call)
+    return tuple(parts), call.bound
 
 
 def _short(part: Any) -> str:
@@ -196,37 +190,11 @@ class _Call:
     buffers: dict[int, int]
     bound: Bound
     held: list[Any] | None
-    names: Sequence[str]  # of attributes that the function's code names
 
     def variable(self, bind: UOp) -> tuple[UOp, int]:
         """A bound variable without its value: two that are equal in one call must be equal in the other."""
         variable = bind.src[0]
         return variable, self.bound.setdefault((variable.arg[0], bind.src[1].arg), len(self.bound))
-
-
-def globals_in(code: types.CodeType) -> list[str]:
-    """Names that a function and those inside it look up in their globals."""
-    found = {str(i.argval): None for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            found.update(dict.fromkeys(globals_in(inner)))
-    return list(found)
-
-
-def names_in(code: types.CodeType) -> list[str]:
-    """Names of globals and of attributes in a function and those inside it."""
-    found = dict.fromkeys(code.co_names)
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            found.update(dict.fromkeys(names_in(inner)))
-    return list(found)
-
-
-def _content(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return "empty cell"
 
 
 def _arguments(tree: Any, parts: list[Any], call: _Call) -> None:
@@ -242,12 +210,12 @@ def _arguments(tree: Any, parts: list[Any], call: _Call) -> None:
             _arguments(item, parts, call)
     elif isinstance(tree, UOp):
         parts.append(call.variable(tree) if tree.op is Ops.BIND else _unbound(tree, call))
-    elif names := _fields(tree):
+    elif names := fields_of(tree):
         parts += (type(tree), *names)
         for name in names:
             _arguments(getattr(tree, name), parts, call)
     else:
-        parts.append(python_value(tree, call.held, call.names))
+        parts.append(_value(tree, call.held))
 
 
 def _tensor(t: Tensor, call: _Call) -> tuple[Any, ...]:
@@ -271,61 +239,16 @@ def _unbound(value: Any, call: _Call) -> Any:
     return with_symbols(value, table)
 
 
-def python_value(value: Any, held: list[Any] | None, names: Sequence[str] = ()) -> Any:
-    """A value and what is one level below it: of code the attributes with these names, of other objects all."""
-    if isinstance(value, (list, tuple, set, frozenset, deque)):
+def _value(value: Any, held: list[Any] | None) -> Any:
+    if isinstance(value, (set, frozenset, deque)):
         return type(value), *(_one(v, held) for v in value)
-    if isinstance(value, dict):
-        return dict, *(x for item in value.items() for x in (_one(item[0], held), _one(item[1], held)))
-    if isinstance(value, _CODE):
-        inside = _named(value, names)
-    else:
-        inside = {} if is_plain(value) else _attributes(value)
-    if not inside:
-        return _one(value, held)
-    return _one(value, held), *((name, _one(v, held)) for name, v in inside.items())
+    return _one(value, held)
 
 
-def _named(code: Any, names: Sequence[str]) -> dict[str, Any]:
-    """The attributes of a module, class or function that have one of these names."""
-    if ours(code.__name__ if isinstance(code, types.ModuleType) else code.__module__ or ""):
-        return {}
-    spaces = [vars(k) for k in code.__mro__] if isinstance(code, type) else [getattr(code, "__dict__", {})]
-    return {name: space[name] for space in reversed(spaces) for name in names if name in space}
-
-
-def _attributes(value: Any) -> dict[str, Any]:
-    """What an object has in its ``__dict__`` and its slots, and the data that it has from its class."""
-    found: dict[str, Any] = {}
-    for kind in type(value).__mro__:
-        if ours(kind.__module__):
-            continue
-        for name, v in vars(kind).items():
-            if type(v) is types.MemberDescriptorType:
-                found.setdefault(name, getattr(value, name, None))
-            elif not name.startswith("__") and not isinstance(v, type) and not hasattr(type(v), "__get__"):
-                found.setdefault(name, v)
-    found.update(getattr(value, "__dict__", {}))
-    return found
-
-
-def ours(module: str) -> bool:
-    """Whether a module's names stay what they are, so that nobody looks behind them."""
-    return module.partition(".")[0] in ("tinsmith", "numpy", "builtins", "functools", "types", "weakref", "typing")
-
-
-def is_plain(value: Any) -> bool:
-    """Whether an object counts by identity alone, such as jitted functions, which count their own calls."""
-    return hasattr(type(value), "jit_cache")
-
-
-def by_identity(value: Any, names: Sequence[str]) -> bool:
-    """Whether identity says all that a signature says of a value."""
-    if isinstance(value, (*CONTAINERS, *_BYTES, np.ndarray, np.generic, Tensor)):
-        return False
-    if isinstance(value, SCALARS) or is_plain(value):
-        return True
-    return not (_named(value, names) if isinstance(value, _CODE) else _attributes(value))
+def by_identity(value: Any) -> bool:
+    """Whether an argument counts by what it is alone."""
+    return not (isinstance(value, (*SCALARS, list, tuple, dict, set, frozenset, deque, *BYTES, np.ndarray, np.generic,
+                                   Tensor, UOp)) or fields_of(value))
 
 
 def _one(value: Any, held: list[Any] | None) -> Any:
@@ -337,7 +260,7 @@ def _one(value: Any, held: list[Any] | None) -> Any:
         return kind, repr(value)
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype != object:
         return kind, value.shape, value.dtype.str, value.tobytes()
-    if isinstance(value, _BYTES):
+    if isinstance(value, BYTES):
         return kind, bytes(value)
     if held is not None:
         held.append(value)
