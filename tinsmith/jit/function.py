@@ -31,7 +31,6 @@ from tinsmith.tensor.tensor import Tensor
 R = TypeVar("R")
 
 MOST_SIGNATURES: Final = 64
-_UNWATCHED: Final = contextlib.nullcontext()
 MOST_VARIANTS: Final = 16
 
 
@@ -173,19 +172,20 @@ class TinyJit(Generic[R]):
         return (described, Tensor.training, settings.DEV, settings.code_key, dtypes.default_float,
                 dtypes.default_int), bound
 
-    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any], settle: Callable[[R], bool] | None = None,
-             watch: contextlib.AbstractContextManager[Any] = _UNWATCHED) -> R:
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any],
+             watch: contextlib.AbstractContextManager[Any] | None = None,
+             settle: Callable[[R], bool] | None = None) -> R:
         """Run the function. What it returns and writes is computed and has no history, as after a replay.
 
         Args:
+            watch: held while the function runs.
             settle: computes these tensors in another way, if it can.
-            watch: looks on while the function runs.
         """
         before = list(TensorBase.live)
         written: LiveSet[Tensor] = LiveSet()
         TensorBase.watchers.append(written)
         try:
-            with watch:
+            with watch or contextlib.nullcontext():
                 result = self.fxn(*args, **kwargs)
         finally:
             TensorBase.watchers.remove(written)
@@ -205,9 +205,9 @@ class TinyJit(Generic[R]):
         bound = self._key(args, kwargs, held)[1]
         reason = ""
         state = State(self.fxn, args, kwargs)
+        watch = Watch(state)
         capture = Capture(state, tensors, [*surroundings(self.fxn), self.fxn, *(
             v for v in leaves((args, kwargs)) if not isinstance(v, TensorBase))], list(bound))
-        watch = Watch(state)
 
         def settle(result: R) -> bool:
             nonlocal reason
@@ -225,7 +225,7 @@ class TinyJit(Generic[R]):
         recorders.append(capture)
         watchers.append(capture.decided)
         try:
-            result = self._run(args, kwargs, settle, watch)
+            result = self._run(args, kwargs, watch, settle)
         finally:
             recorders.remove(capture)
             watchers.remove(capture.decided)
@@ -262,8 +262,8 @@ class TinyJit(Generic[R]):
         if key in self.captures:
             captures = self.captures[key].captures
             return (captures[0].state.change(args, kwargs) if captures else None) or (
-                "a tensor that it reads besides its arguments: it is gone, shared, or seen in another way; or a size that "
-                "it went by")
+                "a tensor that it reads besides its arguments: it is gone, shared, or seen in another way; "
+                "or a size that it went by")
         modes = ("Tensor.training", "DEV", "a setting that changes code", "the default float", "the default int")
         return next((name for name, a, b in zip(modes, latest[1:], key[1:]) if a != b),
                     None) or difference(latest[0], key[0])

@@ -18,7 +18,7 @@ import sys
 import types
 import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from io import IOBase
 from operator import is_
 from typing import Any, Final
@@ -45,6 +45,7 @@ _PARTS: Final[dict[type, tuple[str, ...]]] = {
 _PLAIN: Final = (weakref.ref, tuple, frozenset, *list(_PARTS)[1:])  # they are what is in them
 _COPYING: Final = {"tinsmith", "copy", "dataclasses", "pickle", "inspect"}  # they look at all attributes of an object
 _NUMPY: Final = np.random.mtrand._rand  # what np.random.rand and so on draw from
+_LATE: Final = ("__slotnames__", "__annotations__", "__annotations_cache__")
 MOST_GUARDS: Final = 20_000
 
 
@@ -65,6 +66,11 @@ def others(values: Collection[Any], old: tuple[Any, ...]) -> bool:
 def other_array(value: Any, old: Any) -> bool:
     return type(value) is not type(old) or value.shape != old.shape or value.dtype != old.dtype or (
         value.tobytes() != old.tobytes())
+
+
+def size_of(space: Mapping[str, Any]) -> int:
+    """How many names a class has, without those that Python adds when it first wants them."""
+    return len(space) - sum(map(space.__contains__, _LATE))
 
 
 def found_in(kind: type, name: str) -> Any:
@@ -100,7 +106,7 @@ class State:
     def __init__(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.lines: list[tuple[str, str]] = []  # statements, each with the path that it is about
         self.constants: dict[str, Any] = {"other": other, "others": others, "other_array": other_array,
-                                          "found_in": found_in, "deque": deque,
+                                          "found_in": found_in, "size_of": size_of, "deque": deque,
                                           "modules": sys.modules}
         self.variables: dict[int, str] = {}
         self.spaces: dict[int, str] = {}
@@ -301,7 +307,7 @@ class State:
         elif isinstance(value, type):
             for n, base in enumerate(value.__mro__):
                 if not fixed(base.__module__):
-                    self.guard(f"len({var}.__mro__[{n}].__dict__) != {len(vars(base))}", path)
+                    self.guard(f"size_of({var}.__mro__[{n}].__dict__) != {size_of(vars(base))}", path)
             self.add_methods(node)
         elif not isinstance(value, types.ModuleType):
             self.visit(kind, f"type({var})", kind.__name__)

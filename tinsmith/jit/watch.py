@@ -22,7 +22,7 @@ _CALLS: Final[dict[Any, str]] = {**{getattr(time, n): f"time.{n}" for n in _CLOC
                                  datetime.datetime.today: "datetime.today", datetime.date.today: "date.today"}
 _OWNERS: Final = {random.Random: "random", io.IOBase: "a file's", contextvars.ContextVar: "a context variable's"}
 _KINDS: Final = tuple(_OWNERS)
-_ENVIRON: Final = {f.__code__ for f in (type(os.environ).__getitem__, type(os.environ).__iter__)}
+_ENVIRON: Final = {f.__code__ for f in (os._Environ.__getitem__, os._Environ.__iter__)}
 _SILENT: Final = {"logging", "warnings", "threading", "traceback", "linecache"}  # what they read changes no result
 
 
