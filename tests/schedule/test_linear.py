@@ -60,7 +60,7 @@ def unrolled(nodes: int) -> UOp:
     w = Tensor.ones(8, 32, requires_grad=True).realize()
     steps = Tensor.ones(nodes // 150 + 1, 4, 32).realize()
     h = c = Tensor.ones(4, 8).realize()
-    for n in range(nodes // 150):
+    for n in range(nodes // 150 + 1):
         i, f, g, o = (h @ w + steps[n]).chunk(4, 1)
         c = f.sigmoid() * c + i.sigmoid() * g.tanh()
         h = o.sigmoid() * c.tanh()

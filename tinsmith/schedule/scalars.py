@@ -19,17 +19,18 @@ from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.recent import Recent
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
+from tinsmith.schedule.sharding import is_group
 
+_AS_IT_IS = (Ops.CONTIGUOUS, Ops.COPY, Ops.DETACH)  # what gives its source's values
 SEVERAL = 3  # values of a constant after which it is expected to have more
 
 
 @dataclass
 class Form:
-    """What was seen of one form: the values of each constant so far, and which of them are arguments (None: all
-    programs of this form must have their constants)."""
+    """What was seen of one form: the values of each constant (None: several), and which constants are arguments."""
 
-    values: list[set[Any]]
-    arguments: set[int] | None = field(default_factory=set)
+    values: list[set[Any] | None]
+    arguments: set[int] = field(default_factory=set)
 
 
 forms: Recent[Any, Form] = Recent()
@@ -47,18 +48,17 @@ def arguments(structure: Sequence[Any], roots: Sequence[UOp], device: str, settl
     form = forms.get((key, settled))
     if form is None:
         form = forms[key, settled] = Form([set() for _ in constants])
-    if form.arguments is None:
-        return {}
-    new = []
+    several = set()
     for n, (c, values) in enumerate(zip(constants, form.values)):
-        if n not in form.arguments:
+        if values is not None:
             values.add(_text(c))
             if len(values) >= SEVERAL:
-                new.append(n)
-    if new:
+                form.values[n] = None
+                several.add(n)
+    if several:
         fitting = _fitting(roots, device)
-        form.arguments = None if fitting is None else form.arguments | {n for n in new if constants[n] in fitting}
-    return {constants[n]: _argument(constants[n], device) for n in form.arguments or ()}
+        form.arguments |= {n for n in several if constants[n] in fitting}
+    return {constants[n]: _argument(constants[n], device) for n in sorted(form.arguments)}
 
 
 def _form(structure: Sequence[Any]) -> tuple[list[UOp], tuple[Any, ...]]:
@@ -84,11 +84,12 @@ def _text(constant: UOp) -> Any:
     return constant.arg.hex() if type(constant.arg) is float else constant.arg
 
 
-def _fitting(roots: Sequence[UOp], device: str) -> set[UOp] | None:
-    """Constants that no operation on constants alone has; None if a program works on several devices."""
+def _fitting(roots: Sequence[UOp], device: str) -> set[UOp]:
+    """Constants that no operation on constants alone has; none if the program works on several devices."""
     order = toposort(roots)
-    if any(n.device not in (None, device) and Device[n.device or device].has_programs for n in order):
-        return None
+    if any(n.device not in (None, device) and (is_group(n.device) or Device[n.device or device].has_programs)
+           for n in order):
+        return set()
     fixed: set[UOp] = set()  # what depends on constants alone
     folded: set[UOp] = set()
     for n in order:
@@ -96,7 +97,7 @@ def _fitting(roots: Sequence[UOp], device: str) -> set[UOp] | None:
             fixed.add(n)
         elif n.src and fixed.issuperset(n.src):
             fixed.add(n)
-            if n.op.kind != "movement":
+            if n.op.kind != "movement" and n.op not in _AS_IT_IS:
                 folded.update(s.base for s in n.src)
     return {n for n in order if n.op is Ops.CONST} - folded
 
