@@ -110,7 +110,7 @@ class Program:
 
     def compute(self) -> None:
         n, t, a = self.pick()
-        self.add(t * 2 - 1, a * 2 - 1, f"t{n} * 2 - 1")
+        self.add(t * 2 - 1, np.asarray(a * 2 - 1), f"t{n} * 2 - 1")
 
     def write(self) -> None:
         n, t, a = self.pick()
