@@ -10,7 +10,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 SETTINGS = ("DEBUG", "DEV", "NOOPT", "CHECKED", "CACHELEVEL", "CACHE_DIR", "ALIAS", "FASTMATH", "VERIFY",
-            "CPU_FEATURES", "NO_COLOR", "BEAM", "BEAM_FILE", "PROFILE",
+            "CPU_FEATURES", "NO_COLOR", "BEAM", "BEAM_FILE", "PROFILE", "POISON",
             *("CPU", "CLANG", "LLVM", "PYTHON", "GPU", "CUDA", "METAL"))
 
 

@@ -146,7 +146,7 @@ def _asked(live: Iterable[TensorBase], mine: Collection[int] = ()) -> set[UOp]:
 
 
 def _reaches(graph: UOp, wanted: set[UOp]) -> bool:
-    """Whether a gradient that enters ``graph`` may reach one of the nodes asked for, or a value with a history."""
+    """Whether a gradient that enters ``graph`` may reach one of the nodes asked for, through histories too."""
     seen: set[UOp] = set()
     stack = list(sources(graph))
     while stack:
@@ -159,10 +159,8 @@ def _reaches(graph: UOp, wanted: set[UOp]) -> bool:
         found = _made.entries.get(id(n)) if n.op is Ops.BUFFER else None
         if found is None:
             stack += sources(n)
-        elif found[1].kept is not None:
-            return True
-        elif (alias := found[1].graph) is not None:
-            stack.append(alias)
+        elif (below := found[1].graph) is not None:
+            stack.append(below)
     return False
 
 
