@@ -59,7 +59,7 @@ class Program:
         name = f"x{len(self.inputs)}"
         exact = self.random.random() < 0.6
         array = self.numpy.integers(-4, 5, shape) / 2 if exact else self.numpy.normal(size=shape).round(3)
-        array = array + 0.0
+        array = np.asarray(array + 0.0)
         self.ours[name], self.theirs[name] = Tensor(array), torch.tensor(array, requires_grad=True)
         self.lines.append(f"{name} = np.array({array.tolist()}).reshape({shape})")
         self.inputs.append(name)
@@ -130,7 +130,7 @@ def matrix(shape: tuple[int, ...]) -> bool:
 SMOOTH = ["neg", "square", "exp", "sin", "cos", "tan", "tanh", "sigmoid", "atan", "asinh", "erf", "sinh", "cosh",
           "expm1", "exp2"]
 EDGED = ["sqrt", "rsqrt", "log", "log2", "log10", "log1p", "reciprocal", "asin", "acos", "acosh", "atanh"]
-KINKED = ["abs", "relu", "sign", "floor", "ceil", "round", "trunc"]
+KINKED = ["abs", "relu", "floor", "ceil", "round", "trunc"]
 ACTIVATIONS = {"relu6": "relu6", "hardtanh": "hardtanh", "hardswish": "hardswish", "silu": "silu", "mish": "mish",
                "softplus": "softplus", "leaky_relu": "leaky_relu", "softsign": "softsign", "logsigmoid": "logsigmoid"}
 
@@ -145,6 +145,12 @@ def edged(p: Program) -> None:
 
 def kinked(p: Program) -> None:
     p.add(f"{p.decided(p.pick())}.{p.random.choice(KINKED)}()", exact=True)
+
+
+def sign(p: Program) -> None:
+    x = p.decided(p.pick())
+    known = f"torch.where({x}.isnan(), {x}.detach(), {x}.sign())"  # PyTorch's sign of NaN is 0, ours and NumPy's is NaN
+    p.add(f"{x}.sign()", known, exact=True)
 
 
 def activation(p: Program) -> None:
@@ -508,7 +514,7 @@ def binary_loss(p: Program) -> None:
     p.add(f"{x}.binary_crossentropy_logits({y})", f"F.binary_cross_entropy_with_logits({x}, {y})")
 
 
-LINES = [smooth, edged, kinked, activation, gelu, power, powers, binary, quotient, extreme, logaddexp, clip,
+LINES = [smooth, edged, kinked, sign, activation, gelu, power, powers, binary, quotient, extreme, logaddexp, clip,
          clip_by_values, where, masked_fill, move, move, expand, repeat, triangle, diagonal, diag, constant_pad,
          own_pad, slices, slices, int_index, two_indices, mask_index, gather, scatter_set, scatter_add, scatter_reduce,
          scatter_reduce, join, stack, split, total, total_of_all, greatest, greatest_of_all, deviation, norm, normalize,

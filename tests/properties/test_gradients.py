@@ -68,7 +68,7 @@ def projected(p: Program, ours: list[Any], theirs: list[Any]) -> tuple[Any, Any]
     pairs = [(a, b) for a, b in zip(ours, theirs) if a is not None and b is not None and b.requires_grad]
     mine = other = None
     for a, b in pairs:
-        weights = p.numpy.normal(size=tuple(b.shape)).round(2)
+        weights = np.asarray(p.numpy.normal(size=tuple(b.shape)).round(2))
         x, y = (a * Tensor(weights, requires_grad=False)).sum(), (b * torch.tensor(weights)).sum()
         mine, other = (x, y) if mine is None else (mine + x, other + y)
     return None if mine is None else (mine, other)
@@ -78,7 +78,8 @@ def compared(p: Program) -> None:
     for name in p.values:
         close(p, name, p.ours[name], p.theirs[name])
     finite = all(bool(torch.isfinite(p.theirs[n]).all()) for n in p.values)
-    if not finite and any("logcumsumexp" in line for line in p.lines):  # PyTorch drops NaN gradients that come in there
+    by_logarithms = any("logcumsumexp" in line for line in p.lines)  # PyTorch takes logarithms of its gradient:
+    if by_logarithms and not finite:  # NaN is dropped there
         return
     kept = p.values[-3:]
     loss = projected(p, [p.ours[n] for n in kept], [p.theirs[n] for n in kept])
@@ -86,7 +87,7 @@ def compared(p: Program) -> None:
         return
     ours, theirs = derivatives(p, *loss, "first derivative")
     again = projected(p, ours, theirs)
-    if again is None or not bool(torch.isfinite(again[1])):
+    if again is None or not bool(torch.isfinite(again[1])) or by_logarithms:  # and zero has no second derivative
         return
     try:
         torch.autograd.grad(again[1], [p.theirs[n] for n in p.inputs], allow_unused=True, retain_graph=True)

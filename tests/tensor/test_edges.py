@@ -70,6 +70,18 @@ def test_reading_an_input_keeps_an_empty_value_in_its_graph() -> None:
     assert out.sum().gradient(x)[0].tolist() == [0, 0]
 
 
+@pytest.mark.parametrize("view", [Tensor.flatten, lambda x: x.reshape(4).reshape(2, 2), lambda x: x.reshape(1, 4)],
+                         ids=["flatten", "there and back", "reshape"])
+@pytest.mark.parametrize("read", ["x", "v", "xv", "vx"])
+def test_reading_values_keeps_views_above_what_they_view(view, read) -> None:
+    x = Tensor(np.arange(4.0).reshape(2, 2))
+    v = view(x)
+    for name in read:
+        {"x": x, "v": v}[name].numpy()
+    assert (v * v).sum().gradient(x)[0].tolist() == [[0, 2], [4, 6]]
+    assert (x.sum() + v.sum()).gradient(x)[0].tolist() == [[2, 2], [2, 2]]
+
+
 def gradient(function: Callable[..., Tensor], *values: object) -> list[object]:
     tensors = [Tensor(v, dtype=dtypes.float64) for v in values]
     return [g.tolist() for g in function(*tensors).sum().gradient(*tensors)]

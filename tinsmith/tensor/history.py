@@ -276,8 +276,9 @@ class Unrolled:
         src = tuple([new.get(s, s) for s in n.src])
         if src == n.src:
             return n
-        if n.op is Ops.RESHAPE and src[0].op is Ops.RESHAPE and src[0].src[0].shape == n.shape:
-            return src[0].src[0]  # a buffer is a line of elements; what was computed had this very shape
+        line = n.op is Ops.RESHAPE and n.src[0].op is Ops.BUFFER  # what was computed may have had this very shape
+        if line and src[0].op is Ops.RESHAPE and src[0].src[0].shape == n.shape:
+            return src[0].src[0]
         return n.replace(src=src)
 
     def check(self, targets: Iterable[TensorBase]) -> None:
