@@ -106,19 +106,19 @@ class Reduce:
             dim: Axis = None) -> Tensor:
         """The variance along axes: squares of deviations over ``count - correction``.
 
-        Of floats, what the rounding of the mean adds to them is taken away, so that values far from zero keep their
-        digits (Chan, Golub & LeVeque 1983, the corrected two-pass algorithm); integers are taken to be small.
+        The mean of floats is rounded, and what that leaves is taken away; that of integers is taken as it is computed.
 
         >>> Tensor([1, 2, 3, 5]).var(correction=0).item()
         2.1875
         """
         axes = axes_of("var", self, axis_or_dim("var", axis, dim))
         x, correction = self._new(float_of(self)), integer("var", "correction", correction)
-        away, off = x._away(axes)
         count = product([self.shape[a] for a in axes])
-        squares = away.square()._reduce(Ops.ADD, axes, True)
-        if self.dtype.is_float:
-            squares = squares.sub(off.square().mul(count)).maximum(0)
+        if not self.dtype.is_float:
+            squares = x.sub(x.mean(axes, keepdim=True)).square()
+            return _over(squares._reduce(Ops.ADD, axes, keepdim), count - correction)
+        away, off = x._away(axes)
+        squares = away.square()._reduce(Ops.ADD, axes, True).sub(off.square().mul(count)).maximum(0)
         out = _over(squares, count - correction)
         return out if keepdim else out._new(out.uop.reshape(_reduced(self.shape, axes, False)))
 
