@@ -178,8 +178,13 @@ class World:
         model = self.space["model"]
         tensors = [model.state, *model.buffers, *(b.w for b in model.layers), self.space["WEIGHT"], model.linear.weight]
         seen: dict[int, int] = {}
-        every = [out, tensors, [t.grad for t in tensors], [self.x.grad], self.space["KEPT"]]
+        every = [out, tensors, [_gradient(t) for t in [*tensors, self.x]], self.space["KEPT"]]
         return [*_described(every, seen), draws.state()]
+
+
+def _gradient(t: Tensor) -> Tensor | None:
+    """A tensor's gradient. Zeros that nobody asked for say only how far back the history of a value goes."""
+    return t.grad if t.grad is not None and (t.requires_grad or t.grad.numpy().any()) else None
 
 
 def _described(value: Any, seen: dict[int, int]) -> list[Any]:
