@@ -23,7 +23,7 @@ from tinsmith.schedule.compiled import CompiledSchedule
 from tinsmith.schedule.execute import copy_to_host
 from tinsmith.tensor import storage
 from tinsmith.tensor.gradient import gradients
-from tinsmith.tensor.history import Unrolled, is_computed
+from tinsmith.tensor.history import Unrolled, is_computed, passed_on
 from tinsmith.tensor.realize import explain_tensors, is_leaf, realize_tensors, schedule_tensors, value_of
 from tinsmith.tensor.storage import DETACH, Look, Share
 
@@ -514,7 +514,10 @@ class TensorBase:
 
     def _wanted(self, order: Sequence[UOp], unrolled: Unrolled) -> dict[Tensor, UOp]:
         """The tensors whose ``.grad`` a backward pass fills, and their nodes among ``order``."""
-        inside = set(order)
+        inside = {order[-1]}
+        for n in reversed(order):  # what a gradient flows to, be it zero
+            if n in inside:
+                inside.update(passed_on(n))
         nodes: dict[Tensor, UOp] = {}
         for t in TensorBase.live:
             if t.requires_grad is not False and t.dtype.is_float and t is not self:

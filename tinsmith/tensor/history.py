@@ -63,13 +63,16 @@ class _Since:
     bytes = 0
 
 
-def sources(node: UOp) -> Sequence[UOp]:
-    """The sources through which a gradient may flow."""
+def passed_on(node: UOp) -> Sequence[UOp]:
+    """The sources that a node's gradient goes to, be it zero everywhere."""
     if node.op is Ops.ASSIGN:
         return node.src[:1] if node.arg else node.src[1:]
-    if node.op is Ops.DETACH or node.op.gradient is None:
-        return ()
-    return [s for s in node.src if s.dtype.is_float]
+    return () if node.op is Ops.DETACH else [s for s in node.src if s.dtype.is_float]
+
+
+def sources(node: UOp) -> Sequence[UOp]:
+    """The sources through which a gradient may flow."""
+    return () if node.op.gradient is None else passed_on(node)
 
 
 def made_of(node: UOp) -> UOp | None:
