@@ -239,6 +239,13 @@ def _loaded(device: str, size: int, dtype: DType, options: BufferSpec, contents:
     return b if contents is None else b.copyin(memoryview(contents))
 
 
+def copied(source: Buffer) -> Buffer:
+    """A buffer of its own with the same contents."""
+    target = Buffer(source.device, source.size, source.dtype)
+    copy_buffer(target, source)
+    return target
+
+
 def copy_buffer(target: Buffer, source: Buffer) -> None:
     """Copy all bytes, straight where the host can address one of the two."""
     if not source.nbytes:

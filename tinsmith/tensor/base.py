@@ -2,7 +2,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
+import operator
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +16,7 @@ import numpy as np
 from tinsmith.backend.device import Device, DeviceName, members
 from tinsmith.backend.memory import Buffer
 from tinsmith.core.dtypes import DType, dtypes, to_dtype
-from tinsmith.core.errors import _PACKAGE, ArgumentError, DeviceError, DTypeError, RangeError, ShapeError
+from tinsmith.core.errors import _PACKAGE, ArgumentError, DeviceError, DTypeError, GradientError, RangeError, ShapeError
 from tinsmith.core.weak import LiveSet
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.sizes import normal_size, value_of_size
@@ -23,7 +25,7 @@ from tinsmith.schedule.compiled import CompiledSchedule
 from tinsmith.schedule.execute import copy_to_host
 from tinsmith.tensor import storage
 from tinsmith.tensor.gradient import gradients
-from tinsmith.tensor.history import Unrolled, is_computed, passed_on
+from tinsmith.tensor.history import Unrolled, earlier, is_computed, note_earlier, passed_on
 from tinsmith.tensor.realize import explain_tensors, is_leaf, realize_tensors, schedule_tensors, value_of
 from tinsmith.tensor.storage import DETACH, Look, Share
 
@@ -342,7 +344,8 @@ class TensorBase:
         if target == self._device:
             return self  # type: ignore[return-value]
         source = self._on_host(alone)
-        out = type(self)._wrap((self.uop if source is None else source).copy_to(target), target)
+        moved = self.uop.copy_to(target) if source is None else source.base.copy_to(target).reshape(self.shape)
+        out = type(self)._wrap(moved, target)
         out.requires_grad = self.requires_grad
         return out
 
@@ -425,11 +428,31 @@ class TensorBase:
         return self  # type: ignore[return-value]
 
     def _write(self, value: UOp) -> None:
-        """Let this tensor, and all that shares its memory, have ``value`` there."""
-        if value is not self.uop and 0 not in self.shape:
-            storage.write(self, value, _version)
-            _note_origin(self.uop, sys._getframe(1))
-            self._note_write()
+        """Let this tensor, and all that shares its memory, have ``value`` there.
+
+        A write in ``no_grad()``, through ``detach()``, or to a parameter is not recorded, as in PyTorch: data stay the
+        data that earlier results were computed from, and what was computed keeps the gradient that it had.
+        """
+        if value is self.uop or 0 in self.shape:
+            return
+        recorded = self._records_writes()
+        sharing = [self] if self._shared is None else list(self._shared.storage.members())
+        before = [(t, t.uop) for t in sharing if not recorded and not is_computed(t.uop)]
+        if before:
+            value = UOp(Ops.DETACH, None, (value,))
+        storage.write(self, value, functools.partial(_version, kept=not recorded and not before))
+        for t, old in before:
+            note_earlier(t, old)
+        _note_origin(self.uop, sys._getframe(1))
+        self._note_write()
+
+    def _records_writes(self) -> bool:
+        """Whether gradients flow through values that are written to this tensor."""
+        if not self.dtype.is_float:
+            return True
+        looks = () if self._shared is None else self._shared.looks
+        parameter = self.requires_grad is True and not is_computed(self.uop)
+        return TensorBase.recording and not parameter and all(look is not DETACH for look, _ in looks)
 
     def _note_write(self) -> None:
         for written in TensorBase.watchers:
@@ -473,11 +496,19 @@ class TensorBase:
             GradientError: if this is no scalar and no gradient is given, or a target does not influence it.
         """
         check_tensors("gradient", targets if gradient is None else [*targets, gradient])
-        unrolled = Unrolled([self.uop, *(t.uop for t in targets)])
+        choices = [[t.uop, *earlier(t)] for t in targets]
+        unrolled = Unrolled([self.uop, *itertools.chain(*choices)])
         unrolled.check(targets)
+        output, nodes = unrolled.nodes[0], iter(unrolled.nodes[1:])
+        order = output.toposort()
+        inside = set(order)
+        wanted = []
+        for among in choices:
+            versions = list(dict.fromkeys(itertools.islice(nodes, len(among))))
+            wanted.append([n for n in versions if n in inside] or versions[:1])
         seed = None if gradient is None else gradient.uop
-        found = gradients(unrolled.nodes[0], unrolled.nodes[1:], seed)
-        return [self._new(g) for g in unrolled.rolled(found)]
+        found = iter(unrolled.rolled(gradients(output, list(itertools.chain(*wanted)), seed, order=order)))
+        return [self._new(_summed(found, len(versions))) for versions in wanted]
 
     def backward(self, gradient: Tensor | None = None, create_graph: bool = False) -> Tensor:
         """Fill ``.grad`` of every float tensor that this one was computed from and that was not made by an operation.
@@ -496,15 +527,19 @@ class TensorBase:
             GradientError: if this is no scalar and no gradient is given.
         """
         check_tensors("backward", () if gradient is None else [gradient])
+        if self.uop.op is Ops.DETACH and self.uop.arg is None:
+            raise GradientError("backward", "the tensor was detached, or computed in no_grad(): no gradient flows from it",
+                                "the tensor that it was made of")
         unrolled = Unrolled([self.uop])
         order = unrolled.nodes[0].toposort()
         unrolled.check(t for t in TensorBase.live if t.requires_grad is not False)
         wanted = self._wanted(order, unrolled)
         unrolled.check(wanted)
-        found = gradients(unrolled.nodes[0], list(wanted.values()), None if gradient is None else gradient.uop,
-                          missing_ok=True, order=order)
-        for t, g in zip(wanted, unrolled.rolled(found)):
-            new = t._new(g)
+        found = gradients(unrolled.nodes[0], [node for nodes in wanted.values() for node in nodes],
+                          None if gradient is None else gradient.uop, missing_ok=True, order=order)
+        rest = iter(unrolled.rolled(found))
+        for t, nodes in wanted.items():
+            new = t._new(_summed(rest, len(nodes)))
             t.note_gradient()
             total = new if t.grad is None else t.grad + new
             t.grad = total if create_graph else total._new(UOp(Ops.DETACH, None, (total.uop,)))
@@ -512,19 +547,20 @@ class TensorBase:
         TensorBase._losses.append(weakref.ref(self))
         return self  # type: ignore[return-value]
 
-    def _wanted(self, order: Sequence[UOp], unrolled: Unrolled) -> dict[Tensor, UOp]:
-        """The tensors whose ``.grad`` a backward pass fills, and their nodes among ``order``."""
+    def _wanted(self, order: Sequence[UOp], unrolled: Unrolled) -> dict[Tensor, list[UOp]]:
+        """The tensors whose ``.grad`` a backward pass fills, and what they are among ``order``: now, and before writes
+        that were not recorded."""
         inside = {order[-1]}
         for n in reversed(order):  # what a gradient flows to, be it zero
             if n in inside:
                 inside.update(passed_on(n))
-        nodes: dict[Tensor, UOp] = {}
+        found: dict[Tensor, list[UOp]] = {}
         for t in TensorBase.live:
             if t.requires_grad is not False and t.dtype.is_float and t is not self:
-                node = unrolled.node(t.uop)
-                if node in inside:
-                    nodes[t] = node
-        return {t: n for t, n in nodes.items() if t.requires_grad or not is_computed(t.uop)}
+                nodes = [n for u in (t.uop, *earlier(t)) if (n := unrolled.node(u)) in inside]
+                if nodes and (t.requires_grad or not is_computed(t.uop)):
+                    found[t] = list(dict.fromkeys(nodes))
+        return found
 
     def note_gradient(self) -> None:
         """To be called before this tensor gets a gradient: ``forget_gradients`` drops it if nobody asked for it.
@@ -578,12 +614,17 @@ class TensorBase:
         TensorBase.forgettings += 1
 
 
-def _version(old: UOp, value: UOp) -> UOp:
+def _summed(nodes: Iterator[UOp], count: int) -> UOp:
+    """The sum of the next so many nodes."""
+    return functools.reduce(operator.add, itertools.islice(nodes, count))
+
+
+def _version(old: UOp, value: UOp, kept: bool = False) -> UOp:
     """What a write leaves: a new version of memory that has an old one, else just the value.
 
-    Written outside of ``no_grad`` it has the value's gradient; inside, that of the old one, as in PyTorch.
+    Args:
+        kept: the gradient stays that of the old version.
     """
-    kept = not TensorBase.recording and old.dtype.is_float
     if kept or old.base.op in (Ops.BUFFER, Ops.ASSIGN, Ops.COPY) or is_leaf(old):
         base = old.base
         return UOp(Ops.ASSIGN, None, (base if base.op is Ops.BUFFER and base.shape == old.shape else old, value),

@@ -52,7 +52,7 @@ class Made:
 
 _numbers: Final = itertools.count()
 _made: Final[WeakTable[UOp, Made]] = WeakTable()  # BUFFER → how its value was made
-_FEW: Final = 256  # entries that may come before the next look at which of them are still wanted
+_FEW: Final = 32  # entries that may come before the next look at which of them are still wanted
 _LITTLE: Final = 1 << 16  # bytes that an entry may read without a look
 
 
@@ -61,6 +61,7 @@ class _Since:
 
     entries = 0
     bytes = 0
+    kept = 0  # entries that were left
 
 
 def passed_on(node: UOp) -> Sequence[UOp]:
@@ -110,8 +111,22 @@ def remember(buffer: UOp, made: Made | None, live: Iterable[TensorBase]) -> None
     if made.kept is not None:
         _Since.entries += 1
         _Since.bytes += sum([b.arg.nbytes for b in made.reads])
-        if _Since.entries > max(_FEW, len(_made)) or _Since.bytes > settings.HISTORY_BYTES:
+        if _Since.entries > max(_FEW, _Since.kept) or _Since.bytes > settings.HISTORY_BYTES:
             look_through(live)
+
+
+_earlier: Final[WeakTable[TensorBase, list[weakref.ref[UOp]]]] = WeakTable()
+
+
+def note_earlier(t: TensorBase, node: UOp) -> None:
+    """Note what a tensor of data was before it was written unseen: results computed from that are still its results."""
+    _earlier[t] = [*(weakref.ref(n) for n in earlier(t)), weakref.ref(node)]
+
+
+def earlier(t: TensorBase) -> list[UOp]:
+    """What a tensor of data was before writes that were not recorded, as far as anything refers to that."""
+    found = _earlier.entries.get(id(t))
+    return [] if found is None else [n for ref in found[1] if (n := ref()) is not None and n is not t.uop]
 
 
 def is_computed(uop: UOp) -> bool:
@@ -209,7 +224,7 @@ def look_through(live: Iterable[TensorBase]) -> None:
         later = frozenset[UOp]().union(*(m.reads for m in kept[n + 1 :]))
         total -= sum(b.arg.nbytes for b in made.reads if b in held and b not in later)
         made.let_go()
-    _Since.entries = _Since.bytes = 0
+    _Since.entries, _Since.bytes, _Since.kept = 0, 0, len(kept)
 
 
 def _below(roots: Iterable[UOp]) -> set[UOp]:

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from tinsmith import schedule
-from tinsmith.backend.memory import Buffer
+from tinsmith.backend.memory import Buffer, copied
 from tinsmith.codegen.opt import Opt
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import settings
@@ -224,8 +224,19 @@ def compute(uops: Sequence[UOp], devices: Sequence[str], free: Collection[UOp] =
         checks.judge(found[len(distinct) :], lambda more: realize(more, device))
     else:
         found = realize(distinct, device, free)
-    buffers = dict(zip(distinct, found))
+    buffers = dict(zip(distinct, _apart(found)))
     return {target: _as_view(buffers[root], target) for target, root in zip(targets, roots)}
+
+
+def _apart(found: list[Buffer]) -> list[Buffer]:
+    """Values with a buffer each: clones of one value are computed once, and are two values to gradients."""
+    if recorders or len({id(b) for b in found}) == len(found):
+        return found
+    out: dict[int, Buffer] = {}
+    for n, b in enumerate(found):
+        seen = any(b is other for other in out.values())
+        out[n] = b if not seen or b.layout is not None else copied(b)
+    return list(out.values())
 
 
 @_one_at_a_time
