@@ -528,7 +528,7 @@ class TensorBase:
         """
         check_tensors("backward", () if gradient is None else [gradient])
         if self.uop.op is Ops.DETACH and self.uop.arg is None:
-            raise GradientError("backward", "the tensor was detached, or computed in no_grad(): no gradient flows from it",
+            raise GradientError("backward", "the tensor was detached, or computed in no_grad(): no gradient flows",
                                 "the tensor that it was made of")
         unrolled = Unrolled([self.uop])
         order = unrolled.nodes[0].toposort()
