@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 
 from tests.tensor.helpers import check_gradient
-from tinsmith import Tensor, dtypes
+from tinsmith import Context, Tensor, dtypes
 from tinsmith.core.errors import GradientError
+from tinsmith.nn.optim import SGD
+from tinsmith.tensor import history
 
 RNG = np.random.default_rng(3)
 A, B = RNG.uniform(0.3, 0.9, (2, 3)), RNG.uniform(0.3, 0.9, (2, 3))
@@ -266,3 +268,74 @@ def test_leaves_of_a_view_that_has_been_read_are_found() -> None:
     y.numpy()
     (g,) = (y * 3).sum().gradient(x)
     np.testing.assert_allclose(g.numpy(), np.full(A.shape, 6), rtol=1e-6)
+
+
+def test_writes_that_are_not_recorded_leave_earlier_results_their_gradient() -> None:
+    def by_no_grad(w: Tensor) -> None:
+        with Tensor.no_grad():
+            w += 100
+
+    def by_step(w: Tensor) -> None:
+        opt = SGD([w], lr=0.5)
+        (w * 0).sum().backward()
+        opt.step()
+        opt.zero_grad()
+
+    def by_detach(w: Tensor) -> None:
+        w.detach()[0] = 7
+
+    for write in (by_no_grad, by_step, by_detach, lambda w: w.assign(w.clip(0, 1))):
+        for read in (lambda w: w, Tensor.realize):
+            w = Tensor([1.0, 2.0], requires_grad=True)
+            y = (w * 3).sum()
+            write(w)
+            read(w)
+            y.backward()
+            assert w.grad is not None and w.grad.tolist() == [3, 3]
+            assert [g.tolist() for g in (y + (w * 5).sum()).gradient(w)] == [[8, 8]]
+
+
+def test_writes_that_are_not_recorded_keep_the_gradient_of_what_was_computed() -> None:
+    w = Tensor([1.0, 2.0])
+    y = w * w
+    y.detach()[0] = 5
+    assert y.tolist() == [5, 4] and (y * 3).sum().gradient(w)[0].tolist() == [6, 12]
+
+
+def test_clones_realized_together_are_two_values() -> None:
+    x = Tensor([1.0, 2.0])
+    a, b = x.clone(), x.clone()
+    a.realize(b)
+    loss = (a * 3 + b * 5).sum()
+    assert [g.tolist() for g in loss.gradient(a, b, x)] == [[3, 3], [5, 5], [8, 8]]
+    a += 1
+    assert a.tolist() == [2, 3] and b.tolist() == [1, 2]
+
+
+def test_no_gradient_flows_behind_detach() -> None:
+    x, w = Tensor([1.0, 2.0]), Tensor([3.0, 4.0])
+    (x.detach() * w).sum().backward()
+    assert x.grad is None and w.grad is not None
+    with Tensor.no_grad():
+        loss = (w * 3).sum()
+    with pytest.raises(GradientError, match="no_grad"):
+        loss.backward()
+
+
+def test_a_budget_for_histories_ends_in_an_error_and_never_in_a_wrong_gradient() -> None:
+    x = Tensor(np.ones(1000, np.float32)).realize()
+    with Context(HISTORY_BYTES=50_000):
+        h = x
+        for _ in range(100):
+            h = (h * Tensor(np.ones(1000, np.float32))).realize()
+        with pytest.raises(GradientError, match="HISTORY_BYTES"):
+            h.sum().gradient(x)
+
+
+def test_histories_of_loops_are_let_go() -> None:
+    x = Tensor([1.0, 2.0]).realize()
+    total = Tensor([0.0, 0.0])
+    for _ in range(300):
+        total = (total + x.detach()).realize()
+    assert sum(m.kept is not None for _, m in history._made.items()) < 200
+    assert total.tolist() == [300, 600]

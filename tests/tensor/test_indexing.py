@@ -296,3 +296,20 @@ def test_indices_not_yet_computed(device: str, columns: tuple[int, ...]) -> None
         rows = x[index]
         check(rows, data[index.numpy()])
         check(x[index] + 1, data[index.numpy()] + 1)
+
+
+@pytest.mark.parametrize("device", ["CPU", "PYTHON"])
+def test_a_part_is_written_across_rows_without_reading_beside_its_memory(device: str) -> None:
+    for width in (3, 4, 5, 8):
+        x = Tensor.zeros(4, width).to(device)
+        part = x[1:]
+        part[:, [1, 2]] = 8
+        want = np.zeros((4, width), np.float32)
+        want[1:, [1, 2]] = 8
+        np.testing.assert_array_equal(x.numpy(), want)
+
+
+def test_data_of_several_axes_move_to_other_devices() -> None:
+    for device in ("CPU:1", "PYTHON"):
+        assert Tensor([[1, 2], [3, 4]]).to(device).tolist() == [[1, 2], [3, 4]]
+        assert Tensor([1.0, 2.0]).reshape(2, 1).to_(device).tolist() == [[1], [2]]

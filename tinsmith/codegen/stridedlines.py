@@ -85,7 +85,10 @@ def _transposed(lin: Linearizer, n: UOp, memory: UOp, coords: Coords, lanes: UOp
     rest = tuple((r, v) for r, v in coords if r is not across)
     depth = max(lin.depth_of(n), lin.depth_of(n.src[0]))
     first = bind(n.src[1], across, UOp.index(0))
-    places = [lin.indexed(bind(first, lanes, UOp.index(lane)), rest) for lane in range(count)]
+    starts = [bind(first, lanes, UOp.index(lane)) for lane in range(count)]
+    if len(n.src) > 2 and not all(s.vmin >= 0 and s.vmax + side <= _elements(n.src[0]) for s in starts):
+        return None  # this copy is inside, and others may be guarded
+    places = [lin.indexed(s, rest) for s in starts]
     rows = [lin.emit(depth, UOp(Ops.LOAD, n.dtype.vec(side), (memory, place), None)) for place in places]
     if count > side:
         rows = [lin.emit(depth, UOp(Ops.VECTORIZE, n.dtype.vec(count), tuple(rows[k::side]))) for k in range(side)]

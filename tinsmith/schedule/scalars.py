@@ -87,8 +87,8 @@ def _text(constant: UOp) -> Any:
 def _fitting(roots: Sequence[UOp], device: str) -> set[UOp]:
     """Constants that no operation on constants alone has; none if the program works on several devices."""
     order = toposort(roots)
-    if is_group(device) or any(n.device not in (None, device) and (is_group(n.device) or Device[n.device or device].has_programs)
-           for n in order):
+    others = {n.device or device for n in order} - {device}
+    if is_group(device) or any(is_group(d) or Device[d].has_programs for d in others):
         return set()
     fixed: set[UOp] = set()  # what depends on constants alone
     folded: set[UOp] = set()

@@ -438,9 +438,7 @@ class TensorBase:
         recorded = self._records_writes()
         sharing = [self] if self._shared is None else list(self._shared.storage.members())
         before = [(t, t.uop) for t in sharing if not recorded and not is_computed(t.uop)]
-        if before:
-            value = UOp(Ops.DETACH, None, (value,))
-        storage.write(self, value, functools.partial(_version, kept=not recorded and not before))
+        storage.write(self, value, _version if recorded else _unseen_version if before else _kept_version)
         for t, old in before:
             note_earlier(t, old)
         _note_origin(self.uop, sys._getframe(1))
@@ -619,17 +617,26 @@ def _summed(nodes: Iterator[UOp], count: int) -> UOp:
     return functools.reduce(operator.add, itertools.islice(nodes, count))
 
 
-def _version(old: UOp, value: UOp, kept: bool = False) -> UOp:
-    """What a write leaves: a new version of memory that has an old one, else just the value.
-
-    Args:
-        kept: the gradient stays that of the old version.
-    """
-    if kept or old.base.op in (Ops.BUFFER, Ops.ASSIGN, Ops.COPY) or is_leaf(old):
-        base = old.base
-        return UOp(Ops.ASSIGN, None, (base if base.op is Ops.BUFFER and base.shape == old.shape else old, value),
-                   True if kept else None)
+def _version(old: UOp, value: UOp) -> UOp:
+    """What a write leaves: a new version of memory that has an old one, else just the value."""
+    if old.base.op in (Ops.BUFFER, Ops.ASSIGN, Ops.COPY) or is_leaf(old):
+        return UOp(Ops.ASSIGN, None, (_memory(old), value))
     return value
+
+
+def _unseen_version(old: UOp, value: UOp) -> UOp:
+    """A new version of data, which are data again."""
+    return _version(old, UOp(Ops.DETACH, None, (value,)))
+
+
+def _kept_version(old: UOp, value: UOp) -> UOp:
+    """A new version of what was computed, with the gradient of the old one."""
+    return UOp(Ops.ASSIGN, None, (_memory(old), value), True)
+
+
+def _memory(old: UOp) -> UOp:
+    base = old.base
+    return base if base.op is Ops.BUFFER and base.shape == old.shape else old
 
 
 def device_name(device: DeviceName | None) -> str:

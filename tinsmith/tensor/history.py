@@ -179,6 +179,8 @@ def _reaches(graph: UOp, wanted: set[UOp]) -> bool:
             stack += sources(n)
         elif (below := found[1].graph) is not None:
             stack.append(below)
+        elif found[1].lost:  # who asks must be told
+            return True
     return False
 
 
@@ -213,7 +215,7 @@ def look_through(live: Iterable[TensorBase]) -> None:
     shown = {t.uop.base for t in tensors}
     held = {b: None for m in kept for b in m.reads if b not in shown}
     total = sum(b.arg.nbytes for b in held)
-    for n, made in enumerate(kept):
+    for number, made in enumerate(kept):
         if total <= settings.HISTORY_BYTES:
             break
         assert made.kept is not None
@@ -221,7 +223,11 @@ def look_through(live: Iterable[TensorBase]) -> None:
         for t in tensors:
             if t.uop in below or (made_of(t.uop) or t.uop) in below:
                 made.lost.add(t)
-        later = frozenset[UOp]().union(*(m.reads for m in kept[n + 1 :]))
+        for n in below:  # what was let go before is below this as well
+            if n.op is Ops.BUFFER and (found := _made.entries.get(id(n))) is not None:
+                for t in found[1].lost or ():
+                    made.lost.add(t)
+        later = frozenset[UOp]().union(*(m.reads for m in kept[number + 1 :]))
         total -= sum(b.arg.nbytes for b in made.reads if b in held and b not in later)
         made.let_go()
     _Since.entries, _Since.bytes, _Since.kept = 0, 0, len(kept)
