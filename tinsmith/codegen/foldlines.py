@@ -223,7 +223,7 @@ class OnlineWriter(FoldWriter):
         return (first, second, top) if top in toposort(first) else (second, first, top)
 
     def finish(self, g: int, f: UOp, c: Coords) -> UOp:
-        """A sum relative to an infinite maximum is NaN."""
+        """A sum relative to an infinite maximum is NaN; one relative to 0 instead, of values all -inf, is 0."""
         line, lin = super().finish(g, f, c), self.lin
         if g == 0:
             return line

@@ -38,21 +38,29 @@ def relative_sums(sink: UOp, greatest: UOp) -> Sequence[UOp]:
     """The sums relative to a maximum; none if another reduction reads it or them."""
     readers = [f for f in toposort(sink) if f.op is Ops.FOLD and f is not greatest and greatest in toposort(f)]
     sums = [f for f in readers if f.arg is Ops.ADD and len(f.src) == 2 and f.src[1].src == greatest.src[1].src
-            and _is_relative(f.src[0], greatest)]
+            and _shift(f.src[0], greatest) is not None]
     return sums if len(sums) == len(readers) else []
 
 
-def _is_relative(body: UOp, greatest: UOp) -> bool:
-    """Whether a value is a product with exp(x - greatest), which reads that nowhere else, or 0."""
+def _finite(top: UOp) -> UOp:
+    """A maximum, or 0 of values that are all -inf: relative to it they stay -inf, and their exponentials are 0."""
+    return top.eq(-math.inf).where(0.0, top)
+
+
+def _shift(body: UOp, greatest: UOp) -> UOp | None:
+    """What a value is relative to, the maximum as it is or ``_finite``; None for other values.
+
+    A value is relative that is 0 or a product with exp(x - shift), which reads the maximum nowhere else.
+    """
     if body.op is Ops.WHERE and body.src[2].is_const and body.src[2].arg == 0:
-        return greatest not in toposort(body.src[0]) and _is_relative(body.src[1], greatest)
+        return None if greatest in toposort(body.src[0]) else _shift(body.src[1], greatest)
     if body.op is Ops.MUL:
         with_it = [s for s in body.src if greatest in toposort(s)]
-        return len(with_it) == 1 and _is_relative(with_it[0], greatest)
+        return _shift(with_it[0], greatest) if len(with_it) == 1 else None
     if body.op is not Ops.EXP or body.src[0].op is not Ops.SUB:
-        return False
+        return None
     x, shift = body.src[0].src
-    return shift is greatest and greatest not in toposort(x)
+    return shift if shift in (greatest, _finite(greatest)) and greatest not in toposort(x) else None
 
 
 def online(k: Kernel, opt: Opt) -> None:
@@ -78,13 +86,15 @@ def online(k: Kernel, opt: Opt) -> None:
     place = (loop * opt.amt + inner).simplify()
     block = UOp(Ops.FOLD, None, (top.src[0].substitute({r: place}), inner), Ops.MAX)
     whole = UOp(Ops.FOLD, None, (block, loop), Ops.MAX)
-    shift = block.eq(-math.inf).where(0.0, block)  # a block without any value adds nothing, also to later blocks
+    own_shift = _finite(block)  # a block without any value adds nothing, also to later blocks
     table = {top: whole}
     for f in sums:
+        shift = _shift(f.src[0], top)
+        assert shift is not None
         own = inner if f.ranges <= top.ranges else k.new_range(opt.amt, Role.REDUCE)
         at = (loop * opt.amt + own).simplify()
-        part = UOp(Ops.FOLD, None, (f.src[0].substitute({top: shift, f.src[1]: at}), own), Ops.ADD)
-        table[f] = UOp(Ops.FOLD, None, ((block - whole).alu("EXP") * part, loop), Ops.ADD)
+        part = UOp(Ops.FOLD, None, (f.src[0].substitute({shift: own_shift, f.src[1]: at}), own), Ops.ADD)
+        table[f] = UOp(Ops.FOLD, None, ((block - shift.substitute({top: whole})).alu("EXP") * part, loop), Ops.ADD)
         k.order += [own] * (own is not inner)
     k.order[k.order.index(r)] = inner
     k.order = [loop, *(x for x in k.order if x not in others)]
