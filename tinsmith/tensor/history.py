@@ -152,7 +152,7 @@ def read_by_histories(buffers: Collection[UOp]) -> set[UOp]:
 
 
 def _asked(live: Iterable[TensorBase], mine: Collection[int] = ()) -> set[UOp]:
-    """The nodes that tensors are, other than those with ids in ``mine``."""
+    """The nodes that tensors are, or were before writes unseen, other than those with ids in ``mine``."""
     found = set()
     for t in live:
         if id(t) not in mine:
@@ -160,6 +160,8 @@ def _asked(live: Iterable[TensorBase], mine: Collection[int] = ()) -> set[UOp]:
             found.add(u)
             if len(_made) and (graph := made_of(u)) is not None:
                 found.add(graph)
+    for t, _ in _earlier.items():
+        found.update(earlier(t))
     return found
 
 
