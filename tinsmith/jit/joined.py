@@ -51,7 +51,7 @@ class _Joiner:
         self.overwrites: dict[int, tuple[int, int]] = {}  # slot → (number of an input, program that may write over it)
 
     def new_slot(self, like: Slot, given: bool = False, output: bool = False) -> int:
-        self.slots.append(Slot(len(self.slots), like.size, like.dtype, like.device, given, output))
+        self.slots.append(replace(like, number=len(self.slots), input=given, output=output))
         return len(self.slots) - 1
 
     def given(self, source: Source, part: int, slot: Slot) -> int:

@@ -181,7 +181,7 @@ def store(key: str, places: Places, compiled: CompiledSchedule) -> None:
     schedule, plan = compiled.schedule, compiled.plan
     header = json.dumps({
         "key": key,
-        "slots": [[s.size, s.dtype.name, s.device, s.input, s.output] for s in schedule.slots],
+        "slots": [[s.size, s.dtype.name, s.device, s.input, s.output, s.may_be_empty] for s in schedule.slots],
         "inputs": list(schedule.inputs.items()), "outputs": schedule.outputs,
         "in_place": list(compiled.in_place.items()),
         "offsets": list(plan.offsets.items()), "sizes": plan.sizes,
@@ -269,8 +269,8 @@ class _Reader:
         return found
 
     def schedule(self) -> Schedule:
-        slots = [Slot(n, _count(size), getattr(dtypes, dtype), _text(device), bool(given), bool(output))
-                 for n, (size, dtype, device, given, output) in enumerate(self.header["slots"])]
+        slots = [Slot(n, _count(size), getattr(dtypes, dtype), _text(device), bool(given), bool(output), bool(empty))
+                 for n, (size, dtype, device, given, output, empty) in enumerate(self.header["slots"])]
         inputs = dict(_pairs(self.header["inputs"]))
         known = self.inputs()
         for number, slot in inputs.items():

@@ -17,7 +17,11 @@ Tile = tuple[UOp, tuple[bool, ...]]
 
 @dataclass
 class Slot:
-    """A buffer of a program: one of its inputs, or memory that the program provides."""
+    """A buffer of a program: one of its inputs, or memory that the program provides.
+
+    Attributes:
+        may_be_empty: its value has a symbolic size, of which some values leave no element: then nothing is written.
+    """
 
     number: int
     size: int
@@ -25,6 +29,7 @@ class Slot:
     device: str
     input: bool = False
     output: bool = False
+    may_be_empty: bool = False
 
 
 @dataclass
@@ -126,7 +131,8 @@ class Scheduler:
 
     def new_slot(self, node: UOp, device: str) -> int:
         self.slot_of[node] = len(self.slots)
-        self.slots.append(Slot(len(self.slots), _fixed_size(node), node.dtype, device))
+        least, most = _size_bounds(node)
+        self.slots.append(Slot(len(self.slots), most, node.dtype, device, may_be_empty=least <= 0 < most))
         return self.slot_of[node]
 
     def add(self, node: UOp, reason: str) -> None:
@@ -175,6 +181,7 @@ def _sizes(node: UOp) -> list[UOp]:
     return [] if node.op is Ops.BUFFER else [b for u in symbols(tuple(node.shape)) for b in toposort(u)]
 
 
-def _fixed_size(node: UOp) -> int:
+def _size_bounds(node: UOp) -> tuple[int, int]:
+    """The fewest and the most elements that a value may have."""
     size = node.size
-    return size.vmax if isinstance(size, UOp) else int(size)
+    return (size.vmin, size.vmax) if isinstance(size, UOp) else (size, size)
