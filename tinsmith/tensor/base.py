@@ -26,7 +26,16 @@ from tinsmith.schedule.execute import copy_to_host
 from tinsmith.tensor import storage
 from tinsmith.tensor.gradient import gradients
 from tinsmith.tensor.history import Unrolled, earlier, is_computed, note_earlier, passed_on
-from tinsmith.tensor.realize import explain_tensors, is_leaf, realize_tensors, schedule_tensors, value_of
+from tinsmith.tensor.realize import (
+    explain_tensors,
+    is_leaf,
+    kept_version,
+    realize_tensors,
+    schedule_tensors,
+    unseen_version,
+    value_of,
+    version,
+)
 from tinsmith.tensor.storage import DETACH, Look, Share
 
 if TYPE_CHECKING:
@@ -438,7 +447,7 @@ class TensorBase:
         recorded = self._records_writes()
         sharing = [self] if self._shared is None else list(self._shared.storage.members())
         before = [(t, t.uop) for t in sharing if not recorded and not is_computed(t.uop)]
-        storage.write(self, value, _version if recorded else _unseen_version if before else _kept_version)
+        storage.write(self, value, version if recorded else unseen_version if before else kept_version)
         for t, old in before:
             note_earlier(t, old)
         _note_origin(self.uop, sys._getframe(1))
@@ -615,28 +624,6 @@ class TensorBase:
 def _summed(nodes: Iterator[UOp], count: int) -> UOp:
     """The sum of the next so many nodes."""
     return functools.reduce(operator.add, itertools.islice(nodes, count))
-
-
-def _version(old: UOp, value: UOp) -> UOp:
-    """What a write leaves: a new version of memory that has an old one, else just the value."""
-    if old.base.op in (Ops.BUFFER, Ops.ASSIGN, Ops.COPY) or is_leaf(old):
-        return UOp(Ops.ASSIGN, None, (_memory(old), value))
-    return value
-
-
-def _unseen_version(old: UOp, value: UOp) -> UOp:
-    """A new version of data, which are data again."""
-    return _version(old, UOp(Ops.DETACH, None, (value,)))
-
-
-def _kept_version(old: UOp, value: UOp) -> UOp:
-    """A new version of what was computed, with the gradient of the old one."""
-    return UOp(Ops.ASSIGN, None, (_memory(old), value), True)
-
-
-def _memory(old: UOp) -> UOp:
-    base = old.base
-    return base if base.op is Ops.BUFFER and base.shape == old.shape else old
 
 
 def device_name(device: DeviceName | None) -> str:

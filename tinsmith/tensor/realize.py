@@ -316,3 +316,25 @@ def _concrete(uop: UOp) -> UOp:
     if uop.op.kind == "movement" or uop.op in (Ops.CONST, Ops.BUFFER, Ops.IOTA, Ops.BIND):
         return UOp(Ops.CONTIGUOUS, None, (uop,))
     return uop
+
+
+def version(old: UOp, value: UOp) -> UOp:
+    """What a write leaves: a new version of memory that has an old one, else just the value."""
+    if old.base.op in (Ops.BUFFER, Ops.ASSIGN, Ops.COPY) or is_leaf(old):
+        return UOp(Ops.ASSIGN, None, (_memory(old), value))
+    return value
+
+
+def unseen_version(old: UOp, value: UOp) -> UOp:
+    """A new version of data, which are data again."""
+    return version(old, UOp(Ops.DETACH, None, (value,)))
+
+
+def kept_version(old: UOp, value: UOp) -> UOp:
+    """A new version of what was computed, with the gradient of the old one."""
+    return UOp(Ops.ASSIGN, None, (_memory(old), value), True)
+
+
+def _memory(old: UOp) -> UOp:
+    base = old.base
+    return base if base.op is Ops.BUFFER and base.shape == old.shape else old
