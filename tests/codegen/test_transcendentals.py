@@ -271,6 +271,19 @@ def test_exp_at_the_ends_of_the_range(dtype: DType, way: Way) -> None:
 
 
 @EVERY_WAY
+@pytest.mark.parametrize(("dtype", "most"), [(F32, 2.0**9), (F32, 2.0**17), (F64, 2.0**25)], ids=str)
+@pytest.mark.parametrize("op", ANGLES, ids=lambda o: o.name)
+def test_angles_whose_sine_lies_in_the_binade_below(op: Op, dtype: DType, most: float, way: Way) -> None:
+    """A distance to a multiple of pi just above a power of two, and its sine just below, count its rounding twice."""
+    rng = np.random.default_rng(1)
+    turns = rng.integers(1, int(most / np.pi), 100_000) + (0.5 if op is Ops.COS else 0)
+    power = rng.choice([0.125, 0.25, 0.5], turns.size)
+    distance = rng.choice([-1, 1], turns.size) * rng.uniform(power, np.arcsin(power))
+    x = (turns * np.pi + distance).astype(dtype.numpy)
+    assert ulps(way(op, x), reference(op, x)).max() <= 2.0
+
+
+@EVERY_WAY
 @pytest.mark.parametrize("op", ANGLES, ids=lambda o: o.name)
 def test_huge_angles(op: Op, way: Way) -> None:
     rng = np.random.default_rng(11)

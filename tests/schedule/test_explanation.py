@@ -49,7 +49,7 @@ def test_the_reasons_are_those_that_debug_shows(capsys: pytest.CaptureFixture[st
 
 
 def test_noopt_keeps_kernels_apart_and_says_so() -> None:
-    x = Tensor(np.ones((4, 4), np.float32)).realize().var(axis=1)
+    x = Tensor(np.ones((4, 4), np.int32)).realize().var(axis=1)
     with Context(NOOPT=1):
         apart = x.explain(run=False)
     assert len(apart.kernels) == len(x.explain(run=False).kernels) + 1
