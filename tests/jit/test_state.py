@@ -330,6 +330,32 @@ def test_a_generator_of_the_calls_own_and_our_use_of_the_clock_are_no_matter() -
     assert f.replays == 2
 
 
+def test_what_the_garbage_collector_calls_is_no_matter() -> None:
+    """Hypothesis, for one, reads the clock whenever garbage is collected: between any two lines of a function."""
+    seen, threshold = [], gc.get_threshold()
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        seen.append(time.perf_counter())
+
+    def body(x: Tensor) -> Tensor:
+        for _ in range(50):
+            cycle: list[Any] = []
+            cycle.append(cycle)
+        return x + 1
+
+    f = TinyJit(body)
+    gc.callbacks.append(note)
+    gc.set_threshold(5)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert [f(Tensor([1.0])).item() for _ in range(4)] == [2.0] * 4
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(note)
+    assert f.replays == 2 and seen and gc.isenabled()
+
+
 def test_too_much_state_runs_uncaptured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state, "MOST_GUARDS", 100)
     many = [[n, [n]] for n in range(200)]

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import contextvars
 import datetime
+import gc
 import io
 import os
 import random
@@ -29,6 +30,9 @@ _SILENT: Final = {"logging", "warnings", "threading", "traceback", "linecache"} 
 class Watch:
     """A profile function for the time of a capture; a profiler that is there already goes on.
 
+    The garbage collector waits meanwhile: it runs between any two lines, and what it calls (``gc.callbacks``,
+    finalizers of garbage from elsewhere) is nothing that the function does.
+
     Args:
         state: learns of every function before it runs for the first time.
 
@@ -43,8 +47,11 @@ class Watch:
         self.quiet: set[type] = set()  # kinds of objects whose methods are no matter
         self.printing = 0
         self.earlier: Any = None
+        self.collects = False
 
     def __enter__(self) -> Watch:
+        self.collects = gc.isenabled()
+        gc.disable()
         self.earlier = sys.getprofile()
         sys.setprofile(self.event if not callable(self.earlier) else self.both)
         return self
@@ -53,6 +60,8 @@ class Watch:
         sys.setprofile(self.earlier if callable(self.earlier) else None)
         if hasattr(self.earlier, "enable"):  # a profiler in C hooks itself in
             self.earlier.enable()
+        if self.collects:
+            gc.enable()
 
     def both(self, frame: types.FrameType, event: str, arg: Any) -> None:
         self.earlier(frame, event, arg)
