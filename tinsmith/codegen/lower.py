@@ -94,8 +94,7 @@ class Lowering:
         axis, op = node.arg
         shape = base.shape
         index = tuple(self.new_range(s, Role.LOOP) for s in x.shape)
-        inner = UOp.range(base.shape[axis], self.count, Role.LOOP)
-        self.count += 1
+        inner = self.new_range(base.shape[axis], Role.LOOP)
         copied = (*index[:axis], inner, *index[axis + 1 :])
         copy = memory.store(flatten(shape, copied), self.value(base, copied))
         at = self.value(where, index).cast(dtypes.index)
