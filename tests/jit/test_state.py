@@ -476,3 +476,17 @@ def test_gradients_of_arguments_add_up() -> None:
     for _ in range(5):
         f(x)
     assert x.grad is not None and x.grad.tolist() == [5.0, 15.0]
+
+
+def test_no_grad_around_a_call_is_part_of_it() -> None:
+    w = Tensor([2.0]).realize()
+
+    @TinyJit
+    def slope(x: Tensor) -> Tensor:
+        y = w * x
+        return (y + w).sum().gradient(w)[0]
+
+    for _ in range(3):
+        assert slope(Tensor([3.0])).tolist() == [4.0]
+        with Tensor.no_grad():
+            assert slope(Tensor([3.0])).tolist() == [0.0]

@@ -129,8 +129,8 @@ def calls_of(function: Callable[[], Any]) -> int:
 
 @pytest.mark.parametrize("make", [elementwise, reductions, branches, gradients, unrolled, joined, assigned, layers])
 def test_work_grows_in_step_with_the_graph(make: Callable[[int], UOp], monkeypatch: pytest.MonkeyPatch) -> None:
-    # few temporaries are packed in quadratic time: all sizes are planned as large ones are
-    monkeypatch.setattr(planner, "MOST_PACKED", 0)
+    if make is layers:  # its 450 temporaries would just be packed in quadratic time: they are planned as more are
+        monkeypatch.setattr(planner, "MOST_PACKED", 0)
     small, large = make(1000), make(4000)
     scheduled(make(100))  # what is done once is no part of it
     assert calls_of(lambda: scheduled(large)) < 4.6 * calls_of(lambda: scheduled(small))
