@@ -85,32 +85,36 @@ class Program:
         elif a.ndim >= 2:
             self.add(t.diagonal(), _diagonal(a), f"t{n}.diagonal()")
 
+    def fresh(self, t: Any, a: Any, text: str) -> None:
+        """What is computed lies in row-major order; NumPy may keep an operand's, of which a reshape is a copy."""
+        self.add(t, np.array(a, order="C"), text)
+
     def copy(self) -> None:
         n, t, a = self.pick()
         kind = self.random.randrange(8)
         if kind == 0:
-            self.add(t.clone(), a.copy(), f"t{n}.clone()")
+            self.fresh(t.clone(), a.copy(), f"t{n}.clone()")
         elif kind == 1:
-            self.add(t.contiguous(), a.copy(), f"t{n}.contiguous()")
+            self.fresh(t.contiguous(), a.copy(), f"t{n}.contiguous()")
         elif kind == 2:
-            self.add(t.cast("int32"), a.copy(), f"t{n}.cast(int32)")
-        elif kind == 3:
-            self.add(t.pad(((1, 0),) * a.ndim), np.pad(a, ((1, 0),) * a.ndim), f"t{n}.pad")
+            self.fresh(t.cast("int32"), a.copy(), f"t{n}.cast(int32)")
+        elif kind == 3 and a.ndim:
+            self.fresh(t.pad(((1, 0),) * a.ndim), np.pad(a, ((1, 0),) * a.ndim), f"t{n}.pad")
         elif kind == 4 and a.ndim:
-            self.add(t.repeat(*[2] * a.ndim), np.tile(a, (2,) * a.ndim), f"t{n}.repeat")
+            self.fresh(t.repeat(*[2] * a.ndim), np.tile(a, (2,) * a.ndim), f"t{n}.repeat")
         elif kind == 5 and a.ndim and a.shape[0]:
             rows = [self.random.randrange(a.shape[0]) for _ in range(2)]
-            self.add(t[rows], a[rows], f"t{n}[{rows}]")
+            self.fresh(t[rows], a[rows], f"t{n}[{rows}]")
         elif kind == 6 and a.ndim:
-            self.add(t.flip(0), a[::-1].copy(), f"t{n}.flip(0)")
+            self.fresh(t.flip(0), a[::-1].copy(), f"t{n}.flip(0)")
         else:
             shift = self.random.randint(0, 1)
-            self.add(t.roll(shift, 0) if a.ndim else t + 0, np.roll(a, shift, 0) if a.ndim else a.copy(),
+            self.fresh(t.roll(shift, 0) if a.ndim else t + 0, np.roll(a, shift, 0) if a.ndim else a.copy(),
                      f"t{n}.roll({shift})")
 
     def compute(self) -> None:
         n, t, a = self.pick()
-        self.add(t * 2 - 1, np.asarray(a * 2 - 1), f"t{n} * 2 - 1")
+        self.fresh(t * 2 - 1, a * 2 - 1, f"t{n} * 2 - 1")
 
     def write(self) -> None:
         n, t, a = self.pick()

@@ -275,3 +275,13 @@ def test_log_sum_exp_of_scores_stores_no_scores() -> None:
     assert max(s.size for s in schedule(out).slots) == k.size
     s = q.astype(np.float64) @ k.swapaxes(-1, -2)
     np.testing.assert_allclose(out.numpy(), np.log(np.exp(s - s.max(-1, keepdims=True)).sum(-1)) + s.max(-1), rtol=1e-5)
+
+
+@pytest.mark.parametrize("n", [5, 8, 9])
+def test_a_contraction_that_is_repeated_before_it_is_summed(n: int) -> None:
+    """Where it is summed over one element there is no range."""
+    x = np.random.default_rng(0).random((n, 4), np.float32)
+    rows = Tensor(x)
+    wide = (rows @ rows.T).unsqueeze(2).expand(-1, -1, 2)
+    found = (wide + wide[:, :, :1].cat(wide[:, :, :1], dim=2) * 2).var(2, correction=0)
+    np.testing.assert_allclose(found.numpy(), np.zeros((n, n)), atol=1e-6)

@@ -66,6 +66,19 @@ def test_statistics_that_others_read_are_stored() -> None:
     np.testing.assert_allclose(total.numpy(), ((a - a.mean(1, keepdims=True)) * b * b).sum(0), rtol=1e-3, atol=1e-3)
 
 
+def test_statistics_that_only_the_rest_of_a_sum_reads_are_stored() -> None:
+    x, w = given(256, 256), given(256, 256, seed=1)
+    mean = x.mean(1)
+    away = (x - mean.reshape(256, 1)) * w
+    total = away.sum(0) + mean
+    assert len(joined(away, total)) == 1
+    Tensor.realize(away, total)
+    a = x.numpy().astype(np.float64)
+    right = (a - a.mean(1, keepdims=True)) * w.numpy()
+    np.testing.assert_allclose(away.numpy(), right, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(total.numpy(), right.sum(0) + a.mean(1), rtol=1e-3, atol=1e-2)
+
+
 @pytest.mark.parametrize(("shape", "axes"), [((128, 16, 6, 6), (0, 2, 3)), ((512, 8, 20, 20), (0, 2, 3)),
                                              ((144, 3, 5, 50), (0, 3)), ((4, 128, 64), (0, 1)), ((1, 256, 96), 1),
                                              ((24, 64, 33), 1)])

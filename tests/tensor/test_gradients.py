@@ -1,6 +1,8 @@
 """Gradients of every differentiable method against central differences, and the rules of backward()."""
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -339,3 +341,15 @@ def test_histories_of_loops_are_let_go() -> None:
         total = (total + x.detach()).realize()
     assert sum(m.kept is not None for _, m in history._made.items()) < 200
     assert total.tolist() == [300, 600]
+
+
+def test_second_derivatives_at_edges() -> None:
+    """A variance of zero takes all of the gradient; half-squares end before the bend, as in PyTorch."""
+    def second(of: Callable[[Tensor], Tensor], x: Tensor, flow: list[float]) -> list[float]:
+        g = of(x).gradient(x)[0]
+        return (g * Tensor(flow, requires_grad=False)).sum().gradient(x)[0].tolist()
+
+    assert second(lambda x: x.var(), Tensor([2.0, 2.0]), [3.0, 5.0]) == [-2.0, 2.0]
+    zeros = Tensor([0.0] * 3)
+    for loss in (lambda x: x.huber_loss(zeros, "sum"), lambda x: x.smooth_l1_loss(zeros, "sum")):
+        assert second(loss, Tensor([1.0, 0.5, -1.0]), [1.0] * 3) == [0, 1, 0]

@@ -179,7 +179,8 @@ def tile(kernel: Kernel, value: UOp, lanes: int, copies: int, around: Sequence[U
     """Stage ``value`` for the rows in registers and everything that reductions run over."""
     loops = [r for r in kernel.ranges if r.arg[1] in (Role.LOOP, Role.THREAD)] if around is None else around
     outside = [r for r in loops if r in value.ranges]
-    along = next(range_size(r) for r in reversed(kernel.order) if r in value.ranges and r.arg[1] is Role.REDUCE)
+    reduced = (range_size(r) for r in reversed(kernel.order) if r in value.ranges and r.arg[1] is Role.REDUCE)
+    along = next(reduced, 1)  # a reduction over one element has no range
     while copies > 1 and along < lanes * copies:
         copies //= 2
     kernel.apply(Opt(OptOps.STAGE, kernel.stageable.index(value), tuple(kernel.ranges.index(r) for r in outside),

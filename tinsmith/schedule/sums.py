@@ -225,15 +225,15 @@ def _joined(items: list[ScheduleItem], slots: list[Slot], host: ScheduleItem,
     inside, late = {id(i) for i in group}, {id(i) for i in sums}
     rows = [i for i in items if id(i) in inside and id(i) not in late]
     others = [i for i in items if id(i) not in inside]
-    needed = {s for i in others for s in i.read} | {s.number for s in slots if s.output}
     parts: list[list[int]] = []
     for item in sums:
         first = len(slots)
         slots += [Slot(first + n, math.prod(space.part), total.dtype, item.device)
                   for n, total in enumerate(_sums(item))]
         parts.append(list(range(first, len(slots))))
-    joined = [_with_sums(rows, host, list(zip(sums, parts)), space, needed),
-              *(_rest(i, p, space) for i, p in zip(sums, parts))]
+    rests = [_rest(i, p, space) for i, p in zip(sums, parts)]
+    needed = {s for i in (*others, *rests) for s in i.read} | {s.number for s in slots if s.output}
+    joined = [_with_sums(rows, host, list(zip(sums, parts)), space, needed), *rests]
     last = max(n for n, i in enumerate(items) if id(i) in inside)
     return toposorted([*(i for i in items[:last] if id(i) not in inside), *joined, *items[last + 1 :]])
 

@@ -57,12 +57,12 @@ class Losses:
         return (x - y).abs()._reduced(reduction, dtype)
 
     def huber_loss(self: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor:
-        """Half the squared difference up to ``delta``, then linear with the same slope."""
+        """Half the squared difference below ``delta``, then linear with the same slope."""
         delta = number("huber_loss", "delta", delta)
         x, y, dtype = self._beside("huber_loss", target)
         d = x - y
         size = d.abs()
-        return (size <= delta).where(d * d * 0.5, (size - delta / 2) * delta)._reduced(reduction, dtype)
+        return (size < delta).where(d * d * 0.5, (size - delta / 2) * delta)._reduced(reduction, dtype)
 
     def smooth_l1_loss(self: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:
         """The Huber loss divided by its bend ``beta``."""

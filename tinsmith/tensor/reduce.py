@@ -118,7 +118,8 @@ class Reduce:
             squares = x.sub(x.mean(axes, keepdim=True)).square()
             return _over(squares._reduce(Ops.ADD, axes, keepdim), count - correction)
         away, off = x._away(axes)
-        squares = away.square()._reduce(Ops.ADD, axes, True).sub(off.square().mul(count)).maximum(0)
+        squares = away.square()._reduce(Ops.ADD, axes, True).sub(off.square().mul(count))
+        squares = (squares < 0).where(0, squares)  # unlike a maximum, no tie at zero that takes half of the gradient
         out = _over(squares, count - correction)
         return out if keepdim else out._new(out.uop.reshape(_reduced(self.shape, axes, False)))
 

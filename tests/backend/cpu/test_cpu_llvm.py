@@ -16,6 +16,7 @@ import pytest
 
 from tinsmith.backend.cpu import osys
 from tinsmith.backend.cpu.llvm import Compiler, host_features, load, vector_bytes
+from tinsmith.backend.device import Device
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.errors import ArgumentError, CompileError
 from tinsmith.core.settings import Context
@@ -171,6 +172,18 @@ def test_restriction_reaches_the_machine_code() -> None:
     assert "xmm" in generic and "ymm" not in generic and "zmm" not in generic
     with Context(CPU_FEATURES="avx2"):
         assert "zmm" not in Compiler().assembly(text)
+
+
+@x86_only
+def test_restriction_reaches_the_generated_text() -> None:
+    """Of a device that is open already."""
+    open_already = Device["CPU"].renderer.target
+    for features in ("avx2", "generic", ""):
+        with Context(CPU_FEATURES=features):
+            target = Device["CPU"].renderer.target
+            assert target.vector_bytes == vector_bytes()
+            assert target.fma == ("fma" in host_features()) and target.scales <= ("avx512f" in host_features())
+    assert Device["CPU"].renderer.target == open_already
 
 
 def test_unknown_restriction_is_an_error() -> None:

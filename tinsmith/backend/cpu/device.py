@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,10 +16,11 @@ from tinsmith.backend.cpu.memory import HostMemory
 from tinsmith.backend.cpu.pool import Commands, Table, build_table, get_pool
 from tinsmith.backend.device import Allocator, Call, Compiled, Compiler, Graph, Launched, Program
 from tinsmith.codegen.program import Launch
-from tinsmith.codegen.render.base import Target
+from tinsmith.codegen.render.base import Renderer, Target
 from tinsmith.codegen.render.llvm import STACK_BYTES, LLVMRenderer
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import DeviceError
+from tinsmith.core.settings import settings
 from tinsmith.ir import units
 
 if TYPE_CHECKING:
@@ -181,6 +183,11 @@ class CPUDevice(Compiled):
     """A queue on the host's cores."""
 
     @property
+    def renderer(self) -> Renderer:
+        """For the features that ``CPU_FEATURES`` leaves at the moment: a device outlives a ``Context``."""
+        return _renderer(super().renderer.target.name, settings.CPU_FEATURES)
+
+    @property
     def worker(self) -> str:
         """All ``CPU:k`` share one pool of workers, which runs one kernel after the other on all cores."""
         return "CPU"
@@ -218,11 +225,18 @@ def host_target(name: str) -> Target:
                   caches.l1, caches.l2, fma=fma, scales=scales, units=(*matrix_units, *fma_units))
 
 
+@functools.cache
+def _renderer(name: str, restriction: str) -> Renderer:
+    """``restriction``: the value of ``CPU_FEATURES``, which ``host_target`` looks at."""
+    kind = LLVMRenderer if name == "llvm" else CPURenderer
+    return kind(host_target(name))
+
+
 def DEVICE(name: str) -> Compiled:
     """Open ``CPU``, ``CPU:k`` or ``CPU:k:C``."""
     renderer = next((p for p in name.split(":")[1:] if not p.isdigit()), "LLVM")
     if renderer == "LLVM":
-        return CPUDevice(name, _host, LLVMCompiler(), CPUProgram, LLVMRenderer(host_target("llvm")))
+        return CPUDevice(name, _host, LLVMCompiler(), CPUProgram, _renderer("llvm", settings.CPU_FEATURES))
     if renderer == "C":
-        return CPUDevice(name, _host, CCompiler(), CProgram, CPURenderer(host_target("c")))
+        return CPUDevice(name, _host, CCompiler(), CProgram, _renderer("c", settings.CPU_FEATURES))
     raise DeviceError("Device", f"CPU has no renderer {renderer!r}", "CPU, CPU:LLVM or CPU:C")
