@@ -81,6 +81,10 @@ class WeakTable(Generic[K, V]):
     def __contains__(self, key: K) -> bool:
         return id(key) in self.entries
 
+    def pop(self, key: K) -> V:
+        """Take an entry out."""
+        return self.entries.pop(id(key))[1]
+
     def __len__(self) -> int:
         return len(self.entries)
 

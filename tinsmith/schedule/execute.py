@@ -441,6 +441,22 @@ def _synchronize(device: str) -> None:
     report(Ran(device, "synchronize", 1, time.perf_counter() - start, kind="sync"))
 
 
+def is_host_copy(node: UOp) -> bool:
+    """A copy of host memory, as ``Tensor(array)`` makes it, to devices that compute."""
+    if node.op is not Ops.COPY or node.src[0].op is not Ops.BUFFER or node.src[0].arg.layout is not None:
+        return False
+    return all(Device[d].has_programs for d in members(node.arg)) and not Device[node.src[0].arg.device].has_programs
+
+
+def copy_from_host(node: UOp) -> Buffer:
+    """What a COPY of host memory gives: a buffer on its device, or one on each device of its group."""
+    source, devices = node.src[0].arg, members(node.arg)
+    parts = [Buffer(d, source.size, source.dtype) for d in devices]
+    for part in parts:
+        _copy(part, source)
+    return parts[0] if len(parts) == 1 else Shards(parts, Layout(devices, (source.size,)))
+
+
 def copy_to_host(uop: UOp) -> np.ndarray[Any, Any]:
     """The values of a view of a BUFFER as a NumPy array: one copy, shown as such."""
     for recorder in recorders:

@@ -20,7 +20,7 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops import FOR_GRADIENTS
 from tinsmith.ir.uop import forget_dead, substitute, toposort
 from tinsmith.schedule.compiled import CompiledSchedule
-from tinsmith.schedule.execute import canonical, lower, realize
+from tinsmith.schedule.execute import canonical, copy_from_host, is_host_copy, lower, realize
 from tinsmith.schedule.record import recorders
 from tinsmith.tensor import history, storage
 from tinsmith.tensor.checks import Checks
@@ -34,7 +34,9 @@ _KEPT_VIEWS = (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.FLIP)
 
 # Values that were read while their tensors keep their history, for backward() to find: node -> view of a buffer.
 _read: WeakTable[UOp, UOp] = WeakTable()
-
+# Data from the host that some program has read: COPY -> the BUFFER on the device. The node stays in its graphs, so that
+# gradients and checks of indices still find the data.
+_copied: WeakTable[UOp, UOp] = WeakTable()
 
 # Programs are made and run one at a time, whichever thread asks; a fork waits for the running one.
 running = threading.RLock()
@@ -217,15 +219,32 @@ def compute(uops: Sequence[UOp], devices: Sequence[str], free: Collection[UOp] =
         nodes = substitute(nodes, dict(_read.items()))
     roots = [_concrete(n) if n.device is not None or d == device else n.copy_to(d)  # a constant of another device
              for n, d in zip(nodes, targets.values())]
-    distinct = list(dict.fromkeys(roots))
+    roots, data = (roots, {}) if recorders else _with_data(roots)
+    distinct = [n for n in dict.fromkeys(roots) if n not in data]
     if settings.CHECKED:
         checks = Checks(distinct)
         found = realize([*distinct, *checks.roots], device)  # an error must leave the old versions as they are
         checks.judge(found[len(distinct) :], lambda more: realize(more, device))
     else:
-        found = realize(distinct, device, free)
-    buffers = dict(zip(distinct, _apart(found)))
+        found = realize(distinct, device, free) if distinct else []
+    buffers = data | dict(zip(distinct, _apart(found)))
     return {target: _as_view(buffers[root], target) for target, root in zip(targets, roots)}
+
+
+def _with_data(roots: list[UOp]) -> tuple[list[UOp], dict[UOp, Buffer]]:
+    """Roots over data from the host that is copied to its device now, unless it is there, and stays there as long as
+    its node lives; and buffers of those roots that are such data: these belong to who asks for them.
+    """
+    new = {}
+    data = {}
+    for n in toposort(roots):
+        if is_host_copy(n):
+            if n not in _copied:
+                _copied[n] = UOp(Ops.BUFFER, n.dtype, (), copy_from_host(n))
+            new[n] = _copied[n]
+    for n in set(roots) & new.keys():
+        data[n] = _copied.pop(n).arg
+    return ([n if n in data else m for n, m in zip(roots, substitute(roots, new))] if new else roots), data
 
 
 def _apart(found: list[Buffer]) -> list[Buffer]:
@@ -243,7 +262,9 @@ def _apart(found: list[Buffer]) -> list[Buffer]:
 def schedule_tensors(tensors: Sequence[TensorBase]) -> CompiledSchedule:
     """The program that computes ``tensors``, not run."""
     pending = [t for t in tensors if not is_realized(t.uop)]
-    graph, _, _ = canonical(list(dict.fromkeys(_concrete(_below_views(t.uop)) for t in pending)))
+    there = dict(_copied.items())
+    roots = substitute([_concrete(_below_views(t.uop)) for t in pending], there)
+    graph, _, _ = canonical(list(dict.fromkeys(_concrete(n) for n in roots)))
     return lower(graph, pending[0]._device if pending else tensors[0]._device)
 
 
