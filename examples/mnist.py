@@ -125,7 +125,7 @@ def main() -> None:
     if args.float64:
         dtypes.default_float = dtypes.float64
     console = Console()
-    digits = load_digits(args.data, args.holdout)
+    digits = load_digits(args.data, args.holdout, offline="digits")
     console.print(f"digits: {digits.source}", highlight=False, soft_wrap=True)
     count = len(digits.train_labels)
     steps = args.steps or (60 if count < 5000 else 150)

@@ -62,10 +62,15 @@ def test_broken_files(tmp_path: Path) -> None:
             datasets.load_digits(tmp_path)
 
 
-def test_without_network(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_network_digits_are_given_to_who_asks_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("sklearn", reason="the examples extra")
     monkeypatch.setattr(datasets, "download", lambda: None)
-    found = datasets.load_digits()
+    with pytest.raises(ArgumentError, match=r"train-images-idx3-ubyte\.gz.* there, .*data=.* offline=\"digits\""):
+        datasets.mnist()
+    with pytest.raises(ArgumentError, match='offline="digits"'):
+        datasets.mnist(offline="letters")
+    assert datasets.mnist(offline="digits")[0].shape == (1437, 1, 28, 28)
+    found = datasets.load_digits(offline="digits")
     assert "no network" in found.source and found.train_images.shape == (1437, 1, 28, 28)
     assert found.train_images.dtype == np.uint8 and found.train_images.max() == 255
 

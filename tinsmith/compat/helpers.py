@@ -335,8 +335,8 @@ class tqdm(Generic[T]):
         self.iterable, self.disable, self.unit, self.unit_scale, self.rate = iterable, disable, unit, unit_scale, rate
         self.t: int = total if total is not None else len(iterable) if hasattr(iterable, "__len__") else 0  # type: ignore[arg-type]
         self.n, self.started, self.shown = 0, time.perf_counter(), 0.0
-        self.desc = ""
-        self.set_description(desc)
+        self.desc = f"{desc}: " if desc else ""
+        self.update()
 
     def __iter__(self) -> Iterator[T]:
         assert self.iterable is not None, "tqdm: nothing to iterate over"
@@ -354,6 +354,7 @@ class tqdm(Generic[T]):
     def set_description(self, desc: str) -> None:
         """The text in front of the bar."""
         self.desc = f"{desc}: " if desc else ""
+        self.update()
 
     def update(self, n: int = 0, close: bool = False) -> None:
         """Advance by ``n``; ``close`` ends the line."""
@@ -368,6 +369,7 @@ class tqdm(Generic[T]):
         """The line as it is shown."""
         rate = self.n / elapsed if elapsed > 0 else 0.0
         count, speed = (self.si(self.n), self.si(rate)) if self.unit_scale else (str(self.n), f"{rate:.2f}")
+        speed = speed if self.n else "?"
         unit = self.unit.strip()
         if not self.t:
             return f"{self.desc}{count}{unit} [{self.hms(elapsed)}, {speed}{unit}/s]"

@@ -1,4 +1,4 @@
-"""Handwritten digits: MNIST from a folder or the network, else the small real digits that scikit-learn ships."""
+"""Handwritten digits: MNIST from a folder or the network, or, if asked for, the small real digits of scikit-learn."""
 from __future__ import annotations
 
 import contextlib
@@ -41,29 +41,40 @@ class Digits:
     source: str
 
 
-def mnist(device: str | None = None, data: str | os.PathLike[str] | None = None,
-          holdout: int | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def mnist(device: str | None = None, data: str | os.PathLike[str] | None = None, holdout: int | None = None,
+          offline: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Tensors (training images, training labels, test images, test labels); see ``load_digits``."""
-    d = load_digits(data, holdout)
+    d = load_digits(data, holdout, offline)
     arrays = (d.train_images, d.train_labels, d.test_images, d.test_labels)
     a, b, c, e = (Tensor(x, device=device, requires_grad=False) for x in arrays)
     return a, b, c, e
 
 
-def load_digits(data: str | os.PathLike[str] | None = None, holdout: int | None = None) -> Digits:
-    """MNIST from the folder ``data``; without one the cached or downloaded MNIST, else scikit-learn's digits.
+def load_digits(data: str | os.PathLike[str] | None = None, holdout: int | None = None,
+                offline: str | None = None) -> Digits:
+    """MNIST from the folder ``data``; without one the cached or downloaded MNIST.
 
     Args:
         holdout: how many training images to test on where there is no test split (10 % unless given).
+        offline: what to give where MNIST is not here and no server answers: ``"digits"``, the 1,797 that scikit-learn
+            ships. None: an error.
 
     Raises:
         FileFormatError: if a file is no IDX file.
-        ArgumentError: if there are no digits at all, or ``holdout`` does not fit.
+        ArgumentError: if there are no digits at all, or ``holdout`` or ``offline`` does not fit.
     """
+    if offline not in (None, "digits"):
+        raise ArgumentError("mnist", f"offline={offline!r} is no data set", 'offline="digits"')
     if data is not None:
         return _from_folder(Path(data), holdout)
     folder = download()
-    return _offline(holdout) if folder is None else _from_folder(folder, holdout)
+    if folder is not None:
+        return _from_folder(folder, holdout)
+    if offline is None:
+        raise ArgumentError("mnist", f"MNIST is not in {_folder()} and could not be downloaded",
+                            f"put {', '.join(FILES)} there, name their folder with data=, or take other digits with "
+                            'offline="digits"')
+    return _offline(holdout)
 
 
 def read_idx(path: Path) -> Array:
@@ -88,7 +99,7 @@ def read_idx(path: Path) -> Array:
 
 def download() -> Path | None:
     """The folder with MNIST, fetched and checked if it is not there yet; None where no server answers within 3 s."""
-    folder = cache_dir() / "datasets" / "mnist"
+    folder = _folder()
     wanted = [name for name, digest in FILES.items() if not _is(folder / name, digest)]
     if not wanted:
         return folder
@@ -109,6 +120,11 @@ def download() -> Path | None:
     while worker.is_alive() and (answered.is_set() or time.monotonic() - start < TIMEOUT):
         worker.join(0.02)
     return None if worker.is_alive() or failed else folder
+
+
+def _folder() -> Path:
+    """Where downloads are kept."""
+    return cache_dir() / "datasets" / "mnist"
 
 
 def _is(path: Path, digest: str) -> bool:
