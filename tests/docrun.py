@@ -6,6 +6,7 @@ The blocks of a page run in order, in one folder and one Python process per page
     ```python (# x.py)   a block that begins with a comment naming a file is written to that file instead
     ```console           `$ command` lines run in a shell; the lines after each are what it prints
     ```...  <!-- norun -->   a block after this comment is left alone
+    ```...  <!-- needs cc --> so is one after this, and the output it shows, where there is no such command
 
 Times, speeds, process ids and hashes may differ from run to run; a longer output may be cut with a line `...`.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -46,11 +48,16 @@ def blocks(lines: list[str]) -> list[Block]:
         opening = _FENCE.match(lines[at])
         if opening:
             end = next(i for i in range(at + 1, len(lines)) if lines[i].strip() == "```")
-            skipped = at > 0 and "<!-- norun -->" in lines[at - 1]
+            skipped = at > 0 and _left_alone(lines[at - 1])
             found.append(Block(opening[1], at + 1, end, lines[at + 1 : end], skipped))
             at = end
         at += 1
     return found
+
+
+def _left_alone(comment: str) -> bool:
+    needed = re.search(r"<!-- needs (\S+) -->", comment)
+    return "<!-- norun -->" in comment or (needed is not None and shutil.which(needed[1]) is None)
 
 
 def outputs(page: Path) -> list[tuple[Block, list[str]]]:

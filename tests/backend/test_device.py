@@ -1,11 +1,13 @@
 """The registry: canonical names, opening on first use, registration, errors that name what there is."""
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from tinsmith.backend.cpu.device import CPUDevice
-from tinsmith.backend.device import Device
+from tinsmith.backend.device import Allocator, Compiled, Compiler, Device, Program
 from tinsmith.backend.memory import Buffer
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError, DeviceError, KernelError, TinsmithError
@@ -83,3 +85,56 @@ def test_a_constant_read_on_one_device_is_none_of_anothers_inputs() -> None:
     other = Tensor.ones(3, device="PYTHON") * 5
     assert other.device == "PYTHON" and other.realize().uop.base.arg.device == "PYTHON"
     assert (Tensor.ones(3) * 5).realize().device == "CPU"
+
+
+# *** devices made by hand ***
+
+
+class _Bytes(Allocator):
+    def alloc(self, nbytes: int) -> bytearray:
+        return bytearray(nbytes)
+
+    def copyin(self, opaque: bytearray, offset: int, source: memoryview) -> None:
+        opaque[offset : offset + source.nbytes] = source
+
+    def copyout(self, target: memoryview, opaque: bytearray, offset: int) -> None:
+        target[:] = memoryview(opaque)[offset : offset + target.nbytes]
+
+
+class MyMetalDevice(Compiled):
+    """The tutorials' outline: four parts."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__(device, _Bytes(), Compiler(), Program)
+
+
+def test_a_device_of_four_parts_holds_data_and_says_what_it_lacks() -> None:
+    Device.register("FOURPARTS", MyMetalDevice)
+    x = Tensor([1, 2], device="FOURPARTS")
+    assert x.tolist() == [1, 2] and (x.to("CPU") + 1).tolist() == [2, 3]
+    with pytest.raises(DeviceError, match=r"FOURPARTS was made without a renderer.*MyMetalDevice's super\(\)\.__init__"
+                                          r"\(.*renderer\).*CRenderer.*Device\.register.*new_accelerator\.md"):
+        (x + 1).numpy()
+
+
+def test_a_part_must_be_made() -> None:
+    Device.register("CLASSES", lambda name: Compiled(name, _Bytes, Compiler(), Program))  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match=r"allocator=_Bytes is a class.*allocator=_Bytes\(\)"):
+        Tensor([1], device="CLASSES").numpy()
+
+
+def test_what_is_registered_must_make_a_device() -> None:
+    Device.register("NOTHING", lambda name: None)  # type: ignore[arg-type, return-value]
+    with pytest.raises(DeviceError, match=r"registered as NOTHING made None.*a subclass of Compiled"):
+        Device["NOTHING"]
+
+
+def test_an_unknown_device_names_register() -> None:
+    with pytest.raises(DeviceError, match=r"no device 'MYMETALX'.*Device\.register\('MYMETALX', its class\)"):
+        Device["MYMETALX"]
+
+
+def test_the_smallest_device_of_the_page_is_small() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "new_accelerator.md").read_text("utf-8")
+    first = page.split("```python\n")[1].split("```")[0].splitlines()
+    assert first[0] == "# mymetal.py" and "class MyMetalDevice(Compiled):" in first and len(first) <= 40

@@ -159,18 +159,28 @@ class Compiled:
         allocator: its memory; None makes a device without memory of its own.
         compiler: source → binary.
         runtime: makes a Program from a kernel and its binary.
-        renderer: writes source; its ``target`` holds the device's data.
+        renderer: writes source; its ``target`` holds the device's data. None: memory without programs.
+
+    Raises:
+        ArgumentError: if a part is a class.
     """
 
     def __init__(self, device: str, allocator: Allocator, compiler: Compiler,
                  runtime: Callable[[Launch, bytes], Program], renderer: Renderer | None = None) -> None:
+        for part, what in ((allocator, "allocator"), (compiler, "compiler"), (renderer, "renderer")):
+            if isinstance(part, type):
+                raise ArgumentError(type(self).__name__, f"{what}={part.__name__} is a class, not a part of {device}",
+                                    f"{what}={part.__name__}()")
         self.device, self.allocator, self.compiler, self.runtime = device, allocator, compiler, runtime
         self._renderer = renderer
 
     @property
     def renderer(self) -> Renderer:
         if self._renderer is None:
-            raise DeviceError("Device", f"{self.device} is memory without programs", "copy the tensor with .to('CPU')")
+            raise DeviceError("Device", f"{self.device} was made without a renderer, so nothing writes source for it",
+                              f"{type(self).__name__}'s super().__init__(device, allocator, compiler, runtime, renderer) "
+                              f"with a renderer, such as CRenderer(Target({self.device.lower()!r})), and Device.register: "
+                              "docs/new_accelerator.md; or copy the tensor with .to('CPU')")
         return self._renderer
 
     @property
@@ -320,8 +330,13 @@ class _Devices:
             found = [e for e in _offered() if e.name.upper() == base]
             make = found[0].load() if found else None
         if make is None:
-            raise DeviceError("Device", f"there is no device {canonical!r}", f"one of {', '.join(self.known())}")
-        return make(canonical)
+            raise DeviceError("Device", f"there is no device {canonical!r}", f"one of {', '.join(self.known())}, or "
+                              f"Device.register({base!r}, its class): docs/new_accelerator.md")
+        opened = make(canonical)
+        if not isinstance(opened, Compiled):
+            raise DeviceError("Device", f"what is registered as {base} made {opened!r:.60}, no device",
+                              f"Device.register({base!r}, a subclass of Compiled)")
+        return opened
 
     def renderer_of(self, name: str) -> Renderer:
         """The renderer of a device, also of a built-in one that cannot be opened here: sources can still be written.

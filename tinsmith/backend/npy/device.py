@@ -7,6 +7,7 @@ import numpy as np
 
 from tinsmith.backend.device import Allocator, Compiled, Compiler, Program
 from tinsmith.codegen.program import Launch
+from tinsmith.codegen.render.base import Renderer
 from tinsmith.core.errors import DeviceError, OutOfMemoryError
 
 
@@ -34,6 +35,12 @@ def _no_programs(kernel: Launch, binary: bytes) -> Program:
     raise DeviceError("NPY", "NumPy arrays are memory without programs", "Tensor(...).to('CPU')")
 
 
-def DEVICE(name: str) -> Compiled:
-    """Open the NPY device."""
-    return Compiled(name, ArrayAllocator(), Compiler(), _no_programs)
+class DEVICE(Compiled):
+    """The NPY device."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__(device, ArrayAllocator(), Compiler(), _no_programs)
+
+    @property
+    def renderer(self) -> Renderer:
+        raise DeviceError("Device", f"{self.device} is memory without programs", "copy the tensor with .to('CPU')")
