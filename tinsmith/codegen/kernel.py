@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from tinsmith.codegen import matrix
 from tinsmith.codegen.normalize import mergeable
 from tinsmith.codegen.opt import Opt
-from tinsmith.codegen.opts import HANDLERS
-from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.opts import HANDLERS, OF_REDUCTIONS
+from tinsmith.codegen.roles import Axis, Role, range_size
 from tinsmith.codegen.streams import SIDE, TILE_ROWS, bind, computed_values, equal_values, is_product_sum
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
@@ -338,9 +338,17 @@ class Kernel:
         """Apply one opt.
 
         Raises:
-            ArgumentError: if the opt is not legal here; the kernel is unchanged.
+            ArgumentError: if the opt is not legal here, with the axes that there are; the kernel is unchanged.
         """
-        said = HANDLERS[opt.op](self, opt)
+        try:
+            said = HANDLERS[opt.op](self, opt)
+        except ArgumentError as error:
+            axes = [Axis(range_size(r), r.arg[1]) for r in self.ranges]
+            sums = [str(n) for n, a in enumerate(axes) if a.role is Role.REDUCE]
+            shown = ", ".join(f"{n}: {a!r}" for n, a in enumerate(axes)) or "none"
+            mend = f"axis {' or '.join(sums)}, the reduction" if sums and opt.op in OF_REDUCTIONS and str(
+                opt.axis) not in sums else error.mend
+            raise ArgumentError("Opt", f"{error.message}; the axes are {shown}", mend) from None
         self.opts += [opt] if said is None else said
 
     def copied(self) -> Kernel:
@@ -354,7 +362,7 @@ class Kernel:
     def axis(self, opt: Opt) -> UOp:
         ranges = self.ranges
         if opt.axis is None or not 0 <= opt.axis < len(ranges):
-            raise ArgumentError("Opt", f"{opt} names no range; there are {len(ranges)}", "an axis of Kernel.ranges")
+            raise ArgumentError("Opt", f"{opt} names no axis", "one of these")
         return ranges[opt.axis]
 
 

@@ -317,3 +317,5 @@ HANDLERS: dict[OptOps, Callable[[Kernel, Opt], list[Opt] | None]] = {
     OptOps.TC: _matrix_unit, OptOps.ROTATE: ahead.rotate, OptOps.WALK: ahead.walk, OptOps.CARRY: carried.carry,
     OptOps.SKIP: hidden.skip, OptOps.ONLINE: online.online,
 }
+
+OF_REDUCTIONS = (OptOps.GROUP, OptOps.GROUPTOP, OptOps.UNROLL, OptOps.SPLIT, OptOps.TC)  # their axis is one

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from tinsmith.ir import UOp
 
@@ -34,3 +34,17 @@ class Role(enum.Enum):
 def range_size(r: UOp) -> Any:
     """How many iterations a range has: an int, or a UOp where it is known at launch only."""
     return r.src[-1].arg if r.src[-1].is_const else r.src[-1]
+
+
+class Axis(NamedTuple):
+    """One range of a kernel: what an opt's ``axis`` counts.
+
+    >>> Axis(8, Role.REDUCE)
+    8 reduce
+    """
+
+    size: int | UOp
+    role: Role
+
+    def __repr__(self) -> str:
+        return f"{self.size} {self.role.name.lower()}"

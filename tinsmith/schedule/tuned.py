@@ -12,7 +12,7 @@ from tinsmith.backend.device import Device
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt
 from tinsmith.codegen.program import KernelProgram, begin, compile_kernel
-from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.roles import Axis, range_size
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.evaluate import evaluate
@@ -20,20 +20,6 @@ from tinsmith.ir.ops.op import Array
 from tinsmith.ir.printer import uop_table
 from tinsmith.schedule.debug import opts_text
 from tinsmith.schedule.execute import canonical, lower, planned, run
-
-
-class Axis(NamedTuple):
-    """One range of a kernel: what an opt's ``axis`` counts.
-
-    >>> Axis(8, Role.REDUCE)
-    8 reduce
-    """
-
-    size: int | UOp
-    role: Role
-
-    def __repr__(self) -> str:
-        return f"{self.size} {self.role.name.lower()}"
 
 
 class Wanted(NamedTuple):
