@@ -283,3 +283,18 @@ def test_what_is_no_queue(queues: Any, words: str) -> None:
 def test_queues_made_by_hand_do_not_run() -> None:
     with pytest.raises(DeviceError, match="not bound to buffers"):
         CommandQueue({"CPU": [SyncItem(0, "CPU")]})([], [], [])
+
+
+def test_a_tensors_queue_needs_no_arguments() -> None:
+    x = Tensor([1.0, 2.0, 3.0, 4.0])
+    q = CommandQueue((x * 2).sum().schedule())
+    assert [q()[0].numpy().tolist() for _ in range(2)] == [[20.0]] * 2
+    parts = Tensor([1.0, 2.0, 3.0, 4.0]).shard(("CPU", "CPU:1"), axis=0).realize()
+    assert [b.numpy().tolist() for b in CommandQueue(parts.sum().schedule())()] == [[10.0]] * 2
+    assert [b.numpy().tolist() for b in CommandQueue((parts + 1).schedule())()] == [[2.0, 3.0], [4.0, 5.0]]
+
+
+def test_a_queue_of_no_tensors_says_what_it_lacks() -> None:
+    graph, _, _ = canonical([_concrete((Tensor([1.0, 2.0]) * 2).uop)])
+    with pytest.raises(DeviceError, match=r"knows no buffers.*CommandQueue\(tensor\.schedule\(\)\)\(\)"):
+        CommandQueue(lower(graph, "CPU"))()

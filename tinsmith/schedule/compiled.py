@@ -94,7 +94,8 @@ class CompiledSchedule:
     """A schedule with its programs and its memory plan, independent of buffers and bound values.
 
     The schedule of a program that comes from disk has no items: nothing was scheduled. ``layouts`` says how the outputs
-    make up the roots, one by one; it is empty where everything is on single devices.
+    make up the roots, one by one; it is empty where everything is on single devices. ``arguments`` are the buffers and
+    bound values of the tensors that it was made for, if it was made for some: ``Tensor.schedule``.
     """
 
     schedule: Schedule
@@ -102,6 +103,7 @@ class CompiledSchedule:
     steps: list[Step] = field(default_factory=list)
     in_place: dict[int, int] = field(default_factory=dict)  # slot of an output → number of the input it may overwrite
     layouts: list[Layout | None] = field(default_factory=list)
+    arguments: tuple[list[Buffer], list[int]] | None = field(default=None, compare=False)
 
     @functools.cached_property
     def bound(self) -> Bound:

@@ -20,7 +20,9 @@ from typing import Any
 
 from tinsmith.backend.device import Device, Graph, Launched
 from tinsmith.backend.memory import Buffer, copy_buffer
+from tinsmith.backend.shards import flattened
 from tinsmith.core.counters import GlobalCounters
+from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError, DeviceError, VerifyError
 from tinsmith.core.settings import settings
 from tinsmith.schedule.compiled import CompiledSchedule, Step
@@ -154,13 +156,23 @@ class CommandQueue:
 
     # *** running ***
 
-    def __call__(self, bases: Sequence[Buffer], values: Sequence[int], launched: list[Step]) -> None:
+    def __call__(self, bases: Sequence[Buffer] | None = None, values: Sequence[int] = (),
+                 launched: list[Step] | None = None) -> list[Buffer]:
         """Run all commands and return when the last one is done.
 
         Args:
-            bases: buffers, as ``compiled.Bound`` numbers them.
+            bases: buffers, as ``compiled.Bound`` numbers them; None: those that the tensor's schedule was made for, and
+                fresh memory for what it computes.
             values: of the program's variables.
             launched: gets the steps of the command that failed, if one does.
+
+        Returns:
+            The buffers with the results, where it took them itself; of a value over several devices, one for each part.
+
+        >>> from tinsmith import Tensor
+        >>> (result,) = CommandQueue(Tensor([1, 2]).dot(Tensor([3, 4])).schedule())()
+        >>> result.numpy()
+        array([11], dtype=int32)
 
         Raises:
             Exception: the first that a command raised. The other queues then end where they are.
@@ -169,11 +181,15 @@ class CommandQueue:
         if self.compiled is None:
             raise DeviceError("CommandQueue", "queues made by hand are not bound to buffers, so they cannot run",
                               "CommandQueue(tensor.schedule())")
+        results: list[Buffer] = []
+        if bases is None:
+            bases, values, results = _memory(self.compiled)
         for b in bases:
+            b.check()
             b.opaque  # noqa: B018  memory is taken on this thread
         run = _Run(self, bases, values)
         run.start()
-        run.finish(launched)
+        run.finish([] if launched is None else launched)
         for items in self.q.values():
             for item in items:
                 if isinstance(item, KernelItem):
@@ -181,6 +197,22 @@ class CommandQueue:
                 elif isinstance(item, CopyItem):
                     GlobalCounters.kernel_count += 1
                     GlobalCounters.global_mem += item.nbytes
+        return results
+
+
+def _memory(compiled: CompiledSchedule) -> tuple[list[Buffer], list[int], list[Buffer]]:
+    """(bases, values, results) of a tensor's schedule.
+
+    Raises:
+        DeviceError: for a schedule that was not made for tensors.
+    """
+    if compiled.arguments is None:
+        raise DeviceError("CommandQueue", "the schedule knows no buffers to run on", "CommandQueue(tensor.schedule())()")
+    (inputs, values), bound = compiled.arguments, compiled.bound
+    given = flattened(inputs)
+    outputs = [Buffer(s.device, s.size, s.dtype) for s in bound.outputs]
+    blocks = [Buffer(device, size, dtypes.uint8) for device, size in bound.blocks]
+    return [*(given[n] for n in bound.inputs), *outputs, *blocks], values, [outputs[n] for n in bound.results]
 
 
 def _checked(queues: Any) -> dict[str, list[Item]]:

@@ -264,8 +264,10 @@ def schedule_tensors(tensors: Sequence[TensorBase]) -> CompiledSchedule:
     pending = [t for t in tensors if not is_realized(t.uop)]
     there = dict(_copied.items())
     roots = substitute([_concrete(_below_views(t.uop)) for t in pending], there)
-    graph, _, _ = canonical(list(dict.fromkeys(_concrete(n) for n in roots)))
-    return lower(graph, pending[0]._device if pending else tensors[0]._device)
+    graph, buffers, values = canonical(list(dict.fromkeys(_concrete(n) for n in roots)))
+    compiled = lower(graph, pending[0]._device if pending else tensors[0]._device)
+    compiled.arguments = [b.arg for b in buffers], values
+    return compiled
 
 
 @_one_at_a_time
