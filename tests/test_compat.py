@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -9,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden.running import ROOT, run
+from tests.golden.running import ROOT, environment, run
 from tinsmith.compat import NotBuiltError, install, uninstall
 from tinsmith.compat.names import MODULES, REASONS
 
@@ -123,3 +125,39 @@ def test_helpers(names: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert h.fully_flatten([[1, (2,)], 3]) == [1, 2, 3]
     data = bytearray(b"abcd")
     assert h.from_mv(memoryview(data))[1] == b"b" and bytes(h.to_mv(h.mv_address(memoryview(data)), 4)) == b"abcd"
+
+
+# *** ways to run a program ***
+
+DOT = "import sys\nfrom tinygrad import Tensor\nprint(__name__, sys.argv, Tensor([1, 2]).dot(Tensor([3, 4])).item())\n"
+
+
+def piped(arguments: list[str], cwd: Path, text: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "tinsmith.compat", *arguments], cwd=cwd, input=text, text=True,
+                          env=environment(cwd / "cache"), capture_output=True, timeout=100, check=False)
+
+
+@pytest.mark.parametrize("arguments", [["-", "a"], [], ["/dev/stdin", "a"], ["-c", DOT, "a"]])
+def test_code_from_a_pipe_or_an_argument(tmp_path: Path, arguments: list[str]) -> None:
+    if arguments[:1] == ["/dev/stdin"] and not os.path.exists("/dev/stdin"):
+        pytest.skip("no /dev/stdin on this system")
+    shown = [a for a in arguments if a != DOT] or ["-"]
+    done = piped(arguments, tmp_path, "" if "-c" in arguments else DOT)
+    assert done.stdout == f"__main__ {shown} 11\n", done.stderr
+
+
+def test_a_module_beside(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text(DOT)
+    done = piped(["-m", "beside", "a"], tmp_path, "")
+    assert done.stdout == f"__main__ ['{tmp_path / 'beside.py'}', 'a'] 11\n", done.stderr
+
+
+def test_errors_of_piped_code_name_its_lines(tmp_path: Path) -> None:
+    done = piped(["-"], tmp_path, "from tinygrad import Tensor\nTensor([1, 2]) + Tensor([1, 2, 3])\n")
+    assert done.returncode == 1 and 'File "<stdin>", line 2' in done.stderr and "(<stdin>:2)" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["-x"], ["no_such.py"], ["-m"], ["-c"]])
+def test_what_cannot_be_run_shows_the_usage(tmp_path: Path, arguments: list[str]) -> None:
+    done = piped(arguments, tmp_path, "")
+    assert done.returncode == 2 and "usage: python -m tinsmith.compat" in done.stdout + done.stderr

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.golden.running import environment
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "tinsmith"
 FILES = sorted(p for p in PACKAGE.rglob("*.py"))
@@ -98,7 +100,8 @@ import builtins, json, sys, threading
 import numpy
 before = threading.active_count()
 HEAVY = ("llvmlite", "sklearn", "rich", "torch", "scipy", "platformdirs", "subprocess", "tempfile",
-         "tinsmith.backend.machine", "tinsmith.schedule.beam", "tinsmith.schedule.explanation")
+         "tinsmith.backend.machine", "tinsmith.schedule.beam", "tinsmith.schedule.explanation",
+         "tinsmith.codegen.program", "tinsmith.codegen.linearize")
 opened = []
 real = builtins.open
 builtins.open = lambda *a, **k: (opened.append(str(a[0])), real(*a, **k))[1]
@@ -110,6 +113,17 @@ print(json.dumps({"heavy": [m for m in HEAVY if m in sys.modules],
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     found = json.loads(done.stdout)
     assert found == {"heavy": [], "threads": 0, "devices": [], "opened": [], "limit": 1000}
+
+
+def test_what_the_disk_cache_holds_runs_without_the_code_generator(tmp_path: Path) -> None:
+    script = """
+import sys
+from tinsmith import Tensor
+print(Tensor([1, 2]).dot(Tensor([3, 4])).item(), "tinsmith.codegen.program" in sys.modules)
+"""
+    printed = [subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environment(tmp_path, CHECK_IR="0"),
+                              capture_output=True, text=True, check=True).stdout for _ in range(2)]
+    assert printed == ["11 True\n", "11 False\n"]
 
 
 def test_environment_is_read_by_the_settings_alone() -> None:

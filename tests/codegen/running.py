@@ -17,9 +17,10 @@ from tinsmith.backend.device import Device
 from tinsmith.backend.python.render import PythonRenderer
 from tinsmith.backend.python.runtime import NAMES, Memory, launch
 from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.linearize import linearize
 from tinsmith.codegen.opt import Opt
-from tinsmith.codegen.program import KernelProgram, begin, compile_kernel
+from tinsmith.codegen.program import begin, compile_kernel
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.render.llvm import STACK_BYTES
 from tinsmith.ir import Ops, UOp

@@ -6,8 +6,9 @@ import re
 import pytest
 
 from tests.codegen.test_matrix import axes, product, tensor_core
+from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.program import KernelProgram, compile_kernel
+from tinsmith.codegen.program import compile_kernel
 from tinsmith.codegen.render.base import Renderer, Target
 from tinsmith.codegen.render.cuda import CUDARenderer, cuda_target
 from tinsmith.codegen.render.gpu import divisor

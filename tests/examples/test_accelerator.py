@@ -15,7 +15,7 @@ from tests.golden.running import ROOT, run
 from tinsmith import Context, Device, Tensor, nn
 from tinsmith.backend.device import Allocator, Compiled, Compiler, Program
 from tinsmith.backend.python.render import PythonRenderer
-from tinsmith.codegen.program import Launch
+from tinsmith.codegen.launch import Launch
 from tinsmith.codegen.render.base import Target
 from tinsmith.core.errors import CompileError, KernelError, OutOfMemoryError
 

@@ -1,4 +1,4 @@
-"""examples/beautiful_mnist.py by the tutorials' command: a progress line, and with DEBUG=2 a line per kernel and copy."""
+"""examples/beautiful_mnist.py by the tutorials' command: a progress line, with DEBUG=2 a line per kernel and copy."""
 from __future__ import annotations
 
 import os
@@ -31,8 +31,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ({"DEBUG": "2"}, r"\*\*\* CPU +1 copy 31360, CPU <- NPY +arg +2 mem .*GFLOPS"), ({"PROFILE": "1"}, r"[rE]_\d+")])
 def test_the_command_of_the_tutorials(data: Path, settings: dict[str, str], printed: str) -> None:
     env = environment(data / "cache", STEPS="3", BATCH="8", **settings) | {"PYTHONPATH": "."}
-    done = subprocess.run([sys.executable, os.path.join("examples", "beautiful_mnist.py"), str(data)], cwd=ROOT, env=env,
-                          text=True, encoding="utf-8", capture_output=True, timeout=300, check=False)
+    command = [sys.executable, os.path.join("examples", "beautiful_mnist.py"), str(data)]
+    done = subprocess.run(command, cwd=ROOT, env=env, text=True, encoding="utf-8", capture_output=True, timeout=300,
+                          check=False)
     assert done.returncode == 0, done.stderr
     assert re.search(r"^  0%\| +\| 0/3 \[00:00<\?, \?it/s\]", done.stderr.replace("\r", "\n"), re.MULTILINE)
     assert re.search(r"loss: +\d.*test accuracy: +\d+.*%: 100%\|█+\| 3/3 \[\d\d:\d\d<00:00, [\d.]+it/s\]", done.stderr)

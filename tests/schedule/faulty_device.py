@@ -9,8 +9,8 @@ from typing import Any
 
 from tinsmith.backend.cpu.device import CPUDevice, CPUProgram, HostAllocator, LLVMCompiler, host_target
 from tinsmith.backend.device import Call, Compiled, Device
+from tinsmith.codegen.launch import KernelProgram, Launch
 from tinsmith.codegen.opt import OptOps
-from tinsmith.codegen.program import KernelProgram, Launch
 from tinsmith.codegen.render.llvm import LLVMRenderer
 from tinsmith.core.errors import CompileError
 

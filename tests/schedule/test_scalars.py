@@ -9,7 +9,7 @@ import pytest
 
 from tests.schedule.helpers import given
 from tinsmith import TinyJit
-from tinsmith.codegen.program import programs as kernel_programs
+from tinsmith.codegen.launch import programs as kernel_programs
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.settings import Context
 from tinsmith.schedule import execute, scalars

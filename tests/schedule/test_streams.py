@@ -12,9 +12,10 @@ from tests.codegen.running import expected, run_graph, run_on
 from tests.schedule.helpers import kernels, schedule
 from tinsmith.backend.device import Device
 from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.online import greatest
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.program import KernelProgram, begin, choose, compile_kernel
+from tinsmith.codegen.program import begin, choose, compile_kernel
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.streams import is_product_sum
 from tinsmith.core.errors import ArgumentError

@@ -12,7 +12,8 @@ from tinsmith.tensor.realize import _copied
 
 def copies(capsys: pytest.CaptureFixture[str]) -> list[str]:
     """The copies from the host in what DEBUG=2 printed since the last look."""
-    return [line.split("copy ")[1].split(" arg ")[0].strip() for line in capsys.readouterr().out.splitlines() if "<- NPY" in line]
+    lines = capsys.readouterr().out.splitlines()
+    return [line.split("copy ")[1].split(" arg ")[0].strip() for line in lines if "<- NPY" in line]
 
 
 @pytest.mark.parametrize("data", [[1, 2], [1.0, 2.0]])

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from tinsmith.codegen.program import Launch
+from tinsmith.codegen.launch import Launch
 from tinsmith.codegen.render.base import Renderer
 from tinsmith.core.dtypes import DType
 from tinsmith.core.errors import ArgumentError, DeviceError
@@ -177,10 +177,11 @@ class Compiled:
     @property
     def renderer(self) -> Renderer:
         if self._renderer is None:
-            raise DeviceError("Device", f"{self.device} was made without a renderer, so nothing writes source for it",
-                              f"{type(self).__name__}'s super().__init__(device, allocator, compiler, runtime, renderer) "
-                              f"with a renderer, such as CRenderer(Target({self.device.lower()!r})), and Device.register: "
-                              "docs/new_accelerator.md; or copy the tensor with .to('CPU')")
+            raise DeviceError(
+                "Device", f"{self.device} was made without a renderer, so nothing writes source for it",
+                f"{type(self).__name__}'s super().__init__(device, allocator, compiler, runtime, renderer) with a "
+                f"renderer, such as CRenderer(Target({self.device.lower()!r})), and Device.register: "
+                "docs/new_accelerator.md; or copy the tensor with .to('CPU')")
         return self._renderer
 
     @property

@@ -16,8 +16,9 @@ from tinsmith.backend.device import Device, Program
 from tinsmith.backend.memory import Buffer
 from tinsmith.backend.timing import seconds_of
 from tinsmith.codegen.estimate import Machine, Rate, default_machine
+from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.program import KernelProgram, compile_kernel
+from tinsmith.codegen.program import compile_kernel
 from tinsmith.core.cache import cache_get, cache_key, cache_put
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import DeviceError

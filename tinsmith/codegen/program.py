@@ -3,13 +3,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tinsmith.codegen.blocks import to_grid
 from tinsmith.codegen.decompositions import decompose
 from tinsmith.codegen.heuristics import choose_opts
 from tinsmith.codegen.heuristics_blocks import choose_block_opts
 from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.launch import KernelProgram, Launch, programs
 from tinsmith.codegen.linearize import linearize
 from tinsmith.codegen.lower import lower
 from tinsmith.codegen.normalize import normalize
@@ -19,63 +19,9 @@ from tinsmith.codegen.render.llvm import local_bytes
 from tinsmith.codegen.stream_opts import choose_stream_opts
 from tinsmith.codegen.work import NO_WORK, Work, transcendentals, work_of
 from tinsmith.core.errors import ArgumentError
-from tinsmith.core.recent import Recent
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.verify import verify_kernel, verify_program, verify_tensor
-
-
-@dataclass(eq=False)
-class Launch:
-    """What loading and launching a compiled kernel needs to know.
-
-    Attributes:
-        name: display name, such as ``r_2``.
-        symbol: the name in the source: display name and content hash.
-        buffers: numbers of the buffer arguments that it has, in order.
-        variables: names of the integer arguments, in order.
-        written: numbers of the buffers it stores to.
-        ops, bytes: arithmetic operations and bytes that one launch must move (each buffer once).
-        local_bytes: near memory per thread.
-        serial: one thread runs all of it.
-        grid, block: blocks and threads of each along each axis, the fastest first; empty where there are none.
-    """
-
-    name: str
-    symbol: str
-    buffers: list[int]
-    variables: list[str]
-    written: frozenset[int]
-    ops: int
-    bytes: int
-    local_bytes: int
-    serial: bool
-    grid: list[int]
-    block: list[int]
-
-
-@dataclass(eq=False)
-class KernelProgram(Launch):
-    """A rendered kernel: its launch data and how it came about.
-
-    Attributes:
-        source: text for the device's compiler.
-        uops: the linear program.
-        opts: what the optimizer chose.
-        kernel: the graph after these opts.
-        work: operations and bytes before them.
-        transcendentals: exponentials, logarithms and the like among the operations.
-    """
-
-    source: str
-    uops: list[UOp]
-    opts: list[Opt]
-    kernel: Kernel
-    work: Work
-    transcendentals: int
-
-
-programs: Recent[tuple[object, ...], KernelProgram] = Recent()
 
 
 def compile_kernel(sink: UOp, renderer: Renderer, opts: Sequence[Opt] | None = None) -> KernelProgram:

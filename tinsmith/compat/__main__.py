@@ -1,37 +1,61 @@
-"""``python -m tinsmith.compat script.py [args]``: run a script that imports tinygrad."""
+"""``python -m tinsmith.compat script.py [args]``: run a program that imports tinygrad, as ``python`` would run it."""
 from __future__ import annotations
 
 import os
 import runpy
 import sys
+from types import ModuleType
 
 from tinsmith.compat.finder import install
 
-USAGE = "usage: python -m tinsmith.compat [-m module | script.py | -] [args]"
+USAGE = "usage: python -m tinsmith.compat [-c code | -m module | script.py | -] [args]"
 
 
 def main(arguments: list[str]) -> int:
-    """Run the script as if Python had been started with it; ``-`` reads it from standard input."""
-    if not arguments or arguments[0] in ("-h", "--help") or arguments == ["-m"]:
+    """Run a script, a module, or code from an argument or standard input, as if Python had been started with it."""
+    if not arguments and not sys.stdin.isatty():
+        arguments = ["-"]
+    if not arguments or arguments[0] in ("-h", "--help") or arguments in (["-m"], ["-c"]):
         print(USAGE, file=sys.stderr if not arguments else sys.stdout)
         return 0 if arguments[:1] in (["-h"], ["--help"]) else 2
+    what = arguments[0]
+    if what[0] == "-" and what not in ("-", "-c", "-m"):
+        print(f"tinsmith.compat: unknown option {what}\n{USAGE}", file=sys.stderr)
+        return 2
+    if what[0] != "-" and not os.path.exists(what):
+        print(f"tinsmith.compat: there is no file {what!r}\n{USAGE}", file=sys.stderr)
+        return 2
     install()
-    if arguments[0] == "-m":
+    if what == "-m":
         sys.argv = arguments[1:]
         sys.path[0] = os.getcwd()
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
-        return 0
-    script = arguments[0]
-    sys.argv = arguments
-    if script == "-":
-        exec(compile(sys.stdin.read(), "<stdin>", "exec"), {"__name__": "__main__"})
-        return 0
-    if not os.path.exists(script):
-        print(f"tinsmith.compat: there is no file {script!r}\n{USAGE}", file=sys.stderr)
-        return 2
-    sys.path[0] = os.path.dirname(os.path.abspath(script))
-    runpy.run_path(script, run_name="__main__")
+    elif what == "-c":
+        sys.argv = ["-c", *arguments[2:]]
+        sys.path[0] = ""
+        run(arguments[1], "<string>")
+    elif what == "-":
+        sys.argv = arguments
+        sys.path[0] = ""
+        run(sys.stdin.read(), "<stdin>")
+    elif os.path.isdir(what):
+        sys.argv = arguments
+        runpy.run_path(what, run_name="__main__")
+    else:
+        sys.argv = arguments
+        sys.path[0] = os.path.dirname(os.path.abspath(what))
+        with open(what, "rb") as file:  # once: a pipe or /dev/stdin gives its contents only once
+            run(file.read(), what, what)
     return 0
+
+
+def run(source: str | bytes, name: str, file: str | None = None) -> None:
+    """Run a program as the module ``__main__``."""
+    module = ModuleType("__main__")
+    if file is not None:
+        module.__file__ = file
+    sys.modules["__main__"] = module
+    exec(compile(source, name, "exec", dont_inherit=True), module.__dict__)
 
 
 if __name__ == "__main__":

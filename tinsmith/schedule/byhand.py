@@ -9,7 +9,8 @@ import numpy as np
 
 from tinsmith.backend.device import Call, Compiled, Device
 from tinsmith.backend.memory import Buffer
-from tinsmith.codegen.program import Launch, assemble
+from tinsmith.codegen.launch import Launch
+from tinsmith.codegen.program import assemble
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.render.cstyle import CRenderer
 from tinsmith.core.counters import Ran, report

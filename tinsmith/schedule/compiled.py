@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from tinsmith.backend.device import Device, Graph, Launched, Place, Program
 from tinsmith.backend.memory import Buffer, Layout
-from tinsmith.codegen.program import Launch
+from tinsmith.codegen.launch import Launch
 from tinsmith.core.recent import Recent
 from tinsmith.core.settings import settings
 from tinsmith.ir.uop import Origin
@@ -157,7 +157,7 @@ class Bound:
             slot = schedule.slots[number]
             self.places[number] = Place(block[slot.device], offset, slot.size, slot.dtype)
         self.parts = parts(compiled.steps, schedule.slots)
-        self.queue: Callable[[Sequence[Buffer], Sequence[int], list[Step]], None] | None = None
+        self.queue: Callable[[Sequence[Buffer], Sequence[int], list[Step]], object] | None = None
         for part in self.parts:
             if part.programs:
                 self._make_graph(part)

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Final
 
 from tinsmith.backend.device import Device
-from tinsmith.codegen.program import KernelProgram, Launch
+from tinsmith.codegen.launch import KernelProgram, Launch
 from tinsmith.core.settings import settings
 from tinsmith.schedule.compiled import is_loaded, load
 

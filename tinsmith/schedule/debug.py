@@ -7,8 +7,8 @@ import sys
 import textwrap
 
 from tinsmith.backend.device import Compiled
+from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.opt import Opt
-from tinsmith.codegen.program import KernelProgram
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.render.cstyle import CRenderer
 from tinsmith.codegen.render.gpu import GPURenderer

@@ -22,7 +22,7 @@ import numpy as np
 
 from tinsmith.backend.device import Device, members
 from tinsmith.backend.memory import Layout
-from tinsmith.codegen.program import Launch
+from tinsmith.codegen.launch import Launch
 from tinsmith.core.cache import cache_get, cache_key, cache_put
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import TinsmithError

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from tinsmith import schedule
+from tinsmith import codegen, schedule
 from tinsmith.backend.device import Call, Device, members
 from tinsmith.backend.memory import Buffer, Layout, copy_buffer
 from tinsmith.backend.shards import Shards, flattened
+from tinsmith.codegen.launch import KernelProgram
+from tinsmith.codegen.launch import programs as kernel_programs
 from tinsmith.codegen.opt import Opt
-from tinsmith.codegen.program import KernelProgram, compile_kernel
-from tinsmith.codegen.program import programs as kernel_programs
 from tinsmith.core.counters import GlobalCounters, Ran, report
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import KernelError, TinsmithError, VerifyError
@@ -234,7 +234,7 @@ def lower(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]] | Non
             kernel = None
             if item.sink is not None:
                 chosen = given.get(n, _searched(item.sink, item.device))
-                kernel = compile_kernel(item.sink, Device[item.device].renderer, chosen)
+                kernel = codegen.program.compile_kernel(item.sink, Device[item.device].renderer, chosen)
                 compilation.add(item.device, kernel)
             kernels.append(kernel)
         compilation.load()

@@ -17,8 +17,8 @@ from tinsmith.backend.memory import Buffer, copy_buffer
 from tinsmith.backend.shards import flattened
 from tinsmith.backend.timing import seconds_of
 from tinsmith.codegen.estimate import Estimate, Machine, estimate
+from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.opt import Opt
-from tinsmith.codegen.program import KernelProgram
 from tinsmith.core.counters import WIDTH
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import UOp

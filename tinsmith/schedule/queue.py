@@ -207,7 +207,8 @@ def _memory(compiled: CompiledSchedule) -> tuple[list[Buffer], list[int], list[B
         DeviceError: for a schedule that was not made for tensors.
     """
     if compiled.arguments is None:
-        raise DeviceError("CommandQueue", "the schedule knows no buffers to run on", "CommandQueue(tensor.schedule())()")
+        raise DeviceError("CommandQueue", "the schedule knows no buffers to run on",
+                          "CommandQueue(tensor.schedule())()")
     (inputs, values), bound = compiled.arguments, compiled.bound
     given = flattened(inputs)
     outputs = [Buffer(s.device, s.size, s.dtype) for s in bound.outputs]

@@ -20,8 +20,9 @@ import numpy as np
 from tinsmith.backend.device import Call, Device
 from tinsmith.backend.memory import Buffer
 from tinsmith.backend.timing import seconds_of
+from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.opt import Opt
-from tinsmith.codegen.program import KernelProgram, compile_kernel
+from tinsmith.codegen.program import compile_kernel
 from tinsmith.core.dtypes import DType
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort

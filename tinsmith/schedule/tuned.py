@@ -10,8 +10,9 @@ import numpy as np
 
 from tinsmith.backend.device import Device
 from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.opt import Opt
-from tinsmith.codegen.program import KernelProgram, begin, compile_kernel
+from tinsmith.codegen.program import begin, compile_kernel
 from tinsmith.codegen.roles import Axis, range_size
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp

@@ -12,7 +12,7 @@ from anvil.isa import TILE
 from anvil.machine import SCRATCH_BYTES, Machine, translate, used_bytes
 from anvil.renderer import AnvilRenderer
 from tinsmith.backend.device import Allocator, Compiled, Program
-from tinsmith.codegen.program import Launch
+from tinsmith.codegen.launch import Launch
 from tinsmith.codegen.render.base import Target
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import OutOfMemoryError

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from tinsmith.backend.device import Allocator, Compiled, Compiler, Program
-from tinsmith.codegen.program import Launch
+from tinsmith.codegen.launch import Launch
 from tinsmith.codegen.render.base import Renderer
 from tinsmith.core.errors import DeviceError, OutOfMemoryError
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tinsmith.backend.device import Allocator, Call, Compiled, Compiler, Program
-from tinsmith.codegen.program import Launch
+from tinsmith.codegen.launch import Launch
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.render.opencl import OpenCLRenderer
 from tinsmith.core.cache import cache_get, cache_key, cache_put

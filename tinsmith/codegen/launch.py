@@ -1,0 +1,66 @@
+"""What is known of a compiled kernel. What makes one, ``codegen.program``, is imported when the first one is made."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tinsmith.core.recent import Recent
+
+if TYPE_CHECKING:
+    from tinsmith.codegen.kernel import Kernel
+    from tinsmith.codegen.opt import Opt
+    from tinsmith.codegen.work import Work
+    from tinsmith.ir import UOp
+
+
+@dataclass(eq=False)
+class Launch:
+    """What loading and launching a compiled kernel needs to know.
+
+    Attributes:
+        name: display name, such as ``r_2``.
+        symbol: the name in the source: display name and content hash.
+        buffers: numbers of the buffer arguments that it has, in order.
+        variables: names of the integer arguments, in order.
+        written: numbers of the buffers it stores to.
+        ops, bytes: arithmetic operations and bytes that one launch must move (each buffer once).
+        local_bytes: near memory per thread.
+        serial: one thread runs all of it.
+        grid, block: blocks and threads of each along each axis, the fastest first; empty where there are none.
+    """
+
+    name: str
+    symbol: str
+    buffers: list[int]
+    variables: list[str]
+    written: frozenset[int]
+    ops: int
+    bytes: int
+    local_bytes: int
+    serial: bool
+    grid: list[int]
+    block: list[int]
+
+
+@dataclass(eq=False)
+class KernelProgram(Launch):
+    """A rendered kernel: its launch data and how it came about.
+
+    Attributes:
+        source: text for the device's compiler.
+        uops: the linear program.
+        opts: what the optimizer chose.
+        kernel: the graph after these opts.
+        work: operations and bytes before them.
+        transcendentals: exponentials, logarithms and the like among the operations.
+    """
+
+    source: str
+    uops: list[UOp]
+    opts: list[Opt]
+    kernel: Kernel
+    work: Work
+    transcendentals: int
+
+
+programs: Recent[tuple[object, ...], KernelProgram] = Recent()
