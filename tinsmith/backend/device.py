@@ -17,7 +17,7 @@ from tinsmith.codegen.launch import Launch
 from tinsmith.codegen.render.base import Renderer
 from tinsmith.core.dtypes import DType
 from tinsmith.core.errors import ArgumentError, DeviceError
-from tinsmith.core.settings import settings
+from tinsmith.core.settings import settings, tell_unread
 
 if TYPE_CHECKING:
     from tinsmith.backend.memory import Buffer
@@ -317,6 +317,8 @@ class _Devices:
             return found
         canonical = self.canonicalize(name)
         if canonical not in self._opened:
+            if not self._opened:
+                tell_unread()
             self._opened[canonical] = self._open(canonical)
             if settings.DEBUG >= 1:
                 print(f"opened device {canonical} from pid:{os.getpid()}")

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tinsmith.codegen.blocks import to_grid
 from tinsmith.codegen.decompositions import decompose
@@ -13,7 +14,7 @@ from tinsmith.codegen.launch import KernelProgram, Launch, programs
 from tinsmith.codegen.linearize import linearize
 from tinsmith.codegen.lower import lower
 from tinsmith.codegen.normalize import normalize
-from tinsmith.codegen.opt import Opt
+from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Renderer, Target
 from tinsmith.codegen.render.llvm import local_bytes
 from tinsmith.codegen.stream_opts import choose_stream_opts
@@ -46,7 +47,11 @@ def begin(sink: UOp, target: Target) -> Kernel:
 
 def choose(kernel: Kernel, target: Target) -> None:
     """Apply the opts that the target's model expects to be fastest."""
-    if target.grid:
+    if not settings.TC:
+        target = replace(target, units=())
+    if target.grid and settings.NOLOCALS:
+        kernel.apply(Opt(OptOps.NOLOCALS))
+    elif target.grid:
         choose_block_opts(kernel, target)
     elif not choose_stream_opts(kernel, target):
         choose_opts(kernel, target)

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from tinsmith.compat.names import DEVICE_VARIABLES, DEVICES, MODULES, REASONS
-from tinsmith.core.settings import settings
+from tinsmith.core.settings import settings, tell_unread
 
 
 class NotBuiltError(ImportError):
@@ -77,6 +77,7 @@ def install() -> None:
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
     _forget()
+    tell_unread()
     named = {part.partition("=")[0] for part in settings.ALIAS.upper().split(",")}
     more = [f"{old}={new}" for old, new in DEVICES.items() if old not in named]
     settings.ALIAS = ",".join([*filter(None, [settings.ALIAS]), *more])

@@ -45,6 +45,8 @@ DECLARED: Final = (
     Setting("DEBUG", 0, "1 devices, 2 timed lines, 3 schedule, 4 source, 5 trees and UOps, 6 rewrites, 7 assembly"),
     Setting("DEV", "", "default device, e.g. CPU, CPU:C, PYTHON"),
     Setting("NOOPT", 0, "1 switches all optimizer choices and multi-pass kernel fusion off", True),
+    Setting("TC", 1, "0 leaves the matrix units of the machine alone", True),
+    Setting("NOLOCALS", 0, "1 gives every thread of a grid a block of its own", True),
     Setting("CHECKED", 0, "1 checks indices of gathers and scatters, integer divisors and NaN in every program, and "
             "names the user's line; 2 also guards the ends of buffers and compares kernels with the interpreter, on a "
             "sample", True),
@@ -94,6 +96,8 @@ class _Settings(threading.local):
     DEBUG: int
     DEV: str
     NOOPT: int
+    TC: int
+    NOLOCALS: int
     CHECKED: int
     POISON: int
     THREADS: int
@@ -118,6 +122,61 @@ class _Settings(threading.local):
 
 settings = _Settings()
 
+# Variables that tinygrad reads and Tinsmith does not: what they are there if nobody sets them, and what does it here.
+ELSEWHERE: Final[dict[str, tuple[str, str]]] = {
+    "GRAPH": ("0", "no pictures are drawn; DEBUG=5 prints the graph of every kernel, tensor.explain() that of a program"),
+    "JITGRAPH": ("0", "no pictures are drawn; DEBUG=5 prints the kernels of a capture"),
+    "VIZ": ("0", "there is no viewer; DEBUG=6 prints rewrites by rule, PROFILE=1 times, tensor.explain() both"),
+    "AMX": ("0", "matrix units are used where the machine has them; TC=0 leaves them alone"),
+    "TC_OPT": ("0", "sums of products are padded where it pays; with_opts(tensor, [Opt(OptOps.TC, ...)]) by hand"),
+    "TC_SELECT": ("-1", "with_opts(tensor, [Opt(OptOps.TC, axis, (m, n), unit=name)]) names a matrix unit"),
+    "ALLOW_TF32": ("0", "float32 is multiplied as such; tensor.half() or .bfloat16() asks for faster units"),
+    "IMAGE": ("0", "there are no image dtypes, and nothing takes their place"),
+    "FLOAT16": ("0", "tensor.half() where half the precision is wanted"),
+    "WINO": ("0", "convolutions are contractions over windows, and BEAM=2 searches for faster ones"),
+    "FUSE_ARANGE": ("0", "ranges are indices and always part of the kernels that use them"),
+    "FUSE_OPTIM": ("0", "an optimizer's step is one program already"),
+    "SPLIT_REDUCEOP": ("1", "NOOPT=1 leaves reductions whole"),
+    "PCONTIG": ("0", "NOOPT=1 leaves chains of reductions apart; DEBUG=3 says why a kernel has memory of its own"),
+    "TRANSCENDENTAL": ("1", "functions are written with additions and multiplications wherever that is exact enough"),
+    "DISABLE_FAST_IDIV": ("1", "divisions by constants are left to the compiler"),
+    "NO_MEMORY_PLANNER": ("0", "POISON=1 and CHECKED=2 look for mistakes with memory"),
+    "LRU": ("1", "memory is reused by size"),
+    "RING": ("1", "collectives are chosen by size: docs/devices.md"),
+    "ALL2ALL": ("0", "collectives are chosen by size: docs/devices.md"),
+    "ALLREDUCE_CAST": ("1", "parts are added in the dtype that they have"),
+    "JIT_BATCH_SIZE": ("32", "a captured function is launched as a whole"),
+    "NUM_CPU_THREADS": ("", "THREADS=n"),
+    "PARALLEL": ("", "BEAM uses a process of its own, and compiling all cores"),
+    "IGNORE_BEAM_CACHE": ("0", "BEAM_FILE=path of an empty file"),
+    "CCACHE": ("1", "CACHELEVEL=0 switches the disk cache off"),
+    "SCACHE": ("1", "CACHELEVEL=0 switches the disk cache off"),
+    "SPEC": ("1", "CHECK_IR=1 checks programs between passes"),
+    "CHECK_OOB": ("0", "CHECKED=1 checks indices"),
+    "VALIDATE_WITH_CPU": ("0", "CHECKED=2 compares kernels with the interpreter"),
+    "TRACK_MATCH_STATS": ("0", "DEBUG=6 prints rewrites by rule"),
+    "DEBUG_RANGEIFY": ("0", "DEBUG=3 says why a kernel has memory of its own"),
+    "TRACEMETA": ("1", "methods and lines are always noted"),
+    "CAPTURE_PROCESS_REPLAY": ("0", "python -m tinsmith conformance DEVICE compares programs with the interpreter"),
+    "DEFAULT_FLOAT": ("", "dtypes.default_float = dtypes.float16"),
+    "DEFAULT_INT": ("", "dtypes.default_int = dtypes.int64"),
+    "TRAINING": ("0", "with Tensor.train():"),
+}
+_told: set[str] = set()
+
+
+def tell_unread() -> None:
+    """Say once of each variable that only tinygrad reads, and that is set, that it does nothing, and what does.
+
+    What is no number was hardly meant for us: other programs have an IMAGE or a GRAPH, too.
+    """
+    for name, (default, instead) in ELSEWHERE.items():
+        value = os.environ.get(name, default)
+        named = name.startswith("DEFAULT_") and value
+        if value != default and (named or value.lstrip("-").isdigit()) and name not in _told:
+            _told.add(name)
+            print(f"tinsmith: {name}={value} does nothing: {instead}", file=sys.stderr)
+
 
 def child_environment(**changes: int | str) -> dict[str, str]:
     """The environment of a process that works under the settings of this thread, but for ``changes``.
@@ -128,7 +187,8 @@ def child_environment(**changes: int | str) -> dict[str, str]:
     """
     values = {s.name: getattr(settings, s.name) for s in DECLARED} | changes
     path = os.pathsep.join(p for p in sys.path if p)
-    return {**os.environ, **{n: str(v) for n, v in values.items()}, "PYTHONPATH": path}
+    outer = {n: v for n, v in os.environ.items() if n not in ELSEWHERE}  # said once, not by each process
+    return {**outer, **{n: str(v) for n, v in values.items()}, "PYTHONPATH": path}
 
 
 @contextlib.contextmanager
