@@ -136,6 +136,50 @@ def test_steps_leave_a_gradient_to_look_at() -> None:
             np.testing.assert_allclose(g, w, rtol=1e-5)
 
 
+def test_a_step_forgets_a_gradient_that_the_user_set_as_without_capture() -> None:
+    def seen(wrap: Any) -> list[Any]:
+        w, state = Tensor([1.0, 2.0]).realize(), Tensor([3.0, 4.0]).realize()
+        opt = SGD([w], lr=0.1)
+
+        def step(x: Tensor) -> Tensor:
+            opt.zero_grad()
+            loss = (w * state * x).sum().backward()  # gives state a gradient that nobody asked for
+            opt.step()
+            return loss
+
+        f, found = wrap(step), []
+        for n in range(8):
+            if n % 3 == 2:
+                opt.zero_grad()
+                state.grad = Tensor([10.0, 20.0])  # is added to once, and forgotten then
+            found.append([f(Tensor([1.0, float(n)])).item(), state.grad.tolist()])
+        return found
+
+    np.testing.assert_equal([s[1] for s in seen(TinyJit)], [s[1] for s in seen(lambda f: f)])
+
+
+def test_a_gradient_that_is_read_before_it_is_forgotten() -> None:
+    w, state = Tensor([1.0, 2.0]).realize(), Tensor([3.0, 4.0]).realize()
+    opt = SGD([w], lr=0.0)
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        opt.zero_grad()
+        x = x if state.grad is None else x + state.grad
+        (w * x).sum().backward()
+        opt.step()
+        return x
+
+    found = []
+    for n in range(9):
+        if n in (0, 6):
+            state.grad = Tensor([10.0, 20.0])
+        if n == 3:
+            (state * 2).sum().backward()  # joins the ones that nobody asked for: forgotten before it is read
+        found.append(step(Tensor([1.0, 1.0])).tolist())
+    assert found == [[11.0, 21.0]] * 3 + [[1.0, 1.0]] * 3 + [[11.0, 21.0]] * 3
+
+
 def test_batch_norm_dropout_and_adam_as_without_capture() -> None:
     def state(wrap: Any) -> dict[str, Any]:
         Tensor.manual_seed(0)

@@ -160,6 +160,19 @@ def test_two_tensors_of_one_buffer_are_not_written_in_place() -> None:
     assert v_is == [0.0] * 6 and w.numpy()[0] == 6.0 and v.numpy()[0] == 0.0
 
 
+def test_state_that_no_program_reads_is_not_written_over() -> None:
+    a, b, x = (Tensor([float(n), n + 1.0]).realize() for n in range(3))
+
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        a.replace(b)  # guards on both, and nothing to compute
+        return x + 10
+
+    for _ in range(6):
+        assert f(x).tolist() == [12.0, 13.0]
+        assert a.tolist() == b.tolist() == [1.0, 2.0]
+
+
 def test_donated_results_share_memory() -> None:
     f = TinyJit(lambda x: {"y": x + 1, "w": x.sum()}, donate=True)
     for _ in range(2):

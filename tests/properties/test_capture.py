@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.properties.runner import FEW
-from tinsmith import Tensor, TinyJit, nn
+from tinsmith import Context, Tensor, TinyJit, nn
 from tinsmith.tensor import random as draws
 
 SIZE = 4
@@ -217,16 +217,22 @@ def _history(text: str, steps: list[list[str]], wrap: Callable[[Any], Any]) -> t
 
 
 def check(seed: int) -> None:
-    """A random program without and with capture.
+    """A random program without and with capture, and with neither capture nor the border that ends gradients.
 
     Raises:
         AssertionError: with the program and the call that differs.
     """
     text, steps = program(seed)
-    want, _ = _history(text, steps, lambda f: f)
+    with Context(JIT=0):
+        want, _ = _history(text, steps, TinyJit)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        got, _ = _history(text, steps, TinyJit)
+        _compare(seed, text, steps, _history(text, steps, TinyJit)[0], want)
+    if "backward" not in text:
+        _compare(seed, text, steps, want, _history(text, steps, lambda f: f)[0])
+
+
+def _compare(seed: int, text: str, steps: list[list[str]], got: list[list[Any]], want: list[list[Any]]) -> None:
     for n, (a, b) in enumerate(zip(got, want)):
         same = len(a) == len(b) and all(map(_equal, a, b))
         story = "".join(f"  call {k} after {'; '.join(s) or 'nothing'}\n" for k, s in enumerate(steps[:n + 1]))

@@ -304,6 +304,17 @@ def test_writes_that_are_not_recorded_keep_the_gradient_of_what_was_computed() -
     assert y.tolist() == [5, 4] and (y * 3).sum().gradient(w)[0].tolist() == [6, 12]
 
 
+def test_what_was_computed_and_then_written_is_data_if_the_new_values_are() -> None:
+    for read in (lambda s: s, Tensor.realize):
+        for data, write in ((True, lambda s, v: s.assign(v)), (False, lambda s, v: s.assign(v * 2)),
+                            (False, lambda s, v: s[:1].assign(v[:1]))):
+            s, v = Tensor([1.0, 2.0]) * 2, Tensor([3.0, 4.0]).realize()
+            read(s)
+            write(s, v)
+            (s * 3).sum().backward()
+            assert v.grad is not None and (s.grad is not None) is data
+
+
 def test_clones_realized_together_are_two_values() -> None:
     x = Tensor([1.0, 2.0])
     a, b = x.clone(), x.clone()

@@ -88,6 +88,10 @@ class WeakTable(Generic[K, V]):
     def __len__(self) -> int:
         return len(self.entries)
 
+    def clear(self) -> None:
+        """Hold nothing."""
+        self.entries.clear()
+
     def items(self) -> list[tuple[K, V]]:
         """Keys that are alive, and their values."""
         entries = _settled(self.entries.values())

@@ -9,7 +9,7 @@ from tinsmith.backend.memory import Buffer
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import bindings, substitute, toposort
 from tinsmith.jit.collect import CacheCollector, Source
-from tinsmith.jit.guards import Decisions, Group, Guards, Member, Place
+from tinsmith.jit.guards import Decisions, Gradient, Group, Guards, Member, Place
 from tinsmith.jit.quick import Quick
 from tinsmith.jit.reach import reachable
 from tinsmith.jit.replay import Replay
@@ -53,6 +53,7 @@ class Capture(CacheCollector):
             realize_tensors(lazy)
         everything = list(TensorBase.live)
         self.before: dict[int, tuple[Tensor, UOp, Tensor | None]] = {id(t): (t, t.uop, t.grad) for t in everything}
+        self.unasked = {id(t) for t in everything if t.gradient_unasked()}
         self.numbers = {id(t): n for n, t in reversed(list(enumerate(arguments)))}
         self.owner = {id(t.grad): t for t in everything if t.grad is not None}
         self.seed, self.first_draw = random.state()
@@ -97,7 +98,7 @@ class Capture(CacheCollector):
         if pending:
             realize_tensors(pending)
         draws = random.state()[1] - self.first_draw
-        self.bind(returned, changed, graded)
+        self.bind(returned, graded, forgets)
         finder = _Finder(self)
         alike = self.alike()
         for number, item in enumerate(self.items):
@@ -115,11 +116,12 @@ class Capture(CacheCollector):
         self.guards.decisions = Decisions(self.decisions, self.bound)
         places = [m.place for g in finder.groups for m in g.members if not m.place.gradient]
         self.state.compile({id(p.find(self.arguments)) for p in places}, {id(t) for t in graded})
-        self.replay = Replay(self.items, nesting, written, self.first_draw, draws, self.bound, donate, forgets)
+        self.replay = Replay(self.items, nesting, written, self.first_draw, draws, self.bound, donate, forgets,
+                             len(finder.groups))
         for item in self.items:  # a capture holds programs, not values
             item.inputs, item.outputs = [], []
         self.before, self.graphs, self.arguments, self.known, self.owner = {}, {}, [], {}, {}
-        self.numbers, self.decisions = {}, {}
+        self.numbers, self.decisions, self.unasked = {}, {}, set()
 
     def written(self, changed: list[Tensor], finder: _Finder) -> list[Written]:
         """The new values of state: one for all tensors that share memory, which must still share it at a replay."""
@@ -159,6 +161,9 @@ class Capture(CacheCollector):
         not look for this tensor, it forgets such gradients as the function did."""
         return t.grad is None and t.requires_grad is None and id(t) not in self.known and id(t) not in self.numbers
 
+    def gradient_before(self, t: Tensor) -> Tensor | None:
+        return self.before[id(t)][2] if id(t) in self.before else None
+
     def below(self, t: Tensor | None) -> set[UOp]:
         return set() if t is None else set(t.uop.toposort())
 
@@ -168,7 +173,7 @@ class Capture(CacheCollector):
             return Place(self.numbers[id(t)])
         return Place(ref=weakref.ref(t))
 
-    def bind(self, returned: list[Tensor], changed: list[Tensor], graded: list[Tensor]) -> None:
+    def bind(self, returned: list[Tensor], graded: list[Tensor], forgets: bool) -> None:
         """Guards on unrealized tensors that were read, on gradients, and on the seed of earlier draws."""
         seen = set(toposort([*self.graphs, *(t.uop for t in returned)]))
         returns = {id(t) for t in returned}
@@ -177,7 +182,13 @@ class Capture(CacheCollector):
                     old.base in seen or id(t) in returns or (id(t) in self.known and t.uop is not old)):
                 self.guards.lazy.append((weakref.ref(t), old))
         touched = {id(t): t for t in graded}
-        self.guards.gradients = [(self.place(t), self.before[key][2] is not None) for key, t in touched.items()]
+        if forgets:  # what was there may go
+            touched |= {id(t): t for t in (*self.known.values(), *self.arguments)
+                        if self.gradient_before(t) is not None}
+        for key, t in touched.items():
+            there = self.gradient_before(t) is not None
+            unasked = key in self.unasked if forgets and there else None
+            self.guards.gradients.append(Gradient(self.place(t), there, unasked))
         for n in seen:
             if n.op is Ops.BIND and n.src[0].arg[0] == "call" and n.src[1].arg < self.first_draw:
                 self.guards.seed = self.seed

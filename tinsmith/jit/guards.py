@@ -82,6 +82,14 @@ class Group:
         return found if self.pinned is None or self.pinned is found else None
 
 
+class Gradient(NamedTuple):
+    """The gradient that a tensor had: whether there was one and, if the call forgets those, whether anybody asked."""
+
+    place: Place
+    there: bool
+    unasked: bool | None
+
+
 class Decisions:
     """Sizes and conditions on the bound variables among the arguments, and the values that a call went by.
 
@@ -112,7 +120,7 @@ class Guards:
 
     groups: list[Group] = field(default_factory=list)
     lazy: list[tuple[weakref.ref[Tensor], UOp]] = field(default_factory=list)  # unrealized tensors that were read
-    gradients: list[tuple[Place, bool]] = field(default_factory=list)  # whether there was one
+    gradients: list[Gradient] = field(default_factory=list)
     seed: int | None = None  # where numbers were drawn lazily before the capture
     shared: list[list[tuple[Place, Looks]]] = field(default_factory=list)  # tensors of one memory that was written
     decisions: Decisions | None = None
@@ -133,9 +141,10 @@ class Guards:
             t = ref()
             if t is None or t.uop is not uop:
                 return None
-        for place, there in self.gradients:
+        for place, there, unasked in self.gradients:
             t = place.find(arguments)
-            if t is None or (t.grad is not None) is not there:
+            if t is None or (t.grad is not None) is not there or (
+                    unasked is not None and t.gradient_unasked() is not unasked):
                 return None
         for places in self.shared:
             parts = [t._shared if (t := place.find(arguments)) is not None else None for place, _ in places]

@@ -168,10 +168,11 @@ class Replay:
         names: (name, value) of a bound variable among the arguments at capture → its number among today's.
         donate: results may be written over by the next call.
         forgets: gradients that nobody asked for are forgotten.
+        groups: so many buffers the guards find; a call may guard some that no program reads.
     """
 
     def __init__(self, items: Sequence[JitItem], result: Any, written: Sequence[Written], first_draw: int, draws: int,
-                 names: dict[tuple[str, int], int], donate: bool, forgets: bool) -> None:
+                 names: dict[tuple[str, int], int], donate: bool, forgets: bool, groups: int) -> None:
         self.forgets = forgets
         self.result, self.first_draw, self.draws, self.names = result, first_draw, draws, names
         self.returned = [r for r in leaves(result) if isinstance(r, Returned)]
@@ -184,7 +185,7 @@ class Replay:
         self.outputs = [Output(slot) for slot in self.bound.outputs]
         self.layouts = joined.layouts
         self.inputs = [(s.group, s.held, part) for s, part in joined.inputs]
-        self.plain_inputs = joined.inputs == [(Source(n), WHOLE) for n in range(len(joined.inputs))]
+        self.plain_inputs = joined.inputs == [(Source(n), WHOLE) for n in range(groups)]
         self.values = joined.values
         self.needs_values = bool(self.values) or any(t.drawn for t in templates)
         self.keeps_blocks = sum(size for _, size in self.bound.blocks) <= SMALL

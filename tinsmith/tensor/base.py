@@ -17,7 +17,7 @@ from tinsmith.backend.device import Device, DeviceName, members
 from tinsmith.backend.memory import Buffer
 from tinsmith.core.dtypes import DType, dtypes, to_dtype
 from tinsmith.core.errors import _PACKAGE, ArgumentError, DeviceError, DTypeError, GradientError, RangeError, ShapeError
-from tinsmith.core.weak import LiveSet
+from tinsmith.core.weak import LiveSet, WeakTable
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.sizes import normal_size, value_of_size
 from tinsmith.ir.uop import Origin
@@ -56,7 +56,7 @@ class TensorBase:
     recording: ClassVar[bool] = True  # whether results can be differentiated: see ``no_grad``
     live: ClassVar[LiveSet[Any]] = LiveSet()
     _losses: ClassVar[list[weakref.ref[Any]]] = []  # differentiated since the last optimizer step
-    _unasked: ClassVar[LiveSet[Any]] = LiveSet()  # leaves that got a gradient though nobody asked for one
+    _unasked: ClassVar[WeakTable[Any, None]] = WeakTable()  # leaves that got a gradient though nobody asked for one
     watchers: ClassVar[list[LiveSet[Any]]] = []  # sets that want to hold every tensor that is written
     forgettings: ClassVar[int] = 0  # how often ``forget_gradients`` was called
 
@@ -575,7 +575,15 @@ class TensorBase:
         True
         """
         if self.requires_grad is None:
-            TensorBase._unasked.add(self)
+            TensorBase._unasked[self] = None
+
+    def gradient_unasked(self) -> bool:
+        """Whether nobody asked for this tensor's gradient, so that ``forget_gradients`` drops it.
+
+        >>> x = Tensor([1.0]); _ = (x * x).sum().backward(); x.gradient_unasked()
+        True
+        """
+        return self.requires_grad is None and self in TensorBase._unasked
 
     @staticmethod
     @contextlib.contextmanager
@@ -613,8 +621,8 @@ class TensorBase:
         >>> x = Tensor([1.0]); _ = (x * x).sum().backward(); Tensor.forget_gradients(); x.grad is None
         True
         """
-        for t in TensorBase._unasked:
-            if t.requires_grad is None:
+        for t, _ in TensorBase._unasked.items():
+            if t.gradient_unasked():
                 t.grad = None
         TensorBase._unasked.clear()
         TensorBase.forgettings += 1

@@ -130,9 +130,14 @@ def earlier(t: TensorBase) -> list[UOp]:
 
 
 def is_computed(uop: UOp) -> bool:
-    """Whether an operation made a value: not data, copies of it, or new versions of its memory."""
+    """Whether an operation made a value: not data, copies of it, or new versions of its memory.
+
+    Data written over all of what was computed are data: a lazy value is replaced by them without a trace.
+    """
     base = uop.base
     while base.op in (Ops.SHARD, Ops.COPY, Ops.CONTIGUOUS, Ops.ASSIGN):
+        if base.op is Ops.ASSIGN and not base.arg and not is_computed(base.src[1]):
+            return False
         base = base.src[0].base
     if base.op is Ops.BUFFER:
         found = _made.entries.get(id(base))
