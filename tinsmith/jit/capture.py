@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from tinsmith.backend.memory import Buffer
@@ -16,6 +16,7 @@ from tinsmith.jit.replay import Replay
 from tinsmith.jit.signature import fresh, leaves, placed, rebuilt, view_of, writable
 from tinsmith.jit.state import State
 from tinsmith.jit.templates import Returned, Template, Written, placeholder
+from tinsmith.jit.unread import SetAside
 from tinsmith.tensor import random
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.realize import is_leaf, realize_tensors
@@ -25,6 +26,28 @@ from tinsmith.tensor.tensor import Tensor
 
 class Uncapturable(Exception):
     """The call was right, and cannot be replayed; the text says why."""
+
+
+def compute_data(roots: Sequence[Any]) -> dict[int, Tensor]:
+    """The tensors that a call can reach from ``roots``, by id. Those that are data are computed before it runs: so the
+    uncaptured first call runs the programs that the captured one will run."""
+    known = reachable(roots)
+    lazy = [t for t in known.values() if not placed(t.uop) and is_leaf(t.uop)]
+    if lazy:
+        realize_tensors(lazy)
+    return known
+
+
+def kept_gradients(before: Iterable[tuple[Tensor, Tensor | None]], written: Collection[int]) -> list[Tensor]:
+    """New gradients that a call computes: those that somebody asked for and that no step consumed, or that add up.
+
+    Args:
+        before: tensors, and the gradients that they had before the call.
+        written: ids of the tensors that have new values.
+    """
+    new = [(t, t.grad, old) for t, old in before if t.grad is not old and t.grad is not None and t.requires_grad]
+    return [grad for t, grad, old in new
+            if id(t) not in written or (old is not None and old.uop in toposort(grad.uop))]
 
 
 class Capture(CacheCollector):
@@ -46,11 +69,9 @@ class Capture(CacheCollector):
         self.state = state
         self.guards = Guards()
         self.arguments = arguments
-        self.known = reachable(roots)
-        lazy = [t for t in self.known.values() if not placed(t.uop) and is_leaf(t.uop)]
-        lazy += [t.grad for t in (*self.known.values(), *arguments) if t.grad is not None and not placed(t.grad.uop)]
-        if lazy:
-            realize_tensors(lazy)
+        self.known = compute_data(roots)
+        gradients = {id(t.grad): t.grad for t in (*self.known.values(), *arguments) if t.grad is not None}
+        self.unread = SetAside([g for g in gradients.values() if not placed(g.uop)])
         everything = list(TensorBase.live)
         self.before: dict[int, tuple[Tensor, UOp, Tensor | None]] = {id(t): (t, t.uop, t.grad) for t in everything}
         self.unasked = {id(t) for t in everything if t.gradient_unasked()}
@@ -90,10 +111,7 @@ class Capture(CacheCollector):
         forgets = TensorBase.forgettings != self.forgettings
         graded = [t for t, _, grad in self.before.values() if t.grad is not grad and not (
             forgets and self.is_forgotten(t))]
-        assigned = {id(t) for t in changed}
-        added = {id(t) for t in graded if (old := self.before[id(t)][2]) is not None and old.uop in self.below(t.grad)}
-        kept = [t.grad for t in graded if t.grad is not None and t.requires_grad and (
-            id(t) not in assigned or id(t) in added)]
+        kept = kept_gradients([(t, self.before[id(t)][2]) for t in graded], {id(t) for t in changed})
         pending = [t for t in [*returned, *changed, *kept] if not placed(t.uop)]
         if pending:
             realize_tensors(pending)
@@ -163,9 +181,6 @@ class Capture(CacheCollector):
 
     def gradient_before(self, t: Tensor) -> Tensor | None:
         return self.before[id(t)][2] if id(t) in self.before else None
-
-    def below(self, t: Tensor | None) -> set[UOp]:
-        return set() if t is None else set(t.uop.toposort())
 
     def place(self, t: Tensor) -> Place:
         """How a replay finds a tensor from before the call."""

@@ -15,7 +15,7 @@ from tinsmith.core.errors import JitError
 from tinsmith.core.settings import settings
 from tinsmith.core.weak import LiveSet, WhileAlive
 from tinsmith.ir.sizes import watchers
-from tinsmith.jit.capture import Capture, Uncapturable
+from tinsmith.jit.capture import Capture, Uncapturable, compute_data, kept_gradients
 from tinsmith.jit.collect import JitItem
 from tinsmith.jit.quick import Quick
 from tinsmith.jit.signature import Bound, difference, leaves, placed, signature, surroundings
@@ -135,6 +135,7 @@ class TinyJit(Generic[R]):
                 t.realize()
         self.cnt += 1
         if self.cnt == 1:
+            compute_data(self._roots(args, kwargs))
             return self._run(args, kwargs)
         key, variables = self._key(args, kwargs)
         entry = self.captures.get(key)
@@ -172,16 +173,22 @@ class TinyJit(Generic[R]):
         return (described, Tensor.training, Tensor.recording, settings.DEV, settings.code_key, dtypes.default_float,
                 dtypes.default_int), bound
 
+    def _roots(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """Everything that the function can read, besides the tensors among its arguments."""
+        return [*surroundings(self.fxn), self.fxn, *(
+            v for v in leaves((args, kwargs)) if not isinstance(v, TensorBase))]
+
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any],
              watch: contextlib.AbstractContextManager[Any] | None = None,
              settle: Callable[[R], bool] | None = None) -> R:
-        """Run the function. What it returns and writes is computed and has no history, as after a replay.
+        """Run the function. What it returns and writes, and gradients, are computed and have no history, as after a
+        replay.
 
         Args:
             watch: held while the function runs.
             settle: computes these tensors in another way, if it can.
         """
-        before = list(TensorBase.live)
+        before = [(t, t.grad) for t in TensorBase.live]
         written: LiveSet[Tensor] = LiveSet()
         TensorBase.watchers.append(written)
         try:
@@ -189,11 +196,11 @@ class TinyJit(Generic[R]):
                 result = self.fxn(*args, **kwargs)
         finally:
             TensorBase.watchers.remove(written)
-        made = [*(t for t in leaves(result) if isinstance(t, Tensor)), *written]
+        changed = {id(t) for t in written}
+        made = [*(t for t in leaves(result) if isinstance(t, Tensor)), *written, *kept_gradients(before, changed)]
         if not (settle is not None and settle(result)) and made:
             realize_tensors(made)
-        changed = {id(t) for t in written}
-        kept = {t.uop.base for t in before if id(t) not in changed}
+        kept = {t.uop.base for t, _ in before if id(t) not in changed}
         history.forget(t.uop for t in made if t.uop.base not in kept)
         return result
 
@@ -206,8 +213,7 @@ class TinyJit(Generic[R]):
         reason = ""
         state = State(self.fxn, args, kwargs)
         watch = Watch(state)
-        capture = Capture(state, tensors, [*surroundings(self.fxn), self.fxn, *(
-            v for v in leaves((args, kwargs)) if not isinstance(v, TensorBase))], list(bound))
+        capture = Capture(state, tensors, self._roots(args, kwargs), list(bound))
 
         def settle(result: R) -> bool:
             nonlocal reason
@@ -229,6 +235,7 @@ class TinyJit(Generic[R]):
         finally:
             recorders.remove(capture)
             watchers.remove(capture.decided)
+            capture.unread.end()
         if not reason and (self._key(args, kwargs)[0] != key or state.change(args, kwargs) is not None):
             self._warn("changes Python values that it also reads (an attribute, a global, an argument)")
             return result
