@@ -5,8 +5,9 @@ from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.settings import Context
 from tinsmith.jit import TinyJit
+from tinsmith.tensor.function import Function
 from tinsmith.tensor.symbolic import Variable
 from tinsmith.tensor.tensor import Tensor, explain, with_opts
 
-__all__ = ["Context", "Device", "GlobalCounters", "Opt", "OptOps", "Tensor", "TinyJit", "Variable", "dtypes",
-           "explain", "with_opts"]
+__all__ = ["Context", "Device", "Function", "GlobalCounters", "Opt", "OptOps", "Tensor", "TinyJit", "Variable",
+           "dtypes", "explain", "with_opts"]

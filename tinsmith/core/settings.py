@@ -124,7 +124,7 @@ settings = _Settings()
 
 # Variables that tinygrad reads and Tinsmith does not: what they are there if nobody sets them, and what does it here.
 ELSEWHERE: Final[dict[str, tuple[str, str]]] = {
-    "GRAPH": ("0", "no pictures are drawn; DEBUG=5 prints the graph of every kernel, tensor.explain() that of a program"),
+    "GRAPH": ("0", "no pictures are drawn; DEBUG=5 prints the tree of every kernel, tensor.explain() all of them"),
     "JITGRAPH": ("0", "no pictures are drawn; DEBUG=5 prints the kernels of a capture"),
     "VIZ": ("0", "there is no viewer; DEBUG=6 prints rewrites by rule, PROFILE=1 times, tensor.explain() both"),
     "AMX": ("0", "matrix units are used where the machine has them; TC=0 leaves them alone"),
