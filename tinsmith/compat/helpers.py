@@ -368,27 +368,27 @@ class tqdm(Generic[T]):
     def text(self, elapsed: float) -> str:
         """The line as it is shown."""
         rate = self.n / elapsed if elapsed > 0 else 0.0
-        count, speed = (self.si(self.n), self.si(rate)) if self.unit_scale else (str(self.n), f"{rate:.2f}")
+        count, speed = (self.SI(self.n), self.SI(rate)) if self.unit_scale else (str(self.n), f"{rate:.2f}")
         speed = speed if self.n else "?"
         unit = self.unit.strip()
         if not self.t:
-            return f"{self.desc}{count}{unit} [{self.hms(elapsed)}, {speed}{unit}/s]"
+            return f"{self.desc}{count}{unit} [{self.HMS(elapsed)}, {speed}{unit}/s]"
         share = min(self.n / self.t, 1.0)
-        left = self.hms(elapsed / share - elapsed) if share else "?"
-        total = self.si(self.t) if self.unit_scale else str(self.t)
-        end = f"| {count}/{total} [{self.hms(elapsed)}<{left}, {speed}{unit}/s]"
+        left = self.HMS(elapsed / share - elapsed) if share else "?"
+        total = self.SI(self.t) if self.unit_scale else str(self.t)
+        end = f"| {count}/{total} [{self.HMS(elapsed)}<{left}, {speed}{unit}/s]"
         room = max(80 - len(self.desc) - len(end) - 5, 1)
         done = int(room * share)
         return f"{self.desc}{share:4.0%}|{'█' * done}{' ' * (room - done)}{end}"
 
     @staticmethod
-    def hms(seconds: float) -> str:
+    def HMS(seconds: float) -> str:
         """Hours, minutes and seconds."""
         minutes, rest = divmod(int(seconds), 60)
         return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes:02d}:{rest:02d}"
 
     @staticmethod
-    def si(x: float) -> str:
+    def SI(x: float) -> str:
         """With a decimal prefix."""
         power = min(int(math.log(x, 1000)), 6) if x >= 1 else 0
         return f"{x / 1000**power:.3g}{'kMGTPE'[power - 1]}" if power else f"{x:.4g}"

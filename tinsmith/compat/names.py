@@ -8,7 +8,7 @@ from typing import Final
 
 Names = dict[str, str]
 
-_TENSOR: Final[Names] = {"Tensor": "tinsmith.tensor.tensor:Tensor"}
+_TENSOR: Final[Names] = {"Tensor": "tinsmith.tensor.tensor:Tensor", "Function": "tinsmith.tensor.function:Function"}
 _DTYPE: Final[Names] = {
     "dtypes": "tinsmith.core.dtypes:dtypes", "DType": "tinsmith.core.dtypes:DType",
     "least_upper_dtype": "tinsmith.core.dtypes:promote", "to_dtype": "tinsmith.core.dtypes:to_dtype"}
@@ -32,7 +32,17 @@ _LAYERS: Final[Names] = {n: f"tinsmith.nn:{n}" for n in (
 _SHAPE: Final[Names] = {"ShapeTracker": "tinsmith.shape:ShapeTracker", "View": "tinsmith.shape:View"}
 _OPT: Final[Names] = {"Opt": "tinsmith.codegen.opt:Opt", "OptOps": "tinsmith.codegen.opt:OptOps"}
 _UOP: Final[Names] = {"UOp": "tinsmith.ir:UOp", "Ops": "tinsmith.ir:Ops"}
-_GROUPS: Final[Names] = {n: f"tinsmith.compat.uops:{n}" for n in ("UnaryOps", "BinaryOps", "TernaryOps", "ReduceOps")}
+_GROUPS: Final[Names] = {n: f"tinsmith.compat.uops:{n}" for n in (
+    "UnaryOps", "BinaryOps", "TernaryOps", "ReduceOps", "BufferOps", "LoadOps", "MetaOps")}
+_SCHEDULE: Final[Names] = {
+    "ScheduleItem": "tinsmith.schedule.items:ScheduleItem",
+    **{n: f"tinsmith.compat.schedules:{n}" for n in ("create_schedule", "create_schedule_with_vars")}}
+_CSTYLE: Final[Names] = {
+    "CStyleLanguage": "tinsmith.codegen.render.cstyle:CRenderer",
+    "ClangRenderer": "tinsmith.codegen.render.cstyle:CRenderer",
+    "OpenCLRenderer": "tinsmith.codegen.render.opencl:OpenCLRenderer",
+    "CUDARenderer": "tinsmith.codegen.render.cuda:CUDARenderer",
+    "MetalRenderer": "tinsmith.codegen.render.metal:MetalRenderer"}
 _UOPS: Final[Names] = {**_UOP, "UOps": "tinsmith.compat.uops:UOps", "UOpGraph": "tinsmith.ir:ProgramBuilder"}
 _COUNTERS: Final[Names] = {"GlobalCounters": "tinsmith.core.counters:GlobalCounters"}
 
@@ -64,8 +74,12 @@ MODULES: Final[dict[str, Names]] = {
     "tinygrad.engine": {},
     "tinygrad.engine.jit": _JIT,
     "tinygrad.engine.commandqueue": _QUEUE,
-    "tinygrad.engine.schedule": {"ScheduleItem": "tinsmith.schedule.items:ScheduleItem"},
-    "tinygrad.engine.realize": {},
+    "tinygrad.engine.schedule": _SCHEDULE,
+    "tinygrad.engine.realize": {"run_schedule": "tinsmith.compat.schedules:run_schedule"},
+    "tinygrad.realize": {"run_schedule": "tinsmith.compat.schedules:run_schedule"},
+    "tinygrad.renderer": {"Renderer": "tinsmith.codegen.render.base:Renderer"},
+    "tinygrad.renderer.cstyle": _CSTYLE,
+    "tinygrad.renderer.llvmir": {"LLVMRenderer": "tinsmith.codegen.render.llvm:LLVMRenderer"},
     "tinygrad.nn": _LAYERS,
     "tinygrad.nn.optim": _OPTIM,
     "tinygrad.nn.state": _STATE,
@@ -73,7 +87,7 @@ MODULES: Final[dict[str, Names]] = {
     "tinygrad.shape": {},
     "tinygrad.shape.shapetracker": _SHAPE,
     "tinygrad.shape.symbolic": _VARIABLE,
-    "tinygrad.shape.view": {"View": "tinsmith.shape:View"},
+    "tinygrad.shape.view": {"View": "tinsmith.shape:View", "_merge_dims": "tinsmith.shape:merge_dims"},
     "tinygrad.ops": {**_UOPS, **_GROUPS, **_VARIABLE},
     "tinygrad.uop": {},
     "tinygrad.uop.ops": {**_UOP, **_VARIABLE},
@@ -94,6 +108,16 @@ REASONS: Final[Names] = {
     "MultiLazyBuffer": "a tensor over several devices is a SHARD node: Tensor.shard",
     "LazyBuffer": "a tensor's graph is a tinsmith.ir.UOp: Tensor.uop",
     "LazyOp": "a kernel's graph is made of tinsmith.ir.UOp: ScheduleItem.sink",
+    "Kernel": "tinsmith.with_opts(tensor, [Opt(...)]) applies opts by hand, to a tinsmith.codegen.kernel.Kernel",
+    "KernelInfo": "what became of each axis is in its range: tinsmith.codegen.roles.Role; DEBUG=3 prints the opts",
+    "MemBuffer": "a kernel's buffers are PARAM nodes with a number and a shape, printed as MemBuffer in trees",
+    "Runner": "a loaded kernel is a tinsmith.backend.device.Program, one launch of it a Call",
+    "CompiledRunner": "a loaded kernel is a tinsmith.backend.device.Program, one launch of it a Call",
+    "CompiledASTRunner": "a loaded kernel is a tinsmith.backend.device.Program, one launch of it a Call",
+    "JITRunner": "a loaded kernel is a tinsmith.backend.device.Program, one launch of it a Call",
+    "BufferCopy": "a copy is a step of a schedule without a program, tinsmith.schedule.compiled.Step",
+    "ExecItem": "a step of a schedule is a tinsmith.schedule.compiled.Step",
+    "ProgramSpec": "what launching a kernel needs to know is a tinsmith.codegen.launch.Launch",
     "Linearizer": "tinsmith.codegen.program.compile_kernel goes from a kernel's graph to its UOps and source",
 }
 

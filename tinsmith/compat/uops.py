@@ -19,6 +19,10 @@ UnaryOps: Final = _group("unary", "CAST", "BITCAST")
 BinaryOps: Final = _group("binary", "DIV")
 TernaryOps: Final = _group("ternary", "MULACC")
 ReduceOps: Final = SimpleNamespace(SUM=Ops.ADD, MAX=Ops.MAX)
+BufferOps: Final = SimpleNamespace(LOAD=Ops.LOAD, STORE=Ops.STORE, CONST=Ops.CONST)
+MetaOps: Final = SimpleNamespace(KERNEL=Ops.SINK, EMPTY=Ops.BUFFER, CONST=Ops.CONST, COPY=Ops.COPY,
+                                 CONTIGUOUS=Ops.CONTIGUOUS, ASSIGN=Ops.ASSIGN)
+LoadOps: Final = MetaOps  # as it was called before
 
 # Names for ProgramBuilder.add (there: UOpGraph.add), as text.
 UOps: Final = SimpleNamespace(**{name: name for name in (

@@ -1,15 +1,20 @@
 """What a captured call ran, program by program."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
+from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer
-from tinsmith.core.errors import user_line
-from tinsmith.ir import UOp
+from tinsmith.backend.shards import flattened
+from tinsmith.core.dtypes import dtypes
+from tinsmith.core.errors import JitError, user_line
+from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import bindings, toposort
 from tinsmith.schedule.compiled import CompiledSchedule
+from tinsmith.schedule.execute import launch
 from tinsmith.schedule.record import recorders
 
 
@@ -40,6 +45,42 @@ class JitItem:
     names: list[str]
     outputs: list[Buffer]
     sources: list[Source] = field(default_factory=list)
+
+    @property
+    def rawbufs(self) -> list[Buffer]:
+        """The buffers that it ran on: inputs, then outputs."""
+        return [*self.inputs, *self.outputs]
+
+    def prg(self, rawbufs: Sequence[Buffer], var_vals: Mapping[Any, int] | None = None, wait: bool = False,
+            jit: bool = True) -> float | None:
+        """Run the program again; the arguments are those of the tutorials.
+
+        Args:
+            rawbufs: its buffers, or others of the same sizes in their place.
+            var_vals: values of variables, by variable; those of the first run unless given.
+            wait: wait until it has run, and return the seconds that it took.
+            jit: of no consequence.
+
+        Raises:
+            JitError: for other numbers of buffers, and for a program of a captured function: it has no buffers.
+        """
+        bound, count = self.compiled.bound, len(self.inputs)
+        if not self.outputs or len(rawbufs) != len(self.rawbufs):
+            raise JitError("JitItem.prg", f"got {len(rawbufs)} buffers, has {len(self.rawbufs)}; a captured function "
+                           "takes its buffers from the arguments of each call", "ji.prg(ji.rawbufs) for what "
+                           "CacheCollector.finish() gives; otherwise call the captured function")
+        results = dict(zip(bound.results, flattened(rawbufs[count:])))
+        outputs = [results[n] for n in range(len(bound.outputs))]
+        given = {v.src[0].arg[0] if v.op is Ops.BIND else v.arg[0]: n for v, n in (var_vals or {}).items()}
+        values = [given.get(name, value) for name, value in zip(self.names, self.values)]
+        blocks = [Buffer(device, size, dtypes.uint8) for device, size in bound.blocks]
+        start = time.perf_counter()
+        launch(bound, flattened(rawbufs[:count]), outputs, values, blocks)
+        if not wait:
+            return None
+        for device in {step.device for step in self.compiled.steps}:
+            Device[device].synchronize()
+        return time.perf_counter() - start
 
 
 class CacheCollector:

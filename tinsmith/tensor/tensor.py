@@ -13,6 +13,7 @@ from tinsmith.tensor.indexing import Indexing
 from tinsmith.tensor.matmul import MatMul
 from tinsmith.tensor.movement import Movement
 from tinsmith.tensor.nnops import NNOps
+from tinsmith.tensor.older import Older
 from tinsmith.tensor.operators import Operators
 from tinsmith.tensor.random import Random
 from tinsmith.tensor.realize import explain_tensors, tuned
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Tensor(Operators, Creation, Random, Elementwise, Reduce, Scans, Sorting, Movement, Indexing, MatMul, NNOps,
-             Resampling, Sharding, TensorBase):
+             Resampling, Sharding, Older, TensorBase):
     """A lazy array: methods record a graph, and values are computed when they are asked for.
 
     >>> (Tensor([1, 2]) + 3).tolist()
