@@ -2,11 +2,13 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.golden.running import run
 from tinsmith import Tensor, TinyJit, nn
 from tinsmith.core.errors import JitError
 from tinsmith.nn.optim import Adam
@@ -145,3 +147,13 @@ def test_an_old_version_kept_outside_is_not_written_over() -> None:
         kept.append(Tensor(w))
         step()
     assert [k.item() for k in kept] == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
+def test_looking_for_the_disk_cache_is_no_reason_not_to_capture(tmp_path: Path) -> None:
+    script = """
+from tinsmith import Tensor, TinyJit
+f = TinyJit(lambda x: (x * Tensor([5.0, 6.0])).realize())
+print([f(Tensor([1.0, n]).realize()).tolist() for n in range(4)], len(f.jit_cache))
+"""
+    done = run(["-W", "error", "-c", script], tmp_path, CACHE_DIR="", XDG_CACHE_HOME=str(tmp_path), CHECK_IR="0")
+    assert done.stdout == "[[5.0, 0.0], [5.0, 6.0], [5.0, 12.0], [5.0, 18.0]] 1\n", done.stderr

@@ -24,7 +24,8 @@ _CALLS: Final[dict[Any, str]] = {**{getattr(time, n): f"time.{n}" for n in _CLOC
 _OWNERS: Final = {random.Random: "random", io.IOBase: "a file's", contextvars.ContextVar: "a context variable's"}
 _KINDS: Final = tuple(_OWNERS)
 _ENVIRON: Final = {f.__code__ for f in (os._Environ.__getitem__, os._Environ.__iter__)}
-_SILENT: Final = {"logging", "warnings", "threading", "traceback", "linecache"}  # what they read changes no result
+# What they read changes no result, or we asked for it: platformdirs says where the disk cache is.
+_SILENT: Final = {"logging", "warnings", "threading", "traceback", "linecache", "tinsmith", "numpy", "platformdirs"}
 
 
 class Watch:
@@ -100,7 +101,7 @@ class Watch:
         """Note a call that came from the user's code, if through a library then through one that passes it on."""
         while frame is not None:
             module = str(frame.f_globals.get("__name__", ""))
-            if module.partition(".")[0] in ("tinsmith", "numpy") or module.partition(".")[0] in _SILENT:
+            if module.partition(".")[0] in _SILENT:
                 return
             if not library(module):
                 self.calls[name, frame.f_code.co_filename, frame.f_lineno] = None
