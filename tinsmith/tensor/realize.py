@@ -221,12 +221,14 @@ def compute(uops: Sequence[UOp], devices: Sequence[str], free: Collection[UOp] =
              for n, d in zip(nodes, targets.values())]
     roots, data = (roots, {}) if recorders else _with_data(roots)
     distinct = [n for n in dict.fromkeys(roots) if n not in data]
-    if settings.CHECKED:
+    if not distinct:
+        found = []
+    elif settings.CHECKED:
         checks = Checks(distinct)
         found = realize([*distinct, *checks.roots], device)  # an error must leave the old versions as they are
         checks.judge(found[len(distinct) :], lambda more: realize(more, device))
     else:
-        found = realize(distinct, device, free) if distinct else []
+        found = realize(distinct, device, free)
     buffers = data | dict(zip(distinct, _apart(found)))
     return {target: _as_view(buffers[root], target) for target, root in zip(targets, roots)}
 
