@@ -161,6 +161,16 @@ ELSEWHERE: Final[dict[str, tuple[str, str]]] = {
     "DEFAULT_FLOAT": ("", "dtypes.default_float = dtypes.float16"),
     "DEFAULT_INT": ("", "dtypes.default_int = dtypes.int64"),
     "TRAINING": ("0", "with Tensor.train():"),
+    "CAPTURING": ("1", "JIT=0 runs captured functions uncaptured"),
+    "MAX_KERNEL_BUFFERS": ("0", "kernels are cut where they grow too large; DEBUG=3 says where and why"),
+    "MAX_BUFFER_SIZE": ("0", "buffers are as large as their values"),
+    "EMULATED_DTYPES": ("", "what a device does not compute with is widened"),
+    "USE_ATOMICS": ("0", "scatters add in a fixed order"),
+    "DISALLOW_BROADCAST": ("0", "tensor.expand() by hand"),
+    "OPENPILOT_HACKS": ("0", "nothing takes its place"),
+    "TUPLE_ORDER": ("1", "the order of operands is the same in every process"),
+    **{name: ("0", f"there is no device {name}; DEV=CPU, or one that Device.register adds: docs/new_accelerator.md")
+       for name in ("AMD", "DSP", "HIP", "NV", "QCOM", "WEBGPU")},
 }
 _told: set[str] = set()
 
@@ -172,7 +182,7 @@ def tell_unread() -> None:
     """
     for name, (default, instead) in ELSEWHERE.items():
         value = os.environ.get(name, default)
-        named = name.startswith("DEFAULT_") and value
+        named = name.startswith(("DEFAULT_", "EMULATED_")) and value
         if value != default and (named or value.lstrip("-").isdigit()) and name not in _told:
             _told.add(name)
             print(f"tinsmith: {name}={value} does nothing: {instead}", file=sys.stderr)
