@@ -70,10 +70,10 @@ def lstm(n: int) -> list[Tensor]:
 
 
 PROGRAMS: dict[str, tuple[Callable[[int], list[Tensor]], tuple[int, ...]]] = {
-    "sines": (sines, (1500, 3000, 6000, 12000, 25000)),
-    "sums": (sums, (3000, 6000, 12500, 25000, 50000)),
-    "cats": (cats, (125, 250, 500, 1000)),
-    "setitems": (setitems, (250, 500, 1000, 2000)),
+    "sines": (sines, (3000, 6000, 12500, 25000, 50000, 100000)),
+    "sums": (sums, (3000, 6000, 12500, 25000, 50000, 100000)),
+    "cats": (cats, (250, 500, 1000, 2000)),
+    "setitems": (setitems, (250, 500, 1000, 2000, 4000)),
     "lstm": (lstm, (8, 16, 32, 64, 128)),
 }
 

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import contextvars
 import datetime
-import gc
 import io
 import os
 import random
@@ -12,6 +11,7 @@ import time
 import types
 from typing import Any, Final
 
+from tinsmith.core.collector import no_collection
 from tinsmith.jit.reads import library
 from tinsmith.jit.state import State
 
@@ -48,11 +48,10 @@ class Watch:
         self.quiet: set[type] = set()  # kinds of objects whose methods are no matter
         self.printing = 0
         self.earlier: Any = None
-        self.collects = False
+        self.collector = no_collection()
 
     def __enter__(self) -> Watch:
-        self.collects = gc.isenabled()
-        gc.disable()
+        self.collector.__enter__()
         self.earlier = sys.getprofile()
         sys.setprofile(self.event if not callable(self.earlier) else self.both)
         return self
@@ -61,8 +60,7 @@ class Watch:
         sys.setprofile(self.earlier if callable(self.earlier) else None)
         if hasattr(self.earlier, "enable"):  # a profiler in C hooks itself in
             self.earlier.enable()
-        if self.collects:
-            gc.enable()
+        self.collector.__exit__(None, None, None)
 
     def both(self, frame: types.FrameType, event: str, arg: Any) -> None:
         self.earlier(frame, event, arg)

@@ -16,6 +16,7 @@ from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.launch import programs as kernel_programs
 from tinsmith.codegen.opt import Opt
 from tinsmith.core.counters import GlobalCounters, Ran, report
+from tinsmith.core.collector import no_collection
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import KernelError, TinsmithError, VerifyError
 from tinsmith.core.recent import Recent
@@ -151,10 +152,11 @@ def realize(roots: Sequence[UOp], device: str, free: Collection[UOp] = ()) -> li
                 compiled = _compiled.get((found[0], settled))
         key, buffers, values = found
     if found is None or compiled is None or settings.DEBUG >= 3:
-        graph, buffers, values = canonical(roots)
-        compiled = _compiled.get((tuple(graph), settled))
-        if compiled is None or settings.DEBUG >= 3:
-            compiled = _compiled[tuple(graph), settled] = _compile(graph, device)
+        with no_collection():  # nodes are in no cycles, and a pass over those of a large graph takes seconds
+            graph, buffers, values = canonical(roots)
+            compiled = _compiled.get((tuple(graph), settled))
+            if compiled is None or settings.DEBUG >= 3:
+                compiled = _compiled[tuple(graph), settled] = _compile(graph, device)
         if found is not None:
             _compiled[key, settled] = compiled
         forget_old()
