@@ -3,6 +3,7 @@ from tinsmith.backend.device import Device
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.dtypes import dtypes
+from tinsmith.core.names import guide, unknown
 from tinsmith.core.settings import Context
 from tinsmith.jit import TinyJit
 from tinsmith.tensor.function import Function
@@ -11,3 +12,9 @@ from tinsmith.tensor.tensor import Tensor, explain, with_opts
 
 __all__ = ["Context", "Device", "Function", "GlobalCounters", "Opt", "OptOps", "Tensor", "TinyJit", "Variable",
            "dtypes", "explain", "with_opts"]
+
+guide(TinyJit)
+
+
+def __getattr__(name: str) -> object:
+    raise unknown("tinsmith", name, __all__)

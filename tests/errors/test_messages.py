@@ -134,7 +134,7 @@ DTYPES = {
     "bits": ("DTypeError", "bitwise_and|integers|dtypes.float", "ones(3) & 1"),
     "shift": ("DTypeError", "lshift|dtypes.float", "ones(3) << 1"),
     "bitcast": ("DTypeError", "bitcast|dtypes.float|4 bytes|dtypes.char|1", "ones(3).bitcast('int8')"),
-    "typo": ("DTypeError", "flaot32|did you mean dtypes.float32?", "dtypes.flaot32"),
+    "typo": ("UnknownNameError", "flaot32|did you mean dtypes.float32?", "dtypes.flaot32"),
     "typo-cast": ("DTypeError", "cast|flaot32|did you mean dtypes.float32?", "ones(3).cast('flaot32')"),
     "unknown": ("DTypeError", "foo|known: bool, int8", "Tensor([1], dtype='foo')"),
     "ragged": ("ShapeError", "Tensor|ragged|equal lengths", "Tensor([[1, 2], [3]])"),
@@ -280,7 +280,7 @@ DEVICES = {
     "memory-host": ("OutOfMemoryError", "bytes requested", "Tensor.empty(2**50).numpy()"),
     "memory-python": ("OutOfMemoryError", "PYTHON|4503599627370496 bytes requested",
                       "big = ones(2**50, device='PYTHON').contiguous()\nbig.realize()"),
-    "setting": ("ArgumentError", "Context|'DEBG'|DEBUG, DEV", "with Context(DEBG=1): pass"),
+    "setting": ("ArgumentError", "Context|'DEBG'|did you mean DEBUG=?", "with Context(DEBG=1): pass"),
     "setting-text": ("ArgumentError", "DEBUG='abc'|whole number|DEBUG=1", "with Context(DEBUG='abc'): pass"),
     "setting-type": ("ArgumentError", "Context|NOOPT=[]|whole number", "with Context(NOOPT=[]): pass"),
 }

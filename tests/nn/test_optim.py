@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinsmith import Tensor, dtypes, nn
+from tinsmith import Tensor, TinyJit, dtypes, nn
 from tinsmith.core.counters import GlobalCounters
-from tinsmith.core.errors import ArgumentError, GradientError
+from tinsmith.core.errors import ArgumentError, GradientError, ShapeError
 from tinsmith.nn.optim import LAMB, SGD, Adam, AdamW, Optimizer, OptimizerGroup
 
 Array = np.ndarray[Any, Any]
@@ -182,3 +182,96 @@ def test_moments_of_half_parameters_are_float32() -> None:
     opt.step()
     assert w.dtype is dtypes.float16 and {t.dtype for t in (*opt.m, *opt.v)} == {dtypes.float32}
     assert np.allclose(w.numpy(), [0.875, 1.125], atol=2e-3)
+
+
+def learned(dtype: str, jit: bool = False, devices: tuple[str, ...] = (), **options: bool) -> tuple[Tensor, LAMB]:
+    w = Tensor(np.ones(4, np.float32)).cast(dtype).realize()
+    if devices:
+        w.shard_(devices, 0)
+    opt = AdamW([w], 1e-3, weight_decay=0.0, **options)
+
+    def step() -> None:
+        opt.zero_grad()
+        w.float().sum().backward()
+        opt.step()
+
+    call = TinyJit(step) if jit else step
+    for _ in range(100):
+        call()
+    return w, opt
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("where", ["at once", "captured", "sharded"])
+def test_16_bit_parameters_take_in_small_steps(dtype: str, where: str) -> None:
+    w, opt = learned(dtype, where == "captured", ("CPU:0", "CPU:1") if where == "sharded" else ())
+    master = opt.master_weights[0]
+    assert master is not None and master.dtype is dtypes.float32 and w.device == master.device
+    np.testing.assert_allclose(master.numpy(), 0.9, rtol=1e-4)
+    assert w.tolist() == master.cast(dtype).tolist()
+
+
+def test_master_weights_are_state_and_can_be_left_out() -> None:
+    w, opt = learned("bfloat16", master_weights=False)
+    assert w.tolist() == [1.0] * 4 and opt.master_weights == [None]
+    other = learned("bfloat16")[1]
+    saved = {name: t.numpy() for name, t in nn.state.get_state_dict(other).items()}
+    assert saved["master_weights.0"].dtype == np.float32
+    fresh = AdamW([Tensor([0.0] * 4, dtype="bfloat16")], 1e-3)
+    nn.state.load_state_dict(fresh, saved)
+    master = fresh.master_weights[0]
+    assert master is not None and master.tolist() == saved["master_weights.0"].tolist()
+    assert AdamW([Tensor([1.0])], 1e-3).master_weights == [None]
+
+
+def test_what_is_written_to_a_16_bit_parameter_counts() -> None:
+    """Weights loaded after the optimizer was made, or clipped in a loop, are no less the parameter's."""
+    w = Tensor([1.0, 2.0], dtype="bfloat16").realize()
+    opt = SGD([w], 2.0**-12)
+    for start, expected in ((None, [1 - 2**-12, 2 - 2**-12]), ([4.0, 2.0], [4 - 2**-12, 2 - 2 * 2**-12])):
+        if start is not None:
+            w.assign(Tensor(start, dtype="bfloat16"))
+        opt.zero_grad()
+        w.float().sum().backward()
+        opt.step()
+        assert opt.master_weights[0] is not None and opt.master_weights[0].tolist() == expected
+
+
+def test_the_learning_rate_is_set_by_assignment() -> None:
+    a, b = Tensor([1.0]), Tensor([1.0])
+    opt = OptimizerGroup(SGD([a], 0.5), SGD([b], 0.25))
+    opt.lr = 0.125
+    (a + b).sum().backward()
+    opt.step()
+    assert (a.item(), b.item(), opt.lr.item(), opt[1].lr.item()) == (0.875, 0.875, 0.125, 0.125)
+    opt.lr = opt.lr * 2
+    assert opt[0].lr.tolist() == [0.25] and "optimizers.0.lr" in nn.state.get_state_dict(opt)
+    with pytest.raises(ArgumentError, match="lr=-1"):
+        opt.lr = -1
+    rate = opt[0]
+
+    @TinyJit
+    def step() -> None:
+        rate.zero_grad()
+        a.sum().backward()
+        rate.step()
+
+    for n in range(6):
+        rate.lr = float(n)
+        step()
+    assert a.item() == 0.875 - 15 and step.replays > 0
+
+
+def test_errors_name_parameters() -> None:
+    model = {"head": nn.Linear(2, 3), "tail": nn.Linear(3, 1)}
+    opt = Adam(nn.state.get_parameters(model), 0.1)
+    model["head"](Tensor.ones(1, 2)).sum().backward()
+    with pytest.raises(GradientError, match=r"2 of 4 .*tail.weight of shape \(1, 3\), tail.bias"):
+        opt.step()
+    saved = {name: t.numpy() for name, t in nn.state.get_state_dict(opt).items()}
+    saved["m.2"] = np.zeros((7, 3), np.float32)
+    with pytest.raises(ShapeError, match=r"m.2 \(tail.weight\): \(7, 3\) into \(1, 3\)"):
+        nn.state.load_state_dict(opt, saved)
+    del saved["v.1"]
+    with pytest.raises(ArgumentError, match=r"missing v.1 \(head.bias\)"):
+        nn.state.load_state_dict(opt, saved)

@@ -6,7 +6,6 @@ pointer type, ``dtypes.float32.ptr()``, appear in linear programs only.
 from __future__ import annotations
 
 import ctypes
-import difflib
 import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -15,6 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from tinsmith.core.errors import DTypeError
+from tinsmith.core.names import nearest, unknown
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -166,11 +166,7 @@ def _restore(name: str, count: int, pointer: bool) -> DType:
 
 class _DTypesMeta(type):
     def __getattr__(cls, name: str) -> DType:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        close = difflib.get_close_matches(name, cls.names(), n=1)
-        hint = f"did you mean dtypes.{close[0]}?" if close else f"known: {', '.join(cls.names())}"
-        raise DTypeError("dtypes", f"there is no dtype {name!r}", hint)
+        raise unknown("dtypes", name, cls.names())
 
     def names(cls) -> list[str]:
         return [d.name for d in _SCALARS if d.name not in ("void", "index")]
@@ -240,9 +236,12 @@ def to_dtype(value: DType | str) -> DType:
     """A dtype from itself or from its name: ``to_dtype("float16")``."""
     if isinstance(value, DType):
         return value
-    found: DType = getattr(dtypes, str(value).removeprefix("dtypes."))
+    name = str(value).removeprefix("dtypes.")
+    found = getattr(dtypes, name, None)
     if not isinstance(found, DType):
-        raise DTypeError("dtypes", f"there is no dtype {value!r}", f"known: {', '.join(dtypes.names())}")
+        close = nearest(name, dtypes.names())
+        raise DTypeError("dtypes", f"there is no dtype {value!r}",
+                         f"did you mean dtypes.{close}?" if close else f"known: {', '.join(dtypes.names())}")
     return found
 
 

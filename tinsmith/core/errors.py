@@ -81,6 +81,12 @@ class AxisError(TinsmithError, IndexError):
     id = "E011"
 
 
+class UnknownNameError(TinsmithError, AttributeError):
+    """A name that a module, a class or a tensor does not have."""
+
+    id = "E012"
+
+
 class DTypeError(TinsmithError, TypeError):
     """A dtype the operation cannot work with, or an unknown dtype."""
 
@@ -91,6 +97,12 @@ class RangeError(TinsmithError, OverflowError):
     """A number that the dtype cannot hold."""
 
     id = "E021"
+
+
+class KeywordError(TinsmithError, TypeError):
+    """A keyword that a function does not take."""
+
+    id = "E022"
 
 
 class ArgumentError(TinsmithError, ValueError):

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from tinsmith.core.errors import ArgumentError
+from tinsmith.core.names import nearest
 
 
 class Setting(NamedTuple):
@@ -214,7 +215,9 @@ def Context(**changes: Any) -> Iterator[None]:
     """
     for name in changes:
         if name not in _BY_NAME:
-            raise ArgumentError("Context", f"unknown setting {name!r}", f"one of {', '.join(_BY_NAME)}")
+            close = nearest(name, _BY_NAME)
+            raise ArgumentError("Context", f"unknown setting {name!r}",
+                                f"did you mean {close}=?" if close else f"one of {', '.join(_BY_NAME)}")
     before = {name: getattr(settings, name) for name in changes}
     try:
         for name, value in changes.items():

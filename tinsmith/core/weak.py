@@ -78,6 +78,10 @@ class WeakTable(Generic[K, V]):
     def __getitem__(self, key: K) -> V:
         return self.entries[id(key)][1]
 
+    def get(self, key: K, default: V) -> V:
+        """The value of ``key``, or ``default`` where it has none."""
+        return self[key] if key in self else default
+
     def __contains__(self, key: K) -> bool:
         return id(key) in self.entries
 

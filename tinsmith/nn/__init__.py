@@ -3,7 +3,8 @@
 A layer is a plain object: tensors as attributes, and ``__call__``. Whatever holds tensors in attributes, lists or
 dicts is a model.
 """
-from tinsmith.nn import datasets, optim, state
+from tinsmith.core.names import guide, unknown
+from tinsmith.nn import conv, datasets, layers, norms, optim, state
 from tinsmith.nn.conv import Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d
 from tinsmith.nn.layers import Dropout, Embedding, Linear, LSTMCell
 from tinsmith.nn.norms import (
@@ -20,3 +21,9 @@ from tinsmith.nn.norms import (
 __all__ = ["BatchNorm", "BatchNorm2d", "BatchNorm3d", "Conv1d", "Conv2d", "ConvTranspose1d", "ConvTranspose2d",
            "Dropout", "Embedding", "GroupNorm", "InstanceNorm", "LSTMCell", "LayerNorm", "LayerNorm2d", "Linear",
            "RMSNorm", "datasets", "optim", "state"]
+
+guide(conv, datasets, layers, norms, optim, state)
+
+
+def __getattr__(name: str) -> object:
+    raise unknown("nn", name, __all__)

@@ -9,6 +9,7 @@ import numpy as np
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError, DTypeError, GradientError
 from tinsmith.ir import Ops
+from tinsmith.nn.state import called, note_name
 from tinsmith.tensor.arguments import flag, number
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.helpers import expand_uop, same_device
@@ -21,7 +22,8 @@ class Optimizer:
 
     Args:
         params: tensors to optimize. Those with ``requires_grad=False`` (running statistics) are only kept computed.
-        lr: learning rate; ``opt.lr.assign(...)`` changes it.
+        lr: learning rate, a tensor of one number; ``opt.lr = 0.01`` writes it.
+        master_weights: keep a float32 copy of each 16-bit parameter: a step may be too small for 16 bits.
 
     >>> class SignDescent(Optimizer):
     ...     def _step(self, params, grads):
@@ -37,7 +39,7 @@ class Optimizer:
         ArgumentError: if there is nothing to optimize.
     """
 
-    def __init__(self, params: Sequence[Tensor], lr: float) -> None:
+    def __init__(self, params: Sequence[Tensor], lr: float, master_weights: bool = True) -> None:
         rate = self._rate(lr)
         unique = {id(p): p for p in self._checked(params)}
         for p in unique.values():
@@ -48,13 +50,30 @@ class Optimizer:
         if not self.params:
             raise ArgumentError(type(self).__name__, "no tensor to optimize", "float tensors with gradients")
         self.device = self.params[0].device
-        self.lr = Tensor(np.array([rate], np.float32), device=self.device, requires_grad=False)
+        vars(self)["lr"] = Tensor(np.array([rate], np.float32), device=self.device, requires_grad=False)
         realize_tensors([*self.params, *self.buffers, self.lr])
         seen: set[Any] = set()
         for p in [*self.params, *self.buffers]:  # equal constants are one node: here they become tensors of their own
             if p.uop in seen:
                 p.replace(Tensor(p.numpy()).shard_like(p)).realize()
             seen.add(p.uop)
+        wanted = flag(type(self).__name__, "master_weights", master_weights)
+        self.master_weights = [_master(p) if wanted and _is_narrow(p.dtype) else None for p in self.params]
+
+    @property
+    def lr(self) -> Tensor:
+        """The learning rate, in a buffer that captured steps read too."""
+        found: Tensor = vars(self)["lr"]
+        return found
+
+    @lr.setter
+    def lr(self, rate: Any) -> None:
+        for optimizer in self._parts():
+            value = rate.detach().reshape(1) if isinstance(rate, TensorBase) else [self._rate(rate)]
+            optimizer.lr.assign(Tensor(value, device=optimizer.device, dtype=dtypes.float32, requires_grad=False))
+
+    def _parts(self) -> Sequence[Optimizer]:
+        return [self]
 
     def _rate(self, lr: Any) -> float:
         if not isinstance(lr, (int, float, np.generic, TensorBase)):
@@ -78,7 +97,8 @@ class Optimizer:
         return found
 
     def _step(self, params: list[Tensor], grads: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """What to subtract from each parameter, and the state tensors that were assigned."""
+        """What to subtract from each parameter, and the state tensors that were assigned. Of a parameter with a float32
+        copy, ``params`` holds that, and its gradient is float32."""
         raise NotImplementedError(f"{type(self).__name__} must implement _step(params, grads)")
 
     def state_like(self, shape: tuple[int, ...] | None = None, dtype: DType | None = None) -> list[Tensor]:
@@ -86,10 +106,11 @@ class Optimizer:
         the parameter is a 16-bit float."""
         out = []
         for p in self.params:
-            kind = dtype or (dtypes.float32 if p.dtype.itemsize == 2 else p.dtype)
+            kind = dtype or (dtypes.float32 if _is_narrow(p.dtype) else p.dtype)
             zeros = np.zeros(p.shape if shape is None else shape, kind.numpy)
             made = Tensor(zeros, requires_grad=False)
             out.append(made.shard_like(p) if zeros.shape == p.shape else made.to(p.device))
+            note_name(out[-1], called(p))
         realize_tensors(out)
         return out
 
@@ -102,22 +123,45 @@ class Optimizer:
     def schedule_step(self) -> list[Tensor]:
         """Assign the next step's values; returns all tensors to realize for it, in one program."""
         grads = [p.grad for p in self.params]
-        missing = [n for n, g in enumerate(grads) if g is None]
+        missing = [p for p, g in zip(self.params, grads) if g is None]
         if missing:
-            which = ", ".join(f"{n} {self.params[n].shape}" for n in missing[:4])
+            which = ", ".join(f"{called(p) or 'one'} of shape {p.shape}" for p in missing[:4])
             raise GradientError(f"{type(self).__name__}.step",
-                                f"{len(missing)} of {len(grads)} parameters have no gradient (parameters {which})",
+                                f"{len(missing)} of {len(grads)} parameters have no gradient ({which})",
                                 "loss.backward() before step(), and leave unused parameters out")
-        given = [g.detach() for g in grads if g is not None]
+        masters = self.master_weights
         with Tensor.no_grad():
-            updates, extra = self._step(self.params, given)
-            for p, update in zip(self.params, updates):
-                p.assign((p.detach() - update).cast(p.dtype))
+            current = [p if m is None else _current(p, m) for p, m in zip(self.params, masters)]
+            given = [g.detach().cast(g.dtype if m is None else m.dtype) for g, m in zip(grads, masters) if g is not None]
+            updates, extra = self._step(current, given)
+            for p, master, now, update in zip(self.params, masters, current, updates):
+                value = (now.detach() - update).cast(now.dtype)
+                if master is not None:
+                    master.assign(value)
+                p.assign(value.cast(p.dtype))
+        extra = [*extra, *(m for m in masters if m is not None)]
         return [*extra, *self.params, *self.buffers, self.lr]
 
     def step(self) -> None:
         """One step: parameters, state, running statistics and the losses behind the gradients, in one program."""
         realize_tensors([*TensorBase.take_losses(), *self.schedule_step()])
+
+
+def _is_narrow(dtype: DType) -> bool:
+    return dtype.is_float and dtype.itemsize <= 2
+
+
+def _master(p: Tensor) -> Tensor:
+    """The float32 copy of a parameter, in parts where the parameter is."""
+    found = p.detach().cast(dtypes.float32).realize()
+    found.requires_grad = False
+    note_name(found, called(p))
+    return found
+
+
+def _current(p: Tensor, master: Tensor) -> Tensor:
+    """The parameter in float32: its copy, but what somebody else has written to the parameter since."""
+    return p.detach().eq(master.cast(p.dtype)).where(master, p.detach().cast(master.dtype))
 
 
 class OptimizerGroup(Optimizer):
@@ -135,7 +179,10 @@ class OptimizerGroup(Optimizer):
         self.optimizers = optimizers
         self.params = [p for o in optimizers for p in o.params]
         self.buffers = [b for o in optimizers for b in o.buffers]
-        self.device, self.lr = optimizers[0].device, optimizers[0].lr
+        self.device, vars(self)["lr"] = optimizers[0].device, optimizers[0].lr
+
+    def _parts(self) -> Sequence[Optimizer]:
+        return self.optimizers
 
     def __getitem__(self, number: int) -> Optimizer:
         return self.optimizers[number]
@@ -157,8 +204,8 @@ class SGD(Optimizer):
     """
 
     def __init__(self, params: Sequence[Tensor], lr: float = 0.001, momentum: float = 0.0, weight_decay: float = 0.0,
-                 nesterov: bool = False) -> None:
-        super().__init__(params, lr)
+                 nesterov: bool = False, master_weights: bool = True) -> None:
+        super().__init__(params, lr, master_weights)
         self.momentum, self.nesterov = number("SGD", "momentum", momentum), flag("SGD", "nesterov", nesterov)
         self.weight_decay = number("SGD", "weight_decay", weight_decay)
         self.b = self.state_like() if self.momentum else []
@@ -185,8 +232,9 @@ class LAMB(Optimizer):
     """
 
     def __init__(self, params: Sequence[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float = 0.999,
-                 eps: float = 1e-6, weight_decay: float = 0.0, adam: bool = False) -> None:
-        super().__init__(params, lr)
+                 eps: float = 1e-6, weight_decay: float = 0.0, adam: bool = False,
+                 master_weights: bool = True) -> None:
+        super().__init__(params, lr, master_weights)
         self.b1, self.b2 = number("LAMB", "b1", b1, 0, 1), number("LAMB", "b2", b2, 0, 1)
         self.eps, self.weight_decay = number("LAMB", "eps", eps, 0), number("LAMB", "weight_decay", weight_decay)
         self.adam = flag("LAMB", "adam", adam)
@@ -226,7 +274,7 @@ class LAMB(Optimizer):
 
 
 def AdamW(params: Sequence[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8,
-          weight_decay: float = 0.01) -> LAMB:
+          weight_decay: float = 0.01, master_weights: bool = True) -> LAMB:
     """Adam whose weight decay is apart from the gradient.
 
     >>> w = Tensor([1.])
@@ -236,10 +284,11 @@ def AdamW(params: Sequence[Tensor], lr: float = 0.001, b1: float = 0.9, b2: floa
     >>> round(w.item(), 4)
     0.85
     """
-    return LAMB(params, lr, b1, b2, eps, weight_decay, adam=True)
+    return LAMB(params, lr, b1, b2, eps, weight_decay, adam=True, master_weights=master_weights)
 
 
-def Adam(params: Sequence[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> LAMB:
+def Adam(params: Sequence[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8,
+         master_weights: bool = True) -> LAMB:
     """Steps of the gradient's running mean over the root of its running square.
 
     >>> w = Tensor([1.])
@@ -249,4 +298,4 @@ def Adam(params: Sequence[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float
     >>> round(w.item(), 4)
     0.9
     """
-    return LAMB(params, lr, b1, b2, eps, 0.0, adam=True)
+    return LAMB(params, lr, b1, b2, eps, 0.0, adam=True, master_weights=master_weights)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tinsmith.core.errors import ArgumentError, FileFormatError, ShapeError
+from tinsmith.core.weak import WeakTable
 from tinsmith.tensor.realize import realize_tensors
 from tinsmith.tensor.tensor import Tensor
 
@@ -26,7 +27,30 @@ def get_state_dict(obj: Any, prefix: str = "") -> dict[str, Tensor]:
     """
     found: dict[str, Tensor] = {}
     _collect(obj, prefix, found, set())
+    for name, tensor in found.items():
+        note_name(tensor, name)
     return found
+
+
+_names: WeakTable[Tensor, str] = WeakTable()  # what messages call a tensor: the first name that it was found by
+
+
+def note_name(tensor: Tensor, name: str) -> None:
+    """Let messages call a tensor by this name, if they have none for it yet."""
+    if name and tensor not in _names:
+        _names[tensor] = name
+
+
+def called(tensor: Tensor) -> str:
+    """What messages call a tensor: its name in the model's state, once that has been collected.
+
+    >>> from tinsmith import nn
+    >>> layer = nn.Linear(2, 3)
+    >>> _ = get_parameters({"head": layer})
+    >>> called(layer.weight)
+    'head.weight'
+    """
+    return _names.get(tensor, "")
 
 
 def _collect(obj: Any, name: str, found: dict[str, Tensor], path: set[int]) -> None:
@@ -82,10 +106,11 @@ def load_state_dict(model: Any, state_dict: Mapping[str, Any], strict: bool = Tr
         ShapeError: for values of another shape.
     """
     own = get_state_dict(model)
+    labels = {name: _labelled(name, tensor) for name, tensor in own.items()}
     missing, unexpected = [k for k in own if k not in state_dict], [k for k in state_dict if k not in own]
     if strict and (missing or unexpected):
         both = (("missing", missing), ("unexpected", unexpected))
-        parts = [f"{what} {_some(names)}" for what, names in both if names]
+        parts = [f"{what} {_some([labels.get(n, n) for n in names])}" for what, names in both if names]
         raise ArgumentError("load_state_dict", "; ".join(parts), "the state of the same model, or strict=False")
     new: dict[str, Tensor] = {}
     wrong = []
@@ -96,7 +121,7 @@ def load_state_dict(model: Any, state_dict: Mapping[str, Any], strict: bool = Tr
         if value.shape != tensor.shape and value.numel() == tensor.numel() == 1:
             value = value.reshape(tensor.shape)
         if value.shape != tensor.shape:
-            wrong.append(f"{name}: {value.shape} into {tensor.shape}")
+            wrong.append(f"{labels[name]}: {value.shape} into {tensor.shape}")
         else:
             new[name] = value.shard_like(tensor).cast(tensor.dtype)
     if wrong:
@@ -112,6 +137,12 @@ def _as_tensor(value: Any, like: Tensor) -> Tensor:
         return value
     array = value.detach().cpu().numpy() if hasattr(value, "detach") else np.asarray(value)
     return Tensor(array, device=None if like.shard_axis is not None else like.device, requires_grad=False)
+
+
+def _labelled(name: str, tensor: Tensor) -> str:
+    """A name of an optimizer's state with the parameter's that it is of: ``m.0 (fc1.weight)``."""
+    known = called(tensor)
+    return name if known in ("", name) else f"{name} ({known})"
 
 
 def _some(names: list[str]) -> str:

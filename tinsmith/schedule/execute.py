@@ -15,8 +15,8 @@ from tinsmith.backend.shards import Shards, flattened
 from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.launch import programs as kernel_programs
 from tinsmith.codegen.opt import Opt
-from tinsmith.core.counters import GlobalCounters, Ran, report
 from tinsmith.core.collector import no_collection
+from tinsmith.core.counters import GlobalCounters, Ran, report
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import KernelError, TinsmithError, VerifyError
 from tinsmith.core.recent import Recent

@@ -2,10 +2,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.core.errors import ArgumentError
+from tinsmith.core.names import guide, unknown
 from tinsmith.tensor.base import TensorBase, check_tensors
 from tinsmith.tensor.creation import Creation
 from tinsmith.tensor.elementwise import Elementwise
@@ -28,8 +29,13 @@ if TYPE_CHECKING:
     from tinsmith.schedule.tuned import Tuned
 
 
+class _Named(type):
+    def __getattr__(cls, name: str) -> Any:
+        raise unknown(cls.__name__, name, dir(cls))
+
+
 class Tensor(Operators, Creation, Random, Elementwise, Reduce, Scans, Sorting, Movement, Indexing, MatMul, NNOps,
-             Resampling, Sharding, Older, TensorBase):
+             Resampling, Sharding, Older, TensorBase, metaclass=_Named):
     """A lazy array: methods record a graph, and values are computed when they are asked for.
 
     >>> (Tensor([1, 2]) + 3).tolist()
@@ -44,6 +50,13 @@ class Tensor(Operators, Creation, Random, Elementwise, Reduce, Scans, Sorting, M
 
     __slots__ = ()
     __hash__ = TensorBase.__hash__
+
+    if not TYPE_CHECKING:  # type checkers would take every name for one of ours
+        def __getattr__(self, name: str) -> Any:
+            raise unknown(type(self).__name__, name, dir(type(self)))
+
+
+guide(*Tensor.__mro__[:-1])
 
 
 def explain(*tensors: Tensor, run: bool = True) -> Explanation:
