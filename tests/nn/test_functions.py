@@ -122,8 +122,8 @@ def test_sparse_categorical_crossentropy(reduction: str) -> None:
         check_gradient(loss, x, order=2)
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.int32, np.float32])
-def test_labels_of_any_dtype(dtype: Any) -> None:
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.int32])
+def test_labels_of_any_integer_dtype(dtype: Any) -> None:
     (x,) = arrays((2, 300))
     y = np.array([250, 3])
     expected = -log_softmax(x)[[0, 1], y].mean()

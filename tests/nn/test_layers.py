@@ -2,7 +2,9 @@
 from __future__ import annotations
 
 import importlib
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -173,6 +175,47 @@ def test_safetensors_as_its_own_package_writes_them(tmp_path: Path) -> None:
     for back in (package.load_file(tmp_path / "ours"), nn.state.safe_load(tmp_path / "theirs")):
         for name, v in values.items():
             np.testing.assert_array_equal(np.asarray(back[name]), v)
+
+
+def stored(file: Path, header: dict[str, Any], data: bytes, pad: int = 0) -> Path:
+    text = json.dumps(header).encode() + b" " * pad
+    file.write_bytes(len(text).to_bytes(8, "little") + text + data)
+    return file
+
+
+def test_safetensors_of_any_size_open_at_once(tmp_path: Path) -> None:
+    """The file has a hole of 64 GiB, more than there is memory: what is opened is neither read nor copied."""
+    elements = 1 << 34
+    file = stored(tmp_path / "x", {"first": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]},
+                                   "large": {"dtype": "F32", "shape": [2, elements // 2],
+                                             "data_offsets": [8, 8 + 4 * elements]}}, b"")
+    with file.open("r+b") as f:
+        f.truncate(file.stat().st_size + 8 + 4 * elements)
+    found = nn.state.safe_load(file)
+    assert found["large"].shape == (2, elements // 2) and found["first"].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("device", ["CPU", "PYTHON"])
+def test_safetensors_at_odd_bytes(tmp_path: Path, device: str) -> None:
+    values = np.arange(33, dtype=np.float32)
+    file = stored(tmp_path / "x", {"b": {"dtype": "BOOL", "shape": [3], "data_offsets": [0, 3]},
+                                   "x": {"dtype": "F32", "shape": [33], "data_offsets": [3, 135]}},
+                  bytes([0, 1, 7]) + values.tobytes(), pad=1)
+    found = nn.state.safe_load(file, device=device)
+    assert found["b"].tolist() == [False, True, True] and found["b"].where(5, 6).tolist() == [6, 5, 5]
+    np.testing.assert_array_equal((found["x"] * 2).numpy(), values * 2)
+    np.testing.assert_array_equal(found["x"].numpy(), values)
+    assert (found["x"].square().sum().gradient(found["x"])[0].numpy() == values * 2).all()
+
+
+def test_safetensors_saved_where_they_were_loaded_from(tmp_path: Path) -> None:
+    file = tmp_path / "x"
+    nn.state.safe_save({"x": Tensor([1.0, 2.0]), "view": Tensor([[1, 2], [3, 4]]).realize().T}, file)
+    found = nn.state.safe_load(file)
+    nn.state.safe_save({"x": found["x"] + 1, "view": found["view"]}, file)
+    assert found["x"].tolist() == [1.0, 2.0]
+    again = nn.state.safe_load(file)
+    assert again["x"].tolist() == [2.0, 3.0] and again["view"].tolist() == [[1, 3], [2, 4]]
 
 
 def test_parameters_are_of_the_default_float() -> None:

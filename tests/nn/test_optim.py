@@ -1,6 +1,8 @@
 """Optimizers against their formulas, and small networks that learn."""
 from __future__ import annotations
 
+import contextlib
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -9,8 +11,9 @@ import pytest
 
 from tinsmith import Tensor, TinyJit, dtypes, nn
 from tinsmith.core.counters import GlobalCounters
-from tinsmith.core.errors import ArgumentError, GradientError, ShapeError
+from tinsmith.core.errors import ArgumentError, AxisError, DTypeError, GradientError, ShapeError
 from tinsmith.nn.optim import LAMB, SGD, Adam, AdamW, Optimizer, OptimizerGroup
+from tinsmith.tensor import modes
 
 Array = np.ndarray[Any, Any]
 START, SCALE = np.array([1.0, -2.0, 0.5]), np.array([1.0, 3.0, 0.25])
@@ -275,3 +278,39 @@ def test_errors_name_parameters() -> None:
     del saved["v.1"]
     with pytest.raises(ArgumentError, match=r"missing v.1 \(head.bias\)"):
         nn.state.load_state_dict(opt, saved)
+
+
+def trained(layers: list[Any], steps: int, *, at: Callable[[], Any] = contextlib.nullcontext) -> list[str]:
+    """What is warned of while ``layers`` are trained, with forward and backward passes in a mode."""
+    opt = SGD(nn.state.get_parameters(layers), 0.1)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        for _ in range(steps):
+            opt.zero_grad()
+            with at():
+                Tensor.ones(2, 3).sequential(layers).sum().backward()
+            opt.step()
+    assert all(w.filename == __file__ for w in found)
+    return [str(w.message) for w in found]
+
+
+@pytest.mark.parametrize("layer", ["BatchNorm", "dropout"])
+def test_a_step_after_layers_in_evaluation_mode_is_warned_of(layer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(modes, "_said", set())
+    layers = [nn.Linear(3, 4), nn.BatchNorm(4) if layer == "BatchNorm" else Tensor.dropout]
+    (message,) = trained(layers, 3)
+    assert f"SGD.step follows a {layer} that ran in evaluation mode" in message and "Tensor.train()" in message
+    monkeypatch.setattr(modes, "_said", set())
+    assert not trained(layers, 3, at=Tensor.train)
+    with Tensor.no_grad():
+        Tensor.ones(2, 3).sequential(layers).realize()
+    assert not trained([nn.Linear(3, 4), nn.LayerNorm(4)], 2), "what was only looked at is no mistake"
+
+
+def test_class_labels_are_integers() -> None:
+    x = Tensor.ones(2, 3)
+    for name in ("cross_entropy", "sparse_categorical_crossentropy", "nll_loss"):
+        with pytest.raises(DTypeError, match=r"class indices of dtype dtypes.float .*test_optim.py.*int32"):
+            getattr(x, name)(Tensor([0.0, 1.0]))
+        with pytest.raises(AxisError, match=r"class 3 is out of range"):
+            getattr(x, name)(Tensor([0, 3]))

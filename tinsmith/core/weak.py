@@ -80,7 +80,8 @@ class WeakTable(Generic[K, V]):
 
     def get(self, key: K, default: V) -> V:
         """The value of ``key``, or ``default`` where it has none."""
-        return self[key] if key in self else default
+        entry = self.entries.get(id(key))
+        return default if entry is None else entry[1]
 
     def __contains__(self, key: K) -> bool:
         return id(key) in self.entries

@@ -9,6 +9,7 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError, ShapeError
 from tinsmith.tensor.arguments import flag, integer, integers, number, size
 from tinsmith.tensor.base import check_tensors
+from tinsmith.tensor.modes import note_mode
 from tinsmith.tensor.tensor import Tensor
 
 
@@ -54,6 +55,8 @@ class BatchNorm:
         if x.ndim < 2 or x.shape[1] != self.num_features:
             raise ShapeError("BatchNorm", f"input {x.shape}, {self.num_features} channels",
                              f"an input [N, {self.num_features}, …]")
+        if self.track_running_stats and Tensor.recording:
+            note_mode("BatchNorm", Tensor.training)
         if self.track_running_stats and not Tensor.training:
             return x.batchnorm(self.weight, self.bias, self.running_mean, (self.running_var + self.eps).rsqrt())
         wide = x.float() if x.dtype.itemsize == 2 else x

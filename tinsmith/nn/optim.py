@@ -13,6 +13,7 @@ from tinsmith.nn.state import called, note_name
 from tinsmith.tensor.arguments import flag, number
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.helpers import expand_uop, same_device
+from tinsmith.tensor.modes import check_modes
 from tinsmith.tensor.realize import realize_tensors
 from tinsmith.tensor.tensor import Tensor
 
@@ -132,7 +133,8 @@ class Optimizer:
         masters = self.master_weights
         with Tensor.no_grad():
             current = [p if m is None else _current(p, m) for p, m in zip(self.params, masters)]
-            given = [g.detach().cast(g.dtype if m is None else m.dtype) for g, m in zip(grads, masters) if g is not None]
+            given = [g.detach() if m is None else g.detach().cast(m.dtype)
+                     for g, m in zip(grads, masters) if g is not None]
             updates, extra = self._step(current, given)
             for p, master, now, update in zip(self.params, masters, current, updates):
                 value = (now.detach() - update).cast(now.dtype)
@@ -144,6 +146,7 @@ class Optimizer:
 
     def step(self) -> None:
         """One step: parameters, state, running statistics and the losses behind the gradients, in one program."""
+        check_modes(f"{type(self).__name__}.step", Tensor.training)
         realize_tensors([*TensorBase.take_losses(), *self.schedule_step()])
 
 

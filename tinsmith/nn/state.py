@@ -2,20 +2,30 @@
 from __future__ import annotations
 
 import importlib
+import json
+import mmap
 import os
 import tempfile
 from collections.abc import Mapping
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
+from tinsmith.backend.memory import Buffer
+from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError, FileFormatError, ShapeError
 from tinsmith.core.weak import WeakTable
-from tinsmith.tensor.realize import realize_tensors
+from tinsmith.ir import Ops, UOp
+from tinsmith.schedule.execute import seen_on_host
+from tinsmith.tensor.base import device_name, leaf
+from tinsmith.tensor.realize import realize_tensors, value_of
 from tinsmith.tensor.tensor import Tensor
 
-_DTYPES = ("BOOL", "I8", "U8", "I16", "U16", "I32", "U32", "I64", "U64", "F16", "BF16", "F32", "F64")
+_DTYPES: Final = {
+    "BOOL": dtypes.bool, "I8": dtypes.int8, "U8": dtypes.uint8, "I16": dtypes.int16, "U16": dtypes.uint16,
+    "I32": dtypes.int32, "U32": dtypes.uint32, "I64": dtypes.int64, "U64": dtypes.uint64, "F16": dtypes.float16,
+    "BF16": dtypes.bfloat16, "F32": dtypes.float32, "F64": dtypes.float64}
 
 
 def get_state_dict(obj: Any, prefix: str = "") -> dict[str, Tensor]:
@@ -162,7 +172,9 @@ def safe_save(tensors: Mapping[str, Tensor], fn: str | os.PathLike[str],
     if tensors:
         realize_tensors(list(tensors.values()))
     package = importlib.import_module("safetensors.numpy")  # at its first use: importing tinsmith stays fast
-    arrays = {name: np.require(t.numpy(), requirements="C") for name, t in tensors.items()}
+    values = {name: value_of(t) if 0 not in t.shape else None for name, t in tensors.items()}
+    arrays = {name: np.require(tensors[name].numpy() if uop is None else seen_on_host(uop), requirements="C")
+              for name, uop in values.items()}  # written from where they lie: a copy of all would double the memory
     handle, temporary = tempfile.mkstemp(dir=os.path.dirname(os.path.abspath(fn)), suffix=".part")
     os.close(handle)
     try:
@@ -183,7 +195,8 @@ def _umask() -> int:
 
 
 def safe_load(fn: str | os.PathLike[str], device: str | None = None) -> dict[str, Tensor]:
-    """Tensors of a safetensors file, by name, mapped into memory and copied one by one.
+    """Tensors of a safetensors file, by name. The file is mapped, and each tensor copied when it is first used: until
+    then the file must stay as it is (``safe_save`` to its name is no harm: that makes another file).
 
     Raises:
         FileFormatError: if the file is none, is cut short, or holds a dtype or a size that Tinsmith has not.
@@ -194,18 +207,29 @@ def safe_load(fn: str | os.PathLike[str], device: str | None = None) -> dict[str
     except package.SafetensorError as error:
         raise FileFormatError("safe_load", f"{os.fspath(fn)!r} is no safetensors file: {error}",
                               "a complete file") from None
-    out = {}
-    with file:
+    with file, open(fn, "rb") as opened:
+        begin = 8 + int.from_bytes(opened.read(8), "little")
+        header = json.loads(opened.read(begin - 8))
+        mapped = np.frombuffer(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)[begin:]
+        target, out = device_name(device), {}
         for name in file.keys():  # noqa: SIM118 (it is no dictionary)
-            code = file.get_slice(name).get_dtype()
+            code, shape = header[name]["dtype"], tuple(header[name]["shape"])
             if code not in _DTYPES:
                 raise FileFormatError("safe_load", f"{os.fspath(fn)!r}: {name!r} is of dtype {code}",
                                       f"one of {', '.join(_DTYPES)}")
             try:
-                array = file.get_tensor(name)
+                out[name] = _mapped(mapped[slice(*header[name]["data_offsets"])], shape, _DTYPES[code], target)
             except (ValueError, OverflowError) as error:  # a size that no array has, beside an axis of size 0
-                shape = tuple(file.get_slice(name).get_shape())
                 raise FileFormatError("safe_load", f"{os.fspath(fn)!r}: {name!r} of shape {shape}: {error}",
                                       "a smaller shape") from None
-            out[name] = Tensor(array, device=device)
     return out
+
+
+def _mapped(block: np.ndarray[Any, Any], shape: tuple[int, ...], dtype: DType, device: str) -> Tensor:
+    """A tensor of bytes that stay where they are until it is used."""
+    if not shape or 0 in shape:
+        return Tensor(np.frombuffer(block.tobytes(), dtype.numpy).reshape(shape), device=device)
+    stored = dtypes.uint8 if dtype.is_bool else dtype  # a byte other than 0 and 1 is true as well
+    found = UOp(Ops.BUFFER, stored, (), Buffer("NPY", block.size // stored.itemsize, stored, opaque=block))
+    uop = found.copy_to(device).reshape(shape)
+    return Tensor(uop.ne(0) if dtype.is_bool else leaf(uop), device=device)

@@ -475,6 +475,21 @@ def copy_to_host(uop: UOp) -> np.ndarray[Any, Any]:
     return np.array(out, order="C")
 
 
+def seen_on_host(uop: UOp) -> np.ndarray[Any, Any]:
+    """The values of a view of a BUFFER over its memory itself, where the host can address it; else a copy.
+
+    They are to be read at once, while something refers to the buffer.
+    """
+    buffer = uop.base.arg
+    mapped = None if recorders or isinstance(buffer, Shards) else buffer.host_view()
+    if mapped is None:
+        return copy_to_host(uop)
+    buffer.check()
+    flat = np.frombuffer(mapped, buffer.dtype.numpy)
+    found: np.ndarray[Any, Any] = flat if uop is uop.base else evaluate([uop], {uop.base: flat})[0]
+    return found.reshape(uop.shape)
+
+
 def _host_copy(buffer: Buffer) -> np.ndarray[Any, Any]:
     host = Buffer("NPY", buffer.size, buffer.dtype)
     _copy(host, buffer)

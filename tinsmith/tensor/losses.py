@@ -23,6 +23,12 @@ def _crossentropy_slopes(g: Tensor, loss: Tensor, x: Tensor, target: Tensor) -> 
     return g * (x - target) / ((1 - x) * x).clamp(1e-12), g * ((1 - x).log() - x.log())
 
 
+def _classes(op: str, label: Tensor) -> Tensor:
+    if label.dtype.is_float:
+        raise DTypeError(op, f"class indices of dtype {label.dtype!r}", ".cast(dtypes.int32)")
+    return label
+
+
 class Losses:
     """Distances between predictions and targets; ``reduction`` is "mean", "sum" or "none"."""
 
@@ -106,8 +112,6 @@ class Losses:
 
         ``CHECKED=1`` knows this sum by its form.
         """
-        if label.dtype.is_float:
-            label = label.cast(dtypes.int32)
         wide = label.uop if label.dtype.is_int and label.dtype.itemsize >= 4 else label.uop.cast(dtypes.int32)
         hit = self.uop.iota_like(axis).cast(wide.dtype).eq(wide.expand(self.shape))
         return self._new(hit.where(self.uop, 0)).sum(axis=axis, keepdim=True)
@@ -122,7 +126,7 @@ class Losses:
                     reduction: str) -> Tensor:
         """Minus the log-probability of class indices ``label`` along ``axis``."""
         rows = self._rows("cross_entropy", axis)
-        label = operand("cross_entropy", label, self)
+        label = _classes("cross_entropy", operand("cross_entropy", label, self))
         if not same_sizes(label.shape, rows):
             raise ShapeError("cross_entropy", f"logits {self.shape}, class indices {label.shape}", f"indices {rows}")
         label_smoothing = number("cross_entropy", "label_smoothing", label_smoothing, 0, 1)
@@ -200,7 +204,7 @@ class Losses:
         """
         axis = 1 if self.ndim > 1 else 0
         rows = self._rows("nll_loss", axis)
-        Y = operand("nll_loss", Y, self)
+        Y = _classes("nll_loss", operand("nll_loss", Y, self))
         if not same_sizes(Y.shape, rows):
             raise ShapeError("nll_loss", f"log-probabilities {self.shape}, class indices {Y.shape}", f"indices {rows}")
         check_indices("nll_loss", Y, 0, self.shape[axis], "class", ignore_index)

@@ -16,6 +16,7 @@ from tinsmith.tensor.arguments import number, shown
 from tinsmith.tensor.helpers import axes_of, equal, operand, rounded_once, same_device
 from tinsmith.tensor.hostdata import check_indices
 from tinsmith.tensor.losses import Losses
+from tinsmith.tensor.modes import note_mode
 from tinsmith.tensor.reduce import accumulator
 from tinsmith.tensor.windows import Windows
 
@@ -119,6 +120,8 @@ class NNOps(Activations, Windows, Losses):
         [1.0, 2.0]
         """
         p = number("dropout", "p", p, 0, 1)
+        if p and self.recording:
+            note_mode("dropout", self.training)
         if not self.training or p == 0:
             return self
         if p == 1:
