@@ -312,5 +312,8 @@ def test_class_labels_are_integers() -> None:
     for name in ("cross_entropy", "sparse_categorical_crossentropy", "nll_loss"):
         with pytest.raises(DTypeError, match=r"class indices of dtype dtypes.float .*test_optim.py.*int32"):
             getattr(x, name)(Tensor([0.0, 1.0]))
-        with pytest.raises(AxisError, match=r"class 3 is out of range"):
-            getattr(x, name)(Tensor([0, 3]))
+        for labels in (Tensor([0, 3]), Tensor([0, 3]).realize(), Tensor([0, 1, 0, 3]).realize()[2:]):
+            with pytest.raises(AxisError, match=r"class 3 is out of range"):
+                getattr(x, name)(labels)
+    with pytest.raises(AxisError, match="embedding: index 10 is out of range"):
+        nn.Embedding(10, 2)((Tensor([3, 9]) + 1).realize())
