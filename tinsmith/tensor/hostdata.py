@@ -60,7 +60,8 @@ def _seen_values(uop: UOp) -> np.ndarray[Any, Any] | None:
     return seen_on_host(uop) if few and base.arg.is_allocated() and base.arg.host_view() is not None else None
 
 
-def check_indices(op: str, index: Tensor, low: int, size: Any, what: str = "index", ignored: int | None = None) -> None:
+def check_indices(op: str, index: Tensor, low: int, size: Any, what: str = "index", ignored: int | None = None,
+                  seen: bool = False) -> None:
     """Refuse an index that the host knows to be out of range.
 
     Args:
@@ -68,6 +69,7 @@ def check_indices(op: str, index: Tensor, low: int, size: Any, what: str = "inde
         size: how many there are; nothing is known of a symbolic size.
         what: what the index stands for.
         ignored: a value that may stand anywhere.
+        seen: look at realized ones too, where they are few and the host can read them.
 
     Raises:
         AxisError: naming the first one that is out of range.
@@ -75,7 +77,8 @@ def check_indices(op: str, index: Tensor, low: int, size: Any, what: str = "inde
     if isinstance(size, UOp):
         return
     values = host_values(index.uop)
-    values = _seen_values(index.uop) if values is None else values
+    if values is None and seen:
+        values = _seen_values(index.uop)
     if values is None:
         return
     outside = (values < low) | (values >= size)

@@ -130,7 +130,7 @@ class Losses:
         if not same_sizes(label.shape, rows):
             raise ShapeError("cross_entropy", f"logits {self.shape}, class indices {label.shape}", f"indices {rows}")
         label_smoothing = number("cross_entropy", "label_smoothing", label_smoothing, 0, 1)
-        check_indices("cross_entropy", label, 0, self.shape[axis], "class", ignore_index)
+        check_indices("cross_entropy", label, 0, self.shape[axis], "class", ignore_index, seen=True)
         kept = None if ignore_index is None else label != ignore_index
         shifted, total = self._row_logits(axis)
         loss = total - shifted._picked((label if kept is None else kept.where(label, 0)).unsqueeze(axis), axis)
@@ -207,7 +207,7 @@ class Losses:
         Y = _classes("nll_loss", operand("nll_loss", Y, self))
         if not same_sizes(Y.shape, rows):
             raise ShapeError("nll_loss", f"log-probabilities {self.shape}, class indices {Y.shape}", f"indices {rows}")
-        check_indices("nll_loss", Y, 0, self.shape[axis], "class", ignore_index)
+        check_indices("nll_loss", Y, 0, self.shape[axis], "class", ignore_index, seen=True)
         kept = None if ignore_index is None else Y.ne(ignore_index)
         label = (Y if kept is None else kept.where(Y, 0)).unsqueeze(axis)
         loss = -self._picked(label, axis).squeeze(axis)

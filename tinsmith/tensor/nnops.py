@@ -193,7 +193,7 @@ class NNOps(Activations, Windows, Losses):
         if weight.ndim != 2:
             raise ShapeError("embedding", f"a weight of shape {weight.shape}", "[rows, width]")
         same_device("embedding", self, weight)
-        check_indices("embedding", self, 0, weight.shape[0])
+        check_indices("embedding", self, 0, weight.shape[0], seen=True)
         count, width = self.numel(), weight.shape[1]
         index: UOp = self.uop.reshape((count, 1)).expand((count, width))
         return weight._new(weight.uop.gather(index, 0).reshape((*self.shape, width)))
