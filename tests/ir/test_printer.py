@@ -108,7 +108,7 @@ def test_table_arguments() -> None:
 
 def test_short_is_bounded() -> None:
     i = UOp.range(9, 0, None)
-    assert repr(i + 3) == "ADD(dtypes.int, RANGE#0, 3)"
+    assert repr(i + 3) == "R0+3"
     assert short(param(1, (2,)).reduce("ADD", (0,))) == "REDUCE(dtypes.double, PARAM#1, (ADD, (0,)))"
     node = i
     for _ in range(50):
@@ -122,7 +122,7 @@ def test_kernel_graph_text() -> None:
     assert text.splitlines() == [
         "  0 SINK over R0:5 LOOP, R1:6 REDUCE", "  1   STORE data0[R0]", "  2     MUL dtypes.float",
         "  3       FOLD ADD dtypes.float over R1:6 REDUCE",
-        "  4         LOAD data1[(R0 * 6) + R1] dtypes.float if R0 < 4",
+        "  4         LOAD data1[R0*6+R1] dtypes.float if R0<4",
         "  5       2.0"]
 
 

@@ -61,5 +61,5 @@ def test_conditions() -> None:
 
 def test_value_and_text() -> None:
     assert value_of_size(N.bind(4) * 2 + M.bind(0)) == 8 and value_of_size(5) == 5
-    assert size_text(N.bind(4) + 1) == "n + 1 (5 with n = 4)" and size_text(N.bind(4)) == "n = 4"
-    assert size_text(5) == "5" and size_text(N + M.bind(2)) == "n + m (m = 2, n from 1 to 9)"
+    assert size_text(N.bind(4) + 1) == "n+1 (5 with n = 4)" and size_text(N.bind(4)) == "n = 4"
+    assert size_text(5) == "5" and size_text(N + M.bind(2)) == "n+m (m = 2, n from 1 to 9)"

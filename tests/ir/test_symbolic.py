@@ -171,15 +171,13 @@ def test_z3_proves_division_remainder_and_comparison(seed: int) -> None:
 
 @pytest.mark.parametrize("text, want", [
     (lambda i, j: (i * 4 + j) // 4, "i"), (lambda i, j: (i * 4 + j) % 4, "j"),
-    (lambda i, j: i * 2 + 3 + i - 3, "i * 3"),
-    (lambda i, j: (i * 8 + j * 2 + 1) // 2, "i * 4 + j"), (lambda i, j: (i * 4 + j) % 4 // 4, "0"),
-    (lambda i, j: (i * 6 + 5).lt(12), "i < 2"), (lambda i, j: (i // 2).lt(3), "i < 6"),
+    (lambda i, j: i * 2 + 3 + i - 3, "i*3"),
+    (lambda i, j: (i * 8 + j * 2 + 1) // 2, "i*4+j"), (lambda i, j: (i * 4 + j) % 4 // 4, "0"),
+    (lambda i, j: (i * 6 + 5).lt(12), "i<2"), (lambda i, j: (i // 2).lt(3), "i<6"),
 ])
 def test_simplified_form(text: object, want: str) -> None:
-    from tinsmith.ir.printer import expression
-
     node = text(UOp.variable("i", 0, 8), UOp.variable("j", 0, 3)).simplify()
-    assert expression(node).replace("(", "").replace(")", "") == want
+    assert node.render() == want
 
 
 def test_sums_that_are_seen_to_be_canonical_are() -> None:

@@ -52,6 +52,7 @@ class Symbol:
     def __and__(self, other):
         assert isinstance(other, Symbol), "conditions that are known are dropped, not mixed in"
         return Symbol("&", self, other)
+    def simplify(self): return self
     def __bool__(self): raise AssertionError("a symbolic value was used as a Python bool")
 
     def __call__(self, **values):

@@ -166,7 +166,7 @@ ERRORS: dict[str, tuple[Callable[[Tensor], Any], type[Exception], str]] = {
     "no value in a shape": (lambda x: Tensor.ones(N), ArgumentError, "variable 'n' has no value"),
     "slice too long": (lambda x: x[: N.bind(12) + 1], ShapeError, "leaves axis 0 with size 12"),
     "slice of a part": (lambda x: x[:, : N.bind(1)][:, :2], ShapeError, "leaves axis 1 with size n = 1"),
-    "from the end of a part": (lambda x: x[: N.bind(2)][-3:-1], ShapeError, "0 is more than n . -3 .* with n = 2"),
+    "from the end of a part": (lambda x: x[: N.bind(2)][-3:-1], ShapeError, "0 is more than n-3 .* with n = 2"),
     "number in a part": (lambda x: x[: N.bind(2)][2], AxisError, "index 2 is out of range for axis 0"),
     "row out of range": (lambda x: x[N.bind(12)], ShapeError, "leaves axis 0"),
     "begin behind end": (lambda x: x[N.bind(6) : 5], ShapeError, "n = 6 is more than 5"),

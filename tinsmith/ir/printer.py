@@ -9,10 +9,9 @@ from typing import Any
 
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir.ops import Op, Ops
-from tinsmith.ir.uop import UOp, argument_text, short, toposort
+from tinsmith.ir.text import argument_text, expression, short
+from tinsmith.ir.uop import UOp, toposort
 from tinsmith.shape import ShapeTracker
-
-_LONG = 240
 
 # *** the table of a linear program ***
 
@@ -196,10 +195,6 @@ def _windowed(tracker: ShapeTracker, node: UOp) -> ShapeTracker | None:
 
 # *** the lowered kernel graph ***
 
-_INFIX = {"ADD": "+", "SUB": "-", "MUL": "*", "IDIV": "//", "MOD": "%", "CMPLT": "<", "CMPEQ": "==", "CMPNE": "!=",
-          "AND": "&", "OR": "|", "XOR": "^", "SHL": "<<", "SHR": ">>", "FDIV": "/"}
-
-
 def kernel_graph_text(sink: UOp) -> str:
     """A lowered kernel, indented: its ranges, then each store with its index, condition and value below it.
 
@@ -291,31 +286,6 @@ def _values(index: UOp) -> tuple[UOp, ...]:
 
 def _is_leaf_value(n: UOp) -> bool:
     return bool(n.src) and n.op is not Ops.RANGE and not n.op.elementwise
-
-
-def expression(node: UOp) -> str:
-    """An index expression as Python would write it, cut off where it grows long.
-
-    >>> i, j = UOp.range(4, 0, None), UOp.variable("n", 1, 9)
-    >>> expression((i * 4 + 1) % j)
-    '((R0 * 4) + 1) % n'
-    """
-    text: dict[UOp, str] = {}
-    for n in toposort(node, lambda n: n.op not in (Ops.FOLD, Ops.LOAD)):
-        inner = [text.get(s, s.op.name.lower()) for s in n.src]
-        if n.op is Ops.RANGE:
-            text[n] = f"R{n.arg[0]}"
-        elif not n.src:
-            text[n] = short(n)
-        elif n.op.name in _INFIX and len(inner) == 2:
-            text[n] = f" {_INFIX[n.op.name]} ".join(f"({t})" if " " in t and t[-1] != "]" else t for t in inner)
-        elif n.op is Ops.CAST:
-            text[n] = f"{n.dtype!r}({inner[0]})"
-        else:
-            text[n] = f"{n.op.name.lower()}({', '.join(inner)})"
-        if len(text[n]) > _LONG:
-            text[n] = f"{text[n][:_LONG]}…"
-    return text.get(node, node.op.name.lower())
 
 
 # *** any graph, as a list: what the verifiers print ***

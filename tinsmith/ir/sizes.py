@@ -15,8 +15,8 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir.evaluate import evaluate_scalar
 from tinsmith.ir.ops import Ops
-from tinsmith.ir.printer import expression
 from tinsmith.ir.symbolic import order
+from tinsmith.ir.text import expression
 from tinsmith.ir.uop import UOp, toposort
 
 Polynomial = dict[tuple[UOp, ...], int]  # product of terms, in order → coefficient
@@ -150,7 +150,7 @@ def size_text(size: Any) -> str:
 
     >>> n = UOp.variable("n", 1, 9)
     >>> size_text(n.bind(3) * 4 + 4), size_text(n.bind(3)), size_text(n)
-    ('(n * 4) + 4 (16 with n = 3)', 'n = 3', 'n (n from 1 to 9)')
+    ('n*4+4 (16 with n = 3)', 'n = 3', 'n (n from 1 to 9)')
     """
     if not isinstance(size, UOp):
         return str(size)

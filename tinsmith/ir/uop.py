@@ -6,6 +6,7 @@ A node's origin (the user's lines and the method called) is no part of its ident
 from __future__ import annotations
 
 import operator
+import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,6 +17,7 @@ from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.sint import SInt, Symbols
 from tinsmith.ir.ops import Op, Ops
+from tinsmith.ir.text import expression, short
 
 Origin = tuple[str, str, int]  # method, file, line
 Found = TypeVar("Found")
@@ -152,6 +154,8 @@ class UOp:
     @property
     def vmax(self) -> int:
         return self.bounds[1]
+
+    min, max = vmin, vmax  # the names of the tutorials
 
     @property
     def bounds(self) -> tuple[int, int]:
@@ -398,6 +402,15 @@ class UOp:
         """All nodes below and this one, sources first."""
         return toposort(self)
 
+    def render(self) -> str:
+        """An integer expression as Python would write it, however long; ``repr`` cuts it off.
+
+        >>> i, j = UOp.variable("i", 0, 1), UOp.variable("j", 0, 3)
+        >>> (i * 4 + j).render(), (i * 4 + j).min, (i * 4 + j).max
+        ('i*4+j', 0, 7)
+        """
+        return expression(self, sys.maxsize)
+
     def simplify(self) -> UOp:
         """Simplified by the rules of integer algebra (and those of all types that hold for every value)."""
         from tinsmith.ir.symbolic import simplify  # the rules are built from UOps: they load after this module
@@ -445,40 +458,6 @@ def forget_dead() -> None:
         except KeyError:
             pass
         del key, ref  # now the sources die, and are noted as dead before the next look
-
-
-def short(node: UOp, depth: int = 3) -> str:
-    """A node in one line, its sources down to ``depth``.
-
-    >>> short(UOp.range(9, 0, None) + 3)
-    'ADD(dtypes.int, RANGE#0, 3)'
-    """
-    if node.op in (Ops.CONST, Ops.SPECIAL):
-        return str(node.arg)
-    if node.op is Ops.VARIABLE:
-        return str(node.arg[0])
-    if node.op is Ops.BIND:
-        return f"{short(node.src[0])}={short(node.src[1])}"
-    if node.op in (Ops.RANGE, Ops.PARAM, Ops.DEFINE_GLOBAL, Ops.DEFINE_LOCAL):
-        return f"{node.op.name}#{node.arg[0] if isinstance(node.arg, tuple) else node.arg}"
-    if depth <= 0 and node.src:
-        return f"{node.op.name}(…)"
-    parts = [] if node.dtype is dtypes.void else [repr(node.dtype)]
-    parts += [short(s, depth - 1) for s in node.src]
-    parts += [] if node.arg is None else [argument_text(node.arg, depth - 1)]
-    return f"{node.op.name}({', '.join(parts)})"
-
-
-def argument_text(value: Any, depth: int = 1) -> str:
-    """A node's argument: ops by name, nodes inside it in short, tuples as Python writes them."""
-    if isinstance(value, UOp):
-        return short(value, max(depth, 0))
-    if isinstance(value, Op):
-        return value.name
-    if isinstance(value, tuple):
-        inner = ", ".join(argument_text(v, depth) for v in value)
-        return f"({inner},)" if len(value) == 1 else f"({inner})"
-    return str(value)
 
 
 def _rebuilt(rows: list[tuple[Op, DType, tuple[int, ...], Any]]) -> UOp:

@@ -13,8 +13,9 @@ from tinsmith.core.errors import VerifyError
 from tinsmith.ir.ops import Op, Ops, op_table
 from tinsmith.ir.ops.tensor import TensorOps
 from tinsmith.ir.printer import listing_rows, table_rows
+from tinsmith.ir.text import short
 from tinsmith.ir.units import MatrixUnit
-from tinsmith.ir.uop import UOp, same_shape, short, toposort
+from tinsmith.ir.uop import UOp, same_shape, toposort
 
 Subject = TypeVar("Subject")
 

@@ -154,6 +154,8 @@ class ShapeTracker:
         (3, True)
         >>> ShapeTracker.from_shape((3,)).pad(((1, 0),)).expr_idxs((0,))
         (-1, False)
+        >>> ShapeTracker.from_shape((2, 3)).permute((1, 0)).expr_idxs()
+        (idx1*3+idx0, True)
 
         Raises:
             AxisError: if there is not one index per axis.
@@ -164,7 +166,8 @@ class ShapeTracker:
         address, valid = self.views[-1].index(idxs)
         for view in reversed(self.views[:-1]):
             address, valid = view.index(view.unflatten(address), valid)
-        return address, valid
+        valid = _simple(valid)
+        return _simple(address), bool(valid) if isinstance(valid, int) else valid
 
     def real_strides(self) -> tuple[SInt | None, ...]:
         """Per axis, how far one step moves through memory between elements that are no padding.
@@ -212,3 +215,11 @@ class ShapeTracker:
         (0,)
         """
         return tuple(axis for axis, stride in enumerate(self.real_strides()) if stride == 1)
+
+
+def _simple(value: Any) -> Any:
+    """An address or condition simplified where it is symbolic; the number itself where it has one value only."""
+    if isinstance(value, int):
+        return value
+    found = value.simplify()
+    return found if found.vmin < found.vmax else found.vmin
