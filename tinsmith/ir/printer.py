@@ -4,13 +4,15 @@ Printed text is stable: it depends on the graph alone, never on ids or addresses
 """
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir.ops import Op, Ops
 from tinsmith.ir.text import argument_text, expression, short
 from tinsmith.ir.uop import UOp, toposort
+from tinsmith.ir.views import Moves, tracker
 from tinsmith.shape import ShapeTracker
 
 # *** the table of a linear program ***
@@ -79,15 +81,19 @@ _KEEPS_ZERO = (
     Ops.MOD, Ops.MAX, Ops.MIN, Ops.CMPLT, Ops.CMPNE, Ops.AND, Ops.OR, Ops.XOR, Ops.SHL, Ops.SHR, Ops.WHERE, Ops.MULADD,
     Ops.CAST, Ops.BITCAST)
 
-Moves = tuple[UOp, ...]  # movement nodes that still stand above a node, outermost first
 State = tuple[UOp, Moves]
+Writer = Callable[[UOp, Moves], tuple[str, list[State]]]
 
 
-def kernel_tree(sink: UOp) -> str:
+def kernel_tree(sink: UOp, notes: Mapping[UOp, str] | None = None, folded: Mapping[UOp, str] | None = None) -> str:
     """The tutorials' tree of a kernel: a STORE per output, movement ops in the ShapeTrackers of the leaves.
 
     PARAMs 0, 1, ... are the outputs. A movement op that stands above a reduction stays a node. What was printed before
     is a reference to its line.
+
+    Args:
+        notes: what stands behind a node's text.
+        folded: nodes whose text stands for all that is below them.
 
     >>> x = UOp(Ops.PARAM, dtypes.int32, (), (1, (2,)))
     >>> for line in kernel_tree(UOp(Ops.SINK, None, (x.reduce("ADD", (0,)),))).splitlines():
@@ -98,16 +104,17 @@ def kernel_tree(sink: UOp) -> str:
     """
     lines: list[str] = []
     seen: dict[State, int] = {}
+    write = functools.partial(_tree_node, notes=notes or {}, folded=folded or {})
     for number, value in enumerate(sink.src):
         while value.op is Ops.RESHAPE:  # the output's memory has no shape of its own
             value = value.src[0]
         text = f"STORE {_mem_buffer(number, value, ShapeTracker.from_shape(value.shape))}"
         lines.append(f"{len(lines):3d} ━┳ {text}")
-        _branches(lines, seen, (value, ()))
+        _branches(lines, seen, (value, ()), write)
     return "\n".join(lines)
 
 
-def _branches(lines: list[str], seen: dict[State, int], root: State) -> None:
+def _branches(lines: list[str], seen: dict[State, int], root: State, write: Writer) -> None:
     """Write the tree below a line, depth first."""
     stack: list[tuple[State, str, bool]] = [(root, "", True)]
     while stack:
@@ -118,7 +125,7 @@ def _branches(lines: list[str], seen: dict[State, int], root: State) -> None:
             lines.append(f"{len(lines):3d} {branch}━ #{seen[state]}")
             continue
         seen[state] = len(lines)
-        text, children = _tree_node(node, moves)
+        text, children = write(node, moves)
         lines.append(f"{len(lines):3d} {branch}{'┳' if children else '━'} {text}")
         below = prefix + ("  " if is_last else " ┃")
         stack += [(c, below, i == 0) for i, c in enumerate(reversed(children))]
@@ -130,14 +137,17 @@ def _collected(node: UOp, moves: Moves) -> State:
     return node, moves
 
 
-def _tree_node(node: UOp, moves: Moves) -> tuple[str, list[State]]:
+def _tree_node(node: UOp, moves: Moves, notes: Mapping[UOp, str],
+               folded: Mapping[UOp, str]) -> tuple[str, list[State]]:
     """A line's text and what stands below it."""
+    if node in folded:
+        return folded[node], []
     if not node.src or node.op is Ops.BIND:
-        tracker = _tracker(node, moves)
-        if tracker is not None:
-            return _leaf(node, tracker), []
+        seen = tracker(node, moves)
+        if seen is not None:
+            return _leaf(node, seen), []
     elif not moves or (node.op.elementwise and _may_push(node, moves)):
-        return _inner(node), [(s, moves) for s in node.src]
+        return f"{_inner(node)} {notes.get(node, '')}".rstrip(), [(s, moves) for s in node.src]
     return f"{moves[0].op.name} {argument_text(moves[0].arg)}", [(node, moves[1:])]
 
 
@@ -162,35 +172,6 @@ def _leaf(node: UOp, tracker: ShapeTracker) -> str:
 
 def _mem_buffer(number: int, value: UOp, tracker: ShapeTracker) -> str:
     return f"MemBuffer(idx={number}, dtype={value.dtype.scalar!r}, st={tracker})"
-
-
-def _tracker(leaf: UOp, moves: Moves) -> ShapeTracker | None:
-    """The movement ops above a leaf as one index map; None if they cannot be said as views."""
-    tracker: ShapeTracker | None = ShapeTracker.from_shape(leaf.shape)
-    for m in reversed(moves):
-        if tracker is None or m.op is Ops.UNWINDOW:
-            return None
-        if m.op is Ops.WINDOW:
-            tracker = _windowed(tracker, m)
-        else:
-            tracker = getattr(tracker, m.op.name.lower())(m.arg)
-    return None if tracker is None else tracker.simplify()
-
-
-def _windowed(tracker: ShapeTracker, node: UOp) -> ShapeTracker | None:
-    """WINDOW reads every position of the window from one element each: possible where that axis is only repeated."""
-    w, shape = node.arg, tracker.shape
-    last = tracker.views[-1]
-    if last.strides[w.window_axis] != 0 or tracker.axis_is_masked(w.window_axis):
-        return None
-    size = shape[w.window_axis]
-    one = tracker.shrink(tuple((0, 1 if i == w.window_axis else s) for i, s in enumerate(shape)))
-    one = one.reshape(tuple(s for i, s in enumerate(shape) if i != w.window_axis))
-    axis = w.axis - (w.axis > w.window_axis)
-    seen = one.window(axis, size, w.stride, w.dilation, w.outputs)
-    order = list(range(len(shape) - 1))
-    order.insert(w.window_axis, len(shape) - 1)
-    return seen.permute(tuple(order))
 
 
 # *** the lowered kernel graph ***

@@ -18,6 +18,8 @@ from tinsmith.core.errors import ArgumentError
 from tinsmith.core.sint import SInt, Symbols
 from tinsmith.ir.ops import Op, Ops
 from tinsmith.ir.text import expression, short
+from tinsmith.ir.views import tracker_of
+from tinsmith.shape import ShapeTracker
 
 Origin = tuple[str, str, int]  # method, file, line
 Found = TypeVar("Found")
@@ -141,6 +143,18 @@ class UOp:
         while node.op.kind == "movement":
             node = node.src[0]
         return node
+
+    @property
+    def st(self) -> ShapeTracker:
+        """How this value is seen: the movement ops on top of it as one ShapeTracker, of what is below them.
+
+        >>> x = UOp(Ops.PARAM, dtypes.float32, (), (0, (2, 3)))
+        >>> x.permute((1, 0)).st
+        ShapeTracker(views=(View(shape=(3, 2), strides=(1, 3), offset=0, mask=None, contiguous=False),))
+        >>> (x.permute((1, 0)) + 1).st.contiguous
+        True
+        """
+        return tracker_of(self)
 
     @property
     def ranges(self) -> frozenset[UOp]:

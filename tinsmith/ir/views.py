@@ -1,0 +1,54 @@
+"""Movement ops above a value as one ShapeTracker."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tinsmith.ir.ops import FOR_GRADIENTS, Ops
+from tinsmith.shape import ShapeTracker
+
+if TYPE_CHECKING:
+    from tinsmith.ir.uop import UOp
+
+Moves = tuple["UOp", ...]  # movement nodes that stand above a node, outermost first
+
+
+def tracker(leaf: UOp, moves: Moves) -> ShapeTracker | None:
+    """The movement ops above a leaf as one index map; None if they cannot be said as views."""
+    found: ShapeTracker | None = ShapeTracker.from_shape(leaf.shape)
+    for m in reversed(moves):
+        if found is None or m.op is Ops.UNWINDOW:
+            return None
+        found = _windowed(found, m) if m.op is Ops.WINDOW else getattr(found, m.op.name.lower())(m.arg)
+    return None if found is None else found.simplify()
+
+
+def _windowed(tracker: ShapeTracker, node: UOp) -> ShapeTracker | None:
+    """WINDOW reads every position of the window from one element each: possible where that axis is only repeated."""
+    w, shape = node.arg, tracker.shape
+    last = tracker.views[-1]
+    if last.strides[w.window_axis] != 0 or tracker.axis_is_masked(w.window_axis):
+        return None
+    size = shape[w.window_axis]
+    one = tracker.shrink(tuple((0, 1 if i == w.window_axis else s) for i, s in enumerate(shape)))
+    one = one.reshape(tuple(s for i, s in enumerate(shape) if i != w.window_axis))
+    axis = w.axis - (w.axis > w.window_axis)
+    seen = one.window(axis, size, w.stride, w.dilation, w.outputs)
+    order = list(range(len(shape) - 1))
+    order.insert(w.window_axis, len(shape) - 1)
+    return seen.permute(tuple(order))
+
+
+def tracker_of(node: UOp) -> ShapeTracker:
+    """How a value is seen through the movement ops on top of it, down to what has memory or is computed.
+
+    An op that no view can say, such as the gradient of overlapping windows, counts as computed.
+    """
+    moves: Moves = ()
+    found = ShapeTracker.from_shape(node.shape)
+    while node.op.kind == "movement" or node.op in FOR_GRADIENTS:
+        node, moves = node.src[0], (*moves, node) if node.op.kind == "movement" else moves
+        deeper = tracker(node, moves)
+        if deeper is None:
+            break
+        found = deeper
+    return found
