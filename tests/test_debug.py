@@ -2,15 +2,16 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.golden.running import HERE, environment
-from tinsmith.core.counters import WIDTH, GlobalCounters, Ran, timed_line, visible_length
-from tinsmith.schedule.debug import _folded
+from tests.golden.running import HERE, environment, run
+from tinsmith.core.counters import GlobalCounters, Ran, timed_line
+from tinsmith.core.terminal import WIDTH, fitted, visible_length
 
 HUGE = Ran("CUDA:1", "r_1024_32_4_8_3_16n1", 12, 12.3456, 10**13, 10**10, ("scaled_dot_product_attention",) * 3)
 TREE = "  3   ┃  ┣━━ LOAD MemBuffer(idx=1, st=ShapeTracker(views=(View(shape=(2,), strides=(1,), offset=0),)))"
@@ -34,7 +35,7 @@ def test_data_has_no_method() -> None:
 
 
 def test_long_tree_lines_are_folded_under_their_branch() -> None:
-    rows = _folded(TREE, 60).splitlines()
+    rows = fitted(TREE, 60).splitlines()
     assert all(len(r) <= 60 for r in rows) and rows[1].startswith("      ┃  ┃  ")
     assert " ".join(" ".join(rows).replace("┃", " ").split()) == " ".join(TREE.replace("┃", " ").split())
 
@@ -70,3 +71,110 @@ def test_reset() -> None:
     used = GlobalCounters.mem_used
     GlobalCounters.reset()
     assert (GlobalCounters.kernel_count, GlobalCounters.mem_used) == (0, used)
+
+
+# *** random numbers ***
+
+RANDOM = """
+from tinsmith import Tensor
+Tensor.manual_seed(1)
+x = (Tensor.rand(64, 64) @ Tensor.randn(64, 64)).realize()
+print((Tensor([1.0, 2.0, 3.0, 4.0]) + Tensor.rand(4)).numpy())
+"""
+
+
+def debug_log(tmp_path: Path, script: str, level: int, **settings: str) -> str:
+    (tmp_path / "script.py").write_text(script)
+    done = run(["script.py"], tmp_path, DEBUG=str(level), **settings)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("level", [3, 4, 5])
+def test_kernels_of_random_numbers_are_one_line(tmp_path: Path, level: int) -> None:
+    log = debug_log(tmp_path, RANDOM, level)
+    names = re.findall(r"^\*\*\* CPU +\d+ (rand_\w+)", log, re.MULTILINE)
+    assert len(names) == 2, log
+    for name in names:
+        about = [line for line in log.splitlines() if name in line]
+        assert about[0].startswith(f"kernel {name}: buffer ") and about[0].endswith("DEBUG=6 shows them")
+        assert f"void {name}(" not in log
+    assert max(map(len, log.splitlines())) <= WIDTH
+
+
+def test_random_numbers_inside_other_kernels_are_folded_in_tree_and_list(tmp_path: Path) -> None:
+    log = debug_log(tmp_path, RANDOM, 5)
+    assert re.search(r"┗━━ RANDOM dtypes.float \(\d+ nodes of the random stream: DEBUG=6 shows them\)", log)
+    assert re.search(r"^     … \d+ rows of the random stream: DEBUG=6 shows them$", log, re.MULTILINE)
+    assert "BinaryOps.XOR" not in log and " XOR" not in log
+    whole = debug_log(tmp_path, RANDOM, 6)
+    assert "void rand_" in whole and "BinaryOps.XOR" in whole and "random stream" not in whole
+    assert max(map(len, whole.splitlines())) <= WIDTH
+
+
+def test_deep_trees_and_long_sources_stay_narrow(tmp_path: Path) -> None:
+    script = """
+from tinsmith import Tensor
+x = Tensor([0.5, 2.0])
+for _ in range(80): x = (x * 1.5 + 1).maximum(x)
+x.realize()
+"""
+    log = debug_log(tmp_path, script, 5)
+    assert max(map(len, log.splitlines())) <= WIDTH and " MAX" in log and "void E_2(" in log
+
+
+# *** who reads ***
+
+def piped(tmp_path: Path, script: str, reader: str, *before: str, **settings: str) -> tuple[str, str, int]:
+    """What ``python script | reader`` prints, what it complains about, and Python's exit status."""
+    (tmp_path / "script.py").write_text(script)
+    command = " ".join([sys.executable, *before, "script.py"])
+    env = environment(tmp_path / "cache", **settings)
+    done = subprocess.run(["bash", "-c", f"{command} | {reader}; exit ${{PIPESTATUS[0]}}"], cwd=tmp_path, text=True,
+                          env=env, capture_output=True, timeout=100, check=False)
+    return done.stdout, done.stderr, done.returncode
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a shell with pipes")
+@pytest.mark.parametrize("before", [(), ("-m", "tinsmith.compat")])
+def test_a_closed_pipe_ends_quietly(tmp_path: Path, before: tuple[str, ...]) -> None:
+    first, complaint, status = piped(tmp_path, RANDOM, "head -1", *before, DEBUG="6")
+    assert first.startswith("opened device CPU") and (complaint, status) == ("", 128 + 13)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a shell with pipes")
+def test_a_pipe_that_the_program_itself_finds_closed_ends_quietly(tmp_path: Path) -> None:
+    script = "import time\nfrom tinsmith import Tensor\nTensor([1]).sum().item()\ntime.sleep(0.3)\n" \
+             "for n in range(10000): print('line', n)\n"
+    _, complaint, status = piped(tmp_path, script, "true", DEBUG="2")
+    assert complaint == "" and status != 0
+
+
+def test_a_setting_that_is_no_number_blames_no_line(tmp_path: Path) -> None:
+    done = run(["-c", "import tinsmith"], tmp_path, DEBUG="x")
+    last = done.stderr.splitlines()[-1]
+    assert "DEBUG='x' is not a whole number" in last and last.endswith("Try: DEBUG=1") and "frozen" not in last
+
+
+@pytest.mark.parametrize("text, wanted", [
+    ("from tinygrad import Tensor\n\nTensor([1, 2]) + Tensor([1, 2, 3])\n", "ShapeError"),
+    ("from tinygrad import Quux\n", "NotBuiltError"), ("x = 1 / 0\n", "ZeroDivisionError"),
+    ("print(\n", "SyntaxError")])
+def test_tracebacks_begin_at_the_script(tmp_path: Path, text: str, wanted: str) -> None:
+    (tmp_path / "script.py").write_text(text)
+    done = run(["-m", "tinsmith.compat", "script.py"], tmp_path)
+    files = re.findall(r'^  File "([^"]+)"', done.stderr, re.MULTILINE)
+    assert done.returncode == 1 and os.path.basename(files[0]) == "script.py" and wanted in done.stderr.splitlines()[-1]
+    assert "runpy" not in done.stderr and "__main__.py" not in done.stderr
+
+
+# *** folding ***
+
+@pytest.mark.parametrize("line", ["    float alu3 = " + "(((alu0*1.5e-05f)+alu1)*0x1.8p+3f)<<" * 9 + "1;", "x" * 300,
+                                  "  7 " + "  ┃" * 90 + " ┣━┳ ADD dtypes.float", "word " * 70])
+def test_folding_loses_nothing_but_bars(line: str) -> None:
+    rows = fitted(line, 60).splitlines()
+    assert max(map(len, rows)) <= 60
+    bare = lambda text: re.sub(r"[\s┃…]", "", text)  # noqa: E731
+    assert bare("".join(rows)) == bare(line)
+    assert not any(re.search(r"[\d.]e$|0x1\.8p$|<$", row) for row in rows)

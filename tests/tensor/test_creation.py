@@ -12,7 +12,8 @@ from tinsmith import Context, GlobalCounters, Tensor, dtypes
 from tinsmith.core.errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.evaluate import evaluate
-from tinsmith.tensor.random import sine_and_cosine, threefry2x32
+from tinsmith.ir.threefry import threefry2x32
+from tinsmith.tensor.random import sine_and_cosine
 
 
 def test_from_data() -> None:

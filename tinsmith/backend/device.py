@@ -18,6 +18,7 @@ from tinsmith.codegen.render.base import Renderer
 from tinsmith.core.dtypes import DType
 from tinsmith.core.errors import ArgumentError, DeviceError
 from tinsmith.core.settings import settings, tell_unread
+from tinsmith.core.terminal import show
 
 if TYPE_CHECKING:
     from tinsmith.backend.memory import Buffer
@@ -321,7 +322,7 @@ class _Devices:
                 tell_unread()
             self._opened[canonical] = self._open(canonical)
             if settings.DEBUG >= 1:
-                print(f"opened device {canonical} from pid:{os.getpid()}")
+                show(f"opened device {canonical} from pid:{os.getpid()}")
         return self._opened[canonical]
 
     def _open(self, canonical: str) -> Compiled:

@@ -10,6 +10,7 @@ from tinsmith.codegen.lines import Coords, Scope
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.streams import bind
 from tinsmith.core.dtypes import dtypes
+from tinsmith.core.settings import settings
 from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.symbolic import simplify
 from tinsmith.ir.uop import toposort
@@ -172,6 +173,8 @@ class FoldWriter:
             a, b = (lin.operand(body, which, lin.coords_of(body.src[which], coords)) for which in (0, 1))
             return lin.emit(here, UOp(Ops.MMA, None, (acc, a, b), body.arg))
         if op is Ops.ADD and body.op is Ops.MUL and body.dtype.is_float:
+            if settings.NOOPT:  # as it was written: a product and a sum
+                return lin.combine(here, Ops.ADD, acc.dtype.scalar, [acc, lin.value(body, coords)])
             a, b = (lin.value(s, coords) for s in body.src)
             return lin.combine(here, Ops.MULADD, acc.dtype.scalar, [a, b, acc])
         return lin.combine(here, op, acc.dtype.scalar, [acc, lin.value(body, coords)])

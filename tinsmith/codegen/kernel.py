@@ -21,6 +21,7 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.symbolic import linear_form, rename, simplify
+from tinsmith.ir.threefry import draws
 from tinsmith.ir.units import MatrixUnit
 from tinsmith.ir.uop import toposort
 
@@ -123,9 +124,17 @@ class Kernel:
         return [n for n in self.nodes if n.op is Ops.FOLD]
 
     def name(self) -> str:
-        """``r_2``, ``E_4_3``: r where something is reduced, E elementwise, then the sizes of the ranges."""
+        """``r_2``, ``E_4_3``: r where something is reduced, E elementwise, then the sizes of the ranges.
+
+        What random numbers alone are the input of is ``rand_4_3``.
+        """
         sizes = [_size_name(range_size(r)) for r in self.ranges if r.arg[0] not in self.stage_only]
-        return "_".join(["r" if self.folds else "E", *(sizes or ["1"])])
+        return "_".join(["r" if self.folds else "rand" if self.is_random else "E", *(sizes or ["1"])])
+
+    @property
+    def is_random(self) -> bool:
+        """Whether it makes random numbers and reads and reduces nothing."""
+        return all(n.op not in (Ops.LOAD, Ops.FOLD) for n in self.nodes) and draws(self.nodes)
 
     stage_only: set[int] = field(default_factory=set)  # numbers of ranges that only fill stages
 

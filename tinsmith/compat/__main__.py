@@ -7,6 +7,7 @@ import sys
 from types import ModuleType
 
 from tinsmith.compat.finder import install
+from tinsmith.compat.traceback import begin_at_the_script
 
 USAGE = "usage: python -m tinsmith.compat [-c code | -m module | script.py | -] [args]"
 
@@ -26,6 +27,7 @@ def main(arguments: list[str]) -> int:
         print(f"tinsmith.compat: there is no file {what!r}\n{USAGE}", file=sys.stderr)
         return 2
     install()
+    begin_at_the_script()
     if what == "-m":
         sys.argv = arguments[1:]
         sys.path[0] = os.getcwd()

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from tinsmith.core.cache import cache_dir, cache_prune, replace_file
-from tinsmith.core.counters import colored
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import DECLARED, settings
 from tinsmith.core.settings import Context as _settings_context
+from tinsmith.core.terminal import colored
 
 T = TypeVar("T")
 K = TypeVar("K")

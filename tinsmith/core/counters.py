@@ -3,12 +3,11 @@ from __future__ import annotations
 
 import atexit
 import os
-import re
-import sys
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from tinsmith.core.settings import settings
+from tinsmith.core.terminal import colored, show, visible_length, width
 
 
 class _Counters:
@@ -43,21 +42,6 @@ class _Counters:
 GlobalCounters: Final = _Counters()
 
 
-_COLORS = {"red": 31, "green": 32, "yellow": 33, "blue": 34, "magenta": 35, "cyan": 36, "gray": 90}
-
-
-def colored(text: str, color: str) -> str:
-    """``text`` in ``color`` if standard output is a terminal and ``NO_COLOR`` is unset."""
-    if settings.NO_COLOR or not sys.stdout.isatty():
-        return text
-    return f"\u001b[{_COLORS[color]}m{text}\u001b[0m"
-
-
-def visible_length(text: str) -> int:
-    """Length of ``text`` without colour codes."""
-    return len(re.sub(r"\u001b\[[0-9]+m", "", text))
-
-
 class Ran(NamedTuple):
     """One thing a queue did: a kernel, a copy or a synchronization."""
 
@@ -80,16 +64,13 @@ def report(ran: Ran) -> None:
     if settings.DEBUG < 2:
         return
     _print_summary_at_exit()
-    print(timed_line(ran))
-
-
-WIDTH = 120  # of a timed line
+    show(timed_line(ran))
 
 
 def timed_line(ran: Ran) -> str:
     """The line of ``DEBUG=2``: device, number, name, arguments, memory, time/total, speed, methods that it computes.
 
-    Where the line would grow beyond 120 columns, the first methods are left out; ``DEBUG=3`` shows all of them.
+    Where the line would grow wider than the terminal, the first methods are left out; ``DEBUG=3`` shows all of them.
     """
     color = {"kernel": "green", "copy": "yellow"}.get(ran.kind, "gray")
     rate = max(ran.seconds, 1e-9) * 1e9
@@ -100,7 +81,7 @@ def timed_line(ran: Ran) -> str:
         f"{_number(GlobalCounters.time_sum_s * 1e3, 6)}ms ({_number(ran.ops / rate, 5)} GFLOPS {moved}|{moved} GB/s)"
     )
     methods = [m for m in ran.origin if m]
-    room = WIDTH - visible_length(line) - 1
+    room = width() - visible_length(line) - 1
     forms = [str(methods), *(f"[…, {str(methods[i:])[1:]}" for i in range(1, len(methods))), str(methods[-1:]), ""]
     text = next(form for form in forms if len(form) <= room or not form) if methods else ""
     return f"{line} {text}".rstrip()
@@ -131,7 +112,7 @@ def print_summary(pid: int | None = None) -> None:
         return
     g = GlobalCounters
     seconds = max(g.time_sum_s, 1e-9)
-    print(
+    show(
         f"avg: {g.global_ops / seconds * 1e-9:8.2f} GFLOPS {g.global_mem / seconds * 1e-9:8.2f} GB/s           "
         f"total: {g.kernel_count:5d} kernels {g.global_ops * 1e-9:8.2f} GOPS {g.global_mem * 1e-9:8.2f} GB "
         f"{g.time_sum_s * 1e3:8.2f} ms"

@@ -10,6 +10,7 @@ import sys
 from types import FrameType
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_NOT_THE_USER = (_PACKAGE, contextlib.__file__, "<frozen ")  # Python's own ways of running and importing
 
 
 def user_frame() -> FrameType | None:
@@ -21,7 +22,7 @@ def _user_call() -> tuple[FrameType | None, FrameType]:
     """The user's frame, and that of the function of this package that it called."""
     frame: FrameType | None = sys._getframe(1)
     called = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith((_PACKAGE, contextlib.__file__)):
+    while frame is not None and frame.f_code.co_filename.startswith(_NOT_THE_USER):
         called, frame = frame, frame.f_back
     return frame, called
 

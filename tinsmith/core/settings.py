@@ -14,6 +14,8 @@ from typing import Any, Final, NamedTuple
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.names import nearest
 
+_ENVIRONMENT: Final = ("<environment>", 0)  # no line of the program is to blame for a variable
+
 
 class Setting(NamedTuple):
     """One environment variable. ``affects_code`` says that programs compiled under other values must not be reused."""
@@ -32,14 +34,14 @@ class Setting(NamedTuple):
             raise ArgumentError("Context", f"{self.name}={value!r} is not {wanted}", f"{self.name}={self.default!r}")
         return value
 
-    def parse(self, text: str) -> int | str:
+    def parse(self, text: str, at: tuple[str, int] | None = None) -> int | str:
         if isinstance(self.default, str):
             return text
         try:
             return int(text or 0)
         except ValueError:
             raise ArgumentError("settings", f"{self.name}={text!r} is not a whole number: {self.doc}",
-                                f"{self.name}=1") from None
+                                f"{self.name}=1", at) from None
 
 
 DECLARED: Final = (
@@ -81,7 +83,7 @@ class _Settings(threading.local):
     def __init__(self) -> None:
         for s in DECLARED:
             text = os.environ.get(s.name)
-            super().__setattr__(s.name, s.default if text is None else s.parse(text))
+            super().__setattr__(s.name, s.default if text is None else s.parse(text, _ENVIRONMENT))
         self._changed()
 
     def __setattr__(self, name: str, value: Any) -> None:

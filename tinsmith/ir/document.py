@@ -95,6 +95,32 @@ PYTHON [11]
 A buffer argument that is never loaded from or stored to is an integer argument: `run_program(..., variables={"n": 5})`
 gives its value. What breaks a rule is refused with the line marked. The tables below say what each word of a linear
 program (dialect 3) means; `BARRIER` and `SPECIAL` need a device whose kernels run in blocks of threads.
+
+## MULADD
+
+A sum of products of floats takes one step per product: `MULADD(x, y, z)` is `x * y + z`, one line of the program and,
+where the processor can (LLVM on x86 with FMA, ARM, CUDA, Metal), one instruction that rounds once. It is what `MUL` and
+`ADD` of the tutorials' lists are here: the tree says `SUM (0,) by MULADD` above its `MUL`, the list has a row
+`TernaryOps.MULADD`, the C text an `fma(x, y, z)`. Integers, which do not round, keep `MUL` and `ADD`, and so do floats
+with `NOOPT=1`, in the tree, in the list and in C. Other targets compute `(x * y) + z` for it, which rounds twice, as
+NumPy does: the last digit of a sum may differ.
+
+```python
+from tinsmith import Context, Tensor
+
+for noopt in (0, 1):
+    with Context(NOOPT=noopt):
+        item = Tensor([1.0, 2.0]).dot(Tensor([3.0, 4.0])).schedule()[-1]
+    print([line.split("━")[-1].strip("┳ ").split(" Mem")[0] for line in item.tree().splitlines()])
+    print([u.op.name for u in item.step.launch.uops if u.op.alu])
+```
+
+```text
+['STORE', 'SUM (0,) by MULADD', 'MUL', 'LOAD', 'LOAD']
+['MULADD', 'MULADD', 'ADD']
+['STORE', 'SUM (0,)', 'MUL', 'LOAD', 'LOAD']
+['MUL', 'ADD']
+```
 """
 
 _TITLES = {

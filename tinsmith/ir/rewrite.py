@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tinsmith.core.settings import settings
+from tinsmith.core.terminal import show
 from tinsmith.ir.ops import Op, Ops
 from tinsmith.ir.uop import UOp
 
@@ -133,7 +134,7 @@ class RuleSet:
             new = rule.apply(node)
             if new is not None:
                 if settings.DEBUG >= 6:
-                    print(f"  {rule.name:28s} {node!r}  →  {new!r}")
+                    show(f"  {rule.name:28s} {node!r}  →  {new!r}")
                 return new
         return None
 

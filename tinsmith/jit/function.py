@@ -13,6 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import JitError
 from tinsmith.core.settings import settings
+from tinsmith.core.terminal import show
 from tinsmith.core.weak import LiveSet, WhileAlive
 from tinsmith.ir.sizes import watchers
 from tinsmith.jit.capture import Capture, Uncapturable, compute_data, kept_gradients
@@ -207,7 +208,7 @@ class TinyJit(Generic[R]):
     def _capture(self, key: Any, tensors: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
         """Run the function and note what it ran."""
         if self.captures and settings.DEBUG >= 1:
-            print(f"jit {self.__name__}: captured again; what has changed is {self._change(key, args, kwargs)}")
+            show(f"jit {self.__name__}: captured again; what has changed is {self._change(key, args, kwargs)}")
         held: list[Any] = []
         bound = self._key(args, kwargs, held)[1]
         reason = ""

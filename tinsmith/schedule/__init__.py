@@ -9,10 +9,12 @@ if TYPE_CHECKING:
     from tinsmith.schedule import checked as checked
     from tinsmith.schedule import debug as debug
     from tinsmith.schedule import explanation as explanation
+    from tinsmith.schedule import listing as listing
     from tinsmith.schedule import profile as profile
     from tinsmith.schedule import tuned as tuned
 
-_AT_FIRST_USE = ("beam", "checked", "debug", "explanation", "profile", "tuned")  # most programs never ask for these
+# Most programs never ask for these.
+_AT_FIRST_USE = ("beam", "checked", "debug", "explanation", "listing", "profile", "tuned")
 
 
 def __getattr__(name: str) -> Any:

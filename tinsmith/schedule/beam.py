@@ -28,6 +28,7 @@ from tinsmith.codegen.search import beam_search
 from tinsmith.core.cache import cache_key
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import DECLARED, child_environment, settings
+from tinsmith.core.terminal import show
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule import beamdb
@@ -169,7 +170,7 @@ def _search(sink: UOp, device: str, key: tuple[str, str, str]) -> beamdb.Entry |
             return _beam(sink, device, key, trial)
         reason = answer.get("message") or f"the child process met a {answer['state']}"
     if settings.DEBUG >= 1:
-        print(f"beam: {_kernel(sink, device).name()} keeps the default opts: {reason}")
+        show(f"beam: {_kernel(sink, device).name()} keeps the default opts: {reason}")
     return None
 
 
@@ -191,7 +192,7 @@ class _Trial:
         self.states[state] = self.states.get(state, 0) + 1
         if settings.DEBUG >= 3:
             text = f"{answer['seconds'] * 1e6:.2f} us" if state == "ok" else answer.get("message", state)
-            print(f"beam: {text}: {opts_text(list(kernel.opts))}")
+            show(f"beam: {text}: {opts_text(list(kernel.opts))}")
         return answer["seconds"] if state == "ok" else None
 
 
@@ -211,6 +212,6 @@ def _beam(sink: UOp, device: str, key: tuple[str, str, str], trial: _Trial) -> b
     beamdb.append(entry)
     if settings.DEBUG >= 1:
         states = ", ".join(f"{n} {s}" for s, n in sorted(trial.states.items()))
-        print(f"beam: {chosen.name()} {entry.before_us} us -> {entry.name} {entry.us} us, of {found.tried} candidates "
+        show(f"beam: {chosen.name()} {entry.before_us} us -> {entry.name} {entry.us} us, of {found.tried} candidates "
               f"({states}): {opts_text(list(found.opts))}")
     return entry

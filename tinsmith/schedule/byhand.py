@@ -11,18 +11,18 @@ from tinsmith.backend.device import Call, Compiled, Device
 from tinsmith.backend.memory import Buffer
 from tinsmith.codegen.launch import Launch
 from tinsmith.codegen.program import assemble
-from tinsmith.codegen.render.base import Target
-from tinsmith.codegen.render.cstyle import CRenderer
+from tinsmith.codegen.render.cstyle import ReadableRenderer
 from tinsmith.core.counters import Ran, report
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import settings
+from tinsmith.core.terminal import show
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.builder import ProgramBuilder
 from tinsmith.ir.printer import uop_table
 from tinsmith.schedule.compiled import is_loaded, load, loaded
 
-_READABLE = CRenderer(Target("text"))
+_READABLE = ReadableRenderer()
 Array = np.ndarray[Any, Any]
 
 
@@ -132,8 +132,8 @@ def _check(name: str, arrays: Sequence[Array], wanted: dict[int, DType]) -> None
 
 def _show(name: str, lines: list[UOp], source: str) -> None:
     if settings.DEBUG >= 5:
-        print(uop_table(lines))
+        show(uop_table(lines))
     if settings.DEBUG >= 4:
-        print(_READABLE.render(name, lines), end="")
+        show(_READABLE.render(name, lines))
     if settings.DEBUG >= 6:
-        print(source)
+        show(source)

@@ -5,7 +5,9 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, overload
 
+from tinsmith import schedule
 from tinsmith.backend.device import Device, Graph, Launched, Place, Program
 from tinsmith.backend.memory import Buffer, Layout
 from tinsmith.codegen.launch import Launch
@@ -15,6 +17,9 @@ from tinsmith.ir.uop import Origin
 from tinsmith.schedule.items import Schedule, ScheduleItem, Slot
 from tinsmith.schedule.order import verify_order
 from tinsmith.schedule.planner import Plan
+
+if TYPE_CHECKING:
+    from tinsmith.schedule.listing import ScheduledItem
 
 
 @dataclass(frozen=True)
@@ -89,13 +94,14 @@ class Step:
         return tuple(dict.fromkeys(method for method, _, _ in self.origin))
 
 
-@dataclass
-class CompiledSchedule:
+@dataclass(repr=False)
+class CompiledSchedule(Sequence["ScheduledItem"]):
     """A schedule with its programs and its memory plan, independent of buffers and bound values.
 
-    The schedule of a program that comes from disk has no items: nothing was scheduled. ``layouts`` says how the outputs
-    make up the roots, one by one; it is empty where everything is on single devices. ``arguments`` are the buffers and
-    bound values of the tensors that it was made for, if it was made for some: ``Tensor.schedule``.
+    It is a list of its steps in order; printing it gives a line for each. The schedule of a program that comes from
+    disk has no ``ScheduleItem``s: nothing was scheduled. ``layouts`` says how the outputs make up the roots, one by
+    one; it is empty where everything is on single devices. ``arguments`` are the buffers and bound values of the
+    tensors that it was made for, if it was made for some: ``Tensor.schedule``.
     """
 
     schedule: Schedule
@@ -104,6 +110,21 @@ class CompiledSchedule:
     in_place: dict[int, int] = field(default_factory=dict)  # slot of an output → number of the input it may overwrite
     layouts: list[Layout | None] = field(default_factory=list)
     arguments: tuple[list[Buffer], list[int]] | None = field(default=None, compare=False)
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @overload
+    def __getitem__(self, at: int) -> ScheduledItem: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[ScheduledItem]: ...
+    def __getitem__(self, at: int | slice) -> ScheduledItem | list[ScheduledItem]:
+        numbers = range(len(self.steps))[at]
+        of = schedule.listing.item_of
+        return [of(self, n) for n in numbers] if isinstance(numbers, range) else of(self, numbers)
+
+    def __repr__(self) -> str:
+        return "\n".join(map(repr, self)) or "nothing to compute: the values are in memory"
 
     @functools.cached_property
     def bound(self) -> Bound:

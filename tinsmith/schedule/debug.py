@@ -1,52 +1,76 @@
-"""What DEBUG shows of a kernel before it runs: reason and opts (3), source (4), tree and UOps (5), assembly (7)."""
+"""What DEBUG shows of a kernel before it runs: reason and opts (3), source (4), tree and UOps (5), assembly (7).
+
+What random numbers are made of is always the same and long, so that below DEBUG=6 one line stands for it.
+"""
 from __future__ import annotations
 
 import os
-import shutil
-import sys
 import textwrap
+from collections.abc import Iterator, Sequence
 
 from tinsmith.backend.device import Compiled
 from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.opt import Opt
-from tinsmith.codegen.render.base import Target
-from tinsmith.codegen.render.cstyle import CRenderer
+from tinsmith.codegen.render.cstyle import ReadableRenderer
 from tinsmith.codegen.render.gpu import GPURenderer
-from tinsmith.core.counters import WIDTH, colored
 from tinsmith.core.settings import settings
-from tinsmith.ir.printer import kernel_tree, uop_table
+from tinsmith.core.terminal import colored, show, width
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.printer import kernel_tree, table_rows
+from tinsmith.ir.threefry import cipher_nodes, draws
+from tinsmith.ir.uop import toposort
 from tinsmith.schedule.items import ScheduleItem
+from tinsmith.schedule.texts import cut
 
-_READABLE = CRenderer(Target("text"))
+_READABLE = ReadableRenderer()
+_BELOW = "DEBUG=6 shows them"
 
 
-def show(item: ScheduleItem | None, kernel: KernelProgram, name: str, device: Compiled) -> None:
+def show_kernel(item: ScheduleItem | None, kernel: KernelProgram, name: str, device: Compiled) -> None:
     """Print what the current DEBUG level asks for."""
+    if item is not None and settings.DEBUG < 6 and kernel.kernel.is_random:
+        if settings.DEBUG >= 3:
+            show(random_line(item, name))
+        return
     if settings.DEBUG >= 3 and item is not None:
-        print(decisions(item, kernel, name))
+        show(decisions(item, kernel, name))
     if settings.DEBUG >= 5 and item is not None and item.sink is not None:
-        print(fitted(kernel_tree(item.sink)))
-        print(fitted(uop_table(kernel.uops)))
+        show(tree(item.sink, kernel))
+        show(table(kernel.uops))
+    own = isinstance(device.renderer, GPURenderer)
     if settings.DEBUG >= 4:
-        own = isinstance(device.renderer, GPURenderer)
-        print(kernel.source.replace(kernel.symbol, name) if own else _READABLE.render(name, kernel.uops), end="")
-    if settings.DEBUG >= 6 and not isinstance(device.renderer, CRenderer):
-        print(kernel.source)
+        show(kernel.source.replace(kernel.symbol, name) if own else _READABLE.render(name, kernel.uops))
+    if settings.DEBUG >= 6 and not own:
+        show(kernel.source)
     if settings.DEBUG >= 7:
         assembly = device.compiler.disassemble(kernel.source)
         if assembly:
-            print(assembly.expandtabs(8).strip("\n"))
+            show(assembly.expandtabs(8).strip("\n"))
 
 
 def decisions(item: ScheduleItem, kernel: KernelProgram, name: str) -> str:
     """Why this kernel exists, which buffers it works on, what it computes of the user's program, and its opts."""
-    written, read = (", ".join(map(str, part)) for part in (item.slots[: item.outputs], item.slots[item.outputs :]))
-    slots = f"buffer{'s' * (item.outputs > 1)} {written}{' from ' * bool(read)}{read}"
-    lines = {f"{m} ({os.path.basename(file)}:{line})": None for m, file, line in item.origin if m}
-    parts = [("", f"{colored(name, 'green')}: {slots}; stored because: {item.reason}"),
-             ("computes ", ", ".join(lines)), ("opts ", opts_text(kernel.opts))]
-    return "\n".join(textwrap.fill(f"{'  ' if label else 'kernel '}{label}{text}", WIDTH, subsequent_indent="    ",
+    parts = [("", f"{colored(name, 'green')}: {_slots(item)}; stored because: {item.reason}"),
+             ("computes ", ", ".join(lines_of(item))), ("opts ", opts_text(kernel.opts))]
+    return "\n".join(textwrap.fill(f"{'  ' if label else 'kernel '}{label}{text}", width(), subsequent_indent="    ",
                                    break_long_words=False, break_on_hyphens=False) for label, text in parts if text)
+
+
+def random_line(item: ScheduleItem, name: str) -> str:
+    """A kernel that makes random numbers and nothing else."""
+    where = ", ".join(lines_of(item))
+    text = f"kernel {name}: {_slots(item)}; random numbers for {where}"
+    return f"{cut(text, width() - len(_BELOW) - 2)}; {_BELOW}".replace(name, colored(name, "green"), 1)
+
+
+def _slots(item: ScheduleItem) -> str:
+    written, read = (", ".join(map(str, part)) for part in (item.slots[: item.outputs], item.slots[item.outputs :]))
+    return f"buffer{'s' * (item.outputs > 1)} {written}{' from ' * bool(read)}{read}"
+
+
+def lines_of(item: ScheduleItem) -> list[str]:
+    """The methods that an item computes, each with the user's line."""
+    return list(dict.fromkeys(f"{m} ({os.path.basename(file)}:{line})" for m, file, line in item.origin if m))
 
 
 def opts_text(opts: list[Opt]) -> str:
@@ -62,18 +86,65 @@ def opts_text(opts: list[Opt]) -> str:
     return " ".join(f"{o.op.name}({', '.join(str(v) for v in of if v is not None)})" for o, of in values)
 
 
-def fitted(text: str) -> str:
-    """On a terminal, lines wider than it are folded between words; elsewhere a line stays a line."""
-    if not sys.stdout.isatty():
-        return text
-    width = max(shutil.get_terminal_size((WIDTH, 24)).columns, 40)
-    return "\n".join(_folded(line, width) for line in text.splitlines())
+def tree(sink: UOp, kernel: KernelProgram) -> str:
+    """The kernel's tree. A sum of products that the program multiplies and adds at once says so."""
+    return kernel_tree(sink, dict.fromkeys(_multiplied_and_added(sink, kernel), "by MULADD"), _random_parts(sink))
 
 
-def _folded(line: str, width: int) -> str:
-    if len(line) <= width:
-        return line
-    head = len(line) - len(line.lstrip(" 0123456789┃┣┗┳━"))
-    rows = textwrap.wrap(line[head:], max(width - head - 4, 20), break_long_words=False, break_on_hyphens=False)
-    bars = "".join("┃" if c in "┃┣" else " " for c in line[:head])
-    return "\n".join((line[:head] if i == 0 else f"{bars}    ") + row for i, row in enumerate(rows))
+def _multiplied_and_added(sink: UOp, kernel: KernelProgram) -> list[UOp]:
+    if not any(u.op is Ops.MULADD for u in kernel.uops):
+        return []
+    sums = [n for n in toposort(sink) if n.op is Ops.REDUCE and n.arg[0] is Ops.ADD and n.dtype.is_float
+            and _below_views(n.src[0]).op is Ops.MUL]
+    made = [n for n in kernel.kernel.folds if n.arg is Ops.ADD and n.src[0].op is Ops.MUL and n.dtype.is_float]
+    return sums if len(made) >= len(sums) else []
+
+
+def _below_views(node: UOp) -> UOp:
+    while node.op.kind == "movement":
+        node = node.src[0]
+    return node
+
+
+def _random_parts(sink: UOp) -> dict[UOp, str]:
+    """The parts of a graph that are made of random numbers alone, and what stands for each in its tree."""
+    if settings.DEBUG >= 6:
+        return {}
+    order = toposort(sink)
+    drawn = _drawn(order, (Ops.PARAM, Ops.BUFFER, Ops.REDUCE, Ops.SINK))
+    tops = {_below_views(s) for n in order if n not in drawn for s in n.src if s in drawn}
+    return {n: f"RANDOM {n.dtype!r} ({len(toposort(n))} nodes of the random stream: {_BELOW})" for n in tops}
+
+
+def _drawn(order: Sequence[UOp], barriers: Sequence[object]) -> set[UOp]:
+    """The nodes that random words are below, and none of the ``barriers``."""
+    if not draws(order):
+        return set()
+    drawn: set[UOp] = set()
+    stopped: set[UOp] = set()
+    for n in order:
+        if n.op in barriers or any(s in stopped for s in n.src):
+            stopped.add(n)
+        elif any(s in drawn for s in n.src) or draws((n,)):
+            drawn.add(n)
+    return drawn
+
+
+def table(uops: Sequence[UOp]) -> str:
+    """The program's table; the rows in which random words are made are one row."""
+    return "\n".join(_rows(uops))
+
+
+def _rows(uops: Sequence[UOp]) -> Iterator[str]:
+    drawn: set[UOp] = set()
+    if settings.DEBUG < 6:
+        drawn = _drawn(uops, (Ops.LOAD, Ops.DEFINE_ACC, Ops.STORE)) | cipher_nodes(uops)
+    hidden = 0
+    for node, text in table_rows(uops):
+        if node in drawn and node.src:
+            hidden += 1
+            continue
+        if hidden:
+            yield f"     … {hidden} rows of the random stream: {_BELOW}"
+            hidden = 0
+        yield text

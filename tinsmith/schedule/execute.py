@@ -71,7 +71,8 @@ def canonical(roots: Sequence[UOp]) -> tuple[list[UOp], list[UOp], list[int]]:
             src = tuple(new.get(s, s) for s in n.src)
             arg = with_symbols(n.arg, names) if names and n.op.kind == "movement" else None if n.op in _NAMED else n.arg
             if arg is not n.arg or any(a is not b for a, b in zip(src, n.src)):
-                new[n] = n.replace(src=src, arg=arg)
+                new[n] = made = n.replace(src=src, arg=arg)
+                made.origin = n.origin or made.origin  # an equal graph of other lines may be there already
     values = [n.src[1].arg for n in bound]
     return [new.get(r, r) for r in roots], buffers, values
 
@@ -244,7 +245,7 @@ def lower(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]] | Non
     names: dict[str, list[str]] = {}
     for item, kernel in zip(schedule.items, kernels):
         if kernel is None:
-            compiled.steps.append(Step(item.device, None, item.slots, [], item.origin))
+            compiled.steps.append(Step(item.device, None, item.slots, [], item.origin, item=item))
             continue
         same = names.setdefault(kernel.name, [])
         if kernel.symbol not in same:
@@ -417,7 +418,7 @@ def _timed(step: Step, buffers: list[Buffer], values: Sequence[int]) -> None:
     assert step.program is not None
     device = Device[step.device]
     if isinstance(step.launch, KernelProgram):
-        schedule.debug.show(step.item, step.launch, step.name, device)
+        schedule.debug.show_kernel(step.item, step.launch, step.name, device)
     call = Call(step.program, buffers, [values[v] for v in step.variables])
     seconds = device.timed(call)
     kernel = step.launch or call.program.kernel

@@ -19,8 +19,8 @@ from tinsmith.backend.timing import seconds_of
 from tinsmith.codegen.estimate import Estimate, Machine, estimate
 from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.opt import Opt
-from tinsmith.core.counters import WIDTH
 from tinsmith.core.dtypes import dtypes
+from tinsmith.core.terminal import WIDTH
 from tinsmith.ir import UOp
 from tinsmith.ir.uop import Origin
 from tinsmith.schedule.compiled import CompiledSchedule, Step

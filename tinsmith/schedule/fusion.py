@@ -19,6 +19,7 @@ from tinsmith.codegen.indexing import ZERO, Index, move
 from tinsmith.codegen.roles import Role
 from tinsmith.core.settings import settings
 from tinsmith.ir import Op, Ops, UOp
+from tinsmith.ir.threefry import cipher_nodes
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.contraction import is_contraction, is_product, operands_size
 
@@ -110,10 +111,12 @@ class Fusion:
     groups: dict[UOp, KernelGroup] = field(default_factory=dict)
     requests: dict[UOp, dict[Any, Request]] = field(default_factory=dict)  # of each node: by kernel, place and loops
     reduce_ranges: dict[tuple[UOp, Index], tuple[UOp, ...]] = field(default_factory=dict)
+    cipher: set[UOp] = field(default_factory=set)
     count: int = 0
 
     def run(self) -> list[UOp]:
         order = toposort(self.roots)
+        self.cipher = cipher_nodes(order)
         self.measure(order)
         for root in self.roots:
             self.stage(root, "output")
@@ -178,7 +181,7 @@ class Fusion:
 
     def why_stage(self, node: UOp, requests: list[Request]) -> str | None:
         """The reason to give ``node`` memory, or None to compute it where it is read."""
-        if node.op.kind == "movement":
+        if node.op.kind == "movement" or node in self.cipher:  # both words of a counter come out of the same rounds
             return None
         if self.cost[node] > RECOMPUTE_COST and any(r.group.work > MOST_WORK for r in requests):
             return f"a kernel that reads it holds {MOST_WORK} operations already"

@@ -155,8 +155,12 @@ class Scheduler:
         variables = bindings([*inside, *(b for n in inside for s in n.src if self.is_memory(s) for b in _sizes(s))])
         names = {v: UOp.variable(f"v{k}", *v.src[0].arg[1:]) for k, v in enumerate(variables)}
         new: dict[UOp, UOp] = dict(names)
+        constants: set[UOp] = set()  # are one node wherever the program has them: their line says nothing
         for n in inside:
-            origin.update(dict.fromkeys(n.origin))
+            if n.op is not Ops.BIND and all(s in constants for s in n.src):
+                constants.add(n)
+            else:
+                origin.update(dict.fromkeys(n.origin))
             if n in names:
                 continue
             src = tuple(new[s] if s in new else self.param(s, buffers, names) for s in n.src)

@@ -9,8 +9,9 @@ import os
 from dataclasses import dataclass, field
 
 from tinsmith.backend.machine import machine
-from tinsmith.core.counters import WIDTH, Ran
+from tinsmith.core.counters import Ran
 from tinsmith.core.dtypes import dtypes
+from tinsmith.core.terminal import WIDTH, show
 from tinsmith.schedule.texts import cut, percent, plural, time_text
 
 ROWS = 40  # of the table; what took less time is one row
@@ -90,4 +91,4 @@ def _roofline(ran: Ran) -> float:
 
 def _print_at_exit(pid: int) -> None:
     if pid == os.getpid():
-        print(table())
+        show(table())

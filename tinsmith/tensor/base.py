@@ -235,10 +235,14 @@ class TensorBase:
         return self  # type: ignore[return-value]
 
     def schedule(self, *others: Tensor) -> CompiledSchedule:
-        """The program that computes this tensor (and ``others``), without running it: kernels and copies in order.
+        """The program that computes this tensor (and ``others``), without running it: a list of kernels and copies.
 
-        >>> [(step.device, step.name or "copy") for step in (Tensor([1, 2]) + 1).sum().schedule().steps]
-        [('CPU', 'copy'), ('CPU', 'r_2')]
+        Each item prints one line: name, opts, buffers with shapes, why it has memory, the user's line. ``tree()`` shows
+        what its kernel computes.
+
+        >>> schedule = (Tensor([1, 2]) + 1).sum().schedule()
+        >>> [item.name for item in schedule], schedule[-1].reason, str(schedule[-1]).split(";")[0]
+        (['copy 8, CPU <- NPY', 'r_2'], 'output', 'CPU r_2')
         """
         return schedule_tensors([self, *others])
 

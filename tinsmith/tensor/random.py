@@ -1,5 +1,4 @@
-"""Random tensors from counters: threefry2x32 with 20 rounds, of Salmon, Moraes, Dror and Shaw,
-"Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
+"""Random tensors from counters.
 
 bits = threefry(key = seed, counter = (element, call)). The call number is fixed when the method is called, so that
 neither the order of realization nor device, fusion or sharding changes a number. Seed and call number are bound
@@ -20,6 +19,7 @@ from tinsmith.core.dtypes import DType, dtypes, to_dtype
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.sizes import size_text
+from tinsmith.ir.threefry import threefry2x32
 from tinsmith.tensor.arguments import flag, integer, number, size
 from tinsmith.tensor.base import check_range
 from tinsmith.tensor.helpers import product, sizes
@@ -27,9 +27,7 @@ from tinsmith.tensor.helpers import product, sizes
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
-_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _SINE = (-0.0000000239, 0.0000027526, -0.0001984090, 0.0083333315, -0.1666666664, 1.0)  # of sin(x)/x, in powers of x²
-_PARITY = 0x1BD11BDA
 _LARGEST = (1 << 31) - 1
 _FRACTION_BITS = {dtypes.float16: 11, dtypes.bfloat16: 8, dtypes.float32: 24}
 
@@ -89,18 +87,6 @@ def rebound(name: str, value: int, captured_first: int, seed: int, first: int) -
     """The value of a bound variable of a captured draw when it is drawn again with ``seed`` from call ``first`` on."""
     now = {"seed_low": seed & _LARGEST, "seed_high": (seed >> 31) & _LARGEST, "call": (value - captured_first + first)}
     return now[name] & _LARGEST if name in now else value
-
-
-def threefry2x32(key: tuple[UOp, UOp], counter: tuple[UOp, UOp]) -> tuple[UOp, UOp]:
-    """Two 32-bit words from a key of two and a counter of two, as graphs."""
-    keys = (*key, key[0] ^ key[1] ^ _PARITY)
-    x, y = counter[0] + keys[0], counter[1] + keys[1]
-    for block in range(5):
-        for r in _ROTATIONS[block % 2]:
-            x = x + y
-            y = ((y << r) | (y >> (32 - r))) ^ x
-        x, y = x + keys[(block + 1) % 3], y + (keys[(block + 2) % 3] + (block + 1))  # that sum all counters share
-    return x, y
 
 
 def _fixed_sizes(op: str, shape: Sequence[Any]) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tinsmith.codegen.render.base import Renderer, nonnegative
+from tinsmith.codegen.render.base import Renderer, Target, nonnegative
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
 
@@ -318,6 +318,10 @@ class CRenderer(Renderer):
         names = {n: self.lane(s, text) for n, s in zip(src, u.src)}
         return self.expression(UOp(u.op, u.dtype.scalar, tuple(src), u.arg), names)
 
+    def multiply_add(self, dtype: DType, src: list[str]) -> str:
+        """MULADD of floats: two operations, since C's fma is a slow call where no instruction does it."""
+        return f"(({src[0]}*{src[1]})+{src[2]})"
+
     def scalar(self, u: UOp, src: list[str]) -> str:
         op, dtype = u.op, u.dtype.scalar
         if dtype.is_int and dtype.itemsize < 4 and op in _GROWS and u.dtype.count == 1:  # C computes it as an int
@@ -336,7 +340,7 @@ class CRenderer(Renderer):
         if op is Ops.RECIP:
             return f"(1/{a})"
         if op is Ops.MULADD:
-            return f"(({a}*{b})+{src[2]})"
+            return self.multiply_add(dtype, src) if dtype.is_float else f"(({a}*{b})+{src[2]})"
         if op is Ops.WHERE:
             return f"({a}?{b}:{src[2]})"
         if op in (Ops.MAX, Ops.MIN):
@@ -438,3 +442,13 @@ def _adds(text: str) -> bool:
     """Whether text in parentheses may stand without them on the left of a +: its operators bind as tightly."""
     inner = _strip(text)
     return inner is not text and not any(c in inner for c in "?=<>&|^")
+
+
+class ReadableRenderer(CRenderer):
+    """C for people, never compiled: what is one operation of the program is one operation of the text."""
+
+    def __init__(self) -> None:
+        super().__init__(Target("text"))
+
+    def multiply_add(self, dtype: DType, src: list[str]) -> str:
+        return f"fma({', '.join(map(_strip, src))})"

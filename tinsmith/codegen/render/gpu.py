@@ -116,11 +116,6 @@ class GPURenderer(CRenderer):
             return self.from_float(dtype, a if u.src[0].dtype is dtypes.float32 else f"(float)({_strip(a)})")
         return super().cast(u, a)
 
-    def plain(self, u: UOp, src: list[str]) -> str:
-        if u.op is Ops.MULADD and u.dtype.is_float:
-            return self.multiply_add(u.dtype.scalar, src)
-        return super().plain(u, src)
-
     def multiply_add(self, dtype: DType, src: list[str]) -> str:
         return f"fma({', '.join(_strip(s) for s in src)})"
 

@@ -1,0 +1,52 @@
+"""A schedule is a list of items, each of which prints one line."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from tinsmith import Context, OptOps, Tensor, Variable
+from tinsmith.core.terminal import WIDTH
+from tinsmith.nn import Linear
+
+
+def test_the_dot_product() -> None:
+    with Context(NOOPT=0):
+        schedule = Tensor([1, 2]).dot(Tensor([3, 4])).schedule()
+    assert isinstance(schedule, Sequence) and len(schedule) == 3
+    here = "test_listing.py:15"
+    lines = [f"CPU copy 8, CPU <- NPY; 1 int(2,) from 0 int(2,); reason: copy; ({here})",
+             f"CPU copy 8, CPU <- NPY; 3 int(2,) from 2 int(2,); reason: copy; ({here})",
+             f"CPU r_2; opts UNROLL(0); 4 int(1,) from 1 int(2,), 3 int(2,); reason: output; dot ({here})"]
+    assert str(schedule).splitlines() == lines and [repr(item) for item in schedule] == lines
+    assert str(schedule[:2]) == f"[{lines[0]}, {lines[1]}]" and repr(schedule[-1]) == lines[-1]
+
+
+def test_an_item_has_what_its_line_says() -> None:
+    with Context(NOOPT=0):
+        *_, item = Tensor([[1.0, 2.0], [3.0, 4.0]]).sum(0).schedule()
+    assert (item.device, item.name, item.reason) == ("CPU", "r_2_2", "output")
+    assert [o.op for o in item.opts] and isinstance(item.opts[0].op, OptOps)
+    assert [str(m) for m in (*item.written, *item.read)] == ["2 float(1, 2)", "1 float(2, 2)"]
+    tree = item.tree().splitlines()
+    assert [" ".join(line.split()[1:3]) for line in tree] == ["━┳ STORE", "┗━┳ SUM", "┗━━ LOAD"]
+    with pytest.raises(IndexError):
+        Tensor([1, 2]).sum().schedule()[5]
+
+
+def test_nothing_to_compute() -> None:
+    schedule = Tensor([1]).realize().schedule()
+    assert len(schedule) == 0 and list(schedule) == [] and "nothing to compute" in str(schedule)
+
+
+def test_lines_stay_lines() -> None:
+    """Gradients, random numbers, symbolic sizes: one line each, of at most 120 columns."""
+    layer, x = Linear(32, 16), Tensor.rand(8, 32)
+    loss = (layer(x).relu().softmax() - 1).var()
+    loss.backward()
+    part = Tensor.ones(8, 4).contiguous().realize()[: Variable("rows", 1, 8).bind(3)].sum(0)
+    for schedule in (layer.weight.grad.schedule(loss, layer.bias.grad), part.schedule()):
+        for item in schedule:
+            line = repr(item)
+            assert "\n" not in line and len(line) <= WIDTH and "reason: " in line and "test_listing.py:" in line
+            assert line.startswith(f"{item.device} {item.name}; ") and item.tree()

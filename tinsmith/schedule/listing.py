@@ -1,0 +1,122 @@
+"""A schedule as people read it: a list of items, each of which prints one line."""
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tinsmith.codegen.launch import KernelProgram
+from tinsmith.codegen.opt import Opt
+from tinsmith.core.dtypes import DType
+from tinsmith.core.terminal import width
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.text import argument_text
+from tinsmith.ir.uop import Origin, toposort
+from tinsmith.schedule.compiled import CompiledSchedule, Step
+from tinsmith.schedule.debug import opts_text, tree
+from tinsmith.schedule.texts import cut
+
+_LEAST = 16  # columns that are left of a part that is cut off
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A buffer of an item: its number in the schedule, and what it holds as the item sees it."""
+
+    number: int
+    dtype: DType
+    shape: tuple[object, ...]
+    device: str
+
+    def __str__(self) -> str:
+        return f"{self.number} {repr(self.dtype).removeprefix('dtypes.')}{argument_text(self.shape)}"
+
+
+@dataclass(frozen=True, repr=False)
+class ScheduledItem:
+    """One kernel or copy of a schedule; printing it gives one line, and ``tree()`` what a kernel computes.
+
+    Attributes:
+        name: as ``DEBUG=2`` shows it.
+        opts: what the optimizer chose.
+        written, read: the buffers it works on.
+        reason: why its result has memory of its own.
+        origin: methods and lines of the user's program that it computes.
+        sink: the kernel's graph; None for a copy.
+    """
+
+    device: str
+    name: str
+    opts: tuple[Opt, ...]
+    written: tuple[Memory, ...]
+    read: tuple[Memory, ...]
+    reason: str
+    origin: tuple[Origin, ...]
+    sink: UOp | None
+    step: Step
+
+    def tree(self) -> str:
+        """The kernel's tree, as ``DEBUG=5`` prints it; a copy's line.
+
+        >>> print(Tensor([1, 2]).sum().schedule()[-1].tree()[:42])
+          0 ━┳ STORE MemBuffer(idx=0, dtype=dtypes
+        """
+        if self.sink is None or not isinstance(self.step.launch, KernelProgram):
+            return repr(self)
+        return tree(self.sink, self.step.launch)
+
+    def __repr__(self) -> str:
+        """One line, no wider than the terminal: what is long is cut off."""
+        opts = "" if self.sink is None else f"opts {opts_text(list(self.opts))}"
+        buffers = f"{_list(self.written)}{' from ' * bool(self.read)}{_list(self.read)}"
+        reason = f"reason: {self.reason}" if self.reason else ""
+        parts = [p for p in (f"{self.device} {self.name}", opts, buffers, reason, self.where) if p]
+        over = sum(map(len, parts)) + 2 * (len(parts) - 1) - width()
+        for part in [*sorted((opts, reason), key=len, reverse=True), buffers]:
+            if over > 0 and part:
+                parts[parts.index(part)] = short = cut(part, max(len(part) - over, _LEAST))
+                over -= len(part) - len(short)
+        return cut("; ".join(parts), width())
+
+    @property
+    def where(self) -> str:
+        """The last of the user's lines that it computes."""
+        lines = list(dict.fromkeys(f"{m} ({os.path.basename(f)}:{n})".strip() for m, f, n in self.origin))
+        return f"{'…, ' * (len(lines) > 1)}{lines[-1]}" if lines else ""
+
+
+def item_of(compiled: CompiledSchedule, number: int) -> ScheduledItem:
+    """The ``number``-th item of a schedule."""
+    step = compiled.steps[number]
+    slots = compiled.schedule.slots
+    item = step.item
+    shapes = _shapes(item.sink) if item is not None and item.sink is not None else {}
+    of = item.slots if item is not None else step.slots
+    memories = [Memory(s, slots[s].dtype, shapes.get(n, (slots[s].size,)), slots[s].device) for n, s in enumerate(of)]
+    count = item.outputs if item is not None else len(step.written)
+    name = step.name
+    if step.program is None:
+        nbytes = slots[of[1]].size * slots[of[1]].dtype.itemsize
+        name = f"copy {nbytes}, {slots[of[0]].device} <- {slots[of[1]].device}"
+    opts = tuple(step.launch.opts) if isinstance(step.launch, KernelProgram) else ()
+    return ScheduledItem(step.device, name, opts, tuple(memories[:count]), tuple(memories[count:]),
+                         "" if item is None else item.reason, tuple(step.origin), None if item is None else item.sink,
+                         step)
+
+
+def _shapes(sink: UOp) -> dict[int, tuple[object, ...]]:
+    """The shapes of a kernel's buffers by number: outputs as they are computed, others as the kernel first sees them.
+
+    A buffer is a line of elements; the shape of a tensor in it is that of the reshape above it.
+    """
+    found = {n: value.shape for n, value in enumerate(sink.src)}
+    for n in toposort(sink):
+        if n.op is Ops.PARAM:
+            found.setdefault(n.arg[0], n.shape)
+        elif n.op is Ops.RESHAPE and n.src[0].op is Ops.PARAM and found.get(n.src[0].arg[0]) == n.src[0].shape:
+            found[n.src[0].arg[0]] = n.shape
+    return found
+
+
+def _list(buffers: Sequence[Memory]) -> str:
+    return ", ".join(map(str, buffers))
