@@ -12,7 +12,7 @@ from tinsmith.ir.uop import UOp
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
-_STEPS = (Ops.ADD, Ops.XOR, Ops.OR, Ops.SHL, Ops.SHR)
+_STEPS = (Ops.ADD, Ops.XOR, Ops.OR, Ops.SHL, Ops.SHR, Ops.VECTORIZE)
 
 
 def threefry2x32(key: tuple[UOp, UOp], counter: tuple[UOp, UOp]) -> tuple[UOp, UOp]:
