@@ -178,3 +178,8 @@ def test_folding_loses_nothing_but_bars(line: str) -> None:
     bare = lambda text: re.sub(r"[\s┃…]", "", text)  # noqa: E731
     assert bare("".join(rows)) == bare(line)
     assert not any(re.search(r"[\d.]e$|0x1\.8p$|<$", row) for row in rows)
+
+
+def test_a_narrow_terminal_gets_tables_without_columns() -> None:
+    row = f"   7 {'UOps.LOAD':20s}: {'dtypes.int':25s} {'[1, 6]':32s} None"
+    assert fitted(row, 60) == "   7 UOps.LOAD  : dtypes.int  [1, 6]  None" and fitted(row, 120) == row

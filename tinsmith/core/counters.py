@@ -81,7 +81,8 @@ def timed_line(ran: Ran) -> str:
         f"{_number(GlobalCounters.time_sum_s * 1e3, 6)}ms ({_number(ran.ops / rate, 5)} GFLOPS {moved}|{moved} GB/s)"
     )
     methods = [m for m in ran.origin if m]
-    room = width() - visible_length(line) - 1
+    used = visible_length(line) + 1
+    room = width() - used if used < width() else 2 * width() - used - 8  # folded, where the terminal is narrow
     forms = [str(methods), *(f"[…, {str(methods[i:])[1:]}" for i in range(1, len(methods))), str(methods[-1:]), ""]
     text = next(form for form in forms if len(form) <= room or not form) if methods else ""
     return f"{line} {text}".rstrip()

@@ -74,7 +74,7 @@ def fitted(text: str, columns: int | None = None) -> str:
 def _folded(line: str, limit: int) -> str:
     """One line as several: those after the first stand further in, below the branch of a tree that the line is on."""
     size = len(line) - len(line.lstrip(_BARS))
-    head, rest = line[:size], line[size:]
+    head, rest = line[:size], re.sub(r" {3,}", "  ", line[size:])  # a table gives up its columns first
     if size > limit // 2:  # a deep tree: the branches nearest to the node
         head = f"{head[:4].rstrip():>3s} …{head[size - limit // 3 :]}"
     below = "".join("┃" if c in "┃┣" else " " for c in head) + "    "
