@@ -46,8 +46,9 @@ def kept_gradients(before: Iterable[tuple[Tensor, Tensor | None]], written: Coll
         written: ids of the tensors that have new values.
     """
     new = [(t, t.grad, old) for t, old in before if t.grad is not old and t.grad is not None and t.requires_grad]
-    return [grad for t, grad, old in new
-            if id(t) not in written or (old is not None and old.uop in toposort(grad.uop))]
+    below = set(toposort([grad.uop for t, grad, old in new if id(t) in written and old is not None]))
+    return [grad for t, grad, old in new if id(t) not in written or (
+        old is not None and old.uop in below and old.uop in toposort(grad.uop))]
 
 
 class Capture(CacheCollector):
@@ -124,10 +125,12 @@ class Capture(CacheCollector):
             finder.made |= {id(b): Source(program=number, output=k) for k, b in enumerate(item.outputs)}
         nesting = rebuilt(result, lambda t: self.returned(t, finder) if isinstance(t, Tensor) else fresh(t))
         written = self.written(changed, finder)
+        late = [t for t in graded if t.grad is not None and not placed(t.grad.uop)]
+        templates = dict(zip(map(id, late), finder.templates([t.grad.uop for t in late if t.grad is not None])))
         for t in graded:
-            late = t.grad is not None and not placed(t.grad.uop)
-            written.append(Written(Place(self.place(t).number, self.place(t).ref, True),
-                                   None if t.grad is None else finder.template(t.grad.uop), late))
+            place = self.place(t)._replace(gradient=True)
+            template = templates.get(id(t)) or (None if t.grad is None else finder.template(t.grad.uop))
+            written.append(Written(place, template, id(t) in templates))
         for t in alike:
             finder.source(t.uop.base.arg)
         self.guards.groups = finder.groups
@@ -271,8 +274,12 @@ class _Finder:
         return found if found or argument else rest
 
     def template(self, uop: UOp) -> Template:
-        nodes = toposort(uop)
+        return self.templates([uop])[0]
+
+    def templates(self, uops: Sequence[UOp]) -> list[Template]:
+        """Values with sources in common: those of a backward pass are each made of nearly all that it reads."""
+        nodes = toposort(uops)
         buffers = [n for n in nodes if n.op is Ops.BUFFER]
         table = {n: placeholder(k, n.arg) for k, n in enumerate(buffers)}
-        return Template(substitute([uop], table)[0], [self.source(n.arg) for n in buffers], uop.op is Ops.BUFFER,
-                        bool(bindings(nodes)))
+        sources, drawn = [self.source(n.arg) for n in buffers], bool(bindings(nodes))
+        return [Template(u, sources, u.op is Ops.BUFFER, drawn) for u in substitute(uops, table)]

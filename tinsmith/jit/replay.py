@@ -340,6 +340,7 @@ class Replay:
 
     def _write(self, found: list[Buffer], entries: list[Entry], arguments: Sequence[Tensor], value: Value) -> None:
         owners = [w.place.owner(arguments) for w in self.written]
+        late: dict[int, list[Buffer]] = {}  # by the list of sources, which late gradients have in common
         for w, t in zip(self.written, owners):
             if t is None:
                 continue
@@ -351,7 +352,9 @@ class Replay:
                 continue
             t.note_gradient()
             if w.late:
-                buffers = self._buffers(w.template, found, entries)
+                buffers = late.get(id(w.template.sources))
+                if buffers is None:
+                    buffers = late[id(w.template.sources)] = self._buffers(w.template, found, entries)
                 t.grad = late_tensor(functools.partial(w.template.fill, buffers, value), t._device)
             else:
                 t.grad = t._new(self._node(w.template, found, entries, value))

@@ -95,7 +95,7 @@ def prepared(graph: UOp, live: Iterable[TensorBase], mine: Collection[int]) -> M
     if not graph.dtype.is_float:
         return None
     made = Made(graph)
-    if sources(graph):
+    if any(s.op is not Ops.DETACH or s.arg is not None for s in sources(graph)):
         reads, data = _reads(graph)
         little = graph.op is not Ops.ASSIGN and sum([b.arg.nbytes for b in reads]) <= _LITTLE
         if data and (little or _reaches(graph, _asked(live, mine))):
