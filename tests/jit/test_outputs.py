@@ -180,6 +180,34 @@ def test_a_gradient_that_is_read_before_it_is_forgotten() -> None:
     assert found == [[11.0, 21.0]] * 3 + [[1.0, 1.0]] * 3 + [[11.0, 21.0]] * 3
 
 
+def test_a_gradient_from_before_the_call_is_that_of_today() -> None:
+    """Returned, and written in place, while its tensor gets another one."""
+    def seen(wrap: Any) -> list[Any]:
+        w, kept, found = Tensor([1.0, 2.0], requires_grad=True).realize(), [], []
+
+        def step(x: Tensor) -> Any:
+            old = w.grad
+            old *= 2
+            w.grad = None
+            return old, (w * x).sum().backward()
+
+        f = wrap(step)
+        w.grad = Tensor([1.0, 1.0])
+        for n in range(6):
+            kept.append(w.grad)
+            old, loss = f(Tensor([1.0, float(n)]))
+            assert old is kept[-1] and w.grad is not old
+            found += [old.tolist(), loss.item()]
+        return [*found, *(g.tolist() for g in kept), w.grad.tolist()]
+
+    assert seen(TinyJit) == seen(lambda f: f)
+    w = Tensor([1.0], requires_grad=True)
+    f = TinyJit(lambda x: (w.grad, x + 1))
+    for n in range(5):
+        w.grad = Tensor([float(n)])
+        assert f(w)[0] is w.grad and w.grad.tolist() == [n]
+
+
 def test_batch_norm_dropout_and_adam_as_without_capture() -> None:
     def state(wrap: Any) -> dict[str, Any]:
         Tensor.manual_seed(0)

@@ -151,6 +151,12 @@ def test_rows_below_a_reduction_of_few_results_have_a_kernel_of_their_own():
         assert count(logits.sparse_categorical_crossentropy(labels)) >= 4
 
 
+def test_a_convolution_is_computed_once_for_all_windows_of_the_next_one() -> None:
+    x, wide, deep = given(1, 8, 24, 24), given(32, 8, 1, 1), given(32, 1, 3, 3)
+    found = kernels(x.conv2d(wide).silu().conv2d(deep, groups=32, padding=1))
+    assert len(found) == 2 and [reductions(k) for k in found] == [1, 1]
+
+
 def test_a_contraction_is_stored_rather_than_several_functions_of_it() -> None:
     """gelu's gradient computes the inner polynomial and tanh again from the one value that forward left."""
     x, first, second = given(64, 48), given(48, 80), given(80, 40)

@@ -286,3 +286,19 @@ def test_a_contraction_that_is_repeated_before_it_is_summed(n: int) -> None:
     wide = (rows @ rows.T).unsqueeze(2).expand(-1, -1, 2)
     found = (wide + wide[:, :, :1].cat(wide[:, :, :1], dim=2) * 2).var(2, correction=0)
     np.testing.assert_allclose(found.numpy(), np.zeros((n, n)), atol=1e-6)
+
+
+def test_lanes_avoid_what_is_staged_once_for_all_of_them() -> None:
+    """The gradient of an image through a residual depthwise convolution and the one before it."""
+    random = np.random.default_rng(5)
+    x, wide, deep, last = (Tensor(random.standard_normal(s).astype(np.float32)).realize() for s in (
+        (2, 3, 6, 6), (5, 3, 3, 3), (5, 1, 3, 3), (5, 3)))
+
+    def gradient() -> Array:
+        h = x.conv2d(wide, padding=1).relu()
+        h = (h + h.conv2d(deep, padding=1, groups=5)).relu()
+        return (h.mean((2, 3)) @ last).square().mean().gradient(x)[0].numpy()
+
+    found = gradient()
+    with Context(NOOPT=1):
+        np.testing.assert_allclose(found, gradient(), rtol=1e-4, atol=1e-6)

@@ -193,8 +193,10 @@ def columns(kernel: Kernel, lanes: int) -> None:
     while True:
         ready = [f for f in outer_folds(kernel.sink) if is_product_sum(f)
                  and not any(r.arg[1] is Role.VECTOR for r in f.ranges)]
+        staged = {r for n in toposort(kernel.sink) if n.op is Ops.STAGE for r in n.ranges}  # once for all lanes
         options = [(f, r) for f in ready for r in kernel.parallel if r in f.ranges and range_size(r) >= 4
-                   and r not in done and any(r not in s.ranges for s in f.src[0].src) and kernel.may_have_lanes(r)]
+                   and r not in done | staged and any(r not in s.ranges for s in f.src[0].src)
+                   and kernel.may_have_lanes(r)]
         options = [(f, r) for f, r in options if all(stride_of(s.src[1], r) in (0, 1) for s in kernel.stores
                                                      if f in toposort(s))] or options
         if lanes == 1 or not options:

@@ -130,7 +130,7 @@ class Capture(CacheCollector):
         for t in graded:
             place = self.place(t)._replace(gradient=True)
             template = templates.get(id(t)) or (None if t.grad is None else finder.template(t.grad.uop))
-            written.append(Written(place, template, id(t) in templates))
+            written.append(Written(place, template, id(t) in templates, sets=True))
         for t in alike:
             finder.source(t.uop.base.arg)
         self.guards.groups = finder.groups
@@ -150,12 +150,12 @@ class Capture(CacheCollector):
         shared: dict[int, list[Tensor]] = {}
         for t in changed:
             if alone(t):
-                found.append(Written(self.place(t), finder.template(t.uop)))
+                found.append(Written(self.current(t), finder.template(t.uop)))
             else:
                 assert t._shared is not None
                 shared.setdefault(id(t._shared.storage), []).append(t)
         for tensors in shared.values():
-            parts = [(self.place(t), t._shared) for t in tensors if t._shared is not None]
+            parts = [(self.current(t), t._shared) for t in tensors if t._shared is not None]
             place, (storage, looks) = parts[0]
             found.append(Written(place, finder.template(tensors[0].uop),
                                  whole=(finder.template(storage.value), looks)))
@@ -191,6 +191,14 @@ class Capture(CacheCollector):
             return Place(self.numbers[id(t)])
         return Place(ref=weakref.ref(t))
 
+    def current(self, t: Tensor) -> Place:
+        """The same; what was a gradient then is found as today's gradient of the tensor that had it."""
+        owner = self.owner.get(id(t))
+        if owner is None or id(t) in self.known or id(t) in self.numbers:
+            return self.place(t)
+        found = id(owner) in self.known or id(owner) in self.numbers
+        return self.place(owner)._replace(gradient=True) if found else self.place(t)
+
     def bind(self, returned: list[Tensor], graded: list[Tensor], forgets: bool) -> None:
         """Guards on unrealized tensors that were read, on gradients, and on the seed of earlier draws."""
         seen = set(toposort([*self.graphs, *(t.uop for t in returned)]))
@@ -213,7 +221,7 @@ class Capture(CacheCollector):
 
     def returned(self, t: Tensor, finder: _Finder) -> Returned:
         if id(t) in self.before:
-            return Returned(self.place(t), None, t._device, t.requires_grad)
+            return Returned(self.current(t), None, t._device, t.requires_grad)
         return Returned(None, finder.template(t.uop), t._device, t.requires_grad)
 
 
@@ -263,14 +271,9 @@ class _Finder:
         found: list[Member] = []
         rest: list[Member] = []
         for t, old in self.holders.get(id(b), []):
-            owner = capture.owner.get(id(t))
-            if id(t) in capture.known:
-                found.append(Member(Place(ref=weakref.ref(t)), view_of(old)))
-            elif owner is not None and (id(owner) in capture.known or id(owner) in capture.numbers):
-                place = capture.place(owner)
-                found.append(Member(Place(place.number, place.ref, True), view_of(old)))
-            elif id(t) not in capture.numbers:
-                rest.append(Member(Place(ref=weakref.ref(t)), view_of(old)))
+            place = Place(ref=weakref.ref(t)) if id(t) in capture.known else capture.current(t)
+            if place.number < 0 or place.gradient:
+                (found if id(t) in capture.known or place.gradient else rest).append(Member(place, view_of(old)))
         return found if found or argument else rest
 
     def template(self, uop: UOp) -> Template:

@@ -270,8 +270,13 @@ class Replay:
             random.advance(self.draws)
         if self.forgets:
             TensorBase.forget_gradients()
+        result = self._results(found, entries, arguments, value)  # before another gradient takes a returned one's place
         if self.written:
             self._write(found, entries, arguments, value)
+        return result
+
+    def _results(self, found: list[Buffer], entries: list[Entry], arguments: Sequence[Tensor], value: Value) -> Any:
+        """What the call returns."""
         if self.lone is not None:
             return self._output(self.lone, found, entries, arguments, value)
         if not self.returned:
@@ -339,16 +344,16 @@ class Replay:
         return Shards([first.buffer, *(e.buffer for e in others)], layout)
 
     def _write(self, found: list[Buffer], entries: list[Entry], arguments: Sequence[Tensor], value: Value) -> None:
-        owners = [w.place.owner(arguments) for w in self.written]
+        owners = [w.place.owner(arguments) if w.sets else w.place.find(arguments) for w in self.written]
         late: dict[int, list[Buffer]] = {}  # by the list of sources, which late gradients have in common
         for w, t in zip(self.written, owners):
             if t is None:
                 continue
+            if not w.sets:
+                self._write_state(t, w, found, entries, value)
+                continue
             if w.template is None:
                 t.grad = None
-                continue
-            if not w.place.gradient:
-                self._write_state(t, w, found, entries, value)
                 continue
             t.note_gradient()
             if w.late:

@@ -62,7 +62,9 @@ class Written:
     """A tensor from before the call whose value, or whose gradient, the call set.
 
     Attributes:
+        place: of the tensor; of the gradient, if another one is set there.
         template: of what the tensor shows; None: the gradient was dropped.
+        sets: the gradient is another tensor now.
         late: the gradient is computed if it is looked at.
         whole: of all the memory that the tensor shares with views, and how it looks at that.
     """
@@ -70,6 +72,7 @@ class Written:
     place: Place
     template: Template | None
     late: bool = False
+    sets: bool = False
     whole: tuple[Template, Looks] | None = None
 
 

@@ -1,4 +1,4 @@
-"""Gradients that an earlier call left uncomputed: most calls drop them, so they are computed only if somebody reads them.
+"""Gradients that an earlier call left uncomputed: most calls drop them, so they wait until somebody reads them.
 
 A capture must not see how such a gradient is made, since a replay finds another one. So for the time of the capture the
 gradient is a buffer, which is filled when its memory is wanted.
@@ -48,7 +48,7 @@ def _can_wait(t: Tensor) -> bool:
 
 
 class SetAside:
-    """Lazy gradients, each seen as a buffer that may never be filled, until ``end``; those that cannot be are computed."""
+    """Lazy gradients, each a buffer that may never be filled, until ``end``; those that cannot wait are computed."""
 
     def __init__(self, gradients: Sequence[Tensor]) -> None:
         self._entries: list[tuple[Tensor, UOp, Unread]] = []
