@@ -219,7 +219,17 @@ class TensorBase:
         return id(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled, (type(self), self.uop, self._device, self.requires_grad, self.grad)
+        """Pickles and deep copies that hold a tensor and views of it keep them one memory."""
+        args = type(self), self.uop, self._device, self.requires_grad, self.grad
+        return (_unpickled, args) if storage.alone(self) else (_unpickled, args, self._shared)
+
+    def __setstate__(self, shared: Share) -> None:
+        self._shared = shared
+        shared.storage.add(self)
+
+    def __copy__(self) -> TensorBase:
+        """The same values, gradient and all, as a value of its own."""
+        return _unpickled(type(self), self.uop, self._device, self.requires_grad, self.grad)  # type: ignore[arg-type]
 
     # *** values out ***
 

@@ -23,15 +23,20 @@ if TYPE_CHECKING:
 
 
 class Look(NamedTuple):
-    """One way to look at memory.
+    """One way to look at memory: a constant of this module, and pickled as such.
 
     Attributes:
+        name: of that constant.
         node: what is seen of a node, with the look's argument.
         view: strides of what is seen, from those of what is looked at; None where strides cannot say it.
     """
 
+    name: str
     node: Callable[[UOp, Any], UOp]
     view: Callable[[View, Any], View | None]
+
+    def __reduce__(self) -> str:
+        return self.name
 
 
 def _strided(v: View, slices: Slices) -> View:
@@ -47,13 +52,13 @@ def _diagonal(x: UOp, size: int) -> UOp:
     return rows.shrink((*((0, s) for s in lead), (0, size), (0, 1))).reshape((*lead, size))
 
 
-RESHAPE = Look(lambda x, shape: x.reshape(shape), lambda v, shape: v.reshape(shape))
-PERMUTE = Look(lambda x, order: x.permute(order), lambda v, order: v.permute(order))
-EXPAND = Look(lambda x, shape: x.expand(shape), lambda v, shape: v.expand(shape))
-SLICE = Look(sliced, _strided)
-DIAGONAL = Look(_diagonal, lambda v, size: View.create((*v.shape[:-2], size),
-                                                       (*v.strides[:-2], v.strides[-2] + v.strides[-1])))
-DETACH = Look(lambda x, _: UOp(Ops.DETACH, None, (x,)), lambda v, _: v)
+RESHAPE = Look("RESHAPE", lambda x, shape: x.reshape(shape), lambda v, shape: v.reshape(shape))
+PERMUTE = Look("PERMUTE", lambda x, order: x.permute(order), lambda v, order: v.permute(order))
+EXPAND = Look("EXPAND", lambda x, shape: x.expand(shape), lambda v, shape: v.expand(shape))
+SLICE = Look("SLICE", sliced, _strided)
+DIAGONAL = Look("DIAGONAL", _diagonal, lambda v, size: View.create((*v.shape[:-2], size),
+                                                                   (*v.strides[:-2], v.strides[-2] + v.strides[-1])))
+DETACH = Look("DETACH", lambda x, _: UOp(Ops.DETACH, None, (x,)), lambda v, _: v)
 
 Looks = tuple[tuple[Look, Any], ...]
 
@@ -81,10 +86,13 @@ class Storage:
 
     __slots__ = ("_came", "value")
 
-    def __init__(self, first: TensorBase) -> None:
-        self.value = first.uop
+    def __init__(self, value: UOp) -> None:
+        self.value = value
         self._came: LiveSet[TensorBase] = LiveSet()
-        self._came.add(first)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The value: tensors come again, each when it is loaded."""
+        return Storage, (self.value,)
 
     def add(self, t: TensorBase) -> None:
         """Take in a tensor that looks at the value."""
@@ -146,7 +154,8 @@ def shown(t: TensorBase, look: Look, arg: Any) -> tuple[UOp, Share]:
     if shared is not None and not _is_view(shared.looks, shared.storage.value.shape):
         shared = t._shared = None  # a view of a copy shares the copy's memory
     if shared is None:
-        shared = t._shared = Share(Storage(t), ())
+        shared = t._shared = Share(Storage(t.uop), ())
+        shared.storage.add(t)
     return look.node(t.uop, arg), Share(shared.storage, (*shared.looks, (look, arg)))
 
 
