@@ -12,7 +12,8 @@ import numpy as np
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.ir import UOp
-from tinsmith.tensor.base import TensorBase, check_range
+from tinsmith.tensor.base import TensorBase
+from tinsmith.tensor.data import check_range
 
 _LARGEST: Final = (1 << 63) - 1  # of what a size can be
 Scalar = (bool, int, float, np.generic)

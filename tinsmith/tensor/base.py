@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from tinsmith.backend.device import Device, DeviceName, members
-from tinsmith.backend.memory import Buffer
 from tinsmith.core.dtypes import DType, dtypes, to_dtype
-from tinsmith.core.errors import _PACKAGE, ArgumentError, DeviceError, DTypeError, GradientError, RangeError, ShapeError
+from tinsmith.core.errors import _PACKAGE, ArgumentError, DeviceError, DTypeError, GradientError, ShapeError
 from tinsmith.core.weak import LiveSet, WeakTable
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.sizes import normal_size, value_of_size
@@ -24,6 +23,7 @@ from tinsmith.ir.uop import Origin
 from tinsmith.schedule.compiled import CompiledSchedule
 from tinsmith.schedule.execute import copy_to_host
 from tinsmith.tensor import storage
+from tinsmith.tensor.data import from_data
 from tinsmith.tensor.gradient import gradients
 from tinsmith.tensor.history import Unrolled, earlier, is_computed, note_earlier, passed_on
 from tinsmith.tensor.realize import (
@@ -71,7 +71,7 @@ class TensorBase:
         elif isinstance(data, TensorBase):
             self.uop, self._device = data.uop, data._device
         else:
-            self.uop = _from_data(data, self._device, wanted)
+            self.uop = from_data(data, self._device, wanted)
             if wanted is not None:
                 self.uop = self.uop.cast(wanted)
             if requires_grad is not False:
@@ -684,99 +684,6 @@ def leaf(uop: UOp) -> UOp:
     if not uop.dtype.is_float or (is_leaf(uop) and uop.base.op is not Ops.ASSIGN):
         return uop
     return UOp(Ops.DETACH, None, (uop,), next(_numbers))
-
-
-def _from_data(data: Any, device: str, dtype: DType | None) -> UOp:
-    """A node for Python data: scalars are constants, everything else is copied from a NumPy array."""
-    if isinstance(data, (bool, int, float)):
-        kind = dtype or dtypes.of(data)
-        check_range("Tensor", data, kind)
-        return UOp.const(kind, data)
-    if isinstance(data, np.generic):
-        return UOp.const(dtype or dtypes.from_numpy(data.dtype), data.item())
-    array = _to_array(data, dtype)
-    if array.ndim == 0:
-        return UOp.const(dtypes.from_numpy(array.dtype), array.item())
-    if array.size == 0:
-        return UOp.const(dtypes.from_numpy(array.dtype), 0).expand_to(array.shape)
-    dense = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
-    if dense.dtype == np.bool_:
-        dense = dense.view(np.uint8) != 0  # kernels read a byte other than 0 and 1 in their own ways
-    elif dense is data or dense.base is not None:
-        dense = dense.copy()  # the caller may change the array before the copy is made
-    found = dtypes.from_numpy(dense.dtype)
-    buffer = Buffer("NPY", dense.size, found, opaque=dense.reshape(-1).view(np.uint8))
-    return UOp(Ops.BUFFER, found, (), buffer).copy_to(device).reshape(dense.shape)
-
-
-def _to_array(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
-    if isinstance(data, np.ndarray):
-        return _numeric(data, data)
-    if isinstance(data, (bytes, bytearray, memoryview)):
-        return np.frombuffer(data, np.uint8)
-    if isinstance(data, (list, tuple)):
-        _refuse_tensors(data)
-    try:
-        array = np.array(data)
-    except ValueError as error:
-        raise ShapeError("Tensor", f"ragged nested lists: {error}", "lists of equal lengths") from None
-    _numeric(array, data)
-    if dtype is not None:
-        if array.dtype.kind in "iu" and array.size:
-            check_range("Tensor", int(array.min()), dtype)
-            check_range("Tensor", int(array.max()), dtype)
-        return array.astype(dtype.numpy)
-    if array.dtype == np.float64:
-        return array.astype(dtypes.default_float.numpy)
-    if array.dtype != np.int64:
-        return array
-    fits = dtypes.of(array.min(initial=0)) is dtypes.of(array.max(initial=0)) is dtypes.default_int
-    return array.astype(dtypes.default_int.numpy) if fits else array
-
-
-def _refuse_tensors(data: Sequence[Any]) -> None:
-    """NumPy would read tensors inside a list one by one, and forget where their values came from."""
-    for v in data:
-        if isinstance(v, TensorBase):
-            raise DTypeError("Tensor", f"cannot make a tensor of a {type(data).__name__} of tensors",
-                             "Tensor.stack(...) or .cat(...), or .tolist() of each")
-        if isinstance(v, (list, tuple)):
-            _refuse_tensors(v)
-        elif len(data) > 8 and isinstance(v, (bool, int, float)):
-            return  # numbers all along: the rest is NumPy's to look at
-
-
-def check_range(op: str, value: float, dtype: DType) -> None:
-    """Refuse a Python number that a tensor of ``dtype`` would wrap. (An array's conversion wraps, as NumPy's does.)
-
-    Raises:
-        RangeError: naming the dtype and its limits.
-    """
-    if dtype.is_int and not dtype.min <= value <= dtype.max:
-        raise RangeError(op, f"{dtype!r} holds integers from {dtype.min} to {dtype.max}, not {value}", "a wider dtype")
-    if dtype.is_float and isinstance(value, int) and abs(value) > _LARGEST:
-        raise RangeError(op, "the integer is too large for a float", "a smaller number")
-
-
-_LARGEST = int(np.finfo(np.float64).max)
-
-
-def _numeric(array: np.ndarray[Any, Any], data: Any) -> np.ndarray[Any, Any]:
-    """``array``, made of ``data``, if it holds numbers that a dtype can hold."""
-    if array.dtype.kind in "biuf" or array.dtype == dtypes.bfloat16.numpy:
-        return array
-    if data is None:
-        what = "None"
-    elif array.dtype.kind == "O" and array.ndim:
-        stray = next((v for v in array.flat if not isinstance(v, (bool, int, float, np.generic))), None)
-        if stray is None and all(isinstance(v, int) for v in array.flat):
-            big = max(array.flat, key=abs)
-            raise DTypeError("Tensor", f"no dtype holds the integer {big}", "a float, or smaller numbers")
-        what = f"{type(data).__name__} with an element {stray!r:.40} ({type(stray).__name__})"
-    else:
-        given = f"{type(data).__name__} {data!r:.40}"
-        what = f"{array.dtype.name!r} data" if isinstance(data, np.ndarray) else given
-    raise DTypeError("Tensor", f"cannot make a tensor of {what}", "numbers, lists of numbers, or arrays of them")
 
 
 def _note_origin(uop: UOp, called: FrameType) -> None:

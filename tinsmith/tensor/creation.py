@@ -12,7 +12,8 @@ from tinsmith.core.dtypes import DType, dtypes, promote, to_dtype
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.tensor.arguments import Scalar, integer, number, shown, symbolic
-from tinsmith.tensor.base import check_range, device_name, leaf
+from tinsmith.tensor.base import device_name, leaf
+from tinsmith.tensor.data import check_range
 from tinsmith.tensor.helpers import constant, product, sizes, symbolic_size
 
 if TYPE_CHECKING:

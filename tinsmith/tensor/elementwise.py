@@ -15,8 +15,8 @@ from tinsmith.core.errors import ArgumentError, DTypeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops import Op
 from tinsmith.tensor.arguments import Scalar, flag, integer, shown
-from tinsmith.tensor.base import check_range
 from tinsmith.tensor.conversions import Conversions
+from tinsmith.tensor.data import check_range
 from tinsmith.tensor.helpers import (
     broadcast_shape,
     expand_uop,

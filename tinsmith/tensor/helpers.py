@@ -13,7 +13,8 @@ from tinsmith.core.errors import ArgumentError, AxisError, DeviceError, DTypeErr
 from tinsmith.ir import UOp
 from tinsmith.ir.sizes import check_bound, normal_size, size_text, value_of_size
 from tinsmith.tensor.arguments import Scalar, integer, listed, shown
-from tinsmith.tensor.base import TensorBase, check_range
+from tinsmith.tensor.base import TensorBase
+from tinsmith.tensor.data import check_range
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor

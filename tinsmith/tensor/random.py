@@ -21,7 +21,7 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.sizes import size_text
 from tinsmith.ir.threefry import threefry2x32
 from tinsmith.tensor.arguments import flag, integer, number, size
-from tinsmith.tensor.base import check_range
+from tinsmith.tensor.data import check_range
 from tinsmith.tensor.helpers import product, sizes
 
 if TYPE_CHECKING:
