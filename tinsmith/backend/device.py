@@ -185,6 +185,8 @@ class Compiled:
                 "docs/new_accelerator.md; or copy the tensor with .to('CPU')")
         return self._renderer
 
+    persistent: ClassVar[bool] = False  # what lies there outlives the process: it is written at once
+
     @property
     def has_programs(self) -> bool:
         return self._renderer is not None
@@ -243,7 +245,7 @@ class _Devices:
         self._pid = os.getpid()
 
     EVERYWHERE = ("CPU", "PYTHON", "NPY")
-    BUILT_IN = (*EVERYWHERE, "OPENCL", "CUDA", "METAL")
+    BUILT_IN = (*EVERYWHERE, "DISK", "OPENCL", "CUDA", "METAL")
 
     @property
     def DEFAULT(self) -> str:
@@ -285,6 +287,9 @@ class _Devices:
         return ",".join(group)
 
     def _canonical(self, name: str) -> str:
+        kind, _, path = name.partition(":")
+        if kind.upper() == "DISK":  # what follows names a file
+            return f"DISK:{path}"
         parts = name.upper().split(":")
         for alias in filter(None, settings.ALIAS.upper().split(",")):
             old, _, new = alias.partition("=")

@@ -1,6 +1,8 @@
-"""Ops that a target lacks, written with ops that it has; 16-bit floats compute in float32 and round after every op."""
+"""Ops that a target lacks, written with ops that it has; floats of 16 and 8 bits compute in float32 and round after
+every op."""
 from __future__ import annotations
 
+from tinsmith.codegen.eights import as_bytes
 from tinsmith.codegen.transcendentals import FUNCTIONS, one_plus_tanh, transcendentals
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.settings import settings
@@ -17,11 +19,11 @@ def _is(*types: DType) -> object:
     return lambda n: n.dtype in types
 
 
-_HALVES = (dtypes.float16, dtypes.bfloat16)
+_HALVES = (dtypes.float16, dtypes.bfloat16, *dtypes.fp8s)
 
 
 def _widen(n: UOp) -> UOp | None:
-    """f(x, y) on 16-bit floats = cast(f(cast x, cast y)), also for comparisons."""
+    """f(x, y) on narrow floats = cast(f(cast x, cast y)), also for comparisons."""
     if not any(s.dtype in _HALVES for s in n.src) or n.op in (Ops.LOAD, Ops.STORE):
         return None
     src = tuple(s.cast(dtypes.float32) if s.dtype in _HALVES else s for s in n.src)
@@ -38,7 +40,7 @@ _ARITHMETIC = (*(op for op in vars(Ops.__mro__[1]).values() if getattr(op, "alu"
                Ops.FOLD, Ops.PREFIX)
 
 widen_halves = RuleSet("widen-halves", (
-    Rule("compute-in-float32", "f(x) = cast(f(cast(x))) on 16-bit floats", Pat("n", _ARITHMETIC), _widen,
+    Rule("compute-in-float32", "f(x) = cast(f(cast(x))) on narrow floats", Pat("n", _ARITHMETIC), _widen,
          lambda: _half() + _half()),
     Rule("bfloat16-from-double", "double → bfloat16 goes through float",
          Pat("n", (Ops.CAST,), (_x,), when=lambda n: n.dtype is dtypes.bfloat16 and n.src[0].dtype is dtypes.float64),
@@ -51,7 +53,7 @@ def decompose(sink: UOp) -> UOp:
     """The kernel graph in the types that targets compute in."""
     if settings.FASTMATH:
         (sink,) = rewrite([sink], fastmath)
-    return rewrite([sink], widen_halves)[0]
+    return as_bytes(rewrite([sink], widen_halves)[0])
 
 
 def _tanh_plus_one(sink: UOp) -> dict[UOp, UOp]:

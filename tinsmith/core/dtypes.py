@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -19,7 +19,8 @@ from tinsmith.core.names import nearest, unknown
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-_PythonFloat = float  # ``float`` is a dtype inside the namespace class below
+_PythonFloat = float  # ``float`` and ``bool`` are dtypes inside the namespace class below
+_PythonBool = bool
 Kind = Literal["bool", "int", "uint", "float", "void"]
 
 
@@ -34,7 +35,7 @@ class DType:
     c_name: str
     kind: Kind
     itemsize: int
-    priority: int
+    priority: _PythonFloat
     count: int = 1
     pointer: bool = False
 
@@ -80,6 +81,11 @@ class DType:
     @property
     def bits(self) -> int:
         return 8 * self.itemsize
+
+    @property
+    def bitsize(self) -> int:
+        """``bits``, by tinygrad's name."""
+        return self.bits
 
     @property
     def numpy(self) -> np.dtype[Any]:
@@ -135,6 +141,10 @@ _SCALARS: Final = (
     DType("int64", "long", "int", 8, 7),
     DType("uint64", "unsigned long", "uint", 8, 8),
     DType("index", "int", "int", 8, 7),
+    DType("fp8e4m3", "unsigned char", "float", 1, 8.2),
+    DType("fp8e5m2", "unsigned char", "float", 1, 8.3),
+    DType("fp8e4m3fnuz", "unsigned char", "float", 1, 8.4),
+    DType("fp8e5m2fnuz", "unsigned char", "float", 1, 8.5),
     DType("float16", "half", "float", 2, 9),
     DType("bfloat16", "__bf16", "float", 2, 10),
     DType("float32", "float", "float", 4, 11),
@@ -147,11 +157,36 @@ _SHORT_NAME: Final = {
     "int8": "char", "uint8": "uchar", "int16": "short", "uint16": "ushort", "int32": "int", "uint32": "uint",
     "int64": "long", "uint64": "ulong", "float16": "half", "float32": "float", "float64": "double",
 }
+# Types that NumPy lacks and ml_dtypes supplies.
+_ML_DTYPES: Final = {"bfloat16": "bfloat16", "fp8e4m3": "float8_e4m3fn", "fp8e5m2": "float8_e5m2",
+                     "fp8e4m3fnuz": "float8_e4m3fnuz", "fp8e5m2fnuz": "float8_e5m2fnuz"}
 _NUMPY: Final[dict[str, np.dtype[Any]]] = {
-    d.name: np.dtype(ml_dtypes.bfloat16) if d.name == "bfloat16" else np.dtype(d.name)
+    d.name: np.dtype(getattr(ml_dtypes, _ML_DTYPES[d.name]) if d.name in _ML_DTYPES else d.name)
     for d in _SCALARS
     if d.name not in ("void", "index")
 } | {"index": np.dtype("int64")}
+_OF_NUMPY: Final = {kind.name: name for name, kind in _NUMPY.items() if name != "index"}
+
+
+class FloatInfo(NamedTuple):
+    """A float format: the widths of its fields, and what follows from them.
+
+    >>> exponent, mantissa = dtypes.finfo(dtypes.float16)[:2]
+    >>> exponent, mantissa, dtypes.finfo(dtypes.float16).max
+    (5, 10, 65504.0)
+    """
+
+    exponent: int
+    mantissa: int
+    bits: int
+    max: _PythonFloat
+    eps: _PythonFloat
+    tiny: _PythonFloat
+
+    @property
+    def min(self) -> _PythonFloat:
+        """The least finite number."""
+        return -self.max
 
 
 @functools.cache
@@ -199,8 +234,49 @@ class dtypes(metaclass=_DTypesMeta):
     default_int = int32
 
     floats = (float16, bfloat16, float32, float64)
+    fp8e4m3 = _BY_NAME["fp8e4m3"]
+    fp8e5m2 = _BY_NAME["fp8e5m2"]
+    fp8e4m3fnuz = _BY_NAME["fp8e4m3fnuz"]
+    fp8e5m2fnuz = _BY_NAME["fp8e5m2fnuz"]
+    fp8s = (fp8e4m3, fp8e5m2, fp8e4m3fnuz, fp8e5m2fnuz)
+
+    sints = (int8, int16, int32, int64)
+    uints = (uint8, uint16, uint32, uint64)
     ints = (int8, uint8, int16, uint16, int32, uint32, int64, uint64)
     all = (bool, *ints, *floats)
+
+    @staticmethod
+    def is_float(dtype: DType) -> _PythonBool:
+        """Whether ``dtype`` is a float: ``dtype.is_float``."""
+        return dtype.is_float
+
+    @staticmethod
+    def is_int(dtype: DType) -> _PythonBool:
+        """Whether ``dtype`` is a signed or unsigned integer, not bool: ``dtype.is_int``."""
+        return dtype.is_int
+
+    @staticmethod
+    def is_unsigned(dtype: DType) -> _PythonBool:
+        """Whether ``dtype`` is an unsigned integer."""
+        return dtype.kind == "uint"
+
+    @staticmethod
+    def is_bool(dtype: DType) -> _PythonBool:
+        """Whether ``dtype`` is bool: ``dtype.is_bool``."""
+        return dtype.is_bool
+
+    @staticmethod
+    def finfo(dtype: DType) -> FloatInfo:
+        """What a float format can express, as NumPy's and PyTorch's ``finfo`` say.
+
+        Raises:
+            DTypeError: for what is no float.
+        """
+        if not dtype.is_float:
+            raise DTypeError("finfo", f"{dtype!r} is no float", "dtype.min and dtype.max")
+        found: Any = ml_dtypes.finfo(dtype.numpy)  # type: ignore[no-untyped-call]
+        return FloatInfo(dtype.bits - 1 - found.nmant, found.nmant, dtype.bits, _PythonFloat(found.max),
+                         _PythonFloat(found.eps), _PythonFloat(found.tiny))
 
     @staticmethod
     def from_numpy(dtype: npt.DTypeLike) -> DType:
@@ -210,9 +286,9 @@ class dtypes(metaclass=_DTypesMeta):
             DTypeError: if NumPy's type has no counterpart (complex, strings, objects).
         """
         name = np.dtype(dtype).name
-        if name not in _BY_NAME:
+        if name not in _OF_NUMPY:
             raise DTypeError("from_numpy", f"NumPy dtype {name!r} has no counterpart", "convert it with .astype first")
-        return _BY_NAME[name]
+        return _BY_NAME[_OF_NUMPY[name]]
 
     @staticmethod
     def of(value: Any) -> DType:
@@ -231,6 +307,17 @@ class dtypes(metaclass=_DTypesMeta):
             raise DTypeError("Tensor", f"no dtype holds the integer {value}", "a float, or smaller numbers")
         return found
 
+    @staticmethod
+    def from_py(value: Any) -> DType:
+        """The dtype that a tensor of a Python value, or of nested lists of them, has.
+
+        >>> dtypes.from_py(2), dtypes.from_py([1, 2.5]), dtypes.from_py(True)
+        (dtypes.int, dtypes.float, dtypes.bool)
+        """
+        if isinstance(value, (list, tuple)):
+            return promote(*map(dtypes.from_py, value)) if value else dtypes.default_float
+        return dtypes.of(value)
+
 
 def to_dtype(value: DType | str) -> DType:
     """A dtype from itself or from its name: ``to_dtype("float16")``."""
@@ -246,10 +333,13 @@ def to_dtype(value: DType | str) -> DType:
 
 
 # Promotion lattice (JAX's, without weak types): each type and the types directly above it.
+_LEAST_FLOATS: Final = ("fp8e4m3", "fp8e5m2", "fp8e4m3fnuz", "fp8e5m2fnuz", "float16", "bfloat16")
 _ABOVE: Final[dict[str, tuple[str, ...]]] = {
     "bool": ("int8", "uint8"), "int8": ("int16",), "int16": ("int32",), "int32": ("int64",),
-    "int64": ("float16", "bfloat16"), "uint8": ("int16", "uint16"), "uint16": ("int32", "uint32"),
-    "uint32": ("int64", "uint64"), "uint64": ("float16", "bfloat16"), "float16": ("float32",),
+    "int64": _LEAST_FLOATS, "uint8": ("int16", "uint16"), "uint16": ("int32", "uint32"),
+    "uint32": ("int64", "uint64"), "uint64": _LEAST_FLOATS,
+    "fp8e4m3": ("float16", "bfloat16"), "fp8e5m2": ("float16", "bfloat16"), "fp8e4m3fnuz": ("float16", "bfloat16"),
+    "fp8e5m2fnuz": ("float16", "bfloat16"), "float16": ("float32",),
     "bfloat16": ("float32",), "float32": ("float64",), "float64": (),
 }
 

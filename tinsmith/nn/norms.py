@@ -59,7 +59,7 @@ class BatchNorm:
             note_mode("BatchNorm", Tensor.training)
         if self.track_running_stats and not Tensor.training:
             return x.batchnorm(self.weight, self.bias, self.running_mean, (self.running_var + self.eps).rsqrt())
-        wide = x.float() if x.dtype.itemsize == 2 else x
+        wide = x.float() if x.dtype.itemsize <= 2 else x
         groups = 1 if self.synced else self._groups(x)
         if groups > 1:
             wide = wide.reshape(groups, -1, *x.shape[1:])

@@ -16,7 +16,8 @@ from tinsmith.ir.evaluate_kernel import evaluate_kernel
 from tinsmith.ir.uop import toposort
 
 Array = np.ndarray[Any, Any]
-EPSILON: dict[int, float] = {2: 2.0**-8, 4: 2.0**-23, 8: 2.0**-52}  # relative rounding by bytes; of halves bfloat16's
+# Relative rounding by bytes: of the coarsest float.
+EPSILON: dict[int, float] = {1: 2.0**-2, 2: 2.0**-8, 4: 2.0**-23, 8: 2.0**-52}
 
 
 class Sample:

@@ -32,6 +32,22 @@ def listed(values: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(values)
 
 
+def given(op: str, what: str, values: Sequence[Any], named: Any) -> Sequence[Any]:
+    """Arguments given by position, or as one sequence under their name.
+
+    >>> given("reshape", "shape", (), (2, 3)), given("reshape", "shape", (2, 3), None)
+    (((2, 3),), (2, 3))
+
+    Raises:
+        ArgumentError: if both are given.
+    """
+    if named is None:
+        return values
+    if values:
+        raise ArgumentError(op, f"{what}={named!r} beside {tuple(values)!r:.60}", f"{op}({what}={named!r})")
+    return (named,)
+
+
 def shown(value: Any) -> str:
     """A value and its type, on one line, for an error message.
 

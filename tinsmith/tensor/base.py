@@ -5,6 +5,7 @@ import contextlib
 import functools
 import itertools
 import operator
+import os
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -18,11 +19,11 @@ from tinsmith.core.dtypes import DType, dtypes, to_dtype
 from tinsmith.core.errors import _PACKAGE, ArgumentError, DeviceError, DTypeError, GradientError, ShapeError
 from tinsmith.core.weak import LiveSet, WeakTable
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.sizes import normal_size, value_of_size
+from tinsmith.ir.sizes import value_of_size
 from tinsmith.ir.uop import Origin
 from tinsmith.schedule.compiled import CompiledSchedule
 from tinsmith.schedule.execute import copy_to_host
-from tinsmith.tensor import storage
+from tinsmith.tensor import files, storage
 from tinsmith.tensor.data import from_data
 from tinsmith.tensor.gradient import gradients
 from tinsmith.tensor.history import Unrolled, earlier, is_computed, note_earlier, passed_on
@@ -36,6 +37,7 @@ from tinsmith.tensor.realize import (
     value_of,
     version,
 )
+from tinsmith.tensor.slopes import with_slopes
 from tinsmith.tensor.storage import DETACH, Look, Share
 
 if TYPE_CHECKING:
@@ -70,6 +72,11 @@ class TensorBase:
             self._device = data.device or self._device
         elif isinstance(data, TensorBase):
             self.uop, self._device = data.uop, data._device
+        elif isinstance(data, os.PathLike):
+            self.uop = files.whole(data, wanted)
+            self._device = self.uop.device or self._device
+            if device is not None:
+                self.uop, self._device = files.moved(self, device_name(device)), device_name(device)
         else:
             self.uop = from_data(data, self._device, wanted)
             if wanted is not None:
@@ -151,38 +158,6 @@ class TensorBase:
         """
         return len(self.uop.shape)
 
-    def numel(self) -> int:
-        """Number of elements.
-
-        >>> Tensor([[1, 2]]).numel()
-        2
-        """
-        return normal_size(self.uop.size)  # type: ignore[no-any-return]
-
-    def nbytes(self) -> int:
-        """Bytes of all elements.
-
-        >>> Tensor([1.0, 2.0]).nbytes()
-        8
-        """
-        return self.numel() * self.dtype.itemsize
-
-    def element_size(self) -> int:
-        """Bytes of one element.
-
-        >>> Tensor([1.0]).element_size()
-        4
-        """
-        return self.dtype.itemsize
-
-    def is_floating_point(self) -> bool:
-        """Whether the elements are floats.
-
-        >>> Tensor([1.0]).is_floating_point()
-        True
-        """
-        return self.dtype.is_float
-
     def __len__(self) -> int:
         if not self.shape:
             raise DTypeError("len", "a 0-d tensor has no length", "reshape((1,))")
@@ -211,7 +186,7 @@ class TensorBase:
 
     def _number(self, op: str) -> int | float | bool:
         """The only element, for a conversion to a Python number."""
-        if self.numel() != 1:
+        if value_of_size(self.uop.size) != 1:
             raise ShapeError(op, f"a tensor of shape {self.shape} is not one number", ".tolist()")
         return self.item()
 
@@ -230,6 +205,24 @@ class TensorBase:
     def __copy__(self) -> TensorBase:
         """The same values, gradient and all, as a value of its own."""
         return _unpickled(type(self), self.uop, self._device, self.requires_grad, self.grad)  # type: ignore[arg-type]
+
+    @property
+    def is_param(self) -> bool:
+        """Whether an optimizer changes this tensor: False for running statistics and the like.
+
+        >>> Tensor([1.0]).is_param, Tensor([1.0], requires_grad=False).is_param
+        (True, False)
+        """
+        return self.requires_grad is not False
+
+    def is_param_(self, is_param: bool = True) -> Tensor:
+        """Say whether an optimizer changes this tensor: ``requires_grad`` by another name; returns self.
+
+        >>> Tensor([1.0]).is_param_(False).requires_grad
+        False
+        """
+        self.requires_grad = bool(is_param)
+        return self  # type: ignore[return-value]
 
     # *** values out ***
 
@@ -279,6 +272,8 @@ class TensorBase:
         """
         if 0 in self.shape:
             return np.empty([value_of_size(s) for s in self.shape], self.dtype.numpy)
+        if files.on_disk(self._device):
+            return files.values(self.uop).copy()
         return copy_to_host(value_of(self))
 
     def data(self) -> memoryview:
@@ -326,7 +321,7 @@ class TensorBase:
 
     def __repr__(self) -> str:
         """Values where there are few, or already there; else what it is."""
-        small = all(isinstance(s, int) for s in self.shape) and self.numel() <= 64
+        small = all(isinstance(s, int) for s in self.shape) and self.uop.size <= 64
         if small and self.dtype is not dtypes.void:
             values = np.array2string(self.numpy(), separator=", ", prefix="Tensor(")
             return f"Tensor({values}, dtype={self.dtype!r}, device={self.device!r})"
@@ -341,6 +336,14 @@ class TensorBase:
         [[1, 3], [2, 4]]
         """
         return self._new(self.uop.contiguous())
+
+    def contiguous_backward(self) -> Tensor:
+        """This tensor; the gradient that flows back through it gets memory of its own.
+
+        >>> x = Tensor([1.0, 2.0]); (x.contiguous_backward() * 3).sum().gradient(x)[0].tolist()
+        [3.0, 3.0]
+        """
+        return with_slopes(self, _dense, self)  # type: ignore[arg-type]
 
     def to(self, device: DeviceName | None) -> Tensor:
         """The same values on another device, or whole on each of several. Parts on several devices are put together.
@@ -362,6 +365,8 @@ class TensorBase:
         """The values on another device or group; for ``alone`` see ``_on_host``."""
         if target == self._device:
             return self  # type: ignore[return-value]
+        if files.on_disk(target) or files.on_disk(self._device):
+            return self._new(files.moved(self, target))
         source = self._on_host(alone)
         moved = self.uop.copy_to(target) if source is None else source.base.copy_to(target).reshape(self.shape)
         out = type(self)._wrap(moved, target)
@@ -402,13 +407,14 @@ class TensorBase:
         t.requires_grad = False
         return t
 
-    def clone(self) -> Tensor:
-        """A copy in memory of its own.
+    def clone(self, device: DeviceName | None = None) -> Tensor:
+        """A copy in memory of its own, on another device if one is named.
 
         >>> Tensor([1, 2]).clone().tolist()
         [1, 2]
         """
-        return self._new(UOp(Ops.CONTIGUOUS, None, (self.uop,), next(_numbers)))
+        there = self if device is None else self.to(device)
+        return there._new(UOp(Ops.CONTIGUOUS, None, (there.uop,), next(_numbers)))
 
     def replace(self, other: Tensor) -> Tensor:
         """Become ``other``, of the same shape: no copy. So a model's parameters change their dtype in place.
@@ -441,7 +447,7 @@ class TensorBase:
             x = x._broadcast_to(self.shape, "assign")  # type: ignore[attr-defined]
         if x.dtype is not self.dtype:
             raise DTypeError("assign", f"{self.dtype!r} tensor, {x.dtype!r} value", f".cast({self.dtype!r})")
-        if x.device != self.device:
+        if x.device != self.device and not files.on_disk(self._device):
             raise DeviceError("assign", f"tensor on {self.device}, value on {x.device}", f".to({self.device!r})")
         self._write(x.uop)
         return self  # type: ignore[return-value]
@@ -454,6 +460,9 @@ class TensorBase:
         """
         if value is self.uop or 0 in self.shape:
             return
+        if files.on_disk(self._device):
+            files.write(self.uop, type(self)._wrap(value, value.device or "CPU").numpy())
+            return self._note_write()
         recorded = self._records_writes()
         sharing = [self] if self._shared is None else list(self._shared.storage.members())
         before = [(t, t.uop) for t in sharing if not recorded and not is_computed(t.uop)]
@@ -474,29 +483,6 @@ class TensorBase:
     def _note_write(self) -> None:
         for written in TensorBase.watchers:
             written.add(self)
-
-    def cast(self, dtype: DType | str) -> Tensor:
-        """Converted to ``dtype``; see the op table's CAST for special values.
-
-        >>> Tensor([1.7, 300]).cast("uint8").tolist()
-        [1, 255]
-        """
-        return self._new(self.uop.cast(to_dtype(dtype)))
-
-    def bitcast(self, dtype: DType | str) -> Tensor:
-        """The bits read as another dtype of the same width.
-
-        >>> hex(Tensor([1.0]).bitcast("int32").item())
-        '0x3f800000'
-
-        Raises:
-            DTypeError: if the widths differ.
-        """
-        to = to_dtype(dtype)
-        if to.itemsize != self.dtype.itemsize:
-            raise DTypeError("bitcast", f"{self.dtype!r} has {self.dtype.itemsize} bytes, {to!r} has {to.itemsize}",
-                             "a dtype of the same width")
-        return self._new(self.uop.bitcast(to))
 
     # *** gradients ***
 
@@ -636,6 +622,10 @@ class TensorBase:
                 t.grad = None
         TensorBase._unasked.clear()
         TensorBase.forgettings += 1
+
+
+def _dense(g: Tensor, *_: Tensor) -> tuple[Tensor]:
+    return (g.contiguous(),)
 
 
 def _summed(nodes: Iterator[UOp], count: int) -> UOp:

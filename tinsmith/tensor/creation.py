@@ -11,6 +11,7 @@ from tinsmith.backend.memory import Buffer
 from tinsmith.core.dtypes import DType, dtypes, promote, to_dtype
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
+from tinsmith.tensor import files
 from tinsmith.tensor.arguments import Scalar, integer, number, shown, symbolic
 from tinsmith.tensor.base import device_name, leaf
 from tinsmith.tensor.data import check_range
@@ -36,7 +37,7 @@ class Creation:
         return cls._wrap(uop, device_name(device), requires_grad)
 
     @classmethod
-    def full(cls: type[Tensor], shape: Any, fill_value: Any, *, dtype: DType_ = None, device: Device_ = None,
+    def full(cls: type[Tensor], shape: Any, fill_value: Any, dtype: DType_ = None, device: Device_ = None,
              requires_grad: bool | None = None) -> Tensor:
         """The same value everywhere.
 
@@ -85,12 +86,14 @@ class Creation:
         if 0 in wanted:
             return cls.full(wanted, 0, dtype=kind, device=device, requires_grad=requires_grad)
         name = device_name(device)
+        if files.on_disk(name):
+            return cls._wrap(files.part(name, product(wanted), kind).reshape(wanted), name, requires_grad)
         buffer = Buffer(members(name)[0], product(wanted), kind)
         node = UOp(Ops.BUFFER, kind, (), buffer).reshape(wanted).copy_to(name)
         return cls._wrap(node, name, requires_grad)
 
     @classmethod
-    def arange(cls: type[Tensor], start: float, stop: float | None = None, step: float = 1, *, dtype: DType_ = None,
+    def arange(cls: type[Tensor], start: float, stop: float | None = None, step: float = 1, dtype: DType_ = None,
                device: Device_ = None, requires_grad: bool | None = None) -> Tensor:
         """Numbers from ``start`` (0 if only one is given) up to but without ``stop``, ``step`` apart.
 
@@ -120,7 +123,7 @@ class Creation:
         return cls._made(_line(count, first, step if count > 1 else 1, kind), device, requires_grad)
 
     @classmethod
-    def linspace(cls: type[Tensor], start: float, stop: float, steps: int, *, dtype: DType_ = None,
+    def linspace(cls: type[Tensor], start: float, stop: float, steps: int, dtype: DType_ = None,
                  device: Device_ = None, requires_grad: bool | None = None) -> Tensor:
         """``steps`` numbers from ``start`` to ``stop``, both included, equally far apart.
 
@@ -138,7 +141,7 @@ class Creation:
         return cls._made(at_end.where(line.const_like(stop), line).cast(kind), device, requires_grad)
 
     @classmethod
-    def eye(cls: type[Tensor], n: int, m: int | None = None, *, dtype: DType_ = None, device: Device_ = None,
+    def eye(cls: type[Tensor], n: int, m: int | None = None, dtype: DType_ = None, device: Device_ = None,
             requires_grad: bool | None = None) -> Tensor:
         """Ones on the diagonal, zeros elsewhere.
 
@@ -163,6 +166,14 @@ class Creation:
         made = type(self).full(self.shape, fill_value, dtype=self.dtype if dtype is None else dtype,
                                device=self.device if device is None else device, requires_grad=requires_grad)
         return made if device else made.shard_like(self)
+
+    def const_like(self: Tensor, b: Any, dtype: DType_ = None) -> Tensor:
+        """The same value everywhere, with this tensor's shape, dtype and device, as a constant: no gradient, no memory.
+
+        >>> Tensor([1.0, 2.0]).const_like(3).tolist()
+        [3.0, 3.0]
+        """
+        return self.full_like(b, dtype, requires_grad=False)
 
     def zeros_like(self: Tensor, dtype: DType_ = None, device: Device_ = None,
                    requires_grad: bool | None = None) -> Tensor:

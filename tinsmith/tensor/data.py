@@ -90,12 +90,13 @@ def check_range(op: str, value: float, dtype: DType) -> None:
         raise RangeError(op, "the integer is too large for a float", "a smaller number")
 
 
+_NAMED_FLOATS = {d.numpy.name for d in (dtypes.bfloat16, *dtypes.fp8s)}  # NumPy knows these as bytes
 _LARGEST = int(np.finfo(np.float64).max)
 
 
 def _numeric(array: np.ndarray[Any, Any], data: Any) -> np.ndarray[Any, Any]:
     """``array``, made of ``data``, if it holds numbers that a dtype can hold."""
-    if array.dtype.kind in "biuf" or array.dtype == dtypes.bfloat16.numpy:
+    if array.dtype.kind in "biuf" or array.dtype.name in _NAMED_FLOATS:
         return array
     if data is None:
         what = "None"

@@ -181,7 +181,7 @@ class Elementwise(Conversions, Trigonometry):
         >>> Tensor([2, -3]).pow(3).tolist()
         [8, -27]
         """
-        if type(x) in (int, float) and self.dtype.is_float and self.dtype.itemsize == 2:
+        if type(x) in (int, float) and self.dtype.is_float and self.dtype.itemsize <= 2:
             return self.float().pow(x, reverse).cast(self.dtype)
         y = operand("pow", x, self)
         base, exponent = (y, self) if reverse else (self, y)

@@ -18,6 +18,7 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError, AxisError, DTypeError, ShapeError
 from tinsmith.ir import UOp
 from tinsmith.ir.sizes import normal_size, value_of_size
+from tinsmith.tensor import files
 from tinsmith.tensor.arguments import choice, integer
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.helpers import (
@@ -80,7 +81,8 @@ class Indexing:
         plan = _plan("setitem", self, index)
         part = self._view(SLICE, tuple(plan.slices))._view(RESHAPE, plan.shape)
         v = operand("setitem", value, self).cast(self.dtype)
-        same_device("setitem", self, v)
+        if not files.on_disk(self._device):
+            same_device("setitem", self, v)
         part._write(_scattered(part, plan, v) if plan.picks else _fitted("setitem", v, plan.shape))
 
     def __iter__(self: Tensor) -> Iterator[Tensor]:
@@ -155,23 +157,43 @@ class Indexing:
         """
         return self[(slice(None),) * axis_of("index_select", self, dim) + (index,)]
 
-    def masked_select(self: Tensor, mask: Tensor) -> Tensor:
-        """The elements where the mask holds, as a vector; the mask is computed now.
+    def masked_select(self: Tensor, mask: Tensor, size: int | None = None, fill_value: float = 0) -> Tensor:
+        """The elements where the mask holds, as a vector; without ``size`` the mask is computed now.
 
-        >>> Tensor([1, 2, 3]).masked_select(Tensor([True, False, True])).tolist()
-        [1, 3]
+        >>> x, mask = Tensor([1, 2, 3]), Tensor([True, False, True])
+        >>> x.masked_select(mask).tolist(), x.masked_select(mask, size=4, fill_value=-1).tolist()
+        ([1, 3], [1, 3, -1, -1])
+
+        Args:
+            size: give so many elements, the first ones, with ``fill_value`` behind them where there are less: so it
+                stays lazy, and can be captured.
         """
         wide = operand("masked_select", mask, self).bool()._broadcast_to(self.shape)
-        return self.flatten()[wide.flatten()]
+        if size is None:
+            return self.flatten()[wide.flatten()]
+        places, inside = _first_true(wide, integer("masked_select", "size", size, least=0))
+        return inside.where(self.flatten().gather(0, places), fill_value)
 
-    def nonzero(self: Tensor) -> Tensor:
-        """Positions of the elements that are not zero, one row each; computed now.
+    def nonzero(self: Tensor, size: int | None = None, fill_value: int = 0) -> Tensor:
+        """Positions of the elements that are not zero, one row each; without ``size`` they are computed now.
 
-        >>> Tensor([0, 5, 0, 7]).nonzero().tolist()
-        [[1], [3]]
+        >>> Tensor([0, 5, 0, 7]).nonzero().tolist(), Tensor([0, 5, 0, 7]).nonzero(size=3, fill_value=-1).tolist()
+        ([[1], [3]], [[1], [3], [-1]])
+
+        Args:
+            size: give so many rows, the first ones, with ``fill_value`` behind them where there are less: that stays
+                lazy, and can be captured.
         """
-        found = np.argwhere(self.bool().numpy()).astype(dtypes.default_int.numpy)
-        return type(self)(found, device=self.device)
+        if size is None:
+            found = np.argwhere(self.bool().numpy()).astype(dtypes.default_int.numpy)
+            return type(self)(found, device=self.device)
+        flat, inside = _first_true(self.bool(), integer("nonzero", "size", size, least=0))
+        columns: list[Tensor] = []
+        for width in reversed(self.shape):
+            columns.insert(0, flat.mod(width))
+            flat = flat.idiv(width)
+        rows = columns[0].stack(*columns[1:], dim=1) if columns else flat.reshape(-1, 1)[:, :0]
+        return inside.unsqueeze(1).where(rows, integer("nonzero", "fill_value", fill_value))
 
     def one_hot(self: Tensor, num_classes: int = -1) -> Tensor:
         """1 at each element's own value along a new last axis, 0 elsewhere.
@@ -185,6 +207,20 @@ class Indexing:
         classes = int(self.max().item()) + 1 if classes == -1 else classes
         places = type(self).arange(classes, device=self.device)
         return self.unsqueeze(-1).eq(places).where(1, 0)
+
+
+def _first_true(mask: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Places in the flat mask of the first ``count`` elements that hold, and which of these there are."""
+    flat = mask.flatten().cast(dtypes.int32)
+    total = flat.shape[0]
+    if total == 0:
+        none = flat._new(UOp.const(dtypes.int32, 0).expand_to((count,)))
+        return none, none.ne(0)
+    rank = flat.cumsum(0).sub(flat)
+    line = type(mask).arange(total, device=mask.device)
+    start = type(mask).zeros(count + 1, dtype=dtypes.int32, device=mask.device, requires_grad=False)
+    places = start.scatter(0, flat.bool().where(rank.minimum(count), count), line)[:count]
+    return places, type(mask).arange(count, device=mask.device).lt(flat.sum())
 
 
 # *** taking an index apart ***

@@ -103,7 +103,7 @@ class Losses:
         The maximum is a constant to the derivative: whatever it is, the difference of the two stays the same.
         """
         x = self._float()
-        x = x.float() if x.dtype.itemsize == 2 else x
+        x = x.float() if x.dtype.itemsize <= 2 else x
         shifted = x - x.max(axis=axis, keepdim=True).detach()
         return shifted, shifted.exp().sum(axis=axis, keepdim=True).log()
 

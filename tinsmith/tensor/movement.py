@@ -10,7 +10,7 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError, AxisError, DTypeError, ShapeError
 from tinsmith.ir import UOp
 from tinsmith.ir.sizes import normal_size, size_text
-from tinsmith.tensor.arguments import choice, integer, integers, listed, number, pairs, shown, symbolic
+from tinsmith.tensor.arguments import choice, given, integer, integers, listed, number, pairs, shown, symbolic
 from tinsmith.tensor.base import check_tensors
 from tinsmith.tensor.helpers import (
     axes_of,
@@ -36,14 +36,14 @@ class Movement(Joining):
 
     __slots__ = ()
 
-    def reshape(self: Tensor, *shape: Any) -> Tensor:
+    def reshape(self: Tensor, *dims: Any, shape: Any = None) -> Tensor:
         """The same elements, in row-major order, under another shape; one size may be -1, None keeps an axis.
 
         >>> Tensor([1, 2, 3, 4]).reshape(2, -1).tolist()
         [[1, 2], [3, 4]]
         """
-        given = _sizes_or_none("reshape", shape)
-        wanted = [self.shape[i] if s is None and i < self.ndim else s for i, s in enumerate(given)]
+        asked = _sizes_or_none("reshape", given("reshape", "shape", dims, shape))
+        wanted = [self.shape[i] if s is None and i < self.ndim else s for i, s in enumerate(asked)]
         open_axes = [i for i, s in enumerate(wanted) if not isinstance(s, UOp) and s == -1]
         if len(open_axes) > 1:
             raise ShapeError("reshape", f"{tuple(wanted)} leaves more than one size open", "at most one -1")
@@ -53,17 +53,17 @@ class Movement(Joining):
         new = sizes("reshape", wanted)
         total, count = self.numel(), product(new)
         if not equal(total, count):
-            raise ShapeError("reshape", f"{self.shape} has {size_text(total)} elements, {given} has {size_text(count)}",
+            raise ShapeError("reshape", f"{self.shape} has {size_text(total)} elements, {asked} has {size_text(count)}",
                              "a shape with as many elements")
         return self._view(RESHAPE, new)
 
-    def view(self: Tensor, *shape: Any) -> Tensor:
+    def view(self: Tensor, *dims: Any, shape: Any = None) -> Tensor:
         """The same as ``reshape``.
 
         >>> Tensor([1, 2]).view(2, 1).shape
         (2, 1)
         """
-        return self.reshape(*shape)
+        return self.reshape(*given("view", "shape", dims, shape))
 
     def flatten(self: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
         """Axes from ``start_dim`` to ``end_dim`` as one.
@@ -104,16 +104,16 @@ class Movement(Joining):
         d = axis_of("unsqueeze", self, dim, extra=1)
         return self._view(RESHAPE, (*self.shape[:d], 1, *self.shape[d:]))
 
-    def permute(self: Tensor, *order: Any) -> Tensor:
+    def permute(self: Tensor, *axes: Any, order: Any = None) -> Tensor:
         """The axes in another order.
 
         >>> Tensor([[1, 2, 3]]).permute(1, 0).shape
         (3, 1)
         """
-        given = listed(order)
-        axes = tuple(axis_of("permute", self, a) for a in given)
+        asked = listed(given("permute", "order", axes, order))
+        axes = tuple(axis_of("permute", self, a) for a in asked)
         if sorted(axes) != list(range(self.ndim)):
-            raise AxisError("permute", f"order {given} does not name each of the {self.ndim} axes of {self.shape} once",
+            raise AxisError("permute", f"order {asked} does not name each of the {self.ndim} axes of {self.shape} once",
                             "every axis once")
         return self._view(PERMUTE, axes)
 
@@ -144,17 +144,17 @@ class Movement(Joining):
         >>> Tensor([1, 2, 3]).flip(0).tolist()
         [3, 2, 1]
         """
-        given = (*axis, *more) if isinstance(axis, (tuple, list)) else (axis, *more)
-        axes = axes_of("flip", self, given)  # type: ignore[arg-type]
+        asked = (*axis, *more) if isinstance(axis, (tuple, list)) else (axis, *more)
+        axes = axes_of("flip", self, asked)  # type: ignore[arg-type]
         return self._new(self.uop.flip(axes))
 
-    def expand(self: Tensor, *shape: Any) -> Tensor:
+    def expand(self: Tensor, *dims: Any, shape: Any = None) -> Tensor:
         """Axes of size 1 repeated; -1 or None keeps a size, new axes come in front.
 
         >>> Tensor([[1], [2]]).expand(2, 3).tolist()
         [[1, 1, 1], [2, 2, 2]]
         """
-        wanted = _sizes_or_none("expand", shape)
+        wanted = _sizes_or_none("expand", given("expand", "shape", dims, shape))
         extra = len(wanted) - self.ndim
         if extra < 0:
             raise ShapeError("expand", f"{self.shape} has more axes than {wanted}", "as many axes or more")
@@ -210,6 +210,38 @@ class Movement(Joining):
                 raise ShapeError("shrink", f"({b}, {e}) is no part of axis {axis} with size {s}",
                                  "0 <= begin <= end <= size")
         return self._view(SLICE, box(full))
+
+    def shrink_to(self: Tensor, *dims: Any, shape: Any = None) -> Tensor:
+        """The first elements of each axis, as many as its new size; None keeps an axis whole.
+
+        >>> Tensor([[1, 2, 3], [4, 5, 6]]).shrink_to(1, 2).tolist()
+        [[1, 2]]
+        """
+        wanted = self._new_sizes("shrink_to", given("shrink_to", "shape", dims, shape))
+        return self.shrink([(0, s) for s in wanted])
+
+    def pad_to(self: Tensor, *dims: Any, shape: Any = None, value: float = 0) -> Tensor:
+        """With ``value`` behind the last elements of each axis, up to its new size; None keeps an axis.
+
+        >>> Tensor([1, 2]).pad_to(4).tolist()
+        [1, 2, 0, 0]
+
+        Raises:
+            ShapeError: if an axis is longer already.
+        """
+        wanted = self._new_sizes("pad_to", given("pad_to", "shape", dims, shape))
+        for axis, (old, new) in enumerate(zip(self.shape, wanted)):
+            if normal_size(new - old) < 0:
+                raise ShapeError("pad_to", f"axis {axis} of shape {self.shape} is longer than {size_text(new)}",
+                                 "shrink_to, or a greater size")
+        return self.pad([(0, normal_size(new - old)) for old, new in zip(self.shape, wanted)], value=value)
+
+    def _new_sizes(self: Tensor, op: str, values: Sequence[Any]) -> tuple[Any, ...]:
+        """One size per axis; None stands for the axis's own."""
+        asked = _sizes_or_none(op, values)
+        if len(asked) != self.ndim:
+            raise ShapeError(op, f"{len(asked)} sizes for the {self.ndim} axes of {self.shape}", "one size per axis")
+        return sizes(op, [own if s is None else s for own, s in zip(self.shape, asked)])
 
     def pad(self: Tensor, padding: Sequence[Any], mode: str = "constant", value: float = 0.0) -> Tensor:
         """With more elements before and after; negative amounts cut off.

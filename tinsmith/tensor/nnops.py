@@ -84,14 +84,14 @@ class NNOps(Activations, Windows, Losses):
         [-1.225, 0.0, 1.225]
         """
         x, axis, eps = self._float(), axes_of("layernorm", self, axis), number("layernorm", "eps", eps)
-        wide = x.float() if x.dtype.itemsize == 2 else x
+        wide = x.float() if x.dtype.itemsize <= 2 else x
         _, centred, variance = wide._statistics(axis)
         return (centred * (variance + eps).rsqrt()).cast(x.dtype)
 
     def rms_norm(self: Tensor, axis: Axes = -1, eps: float = 1e-6) -> Tensor:
         """Divided by the root of the mean square along ``axis``."""
         x, eps = self._float(), number("rms_norm", "eps", eps)
-        wide = x.float() if x.dtype.itemsize == 2 else x
+        wide = x.float() if x.dtype.itemsize <= 2 else x
         return (wide * ((wide * wide).mean(axis=axis, keepdim=True) + eps).rsqrt()).cast(x.dtype)
 
     def batchnorm(self: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, invstd: Tensor,

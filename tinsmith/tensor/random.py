@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 _SINE = (-0.0000000239, 0.0000027526, -0.0001984090, 0.0083333315, -0.1666666664, 1.0)  # of sin(x)/x, in powers of x²
 _LARGEST = (1 << 31) - 1
-_FRACTION_BITS = {dtypes.float16: 11, dtypes.bfloat16: 8, dtypes.float32: 24}
 
 
 class _Stream:
@@ -133,7 +132,7 @@ def _fractions(count: int, dtype: DType) -> UOp:
     if dtype is dtypes.float64:
         x, y = _words(count)
         return ((x >> 5).cast(dtype) * 67108864.0 + (y >> 6).cast(dtype)) * (1 / 9007199254740992.0)
-    bits = _FRACTION_BITS[dtype]
+    bits = dtypes.finfo(dtype).mantissa + 1
     scale = 2.0**-bits
     work = dtypes.float32
     return _flat(((_pairs(count) >> (32 - bits)).cast(work) * scale).cast(dtype), count)

@@ -8,9 +8,13 @@ from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.names import guide, unknown
 from tinsmith.tensor.base import TensorBase, check_tensors
+from tinsmith.tensor.casting import Casting
 from tinsmith.tensor.creation import Creation
 from tinsmith.tensor.elementwise import Elementwise
+from tinsmith.tensor.extents import Extents
+from tinsmith.tensor.hashing import Hashing
 from tinsmith.tensor.indexing import Indexing
+from tinsmith.tensor.linalg import LinearAlgebra
 from tinsmith.tensor.matmul import MatMul
 from tinsmith.tensor.movement import Movement
 from tinsmith.tensor.nnops import NNOps
@@ -18,11 +22,13 @@ from tinsmith.tensor.older import Older
 from tinsmith.tensor.operators import Operators
 from tinsmith.tensor.random import Random
 from tinsmith.tensor.realize import explain_tensors, tuned
+from tinsmith.tensor.rearranging import Rearranging
 from tinsmith.tensor.reduce import Reduce
 from tinsmith.tensor.resampling import Resampling
 from tinsmith.tensor.scans import Scans
 from tinsmith.tensor.sharding import Sharding
 from tinsmith.tensor.sorting import Sorting
+from tinsmith.tensor.sources import Sources
 
 if TYPE_CHECKING:
     from tinsmith.schedule.explanation import Explanation
@@ -34,8 +40,9 @@ class _Named(type):
         raise unknown(cls.__name__, name, dir(cls))
 
 
-class Tensor(Operators, Creation, Random, Elementwise, Reduce, Scans, Sorting, Movement, Indexing, MatMul, NNOps,
-             Resampling, Sharding, Older, TensorBase, metaclass=_Named):
+class Tensor(Operators, Creation, Random, Elementwise, Reduce, Scans, Sorting, Extents, Casting, Movement, Rearranging,
+             Indexing, MatMul, LinearAlgebra, NNOps, Resampling, Sharding, Hashing, Sources, Older,
+             TensorBase, metaclass=_Named):
     """A lazy array: methods record a graph, and values are computed when they are asked for.
 
     >>> (Tensor([1, 2]) + 3).tolist()

@@ -110,20 +110,55 @@ class Windows:
         return _finish(self._new(total.cast(out_dtype)), bias, dims)
 
     def max_pool2d(self: Tensor, kernel_size: Ints = 2, stride: Ints | None = None, dilation: Ints = 1,
-                   padding: Ints = 0, ceil_mode: bool = False) -> Tensor:
+                   padding: Ints = 0, ceil_mode: bool = False, return_indices: bool = False) -> Any:
         """Greatest value of each window over the last axes (two, or as many as ``kernel_size`` has).
 
         Of equal greatest values the first one of a window has the gradient.
 
         >>> Tensor.arange(16).reshape(1, 1, 4, 4).max_pool2d().tolist()
         [[[[5, 7], [13, 15]]]]
+
+        Args:
+            return_indices: also give each value's place in its plane of the input, read row by row.
         """
         kernel, steps, spread, amounts = _pool_arguments("max_pool2d", self, kernel_size, stride, dilation, padding)
         x = _padded(self.uop, ((0, 0),) * (self.ndim - len(kernel)) + amounts, self.dtype.min)
         windows, axes, shape = _pool_windows("max_pool2d", x, kernel, steps, spread,
                                              amounts if ceil_mode else None, self.dtype.min)
         greatest = with_slopes(self._new(windows.reduce("MAX", axes)), _first_greatest, self._new(windows))
-        return self._new(greatest.uop.reshape(shape))
+        out = self._new(greatest.uop.reshape(shape))
+        if not return_indices:
+            return out
+        places = _padded(_places(self, len(kernel)), ((0, 0),) * (self.ndim - len(kernel)) + amounts, 0)
+        there = _pool_windows("max_pool2d", places, kernel, steps, spread, amounts if ceil_mode else None, 0)[0]
+        chosen = _is_first_greatest(greatest.detach(), self._new(windows).detach())
+        found = chosen.where(self._new(there), 0).uop.reduce("ADD", axes).reshape(shape)
+        return out, self._new(found.cast(dtypes.default_int))
+
+    def max_unpool2d(self: Tensor, indices: Tensor, kernel_size: Ints = 2, stride: Ints | None = None,
+                     dilation: Ints = 1, padding: Ints = 0, output_size: Sequence[int] | None = None) -> Tensor:
+        """Each value at the place that ``max_pool2d(return_indices=True)`` found it at, zeros elsewhere.
+
+        Args:
+            output_size: of the last axes, or the whole shape, where the pool left open what it was.
+
+        >>> x, places = Tensor([[[[1, 2], [3, 4]]]]).max_pool2d(return_indices=True)
+        >>> x.max_unpool2d(places).tolist()
+        [[[[0, 0], [0, 4]]]]
+        """
+        op = "max_unpool2d"
+        kernel, steps, spread, amounts = _pool_arguments(op, self, kernel_size, stride, dilation, padding)
+        dims = len(kernel)
+        if indices.shape != self.shape:
+            raise ShapeError(op, f"values {self.shape}, indices {indices.shape}", "what max_pool2d gave")
+        lead, size = self.shape[: self.ndim - dims], self.shape[self.ndim - dims :]
+        whole = tuple((s - 1) * st + d * (k - 1) + 1 - b - e
+                      for s, st, d, k, (b, e) in zip(size, steps, spread, kernel, amounts))
+        if output_size is not None:
+            whole = integers(op, "output_size", tuple(output_size)[-dims:], dims, least=1)
+        flat = type(self).zeros(*lead, product(whole), dtype=self.dtype, device=self.device, requires_grad=False)
+        rows = (*lead, product(size))
+        return flat.scatter(-1, indices.reshape(rows), self.reshape(rows)).reshape(*lead, *whole)
 
     def avg_pool2d(self: Tensor, kernel_size: Ints = 2, stride: Ints | None = None, dilation: Ints = 1,
                    padding: Ints = 0, ceil_mode: bool = False, count_include_pad: bool = True) -> Tensor:
@@ -222,7 +257,7 @@ def _accumulator(op: str, x: Tensor, weight: Tensor, dtype: DType | None) -> tup
         return dtype, dtype
     if out.is_bool:
         raise DTypeError(op, "both operands are bool", ".cast(dtypes.int)")
-    wide = dtypes.float32 if out.is_float and out.itemsize == 2 else sum_dtype(out)
+    wide = dtypes.float32 if out.is_float and out.itemsize <= 2 else sum_dtype(out)
     return (out if out.is_float else wide), wide
 
 
@@ -248,6 +283,11 @@ def _padded(x: UOp, amounts: Pairs, value: int | float | bool) -> UOp:
 
 
 def _first_greatest(g: Tensor, out: Tensor, windows: Tensor) -> tuple[Tensor]:
+    return (_is_first_greatest(out, windows).where(g, 0),)
+
+
+def _is_first_greatest(out: Tensor, windows: Tensor) -> Tensor:
+    """Which element of each window is the one that its greatest value is taken from."""
     axes = [i for i, (a, b) in enumerate(zip(out.shape, windows.shape)) if not equal(a, b)]
     place = windows.uop.iota_like(axes[0]) if axes else windows.uop.zeros(dtypes.int32)
     for a in axes[1:]:
@@ -255,8 +295,15 @@ def _first_greatest(g: Tensor, out: Tensor, windows: Tensor) -> tuple[Tensor]:
     count = product([windows.shape[a] for a in axes])
     places = windows._new(place)
     rank = windows.eq(out).where(count - places, windows.isnan().where(places + 1, 0))  # of NaNs the last
-    chosen = rank.gt(0) & rank.eq(rank.max(axes, keepdim=True))
-    return (chosen.where(g, 0),)
+    return rank.gt(0) & rank.eq(rank.max(axes, keepdim=True))
+
+
+def _places(x: Tensor, dims: int) -> UOp:
+    """Each element's place in its plane of the last axes, row by row."""
+    place = x.uop.iota_like(x.ndim - dims)
+    for a in range(x.ndim - dims + 1, x.ndim):
+        place = place * x.shape[a] + x.uop.iota_like(a)
+    return place
 
 
 def _finish(out: Tensor, bias: Tensor | None, dims: int) -> Tensor:

@@ -9,7 +9,6 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from ml_dtypes import bfloat16
 
 from tinsmith.core.dtypes import DType
 from tinsmith.ir.ops.op import Array, Op, boolean, same, shape_of_all
@@ -19,11 +18,11 @@ if TYPE_CHECKING:
 
 
 def _wide(f: Any) -> Any:
-    """Compute 16-bit floats in float32 and round once, as every renderer does."""
+    """Compute floats of 16 bits or less in float32 and round once, as every renderer does."""
 
     def meaning(node: UOp, *xs: Array) -> Array:
-        narrow = xs[0].dtype.itemsize == 2 and node.src[0].dtype.is_float
-        out = f(*(x.astype(np.float32) if narrow and x.dtype.itemsize == 2 else x for x in xs))
+        narrow = xs[0].dtype.itemsize <= 2 and node.src[0].dtype.is_float
+        out = f(*(x.astype(np.float32) if narrow and s.dtype.is_float else x for s, x in zip(node.src, xs)))
         return np.asarray(out).astype(node.dtype.scalar.numpy)
 
     return meaning
@@ -63,7 +62,7 @@ def cast_values(x: Array, dtype: DType) -> Array:
     >>> cast_values(np.array([1e9, -1.5, np.nan]), dtypes.int8)
     array([127,  -1,   0], dtype=int8)
     """
-    is_float = x.dtype == bfloat16 or np.issubdtype(x.dtype, np.floating)
+    is_float = x.dtype.kind in "fV"  # ml_dtypes' types are of kind V
     if is_float and dtype.is_int:
         wide = x.astype(np.float64)
         top = float(dtype.max)
@@ -71,8 +70,9 @@ def cast_values(x: Array, dtype: DType) -> Array:
             clipped = np.clip(np.nan_to_num(np.trunc(wide), nan=0.0), float(dtype.min), top)
             out = clipped.astype(dtype.numpy)
         return np.where(clipped >= top, np.asarray(dtype.max, dtype.numpy), out).astype(dtype.numpy)
-    if dtype.name == "bfloat16" and x.dtype == np.float64:
-        return x.astype(np.float32).astype(bfloat16)
+    if dtype.name.startswith("fp8") or (dtype.name == "bfloat16" and x.dtype == np.float64):
+        with np.errstate(over="ignore", invalid="ignore"):
+            return x.astype(np.float32).astype(dtype.numpy)
     return x.astype(dtype.numpy)
 
 

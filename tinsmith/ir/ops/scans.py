@@ -21,7 +21,7 @@ _RUNNING = {"ADD": np.add, "MUL": np.multiply, "MAX": np.maximum, "MIN": np.mini
 def running(op: Op, x: Array, axis: int, start: Array | None, weight: Array | None) -> Array:
     """``y[k] = y[k-1] op x[k]`` along ``axis``, before it ``start``; with weights ``y[k] = y[k-1] * w[k] + x[k]``.
     16-bit floats are carried in float32."""
-    if x.dtype.itemsize == 2 and x.dtype.kind not in "iu":
+    if x.dtype.itemsize <= 2 and x.dtype.kind not in "iub":
         wide = [None if a is None else a.astype(np.float32) for a in (start, weight)]
         return running(op, x.astype(np.float32), axis, *wide).astype(x.dtype)
     y = np.moveaxis(x.copy(), axis, 0)

@@ -72,7 +72,7 @@ def reduce_values(op: Op, x: Array, axes: tuple[int, ...], dtype: DType) -> Arra
         assert op.identity is not None
         shape = tuple(1 if i in axes else s for i, s in enumerate(x.shape))
         return np.full(shape, op.identity(dtype), dtype.numpy)
-    wide = x.astype(np.float32) if dtype.is_float and dtype.itemsize == 2 else x
+    wide = x.astype(np.float32) if dtype.is_float and dtype.itemsize <= 2 else x
     function = {"ADD": np.add, "MUL": np.multiply, "MAX": np.maximum, "MIN": np.minimum, "AND": np.bitwise_and,
                 "OR": np.bitwise_or, "XOR": np.bitwise_xor}[op.name]
     return np.asarray(function.reduce(wide, axis=axes, keepdims=True)).astype(dtype.numpy)

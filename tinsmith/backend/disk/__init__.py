@@ -1,0 +1,1 @@
+"""DISK: files as a device, memory without programs that outlives the process."""

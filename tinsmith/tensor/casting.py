@@ -1,0 +1,58 @@
+"""Other dtypes: of the same numbers, or of the same bits."""
+# mypy: disable-error-code=misc
+# ``self`` is the Tensor that this class is mixed into.
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tinsmith.core.dtypes import DType, dtypes, to_dtype
+from tinsmith.core.errors import DTypeError, ShapeError
+from tinsmith.tensor import files
+
+if TYPE_CHECKING:
+    from tinsmith.tensor.tensor import Tensor
+
+_UINT: Final = {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}
+
+
+class Casting:
+    """``cast`` and ``bitcast``."""
+
+    __slots__ = ()
+
+    def cast(self: Tensor, dtype: DType | str) -> Tensor:
+        """Converted to ``dtype``; see the op table's CAST for special values.
+
+        >>> Tensor([1.7, 300]).cast("uint8").tolist()
+        [1, 255]
+        """
+        return self._new(self.uop.cast(to_dtype(dtype)))
+
+    def bitcast(self: Tensor, dtype: DType | str) -> Tensor:
+        """The bits read as another dtype; of another width, the last axis is as much longer or shorter.
+
+        >>> hex(Tensor([1.0]).bitcast("int32").item()), Tensor([1.0]).bitcast("uint8").tolist()
+        ('0x3f800000', [0, 0, 128, 63])
+
+        Raises:
+            ShapeError: if the last axis is no multiple of the wider elements.
+        """
+        to = to_dtype(dtype)
+        own, new = self.dtype.itemsize, to.itemsize
+        if own != new and (not self.ndim or (self.shape[-1] * own) % new):
+            raise ShapeError("bitcast", f"{self.shape} of {own} bytes each into elements of {new} bytes",
+                             "a last axis whose bytes make whole elements")
+        if self.dtype.is_bool is not to.is_bool and own != new:
+            raise DTypeError("bitcast", f"{self.dtype!r} to {to!r}", "dtypes.uint8 between them")
+        if files.on_disk(self._device):
+            return self._new(files.bits(self, to))
+        if own == new:
+            return self._new(self.uop.bitcast(to))
+        bits, wanted = self._new(self.uop.bitcast(_UINT[own])), _UINT[new]
+        shift = type(self).arange(max(own, new) // min(own, new), dtype=_UINT[max(own, new)], device=self.device)
+        shift = shift.mul(8 * min(own, new))
+        if own < new:
+            parts = bits.reshape(*self.shape[:-1], -1, new // own).cast(wanted).lshift(shift)
+            return parts.sum(-1, dtype=wanted).bitcast(to)
+        cut = bits.unsqueeze(-1).rshift(shift).cast(wanted)
+        return cut.reshape(*self.shape[:-1], -1).bitcast(to)

@@ -1,0 +1,67 @@
+"""Tensors of what lies elsewhere: in a file, at an address, behind a URL."""
+# mypy: disable-error-code=misc
+# ``cls`` is the Tensor that this class is mixed into.
+from __future__ import annotations
+
+import ctypes
+import gzip
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tinsmith.backend.device import DeviceName
+from tinsmith.backend.memory import Buffer
+from tinsmith.core.dtypes import DType, dtypes, to_dtype
+from tinsmith.core.files import fetched
+from tinsmith.ir import Ops, UOp
+from tinsmith.tensor.arguments import integer
+from tinsmith.tensor.base import device_name, leaf
+from tinsmith.tensor.helpers import product, sizes
+
+if TYPE_CHECKING:
+    from tinsmith.tensor.tensor import Tensor
+
+
+class Sources:
+    """``from_blob`` and ``from_url``; ``Tensor(Path(...))`` and the device ``DISK:path`` are those of a file."""
+
+    __slots__ = ()
+
+    @classmethod
+    def from_blob(cls: type[Tensor], ptr: int, shape: Any, dtype: DType | str | None = None,
+                  device: DeviceName | None = None) -> Tensor:
+        """The elements at an address of this process, read when they are first used: until then it must stay valid.
+
+        >>> numbers = (ctypes.c_float * 2)(1.5, 2.5)
+        >>> Tensor.from_blob(ctypes.addressof(numbers), (2,)).tolist()
+        [1.5, 2.5]
+        """
+        kind = dtypes.default_float if dtype is None else to_dtype(dtype)
+        wanted = sizes("from_blob", (shape,))
+        nbytes = product(wanted) * kind.itemsize
+        block = (ctypes.c_uint8 * nbytes).from_address(integer("from_blob", "ptr", ptr, least=1))
+        target = device_name(device)
+        if not nbytes:
+            return cls.empty(wanted, dtype=kind, device=target)
+        buffer = Buffer("NPY", product(wanted), kind, opaque=np.frombuffer(block, np.uint8))
+        return cls._wrap(leaf(UOp(Ops.BUFFER, kind, (), buffer).copy_to(target).reshape(wanted)), target)
+
+    @classmethod
+    def from_url(cls: type[Tensor], url: str, gunzip: bool = False, device: DeviceName | None = None) -> Tensor:
+        """The bytes at ``url``, downloaded once and kept among the cached files.
+
+        Args:
+            gunzip: give what the gzip file holds.
+
+        >>> import pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "x"; _ = path.write_bytes(b"abc")
+        >>> Tensor.from_url(path.as_uri()).tolist()
+        [97, 98, 99]
+
+        Raises:
+            OSError: if it cannot be had.
+        """
+        path = fetched(url)
+        if gunzip:
+            return cls(gzip.decompress(path.read_bytes()), device=device)
+        return cls(path, device=device)
