@@ -104,6 +104,8 @@ def test_bits_of_another_width() -> None:
     for dtype in (dtypes.uint16, dtypes.int32, dtypes.uint64, dtypes.int64):
         assert np.array_equal(Tensor(x).bitcast(dtype).numpy(), x.view(dtype.numpy))
         assert np.array_equal(Tensor(x).bitcast(dtype).bitcast(dtypes.uint8).numpy(), x)
+    assert Tensor([0, 2], dtype=dtypes.uint8).bitcast(dtypes.bool).tolist() == [False, True]
+    assert Tensor([False, True]).bitcast(dtypes.int8).tolist() == [0, 1]
     with pytest.raises(ValueError, match="bitcast"):
         Tensor([1, 2, 3], dtype=dtypes.uint8).bitcast(dtypes.uint16)
 

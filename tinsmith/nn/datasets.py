@@ -16,7 +16,10 @@ import numpy as np
 
 from tinsmith.core.cache import cache_dir, replace_file
 from tinsmith.core.errors import ArgumentError, FileFormatError
+from tinsmith.nn.cifar import cifar
 from tinsmith.tensor.tensor import Tensor
+
+__all__ = ["Digits", "cifar", "download", "load_digits", "mnist", "read_idx", "upsample"]
 
 Array = np.ndarray[Any, Any]
 

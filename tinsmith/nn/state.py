@@ -6,7 +6,7 @@ import json
 import mmap
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from types import ModuleType
 from typing import Any, Final
 
@@ -17,10 +17,16 @@ from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError, FileFormatError, ShapeError
 from tinsmith.core.weak import WeakTable
 from tinsmith.ir import Ops, UOp
+from tinsmith.nn.archives import Source, TensorIO, as_bytes, tar_extract, zip_extract
+from tinsmith.nn.gguf import gguf_load
+from tinsmith.nn.torchfile import torch_load
 from tinsmith.schedule.execute import seen_on_host
 from tinsmith.tensor.base import device_name, leaf
 from tinsmith.tensor.realize import realize_tensors, value_of
 from tinsmith.tensor.tensor import Tensor
+
+__all__ = ["TensorIO", "get_parameters", "get_state_dict", "gguf_load", "load_state_dict", "safe_load",
+           "safe_load_metadata", "safe_save", "tar_extract", "torch_load", "zip_extract"]
 
 _DTYPES: Final = {
     "BOOL": dtypes.bool, "I8": dtypes.int8, "U8": dtypes.uint8, "I16": dtypes.int16, "U16": dtypes.uint16,
@@ -94,12 +100,16 @@ def get_parameters(obj: Any) -> list[Tensor]:
     return list({id(t): t for t in get_state_dict(obj).values()}.values())
 
 
-def load_state_dict(model: Any, state_dict: Mapping[str, Any], strict: bool = True) -> list[str]:
+def load_state_dict(model: Any, state_dict: Mapping[str, Any], strict: bool = True, verbose: bool = False,
+                    consume: bool = False, realize: bool = True) -> list[str]:
     """Put values into the model's tensors, converted to their dtypes and devices; nothing changes if one does not fit.
 
     Args:
         state_dict: tensors or arrays by name.
         strict: refuse missing and unexpected names.
+        verbose: print each name with its shape and dtype.
+        consume: take what was loaded out of ``state_dict``, so that its memory can go.
+        realize: compute the values now; else when they are used.
 
     Returns:
         The names that the state does not have.
@@ -138,7 +148,12 @@ def load_state_dict(model: Any, state_dict: Mapping[str, Any], strict: bool = Tr
         raise ShapeError("load_state_dict", _some(wrong), "the state of a model of the same sizes")
     for name, value in new.items():
         own[name].replace(value)
-    realize_tensors([own[name] for name in new])
+        if verbose:
+            print(f"{name}: {value.shape} {value.dtype!r}")
+        if consume and isinstance(state_dict, MutableMapping):
+            del state_dict[name]
+    if realize:
+        realize_tensors([own[name] for name in new])
     return missing
 
 
@@ -233,3 +248,20 @@ def _mapped(block: np.ndarray[Any, Any], shape: tuple[int, ...], dtype: DType, d
     found = UOp(Ops.BUFFER, stored, (), Buffer("NPY", block.size // stored.itemsize, stored, opaque=block))
     uop = found.copy_to(device).reshape(shape)
     return Tensor(uop.ne(0) if dtype.is_bool else leaf(uop), device=device)
+
+
+def safe_load_metadata(fn: Source) -> tuple[Tensor, int, dict[str, Any]]:
+    """(the file as bytes, where the tensors begin, what the header says) of a safetensors file.
+
+    Raises:
+        FileFormatError: if the header is none.
+    """
+    t = as_bytes("safe_load_metadata", fn)
+    size = int.from_bytes(t[:8].numpy().tobytes(), "little")
+    try:
+        header = json.loads(t[8 : 8 + size].numpy().tobytes()) if 8 + size <= len(t) else None
+    except ValueError:
+        header = None
+    if not isinstance(header, dict):
+        raise FileFormatError("safe_load_metadata", "no safetensors file", "a complete file")
+    return t, 8 + size, header

@@ -46,6 +46,9 @@ class Casting:
             raise DTypeError("bitcast", f"{self.dtype!r} to {to!r}", "dtypes.uint8 between them")
         if files.on_disk(self._device):
             return self._new(files.bits(self, to))
+        if to.is_bool or self.dtype.is_bool:  # any byte but 0 is true, and true is 1
+            bits = self.cast(dtypes.uint8) if self.dtype.is_bool else self._new(self.uop.bitcast(dtypes.uint8))
+            return bits.ne(0) if to.is_bool else bits._new(bits.uop.bitcast(to))
         if own == new:
             return self._new(self.uop.bitcast(to))
         bits, wanted = self._new(self.uop.bitcast(_UINT[own])), _UINT[new]

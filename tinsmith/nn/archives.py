@@ -1,0 +1,110 @@
+"""Archives of files as tensors of bytes: tar and zip, read where they lie."""
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tinsmith.core.dtypes import dtypes
+from tinsmith.core.errors import DTypeError, FileFormatError
+from tinsmith.tensor.files import on_disk, values
+from tinsmith.tensor.tensor import Tensor
+
+Source = Tensor | str | os.PathLike[str]
+
+
+def as_bytes(op: str, source: Source) -> Tensor:
+    """A file, or a tensor of bytes, as a tensor of bytes.
+
+    Raises:
+        DTypeError: for a tensor of anything else.
+    """
+    if not isinstance(source, Tensor):
+        return Tensor(Path(source))
+    if source.dtype is not dtypes.uint8 or source.ndim != 1:
+        raise DTypeError(op, f"takes a vector of bytes, got {source.shape} {source.dtype!r}", "Tensor(Path(...))")
+    return source
+
+
+class TensorIO(io.RawIOBase):
+    """A tensor of bytes as a file that can be read.
+
+    >>> TensorIO(Tensor(b"abcdef")).read(3)
+    b'abc'
+    """
+
+    def __init__(self, t: Tensor) -> None:
+        t = as_bytes("TensorIO", t)
+        self._bytes = values(t.uop) if on_disk(t._device) else t.numpy()  # a file's are mapped
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count = min(len(buffer), max(len(self._bytes) - self._at, 0))
+        if count:
+            buffer[:count] = self._bytes[self._at : self._at + count].tobytes()
+        self._at += count
+        return count
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: len(self._bytes)}[whence]
+        self._at = max(start + offset, 0)
+        return self._at
+
+
+def tar_extract(fn: Source) -> dict[str, Tensor]:
+    """The files of a tar archive, compressed or not, as tensors of bytes by name.
+
+    Raises:
+        FileFormatError: if it is none.
+    """
+    t = as_bytes("tar_extract", fn)
+    try:
+        file = io.BufferedReader(TensorIO(t))
+        with tarfile.open(fileobj=file, mode="r:*") as archive:
+            plain = archive.fileobj is file  # a packed archive is read through its codec
+            out = {}
+            for member in archive.getmembers():
+                if not member.isfile():
+                    continue
+                if plain:
+                    out[member.name] = t[member.offset_data : member.offset_data + member.size]
+                else:
+                    inside = archive.extractfile(member)
+                    out[member.name] = Tensor(inside.read() if inside else b"")
+    except tarfile.TarError as error:
+        raise FileFormatError("tar_extract", f"no tar archive: {error}", "a complete file") from None
+    return out
+
+
+def zip_extract(fn: Source) -> dict[str, Tensor]:
+    """The files of a zip archive as tensors of bytes by name; what is stored as it is stays where it lies.
+
+    Raises:
+        FileFormatError: if it is none.
+    """
+    t = as_bytes("zip_extract", fn)
+    try:
+        with zipfile.ZipFile(io.BufferedReader(TensorIO(t))) as archive:
+            return {info.filename: _member(t, archive, info) for info in archive.infolist() if not info.is_dir()}
+    except (zipfile.BadZipFile, NotImplementedError) as error:
+        raise FileFormatError("zip_extract", f"no zip archive that can be read: {error}", "a complete file") from None
+
+
+def _member(t: Tensor, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Tensor:
+    if info.compress_type != zipfile.ZIP_STORED:
+        return Tensor(archive.read(info))
+    header = t[info.header_offset : info.header_offset + 30].numpy().tobytes()
+    name, extra = (int(n) for n in np.frombuffer(header, "<u2", 2, 26))
+    start = info.header_offset + 30 + name + extra
+    return t[start : start + info.file_size]
