@@ -27,7 +27,7 @@ _DTYPES: Final = {
 
 
 def torch_load(fn: Source) -> Any:
-    """What ``torch.save`` wrote: tensors in dicts, lists and tuples. A file is mapped, and each tensor copied when used.
+    """What ``torch.save`` wrote: tensors in dicts, lists and tuples. A file is mapped; tensors are copied when used.
 
     Raises:
         FileFormatError: for a file of another kind, or one that holds other objects.
