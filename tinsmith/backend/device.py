@@ -6,10 +6,11 @@ these parts and for the target's data; it never looks at a device's name.
 """
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -363,6 +364,22 @@ class _Devices:
                 found: Renderer = make()
                 return found
         return self[name].renderer
+
+    def get_available_devices(self) -> Iterator[str]:
+        """Names of the devices that can compute on this machine.
+
+        >>> "CPU" in Device.get_available_devices()
+        True
+        """
+        for name in self.known():
+            with contextlib.suppress(DeviceError, ImportError, OSError):
+                if self[name].has_programs:
+                    yield name
+
+    @property
+    def default(self) -> Compiled:
+        """The opened default device."""
+        return self[self.DEFAULT]
 
     def __iter__(self) -> Any:
         return iter(self.known())

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
+from tinsmith.compat.conventions import adopt, drop
 from tinsmith.compat.names import DEVICE_VARIABLES, DEVICES, MODULES, REASONS
+from tinsmith.compat.variables import from_environment
 from tinsmith.core.settings import settings, tell_unread
 
 
@@ -39,7 +41,9 @@ class CompatModule(ModuleType):
             raise missing(self.__name__, name)
         module, _, attribute = place.partition(":")
         try:
-            found = getattr(importlib.import_module(module), attribute)
+            owner, _, key = attribute.partition(".")
+            found = getattr(importlib.import_module(module), owner)
+            found = found[key] if key else found
         except (AttributeError, ModuleNotFoundError):
             raise missing(self.__name__, name) from None
         setattr(self, name, found)
@@ -77,7 +81,9 @@ def install() -> None:
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
     _forget()
+    adopt()
     tell_unread()
+    from_environment()
     named = {part.partition("=")[0] for part in settings.ALIAS.upper().split(",")}
     more = [f"{old}={new}" for old, new in DEVICES.items() if old not in named]
     settings.ALIAS = ",".join([*filter(None, [settings.ALIAS]), *more])
@@ -91,6 +97,7 @@ def uninstall() -> None:
     """Let ``import tinygrad`` mean an installed tinygrad again. Device names keep their meaning."""
     if _finder in sys.meta_path:
         sys.meta_path.remove(_finder)
+        drop()
     _forget()
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 import contextlib
 import cProfile
 import ctypes
+import decimal
 import functools
-import hashlib
+import getpass
+import gzip
 import math
 import os
 import pstats
@@ -13,15 +15,14 @@ import re
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from tinsmith.core.cache import cache_dir, cache_prune, replace_file
+from tinsmith.core.cache import cache_prune, replace_file
 from tinsmith.core.errors import ArgumentError
-from tinsmith.core.settings import DECLARED, settings
-from tinsmith.core.settings import Context as _settings_context
+from tinsmith.core.files import fetched
+from tinsmith.core.settings import settings
 from tinsmith.core.terminal import colored
 
 T = TypeVar("T")
@@ -30,87 +31,6 @@ K = TypeVar("K")
 VERSION = "0.14.0"  # the tinygrad whose names the tables follow
 OSX, WIN = sys.platform == "darwin", sys.platform == "win32"
 CI = os.getenv("CI", "") != ""
-
-# *** settings ***
-
-
-@functools.cache
-def getenv(key: str, default: Any = 0) -> Any:
-    """The environment variable ``key`` as the type of ``default``; read once."""
-    return type(default)(os.environ.get(key, default))
-
-
-_DECLARED = {s.name for s in DECLARED}
-
-
-class ContextVar:
-    """A setting of a script: ours where we have one of that name, else a number that only the script reads."""
-
-    known: dict[str, ContextVar] = {}
-
-    def __init__(self, key: str, default_value: int) -> None:
-        self.key = key
-        self._own = getenv(key, default_value)
-        ContextVar.known.setdefault(key, self)
-
-    @property
-    def value(self) -> int:
-        return int(getattr(settings, self.key)) if self.key in _DECLARED else self._own
-
-    @value.setter
-    def value(self, new: int) -> None:
-        if self.key in _DECLARED:
-            setattr(settings, self.key, new)
-        else:
-            self._own = new
-
-    def __bool__(self) -> bool:
-        return bool(self.value)
-
-    def __int__(self) -> int:
-        return self.value
-
-    def __eq__(self, other: object) -> bool:
-        return self.value == other
-
-    def __ge__(self, other: int) -> bool:
-        return self.value >= other
-
-    def __gt__(self, other: int) -> bool:
-        return self.value > other
-
-    def __lt__(self, other: int) -> bool:
-        return self.value < other
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-    def __repr__(self) -> str:
-        return f"ContextVar({self.key!r}, {self.value})"
-
-
-BEAM, DEBUG, FUSE_ARANGE, GRAPH, IMAGE = (ContextVar(n, 0) for n in ("BEAM", "DEBUG", "FUSE_ARANGE", "GRAPH", "IMAGE"))
-JIT, NOOPT, PROFILE, VIZ, WINO = (ContextVar(n, int(n == "JIT")) for n in ("JIT", "NOOPT", "PROFILE", "VIZ", "WINO"))
-
-
-class Context(contextlib.ContextDecorator):
-    """Change settings inside a ``with`` block; those that Tinsmith does not have change for the script alone."""
-
-    def __init__(self, **changes: Any) -> None:
-        self.changes, self.stack = changes, contextlib.ExitStack()
-
-    def __enter__(self) -> None:
-        self.stack.enter_context(_settings_context(**{k: v for k, v in self.changes.items() if k in _DECLARED}))
-        for name in self.changes.keys() - _DECLARED:
-            variable = ContextVar.known.get(name)
-            if variable is None:
-                raise ArgumentError("Context", f"unknown setting {name!r}", "docs/rosetta.md lists the settings")
-            self.stack.callback(setattr, variable, "value", variable.value)
-            variable.value = self.changes[name]
-
-    def __exit__(self, *error: object) -> None:
-        self.stack.close()
-
 
 # *** numbers and sequences ***
 
@@ -199,12 +119,155 @@ def unwrap(x: T | None) -> T:
     return x
 
 
+def round_down(num: int, amt: int) -> int:
+    """The greatest multiple of ``amt`` not above ``num``."""
+    return num // amt * amt
+
+
+def cdiv(x: int, y: int) -> int:
+    """C's division of integers, towards zero; 0 by zero."""
+    return 0 if y == 0 else abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1)
+
+
+def cmod(x: int, y: int) -> int:
+    """The remainder of ``cdiv``."""
+    return x - cdiv(x, y) * y
+
+
+def floordiv(x: int, y: int) -> int:
+    """Division rounded down; 0 by zero."""
+    return 0 if y == 0 else x // y
+
+
+def floormod(x: int, y: int) -> int:
+    """The remainder of ``floordiv``."""
+    return x - floordiv(x, y) * y
+
+
+def next_power2(x: int) -> int:
+    """The least power of two not below ``x``."""
+    return 1 if x == 0 else 1 << (x - 1).bit_length()
+
+
+def polyN(x: Any, p: Sequence[float]) -> Any:
+    """A polynomial, coefficients from the highest power down.
+
+    >>> polyN(2.0, [1.0, 0.0, 3.0])
+    7.0
+    """
+    return functools.reduce(lambda total, c: total * x + c, p, 0.0)
+
+
+def strides_for_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of dense memory, in elements; 0 along axes of size 1."""
+    steps = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+    return tuple(0 if n == 1 else s for n, s in zip(shape, steps))
+
+
+def get_shape(x: Any) -> tuple[int, ...]:
+    """The shape of nested lists.
+
+    >>> get_shape([[1, 2], [3, 4], [5, 6]])
+    (3, 2)
+    """
+    if not isinstance(x, (list, tuple)) and not hasattr(x, "shape"):
+        return ()
+    if hasattr(x, "shape"):
+        return tuple(x.shape)
+    inner = [get_shape(v) for v in x]
+    if inner and not all_same(inner):
+        raise ArgumentError("get_shape", f"ragged nested lists {x!r:.60}", "lists of equal lengths")
+    return (len(x), *(inner[0] if inner else ()))
+
+
+def get_child(obj: Any, key: str) -> Any:
+    """What a dotted name leads to, through attributes, lists and dicts.
+
+    >>> get_child({"layers": [{"weight": 3}]}, "layers.0.weight")
+    3
+    """
+    for part in key.split("."):
+        if isinstance(obj, (list, tuple)) or part.isdigit():
+            obj = obj[int(part)]
+        else:
+            obj = obj[part] if isinstance(obj, dict) else getattr(obj, part)
+    return obj
+
+
+def get_single_element(x: Sequence[T]) -> T:
+    """The only one."""
+    assert len(x) == 1, f"{len(x)} elements, not one"
+    return x[0]
+
+
+def to_tuple(x: Any) -> tuple[Any, ...]:
+    """``x`` if it is a tuple, else one of it."""
+    return x if isinstance(x, tuple) else (x,)
+
+
+def getbits(value: int, start: int, end: int) -> int:
+    """Bits ``start`` to ``end``, both included."""
+    return (value >> start) & ((1 << (end - start + 1)) - 1)
+
+
+def lo32(x: int) -> int:
+    """The low 32 bits."""
+    return x & 0xFFFFFFFF
+
+
+def hi32(x: int) -> int:
+    """What lies above the low 32 bits."""
+    return x >> 32
+
+
+def data64(data: int) -> tuple[int, int]:
+    """High and low half of 64 bits."""
+    return hi32(data), lo32(data)
+
+
+def data64_le(data: int) -> tuple[int, int]:
+    """Low and high half of 64 bits."""
+    return lo32(data), hi32(data)
+
+
 # *** text ***
 
 
 def ansistrip(s: str) -> str:
     """Without colour codes."""
     return re.sub("\u001b\\[[0-9]*m", "", s)
+
+
+def ansipad(s: str, w: int) -> str:
+    """Padded with spaces to ``w`` visible characters."""
+    return s + " " * max(w - len(ansistrip(s)), 0)
+
+
+def word_wrap(x: str, wrap: int = 80) -> str:
+    """Lines of at most ``wrap`` characters."""
+    parts = ([line[i : i + wrap] for i in range(0, max(len(line), 1), wrap)] for line in x.split("\n"))
+    return "\n".join(flatten(parts))
+
+
+def pluralize(st: str, cnt: int) -> str:
+    """A number and its noun."""
+    return f"{cnt} {st}" + ("" if cnt == 1 else "s")
+
+
+def size_to_str(s: int) -> str:
+    """A number of bytes in the unit that suits it."""
+    unit = min(int(s).bit_length() // 10, 3) if s else 0
+    return f"{s / 1024**unit:.2f} {('B', 'KB', 'MB', 'GB')[unit]}"
+
+
+def stderr_log(msg: str) -> None:
+    """To standard error."""
+    print(msg, end="", file=sys.stderr, flush=True)
+
+
+def panic(e: type[Exception] | None = None, *arg: Any) -> Any:
+    """Raise, where only an expression may stand."""
+    raise (e or RuntimeError)(*arg)
 
 
 def colorize_float(x: float) -> str:
@@ -248,23 +311,21 @@ def flat_mv(mv: memoryview) -> memoryview:
 # *** files ***
 
 
-def temp(x: str) -> str:
+def temp(x: str, append_user: bool = False) -> str:
     """A name in the folder of temporary files."""
-    return str(Path(tempfile.gettempdir()) / x)
+    return str(Path(tempfile.gettempdir()) / (f"{x}.{getpass.getuser()}" if append_user else x))
 
 
-def fetch(url: str, name: str | None = None, subdir: str | None = None, allow_caching: bool = True) -> Path:
-    """The file at ``url``, downloaded once."""
-    if url.startswith(("/", ".")):
-        return Path(url)
-    folder = cache_dir() / "downloads" / (subdir or "")
-    path = folder / (name or hashlib.sha256(url.encode()).hexdigest())
-    if not path.is_file() or not allow_caching:
-        with urllib.request.urlopen(url, timeout=10) as reply:
-            data = reply.read()
-        folder.mkdir(parents=True, exist_ok=True)
-        replace_file(path, data)
-    return path
+def fetch(url: str, name: str | Path | None = None, subdir: str | None = None, gunzip: bool = False,
+          allow_caching: bool = True, headers: dict[str, str] | None = None) -> Path:
+    """The file with what is at ``url``, downloaded once; ``gunzip`` unpacks it."""
+    path = fetched(url, None if name is None else str(name), subdir, again=not allow_caching, headers=headers)
+    if not gunzip:
+        return path
+    unpacked = path.with_name(path.name + ".gunzip")
+    if not unpacked.is_file() or not allow_caching:
+        replace_file(unpacked, gzip.decompress(path.read_bytes()))
+    return unpacked
 
 
 def diskcache_clear() -> None:
@@ -293,6 +354,17 @@ class Timing(contextlib.ContextDecorator):
         self.et = time.perf_counter_ns() - self.st
         if self.enabled:
             print(f"{self.prefix}{self.et * 1e-6:6.2f} ms" + (self.on_exit(self.et) if self.on_exit else ""))
+
+
+def profile_marker(name: str, color: str = "gray") -> None:
+    """Print a mark with the time, so that what a profile shows can be told apart."""
+    if settings.PROFILE:
+        print(colored(f"*** {name} at {time.perf_counter() * 1e3:.2f} ms", color), file=sys.stderr)
+
+
+def perf_counter_us() -> decimal.Decimal:
+    """Microseconds from a clock that never goes back."""
+    return decimal.Decimal(time.perf_counter_ns()) / 1000
 
 
 class Profiling(contextlib.ContextDecorator):

@@ -6,26 +6,34 @@ from __future__ import annotations
 
 from typing import Final
 
+from tinsmith.core.settings import DECLARED, ELSEWHERE
+
 Names = dict[str, str]
 
 _TENSOR: Final[Names] = {"Tensor": "tinsmith.tensor.tensor:Tensor", "Function": "tinsmith.tensor.function:Function"}
 _DTYPE: Final[Names] = {
     "dtypes": "tinsmith.core.dtypes:dtypes", "DType": "tinsmith.core.dtypes:DType",
-    "least_upper_dtype": "tinsmith.core.dtypes:promote", "to_dtype": "tinsmith.core.dtypes:to_dtype"}
+    "least_upper_dtype": "tinsmith.core.dtypes:promote", "to_dtype": "tinsmith.core.dtypes:to_dtype",
+    "sum_acc_dtype": "tinsmith.core.dtypes:sum_dtype", "_to_np_dtype": "tinsmith.compat.state:_to_np_dtype"}
 _DEVICE: Final[Names] = {
     "Device": "tinsmith.backend.device:Device", "Buffer": "tinsmith.backend.memory:Buffer",
     "BufferSpec": "tinsmith.backend.memory:BufferSpec", "BufferOptions": "tinsmith.backend.memory:BufferSpec",
     "Compiled": "tinsmith.backend.device:Compiled", "Allocator": "tinsmith.backend.device:Allocator",
     "Compiler": "tinsmith.backend.device:Compiler", "Program": "tinsmith.backend.device:Program",
     "CompileError": "tinsmith.core.errors:CompileError"}
-_JIT: Final[Names] = {n: f"tinsmith.jit:{n}" for n in ("TinyJit", "CacheCollector", "JitItem")}
+_JIT: Final[Names] = {"TinyJit": "tinsmith.compat.jit:TinyJit", "JitError": "tinsmith.core.errors:JitError",
+                      **{n: f"tinsmith.jit:{n}" for n in ("CacheCollector", "JitItem")}}
 _MULTI: Final[Names] = {"MultiLazyBuffer": "tinsmith.backend.shards:Shards"}
 _QUEUE: Final[Names] = {n: f"tinsmith.schedule.queue:{n}" for n in ("CommandQueue", "CopyItem", "SyncItem", "WaitItem")}
 _VARIABLE: Final[Names] = {"Variable": "tinsmith.tensor.symbolic:Variable"}
-_OPTIM: Final[Names] = {n: f"tinsmith.nn.optim:{n}" for n in (
-    "Optimizer", "OptimizerGroup", "SGD", "LAMB", "Adam", "AdamW")}
-_STATE: Final[Names] = {n: f"tinsmith.nn.state:{n}" for n in (
-    "get_state_dict", "get_parameters", "load_state_dict", "safe_save", "safe_load")}
+_OPTIM: Final[Names] = {
+    **{n: f"tinsmith.nn.optim:{n}" for n in ("Optimizer", "OptimizerGroup")},
+    **{n: f"tinsmith.compat.optim:{n}" for n in ("SGD", "LARS", "Muon", "LAMB", "Adam", "AdamW")}}
+_STATE: Final[Names] = {
+    **{n: f"tinsmith.nn.state:{n}" for n in (
+        "TensorIO", "get_parameters", "gguf_load", "safe_load_metadata", "tar_extract", "torch_load", "zip_extract")},
+    **{n: f"tinsmith.compat.state:{n}" for n in (
+        "accept_filename", "get_state_dict", "load_state_dict", "safe_load", "safe_save")}}
 _LAYERS: Final[Names] = {n: f"tinsmith.nn:{n}" for n in (
     "BatchNorm", "BatchNorm2d", "BatchNorm3d", "Conv1d", "Conv2d", "ConvTranspose1d", "ConvTranspose2d", "Embedding",
     "GroupNorm", "InstanceNorm", "LSTMCell", "LayerNorm", "LayerNorm2d", "Linear", "RMSNorm")}
@@ -46,22 +54,33 @@ _CSTYLE: Final[Names] = {
 _UOPS: Final[Names] = {**_UOP, "UOps": "tinsmith.compat.uops:UOps", "UOpGraph": "tinsmith.ir:ProgramBuilder"}
 _COUNTERS: Final[Names] = {"GlobalCounters": "tinsmith.core.counters:GlobalCounters"}
 
-_HELPERS: Final[Names] = {
+_HELPERS: Names = {
     **_COUNTERS, "colored": "tinsmith.core.counters:colored", "ansilen": "tinsmith.core.counters:visible_length",
     **{n: f"tinsmith.compat.helpers:{n}" for n in (
-        "CI", "Context", "ContextVar", "OSX", "WIN", "all_int", "all_same", "ansistrip", "argfix", "argsort", "ceildiv",
+        "CI", "OSX", "WIN", "all_int", "all_same", "ansistrip", "argfix", "argsort", "ceildiv",
         "colorize_float", "dedup", "diskcache_clear", "fetch", "flat_mv", "flatten", "from_mv", "fully_flatten",
-        "getenv", "make_tuple", "merge_dicts", "mv_address", "partition", "prod", "round_up", "temp", "time_to_str",
-        "to_mv", "unwrap", "Profiling", "Timing", "tqdm", "trange",
-        "BEAM", "DEBUG", "FUSE_ARANGE", "GRAPH", "IMAGE", "JIT", "NOOPT", "PROFILE", "VIZ", "WINO")}}
+        "make_tuple", "merge_dicts", "mv_address", "partition", "prod", "round_up", "temp", "time_to_str",
+        "to_mv", "unwrap", "Profiling", "Timing", "tqdm", "trange", "ansipad", "cdiv", "cmod", "data64", "data64_le",
+        "floordiv", "floormod", "get_child", "get_shape", "get_single_element", "getbits", "hi32", "lo32",
+        "next_power2", "panic", "perf_counter_us", "pluralize", "polyN", "profile_marker", "round_down", "size_to_str",
+        "stderr_log", "strides_for_shape", "to_tuple", "word_wrap")},
+    **{n: f"tinsmith.compat.variables:{n}" for n in ("Context", "ContextVar", "getenv")}}
+
+# Variables, also as names to import: those that tinygrad documents, and ours.
+_VARIABLES: Final = (*ELSEWHERE, *(s.name for s in DECLARED), "USE_TC", "DEFAULT_FLOAT", "DEFAULT_INT", "TRAINING")
+_HELPERS |= {name: f"tinsmith.compat.variables:VARIABLES.{name}" for name in _VARIABLES}
 
 # A module of these names is a package too: the modules below it are its attributes.
 MODULES: Final[dict[str, Names]] = {
     "tinygrad": {**_TENSOR, **_JIT, **_DEVICE, **_DTYPE, **_VARIABLE, **_UOP, **_COUNTERS,
-                 "Context": "tinsmith.compat.helpers:Context", "getenv": "tinsmith.compat.helpers:getenv",
+                 "function": "tinsmith.compat.jit:function", "fetch": "tinsmith.compat.helpers:fetch",
+                 **{n: f"tinsmith.compat.variables:{n}" for n in ("Context", "getenv")},
                  "__version__": "tinsmith.compat.helpers:VERSION"},
     "tinygrad.tensor": {**_TENSOR, **_DTYPE, **_DEVICE},
     "tinygrad.dtype": _DTYPE,
+    "tinygrad.function": {"function": "tinsmith.compat.jit:function"},
+    "tinygrad.llm": {},
+    "tinygrad.llm.gguf": {"gguf_load": "tinsmith.nn.gguf:gguf_load"},
     "tinygrad.device": _DEVICE,
     "tinygrad.helpers": _HELPERS,
     "tinygrad.jit": _JIT,
@@ -83,7 +102,7 @@ MODULES: Final[dict[str, Names]] = {
     "tinygrad.nn": _LAYERS,
     "tinygrad.nn.optim": _OPTIM,
     "tinygrad.nn.state": _STATE,
-    "tinygrad.nn.datasets": {"mnist": "tinsmith.nn.datasets:mnist"},
+    "tinygrad.nn.datasets": {"mnist": "tinsmith.compat.state:mnist", "cifar": "tinsmith.nn.datasets:cifar"},
     "tinygrad.shape": {},
     "tinygrad.shape.shapetracker": _SHAPE,
     "tinygrad.shape.symbolic": _VARIABLE,
@@ -122,6 +141,18 @@ REASONS: Final[Names] = {
     "ExecItem": "a step of a schedule is a tinsmith.schedule.compiled.Step",
     "ProgramSpec": "what launching a kernel needs to know is a tinsmith.codegen.launch.Launch",
     "Linearizer": "tinsmith.codegen.program.compile_kernel goes from a kernel's graph to its UOps and source",
+}
+
+# Methods of tinygrad's Tensor that are not here, with what is.
+METHODS: Final[Names] = {
+    "as_param": "a captured function finds its inputs itself: TinyJit",
+    "call": "a function's graph becomes part of its caller's: call it",
+    "callify": "a function's graph becomes part of its caller's: call it",
+    "custom_kernel": "tinsmith.tensor.function.Function is a formula with a gradient of your own; "
+                     "tinsmith.schedule.byhand.run_program runs a kernel made of UOps",
+    "decode_hevc_frame": "no device decodes video: decode on the host, Tensor(array)",
+    "linear_with_vars": "Tensor.schedule() gives the program, tinsmith.Variable binds its variables",
+    "threefry": "Tensor.random_bits, Tensor.manual_seed and tinsmith.tensor.random.threefry2x32",
 }
 
 # Device names of the tutorials; the variable ALIAS adds to them and goes before them.

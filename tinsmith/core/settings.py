@@ -161,9 +161,6 @@ ELSEWHERE: Final[dict[str, tuple[str, str]]] = {
     "DEBUG_RANGEIFY": ("0", "DEBUG=3 says why a kernel has memory of its own"),
     "TRACEMETA": ("1", "methods and lines are always noted"),
     "CAPTURE_PROCESS_REPLAY": ("0", "python -m tinsmith conformance DEVICE compares programs with the interpreter"),
-    "DEFAULT_FLOAT": ("", "dtypes.default_float = dtypes.float16"),
-    "DEFAULT_INT": ("", "dtypes.default_int = dtypes.int64"),
-    "TRAINING": ("0", "with Tensor.train():"),
     "CAPTURING": ("1", "JIT=0 runs captured functions uncaptured"),
     "MAX_KERNEL_BUFFERS": ("0", "kernels are cut where they grow too large; DEBUG=3 says where and why"),
     "MAX_BUFFER_SIZE": ("0", "buffers are as large as their values"),
@@ -183,12 +180,18 @@ def tell_unread() -> None:
 
     What is no number was hardly meant for us: other programs have an IMAGE or a GRAPH, too.
     """
-    for name, (default, instead) in ELSEWHERE.items():
-        value = os.environ.get(name, default)
-        named = name.startswith(("DEFAULT_", "EMULATED_")) and value
-        if value != default and (named or value.lstrip("-").isdigit()) and name not in _told:
-            _told.add(name)
-            print(f"tinsmith: {name}={value} does nothing: {instead}", file=sys.stderr)
+    for name in ELSEWHERE:
+        value = os.environ.get(name, "")
+        if value.lstrip("-").isdigit() or (value and name.startswith("EMULATED_")):
+            tell(name, value)
+
+
+def tell(name: str, value: str) -> None:
+    """Say once of a variable that only tinygrad reads, and that is set to ``value``, that it does nothing."""
+    default, instead = ELSEWHERE.get(name, (value, ""))
+    if value != default and name not in _told:
+        _told.add(name)
+        print(f"tinsmith: {name}={value} does nothing: {instead}", file=sys.stderr)
 
 
 def child_environment(**changes: int | str) -> dict[str, str]:

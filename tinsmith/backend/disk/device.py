@@ -8,7 +8,7 @@ import numpy as np
 
 from tinsmith.backend.device import Compiled, Compiler, Program
 from tinsmith.backend.npy.device import ArrayAllocator
-from tinsmith.codegen.program import Launch
+from tinsmith.codegen.launch import Launch
 from tinsmith.core.errors import DeviceError
 
 

@@ -59,6 +59,10 @@ class Renderer:
         """Source text of the kernel ``name``."""
         raise NotImplementedError
 
+    def supported_dtypes(self) -> set[DType]:
+        """Element types that tensors on the device may have; floats narrower than it computes with are widened."""
+        return {*self.target.storage, *dtypes.fp8s}
+
     def key(self) -> str:
         """All that changes the text for one program."""
         return f"{type(self).__name__}:{self.target.key()}"

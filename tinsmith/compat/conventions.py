@@ -1,0 +1,105 @@
+"""Methods that mean one thing to PyTorch's users and another to tinygrad's: the latter's while compat is installed."""
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Final
+
+from tinsmith.compat.names import METHODS
+from tinsmith.tensor.tensor import Tensor
+
+
+def _t(self: Tensor) -> Tensor:
+    """The first two axes exchanged; ours reverses all of them."""
+    return self.transpose()
+
+
+def _allclose(self: Tensor, other: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Tensor:
+    """A tensor; ours is a Python bool."""
+    return self.isclose(other, rtol, atol, equal_nan).all()
+
+
+def _qr(self: Tensor) -> tuple[Tensor, Tensor]:
+    """Q is square; ours is reduced."""
+    return _OURS["qr"](self, "complete")  # type: ignore[no-any-return]
+
+
+def _extreme(name: str, better: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., tuple[Tensor, Tensor]]:
+    def method(self: Tensor, axis: int = 0) -> tuple[Tensor, Tensor]:
+        """Of equal extremes the first one has its place given; ours gives the last."""
+        values = _OURS[name](self, axis).values
+        if not self.ndim or not self.shape[axis]:
+            return values, values.cast("int32")
+        before = values.shrink([(0, s - (a == axis % self.ndim)) for a, s in enumerate(self.shape)])
+        rest = self.shrink([(int(a == axis % self.ndim), s) for a, s in enumerate(self.shape)])
+        place = Tensor.arange(self.shape[axis], device=self.device)
+        place = place.reshape([-1 if a == axis % self.ndim else 1 for a in range(self.ndim)]).expand(self.shape)
+        found = better(rest, before).pad([(int(a == axis % self.ndim), 0) for a in range(self.ndim)])
+        return values, _OURS["cummax"](found.where(place, 0), axis).values
+    return method
+
+
+def _sparse(self: Tensor, Y: Tensor, ignore_index: int = -1, label_smoothing: float = 0.0,
+            reduction: str = "mean") -> Tensor:
+    """The mean is over all rows, those that are ignored too; ours is over the others."""
+    ours = _OURS["sparse_categorical_crossentropy"]
+    if reduction != "mean":
+        return ours(self, Y, ignore_index, label_smoothing, reduction)  # type: ignore[no-any-return]
+    return ours(self, Y, ignore_index, label_smoothing, "none").mean()  # type: ignore[no-any-return]
+
+
+def _without(name: str, argument: str) -> classmethod[Tensor, Any, Tensor]:
+    """A maker that takes an argument about memory, which is none before anything is realized."""
+    def method(cls: type[Tensor], *args: Any, **kwargs: Any) -> Tensor:
+        kwargs.pop(argument, None)
+        return _OURS[name].__func__(cls, *args, **kwargs)  # type: ignore[no-any-return]
+    return classmethod(method)
+
+
+def _alu(self: Tensor, op: Any, *src: Tensor) -> Tensor:
+    return self._new(self.uop.alu(op, *(t.uop for t in src)))
+
+
+def _const(b: Any, dtype: Any = None) -> Tensor:
+    return Tensor.full((), b, dtype, requires_grad=False)
+
+
+class _Reason:
+    """A method that only tinygrad has: its error says what to use instead."""
+
+    def __init__(self, name: str, instead: str) -> None:
+        self.name, self.instead = name, instead
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        raise AttributeError(f"Tensor.{self.name} is tinygrad's alone: {self.instead}. docs/rosetta.md says what its "
+                             "names are here", name=self.name)
+
+
+# Methods that only tinygrad has, in terms of ours.
+_ADDED: Final[dict[str, Any]] = {
+    "alu": _alu, "const": staticmethod(_const), "invalids": classmethod(lambda cls, *a, **k: cls.empty(*a, **k)),
+    "image_dot": Tensor.dot, "image_conv2d": Tensor.conv2d, "schedule_linear": Tensor.schedule,
+    "usum": lambda self, *others: functools.reduce(Tensor.add, others, self),
+    "uprod": lambda self, *others: functools.reduce(Tensor.mul, others, self),
+    "ufix": lambda self, x: x if isinstance(x, Tensor) else self.const_like(x)}
+
+_MEANT: Final[dict[str, Any]] = {
+    "T": property(_t), "allclose": _allclose, "qr": _qr, "cummax": _extreme("cummax", Tensor.gt),
+    "cummin": _extreme("cummin", Tensor.lt), "sparse_categorical_crossentropy": _sparse,
+    "full": _without("full", "buffer"), "rand": _without("rand", "contiguous")}
+_OURS: Final[dict[str, Any]] = {
+    name: next(vars(c)[name] for c in Tensor.__mro__ if name in vars(c)) for name in _MEANT}
+_REASONS: Final = {name: _Reason(name, instead) for name, instead in METHODS.items()}
+
+
+def adopt() -> None:
+    """Let the methods have tinygrad's meaning."""
+    for name, method in {**_MEANT, **_ADDED, **_REASONS}.items():
+        setattr(Tensor, name, method)
+
+
+def drop() -> None:
+    """Let them have ours again."""
+    for name, method in {**_MEANT, **_ADDED, **_REASONS}.items():
+        if vars(Tensor).get(name) is method:
+            delattr(Tensor, name)

@@ -1,0 +1,151 @@
+"""tinygrad's context variables: ours where we have one, what it stands for where that is a state of ours, else a line that
+says what does its work."""
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable
+from typing import Any, Final
+
+from tinsmith.core.dtypes import dtypes, to_dtype
+from tinsmith.core.errors import ArgumentError
+from tinsmith.core.settings import DECLARED, ELSEWHERE, settings, tell
+from tinsmith.core.settings import Context as _settings_context
+from tinsmith.tensor.base import TensorBase
+
+
+@functools.cache
+def getenv(key: str, default: Any = 0) -> Any:
+    """The environment variable ``key`` as the type of ``default``; read once."""
+    return type(default)(os.environ.get(key, default))
+
+
+def _set_training(value: Any) -> None:
+    TensorBase.training = bool(int(value))
+
+
+def _set_float(value: Any) -> None:
+    dtypes.default_float = to_dtype(str(value).lower())
+
+
+def _set_int(value: Any) -> None:
+    dtypes.default_int = to_dtype(str(value).lower())
+
+
+# Variables that are a state of ours: how it is read, and how it is set.
+STATES: Final[dict[str, tuple[Callable[[], Any], Callable[[Any], None]]]] = {
+    "TRAINING": (lambda: int(TensorBase.training), _set_training),
+    "DEFAULT_FLOAT": (lambda: dtypes.default_float.name, _set_float),
+    "DEFAULT_INT": (lambda: dtypes.default_int.name, _set_int)}
+_DECLARED: Final = {s.name for s in DECLARED}
+
+
+class ContextVar:
+    """A setting of a script: ours where we have one of that name, else a value that only the script reads."""
+
+    known: dict[str, ContextVar] = {}
+
+    def __init__(self, key: str, default_value: Any) -> None:
+        self.key = key
+        self._own = default_value if key in STATES else getenv(key, default_value)
+        ContextVar.known.setdefault(key, self)
+
+    @property
+    def value(self) -> Any:
+        if self.key in STATES:
+            return STATES[self.key][0]()
+        return getattr(settings, self.key) if self.key in _DECLARED else self._own
+
+    @value.setter
+    def value(self, new: Any) -> None:
+        if self.key in STATES:
+            STATES[self.key][1](new)
+        elif self.key in _DECLARED:
+            setattr(settings, self.key, new)
+        else:
+            tell(self.key, str(new))
+            self._own = new
+
+    def __bool__(self) -> bool:
+        return bool(self.value)
+
+    def __int__(self) -> int:
+        return int(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self.value == other)
+
+    def __ge__(self, other: Any) -> bool:
+        return bool(self.value >= other)
+
+    def __gt__(self, other: Any) -> bool:
+        return bool(self.value > other)
+
+    def __lt__(self, other: Any) -> bool:
+        return bool(self.value < other)
+
+    def __le__(self, other: Any) -> bool:
+        return bool(self.value <= other)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+    def __repr__(self) -> str:
+        return f"ContextVar({self.key!r}, {self.value!r})"
+
+
+def _defaults() -> dict[str, Any]:
+    """Every variable that tinygrad documents or its programs set, and its value if nobody sets it."""
+    named = {name: int(value) if value.lstrip("-").isdigit() else 0 for name, (value, _) in ELSEWHERE.items()}
+    ours = {name: settings_default for name, settings_default in ((s.name, s.default) for s in DECLARED)}
+    return {**named, **ours, "USE_TC": 1, "DEFAULT_FLOAT": "float32", "DEFAULT_INT": "int32", "TRAINING": 0}
+
+
+VARIABLES: Final = {name: ContextVar(name, value) for name, value in _defaults().items()}
+
+
+def from_environment() -> None:
+    """What the environment says of those variables that are states of ours."""
+    for name, (_, set_to) in STATES.items():
+        if os.environ.get(name):
+            set_to(os.environ[name])
+
+
+class Context(contextlib.ContextDecorator):
+    """Change settings inside a ``with`` block; those that Tinsmith does not have change for the script alone.
+
+    >>> with Context(TRAINING=1, DEFAULT_FLOAT="HALF"):
+    ...     TensorBase.training, dtypes.default_float
+    (True, dtypes.half)
+
+    Raises:
+        ArgumentError: for a name that is no setting here or there.
+    """
+
+    def __init__(self, **changes: Any) -> None:
+        self.changes, self.stack = changes, contextlib.ExitStack()
+
+    def __enter__(self) -> None:
+        for name in self.changes:
+            if name not in ContextVar.known:
+                raise ArgumentError("Context", f"unknown setting {name!r}", "docs/rosetta.md lists the settings")
+        ours = {k: v for k, v in self.changes.items() if k in _DECLARED}
+        self.stack.enter_context(_settings_context(**ours))
+        for name in self.changes.keys() - ours.keys():
+            variable = ContextVar.known[name]
+            self.stack.callback(_restore, variable, variable.value)
+            variable.value = self.changes[name]
+
+    def __exit__(self, *error: object) -> None:
+        self.stack.close()
+
+
+def _restore(variable: ContextVar, value: Any) -> None:
+    if variable.key in STATES:
+        variable.value = value
+    else:
+        variable._own = value
