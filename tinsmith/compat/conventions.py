@@ -19,9 +19,9 @@ def _allclose(self: Tensor, other: Any, rtol: float = 1e-5, atol: float = 1e-8, 
     return self.isclose(other, rtol, atol, equal_nan).all()
 
 
-def _qr(self: Tensor) -> tuple[Tensor, Tensor]:
+def _qr(self: Tensor, mode: str = "complete") -> tuple[Tensor, Tensor]:
     """Q is square; ours is reduced."""
-    return _OURS["qr"](self, "complete")  # type: ignore[no-any-return]
+    return _OURS["qr"](self, mode)  # type: ignore[no-any-return]
 
 
 def _extreme(name: str, better: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., tuple[Tensor, Tensor]]:

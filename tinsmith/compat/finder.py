@@ -32,9 +32,9 @@ class CompatModule(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         inside = f"{self.__name__}.{name}"
-        if inside in MODULES:
-            return importlib.import_module(inside)
         place = MODULES[self.__name__].get(name)
+        if place is None and inside in MODULES:
+            return importlib.import_module(inside)
         if place is None:
             if name.startswith("__"):
                 raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
@@ -48,6 +48,10 @@ class CompatModule(ModuleType):
             raise missing(self.__name__, name) from None
         setattr(self, name, found)
         return found
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """``tinygrad.function`` is a module and what the module holds."""
+        return getattr(self, self.__name__.rpartition(".")[2])(*args, **kwargs)
 
     def __dir__(self) -> list[str]:
         below = (m.rpartition(".") for m in MODULES)

@@ -12,7 +12,7 @@ from tinsmith.tensor.tensor import Tensor
 
 def _made(make: Callable[..., optim.Optimizer], params: Sequence[Tensor], lr: float, device: DeviceName | None,
           **arguments: Any) -> optim.Optimizer:
-    """An optimizer whose state lies where the parameters do; its step is one program, which is what ``fused`` asks for."""
+    """An optimizer whose state lies where the parameters do; its step is one program, as ``fused`` asks for."""
     opt = make(params, lr, **arguments)
     _check_device(opt, device)
     return opt
@@ -42,7 +42,8 @@ class LARS(optim.LARS):
                  ns_steps: int = 0, ns_coefficients: Sequence[float] | None = None, nesterov: bool = False,
                  classic: bool = True, pre_wd: bool = True, tcoef: float = 0.001, device: DeviceName | None = None,
                  fused: Any = None) -> None:
-        super().__init__(params, lr, momentum, weight_decay, ns_steps, ns_coefficients, nesterov, classic, pre_wd, tcoef)
+        super().__init__(params, lr, momentum, weight_decay, ns_steps, ns_coefficients, nesterov, classic, pre_wd,
+                         tcoef)
         _check_device(self, device)
 
 
@@ -65,12 +66,12 @@ class LAMB(optim.LAMB):
 
 
 def AdamW(params: Sequence[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8,
-          weight_decay: float = 0.01, device: DeviceName | None = None, fused: Any = None) -> optim.Optimizer:
+          weight_decay: float = 0.01, device: DeviceName | None = None, fused: Any = None) -> LAMB:
     """As ours."""
-    return _made(optim.AdamW, params, lr, device, b1=b1, b2=b2, eps=eps, weight_decay=weight_decay)
+    return LAMB(params, lr, b1, b2, eps, weight_decay, adam=True, device=device)
 
 
 def Adam(params: Sequence[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8,
-         device: DeviceName | None = None, fused: Any = None) -> optim.Optimizer:
+         device: DeviceName | None = None, fused: Any = None) -> LAMB:
     """As ours."""
-    return _made(optim.Adam, params, lr, device, b1=b1, b2=b2, eps=eps)
+    return LAMB(params, lr, b1, b2, eps, 0.0, adam=True, device=device)

@@ -1,5 +1,4 @@
-"""tinygrad's context variables: ours where we have one, what it stands for where that is a state of ours, else a line that
-says what does its work."""
+"""tinygrad's context variables: a setting of ours, a state of ours, or a line that says what does their work."""
 from __future__ import annotations
 
 import contextlib
@@ -12,7 +11,7 @@ from tinsmith.core.dtypes import dtypes, to_dtype
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import DECLARED, ELSEWHERE, settings, tell
 from tinsmith.core.settings import Context as _settings_context
-from tinsmith.tensor.base import TensorBase
+from tinsmith.tensor.tensor import Tensor
 
 
 @functools.cache
@@ -22,7 +21,7 @@ def getenv(key: str, default: Any = 0) -> Any:
 
 
 def _set_training(value: Any) -> None:
-    TensorBase.training = bool(int(value))
+    Tensor.training = bool(int(value))
 
 
 def _set_float(value: Any) -> None:
@@ -35,7 +34,7 @@ def _set_int(value: Any) -> None:
 
 # Variables that are a state of ours: how it is read, and how it is set.
 STATES: Final[dict[str, tuple[Callable[[], Any], Callable[[Any], None]]]] = {
-    "TRAINING": (lambda: int(TensorBase.training), _set_training),
+    "TRAINING": (lambda: int(Tensor.training), _set_training),
     "DEFAULT_FLOAT": (lambda: dtypes.default_float.name, _set_float),
     "DEFAULT_INT": (lambda: dtypes.default_int.name, _set_int)}
 _DECLARED: Final = {s.name for s in DECLARED}
@@ -101,8 +100,8 @@ class ContextVar:
 def _defaults() -> dict[str, Any]:
     """Every variable that tinygrad documents or its programs set, and its value if nobody sets it."""
     named = {name: int(value) if value.lstrip("-").isdigit() else 0 for name, (value, _) in ELSEWHERE.items()}
-    ours = {name: settings_default for name, settings_default in ((s.name, s.default) for s in DECLARED)}
-    return {**named, **ours, "USE_TC": 1, "DEFAULT_FLOAT": "float32", "DEFAULT_INT": "int32", "TRAINING": 0}
+    own = {s.name: s.default for s in DECLARED}
+    return {**named, **own, "USE_TC": 1, "DEFAULT_FLOAT": "float32", "DEFAULT_INT": "int32", "TRAINING": 0}
 
 
 VARIABLES: Final = {name: ContextVar(name, value) for name, value in _defaults().items()}
@@ -119,7 +118,7 @@ class Context(contextlib.ContextDecorator):
     """Change settings inside a ``with`` block; those that Tinsmith does not have change for the script alone.
 
     >>> with Context(TRAINING=1, DEFAULT_FLOAT="HALF"):
-    ...     TensorBase.training, dtypes.default_float
+    ...     Tensor.training, dtypes.default_float
     (True, dtypes.half)
 
     Raises:

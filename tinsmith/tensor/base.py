@@ -1,7 +1,6 @@
 """The heart of Tensor: a graph node, the data behind it, and the ways in and out."""
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import operator
@@ -27,6 +26,7 @@ from tinsmith.tensor import files, storage
 from tinsmith.tensor.data import from_data
 from tinsmith.tensor.gradient import gradients
 from tinsmith.tensor.history import Unrolled, earlier, is_computed, note_earlier, passed_on
+from tinsmith.tensor.modes import Mode
 from tinsmith.tensor.realize import (
     explain_tensors,
     is_leaf,
@@ -582,8 +582,7 @@ class TensorBase:
         return self.requires_grad is None and self in TensorBase._unasked
 
     @staticmethod
-    @contextlib.contextmanager
-    def no_grad() -> Iterator[None]:
+    def no_grad() -> Mode:
         """Results computed inside have no history, and writes change values only: no gradient flows through either.
 
         >>> w = Tensor([1.0, 2.0])
@@ -592,12 +591,7 @@ class TensorBase:
         >>> ((w + y) * w).sum().gradient(w)[0].tolist()
         [5.0, 10.0]
         """
-        before = TensorBase.recording
-        TensorBase.recording = False
-        try:
-            yield
-        finally:
-            TensorBase.recording = before
+        return Mode(TensorBase, "recording", False)
 
     @staticmethod
     def take_losses() -> list[Tensor]:

@@ -1,8 +1,9 @@
-"""Layers that do something else in training, and whether any did it before an optimizer's step."""
+"""Training and evaluation mode: switches for a block, and whether any layer trained before an optimizer's step."""
 from __future__ import annotations
 
+import contextlib
 import warnings
-from typing import Final
+from typing import Any, Final
 
 from tinsmith.core.errors import user_line
 
@@ -26,3 +27,26 @@ def check_modes(op: str, training: bool) -> None:
             f"{op} follows a {layer} that ran in evaluation mode ({file}:{line}): dropout drops nothing and running "
             "statistics stand still. Try: with Tensor.train(): around the training step", UserWarning, *user_line())
     _ran.clear()
+
+
+class Mode(contextlib.ContextDecorator):
+    """``attribute`` of a class has another value inside.
+
+    >>> class Lamp: on = False
+    >>> with Mode(Lamp, "on", True):
+    ...     Lamp.on
+    True
+    >>> Mode(Lamp, "on", True)(lambda: Lamp.on)(), Lamp.on
+    (True, False)
+    """
+
+    def __init__(self, owner: type, attribute: str, value: Any) -> None:
+        self.owner, self.attribute, self.value = owner, attribute, value
+        self.before: list[Any] = []  # a block may stand inside itself
+
+    def __enter__(self) -> None:
+        self.before.append(getattr(self.owner, self.attribute))
+        setattr(self.owner, self.attribute, self.value)
+
+    def __exit__(self, *error: object) -> None:
+        setattr(self.owner, self.attribute, self.before.pop())

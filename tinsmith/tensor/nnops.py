@@ -3,9 +3,8 @@
 # ``self`` is the Tensor that this class is mixed into.
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tinsmith.core.dtypes import dtypes, promote
@@ -16,7 +15,7 @@ from tinsmith.tensor.arguments import number, shown
 from tinsmith.tensor.helpers import axes_of, equal, operand, rounded_once, same_device
 from tinsmith.tensor.hostdata import check_indices
 from tinsmith.tensor.losses import Losses
-from tinsmith.tensor.modes import note_mode
+from tinsmith.tensor.modes import Mode, note_mode
 from tinsmith.tensor.reduce import accumulator
 from tinsmith.tensor.windows import Windows
 
@@ -32,23 +31,17 @@ class NNOps(Activations, Windows, Losses):
     __slots__ = ()
 
     @classmethod
-    @contextlib.contextmanager
-    def train(cls: type[Tensor], mode: bool = True) -> Iterator[None]:
-        """Training mode for a block: dropout drops, batch norm uses its batch.
+    def train(cls: type[Tensor], mode: bool = True) -> Mode:
+        """Training mode for a block, or a function that it decorates: dropout drops, batch norm uses its batch.
 
         >>> with Tensor.train():
         ...     Tensor.training
         True
         """
-        before = cls.training
-        cls.training = mode
-        try:
-            yield
-        finally:
-            cls.training = before
+        return Mode(cls, "training", mode)
 
     @classmethod
-    def test(cls: type[Tensor]) -> contextlib.AbstractContextManager[None]:
+    def test(cls: type[Tensor]) -> Mode:
         """Evaluation mode for a block: the opposite of ``train``."""
         return cls.train(False)
 
