@@ -54,7 +54,7 @@ def test_a_missing_name_points_to_the_page(names: None, statement: str) -> None:
 
 
 def test_every_reason_is_on_the_page() -> None:
-    text = (ROOT / "docs" / "rosetta.md").read_text("utf-8")
+    text = "".join((ROOT / "docs" / page).read_text("utf-8") for page in ("rosetta.md", "api.md"))
     assert [name for name in REASONS if f"`{name}`" not in text] == []
 
 
@@ -161,3 +161,77 @@ def test_errors_of_piped_code_name_its_lines(tmp_path: Path) -> None:
 def test_what_cannot_be_run_shows_the_usage(tmp_path: Path, arguments: list[str]) -> None:
     done = piped(arguments, tmp_path, "")
     assert done.returncode == 2 and "usage: python -m tinsmith.compat" in done.stdout + done.stderr
+
+
+def test_variables_are_settings_states_or_a_line(names: None, capsys: pytest.CaptureFixture[str]) -> None:
+    from tinsmith import Tensor, dtypes
+    from tinsmith.core import settings as module
+
+    h = importlib.import_module("tinygrad.helpers")
+    with h.Context(TRAINING=1, DEFAULT_FLOAT="HALF", DEFAULT_INT="int64", NOOPT=1):
+        assert Tensor.training and h.TRAINING and h.NOOPT == 1
+        assert Tensor.zeros(1).dtype is dtypes.float16 and Tensor([1]).dtype is dtypes.int64
+    assert not Tensor.training and dtypes.default_float is dtypes.float32 and dtypes.default_int is dtypes.int32
+    module._told.discard("WINO")
+    for _ in range(2):
+        with h.Context(WINO=1):
+            assert h.WINO == 1
+    assert capsys.readouterr().err.count("WINO=1 does nothing") == 1 and h.WINO == 0
+
+
+def test_training_from_the_environment(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("from tinygrad import Tensor, dtypes\nprint(Tensor.training, dtypes.default_float)")
+    done = run(["-m", "tinsmith.compat", str(script)], tmp_path, TRAINING="1", DEFAULT_FLOAT="HALF")
+    assert done.stdout == "True dtypes.half\n", done.stderr
+
+
+def test_methods_mean_what_they_mean_there_while_installed() -> None:
+    from tinsmith import Tensor
+
+    def answers() -> list[object]:
+        return [Tensor.ones(2, 3, 4).T.shape, type(Tensor([1.0]).allclose(Tensor([1.0]))).__name__,
+                Tensor([[1.0], [2.0]]).qr()[0].shape, Tensor([1, 1, 0, 3]).cummax()[1].tolist(),
+                Tensor([[2, 1, 1]]).cummin(1)[1].tolist(),
+                round(Tensor([[0.0, 0.0]] * 2).sparse_categorical_crossentropy(Tensor([0, -1])).item(), 3)]
+
+    ours = [(4, 3, 2), "bool", (2, 1), [0, 1, 1, 3], [[0, 1, 2]], 0.693]
+    assert answers() == ours
+    install()
+    try:
+        assert answers() == [(3, 2, 4), "Tensor", (2, 2), [0, 0, 0, 3], [[0, 1, 1]], 0.347]
+        assert Tensor.full((1,), 2, buffer=False).tolist() == Tensor.const(2).reshape(1).tolist() == [2]
+        assert Tensor.rand(2, contiguous=False).shape == (2,) and len(Tensor([1, 2]).schedule_linear().steps) == 1
+    finally:
+        uninstall()
+    assert answers() == ours
+
+
+def test_helpers_of_states_and_numbers(names: None) -> None:
+    h = importlib.import_module("tinygrad.helpers")
+    assert h.get_child({"a": [1, {"b": 2}]}, "a.1.b") == 2 and h.get_shape([[1, 2, 3]]) == (1, 3)
+    assert (h.cdiv(-7, 2), h.cmod(-7, 2), h.floordiv(-7, 2), h.next_power2(5), h.round_down(7, 4)) == (-3, -1, -4, 8, 4)
+    assert h.word_wrap("abcdef", 4) == "abcd\nef" and h.ansipad("a", 3) == "a  " and h.polyN(2.0, [1.0, 1.0]) == 3.0
+    assert h.pluralize("step", 2) == "2 steps" and h.size_to_str(2048) == "2.00 KB" and h.getbits(0b1100, 2, 3) == 3
+
+
+def test_devices_and_renderers(names: None) -> None:
+    tinygrad = importlib.import_module("tinygrad")
+    assert "CPU" in list(tinygrad.Device.get_available_devices())
+    supported = tinygrad.Device[tinygrad.Device.DEFAULT].renderer.supported_dtypes()
+    assert tinygrad.dtypes.half in supported and tinygrad.dtypes.fp8e4m3 in supported
+
+
+def test_states_and_optimizers(names: None) -> None:
+    from tinsmith import Tensor
+
+    nn = importlib.import_module("tinygrad.nn")
+    layer = nn.Linear(2, 1)
+    loaded = nn.state.load_state_dict(layer, {"weight": Tensor([[1.0, 2.0]]), "bias": Tensor([0.0])}, verbose=False)
+    assert [t.shape for t in loaded] == [(1, 2), (1,)]
+    with pytest.raises(ValueError, match="device=None"):
+        nn.optim.Adam([Tensor([1.0])], device="CPU:1")
+    with pytest.raises(ValueError, match="Function"):
+        importlib.import_module("tinygrad").function(grad_fxn=lambda g: g)(abs)
+    with pytest.raises(ValueError, match="Fashion"):
+        nn.datasets.mnist(fashion=True)

@@ -123,7 +123,7 @@ MODULES: Final[dict[str, Names]] = {
 }
 
 # Names that a tutorial or tinygrad's documentation uses, with what is said about them instead of "no such name".
-REASONS: Final[Names] = {
+REASONS: Names = {
     "MultiLazyBuffer": "a tensor over several devices is a SHARD node: Tensor.shard",
     "LazyBuffer": "a tensor's graph is a tinsmith.ir.UOp: Tensor.uop",
     "LazyOp": "a kernel's graph is made of tinsmith.ir.UOp: ScheduleItem.sink",
@@ -153,6 +153,26 @@ METHODS: Final[Names] = {
     "decode_hevc_frame": "no device decodes video: decode on the host, Tensor(array)",
     "linear_with_vars": "Tensor.schedule() gives the program, tinsmith.Variable binds its variables",
     "threefry": "Tensor.random_bits, Tensor.manual_seed and tinsmith.tensor.random.threefry2x32",
+}
+
+_CACHE = "functools.cache keeps results in a process, tinsmith.core.cache files on disk"
+REASONS |= {
+    "fs_load": "there is no store of tensors by hash: safe_load, or Tensor(Path)",
+    "fs_store": "there is no store of tensors by hash: safe_save, or tensor.to('disk:path')",
+    "weakfloat": "a Python number beside a tensor takes the tensor's dtype; alone it is dtypes.default_float",
+    "weakint": "a Python number beside a tensor takes the tensor's dtype; alone it is dtypes.default_int",
+    "weaks": "a Python number beside a tensor takes the tensor's dtype",
+    "Metadata": "a node knows the method and the line that made it: UOp.origin",
+    "canonicalize_strides": "tinsmith.shape.View.create makes strides of axes of size 1 zero",
+    "cpu_profile": "PROFILE=1 times kernels; Timing and Profiling time Python",
+    "diskcache": _CACHE, "diskcache_get": _CACHE, "diskcache_put": _CACHE,
+    "fromimport": "importlib.import_module",
+    "CapturedJit": "TinyJit.captured and TinyJit.jit_cache say what is replayed",
+    "GraphRunner": "tinsmith.backend.device.Graph runs the launches of a capture",
+    "LRUAllocator": "tinsmith.backend.device.Allocator; freed memory is reused by size",
+    "MultiBuffer": "tinsmith.backend.shards.Shards",
+    "PatternMatcher": "tinsmith.ir.rewrite.RuleSet, a list of named Rules", "UPat": "tinsmith.ir.rewrite.Pat",
+    "graph_rewrite": "tinsmith.ir.rewrite.rewrite",
 }
 
 # Device names of the tutorials; the variable ALIAS adds to them and goes before them.

@@ -238,10 +238,13 @@ class dtypes(metaclass=_DTypesMeta):
     fp8e5m2 = _BY_NAME["fp8e5m2"]
     fp8e4m3fnuz = _BY_NAME["fp8e4m3fnuz"]
     fp8e5m2fnuz = _BY_NAME["fp8e5m2fnuz"]
-    fp8s = (fp8e4m3, fp8e5m2, fp8e4m3fnuz, fp8e5m2fnuz)
+    fp8_ocp = (fp8e4m3, fp8e5m2)
+    fp8_fnuz = (fp8e4m3fnuz, fp8e5m2fnuz)
+    fp8s = (*fp8_ocp, *fp8_fnuz)
 
     sints = (int8, int16, int32, int64)
     uints = (uint8, uint16, uint32, uint64)
+    int8s, int16s, int32s, int64s = (int8, uint8), (int16, uint16), (int32, uint32), (int64, uint64)
     ints = (int8, uint8, int16, uint16, int32, uint32, int64, uint64)
     all = (bool, *ints, *floats)
 
