@@ -1,4 +1,4 @@
-"""Writes docs/api.md: every public name, ours and tinygrad's, with what it is here. ``python tests/apidoc.py`` rewrites it."""
+"""Writes docs/api.md: every public name, ours and tinygrad's, with what it is here: ``python tests/apidoc.py``."""
 from __future__ import annotations
 
 import importlib
@@ -15,6 +15,13 @@ from tinsmith.compat.conventions import _ADDED  # noqa: E402
 from tinsmith.compat.names import METHODS, MODULES, REASONS  # noqa: E402
 
 PAGE = ROOT / "docs" / "api.md"
+
+INTRODUCTION = """# Every public name
+
+Ours, and tinygrad's (0.14): what is *here* has the same name in `tinsmith`; what is *under `compat`* exists for scripts
+that run with `python -m tinsmith.compat`; beside *no* stands what does its work. [rosetta.md](rosetta.md) says where
+meanings differ. `python tests/apidoc.py` writes this page.
+"""
 
 # tinygrad's public names, by where they are.
 TINYGRAD = {
@@ -37,16 +44,16 @@ TINYGRAD = {
         sparse_categorical_crossentropy split sqrt square squeeze stack std std_mean sub sum svd swish tan tanh threefry
         to to_ tolist topk transpose tril triu trunc ufix unflatten unfold uniform unsqueeze uop uprod usum var var_mean
         view where zeros zeros_like""",
-    "nn": """BatchNorm BatchNorm2d BatchNorm3d Conv1d Conv2d ConvTranspose1d ConvTranspose2d Embedding GroupNorm InstanceNorm
-        LSTMCell LayerNorm LayerNorm2d Linear RMSNorm""",
+    "nn": """BatchNorm BatchNorm2d BatchNorm3d Conv1d Conv2d ConvTranspose1d ConvTranspose2d Embedding GroupNorm
+        InstanceNorm LSTMCell LayerNorm LayerNorm2d Linear RMSNorm""",
     "nn.optim": "Adam AdamW LAMB LARS Muon Optimizer OptimizerGroup SGD",
     "nn.state": """TensorIO accept_filename fs_load fs_store get_parameters get_state_dict gguf_load load_state_dict
         safe_load safe_load_metadata safe_save tar_extract torch_load zip_extract""",
     "nn.datasets": "cifar mnist",
     "dtypes": """all bfloat16 bool char default_float default_int double finfo float float16 float32 float64 floats
         fp8_fnuz fp8_ocp fp8e4m3 fp8e4m3fnuz fp8e5m2 fp8e5m2fnuz fp8s from_py half int int16 int16s int32 int32s int64
-        int64s int8 int8s ints is_bool is_float is_int is_unsigned long short sints uchar uint uint16 uint32 uint64 uint8
-        uints ulong ushort void weakfloat weakint weaks""",
+        int64s int8 int8s ints is_bool is_float is_int is_unsigned long short sints uchar uint uint16 uint32 uint64
+        uint8 uints ulong ushort void weakfloat weakint weaks""",
     "helpers": """Context ContextVar GlobalCounters Metadata Profiling Timing all_int all_same ansilen ansipad ansistrip
         argfix argsort canonicalize_strides cdiv ceildiv cmod colored colorize_float cpu_profile data64 data64_le dedup
         diskcache diskcache_clear diskcache_get diskcache_put fetch flat_mv flatten floordiv floormod from_mv fromimport
@@ -105,9 +112,7 @@ def _line(value: Any) -> str:
 
 def page() -> str:
     """The text of docs/api.md."""
-    out = ["# Every public name", "", "Ours, and tinygrad's (0.14): what is *here* has the same name in `tinsmith`; what is "
-           "*under `compat`* exists for scripts that run with `python -m tinsmith.compat`; beside *no* stands what does its "
-           "work. [rosetta.md](rosetta.md) says where meanings differ. `python tests/apidoc.py` writes this page.", ""]
+    out = [INTRODUCTION]
     for section in TINYGRAD:
         theirs = TINYGRAD[section].split()
         names = sorted({*theirs, *public(section)})

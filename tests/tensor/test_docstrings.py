@@ -13,7 +13,7 @@ import tinsmith
 import tinsmith.tensor
 
 MODULES = [m.name for m in pkgutil.walk_packages(tinsmith.tensor.__path__, "tinsmith.tensor.")]
-NAMES = {"Tensor": tinsmith.Tensor, "dtypes": tinsmith.dtypes, "math": math}
+NAMES = {"Tensor": tinsmith.Tensor, "Variable": tinsmith.Variable, "dtypes": tinsmith.dtypes, "math": math}
 
 
 @pytest.mark.parametrize("name", MODULES)
