@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tinsmith.compat.names import METHODS
+from tinsmith.core.errors import ArgumentError
 from tinsmith.tensor.tensor import Tensor
 
 
@@ -64,15 +65,11 @@ def _const(b: Any, dtype: Any = None) -> Tensor:
     return Tensor.full((), b, dtype, requires_grad=False)
 
 
-class _Reason:
+def _missing(name: str, instead: str) -> Callable[..., Any]:
     """A method that only tinygrad has: its error says what to use instead."""
-
-    def __init__(self, name: str, instead: str) -> None:
-        self.name, self.instead = name, instead
-
-    def __get__(self, instance: object, owner: type) -> Any:
-        raise AttributeError(f"Tensor.{self.name} is tinygrad's alone: {self.instead}. docs/rosetta.md says what its "
-                             "names are here", name=self.name)
+    def method(*args: Any, **kwargs: Any) -> Any:
+        raise ArgumentError(name, "is tinygrad's alone (docs/api.md lists its names)", instead)
+    return method
 
 
 # Methods that only tinygrad has, in terms of ours.
@@ -89,7 +86,7 @@ _MEANT: Final[dict[str, Any]] = {
     "full": _without("full", "buffer"), "rand": _without("rand", "contiguous")}
 _OURS: Final[dict[str, Any]] = {
     name: next(vars(c)[name] for c in Tensor.__mro__ if name in vars(c)) for name in _MEANT}
-_REASONS: Final = {name: _Reason(name, instead) for name, instead in METHODS.items()}
+_REASONS: Final = {name: staticmethod(_missing(name, instead)) for name, instead in METHODS.items()}
 
 
 def adopt() -> None:
