@@ -133,7 +133,7 @@ DTYPES = {
     "embedding-float": ("DTypeError", "embedding|dtypes.float", "Tensor([1.0]).embedding(ones(4, 4))"),
     "bits": ("DTypeError", "bitwise_and|integers|dtypes.float", "ones(3) & 1"),
     "shift": ("DTypeError", "lshift|dtypes.float", "ones(3) << 1"),
-    "bitcast": ("DTypeError", "bitcast|dtypes.float|4 bytes|dtypes.char|1", "ones(3).bitcast('int8')"),
+    "bitcast": ("ShapeError", "bitcast|(3,)|4 bytes|8 bytes", "ones(3).bitcast('int64')"),
     "typo": ("UnknownNameError", "flaot32|did you mean dtypes.float32?", "dtypes.flaot32"),
     "typo-cast": ("DTypeError", "cast|flaot32|did you mean dtypes.float32?", "ones(3).cast('flaot32')"),
     "unknown": ("DTypeError", "foo|known: bool, int8", "Tensor([1], dtype='foo')"),
