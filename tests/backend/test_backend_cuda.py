@@ -1,11 +1,10 @@
 """CUDA sources compile with NVRTC on a machine without a GPU."""
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 import pytest
 
+from tests.backend.cuda import needs_nvrtc
 from tests.codegen.test_matrix import axes, product, tensor_core
 from tests.codegen.test_opts import LARGE
 from tinsmith.backend.cuda import nvrtc
@@ -17,20 +16,6 @@ from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import CompileError, DeviceError
 from tinsmith.ir import Ops, UOp
 from tinsmith.tensor.tensor import Tensor
-
-
-@functools.cache
-def missing() -> str:
-    try:
-        nvrtc.load_nvrtc()
-    except DeviceError as error:
-        return str(error)
-    return ""
-
-
-def needs_nvrtc() -> None:
-    if missing():
-        pytest.skip(missing())
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])

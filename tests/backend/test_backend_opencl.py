@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.backend.opencl import needs_opencl
-from tests.codegen.kernels import FAMILIES, Case
+from tests.backend.running import param, run_case, run_value
+from tests.codegen.kernels import FAMILIES
 from tests.codegen.running import expected
 from tests.codegen.test_opts import check, draw_opts
 from tinsmith import conformance
@@ -46,27 +47,13 @@ def test_ops_conform(op: str) -> None:
     assert conformance.run_case("OPENCL", cases[0]).message == ""
 
 
-def param(number: int, *shape: int) -> UOp:
-    return UOp(Ops.PARAM, dtypes.float32, (), (number, shape))
-
-
-def run(value: UOp, opts: list[Opt] | None, *inputs: np.ndarray) -> tuple[np.ndarray, str]:
-    opened = Device["OPENCL"]
-    kernel = compile_kernel(UOp(Ops.SINK, None, (value,)), opened.renderer, opts)
-    out = Buffer("OPENCL", value.size, dtypes.float32)
-    given = [Buffer("OPENCL", x.size, dtypes.float32).copyin(memoryview(x)) for x in inputs]
-    (program,) = opened.load([(kernel, opened.compiler.compile(kernel.source))])
-    program([out, *given], [])
-    return out.numpy().reshape(value.shape), kernel.source
-
-
 @pytest.mark.parametrize("opts", [
     [], [Opt(OptOps.LOCAL, 0, 2)], [Opt(OptOps.GROUP, 1, 8)], [Opt(OptOps.GROUPTOP, 1, 4)], [Opt(OptOps.NOLOCALS)],
     [Opt(OptOps.LOCAL, 0, 3), Opt(OptOps.GROUP, 2, 5), Opt(OptOps.UNROLL, 2, 2)], None], ids=str)
 def test_threads_share_a_reduction(opts: list[Opt] | None) -> None:
     needs_opencl()
     x = np.random.default_rng(0).integers(-9, 9, (7, 48)).astype(np.float32)
-    got, source = run(param(1, 7, 48).reduce("ADD", (1,)), opts, x)
+    got, source = run_value("OPENCL", param(1, 7, 48).reduce("ADD", (1,)), opts, x)
     np.testing.assert_array_equal(got, x.sum(1, keepdims=True))
     shared = any(o.op in (OptOps.GROUP, OptOps.GROUPTOP) for o in opts or [])
     assert (("barrier(CLK_LOCAL_MEM_FENCE)" in source) and ("__local" in source)) >= shared
@@ -79,7 +66,7 @@ def test_a_matmul_goes_through_near_memory() -> None:
     a, b = (random.integers(-3, 4, s).astype(np.float32) for s in ((64, 32), (32, 64)))
     left = param(1, 64, 1, 32).expand((64, 64, 32))
     right = param(2, 32, 64).permute((1, 0)).reshape((1, 64, 32)).expand((64, 64, 32))
-    got, source = run((left * right).reduce("ADD", (2,)), None, a, b)
+    got, source = run_value("OPENCL", (left * right).reduce("ADD", (2,)), None, a, b)
     np.testing.assert_array_equal(got.reshape(64, 64), a @ b)
     assert source.count("__local") == 2 and "vload4" in source and "reqd_work_group_size(16, 16, 1)" in source
 
@@ -149,23 +136,6 @@ def test_without_pyopencl_the_error_says_what_to_install(monkeypatch: pytest.Mon
         Device["OPENCL:77"]
 
 
-def run_case(case: Case, opts: list[Opt] | None) -> list[np.ndarray]:
-    opened = Device["OPENCL"]
-    kernel = compile_kernel(case.sink, opened.renderer, opts)
-    buffers = {n: Buffer("OPENCL", value.size, value.dtype) for n, value in enumerate(case.sink.src)}
-    outputs = list(buffers.values())
-    named = {node.arg[0]: int(x) for node, x in case.inputs.items() if node.op is Ops.VARIABLE}
-    for node, x in case.inputs.items():
-        if node.op is Ops.PARAM:
-            data = np.ascontiguousarray(x).reshape(-1).view(np.uint8)
-            buffers[node.arg[0]] = Buffer("OPENCL", x.size, node.dtype).copyin(memoryview(data))
-    for b in outputs:
-        b.copyin(memoryview(np.full(b.nbytes, 77, np.uint8)))
-    (program,) = opened.load([(kernel, opened.compiler.compile(kernel.source))])
-    program([buffers[n] for n in kernel.buffers], [named[name] for name in kernel.variables])
-    return [b.numpy() for b in outputs]
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_any_opts_compute_the_same(family: str) -> None:
     needs_opencl()
@@ -176,7 +146,7 @@ def test_any_opts_compute_the_same(family: str) -> None:
         case = data.draw(FAMILIES[family])
         opts = draw_opts(data.draw, case, "OPENCL", blocks=True)
         want = expected(case.sink, case.inputs)
-        check(case, run_case(case, opts), want, "OPENCL")
-        check(case, run_case(case, None), want, "OPENCL, the default opts")
+        check(case, run_case("OPENCL", case, opts), want, "OPENCL")
+        check(case, run_case("OPENCL", case, None), want, "OPENCL, the default opts")
 
     run()

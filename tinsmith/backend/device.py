@@ -22,7 +22,7 @@ from tinsmith.core.settings import settings, tell_unread
 from tinsmith.core.terminal import show
 
 if TYPE_CHECKING:
-    from tinsmith.backend.memory import Buffer
+    from tinsmith.backend.memory import Buffer, BufferSpec
 
 DeviceName = str | tuple[str, ...]  # one device, or a group of them; inside, a group is its names joined by commas
 
@@ -46,6 +46,10 @@ class Allocator:
             OutOfMemoryError: if there is not that much.
         """
         raise NotImplementedError
+
+    def alloc_as(self, nbytes: int, options: BufferSpec) -> Any:
+        """A block with wishes, which an allocator may not know."""
+        return self.alloc(nbytes)
 
     def free(self, opaque: Any) -> None:
         """Give a block back."""
@@ -101,6 +105,12 @@ class Program:
 
     def __call__(self, buffers: Sequence[Buffer], variables: Sequence[int] = ()) -> None:
         raise NotImplementedError
+
+
+class LaunchError(Exception):
+    """A launch failed. ``number``: which of a graph's, where that is known."""
+
+    number: int | None = None
 
 
 @dataclass(slots=True)
@@ -228,6 +238,13 @@ class Compiled:
 
     def synchronize(self) -> None:
         """Wait until everything launched on this device has run."""
+
+    def record(self) -> Any:
+        """An event: everything launched so far has run. A device whose launches return when they have run has none."""
+        return self.synchronize()
+
+    def wait(self, event: Any) -> None:
+        """What is launched from now on comes after ``event``, of this device or another of its ``worker``."""
 
 
 def _offered() -> list[Any]:
@@ -358,12 +375,16 @@ class _Devices:
             DeviceError: if there is no such device.
         """
         base = self.canonicalize(name).split(":")[0]
-        if base in self.BUILT_IN and base not in self._classes:
+        try:
+            return self[name].renderer
+        except DeviceError:
+            if base not in self.BUILT_IN or base in self._classes:
+                raise
             make = getattr(importlib.import_module(f"tinsmith.backend.{base.lower()}.device"), "RENDERER", None)
-            if make is not None:
-                found: Renderer = make()
-                return found
-        return self[name].renderer
+            if make is None:
+                raise
+            found: Renderer = make()
+            return found
 
     def get_available_devices(self) -> Iterator[str]:
         """Names of the devices that can compute on this machine.

@@ -23,7 +23,12 @@ _CHUNK: Final = 1 << 20
 
 @dataclass(frozen=True)
 class BufferSpec:
-    """Wishes about a buffer's memory."""
+    """Wishes about a buffer's memory.
+
+    Attributes:
+        cpu_access: the host addresses it, too; on a GPU it is pinned memory of the host then.
+        uncached: the host writes it past its caches.
+    """
 
     cpu_access: bool = False
     uncached: bool = False
@@ -105,7 +110,9 @@ class Buffer:
         """Take the memory now."""
         give_back()
         allocator = Device[self.device].allocator
-        self._opaque = allocator.alloc(self.nbytes + 2 * self.offset)
+        nbytes = self.nbytes + 2 * self.offset
+        plain = self.options is _NO_WISHES
+        self._opaque = allocator.alloc(nbytes) if plain else allocator.alloc_as(nbytes, self.options)
         owned = _Owned(self, _note_death)
         owned.allocator, owned.opaque = allocator, self._opaque
         _owned.add(owned)

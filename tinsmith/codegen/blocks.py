@@ -10,6 +10,7 @@ behind the stage.
 """
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import combinations
 from math import prod
 from typing import TYPE_CHECKING
@@ -96,7 +97,7 @@ def threads_per_block(k: Kernel) -> int:
 # *** the opts ***
 
 
-def _threads_allowed(k: Kernel, opt: Opt, amount: int) -> None:
+def _threads_allowed(k: Kernel, opt: Opt) -> None:
     name = opt.op.name
     if not k.block_threads:
         raise fail(opt, f"{name} needs blocks of threads with near memory and barriers, which this device does not "
@@ -107,9 +108,15 @@ def _threads_allowed(k: Kernel, opt: Opt, amount: int) -> None:
         raise fail(opt, "a matrix unit works for the whole block already", "a list of opts without TC, or without this")
     if any(o.op.name == "NOLOCALS" for o in k.opts):
         raise fail(opt, "NOLOCALS was applied before", "a list of opts without it")
-    if threads_per_block(k) * amount > k.block_threads:
-        raise fail(opt, f"a block has at most {k.block_threads} threads, {threads_per_block(k)} are there already",
-                   "a smaller amount")
+
+
+def _changed(k: Kernel, opt: Opt, change: Callable[[Kernel], None]) -> None:
+    """Change ``k``, unless its blocks get too many threads by it: which ranges share an axis shows afterwards."""
+    trial = k.copied()
+    change(trial)
+    if (threads := threads_per_block(trial)) > k.block_threads:
+        raise fail(opt, f"a block has at most {k.block_threads} threads, it would have {threads}", "a smaller amount")
+    vars(k).update(vars(trial))
 
 
 def _divided(opt: Opt, r: UOp) -> int:
@@ -134,10 +141,14 @@ def local(k: Kernel, opt: Opt) -> None:
     if r in k.bound or r.arg[1] not in (Role.LOOP, Role.GLOBAL) or not all(r in s.ranges for s in k.stores):
         raise fail(opt, "only a parallel loop that every store depends on has threads")
     amount = _divided(opt, r)
-    _threads_allowed(k, opt, amount)
+    _threads_allowed(k, opt)
     _before_stages(k, opt, r)
-    to_grid(k)
-    k.split(next(x for x in k.order if x.arg[0] == r.arg[0]), amount, Role.LOCAL)
+
+    def change(new: Kernel) -> None:
+        to_grid(new)
+        new.split(next(x for x in new.order if x.arg[0] == r.arg[0]), amount, Role.LOCAL)
+
+    _changed(k, opt, change)
 
 
 def group(k: Kernel, opt: Opt) -> None:
@@ -149,10 +160,14 @@ def group(k: Kernel, opt: Opt) -> None:
     amount = _divided(opt, r)
     if top and range_size(r) % amount:
         raise fail(opt, f"the pieces must divide {range_size(r)}")
-    _threads_allowed(k, opt, amount)
+    _threads_allowed(k, opt)
     _before_stages(k, opt, r)
-    outer, inner = k.split(r, range_size(r) // amount if top else amount, Role.REDUCE)
-    _share(k, outer if top else inner)
+
+    def change(new: Kernel) -> None:
+        outer, inner = new.split(r, range_size(r) // amount if top else amount, Role.REDUCE)
+        _share(new, outer if top else inner)
+
+    _changed(k, opt, change)
 
 
 def _share(k: Kernel, g: UOp) -> None:

@@ -72,6 +72,7 @@ DECLARED: Final = (
     Setting("BEAM_FILE", "", "the text file with what searches found; empty = beam.txt among the user's data"),
     Setting("HISTORY_BYTES", 1 << 30, "memory that is kept for gradients through realized values; beyond it the oldest "
             "are let go, and who asks for their gradient gets an error"),
+    Setting("CUDA_SYNC", 0, "1 waits for every kernel on a GPU, so that an error names it and the user's line"),
     Setting("SPIN_US", 2000, "how long an idle CPU worker spins before it sleeps, in microseconds"),
 )
 _BY_NAME: Final = {s.name: s for s in DECLARED}
@@ -120,6 +121,7 @@ class _Settings(threading.local):
     BEAM_SECONDS: int
     BEAM_FILE: str
     HISTORY_BYTES: int
+    CUDA_SYNC: int
     SPIN_US: int
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tinsmith import codegen, schedule
-from tinsmith.backend.device import Call, Device, members
+from tinsmith.backend.device import Call, Device, LaunchError, members
 from tinsmith.backend.memory import Buffer, Layout, copy_buffer
 from tinsmith.backend.shards import Shards, flattened
 from tinsmith.codegen.launch import KernelProgram
@@ -379,6 +379,8 @@ def failed(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], la
         KernelError: naming the steps, unless the error says what is wrong already.
     """
     _mark_failed(bound, inputs, outputs, launched, error)
+    if isinstance(error, LaunchError) and error.number is not None:
+        launched = launched[error.number : error.number + 1]
     if isinstance(error, Exception) and not isinstance(error, (TinsmithError, VerifyError)):
         raise _kernel_error(launched, error, any(a is b for a in inputs for b in outputs)) from error
 

@@ -7,7 +7,8 @@ import threading
 import pytest
 
 from tinsmith.backend.cpu import osys
-from tinsmith.backend.cpu.memory import Block, HostMemory, size_class
+from tinsmith.backend.cpu.memory import HostMemory
+from tinsmith.backend.freelists import Block, size_class
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.errors import OutOfMemoryError
 

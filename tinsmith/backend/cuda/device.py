@@ -1,24 +1,266 @@
-"""The name ``CUDA``: sources for it are written and compiled, and opening it says what is missing to run them."""
+"""CUDA devices: ``CUDA`` is the first GPU, ``CUDA:1`` the next. They need NVIDIA's driver and cuda-bindings."""
 from __future__ import annotations
 
-import ctypes.util
+import ctypes
+import struct
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
+from tinsmith.backend.cuda.driver import GPU, CUDAError, gpu_count, reach
+from tinsmith.backend.cuda.memory import CUDAAllocator
 from tinsmith.backend.cuda.nvrtc import NVRTCCompiler
-from tinsmith.backend.device import Compiled
-from tinsmith.codegen.render.cuda import CUDARenderer
+from tinsmith.backend.device import Call, Compiled, Graph, Launched, Program
+from tinsmith.codegen.program import Launch
+from tinsmith.codegen.render.base import Target
+from tinsmith.codegen.render.cuda import CUDARenderer, cuda_target
 from tinsmith.core.errors import DeviceError
+from tinsmith.core.settings import settings
+
+if TYPE_CHECKING:
+    from tinsmith.backend.memory import Buffer
 
 RENDERER = CUDARenderer
+LEAST_NODES: Final = 3  # launches from which on one graph costs less than each by itself
+KEPT: Final = 4  # graphs of one program, each for other addresses; another one takes over the longest unused
+
+
+class CUDAProgram(Program):
+    """A kernel in a GPU's memory, with the block of arguments that its launches are made from."""
+
+    def __init__(self, gpu: GPU, kernel: Launch, binary: bytes) -> None:
+        super().__init__(kernel, binary)
+        self.gpu = gpu
+        gpu.check()
+        gpu.use()
+        gpu.bury()
+        self.module = gpu.call(gpu.driver.cuModuleLoadData, binary)
+        self.function = gpu.call(gpu.driver.cuModuleGetFunction, self.module, kernel.symbol.encode())
+        self.sizes = (*kernel.grid, 1, 1, 1)[:3] + (*kernel.block, 1, 1, 1)[:3]
+        self.names = (kernel.symbol,)
+        count = len(kernel.buffers) + len(kernel.variables)
+        self.values = (ctypes.c_int64 * max(count, 1))()
+        start = ctypes.addressof(self.values)
+        self.pointers = (ctypes.c_void_p * max(count, 1))(*(start + 8 * n for n in range(count)))
+        self.arguments = ctypes.addressof(self.pointers)
+        self.write = struct.Struct(f"={count}q").pack_into
+        self._launch = gpu.driver.cuLaunchKernel
+
+    def __call__(self, buffers: Sequence[Any], variables: Sequence[int] = ()) -> None:
+        self.launch([*(b.opaque.address + b.offset for b in buffers), *variables])
+
+    def launch(self, values: Sequence[int]) -> None:
+        """Put the kernel into the stream."""
+        gpu = self.gpu
+        gpu.use()
+        with gpu.lock:
+            self.write(self.values, 0, *values)
+            status, = self._launch(self.function, *self.sizes, 0, gpu.stream, self.arguments, 0)
+        gpu.launched.append(self.names)
+        if status:
+            gpu.check()
+            raise gpu.error_of(status)
+        if settings.CUDA_SYNC:
+            gpu.settle()
+
+    def node(self) -> Any:
+        """What a graph needs to know of a launch; the arguments are those in the block when it is used."""
+        params = self.gpu.driver.CUDA_KERNEL_NODE_PARAMS()
+        (params.gridDimX, params.gridDimY, params.gridDimZ,
+         params.blockDimX, params.blockDimY, params.blockDimZ) = self.sizes
+        params.func, params.sharedMemBytes, params.kernelParams, params.extra = self.function, 0, self.arguments, 0
+        return params
+
+    def __del__(self) -> None:
+        if hasattr(self, "module"):
+            self.gpu.dead.append((self.gpu.driver.cuModuleUnload, self.module))
+
+
+class CUDACopy(Program):
+    """A copy of so many bytes, from its second buffer to its first, which may be on different GPUs."""
+
+    def __init__(self, gpu: GPU, source: GPU, nbytes: int) -> None:
+        super().__init__(Launch("copy", "copy", [0, 1], [], frozenset((0,)), 0, nbytes, 0, False, [], []), b"")
+        self.gpu, self.source, self.nbytes = gpu, source, nbytes
+
+    def __call__(self, buffers: Sequence[Any], variables: Sequence[int] = ()) -> None:
+        gpu, source = self.gpu, self.source
+        to, start = (b.opaque.address + b.offset for b in buffers)
+        gpu.check()
+        if source is gpu:
+            gpu.use()
+            gpu.call(gpu.driver.cuMemcpyDtoDAsync, to, start, self.nbytes, gpu.stream)
+            return
+        gpu.wait(source.fence())
+        gpu.call(gpu.driver.cuMemcpyPeerAsync, to, gpu.context, start, source.context, self.nbytes, gpu.stream)
+        source.wait(gpu.fence())  # nobody writes over the source before it has been read
+
+
+class _Replay:
+    """One CUDA graph of a program, with the addresses and values that its nodes have now."""
+
+    def __init__(self, gpu: GPU, programs: Sequence[CUDAProgram], rows: Sequence[tuple[int, ...]]) -> None:
+        self.gpu, self.programs, self.rows = gpu, programs, list(rows)
+        driver = gpu.driver
+        self.graph = gpu.call(driver.cuGraphCreate, 0)
+        self.params = [p.node() for p in programs]
+        self.nodes: list[Any] = []
+        for program, params, row in zip(programs, self.params, rows):
+            program.write(program.values, 0, *row)
+            before = self.nodes[-1:]
+            self.nodes.append(gpu.call(driver.cuGraphAddKernelNode, self.graph, before, len(before), params))
+        self.ready = gpu.call(driver.cuGraphInstantiate, self.graph, 0)
+
+    def update(self, rows: Sequence[tuple[int, ...]]) -> None:
+        """Write other arguments into the nodes that have them."""
+        gpu = self.gpu
+        for n, (old, new) in enumerate(zip(self.rows, rows)):
+            if old != new:
+                self.programs[n].write(self.programs[n].values, 0, *new)
+                gpu.call(gpu.driver.cuGraphExecKernelNodeSetParams, self.ready, self.nodes[n], self.params[n])
+        self.rows = list(rows)
+
+    def __del__(self) -> None:
+        driver = self.gpu.driver
+        if hasattr(self, "ready"):
+            self.gpu.dead.append((driver.cuGraphExecDestroy, self.ready))
+        self.gpu.dead.append((driver.cuGraphDestroy, self.graph))
+
+
+class CUDAGraph(Graph):
+    """Launches that become one linear CUDA graph in their second run.
+
+    What is launched on addresses that were used before is replayed as it stands; else the nodes with other arguments
+    are updated.
+
+    Attributes:
+        updated: how many nodes were, in all.
+    """
+
+    def __init__(self, device: Compiled, gpu: GPU, launches: Sequence[Launched]) -> None:
+        super().__init__(device, launches)
+        self.gpu, self.runs, self.updated = gpu, 0, 0
+        self.programs = [e.program for e in launches if isinstance(e.program, CUDAProgram) and e.program.gpu is gpu]
+        self.whole_graph = len(self.programs) == len(launches) >= LEAST_NODES
+        self.bases = sorted({p.base for e in launches for p in e.places})
+        self.values = sorted({v for e in launches for v in e.variables})
+        at = {b: n for n, b in enumerate(self.bases)}
+        self.places = [[(at[p.base], p.offset) for p in e.places] for e in launches]
+        value = {v: n for n, v in enumerate(self.values, len(self.bases))}
+        self.numbers = [[value[v] for v in e.variables] for e in launches]
+        self.names = tuple(e.program.kernel.symbol for e in launches)
+        self.replays: dict[tuple[int, ...], _Replay] = {}  # by addresses and values; the last used is at the end
+
+    def __call__(self, bases: Sequence[Buffer], values: Sequence[int]) -> None:
+        key = (*[(b._opaque or b.opaque).address + b.offset for b in map(bases.__getitem__, self.bases)],
+               *[values[v] for v in self.values])
+        self.runs += 1
+        if not self.whole_graph or self.runs == 1 or settings.CUDA_SYNC:
+            return self.one_by_one(bases, values, key)
+        gpu = self.gpu
+        gpu.use()
+        with gpu.lock:
+            replay = self.replays.pop(key, None) or self.made(key)
+            self.replays[key] = replay
+            status, = gpu.driver.cuGraphLaunch(replay.ready, gpu.stream)
+        gpu.launched.append(self.names)
+        if status:
+            gpu.check()
+            raise gpu.error_of(status)
+        return None
+
+    def made(self, key: tuple[int, ...]) -> _Replay:
+        """A CUDA graph for these addresses: a new one, or the one unused for longest with other arguments."""
+        rows = [self.row(n, key) for n in range(len(self.launches))]
+        self.gpu.check()
+        self.gpu.bury()
+        if len(self.replays) < KEPT:
+            return _Replay(self.gpu, self.programs, rows)
+        replay = self.replays.pop(next(iter(self.replays)))
+        self.updated += sum(a != b for a, b in zip(replay.rows, rows))
+        replay.update(rows)
+        return replay
+
+    def row(self, number: int, key: tuple[int, ...]) -> tuple[int, ...]:
+        """The arguments of a launch."""
+        return (*[key[base] + offset for base, offset in self.places[number]], *[key[v] for v in self.numbers[number]])
+
+    def one_by_one(self, bases: Sequence[Buffer], values: Sequence[int], key: tuple[int, ...]) -> None:
+        for n, e in enumerate(self.launches):
+            try:
+                if isinstance(e.program, CUDAProgram):
+                    e.program.launch(self.row(n, key))
+                else:
+                    e.program([p.of(bases) for p in e.places], [values[v] for v in e.variables])
+            except CUDAError as error:
+                error.number = n
+                raise
+
+
+class CUDADevice(Compiled):
+    """A GPU with one stream, in which copies and kernels run in order."""
+
+    def __init__(self, name: str, gpu: GPU) -> None:
+        self.gpu = gpu
+        self._clock: tuple[Any, Any] | None = None
+        super().__init__(name, CUDAAllocator(gpu), NVRTCCompiler(gpu.arch, gpu=gpu.model),
+                         lambda kernel, binary: CUDAProgram(gpu, kernel, binary), CUDARenderer(gpu_target(gpu)))
+
+    @property
+    def worker(self) -> str:
+        """Work is only put into streams, which run by themselves: one thread does that for all GPUs."""
+        return "CUDA"
+
+    def copier(self, source: Compiled, nbytes: int) -> Program | None:
+        """A copy in this GPU's stream, from its own memory or another GPU's."""
+        return CUDACopy(self.gpu, source.gpu, nbytes) if isinstance(source, CUDADevice) else None
+
+    def graph(self, launches: Sequence[Launched]) -> Graph:
+        return CUDAGraph(self, self.gpu, launches)
+
+    def timed(self, call: Call) -> float:
+        for b in call.buffers:
+            b.opaque  # noqa: B018
+        gpu = self.gpu
+        gpu.use()
+        if self._clock is None:
+            self._clock = gpu.event(timing=True), gpu.event(timing=True)
+        start, end = self._clock
+        gpu.record(start)
+        self.run([call])
+        gpu.record(end)
+        gpu.settle()
+        return float(gpu.call(gpu.driver.cuEventElapsedTime, start, end)) * 1e-3
+
+    def record(self) -> Any:
+        return self.gpu.record()
+
+    def wait(self, event: Any) -> None:
+        self.gpu.wait(event)
+
+    def synchronize(self) -> None:
+        self.gpu.synchronize()
+
+
+def gpu_target(gpu: GPU) -> Target:
+    """What generated code may use on a GPU."""
+    return cuda_target(gpu.arch)
+
+
+_opened: Final[dict[int, GPU]] = {}
 
 
 def DEVICE(name: str) -> Compiled:
-    """Say why ``CUDA`` does not run here.
+    """Open ``CUDA`` or ``CUDA:k``.
 
     Raises:
-        DeviceError: always, so far.
+        DeviceError: saying what is missing.
     """
-    compiler = NVRTCCompiler()
-    driver = ctypes.util.find_library("cuda")
-    why = "no NVIDIA driver (libcuda) is installed" if driver is None else "launching kernels is not implemented yet"
-    raise DeviceError("Device", f"there is no device 'CUDA' here: {compiler.path} compiles for it, but {why}",
-                      "ALIAS=CUDA=CPU")
+    count = gpu_count()
+    parts = name.split(":")[1:]
+    number = int(parts[0]) if parts and parts[0].isdigit() else 0
+    if number >= count or any(not p.isdigit() for p in parts):
+        raise DeviceError("Device", f"there is no {name}", f"CUDA:0 to CUDA:{count - 1}")
+    gpu = GPU(name, number)
+    reach(_opened.values(), gpu)
+    _opened[number] = gpu
+    return CUDADevice(name, gpu)

@@ -1,49 +1,32 @@
-"""CUDA C++ → PTX or cubin with NVRTC, which needs no GPU: the library comes from the nvidia-cuda-nvrtc wheel or the
-system."""
+"""CUDA C++ → PTX or cubin with NVRTC, which needs no GPU."""
 from __future__ import annotations
 
-import ctypes
-import ctypes.util
 import functools
-import importlib.util
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
+from tinsmith.backend.cpu import osys
+from tinsmith.backend.cuda.driver import INSTALL, bindings
 from tinsmith.backend.device import Compiler
 from tinsmith.core.cache import cache_get, cache_key, cache_put
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.errors import CompileError, DeviceError
 
-_INSTALL = "pip install 'tinsmith[cuda]'"
-
-
-def _candidates() -> Iterator[str]:
-    """Files that may be the library: of the wheels, by either layout, then the system's."""
-    found = importlib.util.find_spec("nvidia")
-    for folder in (found.submodule_search_locations or []) if found is not None else []:
-        for pattern in ("cuda_nvrtc/lib/libnvrtc.so.*", "cu*/lib/libnvrtc.so.*", "cuda_nvrtc/bin/nvrtc64*.dll"):
-            yield from (str(p) for p in sorted(Path(folder).glob(pattern)) if ".alt." not in p.name)
-    system = ctypes.util.find_library("nvrtc")
-    if system:
-        yield system
-
 
 @functools.cache
-def load_nvrtc() -> Any:
-    """The library.
+def load_nvrtc() -> tuple[Any, str]:
+    """The bindings of the library, and its version.
 
     Raises:
         DeviceError: if there is none.
     """
-    reasons = []
-    for path in _candidates():
-        try:
-            return ctypes.CDLL(path)
-        except OSError as error:
-            reasons.append(str(error))
-    why = "; ".join(reasons) or "there is neither its wheel nor a CUDA toolkit"
-    raise DeviceError("CUDA", f"NVRTC cannot be loaded: {why}", _INSTALL)
+    nvrtc = bindings("nvrtc")
+    try:
+        status, major, minor = nvrtc.nvrtcVersion()
+    except Exception as error:  # the loader of the bindings has an exception of its own for a library that is not there
+        raise DeviceError("CUDA", f"NVRTC cannot be loaded: {error}", INSTALL) from None
+    if status:
+        raise DeviceError("CUDA", f"NVRTC does not answer: {status.name}", INSTALL)
+    return nvrtc, f"{major}.{minor}"
 
 
 class NVRTCCompiler(Compiler):
@@ -52,18 +35,22 @@ class NVRTCCompiler(Compiler):
     Args:
         arch: such as ``sm_90``.
         binary: machine code (cubin) rather than PTX.
+        gpu: what the code is for, for people.
     """
 
-    def __init__(self, arch: str = "sm_90", binary: bool = True) -> None:
-        self.arch, self.binary, self.library = arch, binary, load_nvrtc()
-        major, minor = ctypes.c_int(), ctypes.c_int()
-        self.library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
-        self.path = f"NVRTC {major.value}.{minor.value}"
+    def __init__(self, arch: str = "sm_90", binary: bool = True, gpu: str = "") -> None:
+        self.arch, self.binary = arch, binary
+        self.nvrtc, version = load_nvrtc()
+        self.version = f"NVRTC {version}"
+        self.path = f"{self.version}, {arch}{f' ({gpu})' if gpu else ''}"
         target = arch if binary else arch.replace("sm_", "compute_")
         self.options = [f"--gpu-architecture={target}", "--fmad=false", "--device-int128"]
 
+    def threads(self) -> int:
+        return max(osys.usable_cores() - 1, 1)
+
     def key(self) -> str:
-        return cache_key("cuda", self.path, *self.options)
+        return cache_key("cuda", self.version, *self.options)
 
     def compile(self, source: str) -> bytes:
         key = cache_key(self.key(), source)
@@ -76,29 +63,28 @@ class NVRTCCompiler(Compiler):
         return text
 
     def _compiled(self, source: str) -> bytes:
-        lib, program = self.library, ctypes.c_void_p()
-        self._check(lib.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None), "")
+        nvrtc = self.nvrtc
+        program = self._check(nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], []), "")
         try:
-            options = (ctypes.c_char_p * len(self.options))(*(o.encode() for o in self.options))
-            status = lib.nvrtcCompileProgram(program, len(self.options), options)
-            self._check(status, self._text(program, "ProgramLog").decode(errors="replace") + "\n" + source)
-            return self._text(program, "CUBIN" if self.binary else "PTX")
+            status = nvrtc.nvrtcCompileProgram(program, len(self.options), [o.encode() for o in self.options])
+            if status[0]:
+                self._check(status, self._text(program, "ProgramLog").decode(errors="replace") + "\n" + source)
+            text = self._text(program, "CUBIN" if self.binary else "PTX")
+            return text if self.binary else text.rstrip(b"\0")
         finally:
-            lib.nvrtcDestroyProgram(ctypes.byref(program))
+            nvrtc.nvrtcDestroyProgram(program)
 
-    def _text(self, program: ctypes.c_void_p, what: str) -> bytes:
-        size = ctypes.c_size_t()
-        self._check(getattr(self.library, f"nvrtcGet{what}Size")(program, ctypes.byref(size)), "")
-        buffer = ctypes.create_string_buffer(size.value)
-        self._check(getattr(self.library, f"nvrtcGet{what}")(program, buffer), "")
-        return buffer.raw if what == "CUBIN" else buffer.raw.rstrip(b"\0")
+    def _text(self, program: Any, what: str) -> bytes:
+        size = self._check(getattr(self.nvrtc, f"nvrtcGet{what}Size")(program), "")
+        buffer = bytes(size)  # the library writes into it
+        self._check(getattr(self.nvrtc, f"nvrtcGet{what}")(program, buffer), "")
+        return buffer
 
-    def _check(self, status: int, log: str) -> None:
-        if status:
-            self.library.nvrtcGetErrorString.restype = ctypes.c_char_p
-            reason = self.library.nvrtcGetErrorString(status).decode()
-            raise CompileError("CUDA", f"{self.path} refused generated code: {reason}\n{log}",
+    def _check(self, found: tuple[Any, ...], log: str) -> Any:
+        if found[0]:
+            raise CompileError("CUDA", f"{self.version} refused generated code: {found[0].name}\n{log}",
                                "report it: this is a bug of tinsmith")
+        return found[1] if len(found) > 1 else None
 
     def disassemble(self, source: str) -> str:
         """PTX, which is readable everywhere."""

@@ -32,9 +32,18 @@ _TF32 = ('__device__ inline unsigned int tf32(float x) { unsigned int y; asm("cv
          '"f"(x)); return y; }')
 
 
+def generation(arch: str) -> int:
+    """The number in the name of an architecture, by which they are ordered.
+
+    >>> generation("sm_90a") < generation("sm_100")
+    True
+    """
+    return int("".join(c for c in arch if c.isdigit()))
+
+
 def cuda_target(arch: str = "sm_90") -> Target:
     """What generated CUDA may use; ``arch`` such as ``sm_80``."""
-    rows = tuple(u for u in units.CUDA if arch >= u.requires[0])
+    rows = tuple(u for u in units.CUDA if generation(arch) >= generation(u.requires[0]))
     return Target(f"cuda_{arch}", 16, 64, local_bytes=48 << 10, fma=True, block_threads=1024, grid=True, units=rows)
 
 

@@ -38,6 +38,15 @@ def in_blocks(program: Sequence[UOp]) -> bool:
         u.op is Ops.DEFINE_LOCAL for u in program)
 
 
+def is_wide(node: UOp) -> bool:
+    """Whether an index may lie beyond 32 bits."""
+    if node.dtype.scalar is not dtypes.index:
+        return False
+    if node.op in (Ops.VECTORIZE, Ops.GEP):
+        return any(is_wide(s) for s in node.src)
+    return node.vmin < -(1 << 31) or node.vmax >= 1 << 31
+
+
 class GPURenderer(CRenderer):
     """Base of the three languages. A subclass says how they spell things."""
 
@@ -176,9 +185,12 @@ class _Body:
         name = f"{prefix}{self.counts[prefix]}"
         self.counts[prefix] += 1
         names = [name] if len(values) == 1 else [f"{name}_{lane}" for lane in range(len(values))]
-        self.line(f"{self.renderer.type_name(u.dtype)} "
+        self.line(f"{self.type_of(u)} "
                   f"{', '.join(f'{n} = {_strip(v)}' for n, v in zip(names, values))};")
         self.text[u] = names
+
+    def type_of(self, u: UOp) -> str:
+        return self.renderer.type_name(dtypes.int64 if is_wide(u) else u.dtype)
 
     def write(self, u: UOp) -> None:
         r, text = self.renderer, self.text
@@ -197,7 +209,7 @@ class _Body:
         elif u.op is Ops.RANGE:
             text[u] = [f"ridx{u.arg[0]}"]
             (start,), (end,) = (text[s] for s in u.src)
-            self.line(f"for (int {text[u][0]} = {start}; {text[u][0]} < {end}; {text[u][0]}++) {{")
+            self.line(f"for ({self.type_of(u)} {text[u][0]} = {start}; {text[u][0]} < {end}; {text[u][0]}++) {{")
             self.depth += 1
         elif u.op is Ops.IF:
             self.line(f"if ({_strip(text[u.src[0]][0])}) {{")
@@ -243,8 +255,11 @@ class _Body:
         plain = [s if s.dtype.count == 1 else UOp(Ops.CONST, s.dtype.scalar, (), s.arg) if s.is_const else
                  UOp(Ops.GEP, s.dtype.scalar, (s,), (lane,)) for s in u.src]
         one = u if u.dtype.count == 1 else UOp(u.op, u.dtype.scalar, tuple(plain), u.arg)
+        if is_wide(u) and u.op is not Ops.CONST:  # computed in 64 bits, not widened afterwards
+            src = [s if x.is_const or is_wide(x) or x.dtype.scalar is not dtypes.index else f"({self.type_of(u)}){s}"
+                   for x, s in zip(u.src, src)]
         if u.op is Ops.CAST:
-            return r.cast(one, src[0])
+            return f"({self.type_of(u)}){src[0]}" if is_wide(u) else r.cast(one, src[0])
         if u.op is Ops.BITCAST:
             return r.bitcast(one, src[0])
         return r.scalar(one, src)

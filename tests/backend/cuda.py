@@ -1,0 +1,43 @@
+"""Whether CUDA is here, with the reason where it is not."""
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+from tinsmith.backend.cuda import nvrtc
+from tinsmith.backend.cuda.driver import gpu_count
+from tinsmith.backend.device import Device
+from tinsmith.core.errors import DeviceError
+
+
+@functools.cache
+def missing_nvrtc() -> str:
+    """Why nothing can be compiled for CUDA; empty where it can."""
+    try:
+        nvrtc.load_nvrtc()
+    except DeviceError as error:
+        return str(error)
+    return ""
+
+
+@functools.cache
+def missing_cuda() -> str:
+    """Why ``CUDA`` cannot be opened; empty where it can."""
+    try:
+        Device["CUDA"]
+    except DeviceError as error:
+        return str(error)
+    return ""
+
+
+def needs_nvrtc() -> None:
+    if missing_nvrtc():
+        pytest.skip(missing_nvrtc())
+
+
+def needs_cuda(gpus: int = 1) -> None:
+    if missing_cuda():
+        pytest.skip(missing_cuda())
+    if gpu_count() < gpus:
+        pytest.skip(f"there are {gpu_count()} GPUs, this needs {gpus}")

@@ -1,0 +1,225 @@
+"""One GPU through the driver's Python bindings: its context and stream, and what its errors mean."""
+from __future__ import annotations
+
+import functools
+import importlib
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from tinsmith.backend.device import LaunchError
+from tinsmith.core.errors import DeviceError, KernelError
+
+INSTALL: Final = "pip install 'tinsmith[cuda]'"
+_LAUNCHED: Final = 64  # launches since the last synchronization that an error may name
+# Errors after which a context answers nothing but the same error again.
+_FATAL: Final = ("ILLEGAL_ADDRESS", "ILLEGAL_INSTRUCTION", "MISALIGNED_ADDRESS", "INVALID_ADDRESS_SPACE", "INVALID_PC",
+                 "LAUNCH_FAILED", "LAUNCH_TIMEOUT", "HARDWARE_STACK_ERROR", "ASSERT", "ECC_UNCORRECTABLE", "CONTAINED",
+                 "MPS_CLIENT_TERMINATED", "EXTERNAL_DEVICE", "CONTEXT_IS_DESTROYED", "UNKNOWN")
+
+
+class CUDAError(LaunchError):
+    """What the driver answered to a call, such as ``CUDA_ERROR_OUT_OF_MEMORY``."""
+
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__(f"{name} ({text})")
+        self.name = name
+
+
+@functools.cache
+def bindings(module: str) -> Any:
+    """``driver`` or ``nvrtc`` of ``cuda.bindings``.
+
+    Raises:
+        DeviceError: if the package is not installed.
+    """
+    try:
+        return importlib.import_module(f"cuda.bindings.{module}")
+    except ImportError as error:
+        raise DeviceError("CUDA", f"cuda-bindings cannot be imported ({error})", INSTALL) from None
+
+
+@functools.cache
+def gpu_count() -> int:
+    """How many GPUs there are; at least one.
+
+    Raises:
+        DeviceError: saying what is missing: the bindings, the driver or a GPU.
+    """
+    driver = bindings("driver")
+    try:
+        found = driver.cuInit(0)
+    except Exception as error:  # the loader of the bindings has an exception of its own for a library that is not there
+        raise DeviceError("CUDA", f"no NVIDIA driver (libcuda) is installed: {error}",
+                          "a machine with an NVIDIA GPU and its driver; or DEV=CPU") from None
+    if found[0]:
+        raise DeviceError("CUDA", f"the NVIDIA driver does not start: {found[0].name}", "nvidia-smi says more")
+    version, count = int(driver.cuDriverGetVersion()[1]), int(driver.cuDeviceGetCount()[1])
+    if version < 13000:
+        raise DeviceError("CUDA", f"the NVIDIA driver is for CUDA {version // 1000}.{version % 1000 // 10}, "
+                          "cubins here are made for 13.0", "driver 580 or later")
+    if not count:
+        raise DeviceError("CUDA", "the NVIDIA driver finds no GPU", "CUDA_VISIBLE_DEVICES, or DEV=CPU")
+    return count
+
+
+_current = threading.local()  # the GPU whose context this thread works in
+
+
+class GPU:
+    """A GPU with its primary context, which other libraries of the process share, and a stream of its own.
+
+    Attributes:
+        lost: why nothing can be done with it any more; empty as long as it works.
+    """
+
+    def __init__(self, name: str, number: int) -> None:
+        self.name, self.number, self.driver = name, number, bindings("driver")
+        self.lost = ""
+        self.lock = threading.RLock()  # argument blocks and the ring of copies belong to one thread at a time
+        self.launched: deque[tuple[str, ...]] = deque(maxlen=_LAUNCHED)  # names of kernels, of each launch
+        self.dead: deque[tuple[Callable[[Any], Any], Any]] = deque()  # (what destroys it, handle); see `bury`
+        self.device = self.call(self.driver.cuDeviceGet, number)
+        self.context = self.call(self.driver.cuDevicePrimaryCtxRetain, self.device)
+        self.use()
+        self.stream = self.call(self.driver.cuStreamCreate, int(self.driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
+        self._fence: Any = None
+
+    def use(self) -> None:
+        """Make this thread's calls go to this GPU."""
+        if getattr(_current, "gpu", None) is not self:
+            self.call(self.driver.cuCtxSetCurrent, self.context)
+            _current.gpu = self
+
+    def call(self, function: Callable[..., tuple[Any, ...]], *arguments: Any) -> Any:
+        """The result of a function of the driver.
+
+        Raises:
+            CUDAError: if it fails.
+            KernelError: if it says that a kernel failed, whenever that was launched: then the GPU is lost.
+            DeviceError: if the GPU was lost before.
+        """
+        status, *results = function(*arguments)
+        if status:
+            self.check()
+            error = self.error_of(status)
+            if self.lost:
+                raise KernelError(self.name, f"a kernel failed: {self.lost}. The device is lost",
+                                  "CUDA_SYNC=1 names the kernel and the line; start a new process") from None
+            raise error
+        return results[0] if len(results) == 1 else results
+
+    def error_of(self, status: Any) -> CUDAError:
+        """What ``status`` means. Some errors end the device's life in this process."""
+        text = self.driver.cuGetErrorString(status)[1]
+        error = CUDAError(status.name, text.decode() if isinstance(text, bytes) else str(text))
+        if status.name.removeprefix("CUDA_ERROR_").startswith(_FATAL):
+            self.lost = self.lost or f"{error}; {self.suspects()}"
+        return error
+
+    def suspects(self) -> str:
+        """The kernels that may have failed."""
+        names = list(dict.fromkeys(name for run in reversed(self.launched) for name in run))
+        some = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+        return f"launched since it was last waited for: {some}" if names else "no kernel was launched"
+
+    def check(self) -> None:
+        """Raise if the GPU is lost.
+
+        Raises:
+            DeviceError: saying why.
+        """
+        if self.lost:
+            raise DeviceError(self.name, f"the device is lost: {self.lost}",
+                              "start a new process; tensors on other devices can still be read")
+
+    def synchronize(self) -> None:
+        """Wait until everything launched has run.
+
+        Raises:
+            KernelError: if a kernel failed.
+        """
+        self.check()
+        self.use()
+        self.call(self.driver.cuStreamSynchronize, self.stream)
+        self.launched.clear()
+
+    def settle(self) -> None:
+        """Wait for the kernel just launched.
+
+        Raises:
+            CUDAError: if it failed, for who knows which kernel it was.
+        """
+        self.use()
+        status, = self.driver.cuStreamSynchronize(self.stream)
+        if status:
+            raise self.error_of(status)
+        self.launched.clear()
+
+    def bury(self) -> None:
+        """Destroy what nothing refers to any more."""
+        while self.dead:
+            function, handle = self.dead.popleft()
+            if not self.lost:
+                function(handle)
+
+    # *** events ***
+
+    def event(self, timing: bool = False) -> Any:
+        flags = self.driver.CUevent_flags
+        kind = flags.CU_EVENT_DEFAULT if timing else flags.CU_EVENT_DISABLE_TIMING
+        return self.call(self.driver.cuEventCreate, int(kind))
+
+    def record(self, event: Any = None) -> Any:
+        """Note in the stream that all before it has run; the event that tells."""
+        self.use()
+        event = self.event() if event is None else event
+        self.call(self.driver.cuEventRecord, event, self.stream)
+        return event
+
+    def wait(self, event: Any) -> None:
+        """What is launched from now on comes after ``event``, which may be another GPU's."""
+        self.use()
+        self.call(self.driver.cuStreamWaitEvent, self.stream, event, 0)
+
+    def fence(self) -> Any:
+        """An event for all launched so far, which the next call takes again: for who waits for it at once."""
+        if self._fence is None:
+            self.use()
+            self._fence = self.event()
+        return self.record(self._fence)
+
+    # *** facts ***
+
+    def attribute(self, name: str) -> int:
+        """A number of the device, by its name in the driver without the prefix."""
+        which = getattr(self.driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+        return int(self.call(self.driver.cuDeviceGetAttribute, which, self.device))
+
+    @functools.cached_property
+    def model(self) -> str:
+        """What it is called."""
+        name: bytes = self.call(self.driver.cuDeviceGetName, 128, self.device)
+        return name.split(b"\0")[0].decode()
+
+    @functools.cached_property
+    def arch(self) -> str:
+        """Such as ``sm_90``."""
+        return f"sm_{self.attribute('COMPUTE_CAPABILITY_MAJOR')}{self.attribute('COMPUTE_CAPABILITY_MINOR')}"
+
+    def memory(self) -> tuple[int, int]:
+        """Bytes that are free, and that there are."""
+        self.use()
+        free, total = self.call(self.driver.cuMemGetInfo)
+        return int(free), int(total)
+
+
+def reach(gpus: Iterable[GPU], other: GPU) -> None:
+    """Let GPUs and ``other`` read each other's memory, where their hardware can."""
+    for a, b in ((x, y) for gpu in gpus for x, y in ((gpu, other), (other, gpu)) if gpu is not other):
+        a.use()
+        if int(a.call(a.driver.cuDeviceCanAccessPeer, a.device, b.device)):
+            status, = a.driver.cuCtxEnablePeerAccess(b.context, 0)
+            if status and status.name != "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED":
+                raise a.error_of(status)

@@ -1,0 +1,171 @@
+"""Memory of a GPU, pinned memory of the host, and copies between the two through a ring of pinned pieces."""
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from tinsmith.backend.cpu import osys
+from tinsmith.backend.cuda.driver import GPU, CUDAError
+from tinsmith.backend.device import Allocator
+from tinsmith.backend.freelists import Block, FreeLists
+from tinsmith.core.errors import OutOfMemoryError
+
+if TYPE_CHECKING:
+    from tinsmith.backend.memory import BufferSpec
+
+PIECE: Final = 4 << 20  # bytes of the ring's pieces
+PIECES: Final = 4
+_MEND: Final = "free tensors, use a smaller batch or a narrower dtype"
+
+
+class _GPUMemory(FreeLists):
+    """Blocks that the driver makes. What is freed may be taken again at once: the stream runs everything in order."""
+
+    what = "of the GPU's memory"
+
+    def __init__(self, gpu: GPU, cache_limit: int) -> None:
+        super().__init__(cache_limit)
+        self.gpu = gpu
+
+    def made(self, nbytes: int) -> tuple[int, Callable[[], None]]:
+        """The address of fresh memory, and what gives it back."""
+        address = int(self.gpu.call(self.gpu.driver.cuMemAlloc, max(nbytes, 1)))
+        return address, lambda: self.release(self.gpu.driver.cuMemFree, address)
+
+    def release(self, function: Callable[[int], Any], address: int) -> None:
+        if not self.gpu.lost:
+            self.gpu.use()
+            self.gpu.call(function, address)
+
+    def _fresh(self, nbytes: int, capacity: int) -> Block:
+        self.gpu.check()
+        self.gpu.use()
+        for size in (capacity, nbytes):
+            try:
+                return Block(nbytes, size, *self.made(size))
+            except CUDAError as error:
+                if error.name != "CUDA_ERROR_OUT_OF_MEMORY":
+                    raise
+                self._shrink(0)
+        free, total = self.gpu.memory()
+        raise OutOfMemoryError(self.gpu.name, f"{nbytes} bytes {self.what} requested, {self.in_use} bytes in use here, "
+                               f"{free} of {total} bytes of the GPU free", _MEND)
+
+
+class PinnedBlock(Block):
+    """Memory of the host that the GPU addresses, too; ``pool`` takes it back."""
+
+    __slots__ = ("pool",)
+    pool: _PinnedMemory
+
+
+class _PinnedMemory(_GPUMemory):
+    """Host memory that stays where it is, seen by every GPU.
+
+    Args:
+        uncached: the host writes past its caches, and should not read.
+    """
+
+    what = "of pinned host memory"
+
+    def __init__(self, gpu: GPU, uncached: bool = False) -> None:
+        super().__init__(gpu, osys.total_memory() // 16)
+        self.flags = 0x1 | 0x2 | (0x4 if uncached else 0)  # portable, mapped, write-combined
+
+    def made(self, nbytes: int) -> tuple[int, Callable[[], None]]:
+        address = int(self.gpu.call(self.gpu.driver.cuMemHostAlloc, max(nbytes, 1), self.flags))
+        return address, lambda: self.release(self.gpu.driver.cuMemFreeHost, address)
+
+    def _fresh(self, nbytes: int, capacity: int) -> Block:
+        found = super()._fresh(nbytes, capacity)
+        block = PinnedBlock(nbytes, found.capacity, found.address, found._release)
+        block.pool = self
+        return block
+
+
+def _host_bytes(address: int, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    return np.frombuffer(memoryview((ctypes.c_ubyte * nbytes).from_address(address)), np.uint8)
+
+
+class CUDAAllocator(Allocator):
+    """Blocks of one GPU. Copies in return when the source has been read; they run in the stream, like kernels."""
+
+    def __init__(self, gpu: GPU) -> None:
+        self.gpu = gpu
+        self.memory = _GPUMemory(gpu, gpu.memory()[1] // 4)
+        self.pinned, self.uncached = _PinnedMemory(gpu), _PinnedMemory(gpu, True)
+        self._ring: list[tuple[int, np.ndarray[Any, Any], Any]] = []  # address, bytes, event of its last use
+        self._next = 0
+
+    def alloc(self, nbytes: int) -> Block:
+        return self.memory.alloc(nbytes)
+
+    def alloc_as(self, nbytes: int, options: BufferSpec) -> Block:
+        if not options.cpu_access:
+            return self.alloc(nbytes)
+        return (self.uncached if options.uncached else self.pinned).alloc(nbytes)
+
+    def free(self, opaque: Block) -> None:
+        (opaque.pool if isinstance(opaque, PinnedBlock) else self.memory).free(opaque)
+
+    # *** copies ***
+
+    def pieces(self, nbytes: int) -> Iterator[tuple[int, int, tuple[int, np.ndarray[Any, Any], Any]]]:
+        """(begin, bytes, piece of the ring) for as many pieces as ``nbytes`` need."""
+        if not self._ring:
+            for _ in range(PIECES):
+                address = self.pinned.made(PIECE)[0]
+                self._ring.append((address, _host_bytes(address, PIECE), self.gpu.record()))
+        for begin in range(0, nbytes, PIECE):
+            self._next = (self._next + 1) % PIECES
+            yield begin, min(PIECE, nbytes - begin), self._ring[self._next]
+
+    def copyin(self, opaque: Block, offset: int, source: memoryview) -> None:
+        if not source.nbytes:
+            return
+        gpu, data = self.gpu, np.frombuffer(source, np.uint8)
+        if isinstance(opaque, PinnedBlock):
+            gpu.synchronize()
+            _host_bytes(opaque.address + offset, data.size)[:] = data
+            return
+        gpu.check()
+        with gpu.lock:
+            gpu.use()
+            for begin, count, (address, piece, free) in self.pieces(data.size):
+                gpu.call(gpu.driver.cuEventSynchronize, free)
+                piece[:count] = data[begin : begin + count]
+                gpu.call(gpu.driver.cuMemcpyHtoDAsync, opaque.address + offset + begin, address, count, gpu.stream)
+                gpu.record(free)
+
+    def copyout(self, target: memoryview, opaque: Block, offset: int) -> None:
+        gpu, data = self.gpu, np.frombuffer(target, np.uint8)
+        if isinstance(opaque, PinnedBlock):
+            gpu.synchronize()
+            data[:] = _host_bytes(opaque.address + offset, data.size)
+            return
+        gpu.check()
+        with gpu.lock:
+            gpu.use()
+            under_way: list[tuple[int, int, np.ndarray[Any, Any], Any]] = []
+            for begin, count, (address, piece, done) in self.pieces(data.size):
+                if len(under_way) == PIECES:
+                    self._arrived(data, *under_way.pop(0))
+                gpu.call(gpu.driver.cuMemcpyDtoHAsync, address, opaque.address + offset + begin, count, gpu.stream)
+                under_way.append((begin, count, piece, gpu.record(done)))
+            for arriving in under_way:
+                self._arrived(data, *arriving)
+
+    def _arrived(self, data: np.ndarray[Any, Any], begin: int, count: int, piece: np.ndarray[Any, Any],
+                 done: Any) -> None:
+        self.gpu.call(self.gpu.driver.cuEventSynchronize, done)
+        data[begin : begin + count] = piece[:count]
+
+    def host_view(self, opaque: Block, offset: int, nbytes: int) -> memoryview | None:
+        """The bytes of pinned memory, when the GPU has done with them; None for the GPU's own memory."""
+        if not isinstance(opaque, PinnedBlock):
+            return None
+        self.gpu.synchronize()
+        return memoryview((ctypes.c_ubyte * nbytes).from_address(opaque.address + offset)).cast("B")
