@@ -182,4 +182,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["cuda"]:
+        from benchmarks import cuda
+
+        cuda.main(sys.argv[2:])
+    else:
+        main()
