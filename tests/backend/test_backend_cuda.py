@@ -4,7 +4,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.backend.cuda import needs_nvrtc
+from tests.backend.gpus import needs_nvrtc
 from tests.codegen.test_matrix import axes, product, tensor_core
 from tests.codegen.test_opts import LARGE
 from tinsmith.backend.cuda import nvrtc

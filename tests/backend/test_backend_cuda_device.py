@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.backend.cuda import needs_cuda
+from tests.backend.gpus import needs_cuda
 from tests.backend.running import param, run_case, run_value
 from tests.codegen.kernels import FAMILIES
 from tests.codegen.running import expected

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.symbolic import linear_form
 from tinsmith.ir.uop import toposort
 
 if TYPE_CHECKING:
@@ -81,13 +82,20 @@ def thread_axes(k: Kernel) -> list[list[UOp]]:
         apart |= {frozenset(pair) for pair in combinations(own, 2)}
     axes: list[list[UOp]] = []
     for r in threads:
-        for axis in axes:
-            if range_size(axis[0]) == range_size(r) and not any(frozenset((r, x)) in apart for x in axis):
-                axis.append(r)
-                break
+        fits = [axis for axis in axes if range_size(axis[0]) == range_size(r)
+                and not any(frozenset((r, x)) in apart for x in axis)]
+        if fits:  # first of all the threads that fill a stage for those who read it
+            min(fits, key=lambda axis: all(x.arg[1] is not r.arg[1] for x in axis)).append(r)
         else:
             axes.append([r])
-    return axes
+    return sorted(axes, key=lambda axis: _pitch(k, axis)) if len(axes) > 1 else axes
+
+
+def _pitch(k: Kernel, axis: list[UOp]) -> int:
+    """How far apart in memory neighbours along an axis of a block are: the nearest are neighbours in a warp."""
+    used = [n.src[1] for n in k.nodes if n.op in (Ops.LOAD, Ops.STORE) and n.src[0].op is Ops.PARAM]
+    steps = [abs(terms.get(r, 0)) for terms in (linear_form(index)[0] for index in used) for r in axis]
+    return min((step for step in steps if step), default=1 << 62)
 
 
 def threads_per_block(k: Kernel) -> int:

@@ -2,30 +2,35 @@
 
 * contraction: a block computes a tile of (rows × columns), each thread a few rows of one vector of columns; both
   operands pass through near memory, a slice of the reduction at a time;
-* reduction: where the results alone are too few threads, the threads of a block share it;
-* everything else: vectors along memory, then threads along memory.
+* what memory bounds: ``heuristics_lines``;
+* any other reduction: where the results alone are too few threads, the threads of a block share it.
 """
 from __future__ import annotations
 
 import math
 
 from tinsmith.codegen import matrix
-from tinsmith.codegen.heuristics import _score
+from tinsmith.codegen.heuristics_lines import (
+    BLOCK,
+    LONG,
+    column_opts,
+    results_of,
+    row_opts,
+    thread_opts,
+    transpose_opts,
+    tried,
+    vector_opts,
+)
 from tinsmith.codegen.heuristics_tiles import operands_of
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.tuning import stride_of as _stride
-from tinsmith.core.errors import ArgumentError
-from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 
-BLOCK = 128  # threads of a block where nothing asks for more
 ENOUGH_THREADS = 1 << 13  # results from which on every result has a thread of its own
-SHARED_REDUCTION = 64  # elements from which on a reduction is worth sharing
-VECTOR_BYTES = 16
 TILE_SIDE, THREAD_ROWS, SLICE = 16, 4, 16  # threads along a tile's sides, rows of each, steps of a slice
 
 
@@ -34,10 +39,12 @@ def choose_block_opts(kernel: Kernel, target: Target) -> None:
     if matrix_unit_opts(kernel, target) or contraction_opts(kernel, target):
         return
     if kernel.folds:
+        if row_opts(kernel, target) or column_opts(kernel, target):
+            return
         shared_reduction_opts(kernel, target)
-    elif not kernel.folds:
-        vector_opts(kernel)
-    thread_opts(kernel, target)
+        thread_opts(kernel, target)
+    elif not transpose_opts(kernel, target):
+        thread_opts(kernel, target, vector_opts(kernel))
 
 
 def attempt(kernel: Kernel, op: OptOps, r: UOp, amount: int) -> UOp | None:
@@ -46,21 +53,6 @@ def attempt(kernel: Kernel, op: OptOps, r: UOp, amount: int) -> UOp | None:
     if not tried(kernel, Opt(op, kernel.ranges.index(r), amount)):
         return None
     return kernel.order[at] if range_size(r) <= amount else kernel.order[at + 1]
-
-
-def tried(kernel: Kernel, opt: Opt) -> bool:
-    """Apply ``opt``; False where it is refused. A kernel without it is right but slow, so only tests fail by it.
-
-    Raises:
-        ArgumentError: with ``CHECK_IR=1``.
-    """
-    try:
-        kernel.apply(opt)
-    except ArgumentError:
-        if settings.CHECK_IR:
-            raise
-        return False
-    return True
 
 
 def outer_of(kernel: Kernel, inner: UOp | None) -> UOp | None:
@@ -72,55 +64,14 @@ def outer_of(kernel: Kernel, inner: UOp | None) -> UOp | None:
     return before if before is not None and before.arg[0] == inner.arg[0] - 1 else None
 
 
-def amount_for(size: int, most: int) -> int:
-    """Threads for a range: a divisor if a large one fits, else a power of two whose last block is partial."""
-    divisors = [d for d in range(1, min(size, most) + 1) if size % d == 0]
-    best = max(divisors, default=1)
-    return best if 2 * best >= min(size, most) else 1 << (min(size, most).bit_length() - 1)
-
-
-def _results(kernel: Kernel) -> int:
-    return math.prod(range_size(r) for r in kernel.order if r.arg[1] is Role.GLOBAL)
-
-
-def vector_opts(kernel: Kernel) -> None:
-    """Vectors along the range that memory runs along in every store and load, if they come out whole."""
-    widest = max((n.dtype.itemsize for n in (*kernel.loads, *(s.src[2] for s in kernel.stores))), default=4)
-    lanes = max(VECTOR_BYTES // max(widest, 4), 1)
-    for r in kernel.parallel:
-        along = all(s.op is Ops.STORE and _stride(s.src[1], r) == 1 for s in kernel.stores)
-        along = along and all(_stride(n.src[1], r) in (0, 1) for n in kernel.loads)
-        if along and lanes > 1 and range_size(r) % lanes == 0 and _results(kernel) >= 4 * BLOCK:
-            attempt(kernel, OptOps.VECTOR, r, lanes)
-            return
-
-
-def thread_opts(kernel: Kernel, target: Target) -> None:
-    """Threads for the ranges of the grid, first where neighbours in memory become neighbours in a block."""
-    used = math.prod(range_size(r) for r in kernel.order if r.arg[1] is Role.LOCAL)
-    shared = max((range_size(r) for r in kernel.order if r.arg[1] is Role.GROUP), default=0)
-    beside = [r for r in kernel.parallel if r.arg[1] is Role.LOOP and all(r in s.ranges for s in kernel.stores)]
-    for r in beside[-1:]:  # a row's elements are written by the threads that reduced it
-        attempt(kernel, OptOps.LOCAL, r, min(shared or BLOCK, target.block_threads, range_size(r)))
-    if shared or beside:
-        return
-    left = min(BLOCK, target.block_threads) // max(used, 1)
-    stores = [s for s in kernel.stores if s.op is Ops.STORE]
-    grid = [r for r in kernel.order if r.arg[1] is Role.GLOBAL]
-    for r in sorted(grid, key=lambda r: (_score(kernel.loads, stores, r), kernel.order.index(r)), reverse=True):
-        amount = amount_for(range_size(r), left)
-        if amount > 1 and attempt(kernel, OptOps.LOCAL, r, amount) is not None:
-            left //= amount
-
-
 def shared_reduction_opts(kernel: Kernel, target: Target) -> None:
     """The threads of a block share every large reduction if there are few results."""
-    if _results(kernel) >= ENOUGH_THREADS:
+    if results_of(kernel) >= ENOUGH_THREADS:
         return
     for number in dict.fromkeys(r.arg[0] for f in kernel.folds for r in f.src[1:]):
         r = next((r for r in kernel.reduces if r.arg[0] == number), None)
         size = range_size(r) if r is not None else 0
-        if r is None or not isinstance(size, int) or size < SHARED_REDUCTION:
+        if r is None or not isinstance(size, int) or size < LONG:
             continue
         attempt(kernel, OptOps.GROUP, r, min(target.block_threads, 1 << (math.isqrt(4 * size).bit_length() - 1), BLOCK))
 

@@ -32,7 +32,8 @@ class Kernel:
 
     `full` maps the number of a partial range to how many of its iterations are whole; the linearizer peels the rest.
     `units` are the matrix units that the target has. `block_threads` says how many threads a block may have on the
-    target; 0: it has no blocks. `fma`: MULADD rounds once. `scales`: the target has SCALE.
+    target; 0: it has no blocks. `warp`: how many of them hand each other values.
+    `fma`: MULADD rounds once. `scales`: the target has SCALE.
     """
 
     sink: UOp
@@ -45,6 +46,7 @@ class Kernel:
     count: int = 0
     units: tuple[MatrixUnit, ...] = ()
     block_threads: int = 0
+    warp: int = 0
     fma: bool = False
     scales: bool = False
     _sorted: tuple[UOp | None, list[UOp]] = field(default=(None, []), repr=False, compare=False)
@@ -238,7 +240,9 @@ class Kernel:
         table: dict[UOp, UOp] = {}
         place = UOp.index(0)
         valid: UOp | None = None
-        for box in sorted(windows(value, inside), key=lambda b: _memory_order(value, b)):
+        turned = self.turned(value)
+        boxes = sorted(windows(value, inside), key=lambda b: (b.ranges[0] is turned, _memory_order(value, b)))
+        for box in boxes:
             lead = box.ranges[0]
             loops, at = self.stage_loops(value, box, lanes)
             if not lead.arg[1].expanded and loops and loops[-1].arg[1] is Role.VECTOR and box.size % lanes:
@@ -250,6 +254,8 @@ class Kernel:
             pitch = 1
             for f in loops:
                 pitch *= range_size(f)
+            if box.ranges[0] is turned:
+                pitch += 1
             place = place * pitch + box.position
             if len(box.ranges) == 1 and len(loops) == 1 and lead.arg[0] in self.full:
                 self.full[loops[0].arg[0]] = self.full[lead.arg[0]]
@@ -258,10 +264,23 @@ class Kernel:
             copy = copy.substitute({n: n.replace(src=(*n.src[:2], n.src[2] & valid if len(n.src) > 2 else valid))
                                     for n in toposort(copy) if n.op is Ops.LOAD})
         copy = simplify(copy)
-        staged = UOp(Ops.STAGE, value.dtype.ptr(), (copy, *fresh), tuple(range_size(f) for f in fresh))
+        sizes = [range_size(f) for f in fresh]
+        if sizes:
+            sizes[-1] += pitch - math.prod(range_size(f) for f in loops)
+        staged = UOp(Ops.STAGE, value.dtype.ptr(), (copy, *fresh), tuple(sizes))
         self.order += fresh
         self.sink = simplify(self.sink.substitute({value: staged.load(place)}))
         return staged
+
+    def turned(self, value: UOp) -> UOp | None:
+        """The threads that stores run along where a value's memory does not: each tile's rows are laid out along them,
+        and are one element longer, so that those who fill it column by column do not all meet in one bank."""
+        if not self.block_threads or any(r.arg[1] is Role.VECTOR for r in value.ranges):
+            return None
+        along = [r for r in self.order if r.arg[1] is Role.LOCAL and r in value.ranges
+                 and all(linear_form(s.src[1])[0].get(r) == 1 for s in self.stores)
+                 and all(linear_form(n.src[1])[0].get(r, 0) > 1 for n in toposort(value) if n.op is Ops.LOAD)]
+        return along[0] if along else None
 
     def stage_operand(self, product: UOp, which: int, inside: Sequence[UOp]) -> None:
         """Read an operand of a matrix unit from a stage over ``inside`` and the unit's own ranges."""
@@ -337,7 +356,8 @@ class Kernel:
                 outer, inner = self.new_range(-(-box.size // step), Role.LOOP), self.new_range(step, role)
                 at = (outer * step + inner).simplify()
                 return [r for r in (outer, inner) if r.op is Ops.RANGE], at
-        role = lead.arg[1] if lead.arg[1] in (Role.UPCAST, Role.VECTOR) else Role.LOOP
+        copies = (Role.VECTOR,) if self.block_threads else (Role.UPCAST, Role.VECTOR)  # a block deals elements out
+        role = lead.arg[1] if lead.arg[1] in copies else Role.LOOP
         f = self.new_range(box.size, role)
         return ([f] if f.op is Ops.RANGE else []), f
 

@@ -22,6 +22,7 @@ from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.streams import bind
 from tinsmith.codegen.stridedlines import strided
 from tinsmith.codegen.stridedstores import store_strided
+from tinsmith.codegen.warplines import shared_by_warps
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.symbolic import from_linear, is_made_of, linear_form, shifted, simplify, values_over
@@ -534,9 +535,12 @@ class Linearizer(BlockWriter):
             folds = [n for n in toposort(self.beside) if n.op is Ops.FOLD and n.src[1:] == node.src[1:]]
             with self.at_depth(depth):
                 return OnlineWriter(self, sorted(folds, key=lambda f: f.arg is not Ops.MAX), coords).run()
+        if self.threads_of and shared_by_warps(self, node, coords):
+            return None
         group = self.partners(node, depth)
         with self.at_depth(depth):
             FoldWriter(self, group, coords).run()
+        return None
 
     def partners(self, node: UOp, depth: int) -> list[UOp]:
         """Independent reductions over the same ranges, needed at the same place."""

@@ -58,8 +58,8 @@ def choose(kernel: Kernel, target: Target) -> None:
 
 
 def _begin(lowered: UOp, target: Target) -> Kernel:
-    kernel = Kernel(decompose(lowered), units=target.units, block_threads=target.block_threads, fma=target.fma,
-                    scales=target.scales)
+    kernel = Kernel(decompose(lowered), units=target.units, block_threads=target.block_threads, warp=target.warp,
+                    fma=target.fma, scales=target.scales)
     if target.grid:
         to_grid(kernel)
     return kernel

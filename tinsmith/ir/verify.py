@@ -519,6 +519,11 @@ def _gep(n: UOp, _: ProgramState) -> str | None:
     return _unless(fits and n.dtype.scalar is vector.scalar, f"{n.dtype} from lanes {n.arg} of {vector}")
 
 
+def _shuffle(n: UOp, _: ProgramState) -> str | None:
+    return _unless(isinstance(n.arg, int) and n.arg > 0 and n.src[0].dtype is n.dtype,
+                   f"{n.dtype} from {n.src[0].dtype} of the thread {n.arg} apart")
+
+
 def _loop_bounds(n: UOp, _: ProgramState) -> str | None:
     return _unless(n.dtype is dtypes.index and len(n.src) == 2, "a loop runs from an index below an index")
 
@@ -549,7 +554,7 @@ _ALU = tuple(op for op in op_table() if op.elementwise)
 PROGRAM_OPS = (_ELEMENTWISE - {Ops.RARELY}) | {
     Ops.DEFINE_GLOBAL, Ops.DEFINE_LOCAL, Ops.DEFINE_ACC, Ops.CONST, Ops.SPECIAL, Ops.RANGE, Ops.ENDRANGE, Ops.IF,
     Ops.ENDIF, Ops.LOAD, Ops.STORE, Ops.PHI, Ops.VECTORIZE, Ops.GEP, Ops.BARRIER, Ops.PREFETCH, Ops.MMA, Ops.LOAD_TILE,
-    Ops.STORE_TILE}
+    Ops.STORE_TILE, Ops.SHUFFLE}
 PROGRAM_CHECKS: tuple[Check[ProgramState], ...] = (
     _allowed(PROGRAM_OPS, "linear program"),
     Check("globals-first", "DEFINE_GLOBAL comes first.", (Ops.DEFINE_GLOBAL,), _globals_first),
@@ -567,6 +572,7 @@ PROGRAM_CHECKS: tuple[Check[ProgramState], ...] = (
     Check("phi", "PHI gives an accumulator its next value, inside its loop.", (Ops.PHI,), _phi),
     Check("vectorize", "The sources' lanes fill the vector, or one source is spread.", (Ops.VECTORIZE,), _vectorize),
     Check("gep", "The lanes exist.", (Ops.GEP,), _gep),
+    Check("shuffle", "Threads hand each other values of one type.", (Ops.SHUFFLE,), _shuffle),
     Check("loop-bounds", "A loop has two index bounds.", (Ops.RANGE,), _loop_bounds),
     Check("multiply", "A matrix unit gets fragments of its types.", (Ops.MMA,), _multiply),
     Check("tile", "A tile lies in memory of its type and has as many elements as rows and columns say.",

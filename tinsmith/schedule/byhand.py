@@ -106,7 +106,8 @@ def _lines(program: ProgramBuilder | Sequence[UOp]) -> list[UOp]:
 
 def _assembled(name: str, lines: list[UOp], device: Compiled) -> tuple[Launch, str]:
     """Launch data and source, if the device has what the program asks for."""
-    asks = next((u for u in lines if u.op is Ops.BARRIER or (u.op is Ops.SPECIAL and isinstance(u.arg, tuple))), None)
+    asks = next((u for u in lines if u.op in (Ops.BARRIER, Ops.SHUFFLE)
+                 or (u.op is Ops.SPECIAL and isinstance(u.arg, tuple))), None)
     if asks is not None and not device.renderer.target.block_threads:
         raise ArgumentError("run_program", f"{asks.op.name} of {name} needs blocks of threads, which {device.device} "
                             "does not have", "a LOOP, or another device, such as PYTHON or OPENCL")

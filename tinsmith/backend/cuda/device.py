@@ -243,7 +243,7 @@ class CUDADevice(Compiled):
 
 def gpu_target(gpu: GPU) -> Target:
     """What generated code may use on a GPU."""
-    return cuda_target(gpu.arch)
+    return cuda_target(gpu.arch, gpu.attribute("MULTIPROCESSOR_COUNT"))
 
 
 _opened: Final[dict[int, GPU]] = {}

@@ -89,7 +89,7 @@ def DEVICE(name: str) -> Compiled:
             block = int(option[2])
     rows = (*units.AMX, *(units.fma(d, vector_bytes) for d in (dtypes.float32, dtypes.float64)))
     if block:
-        target = Target("python", vector_bytes, local_bytes=BLOCK_BYTES, block_threads=block, grid=True,
+        target = Target("python", vector_bytes, local_bytes=BLOCK_BYTES, block_threads=block, warp=WARP, grid=True,
                         units=units.CUDA if block >= WARP else ())
     else:
         target = Target("python", vector_bytes, threads=threads, block_threads=BLOCK_THREADS, units=rows)

@@ -217,6 +217,13 @@ class _Writer:
         if u.arg.threads > 1:
             self.varying.add(u)
 
+    def shuffle(self, u: UOp) -> None:
+        """A value that is alike in all threads is its own neighbour."""
+        if self.mask() is not None:
+            self.line(f"whole_warp({self.mask()})")
+        self.declare(u, f"shuffle({self.array(u.src[0])}, {u.arg})")
+        self.varying.add(u)
+
     # *** vectors and arithmetic ***
 
     def vectorize(self, u: UOp) -> None:
@@ -276,5 +283,5 @@ _WRITERS: dict[Op, Any] = {
     Ops.RANGE: _Writer.open, Ops.ENDRANGE: _Writer.close, Ops.IF: _Writer.branch, Ops.ENDIF: _Writer.close,
     Ops.BARRIER: _Writer.barrier, Ops.LOAD: _Writer.load, Ops.STORE: _Writer.store, Ops.VECTORIZE: _Writer.vectorize,
     Ops.GEP: _Writer.lanes, Ops.LOAD_TILE: _Writer.load_tile, Ops.STORE_TILE: _Writer.store_tile,
-    Ops.MMA: _Writer.multiply,
+    Ops.MMA: _Writer.multiply, Ops.SHUFFLE: _Writer.shuffle,
 }

@@ -127,6 +127,21 @@ def whole_warp(mask: Array) -> None:
                           "move the barrier out of the condition")
 
 
+def shuffle(value: Array, bits: int) -> Array:
+    """What the threads hold whose numbers in the warp differ in ``bits``.
+
+    Raises:
+        KernelError: if one of them does not exist.
+    """
+    if len(value) == 1:
+        return value
+    other = np.arange(len(value)) ^ bits
+    if other.max() >= len(value):
+        raise KernelError("PYTHON", f"a shuffle by {bits} in a warp of {len(value)} threads", "a smaller power of two")
+    found: Array = value[other]
+    return found
+
+
 def _dtype(name: str) -> DType:
     return dtypes.index if name == "index" else to_dtype(name)
 
@@ -136,7 +151,7 @@ def to_numpy(name: str) -> Any:
 
 
 NAMES: Final = {f.__name__: f for f in (load_one, load, store, const, lift, spread, join, meaning, floor_div, floor_mod,
-                                        whole_warp, load_tile, store_tile, MatrixUnit, Fragment)} | {
+                                        whole_warp, shuffle, load_tile, store_tile, MatrixUnit, Fragment)} | {
                                             "where": np.where, "dtypes": dtypes}
 
 

@@ -24,6 +24,8 @@ class Target:
         scales: SCALE is one instruction.
         units: the matrix units it has, the preferred first.
         block_threads: threads that a block may have, with near memory of their own and barriers; 0: no blocks.
+        warp: threads of a block that hand each other values without memory; 0: they cannot.
+        cores: what blocks of a grid are spread over, each of which holds ``resident`` threads at a time.
         grid: parallel loops are spread over a grid of blocks by default.
     """
 
@@ -41,6 +43,9 @@ class Target:
     scales: bool = False
     units: tuple[MatrixUnit, ...] = ()
     block_threads: int = 0
+    warp: int = 0
+    cores: int = 1
+    resident: int = 2048
     grid: bool = False
 
     def key(self) -> str:

@@ -26,6 +26,8 @@ _BITCAST = ("template<typename T, typename F> __device__ inline T bitcast(F x) {
 _VECTORS = {"int8": "char", "uint8": "uchar", "int16": "short", "uint16": "ushort", "float16": "ushort",
             "bfloat16": "ushort", "int32": "int", "uint32": "uint", "index": "int", "int64": "longlong",
             "uint64": "ulonglong", "float32": "float", "float64": "double"}
+_EIGHTS = (("char", "signed char", 1), ("uchar", "unsigned char", 1), ("short", "short", 2),
+           ("ushort", "unsigned short", 2))  # vectors of eight, which the language lacks: (name, type of a lane, bytes)
 _PACK16 = ("__device__ inline unsigned int pack16(unsigned short low, unsigned short high) "
            "{ return (unsigned int)low | ((unsigned int)high << 16); }")
 _TF32 = ('__device__ inline unsigned int tf32(float x) { unsigned int y; asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : '
@@ -41,10 +43,11 @@ def generation(arch: str) -> int:
     return int("".join(c for c in arch if c.isdigit()))
 
 
-def cuda_target(arch: str = "sm_90") -> Target:
-    """What generated CUDA may use; ``arch`` such as ``sm_80``."""
+def cuda_target(arch: str = "sm_90", cores: int = 132) -> Target:
+    """What generated CUDA may use; ``arch`` such as ``sm_80``, ``cores``: multiprocessors."""
     rows = tuple(u for u in units.CUDA if generation(arch) >= generation(u.requires[0]))
-    return Target(f"cuda_{arch}", 16, 64, local_bytes=48 << 10, fma=True, block_threads=1024, grid=True, units=rows)
+    return Target(f"cuda_{arch}", 16, 64, local_bytes=48 << 10, fma=True, block_threads=1024, warp=32,
+                  grid=True, units=rows, cores=cores)
 
 
 def matrix_function(unit: MatrixUnit) -> str:
@@ -62,11 +65,18 @@ def matrix_function(unit: MatrixUnit) -> str:
             f'  asm("{unit.emit} {into}, {a}, {b}, {into};" : {outputs} : {inputs}); }}')
 
 
+def _threads(program: Sequence[UOp]) -> int:
+    """How many threads a block has."""
+    return prod(size for n, size in specials(program).items() if n.startswith("lidx"))
+
+
 class CUDARenderer(GPURenderer):
     """Kernels take their buffers, then their variables; a block has as many threads as the program asks for."""
 
     shared = "__shared__ __align__(16)"
     barrier = "__syncthreads();"
+    guarded_vectors = True
+    vector_widths = (8, 4, 2)
     scalar_types = {**GPURenderer.scalar_types, "int8": "signed char", "uint8": "unsigned char",
                     "uint16": "unsigned short", "uint32": "unsigned int", "int64": "long long",
                     "uint64": "unsigned long long", "float16": "unsigned short", "bfloat16": "unsigned short"}
@@ -77,6 +87,10 @@ class CUDARenderer(GPURenderer):
     def thread(self, name: str, program: Sequence[UOp]) -> str:
         return f"{'threadIdx' if name.startswith('lidx') else 'blockIdx'}.{AXES[int(name[4:])]}"
 
+    def shuffle(self, bits: int, value: str, program: Sequence[UOp]) -> str:
+        threads = min(_threads(program), 32)
+        return f"__shfl_xor_sync({hex((1 << threads) - 1)}, {_strip(value)}, {bits})"
+
     def vector_type(self, dtype: DType) -> str:
         return f"{_VECTORS[dtype.scalar.name]}{dtype.count}"
 
@@ -85,6 +99,8 @@ class CUDARenderer(GPURenderer):
 
     def vector_store(self, memory: UOp, dtype: DType, pointer: str, lanes: list[str]) -> str:
         kind = self.vector_type(dtype)
+        if dtype.count > 4:
+            return f"*(({kind}*)({pointer})) = {kind}{{{{{', '.join(_strip(x) for x in lanes)}}}}};"
         return f"*(({kind}*)({pointer})) = make_{kind}({', '.join(_strip(x) for x in lanes)});"
 
     def multiply_add(self, dtype: DType, src: list[str]) -> str:
@@ -105,6 +121,12 @@ class CUDARenderer(GPURenderer):
         written = {u.src[0] for u in program if u.op is Ops.STORE}
         return [f"{'' if u in written else 'const '}{self.memory_type(u.dtype.scalar)}* data{u.arg}"
                 if u.dtype.pointer else f"const int {u.arg[0]}" for u in program if u.op is Ops.DEFINE_GLOBAL]
+
+    def render(self, name: str, program: Sequence[UOp]) -> str:
+        text = super().render(name, program)
+        structs = [f"struct __align__({8 * size}) {base}8 {{ {kind} x, y, z, w, s, t, u, v; }};\n"
+                   for base, kind, size in _EIGHTS if f"{base}8 " in text]
+        return "".join(structs) + text
 
     def prologue(self, program: Sequence[UOp]) -> str:
         lines = []
@@ -134,7 +156,7 @@ class CUDARenderer(GPURenderer):
         return f"{unit.name}({', '.join([*acc, *given])});"
 
     def function(self, name: str, program: Sequence[UOp]) -> str:
-        threads = prod(size for n, size in specials(program).items() if n.startswith("lidx"))
+        threads = _threads(program)
         head = (f'extern "C" __global__ void __launch_bounds__({threads}) {name}('
                 f"{', '.join(self.parameters(program))}) {{")
         return "\n".join([head, *self.body(program), "}"])

@@ -32,6 +32,11 @@ def specials(program: Sequence[UOp]) -> dict[str, int]:
     return {u.arg[0]: u.arg[1] for u in program if u.op is Ops.SPECIAL and isinstance(u.arg, tuple)}
 
 
+def is_uniform(condition: UOp) -> bool:
+    """Whether a condition is the same for all lanes."""
+    return condition.dtype.count == 1 or (condition.op is Ops.VECTORIZE and len(condition.src) == 1)
+
+
 def in_blocks(program: Sequence[UOp]) -> bool:
     """Whether the program counts on its blocks: it has threads, or near memory that a block shares."""
     return any(name.startswith("lidx") for name in specials(program)) or any(
@@ -53,6 +58,7 @@ class GPURenderer(CRenderer):
     shared = ""  # before an array of near memory
     barrier = ""
     vector_widths: tuple[int, ...] = (4, 2)
+    guarded_vectors = False  # a vector may be declared empty, and be loaded under a condition
     bits16: tuple[DType, ...] = HALVES  # types that are kept as their bits
 
     # *** what the languages spell differently ***
@@ -72,7 +78,7 @@ class GPURenderer(CRenderer):
         return f"{self.memory_type(dtype.scalar)}{dtype.count}"
 
     def lane_of(self, vector: str, lane: int) -> str:
-        return f"{vector}.{'xyzw'[lane]}"
+        return f"{vector}.{'xyzwstuv'[lane]}"
 
     def unaligned(self) -> bool:
         """Whether a vector may start at any element."""
@@ -100,6 +106,10 @@ class GPURenderer(CRenderer):
     def matrix_step(self, unit: MatrixUnit, acc: list[str], a: list[str], b: list[str]) -> str:
         """The statement that adds a·b to the sums ``acc`` in place."""
         raise CompileError(type(self).__name__, f"{unit.name} is no unit of this language", "a list of opts without TC")
+
+    def shuffle(self, bits: int, value: str, program: Sequence[UOp]) -> str:
+        """The value of the thread whose number in the warp differs in ``bits``."""
+        raise CompileError(type(self).__name__, "threads of this language hand each other no values", "a smaller GROUP")
 
     # *** scalars ***
 
@@ -227,6 +237,8 @@ class _Body:
             self.store(u)
         elif u.op is Ops.LOAD:
             self.load(u)
+        elif u.op is Ops.SHUFFLE:  # a line of its own: not every thread computes what stands in an expression
+            self.declare("alu", u, [r.shuffle(u.arg, x, self.program) for x in text[u.src[0]]])
         elif u.op is Ops.MMA:
             acc, a, b = (text[s] for s in u.src)
             self.declare("mma", u, acc)
@@ -276,12 +288,12 @@ class _Body:
     def load(self, u: UOp) -> None:
         r, (memory, index), dtype = self.renderer, u.src[:2], u.dtype.scalar
         name = self.text[memory][0]
-        if len(u.src) > 2:
+        pieces = r.pieces(u, index)
+        if len(u.src) > 2 and (pieces[0] == 1 or not r.guarded_vectors or not is_uniform(u.src[2])):
             zero = r.literal(UOp(Ops.CONST, dtype, (), dtype.as_const(0)))
             values = [f"({self.text[u.src[2]][lane]}?{r.read(dtype, r.place(name, self.at(index, lane)))}:{zero})"
                       for lane in range(u.dtype.count)]
             return self.declare("val", u, values)
-        pieces = r.pieces(u, index)
         if pieces[0] == 1:
             values = [r.read(dtype, r.place(name, self.at(index, lane))) for lane in range(u.dtype.count)]
             return self.declare("val", u, values)
@@ -290,8 +302,12 @@ class _Body:
             vector = f"vec{self.counts['vec']}"
             self.counts["vec"] += 1
             wide = dtype.vec(piece)
-            self.line(f"{r.vector_type(wide)} {vector} = "
-                      f"{r.vector_load(memory, wide, f'{name}+{_addend(self.at(index, len(lanes)))}')};")
+            found = r.vector_load(memory, wide, f"{name}+{_addend(self.at(index, len(lanes)))}")
+            if len(u.src) > 2:
+                self.line(f"{r.vector_type(wide)} {vector} = {{}};")
+                self.line(f"if ({_strip(self.text[u.src[2]][0])}) {vector} = {found};")
+            else:
+                self.line(f"{r.vector_type(wide)} {vector} = {found};")
             lanes += [r.lane_of(vector, lane) for lane in range(piece)]
         self.text[u] = lanes
         return None
@@ -299,7 +315,8 @@ class _Body:
     def store(self, u: UOp) -> None:
         r, (memory, index, value) = self.renderer, u.src[:3]
         name, values, dtype = self.text[memory][0], self.text[value], value.dtype.scalar
-        if len(u.src) > 3:
+        whole = r.guarded_vectors and len(u.src) > 3 and is_uniform(u.src[3])
+        if len(u.src) > 3 and not whole:
             for lane, v in enumerate(values):
                 self.line(f"if ({_strip(self.text[u.src[3]][lane])}) "
                           f"{r.place(name, self.at(index, lane))} = {_strip(v)};")
@@ -308,10 +325,12 @@ class _Body:
         for piece in r.pieces(u, index):
             place = self.at(index, lane)
             if piece == 1:
-                self.line(f"{r.place(name, place)} = {_strip(values[lane])};")
+                before = f"if ({_strip(self.text[u.src[3]][0])}) " if whole else ""
+                self.line(before + f"{r.place(name, place)} = {_strip(values[lane])};")
             else:
                 lanes = values[lane : lane + piece]
-                self.line(r.vector_store(memory, dtype.vec(piece), f"{name}+{_addend(place)}", lanes))
+                before = f"if ({_strip(self.text[u.src[3]][0])}) " if whole else ""
+                self.line(before + r.vector_store(memory, dtype.vec(piece), f"{name}+{_addend(place)}", lanes))
             lane += piece
 
 

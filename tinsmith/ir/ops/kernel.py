@@ -52,6 +52,8 @@ class KernelOps:
     VECTORIZE = Op("program", "A vector of its sources.", (1, 1 << 30), None)
     GEP = Op("program", "Lanes of a vector: the argument lists them.", 1, None)
     BARRIER = Op("program", "All threads of a block have come here.", (0, 1 << 30), nothing)
+    SHUFFLE = Op("program", "The value of another thread of the warp, whose number differs from this one's in the bits "
+                 "`arg`.", 1, of_first)
     LOAD_TILE = Op("program", "A fragment of `arg` = (rows, columns), its rows `pitch` elements apart: (memory, index, "
                    "pitch).", 3)
     STORE_TILE = Op("program", "Write a fragment of `arg` = (rows, columns): (memory, index, pitch, value).", 4,

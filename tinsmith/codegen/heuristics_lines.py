@@ -1,0 +1,251 @@
+"""Opts for what memory bounds on a grid of blocks: reductions along rows and down columns, and everything elementwise.
+
+* rows: the threads of a block read a row in vectors, keep it in registers where it fits, and share every reduction over
+  it; short rows get several a block;
+* columns: neighbouring threads read neighbouring columns in vectors, and share the long way down;
+* elementwise: vectors along memory, then threads along memory; what is transposed goes through near memory.
+"""
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.opt import Opt, OptOps
+from tinsmith.codegen.render.base import Target
+from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.tuning import stride_of
+from tinsmith.core.errors import ArgumentError
+from tinsmith.core.settings import settings
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.uop import toposort
+
+VECTOR_BYTES = 16  # of one access
+MOST_LANES = 8
+LONG = 64  # elements from which on a reduction is worth sharing
+BLOCK = 128  # threads of a block where nothing asks for more
+TURNS = 2  # vectors of a row for each thread, where there are so many
+ROW_VALUES, THREAD_VALUES = 1 << 15, 64  # elements of a row that a block and a thread keep in registers
+IN_FLIGHT = 4  # loads that a thread has under way where it goes through a loop
+COLUMNS, WAYS = 32, 16  # threads side by side, and how many share the way down
+TILE, TILE_ROWS = 64, 8  # side of a transposed tile, and how much of it a thread writes
+
+
+def tried(kernel: Kernel, opt: Opt) -> bool:
+    """Apply ``opt``; False where it is refused. A kernel without it is right but slow, so only tests fail by it.
+
+    Raises:
+        ArgumentError: with ``CHECK_IR=1``.
+    """
+    try:
+        kernel.apply(opt)
+    except ArgumentError:
+        if settings.CHECK_IR:
+            raise
+        return False
+    return True
+
+
+def split(kernel: Kernel, op: OptOps, r: UOp | None, amount: int) -> UOp | None:
+    """The loop that is left around the inner ``amount`` of a range; None where it all became inner."""
+    if r is None or amount < 2:
+        return r
+    at, size = kernel.order.index(r), range_size(r)
+    if not tried(kernel, Opt(op, kernel.ranges.index(r), min(amount, size))):
+        return r
+    return kernel.order[at] if size > amount else None
+
+
+def again(kernel: Kernel, r: UOp) -> UOp:
+    """A range that has another role by now."""
+    return next(x for x in kernel.order if x.arg[0] == r.arg[0])
+
+
+def lanes_for(kernel: Kernel, size: int, *along: UOp) -> int:
+    """Elements of a whole access along ranges, as far as they divide ``size``."""
+    used = [(n.src[1], n.dtype) for n in kernel.loads] + [(s.src[1], s.src[2].dtype) for s in kernel.stores]
+    widest = max((d.itemsize for index, d in used if any(stride_of(index, r) == 1 for r in along)), default=4)
+    return math.gcd(size, min(VECTOR_BYTES // widest, MOST_LANES))
+
+
+def results_of(kernel: Kernel) -> int:
+    return math.prod(range_size(r) for r in kernel.order if r.arg[1] is Role.GLOBAL)
+
+
+# *** rows ***
+
+
+class Rows(NamedTuple):
+    """Ranges along memory of equal size: those that are reduced, and the one beside them that is stored."""
+
+    size: int
+    reduced: list[UOp]
+    beside: list[UOp]
+
+
+def rows_of(kernel: Kernel) -> Rows | None:
+    """The rows that a kernel reduces, if that is all it does with them."""
+    if kernel.ordered or kernel.products or any(s.op is not Ops.STORE for s in kernel.stores):
+        return None
+    reduced: dict[UOp, None] = {}
+    for f in kernel.folds:
+        loads = [n for n in toposort(f.src[0]) if n.op is Ops.LOAD]
+        along = [r for r in f.src[1:] if any(stride_of(n.src[1], r) == 1 for n in loads)]
+        if len(along) != 1:
+            return None
+        reduced[along[0]] = None
+    beside = [r for r in kernel.parallel if r.arg[1] is Role.LOOP]
+    if not reduced or len(beside) > 1 or not all(r in s.ranges for s in kernel.stores for r in beside):
+        return None
+    sizes = {range_size(r) for r in (*reduced, *beside)}
+    size = sizes.pop()
+    plain = all(stride_of(n.src[1], r) in (0, 1) for n in (*kernel.loads, *kernel.stores) for r in (*reduced, *beside))
+    if sizes or not isinstance(size, int) or size < LONG or not plain:
+        return None
+    return Rows(size, list(reduced), beside)
+
+
+def row_opts(kernel: Kernel, target: Target) -> bool:
+    """Threads of a block for each row, or for several short ones; False where there are no such rows."""
+    rows = rows_of(kernel)
+    if rows is None or not target.warp:
+        return False
+    lanes = lanes_for(kernel, rows.size, *rows.reduced, *rows.beside)
+    threads = threads_for(rows.size // lanes, target)
+    outer = [r for r in kernel.order if r.arg[1] is Role.GLOBAL and isinstance(range_size(r), int)]
+    rows_of_block = min(BLOCK, target.block_threads) // threads
+    if outer and rows_of_block > 1:
+        split(kernel, OptOps.LOCAL, outer[-1], min(rows_of_block, 1 << (range_size(outer[-1]).bit_length() - 1)))
+    for r in (*rows.reduced, *rows.beside):
+        reduced = r in rows.reduced
+        left = split(kernel, OptOps.VECTOR, again(kernel, r), lanes)
+        left = split(kernel, OptOps.GROUP if reduced else OptOps.LOCAL, left, threads)
+        if left is not None:
+            turns = range_size(left)
+            kept = min(THREAD_VALUES, ROW_VALUES // threads)
+            amount = turns if turns * lanes <= kept else math.gcd(turns, IN_FLIGHT)
+            split(kernel, OptOps.UNROLL if reduced else OptOps.UPCAST, left, amount)
+    return True
+
+
+def threads_for(vectors: int, target: Target) -> int:
+    """Threads for a row of so many vectors: whole warps or a part of one, few idle in the last turn."""
+    few = [1 << n for n in range(target.warp.bit_length())]
+    options = [t for t in (*few, *range(2 * target.warp, target.block_threads + 1, target.warp)) if t <= vectors]
+
+    def cost(threads: int) -> float:
+        turns = -(-vectors // threads)
+        return turns * threads / vectors * (1 + abs(math.log2(turns / TURNS)) / 32)
+
+    return min(options, key=cost, default=1)
+
+
+# *** columns ***
+
+
+def column_opts(kernel: Kernel, target: Target) -> bool:
+    """Threads beside each other along the columns of long sums; False where there are no such sums."""
+    over = {f.src[1:] for f in kernel.folds}
+    if len(over) != 1 or kernel.ordered or kernel.products or any(s.op is not Ops.STORE for s in kernel.stores):
+        return False
+    down = max(over.pop(), key=lambda r: range_size(r) if isinstance(range_size(r), int) else 0)
+    loads = [n for n in kernel.loads if down in n.src[1].ranges]
+    across = [r for r in kernel.parallel if r.arg[1] is Role.GLOBAL and isinstance(range_size(r), int)
+              and any(stride_of(n.src[1], r) == 1 for n in loads)]
+    if not across or not isinstance(range_size(down), int) or range_size(down) < LONG:
+        return False
+    column = max(across, key=range_size)
+    if any(stride_of(n.src[1], column) not in (0, 1) for n in loads) or range_size(column) < COLUMNS // 4:
+        return False
+    lanes, results = lanes_for(kernel, range_size(column), column), results_of(kernel)
+    enough = results // lanes >= target.cores * target.resident // 2
+    left = split(kernel, OptOps.VECTOR, column, lanes)
+    beside = 1
+    if left is not None:
+        beside = amount_for(range_size(left), min(BLOCK if enough else COLUMNS, target.block_threads))
+        split(kernel, OptOps.LOCAL, left, beside)
+    rest = again(kernel, down)
+    if not enough:
+        rest = split(kernel, OptOps.GROUP, rest, min(WAYS, target.block_threads // beside)) or rest
+    if rest in kernel.reduces and range_size(rest) % IN_FLIGHT == 0:
+        split(kernel, OptOps.UNROLL, rest, IN_FLIGHT)
+    return True
+
+
+# *** elementwise ***
+
+
+def vector_opts(kernel: Kernel) -> int:
+    """Vectors along the range that memory runs along in every store and load, if they come out whole; their lanes."""
+    for r in kernel.parallel:
+        along = all(s.op is Ops.STORE and stride_of(s.src[1], r) == 1 for s in kernel.stores)
+        along = along and all(stride_of(n.src[1], r) in (0, 1) for n in kernel.loads)
+        if not along or not isinstance(range_size(r), int) or results_of(kernel) < 4 * BLOCK:
+            continue
+        lanes = lanes_for(kernel, range_size(r), r)
+        if lanes > 1 and tried(kernel, Opt(OptOps.VECTOR, kernel.ranges.index(r), lanes)):
+            return lanes
+    return 1
+
+
+def transpose_opts(kernel: Kernel, target: Target) -> bool:
+    """A tile through near memory where a load runs along another range than the stores; False where none does."""
+    if any(s.op is not Ops.STORE for s in kernel.stores) or kernel.folds or kernel.ordered:
+        return False
+    across = [r for r in kernel.parallel if r.arg[1] is Role.GLOBAL
+              and all(stride_of(s.src[1], r) == 1 for s in kernel.stores)]
+    if not across or not _tiles(across[-1]):
+        return False
+    x = across[-1]
+    turned = [(n, y) for n in kernel.loads for y in kernel.parallel if y is not x and len(n.src) == 2
+              and y.arg[1] is Role.GLOBAL and _tiles(y) and stride_of(n.src[1], y) == 1
+              and (stride_of(n.src[1], x) or 0) > 1]
+    if len(turned) != 1 or target.block_threads < TILE * TILE // TILE_ROWS:
+        return False
+    load, y = turned[0]
+    number = kernel.loads.index(load)
+    split(kernel, OptOps.LOCAL, x, TILE)
+    split(kernel, OptOps.LOCAL, split(kernel, OptOps.UPCAST, again(kernel, y), TILE_ROWS), TILE // TILE_ROWS)
+    kept = tuple(i for i, r in enumerate(kernel.ranges) if r.arg[1] is Role.GLOBAL)
+    tried(kernel, Opt(OptOps.STAGE, number, kept))
+    return True
+
+
+def _tiles(r: UOp) -> bool:
+    size = range_size(r)
+    return isinstance(size, int) and size >= TILE and size % TILE == 0
+
+
+def amount_for(size: int, most: int) -> int:
+    """Threads for a range: a divisor if a large one fits, else a power of two whose last block is partial."""
+    divisors = [d for d in range(1, min(size, most) + 1) if size % d == 0]
+    best = max(divisors, default=1)
+    return best if 2 * best >= min(size, most) else 1 << (min(size, most).bit_length() - 1)
+
+
+def thread_opts(kernel: Kernel, target: Target, lanes: int = 1) -> None:
+    """Threads for the ranges of the grid, first where neighbours in memory become neighbours in a block."""
+    used = math.prod(range_size(r) for r in kernel.order if r.arg[1] is Role.LOCAL)
+    shared = max((range_size(r) for r in kernel.order if r.arg[1] is Role.GROUP), default=0)
+    beside = [r for r in kernel.parallel if r.arg[1] is Role.LOOP and all(r in s.ranges for s in kernel.stores)]
+    for r in beside[-1:]:  # a row's elements are written by the threads that reduced it
+        split(kernel, OptOps.LOCAL, r, min(shared or BLOCK, target.block_threads, range_size(r)))
+    if shared or beside:
+        return
+    left = min(BLOCK, target.block_threads) // max(used, 1)
+    grid = [r for r in kernel.order if r.arg[1] is Role.GLOBAL]
+    for r in sorted(grid, key=lambda r: (_nearness(kernel, r, lanes), kernel.order.index(r)), reverse=True):
+        amount = amount_for(range_size(r), left)
+        if amount > 1:
+            split(kernel, OptOps.LOCAL, r, amount)
+            left //= amount
+
+
+def _nearness(kernel: Kernel, r: UOp, lanes: int) -> float:
+    """How well threads along a range share what memory gives at once."""
+    total = 0.0
+    for n in (*kernel.loads, *kernel.stores):
+        stride = stride_of(n.src[1], r)
+        weight = 1.5 if n.op is Ops.STORE else 1.0
+        total += -weight if stride is None else 0.25 if stride == 0 else weight if abs(stride) <= lanes else 0.0
+    return total

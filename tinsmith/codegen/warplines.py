@@ -1,0 +1,103 @@
+"""Lines for a reduction that the threads of a block share: each warp by shuffles, then one word per warp.
+
+    FOLD(load(STAGE(part, g'), g), g)   →   x = part;  x = x ∘ SHUFFLE(x, 16);  … SHUFFLE(x, 1);  words of the warps
+
+The kernel graph keeps every thread's part in near memory (``blocks.py``): that is the meaning, and what is written
+where threads cannot hand each other values.
+"""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tinsmith.codegen.lines import Coords
+from tinsmith.codegen.roles import Role, range_size
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.symbolic import linear_form
+
+if TYPE_CHECKING:
+    from tinsmith.codegen.linearize import Linearizer
+
+
+def shared_by_warps(lin: Linearizer, fold: UOp, coords: Coords) -> bool:
+    """Write ``fold`` so, if it is of that form and the threads lie as warps do."""
+    found = _part_of_a_thread(fold)
+    warp, threads = lin.kernel.warp, lin.block_size
+    if found is None or not warp:
+        return False
+    part, own, readers = found
+    if any(lin.known((mine, ())) is not lin.known((reader, ())) for mine, reader in readers.items()
+           if mine.arg[1] is not Role.VECTOR):
+        return False  # others read what this thread has
+    size, line = range_size(own), lin.known((own, ()))
+    if line is None or line.op is not Ops.SPECIAL or line.arg[0] != "lidx0" or (size % warp and warp % size):
+        return False
+    if threads % warp and threads > warp:  # a last warp of which some threads are missing
+        return False
+    depth = lin.depth_of(fold)
+    with lin.at_depth(depth):
+        x = lin.value(part, coords)
+        step = min(size, warp) // 2
+        while step:
+            other = lin.emit(depth, UOp(Ops.SHUFFLE, x.dtype, (x,), step))
+            x = lin.combine(depth, fold.arg, fold.dtype.scalar, [x, other])
+            step //= 2
+        if size > warp:
+            x = _over_warps(lin, fold, x, line)
+        lin.remember(fold, lin.coords_of(fold, coords), x)
+    return True
+
+
+def _over_warps(lin: Linearizer, fold: UOp, x: UOp, line: UOp) -> UOp:
+    """The warps' results, through near memory."""
+    depth, warp, count = len(lin.scopes) - 1, lin.kernel.warp, x.dtype.count
+    words = line.arg[1] // warp
+    name = f"tmp{lin.counts['local']}"
+    lin.counts["local"] += 1
+    memory = lin.emit(0, UOp(Ops.DEFINE_LOCAL, fold.dtype.scalar.ptr(), (), (name, lin.block_size // warp * count)))
+    first, pitch = UOp.index(0), words * count  # of the warps that work on the same result
+    for axis, other in lin.threads_of:
+        if other is not line:
+            first = first + other * pitch
+            pitch *= lin.threads_along(axis, other)
+    if len(lin.scopes) > 1:
+        lin.barrier()
+    valid = lin.spread(lin.raw((line % warp).eq(0)), count)
+    lin.force(UOp(Ops.STORE, None, (memory, lin.raw((first + line // warp * count).simplify()), x, valid)))
+    lin.barrier()
+    total: UOp | None = None
+    for word in range(words):
+        place = lin.raw((first + word * count).simplify())
+        value = lin.force(UOp(Ops.LOAD, x.dtype, (memory, place)))
+        lin.scopes[-1].values[value] = value
+        total = value if total is None else lin.combine(depth, fold.arg, fold.dtype.scalar, [total, value])
+    assert total is not None
+    return total
+
+
+def _part_of_a_thread(fold: UOp) -> tuple[UOp, UOp, dict[UOp, UOp]] | None:
+    """What a thread adds to a reduction that threads share, the range of these threads, and who reads what others of
+    the stage's ranges fill."""
+    load = fold.src[0]
+    if fold.op is not Ops.FOLD or len(fold.src) != 2 or load.op is not Ops.LOAD or len(load.src) != 2:
+        return None
+    stage, again = load.src[0], fold.src[1]
+    if stage.op is not Ops.STAGE:
+        return None
+    terms, constant = linear_form(load.src[1])
+    own: UOp | None = None
+    table, pitch = dict[UOp, UOp](), 1
+    for mine, size in zip(reversed(stage.src[1:]), reversed(stage.arg)):
+        reader = next((t for t, k in terms.items() if k == pitch and t.op is Ops.RANGE), None)
+        if reader is None or range_size(reader) != size or range_size(mine) != size:
+            return None
+        if reader is again and mine.arg[1] is Role.GROUP:
+            own = mine
+        elif reader.arg[1] is mine.arg[1]:
+            table[mine] = reader
+        else:
+            return None
+        pitch *= size
+    if own is None or constant or len(terms) != len(stage.arg):
+        return None
+    return stage.src[0].substitute(table), own, table
+
