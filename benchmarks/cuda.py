@@ -14,7 +14,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from tinsmith import Device, Tensor, TinyJit, dtypes, nn
 
@@ -45,6 +45,13 @@ def rand(*shape: int, dtype: Any = dtypes.float32) -> Tensor:
     return Tensor.rand(*shape, device="CUDA").cast(dtype).contiguous().realize()
 
 
+def parameter(t: Tensor) -> Tensor:
+    """The same values, with a gradient of their own."""
+    t = t.detach()
+    t.requires_grad = True
+    return t
+
+
 def realized(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return lambda *args: f(*args).realize()
 
@@ -70,7 +77,7 @@ def cross_entropy() -> Run:
     x, y = rand(8192, 50304, dtype=dtypes.bfloat16), Tensor.randint(8192, low=0, high=50304, device="CUDA").realize()
 
     def step(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        x = x.detach().requires_grad_()
+        x = parameter(x)
         loss = x.cross_entropy(y)
         loss.backward()
         assert x.grad is not None
@@ -91,7 +98,7 @@ def layernorm_step() -> Run:
     w, b = rand(4096), rand(4096)
 
     def step(x: Tensor, g: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, ...]:
-        x, w, b = (t.detach().requires_grad_() for t in (x, w, b))
+        x, w, b = (parameter(t) for t in (x, w, b))
         out = x.layernorm() * w + b
         (out * g).sum().backward()
         grads = [t.grad for t in (x, w, b)]
@@ -117,7 +124,7 @@ def adamw() -> Run:
     ws = [rand(*s) for s in PARAMETERS]
     gs = [rand(*s) for s in PARAMETERS]
     for w in ws:
-        w.requires_grad_()
+        w.requires_grad = True
     opt = nn.optim.AdamW(ws, lr=1e-3)
 
     def step(*gs: Tensor) -> None:
@@ -170,7 +177,7 @@ def gather_gradient() -> Run:
     table = rand(65536, 768)
 
     def step(table: Tensor, rows: Tensor, g: Tensor) -> Tensor:
-        table = table.detach().requires_grad_()
+        table = parameter(table)
         (table[rows] * g).sum().backward()
         assert table.grad is not None
         return table.grad.realize()
@@ -341,11 +348,11 @@ def machine() -> str:
 
 def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks cuda", description=__doc__.split("\n")[0])
-    parser.add_argument("--only", default="", help="rows whose names begin so")
+    parser.add_argument("--only", default="", help="rows whose names begin so, with commas between")
     parser.add_argument("--no-torch", action="store_true", help="ours alone")
     parser.add_argument("--no-compile", action="store_true", help="without torch.compile")
     options = parser.parse_args(arguments)
-    torch: Any = None
+    Device.DEFAULT, torch = "CUDA", cast(Any, None)
     if not options.no_torch:
         try:
             torch = importlib.import_module("torch")
@@ -353,7 +360,7 @@ def main(arguments: Sequence[str]) -> None:
             print(f"PyTorch is left out: {error}")
     print(machine(), flush=True)
     for row in rows():
-        if row.name.startswith(options.only):
+        if row.name.startswith(tuple(options.only.split(","))):
             show(row, compare(row, torch, not options.no_compile))
-    if not options.only:
+    if not options.only or "launches" in options.only:
         launches()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from tinsmith.codegen.launch import Launch
-from tinsmith.codegen.render.base import Renderer
+from tinsmith.codegen.render.base import Renderer, Target
 from tinsmith.core.dtypes import DType
 from tinsmith.core.errors import ArgumentError, DeviceError
 from tinsmith.core.settings import settings, tell_unread
@@ -197,6 +197,11 @@ class Compiled:
         return self._renderer
 
     persistent: ClassVar[bool] = False  # what lies there outlives the process: it is written at once
+
+    @property
+    def target(self) -> Target:
+        """What generated code may use; of a device without programs, nothing in particular."""
+        return Target(self.device) if self._renderer is None else self._renderer.target
 
     @property
     def has_programs(self) -> bool:

@@ -91,11 +91,17 @@ def thread_axes(k: Kernel) -> list[list[UOp]]:
     return sorted(axes, key=lambda axis: _pitch(k, axis)) if len(axes) > 1 else axes
 
 
-def _pitch(k: Kernel, axis: list[UOp]) -> int:
-    """How far apart in memory neighbours along an axis of a block are: the nearest are neighbours in a warp."""
-    used = [n.src[1] for n in k.nodes if n.op in (Ops.LOAD, Ops.STORE) and n.src[0].op is Ops.PARAM]
-    steps = [abs(terms.get(r, 0)) for terms in (linear_form(index)[0] for index in used) for r in axis]
-    return min((step for step in steps if step), default=1 << 62)
+def _pitch(k: Kernel, axis: list[UOp]) -> tuple[int, int]:
+    """How far apart neighbours along an axis of a block are, in the largest memory that they touch: the nearest are
+    neighbours in a warp."""
+    found = [(1, 0)]
+    for n in k.nodes:
+        if n.op in (Ops.LOAD, Ops.STORE) and n.src[0].op is Ops.PARAM:
+            terms = linear_form(n.src[1])[0]
+            size = n.src[0].arg[1][0]
+            found += [(-(size if isinstance(size, int) else size.vmax), abs(terms[r])) for r in axis if r in terms]
+    size, step = min(found)
+    return (0, step) if size <= 0 else (1, 0)
 
 
 def threads_per_block(k: Kernel) -> int:

@@ -61,9 +61,10 @@ def again(kernel: Kernel, r: UOp) -> UOp:
     return next(x for x in kernel.order if x.arg[0] == r.arg[0])
 
 
-def lanes_for(kernel: Kernel, size: int, *along: UOp) -> int:
-    """Elements of a whole access along ranges, as far as they divide ``size``."""
-    used = [(n.src[1], n.dtype) for n in kernel.loads] + [(s.src[1], s.src[2].dtype) for s in kernel.stores]
+def lanes_for(kernel: Kernel, size: int, *along: UOp, stores: bool = True) -> int:
+    """Elements of a whole access along ranges, as far as they divide ``size``; stores count where there are many."""
+    used = [(n.src[1], n.dtype) for n in kernel.loads]
+    used += [(s.src[1], s.src[2].dtype) for s in kernel.stores] if stores else []
     widest = max((d.itemsize for index, d in used if any(stride_of(index, r) == 1 for r in along)), default=4)
     return math.gcd(size, min(VECTOR_BYTES // widest, MOST_LANES))
 
@@ -157,7 +158,7 @@ def column_opts(kernel: Kernel, target: Target) -> bool:
     column = max(across, key=range_size)
     if any(stride_of(n.src[1], column) not in (0, 1) for n in loads) or range_size(column) < COLUMNS // 4:
         return False
-    lanes, results = lanes_for(kernel, range_size(column), column), results_of(kernel)
+    lanes, results = lanes_for(kernel, range_size(column), column, stores=False), results_of(kernel)
     enough = results // lanes >= target.cores * target.resident // 2
     left = split(kernel, OptOps.VECTOR, column, lanes)
     beside = 1

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tinsmith.codegen.indexing import ZERO, Index, move
+from tinsmith.codegen.render.base import Costs
 from tinsmith.codegen.roles import Role
 from tinsmith.core.settings import settings
 from tinsmith.ir import Op, Ops, UOp
@@ -23,13 +24,6 @@ from tinsmith.ir.threefry import cipher_nodes
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.contraction import is_contraction, is_product, operands_size
 
-RECOMPUTE_COST = 48  # operations per element up to which a value is computed again instead of stored
-LIGHT_COST = 12  # the same for a value of small reductions that have memory in any case
-PLACES_COST = 128  # operations per element spent on computing a value again at several places of one kernel
-OPERAND_COST = 12  # the same for a value that a contraction reads many times over
-ROW_PARALLELISM = 8  # rows that a multi-pass kernel needs before it may hold work worth several cores
-SMALL_WORK = 1 << 14  # elements below which parallelism does not matter
-STREAM_DEPTH = 128  # products per element up to which a row-by-column value is computed again instead of stored
 MOST_WORK = 768  # operations and views that a kernel holds before it is cut: compilers need more than linear time
 MOST_CONE = 256  # nodes of an elementwise function that is looked through whole: a larger one is not cheap
 
@@ -90,12 +84,12 @@ class Request:
 class Fusion:
     """The decision for one graph: staged nodes in order of computation, each with its reason.
 
-    ``streams``: whether contractions may take computed operands in. ``bare``: contractions that are stored themselves,
+    ``costs``: what is weighed. ``bare``: contractions that are stored themselves,
     since several functions of theirs, each with memory of its own, would take more. ``functions``: those found so.
     """
 
     roots: list[UOp]
-    streams: bool = True
+    costs: Costs = field(default_factory=Costs)
     bare: frozenset[UOp] = frozenset()
     functions: dict[UOp, list[UOp]] = field(default_factory=dict)
     reasons: dict[UOp, str] = field(default_factory=dict)
@@ -136,11 +130,12 @@ class Fusion:
                 self.heavy[n], self.cost[n], self.light[n], self.depth[n] = False, 0, 0, 0
                 self.scores[n] = self.grows[n] = self.contracts[n] = False
                 continue
-            self.scores[n] = any(self.scores[s] or 0 < self.depth[s] <= STREAM_DEPTH for s in n.src)
+            self.scores[n] = any(self.scores[s] or 0 < self.depth[s] <= self.costs.stream_depth for s in n.src)
             self.depth[n] = 0 if n.op is Ops.REDUCE else max((self.depth[s] for s in n.src), default=0)
             self.grows[n] = n.op is not Ops.REDUCE and any(self.grows[s] for s in n.src)
             self.heavy[n] = n.op is Ops.REDUCE or any(self.heavy[s] for s in n.src)
-            self.contracts[n] = (is_contraction(n) and _size(n.src[0]) > SMALL_WORK if n.op is Ops.REDUCE else
+            large = n.op is Ops.REDUCE and _size(n.src[0]) > self.costs.small_work
+            self.contracts[n] = (large and is_contraction(n) if n.op is Ops.REDUCE else
                                  any(self.contracts[s] for s in n.src))
             own = n.op.cost if n.op.elementwise or n.op is Ops.GATHER else 0
             self.cost[n] = min(own + sum(self.cost[s] for s in n.src), 1 << 20)
@@ -183,7 +178,7 @@ class Fusion:
         """The reason to give ``node`` memory, or None to compute it where it is read."""
         if node.op.kind == "movement" or node in self.cipher:  # both words of a counter come out of the same rounds
             return None
-        if self.cost[node] > RECOMPUTE_COST and any(r.group.work > MOST_WORK for r in requests):
+        if self.cost[node] > self.costs.recompute and any(r.group.work > MOST_WORK for r in requests):
             return f"a kernel that reads it holds {MOST_WORK} operations already"
         groups = {id(r.group) for r in requests}
         if len(groups) > 1 and not is_product(node) and not (self.heavy[node] and self.tiled(node, requests)):
@@ -194,18 +189,18 @@ class Fusion:
                     if below is not None:
                         self.functions.setdefault(below, []).append(node)
                     return f"{len(groups)} kernels read a reduction's result"
-            if not self.heavy[node] and self.cost[node] > RECOMPUTE_COST:
+            if not self.heavy[node] and self.cost[node] > self.costs.recompute:
                 return f"{len(groups)} kernels read it and computing it costs {self.cost[node]} operations"
         if node.op is Ops.REDUCE:
             return self.why_stage_reduce(node, requests)
         again = len(requests) - len(groups)
-        if again * self.light[node] > PLACES_COST:
+        if again * self.light[node] > self.costs.places:
             return f"it is read at {len(requests)} places and computing it costs {self.light[node]} operations"
         return None
 
     def contraction_below(self, node: UOp) -> UOp | None:
         """The one contraction of which a value is a function, element by element, that is cheap to compute again."""
-        if node.op is Ops.REDUCE or self.light[node] > RECOMPUTE_COST:
+        if node.op is Ops.REDUCE or self.light[node] > self.costs.recompute:
             return None
         reduces = _reduces(_cone(node, STAGED))
         if len(reduces) != 1:
@@ -220,7 +215,7 @@ class Fusion:
             return False
         cone = _cone(node, STAGED)
         work = sum(n.op.cost * _size(n) for n in cone if n.op.elementwise)
-        if len(cone) > MOST_CONE or work > LIGHT_COST * _size(node):
+        if len(cone) > MOST_CONE or work > self.costs.light * _size(node):
             return False
         reduces = _reduces(cone)
         shared = {r for r in reduces if 4 * _size(r) <= _size(node)}
@@ -241,7 +236,7 @@ class Fusion:
 
     def stream_contractions(self, root: UOp) -> frozenset[UOp]:
         """The contractions of computed operands that a kernel of ``root`` may hold."""
-        if settings.NOOPT or not self.streams or not any(self.contracts[s] for s in (root, *root.src)):
+        if settings.NOOPT or not self.costs.streams or not any(self.contracts[s] for s in (root, *root.src)):
             return frozenset()
         near = _reduces((root,) if root.op is Ops.REDUCE else _cone(root, STAGED))
         return frozenset(s for s in near if self.contracts[s] and self.factor(s) is not None)
@@ -251,7 +246,7 @@ class Fusion:
         if contraction not in self.factors:
             body = contraction.src[0]
             factors = body.src if body.op is Ops.MUL else ()
-            deep = [s for s in factors if 0 < self.depth[s] <= STREAM_DEPTH]
+            deep = [s for s in factors if 0 < self.depth[s] <= self.costs.stream_depth]
             found = deep or [s for s in factors if self.heavy[s] and not self.depth[s]]
             fits = len(found) == 1 and (self.grows[found[0]] or _has_own_statistics(found[0]))
             self.factors[contraction] = found[0] if fits else None
@@ -260,24 +255,26 @@ class Fusion:
     def stream_rows(self, node: UOp, request: Request) -> Ranges | None:
         """The rows for which a repeated value is computed block by block inside its reader, if it can be."""
         group, depends = request.group, _ranges(request.index)
-        if not group.stream or request.rows is not None or self.depth[node] > STREAM_DEPTH:
+        if not group.stream or request.rows is not None or self.depth[node] > self.costs.stream_depth:
             return None
         if not request.around:  # a statistic of the rows
             return depends if depends < group.ranges and self.parallel_enough(node, depends, group.ranges) else None
         rows = depends & group.ranges
         columns = group.ranges - depends
         fits = replace(request, rows=rows).in_tile and columns and depends == rows | request.around
-        return rows if fits and _count(rows) >= ROW_PARALLELISM else None
+        return rows if fits and _count(rows) >= self.costs.rows else None
 
     def tiled(self, node: UOp, requests: list[Request]) -> bool:
         """Whether a row-by-column value is computed again by each of its readers, tile by tile."""
-        if settings.NOOPT or not self.streams or not 0 < self.depth[node] <= STREAM_DEPTH or not self.contracts[node]:
+        if settings.NOOPT or not self.costs.streams or not self.contracts[node]:
+            return False
+        if not 0 < self.depth[node] <= self.costs.stream_depth:
             return False
         if not self.grows[node] and len({id(r.group) for r in requests}) > 1:
             return False
         positions: dict[int, tuple[bool, ...]] = {}
         for r in requests:
-            if not r.in_tile or _count(r.outer) < ROW_PARALLELISM:
+            if not r.in_tile or _count(r.outer) < self.costs.rows:
                 return False
             if positions.setdefault(id(r.group), r.position) != r.position:
                 return False
@@ -312,17 +309,17 @@ class Fusion:
 
     def parallel_enough(self, node: UOp, depends: Ranges, outer: Ranges) -> bool:
         work = max(_count(outer), _size(node.src[0]) if node.op is Ops.REDUCE else 0)
-        return work <= SMALL_WORK or _count(depends) >= ROW_PARALLELISM
+        return work <= self.costs.small_work or _count(depends) >= self.costs.rows
 
     def lacks_rows(self, node: UOp, request: Request) -> bool:
         """Whether a reduction of few results sums up what many rows work out, which they can do in parallel."""
         value = node.src[0]
         if settings.NOOPT or not self.heavy[value] or value.op.kind == "movement":
             return False
-        if _count(request.outer) >= ROW_PARALLELISM:
+        if _count(request.outer) >= self.costs.rows:
             return False
         read = max((_size(r.src[0]) for r in _reduces(_cone(value))), default=0)
-        return ROW_PARALLELISM <= _size(value) <= read // 4 and read > SMALL_WORK
+        return self.costs.rows <= _size(value) <= read // 4 and read > self.costs.small_work
 
     # *** requests ***
 
@@ -414,7 +411,7 @@ class Fusion:
         depends = _ranges(request.index)
         if self.heavy[source]:
             return self.misfit(source, request, depends)
-        if request.around and self.cost[source] > OPERAND_COST and not depends <= request.group.ranges:
+        if request.around and self.cost[source] > self.costs.operand and not depends <= request.group.ranges:
             return f"a reduction reads it many times and computing it costs {self.cost[source]} operations"
         return None
 
@@ -431,13 +428,13 @@ class Fusion:
         return UOp.range(size, self.count - 1, role)
 
 
-def fused(roots: list[UOp], streams: bool) -> tuple[Fusion, list[UOp]]:
+def fused(roots: list[UOp], costs: Costs) -> tuple[Fusion, list[UOp]]:
     """The decision for a graph, and its staged nodes in order; taken again where contractions had better be bare."""
-    fusion = Fusion(roots, streams)
+    fusion = Fusion(roots, costs)
     staged = fusion.run()
     bare = frozenset(below for below, values in fusion.functions.items() if len(values) > 1)
     if bare:
-        fusion = Fusion(roots, streams, bare)
+        fusion = Fusion(roots, costs, bare)
         staged = fusion.run()
     return fusion, staged
 

@@ -93,9 +93,9 @@ class Scheduler:
         self.inputs: list[UOp] = []
 
     def run(self) -> Schedule:
-        self.roots = split_reductions(self.roots)
-        device = Device[self.device]
-        fusion, staged = fused(self.roots, streams=not (device.has_programs and device.renderer.target.grid))
+        target = Device[self.device].target
+        self.roots = split_reductions(self.roots, target)
+        fusion, staged = fused(self.roots, target.costs)
         for node in staged:
             self.add(node, fusion.reasons[node])
             if (group := fusion.groups.get(node)) is not None and group.tiles:

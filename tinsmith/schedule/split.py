@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from tinsmith.codegen.render.base import Target
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
@@ -15,8 +16,9 @@ from tinsmith.schedule.origins import note_origin
 LONG = 1 << 15  # elements per result from which a reduction with few results is cut
 FEW = 64  # results that keep all cores busy by themselves
 CONTRACTION_FEW = 1 << 16
-CONTRACTION_CHUNK = 3 << 9  # products of a chunk: its panel stays in the second cache
 CHUNKS = 32
+COLUMN_LONG = 1 << 10  # elements of a column from which on columns are cut, where there are cores to fill
+COLUMN_THREADS = 4  # of a block, for each result: several share the way down, and each has a vector of results
 CHUNK = 1 << 14  # elements of a long sum's chunk
 MOST_CHUNKS = 1 << 12
 SCAN_LONG = 1 << 14  # steps from which a scan of few rows is cut
@@ -25,8 +27,8 @@ SCAN_BLOCKS = 64
 SCAN_STEP = 16  # blocks hold whole vectors of so many steps where the length allows it
 
 
-def split_reductions(roots: Sequence[UOp]) -> list[UOp]:
-    """The graph with long reductions cut; unchanged with NOOPT=1."""
+def split_reductions(roots: Sequence[UOp], target: Target) -> list[UOp]:
+    """The graph with long reductions cut for the cores of ``target``; unchanged with NOOPT=1."""
     if settings.NOOPT:
         return list(roots)
     new: dict[UOp, UOp] = {}
@@ -37,7 +39,7 @@ def split_reductions(roots: Sequence[UOp]) -> list[UOp]:
         src = tuple(new.get(s, s) for s in n.src)
         node = n if src == n.src else n.replace(src=src)
         if node.op is Ops.REDUCE:
-            node = _split(_joined(node) if _alone(n.src[0], readers) else node)
+            node = _split(_joined(node) if _alone(n.src[0], readers) else node, target)
         elif node.op is Ops.SCAN and len(node.src) == 1:
             node = _split_scan(node)
         if node is not n:
@@ -77,22 +79,30 @@ def _is_contraction(node: UOp) -> bool:
     return node.arg[0] is Ops.ADD and x.op is Ops.MUL and all(is_repeated(s) for s in x.src)
 
 
-def _split(node: UOp) -> UOp:
+def _split(node: UOp, target: Target) -> UOp:
     if node.op is Ops.RESHAPE:
-        return _split(node.src[0]).reshape(node.shape)
+        return _split(node.src[0], target).reshape(node.shape)
     x, (op, axes) = node.src[0], node.arg
     if not all(isinstance(s, int) for s in x.shape):
         return node
     results, length = node.size, x.size // max(node.size, 1)
     contraction = _is_contraction(node)
-    least, long, few = (8, 2 * CONTRACTION_CHUNK, CONTRACTION_FEW) if contraction else (2 * FEW, LONG, FEW)
+    along = _memory_axis(x) if target.cores > 1 and not contraction else None
+    down = along is not None and along not in axes and x.shape[along] > 1
+    few = target.cores * target.resident // 8 if down else FEW if target.cores == 1 else 2 * target.cores
+    least, long = 2 * FEW, COLUMN_LONG if down else LONG
+    if contraction:
+        least, long, few = 8, 2 * target.costs.chunk, CONTRACTION_FEW
     axis = next((a for a in axes if x.shape[a] >= least or x.shape[a] == length), None)
     if axis is None or length < long or results > few:
         return node
     if contraction:
-        chunks = _chunks(x.shape[axis], min(length // CONTRACTION_CHUNK, CHUNKS), 2)
+        chunks = _chunks(x.shape[axis], min(length // target.costs.chunk, max(CHUNKS, target.cores)), 2)
+    elif down:
+        chunks = _chunks(x.shape[axis], max(target.cores * target.resident // (COLUMN_THREADS * results), 1), 2)
     else:
-        chunks = _chunks(x.shape[axis], CHUNKS if op is not Ops.ADD else min(max(CHUNKS, length // CHUNK), MOST_CHUNKS))
+        one = target.cores == 1 and op is not Ops.ADD
+        chunks = _chunks(x.shape[axis], CHUNKS if one else min(max(CHUNKS, length // CHUNK), MOST_CHUNKS))
     if chunks is None:
         return node
     shape = x.shape
@@ -102,6 +112,27 @@ def _split(node: UOp) -> UOp:
     first = (axis, *(a for a in range(apart.ndim) if a != axis))  # so that a chunk's results lie side by side
     partial = apart.reduce(op, inner).permute(first).contiguous()
     return partial.reduce(op, (0,)).reshape(node.shape)
+
+
+def _memory_axis(x: UOp) -> int | None:
+    """The axis that memory runs along where most of a value's elements come from; None where that is not seen."""
+    if x.op.elementwise or x.op.kind == "cast":
+        return _memory_axis(max((s for s in x.src if s.shape == x.shape), key=lambda s: s.base.size, default=x.src[0]))
+    if x.op is Ops.PERMUTE:
+        inner = _memory_axis(x.src[0])
+        return None if inner is None else x.arg.index(inner)
+    if x.op is Ops.EXPAND:
+        return _memory_axis(x.src[0])
+    if x.op is Ops.RESHAPE:
+        inner, old = _memory_axis(x.src[0]), x.src[0].shape
+        if inner is None:
+            return None
+        kept, before = [a for a, s in enumerate(x.shape) if s != 1], [s for s in old[:inner] if s != 1]
+        at = len(before)
+        if [x.shape[a] for a in kept[:at]] == before and len(kept) > at and x.shape[kept[at]] == old[inner]:
+            return kept[at]
+        return kept[-1] if inner == len(old) - 1 and kept else None
+    return len(x.shape) - 1 if x.shape else None
 
 
 def _split_scan(node: UOp) -> UOp:

@@ -22,7 +22,6 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import substitute, toposort
 from tinsmith.schedule.contraction import is_contraction
-from tinsmith.schedule.fusion import SMALL_WORK
 from tinsmith.schedule.items import Schedule, ScheduleItem, Slot
 from tinsmith.schedule.order import joinable, toposorted
 from tinsmith.schedule.siblings import MOST_BUFFERS, MOST_NODES
@@ -85,15 +84,14 @@ def _sums(item: ScheduleItem) -> list[UOp]:
     found = [n for n in toposort(_values(item)) if n.op is Ops.REDUCE]
     alike = len({(n.src[0].shape, n.arg) for n in found}) == 1 and found[0].arg[0] is Ops.ADD
     wide = all(n.dtype in (dtypes.float32, dtypes.float64) for n in found)
-    return found if alike and wide and found[0].src[0].size > SMALL_WORK else []
+    return found if alike and wide and found[0].src[0].size > Device[item.device].target.costs.small_work else []
 
 
 def _is_plain(item: ScheduleItem) -> bool:
     """Whether a kernel has fixed sizes, no contraction, nothing that goes in order, and results of one shape."""
     if item.sink is None or item.variables or item.tiles or len({v.shape for v in _values(item)}) > 1:
         return False
-    device = Device[item.device]
-    if device.has_programs and device.renderer.target.grid:
+    if not Device[item.device].target.costs.sums_beside:
         return False
     nodes = toposort(_values(item))
     return len(nodes) <= MOST_NODES and not any(

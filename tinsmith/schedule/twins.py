@@ -9,12 +9,12 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from tinsmith.backend.device import Device
 from tinsmith.codegen.carried import block_of
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.contraction import is_contraction
-from tinsmith.schedule.fusion import ROW_PARALLELISM
 from tinsmith.schedule.items import Schedule, ScheduleItem
 from tinsmith.schedule.order import joinable, toposorted
 from tinsmith.schedule.siblings import MOST_BUFFERS, merged
@@ -81,7 +81,7 @@ def _crossed(a: ScheduleItem, b: ScheduleItem) -> bool:
                 continue
             shared = math.prod(s for s, x, y in zip(node.shape, axes, others) if x and y)
             sides = [s for s, x, y in zip(node.shape, axes, others) if x is not y and s > 1]
-            if shared >= ROW_PARALLELISM and len(sides) == 2 and all(map(block_of, sides)):
+            if shared >= Device[a.device].target.costs.rows and len(sides) == 2 and all(map(block_of, sides)):
                 return _sums_only(a) and _sums_only(b)
     return False
 

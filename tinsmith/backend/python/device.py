@@ -16,7 +16,7 @@ from tinsmith.backend.device import Allocator, Compiled, Compiler, Program
 from tinsmith.backend.python.render import PythonRenderer
 from tinsmith.backend.python.runtime import NAMES, WARP, Memory, launch
 from tinsmith.codegen.launch import Launch
-from tinsmith.codegen.render.base import Target
+from tinsmith.codegen.render.base import GRID_COSTS, Target
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import DeviceError, OutOfMemoryError
 from tinsmith.ir import units
@@ -89,8 +89,8 @@ def DEVICE(name: str) -> Compiled:
             block = int(option[2])
     rows = (*units.AMX, *(units.fma(d, vector_bytes) for d in (dtypes.float32, dtypes.float64)))
     if block:
-        target = Target("python", vector_bytes, local_bytes=BLOCK_BYTES, block_threads=block, warp=WARP, grid=True,
-                        units=units.CUDA if block >= WARP else ())
+        target = Target("python", vector_bytes, local_bytes=BLOCK_BYTES, block_threads=block, warp=WARP,
+                        grid=True, costs=GRID_COSTS, units=units.CUDA if block >= WARP else ())
     else:
         target = Target("python", vector_bytes, threads=threads, block_threads=BLOCK_THREADS, units=rows)
     return PythonDevice(name, BytesAllocator(), Compiler(),

@@ -10,6 +10,38 @@ from tinsmith.ir.units import MatrixUnit
 
 
 @dataclass(frozen=True)
+class Costs:
+    """What the scheduler weighs: when a value is computed again, and when work is cut into pieces.
+
+    Attributes:
+        recompute: operations per element up to which a value is computed again instead of stored.
+        light: the same for a value of small reductions that have memory in any case.
+        places: operations per element spent on computing a value again at several places of one kernel.
+        operand: operations per element of a value that a contraction reads many times over.
+        rows: rows that a multi-pass kernel needs before it may hold work worth several cores.
+        small_work: elements below which parallelism does not matter.
+        stream_depth: products per element up to which a row-by-column value is computed again instead of stored.
+        streams: a contraction of a function of a contraction is one kernel.
+        sums_beside: sums of what another kernel goes through are added up in memory by that kernel.
+        chunk: products of a chunk of a long contraction.
+    """
+
+    recompute: int = 48
+    light: int = 12
+    places: int = 128
+    operand: int = 12
+    rows: int = 8
+    small_work: int = 1 << 14
+    stream_depth: int = 128
+    streams: bool = True
+    sums_beside: bool = True
+    chunk: int = 3 << 9
+
+
+GRID_COSTS = Costs(streams=False, sums_beside=False, chunk=1 << 9)
+
+
+@dataclass(frozen=True)
 class Target:
     """Data about a device that lowering and the analytic heuristics use.
 
@@ -26,6 +58,7 @@ class Target:
         block_threads: threads that a block may have, with near memory of their own and barriers; 0: no blocks.
         warp: threads of a block that hand each other values without memory; 0: they cannot.
         cores: what blocks of a grid are spread over, each of which holds ``resident`` threads at a time.
+        costs: what the scheduler weighs.
         grid: parallel loops are spread over a grid of blocks by default.
     """
 
@@ -46,6 +79,7 @@ class Target:
     warp: int = 0
     cores: int = 1
     resident: int = 2048
+    costs: Costs = Costs()
     grid: bool = False
 
     def key(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from tinsmith.codegen.render.base import Target
+from tinsmith.codegen.render.base import GRID_COSTS, Target
 from tinsmith.codegen.render.cstyle import _strip
 from tinsmith.codegen.render.gpu import AXES, BFLOAT16, GPURenderer, specials
 from tinsmith.core.dtypes import DType, dtypes
@@ -47,7 +47,7 @@ def cuda_target(arch: str = "sm_90", cores: int = 132) -> Target:
     """What generated CUDA may use; ``arch`` such as ``sm_80``, ``cores``: multiprocessors."""
     rows = tuple(u for u in units.CUDA if generation(arch) >= generation(u.requires[0]))
     return Target(f"cuda_{arch}", 16, 64, local_bytes=48 << 10, fma=True, block_threads=1024, warp=32,
-                  grid=True, units=rows, cores=cores)
+                  grid=True, costs=GRID_COSTS, units=rows, cores=cores)
 
 
 def matrix_function(unit: MatrixUnit) -> str:
