@@ -4,7 +4,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.backend.gpus import needs_nvrtc
+from tests.backend.gpus import missing_cuda, needs_nvrtc
 from tests.codegen.test_matrix import axes, product, tensor_core
 from tests.codegen.test_opts import LARGE
 from tinsmith.backend.cuda import nvrtc
@@ -14,7 +14,9 @@ from tinsmith.codegen.program import compile_kernel
 from tinsmith.codegen.render.cuda import CUDARenderer, cuda_target
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import CompileError, DeviceError
+from tinsmith.core.settings import Context
 from tinsmith.ir import Ops, UOp
+from tinsmith.schedule.split import split_reductions
 from tinsmith.tensor.tensor import Tensor
 
 
@@ -52,7 +54,7 @@ def test_threads_and_barriers_compile() -> None:
     needs_nvrtc()
     x = UOp(Ops.PARAM, dtypes.float32, (), (1, (30, 50)))
     kernel = compile_kernel(UOp(Ops.SINK, None, (x.reduce("MAX", (1,)),)), CUDARenderer(),
-                            [Opt(OptOps.LOCAL, 0, 4), Opt(OptOps.GROUP, 2, 8)])
+                            [Opt(OptOps.LOCAL, 0, 4), Opt(OptOps.GROUP, 2, 50)])
     text = nvrtc.NVRTCCompiler(binary=False).compile(kernel.source).decode()
     assert "bar.sync" in text and ".shared" in text
 
@@ -64,6 +66,8 @@ def test_refused_source_is_an_error_with_the_log() -> None:
 
 
 def test_the_device_says_why_it_does_not_open() -> None:
+    if not missing_cuda():
+        pytest.skip("there is a GPU, and the device opens")
     with pytest.raises(DeviceError, match="CUDA"):
         Device["CUDA"]
     with pytest.raises(DeviceError, match="METAL"):
@@ -78,3 +82,53 @@ def test_a_product_of_halves_uses_a_unit_where_there_is_one() -> None:
     assert "TC(" in str(product.explain(run=False))
     want = a.astype(np.float64) @ b.astype(np.float64)
     np.testing.assert_allclose(product.numpy(), want, atol=2e-4)
+
+
+def test_what_is_cast_to_16_bits_is_stored_so() -> None:
+    """The tutorials' example as typed: nothing is realized before the product."""
+    with Context(DEV="PYTHON:G256"):
+        a = Tensor.rand(256, 256).cast(dtypes.float16)
+        b = Tensor.rand(256, 256).cast(dtypes.float16)
+        product = a.matmul(b)
+    text = str(product.explain(run=False))
+    assert "TC(" in text and "temporaries 262.1 KB" in text
+
+
+def test_architectures_are_ordered_by_number() -> None:
+    assert [len(cuda_target(arch).units) for arch in ("sm_75", "sm_80", "sm_90", "sm_100", "sm_120")] == [0, 3, 3, 3, 3]
+
+
+def test_places_beyond_32_bits_are_computed_in_64() -> None:
+    """50,000² elements: only what may lie so far is wide."""
+    needs_nvrtc()
+    x = UOp(Ops.PARAM, dtypes.float32, (), (1, (50_000, 50_000)))
+    source = compile_kernel(UOp(Ops.SINK, None, (x.permute((1, 0)) + 1,)), CUDARenderer()).source
+    assert "(long long)" in source and "int gidx0" in source
+    assert nvrtc.NVRTCCompiler().compile(source)
+    small = UOp(Ops.PARAM, dtypes.float32, (), (1, (40_000, 50_000)))
+    assert "long long" not in compile_kernel(UOp(Ops.SINK, None, (small.permute((1, 0)) + 1,)), CUDARenderer()).source
+
+
+@pytest.mark.parametrize("rows, columns", [(64, 1024), (3, 4096), (16384, 4096), (8, 50_304), (1000, 96), (5, 1030)])
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.bfloat16], ids=str)
+def test_the_threads_of_a_block_share_rows(rows: int, columns: int, dtype: DType) -> None:
+    """Every opt that the model chooses is legal: a refused one raises here. Rows go through shuffles."""
+    needs_nvrtc()
+    x = UOp(Ops.PARAM, dtype, (), (1, (rows, columns))).cast(dtypes.float32)
+    e = (x - x.reduce("MAX", (1,)).expand((rows, columns))).alu(Ops.EXP)
+    value = (e / e.reduce("ADD", (1,)).expand((rows, columns))).cast(dtype)
+    with Context(CHECK_IR=1):
+        kernel = compile_kernel(UOp(Ops.SINK, None, (value,)), CUDARenderer())
+    threads = int(np.prod(kernel.block))
+    assert 32 <= threads <= 1024 and "__shfl_xor_sync" in kernel.source
+    assert nvrtc.NVRTCCompiler().compile(kernel.source)
+
+
+def test_long_sums_are_cut_for_the_multiprocessors() -> None:
+    """64 × 65536 × 64: a block for each of 132 multiprocessors, and as many pieces as ever on the CPU."""
+    m = n = 64
+    x = UOp(Ops.PARAM, dtypes.float32, (), (1, (m, 1, 65536))).expand((m, n, 65536))
+    y = UOp(Ops.PARAM, dtypes.float32, (), (2, (1, n, 65536))).expand((m, n, 65536))
+    pieces = {name: split_reductions([(x * y).reduce("ADD", (2,))], target)[0].base.src[0].shape[0]
+              for name, target in (("gpu", cuda_target()), ("cpu", Device["CPU"].target))}
+    assert pieces == {"gpu": 128, "cpu": 32}

@@ -23,7 +23,7 @@ from tinsmith.backend.memory import Buffer, BufferSpec
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.program import compile_kernel
 from tinsmith.core.counters import GlobalCounters
-from tinsmith.core.dtypes import dtypes
+from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import DeviceError, OutOfMemoryError
 from tinsmith.core.settings import Context
 from tinsmith.ir import Ops, UOp
@@ -47,8 +47,8 @@ def test_conformance(group: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [*dtypes.all], ids=str)
-def test_ops_conform(dtype: object) -> None:
-    cases = [c for c in conformance.op_cases(Device["CUDA"].renderer.target.storage) if f" {dtype}" in f"{c.name} "]
+def test_ops_conform(dtype: DType) -> None:
+    cases = [c for c in conformance.op_cases(Device["CUDA"].target.storage) if c.name.split()[1] == dtype.name]
     assert cases and [r for r in (conformance.run_case("CUDA", c) for c in cases) if not r.ok] == []
 
 
@@ -258,7 +258,7 @@ except RuntimeError as error:
 """, CACHELEVEL="0", **change)
         assert found.returncode == 0, found.stderr
         (line,) = [x for x in found.stdout.splitlines() if x.startswith("FOUND")]
-        assert "kernel E_" in line and "ILLEGAL_ADDRESS" in line and "<string>:9" in line
+        assert "kernel E_" in line and "ILLEGAL_ADDRESS" in line and "<string>:10" in line
 
 
 def test_there_are_only_so_many_devices() -> None:

@@ -38,10 +38,13 @@ def written(language: str, value: UOp, opts: list[Opt] | None = None) -> KernelP
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_shared_reduction(language: str) -> None:
-    """Partial results in near memory, a barrier, and one thread that stores."""
-    kernel = written(language, param(1, 4, 64).reduce("ADD", (1,)), [Opt(OptOps.GROUP, 1, 16)])
+    """Partial results in near memory, a barrier, and one thread that stores; a word per warp where warps shuffle."""
+    kernel = written(language, param(1, 4, 256).reduce("ADD", (1,)), [Opt(OptOps.GROUP, 1, 64)])
     text = kernel.source
-    assert (kernel.grid, kernel.block) == ([4], [16])
+    assert (kernel.grid, kernel.block) == ([4], [64])
+    if language == "cuda":
+        assert text.count("__shfl_xor_sync(0xffffffff") == 5 and "float tmp0[2]" in text
+        text = text.replace("tmp0[lidx0/32] =", "tmp0[lidx0] =")
     fill, barrier, store = (text.index(part) for part in ("tmp0[lidx0] =", BARRIER[language], "if (lidx0==0) {"))
     assert text.index(SHARED[language]) < fill < barrier < store < text.index("data0[gidx0] =")
     assert text.count(BARRIER[language]) == 1 and THREAD[language] in text

@@ -34,7 +34,7 @@ NO_GRADIENT = {
                     "integers or bits"),
     "TALLY": "counters are integers", "TRUNC": "flat almost everywhere", "DETACH": "its purpose",
     **dict.fromkeys(["BUFFER", "PARAM", "CONST", "VARIABLE", "BIND", "IOTA"], "no differentiable source"),
-    "SINK": "no value", **dict.fromkeys([*NO_MEANING, "SCALE", "RARELY"], "below the tensor graph"),
+    "SINK": "no value", **dict.fromkeys([*NO_MEANING, "SCALE", "RARELY", "SHUFFLE"], "below the tensor graph"),
 }
 
 

@@ -159,6 +159,7 @@ PROGRAM_FAULTS: list[tuple[str, list[UOp]]] = [
     ("phi", [IN_L, ACC, UOp(Ops.PHI, None, (ACC, ONE))]),
     ("vectorize", [UOp(Ops.VECTORIZE, I32.vec(4), (ONE, ONE))]), ("gep", [IN_L, WIDE, UOp(Ops.GEP, I32, (WIDE,),
     (4,))]),
+    ("shuffle", [UOp(Ops.SHUFFLE, F32, (ONE,), 1)]), ("shuffle", [UOp(Ops.SHUFFLE, I32, (ONE,), 0)]),
     ("multiply", [UOp(Ops.MMA, None, (V4, V4, V4), UNIT)]),
     ("tile", [IN_L, UOp(Ops.LOAD_TILE, I32.vec(4), (IN_L, ZERO, ZERO), (2, 3))]),
     ("loop-bounds", [UOp(Ops.RANGE, IDX, (ZERO,), (0, False))]), ("condition", [UOp(Ops.IF, None, (ONE,))]),

@@ -14,7 +14,7 @@ from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, range_size
-from tinsmith.codegen.tuning import stride_of
+from tinsmith.codegen.tuning import count_of, stride_of
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
@@ -124,7 +124,7 @@ def row_opts(kernel: Kernel, target: Target) -> bool:
         if left is not None:
             turns = range_size(left)
             kept = min(THREAD_VALUES, ROW_VALUES // threads)
-            amount = turns if turns * lanes <= kept else math.gcd(turns, IN_FLIGHT)
+            amount = turns if turns * lanes <= kept else max(d for d in range(1, IN_FLIGHT + 1) if turns % d == 0)
             split(kernel, OptOps.UNROLL if reduced else OptOps.UPCAST, left, amount)
     return True
 
@@ -243,10 +243,11 @@ def thread_opts(kernel: Kernel, target: Target, lanes: int = 1) -> None:
 
 
 def _nearness(kernel: Kernel, r: UOp, lanes: int) -> float:
-    """How well threads along a range share what memory gives at once."""
-    total = 0.0
-    for n in (*kernel.loads, *kernel.stores):
+    """How well threads along a range share what memory gives at once, by how much of it they touch."""
+    total, used = 0.0, (*kernel.loads, *kernel.stores)
+    most = max(count_of(n.src[1].ranges) for n in used)
+    for n in used:
         stride = stride_of(n.src[1], r)
-        weight = 1.5 if n.op is Ops.STORE else 1.0
+        weight = (1.5 if n.op is Ops.STORE else 1.0) * count_of(n.src[1].ranges) / most
         total += -weight if stride is None else 0.25 if stride == 0 else weight if abs(stride) <= lanes else 0.0
     return total

@@ -167,7 +167,9 @@ class Fusion:
         if not requests:
             return
         reason = self.why_stage(node, requests)
-        if reason:
+        if reason and (narrow := narrower(node)) is not None:
+            self.stage(narrow, reason)
+        elif reason:
             self.stage(node, reason)
             self.visit(node)
             return
@@ -402,6 +404,7 @@ class Fusion:
     def stage_below(self, source: UOp, request: Request, reason: str) -> None:
         """Give the value below a view its memory, so that all views share it; a small part of it gets its own."""
         node = source if _size(source.base) > 2 * _size(source) else source.base
+        node = narrower(node) or node
         self.stage(node, reason)
         if node is not source:
             self.request(source, request)
@@ -437,6 +440,16 @@ def fused(roots: list[UOp], costs: Costs) -> tuple[Fusion, list[UOp]]:
         fusion = Fusion(roots, costs, bare)
         staged = fusion.run()
     return fusion, staged
+
+
+def narrower(node: UOp) -> UOp | None:
+    """The float of fewer bits that a value is made of alone, which gets memory in its place: half the bytes, and the
+    type that matrix units read."""
+    if node.op is not Ops.CAST or not (node.dtype.is_float and node.src[0].dtype.is_float):
+        return None
+    source = node.src[0]
+    return source if source.dtype.itemsize < node.dtype.itemsize and source.op.kind != "movement" and (
+        source.op not in SOURCES) else None
 
 
 def _cone(node: UOp, ends: tuple[Op, ...] = ()) -> dict[UOp, None]:

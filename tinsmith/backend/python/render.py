@@ -221,7 +221,7 @@ class _Writer:
         """A value that is alike in all threads is its own neighbour."""
         if self.mask() is not None:
             self.line(f"whole_warp({self.mask()})")
-        self.declare(u, f"shuffle({self.array(u.src[0])}, {u.arg})")
+        self.declare(u, f"shuffle({self.array(u.src[0])}, {u.dtype.name!r}, {u.arg})")
         self.varying.add(u)
 
     # *** vectors and arithmetic ***

@@ -105,10 +105,10 @@ def join(*parts: Array) -> Array:
     return np.concatenate([np.broadcast_to(p, (threads, p.shape[1])) for p in parts], 1)
 
 
-def meaning(op: str, dtype: str, *sources: str) -> Callable[..., Array]:
+def meaning(op: str, dtype: str, *sources: str, arg: Any = None) -> Callable[..., Array]:
     """The meaning of an op's row for these element types."""
     row = getattr(Ops, op)
-    node = UOp(row, _dtype(dtype), tuple(UOp(Ops.PARAM, _dtype(s), (), (n, ())) for n, s in enumerate(sources)))
+    node = UOp(row, _dtype(dtype), tuple(UOp(Ops.PARAM, _dtype(s), (), (n, ())) for n, s in enumerate(sources)), arg)
     return lambda *values: np.asarray(row.meaning(node, *values))
 
 
@@ -127,19 +127,15 @@ def whole_warp(mask: Array) -> None:
                           "move the barrier out of the condition")
 
 
-def shuffle(value: Array, bits: int) -> Array:
+def shuffle(value: Array, dtype: str, bits: int) -> Array:
     """What the threads hold whose numbers in the warp differ in ``bits``.
 
     Raises:
         KernelError: if one of them does not exist.
     """
-    if len(value) == 1:
-        return value
-    other = np.arange(len(value)) ^ bits
-    if other.max() >= len(value):
+    if len(value) > 1 and len(value) % (2 * bits):
         raise KernelError("PYTHON", f"a shuffle by {bits} in a warp of {len(value)} threads", "a smaller power of two")
-    found: Array = value[other]
-    return found
+    return meaning("SHUFFLE", dtype, dtype, arg=bits)(value)
 
 
 def _dtype(name: str) -> DType:

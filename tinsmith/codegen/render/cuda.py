@@ -1,6 +1,7 @@
 """CUDA C++ without any header, as NVRTC compiles it; 16-bit floats are bits, converted by PTX instructions."""
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from math import prod
 
@@ -48,6 +49,14 @@ def cuda_target(arch: str = "sm_90", cores: int = 132) -> Target:
     rows = tuple(u for u in units.CUDA if generation(arch) >= generation(u.requires[0]))
     return Target(f"cuda_{arch}", 16, 64, local_bytes=48 << 10, fma=True, block_threads=1024, warp=32,
                   grid=True, costs=GRID_COSTS, units=rows, cores=cores)
+
+
+def vector_of_eight(base: str, kind: str, size: int) -> str:
+    """A type as the language has them for up to four lanes, and the function that makes one."""
+    lanes = "xyzwstuv"
+    return (f"struct __align__({8 * size}) {base}8 {{ {kind} {', '.join(lanes)}; }};\n"
+            f"__device__ inline {base}8 make_{base}8({', '.join(f'{kind} {x}' for x in lanes)}) {{ "
+            f"{base}8 v; {' '.join(f'v.{x} = {x};' for x in lanes)} return v; }}\n")
 
 
 def matrix_function(unit: MatrixUnit) -> str:
@@ -99,8 +108,6 @@ class CUDARenderer(GPURenderer):
 
     def vector_store(self, memory: UOp, dtype: DType, pointer: str, lanes: list[str]) -> str:
         kind = self.vector_type(dtype)
-        if dtype.count > 4:
-            return f"*(({kind}*)({pointer})) = {kind}{{{{{', '.join(_strip(x) for x in lanes)}}}}};"
         return f"*(({kind}*)({pointer})) = make_{kind}({', '.join(_strip(x) for x in lanes)});"
 
     def multiply_add(self, dtype: DType, src: list[str]) -> str:
@@ -124,8 +131,7 @@ class CUDARenderer(GPURenderer):
 
     def render(self, name: str, program: Sequence[UOp]) -> str:
         text = super().render(name, program)
-        structs = [f"struct __align__({8 * size}) {base}8 {{ {kind} x, y, z, w, s, t, u, v; }};\n"
-                   for base, kind, size in _EIGHTS if f"{base}8 " in text]
+        structs = [vector_of_eight(*row) for row in _EIGHTS if re.search(rf"\b{row[0]}8\b", text)]
         return "".join(structs) + text
 
     def prologue(self, program: Sequence[UOp]) -> str:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tinsmith.core.dtypes import DType
-from tinsmith.ir.ops.op import Op, nothing, of_first
+from tinsmith.ir.ops.op import Array, Op, nothing, of_first
 
 if TYPE_CHECKING:
     from tinsmith.ir.uop import UOp
@@ -19,6 +21,12 @@ def product_type(src: tuple[UOp, ...], arg: Any) -> DType:
     """What a matrix unit sums up in; of a fragment, its accumulator's type."""
     acc: DType = src[0].dtype if len(src) == 3 else arg.acc
     return acc
+
+
+def shuffled(u: UOp, x: Array) -> Array:
+    """The values of a warp's threads, a row each, as each of them gets another's. One row: all have the same."""
+    found: Array = x if len(x) == 1 else x[np.arange(len(x)) ^ u.arg]
+    return found
 
 
 class KernelOps:
@@ -53,7 +61,7 @@ class KernelOps:
     GEP = Op("program", "Lanes of a vector: the argument lists them.", 1, None)
     BARRIER = Op("program", "All threads of a block have come here.", (0, 1 << 30), nothing)
     SHUFFLE = Op("program", "The value of another thread of the warp, whose number differs from this one's in the bits "
-                 "`arg`.", 1, of_first)
+                 "`arg`.", 1, of_first, meaning=shuffled)
     LOAD_TILE = Op("program", "A fragment of `arg` = (rows, columns), its rows `pitch` elements apart: (memory, index, "
                    "pitch).", 3)
     STORE_TILE = Op("program", "Write a fragment of `arg` = (rows, columns): (memory, index, pitch, value).", 4,
