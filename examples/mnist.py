@@ -3,6 +3,7 @@
     python examples/mnist.py                              MNIST; without a network the digits that scikit-learn ships
     python examples/mnist.py --data DIR [--holdout N]     the IDX files in DIR
     python examples/mnist.py --devices 4                  each batch in parts on CPU:0 … CPU:3, weights on all of them
+    python examples/mnist.py --device CUDA                on a GPU
     python examples/mnist.py --float64                    the same in float64: 4 devices then agree with one to 1e-14
 """
 from __future__ import annotations
@@ -119,6 +120,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default=Device.DEFAULT, metavar="NAME", help="train there: CPU, CUDA, …")
     parser.add_argument("--devices", type=int, default=1, metavar="N", help="spread each batch over N devices")
     parser.add_argument("--float64", action="store_true", help="train in float64")
     args = parser.parse_args()
@@ -131,7 +133,8 @@ def main() -> None:
     steps = args.steps or (60 if count < 5000 else 150)
     if args.epochs:
         steps = max(round(args.epochs * count / args.batch), 1)
-    devices = tuple(f"{Device.DEFAULT}:{n}" for n in range(args.devices))
+    Device.DEFAULT = args.device
+    devices = tuple(f"{args.device}:{n}" for n in range(args.devices))
     losses, found = train(digits, steps, args.batch, args.seed, args.lr, console, devices)
     print(f"loss of step {steps}: {losses[-1]:.12g}")
     print(f"test accuracy {found:.2f} %")

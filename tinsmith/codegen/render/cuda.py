@@ -56,7 +56,7 @@ def vector_of_eight(base: str, kind: str, size: int) -> str:
     lanes = "xyzwstuv"
     return (f"struct __align__({8 * size}) {base}8 {{ {kind} {', '.join(lanes)}; }};\n"
             f"__device__ inline {base}8 make_{base}8({', '.join(f'{kind} {x}' for x in lanes)}) {{ "
-            f"{base}8 v; {' '.join(f'v.{x} = {x};' for x in lanes)} return v; }}\n")
+            f"{base}8 made; {' '.join(f'made.{x} = {x};' for x in lanes)} return made; }}\n")
 
 
 def matrix_function(unit: MatrixUnit) -> str:
