@@ -66,7 +66,8 @@ def outer_of(kernel: Kernel, inner: UOp | None) -> UOp | None:
 
 def shared_reduction_opts(kernel: Kernel, target: Target) -> None:
     """The threads of a block share every large reduction if there are few results."""
-    if results_of(kernel) >= ENOUGH_THREADS:
+    beside = any(r.arg[1] is Role.LOOP for r in kernel.parallel)  # which the threads of a block share in any case
+    if results_of(kernel) >= ENOUGH_THREADS and not beside:
         return
     for number in dict.fromkeys(r.arg[0] for f in kernel.folds for r in f.src[1:]):
         r = next((r for r in kernel.reduces if r.arg[0] == number), None)

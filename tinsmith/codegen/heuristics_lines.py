@@ -92,9 +92,10 @@ def rows_of(kernel: Kernel) -> Rows | None:
     for f in kernel.folds:
         loads = [n for n in toposort(f.src[0]) if n.op is Ops.LOAD]
         along = [r for r in f.src[1:] if any(stride_of(n.src[1], r) == 1 for n in loads)]
-        if len(along) != 1:
+        found = along or list(f.src[1:])  # a condition on the place alone loads nothing
+        if len(found) != 1:
             return None
-        reduced[along[0]] = None
+        reduced[found[0]] = None
     beside = [r for r in kernel.parallel if r.arg[1] is Role.LOOP]
     if not reduced or len(beside) > 1 or not all(r in s.ranges for s in kernel.stores for r in beside):
         return None

@@ -38,7 +38,7 @@ class Costs:
     chunk: int = 3 << 9
 
 
-GRID_COSTS = Costs(streams=False, sums_beside=False, chunk=1 << 9)
+GRID_COSTS = Costs(rows=128, streams=False, sums_beside=False, chunk=1 << 9)
 
 
 @dataclass(frozen=True)
