@@ -208,7 +208,7 @@ FAULT = """
 import numpy as np
 from tinsmith import Tensor, Device
 from tinsmith.backend.memory import Buffer
-from tinsmith.codegen.program import Launch
+from tinsmith.codegen.launch import Launch
 from tinsmith.core.dtypes import dtypes
 kept = Tensor([1.0, 2.0], device="CPU").realize()
 lost = Tensor([1.0, 2.0], device="CUDA").realize()

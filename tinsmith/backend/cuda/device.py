@@ -10,7 +10,7 @@ from tinsmith.backend.cuda.driver import GPU, CUDAError, gpu_count, reach
 from tinsmith.backend.cuda.memory import CUDAAllocator
 from tinsmith.backend.cuda.nvrtc import NVRTCCompiler
 from tinsmith.backend.device import Call, Compiled, Graph, Launched, Program
-from tinsmith.codegen.program import Launch
+from tinsmith.codegen.launch import Launch
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.render.cuda import CUDARenderer, cuda_target
 from tinsmith.core.errors import DeviceError
