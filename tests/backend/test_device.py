@@ -9,8 +9,9 @@ import pytest
 from tinsmith.backend.cpu.device import CPUDevice
 from tinsmith.backend.device import Allocator, Compiled, Compiler, Device, Program
 from tinsmith.backend.memory import Buffer
+from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.dtypes import dtypes
-from tinsmith.core.errors import ArgumentError, DeviceError, KernelError, TinsmithError
+from tinsmith.core.errors import ArgumentError, DeviceError, KernelError, OutOfMemoryError, TinsmithError
 from tinsmith.core.settings import Context
 from tinsmith.tensor.tensor import Tensor
 
@@ -78,6 +79,17 @@ def test_buffers() -> None:
     b.failed = ValueError("boom")
     with pytest.raises(KernelError, match="boom"):
         b.numpy()
+
+
+def test_memory_is_counted_by_device_and_its_holders_are_named() -> None:
+    before = GlobalCounters.mem_used_per_device.get("PYTHON", 0)
+    held = Buffer("PYTHON", 1234, dtypes.float32).allocate()
+    assert GlobalCounters.mem_used_per_device["PYTHON"] == before + 4 * 1234
+    with pytest.raises(OutOfMemoryError, match="1 of 1234 × float"):
+        Buffer("PYTHON", 1 << 60, dtypes.float32).allocate()
+    assert held.is_allocated()
+    del held
+    assert GlobalCounters.mem_used_per_device.get("PYTHON", 0) == before
 
 
 def test_a_constant_read_on_one_device_is_none_of_anothers_inputs() -> None:

@@ -185,6 +185,7 @@ class Compiled:
                                     f"{what}={part.__name__}()")
         self.device, self.allocator, self.compiler, self.runtime = device, allocator, compiler, runtime
         self._renderer = renderer
+        self.hardware = ""  # what it is called, where it is not the host's processor
 
     @property
     def renderer(self) -> Renderer:

@@ -81,12 +81,12 @@ def measure(device: str | None = None, budget: float = 5.0) -> Machine:
 def _key(device: str) -> str:
     opened = Device[device]
     target = f"{opened.renderer.key()} {opened.compiler.key()}" if opened.has_programs else ""
-    return cache_key(_VERSION, device.split(":")[0], processor(), target)  # CPU:1 is as fast as CPU
+    return cache_key(_VERSION, device.split(":")[0], opened.hardware or processor(), target)  # CPU:1 is as fast as CPU
 
 
 def _defaults(device: str) -> Machine:
     found = default_machine(Device[device].renderer.target, device)
-    return Machine(**{**vars(found), "name": processor(), "l3": osys.cache_sizes().l3})
+    return Machine(**{**vars(found), "name": Device[device].hardware or processor(), "l3": osys.cache_sizes().l3})
 
 
 @functools.cache
@@ -117,10 +117,10 @@ class _Measurement:
         launch, wake, call = self.overheads()
         peaks = tuple(self.peak(d) for d in (dtypes.float32, dtypes.float64, dtypes.int32, dtypes.int64))
         caches = osys.cache_sizes()
-        return Machine(processor(), self.device, self.workers, self.target.vector_bytes or 4, self.target.l1_bytes,
+        return Machine(Device[self.device].hardware or processor(), self.device, self.workers, self.target.vector_bytes or 4, self.target.l1_bytes,
                        self.target.l2_bytes, caches.l3, self.levels(), peaks, self.units(), launch, wake, call, True)
 
-    def load(self, value: UOp, opts: Sequence[Opt]) -> Program:
+    def load(self, value: UOp, opts: Sequence[Opt] | None) -> Program:
         return self.made(compile_kernel(UOp(Ops.SINK, None, (value,)), Device[self.device].renderer, opts))
 
     def made(self, kernel: KernelProgram) -> Program:
@@ -143,7 +143,10 @@ class _Measurement:
         return buffers
 
     def rates(self, amount: float, value: UOp, opts: Sequence[Opt], buffers: Sequence[Buffer]) -> tuple[float, float]:
-        """``amount`` per second, by one worker and by all, of the kernel of ``value``."""
+        """``amount`` per second, by one worker and by all, of the kernel of ``value``; on a grid as the model has it."""
+        if self.target.grid:
+            (seconds,) = self.seconds([self.load(value, None)], buffers)
+            return amount / seconds, amount / seconds
         split = [[*opts, Opt(OptOps.THREAD, 0)]] if self.workers > 1 else []
         found = [amount / s for s in self.seconds([self.load(value, o) for o in (opts, *split)], buffers)]
         return found[0], max(found)
@@ -198,7 +201,7 @@ class _Measurement:
 
     def levels(self) -> tuple[Rate, ...]:
         """Copies: within the last caches of the cores, at some sizes beyond, and in main memory."""
-        own = self.target.l2_bytes * self.workers
+        own = self.target.l2_bytes * max(self.workers, self.target.cores)
         found: list[Rate] = []
         for capacity in (own, *(size for size in LEVELS if size > own), FARTHEST):
             footprint = capacity // 2 if capacity == own else capacity
@@ -216,7 +219,7 @@ class _Measurement:
         x = UOp(Ops.PARAM, dtypes.float32, (), (1, (size,)))
         value, buffers = UOp(Ops.CONTIGUOUS, None, (x,)), self.ones(dtypes.float32, size, size)
         found = self.rates(8.0 * size, value, vectors, buffers)
-        if footprint < FARTHEST or not vectors:
+        if footprint < FARTHEST or not vectors or self.target.grid:
             return found
         past = self.rates(8.0 * size, value, [*vectors, Opt(OptOps.HINT)], buffers)
         return max(found[0], past[0]), max(found[1], past[1])

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import weakref
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -10,12 +10,13 @@ import numpy as np
 
 from tinsmith.backend.device import Allocator, Device
 from tinsmith.core.counters import GlobalCounters
-from tinsmith.core.dtypes import DType
-from tinsmith.core.errors import KernelError
+from tinsmith.core.dtypes import DType, to_dtype
+from tinsmith.core.errors import KernelError, OutOfMemoryError
 from tinsmith.core.settings import settings
 from tinsmith.ir.uop import forget_dead
 
 GUARD: Final = 1024  # bytes before and behind a buffer that CHECKED=2 watches
+HOLDERS: Final = 5  # buffers that an error about memory names
 _POISON: Final = 0x7FFF  # 16 bits that repeated are NaN in every float type, no bool, and a large integer
 _GUARDED: Final = 0xA5A5
 _CHUNK: Final = 1 << 20
@@ -111,10 +112,14 @@ class Buffer:
         give_back()
         allocator = Device[self.device].allocator
         nbytes = self.nbytes + 2 * self.offset
-        plain = self.options is _NO_WISHES
-        self._opaque = allocator.alloc(nbytes) if plain else allocator.alloc_as(nbytes, self.options)
+        try:
+            plain = self.options is _NO_WISHES
+            self._opaque = allocator.alloc(nbytes) if plain else allocator.alloc_as(nbytes, self.options)
+        except OutOfMemoryError as error:
+            raise OutOfMemoryError(error.op, f"{error.message}. {holders(self.device)}", error.mend) from None
         owned = _Owned(self, _note_death)
-        owned.allocator, owned.opaque = allocator, self._opaque
+        owned.allocator, owned.opaque, owned.device, owned.nbytes = allocator, self._opaque, self.device, self.nbytes
+        GlobalCounters.memory_on[self.device] += self.nbytes
         _owned.add(owned)
         if settings.POISON or settings.CHECKED:
             self.poison()
@@ -207,9 +212,11 @@ class Buffer:
 class _Owned(weakref.ref[Buffer]):
     """A weak reference to a buffer that knows the memory to give back after the buffer's death."""
 
-    __slots__ = ("allocator", "opaque")
+    __slots__ = ("allocator", "device", "nbytes", "opaque")
     allocator: Allocator
     opaque: Any
+    device: str
+    nbytes: int
 
 
 _owned: set[Any] = set()
@@ -219,6 +226,15 @@ _note_death = _returned.append
 
 def _repeated(pattern: int, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     return np.full(-(-nbytes // 2), pattern, "<u2").view(np.uint8)[:nbytes]
+
+
+def holders(device: str) -> str:
+    """Who holds the memory of a device: the largest buffers that are alive."""
+    sizes = Counter((b.dtype.name, b.size) for b in (owned() for owned in list(_owned))
+                    if b is not None and b.device == device)
+    most = sorted(sizes.items(), key=lambda x: -x[1] * x[0][1] * to_dtype(x[0][0]).itemsize)[:HOLDERS]
+    texts = [f"{count} of {size} × {name}" for (name, size), count in most]
+    return f"Held: {', '.join(texts) or 'nothing'}{', …' if len(sizes) > HOLDERS else ''}"
 
 
 def damaged() -> list[Buffer]:
@@ -236,6 +252,7 @@ def give_back() -> None:
             return
         _owned.discard(owned)
         owned.allocator.free(owned.opaque)
+        GlobalCounters.memory_on[owned.device] -= owned.nbytes
 
 
 GlobalCounters.settle = give_back

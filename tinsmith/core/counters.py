@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import atexit
 import os
+from collections import Counter
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -15,14 +16,16 @@ class _Counters:
 
     Attributes:
         memory: bytes in buffers, with those of buffers that have died and were not given back yet.
+        memory_on: the same by device.
         settle: gives them back; set by the package that owns the buffers.
     """
 
-    __slots__ = ("compile_count", "global_mem", "global_ops", "kernel_count", "memory", "schedule_count", "settle",
+    __slots__ = ("compile_count", "global_mem", "global_ops", "kernel_count", "memory", "memory_on", "schedule_count", "settle",
                  "time_sum_s")
 
     def __init__(self) -> None:
         self.memory = 0
+        self.memory_on: Counter[str] = Counter()
         self.settle: Callable[[], None] | None = None
         self.reset()
 
@@ -37,6 +40,13 @@ class _Counters:
         if self.settle is not None:
             self.settle()
         return self.memory
+
+    @property
+    def mem_used_per_device(self) -> dict[str, int]:
+        """Bytes in buffers that are alive, of each device that has any."""
+        if self.settle is not None:
+            self.settle()
+        return {device: nbytes for device, nbytes in self.memory_on.items() if nbytes}
 
 
 GlobalCounters: Final = _Counters()

@@ -204,6 +204,7 @@ class CUDADevice(Compiled):
         self._clock: tuple[Any, Any] | None = None
         super().__init__(name, CUDAAllocator(gpu), NVRTCCompiler(gpu.arch, gpu=gpu.model),
                          lambda kernel, binary: CUDAProgram(gpu, kernel, binary), CUDARenderer(gpu_target(gpu)))
+        self.hardware = gpu.model
 
     @property
     def worker(self) -> str:

@@ -22,6 +22,8 @@ _HALF = (
 )
 _SPELLED = {"inline": "__device__ inline", "uint": "unsigned int", "ushort": "unsigned short",
             "float_of": "__uint_as_float", "bits_of": "__float_as_uint"}
+_EXTREME = ('__device__ inline float {name}_nan(float x, float y) {{ float z; asm("{name}.NaN.f32 %0, %1, %2;" : "=f"(z) : '
+            '"f"(x), "f"(y)); return z; }}')  # one instruction, which hands NaN on
 _BITCAST = ("template<typename T, typename F> __device__ inline T bitcast(F x) { union { F a; T b; } u; u.a = x; "
             "return u.b; }")
 _VECTORS = {"int8": "char", "uint8": "uchar", "int16": "short", "uint16": "ushort", "float16": "ushort",
@@ -92,6 +94,7 @@ class CUDARenderer(GPURenderer):
 
     def __init__(self, target: Target | None = None) -> None:
         super().__init__(target or cuda_target())
+        self.arch = self.target.name.removeprefix("cuda_")
 
     def thread(self, name: str, program: Sequence[UOp]) -> str:
         return f"{'threadIdx' if name.startswith('lidx') else 'blockIdx'}.{AXES[int(name[4:])]}"
@@ -109,6 +112,11 @@ class CUDARenderer(GPURenderer):
     def vector_store(self, memory: UOp, dtype: DType, pointer: str, lanes: list[str]) -> str:
         kind = self.vector_type(dtype)
         return f"*(({kind}*)({pointer})) = make_{kind}({', '.join(_strip(x) for x in lanes)});"
+
+    def plain(self, u: UOp, src: list[str]) -> str:
+        if u.op in (Ops.MAX, Ops.MIN) and u.dtype.scalar is dtypes.float32 and generation(self.arch) >= 80:
+            return f"{u.op.name.lower()}_nan({_strip(src[0])}, {_strip(src[1])})"
+        return super().plain(u, src)
 
     def multiply_add(self, dtype: DType, src: list[str]) -> str:
         return f"fma{'f' if dtype is dtypes.float32 else ''}({', '.join(_strip(s) for s in src)})"
@@ -145,6 +153,8 @@ class CUDARenderer(GPURenderer):
             lines += _HALF if "float64" in names else _HALF[:2]
         if "bfloat16" in names:
             lines += [line.format(**_SPELLED) for line in BFLOAT16]
+        lines += [_EXTREME.format(name=op.name.lower()) for op in (Ops.MAX, Ops.MIN)
+                  if any(u.op is op and u.dtype.scalar is dtypes.float32 for u in program)]
         used = {u.arg: None for u in program if u.op is Ops.MMA}
         if any(unit.a.itemsize == 2 for unit in used):
             lines.append(_PACK16)
