@@ -117,8 +117,9 @@ class _Measurement:
         launch, wake, call = self.overheads()
         peaks = tuple(self.peak(d) for d in (dtypes.float32, dtypes.float64, dtypes.int32, dtypes.int64))
         caches = osys.cache_sizes()
-        return Machine(Device[self.device].hardware or processor(), self.device, self.workers, self.target.vector_bytes or 4, self.target.l1_bytes,
-                       self.target.l2_bytes, caches.l3, self.levels(), peaks, self.units(), launch, wake, call, True)
+        name, lanes = Device[self.device].hardware or processor(), self.target.vector_bytes or 4
+        return Machine(name, self.device, self.workers, lanes, self.target.l1_bytes, self.target.l2_bytes, caches.l3,
+                       self.levels(), peaks, self.units(), launch, wake, call, True)
 
     def load(self, value: UOp, opts: Sequence[Opt] | None) -> Program:
         return self.made(compile_kernel(UOp(Ops.SINK, None, (value,)), Device[self.device].renderer, opts))
@@ -143,7 +144,7 @@ class _Measurement:
         return buffers
 
     def rates(self, amount: float, value: UOp, opts: Sequence[Opt], buffers: Sequence[Buffer]) -> tuple[float, float]:
-        """``amount`` per second, by one worker and by all, of the kernel of ``value``; on a grid as the model has it."""
+        """``amount`` per second, by one worker and by all, of the kernel of ``value``; a grid has the model's opts."""
         if self.target.grid:
             (seconds,) = self.seconds([self.load(value, None)], buffers)
             return amount / seconds, amount / seconds

@@ -315,7 +315,7 @@ class Fusion:
 
     def lacks_rows(self, node: UOp, request: Request) -> bool:
         """Whether a reduction of few results sums up what many rows work out, which they can do in parallel."""
-        value = node.src[0]
+        value = summed(node)
         if settings.NOOPT or not self.heavy[value] or value.op.kind == "movement":
             return False
         if _count(request.outer) >= self.costs.rows:
@@ -348,7 +348,7 @@ class Fusion:
             if request.in_tile and self.tiled(node, [request]):
                 request.group.tiles.add((node, request.position))
             if self.lacks_rows(node, request):
-                self.stage(node.src[0], "an outer reduction has too few results to keep all cores busy")
+                self.stage(summed(node), "an outer reduction has too few results to keep all cores busy")
             self.request(node.src[0], replace(request, index=tuple(inner), around=request.around | own))
         elif op is Ops.GATHER:
             source = node.src[0]
@@ -440,6 +440,14 @@ def fused(roots: list[UOp], costs: Costs) -> tuple[Fusion, list[UOp]]:
         fusion = Fusion(roots, costs, bare)
         staged = fusion.run()
     return fusion, staged
+
+
+def summed(node: UOp) -> UOp:
+    """What a reduction goes through, whatever shape it has there."""
+    value = node.src[0]
+    while value.op is Ops.RESHAPE:
+        value = value.src[0]
+    return value
 
 
 def narrower(node: UOp) -> UOp | None:

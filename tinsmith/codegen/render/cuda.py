@@ -22,8 +22,8 @@ _HALF = (
 )
 _SPELLED = {"inline": "__device__ inline", "uint": "unsigned int", "ushort": "unsigned short",
             "float_of": "__uint_as_float", "bits_of": "__float_as_uint"}
-_EXTREME = ('__device__ inline float {name}_nan(float x, float y) {{ float z; asm("{name}.NaN.f32 %0, %1, %2;" : "=f"(z) : '
-            '"f"(x), "f"(y)); return z; }}')  # one instruction, which hands NaN on
+_EXTREME = ('__device__ inline float {name}_nan(float x, float y) {{ float z; '
+            'asm("{name}.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y)); return z; }}')  # NaN is handed on
 _BITCAST = ("template<typename T, typename F> __device__ inline T bitcast(F x) { union { F a; T b; } u; u.a = x; "
             "return u.b; }")
 _VECTORS = {"int8": "char", "uint8": "uchar", "int16": "short", "uint16": "ushort", "float16": "ushort",
