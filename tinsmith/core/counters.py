@@ -20,8 +20,8 @@ class _Counters:
         settle: gives them back; set by the package that owns the buffers.
     """
 
-    __slots__ = ("compile_count", "global_mem", "global_ops", "kernel_count", "memory", "memory_on", "schedule_count", "settle",
-                 "time_sum_s")
+    __slots__ = ("compile_count", "global_mem", "global_ops", "kernel_count", "memory", "memory_on", "schedule_count",
+                 "settle", "time_sum_s")
 
     def __init__(self) -> None:
         self.memory = 0
