@@ -132,3 +132,12 @@ def test_long_sums_are_cut_for_the_multiprocessors() -> None:
     pieces = {name: split_reductions([(x * y).reduce("ADD", (2,))], target)[0].base.src[0].shape[0]
               for name, target in (("gpu", cuda_target()), ("cpu", Device["CPU"].target))}
     assert pieces == {"gpu": 128, "cpu": 32}
+
+
+def test_threads_that_reduce_and_those_that_write_fit_into_one_block() -> None:
+    """64 of the one kind and 35 of the other cannot be the same threads."""
+    x = UOp(Ops.PARAM, dtypes.float16, (), (1, (35, 2048))).cast(dtypes.float32)
+    total = x.reduce("ADD", (0, 1)).expand((35, 1))
+    with Context(CHECK_IR=1):
+        kernel = compile_kernel(UOp(Ops.SINK, None, (x.reduce("MAX", (1,)) + total,)), CUDARenderer())
+    assert int(np.prod(kernel.block)) <= 1024

@@ -15,6 +15,7 @@ from tinsmith.codegen.heuristics_lines import (
     LONG,
     column_opts,
     results_of,
+    room,
     row_opts,
     thread_opts,
     transpose_opts,
@@ -74,7 +75,10 @@ def shared_reduction_opts(kernel: Kernel, target: Target) -> None:
         size = range_size(r) if r is not None else 0
         if r is None or not isinstance(size, int) or size < LONG:
             continue
-        attempt(kernel, OptOps.GROUP, r, min(target.block_threads, 1 << (math.isqrt(4 * size).bit_length() - 1), BLOCK))
+        wanted = min(target.block_threads, 1 << (math.isqrt(4 * size).bit_length() - 1), BLOCK)
+        amount = room(kernel, OptOps.GROUP, r, wanted, target)
+        if amount > 1:
+            attempt(kernel, OptOps.GROUP, r, amount)
 
 
 def matrix_unit_opts(kernel: Kernel, target: Target) -> bool:

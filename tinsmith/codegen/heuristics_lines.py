@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from tinsmith.codegen.blocks import threads_per_block
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
@@ -54,6 +55,17 @@ def split(kernel: Kernel, op: OptOps, r: UOp | None, amount: int) -> UOp | None:
     if not tried(kernel, Opt(op, kernel.ranges.index(r), min(amount, size))):
         return r
     return kernel.order[at] if size > amount else None
+
+
+def room(kernel: Kernel, op: OptOps, r: UOp, wanted: int, target: Target) -> int:
+    """As many threads for a range as are wanted, or as many as the block has room for beside those it has: whether they
+    are the same threads shows when they are there."""
+    if wanted < 2:
+        return wanted
+    trial, threads = kernel.copied(), threads_per_block(kernel)
+    trial.block_threads = wanted * max(threads, target.block_threads)
+    trial.apply(Opt(op, kernel.ranges.index(r), wanted))
+    return wanted if threads_per_block(trial) <= target.block_threads else target.block_threads // threads
 
 
 def again(kernel: Kernel, r: UOp) -> UOp:
@@ -231,7 +243,9 @@ def thread_opts(kernel: Kernel, target: Target, lanes: int = 1) -> None:
     shared = max((range_size(r) for r in kernel.order if r.arg[1] is Role.GROUP), default=0)
     beside = [r for r in kernel.parallel if r.arg[1] is Role.LOOP and all(r in s.ranges for s in kernel.stores)]
     for r in beside[-1:]:  # a row's elements are written by the threads that reduced it
-        split(kernel, OptOps.LOCAL, r, min(shared or BLOCK, target.block_threads, range_size(r)))
+        if any(n.op is Ops.STAGE and r in n.ranges for n in kernel.nodes):
+            continue  # they reduce again for each of them
+        split(kernel, OptOps.LOCAL, r, room(kernel, OptOps.LOCAL, r, min(shared or BLOCK, range_size(r)), target))
     if shared or beside:
         return
     left = min(BLOCK, target.block_threads) // max(used, 1)

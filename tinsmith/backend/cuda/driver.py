@@ -50,9 +50,9 @@ def gpu_count() -> int:
     driver = bindings("driver")
     try:
         found = driver.cuInit(0)
-    except Exception as error:  # the loader of the bindings has an exception of its own for a library that is not there
-        raise DeviceError("CUDA", f"no NVIDIA driver (libcuda) is installed: {error}",
-                          "a machine with an NVIDIA GPU and its driver; or DEV=CPU") from None
+    except Exception:  # the loader of the bindings has an exception of its own for a library that is not there
+        raise DeviceError("CUDA", "no NVIDIA driver (libcuda) is installed",
+                          "a machine with an NVIDIA GPU, or DEV=CPU") from None
     if found[0]:
         raise DeviceError("CUDA", f"the NVIDIA driver does not start: {found[0].name}", "nvidia-smi says more")
     version, count = int(driver.cuDriverGetVersion()[1]), int(driver.cuDeviceGetCount()[1])
