@@ -290,7 +290,7 @@ class Fusion:
         if request.around & depends and not (outer | request.around) <= depends:
             return "it would be computed again for every element that the outer reduction reads"
         nested = bool(request.around) and (outer | request.around) <= depends
-        if nested and _count(depends) >= 2 * _size(node) and _count(depends) > SMALL_WORK:
+        if nested and _count(depends) >= 2 * _size(node) and _count(depends) > self.costs.small_work:
             return "it would be computed again for every window that reads it"
         if request.rows is not None:
             if node.op is Ops.REDUCE and is_contraction(node) and self.factor(node) is not None:
