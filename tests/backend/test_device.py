@@ -133,6 +133,7 @@ def test_a_part_must_be_made() -> None:
     Device.register("CLASSES", lambda name: Compiled(name, _Bytes, Compiler(), Program))  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match=r"allocator=_Bytes is a class.*allocator=_Bytes\(\)"):
         Tensor([1], device="CLASSES").numpy()
+    assert "CPU" in list(Device.get_available_devices()) and "CLASSES" not in list(Device.get_available_devices())
 
 
 def test_what_is_registered_must_make_a_device() -> None:

@@ -238,6 +238,22 @@ def test_a_gradient_that_is_looked_at_is_guarded() -> None:
         assert f(x).item() == (1.0 if grad is None else 1.0 + grad.item())
 
 
+def test_whether_state_was_computed_is_guarded_where_gradients_are_filled() -> None:
+    state, w = [Tensor([3.0]) * 2], Tensor([1.0], requires_grad=True)
+
+    @TinyJit
+    def f(x: Tensor) -> list[Tensor]:
+        (w * (x + state[0])).sum().backward()
+        return [x + 1, state[0]]
+
+    for n in range(8):
+        if n == 4:
+            state[0].assign(Tensor([1.0]).realize())
+        f(Tensor([1.0]).realize())
+        assert (state[0].grad is None) == (n < 4)
+    assert state[0].grad is not None and state[0].grad.item() == 4
+
+
 def test_state_that_a_helper_changes_keeps_the_call_uncaptured() -> None:
     counted = Holder(deep=[{"calls": 0}], h=Tensor([0.0]))
 

@@ -29,6 +29,7 @@ from tinsmith.ir import UOp
 from tinsmith.jit.reads import Names, fixed, library, line_naming, names_of
 from tinsmith.jit.signature import BYTES, SCALARS, fields_of
 from tinsmith.tensor.base import TensorBase
+from tinsmith.tensor.history import is_computed
 from tinsmith.tensor.tensor import Tensor
 
 _GENERATORS: Final = (random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
@@ -106,8 +107,8 @@ class State:
     def __init__(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.lines: list[tuple[str, str]] = []  # statements, each with the path that it is about
         self.constants: dict[str, Any] = {"other": other, "others": others, "other_array": other_array,
-                                          "found_in": found_in, "size_of": size_of, "deque": deque,
-                                          "modules": sys.modules}
+                                          "found_in": found_in, "is_computed": is_computed, "size_of": size_of,
+                                          "deque": deque, "modules": sys.modules}
         self.variables: dict[int, str] = {}
         self.spaces: dict[int, str] = {}
         self.nodes: list[_Node] = []
@@ -124,6 +125,7 @@ class State:
         self.failed = ""
         self.any = False
         self.grads = self.sets_grads = False  # the user's code looks at gradients, or sets them
+        self.goes_back = False  # it calls backward(), which fills the gradients of data and of what asks for them
         self.texts: set[str] = set()
         self.ran: dict[types.CodeType, bool] = {}  # whether it is the user's
         parameters = _parameters(function)
@@ -158,6 +160,7 @@ class State:
         self.ran[code] = users
         self.grads = self.grads or (users and "grad" in names.attributes)
         self.sets_grads = self.sets_grads or (users and "grad" in names.stored)
+        self.goes_back = self.goes_back or (users and "backward" in names.attributes)
         self.texts |= names.texts
         self.more(names.attributes)
         if names.any and not self.any and (users or module.partition(".")[0] in _COPYING):
@@ -413,6 +416,8 @@ class State:
             if id(t) not in placed:
                 kind = self.constant((t.shape, t.dtype, t.device))
                 self.guard(f"({var}.shape, {var}.dtype, {var}.device) != {kind}", path)
+            if self.goes_back and t.requires_grad is None and t.dtype.is_float:
+                self.guard(f"is_computed({var}.uop) is not {is_computed(t.uop)}", path)
         for t, var, path in [*self.tensors, *self.given] if self.grads else ():
             if self.sets_grads and id(t) not in graded:
                 self.guard(f"id({var}.grad) != {id(t.grad)}", f"{path}.grad")

@@ -543,7 +543,7 @@ class Elementwise(Conversions, Trigonometry):
         """
         if self.dtype.is_bool:
             return self._copy()
-        zero = self.mul(0) if self.dtype.is_float else self._new(self.uop.const_like(0))
+        zero = self.eq(0).where(0, self.detach()) if self.dtype.is_float else self._new(self.uop.const_like(0))
         out = self.gt(0).where(1, zero)
         return out if self.dtype.is_unsigned else self.lt(0).where(-1, out)
 

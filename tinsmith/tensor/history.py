@@ -115,18 +115,27 @@ def remember(buffer: UOp, made: Made | None, live: Iterable[TensorBase]) -> None
             look_through(live)
 
 
-_earlier: Final[WeakTable[TensorBase, list[weakref.ref[UOp]]]] = WeakTable()
+_Version = tuple[weakref.ref[UOp], tuple[Any, ...]]  # a node, and the shape that it was seen in
+_earlier: Final[WeakTable[TensorBase, list[_Version]]] = WeakTable()
 
 
 def note_earlier(t: TensorBase, node: UOp) -> None:
-    """Note what a tensor of data was before it was written unseen: results computed from that are still its results."""
-    _earlier[t] = [*(weakref.ref(n) for n in earlier(t)), weakref.ref(node)]
+    """Note what a tensor of data was before it was written unseen: results computed from that are still its results.
+
+    Some may have been computed from its buffer, and some, before it had one, from what the buffer was made of.
+    """
+    graph = made_of(node)
+    found = _earlier.entries.get(id(t))
+    noted = [] if found is None else [v for v in found[1] if v[0]() is not None]
+    _earlier[t] = [*noted, *((weakref.ref(n), node.shape) for n in (node, graph) if n is not None)]
 
 
 def earlier(t: TensorBase) -> list[UOp]:
     """What a tensor of data was before writes that were not recorded, as far as anything refers to that."""
     found = _earlier.entries.get(id(t))
-    return [] if found is None else [n for ref in found[1] if (n := ref()) is not None and n is not t.uop]
+    if found is None:
+        return []
+    return [_shaped(n, shape) for ref, shape in found[1] if (n := ref()) is not None and n is not t.uop]
 
 
 def is_computed(uop: UOp) -> bool:

@@ -283,12 +283,17 @@ def _padded(x: UOp, amounts: Pairs, value: int | float | bool) -> UOp:
 
 
 def _first_greatest(g: Tensor, out: Tensor, windows: Tensor) -> tuple[Tensor]:
-    return (_is_first_greatest(out, windows).where(g, 0),)
+    axes = _reduced_axes(out, windows)  # once more from these windows: ``out`` may be of an earlier computation
+    return (_is_first_greatest(windows.detach().max(axes, keepdim=True), windows).where(g, 0),)
+
+
+def _reduced_axes(out: Tensor, windows: Tensor) -> list[int]:
+    return [i for i, (a, b) in enumerate(zip(out.shape, windows.shape)) if not equal(a, b)]
 
 
 def _is_first_greatest(out: Tensor, windows: Tensor) -> Tensor:
     """Which element of each window is the one that its greatest value is taken from."""
-    axes = [i for i, (a, b) in enumerate(zip(out.shape, windows.shape)) if not equal(a, b)]
+    axes = _reduced_axes(out, windows)
     place = windows.uop.iota_like(axes[0]) if axes else windows.uop.zeros(dtypes.int32)
     for a in axes[1:]:
         place = place * windows.shape[a] + windows.uop.iota_like(a)

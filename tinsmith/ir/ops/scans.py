@@ -119,10 +119,19 @@ def _earlier(x: UOp, axis: int, first: UOp) -> UOp:
     return place.eq(place.const_like(0)).where(first.expand(x.shape), moved)
 
 
+def again(n: UOp) -> UOp:
+    """A result computed from its sources as they are now, to be compared with them.
+
+    If the result was realized and the sources were not, they are computed anew and may round otherwise than what the
+    result was taken from: then no element would equal it.
+    """
+    return n.replace(src=tuple([s.alu("DETACH") if s.dtype.is_float else s for s in n.src]))
+
+
 def extreme_position(n: UOp) -> UOp:
     """Where a running MAX or MIN took its value from: the last of equal ones, and of NaNs."""
     x, axis = n.src[0], n.arg[1]
-    hit = x.eq(n) | x.ne(x)
+    hit = x.eq(again(n)) | x.ne(x)
     place = x.iota_like(axis)
     return hit.where(place, place.const_like(0)).scan("MAX", axis)
 

@@ -83,7 +83,7 @@ def _reduce_gradient(n: UOp, g: UOp) -> tuple[UOp | None]:
     if op.name == "ADD":
         return (g.expand(x.shape),)
     if op.name in ("MAX", "MIN"):  # ties share, as in torch.amax; so do NaNs, as in torch.max
-        hit = x.eq(n.expand(x.shape)) | x.ne(x)
+        hit = x.eq(scans.again(n).expand(x.shape)) | x.ne(x)
         return (hit.where((g / hit.cast(g.dtype).reduce("ADD", axes)).expand(x.shape), 0),)
     if op.name == "MUL":
         return (g.expand(x.shape) * _product_of_others(x, axes),)
@@ -141,6 +141,7 @@ def _scatter_gradient(n: UOp, g: UOp) -> tuple[UOp | None, ...]:
     if not g.dtype.is_float:
         return None, None, None
     base, _, x = n.src  # MAX and MIN: all that equal the result share
+    n = scans.again(n)
     base_hit, x_hit = base.eq(n), x.eq(n.gather(index, axis))
     share = g / base_hit.cast(g.dtype).scatter(index, x_hit.cast(g.dtype), axis, "ADD")
     return base_hit.where(share, 0), None, x_hit.where(share.gather(index, axis), 0)
