@@ -200,7 +200,7 @@ def rows() -> Iterator[Row]:
     line, grid = (FLOATS,), (16384, 4096)
     yield Row("add 256 MB", 3 * 4 * FLOATS, one(lambda x, y: x + y, line, line),
               torch_one(lambda t: lambda x, y: x + y, line, line), 0.97)
-    yield Row("gelu(x·2+y)", 3 * 4 * FLOATS, one(lambda x, y: (x * 2 + y).gelu(), line, line),
+    yield Row("gelu(x·2+y)", 3 * 4 * FLOATS, one(lambda x, y: (x * 2 + y).gelu("tanh"), line, line),
               torch_one(lambda t: lambda x, y: t.nn.functional.gelu(x * 2 + y, approximate="tanh"), line, line), 0.97)
     yield Row("sum", 4 * FLOATS, one(lambda x: x.sum(), line), torch_one(lambda t: lambda x: x.sum(), line), 0.97)
     yield Row("layernorm 16384×4096", 2 * 4 * FLOATS, one(lambda x: x.layernorm(), grid),

@@ -144,7 +144,7 @@ class Block:
         q, k, v = (t.reshape(n, length, self.heads, -1).transpose(1, 2) for t in parts)
         seen = q.scaled_dot_product_attention(k, v, is_causal=True).transpose(1, 2).reshape(n, length, width)
         x = x + self.out(seen)
-        return x + self.down(self.up(self.norms[1](x)).gelu())
+        return x + self.down(self.up(self.norms[1](x)).gelu("tanh"))
 
 
 class GPT:

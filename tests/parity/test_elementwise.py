@@ -20,7 +20,7 @@ UNARY: dict[str, tuple[Any, Any]] = {
     "selu": (Tensor.selu, F.selu),
     "relu6": (Tensor.relu6, F.relu6), "softplus": (Tensor.softplus, F.softplus), "mish": (Tensor.mish, F.mish),
     "silu": (Tensor.silu, F.silu), "logsigmoid": (Tensor.logsigmoid, F.logsigmoid),
-    "gelu": (lambda x: x.gelu("none"), F.gelu), "gelu_tanh": (Tensor.gelu, lambda x: F.gelu(x, approximate="tanh")),
+    "gelu": (Tensor.gelu, F.gelu), "gelu_tanh": (lambda x: x.gelu("tanh"), lambda x: F.gelu(x, approximate="tanh")),
     "hardtanh": (Tensor.hardtanh, F.hardtanh), "hardsigmoid": (Tensor.hardsigmoid, F.hardsigmoid),
     "hardswish": (Tensor.hardswish, F.hardswish), "softsign": (Tensor.softsign, F.softsign),
     "tanhshrink": (Tensor.tanhshrink, F.tanhshrink),

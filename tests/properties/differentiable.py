@@ -160,7 +160,7 @@ def activation(p: Program) -> None:
 
 def gelu(p: Program) -> None:
     x = p.pick()
-    p.add(f"{x}.gelu(approximate='none')", f"F.gelu({x})")
+    p.add(f"{x}.gelu()", f"F.gelu({x})")
 
 
 def power(p: Program) -> None:

@@ -159,11 +159,11 @@ def test_a_convolution_is_computed_once_for_all_windows_of_the_next_one() -> Non
 
 
 def test_a_contraction_is_stored_rather_than_several_functions_of_it() -> None:
-    """gelu's gradient computes the inner polynomial and tanh again from the one value that forward left."""
+    """The gradient of gelu computes the inner polynomial and tanh again from the one value that forward left."""
     x, first, second = given(64, 48), given(48, 80), given(80, 40)
     first.requires_grad = second.requires_grad = True
     hidden = x @ first
-    (hidden.gelu() @ second).sum().backward()
+    (hidden.gelu("tanh") @ second).sum().backward()
     found = kernels(first.grad, second.grad)
     stored = sum(k.outputs for k in found if not reductions(k))
     assert stored == 1, [k.reason for k in found]  # gelu's result, the second product's operand

@@ -49,6 +49,11 @@ def _sparse(self: Tensor, Y: Tensor, ignore_index: int = -1, label_smoothing: fl
     return ours(self, Y, ignore_index, label_smoothing, "none").mean()  # type: ignore[no-any-return]
 
 
+def _gelu(self: Tensor, approximate: str = "tanh") -> Tensor:
+    """By the formula with tanh; ours by the error function."""
+    return _OURS["gelu"](self, approximate)  # type: ignore[no-any-return]
+
+
 def _without(name: str, argument: str) -> classmethod[Tensor, Any, Tensor]:
     """A maker that takes an argument about memory, which is none before anything is realized."""
     def method(cls: type[Tensor], *args: Any, **kwargs: Any) -> Tensor:
@@ -83,7 +88,7 @@ _ADDED: Final[dict[str, Any]] = {
 _MEANT: Final[dict[str, Any]] = {
     "T": property(_t), "allclose": _allclose, "qr": _qr, "cummax": _extreme("cummax", Tensor.gt),
     "cummin": _extreme("cummin", Tensor.lt), "sparse_categorical_crossentropy": _sparse,
-    "full": _without("full", "buffer"), "rand": _without("rand", "contiguous")}
+    "gelu": _gelu, "full": _without("full", "buffer"), "rand": _without("rand", "contiguous")}
 _OURS: Final[dict[str, Any]] = {
     name: next(vars(c)[name] for c in Tensor.__mro__ if name in vars(c)) for name in _MEANT}
 _REASONS: Final = {name: staticmethod(_missing(name, instead)) for name, instead in METHODS.items()}
