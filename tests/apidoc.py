@@ -11,8 +11,11 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from tinsmith import Tensor, dtypes, nn  # noqa: E402
+from tinsmith.backend.device import Device  # noqa: E402
+from tinsmith.codegen.opt import OptOps  # noqa: E402
 from tinsmith.compat.conventions import _ADDED  # noqa: E402
 from tinsmith.compat.names import METHODS, MODULES, REASONS  # noqa: E402
+from tinsmith.core.settings import DECLARED, ELSEWHERE  # noqa: E402
 
 PAGE = ROOT / "docs" / "api.md"
 
@@ -63,7 +66,34 @@ TINYGRAD = {
     "tinygrad": """Context Device GlobalCounters Tensor TinyJit UOp Variable dtypes fetch function getenv""",
     "device": "Allocator Buffer BufferSpec CompileError Compiled Compiler Device LRUAllocator MultiBuffer Program",
     "engine.jit": "CapturedJit GraphRunner JitError TinyJit",
+    "codegen.kernel, OptOps": "GROUP GROUPTOP LOCAL NOLOCALS PADTO SWAP TC THREAD UNROLL UPCAST",
+    "devices": "AMD CL CPU CUDA DISK DSP HIP METAL NPY NULL NV PYTHON QCOM RDMA TINYFS WEBGPU",
+    "renderers": """AMDRenderer CUDARenderer ClangRenderer HIPCCRenderer HIPRenderer IR3Renderer LLVMRenderer
+        LVPRenderer MetalRenderer NAKRenderer NVCCRenderer OpenCLRenderer PTXRenderer QCOMCLRenderer WGSLRenderer
+        X86Renderer""",
+    "environment": """ALL2ALL ALLOW_TF32 ALLREDUCE_CAST AMX BEAM CACHELEVEL CAPTURE_PROCESS_REPLAY CAPTURING CCACHE
+        CHECK_OOB DEBUG DEV DISABLE_FAST_IDIV DISALLOW_BROADCAST EMULATED_DTYPES FLOAT16 FUSE_ARANGE FUSE_OPTIM GRAPH
+        IGNORE_BEAM_CACHE IMAGE JIT JITGRAPH JIT_BATCH_SIZE LRU MAX_BUFFER_SIZE MAX_KERNEL_BUFFERS NOLOCALS
+        NO_MEMORY_PLANNER NOOPT NUM_CPU_THREADS OPENPILOT_HACKS PARALLEL PCONTIG PROFILE RING SCACHE SPEC
+        SPLIT_REDUCEOP TC TC_OPT TC_SELECT TRACEMETA TRACK_MATCH_STATS TRANSCENDENTAL TUPLE_ORDER USE_ATOMICS
+        VALIDATE_WITH_CPU VIZ WINO""",
+    "nn.onnx": "OnnxRunner",
+    "llm.gguf": "ggml_data_to_tensor gguf_load",
+    "programs": "tinygrad.llm tinygrad.nn.torch tinygrad.viz.cli tinygrad.viz.serve",
 }
+# Why a name of these sections is not here, or what is.
+INSTEAD = {
+    "AMD": "no renderer for its GPUs yet", "CL": "OPENCL", "DSP": "no device for Hexagon", "HIP": "as AMD",
+    "NULL": "Tensor.schedule(), explain() and estimate() work without running anything", "NV": "CUDA, by the driver",
+    "QCOM": "OPENCL where the phone has a driver", "RDMA": "one machine only: docs/devices.md",
+    "TINYFS": "files: nn.state.safe_load", "WEBGPU": "no device yet",
+    "ggml_data_to_tensor": "nn.state.gguf_load gives tensors", "OnnxRunner": "no reader of ONNX yet",
+    "tinygrad.llm": "examples/decoder.py", "tinygrad.nn.torch": "torch.from_numpy(t.numpy()) and Tensor(array)",
+    "tinygrad.viz.cli": "DEBUG, explain(), PROFILE=1", "tinygrad.viz.serve": "DEBUG, explain(), PROFILE=1",
+    **{f"{n}Renderer": "LLVM or C for CPUs, C-like text for GPUs: docs/new_accelerator.md" for n in (
+        "AMD", "HIP", "HIPCC", "IR3", "LVP", "NAK", "NVCC", "PTX", "QCOMCL", "WGSL", "X86")},
+}
+OUTSIDE = ("devices", "nn.onnx", "llm.gguf", "programs")  # sections whose names are told by INSTEAD alone, if not here
 OURS: dict[str, Any] = {"Tensor": Tensor, "nn": nn, "nn.optim": nn.optim, "nn.state": nn.state,
                         "nn.datasets": nn.datasets, "dtypes": dtypes, "tinygrad": importlib.import_module("tinsmith")}
 MODULE = {"Tensor": "", "dtypes": "", "tinygrad": "tinygrad"}
@@ -83,6 +113,8 @@ def public(section: str) -> list[str]:
 
 def place(section: str, name: str) -> tuple[str, str]:
     """(where the name is, what is said of it)."""
+    if (said := _said(section, name)) is not None:
+        return said
     owner = OURS.get(section)
     if owner is not None and name in public(section):
         return "here", _line(inspect.getattr_static(owner, name, None))
@@ -96,6 +128,21 @@ def place(section: str, name: str) -> tuple[str, str]:
             inspect.getattr_static(importlib.import_module(module), attribute, None))
     reason = METHODS.get(name) if section == "Tensor" else REASONS.get(name)
     return ("no", reason) if reason else ("", "")
+
+
+def _said(section: str, name: str) -> tuple[str, str] | None:
+    """The same of what is no attribute of a module."""
+    if section == "environment":
+        settings = {s.name: s.doc for s in DECLARED}
+        return ("here", settings[name]) if name in settings else ("no", ELSEWHERE[name][1])
+    if section == "codegen.kernel, OptOps":
+        return ("here", "docs/opts.md") if name in OptOps.__members__ else ("", "")
+    if section == "devices" and name in Device.BUILT_IN:
+        return "here", ""
+    if section == "renderers":
+        found = next((n[name] for n in MODULES.values() if name in n), None)
+        return ("no", INSTEAD[name]) if found is None else (f"`{found.partition(':')[0]}`", "")
+    return ("no", INSTEAD[name]) if name in INSTEAD and section in OUTSIDE else None
 
 
 def _line(value: Any) -> str:
