@@ -9,6 +9,7 @@ from tinsmith.core.dtypes import DType
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import bindings, symbols, toposort, with_symbols
 from tinsmith.schedule.fusion import Fusion, fused
+from tinsmith.schedule.phases import sum_by_phase
 from tinsmith.schedule.split import split_reductions
 
 Shape = tuple[int, ...]
@@ -94,7 +95,7 @@ class Scheduler:
 
     def run(self) -> Schedule:
         target = Device[self.device].target
-        self.roots = split_reductions(self.roots, target)
+        self.roots = split_reductions(sum_by_phase(self.roots), target)
         fusion, staged = fused(self.roots, target.costs)
         for node in staged:
             self.add(node, fusion.reasons[node])

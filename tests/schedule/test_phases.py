@@ -1,0 +1,69 @@
+"""Sums over windows that lie apart: dense sums of their phases, with as many terms as there are windows to see."""
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.schedule.helpers import kernels
+from tinsmith import Context, Tensor
+from tinsmith.ir import Ops
+from tinsmith.ir.uop import toposort
+from tinsmith.schedule.items import ScheduleItem
+
+rng = np.random.default_rng(3)
+
+
+def terms(items: list[ScheduleItem]) -> int:
+    """Elements that the reductions of some kernels take in."""
+    found = {n for i in items if i.sink is not None for n in toposort(i.sink) if n.op is Ops.REDUCE}
+    return sum(math.prod(int(s) for s in n.src[0].shape) for n in found)
+
+
+def data(*shape: int) -> Tensor:
+    return Tensor(rng.standard_normal(shape).astype(np.float32))
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.tuples(st.integers(1, 5), st.integers(1, 5)), st.tuples(st.integers(1, 4), st.integers(1, 4)),
+       st.integers(0, 2), st.tuples(st.integers(5, 11), st.integers(5, 11)), st.sampled_from((1, 2)))
+def test_data_gradients_of_strided_convolutions(kernel, stride, padding, size, groups) -> None:
+    padding = min(padding, *kernel)
+    x, w = data(2, 4, *size), data(6, 4 // groups, *kernel)
+
+    def gradient() -> np.ndarray:
+        out = x.conv2d(w, stride=stride, padding=padding, groups=groups)
+        return out.gradient(x, gradient=Tensor(np.arange(out.numel(), dtype=np.float32).reshape(out.shape) % 7))[0].numpy()
+
+    with Context(NOOPT=1):
+        expected = gradient()
+    np.testing.assert_allclose(gradient(), expected, rtol=1e-4, atol=1e-4)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(1, 5), st.integers(2, 4), st.integers(1, 2), st.integers(3, 8))
+def test_transposed_convolutions(kernel, stride, dilation, size) -> None:
+    x, w = data(1, 3, size, size), data(3, 2, kernel, kernel)
+    with Context(NOOPT=1):
+        expected = x.conv_transpose2d(w, stride=stride, dilation=dilation).numpy()
+    np.testing.assert_allclose(x.conv_transpose2d(w, stride=stride, dilation=dilation).numpy(), expected, rtol=1e-4,
+                               atol=1e-4)
+
+
+def test_nothing_is_multiplied_that_no_window_shows() -> None:
+    x, w = data(2, 8, 17, 17).realize(), data(6, 8, 3, 3).realize()
+    out = x.conv2d(w, stride=2)
+    found = terms(kernels(out.gradient(x, gradient=data(*out.shape).realize())[0]))
+    assert found <= 2 * 8 * 6 * (9 * 2) ** 2 * 9 / 4, "a quarter of the taps at each of 18² positions"
+    with Context(NOOPT=1):
+        plain = terms(kernels(out.gradient(x, gradient=data(*out.shape).realize())[0]))
+    assert plain >= 3.5 * found
+
+
+def test_infinities_and_nan_stay_where_they_are() -> None:
+    x = Tensor(np.zeros((1, 1, 6), np.float32))
+    g = Tensor(np.array([[[np.inf, 1, np.nan]]], np.float32))
+    out = x.conv2d(Tensor(np.ones((1, 1, 2), np.float32)), stride=2)
+    np.testing.assert_array_equal(out.gradient(x, gradient=g)[0].numpy(), [[[np.inf, np.inf, 1, 1, np.nan, np.nan]]])
