@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from tinsmith.compat.names import METHODS
 from tinsmith.core.errors import ArgumentError
+from tinsmith.core.names import guided
 from tinsmith.tensor.tensor import Tensor
 
 
@@ -42,11 +43,22 @@ def _extreme(name: str, better: Callable[[Tensor, Tensor], Tensor]) -> Callable[
 
 def _sparse(self: Tensor, Y: Tensor, ignore_index: int = -1, label_smoothing: float = 0.0,
             reduction: str = "mean") -> Tensor:
-    """The mean is over all rows, those that are ignored too; ours is over the others."""
+    """A row labelled -1 is of no class, but counts: in the mean, and in what is smoothed. Others are ignored as ours.
+
+    >>> from tinsmith.compat import install, uninstall
+    >>> install()
+    >>> round(Tensor([[0., 0.], [0., 0.]]).sparse_categorical_crossentropy(Tensor([0, -1])).item(), 4)
+    0.3466
+    >>> uninstall()
+    """
     ours = _OURS["sparse_categorical_crossentropy"]
-    if reduction != "mean":
+    if ignore_index != -1:
         return ours(self, Y, ignore_index, label_smoothing, reduction)  # type: ignore[no-any-return]
-    return ours(self, Y, ignore_index, label_smoothing, "none").mean()  # type: ignore[no-any-return]
+    loss: Tensor = ours(self, Y, -1, label_smoothing, "none")
+    if label_smoothing:
+        shifted, total = self._row_logits(self.ndim - 1)
+        loss = (Y == -1).where((total.squeeze(-1) - shifted.mean(-1)) * label_smoothing, loss)
+    return loss._reduced(reduction)
 
 
 def _gelu(self: Tensor, approximate: str = "tanh") -> Tensor:
@@ -77,6 +89,12 @@ def _missing(name: str, instead: str) -> Callable[..., Any]:
     return method
 
 
+def _named(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    """The method as its errors call it."""
+    method.__name__ = name
+    return guided(method)
+
+
 # Methods that only tinygrad has, in terms of ours.
 _ADDED: Final[dict[str, Any]] = {
     "alu": _alu, "const": staticmethod(_const), "invalids": classmethod(lambda cls, *a, **k: cls.empty(*a, **k)),
@@ -86,9 +104,10 @@ _ADDED: Final[dict[str, Any]] = {
     "ufix": lambda self, x: x if isinstance(x, Tensor) else self.const_like(x)}
 
 _MEANT: Final[dict[str, Any]] = {
-    "T": property(_t), "allclose": _allclose, "qr": _qr, "cummax": _extreme("cummax", Tensor.gt),
-    "cummin": _extreme("cummin", Tensor.lt), "sparse_categorical_crossentropy": _sparse,
-    "gelu": _gelu, "full": _without("full", "buffer"), "rand": _without("rand", "contiguous")}
+    "T": property(_t), "full": _without("full", "buffer"), "rand": _without("rand", "contiguous"),
+    **{name: _named(name, method) for name, method in {
+        "allclose": _allclose, "qr": _qr, "cummax": _extreme("cummax", Tensor.gt),
+        "cummin": _extreme("cummin", Tensor.lt), "sparse_categorical_crossentropy": _sparse, "gelu": _gelu}.items()}}
 _OURS: Final[dict[str, Any]] = {
     name: next(vars(c)[name] for c in Tensor.__mro__ if name in vars(c)) for name in _MEANT}
 _REASONS: Final = {name: staticmethod(_missing(name, instead)) for name, instead in METHODS.items()}
