@@ -2,12 +2,13 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 from tinsmith.backend.device import Device
-from tinsmith.backend.memory import Buffer
+from tinsmith.backend.memory import Buffer, copied
 from tinsmith.backend.shards import flattened
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import JitError, user_line
@@ -16,6 +17,8 @@ from tinsmith.ir.uop import bindings, toposort
 from tinsmith.schedule.compiled import CompiledSchedule
 from tinsmith.schedule.execute import launch
 from tinsmith.schedule.record import recorders
+from tinsmith.tensor.base import TensorBase
+from tinsmith.tensor.realize import buffer_of
 
 
 class Source(NamedTuple):
@@ -37,6 +40,7 @@ class JitItem:
     """One program that ran during capture: its schedule, the variables' names and values, and its buffers.
 
     ``inputs`` and ``outputs`` are emptied when the capture is finished; ``sources`` then says what the inputs are.
+    ``holders`` are tensors from before the recording that held inputs, for what ``CacheCollector.finish()`` gives.
     """
 
     compiled: CompiledSchedule
@@ -45,11 +49,20 @@ class JitItem:
     names: list[str]
     outputs: list[Buffer]
     sources: list[Source] = field(default_factory=list)
+    holders: dict[int, weakref.ref[TensorBase]] = field(default_factory=dict, repr=False)
 
     @property
     def rawbufs(self) -> list[Buffer]:
-        """The buffers that it ran on: inputs, then outputs."""
-        return [*self.inputs, *self.outputs]
+        """The buffers that it runs on, inputs, then outputs; of a tensor that was assigned meanwhile, the new one."""
+        return [*(self._present(n, b) for n, b in enumerate(self.inputs)), *self.outputs]
+
+    def _present(self, number: int, buffer: Buffer) -> Buffer:
+        """What now holds input ``number``, which was ``buffer`` when the program was recorded."""
+        holder = self.holders[number]() if number in self.holders else None
+        found = None if holder is None else buffer_of(holder)
+        alike = found is not None and (found.device, found.size, found.dtype) == (
+            buffer.device, buffer.size, buffer.dtype) and found.layout == buffer.layout
+        return found if found is not None and alike else buffer
 
     def prg(self, rawbufs: Sequence[Buffer], var_vals: Mapping[Any, int] | None = None, wait: bool = False,
             jit: bool = True) -> float | None:
@@ -75,7 +88,8 @@ class JitItem:
         values = [given.get(name, value) for name, value in zip(self.names, self.values)]
         blocks = [Buffer(device, size, dtypes.uint8) for device, size in bound.blocks]
         start = time.perf_counter()
-        launch(bound, flattened(rawbufs[:count]), outputs, values, blocks)
+        inputs = [copied(b) if any(b is o for o in outputs) else b for b in flattened(rawbufs[:count])]
+        launch(bound, inputs, outputs, values, blocks)
         if not wait:
             return None
         for device in {step.device for step in self.compiled.steps}:
@@ -110,10 +124,13 @@ class CacheCollector:
     def read(self) -> None:
         self.host_read = self.host_read or user_line()
 
+    def precedes(self, node: UOp) -> bool:
+        return False  # a replay finds other values there
+
     @classmethod
     def start(cls, variables: Any = None) -> None:
         """Begin to collect; ``variables`` is there for the tutorials' sake."""
-        cls._current.append(CacheCollector())
+        cls._current.append(_Followed())
         recorders.append(cls._current[-1])
 
     @classmethod
@@ -122,3 +139,24 @@ class CacheCollector:
         collector = cls._current.pop()
         recorders.remove(collector)
         return collector.items
+
+
+class _Followed(CacheCollector):
+    """What code between ``start`` and ``finish`` runs: its inputs are those tensors' that were there before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before = set(toposort([t.uop for t in TensorBase.live]))
+        self.tensors = [weakref.ref(t) for t in TensorBase.live]
+        self.made: set[int] = set()
+
+    def precedes(self, node: UOp) -> bool:
+        return node in self.before
+
+    def ran(self, roots: Sequence[UOp], compiled: CompiledSchedule, inputs: list[Buffer], values: list[int],
+            outputs: list[Buffer]) -> None:
+        super().ran(roots, compiled, inputs, values, outputs)
+        holders = {id(buffer_of(t)): ref for ref in reversed(self.tensors) if (t := ref()) is not None}
+        self.items[-1].holders = {n: holders[id(b)] for n, b in enumerate(inputs)
+                                  if id(b) in holders and id(b) not in self.made}
+        self.made.update(map(id, outputs))

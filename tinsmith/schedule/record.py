@@ -22,5 +22,9 @@ class Recorder(Protocol):
 
     def read(self) -> None: ...
 
+    def precedes(self, node: UOp) -> bool:
+        """Whether a value that is known goes before what is recorded; else the programs must make it again."""
+        ...
+
 
 recorders: list[Recorder] = []

@@ -215,11 +215,11 @@ def compute(uops: Sequence[UOp], devices: Sequence[str], free: Collection[UOp] =
     nodes = list(targets)
     for recorder in recorders:
         recorder.wanted(uops)
-    if _read and not recorders:  # a replay must find what a value is made of, not what it was
-        nodes = substitute(nodes, dict(_read.items()))
+    if _read:
+        nodes = substitute(nodes, {n: view for n, view in _read.items() if _is_settled(n)})
     roots = [_concrete(n) if n.device is not None or d == device else n.copy_to(d)  # a constant of another device
              for n, d in zip(nodes, targets.values())]
-    roots, data = (roots, {}) if recorders else _with_data(roots)
+    roots, data = _with_data(roots)
     distinct = [n for n in dict.fromkeys(roots) if n not in data]
     if not distinct:
         found = []
@@ -240,13 +240,27 @@ def _with_data(roots: list[UOp]) -> tuple[list[UOp], dict[UOp, Buffer]]:
     new = {}
     data = {}
     for n in toposort(roots):
-        if is_host_copy(n):
+        if is_host_copy(n) and _is_settled(n):
             if n not in _copied:
                 _copied[n] = UOp(Ops.BUFFER, n.dtype, (), copy_from_host(n))
             new[n] = _copied[n]
     for n in set(roots) & new.keys():
         data[n] = _copied.pop(n).arg
     return ([n if n in data else m for n, m in zip(roots, substitute(roots, new))] if new else roots), data
+
+
+def _is_settled(node: UOp) -> bool:
+    """Whether a value that was seen stands for its node. A replay must find what it is made of, not what it was."""
+    return all(recorder.precedes(node) for recorder in recorders)
+
+
+def buffer_of(tensor: TensorBase) -> Buffer | None:
+    """The memory that ``tensor`` is a view of, before what is assigned to it; None while it waits to be computed."""
+    base = tensor.uop.base
+    while base.op is Ops.ASSIGN:
+        base = base.src[0].base
+    base = _copied.get(base, base)
+    return base.arg if base.op is Ops.BUFFER else None
 
 
 def _apart(found: list[Buffer]) -> list[Buffer]:
