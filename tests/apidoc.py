@@ -15,6 +15,7 @@ from tinsmith.backend.device import Device  # noqa: E402
 from tinsmith.codegen.opt import OptOps  # noqa: E402
 from tinsmith.compat.conventions import _ADDED  # noqa: E402
 from tinsmith.compat.names import METHODS, MODULES, REASONS  # noqa: E402
+from tinsmith.compat.places import PLACES  # noqa: E402
 from tinsmith.core.settings import DECLARED, ELSEWHERE  # noqa: E402
 
 PAGE = ROOT / "docs" / "api.md"
@@ -79,8 +80,12 @@ TINYGRAD = {
         VALIDATE_WITH_CPU VIZ WINO""",
     "nn.onnx": "OnnxRunner",
     "llm.gguf": "ggml_data_to_tensor gguf_load",
+    "other names": "",
+    "modules": " ".join(sorted(PLACES)),
     "programs": "tinygrad.llm tinygrad.nn.torch tinygrad.viz.cli tinygrad.viz.serve",
 }
+TINYGRAD["environment"] += " " + " ".join(ELSEWHERE)
+TINYGRAD["other names"] = " ".join(sorted(REASONS.keys() - set(" ".join(TINYGRAD.values()).split())))
 # Why a name of these sections is not here, or what is.
 INSTEAD = {
     "AMD": "no renderer for its GPUs yet", "CL": "OPENCL", "DSP": "no device for Hexagon", "HIP": "as AMD",
@@ -135,6 +140,8 @@ def _said(section: str, name: str) -> tuple[str, str] | None:
     if section == "environment":
         settings = {s.name: s.doc for s in DECLARED}
         return ("here", settings[name]) if name in settings else ("no", ELSEWHERE[name][1])
+    if section == "modules":
+        return "names" if name in MODULES else "no names of its own", PLACES[name]
     if section == "codegen.kernel, OptOps":
         return ("here", "docs/opts.md") if name in OptOps.__members__ else ("", "")
     if section == "devices" and name in Device.BUILT_IN:
@@ -161,7 +168,7 @@ def page() -> str:
     """The text of docs/api.md."""
     out = [INTRODUCTION]
     for section in TINYGRAD:
-        theirs = TINYGRAD[section].split()
+        theirs = set(TINYGRAD[section].split())
         names = sorted({*theirs, *public(section)})
         out += [f"## {section}", "", "| name | tinygrad's | where | what |", "| --- | --- | --- | --- |"]
         for name in names:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -163,6 +164,33 @@ class Graph:
                          for e in self.launches])
 
 
+def _check_memory(device: str, allocator: Allocator) -> None:
+    """Refuse an allocator whose methods cannot be called as a device's memory is."""
+    for method, arguments in (("alloc", "nbytes"), ("copyin", "opaque, offset, source"),
+                              ("copyout", "target, opaque, offset")):
+        kind = type(allocator)
+        own = getattr(kind, method, None)
+        if own is None or own is getattr(Allocator, method):
+            wrong = f"has no method {method}({arguments})"
+        elif _takes(own, 1 + len(arguments.split(", "))):
+            continue
+        else:
+            wrong = f"has a method {method} that does not take ({arguments})"
+        raise ArgumentError(kind.__name__, f"the allocator of {device} {wrong}",
+                            "alloc(nbytes), copyin(opaque, offset, source), copyout(target, opaque, offset) and "
+                            "free(opaque), which are tinygrad's _alloc, _copyin, _copyout and _free with the byte to "
+                            "begin at: docs/new_accelerator.md")
+
+
+def _takes(function: Callable[..., Any], count: int) -> bool:
+    """Whether a function can be called with so many arguments."""
+    try:
+        inspect.signature(function).bind(*[None] * count)
+    except TypeError:
+        return False
+    return True
+
+
 class Compiled:
     """A device: its name and its parts.
 
@@ -174,7 +202,7 @@ class Compiled:
         renderer: writes source; its ``target`` holds the device's data. None: memory without programs.
 
     Raises:
-        ArgumentError: if a part is a class.
+        ArgumentError: if a part is a class, or the allocator lacks one of its methods.
     """
 
     def __init__(self, device: str, allocator: Allocator, compiler: Compiler,
@@ -183,6 +211,8 @@ class Compiled:
             if isinstance(part, type):
                 raise ArgumentError(type(self).__name__, f"{what}={part.__name__} is a class, not a part of {device}",
                                     f"{what}={part.__name__}()")
+        if allocator is not None:
+            _check_memory(device, allocator)
         self.device, self.allocator, self.compiler, self.runtime = device, allocator, compiler, runtime
         self._renderer = renderer
         self.hardware = ""  # what it is called, where it is not the host's processor

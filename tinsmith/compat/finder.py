@@ -12,7 +12,9 @@ from typing import Any
 
 from tinsmith.compat.conventions import adopt, drop
 from tinsmith.compat.names import DEVICE_VARIABLES, DEVICES, MODULES, REASONS
+from tinsmith.compat.places import PLACES, place
 from tinsmith.compat.variables import from_environment
+from tinsmith.core.names import nearest
 from tinsmith.core.settings import settings, tell_unread
 
 
@@ -21,10 +23,24 @@ class NotBuiltError(ImportError):
 
 
 def missing(module: str, name: str) -> NotBuiltError:
-    """The error for a name that the tables or our modules do not have."""
-    reason = REASONS.get(name, "Tinsmith has no such name")
+    """The error for a name that the tables or our modules do not have: which was meant, or what does its work."""
+    close = nearest(name, {*MODULES.get(module, ()), *_below(module)} - {name}, least=0.8)
+    meant = f"did you mean {close}? Or " if close else ""
+    reason = REASONS.get(name) or f"Tinsmith has no such name; {meant}for what {module} has: {place(module)}"
     return NotBuiltError(f"cannot import {name!r} from {module!r}: {reason}. docs/rosetta.md says what tinygrad's "
                          "names are here", name=module)
+
+
+def _below(module: str) -> list[str]:
+    """The modules right below one."""
+    parts = (m.rpartition(".") for m in (*MODULES, *PLACES))
+    return sorted({last for parent, _, last in parts if parent == module})
+
+
+def _anywhere(name: str) -> str:
+    """Where the tables lead from a name, if all modules that have it agree; tinygrad moved names about."""
+    places = {table[name] for table in MODULES.values() if name in table}
+    return places.pop() if len(places) == 1 else ""
 
 
 class CompatModule(ModuleType):
@@ -32,40 +48,40 @@ class CompatModule(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         inside = f"{self.__name__}.{name}"
-        place = MODULES[self.__name__].get(name)
-        if place is None and inside in MODULES:
+        found = MODULES.get(self.__name__, {}).get(name)
+        if found is None and (inside in MODULES or inside in PLACES):
             return importlib.import_module(inside)
-        if place is None:
-            if name.startswith("__"):
-                raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        if found is None and name.startswith("__"):
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        found = found or _anywhere(name)
+        if not found:
             raise missing(self.__name__, name)
-        module, _, attribute = place.partition(":")
+        module, _, attribute = found.partition(":")
         try:
             owner, _, key = attribute.partition(".")
-            found = getattr(importlib.import_module(module), owner)
-            found = found[key] if key else found
+            value = getattr(importlib.import_module(module), owner)
+            value = value[key] if key else value
         except (AttributeError, ModuleNotFoundError):
             raise missing(self.__name__, name) from None
-        setattr(self, name, found)
-        return found
+        setattr(self, name, value)
+        return value
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """``tinygrad.function`` is a module and what the module holds."""
         return getattr(self, self.__name__.rpartition(".")[2])(*args, **kwargs)
 
     def __dir__(self) -> list[str]:
-        below = (m.rpartition(".") for m in MODULES)
-        return sorted({*MODULES[self.__name__], *(last for parent, _, last in below if parent == self.__name__)})
+        return sorted({*MODULES.get(self.__name__, ()), *_below(self.__name__)})
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds ``tinygrad`` and everything below it in the tables."""
+    """Finds ``tinygrad`` and what is known below it in the tables."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None = None,
                   target: ModuleType | None = None) -> importlib.machinery.ModuleSpec | None:
         if fullname.partition(".")[0] != "tinygrad":
             return None
-        if fullname not in MODULES:
+        if fullname not in MODULES and fullname not in PLACES:
             parent, _, last = fullname.rpartition(".")
             raise missing(parent, last)
         return importlib.machinery.ModuleSpec(fullname, self, origin="tinsmith.compat", is_package=True)
@@ -74,7 +90,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return CompatModule(spec.name, f"{spec.name} as tinsmith.compat.names maps it.")
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__dict__["__all__"] = [n for n in MODULES[module.__name__] if n not in REASONS and n[0] != "_"]
+        module.__dict__["__all__"] = [n for n in MODULES.get(module.__name__, ()) if n not in REASONS and n[0] != "_"]
 
 
 _finder = Finder()

@@ -249,6 +249,15 @@ def word_wrap(x: str, wrap: int = 80) -> str:
     return "\n".join(flatten(parts))
 
 
+def to_function_name(s: str) -> str:
+    """A name for a function of C: other signs as their code points in hexadecimal, without colours.
+
+    >>> to_function_name("a b-c")
+    'a20b2Dc'
+    """
+    return "".join(c if c.isascii() and (c.isalnum() or c == "_") else f"{ord(c):02X}" for c in ansistrip(s))
+
+
 def pluralize(st: str, cnt: int) -> str:
     """A number and its noun."""
     return f"{cnt} {st}" + ("" if cnt == 1 else "s")
@@ -469,6 +478,9 @@ class tqdm(Generic[T]):
     def write(s: str) -> None:
         """Print a line without disturbing the bar."""
         print(f"\r\033[K{s}", file=sys.stderr)
+
+
+SI, HMS = tqdm.SI, tqdm.HMS
 
 
 class trange(tqdm[int]):

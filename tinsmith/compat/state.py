@@ -62,12 +62,13 @@ def accept_filename(func: Callable[[Tensor], T]) -> Callable[[Source], T]:
     return lambda fn: func(fn if isinstance(fn, Tensor) else Tensor(Path(fn)))
 
 
-def mnist(device: str | None = None, fashion: bool = False) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def mnist(device: str | None = None, fashion: bool = False, *, data: str | os.PathLike[str] | None = None,
+          holdout: int | None = None, offline: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(training images, labels, test images, labels), as ours."""
     if fashion:
-        raise ArgumentError("mnist", "Fashion-MNIST is not downloaded", "mnist(data=FOLDER) of tinsmith.nn.datasets "
-                            "with the folder of its four files")
-    return datasets.mnist(device)
+        raise ArgumentError("mnist", "Fashion-MNIST is not downloaded", "mnist(data=FOLDER) with the folder of its "
+                            "four files")
+    return datasets.mnist(device, data, holdout, offline)
 
 
 def _to_np_dtype(dtype: DType) -> Any:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from tinsmith.core.dtypes import dtypes, to_dtype
 from tinsmith.core.errors import ArgumentError
+from tinsmith.core.names import nearest
 from tinsmith.core.settings import DECLARED, ELSEWHERE, settings, tell
 from tinsmith.core.settings import Context as _settings_context
 from tinsmith.tensor.tensor import Tensor
@@ -16,8 +17,18 @@ from tinsmith.tensor.tensor import Tensor
 
 @functools.cache
 def getenv(key: str, default: Any = 0) -> Any:
-    """The environment variable ``key`` as the type of ``default``; read once."""
-    return type(default)(os.environ.get(key, default))
+    """The environment variable ``key`` as the type of ``default``; read once. Nothing is 0 where a number is wanted.
+
+    Raises:
+        ArgumentError: for what is no such number.
+    """
+    kind, text = type(default), os.environ.get(key)
+    if text is None:
+        return kind(default)
+    try:
+        return kind(text or 0) if kind in (int, float) else kind(text)
+    except ValueError:
+        raise ArgumentError("getenv", f"{key}={text!r} is not a number", f"{key}={default}") from None
 
 
 def _set_training(value: Any) -> None:
@@ -45,9 +56,10 @@ class ContextVar:
 
     known: dict[str, ContextVar] = {}
 
-    def __init__(self, key: str, default_value: Any) -> None:
+    def __init__(self, key: str, default_value: Any, read: bool = True) -> None:
         self.key = key
-        self._own = default_value if key in STATES else getenv(key, default_value)
+        ours = key in STATES or key in _DECLARED
+        self._own = default_value if ours or not read else getenv(key, default_value)
         ContextVar.known.setdefault(key, self)
 
     @property
@@ -99,12 +111,22 @@ class ContextVar:
 
 def _defaults() -> dict[str, Any]:
     """Every variable that tinygrad documents or its programs set, and its value if nobody sets it."""
-    named = {name: int(value) if value.lstrip("-").isdigit() else 0 for name, (value, _) in ELSEWHERE.items()}
     own = {s.name: s.default for s in DECLARED}
-    return {**named, **own, "USE_TC": 1, "DEFAULT_FLOAT": "float32", "DEFAULT_INT": "int32", "TRAINING": 0}
+    return {**own, "DEFAULT_FLOAT": "float32", "DEFAULT_INT": "int32", "TRAINING": 0}
 
 
-VARIABLES: Final = {name: ContextVar(name, value) for name, value in _defaults().items()}
+def _unread(name: str, default: str) -> ContextVar:
+    """One that does nothing here. What is no number was hardly meant for it: other programs have a GRAPH, too."""
+    number = default.lstrip("-").isdigit()
+    found = ContextVar(name, int(default) if number else default, read=False)
+    text = os.environ.get(name, "")
+    if text and (not number or text.lstrip("-").isdigit()):
+        found._own = int(text) if number else text
+    return found
+
+
+VARIABLES: Final = {**{name: ContextVar(name, value) for name, value in _defaults().items()},
+                    **{name: _unread(name, default) for name, (default, _) in ELSEWHERE.items()}}
 
 
 def from_environment() -> None:
@@ -131,7 +153,9 @@ class Context(contextlib.ContextDecorator):
     def __enter__(self) -> None:
         for name in self.changes:
             if name not in ContextVar.known:
-                raise ArgumentError("Context", f"unknown setting {name!r}", "docs/rosetta.md lists the settings")
+                close = nearest(name, ContextVar.known)
+                raise ArgumentError("Context", f"unknown setting {name!r}", f"did you mean {close}=?" if close else
+                                    "one that the README lists; docs/api.md has those of tinygrad's")
         ours = {k: v for k, v in self.changes.items() if k in _DECLARED}
         self.stack.enter_context(_settings_context(**ours))
         for name in self.changes.keys() - ours.keys():

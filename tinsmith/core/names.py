@@ -13,13 +13,13 @@ from tinsmith.core.errors import KeywordError, UnknownNameError
 T = TypeVar("T")
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The one of ``known`` that ``name`` was meant to be; empty if none is near.
+def nearest(name: str, known: Iterable[str], least: float = 0.6) -> str:
+    """The one of ``known`` that ``name`` was meant to be; empty if none is near: ``least`` of 1 is the same name.
 
     >>> nearest("axsi", ["axis", "keepdim"]), nearest("colour", ["axis", "keepdim"])
     ('axis', '')
     """
-    return next(iter(difflib.get_close_matches(name, list(known), n=1)), "")
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=least)), "")
 
 
 def unknown(owner: str, name: str, known: Iterable[str]) -> Any:

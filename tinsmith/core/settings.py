@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
+from types import TracebackType
 from typing import Any, Final, NamedTuple
 
 from tinsmith.core.errors import ArgumentError
@@ -125,7 +126,32 @@ class _Settings(threading.local):
     SPIN_US: int
 
 
-settings = _Settings()
+def _from_environment() -> _Settings:
+    """The settings. A variable that is no number ends a program with one line: no line of the program is to blame."""
+    try:
+        return _Settings()
+    except ArgumentError as error:
+        wrong, before = error, sys.excepthook
+        line = f"tinsmith: {wrong.message.partition(':')[0]}. Try: {wrong.mend}"
+
+        def shown(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+            if error is wrong:
+                print(line, file=sys.stderr)
+            else:
+                before(kind, error, trace)
+
+        sys.excepthook = shown
+        raise
+
+
+settings = _from_environment()
+
+_OF_BEAM: Final = {
+    "STRICT_MODE": "DEBUG=3 prints every candidate with its time or its fault",
+    "TIMEOUT_SEC": "BEAM_SECONDS=n", "DEV_TIMEOUT": "BEAM_SECONDS=n", "LOGFILE": "BEAM_FILE=path",
+    "DEBUG": "DEBUG=3 prints every candidate with its time or its fault",
+    **dict.fromkeys(("UPCAST_MAX", "LOCAL_MAX", "UOPS_MAX", "MIN_PROGRESS", "PADTO", "ESTIMATE", "COMPARE",
+                     "LOG_SURPASS_MAX"), "docs/search.md says what the search tries, and when it stops")}
 
 # Variables that tinygrad reads and Tinsmith does not: what they are there if nobody sets them, and what does it here.
 ELSEWHERE: Final[dict[str, tuple[str, str]]] = {
@@ -133,6 +159,7 @@ ELSEWHERE: Final[dict[str, tuple[str, str]]] = {
     "JITGRAPH": ("0", "no pictures are drawn; DEBUG=5 prints the kernels of a capture"),
     "VIZ": ("0", "there is no viewer; DEBUG=6 prints rewrites by rule, PROFILE=1 times, tensor.explain() both"),
     "AMX": ("0", "matrix units are used where the machine has them; TC=0 leaves them alone"),
+    "USE_TC": ("1", "TC=0 leaves the matrix units of the machine alone"),
     "TC_OPT": ("0", "sums of products are padded where it pays; with_opts(tensor, [Opt(OptOps.TC, ...)]) by hand"),
     "TC_SELECT": ("-1", "with_opts(tensor, [Opt(OptOps.TC, axis, (m, n), unit=name)]) names a matrix unit"),
     "ALLOW_TF32": ("0", "float32 is multiplied as such; tensor.half() or .bfloat16() asks for faster units"),
@@ -151,8 +178,9 @@ ELSEWHERE: Final[dict[str, tuple[str, str]]] = {
     "ALL2ALL": ("0", "collectives are chosen by size: docs/devices.md"),
     "ALLREDUCE_CAST": ("1", "parts are added in the dtype that they have"),
     "JIT_BATCH_SIZE": ("32", "a captured function is launched as a whole"),
-    "NUM_CPU_THREADS": ("", "THREADS=n"),
-    "PARALLEL": ("", "BEAM uses a process of its own, and compiling all cores"),
+    "NUM_CPU_THREADS": (str(os.cpu_count() or 1), "THREADS=n"),
+    "CPU_COUNT": (str(os.cpu_count() or 1), "THREADS=n"),
+    "PARALLEL": (str(os.cpu_count() or 1), "BEAM uses a process of its own, and compiling all cores"),
     "IGNORE_BEAM_CACHE": ("0", "BEAM_FILE=path of an empty file"),
     "CCACHE": ("1", "CACHELEVEL=0 switches the disk cache off"),
     "SCACHE": ("1", "CACHELEVEL=0 switches the disk cache off"),
@@ -167,6 +195,46 @@ ELSEWHERE: Final[dict[str, tuple[str, str]]] = {
     "MAX_KERNEL_BUFFERS": ("0", "kernels are cut where they grow too large; DEBUG=3 says where and why"),
     "MAX_BUFFER_SIZE": ("0", "buffers are as large as their values"),
     "EMULATED_DTYPES": ("", "what a device does not compute with is widened"),
+    "ALLOW_DEVICE_USAGE": ("1", "DEV=NPY computes nothing; JIT and graphs never open a device on their own"),
+    "REWRITE_STACK_LIMIT": ("250000", "graphs are walked without recursion, however deep they are"),
+    "NULL_ALLOW_COPYOUT": ("0", "there is no device NULL; Tensor.schedule() and explain(run=False) run nothing"),
+    "OPT": ("2", "NOOPT=1 switches the optimizer off, BEAM=2 lets it search"),
+    "OPTLOCAL": ("0", "BEAM=2 tries sizes of blocks, too"),
+    "DEVECTORIZE": ("1", "NOOPT=1 leaves programs without vectors"),
+    "IGNORE_OOB": ("1", "CHECKED=1 checks indices"),
+    "CONST_FOLDING": ("1", "constants are always folded"),
+    "MULTIOUTPUT": ("0", "what shares a kernel is decided by cost; DEBUG=3 prints the schedule"),
+    "FUSE_CONV_BW": ("0", "gradients of convolutions are fused where it pays; DEBUG=3 says why not"),
+    "FUSE_AS_ONE_KERNEL": ("0", "what is fused is decided by cost; DEBUG=3 says why something has memory"),
+    "FUSE_ATTENTION": ("0", "what is fused is decided by cost; DEBUG=3 says why something has memory"),
+    "RANGEIFY": ("1", "what is fused is decided by cost; DEBUG=3 says why something has memory"),
+    "DONT_REALIZE_EXPAND": ("0", "what is fused is decided by cost; DEBUG=3 says why something has memory"),
+    "DONT_GROUP_REDUCES": ("0", "NOOPT=1 leaves chains of reductions apart"),
+    "REDUCEOP_SPLIT_THRESHOLD": ("32768", "NOOPT=1 leaves reductions whole"),
+    "REDUCEOP_SPLIT_SIZE": ("22", "NOOPT=1 leaves reductions whole"),
+    "PUSH_PERMUTES": ("0", "views are folded into the kernels that read them"),
+    "LAZYCACHE": ("1", "equal nodes are one node"),
+    "THREEFRY": ("1", "random numbers are Threefry's on every device"),
+    "SAVE_SCHEDULE": ("0", "tensor.schedule() is the schedule; DEBUG=3 prints it"),
+    "SAVE_SCHEDULE_PATH": ("schedule.pkl", "tensor.schedule() is the schedule; DEBUG=3 prints it"),
+    "GRAPHUOPS": ("0", "DEBUG=5 prints the UOps of every kernel"),
+    "GRAPHPATH": ("/tmp/net", "DEBUG=5 prints the tree of every kernel"),
+    "PRINT_MATCH_STATS": ("1", "DEBUG=6 prints rewrites by rule"),
+    "LOGOPS": ("", "DEBUG=5 prints trees, UOps and opts"),
+    "LOGKERNS": ("", "DEBUG=5 prints trees, UOps and opts"),
+    "PROFILEPATH": ("", "PROFILE=1 prints at the end what took the time"),
+    "RUN_PROCESS_REPLAY": ("0", "python -m tinsmith conformance DEVICE compares programs with the interpreter"),
+    "DISABLE_COMPILER_CACHE": ("0", "CACHELEVEL=0 switches the disk cache off"),
+    "CACHEDB": ("", "CACHE_DIR=path is where the disk cache lives"),
+    "DISABLE_HTTP_CACHE": ("0", "fetch(url, allow_caching=False) downloads again"),
+    "CPU_LLVM": ("0", "DEV=CPU compiles with LLVM, DEV=CPU:C with gcc or clang"),
+    "AMD_LLVM": ("0", "there is no device AMD; DEV=CPU, or one that Device.register adds: docs/new_accelerator.md"),
+    "LLVMOPT": ("0", "NOOPT=1 switches all optimizer choices off"),
+    "PTX": ("0", "DEV=CUDA writes CUDA C; DEBUG=7 prints its assembly"),
+    "CUDA_PTX": ("0", "DEV=CUDA writes CUDA C; DEBUG=7 prints its assembly"),
+    **{f"BEAM_{name}": ("", instead) for name, instead in _OF_BEAM.items()},
+    **{name: (value, "sizes of blocks are chosen by cost; docs/opts.md gives them by hand") for name, value in (
+        ("MV", "1"), ("MV_BLOCKSIZE", "4"), ("MV_THREADS_PER_ROW", "8"), ("MV_ROWS_PER_THREAD", "4"))},
     "USE_ATOMICS": ("0", "scatters add in a fixed order"),
     "DISALLOW_BROADCAST": ("0", "tensor.expand() by hand"),
     "OPENPILOT_HACKS": ("0", "nothing takes its place"),
@@ -180,11 +248,11 @@ _told: set[str] = set()
 def tell_unread() -> None:
     """Say once of each variable that only tinygrad reads, and that is set, that it does nothing, and what does.
 
-    What is no number was hardly meant for us: other programs have an IMAGE or a GRAPH, too.
+    Where tinygrad wants a number, what is none was hardly meant for us: other programs have an IMAGE or a GRAPH, too.
     """
-    for name in ELSEWHERE:
+    for name, (default, _) in ELSEWHERE.items():
         value = os.environ.get(name, "")
-        if value.lstrip("-").isdigit() or (value and name.startswith("EMULATED_")):
+        if value and (value.lstrip("-").isdigit() or not default.lstrip("-").isdigit()):
             tell(name, value)
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.opt import Opt
 from tinsmith.core.dtypes import DType
-from tinsmith.core.terminal import width
+from tinsmith.core.errors import UnknownNameError
+from tinsmith.core.names import unknown
+from tinsmith.core.terminal import fitted, width
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.text import argument_text
 from tinsmith.ir.uop import Origin, toposort
@@ -17,6 +20,21 @@ from tinsmith.schedule.debug import opts_text, tree
 from tinsmith.schedule.texts import cut
 
 _LEAST = 16  # columns that are left of a part that is cut off
+# What items of a schedule have in tinygrad and its tutorials, and what has it here.
+_THERE = {
+    "ast": ".sink, the kernel's graph; .tree() prints it",
+    "bufs": ".written and .read, the buffers that it works on",
+    "rawbufs": ".written and .read; CommandQueue(schedule)() runs the schedule and gives the results",
+    "inputs": ".read", "outputs": ".written", "in_bufs": ".read", "out": ".written[0]",
+    "metadata": ".origin, the methods and lines that it computes",
+    "prg": ".step.program, loaded, or .step.launch with its source and UOps",
+    "run": "CommandQueue(schedule)() runs the whole schedule",
+    "lower": "kernels are compiled already: .step.launch has the source and the UOps",
+    "var_vals": "Tensor.schedule_with_vars() gives the schedule and the variables' values",
+    "fixedvars": "Tensor.schedule_with_vars() gives the schedule and the variables' values",
+    "variables": "Tensor.schedule_with_vars() gives the schedule and the variables' values",
+    "assign_preloads": ".read: an assigned tensor is a version of its own",
+}
 
 
 @dataclass(frozen=True)
@@ -56,14 +74,20 @@ class ScheduledItem:
     step: Step
 
     def tree(self) -> str:
-        """The kernel's tree, as ``DEBUG=5`` prints it; a copy's line.
+        """The kernel's tree, folded as ``DEBUG=5`` prints it; a copy's line.
 
         >>> print(Tensor([1, 2]).sum().schedule()[-1].tree()[:42])
           0 ━┳ STORE MemBuffer(idx=0, dtype=dtypes
         """
         if self.sink is None or not isinstance(self.step.launch, KernelProgram):
             return repr(self)
-        return tree(self.sink, self.step.launch)
+        return fitted(tree(self.sink, self.step.launch))
+
+    def __getattr__(self, name: str) -> Any:
+        meant = _THERE.get(name)
+        if meant is None:
+            raise unknown("ScheduledItem", name, (*type(self).__dataclass_fields__, "tree", "where"))
+        raise UnknownNameError("ScheduledItem", f"no attribute {name!r}", meant)
 
     def __repr__(self) -> str:
         """One line, no wider than the terminal: what is long is cut off."""
