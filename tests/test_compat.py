@@ -3,6 +3,8 @@ from __future__ import annotations
 
 import importlib
 import os
+import pydoc
+import re
 import subprocess
 import sys
 import textwrap
@@ -13,7 +15,8 @@ import pytest
 
 from tests.golden.running import ROOT, environment, run
 from tinsmith.compat import NotBuiltError, install, uninstall
-from tinsmith.compat.names import MODULES, REASONS
+from tinsmith.compat.names import METHODS, MODULES, REASONS
+from tinsmith.compat.places import PLACES
 
 
 @pytest.fixture
@@ -27,10 +30,10 @@ def names(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     settings.ALIAS, settings.DEV = before
 
 
-@pytest.mark.parametrize("module", sorted(MODULES))
+@pytest.mark.parametrize("module", sorted({*MODULES, *PLACES}))
 def test_every_name_of_the_tables_is_there(names: None, module: str) -> None:
     found = importlib.import_module(module)
-    for name in MODULES[module]:
+    for name in MODULES.get(module, ()):
         if name in REASONS:
             continue
         assert getattr(found, name) is not None, name
@@ -51,6 +54,37 @@ def test_names_are_ours(names: None) -> None:
 def test_a_missing_name_points_to_the_page(names: None, statement: str) -> None:
     with pytest.raises(NotBuiltError, match=r"docs/rosetta\.md"):
         exec(statement)
+
+
+@pytest.mark.parametrize("statement", [
+    "from tinygrad.shape.shapetracker import _merge_dims", "from tinygrad.engine.realize import CommandQueue",
+    "from tinygrad.realize import create_schedule", "from tinygrad.codegen.opt import Opt, OptOps",
+    "from tinygrad.schedule import create_schedule", "from tinygrad.shape.symbolic import sint",
+    "from tinygrad.shape.view import strides_for_shape", "from tinygrad.helpers import SI, HMS, to_function_name"])
+def test_names_that_moved_are_found(names: None, statement: str) -> None:
+    exec(statement)
+
+
+@pytest.mark.parametrize("statement, said", [
+    ("from tinygrad.engine.search import beam_search", r"BEAM=2 searches: docs/search\.md"),
+    ("from tinygrad.renderer.ptx import PTXRenderer", r"tinsmith\.codegen\.render\.cuda"),
+    ("from tinygrad.engine.lazy import LazyBuffer", r"Tensor\.uop"),
+    ("from tinygrad.dtype import PtrDType", r"a dtype with \.pointer"),
+    ("from tinygrad.runtime.ops_metal import MetalDevice", r"tinsmith\.codegen\.render\.metal"),
+    ("from tinygrad.uop.symbolic import fold_const_where", r"for what tinygrad\.uop\.symbolic has: tinsmith\.ir"),
+    ("import tinygrad.runtime.autogen.cuda", r"no vendor's headers are bound"),
+    ("from tinygrad.helpers import flaten", r"did you mean flatten\?")])
+def test_a_missing_name_says_what_does_its_work(names: None, statement: str, said: str) -> None:
+    with pytest.raises(NotBuiltError, match=said):
+        exec(statement)
+
+
+def test_what_is_named_instead_exists() -> None:
+    texts = [*PLACES.values(), *REASONS.values(), *METHODS.values()]
+    for text in texts:
+        for name in re.findall(r"\btinsmith(?:\.\w+)+", text):
+            assert pydoc.locate(name) is not None, f"{name} in {text!r}"
+        assert all((ROOT / page).exists() for page in re.findall(r"docs/\w+\.md", text)), text
 
 
 def test_every_reason_is_on_the_page() -> None:
@@ -120,8 +154,10 @@ def test_helpers(names: None, capsys: pytest.CaptureFixture[str]) -> None:
     with h.Context(NOOPT=1, BEAM=2):
         assert h.NOOPT and h.BEAM == 2
     assert not h.BEAM
-    with pytest.raises(ValueError, match="unknown setting"), h.Context(NO_SUCH_SETTING=1):
-        pass
+    for name, said in (("FOOBAR", "unknown setting 'FOOBAR'.*README"), ("DEBGU", "did you mean DEBUG=")):
+        with pytest.raises(ValueError, match=said), h.Context(**{name: 1}):
+            pass
+    assert h.to_function_name("r\x1b[34m_2\x1b[0m a-b") == "r_220a2Db" and h.SI(2000) == "2k" and h.HMS(61) == "01:01"
     assert h.fully_flatten([[1, (2,)], 3]) == [1, 2, 3]
     data = bytearray(b"abcd")
     assert h.from_mv(memoryview(data))[1] == b"b" and bytes(h.to_mv(h.mv_address(memoryview(data)), 4)) == b"abcd"
@@ -192,19 +228,49 @@ def test_methods_mean_what_they_mean_there_while_installed() -> None:
     def answers() -> list[object]:
         return [Tensor.ones(2, 3, 4).T.shape, type(Tensor([1.0]).allclose(Tensor([1.0]))).__name__,
                 Tensor([[1.0], [2.0]]).qr()[0].shape, Tensor([1, 1, 0, 3]).cummax()[1].tolist(),
-                Tensor([[2, 1, 1]]).cummin(1)[1].tolist(),
+                Tensor([[2, 1, 1]]).cummin(1)[1].tolist(), Tensor([1.0, float("nan"), 2.0]).cummax()[1].tolist(),
                 round(Tensor([[0.0, 0.0]] * 2).sparse_categorical_crossentropy(Tensor([0, -1])).item(), 3)]
 
-    ours = [(4, 3, 2), "bool", (2, 1), [0, 1, 1, 3], [[0, 1, 2]], 0.693]
+    ours = [(4, 3, 2), "bool", (2, 1), [0, 1, 1, 3], [[0, 1, 2]], [0, 1, 1], 0.693]
     assert answers() == ours
     install()
     try:
-        assert answers() == [(3, 2, 4), "Tensor", (2, 2), [0, 0, 0, 3], [[0, 1, 1]], 0.347]
+        assert answers() == [(3, 2, 4), "Tensor", (2, 2), [0, 0, 0, 3], [[0, 1, 1]], [0, 1, 1], 0.347]
         assert Tensor.full((1,), 2, buffer=False).tolist() == Tensor.const(2).reshape(1).tolist() == [2]
         assert Tensor.rand(2, contiguous=False).shape == (2,) and len(Tensor([1, 2]).schedule_linear().steps) == 1
     finally:
         uninstall()
     assert answers() == ours
+
+
+# What tinygrad 0.14 prints for these rows: loss of each, mean.
+ROWS = [[1.0, -2.0, 3.0], [4.0, 5.0, -6.0], [0.5, 0.25, 2.0]]
+
+
+@pytest.mark.parametrize("ignored, labels, smoothing, each, mean", [
+    (-1, [0, -1, 1], 0.0, [2.1328, 0.0, 2.0843], 1.4057), (-1, [0, -1, 1], 0.1, [2.1662, 0.4313, 2.0176], 1.5384),
+    (-1, [-1, -1, -1], 0.1, [0.2466, 0.4313, 0.1418], 0.2732), (0, [0, 2, 1], 0.0, [0.0, 11.3133, 2.0843], 6.6988),
+    (0, [0, 2, 1], 0.1, [0.0, 10.6133, 2.0176], 6.3154), (-100, [0, -100, 1], 0.0, [2.1328, 0.0, 2.0843], 2.1086),
+    (255, [255, 1, 2], 0.1, [0.0, 0.7133, 0.4426], 0.5779), (0, [0, 0, 0], 0.0, [0.0, 0.0, 0.0], float("nan"))])
+def test_class_losses_with_rows_left_out(names: None, ignored: int, labels: list[int], smoothing: float,
+                                         each: list[float], mean: float) -> None:
+    from tinsmith import Tensor
+
+    def loss(reduction: str) -> Tensor:
+        return Tensor(ROWS).sparse_categorical_crossentropy(Tensor(labels), ignored, smoothing, reduction)
+
+    assert loss("none").tolist() == pytest.approx(each, abs=1e-4)
+    assert loss("sum").item() == pytest.approx(sum(each), abs=3e-4)
+    assert loss("mean").item() == pytest.approx(mean, abs=1e-4, nan_ok=True)
+
+
+def test_errors_of_methods_that_mean_something_else_name_them(names: None) -> None:
+    from tinsmith import Tensor
+
+    with pytest.raises(IndexError, match=r"\(in sparse_categorical_crossentropy\): class 5"):
+        Tensor(ROWS).sparse_categorical_crossentropy(Tensor([0, 1, 5]))
+    with pytest.raises(TypeError, match="did you mean approximate="):
+        Tensor(ROWS).gelu(aproximate="none")
 
 
 def test_helpers_of_states_and_numbers(names: None) -> None:

@@ -150,10 +150,17 @@ def test_a_pipe_that_the_program_itself_finds_closed_ends_quietly(tmp_path: Path
     assert complaint == "" and status != 0
 
 
-def test_a_setting_that_is_no_number_blames_no_line(tmp_path: Path) -> None:
-    done = run(["-c", "import tinsmith"], tmp_path, DEBUG="x")
-    last = done.stderr.splitlines()[-1]
-    assert "DEBUG='x' is not a whole number" in last and last.endswith("Try: DEBUG=1") and "frozen" not in last
+@pytest.mark.parametrize("start", [["script.py"], ["-m", "tinsmith.compat", "script.py"]])
+def test_a_setting_that_is_no_number_ends_with_one_line(tmp_path: Path, start: list[str]) -> None:
+    (tmp_path / "script.py").write_text("import tinsmith\n")
+    done = run(start, tmp_path, DEBUG="x")
+    assert (done.returncode, done.stderr) == (1, "tinsmith: DEBUG='x' is not a whole number. Try: DEBUG=1\n")
+
+
+def test_a_setting_that_is_no_number_can_be_caught(tmp_path: Path) -> None:
+    text = "try: import tinsmith\nexcept ValueError as error: print(error)\n1 / 0"
+    done = run(["-c", text], tmp_path, DEBUG="x")
+    assert "DEBUG='x' is not a whole number" in done.stdout and "ZeroDivisionError" in done.stderr
 
 
 @pytest.mark.parametrize("text, wanted", [

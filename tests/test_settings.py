@@ -36,6 +36,15 @@ def test_nothing_is_said_of_other_programs_variables_and_of_defaults(tmp_path: P
     assert run(tmp_path, "import tinsmith", VIZ="1").stderr == ""
 
 
+def test_variables_of_text_and_empty_ones(tmp_path: Path) -> None:
+    script = "from tinygrad.helpers import DEBUG, EMULATED_DTYPES, GRAPH, getenv\n" \
+             "print(DEBUG == 0, EMULATED_DTYPES, GRAPH, getenv('NOTHING', 3))"
+    done = run(tmp_path, script, True, DEBUG="", EMULATED_DTYPES="half", GRAPH="dot", NOTHING="", PROFILEPATH="/tmp/p")
+    assert done.stdout == "True half 0 0\n"
+    assert sorted(line.split()[1] for line in done.stderr.splitlines()) == ["EMULATED_DTYPES=half",
+                                                                          "PROFILEPATH=/tmp/p"]
+
+
 def test_no_variable_is_both_read_and_not() -> None:
     assert not {s.name for s in DECLARED} & set(ELSEWHERE)
     assert all(len(f"tinsmith: {name}=1 does nothing: {words}") <= 140 for name, (_, words) in ELSEWHERE.items())

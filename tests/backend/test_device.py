@@ -136,6 +136,32 @@ def test_a_part_must_be_made() -> None:
     assert "CPU" in list(Device.get_available_devices()) and "CLASSES" not in list(Device.get_available_devices())
 
 
+class _ThereAllocator(Allocator):
+    """As tinygrad's allocators are written."""
+
+    def _alloc(self, size: int, options: object = None) -> bytearray:
+        return bytearray(size)
+
+    def copyin(self, dest: bytearray, src: memoryview) -> None:  # type: ignore[override]
+        dest[:] = src
+
+    def copyout(self, dest: memoryview, src: bytearray) -> None:  # type: ignore[override]
+        dest[:] = src
+
+
+class _HalfAllocator(_ThereAllocator):
+    def alloc(self, nbytes: int) -> bytearray:
+        return self._alloc(nbytes)
+
+
+@pytest.mark.parametrize("kind, wrong", [
+    (_ThereAllocator, r"no method alloc\(nbytes\)"),
+    (_HalfAllocator, r"a method copyin that does not take \(opaque, offset, source\)")])
+def test_an_allocator_must_have_its_methods(kind: type[Allocator], wrong: str) -> None:
+    with pytest.raises(ArgumentError, match=rf"{kind.__name__}.*allocator of THERE has {wrong}.*_alloc.*new_accel"):
+        Compiled("THERE", kind(), Compiler(), Program)
+
+
 def test_what_is_registered_must_make_a_device() -> None:
     Device.register("NOTHING", lambda name: None)  # type: ignore[arg-type, return-value]
     with pytest.raises(DeviceError, match=r"registered as NOTHING made None.*a subclass of Compiled"):

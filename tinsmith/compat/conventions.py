@@ -36,7 +36,8 @@ def _extreme(name: str, better: Callable[[Tensor, Tensor], Tensor]) -> Callable[
         rest = self.shrink([(int(a == axis % self.ndim), s) for a, s in enumerate(self.shape)])
         place = Tensor.arange(self.shape[axis], device=self.device)
         place = place.reshape([-1 if a == axis % self.ndim else 1 for a in range(self.ndim)]).expand(self.shape)
-        found = better(rest, before).pad([(int(a == axis % self.ndim), 0) for a in range(self.ndim)])
+        first_nan = rest.ne(rest) & before.eq(before)
+        found = (better(rest, before) | first_nan).pad([(int(a == axis % self.ndim), 0) for a in range(self.ndim)])
         return values, _OURS["cummax"](found.where(place, 0), axis).values
     return method
 
@@ -103,11 +104,12 @@ _ADDED: Final[dict[str, Any]] = {
     "uprod": lambda self, *others: functools.reduce(Tensor.mul, others, self),
     "ufix": lambda self, x: x if isinstance(x, Tensor) else self.const_like(x)}
 
+_METHODS: Final[dict[str, Callable[..., Any]]] = {
+    "allclose": _allclose, "qr": _qr, "cummax": _extreme("cummax", Tensor.gt),
+    "cummin": _extreme("cummin", Tensor.lt), "sparse_categorical_crossentropy": _sparse, "gelu": _gelu}
 _MEANT: Final[dict[str, Any]] = {
     "T": property(_t), "full": _without("full", "buffer"), "rand": _without("rand", "contiguous"),
-    **{name: _named(name, method) for name, method in {
-        "allclose": _allclose, "qr": _qr, "cummax": _extreme("cummax", Tensor.gt),
-        "cummin": _extreme("cummin", Tensor.lt), "sparse_categorical_crossentropy": _sparse, "gelu": _gelu}.items()}}
+    **{name: _named(name, method) for name, method in _METHODS.items()}}
 _OURS: Final[dict[str, Any]] = {
     name: next(vars(c)[name] for c in Tensor.__mro__ if name in vars(c)) for name in _MEANT}
 _REASONS: Final = {name: staticmethod(_missing(name, instead)) for name, instead in METHODS.items()}
