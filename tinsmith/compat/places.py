@@ -147,8 +147,8 @@ PLACES: Final[dict[str, str]] = {
 def place(module: str) -> str:
     """What does a module's work, or that of the nearest one above it.
 
-    >>> place("tinygrad.uop.upat"), place("tinygrad.runtime.autogen.cuda")[:11]
-    ('tinsmith.ir.rewrite.Pat', 'no vendor\'s')
+    >>> place("tinygrad.uop.upat"), place("tinygrad.renderer.ptx.quux")[:15]
+    ('tinsmith.ir.rewrite.Pat', 'GPUs of NVIDIA ')
     """
     while module not in PLACES:
         module = module.rpartition(".")[0]
