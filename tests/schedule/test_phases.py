@@ -35,7 +35,8 @@ def test_data_gradients_of_strided_convolutions(kernel, stride, padding, size, g
 
     def gradient() -> np.ndarray:
         out = x.conv2d(w, stride=stride, padding=padding, groups=groups)
-        return out.gradient(x, gradient=Tensor(np.arange(out.numel(), dtype=np.float32).reshape(out.shape) % 7))[0].numpy()
+        weights = np.arange(out.numel(), dtype=np.float32).reshape(out.shape) % 7
+        return out.gradient(x, gradient=Tensor(weights))[0].numpy()
 
     with Context(NOOPT=1):
         expected = gradient()
