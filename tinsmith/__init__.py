@@ -11,7 +11,9 @@ from tinsmith.tensor.symbolic import Variable
 from tinsmith.tensor.tensor import Tensor, explain, with_opts
 
 __all__ = ["Context", "Device", "Function", "GlobalCounters", "Opt", "OptOps", "Tensor", "TinyJit", "Variable",
-           "dtypes", "explain", "with_opts"]
+           "dtypes", "explain", "from_dlpack", "with_opts"]
+
+from_dlpack = Tensor.from_dlpack
 
 guide(TinyJit)
 

@@ -229,6 +229,17 @@ class Compiled:
 
     persistent: ClassVar[bool] = False  # what lies there outlives the process: it is written at once
 
+    dlpack: tuple[int, int] | None = None  # DLPack's kind and number of its memory, if its handles are ``Block``s
+
+    @property
+    def stream(self) -> int | None:
+        """The stream that runs its work, as DLPack names it: who hands memory over lets that stream wait for it."""
+        return None
+
+    def hand_over(self, stream: int | None) -> None:
+        """Let what is put into another's stream from now on come after everything launched here."""
+        self.synchronize()
+
     @property
     def target(self) -> Target:
         """What generated code may use; of a device without programs, nothing in particular."""

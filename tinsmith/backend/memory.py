@@ -1,6 +1,7 @@
 """Buffers: memory on a device, allocated when it is first needed and given back when nothing refers to it."""
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections import Counter, deque
 from dataclasses import dataclass
@@ -9,9 +10,10 @@ from typing import Any, Final
 import numpy as np
 
 from tinsmith.backend.device import Allocator, Device
+from tinsmith.backend.freelists import Block
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.dtypes import DType, to_dtype
-from tinsmith.core.errors import KernelError, OutOfMemoryError
+from tinsmith.core.errors import DeviceError, KernelError, OutOfMemoryError
 from tinsmith.core.settings import settings
 from tinsmith.ir.uop import forget_dead
 
@@ -74,7 +76,7 @@ class Buffer:
     """
 
     layout: Layout | None = None  # of a value over several devices
-    __slots__ = ("__weakref__", "_opaque", "base", "device", "dtype", "failed", "offset", "options",
+    __slots__ = ("__weakref__", "_opaque", "base", "device", "dtype", "failed", "lent", "offset", "options",
                  "size")
 
     def __init__(self, device: str, size: int, dtype: DType, options: BufferSpec | None = None,
@@ -84,6 +86,7 @@ class Buffer:
         if base is None and opaque is None and settings.CHECKED >= 2:
             self.offset = GUARD
         self.failed: BaseException | None = None
+        self.lent = False  # whether others than tensors look at the memory: a new version never takes it over
         self._opaque: Any = opaque
 
     @property
@@ -207,6 +210,27 @@ class Buffer:
 
     def __repr__(self) -> str:
         return f"<Buffer {self.device} {self.size} x {self.dtype!r}{f' +{self.offset}' if self.offset else ''}>"
+
+
+class Borrowed(Block):
+    """Memory that ``owner`` gives back when it dies: not before the device has done with it."""
+
+    __slots__ = ("device", "owner")
+
+    def __init__(self, device: str, nbytes: int, address: int, owner: Any) -> None:
+        super().__init__(nbytes, nbytes, address, lambda: None)
+        self.device, self.owner = device, owner
+
+    def __del__(self) -> None:
+        with contextlib.suppress(DeviceError):  # a device that is lost
+            Device[self.device].synchronize()
+
+
+def borrowed(device: str, size: int, dtype: DType, address: int, owner: Any) -> Buffer:
+    """Elements at an address, as a buffer of a device whose handles are ``Block``s."""
+    found = Buffer(device, size, dtype, opaque=Borrowed(device, size * dtype.itemsize, address, owner))
+    found.lent = True
+    return found
 
 
 class _Owned(weakref.ref[Buffer]):

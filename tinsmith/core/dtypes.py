@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 import ml_dtypes
 import numpy as np
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _PythonFloat = float  # ``float`` and ``bool`` are dtypes inside the namespace class below
 _PythonBool = bool
+_PythonInt = int
 Kind = Literal["bool", "int", "uint", "float", "void"]
 
 
@@ -249,32 +250,33 @@ class dtypes(metaclass=_DTypesMeta):
     all = (bool, *ints, *floats)
 
     @staticmethod
-    def is_float(dtype: DType) -> _PythonBool:
+    def is_float(dtype: DTypeLike) -> _PythonBool:
         """Whether ``dtype`` is a float: ``dtype.is_float``."""
-        return dtype.is_float
+        return to_dtype(dtype).is_float
 
     @staticmethod
-    def is_int(dtype: DType) -> _PythonBool:
+    def is_int(dtype: DTypeLike) -> _PythonBool:
         """Whether ``dtype`` is a signed or unsigned integer, not bool: ``dtype.is_int``."""
-        return dtype.is_int
+        return to_dtype(dtype).is_int
 
     @staticmethod
-    def is_unsigned(dtype: DType) -> _PythonBool:
+    def is_unsigned(dtype: DTypeLike) -> _PythonBool:
         """Whether ``dtype`` is an unsigned integer."""
-        return dtype.kind == "uint"
+        return to_dtype(dtype).kind == "uint"
 
     @staticmethod
-    def is_bool(dtype: DType) -> _PythonBool:
+    def is_bool(dtype: DTypeLike) -> _PythonBool:
         """Whether ``dtype`` is bool: ``dtype.is_bool``."""
-        return dtype.is_bool
+        return to_dtype(dtype).is_bool
 
     @staticmethod
-    def finfo(dtype: DType) -> FloatInfo:
+    def finfo(dtype: DTypeLike) -> FloatInfo:
         """What a float format can express, as NumPy's and PyTorch's ``finfo`` say.
 
         Raises:
             DTypeError: for what is no float.
         """
+        dtype = to_dtype(dtype)
         if not dtype.is_float:
             raise DTypeError("finfo", f"{dtype!r} is no float", "dtype.min and dtype.max")
         found: Any = ml_dtypes.finfo(dtype.numpy)  # type: ignore[no-untyped-call]
@@ -322,17 +324,52 @@ class dtypes(metaclass=_DTypesMeta):
         return dtypes.of(value)
 
 
-def to_dtype(value: DType | str) -> DType:
-    """A dtype from itself or from its name: ``to_dtype("float16")``."""
+class _HasItemsize(Protocol):
+    """What other libraries' dtypes have: PyTorch's ``torch.bfloat16``."""
+
+    @property
+    def itemsize(self) -> _PythonInt: ...
+
+
+DTypeLike = DType | str | type | _HasItemsize  # whatever ``to_dtype`` reads
+
+
+def to_dtype(value: DTypeLike) -> DType:
+    """A dtype from itself, its name, a dtype or scalar type of NumPy, PyTorch or JAX, or Python's ``bool int float``.
+
+    Python's types are those of Python's numbers in a tensor: ``float`` is the default float, ``int`` the default int.
+
+    >>> to_dtype("float16"), to_dtype(np.uint8), to_dtype(np.dtype("<f8")), to_dtype(float)
+    (dtypes.half, dtypes.uchar, dtypes.double, dtypes.float)
+
+    Raises:
+        DTypeError: if there is none like it.
+    """
     if isinstance(value, DType):
         return value
-    name = str(value).removeprefix("dtypes.")
+    if isinstance(value, type) and value in _OF_PYTHON:
+        return _OF_PYTHON[value]()
+    named = isinstance(value, str) or type(value).__module__ == "torch"
+    name = str(value).removeprefix("dtypes.").removeprefix("torch.") if named else _numpy_name(value)
     found = getattr(dtypes, name, None)
     if not isinstance(found, DType):
+        found = _BY_NAME.get(_OF_NUMPY.get(name) or _OF_NUMPY.get(_numpy_name(name), ""))
+    if found is None:
         close = nearest(name, dtypes.names())
         raise DTypeError("dtypes", f"there is no dtype {value!r}",
                          f"did you mean dtypes.{close}?" if close else f"known: {', '.join(dtypes.names())}")
     return found
+
+
+_OF_PYTHON: Final = {bool: lambda: dtypes.bool, int: lambda: dtypes.default_int, float: lambda: dtypes.default_float}
+
+
+def _numpy_name(value: Any) -> str:
+    """NumPy's name of what NumPy takes for a dtype; empty for anything else."""
+    try:
+        return "" if value is None else np.dtype(value).name
+    except (TypeError, ValueError):
+        return ""
 
 
 # Promotion lattice (JAX's, without weak types): each type and the types directly above it.

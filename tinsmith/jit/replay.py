@@ -140,7 +140,7 @@ def is_sole(t: Tensor) -> bool:
     node, views = t.uop, 0
     while node.op in (Ops.RESHAPE, Ops.PERMUTE):
         node, views = node.src[0], views + 1
-    if not _COUNTED or node.op is not Ops.BUFFER or node.arg.base is not None:
+    if not _COUNTED or node.op is not Ops.BUFFER or node.arg.base is not None or node.arg.lent:
         return False
     layout = node.arg.layout
     del node

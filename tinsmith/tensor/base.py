@@ -307,10 +307,6 @@ class TensorBase:
         """
         return self.numpy().tolist()
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        values = self.numpy()
-        return values if dtype is None else values.astype(dtype)
-
     def __array_function__(self, function: Callable[..., Any], types: Any, args: Any, kwargs: Any) -> Any:
         """A function of NumPy works on the values, and gives what NumPy gives.
 

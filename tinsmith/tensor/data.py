@@ -10,6 +10,7 @@ from tinsmith.backend.memory import Buffer
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import DTypeError, RangeError, ShapeError
 from tinsmith.ir import Ops, UOp
+from tinsmith.tensor import dlpack
 
 
 def from_data(data: Any, device: str, dtype: DType | None) -> UOp:
@@ -26,6 +27,8 @@ def from_data(data: Any, device: str, dtype: DType | None) -> UOp:
         return UOp.const(kind, data)
     if isinstance(data, np.generic):
         return UOp.const(dtype or dtypes.from_numpy(data.dtype), data.item())
+    if hasattr(data, "__dlpack__") and not isinstance(data, np.ndarray):
+        data = dlpack.on_host(data)
     array = _to_array(data, dtype)
     if array.ndim == 0:
         return UOp.const(dtypes.from_numpy(array.dtype), array.item())

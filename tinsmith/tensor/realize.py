@@ -181,7 +181,7 @@ def _unread(pending: Sequence[TensorBase]) -> tuple[set[UOp], set[UOp] | None]:
         if node.op is Ops.ASSIGN:
             while node.op is Ops.ASSIGN:
                 node = node.src[0].base
-            if node.op is Ops.BUFFER and node.arg.base is None:
+            if node.op is Ops.BUFFER and node.arg.base is None and not node.arg.lent:
                 old.add(node)
     if not old:
         return old, None

@@ -14,6 +14,7 @@ from tinsmith.tensor.elementwise import Elementwise
 from tinsmith.tensor.extents import Extents
 from tinsmith.tensor.hashing import Hashing
 from tinsmith.tensor.indexing import Indexing
+from tinsmith.tensor.interop import Interop
 from tinsmith.tensor.linalg import LinearAlgebra
 from tinsmith.tensor.matmul import MatMul
 from tinsmith.tensor.movement import Movement
@@ -41,8 +42,8 @@ class _Named(type):
 
 
 class Tensor(Operators, Creation, Random, Elementwise, Reduce, Scans, Sorting, Extents, Casting, Movement, Rearranging,
-             Indexing, MatMul, LinearAlgebra, NNOps, Resampling, Sharding, Hashing, Sources, Older,
-             TensorBase, metaclass=_Named):
+             Indexing, MatMul, LinearAlgebra, NNOps, Resampling, Sharding, Hashing, Sources, Interop,
+             Older, TensorBase, metaclass=_Named):
     """A lazy array: methods record a graph, and values are computed when they are asked for.
 
     >>> (Tensor([1, 2]) + 3).tolist()

@@ -182,6 +182,8 @@ class CPUGraph(Graph):
 class CPUDevice(Compiled):
     """A queue on the host's cores."""
 
+    dlpack = 1, 0
+
     @property
     def renderer(self) -> Renderer:
         """For the features that ``CPU_FEATURES`` leaves at the moment: a device outlives a ``Context``."""

@@ -205,6 +205,7 @@ class CUDADevice(Compiled):
         super().__init__(name, CUDAAllocator(gpu), NVRTCCompiler(gpu.arch, gpu=gpu.model),
                          lambda kernel, binary: CUDAProgram(gpu, kernel, binary), CUDARenderer(gpu_target(gpu)))
         self.hardware = gpu.model
+        self.dlpack = 2, gpu.number
 
     @property
     def worker(self) -> str:
@@ -237,6 +238,15 @@ class CUDADevice(Compiled):
 
     def wait(self, event: Any) -> None:
         self.gpu.wait(event)
+
+    @property
+    def stream(self) -> int:
+        return int(self.gpu.stream)
+
+    def hand_over(self, stream: int | None) -> None:
+        """DLPack: None and 1 are the driver's default stream, 2 a thread's own, -1 asks for nothing."""
+        if stream != -1:
+            self.gpu.call(self.gpu.driver.cuStreamWaitEvent, 1 if stream is None else stream, self.gpu.fence(), 0)
 
     def synchronize(self) -> None:
         self.gpu.synchronize()
