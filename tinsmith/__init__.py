@@ -6,6 +6,7 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.core.names import guide, unknown
 from tinsmith.core.settings import Context
 from tinsmith.jit import TinyJit
+from tinsmith.tensor import einops
 from tinsmith.tensor.function import Function
 from tinsmith.tensor.symbolic import Variable
 from tinsmith.tensor.tensor import Tensor, explain, with_opts
@@ -16,6 +17,7 @@ __all__ = ["Context", "Device", "Function", "GlobalCounters", "Opt", "OptOps", "
 from_dlpack = Tensor.from_dlpack
 
 guide(TinyJit)
+einops.install()
 
 
 def __getattr__(name: str) -> object:
