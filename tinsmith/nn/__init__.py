@@ -4,9 +4,10 @@ A layer is a plain object: tensors as attributes, and ``__call__``. Whatever hol
 dicts is a model.
 """
 from tinsmith.core.names import guide, unknown
-from tinsmith.nn import conv, datasets, layers, norms, optim, state
+from tinsmith.nn import conv, datasets, layers, loader, norms, optim, state
 from tinsmith.nn.conv import Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d
 from tinsmith.nn.layers import Dropout, Embedding, Linear, LSTMCell
+from tinsmith.nn.loader import DataLoader
 from tinsmith.nn.norms import (
     BatchNorm,
     BatchNorm2d,
@@ -19,10 +20,10 @@ from tinsmith.nn.norms import (
 )
 
 __all__ = ["BatchNorm", "BatchNorm2d", "BatchNorm3d", "Conv1d", "Conv2d", "ConvTranspose1d", "ConvTranspose2d",
-           "Dropout", "Embedding", "GroupNorm", "InstanceNorm", "LSTMCell", "LayerNorm", "LayerNorm2d", "Linear",
-           "RMSNorm", "datasets", "optim", "state"]
+           "DataLoader", "Dropout", "Embedding", "GroupNorm", "InstanceNorm", "LSTMCell", "LayerNorm", "LayerNorm2d",
+           "Linear", "RMSNorm", "datasets", "optim", "state"]
 
-guide(conv, datasets, layers, norms, optim, state)
+guide(conv, datasets, layers, loader, norms, optim, state)
 
 
 def __getattr__(name: str) -> object:
