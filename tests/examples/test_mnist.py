@@ -40,7 +40,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Digits:
     """A few of those that scikit-learn ships."""
     pytest.importorskip("sklearn", reason="the examples extra")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tinsmith.nn.datasets.download", lambda: None)  # no network
+        patch.setattr("tinsmith.nn.datasets._downloaded", lambda data_set: None)  # no network
         found = load_digits(offline="digits")
     return Digits(found.train_images[:400], found.train_labels[:400], found.test_images[:20], found.test_labels[:20],
                   found.source)

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from tinsmith.core.dtypes import DType, dtypes
-from tinsmith.core.errors import ArgumentError
 from tinsmith.nn import datasets, state
 from tinsmith.nn.archives import Source
 from tinsmith.tensor.tensor import Tensor
@@ -65,10 +64,7 @@ def accept_filename(func: Callable[[Tensor], T]) -> Callable[[Source], T]:
 def mnist(device: str | None = None, fashion: bool = False, *, data: str | os.PathLike[str] | None = None,
           holdout: int | None = None, offline: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(training images, labels, test images, labels), as ours."""
-    if fashion:
-        raise ArgumentError("mnist", "Fashion-MNIST is not downloaded", "mnist(data=FOLDER) with the folder of its "
-                            "four files")
-    return datasets.mnist(device, data, holdout, offline)
+    return datasets.fashion_mnist(device, data) if fashion else datasets.mnist(device, data, holdout, offline)
 
 
 def _to_np_dtype(dtype: DType) -> Any:

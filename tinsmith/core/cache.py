@@ -15,6 +15,7 @@ from tinsmith.core.settings import settings
 
 _MAGIC = b"tinsmith1"
 _PRUNE_EVERY = 256
+_DOWNLOADED = ("datasets", "downloads")
 _writes = 0
 
 
@@ -100,8 +101,11 @@ def cache_entries() -> list[tuple[Path, int, float]]:
 
 
 def cache_prune(limit: int | None = None) -> int:
-    """Drop the entries used longest ago until at most ``limit`` bytes are left; returns how many were dropped."""
-    entries = cache_entries()
+    """Drop the entries used longest ago until at most ``limit`` bytes are left; returns how many were dropped.
+
+    Data sets and other downloads stay: nothing here can make them again.
+    """
+    entries = [e for e in cache_entries() if e[0].relative_to(cache_dir()).parts[0] not in _DOWNLOADED]
     total = sum(size for _, size, _ in entries)
     dropped = 0
     for path, size, _ in entries:

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from tinsmith.core.cache import cache_dir
 from tinsmith.core.errors import ArgumentError, FileFormatError
-from tinsmith.core.files import fetched
+from tinsmith.nn.downloads import download, place
 from tinsmith.tensor.tensor import Tensor
 
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"
 NAME = "cifar-10-python.tar.gz"
+HASH = "md5:c58f30108f718f92721af3b95e74349a"
 
 
 def cifar(device: str | None = None,
@@ -48,10 +48,10 @@ def _archive(data: str | os.PathLike[str] | None) -> Path:
             return path
         raise ArgumentError("cifar", f"there is no {path}", f"data= with the file of {URL}")
     try:
-        return fetched(URL, NAME)
+        return download(URL, HASH, NAME, "cifar")
     except OSError as error:
         raise ArgumentError("cifar", f"{URL} cannot be had: {error}",
-                            f"put the file into {cache_dir() / 'downloads'}, or data= with its path") from None
+                            f"put the file into {place('cifar')}, or data= with its path") from None
 
 
 def _joined(archive: tarfile.TarFile, names: list[str]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

@@ -1,35 +1,46 @@
-"""Handwritten digits: MNIST from a folder or the network, or, if asked for, the small real digits of scikit-learn."""
+"""MNIST, Fashion-MNIST and texts from files or the network; if asked for, the small real digits of scikit-learn."""
 from __future__ import annotations
 
-import contextlib
 import gzip
-import hashlib
 import os
-import threading
-import time
-import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tinsmith.core.cache import cache_dir, replace_file
 from tinsmith.core.errors import ArgumentError, FileFormatError
 from tinsmith.nn.cifar import cifar
+from tinsmith.nn.downloads import download, place
 from tinsmith.tensor.tensor import Tensor
 
-__all__ = ["Digits", "cifar", "download", "load_digits", "mnist", "read_idx", "upsample"]
+__all__ = ["Digits", "cifar", "download", "fashion_mnist", "load_digits", "mnist", "read_idx", "text", "upsample"]
 
 Array = np.ndarray[Any, Any]
 
-MIRRORS = ("https://storage.googleapis.com/cvdf-datasets/mnist/", "https://ossci-datasets.s3.amazonaws.com/mnist/")
-TIMEOUT = 3.0
-FILES = {  # of the gzipped files
-    "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-    "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-    "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-    "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+_NAMES = ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz",
+          "t10k-labels-idx1-ubyte.gz")
+IDX = {  # servers, and hashes of the gzipped files
+    "mnist": (
+        ("https://storage.googleapis.com/cvdf-datasets/mnist/", "https://ossci-datasets.s3.amazonaws.com/mnist/"),
+        dict(zip(_NAMES, ("sha256:440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+                          "sha256:3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+                          "sha256:8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+                          "sha256:f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6")))),
+    "fashion_mnist": (
+        ("https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+         "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"),
+        dict(zip(_NAMES, ("md5:8d4fb7e6c68d591d4c3dfef9ec88bf0d", "md5:25c81989df183df01b3e8a0aad5dffbe",
+                          "md5:bef4ecab320f06d8554ea6380940ec79", "md5:bb300cfdad3c16e7a12a480ee83cd310")))),
+}
+TEXTS = {  # servers, hash of the file, and the member of the zip file
+    "text8": (("http://mattmahoney.net/dc/text8.zip", "https://data.deepai.org/text8.zip"),
+              "sha256:a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232", "text8"),
+    "enwik8": (("http://mattmahoney.net/dc/enwik8.zip", "https://data.deepai.org/enwik8.zip"),
+               "sha256:547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc", "enwik8"),
+    "tinyshakespeare": (
+        ("https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",),
+        "sha256:86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed", None),
 }
 
 
@@ -47,7 +58,54 @@ class Digits:
 def mnist(device: str | None = None, data: str | os.PathLike[str] | None = None, holdout: int | None = None,
           offline: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Tensors (training images, training labels, test images, test labels); see ``load_digits``."""
-    d = load_digits(data, holdout, offline)
+    return _tensors(load_digits(data, holdout, offline), device)
+
+
+def fashion_mnist(device: str | None = None, data: str | os.PathLike[str] | None = None,
+                  holdout: int | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Tensors (training images, training labels, test images, test labels): pictures of clothes in MNIST's format.
+
+    Args:
+        data: the folder of the four IDX files; downloaded once unless given.
+        holdout: as in ``load_digits``.
+
+    Raises:
+        ArgumentError: if there are no such files, and no network.
+        FileFormatError: if a file is no IDX file.
+    """
+    folder = _downloaded("fashion_mnist") if data is None else Path(data)
+    if folder is None:
+        raise ArgumentError("fashion_mnist", f"its files are not in {place('fashion_mnist')}, nor on the network here",
+                            f"put {', '.join(_NAMES)} there, or name their folder with data=")
+    return _tensors(_from_folder(folder, holdout), device)
+
+
+def text(name: str = "text8", data: str | os.PathLike[str] | None = None) -> Array:
+    """The bytes of a text, mapped: what ``nn.loader.Windows`` and ``Tensor`` take.
+
+    Args:
+        name: ``"text8"`` (10⁸ lower-case letters and spaces of Wikipedia), ``"enwik8"`` (10⁸ bytes of it) or
+            ``"tinyshakespeare"`` (1.1 MB).
+        data: a file to take instead; downloaded once unless given.
+
+    Raises:
+        ArgumentError: for another name, and if there is no such file, and no network.
+    """
+    if name not in TEXTS:
+        raise ArgumentError("text", f"there is no text {name!r}", f"one of {', '.join(TEXTS)}, or data= with a file")
+    servers, known_hash, member = TEXTS[name]
+    path = None if data is None else Path(data)
+    try:
+        path = path or download(servers, known_hash, f"{name}.zip" if member else f"{name}.txt", "text", unzip=member)
+    except OSError as error:
+        raise ArgumentError("text", f"{name} is not in {place('text')} and could not be downloaded: {error}",
+                            "data= with its path") from None
+    if not path.is_file():
+        raise ArgumentError("text", f"there is no {path}", "data= with the path of a text")
+    return np.memmap(path, np.uint8, "r")
+
+
+def _tensors(d: Digits, device: str | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     arrays = (d.train_images, d.train_labels, d.test_images, d.test_labels)
     a, b, c, e = (Tensor(x, device=device, requires_grad=False) for x in arrays)
     return a, b, c, e
@@ -70,12 +128,12 @@ def load_digits(data: str | os.PathLike[str] | None = None, holdout: int | None 
         raise ArgumentError("mnist", f"offline={offline!r} is no data set", 'offline="digits"')
     if data is not None:
         return _from_folder(Path(data), holdout)
-    folder = download()
+    folder = _downloaded("mnist")
     if folder is not None:
         return _from_folder(folder, holdout)
     if offline is None:
-        raise ArgumentError("mnist", f"MNIST is not in {_folder()} and could not be downloaded",
-                            f"put {', '.join(FILES)} there, name their folder with data=, or take other digits with "
+        raise ArgumentError("mnist", f"MNIST is not in {place('mnist')} and could not be downloaded",
+                            f"put {', '.join(_NAMES)} there, name their folder with data=, or take other digits with "
                             'offline="digits"')
     return _offline(holdout)
 
@@ -100,55 +158,15 @@ def read_idx(path: Path) -> Array:
     return values.reshape(shape)
 
 
-def download() -> Path | None:
-    """The folder with MNIST, fetched and checked if it is not there yet; None where no server answers within 3 s."""
-    folder = _folder()
-    wanted = [name for name, digest in FILES.items() if not _is(folder / name, digest)]
-    if not wanted:
-        return folder
-    answered = threading.Event()
-    failed: list[OSError] = []
-
-    def work() -> None:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            for name in wanted:
-                _fetch(name, folder / name, answered)
-        except OSError as error:
-            failed.append(error)
-
-    worker = threading.Thread(target=work, daemon=True)  # looking a name up knows no time-out
-    start = time.monotonic()
-    worker.start()
-    while worker.is_alive() and (answered.is_set() or time.monotonic() - start < TIMEOUT):
-        worker.join(0.02)
-    return None if worker.is_alive() or failed else folder
-
-
-def _folder() -> Path:
-    """Where downloads are kept."""
-    return cache_dir() / "datasets" / "mnist"
-
-
-def _is(path: Path, digest: str) -> bool:
-    return path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() == digest
-
-
-def _fetch(name: str, path: Path, answered: threading.Event) -> None:
-    """Download one file from the first mirror that has the right one.
-
-    Raises:
-        OSError: if none has.
-    """
-    for mirror in MIRRORS:
-        with contextlib.suppress(OSError):
-            with urllib.request.urlopen(mirror + name, timeout=TIMEOUT) as reply:
-                answered.set()
-                data = reply.read()
-            if hashlib.sha256(data).hexdigest() == FILES[name]:
-                replace_file(path, data)
-                return
-    raise OSError(f"{name} could not be downloaded")
+def _downloaded(data_set: str) -> Path | None:
+    """The folder with the four files of a data set, fetched if they are not there yet; None if they cannot be had."""
+    servers, files = IDX[data_set]
+    try:
+        for name, known_hash in files.items():
+            download([server + name for server in servers], known_hash, name, data_set)
+    except OSError:
+        return None
+    return place(data_set)
 
 
 def _split(folder: Path, name: str) -> tuple[Array, Array] | None:

@@ -49,7 +49,7 @@ def collate(samples: Sequence[Any]) -> Any:
     if isinstance(first, (tuple, list)):
         lengths = {len(s) for s in samples}
         if len(lengths) > 1:
-            raise ShapeError("collate", f"samples of {min(lengths)} to {max(lengths)} parts", "collate_fn= to join them")
+            raise ShapeError("collate", f"samples of {min(lengths)} to {max(lengths)} parts", "collate_fn= to join")
         return type(first)(map(collate, zip(*samples)))
     if isinstance(first, Tensor):
         return Tensor.stack(list(samples))

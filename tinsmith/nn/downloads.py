@@ -1,0 +1,178 @@
+"""Files of data sets: downloaded once through ``pooch``, which checks hashes, and gone on with where that broke off."""
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from tinsmith.core.cache import cache_dir
+from tinsmith.core.errors import ArgumentError
+
+T = TypeVar("T")
+
+ANSWER: Final = 3.0  # seconds in which some server must have answered
+SILENCE: Final = 30.0  # seconds after which a server that sends nothing is given up
+TRIES: Final = 4  # of one server, each from where the last one ended
+LARGE: Final = 1 << 20  # bytes from which on a terminal is shown a bar
+CHUNK: Final = 1 << 13  # what breaks off inside of one is asked for again
+log = logging.getLogger("tinsmith")
+
+
+def place(folder: str) -> Path:
+    """Where the files of a data set are kept; see the setting ``CACHE_DIR``."""
+    return cache_dir() / "datasets" / folder
+
+
+def download(urls: str | Sequence[str], known_hash: str | None, name: str | None = None, folder: str = "files",
+             progress: bool | None = None, unzip: str | None = None) -> Path:
+    """A file from the first of some servers that has the right one, kept among the data sets.
+
+    Args:
+        urls: of the same file on one or more servers.
+        known_hash: ``"sha256:…"`` or ``"md5:…"`` of the file; None: whatever comes is right.
+        name: of the file; the end of the first URL unless given.
+        folder: of the data set.
+        progress: show a bar; None: for large files, on a terminal.
+        unzip: the member of the zip file to give instead, unpacked.
+
+    Raises:
+        OSError: if no server has it, or none answers within a few seconds.
+        ArgumentError: if ``pooch`` is not installed.
+    """
+    servers = [urls] if isinstance(urls, str) else list(urls)
+    name, there = name or servers[0].rsplit("/", 1)[-1], place(folder)
+    pooch = _library()
+    transfer = _Transfer(there / f"{name}.part", progress)
+
+    def work() -> Path:
+        failed = []
+        for url in servers:
+            with _quiet(pooch):
+                try:
+                    found = pooch.retrieve(url, known_hash, name, there, downloader=transfer,
+                                           processor=pooch.Unzip(members=[unzip]) if unzip else None)
+                    return Path(found[0] if unzip else found)
+                except (OSError, ValueError) as error:  # of another hash, a ValueError
+                    log.info("%s: %s", url, error)
+                    failed.append(f"{url}: {error}")
+        raise OSError("; ".join(failed))
+
+    return _answered(work, transfer)
+
+
+def _library() -> Any:
+    try:
+        return importlib.import_module("pooch")
+    except ImportError:
+        raise ArgumentError("download", "files are downloaded with pooch, which is not installed",
+                            "pip install 'tinsmith[data]'") from None
+
+
+@contextlib.contextmanager
+def _quiet(pooch: Any) -> Any:
+    """Only what goes wrong is worth a line on standard error."""
+    logger = pooch.get_logger()
+    before = logger.level
+    logger.setLevel("WARNING")
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+class _Transfer:
+    """pooch's downloader, with a memory: what came so far stays beside the file until it is whole.
+
+    Attributes:
+        answered: whether some server has.
+        stopped: whether nobody waits any more.
+    """
+
+    def __init__(self, part: Path, progress: bool | None) -> None:
+        self.part, self.progress = part, progress
+        self.answered, self.stopped = threading.Event(), threading.Event()
+
+    def __call__(self, url: str, output_file: str, pooch: Any, check_only: bool = False) -> None:
+        requests = importlib.import_module("requests")
+        for left in reversed(range(TRIES)):
+            try:
+                self._go_on(requests, url)
+                break
+            except requests.HTTPError:
+                raise
+            except requests.RequestException as error:
+                if not left or not self.answered.is_set() or self.stopped.is_set():
+                    raise
+                log.info("%s broke off: %s; going on", url, error)
+        os.replace(self.part, output_file)
+
+    def _go_on(self, requests: Any, url: str) -> None:
+        have = self.part.stat().st_size if self.part.exists() else 0
+        headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
+        with requests.get(url, stream=True, headers=headers, timeout=(ANSWER, SILENCE)) as reply:
+            self.answered.set()
+            if reply.status_code == 416:  # there is nothing behind what came so far
+                if reply.headers.get("content-range", "").endswith(f"/{have}"):
+                    return
+                self.part.unlink()
+                raise requests.ConnectionError("what came so far is of another file")
+            reply.raise_for_status()
+            have = have if reply.status_code == 206 else 0
+            length = reply.headers.get("content-length")
+            total = None if length is None else have + int(length)
+            with open(self.part, "ab" if have else "wb") as file, self._bar(have, total) as bar:
+                for chunk in reply.iter_content(CHUNK):
+                    file.write(chunk)
+                    bar(len(chunk))
+                    if self.stopped.is_set():
+                        raise requests.ConnectionError("nobody waits for it")
+                if total is not None and file.tell() < total:
+                    raise requests.ConnectionError(f"{file.tell()} of {total} bytes came")
+
+    @contextlib.contextmanager
+    def _bar(self, have: int, total: int | None) -> Any:
+        wanted = self.progress
+        if wanted is None:
+            wanted = sys.stderr.isatty() and (total is None or total >= LARGE)
+        if not wanted:
+            yield lambda count: None
+            return
+        tqdm = importlib.import_module("tqdm.auto").tqdm
+        with tqdm(desc=self.part.stem, initial=have, total=total, unit="B", unit_scale=True) as bar:
+            yield bar.update
+
+
+def _answered(work: Callable[[], T], transfer: _Transfer) -> T:
+    """What ``work`` gives, in a thread: looking a name up knows no time-out.
+
+    Raises:
+        OSError: if no server has answered in time.
+    """
+    found: list[T] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            found.append(work())
+        except BaseException as error:
+            failed.append(error)
+
+    worker, start = threading.Thread(target=run, daemon=True), time.monotonic()
+    worker.start()
+    try:
+        while worker.is_alive() and (transfer.answered.is_set() or time.monotonic() - start < ANSWER):
+            worker.join(0.02)
+    finally:
+        transfer.stopped.set()
+    if failed:
+        raise failed[0]
+    if not found:
+        raise OSError(f"no server answered within {ANSWER:.0f} s")
+    return found[0]
