@@ -1,5 +1,7 @@
 """Train a small convolutional network on handwritten digits with a captured step and a progress line.
 
+After ``pip install -e '.[examples]'``:
+
     PYTHONPATH='.' python examples/beautiful_mnist.py          MNIST; without a network the digits of scikit-learn
     PYTHONPATH='.' python examples/beautiful_mnist.py DIR      the IDX files in DIR
     DEBUG=2 PYTHONPATH='.' python examples/beautiful_mnist.py  a timed line per kernel and copy
@@ -13,8 +15,9 @@ import os
 import sys
 from collections.abc import Callable
 
+from tqdm import trange
+
 from tinsmith import Tensor, TinyJit, nn
-from tinsmith.compat.helpers import trange
 from tinsmith.nn.datasets import load_digits
 
 STEPS, BATCH, LR = int(os.getenv("STEPS", "70")), int(os.getenv("BATCH", "512")), float(os.getenv("LR", "1e-3"))

@@ -148,6 +148,13 @@ def test_helpers(names: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert (h.prod((2, 3)), h.argsort((3, 1, 2)), h.round_up(5, 4), h.dedup([1, 1]), h.flatten([[1], [2]])) == (
         6, (1, 2, 0), 8, [1], [1, 2])
     assert list(h.tqdm(range(3), disable=True)) == list(h.trange(3, disable=True)) == [0, 1, 2]
+    assert list(h.tqdm([1, 2], desc="steps", unit="  steps")) == [1, 2] and list(h.trange(2)) == [0, 1]
+    bar = h.tqdm(total=2, unit_scale=True, rate=10**6)
+    for _ in range(2):
+        bar.update(1, close=True)
+    shown = capsys.readouterr().err
+    assert "steps: 100%" in shown and "2/2" in shown and "steps/s]" in shown and "1.00/2.00" in shown
+    assert (h.tqdm.HMS(75), h.tqdm.SI(1234)) == ("01:15", "1.23k")
     with h.Timing("took "):
         pass
     assert capsys.readouterr().out.startswith("took ")
@@ -157,7 +164,7 @@ def test_helpers(names: None, capsys: pytest.CaptureFixture[str]) -> None:
     for name, said in (("FOOBAR", "unknown setting 'FOOBAR'.*README"), ("DEBGU", "did you mean DEBUG=")):
         with pytest.raises(ValueError, match=said), h.Context(**{name: 1}):
             pass
-    assert h.to_function_name("r\x1b[34m_2\x1b[0m a-b") == "r_220a2Db" and h.SI(2000) == "2k" and h.HMS(61) == "01:01"
+    assert h.to_function_name("r\x1b[34m_2\x1b[0m a-b") == "r_220a2Db" and h.SI(2000) == "2.00k" and h.HMS(61) == "01:01"
     assert h.fully_flatten([[1, (2,)], 3]) == [1, 2, 3]
     data = bytearray(b"abcd")
     assert h.from_mv(memoryview(data))[1] == b"b" and bytes(h.to_mv(h.mv_address(memoryview(data)), 4)) == b"abcd"
@@ -199,7 +206,7 @@ def test_what_cannot_be_run_shows_the_usage(tmp_path: Path, arguments: list[str]
     assert done.returncode == 2 and "usage: python -m tinsmith.compat" in done.stdout + done.stderr
 
 
-def test_variables_are_settings_states_or_a_line(names: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_variables_are_settings_states_or_a_line(names: None, caplog: pytest.LogCaptureFixture) -> None:
     from tinsmith import Tensor, dtypes
     from tinsmith.core import settings as module
 
@@ -212,7 +219,7 @@ def test_variables_are_settings_states_or_a_line(names: None, capsys: pytest.Cap
     for _ in range(2):
         with h.Context(WINO=1):
             assert h.WINO == 1
-    assert capsys.readouterr().err.count("WINO=1 does nothing") == 1 and h.WINO == 0
+    assert [r.message.split(":")[1] for r in caplog.records] == [" WINO=1 does nothing"] and h.WINO == 0
 
 
 def test_training_from_the_environment(tmp_path: Path) -> None:

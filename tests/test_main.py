@@ -1,8 +1,10 @@
 """``python -m tinsmith``: doctor, conformance and cache."""
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
+import tinsmith
 from tests.golden.running import run
 
 
@@ -51,6 +53,12 @@ def test_conformance_of_an_unknown_device(tmp_path: Path) -> None:
     done = run(["-m", "tinsmith", "conformance", "NOWHERE"], tmp_path)
     assert done.returncode == 1
     assert "there is no device 'NOWHERE'" in done.stdout
+
+
+def test_version(tmp_path: Path) -> None:
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8"))["project"]
+    assert run(["-m", "tinsmith", "--version"], tmp_path).stdout == f"tinsmith {project['version']}\n"
+    assert tinsmith.__version__ == project["version"]
 
 
 def test_without_arguments_the_commands_are_listed(tmp_path: Path) -> None:

@@ -31,6 +31,11 @@ def test_one_line_for_each_that_does_nothing(tmp_path: Path, compat: bool) -> No
     assert sorted(told) == sorted(names) and len(done.stderr.splitlines()) == len(names)
 
 
+def test_what_is_said_goes_through_the_logger(tmp_path: Path) -> None:
+    script = "import logging; logging.getLogger('tinsmith').setLevel('ERROR')\n" + SCRIPT
+    assert run(tmp_path, script, WINO="1").stderr == ""
+
+
 def test_nothing_is_said_of_other_programs_variables_and_of_defaults(tmp_path: Path) -> None:
     assert run(tmp_path, IMAGE="debian:12", VIZ="0", RING="1", TC_SELECT="-1").stderr == ""
     assert run(tmp_path, "import tinsmith", VIZ="1").stderr == ""

@@ -5,6 +5,7 @@ from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.names import guide, unknown
 from tinsmith.core.settings import Context
+from tinsmith.core.version import version
 from tinsmith.jit import TinyJit
 from tinsmith.tensor import einops
 from tinsmith.tensor.function import Function
@@ -21,4 +22,6 @@ einops.install()
 
 
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        return version()
     raise unknown("tinsmith", name, __all__)

@@ -8,6 +8,7 @@
     python -m tinsmith beam ls|path        what searches (BEAM=n) found on this machine and others
     python -m tinsmith beam merge FILE...  take in what was found elsewhere
     python -m tinsmith ir                  the page docs/ir.md, from the op table
+    python -m tinsmith --version           which version this is
 """
 from __future__ import annotations
 
@@ -29,6 +30,7 @@ from tinsmith.backend.machine import machine, measure
 from tinsmith.core.cache import cache_dir, cache_entries, cache_prune
 from tinsmith.core.errors import TinsmithError
 from tinsmith.core.settings import settings
+from tinsmith.core.version import version as own_version
 from tinsmith.ir.document import document
 from tinsmith.schedule import beamdb
 from tinsmith.schedule.debug import opts_text
@@ -116,7 +118,8 @@ def doctor() -> int:
         ("caches", f"L1 {caches.l1 >> 10} KiB, L2 {caches.l2 >> 10} KiB"),
         ("memory", f"{osys.total_memory() / 2**30:.1f} GiB"), ("disk cache", cache_state()),
         ("system", f"{platform.platform()}, Python {platform.python_version()}"),
-        *((p, version(p)) for p in ("tinsmith", "numpy", "llvmlite", "ml_dtypes", "rich", "scikit-learn", "torch"))]
+        ("tinsmith", own_version()),
+        *((p, version(p)) for p in ("numpy", "llvmlite", "ml_dtypes", "rich", "scikit-learn", "torch"))]
     show("Machine", ("what", "value"), machine)
     print("Processor features that generated code may use:")
     line = " "
@@ -234,6 +237,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Parse the command line and run one command; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tinsmith", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--version", action="version", version=f"tinsmith {own_version()}")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("doctor", help="what runs here, and why not")
     commands.add_parser("conformance", help="accept a device").add_argument("device")

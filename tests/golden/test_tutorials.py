@@ -73,8 +73,8 @@ def source_of(log: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name, printed", [
-    ("dot", "11\n"), ("matmul_half", "(256, 256) dtypes.half float16\n"), ("buffer", "b'\\x00'\n"), ("tqdm", ""),
-    ("kernel_in_python", "11\n"), ("jit", "11\n" * 3)])
+    ("dot", "11\n"), ("matmul_half", "(256, 256) dtypes.half float16\n"), ("buffer", "b'\\x00'\n"),
+    ("progress_bar", ""), ("kernel_in_python", "11\n"), ("jit", "11\n" * 3)])
 def test_a_snippet_prints(tmp_path: Path, name: str, printed: str) -> None:
     assert run_tutorial(name, tmp_path) == printed
 

@@ -100,7 +100,8 @@ def test_a_file_is_downloaded_once(server: Server) -> None:
 def test_a_broken_transfer_goes_on(server: Server) -> None:
     server.breaks = [12 * CHUNK, 6 * CHUNK]
     assert download(server.url + "file.bin", sha256(BYTES)).read_bytes() == BYTES
-    assert [r for _, r in server.asked] == [None, f"bytes={12 * CHUNK}-", f"bytes={18 * CHUNK}-"] and left() == ["file.bin"]
+    assert [r for _, r in server.asked] == [None, f"bytes={12 * CHUNK}-", f"bytes={18 * CHUNK}-"]
+    assert left() == ["file.bin"]
 
 
 def test_the_next_call_goes_on_with_what_came(server: Server) -> None:

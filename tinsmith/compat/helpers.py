@@ -15,9 +15,9 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from tinsmith.core.cache import cache_prune, replace_file
 from tinsmith.core.errors import ArgumentError
@@ -402,89 +402,3 @@ class Profiling(contextlib.ContextDecorator):
             calls, _, own, total, _ = rows.stats[at]  # type: ignore[attr-defined]
             scale = self.time_scale
             print(f"n:{calls:8d}  tm:{own * scale:7.2f}ms  tot:{total * scale:7.2f}ms  {at[2]}  {at[0]}:{at[1]}")
-
-
-class tqdm(Generic[T]):
-    """A progress bar on standard error; ``trange(n)`` is one over a range.
-
-    >>> list(tqdm([1, 2], disable=True))
-    [1, 2]
-    """
-
-    def __init__(self, iterable: Iterable[T] | None = None, desc: str = "", disable: bool = False, unit: str = "it",
-                 unit_scale: bool = False, total: int | None = None, rate: int = 100) -> None:
-        self.iterable, self.disable, self.unit, self.unit_scale, self.rate = iterable, disable, unit, unit_scale, rate
-        self.t: int = total if total is not None else len(iterable) if hasattr(iterable, "__len__") else 0  # type: ignore[arg-type]
-        self.n, self.started, self.shown = 0, time.perf_counter(), 0.0
-        self.desc = f"{desc}: " if desc else ""
-        self.update()
-
-    def __iter__(self) -> Iterator[T]:
-        assert self.iterable is not None, "tqdm: nothing to iterate over"
-        for item in self.iterable:
-            yield item
-            self.update(1)
-        self.update(0, close=True)
-
-    def __enter__(self) -> tqdm[T]:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.update(0, close=True)
-
-    def set_description(self, desc: str) -> None:
-        """The text in front of the bar."""
-        self.desc = f"{desc}: " if desc else ""
-        self.update()
-
-    def update(self, n: int = 0, close: bool = False) -> None:
-        """Advance by ``n``; ``close`` ends the line."""
-        self.n += n
-        now = time.perf_counter()
-        if self.disable or (not close and now - self.shown < 1 / self.rate):
-            return
-        self.shown = now
-        print(f"\r{self.text(now - self.started)}", end="\n" if close else "", flush=True, file=sys.stderr)
-
-    def text(self, elapsed: float) -> str:
-        """The line as it is shown."""
-        rate = self.n / elapsed if elapsed > 0 else 0.0
-        count, speed = (self.SI(self.n), self.SI(rate)) if self.unit_scale else (str(self.n), f"{rate:.2f}")
-        speed = speed if self.n else "?"
-        unit = self.unit.strip()
-        if not self.t:
-            return f"{self.desc}{count}{unit} [{self.HMS(elapsed)}, {speed}{unit}/s]"
-        share = min(self.n / self.t, 1.0)
-        left = self.HMS(elapsed / share - elapsed) if share else "?"
-        total = self.SI(self.t) if self.unit_scale else str(self.t)
-        end = f"| {count}/{total} [{self.HMS(elapsed)}<{left}, {speed}{unit}/s]"
-        room = max(80 - len(self.desc) - len(end) - 5, 1)
-        done = int(room * share)
-        return f"{self.desc}{share:4.0%}|{'█' * done}{' ' * (room - done)}{end}"
-
-    @staticmethod
-    def HMS(seconds: float) -> str:
-        """Hours, minutes and seconds."""
-        minutes, rest = divmod(int(seconds), 60)
-        return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes:02d}:{rest:02d}"
-
-    @staticmethod
-    def SI(x: float) -> str:
-        """With a decimal prefix."""
-        power = min(int(math.log(x, 1000)), 6) if x >= 1 else 0
-        return f"{x / 1000**power:.3g}{'kMGTPE'[power - 1]}" if power else f"{x:.4g}"
-
-    @staticmethod
-    def write(s: str) -> None:
-        """Print a line without disturbing the bar."""
-        print(f"\r\033[K{s}", file=sys.stderr)
-
-
-SI, HMS = tqdm.SI, tqdm.HMS
-
-
-class trange(tqdm[int]):
-    """``tqdm(range(n))``."""
-
-    def __init__(self, n: int, **arguments: Any) -> None:
-        super().__init__(range(n), total=n, **arguments)

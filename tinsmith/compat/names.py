@@ -60,10 +60,11 @@ _HELPERS: Names = {
         "CI", "OSX", "WIN", "all_int", "all_same", "ansistrip", "argfix", "argsort", "ceildiv",
         "colorize_float", "dedup", "diskcache_clear", "fetch", "flat_mv", "flatten", "from_mv", "fully_flatten",
         "make_tuple", "merge_dicts", "mv_address", "partition", "prod", "round_up", "temp", "time_to_str",
-        "to_mv", "unwrap", "Profiling", "Timing", "tqdm", "trange", "ansipad", "cdiv", "cmod", "data64", "data64_le",
+        "to_mv", "unwrap", "Profiling", "Timing", "ansipad", "cdiv", "cmod", "data64", "data64_le",
         "floordiv", "floormod", "get_child", "get_shape", "get_single_element", "getbits", "hi32", "lo32",
         "next_power2", "panic", "perf_counter_us", "pluralize", "polyN", "profile_marker", "round_down", "size_to_str",
-        "stderr_log", "strides_for_shape", "to_tuple", "word_wrap", "SI", "HMS", "to_function_name")},
+        "stderr_log", "strides_for_shape", "to_tuple", "word_wrap", "to_function_name")},
+    **{n: f"tinsmith.compat.progress:{n}" for n in ("tqdm", "trange", "SI", "HMS")},
     **{n: f"tinsmith.compat.variables:{n}" for n in ("Context", "ContextVar", "getenv")}}
 
 # Variables, also as names to import: those that tinygrad documents, and ours.

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple
 
 from tinsmith.core.errors import ArgumentError
+from tinsmith.core.log import log
 from tinsmith.core.names import nearest
 
 _ENVIRONMENT: Final = ("<environment>", 0)  # no line of the program is to blame for a variable
@@ -261,7 +262,7 @@ def tell(name: str, value: str) -> None:
     default, instead = ELSEWHERE.get(name, (value, ""))
     if value != default and name not in _told:
         _told.add(name)
-        print(f"tinsmith: {name}={value} does nothing: {instead}", file=sys.stderr)
+        log().warning("tinsmith: %s=%s does nothing: %s", name, value, instead)
 
 
 def child_environment(**changes: int | str) -> dict[str, str]:

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import logging
 import os
 import sys
 import threading
@@ -14,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 from tinsmith.core.cache import cache_dir
 from tinsmith.core.errors import ArgumentError
+from tinsmith.core.log import log
 
 T = TypeVar("T")
 
@@ -22,7 +22,6 @@ SILENCE: Final = 30.0  # seconds after which a server that sends nothing is give
 TRIES: Final = 4  # of one server, each from where the last one ended
 LARGE: Final = 1 << 20  # bytes from which on a terminal is shown a bar
 CHUNK: Final = 1 << 13  # what breaks off inside of one is asked for again
-log = logging.getLogger("tinsmith")
 
 
 def place(folder: str) -> Path:
@@ -60,8 +59,9 @@ def download(urls: str | Sequence[str], known_hash: str | None, name: str | None
                                            processor=pooch.Unzip(members=[unzip]) if unzip else None)
                     return Path(found[0] if unzip else found)
                 except (OSError, ValueError) as error:  # of another hash, a ValueError
-                    log.info("%s: %s", url, error)
-                    failed.append(f"{url}: {error}")
+                    log().info("%s: %s", url, error)
+                    lost = getattr(error, "request", None) is not None and getattr(error, "response", None) is None
+                    failed.append(f"{url}: {type(error).__name__ if lost else error}")
         raise OSError("; ".join(failed))
 
     return _answered(work, transfer)
@@ -110,7 +110,7 @@ class _Transfer:
             except requests.RequestException as error:
                 if not left or not self.answered.is_set() or self.stopped.is_set():
                     raise
-                log.info("%s broke off: %s; going on", url, error)
+                log().info("%s broke off: %s; going on", url, error)
         os.replace(self.part, output_file)
 
     def _go_on(self, requests: Any, url: str) -> None:
