@@ -36,5 +36,6 @@ def test_the_command_of_the_tutorials(data: Path, settings: dict[str, str], prin
                           check=False)
     assert done.returncode == 0, done.stderr
     assert re.search(r"^  0%\| +\| 0/3 \[00:00<\?, \?it/s\]", done.stderr.replace("\r", "\n"), re.MULTILINE)
-    assert re.search(r"loss: +\d.*test accuracy: +\d+.*%: 100%\|█+\| 3/3 \[\d\d:\d\d<00:00, [\d.]+(it/s|s/it)\]", done.stderr)
+    assert re.search(r"loss: +\d.*test accuracy: +\d+.*%: 100%\|█+\| 3/3 \[\d\d:\d\d<00:00, +[\d.]+(it/s|s/it)\]",
+                     done.stderr)
     assert re.search(printed, done.stdout) and re.search(r"^test accuracy [\d.]+ %$", done.stdout, re.MULTILINE)
