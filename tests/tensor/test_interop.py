@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import tinsmith
-from tinsmith import GlobalCounters, Tensor, TinyJit, dtypes
+from tinsmith import Context, Device, GlobalCounters, Tensor, TinyJit, dtypes
+from tinsmith.backend.cpu.device import CPUDevice, HostAllocator
 from tinsmith.core.dtypes import to_dtype
 from tinsmith.core.errors import ArgumentError, DeviceError, DTypeError
 from tinsmith.nn.optim import SGD
@@ -301,3 +302,82 @@ def test_a_dtype_by_any_name(given: Any, dtype: Any) -> None:
 def test_what_is_no_dtype(given: Any) -> None:
     with pytest.raises(DTypeError, match="there is no dtype"):
         Tensor([1]).cast(given)
+
+
+# *** memory that the host cannot read: a device that stands for a GPU ***
+
+
+class HiddenAllocator(HostAllocator):
+    """Host memory that nobody may look at."""
+
+    def host_view(self, opaque: Any, offset: int, nbytes: int) -> None:  # type: ignore[override]
+        return None
+
+    def copyin(self, opaque: Any, offset: int, source: memoryview) -> None:
+        super().host_view(opaque, offset, source.nbytes)[:] = source
+
+    def copyout(self, target: memoryview, opaque: Any, offset: int) -> None:
+        target[:] = super().host_view(opaque, offset, target.nbytes)
+
+
+class HiddenDevice(CPUDevice):
+    """The CPU's kernels on hidden memory, with a stream."""
+
+    dlpack = 2, 1
+    stream = 77
+
+    def __init__(self, name: str) -> None:
+        cpu = Device["CPU"]
+        super().__init__(name, HiddenAllocator(), cpu.compiler, cpu.runtime, cpu.renderer)
+        self.said: list[Any] = []
+
+    def hand_over(self, stream: int | None) -> None:
+        self.said.append(stream)
+
+    def synchronize(self) -> None:
+        self.said.append("synchronize")
+
+
+@pytest.fixture(scope="module")
+def hidden() -> HiddenDevice:
+    Device.register("HIDDEN", HiddenDevice)
+    device = Device["HIDDEN"]
+    assert isinstance(device, HiddenDevice)
+    return device
+
+
+def test_a_gpus_memory_is_handed_out(hidden: HiddenDevice) -> None:
+    t = (Tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], device="HIDDEN") * 2).realize()
+    assert t.__dlpack_device__() == (2, 1)
+    found = dlpack.received("test", t, stream=5)
+    assert found.place == (2, 1) and found.address == address(t) and hidden.said.pop() == 5
+    turned = dlpack.received("test", t.T)
+    assert turned.shape == (3, 2) and turned.strides == (2, 1) and turned.address != address(t)  # dense, over there
+    assert turned.array.tolist() == [[2, 8], [4, 10], [6, 12]]
+    with pytest.raises(ArgumentError, match="no memory that others can look at"):
+        t.T.__dlpack__(copy=False)
+    with pytest.raises(ValueError, match="NumPy cannot look at the memory of"):
+        np.asarray(t, copy=False)
+    on_host = dlpack.received("test", t.__dlpack__(dl_device=(1, 0)))
+    assert on_host.on_host and on_host.array.tolist() == t.tolist() == np.asarray(t).tolist()
+
+
+def test_a_gpus_memory_is_taken(hidden: HiddenDevice) -> None:
+    array = np.zeros(8 + 16, np.float32)
+    array = array[(-array.ctypes.data % 64) // 4 :][:8].reshape(2, 4)
+    array[:] = np.arange(8).reshape(2, 4)
+    gpu = GPU(array)
+    with Context(DEV="HIDDEN"):
+        t = Tensor.from_dlpack(gpu)
+        assert gpu.streams == [77] and t.device == "HIDDEN" and address(t) == array.ctypes.data
+        assert (t.T + 1).tolist() == (array.T + 1).tolist()
+        copied = Tensor.from_dlpack(gpu, copy=True)
+        array[:] = 0
+        assert t.tolist() == [[0] * 4] * 2 and copied.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+        for part in (array[:, ::2], array[:, 1:]):
+            with pytest.raises(ArgumentError, match="do not lie one after the other"):
+                Tensor.from_dlpack(GPU(part))
+        hidden.said.clear()
+        del t
+        settle()
+        assert "synchronize" in hidden.said  # before the owner gets it back
