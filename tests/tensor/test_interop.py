@@ -298,6 +298,13 @@ def test_a_dtype_by_any_name(given: Any, dtype: Any) -> None:
     assert all(t.dtype is dtype for t in ones) and all(t.float().tolist() == [1, 1] for t in ones)
 
 
+def test_default_dtypes_by_any_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dtypes, "default_float", np.float64)
+    monkeypatch.setattr(dtypes, "default_int", "int16")
+    assert Tensor([1.0]).dtype is Tensor.zeros(1).dtype is dtypes.float64 and Tensor.arange(3).dtype is dtypes.int16
+    assert dtypes.is_float(np.float16) and dtypes.finfo("bfloat16").bits == 16
+
+
 @pytest.mark.parametrize("given", ["flaot32", "all", "", None, 3, complex, np.complex64, object, [1]], ids=str)
 def test_what_is_no_dtype(given: Any) -> None:
     with pytest.raises(DTypeError, match="there is no dtype"):

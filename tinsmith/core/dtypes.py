@@ -204,6 +204,9 @@ class _DTypesMeta(type):
     def __getattr__(cls, name: str) -> DType:
         raise unknown("dtypes", name, cls.names())
 
+    def __setattr__(cls, name: str, value: Any) -> None:
+        super().__setattr__(name, to_dtype(value) if name in ("default_float", "default_int") else value)
+
     def names(cls) -> list[str]:
         return [d.name for d in _SCALARS if d.name not in ("void", "index")]
 

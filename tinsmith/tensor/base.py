@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from tinsmith.backend.device import Device, DeviceName, members
-from tinsmith.core.dtypes import DType, dtypes, to_dtype
+from tinsmith.core.dtypes import DType, DTypeLike, dtypes, to_dtype
 from tinsmith.core.errors import _PACKAGE, ArgumentError, DeviceError, DTypeError, GradientError, ShapeError
 from tinsmith.core.weak import LiveSet, WeakTable
 from tinsmith.ir import Ops, UOp
@@ -62,7 +62,7 @@ class TensorBase:
     watchers: ClassVar[list[LiveSet[Any]]] = []  # sets that want to hold every tensor that is written
     forgettings: ClassVar[int] = 0  # how often ``forget_gradients`` was called
 
-    def __init__(self, data: Any = None, device: DeviceName | None = None, dtype: DType | str | None = None,
+    def __init__(self, data: Any = None, device: DeviceName | None = None, dtype: DTypeLike | None = None,
                  requires_grad: bool | None = None) -> None:
         wanted = None if dtype is None else to_dtype(dtype)
         self.grad, self.requires_grad, self._shared = None, requires_grad, None

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tinsmith.core.dtypes import DType, dtypes, to_dtype
+from tinsmith.core.dtypes import DTypeLike, dtypes, to_dtype
 from tinsmith.core.errors import DTypeError, ShapeError
 from tinsmith.tensor import files
 
@@ -20,7 +20,7 @@ class Casting:
 
     __slots__ = ()
 
-    def cast(self: Tensor, dtype: DType | str) -> Tensor:
+    def cast(self: Tensor, dtype: DTypeLike) -> Tensor:
         """Converted to ``dtype``; see the op table's CAST for special values.
 
         >>> Tensor([1.7, 300]).cast("uint8").tolist()
@@ -28,7 +28,7 @@ class Casting:
         """
         return self._new(self.uop.cast(to_dtype(dtype)))
 
-    def bitcast(self: Tensor, dtype: DType | str) -> Tensor:
+    def bitcast(self: Tensor, dtype: DTypeLike) -> Tensor:
         """The bits read as another dtype; of another width, the last axis is as much longer or shorter.
 
         >>> hex(Tensor([1.0]).bitcast("int32").item()), Tensor([1.0]).bitcast("uint8").tolist()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinsmith.backend.device import DeviceName, members
 from tinsmith.backend.memory import Buffer
-from tinsmith.core.dtypes import DType, dtypes, promote, to_dtype
+from tinsmith.core.dtypes import DType, DTypeLike, dtypes, promote, to_dtype
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.tensor import files
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
 Device_ = DeviceName | None
-DType_ = DType | str | None
+DType_ = DTypeLike | None
 
 
 class Creation:

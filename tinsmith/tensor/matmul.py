@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tinsmith.core.dtypes import DType, dtypes, promote, sum_dtype, to_dtype
+from tinsmith.core.dtypes import DTypeLike, dtypes, promote, sum_dtype, to_dtype
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.tensor.arguments import shown
 from tinsmith.tensor.base import check_tensors
@@ -20,7 +20,7 @@ class MatMul:
 
     __slots__ = ()
 
-    def dot(self: Tensor, w: Tensor, dtype: DType | str | None = None) -> Tensor:
+    def dot(self: Tensor, w: Tensor, dtype: DTypeLike | None = None) -> Tensor:
         """The product of matrices (or vectors) over the last axis of this one and the last but one of ``w``.
 
         Leading axes are broadcast. 16-bit floats are multiplied and summed in float32 and rounded once.
@@ -61,7 +61,7 @@ class MatMul:
         products = expand_uop(a, shape) * expand_uop(b, shape)
         return self._new(products.reduce("ADD", (len(shape) - 1,)).reshape(shape[:-1]).cast(result))
 
-    def matmul(self: Tensor, x: Tensor, reverse: bool = False, dtype: DType | str | None = None) -> Tensor:
+    def matmul(self: Tensor, x: Tensor, reverse: bool = False, dtype: DTypeLike | None = None) -> Tensor:
         """The same as ``dot``.
 
         >>> Tensor([[1, 2], [3, 4]]).matmul(Tensor([[1, 0], [0, 1]])).tolist()
@@ -69,7 +69,7 @@ class MatMul:
         """
         return operand("matmul", x, self).dot(self, dtype) if reverse else self.dot(x, dtype)
 
-    def linear(self: Tensor, weight: Tensor, bias: Tensor | None = None, dtype: DType | str | None = None) -> Tensor:
+    def linear(self: Tensor, weight: Tensor, bias: Tensor | None = None, dtype: DTypeLike | None = None) -> Tensor:
         """``self @ weight + bias``; a weight with one axis is multiplied elementwise.
 
         >>> Tensor([1., 2.]).linear(Tensor([[1., 0.], [0., 2.]]), Tensor([1., 1.])).tolist()
@@ -94,7 +94,7 @@ class MatMul:
         return self.unsqueeze(1).mul(x.unsqueeze(0))
 
     @staticmethod
-    def einsum(formula: str, *operands: Any, dtype: DType | str | None = None) -> Tensor:
+    def einsum(formula: str, *operands: Any, dtype: DTypeLike | None = None) -> Tensor:
         """A sum of products by Einstein's convention.
 
         >>> Tensor.einsum("ij,jk->ik", Tensor([[1, 2]]), Tensor([[3], [4]])).tolist()

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinsmith.backend.device import DeviceName
-from tinsmith.core.dtypes import DType, dtypes, to_dtype
+from tinsmith.core.dtypes import DType, DTypeLike, dtypes, to_dtype
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.sizes import size_text
@@ -181,7 +181,7 @@ def _size(x: UOp) -> UOp:
     return (bits & ((1 << (x.dtype.bits - 1)) - 1)).bitcast(x.dtype)
 
 
-def _float_kind(op: str, dtype: DType | str | None) -> DType:
+def _float_kind(op: str, dtype: DTypeLike | None) -> DType:
     kind = dtypes.default_float if dtype is None else to_dtype(dtype)
     if not kind.is_float:
         raise DTypeError(op, f"random floats cannot be {kind!r}", "randint")
@@ -216,7 +216,7 @@ class Random:
         return cls._made(_bits(product(wanted)).reshape(wanted), device, False)
 
     @classmethod
-    def rand(cls: type[Tensor], *shape: Any, dtype: DType | str | None = None, device: DeviceName | None = None,
+    def rand(cls: type[Tensor], *shape: Any, dtype: DTypeLike | None = None, device: DeviceName | None = None,
              requires_grad: bool | None = None) -> Tensor:
         """Uniform on [0, 1).
 
@@ -229,7 +229,7 @@ class Random:
         return cls._made(_fractions(product(wanted), kind).reshape(wanted), device, requires_grad)
 
     @classmethod
-    def randn(cls: type[Tensor], *shape: Any, dtype: DType | str | None = None, device: DeviceName | None = None,
+    def randn(cls: type[Tensor], *shape: Any, dtype: DTypeLike | None = None, device: DeviceName | None = None,
               requires_grad: bool | None = None) -> Tensor:
         """Standard normal.
 
@@ -242,7 +242,7 @@ class Random:
         return cls._made(_gaussian(product(wanted), kind).reshape(wanted), device, requires_grad)
 
     @classmethod
-    def uniform(cls: type[Tensor], *shape: Any, low: float = 0.0, high: float = 1.0, dtype: DType | str | None = None,
+    def uniform(cls: type[Tensor], *shape: Any, low: float = 0.0, high: float = 1.0, dtype: DTypeLike | None = None,
                 device: DeviceName | None = None, requires_grad: bool | None = None) -> Tensor:
         """Uniform on [low, high).
 
@@ -257,7 +257,7 @@ class Random:
         return cls._made(x * (high - low) + low, device, requires_grad)
 
     @classmethod
-    def normal(cls: type[Tensor], *shape: Any, mean: float = 0.0, std: float = 1.0, dtype: DType | str | None = None,
+    def normal(cls: type[Tensor], *shape: Any, mean: float = 0.0, std: float = 1.0, dtype: DTypeLike | None = None,
                device: DeviceName | None = None, requires_grad: bool | None = None) -> Tensor:
         """Normal with the given mean and standard deviation.
 
@@ -272,7 +272,7 @@ class Random:
         return cls._made(x * std + mean, device, requires_grad)
 
     @classmethod
-    def randint(cls: type[Tensor], *shape: Any, low: int = 0, high: int = 10, dtype: DType | str | None = None,
+    def randint(cls: type[Tensor], *shape: Any, low: int = 0, high: int = 10, dtype: DTypeLike | None = None,
                 device: DeviceName | None = None, requires_grad: bool | None = None) -> Tensor:
         """Integers from ``low`` up to but without ``high``.
 
@@ -301,7 +301,7 @@ class Random:
         return cls._made((scaled.cast(dtypes.int64) + low).cast(kind).reshape(wanted), device, False)
 
     @classmethod
-    def randperm(cls: type[Tensor], n: int, *, dtype: DType | str | None = None,
+    def randperm(cls: type[Tensor], n: int, *, dtype: DTypeLike | None = None,
                  device: DeviceName | None = None) -> Tensor:
         """The numbers below ``n`` in random order: where random bits come to stand when they are sorted.
 

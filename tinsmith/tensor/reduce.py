@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tinsmith.core.dtypes import DType, dtypes, sum_dtype, to_dtype
+from tinsmith.core.dtypes import DType, DTypeLike, dtypes, sum_dtype, to_dtype
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops import Op
@@ -33,7 +33,7 @@ class Reduce:
         out = x.reduce(op, axes)
         return self._new(out if keepdim else out.reshape(_reduced(x.shape, axes, False)))
 
-    def sum(self: Tensor, axis: Axis = None, keepdim: bool = False, dtype: DType | str | None = None, *,
+    def sum(self: Tensor, axis: Axis = None, keepdim: bool = False, dtype: DTypeLike | None = None, *,
             dim: Axis = None) -> Tensor:
         """The sum along axes. Small integers are counted in 32 bits, 16-bit floats in float32.
 
@@ -44,7 +44,7 @@ class Reduce:
         result = sum_dtype(self.dtype) if dtype is None else to_dtype(dtype)
         return self._reduce(Ops.ADD, axes, keepdim, self.uop.cast(accumulator(result))).cast(result)
 
-    def prod(self: Tensor, axis: Axis = None, keepdim: bool = False, dtype: DType | str | None = None, *,
+    def prod(self: Tensor, axis: Axis = None, keepdim: bool = False, dtype: DTypeLike | None = None, *,
              dim: Axis = None) -> Tensor:
         """The product along axes.
 
@@ -183,7 +183,7 @@ class Reduce:
 
     # *** functions of rows ***
 
-    def _shifted(self: Tensor, op: str, axis: Axis, dtype: DType | str | None,
+    def _shifted(self: Tensor, op: str, axis: Axis, dtype: DTypeLike | None,
                  masked: bool = False) -> tuple[Tensor, tuple[int, ...]]:
         """The values minus the greatest, in their working precision, and the axes.
 
@@ -197,7 +197,7 @@ class Reduce:
         top = wide.detach().max(axes, keepdim=True)
         return wide.sub(top.eq(float("-inf")).where(0, top) if masked else top), axes
 
-    def softmax(self: Tensor, axis: int = -1, dtype: DType | str | None = None, *,
+    def softmax(self: Tensor, axis: int = -1, dtype: DTypeLike | None = None, *,
                 dim: int | None = None) -> Tensor:
         """Exponentials that sum to 1 along an axis.
 
@@ -209,7 +209,7 @@ class Reduce:
         e = shifted.exp()
         return e.mul(e._reduce(Ops.ADD, axes, True).reciprocal()).cast(float_of(self).dtype if dtype is None else dtype)
 
-    def log_softmax(self: Tensor, axis: int = -1, dtype: DType | str | None = None, *,
+    def log_softmax(self: Tensor, axis: int = -1, dtype: DTypeLike | None = None, *,
                     dim: int | None = None) -> Tensor:
         """The logarithm of ``softmax``.
 
@@ -221,7 +221,7 @@ class Reduce:
         total = shifted.exp()._reduce(Ops.ADD, axes, True)
         return shifted.sub(total.log()).cast(float_of(self).dtype if dtype is None else dtype)
 
-    def softmin(self: Tensor, axis: int = -1, dtype: DType | str | None = None, *,
+    def softmin(self: Tensor, axis: int = -1, dtype: DTypeLike | None = None, *,
                 dim: int | None = None) -> Tensor:
         """The softmax of minus the values.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from tinsmith.core.dtypes import DType, dtypes, sum_dtype, to_dtype
+from tinsmith.core.dtypes import DTypeLike, dtypes, sum_dtype, to_dtype
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops import Op
 from tinsmith.ir.ops.scans import extreme_position
@@ -33,7 +33,7 @@ class Scans:
         d = axis_of(name, self, axis)
         return x if not self.ndim or 0 in self.shape else x.scan(op, d)
 
-    def cumsum(self: Tensor, axis: int = 0, dtype: DType | str | None = None) -> Tensor:
+    def cumsum(self: Tensor, axis: int = 0, dtype: DTypeLike | None = None) -> Tensor:
         """The sum of the elements up to and with each one. Small integers are counted in 32 bits.
 
         >>> Tensor([1, 2, 3]).cumsum().tolist()
@@ -45,7 +45,7 @@ class Scans:
         result = sum_dtype(self.dtype) if dtype is None else to_dtype(dtype)
         return self._new(self._scan("cumsum", Ops.ADD, axis, self.uop.cast(accumulator(result))).cast(result))
 
-    def cumprod(self: Tensor, axis: int = 0, dtype: DType | str | None = None) -> Tensor:
+    def cumprod(self: Tensor, axis: int = 0, dtype: DTypeLike | None = None) -> Tensor:
         """The product of the elements up to and with each one.
 
         >>> Tensor([1, 2, 3, 4]).cumprod().tolist()

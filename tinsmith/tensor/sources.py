@@ -11,7 +11,7 @@ import numpy as np
 
 from tinsmith.backend.device import DeviceName
 from tinsmith.backend.memory import Buffer
-from tinsmith.core.dtypes import DType, dtypes, to_dtype
+from tinsmith.core.dtypes import DTypeLike, dtypes, to_dtype
 from tinsmith.core.files import fetched
 from tinsmith.ir import Ops, UOp
 from tinsmith.tensor.arguments import integer
@@ -28,7 +28,7 @@ class Sources:
     __slots__ = ()
 
     @classmethod
-    def from_blob(cls: type[Tensor], ptr: int, shape: Any, dtype: DType | str | None = None,
+    def from_blob(cls: type[Tensor], ptr: int, shape: Any, dtype: DTypeLike | None = None,
                   device: DeviceName | None = None) -> Tensor:
         """The elements at an address of this process, read when they are first used: until then it must stay valid.
 
