@@ -258,13 +258,17 @@ def test_a_capsule_says_which_gpu() -> None:
 
 def test_asarray() -> None:
     t = Tensor([1, 2]).realize()
-    own, seen, wide = np.asarray(t), np.asarray(t, copy=False), np.asarray(t, dtype=np.float64)
-    assert own.ctypes.data != address(t) and own.flags.writeable
+    own, seen, wide = np.array(t), np.asarray(t), np.asarray(t, dtype=np.float64)
+    assert own.ctypes.data != address(t) and own.flags.writeable and np.asarray(t, copy=False).ctypes.data == address(t)
     assert seen.ctypes.data == address(t) and not seen.flags.writeable and seen.tolist() == [1, 2]
-    assert wide.dtype == np.float64 and np.array(t, copy=True).tolist() == [1, 2]
+    assert wide.dtype == np.float64 and wide.flags.writeable and np.array(t, copy=True).tolist() == [1, 2]
     assert np.asarray(t.bfloat16()).dtype == ml_dtypes.bfloat16
-    with pytest.raises(ValueError, match="as float32"):
+    with pytest.raises(ValueError):
         np.asarray(t, dtype=np.float32, copy=False)
+    t += 5
+    assert t.tolist() == [6, 7] and seen.tolist() == own.tolist() == [1, 2]
+    t = Tensor([1, 2]).realize()
+    seen = np.asarray(t)
     alive = weakref.ref(t.uop.base.arg)
     del t
     settle()
@@ -278,6 +282,8 @@ def test_buffer() -> None:
     assert bytes(Tensor([1, 2], dtype="uint8")) == b"\1\2"
     with pytest.raises(DTypeError, match="Python has no format"):
         t.bfloat16().__buffer__(0)
+    with pytest.raises(DeviceError, match="the host can look at"):
+        t.shard(("CPU", "CPU:1"), axis=0).__buffer__(0)
 
 
 # *** dtypes ***

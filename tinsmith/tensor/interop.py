@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tinsmith.backend.device import Device, DeviceName
-from tinsmith.core.errors import ArgumentError, DTypeError
+from tinsmith.core.errors import ArgumentError, DeviceError, DTypeError
 from tinsmith.ir.sizes import value_of_size
 from tinsmith.tensor import dlpack, files
 from tinsmith.tensor.base import device_name
@@ -88,30 +88,42 @@ class Interop:
         return dlpack.capsule(self.numpy() if array is None else array, self.dtype, place)
 
     def __array__(self: Tensor, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        """The values as a NumPy array of their own; ``copy=False`` shows the memory itself, which is not to be written.
+        """The values as a NumPy array: of their memory itself, which is not to be written, where the host can read it.
+
+        Args:
+            copy: True for memory of its own; False to have an error instead of a copy.
 
         Raises:
             ArgumentError: if ``copy=False`` and a copy is needed.
         """
-        if copy is not False:
-            values = self.numpy()
-            return values if dtype is None else values.astype(dtype, copy=False)
-        seen = self._memory() if self.__dlpack_device__() == dlpack.HOST else None
-        if seen is None or np.dtype(dtype or seen.dtype) != seen.dtype:
+        seen = None if copy else self._seen()
+        if seen is not None and np.dtype(dtype or seen.dtype) == seen.dtype:
+            return seen
+        if copy is False:
             wanted = "" if dtype is None else f" as {np.dtype(dtype).name}"
             raise ArgumentError("asarray", f"copy=False, but NumPy cannot look at the memory of {self.dtype!r} on "
                                 f"{self.device}{wanted}", "copy=None")
-        seen = seen.view()
-        seen.flags.writeable = False
-        return seen
+        values = self.numpy() if seen is None else seen
+        return values if dtype is None else values.astype(dtype, copy=False)
 
     def __buffer__(self: Tensor, flags: int) -> memoryview:
-        """Python 3.12 and later: ``memoryview(t)`` shows the memory itself, which is not to be written."""
+        """Python 3.12 and later: ``memoryview(t)`` shows the memory itself, which is not to be written. NumPy asks here
+        first, and ``__array__`` where this raises an error."""
         if self.dtype.numpy.kind == "V":
             raise DTypeError("memoryview", f"Python has no format for {self.dtype!r}", '.bitcast("uint16") or .float()')
-        seen = self._memory() if self.__dlpack_device__() == dlpack.HOST else None
-        values: Any = self.numpy() if seen is None else seen
-        return memoryview(values).toreadonly()
+        seen: Any = self._seen()
+        if seen is None:
+            raise DeviceError("memoryview", f"the values of shape {self.shape} on {self.device} are no memory that the "
+                              "host can look at", ".data(), which copies them")
+        return memoryview(seen)
+
+    def _seen(self: Tensor) -> np.ndarray[Any, Any] | None:
+        """The values over the memory that holds them, to be read; None where the host cannot."""
+        found = self._memory() if self.__dlpack_device__() == dlpack.HOST else None
+        if found is not None:
+            found = found.view()
+            found.flags.writeable = False
+        return found
 
     def __bytes__(self: Tensor) -> bytes:
         return self.numpy().tobytes()
