@@ -1,4 +1,5 @@
 """Tinsmith: a deep-learning framework and tensor compiler whose every step can be watched."""
+from tinsmith import viz
 from tinsmith.backend.device import Device
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.core.counters import GlobalCounters
@@ -8,6 +9,7 @@ from tinsmith.core.settings import Context
 from tinsmith.core.version import version
 from tinsmith.jit import TinyJit
 from tinsmith.tensor import einops
+from tinsmith.schedule.record import endings
 from tinsmith.tensor.function import Function
 from tinsmith.tensor.symbolic import Variable
 from tinsmith.tensor.tensor import Tensor, explain, with_opts
@@ -19,6 +21,7 @@ from_dlpack = Tensor.from_dlpack
 
 guide(TinyJit)
 einops.install()
+endings.append(lambda trace: viz.ending.finish(trace))
 
 
 def __getattr__(name: str) -> object:

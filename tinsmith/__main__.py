@@ -7,6 +7,7 @@
     python -m tinsmith cache why KEY       the entries whose key begins with KEY
     python -m tinsmith beam ls|path        what searches (BEAM=n) found on this machine and others
     python -m tinsmith beam merge FILE...  take in what was found elsewhere
+    python -m tinsmith viz TRACE           show a trace that VIZ=1 or VIZ=2 wrote; --html OUT writes it as one page
     python -m tinsmith ir                  the page docs/ir.md, from the op table
     python -m tinsmith --version           which version this is
 """
@@ -23,7 +24,7 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
-from tinsmith import Tensor, conformance
+from tinsmith import Tensor, conformance, viz
 from tinsmith.backend.cpu import llvm, osys
 from tinsmith.backend.device import Device
 from tinsmith.backend.machine import machine, measure
@@ -227,6 +228,26 @@ def beam(action: str, files: Sequence[str]) -> int:
     return 0
 
 
+# *** viz ***
+
+
+def show_trace(path: str, html: str | None, port: int) -> int:
+    """Serve the page of a trace until Ctrl-C, or write it to a file."""
+    try:
+        text = viz.page.page(viz.page.read_trace(path))
+        if html is not None:
+            Path(html).write_text(text, "utf-8")
+            print(f"{html}: {len(text.encode()) / 1e6:.1f} MB")
+            return 0
+        with viz.serve.Server(text, port) as server:
+            print(f"{server.url} (Ctrl-C ends)", flush=True)
+            server.wait()
+    except (OSError, TinsmithError) as error:
+        print(error)
+        return 1
+    return 0
+
+
 def _ago(moment: float) -> str:
     seconds = max(time.time() - moment, 0)
     unit, length = next((u for u in (("d", 86400), ("h", 3600), ("min", 60)) if seconds >= u[1]), ("s", 1))
@@ -250,6 +271,10 @@ def main(arguments: list[str] | None = None) -> int:
     search = commands.add_parser("beam", help="what searches found")
     search.add_argument("action", choices=("ls", "path", "merge"))
     search.add_argument("files", nargs="*")
+    viewer = commands.add_parser("viz", help="show a trace in the browser")
+    viewer.add_argument("trace")
+    viewer.add_argument("--html", metavar="OUT", help="write one page with everything in it instead of serving it")
+    viewer.add_argument("--port", type=int, default=0, help="of this machine; any free one unless given")
     commands.add_parser("ir", help="print docs/ir.md")
     chosen = parser.parse_args(arguments)
     if chosen.command == "doctor":
@@ -260,6 +285,8 @@ def main(arguments: list[str] | None = None) -> int:
         return show_machine(chosen.device, chosen.again)
     if chosen.command == "beam":
         return beam(chosen.action, chosen.files)
+    if chosen.command == "viz":
+        return show_trace(chosen.trace, chosen.html, chosen.port)
     if chosen.command == "ir":
         print(document(), end="")
         return 0

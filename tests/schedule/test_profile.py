@@ -18,7 +18,7 @@ from tinsmith.schedule import profile
 @pytest.fixture(autouse=True)
 def nothing_counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     profile.reset()
-    monkeypatch.setattr(profile, "_print_at_exit", lambda pid: None)
+    monkeypatch.setattr(profile, "_at_exit", lambda pid: None)
     yield
     profile.reset()
 

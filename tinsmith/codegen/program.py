@@ -20,6 +20,7 @@ from tinsmith.codegen.render.llvm import local_bytes
 from tinsmith.codegen.stream_opts import choose_stream_opts
 from tinsmith.codegen.work import NO_WORK, Work, transcendentals, work_of
 from tinsmith.core.errors import ArgumentError
+from tinsmith.core.observe import passed
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.verify import verify_kernel, verify_program, verify_tensor
@@ -36,7 +37,7 @@ def compile_kernel(sink: UOp, renderer: Renderer, opts: Sequence[Opt] | None = N
     key = (sink, renderer.key(), settings.code_key, None if opts is None else tuple(opts))
     found = programs.get(key)
     if found is None:
-        found = programs[key] = _compile(sink, renderer, opts)
+        found = programs[key] = passed("program", _compile(sink, renderer, opts))
     return found
 
 
@@ -70,8 +71,9 @@ def _compile(sink: UOp, renderer: Renderer, opts: Sequence[Opt] | None) -> Kerne
     if check:
         verify_tensor(sink)
     target = renderer.target
-    lowered = normalize(lower(sink))
-    kernel = _begin(lowered, target)
+    passed("kernel", sink)
+    lowered = passed("normalize", normalize(passed("lower", lower(sink))))
+    kernel = passed("ranges", _begin(lowered, target))
     if check:
         verify_kernel(kernel.sink)
     work = work_of(kernel)
@@ -80,7 +82,8 @@ def _compile(sink: UOp, renderer: Renderer, opts: Sequence[Opt] | None) -> Kerne
             kernel.apply(opt)
     elif not settings.NOOPT:
         choose(kernel, target)
-    program = linearize(kernel)
+    passed("opts", kernel)
+    program = passed("linearize", linearize(kernel))
     if check:
         verify_kernel(kernel.sink)
         verify_program(program)

@@ -3,12 +3,16 @@ from __future__ import annotations
 
 import atexit
 import os
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from tinsmith.core.settings import settings
 from tinsmith.core.terminal import colored, show, visible_length, width
+
+
+BEGIN: Final = time.perf_counter()  # about when the package was imported
 
 
 class _Counters:
@@ -53,7 +57,8 @@ GlobalCounters: Final = _Counters()
 
 
 class Ran(NamedTuple):
-    """One thing a queue did: a kernel, a copy or a synchronization."""
+    """One thing a queue did: a kernel, a copy or a synchronization. ``lines``: (method, file, line) of the user's that
+    it computes; ``start`` on the clock of ``time.perf_counter``; ``key`` tells kernels of one name apart."""
 
     device: str
     name: str
@@ -63,6 +68,9 @@ class Ran(NamedTuple):
     bytes: int = 0
     origin: tuple[str, ...] = ()
     kind: str = "kernel"
+    lines: tuple[tuple[str, str, int], ...] = ()
+    start: float = 0.0
+    key: str = ""
 
 
 def report(ran: Ran) -> None:

@@ -68,7 +68,11 @@ DECLARED: Final = (
     Setting("NO_COLOR", "", "any value switches terminal colours off"),
     Setting("ALIAS", "", "device names to read as others, e.g. METAL=CPU,GPU=CPU"),
     Setting("JIT", 1, "0 runs jitted functions uncaptured"),
-    Setting("PROFILE", 0, "1 times every kernel and prints at the end which of them took how long"),
+    Setting("PROFILE", 0, "1 times every kernel, prints at the end what took the time, and writes a Perfetto trace"),
+    Setting("VIZ", 0, "1 shows at the end, in the browser, how every program was made and run; 2 only writes the trace"),
+    Setting("GRAPH", 0, "1 draws at the end the graphs that were computed, as SVG and DOT"),
+    Setting("JITGRAPH", 0, "1 draws the graphs that TinyJit captured, as SVG and DOT"),
+    Setting("TRACE_DIR", "", "where VIZ, GRAPH, JITGRAPH and PROFILE write their files; empty = the current folder"),
     Setting("BEAM", 0, "width of the search for opts by measured time, kernel by kernel; 0 takes the model's", True),
     Setting("BEAM_SECONDS", 10, "how long a candidate of that search may take to compile and run"),
     Setting("BEAM_FILE", "", "the text file with what searches found; empty = beam.txt among the user's data"),
@@ -96,9 +100,16 @@ class _Settings(threading.local):
     def _changed(self) -> None:
         super().__setattr__("token", object())
         super().__setattr__("code_key", tuple(getattr(self, s.name) for s in DECLARED if s.affects_code))
+        timed = bool(self.PROFILE or self.VIZ)
+        super().__setattr__("timed", timed)
+        super().__setattr__("one_by_one", timed or self.DEBUG >= 2 or self.CHECKED >= 2)
+        super().__setattr__("recorded", bool(self.VIZ or self.GRAPH or self.JITGRAPH))
 
     token: object  # another one after every change
     code_key: tuple[int | str, ...]  # the values that change generated code: part of every cache key
+    timed: bool  # whatever runs goes on the timeline
+    one_by_one: bool  # kernels run one at a time
+    recorded: bool  # how programs are made is recorded
     DEBUG: int
     DEV: str
     NOOPT: int
@@ -119,6 +130,10 @@ class _Settings(threading.local):
     ALIAS: str
     JIT: int
     PROFILE: int
+    VIZ: int
+    GRAPH: int
+    JITGRAPH: int
+    TRACE_DIR: str
     BEAM: int
     BEAM_SECONDS: int
     BEAM_FILE: str
@@ -156,9 +171,6 @@ _OF_BEAM: Final = {
 
 # Variables that tinygrad reads and Tinsmith does not: what they are there if nobody sets them, and what does it here.
 ELSEWHERE: Final[dict[str, tuple[str, str]]] = {
-    "GRAPH": ("0", "no pictures are drawn; DEBUG=5 prints the tree of every kernel, tensor.explain() all of them"),
-    "JITGRAPH": ("0", "no pictures are drawn; DEBUG=5 prints the kernels of a capture"),
-    "VIZ": ("0", "there is no viewer; DEBUG=6 prints rewrites by rule, PROFILE=1 times, tensor.explain() both"),
     "AMX": ("0", "matrix units are used where the machine has them; TC=0 leaves them alone"),
     "USE_TC": ("1", "TC=0 leaves the matrix units of the machine alone"),
     "TC_OPT": ("0", "sums of products are padded where it pays; with_opts(tensor, [Opt(OptOps.TC, ...)]) by hand"),

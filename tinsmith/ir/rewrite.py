@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from tinsmith.core.observe import observed
 from tinsmith.core.settings import settings
 from tinsmith.core.terminal import show
 from tinsmith.ir.ops import Op, Ops
@@ -135,6 +136,8 @@ class RuleSet:
             if new is not None:
                 if settings.DEBUG >= 6:
                     show(f"  {rule.name:28s} {node!r}  →  {new!r}")
+                if observed.observer is not None:
+                    observed.observer.rewritten(rule, node, new)
                 return new
         return None
 

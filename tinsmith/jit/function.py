@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
+from tinsmith import schedule
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import JitError
 from tinsmith.core.settings import settings
@@ -161,7 +162,7 @@ class TinyJit(Generic[R]):
                     replay = functools.partial(capture.replay, found, tensors, bound)
                     return verified(  # type: ignore[no-any-return]
                         self.__name__, replay, functools.partial(self._run, args, kwargs))
-                if not kwargs and not settings.VERIFY and settings.DEBUG < 2 and not settings.PROFILE:
+                if not kwargs and not settings.VERIFY and not settings.one_by_one:
                     with contextlib.suppress(TypeError):
                         capture.quick = Quick(capture.state, capture.guards, args)
                         self._quick = one.left
@@ -240,6 +241,8 @@ class TinyJit(Generic[R]):
         if not reason and (self._key(args, kwargs)[0] != key or state.change(args, kwargs) is not None):
             self._warn("changes Python values that it also reads (an attribute, a global, an argument)")
             return result
+        if settings.recorded and not reason:
+            schedule.trace.current().captured(self.__name__, [item.compiled for item in capture.items])
         self._keep(key, held, capture if not reason else None)
         if reason:
             self._warn(reason)

@@ -11,6 +11,7 @@ from typing import Final
 from tinsmith.backend.device import Device
 from tinsmith.codegen.launch import KernelProgram, Launch
 from tinsmith.core.settings import settings
+from tinsmith.core.timeline import span
 from tinsmith.schedule.compiled import is_loaded, load
 
 # Seconds after which a thread that writes sources lets the compiling one go on. Between its native calls that one needs
@@ -28,7 +29,8 @@ class _Job:
 
     def run(self) -> None:
         try:
-            self.binary = Device[self.device].compiler.compile(self.kernel.source)
+            with span("compile", f"{self.device} compiler", self.kernel.name, self.kernel.symbol):
+                self.binary = Device[self.device].compiler.compile(self.kernel.source)
         except BaseException as error:  # raised again by whoever asks for the binary
             self.error = error
 

@@ -22,7 +22,7 @@ from tinsmith.ir.uop import toposort
 from tinsmith.schedule.items import ScheduleItem
 from tinsmith.schedule.texts import cut
 
-_READABLE = ReadableRenderer()
+READABLE = ReadableRenderer()
 _BELOW = "DEBUG=6 shows them"
 
 
@@ -39,7 +39,7 @@ def show_kernel(item: ScheduleItem | None, kernel: KernelProgram, name: str, dev
         show(table(kernel.uops))
     own = isinstance(device.renderer, GPURenderer)
     if settings.DEBUG >= 4:
-        show(kernel.source.replace(kernel.symbol, name) if own else _READABLE.render(name, kernel.uops))
+        show(kernel.source.replace(kernel.symbol, name) if own else READABLE.render(name, kernel.uops))
     if settings.DEBUG >= 6 and not own:
         show(kernel.source)
     if settings.DEBUG >= 7:

@@ -19,8 +19,10 @@ from tinsmith.core.collector import no_collection
 from tinsmith.core.counters import GlobalCounters, Ran, report
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import KernelError, TinsmithError, VerifyError
+from tinsmith.core.observe import passed
 from tinsmith.core.recent import Recent
 from tinsmith.core.settings import settings
+from tinsmith.core.timeline import PYTHON, span, timeline
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.evaluate import evaluate
 from tinsmith.ir.ops import FOR_GRADIENTS
@@ -182,28 +184,30 @@ def _numbers(buffers: Sequence[UOp], free: Collection[UOp]) -> tuple[int, ...]:
 
 def _lowered_again() -> bool:
     """Whether someone watches, so that what is shown must not depend on what the disk cache holds, or searches."""
-    return bool(settings.DEBUG >= 3 or settings.CHECK_IR or settings.BEAM or settings.CHECKED >= 2)
+    return bool(settings.DEBUG >= 3 or settings.recorded or settings.CHECK_IR or settings.BEAM or settings.CHECKED >= 2)
 
 
 def _compile(graph: list[UOp], device: str) -> CompiledSchedule:
     """The program of a canonical graph: from disk, or scheduled and lowered now."""
-    key = None if _lowered_again() else diskcache.entry_key(graph, device)
-    compiled = diskcache.fetch(key, graph) if key is not None else None
-    if compiled is None:
-        places = diskcache.places_of(graph) if key is not None else {}
-        compiled = lower(graph, device)
-        if key is not None:
-            diskcache.store(key, places, compiled)
-    overlap(compiled)
+    with span("program", PYTHON, "program"):
+        key = None if _lowered_again() else diskcache.entry_key(graph, device)
+        compiled = diskcache.fetch(key, graph) if key is not None else None
+        if compiled is None:
+            places = diskcache.places_of(graph) if key is not None else {}
+            compiled = lower(graph, device)
+            if key is not None:
+                diskcache.store(key, places, compiled)
+        overlap(compiled)
     return compiled
 
 
 def planned(graph: list[UOp], device: str) -> tuple[Schedule, list[Layout | None]]:
     """The kernels of a canonical graph before they are lowered, and how sharded results lie."""
     layouts: list[Layout | None] = []
-    graph = without_empty(graph, device)
+    graph = passed("without empty values", without_empty(graph, device))
     if any(is_group(d) for d in (device, *(n.device for n in toposort(graph)))):
         graph, layouts = spread_out(graph, device)
+        passed("spread over devices", graph)
         device = members(device)[0]
     schedule = Scheduler(graph, device).run()
     arrange(schedule)
@@ -218,7 +222,7 @@ def arrange(schedule: Schedule) -> None:
     """
     verify_order(schedule.items, schedule.slots, "Scheduler")
     for step in (*(() if settings.NOOPT else (merge_twins, merge_siblings, join_sums)), overlapped):
-        schedule.items = step(schedule)
+        schedule.items = passed(step.__name__.replace("_", " "), step(schedule))
         verify_order(schedule.items, schedule.slots, step.__name__)
 
 
@@ -228,6 +232,12 @@ def lower(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]] | Non
     Args:
         opts: what to apply to kernels, by their number, instead of the optimizer's choice.
     """
+    if settings.recorded:
+        return schedule.trace.current().lowered(graph, lambda: _lower(graph, device, opts))
+    return _lower(graph, device, opts)
+
+
+def _lower(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]] | None) -> CompiledSchedule:
     GlobalCounters.schedule_count += 1
     schedule, layouts = planned(graph, device)
     given = opts or {}
@@ -314,7 +324,7 @@ def launch(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], va
             b.opaque  # noqa: B018  running out of memory must leave the old versions as they are
     launched: list[Step] = []
     try:
-        if settings.DEBUG >= 2 or settings.PROFILE or settings.CHECKED >= 2:
+        if settings.one_by_one:
             _one_by_one(bound, bases, values, launched)
         elif bound.queue is not None:
             bound.queue(bases, values, launched)
@@ -412,8 +422,10 @@ def _kernel_error(steps: Sequence[Step], error: Exception, in_place: bool) -> Ke
 
 def _report(ran: Ran) -> None:
     report(ran)
-    if settings.PROFILE:
-        schedule.profile.note(ran)
+    if settings.timed:
+        timeline.ran(ran)
+        if settings.PROFILE:
+            schedule.profile.note(ran)
 
 
 def _timed(step: Step, buffers: list[Buffer], values: Sequence[int]) -> None:
@@ -422,9 +434,11 @@ def _timed(step: Step, buffers: list[Buffer], values: Sequence[int]) -> None:
     if isinstance(step.launch, KernelProgram):
         schedule.debug.show_kernel(step.item, step.launch, step.name, device)
     call = Call(step.program, buffers, [values[v] for v in step.variables])
+    start = time.perf_counter()
     seconds = device.timed(call)
     kernel = step.launch or call.program.kernel
-    _report(Ran(step.device, step.name, len(call.buffers), seconds, kernel.ops, kernel.bytes, step.methods))
+    _report(Ran(step.device, step.name, len(call.buffers), seconds, kernel.ops, kernel.bytes, step.methods,
+                lines=tuple(step.origin), start=start, key=kernel.symbol))
 
 
 def _copy(target: Buffer, source: Buffer) -> None:
@@ -436,14 +450,14 @@ def _copy(target: Buffer, source: Buffer) -> None:
     copy_buffer(target, source)
     seconds = time.perf_counter() - start
     _report(Ran(target.device, f"copy {source.nbytes}, {target.device} <- {source.device}", 2, seconds, 0,
-                source.nbytes, kind="copy"))
+                source.nbytes, kind="copy", start=start))
 
 
 def _synchronize(device: str) -> None:
     """Two queues meet: what the other one was given must have run."""
     start = time.perf_counter()
     Device[device].synchronize()
-    report(Ran(device, "synchronize", 1, time.perf_counter() - start, kind="sync"))
+    _report(Ran(device, "synchronize", 1, time.perf_counter() - start, kind="sync", start=start))
 
 
 def is_host_copy(node: UOp) -> bool:

@@ -128,7 +128,8 @@ def explain(roots: Sequence[UOp], device: str, run: bool = True) -> Explanation:
     """
     graph, buffers, values = canonical(roots)
     compiled = lower(graph, device)
-    times = _measure(compiled, flattened(b.arg for b in buffers), values) if run else {}
+    compiled.arguments = [b.arg for b in buffers], values
+    times = measured(compiled) if run else {}
     machines = {s.device: machine(s.device) for s in compiled.steps if s.program is not None}
     schedule = compiled.schedule
     sizes = {s.number: s.size * s.dtype.itemsize for s in schedule.slots}
@@ -155,9 +156,12 @@ def _report(compiled: CompiledSchedule, number: int, machines: dict[str, Machine
 # *** measuring ***
 
 
-def _measure(compiled: CompiledSchedule, inputs: Sequence[Buffer], values: Sequence[int]) -> dict[int, float]:
-    """Seconds of each step. Steps run in order, so that each is measured on the values that it really gets."""
-    bound = compiled.bound
+def measured(compiled: CompiledSchedule) -> dict[int, float]:
+    """Seconds of each step of a program that has its arguments, on memory of its own. Steps run in order, so that each
+    is measured on the values that it really gets."""
+    assert compiled.arguments is not None
+    given, values = compiled.arguments
+    inputs, bound = flattened(given), compiled.bound
     bases = [*(inputs[n] for n in bound.inputs), *(Buffer(s.device, s.size, s.dtype) for s in bound.outputs)]
     bases += [Buffer(device, size, dtypes.uint8) for device, size in bound.blocks]
     budget = max(BUDGET / max(len(compiled.steps), 1), 2e-3)

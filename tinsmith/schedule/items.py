@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from tinsmith.backend.device import Device
 from tinsmith.core.dtypes import DType
+from tinsmith.core.observe import passed
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import bindings, symbols, toposort, with_symbols
 from tinsmith.schedule.fusion import Fusion, fused
@@ -73,6 +74,7 @@ class Schedule:
     Attributes:
         inputs: number of a buffer in the canonical graph → its slot.
         versions: slot of an assigned output → number of the buffer that holds the version before.
+        slot_of: the slot of each stored node.
     """
 
     items: list[ScheduleItem]
@@ -81,6 +83,7 @@ class Schedule:
     outputs: list[int]
     versions: dict[int, int]
     fusion: Fusion | None = None
+    slot_of: dict[UOp, int] = field(default_factory=dict)
 
 
 class Scheduler:
@@ -95,8 +98,10 @@ class Scheduler:
 
     def run(self) -> Schedule:
         target = Device[self.device].target
-        self.roots = split_reductions(sum_by_phase(self.roots), target)
+        summed = passed("sum by phase", sum_by_phase(self.roots))
+        self.roots = passed("split reductions", split_reductions(summed, target))
         fusion, staged = fused(self.roots, target.costs)
+        passed("fusion", fusion)
         for node in staged:
             self.add(node, fusion.reasons[node])
             if (group := fusion.groups.get(node)) is not None and group.tiles:
@@ -104,9 +109,10 @@ class Scheduler:
                 self.items[-1].statistics = not group.stream
         for root in self.roots:
             self.slots[self.slot_of[root]].output = True
+        passed("schedule", self.items)
         return Schedule(self.items, self.slots, {getattr(b.arg, "number", n): self.slot_of[b]
                                                  for n, b in enumerate(self.inputs)},
-                        [self.slot_of[r] for r in self.roots], self.versions(), fusion)
+                        [self.slot_of[r] for r in self.roots], self.versions(), fusion, self.slot_of)
 
     def versions(self) -> dict[int, int]:
         """Slots of assigned outputs, and the numbers of the buffers with the versions before."""

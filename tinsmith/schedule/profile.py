@@ -1,20 +1,26 @@
-"""``PROFILE=1``: which kernels and copies took the time, as a table at the end of the program.
+"""``PROFILE=1``: what took the time, as a table at the end of the program, and a trace for Perfetto.
 
-Everything runs one kernel at a time then, so that each can be timed: the total is more than without it.
+Everything runs one kernel at a time then, so that each can be timed: the total is more than without it. What kernels,
+copies and the making of programs leave of the time since the first import is Python's.
 """
 from __future__ import annotations
 
 import atexit
 import os
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tinsmith.backend.machine import machine
+from tinsmith.core import counters
 from tinsmith.core.counters import Ran
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.terminal import WIDTH, show
+from tinsmith.core.timeline import output_path, timeline, write_perfetto
 from tinsmith.schedule.texts import cut, percent, plural, time_text
 
 ROWS = 40  # of the table; what took less time is one row
+_HEAD = " share    total   runs     mean roofline   GFLOPS   GB/s  device  kernel                computes"
 
 
 @dataclass
@@ -31,14 +37,14 @@ class Row:
         return self.total / self.runs
 
 
-_rows: dict[tuple[str, str, tuple[str, ...]], Row] = {}
+_rows: dict[tuple[object, ...], Row] = {}
 
 
 def note(ran: Ran) -> None:
     """Count what ran; the first call makes sure that the table is printed at the end."""
     if not _rows:
-        atexit.register(_print_at_exit, os.getpid())
-    row = _rows.setdefault((ran.device, ran.name, ran.origin), Row(ran))
+        atexit.register(_at_exit, os.getpid())
+    row = _rows.setdefault((ran.device, ran.name, ran.origin, ran.lines), Row(ran))
     row.runs += 1
     row.total += ran.seconds
     row.best = min(row.best, ran.seconds)
@@ -47,38 +53,52 @@ def note(ran: Ran) -> None:
 def reset() -> None:
     """Forget what was counted."""
     _rows.clear()
+    timeline.reset()
 
 
 def table() -> str:
     """What took the time so far, the longest first, at most 120 columns wide; empty if nothing ran."""
-    rows = sorted(_rows.values(), key=lambda r: -r.total)
-    total = sum(r.total for r in rows)
-    if not rows:
+    if not _rows:
         return ""
-    kernels = [r for r in rows if r.ran.kind == "kernel"]
+    rows = list(_rows.values())
+    ran = sum(r.total for r in rows)
+    whole = max(time.perf_counter() - counters.BEGIN, ran + timeline.compiling)
+    kernels, copies = (_kind(rows, kind) for kind in ("kernel", "copy"))
     lines = [f"profile: {plural(sum(r.runs for r in kernels), 'launch')} of {plural(len(kernels), 'kernel')} and "
-             f"{plural(sum(r.runs for r in rows) - sum(r.runs for r in kernels), 'copy')} in {time_text(total)}",
-             " share    total   runs     mean     best roofline  GFLOP/s   GB/s  "
-             "device   kernel                computes"]
-    for row in rows[:ROWS]:
-        lines.append(_line(row, total))
-    rest = rows[ROWS:]
+             f"{plural(sum(r.runs for r in copies), 'copy')} in {time_text(ran)}, "
+             f"of {time_text(whole)} since the first import", _HEAD]
+    found = [(r.total, _line(r, whole)) for r in rows]
+    others = [(timeline.compiling, timeline.programs, "making programs: scheduling, code generation, compiling"),
+              (whole - ran - timeline.compiling, 0, "Python, and all else that is no kernel")]
+    listed = sorted(found, key=lambda pair: -pair[0])
+    rest = [r for r, _ in listed[ROWS:]]
     if rest:
-        seconds = sum(r.total for r in rest)
-        share = percent(seconds / max(total, 1e-12))
-        lines.append(f"{share:>6} {time_text(seconds):>8} {sum(r.runs for r in rest):6d} {len(rest)} others")
+        others.append((sum(rest), 0, f"{len(rest)} others"))
+    found = listed[:ROWS] + [(total, _other(total, runs, what, whole)) for total, runs, what in others if total]
+    lines += [text for _, text in sorted(found, key=lambda pair: -pair[0])]
     if any(not machine(d).measured for d in {r.ran.device for r in kernels}):
         lines.append("roofline: of a modest machine; python -m tinsmith machine measures this one")
     return "\n".join(lines)
 
 
-def _line(row: Row, total: float) -> str:
+def _kind(rows: Iterable[Row], kind: str) -> list[Row]:
+    return [r for r in rows if r.ran.kind == kind]
+
+
+def _other(total: float, runs: int, what: str, whole: float) -> str:
+    """The row of what no device does."""
+    count = f"{runs:6d} {time_text(total / runs):>8}" if runs else " " * 15
+    return f"{percent(total / max(whole, 1e-12)):>6} {time_text(total):>8} {count}{' ' * 26}{what}"
+
+
+def _line(row: Row, whole: float) -> str:
     ran, rate = row.ran, max(row.mean, 1e-12) * 1e9
-    share = percent(row.total / max(total, 1e-12))
+    share = percent(row.total / max(whole, 1e-12))
     reached = percent(_roofline(ran) / max(row.best, 1e-12)) if ran.kind == "kernel" else "-"
-    times = f"{time_text(row.total):>8} {row.runs:6d} {time_text(row.mean):>8} {time_text(row.best):>8}"
-    text = (f"{share:>6} {times} {reached:>8} {ran.ops / rate:8.1f} {ran.bytes / rate:6.1f}  {cut(ran.device, 8):8} "
-            f"{cut(ran.name, 21):21} {', '.join(ran.origin)}")
+    times = f"{time_text(row.total):>8} {row.runs:6d} {time_text(row.mean):>8}"
+    lines = dict.fromkeys(f"{m} {os.path.basename(file)}:{line}".strip() for m, file, line in ran.lines)
+    text = (f"{share:>6} {times} {reached:>8} {ran.ops / rate:8.1f} {ran.bytes / rate:6.1f}  {cut(ran.device, 6):6}  "
+            f"{cut(ran.name, 21):21} {', '.join(lines or ran.origin)}")
     return cut(text.rstrip(), WIDTH)
 
 
@@ -89,6 +109,15 @@ def _roofline(ran: Ran) -> float:
     return max(ran.bytes / max(level.all, level.one), ran.ops / found.peak(dtypes.float32).all)
 
 
-def _print_at_exit(pid: int) -> None:
-    if pid == os.getpid():
-        show(table())
+def _at_exit(pid: int) -> None:
+    if pid != os.getpid():
+        return
+    show(table())
+    path = output_path(".perfetto.json")
+    try:
+        write_perfetto(path)
+    except OSError as error:
+        show(f"profile: no timeline is written: {error}")
+        return
+    left_out = f" (without the last {timeline.left_out} events)" if timeline.left_out else ""
+    show(f"profile: the timeline is in {path}{left_out}; https://ui.perfetto.dev opens it")

@@ -1,7 +1,7 @@
 """Who wants to know what runs: capture registers a recorder here, and realize tells it."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from tinsmith.backend.memory import Buffer
@@ -9,6 +9,7 @@ from tinsmith.ir import UOp
 
 if TYPE_CHECKING:
     from tinsmith.schedule.compiled import CompiledSchedule
+    from tinsmith.schedule.trace import Trace
 
 
 class Recorder(Protocol):
@@ -28,3 +29,4 @@ class Recorder(Protocol):
 
 
 recorders: list[Recorder] = []
+endings: list[Callable[[Trace], None]] = []  # what is done with the trace of a run at its end

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from tinsmith import viz
 from tinsmith.backend.device import Device, DeviceName, members
 from tinsmith.core.dtypes import DType, DTypeLike, dtypes, to_dtype
 from tinsmith.core.errors import _PACKAGE, ArgumentError, DeviceError, DTypeError, GradientError, ShapeError
@@ -41,6 +42,8 @@ from tinsmith.tensor.slopes import with_slopes
 from tinsmith.tensor.storage import DETACH, Look, Share
 
 if TYPE_CHECKING:
+    from tinsmith.viz.drawing import Drawing
+    from tinsmith.viz.showing import View
     from tinsmith.schedule.explanation import Explanation
     from tinsmith.tensor.tensor import Tensor
 
@@ -260,6 +263,33 @@ class TensorBase:
         """
         check_tensors("explain", others)
         return explain_tensors([self, *others], run)
+
+    def graph(self, *others: Tensor) -> Drawing:
+        """A picture of the graph that computes this tensor (and ``others``): its data, what is stored, fused and seen.
+
+        A notebook shows it; ``svg()`` and ``dot()`` are its texts. Nothing is computed; docs/viz.md shows one.
+
+        >>> picture = Tensor([1, 2]).dot(Tensor([3, 4])).graph()
+        >>> [box.lines[0] for box in picture.boxes]
+        ['BUFFER buffer 0 on NPY', 'COPY CPU', 'BUFFER buffer 1 on NPY', 'COPY CPU', 'MUL', 'REDUCE (ADD, (0,))', 'RESHAPE']
+        """
+        check_tensors("graph", others)
+        return viz.showing.graph(lambda: schedule_tensors([self, *others]))
+
+    def viz(self, *others: Tensor, run: bool = True) -> View:
+        """A page in this machine's browser: how this tensor (and ``others``) would be computed, from the graph to
+        machine code. Nothing is changed, as with ``explain``; docs/viz.md describes the page.
+
+        >>> with Tensor([1, 2]).dot(Tensor([3, 4])).viz(run=False) as view:  # doctest: +ELLIPSIS
+        ...     "<!doctype html>" in view.html
+        viz: http://127.0.0.1:...
+        True
+
+        Args:
+            run: measure the time of each kernel; False compiles only.
+        """
+        check_tensors("viz", others)
+        return viz.showing.view(lambda: schedule_tensors([self, *others]), run)
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """The values as a NumPy array of their own.

@@ -1,0 +1,125 @@
+"""What happened when: kernels, copies, synchronizations and compilations on one clock, with the memory in use.
+
+``PROFILE`` and ``VIZ`` note events here; they are written as a Perfetto trace, and are the timeline of a trace.
+"""
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from tinsmith.core.counters import GlobalCounters, Ran
+from tinsmith.core.settings import settings
+
+MOST: Final = 200_000  # events; later ones are counted only
+PYTHON: Final = "Python"  # the row of what the user's thread does
+
+
+class Event(NamedTuple):
+    """One span. ``row``: the device, or what else has a row of its own; ``memory``: bytes on the device afterwards."""
+
+    kind: str
+    row: str
+    name: str
+    start: float
+    seconds: float
+    memory: int = 0
+    ops: int = 0
+    bytes: int = 0
+    lines: tuple[tuple[str, str, int], ...] = ()
+    key: str = ""
+
+
+class Timeline:
+    """Events since the first one, in the order in which they ended. ``compiling``: seconds that the user's threads
+    spent on making programs."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what was noted."""
+        self.events: list[Event] = []
+        self.left_out = self.programs = 0
+        self.compiling = 0.0
+
+    def note(self, event: Event) -> None:
+        if len(self.events) < MOST:
+            self.events.append(event)
+        else:
+            self.left_out += 1
+
+    def ran(self, ran: Ran) -> None:
+        """A kernel, a copy or a synchronization."""
+        self.note(Event(ran.kind, ran.device, ran.name, ran.start, ran.seconds, GlobalCounters.memory_on[ran.device],
+                        ran.ops, ran.bytes, ran.lines, ran.key))
+
+    @contextlib.contextmanager
+    def span(self, kind: str, row: str, name: str, key: str = "") -> Iterator[None]:
+        """What the block does, as an event of ``kind``; ``program``: all that making a program takes."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            seconds = time.perf_counter() - start
+            self.note(Event(kind, row, name, start, seconds, GlobalCounters.memory_on[row], key=key))
+            if kind == "program":
+                self.compiling += seconds
+                self.programs += 1
+
+
+timeline: Final = Timeline()
+
+
+def span(kind: str, row: str, name: str, key: str = "") -> contextlib.AbstractContextManager[None]:
+    """``timeline.span`` where events are noted, else nothing.
+
+    >>> with span("program", PYTHON, "nothing is noted"):
+    ...     len(timeline.events)
+    0
+    """
+    return timeline.span(kind, row, name, key) if settings.timed else contextlib.nullcontext()
+
+
+def output_path(suffix: str) -> Path:
+    """Where a file about this run goes: named after the script, in ``TRACE_DIR`` or the current folder.
+
+    >>> output_path(".perfetto.json").name.endswith(".perfetto.json")
+    True
+    """
+    name = Path(sys.argv[0]).stem if sys.argv and sys.argv[0] not in ("", "-c", "-m") else "python"
+    return Path(settings.TRACE_DIR) / f"{name}{suffix}"
+
+
+def perfetto(events: list[Event]) -> dict[str, Any]:
+    """The events in the trace format that https://ui.perfetto.dev opens: a process, a thread per row, and a counter of
+    memory per device; times in microseconds.
+
+    >>> found = perfetto([Event("kernel", "CPU", "r_2", 1.0, 2e-6, 64)])["traceEvents"]
+    >>> [e["ph"] for e in found], found[-2]["dur"]
+    (['M', 'M', 'X', 'C'], 2.0)
+    """
+    pid, rows = os.getpid(), {row: n for n, row in enumerate(dict.fromkeys(e.row for e in events), 1)}
+    start = min((e.start for e in events), default=0.0)
+    found: list[dict[str, Any]] = [{"ph": "M", "pid": pid, "name": "process_name", "args": {"name": "tinsmith"}}]
+    found += [{"ph": "M", "pid": pid, "tid": n, "name": "thread_name", "args": {"name": row}}
+              for row, n in rows.items()]
+    for e in events:
+        at = round((e.start - start) * 1e6, 3)
+        details = {"operations": e.ops, "bytes": e.bytes, "lines": [f"{m} ({file}:{line})" for m, file, line in e.lines]}
+        found.append({"ph": "X", "pid": pid, "tid": rows[e.row], "name": e.name, "cat": e.kind, "ts": at,
+                      "dur": round(e.seconds * 1e6, 3), "args": {k: v for k, v in details.items() if v}})
+        if e.kind in ("kernel", "copy"):
+            found.append({"ph": "C", "pid": pid, "name": f"memory of {e.row}", "ts": round(at + e.seconds * 1e6, 3),
+                          "args": {"bytes": e.memory}})
+    return {"traceEvents": found, "displayTimeUnit": "ms"}
+
+
+def write_perfetto(path: Path) -> None:
+    """Write what was noted so far."""
+    path.write_text(json.dumps(perfetto(timeline.events)), "utf-8")

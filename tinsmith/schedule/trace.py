@@ -1,0 +1,394 @@
+"""A trace: how programs were made and run, pass by pass, as one JSON document; docs/viz.md describes its fields.
+
+While a program is lowered, the trace is its observer: passes say what they made, rules what they rewrote. What is heavy
+(texts of estimates, sources, assembly) is made from the finished program.
+"""
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import platform
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from tinsmith.backend.device import Device
+from tinsmith.backend.machine import machine
+from tinsmith.codegen.estimate import estimate
+from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.launch import KernelProgram, programs
+from tinsmith.codegen.program import begin
+from tinsmith.codegen.roles import Axis, range_size
+from tinsmith.core import counters
+from tinsmith.core.errors import TinsmithError, user_line
+from tinsmith.core.observe import observed
+from tinsmith.core.settings import Context
+from tinsmith.core.terminal import show
+from tinsmith.core.timeline import output_path, timeline
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.printer import graph_rows, kernel_tree, table_rows
+from tinsmith.ir.text import argument_text, expression, is_integer, short
+from tinsmith.ir.uop import Origin, toposort
+from tinsmith.schedule.compiled import BufferName, CompiledSchedule, Step
+from tinsmith.schedule.debug import READABLE, opts_text
+from tinsmith.schedule.fusion import Fusion
+from tinsmith.schedule.items import Schedule, ScheduleItem
+from tinsmith.schedule.record import endings
+
+FORMAT: Final = "tinsmith trace"
+VERSION: Final = 1
+MOST_REWRITES: Final = 400  # different ones of a pass that are kept; the others are counted
+MOST_ROWS: Final = 20_000  # of a pass
+MOST_SOURCE: Final = 1 << 20  # bytes of a user's file that are kept
+
+Rows = list[list[Any]]  # [text, number of an origin or -1]
+Stage = tuple[str, Rows, list[list[Any]], int]  # a pass: its name, what it made, rewrites, how many are left out
+
+
+class Trace:
+    """What was recorded since it began; ``document`` is all of it."""
+
+    def __init__(self, begun: float) -> None:
+        self.programs: list[dict[str, Any]] = []
+        self.kernels: dict[str, dict[str, Any]] = {}
+        self.origins: dict[Origin, int] = {}
+        self.begun = begun  # on the clock of time.perf_counter: where the timeline starts
+        self.machines: dict[str, dict[str, Any]] = {}
+        self._compiled: dict[int, tuple[CompiledSchedule, dict[str, Any]]] = {}
+        self._stages: list[Stage] = []
+        self._of_kernel: list[Stage] | None = None  # while a kernel is made
+        self._pending: Counter[tuple[str, str, str, str]] = Counter()
+        self._left_out = 0
+        self._finished: list[tuple[KernelProgram, list[Stage]]] = []
+        self._thread = 0
+
+    # *** the observer ***
+
+    def passed(self, name: str, value: Any) -> None:
+        if threading.get_ident() != self._thread:
+            return
+        if name == "kernel":
+            self._of_kernel = []
+        if isinstance(value, KernelProgram):
+            self._finished.append((value, self._of_kernel or []))
+            self._of_kernel = None
+        else:
+            stages = self._stages if self._of_kernel is None else self._of_kernel
+            stages.append((name, self._rows(value), self._rewrites(), self._left_out))
+        self._pending.clear()
+        self._left_out = 0
+
+    def rewritten(self, rule: Any, before: UOp, after: UOp) -> None:
+        if threading.get_ident() != self._thread:
+            return
+        key = rule.name, rule.law, _text(before), _text(after)
+        if key in self._pending or len(self._pending) < MOST_REWRITES:
+            self._pending[key] += 1
+        else:
+            self._left_out += 1
+
+    def _rewrites(self) -> list[list[Any]]:
+        return [[*key, count] for key, count in self._pending.items()]
+
+    def _rows(self, value: Any) -> Rows:
+        """A pass's result, a row per node or item."""
+        if isinstance(value, Kernel):
+            value = value.sink
+        if isinstance(value, UOp):
+            found = [(n, text) for n, text in graph_rows(value)] if _is_lowered(value) else [
+                (None, text) for text in kernel_tree(value).splitlines()]
+        elif value and isinstance(value[0], ScheduleItem):
+            return [[_item_text(i), self.origin(i.origin)] for i in value]
+        elif value and isinstance(value[0], tuple):  # nodes with a text each
+            found = list(value)
+        elif any(n.op in (Ops.DEFINE_GLOBAL, Ops.STORE) for n in value):
+            found = table_rows(value)
+        else:
+            found = _listing(value)
+        return [[text, self.origin(n.origin) if n is not None else -1] for n, text in found[:MOST_ROWS]]
+
+    def origin(self, found: Sequence[Origin]) -> int:
+        """The number of the last of some lines."""
+        return self.origins.setdefault(found[-1], len(self.origins)) if found else -1
+
+    def _origins(self, found: Sequence[Origin]) -> list[int]:
+        return list(dict.fromkeys(self.origin((o,)) for o in found))
+
+    # *** programs ***
+
+    def lowered(self, graph: Sequence[UOp], make: Callable[[], CompiledSchedule]) -> CompiledSchedule:
+        """What ``make`` makes of ``graph``, recorded."""
+        if observed.observer is not None:  # a search inside of another program's
+            return make()
+        self._thread, self._stages, self._finished, self._of_kernel = threading.get_ident(), [], [], None
+        observed.observer = self
+        started = time.perf_counter()
+        try:
+            self.passed("tensor graph", list(graph))
+            compiled = make()
+        finally:
+            observed.observer = None
+        seconds = time.perf_counter() - started
+        self._add(compiled, self._stages, started, seconds)
+        return compiled
+
+    def _add(self, compiled: CompiledSchedule, stages: Sequence[Any], started: float, seconds: float) -> None:
+        for kernel, passes in self._finished:
+            self._kernel(kernel, passes, compiled)
+        schedule = compiled.schedule
+        found: dict[str, Any] = {
+            "number": len(self.programs), "captured": "", "line": self.origin((("", *user_line()),)),
+            "start": started - self.begun, "seconds": seconds, "passes": self._passes(stages),
+            "items": [self._item(compiled, n) for n in range(len(compiled.steps))],
+            "slots": [[s.size, repr(s.dtype).removeprefix("dtypes."), s.device, _kind(compiled, s.number)]
+                      for s in schedule.slots],
+            "nodes": self._nodes(schedule)}
+        self.programs.append(found)
+        self._compiled[id(compiled)] = compiled, found
+
+    def captured(self, name: str, parts: Sequence[CompiledSchedule]) -> None:
+        """Some programs are those of a captured function."""
+        for compiled in parts:
+            if id(compiled) in self._compiled:
+                self._compiled[id(compiled)][1]["captured"] = name
+
+    def measured(self, compiled: CompiledSchedule, seconds: dict[int, float]) -> None:
+        """How long steps took, by number."""
+        for n, taken in seconds.items():
+            self._compiled[id(compiled)][1]["items"][n]["seconds"] = taken
+
+    def _passes(self, stages: Sequence[Stage]) -> list[dict[str, Any]]:
+        """Passes with their rows; null where they are those of the pass before."""
+        found: list[dict[str, Any]] = []
+        last: Rows | None = None
+        for name, rows, rewrites, left_out in stages:
+            found.append({"name": name, "rows": None if rows == last else rows, "rewrites": rewrites,
+                          "left_out": left_out})
+            last = rows
+        return found
+
+    def _item(self, compiled: CompiledSchedule, number: int) -> dict[str, Any]:
+        step, item = compiled.steps[number], compiled.schedule.items[number]
+        kernel = step.launch if isinstance(step.launch, KernelProgram) else None
+        return {"name": step.name if step.program is not None else _copy_name(compiled, step), "device": step.device,
+                "kernel": kernel.symbol if kernel is not None else None, "reason": item.reason,
+                "origins": self._origins(item.origin), "writes": list(item.written), "reads": list(item.read),
+                "seconds": None}
+
+    def _nodes(self, schedule: Schedule) -> list[list[Any]]:
+        """[op, dtype, shape, argument, sources, origin, state, numbers of items] of each node, sources first."""
+        roots = schedule.fusion.roots if schedule.fusion is not None else []
+        order = toposort(roots)
+        number = {n: i for i, n in enumerate(order)}
+        items = _items_of(schedule)
+        rows = []
+        for n in order:
+            state = ("realized" if n.op is Ops.BUFFER else "stored" if n in schedule.slot_of else
+                     "view" if n.op.kind == "movement" else "constant" if not n.src else "fused")
+            rows.append([n.op.name, repr(n.dtype).removeprefix("dtypes."), _shape(n), _short(n.arg),
+                         [number[s] for s in n.src], self.origin(n.origin), state, sorted(items.get(n, ()))])
+        return rows
+
+    # *** kernels ***
+
+    def _kernel(self, kernel: KernelProgram, stages: Sequence[Stage],
+                compiled: CompiledSchedule) -> None:
+        step = next((s for s in compiled.steps if s.launch is not None and s.launch.symbol == kernel.symbol), None)
+        if step is None or step.item is None or step.item.sink is None or kernel.symbol in self.kernels:
+            return
+        device = Device[step.device]
+        renderer = device.renderer
+        machines = machine(step.device)
+        expected = estimate(kernel.kernel, machines, kernel.work)
+        self._machine(step.device)
+        passes = []
+        for stage in stages:
+            passes.append(stage)
+            if stage[0] == "ranges":
+                passes += self._opts(step.item.sink, kernel, renderer.target)
+        try:
+            assembly = device.compiler.disassemble(kernel.source) or ""
+        except TinsmithError as error:
+            assembly = str(error)
+        self.kernels[kernel.symbol] = {
+            "name": kernel.name, "device": step.device, "opts": opts_text(kernel.opts),
+            "before": _axes(begin(step.item.sink, renderer.target)), "after": _axes(kernel.kernel),
+            "estimate": {"seconds": expected.seconds, "memory": expected.memory, "arithmetic": expected.arithmetic,
+                         "launch": expected.launch, "roofline": expected.roofline, "level": expected.level,
+                         "operations": expected.work.operations, "read": expected.work.bytes_read,
+                         "written": expected.work.bytes_written},
+            "tree": [[text, -1] for text in kernel_tree(step.item.sink).splitlines()],
+            "passes": self._passes(passes), "uops": self._rows(kernel.uops),
+            "source": READABLE.render(kernel.name, kernel.uops),
+            "native": kernel.source.replace(kernel.symbol, kernel.name),
+            "assembly": assembly.expandtabs(8).strip("\n").replace(kernel.symbol, kernel.name)}
+
+    def _opts(self, sink: UOp, kernel: KernelProgram, target: Any) -> list[Stage]:
+        """A pass for each opt, one after the other on the kernel without opts."""
+        again = begin(sink, target)
+        found = []
+        for opt in kernel.opts:
+            again.apply(opt)
+            found.append((f"opt {opts_text([opt])}", self._rows(again.sink), list[list[Any]](), 0))
+        return found
+
+    def _machine(self, device: str) -> None:
+        if device not in self.machines:
+            m = machine(device)
+            self.machines[device] = {
+                "name": m.name, "workers": m.workers, "measured": m.measured,
+                "peaks": [[r.name, r.all] for r in m.peaks], "memory": [[r.name, r.all, r.capacity] for r in m.memory]}
+
+    # *** the document ***
+
+    def document(self) -> dict[str, Any]:
+        """All of it, as JSON has it."""
+        events = [[e.kind, e.row, e.name, e.start - self.begun, e.seconds, e.memory, e.ops, e.bytes,
+                   self._origins(e.lines), e.key] for e in timeline.events if e.start >= self.begun]
+        files = dict.fromkeys(file for _, file, _ in self.origins)
+        return {"format": FORMAT, "version": VERSION, "program": " ".join(sys.argv) or "python",
+                "python": platform.python_version(), "machines": self.machines,
+                "origins": [list(o) for o in self.origins], "files": {f: t for f in files if (t := _source(f))},
+                "programs": self.programs, "kernels": self.kernels, "events": events,
+                "events_left_out": timeline.left_out}
+
+    def write(self, path: Path) -> None:
+        """Write the document as a file.
+
+        Raises:
+            OSError: where that does not go.
+        """
+        path.write_text(json.dumps(self.document(), separators=(",", ":")), "utf-8")
+
+
+# *** texts ***
+
+
+def _is_lowered(sink: UOp) -> bool:
+    return any(n.op in (Ops.STORE, Ops.SCATTER_STORE) for n in sink.src)
+
+
+def _text(n: UOp) -> str:
+    return expression(n, 200) if n.op.alu and is_integer(n) else short(n)
+
+
+def _short(arg: Any) -> str:
+    if isinstance(arg, BufferName):
+        return f"buffer {arg.number} on {arg.device}"
+    text = "" if arg is None else argument_text(arg)
+    return text if len(text) <= 100 else f"{text[:99]}…"
+
+
+def _shape(n: UOp) -> list[Any]:
+    try:
+        return [s if isinstance(s, int) else expression(s) for s in n.shape]
+    except TypeError:  # no value of a tensor
+        return []
+
+
+def _listing(roots: Sequence[UOp]) -> list[tuple[UOp | None, str]]:
+    number = {n: i for i, n in enumerate(toposort(list(roots)))}
+    return [(n, f"{i:4d} {n.op.name:14s}: {n.dtype!r:16s} {[number[s] for s in n.src]!s:14s} {_short(n.arg)}")
+            for n, i in number.items()]
+
+
+def _item_text(item: ScheduleItem) -> str:
+    what = "copy" if item.sink is None else "kernel"
+    methods = ", ".join(dict.fromkeys(m for m, _, _ in item.origin if m))
+    reads = f" from {', '.join(map(str, item.read))}" if item.read else ""
+    return f"{item.device} {what} {', '.join(map(str, item.written))}{reads}; {item.reason}{'; ' * bool(methods)}{methods}"
+
+
+def _copy_name(compiled: CompiledSchedule, step: Step) -> str:
+    target, source = (compiled.schedule.slots[s] for s in step.slots)
+    return f"copy {source.size * source.dtype.itemsize}, {target.device} <- {source.device}"
+
+
+def _kind(compiled: CompiledSchedule, slot: int) -> str:
+    """What a slot is, and where a temporary lies in its device's block."""
+    found = compiled.schedule.slots[slot]
+    if found.input or found.output:
+        return "input" if found.input else "output"
+    offset = compiled.plan.offsets.get(slot)
+    return "unused" if offset is None else f"temporary at {offset}"
+
+
+def _axes(kernel: Kernel) -> list[str]:
+    return [repr(Axis(range_size(r), r.arg[1])) for r in kernel.ranges]
+
+
+def _items_of(schedule: Schedule) -> dict[UOp, set[int]]:
+    """Which items compute each node: the one that stores it, or those that compute it inside."""
+    writers: dict[int, int] = {}
+    for number, item in enumerate(schedule.items):
+        for slot in item.written:
+            writers.setdefault(slot, number)
+    found: dict[UOp, set[int]] = {}
+    for node, slot in schedule.slot_of.items():
+        number = writers.get(slot, -1)
+        if number < 0:
+            continue
+        for n in toposort(node, lambda n, node=node: n is node or n not in schedule.slot_of):  # type: ignore[misc]
+            found.setdefault(n, set()).add(number)
+    return found
+
+
+def _source(file: str) -> str:
+    """The text of a user's file; of a cell of a notebook too, which lies in ``linecache`` only."""
+    try:
+        path = Path(file)
+        return path.read_text("utf-8", errors="replace") if path.stat().st_size <= MOST_SOURCE else ""
+    except (OSError, ValueError):
+        return ""
+
+
+# *** a whole run: VIZ, GRAPH, JITGRAPH ***
+
+_run: list[Trace] = []
+_inner: list[Trace] = []  # of blocks
+
+
+def of_this_run() -> Trace:
+    """The trace of this process, which begins now if there is none."""
+    if not _run:
+        _run.append(Trace(counters.BEGIN))
+        atexit.register(_at_exit, os.getpid())
+    return _run[0]
+
+
+def current() -> Trace:
+    """The trace that programs of this moment belong to."""
+    return _inner[-1] if _inner else of_this_run()
+
+
+@contextlib.contextmanager
+def recording() -> Iterator[Trace]:
+    """A trace of the block alone. What was lowered before is lowered again there, so that its passes are seen."""
+    _inner.append(Trace(time.perf_counter()))
+    programs.clear()
+    try:
+        with Context(VIZ=2):
+            yield _inner[-1]
+    finally:
+        _inner.pop()
+
+
+def _at_exit(pid: int) -> None:
+    if pid != os.getpid() or not _run[0].programs:
+        return
+    for ending in endings:
+        try:
+            ending(_run[0])
+        except OSError as error:
+            show(f"the trace cannot be written: {error}; TRACE_DIR names another folder")
+
+
+def trace_path() -> Path:
+    """Where the trace of this run goes."""
+    return output_path(".trace.json")

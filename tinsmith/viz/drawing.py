@@ -1,0 +1,237 @@
+"""Graphs as pictures: SVG and DOT of the programs of a trace.
+
+Graphviz lays them out where the package ``graphviz`` and its program ``dot`` are there; else layers of our own do: each
+node stands below its sources, and within its layer near them.
+"""
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any, Final
+
+from tinsmith.viz.fold import Folding
+
+MOST: Final = 150  # nodes that are drawn one by one; a larger graph is drawn by its groups
+# State → fill, line. Both themes of a page show them.
+COLORS: Final = {"realized": ("#cfe3ff", "#3569b5"), "stored": ("#ffe0b3", "#b56a00"), "fused": ("#e4f3dc", "#4f8a36"),
+                 "view": ("#ffffff", "#8a8a8a"), "constant": ("#eeeeee", "#8a8a8a"), "group": ("#ece4fb", "#6c48b0")}
+_WIDE, _LINE, _GAP, _LAYER = 7.0, 15.0, 18.0, 34.0  # a letter, a line of text, between boxes, between layers
+
+
+@dataclass
+class Box:
+    """A node or group: its lines of text, its state, and what a pointer over it shows."""
+
+    lines: list[str]
+    state: str
+    title: str = ""
+    x: float = 0.0
+    y: float = 0.0
+
+    @property
+    def width(self) -> float:
+        return max(len(line) for line in self.lines) * _WIDE + 16
+
+    @property
+    def height(self) -> float:
+        return len(self.lines) * _LINE + 10
+
+
+@dataclass
+class Drawing:
+    """Boxes and arrows, by number. In a notebook it is shown as a picture.
+
+    >>> d = Drawing([Box(["a"], "realized"), Box(["NEG"], "fused")], [(0, 1)])
+    >>> print(d.dot())
+    digraph {
+      node [shape=box style="filled,rounded" fontname="monospace" fontsize=11]
+      n0 [label="a" fillcolor="#cfe3ff" color="#3569b5"]
+      n1 [label="NEG" fillcolor="#e4f3dc" color="#4f8a36"]
+      n0 -> n1
+    }
+    >>> d.own_svg().count("<rect"), d.own_svg().count("<path")
+    (3, 2)
+    """
+
+    boxes: list[Box] = field(default_factory=list)
+    arrows: list[tuple[int, int]] = field(default_factory=list)
+
+    def dot(self) -> str:
+        """The drawing in Graphviz's language."""
+        rows = ['digraph {', '  node [shape=box style="filled,rounded" fontname="monospace" fontsize=11]']
+        for n, b in enumerate(self.boxes):
+            fill, line = COLORS[b.state]
+            label = "\\n".join(_quoted(t) for t in b.lines)
+            title = f' tooltip="{_quoted(b.title)}"' if b.title else ""
+            dashed = ' style="filled,rounded,dashed"' if b.state == "view" else ""
+            rows.append(f'  n{n} [label="{label}" fillcolor="{fill}" color="{line}"{dashed}{title}]')
+        return "\n".join([*rows, *(f"  n{a} -> n{b}" for a, b in self.arrows), "}"])
+
+    def svg(self) -> str:
+        """The drawing as a picture, laid out by Graphviz where it is installed."""
+        with contextlib.suppress(ImportError):
+            import graphviz
+
+            with contextlib.suppress(graphviz.ExecutableNotFound):
+                return str(graphviz.Source(self.dot()).pipe("svg", encoding="utf-8"))
+        return self.own_svg()
+
+    def own_svg(self) -> str:
+        """The same with our own layout."""
+        layers = _layers(self.boxes, self.arrows)
+        _place(self.boxes, self.arrows, layers)
+        wide = max((b.x + b.width / 2 for b in self.boxes), default=0) + 10
+        high = max((b.y + b.height / 2 for b in self.boxes), default=0) + 10
+        rows = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide:.0f}" height="{high:.0f}" '
+                f'viewBox="0 0 {wide:.0f} {high:.0f}" font-family="monospace" font-size="11.5">',
+                '<defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
+                'orient="auto"><path d="M0 0 8 4 0 8z" fill="#888"/></marker></defs>',
+                '<rect width="100%" height="100%" fill="#fff"/>']
+        rows += [_arrow(self.boxes[a], self.boxes[b]) for a, b in self.arrows]
+        rows += [_box(b) for b in self.boxes]
+        return "\n".join([*rows, "</svg>"])
+
+    def _repr_svg_(self) -> str:
+        return self.svg()
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _arrow(a: Box, b: Box) -> str:
+    y0, y1 = a.y + a.height / 2, b.y - b.height / 2
+    middle = (y0 + y1) / 2
+    return (f'<path d="M{a.x:.1f} {y0:.1f}C{a.x:.1f} {middle:.1f} {b.x:.1f} {middle:.1f} {b.x:.1f} {y1:.1f}" '
+            'fill="none" stroke="#888" marker-end="url(#arrow)"/>')
+
+
+def _box(b: Box) -> str:
+    fill, line = COLORS[b.state]
+    dashed = ' stroke-dasharray="4 3"' if b.state == "view" else ""
+    top = b.y - b.height / 2
+    texts = "".join(f'<text x="{b.x:.1f}" y="{top + 16 + n * _LINE:.1f}" text-anchor="middle" fill="#111">'
+                    f"{escape(t)}</text>" for n, t in enumerate(b.lines))
+    return (f'<g><title>{escape(b.title)}</title><rect x="{b.x - b.width / 2:.1f}" y="{top:.1f}" rx="4" '
+            f'width="{b.width:.1f}" height="{b.height:.1f}" fill="{fill}" stroke="{line}"{dashed}/>{texts}</g>')
+
+
+# *** layout ***
+
+
+def _layers(boxes: Sequence[Box], arrows: Sequence[tuple[int, int]]) -> list[list[int]]:
+    """Boxes by depth; boxes are numbered sources first, but for the few arrows of folded graphs that lead back. What
+    has no source stands right above its first reader."""
+    depth = [0] * len(boxes)
+    forward = sorted((a, b) for a, b in arrows if a < b)
+    for a, b in forward:
+        depth[b] = max(depth[b], depth[a] + 1)
+    fed = {b for _, b in forward}
+    for n in range(len(boxes)):
+        readers = [depth[b] for a, b in forward if a == n] if n not in fed else []
+        if readers:
+            depth[n] = min(readers) - 1
+    layers: list[list[int]] = [[] for _ in range(max(depth, default=-1) + 1)]
+    for n, d in enumerate(depth):
+        layers[d].append(n)
+    return [layer for layer in layers if layer]
+
+
+def _place(boxes: Sequence[Box], arrows: Sequence[tuple[int, int]], layers: list[list[int]]) -> None:
+    """Order each layer by the middle of its neighbours, down and up a few times; then give it its places."""
+    near: dict[int, list[int]] = {n: [] for n in range(len(boxes))}
+    for a, b in arrows:
+        near[a].append(b)
+        near[b].append(a)
+    y = 10.0
+    for layer in layers:
+        high = max(boxes[n].height for n in layer)
+        for n in layer:
+            boxes[n].y = y + high / 2
+        y += high + _LAYER
+        _spread(boxes, layer, {n: 0.0 for n in layer})
+    for turn in range(8):
+        for layer in layers if turn % 2 == 0 else reversed(layers):
+            wanted = {n: sum(boxes[m].x for m in near[n]) / len(near[n]) if near[n] else boxes[n].x for n in layer}
+            layer.sort(key=wanted.__getitem__)
+            _spread(boxes, layer, wanted)
+    left = min((b.x - b.width / 2 for b in boxes), default=0.0)
+    for b in boxes:
+        b.x += 10 - left
+
+
+def _spread(boxes: Sequence[Box], layer: Sequence[int], wanted: Mapping[int, float]) -> None:
+    """Places in a layer: as wanted where there is room, and what has to move apart moves as one, by the mean."""
+    blocks: list[tuple[list[int], float, float]] = []  # members, their middle, their width
+    for n in layer:
+        members, middle, width = [n], wanted[n], boxes[n].width
+        while blocks and blocks[-1][1] + blocks[-1][2] / 2 + _GAP > middle - width / 2:
+            others, their, wide = blocks.pop()
+            middle = (their * len(others) + middle * len(members)) / (len(others) + len(members))
+            members, width = others + members, wide + _GAP + width
+        blocks.append((members, middle, width))
+    for members, middle, width in blocks:
+        x = middle - width / 2
+        for n in members:
+            boxes[n].x = x + boxes[n].width / 2
+            x += boxes[n].width + _GAP
+
+
+# *** from a trace ***
+
+
+def draw(document: Mapping[str, Any], programs: Sequence[Mapping[str, Any]]) -> Drawing:
+    """The graphs of some programs of a trace, each in full, or by its groups where that is too large."""
+    drawing = Drawing()
+    for program in programs:
+        nodes = program["nodes"]
+        first = len(drawing.boxes)
+        if len(nodes) <= MOST:
+            drawing.boxes += [_node(document, program, n) for n in nodes]
+            drawing.arrows += [(first + s, first + n) for n, row in enumerate(nodes) for s in dict.fromkeys(row[4])]
+        else:
+            _groups(drawing, document, program)
+    return drawing
+
+
+def _node(document: Mapping[str, Any], program: Mapping[str, Any], node: Sequence[Any]) -> Box:
+    op, dtype, shape, arg, _, origin, state, items = node
+    size = ", ".join(map(str, shape))
+    lines = [f"{op} {arg}".strip()[:44] if state in ("constant", "realized") or op in ("REDUCE", "COPY") else op,
+             f"{dtype} ({size})"[:44]]
+    if state == "stored" and items:
+        lines.append(program["items"][items[0]]["name"][:44])
+    method, file, line = document["origins"][origin] if origin >= 0 else ("", "", 0)
+    return Box(lines, state, f"{state}: {op} {arg} {method} {file.rsplit('/', 1)[-1]}:{line}" if line else state)
+
+
+def _groups(drawing: Drawing, document: Mapping[str, Any], program: Mapping[str, Any]) -> None:
+    """The topmost groups of a program's graph, and the arrows between them."""
+    nodes = program["nodes"]
+    groups = Folding(nodes, document["origins"], document["files"]).groups
+    place: dict[int, int] = {}
+    for kid in groups[-1]["kids"]:
+        inside = _members(groups, kid)
+        place |= dict.fromkeys(inside, len(drawing.boxes))
+        if kid >= 0:
+            drawing.boxes.append(_node(document, program, nodes[kid]))
+        else:
+            last = nodes[inside[-1]]
+            drawing.boxes.append(Box([groups[-1 - kid]["label"][:44], f"{len(inside)} nodes",
+                                      f"{last[1]} ({', '.join(map(str, last[2]))})"[:44]], "group"))
+    arrows = dict.fromkeys((place[s], place[n]) for n, row in enumerate(nodes) for s in row[4])
+    drawing.arrows += [(a, b) for a, b in arrows if a != b]
+
+
+def _members(groups: Sequence[Mapping[str, Any]], kid: int) -> list[int]:
+    """The nodes in a group, or the node itself."""
+    found, stack = list[int](), [kid]
+    while stack:
+        k = stack.pop()
+        if k >= 0:
+            found.append(k)
+        else:
+            stack += groups[-1 - k]["kids"]
+    return sorted(found)

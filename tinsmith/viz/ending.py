@@ -1,0 +1,35 @@
+"""What ``VIZ``, ``GRAPH`` and ``JITGRAPH`` do at the end of a program with the trace of its run."""
+from __future__ import annotations
+
+from tinsmith.core.settings import settings
+from tinsmith.core.terminal import show
+from tinsmith.core.timeline import output_path
+from tinsmith.schedule.trace import Trace, trace_path
+from tinsmith.viz.drawing import draw
+from tinsmith.viz.page import page
+from tinsmith.viz.serve import Server
+
+
+def finish(trace: Trace) -> None:
+    """Draw, write and show what the settings ask for.
+
+    Raises:
+        OSError: where a file cannot be written.
+    """
+    document = trace.document()
+    for wanted, name in ((settings.GRAPH, "graph"), (settings.JITGRAPH, "jitgraph")):
+        programs = [p for p in document["programs"] if name == "graph" or p["captured"]]
+        if wanted and programs:
+            drawing = draw(document, programs)
+            paths = [output_path(f".{name}.{kind}") for kind in ("svg", "dot")]
+            paths[0].write_text(drawing.svg(), "utf-8")
+            paths[1].write_text(drawing.dot(), "utf-8")
+            show(f"{'GRAPH' if name == 'graph' else 'JITGRAPH'}: {paths[0]} and {paths[1]}")
+    if settings.VIZ:
+        path = trace_path()
+        trace.write(path)
+        show(f"VIZ: the trace is {path}; python -m tinsmith viz {path} shows it")
+    if settings.VIZ == 1:
+        with Server(page(document)) as server:
+            show(f"VIZ: {server.url} (Ctrl-C ends)")
+            server.wait()

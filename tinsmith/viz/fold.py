@@ -1,0 +1,133 @@
+"""Folding: a graph of thousands of nodes as a tree of groups, by the user's functions, then by lines and methods.
+
+A group stands for one run through a function or a line: a loop over layers gives a group per turn, so that the groups
+of a level make a graph that can be read, and no level has more boxes than a screen holds.
+"""
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Final
+
+MOST: Final = 48  # boxes of a level
+FLAT: Final = 60  # nodes of a graph that is shown as it is
+
+Group = dict[str, Any]  # label, origin, kids: numbers of groups (as -1 - number) and of nodes
+
+
+def functions(text: str) -> list[tuple[int, int, str]]:
+    """(first line, last line, qualified name) of each function of a Python file, outer ones first.
+
+    >>> functions("class A:\\n  def f(self):\\n    pass\\n")
+    [(2, 3, 'A.f')]
+    """
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return []
+    found: list[tuple[int, int, str]] = []
+    stack: list[tuple[ast.AST, str]] = [(tree, "")]
+    while stack:
+        node, prefix = stack.pop()
+        for child in ast.iter_child_nodes(node):
+            name = prefix
+            if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                name = f"{prefix}.{child.name}" if prefix else child.name
+                if not isinstance(child, ast.ClassDef):
+                    found.append((child.lineno, child.end_lineno or child.lineno, name))
+            stack.append((child, name))
+    return sorted(found)
+
+
+class Folding:
+    """The tree of groups over the nodes of one program of a trace; the last group is the whole.
+
+    Args:
+        nodes: as in a trace: sources at 4, the origin's number at 5.
+        origins: (method, file, line).
+        files: texts of the user's files.
+    """
+
+    def __init__(self, nodes: Sequence[Sequence[Any]], origins: Sequence[Sequence[Any]],
+                 files: Mapping[str, str]) -> None:
+        self.nodes, self.origins = nodes, origins
+        self.groups: list[Group] = []
+        self.of_line = _functions_of_lines(origins, files)
+        self.origin = _with_readers(nodes)
+        everything = list(range(len(nodes)))
+        kids = everything if len(nodes) <= FLAT else self._by_function(everything)
+        self._group("", -1, kids)
+
+    def _group(self, label: str, origin: int, kids: list[int]) -> int:
+        """A new group, as a kid; one of too many kids has groups of neighbours below it."""
+        while len(kids) > MOST:
+            size = max(-(-len(kids) // MOST), MOST // 2)
+            parts = [kids[i : i + size] for i in range(0, len(kids), size)]
+            kids = [self._new(f"part {n} of {len(parts)}", -1, part) for n, part in enumerate(parts, 1)]
+        return self._new(label, origin, kids)
+
+    def _new(self, label: str, origin: int, kids: list[int]) -> int:
+        self.groups.append({"label": label, "origin": origin, "kids": kids})
+        return -len(self.groups)
+
+    def _by_function(self, nodes: list[int]) -> list[int]:
+        runs = self._runs(nodes, lambda n: self.of_line[self.origin[n]] if self.origin[n] >= 0 else "")
+        if len(runs) == 1:
+            return self._by_line(nodes)
+        return [self._one_or_group(f"{name or 'values'}{_turn(turn)}", part, self._by_line)
+                for (name, turn), part in runs.items()]
+
+    def _by_line(self, nodes: list[int]) -> list[int]:
+        runs = self._runs(nodes, lambda n: self.origin[n])
+        if len(runs) == 1:
+            return nodes
+        return [self._one_or_group(f"{self._line(key)}{_turn(turn)}", part, lambda part: part)
+                for (key, turn), part in runs.items()]
+
+    def _line(self, origin: int) -> str:
+        method, file, line = self.origins[origin] if origin >= 0 else ("", "", 0)
+        return f"{method or 'line'} {file.rsplit('/', 1)[-1]}:{line}" if line else "values"
+
+    def _one_or_group(self, label: str, nodes: list[int], inner: Callable[[list[int]], list[int]]) -> int:
+        return nodes[0] if len(nodes) == 1 else self._group(label, self.origin[nodes[-1]], inner(nodes))
+
+    def _runs(self, nodes: Sequence[int], key: Callable[[int], Hashable]) -> dict[tuple[Any, int], list[int]]:
+        """Nodes by key and turn: a turn begins where a path comes back to a key that it has left."""
+        inside = set(nodes)
+        turns: dict[int, dict[Hashable, int]] = {}  # of each node: the latest turn of every key above it
+        found: dict[tuple[Any, int], list[int]] = {}
+        for n in nodes:
+            mine, k, turn = dict[Hashable, int](), key(n), 0
+            for s in self.nodes[n][4]:
+                if s not in inside:
+                    continue
+                for other, count in turns[s].items():
+                    if mine.get(other, -1) < count:
+                        mine[other] = count
+                if k in turns[s]:
+                    turn = max(turn, turns[s][k] + (key(s) != k))
+            mine[k] = max(turn, mine.get(k, 0))
+            turns[n] = mine
+            found.setdefault((k, mine[k]), []).append(n)
+        return found
+
+
+def _turn(turn: int) -> str:
+    return f" ({turn + 1})" if turn else ""
+
+
+def _functions_of_lines(origins: Sequence[Sequence[Any]], files: Mapping[str, str]) -> list[str]:
+    """The name of the innermost function around each line; of the file, outside of all."""
+    known = {file: functions(text) for file, text in files.items()}
+    return [next((name for first, last, name in reversed(known.get(file, [])) if first <= line <= last),
+                 file.rsplit("/", 1)[-1]) for _, file, line in origins]
+
+
+def _with_readers(nodes: Sequence[Sequence[Any]]) -> list[int]:
+    """Each node's origin; data and constants, which have none of their own, take that of their first reader."""
+    found = [n[5] if n[4] else -1 for n in nodes]
+    for n in range(len(nodes) - 1, -1, -1):
+        for s in nodes[n][4]:
+            if found[s] < 0 or not nodes[s][4]:
+                found[s] = found[n]
+    return [o if o >= 0 else nodes[n][5] for n, o in enumerate(found)]

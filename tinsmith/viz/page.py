@@ -1,0 +1,57 @@
+"""The page that shows a trace: one HTML file with everything in it, as it is served and as it is sent to someone."""
+from __future__ import annotations
+
+import importlib.resources
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tinsmith.core.errors import FileFormatError
+from tinsmith.schedule.trace import FORMAT, VERSION
+from tinsmith.viz.fold import Folding
+
+_SCRIPTS = ("vendor/dagre.min.js", "vendor/flame-chart.min.js", "rows.js", "graph.js", "timeline.js", "app.js")
+_LICENCES = ("vendor/dagre.LICENSE", "vendor/flame-chart.LICENSE")
+
+
+def read_trace(path: str | Path) -> dict[str, Any]:
+    """The trace in a file.
+
+    Raises:
+        FileFormatError: if it is none, or one of another version.
+        OSError: if it cannot be read.
+    """
+    try:
+        found = json.loads(Path(path).read_text("utf-8"))
+    except ValueError as error:
+        raise FileFormatError("viz", f"{path} is no trace: {error}", "VIZ=2 python script.py writes one") from None
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise FileFormatError("viz", f"{path} is JSON, and no trace", "VIZ=2 python script.py writes one")
+    if found.get("version") != VERSION:
+        raise FileFormatError("viz", f"{path} is a trace of version {found.get('version')}, this reads {VERSION}",
+                              "VIZ=2 python script.py writes a new one")
+    return found
+
+
+def folded(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The document with the groups of every program."""
+    programs = [{**p, "groups": Folding(p["nodes"], document["origins"], document["files"]).groups}
+                for p in document["programs"]]
+    return {**document, "programs": programs}
+
+
+def page(document: Mapping[str, Any]) -> str:
+    """The page of a trace. It fetches nothing: scripts, styles and data are part of it."""
+    data = json.dumps(folded(document), separators=(",", ":")).replace("<", "\\u003c")
+    scripts = "\n".join(f"<script>\n{_static(name)}\n</script>" for name in _SCRIPTS)
+    licences = "\n".join(_static(name) for name in _LICENCES).replace("--", "- -")
+    parts = {"STYLE": _static("style.css"), "LICENCES": licences, "TRACE": data, "SCRIPTS": scripts}
+    text = _static("page.html")
+    for name, part in parts.items():
+        text = text.replace(f"<!--{name}-->", part, 1)
+    return text
+
+
+def _static(name: str) -> str:
+    return importlib.resources.files("tinsmith.viz").joinpath("static", *name.split("/")).read_text("utf-8")

@@ -1,0 +1,67 @@
+"""``tensor.graph()`` and ``tensor.viz()``: one tensor's program, drawn or shown as a page, without computing it."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tinsmith import schedule
+from tinsmith.core.terminal import show
+from tinsmith.schedule.compiled import CompiledSchedule
+from tinsmith.viz.drawing import Drawing, draw
+from tinsmith.viz.page import page
+from tinsmith.viz.serve import Server
+
+
+class View:
+    """A page that is being served; in a notebook it is shown below the cell. ``close`` ends it.
+
+    Attributes:
+        url: the address, for this machine's browser only.
+        document: the trace.
+        html: the page, to be written to a file and sent to someone.
+    """
+
+    def __init__(self, document: dict[str, Any]) -> None:
+        self.document = document
+        self.html = page(document)
+        self._server = Server(self.html)
+        self.url = self._server.url
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._server.close()
+
+    def __enter__(self) -> View:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<View of {len(self.document['programs'])} programs at {self.url}>"
+
+    def _repr_html_(self) -> str:
+        source = self.html.replace("&", "&amp;").replace('"', "&quot;")
+        return f'<iframe srcdoc="{source}" width="100%" height="640" style="border:1px solid #999"></iframe>'
+
+
+def recorded(make: Callable[[], CompiledSchedule], run: bool) -> dict[str, Any]:
+    """The trace of the program that ``make`` lowers; ``run`` measures its kernels, on memory of their own."""
+    with schedule.trace.recording() as trace:
+        compiled = make()
+    if run and compiled.steps:
+        trace.measured(compiled, schedule.explanation.measured(compiled))
+    return trace.document()
+
+
+def graph(make: Callable[[], CompiledSchedule]) -> Drawing:
+    """The drawing of a program's graph."""
+    document = recorded(make, False)
+    return draw(document, document["programs"])
+
+
+def view(make: Callable[[], CompiledSchedule], run: bool) -> View:
+    """A page of the program, served."""
+    found = View(recorded(make, run))
+    show(f"viz: {found.url}")
+    return found
