@@ -24,7 +24,7 @@ def run(cwd: Path, script: str = SCRIPT, compat: bool = False, **variables: str)
 
 @pytest.mark.parametrize("compat", [False, True])
 def test_one_line_for_each_that_does_nothing(tmp_path: Path, compat: bool) -> None:
-    names = ("GRAPH", "JITGRAPH", "VIZ", "AMX", "IMAGE", "WINO")
+    names = ("AMX", "IMAGE", "WINO", "TC_OPT")
     done = run(tmp_path, compat=compat, **dict.fromkeys(names, "1"))
     assert done.stdout == "[2, 3]\n"
     told = re.findall(r"^tinsmith: (\w+)=1 does nothing: .{20}", done.stderr, re.MULTILINE)
@@ -37,8 +37,8 @@ def test_what_is_said_goes_through_the_logger(tmp_path: Path) -> None:
 
 
 def test_nothing_is_said_of_other_programs_variables_and_of_defaults(tmp_path: Path) -> None:
-    assert run(tmp_path, IMAGE="debian:12", VIZ="0", RING="1", TC_SELECT="-1").stderr == ""
-    assert run(tmp_path, "import tinsmith", VIZ="1").stderr == ""
+    assert run(tmp_path, IMAGE="debian:12", WINO="0", RING="1", TC_SELECT="-1").stderr == ""
+    assert run(tmp_path, "import tinsmith", IMAGE="1").stderr == ""
 
 
 def test_variables_of_text_and_empty_ones(tmp_path: Path) -> None:

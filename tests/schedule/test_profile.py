@@ -55,7 +55,7 @@ def test_the_longest_comes_first_and_the_rest_is_one_row() -> None:
     lines = profile.table().splitlines()
     assert max(map(len, lines)) <= 120
     assert [int(m[1]) for line in lines if (m := re.search(r" E_(\d+)_", line))] == list(range(profile.ROWS + 4, 4, -1))
-    assert re.search(r"30\.0 us +10 5 others", profile.table())
+    assert re.search(r"30\.0 us +10  3\.00 us +5 others", profile.table())
 
 
 def test_the_table_is_printed_at_the_end_of_a_program(tmp_path: Path) -> None:

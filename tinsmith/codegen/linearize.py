@@ -151,6 +151,8 @@ class Linearizer(BlockWriter):
 
     def remember(self, node: UOp, coords: Coords, line: UOp) -> UOp:
         self.scopes[self.depth_of(node)].values[(node, coords)] = line
+        if node.origin and line.op is not Ops.CONST:
+            line.origin = line.origin or node.origin
         return line
 
     def build(self, n: UOp, coords: Coords) -> UOp:

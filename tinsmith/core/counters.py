@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 from tinsmith.core.settings import settings
 from tinsmith.core.terminal import colored, show, visible_length, width
 
-
 BEGIN: Final = time.perf_counter()  # about when the package was imported
 
 

@@ -69,7 +69,7 @@ DECLARED: Final = (
     Setting("ALIAS", "", "device names to read as others, e.g. METAL=CPU,GPU=CPU"),
     Setting("JIT", 1, "0 runs jitted functions uncaptured"),
     Setting("PROFILE", 0, "1 times every kernel, prints at the end what took the time, and writes a Perfetto trace"),
-    Setting("VIZ", 0, "1 shows at the end, in the browser, how every program was made and run; 2 only writes the trace"),
+    Setting("VIZ", 0, "1 shows in the browser, at the end, how every program was made and run; 2 writes the trace"),
     Setting("GRAPH", 0, "1 draws at the end the graphs that were computed, as SVG and DOT"),
     Setting("JITGRAPH", 0, "1 draws the graphs that TinyJit captured, as SVG and DOT"),
     Setting("TRACE_DIR", "", "where VIZ, GRAPH, JITGRAPH and PROFILE write their files; empty = the current folder"),

@@ -111,7 +111,8 @@ def perfetto(events: list[Event]) -> dict[str, Any]:
               for row, n in rows.items()]
     for e in events:
         at = round((e.start - start) * 1e6, 3)
-        details = {"operations": e.ops, "bytes": e.bytes, "lines": [f"{m} ({file}:{line})" for m, file, line in e.lines]}
+        lines = [f"{method} ({file}:{line})" for method, file, line in e.lines]
+        details = {"operations": e.ops, "bytes": e.bytes, "lines": lines}
         found.append({"ph": "X", "pid": pid, "tid": rows[e.row], "name": e.name, "cat": e.kind, "ts": at,
                       "dur": round(e.seconds * 1e6, 3), "args": {k: v for k, v in details.items() if v}})
         if e.kind in ("kernel", "copy"):

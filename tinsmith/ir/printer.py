@@ -102,19 +102,25 @@ def kernel_tree(sink: UOp, notes: Mapping[UOp, str] | None = None, folded: Mappi
       1  ┗━┳ SUM (0,)
       2    ┗━━ LOAD MemBuffer(idx=1, dtype=d
     """
-    lines: list[str] = []
+    return "\n".join(text for _, text in tree_rows(sink, notes, folded))
+
+
+def tree_rows(sink: UOp, notes: Mapping[UOp, str] | None = None,
+              folded: Mapping[UOp, str] | None = None) -> list[tuple[UOp, str]]:
+    """The lines of ``kernel_tree`` with the node that each one shows."""
+    lines: list[tuple[UOp, str]] = []
     seen: dict[State, int] = {}
     write = functools.partial(_tree_node, notes=notes or {}, folded=folded or {})
     for number, value in enumerate(sink.src):
         while value.op is Ops.RESHAPE:  # the output's memory has no shape of its own
             value = value.src[0]
         text = f"STORE {_mem_buffer(number, value, ShapeTracker.from_shape(value.shape))}"
-        lines.append(f"{len(lines):3d} ━┳ {text}")
+        lines.append((value, f"{len(lines):3d} ━┳ {text}"))
         _branches(lines, seen, (value, ()), write)
-    return "\n".join(lines)
+    return lines
 
 
-def _branches(lines: list[str], seen: dict[State, int], root: State, write: Writer) -> None:
+def _branches(lines: list[tuple[UOp, str]], seen: dict[State, int], root: State, write: Writer) -> None:
     """Write the tree below a line, depth first."""
     stack: list[tuple[State, str, bool]] = [(root, "", True)]
     while stack:
@@ -122,11 +128,11 @@ def _branches(lines: list[str], seen: dict[State, int], root: State, write: Writ
         (node, moves) = state = _collected(*state)
         branch = f"{prefix} {'┗' if is_last else '┣'}━"
         if state in seen:
-            lines.append(f"{len(lines):3d} {branch}━ #{seen[state]}")
+            lines.append((node, f"{len(lines):3d} {branch}━ #{seen[state]}"))
             continue
         seen[state] = len(lines)
         text, children = write(node, moves)
-        lines.append(f"{len(lines):3d} {branch}{'┳' if children else '━'} {text}")
+        lines.append((node, f"{len(lines):3d} {branch}{'┳' if children else '━'} {text}"))
         below = prefix + ("  " if is_last else " ┃")
         stack += [(c, below, i == 0) for i, c in enumerate(reversed(children))]
 

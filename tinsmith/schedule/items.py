@@ -172,7 +172,8 @@ class Scheduler:
                 continue
             src = tuple(new[s] if s in new else self.param(s, buffers, names) for s in n.src)
             arg = with_symbols(n.arg, names) if names and n.op.kind == "movement" else n.arg
-            new[n] = n if src == n.src and arg is n.arg else UOp(n.op, n.dtype, src, arg)
+            new[n] = made = n if src == n.src and arg is n.arg else UOp(n.op, n.dtype, src, arg)
+            made.origin = made.origin or n.origin
         top = new[value] if value in new else self.param(value, buffers, names)
         origin.update(dict.fromkeys(node.origin))
         return UOp(Ops.SINK, None, (top,)), list(buffers), variables, list(origin)

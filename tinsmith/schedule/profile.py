@@ -67,14 +67,15 @@ def table() -> str:
     lines = [f"profile: {plural(sum(r.runs for r in kernels), 'launch')} of {plural(len(kernels), 'kernel')} and "
              f"{plural(sum(r.runs for r in copies), 'copy')} in {time_text(ran)}, "
              f"of {time_text(whole)} since the first import", _HEAD]
-    found = [(r.total, _line(r, whole)) for r in rows]
     others = [(timeline.compiling, timeline.programs, "making programs: scheduling, code generation, compiling"),
               (whole - ran - timeline.compiling, 0, "Python, and all else that is no kernel")]
-    listed = sorted(found, key=lambda pair: -pair[0])
-    rest = [r for r, _ in listed[ROWS:]]
+    listed = sorted(((r.total, _line(r, whole), r.runs) for r in rows), key=lambda row: -row[0])
+    rest = listed[ROWS:]
     if rest:
-        others.append((sum(rest), 0, f"{len(rest)} others"))
-    found = listed[:ROWS] + [(total, _other(total, runs, what, whole)) for total, runs, what in others if total]
+        runs = sum(r.runs for r in rows) - sum(runs for _, _, runs in listed[:ROWS])
+        others.append((sum(total for total, _, _ in rest), runs, f"{len(rest)} others"))
+    found = [(total, text) for total, text, _ in listed[:ROWS]]
+    found += [(total, _other(total, runs, what, whole)) for total, runs, what in others if total]
     lines += [text for _, text in sorted(found, key=lambda pair: -pair[0])]
     if any(not machine(d).measured for d in {r.ran.device for r in kernels}):
         lines.append("roofline: of a modest machine; python -m tinsmith machine measures this one")
@@ -117,7 +118,7 @@ def _at_exit(pid: int) -> None:
     try:
         write_perfetto(path)
     except OSError as error:
-        show(f"profile: no timeline is written: {error}")
+        show(f"timeline: not written: {error}")
         return
     left_out = f" (without the last {timeline.left_out} events)" if timeline.left_out else ""
-    show(f"profile: the timeline is in {path}{left_out}; https://ui.perfetto.dev opens it")
+    show(f"timeline: {path}{left_out}, for https://ui.perfetto.dev")

@@ -20,10 +20,11 @@ from typing import Any, Final
 
 from tinsmith.backend.device import Device
 from tinsmith.backend.machine import machine
-from tinsmith.codegen.estimate import estimate
+from tinsmith.codegen.estimate import Machine, estimate
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.launch import KernelProgram, programs
 from tinsmith.codegen.program import begin
+from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Axis, range_size
 from tinsmith.core import counters
 from tinsmith.core.errors import TinsmithError, user_line
@@ -32,7 +33,7 @@ from tinsmith.core.settings import Context
 from tinsmith.core.terminal import show
 from tinsmith.core.timeline import output_path, timeline
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.printer import graph_rows, kernel_tree, table_rows
+from tinsmith.ir.printer import graph_rows, table_rows, tree_rows
 from tinsmith.ir.text import argument_text, expression, is_integer, short
 from tinsmith.ir.uop import Origin, toposort
 from tinsmith.schedule.compiled import BufferName, CompiledSchedule, Step
@@ -87,7 +88,8 @@ class Trace:
     def rewritten(self, rule: Any, before: UOp, after: UOp) -> None:
         if threading.get_ident() != self._thread:
             return
-        key = rule.name, rule.law, _text(before), _text(after)
+        texts = next((t for t in ((_text(before, d), _text(after, d)) for d in (3, 8)) if t[0] != t[1]), ("…", "…"))
+        key = rule.name, rule.law, *texts
         if key in self._pending or len(self._pending) < MOST_REWRITES:
             self._pending[key] += 1
         else:
@@ -101,17 +103,16 @@ class Trace:
         if isinstance(value, Kernel):
             value = value.sink
         if isinstance(value, UOp):
-            found = [(n, text) for n, text in graph_rows(value)] if _is_lowered(value) else [
-                (None, text) for text in kernel_tree(value).splitlines()]
+            found: Sequence[tuple[UOp, str]] = graph_rows(value) if _is_lowered(value) else tree_rows(value)
         elif value and isinstance(value[0], ScheduleItem):
             return [[_item_text(i), self.origin(i.origin)] for i in value]
         elif value and isinstance(value[0], tuple):  # nodes with a text each
-            found = list(value)
+            found = value
         elif any(n.op in (Ops.DEFINE_GLOBAL, Ops.STORE) for n in value):
             found = table_rows(value)
         else:
             found = _listing(value)
-        return [[text, self.origin(n.origin) if n is not None else -1] for n, text in found[:MOST_ROWS]]
+        return [[text, self.origin(n.origin)] for n, text in found[:MOST_ROWS]]
 
     def origin(self, found: Sequence[Origin]) -> int:
         """The number of the last of some lines."""
@@ -207,36 +208,41 @@ class Trace:
         machines = machine(step.device)
         expected = estimate(kernel.kernel, machines, kernel.work)
         self._machine(step.device)
+        opts, after = self._opts(step.item.sink, kernel, renderer.target, machines)
         passes = []
         for stage in stages:
             passes.append(stage)
             if stage[0] == "ranges":
-                passes += self._opts(step.item.sink, kernel, renderer.target)
+                passes += opts
         try:
             assembly = device.compiler.disassemble(kernel.source) or ""
         except TinsmithError as error:
             assembly = str(error)
         self.kernels[kernel.symbol] = {
             "name": kernel.name, "device": step.device, "opts": opts_text(kernel.opts),
+            "expected": after,
             "before": _axes(begin(step.item.sink, renderer.target)), "after": _axes(kernel.kernel),
             "estimate": {"seconds": expected.seconds, "memory": expected.memory, "arithmetic": expected.arithmetic,
                          "launch": expected.launch, "roofline": expected.roofline, "level": expected.level,
                          "operations": expected.work.operations, "read": expected.work.bytes_read,
                          "written": expected.work.bytes_written},
-            "tree": [[text, -1] for text in kernel_tree(step.item.sink).splitlines()],
+            "tree": self._rows(step.item.sink),
             "passes": self._passes(passes), "uops": self._rows(kernel.uops),
             "source": READABLE.render(kernel.name, kernel.uops),
             "native": kernel.source.replace(kernel.symbol, kernel.name),
             "assembly": assembly.expandtabs(8).strip("\n").replace(kernel.symbol, kernel.name)}
 
-    def _opts(self, sink: UOp, kernel: KernelProgram, target: Any) -> list[Stage]:
-        """A pass for each opt, one after the other on the kernel without opts."""
+    def _opts(self, sink: UOp, kernel: KernelProgram, target: Target,
+              machines: Machine) -> tuple[list[Stage], list[float]]:
+        """A pass for each opt, one after the other on the kernel without opts, and the seconds that the model expects
+        before the first and after each."""
         again = begin(sink, target)
-        found = []
+        found, seconds = list[Stage](), [estimate(again, machines, kernel.work).seconds]
         for opt in kernel.opts:
             again.apply(opt)
-            found.append((f"opt {opts_text([opt])}", self._rows(again.sink), list[list[Any]](), 0))
-        return found
+            found.append((f"opt {opts_text([opt])}", self._rows(again.sink), [], 0))
+            seconds.append(estimate(again, machines, kernel.work).seconds)
+        return found, seconds
 
     def _machine(self, device: str) -> None:
         if device not in self.machines:
@@ -274,8 +280,8 @@ def _is_lowered(sink: UOp) -> bool:
     return any(n.op in (Ops.STORE, Ops.SCATTER_STORE) for n in sink.src)
 
 
-def _text(n: UOp) -> str:
-    return expression(n, 200) if n.op.alu and is_integer(n) else short(n)
+def _text(n: UOp, depth: int) -> str:
+    return expression(n, 80 * depth) if n.op.alu and is_integer(n) else short(n, depth)
 
 
 def _short(arg: Any) -> str:
@@ -292,7 +298,7 @@ def _shape(n: UOp) -> list[Any]:
         return []
 
 
-def _listing(roots: Sequence[UOp]) -> list[tuple[UOp | None, str]]:
+def _listing(roots: Sequence[UOp]) -> list[tuple[UOp, str]]:
     number = {n: i for i, n in enumerate(toposort(list(roots)))}
     return [(n, f"{i:4d} {n.op.name:14s}: {n.dtype!r:16s} {[number[s] for s in n.src]!s:14s} {_short(n.arg)}")
             for n, i in number.items()]
@@ -302,7 +308,8 @@ def _item_text(item: ScheduleItem) -> str:
     what = "copy" if item.sink is None else "kernel"
     methods = ", ".join(dict.fromkeys(m for m, _, _ in item.origin if m))
     reads = f" from {', '.join(map(str, item.read))}" if item.read else ""
-    return f"{item.device} {what} {', '.join(map(str, item.written))}{reads}; {item.reason}{'; ' * bool(methods)}{methods}"
+    parts = (f"{item.device} {what} {', '.join(map(str, item.written))}{reads}", item.reason, methods)
+    return "; ".join(filter(None, parts))
 
 
 def _copy_name(compiled: CompiledSchedule, step: Step) -> str:
@@ -369,7 +376,7 @@ def current() -> Trace:
 
 @contextlib.contextmanager
 def recording() -> Iterator[Trace]:
-    """A trace of the block alone. What was lowered before is lowered again there, so that its passes are seen."""
+    """A trace of the block alone. Kernels of before are lowered again there, so that their passes are seen."""
     _inner.append(Trace(time.perf_counter()))
     programs.clear()
     try:

@@ -42,10 +42,10 @@ from tinsmith.tensor.slopes import with_slopes
 from tinsmith.tensor.storage import DETACH, Look, Share
 
 if TYPE_CHECKING:
-    from tinsmith.viz.drawing import Drawing
-    from tinsmith.viz.showing import View
     from tinsmith.schedule.explanation import Explanation
     from tinsmith.tensor.tensor import Tensor
+    from tinsmith.viz.drawing import Drawing
+    from tinsmith.viz.showing import View
 
 
 class TensorBase:
@@ -271,10 +271,10 @@ class TensorBase:
 
         >>> picture = Tensor([1, 2]).dot(Tensor([3, 4])).graph()
         >>> [box.lines[0] for box in picture.boxes]
-        ['BUFFER buffer 0 on NPY', 'COPY CPU', 'BUFFER buffer 1 on NPY', 'COPY CPU', 'MUL', 'REDUCE (ADD, (0,))', 'RESHAPE']
+        ['BUFFER buffer 0 on NPY', 'COPY CPU', 'BUFFER buffer 1 on NPY', 'COPY CPU', 'MUL', 'REDUCE (ADD, (0,))']
         """
         check_tensors("graph", others)
-        return viz.showing.graph(lambda: schedule_tensors([self, *others]))
+        return viz.showing.graph(lambda: schedule_tensors([self, *others]), [t.uop for t in (self, *others)])
 
     def viz(self, *others: Tensor, run: bool = True) -> View:
         """A page in this machine's browser: how this tensor (and ``others``) would be computed, from the graph to

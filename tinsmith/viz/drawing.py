@@ -151,15 +151,15 @@ def _place(boxes: Sequence[Box], arrows: Sequence[tuple[int, int]], layers: list
         for n in layer:
             boxes[n].y = y + high / 2
         y += high + _LAYER
-        _spread(boxes, layer, {n: 0.0 for n in layer})
+        _spread(boxes, layer, dict.fromkeys(layer, 0.0))
     for turn in range(8):
         for layer in layers if turn % 2 == 0 else reversed(layers):
             wanted = {n: sum(boxes[m].x for m in near[n]) / len(near[n]) if near[n] else boxes[n].x for n in layer}
             layer.sort(key=wanted.__getitem__)
             _spread(boxes, layer, wanted)
     left = min((b.x - b.width / 2 for b in boxes), default=0.0)
-    for b in boxes:
-        b.x += 10 - left
+    for box in boxes:
+        box.x += 10 - left
 
 
 def _spread(boxes: Sequence[Box], layer: Sequence[int], wanted: Mapping[int, float]) -> None:

@@ -6,6 +6,7 @@ of a level make a graph that can be read, and no level has more boxes than a scr
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Final
 
@@ -43,7 +44,7 @@ class Folding:
     """The tree of groups over the nodes of one program of a trace; the last group is the whole.
 
     Args:
-        nodes: as in a trace: sources at 4, the origin's number at 5.
+        nodes: as in a trace: op at 0, sources at 4, the origin's number at 5, state at 6.
         origins: (method, file, line).
         files: texts of the user's files.
     """
@@ -54,6 +55,7 @@ class Folding:
         self.groups: list[Group] = []
         self.of_line = _functions_of_lines(origins, files)
         self.origin = _with_readers(nodes)
+        self.lines = [line for _, _, line in origins] + [0]  # the last one: of no origin
         everything = list(range(len(nodes)))
         kids = everything if len(nodes) <= FLAT else self._by_function(everything)
         self._group("", -1, kids)
@@ -63,8 +65,16 @@ class Folding:
         while len(kids) > MOST:
             size = max(-(-len(kids) // MOST), MOST // 2)
             parts = [kids[i : i + size] for i in range(0, len(kids), size)]
-            kids = [self._new(f"part {n} of {len(parts)}", -1, part) for n, part in enumerate(parts, 1)]
+            kids = [self._new(f"{n} of {len(parts)}: {self._ops(part)}", -1, part) for n, part in enumerate(parts, 1)]
         return self._new(label, origin, kids)
+
+    def _ops(self, kids: list[int]) -> str:
+        """What a part does, in a few words: its first and last group, or the ops that it has most of."""
+        labels = [self.groups[-1 - k]["label"] for k in kids if k < 0]
+        if labels:
+            return labels[0] if len(labels) == 1 else f"{labels[0]} … {labels[-1]}"
+        found = Counter(self.nodes[k][0] for k in kids if self.nodes[k][6] not in ("view", "constant"))
+        return ", ".join(op for op, _ in found.most_common(2)) or "views"
 
     def _new(self, label: str, origin: int, kids: list[int]) -> int:
         self.groups.append({"label": label, "origin": origin, "kids": kids})
@@ -92,10 +102,12 @@ class Folding:
         return nodes[0] if len(nodes) == 1 else self._group(label, self.origin[nodes[-1]], inner(nodes))
 
     def _runs(self, nodes: Sequence[int], key: Callable[[int], Hashable]) -> dict[tuple[Any, int], list[int]]:
-        """Nodes by key and turn: a turn begins where a path comes back to a key that it has left."""
+        """Nodes by key and turn: a turn begins where a path comes back to a key that it has left, or to a line above
+        the last one: the function is called again, or the body of a loop begins again."""
         inside = set(nodes)
         turns: dict[int, dict[Hashable, int]] = {}  # of each node: the latest turn of every key above it
-        found: dict[tuple[Any, int], list[int]] = {}
+        own: dict[int, int] = {}
+        free: list[int] = []  # data, and views of it
         for n in nodes:
             mine, k, turn = dict[Hashable, int](), key(n), 0
             for s in self.nodes[n][4]:
@@ -105,11 +117,30 @@ class Folding:
                     if mine.get(other, -1) < count:
                         mine[other] = count
                 if k in turns[s]:
-                    turn = max(turn, turns[s][k] + (key(s) != k))
-            mine[k] = max(turn, mine.get(k, 0))
-            turns[n] = mine
-            found.setdefault((k, mine[k]), []).append(n)
+                    again = key(s) != k or self.lines[self.origin[s]] > self.lines[self.origin[n]]
+                    turn = max(turn, turns[s][k] + again)
+            if mine or self.nodes[n][6] in ("fused", "stored"):
+                mine[k] = max(turn, mine.get(k, 0))
+            else:
+                free.append(n)
+            own[n], turns[n] = mine.get(k, 0), mine
+        self._with_first_reader(free, own, inside, key)
+        found: dict[tuple[Any, int], list[int]] = {}
+        for n in nodes:
+            found.setdefault((key(n), own[n]), []).append(n)
         return found
+
+    def _with_first_reader(self, free: Sequence[int], own: dict[int, int], inside: set[int],
+                           key: Callable[[int], Hashable]) -> None:
+        """Give free nodes the turn of the first one that reads them."""
+        waiting = set(free)
+        first: dict[int, int] = {}
+        for n in sorted(inside, reverse=True):
+            if n in waiting:
+                own[n] = first.get(n, 0)
+            for s in self.nodes[n][4]:
+                if s in waiting and key(s) == key(n):
+                    first[s] = min(first.get(s, own[n]), own[n])
 
 
 def _turn(turn: int) -> str:

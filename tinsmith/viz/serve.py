@@ -14,7 +14,8 @@ from urllib.parse import parse_qs, urlsplit
 
 HOST = "127.0.0.1"
 # Nothing is fetched from anywhere, and no other page may hold this one in a frame.
-_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
+_POLICY = ("default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
+           "frame-ancestors 'none'")
 
 
 class Server:

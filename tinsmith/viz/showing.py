@@ -1,13 +1,15 @@
 """``tensor.graph()`` and ``tensor.viz()``: one tensor's program, drawn or shown as a page, without computing it."""
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tinsmith import schedule
 from tinsmith.core.terminal import show
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.uop import toposort
 from tinsmith.schedule.compiled import CompiledSchedule
-from tinsmith.viz.drawing import Drawing, draw
+from tinsmith.viz.drawing import Box, Drawing, draw
 from tinsmith.viz.page import page
 from tinsmith.viz.serve import Server
 
@@ -54,10 +56,19 @@ def recorded(make: Callable[[], CompiledSchedule], run: bool) -> dict[str, Any]:
     return trace.document()
 
 
-def graph(make: Callable[[], CompiledSchedule]) -> Drawing:
-    """The drawing of a program's graph."""
+def graph(make: Callable[[], CompiledSchedule], values: Sequence[UOp]) -> Drawing:
+    """The drawing of a program's graph; of values that are in memory, and their views, where there is none."""
     document = recorded(make, False)
-    return draw(document, document["programs"])
+    return draw(document, [p for p in document["programs"] if p["nodes"]]) if document["programs"][0]["nodes"] else (
+        _in_memory(values))
+
+
+def _in_memory(values: Sequence[UOp]) -> Drawing:
+    order = toposort(list(values))
+    number = {n: i for i, n in enumerate(order)}
+    boxes = [Box([n.op.name, f"{n.dtype!r} {n.shape}".removeprefix("dtypes.")],
+                 "realized" if n.op is Ops.BUFFER else "view" if n.src else "constant") for n in order]
+    return Drawing(boxes, [(number[s], number[n]) for n in order for s in dict.fromkeys(n.src)])
 
 
 def view(make: Callable[[], CompiledSchedule], run: bool) -> View:

@@ -8,6 +8,7 @@ const TABS = [["graph", "Graph"], ["passes", "Passes"], ["schedule", "Schedule"]
 const OF_KERNEL = new Set(["tree", "kernel", "opts", "uops", "source", "assembly"]);
 // origin: the line that is marked everywhere; node: the selected box of the graph; pass, kpass: the shown passes
 const state = { program: 0, item: 0, tab: "graph", group: null, node: null, origin: -1, pass: 0, kpass: 0, search: "" };
+const LISTED = 60; // steps of a program that are listed on the left at a time
 let picture = null, shown = [];
 
 const program = () => trace.programs[state.program];
@@ -52,8 +53,13 @@ function drawPrograms() {
       onclick: () => go({ program: n, item: Math.max(0, p.items.findIndex((i) => i.kernel)), group: null, node: null, pass: 0, kpass: 0 }) },
     p.captured ? `⟳ ${p.captured} ` : "", `program ${n}: ${lineText(line) || "values"}`, element("br"),
     element("small", {}, `${kernels} kernel${kernels === 1 ? "" : "s"}, ${p.nodes.length} nodes, made in ${timeText(p.seconds)}`)));
-    if (n === state.program) p.items.forEach((i, k) => list.push(element("button", { class: `item ${k === state.item ? "on" : ""}`, "data-item": k, title: i.reason,
-      onclick: () => go({ item: k, kpass: 0, tab: OF_KERNEL.has(state.tab) || !i.kernel ? state.tab : "tree" }) }, `${k} ${i.name}`)));
+    if (n !== state.program) return;
+    const from = Math.max(0, Math.min(state.item - LISTED / 2, p.items.length - LISTED)), to = Math.min(p.items.length, from + LISTED);
+    const more = (k, text) => element("button", { class: "item", onclick: () => go({ item: k, kpass: 0 }) }, text);
+    if (from > 0) list.push(more(Math.max(0, from - LISTED / 2), `… ${from} before`));
+    p.items.slice(from, to).forEach((i, place) => { const k = from + place; list.push(element("button", { class: `item ${k === state.item ? "on" : ""}`, "data-item": k, title: i.reason,
+      onclick: () => go({ item: k, kpass: 0, tab: OF_KERNEL.has(state.tab) || !i.kernel ? state.tab : "tree" }) }, `${k} ${i.name}`)); });
+    if (to < p.items.length) list.push(more(Math.min(p.items.length - 1, to + LISTED / 2), `… ${p.items.length - to} more`));
   });
   $("programs").replaceChildren(...(list.length ? list : [element("p", {}, "no program was made")]));
   const on = $("programs").querySelector(".item.on, .program.on");
@@ -204,27 +210,32 @@ function drawPasses(view, passes, at, choose) {
 function drawSchedule(view) {
   const p = program(), longest = Math.max(1e-12, ...p.items.map((i) => i.seconds || expected(i)));
   view.append(step(`${p.items.length} steps`, "what gets memory of its own, and why; the bar is the expected or measured time"));
-  const rows = p.items.map((i, n) => element("tr", { class: `linked ${n === state.item ? "on" : ""}`, "data-item": n, onclick: () => { state.origin = i.origins[i.origins.length - 1] ?? -1; go({ item: n, kpass: 0 }); }, ondblclick: () => i.kernel && go({ item: n, tab: "tree" }) },
-    element("td", { class: "number" }, String(n)), element("td", {}, i.device), element("td", { class: "mono" }, i.name), element("td", {}, i.reason),
+  const from = Math.max(0, Math.min(state.item - 40, p.items.length - 80)), to = Math.min(p.items.length, from + 80);
+  const rows = p.items.slice(from, to).map((i, place) => [i, from + place]).map(([i, n]) => element("tr", { class: `linked ${n === state.item ? "on" : ""}`, "data-item": n, onclick: () => { state.origin = i.origins[i.origins.length - 1] ?? -1; go({ item: n, kpass: 0 }); }, ondblclick: () => i.kernel && go({ item: n, tab: "tree" }) },
+    element("td", { class: "number" }, String(n)), element("td", {}, i.device), element("td", { class: "mono", style: "white-space:nowrap" }, i.name), element("td", { style: "min-width:14em" }, i.reason),
     element("td", { class: "mono" }, i.writes.join(", ")), element("td", { class: "mono" }, i.reads.join(", ")), element("td", {}, [...new Set(i.origins.map(lineText))].join(", ").slice(0, 160)),
     element("td", { class: "number" }, timeText(i.seconds || expected(i) || null), element("br"), element("i", { class: "meter", style: `width:${(80 * (i.seconds || expected(i))) / longest}px` }))));
   const body = element("div", { style: "overflow:auto;flex:1" }, element("table", {}, element("tr", {}, ...["#", "device", "step", "stored because", "writes", "reads", "computes", "time"].map((t) => element("th", {}, t))), ...rows),
     element("h3", {}, "buffers"), element("table", {}, element("tr", {}, ...["#", "elements", "dtype", "device", "what"].map((t) => element("th", {}, t))),
-      ...p.slots.slice(0, 500).map(([size, dtype, device, kind], n) => element("tr", {}, ...[n, size.toLocaleString(), dtype, device, kind].map((t) => element("td", { class: "mono" }, String(t)))))));
+      ...p.slots.slice(0, 100).map(([size, dtype, device, kind], n) => element("tr", {}, ...[n, size.toLocaleString(), dtype, device, kind].map((t) => element("td", { class: "mono" }, String(t)))))));
+  if (to - from < p.items.length) body.prepend(step(`steps ${from} to ${to - 1}`, "j and k, or the list on the left, lead to the others"));
   view.append(body);
+  const on = body.querySelector("tr.on");
+  if (on) on.scrollIntoView({ block: "nearest" });
 }
 
 function expected(i) { return i.kernel && trace.kernels[i.kernel] ? trace.kernels[i.kernel].estimate.seconds : 0; }
 
 function drawOpts(view, k) {
-  const e = k.estimate, machine = trace.machines[k.device] || { peaks: [], memory: [] }, most = Math.max(e.memory, e.arithmetic, e.launch, 1e-12);
-  const ran = trace.events.filter((event) => event[9] === item().kernel && event[0] === "kernel").map((event) => event[4]);
-  const best = ran.length ? Math.min(...ran) : item().seconds;
+  const e = k.estimate, machine = trace.machines[k.device] || { peaks: [], memory: [] }, ran = trace.events.filter((event) => event[9] === item().kernel && event[0] === "kernel").map((event) => event[4]);
+  const best = ran.length ? Math.min(...ran) : item().seconds, most = Math.max(e.memory, e.arithmetic, e.launch, e.seconds, best || 0, 1e-12);
   const meter = (name, seconds) => element("tr", {}, element("th", {}, name), element("td", { class: "number" }, timeText(seconds)), element("td", {}, element("i", { class: "meter", style: `width:${(220 * seconds) / most}px` })));
   view.append(element("div", { style: "overflow:auto;flex:1" }, step("structure", "ranges by size and role, before and after the opts"),
     element("table", {}, element("tr", {}, element("th", {}, "before"), element("td", { class: "mono" }, k.before.join(", ") || "none")), element("tr", {}, element("th", {}, "after"), element("td", { class: "mono" }, k.after.join(", ") || "none"))),
     step("opts", "in order; the Structure step shows what each one does"),
-    element("table", {}, ...(k.opts === "none" ? [element("tr", {}, element("td", {}, "none"))] : k.passes.filter((p) => p.name.startsWith("opt ")).map((p) => element("tr", { class: "linked", onclick: () => go({ tab: "kernel", kpass: k.passes.indexOf(p) }) }, element("td", { class: "mono" }, p.name.slice(4)))))),
+    element("table", {}, element("tr", {}, element("th", {}, "opt"), element("th", {}, "expected then"), element("th", {})),
+      ...["none", ...k.passes.filter((p) => p.name.startsWith("opt ")).map((p) => p.name)].map((name, n) => element("tr", n ? { class: "linked", onclick: () => go({ tab: "kernel", kpass: k.passes.findIndex((p) => p.name === name) }) } : {},
+        element("td", { class: "mono" }, name.replace(/^opt /, "")), element("td", { class: "number" }, timeText(k.expected[n])), element("td", {}, element("i", { class: "meter", style: `width:${(220 * k.expected[n]) / Math.max(...k.expected)}px` }))))),
     step("estimate", `of ${machine.name || k.device}${machine.measured ? "" : ", with the numbers of a modest machine (python -m tinsmith machine measures this one)"}`),
     element("table", {}, meter(`memory (${e.level})`, e.memory), meter("arithmetic", e.arithmetic), meter("launch", e.launch), meter("expected", e.seconds), meter("roofline", e.roofline), best ? meter(ran.length ? `best of ${ran.length} runs` : "measured", best) : null),
     element("table", {}, ...[["operations", e.operations.toLocaleString()], ["reads", bytesText(e.read)], ["writes", bytesText(e.written)],

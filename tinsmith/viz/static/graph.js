@@ -21,7 +21,9 @@ function foldingOf(program) {
   program.nodes.forEach((_, n) => {
     for (let g = parents.get(n); g !== undefined; g = parents.get(g)) size.set(g, (size.get(g) || 0) + 1);
   });
-  program.folding = { parents, root, size };
+  const constant = []; // constants and views of them: between groups they say nothing
+  program.nodes.forEach((node, n) => { constant[n] = node[6] === "constant" || (node[6] === "view" && node[4].every((s) => constant[s])); });
+  program.folding = { parents, root, size, constant, levels: new Map() };
   return program.folding;
 }
 
@@ -38,7 +40,8 @@ function standIn(folding, chain, group, n) {
 }
 
 function levelOf(program, group) {
-  const folding = foldingOf(program), chain = new Set();
+  const folding = foldingOf(program), chain = new Set(), known = folding.levels.get(group);
+  if (known) return known;
   for (let g = group; g !== undefined; g = folding.parents.get(g)) chain.add(g);
   const boxes = new Map(), edges = new Map(), stands = program.nodes.map((_, n) => standIn(folding, chain, group, n));
   stands.forEach(([at, inside]) => { if (inside) boxes.set(at, true); });
@@ -47,13 +50,14 @@ function levelOf(program, group) {
     const [b, inB] = stands[n];
     for (const s of node[4]) {
       const [a, inA] = stands[s];
-      if (a === b || (!inA && !inB)) continue;
+      if (a === b || (!inA && !inB) || (folding.constant[s] && (!inA || a < 0 || b < 0))) continue;
       if (!inA && !boxes.has(a)) { if (++before > OUTSIDE) continue; boxes.set(a, false); }
       if (!inB && !boxes.has(b)) { if (++after > OUTSIDE) continue; boxes.set(b, false); }
       if (boxes.has(a) && boxes.has(b)) edges.set(`${a},${b}`, [a, b]);
     }
   });
-  return { boxes, edges: [...edges.values()] };
+  folding.levels.set(group, { boxes, edges: [...edges.values()] });
+  return folding.levels.get(group);
 }
 
 function textsOf(trace, program, at) {
@@ -71,7 +75,7 @@ function textsOf(trace, program, at) {
 // Draws a level. options: selected, same(origin), pick(at), open(at)
 function showGraph(trace, program, group, options) {
   const level = levelOf(program, group), layout = new dagre.graphlib.Graph();
-  layout.setGraph({ rankdir: "TB", nodesep: 16, ranksep: 30, marginx: 12, marginy: 12 });
+  layout.setGraph({ rankdir: "TB", nodesep: 16, ranksep: 30, marginx: 12, marginy: 12, ranker: level.edges.length > 60 ? "longest-path" : "network-simplex" });
   layout.setDefaultEdgeLabel(() => ({}));
   const texts = new Map();
   for (const at of [...level.boxes.keys()].sort((a, b) => a - b)) {
@@ -82,7 +86,7 @@ function showGraph(trace, program, group, options) {
   for (const [a, b] of level.edges) layout.setEdge(String(a), String(b));
   dagre.layout(layout);
   const drawn = svg("g"), picture = svg("svg", { class: "graph" }, svg("defs", {},
-    svg("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto" },
+    svg("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 9, markerHeight: 9, markerUnits: "userSpaceOnUse", orient: "auto" },
       svg("path", { d: "M0 0 8 4 0 8z", fill: "#888" }))), drawn);
   for (const { v, w } of layout.edges()) {
     const { points } = layout.edge({ v, w });

@@ -6,13 +6,17 @@ const KINDS = { kernel: "#4f8a36", copy: "#c98a1b", sync: "#8a8a8a", compile: "#
 function showTimeline(trace, view, options) {
   const dark = document.documentElement.dataset.theme === "dark";
   const rows = new Map(), memory = new Map();
+  const lineOf = (p) => (p.line >= 0 ? `, ${trace.origins[p.line][1].split("/").pop()}:${trace.origins[p.line][2]}` : "");
   for (const event of trace.events) {
-    const [kind, row, name, start, seconds, bytes] = event;
+    const [kind, row, , start, seconds, bytes] = event;
+    const made = kind === "program" ? trace.programs.find((p) => p.start >= start && p.start <= start + seconds) : null;
+    const name = made ? `program ${made.number}${lineOf(made)}` : event[2];
     if (!rows.has(row)) rows.set(row, []);
     rows.get(row).push({ name, start: start * 1e3, duration: Math.max(seconds * 1e3, 1e-5), type: kind, event });
     if (kind === "kernel" || kind === "copy") {
       if (!memory.has(row)) memory.set(row, []);
-      memory.get(row).push([(start + seconds) * 1e3, bytes]);
+      const points = memory.get(row), before = points.length ? points[points.length - 1][1] : 0;
+      points.push([start * 1e3, before], [start * 1e3, bytes]); // memory is taken before a step runs
     }
   }
   if (!rows.size) {
@@ -43,8 +47,10 @@ function showTimeline(trace, view, options) {
       name: row, group: "memory", units: "B", min: 0, max: largest * 1.05, points: [[begin, 0], ...points], dynamicMinMax: false,
       style: { lineColor: ["#3569b5", "#b56a00", "#4f8a36", "#6c48b0"][k % 4], fillColor: "rgba(80,130,200,.2)", lineWidth: 1 } })) }));
   }
+  const last = [...rows.keys()].pop();
   for (const [row, data] of rows) {
     const chart = new FlameChartPlugin({ data, colors: KINDS, name: row });
+    chart.height = row === last ? "flexible" : 62;
     plugins.push(new TogglePlugin(row), chart);
     chart.on("select", (found) => {
       const node = found && (found.node || found);

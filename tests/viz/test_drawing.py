@@ -1,0 +1,95 @@
+"""GRAPH, JITGRAPH and tensor.graph(): graphs as SVG and DOT."""
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tinsmith import Tensor
+from tinsmith.viz.drawing import Box, Drawing
+from tinsmith.viz.fold import Folding, functions
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def texts(svg: str) -> list[str]:
+    return [t.text or "" for t in ET.fromstring(svg).iter(f"{SVG}text")]
+
+
+def test_a_tensors_graph_shows_data_what_is_stored_fused_and_seen() -> None:
+    x = Tensor(np.ones((4, 6), np.float32)).realize()
+    picture = (x.T @ x).relu().sum().graph()
+    states = {box.lines[0]: box.state for box in picture.boxes}
+    assert states["BUFFER buffer 0 on CPU"] == "realized" and states["PERMUTE"] == "view" and states["MUL"] == "fused"
+    assert "stored" in {b.state for b in picture.boxes}
+    assert any("test_drawing.py:" in b.title for b in picture.boxes)
+    assert picture._repr_svg_() == picture.svg()
+
+
+def test_a_graph_is_drawn_and_not_computed() -> None:
+    t = Tensor([1.0, 2.0]) + 1
+    t.graph()
+    assert not t.uop.base.op.name == "BUFFER"
+    assert Tensor([1.0]).realize().graph().boxes[0].state == "realized"
+
+
+def test_our_layout_puts_every_node_below_its_sources_and_nothing_overlaps() -> None:
+    rng = np.random.default_rng(0)
+    boxes = [Box([f"n{n}" * (n % 3 + 1)], "fused") for n in range(40)]
+    arrows = sorted({(int(rng.integers(0, n)), n) for n in range(1, 40) for _ in range(2)})
+    drawing = Drawing(boxes, arrows)
+    svg = drawing.own_svg()
+    for a, b in arrows:
+        assert boxes[a].y + boxes[a].height / 2 < boxes[b].y - boxes[b].height / 2
+    for n, a in enumerate(boxes):
+        for b in boxes[n + 1 :]:
+            assert abs(a.x - b.x) >= (a.width + b.width) / 2 or abs(a.y - b.y) >= (a.height + b.height) / 2
+    root = ET.fromstring(svg)
+    wide, high = float(root.get("width", 0)), float(root.get("height", 0))
+    assert all(b.width / 2 <= b.x <= wide - b.width / 2 and b.height / 2 <= b.y <= high for b in boxes)
+
+
+def test_graphviz_reads_our_dot() -> None:
+    graphviz = pytest.importorskip("graphviz", reason="pip install 'tinsmith[graphviz]'")
+    dot = Drawing([Box(['a "b" \\c'], "constant"), Box(["NEG"], "view")], [(0, 1)]).dot()
+    try:
+        assert "NEG" in graphviz.Source(dot).pipe("svg", encoding="utf-8")
+    except graphviz.ExecutableNotFound:
+        pytest.skip("the program dot is not installed: apt-get install graphviz")
+
+
+def test_a_run_draws_its_graphs_and_those_that_were_captured(four: Path) -> None:
+    graph, captured = ((four.parent / f"program.{name}.svg").read_text() for name in ("graph", "jitgraph"))
+    assert "REDUCE (ADD, (0,))" in texts(graph)
+    assert {"REDUCE (ADD, (0,))"} - set(texts(captured)) and "step" in " ".join(texts(captured))
+    for name in ("graph", "jitgraph"):
+        dot = (four.parent / f"program.{name}.dot").read_text()
+        assert dot.startswith("digraph {") and dot.endswith("}") and " -> " in dot
+
+
+def test_functions_of_a_file() -> None:
+    text = "def f():\n  def g():\n    pass\n  return g\nclass A:\n  def __call__(self): pass\n"
+    assert functions(text) == [(1, 4, "f"), (2, 3, "f.g"), (6, 6, "A.__call__")]
+    assert functions("def (") == []
+
+
+def test_folding_gives_a_group_per_turn_of_a_loop() -> None:
+    """A chain of 40 blocks of three lines: each turn of the loop is a group, with a group or node per line."""
+    nodes: list[list[object]] = [["BUFFER", "float", [4], "", [], -1, "realized", []]]
+    for _ in range(40):
+        for line in range(3):
+            weight = len(nodes)
+            nodes.append(["BUFFER", "float", [4], "", [], -1, "realized", []])
+            nodes.append(["MUL", "float", [4], "", [weight - 1, weight], line, "fused", []])
+    text = "class Block:\n  def __call__(self, x):\n    x = x * 1\n    x = x * 2\n    return x * 3\n"
+    folding = Folding(nodes, [("mul", "f.py", 3), ("mul", "f.py", 4), ("mul", "f.py", 5)], {"f.py": text})
+    labels = [g["label"] for g in folding.groups]
+    assert [label for label in labels if label.startswith("Block")] == ["Block.__call__"] + [
+        f"Block.__call__ ({n})" for n in range(2, 41)]
+    turn = folding.groups[labels.index("Block.__call__ (7)")]
+    assert [folding.groups[-1 - k]["label"] for k in turn["kids"]] == ["mul f.py:3", "mul f.py:4", "mul f.py:5"]
+    assert all(len(g["kids"]) <= 48 for g in folding.groups)
+    seen = [k for g in folding.groups for k in g["kids"]]
+    assert sorted(k for k in seen if k >= 0) == list(range(len(nodes))) and len(seen) == len(set(seen))

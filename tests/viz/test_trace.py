@@ -1,0 +1,129 @@
+"""A trace holds every step of every program, each tied to the user's lines and to the steps beside it."""
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.golden.running import run
+from tests.viz.programs import FOUR
+from tinsmith import Context, Tensor, viz
+from tinsmith.core.observe import observed
+from tinsmith.schedule import trace
+
+Document = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def document(four: Path) -> Document:
+    return viz.page.read_trace(four)
+
+
+def lines(document: Document, program: Document) -> set[int]:
+    return {document["origins"][o][2] for item in program["items"] for o in item["origins"]}
+
+
+def line_of(text: str) -> int:
+    return next(n for n, line in enumerate(FOUR.splitlines(), 1) if text in line)
+
+
+def program_of(document: Document, text: str) -> Document:
+    return next(p for p in document["programs"] if line_of(text) in lines(document, p))
+
+
+def test_programs_have_their_lines_and_the_text_of_the_file(document: Document) -> None:
+    assert list(document["files"].values()) == [FOUR]
+    for text in (".dot(", ".var(", "a @ b", "self.conv(x)"):
+        assert program_of(document, text)
+    assert program_of(document, "self.conv(x)")["captured"] == "step"
+    assert program_of(document, ".dot(")["captured"] == ""
+
+
+def test_nodes_have_a_state_and_the_kernels_that_compute_them(document: Document) -> None:
+    nodes = program_of(document, ".dot(")["nodes"]
+    assert [(n[0], n[6], n[7]) for n in nodes] == [
+        ("BUFFER", "realized", []), ("BUFFER", "realized", []), ("MUL", "fused", [0]), ("REDUCE", "stored", [0])]
+    assert all(s < n for program in document["programs"] for n, row in enumerate(program["nodes"]) for s in row[4])
+    views = [n for n in program_of(document, ".var(")["nodes"] if n[0] in ("RESHAPE", "EXPAND")]
+    assert views and all(n[6] == "view" for n in views)
+
+
+def test_passes_show_what_changed_and_by_which_rule(document: Document) -> None:
+    program = program_of(document, ".var(")
+    assert [p["name"] for p in program["passes"]][:5] == [
+        "tensor graph", "without empty values", "split reductions", "fusion", "schedule"]
+    kernel = document["kernels"][program["items"][-1]["kernel"]]
+    names = [p["name"] for p in kernel["passes"]]
+    assert names == ["kernel", "lower", "normalize", "ranges", "opt UNROLL(0)", "opts", "linearize"]
+    rewrites = [r for k in document["kernels"].values() for p in k["passes"] for r in p["rewrites"]]
+    assert rewrites and all(len(r) == 5 and r[0] and r[4] >= 1 for r in rewrites)
+    assert sum(r[2] == r[3] for r in rewrites) < len(rewrites) / 20  # different below what is printed of them
+    assert kernel["passes"][2]["rows"] is None and kernel["passes"][1]["rows"] is not None
+
+
+def test_a_cut_has_its_reason(document: Document) -> None:
+    program = program_of(document, "self.conv(x)")
+    assert all(item["reason"] for item in program["items"])
+    stored = next(p for p in program["passes"] if p["name"] == "fusion")["rows"]
+    assert len(stored) > 5 and all("is stored: " in text for text, _ in stored)
+
+
+def test_a_kernel_goes_from_tree_to_assembly(document: Document) -> None:
+    (item,) = program_of(document, "a @ b")["items"]
+    kernel = document["kernels"][item["kernel"]]
+    assert "SUM (2,)" in "\n".join(text for text, _ in kernel["tree"])
+    assert kernel["before"] == ["64 loop", "48 loop", "96 reduce"] and len(kernel["after"]) > 3
+    opts = [p for p in kernel["passes"] if p["name"].startswith("opt ")]
+    assert opts and len(kernel["expected"]) == len(opts) + 1
+    assert kernel["expected"][-1] == pytest.approx(kernel["estimate"]["seconds"])
+    assert kernel["expected"][-1] < kernel["expected"][0]
+    assert kernel["estimate"]["operations"] == 2 * 64 * 96 * 48
+    assert "void r_" in kernel["source"] and "define void" in kernel["native"] and "ret" in kernel["assembly"]
+    assert {line_of("a @ b")} == {document["origins"][o][2] for _, o in kernel["uops"] if o >= 0}
+
+
+def test_the_timeline_has_kernels_copies_compilations_and_memory(document: Document) -> None:
+    kinds = {kind for kind, *_ in document["events"]}
+    assert {"kernel", "copy", "program"} <= kinds
+    step = program_of(document, "self.conv(x)")
+    first = step["items"][0]["kernel"]
+    runs = [e for e in document["events"] if e[9] == first]
+    assert sum(e[0] == "kernel" for e in runs) == 4 and all(e[4] > 0 for e in runs)
+    assert max(e[5] for e in document["events"] if e[1] == "CPU") > 8 * 28 * 28 * 4
+
+
+def test_a_block_of_its_own_sees_the_passes_again() -> None:
+    (Tensor([1.0, 2.0]) * 3).realize()
+    with trace.recording() as found:
+        (Tensor([1.0, 2.0]) * 3).schedule()
+    (program,) = found.programs
+    assert program["items"][-1]["kernel"] in found.kernels and observed.observer is None
+
+
+def test_programs_beyond_a_failure_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    with trace.recording() as found:
+        with Context(NOOPT=1), pytest.raises(ZeroDivisionError):
+            monkeypatch.setattr("tinsmith.schedule.execute.plan_memory", lambda schedule: 1 / 0)
+            (Tensor([1.0, 2.0]) + 9).realize()
+        monkeypatch.undo()
+        (Tensor([1.0, 2.0]) + 9).realize()
+    assert observed.observer is None and len(found.programs) == 1
+
+
+def test_a_trace_is_one_file_and_others_are_refused(four: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    for text, words in (("{", "is no trace"), ("[]", "is JSON, and no trace"),
+                        (json.dumps({"format": trace.FORMAT, "version": 0}), "of version 0")):
+        other.write_text(text)
+        done = run(["-m", "tinsmith", "viz", str(other)], tmp_path)
+        assert done.returncode == 1 and words in done.stdout
+
+
+def test_nothing_is_recorded_without_it(tmp_path: Path) -> None:
+    (tmp_path / "p.py").write_text(
+        "import sys\nfrom tinsmith import Tensor\nprint((Tensor([1, 2]) + 1).tolist())\n"
+        "print([m for m in sys.modules if m in ('tinsmith.schedule.trace', 'tinsmith.viz.page', 'http.server')])\n")
+    assert run(["p.py"], tmp_path).stdout == "[2, 3]\n[]\n"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["cache", "p.py"]
