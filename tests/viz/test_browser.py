@@ -1,6 +1,7 @@
 """The page in headless Chromium: every step of four programs is clicked through, and 10,000 nodes stay quick.
 
-Needs ``pip install 'tinsmith[viz-test]'`` and Chromium (``apt-get install chromium``). ``VIZ_SHOTS=FOLDER`` keeps pictures.
+Needs ``pip install 'tinsmith[viz-test]'`` and Chromium (``apt-get install chromium``). ``VIZ_SHOTS=FOLDER`` keeps
+pictures.
 """
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def open_page(browser: Any) -> Iterator[Any]:
-    """A function that opens the page of a trace, served, and fails at the end if a script did or anything was fetched."""
+    """A function that opens the page of a trace, served; at the end no script may have failed or fetched anything."""
     problems: list[str] = []
     servers: list[Server] = []
     context = browser.new_context(viewport={"width": 1400, "height": 850}, offline=False)

@@ -1,12 +1,14 @@
 """GRAPH, JITGRAPH and tensor.graph(): graphs as SVG and DOT."""
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests import pictures
 from tinsmith import Tensor
 from tinsmith.viz.drawing import Box, Drawing
 from tinsmith.viz.fold import Folding, functions
@@ -31,7 +33,7 @@ def test_a_tensors_graph_shows_data_what_is_stored_fused_and_seen() -> None:
 def test_a_graph_is_drawn_and_not_computed() -> None:
     t = Tensor([1.0, 2.0]) + 1
     t.graph()
-    assert not t.uop.base.op.name == "BUFFER"
+    assert t.uop.base.op.name != "BUFFER"
     assert Tensor([1.0]).realize().graph().boxes[0].state == "realized"
 
 
@@ -93,3 +95,13 @@ def test_folding_gives_a_group_per_turn_of_a_loop() -> None:
     assert all(len(g["kids"]) <= 48 for g in folding.groups)
     seen = [k for g in folding.groups for k in g["kids"]]
     assert sorted(k for k in seen if k >= 0) == list(range(len(nodes))) and len(seen) == len(set(seen))
+
+
+def test_the_pages_show_what_is_drawn_today() -> None:
+    """But for the lines of the script that draws, which a picture names where the pointer is."""
+    def without_lines(svg: str) -> str:
+        return re.sub(r"<title>[^<]*</title>", "", svg)
+
+    for name, text in pictures.drawings().items():
+        kept = (pictures.PICTURES / name).read_text("utf-8")
+        assert without_lines(kept) == without_lines(text), "python tests/pictures.py"

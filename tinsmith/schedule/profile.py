@@ -19,7 +19,7 @@ from tinsmith.core.terminal import WIDTH, show
 from tinsmith.core.timeline import output_path, timeline, write_perfetto
 from tinsmith.schedule.texts import cut, percent, plural, time_text
 
-ROWS = 40  # of the table; what took less time is one row
+ROWS = 30  # of the table, so that it fits a screen; what took less time is one row
 _HEAD = " share    total   runs     mean roofline   GFLOPS   GB/s  device  kernel                computes"
 
 

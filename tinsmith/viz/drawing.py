@@ -6,6 +6,7 @@ node stands below its sources, and within its layer near them.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -80,8 +81,7 @@ class Drawing:
 
     def own_svg(self) -> str:
         """The same with our own layout."""
-        layers = _layers(self.boxes, self.arrows)
-        _place(self.boxes, self.arrows, layers)
+        ways = _placed(self.boxes, self.arrows)
         wide = max((b.x + b.width / 2 for b in self.boxes), default=0) + 10
         high = max((b.y + b.height / 2 for b in self.boxes), default=0) + 10
         rows = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide:.0f}" height="{high:.0f}" '
@@ -89,7 +89,7 @@ class Drawing:
                 '<defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
                 'orient="auto"><path d="M0 0 8 4 0 8z" fill="#888"/></marker></defs>',
                 '<rect width="100%" height="100%" fill="#fff"/>']
-        rows += [_arrow(self.boxes[a], self.boxes[b]) for a, b in self.arrows]
+        rows += [_arrow(way) for way in ways]
         rows += [_box(b) for b in self.boxes]
         return "\n".join([*rows, "</svg>"])
 
@@ -101,11 +101,14 @@ def _quoted(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
-def _arrow(a: Box, b: Box) -> str:
-    y0, y1 = a.y + a.height / 2, b.y - b.height / 2
-    middle = (y0 + y1) / 2
-    return (f'<path d="M{a.x:.1f} {y0:.1f}C{a.x:.1f} {middle:.1f} {b.x:.1f} {middle:.1f} {b.x:.1f} {y1:.1f}" '
-            'fill="none" stroke="#888" marker-end="url(#arrow)"/>')
+def _arrow(way: Sequence[Box]) -> str:
+    """A curve from a box over the gaps of the layers between to another box."""
+    path = f"M{way[0].x:.1f} {way[0].y + way[0].height / 2:.1f}"
+    for a, b in itertools.pairwise(way):
+        y0, y1 = a.y + a.height / 2, b.y - b.height / 2
+        middle = (y0 + y1) / 2
+        path += f"L{a.x:.1f} {y0:.1f}C{a.x:.1f} {middle:.1f} {b.x:.1f} {middle:.1f} {b.x:.1f} {y1:.1f}"
+    return f'<path d="{path}" fill="none" stroke="#888" marker-end="url(#arrow)"/>'
 
 
 def _box(b: Box) -> str:
@@ -121,22 +124,39 @@ def _box(b: Box) -> str:
 # *** layout ***
 
 
-def _layers(boxes: Sequence[Box], arrows: Sequence[tuple[int, int]]) -> list[list[int]]:
-    """Boxes by depth; boxes are numbered sources first, but for the few arrows of folded graphs that lead back. What
-    has no source stands right above its first reader."""
-    depth = [0] * len(boxes)
-    forward = sorted((a, b) for a, b in arrows if a < b)
-    for a, b in forward:
-        depth[b] = max(depth[b], depth[a] + 1)
-    fed = {b for _, b in forward}
-    for n in range(len(boxes)):
-        readers = [depth[b] for a, b in forward if a == n] if n not in fed else []
-        if readers:
-            depth[n] = min(readers) - 1
+def _placed(boxes: Sequence[Box], arrows: Sequence[tuple[int, int]]) -> list[list[Box]]:
+    """Give every box its place; returns the way of each arrow, over gaps that are kept free in the layers between."""
+    depth = _depths(len(boxes), arrows)
+    every, short, ways = list(boxes), list[tuple[int, int]](), list[list[int]]()
+    for a, b in arrows:
+        way = [a]
+        for d in range(depth[a] + 1, depth[b]):
+            way.append(len(every))
+            every.append(Box([""], "view"))
+            depth.append(d)
+        ways.append([*way, b])
+        short += itertools.pairwise(ways[-1])
     layers: list[list[int]] = [[] for _ in range(max(depth, default=-1) + 1)]
     for n, d in enumerate(depth):
         layers[d].append(n)
-    return [layer for layer in layers if layer]
+    _place(every, short, [layer for layer in layers if layer])
+    return [[every[n] for n in way] for way in ways]
+
+
+def _depths(count: int, arrows: Sequence[tuple[int, int]]) -> list[int]:
+    """Each box below its sources, and as near above its readers as that allows. Boxes are numbered sources first, but
+    for the few arrows of folded graphs that lead back."""
+    depth = [0] * count
+    forward = sorted((a, b) for a, b in arrows if a < b)
+    for a, b in forward:
+        depth[b] = max(depth[b], depth[a] + 1)
+    readers: dict[int, list[int]] = {}
+    for a, b in forward:
+        readers.setdefault(a, []).append(b)
+    for n in reversed(range(count)):
+        if n in readers:
+            depth[n] = min(depth[r] for r in readers[n]) - 1
+    return depth
 
 
 def _place(boxes: Sequence[Box], arrows: Sequence[tuple[int, int]], layers: list[list[int]]) -> None:
