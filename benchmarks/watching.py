@@ -49,7 +49,8 @@ def measure(root: Path, settings: dict[str, str]) -> list[float]:
     """Seconds of each case in one fresh process."""
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "PYTHONPATH": str(root), "CACHE_DIR": folder, "THREADS": "1", **settings}
-        done = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, cwd=folder, capture_output=True, text=True)
+        done = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, cwd=folder, capture_output=True,
+                              text=True)
     if done.returncode:
         raise RuntimeError(done.stderr.strip().splitlines()[-1])
     line = next(line for line in done.stdout.splitlines() if line.startswith("found "))

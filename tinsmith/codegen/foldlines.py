@@ -164,7 +164,8 @@ class FoldWriter:
                         continue
                     key = (g, c, unroll if self.separate else ())
                     at = lin.both(c, unroll)
-                    self.values[key] = self.accumulate(f.arg, self.values[key], body, at)
+                    self.values[key] = line = self.accumulate(f.arg, self.values[key], body, at)
+                    line.origin = line.origin or f.origin
         lin.current_folds, lin.writing = before, around
 
     def accumulate(self, op: Op, acc: UOp, body: UOp, coords: Coords) -> UOp:
