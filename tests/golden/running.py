@@ -11,6 +11,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 SETTINGS = ("DEBUG", "DEV", "NOOPT", "CHECKED", "CACHELEVEL", "CACHE_DIR", "ALIAS", "FASTMATH", "VERIFY",
             "CPU_FEATURES", "NO_COLOR", "BEAM", "BEAM_FILE", "PROFILE", "POISON",
+            "VIZ", "GRAPH", "JITGRAPH", "TRACE_DIR",
             *("CPU", "CLANG", "LLVM", "PYTHON", "GPU", "CUDA", "METAL"))
 
 

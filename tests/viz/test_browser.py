@@ -158,14 +158,21 @@ def test_the_timeline(four: Path, open_page: Any) -> None:
 def test_ten_thousand_nodes_open_and_answer_at_once(deep: Path, open_page: Any) -> None:
     nodes = max(len(p["nodes"]) for p in json.loads(deep.read_text())["programs"])
     assert nodes > 10_000
-    page = open_page(deep)
-    opened = page.evaluate("Number(document.body.dataset.opened)") / 1e3
-    took = []
+    found = [_visit(open_page(deep)) for _ in range(3)]  # the best of three: other processes take time, too
+    opened, *took = map(min, zip(*found))
+    assert opened < OPEN, found
+    assert statistics.median(took) < CLICK / 2 and max(took) < CLICK * 1.5, [round(t, 2) for t in took]
+
+
+def _visit(page: Any) -> list[float]:
+    """Seconds until a fresh page was open, and of each click on the way from the graph to the assembly."""
+    took = [page.evaluate("Number(document.body.dataset.opened)") / 1e3]
 
     def click(act: Any) -> None:
         act()
         took.append(page.evaluate("Number(document.body.dataset.took)") / 1e3)
 
+    page.wait_for_timeout(300)
     click(lambda: page.click("#programs .program >> nth=-1"))
     assert 2 <= page.locator("g.box").count() <= 80
     for _ in range(3):  # into a part, a block, a line
@@ -173,6 +180,5 @@ def test_ten_thousand_nodes_open_and_answer_at_once(deep: Path, open_page: Any) 
     for step in [*STEPS, "timeline", "graph"]:
         click(lambda step=step: page.click(f"button[data-tab='{step}']"))
     shot(page, "deep")
-    slow = 4 if os.environ.get("CI") else 2  # machines that do other things at the time
-    assert opened < OPEN * slow, opened
-    assert statistics.median(took) < CLICK and max(took) < CLICK * slow, took
+    page.close()
+    return took

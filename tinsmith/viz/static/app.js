@@ -210,14 +210,14 @@ function drawPasses(view, passes, at, choose) {
 function drawSchedule(view) {
   const p = program(), longest = Math.max(1e-12, ...p.items.map((i) => i.seconds || expected(i)));
   view.append(step(`${p.items.length} steps`, "what gets memory of its own, and why; the bar is the expected or measured time"));
-  const from = Math.max(0, Math.min(state.item - 40, p.items.length - 80)), to = Math.min(p.items.length, from + 80);
+  const from = Math.max(0, Math.min(state.item - 20, p.items.length - 40)), to = Math.min(p.items.length, from + 40);
   const rows = p.items.slice(from, to).map((i, place) => [i, from + place]).map(([i, n]) => element("tr", { class: `linked ${n === state.item ? "on" : ""}`, "data-item": n, onclick: () => { state.origin = i.origins[i.origins.length - 1] ?? -1; go({ item: n, kpass: 0 }); }, ondblclick: () => i.kernel && go({ item: n, tab: "tree" }) },
     element("td", { class: "number" }, String(n)), element("td", {}, i.device), element("td", { class: "mono", style: "white-space:nowrap" }, i.name), element("td", { style: "min-width:14em" }, i.reason),
     element("td", { class: "mono" }, i.writes.join(", ")), element("td", { class: "mono" }, i.reads.join(", ")), element("td", {}, [...new Set(i.origins.map(lineText))].join(", ").slice(0, 160)),
     element("td", { class: "number" }, timeText(i.seconds || expected(i) || null), element("br"), element("i", { class: "meter", style: `width:${(80 * (i.seconds || expected(i))) / longest}px` }))));
   const body = element("div", { style: "overflow:auto;flex:1" }, element("table", {}, element("tr", {}, ...["#", "device", "step", "stored because", "writes", "reads", "computes", "time"].map((t) => element("th", {}, t))), ...rows),
-    element("h3", {}, "buffers"), element("table", {}, element("tr", {}, ...["#", "elements", "dtype", "device", "what"].map((t) => element("th", {}, t))),
-      ...p.slots.slice(0, 100).map(([size, dtype, device, kind], n) => element("tr", {}, ...[n, size.toLocaleString(), dtype, device, kind].map((t) => element("td", { class: "mono" }, String(t)))))));
+    element("h3", {}, `buffers${p.slots.length > 40 ? `, the first 40 of ${p.slots.length}` : ""}`), element("table", {}, element("tr", {}, ...["#", "elements", "dtype", "device", "what"].map((t) => element("th", {}, t))),
+      ...p.slots.slice(0, 40).map(([size, dtype, device, kind], n) => element("tr", {}, ...[n, size.toLocaleString(), dtype, device, kind].map((t) => element("td", { class: "mono" }, String(t)))))));
   if (to - from < p.items.length) body.prepend(step(`steps ${from} to ${to - 1}`, "j and k, or the list on the left, lead to the others"));
   view.append(body);
   const on = body.querySelector("tr.on");
@@ -373,3 +373,5 @@ if (trace.programs[Number(from)] && TABS.some(([name]) => name === tab0)) Object
 else if (trace.programs.length) state.item = Math.max(0, program().items.findIndex((i) => i.kernel));
 draw();
 document.body.dataset.opened = performance.now().toFixed(0);
+// The first look at a large program is prepared while nobody waits.
+trace.programs.forEach((p) => requestIdleCallback(() => { if (p.nodes.length) levelOf(p, foldingOf(p).root); }));
