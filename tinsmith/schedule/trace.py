@@ -102,6 +102,9 @@ class Trace:
         """A pass's result, a row per node or item."""
         if isinstance(value, Kernel):
             value = value.sink
+        if isinstance(value, Fusion):
+            stored = [n for n in toposort(value.roots) if n in value.reasons]
+            value = [(n, f"{n.op.name} {n.dtype!r} {n.shape} is stored: {value.reasons[n]}") for n in stored]
         if isinstance(value, UOp):
             found: Sequence[tuple[UOp, str]] = graph_rows(value) if _is_lowered(value) else tree_rows(value)
         elif value and isinstance(value[0], ScheduleItem):
