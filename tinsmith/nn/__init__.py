@@ -4,10 +4,9 @@ A layer is a plain object: tensors as attributes, and ``__call__``. Whatever hol
 dicts is a model.
 """
 from tinsmith.core.names import guide, unknown
-from tinsmith.nn import conv, datasets, layers, loader, norms, optim, state
+from tinsmith.nn import conv, datasets, layers, norms, optim, recurrent, state
 from tinsmith.nn.conv import Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d
-from tinsmith.nn.layers import Dropout, Embedding, Linear, LSTMCell
-from tinsmith.nn.loader import DataLoader
+from tinsmith.nn.layers import Dropout, Embedding, Linear
 from tinsmith.nn.norms import (
     BatchNorm,
     BatchNorm2d,
@@ -18,12 +17,13 @@ from tinsmith.nn.norms import (
     LayerNorm2d,
     RMSNorm,
 )
+from tinsmith.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 
-__all__ = ["BatchNorm", "BatchNorm2d", "BatchNorm3d", "Conv1d", "Conv2d", "ConvTranspose1d", "ConvTranspose2d",
-           "DataLoader", "Dropout", "Embedding", "GroupNorm", "InstanceNorm", "LSTMCell", "LayerNorm", "LayerNorm2d",
-           "Linear", "RMSNorm", "datasets", "optim", "state"]
+__all__ = ["GRU", "LSTM", "RNN", "BatchNorm", "BatchNorm2d", "BatchNorm3d", "Conv1d", "Conv2d", "ConvTranspose1d",
+           "ConvTranspose2d", "Dropout", "Embedding", "GRUCell", "GroupNorm", "InstanceNorm", "LSTMCell", "LayerNorm",
+           "LayerNorm2d", "Linear", "RMSNorm", "RNNCell", "datasets", "optim", "state"]
 
-guide(conv, datasets, layers, loader, norms, optim, state)
+guide(conv, datasets, layers, norms, optim, recurrent, state)
 
 
 def __getattr__(name: str) -> object:

@@ -1,9 +1,8 @@
-"""Linear, Embedding, Dropout and LSTMCell."""
+"""Linear, Embedding and Dropout."""
 from __future__ import annotations
 
 import math
 
-from tinsmith.core.errors import ShapeError
 from tinsmith.tensor.arguments import flag, number, size
 from tinsmith.tensor.base import check_tensors
 from tinsmith.tensor.tensor import Tensor
@@ -56,36 +55,3 @@ class Dropout:
     def __call__(self, x: Tensor) -> Tensor:
         check_tensors("Dropout", [x])
         return x.dropout(self.p)
-
-
-class LSTMCell:
-    """One step of a long short-term memory: ``x, (h, c) → h, c``, gates in the order input, forget, cell, output.
-
-    >>> from tinsmith import nn
-    >>> h, c = nn.LSTMCell(3, 5)(Tensor.ones(2, 3))
-    >>> h.shape, c.shape
-    ((2, 5), (2, 5))
-    """
-
-    def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
-        input_size = size("LSTMCell", "input_size", input_size)
-        hidden_size = self.hidden_size = size("LSTMCell", "hidden_size", hidden_size, 1)
-        bias = flag("LSTMCell", "bias", bias)
-        bound = 1 / math.sqrt(hidden_size)
-        self.weight_ih = Tensor.uniform(4 * hidden_size, input_size, low=-bound, high=bound)
-        self.weight_hh = Tensor.uniform(4 * hidden_size, hidden_size, low=-bound, high=bound)
-        self.bias_ih = Tensor.uniform(4 * hidden_size, low=-bound, high=bound) if bias else None
-        self.bias_hh = Tensor.uniform(4 * hidden_size, low=-bound, high=bound) if bias else None
-
-    def __call__(self, x: Tensor, hc: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-        check_tensors("LSTMCell", [x] if hc is None else [x, *hc])
-        if x.ndim != 2:
-            raise ShapeError("LSTMCell", f"input {x.shape}", "an input [N, input_size]")
-        if hc is None:
-            zeros = Tensor.zeros(x.shape[0], self.hidden_size, dtype=x.dtype, device=x.device)
-            hc = zeros, zeros
-        gates = (x.linear(self.weight_ih.transpose(), self.bias_ih)
-                 + hc[0].linear(self.weight_hh.transpose(), self.bias_hh))
-        i, f, g, o = gates.chunk(4, dim=1)
-        c = f.sigmoid() * hc[1] + i.sigmoid() * g.tanh()
-        return o.sigmoid() * c.tanh(), c

@@ -1,0 +1,418 @@
+"""Recurrent layers: ``LSTM``, ``GRU``, ``RNN`` and their cells.
+
+The input's products are one contraction for all steps. A step is two kernels: the product of the state, and all that
+is done element by element; so is its derivative, which is derived from the step's formula once. A step finds its part
+of the sequence by a number in memory, so that all steps are the same two programs with other arguments.
+"""
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from tinsmith.core.errors import ArgumentError, ShapeError
+from tinsmith.ir.uop import toposort
+from tinsmith.tensor.arguments import choice, flag, number, size
+from tinsmith.tensor.base import check_tensors
+from tinsmith.tensor.function import Function
+from tinsmith.tensor.tensor import Tensor
+
+Parts = Sequence[Tensor]
+
+
+class Kind(NamedTuple):
+    """What one kind of cell computes.
+
+    Attributes:
+        gates: how many there are. Those that the input has a share in come first, those of the state last.
+        blocks: rows of the weights, in units of the hidden size.
+        shift: by how many blocks the input's are behind the order of the gates.
+        states: values that go from step to step; the first is the output.
+        update: (gates, state) → the new state, element by element.
+    """
+
+    gates: int
+    blocks: int
+    shift: int
+    states: int
+    update: Callable[[Parts, Parts], list[Tensor]]
+
+
+def _lstm(gates: Parts, state: Parts) -> list[Tensor]:
+    i, f, g, o = gates
+    c = f.sigmoid() * state[1] + i.sigmoid() * g.tanh()
+    return [o.sigmoid() * c.tanh(), c]
+
+
+def _gru(gates: Parts, state: Parts) -> list[Tensor]:
+    of_input, r, z, of_state = gates
+    new, z = (of_input + r.sigmoid() * of_state).tanh(), z.sigmoid()
+    return [new + z * (state[0] - new)]
+
+
+def _tanh(gates: Parts, state: Parts) -> list[Tensor]:
+    return [gates[0].tanh()]
+
+
+def _relu(gates: Parts, state: Parts) -> list[Tensor]:
+    return [gates[0].relu()]
+
+
+_LSTM, _GRU = Kind(4, 4, 0, 2, _lstm), Kind(4, 3, 1, 1, _gru)
+_RNN = {"tanh": Kind(1, 1, 0, 1, _tanh), "relu": Kind(1, 1, 0, 1, _relu)}
+
+
+def _product(kind: Kind, x: Tensor, state: Tensor, weight: Tensor, bias: Tensor | int) -> Tensor:
+    """The state's product ``[D, N, blocks, H]``, with the input's added where gates have both."""
+    alone = kind.gates - kind.blocks
+    shared = x[..., alone:, :].pad((*[None] * (x.ndim - 2), (0, alone), None)) if alone else x
+    return (state.matmul(weight) + bias).reshape(shared.shape) + shared
+
+
+def _gates(kind: Kind, x: Tensor, product: Tensor) -> list[Tensor]:
+    return [*_parts(x)[: kind.gates - kind.blocks], *_parts(product)]
+
+
+def _joined(parts: Parts) -> Tensor:
+    """Parts ``[…, H]`` side by side: ``[…, parts, H]``, of one kernel that computes what they share once."""
+    shape = (*parts[0].shape[:-1], len(parts), parts[0].shape[-1])
+    place = Tensor.arange(len(parts), device=parts[0].device).reshape(-1, 1)
+    wide = [p.unsqueeze(-2).expand(shape) for p in parts]
+    out = wide[-1]
+    for n in reversed(range(len(parts) - 1)):
+        out = (place == n).where(wide[n], out)
+    return out.contiguous()
+
+
+@functools.cache
+def _numbers(count: int, device: str | tuple[str, ...]) -> list[Tensor]:
+    """The steps' numbers in memory: a constant would make each step a program of its own."""
+    found = [Tensor(np.array([n], np.int32), requires_grad=False).to(device) for n in range(count)]
+    Tensor.realize(*found)
+    return found
+
+
+def _rows(t: Tensor) -> Callable[[int], Tensor]:
+    """``step → t[step]``, by a number in memory."""
+    numbers, flat = _numbers(t.shape[0], t.device), t.contiguous().flatten(1)
+    return lambda step: numbers[step].embedding(flat).reshape(t.shape[1:])
+
+
+class _Steps(Function):
+    """All steps of a layer: ``x [T, D, N, blocks, H], state [D, N, states, H], weight [D, H, blocks * H], bias
+    [D, 1, blocks * H] → states [T, D, N, states, H]`` for D directions. ``keep [T, D, N, 1]`` (or None) says where a
+    step has an element; elsewhere the state stays."""
+
+    kind: Kind
+
+    def forward(self, kind: Kind, x: Tensor, state: Tensor, weight: Tensor, bias: Tensor,
+                keep: Tensor | None) -> Tensor:
+        self.kind = kind
+        weight, of_x, kept = weight.contiguous(), _rows(x), None if keep is None else _rows(keep)
+        products, states = [], [state.contiguous()]
+        for step in range(x.shape[0]):
+            state = states[-1]
+            product = _product(kind, of_x(step), state[:, :, 0], weight, bias).contiguous()
+            gates = _gates(kind, of_x(step), product)
+            states.append(_joined(self._new_state(gates, _parts(state), None if kept is None else kept(step))))
+            products.append(product)
+        self.save_for_backward(x, weight, *([] if keep is None else [keep]), *products, *states)
+        return Tensor.stack(*states[1:])
+
+    def _new_state(self, gates: Parts, state: Parts, keep: Tensor | None) -> list[Tensor]:
+        new = self.kind.update(gates, state)
+        return new if keep is None else [keep.where(a, b) for a, b in zip(new, state)]
+
+    def backward(self, gradient: Tensor) -> Any:
+        kind, count = self.kind, gradient.shape[0]
+        x, weight = self.saved_tensors[:2]
+        keep = self.saved_tensors[2] if len(self.saved_tensors) > 2 * count + 3 else None
+        products, states = self.saved_tensors[-2 * count - 1 : -count - 1], self.saved_tensors[-count - 1 :]
+        derived, reads_first = self._derived(gradient[0], keep)
+        rows, of_x, kept = _rows(gradient), _rows(x), None if keep is None else _rows(keep)
+        back = weight.transpose(-1, -2).contiguous()
+        first, found = kind.gates - kind.blocks, []
+        ahead = [t * 0 for t in _parts(gradient[0])]
+        for step in reversed(range(count)):
+            incoming = [a + b for a, b in zip(_parts(rows(step)), ahead)]
+            incoming[0] = incoming[0].contiguous()
+            gates = _gates(kind, of_x(step), products[step])
+            given = [*gates, *_parts(states[step]), *_parts(states[step + 1]), *incoming,
+                     *([] if kept is None else [kept(step)])]
+            found.append(derived(given))
+            of_state = found[-1][:, :, first : kind.gates].flatten(2)
+            ahead = [of_state.matmul(back), *_parts(found[-1][:, :, kind.gates :])]
+            if reads_first:
+                ahead[:2] = [ahead[0] + ahead[1]]
+        every = Tensor.stack(*reversed(found)).contiguous()
+        of_input, of_products = every[..., : kind.blocks, :], every[..., first : kind.gates, :].flatten(3)
+        before = Tensor.stack(*(s[:, :, 0] for s in states[:-1])).contiguous().permute(1, 3, 0, 2).flatten(2)
+        of_weight = before.matmul(of_products.permute(1, 0, 2, 3).flatten(1, 2))
+        of_bias = of_products.sum((0, 2)).unsqueeze(1)
+        return of_input, Tensor.stack(*ahead, dim=2), of_weight, of_bias, *([] if keep is None else [None])
+
+    def _derived(self, like: Tensor, keep: Tensor | None) -> tuple[Callable[[Parts], Tensor], bool]:
+        """The derivative of a step's formula, taken once, as a function of (gates, state, new state, incoming gradient,
+        keep): what the step has stored is not computed again.
+
+        It has parts for the gates and the states that the formula reads; and whether the first is one of these.
+        """
+        def leaves(count: int) -> list[Tensor]:
+            shape = (*like.shape[:2], like.shape[-1])
+            return [Tensor.empty(*shape, dtype=like.dtype, device=like.device) for _ in range(count)]
+        gates, state, incoming = leaves(self.kind.gates), leaves(self.kind.states), leaves(self.kind.states)
+        kept = [] if keep is None else [Tensor.empty(*keep.shape[1:], dtype=keep.dtype, device=keep.device)]
+        new = self._new_state(gates, state, kept[0] if kept else None)
+        total = sum(((a * b).sum() for a, b in zip(new, incoming)), Tensor(0.0, dtype=like.dtype, device=like.device))
+        known = set(toposort(total.uop))
+        template = _joined(total.gradient(*gates, *(s for s in state if s.uop in known))).uop
+        places = [t.uop for t in (*gates, *state, *new, *incoming, *kept)]
+
+        def derived(given: Parts) -> Tensor:
+            return like._new(template.substitute(dict(zip(places, (t.uop for t in given)))))
+
+        return derived, state[0].uop in known
+
+
+def _parts(state: Tensor) -> list[Tensor]:
+    """The parts ``[…, H]`` of ``[…, parts, H]``."""
+    return [state[..., n, :] for n in range(state.shape[-2])]
+
+
+def _drawn(op: str, kind: Kind, input_size: int, hidden_size: int, bias: bool) -> list[Tensor | None]:
+    """Weights of input and state and their biases, drawn as PyTorch draws them."""
+    bound, rows = 1 / math.sqrt(hidden_size), kind.blocks * hidden_size
+    return [*(Tensor.uniform(rows, n, low=-bound, high=bound) for n in (input_size, hidden_size)),
+            *(Tensor.uniform(rows, low=-bound, high=bound) if bias else None for _ in range(2))]
+
+
+def _shifted(kind: Kind, t: Tensor | None) -> Tensor | None:
+    """Rows of the input's weight or bias in the order of the gates."""
+    return t if t is None or not kind.shift else t.roll(kind.shift * (t.shape[0] // kind.blocks), 0)
+
+
+def _of_input(kind: Kind, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The input's product, ``[…, blocks, H]``."""
+    wide: Any = _shifted(kind, weight)
+    product = x.linear(wide.transpose(), _shifted(kind, bias))
+    return product.reshape(*x.shape[:-1], kind.blocks, weight.shape[0] // kind.blocks)
+
+
+class _CellLayer:
+    """One step of a recurrent layer."""
+
+    kind: ClassVar[Kind]
+
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
+        op = type(self).__name__
+        self.input_size = size(op, "input_size", input_size)
+        self.hidden_size = size(op, "hidden_size", hidden_size, 1)
+        found = _drawn(op, self.kind, self.input_size, self.hidden_size, flag(op, "bias", bias))
+        self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh = found
+
+    def _step(self, x: Tensor, state: Sequence[Tensor] | None) -> list[Tensor]:
+        op = type(self).__name__
+        check_tensors(op, [x] if state is None else [x, *state])
+        if x.ndim not in (1, 2) or x.shape[-1] != self.input_size:
+            raise ShapeError(op, f"input {x.shape}", f"an input [N, {self.input_size}]")
+        if state is None:
+            zeros = Tensor.zeros(*x.shape[:-1], self.hidden_size, dtype=x.dtype, device=x.device)
+            state = [zeros] * self.kind.states
+        assert self.weight_ih is not None and self.weight_hh is not None
+        weight, bias = self.weight_hh.transpose(), 0 if self.bias_hh is None else self.bias_hh
+        of_input = _of_input(self.kind, x, self.weight_ih, self.bias_ih)
+        product = _product(self.kind, of_input, state[0], weight, bias)
+        return self.kind.update(_gates(self.kind, of_input, product), state)
+
+
+class LSTMCell(_CellLayer):
+    """One step of a long short-term memory: ``x, (h, c) → h, c``, gates in the order input, forget, cell, output.
+
+    >>> from tinsmith import nn
+    >>> h, c = nn.LSTMCell(3, 5)(Tensor.ones(2, 3))
+    >>> h.shape, c.shape
+    ((2, 5), (2, 5))
+    """
+
+    kind = _LSTM
+
+    def __call__(self, x: Tensor, hc: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        h, c = self._step(x, hc)
+        return h, c
+
+
+class GRUCell(_CellLayer):
+    """One step of a gated recurrent unit: ``x, h → h``, gates in the order reset, update, new.
+
+    >>> from tinsmith import nn
+    >>> nn.GRUCell(3, 5)(Tensor.ones(2, 3)).shape
+    (2, 5)
+    """
+
+    kind = _GRU
+
+    def __call__(self, x: Tensor, h: Tensor | None = None) -> Tensor:
+        return self._step(x, None if h is None else [h])[0]
+
+
+class RNNCell(_CellLayer):
+    """One step of a plain recurrent layer: ``x, h → tanh(W x + U h)``, or ``relu``.
+
+    >>> from tinsmith import nn
+    >>> nn.RNNCell(3, 5)(Tensor.ones(2, 3)).shape
+    (2, 5)
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True, nonlinearity: str = "tanh") -> None:
+        self.kind = _RNN[choice("RNNCell", "nonlinearity", nonlinearity, _RNN)]  # type: ignore[misc]
+        super().__init__(input_size, hidden_size, bias)
+
+    def __call__(self, x: Tensor, h: Tensor | None = None) -> Tensor:
+        return self._step(x, None if h is None else [h])[0]
+
+
+class _Layers:
+    """Recurrent layers on top of each other, in one or both directions."""
+
+    kind: Kind
+
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
+                 batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False) -> None:
+        op = type(self).__name__
+        self.input_size = size(op, "input_size", input_size)
+        self.hidden_size = size(op, "hidden_size", hidden_size, 1)
+        self.num_layers = size(op, "num_layers", num_layers, 1)
+        self.bias, self.batch_first = flag(op, "bias", bias), flag(op, "batch_first", batch_first)
+        self.dropout = number(op, "dropout", dropout, 0, 1)
+        self.bidirectional = flag(op, "bidirectional", bidirectional)
+        self._directions = ("", "_reverse") if self.bidirectional else ("",)
+        for layer in range(self.num_layers):
+            width = self.input_size if layer == 0 else self.hidden_size * len(self._directions)
+            for direction in self._directions:
+                found = _drawn(op, self.kind, width, self.hidden_size, self.bias)
+                for name, t in zip(("weight_ih", "weight_hh", "bias_ih", "bias_hh"), found):
+                    setattr(self, f"{name}_l{layer}{direction}", t)
+
+    def _run(self, x: Tensor, state: Sequence[Tensor] | None,
+             lengths: Tensor | Sequence[int] | None) -> tuple[Tensor, list[Tensor]]:
+        """(outputs of the last layer, each state after the last step ``[layers * directions, N, H]``)."""
+        op, many = type(self).__name__, len(self._directions)
+        check_tensors(op, [x, *(state or ())])
+        flat, wanted = x.ndim == 2, f"[{'N, T' if self.batch_first else 'T, N'}, {self.input_size}]"
+        if x.ndim not in (2, 3) or x.shape[-1] != self.input_size:
+            raise ShapeError(op, f"input {x.shape}", f"an input {wanted}, or [T, {self.input_size}] without a batch")
+        x = x.unsqueeze(1) if flat else x.transpose(0, 1) if self.batch_first else x
+        if not x.shape[0]:
+            raise ShapeError(op, f"input {x.shape} has no steps", "a sequence of one step or more")
+        whole = (self.num_layers * many, x.shape[1], self.hidden_size)
+        if state is None:
+            state = [Tensor.zeros(*whole, dtype=x.dtype, device=x.device)] * self.kind.states
+        state = [s.unsqueeze(1) if flat and s.ndim == 2 else s for s in state]
+        if any(s.shape != whole for s in state):
+            raise ShapeError(op, f"states {[s.shape for s in state]} for the input {x.shape} (time first)", f"{whole}")
+        keep, last = self._kept(x, lengths), []
+        for layer in range(self.num_layers):
+            if layer:
+                x = x.dropout(self.dropout)
+            begin = Tensor.stack(*(s[layer * many : (layer + 1) * many] for s in state), dim=2)
+            states = self._layer(layer, x, begin, keep)
+            last.append(states[-1])
+            out = states[..., 0, :] if keep is None else keep.where(states[..., 0, :], 0)
+            x = Tensor.cat(*(out[:, n].flip(0) if n else out[:, n] for n in range(many)), dim=-1)
+        x = x.squeeze(1) if flat else x.transpose(0, 1) if self.batch_first else x
+        ends = [Tensor.cat(*(t[:, :, n] for t in last)) for n in range(self.kind.states)]
+        return x, [e.squeeze(1) for e in ends] if flat else ends
+
+    def _layer(self, layer: int, x: Tensor, state: Tensor, keep: Tensor | None) -> Tensor:
+        """All states of a layer, ``[T, directions, N, states, H]``; the second direction begins with the last step."""
+        weights = [[getattr(self, f"{name}_l{layer}{direction}") for direction in self._directions]
+                   for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+        seen = [_of_input(self.kind, x, w, b) for w, b in zip(weights[0], weights[2])]
+        products = Tensor.stack(*(t.flip(0) if n else t for n, t in enumerate(seen)), dim=1)
+        weight = Tensor.stack(*(w.transpose() for w in weights[1]))
+        if self.bias:
+            bias = Tensor.stack(*weights[3]).unsqueeze(1)
+        else:
+            bias = Tensor.zeros(len(seen), 1, weight.shape[-1], dtype=weight.dtype, device=weight.device)
+        return _Steps.apply(self.kind, products, state.cast(products.dtype), weight, bias, keep)
+
+    def _kept(self, x: Tensor, lengths: Tensor | Sequence[int] | None) -> Tensor | None:
+        """Which steps of which rows hold something, ``[T, directions, N, 1]``."""
+        if lengths is None:
+            return None
+        op = type(self).__name__
+        given = lengths if isinstance(lengths, Tensor) else Tensor(np.asarray(lengths), device=x.device)
+        if given.shape != (x.shape[1],):
+            raise ShapeError(op, f"lengths {given.shape} for {x.shape[1]} sequences", f"shape {(x.shape[1],)}")
+        if not given.dtype.is_int:
+            raise ArgumentError(op, f"lengths of dtype {given.dtype!r}", "integers")
+        seen = Tensor.arange(x.shape[0], device=x.device).reshape(-1, 1, 1) < given.reshape(1, -1, 1)
+        return Tensor.stack(*(seen.flip(0) if n else seen for n in range(len(self._directions))), dim=1)
+
+
+class LSTM(_Layers):
+    """Layers of long short-term memory: ``x [T, N, in], (h, c) → y [T, N, H * directions], (h, c)``.
+
+    Parameters have PyTorch's names and are drawn as PyTorch draws them.
+
+    Args:
+        num_layers: each reads the outputs of the one below.
+        batch_first: ``x`` and ``y`` are ``[N, T, …]``.
+        dropout: of what goes from layer to layer, in training.
+        bidirectional: a second set of weights reads from the end; outputs stand side by side.
+
+    A call takes the first states ``[layers * directions, N, H]`` (zeros unless given), and ``lengths`` of the
+    sequences: behind a sequence's end its outputs are zeros, its state stays, and the other direction begins there.
+
+    >>> from tinsmith import nn
+    >>> y, (h, c) = nn.LSTM(3, 4, num_layers=2, bidirectional=True)(Tensor.ones(5, 2, 3), lengths=[5, 3])
+    >>> y.shape, h.shape, c.shape
+    ((5, 2, 8), (4, 2, 4), (4, 2, 4))
+    """
+
+    kind = _LSTM
+
+    def __call__(self, x: Tensor, hc: tuple[Tensor, Tensor] | None = None,
+                 lengths: Tensor | Sequence[int] | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        out, (h, c) = self._run(x, hc, lengths)
+        return out, (h, c)
+
+
+class GRU(_Layers):
+    """Layers of gated recurrent units: ``x [T, N, in], h → y [T, N, H * directions], h``; arguments as of ``LSTM``.
+
+    >>> from tinsmith import nn
+    >>> y, h = nn.GRU(3, 4, batch_first=True)(Tensor.ones(2, 5, 3))
+    >>> y.shape, h.shape
+    ((2, 5, 4), (1, 2, 4))
+    """
+
+    kind = _GRU
+
+    def __call__(self, x: Tensor, h: Tensor | None = None,
+                 lengths: Tensor | Sequence[int] | None = None) -> tuple[Tensor, Tensor]:
+        out, (last,) = self._run(x, None if h is None else [h], lengths)
+        return out, last
+
+
+class RNN(_Layers):
+    """Plain recurrent layers, ``tanh(W x + U h)`` or ``relu``; called as ``GRU``.
+
+    >>> from tinsmith import nn
+    >>> nn.RNN(3, 4, nonlinearity="relu")(Tensor.ones(5, 2, 3))[0].shape
+    (5, 2, 4)
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: str = "tanh",
+                 bias: bool = True, batch_first: bool = False, dropout: float = 0.0,
+                 bidirectional: bool = False) -> None:
+        self.kind = _RNN[choice("RNN", "nonlinearity", nonlinearity, _RNN)]
+        super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional)
+
+    def __call__(self, x: Tensor, h: Tensor | None = None,
+                 lengths: Tensor | Sequence[int] | None = None) -> tuple[Tensor, Tensor]:
+        out, (last,) = self._run(x, None if h is None else [h], lengths)
+        return out, last
