@@ -3,28 +3,113 @@
 A layer is a plain object: tensors as attributes, and ``__call__``. Whatever holds tensors in attributes, lists or
 dicts is a model.
 """
+from tinsmith.core.errors import UnknownNameError
 from tinsmith.core.names import guide, unknown
-from tinsmith.nn import conv, datasets, layers, norms, optim, recurrent, state
-from tinsmith.nn.conv import Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d
-from tinsmith.nn.layers import Dropout, Embedding, Linear
+from tinsmith.nn import activations, attention, conv, datasets, layers, losses, norms, optim, pools, recurrent, state
+from tinsmith.nn.activations import (
+    CELU,
+    ELU,
+    GELU,
+    SELU,
+    Hardsigmoid,
+    Hardswish,
+    Hardtanh,
+    LeakyReLU,
+    LogSigmoid,
+    LogSoftmax,
+    Mish,
+    PReLU,
+    ReLU,
+    ReLU6,
+    Sigmoid,
+    SiLU,
+    Softmax,
+    Softplus,
+    Softsign,
+    Tanh,
+)
+from tinsmith.nn.attention import (
+    MultiheadAttention,
+    TransformerDecoder,
+    TransformerDecoderLayer,
+    TransformerEncoder,
+    TransformerEncoderLayer,
+)
+from tinsmith.nn.conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
+from tinsmith.nn.layers import (
+    AlphaDropout,
+    Dropout,
+    Dropout1d,
+    Dropout2d,
+    Dropout3d,
+    Embedding,
+    Flatten,
+    Identity,
+    Linear,
+    Sequential,
+    Upsample,
+)
+from tinsmith.nn.losses import (
+    BCELoss,
+    BCEWithLogitsLoss,
+    CrossEntropyLoss,
+    HuberLoss,
+    L1Loss,
+    MSELoss,
+    NLLLoss,
+    SmoothL1Loss,
+)
 from tinsmith.nn.norms import (
     BatchNorm,
+    BatchNorm1d,
     BatchNorm2d,
     BatchNorm3d,
     GroupNorm,
     InstanceNorm,
+    InstanceNorm1d,
+    InstanceNorm2d,
+    InstanceNorm3d,
     LayerNorm,
     LayerNorm2d,
     RMSNorm,
 )
+from tinsmith.nn.pools import (
+    AdaptiveAvgPool1d,
+    AdaptiveAvgPool2d,
+    AdaptiveAvgPool3d,
+    AdaptiveMaxPool1d,
+    AdaptiveMaxPool2d,
+    AdaptiveMaxPool3d,
+    AvgPool1d,
+    AvgPool2d,
+    AvgPool3d,
+    MaxPool1d,
+    MaxPool2d,
+    MaxPool3d,
+)
 from tinsmith.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 
-__all__ = ["GRU", "LSTM", "RNN", "BatchNorm", "BatchNorm2d", "BatchNorm3d", "Conv1d", "Conv2d", "ConvTranspose1d",
-           "ConvTranspose2d", "Dropout", "Embedding", "GRUCell", "GroupNorm", "InstanceNorm", "LSTMCell", "LayerNorm",
-           "LayerNorm2d", "Linear", "RMSNorm", "RNNCell", "datasets", "optim", "state"]
+__all__ = ["CELU", "ELU", "GELU", "GRU", "LSTM", "RNN", "SELU", "AdaptiveAvgPool1d", "AdaptiveAvgPool2d",
+           "AdaptiveAvgPool3d", "AdaptiveMaxPool1d", "AdaptiveMaxPool2d", "AdaptiveMaxPool3d", "AlphaDropout",
+           "AvgPool1d", "AvgPool2d", "AvgPool3d", "BCELoss", "BCEWithLogitsLoss", "BatchNorm", "BatchNorm1d",
+           "BatchNorm2d", "BatchNorm3d", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d",
+           "ConvTranspose3d", "CrossEntropyLoss", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "Embedding",
+           "Flatten", "GRUCell", "GroupNorm", "Hardsigmoid", "Hardswish", "Hardtanh", "HuberLoss", "Identity",
+           "InstanceNorm", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d", "L1Loss", "LSTMCell", "LayerNorm",
+           "LayerNorm2d", "LeakyReLU", "Linear", "LogSigmoid", "LogSoftmax", "MSELoss", "MaxPool1d", "MaxPool2d",
+           "MaxPool3d", "Mish", "MultiheadAttention", "NLLLoss", "PReLU", "RMSNorm", "RNNCell", "ReLU", "ReLU6",
+           "Sequential", "SiLU", "Sigmoid", "SmoothL1Loss", "Softmax", "Softplus", "Softsign", "Tanh",
+           "TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder", "TransformerEncoderLayer", "Upsample",
+           "datasets", "optim", "state"]
 
-guide(conv, datasets, layers, norms, optim, recurrent, state)
+guide(activations, attention, conv, datasets, layers, losses, norms, optim, pools, recurrent, state)
+
+# What PyTorch's module system has names for is plain Python here.
+_PLAIN = {"Module": "a class with __call__", "ModuleList": "a list", "ModuleDict": "a dict", "ParameterList": "a list",
+          "Parameter": "a Tensor", "Unflatten": "x.unflatten", "functional": "methods of Tensor: x.relu()"}
 
 
 def __getattr__(name: str) -> object:
+    if name in _PLAIN:
+        raise UnknownNameError("nn", f"no attribute {name!r}", _PLAIN[name])
     raise unknown("nn", name, __all__)

@@ -5,10 +5,10 @@ import math
 from collections.abc import Sequence
 
 from tinsmith.core.errors import ArgumentError
-from tinsmith.tensor.arguments import flag, integer, integers, size
+from tinsmith.tensor.arguments import choice, flag, integer, integers, size
 from tinsmith.tensor.base import check_tensors
 from tinsmith.tensor.tensor import Tensor
-from tinsmith.tensor.windows import same_padding
+from tinsmith.tensor.windows import pad_pairs, same_padding
 
 Ints = int | Sequence[int]
 
@@ -17,7 +17,8 @@ class Conv2d:
     """Convolution over two axes: ``[N, in, H, W] → [N, out, H', W']``, drawn as PyTorch draws it.
 
     Args:
-        padding: zeros around: a number, one per axis, (before, after) pairs from the last axis on, or "same".
+        padding: around the input: a number, one per axis, (before, after) pairs from the last axis on, or "same".
+        padding_mode: what stands there: "zeros", "reflect", "replicate" or "circular".
 
     >>> from tinsmith import nn
     >>> nn.Conv2d(1, 4, 3, padding=1)(Tensor.ones(2, 1, 5, 5)).shape
@@ -27,7 +28,8 @@ class Conv2d:
     dims = 2
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: Ints, stride: Ints = 1,
-                 padding: Ints | str = 0, dilation: Ints = 1, groups: int = 1, bias: bool = True) -> None:
+                 padding: Ints | str = 0, dilation: Ints = 1, groups: int = 1, bias: bool = True,
+                 padding_mode: str = "zeros") -> None:
         op = type(self).__name__
         in_channels = size(op, "in_channels", in_channels, 1)
         out_channels = size(op, "out_channels", out_channels, 1)
@@ -42,7 +44,8 @@ class Conv2d:
             pairs = same_padding(op, padding, kernel, steps, spread)
             padding = [n for pair in reversed(pairs) for n in pair]
         self.kernel_size, self.stride, self.padding = kernel, stride, padding
-        self.dilation, self.groups = dilation, groups
+        self.dilation, self.groups = spread, groups
+        self.padding_mode = choice(op, "padding_mode", padding_mode, ("zeros", "reflect", "replicate", "circular"))
         bias = flag(op, "bias", bias)
         bound = 1 / math.sqrt(in_channels // groups * math.prod(kernel))
         self.weight = Tensor.uniform(*self._weight_shape(in_channels, out_channels), low=-bound, high=bound)
@@ -53,7 +56,11 @@ class Conv2d:
 
     def __call__(self, x: Tensor) -> Tensor:
         check_tensors(type(self).__name__, [x])
-        return x.conv2d(self.weight, self.bias, self.groups, self.stride, self.dilation, self.padding)
+        padding = self.padding
+        if self.padding_mode != "zeros" and x.ndim == self.dims + 2:
+            pairs = pad_pairs(type(self).__name__, padding, self.dims)
+            x, padding = x.pad([n for pair in reversed(pairs) for n in pair], mode=self.padding_mode), 0
+        return x.conv2d(self.weight, self.bias, self.groups, self.stride, self.dilation, padding)
 
 
 class Conv1d(Conv2d):
@@ -65,6 +72,17 @@ class Conv1d(Conv2d):
     """
 
     dims = 1
+
+
+class Conv3d(Conv2d):
+    """Convolution over three axes: ``[N, in, D, H, W] → [N, out, D', H', W']``.
+
+    >>> from tinsmith import nn
+    >>> nn.Conv3d(2, 3, 3, padding=1, padding_mode="replicate")(Tensor.ones(1, 2, 4, 4, 4)).shape
+    (1, 3, 4, 4, 4)
+    """
+
+    dims = 3
 
 
 class ConvTranspose2d(Conv2d):
@@ -98,3 +116,9 @@ class ConvTranspose1d(ConvTranspose2d):
     """The transpose of a convolution over one axis."""
 
     dims = 1
+
+
+class ConvTranspose3d(ConvTranspose2d):
+    """The transpose of a convolution over three axes."""
+
+    dims = 3

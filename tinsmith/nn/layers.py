@@ -1,9 +1,11 @@
-"""Linear, Embedding and Dropout."""
+"""Linear, Embedding, the kinds of dropout, and what puts layers together."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
-from tinsmith.tensor.arguments import flag, number, size
+from tinsmith.core.errors import ArgumentError, ShapeError
+from tinsmith.tensor.arguments import flag, integer, integers, number, size
 from tinsmith.tensor.base import check_tensors
 from tinsmith.tensor.tensor import Tensor
 
@@ -31,27 +33,143 @@ class Linear:
 class Embedding:
     """A row of ``weight`` for each index.
 
+    Args:
+        padding_idx: an index (from the end if negative) whose row begins as zeros and gets no gradient.
+
     >>> from tinsmith import nn
     >>> nn.Embedding(10, 4)(Tensor([[1, 2, 3]])).shape
     (1, 3, 4)
+    >>> nn.Embedding(10, 2, padding_idx=0)(Tensor([0])).tolist()
+    [[0.0, 0.0]]
     """
 
-    def __init__(self, vocab_size: int, embed_size: int) -> None:
+    def __init__(self, vocab_size: int, embed_size: int, padding_idx: int | None = None) -> None:
         self.vocab_size = size("Embedding", "vocab_size", vocab_size)
         self.embed_size = size("Embedding", "embed_size", embed_size)
-        self.weight = Tensor.normal(self.vocab_size, self.embed_size, mean=0.0, std=1.0)
+        self.padding_idx, rows = padding_idx, self.vocab_size
+        self.weight = Tensor.normal(rows, self.embed_size, mean=0.0, std=1.0)
+        if padding_idx is not None:
+            self.padding_idx = integer("Embedding", "padding_idx", padding_idx, -rows, rows - 1) % rows
+            self.weight = (Tensor.arange(rows).reshape(-1, 1) == self.padding_idx).where(0, self.weight).contiguous()
 
     def __call__(self, idx: Tensor) -> Tensor:
         check_tensors("Embedding", [idx])
-        return idx.embedding(self.weight)
+        out = idx.embedding(self.weight)
+        return out if self.padding_idx is None else (idx == self.padding_idx).unsqueeze(-1).where(out.detach(), out)
+
+
+class Sequential(list[Callable[[Tensor], Tensor]]):
+    """Layers called one after the other: a list of them, so that ``seq[0]``, ``len`` and ``append`` are a list's.
+
+    >>> from tinsmith import nn
+    >>> model = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1))
+    >>> model(Tensor.ones(3, 2)).shape, sorted(nn.state.get_state_dict(model))
+    ((3, 1), ['0.bias', '0.weight', '2.bias', '2.weight'])
+    """
+
+    def __init__(self, *layers: Callable[[Tensor], Tensor]) -> None:
+        super().__init__(layers)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        check_tensors("Sequential", [x])
+        return x.sequential(self)
+
+
+class Identity:
+    """What is given."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x
+
+
+class Flatten:
+    """``x.flatten(start_dim, end_dim)`` as a layer: all axes but the first unless told otherwise.
+
+    >>> from tinsmith import nn
+    >>> nn.Flatten()(Tensor.ones(2, 3, 4)).shape
+    (2, 12)
+    """
+
+    def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
+        self.start_dim = integer("Flatten", "start_dim", start_dim)
+        self.end_dim = integer("Flatten", "end_dim", end_dim)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        check_tensors("Flatten", [x])
+        return x.flatten(self.start_dim, self.end_dim)
+
+
+class Upsample:
+    """The last axes grown to ``size``, or ``scale_factor`` times as long: ``x.interpolate`` as a layer.
+
+    >>> from tinsmith import nn
+    >>> nn.Upsample(scale_factor=2)(Tensor([[[1., 2.]]])).tolist()
+    [[[1.0, 1.0, 2.0, 2.0]]]
+    """
+
+    def __init__(self, size: int | Sequence[int] | None = None, scale_factor: float | None = None,
+                 mode: str = "nearest", align_corners: bool = False) -> None:
+        if (size is None) == (scale_factor is None):
+            raise ArgumentError("Upsample", f"size={size} and scale_factor={scale_factor}", "one of the two")
+        self.size, self.mode, self.align_corners = size, mode, align_corners
+        self.scale_factor = None if scale_factor is None else number("Upsample", "scale_factor", scale_factor, 0)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        check_tensors("Upsample", [x])
+        here = x.shape[2:]
+        if self.scale_factor is not None:
+            wanted = tuple(int(s * self.scale_factor) for s in here)
+        else:
+            wanted = integers("Upsample", "size", self.size, len(here))
+        mode = "linear" if self.mode in ("bilinear", "trilinear") else self.mode
+        return x.interpolate(wanted, mode, self.align_corners)
 
 
 class Dropout:
     """``x.dropout(p)`` as a layer."""
 
     def __init__(self, p: float = 0.5) -> None:
-        self.p = number("Dropout", "p", p, 0, 1)
+        self.p = number(type(self).__name__, "p", p, 0, 1)
 
     def __call__(self, x: Tensor) -> Tensor:
         check_tensors("Dropout", [x])
         return x.dropout(self.p)
+
+
+class Dropout1d(Dropout):
+    """Whole channels zeroed: each ``[L]`` of ``[N, C, L]``; also as ``Dropout2d``, ``Dropout3d``.
+
+    >>> from tinsmith import nn
+    >>> with Tensor.train():
+    ...     kept = nn.Dropout2d(0.5)(Tensor.ones(4, 8, 3, 3)).sum((2, 3))
+    >>> sorted(set(kept.flatten().tolist()))
+    [0.0, 18.0]
+    """
+
+    def __call__(self, x: Tensor) -> Tensor:
+        check_tensors("Dropout1d", [x])
+        if x.ndim < 3:
+            raise ShapeError("Dropout1d", f"input {x.shape} has no axes behind its channels", "an input [N, C, …]")
+        return x * Tensor.ones(*x.shape[:2], *[1] * (x.ndim - 2), dtype=x.dtype, device=x.device).dropout(self.p)
+
+
+Dropout2d = Dropout3d = Dropout1d
+
+
+class AlphaDropout(Dropout):
+    """Elements set to SELU's limit with probability ``p``, scaled so that mean 0 and variance 1 stay what they are.
+
+    >>> from tinsmith import nn
+    >>> nn.AlphaDropout(0.5)(Tensor([1.])).tolist()
+    [1.0]
+    """
+
+    def __call__(self, x: Tensor) -> Tensor:
+        check_tensors("AlphaDropout", [x])
+        if not Tensor.training or self.p in (0, 1):
+            return x.dropout(self.p)
+        limit = -1.7580993408473766  # of selu towards minus infinity
+        kept = Tensor.ones(*x.shape, device=x.device).dropout(self.p) != 0
+        scale = ((1 - self.p) * (1 + self.p * limit**2)) ** -0.5
+        out: Tensor = kept.where(x, limit) * scale - limit * scale * self.p
+        return out

@@ -94,7 +94,7 @@ class BatchNorm:
         self.num_batches_tracked.assign(self.num_batches_tracked + 1)
 
 
-BatchNorm2d = BatchNorm3d = BatchNorm
+BatchNorm1d = BatchNorm2d = BatchNorm3d = BatchNorm
 
 
 class LayerNorm:
@@ -170,22 +170,38 @@ class InstanceNorm(GroupNorm):
         super().__init__(num_features, num_features, eps, affine)
 
 
+class InstanceNorm1d(InstanceNorm):
+    """``InstanceNorm`` as PyTorch names it: without scale and shift unless asked for.
+
+    >>> from tinsmith import nn
+    >>> nn.InstanceNorm1d(2)(Tensor([[[1., 3.], [5., 5.]]])).numpy().round(2).tolist()
+    [[[-1.0, 1.0], [0.0, 0.0]]]
+    """
+
+    def __init__(self, num_features: int, eps: float = 1e-5, affine: bool = False) -> None:
+        super().__init__(num_features, eps, affine)
+
+
+InstanceNorm2d = InstanceNorm3d = InstanceNorm1d
+
+
 class RMSNorm:
-    """The last axis divided by its root mean square, then scaled.
+    """The last axes divided by their root mean square, then scaled.
 
     >>> from tinsmith import nn
     >>> nn.RMSNorm(2)(Tensor([[3., 3.]])).numpy().round(3).tolist()
     [[1.0, 1.0]]
     """
 
-    def __init__(self, dim: int, eps: float = 1e-6, elementwise_affine: bool = True) -> None:
-        self.eps, dim = number("RMSNorm", "eps", eps), size("RMSNorm", "dim", dim)
-        self.weight = _filled(dim, 1) if flag("RMSNorm", "elementwise_affine", elementwise_affine) else None
+    def __init__(self, dim: int | Sequence[int], eps: float = 1e-6, elementwise_affine: bool = True) -> None:
+        self.eps, self.normalized_shape = number("RMSNorm", "eps", eps), integers("RMSNorm", "dim", dim, least=0)
+        affine = flag("RMSNorm", "elementwise_affine", elementwise_affine)
+        self.weight = _filled(self.normalized_shape, 1) if affine else None
 
     def __call__(self, x: Tensor) -> Tensor:
         check_tensors("RMSNorm", [x])
-        if self.weight is not None and x.shape[-1:] != self.weight.shape:
-            raise ShapeError("RMSNorm", f"input {x.shape}, weight {self.weight.shape}",
-                             f"an input that ends in {self.weight.shape}")
-        out = x.rms_norm(-1, self.eps)
+        if x.shape[-len(self.normalized_shape) :] != self.normalized_shape:
+            raise ShapeError("RMSNorm", f"input {x.shape}, weight {self.normalized_shape}",
+                             f"an input that ends in {self.normalized_shape}")
+        out = x.rms_norm(tuple(range(-len(self.normalized_shape), 0)), self.eps)
         return out if self.weight is None else out * self.weight

@@ -54,7 +54,7 @@ class Windows:
         weight, bias = operand("conv2d", weight, self), None if bias is None else operand("conv2d", bias, self)
         dims, groups = _spatial_dims("conv2d", self, weight), integer("conv2d", "groups", groups, least=1)
         steps, spread = _steps("conv2d", stride, dilation, dims)
-        amounts = _pad_pairs("conv2d", padding, dims, weight.shape[2:], steps, spread)
+        amounts = pad_pairs("conv2d", padding, dims, weight.shape[2:], steps, spread)
         (n, channels), (cout, cin, *kernel) = self.shape[:2], weight.shape
         _check_channels("conv2d", self, weight, bias, channels, cin * groups, cout, groups)
         out_dtype, acc = _accumulator("conv2d", self, weight, dtype)
@@ -83,7 +83,7 @@ class Windows:
         weight, bias = operand(op, weight, self), None if bias is None else operand(op, bias, self)
         dims, groups = _spatial_dims(op, self, weight), integer(op, "groups", groups, least=1)
         steps, spread = _steps(op, stride, dilation, dims)
-        amounts, extra = _pad_pairs(op, padding, dims), integers(op, "output_padding", output_padding, dims)
+        amounts, extra = pad_pairs(op, padding, dims), integers(op, "output_padding", output_padding, dims)
         (n, channels), size, (cin, cout, *kernel) = self.shape[:2], self.shape[2:], weight.shape
         cout *= groups
         if any(isinstance(s, UOp) for s in size):
@@ -193,7 +193,7 @@ def _steps(op: str, stride: Ints, dilation: Ints, dims: int) -> tuple[tuple[int,
     return integers(op, "stride", stride, dims, least=1), integers(op, "dilation", dilation, dims, least=1)
 
 
-def _pad_pairs(op: str, padding: Ints | str, dims: int, kernel: Sequence[int] = (), strides: Sequence[int] = (),
+def pad_pairs(op: str, padding: Ints | str, dims: int, kernel: Sequence[int] = (), strides: Sequence[int] = (),
                dilations: Sequence[int] = ()) -> Pairs:
     """(before, after) of each spatial axis."""
     if isinstance(padding, str):
@@ -323,7 +323,7 @@ def _pool_arguments(op: str, x: Tensor, kernel_size: Ints, stride: Ints | None, 
     if x.ndim < dims:
         raise ShapeError(op, f"shape {x.shape} has fewer axes than kernel {kernel}", "an input [N, C, …]")
     steps, spread = _steps(op, kernel if stride is None else stride, dilation, dims)
-    return kernel, steps, spread, _pad_pairs(op, padding, dims)
+    return kernel, steps, spread, pad_pairs(op, padding, dims)
 
 
 def _pool_windows(op: str, x: UOp, kernel: tuple[int, ...], steps: tuple[int, ...], spread: tuple[int, ...],

@@ -1,0 +1,189 @@
+"""Pooling layers: windows of a size, and as many windows as asked for."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tinsmith.core.errors import ShapeError
+from tinsmith.tensor.arguments import flag, integers
+from tinsmith.tensor.base import check_tensors
+from tinsmith.tensor.tensor import Tensor
+
+Ints = int | Sequence[int]
+
+
+class MaxPool2d:
+    """The greatest value of each window of ``[…, H, W]``; ``MaxPool1d`` and ``MaxPool3d`` of one and three axes.
+
+    >>> from tinsmith import nn
+    >>> nn.MaxPool1d(2)(Tensor([[1., 5., 2., 3.]])).tolist()
+    [[5.0, 3.0]]
+    """
+
+    dims = 2
+
+    def __init__(self, kernel_size: Ints, stride: Ints | None = None, padding: Ints = 0, dilation: Ints = 1,
+                 return_indices: bool = False, ceil_mode: bool = False) -> None:
+        op = type(self).__name__
+        self.kernel_size = integers(op, "kernel_size", kernel_size, self.dims, least=1)
+        self.stride, self.padding, self.dilation = stride, padding, dilation
+        self.return_indices = flag(op, "return_indices", return_indices)
+        self.ceil_mode = flag(op, "ceil_mode", ceil_mode)
+
+    def __call__(self, x: Tensor) -> Any:
+        check_tensors(type(self).__name__, [x])
+        return x.max_pool2d(self.kernel_size, self.stride, self.dilation, self.padding, self.ceil_mode,
+                            self.return_indices)
+
+
+class MaxPool1d(MaxPool2d):
+    """``MaxPool2d`` of one axis."""
+
+    dims = 1
+
+
+class MaxPool3d(MaxPool2d):
+    """``MaxPool2d`` of three axes."""
+
+    dims = 3
+
+
+class AvgPool2d:
+    """The mean of each window of ``[…, H, W]``; ``AvgPool1d`` and ``AvgPool3d`` of one and three axes.
+
+    >>> from tinsmith import nn
+    >>> nn.AvgPool1d(2)(Tensor([[1., 5., 2., 3.]])).tolist()
+    [[3.0, 2.5]]
+    """
+
+    dims = 2
+
+    def __init__(self, kernel_size: Ints, stride: Ints | None = None, padding: Ints = 0, ceil_mode: bool = False,
+                 count_include_pad: bool = True) -> None:
+        op = type(self).__name__
+        self.kernel_size = integers(op, "kernel_size", kernel_size, self.dims, least=1)
+        self.stride, self.padding = stride, padding
+        self.ceil_mode = flag(op, "ceil_mode", ceil_mode)
+        self.count_include_pad = flag(op, "count_include_pad", count_include_pad)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        check_tensors(type(self).__name__, [x])
+        return x.avg_pool2d(self.kernel_size, self.stride, 1, self.padding, self.ceil_mode, self.count_include_pad)
+
+
+class AvgPool1d(AvgPool2d):
+    """``AvgPool2d`` of one axis."""
+
+    dims = 1
+
+
+class AvgPool3d(AvgPool2d):
+    """``AvgPool2d`` of three axes."""
+
+    dims = 3
+
+
+class _AdaptivePool:
+    """Window i of n over an axis of size s holds places ⌊i·s/n⌋ up to ⌈(i+1)·s/n⌉."""
+
+    dims = 2
+
+    def __init__(self, output_size: int | Sequence[int | None] | None) -> None:
+        several = isinstance(output_size, (tuple, list))
+        given: Sequence[Any] = output_size if isinstance(output_size, (tuple, list)) else [output_size] * self.dims
+        self.output_size = tuple(None if n is None else integers(type(self).__name__, "output_size", n, least=0)[0]
+                                 for n in given)
+        if several and len(given) != self.dims:
+            integers(type(self).__name__, "output_size", [0] * len(given), self.dims)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        op = type(self).__name__
+        check_tensors(op, [x])
+        if x.ndim not in (self.dims + 1, self.dims + 2):
+            raise ShapeError(op, f"input {x.shape}", f"an input [N, C, …] with {self.dims} axes behind the channels")
+        here = x.shape[x.ndim - self.dims :]
+        wanted = tuple(s if n is None else n for s, n in zip(here, self.output_size))
+        if not all(here):
+            raise ShapeError(op, f"input {x.shape} has an axis of size 0 to pool over", "one element or more")
+        if all(n and s % n == 0 for s, n in zip(here, wanted)):
+            return self._even(x, tuple(s // n for s, n in zip(here, wanted)))
+        for axis, (s, n) in enumerate(zip(here, wanted), x.ndim - self.dims):
+            if s != n:
+                x = self._uneven(x.transpose(axis, -1), s, n).transpose(axis, -1)
+        return x
+
+    def _uneven(self, x: Tensor, s: int, n: int) -> Tensor:
+        """The last axis alone: windows as rows, the shorter ones with places left out."""
+        first, end = [i * s // n for i in range(n)], [-(-(i + 1) * s // n) for i in range(n)]
+        longest = max((e - f for f, e in zip(first, end)), default=1)
+        place = np.array(first, np.int32).reshape(n, 1) + np.arange(longest, dtype=np.int32)
+        size = np.array([e - f for f, e in zip(first, end)], np.int32).reshape(n, 1)
+        windows = x[..., Tensor(np.minimum(place, s - 1), device=x.device)]
+        return self._reduced(windows, Tensor(np.arange(longest) < size, device=x.device),
+                             Tensor(size.reshape(n), device=x.device))
+
+    def _even(self, x: Tensor, kernel: tuple[int, ...]) -> Tensor:
+        raise NotImplementedError
+
+    def _reduced(self, windows: Tensor, inside: Tensor, size: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class AdaptiveAvgPool2d(_AdaptivePool):
+    """Means of as many windows as asked for; also as ``AdaptiveAvgPool1d`` and ``AdaptiveAvgPool3d``.
+
+    Args:
+        output_size: of each axis; None keeps an axis as it is.
+
+    >>> from tinsmith import nn
+    >>> nn.AdaptiveAvgPool1d(2)(Tensor([[1., 2., 6.]])).tolist()
+    [[1.5, 4.0]]
+    """
+
+    def _even(self, x: Tensor, kernel: tuple[int, ...]) -> Tensor:
+        return x.avg_pool2d(kernel) if math.prod(kernel) > 1 else x
+
+    def _reduced(self, windows: Tensor, inside: Tensor, size: Tensor) -> Tensor:
+        return (inside.where(windows, 0).sum(-1) / size).cast(windows.dtype)
+
+
+class AdaptiveAvgPool1d(AdaptiveAvgPool2d):
+    """``AdaptiveAvgPool2d`` of one axis."""
+
+    dims = 1
+
+
+class AdaptiveAvgPool3d(AdaptiveAvgPool2d):
+    """``AdaptiveAvgPool2d`` of three axes."""
+
+    dims = 3
+
+
+class AdaptiveMaxPool2d(_AdaptivePool):
+    """The greatest values of as many windows as asked for; also as ``AdaptiveMaxPool1d`` and ``AdaptiveMaxPool3d``.
+
+    >>> from tinsmith import nn
+    >>> nn.AdaptiveMaxPool1d(2)(Tensor([[1., 2., 6.]])).tolist()
+    [[2.0, 6.0]]
+    """
+
+    def _even(self, x: Tensor, kernel: tuple[int, ...]) -> Tensor:
+        return x.max_pool2d(kernel) if math.prod(kernel) > 1 else x
+
+    def _reduced(self, windows: Tensor, inside: Tensor, size: Tensor) -> Tensor:
+        return inside.where(windows, windows.dtype.min).max(-1)
+
+
+class AdaptiveMaxPool1d(AdaptiveMaxPool2d):
+    """``AdaptiveMaxPool2d`` of one axis."""
+
+    dims = 1
+
+
+class AdaptiveMaxPool3d(AdaptiveMaxPool2d):
+    """``AdaptiveMaxPool2d`` of three axes."""
+
+    dims = 3
