@@ -98,7 +98,7 @@ def test_embedding_with_padding_index() -> None:
 POOLS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     *((f"{kind}Pool{d}d", (2,), {}) for kind in ("Max", "Avg") for d in (1, 2, 3)),
     ("MaxPool2d", (2, 2, 1), {"ceil_mode": True}), ("AvgPool2d", (3,), {"stride": 2, "count_include_pad": False}),
-    *((f"Adaptive{kind}Pool{d}d", (size,), {}) for kind in ("Max", "Avg") for d, size in ((1, 1), (1, 9), (2, 4), (3, 2))),
+    *((f"Adaptive{k}Pool{d}d", (size,), {}) for k in ("Max", "Avg") for d, size in ((1, 1), (1, 9), (2, 4), (3, 2))),
     *((f"Adaptive{kind}Pool2d", ((None, 3),), {}) for kind in ("Max", "Avg"))]
 
 
