@@ -228,3 +228,49 @@ def test_parameters_are_of_the_default_float() -> None:
                 assert found == {kind}, type(layer).__name__
     finally:
         dtypes.default_float = before
+
+
+def test_wrong_arguments_of_layers_are_named() -> None:
+    with pytest.raises(ArgumentError, match="padding_mode='mirror'"):
+        nn.Conv2d(1, 1, 3, padding_mode="mirror")
+    with pytest.raises(ArgumentError, match="3 heads for embed_dim=8"):
+        nn.MultiheadAttention(8, 3)
+    with pytest.raises(ArgumentError, match="padding_idx is 7"):
+        nn.Embedding(5, 2, padding_idx=7)
+    with pytest.raises(ArgumentError, match="one of the two"):
+        nn.Upsample()
+    with pytest.raises(ShapeError, match="no steps"):
+        nn.LSTM(2, 3)(Tensor.ones(0, 1, 2))
+    with pytest.raises(ShapeError, match="lengths .* for 2 sequences"):
+        nn.GRU(2, 3)(Tensor.ones(4, 2, 2), lengths=[1, 2, 3])
+    with pytest.raises(ShapeError, match="attn_mask"):
+        nn.MultiheadAttention(4, 2)(*[Tensor.ones(3, 1, 4)] * 3, attn_mask=Tensor.ones(2, 2))
+    with pytest.raises(ShapeError, match="size 0 to pool"):
+        nn.AdaptiveAvgPool2d(1)(Tensor.ones(1, 2, 0, 3))
+
+
+def test_names_of_torchs_module_system_say_what_is_here() -> None:
+    with pytest.raises(AttributeError, match=r"Try: a class with __call__"):
+        nn.Module  # noqa: B018
+    with pytest.raises(AttributeError, match=r"did you mean nn\.Conv2d"):
+        nn.Conv2D  # noqa: B018
+
+
+def test_layers_of_a_stack_learn_apart() -> None:
+    stack = nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 1, 4, dropout=0.0), 2)
+    opt = nn.optim.SGD(nn.state.get_parameters(stack), 0.1)
+    x = Tensor.randn(3, 1, 4)
+    with Tensor.train():
+        (stack(x) * Tensor.randn(3, 1, 4)).sum().backward()
+        opt.step()
+    first, second = (layer.linear1.weight.numpy() for layer in stack.layers)
+    assert (first != second).any()
+
+
+def test_recurrent_layers_drop_between_layers_in_training_only() -> None:
+    layer, x = nn.LSTM(2, 3, num_layers=2, dropout=1.0), Tensor.randn(4, 2, 2)
+    plain = layer(x)[0]
+    with Tensor.train():
+        nothing, other = layer(x)[0].numpy(), layer(x * 2)[0].numpy()
+    np.testing.assert_array_equal(nothing, other)  # the second layer sees zeros
+    assert (plain.numpy() != nothing).any()
