@@ -45,6 +45,7 @@ STEPS_TOGETHER = (4, 2)  # rows whose sum is added to one that stays in memory, 
 SCAN_CHAINS = 4  # as many additions as one takes cycles; more would read too many lines of one cache set
 STREAM_BYTES = 32 << 20  # results from here on are written past the caches: they would not stay there
 SHARED_COPIES = 6  # iterations that are written out so that they share work: the gates and states of a recurrent cell
+STACKED_COPIES = 16  # and where each reads an input of its own, as in a stack
 SHARED_WORK = 16  # operations per element that are worth it
 PREFETCH_ROWS = 8  # how far ahead the rows of a panel are fetched that is too small in use to be packed
 PREFETCH_BYTES = 4 << 10  # and how far ahead a row is that streams through a sum
@@ -311,9 +312,16 @@ def elementwise_opts(kernel: Kernel, target: Target) -> None:
 
 
 def _share_work(kernel: Kernel, lane_loop: UOp | None) -> None:
-    """A short range on which less than half of the work depends is written out, so that the rest is done once."""
+    """A short range on which less than half of the work depends is written out, so that the rest is done once; and one
+    whose every iteration reads an input of its own, as when tensors are stacked, so that it asks for no other."""
     for r in kernel.parallel:
-        if r is lane_loop or range_size(r) > SHARED_COPIES:
+        if r is lane_loop or range_size(r) > STACKED_COPIES:
+            continue
+        picked = sum(len(n.src) > 2 and n.src[2].ranges == {r} for n in kernel.loads)
+        if picked >= range_size(r) - 1 and picked * 2 > len(kernel.loads):
+            kernel.apply(Opt(OptOps.UPCAST, kernel.ranges.index(r)))
+            continue
+        if range_size(r) > SHARED_COPIES:
             continue
         work = Counter(r in n.ranges for n in toposort(kernel.sink)
                        if n.op.elementwise and n.dtype.scalar is not dtypes.index)
