@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from tinsmith.tensor.function import Function
 from tinsmith.tensor.tensor import Tensor
 
 Parts = Sequence[Tensor]
+_ONE_KERNEL: Final = 16
 
 
 class Kind(NamedTuple):
@@ -101,6 +102,15 @@ def _rows(t: Tensor) -> Callable[[int], Tensor]:
     return lambda step: numbers[step].embedding(flat).reshape(t.shape[1:])
 
 
+def _stacked(parts: Parts) -> Tensor:
+    """``Tensor.stack`` in memory, sixteen at a time: as many as one kernel reads, each by instructions of its own."""
+    if len(parts) <= _ONE_KERNEL:
+        return Tensor.stack(*parts).contiguous()
+    whole = [*parts, *[parts[-1]] * (-len(parts) % _ONE_KERNEL)]
+    rows = [_stacked(whole[n : n + _ONE_KERNEL]) for n in range(0, len(whole), _ONE_KERNEL)]
+    return _stacked(rows).flatten(0, 1)[: len(parts)]
+
+
 class _Steps(Function):
     """All steps of a layer: ``x [T, D, N, blocks, H], state [D, N, states, H], weight [D, H, blocks * H], bias
     [D, 1, blocks * H] → states [T, D, N, states, H]`` for D directions. ``keep [T, D, N, 1]`` (or None) says where a
@@ -120,7 +130,7 @@ class _Steps(Function):
             states.append(_joined(self._new_state(gates, _parts(state), None if kept is None else kept(step))))
             products.append(product)
         self.save_for_backward(x, weight, *([] if keep is None else [keep]), *products, *states)
-        return Tensor.stack(*states[1:])
+        return _stacked(states[1:])
 
     def _new_state(self, gates: Parts, state: Parts, keep: Tensor | None) -> list[Tensor]:
         new = self.kind.update(gates, state)
@@ -147,9 +157,9 @@ class _Steps(Function):
             ahead = [of_state.matmul(back), *_parts(found[-1][:, :, kind.gates :])]
             if reads_first:
                 ahead[:2] = [ahead[0] + ahead[1]]
-        every = Tensor.stack(*reversed(found)).contiguous()
+        every = _stacked(found[::-1])
         of_input, of_products = every[..., : kind.blocks, :], every[..., first : kind.gates, :].flatten(3)
-        before = Tensor.stack(*(s[:, :, 0] for s in states[:-1])).contiguous().permute(1, 3, 0, 2).flatten(2)
+        before = _stacked([s[:, :, 0] for s in states[:-1]]).permute(1, 3, 0, 2).flatten(2)
         of_weight = before.matmul(of_products.permute(1, 0, 2, 3).flatten(1, 2))
         of_bias = of_products.sum((0, 2)).unsqueeze(1)
         return of_input, Tensor.stack(*ahead, dim=2), of_weight, of_bias, *([] if keep is None else [None])
