@@ -241,7 +241,7 @@ def test_wrong_arguments_of_layers_are_named() -> None:
         nn.Upsample()
     with pytest.raises(ShapeError, match="no steps"):
         nn.LSTM(2, 3)(Tensor.ones(0, 1, 2))
-    with pytest.raises(ShapeError, match="lengths .* for 2 sequences"):
+    with pytest.raises(ShapeError, match=r"lengths .* for 2 sequences"):
         nn.GRU(2, 3)(Tensor.ones(4, 2, 2), lengths=[1, 2, 3])
     with pytest.raises(ShapeError, match="attn_mask"):
         nn.MultiheadAttention(4, 2)(*[Tensor.ones(3, 1, 4)] * 3, attn_mask=Tensor.ones(2, 2))
