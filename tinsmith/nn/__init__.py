@@ -5,7 +5,20 @@ dicts is a model.
 """
 from tinsmith.core.errors import UnknownNameError
 from tinsmith.core.names import guide, unknown
-from tinsmith.nn import activations, attention, conv, datasets, layers, losses, norms, optim, pools, recurrent, state
+from tinsmith.nn import (
+    activations,
+    attention,
+    conv,
+    datasets,
+    layers,
+    loader,
+    losses,
+    norms,
+    optim,
+    pools,
+    recurrent,
+    state,
+)
 from tinsmith.nn.activations import (
     CELU,
     ELU,
@@ -49,6 +62,7 @@ from tinsmith.nn.layers import (
     Sequential,
     Upsample,
 )
+from tinsmith.nn.loader import DataLoader
 from tinsmith.nn.losses import (
     BCELoss,
     BCEWithLogitsLoss,
@@ -93,7 +107,7 @@ __all__ = ["CELU", "ELU", "GELU", "GRU", "LSTM", "RNN", "SELU", "AdaptiveAvgPool
            "AdaptiveAvgPool3d", "AdaptiveMaxPool1d", "AdaptiveMaxPool2d", "AdaptiveMaxPool3d", "AlphaDropout",
            "AvgPool1d", "AvgPool2d", "AvgPool3d", "BCELoss", "BCEWithLogitsLoss", "BatchNorm", "BatchNorm1d",
            "BatchNorm2d", "BatchNorm3d", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d",
-           "ConvTranspose3d", "CrossEntropyLoss", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "Embedding",
+           "ConvTranspose3d", "CrossEntropyLoss", "DataLoader", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "Embedding",
            "Flatten", "GRUCell", "GroupNorm", "Hardsigmoid", "Hardswish", "Hardtanh", "HuberLoss", "Identity",
            "InstanceNorm", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d", "L1Loss", "LSTMCell", "LayerNorm",
            "LayerNorm2d", "LeakyReLU", "Linear", "LogSigmoid", "LogSoftmax", "MSELoss", "MaxPool1d", "MaxPool2d",
@@ -102,7 +116,7 @@ __all__ = ["CELU", "ELU", "GELU", "GRU", "LSTM", "RNN", "SELU", "AdaptiveAvgPool
            "TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder", "TransformerEncoderLayer", "Upsample",
            "datasets", "optim", "state"]
 
-guide(activations, attention, conv, datasets, layers, losses, norms, optim, pools, recurrent, state)
+guide(activations, attention, conv, datasets, layers, loader, losses, norms, optim, pools, recurrent, state)
 
 # What PyTorch's module system has names for is plain Python here.
 _PLAIN = {"Module": "a class with __call__", "ModuleList": "a list", "ModuleDict": "a dict", "ParameterList": "a list",
