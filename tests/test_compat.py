@@ -236,13 +236,16 @@ def test_methods_mean_what_they_mean_there_while_installed() -> None:
         return [Tensor.ones(2, 3, 4).T.shape, type(Tensor([1.0]).allclose(Tensor([1.0]))).__name__,
                 Tensor([[1.0], [2.0]]).qr()[0].shape, Tensor([1, 1, 0, 3]).cummax()[1].tolist(),
                 Tensor([[2, 1, 1]]).cummin(1)[1].tolist(), Tensor([1.0, float("nan"), 2.0]).cummax()[1].tolist(),
+                [Tensor([0, 2]).one_hot(3).tolist(), (Tensor([3, -1]) * 1).one_hot(3).sum().item()],
                 round(Tensor([[0.0, 0.0]] * 2).sparse_categorical_crossentropy(Tensor([0, -1])).item(), 3)]
 
-    ours = [(4, 3, 2), "bool", (2, 1), [0, 1, 1, 3], [[0, 1, 2]], [0, 1, 1], 0.693]
+    hot = [[1, 0, 0], [0, 0, 1]]
+    ours = [(4, 3, 2), "bool", (2, 1), [0, 1, 1, 3], [[0, 1, 2]], [0, 1, 1], [hot, 0], 0.693]
     assert answers() == ours
     install()
     try:
-        assert answers() == [(3, 2, 4), "Tensor", (2, 2), [0, 0, 0, 3], [[0, 1, 1]], [0, 1, 1], 0.347]
+        assert answers() == [(3, 2, 4), "Tensor", (2, 2), [0, 0, 0, 3], [[0, 1, 1]], [0, 1, 1], [hot, 0], 0.347]
+        assert Tensor([1, 3, -1]).one_hot(2).tolist() == [[0, 1], [0, 0], [0, 0]]
         assert Tensor.full((1,), 2, buffer=False).tolist() == Tensor.const(2).reshape(1).tolist() == [2]
         assert Tensor.rand(2, contiguous=False).shape == (2,) and len(Tensor([1, 2]).schedule_linear().steps) == 1
     finally:

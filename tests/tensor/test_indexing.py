@@ -7,7 +7,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.tensor.helpers import check, values
-from tinsmith import Tensor, dtypes
+from tinsmith import Context, Tensor, dtypes
+from tinsmith.core.errors import CheckError
 
 X = np.arange(1, 61, dtype=np.int32).reshape(3, 4, 5)
 
@@ -261,6 +262,19 @@ def test_selecting_and_one_hot() -> None:
     check(Tensor(X).index_select(1, Tensor([3, 0])), X[:, [3, 0]])
     check(Tensor([[1, 0], [2, 2]]).one_hot(3), np.eye(3, dtype=np.int32)[[[1, 0], [2, 2]]])
     check(Tensor([1, 3]).one_hot(), np.eye(4, dtype=np.int32)[[1, 3]])
+
+
+@pytest.mark.parametrize("labels", [[5], [0, 3, 1], [-1]])
+def test_one_hot_out_of_range(labels: list[int]) -> None:
+    for known in (Tensor(labels), Tensor(labels).realize(), Tensor([labels]).long()[0]):
+        with pytest.raises(IndexError, match=f"one_hot: class {max(labels, key=abs)} is out of range.*Try: 0 to 2"):
+            known.one_hot(3)
+    assert (Tensor(labels) + 0).one_hot(3).sum().item() == sum(0 <= n < 3 for n in labels)  # computed: zeros
+    with pytest.raises(CheckError, match=rf"one_hot: index {max(labels, key=abs)} is .*the class gives zeros"), \
+            Context(CHECKED=1):
+        (Tensor(labels) + 0).one_hot(3).realize()
+    with pytest.raises(IndexError, match="class -1"):
+        Tensor([-1, 2]).one_hot()
 
 
 @pytest.mark.parametrize("bad, error, message", [

@@ -67,6 +67,14 @@ def _gelu(self: Tensor, approximate: str = "tanh") -> Tensor:
     return _OURS["gelu"](self, approximate)  # type: ignore[no-any-return]
 
 
+def _one_hot(self: Tensor, num_classes: int = -1) -> Tensor:
+    """Zeros for a class that is out of range; ours refuses one that the host knows."""
+    if num_classes == -1:
+        return _OURS["one_hot"](self)  # type: ignore[no-any-return]
+    inside = (self >= 0) & (self < num_classes)
+    return _OURS["one_hot"](inside.where(self, num_classes), num_classes + 1)[..., :-1]  # type: ignore[no-any-return]
+
+
 def _without(name: str, argument: str) -> classmethod[Tensor, Any, Tensor]:
     """A maker that takes an argument about memory, which is none before anything is realized."""
     def method(cls: type[Tensor], *args: Any, **kwargs: Any) -> Tensor:
@@ -106,7 +114,8 @@ _ADDED: Final[dict[str, Any]] = {
 
 _METHODS: Final[dict[str, Callable[..., Any]]] = {
     "allclose": _allclose, "qr": _qr, "cummax": _extreme("cummax", Tensor.gt),
-    "cummin": _extreme("cummin", Tensor.lt), "sparse_categorical_crossentropy": _sparse, "gelu": _gelu}
+    "cummin": _extreme("cummin", Tensor.lt), "sparse_categorical_crossentropy": _sparse, "gelu": _gelu,
+    "one_hot": _one_hot}
 _MEANT: Final[dict[str, Any]] = {
     "T": property(_t), "full": _without("full", "buffer"), "rand": _without("rand", "contiguous"),
     **{name: _named(name, method) for name, method in _METHODS.items()}}

@@ -117,7 +117,8 @@ def _index_checks(order: Sequence[UOp]) -> Iterator[Check]:
     seen = set()
     for node in order:
         if (label := _label(node)) is not None:
-            yield _index_check(node, label, 0, node.src[0].shape[node.arg[1][0]])
+            choice = node.src[0] if node.op is Ops.REDUCE else node
+            yield _index_check(node, label, 0, choice.shape[node.arg[1][0] if node.op is Ops.REDUCE else -1])
         if node.op not in (Ops.GATHER, Ops.SCATTER):
             continue
         axis = node.arg if node.op is Ops.GATHER else node.arg[0]
@@ -141,7 +142,7 @@ def _index_check(node: UOp, index: UOp, low: int, size: int) -> Check:
         op, at = _place(made)
         outside = greatest if greatest >= size else least
         what = "write is dropped" if node.op is Ops.SCATTER else "element read is 0" if node.op is Ops.GATHER else \
-            "class has the score 0"
+            "class has the score 0" if node.op is Ops.REDUCE else "class gives zeros"
         return CheckError(op, f"index {outside} is out of range for an axis of size {size} (the indices, of shape "
                           f"{index.shape}, go from {least} to {greatest}); without CHECKED the {what}",
                           f"indices from {low} to {size - 1}", at)
@@ -151,10 +152,14 @@ def _index_check(node: UOp, index: UOp, low: int, size: int) -> Check:
 
 def _label(node: UOp) -> UOp | None:
     """The classes by which a loss picks a score per row (see ``tensor.losses``):
-    ``where(0 1 2 … == label, score, 0)`` summed along the classes."""
-    if node.op is not Ops.REDUCE or len(node.arg[1]) != 1 or not node.origin or node.origin[-1][0] not in _LOSSES:
+    ``where(0 1 2 … == label, score, 0)`` summed along the classes; or those of ``one_hot``, which is such a choice."""
+    method = node.origin[-1][0] if node.origin else ""
+    if node.op is Ops.REDUCE and len(node.arg[1]) == 1 and method in _LOSSES:
+        choice = node.src[0]
+    elif node.op is Ops.WHERE and method == "one_hot":
+        choice = node
+    else:
         return None
-    choice = node.src[0]
     if choice.op is not Ops.WHERE or choice.src[0].op is not Ops.CMPEQ:
         return None
     counted, label = map(_below, choice.src[0].src)

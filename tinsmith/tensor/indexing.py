@@ -200,13 +200,17 @@ class Indexing:
 
         >>> Tensor([2, 0]).one_hot(3).tolist()
         [[0, 0, 1], [1, 0, 0]]
+
+        Raises:
+            AxisError: for a class out of range that the host knows; a computed one gives zeros.
         """
         if not self.dtype.is_int:
             raise DTypeError("one_hot", f"takes integers, got {self.dtype!r}", ".cast(dtypes.int32)")
         classes = integer("one_hot", "num_classes", num_classes, least=-1)
         classes = int(self.max().item()) + 1 if classes == -1 else classes
+        check_indices("one_hot", self, 0, classes, "class", seen=True)
         places = type(self).arange(classes, device=self.device)
-        return self.unsqueeze(-1).eq(places).where(1, 0)
+        return places.eq(self.unsqueeze(-1)).where(1, 0)  # CHECKED=1 knows this choice by its form
 
 
 def _first_true(mask: Tensor, count: int) -> tuple[Tensor, Tensor]:
