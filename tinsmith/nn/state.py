@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import mmap
 import os
 import tempfile
 from collections.abc import Mapping, MutableMapping
@@ -210,8 +209,9 @@ def _umask() -> int:
 
 
 def safe_load(fn: str | os.PathLike[str], device: str | None = None) -> dict[str, Tensor]:
-    """Tensors of a safetensors file, by name. The file is mapped, and each tensor copied when it is first used: until
-    then the file must stay as it is (``safe_save`` to its name is no harm: that makes another file).
+    """Tensors of a safetensors file, by name. The file is mapped, and each tensor copied when it is first used, or
+    only the rows of it that are: until then the file must stay as it is (``safe_save`` to its name is no harm: that
+    makes another file).
 
     Raises:
         FileFormatError: if the file is none, is cut short, or holds a dtype or a size that Tinsmith has not.
@@ -225,7 +225,7 @@ def safe_load(fn: str | os.PathLike[str], device: str | None = None) -> dict[str
     with file, open(fn, "rb") as opened:
         begin = 8 + int.from_bytes(opened.read(8), "little")
         header = json.loads(opened.read(begin - 8))
-        mapped = np.frombuffer(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)[begin:]
+        mapped = np.memmap(opened, np.uint8, "r")[begin:]
         target, out = device_name(device), {}
         for name in file.keys():  # noqa: SIM118 (it is no dictionary)
             code, shape = header[name]["dtype"], tuple(header[name]["shape"])

@@ -4,22 +4,30 @@ A file's bytes are written at once. What was read from it before, and not comput
 """
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer
+from tinsmith.backend.npy.device import check_file, file_of
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import DeviceError, ShapeError
+from tinsmith.core.weak import WeakTable
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.evaluate import evaluate
+from tinsmith.ir.uop import toposort
 
 if TYPE_CHECKING:
     from tinsmith.tensor.base import TensorBase
 
 Array = np.ndarray[Any, Any]
+
+# Boxes of files' copies: SHRINK -> the same of a copy of the part that they are in, for as long as they live.
+_parts: WeakTable[UOp, UOp] = WeakTable()
 
 
 def on_disk(device: str) -> bool:
@@ -67,7 +75,7 @@ def values(uop: UOp) -> Array:
         if not base.op.kind == "movement" and base.op is not Ops.DETACH:
             raise DeviceError(base.op.name, "files are memory without programs", ".to('CPU') before computing")
         base = base.src[0]
-    flat = base.arg.opaque.view(base.dtype.numpy)
+    flat = check_file(base.arg.opaque).view(base.dtype.numpy)
     found: Array = evaluate([uop], {base: flat})[0]
     return found
 
@@ -107,3 +115,52 @@ def bits(tensor: TensorBase, dtype: DType) -> UOp:
     device = tensor._device
     dense = np.ascontiguousarray(seen) if not seen.flags.c_contiguous else seen
     return _of_array(device, dense.reshape(-1).view(np.uint8), dtype).reshape(dense.shape)
+
+
+def of_parts(roots: Sequence[UOp], copies: Sequence[UOp]) -> dict[UOp, UOp]:
+    """Where a program reads no more than boxes of a mapped file: what to compute these from, copies of the parts of the
+    file that they lie in.
+
+    Args:
+        copies: COPY nodes of the program that nobody has copied yet.
+    """
+    copies = [n for n in copies if file_of(n.src[0].arg.opaque) is not None and n not in roots]
+    if not copies:
+        return {}
+    readers: dict[UOp, list[UOp]] = {}
+    for n in toposort(roots):
+        for s in n.src:
+            readers.setdefault(s, []).append(n)
+    found: dict[UOp, UOp] = {}
+    for copy in copies:
+        boxes: list[UOp] = []
+        views = [copy]
+        for view in views:
+            views += (n for n in readers.get(view, ()) if n.op is Ops.RESHAPE)
+            boxes += (n for n in readers.get(view, ()) if n.op is not Ops.RESHAPE)
+        if all(map(_is_box, boxes)):
+            parts = {n: _parts[n] if n in _parts else _part(n, copy) for n in boxes}
+            if sum(p.base.size for p in parts.values()) < copy.size:
+                found |= parts
+    for n, p in found.items():
+        _parts[n] = p
+    return found
+
+
+def _is_box(n: UOp) -> bool:
+    return n.op is Ops.SHRINK and all(isinstance(v, int) for bounds in n.arg for v in bounds) and 0 not in n.shape
+
+
+def _part(box: UOp, copy: UOp) -> UOp:
+    """A box of a file's copy, of a copy of the file from the box's first row to its last."""
+    shape, bounds = box.src[0].shape, box.arg
+    axis = next((a for a, (begin, end) in enumerate(bounds) if end - begin > 1), len(shape) - 1)
+    begin, rows = 0, bounds[axis][1] - bounds[axis][0]
+    for size, (b, _) in zip(shape[: axis + 1], bounds):
+        begin = begin * size + b
+    inner = shape[axis + 1 :]
+    width = math.prod(inner) * copy.dtype.itemsize
+    block = copy.src[0].arg.opaque[begin * width : (begin + rows) * width]
+    buffer = Buffer("NPY", rows * math.prod(inner), copy.dtype, opaque=block)
+    part = UOp(Ops.BUFFER, copy.dtype, (), buffer).copy_to(copy.arg).reshape((*(1,) * axis, rows, *inner))
+    return part.shrink((*((0, 1),) * axis, (0, rows), *bounds[axis + 1 :]))

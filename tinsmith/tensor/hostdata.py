@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from tinsmith.backend.npy.device import check_file
 from tinsmith.backend.shards import Shards
 from tinsmith.core.errors import AxisError
 from tinsmith.ir import Ops, UOp
@@ -39,7 +40,7 @@ def host_values(uop: UOp) -> np.ndarray[Any, Any] | None:
     if uop.op is Ops.CONST:
         values = np.asarray(uop.arg, uop.dtype.numpy)
     elif uop.op is Ops.BUFFER and uop.device == "NPY":
-        values = uop.arg.opaque.view(uop.dtype.numpy)
+        values = check_file(uop.arg.opaque).view(uop.dtype.numpy)
     else:
         return None
     for n in reversed(above):

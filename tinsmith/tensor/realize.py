@@ -22,7 +22,7 @@ from tinsmith.ir.uop import forget_dead, substitute, toposort
 from tinsmith.schedule.compiled import CompiledSchedule
 from tinsmith.schedule.execute import canonical, copy_from_host, is_host_copy, lower, realize
 from tinsmith.schedule.record import recorders
-from tinsmith.tensor import history, storage
+from tinsmith.tensor import files, history, storage
 from tinsmith.tensor.checks import Checks
 
 if TYPE_CHECKING:
@@ -239,6 +239,7 @@ def _with_data(roots: list[UOp]) -> tuple[list[UOp], dict[UOp, Buffer]]:
     """
     new = {}
     data = {}
+    roots = _with_parts(roots)
     for n in toposort(roots):
         if is_host_copy(n) and _is_settled(n):
             if n not in _copied:
@@ -247,6 +248,12 @@ def _with_data(roots: list[UOp]) -> tuple[list[UOp], dict[UOp, Buffer]]:
     for n in set(roots) & new.keys():
         data[n] = _copied.pop(n).arg
     return ([n if n in data else m for n, m in zip(roots, substitute(roots, new))] if new else roots), data
+
+
+def _with_parts(roots: list[UOp]) -> list[UOp]:
+    """Roots that copy the parts of mapped files that they read, where these are not all."""
+    parts = files.of_parts(roots, [n for n in toposort(roots) if n not in _copied and is_host_copy(n)])
+    return substitute(roots, parts) if parts else roots
 
 
 def _is_settled(node: UOp) -> bool:
@@ -279,7 +286,7 @@ def schedule_tensors(tensors: Sequence[TensorBase]) -> CompiledSchedule:
     """The program that computes ``tensors``, not run."""
     pending = [t for t in tensors if not is_realized(t.uop)]
     there = dict(_copied.items())
-    roots = substitute([_concrete(_below_views(t.uop)) for t in pending], there)
+    roots = substitute(_with_parts([_concrete(_below_views(t.uop)) for t in pending]), there)
     graph, buffers, values = canonical(list(dict.fromkeys(_concrete(n) for n in roots)))
     compiled = lower(graph, pending[0]._device if pending else tensors[0]._device)
     compiled.arguments = [b.arg for b in buffers], values

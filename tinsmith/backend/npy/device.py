@@ -1,6 +1,7 @@
 """The device behind ``Tensor(array)``: a buffer here is the caller's own array, so creating it copies nothing."""
 from __future__ import annotations
 
+import mmap
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import numpy as np
 from tinsmith.backend.device import Allocator, Compiled, Compiler, Program
 from tinsmith.codegen.launch import Launch
 from tinsmith.codegen.render.base import Renderer
-from tinsmith.core.errors import DeviceError, OutOfMemoryError
+from tinsmith.core.errors import DeviceError, FileFormatError, OutOfMemoryError
 
 
 class ArrayAllocator(Allocator):
@@ -22,13 +23,38 @@ class ArrayAllocator(Allocator):
                                    "a smaller part") from None
 
     def copyin(self, opaque: np.ndarray[Any, Any], offset: int, source: memoryview) -> None:
-        opaque[offset : offset + source.nbytes] = np.frombuffer(source, np.uint8)
+        check_file(opaque)[offset : offset + source.nbytes] = np.frombuffer(source, np.uint8)
 
     def copyout(self, target: memoryview, opaque: np.ndarray[Any, Any], offset: int) -> None:
         target[:] = self.host_view(opaque, offset, target.nbytes)
 
     def host_view(self, opaque: np.ndarray[Any, Any], offset: int, nbytes: int) -> memoryview:
-        return opaque.data[offset : offset + nbytes]
+        return check_file(opaque).data[offset : offset + nbytes]
+
+
+def file_of(block: np.ndarray[Any, Any]) -> np.memmap[Any, Any] | None:
+    """The mapped file that an array is part of; None if it is memory."""
+    owner: Any = block
+    while isinstance(owner, np.ndarray) and not isinstance(owner, np.memmap):
+        owner = owner.base
+    return owner if isinstance(owner, np.memmap) else None
+
+
+def check_file(block: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """``block``, where the file that it is part of is still there: of one cut short, reading would give zeros, or
+    end the process.
+
+    Raises:
+        FileFormatError: naming the file.
+    """
+    file = file_of(block)
+    owner: Any = file
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    if file is not None and isinstance(owner, mmap.mmap) and owner.size() < len(owner):
+        raise FileFormatError("read", f"{str(file.filename)!r} has {owner.size()} bytes, and had {len(owner)} "
+                              "when it was opened", "the file again, left as it is until its tensors are computed")
+    return block
 
 
 def _no_programs(kernel: Launch, binary: bytes) -> Program:
