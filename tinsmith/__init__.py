@@ -1,4 +1,7 @@
 """Tinsmith: a deep-learning framework and tensor compiler whose every step can be watched."""
+import importlib
+import sys
+
 from tinsmith import viz
 from tinsmith.backend.device import Device
 from tinsmith.codegen.opt import Opt, OptOps
@@ -15,7 +18,7 @@ from tinsmith.tensor.symbolic import Variable
 from tinsmith.tensor.tensor import Tensor, explain, with_opts
 
 __all__ = ["Context", "Device", "Function", "GlobalCounters", "Opt", "OptOps", "Tensor", "TinyJit", "Variable",
-           "dtypes", "explain", "from_dlpack", "with_opts"]
+           "dtypes", "explain", "from_dlpack", "nn", "with_opts"]
 
 from_dlpack = Tensor.from_dlpack
 
@@ -27,4 +30,9 @@ endings.append(lambda trace: viz.ending.finish(trace))
 def __getattr__(name: str) -> object:
     if name == "__version__":
         return version()
+    if name == "nn":  # at its first use: importing tinsmith stays fast
+        return importlib.import_module("tinsmith.nn")
     raise unknown("tinsmith", name, __all__)
+
+
+guide(sys.modules[__name__])

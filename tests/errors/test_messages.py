@@ -14,6 +14,7 @@ import pytest
 from tinsmith import Context, Device, Tensor, dtypes, nn
 from tinsmith.core import errors
 from tinsmith.nn.state import load_state_dict
+from tinsmith.tensor.realize import is_realized
 
 NAMES: dict[str, Any] = {"Tensor": Tensor, "dtypes": dtypes, "nn": nn, "np": np, "Device": Device, "Context": Context,
                          "load_state_dict": load_state_dict, "ones": Tensor.ones}
@@ -140,7 +141,7 @@ DTYPES = {
     "ragged": ("ShapeError", "Tensor|ragged|equal lengths", "Tensor([[1, 2], [3]])"),
     "none": ("DTypeError", "Tensor|None|numbers", "Tensor(None)"),
     "none-inside": ("DTypeError", "Tensor|list with an element None", "Tensor([1, None])"),
-    "text": ("DTypeError", "Tensor|str 'abc'|numbers", "Tensor('abc')"),
+    "text": ("DTypeError", "Tensor|'abc' (str)|numbers", "Tensor('abc')"),
     "texts": ("DTypeError", "Tensor|list|'a'", "Tensor(['a', 'b'])"),
     "object": ("DTypeError", "Tensor|object", "Tensor(object())"),
     "complex": ("DTypeError", "Tensor|complex64", "Tensor(np.zeros(3, np.complex64))"),
@@ -366,3 +367,25 @@ def test_work_goes_on_after_running_out_of_memory() -> None:
     with pytest.raises(errors.OutOfMemoryError):
         w.realize(b)
     assert w.tolist() == [6]
+
+
+FOUR = ", ".join(["<Tensor (2, 2)>"] * 4)
+SHORT: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "rate": (lambda many: nn.optim.SGD(1e-3, many), f"not [{FOUR}, ...] (list)"),
+    "one of them": (lambda many: nn.optim.SGD([many[0], many]), "takes tensors, got [<Tensor (2, 2)>,"),
+    "argument": (lambda many: many[0].reshape(2.5, 2), "2.5 (float)"),
+    "size": (lambda many: nn.Linear(many[0], 3), "Tensor of shape (2, 2)"),
+    "index": (lambda many: many[0][{"a": many[0]}], "{'a': <Tensor (2, 2)>} (dict)"),
+    "setting": (lambda many: Context(DEBUG=many).__enter__(), "DEBUG=[<Tensor (2, 2)>"),
+    "long": (lambda many: Tensor("x" * 999), "xxx...xxx")}
+
+
+@pytest.mark.parametrize("use, words", SHORT.values(), ids=SHORT)
+def test_values_in_messages_are_short_and_stay_lazy(use: Callable[[Any], Any], words: str) -> None:
+    """A tensor is named by its shape: its values may be many, and showing them would compute them."""
+    many = [Tensor([[1.5, 2.5], [3.5, 4.5]]) * 2 for _ in range(9)]
+    with pytest.raises((TypeError, ValueError)) as caught:
+        use(many)
+    text = str(caught.value)
+    assert words in text and len(text) < 320 and "\n" not in text and "Tensor([[" not in text, text
+    assert not any(is_realized(t.uop) for t in many)

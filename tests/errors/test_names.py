@@ -5,6 +5,7 @@ import copy
 import inspect
 import pickle
 import pydoc
+import re
 import rlcompleter
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 import tinsmith
-from tinsmith import Context, Tensor, TinyJit, dtypes, nn
+from tinsmith import Context, Device, Tensor, TinyJit, Variable, dtypes, nn
 from tinsmith.core.errors import ArgumentError, KeywordError, UnknownNameError
 from tinsmith.nn.state import get_state_dict
 
@@ -20,7 +21,8 @@ ATTRIBUTES: dict[str, tuple[Any, str, str]] = {
     "dtype": (dtypes, "flaot32", "dtypes.float32"), "package": (tinsmith, "Tensr", "tinsmith.Tensor"),
     "method": (Tensor.ones(1), "softmx", "Tensor.softmax"), "function": (Tensor, "ranndn", "Tensor.randn"),
     "layer": (nn, "Linaer", "nn.Linear"), "optimizer": (nn.optim, "Adm", "nn.optim.Adam"),
-    "state": (nn.state, "safe_laod", "nn.state.safe_load")}
+    "state": (nn.state, "safe_laod", "nn.state.safe_load"), "case": (nn.optim, "adam", "nn.optim.Adam"),
+    "lower layer": (nn.layers, "linear", "nn.layers.Linear")}
 
 
 @pytest.mark.parametrize("case", ATTRIBUTES)
@@ -29,6 +31,7 @@ def test_attributes(case: str) -> None:
     assert not hasattr(owner, name) and not hasattr(owner, "x") and not hasattr(owner, "_x")
     with pytest.raises(UnknownNameError, match=rf"\(test_names\.py:\d+\).*did you mean {meant}\?") as caught:
         getattr(owner, name)
+    assert not re.search(r"\bin _|\._", str(caught.value)), "a name of ours that nobody typed"
     assert isinstance(pickle.loads(pickle.dumps(caught.value)), AttributeError)
 
 
@@ -39,6 +42,8 @@ KEYWORDS: dict[str, tuple[Callable[[], Any], str]] = {
     "layer": (lambda: nn.Linear(3, 4, bais=False), "Linear: .*bias="),  # type: ignore[call-arg]
     "optimizer": (lambda: nn.optim.SGD([], momentom=1), "SGD: .*momentum="),  # type: ignore[call-arg]
     "function of a module": (lambda: nn.optim.Adam([], l=1), "Adam: .*lr="),  # type: ignore[call-arg]
+    "another library's": (lambda: nn.optim.Adam([], learning_rate=1), r"Adam: .*did you mean lr=\?"),  # type: ignore[call-arg]
+    "Keras's": (lambda: nn.optim.LAMB([], beta_1=1), r"LAMB: .*did you mean b1=\?"),  # type: ignore[call-arg]
     "nothing near": (lambda: Tensor.ones(1).relu(colour=1), "relu: .*no keywords"),  # type: ignore[call-arg]
     "setting": (lambda: TinyJit(abs, purne=1), "TinyJit: no argument"),  # type: ignore[call-overload]
 }
@@ -56,6 +61,38 @@ def test_other_mistakes_stay_what_they_are() -> None:
         Tensor.ones(1).mse_loss()  # type: ignore[call-arg]
     with pytest.raises(ArgumentError, match="did you mean DEBUG="), Context(DEBGU=1):
         pass
+
+
+def test_tab_shows_what_is_meant_for_users() -> None:
+    for module in (tinsmith, nn, nn.optim, nn.state, nn.layers):
+        shown = [n for n in dir(module) if not n.startswith("__")]
+        homes = {getattr(getattr(module, n), "__module__", "tinsmith") for n in shown}
+        assert {home.partition(".")[0] for home in homes} == {"tinsmith"}
+        assert not {"Any", "ArgumentError", "DType", "annotations", "guide", "np", "unknown", "core"} & {*shown}
+    assert {"Tensor", "TinyJit", "dtypes", "nn"} <= {*dir(tinsmith)} and {"Adam", "SGD"} <= {*dir(nn.optim)}
+    names = rlcompleter.Completer({"nn": nn, "tinsmith": tinsmith})
+    assert names.complete("nn.optim.A", 0) and not names.complete("nn.optim.Arg", 0)
+    assert tinsmith.nn is nn and "nn" in vars(tinsmith)
+
+
+MEMBERS: dict[str, Callable[[], Any]] = {
+    "variable": lambda: Variable("v", 1, 10), "bound": lambda: Variable("v", 1, 10).bind(3),
+    "tensor": lambda: Tensor([1.0]),
+    "node": lambda: Tensor([1.0]).sum().uop, "jit": lambda: TinyJit(abs), "layer": lambda: nn.BatchNorm(2),
+    "schedule": lambda: (Tensor([1]) + 1).schedule(), "item": lambda: (Tensor([1]) + 1).schedule()[-1],
+    "optimizer": lambda: nn.optim.Adam([Tensor([1.0])]), "device": lambda: Device["CPU"]}
+
+
+@pytest.mark.parametrize("make", MEMBERS.values(), ids=MEMBERS)
+def test_all_members_can_be_listed(make: Callable[[], Any]) -> None:
+    assert inspect.getmembers(make())
+
+
+def test_a_variable_without_a_value_has_no_val() -> None:
+    v = Variable("v", 1, 10)
+    assert not hasattr(v, "val") and v.bind(3).val == 3
+    with pytest.raises(AttributeError, match=r"val: v is not bound to a value .*bind"):
+        v.val  # noqa: B018
 
 
 def test_help_completion_and_signatures() -> None:

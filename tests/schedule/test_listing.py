@@ -5,16 +5,17 @@ from collections.abc import Sequence
 
 import pytest
 
-from tinsmith import Context, OptOps, Tensor, Variable
+from tinsmith import Context, OptOps, Tensor, TinyJit, Variable
 from tinsmith.core.terminal import WIDTH
 from tinsmith.nn import Linear
+from tinsmith.schedule.queue import CommandQueue
 
 
 def test_the_dot_product() -> None:
     with Context(NOOPT=0):
         schedule = Tensor([1, 2]).dot(Tensor([3, 4])).schedule()
     assert isinstance(schedule, Sequence) and len(schedule) == 3
-    here = "test_listing.py:15"
+    here = "test_listing.py:16"
     lines = [f"CPU copy 8, CPU <- NPY; 1 int(2,) from 0 int(2,); reason: copy; ({here})",
              f"CPU copy 8, CPU <- NPY; 3 int(2,) from 2 int(2,); reason: copy; ({here})",
              f"CPU r_2; opts UNROLL(0); 4 int(1,) from 1 int(2,), 3 int(2,); reason: output; dot ({here})"]
@@ -62,3 +63,17 @@ def test_lines_stay_lines() -> None:
             line = repr(item)
             assert "\n" not in line and len(line) <= WIDTH and "reason: " in line and "test_listing.py:" in line
             assert line.startswith(f"{item.device} {item.name}; ") and item.tree()
+
+
+def test_captured_programs_and_commands_print_a_line_each() -> None:
+    step = TinyJit(lambda x: ((x + 1).sum().contiguous() + x.max()).realize())
+    single = TinyJit(lambda x: (x + 1).realize())
+    for _ in range(2):
+        step(Tensor([1.0, 2.0]).realize())
+        single(Tensor([1.0, 2.0]).realize())
+    (item,) = step.jit_cache
+    assert repr(item) == f"{len(item.compiled)} steps: {', '.join(f'CPU {i.name}' for i in item.compiled)}"
+    assert repr(single.jit_cache) == f"[{single.jit_cache[0].compiled[0]!r}]" and len(repr(item)) <= 120
+    queue = CommandQueue((Tensor([1, 2], device="CPU:1").realize().to("CPU") + 1).schedule())
+    assert repr(queue.q) == ("{'CPU': [WAIT   0 of CPU copies, KERNEL E_2], "
+                             "'CPU copies': [COPY   8, CPU <- CPU:1, SYNC   0]}")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from tinsmith.codegen.launch import Launch
 from tinsmith.codegen.render.base import Renderer, Target
 from tinsmith.core.dtypes import DType
-from tinsmith.core.errors import ArgumentError, DeviceError
+from tinsmith.core.errors import ArgumentError, DeviceError, shown
 from tinsmith.core.settings import settings, tell_unread
 from tinsmith.core.terminal import show
 
@@ -374,7 +374,7 @@ class _Devices:
         if not name.isidentifier():
             raise ArgumentError("Device.register", f"{name!r} is no device name", "letters, digits and underscores")
         if not callable(make):
-            raise ArgumentError("Device.register", f"{name} needs a class, got {make!r:.60}", "a subclass of Compiled")
+            raise ArgumentError("Device.register", f"{name} needs a class, got {shown(make)}", "a subclass of Compiled")
         self._classes[name.upper()] = make
 
     def made_by(self, name: str) -> str | None:

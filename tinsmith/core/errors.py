@@ -6,8 +6,44 @@ from __future__ import annotations
 
 import contextlib
 import os
+import reprlib
 import sys
 from types import FrameType
+from typing import Any
+
+import numpy as np
+
+
+class _Short(reprlib.Repr):
+    """A value on one short line. Of arrays and tensors, whose values may be many or not yet computed, only shapes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxlist, self.maxtuple, self.maxdict = 2, 4, 4, 3
+        self.maxstring = self.maxother = self.maxlong = 50
+
+    def repr1(self, x: Any, level: int) -> str:
+        if _is_array(x):
+            return f"<{type(x).__name__} {x.shape}>"
+        return " ".join(super().repr1(x, level).split())
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "__array__") and not isinstance(value, (type, np.generic)) and hasattr(value, "shape")
+
+
+_short = _Short()
+
+
+def shown(value: Any) -> str:
+    """A value and its type, on one short line, for an error message.
+
+    >>> shown("a"), shown(np.zeros((2, 2))), shown([np.zeros(9), 1])
+    ("'a' (str)", 'ndarray of shape (2, 2)', '[<ndarray (9,)>, 1] (list)')
+    """
+    kind = type(value).__name__
+    return f"{kind} of shape {value.shape}" if _is_array(value) else f"{_short.repr(value):.80} ({kind})"
+
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _NOT_THE_USER = (_PACKAGE, contextlib.__file__, "<frozen ")  # Python's own ways of running and importing
@@ -28,11 +64,12 @@ def _user_call() -> tuple[FrameType | None, FrameType]:
 
 
 def _name_of_call(called: FrameType) -> str:
-    """The method or layer that the user called; empty for an operator, which the message names in its own way."""
+    """The method or layer that the user called; empty for an operator, or for what Python calls by itself: these the
+    message names in its own way."""
     name = called.f_code.co_name
     if name in ("__init__", "__call__"):
         return type(called.f_locals.get("self")).__name__
-    return "" if name.startswith(("__", "<")) else name
+    return "" if name.startswith(("_", "<")) else name
 
 
 def user_line() -> tuple[str, int]:

@@ -6,11 +6,16 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from tinsmith.core.errors import KeywordError, UnknownNameError
 
 T = TypeVar("T")
+
+# What other libraries call a keyword.
+_ELSEWHERE: Final = {
+    "learning_rate": ("lr",), "betas": ("b1", "b2"), "beta_1": ("b1",), "beta_2": ("b2",), "epsilon": ("eps",),
+    "decay": ("weight_decay",), "parameters": ("params",), "var_list": ("params",)}
 
 
 def nearest(name: str, known: Iterable[str], least: float = 0.6) -> str:
@@ -37,10 +42,12 @@ def unknown(owner: str, name: str, known: Iterable[str]) -> Any:
 
 
 def guide(*owners: type | ModuleType) -> None:
-    """Let classes and modules explain names that modules, and keywords that public functions do not have."""
+    """Let classes and modules explain names that modules, and keywords that public functions do not have; ``dir`` of a
+    module shows its public names."""
     for owner in owners:
         if isinstance(owner, ModuleType):
             vars(owner).setdefault("__getattr__", functools.partial(_no_name, owner))
+            vars(owner).setdefault("__dir__", functools.partial(public, owner))
         for name, value in list(vars(owner).items()):
             if name.startswith("_") and name != "__init__":
                 continue
@@ -51,6 +58,18 @@ def guide(*owners: type | ModuleType) -> None:
                 setattr(owner, name, guided(value))
             elif isinstance(owner, ModuleType) and kind is type and value.__module__ == owner.__name__:
                 guide(value)
+
+
+def public(module: ModuleType) -> list[str]:
+    """What ``dir`` shows of a module: ``__all__``, or what the module defines; and Python's own names.
+
+    >>> import json
+    >>> [name for name in public(json) if not name.startswith("__")][3:]
+    ['dump', 'dumps', 'load', 'loads']
+    """
+    names = vars(module).get("__all__") or [
+        n for n, v in vars(module).items() if not n.startswith("_") and getattr(v, "__module__", "") == module.__name__]
+    return sorted({*names, *(n for n in vars(module) if n.startswith("__"))})
 
 
 def _no_name(module: ModuleType, name: str) -> Any:
@@ -104,6 +123,6 @@ def _explain(function: Callable[..., Any], args: tuple[Any, ...], keywords: dict
     if wrong is None or code.co_flags & inspect.CO_VARKEYWORDS:
         return
     name = type(args[0]).__name__ if function.__name__ == "__init__" else function.__name__
-    close = nearest(wrong, known)
+    close = "=, ".join(k for k in _ELSEWHERE.get(wrong, ()) if k in known) or nearest(wrong, known)
     takes = ", ".join(k for k in known if k not in ("self", "cls")) or "no keywords"
     raise KeywordError(name, f"no argument {wrong!r}", f"did you mean {close}=?" if close else takes) from None

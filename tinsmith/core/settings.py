@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Final, NamedTuple
 
-from tinsmith.core.errors import ArgumentError
+from tinsmith.core.errors import ArgumentError, shown
 from tinsmith.core.log import log
 from tinsmith.core.names import nearest
 
@@ -33,7 +33,8 @@ class Setting(NamedTuple):
             return self.parse(value)
         if isinstance(self.default, str) or not isinstance(value, int):
             wanted = "text" if isinstance(self.default, str) else "a whole number"
-            raise ArgumentError("Context", f"{self.name}={value!r} is not {wanted}", f"{self.name}={self.default!r}")
+            raise ArgumentError("Context", f"{self.name}={shown(value)} is not {wanted}",
+                                f"{self.name}={self.default!r}")
         return value
 
     def parse(self, text: str, at: tuple[str, int] | None = None) -> int | str:

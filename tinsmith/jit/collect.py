@@ -12,11 +12,13 @@ from tinsmith.backend.memory import Buffer, copied
 from tinsmith.backend.shards import flattened
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import JitError, user_line
+from tinsmith.core.terminal import width
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import bindings, toposort
 from tinsmith.schedule.compiled import CompiledSchedule
 from tinsmith.schedule.execute import launch
 from tinsmith.schedule.record import recorders
+from tinsmith.schedule.texts import cut
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.realize import buffer_of
 
@@ -35,9 +37,10 @@ class Source(NamedTuple):
         return self.program, self.output
 
 
-@dataclass
+@dataclass(repr=False)
 class JitItem:
-    """One program that ran during capture: its schedule, the variables' names and values, and its buffers.
+    """One program that ran during capture: its schedule, the variables' names and values, and its buffers. Printing it
+    gives one line; ``print(item.compiled)`` gives one for each kernel.
 
     ``inputs`` and ``outputs`` are emptied when the capture is finished; ``sources`` then says what the inputs are.
     ``holders`` are tensors from before the recording that held inputs, for what ``CacheCollector.finish()`` gives.
@@ -50,6 +53,11 @@ class JitItem:
     outputs: list[Buffer]
     sources: list[Source] = field(default_factory=list)
     holders: dict[int, weakref.ref[TensorBase]] = field(default_factory=dict, repr=False)
+
+    def __repr__(self) -> str:
+        if len(self.compiled) == 1:
+            return repr(self.compiled[0])
+        return cut(f"{len(self.compiled)} steps: {', '.join(f'{i.device} {i.name}' for i in self.compiled)}", width())
 
     @property
     def rawbufs(self) -> list[Buffer]:

@@ -3,6 +3,8 @@
 A layer is a plain object: tensors as attributes, and ``__call__``. Whatever holds tensors in attributes, lists or
 dicts is a model.
 """
+import sys
+
 from tinsmith.core.errors import UnknownNameError
 from tinsmith.core.names import guide, unknown
 from tinsmith.nn import (
@@ -127,3 +129,6 @@ def __getattr__(name: str) -> object:
     if name in _PLAIN:
         raise UnknownNameError("nn", f"no attribute {name!r}", _PLAIN[name])
     raise unknown("nn", name, __all__)
+
+
+guide(sys.modules[__name__])

@@ -10,7 +10,7 @@ from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError, DTypeError, GradientError
 from tinsmith.ir import Ops
 from tinsmith.nn.state import called, note_name
-from tinsmith.tensor.arguments import flag, integer, number
+from tinsmith.tensor.arguments import flag, integer, number, shown
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.helpers import expand_uop, same_device
 from tinsmith.tensor.modes import check_modes
@@ -78,7 +78,7 @@ class Optimizer:
 
     def _rate(self, lr: Any) -> float:
         if not isinstance(lr, (int, float, np.generic, TensorBase)):
-            raise DTypeError(type(self).__name__, f"a learning rate is a number, not {lr!r} ({type(lr).__name__})",
+            raise DTypeError(type(self).__name__, f"a learning rate is a number, not {shown(lr)}",
                              "lr=0.001")
         rate = float(lr)
         if not rate >= 0:
@@ -93,7 +93,7 @@ class Optimizer:
         found = list(params)
         stray = next((p for p in found if not isinstance(p, TensorBase)), None)
         if stray is not None:
-            raise DTypeError(type(self).__name__, f"takes tensors, got {stray!r:.40} ({type(stray).__name__})",
+            raise DTypeError(type(self).__name__, f"takes tensors, got {shown(stray)}",
                              "nn.state.get_parameters(model)")
         return found
 

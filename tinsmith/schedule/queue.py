@@ -32,18 +32,18 @@ COPIES = " copies"  # added to a device's name: the queue of copies from other d
 COPY_COST = 8  # bytes of kernel traffic that take as long as one byte from another device
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class KernelItem:
     """Kernels of one device that are launched together."""
 
     steps: list[Step]
     graph: Graph | None = None
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return f"KERNEL {', '.join(s.name for s in self.steps)}"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class CopyItem:
     """One copy between two devices, or between one and the host."""
 
@@ -52,28 +52,28 @@ class CopyItem:
     source: str
     nbytes: int
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return f"COPY   {self.nbytes}, {self.target} <- {self.source}"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class SyncItem:
     """All that stands before it in its queue has run."""
 
     number: int
     queue: str
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return f"SYNC   {self.number}"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class WaitItem:
     """The queue stops here until ``sync`` is reached in another one."""
 
     sync: SyncItem
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return f"WAIT   {self.sync.number} of {self.sync.queue}"
 
 

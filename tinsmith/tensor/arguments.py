@@ -11,8 +11,8 @@ import numpy as np
 
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
+from tinsmith.core.errors import shown as shown
 from tinsmith.ir import UOp
-from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.data import check_range
 
 _LARGEST: Final = (1 << 63) - 1  # of what a size can be
@@ -44,20 +44,9 @@ def given(op: str, what: str, values: Sequence[Any], named: Any) -> Sequence[Any
     if named is None:
         return values
     if values:
-        raise ArgumentError(op, f"{what}={named!r} beside {tuple(values)!r:.60}", f"{op}({what}={named!r})")
+        raise ArgumentError(op, f"{what}={shown(named)} beside {shown(tuple(values))}",
+                            f"{op}({what}=...)")
     return (named,)
-
-
-def shown(value: Any) -> str:
-    """A value and its type, on one line, for an error message.
-
-    >>> shown("a"), shown(np.zeros((2, 2)))
-    ("'a' (str)", 'ndarray of shape (2, 2)')
-    """
-    kind = type(value).__name__
-    if isinstance(value, (TensorBase, np.ndarray)):
-        return f"{kind} of shape {value.shape}"
-    return f"{value!r:.60} ({kind})"
 
 
 def integer(op: str, what: str, value: Any, least: int | None = None, most: int | None = None) -> int:
@@ -124,7 +113,7 @@ def integers(op: str, what: str, value: Any, count: int | None = None, least: in
         return (integer(op, what, value, least, _LARGEST),) * (1 if count is None else count)
     found = tuple(integer(op, what, v, least, _LARGEST) for v in value)
     if count is not None and len(found) != count:
-        raise ArgumentError(op, f"{what}={value!r} for {count} axes", f"one number or {count} of them")
+        raise ArgumentError(op, f"{what}={shown(value)} for {count} axes", f"one number or {count} of them")
     return found
 
 

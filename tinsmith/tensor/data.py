@@ -8,7 +8,7 @@ import numpy as np
 
 from tinsmith.backend.memory import Buffer
 from tinsmith.core.dtypes import DType, dtypes
-from tinsmith.core.errors import DTypeError, RangeError, ShapeError
+from tinsmith.core.errors import DTypeError, RangeError, ShapeError, shown
 from tinsmith.ir import Ops, UOp
 from tinsmith.tensor import dlpack
 
@@ -108,8 +108,8 @@ def _numeric(array: np.ndarray[Any, Any], data: Any) -> np.ndarray[Any, Any]:
         if stray is None and all(isinstance(v, int) for v in array.flat):
             big = max(array.flat, key=abs)
             raise DTypeError("Tensor", f"no dtype holds the integer {big}", "a float, or smaller numbers")
-        what = f"{type(data).__name__} with an element {stray!r:.40} ({type(stray).__name__})"
+        what = f"{type(data).__name__} with an element {shown(stray)}"
     else:
-        given = f"{type(data).__name__} {data!r:.40}"
+        given = shown(data)
         what = f"{array.dtype.name!r} data" if isinstance(data, np.ndarray) else given
     raise DTypeError("Tensor", f"cannot make a tensor of {what}", "numbers, lists of numbers, or arrays of them")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tinsmith.backend.device import Device
-from tinsmith.core.errors import ArgumentError, GradientError
+from tinsmith.core.errors import ArgumentError, GradientError, shown
 from tinsmith.ir import Ops, UOp
 from tinsmith.tensor.base import TensorBase
 
@@ -75,7 +75,7 @@ class Function:
         # what is kept must not see later writes
         value = cls.forward(ctx, *(x._copy() if isinstance(x, TensorBase) else x for x in inputs), **options)
         if not isinstance(value, TensorBase):
-            raise ArgumentError(f"{cls.__name__}.forward", f"gave {value!r:.60}, not a tensor", "return one tensor")
+            raise ArgumentError(f"{cls.__name__}.forward", f"gave {shown(value)}, not a tensor", "return one tensor")
         saved = ctx.saved_tensors
         ctx.saved_tensors = ()
         rule = _Backward(ctx, type(value), places, len(inputs), len(saved))
@@ -115,7 +115,7 @@ class _Backward:
         if given is None:
             return None
         if not isinstance(given, TensorBase) or given.shape != source.shape:
-            what = f"a tensor of shape {given.shape}" if isinstance(given, TensorBase) else f"{given!r:.60}"
+            what = shown(given)
             raise GradientError(f"{self}.backward", f"gave {what} for input {number} of shape {source.shape}",
                                 "a tensor of the input's shape, or None")
         return given.uop.cast(source.dtype)

@@ -19,7 +19,7 @@ from tinsmith.core.errors import ArgumentError, AxisError, DTypeError, ShapeErro
 from tinsmith.ir import UOp
 from tinsmith.ir.sizes import normal_size, value_of_size
 from tinsmith.tensor import files
-from tinsmith.tensor.arguments import choice, integer
+from tinsmith.tensor.arguments import choice, integer, shown
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.helpers import (
     axis_and_size,
@@ -309,7 +309,7 @@ def _position(op: str, item: Any, axis: int, size: Any, shape: Any) -> Any:
     try:
         number = int(item.__index__())
     except (AttributeError, TypeError):
-        raise DTypeError(op, f"cannot index with {item!r} ({type(item).__name__})",
+        raise DTypeError(op, f"cannot index with {shown(item)}",
                          "ints, slices, None, ..., or tensors of ints or bools") from None
     if not -size <= number < size:
         raise AxisError(op, f"index {number} is out of range for axis {axis} of shape {shape}",

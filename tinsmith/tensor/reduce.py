@@ -13,7 +13,7 @@ from tinsmith.core.dtypes import DType, DTypeLike, dtypes, sum_dtype, to_dtype
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops import Op
-from tinsmith.tensor.arguments import integer, number
+from tinsmith.tensor.arguments import integer, number, shown
 from tinsmith.tensor.helpers import axes_of, axis_of, axis_or_dim, float_of, product, rounded_once
 from tinsmith.tensor.slopes import with_slopes
 
@@ -322,7 +322,7 @@ def _position(op: str, extreme: Op, x: Tensor, axis: int | None, keepdim: bool) 
         flat = _position(op, extreme, x.flatten(), 0, False)
         return flat.reshape((1,) * x.ndim) if keepdim else flat
     if not isinstance(axis, int):
-        raise DTypeError(op, f"axis must be one integer, got {axis!r}", "axis=0")
+        raise DTypeError(op, f"axis must be one integer, got {shown(axis)}", "axis=0")
     number = axis_of(op, x, axis)
     if not x.ndim:
         return x._new(UOp.const(dtypes.default_int, 0))

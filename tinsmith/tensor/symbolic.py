@@ -1,7 +1,7 @@
 """Sizes that are known when a program runs, not when it is compiled."""
 from __future__ import annotations
 
-from tinsmith.core.errors import ArgumentError
+from tinsmith.core.errors import ArgumentError, shown
 from tinsmith.ir import UOp
 
 
@@ -21,6 +21,6 @@ def Variable(name: str, least: int, greatest: int) -> UOp:
     """
     ints = type(least) is int and type(greatest) is int
     if not isinstance(name, str) or not ints or least > greatest:
-        raise ArgumentError("Variable", f"name {name!r}, bounds {least!r} and {greatest!r}",
+        raise ArgumentError("Variable", f"name {shown(name)}, bounds {shown(least)} and {shown(greatest)}",
                             'Variable("n", least, greatest) with integers least <= greatest')
     return UOp.variable(name, least, greatest)

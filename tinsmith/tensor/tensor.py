@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.core.errors import ArgumentError
+from tinsmith.core.errors import ArgumentError, shown
 from tinsmith.core.names import guide, unknown
 from tinsmith.tensor.base import TensorBase, check_tensors
 from tinsmith.tensor.casting import Casting
@@ -84,7 +84,8 @@ def explain(*tensors: Tensor, run: bool = True) -> Explanation:
     """
     for t in tensors:
         if not isinstance(t, TensorBase):
-            raise ArgumentError("explain", f"{t!r} is no tensor", "explain(*(p.grad for p in … if p.grad is not None))")
+            raise ArgumentError("explain", f"{shown(t)} is no tensor",
+                                "explain(*(p.grad for p in … if p.grad is not None))")
     return explain_tensors(tensors, run)
 
 
@@ -110,5 +111,5 @@ def with_opts(tensor: Tensor, opts: Sequence[Opt] | None, kernel: int = -1, devi
     listed = [] if opts is None else opts
     if not isinstance(listed, (list, tuple)) or not all(
             isinstance(o, Opt) and isinstance(o.op, OptOps) for o in listed):
-        raise ArgumentError("with_opts", f"takes a list of opts, got {opts!r:.80}", "[Opt(OptOps.UPCAST, 0, 4)]")
+        raise ArgumentError("with_opts", f"takes a list of opts, got {shown(opts)}", "[Opt(OptOps.UPCAST, 0, 4)]")
     return tuned(tensor, opts, kernel, device)
