@@ -11,8 +11,8 @@ STEPS, BATCH and LR change what their names say. mnist.py trains the same networ
 """
 from __future__ import annotations
 
+import argparse
 import os
-import sys
 from collections.abc import Callable
 
 from tqdm import trange
@@ -39,7 +39,9 @@ class Model:
 
 def main() -> None:
     """Read the digits and train."""
-    digits = load_digits(sys.argv[1] if len(sys.argv) > 1 else None, offline="digits")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", nargs="?", help="of the IDX files; unless given, MNIST is downloaded")
+    digits = load_digits(parser.parse_args().folder, offline="digits")
     print(f"digits: {digits.source}")
     arrays = (digits.train_images, digits.train_labels, digits.test_images, digits.test_labels)
     images, labels, test_images, test_labels = (Tensor(a, requires_grad=False).realize() for a in arrays)

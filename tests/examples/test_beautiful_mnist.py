@@ -27,15 +27,27 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def run(data: Path, *args: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    env = environment(data / "cache", **settings) | {"PYTHONPATH": "."}
+    command = [sys.executable, os.path.join("examples", "beautiful_mnist.py"), *args]
+    return subprocess.run(command, cwd=ROOT, env=env, text=True, encoding="utf-8", capture_output=True, timeout=300,
+                          check=False)
+
+
 @pytest.mark.parametrize("settings, printed", [
     ({"DEBUG": "2"}, r"\*\*\* CPU +1 copy 31360, CPU <- NPY +arg +2 mem .*GFLOPS"), ({"PROFILE": "1"}, r"[rE]_\d+")])
 def test_the_command_of_the_tutorials(data: Path, settings: dict[str, str], printed: str) -> None:
-    env = environment(data / "cache", STEPS="3", BATCH="8", **settings) | {"PYTHONPATH": "."}
-    command = [sys.executable, os.path.join("examples", "beautiful_mnist.py"), str(data)]
-    done = subprocess.run(command, cwd=ROOT, env=env, text=True, encoding="utf-8", capture_output=True, timeout=300,
-                          check=False)
+    done = run(data, str(data), STEPS="3", BATCH="8", **settings)
     assert done.returncode == 0, done.stderr
     assert re.search(r"^  0%\| +\| 0/3 \[00:00<\?, \?it/s\]", done.stderr.replace("\r", "\n"), re.MULTILINE)
     assert re.search(r"loss: +\d.*test accuracy: +\d+.*%: 100%\|█+\| 3/3 \[\d\d:\d\d<00:00, +[\d.]+(it/s|s/it)\]",
                      done.stderr)
     assert re.search(printed, done.stdout) and re.search(r"^test accuracy [\d.]+ %$", done.stdout, re.MULTILINE)
+
+
+def test_help_and_a_wrong_folder(data: Path, tmp_path: Path) -> None:
+    done = run(data, "--help")
+    assert done.returncode == 0 and "usage: beautiful_mnist.py [-h] [folder]" in done.stdout and "STEPS" in done.stdout
+    done = run(data, str(tmp_path))
+    assert done.returncode == 1 and done.stderr.strip().endswith("Try: the folder of the MNIST files")
+    assert "neither train-images" in done.stderr

@@ -418,3 +418,44 @@ def test_jit_goes_by_the_values_that_a_function_asks_for() -> None:
         want = A[:k] * k if k < 5 else A[:k] + k
         np.testing.assert_allclose(by_length(x[: N.bind(k)], N.bind(k)).numpy(), want, rtol=1e-6)
     assert by_length.replays
+
+
+STEPS = {
+    "every second": lambda x: x[:, ::2], "every third": lambda x: x[:, ::3], "from one": lambda x: x[:, 1::2],
+    "backwards": lambda x: x[:, ::-1], "backwards by two": lambda x: x[:, ::-2], "to the last": lambda x: x[:, :-1:2],
+    "two axes": lambda x: x[::2, ::7], "of a slice": lambda x: x[:, ::-3][:, ::2], "behind": lambda x: x[:, -2::-2]}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_steps_along_a_symbolic_axis(name: str) -> None:
+    data = np.arange(36, dtype=np.float32).reshape(3, 12)
+    for v in (2, 5, 8, 12):
+        x = Tensor(data, requires_grad=True)
+        found, want = STEPS[name](x[:, : Variable("v", 2, 12).bind(v)]), STEPS[name](data[:, :v])
+        np.testing.assert_array_equal(found.numpy(), want)
+        (found * 3).sum().backward()
+        slope = np.zeros_like(data)
+        STEPS[name](slope[:, :v])[...] = 3
+        assert x.grad is not None
+        np.testing.assert_array_equal(x.grad.numpy(), slope)
+
+
+def test_steps_with_symbolic_bounds() -> None:
+    data, v = np.arange(36, dtype=np.float32).reshape(3, 12), Variable("v", 0, 11)
+    for k in (0, 4, 11):
+        x, n = Tensor(data), v.bind(k)
+        for found, want in ((x[:, :n:2], data[:, :k:2]), (x[:, n::3], data[:, k::3]), (x[:, n::-3], data[:, k::-3])):
+            np.testing.assert_array_equal(found.numpy(), want)
+        y, changed = Tensor(data).realize(), data.copy()
+        y[:, n::2], changed[:, k::2] = 7.0, 7.0
+        np.testing.assert_array_equal(y.numpy(), changed)
+    with pytest.raises(ShapeError, match="leaves axis 1"):
+        Tensor(data)[:, : v.bind(3)][:, 5::2]
+
+
+def test_jit_replays_steps_for_every_value() -> None:
+    step = TinyJit(lambda x, n: (x[:, :n][:, ::2]).sum(1).contiguous().realize())
+    data, v = np.arange(36, dtype=np.float32).reshape(3, 12), Variable("v", 1, 12)
+    for k in (3, 4, 5, 6, 12):
+        np.testing.assert_array_equal(step(Tensor(data).realize(), v.bind(k)).numpy(), data[:, :k:2].sum(1))
+    assert step.replays == 3 and len(step.captures) == 1

@@ -192,7 +192,7 @@ def _from_folder(folder: Path, holdout: int | None) -> Digits:
     only = test if train is None else train
     if only is None:
         raise ArgumentError("mnist", f"{folder} has neither train-images-idx3-ubyte nor t10k-images-idx3-ubyte (.gz)",
-                            "--data with the folder of the MNIST files")
+                            "the folder of the MNIST files")
     return _held_out(*only, holdout, f"MNIST in {folder}")
 
 

@@ -326,12 +326,7 @@ def _slice(op: str, s: slice, size: Any, axis: int) -> Slice:
     if s.step is not None and s.step == 0:
         raise ArgumentError(op, "a slice with step 0", "another step")
     if isinstance(size, UOp) or any(isinstance(v, UOp) for v in (s.start, s.stop)):
-        if s.step not in (None, 1):
-            raise ArgumentError(op, "a symbolic slice has step 1 only", "step 1")
-        begin = 0 if s.start is None else _from_front(s.start, size)
-        end = size if s.stop is None else _from_front(s.stop, size)
-        check_box(op, axis, begin, end, size)
-        return Slice(begin, normal_size(end - begin))
+        return _symbolic_slice(op, s, size, axis)
     try:
         begin, end, step = s.indices(size)
     except TypeError:
@@ -340,6 +335,20 @@ def _slice(op: str, s: slice, size: Any, axis: int) -> Slice:
     if step > 0 or count == 0:
         return Slice(begin if count else 0, count, max(step, 1))
     return Slice(size - 1 - begin, count, -step, True)
+
+
+def _symbolic_slice(op: str, s: slice, size: Any, axis: int) -> Slice:
+    """A slice whose bounds are not cut off at the axis's ends: it must not leave the axis. Backwards, it is the slice
+    between the same places of the axis read from its end."""
+    step = 1 if s.step is None else integer(op, "a slice's step", s.step)
+    begin = None if s.start is None else _from_front(s.start, size)
+    end = None if s.stop is None else _from_front(s.stop, size)
+    if step < 0:
+        begin, end = (None if v is None else normal_size(size - 1 - v) for v in (begin, end))
+    begin, end = 0 if begin is None else begin, size if end is None else end
+    check_box(op, axis, begin, end, size)
+    count = end - begin if abs(step) == 1 else (end - begin + (abs(step) - 1)) // abs(step)
+    return Slice(begin, normal_size(count), abs(step), step < 0)
 
 
 def _pick(op: str, x: Tensor, item: Any, axis: int, size: Any) -> Tensor:

@@ -33,10 +33,17 @@ def sliced(x: UOp, slices: Slices) -> UOp:
     """The elements of the slices; steps by padding to whole steps and keeping the first of each."""
     x = x.flip(tuple(i for i, s in enumerate(slices) if s.flip))
     ends = [s.begin + (s.count if s.step == 1 else s.count * s.step) for s in slices]
-    short = tuple((0, 0) if s.step == 1 else (0, max(end - size, 0)) for s, end, size in zip(slices, ends, x.shape))
-    x = x.pad(short).shrink(tuple((s.begin, end) for s, end in zip(slices, ends)))
+    x = x.pad(tuple((0, _missing(s.step, end, size)) for s, end, size in zip(slices, ends, x.shape)))
+    x = x.shrink(tuple((s.begin, end) for s, end in zip(slices, ends)))
     if all(s.step == 1 for s in slices):
         return x
     apart = x.reshape(tuple(v for s in slices for v in (s.count, s.step)))
     first = apart.shrink(tuple(r for s in slices for r in ((0, s.count), (0, 1))))
     return first.reshape(tuple(s.count for s in slices))
+
+
+def _missing(step: int, end: Any, size: Any) -> int:
+    """How many elements the last step lacks; at most so many where they depend on variables."""
+    if step == 1:
+        return 0
+    return step - 1 if isinstance(end, UOp) or isinstance(size, UOp) else max(end - size, 0)
