@@ -118,7 +118,7 @@ def test_what_is_realized_needs_nothing() -> None:
 
 
 def test_what_is_no_tensor_is_refused() -> None:
-    with pytest.raises(ArgumentError, match="None is no tensor"):
+    with pytest.raises(ArgumentError, match=r"None \(NoneType\) is no tensor"):
         explain(Tensor([1.0]) + 1, None)  # type: ignore[arg-type]
 
 

@@ -158,6 +158,15 @@ def test_a_convolution_is_computed_once_for_all_windows_of_the_next_one() -> Non
     assert len(found) == 2 and [reductions(k) for k in found] == [1, 1]
 
 
+def test_a_convolution_is_not_computed_inside_the_pooling_that_reads_it() -> None:
+    """Nested in another reduction its sums cannot be computed by blocks: that took twelve times as long."""
+    x, w = given(8, 16, 24, 24), given(32, 16, 5, 5)
+    for pool in (Tensor.max_pool2d, Tensor.avg_pool2d, lambda t: t.mean((2, 3))):
+        found = kernels(pool(x.conv2d(w).relu()))
+        assert [reductions(k) for k in found] == [1, 1] and "by blocks" in found[0].reason
+    assert count(given(1, 2, 8, 8).conv2d(given(3, 2, 3, 3)).max_pool2d()) == 1, "a small one costs less than a kernel"
+
+
 def test_a_contraction_is_stored_rather_than_several_functions_of_it() -> None:
     """The gradient of gelu computes the inner polynomial and tanh again from the one value that forward left."""
     x, first, second = given(64, 48), given(48, 80), given(80, 40)
