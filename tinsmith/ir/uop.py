@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 from tinsmith.core.dtypes import DType, dtypes
-from tinsmith.core.errors import ArgumentError, UnknownNameError, shown
+from tinsmith.core.errors import ArgumentError, UnknownNameError
 from tinsmith.core.sint import SInt, Symbols
 from tinsmith.ir.ops import Op, Ops
 from tinsmith.ir.text import expression, short
@@ -213,7 +213,7 @@ class UOp:
         name, least, greatest = self.arg
         number = operator.index(value) if hasattr(value, "__index__") else least - 1  # NumPy's integers too
         if not least <= number <= greatest:
-            raise ArgumentError("bind", f"variable {name!r} runs from {least} to {greatest}, not to {shown(value)}",
+            raise ArgumentError("bind", f"variable {name!r} runs from {least} to {greatest}, not to {value!r:.60}",
                                 "an integer within these bounds")
         return UOp(Ops.BIND, None, (self, UOp.index(number)))
 

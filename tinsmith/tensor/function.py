@@ -115,7 +115,7 @@ class _Backward:
         if given is None:
             return None
         if not isinstance(given, TensorBase) or given.shape != source.shape:
-            what = shown(given)
+            what = f"a tensor of shape {given.shape}" if isinstance(given, TensorBase) else shown(given)
             raise GradientError(f"{self}.backward", f"gave {what} for input {number} of shape {source.shape}",
                                 "a tensor of the input's shape, or None")
         return given.uop.cast(source.dtype)
