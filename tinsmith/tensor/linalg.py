@@ -1,6 +1,8 @@
-"""Factorizations of matrices, written as graphs: reflections and rotations, one after the other.
+"""Factorizations with orthonormal factors: Householder's reflections, and Jacobi's rotations of pairs of columns.
 
-A factorization of n columns takes n or more steps, each a few kernels: made for small matrices.
+A reflection is three kernels, a round of rotations two; all of them run the same compiled kernels. The k columns of the
+shorter side take k reflections, or about 10 k rounds: 64 columns are factorized in seconds, most of which the schedule
+takes, and are made for that: hundreds of columns take minutes.
 """
 # mypy: disable-error-code=misc
 # ``self`` is the Tensor that this class is mixed into.
@@ -9,24 +11,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tinsmith.core.errors import DTypeError, ShapeError
+from tinsmith.core.errors import ShapeError
 from tinsmith.ir import UOp
 from tinsmith.tensor.arguments import choice, flag, integer, number
+from tinsmith.tensor.slopes import with_slopes
+from tinsmith.tensor.triangles import bound_step, check_wide, rows_of, square
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
 # Sweeps of Jacobi rotations by the bytes of a float, beside one for every doubling of the columns.
-_SWEEPS = {4: 5, 8: 6}
+_SWEEPS = {4: 3, 8: 4}
 
 
 class LinearAlgebra:
-    """``qr``, ``svd``, ``newton_schulz``: of a matrix, or of each matrix of a batch."""
+    """``qr``, ``svd``, ``eigh``, ``newton_schulz``: of a matrix, or of each matrix of a batch."""
 
     __slots__ = ()
 
     def qr(self: Tensor, mode: str = "reduced") -> tuple[Tensor, Tensor]:
         """(Q, R) with orthonormal columns in Q, R upper triangular, Q @ R the matrix: by Householder's reflections.
+
+        The gradient is that of S. F. Walter, L. Lehmann and R. Lamour, On evaluating higher-order derivatives of the QR
+        decomposition (2012): it supposes that the first columns are independent.
 
         >>> q, r = Tensor([[3.0, 1.0], [4.0, 2.0]]).qr()
         >>> (q @ r).numpy().round(4).tolist(), q[:, 0].numpy().round(4).tolist()
@@ -40,21 +47,15 @@ class LinearAlgebra:
         """
         rows, columns = _sides("qr", self)
         choice("qr", "mode", mode, ("reduced", "complete"))
-        q, r = type(self).eye(rows, dtype=self.dtype, device=self.device).expand(*self.shape[:-2], rows, rows), self
-        for k in range(min(rows - 1, columns)):
-            v, factor = _reflection(r[..., k:, k : k + 1])
-            turned = v.matmul(v.transpose(-1, -2).matmul(r[..., k:, k:])).mul(factor)
-            r = r.sub(turned.pad((None,) * (r.ndim - 2) + ((k, 0), (k, 0))))
-            turned = q[..., k:].matmul(v).matmul(v.transpose(-1, -2)).mul(factor)
-            q = q.sub(turned.pad((None,) * (q.ndim - 1) + ((k, 0),)))
-        if mode == "reduced":
-            q, r = q[..., : min(rows, columns)], r[..., : min(rows, columns), :]
-        return q, r.triu()
+        q = with_slopes(_reflected(self.detach(), rows, columns), _q_slope, self)
+        q = q[..., : min(rows, columns)] if mode == "reduced" else q
+        return q, q.transpose(-1, -2).matmul(self).triu()
 
     def svd(self: Tensor, full_matrices: bool = True) -> tuple[Tensor, Tensor, Tensor]:
         """(U, S, Vh) with U @ diag(S) @ Vh the matrix, U and Vh orthonormal, S from the greatest value down.
 
-        By one-sided Jacobi rotations. Gradients of U and Vh suppose different singular values.
+        By one-sided Jacobi rotations (G. Golub, C. Van Loan, Matrix Computations, 8.6.3). Gradients of U and Vh suppose
+        different singular values (J. Townsend, Differentiating the singular value decomposition, 2016).
 
         >>> u, s, v = Tensor([[3.0, 0.0], [0.0, -4.0]]).svd()
         >>> s.numpy().round(4).tolist(), (u @ s.diag() @ v).numpy().round(4).tolist()
@@ -71,11 +72,48 @@ class LinearAlgebra:
         if rows < columns:
             v, s, u = self.transpose(-1, -2).svd(full)
             return u.transpose(-1, -2), s, v.transpose(-1, -2)
-        u, s, right = _rotated(self.detach())
-        if not type(self).recording:
-            return (u if full else u[..., :columns]), s, right.transpose(-1, -2)
-        u, s, right = _with_first_order(self, u, s, right)
-        return (u if full else u[..., :columns]), s, right.transpose(-1, -2)
+        left, s, right = _rotated(self.detach())
+        both = with_slopes(_side_by_side(left, right), _factor_slope, self)
+        u, v = both[..., :rows, :rows], both[..., rows:, rows:]
+        s = with_slopes(s, _singular_slope, self, both)
+        return (u if full else u[..., :columns]), s, v.transpose(-1, -2)
+
+    def svdvals(self: Tensor) -> Tensor:
+        """The singular values, from the greatest down.
+
+        >>> Tensor([[3.0, 0.0], [0.0, -4.0]]).svdvals().numpy().round(4).tolist()
+        [4.0, 3.0]
+        """
+        return self.svd(full_matrices=False)[1]
+
+    def eigh(self: Tensor, UPLO: str = "L") -> tuple[Tensor, Tensor]:
+        """(values, vectors) of a symmetric matrix: values in ascending order, vectors in the columns.
+
+        By the rotations of ``svd`` of the matrix shifted to be positive. Gradients of vectors suppose different values
+        (M. Giles, An extended collection of matrix derivative results, 2008, 3.1).
+
+        >>> values, vectors = Tensor([[2.0, 1.0], [1.0, 2.0]]).eigh()
+        >>> values.numpy().round(4).tolist(), (vectors * values @ vectors.T).numpy().round(3).tolist()
+        ([1.0, 3.0], [[2.0, 1.0], [1.0, 2.0]])
+
+        Args:
+            UPLO: the triangle that is read, "L" or "U".
+        """
+        square("eigh", self)
+        half = self.tril() if choice("eigh", "UPLO", UPLO, ("L", "U")) == "L" else self.triu()
+        other = (self.tril(-1) if UPLO == "L" else self.triu(1)).transpose(-1, -2)
+        whole = half.add(other)
+        vectors = with_slopes(_symmetric_vectors(whole.detach()), _vector_slope, whole)
+        values = vectors.mul(whole.matmul(vectors)).sum(-2)
+        return values, vectors
+
+    def eigvalsh(self: Tensor, UPLO: str = "L") -> Tensor:
+        """The eigenvalues of a symmetric matrix, in ascending order.
+
+        >>> Tensor([[2.0, 1.0], [1.0, 2.0]]).eigvalsh().numpy().round(4).tolist()
+        [1.0, 3.0]
+        """
+        return self.eigh(UPLO)[0]
 
     def newton_schulz(self: Tensor, steps: int, params: Sequence[float], eps: float = 1e-7) -> Tensor:
         """An odd polynomial of the matrix, scaled to norm 1, over and over: it can bring singular values to 1.
@@ -103,90 +141,149 @@ class LinearAlgebra:
 def _sides(op: str, x: Tensor) -> tuple[int, int]:
     if x.ndim < 2 or any(isinstance(s, UOp) for s in x.shape[-2:]) or 0 in x.shape[-2:]:
         raise ShapeError(op, f"takes a matrix or a batch of them, got shape {x.shape}", "two axes of fixed size")
-    if not x.dtype.is_float or x.dtype.itemsize < 4:
-        raise DTypeError(op, f"takes float32 or float64, got {x.dtype!r}", ".float()")
+    check_wide(op, x)
     return int(x.shape[-2]), int(x.shape[-1])
 
 
-def _reflection(x: Tensor) -> tuple[Tensor, Tensor]:
-    """v and f with (1 - f·v·vᵀ)·x along the first axis; f is 0 where x lies there already."""
-    first, rest = x[..., :1, :], x[..., 1:, :].square().sum(-2, keepdim=True)
-    length = first.square().add(rest)
-    away = rest.eq(0)
-    root = away.where(1.0, length).sqrt()
-    v0 = first.lt(0).where(first.sub(root), first.add(root))
-    v = v0.cat(x[..., 1:, :], dim=-2)
-    return v, away.where(0.0, away.where(1.0, v.square().sum(-2, keepdim=True)).reciprocal().mul(2.0))
+def _identity(x: Tensor, n: int) -> Tensor:
+    return type(x).eye(n, dtype=x.dtype, device=x.device, requires_grad=False).expand(*x.shape[:-2], n, n)
 
 
-def _rounds(count: int) -> list[list[tuple[int, int]]]:
-    """Every pair of ``count`` columns once, in rounds of pairs that have no column in common."""
-    ring = list(range(count + count % 2))
-    out = []
-    for _ in range(len(ring) - 1):
-        pairs = [(ring[i], ring[-1 - i]) for i in range(len(ring) // 2)]
-        out.append([(min(p), max(p)) for p in pairs if max(p) < count])
-        ring = [ring[0], ring[-1], *ring[1:-1]]
-    return out
+def _reflected(x: Tensor, rows: int, columns: int) -> Tensor:
+    """The square Q: the matrix and the identity beside it are reflected column by column."""
+    both, row = x.cat(_identity(x, rows), dim=-1), rows_of(x, rows)
+    for k in range(min(rows - 1, columns)):
+        at = bound_step(k)
+        column = row.ge(at).where(both[..., :, at : at + 1], 0)
+        first, rest = both[..., at : at + 1, at : at + 1], row.gt(at).where(column, 0).square().sum(-2, keepdim=True)
+        away = rest.eq(0)
+        root = away.where(1.0, first.square().add(rest)).sqrt()
+        lead = first.lt(0).where(first.sub(root), first.add(root))
+        v = row.eq(at).where(lead, column).contiguous()
+        factor = away.where(0.0, away.where(1.0, v.square().sum(-2, keepdim=True)).reciprocal().mul(2.0))
+        turned = v.mul(both).sum(-2, keepdim=True).mul(factor).contiguous()
+        both = both.sub(v.mul(turned)).contiguous()
+    return both[..., columns:].transpose(-1, -2)
+
+
+def _q_slope(g: Tensor, q: Tensor, x: Tensor) -> tuple[Tensor]:
+    """A change of A turns Q by what lies below the diagonal of ``Qᵀ dA R⁻¹``, and Q stays orthonormal."""
+    rows, columns = x.shape[-2:]
+    k = min(rows, columns)
+    turned = q.transpose(-1, -2).matmul(g)
+    lower = turned.sub(turned.transpose(-1, -2))[..., :k].tril(-1)
+    if k == rows:  # the last column of a square factor is bound by the others
+        lower = rows_of(x, k).transpose(-1, -2).lt(k - 1).where(lower, 0)
+    r = q.transpose(-1, -2).matmul(x)[..., :k, :k]
+    if k == rows and k > 0:  # so that it takes no part where it is 0
+        corner = rows_of(x, k).eq(k - 1) & rows_of(x, k).transpose(-1, -2).eq(k - 1)
+        r = (corner & r.eq(0)).where(1.0, r)
+    found = q.matmul(lower).matmul(r.triangular_inverse(upper=True).transpose(-1, -2))
+    return (found.pad((None,) * (x.ndim - 1) + ((0, columns - k),)),)
 
 
 def _rotated(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """U (square), S and V of a matrix with at least as many rows as columns."""
     rows, columns = x.shape[-2:]
-    right = type(x).eye(columns, dtype=x.dtype, device=x.device).expand(*x.shape[:-2], columns, columns)
-    both = x.cat(right, dim=-2)
-    sweeps = _SWEEPS[x.dtype.itemsize] + max(int(columns - 1).bit_length(), 1)
-    for pairs in _rounds(columns) * sweeps:
-        order = [a for a, _ in pairs] + [b for _, b in pairs]
-        order += [c for c in range(columns) if c not in order]
-        back = sorted(range(columns), key=order.__getitem__)
-        both = _turned(both[..., order], rows, len(pairs))[..., back].contiguous()
+    both = _orthogonal_columns(x)
     left, right = both[..., :rows, :], both[..., rows:, :]
     s = left.square().sum(-2).sqrt()
     s, places = s.sort(-1, descending=True)
     index = places.unsqueeze(-2)
-    left, right = (t.gather(-1, index.expand(*t.shape)) for t in (left, right))
+    left, right = (t.gather(-1, index.expand(*t.shape)).contiguous() for t in (left, right))
     small = s.le(s[..., :1].mul(2.0 ** -(20 if x.dtype.itemsize == 4 else 49)))
-    unit = small.unsqueeze(-2).where(0.0, left.div(small.where(1.0, s).unsqueeze(-2)))
-    q, r = unit.qr("complete")
-    sign = r.diagonal(0, -2, -1).lt(0).where(-1.0, 1.0).cast(x.dtype)
+    unit = small.unsqueeze(-2).where(0.0, left.div(small.where(1.0, s).unsqueeze(-2))).contiguous()
+    q = _reflected(unit, rows, columns)
+    sign = q[..., :columns].mul(unit).sum(-2).lt(0).where(-1.0, 1.0).cast(x.dtype)
     if rows > columns:
         sign = sign.pad((None,) * (sign.ndim - 1) + ((0, rows - columns),), value=1.0)
     return q.mul(sign.unsqueeze(-2)), s, right
 
 
-def _turned(x: Tensor, rows: int, count: int) -> Tensor:
-    """Columns i and i + count rotated so that their first ``rows`` elements are orthogonal."""
-    a, b, rest = x[..., :count], x[..., count : 2 * count], x[..., 2 * count :]
-    top_a, top_b = a[..., :rows, :], b[..., :rows, :]
-    product = top_a.mul(top_b).sum(-2, keepdim=True)
-    gap = top_b.square().sum(-2, keepdim=True).sub(top_a.square().sum(-2, keepdim=True))
+def _orthogonal_columns(x: Tensor) -> Tensor:
+    """``x`` above the identity, columns rotated until those of ``x`` are orthogonal.
+
+    In a round every column is rotated with the one half the columns away; then all but the first move on by one place,
+    around both halves, so that after a sweep each has met every other and stands where it stood.
+    """
+    rows, columns = x.shape[-2:]
+    both = x.cat(_identity(x, columns), dim=-2)
+    if columns == 1:
+        return both
+    both = both.pad((None,) * (x.ndim - 1) + ((0, columns % 2),))
+    half = both.shape[-1] // 2
+    sweeps = _SWEEPS[x.dtype.itemsize] + int(columns - 1).bit_length()
+    for _ in range(sweeps * (2 * half - 1)):
+        cosine, sine = _angles(both[..., :rows, :half], both[..., :rows, half:])
+        a, b = both[..., :half], both[..., half:]
+        a, b = a.mul(cosine).sub(b.mul(sine)), a.mul(sine).add(b.mul(cosine))
+        both = a[..., :1].cat(b[..., :1], a[..., 1:-1], b[..., 1:], a[..., -1:], dim=-1) if half > 1 else a.cat(b, dim=-1)
+        both = both.contiguous()
+    return both[..., :columns]
+
+
+def _angles(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of the rotation of each pair of columns that makes them orthogonal."""
+    product = a.mul(b).sum(-2, keepdim=True)
+    gap = b.square().sum(-2, keepdim=True).sub(a.square().sum(-2, keepdim=True))
     none = product.eq(0)
-    zeta = gap.div(none.where(1.0, product.mul(2.0)))
-    zeta = zeta.clip(-1e18, 1e18)
+    zeta = gap.div(none.where(1.0, product.mul(2.0))).clip(-1e18, 1e18)
     sign = zeta.lt(0).where(-1.0, 1.0)
     tangent = none.where(0.0, sign.div(zeta.abs().add(zeta.square().add(1.0).sqrt())))
     cosine = tangent.square().add(1.0).rsqrt()
-    sine = cosine.mul(tangent)
-    turned_a, turned_b = a.mul(cosine).sub(b.mul(sine)), a.mul(sine).add(b.mul(cosine))
-    parts = [turned_a, turned_b, *([rest] if rest.shape[-1] else [])]
-    return parts[0].cat(*parts[1:], dim=-1)
+    both = cosine.cat(cosine.mul(tangent), dim=-2).contiguous()
+    return both[..., :1, :], both[..., 1:, :]
 
 
-def _with_first_order(x: Tensor, u: Tensor, s: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The factors with the derivatives that a change of ``x`` has: each is a constant and a sum that is zero."""
+def _symmetric_vectors(x: Tensor) -> Tensor:
+    """The eigenvectors in the columns, in ascending order of values."""
+    size = x.square().sum((-2, -1), keepdim=True).sqrt()
+    n = x.shape[-1]
+    shifted = x.add(_identity(x, n).mul(size)).contiguous()
+    vectors = _orthogonal_columns(shifted)[..., n:, :].contiguous()
+    values = vectors.mul(x.matmul(vectors)).sum(-2)
+    order = values.argsort(-1).unsqueeze(-2).expand(vectors.shape)
+    return vectors.gather(-1, order).contiguous()
+
+
+def _gaps(s: Tensor) -> Tensor:
+    """1 / (s[j] - s[i]) at [i, j], 0 where they are equal."""
+    gaps = s.unsqueeze(-2).sub(s.unsqueeze(-1))
+    return gaps.eq(0).where(0.0, gaps.eq(0).where(1.0, gaps).reciprocal())
+
+
+def _vector_slope(g: Tensor, vectors: Tensor, x: Tensor) -> tuple[Tensor]:
+    turned = vectors.transpose(-1, -2)
+    values = vectors.mul(x.matmul(vectors)).sum(-2)
+    return (vectors.matmul(_gaps(values).mul(turned.matmul(g))).matmul(turned),)
+
+
+def _side_by_side(left: Tensor, right: Tensor) -> Tensor:
+    """Two square matrices as the blocks of one."""
+    m, n = left.shape[-1], right.shape[-1]
+    rest = (None,) * (left.ndim - 2)
+    return left.pad((*rest, (0, n), (0, n))).add(right.pad((*rest, (m, 0), (m, 0)))).contiguous()
+
+
+def _singular_slope(g: Tensor, s: Tensor, x: Tensor, both: Tensor) -> tuple[Tensor, None]:
     rows, columns = x.shape[-2:]
-    u, s, v = (t.detach() for t in (u, s, v))
-    change = u.transpose(-1, -2).matmul(x.sub(x.detach())).matmul(v)
-    square = s.square()
-    gaps = square.unsqueeze(-2).sub(square.unsqueeze(-1))
-    inverse = gaps.eq(0).where(0.0, gaps.eq(0).where(1.0, gaps).reciprocal())
-    top, wide, tall = change[..., :columns, :], s.unsqueeze(-2), s.unsqueeze(-1)
-    mirrored = top.transpose(-1, -2)
-    in_u = inverse.mul(top.mul(wide).add(mirrored.mul(tall)))
-    in_v = inverse.mul(top.mul(tall).add(mirrored.mul(wide)))
-    if rows > columns:  # what leaves the space of the columns; the rest of U turns against it
-        below = change[..., columns:, :].div(wide.eq(0).where(1.0, wide))
-        corner = type(x).zeros(*x.shape[:-2], rows - columns, rows - columns, dtype=x.dtype, device=x.device)
-        in_u = in_u.cat(below.transpose(-1, -2).neg(), dim=-1).cat(below.cat(corner, dim=-1), dim=-2)
-    return u.add(u.matmul(in_u)), s.add(top.diagonal(0, -2, -1)), v.add(v.matmul(in_v))
+    u, v = both[..., :rows, :columns], both[..., rows:, rows:]
+    return u.mul(g.unsqueeze(-2)).matmul(v.transpose(-1, -2)), None
+
+
+def _factor_slope(g: Tensor, both: Tensor, x: Tensor) -> tuple[Tensor]:
+    """With P = Uᵀ dA V, a change of A turns U by E∘(P S + S Pᵀ) and V by E∘(S P + Pᵀ S), E = 1 / (s[j]² - s[i]²); what
+    leaves the space of U's first columns turns the rest of them."""
+    rows, n = x.shape[-2:]
+    u, v = both[..., :rows, :rows], both[..., rows:, rows:]
+    in_u = u.transpose(-1, -2).matmul(g[..., :rows, :rows])
+    in_v = v.transpose(-1, -2).matmul(g[..., rows:, rows:])
+    s = u[..., :n].mul(x.matmul(v)).sum(-2)
+    inverse = _gaps(s.square())
+    by_u, by_v = inverse.mul(in_u[..., :n, :n]), inverse.mul(in_v)
+    change = by_u.add(by_u.transpose(-1, -2)).mul(s.unsqueeze(-2)).add(
+        by_v.add(by_v.transpose(-1, -2)).mul(s.unsqueeze(-1)))
+    if rows > n:
+        below = in_u[..., n:, :n].sub(in_u[..., :n, n:].transpose(-1, -2))
+        change = change.cat(below.div(s.eq(0).where(1.0, s).unsqueeze(-2)), dim=-2)
+    return (u.matmul(change).matmul(v.transpose(-1, -2)),)

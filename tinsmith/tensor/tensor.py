@@ -30,6 +30,7 @@ from tinsmith.tensor.scans import Scans
 from tinsmith.tensor.sharding import Sharding
 from tinsmith.tensor.sorting import Sorting
 from tinsmith.tensor.sources import Sources
+from tinsmith.tensor.triangles import Triangles
 
 if TYPE_CHECKING:
     from tinsmith.schedule.explanation import Explanation
@@ -42,7 +43,7 @@ class _Named(type):
 
 
 class Tensor(Operators, Creation, Random, Elementwise, Reduce, Scans, Sorting, Extents, Casting, Movement, Rearranging,
-             Indexing, MatMul, LinearAlgebra, NNOps, Resampling, Sharding, Hashing, Sources, Interop,
+             Indexing, MatMul, LinearAlgebra, Triangles, NNOps, Resampling, Sharding, Hashing, Sources, Interop,
              Older, TensorBase, metaclass=_Named):
     """A lazy array: methods record a graph, and values are computed when they are asked for.
 
