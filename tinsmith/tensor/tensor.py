@@ -17,10 +17,12 @@ from tinsmith.tensor.indexing import Indexing
 from tinsmith.tensor.interop import Interop
 from tinsmith.tensor.linalg import LinearAlgebra
 from tinsmith.tensor.matmul import MatMul
+from tinsmith.tensor.matrices import Matrices
 from tinsmith.tensor.movement import Movement
 from tinsmith.tensor.nnops import NNOps
 from tinsmith.tensor.older import Older
 from tinsmith.tensor.operators import Operators
+from tinsmith.tensor.products import Products
 from tinsmith.tensor.random import Random
 from tinsmith.tensor.realize import explain_tensors, tuned
 from tinsmith.tensor.rearranging import Rearranging
@@ -30,6 +32,7 @@ from tinsmith.tensor.scans import Scans
 from tinsmith.tensor.sharding import Sharding
 from tinsmith.tensor.sorting import Sorting
 from tinsmith.tensor.sources import Sources
+from tinsmith.tensor.spectra import Spectra
 from tinsmith.tensor.triangles import Triangles
 
 if TYPE_CHECKING:
@@ -43,8 +46,8 @@ class _Named(type):
 
 
 class Tensor(Operators, Creation, Random, Elementwise, Reduce, Scans, Sorting, Extents, Casting, Movement, Rearranging,
-             Indexing, MatMul, LinearAlgebra, Triangles, NNOps, Resampling, Sharding, Hashing, Sources, Interop,
-             Older, TensorBase, metaclass=_Named):
+             Indexing, MatMul, LinearAlgebra, Triangles, Matrices, Products, Spectra, NNOps, Resampling, Sharding,
+             Hashing, Sources, Interop, Older, TensorBase, metaclass=_Named):
     """A lazy array: methods record a graph, and values are computed when they are asked for.
 
     >>> (Tensor([1, 2]) + 3).tolist()
