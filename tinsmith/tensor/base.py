@@ -371,13 +371,25 @@ class TensorBase:
         """
         return with_slopes(self, _dense, self)  # type: ignore[arg-type]
 
-    def to(self, device: DeviceName | None) -> Tensor:
+    def to(self, device: DeviceName | DType | Tensor | None = None, dtype: DType | str | None = None) -> Tensor:
         """The same values on another device, or whole on each of several. Parts on several devices are put together.
 
-        >>> Tensor([1, 2]).to("CPU").device
-        'CPU'
+        >>> Tensor([1, 2]).to("CPU").device, Tensor([1]).to(dtypes.float32).dtype
+        ('CPU', dtypes.float)
+
+        Args:
+            device: a device, or what stands in its place in PyTorch: a dtype to cast to, or a tensor whose dtype and
+                device to take.
+            dtype: cast to it, too.
         """
-        return self._moved(device_name(device))
+        if isinstance(device, TensorBase):
+            return self.to(device._device, device.dtype)
+        if isinstance(device, DType):
+            device, dtype = self._device, device
+        elif device is None and dtype is not None:
+            device = self._device
+        moved = self._moved(device_name(device))
+        return moved if dtype is None or to_dtype(dtype) is self.dtype else moved._new(moved.uop.cast(to_dtype(dtype)))
 
     def to_(self, device: DeviceName | None) -> Tensor:
         """Move this tensor to another device in place.
@@ -539,7 +551,8 @@ class TensorBase:
         found = iter(unrolled.rolled(gradients(output, list(itertools.chain(*wanted)), seed, order=order)))
         return [self._new(_summed(found, len(versions))) for versions in wanted]
 
-    def backward(self, gradient: Tensor | None = None, create_graph: bool = False) -> Tensor:
+    def backward(self, gradient: Tensor | None = None, create_graph: bool = False,
+                 retain_graph: bool | None = None) -> Tensor:
         """Fill ``.grad`` of every float tensor that this one was computed from and that was not made by an operation.
 
         Tensors made with ``requires_grad=False`` are left out, those with ``requires_grad=True`` taken in even if
@@ -551,6 +564,7 @@ class TensorBase:
         Args:
             gradient: derivative of the final value with respect to this tensor; 1 for a scalar.
             create_graph: let gradients be differentiated again, as those of ``gradient()`` are.
+            retain_graph: accepted for users of PyTorch; the graph always stays.
 
         Raises:
             GradientError: if this is no scalar and no gradient is given.

@@ -64,20 +64,24 @@ class Elementwise(Conversions, Trigonometry):
 
     # *** arithmetic ***
 
-    def add(self: Tensor, x: Any, reverse: bool = False) -> Tensor:
-        """The sum.
+    def add(self: Tensor, x: Any, reverse: bool = False, *, alpha: float = 1) -> Tensor:
+        """The sum, of ``alpha`` times the other.
 
         >>> Tensor([1, 2]).add(3).tolist()
         [4, 5]
         """
+        if alpha != 1:
+            x = operand("add", x, self).mul(alpha)
         return self._binary("add", Ops.ADD, x, reverse)
 
-    def sub(self: Tensor, x: Any, reverse: bool = False) -> Tensor:
-        """The difference; of bools, that of 0 and 1.
+    def sub(self: Tensor, x: Any, reverse: bool = False, *, alpha: float = 1) -> Tensor:
+        """The difference, of ``alpha`` times the other; of bools, that of 0 and 1.
 
         >>> Tensor([1, 2]).sub(3).tolist()
         [-2, -1]
         """
+        if alpha != 1:
+            x = operand("sub", x, self).mul(alpha)
         if self.dtype.is_bool:
             x = operand("sub", x, self)
             x = x.cast(dtypes.default_int) if x.dtype.is_bool else x
@@ -263,12 +267,15 @@ class Elementwise(Conversions, Trigonometry):
         """
         return self._binary("minimum", Ops.MIN, x)
 
-    def clamp(self: Tensor, min_: Any = None, max_: Any = None) -> Tensor:
+    def clamp(self: Tensor, min_: Any = None, max_: Any = None, *, min: Any = None, max: Any = None) -> Tensor:
         """Values below ``min_`` become it, values above ``max_`` become that; a value at a bound keeps the gradient.
+
+        PyTorch's ``min=`` and ``max=`` are the same arguments.
 
         >>> Tensor([-3, 1, 9]).clamp(0, 5).tolist()
         [0, 1, 5]
         """
+        min_, max_ = min_ if min is None else min, max_ if max is None else max
         if min_ is None and max_ is None:
             raise ArgumentError("clamp", "neither a lower nor an upper bound is given", "clamp(0) or clamp(max_=1)")
         low = self if min_ is None else self.maximum(min_)
@@ -279,13 +286,13 @@ class Elementwise(Conversions, Trigonometry):
         return with_slopes(out, _clamp_slopes, *map(out._new, matched(
             "clamp", out, self, *(operand("clamp", b, out) for b in bounds))[1:]))
 
-    def clip(self: Tensor, min_: Any = None, max_: Any = None) -> Tensor:
+    def clip(self: Tensor, min_: Any = None, max_: Any = None, *, min: Any = None, max: Any = None) -> Tensor:
         """The same as ``clamp``.
 
         >>> Tensor([-3, 1, 9]).clip(0, 5).tolist()
         [0, 1, 5]
         """
-        return self.clamp(min_, max_)
+        return self.clamp(min_, max_, min=min, max=max)
 
     def lerp(self: Tensor, end: Any, weight: Any) -> Tensor:
         """The value a fraction ``weight`` of the way to ``end``.

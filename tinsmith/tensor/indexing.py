@@ -19,7 +19,7 @@ from tinsmith.core.errors import ArgumentError, AxisError, DTypeError, ShapeErro
 from tinsmith.ir import UOp
 from tinsmith.ir.sizes import normal_size, value_of_size
 from tinsmith.tensor import files
-from tinsmith.tensor.arguments import choice, integer, shown
+from tinsmith.tensor.arguments import choice, flag, integer, shown
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.helpers import (
     axis_and_size,
@@ -174,7 +174,7 @@ class Indexing:
         places, inside = _first_true(wide, integer("masked_select", "size", size, least=0))
         return inside.where(self.flatten().gather(0, places), fill_value)
 
-    def nonzero(self: Tensor, size: int | None = None, fill_value: int = 0) -> Tensor:
+    def nonzero(self: Tensor, size: int | None = None, fill_value: int = 0, *, as_tuple: bool = False) -> Any:
         """Positions of the elements that are not zero, one row each; without ``size`` they are computed now.
 
         >>> Tensor([0, 5, 0, 7]).nonzero().tolist(), Tensor([0, 5, 0, 7]).nonzero(size=3, fill_value=-1).tolist()
@@ -183,7 +183,11 @@ class Indexing:
         Args:
             size: give so many rows, the first ones, with ``fill_value`` behind them where there are less: that stays
                 lazy, and can be captured.
+            as_tuple: give the columns, each a vector of positions along one axis, as an index takes them.
         """
+        if flag("nonzero", "as_tuple", as_tuple):
+            places = self.nonzero(size, fill_value)
+            return tuple(places[:, i] for i in range(self.ndim))
         if size is None:
             found = np.argwhere(self.bool().numpy()).astype(dtypes.default_int.numpy)
             return type(self)(found, device=self.device)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tinsmith.core.dtypes import dtypes
+from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError, AxisError, DTypeError, ShapeError
 from tinsmith.ir import UOp
 from tinsmith.ir.sizes import normal_size, size_text
@@ -16,6 +16,7 @@ from tinsmith.tensor.helpers import (
     axes_of,
     axis_and_size,
     axis_of,
+    axis_or_dim,
     check_box,
     constant,
     equal,
@@ -58,11 +59,13 @@ class Movement(Joining):
         return self._view(RESHAPE, new)
 
     def view(self: Tensor, *dims: Any, shape: Any = None) -> Tensor:
-        """The same as ``reshape``.
+        """The same as ``reshape``; with a dtype, ``bitcast``.
 
-        >>> Tensor([1, 2]).view(2, 1).shape
-        (2, 1)
+        >>> Tensor([1, 2]).view(2, 1).shape, Tensor([1.0]).view(dtypes.int32).dtype
+        ((2, 1), dtypes.int)
         """
+        if len(dims) == 1 and isinstance(dims[0], DType):
+            return self.bitcast(dims[0])
         return self.reshape(*given("view", "shape", dims, shape))
 
     def flatten(self: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
@@ -138,12 +141,13 @@ class Movement(Joining):
         """
         return self._view(PERMUTE, tuple(reversed(range(self.ndim))))
 
-    def flip(self: Tensor, axis: int | Sequence[int], *more: int) -> Tensor:
-        """Axes read backwards: a copy, as in PyTorch (``x[::-1]`` is a view).
+    def flip(self: Tensor, axis: int | Sequence[int] = (), *more: int, dims: int | Sequence[int] | None = None) -> Tensor:
+        """Axes read backwards (``dims`` is PyTorch's name of them): a copy, as there (``x[::-1]`` is a view).
 
         >>> Tensor([1, 2, 3]).flip(0).tolist()
         [3, 2, 1]
         """
+        axis = axis_or_dim("flip", axis, dims, ())
         asked = (*axis, *more) if isinstance(axis, (tuple, list)) else (axis, *more)
         axes = axes_of("flip", self, asked)  # type: ignore[arg-type]
         return self._new(self.uop.flip(axes))
@@ -373,17 +377,18 @@ class Movement(Joining):
             return x[..., :0, :0]._view(RESHAPE, (*x.shape[:-2], 0))
         return x[..., down : down + n, right : right + n]._view(DIAGONAL, n)
 
-    def diag(self: Tensor) -> Tensor:
-        """A matrix with this vector on its diagonal.
+    def diag(self: Tensor, diagonal: int = 0) -> Tensor:
+        """A matrix with this vector on a diagonal; of a matrix, the diagonal.
 
-        >>> Tensor([1, 2]).diag().tolist()
-        [[1, 0], [0, 2]]
+        >>> Tensor([1, 2]).diag().tolist(), Tensor([[1, 2], [3, 4]]).diag().tolist()
+        ([[1, 0], [0, 2]], [1, 4])
         """
+        if self.ndim == 2:
+            return self.diagonal(diagonal)
         if self.ndim != 1:
-            raise ShapeError("diag", f"takes a vector, got shape {self.shape}",
-                             ".diagonal() for the diagonal of a matrix")
-        inside = type(self).eye(self.shape[0], dtype=dtypes.bool, device=self.device)
-        return inside.where(self.unsqueeze(1), self._zeros())
+            raise ShapeError("diag", f"takes a vector or a matrix, got shape {self.shape}",
+                             ".diagonal() or .diag_embed() for batches")
+        return self.diag_embed(diagonal)
 
 
 def _open_size(x: Tensor, rest: Any) -> Any:

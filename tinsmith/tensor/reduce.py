@@ -103,8 +103,8 @@ class Reduce:
 
     @rounded_once
     def var(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: int = 1, *,
-            dim: Axis = None) -> Tensor:
-        """The variance along axes: squares of deviations over ``count - correction``.
+            dim: Axis = None, unbiased: bool | None = None) -> Tensor:
+        """The variance along axes: squares of deviations over ``count - correction``; ``unbiased=False`` is correction 0.
 
         The mean of floats is rounded, and what that leaves is taken away; that of integers is taken as it is computed.
 
@@ -112,7 +112,8 @@ class Reduce:
         2.1875
         """
         axes = axes_of("var", self, axis_or_dim("var", axis, dim))
-        x, correction = self._new(float_of(self)), integer("var", "correction", correction)
+        x = self._new(float_of(self))
+        correction = integer("var", "correction", correction if unbiased is None else int(unbiased))
         count = product([self.shape[a] for a in axes])
         if not self.dtype.is_float:
             squares = x.sub(x.mean(axes, keepdim=True)).square()
@@ -134,14 +135,14 @@ class Reduce:
 
     @rounded_once
     def std(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: int = 1, *,
-            dim: Axis = None) -> Tensor:
-        """The standard deviation along axes.
+            dim: Axis = None, unbiased: bool | None = None) -> Tensor:
+        """The standard deviation along axes; ``unbiased=False`` is correction 0.
 
         >>> Tensor([1., 1., 3., 3.]).std(correction=0).item()
         1.0
         """
         axis = axis_or_dim("std", axis, dim)
-        return _root(self.var(axis, keepdim, correction))
+        return _root(self.var(axis, keepdim, correction, unbiased=unbiased))
 
     def var_mean(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: int = 1, *,
                  dim: Axis = None) -> tuple[Tensor, Tensor]:

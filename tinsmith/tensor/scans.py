@@ -9,7 +9,7 @@ from tinsmith.core.dtypes import DTypeLike, dtypes, sum_dtype, to_dtype
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops import Op
 from tinsmith.ir.ops.scans import extreme_position
-from tinsmith.tensor.helpers import axis_of, float_of
+from tinsmith.tensor.helpers import axis_of, axis_or_dim, float_of
 from tinsmith.tensor.reduce import accumulator
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Scans:
         d = axis_of(name, self, axis)
         return x if not self.ndim or 0 in self.shape else x.scan(op, d)
 
-    def cumsum(self: Tensor, axis: int = 0, dtype: DTypeLike | None = None) -> Tensor:
+    def cumsum(self: Tensor, axis: int = 0, dtype: DTypeLike | None = None, *, dim: int | None = None) -> Tensor:
         """The sum of the elements up to and with each one. Small integers are counted in 32 bits.
 
         >>> Tensor([1, 2, 3]).cumsum().tolist()
@@ -42,10 +42,10 @@ class Scans:
         Raises:
             AxisError: if there is no such axis.
         """
-        result = sum_dtype(self.dtype) if dtype is None else to_dtype(dtype)
+        result, axis = sum_dtype(self.dtype) if dtype is None else to_dtype(dtype), axis_or_dim("cumsum", axis, dim, 0)
         return self._new(self._scan("cumsum", Ops.ADD, axis, self.uop.cast(accumulator(result))).cast(result))
 
-    def cumprod(self: Tensor, axis: int = 0, dtype: DTypeLike | None = None) -> Tensor:
+    def cumprod(self: Tensor, axis: int = 0, dtype: DTypeLike | None = None, *, dim: int | None = None) -> Tensor:
         """The product of the elements up to and with each one.
 
         >>> Tensor([1, 2, 3, 4]).cumprod().tolist()
@@ -54,10 +54,10 @@ class Scans:
         Raises:
             AxisError: if there is no such axis.
         """
-        result = sum_dtype(self.dtype) if dtype is None else to_dtype(dtype)
+        result, axis = sum_dtype(self.dtype) if dtype is None else to_dtype(dtype), axis_or_dim("cumprod", axis, dim, 0)
         return self._new(self._scan("cumprod", Ops.MUL, axis, self.uop.cast(accumulator(result))).cast(result))
 
-    def cummax(self: Tensor, axis: int = 0) -> ValuesAndIndices:
+    def cummax(self: Tensor, axis: int = 0, *, dim: int | None = None) -> ValuesAndIndices:
         """The greatest of the elements up to and with each one, and where it stands; NaN from the first NaN on.
 
         Of equal elements the last one counts, as in PyTorch.
@@ -69,9 +69,9 @@ class Scans:
         Raises:
             AxisError: if there is no such axis.
         """
-        return _extremes(self, "cummax", Ops.MAX, axis)
+        return _extremes(self, "cummax", Ops.MAX, axis_or_dim("cummax", axis, dim, 0))
 
-    def cummin(self: Tensor, axis: int = 0) -> ValuesAndIndices:
+    def cummin(self: Tensor, axis: int = 0, *, dim: int | None = None) -> ValuesAndIndices:
         """The smallest of the elements up to and with each one, and where it stands; NaN from the first NaN on.
 
         >>> values, indices = Tensor([3, 1, 2, 1]).cummin()
@@ -81,9 +81,9 @@ class Scans:
         Raises:
             AxisError: if there is no such axis.
         """
-        return _extremes(self, "cummin", Ops.MIN, axis)
+        return _extremes(self, "cummin", Ops.MIN, axis_or_dim("cummin", axis, dim, 0))
 
-    def logcumsumexp(self: Tensor, axis: int = 0) -> Tensor:
+    def logcumsumexp(self: Tensor, axis: int = 0, *, dim: int | None = None) -> Tensor:
         """The logarithm of the running sum of exponentials, kept in range by the running maximum m:
         ``s[k] = s[k-1] * exp(m[k-1] - m[k]) + exp(x[k] - m[k])`` and the result is ``m + log(s)``.
 
@@ -93,7 +93,7 @@ class Scans:
         Raises:
             AxisError: if there is no such axis.
         """
-        d = axis_of("logcumsumexp", self, axis)
+        d = axis_of("logcumsumexp", self, axis_or_dim("logcumsumexp", axis, dim, 0))
         dtype = float_of(self).dtype
         x = self._new(float_of(self).cast(accumulator(dtype)))
         if not self.ndim or 0 in self.shape:

@@ -5,16 +5,22 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.core.errors import ArgumentError, shown
+from tinsmith.core.errors import ArgumentError, UnknownNameError, shown
 from tinsmith.core.names import guide, unknown
+from tinsmith.tensor.absent import ABSENT
+from tinsmith.tensor.arithmetic import Arithmetic
 from tinsmith.tensor.base import TensorBase, check_tensors
 from tinsmith.tensor.casting import Casting
+from tinsmith.tensor.comparisons import Comparisons
 from tinsmith.tensor.creation import Creation
 from tinsmith.tensor.elementwise import Elementwise
 from tinsmith.tensor.extents import Extents
+from tinsmith.tensor.filling import Filling
+from tinsmith.tensor.functional import Functional
 from tinsmith.tensor.hashing import Hashing
 from tinsmith.tensor.indexing import Indexing
 from tinsmith.tensor.interop import Interop
+from tinsmith.tensor.layout import Layout
 from tinsmith.tensor.linalg import LinearAlgebra
 from tinsmith.tensor.matmul import MatMul
 from tinsmith.tensor.matrices import Matrices
@@ -22,6 +28,7 @@ from tinsmith.tensor.movement import Movement
 from tinsmith.tensor.nnops import NNOps
 from tinsmith.tensor.older import Older
 from tinsmith.tensor.operators import Operators
+from tinsmith.tensor.picking import Picking
 from tinsmith.tensor.products import Products
 from tinsmith.tensor.random import Random
 from tinsmith.tensor.realize import explain_tensors, tuned
@@ -32,7 +39,10 @@ from tinsmith.tensor.scans import Scans
 from tinsmith.tensor.sharding import Sharding
 from tinsmith.tensor.sorting import Sorting
 from tinsmith.tensor.sources import Sources
+from tinsmith.tensor.special import Special
 from tinsmith.tensor.spectra import Spectra
+from tinsmith.tensor.statistics import Statistics
+from tinsmith.tensor.synonyms import InPlace
 from tinsmith.tensor.triangles import Triangles
 
 if TYPE_CHECKING:
@@ -40,14 +50,23 @@ if TYPE_CHECKING:
     from tinsmith.schedule.tuned import Tuned
 
 
+def _missing(owner: type, name: str) -> Exception:
+    """The error for a name that tensors have not; of PyTorch's names, with what does their work."""
+    if name in ABSENT:
+        return UnknownNameError(owner.__name__, f"no attribute {name!r}", ABSENT[name])
+    error: Exception = unknown(owner.__name__, name, dir(owner))
+    return error
+
+
 class _Named(type):
     def __getattr__(cls, name: str) -> Any:
-        raise unknown(cls.__name__, name, dir(cls))
+        raise _missing(cls, name)
 
 
-class Tensor(Operators, Creation, Random, Elementwise, Reduce, Scans, Sorting, Extents, Casting, Movement, Rearranging,
-             Indexing, MatMul, LinearAlgebra, Triangles, Matrices, Products, Spectra, NNOps, Resampling, Sharding,
-             Hashing, Sources, Interop, Older, TensorBase, metaclass=_Named):
+class Tensor(Operators, Creation, Random, Filling, Elementwise, Arithmetic, Comparisons, Special, Reduce, Statistics,
+             Scans, Sorting, Extents, Casting, Movement, Layout, Rearranging, Indexing, Picking, MatMul, LinearAlgebra,
+             Triangles, Matrices, Products, Spectra, NNOps, Functional, Resampling, Sharding, Hashing, Sources, Interop,
+             InPlace, Older, TensorBase, metaclass=_Named):
     """A lazy array: methods record a graph, and values are computed when they are asked for.
 
     >>> (Tensor([1, 2]) + 3).tolist()
@@ -65,7 +84,7 @@ class Tensor(Operators, Creation, Random, Elementwise, Reduce, Scans, Sorting, E
 
     if not TYPE_CHECKING:  # type checkers would take every name for one of ours
         def __getattr__(self, name: str) -> Any:
-            raise unknown(type(self).__name__, name, dir(type(self)))
+            raise _missing(type(self), name)
 
 
 guide(*Tensor.__mro__[:-1])

@@ -1,0 +1,79 @@
+"""PyTorch's names that tensors do not have, and what does their work: the errors of these names say it."""
+from __future__ import annotations
+
+_NEW = "the form that makes a new tensor, x = x.{}(...)"
+_PAIRS = "there is no complex dtype: pairs along a last axis of size 2 are complex numbers, {}"
+_SPARSE = "there are no sparse tensors: .nonzero() has positions, x[mask] values, scatter_add writes"
+_QUANTIZED = "there are no quantized dtypes: nn.state.gguf_load reads quantized weights, x.div(scale).round() quantizes"
+_MEMORY = "memory is the device's: .numpy() copies it to the host, .to(device) to another device"
+_HOOK = "tinsmith.Function, which has a backward of its own (docs/gradients.md)"
+_DATA = "Tensor(data)"
+_SPLIT = "the same without unsafe_"
+
+
+def _each(names: str, mend: str) -> dict[str, str]:
+    return {name: mend.format(name.rstrip("_")) for name in names.split()}
+
+
+ABSENT: dict[str, str] = {
+    **_each("transpose_ t_ squeeze_ unsqueeze_ swapaxes_ swapdims_ detach_ eq_ ne_ lt_ le_ gt_ ge_ greater_ greater_equal_ "
+            "less_ less_equal_ not_equal_ logical_and_ logical_or_ logical_xor_ logical_not_ acos_and_ mvlgamma_ "
+            "polygamma_ i0_ nextafter_ renorm_", _NEW),
+    **_each("resize resize_ resize_as resize_as_ set_", "x.replace(other), which makes x another tensor; .reshape, .pad_to"),
+    **_each("as_strided as_strided_ as_strided_scatter", "a view by .reshape, .permute, .unfold or x[a:b:c]; there are no strides"),
+    **_each("stride storage_offset is_contiguous is_set_to dim_order",
+            "nothing: strides are the compiler's affair; .contiguous() makes a dense copy"),
+    **_each("data_ptr const_data_ptr storage untyped_storage storage_type is_shared share_memory_ is_pinned pin_memory "
+            "record_stream", _MEMORY),
+    **_each("register_hook register_post_accumulate_grad_hook grad_fn", _HOOK),
+    "retains_grad": "x.requires_grad",
+    **_each("apply_ map_ map2_", "tensor methods, or Tensor(np.vectorize(f)(x.numpy()))"),
+    **_each("real", _PAIRS.format("and x[..., 0] their real parts")),
+    **_each("imag", _PAIRS.format("and x[..., 1] their imaginary parts")),
+    **_each("conj conj_physical conj_physical_ resolve_conj is_conj", _PAIRS.format("x * Tensor([1.0, -1.0]) conjugates")),
+    **_each("resolve_neg is_neg", "x itself"),
+    "angle": _PAIRS.format("x[..., 1].atan2(x[..., 0]) their angles"),
+    **_each("cfloat cdouble chalf view_as_complex view_as_real", _PAIRS.format("x.complex() makes them")),
+    **_each("eig symeig", ".eigh() of symmetric matrices; the values of others are complex: np.linalg.eig(x.numpy())"),
+    **_each("geqrf orgqr ormqr", ".qr()"),
+    **_each("lu_solve lu_factor", ".solve(), or .lu()"),
+    **_each("matrix_norm vector_norm frobenius_norm nuclear_norm", ".norm(p, dim), or .svdvals().sum(-1)"),
+    "multi_dot": ".chain_matmul()",
+    "get_device": "x.device",
+    **_each("ipu xpu mtia hpu", "x.to(device), with a device of Device.known()"),
+    **_each("is_inference is_ipu is_maia is_meta is_mkldnn is_mps is_mtia is_vulkan is_xla is_xpu is_nested is_distributed "
+            "is_quantized is_sparse is_sparse_csr layout names", "x.device and x.dtype, which say all there is"),
+    **_each("to_sparse to_sparse_bsc to_sparse_bsr to_sparse_coo to_sparse_csc to_sparse_csr to_dense coalesce indices values "
+            "is_coalesced sparse_dim dense_dim sparse_mask sparse_resize_ sparse_resize_and_clear_ smm sspaddmm crow_indices "
+            "col_indices ccol_indices row_indices resize_as_sparse_ to_padded_tensor to_mkldnn", _SPARSE),
+    **_each("dequantize int_repr q_scale q_zero_point q_per_channel_axis q_per_channel_scales q_per_channel_zero_points qscheme",
+            _QUANTIZED),
+    **_each("unsafe_chunk unsafe_split unsafe_split_with_sizes", _SPLIT),
+    **_each("tensor as_tensor asarray from_numpy from_dlpack frombuffer scalar_tensor new", _DATA),
+    **_each("is_tensor", "isinstance(x, Tensor)"),
+    "from_file": "Tensor(pathlib.Path(name))",
+    **_each("load save", "nn.state.torch_load, safe_load and safe_save"),
+    **_each("enable_grad set_grad_enabled inference_mode is_grad_enabled", "with Tensor.no_grad(): turns gradients off"),
+    **_each("get_default_dtype set_default_dtype", "dtypes.default_float"),
+    **_each("set_default_device get_default_device", "Device.DEFAULT"),
+    **_each("seed initial_seed get_rng_state set_rng_state", "Tensor.manual_seed(seed)"),
+    **_each("compile", "@TinyJit"),
+    **_each("range", "Tensor.arange(start, stop + step, step)"),
+    **_each("layer_norm", ".layernorm(axis), or nn.LayerNorm"),
+    **_each("batch_norm", ".batchnorm(...), or nn.BatchNorm"),
+    **_each("group_norm", "nn.GroupNorm"),
+    **_each("instance_norm", "nn.InstanceNorm"),
+    **_each("conv1d conv3d", ".conv2d(), which takes one to three axes"),
+    **_each("conv_transpose1d conv_transpose3d", ".conv_transpose2d(), which takes one to three axes"),
+    **_each("max_pool1d max_pool3d", ".max_pool2d(kernel_size), which takes as many axes as sizes"),
+    **_each("avg_pool1d avg_pool3d", ".avg_pool2d(kernel_size), which takes as many axes as sizes"),
+    **_each("max_unpool1d max_unpool3d", ".max_unpool2d()"),
+    **_each("alpha_dropout feature_alpha_dropout dropout1d dropout2d dropout3d", ".dropout(p)"),
+    **_each("upsample upsample_nearest upsample_bilinear", ".interpolate(size, mode)"),
+    **_each("result_type promote_types", "(x + y).dtype"),
+    **_each("igamma igammac i0 nextafter frexp renorm", "scipy.special or NumPy on x.numpy()"),
+    "logspace": "Tensor.linspace(start, stop, steps).mul(math.log(base)).exp()",
+    "kaiser_window": "Tensor.hann_window, hamming_window, blackman_window or bartlett_window",
+    "nonzero_static": ".nonzero(size=n)",
+    "hash_tensor": ".hash()",
+}

@@ -1,0 +1,218 @@
+"""Elements picked, written and counted by position, by PyTorch's names. Indices count as those of ``gather`` do."""
+# mypy: disable-error-code=misc
+# ``self`` is the Tensor that this class is mixed into.
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tinsmith.core.dtypes import dtypes
+from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
+from tinsmith.tensor.arguments import flag, integer
+from tinsmith.tensor.base import check_tensors
+from tinsmith.tensor.helpers import axis_and_size, broadcast_shape, operand, product
+
+if TYPE_CHECKING:
+    from tinsmith.tensor.tensor import Tensor
+
+
+class Picking:
+    """``take take_along_dim index_add index_put masked_scatter searchsorted`` and their like."""
+
+    __slots__ = ()
+
+    def take(self: Tensor, index: Tensor) -> Tensor:
+        """Elements of the flat tensor.
+
+        >>> Tensor([[1, 2], [3, 4]]).take(Tensor([3, 0])).tolist()
+        [4, 1]
+        """
+        return self.reshape(-1)[operand("take", index, self)]
+
+    def take_along_dim(self: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
+        """``gather`` that broadcasts; without ``dim``, of the flat tensor.
+
+        >>> x = Tensor([[3, 1, 2]]); x.take_along_dim(x.argsort(dim=1), dim=1).tolist()
+        [[1, 2, 3]]
+        """
+        index = operand("take_along_dim", indices, self)
+        if dim is None:
+            return self.reshape(-1).gather(0, index.reshape(-1))
+        d, size = axis_and_size("take_along_dim", self, dim)
+        if index.ndim != self.ndim:
+            raise ShapeError("take_along_dim", f"indices of shape {index.shape} for a tensor of shape {self.shape}",
+                             "equally many axes")
+        shapes = [(*t.shape[:d], 1, *t.shape[d + 1 :]) for t in (self, index)]
+        shape = broadcast_shape("take_along_dim", *shapes)
+        source = self.expand(*shape[:d], size, *shape[d + 1 :])
+        return source.gather(d, index.expand(*shape[:d], index.shape[d], *shape[d + 1 :]))
+
+    def put(self: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
+        """A copy with elements of the flat tensor replaced, or added to.
+
+        >>> Tensor([[1, 2], [3, 4]]).put(Tensor([3]), Tensor([9])).tolist()
+        [[1, 2], [3, 9]]
+        """
+        index, source = operand("put", index, self).reshape(-1), operand("put", source, self).reshape(-1)
+        reduce = "add" if flag("put", "accumulate", accumulate) else None
+        return self.reshape(-1).scatter(0, index, source, reduce).reshape(self.shape)
+
+    def index_add(self: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
+        """A copy with the slices of ``source``, times ``alpha``, added to those at ``index`` of an axis.
+
+        >>> Tensor([1, 1, 1]).index_add(0, Tensor([0, 0]), Tensor([5, 6])).tolist()
+        [12, 1, 1]
+        """
+        d, wide, source = _slices("index_add", self, dim, index, source)
+        return self.scatter_add(d, wide, source if alpha == 1 else source.mul(alpha))
+
+    def index_copy(self: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+        """A copy with the slices of ``source`` at ``index`` of an axis.
+
+        >>> Tensor([1, 1, 1]).index_copy(0, Tensor([2, 0]), Tensor([5, 6])).tolist()
+        [6, 1, 5]
+        """
+        d, wide, source = _slices("index_copy", self, dim, index, source)
+        return self.scatter(d, wide, source)
+
+    def index_fill(self: Tensor, dim: int, index: Tensor, value: float) -> Tensor:
+        """A copy with a number in the slices at ``index`` of an axis.
+
+        >>> Tensor([1, 2, 3]).index_fill(0, Tensor([0, 2]), 9).tolist()
+        [9, 2, 9]
+        """
+        d = axis_and_size("index_fill", self, dim)[0]
+        return self.scatter(d, _wide_index("index_fill", self, d, index), operand("index_fill", value, self).item()
+                            if hasattr(value, "uop") else value)
+
+    def index_reduce(self: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *,
+                     include_self: bool = True) -> Tensor:
+        """A copy with the slices of ``source`` combined in at ``index`` of an axis.
+
+        >>> Tensor([1, 4]).index_reduce(0, Tensor([0, 0]), Tensor([5, 3]), "amax").tolist()
+        [5, 4]
+
+        Args:
+            reduce: "prod", "mean", "amax" or "amin".
+        """
+        d, wide, source = _slices("index_reduce", self, dim, index, source)
+        return self.scatter_reduce(d, wide, source, reduce, include_self)
+
+    def index_put(self: Tensor, indices: Sequence[Tensor], values: Tensor, accumulate: bool = False) -> Tensor:
+        """A copy with ``out[indices] = values``, or values added there.
+
+        >>> Tensor([1, 2, 3]).index_put((Tensor([0, 0]),), Tensor([5, 6]), accumulate=True).tolist()
+        [12, 2, 3]
+        """
+        if not isinstance(indices, (tuple, list)) or not indices:
+            raise ArgumentError("index_put", "indices must be a sequence of tensors", "index_put((rows, columns), values)")
+        value = operand("index_put", values, self)
+        if not flag("index_put", "accumulate", accumulate):
+            out = self.clone()
+            out[tuple(indices)] = value
+            return out
+        places = [operand("index_put", i, self) for i in indices]
+        if any(not i.dtype.is_int for i in places):
+            raise DTypeError("index_put", "accumulates at integer indices only", "mask.nonzero(as_tuple=True)")
+        shape, lead = broadcast_shape("index_put", *(i.shape for i in places)), self.shape[: len(places)]
+        flat = None
+        for place, size in zip(places, lead):
+            place = place.lt(0).where(place.add(size), place)
+            flat = place if flat is None else flat.mul(size).add(place)
+        assert flat is not None
+        rest = self.shape[len(places) :]
+        rows = value.broadcast_to((*shape, *rest)).reshape(product(shape), *rest)
+        return self.reshape(product(lead), *rest).index_add(0, flat.expand(shape).reshape(-1), rows).reshape(self.shape)
+
+    def masked_scatter(self: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+        """A copy with the elements of ``source``, in order, where the mask holds.
+
+        >>> Tensor([0, 0, 0]).masked_scatter(Tensor([True, False, True]), Tensor([8, 9])).tolist()
+        [8, 0, 9]
+        """
+        check_tensors("masked_scatter", [mask, source])
+        shape = broadcast_shape("masked_scatter", self.shape, mask.shape)
+        held, base = mask.bool().broadcast_to(shape), self.broadcast_to(shape)
+        if 0 in shape:
+            return base._copy()
+        place = held.reshape(-1).cast(dtypes.int32).cumsum(0).sub(1).clamp(0)
+        return held.where(source.cast(self.dtype).reshape(-1).gather(0, place).reshape(shape), base)
+
+    def argwhere(self: Tensor) -> Tensor:
+        """Positions of the elements that are not zero, one row each: ``nonzero``.
+
+        >>> Tensor([0, 5]).argwhere().tolist()
+        [[1]]
+        """
+        return self.nonzero()
+
+    def searchsorted(self: Tensor, values: Any, *, right: bool = False, side: str | None = None) -> Tensor:
+        """Where values would stand in the rows of this sorted tensor: before equal ones, or behind them if ``right``.
+
+        Each value is compared with its whole row.
+
+        >>> Tensor([1, 3, 5]).searchsorted(Tensor([3, 4])).tolist()
+        [1, 2]
+        """
+        x = operand("searchsorted", values, self)
+        behind = flag("searchsorted", "right", right) or side == "right"
+        if self.ndim > 1 and x.shape[:-1] != self.shape[:-1]:
+            raise ShapeError("searchsorted", f"rows of shape {self.shape}, values of shape {x.shape}", "equal leading axes")
+        row, value = (self if self.ndim == 1 else self.unsqueeze(-2)), x.unsqueeze(-1)
+        before = value.lt(row).logical_not() if behind else row.lt(value) | value.isnan() & row.isnan().logical_not()
+        return before.sum(-1, dtype=dtypes.default_int)
+
+    def bucketize(self: Tensor, boundaries: Tensor, *, right: bool = False) -> Tensor:
+        """Between which of the sorted boundaries each element lies.
+
+        >>> Tensor([0, 3, 9]).bucketize(Tensor([1, 5])).tolist()
+        [0, 1, 2]
+        """
+        check_tensors("bucketize", [boundaries])
+        if boundaries.ndim != 1:
+            raise ShapeError("bucketize", f"boundaries of shape {boundaries.shape}", "a vector")
+        return boundaries.searchsorted(self, right=right)
+
+    def isin(self: Tensor, test_elements: Any, *, invert: bool = False) -> Tensor:
+        """Whether each element is one of ``test_elements``.
+
+        >>> Tensor([1, 2, 3]).isin(Tensor([2, 5])).tolist()
+        [False, True, False]
+        """
+        found = self.unsqueeze(-1).eq(operand("isin", test_elements, self).reshape(-1)).any(-1)
+        return found.logical_not() if flag("isin", "invert", invert) else found
+
+    def bincount(self: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
+        """How often each number from 0 up occurs in a vector, or the sums of its weights. The greatest is computed now.
+
+        >>> Tensor([1, 1, 3]).bincount().tolist()
+        [0, 2, 0, 1]
+
+        Raises:
+            DTypeError: for what is no vector of integers.
+        """
+        if self.ndim != 1 or not self.dtype.is_int:
+            raise DTypeError("bincount", f"takes a vector of integers, got shape {self.shape} of {self.dtype!r}", ".long()")
+        least = integer("bincount", "minlength", minlength, least=0)
+        count = max(int(self.max().item()) + 1 if self.shape[0] else 0, least)
+        wide = type(self).zeros(count, dtype=dtypes.default_int if weights is None else weights.dtype, device=self.device,
+                                requires_grad=False)
+        return wide.scatter_add(0, self, self.ones_like(dtype=wide.dtype, requires_grad=False)
+                                if weights is None else weights) if count else wide
+
+
+def _wide_index(op: str, x: Tensor, d: int, index: Tensor) -> Tensor:
+    """A vector of positions along an axis, for each element of the slices there."""
+    places = operand(op, index, x).reshape(-1)
+    shape = (*x.shape[:d], places.shape[0], *x.shape[d + 1 :])
+    return places.reshape((1,) * d + (-1,) + (1,) * (x.ndim - d - 1)).expand(shape)
+
+
+def _slices(op: str, x: Tensor, dim: int, index: Tensor, source: Tensor) -> tuple[int, Tensor, Tensor]:
+    """The axis, positions for each element of ``source``, and that in the dtype of ``x``."""
+    d = axis_and_size(op, x, dim)[0]
+    wide, value = _wide_index(op, x, d, index), operand(op, source, x)
+    if value.shape != wide.shape:
+        raise ShapeError(op, f"slices of shape {value.shape} at {wide.shape[d]} positions of axis {d} of {x.shape}",
+                         f"shape {wide.shape}")
+    return d, wide, value.cast(x.dtype)

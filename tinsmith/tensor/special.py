@@ -1,0 +1,222 @@
+"""Special functions: of the error function's and the gamma function's families.
+
+Those of the gamma function are computed in float64 and rounded once.
+"""
+# mypy: disable-error-code=misc
+# ``self`` is the Tensor that this class is mixed into.
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from tinsmith.core.dtypes import dtypes
+from tinsmith.tensor.arguments import integer
+from tinsmith.tensor.helpers import float_of, rounded_once
+from tinsmith.tensor.slopes import with_slopes
+from tinsmith.tensor.trigonometry import _polynomial
+
+if TYPE_CHECKING:
+    from tinsmith.tensor.tensor import Tensor
+
+# erfc(x) = exp(-x²) P(x)/Q(x) for 0.46875 <= x <= 4, and exp(-x²)/x (1/sqrt(pi) - P(z)/Q(z) z) with z = 1/x² beyond:
+# W. J. Cody, Rational Chebyshev approximations for the error function, Math. Comp. 23 (1969)
+_ERFC_P = (2.15311535474403846e-8, 5.64188496988670089e-1, 8.88314979438837594, 6.61191906371416295e1,
+           2.98635138197400131e2, 8.81952221241769090e2, 1.71204761263407058e3, 2.05107837782607147e3,
+           1.23033935479799725e3)
+_ERFC_Q = (1.0, 1.57449261107098347e1, 1.17693950891312499e2, 5.37181101862009858e2, 1.62138957456669019e3,
+           3.29079923573345963e3, 4.36261909014324716e3, 3.43936767414372164e3, 1.23033935480374942e3)
+_FAR_P = (1.63153871373020978e-2, 3.05326634961232344e-1, 3.60344899949804439e-1, 1.25781726111229246e-1,
+          1.60837851487422766e-2, 6.58749161529837803e-4)
+_FAR_Q = (1.0, 2.56852019228982242, 1.87295284992346725, 5.27905102951428412e-1, 6.05183413124413191e-2,
+          2.33520497626869185e-3)
+# The inverse of erf, to begin with: M. Giles, Approximating the erfinv function (2012), table 5
+_INVERSE = (2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503,
+            -0.00417768164, 0.246640727, 1.50140941)
+_INVERSE_FAR = (-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613,
+                0.00943887047, 1.00167406, 2.83297682)
+_BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510)  # B(2), B(4), ...
+_SHIFT = 10  # from which on the asymptotic series are taken
+
+
+class Special:
+    """``erfc erfinv lgamma digamma polygamma``."""
+
+    __slots__ = ()
+
+    @rounded_once
+    def erfc(self: Tensor) -> Tensor:
+        """1 - erf(x), exact where that is small.
+
+        >>> Tensor([0.0]).erfc().tolist(), 0 < Tensor([9.0]).erfc().item() < 1e-36
+        ([1.0], True)
+        """
+        x = self._new(float_of(self))
+        size = x.abs()
+        near, far = size.lt(0.46875), size.gt(4)
+        middle = near.where(1.0, far.where(4.0, size))
+        z = far.where(size, 4.0).square().reciprocal()
+        tail = z.mul(_polynomial(z, _FAR_P)).div(_polynomial(z, _FAR_Q)).neg().add(1 / math.sqrt(math.pi))
+        ratio = far.where(tail.div(far.where(size, 4.0)),
+                          _polynomial(middle, _ERFC_P).div(_polynomial(middle, _ERFC_Q)))
+        held = size.minimum(40.0)
+        whole = held.mul(16).trunc().mul(1 / 16)  # its square has few bits: exp(-x²) in two parts
+        out = whole.square().neg().exp().mul(held.sub(whole).mul(held.add(whole)).neg().exp()).mul(ratio)
+        out = x.lt(0).where(out.neg().add(2), out)
+        out = size.eq(math.inf).where(x.lt(0).where(2.0, out._zeros()), out)
+        return with_slopes(near.where(x.erf().neg().add(1), out), _erfc_slope, x)
+
+    def erfinv(self: Tensor) -> Tensor:
+        """x with ``erf(x)`` this value: infinite at -1 and 1, NaN beyond. Computed in float64.
+
+        >>> Tensor([0.0, 0.5]).erfinv().numpy().round(4).tolist()
+        [0.0, 0.4768999814987183]
+        """
+        y = self._new(float_of(self))
+        wide = y.cast(dtypes.float64)
+        size = wide.abs()
+        w = size.neg().add(1).mul(size.add(1)).maximum(1e-300).log().neg()
+        close = w.lt(5)
+        start = close.where(_polynomial(w.sub(2.5), _INVERSE), _polynomial(w.sqrt().sub(3), _INVERSE_FAR))
+        x, left = start.mul(size), size.neg().add(1)
+        for _ in range(3):  # Newton's steps, on the side where no digits cancel
+            off = size.lt(0.5).where(x.erf().sub(size), left.sub(x.erfc()))
+            x = x.sub(off.mul(x.square().exp()).mul(math.sqrt(math.pi) / 2))
+        x = size.eq(1).where(math.inf, size.gt(1).where(math.nan, x))
+        return with_slopes(x.copysign(wide).cast(y.dtype), _erfinv_slope, y)
+
+    def lgamma(self: Tensor) -> Tensor:
+        """The logarithm of the magnitude of the gamma function: Stirling's series beyond 10.
+
+        >>> Tensor([1.0, 5.0]).lgamma().numpy().round(4).tolist()
+        [0.0, 3.1780998706817627]
+        """
+        x = self._new(float_of(self))
+        return with_slopes(_reflected(x, _log_gamma, lambda v, turned: _sine(v).abs().log().neg().add(
+            math.log(math.pi)).sub(turned)), _lgamma_slope, x)
+
+    def digamma(self: Tensor) -> Tensor:
+        """The derivative of ``lgamma``; NaN at negative whole numbers.
+
+        >>> Tensor([1.0]).digamma().numpy().round(4).tolist()
+        [-0.5771999955177307]
+        """
+        x = self._new(float_of(self))
+        out = _reflected(x, _digamma, lambda v, turned: turned.sub(_cotangent(v).mul(math.pi)))
+        whole = x.le(0) & x.eq(x.floor())
+        out = whole.where(x.eq(0).where(x.reciprocal().neg(), math.nan), out)
+        return with_slopes(out, _digamma_slope, x)
+
+    def polygamma(self: Tensor, n: int) -> Tensor:
+        """The derivative of order ``n`` of ``digamma``, for positive values (and negative ones where n is 1).
+
+        >>> Tensor([1.0]).polygamma(1).numpy().round(4).tolist()
+        [1.6448999643325806]
+        """
+        x, n = self._new(float_of(self)), integer("polygamma", "n", n, least=0)
+        if n == 0:
+            return x.digamma()
+        sign = (-1.0) ** (n + 1) * math.factorial(n)
+        if n == 1:
+            out = _reflected(x, lambda v: _zeta(2, v), lambda v, turned: _sine(v).reciprocal().mul(
+                math.pi).square().sub(turned))
+        else:
+            out = _zeta(n + 1, x.cast(dtypes.float64)).mul(sign)
+            out = x.lt(0).where(math.nan, out).cast(x.dtype)
+        return with_slopes(out, _polygamma_slope, x, x.const_like(n))
+
+    def mvlgamma(self: Tensor, p: int) -> Tensor:
+        """The logarithm of the gamma function of ``p`` dimensions.
+
+        >>> Tensor([3.0]).mvlgamma(1).numpy().round(4).tolist()
+        [0.6930999755859375]
+        """
+        p = integer("mvlgamma", "p", p, least=1)
+        total = self.lgamma()
+        for k in range(1, p):
+            total = total.add(self.sub(k / 2).lgamma())
+        return total.add(p * (p - 1) / 4 * math.log(math.pi))
+
+
+def _reflected(x: Tensor, positive: Callable[[Tensor], Tensor], below: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """A function of positive values, and what it is of negative ones by that of ``1 - x``; in float64."""
+    wide = x.cast(dtypes.float64)
+    negative = wide.lt(0.5)
+    found = positive(negative.where(wide.neg().add(1), wide))
+    return negative.where(below(negative.where(wide, 0.25), found), found).cast(x.dtype)
+
+
+def _sine(x: Tensor) -> Tensor:
+    """sin(pi x), 0 at whole numbers."""
+    return x.sub(x.round()).mul(math.pi).sin()
+
+
+def _cotangent(x: Tensor) -> Tensor:
+    turn = x.sub(x.round()).mul(math.pi)
+    return turn.cos().div(turn.sin())
+
+
+def _series(z: Tensor, coefficients: Sequence[float]) -> Tensor:
+    return _polynomial(z, tuple(coefficients[::-1]))
+
+
+def _log_gamma(x: Tensor) -> Tensor:
+    """Stirling's series, at x + 10 where x is less than that, with the product between them taken away."""
+    small = x.lt(_SHIFT)
+    product = small.where(x, 1.0)
+    for k in range(1, _SHIFT):
+        product = product.mul(small.where(x.add(k), 1.0))
+    y = small.where(x.add(_SHIFT), x)
+    over = y.reciprocal()
+    rest = _series(over.square(), [b / (2 * k * (2 * k - 1)) for k, b in enumerate(_BERNOULLI, 1)]).mul(over)
+    out = y.sub(0.5).mul(y.log()).sub(y).add(0.5 * math.log(2 * math.pi)).add(rest).sub(product.log())
+    return y.eq(math.inf).where(math.inf, out)
+
+
+def _digamma(x: Tensor) -> Tensor:
+    small = x.lt(_SHIFT)
+    total = small.where(x, math.inf).reciprocal()
+    for k in range(1, _SHIFT):
+        total = total.add(small.where(x.add(k), math.inf).reciprocal())
+    y = small.where(x.add(_SHIFT), x)
+    over = y.reciprocal()
+    square = over.square()
+    series = _series(square, [b / (2 * k) for k, b in enumerate(_BERNOULLI, 1)]).mul(square)
+    return y.log().sub(over.mul(0.5)).sub(series).sub(total)
+
+
+def _zeta(s: int, q: Tensor) -> Tensor:
+    """Hurwitz' zeta function for positive q: ten terms and Euler's and Maclaurin's sum of the rest."""
+    total = q.reciprocal().pow(s)
+    for k in range(1, _SHIFT):
+        total = total.add(q.add(k).reciprocal().pow(s))
+    y = q.add(_SHIFT)
+    over = y.reciprocal()
+    last = over.pow(s)
+    total = total.add(last.mul(y).mul(1 / (s - 1))).add(last.mul(0.5))
+    factor, power = s / 2.0, last.mul(over)
+    for k, b in enumerate(_BERNOULLI, 1):
+        total = total.add(power.mul(b * factor))
+        factor *= (s + 2 * k - 1) * (s + 2 * k) / ((2 * k + 1) * (2 * k + 2))
+        power = power.mul(over.square())
+    return total
+
+
+def _erfc_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+    return (g.mul(x.square().neg().exp()).mul(-2 / math.sqrt(math.pi)),)
+
+
+def _erfinv_slope(g: Tensor, out: Tensor, y: Tensor) -> tuple[Tensor]:
+    return (g.mul(out.square().exp()).mul(math.sqrt(math.pi) / 2),)
+
+
+def _lgamma_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+    return (g.mul(x.digamma()),)
+
+
+def _digamma_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+    return (g.mul(x.polygamma(1)),)
+
+
+def _polygamma_slope(g: Tensor, out: Tensor, x: Tensor, order: Tensor) -> tuple[Tensor, None]:
+    return g.mul(x.polygamma(int(order.uop.base.arg) + 1)), None
