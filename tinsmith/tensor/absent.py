@@ -16,11 +16,14 @@ def _each(names: str, mend: str) -> dict[str, str]:
 
 
 ABSENT: dict[str, str] = {
-    **_each("transpose_ t_ squeeze_ unsqueeze_ swapaxes_ swapdims_ detach_ eq_ ne_ lt_ le_ gt_ ge_ greater_ greater_equal_ "
-            "less_ less_equal_ not_equal_ logical_and_ logical_or_ logical_xor_ logical_not_ acos_and_ mvlgamma_ "
-            "polygamma_ i0_ nextafter_ renorm_", _NEW),
-    **_each("resize resize_ resize_as resize_as_ set_", "x.replace(other), which makes x another tensor; .reshape, .pad_to"),
-    **_each("as_strided as_strided_ as_strided_scatter", "a view by .reshape, .permute, .unfold or x[a:b:c]; there are no strides"),
+    **_each("transpose_ t_ squeeze_ unsqueeze_ swapaxes_ swapdims_ detach_ eq_ ne_ lt_ le_ gt_ ge_ greater_ "
+            "greater_equal_ less_ less_equal_ not_equal_ logical_and_ logical_or_ logical_xor_ logical_not_ "
+            "acos_and_ mvlgamma_ polygamma_ i0_ nextafter_ renorm_",
+            _NEW),
+    **_each("resize resize_ resize_as resize_as_ set_",
+            "x.replace(other), which makes x another tensor; .reshape, .pad_to"),
+    **_each("as_strided as_strided_ as_strided_scatter",
+            "a view by .reshape, .permute, .unfold or x[a:b:c]; there are no strides"),
     **_each("stride storage_offset is_contiguous is_set_to dim_order",
             "nothing: strides are the compiler's affair; .contiguous() makes a dense copy"),
     **_each("data_ptr const_data_ptr storage untyped_storage storage_type is_shared share_memory_ is_pinned pin_memory "
@@ -30,7 +33,8 @@ ABSENT: dict[str, str] = {
     **_each("apply_ map_ map2_", "tensor methods, or Tensor(np.vectorize(f)(x.numpy()))"),
     **_each("real", _PAIRS.format("and x[..., 0] their real parts")),
     **_each("imag", _PAIRS.format("and x[..., 1] their imaginary parts")),
-    **_each("conj conj_physical conj_physical_ resolve_conj is_conj", _PAIRS.format("x * Tensor([1.0, -1.0]) conjugates")),
+    **_each("conj conj_physical conj_physical_ resolve_conj is_conj",
+            _PAIRS.format("x * Tensor([1.0, -1.0]) conjugates")),
     **_each("resolve_neg is_neg", "x itself"),
     "angle": _PAIRS.format("x[..., 1].atan2(x[..., 0]) their angles"),
     **_each("cfloat cdouble chalf view_as_complex view_as_real", _PAIRS.format("x.complex() makes them")),
@@ -41,19 +45,24 @@ ABSENT: dict[str, str] = {
     "multi_dot": ".chain_matmul()",
     "get_device": "x.device",
     **_each("ipu xpu mtia hpu", "x.to(device), with a device of Device.known()"),
-    **_each("is_inference is_ipu is_maia is_meta is_mkldnn is_mps is_mtia is_vulkan is_xla is_xpu is_nested is_distributed "
-            "is_quantized is_sparse is_sparse_csr layout names", "x.device and x.dtype, which say all there is"),
-    **_each("to_sparse to_sparse_bsc to_sparse_bsr to_sparse_coo to_sparse_csc to_sparse_csr to_dense coalesce indices values "
-            "is_coalesced sparse_dim dense_dim sparse_mask sparse_resize_ sparse_resize_and_clear_ smm sspaddmm crow_indices "
-            "col_indices ccol_indices row_indices resize_as_sparse_ to_padded_tensor to_mkldnn", _SPARSE),
-    **_each("dequantize int_repr q_scale q_zero_point q_per_channel_axis q_per_channel_scales q_per_channel_zero_points qscheme",
+    **_each("is_inference is_ipu is_maia is_meta is_mkldnn is_mps is_mtia is_vulkan is_xla is_xpu is_nested "
+            "is_distributed is_quantized is_sparse is_sparse_csr layout names",
+            "x.device and x.dtype, which say all there is"),
+    **_each("to_sparse to_sparse_bsc to_sparse_bsr to_sparse_coo to_sparse_csc to_sparse_csr to_dense coalesce "
+            "indices values is_coalesced sparse_dim dense_dim sparse_mask sparse_resize_ sparse_resize_and_clear_ "
+            "smm sspaddmm crow_indices col_indices ccol_indices row_indices resize_as_sparse_ to_padded_tensor "
+            "to_mkldnn",
+            _SPARSE),
+    **_each("dequantize int_repr q_scale q_zero_point q_per_channel_axis q_per_channel_scales "
+            "q_per_channel_zero_points qscheme",
             _QUANTIZED),
     **_each("unsafe_chunk unsafe_split unsafe_split_with_sizes", _SPLIT),
     **_each("tensor as_tensor asarray from_numpy from_dlpack frombuffer scalar_tensor new", _DATA),
     **_each("is_tensor", "isinstance(x, Tensor)"),
     "from_file": "Tensor(pathlib.Path(name))",
     **_each("load save", "nn.state.torch_load, safe_load and safe_save"),
-    **_each("enable_grad set_grad_enabled inference_mode is_grad_enabled", "with Tensor.no_grad(): turns gradients off"),
+    **_each("enable_grad set_grad_enabled inference_mode is_grad_enabled",
+            "with Tensor.no_grad(): turns gradients off"),
     **_each("get_default_dtype set_default_dtype", "dtypes.default_float"),
     **_each("set_default_device get_default_device", "Device.DEFAULT"),
     **_each("seed initial_seed get_rng_state set_rng_state", "Tensor.manual_seed(seed)"),

@@ -247,7 +247,12 @@ def _hypot_slopes(g: Tensor, out: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor,
 def _xlogy(x: Tensor, y: Tensor) -> Tensor:
     a, b = (x._new(u) for u in matched("xlogy", x._new(float_of(x)), y))
     none = a.eq(0) & b.isnan().logical_not()
-    return none.where(0, a.mul(none.where(1.0, b).log()))
+    return with_slopes(none.where(0, a.mul(none.where(1.0, b).log())), _xlogy_slopes, a, b)
+
+
+def _xlogy_slopes(g: Tensor, out: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    none = a.eq(0) & b.le(0)
+    return none.where(0, g.mul(none.where(1.0, b).log())), g.mul(a).div(b)
 
 
 @rounded_once

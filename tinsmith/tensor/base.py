@@ -227,6 +227,23 @@ class TensorBase:
         self.requires_grad = bool(is_param)
         return self  # type: ignore[return-value]
 
+    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
+        """Set ``requires_grad``; returns self.
+
+        >>> Tensor([1.0]).requires_grad_().requires_grad
+        True
+        """
+        self.requires_grad = bool(requires_grad)
+        return self  # type: ignore[return-value]
+
+    def retain_grad(self) -> None:
+        """Have ``backward`` fill ``.grad`` of this computed value, too: ``requires_grad_()``.
+
+        >>> x = Tensor([2.0]); y = x * x; y.retain_grad(); _ = (y * 3).sum().backward(); y.grad.tolist()
+        [3.0]
+        """
+        self.requires_grad = True
+
     # *** values out ***
 
     def realize(self, *others: Tensor) -> Tensor:

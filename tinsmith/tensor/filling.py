@@ -77,7 +77,8 @@ class Filling:
         >>> bool((Tensor.zeros(9).uniform_(2, 3) >= 2).all())
         True
         """
-        return self._drawn("uniform_", self._uniform().mul(number("uniform_", "b", b) - number("uniform_", "a", a)).add(a))
+        a, b = number("uniform_", "a", a), number("uniform_", "b", b)
+        return self._drawn("uniform_", self._uniform().mul(b - a).add(a))
 
     def normal_(self: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
         """Normal draws, written here.
@@ -150,8 +151,8 @@ class Filling:
         exact = {2: 1 << 8, 4: 1 << 24, 8: 1 << 32}[self.dtype.itemsize] if self.dtype.is_float else 0
         most = exact or min(int(self.dtype.max), (1 << 32) - 1)
         low, high = (0, low or most) if high is None else (low, high)
-        draw = type(self).randint(*self.shape, low=integer("random_", "low", low), high=integer("random_", "high", high),
-                                  dtype=dtypes.int64, device=self.device)
+        low, high = integer("random_", "low", low), integer("random_", "high", high)
+        draw = type(self).randint(*self.shape, low=low, high=high, dtype=dtypes.int64, device=self.device)
         return self._drawn("random_", draw)
 
     def _uniform(self: Tensor) -> Tensor:
@@ -180,7 +181,8 @@ class Filling:
         >>> Tensor([1]).new_zeros(2).tolist()
         [0, 0]
         """
-        return type(self).zeros(*size, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
+        return type(self).zeros(*size, dtype=dtype or self.dtype, device=device or self.device,
+                              requires_grad=requires_grad)
 
     def new_ones(self: Tensor, *size: Any, dtype: DType_ = None, device: DeviceName | None = None,
                  requires_grad: bool = False) -> Tensor:
@@ -189,7 +191,8 @@ class Filling:
         >>> Tensor([1]).new_ones(2).tolist()
         [1, 1]
         """
-        return type(self).ones(*size, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
+        return type(self).ones(*size, dtype=dtype or self.dtype, device=device or self.device,
+                             requires_grad=requires_grad)
 
     def new_empty(self: Tensor, *size: Any, dtype: DType_ = None, device: DeviceName | None = None,
                   requires_grad: bool = False) -> Tensor:
@@ -198,7 +201,8 @@ class Filling:
         >>> Tensor([1]).new_empty(2, 3).shape
         (2, 3)
         """
-        return type(self).empty(*size, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
+        return type(self).empty(*size, dtype=dtype or self.dtype, device=device or self.device,
+                              requires_grad=requires_grad)
 
     def new_full(self: Tensor, size: Any, fill_value: float, dtype: DType_ = None, device: DeviceName | None = None,
                  requires_grad: bool = False) -> Tensor:
@@ -331,23 +335,6 @@ class Filling:
         True
         """
         return not self.dtype.is_unsigned
-
-    def requires_grad_(self: Tensor, requires_grad: bool = True) -> Tensor:
-        """Set ``requires_grad``; returns self.
-
-        >>> Tensor([1.0]).requires_grad_().requires_grad
-        True
-        """
-        self.requires_grad = bool(requires_grad)
-        return self
-
-    def retain_grad(self: Tensor) -> None:
-        """Have ``backward`` fill ``.grad`` of this computed value, too: ``requires_grad_()``.
-
-        >>> x = Tensor([2.0]); y = x * x; y.retain_grad(); _ = (y * 3).sum().backward(); y.grad.tolist()
-        [3.0]
-        """
-        self.requires_grad = True
 
     def positive(self: Tensor) -> Tensor:
         """The value itself.

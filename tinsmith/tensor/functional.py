@@ -1,4 +1,4 @@
-"""Functions of ``torch.nn.functional`` that are no layer's: activations with thresholds, pixels and channels, losses."""
+"""Functions of ``torch.nn.functional`` that belong to no layer: activations, pixels and channels, losses."""
 # mypy: disable-error-code=misc
 # ``self`` is the Tensor that this class is mixed into.
 from __future__ import annotations

@@ -162,7 +162,8 @@ class Layout:
         """
         return self._split_evenly("dsplit", indices_or_sections, 2, 3)
 
-    def _split_evenly(self: Tensor, op: str, parts: int | Sequence[int], axis: int, least: int = 1) -> tuple[Tensor, ...]:
+    def _split_evenly(self: Tensor, op: str, parts: int | Sequence[int], axis: int,
+                      least: int = 1) -> tuple[Tensor, ...]:
         if self.ndim < max(least, axis + 1):
             raise ShapeError(op, f"shape {self.shape} has too few axes", f"at least {max(least, axis + 1)}")
         if isinstance(parts, int) and (parts < 1 or value_of_size(self.shape[axis]) % parts):
@@ -242,7 +243,8 @@ class Layout:
         extra = self.ndim - len(wanted)
         axes = [i for i, s in enumerate(self.shape) if i < extra or (one(wanted[i - extra]) and not one(s))]
         if extra < 0 or broadcast_shape("sum_to_size", self.shape, tuple(wanted)) != self.shape:
-            raise ShapeError("sum_to_size", f"shape {tuple(wanted)} does not broadcast to {self.shape}", "a shape that does")
+            raise ShapeError("sum_to_size", f"shape {tuple(wanted)} does not broadcast to {self.shape}",
+                             "a shape that does")
         return self.sum(axes, keepdim=True, dtype=self.dtype).reshape(wanted) if axes else self._copy()
 
     def diag_embed(self: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:

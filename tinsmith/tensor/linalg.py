@@ -102,9 +102,9 @@ class LinearAlgebra:
             UPLO: the triangle that is read, "L" or "U".
         """
         square("eigh", self)
-        half = self.tril() if choice("eigh", "UPLO", UPLO, ("L", "U")) == "L" else self.triu()
-        other = (self.tril(-1) if UPLO == "L" else self.triu(1)).transpose(-1, -2)
-        whole = half.add(other)
+        x, lower = self.detach(), choice("eigh", "UPLO", UPLO, ("L", "U")) == "L"
+        half, other = (x.tril(), x.tril(-1)) if lower else (x.triu(), x.triu(1))
+        whole = with_slopes(half.add(other.transpose(-1, -2)), _symmetric_slope, self)
         vectors = with_slopes(_symmetric_vectors(whole.detach()), _vector_slope, whole)
         values = vectors.mul(whole.matmul(vectors)).sum(-2)
         return values, vectors
@@ -250,6 +250,11 @@ def _gaps(s: Tensor) -> Tensor:
     """1 / (s[j] - s[i]) at [i, j], 0 where they are equal."""
     gaps = s.unsqueeze(-2).sub(s.unsqueeze(-1))
     return gaps.eq(0).where(0.0, gaps.eq(0).where(1.0, gaps).reciprocal())
+
+
+def _symmetric_slope(g: Tensor, whole: Tensor, x: Tensor) -> tuple[Tensor]:
+    """As if both triangles had been read, as in PyTorch."""
+    return (g.add(g.transpose(-1, -2)).mul(0.5),)
 
 
 def _vector_slope(g: Tensor, vectors: Tensor, x: Tensor) -> tuple[Tensor]:

@@ -103,7 +103,8 @@ class Matrices:
         """
         n = integer("matrix_power", "n", n)
         if self.ndim < 2 or self.shape[-1] != self.shape[-2]:
-            raise ShapeError("matrix_power", f"takes a square matrix, got shape {self.shape}", "two equal axes at the end")
+            raise ShapeError("matrix_power", f"takes a square matrix, got shape {self.shape}",
+                             "two equal axes at the end")
         base, out = self.inv() if n < 0 else self, None
         for bit in bin(abs(n))[:1:-1]:
             out = (base if out is None else out.matmul(base)) if bit == "1" else out
@@ -148,8 +149,8 @@ class Matrices:
 
 def _tolerance(op: str, x: Tensor, rtol: float | None) -> float:
     if rtol is not None:
-        return number(op, "rtol", rtol, least=0)
-    sides = [s for s in x.shape[-2:] if not isinstance(s, UOp)]
+        return float(number(op, "rtol", rtol, least=0))
+    sides = [int(s) for s in x.shape[-2:] if not isinstance(s, UOp)]
     return max(sides) * math.ldexp(1.0, -23 if x.dtype.itemsize == 4 else -52)
 
 

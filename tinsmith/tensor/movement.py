@@ -141,7 +141,8 @@ class Movement(Joining):
         """
         return self._view(PERMUTE, tuple(reversed(range(self.ndim))))
 
-    def flip(self: Tensor, axis: int | Sequence[int] = (), *more: int, dims: int | Sequence[int] | None = None) -> Tensor:
+    def flip(self: Tensor, axis: int | Sequence[int] = (), *more: int,
+             dims: int | Sequence[int] | None = None) -> Tensor:
         """Axes read backwards (``dims`` is PyTorch's name of them): a copy, as there (``x[::-1]`` is a view).
 
         >>> Tensor([1, 2, 3]).flip(0).tolist()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
+from tinsmith.ir import UOp
 from tinsmith.tensor.arguments import flag, integer
 from tinsmith.tensor.base import check_tensors
 from tinsmith.tensor.helpers import axis_and_size, broadcast_shape, operand, product
@@ -82,8 +83,8 @@ class Picking:
         [9, 2, 9]
         """
         d = axis_and_size("index_fill", self, dim)[0]
-        return self.scatter(d, _wide_index("index_fill", self, d, index), operand("index_fill", value, self).item()
-                            if hasattr(value, "uop") else value)
+        wide = _wide_index("index_fill", self, d, index)
+        return self.scatter(d, wide, operand("index_fill", value, self).cast(self.dtype).broadcast_to(wide.shape))
 
     def index_reduce(self: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *,
                      include_self: bool = True) -> Tensor:
@@ -105,7 +106,8 @@ class Picking:
         [12, 2, 3]
         """
         if not isinstance(indices, (tuple, list)) or not indices:
-            raise ArgumentError("index_put", "indices must be a sequence of tensors", "index_put((rows, columns), values)")
+            raise ArgumentError("index_put", "indices must be a sequence of tensors",
+                                "index_put((rows, columns), values)")
         value = operand("index_put", values, self)
         if not flag("index_put", "accumulate", accumulate):
             out = self.clone()
@@ -115,14 +117,14 @@ class Picking:
         if any(not i.dtype.is_int for i in places):
             raise DTypeError("index_put", "accumulates at integer indices only", "mask.nonzero(as_tuple=True)")
         shape, lead = broadcast_shape("index_put", *(i.shape for i in places)), self.shape[: len(places)]
-        flat = None
+        flat: Tensor = self._new(UOp.const(dtypes.default_int, 0))
         for place, size in zip(places, lead):
-            place = place.lt(0).where(place.add(size), place)
-            flat = place if flat is None else flat.mul(size).add(place)
-        assert flat is not None
+            flat = flat.mul(size).add(place.lt(0).where(place.add(size), place))
         rest = self.shape[len(places) :]
         rows = value.broadcast_to((*shape, *rest)).reshape(product(shape), *rest)
-        return self.reshape(product(lead), *rest).index_add(0, flat.expand(shape).reshape(-1), rows).reshape(self.shape)
+        whole = self.reshape(product(lead), *rest).index_add(0, flat.expand(shape).reshape(-1), rows)
+        added: Tensor = whole.reshape(self.shape)
+        return added
 
     def masked_scatter(self: Tensor, mask: Tensor, source: Tensor) -> Tensor:
         """A copy with the elements of ``source``, in order, where the mask holds.
@@ -157,7 +159,8 @@ class Picking:
         x = operand("searchsorted", values, self)
         behind = flag("searchsorted", "right", right) or side == "right"
         if self.ndim > 1 and x.shape[:-1] != self.shape[:-1]:
-            raise ShapeError("searchsorted", f"rows of shape {self.shape}, values of shape {x.shape}", "equal leading axes")
+            raise ShapeError("searchsorted", f"rows of shape {self.shape}, values of shape {x.shape}",
+                             "equal leading axes")
         row, value = (self if self.ndim == 1 else self.unsqueeze(-2)), x.unsqueeze(-1)
         before = value.lt(row).logical_not() if behind else row.lt(value) | value.isnan() & row.isnan().logical_not()
         return before.sum(-1, dtype=dtypes.default_int)
@@ -192,13 +195,14 @@ class Picking:
             DTypeError: for what is no vector of integers.
         """
         if self.ndim != 1 or not self.dtype.is_int:
-            raise DTypeError("bincount", f"takes a vector of integers, got shape {self.shape} of {self.dtype!r}", ".long()")
+            raise DTypeError("bincount", f"takes a vector of integers, got shape {self.shape} of {self.dtype!r}",
+                             ".flatten().long()")
         least = integer("bincount", "minlength", minlength, least=0)
         count = max(int(self.max().item()) + 1 if self.shape[0] else 0, least)
-        wide = type(self).zeros(count, dtype=dtypes.default_int if weights is None else weights.dtype, device=self.device,
-                                requires_grad=False)
-        return wide.scatter_add(0, self, self.ones_like(dtype=wide.dtype, requires_grad=False)
-                                if weights is None else weights) if count else wide
+        kind = dtypes.default_int if weights is None else weights.dtype
+        counts = type(self).zeros(count, dtype=kind, device=self.device, requires_grad=False)
+        each = self.ones_like(dtype=kind, requires_grad=False) if weights is None else weights
+        return counts.scatter_add(0, self, each) if count else counts
 
 
 def _wide_index(op: str, x: Tensor, d: int, index: Tensor) -> Tensor:

@@ -104,7 +104,7 @@ class Reduce:
     @rounded_once
     def var(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: int = 1, *,
             dim: Axis = None, unbiased: bool | None = None) -> Tensor:
-        """The variance along axes: squares of deviations over ``count - correction``; ``unbiased=False`` is correction 0.
+        """The variance along axes: squares of deviations over ``count - correction`` (0 if not ``unbiased``).
 
         The mean of floats is rounded, and what that leaves is taken away; that of integers is taken as it is computed.
 

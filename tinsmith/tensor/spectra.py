@@ -1,11 +1,11 @@
-"""Fourier transforms. There is no complex dtype: complex numbers are (real, imaginary) pairs along a last axis of size 2,
-as ``torch.view_as_real`` lays them out. ``complex`` makes pairs of two tensors, ``x[..., 0]`` and ``x[..., 1]`` take
+"""Fourier transforms. There is no complex dtype: complex numbers are (real, imaginary) pairs along a last axis of size
+2, as ``torch.view_as_real`` lays them out. ``complex`` makes pairs of two tensors, ``x[..., 0]`` and ``x[..., 1]`` take
 them apart, ``norm(dim=-1)`` is the magnitude and ``complex_mul`` the product.
 
 A transform of n values is a product with a matrix for each factor of n, of up to 64 (J. Cooley, J. Tukey, 1965), with
-the twiddle factors between them: two kernels for 4096 values. Where n has a prime factor beyond 64, it is a convolution of
-the next power of two beyond 2 n (L. Bluestein, 1970). Matrices and factors are computed on the host in float64. All of
-it is linear, so that its gradient is the same transform turned around.
+the twiddle factors between them: two kernels for 4096 values. Where n has a prime factor beyond 64, it is a convolution
+over the next power of two beyond 2 n (L. Bluestein, 1970). Matrices and factors are computed on the host in float64.
+All of it is linear, so that its gradient is the same transform turned around.
 """
 # mypy: disable-error-code=misc
 # ``self`` is the Tensor that this class is mixed into.
@@ -389,7 +389,8 @@ def _axis(op: str, x: Tensor, dim: int) -> int:
     _pairs(op, x)
     count, d = x.ndim - 1, integer(op, "dim", dim)
     if not -count <= d < count:
-        raise AxisError(op, f"axis {d} of complex numbers of shape {x.shape[:-1]}", f"an axis from {-count} to {count - 1}")
+        raise AxisError(op, f"axis {d} of complex numbers of shape {x.shape[:-1]}",
+                        f"an axis from {-count} to {count - 1}")
     if isinstance(x.shape[d % count], UOp):
         raise ShapeError(op, f"axis {d} of shape {x.shape} has a symbolic size", "an axis of fixed size")
     return d % count
@@ -469,7 +470,7 @@ def _roots(turns: np.ndarray[Any, Any], n: int, inverse: bool) -> np.ndarray[Any
     """``exp(-2 pi i turns / n)``, conjugated for the inverse; whole numbers where it is one."""
     angle = 2 * np.pi * turns / n
     roots = np.exp(1j * angle if inverse else -1j * angle)
-    return np.where(4 * turns % n == 0, roots.round(), roots) + 0
+    return np.asarray(np.where(4 * turns % n == 0, roots.round(), roots) + 0)
 
 
 def _small(x: Tensor, n: int, inverse: bool) -> Tensor:
@@ -489,7 +490,7 @@ def _times(x: Tensor, w: np.ndarray[Any, Any]) -> Tensor:
 
 
 def _bluestein(x: Tensor, n: int, inverse: bool) -> Tensor:
-    """``j k = (j² + k² - (j - k)²) / 2`` makes the transform a convolution, which transforms of another length compute."""
+    """``j k = (j² + k² - (j - k)²) / 2`` makes it a convolution, which transforms of another length compute."""
     length = 1 << math.ceil(math.log2(2 * n - 1))
     chirp = _roots(np.arange(n) ** 2 % (2 * n), 2 * n, inverse)
     kernel = np.zeros(length, np.complex128)

@@ -1,4 +1,4 @@
-"""Statistics along axes by PyTorch's names: extremes, sums without NaN, quantiles, histograms, covariances, distances."""
+"""Statistics along axes by PyTorch's names: sums without NaN, quantiles, histograms, covariances, distances."""
 # mypy: disable-error-code=misc
 # ``self`` is the Tensor that this class is mixed into.
 from __future__ import annotations
@@ -137,10 +137,11 @@ class Statistics:
         counts = same.sum(-1)
         often = counts.eq(counts.max(-1, keepdim=True))
         order = row.detach().argsort(-1)
-        rank = order.scatter(-1, order, type(self).arange(size, device=self.device).cast(order.dtype).expand(order.shape))
+        line = type(self).arange(size, dtype=order.dtype, device=self.device)
+        rank = order.scatter(-1, order, line.expand(order.shape))
         first = often.where(rank, size).argmin(-1, keepdim=True)
         value = row.gather(-1, first)
-        places = row.eq(value).where(type(self).arange(size, device=self.device), -1).max(-1, keepdim=True)
+        places = row.eq(value).where(line, -1).max(-1, keepdim=True)
         found = value.transpose(d, -1), places.transpose(d, -1)
         return ValuesAndIndices(*(t if keepdim else t.squeeze(d) for t in found))
 
@@ -171,7 +172,7 @@ class Statistics:
         return out[0] if len(out) == 1 else tuple(out)
 
     def histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
-        """How many values lie in each of ``bins`` equal parts of [min, max]: of the values' own range if both are equal.
+        """How many values lie in each of ``bins`` equal parts of [min, max]; of their own range if both are equal.
 
         >>> Tensor([1.0, 2.0, 1.0]).histc(4, 0, 3).tolist()
         [0.0, 2.0, 1.0, 0.0]
@@ -251,7 +252,8 @@ class Statistics:
         a, b = (t.div(s) for t, s in zip((self, y), sizes))
         return a.mul(b).sum(dim)
 
-    def pairwise_distance(self: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
+    def pairwise_distance(self: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6,
+                          keepdim: bool = False) -> Tensor:
         """The p-norm of the difference (plus ``eps``) along the last axis.
 
         >>> Tensor([[3.0, 0.0]]).pairwise_distance(Tensor([[0.0, 4.0]])).numpy().round(3).tolist()
@@ -299,9 +301,8 @@ def _counted(op: str, x: Tensor, bins: int, low: float, high: float, weight: Ten
     if low > high:
         raise ArgumentError(op, f"no values between {low} and {high}", "min <= max")
     flat = x.reshape(-1).cast(kind)
-    least, most = (flat.const_like(v)[:1].reshape(()) if flat.shape[0] else flat.sum().mul(0).add(v) for v in (low, high))
-    if low == high and flat.shape[0]:
-        least, most = flat.min(), flat.max()
+    own = low == high and flat.shape[0]
+    least, most = (flat.min(), flat.max()) if own else (flat._zeros().add(v) for v in (low, high))
     none = least.eq(most)
     least, most = none.where(least.sub(1), least), none.where(most.add(1), most)
     inside = flat.ge(least) & flat.le(most)

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from tinsmith.core.names import guided
-from tinsmith.tensor.arithmetic import Arithmetic
 from tinsmith.tensor.activations import Activations
-from tinsmith.tensor.casting import Casting
+from tinsmith.tensor.arithmetic import Arithmetic
 from tinsmith.tensor.comparisons import Comparisons
 from tinsmith.tensor.creation import Creation
 from tinsmith.tensor.elementwise import Elementwise
@@ -23,8 +22,8 @@ from tinsmith.tensor.picking import Picking
 from tinsmith.tensor.products import Products
 from tinsmith.tensor.scans import Scans
 from tinsmith.tensor.special import Special
-from tinsmith.tensor.trigonometry import Trigonometry
 from tinsmith.tensor.triangles import Triangles
+from tinsmith.tensor.trigonometry import Trigonometry
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor

@@ -107,8 +107,8 @@ class Triangles:
             else diagonal.reciprocal()
         inverse, size = row.eq(column).where(first, 0), 1
         while size < n:
-            inside = row.idiv(2 * size).eq(column.idiv(2 * size)) & row.idiv(size).ne(column.idiv(size)) & row.gt(column)
-            inverse = inverse.sub(inverse.matmul(inside.where(self, 0)).matmul(inverse))
+            together = row.idiv(2 * size).eq(column.idiv(2 * size)) & row.idiv(size).gt(column.idiv(size))
+            inverse = inverse.sub(inverse.matmul(together.where(self, 0)).matmul(inverse))
             size *= 2
         return inverse
 
@@ -232,7 +232,8 @@ def square(op: str, x: Tensor) -> int:
         DTypeError: for integers and 16-bit floats.
     """
     if x.ndim < 2 or isinstance(x.shape[-1], UOp) or x.shape[-1] != x.shape[-2]:
-        raise ShapeError(op, f"takes a square matrix or a batch of them, got shape {x.shape}", "two equal axes at the end")
+        raise ShapeError(op, f"takes a square matrix or a batch of them, got shape {x.shape}",
+                         "two equal axes at the end")
     check_wide(op, x)
     return int(x.shape[-1])
 
