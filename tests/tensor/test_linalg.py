@@ -1,11 +1,12 @@
 """Factorizations against NumPy's and PyTorch's definitions."""
+
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
 from tests.tensor.helpers import check_gradient
-from tinsmith import Tensor, dtypes
+from tinsmith import Tensor, TinyJit, dtypes
 
 SHAPES = [(1, 1), (3, 3), (5, 3), (3, 5), (2, 4, 3), (2, 3, 4)]
 
@@ -77,3 +78,74 @@ def test_refusals() -> None:
         Tensor([1.0]).qr()
     with pytest.raises(TypeError, match=r"\.float\(\)"):
         Tensor([[1, 2]]).svd()
+
+
+def test_sixty_four_columns() -> None:
+    """The steps of a factorization share their kernels: the schedule stays small, and accuracy does not suffer."""
+    a = _matrix(64, 64)
+    symmetric, positive = a + a.T, a @ a.T + 8 * np.eye(64, dtype=np.float32)
+    size = np.linalg.norm(a)
+    q, r = (t.numpy() for t in Tensor(a).qr())
+    assert abs(q @ r - a).max() < 1e-6 * size and abs(q.T @ q - np.eye(64)).max() < 2e-6
+    lower = Tensor(positive).cholesky()
+    assert len({item.name for item in lower.schedule() if item.name.startswith("E")}) <= 4
+    assert abs(lower.numpy() @ lower.numpy().T - positive).max() < 2e-6 * np.linalg.norm(positive)
+    x = Tensor(a).solve(Tensor(a[:, :3])).numpy()
+    assert abs(x - np.eye(64)[:, :3]).max() < 1e-3
+    symmetric = symmetric[:24, :24]
+    values, vectors = (t.numpy() for t in Tensor(symmetric).eigh())
+    np.testing.assert_allclose(values, np.linalg.eigvalsh(symmetric), atol=2e-6 * size)
+    assert abs(vectors.T @ vectors - np.eye(24)).max() < 2e-6
+
+
+def test_factorizations_in_a_captured_function() -> None:
+    @TinyJit
+    def step(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        whole = x @ x.transpose(-1, -2) + Tensor.eye(6)
+        return whole.cholesky().realize(), whole.inv().realize(), whole.eigvalsh().realize()
+
+    for seed in range(3):
+        a = np.random.default_rng(seed).standard_normal((6, 6)).astype(np.float32)
+        whole = a @ a.T + np.eye(6)
+        lower, inverse, values = step(Tensor(a))
+        np.testing.assert_allclose(lower.numpy(), np.linalg.cholesky(whole), atol=1e-4)
+        np.testing.assert_allclose(inverse.numpy(), np.linalg.inv(whole), atol=1e-4)
+        np.testing.assert_allclose(values.numpy(), np.linalg.eigvalsh(whole), rtol=1e-4, atol=1e-4)
+
+
+LINALG = {
+    "qr complete": (lambda x: x.qr("complete")[0][:, 2:].matmul(x.qr("complete")[0][:, 2:].T), (3, 2)),
+    "qr square": (lambda x: x.qr()[0], (2, 2)),
+    "second of inv": (lambda x: x.inv().sum().gradient(x)[0], (2, 2)),
+    "second of eigh": (lambda x: (x + x.T).eigh()[1].square().mul(x).sum().gradient(x)[0], (2, 2)),
+    "second of cholesky": (lambda x: (x @ x.T).cholesky().square().mul(x).sum().gradient(x)[0], (2, 2)),
+    "second of qr": (lambda x: x.qr()[0].mul(x).sum().gradient(x)[0], (3, 2)),
+    "second of svd": (lambda x: x.svd(False)[2].square().sum(0).mul(x[0]).sum().gradient(x)[0], (2, 2)),
+}
+
+
+@pytest.mark.parametrize("name", LINALG)
+def test_gradients_against_differences(name: str) -> None:
+    f, shape = LINALG[name]
+    check_gradient(f, np.random.default_rng(3).standard_normal(shape), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (2, 0, 0), (0, 3, 3), (1, 1)])
+def test_empty_and_single(shape: tuple[int, ...]) -> None:
+    a = np.ones(shape, np.float32) * 2
+    for name in ("inv", "det"):
+        got, want = getattr(Tensor(a), name)().numpy(), getattr(np.linalg, name)(a)
+        assert got.shape == want.shape and np.allclose(got, want)
+    assert Tensor(a).cholesky().shape == shape and Tensor(a).solve(Tensor(a)).shape == shape
+
+
+def test_what_matrices_refuse() -> None:
+    x = Tensor([[1.0, 2.0]])
+    for name in ("inv", "det", "cholesky", "lu", "slogdet", "eigh", "matrix_exp"):
+        with pytest.raises(ValueError, match=name):
+            getattr(x, name)()
+    with pytest.raises(ValueError, match="as many rows"):
+        Tensor([[1.0, 0.0], [0.0, 1.0]]).solve(Tensor([[1.0]]))
+    with pytest.raises(TypeError, match=r"\.float\(\)"):
+        Tensor([[1, 2], [3, 4]]).inv()
+    assert not np.isfinite(Tensor.zeros(2, 2).inv().numpy()).any()

@@ -140,18 +140,6 @@ class Arithmetic:
         """
         return _logaddexp2(self, operand("logaddexp2", other, self))
 
-    @rounded_once
-    def sinc(self: Tensor) -> Tensor:
-        """``sin(pi x) / (pi x)``; 1 at 0.
-
-        >>> Tensor([0.0, 0.5]).sinc().numpy().round(4).tolist()
-        [1.0, 0.6366000175476074]
-        """
-        x = self._new(float_of(self))
-        zero = x.eq(0)
-        turn = zero.where(1.0, x).mul(math.pi)
-        return zero.where(1.0, turn.sin().div(turn))
-
     def gcd(self: Tensor, other: Any) -> Tensor:
         """The greatest common divisor of integers: Euclid's steps, as many as the dtype may take.
 

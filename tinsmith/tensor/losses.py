@@ -76,7 +76,11 @@ class Losses:
         return self.huber_loss(target, reduction, beta) * (1 / beta) if beta else self.l1_loss(target, reduction)
 
     def binary_crossentropy(self: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-        """Of probabilities in [0, 1]; logarithms are held above -100."""
+        """Of probabilities in [0, 1]; logarithms are held above -100.
+
+        >>> Tensor([1.0]).binary_crossentropy(Tensor([1.0])).item()
+        0.0
+        """
         x, y, dtype = self._beside("binary_crossentropy", target)
         loss = -(y * x.log().maximum(-100) + (1 - y) * (-x).log1p().maximum(-100))
         return with_slopes(loss, _crossentropy_slopes, x, y)._reduced(reduction, dtype)

@@ -123,8 +123,7 @@ class Picking:
         rest = self.shape[len(places) :]
         rows = value.broadcast_to((*shape, *rest)).reshape(product(shape), *rest)
         whole = self.reshape(product(lead), *rest).index_add(0, flat.expand(shape).reshape(-1), rows)
-        added: Tensor = whole.reshape(self.shape)
-        return added
+        return whole.reshape(self.shape)
 
     def masked_scatter(self: Tensor, mask: Tensor, source: Tensor) -> Tensor:
         """A copy with the elements of ``source``, in order, where the mask holds.
@@ -146,7 +145,8 @@ class Picking:
         >>> Tensor([0, 5]).argwhere().tolist()
         [[1]]
         """
-        return self.nonzero()
+        rows: Tensor = self.nonzero()
+        return rows
 
     def searchsorted(self: Tensor, values: Any, *, right: bool = False, side: str | None = None) -> Tensor:
         """Where values would stand in the rows of this sorted tensor: before equal ones, or behind them if ``right``.

@@ -40,7 +40,7 @@ _SHIFT = 10  # from which on the asymptotic series are taken
 
 
 class Special:
-    """``erfc erfinv lgamma digamma polygamma``."""
+    """``erfc erfinv sinc lgamma digamma polygamma``."""
 
     __slots__ = ()
 
@@ -65,6 +65,18 @@ class Special:
         out = x.lt(0).where(out.neg().add(2), out)
         out = size.eq(math.inf).where(x.lt(0).where(2.0, out._zeros()), out)
         return with_slopes(near.where(x.erf().neg().add(1), out), _erfc_slope, x)
+
+    @rounded_once
+    def sinc(self: Tensor) -> Tensor:
+        """``sin(pi x) / (pi x)``; 1 at 0, and 0 at the other whole numbers.
+
+        >>> Tensor([0.0, 0.5, 3.0]).sinc().numpy().round(4).tolist()
+        [1.0, 0.6366000175476074, 0.0]
+        """
+        x = self._new(float_of(self))
+        zero = x.eq(0)
+        away = zero.where(1.0, x)
+        return x.isinf().where(0.0, zero.where(1.0, _sine(away).div(away.mul(math.pi))))
 
     def erfinv(self: Tensor) -> Tensor:
         """x with ``erf(x)`` this value: infinite at -1 and 1, NaN beyond. Computed in float64.
@@ -93,7 +105,8 @@ class Special:
         """
         x = self._new(float_of(self))
         out = _reflected(x, _log_gamma, lambda v, turned: _sine(v).abs().log().neg().add(math.log(math.pi)).sub(turned))
-        return with_slopes(x.isinf().where(math.inf, out), _lgamma_slope, x)
+        pole = x.le(0) & x.eq(x.floor())
+        return with_slopes((x.isinf() | pole).where(math.inf, out), _lgamma_slope, x)
 
     def digamma(self: Tensor) -> Tensor:
         """The derivative of ``lgamma``; NaN at negative whole numbers.
@@ -147,8 +160,11 @@ def _reflected(x: Tensor, positive: Callable[[Tensor], Tensor], below: Callable[
 
 
 def _sine(x: Tensor) -> Tensor:
-    """sin(pi x), 0 at whole numbers."""
-    return x.sub(x.round()).mul(math.pi).sin()
+    """sin(pi x), 0 at whole numbers: of the distance to the nearest one."""
+    whole = x.round()
+    odd = whole.mul(0.5).trunc().mul(2).ne(whole)
+    turn = x.sub(whole).mul(math.pi).sin()
+    return odd.where(turn.neg(), turn)
 
 
 def _cotangent(x: Tensor) -> Tensor:

@@ -213,7 +213,7 @@ class InPlace(Synonyms):
     sigmoid_ = _in_place(Activations.sigmoid)
     sign_ = _in_place(Elementwise.sign)
     sin_ = _in_place(Trigonometry.sin)
-    sinc_ = _in_place(Arithmetic.sinc)
+    sinc_ = _in_place(Special.sinc)
     sinh_ = _in_place(Trigonometry.sinh)
     sqrt_ = _in_place(Elementwise.sqrt)
     square_ = _in_place(Elementwise.square)
