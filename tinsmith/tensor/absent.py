@@ -18,7 +18,7 @@ def _each(names: str, mend: str) -> dict[str, str]:
 ABSENT: dict[str, str] = {
     **_each("transpose_ t_ squeeze_ unsqueeze_ swapaxes_ swapdims_ detach_ eq_ ne_ lt_ le_ gt_ ge_ greater_ "
             "greater_equal_ less_ less_equal_ not_equal_ logical_and_ logical_or_ logical_xor_ logical_not_ "
-            "acos_and_ mvlgamma_ polygamma_ i0_ nextafter_ renorm_",
+            "mvlgamma_ polygamma_ i0_ nextafter_ renorm_",
             _NEW),
     **_each("resize resize_ resize_as resize_as_ set_",
             "x.replace(other), which makes x another tensor; .reshape, .pad_to"),
@@ -57,7 +57,7 @@ ABSENT: dict[str, str] = {
             "q_per_channel_zero_points qscheme",
             _QUANTIZED),
     **_each("unsafe_chunk unsafe_split unsafe_split_with_sizes", _SPLIT),
-    **_each("tensor as_tensor asarray from_numpy from_dlpack frombuffer scalar_tensor new", _DATA),
+    **_each("tensor as_tensor asarray from_numpy scalar_tensor new", _DATA),
     **_each("is_tensor", "isinstance(x, Tensor)"),
     "from_file": "Tensor(pathlib.Path(name))",
     **_each("load save", "nn.state.torch_load, safe_load and safe_save"),

@@ -78,8 +78,8 @@ class Losses:
     def binary_crossentropy(self: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
         """Of probabilities in [0, 1]; logarithms are held above -100.
 
-        >>> Tensor([1.0]).binary_crossentropy(Tensor([1.0])).item()
-        0.0
+        >>> Tensor([0.5]).binary_crossentropy(Tensor([1.0])).numpy().round(4).item()
+        0.6930999755859375
         """
         x, y, dtype = self._beside("binary_crossentropy", target)
         loss = -(y * x.log().maximum(-100) + (1 - y) * (-x).log1p().maximum(-100))

@@ -70,7 +70,7 @@ class Special:
     def sinc(self: Tensor) -> Tensor:
         """``sin(pi x) / (pi x)``; 1 at 0, and 0 at the other whole numbers.
 
-        >>> Tensor([0.0, 0.5, 3.0]).sinc().numpy().round(4).tolist()
+        >>> Tensor([0.0, 0.5, 2.0]).sinc().numpy().round(4).tolist()
         [1.0, 0.6366000175476074, 0.0]
         """
         x = self._new(float_of(self))
