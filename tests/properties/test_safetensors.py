@@ -25,7 +25,9 @@ DTYPES = ("bool", "int8", "uint8", "int16", "int32", "int64", "uint16", "uint32"
 CODES = ("F32", "F64", "I64", "U8", "BOOL", "BF16", "F8_E4M3", "F8_E5M2", "C64", "F4", "f32", "FLOAT", "", "F", 7, None)
 NUMBERS = (-1, 0, 1, 2, 3, 4, 7, 8, 64, 2**31, 2**32, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 10**30, 1.5, 1e400, "4", None,
            True, [], {})
-CODE_OF = {"bool": "BOOL", "bfloat16": "BF16", **{
+FLOATS_OF_EIGHT_BITS = {"float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "float8_e4m3fnuz": "F8_E4M3FNUZ",
+                        "float8_e5m2fnuz": "F8_E5M2FNUZ"}
+CODE_OF = {"bool": "BOOL", "bfloat16": "BF16", **FLOATS_OF_EIGHT_BITS, **{
     f"{kind}{bits}": f"{code}{bits}" for kind, code in (("int", "I"), ("uint", "U"), ("float", "F"))
     for bits in (8, 16, 32, 64)}}
 

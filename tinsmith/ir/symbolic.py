@@ -190,8 +190,18 @@ def _split(terms: Linear, constant: int, c: int) -> tuple[Linear, int, Linear, i
     return ({t: k for t, k in quotient.items() if k}, constant // c, {t: k for t, k in rest.items() if k}, constant % c)
 
 
+def _coarse(rest: Linear, left: int, d: int) -> tuple[int, Linear] | None:
+    """The greatest divisor g of d with rest + left = g*coarse + fine and 0 ≤ fine < g: g, and the terms of fine."""
+    for g in sorted({math.gcd(d, k) for k in rest.values()}, reverse=True):
+        fine = {t: k for t, k in rest.items() if k % g}
+        low, high = _bounds(fine, left % g)
+        if g > 1 and low >= 0 and high < g:
+            return g, fine
+    return None
+
+
 def _divide(x: UOp, c: UOp) -> UOp | None:
-    """(c*q + r) // c = q + r//c, and 0 ≤ r < c makes r//c vanish."""
+    """(c*q + r) // c = q + r//c, 0 ≤ r < c makes r//c vanish, and (g*a + f) // (g*b) = a//b for 0 ≤ f < g."""
     d: int = c.arg
     if d <= 0:
         return None
@@ -208,9 +218,10 @@ def _divide(x: UOp, c: UOp) -> UOp | None:
     low, high = _bounds(rest, left)
     if low // d == high // d:
         return from_linear(quotient, whole + low // d, x)
-    g = math.gcd(d, *rest.values())
-    if g > 1:
-        inner = from_linear({t: k // g for t, k in rest.items()}, left // g, x)
+    found = _coarse(rest, left, d)
+    if found is not None:
+        g, fine = found
+        inner = from_linear({t: k // g for t, k in rest.items() if t not in fine}, left // g, x)
         return from_linear(quotient, whole, x) + (inner // (d // g))
     if quotient or whole:
         return from_linear(quotient, whole, x) + from_linear(rest, left, x) // d
@@ -218,7 +229,7 @@ def _divide(x: UOp, c: UOp) -> UOp | None:
 
 
 def _remainder(x: UOp, c: UOp) -> UOp | None:
-    """(c*q + r) % c = r % c, and 0 ≤ r < c makes the remainder r."""
+    """(c*q + r) % c = r % c, 0 ≤ r < c makes the remainder r, and (g*a + f) % (g*b) = a%b*g + f for 0 ≤ f < g."""
     d: int = c.arg
     if d <= 0:
         return None
@@ -234,10 +245,11 @@ def _remainder(x: UOp, c: UOp) -> UOp | None:
     low, high = _bounds(rest, left)
     if low // d == high // d:
         return from_linear(rest, left - d * (low // d), x)
-    g = math.gcd(d, *rest.values())
-    if g > 1:
-        inner = from_linear({t: k // g for t, k in rest.items()}, left // g, x)
-        return (inner % (d // g)) * g + left % g
+    found = _coarse(rest, left, d)
+    if found is not None:
+        g, fine = found
+        inner = from_linear({t: k // g for t, k in rest.items() if t not in fine}, left // g, x)
+        return (inner % (d // g)) * g + from_linear(fine, left % g, x)
     if quotient or whole:
         return from_linear(rest, left, x) % d
     return None

@@ -6,7 +6,7 @@ import os
 import tarfile
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import numpy as np
 
@@ -49,6 +49,12 @@ class TensorIO(io.RawIOBase):
     def seekable(self) -> bool:
         return True
 
+    def read(self, size: int = -1) -> bytes:
+        end = len(self._bytes) if size is None or size < 0 else min(self._at + size, len(self._bytes))
+        found = self._bytes[self._at : end].tobytes()  # no memory is taken for more than there is
+        self._at = max(self._at, end)
+        return found
+
     def readinto(self, buffer: Any) -> int:
         count = min(len(buffer), max(len(self._bytes) - self._at, 0))
         if count:
@@ -70,8 +76,8 @@ def tar_extract(fn: Source) -> dict[str, Tensor]:
     """
     t = as_bytes("tar_extract", fn)
     try:
-        file = io.BufferedReader(TensorIO(t))
-        with tarfile.open(fileobj=file, mode="r:*") as archive:
+        file = TensorIO(t)
+        with tarfile.open(fileobj=cast(IO[bytes], file), mode="r:*") as archive:
             plain = archive.fileobj is file  # a packed archive is read through its codec
             out = {}
             for member in archive.getmembers():
@@ -95,9 +101,9 @@ def zip_extract(fn: Source) -> dict[str, Tensor]:
     """
     t = as_bytes("zip_extract", fn)
     try:
-        with zipfile.ZipFile(io.BufferedReader(TensorIO(t))) as archive:
+        with zipfile.ZipFile(cast(IO[bytes], TensorIO(t))) as archive:
             return {info.filename: _member(t, archive, info) for info in archive.infolist() if not info.is_dir()}
-    except (zipfile.BadZipFile, NotImplementedError) as error:
+    except Exception as error:  # codecs and fields of a damaged archive fail in ways of their own
         raise FileFormatError("zip_extract", f"no zip archive that can be read: {error}", "a complete file") from None
 
 
@@ -107,4 +113,6 @@ def _member(t: Tensor, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Tenso
     header = t[info.header_offset : info.header_offset + 30].numpy().tobytes()
     name, extra = (int(n) for n in np.frombuffer(header, "<u2", 2, 26))
     start = info.header_offset + 30 + name + extra
+    if info.header_offset < 0 or start + info.file_size > len(t):
+        raise zipfile.BadZipFile(f"{info.filename!r} leaves the file")
     return t[start : start + info.file_size]

@@ -1,28 +1,32 @@
-"""GGUF files: metadata and weights of language models; the package ``gguf`` reads them and takes quantization back."""
+"""GGUF files: metadata and weights of language models; the package ``gguf`` reads the header."""
 from __future__ import annotations
 
 import importlib
+import math
 import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError, FileFormatError
+from tinsmith.nn.ggml import KINDS, unpacked
+from tinsmith.tensor.realize import realize_tensors
 from tinsmith.tensor.tensor import Tensor
 
 _PLAIN = {"F64": dtypes.float64, "F32": dtypes.float32, "F16": dtypes.float16, "BF16": dtypes.bfloat16,
           "I8": dtypes.int8, "I16": dtypes.int16, "I32": dtypes.int32, "I64": dtypes.int64}
 
 
-def gguf_load(fn: str | os.PathLike[str] | Tensor) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """(metadata, tensors by name) of a GGUF file. Plain numbers stay in the file until they are used; quantized blocks
-    become float32.
+def gguf_load(fn: str | os.PathLike[str] | Tensor,
+              device: str | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """(metadata, tensors by name) of a GGUF file.
+
+    Plain numbers stay in the file until they are used. Quantized blocks are copied to the device as they are, and each
+    kernel that reads such a tensor unpacks them: it stays small, until ``realize`` makes float32 numbers of it.
 
     Raises:
         ArgumentError: if the package ``gguf`` is not installed.
-        FileFormatError: if the file is none.
+        FileFormatError: if the file is none, is cut short, or holds a type that Tinsmith has not.
     """
     try:
         package = importlib.import_module("gguf")  # at its first use: it is optional
@@ -33,18 +37,44 @@ def gguf_load(fn: str | os.PathLike[str] | Tensor) -> tuple[dict[str, Any], dict
         raise ArgumentError("gguf_load", f"reads files, got a tensor on {fn.device!r}",  # type: ignore[union-attr]
                             "the file's path")
     try:
-        reader = package.GGUFReader(path)
-    except (ValueError, IndexError, KeyError) as error:
-        raise FileFormatError("gguf_load", f"{path!r} is no GGUF file: {error}", "a complete file") from None
-    metadata = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("GGUF.")}
-    return metadata, {t.name: _tensor(package, path, t) for t in reader.tensors}
+        reader = _reader(package, path)
+        metadata = {name: f.contents() for name, f in reader.fields.items() if not name.startswith("GGUF.")}
+    except (ValueError, TypeError, IndexError, KeyError, OverflowError, RecursionError) as error:
+        raise FileFormatError("gguf_load", f"{path!r} is no GGUF file: {error!r:.200}", "a complete file") from None
+    packed: list[Tensor] = []
+    file = Tensor(Path(path))
+    tensors = {t.name: _tensor(file, t, device, packed) for t in reader.tensors}
+    realize_tensors(packed)
+    return metadata, tensors
 
-def _tensor(package: Any, path: str, t: Any) -> Tensor:
-    shape = tuple(int(n) for n in reversed(t.shape))
-    dtype = _PLAIN.get(t.tensor_type.name)
-    if dtype is None:
-        values = package.quants.dequantize(t.data, t.tensor_type)
-        return Tensor(np.ascontiguousarray(values, np.float32).reshape(shape))
-    start = int(t.data_offset)
-    part = Tensor(Path(path))[start : start + int(t.n_bytes)]
-    return part.bitcast(dtype).reshape(*shape).to(None)
+
+def _reader(package: Any, path: str) -> Any:
+    class Reader(package.GGUFReader):  # type: ignore[misc]
+        def _get(self, offset: int, dtype: Any, count: int = 1, *more: Any, **options: Any) -> Any:
+            """What lies at an offset; the package would take less at the end of the file, again and again."""
+            found = super()._get(offset, dtype, count, *more, **options)
+            if len(found) < count:
+                raise ValueError(f"{count} numbers at byte {offset} go beyond the file's end")
+            return found
+
+    return Reader(path)
+
+
+def _tensor(file: Tensor, t: Any, device: str | None, packed: list[Tensor]) -> Tensor:
+    """A tensor of the file; the bytes of a quantized one are put into ``packed``."""
+    shape, kind, start = tuple(int(n) for n in reversed(t.shape)), t.tensor_type.name, int(t.data_offset)
+    plain = _PLAIN.get(kind)
+    if plain is None and kind not in KINDS:
+        raise FileFormatError("gguf_load", f"{t.name!r} is of type {kind}", f"one of {', '.join(KINDS)}")
+    size, nbytes = (1, plain.itemsize) if plain else KINDS[kind][:2]
+    count = math.prod(shape)
+    if count % size or int(t.n_bytes) != count // size * nbytes:
+        raise FileFormatError("gguf_load", f"{t.name!r} of shape {shape} has {t.n_bytes} bytes",
+                              "a complete file")
+    if not count:
+        return Tensor.empty(*shape, dtype=plain or dtypes.float32, device=device, requires_grad=False)
+    part = file[start : start + int(t.n_bytes)]
+    if plain:
+        return part.bitcast(plain).reshape(*shape).to(device)
+    packed.append(part.to(device))
+    return unpacked(packed[-1], kind).reshape(*shape)

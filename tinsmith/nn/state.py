@@ -18,19 +18,21 @@ from tinsmith.core.weak import WeakTable
 from tinsmith.ir import Ops, UOp
 from tinsmith.nn.archives import Source, TensorIO, as_bytes, tar_extract, zip_extract
 from tinsmith.nn.gguf import gguf_load
+from tinsmith.nn.numpyfile import numpy_load, numpy_save
 from tinsmith.nn.torchfile import torch_load
 from tinsmith.schedule.execute import seen_on_host
 from tinsmith.tensor.base import device_name, leaf
 from tinsmith.tensor.realize import realize_tensors, value_of
 from tinsmith.tensor.tensor import Tensor
 
-__all__ = ["TensorIO", "get_parameters", "get_state_dict", "gguf_load", "load_state_dict", "safe_load",
-           "safe_load_metadata", "safe_save", "tar_extract", "torch_load", "zip_extract"]
+__all__ = ["TensorIO", "get_parameters", "get_state_dict", "gguf_load", "load_state_dict", "numpy_load",
+           "numpy_save", "safe_load", "safe_load_metadata", "safe_save", "tar_extract", "torch_load", "zip_extract"]
 
 _DTYPES: Final = {
     "BOOL": dtypes.bool, "I8": dtypes.int8, "U8": dtypes.uint8, "I16": dtypes.int16, "U16": dtypes.uint16,
     "I32": dtypes.int32, "U32": dtypes.uint32, "I64": dtypes.int64, "U64": dtypes.uint64, "F16": dtypes.float16,
-    "BF16": dtypes.bfloat16, "F32": dtypes.float32, "F64": dtypes.float64}
+    "BF16": dtypes.bfloat16, "F32": dtypes.float32, "F64": dtypes.float64, "F8_E4M3": dtypes.fp8e4m3,
+    "F8_E5M2": dtypes.fp8e5m2, "F8_E4M3FNUZ": dtypes.fp8e4m3fnuz, "F8_E5M2FNUZ": dtypes.fp8e5m2fnuz}
 
 
 def get_state_dict(obj: Any, prefix: str = "") -> dict[str, Tensor]:

@@ -1,16 +1,19 @@
 """PyTorch's files of weights: pickles of tensors and containers, read without running anything that they name."""
 from __future__ import annotations
 
+import functools
 import io
-import pickle
-from collections import OrderedDict
-from typing import Any, Final
+import math
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
+from typing import IO, Any, Final, NamedTuple, cast
 
 import numpy as np
 
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import FileFormatError
-from tinsmith.nn.archives import Source, zip_extract
+from tinsmith.nn.archives import Source, TensorIO, as_bytes, zip_extract
+from tinsmith.nn.pickles import Name, unpickle
 from tinsmith.tensor.tensor import Tensor
 
 _STORAGES: Final = {
@@ -26,86 +29,128 @@ _DTYPES: Final = {
     "float8_e5m2fnuz": dtypes.fp8e5m2fnuz}
 
 
+class Storage(NamedTuple):
+    """A block of bytes of the file, and the type of its elements."""
+
+    data: Tensor
+    dtype: DType
+
+
 def torch_load(fn: Source) -> Any:
-    """What ``torch.save`` wrote: tensors in dicts, lists and tuples. A file is mapped; tensors are copied when used.
+    """What ``torch.save`` wrote, today or before PyTorch 1.6: tensors in dicts, lists and tuples. A file is mapped;
+    tensors are copied when used. Nothing that the file names is run.
 
     Raises:
-        FileFormatError: for a file of another kind, or one that holds other objects.
+        FileFormatError: for a file of another kind, a damaged one, or one that holds other objects.
     """
-    try:
-        files = zip_extract(fn)
-    except FileFormatError:
-        raise FileFormatError("torch_load", "no file of torch.save since PyTorch 1.6",
-                              "torch.save(torch.load(old, weights_only=True), new)") from None
+    file = as_bytes("torch_load", fn)
+    start = file[:2].numpy().tobytes()
+    if start[:1] == b"\x80":
+        return _legacy(file)
+    if start != b"PK":
+        raise FileFormatError("torch_load", "the file begins as none of torch.save does",
+                              "torch.save(model.state_dict(), ...)")
+    files = zip_extract(file)
     found = next((name for name in files if name.endswith("/data.pkl") or name == "data.pkl"), None)
     if found is None:
         raise FileFormatError("torch_load", "the zip archive has no data.pkl", "a file of torch.save")
     root = found.removesuffix("data.pkl")
     order = files.get(f"{root}byteorder")
     if order is not None and order.numpy().tobytes() != b"little":
-        raise FileFormatError("torch_load", "the file was written by a big-endian machine", "a little-endian one's")
-    try:
-        return _Unpickler(files[found].numpy().tobytes(), files, root).load()
-    except (pickle.UnpicklingError, EOFError, KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
-        if isinstance(error, FileFormatError):
-            raise
-        raise FileFormatError("torch_load", f"cannot read the pickle: {error!r:.200}", "a complete file") from None
+        raise _big_endian()
+
+    def stored(pid: Any) -> Storage:
+        kind, dtype, key, *_ = pid
+        return _storage(kind, files[f"{root}data/{key}"], dtype)
+
+    return unpickle("torch_load", io.BytesIO(files[found].numpy().tobytes()), _KNOWN, stored)
 
 
-class _Unpickler(pickle.Unpickler):
-    """Makes tensors and containers; any other name in the file is refused."""
-
-    def __init__(self, data: bytes, files: dict[str, Tensor], root: str) -> None:
-        super().__init__(io.BytesIO(data))
-        self.files, self.root = files, root
-
-    def find_class(self, module: str, name: str) -> Any:
-        known = _KNOWN.get((module, name))
-        if known is None and module == "torch" and name in _DTYPES:
-            return _DTYPES[name]
-        if known is None and module in ("torch", "torch.storage") and name in _STORAGES:
-            return _STORAGES[name]
-        if known is None:
-            raise FileFormatError("torch_load", f"the file holds a {module}.{name}, no tensor or container",
-                                  "torch.save(model.state_dict(), ...)")
-        return known
-
-    def persistent_load(self, pid: Any) -> tuple[Tensor, DType]:
-        """(bytes, element type) of a storage."""
-        kind, dtype, key = pid[:3]
-        if kind != "storage" or not isinstance(dtype, DType):
-            raise FileFormatError("torch_load", f"unknown object {pid!r:.80}", "torch.save(model.state_dict(), ...)")
-        return self.files[f"{self.root}data/{key}"], dtype
+def _storage(kind: Any, data: Tensor, dtype: Any) -> Storage:
+    if kind != "storage" or not isinstance(dtype, DType):
+        raise TypeError(f"an object of kind {kind!r}")
+    return Storage(data, dtype)
 
 
-def _tensor(storage: tuple[Tensor, DType], offset: int, size: tuple[int, ...], stride: tuple[int, ...],
-            *_: Any) -> Tensor:
-    data, dtype = storage
-    return _strided(data, dtype, offset, size, stride)
+def _big_endian() -> FileFormatError:
+    return FileFormatError("torch_load", "the file was written by a big-endian machine", "a little-endian one's")
 
 
-def _tensor_v3(storage: tuple[Tensor, DType], offset: int, size: tuple[int, ...], stride: tuple[int, ...],
+def _legacy(file: Tensor) -> Any:
+    """A magic number, a version, the machine's sizes, the object, names of the storages; and their bytes in this order.
+
+    The object comes before what it is made of, so it is skipped at first.
+    """
+    reader = cast(IO[bytes], TensorIO(file))
+    read = functools.partial(unpickle, "torch_load", reader, {})
+    if read() != 0x1950A86A20F9469CFC6C or read() != 1001:
+        raise FileFormatError("torch_load", "the pickle is none of torch.save", "torch.save(model.state_dict(), ...)")
+    if read().get("little_endian") is not True:
+        raise _big_endian()
+    begin, sizes = reader.tell(), dict[str, int]()
+
+    def measured(pid: Any) -> Storage:
+        kind, dtype, key, _, count, *_ = pid
+        sizes[key] = count * dtype.itemsize
+        return _storage(kind, Tensor.empty(0, dtype=dtypes.uint8, requires_grad=False), dtype)
+
+    unpickle("torch_load", reader, _KNOWN | dict.fromkeys(_REBUILDERS, _nothing), measured)
+    names, found = read(), dict[str, Tensor]()
+    at = reader.tell()
+    for name in names:
+        count = int.from_bytes(file[at : at + 8].numpy().tobytes(), "little")
+        if name not in sizes or at + 8 + sizes[name] > len(file):
+            raise FileFormatError("torch_load", f"the storage {name!r:.40} of {count} elements leaves the file",
+                                  "a complete file")
+        found[name] = file[at + 8 : at + 8 + sizes[name]]
+        at += 8 + sizes[name]
+
+    def stored(pid: Any) -> Storage:
+        kind, dtype, key, _, _, view = (*pid, None)[:6]
+        data = found[key]
+        if view is not None:  # a part of another storage, in elements
+            _, offset, size = view
+            data = data[offset * dtype.itemsize : (offset + size) * dtype.itemsize]
+        return _storage(kind, data, dtype)
+
+    reader.seek(begin)
+    return unpickle("torch_load", reader, _KNOWN, stored)
+
+
+def _tensor(storage: Storage, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: Any) -> Tensor:
+    return _strided(storage.data, storage.dtype, offset, size, stride)
+
+
+def _tensor_v3(storage: Storage, offset: int, size: tuple[int, ...], stride: tuple[int, ...],
                grad: Any, hooks: Any, dtype: DType, *_: Any) -> Tensor:
-    return _strided(storage[0], dtype, offset, size, stride)
+    return _strided(storage.data, dtype, offset, size, stride)
 
 
 def _strided(data: Tensor, dtype: DType, offset: int, size: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
     """A tensor over a part of a storage; where its elements lie one after the other it stays where it is."""
-    count = int(np.prod(size, dtype=np.int64))
-    reach = offset + sum((n - 1) * s for n, s in zip(size, stride)) + 1 if count else offset
-    if min((offset, *size, *stride)) < 0 or reach * dtype.itemsize > len(data):
+    whole = all(type(n) is int and 0 <= n < 1 << 63 for n in (offset, *size, *stride)) and len(size) == len(stride)
+    if not whole or math.prod(n or 1 for n in size) >= 1 << 59:  # no array is as large
+        raise FileFormatError("torch_load", f"a tensor of shape {size} and strides {stride}", "a complete file")
+    if 0 in size:
+        return Tensor.empty(*size, dtype=dtype, requires_grad=False)
+    once = [n if s else 1 for n, s in zip(size, stride)]  # an axis of stride 0 repeats what is there
+    count = math.prod(once)
+    reach = offset + sum((n - 1) * s for n, s in zip(once, stride)) + 1
+    if reach * dtype.itemsize > len(data):
         raise FileFormatError("torch_load", f"a tensor of shape {size} and strides {stride} leaves its storage",
                               "a complete file")
-    if not count:
-        return Tensor.empty(*size, dtype=dtype, requires_grad=False)
+    if count > reach - offset:
+        raise FileFormatError("torch_load", f"the elements of a tensor of shape {size} and strides {stride} overlap",
+                              "tensor.clone() before torch.save")
     part = data[offset * dtype.itemsize : reach * dtype.itemsize]
-    if reach - offset == count and _is_dense(size, stride):
-        return part.bitcast(dtype).reshape(*size).to(None)
+    if reach - offset == count and _is_dense(once, stride):
+        return part.bitcast(dtype).reshape(tuple(once)).to(None).expand(size)
     flat = part.numpy().view(dtype.numpy)
-    return Tensor(np.lib.stride_tricks.as_strided(flat, size, [s * dtype.itemsize for s in stride]), dtype=dtype)
+    dense = np.lib.stride_tricks.as_strided(flat, once, [s * dtype.itemsize for s in stride])
+    return Tensor(dense, dtype=dtype, requires_grad=False).expand(size)
 
 
-def _is_dense(size: tuple[int, ...], stride: tuple[int, ...]) -> bool:
+def _is_dense(size: Sequence[int], stride: Sequence[int]) -> bool:
     wanted = 1
     for n, s in zip(reversed(size), reversed(stride)):
         if n != 1 and s != wanted:
@@ -118,8 +163,28 @@ def _parameter(data: Tensor, requires_grad: bool, *_: Any) -> Tensor:
     return data
 
 
-_KNOWN: Final[dict[tuple[str, str], Any]] = {
-    ("collections", "OrderedDict"): OrderedDict, ("torch._utils", "_rebuild_tensor_v2"): _tensor,
-    ("torch._utils", "_rebuild_tensor"): _tensor, ("torch._utils", "_rebuild_tensor_v3"): _tensor_v3,
-    ("torch._utils", "_rebuild_parameter"): _parameter, ("torch", "Size"): tuple,
-    ("builtins", "set"): set, ("builtins", "list"): list, ("builtins", "dict"): dict, ("builtins", "tuple"): tuple}
+def _nothing(*_: Any) -> None:
+    """What a tensor is while only its storage's size is asked for."""
+
+
+def _encoded(text: str, encoding: str) -> bytes:
+    """Bytes, as the second protocol writes them."""
+    if encoding != "latin1":
+        raise ValueError(f"bytes in {encoding!r:.40}")
+    return text.encode("latin1")
+
+
+def _device(*named: Any) -> str:
+    return ":".join(map(str, named))
+
+
+_UTILS: Final = "torch._utils"
+_REBUILDERS: Final[dict[Name, Any]] = {
+    (_UTILS, "_rebuild_tensor"): _tensor, (_UTILS, "_rebuild_tensor_v2"): _tensor,
+    (_UTILS, "_rebuild_tensor_v3"): _tensor_v3, (_UTILS, "_rebuild_parameter"): _parameter}
+_KNOWN: Final[dict[Name, Any]] = {
+    **_REBUILDERS, ("torch", "Size"): tuple, ("torch", "device"): _device, ("_codecs", "encode"): _encoded,
+    ("collections", "OrderedDict"): OrderedDict, ("collections", "Counter"): Counter,
+    **{("builtins", t.__name__): t for t in (set, frozenset, list, dict, tuple, complex)},
+    **{("torch", name): dtype for name, dtype in _DTYPES.items()},
+    **{(module, name): dtype for module in ("torch", "torch.storage") for name, dtype in _STORAGES.items()}}

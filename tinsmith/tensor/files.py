@@ -90,7 +90,7 @@ def moved(tensor: TensorBase, target: str) -> UOp:
         return tensor.uop
     dense = np.ascontiguousarray(values(tensor.uop))
     buffer = Buffer("NPY", dense.size, tensor.dtype, opaque=dense.reshape(-1).view(np.uint8))
-    return UOp(Ops.BUFFER, tensor.dtype, (), buffer).copy_to(target).reshape(dense.shape)
+    return UOp(Ops.BUFFER, tensor.dtype, (), buffer).copy_to(target).reshape(tensor.shape)
 
 
 def write(uop: UOp, value: Array) -> None:

@@ -1,0 +1,261 @@
+"""Blocks of numbers in the quantized types of GGML, taken back to float32 by operations on Tensors.
+
+A block is a row of bytes: packed integers of a few bits, and the factors that they are multiplied with. What these
+functions give is a graph over the bytes, so a kernel that reads the numbers unpacks them itself. The package ``gguf``
+holds the tables of the IQ types, and the same arithmetic in NumPy, which the tests compare with.
+"""
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from tinsmith.core.dtypes import dtypes
+from tinsmith.tensor.tensor import Tensor
+
+_FOUR_BIT_FLOATS: Final = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # twice E2M1
+_UNEVEN: Final = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+
+
+class Kind(NamedTuple):
+    """A quantized type: numbers and bytes of a block, and the function from blocks ``[n, nbytes]`` to ``[n, size]``."""
+
+    size: int
+    nbytes: int
+    unpack: Callable[[Tensor], Tensor]
+
+
+def _fields(packed: Tensor, bits: int, group: int) -> Tensor:
+    """The fields of ``bits`` bits in bytes ``[n, k]``: of each ``group`` all lowest fields, then the next ones."""
+    per = 8 // bits
+    shifts = Tensor.arange(per, dtype=dtypes.uint8).reshape(1, 1, per, 1) * bits
+    out: Tensor = (packed.reshape(packed.shape[0], -1, 1, group) >> shifts) & (2**bits - 1)
+    return out.reshape(packed.shape[0], -1)
+
+
+def _half(blocks: Tensor, at: int) -> Tensor:
+    """The half-precision factor at a byte of each block, ``[n, 1]``."""
+    return blocks[:, at : at + 2].bitcast(dtypes.float16).float()
+
+
+def _scaled(factors: Tensor, values: Tensor, offsets: Tensor | None = None) -> Tensor:
+    """Values ``[n, size]`` times factors ``[n, parts]``, each of which is for as many of them; less the offsets."""
+    n, parts = factors.shape
+    out = factors.reshape(n, parts, 1) * values.float().reshape(n, parts, -1)
+    out = out if offsets is None else out - offsets.reshape(n, parts, 1)
+    return out.reshape(n, -1)
+
+
+def _looked_up(table: Any, index: Tensor) -> Tensor:
+    """Rows of a table by their numbers, one after the other: ``[n, k]`` into a table of rows of m → ``[n, k·m]``."""
+    rows = Tensor(np.asarray(table, np.float32), requires_grad=False)
+    return rows[index.cast(dtypes.int32)].reshape(index.shape[0], -1)
+
+
+def _q4_0(b: Tensor) -> Tensor:
+    return _half(b, 0) * (_fields(b[:, 2:], 4, 16).float() - 8)
+
+
+def _q4_1(b: Tensor) -> Tensor:
+    return _half(b, 0) * _fields(b[:, 4:], 4, 16).float() + _half(b, 2)
+
+
+def _five_bits(b: Tensor, at: int) -> Tensor:
+    return _fields(b[:, at + 4 :], 4, 16) | (_fields(b[:, at : at + 4], 1, 1) << 4)
+
+
+def _q5_0(b: Tensor) -> Tensor:
+    return _half(b, 0) * (_five_bits(b, 2).float() - 16)
+
+
+def _q5_1(b: Tensor) -> Tensor:
+    return _half(b, 0) * _five_bits(b, 4).float() + _half(b, 2)
+
+
+def _q8_0(b: Tensor) -> Tensor:
+    return _half(b, 0) * b[:, 2:].bitcast(dtypes.int8).float()
+
+
+def _q8_k(b: Tensor) -> Tensor:
+    return b[:, :4].bitcast(dtypes.float32) * b[:, 4:260].bitcast(dtypes.int8).float()
+
+
+def _q2_k(b: Tensor) -> Tensor:
+    scales = b[:, :16]
+    return _scaled(_half(b, 80) * (scales & 15).float(), _fields(b[:, 16:80], 2, 32),
+                   _half(b, 82) * (scales >> 4).float())
+
+
+def _q3_k(b: Tensor) -> Tensor:
+    scales = _fields(b[:, 96:104], 4, 8) | (_fields(b[:, 104:108], 2, 4) << 4)
+    values = _fields(b[:, 32:96], 2, 32).float() - 4 * (1 - _fields(b[:, :32], 1, 32).float())
+    return _scaled(_half(b, 108) * (scales.float() - 32), values)
+
+
+def _scales_of_k(b: Tensor) -> tuple[Tensor, Tensor]:
+    """Eight factors and offsets ``[n, 8]`` of the types Q4_K and Q5_K, six bits each."""
+    n = b.shape[0]
+    first = Tensor.arange(2).reshape(1, 2, 1).eq(0)  # the first four are whole, the others' two high bits above them
+    low, high, rest = (b[:, at : at + 4].reshape(n, 1, 4) for at in (4, 8, 12))
+    scales = first.where(low & 63, (rest & 15) | ((low >> 2) & 48))
+    offsets = first.where(high & 63, (rest >> 4) | ((high >> 2) & 48))
+    return _half(b, 0) * scales.reshape(n, 8).float(), _half(b, 2) * offsets.reshape(n, 8).float()
+
+
+def _q4_k(b: Tensor) -> Tensor:
+    scales, offsets = _scales_of_k(b)
+    return _scaled(scales, _fields(b[:, 16:], 4, 32), offsets)
+
+
+def _q5_k(b: Tensor) -> Tensor:
+    scales, offsets = _scales_of_k(b)
+    return _scaled(scales, _fields(b[:, 48:], 4, 32) | (_fields(b[:, 16:48], 1, 32) << 4), offsets)
+
+
+def _q6_k(b: Tensor) -> Tensor:
+    values = _fields(b[:, :128], 4, 64) | (_fields(b[:, 128:192], 2, 32) << 4)
+    return _scaled(_half(b, 208) * b[:, 192:208].bitcast(dtypes.int8).float(), values.float() - 32)
+
+
+def _trits(packed: Tensor, count: int, group: int) -> Tensor:
+    """``count`` digits of base 3 in each byte, the first ones of all bytes of a group first."""
+    n = packed.shape[0]
+    powers = Tensor([3**k for k in range(count)], dtype=dtypes.uint8).reshape(1, 1, count, 1)
+    left = packed.reshape(n, -1, 1, group) * powers  # the digits before are pushed out of the byte
+    return ((left.cast(dtypes.uint16) * 3) >> 8).reshape(n, -1)
+
+
+def _tq1_0(b: Tensor) -> Tensor:
+    digits = _trits(b[:, :32], 5, 32).cat(_trits(b[:, 32:48], 5, 16), _trits(b[:, 48:52], 4, 4), dim=1)
+    return _half(b, 52) * (digits.float() - 1)
+
+
+def _tq2_0(b: Tensor) -> Tensor:
+    return _half(b, 64) * (_fields(b[:, :64], 2, 32).float() - 1)
+
+
+def _mxfp4(b: Tensor) -> Tensor:
+    exponent = b[:, :1].cast(dtypes.uint32)
+    bits = (exponent < 2).where(exponent * 0x200000 + 0x200000, (exponent.maximum(1) - 1) << 23)  # half of 2**(e - 127)
+    return bits.bitcast(dtypes.float32) * _looked_up(_FOUR_BIT_FLOATS, _fields(b[:, 1:], 4, 16))
+
+
+def _nvfp4(b: Tensor) -> Tensor:
+    byte = b[:, :4]
+    factor = byte.eq(127).where(0.0, (byte & 127).bitcast(dtypes.fp8e4m3).float() * 0.5)
+    return _scaled(factor, _looked_up(_FOUR_BIT_FLOATS, _fields(b[:, 4:], 4, 8)))
+
+
+def _iq4_nl(b: Tensor) -> Tensor:
+    return _half(b, 0) * _looked_up(_UNEVEN, _fields(b[:, 2:], 4, 16))
+
+
+def _iq4_xs(b: Tensor) -> Tensor:
+    scales = _fields(b[:, 4:8], 4, 1) | (_fields(b[:, 2:4], 2, 1) << 4)
+    return _scaled(_half(b, 0) * (scales.float() - 32), _looked_up(_UNEVEN, _fields(b[:, 8:], 4, 16)))
+
+
+def _grid(kind: str) -> Any:
+    """The rows of numbers that a type's indices stand for."""
+    package = importlib.import_module("gguf.quants")
+    holder = getattr(package, {"IQ1_M": "IQ1_S"}.get(kind, kind))
+    holder.init_grid()
+    return holder.grid[0, 0]
+
+
+def _signs(bits: Tensor) -> Tensor:
+    """1 or -1 by the bits of bytes: ``[n, k]`` → ``[n, 8·k]``."""
+    return 1 - 2 * _fields(bits, 1, 1).float()
+
+
+def _even_signs(words: Tensor) -> Tensor:
+    """The signs of four times seven bits in words ``[n, k]``; the eighth makes the number of minus signs even."""
+    n = words.shape[0]
+    seven = ((words.reshape(n, -1, 1) >> (Tensor.arange(4, dtype=dtypes.uint32) * 7)) & 127).reshape(n, -1)
+    return _signs(_with_parity(seven).cast(dtypes.uint8))
+
+
+def _with_parity(seven: Tensor) -> Tensor:
+    folded = seven ^ (seven >> 4)
+    folded = folded ^ (folded >> 2)
+    return seven | (((folded ^ (folded >> 1)) & 1) << 7)
+
+
+def _iq2_xxs(b: Tensor) -> Tensor:
+    pairs = b[:, 2:].reshape(b.shape[0], 8, 8)
+    words = pairs[:, :, 4:].bitcast(dtypes.uint32).reshape(b.shape[0], 8)
+    numbers = _looked_up(_grid("IQ2_XXS"), pairs[:, :, :4].reshape(b.shape[0], 32))
+    return _scaled(_half(b, 0) * (0.5 + (words >> 28).float()) * 0.25, numbers * _even_signs(words))
+
+
+def _iq2_xs(b: Tensor) -> Tensor:
+    words = b[:, 2:66].bitcast(dtypes.uint16)
+    signs = _signs(_with_parity(words >> 9).cast(dtypes.uint8))
+    factors = _half(b, 0) * (0.5 + _fields(b[:, 66:], 4, 1).float()) * 0.25
+    return _scaled(factors, _looked_up(_grid("IQ2_XS"), words & 511) * signs)
+
+
+def _joined(low: Tensor, high: Tensor) -> Tensor:
+    """Indices of eight low bits and some high ones."""
+    return low.cast(dtypes.uint16) | (high.cast(dtypes.uint16) << 8)
+
+
+def _iq2_s(b: Tensor) -> Tensor:
+    index = _joined(b[:, 2:34], _fields(b[:, 66:74], 2, 1))
+    factors = _half(b, 0) * (0.5 + _fields(b[:, 74:], 4, 1).float()) * 0.25
+    return _scaled(factors, _looked_up(_grid("IQ2_S"), index) * _signs(b[:, 34:66]))
+
+
+def _iq3_xxs(b: Tensor) -> Tensor:
+    words = b[:, 66:].bitcast(dtypes.uint32)
+    factors = _half(b, 0) * (0.5 + (words >> 28).float()) * 0.5
+    return _scaled(factors, _looked_up(_grid("IQ3_XXS"), b[:, 2:66]) * _even_signs(words))
+
+
+def _iq3_s(b: Tensor) -> Tensor:
+    index = _joined(b[:, 2:66], _fields(b[:, 66:74], 1, 1))
+    factors = _half(b, 0) * (1 + 2 * _fields(b[:, 106:], 4, 1).float())
+    return _scaled(factors, _looked_up(_grid("IQ3_S"), index) * _signs(b[:, 74:106]))
+
+
+def _iq1_s(b: Tensor) -> Tensor:
+    n, words = b.shape[0], b[:, 34:].bitcast(dtypes.uint16)
+    high = (words.reshape(n, 8, 1) >> (Tensor.arange(4, dtype=dtypes.uint16) * 3)) & 7
+    numbers = _looked_up(_grid("IQ1_S"), _joined(b[:, 2:34], high.reshape(n, 32))).reshape(n, 8, 32)
+    numbers = numbers + (words >> 15).eq(0).where(0.125, -0.125).reshape(n, 8, 1)
+    return _scaled(_half(b, 0) * (2 * ((words >> 12) & 7).float() + 1), numbers.reshape(n, 256))
+
+
+def _iq1_m(b: Tensor) -> Tensor:
+    n, words = b.shape[0], b[:, 48:].bitcast(dtypes.uint16)
+    top = [words[:, k : k + 1] >> 12 for k in range(4)]  # four bits of the factor stand in each word
+    factor = (top[0] | (top[1] << 4) | (top[2] << 8) | (top[3] << 12)).bitcast(dtypes.float16).float()
+    scales = ((words.reshape(n, 4, 1) >> (Tensor.arange(4, dtype=dtypes.uint16) * 3)) & 7).reshape(n, 16)
+    high = _fields(b[:, 32:48], 4, 1)
+    numbers = _looked_up(_grid("IQ1_M"), _joined(b[:, :32], high & 7)).reshape(n, 32, 8)
+    numbers = numbers + (high & 8).eq(0).where(0.125, -0.125).reshape(n, 32, 1)
+    return _scaled(factor * (2 * scales.float() + 1), numbers.reshape(n, 256))
+
+
+KINDS: Final = {
+    "Q4_0": Kind(32, 18, _q4_0), "Q4_1": Kind(32, 20, _q4_1), "Q5_0": Kind(32, 22, _q5_0), "Q5_1": Kind(32, 24, _q5_1),
+    "Q8_0": Kind(32, 34, _q8_0), "Q2_K": Kind(256, 84, _q2_k),
+    "Q3_K": Kind(256, 110, _q3_k), "Q4_K": Kind(256, 144, _q4_k), "Q5_K": Kind(256, 176, _q5_k),
+    "Q6_K": Kind(256, 210, _q6_k), "Q8_K": Kind(256, 292, _q8_k), "TQ1_0": Kind(256, 54, _tq1_0),
+    "TQ2_0": Kind(256, 66, _tq2_0), "MXFP4": Kind(32, 17, _mxfp4), "NVFP4": Kind(64, 36, _nvfp4),
+    "IQ1_S": Kind(256, 50, _iq1_s), "IQ1_M": Kind(256, 56, _iq1_m), "IQ2_XXS": Kind(256, 66, _iq2_xxs),
+    "IQ2_XS": Kind(256, 74, _iq2_xs), "IQ2_S": Kind(256, 82, _iq2_s), "IQ3_XXS": Kind(256, 98, _iq3_xxs),
+    "IQ3_S": Kind(256, 110, _iq3_s), "IQ4_NL": Kind(32, 18, _iq4_nl), "IQ4_XS": Kind(256, 136, _iq4_xs)}
+
+
+def unpacked(packed: Tensor, kind: str) -> Tensor:
+    """The float32 values of blocks that lie one after the other, a graph over the bytes ``packed``.
+
+    >>> block = Tensor(np.array([0, 60, 0x10, *[0] * 15], np.uint8))  # a factor of 1, and 32 times four bits
+    >>> unpacked(block, "Q4_0")[:2].tolist(), unpacked(block, "Q4_0")[16].item()
+    ([-8.0, -8.0], -7.0)
+    """
+    size, nbytes, unpack = KINDS[kind]
+    return unpack(packed.reshape(-1, nbytes)).reshape(packed.numel() // nbytes * size)
