@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from tinsmith.core.dtypes import dtypes
+from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.tensor.tensor import Tensor
 
 _FOUR_BIT_FLOATS: Final = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # twice E2M1
@@ -35,9 +35,19 @@ def _fields(packed: Tensor, bits: int, group: int) -> Tensor:
     return out.reshape(packed.shape[0], -1)
 
 
+def _words(packed: Tensor, dtype: DType) -> Tensor:
+    """Bytes ``[n, k]`` as numbers of several bytes, put together by shifts, which costs less than memory."""
+    word = {2: dtypes.uint16, 4: dtypes.uint32}[dtype.itemsize]
+    parts = packed.reshape(packed.shape[0], -1, dtype.itemsize).cast(word)
+    out = parts[..., 0]
+    for n in range(1, dtype.itemsize):
+        out = out | (parts[..., n] << (8 * n))
+    return out.bitcast(dtype)
+
+
 def _half(blocks: Tensor, at: int) -> Tensor:
     """The half-precision factor at a byte of each block, ``[n, 1]``."""
-    return blocks[:, at : at + 2].bitcast(dtypes.float16).float()
+    return _words(blocks[:, at : at + 2], dtypes.float16).float()
 
 
 def _scaled(factors: Tensor, values: Tensor, offsets: Tensor | None = None) -> Tensor:
@@ -79,7 +89,7 @@ def _q8_0(b: Tensor) -> Tensor:
 
 
 def _q8_k(b: Tensor) -> Tensor:
-    return b[:, :4].bitcast(dtypes.float32) * b[:, 4:260].bitcast(dtypes.int8).float()
+    return _words(b[:, :4], dtypes.float32) * b[:, 4:260].bitcast(dtypes.int8).float()
 
 
 def _q2_k(b: Tensor) -> Tensor:
@@ -185,13 +195,13 @@ def _with_parity(seven: Tensor) -> Tensor:
 
 def _iq2_xxs(b: Tensor) -> Tensor:
     pairs = b[:, 2:].reshape(b.shape[0], 8, 8)
-    words = pairs[:, :, 4:].bitcast(dtypes.uint32).reshape(b.shape[0], 8)
+    words = _words(pairs[:, :, 4:].reshape(b.shape[0], 32), dtypes.uint32)
     numbers = _looked_up(_grid("IQ2_XXS"), pairs[:, :, :4].reshape(b.shape[0], 32))
     return _scaled(_half(b, 0) * (0.5 + (words >> 28).float()) * 0.25, numbers * _even_signs(words))
 
 
 def _iq2_xs(b: Tensor) -> Tensor:
-    words = b[:, 2:66].bitcast(dtypes.uint16)
+    words = _words(b[:, 2:66], dtypes.uint16)
     signs = _signs(_with_parity(words >> 9).cast(dtypes.uint8))
     factors = _half(b, 0) * (0.5 + _fields(b[:, 66:], 4, 1).float()) * 0.25
     return _scaled(factors, _looked_up(_grid("IQ2_XS"), words & 511) * signs)
@@ -209,7 +219,7 @@ def _iq2_s(b: Tensor) -> Tensor:
 
 
 def _iq3_xxs(b: Tensor) -> Tensor:
-    words = b[:, 66:].bitcast(dtypes.uint32)
+    words = _words(b[:, 66:], dtypes.uint32)
     factors = _half(b, 0) * (0.5 + (words >> 28).float()) * 0.5
     return _scaled(factors, _looked_up(_grid("IQ3_XXS"), b[:, 2:66]) * _even_signs(words))
 
@@ -221,7 +231,7 @@ def _iq3_s(b: Tensor) -> Tensor:
 
 
 def _iq1_s(b: Tensor) -> Tensor:
-    n, words = b.shape[0], b[:, 34:].bitcast(dtypes.uint16)
+    n, words = b.shape[0], _words(b[:, 34:], dtypes.uint16)
     high = (words.reshape(n, 8, 1) >> (Tensor.arange(4, dtype=dtypes.uint16) * 3)) & 7
     numbers = _looked_up(_grid("IQ1_S"), _joined(b[:, 2:34], high.reshape(n, 32))).reshape(n, 8, 32)
     numbers = numbers + (words >> 15).eq(0).where(0.125, -0.125).reshape(n, 8, 1)
@@ -229,7 +239,7 @@ def _iq1_s(b: Tensor) -> Tensor:
 
 
 def _iq1_m(b: Tensor) -> Tensor:
-    n, words = b.shape[0], b[:, 48:].bitcast(dtypes.uint16)
+    n, words = b.shape[0], _words(b[:, 48:], dtypes.uint16)
     top = [words[:, k : k + 1] >> 12 for k in range(4)]  # four bits of the factor stand in each word
     factor = (top[0] | (top[1] << 4) | (top[2] << 8) | (top[3] << 12)).bitcast(dtypes.float16).float()
     scales = ((words.reshape(n, 4, 1) >> (Tensor.arange(4, dtype=dtypes.uint16) * 3)) & 7).reshape(n, 16)

@@ -1,0 +1,254 @@
+"""A graph of ONNX's as steps that run one after the other, and where each operator's meaning comes from.
+
+An operator is a function of ``OPERATORS``; one that is not there runs as the function of a model that has its name, or
+as the standard's own definition of it by other operators, which the package ``onnx`` holds.
+"""
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import Any, Final
+
+import numpy as np
+
+from tinsmith.core.errors import ArgumentError, FileFormatError
+from tinsmith.nn.onnx import (
+    arithmetic,
+    control,
+    neural,
+    quantized,
+    recurrent,
+    reductions,
+    resampling,
+    sequences,
+    shapes,
+    signals,
+    training,
+)
+from tinsmith.nn.onnx.values import DTYPES, NUMBER_OF, STRING, constant, folded, noted, type_of
+from tinsmith.tensor.tensor import Tensor
+
+MODULES: Final[tuple[ModuleType, ...]] = (
+    arithmetic, reductions, shapes, neural, recurrent, quantized, resampling, sequences, signals, control)
+PREVIEW: Final = "ai.onnx.preview.training"
+OPERATORS: Final[dict[tuple[str, str], Callable[..., Any]]] = {
+    **{("", name): f for name, f in arithmetic.SIMPLE.items()},
+    **{("", name): f for module in MODULES for name, f in vars(module).items()
+       if name[0].isupper() and inspect.isfunction(f)},
+    **{(PREVIEW, name): f for name, f in vars(training).items() if name[0].isupper() and inspect.isfunction(f)}}
+_SPECIAL: Final = ("opset", "outputs", "scope")  # what a function may ask of the step beside inputs and attributes
+
+
+def package() -> Any:
+    """The package ``onnx``.
+
+    Raises:
+        ArgumentError: if it is not installed.
+    """
+    try:
+        return importlib.import_module("onnx")
+    except ImportError:
+        raise ArgumentError("OnnxRunner", "the package onnx is not installed", "pip install 'tinsmith[onnx]'") from None
+
+
+def value_of(proto: Any, folder: str = "") -> Any:
+    """A TensorProto as a tensor, or as an array of text.
+
+    Raises:
+        FileFormatError: if its data are not what its shape and type say.
+    """
+    if proto.data_type != STRING and proto.data_type not in DTYPES:
+        raise FileFormatError("OnnxRunner", f"{proto.name!r} is of element type {proto.data_type}", "numbers or text")
+    try:
+        array = package().numpy_helper.to_array(proto, folder)
+        if proto.data_type == STRING:
+            return array.astype(object)
+        dtype = DTYPES[proto.data_type]
+        return noted(constant(array if array.dtype == dtype.numpy else array.astype(dtype.numpy)), proto.data_type)
+    except Exception as error:  # data of a damaged model fail in ways of their own
+        raise FileFormatError("OnnxRunner", f"the data of {proto.name!r}: {error!r:.200}", "a complete file") from None
+
+
+class Model:
+    """What the graphs of a file share: versions of the operator sets, functions, the folder of outside data."""
+
+    def __init__(self, opsets: Mapping[str, int], functions: Sequence[Any] = (), folder: str = "") -> None:
+        self.opsets = {("" if domain == "ai.onnx" else domain): version for domain, version in opsets.items()}
+        self.functions = {(f.domain, f.name): f for f in functions}
+        self.folder = folder
+
+
+class Step:
+    """One node: a function, names of its inputs and outputs, and its attributes."""
+
+    def __init__(self, node: Any, model: Model, given: Mapping[str, Any]) -> None:
+        self.proto, self.model = node, model
+        self.domain = "" if node.domain == "ai.onnx" else node.domain
+        self.name, self.inputs, self.outputs = node.op_type, list(node.input), list(node.output)
+        self.attributes: dict[str, Any] = {}
+        self.protos: dict[str, Any] = {}
+        for attribute in node.attribute:
+            known = given.get(attribute.ref_attr_name) if attribute.ref_attr_name else attribute
+            if known is not None:
+                self.protos[attribute.name] = known
+                self.attributes[attribute.name] = attribute_of(known, model)
+        if any(a.ref_attr_name for a in node.attribute):  # the node as it is with the given attributes
+            self.proto = package().NodeProto()
+            self.proto.CopyFrom(node)
+            del self.proto.attribute[:]
+            for name, known in self.protos.items():
+                self.proto.attribute.add().CopyFrom(known)
+                self.proto.attribute[-1].name = name
+        self.opset = model.opsets.get(self.domain, 1)
+        self.function = None if (self.domain, self.name) in model.functions else OPERATORS.get((self.domain, self.name))
+        self.expanded: dict[Any, Graph] = {}
+        if self.function is not None:
+            self._prepare(self.function)
+        elif (self.domain, self.name) not in model.functions and not _schema(self).has_function \
+                and not _schema(self).has_context_dependent_function:
+            raise _unknown(self)
+
+    def _prepare(self, function: Callable[..., Any]) -> None:
+        """Hand over what the function asks for, and see that it takes the node's attributes."""
+        parameters = inspect.signature(function).parameters
+        takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+        wrong = [n for n in self.attributes if n not in parameters and not takes_any]
+        if wrong and not (self.name == "Cast" or wrong == ["consumed_inputs"]):
+            raise FileFormatError("OnnxRunner", f"{self.name} has no attribute {', '.join(wrong)}", "another opset")
+        self.attributes = {n: v for n, v in self.attributes.items() if n in parameters or takes_any}
+        self.more = {"opset": self.opset, "outputs": len([n for n in self.outputs if n])}
+        self.more = {n: v for n, v in self.more.items() if n in parameters}
+        self.scoped = "scope" in parameters
+
+    def run(self, scope: Mapping[str, Any]) -> tuple[Any, ...]:
+        values = [scope[name] if name else None for name in self.inputs]
+        if self.function is None:
+            return tuple(self._body(values).run(values, scope))
+        while values and values[-1] is None:
+            values.pop()
+        more = {**self.more, "scope": scope} if self.scoped else self.more
+        out = self.function(*values, **self.attributes, **more)
+        return out if isinstance(out, tuple) else (out,)
+
+    def _body(self, values: list[Any]) -> Graph:
+        """The graph that defines this operator; it can depend on the types of its inputs."""
+        key = tuple(_type_number(v) for v in values)
+        if key not in self.expanded:
+            self.expanded[key] = self._expand(values)
+        return self.expanded[key]
+
+    def _expand(self, values: list[Any]) -> Graph:
+        function = self.model.functions.get((self.domain, self.name))
+        given = dict(self.protos)
+        if function is None:
+            schema = _schema(self)
+            if schema.has_context_dependent_function:
+                types = [_type_proto(v) for v in values]
+                text = schema.get_context_dependent_function_with_opset_version(
+                    _newest(schema.context_dependent_function_opset_versions, self.opset),
+                    self.proto.SerializeToString(), types)
+            else:
+                text = schema.get_function_with_opset_version(
+                    _newest(schema.function_opset_versions, self.opset))
+            function = package().FunctionProto.FromString(text) if isinstance(text, bytes) else text
+            for name, attribute in schema.attributes.items():
+                if name not in given and attribute.default_value.name:
+                    given[name] = attribute.default_value
+        for attribute in function.attribute_proto:
+            given.setdefault(attribute.name, attribute)
+        opsets = {o.domain: o.version for o in function.opset_import} or self.model.opsets
+        inner = Model(opsets, list(self.model.functions.values()), self.model.folder)
+        return Graph(function.node, list(function.input), list(function.output), {}, inner, given)
+
+
+def _newest(versions: Sequence[int], opset: int) -> int:
+    """The version of a definition that holds at an opset."""
+    return max((v for v in versions if v <= opset), default=min(versions))
+
+
+def _schema(step: Step) -> Any:
+    try:
+        return package().defs.get_schema(step.name, step.opset, step.domain)
+    except Exception:
+        raise _unknown(step) from None
+
+
+def _unknown(step: Step) -> FileFormatError:
+    where = f" of {step.domain!r}" if step.domain else ""
+    return FileFormatError("OnnxRunner", f"the operator {step.name!r:.60}{where} in opset {step.opset} is not built",
+                           "a function of that name in the model, made of others")
+
+
+def _type_number(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return type_of(value), value.ndim
+    return type(value).__name__
+
+
+def _type_proto(value: Any) -> bytes:
+    make = package().helper
+    if isinstance(value, list):
+        element = make.make_tensor_type_proto(NUMBER_OF[value[0].dtype] if value else 1, None)
+        return bytes(make.make_sequence_type_proto(element).SerializeToString())
+    if not isinstance(value, Tensor):
+        return bytes(make.make_tensor_type_proto(1, None).SerializeToString()) if value is not None else b""
+    return bytes(make.make_tensor_type_proto(type_of(value), value.shape).SerializeToString())
+
+
+def attribute_of(proto: Any, model: Model) -> Any:
+    """An attribute's value: numbers, text, tensors, graphs, and lists of them."""
+    kinds = package().AttributeProto
+    if proto.type == kinds.GRAPH:
+        return Graph.of(proto.g, model)
+    if proto.type == kinds.TENSOR:
+        return value_of(proto.t, model.folder)
+    if proto.type == kinds.TYPE_PROTO:
+        return proto.tp
+    if proto.type == kinds.SPARSE_TENSOR:
+        return _dense(proto.sparse_tensor, model)
+    value = package().helper.get_attribute_value(proto)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, (int, float)):
+        return value
+    return [v.decode("utf-8", "replace") if isinstance(v, bytes) else v for v in value]
+
+
+def _dense(proto: Any, model: Model) -> Tensor:
+    values, places = value_of(proto.values, model.folder).numpy(), value_of(proto.indices, model.folder).numpy()
+    if np.prod([float(n) for n in proto.dims]) > 1 << 28:
+        raise FileFormatError("OnnxRunner", f"a sparse constant of shape {tuple(proto.dims)}", "a smaller one")
+    out = np.zeros(tuple(proto.dims), values.dtype)
+    if places.ndim == 1:
+        out.reshape(-1)[places] = values
+    else:
+        out[tuple(places.T)] = values
+    return constant(out)
+
+
+class Graph:
+    """Steps in order, constants by name, and the names of inputs and outputs."""
+
+    def __init__(self, nodes: Sequence[Any], inputs: list[str], outputs: list[str], constants: dict[str, Any],
+                 model: Model, given: Mapping[str, Any] | None = None) -> None:
+        self.inputs, self.outputs, self.constants = inputs, outputs, constants
+        self.steps = [Step(node, model, given or {}) for node in nodes]
+
+    @classmethod
+    def of(cls, proto: Any, model: Model) -> Graph:
+        constants = {t.name: value_of(t, model.folder) for t in proto.initializer}
+        constants |= {t.values.name: _dense(t, model) for t in proto.sparse_initializer}
+        inputs = [i.name for i in proto.input if i.name not in constants]
+        return cls(proto.node, inputs, [o.name for o in proto.output], constants, model)
+
+    def run(self, values: Sequence[Any], outside: Mapping[str, Any]) -> list[Any]:
+        """The outputs; names of graphs around this one are in ``outside``."""
+        scope = {**outside, **self.constants, **dict(zip(self.inputs, values))}
+        for name in self.inputs[len(values) :]:
+            scope[name] = None
+        for step in self.steps:
+            for name, value in zip(step.outputs, step.run(scope)):
+                scope[name] = folded(value) if isinstance(value, Tensor) else value
+        return [scope.get(name) for name in self.outputs]  # a definition may leave optional ones out
