@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.core.weak import WeakTable
 from tinsmith.tensor.tensor import Tensor
 
 _FOUR_BIT_FLOATS: Final = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # twice E2M1
@@ -258,6 +259,34 @@ KINDS: Final = {
     "IQ1_S": Kind(256, 50, _iq1_s), "IQ1_M": Kind(256, 56, _iq1_m), "IQ2_XXS": Kind(256, 66, _iq2_xxs),
     "IQ2_XS": Kind(256, 74, _iq2_xs), "IQ2_S": Kind(256, 82, _iq2_s), "IQ3_XXS": Kind(256, 98, _iq3_xxs),
     "IQ3_S": Kind(256, 110, _iq3_s), "IQ4_NL": Kind(32, 18, _iq4_nl), "IQ4_XS": Kind(256, 136, _iq4_xs)}
+
+
+_packed: WeakTable[Tensor, tuple[Tensor, str]] = WeakTable()  # what quantized matrices are unpacked from
+
+
+def matrix(packed: Tensor, kind: str, shape: tuple[int, ...]) -> Tensor:
+    """Blocks unpacked as a tensor of a shape; ``rows`` knows what it was made of."""
+    out = unpacked(packed, kind).reshape(*shape)
+    _packed[out] = packed, kind
+    return out
+
+
+def is_packed(weight: Tensor) -> bool:
+    """Whether a tensor is unpacked from quantized blocks wherever it is read: to realize it would take memory."""
+    return weight in _packed
+
+
+def rows(weight: Tensor, index: Tensor) -> Tensor:
+    """``weight[index]``; of a quantized matrix's blocks only those of the rows that are asked for are unpacked.
+
+    >>> rows(Tensor([[1., 2.], [3., 4.]]), Tensor([1])).tolist()
+    [[3.0, 4.0]]
+    """
+    found = _packed.get(weight, None)
+    if found is None:
+        return weight[index]
+    picked = found[0].reshape(weight.shape[0], -1)[index]
+    return unpacked(picked.reshape(-1), found[1]).reshape(*index.shape, *weight.shape[1:])
 
 
 def unpacked(packed: Tensor, kind: str) -> Tensor:

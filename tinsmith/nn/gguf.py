@@ -9,7 +9,7 @@ from typing import Any
 
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError, FileFormatError
-from tinsmith.nn.ggml import KINDS, unpacked
+from tinsmith.nn.ggml import KINDS, matrix
 from tinsmith.tensor.realize import realize_tensors
 from tinsmith.tensor.tensor import Tensor
 
@@ -77,4 +77,4 @@ def _tensor(file: Tensor, t: Any, device: str | None, packed: list[Tensor]) -> T
     if plain:
         return part.bitcast(plain).reshape(*shape).to(device)
     packed.append(part.to(device))
-    return unpacked(packed[-1], kind).reshape(*shape)
+    return matrix(packed[-1], kind, shape)
