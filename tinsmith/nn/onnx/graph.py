@@ -27,7 +27,7 @@ from tinsmith.nn.onnx import (
     signals,
     training,
 )
-from tinsmith.nn.onnx.values import DTYPES, NUMBER_OF, STRING, constant, folded, noted, type_of
+from tinsmith.nn.onnx.values import DTYPES, NUMBER_OF, STRING, constant, folded, fresh, kept, noted, type_of
 from tinsmith.tensor.tensor import Tensor
 
 MODULES: Final[tuple[ModuleType, ...]] = (
@@ -93,7 +93,7 @@ class Step:
             known = given.get(attribute.ref_attr_name) if attribute.ref_attr_name else attribute
             if known is not None:
                 self.protos[attribute.name] = known
-                self.attributes[attribute.name] = attribute_of(known, model)
+                self.attributes[attribute.name] = kept(attribute_of(known, model))
         if any(a.ref_attr_name for a in node.attribute):  # the node as it is with the given attributes
             self.proto = package().NodeProto()
             self.proto.CopyFrom(node)
@@ -129,7 +129,7 @@ class Step:
         while values and values[-1] is None:
             values.pop()
         more = {**self.more, "scope": scope} if self.scoped else self.more
-        out = self.function(*values, **self.attributes, **more)
+        out = self.function(*values, **{n: fresh(v) for n, v in self.attributes.items()}, **more)
         return out if isinstance(out, tuple) else (out,)
 
     def _body(self, values: list[Any]) -> Graph:
@@ -233,7 +233,8 @@ class Graph:
 
     def __init__(self, nodes: Sequence[Any], inputs: list[str], outputs: list[str], constants: dict[str, Any],
                  model: Model, given: Mapping[str, Any] | None = None) -> None:
-        self.inputs, self.outputs, self.constants = inputs, outputs, constants
+        self.inputs, self.outputs = inputs, outputs
+        self.constants = {name: kept(value) for name, value in constants.items()}
         self.steps = [Step(node, model, given or {}) for node in nodes]
 
     @classmethod
@@ -245,7 +246,7 @@ class Graph:
 
     def run(self, values: Sequence[Any], outside: Mapping[str, Any]) -> list[Any]:
         """The outputs; names of graphs around this one are in ``outside``."""
-        scope = {**outside, **self.constants, **dict(zip(self.inputs, values))}
+        scope = {**outside, **{name: fresh(value) for name, value in self.constants.items()}, **dict(zip(self.inputs, values))}
         for name in self.inputs[len(values) :]:
             scope[name] = None
         for step in self.steps:

@@ -25,6 +25,7 @@ DTYPES: Final = {
 NARROW: Final = {21: (0, 15), 22: (-8, 7), 25: (0, 3), 26: (-2, 1)}  # the least and greatest of integers below 8 bits
 FLOAT4: Final = 23
 SCALE8: Final = 24
+FEW: Final = 64  # integers that may be a shape
 NUMBER_OF: Final = {dtype: number for number, dtype in reversed(DTYPES.items())}
 
 
@@ -56,9 +57,20 @@ def constant(array: Any, dtype: DType | None = None) -> Tensor:
     return Tensor(np.asarray(array), dtype=dtype, requires_grad=False)
 
 
+def kept(value: Any) -> Any:
+    """A constant between runs: a few integers as an array, since what was computed with cannot be read in a capture."""
+    few = isinstance(value, Tensor) and not value.dtype.is_float and value.numel() <= FEW and value not in _types
+    return known(value) if few else value
+
+
+def fresh(value: Any) -> Any:
+    """A constant for a run."""
+    return constant(value) if isinstance(value, np.ndarray) and value.dtype != object else value
+
+
 def folded(t: Tensor) -> Tensor:
     """A few integers that follow from data of the host, as data: chains of shape arithmetic stay short."""
-    if t.dtype.is_float or t.numel() > 64 or any(n.op is Ops.BUFFER and n.device != "NPY" for n in toposort([t.uop])):
+    if t.dtype.is_float or t.numel() > FEW or any(n.op is Ops.BUFFER and n.device != "NPY" for n in toposort([t.uop])):
         return t
     return constant(known(t))
 
