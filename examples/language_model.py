@@ -1,7 +1,7 @@
 """GPT-2 and Llama from published files, writing text with one captured program for all positions.
 
-    python examples/language_model.py FOLDER --prompt "Once"      Hugging Face: config.json, *.safetensors, tokenizer.json
-    python examples/language_model.py FILE.gguf --prompt "Once"   GGUF: weights of any type, sizes and vocabulary
+    python examples/language_model.py FOLDER --prompt "Once"      config.json, *.safetensors, tokenizer.json
+    python examples/language_model.py FILE.gguf --prompt "Once"   weights of any type, sizes and vocabulary
 
 Weights keep the type that they have in the file: quantized blocks and 16-bit floats are unpacked by the kernels that
 read them. Each layer keeps the keys and values of earlier positions in a cache, as ``examples/decoder.py`` explains.

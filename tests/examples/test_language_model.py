@@ -21,7 +21,8 @@ TOKENS = np.array([[5, 1, 7, 30, 2, 9]], np.int32)
 NORMS = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
 WEIGHTS = {"self_attn.q_proj": ("attn_q", 64, 64), "self_attn.k_proj": ("attn_k", 32, 64),
            "self_attn.v_proj": ("attn_v", 32, 64), "self_attn.o_proj": ("attn_output", 64, 64),
-           "mlp.gate_proj": ("ffn_gate", 96, 64), "mlp.up_proj": ("ffn_up", 96, 64), "mlp.down_proj": ("ffn_down", 64, 96)}
+           "mlp.gate_proj": ("ffn_gate", 96, 64), "mlp.up_proj": ("ffn_up", 96, 64),
+           "mlp.down_proj": ("ffn_down", 64, 96)}
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,8 @@ def drawn(*shape: int) -> np.ndarray:
 
 def llama() -> dict[str, np.ndarray]:
     """Weights by Hugging Face's names."""
-    out = {"model.embed_tokens.weight": drawn(48, 64), "model.norm.weight": 1 + drawn(64), "lm_head.weight": drawn(48, 64)}
+    out = {"model.embed_tokens.weight": drawn(48, 64), "model.norm.weight": 1 + drawn(64),
+           "lm_head.weight": drawn(48, 64)}
     for n in range(2):
         out |= {f"model.layers.{n}.{name}.weight": 1 + drawn(64) for name in NORMS}
         out |= {f"model.layers.{n}.{name}.weight": drawn(*shape) for name, (_, *shape) in WEIGHTS.items()}
@@ -57,7 +59,7 @@ def folder_of(path: Path, weights: dict[str, np.ndarray], told: dict[str, Any]) 
 
 
 def gguf_of(path: Path, weights: dict[str, np.ndarray], kind: str) -> Path:
-    """The same weights in a GGUF file: queries and keys in the order of pairs, matrices quantized, with a vocabulary."""
+    """The same weights in a GGUF file: queries and keys in the order of pairs, matrices quantized."""
     gguf = pytest.importorskip("gguf", reason="pip install 'tinsmith[gguf]'")
     names = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
     for n in range(2):
@@ -79,7 +81,8 @@ def gguf_of(path: Path, weights: dict[str, np.ndarray], kind: str) -> Path:
             writer.add_tensor(f"{ours}.weight", np.ascontiguousarray(value))
         else:
             number = gguf.GGMLQuantizationType[kind]
-            writer.add_tensor(f"{ours}.weight", gguf.quants.quantize(np.ascontiguousarray(value), number), raw_dtype=number)
+            packed = gguf.quants.quantize(np.ascontiguousarray(value), number)
+            writer.add_tensor(f"{ours}.weight", packed, raw_dtype=number)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -117,7 +120,8 @@ def test_gpt2(example: Any, tmp_path: Path) -> None:
     told = {"model_type": "gpt2", "vocab_size": 48, "n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 16}
     weights = {"wte.weight": drawn(48, 32), "wpe.weight": drawn(16, 32), "ln_f.weight": 1 + drawn(32),
                "ln_f.bias": drawn(32), "h.0.attn.bias": np.ones((1, 1, 16, 16), np.float32)}
-    for name, *shape in (("attn.c_attn", 32, 96), ("attn.c_proj", 32, 32), ("mlp.c_fc", 32, 128), ("mlp.c_proj", 128, 32)):
+    for name, *shape in (("attn.c_attn", 32, 96), ("attn.c_proj", 32, 32), ("mlp.c_fc", 32, 128),
+                         ("mlp.c_proj", 128, 32)):
         weights |= {f"h.0.{name}.weight": drawn(*shape), f"h.0.{name}.bias": drawn(shape[1])}
     for name in ("ln_1", "ln_2"):
         weights |= {f"h.0.{name}.weight": 1 + drawn(32), f"h.0.{name}.bias": drawn(32)}

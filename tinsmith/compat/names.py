@@ -98,6 +98,7 @@ MODULES: Final[dict[str, Names]] = {
     "tinygrad.renderer.llvmir": {"LLVMRenderer": "tinsmith.codegen.render.llvm:LLVMRenderer"},
     "tinygrad.nn": _LAYERS,
     "tinygrad.nn.optim": _OPTIM,
+    "tinygrad.nn.onnx": {"OnnxRunner": "tinsmith.nn.onnx:OnnxRunner"},
     "tinygrad.nn.state": _STATE,
     "tinygrad.nn.datasets": {"mnist": "tinsmith.compat.state:mnist", "cifar": "tinsmith.nn.datasets:cifar"},
     "tinygrad.shape.shapetracker": _SHAPE,

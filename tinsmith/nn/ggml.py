@@ -282,11 +282,11 @@ def rows(weight: Tensor, index: Tensor) -> Tensor:
     >>> rows(Tensor([[1., 2.], [3., 4.]]), Tensor([1])).tolist()
     [[3.0, 4.0]]
     """
-    found = _packed.get(weight, None)
-    if found is None:
+    if weight not in _packed:
         return weight[index]
-    picked = found[0].reshape(weight.shape[0], -1)[index]
-    return unpacked(picked.reshape(-1), found[1]).reshape(*index.shape, *weight.shape[1:])
+    packed, kind = _packed[weight]
+    picked = packed.reshape(weight.shape[0], -1)[index]
+    return unpacked(picked.reshape(-1), kind).reshape(*index.shape, *weight.shape[1:])
 
 
 def unpacked(packed: Tensor, kind: str) -> Tensor:

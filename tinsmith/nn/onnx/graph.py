@@ -246,7 +246,8 @@ class Graph:
 
     def run(self, values: Sequence[Any], outside: Mapping[str, Any]) -> list[Any]:
         """The outputs; names of graphs around this one are in ``outside``."""
-        scope = {**outside, **{name: fresh(value) for name, value in self.constants.items()}, **dict(zip(self.inputs, values))}
+        own = {name: fresh(value) for name, value in self.constants.items()}
+        scope = {**outside, **own, **dict(zip(self.inputs, values))}
         for name in self.inputs[len(values) :]:
             scope[name] = None
         for step in self.steps:

@@ -1,0 +1,135 @@
+"""ONNX models: a part of the standard's node tests, and what files and inputs may be. ``python -m tests.nn.onnx_nodes``
+runs all node tests; docs/formats.md says how many pass."""
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tinsmith import Tensor, TinyJit
+from tinsmith.core.errors import ArgumentError, FileFormatError
+from tinsmith.nn.onnx import OPERATORS, OnnxRunner
+
+onnx = pytest.importorskip("onnx", reason="pip install 'tinsmith[onnx]'")
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+
+from tests.nn import onnx_nodes  # noqa: E402
+
+CASES = """
+add_bcast and2d argmax_keepdims_random averagepool_2d_ceil batchnorm_epsilon cast_FLOAT_to_INT4 ceil
+clip_default_min concat_2d_axis_1 conv_with_autopad_same constantofshape_float_ones convinteger_with_padding
+convtranspose_group_2 cumsum_2d_axis_1 depthtospace_crd_mode_example dequantizelinear_axis dft_axis
+dynamicquantizelinear einsum_batch_diagonal expand_dim_changed gather_negative_indices
+gathernd_example_int32_batch_dim1 gemm_all_attributes gridsample_bicubic group_normalization_example gru_defaults if
+layer_normalization_4d_axis1 loop11 lstm_bidirectional lstm_with_peepholes matmul_3d
+maxpool_with_argmax_2d_precomputed_pads maxunpool_export_with_output_shape mod_mixed_sign_int64 nllloss_NCd1d2
+nonmaxsuppression_two_classes nonzero_example onehot_negative_indices optional_has_element_empty_optional_input
+qlinearconv qlinearmatmul_2D_int8_float32 reduce_log_sum_exp_negative_axes_keepdims_random reflect_pad
+reshape_zero_dim resize_upsample_sizes_cubic roialign_mode_max rotary_embedding_interleaved scan9_sum
+scatter_elements_with_reduction_min scatternd_multiply sequence_map_add_1_sequence_1_tensor shape_end_negative_1
+slice_neg_steps softmax_axis_0 split_to_sequence_1 stft top_k_negative_axis tril_square_neg
+unique_sorted_with_axis_3d unsqueeze_two_axes where_example attention_4d_gqa_with_past_and_present
+rms_normalization_4d_axis0 sce_mean_weight_ii col2im_pads deform_conv_with_mask_bias momentum adam swish xor3d
+"""
+
+
+@pytest.fixture(scope="module")
+def standard() -> dict[str, Any]:
+    return {case.name.removeprefix("test_"): case for case in onnx_nodes.cases()}
+
+
+@pytest.mark.parametrize("name", CASES.split())
+def test_of_the_standard(standard: dict[str, Any], name: str) -> None:
+    onnx_nodes.check(standard[name])
+
+
+def model(*nodes: Any, inputs: dict[str, Any], outputs: tuple[str, ...], constants: dict[str, np.ndarray] | None = None,
+          opset: int = 18) -> Any:
+    """A model of nodes; inputs are shapes by name."""
+    return helper.make_model(helper.make_graph(
+        nodes, "made", [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in inputs.items()],
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in outputs],
+        [numpy_helper.from_array(v, n) for n, v in (constants or {}).items()]),
+        opset_imports=[helper.make_opsetid("", opset)])
+
+
+def node(kind: str, inputs: str, outputs: str, **attributes: Any) -> Any:
+    return helper.make_node(kind, inputs.split(), outputs.split(), **attributes)
+
+
+WORK = {"x": ["n", 3]}
+LINEAR = model(node("MatMul", "x w", "h"), node("Shape", "h", "s"), node("Gather", "s zero", "n"),
+               node("Concat", "n rest", "shape", axis=0), node("Reshape", "h shape", "y"), inputs=WORK, outputs=("y",),
+               constants={"w": np.arange(12, dtype=np.float32).reshape(3, 4), "zero": np.array([0]),
+                          "rest": np.array([2, 2])})
+
+
+@pytest.mark.parametrize("source", [Path, str, "tensor", "proto"])
+def test_where_a_model_comes_from(tmp_path: Path, source: Any) -> None:
+    path = tmp_path / "x.onnx"
+    path.write_bytes(LINEAR.SerializeToString())
+    given = {"tensor": Tensor(path), "proto": LINEAR}[source] if isinstance(source, str) else source(path)
+    runner = OnnxRunner(given)
+    assert runner.graph_inputs["x"].shape == ("n", 3) and runner.graph_outputs == ["y"]
+    x = np.ones((2, 3), np.float32)
+    assert runner({"x": x})["y"].numpy().reshape(2, 4).tolist() == (x @ np.arange(12).reshape(3, 4)).tolist()
+
+
+def test_a_model_is_captured() -> None:
+    """Arithmetic of shapes is worked out on the host, before and while a function is captured."""
+    runner = OnnxRunner(LINEAR)
+    step = TinyJit(lambda x: runner({"x": x})["y"].realize())
+    for k in range(4):
+        assert step(Tensor.full((2, 3), float(k)).contiguous().realize()).shape == (2, 2, 2)
+    assert len(step.captures) == 1 and step.replays == 2
+
+
+def test_data_beside_the_model(tmp_path: Path) -> None:
+    made = model(node("Add", "x big", "y"), inputs={"x": [2]}, outputs=("y",),
+                 constants={"big": np.array([1.0, 2.0], np.float32)})
+    onnx.save_model(made, tmp_path / "x.onnx", save_as_external_data=True, location="data.bin", size_threshold=0)
+    assert OnnxRunner(tmp_path / "x.onnx")({"x": np.zeros(2)})["y"].tolist() == [1, 2]
+    (tmp_path / "data.bin").unlink()
+    with pytest.raises(FileFormatError, match="'big'"):
+        OnnxRunner(tmp_path / "x.onnx")
+
+
+def test_functions_of_a_model() -> None:
+    """An operator of the model's own, which hands its attribute on."""
+    inner = helper.make_node("LeakyRelu", ["a"], ["b"])
+    reference = onnx.AttributeProto(name="alpha", ref_attr_name="slope", type=onnx.AttributeProto.FLOAT)
+    inner.attribute.append(reference)
+    function = helper.make_function("own", "Leaky", ["a"], ["b"], [inner], [helper.make_opsetid("", 18)], ["slope"])
+    made = model(helper.make_node("Leaky", ["x"], ["y"], domain="own", slope=0.5), inputs={"x": [2]}, outputs=("y",))
+    made.functions.append(function)
+    made.opset_import.append(helper.make_opsetid("own", 1))
+    assert OnnxRunner(made)({"x": np.array([-2.0, 2.0])})["y"].tolist() == [-1, 2]
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    runner = OnnxRunner(LINEAR)
+    with pytest.raises(ArgumentError, match=r"the inputs are named z.*Try: x"):
+        runner({"z": np.zeros((1, 3))})
+    with pytest.raises(ArgumentError, match=r"'x' is dtypes\.int"):
+        runner({"x": Tensor([[1, 2, 3]])})
+    with pytest.raises(FileFormatError, match="'Nonsense' in opset 18 is not built"):
+        OnnxRunner(model(node("Nonsense", "x", "y"), inputs=WORK, outputs=("y",)))
+    (tmp_path / "x.onnx").write_bytes(b"nothing of the kind")
+    with pytest.raises(FileFormatError, match="no ONNX model"):
+        OnnxRunner(tmp_path / "x.onnx")
+    (tmp_path / "x.onnx").write_bytes(b"")
+    with pytest.raises(FileFormatError, match="no graph"):
+        OnnxRunner(tmp_path / "x.onnx")
+
+
+def test_operators_are_named_as_the_standard_names_them() -> None:
+    known = {(s.domain, s.name) for s in onnx.defs.get_all_schemas_with_history()}
+    assert OPERATORS.keys() <= known
+
+
+def test_tinygrads_place() -> None:
+    from tinsmith.compat.names import MODULES
+
+    assert MODULES["tinygrad.nn.onnx"]["OnnxRunner"] == "tinsmith.nn.onnx:OnnxRunner"
