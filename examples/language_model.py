@@ -86,7 +86,7 @@ class GPT2Block:
         heads = (*x.shape[:2], self.config.heads, self.config.head_width)
         q, k, v = (t.reshape(*heads) for t in self.attn_qkv(self.attn_norm(x)).chunk(3, dim=-1))
         x = x + self.attn_output(attend(q, k, v, start, cache))
-        return x + self.ffn_down(self.ffn_up(self.ffn_norm(x)).gelu())
+        return x + self.ffn_down(self.ffn_up(self.ffn_norm(x)).gelu("tanh"))
 
 
 class LlamaBlock:

@@ -21,6 +21,7 @@ def compare(model: Any, inputs: dict[str, np.ndarray], captured: int = 1, tolera
     step = TinyJit(lambda **given: runner(given)[runner.graph_outputs[0]].realize())
     for _ in range(captured):
         got = step(**{name: Tensor(array).realize() for name, array in inputs.items()}).numpy()
+    assert captured == 1 or len(step.captures) == 1
     difference = float(np.abs(got - want).max())
     assert got.shape == want.shape and difference <= tolerance * max(1.0, float(np.abs(want).max())), difference
     return difference

@@ -10,6 +10,7 @@ import numpy as np
 
 from tinsmith.core.dtypes import DType
 from tinsmith.core.errors import ArgumentError, FileFormatError
+from tinsmith.core.weak import WeakTable
 from tinsmith.nn.archives import Source, as_bytes
 from tinsmith.nn.onnx.graph import Graph, Model, package
 from tinsmith.nn.onnx.values import DTYPES, noted
@@ -22,6 +23,9 @@ class Input(NamedTuple):
     shape: tuple[int | str, ...]
     dtype: DType | None
     number: int = 0  # ONNX's of the element type
+
+
+_graphs: WeakTable[OnnxRunner, Graph] = WeakTable()  # which never change, so a capture need not watch all their steps
 
 
 class OnnxRunner:
@@ -58,13 +62,13 @@ class OnnxRunner:
         opsets = {o.domain: o.version for o in model.opset_import} or {"": 1}
         shared = Model(opsets, model.functions, folder)
         try:
-            self.graph = Graph.of(model.graph, shared)
+            graph = _graphs[self] = Graph.of(model.graph, shared)
         except (ValueError, TypeError, KeyError, RecursionError, UnicodeDecodeError) as error:
             if isinstance(error, FileFormatError):
                 raise
             raise FileFormatError("OnnxRunner", f"a damaged model: {error!r:.200}", "a complete file") from None
-        self.graph_inputs = {i.name: _input(i.type) for i in model.graph.input if i.name in self.graph.inputs}
-        self.graph_outputs = list(self.graph.outputs)
+        self.graph_inputs = {i.name: _input(i.type) for i in model.graph.input if i.name in graph.inputs}
+        self.graph_outputs = list(graph.outputs)
 
     def __call__(self, inputs: Mapping[str, Any], debug: int = 0) -> dict[str, Any]:
         """The outputs by name: tensors, lists of tensors for sequences, arrays of text.
@@ -80,7 +84,7 @@ class OnnxRunner:
             raise ArgumentError("OnnxRunner", f"the inputs are named {', '.join(inputs) or 'by nothing'}",
                                 f"{', '.join(self.graph_inputs)}")
         values = [_given(name, inputs[name], wanted) for name, wanted in self.graph_inputs.items()]
-        return dict(zip(self.graph_outputs, self.graph.run(values, {})))
+        return dict(zip(self.graph_outputs, _graphs[self].run(values, {})))
 
 
 def _input(kind: Any) -> Input:
