@@ -46,7 +46,12 @@ def torch_load(fn: Source) -> Any:
     file = as_bytes("torch_load", fn)
     start = file[:2].numpy().tobytes()
     if start[:1] == b"\x80":
-        return _legacy(file)
+        try:
+            return _legacy(file)
+        except FileFormatError:
+            raise
+        except Exception as error:  # what stands where sizes and names belong can be anything
+            raise FileFormatError("torch_load", f"a damaged file: {error!r:.200}", "a complete file") from None
     if start != b"PK":
         raise FileFormatError("torch_load", "the file begins as none of torch.save does",
                               "torch.save(model.state_dict(), ...)")
@@ -91,6 +96,8 @@ def _legacy(file: Tensor) -> Any:
 
     def measured(pid: Any) -> Storage:
         kind, dtype, key, _, count, *_ = pid
+        if type(count) is not int or count < 0:
+            raise TypeError("the size of a storage is no number")
         sizes[key] = count * dtype.itemsize
         return _storage(kind, Tensor.empty(0, dtype=dtypes.uint8, requires_grad=False), dtype)
 
