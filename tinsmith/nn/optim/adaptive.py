@@ -1,0 +1,327 @@
+"""Optimizers that weigh each element by its own gradients so far: LAMB, Adam and its relatives, Adagrad, RMSprop."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from tinsmith.ir import Ops, UOp
+from tinsmith.nn.optim.base import Optimizer, Params
+from tinsmith.tensor.arguments import flag, number
+from tinsmith.tensor.helpers import expand_uop, same_device
+from tinsmith.tensor.realize import realize_tensors
+from tinsmith.tensor.tensor import Tensor
+
+
+class Moments(Optimizer):
+    """The base of those that keep running means ``m`` of gradients and ``v`` of their squares, as Adam does.
+
+    The moments of 16-bit parameters are float32, and so is the arithmetic: ``eps`` and squares of gradients would be 0.
+
+    Args:
+        betas: ``b1`` and ``b2`` as one pair.
+        amsgrad: divide by the greatest ``v`` so far.
+    """
+
+    decoupled = True  # weight decay goes past the moments
+
+    def __init__(self, params: Params, lr: float, b1: float, b2: float, eps: float, weight_decay: float,
+                 master_weights: bool, betas: Sequence[float] | None, amsgrad: bool = False,
+                 maximize: bool = False) -> None:
+        super().__init__(params, lr, master_weights, maximize=maximize)
+        name = type(self).__name__
+        b1, b2 = (b1, b2) if betas is None else betas
+        self.b1, self.b2 = number(name, "b1", b1, 0, 1), number(name, "b2", b2, 0, 1)
+        self.eps, self.weight_decay = number(name, "eps", eps, 0), number(name, "weight_decay", weight_decay)
+        self.amsgrad = flag(name, "amsgrad", amsgrad)
+        # 1 - b1^t and 1 - b2^t: c ← c·b + (1 - b) keeps them exact to rounding where 1 - b^t would cancel.
+        self.correction1, self.correction2 = self._scalar(0.0), self._scalar(0.0)
+        self.m, self.v = self.state_like(), self.state_like()
+        self.greatest = self.state_like() if self.amsgrad else []
+
+    def _scalar(self, value: float) -> Tensor:
+        made = Tensor(np.array([value], np.float32), device=self.device, requires_grad=False)
+        realize_tensors([made])
+        return made
+
+    def _step(self, params: list[Tensor], grads: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        self.correction1.assign(self.correction1 * self.b1 + (1 - self.b1))
+        self.correction2.assign(self.correction2 * self.b2 + (1 - self.b2))
+        scalars = [self.correction1, self.correction2, *self._advance()]
+        updates = [self._update(n, p, g) for n, (p, g) in enumerate(zip(params, grads))]
+        return updates, [*scalars, *self.m, *self.v, *self.greatest]
+
+    def _advance(self) -> list[Tensor]:
+        """Assign what else changes once a step."""
+        return []
+
+    def _update(self, n: int, p: Tensor, grad: Tensor) -> Tensor:
+        """What to subtract from parameter ``n``. Written on nodes, whose arithmetic neither promotes nor broadcasts: a
+        step makes hundreds of them."""
+        raise NotImplementedError
+
+    def _moments(self, n: int, p: Tensor, grad: Tensor) -> tuple[UOp, UOp, UOp]:
+        """The gradient, with coupled weight decay, and the new moments to go by, as nodes of the moments' dtype."""
+        moment, square = self.m[n], self.v[n]
+        same_device("step", moment, p, grad, self.lr)
+        dtype = moment.dtype
+        g = grad.uop.cast(dtype)  # the square of a small 16-bit float would be 0
+        if self.weight_decay and not self.decoupled:
+            g = g + p.detach().uop.cast(dtype) * self.weight_decay
+        m = moment.assign(moment._new(moment.uop * self.b1 + g * (1 - self.b1))).uop
+        v = square.assign(square._new(square.uop * self.b2 + (g * g) * (1 - self.b2))).uop
+        if self.amsgrad:
+            greatest = self.greatest[n]
+            v = greatest.assign(greatest._new(greatest.uop.alu(Ops.MAX, v))).uop
+        return g, m, v
+
+    def _each(self, n: int, *scalars: Tensor) -> list[UOp]:
+        """Tensors of one number as nodes of a moment's shape and dtype."""
+        return [expand_uop(t.uop.cast(self.m[n].dtype), self.m[n].shape) for t in scalars]
+
+    def _decay(self, p: Tensor, up: UOp) -> UOp:
+        """An update, yet without the learning rate, with decoupled weight decay."""
+        if not (self.weight_decay and self.decoupled):
+            return up
+        return up + (p.detach() * self.weight_decay).uop.cast(up.dtype)
+
+
+class LAMB(Moments):
+    """Adam's update, scaled per tensor to the ratio of the norms of parameter and update.
+
+    The moments of 16-bit parameters are float32, and so is the arithmetic: ``eps`` and squares of gradients would be 0.
+
+    Args:
+        betas: ``b1`` and ``b2`` as one pair, as PyTorch has them; so in the other optimizers.
+        adam: leave the scaling out (``AdamW`` and ``Adam`` are this).
+    """
+
+    def __init__(self, params: Params, lr: float = 0.001, b1: float = 0.9, b2: float = 0.999,
+                 eps: float = 1e-6, weight_decay: float = 0.0, adam: bool = False, master_weights: bool = True, *,
+                 betas: Sequence[float] | None = None, amsgrad: bool = False, maximize: bool = False) -> None:
+        super().__init__(params, lr, b1, b2, eps, weight_decay, master_weights, betas, amsgrad, maximize)
+        self.adam = flag(type(self).__name__, "adam", adam)
+
+    def _update(self, n: int, p: Tensor, grad: Tensor) -> Tensor:
+        _, m, v = self._moments(n, p, grad)
+        correction1, correction2, lr = self._each(n, self.correction1, self.correction2, self.lr)
+        up = self._decay(p, (m / correction1) / ((v / correction2).alu(Ops.SQRT) + self.eps))
+        if self.adam:
+            return p._new(up * lr)
+        change = p._new(up)
+        return change * (self.lr * self._trust(p.detach(), change))
+
+    @staticmethod
+    def _trust(p: Tensor, up: Tensor) -> Tensor:
+        size, length = (p * p).sum().sqrt(), (up * up).sum().sqrt()
+        return ((size > 0) & (length > 0)).where(size / length, 1.0)
+
+
+class AdamW(LAMB):
+    """Adam whose weight decay is apart from the gradient.
+
+    >>> w = Tensor([1.])
+    >>> opt = AdamW([w], lr=0.1, weight_decay=0.5)
+    >>> _ = w.sum().backward()
+    >>> opt.step()
+    >>> round(w.item(), 4)
+    0.85
+
+    Args:
+        amsgrad: divide by the greatest ``v`` so far.
+    """
+
+    def __init__(self, params: Params, lr: float = 0.001, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8,
+                 weight_decay: float = 0.01, master_weights: bool = True, *, betas: Sequence[float] | None = None,
+                 amsgrad: bool = False, maximize: bool = False) -> None:
+        super().__init__(params, lr, b1, b2, eps, weight_decay, True, master_weights, betas=betas, amsgrad=amsgrad,
+                         maximize=maximize)
+
+
+class Adam(LAMB):
+    """Steps of the gradient's running mean over the root of its running square.
+
+    >>> w = Tensor([1.])
+    >>> opt = Adam([w], lr=0.1)
+    >>> _ = (w * w).sum().backward()
+    >>> opt.step()
+    >>> round(w.item(), 4)
+    0.9
+
+    Args:
+        weight_decay: added to the gradient, times the parameter.
+        amsgrad: divide by the greatest ``v`` so far.
+    """
+
+    decoupled = False
+
+    def __init__(self, params: Params, lr: float = 0.001, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8,
+                 master_weights: bool = True, *, weight_decay: float = 0.0, betas: Sequence[float] | None = None,
+                 amsgrad: bool = False, maximize: bool = False) -> None:
+        super().__init__(params, lr, b1, b2, eps, weight_decay, True, master_weights, betas=betas, amsgrad=amsgrad,
+                         maximize=maximize)
+
+
+class NAdam(Moments):
+    """Adam with Nesterov's momentum, which rises from step to step (Dozat, 2016).
+
+    >>> w = Tensor([1.])
+    >>> opt = NAdam([w], lr=0.1)
+    >>> _ = (w * w).sum().backward()
+    >>> opt.step()
+    >>> round(w.item(), 4)
+    0.8944
+
+    Args:
+        momentum_decay: how fast the momentum ``b1 * (1 - 0.96 ** (t * momentum_decay) / 2)`` rises.
+        decoupled_weight_decay: keep weight decay apart from the gradient.
+    """
+
+    def __init__(self, params: Params, lr: float = 0.002, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8,
+                 weight_decay: float = 0.0, momentum_decay: float = 0.004, master_weights: bool = True, *,
+                 decoupled_weight_decay: bool = False, betas: Sequence[float] | None = None,
+                 maximize: bool = False) -> None:
+        super().__init__(params, lr, b1, b2, eps, weight_decay, master_weights, betas, maximize=maximize)
+        self.momentum_decay = number("NAdam", "momentum_decay", momentum_decay, 0)
+        self.decoupled = flag("NAdam", "decoupled_weight_decay", decoupled_weight_decay)
+        self.count, self.product = self._scalar(0.0), self._scalar(1.0)  # of steps; of their momenta
+
+    def _advance(self) -> list[Tensor]:
+        self.count.assign(self.count + 1)
+        self.product.assign(self.product * self._momentum(self.count))
+        return [self.count, self.product]
+
+    def _momentum(self, step: Tensor) -> Tensor:
+        return (1 - (step * (math.log(0.96) * self.momentum_decay)).exp() * 0.5) * self.b1
+
+    def _update(self, n: int, p: Tensor, grad: Tensor) -> Tensor:
+        g, m, v = self._moments(n, p, grad)
+        now, later = self._momentum(self.count), self._momentum(self.count + 1)
+        of_g, of_m = (1 - now) / (1 - self.product), later / (1 - self.product * later)
+        of_g_each, of_m_each, correction2, lr = self._each(n, of_g, of_m, self.correction2, self.lr)
+        up = (g * of_g_each + m * of_m_each) / ((v / correction2).alu(Ops.SQRT) + self.eps)
+        return p._new(self._decay(p, up) * lr)
+
+
+class RAdam(Moments):
+    """Adam whose first steps, while the running square is yet of few gradients, are plain momentum (Liu et al., 2020).
+
+    >>> w = Tensor([1.])
+    >>> opt = RAdam([w], lr=0.1)
+    >>> _ = (w * w).sum().backward()
+    >>> opt.step()
+    >>> round(w.item(), 4)
+    0.8
+
+    Args:
+        decoupled_weight_decay: keep weight decay apart from the gradient.
+    """
+
+    def __init__(self, params: Params, lr: float = 0.001, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8,
+                 weight_decay: float = 0.0, master_weights: bool = True, *, decoupled_weight_decay: bool = False,
+                 betas: Sequence[float] | None = None, maximize: bool = False) -> None:
+        super().__init__(params, lr, b1, b2, eps, weight_decay, master_weights, betas, maximize=maximize)
+        self.decoupled = flag("RAdam", "decoupled_weight_decay", decoupled_weight_decay)
+        self.count = self._scalar(0.0)
+
+    def _advance(self) -> list[Tensor]:
+        self.count.assign(self.count + 1)
+        return [self.count]
+
+    def _length(self) -> Tensor:
+        """Of how many gradients the running square is as good as the mean: ``longest - 2·t·b2^t / (1 - b2^t)``, in a
+        form in which nothing cancels: with x = -t·log(b2), the second term is 2/a · x / (exp(x) - 1)."""
+        a = -math.log(self.b2)
+        x = self.count * a
+        series = x * (0.5 - x * (1 / 12 - x * x * (1 / 720 - x * x / 30240)))
+        return (x < 0.5).where(series, 1 - x / (x.exp() - 1)) * (2 / a) + ((1 + self.b2) / (1 - self.b2) - 2 / a)
+
+    def _update(self, n: int, p: Tensor, grad: Tensor) -> Tensor:
+        _, m, v = self._moments(n, p, grad)
+        longest, length = (1 + self.b2) / (1 - self.b2), self._length()
+        ratio = (length - 4) * (length - 2) / length * (longest / ((longest - 4) * (longest - 2)))
+        scale = (length > 5).where(ratio, 0).sqrt() * self.correction2.sqrt()  # 0: plain momentum
+        correction1, scale_each, lr = self._each(n, self.correction1, scale, self.lr)
+        adaptive = scale_each / (v.alu(Ops.SQRT) + self.eps)
+        up = (m / correction1) * scale_each.eq(0.0).where(adaptive.const_like(1.0), adaptive)
+        return p._new(self._decay(p, up) * lr)
+
+
+class Adagrad(Optimizer):
+    """Steps of the gradient over the root of the sum of its squares so far.
+
+    >>> w = Tensor([1.])
+    >>> opt = Adagrad([w], lr=0.1)
+    >>> _ = (w * w).sum().backward()
+    >>> opt.step()
+    >>> round(w.item(), 4)
+    0.9
+
+    Args:
+        lr_decay: the rate of step t is ``lr / (1 + (t - 1) * lr_decay)``.
+        initial_accumulator_value: what the sum starts from.
+    """
+
+    def __init__(self, params: Params, lr: float = 0.01, lr_decay: float = 0.0, weight_decay: float = 0.0,
+                 initial_accumulator_value: float = 0.0, eps: float = 1e-10, master_weights: bool = True, *,
+                 maximize: bool = False) -> None:
+        super().__init__(params, lr, master_weights, maximize=maximize)
+        self.lr_decay = number("Adagrad", "lr_decay", lr_decay, 0)
+        self.weight_decay, self.eps = number("Adagrad", "weight_decay", weight_decay), number("Adagrad", "eps", eps, 0)
+        start = number("Adagrad", "initial_accumulator_value", initial_accumulator_value, 0)
+        self.count = Tensor(np.zeros(1, np.float32), device=self.device, requires_grad=False)
+        self.sums = self.state_like()
+        realize_tensors([self.count, *(t.assign(t + start) for t in self.sums if start)])
+
+    def _step(self, params: list[Tensor], grads: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        rate = self.lr / (1 + self.count * self.lr_decay) if self.lr_decay else self.lr
+        self.count.assign(self.count + 1)
+        updates = []
+        for total, p, g in zip(self.sums, params, grads):
+            g = (g + p.detach() * self.weight_decay if self.weight_decay else g).cast(total.dtype)
+            total.assign(total + g * g)
+            updates.append(g / (total.sqrt() + self.eps) * rate)
+        return updates, [self.count, *self.sums]
+
+
+class RMSprop(Optimizer):
+    """Steps of the gradient over the root of its running square.
+
+    >>> w = Tensor([1.])
+    >>> opt = RMSprop([w], lr=0.1)
+    >>> _ = (w * w).sum().backward()
+    >>> opt.step()
+    >>> round(w.item(), 4)
+    0.0
+
+    Args:
+        alpha: how much of the running square stays at a step.
+        momentum: of a running sum of these steps.
+        centered: take the square of the running mean off the running square: what is left is a variance.
+    """
+
+    def __init__(self, params: Params, lr: float = 0.01, alpha: float = 0.99, eps: float = 1e-8,
+                 weight_decay: float = 0.0, momentum: float = 0.0, centered: bool = False,
+                 master_weights: bool = True, *, maximize: bool = False) -> None:
+        super().__init__(params, lr, master_weights, maximize=maximize)
+        self.alpha, self.eps = number("RMSprop", "alpha", alpha, 0, 1), number("RMSprop", "eps", eps, 0)
+        self.weight_decay = number("RMSprop", "weight_decay", weight_decay)
+        self.momentum = number("RMSprop", "momentum", momentum)
+        self.centered = flag("RMSprop", "centered", centered)
+        self.v = self.state_like()
+        self.m = self.state_like() if self.centered else []
+        self.b = self.state_like() if self.momentum else []
+
+    def _step(self, params: list[Tensor], grads: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        updates = [self._update(n, p, g) * self.lr for n, (p, g) in enumerate(zip(params, grads))]
+        return updates, [*self.v, *self.m, *self.b]
+
+    def _update(self, n: int, p: Tensor, g: Tensor) -> Tensor:
+        g = (g + p.detach() * self.weight_decay if self.weight_decay else g).cast(self.v[n].dtype)
+        spread = self.v[n].assign(self.v[n] * self.alpha + g * g * (1 - self.alpha))
+        if self.centered:
+            mean = self.m[n].assign(self.m[n] * self.alpha + g * (1 - self.alpha))
+            spread = spread - mean * mean
+        up = g / (spread.sqrt() + self.eps)
+        return self.b[n].assign(self.b[n] * self.momentum + up) if self.momentum else up

@@ -1,0 +1,287 @@
+"""What all optimizers share: parameters, the learning rate, the step; groups of parameters."""
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.core.errors import ArgumentError, DTypeError, GradientError
+from tinsmith.nn.state import called, get_parameters, note_name
+from tinsmith.tensor.arguments import flag, shown
+from tinsmith.tensor.base import TensorBase
+from tinsmith.tensor.modes import check_modes
+from tinsmith.tensor.realize import realize_tensors
+from tinsmith.tensor.tensor import Tensor
+
+Params: TypeAlias = Sequence[Tensor] | Sequence[Mapping[str, Any]]
+
+
+class Optimizer:
+    """The base of optimizers; yours implements ``_step``.
+
+    Args:
+        params: tensors to optimize. Those with ``requires_grad=False`` (running statistics) are only kept computed. Or
+            groups with options of their own, ``[{"params": […], "lr": 0.1}, …]``: an optimizer for each of them is
+            made, and what comes back is the ``OptimizerGroup`` of these.
+        lr: learning rate, a tensor of one number; ``opt.lr = 0.01`` writes it.
+        master_weights: keep a float32 copy of each 16-bit parameter: a step may be too small for 16 bits.
+        maximize: go up along the gradient.
+
+    >>> class SignDescent(Optimizer):
+    ...     def _step(self, params, grads):
+    ...         return [self.lr * g.sign() for g in grads], []
+    >>> w = Tensor([1., -2.])
+    >>> opt = SignDescent([w], lr=0.5)
+    >>> _ = (w * w).sum().backward()
+    >>> opt.step()
+    >>> w.tolist()
+    [0.5, -1.5]
+
+    Raises:
+        ArgumentError: if there is nothing to optimize.
+    """
+
+    initial_lr: float  # the rate before all schedules, once there is one
+
+    def __new__(cls, params: Any = (), *args: Any, **options: Any) -> Any:
+        if isinstance(params, (list, tuple)) and any(isinstance(p, Mapping) for p in params):
+            return OptimizerGroup(*_of_groups(cls, params, args, options))
+        return super().__new__(cls)
+
+    def __init__(self, params: Params, lr: float, master_weights: bool = True, *, maximize: bool = False) -> None:
+        rate = self._rate(lr)
+        unique = {id(p): p for p in self._checked(params)}
+        for p in unique.values():
+            if p.requires_grad is None and p.dtype.is_float:
+                p.requires_grad = True
+        self.params = [p for p in unique.values() if p.requires_grad]
+        self.buffers = [p for p in unique.values() if not p.requires_grad]
+        if not self.params:
+            raise ArgumentError(type(self).__name__, "no tensor to optimize", "float tensors with gradients")
+        self.device = self.params[0].device
+        vars(self)["lr"] = Tensor(np.array([rate], np.float32), device=self.device, requires_grad=False)
+        realize_tensors([*self.params, *self.buffers, self.lr])
+        seen: set[Any] = set()
+        for p in [*self.params, *self.buffers]:  # equal constants are one node: here they become tensors of their own
+            if p.uop in seen:
+                p.replace(Tensor(p.numpy()).shard_like(p)).realize()
+            seen.add(p.uop)
+        self.maximize = flag(type(self).__name__, "maximize", maximize)
+        wanted = flag(type(self).__name__, "master_weights", master_weights)
+        self.master_weights = [_master(p) if wanted and _is_narrow(p.dtype) else None for p in self.params]
+
+    @property
+    def lr(self) -> Tensor:
+        """The learning rate, in a buffer that captured steps read too."""
+        found: Tensor = vars(self)["lr"]
+        return found
+
+    @lr.setter
+    def lr(self, rate: Any) -> None:
+        for optimizer in self.parts():
+            value = rate.detach().reshape(1) if isinstance(rate, TensorBase) else [self._rate(rate)]
+            optimizer.lr.assign(Tensor(value, device=optimizer.device, dtype=dtypes.float32, requires_grad=False))
+
+    def parts(self) -> list[Optimizer]:
+        """The optimizers that this one is made of, each with a learning rate of its own: itself, or those of groups."""
+        return [self]
+
+    @property
+    def param_groups(self) -> list[ParamGroup]:
+        """The options of each group by name, to read and to write.
+
+        >>> from tinsmith.nn.optim import SGD
+        >>> opt = SGD([{"params": [Tensor([1.])]}, {"params": [Tensor([2.])], "lr": 0.5}], lr=0.25)
+        >>> for group in opt.param_groups:
+        ...     group["lr"] *= 0.5
+        >>> [group["lr"].item() for group in opt.param_groups]
+        [0.125, 0.25]
+        """
+        return [ParamGroup(part) for part in self.parts()]
+
+    def _rate(self, lr: Any) -> float:
+        if not isinstance(lr, (int, float, np.generic, TensorBase)):
+            raise DTypeError(type(self).__name__, f"a learning rate is a number, not {lr!r} ({type(lr).__name__})",
+                             "lr=0.001")
+        rate = float(lr)
+        if not rate >= 0:
+            raise ArgumentError(type(self).__name__, f"lr={rate}", "a learning rate of at least 0")
+        return rate
+
+    def _checked(self, params: Any) -> list[Tensor]:
+        """The parameters as a list. One tensor would be taken for a list of its rows, which are no parameters."""
+        if isinstance(params, TensorBase) or not isinstance(params, Iterable):
+            raise DTypeError(type(self).__name__, f"takes a list of tensors, got one {type(params).__name__}",
+                             "[tensor], or nn.state.get_parameters(model)")
+        found = list(params)
+        stray = next((p for p in found if not isinstance(p, TensorBase)), None)
+        if stray is not None:
+            raise DTypeError(type(self).__name__, f"takes tensors, got {stray!r:.40} ({type(stray).__name__})",
+                             "nn.state.get_parameters(model)")
+        return found
+
+    def _step(self, params: list[Tensor], grads: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """What to subtract from each parameter, and the state tensors that were assigned. Of a parameter with a float32
+        copy, ``params`` holds that, and its gradient is float32."""
+        raise NotImplementedError(f"{type(self).__name__} must implement _step(params, grads)")
+
+    def state_like(self, shape: tuple[int, ...] | None = None, dtype: DType | None = None) -> list[Tensor]:
+        """A realized zero tensor for every parameter, in parts where the parameter is and of its shape; float32 where
+        the parameter is a 16-bit float."""
+        out = []
+        for p in self.params:
+            kind = dtype or (dtypes.float32 if _is_narrow(p.dtype) else p.dtype)
+            zeros = np.zeros(p.shape if shape is None else shape, kind.numpy)
+            made = Tensor(zeros, requires_grad=False)
+            out.append(made.shard_like(p) if zeros.shape == p.shape else made.to(p.device))
+            note_name(out[-1], called(p))
+        realize_tensors(out)
+        return out
+
+    def zero_grad(self) -> None:
+        """Forget the gradients: of the parameters, and of leaves that nobody asked gradients for."""
+        for p in self.params:
+            p.grad = None
+        TensorBase.forget_gradients()
+
+    def schedule_step(self, skip: Tensor | None = None) -> list[Tensor]:
+        """Assign the next step's values; returns all tensors to realize for it, in one program.
+
+        Args:
+            skip: one bool; where it holds, parameters and state stay as they are.
+        """
+        before = [] if skip is None else [(t, t._copy()) for t in get_parameters(self)]
+        grads = [p.grad for p in self.params]
+        missing = [p for p, g in zip(self.params, grads) if g is None]
+        if missing:
+            which = ", ".join(f"{called(p) or 'one'} of shape {p.shape}" for p in missing[:4])
+            raise GradientError(f"{type(self).__name__}.step",
+                                f"{len(missing)} of {len(grads)} parameters have no gradient ({which})",
+                                "loss.backward() before step(), and leave unused parameters out")
+        masters = self.master_weights
+        with Tensor.no_grad():
+            current = [p if m is None else _current(p, m) for p, m in zip(self.params, masters)]
+            given = [g.detach() if m is None else g.detach().cast(m.dtype)
+                     for g, m in zip(grads, masters) if g is not None]
+            given = [-g for g in given] if self.maximize else given
+            updates, extra = self._step(current, given)
+            for p, master, now, update in zip(self.params, masters, current, updates):
+                value = (now.detach() - update).cast(now.dtype)
+                if master is not None:
+                    master.assign(value)
+                p.assign(value.cast(p.dtype))
+            for t, old in before:
+                if t.uop is not old.uop and skip is not None:
+                    t.assign(skip.to(t.device).where(old, t._copy()))
+        extra = [*extra, *(m for m in masters if m is not None)]
+        return [*extra, *self.params, *self.buffers, self.lr]
+
+    def step(self, skip: Tensor | None = None) -> None:
+        """One step: parameters, state, running statistics and the losses behind the gradients, in one program.
+
+        Args:
+            skip: one bool; where it holds, parameters and state stay as they are.
+        """
+        check_modes(f"{type(self).__name__}.step", Tensor.training)
+        realize_tensors([*TensorBase.take_losses(), *self.schedule_step(skip)])
+
+
+def _is_narrow(dtype: DType) -> bool:
+    return dtype.is_float and dtype.itemsize <= 2
+
+
+def _master(p: Tensor) -> Tensor:
+    """The float32 copy of a parameter, in parts where the parameter is."""
+    found = p.detach().cast(dtypes.float32).realize()
+    found.requires_grad = False
+    note_name(found, called(p))
+    return found
+
+
+def _current(p: Tensor, master: Tensor) -> Tensor:
+    """The parameter in float32: its copy, but what somebody else has written to the parameter since."""
+    return p.detach().eq(master.cast(p.dtype)).where(master, p.detach().cast(master.dtype))
+
+
+def _of_groups(kind: type[Optimizer], groups: Sequence[Any], args: Sequence[Any],
+               options: Mapping[str, Any]) -> list[Optimizer]:
+    """An optimizer for each group, with the group's options before the common ones."""
+    names = list(inspect.signature(kind.__init__).parameters)[2:]
+    common = {**dict(zip(names, args)), **options}
+    taken: set[int] = set()
+    out = []
+    for n, group in enumerate(groups):
+        if not isinstance(group, Mapping) or "params" not in group:
+            raise ArgumentError(kind.__name__, f"group {n} is {shown(group)}", '{"params": [tensor, …], "lr": 0.01}')
+        out.append(kind(group["params"], **{**common, **{k: v for k, v in group.items() if k != "params"}}))
+        mine = {id(p) for p in out[-1].params}
+        if taken & mine:
+            raise ArgumentError(kind.__name__, f"group {n} has {len(taken & mine)} tensors of groups before it",
+                                "each tensor in one group")
+        taken |= mine
+    return out
+
+
+class ParamGroup(MutableMapping[str, Any]):
+    """The options of an optimizer by name, as PyTorch has them: what is written here is written to the optimizer."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.optimizer = optimizer
+
+    def __iter__(self) -> Iterator[str]:
+        names = inspect.signature(type(self.optimizer).__init__).parameters
+        return (name for name in names if name != "self" and hasattr(self.optimizer, name))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in list(self):
+            raise KeyError(name)
+        return getattr(self.optimizer, name)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if name not in list(self) or name in ("params", "master_weights"):
+            raise ArgumentError(type(self.optimizer).__name__, f"its groups have no {name!r} to be set",
+                                f"one of {', '.join(n for n in self if n not in ('params', 'master_weights'))}")
+        setattr(self.optimizer, name, value)
+
+    def __delitem__(self, name: str) -> None:
+        raise ArgumentError(type(self.optimizer).__name__, f"{name!r} cannot be taken away", "another value")
+
+    def __repr__(self) -> str:
+        options = ", ".join(f"{k}={float(v) if k == 'lr' else v!r}" for k, v in self.items() if k != "params")
+        return f"{type(self.optimizer).__name__}({len(self.optimizer.params)} tensors, {options})"
+
+
+class OptimizerGroup(Optimizer):
+    """Several optimizers that step together, in one program; what an optimizer of groups is.
+
+    >>> from tinsmith.nn.optim import SGD
+    >>> a, b = Tensor([1.]), Tensor([2.])
+    >>> opt = OptimizerGroup(SGD([a], lr=0.5), SGD([b], lr=0.25))
+    >>> _ = (a * b).sum().backward()
+    >>> opt.step()
+    >>> a.tolist(), b.tolist()
+    ([0.0], [1.75])
+    """
+
+    def __init__(self, *optimizers: Optimizer) -> None:
+        self.optimizers = optimizers
+        self.params = [p for o in optimizers for p in o.params]
+        self.buffers = [b for o in optimizers for b in o.buffers]
+        self.device, vars(self)["lr"] = optimizers[0].device, optimizers[0].lr
+
+    def parts(self) -> list[Optimizer]:
+        """Those of all its optimizers."""
+        return [part for o in self.optimizers for part in o.parts()]
+
+    def __getitem__(self, number: int) -> Optimizer:
+        return self.optimizers[number]
+
+    def schedule_step(self, skip: Tensor | None = None) -> list[Tensor]:
+        """The tensors of all optimizers' steps."""
+        return [t for o in self.optimizers for t in o.schedule_step(skip)]

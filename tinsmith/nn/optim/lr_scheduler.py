@@ -1,0 +1,435 @@
+"""Schedules of learning rates, by PyTorch's names: each is a function of the number of steps, computed on tensors.
+
+So a scheduler's ``step()`` may stand in a captured function, or behind it; either way nothing is captured again.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tinsmith.core.dtypes import dtypes
+from tinsmith.core.errors import ArgumentError, DTypeError
+from tinsmith.nn.optim.base import Optimizer
+from tinsmith.tensor.arguments import choice, flag, integer, number, shown
+from tinsmith.tensor.base import TensorBase
+from tinsmith.tensor.realize import realize_tensors
+from tinsmith.tensor.tensor import Tensor
+
+
+class LRScheduler:
+    """The base of schedules; yours implements ``factor``: by what the first rate is multiplied after ``t`` steps.
+
+    ``step()`` follows ``optimizer.step()``. The rate of each group is its first one, times the factor.
+
+    >>> from tinsmith.nn.optim import SGD
+    >>> class InverseRoot(LRScheduler):
+    ...     def factor(self, t):
+    ...         return (t + 1).rsqrt()
+    >>> opt = SGD([Tensor([1.])], lr=0.5)
+    >>> schedule = InverseRoot(opt)
+    >>> for _ in range(3):
+    ...     schedule.step()
+    >>> schedule.get_last_lr()
+    [0.25]
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        if not isinstance(optimizer, Optimizer):
+            raise DTypeError(type(self).__name__, f"the optimizer is {shown(optimizer)}", "an optimizer of nn.optim")
+        self.groups = optimizer.parts  # a method, whose tensors are not the scheduler's state: they are the optimizer's
+        for part in self.groups():
+            vars(part).setdefault("initial_lr", part.lr.item())
+        self.count = Tensor(np.zeros(1, np.int32), requires_grad=False)
+        self.base_lrs = [Tensor(np.array([part.initial_lr], np.float32), device=part.device, requires_grad=False)
+                         for part in self.groups()]
+        realize_tensors([self.count, *self.base_lrs])
+        realize_tensors(self._written())
+
+    def factor(self, t: Tensor) -> Tensor | float:
+        """By what first rates are multiplied after ``t`` steps, a tensor of one number."""
+        raise NotImplementedError(f"{type(self).__name__} must implement factor(t)")
+
+    def rate(self, first: Tensor, t: Tensor, group: int) -> Tensor:
+        """The rate after ``t`` steps of a group (by its number) whose first one was ``first``."""
+        return first * self.factor(t)
+
+    def schedule_step(self) -> list[Tensor]:
+        """Assign the next rates; returns all tensors to realize for it."""
+        self.count.assign(self.count + 1)
+        return [self.count, *self._written()]
+
+    def _written(self) -> list[Tensor]:
+        with Tensor.no_grad():
+            t = self.count.cast(dtypes.float32)
+            for n, (part, first) in enumerate(zip(self.groups(), self.base_lrs)):
+                part.lr = self.rate(first, t.to(part.device), n)
+        return [part.lr for part in self.groups()]
+
+    def step(self) -> None:
+        """Go on by one step."""
+        realize_tensors(self.schedule_step())
+
+    def get_last_lr(self) -> list[float]:
+        """The rates of all groups, as numbers of Python."""
+        return [float(part.lr.item()) for part in self.groups()]
+
+
+class LambdaLR(LRScheduler):
+    """The first rate times a function of the number of steps.
+
+    The function gets a tensor of one number. Of arithmetic of tensors it is captured with the step that it stands in;
+    with ``if`` and ``math`` it works as well, outside of captured functions.
+
+    >>> from tinsmith.nn.optim import SGD
+    >>> opt = SGD([Tensor([1.])], lr=0.5)
+    >>> schedule = LambdaLR(opt, lambda t: 0.5 ** t)
+    >>> schedule.step(), schedule.get_last_lr()
+    (None, [0.25])
+
+    Args:
+        lr_lambda: a function, or one for each group.
+    """
+
+    def __init__(self, optimizer: Optimizer, lr_lambda: Callable[[Any], Any] | Sequence[Callable[[Any], Any]]) -> None:
+        count = len(optimizer.parts()) if isinstance(optimizer, Optimizer) else 1
+        self.functions = [lr_lambda] * count if callable(lr_lambda) else list(lr_lambda)
+        if len(self.functions) != count or not all(map(callable, self.functions)):
+            raise ArgumentError("LambdaLR", f"{len(self.functions)} functions for {count} groups", "one for each group")
+        super().__init__(optimizer)
+
+    def rate(self, first: Tensor, t: Tensor, group: int) -> Tensor:
+        """The first rate times what the group's function says."""
+        found: Tensor = first * self.functions[group](t.cast(dtypes.int32))
+        return found
+
+
+class StepLR(LRScheduler):
+    """``gamma`` times the rate after every ``step_size`` steps.
+
+    >>> from tinsmith.nn.optim import SGD
+    >>> opt = SGD([Tensor([1.])], lr=0.5)
+    >>> schedule = StepLR(opt, step_size=2, gamma=0.5)
+    >>> [(schedule.step(), opt.lr.item())[1] for _ in range(4)]
+    [0.5, 0.25, 0.25, 0.125]
+    """
+
+    def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1) -> None:
+        self.step_size = integer("StepLR", "step_size", step_size, least=1)
+        self.gamma = number("StepLR", "gamma", gamma)
+        super().__init__(optimizer)
+
+    def factor(self, t: Tensor) -> Tensor:
+        """``gamma ** (t // step_size)``."""
+        return self.gamma ** ((t + 0.5) / self.step_size).floor()
+
+
+class MultiStepLR(LRScheduler):
+    """``gamma`` times the rate at each of the ``milestones``.
+
+    >>> from tinsmith.nn.optim import SGD
+    >>> opt = SGD([Tensor([1.])], lr=0.5)
+    >>> schedule = MultiStepLR(opt, [1, 3], gamma=0.5)
+    >>> [(schedule.step(), opt.lr.item())[1] for _ in range(4)]
+    [0.25, 0.25, 0.125, 0.125]
+    """
+
+    def __init__(self, optimizer: Optimizer, milestones: Sequence[int], gamma: float = 0.1) -> None:
+        self.milestones = [integer("MultiStepLR", "milestones", m, least=0) for m in milestones]
+        self.gamma = number("MultiStepLR", "gamma", gamma)
+        super().__init__(optimizer)
+
+    def factor(self, t: Tensor) -> Tensor:
+        """``gamma`` to the number of milestones passed."""
+        return self.gamma ** sum(((t >= m).cast(dtypes.float32) for m in self.milestones), t * 0)
+
+
+class ExponentialLR(LRScheduler):
+    """``gamma`` times the rate at every step.
+
+    >>> from tinsmith.nn.optim import SGD
+    >>> opt = SGD([Tensor([1.])], lr=0.5)
+    >>> schedule = ExponentialLR(opt, gamma=0.5)
+    >>> [(schedule.step(), opt.lr.item())[1] for _ in range(2)]
+    [0.25, 0.125]
+    """
+
+    def __init__(self, optimizer: Optimizer, gamma: float) -> None:
+        self.gamma = number("ExponentialLR", "gamma", gamma, least=0)
+        super().__init__(optimizer)
+
+    def factor(self, t: Tensor) -> Tensor:
+        """``gamma ** t``."""
+        return self.gamma ** t
+
+
+class ConstantLR(LRScheduler):
+    """``factor`` times the rate for the first ``total_iters`` steps.
+
+    >>> from tinsmith.nn.optim import SGD
+    >>> opt = SGD([Tensor([1.])], lr=0.5)
+    >>> schedule = ConstantLR(opt, factor=0.5, total_iters=2)
+    >>> [opt.lr.item(), *((schedule.step(), opt.lr.item())[1] for _ in range(2))]
+    [0.25, 0.25, 0.5]
+    """
+
+    def __init__(self, optimizer: Optimizer, factor: float = 1 / 3, total_iters: int = 5) -> None:
+        self.low = number("ConstantLR", "factor", factor, 0, 1)
+        self.total_iters = integer("ConstantLR", "total_iters", total_iters, least=0)
+        super().__init__(optimizer)
+
+    def factor(self, t: Tensor) -> Tensor:
+        """``low``, and 1 from ``total_iters`` on."""
+        return (t < self.total_iters).where(self.low, 1.0)
+
+
+class LinearLR(LRScheduler):
+    """From ``start_factor`` to ``end_factor`` times the rate along a line: a warm-up.
+
+    >>> from tinsmith.nn.optim import SGD
+    >>> opt = SGD([Tensor([1.])], lr=0.5)
+    >>> schedule = LinearLR(opt, start_factor=0.5, total_iters=2)
+    >>> [opt.lr.item(), *((schedule.step(), opt.lr.item())[1] for _ in range(3))]
+    [0.25, 0.375, 0.5, 0.5]
+    """
+
+    def __init__(self, optimizer: Optimizer, start_factor: float = 1 / 3, end_factor: float = 1.0,
+                 total_iters: int = 5) -> None:
+        self.start_factor = number("LinearLR", "start_factor", start_factor, 0, 1)
+        self.end_factor = number("LinearLR", "end_factor", end_factor, 0, 1)
+        self.total_iters = integer("LinearLR", "total_iters", total_iters, least=1)
+        super().__init__(optimizer)
+
+    def factor(self, t: Tensor) -> Tensor:
+        """The line, and its end from ``total_iters`` on."""
+        return t.minimum(self.total_iters) * ((self.end_factor - self.start_factor) / self.total_iters) \
+            + self.start_factor
+
+
+class PolynomialLR(LRScheduler):
+    """``(1 - t / total_iters) ** power`` times the rate.
+
+    >>> from tinsmith.nn.optim import SGD
+    >>> opt = SGD([Tensor([1.])], lr=0.5)
+    >>> schedule = PolynomialLR(opt, total_iters=2)
+    >>> [(schedule.step(), opt.lr.item())[1] for _ in range(3)]
+    [0.25, 0.0, 0.0]
+    """
+
+    def __init__(self, optimizer: Optimizer, total_iters: int = 5, power: float = 1.0) -> None:
+        self.total_iters = integer("PolynomialLR", "total_iters", total_iters, least=1)
+        self.power = number("PolynomialLR", "power", power)
+        super().__init__(optimizer)
+
+    def factor(self, t: Tensor) -> Tensor:
+        """The power of what is left."""
+        return (1 - t.minimum(self.total_iters) / self.total_iters) ** self.power
+
+
+class CosineAnnealingLR(LRScheduler):
+    """From the rate to ``eta_min`` in ``T_max`` steps along half a wave of a cosine (Loshchilov and Hutter, 2017).
+
+    >>> from tinsmith.nn.optim import SGD
+    >>> opt = SGD([Tensor([1.])], lr=0.5)
+    >>> schedule = CosineAnnealingLR(opt, T_max=2)
+    >>> [round((schedule.step(), opt.lr.item())[1], 4) for _ in range(2)]
+    [0.25, 0.0]
+    """
+
+    def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0) -> None:
+        self.T_max = integer("CosineAnnealingLR", "T_max", T_max, least=1)
+        self.eta_min = number("CosineAnnealingLR", "eta_min", eta_min, least=0)
+        super().__init__(optimizer)
+
+    def rate(self, first: Tensor, t: Tensor, group: int) -> Tensor:
+        """Between the first rate and ``eta_min``."""
+        return (first - self.eta_min) * _cosine(t / self.T_max) + self.eta_min
+
+
+class CosineAnnealingWarmRestarts(LRScheduler):
+    """Cosines one after the other, each from the rate to ``eta_min``: of ``T_0`` steps, then ``T_mult`` times as many.
+
+    >>> from tinsmith.nn.optim import SGD
+    >>> opt = SGD([Tensor([1.])], lr=0.5)
+    >>> schedule = CosineAnnealingWarmRestarts(opt, T_0=2)
+    >>> [round((schedule.step(), opt.lr.item())[1], 4) for _ in range(3)]
+    [0.25, 0.5, 0.25]
+    """
+
+    def __init__(self, optimizer: Optimizer, T_0: int, T_mult: int = 1, eta_min: float = 0.0) -> None:
+        self.T_0 = integer("CosineAnnealingWarmRestarts", "T_0", T_0, least=1)
+        self.T_mult = integer("CosineAnnealingWarmRestarts", "T_mult", T_mult, least=1)
+        self.eta_min = number("CosineAnnealingWarmRestarts", "eta_min", eta_min, least=0)
+        super().__init__(optimizer)
+
+    def rate(self, first: Tensor, t: Tensor, group: int) -> Tensor:
+        """Between the first rate and ``eta_min``, by where ``t`` is in its cosine."""
+        t, length = t + 0.5, self.T_0  # between two steps, so that no rounding puts the last one into the next cosine
+        if self.T_mult == 1:
+            done = (t / length).floor()
+            return (first - self.eta_min) * _cosine((t - done * length - 0.5) / length) + self.eta_min
+        ratio = self.T_mult
+        before = ((t * (ratio - 1) / length + 1).log() / math.log(ratio)).floor()
+        begin, size = (ratio ** before - 1) * (length / (ratio - 1)), ratio ** before * length
+        return (first - self.eta_min) * _cosine((t - 0.5 - begin.round()) / size.round()) + self.eta_min
+
+
+class OneCycleLR(LRScheduler):
+    """Up to ``max_lr`` in ``pct_start`` of all steps, then down to a last rate far below the first (Smith, 2018).
+
+    >>> from tinsmith.nn.optim import SGD
+    >>> opt = SGD([Tensor([1.])], lr=0.5)
+    >>> schedule = OneCycleLR(opt, max_lr=0.5, total_steps=5, pct_start=0.4, anneal_strategy="linear")
+    >>> [round(opt.lr.item(), 4), *(round((schedule.step(), opt.lr.item())[1], 4) for _ in range(4))]
+    [0.02, 0.5, 0.3333, 0.1667, 0.0]
+
+    Args:
+        max_lr: the highest rate, or one for each group.
+        total_steps: of the cycle; else ``epochs * steps_per_epoch``.
+        anneal_strategy: ``"cos"`` or ``"linear"``.
+        div_factor: the first rate is ``max_lr / div_factor``.
+        final_div_factor: the last rate is the first over this.
+        three_phase: down to the first rate as fast as up, then to the last one.
+        cycle_momentum: PyTorch lets the momentum go the other way; here it stays, and True is an error.
+    """
+
+    def __init__(self, optimizer: Optimizer, max_lr: float | Sequence[float], total_steps: int | None = None,
+                 epochs: int | None = None, steps_per_epoch: int | None = None, pct_start: float = 0.3,
+                 anneal_strategy: str = "cos", cycle_momentum: bool = False, div_factor: float = 25.0,
+                 final_div_factor: float = 1e4, three_phase: bool = False) -> None:
+        name = "OneCycleLR"
+        if total_steps is None:
+            if epochs is None or steps_per_epoch is None:
+                raise ArgumentError(name, "how many steps?", "total_steps=, or epochs= and steps_per_epoch=")
+            total_steps = integer(name, "epochs", epochs) * integer(name, "steps_per_epoch", steps_per_epoch)
+        if cycle_momentum:
+            raise ArgumentError(name, "cycle_momentum=True: momenta are constants of a step", "cycle_momentum=False")
+        total, start = integer(name, "total_steps", total_steps, least=2), number(name, "pct_start", pct_start, 0, 1)
+        self.linear = choice(name, "anneal_strategy", anneal_strategy, ("cos", "linear")) == "linear"
+        div, last = number(name, "div_factor", div_factor, zero=False), number(name, "final_div_factor",
+                                                                              final_div_factor, zero=False)
+        up = start * total - 1
+        low, lowest = 1 / div, 1 / (div * last)
+        if flag(name, "three_phase", three_phase):
+            self.phases = [(up, low, 1.0), (2 * start * total - 2, 1.0, low), (total - 1.0, low, lowest)]
+        else:
+            self.phases = [(up, low, 1.0), (total - 1.0, 1.0, lowest)]
+        parts = optimizer.parts() if isinstance(optimizer, Optimizer) else []
+        tops = list(max_lr) if isinstance(max_lr, (list, tuple)) else [max_lr] * len(parts)
+        if len(tops) != len(parts):
+            raise ArgumentError(name, f"max_lr has {len(tops)} rates for {len(parts)} groups", "one for each group")
+        for part, top in zip(parts, tops):
+            vars(part)["initial_lr"] = float(number(name, "max_lr", top, 0))
+        super().__init__(optimizer)
+
+    def factor(self, t: Tensor) -> Tensor:
+        """Of ``max_lr``, in the phase that ``t`` is in."""
+        out, begin = t * 0 + self.phases[-1][2], [0.0, *(end for end, _, _ in self.phases)]
+        for (end, first, last), since in reversed(list(zip(self.phases, begin))):
+            part = ((t - since) / (end - since)).clamp(0.0, 1.0) if end > since else t * 0 + 1.0
+            bend = 1 - part if self.linear else _cosine(part)
+            out = (t <= end).where(bend * (first - last) + last, out)
+        return out
+
+
+class SequentialLR(LRScheduler):
+    """One schedule after the other: each from its milestone on, where its own steps begin.
+
+    >>> from tinsmith.nn.optim import SGD
+    >>> opt = SGD([Tensor([1.])], lr=0.5)
+    >>> warm = LinearLR(opt, start_factor=0.5, total_iters=2)
+    >>> schedule = SequentialLR(opt, [warm, ExponentialLR(opt, gamma=0.5)], milestones=[2])
+    >>> [opt.lr.item(), *((schedule.step(), opt.lr.item())[1] for _ in range(4))]
+    [0.25, 0.375, 0.5, 0.25, 0.125]
+    """
+
+    def __init__(self, optimizer: Optimizer, schedulers: Sequence[LRScheduler], milestones: Sequence[int]) -> None:
+        self.schedulers = list(schedulers)
+        self.milestones = [integer("SequentialLR", "milestones", m, least=1) for m in milestones]
+        if len(self.milestones) != len(self.schedulers) - 1 or self.milestones != sorted(set(self.milestones)):
+            raise ArgumentError("SequentialLR", f"milestones {self.milestones} for {len(self.schedulers)} schedulers",
+                                "one less than schedulers, rising")
+        if any(isinstance(s, ReduceLROnPlateau) for s in self.schedulers):
+            raise ArgumentError("SequentialLR", "a ReduceLROnPlateau among the schedulers", "schedules of steps alone")
+        super().__init__(optimizer)
+
+    def rate(self, first: Tensor, t: Tensor, group: int) -> Tensor:
+        """That of the schedule whose turn it is."""
+        out = self.schedulers[0].rate(first, t, group)
+        for milestone, scheduler in zip(self.milestones, self.schedulers[1:]):
+            out = (t < milestone).where(out, scheduler.rate(first, (t - milestone).maximum(0), group))
+        return out
+
+
+class ReduceLROnPlateau(LRScheduler):
+    """``factor`` times the rate where a metric has not become better for more than ``patience`` steps.
+
+    The best value and the number of bad steps are tensors: ``step(loss)`` with a tensor reads nothing on the host.
+
+    >>> from tinsmith.nn.optim import SGD
+    >>> opt = SGD([Tensor([1.])], lr=0.5)
+    >>> schedule = ReduceLROnPlateau(opt, factor=0.5, patience=1)
+    >>> [(schedule.step(loss), opt.lr.item())[1] for loss in (3.0, 2.0, 2.0, 2.0, 2.0)]
+    [0.5, 0.5, 0.5, 0.25, 0.25]
+
+    Args:
+        mode: ``"min"`` or ``"max"``: which values are better.
+        threshold: by how much a better value must be better: as a part of the best one (``threshold_mode="rel"``), or
+            as such (``"abs"``).
+        cooldown: for so many steps after a change none is bad.
+        min_lr: the lowest rate.
+        eps: smaller changes are not made.
+    """
+
+    def __init__(self, optimizer: Optimizer, mode: str = "min", factor: float = 0.1, patience: int = 10,
+                 threshold: float = 1e-4, threshold_mode: str = "rel", cooldown: int = 0, min_lr: float = 0.0,
+                 eps: float = 1e-8) -> None:
+        name = "ReduceLROnPlateau"
+        self.sign = -1.0 if choice(name, "mode", mode, ("min", "max")) == "min" else 1.0
+        self.relative = choice(name, "threshold_mode", threshold_mode, ("rel", "abs")) == "rel"
+        self.shrink, self.threshold = number(name, "factor", factor, 0, 1), number(name, "threshold", threshold)
+        self.patience = integer(name, "patience", patience, least=0)
+        self.cooldown = integer(name, "cooldown", cooldown, least=0)
+        self.min_lr, self.eps = number(name, "min_lr", min_lr, 0), number(name, "eps", eps, 0)
+        self.best = Tensor(np.array([-self.sign * math.inf], np.float32), requires_grad=False)
+        self.bad, self.cooling = (Tensor(np.zeros(1, np.int32), requires_grad=False) for _ in range(2))
+        realize_tensors([self.best, self.bad, self.cooling])
+        super().__init__(optimizer)
+
+    def schedule_step(self, metrics: Any = None) -> list[Tensor]:
+        """Take a value of the metric in; returns all tensors to realize for it."""
+        if metrics is None:
+            raise ArgumentError("ReduceLROnPlateau", "no value of the metric", "scheduler.step(loss)")
+        with Tensor.no_grad():
+            given = metrics.detach() if isinstance(metrics, TensorBase) else Tensor([float(metrics)])
+            value = given.reshape(1).cast(dtypes.float32).to(self.best.device)
+            margin = self.best.abs() * self.threshold if self.relative else self.threshold
+            better = (value - self.best) * self.sign > margin
+            better = self.best.isinf().where((value - self.best) * self.sign > 0, better)
+            bad = better.where(0, self.bad + 1)
+            cooling = (self.cooling - 1).maximum(0)
+            bad = (self.cooling > 0).where(0, bad)
+            fall = bad > self.patience
+            self.best.assign(better.where(value, self.best))
+            self.cooling.assign(fall.where(self.cooldown, cooling))
+            self.bad.assign(fall.where(0, bad))
+            self.count.assign(self.count + 1)
+            for part in self.groups():
+                low = (part.lr * self.shrink).maximum(self.min_lr)
+                falls = fall.to(part.device) & (part.lr - low > self.eps)
+                part.lr = falls.where(low, part.lr)
+        return [self.count, self.best, self.bad, self.cooling, *(part.lr for part in self.groups())]
+
+    def step(self, metrics: Any = None) -> None:
+        """Go on by one step, with a value of the metric: a number, or a tensor of one."""
+        realize_tensors(self.schedule_step(metrics))
+
+    def _written(self) -> list[Tensor]:
+        return []
+
+
+def _cosine(part: Tensor) -> Tensor:
+    """1 at 0, 0 at 1, along a cosine."""
+    return ((part * math.pi).cos() + 1) * 0.5
