@@ -5,28 +5,33 @@ import importlib
 import json
 import os
 import tempfile
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from tinsmith.backend.memory import Buffer
 from tinsmith.core.dtypes import DType, dtypes
-from tinsmith.core.errors import ArgumentError, FileFormatError, ShapeError
+from tinsmith.core.errors import ArgumentError, DTypeError, FileFormatError, ShapeError
 from tinsmith.core.weak import WeakTable
 from tinsmith.ir import Ops, UOp
 from tinsmith.nn.archives import Source, TensorIO, as_bytes, tar_extract, zip_extract
 from tinsmith.nn.gguf import gguf_load
 from tinsmith.nn.numpyfile import numpy_load, numpy_save
 from tinsmith.nn.torchfile import torch_load
+from tinsmith.nn.values import is_value, plain, restored
 from tinsmith.schedule.execute import seen_on_host
+from tinsmith.tensor.arguments import shown
 from tinsmith.tensor.base import device_name, leaf
 from tinsmith.tensor.realize import realize_tensors, value_of
 from tinsmith.tensor.tensor import Tensor
 
-__all__ = ["TensorIO", "get_parameters", "get_state_dict", "gguf_load", "load_state_dict", "numpy_load",
-           "numpy_save", "safe_load", "safe_load_metadata", "safe_save", "tar_extract", "torch_load", "zip_extract"]
+__all__ = ["TensorIO", "get_parameters", "get_state_dict", "gguf_load", "load", "load_state_dict", "numpy_load",
+           "numpy_save", "safe_load", "safe_load_metadata", "safe_save", "save", "tar_extract", "torch_load",
+           "zip_extract"]
+
+Rename: TypeAlias = Mapping[str, str | None] | Callable[[str], str | None] | None
 
 _DTYPES: Final = {
     "BOOL": dtypes.bool, "I8": dtypes.int8, "U8": dtypes.uint8, "I16": dtypes.int16, "U16": dtypes.uint16,
@@ -102,11 +107,13 @@ def get_parameters(obj: Any) -> list[Tensor]:
 
 
 def load_state_dict(model: Any, state_dict: Mapping[str, Any], strict: bool = True, verbose: bool = False,
-                    consume: bool = False, realize: bool = True) -> list[str]:
+                    consume: bool = False, realize: bool = True, rename: Rename = None) -> list[str]:
     """Put values into the model's tensors, converted to their dtypes and devices; nothing changes if one does not fit.
 
     Args:
         state_dict: tensors or arrays by name.
+        rename: what the names of ``state_dict`` become: beginnings, such as ``{"encoder.": "", "head.": None}``, or a
+            function of a name. None leaves a value out.
         strict: refuse missing and unexpected names.
         verbose: print each name with its shape and dtype.
         consume: take what was loaded out of ``state_dict``, so that its memory can go.
@@ -126,7 +133,9 @@ def load_state_dict(model: Any, state_dict: Mapping[str, Any], strict: bool = Tr
         ArgumentError: for names that one side lacks.
         ShapeError: for values of another shape.
     """
-    own = get_state_dict(model)
+    own, given = get_state_dict(model), state_dict
+    names = _new_names(state_dict, rename)
+    state_dict = {new: state_dict[old] for new, old in names.items()}
     labels = {name: _labelled(name, tensor) for name, tensor in own.items()}
     missing, unexpected = [k for k in own if k not in state_dict], [k for k in state_dict if k not in own]
     if strict and (missing or unexpected):
@@ -151,11 +160,31 @@ def load_state_dict(model: Any, state_dict: Mapping[str, Any], strict: bool = Tr
         own[name].replace(value)
         if verbose:
             print(f"{name}: {value.shape} {value.dtype!r}")
-        if consume and isinstance(state_dict, MutableMapping):
-            del state_dict[name]
+        if consume and isinstance(given, MutableMapping):
+            del given[names[name]]
     if realize:
         realize_tensors([own[name] for name in new])
     return missing
+
+
+def _new_names(state_dict: Mapping[str, Any], rename: Rename) -> dict[str, str]:
+    """The old name of each value by the new one."""
+    if rename is None:
+        return {name: name for name in state_dict}
+    found: dict[str, str] = {}
+    for old in state_dict:
+        if callable(rename):
+            new = rename(old)
+        else:
+            begin = max((b for b in rename if old.startswith(b)), key=len, default=None)
+            to = "" if begin is None else rename[begin]
+            new = None if to is None else to + old.removeprefix(begin or "")
+        if new in found:
+            raise ArgumentError("load_state_dict", f"rename makes {new!r} of {found[new]!r} and of {old!r}",
+                                "names of their own, or None to leave one out")
+        if new is not None:
+            found[new] = old
+    return found
 
 
 def _as_tensor(value: Any, like: Tensor) -> Tensor:
@@ -267,3 +296,86 @@ def safe_load_metadata(fn: Source) -> tuple[Tensor, int, dict[str, Any]]:
     if not isinstance(header, dict):
         raise FileFormatError("safe_load_metadata", "no safetensors file", "a complete file")
     return t, 8 + size, header
+
+
+def save(path: str | os.PathLike[str], **parts: Any) -> None:
+    """Write all that a training run needs to go on, as one safetensors file, which appears complete or not at all.
+
+    Of what holds tensors (models, optimizers, schedulers, …) their tensors are saved, as ``part.name``; a tensor that
+    several hold is in the file once. Random streams are saved as their state: ``Tensor`` (for that of ``Tensor.rand``
+    and ``dropout``), NumPy's generators, ``random.Random``, or a list of them. Numbers, strings, and lists and dicts of
+    them are saved as they are.
+
+    >>> import os.path, tempfile
+    >>> from tinsmith import nn
+    >>> model = nn.Linear(2, 2)
+    >>> opt = nn.optim.Adam(nn.state.get_parameters(model))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "run.safetensors")
+    ...     save(path, model=model, optimizer=opt, rng=Tensor, step=7)
+    ...     found = load(path, model=model, optimizer=opt, rng=Tensor)
+    >>> found["step"]
+    7
+
+    Raises:
+        DTypeError: for a part that is none of these.
+    """
+    values = {name: plain(part) for name, part in parts.items() if is_value(part)}
+    held = get_state_dict({name: part for name, part in parts.items() if name not in values})
+    empty = [name for name in parts if name not in values and not any(_part(n) == name for n in held)]
+    if empty:
+        raise DTypeError("save", f"{empty[0]}={shown(parts[empty[0]])} holds no tensors, and is no plain value",
+                         "a model, an optimizer, a random generator, numbers and strings")
+    if held:
+        realize_tensors(list(held.values()))
+    first: dict[UOp, str] = {}
+    aliases = {name: known for name, t in held.items() if (known := first.setdefault(t.uop, name)) != name}
+    safe_save({name: t for name, t in held.items() if name not in aliases}, path,
+              {"tinsmith.values": json.dumps(values), "tinsmith.aliases": json.dumps(aliases)})
+
+
+def load(path: str | os.PathLike[str], *, strict: bool = True, rename: Rename = None, **parts: Any) -> dict[str, Any]:
+    """Put what ``save`` wrote back into the parts given; nothing changes if a tensor does not fit.
+
+    Each part is by its name: ``load(path, model=model)`` takes the model out of a whole training run. Of plain values,
+    those in the file are returned.
+
+    Args:
+        strict: refuse parts and tensors that one side lacks.
+        rename: what names in the file become, as in ``load_state_dict``. They begin with the part:
+            ``{"model.encoder.": "model."}``.
+
+    Returns:
+        All parts by name: those given, the file's values, and the tensors by name of parts that were not asked for.
+
+    Raises:
+        ArgumentError: for parts and names that one side lacks.
+        ShapeError: for values of another shape.
+        FileFormatError: if the file is no safetensors file.
+    """
+    stored: dict[str, Tensor] = safe_load(path)
+    with importlib.import_module("safetensors").safe_open(path, "np") as file:
+        notes: dict[str, str] = file.metadata() or {}
+    values: dict[str, Any] = json.loads(notes.get("tinsmith.values", "{}"))
+    aliases: dict[str, str] = json.loads(notes.get("tinsmith.aliases", "{}"))
+    stored |= {alias: stored[name] for alias, name in aliases.items()}
+    tensors = {new: stored[old] for new, old in _new_names(stored, rename).items()}
+    there = {*map(_part, tensors), *values}
+    missing = [name for name in parts if name not in there]
+    if strict and missing:
+        raise ArgumentError("load", f"{os.fspath(path)!r} has no {', '.join(missing)}, but {', '.join(sorted(there))}",
+                            "a part of the file, rename=, or strict=False")
+    asked = {name: part for name, part in parts.items() if name not in values and name not in missing}
+    if asked:
+        load_state_dict(asked, {n: t for n, t in tensors.items() if _part(n) in asked}, strict)
+    found = {**values, **parts}
+    for name, value in values.items():
+        found[name] = restored(name, parts.get(name), value)
+    for name, t in tensors.items():
+        if _part(name) not in parts:
+            found.setdefault(_part(name), {})[name.partition(".")[2]] = t
+    return found
+
+
+def _part(name: str) -> str:
+    return name.partition(".")[0]

@@ -90,16 +90,24 @@ def _key(item: ScheduleItem) -> tuple[Any, int]:
     shape = value.shape
     if not all(isinstance(s, int) for s in shape):
         return None, 0
-    nodes = toposort(value)
+    nodes = toposort(item.sink)
     reduces: set[Any] = set()
     for n in nodes:
-        if (n.op.kind == "movement" and n.op not in _PLAIN) or n.op in _IN_ORDER:
+        if n.op in _IN_ORDER or not all(_is_plain(s) for s in n.src if n.op.kind != "movement"):
             return None, 0
         if n.op is Ops.REDUCE:
             if n.src[0].op is Ops.MUL and any(is_repeated(s, constants=False) for s in n.src[0].src):
                 return None, 0
             reduces.add((n.src[0].shape, n.arg[1]))
     return (item.device, shape, frozenset(reduces)), len(nodes)
+
+
+def _is_plain(value: UOp) -> bool:
+    """Whether a value is seen in the order of its memory: by reshapes and broadcasts, or all its views together."""
+    top = value
+    while value.op in _PLAIN:
+        value = value.src[0]
+    return value.op.kind != "movement" or top.st.contiguous
 
 
 def _fits(item: ScheduleItem, size: int, group: Group) -> bool:
