@@ -49,8 +49,8 @@ class Run:
 
     def train(self, steps: int) -> list[float]:
         self.done += steps
-        draws = [(self.rng.standard_normal((8, 6)).astype(np.float32), self.rng.integers(0, 3, 8)) for _ in range(steps)]
-        return [float(self.step(Tensor(x).realize(), Tensor(y).realize()).item()) for x, y in draws]
+        draws = [(self.rng.standard_normal((8, 6)), self.rng.integers(0, 3, 8)) for _ in range(steps)]
+        return [float(self.step(Tensor(x).float().realize(), Tensor(y).realize()).item()) for x, y in draws]
 
     @property
     def parts(self) -> dict[str, Any]:
@@ -58,7 +58,7 @@ class Run:
                 "scaler": self.scaler, "rng": [Tensor, self.rng]}
 
     def values(self) -> dict[str, bytes]:
-        return {name: t.numpy().tobytes() for name, t in get_state_dict({k: v for k, v in self.parts.items()}).items()}
+        return {name: t.numpy().tobytes() for name, t in get_state_dict(self.parts).items()}
 
 
 def resumed(path: str) -> None:

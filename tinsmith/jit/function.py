@@ -172,8 +172,8 @@ class TinyJit(Generic[R]):
     def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any],
              held: list[Any] | None = None) -> tuple[tuple[Any, ...], Bound]:
         described, bound = signature(args, kwargs, held)
-        return (described, Tensor.training, Tensor.recording, settings.DEV, settings.code_key, dtypes.default_float,
-                dtypes.default_int), bound
+        return (described, Tensor.training, Tensor.recording, Tensor.narrow, settings.DEV, settings.code_key,
+                dtypes.default_float, dtypes.default_int), bound
 
     def _roots(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """Everything that the function can read, besides the tensors among its arguments."""
@@ -275,8 +275,8 @@ class TinyJit(Generic[R]):
             return (captures[0].state.change(args, kwargs) if captures else None) or (
                 "a tensor that it reads besides its arguments: it is gone, shared, or seen in another way; "
                 "or a size that it went by")
-        modes = ("Tensor.training", "Tensor.no_grad", "DEV", "a setting that changes code", "the default float",
-                 "the default int")
+        modes = ("Tensor.training", "Tensor.no_grad", "Tensor.autocast", "DEV", "a setting that changes code",
+                 "the default float", "the default int")
         return next((name for name, a, b in zip(modes, latest[1:], key[1:]) if a != b),
                     None) or difference(latest[0], key[0])
 

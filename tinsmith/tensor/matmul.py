@@ -10,6 +10,7 @@ from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.tensor.arguments import shown
 from tinsmith.tensor.base import check_tensors
 from tinsmith.tensor.helpers import broadcast_shape, equal, expand_uop, one, operand, same_device
+from tinsmith.tensor.narrow import contraction, narrow_dtype, widened
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -20,6 +21,7 @@ class MatMul:
 
     __slots__ = ()
 
+    @contraction
     def dot(self: Tensor, w: Tensor, dtype: DTypeLike | None = None) -> Tensor:
         """The product of matrices (or vectors) over the last axis of this one and the last but one of ``w``.
 
@@ -108,6 +110,9 @@ class MatMul:
         if not isinstance(formula, str):
             raise DTypeError("einsum", f"the formula is {shown(formula)}", "Tensor.einsum('ij,jk->ik', a, b)")
         check_tensors("einsum", tensors)
+        kind = narrow_dtype(*tensors) if len(tensors) > 1 else None
+        if kind is not None:
+            return widened(MatMul.einsum(formula, *(t.cast(kind) for t in tensors), dtype=dtype), kind)
         inputs, output = _letters(formula, tensors)
         sizes = _letter_sizes(formula, inputs, tensors)
         for letter in output:

@@ -25,6 +25,7 @@ from tinsmith.tensor.linalg import LinearAlgebra
 from tinsmith.tensor.matmul import MatMul
 from tinsmith.tensor.matrices import Matrices
 from tinsmith.tensor.movement import Movement
+from tinsmith.tensor.narrow import Narrow
 from tinsmith.tensor.nnops import NNOps
 from tinsmith.tensor.older import Older
 from tinsmith.tensor.operators import Operators
@@ -64,9 +65,9 @@ class _Named(type):
 
 
 class Tensor(Operators, Creation, Random, Filling, Elementwise, Arithmetic, Comparisons, Special, Reduce, Statistics,
-             Scans, Sorting, Extents, Casting, Movement, Layout, Rearranging, Indexing, Picking, MatMul, LinearAlgebra,
-             Triangles, Matrices, Products, Spectra, NNOps, Functional, Resampling, Sharding, Hashing, Sources, Interop,
-             InPlace, Older, TensorBase, metaclass=_Named):
+             Scans, Sorting, Extents, Casting, Movement, Layout, Rearranging, Indexing, Picking, MatMul, Narrow,
+             LinearAlgebra, Triangles, Matrices, Products, Spectra, NNOps, Functional, Resampling, Sharding, Hashing,
+             Sources, Interop, InPlace, Older, TensorBase, metaclass=_Named):
     """A lazy array: methods record a graph, and values are computed when they are asked for.
 
     >>> (Tensor([1, 2]) + 3).tolist()

@@ -19,6 +19,7 @@ from tinsmith.ir.sizes import normal_size, size_text
 from tinsmith.ir.uop import Window
 from tinsmith.tensor.arguments import integer, integers
 from tinsmith.tensor.helpers import equal, operand, product
+from tinsmith.tensor.narrow import contraction
 from tinsmith.tensor.slopes import with_slopes
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class Windows:
 
     __slots__ = ()
 
+    @contraction
     def conv2d(self: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1, stride: Ints = 1,
                dilation: Ints = 1, padding: Ints | str = 0, dtype: DType | None = None) -> Tensor:
         """Convolution over the last axes: ``[N, Cin, …] * [Cout, Cin/groups, k…] → [N, Cout, …]``.
@@ -72,6 +74,7 @@ class Windows:
         total = multiplied.reduce("ADD", tuple(range(3 + dims, 4 + 2 * dims)))
         return _finish(self._new(total.reshape((n, cout, *outputs)).cast(out_dtype)), bias, dims)
 
+    @contraction
     def conv_transpose2d(self: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1, stride: Ints = 1,
                          dilation: Ints = 1, padding: Ints = 0, output_padding: Ints = 0) -> Tensor:
         """The transpose of ``conv2d``: ``[N, Cin, …] * [Cin, Cout/groups, k…] → [N, Cout, …]``.

@@ -1,0 +1,89 @@
+"""Mixed precision: contractions of float32 in 16 bits, for a block."""
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec
+
+from tinsmith.core.dtypes import DType, dtypes, promote, to_dtype
+from tinsmith.core.errors import DTypeError
+from tinsmith.tensor.arguments import flag
+from tinsmith.tensor.base import TensorBase
+from tinsmith.tensor.modes import Mode
+from tinsmith.tensor.slopes import with_slopes
+
+if TYPE_CHECKING:
+    from tinsmith.tensor.tensor import Tensor
+
+P = ParamSpec("P")
+Method = Callable[Concatenate["Tensor", "Tensor", P], "Tensor"]
+
+
+class Narrow:
+    """``autocast``."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def autocast(dtype: DType | str = "bfloat16", enabled: bool = True) -> Mode:
+        """Inside a ``with`` block (or a decorated function), contractions round their float32 operands to 16 bits.
+
+        These are products of matrices, ``einsum``, convolutions and attention, and their gradients: what matrix units
+        are for. They sum up in float32, their results are rounded once, and every tensor that comes out is float32, as
+        all that is computed from it. Parameters stay float32. With float16, gradients want a ``nn.optim.GradScaler``.
+
+        >>> x = Tensor([[1.0, 2.0**-9]])
+        >>> with Tensor.autocast("bfloat16"):
+        ...     y = (x + 2.0**-9) @ x.T
+        >>> (x @ x.T).item(), y.item(), y.dtype
+        (1.000003814697265625, 1.0, dtypes.float)
+
+        Args:
+            dtype: ``bfloat16`` or ``float16``.
+            enabled: False computes in float32 inside another such block.
+
+        Raises:
+            DTypeError: for another dtype.
+        """
+        kind = to_dtype(dtype)
+        if kind not in (dtypes.bfloat16, dtypes.float16):
+            raise DTypeError("autocast", f"contractions in {kind!r}", "bfloat16 or float16")
+        return Mode(TensorBase, "narrow", kind if flag("autocast", "enabled", enabled) else None)
+
+
+def narrow_dtype(*operands: Tensor) -> DType | None:
+    """What a contraction rounds these operands to: None outside of ``autocast``, and where they are not float32."""
+    kind = TensorBase.narrow
+    if kind is None or not all(isinstance(t, TensorBase) and t.dtype.is_float for t in operands):
+        return None
+    return kind if promote(*(t.dtype for t in operands)) is dtypes.float32 else None
+
+
+def widened(found: Tensor, kind: DType) -> Tensor:
+    """A contraction of operands that were rounded, as float32. The gradient is rounded too, be it that the result was
+    not: it is an operand of contractions."""
+    return found.cast(dtypes.float32) if found.dtype is kind else with_slopes(found, _ROUNDED[kind], found)
+
+
+def contraction(method: Method[P]) -> Method[P]:
+    """A method that multiplies two tensors and sums up: inside ``autocast``, in its dtype."""
+
+    def narrowed(self: Tensor, other: Tensor, /, *args: P.args, **kwargs: P.kwargs) -> Tensor:
+        kind = narrow_dtype(self, other)
+        if kind is None:
+            return method(self, other, *args, **kwargs)
+        return widened(method(self.cast(kind), other.cast(kind), *args, **kwargs), kind)
+
+    narrowed.__code__ = narrowed.__code__.replace(co_name=method.__name__)  # nodes and errors name the method called
+    return functools.wraps(method)(narrowed)
+
+
+def _to_bfloat16(g: Tensor, *_: Tensor) -> tuple[Tensor]:
+    return (g.cast(dtypes.bfloat16).cast(g.dtype),)
+
+
+def _to_float16(g: Tensor, *_: Tensor) -> tuple[Tensor]:
+    return (g.cast(dtypes.float16).cast(g.dtype),)
+
+
+_ROUNDED: Final = {dtypes.bfloat16: _to_bfloat16, dtypes.float16: _to_float16}
