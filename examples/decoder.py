@@ -1,7 +1,8 @@
 """A small llama-style language model over bytes, which writes text with one compiled step for all positions.
 
     python examples/decoder.py --prompt "To be"             random weights: the machinery, not the text, is the point
-    python examples/decoder.py --data FILE [--steps 300]    trains on the bytes of FILE first
+    python examples/decoder.py --data FILE                  trains on the bytes of FILE first, 600 steps
+    python examples/decoder.py --data FILE --run RUN        saves the run, and goes on with one that was cut short
 
 Each layer keeps the keys and values of earlier positions in a cache. A step works on one byte at position ``start``,
 a bound Variable: it writes the cache at ``start`` and reads it up to there. Sizes grow; the program stays the same.
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from tinsmith import GlobalCounters, Tensor, TinyJit, Variable, nn
+from tinsmith.nn.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
 
 
 @dataclass(frozen=True)
@@ -147,37 +149,99 @@ class Writer:
                 yield int(token.item())
 
 
-def train(model: Decoder, data: bytes, steps: int, batch: int, length: int, lr: float, seed: int) -> float:
-    """Train on random pieces of ``data``; returns the last loss in bits per byte."""
-    text, rng = np.frombuffer(data, np.uint8).astype(np.int32), np.random.default_rng(seed)
-    if len(text) <= length:
-        raise SystemExit(f"the data has {len(text)} bytes, more than {length} are needed")
-    optimizer = nn.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.01)
+class Training:
+    """A training run: it can be saved and gone on with, in another process too, and ends in the same bits.
 
-    @TinyJit
-    def step(tokens: Tensor) -> Tensor:
-        optimizer.zero_grad()
-        loss = model(tokens[:, :-1]).sparse_categorical_crossentropy(tokens[:, 1:])
-        loss.backward()
-        optimizer.step()
+    Matrices of layers are trained by Muon, all else by AdamW; rates warm up, then fall as a cosine. The step, with its
+    rates, is one captured program.
+    """
+
+    def __init__(self, model: Decoder, data: bytes, steps: int, batch: int = 16, length: int = 128, seed: int = 0,
+                 bf16: bool = False) -> None:
+        text = np.frombuffer(data, np.uint8).astype(np.int32)
+        cut = len(text) * 19 // 20
+        if len(text) - cut <= length:
+            raise SystemExit(f"the data has {len(text)} bytes, more than {20 * length + 20} are needed")
+        self.model, self.steps, self.batch, self.length, self.bf16 = model, steps, batch, length, bf16
+        self.text, self.held_out = text[:cut], text[cut:]
+        self.rng, self.done = np.random.default_rng(seed), 0
+        matrices = [p for p in nn.state.get_parameters(model.layers) if p.ndim == 2]
+        rest = [p for p in model.parameters() if all(p is not m for m in matrices)]
+        self.optimizer = nn.optim.OptimizerGroup(nn.optim.Muon(matrices, lr=0.02, weight_decay=0.01),
+                                                 nn.optim.AdamW(rest, lr=4e-3, b2=0.99, weight_decay=0.01))
+        warm = max(1, steps // 20)
+        self.schedule = SequentialLR(self.optimizer, [
+            LinearLR(self.optimizer, 0.1, total_iters=warm),
+            CosineAnnealingLR(self.optimizer, max(1, steps - warm))], milestones=[warm])
+        self.step = TinyJit(self.forward_and_back)
+        self.judge = TinyJit(self.loss)
+
+    def loss(self, tokens: Tensor) -> Tensor:
+        """Of the byte that follows each, in nats: e**loss is how many bytes it is like to choose from."""
+        with Tensor.autocast("bfloat16", enabled=self.bf16):
+            return self.model(tokens[:, :-1]).sparse_categorical_crossentropy(tokens[:, 1:])
+
+    def forward_and_back(self, tokens: Tensor) -> Tensor:
+        with Tensor.train():
+            self.optimizer.zero_grad()
+            loss = self.loss(tokens).backward()
+            nn.utils.clip_grad_norm_(self.optimizer.params, 1.0)
+            self.optimizer.step()
+            self.schedule.step()
         return loss
 
-    bits = math.inf
-    with Tensor.train():
-        for n in range(steps):
-            begins = rng.integers(0, len(text) - length, batch)
-            tokens = Tensor(np.stack([text[b : b + length + 1] for b in begins])).realize()
-            loss = step(tokens)
-            if n % 20 == 0 or n == steps - 1:
-                bits = float(loss.item()) / math.log(2)
-                print(f"step {n:4d}   {bits:.3f} bits per byte")
-    return bits
+    def pieces(self, text: np.ndarray[Any, Any], rng: np.random.Generator) -> Tensor:
+        begins = rng.integers(0, len(text) - self.length, self.batch)
+        return Tensor(np.stack([text[b : b + self.length + 1] for b in begins])).realize()
+
+    def run(self, until: int) -> list[float]:
+        """Train up to step number ``until``; returns the losses."""
+        losses: list[float] = []
+        while self.done < until:
+            self.done += 1
+            losses.append(float(self.step(self.pieces(self.text, self.rng)).item()))
+            if self.done % 25 == 0 or self.done == self.steps:
+                print(f"step {self.done:4d}   loss {np.mean(losses[-25:]):.3f}", flush=True)
+        return losses
+
+    def held_out_loss(self, batches: int = 10) -> float:
+        """The mean loss on text that is not trained on, the same pieces of it at every call."""
+        rng = np.random.default_rng(0)
+        with Tensor.test():
+            return float(np.mean([self.judge(self.pieces(self.held_out, rng)).item() for _ in range(batches)]))
+
+    def save(self, path: Path) -> None:
+        nn.state.save(path, **self.parts(), step=self.done)
+
+    def load(self, path: Path) -> None:
+        self.done = nn.state.load(path, **self.parts())["step"]
+
+    def parts(self) -> dict[str, Any]:
+        return {"model": self.model, "optimizer": self.optimizer, "schedule": self.schedule, "rng": [Tensor, self.rng]}
+
+
+def train(model: Decoder, args: argparse.Namespace) -> None:
+    """Train on ``--data``, from where the file ``--run`` left off if there is one; save there every 100 steps."""
+    training = Training(model, args.data.read_bytes(), args.steps, seed=args.seed, bf16=args.bf16)
+    if args.run and args.run.exists():
+        training.load(args.run)
+        print(f"{args.run}: going on after step {training.done}")
+    begin, first = time.perf_counter(), training.done
+    while training.done < args.steps:
+        training.run(min(args.steps, training.done - training.done % 100 + 100))
+        if args.run:
+            training.save(args.run)
+    seconds = (time.perf_counter() - begin) / max(1, training.done - first)
+    loss = training.held_out_loss()
+    print(f"loss {loss:.3f} ({loss / math.log(2):.3f} bits per byte) on held-out text; {seconds:.2f} s per step")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help="a file to train on, byte by byte")
-    parser.add_argument("--steps", type=int, default=300, help="training steps")
+    parser.add_argument("--run", type=Path, help="a file to save the run to, and to go on from if it is there")
+    parser.add_argument("--steps", type=int, default=600, help="training steps in all")
+    parser.add_argument("--bf16", action="store_true", help="contractions in bfloat16")
     parser.add_argument("--prompt", default="The ")
     parser.add_argument("--tokens", type=int, default=128, help="bytes to write")
     parser.add_argument("--temperature", type=float, default=0.8, help="0 takes the likeliest byte")
@@ -188,7 +252,7 @@ def main() -> None:
     count = sum(p.numel() for p in model.parameters())
     print(f"{count / 1e6:.2f} million parameters")
     if args.data:
-        train(model, args.data.read_bytes(), args.steps, 16, 128, 2e-3, args.seed)
+        train(model, args)
     writer = Writer(model, args.temperature)
     out, times, programs = bytearray(), [], []
     begin = time.perf_counter()

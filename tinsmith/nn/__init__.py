@@ -20,6 +20,7 @@ from tinsmith.nn import (
     pools,
     recurrent,
     state,
+    utils,
 )
 from tinsmith.nn.activations import (
     CELU,
@@ -116,7 +117,7 @@ __all__ = ["CELU", "ELU", "GELU", "GRU", "LSTM", "RNN", "SELU", "AdaptiveAvgPool
            "MaxPool3d", "Mish", "MultiheadAttention", "NLLLoss", "PReLU", "RMSNorm", "RNNCell", "ReLU", "ReLU6",
            "Sequential", "SiLU", "Sigmoid", "SmoothL1Loss", "Softmax", "Softplus", "Softsign", "Tanh",
            "TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder", "TransformerEncoderLayer", "Upsample",
-           "datasets", "optim", "state"]
+           "datasets", "optim", "state", "utils"]
 
 guide(activations, attention, conv, datasets, layers, loader, losses, norms, optim, pools, recurrent, state)
 
