@@ -51,6 +51,8 @@ TINYGRAD = {
     "nn": """BatchNorm BatchNorm2d BatchNorm3d Conv1d Conv2d ConvTranspose1d ConvTranspose2d Embedding GroupNorm
         InstanceNorm LSTMCell LayerNorm LayerNorm2d Linear RMSNorm""",
     "nn.optim": "Adam AdamW LAMB LARS Muon Optimizer OptimizerGroup SGD",
+    "nn.optim.lr_scheduler": "",
+    "nn.utils": "",
     "nn.state": """TensorIO accept_filename fs_load fs_store get_parameters get_state_dict gguf_load load_state_dict
         safe_load safe_load_metadata safe_save tar_extract torch_load zip_extract""",
     "nn.datasets": "cifar mnist",
@@ -99,7 +101,8 @@ INSTEAD = {
         "AMD", "HIP", "HIPCC", "IR3", "LVP", "NAK", "NVCC", "PTX", "QCOMCL", "WGSL", "X86")},
 }
 OUTSIDE = ("devices", "nn.onnx", "llm.gguf", "programs")  # sections whose names are told by INSTEAD alone, if not here
-OURS: dict[str, Any] = {"Tensor": Tensor, "nn": nn, "nn.optim": nn.optim, "nn.state": nn.state,
+OURS: dict[str, Any] = {"Tensor": Tensor, "nn": nn, "nn.optim": nn.optim,
+                        "nn.optim.lr_scheduler": nn.optim.lr_scheduler, "nn.utils": nn.utils, "nn.state": nn.state,
                         "nn.datasets": nn.datasets, "dtypes": dtypes, "tinygrad": importlib.import_module("tinsmith")}
 MODULE = {"Tensor": "", "dtypes": "", "tinygrad": "tinygrad"}
 

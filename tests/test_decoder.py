@@ -1,6 +1,7 @@
 """examples/decoder.py: a cached decode says what a full recomputation says, with one program for all positions."""
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import sys
 from pathlib import Path
@@ -120,6 +121,43 @@ def test_a_drawn_byte_follows_the_temperature(decoder: Any, model: Any) -> None:
 def test_training_learns_a_text(decoder: Any) -> None:
     Tensor.manual_seed(1)
     small = decoder.Decoder(decoder.Config(width=32, layers=1, heads=2, kv_heads=1, hidden=48, context=32))
-    text = b"abcdefgh" * 40
-    assert decoder.train(small, text, steps=60, batch=8, length=16, lr=1e-2, seed=0) < 1.0
+    losses = decoder.Training(small, b"abcdefgh" * 60, steps=60, batch=8, length=16).run(60)
+    assert losses[-1] < 0.6 < 4 < losses[0]
     assert bytes(decoder.Writer(small).write(b"abcd", 12)) == b"efghabcdefgh"
+
+
+SIZES = {"width": 16, "layers": 1, "heads": 2, "kv_heads": 1, "hidden": 24, "context": 16}
+TEXT = b"to be or not to be, that is the question. " * 20
+
+
+def fresh_run(decoder: Any, **options: Any) -> Any:
+    Tensor.manual_seed(7)
+    return decoder.Training(decoder.Decoder(decoder.Config(**SIZES)), TEXT, steps=8, batch=4, length=12, **options)
+
+
+def test_a_training_run_that_was_cut_short_ends_in_the_same_bits(decoder: Any, tmp_path: Path) -> None:
+    whole = fresh_run(decoder)
+    losses = whole.run(8)
+    half = fresh_run(decoder)
+    half.run(3)
+    half.save(tmp_path / "run")
+    rest = fresh_run(decoder)
+    rest.load(tmp_path / "run")
+    assert rest.done == 3 and rest.run(8) == losses[3:] and losses[-1] < losses[0]
+    for mine, other in zip(rest.model.parameters(), whole.model.parameters()):
+        assert mine.numpy().tobytes() == other.numpy().tobytes()
+    assert whole.step.replays == 6 and len(whole.step.captures) == 1
+    assert rest.held_out_loss(2) == whole.held_out_loss(2)
+
+
+def test_training_from_the_command_line(decoder: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "text").write_bytes(TEXT * 10)
+    run = tmp_path / "run.safetensors"
+    args = argparse.Namespace(data=tmp_path / "text", run=run, steps=2, seed=0, bf16=False)
+    for steps, expected in ((1, "step    1   loss"), (2, f"{run}: going on after step 1")):
+        Tensor.manual_seed(7)
+        args.steps = steps
+        decoder.train(decoder.Decoder(decoder.Config(**SIZES | {"context": 128})), args)
+        assert expected in (out := capsys.readouterr().out) and "bits per byte) on held-out text" in out
+    with pytest.raises(SystemExit, match="2580 are needed"):
+        decoder.Training(decoder.Decoder(decoder.Config(**SIZES)), TEXT, steps=8)

@@ -338,3 +338,26 @@ def test_muon_for_matrices_and_adamw_for_the_rest() -> None:
         losses.append(net.loss().backward().item())
         opt.step()
     assert losses[-1] < 0.8 * losses[0]
+
+
+def test_a_counter_beside_a_captured_step_is_no_reason_to_capture_again() -> None:
+    class Trainer:
+        def __init__(self) -> None:
+            self.net, self.done = Net(), 0
+            self.opt, self.scaler = AdamW(self.net.params, 0.01), GradScaler(8.0)
+            self.schedule = StepLR(self.opt, 2, 0.5)
+            self.step = TinyJit(self.forward_and_back)
+
+        def forward_and_back(self) -> None:
+            self.opt.zero_grad()
+            self.scaler.scale(self.net.loss()).backward()
+            self.scaler.step(self.opt)
+            self.scaler.update()
+            self.schedule.step()
+
+    trainer = Trainer()
+    for trainer.done in range(6):
+        trainer.step()
+        trainer.schedule.step()
+    assert trainer.step.replays == 4 and len(trainer.step.captures) == 1
+    assert trainer.schedule.get_last_lr() == pytest.approx([0.01 * 0.5**6])

@@ -280,3 +280,19 @@ def rounded_once(method: Callable[Concatenate[Tensor, P], Tensor]) -> Callable[C
 
     wide.__code__ = wide.__code__.replace(co_name=method.__name__)  # nodes and errors name the method that was called
     return functools.wraps(method)(wide)
+
+
+# Optimizers look at attributes of theirs by these two: a capture takes code of nn that names vars() for code that may
+# read any attribute of any object, and would guard them all.
+def attribute(owner: Any, name: str) -> Any:
+    """What an object itself has under a name, past properties of its class."""
+    return vars(owner)[name]
+
+
+def held_tensors(owner: Any) -> list[Tensor]:
+    """The tensors among an object's attributes, and in lists, tuples and dicts there, each once."""
+    found: dict[int, Any] = {}
+    for value in vars(owner).values():
+        values = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else [value]
+        found.update((id(t), t) for t in values if isinstance(t, TensorBase))
+    return list(found.values())

@@ -3,20 +3,22 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError, DTypeError, GradientError
-from tinsmith.nn.state import called, get_parameters, note_name
+from tinsmith.nn.state import called, note_name
 from tinsmith.tensor.arguments import flag, shown
 from tinsmith.tensor.base import TensorBase
+from tinsmith.tensor.helpers import attribute, held_tensors
 from tinsmith.tensor.modes import check_modes
 from tinsmith.tensor.realize import realize_tensors
 from tinsmith.tensor.tensor import Tensor
 
 Params: TypeAlias = Sequence[Tensor] | Sequence[Mapping[str, Any]]
+_FIXED: Final = ("params", "master_weights")  # of a group: the optimizer's state is of their shapes
 
 
 class Optimizer:
@@ -76,7 +78,7 @@ class Optimizer:
     @property
     def lr(self) -> Tensor:
         """The learning rate, in a buffer that captured steps read too."""
-        found: Tensor = vars(self)["lr"]
+        found: Tensor = attribute(self, "lr")
         return found
 
     @lr.setter
@@ -153,7 +155,7 @@ class Optimizer:
         Args:
             skip: one bool; where it holds, parameters and state stay as they are.
         """
-        before = [] if skip is None else [(t, t._copy()) for t in get_parameters(self)]
+        before = [] if skip is None else [(t, t._copy()) for t in held_tensors(self)]
         grads = [p.grad for p in self.params]
         missing = [p for p, g in zip(self.params, grads) if g is None]
         if missing:
@@ -244,16 +246,18 @@ class ParamGroup(MutableMapping[str, Any]):
         return getattr(self.optimizer, name)
 
     def __setitem__(self, name: str, value: Any) -> None:
-        if name not in list(self) or name in ("params", "master_weights"):
+        names = [n for n in self if n not in _FIXED]
+        if name not in names:
             raise ArgumentError(type(self.optimizer).__name__, f"its groups have no {name!r} to be set",
-                                f"one of {', '.join(n for n in self if n not in ('params', 'master_weights'))}")
+                                f"one of {', '.join(names)}")
         setattr(self.optimizer, name, value)
 
     def __delitem__(self, name: str) -> None:
         raise ArgumentError(type(self.optimizer).__name__, f"{name!r} cannot be taken away", "another value")
 
     def __repr__(self) -> str:
-        options = ", ".join(f"{k}={float(v) if k == 'lr' else v!r}" for k, v in self.items() if k != "params")
+        values = ((k, f"{v.item():g}" if isinstance(v, TensorBase) else v) for k, v in self.items() if k not in _FIXED)
+        options = ", ".join(f"{k}={v}" for k, v in values)
         return f"{type(self.optimizer).__name__}({len(self.optimizer.params)} tensors, {options})"
 
 

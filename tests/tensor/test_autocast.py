@@ -1,0 +1,120 @@
+"""``Tensor.autocast``: which operands are rounded, in both directions, and what stays float32."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tests.nn.test_optim import GPT
+from tinsmith import Tensor, TinyJit, dtypes, nn
+from tinsmith.core.errors import DTypeError
+from tinsmith.nn.optim import AdamW
+
+KINDS = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
+
+
+def random(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+def test_products_and_their_gradients(dtype: str) -> None:
+    """Operands and results are rounded, sums are not; so is each gradient's operand."""
+    def rounded(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return a.astype(KINDS[dtype]).astype(np.float64)
+
+    a, b, g = random(5, 40), random(40, 7, seed=1), random(5, 7, seed=2)
+    x, w = Tensor(a), Tensor(b)
+    with Tensor.autocast(dtype):
+        y = x @ w
+    (y * Tensor(g)).sum().backward()
+    assert y.dtype is dtypes.float32 and x.grad is not None and w.grad is not None and x.grad.dtype is dtypes.float32
+    eps = 2.0**-8 if dtype == "bfloat16" else 2.0**-11
+    np.testing.assert_allclose(y.numpy(), rounded(a) @ rounded(b), rtol=eps, atol=1e-6)
+    np.testing.assert_array_equal(y.numpy(), y.numpy().astype(KINDS[dtype]).astype(np.float32))
+    np.testing.assert_allclose(x.grad.numpy(), rounded(g) @ rounded(b).T, rtol=eps, atol=1e-5)
+    np.testing.assert_allclose(w.grad.numpy(), rounded(a).T @ rounded(g), rtol=eps, atol=1e-5)
+    assert np.abs(y.numpy() - a @ b).max() > 1e-5, "nothing was rounded"
+
+
+CONTRACTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "linear": lambda x, w: x.linear(w.T, Tensor.ones(6)), "einsum": lambda x, w: Tensor.einsum("ij,kj->ik", x, w),
+    "conv2d": lambda x, w: x.reshape(1, 6, 4, 5).conv2d(w.reshape(20, 6, 1, 1)),
+    "conv_transpose2d": lambda x, w: x.reshape(1, 6, 4, 5).conv_transpose2d(w.reshape(6, 20, 1, 1)),
+    "attention": lambda x, w: x.unsqueeze(0).scaled_dot_product_attention(w.unsqueeze(0), w.unsqueeze(0))}
+
+
+@pytest.mark.parametrize("name", CONTRACTIONS)
+def test_every_contraction_is_near_and_not_the_same(name: str) -> None:
+    call, found = CONTRACTIONS[name], []
+    for enabled in (False, True):
+        x, w = Tensor(random(6, 20)), Tensor(random(6, 20, seed=1))
+        with Tensor.autocast(enabled=enabled):
+            out = call(x, w)
+        (out * out).sum().backward()
+        assert x.grad is not None and w.grad is not None and out.dtype is x.grad.dtype is w.grad.dtype is dtypes.float32
+        found.append([t.numpy() for t in (out, x.grad, w.grad)])
+    for exact, near in zip(*found):
+        assert (exact != near).any()
+        np.testing.assert_allclose(near, exact, rtol=0.05, atol=0.05 * np.abs(exact).max())
+
+
+def test_what_is_left_alone() -> None:
+    wide, whole = Tensor(random(3, 3).astype(np.float64)), Tensor([[1, 257], [2, 3]])
+    with Tensor.autocast("bfloat16"):
+        assert (wide @ wide).dtype is dtypes.float64 and (whole @ whole).tolist() == [[515, 1028], [8, 523]]
+        x = Tensor([1.0, 2.0**-9])
+        assert x.sum().item() == 1 + 2.0**-9 and x.exp().dtype is dtypes.float32
+        with Tensor.autocast(enabled=False):
+            assert (x.reshape(1, 2) @ Tensor.ones(2, 1)).item() == 1 + 2.0**-9
+        half = Tensor([[1.0]], dtype="float16")
+        assert (half @ half).dtype is dtypes.float16
+    with pytest.raises(DTypeError, match=r"contractions in dtypes.float .*bfloat16 or float16"):
+        Tensor.autocast("float32")
+
+
+def test_a_capture_is_of_its_precision() -> None:
+    x = Tensor([[1.0, 2.0**-9]])
+    call = TinyJit(lambda t: t @ Tensor.ones(2, 1))
+    found = []
+    for n in range(12):
+        with Tensor.autocast(enabled=n // 3 % 2 == 1):
+            found.append(call(x).item())
+    assert found == ([1 + 2.0**-9] * 3 + [1.0] * 3) * 2 and len(call.captures) == 2
+
+    @Tensor.autocast("bfloat16")
+    def decorated() -> Any:
+        return (x @ Tensor.ones(2, 1)).item()
+
+    assert decorated() == 1.0
+
+
+def test_a_small_gpt_trains_as_well_in_bfloat16() -> None:
+    """Within 1 % of the loss in float32, at the end and over the way."""
+    rng = np.random.default_rng(0)
+    text = (np.arange(13)[None] * rng.integers(1, 5, (16, 1)) + rng.integers(0, 11, (16, 1))) % 11
+    x, y = (Tensor(text[:, s].astype(np.int32)).realize() for s in (slice(0, -1), slice(1, None)))
+    losses = []
+    for enabled in (False, True):
+        Tensor.manual_seed(2)
+        model = GPT(11, 12, 32)
+        opt = AdamW(nn.state.get_parameters(model), 0.01)
+
+        @TinyJit
+        @Tensor.train()
+        def step(model: GPT = model, opt: AdamW = opt, enabled: bool = enabled) -> Tensor:
+            opt.zero_grad()
+            with Tensor.autocast(enabled=enabled):
+                loss = model(x).sparse_categorical_crossentropy(y)
+            loss.backward()
+            opt.step()
+            return loss
+
+        losses.append([float(step().item()) for _ in range(40)])
+    exact, narrow = np.array(losses)
+    assert exact[-1] < 0.5 * exact[0] and (exact != narrow).all()
+    np.testing.assert_allclose(narrow[-1], exact[-1], rtol=0.01)
+    np.testing.assert_allclose(narrow.mean(), exact.mean(), rtol=0.01)
