@@ -172,7 +172,7 @@ class TinyJit(Generic[R]):
     def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any],
              held: list[Any] | None = None) -> tuple[tuple[Any, ...], Bound]:
         described, bound = signature(args, kwargs, held)
-        return (described, Tensor.training, Tensor.recording, Tensor.narrow, settings.DEV, settings.code_key,
+        return (described, Tensor.training, Tensor.recording, Tensor.autocast_dtype, settings.DEV, settings.code_key,
                 dtypes.default_float, dtypes.default_int), bound
 
     def _roots(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:

@@ -63,7 +63,7 @@ class Quick:
 
     def __init__(self, state: State, guards: Guards, args: tuple[Any, ...]) -> None:
         self.token = settings.token
-        self.training, self.recording, self.narrow = Tensor.training, Tensor.recording, Tensor.narrow
+        self.training, self.recording, self.autocast_dtype = Tensor.training, Tensor.recording, Tensor.autocast_dtype
         self.default_float, self.default_int = dtypes.default_float, dtypes.default_int
         self.kinds = vars(dtypes)  # read without the hook that explains unknown names
         self.guards = guards
@@ -98,7 +98,7 @@ class Quick:
     def match(self, args: tuple[Any, ...]) -> tuple[list[Buffer], Sequence[Tensor]] | None:
         """The buffers that the guards name and the tensors among the arguments; None: look at the call in full."""
         if settings.token is not self.token or len(args) != self.count or Tensor.training is not self.training or (
-                Tensor.recording is not self.recording or Tensor.narrow is not self.narrow or
+                Tensor.recording is not self.recording or Tensor.autocast_dtype is not self.autocast_dtype or
                 self.kinds["default_float"] is not self.default_float or
                 self.kinds["default_int"] is not self.default_int):
             return None

@@ -110,16 +110,16 @@ __all__ = ["CELU", "ELU", "GELU", "GRU", "LSTM", "RNN", "SELU", "AdaptiveAvgPool
            "AdaptiveAvgPool3d", "AdaptiveMaxPool1d", "AdaptiveMaxPool2d", "AdaptiveMaxPool3d", "AlphaDropout",
            "AvgPool1d", "AvgPool2d", "AvgPool3d", "BCELoss", "BCEWithLogitsLoss", "BatchNorm", "BatchNorm1d",
            "BatchNorm2d", "BatchNorm3d", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d",
-           "ConvTranspose3d", "CrossEntropyLoss", "DataLoader", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "Embedding",
-           "Flatten", "GRUCell", "GroupNorm", "Hardsigmoid", "Hardswish", "Hardtanh", "HuberLoss", "Identity",
-           "InstanceNorm", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d", "L1Loss", "LSTMCell", "LayerNorm",
-           "LayerNorm2d", "LeakyReLU", "Linear", "LogSigmoid", "LogSoftmax", "MSELoss", "MaxPool1d", "MaxPool2d",
-           "MaxPool3d", "Mish", "MultiheadAttention", "NLLLoss", "PReLU", "RMSNorm", "RNNCell", "ReLU", "ReLU6",
-           "Sequential", "SiLU", "Sigmoid", "SmoothL1Loss", "Softmax", "Softplus", "Softsign", "Tanh",
+           "ConvTranspose3d", "CrossEntropyLoss", "DataLoader", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d",
+           "Embedding", "Flatten", "GRUCell", "GroupNorm", "Hardsigmoid", "Hardswish", "Hardtanh", "HuberLoss",
+           "Identity", "InstanceNorm", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d", "L1Loss", "LSTMCell",
+           "LayerNorm", "LayerNorm2d", "LeakyReLU", "Linear", "LogSigmoid", "LogSoftmax", "MSELoss", "MaxPool1d",
+           "MaxPool2d", "MaxPool3d", "Mish", "MultiheadAttention", "NLLLoss", "PReLU", "RMSNorm", "RNNCell", "ReLU",
+           "ReLU6", "Sequential", "SiLU", "Sigmoid", "SmoothL1Loss", "Softmax", "Softplus", "Softsign", "Tanh",
            "TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder", "TransformerEncoderLayer", "Upsample",
            "datasets", "optim", "state", "utils"]
 
-guide(activations, attention, conv, datasets, layers, loader, losses, norms, optim, pools, recurrent, state)
+guide(activations, attention, conv, datasets, layers, loader, losses, norms, optim, pools, recurrent, state, utils)
 
 # What PyTorch's module system has names for is plain Python here.
 _PLAIN = {"Module": "a class with __call__", "ModuleList": "a list", "ModuleDict": "a dict", "ParameterList": "a list",

@@ -59,7 +59,7 @@ class TensorBase:
 
     training: ClassVar[bool] = False
     recording: ClassVar[bool] = True  # whether results can be differentiated: see ``no_grad``
-    narrow: ClassVar[DType | None] = None  # what contractions round float32 to: see ``autocast``
+    autocast_dtype: ClassVar[DType | None] = None  # what contractions round float32 to: see ``autocast``
     live: ClassVar[LiveSet[Any]] = LiveSet()
     _losses: ClassVar[list[weakref.ref[Any]]] = []  # differentiated since the last optimizer step
     _unasked: ClassVar[WeakTable[Any, None]] = WeakTable()  # leaves that got a gradient though nobody asked for one

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from tinsmith.core.dtypes import DTypeLike, dtypes, promote, sum_dtype, to_dtype
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.tensor.arguments import shown
+from tinsmith.tensor.autocast import contraction, narrow_dtype, widened
 from tinsmith.tensor.base import check_tensors
 from tinsmith.tensor.helpers import broadcast_shape, equal, expand_uop, one, operand, same_device
-from tinsmith.tensor.narrow import contraction, narrow_dtype, widened
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor

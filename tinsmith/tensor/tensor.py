@@ -9,6 +9,7 @@ from tinsmith.core.errors import ArgumentError, UnknownNameError, shown
 from tinsmith.core.names import guide, unknown
 from tinsmith.tensor.absent import ABSENT
 from tinsmith.tensor.arithmetic import Arithmetic
+from tinsmith.tensor.autocast import Autocast
 from tinsmith.tensor.base import TensorBase, check_tensors
 from tinsmith.tensor.casting import Casting
 from tinsmith.tensor.comparisons import Comparisons
@@ -25,7 +26,6 @@ from tinsmith.tensor.linalg import LinearAlgebra
 from tinsmith.tensor.matmul import MatMul
 from tinsmith.tensor.matrices import Matrices
 from tinsmith.tensor.movement import Movement
-from tinsmith.tensor.narrow import Narrow
 from tinsmith.tensor.nnops import NNOps
 from tinsmith.tensor.older import Older
 from tinsmith.tensor.operators import Operators
@@ -65,7 +65,7 @@ class _Named(type):
 
 
 class Tensor(Operators, Creation, Random, Filling, Elementwise, Arithmetic, Comparisons, Special, Reduce, Statistics,
-             Scans, Sorting, Extents, Casting, Movement, Layout, Rearranging, Indexing, Picking, MatMul, Narrow,
+             Scans, Sorting, Extents, Casting, Movement, Layout, Rearranging, Indexing, Picking, MatMul, Autocast,
              LinearAlgebra, Triangles, Matrices, Products, Spectra, NNOps, Functional, Resampling, Sharding, Hashing,
              Sources, Interop, InPlace, Older, TensorBase, metaclass=_Named):
     """A lazy array: methods record a graph, and values are computed when they are asked for.

@@ -18,8 +18,8 @@ from tinsmith.ir import UOp
 from tinsmith.ir.sizes import normal_size, size_text
 from tinsmith.ir.uop import Window
 from tinsmith.tensor.arguments import integer, integers
+from tinsmith.tensor.autocast import contraction
 from tinsmith.tensor.helpers import equal, operand, product
-from tinsmith.tensor.narrow import contraction
 from tinsmith.tensor.slopes import with_slopes
 
 if TYPE_CHECKING:

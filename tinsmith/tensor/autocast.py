@@ -19,7 +19,7 @@ P = ParamSpec("P")
 Method = Callable[Concatenate["Tensor", "Tensor", P], "Tensor"]
 
 
-class Narrow:
+class Autocast:
     """``autocast``."""
 
     __slots__ = ()
@@ -48,12 +48,12 @@ class Narrow:
         kind = to_dtype(dtype)
         if kind not in (dtypes.bfloat16, dtypes.float16):
             raise DTypeError("autocast", f"contractions in {kind!r}", "bfloat16 or float16")
-        return Mode(TensorBase, "narrow", kind if flag("autocast", "enabled", enabled) else None)
+        return Mode(TensorBase, "autocast_dtype", kind if flag("autocast", "enabled", enabled) else None)
 
 
 def narrow_dtype(*operands: Tensor) -> DType | None:
     """What a contraction rounds these operands to: None outside of ``autocast``, and where they are not float32."""
-    kind = TensorBase.narrow
+    kind = TensorBase.autocast_dtype
     if kind is None or not all(isinstance(t, TensorBase) and t.dtype.is_float for t in operands):
         return None
     return kind if promote(*(t.dtype for t in operands)) is dtypes.float32 else None
