@@ -164,7 +164,8 @@ def test_helpers(names: None, capsys: pytest.CaptureFixture[str]) -> None:
     for name, said in (("FOOBAR", "unknown setting 'FOOBAR'.*README"), ("DEBGU", "did you mean DEBUG=")):
         with pytest.raises(ValueError, match=said), h.Context(**{name: 1}):
             pass
-    assert h.to_function_name("r\x1b[34m_2\x1b[0m a-b") == "r_220a2Db" and h.SI(2000) == "2.00k" and h.HMS(61) == "01:01"
+    assert h.to_function_name("r\x1b[34m_2\x1b[0m a-b") == "r_220a2Db"
+    assert h.SI(2000) == "2.00k" and h.HMS(61) == "01:01"
     assert h.fully_flatten([[1, (2,)], 3]) == [1, 2, 3]
     data = bytearray(b"abcd")
     assert h.from_mv(memoryview(data))[1] == b"b" and bytes(h.to_mv(h.mv_address(memoryview(data)), 4)) == b"abcd"
