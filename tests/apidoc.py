@@ -94,9 +94,9 @@ INSTEAD = {
     "NULL": "Tensor.schedule(), explain() and estimate() work without running anything", "NV": "CUDA, by the driver",
     "QCOM": "OPENCL where the phone has a driver", "RDMA": "one machine only: docs/devices.md",
     "TINYFS": "files: nn.state.safe_load", "WEBGPU": "no device yet",
-    "ggml_data_to_tensor": "nn.state.gguf_load gives tensors", "OnnxRunner": "no reader of ONNX yet",
-    "tinygrad.llm": "examples/decoder.py", "tinygrad.nn.torch": "torch.from_numpy(t.numpy()) and Tensor(array)",
-    "tinygrad.viz.cli": "DEBUG, explain(), PROFILE=1", "tinygrad.viz.serve": "DEBUG, explain(), PROFILE=1",
+    "ggml_data_to_tensor": "nn.state.gguf_load gives tensors",
+    "tinygrad.llm": "examples/language_model.py", "tinygrad.nn.torch": "torch.from_dlpack(t) and Tensor.from_dlpack(x)",
+    "tinygrad.viz.cli": "python -m tinsmith viz", "tinygrad.viz.serve": "python -m tinsmith viz",
     **{f"{n}Renderer": "LLVM or C for CPUs, C-like text for GPUs: docs/new_accelerator.md" for n in (
         "AMD", "HIP", "HIPCC", "IR3", "LVP", "NAK", "NVCC", "PTX", "QCOMCL", "WGSL", "X86")},
 }

@@ -140,7 +140,7 @@ PLACES: Final[dict[str, str]] = {
     "tinygrad.uop.upat": "tinsmith.ir.rewrite.Pat",
     "tinygrad.uop.validate": "CHECK_IR=1 checks programs, CHECKED=1 indices; tinsmith.ir.verify",
     "tinygrad.uop.weak": "a Python number beside a tensor takes the tensor's dtype",
-    "tinygrad.viz": "DEBUG=6 prints rewrites by rule, PROFILE=1 times, Tensor.explain() both",
+    "tinygrad.viz": "VIZ=1 shows how programs were made and run, python -m tinsmith viz TRACE a trace: docs/viz.md",
 }
 
 

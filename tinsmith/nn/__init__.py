@@ -116,8 +116,8 @@ __all__ = ["CELU", "ELU", "GELU", "GRU", "LSTM", "RNN", "SELU", "AdaptiveAvgPool
            "LayerNorm", "LayerNorm2d", "LeakyReLU", "Linear", "LogSigmoid", "LogSoftmax", "MSELoss", "MaxPool1d",
            "MaxPool2d", "MaxPool3d", "Mish", "MultiheadAttention", "NLLLoss", "PReLU", "RMSNorm", "RNNCell", "ReLU",
            "ReLU6", "Sequential", "SiLU", "Sigmoid", "SmoothL1Loss", "Softmax", "Softplus", "Softsign", "Tanh",
-           "TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder", "TransformerEncoderLayer", "Upsample",
-           "datasets", "optim", "state", "utils"]
+           "TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder", "TransformerEncoderLayer",
+           "Upsample", "datasets", "optim", "state", "utils"]
 
 guide(activations, attention, conv, datasets, layers, loader, losses, norms, optim, pools, recurrent, state, utils)
 

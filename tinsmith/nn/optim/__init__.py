@@ -1,4 +1,6 @@
 """Optimizers. State, learning rate and corrections live in buffers, so every step is the same program."""
+import sys
+
 from tinsmith.core.names import guide, unknown
 from tinsmith.nn.optim import adaptive, averaging, base, gradients, lr_scheduler, momentum
 from tinsmith.nn.optim.adaptive import LAMB, Adagrad, Adam, AdamW, NAdam, RAdam, RMSprop
@@ -16,3 +18,6 @@ clip_grad_norm_, clip_grad_value_ = gradients.clip_grad_norm_, gradients.clip_gr
 
 def __getattr__(name: str) -> object:
     raise unknown("nn.optim", name, __all__)
+
+
+guide(sys.modules[__name__])

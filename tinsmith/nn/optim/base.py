@@ -106,7 +106,7 @@ class Optimizer:
 
     def _rate(self, lr: Any) -> float:
         if not isinstance(lr, (int, float, np.generic, TensorBase)):
-            raise DTypeError(type(self).__name__, f"a learning rate is a number, not {lr!r} ({type(lr).__name__})",
+            raise DTypeError(type(self).__name__, f"a learning rate is a number, not {shown(lr)} ({type(lr).__name__})",
                              "lr=0.001")
         rate = float(lr)
         if not rate >= 0:
@@ -121,7 +121,7 @@ class Optimizer:
         found = list(params)
         stray = next((p for p in found if not isinstance(p, TensorBase)), None)
         if stray is not None:
-            raise DTypeError(type(self).__name__, f"takes tensors, got {stray!r:.40} ({type(stray).__name__})",
+            raise DTypeError(type(self).__name__, f"takes tensors, got {shown(stray)} ({type(stray).__name__})",
                              "nn.state.get_parameters(model)")
         return found
 
