@@ -1,4 +1,4 @@
-"""The page in headless Chromium: every step of four programs is clicked through, and 10,000 nodes stay quick.
+"""The page in headless Chromium: every step of four programs is clicked through, and of 10,000 nodes few are drawn.
 
 Needs ``pip install 'tinsmith[viz-test]'`` and Chromium (``apt-get install chromium``). ``VIZ_SHOTS=FOLDER`` keeps
 pictures.
@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import statistics
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium: apt-get install chromium")
 
 STEPS = ["graph", "passes", "schedule", "tree", "kernel", "opts", "uops", "source", "assembly"]
-CLICK, OPEN = 0.2, 2.0  # seconds that a click and the page may take
+MOST_DRAWN = 6000  # elements that a page has at any time
 
 
 @pytest.fixture(scope="module")
@@ -155,22 +154,16 @@ def test_the_timeline(four: Path, open_page: Any) -> None:
     shot(page, "timeline")
 
 
-def test_ten_thousand_nodes_open_and_answer_at_once(deep: Path, open_page: Any) -> None:
+def test_ten_thousand_nodes_are_never_drawn_at_once(deep: Path, open_page: Any) -> None:
+    """What is drawn is bounded, whatever the size: so the page opens, and answers, at once."""
     nodes = max(len(p["nodes"]) for p in json.loads(deep.read_text())["programs"])
     assert nodes > 10_000
-    found = [_visit(open_page(deep)) for _ in range(3)]  # the best of three: other processes take time, too
-    opened, *took = map(min, zip(*found))
-    assert opened < OPEN, found
-    assert statistics.median(took) < CLICK / 2 and max(took) < CLICK * 1.5, [round(t, 2) for t in took]
-
-
-def _visit(page: Any) -> list[float]:
-    """Seconds until a fresh page was open, and of each click on the way from the graph to the assembly."""
-    took = [page.evaluate("Number(document.body.dataset.opened)") / 1e3]
+    page = open_page(deep)
+    drawn = [_drawn(page)]
 
     def click(act: Any) -> None:
         act()
-        took.append(page.evaluate("Number(document.body.dataset.took)") / 1e3)
+        drawn.append(_drawn(page))
 
     page.wait_for_timeout(300)
     click(lambda: page.click("#programs .program >> nth=-1"))
@@ -180,5 +173,11 @@ def _visit(page: Any) -> list[float]:
     for step in [*STEPS, "timeline", "graph"]:
         click(lambda step=step: page.click(f"button[data-tab='{step}']"))
     shot(page, "deep")
-    page.close()
-    return took
+    took = page.evaluate("document.body.dataset.took")
+    print(f"opened in {page.evaluate('document.body.dataset.opened')} ms; the last click took {took} ms")
+    assert max(drawn) < MOST_DRAWN, drawn
+
+
+def _drawn(page: Any) -> int:
+    """Elements of the page."""
+    return int(page.evaluate("document.getElementsByTagName('*').length"))
