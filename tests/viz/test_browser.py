@@ -28,7 +28,7 @@ MOST_DRAWN = 6000  # elements that a page has at any time
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     with playwright.sync_playwright() as p:
-        found = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        found = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
         yield found
         found.close()
 
