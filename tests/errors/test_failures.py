@@ -95,7 +95,7 @@ def python(program: str, home: Path, **settings: str) -> subprocess.CompletedPro
 def test_a_setting_that_is_no_number(tmp_path: Path) -> None:
     done = python("import tinsmith", tmp_path, DEBUG="abc")
     assert done.returncode == 1
-    assert "[E030] settings: DEBUG='abc' is not a whole number" in done.stderr.splitlines()[-1]
+    assert done.stderr.splitlines() == ["tinsmith: DEBUG='abc' is not a whole number. Try: DEBUG=1"]
 
 
 BARE = """

@@ -84,7 +84,7 @@ LAYERS = {
                     "ones(1, 1, 8, 8).conv2d(ones(1, 1, 3, 3), padding='full')"),
     "sum-axis-dim": ("ArgumentError", "sum|axis=0|dim=1|one argument", "ones(2, 3).sum(0, dim=1)"),
     "SGD-rate": ("DTypeError", "SGD|learning rate|'a'|lr=0.001", "nn.optim.SGD([x], lr='a')"),
-    "Adam-tensor": ("DTypeError", "LAMB (in Adam)|list of tensors|[tensor]", "nn.optim.Adam(x)"),
+    "Adam-tensor": ("DTypeError", "Adam|list of tensors|[tensor]", "nn.optim.Adam(x)"),
     "SGD-strange": ("DTypeError", "SGD|takes tensors|3 (int)", "nn.optim.SGD([x, 3])"),
     "pool": ("ShapeError", "max_pool2d|kernel 3|size 2", "ones(1, 1, 2, 2).max_pool2d(3)"),
     "LayerNorm": ("ShapeError", "LayerNorm|(2, 5)|(4,)", "nn.LayerNorm(4)(ones(2, 5))"),
@@ -249,10 +249,10 @@ ARGUMENTS = {
     "GroupNorm": ("ArgumentError", "GroupNorm|num_groups is 0|at least 1", "nn.GroupNorm(0, 4)"),
     "LayerNorm": ("DTypeError", "LayerNorm|normalized_shape|'a' (str)", "nn.LayerNorm('a')"),
     "LayerNorm2d": ("ShapeError", "LayerNorm2d|(2, 4)|[N, C, H, W]", "nn.LayerNorm2d(4)(ones(2, 4))"),
-    "LSTMCell": ("ShapeError", "LSTMCell|(3,)|[N, input_size]", "nn.LSTMCell(3, 2)(ones(3))"),
+    "LSTMCell": ("ShapeError", "LSTMCell|(4,)|[N, 3]", "nn.LSTMCell(3, 2)(ones(4))"),
     "bias": ("DTypeError", "Linear|bias must be True or False|'no' (str)", "nn.Linear(2, 3, bias='no')"),
     "SGD": ("DTypeError", "SGD|momentum|'a' (str)", "nn.optim.SGD([ones(2).contiguous()], momentum='a')"),
-    "Adam": ("ArgumentError", "LAMB (in Adam)|b1 is 2|[0, 1]", "nn.optim.Adam([ones(2).contiguous()], b1=2)"),
+    "Adam": ("ArgumentError", "Adam|b1 is 2|[0, 1]", "nn.optim.Adam([ones(2).contiguous()], b1=2)"),
 }
 DEVICES = {
     "unknown": ("DeviceError", "Tensor|'FOO'|CPU, PYTHON, NPY", "Tensor([1.0], device='FOO')"),

@@ -77,7 +77,7 @@ def test_tab_shows_what_is_meant_for_users() -> None:
 
 MEMBERS: dict[str, Callable[[], Any]] = {
     "variable": lambda: Variable("v", 1, 10), "bound": lambda: Variable("v", 1, 10).bind(3),
-    "tensor": lambda: Tensor([1.0]),
+    "tensor": lambda: Tensor([[1.0]]),  # a line of numbers has no mT
     "node": lambda: Tensor([1.0]).sum().uop, "jit": lambda: TinyJit(abs), "layer": lambda: nn.BatchNorm(2),
     "schedule": lambda: (Tensor([1]) + 1).schedule(), "item": lambda: (Tensor([1]) + 1).schedule()[-1],
     "optimizer": lambda: nn.optim.Adam([Tensor([1.0])]), "device": lambda: Device["CPU"]}
