@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
 from tinsmith import Tensor
 from tinsmith.nn.state import get_state_dict
+
+torch = pytest.importorskip("torch", reason="pip install 'tinsmith[parity]'")
+nn = torch.nn
 
 PATH = Path(__file__).parents[2] / "examples" / "finetune.py"
 

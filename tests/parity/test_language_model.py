@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-import transformers
 
 from tests.examples.test_language_model import example  # noqa: F401 (a fixture)
 from tinsmith import Tensor
+
+torch = pytest.importorskip("torch", reason="pip install 'tinsmith[parity]'")
+transformers = pytest.importorskip("transformers", reason="pip install 'tinsmith[parity]'")
 
 TOKENS = np.array([[1, 5, 3, 40, 2, 7, 7]])
 SCALED = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,

@@ -4,13 +4,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import onnxruntime
-import torch
-import transformers
+import pytest
 
-from tests.parity.onnx_models import Yolo, exported, resnet50
 from tinsmith import Tensor, TinyJit
 from tinsmith.nn.onnx import OnnxRunner
+
+torch = pytest.importorskip("torch", reason="pip install 'tinsmith[parity]'")
+onnxruntime = pytest.importorskip("onnxruntime", reason="pip install 'tinsmith[parity]'")
+transformers = pytest.importorskip("transformers", reason="pip install 'tinsmith[parity]'")
+
+from tests.parity.onnx_models import Yolo, exported, resnet50  # noqa: E402
 
 
 def compare(model: Any, inputs: dict[str, np.ndarray], captured: int = 1, tolerance: float = 1e-4) -> float:

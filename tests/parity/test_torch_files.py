@@ -6,11 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from tinsmith import Tensor, dtypes, nn
 from tinsmith.core.errors import FileFormatError
 from tinsmith.nn.state import load_state_dict, torch_load
+
+torch = pytest.importorskip("torch", reason="pip install 'tinsmith[parity]'")
 
 LAYOUTS = pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
 
