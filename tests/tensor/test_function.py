@@ -163,7 +163,7 @@ def test_mistakes_name_the_function() -> None:
             return ctx.what
 
     x, y = Tensor([1.0, 2.0]), Tensor([3.0, 4.0])
-    with pytest.raises(ArgumentError, match=r"Wrong\.forward.*'text', not a tensor"):
+    with pytest.raises(ArgumentError, match=r"Wrong\.forward.*'text' \(str\), not a tensor"):
         Wrong.apply(x, y, "text")
     for what, words in (([x], "gave 1 gradients for 3 inputs"),
                         ((x.sum(), x, None), r"shape \(\) for input 0 of shape \(2,\)"),

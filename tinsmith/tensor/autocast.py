@@ -36,7 +36,7 @@ class Autocast:
         >>> with Tensor.autocast("bfloat16"):
         ...     y = (x + 2.0**-9) @ x.T
         >>> (x @ x.T).item(), y.item(), y.dtype
-        (1.000003814697265625, 1.0, dtypes.float)
+        (1.0000038146972656, 1.0, dtypes.float)
 
         Args:
             dtype: ``bfloat16`` or ``float16``.
