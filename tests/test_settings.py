@@ -42,9 +42,9 @@ def test_nothing_is_said_of_other_programs_variables_and_of_defaults(tmp_path: P
 
 
 def test_variables_of_text_and_empty_ones(tmp_path: Path) -> None:
-    script = "from tinygrad.helpers import DEBUG, EMULATED_DTYPES, GRAPH, getenv\n" \
-             "print(DEBUG == 0, EMULATED_DTYPES, GRAPH, getenv('NOTHING', 3))"
-    done = run(tmp_path, script, True, DEBUG="", EMULATED_DTYPES="half", GRAPH="dot", NOTHING="", PROFILEPATH="/tmp/p")
+    script = "from tinygrad.helpers import DEBUG, EMULATED_DTYPES, IMAGE, getenv\n" \
+             "print(DEBUG == 0, EMULATED_DTYPES, IMAGE, getenv('NOTHING', 3))"
+    done = run(tmp_path, script, True, DEBUG="", EMULATED_DTYPES="half", IMAGE="dot", NOTHING="", PROFILEPATH="/tmp/p")
     assert done.stdout == "True half 0 0\n"
     assert sorted(line.split()[1] for line in done.stderr.splitlines()) == ["EMULATED_DTYPES=half",
                                                                           "PROFILEPATH=/tmp/p"]
