@@ -30,13 +30,15 @@ def _matmul(m: int, k: int, n: int, batch: int = 1, dtype: str = "float32", best
     return Case(name, "matmul", sizes, 2.0 * batch * m * k * n, "GFLOP/s", best=best)
 
 
-def _conv_step(n: int, cin: int, hw: int, cout: int, k: int, padding: int, groups: int = 1) -> tuple[Case, Case]:
+def _conv_step(n: int, cin: int, hw: int, cout: int, k: int, padding: int, groups: int = 1,
+               stride: int = 1) -> tuple[Case, Case]:
     """A convolution forward, and with both gradients: three times the work."""
-    out = hw + 2 * padding - k + 1
+    out = (hw + 2 * padding - k) // stride + 1
     sizes: dict[str, int | str] = {
-        "n": n, "cin": cin, "hw": hw, "cout": cout, "k": k, "padding": padding, "groups": groups}
+        "n": n, "cin": cin, "hw": hw, "cout": cout, "k": k, "padding": padding, "groups": groups, "stride": stride}
     what = "depthwise" if groups > 1 else "conv"
-    name, work = f"{what} {k}×{k} {n}×{cin}×{hw}×{hw}→{cout}", 2.0 * n * cout * out * out * cin // groups * k * k
+    apart = f"/{stride}" if stride > 1 else ""
+    name, work = f"{what} {k}×{k}{apart} {n}×{cin}×{hw}×{hw}→{cout}", 2.0 * n * cout * out * out * cin // groups * k * k
     return (Case(name, "conv", sizes, work, "GFLOP/s"),
             Case(f"{name} + backward", "conv_step", sizes, 3 * work, "GFLOP/s"))
 
@@ -54,7 +56,8 @@ CASES = (
     _memory("matvec 4096²", "matvec", _SQUARE, 1),
     *(_matmul(n, n, n, dtype="bfloat16") for n in (512, 1024, 2048)),
     *_conv_step(16, 64, 56, 64, 3, 1), *_conv_step(512, 1, 28, 32, 5, 0), *_conv_step(16, 64, 56, 64, 1, 0),
-    *_conv_step(16, 64, 56, 64, 3, 1, 64),
+    *_conv_step(16, 64, 56, 64, 3, 1, 64), *_conv_step(16, 64, 56, 128, 3, 1, stride=2),
+    *_conv_step(16, 64, 56, 256, 1, 0, stride=2),
     Case("attention 1×8×512×64", "attention", {"b": 1, "h": 8, "s": 512, "d": 64}, 4.0 * 8 * 512 * 512 * 64, "GFLOP/s"),
     Case("attention forward+backward", "attention_step", {"b": 1, "h": 8, "s": 512, "d": 64}, 14.0 * 8 * 512 * 512 * 64,
          "GFLOP/s"),

@@ -64,13 +64,15 @@ class Torch:
     def matvec(self, rows: int, cols: int) -> Run:
         return self._call(lambda x, y: x @ y, (rows, cols), (cols,))
 
-    def conv(self, n: int, cin: int, hw: int, cout: int, k: int, padding: int, groups: int) -> Run:
-        return self._call(lambda x, w: self.F.conv2d(x, w, padding=padding, groups=groups), (n, cin, hw, hw),
-                          (cout, cin // groups, k, k))
+    def conv(self, n: int, cin: int, hw: int, cout: int, k: int, padding: int, groups: int,
+             stride: int = 1) -> Run:
+        return self._call(lambda x, w: self.F.conv2d(x, w, padding=padding, groups=groups, stride=stride),
+                          (n, cin, hw, hw), (cout, cin // groups, k, k))
 
-    def conv_step(self, n: int, cin: int, hw: int, cout: int, k: int, padding: int, groups: int) -> Run:
+    def conv_step(self, n: int, cin: int, hw: int, cout: int, k: int, padding: int, groups: int,
+                  stride: int = 1) -> Run:
         x, w = (self.torch.rand(s, requires_grad=True) for s in ((n, cin, hw, hw), (cout, cin // groups, k, k)))
-        f = self.wrap(lambda x, w: self.F.conv2d(x, w, padding=padding, groups=groups))
+        f = self.wrap(lambda x, w: self.F.conv2d(x, w, padding=padding, groups=groups, stride=stride))
         weights = self.torch.rand_like(f(x, w))
         return lambda: self.torch.autograd.grad(f(x, w), (x, w), weights)
 
@@ -186,19 +188,21 @@ class Lazy:
     def matvec(self, rows: int, cols: int) -> Run:
         return self._call(lambda x, y: x.matmul(y), (rows, cols), (cols,))
 
-    def conv(self, n: int, cin: int, hw: int, cout: int, k: int, padding: int, groups: int) -> Run:
-        return self._call(lambda x, w: x.conv2d(w, padding=padding, groups=groups), (n, cin, hw, hw),
+    def conv(self, n: int, cin: int, hw: int, cout: int, k: int, padding: int, groups: int,
+             stride: int = 1) -> Run:
+        return self._call(lambda x, w: x.conv2d(w, padding=padding, groups=groups, stride=stride), (n, cin, hw, hw),
                           (cout, cin // groups, k, k))
 
-    def conv_step(self, n: int, cin: int, hw: int, cout: int, k: int, padding: int, groups: int) -> Run:
+    def conv_step(self, n: int, cin: int, hw: int, cout: int, k: int, padding: int, groups: int,
+                  stride: int = 1) -> Run:
         shapes = ((n, cin, hw, hw), (cout, cin // groups, k, k))
         x, w = (self.Tensor.rand(*s).contiguous().realize() for s in shapes)
         x.requires_grad = w.requires_grad = True
-        out = hw + 2 * padding - k + 1
+        out = (hw + 2 * padding - k) // stride + 1
         weights = self.Tensor.rand(n, cout, out, out).realize()
 
         def step() -> Any:
-            y = x.conv2d(w, padding=padding, groups=groups)
+            y = x.conv2d(w, padding=padding, groups=groups, stride=stride)
             results = (y, *(y * weights).sum().gradient(x, w))
             self.Tensor.realize(*results)
             return results
