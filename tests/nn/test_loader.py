@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -187,23 +188,30 @@ class Slow(Squares):
         return super().__getitem__(index)
 
 
+def _soon(happened: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 60
+    while not happened() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return happened()
+
+
 def test_workers_load_ahead_and_not_too_far() -> None:
     data = Slow(40)
     batches = iter(DataLoader(data, batch_size=2, num_workers=2, prefetch_factor=2))
     next(batches)
-    time.sleep(0.5)
-    assert 8 <= len(data.asked) <= 10  # four batches ahead of the one that was handed out
+    assert _soon(lambda: len(data.asked) >= 8)
+    time.sleep(0.3)
+    assert len(data.asked) <= 10  # four batches ahead of the one that was handed out
     del batches
 
 
 def test_workers_overlap_with_the_loop() -> None:
-    def seconds(workers: int) -> float:
-        start = time.perf_counter()
-        for _ in DataLoader(Slow(12), batch_size=2, num_workers=workers):
-            time.sleep(0.04)
-        return time.perf_counter() - start
-
-    assert seconds(2) < 0.8 * seconds(0)
+    alone, ahead = Slow(12), Slow(12)
+    next(iter(DataLoader(alone, batch_size=2)))
+    assert len(alone.asked) == 2
+    for _ in DataLoader(ahead, batch_size=2, num_workers=2, prefetch_factor=1):
+        asked = len(ahead.asked)
+        assert _soon(lambda asked=asked: asked == 12 or len(ahead.asked) > asked)  # while the loop does something else
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -219,10 +227,7 @@ def test_leaving_the_loop_ends_the_workers() -> None:
     before = set(threading.enumerate())  # some of them, of other tests, may end meanwhile
     for _ in DataLoader(Squares(1000), batch_size=2, num_workers=3):
         break
-    deadline = time.monotonic() + 60
-    while set(threading.enumerate()) - before and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not set(threading.enumerate()) - before
+    assert _soon(lambda: not set(threading.enumerate()) - before)
 
 
 SCRIPT = """
@@ -269,9 +274,8 @@ def test_control_c_ends_it(tmp_path: Path, how: str) -> None:
         pass
     time.sleep(0.3)
     os.killpg(running.pid, signal.SIGINT)  # as a terminal does
-    start = time.monotonic()
-    _, err = running.communicate(timeout=30)
-    assert "KeyboardInterrupt" in err and time.monotonic() - start < 10 and running.returncode != 0
+    _, err = running.communicate(timeout=30)  # it would sleep for a minute
+    assert "KeyboardInterrupt" in err and running.returncode != 0
 
 
 # *** in a training loop ***
