@@ -116,6 +116,9 @@ def test_what_is_refused(tmp_path: Path) -> None:
         runner({"x": Tensor([[1, 2, 3]])})
     with pytest.raises(FileFormatError, match="'Nonsense' in opset 18 is not built"):
         OnnxRunner(model(node("Nonsense", "x", "y"), inputs=WORK, outputs=("y",)))
+    lost = OnnxRunner(model(node("Relu", "lost", "y"), inputs={"x": [2]}, outputs=("y",)))
+    with pytest.raises(FileFormatError, match="Relu reads 'lost', which nothing before it gives"):
+        lost({"x": np.zeros(2)})
     (tmp_path / "x.onnx").write_bytes(b"nothing of the kind")
     with pytest.raises(FileFormatError, match="no ONNX model"):
         OnnxRunner(tmp_path / "x.onnx")

@@ -123,6 +123,10 @@ class Step:
         self.scoped = "scope" in parameters
 
     def run(self, scope: Mapping[str, Any]) -> tuple[Any, ...]:
+        unknown = [name for name in self.inputs if name and name not in scope]
+        if unknown:
+            raise FileFormatError("OnnxRunner", f"{self.name} reads {unknown[0]!r:.60}, which nothing before it gives",
+                                  "a model whose nodes are in order")
         values = [scope[name] if name else None for name in self.inputs]
         if self.function is None:
             return tuple(self._body(values).run(values, scope))
