@@ -292,8 +292,8 @@ class Fusion:
         nested = bool(request.around) and (outer | request.around) <= depends
         if nested and _count(depends) >= 2 * _size(node) and _count(depends) > self.costs.small_work:
             return "it would be computed again for every window that reads it"
-        if nested and node.op is Ops.REDUCE and self.contracts[node] and self.windowed[node]:
-            return "a convolution is computed by blocks, not one element at a time inside another reduction"
+        if nested and node.op is Ops.REDUCE and self.contracts[node] and self.depth[node] > self.costs.stream_depth:
+            return "a long contraction is computed by blocks, not one element at a time inside another reduction"
         if request.rows is not None:
             if node.op is Ops.REDUCE and is_contraction(node) and self.factor(node) is not None:
                 return "a contraction of a computed operand has a kernel of its own"
