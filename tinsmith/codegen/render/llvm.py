@@ -538,7 +538,11 @@ class _Module:
             return self.value(f"icmp ne {source}, {'0' if a.count == 1 else 'zeroinitializer'}")
         if a.is_float and b.is_float and a.itemsize == b.itemsize:  # half and bfloat meet in float
             wide = type_name(dtypes.float32.vec(a.count))
-            return self.value(f"fptrunc {wide} {self.value(f'fpext {source} to {wide}')} to {kind}")
+            value = self.value(f"fpext {source} to {wide}")
+            return self.to_bfloat(value, a.count) if b.scalar is dtypes.bfloat16 else self.value(
+                f"fptrunc {wide} {value} to {kind}")
+        if a.scalar is dtypes.float32 and b.scalar is dtypes.bfloat16:
+            return self.to_bfloat(self.names[u.src[0]], a.count)
         if a.is_float and b.is_float:
             return self.value(f"{'fpext' if b.itemsize > a.itemsize else 'fptrunc'} {source} to {kind}")
         if a.is_float:
@@ -552,6 +556,26 @@ class _Module:
         if b.bits < a.bits and not a.is_bool:
             return self.value(f"trunc {source} to {kind}")
         return self.value(f"{'zext' if a.is_unsigned else 'sext'} {source} to {kind}")
+
+    def to_bfloat(self, x: str, count: int) -> str:
+        """Rounded to nearest, ties to even: adding 0x7fff and the lowest bit that stays carries when it should. The
+        processor's own conversion (vcvtneps2bf16) takes subnormal numbers for 0."""
+        floats, words, shorts, halves = (type_name(d.vec(count) if count > 1 else d) for d in (
+            dtypes.float32, dtypes.int32, dtypes.int16, dtypes.bfloat16))
+        bits = f"<{count} x i1>" if count > 1 else "i1"
+
+        def all_lanes(value: int) -> str:
+            return f"splat (i32 {value})" if count > 1 else str(value)
+
+        word = self.value(f"bitcast {floats} {x} to {words}")
+        odd = self.value(f"and {words} {self.value(f'lshr {words} {word}, {all_lanes(16)}')}, {all_lanes(1)}")
+        bias = self.value(f"add {words} {odd}, {all_lanes(0x7FFF)}")
+        rounded = self.value(f"add {words} {word}, {bias}")
+        quiet = self.value(f"or {words} {word}, {all_lanes(1 << 22)}")
+        nan = self.value(f"fcmp uno {floats} {x}, {x}")
+        chosen = self.value(f"select {bits} {nan}, {words} {quiet}, {words} {rounded}")
+        high = self.value(f"lshr {words} {chosen}, {all_lanes(16)}")
+        return self.value(f"bitcast {shorts} {self.value(f'trunc {words} {high} to {shorts}')} to {halves}")
 
 
 def _only_lane(valid: UOp | None) -> int | None:
