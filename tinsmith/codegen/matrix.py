@@ -68,16 +68,19 @@ def _zero_unless(valid: UOp | None, value: UOp) -> UOp:
     return valid.where(value, UOp.const(value.dtype, 0))
 
 
-def on_unit(fold: UOp, m: UOp, n: UOp, k: UOp, unit: MatrixUnit, new_range: NewRange) -> tuple[UOp, list[UOp]]:
+def on_unit(fold: UOp, m: UOp, n: UOp, k: UOp, unit: MatrixUnit, copies: tuple[int, int],
+            new_range: NewRange) -> tuple[UOp, list[UOp]]:
     """The fold's value on a unit whose result is staged, and the new ranges.
 
-    m and n run over whole copies of the unit's tile, k over one step of it.
+    m and n run over so many copies of the unit's tile, k over one step of it; where a tile is a single row or column, m
+    or n is a range that the unit knows nothing of.
     """
     found = operands(fold, m, n, unit)
     assert found is not None
-    mu, nu = (new_range(_size(r) // step, Role.UPCAST) for r, step in ((m, unit.m), (n, unit.n)))
+    mu, nu = (new_range(count, Role.UPCAST) for count in copies)
     mi, ni, ki = (new_range(step, Role.FRAGMENT) for step in (unit.m, unit.n, unit.k))
-    table = {m: mu * unit.m + mi, n: nu * unit.n + ni, k: ki}
+    row, column = m if unit.m * copies[0] > 1 else None, n if unit.n * copies[1] > 1 else None
+    table = {k: ki} | ({row: mu * unit.m + mi} if row else {}) | ({column: nu * unit.n + ni} if column else {})
     a, b = (x.substitute(table) for x in found)
     value = UOp(Ops.MMA, None, (a, b, mi, ni, ki), unit)
     loops = tuple(r for r in fold.src[1:] if r is not k)
@@ -85,7 +88,8 @@ def on_unit(fold: UOp, m: UOp, n: UOp, k: UOp, unit: MatrixUnit, new_range: NewR
         value = UOp(Ops.FOLD, None, (value, *loops), Ops.ADD)
     over = [r for r in (mu, mi, nu, ni) if r.op is Ops.RANGE]
     staged = UOp(Ops.STAGE, value.dtype.ptr(), (value, *over), tuple(_size(r) for r in over))
-    return staged.load(m * _size(n) + n), [*over, ki]
+    place = (row or UOp.index(0)) * (unit.n * copies[1]) + (column or UOp.index(0))
+    return staged.load(place.simplify()), [*over, ki]
 
 
 def in_registers(fold: UOp, m: UOp, n: UOp, k: UOp, unit: MatrixUnit, new_range: NewRange) -> tuple[UOp, list[UOp]]:

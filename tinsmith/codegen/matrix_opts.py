@@ -20,7 +20,6 @@ from tinsmith.ir.symbolic import linear_form
 from tinsmith.ir.units import MatrixUnit
 from tinsmith.ir.uop import toposort
 
-EFFICIENCY = 0.55  # of the unit's peak, with operands from the second cache
 PACK = 0.4  # cycles per element to bring an operand into the unit's order, where memory runs along the fill
 PACK_ACROSS = 1.2
 EPILOGUE = 0.4  # cycles per element of the result, from tile to memory
@@ -73,22 +72,38 @@ def _stored_along(kernel: Kernel, r: UOp) -> bool:
 
 
 def _plan(kernel: Kernel, fold: UOp, unit: MatrixUnit, m: UOp, n: UOp, k: UOp) -> UnitPlan:
+    """The cheapest number of tiles of sums along m and n."""
     operands = matrix.operands(fold, m, n, unit)
     assert operands is not None
-    sizes = {m: unit.m, n: unit.n, k: unit.k}
-    padded = {r: -(-range_size(r) // step) * step for r, step in sizes.items()}
-    rest = math.prod(range_size(r) for r in fold.src[0].ranges if r not in sizes)
-    cycles = 2.0 * rest * math.prod(padded.values()) / (unit.rate * EFFICIENCY)
-    results = math.prod(range_size(r) for r in fold.ranges)
-    cycles += EPILOGUE * results * (1 if _stored_along(kernel, n) else 3)
-    for which, operand in enumerate(operands):
-        elements = math.prod(range_size(r) for r in operand.ranges)
-        direct = which == 0 and _loadable(operand, m, k) and all(padded[r] == range_size(r) for r in (m, k))
-        if not direct:
-            along = any(linear_form(o.src[1])[0].get(r, 0) == 1 for o in _loads(operand) for r in (n, k)[which == 0 :])
-            cycles += elements * (PACK if along else PACK_ACROSS)
-    copies = (min(2, padded[m] // unit.m), min(2, padded[n] // unit.n))
-    return UnitPlan(unit, m, n, k, copies, cycles)
+    others = [r for r in fold.src[0].ranges if r not in (m, n, k)]
+    results = EPILOGUE * math.prod(range_size(r) for r in fold.ranges) * (1 if _stored_along(kernel, n) else 3)
+    direct = _loadable(operands[0], m, k) and range_size(k) % unit.k == 0
+    packs = _packing(operands[0], (k,)), _packing(operands[1], (n, k))
+
+    def cycles(copies: tuple[int, int]) -> tuple[float, float]:
+        mu, nu = copies
+        steps = math.prod(-(-range_size(r) // step) for r, step in (
+            *((r, 1) for r in others), (m, unit.m * mu), (n, unit.n * nu), (k, unit.k)))
+        products = mu * nu * 2.0 * unit.m * unit.n * unit.k / unit.rate
+        busy = steps * max(products, (mu + nu) * unit.load) / unit.efficiency
+        as_it_lies = direct and range_size(m) % (unit.m * mu) == 0
+        return busy + results + packs[1] + (0.0 if as_it_lies else packs[0]), (mu + nu) / (mu * nu)
+
+    best = min(_copies(unit), key=cycles)
+    return UnitPlan(unit, m, n, k, best, cycles(best)[0])
+
+
+def _copies(unit: MatrixUnit) -> list[tuple[int, int]]:
+    """Tiles of sums along m and n that the unit holds, beside the operands of one row or column of them and one more."""
+    most = unit.accumulators
+    return [(mu, nu) for mu in range(1, most + 1) for nu in range(1, most // mu + 1)
+            if mu * nu + min(mu, nu) + 1 <= unit.registers]
+
+
+def _packing(operand: UOp, axes: tuple[UOp, ...]) -> float:
+    """Cycles to bring an operand into the unit's order."""
+    along = any(linear_form(o.src[1])[0].get(r, 0) == 1 for o in _loads(operand) for r in axes)
+    return math.prod(range_size(r) for r in operand.ranges) * (PACK if along else PACK_ACROSS)
 
 
 def _loads(operand: UOp) -> list[UOp]:

@@ -247,21 +247,30 @@ def _matrix_unit(k: Kernel, opt: Opt) -> list[Opt]:
     if not whole:  # copies and the unit's own ranges belong to the reader too
         m, n = _split_copies(k, m, mu, unit.m), _split_copies(k, n, nu, unit.n)
     else:
-        _, m = k.split(m, unit.m * mu, Role.LOOP)
-        _, n = k.split(n, unit.n * nu, Role.LOOP)
-        for inner in (m, n):  # these read what the loops around them have computed
-            k.order.remove(inner)
-            k.order.append(inner)
+        m, n = _split_tile(k, m, unit.m * mu), _split_tile(k, n, unit.n * nu)
     _, r = k.split(r, unit.k, Role.REDUCE)
     fold = next(f for f in k.folds if r in f.src[1:] and matrix.operands(f, m, n, unit))
-    place = matrix.on_unit if whole else matrix.in_registers
-    value, fresh = place(fold, m, n, r, unit, k.new_range)
+    if whole:
+        value, fresh = matrix.on_unit(fold, m, n, r, unit, (mu, nu), k.new_range)
+    else:
+        value, fresh = matrix.in_registers(fold, m, n, r, unit, k.new_range)
     k.sink = simplify(k.sink.substitute({fold: value}))
     k.stage_only |= {f.arg[0] for f in fresh}
     k.order += fresh
     if r not in toposort(k.sink):
         k.order.remove(r)
     return [replace(opt, unit=unit.name)]
+
+
+def _split_tile(k: Kernel, r: UOp, size: int) -> UOp:
+    """A range over a staged tile, which reads what the loops around it have computed; the range itself where a tile is
+    a single row or column."""
+    outer, inner = k.split(r, size, Role.LOOP)
+    if inner.op is not Ops.RANGE:
+        return outer
+    k.order.remove(inner)
+    k.order.append(inner)
+    return inner
 
 
 def _outer_product(k: Kernel, m: int, n: int, copies: tuple[int, int], lanes: int) -> list[Opt]:

@@ -10,7 +10,8 @@ To add a unit, write a row and name it in a device's ``Target.units``. Nothing e
 * the opt ``TC`` splits the three ranges, pads them, and writes ``MMA`` nodes for any row;
 * a unit of one thread that moves its tiles itself (``whole`` fragments: AMX, or an accelerator's own unit) gets
   ``LOAD_TILE``, ``MMA`` and ``STORE_TILE`` lines; the renderer writes them down (``emit`` names the instruction) and
-  numbers the tiles, of which ``accumulators`` may be live at once;
+  numbers the tiles, of which ``accumulators`` may be live at once; dot products of pairs or fours of lanes
+  (AVX512-BF16, VNNI) are such units whose tiles are vector registers;
 * a unit of many threads (``mma.sync``: 32) gets its operands element by element, each lane what its digits say, and the
   rest of the kernel works on the elements that a lane holds. Its lane number is the ``SPECIAL`` ``lidx0``;
 * both interpreters run every row from its digits alone, so a row is tested before a renderer knows it.
@@ -95,9 +96,15 @@ class MatrixUnit:
         emit: the instruction or intrinsic; ``muladd`` stands for ordinary vector arithmetic.
         requires: features that the machine must have, as its compiler spells them.
         accumulators: fragments of c that may be live at once.
+        registers: fragments of a, b and c that may be live at once.
         rate: multiplications and additions per cycle of one core (or warp), for the analytic model.
+        load: cycles to bring the unit one fragment.
+        efficiency: the share of ``rate`` that is reached with operands from the second cache.
         significand: bits that the unit keeps of each float32 operand, rounded half away from zero; 0: all. A unit that
             drops bits is taken only where an opt names it.
+        in_turn: the products of a step are added to the sum one after the other, the last first, each rounded once.
+            Otherwise they are added up among themselves before.
+        flushes: subnormal operands count as 0, and sums that would be subnormal become 0.
     """
 
     name: str
@@ -115,8 +122,13 @@ class MatrixUnit:
     emit: str
     requires: tuple[str, ...] = ()
     accumulators: int = 4
+    registers: int = 8
     rate: float = 0.0
+    load: float = 0.0
+    efficiency: float = 0.55
     significand: int = 0
+    in_turn: bool = False
+    flushes: bool = False
 
     def __str__(self) -> str:
         return self.name
@@ -133,7 +145,15 @@ class MatrixUnit:
             (self.fragment_b, b, (self.k, self.n))))
         if self.significand:
             rows, columns = _rounded(rows, self.significand), _rounded(columns, self.significand)
-        out = (depth + (rows[:, :, None] * columns[None]).sum(1, dtype=self.acc.numpy)).astype(self.acc.numpy)
+        if self.flushes:
+            depth, rows, columns = _flushed(depth), _flushed(rows), _flushed(columns)
+        if self.in_turn:
+            for k in reversed(range(self.k)):  # products of 16-bit floats are exact in float64, and so are ties of sums
+                out = depth + rows[:, k, None].astype(np.float64) * columns[k].astype(np.float64)
+                depth = _flushed(out.astype(self.acc.numpy))
+        else:
+            depth = (depth + (rows[:, :, None] * columns[None]).sum(1, dtype=self.acc.numpy)).astype(self.acc.numpy)
+        out = _flushed(depth) if self.flushes else depth
         place = _cached_places(self.fragment_c)
         return np.asarray(out[place[..., 0], place[..., 1]])
 
@@ -143,6 +163,11 @@ def _gather(fragment: Fragment, values: Array, shape: tuple[int, int], dtype: DT
     out = np.zeros(shape, dtype.numpy)
     out[place[..., 0], place[..., 1]] = np.broadcast_to(values, place.shape[:2]).astype(dtype.numpy)
     return out
+
+
+def _flushed(x: Array) -> Array:
+    """float32 without subnormal numbers."""
+    return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), x), x)
 
 
 def _rounded(x: Array, bits: int) -> Array:
@@ -171,7 +196,7 @@ def fma(dtype: DType, vector_bytes: int, rate: float = 0.0) -> MatrixUnit:
     n = max(vector_bytes // dtype.itemsize, 1)
     row = ((n, 0, 1),)
     return MatrixUnit(f"fma_{dtype.name}", "any", 1, n, 1, dtype, dtype, dtype, 1, Fragment(((1, 0, 0),)),
-                      Fragment(row), Fragment(row), "muladd", (), 24, rate or 4.0 * n)
+                      Fragment(row), Fragment(row), "muladd", (), 24, 32, rate or 4.0 * n)
 
 
 def _amx(name: str, emit: str, a: DType, b: DType, acc: DType, feature: str) -> MatrixUnit:
@@ -181,7 +206,8 @@ def _amx(name: str, emit: str, a: DType, b: DType, acc: DType, feature: str) -> 
     row_major = Fragment(((k, 0, 1), (16, 1, 0)), whole=True)
     interleaved = Fragment(((packed, 1, 0), (16, 0, 1), (16, packed, 0)), whole=True)
     return MatrixUnit(name, "x86_64", 16, 16, k, a, b, acc, 1, row_major, interleaved,
-                      Fragment(((16, 0, 1), (16, 1, 0)), whole=True), emit, ("amx-tile", feature), 4, 2.0 * 16 * k)
+                      Fragment(((16, 0, 1), (16, 1, 0)), whole=True), emit, ("amx-tile", feature), 4, 8, 2.0 * 16 * k, 8.0,
+                      flushes=acc.is_float)
 
 
 AMX = (
@@ -193,6 +219,26 @@ AMX = (
 )
 
 
+def _dot(name: str, a: DType, b: DType, acc: DType, feature: str) -> MatrixUnit:
+    """One instruction on vectors of 64 bytes: each 32-bit lane of c gets the sum of the products of the two or four
+    elements that a, spread over all lanes, and b have there. As many begin per cycle as multiply-adds."""
+    packed = 4 // a.itemsize
+    row, column = Fragment(((packed, 0, 1), (1, 1, 0)), whole=True), Fragment(((16, 0, 1), (1, 1, 0)), whole=True)
+    interleaved = Fragment(((packed, 1, 0), (16, 0, 1), (1, packed, 0)), whole=True)
+    return MatrixUnit(name, "x86_64", 1, 16, packed, a, b, acc, 1, row, interleaved, column, name, ("avx512f", feature),
+                      24, 32, 4.0 * 16 * packed, 0.65, 0.9, in_turn=acc.is_float, flushes=acc.is_float)
+
+
+DOT = (
+    _dot("dot_bf16", dtypes.bfloat16, dtypes.bfloat16, dtypes.float32, "avx512bf16"),
+    _dot("dot_s8s8", dtypes.int8, dtypes.int8, dtypes.int32, "avx512vnni"),
+    _dot("dot_s8u8", dtypes.int8, dtypes.uint8, dtypes.int32, "avx512vnni"),
+    _dot("dot_u8s8", dtypes.uint8, dtypes.int8, dtypes.int32, "avx512vnni"),
+    _dot("dot_u8u8", dtypes.uint8, dtypes.uint8, dtypes.int32, "avx512vnni"),
+    _dot("dot_s16", dtypes.int16, dtypes.int16, dtypes.int32, "avx512vnni"),
+)
+
+
 def _mma_sync(name: str, emit: str, k: int, dtype: DType, significand: int = 0) -> MatrixUnit:
     """A warp's step of 16 × 8 × k. The maps are those of the PTX manual: four neighbouring lanes share a row of a and
     of c and a column of b, and a 32-bit register holds neighbours along k."""
@@ -200,8 +246,8 @@ def _mma_sync(name: str, emit: str, k: int, dtype: DType, significand: int = 0) 
     a = Fragment(((packed, 0, 1), (2, 8, 0), (2, 0, 4 * packed)), ((4, 0, packed), (8, 1, 0)))
     b = Fragment(((packed, 1, 0), (2, 4 * packed, 0)), ((4, packed, 0), (8, 0, 1)))
     c = Fragment(((2, 0, 1), (2, 8, 0)), ((4, 0, 2), (8, 1, 0)))
-    return MatrixUnit(name, "cuda", 16, 8, k, dtype, dtype, dtypes.float32, 32, a, b, c, emit, ("sm_80",), 16,
-                      2.0 * 16 * 8 * k / 16, significand)
+    return MatrixUnit(name, "cuda", 16, 8, k, dtype, dtype, dtypes.float32, 32, a, b, c, emit, ("sm_80",), 16, 32,
+                      2.0 * 16 * 8 * k / 16, significand=significand)
 
 
 CUDA = (

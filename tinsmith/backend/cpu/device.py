@@ -220,7 +220,8 @@ def host_target(name: str) -> Target:
     """What generated code may use on this machine."""
     features, caches, arm = llvm.host_features(), osys.cache_sizes(), osys.architecture() == "arm64"
     fma_units = tuple(units.fma(d, llvm.vector_bytes()) for d in (dtypes.float32, dtypes.float64))
-    matrix_units = units.available(units.AMX, osys.architecture(), features) if name == "llvm" else ()
+    tables = (units.available(rows, osys.architecture(), features) for rows in (units.AMX, units.DOT))
+    matrix_units = next(filter(None, tables), ()) if name == "llvm" else ()  # beside tiles, vectors are slow
     fma = name == "llvm" and ("fma" in features or arm)
     scales = name == "llvm" and {"avx512f", "avx512vl", "avx512bw", "avx512dq"} <= features
     return Target(name, llvm.vector_bytes(), 32 if "avx512f" in features or arm else 16, osys.usable_cores(), 64 << 20,

@@ -87,7 +87,7 @@ def DEVICE(name: str) -> Compiled:
             threads = int(option[2])
         elif option[1] == "G":
             block = int(option[2])
-    rows = (*units.AMX, *(units.fma(d, vector_bytes) for d in (dtypes.float32, dtypes.float64)))
+    rows = (*units.AMX, *units.DOT, *(units.fma(d, vector_bytes) for d in (dtypes.float32, dtypes.float64)))
     if block:
         target = Target("python", vector_bytes, local_bytes=BLOCK_BYTES, block_threads=block, warp=WARP,
                         grid=True, costs=GRID_COSTS, units=units.CUDA if block >= WARP else ())

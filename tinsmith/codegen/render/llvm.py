@@ -9,6 +9,7 @@ import struct
 from collections.abc import Sequence
 
 from tinsmith.codegen.render.base import Renderer, nonnegative
+from tinsmith.codegen.render.dots import Dots, is_dot
 from tinsmith.codegen.render.tiles import Tiles
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
@@ -79,7 +80,7 @@ class _Module:
         for u in program:
             if u.op is Ops.PHI:
                 self.phis[u.src[0]].append(u)
-        self.tiles = Tiles(self, program)
+        self.tiles: Tiles | Dots = Dots(self) if is_dot(program) else Tiles(self, program)
         self.loops: dict[UOp, tuple[str, str, list[tuple[UOp, int, str]], str | None]] = {}
         self.ifs: dict[UOp, tuple[str, str, dict[UOp, str]]] = {}
 

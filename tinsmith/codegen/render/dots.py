@@ -1,0 +1,122 @@
+"""Dot products of vector registers in LLVM IR: units whose tiles are vectors, so that LLVM gives them registers.
+
+Each 32-bit lane of a sum gets the products of the two or four elements that both operands have there: b is a vector from
+memory, a the same 32 bits in every lane.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from tinsmith.core.dtypes import dtypes
+from tinsmith.ir import Ops, UOp
+
+_WORDS = "<16 x i32>"
+_TOP_BITS = f"splat (i32 {0x80808080 - (1 << 32)})"  # of four bytes
+
+
+class Form(NamedTuple):
+    """How a unit is written.
+
+    Attributes:
+        function: the intrinsic of (sum, first, second). The one for bytes takes unsigned ones first, signed ones second.
+        operand: the type of first and second.
+        b_first: b is what comes first.
+        flips: both operands are signed, or both unsigned. With their top bits flipped, the elements of a are what the
+            instruction takes, 128 more or less than they were: 128 times the sum of b's elements comes off again.
+    """
+
+    function: str
+    operand: str = _WORDS
+    b_first: bool = False
+    flips: bool = False
+
+
+FORMS = {
+    "dot_bf16": Form("llvm.x86.avx512bf16.dpbf16ps.512", "<32 x bfloat>"),
+    "dot_s16": Form("llvm.x86.avx512.vpdpwssd.512"),
+    "dot_u8s8": Form("llvm.x86.avx512.vpdpbusd.512"),
+    "dot_s8u8": Form("llvm.x86.avx512.vpdpbusd.512", b_first=True),
+    "dot_s8s8": Form("llvm.x86.avx512.vpdpbusd.512", flips=True),
+    "dot_u8u8": Form("llvm.x86.avx512.vpdpbusd.512", b_first=True, flips=True),
+}
+
+
+class Text(Protocol):
+    """What is written to: the module of the kernel."""
+
+    names: dict[UOp, str]
+
+    def call(self, result: str, function: str, *arguments: tuple[str, str]) -> str: ...
+    def value(self, text: str) -> str: ...
+    def line(self, text: str) -> None: ...
+
+
+def is_dot(program: Sequence[UOp]) -> bool:
+    """Whether the units of a program are dot products of vectors."""
+    return any(u.op is Ops.MMA and u.arg.emit in FORMS for u in program)
+
+
+class Dots:
+    """The fragments of one kernel. A sum is a vector like any other."""
+
+    def __init__(self, text: Text) -> None:
+        self.text = text
+
+    def holds(self, u: UOp) -> bool:
+        """Whether a line is a sum outside of LLVM's registers: none."""
+        return False
+
+    def begin(self) -> None:
+        """Nothing is to be set up."""
+
+    def end(self) -> None:
+        """Nothing was."""
+
+    def forget(self) -> None:
+        """LLVM knows how a block was reached."""
+
+    def constants(self) -> str:
+        return ""
+
+    def write(self, u: UOp) -> bool:
+        """Write a line if it is about fragments."""
+        if u.op is Ops.LOAD_TILE:
+            self.text.names[u] = self.text.value(f"load {_memory_type(u)}, {self.address(u)}")
+        elif u.op is Ops.STORE_TILE:
+            self.text.line(f"store {_memory_type(u.src[3])} {self.text.names[u.src[3]]}, {self.address(u)}")
+        elif u.op is Ops.MMA:
+            self.text.names[u] = self.multiply(u, FORMS[u.arg.emit])
+        else:
+            return False
+        return True
+
+    def address(self, u: UOp) -> str:
+        """Where a fragment begins: it has one row."""
+        memory, index = u.src[:2]
+        size, names = memory.dtype.itemsize, self.text.names
+        at = self.text.value(f"getelementptr inbounds i{8 * size}, ptr {names[memory]}, i64 {names[index]}")
+        return f"ptr {at}, align {size}"
+
+    def multiply(self, u: UOp, form: Form) -> str:
+        total, a, b = (self.text.names[s] for s in u.src)
+        one = self.text.value(f"insertelement {_WORDS} poison, i32 {a}, i64 0")
+        a = self.text.value(f"shufflevector {_WORDS} {one}, {_WORDS} poison, {_WORDS} zeroinitializer")
+        if not form.flips:
+            return self.dot(u, form, total, a, b)
+        a = self.text.value(f"xor {_WORDS} {a}, {_TOP_BITS}")
+        more = self.dot(u, form, "zeroinitializer", _TOP_BITS, b)
+        return self.text.value(f"sub {_WORDS} {self.dot(u, form, total, a, b)}, {more}")
+
+    def dot(self, u: UOp, form: Form, total: str, a: str, b: str) -> str:
+        kind = _memory_type(u)
+        operands = [x if form.operand == _WORDS else self.text.value(f"bitcast {_WORDS} {x} to {form.operand}")
+                    for x in ((b, a) if form.b_first else (a, b))]
+        return self.text.call(kind, form.function, (kind, total), *((form.operand, x) for x in operands))
+
+
+def _memory_type(u: UOp) -> str:
+    """32-bit lanes, of operands as integers."""
+    scalar = u.dtype.scalar
+    words = u.dtype.count * scalar.itemsize // 4
+    return "i32" if words == 1 else f"<{words} x {'float' if scalar is dtypes.float32 else 'i32'}>"
