@@ -4,7 +4,7 @@
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 
@@ -23,7 +23,7 @@ class Case:
 
 
 def _matmul(m: int, k: int, n: int, batch: int = 1, dtype: str = "float32", best: bool = False) -> Case:
-    what = "matmul" if dtype == "float32" else "bf16 matmul"
+    what = {"float32": "", "bfloat16": "bf16 "}.get(dtype, f"{dtype} ") + "matmul"
     shape = f"{m}³" if m == k == n else f"{m}×{k}×{n}"
     name = f"{what} {f'{batch} of ' if batch > 1 else ''}{shape}"
     sizes: dict[str, int | str] = {"m": m, "k": k, "n": n, "batch": batch, "dtype": dtype}
@@ -48,13 +48,22 @@ def _memory(name: str, kind: str, shape: tuple[int, int], passes: float) -> Case
     return Case(name, kind, {"rows": shape[0], "cols": shape[1]}, 4 * prod(shape) * passes, "GB/s")
 
 
+def _bf16(case: Case) -> Case:
+    """The same in bfloat16."""
+    return replace(case, name=f"bf16 {case.name}", sizes={**case.sizes, "dtype": "bfloat16"})
+
+
 _SQUARE = (4096, 4096)  # 64 MB of float32
+
+_GPT = Case("gpt step", "gpt", {"batch": 4, "length": 128, "width": 256, "heads": 4, "layers": 2, "vocab": 2048})
 
 CASES = (
     _matmul(256, 256, 256), _matmul(512, 512, 512, best=True), _matmul(1024, 1024, 1024), _matmul(2048, 2048, 2048),
     _matmul(64, 1000, 333), _matmul(784, 100, 512), _matmul(256, 256, 256, batch=16),
     _memory("matvec 4096²", "matvec", _SQUARE, 1),
-    *(_matmul(n, n, n, dtype="bfloat16") for n in (512, 1024, 2048)),
+    *(_matmul(n, n, n, dtype="bfloat16") for n in (512, 1024, 2048)), _matmul(512, 512, 512, dtype="int8"),
+    Case("bf16 matvec 4096²", "matvec", {"rows": 4096, "cols": 4096, "dtype": "bfloat16"}, 2.0 * prod(_SQUARE), "GB/s"),
+    _bf16(_conv_step(16, 64, 56, 64, 3, 1)[0]), _bf16(_conv_step(16, 64, 56, 64, 1, 0)[0]),
     *_conv_step(16, 64, 56, 64, 3, 1), *_conv_step(512, 1, 28, 32, 5, 0), *_conv_step(16, 64, 56, 64, 1, 0),
     *_conv_step(16, 64, 56, 64, 3, 1, 64), *_conv_step(16, 64, 56, 128, 3, 1, stride=2),
     *_conv_step(16, 64, 56, 256, 1, 0, stride=2),
@@ -72,7 +81,7 @@ CASES = (
     Case("sort 100k", "sort", {"n": 100_000}),
     Case("tiny add", "add", {"rows": 1, "cols": 4}, loops=100),
     Case("mnist step", "mnist", {"batch": 512}),
-    Case("gpt step", "gpt", {"batch": 4, "length": 128, "width": 256, "heads": 4, "layers": 2, "vocab": 2048}),
+    _GPT, _bf16(_GPT),
     Case("mnist first step", "mnist", {"batch": 512}, fresh=True),
 )
 BY_NAME = {case.name: case for case in CASES}

@@ -54,20 +54,22 @@ class Torch:
         """Nothing to wait for on the CPU."""
 
     def _call(self, f: Callable[..., Any], *shapes: tuple[int, ...], dtype: str = "float32") -> Run:
-        args = [self.torch.rand(shape).to(getattr(self.torch, dtype)) for shape in shapes]
+        args = [self.torch.rand(shape).mul(100 if dtype == "int8" else 1).to(getattr(self.torch, dtype))
+                for shape in shapes]
         return partial(self.wrap(f), *args)
 
     def matmul(self, m: int, k: int, n: int, batch: int, dtype: str) -> Run:
         head = (batch,) if batch > 1 else ()
-        return self._call(lambda x, y: x @ y, (*head, m, k), (*head, k, n), dtype=dtype)
+        product = self.torch._int_mm if dtype == "int8" else self.torch.matmul
+        return self._call(lambda x, y: product(x, y), (*head, m, k), (*head, k, n), dtype=dtype)
 
-    def matvec(self, rows: int, cols: int) -> Run:
-        return self._call(lambda x, y: x @ y, (rows, cols), (cols,))
+    def matvec(self, rows: int, cols: int, dtype: str = "float32") -> Run:
+        return self._call(lambda x, y: x @ y, (rows, cols), (cols,), dtype=dtype)
 
     def conv(self, n: int, cin: int, hw: int, cout: int, k: int, padding: int, groups: int,
-             stride: int = 1) -> Run:
+             stride: int = 1, dtype: str = "float32") -> Run:
         return self._call(lambda x, w: self.F.conv2d(x, w, padding=padding, groups=groups, stride=stride),
-                          (n, cin, hw, hw), (cout, cin // groups, k, k))
+                          (n, cin, hw, hw), (cout, cin // groups, k, k), dtype=dtype)
 
     def conv_step(self, n: int, cin: int, hw: int, cout: int, k: int, padding: int, groups: int,
                   stride: int = 1) -> Run:
@@ -127,7 +129,8 @@ class Torch:
             return float(loss)
         return step
 
-    def gpt(self, batch: int, length: int, width: int, heads: int, layers: int, vocab: int) -> Run:
+    def gpt(self, batch: int, length: int, width: int, heads: int, layers: int, vocab: int,
+            dtype: str = "float32") -> Run:
         nn, F = self.torch.nn, self.F
         made = GPT(nn.Embedding, nn.Linear, nn.LayerNorm, width, heads, layers, vocab)
         parameters = [p for layer in made.layers() for p in layer.parameters()]
@@ -142,7 +145,8 @@ class Torch:
 
         def step() -> float:
             opt.zero_grad()
-            loss = forward(x)
+            with self.torch.autocast("cpu", self.torch.bfloat16, enabled=dtype == "bfloat16"):
+                loss = forward(x)
             loss.backward()
             opt.step()
             return float(loss)
@@ -176,22 +180,29 @@ class Lazy:
         context = self.Tensor.train() if hasattr(self.Tensor, "train") else self.lib.Context(TRAINING=1)
         return context
 
+    def narrow(self, dtype: str) -> contextlib.AbstractContextManager[Any]:
+        """Contractions in ``dtype``; tinygrad has no such mode, and its row is one in float32."""
+        none: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        return none if dtype == "float32" or not hasattr(self.Tensor, "autocast") else self.Tensor.autocast(dtype)
+
     def _call(self, f: Callable[..., Any], *shapes: tuple[int, ...], dtype: str = "float32") -> Run:
         kind = getattr(self.lib.dtypes, dtype)
-        args = [self.Tensor.rand(*shape).cast(kind).contiguous().realize() for shape in shapes]
+        args = [self.Tensor.rand(*shape).mul(100 if dtype == "int8" else 1).cast(kind).contiguous().realize()
+                for shape in shapes]
         return partial(self.wrap(lambda *inputs: f(*inputs).realize()), *args)
 
     def matmul(self, m: int, k: int, n: int, batch: int, dtype: str) -> Run:
         head = (batch,) if batch > 1 else ()
-        return self._call(lambda x, y: x.matmul(y), (*head, m, k), (*head, k, n), dtype=dtype)
+        acc = self.lib.dtypes.int32 if dtype == "int8" else None
+        return self._call(lambda x, y: x.matmul(y, dtype=acc), (*head, m, k), (*head, k, n), dtype=dtype)
 
-    def matvec(self, rows: int, cols: int) -> Run:
-        return self._call(lambda x, y: x.matmul(y), (rows, cols), (cols,))
+    def matvec(self, rows: int, cols: int, dtype: str = "float32") -> Run:
+        return self._call(lambda x, y: x.matmul(y), (rows, cols), (cols,), dtype=dtype)
 
     def conv(self, n: int, cin: int, hw: int, cout: int, k: int, padding: int, groups: int,
-             stride: int = 1) -> Run:
+             stride: int = 1, dtype: str = "float32") -> Run:
         return self._call(lambda x, w: x.conv2d(w, padding=padding, groups=groups, stride=stride), (n, cin, hw, hw),
-                          (cout, cin // groups, k, k))
+                          (cout, cin // groups, k, k), dtype=dtype)
 
     def conv_step(self, n: int, cin: int, hw: int, cout: int, k: int, padding: int, groups: int,
                   stride: int = 1) -> Run:
@@ -268,7 +279,8 @@ class Lazy:
         run = self.lib.TinyJit(step) if self.jit_steps else step
         return lambda: run().item()
 
-    def gpt(self, batch: int, length: int, width: int, heads: int, layers: int, vocab: int) -> Run:
+    def gpt(self, batch: int, length: int, width: int, heads: int, layers: int, vocab: int,
+            dtype: str = "float32") -> Run:
         nn, tensor = self.nn, self.Tensor
         made = GPT(nn.Embedding, nn.Linear, nn.LayerNorm, width, heads, layers, vocab)
         opt = nn.optim.AdamW(nn.state.get_parameters(made.layers()), lr=1e-4)
@@ -278,9 +290,10 @@ class Lazy:
         def step() -> Any:
             with self.training():
                 opt.zero_grad()
-                out = made.logits(x, place, lambda q, k, v: q.scaled_dot_product_attention(k, v, is_causal=True),
-                                  tensor.gelu)
-                loss = out.sparse_categorical_crossentropy(y)
+                with self.narrow(dtype):
+                    out = made.logits(x, place, lambda q, k, v: q.scaled_dot_product_attention(k, v, is_causal=True),
+                                      tensor.gelu)
+                    loss = out.sparse_categorical_crossentropy(y)
                 loss.backward()
                 return loss.realize(*opt.schedule_step())
         run = self.lib.TinyJit(step) if self.jit_steps else step

@@ -19,6 +19,7 @@ from tinsmith.ir.units import Fragment, MatrixUnit
 from tinsmith.ir.uop import toposort
 
 NewRange = Callable[[int, Role], UOp]
+FEWEST_LANES = 4  # copies that are worth a vector
 _NUMBER = 1 << 20  # numbers of ranges that stand for digits while an address is looked at
 
 
@@ -112,12 +113,14 @@ def axes(mma: UOp) -> tuple[tuple[Fragment, UOp, UOp], tuple[Fragment, UOp, UOp]
 def stage_operand(mma: UOp, which: int, inside: Sequence[UOp], new_range: NewRange) -> tuple[UOp, list[UOp]]:
     """Operand ``which`` read from a stage over ``inside`` and its own two ranges, in the unit's order of elements.
 
-    Lanes fill it along memory where they can. Returns the operand's new form and the ranges that fill the stage.
+    Lanes fill it along memory where they can: along a digit of the fragment, or along the unit's copies, which then lie
+    side by side. Returns the operand's new form and the ranges that fill the stage.
     """
     value = mma.src[which]
     fragment, row, column = axes(mma)[which]
-    outer = [new_range(_size(r), Role.LOOP) for r in inside]
-    roles = _fill_roles(value, fragment, row, column)
+    roles, beside = _fill_roles(value, fragment, row, column, inside)
+    inside = [r for r in inside if r is not beside] + ([beside] if beside is not None else [])
+    outer = [new_range(_size(r), Role.VECTOR if r is beside else Role.LOOP) for r in inside]
     digits = [new_range(size, role) for (size, _, _), role in zip(fragment.registers, roles)]
     table = dict(zip(inside, outer)) | _at_digits(fragment, row, column, digits)
     loops = [*outer, *reversed(digits)]
@@ -132,15 +135,24 @@ def stage_operand(mma: UOp, which: int, inside: Sequence[UOp], new_range: NewRan
     return staged.load(place.simplify()), kept
 
 
-def _fill_roles(value: UOp, fragment: Fragment, row: UOp, column: UOp) -> list[Role]:
-    """The fastest digit that walks along memory gets lanes, faster ones become copies that are interleaved."""
-    loads = [n for n in toposort(value) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
+def _fill_roles(value: UOp, fragment: Fragment, row: UOp, column: UOp,
+                inside: Sequence[UOp]) -> tuple[list[Role], UOp | None]:
+    """The fastest digit that walks along memory gets lanes, faster ones become copies that are interleaved; if none
+    does, the unit's copies get lanes that do, and all digits are interleaved."""
+    loads = [linear_form(n.src[1])[0] for n in toposort(value) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
     for at, (size, down, across) in enumerate(fragment.registers):
         axis, step = (row, down) if down else (column, across)
-        strides = {linear_form(n.src[1])[0].get(axis, 0) * step for n in loads if axis in n.ranges}
-        if strides == {1} and 2 <= size <= 64 and size & (size - 1) == 0:
-            return [Role.UPCAST] * at + [Role.VECTOR] + [Role.LOOP] * (len(fragment.registers) - at - 1)
-    return [Role.LOOP] * len(fragment.registers)
+        if {terms[axis] * step for terms in loads if axis in terms} == {1} and 2 <= size <= 64 and is_power(size):
+            return [Role.UPCAST] * at + [Role.VECTOR] + [Role.LOOP] * (len(fragment.registers) - at - 1), None
+    for r in inside:
+        along = {terms[r] for terms in loads if r in terms} == {1}
+        if along and r.arg[1] is Role.UPCAST and _size(r) >= FEWEST_LANES and is_power(_size(r)):
+            return [Role.UPCAST] * len(fragment.registers), r
+    return [Role.LOOP] * len(fragment.registers), None
+
+
+def is_power(size: int) -> bool:
+    return size & (size - 1) == 0
 
 
 def _at_digits(fragment: Fragment, row: UOp, column: UOp, digits: Sequence[UOp]) -> dict[UOp, UOp]:

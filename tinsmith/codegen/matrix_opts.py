@@ -22,6 +22,7 @@ from tinsmith.ir.uop import toposort
 
 PACK = 0.4  # cycles per element to bring an operand into the unit's order, where memory runs along the fill
 PACK_ACROSS = 1.2
+ROWS = 8  # of a tile that are worth a vector, where memory runs along them
 EPILOGUE = 0.4  # cycles per element of the result, from tile to memory
 
 
@@ -78,7 +79,7 @@ def _plan(kernel: Kernel, fold: UOp, unit: MatrixUnit, m: UOp, n: UOp, k: UOp) -
     others = [r for r in fold.src[0].ranges if r not in (m, n, k)]
     results = EPILOGUE * math.prod(range_size(r) for r in fold.ranges) * (1 if _stored_along(kernel, n) else 3)
     direct = _loadable(operands[0], m, k) and range_size(k) % unit.k == 0
-    packs = _packing(operands[0], (k,)), _packing(operands[1], (n, k))
+    packs = [_packing(o, axes) for o, axes in ((operands[0], (k,)), (operands[0], (m, k)), (operands[1], (n, k)))]
 
     def cycles(copies: tuple[int, int]) -> tuple[float, float]:
         mu, nu = copies
@@ -87,14 +88,15 @@ def _plan(kernel: Kernel, fold: UOp, unit: MatrixUnit, m: UOp, n: UOp, k: UOp) -
         products = mu * nu * 2.0 * unit.m * unit.n * unit.k / unit.rate
         busy = steps * max(products, (mu + nu) * unit.load) / unit.efficiency
         as_it_lies = direct and range_size(m) % (unit.m * mu) == 0
-        return busy + results + packs[1] + (0.0 if as_it_lies else packs[0]), (mu + nu) / (mu * nu)
+        rows = 0.0 if as_it_lies else packs[unit.m * mu >= ROWS and matrix.is_power(mu)]
+        return busy + results + rows + packs[2], (mu + nu) / (mu * nu)
 
     best = min(_copies(unit), key=cycles)
     return UnitPlan(unit, m, n, k, best, cycles(best)[0])
 
 
 def _copies(unit: MatrixUnit) -> list[tuple[int, int]]:
-    """Tiles of sums along m and n that the unit holds, beside the operands of one row or column of them and one more."""
+    """Tiles of sums along m and n that the unit holds, beside the operands of one row or column and one more."""
     most = unit.accumulators
     return [(mu, nu) for mu in range(1, most + 1) for nu in range(1, most // mu + 1)
             if mu * nu + min(mu, nu) + 1 <= unit.registers]
@@ -103,7 +105,8 @@ def _copies(unit: MatrixUnit) -> list[tuple[int, int]]:
 def _packing(operand: UOp, axes: tuple[UOp, ...]) -> float:
     """Cycles to bring an operand into the unit's order."""
     along = any(linear_form(o.src[1])[0].get(r, 0) == 1 for o in _loads(operand) for r in axes)
-    return math.prod(range_size(r) for r in operand.ranges) * (PACK if along else PACK_ACROSS)
+    elements: int = math.prod(range_size(r) for r in operand.ranges)
+    return elements * (PACK if along else PACK_ACROSS)
 
 
 def _loads(operand: UOp) -> list[UOp]:

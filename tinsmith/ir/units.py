@@ -205,9 +205,9 @@ def _amx(name: str, emit: str, a: DType, b: DType, acc: DType, feature: str) -> 
     k = 16 * packed
     row_major = Fragment(((k, 0, 1), (16, 1, 0)), whole=True)
     interleaved = Fragment(((packed, 1, 0), (16, 0, 1), (16, packed, 0)), whole=True)
-    return MatrixUnit(name, "x86_64", 16, 16, k, a, b, acc, 1, row_major, interleaved,
-                      Fragment(((16, 0, 1), (16, 1, 0)), whole=True), emit, ("amx-tile", feature), 4, 8, 2.0 * 16 * k, 8.0,
-                      flushes=acc.is_float)
+    square = Fragment(((16, 0, 1), (16, 1, 0)), whole=True)
+    return MatrixUnit(name, "x86_64", 16, 16, k, a, b, acc, 1, row_major, interleaved, square, emit,
+                      ("amx-tile", feature), 4, 8, 2.0 * 16 * k, 8.0, flushes=acc.is_float)
 
 
 AMX = (

@@ -9,6 +9,7 @@ from tinsmith.core.dtypes import DType
 from tinsmith.core.observe import passed
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import bindings, symbols, toposort, with_symbols
+from tinsmith.schedule.casts import cast_below_views
 from tinsmith.schedule.fusion import Fusion, fused
 from tinsmith.schedule.phases import sum_by_phase
 from tinsmith.schedule.split import split_reductions
@@ -99,7 +100,8 @@ class Scheduler:
     def run(self) -> Schedule:
         target = Device[self.device].target
         summed = passed("sum by phase", sum_by_phase(self.roots))
-        self.roots = passed("split reductions", split_reductions(summed, target))
+        below = passed("cast below views", cast_below_views(summed))
+        self.roots = passed("split reductions", split_reductions(below, target))
         fusion, staged = fused(self.roots, target.costs)
         passed("fusion", fusion)
         for node in staged:

@@ -1,7 +1,7 @@
 """Dot products of vector registers in LLVM IR: units whose tiles are vectors, so that LLVM gives them registers.
 
-Each 32-bit lane of a sum gets the products of the two or four elements that both operands have there: b is a vector from
-memory, a the same 32 bits in every lane.
+Each 32-bit lane of a sum gets the products of the two or four elements that both operands have there: b is a vector
+from memory, a the same 32 bits in every lane.
 """
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Form(NamedTuple):
     """How a unit is written.
 
     Attributes:
-        function: the intrinsic of (sum, first, second). The one for bytes takes unsigned ones first, signed ones second.
+        function: the intrinsic of (sum, first, second). The one for bytes takes unsigned ones first, then signed ones.
         operand: the type of first and second.
         b_first: b is what comes first.
         flips: both operands are signed, or both unsigned. With their top bits flipped, the elements of a are what the

@@ -52,7 +52,29 @@ def _unwindow(n: UOp, x: Array) -> Array:
 
 def _expand_gradient(n: UOp, g: UOp) -> tuple[UOp]:
     axes = tuple(i for i, (a, b) in enumerate(zip(n.src[0].shape, n.shape)) if type(a) is int and a == 1 and a != b)
-    return (g.reduce("ADD", axes),)
+    return (_summed(g, axes),)
+
+
+def _summed(g: UOp, axes: tuple[int, ...]) -> UOp:
+    """The sum over axes; of products of repeated values, which add up where several contractions read one value (a gate
+    and what it gates), each by itself: those are contractions, their sum is none."""
+    addends = [g]
+    while any(a.op.name == "ADD" for a in addends):
+        addends = [s for a in addends for s in (a.src if a.op.name == "ADD" else (a,))]
+    if not all(a.op.name == "MUL" and all(_is_repeated(s) for s in a.src) for a in addends):
+        return g.reduce("ADD", axes)
+    total, *rest = (a.reduce("ADD", axes) for a in addends)
+    for a in rest:
+        total = total + a
+    return total
+
+
+def _is_repeated(x: UOp) -> bool:
+    while x.op.kind == "movement" or x.op.name == "CAST":
+        if x.op.name == "EXPAND" and x.base.op.name != "CONST":
+            return True
+        x = x.src[0]
+    return False
 
 
 def _expand(n: UOp, x: Array) -> Array:

@@ -1,0 +1,46 @@
+"""Floats are converted where they are computed, not where they are looked at.
+
+    CAST(view(x))   →   view(CAST(x))        view: RESHAPE, PERMUTE, EXPAND, FLIP
+
+What gets memory is then computed over its own axes and stored in 16 bits if it is rounded to them, once for all views
+of it; over the axes of a view its places would be quotients and remainders, without lanes.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tinsmith.core.settings import settings
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.uop import toposort
+from tinsmith.schedule.origins import note_origin
+
+_VIEWS = (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.FLIP)
+
+
+def cast_below_views(roots: Sequence[UOp]) -> list[UOp]:
+    """The graph with such casts moved; what is computed itself stays as it is. Unchanged with NOOPT=1."""
+    if settings.NOOPT:
+        return list(roots)
+    new: dict[UOp, UOp] = {}
+    own = set(roots)
+    for n in toposort(roots):
+        src = tuple([new.get(s, s) for s in n.src])
+        node = n if src == n.src else n.replace(src=src)
+        floats = node.op is Ops.CAST and node.dtype.is_float and node.src[0].dtype.is_float
+        if floats and n not in own and node.src[0].op in _VIEWS:
+            node = _below(node)
+        if node is not n:
+            note_origin(node, n)
+            new[n] = node
+    return [new.get(r, r) for r in roots]
+
+
+def _below(node: UOp) -> UOp:
+    views, value = [], node.src[0]
+    while value.op in _VIEWS:
+        views.append(value)
+        value = value.src[0]
+    value = value.cast(node.dtype)
+    for view in reversed(views):
+        value = UOp(view.op, None, (value, *view.src[1:]), view.arg)
+    return value
