@@ -136,7 +136,7 @@ def apply_plan(kernel: Kernel, target: Target, plan: UnitPlan) -> None:
     order(kernel, [*batch, *blocks, *(r for r in outer if r not in batch), *row_tiles, *column_tiles])
     _stage(kernel, 1, [*batch, *blocks])
     if 0 in matrix.unloadable(kernel.products[0]):
-        _stage(kernel, 0, [r for r in kernel.parallel if r in kernel.products[0].src[0].ranges])
+        _stage(kernel, 0, _around_rows(kernel, target, row_tiles))
     _lanes_of_the_result(kernel, target)
 
 
@@ -155,6 +155,17 @@ def _blocks(kernel: Kernel, target: Target, plan: UnitPlan, tiles: UOp) -> tuple
     position = kernel.order.index(tiles)
     kernel.apply(Opt(OptOps.TILE, kernel.ranges.index(tiles), size))
     return [kernel.order[position]], [kernel.order[position + 1]]
+
+
+def _around_rows(kernel: Kernel, target: Target, row_tiles: list[UOp]) -> list[UOp]:
+    """The loops in which rows are packed: those of the row tiles too, unless others go around them that all use the
+    same rows, and these stay in the second cache."""
+    operand = kernel.products[0].src[0]
+    own = [r for r in kernel.parallel if r in operand.ranges]
+    around = kernel.order[: min((kernel.order.index(r) for r in row_tiles), default=0)]
+    size = operand.dtype.itemsize * math.prod(range_size(r) for r in operand.ranges)
+    again = any(r not in operand.ranges and r.arg[1] is Role.LOOP for r in around)
+    return [r for r in own if r not in row_tiles] if again and size <= target.l2_bytes // 4 else own
 
 
 def _stage(kernel: Kernel, which: int, outside: list[UOp]) -> None:

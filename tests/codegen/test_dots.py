@@ -1,0 +1,161 @@
+"""Dot products of vectors as matrix units (AVX512-BF16, VNNI): meaning, text, plans; machine code where there is such."""
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from tests.codegen.running import expected, run_graph, run_on
+from tests.codegen.test_matrix import axes, close, product, tensor_core
+from tinsmith.backend.cpu import osys
+from tinsmith.backend.cpu.llvm import host_features
+from tinsmith.backend.device import Device
+from tinsmith.codegen.opt import Opt, OptOps
+from tinsmith.codegen.program import compile_kernel
+from tinsmith.codegen.render.base import Target
+from tinsmith.codegen.render.llvm import LLVMRenderer
+from tinsmith.core.dtypes import dtypes
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.units import AMX, DOT, MatrixUnit, available, fma
+from tinsmith.ir.uop import Window
+
+HAVE = {u.name for u in available(DOT, osys.architecture(), host_features())}
+TARGET = Target("llvm", 64, 32, 2, 64 << 20, 32 << 10, 1 << 20, fma=True,
+                units=(*DOT, fma(dtypes.float32, 64), fma(dtypes.float64, 64)))  # of such a machine, wherever this runs
+MNEMONIC = {"dot_bf16": "vdpbf16ps", "dot_s16": "vpdpwssd"}
+SUBNORMAL = 2.0**-130
+
+
+def one(a: tuple[float, float], b: tuple[float, float], total: float) -> np.float32:
+    """The first sum of one step."""
+    unit = DOT[0]
+    rows, columns = np.zeros((1, 2), unit.a.numpy), np.zeros((1, 32), unit.b.numpy)
+    rows[0], columns[0, :2] = a, b
+    with np.errstate(all="ignore"):
+        return unit.multiply(np.full((1, 16), total, np.float32), rows, columns)[0, 0]
+
+
+def test_a_step_adds_its_products_in_turn_and_flushes_subnormal_numbers() -> None:
+    """What Intel's manual says of VDPBF16PS: the odd products first, each sum rounded to nearest even."""
+    tie = 1 + 2.0**-24  # of 1 and the float above
+    assert one((1.0, 2.0**-24), (1.0, 1.0), 1.0) == np.float32(2) and one((2.0**-24, 2.0**-24), (1, 1), 1.0) == 1
+    assert np.float32(tie) == 1
+    assert one((SUBNORMAL, 0), (2.0**20, 0), 0.0) == 0 and one((0, 0), (0, 0), SUBNORMAL) == 0
+    assert one((2.0**-64, 0), (2.0**-66, 0), 0.0) == 0 and one((2.0**-60, 0), (2.0**-66, 0), 0.0) == 2.0**-126
+    assert one((-(2.0**120), 3e38), (2.0**120, 1.0), 0.0) == -math.inf and one((3e38, 3e38), (1, -1), 3e38) > 2e38
+    assert np.isnan(one((math.inf, 1), (0, 1), 0.0))
+
+
+def values(unit: MatrixUnit, count: int, seed: int) -> np.ndarray:
+    """Operands of a unit's types: all exponents, subnormal numbers among them, or all integers."""
+    rng = np.random.default_rng(seed)
+    if not unit.a.is_float:
+        kind = unit.a if seed % 2 else unit.b
+        return rng.integers(kind.min, kind.max, count, endpoint=True).astype(kind.numpy)
+    found = rng.standard_normal(count) * 2.0 ** rng.integers(-70, 40, count)
+    found[:: 7] = SUBNORMAL * rng.standard_normal(len(found[::7]))
+    return found.astype(unit.a.numpy)
+
+
+def case(unit: MatrixUnit, m: int, k: int, n: int) -> tuple[UOp, dict[UOp, np.ndarray]]:
+    a, b = UOp(Ops.PARAM, unit.a, (), (1, (m, k))), UOp(Ops.PARAM, unit.b, (), (2, (k, n)))
+    x = a.cast(unit.acc).reshape((m, 1, k)).expand((m, n, k))
+    y = b.cast(unit.acc).permute((1, 0)).reshape((1, n, k)).expand((m, n, k))
+    inputs = {a: values(unit, m * k, 1).reshape(m, k), b: values(unit, k * n, 2).reshape(k, n)}
+    return UOp(Ops.SINK, None, ((x * y).reduce("ADD", (2,)),)), inputs
+
+
+@pytest.mark.parametrize("unit", DOT, ids=str)
+def test_interpreters_and_machine_agree_to_the_bit(unit: MatrixUnit) -> None:
+    """The order of sums is the program's, so that floats agree too; all integers, and sums that wrap around."""
+    for (m, k, n), copies in (((4, 8, 32), (2, 2)), ((5, 13, 33), (1, 1)), ((9, 32, 16), (3, 1))):
+        sink, inputs = case(unit, m, k, n)
+        opts = [tensor_core((0, 1, 2), *copies, unit=unit.name)]
+        (want,) = run_on("PYTHON", sink, inputs, opts)
+        if not unit.a.is_float:
+            np.testing.assert_array_equal(want, expected(sink, inputs)[0])
+        np.testing.assert_array_equal(run_graph(sink, inputs, opts)[0] if not unit.a.is_float else want, want)
+        if unit.name in HAVE:
+            got = run_on("CPU", sink, inputs, opts)[0]
+            np.testing.assert_array_equal(got.view(np.int32), want.view(np.int32))
+
+
+@pytest.mark.parametrize("unit", DOT, ids=str)
+def test_the_text_is_what_a_machine_with_the_feature_takes(unit: MatrixUnit) -> None:
+    """Assembled for such a machine, whatever this one is."""
+    llvm = pytest.importorskip("llvmlite.binding")
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    sink, _ = case(unit, 24, 64, 64)
+    kernel = compile_kernel(sink, LLVMRenderer(TARGET), [tensor_core((0, 1, 2), 4, 4, unit=unit.name)])
+    features = ",".join(f"+{f}" for f in ("avx512f", "avx512bw", "avx512vl", "avx512dq", *unit.requires))
+    machine = llvm.Target.from_triple("x86_64-unknown-linux-gnu").create_target_machine(features=features, opt=2)
+    module = llvm.parse_assembly(kernel.source)
+    module.verify()
+    text = machine.emit_assembly(module)
+    extra = 4 if "xor" in kernel.source else 0  # sums of b's elements, one for each column of tiles
+    assert text.count(MNEMONIC.get(unit.name, "vpdpbusd")) == 16 + extra
+    assert "zmm31" not in text or text.count("Spill") == 0, "sums stay in registers"
+
+
+def test_a_machine_without_the_features_has_no_such_unit() -> None:
+    assert available(DOT, "x86_64", frozenset({"avx512f", "avx512vnni"})) == DOT[1:]
+    assert available(DOT, "arm64", frozenset({"avx512f", "avx512vnni", "avx512bf16"})) == ()
+    host = Device["CPU"].renderer.target.units
+    assert not (any(u in AMX for u in host) and any(u in DOT for u in host)), "beside tiles, vectors are slow"
+
+
+def chosen(sink: UOp) -> list[Opt]:
+    return compile_kernel(sink, LLVMRenderer(TARGET)).opts
+
+
+def test_plans_keep_many_sums_and_pack_by_vectors() -> None:
+    """16 to 24 sums, so that few operands are loaded for each product; no padding that would have rows packed."""
+    direct, turned, odd = (chosen(product(m, 256, 256, transposed=t)[0]) for m, t in ((256, ""), (256, "a"), (150, "")))
+    for opts in (direct, turned, odd):
+        (unit,) = [o for o in opts if o.op is OptOps.TC]
+        assert unit.unit == "dot_bf16" and isinstance(unit.amt, tuple) and 16 <= math.prod(unit.amt[2:]) <= 24
+        if opts is turned:
+            assert unit.amt[2] in (8, 16), "rows of the tile fill a vector"
+        else:
+            assert len([o for o in opts if o.op is OptOps.STAGE]) == 1, "rows are read as they lie"
+    assert all(o.unit == "dot_s8s8" for o in chosen(product(128, 128, 128, dtypes.int8, dtypes.int32)[0])
+               if o.op is OptOps.TC)
+
+
+def convolution(n: int, c: int, o: int, size: int) -> UOp:
+    """3×3 with a border of zeros."""
+    x = UOp(Ops.PARAM, dtypes.bfloat16, (), (1, (n, 1, c, size, size))).pad(((0, 0),) * 3 + ((1, 1),) * 2)
+    for axis in (3, 4):
+        wide = (*x.shape, 1)
+        x = x.reshape(wide).expand((*x.shape, 3)).window(Window(axis, len(wide) - 1, 1, 1, size + 2, size))
+    w = UOp(Ops.PARAM, dtypes.bfloat16, (), (2, (1, o, c, 1, 1, 3, 3)))
+    whole = (n, o, c, size, size, 3, 3)
+    return UOp(Ops.SINK, None, ((x.cast(dtypes.float32).expand(whole) * w.cast(dtypes.float32).expand(whole)).reduce(
+        "ADD", (2, 5, 6)).reshape((n, o, size, size)),))
+
+
+def test_weights_of_a_convolution_are_packed_once() -> None:
+    """They are the same for all images and lines, and stay in the second cache."""
+    opts = chosen(convolution(2, 64, 64, 56))
+    assert any(o.op is OptOps.TC for o in opts)
+    assert [o.amt for o in opts if o.op is OptOps.STAGE][-1] == ()
+
+
+@pytest.mark.parametrize("transposed", ["", "a", "ab"])
+@pytest.mark.parametrize("shape", [(2, 2, 2), (8, 6, 17), (17, 33, 15), (31, 8, 48)], ids=str)
+def test_the_defaults_of_such_a_machine_on_edges(shape: tuple[int, int, int], transposed: str) -> None:
+    """By the interpreter, with the opts that such a machine would choose."""
+    for dtype, acc in ((dtypes.bfloat16, dtypes.float32), (dtypes.uint8, dtypes.int32)):
+        sink, inputs = product(*shape, dtype, acc, transposed, True)
+        opts = [o for o in chosen(sink) if o.op is not OptOps.THREAD]
+        close(run_on("PYTHON", sink, inputs, opts)[0], expected(sink, inputs)[0])
+
+
+def test_every_number_of_rows_of_a_transposed_operand() -> None:
+    """With a power of two they are filled by vectors, else one by one."""
+    sink, inputs = product(24, 10, 32, transposed="a")
+    for rows in (1, 2, 3, 4, 6, 8, 12):
+        opts = [tensor_core(axes(sink), rows, 2, unit="dot_bf16"), Opt(OptOps.STAGE, 1, ()), Opt(OptOps.STAGE, 0, (0,))]
+        close(run_on("PYTHON", sink, inputs, opts)[0], expected(sink, inputs)[0])
