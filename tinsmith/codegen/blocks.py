@@ -152,8 +152,8 @@ def _before_stages(k: Kernel, opt: Opt, r: UOp) -> None:
 def local(k: Kernel, opt: Opt) -> None:
     """The inner `amt` of a parallel loop become threads of a block."""
     r = k.axis(opt)
-    if r in k.bound or r.arg[1] not in (Role.LOOP, Role.GLOBAL) or not all(r in s.ranges for s in k.stores):
-        raise fail(opt, "only a parallel loop that every store depends on has threads")
+    if r in k.bound or r.arg[1] not in (Role.LOOP, Role.GLOBAL) or not any(r in s.ranges for s in k.stores):
+        raise fail(opt, "only a parallel loop that a store depends on has threads")
     amount = _divided(opt, r)
     _threads_allowed(k, opt)
     _before_stages(k, opt, r)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 LARGEST_BLOCK = 64  # rows or columns of a tile
 SMALLEST_BLOCK = 16  # below, results would be read and written too often
 BLOCK_STEP = 8  # whole register tiles
+AROUND = (Role.GLOBAL, Role.LOCAL, Role.GROUP)  # what a thread has one value of
 
 
 def block_of(size: int) -> int:
@@ -146,7 +147,7 @@ def carry(k: Kernel, opt: Opt) -> None:
 def adds_only(k: Kernel, r: UOp) -> bool:
     """Whether all that the steps of a loop over blocks leave in memory is what they add to sums."""
     found = [s for s in k.stores if s.op is Ops.SCATTER_STORE and s.src[4] is r]
-    return bool(found) and all(map(_added, found))
+    return bool(found) and all(map(added_sum, found))
 
 
 def steps_together(k: Kernel, opt: Opt, r: UOp, amount: int) -> None:
@@ -157,14 +158,14 @@ def steps_together(k: Kernel, opt: Opt, r: UOp, amount: int) -> None:
     outer, inner = k.split(r, amount, Role.UPCAST)
     table = {}
     for s in k.stores:
-        if s.op is Ops.SCATTER_STORE and s.src[4] is outer and (found := _added(s)) is not None:
+        if s.op is Ops.SCATTER_STORE and s.src[4] is outer and (found := added_sum(s)) is not None:
             old, part = found
             total = old + UOp(Ops.FOLD, None, (part, inner), Ops.ADD)
             table[s] = s.replace(src=(*s.src[:2], total, *s.src[3:]))
     k.sink = k.sink.substitute(table)
 
 
-def _added(store: UOp) -> tuple[UOp, UOp] | None:
+def added_sum(store: UOp) -> tuple[UOp, UOp] | None:
     """The sum so far, at one place for all steps, and what a step adds to it; None if a store does anything else."""
     memory, place, value, valid, loop = store.src
     if value.op is not Ops.ADD or loop in place.ranges | valid.ranges:
@@ -173,3 +174,9 @@ def _added(store: UOp) -> tuple[UOp, UOp] | None:
         if old.op is Ops.LOAD and old.src[:2] == (memory, place):
             return old, part
     return None
+
+
+def in_register(store: UOp) -> bool:
+    """Whether a sum over blocks stays where it is for the thread that adds to it: no loop of its own leads over it."""
+    expanded = all(r.arg[1].expanded or r.arg[1] in AROUND for r in store.src[1].ranges)
+    return store.op is Ops.SCATTER_STORE and expanded and added_sum(store) is not None

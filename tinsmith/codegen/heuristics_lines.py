@@ -11,6 +11,7 @@ import math
 from typing import NamedTuple
 
 from tinsmith.codegen.blocks import threads_per_block
+from tinsmith.codegen.carried import added_sum
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
@@ -98,7 +99,8 @@ class Rows(NamedTuple):
 
 def rows_of(kernel: Kernel) -> Rows | None:
     """The rows that a kernel reduces, if that is all it does with them."""
-    if kernel.ordered or kernel.products or any(s.op is not Ops.STORE for s in kernel.stores):
+    added = all(s.op is Ops.STORE or added_sum(s) for s in kernel.stores)
+    if kernel.ordered or kernel.products or not added:
         return None
     reduced: dict[UOp, None] = {}
     for f in kernel.folds:
@@ -109,7 +111,7 @@ def rows_of(kernel: Kernel) -> Rows | None:
             return None
         reduced[found[0]] = None
     beside = [r for r in kernel.parallel if r.arg[1] is Role.LOOP]
-    if not reduced or len(beside) > 1 or not all(r in s.ranges for s in kernel.stores for r in beside):
+    if not reduced or len(beside) > 1 or not all(any(r in s.ranges for s in kernel.stores) for r in beside):
         return None
     sizes = {range_size(r) for r in (*reduced, *beside)}
     size = sizes.pop()

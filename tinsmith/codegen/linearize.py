@@ -13,6 +13,7 @@ from typing import Any
 from tinsmith.codegen import matrix
 from tinsmith.codegen.ahead import Ahead
 from tinsmith.codegen.blocklines import BlockWriter
+from tinsmith.codegen.carried import added_sum, in_register
 from tinsmith.codegen.decompositions import expand
 from tinsmith.codegen.foldlines import FoldWriter, OnlineWriter, product_of
 from tinsmith.codegen.kernel import Kernel
@@ -22,7 +23,7 @@ from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.streams import bind
 from tinsmith.codegen.stridedlines import strided
 from tinsmith.codegen.stridedstores import store_strided
-from tinsmith.codegen.warplines import shared_by_warps
+from tinsmith.codegen.warplines import loads_first, shared_by_warps
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.symbolic import from_linear, is_made_of, linear_form, shifted, simplify, values_over
@@ -49,13 +50,17 @@ class Linearizer(BlockWriter):
         self.open_grid()
         self.statements(self.flat_statements())
         assert len(self.scopes) == 1
-        return [*self.globals.values(), *self.variables.values(), *self.consts, *self.scopes[0].lines]
+        lines = self.scopes[0].lines
+        if self.threads_of and self.kernel.warp:
+            lines = loads_first(lines, {self.globals[memory.arg[0]] for memory in self.written if memory.op is Ops.PARAM})
+        return [*self.globals.values(), *self.variables.values(), *self.consts, *lines]
 
     def flat_statements(self) -> list[UOp]:
         out: list[UOp] = []
         for s in self.kernel.sink.src:
             out.extend([*s.src[1:], s.src[0]] if s.op is Ops.AFTER else [s])
-        return out
+        sums = {s.src[:2] for s in out if in_register(s)}  # begin at 0
+        return [s for s in out if s.op is not Ops.STORE or s.src[:2] not in sums]
 
     # *** statements ***
 
@@ -455,6 +460,33 @@ class Linearizer(BlockWriter):
         for acc, new in carries.items():
             self.force(UOp(Ops.PHI, None, (acc, new)))
         self.close()
+
+    def summed(self, r: UOp, size: UOp, body: list[UOp], write: Callable[[list[UOp]], None]) -> None:
+        """A loop over blocks in which sums stay in registers; they are stored behind it."""
+        line = UOp(Ops.RANGE, dtypes.index, (self.const(size, 0), self.expression(size)), (self.counts["loop"], False))
+        self.counts["loop"] += 1
+        accs: dict[tuple[UOp, Coords], UOp] = {}
+        sums = [s for s in body if in_register(s)]
+        for s in sums:
+            lanes = self.lanes(s)
+            start = self.emit(0, UOp(Ops.CONST, s.src[2].dtype.vec(1 if lanes is None else range_size(lanes)), (), 0))
+            for c in self.all_coords(s.ranges):
+                accs[s, c] = self.force(UOp(Ops.DEFINE_ACC, start.dtype, (start, line), self.counts["acc"]))
+                self.counts["acc"] += 1
+        self.scopes.append(Scope([line], {line: line, (r, ()): line, **{a: a for a in accs.values()}}, {r}))
+        write([s for s in body if s not in sums])
+        phis = {}
+        for (s, c), acc in accs.items():
+            found = added_sum(s)
+            assert found is not None
+            total = self.combine(len(self.scopes) - 1, Ops.ADD, acc.dtype.scalar, [acc, self.value(found[1], c)])
+            phis[s, c] = self.force(UOp(Ops.PHI, None, (acc, total)))
+        self.close()
+        for (s, c), phi in phis.items():
+            memory, place, _, valid, _ = (bind_all(x, {q: UOp.index(v) for q, v in c}) for x in s.src)
+            self.scopes[-1].values[phi] = phi
+            with self.first_threads(s):
+                self.store(UOp(Ops.STORE, None, (memory, place, self.named(phi), *(() if valid.is_const else [valid]))))
 
     def steps_at_once(self, op: Op, x: UOp, carry: UOp) -> tuple[UOp, UOp]:
         """The running values of a vector's steps after ``carry``, and what is carried on, in every lane: each lane

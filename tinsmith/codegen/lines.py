@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from tinsmith.codegen.carried import in_register
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.streams import bind
@@ -67,6 +68,10 @@ class LineWriter:
 
     def carried(self, r: UOp, size: UOp, body: list[UOp], write: Callable[[list[UOp]], None]) -> None:
         """A loop over ``r`` that carries the running values over it in accumulators."""
+        raise NotImplementedError
+
+    def summed(self, r: UOp, size: UOp, body: list[UOp], write: Callable[[list[UOp]], None]) -> None:
+        """A loop over blocks ``r`` whose sums stay in registers."""
         raise NotImplementedError
 
     # *** lines ***
@@ -191,6 +196,8 @@ class LineWriter:
             return write(self.narrowed(body, r, UOp.index(0)))
         if any(n.op is Ops.PREFIX and n.src[1] is r for n in toposort(body)):
             return self.carried(r, size, body, write)
+        if any(in_register(n) and n.src[4] is r for n in body):
+            return self.summed(r, size, body, write)
         self.open(r, self.const(size, 0), self.expression(size))
         write(body)
         self.close()

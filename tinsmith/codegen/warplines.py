@@ -7,6 +7,7 @@ where threads cannot hand each other values.
 """
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from tinsmith.codegen.lines import Coords
@@ -16,6 +17,9 @@ from tinsmith.ir.symbolic import linear_form
 
 if TYPE_CHECKING:
     from tinsmith.codegen.linearize import Linearizer
+
+
+MOST_EARLY = 32  # values that a thread has loaded before they are needed
 
 
 def shared_by_warps(lin: Linearizer, fold: UOp, coords: Coords) -> bool:
@@ -59,8 +63,8 @@ def _over_warps(lin: Linearizer, fold: UOp, x: UOp, line: UOp) -> UOp:
         if other is not line:
             first = first + other * pitch
             pitch *= lin.threads_along(axis, other)
-    if len(lin.scopes) > 1:
-        lin.barrier()
+    if len(lin.scopes) > 1 and all(n.op is not Ops.BARRIER for n in lin.scopes[-1].lines):
+        lin.barrier()  # the last iteration's words have been read; behind another barrier of this one they have
     valid = lin.spread(lin.raw((line % warp).eq(0)), count)
     lin.force(UOp(Ops.STORE, None, (memory, lin.raw((first + line // warp * count).simplify()), x, valid)))
     lin.barrier()
@@ -101,3 +105,32 @@ def _part_of_a_thread(fold: UOp) -> tuple[UOp, UOp, dict[UOp, UOp]] | None:
         return None
     return stage.src[0].substitute(table), own, table
 
+
+
+def loads_first(lines: Sequence[UOp], written: Collection[UOp]) -> list[UOp]:
+    """The lines with loads of what the kernel only reads before the barriers of their loop that need not come first:
+    so they are under way while the threads wait for each other."""
+    now, since = 0, dict[UOp, int]()  # barriers so far, and before each line
+    scopes: list[list[tuple[int, UOp]]] = [[]]  # the barriers of open loops
+    early: dict[UOp, list[UOp]] = {}
+    lanes = 0
+    moved = set[UOp]()
+    for line in lines:
+        at = max((since.get(s, 0) for s in line.src), default=0)
+        if line.op in (Ops.RANGE, Ops.IF):
+            scopes.append([])
+        elif line.op in (Ops.ENDRANGE, Ops.ENDIF):
+            scopes.pop()
+        elif line.op is Ops.BARRIER:
+            now += 1
+            scopes[-1].append((now, line))
+        elif line.op is Ops.LOAD and line.src[0].op is Ops.DEFINE_GLOBAL and line.src[0] not in written:
+            barrier = next((b for b in scopes[-1] if b[0] > at), None)
+            if barrier is not None and lanes + line.dtype.count <= MOST_EARLY:
+                lanes += line.dtype.count
+                early.setdefault(barrier[1], []).append(line)
+                moved.add(line)
+                since[line] = barrier[0] - 1
+                continue
+        since[line] = now
+    return [x for line in lines if line not in moved for x in (*early.get(line, ()), line)]

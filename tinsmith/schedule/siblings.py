@@ -3,14 +3,17 @@
 Two kernels merge sideways if their outputs have one shape, their reductions run over the same axes, they read a buffer
 in common and can have the same level: that of the higher one, if what reads the lower one is higher still. An
 elementwise kernel joins the kernel before it if it reads that one's outputs element by element and that one can have a
-level above all else that it reads: the value is still in a register. Levels rise along every read from one group to
+level above all else that it reads: the value is still in a register. So does one that reduces the same rows again and
+reads that one's outputs row by row, where the target has rows in registers. Levels rise along every read from one group to
 another, whatever is merged, so no merge closes a circle.
 """
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from tinsmith.backend.device import Device
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.contraction import is_repeated
@@ -115,14 +118,15 @@ def _fits(item: ScheduleItem, size: int, group: Group) -> bool:
 
 
 def _continued(item: ScheduleItem, key: Any, size: int, producers: list[Group]) -> Group | None:
-    """The group whose outputs an elementwise kernel reads only element by element, raised above all else it reads."""
-    if key is None or key[2]:
+    """The group whose outputs a kernel reads only element by element, or row by row where it reduces rows, raised above
+    all else it reads."""
+    if key is None or (key[2] and not (len(key[2]) == 1 and Device[item.device].target.costs.maps_beside)):
         return None
     for group in producers:
         level = max([group.level, *(p.level + 1 for p in producers if p is not group)])
         if key != group.key or not _fits(item, size, group) or group.level < level >= group.first_reader:
             continue
-        if _element_by_element(item, group.written):
+        if _row_by_row(item, group.written, *next(iter(key[2]))) if key[2] else _element_by_element(item, group.written):
             return group
     return None
 
@@ -132,6 +136,24 @@ def _element_by_element(item: ScheduleItem, written: set[int]) -> bool:
     inputs = {n for n, s in enumerate(item.slots) if n and s in written}
     return not any(s.op is Ops.PARAM and s.arg[0] in inputs
                    for n in toposort(item.sink) if n.op.kind == "movement" for s in n.src)
+
+
+def _row_by_row(item: ScheduleItem, written: set[int], shape: tuple[int, ...], axes: tuple[int, ...]) -> bool:
+    """Whether a kernel that reduces axes of a shape reads ``written`` at the place that its own result has."""
+    assert item.sink is not None
+    row = tuple(1 if a in axes else s for a, s in enumerate(shape))
+    below: set[UOp] = set()
+    for n in toposort(item.sink.src):
+        if n.op is Ops.PARAM and item.slots[n.arg[0]] in written:
+            below.add(n)
+        elif below.isdisjoint(n.src) or (n.op is Ops.EXPAND and (n.src[0].shape, n.shape) == (row, shape)):
+            continue
+        elif n.size == math.prod(row) and (n.op.elementwise or n.op.kind == "cast" or n.op in (
+                Ops.RESHAPE, Ops.CONTIGUOUS)):
+            below.add(n)
+        else:
+            return False
+    return True
 
 
 def merged(members: list[ScheduleItem]) -> ScheduleItem:

@@ -3,8 +3,10 @@ packed panel in cache, and then their combination. Long scans with few rows like
 each block therefore starts, and then all blocks side by side."""
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from tinsmith.codegen.render.base import Target
 from tinsmith.core.settings import settings
@@ -19,7 +21,6 @@ CONTRACTION_FEW = 1 << 16
 CHUNKS = 32
 COLUMN_LONG = 1 << 10  # elements of a column from which on columns are cut, where there are cores to fill
 COLUMN_THREADS = 4  # of a block, for each result: several share the way down, and each has a vector of results
-CHUNK = 1 << 14  # elements of a long sum's chunk
 MOST_CHUNKS = 1 << 12
 SCAN_LONG = 1 << 14  # steps from which a scan of few rows is cut
 SCAN_FEW = 16
@@ -38,7 +39,9 @@ def split_reductions(roots: Sequence[UOp], target: Target) -> list[UOp]:
     for n in order:
         src = tuple(new.get(s, s) for s in n.src)
         node = n if src == n.src else n.replace(src=src)
-        if node.op is Ops.REDUCE:
+        if node.op is Ops.REDUCE and target.cores > 1 and _is_about_sum(n) and (found := _split_about(node, target)):
+            node = found
+        elif node.op is Ops.REDUCE:
             node = _split(_joined(node) if _alone(n.src[0], readers) else node, target)
         elif node.op is Ops.SCAN and len(node.src) == 1:
             node = _split_scan(node)
@@ -82,9 +85,70 @@ def _is_contraction(node: UOp) -> bool:
 def _split(node: UOp, target: Target) -> UOp:
     if node.op is Ops.RESHAPE:
         return _split(node.src[0], target).reshape(node.shape)
+    found = _cut(node, target)
+    if found is None:
+        return node
+    op = node.arg[0]
+    partial = found.apart(node.src[0]).reduce(op, found.axes).permute(found.first).contiguous()
+    return partial.reduce(op, (0,)).reshape(node.shape)
+
+
+def _is_about_sum(node: UOp) -> bool:
+    """Whether a sum is of x - m or its square, where m is made of a sum of the same x."""
+    away = _away(node)
+    if node.arg[0] is not Ops.ADD or away.op is not Ops.SUB or away.src[1].op is not Ops.EXPAND:
+        return False
+    x, m = away.src[0], away.src[1].src[0]
+    near = toposort(m, lambda n: n.op is not Ops.REDUCE)
+    once = all(m.shape[a] == 1 for a in node.arg[1]) and x.dtype.is_float
+    return once and any(s.op is Ops.REDUCE and s.src[0] is x for n in near for s in n.src)
+
+
+def _away(node: UOp) -> UOp:
+    body = node.src[0]
+    return body.src[0] if body.op is Ops.MUL and body.src[0] is body.src[1] else body
+
+
+def _split_about(node: UOp, target: Target) -> UOp | None:
+    """A long sum about m as one of chunks about their own means, so that no pass over x waits for another one over it:
+
+        Σ (x - m)²  =  Σ_chunks [Σ (x - m_i)² + L·(m_i - m)²]        m_i: the mean of the chunk's L elements
+
+    (Chan, Golub and LeVeque, 1983)."""
+    found = _cut(node, target)
+    if found is None or found.down:
+        return None
+    away = _away(node)
+    x, m = found.apart(away.src[0]), away.src[1].src[0]
+    length = math.prod(x.shape[a] for a in found.axes)
+    sums = x.reduce(Ops.ADD, found.axes).permute(found.first).contiguous()
+    m = m.reshape((1, *(x.shape[a] if a not in found.axes else 1 for a in found.first[1:]))).expand(sums.shape)
+    if away is node.src[0]:
+        return (sums - m * m.const_like(length)).reduce(Ops.ADD, (0,)).reshape(node.shape)
+    total = sums.permute(tuple(map(found.first.index, range(x.ndim))))
+    own = x - (total * total.const_like(1 / length)).expand(x.shape)
+    squares = (own * own).reduce(Ops.ADD, found.axes).permute(found.first).contiguous()
+    off = sums * sums.const_like(1 / length) - m
+    return (squares + off * off * m.const_like(length)).reduce(Ops.ADD, (0,)).reshape(node.shape)
+
+
+class _Cut(NamedTuple):
+    """How a reduction is cut: the shape with chunks as an axis of their own, the axes that are reduced in a chunk, and
+    all axes with that of the chunks first, so that a chunk's results lie side by side."""
+
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]
+    first: tuple[int, ...]
+    down: bool
+
+    def apart(self, x: UOp) -> UOp:
+        return x.reshape(self.shape)
+
+
+def _cut(node: UOp, target: Target) -> _Cut | None:
     x, (op, axes) = node.src[0], node.arg
     if not all(isinstance(s, int) for s in x.shape):
-        return node
+        return None
     results, length = node.size, x.size // max(node.size, 1)
     contraction = _is_contraction(node)
     along = _memory_axis(x) if target.cores > 1 and not contraction else None
@@ -95,23 +159,21 @@ def _split(node: UOp, target: Target) -> UOp:
         least, long, few = 8, 2 * target.costs.chunk, CONTRACTION_FEW
     axis = next((a for a in axes if x.shape[a] >= least or x.shape[a] == length), None)
     if axis is None or length < long or results > few:
-        return node
+        return None
     if contraction:
         chunks = _chunks(x.shape[axis], min(length // target.costs.chunk, max(CHUNKS, target.cores)), 2)
     elif down:
         chunks = _chunks(x.shape[axis], max(target.cores * target.resident // (COLUMN_THREADS * results), 1), 2)
     else:
         one = target.cores == 1 and op is not Ops.ADD
-        chunks = _chunks(x.shape[axis], CHUNKS if one else min(max(CHUNKS, length // CHUNK), MOST_CHUNKS))
+        wished = CHUNKS if one else min(max(CHUNKS, length // target.costs.sum_chunk), MOST_CHUNKS)
+        chunks = _chunks(x.shape[axis], wished)
     if chunks is None:
-        return node
-    shape = x.shape
-    apart = x.reshape((*shape[:axis], chunks, shape[axis] // chunks, *shape[axis + 1 :]))
+        return None
+    shape = (*x.shape[:axis], chunks, x.shape[axis] // chunks, *x.shape[axis + 1 :])
     inner = tuple(a + (a >= axis) for a in axes)  # the chunk's own axis takes the place after `axis`
     inner = tuple(sorted({a for a in inner if a != axis} | {axis + 1}))
-    first = (axis, *(a for a in range(apart.ndim) if a != axis))  # so that a chunk's results lie side by side
-    partial = apart.reduce(op, inner).permute(first).contiguous()
-    return partial.reduce(op, (0,)).reshape(node.shape)
+    return _Cut(shape, inner, (axis, *(a for a in range(len(shape)) if a != axis)), down)
 
 
 def _memory_axis(x: UOp) -> int | None:

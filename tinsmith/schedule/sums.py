@@ -8,7 +8,8 @@ in what each row adds. What is left of the kernel of s sums up the blocks. Block
 results do not depend on the number of workers.
 
 Statistics of rows that were stored because the sums read them, too, are then computed by the host, which has the row
-at hand: what reads it once more finds it in the cache.
+at hand: what reads it once more finds it in the cache. So are, where the target has rows in registers, maps of the same
+rows that read nothing else in full. Sums that were cut to fill the cores are put together again where a host takes them.
 """
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from tinsmith.backend.device import Device
+from tinsmith.codegen.render.base import Target
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import substitute, toposort
@@ -28,7 +30,7 @@ from tinsmith.schedule.siblings import MOST_BUFFERS, MOST_NODES
 
 BLOCKS = 16  # wished: work for several cores, and few partial results to sum up
 LEAST_BLOCKS = 8
-LEAST_STEPS = 16  # of a partial sum: below, partial results would be much to write and to read again
+THREAD_VALUES = 8  # of a row that a thread holds, where the threads of a block go through its rows together
 LEAST_ROW = 16  # elements of a row: whole vectors
 
 _IN_ORDER = (Ops.GATHER, Ops.SCATTER, Ops.SCAN, Ops.TALLY)
@@ -57,16 +59,63 @@ class Space(NamedTuple):
 
 def join_sums(schedule: Schedule) -> list[ScheduleItem]:
     """The items with such sums moved, in an order that respects what reads what; partial sums get slots."""
-    items = schedule.items
+    items = _uncut(schedule)
     wanted: dict[int, list[ScheduleItem]] = {}
     for item in items:
         host = _host(items, item) if _sums(item) else None
         if host is not None:
             wanted.setdefault(id(host), []).append(item)
-    for host in schedule.items if wanted else ():
+    for host in list(items) if wanted else ():
         if id(host) in wanted:
             items = _joined(items, schedule.slots, host, wanted[id(host)])
     return items
+
+
+def _uncut(schedule: Schedule) -> list[ScheduleItem]:
+    """The items with sums whole again that were cut to fill the cores, where hosts take in all that a kernel sums up."""
+    items = schedule.items
+    for parts in items:
+        if not (parts.sink is not None and _sums(parts)) or any(schedule.slots[s].output for s in parts.written):
+            continue
+        readers = [i for i in items if not set(parts.written).isdisjoint(i.read)]
+        whole = [_with_parts(i, parts) if i.sink is not None and i.outputs == 1 else None for i in readers]
+        new = {id(old): i for old, i in zip(readers, whole) if i is not None and _sums(i)}
+        if len(new) < max(len(readers), 1):
+            continue
+        joined = [new.get(id(i), i) for i in items if i is not parts]
+        hosts = [(i, _host(joined, i)) for i in new.values()]
+        if all(host is not None and _fits(joined, [host, i], [i]) for i, host in hosts):
+            items = joined
+    return items
+
+
+def _with_parts(item: ScheduleItem, parts: ScheduleItem) -> ScheduleItem:
+    """A kernel that sums up another's sums as one that has them inside, each pair as one sum."""
+    number = {s: n for n, s in enumerate(dict.fromkeys((*item.written, *item.read, *parts.read)))
+              if s not in parts.written}
+    slots = list(number)
+    place = {s: n for n, s in enumerate(slots)}
+    inside = {n: n.replace(arg=(place[parts.slots[n.arg[0]]], n.arg[1])) for n in toposort(_values(parts))
+              if n.op is Ops.PARAM}
+    values = dict(zip(parts.written, substitute(_values(parts), inside)))
+    own = {n: values[s] if (s := item.slots[n.arg[0]]) in values else n.replace(arg=(place[s], n.arg[1]))
+           for n in toposort(_values(item)) if n.op is Ops.PARAM}
+    (value,) = substitute(_values(item), own)
+    joined = {n: once for n in toposort(value) if n.op is Ops.REDUCE and (once := _one_sum(n)) is not n}
+    return ScheduleItem(item.device, UOp(Ops.SINK, None, (value.substitute(joined),)), slots, item.reason,
+                        list(dict.fromkeys((*parts.origin, *item.origin))), item.variables)
+
+
+def _one_sum(node: UOp) -> UOp:
+    """A sum of a sum, in whatever order the latter's axes are, as one; the node itself where it is none."""
+    inner, axes, order = node.src[0], node.arg[1], list(range(node.src[0].ndim))
+    while inner.op in (Ops.PERMUTE, Ops.CONTIGUOUS):
+        order = [inner.arg[a] for a in order] if inner.op is Ops.PERMUTE else order
+        inner = inner.src[0]
+    if inner.op is not Ops.REDUCE or inner.arg[0] is not node.arg[0]:
+        return node
+    total = inner.src[0].reduce(node.arg[0], tuple(sorted({*inner.arg[1], *(order[a] for a in axes)})))
+    return total.permute(tuple(order)).reshape(node.shape)
 
 
 # *** what fits ***
@@ -100,7 +149,7 @@ def _is_plain(item: ScheduleItem) -> bool:
 
 def _host(items: Sequence[ScheduleItem], item: ScheduleItem) -> ScheduleItem | None:
     """The kernel of as many elements as are summed up that has the most, at least half, of them at hand."""
-    totals = _sums(item)
+    totals, target = _sums(item), Device[item.device].target
     size = totals[0].src[0].size
     needed = set[int]().union(*(_in_order(item, total.src[0]) for total in totals))
     best, most = None, 0
@@ -110,7 +159,7 @@ def _host(items: Sequence[ScheduleItem], item: ScheduleItem) -> ScheduleItem | N
         if _values(other)[0].size != size or not _is_plain(other):
             continue
         shared = len(needed & set(other.written).union(*(_in_order(other, v) for v in _values(other))))
-        if shared > most and 2 * shared >= len(needed) and next(_spaces(totals[0], _values(other)[0].shape), None):
+        if shared > most and 2 * shared >= len(needed) and next(_spaces(totals[0], _values(other)[0].shape, target), None):
             best, most = other, shared
     return best
 
@@ -121,19 +170,20 @@ def _in_order(item: ScheduleItem, value: UOp) -> set[int]:
     return {item.slots[n.arg[0]] for n in inside if n.op is Ops.PARAM and n.size == value.size}
 
 
-def _spaces(total: UOp, host: Shape) -> Iterator[Space]:
+def _spaces(total: UOp, host: Shape, target: Target) -> Iterator[Space]:
     """Loops that a sum and a host of this shape have in common, the best first."""
-    runs = _runs(total)
+    runs, steps = _runs(total), target.costs.sum_steps
     before = 1
     for at, (size, summed) in enumerate(runs):
         after = math.prod(s for s, _ in runs[at + 1 :])
-        if summed and after >= LEAST_ROW and size >= LEAST_STEPS:
+        if summed and after >= LEAST_ROW and size >= steps:
             break
         before *= size
     else:
         return
-    blocks = [d for d in range(max(LEAST_BLOCKS // before, 2), size // LEAST_STEPS + 1) if size % d == 0]
-    for d in ([1] if before >= LEAST_BLOCKS else sorted(blocks, key=lambda d: abs(d * before - BLOCKS))):
+    wished = BLOCKS if target.cores == 1 else max(target.cores * target.resident * THREAD_VALUES // (2 * after), BLOCKS)
+    blocks = [d for d in range(max(LEAST_BLOCKS // before, 2), size // steps + 1) if size % d == 0]
+    for d in ([1] if 2 * before >= wished else sorted(blocks, key=lambda d: abs(d * before - wished))):
         cut = [(d, True)] * (d > 1) + [(size // d, True)]
         loops = _refined([*runs[:at], *cut, *runs[at + 1 :]], [s for s in host if s > 1])
         axis = next((a for a in range(len(loops)) if math.prod(s for s, _ in loops[:a]) == before * d
@@ -175,6 +225,17 @@ def _is_statistic(item: ScheduleItem, group: Sequence[ScheduleItem], space: Spac
     return _values(item)[0].size == count and whole and by_rows
 
 
+def _is_map(item: ScheduleItem, host: ScheduleItem) -> bool:
+    """Whether a kernel computes element by element from what the host goes through, and reads nothing else in full."""
+    if item.device != host.device or not _is_plain(item) or _values(item)[0].size != _values(host)[0].size:
+        return False
+    size = _values(item)[0].size
+    large = {item.slots[n.arg[0]] for n in toposort(_values(item)) if n.op is Ops.PARAM and n.size >= size}
+    ordered = set[int]().union(*(_in_order(item, v) for v in _values(item)))
+    here = set[int]().union(*(_in_order(host, v) for v in _values(host)))
+    return bool(large) and large <= ordered & here and not any(n.op is Ops.REDUCE for n in toposort(_values(item)))
+
+
 def _by_rows(item: ScheduleItem, slot: int, count: int) -> bool:
     """Whether a kernel reads a slot of ``count`` elements row by row only: what it is repeated along comes after it."""
     below: set[UOp] = set()
@@ -208,15 +269,18 @@ def _fits(items: Sequence[ScheduleItem], group: Sequence[ScheduleItem], sums: Se
 def _joined(items: list[ScheduleItem], slots: list[Slot], host: ScheduleItem,
             wanted: Sequence[ScheduleItem]) -> list[ScheduleItem]:
     """The items with sums, and with statistics that they share, moved into a host."""
-    present = {id(i) for i in items}
+    present, target = {id(i) for i in items}, Device[host.device].target
     group, sums, space = [host], list[ScheduleItem](), None
     for item in wanted if id(host) in present else ():
-        found = _spaces(_sums(item)[0], _values(host)[0].shape)
+        found = _spaces(_sums(item)[0], _values(host)[0].shape, target)
         fitting = next((s for s in found if space in (None, s)), None)
         if id(item) in present and fitting is not None and _fits(items, [*group, item], [*sums, item]):
             group, sums, space = [*group, item], [*sums, item], fitting
     if space is None:
         return items
+    for item in items if target.costs.maps_beside else ():
+        if all(item is not i for i in group) and _is_map(item, host):
+            group = [*group, item] if _fits(items, [*group, item], sums) else group
     for item in reversed(items):
         if all(item is not i for i in group) and _is_statistic(item, group, space):
             group = [*group, item] if _fits(items, [*group, item], sums) else group
@@ -253,7 +317,7 @@ def _with_sums(rows: Sequence[ScheduleItem], host: ScheduleItem, sums: Sequence[
 
     for i in rows:
         values.update(zip(i.written, inlined(i, _values(i))))
-    results = [values[s].reshape(space.sizes if s in host.written else space.rows) for s in kept]
+    results = [values[s].reshape(space.rows if values[s].size == math.prod(space.rows) else space.sizes) for s in kept]
     for i, _ in sums:
         results += [v.reshape(space.sizes).reduce(Ops.ADD, (space.axis,))
                     for v in inlined(i, [total.src[0] for total in _sums(i)])]

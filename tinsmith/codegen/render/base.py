@@ -22,8 +22,11 @@ class Costs:
         small_work: elements below which parallelism does not matter.
         stream_depth: products per element up to which a row-by-column value is computed again instead of stored.
         streams: a contraction of a function of a contraction is one kernel.
-        sums_beside: sums of what another kernel goes through are added up in memory by that kernel.
+        sums_beside: sums of what another kernel goes through are added up by that kernel, block of rows by block.
+        sum_steps: rows that such a block has at least: fewer, and partial sums are much to write and to read again.
+        maps_beside: that kernel computes other maps of its rows, too.
         chunk: products of a chunk of a long contraction.
+        sum_chunk: elements of a chunk of a long sum.
     """
 
     recompute: int = 48
@@ -35,10 +38,13 @@ class Costs:
     stream_depth: int = 128
     streams: bool = True
     sums_beside: bool = True
+    sum_steps: int = 16
+    maps_beside: bool = False
     chunk: int = 3 << 9
+    sum_chunk: int = 1 << 14
 
 
-GRID_COSTS = Costs(rows=128, streams=False, sums_beside=False, chunk=1 << 9)
+GRID_COSTS = Costs(rows=128, streams=False, sum_steps=8, maps_beside=True, chunk=1 << 9, sum_chunk=1 << 12)
 
 
 @dataclass(frozen=True)
