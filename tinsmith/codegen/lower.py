@@ -7,6 +7,7 @@ row, one axis class. A condition travels down to the loads, which give 0 where i
 """
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -70,8 +71,8 @@ class Lowering:
     def with_sums(self, values: Sequence[UOp], sums: int) -> list[UOp]:
         """Outputs over the same axes; the last ``sums`` of them are sums over one axis of the others. They start as 0,
         stay in memory, and take in what each step along that axis adds."""
-        axis = values[-1].arg[1][0]
-        sizes = values[-1].src[0].shape
+        axis = values[-1].arg[1][0] if sums else None
+        sizes = values[-1].src[0].shape if sums else max((v.shape for v in values), key=math.prod)
         space = [self.new_range(s, Role.BLOCK if a == axis else Role.LOOP) for a, s in enumerate(sizes)]
         starts: list[UOp] = []
         statements: list[UOp] = []
@@ -82,6 +83,7 @@ class Lowering:
             if number < len(values) - sums:
                 statements.append(memory.store(place, self.value(value, index)))
                 continue
+            assert axis is not None
             starts.append(memory.store(place, UOp.const(value.dtype, 0)))
             added = self.value(value.src[0], tuple(space))
             statements.append(UOp(Ops.SCATTER_STORE, None, (memory, place, memory.load(place) + added,

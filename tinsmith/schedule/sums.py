@@ -30,6 +30,7 @@ from tinsmith.schedule.siblings import MOST_BUFFERS, MOST_NODES
 
 BLOCKS = 16  # wished: work for several cores, and few partial results to sum up
 LEAST_BLOCKS = 8
+SHARED_ROW = 64  # elements of a row that the threads of a block share
 THREAD_VALUES = 8  # of a row that a thread holds, where the threads of a block go through its rows together
 LEAST_ROW = 16  # elements of a row: whole vectors
 
@@ -65,9 +66,9 @@ def join_sums(schedule: Schedule) -> list[ScheduleItem]:
         host = _host(items, item) if _sums(item) else None
         if host is not None:
             wanted.setdefault(id(host), []).append(item)
-    for host in list(items) if wanted else ():
-        if id(host) in wanted:
-            items = _joined(items, schedule.slots, host, wanted[id(host)])
+    for host in sorted(items, key=lambda i: id(i) not in wanted):
+        if id(host) in wanted or _has_rows(host):
+            items = _joined(items, schedule.slots, host, wanted.get(id(host), ()))
     return items
 
 
@@ -225,6 +226,24 @@ def _is_statistic(item: ScheduleItem, group: Sequence[ScheduleItem], space: Spac
     return _values(item)[0].size == count and whole and by_rows
 
 
+def _has_rows(item: ScheduleItem) -> bool:
+    """Whether a kernel goes through much, and the target can compute more of the same rows beside."""
+    costs = Device[item.device].target.costs
+    return costs.maps_beside and item.sink is not None and _is_plain(item) and _values(item)[0].size > costs.small_work
+
+
+def _rows_space(items: Sequence[ScheduleItem], host: ScheduleItem) -> Space | None:
+    """The loops of a kernel that reads something of each of its rows; None if nothing computes it, or for few rows."""
+    shape = tuple(s for s in _values(host)[0].shape if s > 1)
+    costs = Device[host.device].target.costs
+    for item in items:
+        count = _values(item)[0].size if item.sink is not None and not set(item.written).isdisjoint(host.read) else 0
+        axis = next((a for a in range(len(shape) - 1) if math.prod(shape[: a + 1]) == count), None)
+        if axis is not None and count >= costs.rows and math.prod(shape) >= SHARED_ROW * count:
+            return Space(shape, axis, ())
+    return None
+
+
 def _is_map(item: ScheduleItem, host: ScheduleItem) -> bool:
     """Whether a kernel computes element by element from what the host goes through, and reads nothing else in full."""
     if item.device != host.device or not _is_plain(item) or _values(item)[0].size != _values(host)[0].size:
@@ -277,6 +296,8 @@ def _joined(items: list[ScheduleItem], slots: list[Slot], host: ScheduleItem,
         if id(item) in present and fitting is not None and _fits(items, [*group, item], [*sums, item]):
             group, sums, space = [*group, item], [*sums, item], fitting
     if space is None:
+        space = _rows_space(items, host) if id(host) in present and _has_rows(host) else None
+    if space is None:
         return items
     for item in items if target.costs.maps_beside else ():
         if all(item is not i for i in group) and _is_map(item, host):
@@ -284,6 +305,8 @@ def _joined(items: list[ScheduleItem], slots: list[Slot], host: ScheduleItem,
     for item in reversed(items):
         if all(item is not i for i in group) and _is_statistic(item, group, space):
             group = [*group, item] if _fits(items, [*group, item], sums) else group
+    if len(group) == 1:
+        return items
     inside, late = {id(i) for i in group}, {id(i) for i in sums}
     rows = [i for i in items if id(i) in inside and id(i) not in late]
     others = [i for i in items if id(i) not in inside]
@@ -323,8 +346,9 @@ def _with_sums(rows: Sequence[ScheduleItem], host: ScheduleItem, sums: Sequence[
                     for v in inlined(i, [total.src[0] for total in _sums(i)])]
     reason = "; ".join(dict.fromkeys(i.reason for i in members))
     origin = list(dict.fromkeys(o for i in members for o in i.origin))
+    what = "with sums over its loops" if sums else "with what else its rows have"
     return ScheduleItem(host.device, UOp(Ops.SINK, None, tuple(results), len(results) - len(kept)), list(number),
-                        f"with sums over its loops: {reason}", origin, outputs=len(results))
+                        f"{what}: {reason}", origin, outputs=len(results))
 
 
 def _rest(item: ScheduleItem, parts: Sequence[int], space: Space) -> ScheduleItem:

@@ -44,7 +44,7 @@ class Costs:
     sum_chunk: int = 1 << 14
 
 
-GRID_COSTS = Costs(rows=128, streams=False, sum_steps=8, maps_beside=True, chunk=1 << 9, sum_chunk=1 << 12)
+GRID_COSTS = Costs(light=48, rows=128, streams=False, sum_steps=8, maps_beside=True, chunk=1 << 9, sum_chunk=1 << 12)
 
 
 @dataclass(frozen=True)
