@@ -16,8 +16,9 @@ from tests.backend.running import param, run_case, run_value
 from tests.codegen.kernels import FAMILIES
 from tests.codegen.running import expected
 from tests.codegen.test_opts import check, draw_opts
+from tests.schedule import faulty_device
 from tinsmith import conformance
-from tinsmith.backend.cuda.device import KEPT, CUDAGraph
+from tinsmith.backend.cuda.device import CUDAGraph
 from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer, BufferSpec
 from tinsmith.codegen.opt import Opt, OptOps
@@ -28,6 +29,8 @@ from tinsmith.core.errors import DeviceError, OutOfMemoryError
 from tinsmith.core.settings import Context
 from tinsmith.ir import Ops, UOp
 from tinsmith.jit.function import TinyJit
+from tinsmith.schedule import beam
+from tinsmith.schedule.trial import Request
 from tinsmith.tensor.tensor import Tensor
 
 pytestmark = pytest.mark.cuda
@@ -149,7 +152,44 @@ def test_out_of_memory_leaves_everything_as_it_was() -> None:
     assert (x + 1).sum().item() == 2000
 
 
+def test_out_of_memory_says_who_holds_it() -> None:
+    """Sizes, and the lines of the program that made what is held."""
+    held = Tensor.ones(3 << 20, device="CUDA").contiguous().realize()
+    with pytest.raises(OutOfMemoryError, match=r"12 MB, \w+ at test_backend_cuda_device\.py:\d+") as caught:
+        Tensor.empty(1 << 40, device="CUDA").contiguous().realize()
+    assert held.sum().item() == 3 << 20, caught.value
+
+
+@pytest.mark.parametrize("amount, fate", [(faulty_device.CRASH, "crash"), (faulty_device.HANG, "hang")])
+def test_a_candidate_that_faults_or_hangs_dies_in_its_process(amount: int, fate: str) -> None:
+    """The next candidate of the search is measured, and this process's GPU is as it was."""
+    x = UOp(Ops.PARAM, dtypes.float32, (), (1, (420,)))
+    sink = UOp(Ops.SINK, None, (x * x + 3.0,))
+    trial = beam._Trial(Request("FAULTYGPU", sink, ("tests.schedule.faulty_gpu",), limit=20))
+    assert trial.prepare()["state"] == "ready"
+    kernel = beam._kernel(sink, "CUDA")
+    kernel.apply(Opt(OptOps.UPCAST, 0, amount))
+    assert trial(kernel) is None and trial.states == {fate: 1}
+    good = beam._kernel(sink, "CUDA")
+    good.apply(Opt(OptOps.UPCAST, 0, 4))
+    assert trial(good) is not None
+    assert (Tensor.ones(8, device="CUDA").contiguous().realize() + 1).sum().item() == 16
+
+
 # *** graphs ***
+
+
+def test_wide_neighbours_run_side_by_side(graphs: list[CUDAGraph]) -> None:
+    """What does not depend on them waits for nothing; what does waits for all of them."""
+    xs = [Tensor(np.full(1 << 18, n, np.float32), device="CUDA").realize() for n in range(4)]
+    for _ in range(4):
+        ys = [(x + 1).contiguous() for x in xs]
+        z = (ys[0].flip(0) + ys[3]).contiguous()
+        Tensor.realize(*ys, z)
+        assert z.numpy().tolist() == [5.0] * (1 << 18)
+    found = next(g for g in graphs if len(g.launches) >= 4 and g.replays)
+    levels = next(iter(found.replays.values())).levels
+    assert levels == sorted(levels) and len(set(levels)) < len(levels)
 
 
 @pytest.fixture
@@ -183,7 +223,7 @@ def test_nodes_with_other_addresses_are_updated(graphs: list[CUDAGraph]) -> None
         kept += [x, y]
         np.testing.assert_array_equal(y.numpy(), np.full(64, n + 5, np.float32))
     (found,) = [g for g in graphs if len(g.launches) == 5]
-    assert len(found.replays) == KEPT and 0 < found.updated <= 7 * 5
+    assert len(found.replays) == Device["CUDA"].target.replays and 0 < found.updated <= 7 * 5
 
 
 def test_a_captured_function_replays_a_graph() -> None:

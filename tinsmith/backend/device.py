@@ -107,6 +107,11 @@ class Program:
     def __call__(self, buffers: Sequence[Buffer], variables: Sequence[int] = ()) -> None:
         raise NotImplementedError
 
+    @property
+    def occupancy(self) -> float | None:
+        """The share of a multiprocessor's threads that its blocks can take at a time; None where there are none."""
+        return None
+
 
 class LaunchError(Exception):
     """A launch failed. ``number``: which of a graph's, where that is known."""
@@ -282,6 +287,11 @@ class Compiled:
         self.run([call])
         self.synchronize()
         return time.perf_counter() - start
+
+    @property
+    def lost(self) -> str:
+        """Why nothing more can be done with it in this process; empty as long as it works."""
+        return ""
 
     def synchronize(self) -> None:
         """Wait until everything launched on this device has run."""

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import weakref
 from collections import Counter, deque
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import numpy as np
 from tinsmith.backend.device import Allocator, Device
 from tinsmith.backend.freelists import Block
 from tinsmith.core.counters import GlobalCounters
-from tinsmith.core.dtypes import DType, to_dtype
+from tinsmith.core.dtypes import DType
 from tinsmith.core.errors import DeviceError, KernelError, OutOfMemoryError
 from tinsmith.core.settings import settings
 from tinsmith.ir.uop import forget_dead
@@ -76,7 +77,7 @@ class Buffer:
     """
 
     layout: Layout | None = None  # of a value over several devices
-    __slots__ = ("__weakref__", "_opaque", "base", "device", "dtype", "failed", "lent", "offset", "options",
+    __slots__ = ("__weakref__", "_opaque", "base", "device", "dtype", "failed", "lent", "offset", "options", "origin",
                  "size")
 
     def __init__(self, device: str, size: int, dtype: DType, options: BufferSpec | None = None,
@@ -88,6 +89,7 @@ class Buffer:
         self.failed: BaseException | None = None
         self.lent = False  # whether others than tensors look at the memory: a new version never takes it over
         self._opaque: Any = opaque
+        self.origin: tuple[str, str, int] | None = None  # method, file and line of the user's that took the memory
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -254,10 +256,12 @@ def _repeated(pattern: int, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 def holders(device: str) -> str:
     """Who holds the memory of a device: the largest buffers that are alive."""
-    sizes = Counter((b.dtype.name, b.size) for b in (owned() for owned in list(_owned))
+    sizes = Counter((b.dtype, b.size, b.origin) for b in (owned() for owned in list(_owned))
                     if b is not None and b.device == device)
-    most = sorted(sizes.items(), key=lambda x: -x[1] * x[0][1] * to_dtype(x[0][0]).itemsize)[:HOLDERS]
-    texts = [f"{count} of {size} × {name}" for (name, size), count in most]
+    most = sorted(sizes.items(), key=lambda x: -x[1] * x[0][1] * x[0][0].itemsize)[:HOLDERS]
+    texts = [f"{count} of {size} × {dtype.name} ({count * size * dtype.itemsize >> 20} MB"
+             + (f", {origin[0]} at {os.path.basename(origin[1])}:{origin[2]})" if origin is not None else ")")
+             for (dtype, size, origin), count in most]
     return f"Held: {', '.join(texts) or 'nothing'}{', …' if len(sizes) > HOLDERS else ''}"
 
 

@@ -52,7 +52,7 @@ class Linearizer(BlockWriter):
         assert len(self.scopes) == 1
         lines = self.scopes[0].lines
         if self.threads_of and self.kernel.warp:
-            lines = loads_first(lines, {self.globals[memory.arg[0]] for memory in self.written if memory.op is Ops.PARAM})
+            lines = loads_first(lines, {self.globals[m.arg[0]] for m in self.written if m.op is Ops.PARAM})
         return [*self.globals.values(), *self.variables.values(), *self.consts, *lines]
 
     def flat_statements(self) -> list[UOp]:

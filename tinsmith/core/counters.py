@@ -57,7 +57,8 @@ GlobalCounters: Final = _Counters()
 
 class Ran(NamedTuple):
     """One thing a queue did: a kernel, a copy or a synchronization. ``lines``: (method, file, line) of the user's that
-    it computes; ``start`` on the clock of ``time.perf_counter``; ``key`` tells kernels of one name apart."""
+    it computes; ``start`` on the clock of ``time.perf_counter``; ``key`` tells kernels of one name apart;
+    ``occupancy`` as a ``Program`` has it."""
 
     device: str
     name: str
@@ -70,6 +71,7 @@ class Ran(NamedTuple):
     lines: tuple[tuple[str, str, int], ...] = ()
     start: float = 0.0
     key: str = ""
+    occupancy: float | None = None
 
 
 def report(ran: Ran) -> None:

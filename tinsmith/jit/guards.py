@@ -58,6 +58,28 @@ class Group:
     members: list[Member] = field(default_factory=list)
     pinned: Buffer | None = None  # a lazy tensor's graph holds this very buffer
     layout: Layout | None = None  # over several devices
+    latest: int = 0  # id of the buffer that was found last
+    seen: tuple[weakref.ref[Buffer], list[tuple[weakref.ref[Tensor], weakref.ref[UOp]]]] | None = None
+
+    def unchanged(self) -> Buffer | None:
+        """The buffer found last, if every tensor still is the very node that it was then."""
+        if self.seen is None:
+            return None
+        for ref, uop in self.seen[1]:
+            t = ref()
+            if t is None or t.uop is not uop():
+                return None
+        return self.seen[0]()
+
+    def remember(self, found: Buffer) -> None:
+        """Note what the tensors are, if they were it last time, too: they may stay so."""
+        self.seen = None
+        if id(found) == self.latest and self.argument < 0:
+            places = [m.place for m in self.members]
+            tensors = [t for p in places if p.ref is not None and not p.gradient and (t := p.ref()) is not None]
+            if len(tensors) == len(places):
+                self.seen = weakref.ref(found), [(p.ref, weakref.ref(t.uop)) for p, t in zip(places, tensors) if p.ref]
+        self.latest = id(found)
 
     def find(self, arguments: Sequence[Tensor]) -> Buffer | None:
         """Today's buffer; None if the tensors no longer agree on one of the same kind."""
@@ -153,8 +175,11 @@ class Guards:
                 return None
         found: list[Buffer] = []
         for group in self.groups:
-            b = group.find(arguments)
+            b = group.unchanged()
             if b is None:
-                return None
+                b = group.find(arguments)
+                if b is None:
+                    return None
+                group.remember(b)
             found.append(b)
         return found if len({id(b) for b in found}) == len(found) else None

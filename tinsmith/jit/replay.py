@@ -67,12 +67,23 @@ class Entry:
         self.idle = list(map(_references, self.held))
 
 
+class Same:
+    """An ``Entry`` of memory that stays where it is: nothing is made."""
+
+    __slots__ = ("buffer", "nodes", "whole")
+
+    def __init__(self, buffer: Buffer, nodes: list[UOp]) -> None:
+        self.buffer = self.whole = buffer
+        self.nodes = nodes
+
+
 class Output:
     """An output of the schedule: its kept memories, and the values of results that are views of it.
 
     Attributes:
         donated: every call may write over what the last one returned.
         poisoned: memory used again is filled as if it were fresh.
+        same: a new version in its old memory is seen through the nodes that it was seen through.
     """
 
     def __init__(self, slot: Slot) -> None:
@@ -82,7 +93,7 @@ class Output:
         self.nbytes = slot.size * slot.dtype.itemsize
         self.small = self.nbytes <= SMALL
         self.keeps = MOST_KEPT if self.small else 0  # so many memories between calls
-        self.donated = False
+        self.donated = self.same = False
         self.poisoned = bool(settings.POISON)
 
     def take(self, inputs: Sequence[Buffer]) -> Entry:
@@ -101,6 +112,16 @@ class Output:
 
     def over(self, buffer: Buffer) -> Entry:
         return Entry(buffer, self.templates)
+
+    def taken_over(self, seen: UOp, whole: Buffer, part: int) -> Entry | Same:
+        """A part of memory that a value is seen in, for the value's new version: it is seen through the same nodes, for
+        equal nodes are one, where it was when they were made anew."""
+        if self.same:
+            return Same(whole, [seen])
+        entry = self.over(_part(whole, part))
+        entry.whole = whole
+        self.same = entry.buffer is whole and len(entry.nodes) == 1 and entry.nodes[0] is seen
+        return entry
 
 
 def no_values(name: str, old: int) -> int:
@@ -250,8 +271,7 @@ class Replay:
             t = place.find(arguments)
             if t is not None and t.uop.base.arg is found[group] and is_sole(t):
                 for number, part in parts:
-                    entries[number] = self.outputs[number].over(_part(found[group], part))
-                    entries[number].whole = found[group]
+                    entries[number] = self.outputs[number].taken_over(t.uop, found[group], part)
                 overwrites = True
         given = flattened(found) if self.layouts else found
         for n, output in enumerate(self.outputs):

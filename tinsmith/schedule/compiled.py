@@ -169,6 +169,7 @@ class Bound:
         order = {slot: n for n, slot in enumerate(dict.fromkeys(schedule.outputs))}
         self.outputs = [schedule.slots[n] for n in order]
         self.results = [order[n] for n in schedule.outputs]
+        self._steps = compiled.steps
         self.blocks = list(plan.sizes.items())
         self.in_place = [(order[slot], number) for slot, number in compiled.in_place.items()]
         bases = [*schedule.inputs.values(), *order]
@@ -182,6 +183,13 @@ class Bound:
         for part in self.parts:
             if part.programs:
                 self._make_graph(part)
+
+    @functools.cached_property
+    def origins(self) -> list[Origin | None]:
+        """For each output, method and line of the user's program that computes it."""
+        found = {s: next((o for o in reversed(step.origin) if o[2]), None) for step in self._steps
+                 for s in step.written}
+        return [found.get(slot.number) for slot in self.outputs]
 
     def _make_graph(self, part: Part) -> None:
         launches = []

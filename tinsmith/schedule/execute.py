@@ -319,9 +319,10 @@ def launch(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], va
             b.check()
     bases += outputs
     bases += blocks
-    for b in bases:
+    for n, b in enumerate(bases, -len(bound.inputs)):
         if b._opaque is None:
             b.opaque  # noqa: B018  running out of memory must leave the old versions as they are
+            b.origin = bound.origins[n] if 0 <= n < len(outputs) else None
     launched: list[Step] = []
     try:
         if settings.one_by_one:
@@ -438,7 +439,8 @@ def _timed(step: Step, buffers: list[Buffer], values: Sequence[int]) -> None:
     seconds = device.timed(call)
     kernel = step.launch or call.program.kernel
     _report(Ran(step.device, step.name, len(call.buffers), seconds, kernel.ops, kernel.bytes, step.methods,
-                lines=tuple(step.origin), start=start, key=kernel.symbol))
+                lines=tuple(step.origin), start=start, key=kernel.symbol,
+                occupancy=step.program.occupancy if settings.PROFILE else None))
 
 
 def _copy(target: Buffer, source: Buffer) -> None:

@@ -44,6 +44,7 @@ class KernelReport:
         estimate: what the model expects; its parts and the roofline.
         seconds: measured; None if it was not run.
         transcendentals: exponentials, logarithms and the like that it computes.
+        occupancy: the share of a multiprocessor's threads that its blocks can take; None where there are none.
     """
 
     device: str
@@ -56,6 +57,7 @@ class KernelReport:
     estimate: Estimate
     seconds: float | None
     transcendentals: int = 0
+    occupancy: float | None = None
 
     @property
     def share(self) -> float | None:
@@ -150,7 +152,8 @@ def _report(compiled: CompiledSchedule, number: int, machines: dict[str, Machine
     assert isinstance(kernel, KernelProgram)
     return KernelReport(step.device, step.name, item.reason, tuple(item.slots[: item.outputs]),
                         tuple(item.slots[item.outputs :]), tuple(item.origin), tuple(kernel.opts),
-                        estimate(kernel.kernel, machines[step.device], kernel.work), seconds, kernel.transcendentals)
+                        estimate(kernel.kernel, machines[step.device], kernel.work), seconds, kernel.transcendentals,
+                        step.program.occupancy)
 
 
 # *** measuring ***
@@ -221,6 +224,7 @@ def _kernel(number: int, k: KernelReport) -> list[str]:
         f"model: memory {time_text(k.estimate.memory)} ({k.estimate.level}), "
         f"arithmetic {time_text(k.estimate.arithmetic)}, "
         f"launch {time_text(k.estimate.launch)}; roofline {time_text(k.estimate.roofline)}",
+        "" if k.occupancy is None else f"occupancy {percent(k.occupancy)} of a multiprocessor's threads",
         f"opts {opts_text(list(k.opts))}"]
     return [row, *(line for part in parts if part for line in _indented(part))]
 

@@ -98,8 +98,9 @@ def _line(row: Row, whole: float) -> str:
     reached = percent(_roofline(ran) / max(row.best, 1e-12)) if ran.kind == "kernel" else "-"
     times = f"{time_text(row.total):>8} {row.runs:6d} {time_text(row.mean):>8}"
     lines = dict.fromkeys(f"{m} {os.path.basename(file)}:{line}".strip() for m, file, line in ran.lines)
+    occupied = "" if ran.occupancy is None else f"occupancy {percent(ran.occupancy)}: "
     text = (f"{share:>6} {times} {reached:>8} {ran.ops / rate:8.1f} {ran.bytes / rate:6.1f}  {cut(ran.device, 6):6}  "
-            f"{cut(ran.name, 21):21} {', '.join(lines or ran.origin)}")
+            f"{cut(ran.name, 21):21} {occupied}{', '.join(lines or ran.origin)}")
     return cut(text.rstrip(), WIDTH)
 
 

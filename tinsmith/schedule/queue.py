@@ -414,7 +414,8 @@ class _Run:
     def __init__(self, queue: CommandQueue, bases: Sequence[Buffer], values: Sequence[int]) -> None:
         self.queue, self.bases, self.values = queue, bases, values
         self.changed = threading.Condition()
-        self.reached: set[SyncItem] = set()
+        self.reached: dict[SyncItem, tuple[str, Any]] = {}  # the device, and its event if work may still be under way
+        self.under_way: set[str] = set()  # queues of copies that devices make in their own time
         self.error: BaseException | None = None
         self.failed: list[Step] = []
         self.stopped = False
@@ -486,13 +487,25 @@ class _Run:
             elif isinstance(item, CopyItem):
                 assert self.queue.compiled is not None
                 target, source = (self.queue.compiled.bound.places[s].of(self.bases) for s in item.step.slots)
-                copy_buffer(target, source)
+                own = Device[target.device].copier(Device[source.device], target.nbytes)
+                if own is not None:
+                    own([target, source])
+                    self.under_way.add(name)
+                else:
+                    copy_buffer(target, source)
             elif isinstance(item, SyncItem):
-                if not name.endswith(COPIES):
-                    Device[name].synchronize()
+                device = name.removesuffix(COPIES)
+                event = Device[device].record() if device == name or name in self.under_way else None
                 with self.changed:
-                    self.reached.add(item)
+                    self.reached[item] = device, event
                     self.changed.notify_all()
+            elif isinstance(item, WaitItem):
+                device, event = self.reached[item.sync]
+                mine = Device[name.removesuffix(COPIES)]
+                if event is not None and mine.worker == Device[device].worker:
+                    mine.wait(event)
+                elif event is not None:
+                    Device[device].synchronize()
         except BaseException:
             with self.changed:
                 if not self.failed:

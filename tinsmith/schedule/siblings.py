@@ -4,8 +4,8 @@ Two kernels merge sideways if their outputs have one shape, their reductions run
 in common and can have the same level: that of the higher one, if what reads the lower one is higher still. An
 elementwise kernel joins the kernel before it if it reads that one's outputs element by element and that one can have a
 level above all else that it reads: the value is still in a register. So does one that reduces the same rows again and
-reads that one's outputs row by row, where the target has rows in registers. Levels rise along every read from one group to
-another, whatever is merged, so no merge closes a circle.
+reads that one's outputs row by row, where the target has rows in registers. Levels rise along every read from one
+group to another, whatever is merged, so no merge closes a circle.
 """
 from __future__ import annotations
 
@@ -126,7 +126,8 @@ def _continued(item: ScheduleItem, key: Any, size: int, producers: list[Group]) 
         level = max([group.level, *(p.level + 1 for p in producers if p is not group)])
         if key != group.key or not _fits(item, size, group) or group.level < level >= group.first_reader:
             continue
-        if _row_by_row(item, group.written, *next(iter(key[2]))) if key[2] else _element_by_element(item, group.written):
+        over = next(iter(key[2]), None)
+        if _element_by_element(item, group.written) if over is None else _row_by_row(item, group.written, *over):
             return group
     return None
 

@@ -8,8 +8,8 @@ in what each row adds. What is left of the kernel of s sums up the blocks. Block
 results do not depend on the number of workers.
 
 Statistics of rows that were stored because the sums read them, too, are then computed by the host, which has the row
-at hand: what reads it once more finds it in the cache. So are, where the target has rows in registers, maps of the same
-rows that read nothing else in full. Sums that were cut to fill the cores are put together again where a host takes them.
+at hand: what reads it once more finds it in the cache. So are, where the target has rows in registers, maps of the
+same rows that read nothing else in full. Sums that were cut to fill the cores are whole again where a host takes them.
 """
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def join_sums(schedule: Schedule) -> list[ScheduleItem]:
 
 
 def _uncut(schedule: Schedule) -> list[ScheduleItem]:
-    """The items with sums whole again that were cut to fill the cores, where hosts take in all that a kernel sums up."""
+    """The items with sums whole again that were cut to fill the cores, where hosts take in all that a kernel sums."""
     items = schedule.items
     for parts in items:
         if not (parts.sink is not None and _sums(parts)) or any(schedule.slots[s].output for s in parts.written):
@@ -160,7 +160,8 @@ def _host(items: Sequence[ScheduleItem], item: ScheduleItem) -> ScheduleItem | N
         if _values(other)[0].size != size or not _is_plain(other):
             continue
         shared = len(needed & set(other.written).union(*(_in_order(other, v) for v in _values(other))))
-        if shared > most and 2 * shared >= len(needed) and next(_spaces(totals[0], _values(other)[0].shape, target), None):
+        fits = shared > most and 2 * shared >= len(needed)
+        if fits and next(_spaces(totals[0], _values(other)[0].shape, target), None):
             best, most = other, shared
     return best
 

@@ -147,6 +147,8 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
                 answer = session.trial(message)
         except Exception as error:
             answer = {"state": "error", "message": f"{type(error).__name__}: {error}"}
+            if session is not None and Device[session.request.device].lost:
+                os._exit(1)  # a process with a device that works tries the next one
         faulthandler.cancel_dump_traceback_later()
         answers.write(json.dumps(answer).encode() + b"\n")
         answers.flush()

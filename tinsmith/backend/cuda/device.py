@@ -4,6 +4,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
 from tinsmith.backend.cuda.driver import GPU, CUDAError, gpu_count, reach
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 RENDERER = CUDARenderer
 LEAST_NODES: Final = 3  # launches from which on one graph costs less than each by itself
-KEPT: Final = 4  # graphs of one program, each for other addresses; another one takes over the longest unused
+WIDE: Final = 1 << 20  # bytes that a launch moves, from which on it runs beside neighbours that it does not wait for
 
 
 class CUDAProgram(Program):
@@ -70,6 +71,13 @@ class CUDAProgram(Program):
         params.func, params.sharedMemBytes, params.kernelParams, params.extra = self.function, 0, self.arguments, 0
         return params
 
+    @property
+    def occupancy(self) -> float:
+        gpu, threads = self.gpu, prod(self.sizes[3:])
+        gpu.use()
+        blocks = gpu.call(gpu.driver.cuOccupancyMaxActiveBlocksPerMultiprocessor, self.function, threads, 0)
+        return int(blocks) * threads / gpu.attribute("MAX_THREADS_PER_MULTIPROCESSOR")
+
     def __del__(self) -> None:
         if hasattr(self, "module"):
             self.gpu.dead.append((self.gpu.driver.cuModuleUnload, self.module))
@@ -96,17 +104,24 @@ class CUDACopy(Program):
 
 
 class _Replay:
-    """One CUDA graph of a program, with the addresses and values that its nodes have now."""
+    """One CUDA graph of a program, with the addresses and values that its nodes have now.
 
-    def __init__(self, gpu: GPU, programs: Sequence[CUDAProgram], rows: Sequence[tuple[int, ...]]) -> None:
-        self.gpu, self.programs, self.rows = gpu, programs, list(rows)
+    Args:
+        levels: for each launch, the number of the launches that it runs beside; it waits for those one number lower.
+    """
+
+    def __init__(self, gpu: GPU, programs: Sequence[CUDAProgram], rows: Sequence[tuple[int, ...]],
+                 levels: Sequence[int]) -> None:
+        self.gpu, self.programs, self.rows, self.levels = gpu, programs, list(rows), list(levels)
         driver = gpu.driver
         self.graph = gpu.call(driver.cuGraphCreate, 0)
         self.params = [p.node() for p in programs]
         self.nodes: list[Any] = []
-        for program, params, row in zip(programs, self.params, rows):
+        before, level_begins, now = list[Any](), 0, 0
+        for program, params, row, level in zip(programs, self.params, rows, levels):
             program.write(program.values, 0, *row)
-            before = self.nodes[-1:]
+            if level > now:
+                before, level_begins, now = self.nodes[level_begins:], len(self.nodes), level
             self.nodes.append(gpu.call(driver.cuGraphAddKernelNode, self.graph, before, len(before), params))
         self.ready = gpu.call(driver.cuGraphInstantiate, self.graph, 0)
 
@@ -127,7 +142,8 @@ class _Replay:
 
 
 class CUDAGraph(Graph):
-    """Launches that become one linear CUDA graph in their second run.
+    """Launches that become one CUDA graph in their second run: one after the other, but neighbours that move much and
+    do not depend on each other side by side, so that one begins where another ends.
 
     What is launched on addresses that were used before is replayed as it stands; else the nodes with other arguments
     are updated.
@@ -159,7 +175,7 @@ class CUDAGraph(Graph):
         gpu = self.gpu
         gpu.use()
         with gpu.lock:
-            replay = self.replays.pop(key, None) or self.made(key)
+            replay = self.replays.pop(key, None) or self.made(key, bases)
             self.replays[key] = replay
             status, = gpu.driver.cuGraphLaunch(replay.ready, gpu.stream)
         gpu.launched.append(self.names)
@@ -168,17 +184,40 @@ class CUDAGraph(Graph):
             raise gpu.error_of(status)
         return None
 
-    def made(self, key: tuple[int, ...]) -> _Replay:
+    def made(self, key: tuple[int, ...], bases: Sequence[Buffer]) -> _Replay:
         """A CUDA graph for these addresses: a new one, or the one unused for longest with other arguments."""
         rows = [self.row(n, key) for n in range(len(self.launches))]
+        levels = self.levels(rows, bases)
         self.gpu.check()
         self.gpu.bury()
-        if len(self.replays) < KEPT:
-            return _Replay(self.gpu, self.programs, rows)
+        if len(self.replays) < self.device.target.replays:
+            return _Replay(self.gpu, self.programs, rows, levels)
         replay = self.replays.pop(next(iter(self.replays)))
+        if replay.levels != levels:  # other memory is shared now
+            return _Replay(self.gpu, self.programs, rows, levels)
         self.updated += sum(a != b for a, b in zip(replay.rows, rows))
         replay.update(rows)
         return replay
+
+    def levels(self, rows: Sequence[tuple[int, ...]], bases: Sequence[Buffer]) -> list[int]:
+        """Numbers that rise from launch to launch, but for wide neighbours that do not touch what the others write."""
+        found: list[int] = []
+        read: list[tuple[int, int]] = []
+        written: list[tuple[int, int]] = []
+        for e, row in zip(self.launches, rows):
+            kernel = e.program.kernel
+            spans = [(start, start + (bases[p.base].nbytes if p.dtype is None else p.size * p.dtype.itemsize))
+                     for p, start in zip(e.places, row)]
+            mine = [span for span, n in zip(spans, kernel.buffers) if n in kernel.written]
+            together = found and kernel.bytes >= WIDE and not _meet(spans, written) and not _meet(mine, read)
+            if not together:
+                read, written = [], []
+            found.append(found[-1] + (not together) if found else 0)
+            if kernel.bytes >= WIDE:
+                read, written = [*read, *spans], [*written, *mine]
+            else:  # the next one waits for it
+                read = written = [(0, 1 << 64)]
+        return found
 
     def row(self, number: int, key: tuple[int, ...]) -> tuple[int, ...]:
         """The arguments of a launch."""
@@ -194,6 +233,11 @@ class CUDAGraph(Graph):
             except CUDAError as error:
                 error.number = n
                 raise
+
+
+def _meet(some: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]) -> bool:
+    """Whether spans of memory overlap."""
+    return any(a < d and c < b for a, b in some for c, d in others)
 
 
 class CUDADevice(Compiled):
@@ -247,6 +291,10 @@ class CUDADevice(Compiled):
         """DLPack: None and 1 are the driver's default stream, 2 a thread's own, -1 asks for nothing."""
         if stream != -1:
             self.gpu.call(self.gpu.driver.cuStreamWaitEvent, 1 if stream is None else stream, self.gpu.fence(), 0)
+
+    @property
+    def lost(self) -> str:
+        return self.gpu.lost
 
     def synchronize(self) -> None:
         self.gpu.synchronize()
