@@ -2,21 +2,31 @@
 
 All run in one process on one GPU, each call captured where its system can; a row's times are medians of rounds in which
 the systems take turns, so that the card's power state is the same for all. What a launch costs comes last.
+tinygrad, whose names are ours, runs the same rows in a process of its own before that: ``--tinygrad PYTHON``.
 """
 from __future__ import annotations
 
 import argparse
 import datetime
 import importlib
+import json
+import os
 import shutil
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from tinsmith import Device, Tensor, TinyJit, dtypes, nn
+LIBRARY = os.environ.get("BENCHMARK_LIBRARY", "tinsmith")
+if TYPE_CHECKING:
+    from tinsmith import Device, Tensor, TinyJit, dtypes, nn
+else:
+    _library = importlib.import_module(LIBRARY)
+    Device, Tensor, TinyJit, dtypes = (getattr(_library, n) for n in ("Device", "Tensor", "TinyJit", "dtypes"))
+    nn = importlib.import_module(f"{LIBRARY}.nn")
 
 Run = Callable[[], Any]
 ROUNDS, SECONDS = 5, 0.02  # turns of each system, and how long one lasts
@@ -292,7 +302,23 @@ def compare(row: Row, torch: Any, compiled: bool) -> list[Contender]:
     return contenders
 
 
-def show(row: Row, contenders: Sequence[Contender]) -> None:
+def alone(only: str) -> None:
+    """This library's seconds of each row, a line of JSON each."""
+    for row in rows():
+        if row.name.startswith(tuple(only.split(","))):
+            (found,) = compare(row, None, False)
+            print(json.dumps([row.name, found.seconds, found.error[:200]]), flush=True)
+
+
+def of_tinygrad(python: str, only: str) -> dict[str, tuple[float | None, str]]:
+    """What an interpreter that has tinygrad measures."""
+    ran = subprocess.run([python, os.path.abspath(__file__), "--alone", "--only", only], text=True, check=False,
+                         stdout=subprocess.PIPE, env={**os.environ, "BENCHMARK_LIBRARY": "tinygrad", "DEV": "CUDA"})
+    lines = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("[")]
+    return {name: (seconds, error) for name, seconds, error in lines}
+
+
+def show(row: Row, contenders: Sequence[Contender], tinygrad: tuple[float | None, str] | None = None) -> None:
     texts = []
     for c in contenders:
         s = c.seconds
@@ -300,6 +326,9 @@ def show(row: Row, contenders: Sequence[Contender]) -> None:
         texts.append(f"{s * 1e6:9.1f} µs {row.moved / s / 1e9:6,.0f} GB/s{spread}" if s else f"{'–':>27}")
     ours, peers = contenders[0].seconds, [c.seconds for c in contenders[1:] if c.seconds]
     ratio = f"{min(peers) / ours:6.2f} of {row.reach}" if ours and peers else ""
+    if tinygrad is not None:
+        seconds, error = tinygrad
+        texts.append(f"{seconds * 1e6:9.1f} µs {row.moved / seconds / 1e9:6,.0f} GB/s" if seconds else f"– {error}")
     print(f"{row.name:24s} {'   '.join(f'{t:31s}' for t in texts)} {ratio}", flush=True)
     for system, c in zip(("ours", "eager", "compile"), contenders):
         if c.error:
@@ -368,7 +397,11 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--only", default="", help="rows whose names begin so, with commas between")
     parser.add_argument("--no-torch", action="store_true", help="ours alone")
     parser.add_argument("--no-compile", action="store_true", help="without torch.compile")
+    parser.add_argument("--tinygrad", metavar="PYTHON", help="interpreter that has tinygrad")
+    parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
+    if options.alone:
+        return alone(options.only)
     Device.DEFAULT, torch = "CUDA", cast(Any, None)
     if not options.no_torch:
         try:
@@ -376,8 +409,14 @@ def main(arguments: Sequence[str]) -> None:
         except ImportError as error:
             print(f"PyTorch is left out: {error}")
     print(machine(), flush=True)
+    tinygrad = of_tinygrad(options.tinygrad, options.only) if options.tinygrad else {}
     for row in rows():
         if row.name.startswith(tuple(options.only.split(","))):
-            show(row, compare(row, torch, not options.no_compile))
+            show(row, compare(row, torch, not options.no_compile), tinygrad.get(row.name))
     if not options.only or "launches" in options.only:
         launches()
+    return None
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -108,10 +108,11 @@ class _Replay:
 
     Args:
         levels: for each launch, the number of the launches that it runs beside; it waits for those one number lower.
+        early: the kernels wait for the one before themselves.
     """
 
     def __init__(self, gpu: GPU, programs: Sequence[CUDAProgram], rows: Sequence[tuple[int, ...]],
-                 levels: Sequence[int]) -> None:
+                 levels: Sequence[int], early: bool = False) -> None:
         self.gpu, self.programs, self.rows, self.levels = gpu, programs, list(rows), list(levels)
         driver = gpu.driver
         self.graph = gpu.call(driver.cuGraphCreate, 0)
@@ -122,8 +123,20 @@ class _Replay:
             program.write(program.values, 0, *row)
             if level > now:
                 before, level_begins, now = self.nodes[level_begins:], len(self.nodes), level
-            self.nodes.append(gpu.call(driver.cuGraphAddKernelNode, self.graph, before, len(before), params))
+            node = gpu.call(driver.cuGraphAddKernelNode, self.graph, [], 0, params)
+            edges = [self.edge(early and len(before) == 1) for _ in before]
+            if before:
+                gpu.call(driver.cuGraphAddDependencies, self.graph, before, [node] * len(before), edges, len(before))
+            self.nodes.append(node)
         self.ready = gpu.call(driver.cuGraphInstantiate, self.graph, 0)
+
+    def edge(self, early: bool) -> Any:
+        """That a node comes after another one: after its end, or as soon as there is room for it (then it waits)."""
+        edge = self.gpu.driver.CUgraphEdgeData()
+        if early:
+            edge.type = self.gpu.driver.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC
+            edge.from_port = self.gpu.driver.CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC
+        return edge
 
     def update(self, rows: Sequence[tuple[int, ...]]) -> None:
         """Write other arguments into the nodes that have them."""
@@ -191,10 +204,10 @@ class CUDAGraph(Graph):
         self.gpu.check()
         self.gpu.bury()
         if len(self.replays) < self.device.target.replays:
-            return _Replay(self.gpu, self.programs, rows, levels)
+            return _Replay(self.gpu, self.programs, rows, levels, self.device.target.launches_early)
         replay = self.replays.pop(next(iter(self.replays)))
         if replay.levels != levels:  # other memory is shared now
-            return _Replay(self.gpu, self.programs, rows, levels)
+            return _Replay(self.gpu, self.programs, rows, levels, self.device.target.launches_early)
         self.updated += sum(a != b for a, b in zip(replay.rows, rows))
         replay.update(rows)
         return replay

@@ -64,6 +64,7 @@ class Target:
         block_threads: threads that a block may have, with near memory of their own and barriers; 0: no blocks.
         warp: threads of a block that hand each other values without memory; 0: they cannot.
         cores: what blocks of a grid are spread over, each of which holds ``resident`` threads at a time.
+        launches_early: blocks of a kernel may come before the last one has ended, and wait for that themselves.
         replays: graphs of one program that are kept, each for the addresses that it was made for.
         costs: what the scheduler weighs.
         grid: parallel loops are spread over a grid of blocks by default.
@@ -86,6 +87,7 @@ class Target:
     warp: int = 0
     cores: int = 1
     resident: int = 2048
+    launches_early: bool = False
     replays: int = 4
     costs: Costs = Costs()
     grid: bool = False

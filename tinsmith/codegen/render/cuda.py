@@ -37,6 +37,10 @@ _TF32 = ('__device__ inline unsigned int tf32(float x) { unsigned int y; asm("cv
          '"f"(x)); return y; }')
 
 
+# A replayed graph lets blocks of the next kernel come while the last ones of this one run; they wait here for its end.
+_EARLY = '  asm volatile("griddepcontrol.launch_dependents; griddepcontrol.wait;" ::: "memory");'
+
+
 def generation(arch: str) -> int:
     """The number in the name of an architecture, by which they are ordered.
 
@@ -50,7 +54,7 @@ def cuda_target(arch: str = "sm_90", cores: int = 132) -> Target:
     """What generated CUDA may use; ``arch`` such as ``sm_80``, ``cores``: multiprocessors."""
     rows = tuple(u for u in units.CUDA if generation(arch) >= generation(u.requires[0]))
     return Target(f"cuda_{arch}", 16, 64, local_bytes=48 << 10, fma=True, block_threads=1024, warp=32,
-                  grid=True, costs=GRID_COSTS, units=rows, cores=cores)
+                  grid=True, costs=GRID_COSTS, units=rows, cores=cores, launches_early=generation(arch) >= 90)
 
 
 def vector_of_eight(base: str, kind: str, size: int) -> str:
@@ -175,4 +179,5 @@ class CUDARenderer(GPURenderer):
         threads = _threads(program)
         head = (f'extern "C" __global__ void __launch_bounds__({threads}) {name}('
                 f"{', '.join(self.parameters(program))}) {{")
-        return "\n".join([head, *self.body(program), "}"])
+        early = [_EARLY] if self.target.launches_early else []
+        return "\n".join([head, *early, *self.body(program), "}"])
