@@ -32,6 +32,7 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 
 ENOUGH_THREADS = 1 << 13  # results from which on every result has a thread of its own
+COPIES = 4  # of a product along a range
 TILE_SIDE, THREAD_ROWS, SLICE = 16, 4, 16  # threads along a tile's sides, rows of each, steps of a slice
 
 
@@ -42,6 +43,7 @@ def choose_block_opts(kernel: Kernel, target: Target) -> None:
     if kernel.folds:
         if row_opts(kernel, target) or column_opts(kernel, target):
             return
+        reuse_opts(kernel, target)
         shared_reduction_opts(kernel, target)
         thread_opts(kernel, target)
     elif not transpose_opts(kernel, target):
@@ -70,15 +72,36 @@ def shared_reduction_opts(kernel: Kernel, target: Target) -> None:
     beside = any(r.arg[1] is Role.LOOP for r in kernel.parallel)  # which the threads of a block share in any case
     if results_of(kernel) >= ENOUGH_THREADS and not beside:
         return
-    for number in dict.fromkeys(r.arg[0] for f in kernel.folds for r in f.src[1:]):
-        r = next((r for r in kernel.reduces if r.arg[0] == number), None)
-        size = range_size(r) if r is not None else 0
-        if r is None or not isinstance(size, int) or size < LONG:
-            continue
-        wanted = min(target.block_threads, 1 << (math.isqrt(4 * size).bit_length() - 1), BLOCK)
-        amount = room(kernel, OptOps.GROUP, r, wanted, target)
-        if amount > 1:
-            attempt(kernel, OptOps.GROUP, r, amount)
+    for fold in {f.src[1:]: f for f in kernel.folds}.values():
+        numbers = [r.arg[0] for r in fold.src[1:] if isinstance(range_size(r), int)]
+        total = math.prod(range_size(r) for r in fold.src[1:] if r.arg[0] in numbers)
+        wanted = min(target.block_threads, 1 << (math.isqrt(4 * total).bit_length() - 1), BLOCK)
+        long = [n for n in numbers if next(range_size(r) for r in fold.src[1:] if r.arg[0] == n) >= LONG]
+        for number in long or reversed(numbers) if total >= LONG else ():  # several short ones from the innermost on
+            r = next((r for r in kernel.reduces if r.arg[0] == number), None)
+            if r is None or wanted < 2:
+                continue
+            size = range_size(r)
+            most = min(wanted, 1 << (math.isqrt(4 * size).bit_length() - 1)) if long else min(wanted, size)
+            amount = room(kernel, OptOps.GROUP, r, most, target)
+            if amount > 1 and attempt(kernel, OptOps.GROUP, r, amount) is not None and not long:
+                wanted //= amount
+
+
+def reuse_opts(kernel: Kernel, target: Target) -> None:
+    """Copies of a product along a range of either factor alone, as far as there is work for all threads without them:
+    what one factor loads serves all copies along the other's range."""
+    fold = next(iter(kernel.folds), None)
+    pair = operands_of(fold) if fold is not None and len(kernel.folds) == 1 else None
+    if fold is None or pair is None or not all(n.op is Ops.LOAD for n in pair):
+        return
+    for a, b in (pair, pair[::-1]):
+        for r in [r for r in kernel.order if r in a.ranges - b.ranges and r.arg[1] is Role.GLOBAL and all(
+                _stride(n.src[1], r) != 1 for n in (*pair, *kernel.stores))]:
+            amount = math.gcd(range_size(r), COPIES) if isinstance(range_size(r), int) else 1
+            if amount > 1 and results_of(kernel) >= amount * target.cores * target.resident // 4:
+                attempt(kernel, OptOps.UPCAST, r, amount)
+                break
 
 
 def matrix_unit_opts(kernel: Kernel, target: Target) -> bool:

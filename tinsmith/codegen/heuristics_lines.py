@@ -27,9 +27,10 @@ MOST_LANES = 8
 LONG = 64  # elements from which on a reduction is worth sharing
 BLOCK = 128  # threads of a block where nothing asks for more
 TURNS = 2  # vectors of a row for each thread, where there are so many
-ROW_VALUES, THREAD_VALUES = 1 << 15, 64  # elements of a row that a block and a thread keep in registers
-IN_FLIGHT = 4  # loads that a thread has under way where it goes through a loop
-COLUMNS, WAYS = 32, 16  # threads side by side, and how many share the way down
+MANY_ROWS = 16  # for each core: enough of them even if each has few threads
+ROW_VALUES, THREAD_VALUES = 1 << 16, 80  # elements of a row that a block and a thread keep in registers
+IN_FLIGHT = 4  # loads that a thread has under way where it goes through a loop, twice as many down a column
+COLUMNS, WAYS = 32, 8  # threads side by side, and how many share the way down
 TILE, TILE_ROWS = 64, 8  # side of a transposed tile, and how much of it a thread writes
 
 
@@ -127,9 +128,10 @@ def row_opts(kernel: Kernel, target: Target) -> bool:
     if rows is None or not target.warp:
         return False
     lanes = lanes_for(kernel, rows.size, *rows.reduced, *rows.beside)
-    threads = threads_for(rows.size // lanes, target)
     outer = [r for r in kernel.order if r.arg[1] is Role.GLOBAL and isinstance(range_size(r), int)]
-    rows_of_block = min(BLOCK, target.block_threads) // threads
+    count = math.prod(map(range_size, outer))
+    threads = threads_for(rows.size // lanes, target, count >= target.cores * MANY_ROWS)
+    rows_of_block = min(min(BLOCK, target.block_threads) // threads, count // target.cores)
     if outer and rows_of_block > 1:
         split(kernel, OptOps.LOCAL, outer[-1], min(rows_of_block, 1 << (range_size(outer[-1]).bit_length() - 1)))
     for r in (*rows.reduced, *rows.beside):
@@ -144,14 +146,15 @@ def row_opts(kernel: Kernel, target: Target) -> bool:
     return True
 
 
-def threads_for(vectors: int, target: Target) -> int:
-    """Threads for a row of so many vectors: whole warps or a part of one, few idle in the last turn."""
+def threads_for(vectors: int, target: Target, many: bool = True) -> int:
+    """Threads for a row of so many vectors: whole warps or a part of one, few idle in the last turn; fewer rows than
+    ``many`` have to keep the cores busy by their threads."""
     few = [1 << n for n in range(target.warp.bit_length())]
     options = [t for t in (*few, *range(2 * target.warp, target.block_threads + 1, target.warp)) if t <= vectors]
 
     def cost(threads: int) -> float:
         turns = -(-vectors // threads)
-        return turns * threads / vectors * (1 + abs(math.log2(turns / TURNS)) / 32)
+        return turns * threads / vectors * (1 + abs(math.log2(turns / TURNS)) / (32 if many else 4))
 
     return min(options, key=cost, default=1)
 
@@ -171,9 +174,11 @@ def column_opts(kernel: Kernel, target: Target) -> bool:
     if not across or not isinstance(range_size(down), int) or range_size(down) < LONG:
         return False
     column = max(across, key=range_size)
-    if any(stride_of(n.src[1], column) not in (0, 1) for n in loads) or range_size(column) < COLUMNS // 4:
+    if any(stride_of(n.src[1], column) not in (0, 1) for n in loads):
         return False
     lanes, results = lanes_for(kernel, range_size(column), column, stores=False), results_of(kernel)
+    if 4 * range_size(column) < COLUMNS * lanes:
+        return False
     enough = results // lanes >= target.cores * target.resident // 2
     left = split(kernel, OptOps.VECTOR, column, lanes)
     beside = 1
@@ -183,8 +188,8 @@ def column_opts(kernel: Kernel, target: Target) -> bool:
     rest = again(kernel, down)
     if not enough:
         rest = split(kernel, OptOps.GROUP, rest, min(WAYS, target.block_threads // beside)) or rest
-    if rest in kernel.reduces and range_size(rest) % IN_FLIGHT == 0:
-        split(kernel, OptOps.UNROLL, rest, IN_FLIGHT)
+    if rest in kernel.reduces:
+        split(kernel, OptOps.UNROLL, rest, math.gcd(range_size(rest), 2 * IN_FLIGHT))
     return True
 
 

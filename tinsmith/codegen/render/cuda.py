@@ -20,6 +20,8 @@ _HALF = (
     '__device__ inline unsigned short double_half(double x) { unsigned short y; '
     'asm("cvt.rn.f16.f64 %0, %1;" : "=h"(y) : "d"(x)); return y; }',
 )
+_BFLOAT = ('__device__ inline unsigned short float_bf16(float x) { unsigned short y; '
+           'asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x)); return y; }')
 _SPELLED = {"inline": "__device__ inline", "uint": "unsigned int", "ushort": "unsigned short",
             "float_of": "__uint_as_float", "bits_of": "__float_as_uint"}
 _EXTREME = ('__device__ inline float {name}_nan(float x, float y) {{ float z; '
@@ -156,7 +158,8 @@ class CUDARenderer(GPURenderer):
         if "float16" in names:
             lines += _HALF if "float64" in names else _HALF[:2]
         if "bfloat16" in names:
-            lines += [line.format(**_SPELLED) for line in BFLOAT16]
+            lines += [line.format(**_SPELLED) for line in (BFLOAT16 if generation(self.arch) < 80 else BFLOAT16[:1])]
+            lines += [_BFLOAT] * (generation(self.arch) >= 80)
         lines += [_EXTREME.format(name=op.name.lower()) for op in (Ops.MAX, Ops.MIN)
                   if any(u.op is op and u.dtype.scalar is dtypes.float32 for u in program)]
         used = {u.arg: None for u in program if u.op is Ops.MMA}
@@ -177,7 +180,9 @@ class CUDARenderer(GPURenderer):
 
     def function(self, name: str, program: Sequence[UOp]) -> str:
         threads = _threads(program)
-        head = (f'extern "C" __global__ void __launch_bounds__({threads}) {name}('
+        several = 2 * threads <= self.target.resident // 2 and any(u.op is Ops.SHUFFLE for u in program)
+        bounds = f"{threads}, 2" if several else threads  # while one block waits for its threads, another one works
+        head = (f'extern "C" __global__ void __launch_bounds__({bounds}) {name}('
                 f"{', '.join(self.parameters(program))}) {{")
         early = [_EARLY] if self.target.launches_early else []
         return "\n".join([head, *early, *self.body(program), "}"])
