@@ -156,7 +156,7 @@ def test_out_of_memory_says_who_holds_it() -> None:
     """Sizes, and the lines of the program that made what is held."""
     held = Tensor.ones(3 << 20, device="CUDA").contiguous().realize()
     with pytest.raises(OutOfMemoryError, match=r"12 MB, \w+ at test_backend_cuda_device\.py:\d+") as caught:
-        Tensor.empty(1 << 40, device="CUDA").contiguous().realize()
+        Tensor.ones(1 << 40, device="CUDA").contiguous().realize()
     assert held.sum().item() == 3 << 20, caught.value
 
 

@@ -239,20 +239,24 @@ def _with_data(roots: list[UOp]) -> tuple[list[UOp], dict[UOp, Buffer]]:
     """
     new = {}
     data = {}
-    roots = _with_parts(roots)
-    for n in toposort(roots):
+    copies = [n for n in toposort(roots) if n.op is Ops.COPY]
+    if not copies:
+        return roots, data
+    parts = _with_parts(roots, copies)
+    for n in copies if parts is roots else toposort(parts):
         if is_host_copy(n) and _is_settled(n):
             if n not in _copied:
                 _copied[n] = UOp(Ops.BUFFER, n.dtype, (), copy_from_host(n))
             new[n] = _copied[n]
+    roots = parts
     for n in set(roots) & new.keys():
         data[n] = _copied.pop(n).arg
     return ([n if n in data else m for n, m in zip(roots, substitute(roots, new))] if new else roots), data
 
 
-def _with_parts(roots: list[UOp]) -> list[UOp]:
-    """Roots that copy the parts of mapped files that they read, where these are not all."""
-    parts = files.of_parts(roots, [n for n in toposort(roots) if n not in _copied and is_host_copy(n)])
+def _with_parts(roots: list[UOp], nodes: Sequence[UOp]) -> list[UOp]:
+    """Roots that copy the parts of mapped files that they read, where these are not all; ``nodes``: the COPYs below."""
+    parts = files.of_parts(roots, [n for n in nodes if n not in _copied and is_host_copy(n)])
     return substitute(roots, parts) if parts else roots
 
 
@@ -286,7 +290,8 @@ def schedule_tensors(tensors: Sequence[TensorBase]) -> CompiledSchedule:
     """The program that computes ``tensors``, not run."""
     pending = [t for t in tensors if not is_realized(t.uop)]
     there = dict(_copied.items())
-    roots = substitute(_with_parts([_concrete(_below_views(t.uop)) for t in pending]), there)
+    roots = [_concrete(_below_views(t.uop)) for t in pending]
+    roots = substitute(_with_parts(roots, toposort(roots)), there)
     graph, buffers, values = canonical(list(dict.fromkeys(_concrete(n) for n in roots)))
     compiled = lower(graph, pending[0]._device if pending else tensors[0]._device)
     compiled.arguments = [b.arg for b in buffers], values
