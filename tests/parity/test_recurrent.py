@@ -46,7 +46,8 @@ def check(ours: Any, theirs: Any, x: Any, states: list[Any], lengths: list[int] 
 KINDS: list[tuple[str, dict[str, Any]]] = [
     ("LSTM", {}), ("GRU", {}), ("RNN", {}), ("RNN", {"nonlinearity": "relu", "bias": False}),
     ("LSTM", {"num_layers": 2, "bidirectional": True, "batch_first": True}),
-    ("GRU", {"num_layers": 2, "bidirectional": True, "bias": False})]
+    ("GRU", {"num_layers": 2, "bidirectional": True, "bias": False}),
+    ("LSTM", {"num_layers": 2, "bidirectional": True, "proj_size": 2})]
 
 
 @pytest.mark.parametrize(("name", "options"), KINDS, ids=str)
@@ -54,16 +55,18 @@ def test_layers(name: str, options: dict[str, Any]) -> None:
     ours, theirs = getattr(nn, name)(3, 4, **options), getattr(torch.nn, name)(3, 4, **options)
     rows = options.get("num_layers", 1) * (2 if options.get("bidirectional") else 1)
     states = [random(rows, 2, 4, seed=n + 1) for n in range(2 if name == "LSTM" else 1)]
+    states[0] = states[0][..., : options.get("proj_size", 4)]
     x = random(2, 5, 3) if options.get("batch_first") else random(5, 2, 3)
     check(ours, theirs, x, states)
 
 
-@pytest.mark.parametrize("name", ["LSTM", "GRU"])
-def test_packed_lengths(name: str) -> None:
-    """Sequences that end early, in any order: as PyTorch's packed ones."""
-    options = {"num_layers": 2, "bidirectional": True}
+@pytest.mark.parametrize(("name", "width"), [("LSTM", 4), ("GRU", 4), ("LSTM", 3)], ids=str)
+def test_packed_lengths(name: str, width: int) -> None:
+    """Sequences that end early, in any order: as PyTorch's packed ones; with a projection to ``width`` as well."""
+    options = {"num_layers": 2, "bidirectional": True, **({"proj_size": width} if width < 4 else {})}
     ours, theirs = getattr(nn, name)(3, 4, **options), getattr(torch.nn, name)(3, 4, **options)
     states = [random(4, 3, 4, seed=n + 1) for n in range(2 if name == "LSTM" else 1)]
+    states[0] = states[0][..., :width]
     check(ours, theirs, random(6, 3, 3), states, [2, 6, 5])
 
 

@@ -192,11 +192,15 @@ def _parts(state: Tensor) -> list[Tensor]:
     return [state[..., n, :] for n in range(state.shape[-2])]
 
 
-def _drawn(op: str, kind: Kind, input_size: int, hidden_size: int, bias: bool) -> list[Tensor | None]:
-    """Weights of input and state and their biases, drawn as PyTorch draws them."""
+def _drawn(kind: Kind, input_size: int, hidden_size: int, bias: bool, proj_size: int = 0) -> list[Tensor | None]:
+    """Weights of input and state, their biases, and the weight of the projection, drawn as PyTorch draws them."""
     bound, rows = 1 / math.sqrt(hidden_size), kind.blocks * hidden_size
-    return [*(Tensor.uniform(rows, n, low=-bound, high=bound) for n in (input_size, hidden_size)),
-            *(Tensor.uniform(rows, low=-bound, high=bound) if bias else None for _ in range(2))]
+
+    def drawn(*shape: int) -> Tensor:
+        return Tensor.uniform(*shape, low=-bound, high=bound)
+
+    return [drawn(rows, input_size), drawn(rows, proj_size or hidden_size), *(drawn(rows) if bias else None for _ in "ih"),
+            drawn(proj_size, hidden_size) if proj_size else None]
 
 
 def _shifted(kind: Kind, t: Tensor | None) -> Tensor | None:
@@ -220,8 +224,8 @@ class _CellLayer:
         op = type(self).__name__
         self.input_size = size(op, "input_size", input_size)
         self.hidden_size = size(op, "hidden_size", hidden_size, 1)
-        found = _drawn(op, self.kind, self.input_size, self.hidden_size, flag(op, "bias", bias))
-        self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh = found
+        found = _drawn(self.kind, self.input_size, self.hidden_size, flag(op, "bias", bias))
+        self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh = found[:4]
 
     def _step(self, x: Tensor, state: Sequence[Tensor] | None) -> list[Tensor]:
         op = type(self).__name__
@@ -290,7 +294,8 @@ class _Layers:
     kind: Kind
 
     def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
-                 batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False) -> None:
+                 batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False,
+                 proj_size: int = 0) -> None:
         op = type(self).__name__
         self.input_size = size(op, "input_size", input_size)
         self.hidden_size = size(op, "hidden_size", hidden_size, 1)
@@ -298,12 +303,16 @@ class _Layers:
         self.bias, self.batch_first = flag(op, "bias", bias), flag(op, "batch_first", batch_first)
         self.dropout = number(op, "dropout", dropout, 0, 1)
         self.bidirectional = flag(op, "bidirectional", bidirectional)
+        self.proj_size = size(op, "proj_size", proj_size)
+        if self.proj_size >= self.hidden_size:
+            raise ArgumentError(op, f"proj_size={proj_size} of hidden_size={hidden_size}", "a smaller one, or 0 for none")
         self._directions = ("", "_reverse") if self.bidirectional else ("",)
+        self._widths = [self.proj_size or self.hidden_size, *[self.hidden_size] * (self.kind.states - 1)]
         for layer in range(self.num_layers):
-            width = self.input_size if layer == 0 else self.hidden_size * len(self._directions)
+            width = self.input_size if layer == 0 else self._widths[0] * len(self._directions)
             for direction in self._directions:
-                found = _drawn(op, self.kind, width, self.hidden_size, self.bias)
-                for name, t in zip(("weight_ih", "weight_hh", "bias_ih", "bias_hh"), found):
+                found = _drawn(self.kind, width, self.hidden_size, self.bias, self.proj_size)
+                for name, t in zip(("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr"), found):
                     setattr(self, f"{name}_l{layer}{direction}", t)
 
     def _run(self, x: Tensor, state: Sequence[Tensor] | None,
@@ -317,27 +326,56 @@ class _Layers:
         x = x.unsqueeze(1) if flat else x.transpose(0, 1) if self.batch_first else x
         if not x.shape[0]:
             raise ShapeError(op, f"input {x.shape} has no steps", "a sequence of one step or more")
-        whole = (self.num_layers * many, x.shape[1], self.hidden_size)
+        whole = [(self.num_layers * many, x.shape[1], width) for width in self._widths]
         if state is None:
-            state = [Tensor.zeros(*whole, dtype=x.dtype, device=x.device)] * self.kind.states
+            state = [Tensor.zeros(*shape, dtype=x.dtype, device=x.device) for shape in whole]
         state = [s.unsqueeze(1) if flat and s.ndim == 2 else s for s in state]
-        if any(s.shape != whole for s in state):
+        if [s.shape for s in state] != whole:
             raise ShapeError(op, f"states {[s.shape for s in state]} for the input {x.shape} (time first)", f"{whole}")
         keep, last = self._kept(x, lengths), []
         for layer in range(self.num_layers):
             if layer:
                 x = x.dropout(self.dropout)
-            begin = Tensor.stack(*(s[layer * many : (layer + 1) * many] for s in state), dim=2)
-            states = self._layer(layer, x, begin, keep)
-            last.append(states[-1])
-            out = states[..., 0, :] if keep is None else keep.where(states[..., 0, :], 0)
+            run = self._projected if self.proj_size else self._layer
+            outputs, ends = run(layer, x, [s[layer * many : (layer + 1) * many] for s in state], keep)
+            last.append(ends)
+            out = outputs if keep is None else keep.where(outputs, 0)
             x = Tensor.cat(*(out[:, n].flip(0) if n else out[:, n] for n in range(many)), dim=-1)
         x = x.squeeze(1) if flat else x.transpose(0, 1) if self.batch_first else x
-        ends = [Tensor.cat(*(t[:, :, n] for t in last)) for n in range(self.kind.states)]
-        return x, [e.squeeze(1) for e in ends] if flat else ends
+        found = [Tensor.cat(*(ends[n] for ends in last)) for n in range(self.kind.states)]
+        return x, [e.squeeze(1) for e in found] if flat else found
 
-    def _layer(self, layer: int, x: Tensor, state: Tensor, keep: Tensor | None) -> Tensor:
-        """All states of a layer, ``[T, directions, N, states, H]``; the second direction begins with the last step."""
+    def _layer(self, layer: int, x: Tensor, state: Parts, keep: Tensor | None) -> tuple[Tensor, list[Tensor]]:
+        """The outputs of a layer ``[T, directions, N, H]``, and the states after the last step."""
+        products, weight, bias = self._weighted(layer, x)
+        states = self._steps(products, state, weight, bias, keep)
+        return states[..., 0, :], _parts(states[-1])
+
+    def _steps(self, products: Tensor, state: Parts, weight: Tensor, bias: Tensor, keep: Tensor | None) -> Tensor:
+        """All states of a layer, ``[T, directions, N, states, H]``."""
+        begin = Tensor.stack(*state, dim=2).cast(products.dtype)
+        return _Steps.apply(self.kind, products, begin, weight, bias, keep)
+
+    def _projected(self, layer: int, x: Tensor, state: Parts, keep: Tensor | None) -> tuple[Tensor, list[Tensor]]:
+        """``_layer`` whose output is projected, ``h = P m``: the steps go by ``m``, with the weight ``W P``, so that the
+        projection of all steps is one contraction; the first state's product is the first step's input."""
+        products, weight, bias = self._weighted(layer, x)
+        down = Tensor.stack(*(getattr(self, f"weight_hr_l{layer}{d}").transpose() for d in self._directions))
+        first = state[0].matmul(weight).reshape(products.shape[1:])
+        number = Tensor.arange(x.shape[0], device=x.device).reshape(-1, 1, 1, 1)
+        begins = number == 0 if keep is None else number == x.shape[0] - keep.sum(0, keepdim=True)
+        if keep is not None:  # the first direction begins at once, the other where its sequence does
+            begins = (Tensor.arange(keep.shape[1], device=x.device).reshape(-1, 1, 1) == 0).where(number == 0, begins)
+        products = begins.unsqueeze(-1).where(products + first, products)
+        begin = [Tensor.zeros(*state[1].shape, dtype=x.dtype, device=x.device), state[1]]
+        states = self._steps(products, begin, down.matmul(weight), bias, keep)
+        outputs, end = states[..., 0, :].matmul(down), _parts(states[-1])
+        last = end[0].matmul(down)
+        return outputs, [last if keep is None else keep.max(0).where(last, state[0]), end[1]]
+
+    def _weighted(self, layer: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The input's products of all steps ``[T, directions, N, blocks, H]``, and the weight and bias of the state; the
+        second direction begins with the last step."""
         weights = [[getattr(self, f"{name}_l{layer}{direction}") for direction in self._directions]
                    for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
         seen = [_of_input(self.kind, x, w, b) for w, b in zip(weights[0], weights[2])]
@@ -347,7 +385,7 @@ class _Layers:
             bias = Tensor.stack(*weights[3]).unsqueeze(1)
         else:
             bias = Tensor.zeros(len(seen), 1, weight.shape[-1], dtype=weight.dtype, device=weight.device)
-        return _Steps.apply(self.kind, products, state.cast(products.dtype), weight, bias, keep)
+        return products, weight, bias
 
     def _kept(self, x: Tensor, lengths: Tensor | Sequence[int] | None) -> Tensor | None:
         """Which steps of which rows hold something, ``[T, directions, N, 1]``."""
@@ -373,6 +411,8 @@ class LSTM(_Layers):
         batch_first: ``x`` and ``y`` are ``[N, T, …]``.
         dropout: of what goes from layer to layer, in training.
         bidirectional: a second set of weights reads from the end; outputs stand side by side.
+        proj_size: outputs are projected to this width, and so is ``h`` (Sak et al., 2014). The steps have the product
+            of the two weights as one: a small projection makes the state small, not the step.
 
     A call takes the first states ``[layers * directions, N, H]`` (zeros unless given), and ``lengths`` of the
     sequences: behind a sequence's end its outputs are zeros, its state stays, and the other direction begins there.
@@ -401,6 +441,10 @@ class GRU(_Layers):
     """
 
     kind = _GRU
+
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
+                 batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False) -> None:
+        super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional)
 
     def __call__(self, x: Tensor, h: Tensor | None = None,
                  lengths: Tensor | Sequence[int] | None = None) -> tuple[Tensor, Tensor]:
