@@ -76,6 +76,30 @@ def test_norms_of_any_rank(dims: int) -> None:
         check(name, (4,), {}, x, rtol=1e-3)
 
 
+@pytest.mark.parametrize("dims", [1, 2])
+def test_running_statistics_of_instances(dims: int) -> None:
+    made: dict[str, Any] = {"momentum": 0.3, "affine": True, "track_running_stats": True}
+    ours = getattr(nn, f"InstanceNorm{dims}d")(4, **made)
+    theirs = getattr(torch.nn, f"InstanceNorm{dims}d")(4, **made)
+    assert nn.state.load_state_dict(ours, theirs.state_dict()) == []
+    x = random(3, 4, *(5, 2)[:dims])
+    with Tensor.train():
+        for seed in range(2):
+            y = x + seed
+            np.testing.assert_allclose(ours(Tensor(y)).numpy(), theirs(torch.tensor(y)).detach().numpy(), rtol=1e-3,
+                                       atol=1e-5)
+    for mine, other in ((ours.running_mean, theirs.running_mean), (ours.running_var, theirs.running_var)):
+        np.testing.assert_allclose(mine.numpy(), other, rtol=1e-5)
+    assert ours.num_batches_tracked.item() == 2  # PyTorch has the name, and does not count
+    compare(ours, theirs.eval(), x, rtol=1e-3)
+
+
+def test_norms_without_shift() -> None:
+    for name, arguments in (("GroupNorm", (2, 4)), ("BatchNorm1d", (4,)), ("InstanceNorm1d", (4,))):
+        with Tensor.train():
+            check(name, arguments, {"affine": True, "bias": False}, random(3, 4, 5), rtol=1e-3)
+
+
 def test_rms_norm_of_several_axes() -> None:
     for shape in ((4,), (3, 4), (1,)):
         check("RMSNorm", (shape,), {"eps": 1e-6}, random(2, *(3, 4)[: 2 - len(shape)], *shape))
@@ -97,6 +121,7 @@ def test_embedding_with_padding_index() -> None:
 
 POOLS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     *((f"{kind}Pool{d}d", (2,), {}) for kind in ("Max", "Avg") for d in (1, 2, 3)),
+    ("AvgPool3d", (2,), {"divisor_override": 3, "ceil_mode": True}),
     ("MaxPool2d", (2, 2, 1), {"ceil_mode": True}), ("AvgPool2d", (3,), {"stride": 2, "count_include_pad": False}),
     *((f"Adaptive{k}Pool{d}d", (size,), {}) for k in ("Max", "Avg") for d, size in ((1, 1), (1, 9), (2, 4), (3, 2))),
     *((f"Adaptive{kind}Pool2d", ((None, 3),), {}) for kind in ("Max", "Avg"))]
@@ -109,6 +134,17 @@ def test_pools(name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -
     if "Adaptive" in name and None not in np.ravel(arguments[0]):
         check(name, arguments, options, random(1, *[1] * dims))
         assert getattr(nn, name)(*arguments)(Tensor.ones(0, 2, *[3] * dims)).shape[:2] == (0, 2)
+
+
+@pytest.mark.parametrize(("name", "size"), [("AdaptiveMaxPool1d", 3), ("AdaptiveMaxPool2d", (3, None)),
+                                            ("AdaptiveMaxPool2d", (2, 3)), ("AdaptiveMaxPool3d", (2, 3, 4))], ids=str)
+def test_places_of_adaptive_pools(name: str, size: Any) -> None:
+    """Of equal values the first one's; sizes that divide the input's, and others."""
+    x = np.random.default_rng(0).integers(0, 4, (2, 3, *(4, 7, 5)[-int(name[-2]) :])).astype(np.float32)
+    values, places = getattr(nn, name)(size, return_indices=True)(Tensor(x))
+    expected, chosen = getattr(torch.nn, name)(size, return_indices=True)(torch.tensor(x))
+    np.testing.assert_array_equal(values.numpy(), expected.numpy())
+    np.testing.assert_array_equal(places.numpy(), chosen.numpy())
 
 
 ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {f"{n}{o or ''}": (n, o) for n, o in (
@@ -156,13 +192,28 @@ def test_losses(row: Any) -> None:
 
 def test_losses_with_weights() -> None:
     x, weight, label = random(4, 5), abs(random(5, seed=1)), np.array([0, 2, 1, 4])
-    compare(lambda t: nn.CrossEntropyLoss(Tensor(weight), 2)(t, Tensor(label)),
-            lambda t: torch.nn.CrossEntropyLoss(torch.tensor(weight), ignore_index=2)(t, torch.tensor(label)), x)
     chance = (random(4, 5, seed=2) > 0).astype(np.float32)
-    compare(lambda t: nn.BCEWithLogitsLoss(pos_weight=Tensor(weight))(t, Tensor(chance)),
-            lambda t: torch.nn.BCEWithLogitsLoss(pos_weight=torch.tensor(weight))(t, torch.tensor(chance)), x)
-    compare(lambda t: nn.BCELoss()(t.sigmoid(), Tensor(chance)),
-            lambda t: torch.nn.BCELoss()(t.sigmoid(), torch.tensor(chance)), x)
+    some: tuple[dict[str, Any], ...] = ({}, {"ignore_index": 2, "label_smoothing": 0.2}, {"label_smoothing": 0.2},
+                                        {"ignore_index": 2, "reduction": "none"})
+    for options in some:
+        compare(lambda t, o=options: nn.CrossEntropyLoss(Tensor(weight), **o)(t, Tensor(label)),
+                lambda t, o=options: torch.nn.CrossEntropyLoss(torch.tensor(weight), **o)(t, torch.tensor(label)), x)
+    compare(lambda t: nn.CrossEntropyLoss(Tensor(weight), label_smoothing=0.2)(t, Tensor(chance)),
+            lambda t: torch.nn.CrossEntropyLoss(torch.tensor(weight), label_smoothing=0.2)(t, torch.tensor(chance)), x)
+    images, places = random(2, 5, 3), np.array([[0, 1, 4], [2, 2, 3]])
+    compare(lambda t: t.cross_entropy(Tensor(places), weight=Tensor(weight), label_smoothing=0.1),
+            lambda t: F.cross_entropy(t, torch.tensor(places), torch.tensor(weight), label_smoothing=0.1), images)
+    for positive in (None, weight):
+        both = [None if positive is None else kind(positive) for kind in (Tensor, torch.tensor)]
+        compare(lambda t, p=both[0]: nn.BCEWithLogitsLoss(Tensor(weight), pos_weight=p)(t, Tensor(chance)),
+                lambda t, p=both[1]: torch.nn.BCEWithLogitsLoss(torch.tensor(weight), pos_weight=p)(
+                    t, torch.tensor(chance)), x)
+    for given in (None, weight):
+        own, other = (None if given is None else kind(given) for kind in (Tensor, torch.tensor))
+        compare(lambda t, w=own: nn.BCELoss(w)(t.sigmoid(), Tensor(chance)),
+                lambda t, w=other: torch.nn.BCELoss(w)(t.sigmoid(), torch.tensor(chance)), x)
+    with pytest.raises(ValueError, match="one weight per class"):
+        nn.CrossEntropyLoss(Tensor(weight[:3]))(Tensor(x), Tensor(label))
 
 
 SEEN = np.triu(np.ones((5, 5), bool), 1)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.parity.helpers import SPECIAL, random, same, torch
-from tinsmith import Tensor, dtypes
+from tinsmith import Tensor, dtypes, nn
+from tinsmith.core.errors import KeywordError
+from tinsmith.core.names import _ELSEWHERE
+from tinsmith.nn.optim import lr_scheduler
 from tinsmith.tensor.absent import ABSENT
 
 X, M = random(3, 4, 5), random(4, 5)
@@ -231,3 +237,68 @@ def test_every_name_of_a_tensor_is_decided() -> None:
         with pytest.raises(AttributeError) as caught:
             getattr(Tensor([1.0]), name)
         assert mend in str(caught.value)
+
+
+def _classes(module: Any, base: type) -> dict[str, type]:
+    kinds = {n: t for n, t in vars(module).items() if inspect.isclass(t) and not n.startswith("_")}
+    return {n: t for n, t in kinds.items() if issubclass(t, base) and t is not base}
+
+
+KITS = {"nn": (torch.nn, torch.nn.Module, nn), "optim": (torch.optim, torch.optim.Optimizer, nn.optim),
+        "lr_scheduler": (torch.optim.lr_scheduler, torch.optim.lr_scheduler.LRScheduler, lr_scheduler)}
+
+
+@pytest.mark.parametrize("kit", KITS)
+def test_every_class_is_decided(kit: str) -> None:
+    """A class of ours, or an error that names what does its work."""
+    theirs, base, ours = KITS[kit]
+    for name in _classes(theirs, base):
+        if name not in getattr(ours, "__all__", vars(ours)):
+            with pytest.raises(AttributeError) as caught:
+                getattr(ours, name)
+            assert ours.ABSENT[name] in str(caught.value)
+    assert not [n for n in ours.ABSENT if inspect.isclass(getattr(theirs, n, None)) and n in dir(ours)]
+
+
+@pytest.mark.parametrize("name", ["special", "linalg", "fft", "nn.functional"])
+def test_every_function_is_decided(name: str) -> None:
+    module = importlib.import_module(f"torch.{name}")
+    names = [n for n in dir(module) if not n.startswith(("_", "has_torch", "handle_torch", "assert_", "boolean_"))]
+    open_ones = [n for n in names if n.islower() and callable(getattr(module, n))
+                 and not hasattr(Tensor, n) and n not in ABSENT]
+    assert not open_ones
+
+
+def _keywords(function: Callable[..., Any]) -> list[str]:
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return [n for n, p in inspect.signature(function).parameters.items() if p.kind in named][1:]
+
+
+def _pairs() -> Iterator[tuple[str, list[str], Callable[..., Any], Callable[..., Any]]]:
+    """(name, PyTorch's keywords, our function, a call of it) of classes and functions that both have."""
+    for theirs, base, ours in KITS.values():
+        for name, kind in _classes(theirs, base).items():
+            if inspect.isclass(own := vars(ours).get(name)) and own.__init__ is not object.__init__:
+                yield name, _keywords(kind.__init__), own.__init__, own
+    for name, function in vars(torch.nn.functional).items():
+        if inspect.isfunction(function) and not name.startswith("_") and hasattr(Tensor, name):
+            yield name, _keywords(function), getattr(Tensor, name), getattr(Tensor.ones(1), name)
+    for name in ("LSTM", "GRU", "RNN"):
+        yield name, _keywords(torch.nn.RNNBase.__init__)[1:], getattr(nn, name).__init__, getattr(nn, name)
+
+
+def test_every_keyword_is_decided() -> None:
+    """One of ours, or an error that says more than which ones there are."""
+    pairs = list(_pairs())
+    assert len(pairs) > 130
+    open_ones = []
+    for name, theirs, ours, call in pairs:
+        taken = [n for n in inspect.signature(ours).parameters if n != "self"]
+        for keyword in set(theirs) - set(taken):
+            with pytest.raises(KeywordError) as caught:
+                call(**{keyword: None})
+            mend = caught.value.mend
+            if mend == (", ".join(taken) or "no keywords") or (
+                    "did you mean" in mend and keyword not in _ELSEWHERE):  # a guess by its letters
+                open_ones.append(f"{name}({keyword}=): {mend}")
+    assert not open_ones

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.parity.helpers import random, torch
-from tinsmith import Tensor
+from tinsmith import Tensor, TinyJit
 from tinsmith.nn import optim
 
 STEPS = 8
@@ -17,7 +17,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "sgd": ("SGD", {"lr": 0.1}),
     "sgd momentum": ("SGD", {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}),
     "sgd nesterov": ("SGD", {"lr": 0.05, "momentum": 0.9, "nesterov": True, "maximize": True}),
+    "sgd dampening": ("SGD", {"lr": 0.1, "momentum": 0.9, "dampening": 0.3, "weight_decay": 0.1}),
     "adam": ("Adam", {"lr": 0.1}),
+    "adam decoupled": ("Adam", {"lr": 0.1, "weight_decay": 0.1, "decoupled_weight_decay": True}),
     "adam decay": ("Adam", {"lr": 0.1, "betas": (0.8, 0.99), "eps": 1e-3, "weight_decay": 0.1}),
     "adam amsgrad": ("Adam", {"lr": 0.1, "betas": (0.5, 0.9), "amsgrad": True, "maximize": True}),
     "adamw": ("AdamW", {"lr": 0.1, "weight_decay": 0.1}),
@@ -115,6 +117,37 @@ def test_schedules(case: str) -> None:
         assert schedule.get_last_lr() == found[-1]
         rates.append(found)
     np.testing.assert_allclose(rates[0], rates[1], rtol=1e-5, atol=2e-8)
+
+
+@pytest.mark.parametrize(("name", "given"), [("SGD", {"momentum": 0.9}), ("RMSprop", {}), ("AdamW", {}), ("NAdam", {})],
+                         ids=str)
+def test_momentum_goes_against_the_rate(name: str, given: dict[str, Any]) -> None:
+    """OneCycleLR as PyTorch has it by default, of two groups, one of them a scalar; in a captured step."""
+    starts, scale = [random(4, 3), np.float32(0.7)], [abs(random(4, 3, seed=2)), np.float32(0.5)]
+    found = []
+    for module, new in ((optim, Tensor), (torch.optim, torch.tensor)):
+        params = [new(a) for a in starts]
+        for p in params:
+            p.requires_grad = True
+        weights = [new(s) for s in scale]
+        opt = getattr(module, name)([{"params": params[:1]}, {"params": params[1:]}], lr=0.1, **given)
+        schedule = module.lr_scheduler.OneCycleLR(  # type: ignore[attr-defined]
+            opt, 0.05, 12, base_momentum=0.6, max_momentum=[0.9, 0.8], three_phase=name == "SGD")
+
+        def step(opt: Any = opt, schedule: Any = schedule, params: Any = params, weights: Any = weights) -> Any:
+            opt.zero_grad()
+            loss = sum((p.sin() * w).sum() for p, w in zip(params, weights))
+            loss.backward()
+            opt.step()
+            schedule.step()
+            return loss
+
+        run = TinyJit(step) if module is optim else step
+        values = [run().item() for _ in range(11)]
+        if module is optim:
+            assert len(run.captures) == 1  # type: ignore[attr-defined]
+        found.append([*values, *(v for p in params for v in p.detach().numpy().reshape(-1).tolist())])
+    np.testing.assert_allclose(found[0], found[1], rtol=2e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize("options", [{}, {"mode": "max", "threshold_mode": "abs", "threshold": 0.05, "cooldown": 2},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.linalg
 
 from tests.tensor.helpers import check_gradient
 from tinsmith import Tensor, TinyJit, dtypes
@@ -149,3 +150,56 @@ def test_what_matrices_refuse() -> None:
     with pytest.raises(TypeError, match=r"\.float\(\)"):
         Tensor([[1, 2], [3, 4]]).inv()
     assert not np.isfinite(Tensor.zeros(2, 2).inv().numpy()).any()
+
+
+def _well(*shape: int) -> np.ndarray:
+    """Of full rank, far from singular; symmetric and positive definite."""
+    a = np.random.default_rng(3).standard_normal(shape)
+    return a @ np.swapaxes(a, -1, -2) + np.eye(shape[-1])
+
+
+@pytest.mark.parametrize("n", [1, 4])
+def test_factorizations_are_scipys(n: int) -> None:
+    """In float64; of factors that are unique but for signs, their magnitudes."""
+    a, s = np.random.default_rng(n).standard_normal((n, n)), _well(n, n)
+    x = Tensor(a)
+    close = {"rtol": 1e-9, "atol": 1e-10}
+    p, low, up = scipy.linalg.lu(a)
+    for got, want in zip(x.lu(), (p, low, up), strict=True):
+        np.testing.assert_allclose(got.numpy(), want, **close)
+    q, r = scipy.linalg.qr(a)
+    for got, want in zip(x.qr(), (q, r), strict=True):
+        np.testing.assert_allclose(abs(got.numpy()), abs(want), **close)
+    u, values, v = scipy.linalg.svd(a)
+    for got, want in zip(x.svd(), (u, values, v), strict=True):
+        np.testing.assert_allclose(abs(got.numpy()), abs(want), **close)
+    np.testing.assert_allclose(x.svdvals().numpy(), scipy.linalg.svdvals(a), **close)
+    w, vectors = scipy.linalg.eigh(s)
+    for got, want in zip(Tensor(s).eigh(), (w, vectors), strict=True):
+        np.testing.assert_allclose(abs(got.numpy()), abs(want), **close)
+    np.testing.assert_allclose(Tensor(s).eigvalsh().numpy(), scipy.linalg.eigvalsh(s), **close)
+    for upper in (False, True):
+        want = scipy.linalg.cholesky(s, lower=not upper)
+        np.testing.assert_allclose(Tensor(s).cholesky(upper).numpy(), want, **close)
+
+
+@pytest.mark.parametrize("n", [1, 4])
+def test_solutions_are_scipys(n: int) -> None:
+    rng = np.random.default_rng(n)
+    a, b, s = rng.standard_normal((n, n)), rng.standard_normal((n, 3)), _well(n, n)
+    tall = rng.standard_normal((n + 3, n))
+    low = np.tril(a) + 3 * np.eye(n)
+    factor = scipy.linalg.cholesky(s, lower=True)
+    close = {"rtol": 1e-8, "atol": 1e-9}
+    pairs = [
+        (Tensor(a).solve(Tensor(b)), scipy.linalg.solve(a, b)), (Tensor(a).inv(), scipy.linalg.inv(a)),
+        (Tensor(a).det(), scipy.linalg.det(a)), (Tensor(tall).pinv(), scipy.linalg.pinv(tall)),
+        (Tensor(tall).lstsq(Tensor(tall @ a + 1)).solution, scipy.linalg.lstsq(tall, tall @ a + 1)[0]),
+        (Tensor(low).solve_triangular(Tensor(b), upper=False), scipy.linalg.solve_triangular(low, b, lower=True)),
+        (Tensor(b).cholesky_solve(Tensor(factor)), scipy.linalg.cho_solve((factor, True), b)),
+        (Tensor(a).matrix_exp(), scipy.linalg.expm(a)),
+        (Tensor(a).matrix_power(3), scipy.linalg.fractional_matrix_power(a, 3)),
+        (Tensor(s).matrix_power(-2), scipy.linalg.fractional_matrix_power(s, -2))]
+    for got, want in pairs:
+        np.testing.assert_allclose(got.numpy(), want, **close)
+    assert Tensor(tall).matrix_rank().item() == n

@@ -15,7 +15,46 @@ T = TypeVar("T")
 # What other libraries call a keyword.
 _ELSEWHERE: Final = {
     "learning_rate": ("lr",), "betas": ("b1", "b2"), "beta_1": ("b1",), "beta_2": ("b2",), "epsilon": ("eps",),
-    "decay": ("weight_decay",), "parameters": ("params",), "var_list": ("params",)}
+    "decay": ("weight_decay",), "parameters": ("params",), "var_list": ("params",),
+    "num_features": ("sz",), "num_embeddings": ("vocab_size",), "embedding_dim": ("embed_size",),
+    "normalized_shape": ("dim", "axis"), "min_value": ("min_val",), "max_value": ("max_val",), "target": ("Y",),
+    "negative_slope": ("neg_slope",), "pad": ("padding",), "adjust_lr_fn": ("adjust_lr",), "input2": ("other",)}
+_NONE: Final = "nothing: leave it out"
+
+
+def _each(names: str, mend: str) -> dict[str, str]:
+    return dict.fromkeys(names.split(), mend)
+
+
+# Keywords of PyTorch's that nothing here is called, and what does their work.
+_INSTEAD: Final = {
+    **_each("size_average reduce", 'reduction="mean", "sum" or "none"'),
+    **_each("foreach fused capturable", f"{_NONE}; a step is one program"),
+    "differentiable": "loss.gradient(...), and a step written with it",
+    "inplace": f"{_NONE}; a method whose name ends in _ writes to its tensor",
+    "device": "Device.DEFAULT = device before, or p.to_(device) for p in nn.state.get_parameters(layer)",
+    "dtype": "dtypes.default_float = dtype before, or .cast(dtype) behind",
+    "last_epoch": "nn.state.save and load with scheduler=: the schedule goes on",
+    "training": "with Tensor.train(): trains, and nothing else does",
+    **_each("_stacklevel enable_nested_tensor mask_check recompute_scale_factor non_blocking memory_format layout "
+            "pin_memory", _NONE),
+    "padding_mode": f"{_NONE}; PyTorch's takes 'zeros' alone",
+    "padding_idx": "nn.Embedding(..., padding_idx=): the row is zeros and gets no gradient",
+    "proj_size": "nn.LSTM, which has it, or nn.Linear behind",
+    "generator": "Tensor.manual_seed(seed)",
+    "out": "x.assign(result)",
+    "threshold": f"{_NONE}; the function is exact for large numbers",
+    **_each("add_bias_kv add_zero_attn", "Tensor.cat of keys and values with the rows to add"),
+    **_each("max_norm norm_type", "rows scaled by hand: w * (max_norm / w.norm(2, -1, keepdim=True)).minimum(1)"),
+    "scale_grad_by_freq": "a loss divided by the counts of its indices, index.bincount()",
+    **_each("sparse _weight _freeze", "layer.weight, which may be assigned and have requires_grad=False"),
+    "weight": 'reduction="none", and a product with the weights',
+    "scale_factor": "the new sizes, or nn.Upsample(scale_factor=...)(x)",
+    "return_complex": f"{_NONE}; complex numbers are pairs along a last axis of size 2",
+    "antialias": "a mean before: x.avg_pool2d(kernel_size)",
+    **_each("kernel_size dilation padding stride", "x.unfold(dim, size, step), once for each axis"),
+    "eps": f"{_NONE}; there is a smallest number already",
+}
 
 
 def nearest(name: str, known: Iterable[str], least: float = 0.6) -> str:
@@ -49,9 +88,9 @@ def guide(*owners: type | ModuleType) -> None:
             vars(owner).setdefault("__getattr__", functools.partial(_no_name, owner))
             vars(owner).setdefault("__dir__", functools.partial(public, owner))
         for name, value in list(vars(owner).items()):
-            if name.startswith("_") and name != "__init__":
-                continue
             kind = type(value)
+            if name.startswith("_") and name != "__init__" and kind is not type:  # bases have methods of public ones
+                continue
             if kind in (staticmethod, classmethod):
                 setattr(owner, name, kind(guided(value.__func__)))
             elif callable(value) and hasattr(value, "__code__") and value.__module__ == _module(owner):
@@ -73,7 +112,10 @@ def public(module: ModuleType) -> list[str]:
 
 
 def _no_name(module: ModuleType, name: str) -> Any:
-    raise unknown(module.__name__.removeprefix("tinsmith."), name, dir(module))
+    owner, absent = module.__name__.removeprefix("tinsmith."), vars(module).get("ABSENT", {})
+    if name in absent:
+        raise UnknownNameError(owner, f"no attribute {name!r}", absent[name])
+    raise unknown(owner, name, dir(module))
 
 
 def _module(owner: type | ModuleType) -> str:
@@ -123,6 +165,9 @@ def _explain(function: Callable[..., Any], args: tuple[Any, ...], keywords: dict
     if wrong is None or code.co_flags & inspect.CO_VARKEYWORDS:
         return
     name = type(args[0]).__name__ if function.__name__ == "__init__" else function.__name__
-    close = "=, ".join(k for k in _ELSEWHERE.get(wrong, ()) if k in known) or nearest(wrong, known)
+    close = "=, ".join(k for k in _ELSEWHERE.get(wrong, ()) if k in known)
+    if not close and wrong not in _INSTEAD:
+        close = nearest(wrong, known)
     takes = ", ".join(k for k in known if k not in ("self", "cls")) or "no keywords"
-    raise KeywordError(name, f"no argument {wrong!r}", f"did you mean {close}=?" if close else takes) from None
+    mend = f"did you mean {close}=?" if close else _INSTEAD.get(wrong, takes)
+    raise KeywordError(name, f"no argument {wrong!r}", mend) from None

@@ -5,8 +5,7 @@ dicts is a model.
 """
 import sys
 
-from tinsmith.core.errors import UnknownNameError
-from tinsmith.core.names import guide, unknown
+from tinsmith.core.names import guide
 from tinsmith.nn import (
     activations,
     attention,
@@ -22,6 +21,7 @@ from tinsmith.nn import (
     state,
     utils,
 )
+from tinsmith.nn.absent import ABSENT as ABSENT
 from tinsmith.nn.activations import (
     CELU,
     ELU,
@@ -120,16 +120,5 @@ __all__ = ["CELU", "ELU", "GELU", "GRU", "LSTM", "RNN", "SELU", "AdaptiveAvgPool
            "Upsample", "datasets", "optim", "state", "utils"]
 
 guide(activations, attention, conv, datasets, layers, loader, losses, norms, optim, pools, recurrent, state, utils)
-
-# What PyTorch's module system has names for is plain Python here.
-_PLAIN = {"Module": "a class with __call__", "ModuleList": "a list", "ModuleDict": "a dict", "ParameterList": "a list",
-          "Parameter": "a Tensor", "Unflatten": "x.unflatten", "functional": "methods of Tensor: x.relu()"}
-
-
-def __getattr__(name: str) -> object:
-    if name in _PLAIN:
-        raise UnknownNameError("nn", f"no attribute {name!r}", _PLAIN[name])
-    raise unknown("nn", name, __all__)
-
 
 guide(sys.modules[__name__])

@@ -126,10 +126,11 @@ class Upsample:
 
 
 class Dropout:
-    """``x.dropout(p)`` as a layer."""
+    """``x.dropout(p)`` as a layer; what it returns is new, whatever ``inplace`` says."""
 
-    def __init__(self, p: float = 0.5) -> None:
+    def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         self.p = number(type(self).__name__, "p", p, 0, 1)
+        flag(type(self).__name__, "inplace", inplace)
 
     def __call__(self, x: Tensor) -> Tensor:
         check_tensors("Dropout", [x])

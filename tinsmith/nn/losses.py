@@ -1,9 +1,9 @@
 """Losses as layers, under PyTorch's names: called with predictions and targets."""
 from __future__ import annotations
 
-from tinsmith.core.errors import ArgumentError
-from tinsmith.tensor.arguments import choice, integer, number
-from tinsmith.tensor.base import check_tensors
+from tinsmith.core.errors import DTypeError
+from tinsmith.tensor.arguments import choice, integer, number, shown
+from tinsmith.tensor.base import TensorBase, check_tensors
 from tinsmith.tensor.tensor import Tensor
 
 
@@ -19,6 +19,12 @@ class _Loss:
 
     def _loss(self, x: Tensor, target: Tensor) -> Tensor:
         raise NotImplementedError
+
+
+def _weight(layer: _Loss, name: str, given: Tensor | None) -> Tensor | None:
+    if given is not None and not isinstance(given, TensorBase):
+        raise DTypeError(type(layer).__name__, f"{name} is {shown(given)} ({type(given).__name__})", "a Tensor")
+    return given
 
 
 class MSELoss(_Loss):
@@ -63,21 +69,26 @@ class HuberLoss(_Loss):
 
 
 class BCELoss(_Loss):
-    """``x.binary_crossentropy(target)`` of probabilities as a layer."""
+    """``x.binary_crossentropy(target)`` of probabilities as a layer; ``weight`` is of each element."""
 
-    def _loss(self, x: Tensor, target: Tensor) -> Tensor:
-        return x.binary_crossentropy(target, self.reduction)
-
-
-class BCEWithLogitsLoss(_Loss):
-    """``x.binary_crossentropy_logits(target, pos_weight)`` as a layer."""
-
-    def __init__(self, reduction: str = "mean", pos_weight: Tensor | None = None) -> None:
+    def __init__(self, weight: Tensor | None = None, reduction: str = "mean") -> None:
         super().__init__(reduction)
-        self.pos_weight = pos_weight
+        self.weight = _weight(self, "weight", weight)
 
     def _loss(self, x: Tensor, target: Tensor) -> Tensor:
-        return x.binary_crossentropy_logits(target, self.reduction, self.pos_weight)
+        return x.binary_crossentropy(target, self.reduction, self.weight)
+
+
+class BCEWithLogitsLoss(BCELoss):
+    """``x.binary_crossentropy_logits(target, pos_weight)`` as a layer; ``weight`` is of each element."""
+
+    def __init__(self, weight: Tensor | None = None, reduction: str = "mean",
+                 pos_weight: Tensor | None = None) -> None:
+        super().__init__(weight, reduction)
+        self.pos_weight = _weight(self, "pos_weight", pos_weight)
+
+    def _loss(self, x: Tensor, target: Tensor) -> Tensor:
+        return x.binary_crossentropy_logits(target, self.reduction, self.pos_weight, self.weight)
 
 
 class NLLLoss(_Loss):
@@ -85,7 +96,8 @@ class NLLLoss(_Loss):
 
     def __init__(self, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean") -> None:
         super().__init__(reduction)
-        self.weight, self.ignore_index = weight, integer(type(self).__name__, "ignore_index", ignore_index)
+        self.weight = _weight(self, "weight", weight)
+        self.ignore_index = integer(type(self).__name__, "ignore_index", ignore_index)
 
     def _loss(self, x: Tensor, target: Tensor) -> Tensor:
         return x.nll_loss(target, self.weight, self.ignore_index, self.reduction)
@@ -95,7 +107,7 @@ class CrossEntropyLoss(NLLLoss):
     """Cross entropy of logits ``[N, classes, …]`` with class indices ``[N, …]``, or with probabilities.
 
     Args:
-        weight: of each class, for class indices and without label smoothing.
+        weight: of each class; the mean over class indices divides by the sum of the labels' weights.
         ignore_index: labels that count nothing.
 
     >>> from tinsmith import nn
@@ -109,9 +121,4 @@ class CrossEntropyLoss(NLLLoss):
         self.label_smoothing = number("CrossEntropyLoss", "label_smoothing", label_smoothing, 0, 1)
 
     def _loss(self, x: Tensor, target: Tensor) -> Tensor:
-        if self.weight is None:
-            return x.cross_entropy(target, self.reduction, self.label_smoothing, self.ignore_index)
-        if self.label_smoothing or target.dtype.is_float:
-            raise ArgumentError("CrossEntropyLoss", "class weights with smoothed labels or probabilities",
-                                "class indices without label_smoothing, or a product with the weights")
-        return super()._loss(x.log_softmax(1 if x.ndim > 1 else 0), target)
+        return x.cross_entropy(target, self.reduction, self.label_smoothing, self.ignore_index, self.weight)

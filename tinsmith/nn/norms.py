@@ -18,7 +18,28 @@ def _filled(shape: int | tuple[int, ...], value: float, requires_grad: bool | No
     return Tensor(np.full(shape, value, dtypes.default_float.numpy), requires_grad=requires_grad)
 
 
-class BatchNorm:
+class _Running:
+    """Running mean and variance of channels, which training moves."""
+
+    momentum: float
+    num_features: int
+
+    def _begin(self) -> None:
+        self.num_batches_tracked = Tensor(np.zeros(1, np.int64), requires_grad=False)
+        self.running_mean = _filled(self.num_features, 0, False)
+        self.running_var = _filled(self.num_features, 1, False)
+
+    def _track(self, mean: Tensor, variance: Tensor, count: int) -> None:
+        """Move the running statistics by those of ``count`` values each; the running variance is the unbiased one."""
+        mean, variance = (t.reshape(-1, self.num_features) for t in (mean, variance * (count / max(count - 1, 1))))
+        keep = 1 - self.momentum
+        for running, new in ((self.running_mean, mean), (self.running_var, variance)):
+            found = new.reshape(-1) if new.shape[0] == 1 else new.mean(0)
+            running.assign((running * keep + found * self.momentum).cast(running.dtype))
+        self.num_batches_tracked.assign(self.num_batches_tracked + 1)
+
+
+class BatchNorm(_Running):
     """Each channel (axis 1) normalized over the batch and all positions; running statistics outside training.
 
     Args:
@@ -27,6 +48,7 @@ class BatchNorm:
         momentum: weight of the newest batch in them.
         synced: normalize over the batch on all devices. False: each device normalizes its part of the batch over that
             part alone, and the running statistics are the means over devices.
+        bias: False leaves out the shift.
 
     >>> from tinsmith import nn
     >>> layer = nn.BatchNorm(2)
@@ -38,17 +60,15 @@ class BatchNorm:
     """
 
     def __init__(self, sz: int, eps: float = 1e-5, affine: bool = True, track_running_stats: bool = True,
-                 momentum: float = 0.1, synced: bool = True) -> None:
+                 momentum: float = 0.1, synced: bool = True, bias: bool = True) -> None:
         sz = self.num_features = size("BatchNorm", "sz", sz)
         self.eps, self.momentum = number("BatchNorm", "eps", eps), number("BatchNorm", "momentum", momentum)
         affine, self.synced = flag("BatchNorm", "affine", affine), flag("BatchNorm", "synced", synced)
         self.track_running_stats = flag("BatchNorm", "track_running_stats", track_running_stats)
         self.weight = _filled(sz, 1) if affine else None
-        self.bias = _filled(sz, 0) if affine else None
+        self.bias = _filled(sz, 0) if affine and flag("BatchNorm", "bias", bias) else None
         if self.track_running_stats:
-            self.num_batches_tracked = Tensor(np.zeros(1, np.int64), requires_grad=False)
-            self.running_mean = _filled(sz, 0, False)
-            self.running_var = _filled(sz, 1, False)
+            self._begin()
 
     def __call__(self, x: Tensor) -> Tensor:
         check_tensors("BatchNorm", [x])
@@ -83,15 +103,6 @@ class BatchNorm:
             raise ShapeError("BatchNorm", f"a batch of {x.shape[0]} has unequal parts on {len(devices)} devices",
                              "an even batch, or synced=True")
         return len(devices)
-
-    def _track(self, mean: Tensor, variance: Tensor, count: int) -> None:
-        """Move the running statistics; the running variance is the unbiased one."""
-        mean, variance = (t.reshape(-1, self.num_features) for t in (mean, variance * (count / max(count - 1, 1))))
-        keep = 1 - self.momentum
-        for running, new in ((self.running_mean, mean), (self.running_var, variance)):
-            found = new.reshape(-1) if new.shape[0] == 1 else new.mean(0)
-            running.assign((running * keep + found * self.momentum).cast(running.dtype))
-        self.num_batches_tracked.assign(self.num_batches_tracked + 1)
 
 
 BatchNorm1d = BatchNorm2d = BatchNorm3d = BatchNorm
@@ -142,32 +153,63 @@ class GroupNorm:
     (1, 4, 3)
     """
 
-    def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True) -> None:
+    def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True,
+                 bias: bool = True) -> None:
         num_groups = integer("GroupNorm", "num_groups", num_groups, 1)
         num_channels, affine = size("GroupNorm", "num_channels", num_channels), flag("GroupNorm", "affine", affine)
         if num_channels % num_groups:
             raise ArgumentError("GroupNorm", f"{num_groups} groups of {num_channels} channels", "a divisor")
         self.num_groups, self.num_channels, self.eps = num_groups, num_channels, number("GroupNorm", "eps", eps)
         self.weight = _filled(num_channels, 1) if affine else None
-        self.bias = _filled(num_channels, 0) if affine else None
+        self.bias = _filled(num_channels, 0) if affine and flag("GroupNorm", "bias", bias) else None
 
     def __call__(self, x: Tensor) -> Tensor:
         check_tensors(type(self).__name__, [x])
         if x.ndim < 2 or x.shape[1] != self.num_channels:
             raise ShapeError("GroupNorm", f"input {x.shape}, {self.num_channels} channels",
                              f"an input [N, {self.num_channels}, …]")
-        out = x.reshape(x.shape[0], self.num_groups, -1).layernorm(-1, self.eps).reshape(x.shape)
-        if self.weight is None or self.bias is None:
-            return out
+        return self._scaled(x.reshape(x.shape[0], self.num_groups, -1).layernorm(-1, self.eps).reshape(x.shape))
+
+    def _scaled(self, x: Tensor) -> Tensor:
         shape = (1, -1, *[1] * (x.ndim - 2))
-        return out * self.weight.reshape(shape) + self.bias.reshape(shape)
+        out = x if self.weight is None else x * self.weight.reshape(shape)
+        return out if self.bias is None else out + self.bias.reshape(shape)
 
 
-class InstanceNorm(GroupNorm):
-    """Each channel of each sample normalized over its positions."""
+class InstanceNorm(GroupNorm, _Running):
+    """Each channel of each sample normalized over its positions.
 
-    def __init__(self, num_features: int, eps: float = 1e-5, affine: bool = True) -> None:
-        super().__init__(num_features, num_features, eps, affine)
+    Args:
+        affine: learn a scale and a shift per channel.
+        track_running_stats: keep running mean and variance, which are used outside training.
+        momentum: weight of the newest batch in them.
+        bias: False leaves out the shift.
+    """
+
+    def __init__(self, num_features: int, eps: float = 1e-5, affine: bool = True, track_running_stats: bool = False,
+                 momentum: float = 0.1, bias: bool = True) -> None:
+        super().__init__(num_features, num_features, eps, affine, bias)
+        self.num_features, self.momentum = self.num_channels, number("InstanceNorm", "momentum", momentum)
+        self.track_running_stats = flag("InstanceNorm", "track_running_stats", track_running_stats)
+        if self.track_running_stats:
+            self._begin()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if not self.track_running_stats:
+            return super().__call__(x)
+        check_tensors(type(self).__name__, [x])
+        if x.ndim < 3 or x.shape[1] != self.num_features:
+            raise ShapeError("InstanceNorm", f"input {x.shape}, {self.num_features} channels",
+                             f"an input [N, {self.num_features}, …]")
+        if Tensor.recording:
+            note_mode("InstanceNorm", Tensor.training)
+        if not Tensor.training:
+            return x.batchnorm(self.weight, self.bias, self.running_mean, (self.running_var + self.eps).rsqrt())
+        wide = (x.float() if x.dtype.itemsize <= 2 else x).flatten(2)
+        with Tensor.no_grad():
+            mean, _, variance = wide._statistics(-1)
+            self._track(mean.detach(), variance.detach(), wide.shape[-1])
+        return super().__call__(x)
 
 
 class InstanceNorm1d(InstanceNorm):
@@ -178,8 +220,9 @@ class InstanceNorm1d(InstanceNorm):
     [[[-1.0, 1.0], [0.0, 0.0]]]
     """
 
-    def __init__(self, num_features: int, eps: float = 1e-5, affine: bool = False) -> None:
-        super().__init__(num_features, eps, affine)
+    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = False,
+                 track_running_stats: bool = False, bias: bool = True) -> None:
+        super().__init__(num_features, eps, affine, track_running_stats, momentum, bias)
 
 
 InstanceNorm2d = InstanceNorm3d = InstanceNorm1d

@@ -62,16 +62,18 @@ class AvgPool2d:
     dims = 2
 
     def __init__(self, kernel_size: Ints, stride: Ints | None = None, padding: Ints = 0, ceil_mode: bool = False,
-                 count_include_pad: bool = True) -> None:
+                 count_include_pad: bool = True, divisor_override: int | None = None) -> None:
         op = type(self).__name__
         self.kernel_size = integers(op, "kernel_size", kernel_size, self.dims, least=1)
         self.stride, self.padding = stride, padding
         self.ceil_mode = flag(op, "ceil_mode", ceil_mode)
         self.count_include_pad = flag(op, "count_include_pad", count_include_pad)
+        self.divisor_override = divisor_override
 
     def __call__(self, x: Tensor) -> Tensor:
         check_tensors(type(self).__name__, [x])
-        return x.avg_pool2d(self.kernel_size, self.stride, 1, self.padding, self.ceil_mode, self.count_include_pad)
+        return x.avg_pool2d(self.kernel_size, self.stride, 1, self.padding, self.ceil_mode, self.count_include_pad,
+                            self.divisor_override)
 
 
 class AvgPool1d(AvgPool2d):
@@ -116,20 +118,25 @@ class _AdaptivePool:
         return x
 
     def _uneven(self, x: Tensor, s: int, n: int) -> Tensor:
-        """The last axis alone: windows as rows, the shorter ones with places left out."""
-        first, end = [i * s // n for i in range(n)], [-(-(i + 1) * s // n) for i in range(n)]
-        longest = max((e - f for f, e in zip(first, end)), default=1)
-        place = np.array(first, np.int32).reshape(n, 1) + np.arange(longest, dtype=np.int32)
-        size = np.array([e - f for f, e in zip(first, end)], np.int32).reshape(n, 1)
-        windows = x[..., Tensor(np.minimum(place, s - 1), device=x.device)]
-        return self._reduced(windows, Tensor(np.arange(longest) < size, device=x.device),
-                             Tensor(size.reshape(n), device=x.device))
+        """The last axis alone."""
+        place, size = _windows(s, n)
+        windows = x[..., Tensor(place, device=x.device)]
+        inside = np.arange(place.shape[1]) < size
+        return self._reduced(windows, Tensor(inside, device=x.device), Tensor(size.reshape(n), device=x.device))
 
     def _even(self, x: Tensor, kernel: tuple[int, ...]) -> Tensor:
         raise NotImplementedError
 
     def _reduced(self, windows: Tensor, inside: Tensor, size: Tensor) -> Tensor:
         raise NotImplementedError
+
+
+def _windows(s: int, n: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """The places of each of n windows as a row, shorter ones with some to be left out; and their sizes ``[n, 1]``."""
+    first, end = [i * s // n for i in range(n)], [-(-(i + 1) * s // n) for i in range(n)]
+    longest = max((e - f for f, e in zip(first, end)), default=1)
+    place = np.array(first, np.int32).reshape(n, 1) + np.arange(longest, dtype=np.int32)
+    return np.minimum(place, s - 1), np.array([e - f for f, e in zip(first, end)], np.int32).reshape(n, 1)
 
 
 class AdaptiveAvgPool2d(_AdaptivePool):
@@ -165,10 +172,37 @@ class AdaptiveAvgPool3d(AdaptiveAvgPool2d):
 class AdaptiveMaxPool2d(_AdaptivePool):
     """The greatest values of as many windows as asked for; also as ``AdaptiveMaxPool1d`` and ``AdaptiveMaxPool3d``.
 
+    Args:
+        output_size: of each axis; None keeps an axis as it is.
+        return_indices: also give each value's place in its plane of the input, read row by row.
+
     >>> from tinsmith import nn
     >>> nn.AdaptiveMaxPool1d(2)(Tensor([[1., 2., 6.]])).tolist()
     [[2.0, 6.0]]
+    >>> nn.AdaptiveMaxPool1d(2, return_indices=True)(Tensor([[1., 2., 6.]]))[1].tolist()
+    [[1, 2]]
     """
+
+    def __init__(self, output_size: int | Sequence[int | None] | None, return_indices: bool = False) -> None:
+        super().__init__(output_size)
+        self.return_indices = flag(type(self).__name__, "return_indices", return_indices)
+
+    def __call__(self, x: Tensor) -> Any:
+        out = super().__call__(x)
+        return (out, self._places(x)) if self.return_indices else out
+
+    def _places(self, x: Tensor) -> Tensor:
+        """The place of each window's first greatest value: axis by axis from the last one, values and places."""
+        here, lead = x.shape[x.ndim - self.dims :], (1,) * (x.ndim - self.dims)
+        place = Tensor.arange(math.prod(here), device=x.device).reshape(*lead, *here).expand(x.shape)
+        for axis in reversed(range(x.ndim - self.dims, x.ndim)):
+            s, n = x.shape[axis], self.output_size[axis - x.ndim]
+            rows, size = _windows(s, s if n is None else n)
+            at, inside = Tensor(rows, device=x.device), Tensor(np.arange(rows.shape[1]) < size, device=x.device)
+            values, places = (t.transpose(axis, -1)[..., at] for t in (x, place))
+            best = inside.where(values, values.dtype.min).argmax(-1, keepdim=True)
+            x, place = (t.gather(-1, best).squeeze(-1).transpose(axis, -1) for t in (values, places))
+        return place
 
     def _even(self, x: Tensor, kernel: tuple[int, ...]) -> Tensor:
         return x.max_pool2d(kernel) if math.prod(kernel) > 1 else x

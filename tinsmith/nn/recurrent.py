@@ -199,7 +199,8 @@ def _drawn(kind: Kind, input_size: int, hidden_size: int, bias: bool, proj_size:
     def drawn(*shape: int) -> Tensor:
         return Tensor.uniform(*shape, low=-bound, high=bound)
 
-    return [drawn(rows, input_size), drawn(rows, proj_size or hidden_size), *(drawn(rows) if bias else None for _ in "ih"),
+    weights = [drawn(rows, input_size), drawn(rows, proj_size or hidden_size)]
+    return [*weights, *(drawn(rows) if bias else None for _ in weights),
             drawn(proj_size, hidden_size) if proj_size else None]
 
 
@@ -305,7 +306,7 @@ class _Layers:
         self.bidirectional = flag(op, "bidirectional", bidirectional)
         self.proj_size = size(op, "proj_size", proj_size)
         if self.proj_size >= self.hidden_size:
-            raise ArgumentError(op, f"proj_size={proj_size} of hidden_size={hidden_size}", "a smaller one, or 0 for none")
+            raise ArgumentError(op, f"proj_size={proj_size} of hidden_size={hidden_size}", "a smaller one; 0 for none")
         self._directions = ("", "_reverse") if self.bidirectional else ("",)
         self._widths = [self.proj_size or self.hidden_size, *[self.hidden_size] * (self.kind.states - 1)]
         for layer in range(self.num_layers):
@@ -357,8 +358,8 @@ class _Layers:
         return _Steps.apply(self.kind, products, begin, weight, bias, keep)
 
     def _projected(self, layer: int, x: Tensor, state: Parts, keep: Tensor | None) -> tuple[Tensor, list[Tensor]]:
-        """``_layer`` whose output is projected, ``h = P m``: the steps go by ``m``, with the weight ``W P``, so that the
-        projection of all steps is one contraction; the first state's product is the first step's input."""
+        """``_layer`` whose output is projected, ``h = P m``: the steps go by ``m``, with the weight ``W P``, so that
+        the projection of all steps is one contraction; the first state's product is the first step's input."""
         products, weight, bias = self._weighted(layer, x)
         down = Tensor.stack(*(getattr(self, f"weight_hr_l{layer}{d}").transpose() for d in self._directions))
         first = state[0].matmul(weight).reshape(products.shape[1:])
@@ -374,8 +375,8 @@ class _Layers:
         return outputs, [last if keep is None else keep.max(0).where(last, state[0]), end[1]]
 
     def _weighted(self, layer: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The input's products of all steps ``[T, directions, N, blocks, H]``, and the weight and bias of the state; the
-        second direction begins with the last step."""
+        """The input's products of all steps ``[T, directions, N, blocks, H]``, and the weight and bias of the state;
+        the second direction begins with the last step."""
         weights = [[getattr(self, f"{name}_l{layer}{direction}") for direction in self._directions]
                    for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
         seen = [_of_input(self.kind, x, w, b) for w, b in zip(weights[0], weights[2])]

@@ -18,7 +18,7 @@ def _each(names: str, mend: str) -> dict[str, str]:
 ABSENT: dict[str, str] = {
     **_each("transpose_ t_ squeeze_ unsqueeze_ swapaxes_ swapdims_ detach_ eq_ ne_ lt_ le_ gt_ ge_ greater_ "
             "greater_equal_ less_ less_equal_ not_equal_ logical_and_ logical_or_ logical_xor_ logical_not_ "
-            "mvlgamma_ polygamma_ i0_ nextafter_ renorm_",
+            "mvlgamma_ polygamma_ nextafter_ renorm_",
             _NEW),
     **_each("resize resize_ resize_as resize_as_ set_",
             "x.replace(other), which makes x another tensor; .reshape, .pad_to"),
@@ -38,10 +38,14 @@ ABSENT: dict[str, str] = {
     **_each("resolve_neg is_neg", "x itself"),
     "angle": _PAIRS.format("x[..., 1].atan2(x[..., 0]) their angles"),
     **_each("cfloat cdouble chalf view_as_complex view_as_real", _PAIRS.format("x.complex() makes them")),
-    **_each("eig symeig", ".eigh() of symmetric matrices; the values of others are complex: np.linalg.eig(x.numpy())"),
-    **_each("geqrf orgqr ormqr", ".qr()"),
-    **_each("lu_solve lu_factor", ".solve(), or .lu()"),
+    **_each("eig eigvals symeig", ".eigh(), .eigvalsh() of symmetric matrices; the values of others are complex: "
+            "np.linalg.eig(x.numpy())"),
+    **_each("geqrf orgqr ormqr householder_product", ".qr()"),
+    **_each("lu_solve lu_factor lu_factor_ex", ".solve(), or .lu()"),
+    **_each("cholesky_ex inv_ex solve_ex", "the same without _ex, which does not check either"),
+    **_each("tensorinv tensorsolve", ".inv() and .solve() of reshaped tensors"),
     **_each("matrix_norm vector_norm frobenius_norm nuclear_norm", ".norm(p, dim), or .svdvals().sum(-1)"),
+    **_each("hfft2 hfftn ihfft2 ihfftn", ".hfft(), .ihfft() along one axis, .fftn() and .ifftn() along the others"),
     "multi_dot": ".chain_matmul()",
     "get_device": "x.device",
     **_each("ipu xpu mtia hpu", "x.to(device), with a device of Device.known()"),
@@ -80,9 +84,42 @@ ABSENT: dict[str, str] = {
     **_each("alpha_dropout feature_alpha_dropout dropout1d dropout2d dropout3d", ".dropout(p)"),
     **_each("upsample upsample_nearest upsample_bilinear", ".interpolate(size, mode)"),
     **_each("result_type promote_types", "(x + y).dtype"),
-    **_each("igamma igammac i0 nextafter frexp renorm", "scipy.special or NumPy on x.numpy()"),
+    **_each("igamma igammac gammainc gammaincc igamma_ igammac_ ndtri nextafter frexp renorm zeta erfcx airy_ai "
+            "bessel_j0 bessel_j1 bessel_y0 bessel_y1 modified_bessel_i0 modified_bessel_i1 modified_bessel_k0 "
+            "modified_bessel_k1 scaled_modified_bessel_k0 scaled_modified_bessel_k1 spherical_bessel_j0 "
+            "chebyshev_polynomial_t chebyshev_polynomial_u chebyshev_polynomial_v chebyshev_polynomial_w "
+            "shifted_chebyshev_polynomial_t shifted_chebyshev_polynomial_u shifted_chebyshev_polynomial_v "
+            "shifted_chebyshev_polynomial_w hermite_polynomial_h hermite_polynomial_he laguerre_polynomial_l "
+            "legendre_polynomial_p ldl_factor ldl_factor_ex ldl_solve",
+            "SciPy or NumPy on x.numpy()"),
     "logspace": "Tensor.linspace(start, stop, steps).mul(math.log(base)).exp()",
     "kaiser_window": "Tensor.hann_window, hamming_window, blackman_window or bartlett_window",
     "nonzero_static": ".nonzero(size=n)",
     "hash_tensor": ".hash()",
+    **_each("adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d", "nn.AdaptiveAvgPool2d(size)(x); 1d, 3d"),
+    **_each("adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d adaptive_max_pool1d_with_indices "
+            "adaptive_max_pool2d_with_indices adaptive_max_pool3d_with_indices fractional_max_pool2d "
+            "fractional_max_pool3d fractional_max_pool2d_with_indices fractional_max_pool3d_with_indices",
+            "nn.AdaptiveMaxPool2d(size)(x); 1d, 3d; return_indices=True"),
+    **_each("max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices",
+            ".max_pool2d(kernel_size, return_indices=True)"),
+    **_each("lp_pool1d lp_pool2d lp_pool3d", "(x ** p).avg_pool2d(kernel_size) times the size, to the power 1/p"),
+    **_each("affine_grid grid_sample", "x[..., i, j] at the places around, weighted by their distances"),
+    **_each("fold", ".scatter_reduce with the places of the windows"),
+    "bilinear": 'Tensor.einsum("ni,oij,nj->no", x, weight, y)',
+    "conv_tbc": ".permute(1, 2, 0).conv2d()",
+    "ctc_loss": "the recursion written with tensor methods: tests/compat_programs/speech_ctc.py",
+    "embedding_bag": ".embedding(weight).sum(1), or .mean(1)",
+    **_each("grouped_mm scaled_grouped_mm scaled_mm", ".matmul() of batches, with the scales multiplied"),
+    "linear_cross_entropy": ".linear(weight).cross_entropy(target)",
+    "local_response_norm": ".square().avg_pool2d over the channels",
+    "multi_head_attention_forward": "nn.MultiheadAttention, or .scaled_dot_product_attention()",
+    "multilabel_soft_margin_loss": ".binary_crossentropy_logits(target)",
+    **_each("multi_margin_loss multilabel_margin_loss",
+            "(margin - x.gather(1, label) + x).relu() without the label's own"),
+    "triplet_margin_with_distance_loss": "(d(x, positive) - d(x, negative) + margin).relu().mean()",
+    "native_channel_shuffle": ".channel_shuffle()",
+    "pdist": ".cdist(x), above the diagonal",
+    **_each("rrelu rrelu_", ".leaky_relu() with a random slope"),
+    "threshold_": "the form that makes a new tensor, x = x.threshold(...)",
 }

@@ -39,6 +39,9 @@ class Losses:
         total = self if reduction == "none" else self.mean() if reduction == "mean" else self.sum()
         return total if dtype is None else total.cast(dtype)
 
+    def _weighted(self: Tensor, op: str, weight: Tensor | None, reduction: str, dtype: DType) -> Tensor:
+        return (self if weight is None else self * operand(op, weight, self))._reduced(reduction, dtype)
+
     def _beside(self: Tensor, op: str, target: Tensor) -> tuple[Tensor, Tensor, DType]:
         """Predictions and targets as they are computed with, 16-bit floats in float32, and the dtype of the loss."""
         x, target = self._float(), operand(op, target, self)
@@ -75,19 +78,27 @@ class Losses:
         beta = number("smooth_l1_loss", "beta", beta)
         return self.huber_loss(target, reduction, beta) * (1 / beta) if beta else self.l1_loss(target, reduction)
 
-    def binary_crossentropy(self: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    def binary_crossentropy(self: Tensor, target: Tensor, reduction: str = "mean",
+                            weight: Tensor | None = None) -> Tensor:
         """Of probabilities in [0, 1]; logarithms are held above -100.
+
+        Args:
+            weight: of each element, or of what broadcasts to it.
 
         >>> Tensor([0.5]).binary_crossentropy(Tensor([1.0])).numpy().round(4).item()
         0.6930999755859375
         """
         x, y, dtype = self._beside("binary_crossentropy", target)
         loss = -(y * x.log().maximum(-100) + (1 - y) * (-x).log1p().maximum(-100))
-        return with_slopes(loss, _crossentropy_slopes, x, y)._reduced(reduction, dtype)
+        return with_slopes(loss, _crossentropy_slopes, x, y)._weighted("binary_crossentropy", weight, reduction, dtype)
 
     def binary_crossentropy_logits(self: Tensor, target: Tensor, reduction: str = "mean",
-                                   pos_weight: Tensor | None = None) -> Tensor:
+                                   pos_weight: Tensor | None = None, weight: Tensor | None = None) -> Tensor:
         """``binary_crossentropy`` of ``sigmoid(self)``, exact for large logits.
+
+        Args:
+            pos_weight: of the part that targets of 1 have.
+            weight: of each element, or of what broadcasts to it.
 
         >>> round(Tensor([0., 200.]).binary_crossentropy_logits(Tensor([1., 0.])).item(), 4)
         100.3466
@@ -95,11 +106,13 @@ class Losses:
         x, y, dtype = self._beside("binary_crossentropy_logits", target)
         if pos_weight is None:
             ramp, bend = map(x._new, ramp_and_bend(x.uop))
-            return (ramp - x * y + bend)._reduced(reduction, dtype)  # large terms first, which cancel
+            loss = ramp - x * y + bend  # large terms first, which cancel
+            return loss._weighted("binary_crossentropy_logits", weight, reduction, dtype)
         pos_weight = operand("binary_crossentropy_logits", pos_weight, self)
         ramp, bend = map(x._new, ramp_and_bend(-x.uop))
         scale = 1 + (pos_weight.cast(promote(x.dtype, pos_weight.dtype)) - 1) * y
-        return (x * (1 - y) + ramp * scale + bend * scale)._reduced(reduction, promote(dtype, pos_weight.dtype))
+        loss = x * (1 - y) + ramp * scale + bend * scale
+        return loss._weighted("binary_crossentropy_logits", weight, reduction, promote(dtype, pos_weight.dtype))
 
     def _row_logits(self: Tensor, axis: int) -> tuple[Tensor, Tensor]:
         """Logits below their row's maximum, and the logarithm of their row's sum of exponentials.
@@ -126,8 +139,16 @@ class Losses:
             raise ShapeError(op, "0-d logits have no axis of classes", "shape [classes] or [N, classes, …]")
         return (*self.shape[:axis], *self.shape[axis + 1 :])
 
+    def _by_class(self: Tensor, op: str, weight: Tensor, axis: int) -> Tensor:
+        """One weight per class, in the shape of the logits."""
+        weight = operand(op, weight, self)
+        if not same_sizes(weight.shape, (self.shape[axis],)):
+            raise ShapeError(op, f"weight {weight.shape} for {self.shape[axis]} classes",
+                             f"one weight per class: shape {(self.shape[axis],)}")
+        return weight.reshape(*[1] * axis, -1, *[1] * (self.ndim - axis - 1)).expand(self.shape)
+
     def _class_loss(self: Tensor, label: Tensor, axis: int, ignore_index: int | None, label_smoothing: float,
-                    reduction: str) -> Tensor:
+                    reduction: str, weight: Tensor | None = None) -> Tensor:
         """Minus the log-probability of class indices ``label`` along ``axis``."""
         rows = self._rows("cross_entropy", axis)
         label = _classes("cross_entropy", operand("cross_entropy", label, self))
@@ -137,15 +158,22 @@ class Losses:
         check_indices("cross_entropy", label, 0, self.shape[axis], "class", ignore_index, seen=True)
         kept = None if ignore_index is None else label != ignore_index
         shifted, total = self._row_logits(axis)
-        loss = total - shifted._picked((label if kept is None else kept.where(label, 0)).unsqueeze(axis), axis)
+        place = (label if kept is None else kept.where(label, 0)).unsqueeze(axis)
+        loss, of_row = total - shifted._picked(place, axis), None
+        by_class = None if weight is None else self._by_class("cross_entropy", weight, axis).cast(loss.dtype)
+        if by_class is not None:
+            of_row = by_class._picked(place, axis)
+            loss = loss * of_row
         if label_smoothing:
-            smooth = total - shifted.mean(axis=axis, keepdim=True)
+            every = total - shifted
+            smooth = (every if by_class is None else every * by_class).mean(axis=axis, keepdim=True)
             loss = loss * (1 - label_smoothing) + smooth * label_smoothing
-        loss = loss.squeeze(axis)
-        if kept is None:
+        loss, count = loss.squeeze(axis), kept if of_row is None else of_row.squeeze(axis)
+        if count is None:
             return loss._reduced(reduction)
-        loss = kept.where(loss, 0)
-        return loss.sum() / kept.sum() if reduction == "mean" else loss._reduced(reduction)
+        if kept is not None:
+            loss, count = kept.where(loss, 0), kept.where(count, 0)
+        return loss.sum() / count.sum() if reduction == "mean" else loss._reduced(reduction)
 
     def sparse_categorical_crossentropy(self: Tensor, Y: Tensor, ignore_index: int = -1, label_smoothing: float = 0.0,
                                         reduction: str = "mean") -> Tensor:
@@ -164,12 +192,13 @@ class Losses:
         return self._class_loss(Y, self.ndim - 1, ignore_index, label_smoothing, reduction)
 
     def cross_entropy(self: Tensor, Y: Tensor, reduction: str = "mean", label_smoothing: float = 0.0,
-                      ignore_index: int | None = None) -> Tensor:
+                      ignore_index: int | None = None, weight: Tensor | None = None) -> Tensor:
         """Cross entropy of logits ``[N, classes, …]`` (or ``[classes]``) with class indices or probabilities.
 
         Args:
             Y: class indices ``[N, …]``, or probabilities in the logits' shape.
             ignore_index: rows with this label count nothing.
+            weight: of each class; the mean over class indices divides by the sum of the labels' weights.
 
         >>> round(Tensor([[0., 0.]]).cross_entropy(Tensor([1])).item(), 4)
         0.6931
@@ -182,7 +211,7 @@ class Losses:
         axis = 1 if self.ndim > 1 else 0
         Y = operand("cross_entropy", Y, self)
         if Y.ndim == self.ndim - 1:
-            return self._class_loss(Y, axis, ignore_index, label_smoothing, reduction)
+            return self._class_loss(Y, axis, ignore_index, label_smoothing, reduction, weight)
         if not same_sizes(Y.shape, self.shape):
             raise ShapeError("cross_entropy", f"logits {self.shape}, targets {Y.shape}",
                              "class indices without the class axis, or probabilities in the logits' shape")
@@ -193,6 +222,7 @@ class Losses:
         classes = self.shape[axis]
         target = Y * (1 - label_smoothing) + label_smoothing / classes if label_smoothing else Y
         shifted, total = self._row_logits(axis)
+        target = target if weight is None else target * self._by_class("cross_entropy", weight, axis)
         loss = ((total - shifted) * target).sum(axis=axis)
         return loss.sum() / (loss.numel() or 1) if reduction == "mean" else loss._reduced(reduction)
 
@@ -217,12 +247,7 @@ class Losses:
         loss = -self._picked(label, axis).squeeze(axis)
         scale = None
         if weight is not None:
-            weight = operand("nll_loss", weight, self)
-            if not same_sizes(weight.shape, (self.shape[axis],)):
-                raise ShapeError("nll_loss", f"weight {weight.shape} for {self.shape[axis]} classes",
-                                 f"one weight per class: shape {(self.shape[axis],)}")
-            by_class = weight.reshape(*[1] * axis, -1, *[1] * (self.ndim - axis - 1)).expand(self.shape)
-            scale = by_class._picked(label, axis).squeeze(axis)
+            scale = self._by_class("nll_loss", weight, axis)._picked(label, axis).squeeze(axis)
         if kept is not None:
             scale = kept.cast(self.dtype) if scale is None else scale * kept.cast(self.dtype)
         if scale is None:

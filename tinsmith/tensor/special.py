@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tinsmith.core.dtypes import dtypes
 from tinsmith.tensor.arguments import integer
-from tinsmith.tensor.helpers import float_of, rounded_once
+from tinsmith.tensor.helpers import float_of, operand, rounded_once
 from tinsmith.tensor.slopes import with_slopes
 from tinsmith.tensor.trigonometry import _polynomial
 
@@ -40,7 +40,7 @@ _SHIFT = 10  # from which on the asymptotic series are taken
 
 
 class Special:
-    """``erfc erfinv sinc lgamma digamma polygamma``."""
+    """``erfc erfinv sinc lgamma digamma polygamma mvlgamma i0 i0e i1 i1e ndtr log_ndtr entr xlog1py``."""
 
     __slots__ = ()
 
@@ -151,6 +151,115 @@ class Special:
         return total.add(p * (p - 1) / 4 * math.log(math.pi))
 
 
+    def i0(self: Tensor) -> Tensor:
+        """The modified Bessel function of the first kind, of order 0.
+
+        >>> Tensor([0.0, 1.0]).i0().numpy().round(4).tolist()
+        [1.0, 1.2661000490188599]
+        """
+        x = self._new(float_of(self))
+        return with_slopes(_bessel(x, 0, scaled=False), _i0_slope, x)
+
+    def i0e(self: Tensor) -> Tensor:
+        """``i0(x) * exp(-abs(x))``, which does not overflow.
+
+        >>> Tensor([0.0, 1.0]).i0e().numpy().round(4).tolist()
+        [1.0, 0.4657999873161316]
+        """
+        x = self._new(float_of(self))
+        return with_slopes(_bessel(x, 0, scaled=True), _i0e_slope, x)
+
+    def i1(self: Tensor) -> Tensor:
+        """The modified Bessel function of the first kind, of order 1: the derivative of ``i0``.
+
+        >>> Tensor([0.0, 1.0]).i1().numpy().round(4).tolist()
+        [0.0, 0.5651999711990356]
+        """
+        x = self._new(float_of(self))
+        return with_slopes(_bessel(x, 1, scaled=False), _i1_slope, x)
+
+    def i1e(self: Tensor) -> Tensor:
+        """``i1(x) * exp(-abs(x))``, which does not overflow.
+
+        >>> Tensor([0.0, 1.0]).i1e().numpy().round(4).tolist()
+        [0.0, 0.2079000025987625]
+        """
+        x = self._new(float_of(self))
+        return with_slopes(_bessel(x, 1, scaled=True), _i1e_slope, x)
+
+    def ndtr(self: Tensor) -> Tensor:
+        """The part of the normal distribution that lies below x; computed in float64.
+
+        >>> Tensor([0.0, 1.0]).ndtr().numpy().round(4).tolist()
+        [0.5, 0.8413000106811523]
+        """
+        x = self._new(float_of(self))
+        return x.cast(dtypes.float64).mul(-math.sqrt(0.5)).erfc().mul(0.5).cast(x.dtype)
+
+    def log_ndtr(self: Tensor) -> Tensor:
+        """``log(ndtr(x))``, exact where that is small; computed in float64.
+
+        >>> Tensor([0.0, -40.0]).log_ndtr().numpy().round(3).tolist()
+        [-0.6930000185966492, -804.6079711914062]
+        """
+        x = self._new(float_of(self))
+        wide = x.cast(dtypes.float64)
+        far, above = wide.lt(-20), wide.gt(0)
+        size = far.where(wide.neg(), 20.0)
+        series = _series(size.square().reciprocal(), [1.0, -1.0, 3.0, -15.0, 105.0, -945.0, 10395.0])
+        tail = size.mul(size).mul(-0.5).sub(size.log()).sub(0.5 * math.log(2 * math.pi)).add(series.log())
+        half = far.where(0.0, wide).abs().mul(math.sqrt(0.5)).erfc().mul(0.5)
+        out = far.where(tail, above.where(half.neg().log1p(), half.log()))
+        return with_slopes(wide.isneginf().where(-math.inf, out).cast(x.dtype), _log_ndtr_slope, x)
+
+    @rounded_once
+    def entr(self: Tensor) -> Tensor:
+        """``-x * log(x)``: 0 at 0, minus infinity below.
+
+        >>> Tensor([0.0, 2.0, -1.0]).entr().numpy().round(4).tolist()
+        [0.0, -1.3862999677658081, -inf]
+        """
+        x = self._new(float_of(self))
+        out = x.gt(0).where(x, 1.0).log().mul(x).neg()
+        return x.eq(0).where(0.0, x.lt(0).where(-math.inf, x.isnan().where(x, out)))
+
+    def xlog1py(self: Tensor, other: Tensor | float) -> Tensor:
+        """``self * log1p(other)``, and 0 where this is 0 and the other no NaN.
+
+        >>> Tensor([0.0, 2.0]).xlog1py(Tensor([-1.0, 0.0])).tolist()
+        [0.0, 0.0]
+        """
+        y = self._new(float_of(operand("xlog1py", other, self)))
+        nothing = self.eq(0) & y.isnan().logical_not()
+        return nothing.where(0.0, nothing.where(0.0, y).log1p().mul(self))
+
+
+def _bessel(x: Tensor, order: int, scaled: bool) -> Tensor:
+    """The modified Bessel function of the first kind, of order 0 or 1, in float64: its power series up to 15, where
+    all terms are positive, and its asymptotic one beyond (DLMF 10.25.2, 10.40.1)."""
+    wide = x.cast(dtypes.float64)
+    size = wide.abs()
+    far = size.gt(15)
+    near, large = far.where(0.0, size), far.where(size, 15.0)
+    power = [1.0]
+    for k in range(1, 40):
+        power.append(power[-1] / (k * (k + order)))
+    asymptotic = [1.0]
+    for k in range(1, 25):
+        asymptotic.append(asymptotic[-1] * ((2 * k - 1) ** 2 - 4 * order**2) / (8 * k))
+    small = _series(near.square().mul(0.25), power)
+    small = small.mul(near.mul(0.5)) if order else small
+    tail = _series(large.reciprocal(), asymptotic).div(large.mul(2 * math.pi).sqrt())
+    if scaled:
+        out = far.where(tail, small.mul(near.neg().exp()))
+    else:
+        half = large.mul(0.5).exp()  # in two parts: the exponential overflows before the product with the tail does
+        out = far.where(half.mul(tail).mul(half), small)
+    out = size.isinf().where(0.0 if scaled else math.inf, out)
+    out = out.copysign(wide) if order else out
+    return wide.isnan().where(wide, out).cast(x.dtype)
+
+
 def _reflected(x: Tensor, positive: Callable[[Tensor], Tensor], below: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     """A function of positive values, and what it is of negative ones by that of ``1 - x``; in float64."""
     wide = x.cast(dtypes.float64)
@@ -232,6 +341,33 @@ def _lgamma_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
 
 def _digamma_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
     return (g.mul(x.polygamma(1)),)
+
+
+def _i0_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+    return (g.mul(x.i1()),)
+
+
+def _i0e_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+    return (g.mul(x.i1e().sub(x.sign().mul(x.i0e()))),)
+
+
+def _i1_over_x(x: Tensor, i1: Tensor) -> Tensor:
+    zero = x.eq(0)
+    return zero.where(0.5, i1.div(zero.where(1.0, x)))
+
+
+def _i1_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+    return (g.mul(x.i0().sub(_i1_over_x(x, x.i1()))),)
+
+
+def _i1e_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+    i1e = x.i1e()
+    return (g.mul(x.i0e().sub(_i1_over_x(x, i1e)).sub(x.sign().mul(i1e))),)
+
+
+def _log_ndtr_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+    exponent = x.square().mul(-0.5).sub(x.log_ndtr())  # the density over the part below
+    return (g.mul(exponent.exp()).mul(1 / math.sqrt(2 * math.pi)),)
 
 
 def _polygamma_slope(g: Tensor, out: Tensor, x: Tensor, order: Tensor) -> tuple[Tensor, None]:

@@ -164,11 +164,13 @@ class Windows:
         return flat.scatter(-1, indices.reshape(rows), self.reshape(rows)).reshape(*lead, *whole)
 
     def avg_pool2d(self: Tensor, kernel_size: Ints = 2, stride: Ints | None = None, dilation: Ints = 1,
-                   padding: Ints = 0, ceil_mode: bool = False, count_include_pad: bool = True) -> Tensor:
+                   padding: Ints = 0, ceil_mode: bool = False, count_include_pad: bool = True,
+                   divisor_override: int | None = None) -> Tensor:
         """Mean of each window over the last axes.
 
         Args:
             count_include_pad: whether padding counts as zeros of the window or is left out of the mean.
+            divisor_override: what sums are divided by instead of their windows' sizes.
 
         >>> Tensor.arange(16).float().reshape(1, 1, 4, 4).avg_pool2d().tolist()
         [[[[2.5, 4.5], [10.5, 12.5]]]]
@@ -183,6 +185,8 @@ class Windows:
             return windows.reduce("ADD", axes).reshape(shape)
 
         summed = total(this.uop, 0)
+        if divisor_override is not None:
+            return this._new(summed) / integer("avg_pool2d", "divisor_override", divisor_override, least=1)
         if not ceil_mode and (count_include_pad or not any(b or e for b, e in amounts)):
             return this._new(summed * (1 / math.prod(kernel)))
         return this._new(summed / total(this.uop.const_like(1), int(count_include_pad)))

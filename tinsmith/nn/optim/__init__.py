@@ -1,7 +1,7 @@
 """Optimizers. State, learning rate and corrections live in buffers, so every step is the same program."""
 import sys
 
-from tinsmith.core.names import guide, unknown
+from tinsmith.core.names import guide
 from tinsmith.nn.optim import adaptive, averaging, base, gradients, lr_scheduler, momentum
 from tinsmith.nn.optim.adaptive import LAMB, Adagrad, Adam, AdamW, NAdam, RAdam, RMSprop
 from tinsmith.nn.optim.averaging import EMA
@@ -15,9 +15,10 @@ __all__ = ["EMA", "LAMB", "LARS", "SGD", "Adagrad", "Adam", "AdamW", "GradScaler
 guide(adaptive, averaging, base, gradients, lr_scheduler, momentum)
 clip_grad_norm_, clip_grad_value_ = gradients.clip_grad_norm_, gradients.clip_grad_value_  # as guide made them
 
-
-def __getattr__(name: str) -> object:
-    raise unknown("nn.optim", name, __all__)
-
+# PyTorch's, and what does their work.
+_OWN = "an optimizer of your own, in ten lines (docs/training.md)"
+ABSENT = {**dict.fromkeys(("ASGD", "Adadelta", "Adafactor", "LBFGS", "Rprop"), _OWN), "Adamax": "Adam, NAdam or RAdam",
+          "SparseAdam": "Adam: gradients of embeddings are dense", "Nadam": "NAdam",
+          "swa_utils": "nn.optim.EMA, which averages parameters"}
 
 guide(sys.modules[__name__])

@@ -3,12 +3,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from tinsmith.ir import Ops, UOp
 from tinsmith.nn.optim.base import Optimizer, Params
 from tinsmith.tensor.arguments import flag, number
+from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.helpers import expand_uop, same_device
 from tinsmith.tensor.realize import realize_tensors
 from tinsmith.tensor.tensor import Tensor
@@ -35,20 +37,16 @@ class Moments(Optimizer):
         self.b1, self.b2 = number(name, "b1", b1, 0, 1), number(name, "b2", b2, 0, 1)
         self.eps, self.weight_decay = number(name, "eps", eps, 0), number(name, "weight_decay", weight_decay)
         self.amsgrad = flag(name, "amsgrad", amsgrad)
-        # 1 - b1^t and 1 - b2^t: c ← c·b + (1 - b) keeps them exact to rounding where 1 - b^t would cancel.
-        self.correction1, self.correction2 = self._scalar(0.0), self._scalar(0.0)
+        self.count = self._scalar(0.0)  # of steps
+        self.correction1, self.correction2 = self._scalar(0.0), self._scalar(0.0)  # 1 - b1^t and 1 - b2^t
         self.m, self.v = self.state_like(), self.state_like()
         self.greatest = self.state_like() if self.amsgrad else []
 
-    def _scalar(self, value: float) -> Tensor:
-        made = Tensor(np.array([value], np.float32), device=self.device, requires_grad=False)
-        realize_tensors([made])
-        return made
-
     def _step(self, params: list[Tensor], grads: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        self.correction1.assign(self.correction1 * self.b1 + (1 - self.b1))
-        self.correction2.assign(self.correction2 * self.b2 + (1 - self.b2))
-        scalars = [self.correction1, self.correction2, *self._advance()]
+        self.count.assign(self.count + 1)
+        self.correction1.assign(_correction(self.b1, self.count))
+        self.correction2.assign(_correction(self.b2, self.count))
+        scalars = [self.count, self.correction1, self.correction2, *self._advance()]
         updates = [self._update(n, p, g) for n, (p, g) in enumerate(zip(params, grads))]
         return updates, [*scalars, *self.m, *self.v, *self.greatest]
 
@@ -69,7 +67,8 @@ class Moments(Optimizer):
         g = grad.uop.cast(dtype)  # the square of a small 16-bit float would be 0
         if self.weight_decay and not self.decoupled:
             g = g + p.detach().uop.cast(dtype) * self.weight_decay
-        m = moment.assign(moment._new(moment.uop * self.b1 + g * (1 - self.b1))).uop
+        keep: Any = self._each(n, self.b1)[0] if isinstance(self.b1, TensorBase) else self.b1
+        m = moment.assign(moment._new(moment.uop * keep + g * (1 - keep))).uop
         v = square.assign(square._new(square.uop * self.b2 + (g * g) * (1 - self.b2))).uop
         if self.amsgrad:
             greatest = self.greatest[n]
@@ -78,13 +77,19 @@ class Moments(Optimizer):
 
     def _each(self, n: int, *scalars: Tensor) -> list[UOp]:
         """Tensors of one number as nodes of a moment's shape and dtype."""
-        return [expand_uop(t.uop.cast(self.m[n].dtype), self.m[n].shape) for t in scalars]
+        return [expand_uop(t.uop.reshape(()).cast(self.m[n].dtype), self.m[n].shape) for t in scalars]
 
     def _decay(self, p: Tensor, up: UOp) -> UOp:
         """An update, yet without the learning rate, with decoupled weight decay."""
         if not (self.weight_decay and self.decoupled):
             return up
         return up + (p.detach() * self.weight_decay).uop.cast(up.dtype)
+
+
+def _correction(b: float | Tensor, count: Tensor) -> Tensor:
+    """``1 - b ** count``, where nothing cancels."""
+    rate = b.log() if isinstance(b, TensorBase) else math.log(b) if b else -math.inf
+    return -(count * rate).expm1()
 
 
 class LAMB(Moments):
@@ -152,15 +157,15 @@ class Adam(LAMB):
     Args:
         weight_decay: added to the gradient, times the parameter.
         amsgrad: divide by the greatest ``v`` so far.
+        decoupled_weight_decay: keep weight decay apart from the gradient, as ``AdamW``.
     """
-
-    decoupled = False
 
     def __init__(self, params: Params, lr: float = 0.001, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8,
                  master_weights: bool = True, *, weight_decay: float = 0.0, betas: Sequence[float] | None = None,
-                 amsgrad: bool = False, maximize: bool = False) -> None:
+                 amsgrad: bool = False, decoupled_weight_decay: bool = False, maximize: bool = False) -> None:
         super().__init__(params, lr, b1, b2, eps, weight_decay, True, master_weights, betas=betas, amsgrad=amsgrad,
                          maximize=maximize)
+        self.decoupled = flag("Adam", "decoupled_weight_decay", decoupled_weight_decay)
 
 
 class NAdam(Moments):
@@ -185,12 +190,11 @@ class NAdam(Moments):
         super().__init__(params, lr, b1, b2, eps, weight_decay, master_weights, betas, maximize=maximize)
         self.momentum_decay = number("NAdam", "momentum_decay", momentum_decay, 0)
         self.decoupled = flag("NAdam", "decoupled_weight_decay", decoupled_weight_decay)
-        self.count, self.product = self._scalar(0.0), self._scalar(1.0)  # of steps; of their momenta
+        self.product = self._scalar(1.0)  # of the steps' momenta
 
     def _advance(self) -> list[Tensor]:
-        self.count.assign(self.count + 1)
         self.product.assign(self.product * self._momentum(self.count))
-        return [self.count, self.product]
+        return [self.product]
 
     def _momentum(self, step: Tensor) -> Tensor:
         return (1 - (step * (math.log(0.96) * self.momentum_decay)).exp() * 0.5) * self.b1
@@ -223,11 +227,6 @@ class RAdam(Moments):
                  betas: Sequence[float] | None = None, maximize: bool = False) -> None:
         super().__init__(params, lr, b1, b2, eps, weight_decay, master_weights, betas, maximize=maximize)
         self.decoupled = flag("RAdam", "decoupled_weight_decay", decoupled_weight_decay)
-        self.count = self._scalar(0.0)
-
-    def _advance(self) -> list[Tensor]:
-        self.count.assign(self.count + 1)
-        return [self.count]
 
     def _length(self) -> Tensor:
         """Of how many gradients the running square is as good as the mean: ``longest - 2·t·b2^t / (1 - b2^t)``, in a
@@ -324,4 +323,4 @@ class RMSprop(Optimizer):
             mean = self.m[n].assign(self.m[n] * self.alpha + g * (1 - self.alpha))
             spread = spread - mean * mean
         up = g / (spread.sqrt() + self.eps)
-        return self.b[n].assign(self.b[n] * self.momentum + up) if self.momentum else up
+        return self.b[n].assign(self.b[n] * self.momentum + up) if self.b else up

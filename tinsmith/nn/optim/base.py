@@ -143,6 +143,35 @@ class Optimizer:
         realize_tensors(out)
         return out
 
+    def _scalar(self, value: float, shape: tuple[int, ...] = (1,)) -> Tensor:
+        """One number in memory, as state."""
+        made = Tensor(np.full(shape, value, np.float32), device=self.device, requires_grad=False)
+        realize_tensors([made])
+        return made
+
+    def momentum_in_memory(self) -> Tensor:
+        """``momentum`` or ``b1`` as a tensor of one number, which it becomes: captured steps read what it holds.
+
+        >>> from tinsmith.nn.optim import SGD
+        >>> opt = SGD([Tensor([1.])], momentum=0.5)
+        >>> opt.momentum_in_memory().item(), opt.momentum.item()
+        (0.5, 0.5)
+
+        Raises:
+            ArgumentError: if the optimizer has neither.
+        """
+        name = next((n for n in ("b1", "momentum") if hasattr(self, n)), None)
+        if name is None:
+            raise ArgumentError(type(self).__name__, "has no momentum to be changed", "cycle_momentum=False")
+        found = getattr(self, name)
+        if not isinstance(found, TensorBase):
+            found = self._scalar(found, ())
+            setattr(self, name, found)
+            if not getattr(self, "b", True):  # without momentum there was nothing to sum up in
+                self.b = self.state_like()
+        out: Tensor = found
+        return out
+
     def zero_grad(self) -> None:
         """Forget the gradients: of the parameters, and of leaves that nobody asked gradients for."""
         for p in self.params:
@@ -171,7 +200,7 @@ class Optimizer:
             given = [-g for g in given] if self.maximize else given
             updates, extra = self._step(current, given)
             for p, master, now, update in zip(self.params, masters, current, updates):
-                value = (now.detach() - update).cast(now.dtype)
+                value = (now.detach() - update.reshape(now.shape)).cast(now.dtype)  # of a scalar: lr has an axis
                 if master is not None:
                     master.assign(value)
                 p.assign(value.cast(p.dtype))

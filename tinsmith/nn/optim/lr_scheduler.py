@@ -18,6 +18,9 @@ from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.realize import realize_tensors
 from tinsmith.tensor.tensor import Tensor
 
+ABSENT = {"ChainedScheduler": "LambdaLR of the product of the factors", "CyclicLR": "LambdaLR, or OneCycleLR",
+          "MultiplicativeLR": "LambdaLR of the product so far, as gamma ** t"}
+
 
 class LRScheduler:
     """The base of schedules; yours implements ``factor``: by what the first rate is multiplied after ``t`` steps.
@@ -292,46 +295,73 @@ class OneCycleLR(LRScheduler):
         div_factor: the first rate is ``max_lr / div_factor``.
         final_div_factor: the last rate is the first over this.
         three_phase: down to the first rate as fast as up, then to the last one.
-        cycle_momentum: PyTorch lets the momentum go the other way; here it stays, and True is an error.
+        cycle_momentum: let the momentum (of Adam's kind: ``b1``) go the other way, from ``max_momentum`` down to
+            ``base_momentum``, and back.
     """
 
     def __init__(self, optimizer: Optimizer, max_lr: float | Sequence[float], total_steps: int | None = None,
                  epochs: int | None = None, steps_per_epoch: int | None = None, pct_start: float = 0.3,
-                 anneal_strategy: str = "cos", cycle_momentum: bool = False, div_factor: float = 25.0,
-                 final_div_factor: float = 1e4, three_phase: bool = False) -> None:
+                 anneal_strategy: str = "cos", cycle_momentum: bool = True,
+                 base_momentum: float | Sequence[float] = 0.85, max_momentum: float | Sequence[float] = 0.95,
+                 div_factor: float = 25.0, final_div_factor: float = 1e4, three_phase: bool = False) -> None:
         name = "OneCycleLR"
         if total_steps is None:
             if epochs is None or steps_per_epoch is None:
                 raise ArgumentError(name, "how many steps?", "total_steps=, or epochs= and steps_per_epoch=")
             total_steps = integer(name, "epochs", epochs) * integer(name, "steps_per_epoch", steps_per_epoch)
-        if cycle_momentum:
-            raise ArgumentError(name, "cycle_momentum=True: momenta are constants of a step", "cycle_momentum=False")
         total, start = integer(name, "total_steps", total_steps, least=2), number(name, "pct_start", pct_start, 0, 1)
         self.linear = choice(name, "anneal_strategy", anneal_strategy, ("cos", "linear")) == "linear"
         div, last = number(name, "div_factor", div_factor, zero=False), number(name, "final_div_factor",
                                                                               final_div_factor, zero=False)
         up = start * total - 1
         low, lowest = 1 / div, 1 / (div * last)
-        if flag(name, "three_phase", three_phase):
-            self.phases = [(up, low, 1.0), (2 * start * total - 2, 1.0, low), (total - 1.0, low, lowest)]
-        else:
-            self.phases = [(up, low, 1.0), (total - 1.0, 1.0, lowest)]
+        three = flag(name, "three_phase", three_phase)
+        self.ends = [up, *([2 * start * total - 2] if three else []), total - 1.0]
+        self.factors = [low, 1.0, low, lowest] if three else [low, 1.0, lowest]
+        self.cycle_momentum = flag(name, "cycle_momentum", cycle_momentum)
         parts = optimizer.parts() if isinstance(optimizer, Optimizer) else []
-        tops = list(max_lr) if isinstance(max_lr, (list, tuple)) else [max_lr] * len(parts)
-        if len(tops) != len(parts):
-            raise ArgumentError(name, f"max_lr has {len(tops)} rates for {len(parts)} groups", "one for each group")
-        for part, top in zip(parts, tops):
-            vars(part)["initial_lr"] = float(number(name, "max_lr", top, 0))
+        for part, top in zip(parts, _by_group(name, "max_lr", max_lr, parts)):
+            vars(part)["initial_lr"] = top
+        if self.cycle_momentum:
+            self.momenta = list(zip(*(_by_group(name, n, given, parts) for n, given in
+                                      (("max_momentum", max_momentum), ("base_momentum", base_momentum)))))
+            for part in parts:
+                part.momentum_in_memory()
         super().__init__(optimizer)
 
     def factor(self, t: Tensor) -> Tensor:
         """Of ``max_lr``, in the phase that ``t`` is in."""
-        out, begin = t * 0 + self.phases[-1][2], [0.0, *(end for end, _, _ in self.phases)]
-        for (end, first, last), since in reversed(list(zip(self.phases, begin))):
+        return self._along(t, self.factors)
+
+    def _along(self, t: Tensor, values: Sequence[float]) -> Tensor:
+        """From value to value, one at the end of each phase."""
+        out, begin = t * 0 + values[-1], [0.0, *self.ends]
+        for end, since, first, last in reversed(list(zip(self.ends, begin, values, values[1:]))):
             part = ((t - since) / (end - since)).clamp(0.0, 1.0) if end > since else t * 0 + 1.0
             bend = 1 - part if self.linear else _cosine(part)
             out = (t <= end).where(bend * (first - last) + last, out)
         return out
+
+    def _written(self) -> list[Tensor]:
+        rates = super()._written()
+        if not self.cycle_momentum:
+            return rates
+        written = []
+        with Tensor.no_grad():
+            for part, (most, least) in zip(self.groups(), self.momenta):
+                values = [most, least, *[most] * (len(self.ends) - 1)]
+                written.append(part.momentum_in_memory())
+                now = self._along(self.count.cast(dtypes.float32).to(part.device), values)
+                written[-1].assign(now.reshape(()))
+        return [*rates, *written]
+
+
+def _by_group(op: str, name: str, given: Any, parts: Sequence[Optimizer]) -> list[float]:
+    """A number for each group, of one for all or of a list."""
+    found = list(given) if isinstance(given, (list, tuple)) else [given] * len(parts)
+    if len(found) != len(parts):
+        raise ArgumentError(op, f"{name} has {len(found)} numbers for {len(parts)} groups", "one for each group")
+    return [float(number(op, name, value, 0)) for value in found]
 
 
 class SequentialLR(LRScheduler):

@@ -10,7 +10,7 @@ from tinsmith.tensor.tensor import Tensor
 
 
 class SGD(Optimizer):
-    """``p -= lr * g``, with momentum ``b = momentum * b + g`` if given, as PyTorch does it.
+    """``p -= lr * g``, with momentum ``b = momentum * b + (1 - dampening) * g`` if given, as PyTorch does it.
 
     >>> w = Tensor([2.])
     >>> opt = SGD([w], lr=0.25, momentum=0.9)
@@ -18,25 +18,37 @@ class SGD(Optimizer):
     >>> opt.step()
     >>> w.item()
     1.0
+
+    Args:
+        nesterov: look ahead: the step is ``g + momentum * b``.
+        dampening: of all gradients in ``b`` but the first.
     """
 
     def __init__(self, params: Params, lr: float = 0.001, momentum: float = 0.0, weight_decay: float = 0.0,
-                 nesterov: bool = False, master_weights: bool = True, *, maximize: bool = False) -> None:
+                 nesterov: bool = False, master_weights: bool = True, *, dampening: float = 0.0,
+                 maximize: bool = False) -> None:
         super().__init__(params, lr, master_weights, maximize=maximize)
         self.momentum, self.nesterov = number("SGD", "momentum", momentum), flag("SGD", "nesterov", nesterov)
         self.weight_decay = number("SGD", "weight_decay", weight_decay)
+        self.dampening = number("SGD", "dampening", dampening)
+        if self.nesterov and self.dampening:
+            raise ArgumentError("SGD", f"nesterov=True with dampening={dampening}", "dampening=0, or no nesterov")
         self.b = self.state_like() if self.momentum else []
+        self.share = [self._scalar(1.0, ())] if self.dampening else []  # of the next gradient in b
 
     def _step(self, params: list[Tensor], grads: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         updates = []
         for n, (p, g) in enumerate(zip(params, grads)):
             if self.weight_decay:
                 g = g + p.detach() * self.weight_decay
-            if self.momentum:
-                self.b[n].assign((self.b[n] * self.momentum + g).cast(self.b[n].dtype))
+            if self.b:
+                new = g * self.share[0] if self.share else g
+                self.b[n].assign((self.b[n] * self.momentum + new).cast(self.b[n].dtype))
                 g = g + self.b[n] * self.momentum if self.nesterov else self.b[n]
             updates.append(g * self.lr)
-        return updates, self.b
+        for share in self.share:
+            share.assign(share * 0 + (1 - self.dampening))
+        return updates, [*self.b, *self.share]
 
 
 class LARS(Optimizer):
@@ -77,12 +89,12 @@ class LARS(Optimizer):
         return [self._update(n, p.detach(), g) for n, (p, g) in enumerate(zip(params, grads))], self.b
 
     def _update(self, n: int, p: Tensor, g: Tensor) -> Tensor:
-        rate = self.lr * self._ratio(p, g)
+        rate = (self.lr * self._ratio(p, g)).reshape(())
         if self.pre_wd and self.weight_decay:
             g = g + p * self.weight_decay
         if self.classic:
             g = g * rate
-        if self.momentum:
+        if self.b:
             self.b[n].assign((self.b[n] * self.momentum + g).cast(self.b[n].dtype))
             g = g + self.b[n] * self.momentum if self.nesterov else self.b[n]
         if self.ns_steps and p.ndim > 1:
