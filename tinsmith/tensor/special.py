@@ -217,7 +217,7 @@ class Special:
         """``-x * log(x)``: 0 at 0, minus infinity below.
 
         >>> Tensor([0.0, 2.0, -1.0]).entr().numpy().round(4).tolist()
-        [0.0, -1.3862999677658081, -inf]
+        [0.0, -1.386299967765808, -inf]
         """
         x = self._new(float_of(self))
         out = x.gt(0).where(x, 1.0).log().mul(x).neg()

@@ -25,18 +25,22 @@ from tinsmith.nn.onnx import (
     sequences,
     shapes,
     signals,
+    text,
     training,
 )
 from tinsmith.nn.onnx.values import DTYPES, NUMBER_OF, STRING, constant, folded, fresh, kept, noted, type_of
 from tinsmith.tensor.tensor import Tensor
 
 MODULES: Final[tuple[ModuleType, ...]] = (
-    arithmetic, reductions, shapes, neural, recurrent, quantized, resampling, sequences, signals, control)
+    arithmetic, reductions, shapes, neural, recurrent, quantized, resampling, sequences, signals, text,
+    control)
 PREVIEW: Final = "ai.onnx.preview.training"
+LEARNING: Final = ("LabelEncoder", "ArrayFeatureExtractor", "Binarizer")  # of ai.onnx.ml
 OPERATORS: Final[dict[tuple[str, str], Callable[..., Any]]] = {
     **{("", name): f for name, f in arithmetic.SIMPLE.items()},
     **{("", name): f for module in MODULES for name, f in vars(module).items()
-       if name[0].isupper() and inspect.isfunction(f)},
+       if name[0].isupper() and inspect.isfunction(f) and name not in LEARNING},
+    **{("ai.onnx.ml", name): vars(text)[name] for name in LEARNING},
     **{(PREVIEW, name): f for name, f in vars(training).items() if name[0].isupper() and inspect.isfunction(f)}}
 _SPECIAL: Final = ("opset", "outputs", "scope")  # what a function may ask of the step beside inputs and attributes
 
