@@ -8,19 +8,23 @@
     python -m tinsmith beam ls|path        what searches (BEAM=n) found on this machine and others
     python -m tinsmith beam merge FILE...  take in what was found elsewhere
     python -m tinsmith viz TRACE           show a trace that VIZ=1 or VIZ=2 wrote; --html OUT writes it as one page
+    python -m tinsmith source SCRIPT       the source of every kernel that a script runs; --device D for a device that
+                                           need not be here (METAL, CUDA, HIP, WEBGPU); other words go to the script
     python -m tinsmith ir                  the page docs/ir.md, from the op table
     python -m tinsmith --version           which version this is
 """
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import os
 import platform
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -33,7 +37,7 @@ from tinsmith.core.errors import TinsmithError
 from tinsmith.core.settings import settings
 from tinsmith.core.version import version as own_version
 from tinsmith.ir.document import document
-from tinsmith.schedule import beamdb
+from tinsmith.schedule import beamdb, sourcelist
 from tinsmith.schedule.debug import opts_text
 
 Row = tuple[str, ...]
@@ -67,7 +71,7 @@ def show(title: str, head: Row, rows: Sequence[Row]) -> None:
 def try_device(name: str) -> tuple[bool, str]:
     """Open a device and run a dot product on it: (it works, how or why not)."""
     try:
-        device = Device[name]
+        device = Device.here(name)
         if not device.has_programs:
             return True, "memory only: no programs run on it"
         start = time.perf_counter()
@@ -248,6 +252,45 @@ def show_trace(path: str, html: str | None, port: int) -> int:
     return 0
 
 
+# *** source ***
+
+
+def source(path: str, arguments: Sequence[str], device: str | None, tinygrads: bool) -> int:
+    """Run a script as ``python`` does and print its kernels; what it prints itself goes to standard error.
+
+    Returns:
+        the script's exit code; 1 if it ended with an error, after the kernels until then.
+    """
+    scripts = importlib.import_module("tinsmith.compat.__main__")
+    out = sys.stdout
+    with contextlib.redirect_stdout(sys.stderr):
+        try:
+            text = Path(path).read_bytes()
+            if tinygrads:
+                scripts.install()
+            sys.argv, sys.path[0] = [path, *arguments], os.path.dirname(os.path.abspath(path))
+            with sourcelist.listing(out, Device.canonicalize(device)) as found:
+                return _exit_code(scripts.run, text, path, found)
+        except (OSError, TinsmithError) as error:
+            print(error)
+            return 1
+
+
+def _exit_code(run: Callable[[bytes, str, str], None], text: bytes, path: str, found: sourcelist.SourceList) -> int:
+    try:
+        run(text, path, path)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except Exception as error:
+        frames = error.__traceback__
+        while frames is not None and frames.tb_frame.f_code.co_filename != path:
+            frames = frames.tb_next
+        traceback.print_exception(error.with_traceback(frames or error.__traceback__))
+        print(f"the listing ends after {len(found.seen)} kernels: {path} raised {type(error).__name__}")
+        return 1
+    return 0
+
+
 def _ago(moment: float) -> str:
     seconds = max(time.time() - moment, 0)
     unit, length = next((u for u in (("d", 86400), ("h", 3600), ("min", 60)) if seconds >= u[1]), ("s", 1))
@@ -275,8 +318,19 @@ def main(arguments: list[str] | None = None) -> int:
     viewer.add_argument("trace")
     viewer.add_argument("--html", metavar="OUT", help="write one page with everything in it instead of serving it")
     viewer.add_argument("--port", type=int, default=0, help="of this machine; any free one unless given")
+    sources = commands.add_parser("source", help="print the source of a script's kernels")
+    sources.add_argument("script")
+    sources.add_argument("--device", help="whose source; the default device's unless given")
+    sources.add_argument("--compat", action="store_true", help="the script imports tinygrad")
     commands.add_parser("ir", help="print docs/ir.md")
-    chosen = parser.parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    own = given.index("--") if "--" in given else len(given)
+    chosen, rest = parser.parse_known_args(given[:own])
+    rest += given[own + 1 :]
+    if chosen.command == "source":
+        return source(chosen.script, rest, chosen.device, chosen.compat)
+    if rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if chosen.command == "doctor":
         return doctor()
     if chosen.command == "conformance":

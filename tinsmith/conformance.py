@@ -213,7 +213,7 @@ def program_cases() -> Iterator[Case]:
 
 def cases(device: str) -> Iterator[Case]:
     """All cases for a device."""
-    yield from op_cases(Device[device].renderer.target.storage)
+    yield from op_cases(Device.here(device).renderer.target.storage)
     yield from reduce_cases()
     yield from movement_cases()
     yield from index_cases()

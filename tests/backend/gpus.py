@@ -25,7 +25,7 @@ def missing_nvrtc() -> str:
 def missing_cuda() -> str:
     """Why ``CUDA`` cannot be opened; empty where it can."""
     try:
-        Device["CUDA"]
+        Device.here("CUDA")
     except DeviceError as error:
         return str(error)
     return ""

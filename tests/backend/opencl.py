@@ -13,7 +13,7 @@ from tinsmith.core.errors import DeviceError
 def missing() -> str:
     """Why ``OPENCL`` cannot be opened; empty where it can."""
     try:
-        Device["OPENCL"]
+        Device.here("OPENCL")
     except DeviceError as error:
         return str(error)
     return ""

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.golden.running import HERE, normalised, run, run_tutorial
+from tinsmith.backend.device import Device
 
 
 def as_ours(line: str) -> str:
@@ -30,6 +31,22 @@ def test_the_log_of_the_dot_product_is_the_tutorials(dot_logs: tuple[str, str]) 
     ours = normalised(unfolded(dot_logs[0]))
     ours = [line for line in ours if not line.startswith(("kernel r_2:", "computes", "opts"))]
     assert ours == wanted
+
+
+def test_metals_log_is_the_tutorials(tmp_path: Path) -> None:
+    """Where there is no Metal: the kernel is the log's, character for character, and every other line is there."""
+    if "METAL" in Device.get_available_devices():
+        pytest.skip("Metal itself runs this here, and says nothing of what stands in for it")
+    log = run_tutorial("dot", tmp_path, DEV="METAL", DEBUG="5", NOOPT="1")
+    source = (HERE / "tutorials" / "r_2.metal").read_text("utf-8")
+    assert log.count(source) == 1
+    wanted = [re.sub(r"^(\*\*\* .*?) mem", lambda found: f"{found[1]} arg {2 if ' copy ' in found[1] else 3} mem",
+                     line.replace("CLANG <- METAL", "NPY <- METAL").replace("*** CLANG", "*** NPY"))
+              for line in normalised((HERE / "tutorials" / "dot_log.txt").read_text("utf-8"))]
+    ours = normalised(unfolded(log.replace(source, source.partition("metal;\n")[2])))
+    assert "METAL is not here: its source is shown, the values and times are CPU's" in ours
+    assert [line for line in ours if not line.startswith(
+        ("kernel r_2:", "computes", "opts", "METAL is not here", "opened device CPU"))] == wanted
 
 
 def test_a_warm_cache_hides_nothing(dot_logs: tuple[str, str]) -> None:

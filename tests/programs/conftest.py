@@ -23,7 +23,7 @@ def device(request: pytest.FixtureRequest) -> Iterator[str]:
     if options["DEV"] == "CPU:C" and not HAS_C:
         pytest.skip("no C compiler")
     try:
-        Device[options["DEV"]]
+        Device.here(options["DEV"])
     except DeviceError as error:
         pytest.skip(str(error))
     with Context(**options):

@@ -232,6 +232,11 @@ class Compiled:
                 "docs/new_accelerator.md; or copy the tensor with .to('CPU')")
         return self._renderer
 
+    @property
+    def runs_on(self) -> Compiled:
+        """What runs its kernels: the device itself, or what stands in for one that is not on this machine."""
+        return self
+
     persistent: ClassVar[bool] = False  # what lies there outlives the process: it is written at once
 
     dlpack: tuple[int, int] | None = None  # DLPack's kind and number of its memory, if its handles are ``Block``s
@@ -397,13 +402,60 @@ class _Devices:
         if found is not None:
             return found
         canonical = self.canonicalize(name)
-        if canonical not in self._opened:
-            if not self._opened:
-                tell_unread()
-            self._opened[canonical] = self._open(canonical)
-            if settings.DEBUG >= 1:
-                show(f"opened device {canonical} from pid:{os.getpid()}")
-        return self._opened[canonical]
+        return self._opened.get(canonical) or self._made(canonical, settings.DEBUG >= 4 or self.shows_source)
+
+    shows_source = False  # devices that are not here are stood in for at any DEBUG level
+
+    def here(self, name: str | None) -> Compiled:
+        """The device itself, never what stands in for it.
+
+        Raises:
+            DeviceError: saying why it is not on this machine.
+        """
+        canonical = self.canonicalize(name)
+        found = self._opened.get(canonical) or self._made(canonical, False)
+        if found.runs_on is not found:
+            raise vars(found)["missing"]
+        return found
+
+    def _made(self, canonical: str, stands_in: bool) -> Compiled:
+        if not self._opened:
+            tell_unread()
+        try:
+            opened = self._open(canonical)
+        except DeviceError as error:
+            opened = self._stand_in(canonical, error, stands_in)
+        self._opened[canonical] = opened
+        if settings.DEBUG >= 1:
+            show(f"opened device {canonical} from pid:{os.getpid()}")
+            runner = opened.runs_on
+            if runner is not opened:
+                show(f"{canonical} is not here: its source is shown, the values and times are {runner.device}'s")
+        return opened
+
+    def _stand_in(self, canonical: str, error: DeviceError, wanted: bool) -> Compiled:
+        """What shows the source of a device that cannot be opened.
+
+        Raises:
+            DeviceError: if none is wanted, or nothing writes source for the device.
+        """
+        kind, *rest = canonical.split(":")
+        renderer = None if kind in self._classes else self._writes(kind)
+        if renderer is None:
+            raise error
+        if not wanted:
+            mend = f"{error.mend}; or DEBUG=4, which shows its source"
+            raise DeviceError(error.op, error.message, mend) from None
+        standin = importlib.import_module("tinsmith.backend.standin")
+        runner = self[":".join(["CPU", *(p for p in rest if p.isdigit())])]
+        found: Compiled = standin.StandIn(canonical, renderer(), runner, error)
+        return found
+
+    def _writes(self, kind: str) -> Callable[[], Renderer] | None:
+        """What makes a renderer for a built-in device, whether or not it can be opened."""
+        if kind not in self.BUILT_IN:
+            return None
+        return getattr(importlib.import_module(f"tinsmith.backend.{kind.lower()}.device"), "RENDERER", None)
 
     def _open(self, canonical: str) -> Compiled:
         base = canonical.split(":")[0]
@@ -433,15 +485,12 @@ class _Devices:
         """
         base = self.canonicalize(name).split(":")[0]
         try:
-            return self[name].renderer
+            return self.here(name).renderer
         except DeviceError:
-            if base not in self.BUILT_IN or base in self._classes:
-                raise
-            make = getattr(importlib.import_module(f"tinsmith.backend.{base.lower()}.device"), "RENDERER", None)
+            make = None if base in self._classes else self._writes(base)
             if make is None:
                 raise
-            found: Renderer = make()
-            return found
+            return make()
 
     def get_available_devices(self) -> Iterator[str]:
         """Names of the devices that can compute on this machine: what fails to open is none; ``Device[name]`` says why.
@@ -451,7 +500,7 @@ class _Devices:
         """
         for name in self.known():
             with contextlib.suppress(Exception):  # a registered device is anybody's code
-                if self[name].has_programs:
+                if self.here(name).has_programs:
                     yield name
 
     @property

@@ -48,9 +48,18 @@ def show(text: str) -> None:
     Raises:
         SystemExit: if nobody reads standard output any more, as in ``| head``: the program ends without a word.
     """
+    show_whole(fitted(text))
+
+
+def show_whole(text: str) -> None:
+    """The same with every line as it is: source that people may give to a compiler.
+
+    Raises:
+        SystemExit: as ``show`` does.
+    """
     _watch()
     try:
-        print(fitted(text))
+        print(text)
     except BrokenPipeError:
         _close()
         raise SystemExit(128 + _SIGPIPE) from None

@@ -117,7 +117,7 @@ def _assembled(name: str, lines: list[UOp], device: Compiled) -> tuple[Launch, s
         if wrong:
             raise ArgumentError("run_program", f"{device.device} does not compute in {wrong.pop()!r}: {u.op.name} of "
                                 f"{name}", "CAST to float32, and back for the STORE")
-    return assemble(name, lines, device.renderer)
+    return assemble(name, lines, device.runs_on.renderer)
 
 
 def _check(name: str, arrays: Sequence[Array], wanted: dict[int, DType]) -> None:

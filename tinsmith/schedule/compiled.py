@@ -61,6 +61,7 @@ class Step:
         name: what is shown of it.
         launch: a whole ``KernelProgram`` if it was lowered in this process.
         item: what it was lowered from, likewise.
+        written_for: the kernel for the device itself, where another one runs it.
     """
 
     device: str
@@ -71,11 +72,17 @@ class Step:
     name: str = ""
     launch: Launch | None = None
     item: ScheduleItem | None = None
+    written_for: Launch | None = None
 
     @property
     def kernel(self) -> Launch | None:
         """What launching it needs to know; None for a copy."""
         return self.launch or (None if self.program is None else self.program.kernel)
+
+    @property
+    def shown(self) -> Launch | None:
+        """The kernel that people look at."""
+        return self.written_for or self.launch
 
     @property
     def written(self) -> list[int]:

@@ -14,7 +14,7 @@ from tinsmith.codegen.opt import Opt
 from tinsmith.codegen.render.cstyle import ReadableRenderer
 from tinsmith.codegen.render.gpu import GPURenderer
 from tinsmith.core.settings import settings
-from tinsmith.core.terminal import colored, show, width
+from tinsmith.core.terminal import colored, show, show_whole, width
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.printer import kernel_tree, table_rows
 from tinsmith.ir.threefry import cipher_nodes, draws
@@ -39,7 +39,10 @@ def show_kernel(item: ScheduleItem | None, kernel: KernelProgram, name: str, dev
         show(table(kernel.uops))
     own = isinstance(device.renderer, GPURenderer)
     if settings.DEBUG >= 4:
-        show(kernel.source.replace(kernel.symbol, name) if own else READABLE.render(name, kernel.uops))
+        if own:
+            show_whole(kernel.source.replace(kernel.symbol, name).rstrip("\n"))
+        else:
+            show(READABLE.render(name, kernel.uops))
     if settings.DEBUG >= 6 and not own:
         show(kernel.source)
     if settings.DEBUG >= 7:

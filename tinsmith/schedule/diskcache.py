@@ -72,7 +72,7 @@ def _device_key(name: str) -> str:
     if not opened.has_programs:
         return ""
     compiler = opened.compiler.key()
-    if compiler is None:
+    if compiler is None or opened.runs_on is not opened:
         raise Unkeyable(name)
     return f"{opened.renderer.key()} {compiler}"
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tinsmith import codegen, schedule
-from tinsmith.backend.device import Call, Device, LaunchError, members
+from tinsmith.backend.device import Call, Compiled, Device, LaunchError, members
 from tinsmith.backend.memory import Buffer, Layout, copy_buffer
 from tinsmith.backend.shards import Shards, flattened
 from tinsmith.codegen.launch import KernelProgram
@@ -37,7 +37,7 @@ from tinsmith.schedule.items import Schedule, Scheduler
 from tinsmith.schedule.order import verify_order
 from tinsmith.schedule.planner import plan_memory
 from tinsmith.schedule.queue import overlap, overlapped
-from tinsmith.schedule.record import recorders
+from tinsmith.schedule.record import lowered, recorders
 from tinsmith.schedule.sharding import is_group, spread_out
 from tinsmith.schedule.siblings import merge_siblings
 from tinsmith.schedule.sums import join_sums
@@ -184,7 +184,8 @@ def _numbers(buffers: Sequence[UOp], free: Collection[UOp]) -> tuple[int, ...]:
 
 def _lowered_again() -> bool:
     """Whether someone watches, so that what is shown must not depend on what the disk cache holds, or searches."""
-    return bool(settings.DEBUG >= 3 or settings.recorded or settings.CHECK_IR or settings.BEAM or settings.CHECKED >= 2)
+    return bool(settings.DEBUG >= 3 or settings.recorded or lowered or settings.CHECK_IR or settings.BEAM
+                or settings.CHECKED >= 2)
 
 
 def _compile(graph: list[UOp], device: str) -> CompiledSchedule:
@@ -241,38 +242,45 @@ def _lower(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]] | No
     GlobalCounters.schedule_count += 1
     schedule, layouts = planned(graph, device)
     given = opts or {}
-    kernels: list[KernelProgram | None] = []
+    kernels: list[tuple[KernelProgram | None, KernelProgram | None]] = []  # what runs, what it is for the device
     with Compilation() as compilation:
         for n, item in enumerate(schedule.items):
-            kernel = None
+            kernel = written = None
             if item.sink is not None:
-                chosen = given.get(n, _searched(item.sink, item.device))
-                kernel = codegen.program.compile_kernel(item.sink, Device[item.device].renderer, chosen)
+                target = Device[item.device]
+                chosen = given.get(n, _searched(item.sink, target))
+                kernel = written = codegen.program.compile_kernel(item.sink, target.renderer, chosen)
+                if target.runs_on is not target:
+                    kernel = codegen.program.compile_kernel(item.sink, target.runs_on.renderer)
                 compilation.add(item.device, kernel)
-            kernels.append(kernel)
+            kernels.append((kernel, written))
         compilation.load()
     compiled = CompiledSchedule(schedule, plan_memory(schedule), layouts=layouts)
     names: dict[str, list[str]] = {}
-    for item, kernel in zip(schedule.items, kernels):
-        if kernel is None:
+    for item, (kernel, written) in zip(schedule.items, kernels):
+        if kernel is None or written is None:
             compiled.steps.append(Step(item.device, None, item.slots, [], item.origin, item=item))
             continue
-        same = names.setdefault(kernel.name, [])
-        if kernel.symbol not in same:
-            same.append(kernel.symbol)
-        number = same.index(kernel.symbol)
-        name = kernel.name if number == 0 else f"{kernel.name}n{number}"
+        same = names.setdefault(written.name, [])
+        if written.symbol not in same:
+            same.append(written.symbol)
+        number = same.index(written.symbol)
+        name = written.name if number == 0 else f"{written.name}n{number}"
         slots = [item.slots[n] for n in kernel.buffers]
         values = [item.variables[int(v[1:])].src[1].arg for v in kernel.variables]
         program = loaded(item.device, kernel)
-        compiled.steps.append(Step(item.device, program, slots, values, item.origin, name, kernel, item))
-    compiled.in_place = choose_in_place(schedule, [k.uops if k is not None else None for k in kernels])
+        compiled.steps.append(Step(item.device, program, slots, values, item.origin, name, kernel, item,
+                                   None if written is kernel else written))
+    compiled.in_place = choose_in_place(schedule, [k.uops if k is not None else None for k, _ in kernels])
+    for tell in lowered:
+        tell(compiled)
     return compiled
 
 
-def _searched(sink: UOp, device: str) -> Sequence[Opt] | None:
-    """Opts that a search found, where one is wanted."""
-    return schedule.beam.opts_for(sink, device) if settings.BEAM > 0 and not settings.NOOPT else None
+def _searched(sink: UOp, device: Compiled) -> Sequence[Opt] | None:
+    """Opts that a search found, where one is wanted and the device is here."""
+    wanted = settings.BEAM > 0 and not settings.NOOPT and device.runs_on is device
+    return schedule.beam.opts_for(sink, device.device) if wanted else None
 
 
 def output_buffers(bound: Bound, inputs: Sequence[Buffer], free: Collection[int]) -> list[Buffer]:
@@ -432,14 +440,14 @@ def _report(ran: Ran) -> None:
 def _timed(step: Step, buffers: list[Buffer], values: Sequence[int]) -> None:
     assert step.program is not None
     device = Device[step.device]
-    if isinstance(step.launch, KernelProgram):
-        schedule.debug.show_kernel(step.item, step.launch, step.name, device)
+    if isinstance(step.shown, KernelProgram):
+        schedule.debug.show_kernel(step.item, step.shown, step.name, device)
     call = Call(step.program, buffers, [values[v] for v in step.variables])
     start = time.perf_counter()
     seconds = device.timed(call)
     kernel = step.launch or call.program.kernel
     _report(Ran(step.device, step.name, len(call.buffers), seconds, kernel.ops, kernel.bytes, step.methods,
-                lines=tuple(step.origin), start=start, key=kernel.symbol,
+                lines=tuple(step.origin), start=start, key=(step.shown or kernel).symbol,
                 occupancy=step.program.occupancy if settings.PROFILE else None))
 
 

@@ -148,7 +148,7 @@ def _report(compiled: CompiledSchedule, number: int, machines: dict[str, Machine
     if step.program is None:
         target, source = (compiled.schedule.slots[n] for n in item.slots)
         return CopyReport(target.device, source.device, source.size * source.dtype.itemsize, item.reason, seconds)
-    kernel = step.launch
+    kernel = step.shown
     assert isinstance(kernel, KernelProgram)
     return KernelReport(step.device, step.name, item.reason, tuple(item.slots[: item.outputs]),
                         tuple(item.slots[item.outputs :]), tuple(item.origin), tuple(kernel.opts),

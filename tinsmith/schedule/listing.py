@@ -79,9 +79,9 @@ class ScheduledItem:
         >>> print(Tensor([1, 2]).sum().schedule()[-1].tree()[:42])
           0 ━┳ STORE MemBuffer(idx=0, dtype=dtypes
         """
-        if self.sink is None or not isinstance(self.step.launch, KernelProgram):
+        if self.sink is None or not isinstance(self.step.shown, KernelProgram):
             return repr(self)
-        return fitted(tree(self.sink, self.step.launch))
+        return fitted(tree(self.sink, self.step.shown))
 
     def __getattr__(self, name: str) -> Any:
         meant = _THERE.get(name)
@@ -122,7 +122,7 @@ def item_of(compiled: CompiledSchedule, number: int) -> ScheduledItem:
     if step.program is None:
         nbytes = slots[of[1]].size * slots[of[1]].dtype.itemsize
         name = f"copy {nbytes}, {slots[of[0]].device} <- {slots[of[1]].device}"
-    opts = tuple(step.launch.opts) if isinstance(step.launch, KernelProgram) else ()
+    opts = tuple(step.shown.opts) if isinstance(step.shown, KernelProgram) else ()
     return ScheduledItem(step.device, name, opts, tuple(memories[:count]), tuple(memories[count:]),
                          "" if item is None else item.reason, tuple(step.origin), None if item is None else item.sink,
                          step)

@@ -29,4 +29,5 @@ class Recorder(Protocol):
 
 
 recorders: list[Recorder] = []
+lowered: list[Callable[[CompiledSchedule], None]] = []  # told of every program that is lowered
 endings: list[Callable[[Trace], None]] = []  # what is done with the trace of a run at its end

@@ -179,7 +179,7 @@ class Trace:
 
     def _item(self, compiled: CompiledSchedule, number: int) -> dict[str, Any]:
         step, item = compiled.steps[number], compiled.schedule.items[number]
-        kernel = step.launch if isinstance(step.launch, KernelProgram) else None
+        kernel = step.shown if isinstance(step.shown, KernelProgram) else None
         return {"name": step.name if step.program is not None else _copy_name(compiled, step), "device": step.device,
                 "kernel": kernel.symbol if kernel is not None else None, "reason": item.reason,
                 "origins": self._origins(item.origin), "writes": list(item.written), "reads": list(item.read),
@@ -203,7 +203,7 @@ class Trace:
 
     def _kernel(self, kernel: KernelProgram, stages: Sequence[Stage],
                 compiled: CompiledSchedule) -> None:
-        step = next((s for s in compiled.steps if s.launch is not None and s.launch.symbol == kernel.symbol), None)
+        step = next((s for s in compiled.steps if s.shown is not None and s.shown.symbol == kernel.symbol), None)
         if step is None or step.item is None or step.item.sink is None or kernel.symbol in self.kernels:
             return
         device = Device[step.device]

@@ -53,6 +53,8 @@ class Line:
 class AnvilRenderer(Renderer):
     """Writes the assembly of one kernel."""
 
+    comment = ";"
+
     def render(self, name: str, program: Sequence[UOp]) -> str:
         writer = _Writer(program)
         lines = writer.write()

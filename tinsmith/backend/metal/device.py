@@ -17,5 +17,4 @@ def DEVICE(name: str) -> Compiled:
         DeviceError: always, so far.
     """
     why = "running Metal kernels is not implemented yet" if sys.platform == "darwin" else "Metal exists on macOS alone"
-    raise DeviceError("Device", f"there is no device 'METAL' here: sources can be written, but {why}",
-                      "ALIAS=METAL=CPU")
+    raise DeviceError("Device", f"there is no device 'METAL' here: {why}", "ALIAS=METAL=CPU")

@@ -25,6 +25,8 @@ _PREFIX = {Ops.LOAD: "val", Ops.DEFINE_ACC: "acc", Ops.CAST: "cast", Ops.VECTORI
 class PythonRenderer(Renderer):
     """Python source; ``backend.python.runtime`` holds what it calls."""
 
+    comment = "#"
+
     def render(self, name: str, program: Sequence[UOp]) -> str:
         return _Writer(name, program).text()
 

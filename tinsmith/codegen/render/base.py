@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from typing import ClassVar
 
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
@@ -99,7 +100,9 @@ class Target:
 
 
 class Renderer:
-    """Base of all renderers: ``render`` writes one kernel as source text."""
+    """Base of all renderers: ``render`` writes one kernel as source text. ``comment`` begins a comment in it."""
+
+    comment: ClassVar[str] = "//"
 
     def __init__(self, target: Target) -> None:
         self.target = target

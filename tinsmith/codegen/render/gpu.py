@@ -231,7 +231,7 @@ class _Body:
             self.line(r.barrier)
         elif u.op is Ops.PHI:
             for target, value in zip(text[u.src[0]], text[u.src[1]]):
-                self.line(f"{target} = {_strip(value)};")
+                self.line(f"{target} = {value};")
             text[u] = text[u.src[0]]
         elif u.op is Ops.STORE:
             self.store(u)

@@ -56,6 +56,8 @@ def literal(dtype: DType, value: float | int | bool) -> str:
 class LLVMRenderer(Renderer):
     """Writes one module with one kernel."""
 
+    comment = ";"
+
     def render(self, name: str, program: Sequence[UOp]) -> str:
         return _Module(self, name, program).text()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tinsmith.codegen.render.base import GRID_COSTS, Target
-from tinsmith.codegen.render.cstyle import _MATH, _strip
+from tinsmith.codegen.render.cstyle import _MATH, _addend, _strip
 from tinsmith.codegen.render.gpu import AXES, BFLOAT16, GPURenderer
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import CompileError
@@ -39,6 +39,9 @@ class MetalRenderer(GPURenderer):
 
     def thread(self, name: str, program: Sequence[UOp]) -> str:
         return f"{'lid' if name.startswith('lidx') else 'gid'}.{AXES[int(name[4:])]}"
+
+    def place(self, memory: str, index: str) -> str:
+        return f"*({memory}+{_addend(index)})"
 
     def space(self, memory: UOp) -> str:
         return "threadgroup" if memory.op is Ops.DEFINE_LOCAL else "device"
