@@ -325,7 +325,7 @@ class _Devices:
         self._pid = os.getpid()
 
     EVERYWHERE = ("CPU", "PYTHON", "NPY")
-    BUILT_IN = (*EVERYWHERE, "DISK", "OPENCL", "CUDA", "METAL")
+    BUILT_IN = (*EVERYWHERE, "DISK", "OPENCL", "CUDA", "WEBGPU", "METAL")
 
     @property
     def DEFAULT(self) -> str:

@@ -60,6 +60,7 @@ class GPURenderer(CRenderer):
     vector_widths: tuple[int, ...] = (4, 2)
     guarded_vectors = False  # a vector may be declared empty, and be loaded under a condition
     bits16: tuple[DType, ...] = HALVES  # types that are kept as their bits
+    mixes_widths = True  # an operator takes integers of 32 and 64 bits, and an index may have either
 
     # *** what the languages spell differently ***
 
@@ -111,6 +112,34 @@ class GPURenderer(CRenderer):
         """The value of the thread whose number in the warp differs in ``bits``."""
         raise CompileError(type(self).__name__, "threads of this language hand each other no values", "a smaller GROUP")
 
+    def result(self, u: UOp, text: str) -> str:
+        """What an operation gives, as the program means it."""
+        return text
+
+    # *** statements ***
+
+    def declaration(self, kind: str, values: dict[str, str], mutable: bool = False) -> str:
+        """Names for values of one type; ``mutable``: they are assigned to later."""
+        return f"{kind} {', '.join(f'{name} = {value}' for name, value in values.items())};"
+
+    def loop(self, kind: str, name: str, start: str, end: str) -> str:
+        return f"for ({kind} {name} = {start}; {name} < {end}; {name}++) {{"
+
+    def guarded(self, condition: str, statement: str) -> str:
+        return f"if ({condition}) {statement}"
+
+    def widened(self, text: str) -> str:
+        """An index of 32 bits in 64."""
+        return f"({self.type_name(dtypes.int64)}){text}"
+
+    def narrowed(self, text: str) -> str:
+        """An index of 64 bits in 32, where the language asks for it."""
+        return text
+
+    def choose(self, condition: str, a: str, b: str) -> str:
+        """``a`` where the condition holds, else ``b``."""
+        return f"({condition}?{a}:{b})"
+
     # *** scalars ***
 
     def literal(self, node: UOp) -> str:
@@ -143,8 +172,14 @@ class GPURenderer(CRenderer):
     def place(self, memory: str, index: str) -> str:
         return f"{memory}[{_strip(index)}]"
 
-    def read(self, dtype: DType, place: str) -> str:
-        return f"({place}!=0)" if dtype.is_bool else place
+    def element(self, memory: UOp, name: str, index: str) -> str:
+        """One element of memory as a value."""
+        place = self.place(name, index)
+        return f"({place}!=0)" if memory.dtype.scalar.is_bool else place
+
+    def assign(self, memory: UOp, name: str, index: str, value: str) -> str:
+        """The statement that stores one element."""
+        return f"{self.place(name, index)} = {_strip(value)};"
 
     def pieces(self, u: UOp, index: UOp) -> list[int]:
         """How many lanes each access of a whole vector takes."""
@@ -195,8 +230,8 @@ class _Body:
         name = f"{prefix}{self.counts[prefix]}"
         self.counts[prefix] += 1
         names = [name] if len(values) == 1 else [f"{name}_{lane}" for lane in range(len(values))]
-        self.line(f"{self.type_of(u)} "
-                  f"{', '.join(f'{n} = {_strip(v)}' for n, v in zip(names, values))};")
+        given = {n: _strip(v) for n, v in zip(names, values)}
+        self.line(self.renderer.declaration(self.type_of(u), given, u.op in (Ops.DEFINE_ACC, Ops.MMA)))
         self.text[u] = names
 
     def type_of(self, u: UOp) -> str:
@@ -205,21 +240,26 @@ class _Body:
     def write(self, u: UOp) -> None:
         r, text = self.renderer, self.text
         if u.op is Ops.DEFINE_GLOBAL:
-            text[u] = [f"data{u.arg}" if u.dtype.pointer else str(u.arg[0])]
+            name = f"data{u.arg}" if u.dtype.pointer else str(u.arg[0])
+            text[u] = [name if r.mixes_widths or not is_wide(u) else r.widened(name)]
         elif u.op is Ops.SPECIAL:
             text[u] = [u.arg[0]]
-            self.line(f"int {u.arg[0]} = {r.thread(u.arg[0], self.program)}; /* {u.arg[1]} */")
+            place = {u.arg[0]: r.thread(u.arg[0], self.program)}
+            self.line(f"{r.declaration(self.type_of(u), place)} /* {u.arg[1]} */")
         elif u.op is Ops.CONST:
             text[u] = [r.literal(UOp(Ops.CONST, u.dtype.scalar, (), u.arg))] * u.dtype.count
         elif u.op is Ops.DEFINE_LOCAL:
             text[u] = [u.arg[0]]
-            self.line(r.local(u))
+            if r.local(u):
+                self.line(r.local(u))
         elif u.op is Ops.DEFINE_ACC:
             self.declare("acc", u, text[u.src[0]])
         elif u.op is Ops.RANGE:
             text[u] = [f"ridx{u.arg[0]}"]
-            (start,), (end,) = (text[s] for s in u.src)
-            self.line(f"for ({self.type_of(u)} {text[u][0]} = {start}; {text[u][0]} < {end}; {text[u][0]}++) {{")
+            start, end = (text[s][0] for s in u.src)
+            if is_wide(u) and not r.mixes_widths:
+                start, end = (x if is_wide(s) else r.widened(x) for s, x in zip(u.src, (start, end)))
+            self.line(r.loop(self.type_of(u), text[u][0], start, end))
             self.depth += 1
         elif u.op is Ops.IF:
             self.line(f"if ({_strip(text[u.src[0]][0])}) {{")
@@ -267,23 +307,24 @@ class _Body:
         plain = [s if s.dtype.count == 1 else UOp(Ops.CONST, s.dtype.scalar, (), s.arg) if s.is_const else
                  UOp(Ops.GEP, s.dtype.scalar, (s,), (lane,)) for s in u.src]
         one = u if u.dtype.count == 1 else UOp(u.op, u.dtype.scalar, tuple(plain), u.arg)
-        if is_wide(u) and u.op is not Ops.CONST:  # computed in 64 bits, not widened afterwards
-            src = [s if x.is_const or is_wide(x) or x.dtype.scalar is not dtypes.index else f"({self.type_of(u)}){s}"
-                   for x, s in zip(u.src, src)]
+        wide = is_wide(u) if r.mixes_widths else any(map(is_wide, (u, *u.src)))
+        if wide:  # computed in 64 bits, not widened afterwards
+            src = [s if (x.is_const and r.mixes_widths) or is_wide(x) or x.dtype.scalar is not dtypes.index
+                   else r.widened(s) for x, s in zip(u.src, src)]
         if u.op is Ops.CAST:
-            return f"({self.type_of(u)}){src[0]}" if is_wide(u) else r.cast(one, src[0])
+            return r.widened(src[0]) if is_wide(u) else r.cast(one, src[0])
         if u.op is Ops.BITCAST:
             return r.bitcast(one, src[0])
-        return r.scalar(one, src)
+        found = r.result(u, r.scalar(one, src))
+        return r.narrowed(found) if wide and not is_wide(u) and u.dtype.scalar is dtypes.index else found
 
     # *** memory ***
 
     def at(self, index: UOp, lane: int) -> str:
         """The place of one lane: of a single index the lanes are neighbours."""
-        if index.dtype.count > 1:
-            return self.text[index][lane]
-        text = self.text[index][0]
-        return text if lane == 0 else f"{_addend(text)}+{lane}"
+        text = self.text[index][lane if index.dtype.count > 1 else 0]
+        text = self.renderer.narrowed(text) if is_wide(index) else text
+        return text if lane == 0 or index.dtype.count > 1 else f"{_addend(text)}+{lane}"
 
     def load(self, u: UOp) -> None:
         r, (memory, index), dtype = self.renderer, u.src[:2], u.dtype.scalar
@@ -291,11 +332,11 @@ class _Body:
         pieces = r.pieces(u, index)
         if len(u.src) > 2 and (pieces[0] == 1 or not r.guarded_vectors or not is_uniform(u.src[2])):
             zero = r.literal(UOp(Ops.CONST, dtype, (), dtype.as_const(0)))
-            values = [f"({self.text[u.src[2]][lane]}?{r.read(dtype, r.place(name, self.at(index, lane)))}:{zero})"
+            values = [r.choose(self.text[u.src[2]][lane], r.element(memory, name, self.at(index, lane)), zero)
                       for lane in range(u.dtype.count)]
             return self.declare("val", u, values)
         if pieces[0] == 1:
-            values = [r.read(dtype, r.place(name, self.at(index, lane))) for lane in range(u.dtype.count)]
+            values = [r.element(memory, name, self.at(index, lane)) for lane in range(u.dtype.count)]
             return self.declare("val", u, values)
         lanes: list[str] = []
         for piece in pieces:
@@ -318,19 +359,18 @@ class _Body:
         whole = r.guarded_vectors and len(u.src) > 3 and is_uniform(u.src[3])
         if len(u.src) > 3 and not whole:
             for lane, v in enumerate(values):
-                self.line(f"if ({_strip(self.text[u.src[3]][lane])}) "
-                          f"{r.place(name, self.at(index, lane))} = {_strip(v)};")
+                self.line(r.guarded(_strip(self.text[u.src[3]][lane]),
+                                    r.assign(memory, name, self.at(index, lane), v)))
             return
         lane = 0
         for piece in r.pieces(u, index):
             place = self.at(index, lane)
             if piece == 1:
-                before = f"if ({_strip(self.text[u.src[3]][0])}) " if whole else ""
-                self.line(before + f"{r.place(name, place)} = {_strip(values[lane])};")
+                line = r.assign(memory, name, place, values[lane])
             else:
                 lanes = values[lane : lane + piece]
-                before = f"if ({_strip(self.text[u.src[3]][0])}) " if whole else ""
-                self.line(before + r.vector_store(memory, dtype.vec(piece), f"{name}+{_addend(place)}", lanes))
+                line = r.vector_store(memory, dtype.vec(piece), f"{name}+{_addend(place)}", lanes)
+            self.line(r.guarded(_strip(self.text[u.src[3]][0]), line) if whole else line)
             lane += piece
 
 

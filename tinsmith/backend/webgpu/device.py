@@ -1,0 +1,247 @@
+"""WebGPU devices: ``WEBGPU`` is the best adapter of this machine, ``WEBGPU:1`` the next. They need wgpu."""
+from __future__ import annotations
+
+import functools
+import importlib
+import itertools
+import struct
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Any, Final
+
+from tinsmith.backend.device import Allocator, Call, Compiled, Compiler, Program
+from tinsmith.codegen.launch import Launch
+from tinsmith.codegen.render.base import Target
+from tinsmith.codegen.render.wgsl import WGSLRenderer, folded_grid, wgsl_target
+from tinsmith.core.cache import cache_key
+from tinsmith.core.counters import GlobalCounters
+from tinsmith.core.errors import CompileError, DeviceError, OutOfMemoryError
+
+RENDERER = WGSLRenderer
+_INSTALL: Final = "pip install 'tinsmith[webgpu]', and a driver of Vulkan (Mesa's needs no GPU), Metal or Direct3D 12"
+_ORDER: Final = ("DiscreteGPU", "IntegratedGPU", "VirtualGPU", "CPU")
+_FEATURES: Final = ("shader-int64", "shader-f64")  # what the device is asked for where the adapter has it
+_KEPT: Final = 4  # sets of arguments that a program keeps ready
+_numbers = itertools.count()
+
+
+@functools.cache
+def load_wgpu() -> Any:
+    """The wgpu module, set up for APIs that compute.
+
+    Raises:
+        DeviceError: if it is not installed.
+    """
+    try:
+        wgpu = importlib.import_module("wgpu")
+        extras = importlib.import_module("wgpu.backends.wgpu_native.extras")
+    except (ImportError, OSError) as error:
+        raise DeviceError("WEBGPU", f"wgpu cannot be imported ({error})", _INSTALL) from None
+    extras.set_instance_extras(backends=["Vulkan", "Metal", "DX12"])
+    return wgpu
+
+
+@functools.cache
+def all_adapters() -> list[Any]:
+    """Every adapter, those of GPUs first.
+
+    Raises:
+        DeviceError: if there is none.
+    """
+    found = [a for a in load_wgpu().gpu.enumerate_adapters_sync() if a.info["adapter_type"] in _ORDER]
+    if not found:
+        raise DeviceError("WEBGPU", "wgpu finds no adapter", _INSTALL)
+    return sorted(found, key=lambda a: _ORDER.index(a.info["adapter_type"]))
+
+
+class GPU:
+    """An opened adapter: its device and queue."""
+
+    def __init__(self, adapter: Any) -> None:
+        self.wgpu, self.adapter, self.limits = load_wgpu(), adapter, adapter.limits
+        self.features = [f for f in _FEATURES if f in adapter.features]
+        self.device = adapter.request_device_sync(
+            required_features=self.features,
+            required_limits={k: v for k, v in self.limits.items() if k.startswith(("max-compute", "max-storage", "max-buffer"))})
+        self.queue = self.device.queue
+        self.align = int(self.limits["min-storage-buffer-offset-alignment"])
+        self.name = adapter.info["device"] or adapter.info["description"]
+
+
+class Block:
+    """Device memory. ``number`` is never used again."""
+
+    __slots__ = ("buffer", "nbytes", "number")
+
+    def __init__(self, buffer: Any, nbytes: int) -> None:
+        self.buffer, self.nbytes, self.number = buffer, nbytes, next(_numbers)
+
+
+class WebGPUAllocator(Allocator):
+    """Storage buffers of one device, in whole words; a handle is a ``Block``."""
+
+    def __init__(self, gpu: GPU) -> None:
+        self.gpu, self.in_use = gpu, 0
+
+    def alloc(self, nbytes: int) -> Block:
+        usage, limit = self.gpu.wgpu.BufferUsage, self.gpu.limits["max-buffer-size"]
+        try:
+            if nbytes > limit:
+                raise MemoryError(f"a block has at most {limit} bytes")
+            buffer = self.gpu.device.create_buffer(
+                size=max(-(-nbytes // 4) * 4, 4), usage=usage.STORAGE | usage.COPY_SRC | usage.COPY_DST)
+        except (MemoryError, self.gpu.wgpu.GPUError) as error:
+            raise OutOfMemoryError("WEBGPU", f"{nbytes} bytes requested, {self.in_use} bytes in use: {error}",
+                                   "free tensors, or a smaller batch") from None
+        self.in_use += nbytes
+        GlobalCounters.memory += nbytes
+        return Block(buffer, nbytes)
+
+    def free(self, opaque: Block) -> None:
+        opaque.buffer.destroy()
+        self.in_use -= opaque.nbytes
+        GlobalCounters.memory -= opaque.nbytes
+
+    def copyin(self, opaque: Block, offset: int, source: memoryview) -> None:
+        if not source.nbytes:
+            return
+        begin, end = _words(offset, source.nbytes)
+        data = source.cast("B")
+        if (begin, end) != (offset, offset + source.nbytes):  # the words at both ends are partly others'
+            whole = bytearray(self.gpu.queue.read_buffer(opaque.buffer, begin, end - begin))
+            whole[offset - begin : offset - begin + source.nbytes] = data
+            data = memoryview(whole)
+        self.gpu.queue.write_buffer(opaque.buffer, begin, data)
+
+    def copyout(self, target: memoryview, opaque: Block, offset: int) -> None:
+        if target.nbytes:
+            begin, end = _words(offset, target.nbytes)
+            found = self.gpu.queue.read_buffer(opaque.buffer, begin, end - begin).cast("B")
+            target[:] = found[offset - begin : offset - begin + target.nbytes]
+
+
+def _words(offset: int, nbytes: int) -> tuple[int, int]:
+    """The bytes of the whole words that hold some."""
+    return offset // 4 * 4, -(-(offset + nbytes) // 4) * 4
+
+
+class WebGPUCompiler(Compiler):
+    """WGSL is what a device takes: the driver compiles it when a program is loaded."""
+
+    def __init__(self, gpu: GPU) -> None:
+        info = gpu.adapter.info
+        self.path = f"{gpu.name} ({info['backend_type']}, wgpu {metadata.version('wgpu')})"
+
+    def key(self) -> str:
+        return cache_key("webgpu", self.path)
+
+
+class WebGPUProgram(Program):
+    """A compute pipeline, and the sets of arguments that it was last launched with."""
+
+    def __init__(self, gpu: GPU, kernel: Launch, binary: bytes) -> None:
+        super().__init__(kernel, binary)
+        self.gpu = gpu
+        most = gpu.limits["max-storage-buffers-per-shader-stage"]
+        if len(kernel.buffers) > most:
+            raise CompileError("WEBGPU", f"{kernel.name} works on {len(kernel.buffers)} buffers, {gpu.name} allows {most}",
+                               "fewer tensors in one expression: .contiguous() or realize() of a part")
+        stage, kinds = gpu.wgpu.ShaderStage.COMPUTE, ["storage"] * len(kernel.buffers) + ["uniform"]
+        try:
+            module = gpu.device.create_shader_module(code=binary.decode())
+            self.layout = gpu.device.create_bind_group_layout(entries=[
+                {"binding": n, "visibility": stage, "buffer": {"type": kind}} for n, kind in enumerate(kinds)])
+            self.pipeline = gpu.device.create_compute_pipeline(
+                layout=gpu.device.create_pipeline_layout(bind_group_layouts=[self.layout]),
+                compute={"module": module, "entry_point": kernel.symbol})
+        except gpu.wgpu.GPUError as error:
+            raise CompileError("WEBGPU", f"{gpu.name} refused generated code:\n{error}\n{binary.decode()}",
+                               "report it: this is a bug of tinsmith") from None
+        self.blocks = folded_grid(kernel.grid)
+        self.ready: dict[tuple[int, ...], Any] = {}
+
+    def __call__(self, buffers: Sequence[Any], variables: Sequence[int] = ()) -> None:
+        run_calls(self.gpu, [Call(self, list(buffers), list(variables))])
+
+    def arguments(self, buffers: Sequence[Any], variables: Sequence[int]) -> Any:
+        """The bind group of a launch: each buffer from the last place on where a binding may begin, and how many
+        elements later it begins itself."""
+        places = [(b.opaque, b.offset, b.nbytes, b.dtype.itemsize) for b in buffers]
+        key = (*(n for block, *rest in places for n in (block.number, *rest)), *variables)
+        found = self.ready.pop(key, None)
+        if found is None:
+            if len(self.ready) >= _KEPT:
+                del self.ready[next(iter(self.ready))]
+            found = self.bind(places, variables)
+        self.ready[key] = found
+        return found
+
+    def bind(self, places: Sequence[tuple[Block, int, int, int]], variables: Sequence[int]) -> Any:
+        gpu, bound, values = self.gpu, [], []
+        for block, offset, nbytes, itemsize in places:
+            begin = offset // gpu.align * gpu.align
+            end = max(_words(offset, nbytes)[1], begin + 4)
+            bound.append({"buffer": block.buffer, "offset": begin, "size": end - begin})
+            values.append((offset - begin) // itemsize)
+        values += variables
+        packed = struct.pack(f"<{len(values)}i", *values)
+        packed += bytes(16 - len(packed) % 16)
+        bound.append({"buffer": gpu.device.create_buffer_with_data(data=packed, usage=gpu.wgpu.BufferUsage.UNIFORM)})
+        return gpu.device.create_bind_group(layout=self.layout, entries=[
+            {"binding": n, "resource": resource} for n, resource in enumerate(bound)])
+
+
+def run_calls(gpu: GPU, calls: Sequence[Call]) -> None:
+    """Launch kernels in order, as one submission."""
+    if not calls:
+        return
+    commands = gpu.device.create_command_encoder()
+    compute = commands.begin_compute_pass()
+    for call in calls:
+        program = call.program
+        assert isinstance(program, WebGPUProgram)
+        compute.set_pipeline(program.pipeline)
+        compute.set_bind_group(0, program.arguments(call.buffers, call.variables))
+        compute.dispatch_workgroups(*program.blocks)
+    compute.end()
+    gpu.queue.submit([commands.finish()])
+
+
+class WebGPUDevice(Compiled):
+    """An adapter with its one queue, in which copies and kernels run in order."""
+
+    def __init__(self, name: str, gpu: GPU) -> None:
+        self.gpu = gpu
+        super().__init__(name, WebGPUAllocator(gpu), WebGPUCompiler(gpu),
+                         lambda kernel, binary: WebGPUProgram(gpu, kernel, binary), WGSLRenderer(gpu_target(gpu)))
+        self.hardware = gpu.name
+        usage = gpu.wgpu.BufferUsage
+        self.fence = gpu.device.create_buffer(size=4, usage=usage.COPY_SRC | usage.COPY_DST)
+
+    def run(self, calls: Sequence[Call]) -> None:
+        run_calls(self.gpu, calls)
+
+    def synchronize(self) -> None:
+        self.gpu.queue.read_buffer(self.fence)  # the queue's own call for this fails in wgpu 0.32
+
+
+def gpu_target(gpu: GPU) -> Target:
+    """What generated code may use on an adapter."""
+    limits = gpu.limits
+    threads = min(limits["max-compute-invocations-per-workgroup"], limits["max-compute-workgroup-size-x"], 1024)
+    return wgsl_target(threads, min(limits["max-compute-workgroup-storage-size"], 64 << 10),
+                       "shader-int64" in gpu.features, "shader-f64" in gpu.features)
+
+
+def DEVICE(name: str) -> Compiled:
+    """Open ``WEBGPU`` or ``WEBGPU:k``.
+
+    Raises:
+        DeviceError: saying what is missing.
+    """
+    found = all_adapters()
+    parts = name.split(":")[1:]
+    number = int(parts[0]) if parts and parts[0].isdigit() else 0
+    if number >= len(found) or any(not p.isdigit() for p in parts):
+        raise DeviceError("Device", f"there is no {name}", f"WEBGPU:0 to WEBGPU:{len(found) - 1}")
+    return WebGPUDevice(name, GPU(found[number]))

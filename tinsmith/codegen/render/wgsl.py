@@ -1,0 +1,394 @@
+"""WGSL, the language of WebGPU, as naga compiles it. Its types are bool, i32, u32 and f32, and where the device has them
+(extensions of naga's) i64, u64 and f64.
+
+Integers of 8 and 16 bits are held in 32 bits, cut off after every operation; 16-bit floats as their bits. In memory they
+share words: a store is two atomic operations, which leave the neighbours of other threads alone. Arithmetic on a NaN
+compares as IEEE says with ``==`` and ``<`` only: ``!=`` is false for it, so ``!(a == b)`` is written.
+"""
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from math import prod
+
+from tinsmith.codegen.render.base import GRID_COSTS, Target
+from tinsmith.codegen.render.cstyle import _MATH, _strip
+from tinsmith.codegen.render.gpu import AXES, HALVES, GPURenderer, specials
+from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.core.errors import CompileError
+from tinsmith.ir import Ops, UOp
+
+MOST_BLOCKS = (1 << 16) - 1  # along an axis of the grid
+_WIDE = {dtypes.int64: "64-bit integers", dtypes.uint64: "64-bit integers", dtypes.float64: "float64"}
+_SUMS = (Ops.ADD, Ops.SUB, Ops.MULADD)
+_GROWS = (Ops.ADD, Ops.SUB, Ops.MUL, Ops.NEG, Ops.MULADD, Ops.SHL, Ops.IDIV)
+# Constants that are no numbers may not be known when a shader is compiled: they are bits of a variable.
+_HELPERS = {
+    "nan_f32": "var<private> nan_bits: u32 = 0x7fc00000u;\nfn nan_f32() -> f32 { return bitcast<f32>(nan_bits); }",
+    "inf_f32": "var<private> inf_bits: u32 = 0x7f800000u;\nfn inf_f32() -> f32 { return bitcast<f32>(inf_bits); }",
+    "kept_f32": "fn kept_f32(x: f32) -> f32 { return bitcast<f32>(bitcast<u32>(x) ^ args.zero); }",
+    "kept_f64": "fn kept_f64(x: f64) -> f64 { return bitcast<f64>(bitcast<u64>(x) ^ u64(args.zero)); }",
+    "half_float": """fn half_float(x: u32) -> f32 {
+  let s = (x & 0x8000u) << 16u;
+  if ((x & 0x7c00u) == 0u) { return bitcast<f32>(bitcast<u32>(f32(x & 0x3ffu) * 5.9604645e-08f) | s); }
+  if ((x & 0x7c00u) == 0x7c00u) { return bitcast<f32>(s | 0x7f800000u | ((x & 0x3ffu) << 13u)); }
+  return bitcast<f32>(s | (((x & 0x7fffu) << 13u) + 0x38000000u)); }""",
+    "float_half": """fn float_half(x: f32) -> u32 {
+  let u = bitcast<u32>(x);
+  let s = (u >> 16u) & 0x8000u;
+  let a = u & 0x7fffffffu;
+  if (a > 0x7f800000u) { return s | 0x7e00u; }
+  if (a >= 0x477ff000u) { return s | 0x7c00u; }
+  if (a < 0x38800000u) { return s | (bitcast<u32>(bitcast<f32>(a) + 0.5f) - 0x3f000000u); }
+  return s | ((a + 0xfffu + ((a >> 13u) & 1u) - 0x38000000u) >> 13u); }""",
+    "bf16_float": "fn bf16_float(x: u32) -> f32 { return bitcast<f32>(x << 16u); }",
+    "float_bf16": """fn float_bf16(x: f32) -> u32 {
+  let u = bitcast<u32>(x);
+  return select((u + 0x7fffu + ((u >> 16u) & 1u)) >> 16u, (u >> 16u) | 64u, (u & 0x7fffffffu) > 0x7f800000u); }""",
+    "to_odd": """fn to_odd(x: f64) -> f32 {
+  let y = f32(x);
+  if (f64(y) == x || !(x == x)) { return y; }
+  let u = bitcast<u32>(y);
+  return bitcast<f32>(select(u, u - 1u, abs(f64(y)) > abs(x)) | 1u); }""",
+}
+_FLOOR = """fn {name}(a: {t}, b: {t}) -> {t} {{
+  if (b == 0) {{ return 0; }}
+  if (b == -1) {{ return {special}; }}
+  let q = a / b;
+  let r = a - q * b;
+  let down = r != 0 && ((a < 0) != (b < 0));
+  return {result}; }}"""
+
+
+def wgsl_target(block_threads: int = 256, local_bytes: int = 16 << 10, int64: bool = True,
+                float64: bool = True) -> Target:
+    """What a device offers; without arguments what every implementation does, with naga's wide types."""
+    lacks = {*(() if int64 else (dtypes.int64, dtypes.uint64)), *(() if float64 else (dtypes.float64,))}
+    held = frozenset(dtypes.all) - lacks
+    return Target("wgsl", 16, 32, local_bytes=local_bytes // 2, storage=held, dtypes=held - set(HALVES),
+                  block_threads=block_threads, grid=True, costs=GRID_COSTS)
+
+
+def is_packed(dtype: DType) -> bool:
+    """Whether several elements share a word of memory."""
+    return dtype.itemsize < 4 and dtype is not dtypes.index
+
+
+class WGSLRenderer(GPURenderer):
+    """A kernel is a shader module with the entry point of its name.
+
+    Its bindings in group 0 are the buffers, in order, all of them ``read_write`` since they may be parts of one, and then
+    ``args``: at which element each begins, the variables, and a 0 that no compiler knows of.
+    """
+
+    barrier = "workgroupBarrier();"
+    vector_widths = ()
+    mixes_widths = False
+    scalar_types = {
+        "void": "void", "index": "i32", "bool": "bool", "int8": "i32", "uint8": "u32", "int16": "i32", "uint16": "u32",
+        "int32": "i32", "uint32": "u32", "int64": "i64", "uint64": "u64", "float16": "u32", "bfloat16": "u32",
+        "float32": "f32", "float64": "f64"}
+
+    def __init__(self, target: Target | None = None) -> None:
+        super().__init__(target or wgsl_target())
+
+    def type_name(self, dtype: DType) -> str:
+        scalar = dtype.scalar
+        if scalar in _WIDE and scalar not in self.target.storage:
+            raise CompileError("WEBGPU", f"this device's WGSL has no {_WIDE[scalar]}",
+                               f"cast the values to {'float32' if scalar.is_float else 'int32 or uint32'}")
+        return super().type_name(dtype)
+
+    # *** statements ***
+
+    def declaration(self, kind: str, values: dict[str, str], mutable: bool = False) -> str:
+        word = "var" if mutable else "let"
+        return " ".join(f"{word} {name}: {kind} = {value};" for name, value in values.items())
+
+    def loop(self, kind: str, name: str, start: str, end: str) -> str:
+        return f"for (var {name}: {kind} = {start}; {name} < {end}; {name}++) {{"
+
+    def guarded(self, condition: str, statement: str) -> str:
+        return f"if ({condition}) {{ {statement} }}"
+
+    def widened(self, text: str) -> str:
+        return f"i64({_strip(text)})" if dtypes.int64 in self.target.storage else text
+
+    def narrowed(self, text: str) -> str:
+        return f"i32({_strip(text)})" if dtypes.int64 in self.target.storage else text
+
+    def choose(self, condition: str, a: str, b: str) -> str:
+        return f"select({b}, {a}, {condition})"
+
+    def thread(self, name: str, program: Sequence[UOp]) -> str:
+        axis = int(name[4:])
+        if name.startswith("lidx"):
+            return f"i32(lid.{AXES[axis]})"
+        sizes = _grid(program)
+        if max(sizes) <= MOST_BLOCKS:
+            return f"i32(gid.{AXES[axis]})"
+        place = f"(i32(gid.x + gid.y * {MOST_BLOCKS}u) / {prod(sizes[:axis])})" if axis else (
+            f"i32(gid.x + gid.y * {MOST_BLOCKS}u)")
+        return place if axis == len(sizes) - 1 else f"({place} % {sizes[axis]})"
+
+    # *** scalars ***
+
+    def literal(self, node: UOp) -> str:
+        value, dtype = node.arg, node.dtype.scalar
+        if dtype.is_bool:
+            return "true" if value else "false"
+        if dtype in HALVES:
+            return super().literal(node) + "u"
+        if dtype.is_float:
+            if not math.isfinite(value):
+                text = "nan_f32()" if math.isnan(value) else "inf_f32()" if value > 0 else "(-inf_f32())"
+                return text if dtype is dtypes.float32 else f"f64({text})"
+            text = f"{value!r}lf" if dtype is dtypes.float64 else f"{dtype.numpy.type(value)}f"
+            text = text.replace("+", "")
+            return f"({text})" if text.startswith("-") else text
+        if dtype.kind == "uint":
+            return f"{value}{'lu' if dtype.itemsize == 8 else 'u'}"
+        if dtype is dtypes.int64:
+            return f"{value}li" if value >= 0 else f"({value}li)" if value > -(1 << 63) else (
+                "(-9223372036854775807li-1li)")
+        return str(value) if value >= 0 else f"({value})" if value > -(1 << 31) else "i32(-2147483648)"
+
+    def narrow(self, dtype: DType, a: str) -> str:
+        """The low bits of an integer that 32 bits hold."""
+        if dtype.kind == "uint":
+            return f"({a} & {int(dtype.max)}u)"
+        return f"extractBits({_strip(a)}, 0u, {dtype.bits}u)"
+
+    def scalar(self, u: UOp, src: list[str]) -> str:
+        dtype = u.dtype.scalar
+        text = self.plain(u, src)
+        return self.narrow(dtype, text) if dtype.is_int and is_packed(dtype) and u.op in _GROWS else text
+
+    def result(self, u: UOp, text: str) -> str:
+        """A sum that is read by another sum is hidden from drivers that would rearrange them, wrong as that is."""
+        return f"kept_{self.type_name(u.dtype)}({_strip(text)})" if u in self.summands else text
+
+    def plain(self, u: UOp, src: list[str]) -> str:
+        op, dtype = u.op, u.dtype.scalar
+        a, b = src[0], src[1] if len(src) > 1 else ""
+        if op is Ops.CMPNE and u.src[0].dtype.is_float:
+            return f"(!({a}=={b}))"
+        if u.src[0].dtype.is_bool and op in (Ops.CMPLT, Ops.XOR, Ops.MAX, Ops.MIN):
+            return {Ops.CMPLT: f"((!{a})&{b})", Ops.XOR: f"({a}!={b})", Ops.MAX: f"({a}|{b})", Ops.MIN: f"({a}&{b})"}[op]
+        if op is Ops.WHERE:
+            return self.choose(a, b, src[2])
+        if op in (Ops.MAX, Ops.MIN):
+            test = f"({a}{'>' if op is Ops.MAX else '<'}{b})"
+            return self.choose(f"({test}|(!({a}=={a})))" if dtype.is_float else test, a, b)
+        if op is Ops.NEG and dtype.kind == "uint":
+            return f"({self.literal(UOp(Ops.CONST, dtype, (), 0))}-{a})"
+        if op is Ops.RECIP:
+            return f"({self.literal(UOp(Ops.CONST, dtype, (), 1))}/{a})"
+        if op in _MATH:
+            return f"{_MATH[op]}({', '.join(map(_strip, src))})"
+        return super().plain(u, src)
+
+    def multiply_add(self, dtype: DType, src: list[str]) -> str:
+        return f"(({src[0]}*{src[1]})+{src[2]})"
+
+    def divide(self, u: UOp, a: str, b: str) -> str:
+        plain = super().divide(u, a, b)
+        if "?" not in plain:
+            return plain
+        name = "div" if u.op is Ops.IDIV else "mod"
+        return f"floor_{name}_{self.type_name(u.dtype)}({_strip(a)}, {_strip(b)})"
+
+    def shift(self, u: UOp, a: str, b: str) -> str:
+        sign, amount, bits = "<<" if u.op is Ops.SHL else ">>", u.src[1], u.dtype.scalar.bits
+        held = max(bits, 32)
+        if amount.is_const and 0 <= amount.arg < bits:
+            return f"({a}{sign}{amount.arg}u)"
+        inside = f"({b}<{self.literal(UOp(Ops.CONST, amount.dtype.scalar, (), bits))})"
+        if amount.dtype.kind != "uint":
+            inside = f"({inside}&({b}>={self.literal(UOp(Ops.CONST, amount.dtype.scalar, (), 0))}))"
+        shifted = f"({a}{sign}(u32({_strip(b)})&{held - 1}u))"
+        zero = self.literal(UOp(Ops.CONST, u.dtype.scalar, (), 0))
+        sign_bit = u.op is Ops.SHR and u.dtype.scalar.kind == "int"
+        return self.choose(inside, shifted, f"({a}>>{held - 1}u)" if sign_bit else zero)
+
+    def cast(self, u: UOp, a: str) -> str:
+        dtype, source = u.dtype.scalar, u.src[0].dtype.scalar
+        if dtype in HALVES and source is dtypes.float64:
+            return self.from_float(dtype, f"to_odd({_strip(a)})")
+        if dtype in HALVES or source in HALVES:
+            if dtype is source:
+                return a
+            a = self.to_float(source, a) if source in HALVES else self.converted(dtypes.float32, source, a)
+            return self.from_float(dtype, a) if dtype in HALVES else self.converted(dtype, dtypes.float32, a)
+        return self.converted(dtype, source, a)
+
+    def converted(self, dtype: DType, source: DType, a: str) -> str:
+        """A cast between types that values are held in."""
+        if dtype is source:
+            return a
+        of = lambda value: self.literal(UOp(Ops.CONST, source, (), value))  # noqa: E731
+        to = lambda value: self.literal(UOp(Ops.CONST, dtype, (), value))  # noqa: E731
+        if dtype.is_bool:
+            return f"(!({a}=={of(0)}))"
+        if source.is_bool:
+            return f"select({to(0)}, {to(1)}, {a})"
+        kind, held = self.type_name(dtype), self.type_name(source)
+        if (kind, held) in (("u64", "i32"), ("i64", "u32")):  # first wider, then another sign
+            return f"{kind}({'i' if kind == 'u64' else 'u'}64({_strip(a)}))"
+        if dtype.is_float or not source.is_float:
+            text = f"{kind}({_strip(a)})"
+            narrows = is_packed(dtype) and (dtype.bits < source.bits or dtype.kind != source.kind)
+            return self.narrow(dtype, text) if narrows else text
+        low, high = int(dtype.min), int(dtype.max)
+        text = self.choose(f"({a}>={of(float(high))})", to(high), f"{kind}({_strip(a)})")
+        text = self.choose(f"({a}<={of(float(low))})", to(low), text)
+        return self.choose(f"(!({a}=={a}))", to(0), text)
+
+    def bitcast(self, u: UOp, a: str) -> str:
+        dtype, source = u.dtype.scalar, u.src[0].dtype.scalar
+        if dtype.itemsize == 8:
+            return f"bitcast<{self.type_name(dtype)}>({_strip(a)})"
+        return self.of_word(dtype, self.to_word(source, a))
+
+    def to_word(self, dtype: DType, a: str) -> str:
+        """The bits of a value as a u32."""
+        if dtype.is_bool:
+            return f"select(0u, 1u, {a})"
+        if self.type_name(dtype) == "u32":
+            return a
+        word = f"bitcast<u32>({_strip(a)})"
+        return f"({word} & {(1 << dtype.bits) - 1}u)" if is_packed(dtype) else word
+
+    def of_word(self, dtype: DType, a: str) -> str:
+        if dtype.is_bool:
+            return f"({a}!=0u)"
+        kind = self.type_name(dtype)
+        text = a if kind == "u32" else f"bitcast<{kind}>({_strip(a)})"
+        return self.narrow(dtype, text) if is_packed(dtype) and kind == "i32" else text
+
+    # *** memory ***
+
+    def element(self, memory: UOp, name: str, index: str) -> str:
+        dtype = memory.dtype.scalar
+        if memory.op is Ops.DEFINE_LOCAL:
+            return self.place(name, index)
+        at = f"off{memory.arg}+{index}"
+        if not is_packed(dtype):
+            return f"{name}[{at}]"
+        word, low = _split(dtype, at)
+        whole = f"atomicLoad(&{name}[{word}])" if memory in self.written else f"{name}[{word}]"
+        return self.of_word(dtype, f"(({whole} >> {low}) & {(1 << _bits(dtype)) - 1}u)")
+
+    def assign(self, memory: UOp, name: str, index: str, value: str) -> str:
+        dtype = memory.dtype.scalar
+        if memory.op is Ops.DEFINE_LOCAL:
+            return super().assign(memory, name, index, value)
+        at = f"off{memory.arg}+{index}"
+        if not is_packed(dtype):
+            return f"{name}[{at}] = {_strip(value)};"
+        word, low = _split(dtype, at)
+        return (f"atomicAnd(&{name}[{word}], ~({(1 << _bits(dtype)) - 1}u << {low})); "
+                f"atomicOr(&{name}[{word}], {self.to_word(dtype, value)} << {low});")
+
+    def memory_type(self, dtype: DType) -> str:
+        return "u32" if is_packed(dtype) else self.type_name(dtype)
+
+    def local(self, u: UOp) -> str:
+        return ""  # it stands outside the function
+
+    # *** the kernel ***
+
+    def render(self, name: str, program: Sequence[UOp]) -> str:
+        self.written = {u.src[0] for u in program if u.op is Ops.STORE}
+        self.summands = _summands(program)
+        body = "\n".join(self.function_lines(name, program))
+        helpers = [text for helper, text in _HELPERS.items() if re.search(rf"\b{helper}\(", body)]
+        for kind, t in re.findall(r"\bfloor_(div|mod)_(\w+)\(", body):
+            text = _floor(kind, t)
+            helpers += [] if text in helpers else [text]
+        return "\n".join([*helpers, body, ""])
+
+    def function_lines(self, name: str, program: Sequence[UOp]) -> list[str]:
+        lines, fields, starts = [], [], []
+        arguments = [u for u in program if u.op is Ops.DEFINE_GLOBAL]
+        buffers = [u for u in arguments if u.dtype.pointer]
+        for binding, u in enumerate(buffers):
+            kind = self.memory_type(u.dtype.scalar)
+            kind = f"atomic<{kind}>" if u in self.written and is_packed(u.dtype.scalar) else kind
+            lines.append(f"@group(0) @binding({binding}) var<storage, read_write> data{u.arg}: array<{kind}>;")
+            fields.append(f"off{u.arg}: i32")
+            starts.append(f"  let off{u.arg} = args.off{u.arg};")
+        for u in arguments:
+            if not u.dtype.pointer:
+                fields.append(f"{u.arg[0]}: i32")
+                starts.append(f"  let {u.arg[0]} = args.{u.arg[0]};")
+        lines.append(f"struct Args {{ {', '.join([*fields, 'zero: u32'])} }}")
+        lines.append(f"@group(0) @binding({len(buffers)}) var<uniform> args: Args;")
+        for u in program:
+            if u.op is Ops.DEFINE_LOCAL:
+                kind = self.type_name(u.dtype.scalar)
+                lines.append(f"var<workgroup> {u.arg[0]}: array<{kind}, {u.arg[1]}>;")
+        block = [str(specials(program).get(f"lidx{axis}", 1)) for axis in range(3)]
+        lines.append(f"@compute @workgroup_size({', '.join(block)})")
+        lines.append(f"fn {name}(@builtin(workgroup_id) gid: vec3<u32>, "
+                     "@builtin(local_invocation_id) lid: vec3<u32>) {")
+        sizes = _grid(program)
+        if max(sizes) > MOST_BLOCKS:
+            starts.append(f"  if (gid.x + gid.y * {MOST_BLOCKS}u >= {prod(sizes)}u) {{ return; }}")
+        return [*lines, *starts, *self.body(program), "}"]
+
+
+def _summands(program: Sequence[UOp]) -> set[UOp]:
+    """Sums of floats that are added to something, also as a lane or with another sign."""
+    read: set[UOp] = set()
+    for u in reversed(program):
+        if u.op in _SUMS and u.dtype.is_float:
+            read.update(u.src[2:] if u.op is Ops.MULADD else u.src)
+        elif u in read and u.op in (Ops.GEP, Ops.VECTORIZE, Ops.NEG):
+            read.update(u.src)
+    return {u for u in read if u.op in _SUMS and u.dtype.is_float}
+
+
+def _bits(dtype: DType) -> int:
+    """How many bits an element has in memory: a bool is a byte."""
+    return 8 * dtype.itemsize
+
+
+def _split(dtype: DType, at: str) -> tuple[str, str]:
+    """Which word holds element ``at`` and by how many bits it is shifted there."""
+    each = 4 // dtype.itemsize
+    return f"({at})/{each}", f"(u32(({at})%{each})*{_bits(dtype)}u)"
+
+
+def _grid(program: Sequence[UOp]) -> list[int]:
+    """Blocks along each axis."""
+    sizes = specials(program)
+    return [sizes[f"gidx{axis}"] for axis in range(3) if f"gidx{axis}" in sizes] or [1]
+
+
+def _floor(kind: str, t: str) -> str:
+    """A function that divides rounding down: 0 for a zero divisor, -a where it is -1, which cannot overflow."""
+    name = f"floor_{kind}_{t}"
+    if t.startswith("u"):
+        sign = "/" if kind == "div" else "%"
+        zero = {"u32": "0u", "u64": "0lu"}[t]
+        return f"fn {name}(a: {t}, b: {t}) -> {t} {{ if (b == {zero}) {{ return {zero}; }} return a {sign} b; }}"
+    unit = {"i32": "", "i64": "li"}[t]
+    result = f"q - select(0{unit}, 1{unit}, down)" if kind == "div" else f"r + select(0{unit}, b, down)"
+    special = "-a" if kind == "div" else "0"
+    text = _FLOOR.format(name=name, t=t, special=special, result=result)
+    return re.sub(r"(?<![\w.])([01])(?![\w.])", rf"\g<1>{unit}", text) if unit else text
+
+
+def folded_grid(grid: Sequence[int]) -> tuple[int, int, int]:
+    """Blocks along each axis as they are launched: one long axis becomes two that are short enough.
+
+    >>> folded_grid([3, 2]), folded_grid([200000])
+    ((3, 2, 1), (65535, 4, 1))
+    """
+    x, y, z = (*grid, 1, 1, 1)[:3]
+    if max(x, y, z) <= MOST_BLOCKS:
+        return x, y, z
+    total = prod(grid)
+    return MOST_BLOCKS, -(-total // MOST_BLOCKS), 1
