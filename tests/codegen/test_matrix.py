@@ -15,7 +15,7 @@ from tinsmith.codegen.render.base import Target
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.units import AMX, CUDA, MatrixUnit
+from tinsmith.ir.units import AMX, APPLE, CUDA, RDNA3, MatrixUnit
 from tinsmith.ir.verify import verify_kernel, verify_program
 
 EDGES = [(1, 1, 1), (16, 32, 16), (17, 33, 15), (31, 7, 33), (32, 64, 32), (5, 65, 47), (48, 31, 1), (64, 96, 80)]
@@ -110,7 +110,7 @@ def test_a_large_product_runs_on_the_unit_by_default() -> None:
     assert any(u.op is Ops.MMA for u in program.uops)
 
 
-@pytest.mark.parametrize("unit", MMA_SYNC, ids=str)
+@pytest.mark.parametrize("unit", [*MMA_SYNC, *RDNA3, *APPLE], ids=str)
 @pytest.mark.parametrize("shape", [(16, 16, 8), (35, 21, 17), (64, 48, 40)], ids=str)
 def test_fragments_spread_over_the_lanes_of_a_warp(unit: MatrixUnit, shape: tuple[int, int, int]) -> None:
     """A row for 32 threads needs nothing else to run: operands element by element, an epilogue on what each holds."""

@@ -325,7 +325,7 @@ class _Devices:
         self._pid = os.getpid()
 
     EVERYWHERE = ("CPU", "PYTHON", "NPY")
-    BUILT_IN = (*EVERYWHERE, "DISK", "OPENCL", "CUDA", "WEBGPU", "METAL")
+    BUILT_IN = (*EVERYWHERE, "DISK", "OPENCL", "CUDA", "WEBGPU", "METAL", "HIP")
 
     @property
     def DEFAULT(self) -> str:

@@ -257,6 +257,33 @@ CUDA = (
 )
 
 
+def _wmma(name: str, emit: str, dtype: DType) -> MatrixUnit:
+    """A warp's step of 16 × 16 × 16 on RDNA 3, whose two halves hold the same elements of a and b: a lane has a row of a
+    and a column of b; and of a column of c the even rows (lower half) or the odd ones."""
+    a = Fragment(((16, 0, 1),), ((16, 1, 0), (2, 0, 0)))
+    b = Fragment(((16, 1, 0),), ((16, 0, 1), (2, 0, 0)))
+    c = Fragment(((8, 2, 0),), ((16, 0, 1), (2, 1, 0)))
+    return MatrixUnit(name, "hip", 16, 16, 16, dtype, dtype, dtypes.float32, 32, a, b, c, emit, ("gfx11",), 8,
+                      2.0 * 16 * 16 * 16 / 16)
+
+
+RDNA3 = (
+    _wmma("wmma_f16", "__builtin_amdgcn_wmma_f32_16x16x16_f16_w32", dtypes.float16),
+    _wmma("wmma_bf16", "__builtin_amdgcn_wmma_f32_16x16x16_bf16_w32", dtypes.bfloat16),
+)
+
+
+def _simdgroup(name: str, dtype: DType) -> MatrixUnit:
+    """A SIMD group's step of 8 × 8 × 8 on Apple's GPUs. Each of 32 lanes holds two neighbours of a row: bits 0 and 3 of
+    its number say which pair of columns, bits 1, 2 and 4 which row."""
+    part = Fragment(((2, 0, 1),), ((2, 0, 2), (2, 1, 0), (2, 2, 0), (2, 0, 4), (2, 4, 0)))
+    return MatrixUnit(name, "metal", 8, 8, 8, dtype, dtype, dtypes.float32, 32, part, part, part,
+                      "simdgroup_multiply_accumulate", (), 16, 2.0 * 8 * 8 * 8 / 8)
+
+
+APPLE = (_simdgroup("simdgroup_f16", dtypes.float16), _simdgroup("simdgroup_f32", dtypes.float32))
+
+
 def available(table: tuple[MatrixUnit, ...], arch: str, features: frozenset[str]) -> tuple[MatrixUnit, ...]:
     """The rows that a machine with these features has."""
     return tuple(u for u in table if u.arch in ("any", arch) and features.issuperset(u.requires))

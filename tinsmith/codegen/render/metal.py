@@ -8,7 +8,8 @@ from tinsmith.codegen.render.cstyle import _MATH, _addend, _strip
 from tinsmith.codegen.render.gpu import AXES, BFLOAT16, GPURenderer
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import CompileError
-from tinsmith.ir import Ops, UOp
+from tinsmith.ir import Ops, UOp, units
+from tinsmith.ir.units import MatrixUnit
 
 _SPELLED = {"inline": "inline", "uint": "uint", "ushort": "ushort", "float_of": "as_type<float>",
             "bits_of": "as_type<uint>"}
@@ -18,7 +19,20 @@ def metal_target() -> Target:
     """What every Apple GPU offers."""
     held = frozenset(dtypes.all) - {dtypes.float64}
     return Target("metal", 16, 64, local_bytes=32 << 10, storage=held, fma=True, block_threads=1024, grid=True,
-                  costs=GRID_COSTS, dtypes=held - {dtypes.float16, dtypes.bfloat16})
+                  costs=GRID_COSTS, dtypes=held - {dtypes.float16, dtypes.bfloat16}, units=units.APPLE, cores=32)
+
+
+def matrix_function(unit: MatrixUnit) -> str:
+    """A function around a step of a SIMD group: each thread gives its two elements of a and of b, and has two of c."""
+    kind = "half" if unit.a is dtypes.float16 else "float"
+    parts = [("a", kind), ("b", kind), ("c", "float")]
+    values = [f"{of} {x}{i}" for x, of in parts[:2] for i in (0, 1)]
+    moved = [f"{x}.thread_elements()[{i}] = {x}{i};" for x, _ in parts for i in (0, 1)]
+    back = [f"c{i} = c.thread_elements()[{i}];" for i in (0, 1)]
+    return "\n".join([
+        f"inline void {unit.name}({', '.join(['thread float& c0', 'thread float& c1', *values])}) {{",
+        f"  {' '.join(f'simdgroup_{of}8x8 {x};' for x, of in parts)}", f"  {' '.join(moved)}",
+        f"  {unit.emit}(c, a, b, c);", f"  {' '.join(back)}", "}"])
 
 
 class MetalRenderer(GPURenderer):
@@ -45,6 +59,9 @@ class MetalRenderer(GPURenderer):
 
     def space(self, memory: UOp) -> str:
         return "threadgroup" if memory.op is Ops.DEFINE_LOCAL else "device"
+
+    def matrix_step(self, unit: MatrixUnit, acc: list[str], a: list[str], b: list[str]) -> str:
+        return f"{unit.name}({', '.join(_strip(x) for x in (*acc, *a, *b))});"
 
     def vector_load(self, memory: UOp, dtype: DType, pointer: str) -> str:
         return f"*((const {self.space(memory)} {self.vector_type(dtype)}*)({pointer}))"
@@ -74,7 +91,9 @@ class MetalRenderer(GPURenderer):
                 if u.dtype.pointer else f"constant int& {u.arg[0]}" for u in program if u.op is Ops.DEFINE_GLOBAL]
 
     def prologue(self, program: Sequence[UOp]) -> str:
-        lines = ["#include <metal_stdlib>", "using namespace metal;"]
+        used = list(dict.fromkeys(u.arg for u in program if u.op is Ops.MMA))
+        lines = ["#include <metal_stdlib>", *(["#include <metal_simdgroup_matrix>"] if used else []),
+                 "using namespace metal;", *map(matrix_function, used)]
         if any(u.dtype.scalar is dtypes.bfloat16 for u in program):
             lines += [line.format(**_SPELLED) for line in BFLOAT16]
         return "".join(line + "\n" for line in lines)

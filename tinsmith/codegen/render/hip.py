@@ -1,0 +1,128 @@
+"""HIP C++ for AMD's GPUs, by clang's own names: no header is needed. bfloat16 is kept as its bits."""
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from math import prod
+
+from tinsmith.codegen.render.base import GRID_COSTS, Target
+from tinsmith.codegen.render.cstyle import _MATH, _strip
+from tinsmith.codegen.render.gpu import AXES, BFLOAT16, GPURenderer, specials
+from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.ir import Ops, UOp, units
+from tinsmith.ir.units import MatrixUnit
+
+_SPELLED = {"inline": "__attribute__((device)) inline", "uint": "unsigned int", "ushort": "unsigned short",
+            "float_of": "__builtin_bit_cast(float, ", "bits_of": "__builtin_bit_cast(unsigned int, "}
+_VECTORS = {"int8": "char", "uint8": "uchar", "int16": "short", "uint16": "ushort", "float16": "half",
+            "bfloat16": "ushort", "int32": "int", "uint32": "uint", "index": "int", "int64": "long", "uint64": "ulong",
+            "float32": "float", "float64": "double"}
+_SHUFFLE = """template<typename T> __attribute__((device)) inline T shuffle_xor(T x, int bits) {
+  int lane = __builtin_amdgcn_mbcnt_lo(~0u, 0u) ^ bits;
+  return __builtin_bit_cast(T, __builtin_amdgcn_ds_bpermute(lane << 2, __builtin_bit_cast(int, x))); }"""
+_MIXED = {dtypes.float16: "half", dtypes.bfloat16: "short"}  # what the lanes of a matrix unit's operands are
+
+
+def hip_target(arch: str = "gfx1100", cores: int = 96) -> Target:
+    """What generated HIP may use; ``arch`` such as ``gfx1100``, whose warps have 32 threads."""
+    rows = units.RDNA3 if arch.startswith("gfx11") else ()
+    return Target(f"hip_{arch}", 16, 64, local_bytes=64 << 10, dtypes=frozenset(dtypes.all) - {dtypes.float16,
+                  dtypes.bfloat16}, fma=True, block_threads=1024, warp=32, grid=True, costs=GRID_COSTS, units=rows,
+                  cores=cores)
+
+
+class HIPRenderer(GPURenderer):
+    """Kernels take their buffers, then their variables; a block has as many threads as the program asks for."""
+
+    shared = "__attribute__((shared, aligned(16)))"
+    barrier = ('__builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup"); __builtin_amdgcn_s_barrier(); '
+               '__builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");')
+    guarded_vectors = True
+    vector_widths = (8, 4, 2)
+    bits16 = (dtypes.bfloat16,)
+    scalar_types = {**GPURenderer.scalar_types, "int8": "signed char", "uint8": "unsigned char",
+                    "uint16": "unsigned short", "uint32": "unsigned int", "int64": "long", "uint64": "unsigned long",
+                    "float16": "_Float16", "bfloat16": "unsigned short"}
+
+    def __init__(self, target: Target | None = None) -> None:
+        super().__init__(target or hip_target())
+
+    def thread(self, name: str, program: Sequence[UOp]) -> str:
+        return f"__builtin_amdgcn_work{'item' if name.startswith('lidx') else 'group'}_id_{AXES[int(name[4:])]}()"
+
+    def shuffle(self, bits: int, value: str, program: Sequence[UOp]) -> str:
+        return f"shuffle_xor({_strip(value)}, {bits})"
+
+    def vector_type(self, dtype: DType) -> str:
+        return f"{_VECTORS[dtype.scalar.name]}{dtype.count}"
+
+    def vector_load(self, memory: UOp, dtype: DType, pointer: str) -> str:
+        return f"*((const {self.vector_type(dtype)}*)({pointer}))"
+
+    def vector_store(self, memory: UOp, dtype: DType, pointer: str, lanes: list[str]) -> str:
+        kind = self.vector_type(dtype)
+        return f"*(({kind}*)({pointer})) = {kind}{{{', '.join(_strip(x) for x in lanes)}}};"
+
+    def lane_of(self, vector: str, lane: int) -> str:
+        return f"{vector}[{lane}]"
+
+    def literal(self, node: UOp) -> str:
+        text = super().literal(node)
+        return text.replace("NAN", '__builtin_nanf("")').replace("INFINITY", "__builtin_inff()")
+
+    def plain(self, u: UOp, src: list[str]) -> str:
+        if u.op in _MATH:
+            name = "ldexp" if u.op is Ops.SCALE else _MATH[u.op]
+            return f"__builtin_{name}{'f' if u.dtype.itemsize <= 4 else ''}({', '.join(map(_strip, src))})"
+        return super().plain(u, src)
+
+    def multiply_add(self, dtype: DType, src: list[str]) -> str:
+        return f"__builtin_fma{'f' if dtype is dtypes.float32 else ''}({', '.join(_strip(s) for s in src)})"
+
+    def bitcast(self, u: UOp, a: str) -> str:
+        to, source = u.dtype.scalar, u.src[0].dtype.scalar
+        text = f"({self.memory_type(source)}){a}" if source.is_bool else f"({self.type_name(source)}){a}"
+        found = f"__builtin_bit_cast({self.memory_type(to)}, {text})"
+        return f"({found}!=0)" if to.is_bool else found
+
+    def parameters(self, program: Sequence[UOp]) -> list[str]:
+        written = {u.src[0] for u in program if u.op is Ops.STORE}
+        return [f"{'' if u in written else 'const '}{self.memory_type(u.dtype.scalar)}* data{u.arg}"
+                if u.dtype.pointer else f"const int {u.arg[0]}" for u in program if u.op is Ops.DEFINE_GLOBAL]
+
+    def prologue(self, program: Sequence[UOp]) -> str:
+        lines = ["#pragma clang fp contract(off)"]
+        if any(u.dtype.scalar is dtypes.bfloat16 for u in program):
+            spelled = [line.format(**_SPELLED) for line in BFLOAT16]
+            lines += [re.sub(r"(__builtin_bit_cast\([\w ]+, )\(", r"\1", line) for line in spelled]
+        if any(u.op is Ops.SHUFFLE for u in program):
+            lines.append(_SHUFFLE)
+        if any(u.op is Ops.MMA for u in program):
+            lines.append("typedef float float8 __attribute__((ext_vector_type(8)));")
+        for dtype in dict.fromkeys(u.arg.a for u in program if u.op is Ops.MMA):
+            kind = self.type_name(dtype) if dtype is dtypes.float16 else "short"
+            lines.append(f"typedef {kind} {_MIXED[dtype]}16 __attribute__((ext_vector_type(16)));")
+        return "".join(line + "\n" for line in lines)
+
+    def render(self, name: str, program: Sequence[UOp]) -> str:
+        text = super().render(name, program)
+        types = {_VECTORS[d]: self.scalar_types[d] for d in _VECTORS if d != "index"} | {"ushort": "unsigned short"}
+        used = re.findall(rf"\b(({'|'.join(types)})([248]))\b", text)
+        lines = [f"typedef {types[base]} {vector} __attribute__((ext_vector_type({count})));\n"
+                 for vector, base, count in dict.fromkeys(used) if f" {vector} __attribute__((ext" not in text]
+        return "".join(lines) + text
+
+    def matrix_step(self, unit: MatrixUnit, acc: list[str], a: list[str], b: list[str]) -> str:
+        """The sums as one vector, the instruction, and the sums again."""
+        kind = f"{_MIXED[unit.a]}16"
+        to_lane = (lambda x: _strip(x)) if unit.a is dtypes.float16 else (lambda x: f"(short){x}")
+        given = [f"{kind}{{{', '.join(to_lane(x) for x in operand)}}}" for operand in (a, b)]
+        sums = f"{acc[0]}_sums"
+        back = " ".join(f"{x} = {sums}[{n}];" for n, x in enumerate(acc))
+        return f"float8 {sums} = {unit.emit}({', '.join(given)}, float8{{{', '.join(acc)}}}); {back}"
+
+    def function(self, name: str, program: Sequence[UOp]) -> str:
+        threads = prod(size for n, size in specials(program).items() if n.startswith("lidx"))
+        head = (f'extern "C" __attribute__((global, amdgpu_flat_work_group_size({threads}, {threads}))) void {name}('
+                f"{', '.join(self.parameters(program))}) {{")
+        return "\n".join([head, *self.body(program), "}"])
