@@ -61,7 +61,8 @@ class MetalProgram(Program):
     def __init__(self, kernel: Launch, binary: bytes) -> None:
         super().__init__(kernel, binary)
         text = re.sub(r"^( *)threadgroup (\w+) (\w+\[)", r"\1static \2 \3", binary.decode(), flags=re.MULTILINE)
-        given = [*(f"Any{{b[{n}]}}" for n in range(len(kernel.buffers))), *(f"v[{n}]" for n in range(len(kernel.variables)))]
+        given = [f"Any{{b[{n}]}}" for n in range(len(kernel.buffers))]
+        given += [f"v[{n}]" for n in range(len(kernel.variables))]
         text += ("\nstruct Any { void* p; template <typename T> operator T*() const { return (T*)p; } };\n"
                  "extern \"C\" void run(void** b, int* v, uint3 gid, uint3 lid) { "
                  f"{kernel.symbol}({', '.join([*given, 'gid', 'lid'])}); }}\n")

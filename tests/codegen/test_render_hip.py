@@ -21,8 +21,8 @@ from tinsmith.codegen.render.hip import HIPRenderer
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
 
-_FLAGS = ("-x", "hip", "--offload-arch=gfx1100", "-nogpulib", "-nogpuinc", "--cuda-device-only", "-Wno-everything", "-O1",
-          "-S", "-o", "-")
+_FLAGS = ("-x", "hip", "--offload-arch=gfx1100", "-nogpulib", "-nogpuinc", "--cuda-device-only", "-Wno-everything",
+          "-O1", "-S", "-o", "-")
 
 
 @functools.cache
@@ -86,6 +86,7 @@ def test_matrix_units(dtype: DType, instruction: str, tmp_path: Path) -> None:
     """Chosen by default, and by hand on edges that are padded."""
     (plain, _), (edges, _) = product(32, 32, 32, dtype, dtypes.float32), product(40, 33, 24, dtype, epilogue=True)
     name = "wmma_f16" if dtype is dtypes.float16 else "wmma_bf16"
-    found = [compile_kernel(plain, HIPRenderer()), compile_kernel(edges, HIPRenderer(), [tensor_core(axes(edges), 2, 2, unit=name)])]
+    opts = [tensor_core(axes(edges), 2, 2, unit=name)]
+    found = [compile_kernel(plain, HIPRenderer()), compile_kernel(edges, HIPRenderer(), opts)]
     text = assembly(found, tmp_path)
     assert text.count(instruction) >= 6 and [k.block for k in found] == [[32], [32]]

@@ -47,7 +47,8 @@ def test_simdgroups_multiply(dtype: DType) -> None:
     for opts in (None, [tensor_core(axes(sink), 1, 2, unit=f"simdgroup_f{8 * dtype.itemsize}")]):
         kernel = compile_kernel(sink, Device[NAME].renderer, opts)
         kind = "half" if dtype is dtypes.float16 else "float"
-        assert f"simdgroup_{kind}8x8 a;" in kernel.source and "simdgroup_multiply_accumulate(c, a, b, c);" in kernel.source
+        assert f"simdgroup_{kind}8x8 a;" in kernel.source
+        assert "simdgroup_multiply_accumulate(c, a, b, c);" in kernel.source
         assert kernel.block == [32]
         out = Buffer(NAME, 24 * 32, dtypes.float32)
         given = [Buffer(NAME, v.size, dtype).copyin(memoryview(np.ascontiguousarray(v).reshape(-1).view(np.uint8)))

@@ -258,8 +258,8 @@ CUDA = (
 
 
 def _wmma(name: str, emit: str, dtype: DType) -> MatrixUnit:
-    """A warp's step of 16 × 16 × 16 on RDNA 3, whose two halves hold the same elements of a and b: a lane has a row of a
-    and a column of b; and of a column of c the even rows (lower half) or the odd ones."""
+    """A warp's step of 16 × 16 × 16 on RDNA 3, whose two halves hold the same elements of a and b: a lane has a row of
+    a and a column of b; and of a column of c the even rows (lower half) or the odd ones."""
     a = Fragment(((16, 0, 1),), ((16, 1, 0), (2, 0, 0)))
     b = Fragment(((16, 1, 0),), ((16, 0, 1), (2, 0, 0)))
     c = Fragment(((8, 2, 0),), ((16, 0, 1), (2, 1, 0)))

@@ -1,11 +1,14 @@
 """WebGPU devices: ``WEBGPU`` is the best adapter of this machine, ``WEBGPU:1`` the next. They need wgpu."""
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import itertools
+import os
 import struct
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from typing import Any, Final
 
@@ -20,7 +23,7 @@ from tinsmith.core.errors import CompileError, DeviceError, OutOfMemoryError
 RENDERER = WGSLRenderer
 _INSTALL: Final = "pip install 'tinsmith[webgpu]', and a driver of Vulkan (Mesa's needs no GPU), Metal or Direct3D 12"
 _ORDER: Final = ("DiscreteGPU", "IntegratedGPU", "VirtualGPU", "CPU")
-_FEATURES: Final = ("shader-int64", "shader-f64")  # what the device is asked for where the adapter has it
+FEATURES: Final = ("shader-int64", "shader-f64")  # naga's extensions of WGSL
 _KEPT: Final = 4  # sets of arguments that a program keeps ready
 _numbers = itertools.count()
 
@@ -41,6 +44,20 @@ def load_wgpu() -> Any:
     return wgpu
 
 
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the complaint of a library for windows, which drivers load, about an environment without windows."""
+    name = "XDG_RUNTIME_DIR"
+    missing = name not in os.environ
+    if missing:
+        os.environ[name] = tempfile.gettempdir()
+    try:
+        yield
+    finally:
+        if missing:
+            del os.environ[name]
+
+
 @functools.cache
 def all_adapters() -> list[Any]:
     """Every adapter, those of GPUs first.
@@ -48,21 +65,21 @@ def all_adapters() -> list[Any]:
     Raises:
         DeviceError: if there is none.
     """
-    found = [a for a in load_wgpu().gpu.enumerate_adapters_sync() if a.info["adapter_type"] in _ORDER]
+    with _quiet():
+        found = [a for a in load_wgpu().gpu.enumerate_adapters_sync() if a.info["adapter_type"] in _ORDER]
     if not found:
         raise DeviceError("WEBGPU", "wgpu finds no adapter", _INSTALL)
     return sorted(found, key=lambda a: _ORDER.index(a.info["adapter_type"]))
 
 
 class GPU:
-    """An opened adapter: its device and queue."""
+    """An opened adapter: its device and queue, with those of ``features`` that it has."""
 
-    def __init__(self, adapter: Any) -> None:
+    def __init__(self, adapter: Any, features: Sequence[str] = FEATURES) -> None:
         self.wgpu, self.adapter, self.limits = load_wgpu(), adapter, adapter.limits
-        self.features = [f for f in _FEATURES if f in adapter.features]
-        self.device = adapter.request_device_sync(
-            required_features=self.features,
-            required_limits={k: v for k, v in self.limits.items() if k.startswith(("max-compute", "max-storage", "max-buffer"))})
+        self.features = [f for f in features if f in adapter.features]
+        wanted = {k: v for k, v in self.limits.items() if k.startswith(("max-compute", "max-storage", "max-buffer"))}
+        self.device = adapter.request_device_sync(required_features=self.features, required_limits=wanted)
         self.queue = self.device.queue
         self.align = int(self.limits["min-storage-buffer-offset-alignment"])
         self.name = adapter.info["device"] or adapter.info["description"]
@@ -144,8 +161,8 @@ class WebGPUProgram(Program):
         self.gpu = gpu
         most = gpu.limits["max-storage-buffers-per-shader-stage"]
         if len(kernel.buffers) > most:
-            raise CompileError("WEBGPU", f"{kernel.name} works on {len(kernel.buffers)} buffers, {gpu.name} allows {most}",
-                               "fewer tensors in one expression: .contiguous() or realize() of a part")
+            raise CompileError("WEBGPU", f"{kernel.name} works on {len(kernel.buffers)} buffers, {gpu.name} allows "
+                               f"{most}", "fewer tensors in one expression: .contiguous() or realize() of a part")
         stage, kinds = gpu.wgpu.ShaderStage.COMPUTE, ["storage"] * len(kernel.buffers) + ["uniform"]
         try:
             module = gpu.device.create_shader_module(code=binary.decode())

@@ -128,9 +128,13 @@ class GPURenderer(CRenderer):
     def guarded(self, condition: str, statement: str) -> str:
         return f"if ({condition}) {statement}"
 
+    def wide_type(self) -> str:
+        """The type of indices beyond 32 bits."""
+        return self.type_name(dtypes.int64)
+
     def widened(self, text: str) -> str:
         """An index of 32 bits in 64."""
-        return f"({self.type_name(dtypes.int64)}){text}"
+        return f"({self.wide_type()}){text}"
 
     def narrowed(self, text: str) -> str:
         """An index of 64 bits in 32, where the language asks for it."""
@@ -235,7 +239,7 @@ class _Body:
         self.text[u] = names
 
     def type_of(self, u: UOp) -> str:
-        return self.renderer.type_name(dtypes.int64 if is_wide(u) else u.dtype)
+        return self.renderer.wide_type() if is_wide(u) else self.renderer.type_name(u.dtype)
 
     def write(self, u: UOp) -> None:
         r, text = self.renderer, self.text

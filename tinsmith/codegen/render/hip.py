@@ -115,8 +115,8 @@ class HIPRenderer(GPURenderer):
     def matrix_step(self, unit: MatrixUnit, acc: list[str], a: list[str], b: list[str]) -> str:
         """The sums as one vector, the instruction, and the sums again."""
         kind = f"{_MIXED[unit.a]}16"
-        to_lane = (lambda x: _strip(x)) if unit.a is dtypes.float16 else (lambda x: f"(short){x}")
-        given = [f"{kind}{{{', '.join(to_lane(x) for x in operand)}}}" for operand in (a, b)]
+        lane = "" if unit.a is dtypes.float16 else "(short)"
+        given = [f"{kind}{{{', '.join(lane + x for x in operand)}}}" for operand in (a, b)]
         sums = f"{acc[0]}_sums"
         back = " ".join(f"{x} = {sums}[{n}];" for n, x in enumerate(acc))
         return f"float8 {sums} = {unit.emit}({', '.join(given)}, float8{{{', '.join(acc)}}}); {back}"

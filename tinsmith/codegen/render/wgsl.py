@@ -1,9 +1,9 @@
-"""WGSL, the language of WebGPU, as naga compiles it. Its types are bool, i32, u32 and f32, and where the device has them
-(extensions of naga's) i64, u64 and f64.
+"""WGSL, the language of WebGPU, as naga compiles it. Its types are bool, i32, u32 and f32, and where the device has
+them (extensions of naga's) i64, u64 and f64; elsewhere 64-bit integers are pairs of words.
 
-Integers of 8 and 16 bits are held in 32 bits, cut off after every operation; 16-bit floats as their bits. In memory they
-share words: a store is two atomic operations, which leave the neighbours of other threads alone. Arithmetic on a NaN
-compares as IEEE says with ``==`` and ``<`` only: ``!=`` is false for it, so ``!(a == b)`` is written.
+Integers of 8 and 16 bits are held in 32 bits, cut off after every operation; 16-bit floats as their bits. In memory
+they share words: a store is two atomic operations, which leave the neighbours of other threads alone. A NaN compares as
+IEEE says with ``==`` and ``<`` only: ``!=`` is false for it, so ``!(a == b)`` is written.
 """
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from math import prod
 from tinsmith.codegen.render.base import GRID_COSTS, Target
 from tinsmith.codegen.render.cstyle import _MATH, _strip
 from tinsmith.codegen.render.gpu import AXES, HALVES, GPURenderer, specials
+from tinsmith.codegen.render.wgsl64 import PAIR, helpers, is_pair, literal, operation, to_pair
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import CompileError
 from tinsmith.ir import Ops, UOp
 
 MOST_BLOCKS = (1 << 16) - 1  # along an axis of the grid
-_WIDE = {dtypes.int64: "64-bit integers", dtypes.uint64: "64-bit integers", dtypes.float64: "float64"}
 _SUMS = (Ops.ADD, Ops.SUB, Ops.MULADD)
 _GROWS = (Ops.ADD, Ops.SUB, Ops.MUL, Ops.NEG, Ops.MULADD, Ops.SHL, Ops.IDIV)
 # Constants that are no numbers may not be known when a shader is compiled: they are bits of a variable.
@@ -63,11 +63,14 @@ _FLOOR = """fn {name}(a: {t}, b: {t}) -> {t} {{
 
 def wgsl_target(block_threads: int = 256, local_bytes: int = 16 << 10, int64: bool = True,
                 float64: bool = True) -> Target:
-    """What a device offers; without arguments what every implementation does, with naga's wide types."""
-    lacks = {*(() if int64 else (dtypes.int64, dtypes.uint64)), *(() if float64 else (dtypes.float64,))}
-    held = frozenset(dtypes.all) - lacks
-    return Target("wgsl", 16, 32, local_bytes=local_bytes // 2, storage=held, dtypes=held - set(HALVES),
-                  block_threads=block_threads, grid=True, costs=GRID_COSTS)
+    """What a device offers; without arguments what every implementation does, with naga's wide types.
+
+    Without 64-bit integers of its own the renderer writes them as pairs of words; float64 has no such way, and needs
+    them.
+    """
+    held = frozenset(dtypes.all) - (frozenset() if float64 and int64 else {dtypes.float64})
+    return Target("wgsl" if int64 else "wgsl of words", 16, 32, local_bytes=local_bytes // 2, storage=held,
+                  dtypes=held - set(HALVES), block_threads=block_threads, grid=True, costs=GRID_COSTS)
 
 
 def is_packed(dtype: DType) -> bool:
@@ -78,13 +81,14 @@ def is_packed(dtype: DType) -> bool:
 class WGSLRenderer(GPURenderer):
     """A kernel is a shader module with the entry point of its name.
 
-    Its bindings in group 0 are the buffers, in order, all of them ``read_write`` since they may be parts of one, and then
-    ``args``: at which element each begins, the variables, and a 0 that no compiler knows of.
+    Its bindings in group 0 are the buffers, in order, all of them ``read_write`` since they may be parts of one, and
+    then ``args``: at which element each begins, the variables, and a 0 that no compiler knows of.
     """
 
     barrier = "workgroupBarrier();"
     vector_widths = ()
     mixes_widths = False
+    wide = True  # i64 and u64 are types of the device
     scalar_types = {
         "void": "void", "index": "i32", "bool": "bool", "int8": "i32", "uint8": "u32", "int16": "i32", "uint16": "u32",
         "int32": "i32", "uint32": "u32", "int64": "i64", "uint64": "u64", "float16": "u32", "bfloat16": "u32",
@@ -92,13 +96,13 @@ class WGSLRenderer(GPURenderer):
 
     def __init__(self, target: Target | None = None) -> None:
         super().__init__(target or wgsl_target())
+        self.wide = self.target.name == wgsl_target().name
 
     def type_name(self, dtype: DType) -> str:
         scalar = dtype.scalar
-        if scalar in _WIDE and scalar not in self.target.storage:
-            raise CompileError("WEBGPU", f"this device's WGSL has no {_WIDE[scalar]}",
-                               f"cast the values to {'float32' if scalar.is_float else 'int32 or uint32'}")
-        return super().type_name(dtype)
+        if scalar not in self.target.storage and scalar is dtypes.float64:
+            raise CompileError("WEBGPU", "this device's WGSL has no float64", "cast the values to float32")
+        return PAIR if is_pair(scalar) and not self.wide else super().type_name(dtype)
 
     # *** statements ***
 
@@ -112,11 +116,14 @@ class WGSLRenderer(GPURenderer):
     def guarded(self, condition: str, statement: str) -> str:
         return f"if ({condition}) {{ {statement} }}"
 
+    def wide_type(self) -> str:
+        return "i64" if self.wide else "i32"  # no buffer is so large: what overflows is never the place of an access
+
     def widened(self, text: str) -> str:
-        return f"i64({_strip(text)})" if dtypes.int64 in self.target.storage else text
+        return f"i64({_strip(text)})" if self.wide else text
 
     def narrowed(self, text: str) -> str:
-        return f"i32({_strip(text)})" if dtypes.int64 in self.target.storage else text
+        return f"i32({_strip(text)})" if self.wide else text
 
     def choose(self, condition: str, a: str, b: str) -> str:
         return f"select({b}, {a}, {condition})"
@@ -136,6 +143,8 @@ class WGSLRenderer(GPURenderer):
 
     def literal(self, node: UOp) -> str:
         value, dtype = node.arg, node.dtype.scalar
+        if self.in_pairs(dtype):
+            return literal(value)
         if dtype.is_bool:
             return "true" if value else "false"
         if dtype in HALVES:
@@ -153,6 +162,12 @@ class WGSLRenderer(GPURenderer):
             return f"{value}li" if value >= 0 else f"({value}li)" if value > -(1 << 63) else (
                 "(-9223372036854775807li-1li)")
         return str(value) if value >= 0 else f"({value})" if value > -(1 << 31) else "i32(-2147483648)"
+
+    def number(self, dtype: DType, value: float) -> str:
+        return self.literal(UOp(Ops.CONST, dtype, (), value))
+
+    def in_pairs(self, dtype: DType) -> bool:
+        return is_pair(dtype) and not self.wide
 
     def narrow(self, dtype: DType, a: str) -> str:
         """The low bits of an integer that 32 bits hold."""
@@ -172,19 +187,22 @@ class WGSLRenderer(GPURenderer):
     def plain(self, u: UOp, src: list[str]) -> str:
         op, dtype = u.op, u.dtype.scalar
         a, b = src[0], src[1] if len(src) > 1 else ""
+        if self.in_pairs(u.src[-1].dtype):
+            return operation(u, src)
         if op is Ops.CMPNE and u.src[0].dtype.is_float:
             return f"(!({a}=={b}))"
         if u.src[0].dtype.is_bool and op in (Ops.CMPLT, Ops.XOR, Ops.MAX, Ops.MIN):
-            return {Ops.CMPLT: f"((!{a})&{b})", Ops.XOR: f"({a}!={b})", Ops.MAX: f"({a}|{b})", Ops.MIN: f"({a}&{b})"}[op]
+            return {Ops.CMPLT: f"((!{a})&{b})", Ops.XOR: f"({a}!={b})", Ops.MAX: f"({a}|{b})",
+                    Ops.MIN: f"({a}&{b})"}[op]
         if op is Ops.WHERE:
             return self.choose(a, b, src[2])
         if op in (Ops.MAX, Ops.MIN):
             test = f"({a}{'>' if op is Ops.MAX else '<'}{b})"
             return self.choose(f"({test}|(!({a}=={a})))" if dtype.is_float else test, a, b)
         if op is Ops.NEG and dtype.kind == "uint":
-            return f"({self.literal(UOp(Ops.CONST, dtype, (), 0))}-{a})"
+            return f"({self.number(dtype, 0)}-{a})"
         if op is Ops.RECIP:
-            return f"({self.literal(UOp(Ops.CONST, dtype, (), 1))}/{a})"
+            return f"({self.number(dtype, 1)}/{a})"
         if op in _MATH:
             return f"{_MATH[op]}({', '.join(map(_strip, src))})"
         return super().plain(u, src)
@@ -202,15 +220,15 @@ class WGSLRenderer(GPURenderer):
     def shift(self, u: UOp, a: str, b: str) -> str:
         sign, amount, bits = "<<" if u.op is Ops.SHL else ">>", u.src[1], u.dtype.scalar.bits
         held = max(bits, 32)
-        if amount.is_const and 0 <= amount.arg < bits:
-            return f"({a}{sign}{amount.arg}u)"
-        inside = f"({b}<{self.literal(UOp(Ops.CONST, amount.dtype.scalar, (), bits))})"
+        filled = u.op is Ops.SHR and u.dtype.scalar.kind == "int"
+        beyond = f"({a}>>{held - 1}u)" if filled else self.number(u.dtype.scalar, 0)
+        if amount.is_const:
+            return f"({a}{sign}{amount.arg}u)" if 0 <= amount.arg < bits else beyond
+        inside = f"({b}<{self.number(amount.dtype.scalar, bits)})"
         if amount.dtype.kind != "uint":
-            inside = f"({inside}&({b}>={self.literal(UOp(Ops.CONST, amount.dtype.scalar, (), 0))}))"
+            inside = f"({inside}&({b}>={self.number(amount.dtype.scalar, 0)}))"
         shifted = f"({a}{sign}(u32({_strip(b)})&{held - 1}u))"
-        zero = self.literal(UOp(Ops.CONST, u.dtype.scalar, (), 0))
-        sign_bit = u.op is Ops.SHR and u.dtype.scalar.kind == "int"
-        return self.choose(inside, shifted, f"({a}>>{held - 1}u)" if sign_bit else zero)
+        return self.choose(inside, shifted, beyond)
 
     def cast(self, u: UOp, a: str) -> str:
         dtype, source = u.dtype.scalar, u.src[0].dtype.scalar
@@ -225,14 +243,20 @@ class WGSLRenderer(GPURenderer):
 
     def converted(self, dtype: DType, source: DType, a: str) -> str:
         """A cast between types that values are held in."""
-        if dtype is source:
+        if dtype is source or (self.in_pairs(dtype) and is_pair(source)):
             return a
-        of = lambda value: self.literal(UOp(Ops.CONST, source, (), value))  # noqa: E731
-        to = lambda value: self.literal(UOp(Ops.CONST, dtype, (), value))  # noqa: E731
+        if self.in_pairs(dtype):
+            return to_pair(dtype, source, _strip(a))
+        if self.in_pairs(source):
+            if dtype.is_bool:
+                return f"any({a}!={literal(0)})"
+            if dtype.is_float:
+                return f"f32_{'u' if source.is_unsigned else 'i'}64({_strip(a)})"
+            return self.converted(dtype, dtypes.uint32, f"({a}).x")
         if dtype.is_bool:
-            return f"(!({a}=={of(0)}))"
+            return f"(!({a}=={self.number(source, 0)}))"
         if source.is_bool:
-            return f"select({to(0)}, {to(1)}, {a})"
+            return f"select({self.number(dtype, 0)}, {self.number(dtype, 1)}, {a})"
         kind, held = self.type_name(dtype), self.type_name(source)
         if (kind, held) in (("u64", "i32"), ("i64", "u32")):  # first wider, then another sign
             return f"{kind}({'i' if kind == 'u64' else 'u'}64({_strip(a)}))"
@@ -241,12 +265,16 @@ class WGSLRenderer(GPURenderer):
             narrows = is_packed(dtype) and (dtype.bits < source.bits or dtype.kind != source.kind)
             return self.narrow(dtype, text) if narrows else text
         low, high = int(dtype.min), int(dtype.max)
-        text = self.choose(f"({a}>={of(float(high))})", to(high), f"{kind}({_strip(a)})")
-        text = self.choose(f"({a}<={of(float(low))})", to(low), text)
-        return self.choose(f"(!({a}=={a}))", to(0), text)
+        text = f"{kind}({_strip(a)})"
+        for sign, bound in ((">=", high), ("<=", low)):
+            test = f"({a}{sign}{self.number(source, float(bound))})"
+            text = self.choose(test, self.number(dtype, bound), text)
+        return self.choose(f"(!({a}=={a}))", self.number(dtype, 0), text)
 
     def bitcast(self, u: UOp, a: str) -> str:
         dtype, source = u.dtype.scalar, u.src[0].dtype.scalar
+        if dtype.itemsize == 8 and (self.in_pairs(dtype) or self.in_pairs(source)):
+            return a
         if dtype.itemsize == 8:
             return f"bitcast<{self.type_name(dtype)}>({_strip(a)})"
         return self.of_word(dtype, self.to_word(source, a))
@@ -303,11 +331,12 @@ class WGSLRenderer(GPURenderer):
         self.written = {u.src[0] for u in program if u.op is Ops.STORE}
         self.summands = _summands(program)
         body = "\n".join(self.function_lines(name, program))
-        helpers = [text for helper, text in _HELPERS.items() if re.search(rf"\b{helper}\(", body)]
+        found = [text for helper, text in _HELPERS.items() if re.search(rf"\b{helper}\(", body)]
+        found += helpers(body)
         for kind, t in re.findall(r"\bfloor_(div|mod)_(\w+)\(", body):
             text = _floor(kind, t)
-            helpers += [] if text in helpers else [text]
-        return "\n".join([*helpers, body, ""])
+            found += [] if text in found else [text]
+        return "\n".join([*found, body, ""])
 
     def function_lines(self, name: str, program: Sequence[UOp]) -> list[str]:
         lines, fields, starts = [], [], []
