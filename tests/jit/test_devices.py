@@ -2,6 +2,9 @@
 from __future__ import annotations
 
 import shutil
+import types
+import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,6 +12,9 @@ import pytest
 
 from tinsmith import Device, Tensor, nn
 from tinsmith.backend.cpu.pool import get_pool
+from tinsmith.backend.device import Compiled
+from tinsmith.backend.memory import Buffer
+from tinsmith.backend.python.device import PythonDevice, PythonProgram
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.jit import TinyJit
 from tinsmith.jit.replay import SMALL
@@ -201,3 +207,29 @@ def test_random_numbers_are_drawn_anew() -> None:
         x = Tensor(values(4, 2))
         found.append([noisy((x if axis is None else x.shard(TWO, axis)).realize()).numpy() for _ in range(4)])
     assert np.array_equal(found[0], found[1]) and not np.array_equal(found[0][2], found[0][3])
+
+
+def test_what_a_device_runs_in_python_is_not_the_functions_own() -> None:
+    """A device that computes through another package: its state and clock are no reasons to run uncaptured."""
+    package = types.ModuleType("somebodys")
+    exec("import time\nlaunches = [0]\ndef work():\n    launches[0] += 1\n    return time.time()", vars(package))
+
+    class Borrowing(PythonProgram):
+        def __call__(self, buffers: Sequence[Buffer], variables: Sequence[int] = ()) -> None:
+            package.work()
+            super().__call__(buffers, variables)
+
+    def make(name: str) -> Compiled:
+        plain = Device["PYTHON"]
+        return PythonDevice(name, plain.allocator, plain.compiler, Borrowing, plain.renderer)
+
+    Device.register("BORROWING", make)
+
+    @TinyJit
+    def double(x: Tensor) -> Tensor:
+        return (x * 2).realize()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [double(Tensor([float(n)], device="BORROWING").realize()).item() for n in range(4)] == [0, 2, 4, 6]
+    assert package.launches[0] == 4 and double.captures

@@ -12,7 +12,7 @@ from tinsmith.core.errors import DeviceError
 DEVICES = {
     "CPU": {"DEV": "CPU"}, "CPU-generic": {"DEV": "CPU", "CPU_FEATURES": "generic"},
     "CPU-avx2": {"DEV": "CPU", "CPU_FEATURES": "avx2"}, "CPU-C": {"DEV": "CPU:C"}, "PYTHON": {"DEV": "PYTHON"},
-    "OPENCL": {"DEV": "OPENCL"}, "CUDA": {"DEV": "CUDA"},
+    "OPENCL": {"DEV": "OPENCL"}, "CUDA": {"DEV": "CUDA"}, "WEBGPU": {"DEV": "WEBGPU"},
 }
 
 

@@ -254,7 +254,7 @@ ELSEWHERE: Final[dict[str, tuple[str, str]]] = {
     "OPENPILOT_HACKS": ("0", "nothing takes its place"),
     "TUPLE_ORDER": ("1", "the order of operands is the same in every process"),
     **{name: ("0", f"there is no device {name}; DEV=CPU, or one that Device.register adds: docs/new_accelerator.md")
-       for name in ("AMD", "DSP", "HIP", "NV", "QCOM", "WEBGPU")},
+       for name in ("AMD", "DSP", "NV", "QCOM")},
 }
 _told: set[str] = set()
 

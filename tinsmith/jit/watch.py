@@ -28,6 +28,17 @@ _ENVIRON: Final = {f.__code__ for f in (os._Environ.__getitem__, os._Environ.__i
 _SILENT: Final = {"logging", "warnings", "threading", "traceback", "linecache", "tinsmith", "numpy", "platformdirs"}
 
 
+def _of_a_device(frame: types.FrameType) -> bool:
+    """Whether a function of another package was called by a device of ours, which uses it to compute."""
+    found: types.FrameType | None = frame
+    while found is not None:
+        module = str(found.f_globals.get("__name__", ""))
+        if module.startswith("tinsmith."):
+            return found is not frame and module.startswith("tinsmith.backend.")
+        found = found.f_back
+    return False
+
+
 class Watch:
     """A profile function for the time of a capture; a profiler that is there already goes on.
 
@@ -69,7 +80,7 @@ class Watch:
     def event(self, frame: types.FrameType, event: str, arg: Any) -> None:
         if event == "call":
             code = frame.f_code
-            if code not in self.codes and not self.printing:
+            if code not in self.codes and not self.printing and not _of_a_device(frame):
                 self.codes.add(code)
                 self.state.add(code, frame.f_globals)
             if code in _ENVIRON:
@@ -97,6 +108,8 @@ class Watch:
 
     def note(self, name: str, frame: types.FrameType | None) -> None:
         """Note a call that came from the user's code, if through a library then through one that passes it on."""
+        if frame is not None and _of_a_device(frame):
+            return
         while frame is not None:
             module = str(frame.f_globals.get("__name__", ""))
             if module.partition(".")[0] in _SILENT:
