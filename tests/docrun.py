@@ -5,6 +5,7 @@ The blocks of a page run in order, in one folder and one Python process per page
     ```python            runs; a ```text block right after it is what it prints
     ```python (# x.py)   a block that begins with a comment naming a file is written to that file instead
     ```console           `$ command` lines run in a shell; the lines after each are what it prints
+    ![…](….svg)          right after a python block and its output: what the block's last expression, a drawing, looks like
     ```...  <!-- norun -->   a block after this comment is left alone
     ```...  <!-- needs cc --> so is one after this, and the output it shows, where there is no such command
 
@@ -12,6 +13,7 @@ Times, speeds, process ids and hashes may differ from run to run; a longer outpu
 """
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
@@ -27,6 +29,7 @@ sys.path.insert(0, str(ROOT))
 from tests.golden.running import environment, normalised  # noqa: E402
 
 _FENCE = re.compile(r"^```(\w*)\s*$")
+_PICTURE = re.compile(r"^!\[[^\]]*\]\(([^)\s]+\.svg)\)\s*$")
 _MARK = "\u241e block"
 
 
@@ -60,11 +63,20 @@ def _left_alone(comment: str) -> bool:
     return "<!-- norun -->" in comment or (needed is not None and shutil.which(needed[1]) is None)
 
 
-def outputs(page: Path) -> list[tuple[Block, list[str]]]:
-    """Every block that shows an output, with the output that it should show."""
+@dataclass
+class Shown:
+    """What a page should show: the output of each block that shows one, and the text of each picture."""
+
+    outputs: list[tuple[Block, list[str]]]
+    pictures: list[tuple[Path, str]]
+
+
+def shown(page: Path) -> Shown:
+    """Run the blocks of a page."""
     lines = page.read_text("utf-8").splitlines()
     found = [b for b in blocks(lines) if not b.skipped]
     wanted: list[tuple[Block, list[str]]] = []
+    drawn: list[tuple[Path, str]] = []
     with tempfile.TemporaryDirectory() as folder:
         cwd = Path(folder)
         scripts = [b for b in found if b.language == "python" and not _file(b)]
@@ -72,15 +84,44 @@ def outputs(page: Path) -> list[tuple[Block, list[str]]]:
             if b.language == "python" and _file(b):
                 (cwd / _file(b)).write_text("\n".join(b.text) + "\n", "utf-8")
         if scripts:
-            printed = _run_python(scripts, cwd)
-            for b, text in zip(scripts, printed):
-                after = next((o for o in found if o.language == "text" and o.first > b.last), None)
-                if after is not None and not any(line.strip() for line in lines[b.last + 1 : after.first - 1]):
-                    wanted.append((after, _cut(text.rstrip("\n").splitlines(), after.text)))
+            answers = [_output(b, found, lines) for b in scripts]
+            pictures = [_picture(answer or b, lines) for b, answer in zip(scripts, answers)]
+            printed = _run_python([_drawing(b, n) if p else b.text for n, (b, p) in enumerate(zip(scripts, pictures))], cwd)
+            for answer, text in zip(answers, printed):
+                if answer is not None:
+                    wanted.append((answer, _cut(text.rstrip("\n").splitlines(), answer.text)))
+            for n, picture in enumerate(pictures):
+                if picture and (cwd / f"{n}.svg").exists():
+                    drawn.append((page.parent / picture, (cwd / f"{n}.svg").read_text("utf-8")))
         for b in found:
             if b.language == "console":
                 wanted.append((b, _run_console(b, cwd)))
-    return sorted(wanted, key=lambda w: w[0].first)
+    return Shown(sorted(wanted, key=lambda w: w[0].first), drawn)
+
+
+def _output(b: Block, found: list[Block], lines: list[str]) -> Block | None:
+    """The block right after ``b`` that shows what it prints."""
+    after = next((o for o in found if o.language == "text" and o.first > b.last), None)
+    return None if after is None or any(line.strip() for line in lines[b.last + 1 : after.first - 1]) else after
+
+
+def _picture(b: Block, lines: list[str]) -> str:
+    """The file of the picture right after a block, or ""."""
+    line = next((line for line in lines[b.last + 1 :] if line.strip()), "")
+    found = _PICTURE.match(line)
+    return found[1] if found else ""
+
+
+def _drawing(b: Block, number: int) -> list[str]:
+    """The lines of a block which writes the drawing that its last expression is, if it is one, to a file."""
+    last = ast.parse("\n".join(b.text)).body[-1]
+    if not isinstance(last, ast.Expr):
+        return b.text
+    text, end = list(b.text), (last.end_lineno or last.lineno) - 1
+    write = f"__import__('pathlib').Path('{number}.svg').write_text(_.own_svg() + '\\n', 'utf-8')"
+    text[last.lineno - 1] = f"hasattr(_ := ({text[last.lineno - 1]}"
+    text[end] += f"), 'own_svg') and {write}"
+    return text
 
 
 def _file(b: Block) -> str:
@@ -88,8 +129,8 @@ def _file(b: Block) -> str:
     return named[1] if named else ""
 
 
-def _run_python(scripts: list[Block], cwd: Path) -> list[str]:
-    program = "\n".join(line for b in scripts for line in (*b.text, f"print({_MARK!r})"))
+def _run_python(scripts: list[list[str]], cwd: Path) -> list[str]:
+    program = "\n".join(line for text in scripts for line in (*text, f"print({_MARK!r})"))
     script = cwd / "page.py"
     script.write_text(program + "\n", "utf-8")
     done = _shell(f'"{sys.executable}" page.py', cwd)
@@ -123,20 +164,27 @@ def _cut(real: list[str], shown: list[str]) -> list[str]:
 
 def differences(page: Path) -> list[str]:
     """What a page shows that is not so."""
-    found = []
-    for block, wanted in outputs(page):
+    real, found = shown(page), []
+    for block, wanted in real.outputs:
         if normalised("\n".join(block.text)) != normalised("\n".join(wanted)):
             found.append(f"{page.name}:{block.first + 1}\n" + "\n".join(wanted))
+    for path, text in real.pictures:
+        if not path.exists() or path.read_text("utf-8") != text:
+            found.append(f"{page.name}: {path.name} is another picture today")
     return found
 
 
 def rewrite(page: Path) -> None:
-    """Put the real outputs into a page, where they differ by more than times."""
+    """Put the real outputs into a page, where they differ by more than times, and draw its pictures."""
     lines = page.read_text("utf-8").splitlines()
-    for block, wanted in reversed(outputs(page)):
+    real = shown(page)
+    for block, wanted in reversed(real.outputs):
         if normalised("\n".join(block.text)) != normalised("\n".join(wanted)):
             lines[block.first : block.last] = wanted
     page.write_text("\n".join(lines) + "\n", "utf-8")
+    for path, text in real.pictures:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, "utf-8")
 
 
 if __name__ == "__main__":
