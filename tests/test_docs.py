@@ -1,4 +1,7 @@
-"""Every page's examples print what the page shows; ``python tests/docrun.py PAGE`` rewrites them."""
+"""Every page's examples print what the page shows; ``python tests/docrun.py PAGE`` rewrites them, and draws its pictures.
+
+Pages in other languages, docs/zh, have the code of the English ones to the letter, so it is enough to run those.
+"""
 from __future__ import annotations
 
 import re
@@ -9,19 +12,85 @@ import pytest
 from tests.docrun import ROOT, blocks, differences
 from tinsmith.core.settings import DECLARED
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = ROOT / "docs"
+TRANSLATED = sorted((DOCS / "zh").rglob("*.md"))
+PAGES = [ROOT / "README.md", *sorted(p for p in DOCS.rglob("*.md") if p not in TRANSLATED)]
+HEADING, LINK = re.compile(r"^(#+) "), re.compile(r"\]\(([^)#:]*)(#[^)]*)?\)")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def prose(page: Path) -> list[str]:
+    """The lines of a page outside of its blocks."""
+    lines = page.read_text("utf-8").splitlines()
+    inside = {n for b in blocks(lines) for n in range(b.first - 1, b.last + 1)}
+    return [line for n, line in enumerate(lines) if n not in inside]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
 def test_examples_print_what_the_page_shows(page: Path) -> None:
     found = differences(page)
-    assert not found, f"python tests/docrun.py {page.relative_to(ROOT)} rewrites this:\n" + "\n".join(found)
+    assert not found, f"python tests/docrun.py {name(page)} rewrites this:\n" + "\n".join(found)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+@pytest.mark.parametrize("page", [*PAGES, *TRANSLATED], ids=name)
 def test_links_lead_somewhere(page: Path) -> None:
-    targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text("utf-8"))
+    targets = [m[1] for m in LINK.finditer("\n".join(prose(page))) if m[1]]
     assert [t for t in targets if not (page.parent / t).exists()] == []
+
+
+def english(page: Path) -> Path:
+    """The page that a page of docs/zh translates."""
+    inner = page.relative_to(DOCS / "zh")
+    return ROOT / inner if inner == Path("README.md") else DOCS / inner
+
+
+def outline(page: Path) -> list[tuple[str, str]]:
+    """What a page and its translation share: headings by level, items of lists, rows of tables, comments, and where links
+    and pictures lead, a translated page counting as its original."""
+    found = []
+    for line in prose(page):
+        if heading := HEADING.match(line):
+            found.append(("heading", heading[1]))
+        if line.startswith(("- ", "| ", "<!--")):
+            found.append(("line", line if line.startswith("<!--") else line[:2]))
+        for target in LINK.finditer(line):
+            path = (page.parent / target[1]).resolve() if target[1] else page
+            if path.is_relative_to(DOCS / "zh"):
+                path = english(path)
+            found.append(("link", name(path)))
+    return found
+
+
+@pytest.mark.parametrize("page", TRANSLATED, ids=name)
+def test_a_translation_has_the_code_of_its_page(page: Path) -> None:
+    """Blocks are equal to the letter, comments and output included."""
+    ours, theirs = (blocks(p.read_text("utf-8").splitlines()) for p in (page, english(page)))
+    for a, b in zip(ours, theirs):
+        assert (a.language, a.text, a.skipped) == (b.language, b.text, b.skipped), f"{name(page)}:{a.first}"
+    assert len(ours) == len(theirs)
+
+
+@pytest.mark.parametrize("page", TRANSLATED, ids=name)
+def test_a_translation_has_the_parts_of_its_page(page: Path) -> None:
+    ours, theirs = outline(page), outline(english(page))
+    kinds = {kind for kind, _ in [*ours, *theirs]}
+    for kind in sorted(kinds - {"link"}):
+        assert [x for x in ours if x[0] == kind] == [x for x in theirs if x[0] == kind]
+    links = [sorted(x for x in both if x[0] == "link") for both in (ours, theirs)]  # a sentence may turn their order
+    assert links[0] == links[1]
+
+
+@pytest.mark.parametrize("page", TRANSLATED, ids=name)
+def test_a_translation_links_to_translations(page: Path) -> None:
+    """Where a page in the reader's language exists, no link leads past it."""
+    for target in LINK.finditer("\n".join(prose(page))):
+        path = (page.parent / target[1]).resolve()
+        if target[1] and path.suffix == ".md" and not path.is_relative_to(DOCS / "zh"):
+            inner = Path("README.md") if path == ROOT / "README.md" else path.relative_to(DOCS)
+            assert not (DOCS / "zh" / inner).exists(), target[0]
 
 
 def test_the_two_commands_are_in_the_readme() -> None:

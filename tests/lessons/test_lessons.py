@@ -1,0 +1,61 @@
+"""The lessons: each has one idea, something to run, what to look at, and a way on."""
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docrun import ROOT, blocks
+from tests.test_docs import LINK, prose
+
+FOLDER = ROOT / "docs" / "lessons"
+LESSONS = sorted(FOLDER.glob("[0-9]*.md"))
+
+
+def title(page: Path) -> str:
+    return prose(page)[0].lstrip("# ")
+
+
+def test_they_are_numbered_without_a_gap() -> None:
+    assert [int(p.name[:2]) for p in LESSONS] == list(range(1, len(LESSONS) + 1)) and len(LESSONS) == 18
+    assert [int(title(p).partition(".")[0]) for p in LESSONS] == list(range(1, len(LESSONS) + 1))
+
+
+@pytest.mark.parametrize("page", LESSONS, ids=lambda p: p.stem)
+def test_a_lesson_has_its_parts(page: Path) -> None:
+    lines = prose(page)
+    headings = [line[3:] for line in lines if line.startswith("## ")]
+    assert headings[:2] == ["Try it", "What to look at"] and headings[-1] == "Where it happens"
+    assert lines[2].startswith("**The idea.** ")
+    where = "\n".join(lines[lines.index("## Where it happens") :])
+    assert any("/tinsmith/" in m[1] for m in LINK.finditer(where))
+
+
+@pytest.mark.parametrize("page", LESSONS, ids=lambda p: p.stem)
+def test_a_lesson_is_short(page: Path) -> None:
+    assert sum(len(line.split()) for line in prose(page)) < 650
+    assert all(len(b.text) < 60 for b in blocks(page.read_text("utf-8").splitlines()))
+
+
+def test_each_leads_to_the_next() -> None:
+    following = {p: n for p, n in zip(LESSONS, [*LESSONS[1:], FOLDER / "core.md"])}
+    for page, after in following.items():
+        assert prose(page)[-1] == f"Next: [{title(after)}]({after.name})"
+
+
+def test_the_list_has_them_all() -> None:
+    text = (FOLDER / "README.md").read_text("utf-8")
+    for number, page in enumerate(LESSONS, 1):
+        assert f"| {number} | [{title(page).partition('. ')[2]}]({page.name}) |" in text
+    assert "(core.md)" in text
+
+
+def test_every_picture_is_made_by_a_lesson() -> None:
+    """A picture that stands right behind a block is compared with what the block draws (tests/test_docs.py)."""
+    shown = set()
+    for page in LESSONS:
+        text = page.read_text("utf-8")
+        shown |= set(re.findall(r"\.graph\(\)\n```\n(?:\n```text\n[^`]*```\n)?\n!\[[^\]]+\]\(pictures/([^)]+)\)", text))
+        assert text.count("](pictures/") == len(re.findall(r"\.graph\(\)\n```", text)), page.name
+    assert {p.name for p in (FOLDER / "pictures").iterdir()} == shown
