@@ -9,6 +9,8 @@ The blocks of a page run in order, in one folder and one Python process per page
     ```...  <!-- norun -->   a block after this comment is left alone
     ```...  <!-- needs cc --> so is one after this, and the output it shows, where there is no such command
 
+The translation of a page, docs/zh/PAGE, has its blocks to the letter: they are copied there, if there are as many.
+
 Times, speeds, process ids and hashes may differ from run to run; a longer output may be cut with a line `...`.
 """
 from __future__ import annotations
@@ -86,7 +88,8 @@ def shown(page: Path) -> Shown:
         if scripts:
             answers = [_output(b, found, lines) for b in scripts]
             pictures = [_picture(answer or b, lines) for b, answer in zip(scripts, answers)]
-            printed = _run_python([_drawing(b, n) if p else b.text for n, (b, p) in enumerate(zip(scripts, pictures))], cwd)
+            texts = [_drawing(b, n) if p else b.text for n, (b, p) in enumerate(zip(scripts, pictures))]
+            printed = _run_python(texts, cwd)
             for answer, text in zip(answers, printed):
                 if answer is not None:
                     wanted.append((answer, _cut(text.rstrip("\n").splitlines(), answer.text)))
@@ -185,6 +188,25 @@ def rewrite(page: Path) -> None:
     for path, text in real.pictures:
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, "utf-8")
+    if translation(page).exists():
+        copy_blocks(page, translation(page))
+
+
+def translation(page: Path) -> Path:
+    """Where a page's translation is, if there is one."""
+    page = page.resolve()
+    return ROOT / "docs" / "zh" / (page.relative_to(ROOT / "docs") if page.is_relative_to(ROOT / "docs") else page.name)
+
+
+def copy_blocks(page: Path, target: Path) -> None:
+    """Give ``target`` the blocks of ``page``, one for one."""
+    texts, lines = page.read_text("utf-8").splitlines(), target.read_text("utf-8").splitlines()
+    ours, theirs = blocks(texts), blocks(lines)
+    if len(ours) != len(theirs):
+        raise ValueError(f"{target} has {len(theirs)} blocks, {page} has {len(ours)}")
+    for a, b in reversed(list(zip(ours, theirs))):
+        lines[b.first - 1 : b.last + 1] = texts[a.first - 1 : a.last + 1]
+    target.write_text("\n".join(lines) + "\n", "utf-8")
 
 
 if __name__ == "__main__":
