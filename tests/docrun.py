@@ -5,7 +5,7 @@ The blocks of a page run in order, in one folder and one Python process per page
     ```python            runs; a ```text block right after it is what it prints
     ```python (# x.py)   a block that begins with a comment naming a file is written to that file instead
     ```console           `$ command` lines run in a shell; the lines after each are what it prints
-    ![…](….svg)          right after a python block and its output: what the block's last expression, a drawing, looks like
+    ![…](….svg)          right after a python block and its output: the drawing that its last expression is
     ```...  <!-- norun -->   a block after this comment is left alone
     ```...  <!-- needs cc --> so is one after this, and the output it shows, where there is no such command
 

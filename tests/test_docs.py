@@ -1,4 +1,6 @@
-"""Every page's examples print what the page shows; ``python tests/docrun.py PAGE`` rewrites them, and draws its pictures.
+"""Every page's examples print what the page shows, and its pictures are what its code draws.
+
+``python tests/docrun.py PAGE`` rewrites both.
 
 Pages in other languages, docs/zh, have the code of the English ones to the letter, so it is enough to run those.
 """
@@ -48,8 +50,8 @@ def english(page: Path) -> Path:
 
 
 def outline(page: Path) -> list[tuple[str, str]]:
-    """What a page and its translation share: headings by level, items of lists, rows of tables, comments, and where links
-    and pictures lead, a translated page counting as its original."""
+    """What a page and its translation share: headings by level, items of lists, rows of tables, comments, and where
+    links and pictures lead, a translated page counting as its original."""
     found = []
     for line in prose(page):
         if heading := HEADING.match(line):
@@ -81,6 +83,13 @@ def test_a_translation_has_the_parts_of_its_page(page: Path) -> None:
         assert [x for x in ours if x[0] == kind] == [x for x in theirs if x[0] == kind]
     links = [sorted(x for x in both if x[0] == "link") for both in (ours, theirs)]  # a sentence may turn their order
     assert links[0] == links[1]
+
+
+@pytest.mark.parametrize("page", TRANSLATED, ids=name)
+def test_a_chinese_paragraph_is_one_line(page: Path) -> None:
+    """A line's end is shown as a space, which Chinese does not put between words."""
+    chinese = "[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef]"
+    assert re.findall(f".*{chinese}\n(?=[^\n#|<-])", "\n".join(prose(page))) == []
 
 
 @pytest.mark.parametrize("page", TRANSLATED, ids=name)

@@ -1,69 +1,96 @@
-"""What ``mkdocs build`` needs beyond its settings: README.md as the first page, pages of the sources that others link to,
-and the Chinese pages beside the English ones.
+"""Builds the site of the documentation with Sphinx: ``python tests/website.py [FOLDER]``, site/ unless given.
 
-A link of a page leads to a file of the repository, as on a code host. On the site, links out of docs/ lead to pages with
-that file's text, so the site is complete by itself.
+A link of a page leads to a file of the repository, as on a code host. On the site, links to sources lead to pages with
+their text, so it is complete by itself, needs no server, and fetches nothing. A broken link is an error.
 """
 from __future__ import annotations
 
 import posixpath
 import re
+import shutil
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from tests.docrun import blocks  # noqa: E402
 
+# The order of the pages, by part; a Chinese page takes its English page's place.
+PARTS = {
+    ("Learn", "学习"): ["lessons/README.md"],
+    ("Use", "使用"): ["from_pytorch.md", "from_tinygrad.md", "rosetta.md", "semantics.md", "data.md", "layers.md",
+                    "formats.md", "training.md", "gradients.md", "jit.md", "devices.md", "symbolic.md", "cuda.md",
+                    "api.md"],
+    ("Look inside", "看内部"): ["tour.md", "viz.md", "explain.md", "profiling.md", "opts.md", "search.md",
+                             "performance.md", "numerics.md"],
+    ("Build", "构建"): ["design.md", "ir.md", "new_accelerator.md"],
+}
+LESSONS = "lessons/README.md"  # the page under which the lessons stand
+RENAMED = {"docs/search.md": "beam.md"}  # Sphinx has a page of its own for searches
+SETTINGS = """
+project = html_title = "Tinsmith"
+root_doc = "index"
+extensions = ["myst_parser"]
+myst_enable_extensions = ["html_image"]
+myst_heading_anchors = 6
+suppress_warnings = ["misc.highlighting_failure"]  # pages show parts of programs
+html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_show_sphinx = html_show_copyright = html_copy_source = False
+
+
+def setup(app):
+    def chinese(app, page, template, context, doctree):
+        if page.startswith("zh/"):
+            context["language"] = "zh"
+    app.connect("html-page-context", chinese)
+"""
+STYLE = """
+.content { width: 52em; }
+div[class*="highlight-"] pre { font-size: 0.7rem; }
+article img[src$=".svg"] { background: #fff; border-radius: 4px; }
+"""
 _LINK = re.compile(r'(?P<before>\]\(|src=")(?P<path>[^)"#:\s]+)(?P<anchor>#[^)"\s]*)?(?P<after>[)"])')
-_LANGUAGES = {".py": "python", ".toml": "toml", ".yml": "yaml", ".md": "markdown"}
-
-
-def repository_path(src_uri: str) -> str:
-    """Where the text of a page of the site lies in the repository."""
-    return "README.md" if src_uri == "index.md" else f"docs/{src_uri}"
+_LANGUAGES = {".py": "python", ".toml": "toml"}
 
 
 def site_path(path: str) -> str:
     """Where the site has a file or folder of the repository."""
     if path == "README.md":
         return "index.md"
+    if path in RENAMED:
+        return RENAMED[path]
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
     return f"source/{path}{'/index' if (ROOT / path).is_dir() else ''}.md"
 
 
-def targets(text: str, path: str) -> set[str]:
-    """The files and folders of the repository that a page links to."""
-    found = {posixpath.normpath(posixpath.join(posixpath.dirname(path), m["path"])) for m in links(text)}
-    return {t for t in found if (ROOT / t).exists()}
-
-
-def links(text: str) -> list[re.Match[str]]:
-    """The links of a page, but for what looks like one within code."""
+def links(text: str) -> Iterator[re.Match[str]]:
+    """The links and pictures of a page, without what looks like one within code."""
     lines = text.splitlines(keepends=True)
     starts = [0]
     for line in lines:
         starts.append(starts[-1] + len(line))
     code = [(starts[b.first - 1], starts[b.last + 1]) for b in blocks([line.rstrip("\n") for line in lines])]
     code += [m.span() for m in re.finditer(r"`[^`\n]+`", text)]
-    return [m for m in _LINK.finditer(text) if not any(a <= m.start() and m.end() <= b for a, b in code)]
+    return (m for m in _LINK.finditer(text) if not any(a <= m.start() and m.end() <= b for a, b in code))
 
 
-def moved(text: str, path: str) -> str:
-    """A page's text with links to where the site has their targets; ``path`` is the page's in the repository."""
-    found, end = [], 0
+def moved(text: str, path: str) -> tuple[str, set[str]]:
+    """The text of a page at ``path`` of the repository, with links to where the site has their targets; the targets."""
+    found, end, targets = [], 0, set[str]()
     for m in links(text):
         target = posixpath.normpath(posixpath.join(posixpath.dirname(path), m["path"]))
         if (ROOT / target).exists():
+            targets.add(target)
             place = posixpath.relpath(site_path(target), posixpath.dirname(site_path(path)) or ".")
             found += [text[end : m.start()], m["before"], place, m["anchor"] or "", m["after"]]
             end = m.end()
-    return "".join(found) + text[end:]
+    return "".join(found) + text[end:], targets
 
 
 def source_page(path: str) -> str:
@@ -71,68 +98,81 @@ def source_page(path: str) -> str:
     full = ROOT / path
     if full.is_dir():
         names = sorted(p.name + "/" * p.is_dir() for p in full.iterdir() if not p.name.startswith(("__pycache__", ".")))
-        return "\n".join([f"# {path}/", "", *(f"- `{name}`" for name in names), ""])
-    language = _LANGUAGES.get(full.suffix, "text")
-    return f'# {path}\n\n````{language} linenums="1"\n{full.read_text("utf-8")}````\n'
+        return "\n".join(["---", "orphan: true", "---", f"# {path}/", "", *(f"- `{name}`" for name in names), ""])
+    language, fence = _LANGUAGES.get(full.suffix, "text"), "`" * 8
+    return (f"---\norphan: true\n---\n# {path}\n\n{fence}{{code-block}} {language}\n:linenos:\n\n"
+            f"{full.read_text('utf-8').rstrip()}\n{fence}\n")
 
 
-def mirrored(nav: list[Any], chinese: dict[str, str]) -> list[Any]:
-    """The part of the navigation that has a translation, under its Chinese names."""
-    found: list[Any] = []
-    for entry in nav:
-        if isinstance(entry, str):
-            page = "README.md" if entry == "index.md" else entry
-            found += [f"zh/{page}"] * (ROOT / "docs" / "zh" / page).exists()
-        else:
-            found += [{chinese[name]: inner} for name, part in entry.items() if (inner := mirrored(part, chinese))]
-    return found
+def contents(caption: str, pages: list[str], at: str) -> str:
+    """The pages that the sidebar shows below the page ``at``; all are paths of the repository."""
+    entries = [posixpath.relpath(site_path(p), posixpath.dirname(site_path(at)) or ".") for p in pages]
+    return "\n".join(["", "```{toctree}", ":hidden:", *([f":caption: {caption}"] if caption else []), "", *entries,
+                      "```", ""])
 
 
-def on_config(config: Any) -> Any:
-    """Chinese pages have a tab of their own."""
-    chinese = config.extra["chinese"]
-    if pages := mirrored(config.nav, chinese):
-        config.nav = [*config.nav, {chinese["index.md"]: pages}]
-    return config
+def navigation(language: int, folder: str) -> Iterator[tuple[str, str]]:
+    """(page, what to add to it) for the pages of a language in a folder: 0 is English, 1 Chinese."""
+    first = "docs/zh/README.md" if language else "README.md"
+    for names, pages in PARTS.items():
+        if found := [folder + p for p in pages if (ROOT / folder / p).exists()]:
+            yield first, contents(names[language], found, first)
+    lessons = sorted(p.name for p in (ROOT / folder / "lessons").glob("[0-9c]*.md"))
+    if (ROOT / folder / LESSONS).exists():
+        yield folder + LESSONS, contents("", [f"{folder}lessons/{name}" for name in lessons], folder + LESSONS)
 
 
-def on_files(files: Any, config: Any) -> Any:
-    """Add README.md, and what the pages link to outside of docs/."""
-    readme = (ROOT / "README.md").read_text("utf-8")
-    files.append(File.generated(config, "index.md", content=readme))
-    pages = {repository_path(f.src_uri): f.content_string for f in files.documentation_pages()}
-    wanted = set().union(*(targets(text, path) for path, text in pages.items()))
-    for path in sorted(wanted):
-        if not path.startswith("docs/") and path != "README.md":
-            files.append(File.generated(config, site_path(path), content=source_page(path)))
-    return files
+def switch(path: str) -> str:
+    """The line of a page that leads to the same page in the other language."""
+    inner = path.removeprefix("docs/").removeprefix("zh/")
+    english = "README.md" if path in ("README.md", "docs/zh/README.md") else f"docs/{inner}"
+    chinese = f"docs/zh/{inner}"
+    other, name = (english, "English") if path == chinese else (chinese, "中文")
+    if not (ROOT / other).exists() or path in ("README.md", "docs/zh/README.md"):  # these have it for all to see
+        return ""
+    return f"[{name}]({posixpath.relpath(other, posixpath.dirname(path) or '.')})\n\n"
 
 
-def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Lead links to where the site has their targets."""
-    if page.file.src_uri.startswith("source/"):
-        page.meta["search"] = {"exclude": True}
-        return markdown
-    return moved(markdown, repository_path(page.file.src_uri))
+def assemble(folder: Path) -> None:
+    """The pages of the site as files for Sphinx."""
+    added: dict[str, list[str]] = {}
+    for page, text in [*navigation(0, "docs/"), ("README.md", contents("中文", ["docs/zh/README.md"], "README.md")),
+                       *navigation(1, "docs/zh/")]:
+        added.setdefault(page, []).append(text)
+    wanted = set[str]()
+    for full in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        path = full.relative_to(ROOT).as_posix()
+        title, _, rest = full.read_text("utf-8").partition("\n\n")
+        text, targets = moved(f"{title}\n\n{switch(path)}{rest}", path)
+        wanted |= targets
+        _write(folder / site_path(path), text + "".join(added.get(path, [])))
+    for path in wanted:
+        if path.startswith("docs/") and not path.endswith(".md"):
+            _write(folder / site_path(path), (ROOT / path).read_bytes())
+        elif not path.startswith("docs/") and path != "README.md":
+            _write(folder / site_path(path), source_page(path))
+    _write(folder / "_static" / "site.css", STYLE)
+    _write(folder / "conf.py", SETTINGS)
 
 
-def on_page_context(context: Any, page: Any, config: Any, nav: Any) -> Any:
-    """Chinese pages have Chinese words around them; the switch of languages leads to the same page in the other."""
-    uri = page.file.src_uri
-    chinese = uri.startswith("zh/")
-    config.theme["language"] = "zh" if chinese else "en"
-    inner = uri.removeprefix("zh/")
-    english = "index.md" if uri in ("index.md", "zh/README.md") else inner
-    translated = "zh/README.md" if english == "index.md" else f"zh/{inner}"
-    if not (ROOT / "docs" / translated).exists():
-        translated = "zh/README.md"
-    places = {"en": ("English", english), "zh": ("中文", translated)}
-    config.extra["alternate"] = [{"name": name, "lang": lang, "link": _html(place)}
-                                 for lang, (name, place) in places.items()
-                                 if place == "index.md" or (ROOT / repository_path(place)).exists()]
-    return context
+def _write(path: Path, content: str | bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
-def _html(uri: str) -> str:
-    folder, name = posixpath.split(uri)
-    return posixpath.join(folder, "index.html" if name in ("README.md", "index.md") else name.replace(".md", ".html"))
+def build(target: Path, quiet: bool = False) -> int:
+    """Write the site into ``target``; 0 if nothing is wrong with it."""
+    from sphinx.cmd.build import build_main
+
+    with tempfile.TemporaryDirectory() as work:
+        assemble(Path(work))
+        return build_main(["-b", "html", "-W", "--keep-going", "-n", *["-q"] * quiet,
+                           "-d", str(Path(work) / "_doctrees"), work, str(target)])
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "site"
+    shutil.rmtree(folder, ignore_errors=True)
+    failed = build(folder)
+    print("broken" if failed else f"open {folder / 'index.html'}")
+    sys.exit(failed)

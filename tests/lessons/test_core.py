@@ -139,13 +139,16 @@ def test_rules_keep_the_value(page: ModuleType) -> None:
                 "LESS": lambda: s[0] < s[1], "AND": lambda: s[0] and s[1],
                 "WHERE": lambda: s[1] if s[0] else s[2]}[n.op]()
 
+    steps: list[Callable[[Any, int, Any], Any]] = [
+        lambda n, k, other: n * k, lambda n, k, other: n + k, lambda n, k, other: n + -k, lambda n, k, other: n // k,
+        lambda n, k, other: n % k, lambda n, k, other: n + other, lambda n, k, other: n * k + other,
+        lambda n, k, other: page.where((n < k) & (other < 2), n, other)]
     changed = 0
     for _ in range(300):
         n = loops[rng.integers(3)]
         for _ in range(rng.integers(1, 7)):
             k, other = int(rng.integers(1, 13)), loops[rng.integers(3)]
-            n = [lambda: n * k, lambda: n + k, lambda: n + -k, lambda: n + other, lambda: n * k + other, lambda: n // k,
-                 lambda: n % k, lambda: page.where((n < k) & (other < 2), n, other)][rng.integers(8)]()
+            n = steps[rng.integers(len(steps))](n, k, other)
         simple = page.rewrite(n)
         changed += simple is not n
         for at in np.ndindex(*sizes):

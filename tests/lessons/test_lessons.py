@@ -39,7 +39,7 @@ def test_a_lesson_is_short(page: Path) -> None:
 
 
 def test_each_leads_to_the_next() -> None:
-    following = {p: n for p, n in zip(LESSONS, [*LESSONS[1:], FOLDER / "core.md"])}
+    following = dict(zip(LESSONS, [*LESSONS[1:], FOLDER / "core.md"]))
     for page, after in following.items():
         assert prose(page)[-1] == f"Next: [{title(after)}]({after.name})"
 
