@@ -1,4 +1,4 @@
-"""The site: links lead to where it has their targets, every page is on it, and where Sphinx is installed it is built."""
+"""The site: links lead to where it has their targets, every page is on it; where Sphinx is installed, it is built."""
 from __future__ import annotations
 
 import importlib.util
