@@ -23,8 +23,8 @@ def test_links_lead_to_the_places_of_the_site() -> None:
                      "[i](beam.md) [j](source/tests/parity/index.md)\n")
     assert targets == {"docs/tour.md", "tinsmith/ir/uop.py", "README.md", "docs/pictures/dot.svg", "docs/search.md",
                        "tests/parity"}
-    found, _ = website.moved('[a](docs/jit.md) <img src="docs/pictures/var.svg">', "README.md")
-    assert found == '[a](jit.md) <img src="pictures/var.svg">'
+    found, _ = website.moved('[a](docs/jit.md) <img src="docs/pictures/dot.svg">', "README.md")
+    assert found == '[a](jit.md) <img src="pictures/dot.svg">'
     assert website.moved("[a](../../jit.md)", "docs/zh/lessons/x.md")[0] == "[a](../../jit.md)"
 
 
