@@ -263,7 +263,7 @@ def _wmma(name: str, emit: str, dtype: DType) -> MatrixUnit:
     a = Fragment(((16, 0, 1),), ((16, 1, 0), (2, 0, 0)))
     b = Fragment(((16, 1, 0),), ((16, 0, 1), (2, 0, 0)))
     c = Fragment(((8, 2, 0),), ((16, 0, 1), (2, 1, 0)))
-    return MatrixUnit(name, "hip", 16, 16, 16, dtype, dtype, dtypes.float32, 32, a, b, c, emit, ("gfx11",), 8,
+    return MatrixUnit(name, "hip", 16, 16, 16, dtype, dtype, dtypes.float32, 32, a, b, c, emit, ("gfx11",), 8, 32,
                       2.0 * 16 * 16 * 16 / 16)
 
 
@@ -278,7 +278,7 @@ def _simdgroup(name: str, dtype: DType) -> MatrixUnit:
     its number say which pair of columns, bits 1, 2 and 4 which row."""
     part = Fragment(((2, 0, 1),), ((2, 0, 2), (2, 1, 0), (2, 2, 0), (2, 0, 4), (2, 4, 0)))
     return MatrixUnit(name, "metal", 8, 8, 8, dtype, dtype, dtypes.float32, 32, part, part, part,
-                      "simdgroup_multiply_accumulate", (), 16, 2.0 * 8 * 8 * 8 / 8)
+                      "simdgroup_multiply_accumulate", (), 16, 32, 2.0 * 8 * 8 * 8 / 8)
 
 
 APPLE = (_simdgroup("simdgroup_f16", dtypes.float16), _simdgroup("simdgroup_f32", dtypes.float32))

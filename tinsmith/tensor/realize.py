@@ -237,8 +237,8 @@ def _with_data(roots: list[UOp]) -> tuple[list[UOp], dict[UOp, Buffer]]:
     """Roots over data from the host that is copied to its device now, unless it is there, and stays there as long as
     its node lives; and buffers of those roots that are such data: these belong to who asks for them.
     """
-    new = {}
-    data = {}
+    new: dict[UOp, UOp] = {}
+    data: dict[UOp, Buffer] = {}
     copies = [n for n in toposort(roots) if n.op is Ops.COPY]
     if not copies:
         return roots, data
