@@ -38,9 +38,10 @@ myst_enable_extensions = ["html_image"]
 myst_heading_anchors = 6
 suppress_warnings = ["misc.highlighting_failure"]  # pages show parts of programs
 html_theme = "furo"
+pygments_dark_style = "github-dark"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
-html_show_sphinx = html_show_copyright = html_copy_source = False
+html_show_sphinx = html_show_copyright = html_copy_source = html_show_search_summary = False
 
 
 def setup(app):
