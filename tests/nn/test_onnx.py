@@ -34,7 +34,8 @@ unique_sorted_with_axis_3d unsqueeze_two_axes where_example attention_4d_gqa_wit
 rms_normalization_4d_axis0 sce_mean_weight_ii col2im_pads deform_conv_with_mask_bias momentum adam swish xor3d
 string_concat_broadcasting string_split_maxsplit string_split_empty_tensor tfidfvectorizer_tf_batch_uniandbigrams_skip5
 strnormalizer_export_monday_casesensintive_lower strnormalizer_export_monday_empty_output
-ai_onnx_ml_label_encoder_string_int ai_onnx_ml_label_encoder_tensor_mapping ai_onnx_ml_array_feature_extractor
+ai_onnx_ml_label_encoder_string_int ai_onnx_ml_label_encoder_tensor_mapping
+ai_onnx_ml_array_feature_extractor cast_e8m0_FLOAT_to_FLOAT8E8M0
 """
 
 
@@ -139,3 +140,31 @@ def test_tinygrads_place() -> None:
     from tinsmith.compat.names import MODULES
 
     assert MODULES["tinygrad.nn.onnx"]["OnnxRunner"] == "tinsmith.nn.onnx:OnnxRunner"
+
+
+def test_scales_are_rounded_as_asked() -> None:
+    """Powers of two of 8 bits, against the library's own rounding."""
+    from onnx.numpy_helper import to_float8e8m0
+
+    x = np.array([0.0, 1e-45, 6e-39, 1.0, 1.25, 1.5, 1.75, -3.0, 3e38, np.inf, np.nan], np.float32)
+    for mode in ("up", "down", "nearest"):
+        cast_to = node("Cast", "x", "y", to=TensorProto.FLOAT8E8M0, round_mode=mode)
+        back = node("Cast", "y", "z", to=TensorProto.FLOAT)
+        run = OnnxRunner(model(cast_to, back, inputs={"x": [len(x)]}, outputs=("z",), opset=24))
+        want = to_float8e8m0(x, True, mode).astype(np.float32)
+        np.testing.assert_array_equal(run({"x": Tensor(x)})["z"].numpy(), want)
+
+
+def test_numbers_of_labels_and_of_words() -> None:
+    """What text becomes is a tensor: a model goes on with it on the device."""
+    labels = helper.make_node("LabelEncoder", ["x"], ["y"], domain="ai.onnx.ml", keys_strings=["a", "b"],
+                              values_floats=[1.0, 2.0], default_float=9.0)
+    words = node("TfIdfVectorizer", "x", "z", mode="TFIDF", min_gram_length=1, max_gram_length=2, max_skip_count=0,
+                 ngram_counts=[0, 2], ngram_indexes=[0, 1, 2], pool_strings=["a", "b", "a", "b"],
+                 weights=[1.0, 2.0, 3.0])
+    text = helper.make_tensor_value_info("x", TensorProto.STRING, [None])
+    outputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in "yz"]
+    made = helper.make_model(helper.make_graph([labels, words], "made", [text], outputs), opset_imports=[
+        helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", 4)])
+    found = OnnxRunner(made)({"x": np.array(["a", "b", "c", "a"], object)})
+    assert found["y"].tolist() == [1.0, 2.0, 9.0, 1.0] and found["z"].tolist() == [2.0, 2.0, 3.0]

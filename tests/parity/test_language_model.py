@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.examples.test_language_model import example  # noqa: F401 (a fixture)
-from tinsmith import Tensor
+from tinsmith import Tensor, nn
 
 torch = pytest.importorskip("torch", reason="pip install 'tinsmith[parity]'")
 transformers = pytest.importorskip("transformers", reason="pip install 'tinsmith[parity]'")
@@ -46,6 +46,34 @@ def test_scores_and_text(example: Any, tmp_path: Path, make: Any, options: dict[
             text = torch.cat([text, twin(text).logits[:, -1:].argmax(-1)], 1)
     writer = example.Writer(ours)
     assert list(writer.write(TOKENS[0, :3].tolist(), 8)) == text[0, 3:].tolist() and len(writer.step.captures) == 1
+
+
+@pytest.mark.parametrize("make", [gpt2, llama])
+def test_a_training_step(example: Any, tmp_path: Path, make: Any) -> None:  # noqa: F811
+    """Loss and every weight after one step, the twin's read from what it writes then; GPT-2's table is tied."""
+    torch.manual_seed(0)
+    twin = make().eval()
+    for p in twin.parameters():
+        p.data += 0.2 * torch.randn_like(p)
+    twin.save_pretrained(tmp_path / "before")
+    ours, _ = example.from_folder(tmp_path / "before")
+    scores = twin(torch.tensor(TOKENS)).logits
+    want = torch.nn.functional.cross_entropy(scores[0, :-1], torch.tensor(TOKENS[0, 1:]))
+    want.backward()
+    torch.optim.SGD(twin.parameters(), lr=0.1).step()
+    twin.save_pretrained(tmp_path / "after")
+
+    def weights(model: Any) -> dict[str, Tensor]:
+        return {n: t for n, t in nn.state.get_state_dict(model).items() if not n.startswith("_angles")}
+
+    opt = nn.optim.SGD(list(weights(ours).values()), lr=0.1)
+    loss = ours(Tensor(TOKENS.astype(np.int32)))[0, :-1].cross_entropy(Tensor(TOKENS[0, 1:])).backward()
+    opt.step()
+    np.testing.assert_allclose(loss.item(), want.item(), rtol=1e-5)
+    stepped = weights(example.from_folder(tmp_path / "after")[0])
+    assert (ours.output.weight is ours.token_embd.weight) is (make is gpt2)
+    for name, t in weights(ours).items():
+        np.testing.assert_allclose(t.numpy(), stepped[name].numpy(), rtol=1e-4, atol=1e-5, err_msg=name)
 
 
 def test_half_precision_files(example: Any, tmp_path: Path) -> None:  # noqa: F811

@@ -165,7 +165,7 @@ def Shrink(x: Tensor, bias: float = 0.0, lambd: float = 0.5) -> Tensor:
 def Cast(x: Any, to: int, saturate: int = 1, round_mode: str = "up") -> Any:
     if not isinstance(x, Tensor):  # text of numbers
         return constant(x.astype(float)).cast(DTYPES[to])
-    return cast(x, to, bool(saturate))
+    return cast(x, to, bool(saturate), round_mode)
 
 
 def CastLike(x: Tensor, like: Tensor, saturate: int = 1) -> Tensor:

@@ -90,8 +90,10 @@ def type_of(t: Tensor) -> int:
     return _types.get(t, NUMBER_OF[t.dtype])
 
 
-def cast(t: Tensor, to: int, saturate: bool = True) -> Tensor:
-    """A tensor as ONNX's element type number ``to``."""
+def cast(t: Tensor, to: int, saturate: bool = True, round_mode: str = "up") -> Tensor:
+    """A tensor as ONNX's element type number ``to``; ``round_mode`` is that of scales."""
+    if to == SCALE8 and type_of(t) != SCALE8:
+        return noted(_to_scale(t.float(), saturate, round_mode), to)
     return noted(_cast(t, to, saturate), to)
 
 
@@ -107,6 +109,19 @@ def _cast(t: Tensor, to: int, saturate: bool) -> Tensor:
     if dtype in _GREATEST and t.dtype is not dtype:
         return _to_float8(t.float() if t.dtype is not dtypes.float64 else t, dtype, saturate)
     return t.cast(dtype)
+
+
+def _to_scale(t: Tensor, saturate: bool, round_mode: str) -> Tensor:
+    """A power of two from 2**-127 to 2**127: the exponent of a float, one more where it is rounded up."""
+    bits = t.bitcast(dtypes.uint32).cast(dtypes.int32)
+    exponent, fraction = (bits >> 23) & 0xFF, bits & 0x7FFFFF
+    half = 0x400000
+    up = (fraction > half) | ((fraction == half) & (exponent > 0)) if round_mode == "nearest" else fraction > 0
+    if round_mode == "down":
+        up = fraction < 0
+    found = (exponent + up.cast(dtypes.int32)).minimum(254 if saturate else 255)
+    power = (found == 0).where(half, found << 23).cast(dtypes.uint32).bitcast(dtypes.float32)
+    return ((exponent == 255) | (found == 255)).where(float("nan"), power)
 
 
 _GREATEST: Final = {dtypes.fp8e4m3: 448.0, dtypes.fp8e4m3fnuz: 240.0, dtypes.fp8e5m2: 57344.0,
