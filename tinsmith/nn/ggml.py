@@ -7,7 +7,7 @@ holds the tables of the IQ types, and the same arithmetic in NumPy, which the te
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -60,9 +60,29 @@ def _scaled(factors: Tensor, values: Tensor, offsets: Tensor | None = None) -> T
 
 
 def _looked_up(table: Any, index: Tensor) -> Tensor:
-    """Rows of a table by their numbers, one after the other: ``[n, k]`` into a table of rows of m → ``[n, k·m]``."""
-    rows = Tensor(np.asarray(table, np.float32), requires_grad=False)
-    return rows[index.cast(dtypes.int32)].reshape(index.shape[0], -1)
+    """Rows of a table by their numbers, one after the other: ``[n, k]`` into a table of rows of m → ``[n, k·m]``.
+
+    A row is looked up at once, as a word: its numbers are few different ones, so a few bits say which.
+    """
+    values, codes = np.unique(np.asarray(table, np.float32), return_inverse=True)
+    bits, width = (len(values) - 1).bit_length(), np.shape(table)[1]
+    shifts = np.arange(width, dtype=np.uint32) * bits
+    words = (codes.reshape(-1, width).astype(np.uint32) << shifts).sum(-1).astype(np.uint32)
+    word = Tensor(words, requires_grad=False)[index.cast(dtypes.int32)].unsqueeze(-1)
+    code = (word >> Tensor.arange(width, dtype=dtypes.uint32) * bits) & (2**bits - 1)
+    return _chosen([*values, *[values[-1]] * (2**bits - len(values))], code.reshape(index.shape[0], -1))
+
+
+def _chosen(table: Sequence[float], index: Tensor) -> Tensor:
+    """Numbers of a table of 2, 4, 8 or 16, by choices between two: from memory a vector gathers them one by one."""
+    found: list[Any] = [float(v) for v in table]
+    bit = 1
+    while len(found) > 1:
+        upper = (index & bit).ne(0)
+        found = [upper.where(b, a) for a, b in zip(found[::2], found[1::2])]
+        bit *= 2
+    out: Tensor = found[0]
+    return out
 
 
 def _q4_0(b: Tensor) -> Tensor:
@@ -150,22 +170,22 @@ def _tq2_0(b: Tensor) -> Tensor:
 def _mxfp4(b: Tensor) -> Tensor:
     exponent = b[:, :1].cast(dtypes.uint32)
     bits = (exponent < 2).where(exponent * 0x200000 + 0x200000, (exponent.maximum(1) - 1) << 23)  # half of 2**(e - 127)
-    return bits.bitcast(dtypes.float32) * _looked_up(_FOUR_BIT_FLOATS, _fields(b[:, 1:], 4, 16))
+    return bits.bitcast(dtypes.float32) * _chosen(_FOUR_BIT_FLOATS, _fields(b[:, 1:], 4, 16))
 
 
 def _nvfp4(b: Tensor) -> Tensor:
     byte = b[:, :4]
     factor = byte.eq(127).where(0.0, (byte & 127).bitcast(dtypes.fp8e4m3).float() * 0.5)
-    return _scaled(factor, _looked_up(_FOUR_BIT_FLOATS, _fields(b[:, 4:], 4, 8)))
+    return _scaled(factor, _chosen(_FOUR_BIT_FLOATS, _fields(b[:, 4:], 4, 8)))
 
 
 def _iq4_nl(b: Tensor) -> Tensor:
-    return _half(b, 0) * _looked_up(_UNEVEN, _fields(b[:, 2:], 4, 16))
+    return _half(b, 0) * _chosen(_UNEVEN, _fields(b[:, 2:], 4, 16))
 
 
 def _iq4_xs(b: Tensor) -> Tensor:
     scales = _fields(b[:, 4:8], 4, 1) | (_fields(b[:, 2:4], 2, 1) << 4)
-    return _scaled(_half(b, 0) * (scales.float() - 32), _looked_up(_UNEVEN, _fields(b[:, 8:], 4, 16)))
+    return _scaled(_half(b, 0) * (scales.float() - 32), _chosen(_UNEVEN, _fields(b[:, 8:], 4, 16)))
 
 
 def _grid(kind: str) -> Any:

@@ -240,6 +240,7 @@ def _alloc_small(nbytes: int) -> tuple[int, Callable[[], None]]:
     return start + -start % CACHE_LINE, holder.clear
 
 
+# psutil is not used: it knows neither a container's limits nor caches, and to import it costs a first run 20 ms.
 @functools.cache
 def total_memory() -> int:
     """Bytes of memory this process may hope for: the machine's, or its container's limit if that is smaller."""
