@@ -13,7 +13,7 @@ from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.uop import Window
+from tinsmith.ir.uop import Window, toposort
 
 Array = np.ndarray[Any, Any]
 Draw = Any
@@ -347,8 +347,12 @@ def matrix_opt(draw: Draw, kernel: Kernel, count: int) -> Opt:
     parallel = [kernel.ranges.index(r) for r in kernel.parallel] or [0]
     reduces = [kernel.ranges.index(r) for r in kernel.reduces] or [0]
     m, n = draw(st.sampled_from(parallel)), draw(st.sampled_from(parallel))
-    copies = draw(st.sampled_from(((), (1, 1), (2, 2), (1, 2), (2, 1))))
-    return Opt(OptOps.TC, draw(st.sampled_from((*reduces, count - 1))), (m, n, *copies))
+    copies = draw(st.sampled_from(((), (1, 1), (2, 2), (1, 2), (2, 1), (4, 1))))
+    fold = next((f for f in kernel.folds if f.arg is Ops.ADD), None)
+    read = {n.dtype for n in toposort(fold)} if fold is not None else set()
+    names = [u.name for u in kernel.units if u.emit != "muladd" and {u.a, u.b} <= read]
+    return Opt(OptOps.TC, draw(st.sampled_from((*reduces, count - 1))), (m, n, *copies),
+               unit=draw(st.sampled_from(("", *names))))
 
 
 def _fitting_axis(draw: Draw, kernel: Kernel, op: OptOps, axis: int) -> int:

@@ -1,4 +1,4 @@
-"""Dot products of vectors as matrix units (AVX512-BF16, VNNI): meaning, text, plans; machine code where there is such."""
+"""Dot products of vectors as matrix units (AVX512-BF16, VNNI): meaning, text, plans, and machine code where it runs."""
 from __future__ import annotations
 
 import math
