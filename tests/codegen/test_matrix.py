@@ -12,6 +12,7 @@ from tinsmith.backend.device import Device
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.program import compile_kernel
 from tinsmith.codegen.render.base import Target
+from tinsmith.codegen.render.llvm import LLVMRenderer
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp

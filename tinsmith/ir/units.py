@@ -207,7 +207,7 @@ def _amx(name: str, emit: str, a: DType, b: DType, acc: DType, feature: str) -> 
     interleaved = Fragment(((packed, 1, 0), (16, 0, 1), (16, packed, 0)), whole=True)
     square = Fragment(((16, 0, 1), (16, 1, 0)), whole=True)
     return MatrixUnit(name, "x86_64", 16, 16, k, a, b, acc, 1, row_major, interleaved, square, emit,
-                      ("amx-tile", feature), 4, 8, 2.0 * 16 * k, 8.0, flushes=acc.is_float)
+                      ("amx-tile", feature), 4, 8, 2.0 * 16 * k, 16.0, flushes=acc.is_float)
 
 
 AMX = (
