@@ -111,6 +111,14 @@ def test_a_large_product_runs_on_the_unit_by_default() -> None:
     assert any(u.op is Ops.MMA for u in program.uops)
 
 
+def test_a_tile_unit_holds_four_sums_in_a_square() -> None:
+    """So that each operand that is loaded meets two others; one column of tiles has them one below the other."""
+    target = Target("llvm", 64, 32, 2, 64 << 20, 32 << 10, 1 << 20, fma=True, units=AMX)
+    for n, copies in ((256, (2, 2)), (16, (4, 1))):
+        opts = compile_kernel(product(256, 256, n)[0], LLVMRenderer(target)).opts
+        assert [o.amt[2:] for o in opts if o.op is OptOps.TC and isinstance(o.amt, tuple)] == [copies]
+
+
 @pytest.mark.parametrize("unit", [*MMA_SYNC, *RDNA3, *APPLE], ids=str)
 @pytest.mark.parametrize("shape", [(16, 16, 8), (35, 21, 17), (64, 48, 40)], ids=str)
 def test_fragments_spread_over_the_lanes_of_a_warp(unit: MatrixUnit, shape: tuple[int, int, int]) -> None:
