@@ -90,15 +90,16 @@ TINYGRAD["environment"] += " " + " ".join(ELSEWHERE)
 TINYGRAD["other names"] = " ".join(sorted(REASONS.keys() - set(" ".join(TINYGRAD.values()).split())))
 # Why a name of these sections is not here, or what is.
 INSTEAD = {
-    "AMD": "no renderer for its GPUs yet", "CL": "OPENCL", "DSP": "no device for Hexagon", "HIP": "as AMD",
+    "AMD": "sources, by the name HIP: docs/sources.md", "CL": "OPENCL",
+    "DSP": "no device for Hexagon", "HIP": "its sources: docs/sources.md",
     "NULL": "Tensor.schedule(), explain() and estimate() work without running anything", "NV": "CUDA, by the driver",
     "QCOM": "OPENCL where the phone has a driver", "RDMA": "one machine only: docs/devices.md",
-    "TINYFS": "files: nn.state.safe_load", "WEBGPU": "no device yet",
+    "TINYFS": "files: nn.state.safe_load",
     "ggml_data_to_tensor": "nn.state.gguf_load gives tensors",
     "tinygrad.llm": "examples/language_model.py", "tinygrad.nn.torch": "torch.from_dlpack(t) and Tensor.from_dlpack(x)",
     "tinygrad.viz.cli": "python -m tinsmith viz", "tinygrad.viz.serve": "python -m tinsmith viz",
     **{f"{n}Renderer": "LLVM or C for CPUs, C-like text for GPUs: docs/new_accelerator.md" for n in (
-        "AMD", "HIP", "HIPCC", "IR3", "LVP", "NAK", "NVCC", "PTX", "QCOMCL", "WGSL", "X86")},
+        "AMD", "HIPCC", "IR3", "LVP", "NAK", "NVCC", "PTX", "QCOMCL", "X86")},
 }
 OUTSIDE = ("devices", "nn.onnx", "llm.gguf", "programs")  # sections whose names are told by INSTEAD alone, if not here
 OURS: dict[str, Any] = {"Tensor": Tensor, "nn": nn, "nn.optim": nn.optim,
@@ -148,7 +149,7 @@ def _said(section: str, name: str) -> tuple[str, str] | None:
     if section == "codegen.kernel, OptOps":
         return ("here", "docs/opts.md") if name in OptOps.__members__ else ("", "")
     if section == "devices" and name in Device.BUILT_IN:
-        return "here", ""
+        return "here", INSTEAD.get(name, "")
     if section == "renderers":
         found = next((n[name] for n in MODULES.values() if name in n), None)
         return ("no", INSTEAD[name]) if found is None else (f"`{found.partition(':')[0]}`", "")

@@ -70,7 +70,7 @@ def test_names_that_moved_are_found(names: None, statement: str) -> None:
     ("from tinygrad.renderer.ptx import PTXRenderer", r"tinsmith\.codegen\.render\.cuda"),
     ("from tinygrad.engine.lazy import LazyBuffer", r"Tensor\.uop"),
     ("from tinygrad.dtype import PtrDType", r"a dtype with \.pointer"),
-    ("from tinygrad.runtime.ops_metal import MetalDevice", r"tinsmith\.codegen\.render\.metal"),
+    ("from tinygrad.runtime.ops_metal import MetalDevice", r"tinsmith\.backend\.metal\.device"),
     ("from tinygrad.uop.symbolic import fold_const_where", r"for what tinygrad\.uop\.symbolic has: tinsmith\.ir"),
     ("import tinygrad.runtime.autogen.cuda", r"no vendor's headers are bound"),
     ("from tinygrad.helpers import flaten", r"did you mean flatten\?")])

@@ -20,7 +20,8 @@ from tinsmith.core.errors import CompileError, DeviceError, OutOfMemoryError
 from tinsmith.ir import Ops, UOp
 
 DEVICES = ["WEBGPU", WORDS]
-CASES = {"op": lambda device: conformance.op_cases(Device[device].target.storage), "index": lambda _: conformance.index_cases(),
+CASES = {"op": lambda device: conformance.op_cases(Device[device].target.storage),
+         "index": lambda _: conformance.index_cases(),
          "reduce": lambda device: conformance.reduce_cases(Device[device].target.storage),
          "movement": lambda _: conformance.movement_cases(), "program": lambda _: conformance.program_cases()}
 EVERY = {"op": 23, "index": 2, "reduce": 5, "movement": 3, "program": 2}
@@ -134,7 +135,8 @@ def test_a_program_trains_and_is_captured(device: str) -> None:
             w.assign(w.detach() - w.grad * 0.1)
             return (loss + (x @ w).argmax().float() * 1e-3).realize()
 
-        return [step(Tensor(np.arange(32, dtype=np.float32).reshape(8, 4) / 32 + n, device=on)).item() for n in range(4)]
+        rows = np.arange(32, dtype=np.float32).reshape(8, 4) / 32
+        return [step(Tensor(rows + n, device=on)).item() for n in range(4)]
 
     np.testing.assert_allclose(losses(device), losses("CPU"), rtol=1e-5)
 

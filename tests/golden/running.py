@@ -12,7 +12,7 @@ ROOT = HERE.parents[1]
 SETTINGS = ("DEBUG", "DEV", "NOOPT", "CHECKED", "CACHELEVEL", "CACHE_DIR", "ALIAS", "FASTMATH", "VERIFY",
             "CPU_FEATURES", "NO_COLOR", "BEAM", "BEAM_FILE", "PROFILE", "POISON",
             "VIZ", "GRAPH", "JITGRAPH", "TRACE_DIR",
-            *("CPU", "CLANG", "LLVM", "PYTHON", "GPU", "CUDA", "METAL"))
+            *("CPU", "CLANG", "LLVM", "PYTHON", "GPU", "CUDA", "METAL", "WEBGPU", "HIP"))
 
 
 def environment(cache: Path, **settings: str) -> dict[str, str]:

@@ -50,7 +50,8 @@ _CSTYLE: Final[Names] = {
     "ClangRenderer": "tinsmith.codegen.render.cstyle:CRenderer",
     "OpenCLRenderer": "tinsmith.codegen.render.opencl:OpenCLRenderer",
     "CUDARenderer": "tinsmith.codegen.render.cuda:CUDARenderer",
-    "MetalRenderer": "tinsmith.codegen.render.metal:MetalRenderer"}
+    "MetalRenderer": "tinsmith.codegen.render.metal:MetalRenderer",
+    "HIPRenderer": "tinsmith.codegen.render.hip:HIPRenderer"}
 _UOPS: Final[Names] = {**_UOP, "UOps": "tinsmith.compat.uops:UOps", "UOpGraph": "tinsmith.ir:ProgramBuilder"}
 _COUNTERS: Final[Names] = {"GlobalCounters": "tinsmith.core.counters:GlobalCounters"}
 
@@ -95,6 +96,7 @@ MODULES: Final[dict[str, Names]] = {
     "tinygrad.realize": {"run_schedule": "tinsmith.compat.schedules:run_schedule"},
     "tinygrad.renderer": {"Renderer": "tinsmith.codegen.render.base:Renderer"},
     "tinygrad.renderer.cstyle": _CSTYLE,
+    "tinygrad.renderer.wgsl": {"WGSLRenderer": "tinsmith.codegen.render.wgsl:WGSLRenderer"},
     "tinygrad.renderer.llvmir": {"LLVMRenderer": "tinsmith.codegen.render.llvm:LLVMRenderer"},
     "tinygrad.nn": _LAYERS,
     "tinygrad.nn.optim": _OPTIM,
@@ -174,10 +176,9 @@ REASONS |= {
     "NumNode": "an int; other sizes are UOps made of tinsmith.Variable",
     "Node": "a size is an int or a UOp made of tinsmith.Variable",
     "beam_search": "BEAM=2 searches: docs/search.md; tinsmith.codegen.search",
-    "MetalDevice": "tinsmith.codegen.render.metal writes Metal's kernels, and no device runs them yet",
+    "MetalDevice": "tinsmith.backend.metal.device",
     "PTXRenderer": "GPUs of NVIDIA get CUDA C from tinsmith.codegen.render.cuda",
-    "AMDRenderer": "there is no device AMD", "HIPRenderer": "there is no device HIP",
-    "WGSLRenderer": "there is no device WEBGPU",
+    "AMDRenderer": "there is no device AMD; tinsmith.codegen.render.hip writes HIP for its GPUs",
     "Estimates": "tinsmith.codegen.work counts operations and bytes; GlobalCounters sums them up",
     "TensorCore": "tinsmith.ir.units describes matrix units; Opt(OptOps.TC, …) uses one",
     "AxisType": "tinsmith.codegen.roles.Role", "KernelOptError": "tinsmith.core.errors.ArgumentError",
@@ -198,4 +199,4 @@ REASONS |= {
 # Device names of the tutorials; the variable ALIAS adds to them and goes before them.
 DEVICES: Final[Names] = {"CLANG": "CPU", "LLVM": "CPU", "EXT": "NPY", "NUMPY": "NPY", "GPU": "OPENCL"}
 # Variables that choose a device in tinygrad, as in `CLANG=1 python script.py`.
-DEVICE_VARIABLES: Final = ("CPU", "CLANG", "LLVM", "PYTHON", "GPU", "CUDA", "METAL")
+DEVICE_VARIABLES: Final = ("CPU", "CLANG", "LLVM", "PYTHON", "GPU", "CUDA", "METAL", "WEBGPU", "HIP")

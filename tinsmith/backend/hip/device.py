@@ -14,5 +14,5 @@ def DEVICE(name: str) -> Compiled:
     Raises:
         DeviceError: always, so far.
     """
-    raise DeviceError("Device", "there is no device 'HIP': its kernels are written, and nothing runs them yet",
-                      "DEV=OPENCL or DEV=WEBGPU, through AMD's own drivers")
+    raise DeviceError("Device", "there is no device 'HIP': nothing runs its kernels yet",
+                      "DEV=OPENCL or DEV=WEBGPU")

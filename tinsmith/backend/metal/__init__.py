@@ -1,1 +1,1 @@
-"""Metal: kernels are written; compiling and running them needs a Mac."""
+"""Metal on macOS, through pyobjc. Elsewhere its kernels are written, and shown to who asks for them."""

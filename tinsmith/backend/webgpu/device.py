@@ -1,14 +1,11 @@
 """WebGPU devices: ``WEBGPU`` is the best adapter of this machine, ``WEBGPU:1`` the next. They need wgpu."""
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 import itertools
-import os
 import struct
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib import metadata
 from typing import Any, Final
 
@@ -21,7 +18,7 @@ from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.errors import CompileError, DeviceError, OutOfMemoryError
 
 RENDERER = WGSLRenderer
-_INSTALL: Final = "pip install 'tinsmith[webgpu]', and a driver of Vulkan (Mesa's needs no GPU), Metal or Direct3D 12"
+_INSTALL: Final = "pip install 'tinsmith[webgpu]'"
 _ORDER: Final = ("DiscreteGPU", "IntegratedGPU", "VirtualGPU", "CPU")
 FEATURES: Final = ("shader-int64", "shader-f64")  # naga's extensions of WGSL
 _KEPT: Final = 4  # sets of arguments that a program keeps ready
@@ -44,20 +41,6 @@ def load_wgpu() -> Any:
     return wgpu
 
 
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the complaint of a library for windows, which drivers load, about an environment without windows."""
-    name = "XDG_RUNTIME_DIR"
-    missing = name not in os.environ
-    if missing:
-        os.environ[name] = tempfile.gettempdir()
-    try:
-        yield
-    finally:
-        if missing:
-            del os.environ[name]
-
-
 @functools.cache
 def all_adapters() -> list[Any]:
     """Every adapter, those of GPUs first.
@@ -65,10 +48,9 @@ def all_adapters() -> list[Any]:
     Raises:
         DeviceError: if there is none.
     """
-    with _quiet():
-        found = [a for a in load_wgpu().gpu.enumerate_adapters_sync() if a.info["adapter_type"] in _ORDER]
+    found = [a for a in load_wgpu().gpu.enumerate_adapters_sync() if a.info["adapter_type"] in _ORDER]
     if not found:
-        raise DeviceError("WEBGPU", "wgpu finds no adapter", _INSTALL)
+        raise DeviceError("WEBGPU", "wgpu finds no adapter", "a driver of Vulkan, such as Mesa's, which needs no GPU")
     return sorted(found, key=lambda a: _ORDER.index(a.info["adapter_type"]))
 
 
