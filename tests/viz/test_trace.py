@@ -1,6 +1,7 @@
 """A trace holds every step of every program, each tied to the user's lines and to the steps beside it."""
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,10 @@ import pytest
 from tests.golden.running import run
 from tests.viz.programs import FOUR
 from tinsmith import Context, Tensor, viz
+from tinsmith.backend.memory import Buffer
+from tinsmith.core.dtypes import dtypes
 from tinsmith.core.observe import observed
+from tinsmith.core.timeline import perfetto, timeline
 from tinsmith.schedule import trace
 
 Document = dict[str, Any]
@@ -93,6 +97,21 @@ def test_the_timeline_has_kernels_copies_compilations_and_memory(document: Docum
     runs = [e for e in document["events"] if e[9] == first]
     assert sum(e[0] == "kernel" for e in runs) == 4 and all(e[4] > 0 for e in runs)
     assert max(e[5] for e in document["events"] if e[1] == "CPU") > 8 * 28 * 28 * 4
+
+
+def test_memory_is_noted_as_it_is_taken_and_given_back() -> None:
+    """Also between kernels, and of what no kernel reads."""
+    begun = len(timeline.events)
+    with Context(PROFILE=1):
+        held = Buffer("CPU", 1 << 20, dtypes.float32).allocate()
+        del held
+        Buffer("CPU", 16, dtypes.float32).allocate()
+    found = [e for e in timeline.events[begun:] if e.kind == "memory" and e.row == "CPU"]
+    steps = [b.memory - a.memory for a, b in itertools.pairwise(found)]
+    assert -(4 << 20) in steps and 64 in steps and all(e.seconds == 0 for e in found)
+    written = perfetto(found)["traceEvents"]
+    assert [e["args"]["bytes"] for e in written if e["ph"] == "C"] == [e.memory for e in found]
+    assert not [e for e in written if e["ph"] == "X"]
 
 
 def test_a_block_of_its_own_sees_the_passes_again() -> None:

@@ -16,6 +16,7 @@ from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.dtypes import DType
 from tinsmith.core.errors import DeviceError, KernelError, OutOfMemoryError
 from tinsmith.core.settings import settings
+from tinsmith.core.timeline import timeline
 from tinsmith.ir.uop import forget_dead
 
 GUARD: Final = 1024  # bytes before and behind a buffer that CHECKED=2 watches
@@ -125,6 +126,8 @@ class Buffer:
         owned = _Owned(self, _note_death)
         owned.allocator, owned.opaque, owned.device, owned.nbytes = allocator, self._opaque, self.device, self.nbytes
         GlobalCounters.memory_on[self.device] += self.nbytes
+        if settings.timed:
+            timeline.memory(self.device)
         _owned.add(owned)
         if settings.POISON or settings.CHECKED:
             self.poison()
@@ -281,6 +284,8 @@ def give_back() -> None:
         _owned.discard(owned)
         owned.allocator.free(owned.opaque)
         GlobalCounters.memory_on[owned.device] -= owned.nbytes
+        if settings.timed:
+            timeline.memory(owned.device)
 
 
 GlobalCounters.settle = give_back

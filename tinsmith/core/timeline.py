@@ -1,4 +1,5 @@
-"""What happened when: kernels, copies, synchronizations and compilations on one clock, with the memory in use.
+"""What happened when: kernels, copies, synchronizations and compilations on one clock, and memory as it was taken and
+given back.
 
 ``PROFILE`` and ``VIZ`` note events here; they are written as a Perfetto trace, and are the timeline of a trace.
 """
@@ -21,7 +22,8 @@ PYTHON: Final = "Python"  # the row of what the user's thread does
 
 
 class Event(NamedTuple):
-    """One span. ``row``: the device, or what else has a row of its own; ``memory``: bytes on the device afterwards."""
+    """One span, or a moment (``memory``). ``row``: the device, or what else has a row of its own; ``memory``: bytes on
+    the device afterwards."""
 
     kind: str
     row: str
@@ -58,6 +60,10 @@ class Timeline:
         """A kernel, a copy or a synchronization."""
         self.note(Event(ran.kind, ran.device, ran.name, ran.start, ran.seconds, GlobalCounters.memory_on[ran.device],
                         ran.ops, ran.bytes, ran.lines, ran.key))
+
+    def memory(self, row: str) -> None:
+        """Memory of a device was taken or given back."""
+        self.note(Event("memory", row, "", time.perf_counter(), 0.0, GlobalCounters.memory_on[row]))
 
     @contextlib.contextmanager
     def span(self, kind: str, row: str, name: str, key: str = "") -> Iterator[None]:
@@ -106,7 +112,8 @@ def perfetto(events: list[Event]) -> dict[str, Any]:
     >>> [e["ph"] for e in found], found[-2]["dur"]
     (['M', 'M', 'X', 'C'], 2.0)
     """
-    pid, rows = os.getpid(), {row: n for n, row in enumerate(dict.fromkeys(e.row for e in events), 1)}
+    spans = dict.fromkeys(e.row for e in events if e.kind != "memory")
+    pid, rows = os.getpid(), {row: n for n, row in enumerate(spans, 1)}
     start = min((e.start for e in events), default=0.0)
     found: list[dict[str, Any]] = [{"ph": "M", "pid": pid, "name": "process_name", "args": {"name": "tinsmith"}}]
     found += [{"ph": "M", "pid": pid, "tid": n, "name": "thread_name", "args": {"name": row}}
@@ -115,9 +122,10 @@ def perfetto(events: list[Event]) -> dict[str, Any]:
         at = round((e.start - start) * 1e6, 3)
         lines = [f"{method} ({file}:{line})" for method, file, line in e.lines]
         details = {"operations": e.ops, "bytes": e.bytes, "lines": lines}
-        found.append({"ph": "X", "pid": pid, "tid": rows[e.row], "name": e.name, "cat": e.kind, "ts": at,
-                      "dur": round(e.seconds * 1e6, 3), "args": {k: v for k, v in details.items() if v}})
-        if e.kind in ("kernel", "copy"):
+        if e.kind != "memory":
+            found.append({"ph": "X", "pid": pid, "tid": rows[e.row], "name": e.name, "cat": e.kind, "ts": at,
+                          "dur": round(e.seconds * 1e6, 3), "args": {k: v for k, v in details.items() if v}})
+        if e.kind in ("kernel", "copy", "memory"):
             found.append({"ph": "C", "pid": pid, "name": f"memory of {e.row}", "ts": round(at + e.seconds * 1e6, 3),
                           "args": {"bytes": e.memory}})
     return {"traceEvents": found, "displayTimeUnit": "ms"}

@@ -7,17 +7,20 @@ function showTimeline(trace, view, options) {
   const dark = document.documentElement.dataset.theme === "dark";
   const rows = new Map(), memory = new Map();
   const lineOf = (p) => (p.line >= 0 ? `, ${trace.origins[p.line][1].split("/").pop()}:${trace.origins[p.line][2]}` : "");
+  // Memory as it was taken and given back; traces of before have it at kernels and copies only.
+  const samples = trace.events.some(([kind]) => kind === "memory") ? ["memory"] : ["kernel", "copy"];
   for (const event of trace.events) {
     const [kind, row, , start, seconds, bytes] = event;
-    const made = kind === "program" ? trace.programs.find((p) => p.start >= start && p.start <= start + seconds) : null;
-    const name = made ? `program ${made.number}${lineOf(made)}` : event[2];
-    if (!rows.has(row)) rows.set(row, []);
-    rows.get(row).push({ name, start: start * 1e3, duration: Math.max(seconds * 1e3, 1e-5), type: kind, event });
-    if (kind === "kernel" || kind === "copy") {
+    if (samples.includes(kind)) {
       if (!memory.has(row)) memory.set(row, []);
       const points = memory.get(row), before = points.length ? points[points.length - 1][1] : 0;
       points.push([start * 1e3, before], [start * 1e3, bytes]); // memory is taken before a step runs
     }
+    if (kind === "memory") continue;
+    const made = kind === "program" ? trace.programs.find((p) => p.start >= start && p.start <= start + seconds) : null;
+    const name = made ? `program ${made.number}${lineOf(made)}` : event[2];
+    if (!rows.has(row)) rows.set(row, []);
+    rows.get(row).push({ name, start: start * 1e3, duration: Math.max(seconds * 1e3, 1e-5), type: kind, event });
   }
   if (!rows.size) {
     view.append(element("p", { class: "bar" }, "Nothing ran while this trace was recorded: tensor.viz() measures kernels one by one; VIZ=1 python script.py has a timeline."));
