@@ -11,6 +11,7 @@ from tests.backend.gpus import missing_cuda
 from tests.golden.running import run
 from tinsmith import Context, Tensor, TinyJit, conformance
 from tinsmith.backend.device import Device
+from tinsmith.backend.machine import measure
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import DeviceError
 from tinsmith.ir.builder import ProgramBuilder
@@ -39,8 +40,9 @@ def test_a_stand_in_is_not_the_device(absent: str) -> None:
     with pytest.raises(DeviceError, match="there is no"):
         Device.here(absent)
     assert absent.split(":")[0] not in Device.get_available_devices()
-    with pytest.raises(DeviceError, match="there is no"):
-        conformance.run(absent)
+    for asks in (conformance.run, measure):
+        with pytest.raises(DeviceError, match="there is no"):
+            asks(absent)
     assert Device.here(CPU) is Device[CPU]
 
 

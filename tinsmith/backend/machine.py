@@ -70,7 +70,7 @@ def measure(device: str | None = None, budget: float = 5.0) -> Machine:
         DeviceError: if the device has no programs.
     """
     name = Device.canonicalize(device)
-    if not Device[name].has_programs:
+    if not Device.here(name).has_programs:
         raise DeviceError("machine", f"{name} runs no programs", "CPU")
     found = _Measurement(name, budget).run()
     _measured[_key(name)] = found
