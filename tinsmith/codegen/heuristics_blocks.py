@@ -32,7 +32,7 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 
 ENOUGH_THREADS = 1 << 13  # results from which on every result has a thread of its own
-COPIES = 4  # of a product along a range
+COPIES = (8, 4), (4, 4), (4, 2), (2, 2)  # of a product along a range of each factor
 TILE_SIDE, THREAD_ROWS, SLICE = 16, 4, 16  # threads along a tile's sides, rows of each, steps of a slice
 
 
@@ -95,13 +95,16 @@ def reuse_opts(kernel: Kernel, target: Target) -> None:
     pair = operands_of(fold) if fold is not None and len(kernel.folds) == 1 else None
     if fold is None or pair is None or not all(n.op is Ops.LOAD for n in pair):
         return
-    for a, b in (pair, pair[::-1]):
-        for r in [r for r in kernel.order if r in a.ranges - b.ranges and r.arg[1] is Role.GLOBAL and all(
-                _stride(n.src[1], r) != 1 for n in (*pair, *kernel.stores))]:
-            amount = math.gcd(range_size(r), COPIES) if isinstance(range_size(r), int) else 1
-            if amount > 1 and results_of(kernel) >= amount * target.cores * target.resident // 4:
-                attempt(kernel, OptOps.UPCAST, r, amount)
-                break
+    own = [next((r for r in kernel.order if r in a.ranges - b.ranges and r.arg[1] is Role.GLOBAL and not any(
+        _stride(n.src[1], r) == 1 for n in (*pair, *kernel.stores))), None) for a, b in (pair, pair[::-1])]
+    for copies in COPIES:
+        amounts = [math.gcd(range_size(r), c) if r is not None and isinstance(range_size(r), int) else 1
+                   for r, c in zip(own, copies)]
+        if results_of(kernel) >= math.prod(amounts) * target.cores * target.resident // 4:
+            for r, amount in zip(own, amounts):
+                if r is not None and amount > 1:
+                    attempt(kernel, OptOps.UPCAST, r, amount)
+            return
 
 
 def matrix_unit_opts(kernel: Kernel, target: Target) -> bool:

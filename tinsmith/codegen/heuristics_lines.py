@@ -25,7 +25,7 @@ from tinsmith.ir.uop import toposort
 VECTOR_BYTES = 16  # of one access
 MOST_LANES = 8
 LONG = 64  # elements from which on a reduction is worth sharing
-BLOCK = 128  # threads of a block where nothing asks for more
+BLOCK, LARGE_BLOCK = 128, 512  # threads of a block where nothing asks for more, and where there are many of them
 TURNS = 2  # vectors of a row for each thread, where there are so many
 MANY_ROWS = 16  # for each core: enough of them even if each has few threads
 ROW_VALUES, THREAD_VALUES = 1 << 16, 80  # elements of a row that a block and a thread keep in registers
@@ -255,7 +255,9 @@ def thread_opts(kernel: Kernel, target: Target, lanes: int = 1) -> None:
         split(kernel, OptOps.LOCAL, r, room(kernel, OptOps.LOCAL, r, min(shared or BLOCK, range_size(r)), target))
     if shared or beside:
         return
-    left = min(BLOCK, target.block_threads) // max(used, 1)
+    sizes = [range_size(r) for r in kernel.parallel if isinstance(range_size(r), int)]
+    many = math.prod(sizes) >= MANY_ROWS * target.cores * LARGE_BLOCK
+    left = min(LARGE_BLOCK if many else BLOCK, target.block_threads) // max(used, 1)
     grid = [r for r in kernel.order if r.arg[1] is Role.GLOBAL]
     for r in sorted(grid, key=lambda r: (_nearness(kernel, r, lanes), kernel.order.index(r)), reverse=True):
         amount = amount_for(range_size(r), left)
