@@ -1,13 +1,14 @@
 """What the model chooses: structures by the shape of memory, never by the shape of a problem."""
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from tests.codegen.running import run_on
-from tests.codegen.structures import Inputs, weight_gradient
+from tests.codegen.structures import Inputs, convolution, weight_gradient
 from tests.codegen.test_estimate import TARGET, kernel, matmul, param
 from tinsmith.backend.device import Device
 from tinsmith.codegen.heuristics import choose_opts
@@ -15,6 +16,7 @@ from tinsmith.codegen.heuristics_tiles import _busiest
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.program import compile_kernel
+from tinsmith.codegen.render.cuda import CUDARenderer
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.tuning import stride_of
 from tinsmith.core.dtypes import DType, dtypes
@@ -181,3 +183,23 @@ def test_short_rows_get_lanes_where_no_long_ones_lie_along_memory(size: int, lan
     pooled = param(3, (512, 64, size, 1)).expand(whole)
     k = chosen(((x - mean) * pooled).reduce("ADD", (0, 2, 3)).reshape((64,)))
     assert [range_size(r) for r in k.order if r.arg[1] is Role.VECTOR] == [lanes]
+
+
+@pytest.mark.parametrize("sizes", [(512, 1, 32, 64, 10, 3, 1, 0, 1), (512, 1, 64, 64, 8, 3, 1, 2, 1)])
+def test_products_of_windows_fill_blocks_and_use_what_they_load_again(sizes: tuple[int, ...]) -> None:
+    """Narrow images make no blocks of a few threads; a load serves several images or channels."""
+    inputs = Inputs()
+    made = compile_kernel(UOp(Ops.SINK, None, (convolution(inputs, *sizes),)), CUDARenderer())
+    assert math.prod(made.block) >= 64
+    copies = [o.amt for o in made.opts if o.op is OptOps.UPCAST and isinstance(o.amt, int)]
+    assert len(copies) == 2 and math.prod(copies) >= 8
+
+
+def test_short_sums_fill_the_cores() -> None:
+    """32 results of 64 × 400 elements are no single block, and a sum over several short ranges is shared."""
+    x = param(1, (32, 64, 400))
+    made = compile_kernel(UOp(Ops.SINK, None, (x.permute((1, 0, 2)).reduce("ADD", (0, 2)),)), CUDARenderer())
+    assert math.prod(made.grid) == 32 and math.prod(made.block) >= 32
+    y = param(1, (64, 8, 24, 24)).shrink(((0, 64), (0, 8), (2, 22), (2, 22))).reduce("ADD", (1, 2, 3))
+    made = compile_kernel(UOp(Ops.SINK, None, (y,)), CUDARenderer())
+    assert math.prod(made.grid) == 64 and math.prod(made.block) >= 32

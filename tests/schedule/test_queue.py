@@ -4,7 +4,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -184,6 +184,40 @@ def test_everything_is_counted() -> None:
     GlobalCounters.reset()
     (x.sum(0)).realize()
     assert GlobalCounters.kernel_count == 6 and GlobalCounters.global_mem > 0
+
+
+class Evented(Compiled):
+    """Devices of one worker that only put work into streams: it notes who waits for which event of whom."""
+
+    noted: ClassVar[list[tuple[str, str]]] = []
+
+    @property
+    def worker(self) -> str:
+        return "EVENTED"
+
+    def record(self) -> Any:
+        return self.device
+
+    def wait(self, event: Any) -> None:
+        self.noted.append((self.device, event))
+
+    def synchronize(self) -> None:
+        self.noted.append((self.device, "synchronized"))
+
+
+def test_devices_of_one_worker_wait_by_events_and_others_by_standing_still() -> None:
+    Device.register("EVENTED", lambda name: Evented(name, BytesAllocator(), Compiler(), PythonProgram,
+                                                    PythonRenderer(Target("python", 16, threads=1))))
+    a, b, c = (Tensor(values(8, seed=n), device=d).realize() for n, d in enumerate(("EVENTED", "EVENTED:1", "SLOW")))
+    x = (a * 2).contiguous()
+    y = (x.to("EVENTED:1") + b).contiguous()
+    z = (y.to("SLOW") * c).contiguous()
+    Evented.noted.clear()
+    Tensor.realize(x, y, z)
+    during = list(Evented.noted)
+    np.testing.assert_allclose(z.numpy(), (a.numpy() * 2 + b.numpy()) * c.numpy(), rtol=1e-6)
+    assert ("EVENTED:1", "EVENTED") in during, "a stream waits for the other's event"
+    assert ("EVENTED:1", "synchronized") in during, "another worker's thread stands still"
 
 
 def test_a_failure_ends_all_queues() -> None:
