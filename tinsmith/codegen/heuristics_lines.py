@@ -131,7 +131,8 @@ def row_opts(kernel: Kernel, target: Target) -> bool:
     outer = [r for r in kernel.order if r.arg[1] is Role.GLOBAL and isinstance(range_size(r), int)]
     count = math.prod(map(range_size, outer))
     threads = threads_for(rows.size // lanes, target, count >= target.cores * MANY_ROWS)
-    rows_of_block = min(min(BLOCK, target.block_threads) // threads, count // target.cores)
+    share = max(count // target.cores, target.warp // threads, 1)  # at least a warp, and a block for every core
+    rows_of_block = min(min(BLOCK, target.block_threads) // threads, 1 << (share.bit_length() - 1))
     if outer and rows_of_block > 1:
         split(kernel, OptOps.LOCAL, outer[-1], min(rows_of_block, 1 << (range_size(outer[-1]).bit_length() - 1)))
     for r in (*rows.reduced, *rows.beside):

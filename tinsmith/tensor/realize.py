@@ -239,9 +239,9 @@ def _with_data(roots: list[UOp]) -> tuple[list[UOp], dict[UOp, Buffer]]:
     """
     new: dict[UOp, UOp] = {}
     data: dict[UOp, Buffer] = {}
-    copies = [n for n in toposort(roots) if n.op is Ops.COPY]
-    if not copies:
+    if not _copies_anything(roots):
         return roots, data
+    copies = [n for n in toposort(roots) if n.op is Ops.COPY]
     parts = _with_parts(roots, copies)
     for n in copies if parts is roots else toposort(parts):
         if is_host_copy(n) and _is_settled(n):
@@ -252,6 +252,20 @@ def _with_data(roots: list[UOp]) -> tuple[list[UOp], dict[UOp, Buffer]]:
     for n in set(roots) & new.keys():
         data[n] = _copied.pop(n).arg
     return ([n if n in data else m for n, m in zip(roots, substitute(roots, new))] if new else roots), data
+
+
+def _copies_anything(roots: Sequence[UOp]) -> bool:
+    """Whether there is a COPY below: asked at every realize, of graphs that mostly have none."""
+    stack, seen = list(roots), set(roots)
+    while stack:
+        n = stack.pop()
+        if n.op is Ops.COPY:
+            return True
+        for s in n.src:
+            if s not in seen:
+                seen.add(s)
+                stack.append(s)
+    return False
 
 
 def _with_parts(roots: list[UOp], nodes: Sequence[UOp]) -> list[UOp]:
