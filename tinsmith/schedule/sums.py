@@ -76,7 +76,8 @@ def _uncut(schedule: Schedule) -> list[ScheduleItem]:
     """The items with sums whole again that were cut to fill the cores, where hosts take in all that a kernel sums."""
     items = schedule.items
     for parts in items:
-        if not (parts.sink is not None and _sums(parts)) or any(schedule.slots[s].output for s in parts.written):
+        cut = parts.sink is not None and Device[parts.device].target.costs.maps_beside and _sums(parts)
+        if not cut or any(schedule.slots[s].output for s in parts.written):
             continue
         readers = [i for i in items if not set(parts.written).isdisjoint(i.read)]
         whole = [_with_parts(i, parts) if i.sink is not None and i.outputs == 1 else None for i in readers]
