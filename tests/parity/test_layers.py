@@ -293,3 +293,30 @@ def test_half_precision(name: str) -> None:
     assert str(out.dtype) == "dtypes.bfloat16"
     expected = theirs(torch.tensor(x).to(torch.bfloat16)).float().detach().numpy()
     np.testing.assert_allclose(out.float().numpy(), expected, rtol=0.05, atol=0.06)
+
+
+def test_options_that_pytorch_has() -> None:
+    q = random(3, 2, 8)
+    for options in ({"add_bias_kv": True}, {"add_zero_attn": True}, {"add_bias_kv": True, "add_zero_attn": True}):
+        check("MultiheadAttention", (8, 2), options, q, q, q, rtol=1e-3)
+        check("MultiheadAttention", (8, 2), options, q, q, q, rtol=1e-3,
+              call={"attn_mask": np.triu(np.ones((3, 3), bool), 1)})
+    check("AvgPool2d", (2,), {"divisor_override": 3}, random(1, 2, 4, 4))
+    check("PReLU", (), {}, np.float32(-2))
+    check("Upsample", (), {"scale_factor": (1.5, 2), "mode": "bicubic"}, random(1, 2, 3, 4))
+    for wanted in ([9], [10], [1, 6, 9]):
+        check("ConvTranspose1d", (4, 6, 3), {"stride": 2}, random(1, 4, 4), call={"output_size": wanted}, rtol=1e-3)
+
+
+def test_batch_norm_of_all_batches_alike_and_of_none() -> None:
+    ours, theirs = nn.BatchNorm1d(3, momentum=None), torch.nn.BatchNorm1d(3, momentum=None)
+    with Tensor.train():
+        for seed in range(3):
+            x = random(4, 3, seed=seed)
+            np.testing.assert_allclose(ours(Tensor(x)).numpy(), theirs(torch.tensor(x)).detach().numpy(), atol=1e-5)
+        empty = ours(Tensor(x[:0]))
+        theirs(torch.tensor(x[:0]))
+        assert empty.shape == (0, 3) and empty.sum().gradient(ours.weight)[0].tolist() == [0.0] * 3
+    for name in ("running_mean", "running_var", "num_batches_tracked"):
+        np.testing.assert_allclose(getattr(ours, name).numpy().reshape(-1), getattr(theirs, name).numpy().reshape(-1),
+                                   rtol=1e-5)

@@ -26,6 +26,11 @@ def _qr(self: Tensor, mode: str = "complete") -> tuple[Tensor, Tensor]:
     return _OURS["qr"](self, mode)  # type: ignore[no-any-return]
 
 
+def _where(self: Tensor, x: Any, y: Any) -> Tensor:
+    """This is the condition, whatever its dtype; ours may be PyTorch's ``x.where(condition, y)``."""
+    return _OURS["where"](self.bool(), x, y)  # type: ignore[no-any-return]
+
+
 def _extreme(name: str, better: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., tuple[Tensor, Tensor]]:
     def method(self: Tensor, axis: int = 0) -> tuple[Tensor, Tensor]:
         """Of equal extremes the first one has its place given; ours gives the last."""
@@ -113,7 +118,7 @@ _ADDED: Final[dict[str, Any]] = {
     "ufix": lambda self, x: x if isinstance(x, Tensor) else self.const_like(x)}
 
 _METHODS: Final[dict[str, Callable[..., Any]]] = {
-    "allclose": _allclose, "qr": _qr, "cummax": _extreme("cummax", Tensor.gt),
+    "where": _where, "allclose": _allclose, "qr": _qr, "cummax": _extreme("cummax", Tensor.gt),
     "cummin": _extreme("cummin", Tensor.lt), "sparse_categorical_crossentropy": _sparse, "gelu": _gelu,
     "one_hot": _one_hot}
 _MEANT: Final[dict[str, Any]] = {

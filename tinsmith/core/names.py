@@ -12,13 +12,26 @@ from tinsmith.core.errors import KeywordError, UnknownNameError
 
 T = TypeVar("T")
 
-# What other libraries call a keyword.
+_OF_INSTANCES: Final = ("__init__", "__call__")  # methods that the user calls by their class
+
+# What PyTorch calls an argument, and what it may be called here, where both mean the same.
+_PYTORCH: Final = {
+    "other": ("x",), "exponent": ("x",), "vec2": ("x",), "tensor": ("w",), "y": ("other",), "B": ("other",),
+    "input2": ("factor", "other"), "size": ("shape", "dims"), "dims": ("axes",), "dimension": ("dim",),
+    "dim0": ("axis0",), "dim1": ("axis1",), "indices": ("indices_or_sections",), "sections": ("indices_or_sections",),
+    "tensor_indices_or_sections": ("indices_or_sections",), "split_size": ("sizes",), "split_sizes": ("sizes",),
+    "split_size_or_sections": ("sizes",), "value": ("src",), "end": ("stop",), "ord": ("p",), "sorted": ("sorted_",),
+    "rcond": ("rtol",), "tol": ("rtol",), "negative_slope": ("neg_slope",), "pad": ("padding",), "target": ("Y",),
+    "test_element": ("test_elements",), "num_features": ("sz",), "num_embeddings": ("vocab_size",),
+    "embedding_dim": ("embed_size",), "normalized_shape": ("dim",), "from": ("low", "a"), "to": ("high", "b")}
+# Those that say how to compute, not what.
+_NEEDLESS: Final = frozenset((
+    "non_blocking", "memory_format", "pin_memory", "sparse_grad", "assume_unique", "driver", "compute_mode"))
+# What other libraries call a keyword of ours: only told, since their values may be others.
 _ELSEWHERE: Final = {
     "learning_rate": ("lr",), "betas": ("b1", "b2"), "beta_1": ("b1",), "beta_2": ("b2",), "epsilon": ("eps",),
-    "decay": ("weight_decay",), "parameters": ("params",), "var_list": ("params",),
-    "num_features": ("sz",), "num_embeddings": ("vocab_size",), "embedding_dim": ("embed_size",),
-    "normalized_shape": ("dim", "axis"), "min_value": ("min_val",), "max_value": ("max_val",), "target": ("Y",),
-    "negative_slope": ("neg_slope",), "pad": ("padding",), "adjust_lr_fn": ("adjust_lr",), "input2": ("other",)}
+    "decay": ("weight_decay",), "parameters": ("params",), "var_list": ("params",), "normalized_shape": ("axis",),
+    "min_value": ("min_val",), "max_value": ("max_val",), "adjust_lr_fn": ("adjust_lr",)}
 _NONE: Final = "nothing: leave it out"
 
 
@@ -36,20 +49,15 @@ _INSTEAD: Final = {
     "dtype": "dtypes.default_float = dtype before, or .cast(dtype) behind",
     "last_epoch": "nn.state.save and load with scheduler=: the schedule goes on",
     "training": "with Tensor.train(): trains, and nothing else does",
-    **_each("_stacklevel enable_nested_tensor mask_check recompute_scale_factor non_blocking memory_format layout "
-            "pin_memory", _NONE),
+    **_each("_stacklevel enable_nested_tensor mask_check layout", _NONE),
     "padding_mode": f"{_NONE}; PyTorch's takes 'zeros' alone",
-    "padding_idx": "nn.Embedding(..., padding_idx=): the row is zeros and gets no gradient",
     "proj_size": "nn.LSTM, which has it, or nn.Linear behind",
     "generator": "Tensor.manual_seed(seed)",
     "out": "x.assign(result)",
-    "threshold": f"{_NONE}; the function is exact for large numbers",
-    **_each("add_bias_kv add_zero_attn", "Tensor.cat of keys and values with the rows to add"),
     **_each("max_norm norm_type", "rows scaled by hand: w * (max_norm / w.norm(2, -1, keepdim=True)).minimum(1)"),
     "scale_grad_by_freq": "a loss divided by the counts of its indices, index.bincount()",
     **_each("sparse _weight _freeze", "layer.weight, which may be assigned and have requires_grad=False"),
     "weight": 'reduction="none", and a product with the weights',
-    "scale_factor": "the new sizes, or nn.Upsample(scale_factor=...)(x)",
     "return_complex": f"{_NONE}; complex numbers are pairs along a last axis of size 2",
     "antialias": "a mean before: x.avg_pool2d(kernel_size)",
     **_each("kernel_size dilation padding stride", "x.unfold(dim, size, step), once for each axis"),
@@ -89,7 +97,8 @@ def guide(*owners: type | ModuleType) -> None:
             vars(owner).setdefault("__dir__", functools.partial(public, owner))
         for name, value in list(vars(owner).items()):
             kind = type(value)
-            if name.startswith("_") and name != "__init__" and kind is not type:  # bases have methods of public ones
+            base = isinstance(owner, ModuleType) and kind is type  # its __init__ is that of public classes
+            if name.startswith("_") and name not in _OF_INSTANCES and not base:
                 continue
             if kind in (staticmethod, classmethod):
                 setattr(owner, name, kind(guided(value.__func__)))
@@ -123,7 +132,7 @@ def _module(owner: type | ModuleType) -> str:
 
 
 def guided(function: Callable[..., T]) -> Callable[..., T]:
-    """``function``, which raises a KeywordError that says what it takes when a keyword is wrong.
+    """``function``, which takes PyTorch's names of its arguments, too, and says what it takes when a keyword is wrong.
 
     >>> def area(width, height=1):
     ...     return width * height
@@ -132,42 +141,70 @@ def guided(function: Callable[..., T]) -> Callable[..., T]:
     ... except KeywordError as error:
     ...     print(error.op, error.message, error.mend)
     area no argument 'hieght' did you mean height=?
+    >>> def spread(x, stop):
+    ...     return x, stop
+    >>> guided(spread)(2, end=3)
+    (2, 3)
     """
-    is_init = function.__name__ == "__init__"
+    has_self = function.__name__ in _OF_INSTANCES
 
     def call(*args: Any, **keywords: Any) -> T:
         try:
             return function(*args, **keywords)
         except TypeError:
-            _explain(function, args, keywords)
-            raise
+            args, keywords = _translated(function, args, keywords)
+        return function(*args, **keywords)
 
     def init(self: Any, /, *args: Any, **keywords: Any) -> T:
         try:
             return function(self, *args, **keywords)
         except TypeError:
-            _explain(function, (self, *args), keywords)
-            raise
+            args, keywords = _translated(function, (self, *args), keywords)
+        return function(*args, **keywords)
 
-    found: Any = functools.wraps(function)(init if is_init else call)
+    found: Any = functools.wraps(function)(init if has_self else call)
     found.__code__ = found.__code__.replace(co_name=function.__name__)  # nodes and errors name what the user called
     made: Callable[..., T] = found
     return made
 
 
-def _explain(function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-    """Raise a KeywordError if the call failed since a keyword is none of the function's."""
+def _translated(function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]
+                ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call that failed, by our names.
+
+    Raises:
+        KeywordError: if one is none of the function's.
+        TypeError: the one that is handled, if no keyword was wrong.
+    """
     while hasattr(function, "__wrapped__"):
         function = function.__wrapped__
     code = function.__code__
     known = code.co_varnames[code.co_posonlyargcount : code.co_argcount + code.co_kwonlyargcount]
-    wrong = next((k for k in keywords if k not in known), None)
-    if wrong is None or code.co_flags & inspect.CO_VARKEYWORDS:
-        return
-    name = type(args[0]).__name__ if function.__name__ == "__init__" else function.__name__
+    wrong = [k for k in keywords if k not in known]
+    if not wrong or code.co_flags & inspect.CO_VARKEYWORDS:
+        raise
+    rest = code.co_varnames[len(known) + code.co_posonlyargcount] if code.co_flags & inspect.CO_VARARGS else ""
+    free = {*known[max(0, len(args) - code.co_posonlyargcount):]} - {*keywords}
+    if rest and len(args) <= code.co_argcount:
+        free.add(rest)
+    found = {k: v for k, v in keywords.items() if k in known}
+    for keyword in wrong:
+        ours = next((n for n in (keyword, *_PYTORCH.get(keyword, ())) if n in free), "")
+        if ours and ours == rest:
+            args = (*args, keywords[keyword])
+        elif ours:
+            found[ours] = keywords[keyword]
+        elif keyword not in _NEEDLESS:
+            raise _no_keyword(function, args, keyword, known) from None
+        free.discard(ours)
+    return args, found
+
+
+def _no_keyword(function: Callable[..., Any], args: tuple[Any, ...], wrong: str, known: tuple[str, ...]
+                ) -> KeywordError:
+    name = type(args[0]).__name__ if function.__name__ in _OF_INSTANCES else function.__name__
     close = "=, ".join(k for k in _ELSEWHERE.get(wrong, ()) if k in known)
     if not close and wrong not in _INSTEAD:
         close = nearest(wrong, known)
     takes = ", ".join(k for k in known if k not in ("self", "cls")) or "no keywords"
-    mend = f"did you mean {close}=?" if close else _INSTEAD.get(wrong, takes)
-    raise KeywordError(name, f"no argument {wrong!r}", mend) from None
+    return KeywordError(name, f"no argument {wrong!r}", f"did you mean {close}=?" if close else _INSTEAD.get(wrong, takes))

@@ -185,5 +185,6 @@ class PReLU:
 
     def __call__(self, x: Tensor) -> Tensor:
         check_tensors("PReLU", [x])
-        weight = self.weight if self.weight.shape[0] == 1 else self.weight.reshape(-1, *[1] * max(x.ndim - 2, 0))
+        shape = () if self.weight.shape[0] == 1 else (-1, *[1] * max(x.ndim - 2, 0))
+        weight = self.weight.reshape(shape)
         return (x > 0).where(x, weight * x)

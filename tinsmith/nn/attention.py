@@ -27,6 +27,8 @@ class MultiheadAttention:
         dropout: of weights, in training.
         kdim: width of keys; ``embed_dim`` unless given. ``vdim`` likewise.
         batch_first: the batch is axis 0.
+        add_bias_kv: a learned key and value behind those of the call, seen by every query.
+        add_zero_attn: zeros for a key and a value there, likewise.
 
     >>> from tinsmith import nn
     >>> x = Tensor.ones(2, 5, 8)
@@ -36,7 +38,8 @@ class MultiheadAttention:
     """
 
     def __init__(self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True,
-                 kdim: int | None = None, vdim: int | None = None, batch_first: bool = False) -> None:
+                 kdim: int | None = None, vdim: int | None = None, batch_first: bool = False,
+                 add_bias_kv: bool = False, add_zero_attn: bool = False) -> None:
         op = "MultiheadAttention"
         self.embed_dim = width = size(op, "embed_dim", embed_dim, 1)
         self.num_heads = size(op, "num_heads", num_heads, 1)
@@ -51,6 +54,10 @@ class MultiheadAttention:
             self.q_proj_weight = Tensor.glorot_uniform(width, width)
             self.k_proj_weight = Tensor.glorot_uniform(width, self.kdim)
             self.v_proj_weight = Tensor.glorot_uniform(width, self.vdim)
+        learned = flag(op, "add_bias_kv", add_bias_kv)
+        self.bias_k, self.bias_v = (Tensor.normal(1, 1, width, std=math.sqrt(1 / width)) if learned else None
+                                    for _ in range(2))
+        self.add_zero_attn = flag(op, "add_zero_attn", add_zero_attn)
         self.in_proj_bias = Tensor.zeros(3 * width).contiguous() if flag(op, "bias", bias) else None
         self.out_proj = Linear(width, width, bias)
         if self.out_proj.bias is not None:
@@ -79,8 +86,12 @@ class MultiheadAttention:
             query, key, value = (t.transpose(0, 1) for t in (query, key, value))
         q, k, v = self._projected(query, key, value)
         mask = self._mask(q, k, key_padding_mask, attn_mask, is_causal)
-        dropped = self.dropout if Tensor.training else 0.0
         only_causal = is_causal and key_padding_mask is None and attn_mask is None
+        if self.bias_k is not None or self.add_zero_attn:
+            more, k, v = k.shape[2], *map(self._extended, (k, v), (self.bias_k, self.bias_v))
+            mask = None if mask is None else mask.pad((0, k.shape[2] - more))
+            only_causal = False
+        dropped = self.dropout if Tensor.training else 0.0
         heads = q.scaled_dot_product_attention(k, v, None if only_causal else mask, dropped, only_causal)
         out = self.out_proj(heads.transpose(1, 2).flatten(2))
         weights = self._weights(q, k, mask) if need_weights else None
@@ -98,6 +109,13 @@ class MultiheadAttention:
         biases = [None] * 3 if self.in_proj_bias is None else self.in_proj_bias.split(width)
         whole = [t.linear(w.transpose(), b) for t, w, b in zip(inputs, weights, biases)]
         return [t.reshape(*t.shape[:2], self.num_heads, width // self.num_heads).transpose(1, 2) for t in whole]
+
+    def _extended(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """Keys or values ``[N, heads, S, E / heads]`` with the learned one and zeros behind them."""
+        n, heads, _, width = x.shape
+        if bias is not None:
+            x = x.cat(bias.reshape(1, heads, 1, width).expand(n, heads, 1, width).cast(x.dtype), dim=2)
+        return x.pad((0, 0, 0, 1)) if self.add_zero_attn else x
 
     def _mask(self, q: Tensor, k: Tensor, padding: Tensor | None, given: Tensor | None,
               is_causal: bool) -> Tensor | None:

@@ -106,10 +106,27 @@ class ConvTranspose2d(Conv2d):
     def _weight_shape(self, in_channels: int, out_channels: int) -> tuple[int, ...]:
         return (in_channels, out_channels // self.groups, *self.kernel_size)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        check_tensors(type(self).__name__, [x])
+    def __call__(self, x: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
+        """The result for ``x``.
+
+        Args:
+            output_size: of its last axes, where a stride leaves several to choose from.
+        """
+        op = type(self).__name__
+        check_tensors(op, [x])
+        extra = self.output_padding
+        if output_size is not None:
+            wanted = integers(op, "output_size", tuple(output_size)[-self.dims :], self.dims, least=0)
+            around, steps = pad_pairs(op, self.padding, self.dims), integers(op, "stride", self.stride, self.dims)
+            least = [(s - 1) * step - b - e + spread * (k - 1) + 1 for s, step, (b, e), spread, k in zip(
+                x.shape[x.ndim - self.dims :], steps, around, self.dilation, self.kernel_size)]
+            extra = tuple(n - m for n, m in zip(wanted, least))
+            if any(not 0 <= n < max(step, spread) for n, step, spread in zip(extra, steps, self.dilation)):
+                most = [m + max(step, spread) - 1 for m, step, spread in zip(least, steps, self.dilation)]
+                raise ArgumentError(op, f"output_size={wanted} of an input {x.shape}",
+                                    f"sizes from {tuple(least)} to {tuple(most)}")
         return x.conv_transpose2d(self.weight, self.bias, self.groups, self.stride, self.dilation,
-                                  self.padding, self.output_padding)
+                                  self.padding, extra)
 
 
 class ConvTranspose1d(ConvTranspose2d):

@@ -54,8 +54,7 @@ class Embedding:
 
     def __call__(self, idx: Tensor) -> Tensor:
         check_tensors("Embedding", [idx])
-        out = idx.embedding(self.weight)
-        return out if self.padding_idx is None else (idx == self.padding_idx).unsqueeze(-1).where(out.detach(), out)
+        return idx.embedding(self.weight, self.padding_idx)
 
 
 class Sequential(list[Callable[[Tensor], Tensor]]):
@@ -100,29 +99,29 @@ class Flatten:
 
 
 class Upsample:
-    """The last axes grown to ``size``, or ``scale_factor`` times as long: ``x.interpolate`` as a layer.
+    """The axes behind the first two grown to ``size``, or ``scale_factor`` times as long: ``x.interpolate`` as a layer.
 
     >>> from tinsmith import nn
     >>> nn.Upsample(scale_factor=2)(Tensor([[[1., 2.]]])).tolist()
     [[[1.0, 1.0, 2.0, 2.0]]]
     """
 
-    def __init__(self, size: int | Sequence[int] | None = None, scale_factor: float | None = None,
-                 mode: str = "nearest", align_corners: bool = False) -> None:
+    def __init__(self, size: int | Sequence[int] | None = None, scale_factor: float | Sequence[float] | None = None,
+                 mode: str = "nearest", align_corners: bool | None = None,
+                 recompute_scale_factor: bool | None = None) -> None:
         if (size is None) == (scale_factor is None):
             raise ArgumentError("Upsample", f"size={size} and scale_factor={scale_factor}", "one of the two")
-        self.size, self.mode, self.align_corners = size, mode, align_corners
-        self.scale_factor = None if scale_factor is None else number("Upsample", "scale_factor", scale_factor, 0)
+        self.size, self.scale_factor, self.mode, self.align_corners = size, scale_factor, mode, align_corners
+        self.recompute_scale_factor = recompute_scale_factor
+        for factor in scale_factor if isinstance(scale_factor, (tuple, list)) else (scale_factor,):
+            if factor is not None:
+                number("Upsample", "scale_factor", factor, 0, zero=False)
 
     def __call__(self, x: Tensor) -> Tensor:
         check_tensors("Upsample", [x])
-        here = x.shape[2:]
-        if self.scale_factor is not None:
-            wanted = tuple(int(s * self.scale_factor) for s in here)
-        else:
-            wanted = integers("Upsample", "size", self.size, len(here))
-        mode = "linear" if self.mode in ("bilinear", "trilinear") else self.mode
-        return x.interpolate(wanted, mode, self.align_corners)
+        size = self.size if self.size is None else integers("Upsample", "size", self.size, max(x.ndim - 2, 1))
+        return x.interpolate(size, self.mode, self.align_corners, scale_factor=self.scale_factor,
+                             recompute_scale_factor=self.recompute_scale_factor)
 
 
 class Dropout:

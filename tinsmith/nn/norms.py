@@ -21,7 +21,7 @@ def _filled(shape: int | tuple[int, ...], value: float, requires_grad: bool | No
 class _Running:
     """Running mean and variance of channels, which training moves."""
 
-    momentum: float
+    momentum: float | None
     num_features: int
 
     def _begin(self) -> None:
@@ -32,10 +32,10 @@ class _Running:
     def _track(self, mean: Tensor, variance: Tensor, count: int) -> None:
         """Move the running statistics by those of ``count`` values each; the running variance is the unbiased one."""
         mean, variance = (t.reshape(-1, self.num_features) for t in (mean, variance * (count / max(count - 1, 1))))
-        keep = 1 - self.momentum
+        newest = self.momentum if self.momentum is not None else 1 / (self.num_batches_tracked + 1).float()
         for running, new in ((self.running_mean, mean), (self.running_var, variance)):
             found = new.reshape(-1) if new.shape[0] == 1 else new.mean(0)
-            running.assign((running * keep + found * self.momentum).cast(running.dtype))
+            running.assign((running * (1 - newest) + found * newest).cast(running.dtype))
         self.num_batches_tracked.assign(self.num_batches_tracked + 1)
 
 
@@ -45,7 +45,7 @@ class BatchNorm(_Running):
     Args:
         affine: learn a scale and a shift per channel.
         track_running_stats: keep running mean and variance, updated by each call in training.
-        momentum: weight of the newest batch in them.
+        momentum: weight of the newest batch in them; None weighs all batches alike.
         synced: normalize over the batch on all devices. False: each device normalizes its part of the batch over that
             part alone, and the running statistics are the means over devices.
         bias: False leaves out the shift.
@@ -60,9 +60,10 @@ class BatchNorm(_Running):
     """
 
     def __init__(self, sz: int, eps: float = 1e-5, affine: bool = True, track_running_stats: bool = True,
-                 momentum: float = 0.1, synced: bool = True, bias: bool = True) -> None:
+                 momentum: float | None = 0.1, synced: bool = True, bias: bool = True) -> None:
         sz = self.num_features = size("BatchNorm", "sz", sz)
-        self.eps, self.momentum = number("BatchNorm", "eps", eps), number("BatchNorm", "momentum", momentum)
+        self.eps = number("BatchNorm", "eps", eps)
+        self.momentum = None if momentum is None else number("BatchNorm", "momentum", momentum)
         affine, self.synced = flag("BatchNorm", "affine", affine), flag("BatchNorm", "synced", synced)
         self.track_running_stats = flag("BatchNorm", "track_running_stats", track_running_stats)
         self.weight = _filled(sz, 1) if affine else None
@@ -79,6 +80,11 @@ class BatchNorm(_Running):
             note_mode("BatchNorm", Tensor.training)
         if self.track_running_stats and not Tensor.training:
             return x.batchnorm(self.weight, self.bias, self.running_mean, (self.running_var + self.eps).rsqrt())
+        if 0 in x.shape:  # no statistics, and none to keep
+            if self.track_running_stats:
+                self.num_batches_tracked.assign(self.num_batches_tracked + 1)
+            zeros = Tensor.zeros(self.num_features, dtype=x.dtype, device=x.device, requires_grad=False)
+            return x.batchnorm(self.weight, self.bias, zeros, zeros)
         wide = x.float() if x.dtype.itemsize <= 2 else x
         groups = 1 if self.synced else self._groups(x)
         if groups > 1:

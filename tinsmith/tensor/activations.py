@@ -159,13 +159,19 @@ class Activations:
         return with_slopes(x * _share_below(x), _gelu_slope, x)
 
     @rounded_once
-    def softplus(self: Tensor, beta: float = 1.0) -> Tensor:
-        """log(1 + exp(beta * x)) / beta."""
+    def softplus(self: Tensor, beta: float = 1.0, threshold: float | None = None) -> Tensor:
+        """log(1 + exp(beta * x)) / beta.
+
+        Args:
+            threshold: x itself where ``beta * x`` is greater; PyTorch's 20 makes no difference in float32.
+        """
         x, beta = self._float().uop, number("softplus", "beta", beta, zero=False)
         x = x * beta if beta != 1 else x
         ramp, bend = ramp_and_bend(x)
-        out = ramp + bend
-        return self._new(out * (1 / beta) if beta != 1 else out)
+        out = self._new((ramp + bend) * (1 / beta) if beta != 1 else ramp + bend)
+        if threshold is None:
+            return out
+        return self._new(x).gt(number("softplus", "threshold", threshold)).where(self._float(), out)
 
     @rounded_once
     def mish(self: Tensor) -> Tensor:

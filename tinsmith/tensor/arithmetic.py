@@ -103,7 +103,9 @@ class Arithmetic:
         >>> Tensor([1.0, 0.0]).atan2(Tensor([1.0, -1.0])).numpy().round(4).tolist()
         [0.7853999733924866, 3.1415998935699463]
         """
-        return _atan2(self._new(float_of(self)), operand("atan2", other, self._new(float_of(self))))
+        y = operand("atan2", other, self._new(float_of(self)))
+        return _atan2(self._new(float_of(self) if self.dtype.is_float or not y.dtype.is_float else
+                                self.uop.cast(y.dtype)), y)
 
     def hypot(self: Tensor, other: Any) -> Tensor:
         """``sqrt(self² + other²)``, which overflows only where the result does.

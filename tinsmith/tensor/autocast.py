@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec
 
 from tinsmith.core.dtypes import DType, dtypes, promote, to_dtype
 from tinsmith.core.errors import DTypeError
@@ -68,11 +68,15 @@ def widened(found: Tensor, kind: DType) -> Tensor:
 def contraction(method: Method[P]) -> Method[P]:
     """A method that multiplies two tensors and sums up: inside ``autocast``, in its dtype."""
 
-    def narrowed(self: Tensor, other: Tensor, /, *args: P.args, **kwargs: P.kwargs) -> Tensor:
-        kind = narrow_dtype(self, other)
+    second = method.__code__.co_varnames[1]
+
+    def narrowed(self: Tensor, /, *args: Any, **kwargs: Any) -> Tensor:
+        if not args and second in kwargs:
+            args = (kwargs.pop(second),)
+        kind = narrow_dtype(self, *args[:1])
         if kind is None:
-            return method(self, other, *args, **kwargs)
-        return widened(method(self.cast(kind), other.cast(kind), *args, **kwargs), kind)
+            return method(self, *args, **kwargs)
+        return widened(method(self.cast(kind), args[0].cast(kind), *args[1:], **kwargs), kind)
 
     narrowed.__code__ = narrowed.__code__.replace(co_name=method.__name__)  # nodes and errors name the method called
     return functools.wraps(method)(narrowed)

@@ -136,7 +136,8 @@ class Comparisons:
         """
         return self.clamp(max_=max)
 
-    def nan_to_num(self: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
+    def nan_to_num(self: Tensor, nan: float | None = 0.0, posinf: float | None = None,
+                   neginf: float | None = None) -> Tensor:
         """Numbers in place of NaN and infinities; of infinities the greatest and the least number by default.
 
         >>> Tensor([1.0, math.nan, -math.inf]).nan_to_num(neginf=-9).tolist()
@@ -145,6 +146,6 @@ class Comparisons:
         if not self.dtype.is_float:
             return self._copy()
         most = dtypes.finfo(self.dtype).max
-        out = self.isnan().where(nan, self)
+        out = self.isnan().where(0.0 if nan is None else nan, self)
         out = out.eq(math.inf).where(most if posinf is None else posinf, out)
         return out.eq(-math.inf).where(-most if neginf is None else neginf, out)

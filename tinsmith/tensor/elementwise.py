@@ -15,6 +15,7 @@ from tinsmith.core.errors import ArgumentError, DTypeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops import Op
 from tinsmith.tensor.arguments import Scalar, flag, integer, shown
+from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.conversions import Conversions
 from tinsmith.tensor.data import check_range
 from tinsmith.tensor.helpers import (
@@ -306,11 +307,17 @@ class Elementwise(Conversions, Trigonometry):
     # *** choosing ***
 
     def where(self: Tensor, x: Any, y: Any) -> Tensor:
-        """``x`` where this condition holds, else ``y``.
+        """``x`` where this condition holds, else ``y``; of a tensor that is no bool and a bool ``x``, as PyTorch
+        has it, this tensor where ``x`` holds, else ``y``.
 
         >>> Tensor([True, False]).where(Tensor([1, 2]), 9).tolist()
         [1, 9]
+        >>> x = Tensor([1, -2]); x.where(x > 0, 9).tolist()
+        [1, 9]
         """
+        if isinstance(x, TensorBase) and x.dtype.is_bool and not self.dtype.is_bool:
+            chosen: Tensor = x.where(self, y)  # type: ignore[attr-defined]
+            return chosen
         condition = self if self.dtype.is_bool else self.ne(0)
         like = next((t for t in (x, y) if hasattr(t, "uop")), None)
         if like is None:

@@ -110,6 +110,9 @@ def axis_of(op: str, x: Tensor, axis: Any, extra: int = 0) -> int:
         AxisError: if there is no such axis.
     """
     ndim = max(x.ndim + extra, 1)
+    if isinstance(axis, (bool, np.bool_, TensorBase)):  # PyTorch's overloads by position: x.max(y), x.any(True)
+        raise DTypeError(op, f"an axis must be an integer, got {shown(axis)}",
+                         "other arguments by their names: keepdim=, unbiased=")
     number = integer(op, "an axis", axis)
     if not -ndim <= number < ndim:
         raise AxisError(op, f"axis {number} of a tensor with {x.ndim} axes, shape {x.shape}",
@@ -128,6 +131,18 @@ def axis_and_size(op: str, x: Tensor, axis: Any) -> tuple[int, Any]:
         raise ShapeError(op, "a 0-d tensor has no axes", ".reshape(1)")
     found = axis_of(op, x, axis)
     return found, x.shape[found]
+
+
+def as_lines(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Tensors without axes as lines of one element, as PyTorch takes them, if all others are lines.
+
+    >>> from tinsmith import Tensor
+    >>> [t.shape for t in as_lines(Tensor(1), Tensor([1, 2]))]
+    [(1,), (2,)]
+    """
+    if max(t.ndim for t in tensors) > 1:
+        return tensors
+    return tuple(t if t.ndim else t.reshape(1) for t in tensors)
 
 
 def axis_or_dim(op: str, axis: Any, dim: Any, default: Any = None) -> Any:

@@ -22,6 +22,7 @@ from tinsmith.tensor import files
 from tinsmith.tensor.arguments import choice, flag, integer, shown
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.helpers import (
+    as_lines,
     axis_and_size,
     axis_of,
     broadcast_shape,
@@ -99,8 +100,10 @@ class Indexing:
         >>> Tensor([[1, 2], [3, 4]]).gather(1, Tensor([[1], [0]])).tolist()
         [[2], [3]]
         """
-        d, source, places = _aligned("gather", self, dim, operand("gather", index, self))
-        return self._new(source.gather(places, d))
+        index = operand("gather", index, self)
+        x, lines = as_lines(self, index)
+        d, source, places = _aligned("gather", x, dim, lines)
+        return self._new(source.gather(places, d)).reshape(index.shape)
 
     def scatter(self: Tensor, dim: int, index: Tensor, src: Any, reduce: str | None = None) -> Tensor:
         """A copy with ``self[index[i][j][k]][j][k] = src[i][j][k]`` for ``dim=0``, and so on, in order.
@@ -155,7 +158,9 @@ class Indexing:
         >>> Tensor([[1, 2], [3, 4]]).index_select(1, Tensor([1])).tolist()
         [[2], [4]]
         """
-        return self[(slice(None),) * axis_of("index_select", self, dim) + (index,)]
+        d = axis_of("index_select", self, dim)
+        places = operand("index_select", index, self).reshape(-1)
+        return self[(slice(None),) * d + (places,)] if self.ndim else self.reshape(1)[places].reshape(())
 
     def masked_select(self: Tensor, mask: Tensor, size: int | None = None, fill_value: float = 0) -> Tensor:
         """The elements where the mask holds, as a vector; without ``size`` the mask is computed now.
@@ -475,10 +480,11 @@ def _aligned(op: str, x: Tensor, dim: int, index: Tensor) -> tuple[int, UOp, UOp
 
 
 def _scatter(name: str, x: Tensor, dim: int, index: Tensor, src: Any, op: str | None) -> Tensor:
-    index = operand(name, index, x)
+    shape, index, value = x.shape, operand(name, index, x), operand(name, src, x)
+    x, index = as_lines(x, index)
     d, source, places = _aligned(name, x, dim, index)
-    value = operand(name, src, x)
     if isinstance(src, TensorBase):
+        value, _ = as_lines(value, index)
         if value.ndim != index.ndim or any(i > s for i, s in zip(index.shape, value.shape)):
             raise ShapeError(name, f"an index of shape {index.shape} for values of shape {value.shape}",
                              "an index no larger than the values")
@@ -492,6 +498,6 @@ def _scatter(name: str, x: Tensor, dim: int, index: Tensor, src: Any, op: str | 
     new = source.scatter(places, rows, d, op)
     rest = tuple((0, size - s) for s, size in zip(source.shape, x.shape))
     if source.shape == x.shape:
-        return x._new(new)
+        return x._new(new).reshape(shape)
     inside = UOp.const(dtypes.bool, True).expand_to(source.shape).pad(rest)
-    return x._new(inside.where(new.pad(rest), x.uop))
+    return x._new(inside.where(new.pad(rest), x.uop)).reshape(shape)

@@ -248,7 +248,7 @@ class Movement(Joining):
             raise ShapeError(op, f"{len(asked)} sizes for the {self.ndim} axes of {self.shape}", "one size per axis")
         return sizes(op, [own if s is None else s for own, s in zip(self.shape, asked)])
 
-    def pad(self: Tensor, padding: Sequence[Any], mode: str = "constant", value: float = 0.0) -> Tensor:
+    def pad(self: Tensor, padding: Sequence[Any], mode: str = "constant", value: float | None = 0.0) -> Tensor:
         """With more elements before and after; negative amounts cut off.
 
         Args:
@@ -261,7 +261,7 @@ class Movement(Joining):
         amounts = _amounts(self, padding)
         if choice("pad", "mode", mode, ("constant", "reflect", "replicate", "circular")) != "constant":
             return self._pad_with_own(amounts, mode)
-        value = number("pad", "value", value)
+        value = number("pad", "value", 0.0 if value is None else value)
         cut = self.shrink([(max(-b, 0), s - max(-e, 0)) if b < 0 or e < 0 else None
                            for (b, e), s in zip(amounts, self.shape)])
         grown = tuple((max(b, 0), max(e, 0)) for b, e in amounts)

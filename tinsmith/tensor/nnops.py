@@ -11,7 +11,7 @@ from tinsmith.core.dtypes import dtypes, promote
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.tensor.activations import Activations
-from tinsmith.tensor.arguments import number, shown
+from tinsmith.tensor.arguments import integer, number, shown
 from tinsmith.tensor.helpers import axes_of, equal, operand, rounded_once, same_device
 from tinsmith.tensor.hostdata import check_indices
 from tinsmith.tensor.losses import Losses
@@ -171,8 +171,11 @@ class NNOps(Activations, Windows, Losses):
         wide = weights.dropout(dropout_p).matmul(value.cast(weights.dtype))
         return (wide * total.reciprocal()).cast(value.dtype)
 
-    def embedding(self: Tensor, weight: Tensor) -> Tensor:
+    def embedding(self: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:
         """Rows of ``weight`` by these indices: ``[…] → […, width]``; zeros for a computed one out of range.
+
+        Args:
+            padding_idx: an index (from the end if negative) whose row gets no gradient.
 
         >>> Tensor([1, 0]).embedding(Tensor([[1., 2.], [3., 4.]])).tolist()
         [[3.0, 4.0], [1.0, 2.0]]
@@ -189,7 +192,12 @@ class NNOps(Activations, Windows, Losses):
         check_indices("embedding", self, 0, weight.shape[0], seen=True)
         count, width = self.numel(), weight.shape[1]
         index: UOp = self.uop.reshape((count, 1)).expand((count, width))
-        return weight._new(weight.uop.gather(index, 0).reshape((*self.shape, width)))
+        out = weight._new(weight.uop.gather(index, 0).reshape((*self.shape, width)))
+        if padding_idx is None:
+            return out
+        rows = weight.shape[0]
+        silent = integer("embedding", "padding_idx", padding_idx, -rows, rows - 1) % rows
+        return self.eq(silent).unsqueeze(-1).where(out.detach(), out)
 
     def one_hot(self: Tensor, num_classes: int) -> Tensor:
         """1 at the class, 0 elsewhere: ``[…] → […, num_classes]``, of the default int."""

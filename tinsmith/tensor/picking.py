@@ -65,7 +65,7 @@ class Picking:
         [12, 1, 1]
         """
         d, wide, source = _slices("index_add", self, dim, index, source)
-        return self.scatter_add(d, wide, source if alpha == 1 else source.mul(alpha))
+        return self.scatter_add(d, wide, source if alpha == 1 else source.mul(alpha).cast(self.dtype))
 
     def index_copy(self: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
         """A copy with the slices of ``source`` at ``index`` of an axis.
@@ -82,6 +82,8 @@ class Picking:
         >>> Tensor([1, 2, 3]).index_fill(0, Tensor([0, 2]), 9).tolist()
         [9, 2, 9]
         """
+        if not self.ndim:
+            return self.reshape(1).index_fill(dim, index, value).reshape(())
         d = axis_and_size("index_fill", self, dim)[0]
         wide = _wide_index("index_fill", self, d, index)
         return self.scatter(d, wide, operand("index_fill", value, self).cast(self.dtype).broadcast_to(wide.shape))
@@ -199,9 +201,9 @@ class Picking:
                              ".flatten().long()")
         least = integer("bincount", "minlength", minlength, least=0)
         count = max(int(self.max().item()) + 1 if self.shape[0] else 0, least)
-        kind = dtypes.default_int if weights is None else weights.dtype
+        kind = dtypes.default_int if weights is None else weights.dtype if weights.dtype.is_float else dtypes.float64
         counts = type(self).zeros(count, dtype=kind, device=self.device, requires_grad=False)
-        each = self.ones_like(dtype=kind, requires_grad=False) if weights is None else weights
+        each = self.ones_like(dtype=kind, requires_grad=False) if weights is None else weights.cast(kind)
         return counts.scatter_add(0, self, each) if count else counts
 
 
@@ -214,8 +216,10 @@ def _wide_index(op: str, x: Tensor, d: int, index: Tensor) -> Tensor:
 
 def _slices(op: str, x: Tensor, dim: int, index: Tensor, source: Tensor) -> tuple[int, Tensor, Tensor]:
     """The axis, positions for each element of ``source``, and that in the dtype of ``x``."""
+    value, x = operand(op, source, x), x if x.ndim else x.reshape(1)
     d = axis_and_size(op, x, dim)[0]
-    wide, value = _wide_index(op, x, d, index), operand(op, source, x)
+    wide = _wide_index(op, x, d, index)
+    value = value if value.ndim or x.ndim > 1 else value.reshape(1)
     if value.shape != wide.shape:
         raise ShapeError(op, f"slices of shape {value.shape} at {wide.shape[d]} positions of axis {d} of {x.shape}",
                          f"shape {wide.shape}")

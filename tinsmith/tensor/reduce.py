@@ -14,6 +14,7 @@ from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops import Op
 from tinsmith.tensor.arguments import integer, number, shown
+from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.helpers import axes_of, axis_of, axis_or_dim, float_of, product, rounded_once
 from tinsmith.tensor.slopes import with_slopes
 
@@ -55,22 +56,32 @@ class Reduce:
         result = sum_dtype(self.dtype) if dtype is None else to_dtype(dtype)
         return self._reduce(Ops.MUL, axes, keepdim, self.uop.cast(accumulator(result))).cast(result)
 
-    def max(self: Tensor, axis: Axis = None, keepdim: bool = False, *, dim: None = None) -> Tensor:
+    def max(self: Tensor, axis: Axis | Tensor = None, keepdim: bool = False, *, dim: None = None) -> Tensor:
         """The greatest value along axes; NaN if there is one. Equal greatest values share the gradient.
 
         >>> Tensor([[1, 5], [3, 4]]).max(axis=1).tolist()
         [5, 4]
+
+        Args:
+            axis: or a tensor, for ``maximum``.
         """
         _no_pair("max", dim)
+        if isinstance(axis, TensorBase):
+            return self.maximum(axis)
         return self._reduce(Ops.MAX, _nonempty("max", self, axis), keepdim)
 
-    def min(self: Tensor, axis: Axis = None, keepdim: bool = False, *, dim: None = None) -> Tensor:
+    def min(self: Tensor, axis: Axis | Tensor = None, keepdim: bool = False, *, dim: None = None) -> Tensor:
         """The smallest value along axes; NaN if there is one.
 
         >>> Tensor([[1, 5], [3, 4]]).min(axis=1).tolist()
         [1, 3]
+
+        Args:
+            axis: or a tensor, for ``minimum``.
         """
         _no_pair("min", dim)
+        if isinstance(axis, TensorBase):
+            return self.minimum(axis)
         return self._reduce(Ops.MIN, _nonempty("min", self, axis), keepdim)
 
     def any(self: Tensor, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None) -> Tensor:
@@ -89,14 +100,15 @@ class Reduce:
         """
         return self._reduce(Ops.AND, axes_of("all", self, axis_or_dim("all", axis, dim)), keepdim, self.bool().uop)
 
-    def mean(self: Tensor, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None) -> Tensor:
+    def mean(self: Tensor, axis: Axis = None, keepdim: bool = False, dtype: DTypeLike | None = None, *,
+             dim: Axis = None) -> Tensor:
         """The mean along axes: a float.
 
         >>> Tensor([1, 2, 3, 4]).mean().item()
         2.5
         """
         axes = axes_of("mean", self, axis_or_dim("mean", axis, dim))
-        x = float_of(self)
+        x = float_of(self if dtype is None else self.cast(dtype))
         count = product([self.shape[a] for a in axes])
         total = self._reduce(Ops.ADD, axes, keepdim, x.cast(accumulator(x.dtype)))
         return _over(total, count).cast(x.dtype)
@@ -111,9 +123,13 @@ class Reduce:
         >>> Tensor([1, 2, 3, 5]).var(correction=0).item()
         2.1875
         """
+        if isinstance(axis, bool):  # PyTorch's var(unbiased)
+            axis, unbiased = None, axis
         axes = axes_of("var", self, axis_or_dim("var", axis, dim))
         x = self._new(float_of(self))
-        correction = integer("var", "correction", correction if unbiased is None else int(unbiased))
+        if unbiased is not None or correction is None:
+            correction = int(unbiased is not False)
+        correction = integer("var", "correction", correction)
         count = product([self.shape[a] for a in axes])
         if not self.dtype.is_float:
             squares = x.sub(x.mean(axes, keepdim=True)).square()
@@ -145,24 +161,26 @@ class Reduce:
         return _root(self.var(axis, keepdim, correction, unbiased=unbiased))
 
     def var_mean(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: int = 1, *,
-                 dim: Axis = None) -> tuple[Tensor, Tensor]:
+                 dim: Axis = None, unbiased: bool | None = None) -> tuple[Tensor, Tensor]:
         """Variance and mean.
 
         >>> [t.item() for t in Tensor([1., 3.]).var_mean()]
         [2.0, 2.0]
         """
         axis = axis_or_dim("var_mean", axis, dim)
-        return self.var(axis, keepdim, correction), self.mean(axis, keepdim)
+        return (self.var(axis, keepdim, correction, unbiased=unbiased),
+                self.mean(None if isinstance(axis, bool) else axis, keepdim))
 
     def std_mean(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: int = 1, *,
-                 dim: Axis = None) -> tuple[Tensor, Tensor]:
+                 dim: Axis = None, unbiased: bool | None = None) -> tuple[Tensor, Tensor]:
         """Standard deviation and mean.
 
         >>> [t.item() for t in Tensor([1., 3.]).std_mean(correction=0)]
         [1.0, 2.0]
         """
         axis = axis_or_dim("std_mean", axis, dim)
-        return self.std(axis, keepdim, correction), self.mean(axis, keepdim)
+        return (self.std(axis, keepdim, correction, unbiased=unbiased),
+                self.mean(None if isinstance(axis, bool) else axis, keepdim))
 
     def argmax(self: Tensor, axis: int | None = None, keepdim: bool = False, *, dim: int | None = None) -> Tensor:
         """The first position of the greatest value; NaN counts as greatest. Over all elements, the flat position.
@@ -191,9 +209,11 @@ class Reduce:
         Args:
             masked: whether all values of a row may be -inf, and are to stay.
         """
-        axes = _nonempty(op, self, axis)
+        axes = axes_of(op, self, axis)
         x = self._new(float_of(self)) if dtype is None else self.cast(dtype)
         wide = x.cast(accumulator(x.dtype))
+        if 0 in self.shape:
+            return wide, axes
         # the result does not depend on the shift, so that it needs no gradient
         top = wide.detach().max(axes, keepdim=True)
         return wide.sub(top.eq(float("-inf")).where(0, top) if masked else top), axes
@@ -238,12 +258,15 @@ class Reduce:
         >>> Tensor([3.]).logsumexp().item()
         3.0
         """
-        axes = _nonempty("logsumexp", self, axis_or_dim("logsumexp", axis, dim))
+        axes = axes_of("logsumexp", self, axis_or_dim("logsumexp", axis, dim))
         dtype = float_of(self).dtype
         x = self.cast(accumulator(dtype))
-        top = x.detach().max(axes, keepdim=True)
-        shift = top.isfinite().where(top, 0)
-        total = x.sub(shift).exp()._reduce(Ops.ADD, axes, True).log().add(shift).cast(dtype)
+        if 0 in self.shape:
+            total = x._reduce(Ops.ADD, axes, True).log().cast(dtype)
+        else:
+            top = x.detach().max(axes, keepdim=True)
+            shift = top.isfinite().where(top, 0)
+            total = x.sub(shift).exp()._reduce(Ops.ADD, axes, True).log().add(shift).cast(dtype)
         return total if keepdim else self._new(total.uop.reshape(_reduced(self.shape, axes, False)))
 
     @rounded_once
@@ -263,7 +286,7 @@ class Reduce:
         >>> Tensor([3., 4.]).norm().item()
         5.0
         """
-        axis, p = axis_or_dim("norm", axis, dim), number("norm", "p", p)
+        axis, p = axis_or_dim("norm", axis, dim), number("norm", "p", 2.0 if p is None else p)
         if p == 0:
             return self.ne(0).sum(axis, keepdim).cast(self.dtype)
         if p == 2:

@@ -23,7 +23,7 @@ from tinsmith.core.errors import ArgumentError, AxisError, ShapeError
 from tinsmith.ir import UOp
 from tinsmith.tensor.arguments import choice, flag, integer, integers
 from tinsmith.tensor.base import check_tensors
-from tinsmith.tensor.helpers import axis_of, float_of, rounded_once
+from tinsmith.tensor.helpers import axis_of, broadcast_shape, float_of, rounded_once
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -51,7 +51,8 @@ class Spectra:
         if imag is None:
             return real.unsqueeze(-1).pad((None,) * self.ndim + ((0, 1),))
         check_tensors("complex", [imag])
-        return real.stack(imag.cast(real.dtype), dim=-1)
+        shape = broadcast_shape("complex", self.shape, imag.shape)
+        return real.broadcast_to(shape).stack(imag.cast(real.dtype).broadcast_to(shape), dim=-1)
 
     def polar(self: Tensor, angle: Tensor) -> Tensor:
         """Complex numbers of these magnitudes and angles in radians, as pairs.
@@ -130,6 +131,7 @@ class Spectra:
         >>> Tensor([[1.0, 0.0], [0.0, 0.0]]).hfft().tolist()
         [1.0, 1.0]
         """
+        _pairs("hfft", self)
         return self.mul(_conjugation(self)).irfft(n, dim, _turned(norm))
 
     def ihfft(self: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:

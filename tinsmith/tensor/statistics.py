@@ -10,7 +10,7 @@ from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.tensor.arguments import choice, flag, integer, number
 from tinsmith.tensor.base import check_tensors
-from tinsmith.tensor.helpers import axis_and_size, axis_of, float_of, operand, rounded_once
+from tinsmith.tensor.helpers import axis_and_size, axis_of, broadcast_shape, float_of, operand, rounded_once
 from tinsmith.tensor.reduce import Axis
 from tinsmith.tensor.scans import ValuesAndIndices
 
@@ -131,6 +131,8 @@ class Statistics:
         >>> [t.item() for t in Tensor([1, 3, 3, 2]).mode()]
         [3, 2]
         """
+        if not self.ndim:
+            return ValuesAndIndices(*(t.reshape(()) for t in self.reshape(1).mode(dim, True)))
         d, size = axis_and_size("mode", self, dim)
         row = self.transpose(d, -1)
         same = row.unsqueeze(-1).eq(row.unsqueeze(-2))
@@ -210,7 +212,7 @@ class Statistics:
         x = self._new(float_of(self)).atleast_2d() if self.ndim < 2 else self._new(float_of(self))
         away = x.sub(x.mean(1, keepdim=True))
         out = away.matmul(away.transpose(-1, -2)).div(x.shape[1] - integer("cov", "correction", correction))
-        return out.squeeze() if self.ndim < 2 else out
+        return out.squeeze() if x.shape[0] == 1 else out
 
     def corrcoef(self: Tensor) -> Tensor:
         """Correlations of variables, one row each.
@@ -248,8 +250,10 @@ class Statistics:
         [1.0]
         """
         y = operand("cosine_similarity", x2, self)
-        sizes = (t.norm(2, dim, keepdim=True).clamp(number("cosine_similarity", "eps", eps)) for t in (self, y))
-        a, b = (t.div(s) for t, s in zip((self, y), sizes))
+        shape = broadcast_shape("cosine_similarity", self.shape, y.shape)
+        both = self.broadcast_to(shape), y.broadcast_to(shape)
+        sizes = (t.norm(2, dim, keepdim=True).clamp(number("cosine_similarity", "eps", eps)) for t in both)
+        a, b = (t.div(s) for t, s in zip(both, sizes))
         return a.mul(b).sum(dim)
 
     def pairwise_distance(self: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6,

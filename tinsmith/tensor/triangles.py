@@ -195,7 +195,7 @@ class Triangles:
         return x.squeeze(-1) if vector else x
 
     def det(self: Tensor) -> Tensor:
-        """The determinant: by ``lu``. The gradient takes the inverse, which a singular matrix has not.
+        """The determinant: by ``lu``. The gradient is that of a regular matrix as near as rounding tells apart.
 
         >>> Tensor([[1.0, 2.0], [3.0, 4.0]]).det().numpy().round(4).item()
         -2.0
@@ -267,7 +267,8 @@ def _eliminated(x: Tensor, n: int) -> tuple[Tensor, Tensor]:
         swapped = here.eq(at).where(pivot, here.eq(pivot).where(at, here))
         order = order.gather(-1, swapped).contiguous()
         x = x.gather(-2, swapped.unsqueeze(-1).expand(x.shape)).contiguous()
-        factor = x[..., :, at : at + 1].div(x[..., at : at + 1, at : at + 1])
+        greatest = x[..., at : at + 1, at : at + 1]  # 0 where all of them are: nothing is left to eliminate
+        factor = x[..., :, at : at + 1].div(greatest.eq(0).where(1, greatest))
         rest = column.eq(at).where(factor, x.sub(factor.mul(x[..., at : at + 1, :])))
         x = (row.gt(at) & column.ge(at)).where(rest, x).contiguous()
     return x, order
@@ -319,7 +320,15 @@ def _solve_slopes(g: Tensor, out: Tensor, matrix: Tensor, b: Tensor) -> tuple[Te
 
 
 def _det_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
-    return (g.mul(out).unsqueeze(-1).unsqueeze(-1).mul(x.inv().transpose(-1, -2)),)
+    """The cofactors: determinant times inverse, where a pivot that is 0 is replaced by a number near it."""
+    n = x.shape[-1]
+    packed, order = _eliminated(x.detach(), n)
+    pivots = packed.diagonal(0, -2, -1)
+    away = pivots.eq(0).where(dtypes.finfo(x.dtype).eps, 0)
+    lower = packed.tril(-1).add(rows_of(packed, n).eq(rows_of(packed, n).transpose(-1, -2)))
+    regular = x.add(lower.mul(away.unsqueeze(-2)).gather(-2, order.argsort(-1).unsqueeze(-1).expand(x.shape)))
+    near = away.any(-1).where(pivots.add(away).prod(-1).mul(_parity(order)), out)
+    return (g.mul(near).unsqueeze(-1).unsqueeze(-1).mul(regular.inv().transpose(-1, -2)),)
 
 
 def _slogdet_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
