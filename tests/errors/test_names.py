@@ -15,6 +15,8 @@ import pytest
 import tinsmith
 from tinsmith import Context, Device, Tensor, TinyJit, Variable, dtypes, nn
 from tinsmith.core.errors import ArgumentError, KeywordError, UnknownNameError
+from tinsmith.nn.absent import ABSENT
+from tinsmith.nn.absent import MEMBERS as ELSEWHERE
 from tinsmith.nn.state import get_state_dict
 
 ATTRIBUTES: dict[str, tuple[Any, str, str]] = {
@@ -104,3 +106,44 @@ def test_help_completion_and_signatures() -> None:
     assert list(inspect.signature(Tensor.sum).parameters)[:2] == ["self", "axis"]
     assert inspect.signature(nn.Linear).parameters["bias"].default is True
     assert copy.deepcopy(nn.Linear(2, 3)).weight.shape == (3, 2) and not get_state_dict(dtypes)
+
+
+def test_what_modules_and_optimizers_have_elsewhere() -> None:
+    """Layers are plain objects: PyTorch's methods of modules are functions, and the error names them."""
+    layer = nn.Sequential(nn.Linear(2, 3), nn.LSTM(3, 4), nn.BatchNorm(4))
+    opt = nn.optim.SGD(nn.state.get_parameters(layer), lr=0.1)
+    owners = [layer, *layer, nn.ReLU(), nn.MSELoss(), nn.MaxPool2d(2), nn.Conv2d(1, 1, 1), opt,
+              nn.optim.lr_scheduler.StepLR(opt, 3), nn.MultiheadAttention(4, 2)]
+    for owner in owners:
+        for name, mend in ELSEWHERE.items():
+            if name not in dir(owner):
+                with pytest.raises(UnknownNameError) as caught:
+                    getattr(owner, name)
+                assert mend in str(caught.value) and f"{type(owner).__name__}: no attribute" in str(caught.value)
+        copy.deepcopy(owner)
+    with pytest.raises(AttributeError, match=r"did you mean Linear.weight\?"):
+        layer[0].wieght  # type: ignore[attr-defined]  # noqa: B018
+    assert not hasattr(layer, "nothing") and len(get_state_dict(layer)) == 11
+
+
+@pytest.mark.parametrize("name", ABSENT)
+def test_layers_that_are_elsewhere(name: str) -> None:
+    with pytest.raises(UnknownNameError) as caught:
+        getattr(nn, name)
+    assert ABSENT[name] in str(caught.value)
+    for method in re.findall(r"\bx\.(\w+)\(", ABSENT[name]):
+        assert hasattr(Tensor, method), method
+
+
+def test_tensors_of_others_beside_ours() -> None:
+    torch = pytest.importorskip("torch", reason="the parity extra (torch==2.13.0) is not installed")
+    for call in (lambda: Tensor([1.0]) + torch.ones(1), lambda: torch.ones(1) * Tensor([1.0])):
+        with pytest.raises(TypeError, match="from_dlpack"):
+            call()
+
+
+def test_keywords_that_say_nothing_about_the_result() -> None:
+    w = Tensor([1.0])
+    opt = nn.optim.Adam([w], fused=True, foreach=False, capturable=True)  # type: ignore[call-arg]
+    opt.zero_grad(set_to_none=True)  # type: ignore[call-arg]
+    assert w.to("CPU", non_blocking=True).tolist() == [1.0]  # type: ignore[call-arg]

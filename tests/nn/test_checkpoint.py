@@ -3,6 +3,8 @@ from __future__ import annotations
 
 import os
 import random
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -168,3 +170,30 @@ def test_mistakes(tmp_path: Path) -> None:
 
 def interrupted(*_: Any) -> None:
     raise KeyboardInterrupt
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+    """A process that is killed while it saves leaves a part behind: the next one to save there removes it."""
+    path = tmp_path / "run.safetensors"
+    save(path, model=[Tensor([1.0, 2.0])])
+    program = ("import os, signal, sys, tinsmith.nn.state as state\nfrom tinsmith import Tensor\n"
+               "os.replace = lambda *a: os.kill(os.getpid(), signal.SIGKILL)\n"
+               "state.save(sys.argv[1], model=[Tensor([3.0, 4.0])])")
+    killed = subprocess.run([sys.executable, "-c", program, path], env=child_environment())
+    assert killed.returncode == -signal.SIGKILL
+    assert len(list(tmp_path.iterdir())) == 2 and load(path)["model"]["0"].tolist() == [1.0, 2.0]
+    other = tmp_path / f".run.safetensors.{socket.gethostname()}.{os.getpid()}.beside.part"  # this process runs
+    other.mkdir()
+    save(path, model=[Tensor([5.0, 6.0])])
+    assert {p.name for p in tmp_path.iterdir()} == {path.name, other.name}
+    assert load(path)["model"]["0"].tolist() == [5.0, 6.0]
+
+
+def test_where_nothing_can_be_saved_or_loaded(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no folder for the file"):
+        save(tmp_path / "nowhere" / "run.safetensors", step=1)
+    with pytest.raises(IsADirectoryError):
+        save(tmp_path, step=1)
+    with pytest.raises(FileFormatError, match="is a folder"):
+        load(tmp_path)
+    assert not list(tmp_path.iterdir())

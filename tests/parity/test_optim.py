@@ -162,3 +162,15 @@ def test_plateau(options: dict[str, Any]) -> None:
         mine.step(Tensor([value]) if n % 2 else value)
         other.step(value)
         assert ours.lr.item() == pytest.approx(theirs.param_groups[0]["lr"], rel=1e-5), n
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adagrad", "RMSprop"])
+def test_parameters_without_axes(name: str) -> None:
+    """A learned scale is a number; the rate, which has an axis, must not give it one."""
+    ours, theirs = Tensor(np.float32(1.5)), torch.nn.Parameter(torch.tensor(1.5))
+    mine, other = getattr(optim, name)([ours], lr=0.1), getattr(torch.optim, name)([theirs], lr=0.1)
+    for n in range(3):
+        ours.grad, theirs.grad = Tensor(np.float32(0.5 + n)), torch.tensor(0.5 + n)
+        mine.step()
+        other.step()
+    assert ours.shape == () and ours.item() == pytest.approx(theirs.item(), rel=1e-5)

@@ -26,7 +26,8 @@ _PYTORCH: Final = {
     "embedding_dim": ("embed_size",), "normalized_shape": ("dim",), "from": ("low", "a"), "to": ("high", "b")}
 # Those that say how to compute, not what.
 _NEEDLESS: Final = frozenset((
-    "non_blocking", "memory_format", "pin_memory", "sparse_grad", "assume_unique", "driver", "compute_mode"))
+    "non_blocking", "memory_format", "pin_memory", "sparse_grad", "assume_unique", "driver", "compute_mode",
+    "set_to_none", "foreach", "fused", "capturable", "persistent_workers"))
 # What other libraries call a keyword of ours: only told, since their values may be others.
 _ELSEWHERE: Final = {
     "learning_rate": ("lr",), "betas": ("b1", "b2"), "beta_1": ("b1",), "beta_2": ("b2",), "epsilon": ("eps",),

@@ -22,6 +22,7 @@ from tinsmith.nn import (
     utils,
 )
 from tinsmith.nn.absent import ABSENT as ABSENT
+from tinsmith.nn.absent import explain_members
 from tinsmith.nn.activations import (
     CELU,
     ELU,
@@ -120,5 +121,8 @@ __all__ = ["CELU", "ELU", "GELU", "GRU", "LSTM", "RNN", "SELU", "AdaptiveAvgPool
            "Upsample", "datasets", "optim", "state", "utils"]
 
 guide(activations, attention, conv, datasets, layers, loader, losses, norms, optim, pools, recurrent, state, utils)
+
+for _module in (activations, attention, conv, layers, losses, norms, pools, recurrent, optim.base, optim.lr_scheduler):
+    explain_members(_module)
 
 guide(sys.modules[__name__])

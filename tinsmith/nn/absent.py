@@ -1,5 +1,14 @@
-"""Layers of PyTorch's that are plain Python or methods here: the errors of their names say which."""
+"""Layers of PyTorch's, and methods of its modules, that are plain Python or methods here: their errors say which."""
 from __future__ import annotations
+
+from types import ModuleType
+from typing import Any, Final
+
+from tinsmith.core.errors import UnknownNameError
+from tinsmith.core.names import unknown
+
+_HOOK: Final = "__getattr__"
+_ALL: Final = "for t in nn.state.get_state_dict(model).values(): t.replace(t.{}(…))"
 
 _PAD = "x.pad((left, right, top, bottom){}), from the last axis on"
 _LAZY = "{} with its sizes: parameters are there when the layer is made"
@@ -71,3 +80,43 @@ ABSENT: dict[str, str] = {
     "RNNBase": "nn.RNN, nn.LSTM or nn.GRU",
     "RNNCellBase": "nn.RNNCell, nn.LSTMCell or nn.GRUCell",
 }
+
+MEMBERS: Final[dict[str, str]] = {
+    "parameters": "nn.state.get_parameters(model)", "named_parameters": "nn.state.get_state_dict(model).items()",
+    "buffers": "nn.state.get_state_dict(model)", "named_buffers": "nn.state.get_state_dict(model).items()",
+    "state_dict": "nn.state.get_state_dict(model), or nn.state.save(path, model=model, optimizer=optimizer)",
+    "load_state_dict": "nn.state.load_state_dict(model, state), or nn.state.load(path, model=model)",
+    "train": "with Tensor.train(): around what trains", "eval": "nothing: outside of Tensor.train() nothing trains",
+    "forward": "the call itself, model(x)", "zero_grad": "optimizer.zero_grad()",
+    "modules": "its attributes, vars(model)", "children": "its attributes, vars(model)",
+    "named_modules": "its attributes, vars(model)", "named_children": "its attributes, vars(model)",
+    "apply": "a loop over nn.state.get_state_dict(model).values()", "register_parameter": "an attribute",
+    "register_buffer": "an attribute with requires_grad=False", "add_module": "an attribute",
+    "register_module": "an attribute", "requires_grad_": "t.requires_grad = False for each of "
+    "nn.state.get_parameters(model)", "register_forward_hook": "a function that calls the layer",
+    "register_forward_pre_hook": "a function that calls the layer", "compile": "TinyJit(model)",
+    "add_param_group": "all groups when it is made, or nn.optim.OptimizerGroup(one, other)",
+    **{name: _ALL.format(name) for name in ("to", "cuda", "cpu", "half", "float", "double", "bfloat16", "type")}}
+
+
+def explain_members(module: ModuleType) -> None:
+    """Let the classes of a module say what does the work of PyTorch's methods that they do not have.
+
+    >>> from tinsmith import nn
+    >>> try:
+    ...     nn.Linear(2, 3).parameters()
+    ... except AttributeError as error:
+    ...     print(error.mend)
+    nn.state.get_parameters(model)
+    """
+    for value in vars(module).values():
+        if type(value) is type and value.__module__ == module.__name__ and not hasattr(value, _HOOK):
+            setattr(value, _HOOK, _no_member)
+
+
+def _no_member(self: Any, name: str) -> Any:
+    if name.startswith("_"):
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}", name=name)
+    if name in MEMBERS:
+        raise UnknownNameError(type(self).__name__, f"no attribute {name!r}", MEMBERS[name])
+    raise unknown(type(self).__name__, name, [*vars(self), *dir(type(self))])

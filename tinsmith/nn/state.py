@@ -1,11 +1,15 @@
 """A model's state: collecting its tensors, putting values back, and files of them."""
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib
 import json
 import os
+import shutil
+import socket
 import tempfile
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from types import ModuleType
 from typing import Any, Final, TypeAlias
 
@@ -220,17 +224,44 @@ def safe_save(tensors: Mapping[str, Tensor], fn: str | os.PathLike[str],
     values = {name: value_of(t) if 0 not in t.shape else None for name, t in tensors.items()}
     arrays = {name: np.require(tensors[name].numpy() if uop is None else seen_on_host(uop), requirements="C")
               for name, uop in values.items()}  # written from where they lie: a copy of all would double the memory
-    handle, temporary = tempfile.mkstemp(dir=os.path.dirname(os.path.abspath(fn)), suffix=".part")
-    os.close(handle)
-    try:
+    with _beside(os.path.abspath(fn)) as temporary:
         package.save_file(arrays, temporary, metadata)
         with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, fn)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+
+
+@contextlib.contextmanager
+def _beside(path: str) -> Iterator[str]:
+    """Where to write what will be moved to ``path``: in a folder beside it, which goes in any case. A process that is
+    killed leaves its folder behind; the next one that writes there removes it.
+
+    Raises:
+        OSError: if ``path`` is in no folder, or is one.
+    """
+    folder, name = os.path.split(path)
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(errno.ENOENT, "no folder for the file", path)
+    if os.path.isdir(path):
+        raise IsADirectoryError(errno.EISDIR, "a folder where a file is to be written", path)
+    mark = f".{name}.{socket.gethostname()}."
+    for left in os.listdir(folder):
+        if left.startswith(mark) and left.endswith(".part") and not _running(left[len(mark) :].partition(".")[0]):
+            shutil.rmtree(os.path.join(folder, left), ignore_errors=True)
+    with tempfile.TemporaryDirectory(".part", f"{mark}{os.getpid()}.", folder) as inside:
+        yield os.path.join(inside, name)
+
+
+def _running(process: str) -> bool:
+    """Whether there is a process of this number."""
+    try:
+        os.kill(int(process), 0)
+    except (ProcessLookupError, ValueError):
+        return False
+    except OSError:  # another user's
+        return True
+    return True
 
 
 def _umask() -> int:
@@ -248,6 +279,8 @@ def safe_load(fn: str | os.PathLike[str], device: str | None = None) -> dict[str
         FileFormatError: if the file is none, is cut short, or holds a dtype or a size that Tinsmith has not.
     """
     package = importlib.import_module("safetensors")
+    if os.path.isdir(fn):
+        raise FileFormatError("safe_load", f"{os.fspath(fn)!r} is a folder", "a file in it")
     try:
         file = package.safe_open(fn, "np")
     except package.SafetensorError as error:

@@ -19,7 +19,11 @@ _OPERANDS = (TensorBase, bool, int, float, np.generic, np.ndarray, UOp, list, tu
 
 
 def _known(value: Any) -> bool:
-    return isinstance(value, _OPERANDS)
+    if isinstance(value, _OPERANDS):
+        return True
+    if type(value).__name__ == "Tensor" and hasattr(value, "__dlpack__"):  # Python would name twice the same type
+        raise DTypeError(type(value).__module__, "its tensors are not ours", "tinsmith.from_dlpack(x), or x.numpy()")
+    return False
 
 
 class Operators:
