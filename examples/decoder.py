@@ -247,6 +247,10 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, default=0.8, help="0 takes the likeliest byte")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
+    if args.data and not args.data.is_file():
+        parser.error(f"no file {args.data}")
+    if min(args.tokens, args.temperature) < 0:
+        parser.error("--tokens and --temperature are at least 0")
     Tensor.manual_seed(args.seed)
     model = Decoder(Config())
     count = sum(p.numel() for p in model.parameters())
@@ -262,8 +266,10 @@ def main() -> None:
         programs.append(GlobalCounters.schedule_count)
         begin = time.perf_counter()
     print(args.prompt + out.decode("utf-8", "replace"))
-    print(f"{len(out)} bytes, {1e3 * float(np.median(times)):.2f} ms each; captured {len(writer.step.captures)} times, "
-          f"replayed {writer.step.replays} times, {programs[-1] - programs[0]} programs made after the first byte")
+    if out:
+        print(f"{len(out)} bytes, {1e3 * float(np.median(times)):.2f} ms each; captured {len(writer.step.captures)} "
+              f"times, replayed {writer.step.replays} times, {programs[-1] - programs[0]} programs made after the "
+              "first byte")
 
 
 if __name__ == "__main__":

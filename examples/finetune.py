@@ -56,7 +56,7 @@ class ResNet18:
 def load(model: ResNet18, path: Path) -> list[str]:
     """Take a file's weights where they fit; the names that keep their own values: a last layer of other classes."""
     stored = torch_load(path)
-    stored = stored.get("state_dict", stored)
+    stored = stored.get("state_dict", stored) if isinstance(stored, dict) else {}
     stored = {name.removeprefix("module."): t for name, t in stored.items()}
     own = get_state_dict(model)
     fitting = {name: t for name, t in stored.items()
@@ -115,6 +115,8 @@ def main() -> None:
     parser.add_argument("--save", type=Path, help="where to write the result, as safetensors")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
+    if args.weights and not args.weights.is_file():
+        parser.error(f"no file {args.weights}")
     Tensor.manual_seed(args.seed)
     model = ResNet18(10, args.width)
     if args.weights:

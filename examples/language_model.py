@@ -338,6 +338,10 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, default=0.0, help="0 takes the likeliest token")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
+    if not args.model.is_file() and not (args.model / "config.json").is_file():
+        parser.error(f"{args.model} is no file, and no folder with a config.json")
+    if min(args.tokens, args.temperature) < 0:
+        parser.error("--tokens and --temperature are at least 0")
     Tensor.manual_seed(args.seed)
     model, tokenizer = (from_folder if args.model.is_dir() else from_gguf)(args.model)
     print(f"{model.config.kind}, {model.config.layers} layers of width {model.config.width}, "

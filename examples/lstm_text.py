@@ -63,11 +63,13 @@ def train(model: Writer, codes: np.ndarray, steps: int, batch: int, length: int,
 
 
 def write(model: Writer, prompt: list[int], count: int, temperature: float, rng: np.random.Generator) -> list[int]:
-    """``count`` characters that follow the prompt; one captured step for all of them."""
+    """``count`` characters that follow the prompt, the likeliest ones at temperature 0; one captured step for all."""
     @TinyJit
     def step(code: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         logits, (h, c) = model(code, (h, c))
-        return (logits[0, -1] / temperature).softmax().realize(), h.realize(), c.realize()
+        chances = (logits[0, -1] / temperature).softmax() if temperature else logits[0, -1].argmax().one_hot(
+            logits.shape[-1])
+        return chances.realize(), h.realize(), c.realize()
 
     lstm, written = model.lstm, list(prompt)
     h = c = Tensor.zeros(lstm.num_layers, 1, lstm.hidden_size).contiguous().realize()
@@ -94,8 +96,14 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, default=0.7)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
+    if args.data and not Path(args.data).is_file():
+        parser.error(f"no file {args.data}")
+    if args.temperature < 0 or not args.prompt:
+        parser.error("--temperature is at least 0, and --prompt a character or more")
     Tensor.manual_seed(args.seed)
     text = read(args.data)
+    if len(text) <= args.length:
+        parser.error(f"the text has {len(text)} characters, more than --length {args.length} are needed")
     letters = sorted(set(text + args.prompt))
     number = {c: n for n, c in enumerate(letters)}
     print(f"{len(text)} characters, {len(letters)} different ones")

@@ -109,8 +109,9 @@ def explain_members(module: ModuleType) -> None:
     ...     print(error.mend)
     nn.state.get_parameters(model)
     """
-    for value in vars(module).values():
-        if type(value) is type and value.__module__ == module.__name__ and not hasattr(value, _HOOK):
+    for name, value in vars(module).items():
+        mine = type(value) is type and value.__module__ == module.__name__
+        if mine and not name.startswith("_") and not hasattr(value, _HOOK):
             setattr(value, _HOOK, _no_member)
 
 
@@ -119,4 +120,4 @@ def _no_member(self: Any, name: str) -> Any:
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}", name=name)
     if name in MEMBERS:
         raise UnknownNameError(type(self).__name__, f"no attribute {name!r}", MEMBERS[name])
-    raise unknown(type(self).__name__, name, [*vars(self), *dir(type(self))])
+    raise unknown(type(self).__name__, name, [*getattr(self, "__dict__", ()), *dir(type(self))])
