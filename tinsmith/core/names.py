@@ -208,4 +208,5 @@ def _no_keyword(function: Callable[..., Any], args: tuple[Any, ...], wrong: str,
     if not close and wrong not in _INSTEAD:
         close = nearest(wrong, known)
     takes = ", ".join(k for k in known if k not in ("self", "cls")) or "no keywords"
-    return KeywordError(name, f"no argument {wrong!r}", f"did you mean {close}=?" if close else _INSTEAD.get(wrong, takes))
+    mend = f"did you mean {close}=?" if close else _INSTEAD.get(wrong, takes)
+    return KeywordError(name, f"no argument {wrong!r}", mend)
