@@ -15,10 +15,10 @@ from tinsmith.schedule.record import endings
 from tinsmith.tensor import einops
 from tinsmith.tensor.function import Function
 from tinsmith.tensor.symbolic import Variable
-from tinsmith.tensor.tensor import Tensor, explain, with_opts
+from tinsmith.tensor.tensor import Tensor, explain, plan, with_opts
 
 __all__ = ["Context", "Device", "Function", "GlobalCounters", "Opt", "OptOps", "Tensor", "TinyJit", "Variable",
-           "dtypes", "explain", "from_dlpack", "nn", "with_opts"]
+           "dtypes", "explain", "from_dlpack", "nn", "plan", "with_opts"]
 
 from_dlpack = Tensor.from_dlpack
 

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import weakref
 from collections import Counter, deque
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from tinsmith.backend.device import Allocator, Device
 from tinsmith.backend.freelists import Block
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.dtypes import DType
-from tinsmith.core.errors import DeviceError, KernelError, OutOfMemoryError
+from tinsmith.core.errors import DeviceError, KernelError, OutOfMemoryError, place
 from tinsmith.core.settings import settings
 from tinsmith.core.timeline import timeline
 from tinsmith.ir.uop import forget_dead
@@ -125,7 +124,7 @@ class Buffer:
             raise OutOfMemoryError(error.op, f"{error.message}. {holders(self.device)}", error.mend) from None
         owned = _Owned(self, _note_death)
         owned.allocator, owned.opaque, owned.device, owned.nbytes = allocator, self._opaque, self.device, self.nbytes
-        GlobalCounters.memory_on[self.device] += self.nbytes
+        GlobalCounters.take(self.device, self.nbytes)
         if settings.timed:
             timeline.memory(self.device)
         _owned.add(owned)
@@ -263,7 +262,7 @@ def holders(device: str) -> str:
                     if b is not None and b.device == device)
     most = sorted(sizes.items(), key=lambda x: -x[1] * x[0][1] * x[0][0].itemsize)[:HOLDERS]
     texts = [f"{count} of {size} × {dtype.name} ({count * size * dtype.itemsize >> 20} MB"
-             + (f", {origin[0]} at {os.path.basename(origin[1])}:{origin[2]})" if origin is not None else ")")
+             + (f", {origin[0]} at {place(*origin[1:])})" if origin is not None else ")")
              for (dtype, size, origin), count in most]
     return f"Held: {', '.join(texts) or 'nothing'}{', …' if len(sizes) > HOLDERS else ''}"
 

@@ -20,20 +20,25 @@ class _Counters:
     Attributes:
         memory: bytes in buffers, with those of buffers that have died and were not given back yet.
         memory_on: the same by device.
+        peak_on: the most that it was, by device.
         settle: gives them back; set by the package that owns the buffers.
     """
 
-    __slots__ = ("compile_count", "global_mem", "global_ops", "kernel_count", "memory", "memory_on", "schedule_count",
-                 "settle", "time_sum_s")
+    __slots__ = ("compile_count", "global_mem", "global_ops", "kernel_count", "memory", "memory_on", "peak_on",
+                 "schedule_count", "settle", "time_sum_s")
 
     def __init__(self) -> None:
         self.memory = 0
         self.memory_on: Counter[str] = Counter()
+        self.peak_on: Counter[str] = Counter()
         self.settle: Callable[[], None] | None = None
         self.reset()
 
     def reset(self) -> None:
-        """Set every counter but ``mem_used`` to zero."""
+        """Set every counter but ``mem_used`` to zero; the peaks begin at what is in use now."""
+        if self.settle is not None:
+            self.settle()
+        self.peak_on = self.memory_on.copy()
         self.kernel_count = self.global_ops = self.global_mem = self.compile_count = self.schedule_count = 0
         self.time_sum_s = 0.0
 
@@ -50,6 +55,17 @@ class _Counters:
         if self.settle is not None:
             self.settle()
         return {device: nbytes for device, nbytes in self.memory_on.items() if nbytes}
+
+    @property
+    def mem_peak_per_device(self) -> dict[str, int]:
+        """The most bytes that were in buffers at a time since the last ``reset``, by device."""
+        return {device: nbytes for device, nbytes in self.peak_on.items() if nbytes}
+
+    def take(self, device: str, nbytes: int) -> None:
+        """Count memory that a buffer has got."""
+        used = self.memory_on[device] = self.memory_on[device] + nbytes
+        if used > self.peak_on[device]:
+            self.peak_on[device] = used
 
 
 GlobalCounters: Final = _Counters()

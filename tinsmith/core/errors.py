@@ -49,6 +49,18 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _NOT_THE_USER = (_PACKAGE, contextlib.__file__, "<frozen ")  # Python's own ways of running and importing
 
 
+def place(file: str, line: int) -> str:
+    """A user's line as messages and tables name it; a notebook's cell as its prompt does.
+
+    >>> place("/home/me/train.py", 3)
+    'train.py:3'
+    """
+    asked = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    shell = None if asked is None else asked()
+    named = getattr(getattr(shell, "compile", None), "format_code_name", lambda _: None)(file)
+    return f"{named[1] if named else os.path.basename(file)}:{line}"
+
+
 def user_frame() -> FrameType | None:
     """The innermost frame that is not inside this package: the line the user wrote."""
     return _user_call()[0]
@@ -98,7 +110,7 @@ class TinsmithError(Exception):
         inside = self.called and self.called.lower() != op.lower()
         text = f"[{self.id}] {op} (in {self.called}): {message}" if inside else f"[{self.id}] {op}: {message}"
         if self.line:
-            text += f" ({os.path.basename(self.file)}:{self.line})"
+            text += f" ({place(self.file, self.line)})"
         if mend:
             text += f". Try: {mend}"
         super().__init__(text)
@@ -156,9 +168,21 @@ class DeviceError(TinsmithError, RuntimeError):
 
 
 class OutOfMemoryError(TinsmithError, MemoryError):
-    """A buffer that does not fit into the device's memory."""
+    """A buffer that does not fit into the device's memory, or a program that misses its memory budget.
+
+    Attributes:
+        plan: what the program was going to take, if one was running: it is shown below the message.
+    """
 
     id = "E041"
+    plan: object = None
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return text if self.plan is None else f"{text}\n{self.plan}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (*super().__reduce__(), {"plan": None if self.plan is None else str(self.plan)})
 
 
 class CompileError(TinsmithError, RuntimeError):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -19,6 +20,31 @@ from tinsmith.core.names import nearest
 _ENVIRONMENT: Final = ("<environment>", 0)  # no line of the program is to blame for a variable
 
 
+_UNITS: Final = {"": 1, "B": 1, **{f"{letter}{end}": base ** (n + 1) for n, letter in enumerate("KMGT")
+                               for end, base in (("B", 1000), ("iB", 1024), ("", 1000))}}
+
+
+def bytes_of(text: str | int, at: tuple[str, int] | None = None) -> int:
+    """A number of bytes, from a number or a text; 0 for an empty one.
+
+    >>> [bytes_of(t) for t in ("2GB", "1.5 MiB", "300k", "4096", 7, "")]
+    [2000000000, 1572864, 300000, 4096, 7, 0]
+
+    Raises:
+        ArgumentError: if it says no size.
+    """
+    if isinstance(text, int) and not isinstance(text, bool) and text >= 0:
+        return text
+    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-zA-Z]*)\s*", text) if isinstance(text, str) else None
+    unit = None if found is None else next((n for u, n in _UNITS.items() if u.lower() == found[2].lower()), None)
+    if text == "":
+        return 0
+    if found is None or unit is None:
+        raise ArgumentError("memory_budget", f"{shown(text)} is no amount of memory",
+                            'a number of bytes, or a text such as "2GB", "500 MB", "1.5GiB"', at)
+    return int(float(found[1]) * unit)
+
+
 class Setting(NamedTuple):
     """One environment variable. ``affects_code`` says that programs compiled under other values must not be reused."""
 
@@ -29,6 +55,8 @@ class Setting(NamedTuple):
 
     def checked(self, value: Any) -> int | str:
         """``value`` if it is of the setting's type."""
+        if self.name == "MEMORY_BUDGET":
+            return str(bytes_of(value) or "")
         if isinstance(value, str):
             return self.parse(value)
         if isinstance(self.default, str) or not isinstance(value, int):
@@ -39,6 +67,8 @@ class Setting(NamedTuple):
 
     def parse(self, text: str, at: tuple[str, int] | None = None) -> int | str:
         if isinstance(self.default, str):
+            if self.name == "MEMORY_BUDGET":
+                bytes_of(text, at)
             return text
         try:
             return int(text or 0)
@@ -79,6 +109,8 @@ DECLARED: Final = (
     Setting("BEAM_FILE", "", "the text file with what searches found; empty = beam.txt among the user's data"),
     Setting("HISTORY_BYTES", 1 << 30, "memory that is kept for gradients through realized values; beyond it the oldest "
             "are let go, and who asks for their gradient gets an error"),
+    Setting("MEMORY_BUDGET", "", "memory that a program may take on each device, e.g. 2GB: what does not fit is "
+            "computed again instead of stored; empty = no limit"),
     Setting("CUDA_SYNC", 0, "1 waits for every kernel on a GPU, so that an error names it and the user's line"),
     Setting("SPIN_US", 2000, "how long an idle CPU worker spins before it sleeps, in microseconds"),
 )
@@ -101,6 +133,8 @@ class _Settings(threading.local):
     def _changed(self) -> None:
         super().__setattr__("token", object())
         super().__setattr__("code_key", tuple(getattr(self, s.name) for s in DECLARED if s.affects_code))
+        super().__setattr__("memory_limit", bytes_of(self.MEMORY_BUDGET))
+        super().__setattr__("program_key", (*self.code_key, self.memory_limit))
         timed = bool(self.PROFILE or self.VIZ)
         super().__setattr__("timed", timed)
         super().__setattr__("one_by_one", timed or self.DEBUG >= 2 or self.CHECKED >= 2)
@@ -108,6 +142,8 @@ class _Settings(threading.local):
 
     token: object  # another one after every change
     code_key: tuple[int | str, ...]  # the values that change generated code: part of every cache key
+    program_key: tuple[int | str, ...]  # the same, and those that change how a program uses its kernels
+    memory_limit: int  # MEMORY_BUDGET in bytes; 0 = none
     timed: bool  # whatever runs goes on the timeline
     one_by_one: bool  # kernels run one at a time
     recorded: bool  # how programs are made is recorded
@@ -139,6 +175,7 @@ class _Settings(threading.local):
     BEAM_SECONDS: int
     BEAM_FILE: str
     HISTORY_BYTES: int
+    MEMORY_BUDGET: str
     CUDA_SYNC: int
     SPIN_US: int
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from tinsmith.backend.memory import Buffer
+from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import bindings, substitute, toposort
 from tinsmith.jit.collect import CacheCollector, Source
@@ -17,6 +18,7 @@ from tinsmith.jit.signature import fresh, leaves, placed, rebuilt, view_of, writ
 from tinsmith.jit.state import State
 from tinsmith.jit.templates import Returned, Template, Written, placeholder
 from tinsmith.jit.unread import SetAside
+from tinsmith.schedule.texts import bytes_text
 from tinsmith.tensor import random
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.realize import is_leaf, realize_tensors
@@ -139,6 +141,9 @@ class Capture(CacheCollector):
         self.state.compile({id(p.find(self.arguments)) for p in places}, {id(t) for t in graded})
         self.replay = Replay(self.items, nesting, written, self.first_draw, draws, self.bound, donate, forgets,
                              len(finder.groups))
+        if self.replay.compiled.missing:
+            raise Uncapturable(f"misses memory_budget={bytes_text(settings.memory_limit)} by "
+                               f"{bytes_text(self.replay.compiled.missing)} as one program")
         for item in self.items:  # a capture holds programs, not values
             item.inputs, item.outputs = [], []
         self.before, self.graphs, self.arguments, self.known, self.owner = {}, {}, [], {}, {}

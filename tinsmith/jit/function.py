@@ -8,7 +8,7 @@ import types
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from tinsmith import schedule
 from tinsmith.core.dtypes import dtypes
@@ -29,6 +29,9 @@ from tinsmith.tensor import history, random
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.realize import realize_tensors, running
 from tinsmith.tensor.tensor import Tensor
+
+if TYPE_CHECKING:
+    from tinsmith.schedule.planning import Plan
 
 R = TypeVar("R")
 
@@ -108,6 +111,25 @@ class TinyJit(Generic[R]):
         """The programs of the capture that was made or replayed last."""
         return [] if self._last is None else self._last.items
 
+    def plan(self) -> Plan:
+        """What a replay of the capture that was made or replayed last takes: time, traffic, memory; docs/plan.md.
+
+        >>> @TinyJit
+        ... def scaled(x):
+        ...     return (x * 2).exp()
+        >>> for _ in range(2):
+        ...     _ = scaled(Tensor([1.0, 2.0]).realize())
+        >>> scaled.plan().kernels, scaled.plan().memory["CPU"].results
+        (1, 8)
+
+        Raises:
+            JitError: before the second call, which captures, and if the function runs uncaptured.
+        """
+        if self._last is None:
+            raise JitError("TinyJit.plan", f"{self.__name__} is not captured: its second call is",
+                           "call it twice first, or plan(*tensors) for what a call returns")
+        return self._last.replay.plan()
+
     def __call__(self, *args: Any, **kwargs: Any) -> R:
         with running:
             if self._quick is not None and not kwargs and not recorders:
@@ -172,7 +194,7 @@ class TinyJit(Generic[R]):
     def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any],
              held: list[Any] | None = None) -> tuple[tuple[Any, ...], Bound]:
         described, bound = signature(args, kwargs, held)
-        return (described, Tensor.training, Tensor.recording, Tensor.autocast_dtype, settings.DEV, settings.code_key,
+        return (described, Tensor.training, Tensor.recording, Tensor.autocast_dtype, settings.DEV, settings.program_key,
                 dtypes.default_float, dtypes.default_int), bound
 
     def _roots(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:

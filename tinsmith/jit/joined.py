@@ -1,12 +1,14 @@
 """The programs of a capture as one schedule: their memory is planned together, and a replay launches them together."""
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Final
 
 from tinsmith.backend.memory import Layout
+from tinsmith.core.settings import settings
 from tinsmith.jit.collect import JitItem, Source
+from tinsmith.schedule.budget import fitted, room_in, seconds_of
 from tinsmith.schedule.compiled import CompiledSchedule, Step
 from tinsmith.schedule.items import Schedule, Slot
 from tinsmith.schedule.planner import plan_slots
@@ -41,14 +43,13 @@ class _Joiner:
         self.items, self.wanted = items, wanted
         self.slots: list[Slot] = []
         self.steps: list[Step] = []
-        self.step_program: list[int] = []
         self.sources: dict[tuple[Source | int, int], int] = {}  # an input, or the id of a held buffer → its number
         self.inputs: list[tuple[Source, int]] = []
         self.input_slots: dict[int, int] = {}
         self.made: dict[Part, int] = {}
         self.layouts: dict[Made, Layout] = {}
         self.values: list[tuple[str, int]] = []
-        self.overwrites: dict[int, tuple[int, int]] = {}  # slot → (number of an input, program that may write over it)
+        self.overwrites: dict[int, int] = {}  # slot → number of an input that its program may write over
 
     def new_slot(self, like: Slot, given: bool = False, output: bool = False) -> int:
         self.slots.append(replace(like, number=len(self.slots), input=given, output=output))
@@ -80,7 +81,7 @@ class _Joiner:
                 self.slots[to[slot]].output |= (number, k) in self.wanted
         for slot, n in item.compiled.in_place.items():
             if inputs[n][0].group >= 0 and _key(*inputs[n]) in self.sources:
-                self.overwrites[to[slot]] = self.sources[_key(*inputs[n])], number
+                self.overwrites[to[slot]] = self.sources[_key(*inputs[n])]
         first = len(self.values)
         self.values += zip(item.names, item.values)
         for step in item.compiled.steps:
@@ -89,16 +90,28 @@ class _Joiner:
                     to[s] = self.new_slot(schedule.slots[s])
             self.steps.append(replace(step, slots=[to[s] for s in step.slots],
                                       variables=[first + v for v in step.variables]))
-            self.step_program.append(number)
 
     def in_place(self) -> dict[int, int]:
-        """Outputs that may take the memory of an input: no later program reads it."""
-        last = {s: program for step, program in zip(self.steps, self.step_program) for s in step.slots}
+        """Outputs that may take the memory of an input: no later step reads it."""
+        writer = {s: at for at, step in enumerate(self.steps) for s in step.written}
+        last = {s: at for at, step in enumerate(self.steps) for s in step.read}
         found: dict[int, int] = {}  # number of an input → slot
-        for slot, (number, program) in self.overwrites.items():
-            if self.slots[slot].output and last.get(self.input_slots[number], -1) <= program:
+        for slot, number in self.overwrites.items():
+            if self.slots[slot].output and last.get(self.input_slots[number], -1) <= writer.get(slot, -1):
                 found.setdefault(number, slot)
         return {slot: number for number, slot in found.items()}
+
+    def fit(self, outputs: Set[int]) -> int:
+        """Let all programs together keep the memory budget that each of them keeps; returns the bytes missing."""
+        in_place = self.in_place()
+        seconds = [seconds_of(s.device, s.kernel, sum(self.slots[n].nbytes for n in s.slots)) for s in self.steps]
+        versions = {slot: self.input_slots[number] for slot, number in in_place.items()}
+        limit = settings.memory_limit
+        found = fitted(self.steps, seconds, self.slots, room_in(limit, self.slots, outputs - in_place.keys()), versions)
+        self.steps = [replace(step, slots=[r.renamed.get(s, s) for s in step.slots]) for r in found.runs
+                      for step in [self.steps[r.number]]]
+        self.slots = found.slots
+        return found.beyond(room_in(limit, self.slots, outputs - self.in_place().keys()))
 
 
 def _parts(layout: Layout | None) -> Sequence[int]:
@@ -118,9 +131,10 @@ def join(items: Sequence[JitItem], wanted: Collection[Made]) -> Joined:
     parts = {m: [(*m, part) for part in _parts(joiner.layouts.get(m))] for m in wanted}
     outputs = dict.fromkeys(joiner.made[p] for m in wanted for p in parts[m])
     order = {slot: n for n, slot in enumerate(outputs)}
+    missing = joiner.fit(outputs.keys()) if settings.memory_limit else 0
     plan = plan_slots(joiner.slots, [step.slots for step in joiner.steps])
     schedule = Schedule([], joiner.slots, joiner.input_slots, list(outputs), {})
-    compiled = CompiledSchedule(schedule, plan, joiner.steps, joiner.in_place())
+    compiled = CompiledSchedule(schedule, plan, joiner.steps, joiner.in_place(), missing=missing)
     overlap(compiled)
     results = {m: [order[joiner.made[p]] for p in parts[m]] for m in wanted}
     return Joined(compiled, joiner.inputs, results, joiner.layouts, joiner.values)

@@ -9,14 +9,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from tinsmith import schedule
 from tinsmith.backend.memory import Buffer, Layout
 from tinsmith.backend.shards import Shards, flattened
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.dtypes import dtypes
+from tinsmith.core.errors import OutOfMemoryError
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
@@ -32,6 +35,9 @@ from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.realize import interrupt_later
 from tinsmith.tensor.storage import alone
 from tinsmith.tensor.tensor import Tensor
+
+if TYPE_CHECKING:
+    from tinsmith.schedule.planning import Plan
 
 SMALL: Final = 1 << 16  # bytes of an output, or of temporaries, that a capture keeps between calls
 LARGER: Final = 8 << 20  # bytes of all larger outputs that it keeps: to find new memory costs as much as to fill a MB
@@ -65,6 +71,10 @@ class Entry:
     def rest(self) -> None:
         """To be called while nobody else refers to the buffer or to a node that sees it: these are the counts then."""
         self.idle = list(map(_references, self.held))
+
+    def is_idle(self) -> bool:
+        """Whether nobody else refers to them now."""
+        return list(map(_references, self.held)) == self.idle
 
 
 class Same:
@@ -202,6 +212,7 @@ class Replay:
                      if t is not None]
         joined = join(items, dict.fromkeys(s.made for t in templates for s in t.sources if s.program >= 0))
         self.results = joined.results
+        self.compiled = joined.compiled
         self.bound = joined.compiled.bound
         self.outputs = [Output(slot) for slot in self.bound.outputs]
         self.layouts = joined.layouts
@@ -215,7 +226,11 @@ class Replay:
         self.lone = result if isinstance(result, Returned) and result.template is not None else None
         self.written = list(written)
         self.in_place = self._in_place(joined, templates)
-        self._keep_larger()
+        if settings.memory_limit:  # what is kept for later calls would come on top
+            for output in self.outputs:
+                output.keeps = 0
+        else:
+            self._keep_larger()
         self.direct = self._direct()
         if donate:
             kept = {s for w in written if w.template is not None for s in w.template.sources}
@@ -243,7 +258,8 @@ class Replay:
             over: dict[int, list[tuple[int, int]]] = {}
             for number, given in self.bound.in_place:
                 source, part = joined.inputs[given]
-                if number in numbers and not self.outputs[number].small and source.group >= 0:
+                small = self.outputs[number].small and not settings.memory_limit
+                if number in numbers and not small and source.group >= 0:
                     over.setdefault(source.group, []).append((number, part))
             found += [(w.place, group, parts) for group, parts in over.items() if group not in read]
         return found
@@ -283,8 +299,10 @@ class Replay:
             with interrupt_later() if overwrites else contextlib.nullcontext():
                 launch(self.bound, inputs, [e.buffer for e in entries], [value(*v) for v in self.values],
                        self.blocks_now())
-        except BaseException:
+        except BaseException as error:
             self.forget()
+            if isinstance(error, OutOfMemoryError):
+                error.plan = self.plan()
             raise
         if self.draws:
             random.advance(self.draws)
@@ -322,6 +340,15 @@ class Replay:
             for b in blocks:
                 b.poison()
         return blocks
+
+    def plan(self) -> Plan:
+        """What a call takes now."""
+        in_place = {n for _, _, parts in self.in_place for n, _ in parts}
+        kept = Counter({b.device: b.nbytes for b in self.blocks or ()})
+        for n, output in enumerate(self.outputs):
+            if n not in in_place and any(e.is_idle() for e in output.entries):
+                kept[output.slot.device] += output.nbytes
+        return schedule.planning.of_compiled(self.compiled, {self.outputs[n].slot.number for n in in_place}, kept)
 
     def forget(self) -> None:
         """Keep no memory."""
@@ -450,6 +477,8 @@ class Direct:
 
     def _failed(self, found: list[Buffer], entry: Entry, error: BaseException) -> None:
         replay = self._replay
+        if isinstance(error, OutOfMemoryError):
+            error.plan = replay.plan()
         replay.forget()
         failed(replay.bound, found[: len(replay.inputs)], [entry.buffer], replay.bound.parts[0].steps, error)
 

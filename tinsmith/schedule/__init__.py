@@ -10,12 +10,13 @@ if TYPE_CHECKING:
     from tinsmith.schedule import debug as debug
     from tinsmith.schedule import explanation as explanation
     from tinsmith.schedule import listing as listing
+    from tinsmith.schedule import planning as planning
     from tinsmith.schedule import profile as profile
     from tinsmith.schedule import trace as trace
     from tinsmith.schedule import tuned as tuned
 
 # Most programs never ask for these.
-_AT_FIRST_USE = ("beam", "checked", "debug", "explanation", "listing", "profile", "trace", "tuned")
+_AT_FIRST_USE = ("beam", "checked", "debug", "explanation", "listing", "planning", "profile", "trace", "tuned")
 
 
 def __getattr__(name: str) -> Any:

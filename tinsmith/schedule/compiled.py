@@ -107,8 +107,9 @@ class CompiledSchedule(Sequence["ScheduledItem"]):
 
     It is a list of its steps in order; printing it gives a line for each. The schedule of a program that comes from
     disk has no ``ScheduleItem``s: nothing was scheduled. ``layouts`` says how the outputs make up the roots, one by
-    one; it is empty where everything is on single devices. ``arguments`` are the buffers and bound values of the
-    tensors that it was made for, if it was made for some: ``Tensor.schedule``.
+    one; it is empty where everything is on single devices. ``missing``: bytes that MEMORY_BUDGET lacks.
+    ``arguments`` are the buffers and bound values of the tensors that it was made for, if it was made for some:
+    ``Tensor.schedule``.
     """
 
     schedule: Schedule
@@ -116,6 +117,7 @@ class CompiledSchedule(Sequence["ScheduledItem"]):
     steps: list[Step] = field(default_factory=list)
     in_place: dict[int, int] = field(default_factory=dict)  # slot of an output → number of the input it may overwrite
     layouts: list[Layout | None] = field(default_factory=list)
+    missing: int = 0
     arguments: tuple[list[Buffer], list[int]] | None = field(default=None, compare=False)
 
     def __len__(self) -> int:

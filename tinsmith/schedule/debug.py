@@ -4,7 +4,6 @@ What random numbers are made of is always the same and long, so that below DEBUG
 """
 from __future__ import annotations
 
-import os
 import textwrap
 from collections.abc import Iterator, Sequence
 
@@ -13,6 +12,7 @@ from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.opt import Opt
 from tinsmith.codegen.render.cstyle import ReadableRenderer
 from tinsmith.codegen.render.gpu import GPURenderer
+from tinsmith.core.errors import place
 from tinsmith.core.settings import settings
 from tinsmith.core.terminal import colored, show, show_whole, width
 from tinsmith.ir import Ops, UOp
@@ -73,7 +73,7 @@ def _slots(item: ScheduleItem) -> str:
 
 def lines_of(item: ScheduleItem) -> list[str]:
     """The methods that an item computes, each with the user's line."""
-    return list(dict.fromkeys(f"{m} ({os.path.basename(file)}:{line})" for m, file, line in item.origin if m))
+    return list(dict.fromkeys(f"{m} ({place(file, line)})" for m, file, line in item.origin if m))
 
 
 def opts_text(opts: list[Opt]) -> str:

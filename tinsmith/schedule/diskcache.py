@@ -45,12 +45,13 @@ class Unkeyable(Exception):
 # *** keys ***
 
 
-def entry_key(graph: Sequence[UOp], device: str) -> str | None:
+def entry_key(graph: Sequence[UOp], device: str, spared: tuple[int, ...] = ()) -> str | None:
     """Where the program of a canonical graph lies on disk; None where it cannot be kept there.
 
     Args:
         graph: roots, as ``canonical`` gives them.
         device: where kernels without any buffer run.
+        spared: numbers of inputs whose memory new versions may take, where that makes a difference.
     """
     sources = source_hash()
     if not settings.CACHELEVEL or not sources:
@@ -60,7 +61,7 @@ def entry_key(graph: Sequence[UOp], device: str) -> str | None:
         devices = {device, *(n.device for n in toposort(graph) if n.op in (Ops.COPY, Ops.BUFFER, Ops.SHARD))}
         single = sorted({name for group in devices if group is not None for name in members(group)})
         targets = [f"{name}:{_device_key(name)}" for name in single]
-        options = _value((device, settings.code_key))
+        options = _value((device, settings.program_key, spared))
     except (Unkeyable, TinsmithError):
         return None
     versions = f"{sys.implementation.cache_tag} {sys.platform} {np.__version__}"

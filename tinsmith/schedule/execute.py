@@ -18,7 +18,7 @@ from tinsmith.codegen.opt import Opt
 from tinsmith.core.collector import no_collection
 from tinsmith.core.counters import GlobalCounters, Ran, report
 from tinsmith.core.dtypes import dtypes
-from tinsmith.core.errors import KernelError, TinsmithError, VerifyError
+from tinsmith.core.errors import KernelError, OutOfMemoryError, TinsmithError, VerifyError
 from tinsmith.core.observe import passed
 from tinsmith.core.recent import Recent
 from tinsmith.core.settings import settings
@@ -28,6 +28,7 @@ from tinsmith.ir.evaluate import evaluate
 from tinsmith.ir.ops import FOR_GRADIENTS
 from tinsmith.ir.uop import bindings, substitute, symbols, toposort, with_symbols
 from tinsmith.schedule import diskcache, scalars
+from tinsmith.schedule.budget import Kernels, within
 from tinsmith.schedule.compiled import Bound, CompiledSchedule, Step, buffer_name, loaded, part_names
 from tinsmith.schedule.compiled import programs as compiled_programs
 from tinsmith.schedule.compiling import Compilation
@@ -41,6 +42,7 @@ from tinsmith.schedule.record import lowered, recorders
 from tinsmith.schedule.sharding import is_group, spread_out
 from tinsmith.schedule.siblings import merge_siblings
 from tinsmith.schedule.sums import join_sums
+from tinsmith.schedule.texts import bytes_text
 from tinsmith.schedule.twins import merge_twins
 
 _NAMED = (Ops.ASSIGN, Ops.CONTIGUOUS)  # their argument matters to gradients only
@@ -142,29 +144,33 @@ def realize(roots: Sequence[UOp], device: str, free: Collection[UOp] = ()) -> li
         device: where kernels without any buffer run.
         free: BUFFERs that nobody reads after this program: a new version may take their memory.
     """
-    settled = device, settings.code_key
+    settled = device, settings.program_key
     found, compiled = structure(roots), None
     if found is not None:
-        compiled = _compiled.get((found[0], settled))
+        spared = _spared(found[1], free)
+        compiled = _compiled.get((found[0], settled, spared))
         if compiled is None and not recorders:  # a replay has the constants that it was captured with
             table = scalars.arguments(found[0], roots, device, settled)
             if table:
                 roots = substitute(roots, dict(table))
                 found = structure(roots)
                 assert found is not None
-                compiled = _compiled.get((found[0], settled))
+                spared = _spared(found[1], free)
+                compiled = _compiled.get((found[0], settled, spared))
         key, buffers, values = found
     if found is None or compiled is None or settings.DEBUG >= 3:
         with no_collection():  # nodes are in no cycles, and a pass over those of a large graph takes seconds
             graph, buffers, values = canonical(roots)
-            compiled = _compiled.get((tuple(graph), settled))
+            spared = _spared(buffers, free)
+            compiled = _compiled.get((tuple(graph), settled, spared))
             if compiled is None or settings.DEBUG >= 3:
-                compiled = _compiled[tuple(graph), settled] = _compile(graph, device)
+                compiled = _compiled[tuple(graph), settled, spared] = _compile(graph, device, spared)
         if found is not None:
-            _compiled[key, settled] = compiled
+            _compiled[key, settled, spared] = compiled
         forget_old()
     inputs = [b.arg for b in buffers]
-    outputs = run(compiled, inputs, values, _numbers(buffers, free) if free else ())
+    numbers = _numbers(buffers, free) if free else ()
+    outputs = run(compiled, inputs, values, numbers)
     for recorder in recorders:
         recorder.ran(roots, compiled, inputs, values, outputs)
     return outputs
@@ -174,6 +180,11 @@ def forget_old() -> None:
     """Keep what was used last of everything compiled: PROGRAMS programs, and as many kernels."""
     for table in (_compiled, compiled_programs, kernel_programs, scalars.forms):
         table.trim(max(settings.PROGRAMS, 1))
+
+
+def _spared(buffers: Sequence[UOp], free: Collection[UOp]) -> tuple[int, ...]:
+    """Under a memory budget, another program where other new versions may take the memory of old ones."""
+    return _numbers(buffers, free) if settings.memory_limit else ()
 
 
 def _numbers(buffers: Sequence[UOp], free: Collection[UOp]) -> tuple[int, ...]:
@@ -188,15 +199,15 @@ def _lowered_again() -> bool:
                 or settings.CHECKED >= 2)
 
 
-def _compile(graph: list[UOp], device: str) -> CompiledSchedule:
+def _compile(graph: list[UOp], device: str, spared: tuple[int, ...]) -> CompiledSchedule:
     """The program of a canonical graph: from disk, or scheduled and lowered now."""
     with span("program", PYTHON, "program"):
-        key = None if _lowered_again() else diskcache.entry_key(graph, device)
+        key = None if _lowered_again() else diskcache.entry_key(graph, device, spared)
         compiled = diskcache.fetch(key, graph) if key is not None else None
         if compiled is None:
             places = diskcache.places_of(graph) if key is not None else {}
-            compiled = lower(graph, device)
-            if key is not None:
+            compiled = lower(graph, device, free=spared)
+            if key is not None and not compiled.missing:
                 diskcache.store(key, places, compiled)
         overlap(compiled)
     return compiled
@@ -227,35 +238,25 @@ def arrange(schedule: Schedule) -> None:
         verify_order(schedule.items, schedule.slots, step.__name__)
 
 
-def lower(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]] | None = None) -> CompiledSchedule:
+def lower(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]] | None = None,
+          free: Collection[int] | None = None) -> CompiledSchedule:
     """Schedule, lower and load the program of a canonical graph, whatever is cached of it but binaries.
 
     Args:
         opts: what to apply to kernels, by their number, instead of the optimizer's choice.
+        free: numbers of inputs whose memory new versions may take; None for any of them. A memory budget asks.
     """
     if settings.recorded:
-        return schedule.trace.current().lowered(graph, lambda: _lower(graph, device, opts))
-    return _lower(graph, device, opts)
+        return schedule.trace.current().lowered(graph, lambda: _lower(graph, device, opts, free))
+    return _lower(graph, device, opts, free)
 
 
-def _lower(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]] | None) -> CompiledSchedule:
-    GlobalCounters.schedule_count += 1
-    schedule, layouts = planned(graph, device)
-    given = opts or {}
-    kernels: list[tuple[KernelProgram | None, KernelProgram | None]] = []  # what runs, what it is for the device
+def _lower(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]] | None,
+           free: Collection[int] | None) -> CompiledSchedule:
     with Compilation() as compilation:
-        for n, item in enumerate(schedule.items):
-            kernel = written = None
-            if item.sink is not None:
-                target = Device[item.device]
-                chosen = given.get(n, _searched(item.sink, target))
-                kernel = written = codegen.program.compile_kernel(item.sink, target.renderer, chosen)
-                if target.runs_on is not target:
-                    kernel = codegen.program.compile_kernel(item.sink, target.runs_on.renderer)
-                compilation.add(item.device, kernel)
-            kernels.append((kernel, written))
+        schedule, layouts, kernels, missing = sources(graph, device, opts or {}, free, compilation)
         compilation.load()
-    compiled = CompiledSchedule(schedule, plan_memory(schedule), layouts=layouts)
+    compiled = CompiledSchedule(schedule, plan_memory(schedule), layouts=layouts, missing=missing)
     names: dict[str, list[str]] = {}
     for item, (kernel, written) in zip(schedule.items, kernels):
         if kernel is None or written is None:
@@ -275,6 +276,31 @@ def _lower(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]] | No
     for tell in lowered:
         tell(compiled)
     return compiled
+
+
+def sources(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]], free: Collection[int] | None,
+            compilation: Compilation | None = None) -> tuple[Schedule, list[Layout | None], Kernels, int]:
+    """The schedule of a canonical graph with the kernels of its items, their sources written: what ``planned`` gives,
+    and the bytes that MEMORY_BUDGET lacks."""
+    GlobalCounters.schedule_count += 1
+    schedule, layouts = planned(graph, device)
+    kernels: Kernels = []
+    for n, item in enumerate(schedule.items):
+        kernel = written = None
+        if item.sink is not None:
+            target = Device[item.device]
+            chosen = opts.get(n, _searched(item.sink, target))
+            kernel = written = codegen.program.compile_kernel(item.sink, target.renderer, chosen)
+            if target.runs_on is not target:
+                kernel = codegen.program.compile_kernel(item.sink, target.runs_on.renderer)
+            if compilation is not None:
+                compilation.add(item.device, kernel)
+        kernels.append((kernel, written))
+    missing = 0
+    if settings.memory_limit:
+        kernels, missing = within(schedule, kernels, settings.memory_limit, free)
+        verify_order(schedule.items, schedule.slots, "memory budget")
+    return schedule, layouts, kernels, missing
 
 
 def _searched(sink: UOp, device: Compiled) -> Sequence[Opt] | None:
@@ -302,6 +328,10 @@ def run(compiled: CompiledSchedule, inputs: list[Buffer], values: Sequence[int],
         values: of its variables, by number.
         free: numbers of inputs that nobody reads afterwards: a new version may take their memory.
     """
+    if compiled.missing:
+        raise OutOfMemoryError("realize", f"the program misses memory_budget={bytes_text(settings.memory_limit)} by "
+                               f"{bytes_text(compiled.missing)}, whatever is computed again",
+                               "a greater budget, a smaller batch, or fewer results at a time")
     bound = compiled.bound
     if compiled.layouts:
         inputs = flattened(inputs)
@@ -477,13 +507,19 @@ def is_host_copy(node: UOp) -> bool:
     return all(Device[d].has_programs for d in members(node.arg)) and not Device[node.src[0].arg.device].has_programs
 
 
-def copy_from_host(node: UOp) -> Buffer:
-    """What a COPY of host memory gives: a buffer on its device, or one on each device of its group."""
+def uncopied(node: UOp) -> Buffer:
+    """The place for what a COPY of host memory gives: a buffer on its device, or one on each device of its group."""
     source, devices = node.src[0].arg, members(node.arg)
     parts = [Buffer(d, source.size, source.dtype) for d in devices]
-    for part in parts:
-        _copy(part, source)
     return parts[0] if len(parts) == 1 else Shards(parts, Layout(devices, (source.size,)))
+
+
+def copy_from_host(node: UOp) -> Buffer:
+    """What a COPY of host memory gives."""
+    found = uncopied(node)
+    for part in flattened([found]):
+        _copy(part, node.src[0].arg)
+    return found
 
 
 def copy_to_host(uop: UOp) -> np.ndarray[Any, Any]:

@@ -5,7 +5,6 @@ memory: no tensor changes, lazy ones stay lazy, and nothing is written over.
 """
 from __future__ import annotations
 
-import os
 import textwrap
 import time
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from tinsmith.codegen.estimate import Estimate, Machine, estimate
 from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.opt import Opt
 from tinsmith.core.dtypes import dtypes
+from tinsmith.core.errors import place
 from tinsmith.core.terminal import WIDTH
 from tinsmith.ir import UOp
 from tinsmith.ir.uop import Origin
@@ -256,7 +256,7 @@ def _indented(text: str) -> list[str]:
 
 def _place(origin: Origin) -> str:
     method, file, line = origin
-    return f"{method} ({os.path.basename(file)}:{line})"
+    return f"{method} ({place(file, line)})"
 
 
 def _list(numbers: Sequence[int]) -> str:

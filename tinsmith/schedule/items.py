@@ -3,12 +3,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tinsmith.backend.device import Device
 from tinsmith.core.dtypes import DType
 from tinsmith.core.observe import passed
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.uop import bindings, symbols, toposort, with_symbols
+from tinsmith.ir.uop import Origin, bindings, symbols, toposort, with_symbols
 from tinsmith.schedule.casts import cast_below_views
 from tinsmith.schedule.fusion import Fusion, fused
 from tinsmith.schedule.phases import sum_by_phase
@@ -24,6 +25,7 @@ class Slot:
 
     Attributes:
         may_be_empty: its value has a symbolic size, of which some values leave no element: then nothing is written.
+        shape, origin: of the value, for people; a program from disk knows neither.
     """
 
     number: int
@@ -33,6 +35,12 @@ class Slot:
     input: bool = False
     output: bool = False
     may_be_empty: bool = False
+    shape: tuple[Any, ...] | None = field(default=None, compare=False)
+    origin: Sequence[Origin] = field(default=(), compare=False)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
 
 
 @dataclass
@@ -47,6 +55,7 @@ class ScheduleItem:
         origin: methods and lines of the user's program that it computes.
         tiles: row-by-column values that it computes again tile by tile, each with its parallel axes.
         statistics: its result is one of the rows of these tiles, not a contraction of them.
+        again: it has run before: its result was not kept, for lack of memory.
     """
 
     device: str
@@ -58,6 +67,7 @@ class ScheduleItem:
     outputs: int = 1
     tiles: frozenset[Tile] = frozenset()
     statistics: bool = False
+    again: bool = False
 
     @property
     def written(self) -> list[int]:
@@ -141,7 +151,8 @@ class Scheduler:
     def new_slot(self, node: UOp, device: str) -> int:
         self.slot_of[node] = len(self.slots)
         least, most = _size_bounds(node)
-        self.slots.append(Slot(len(self.slots), most, node.dtype, device, may_be_empty=least <= 0 < most))
+        self.slots.append(Slot(len(self.slots), most, node.dtype, device, may_be_empty=least <= 0 < most,
+                               shape=node.shape, origin=node.origin))
         return self.slot_of[node]
 
     def add(self, node: UOp, reason: str) -> None:

@@ -1,7 +1,6 @@
 """A schedule as people read it: a list of items, each of which prints one line."""
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.opt import Opt
 from tinsmith.core.dtypes import DType
-from tinsmith.core.errors import UnknownNameError
+from tinsmith.core.errors import UnknownNameError, place
 from tinsmith.core.names import unknown
 from tinsmith.core.terminal import fitted, width
 from tinsmith.ir import Ops, UOp
@@ -105,7 +104,7 @@ class ScheduledItem:
     @property
     def where(self) -> str:
         """The last of the user's lines that it computes."""
-        lines = list(dict.fromkeys(f"{m} ({os.path.basename(f)}:{n})".strip() for m, f, n in self.origin))
+        lines = list(dict.fromkeys(f"{m} ({place(f, n)})".strip() for m, f, n in self.origin))
         return f"{'…, ' * (len(lines) > 1)}{lines[-1]}" if lines else ""
 
 

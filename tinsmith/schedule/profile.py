@@ -15,6 +15,7 @@ from tinsmith.backend.machine import machine
 from tinsmith.core import counters
 from tinsmith.core.counters import Ran
 from tinsmith.core.dtypes import dtypes
+from tinsmith.core.errors import place
 from tinsmith.core.terminal import WIDTH, show
 from tinsmith.core.timeline import output_path, timeline, write_perfetto
 from tinsmith.schedule.texts import cut, percent, plural, time_text
@@ -97,7 +98,7 @@ def _line(row: Row, whole: float) -> str:
     share = percent(row.total / max(whole, 1e-12))
     reached = percent(_roofline(ran) / max(row.best, 1e-12)) if ran.kind == "kernel" else "-"
     times = f"{time_text(row.total):>8} {row.runs:6d} {time_text(row.mean):>8}"
-    lines = dict.fromkeys(f"{m} {os.path.basename(file)}:{line}".strip() for m, file, line in ran.lines)
+    lines = dict.fromkeys(f"{m} {place(file, line)}".strip() for m, file, line in ran.lines)
     occupied = "" if ran.occupancy is None else f"occupancy {percent(ran.occupancy)}: "
     text = (f"{share:>6} {times} {reached:>8} {ran.ops / rate:8.1f} {ran.bytes / rate:6.1f}  {cut(ran.device, 6):6}  "
             f"{cut(ran.name, 21):21} {occupied}{', '.join(lines or ran.origin)}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import json
+import linecache
 import os
 import platform
 import sys
@@ -355,7 +356,7 @@ def _source(file: str) -> str:
         path = Path(file)
         return path.read_text("utf-8", errors="replace") if path.stat().st_size <= MOST_SOURCE else ""
     except (OSError, ValueError):
-        return ""
+        return "".join(linecache.getlines(file))[:MOST_SOURCE]
 
 
 # *** a whole run: VIZ, GRAPH, JITGRAPH ***

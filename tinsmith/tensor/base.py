@@ -15,7 +15,7 @@ import numpy as np
 
 from tinsmith import viz
 from tinsmith.backend.device import Device, DeviceName, members
-from tinsmith.core.dtypes import DType, DTypeLike, dtypes, to_dtype
+from tinsmith.core.dtypes import DType, DTypeLike, to_dtype
 from tinsmith.core.errors import _PACKAGE, ArgumentError, DeviceError, DTypeError, GradientError, ShapeError
 from tinsmith.core.weak import LiveSet, WeakTable
 from tinsmith.ir import Ops, UOp
@@ -23,7 +23,7 @@ from tinsmith.ir.sizes import value_of_size
 from tinsmith.ir.uop import Origin
 from tinsmith.schedule.compiled import CompiledSchedule
 from tinsmith.schedule.execute import copy_to_host
-from tinsmith.tensor import files, storage
+from tinsmith.tensor import display, files, storage
 from tinsmith.tensor.data import from_data
 from tinsmith.tensor.gradient import gradients
 from tinsmith.tensor.history import Unrolled, earlier, is_computed, note_earlier, passed_on
@@ -32,6 +32,7 @@ from tinsmith.tensor.realize import (
     explain_tensors,
     is_leaf,
     kept_version,
+    plan_tensors,
     realize_tensors,
     schedule_tensors,
     unseen_version,
@@ -43,6 +44,7 @@ from tinsmith.tensor.storage import DETACH, Look, Share
 
 if TYPE_CHECKING:
     from tinsmith.schedule.explanation import Explanation
+    from tinsmith.schedule.planning import Plan
     from tinsmith.tensor.tensor import Tensor
     from tinsmith.viz.drawing import Drawing
     from tinsmith.viz.showing import View
@@ -247,16 +249,38 @@ class TensorBase:
 
     # *** values out ***
 
-    def realize(self, *others: Tensor) -> Tensor:
+    def realize(self, *others: Tensor, memory_budget: int | str | None = None) -> Tensor:
         """Compute this tensor (and ``others``, in one program) now; returns self.
 
         Nothing but time and memory depends on when a value is computed: gradients flow through it all the same.
 
         >>> (Tensor([1, 2]) + 1).realize().tolist()
         [2, 3]
+
+        Args:
+            memory_budget: what the program may take on each device, such as ``"2GB"``; what does not fit is computed
+                again instead of stored. docs/plan.md has the rules.
+
+        Raises:
+            OutOfMemoryError: if memory does not suffice, with the plan; of a budget, by how much.
         """
-        realize_tensors([self, *others])
+        realize_tensors([self, *others], memory_budget)
         return self  # type: ignore[return-value]
+
+    def plan(self, *others: Tensor, memory_budget: int | str | None = None) -> Plan:
+        """What computing this tensor (and ``others``, in one program) will take: time, traffic, and memory with the
+        values that take the most of it. Nothing is compiled, run or changed; docs/plan.md reads one aloud.
+
+        >>> x = Tensor.ones(4, 8).contiguous().realize()
+        >>> p = (x.exp().sum(0, keepdim=True) * x).plan()
+        >>> p.kernels, p.memory["CPU"].inputs, p.memory["CPU"].results
+        (1, 128, 128)
+
+        Args:
+            memory_budget: as for ``realize``.
+        """
+        check_tensors("plan", others)
+        return plan_tensors([self, *others], memory_budget)
 
     def schedule(self, *others: Tensor) -> CompiledSchedule:
         """The program that computes this tensor (and ``others``), not run: a list of items that print one line each.
@@ -364,12 +388,16 @@ class TensorBase:
         return function(*_with_arrays(args), **_with_arrays(kwargs))
 
     def __repr__(self) -> str:
-        """Values where there are few, or already there; else what it is."""
-        small = all(isinstance(s, int) for s in self.shape) and self.uop.size <= 64
-        if small and self.dtype is not dtypes.void:
-            values = np.array2string(self.numpy(), separator=", ", prefix="Tensor(")
-            return f"Tensor({values}, dtype={self.dtype!r}, device={self.device!r})"
-        return f"<Tensor {self.shape} {self.dtype!r} on {self.device}>"
+        """Values where they are cheap, else what it is and the line that made it; docs/semantics.md has the rule.
+
+        >>> Tensor([1, 2]) * 3, Tensor.arange(2000).realize()
+        (Tensor([3, 6], dtype=dtypes.int, device='CPU'), Tensor([   0,    1,    2, ..., 1997, 1998, 1999], \
+shape=(2000,), dtype=dtypes.int, device='CPU'))
+        """
+        return display.text(self)
+
+    def _repr_html_(self) -> str:
+        return display.html(self)
 
     # *** placement ***
 

@@ -162,15 +162,17 @@ class Filling:
     def _drawn(self: Tensor, op: str, draw: Tensor) -> Tensor:
         return self._become(op, draw.detach().cast(self.dtype))
 
-    def randint_like(self: Tensor, low: int, high: int | None = None, **kwargs: Any) -> Tensor:
+    def randint_like(self: Tensor, low: int, high: int | None = None, dtype: DType_ = None,
+                     device: DeviceName | None = None, requires_grad: bool | None = None) -> Tensor:
         """Integers from ``low`` up to but without ``high`` (from 0 if only one is given), with this tensor's shape.
 
         >>> Tensor([1, 2]).randint_like(5).shape
         (2,)
         """
         low, high = (0, low) if high is None else (low, high)
-        draw = type(self).randint(*self.shape, low=low, high=high, **{"device": self.device, **kwargs})
-        return draw if "dtype" in kwargs else draw.cast(self.dtype)
+        draw = type(self).randint(*self.shape, low=low, high=high, dtype=dtype, requires_grad=requires_grad,
+                                  device=self.device if device is None else device)
+        return draw.cast(self.dtype) if dtype is None else draw
 
     # *** new ones ***
 

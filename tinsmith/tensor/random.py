@@ -315,17 +315,19 @@ class Random:
         return cls.random_bits(n, device=device).argsort().cast(kind)
 
     @classmethod
-    def scaled_uniform(cls: type[Tensor], *shape: Any, **kwargs: Any) -> Tensor:
+    def scaled_uniform(cls: type[Tensor], *shape: Any, dtype: DTypeLike | None = None,
+                       device: DeviceName | None = None, requires_grad: bool | None = None) -> Tensor:
         """Uniform on [-1, 1) over the square root of the number of elements.
 
         >>> bool((Tensor.scaled_uniform(4, 4).abs() <= 0.25).all())
         True
         """
         bound = 1 / math.sqrt(max(product(_fixed_sizes("scaled_uniform", shape)), 1))
-        return cls.uniform(*shape, low=-bound, high=bound, **kwargs)
+        return cls.uniform(*shape, low=-bound, high=bound, dtype=dtype, device=device, requires_grad=requires_grad)
 
     @classmethod
-    def glorot_uniform(cls: type[Tensor], *shape: Any, **kwargs: Any) -> Tensor:
+    def glorot_uniform(cls: type[Tensor], *shape: Any, dtype: DTypeLike | None = None,
+                       device: DeviceName | None = None, requires_grad: bool | None = None) -> Tensor:
         """Uniform within the bound of Glorot and Bengio (2010).
 
         >>> Tensor.glorot_uniform(4, 4).shape
@@ -333,26 +335,29 @@ class Random:
         """
         wanted = _fixed_sizes("glorot_uniform", shape)
         bound = math.sqrt(6 / max(wanted[0] + product(wanted[1:]), 1)) if wanted else 1.0
-        return cls.uniform(*shape, low=-bound, high=bound, **kwargs)
+        return cls.uniform(*shape, low=-bound, high=bound, dtype=dtype, device=device, requires_grad=requires_grad)
 
     @classmethod
-    def kaiming_uniform(cls: type[Tensor], *shape: Any, a: float = 0.01, **kwargs: Any) -> Tensor:
+    def kaiming_uniform(cls: type[Tensor], *shape: Any, a: float = 0.01, dtype: DTypeLike | None = None,
+                        device: DeviceName | None = None, requires_grad: bool | None = None) -> Tensor:
         """Uniform within the bound of He et al. (2015) for inputs = all axes but the first.
 
         >>> Tensor.kaiming_uniform(4, 4).shape
         (4, 4)
         """
         bound = math.sqrt(3) * _kaiming("kaiming_uniform", shape, a)
-        return cls.uniform(*shape, low=-bound, high=bound, **kwargs)
+        return cls.uniform(*shape, low=-bound, high=bound, dtype=dtype, device=device, requires_grad=requires_grad)
 
     @classmethod
-    def kaiming_normal(cls: type[Tensor], *shape: Any, a: float = 0.01, **kwargs: Any) -> Tensor:
+    def kaiming_normal(cls: type[Tensor], *shape: Any, a: float = 0.01, dtype: DTypeLike | None = None,
+                       device: DeviceName | None = None, requires_grad: bool | None = None) -> Tensor:
         """Normal with the deviation of He et al. (2015) for inputs = all axes but the first.
 
         >>> Tensor.kaiming_normal(4, 4).shape
         (4, 4)
         """
-        return cls.normal(*shape, std=_kaiming("kaiming_normal", shape, a), **kwargs)
+        std = _kaiming("kaiming_normal", shape, a)
+        return cls.normal(*shape, std=std, dtype=dtype, device=device, requires_grad=requires_grad)
 
     def multinomial(self: Tensor, num_samples: int = 1, replacement: bool = False) -> Tensor:
         """Positions drawn with these weights, one row of them for each row of weights.
@@ -388,21 +393,25 @@ class Random:
             found = (rows > 0).where(rows.log() - noise.neg().log(), -math.inf).topk(num_samples).indices
         return found.reshape(*self.shape[:-1], num_samples).cast(dtypes.default_int)
 
-    def rand_like(self: Tensor, **kwargs: Any) -> Tensor:
+    def rand_like(self: Tensor, dtype: DTypeLike | None = None, device: DeviceName | None = None,
+                  requires_grad: bool | None = None) -> Tensor:
         """Uniform on [0, 1), with this tensor's shape, dtype and device.
 
         >>> Tensor([1., 2.]).rand_like().shape
         (2,)
         """
-        return type(self).rand(*self.shape, **{"dtype": self.dtype, "device": self.device, **kwargs})
+        return type(self).rand(*self.shape, dtype=self.dtype if dtype is None else dtype,
+                          device=self.device if device is None else device, requires_grad=requires_grad)
 
-    def randn_like(self: Tensor, **kwargs: Any) -> Tensor:
+    def randn_like(self: Tensor, dtype: DTypeLike | None = None, device: DeviceName | None = None,
+                   requires_grad: bool | None = None) -> Tensor:
         """Standard normal, with this tensor's shape, dtype and device.
 
         >>> Tensor([1., 2.]).randn_like().shape
         (2,)
         """
-        return type(self).randn(*self.shape, **{"dtype": self.dtype, "device": self.device, **kwargs})
+        return type(self).randn(*self.shape, dtype=self.dtype if dtype is None else dtype,
+                           device=self.device if device is None else device, requires_grad=requires_grad)
 
 
 def _kaiming(op: str, shape: tuple[Any, ...], a: float) -> float:

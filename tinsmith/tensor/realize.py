@@ -13,20 +13,21 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from tinsmith import schedule
 from tinsmith.backend.memory import Buffer, copied
 from tinsmith.codegen.opt import Opt
-from tinsmith.core.errors import ArgumentError
-from tinsmith.core.settings import settings
+from tinsmith.core.errors import ArgumentError, OutOfMemoryError
+from tinsmith.core.settings import Context, settings
 from tinsmith.core.weak import WeakTable
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops import FOR_GRADIENTS
-from tinsmith.ir.uop import forget_dead, substitute, toposort
+from tinsmith.ir.uop import Origin, forget_dead, substitute, toposort
 from tinsmith.schedule.compiled import CompiledSchedule
-from tinsmith.schedule.execute import canonical, copy_from_host, is_host_copy, lower, realize
+from tinsmith.schedule.execute import canonical, copy_from_host, is_host_copy, lower, realize, uncopied
 from tinsmith.schedule.record import recorders
 from tinsmith.tensor import files, history, storage
 from tinsmith.tensor.checks import Checks
 
 if TYPE_CHECKING:
     from tinsmith.schedule.explanation import Explanation
+    from tinsmith.schedule.planning import Plan
     from tinsmith.schedule.tuned import Tuned
     from tinsmith.tensor.base import TensorBase
 
@@ -56,13 +57,16 @@ def _one_at_a_time(function: Callable[_P, _R]) -> Callable[_P, _R]:
     return locked
 
 
-def realize_tensors(tensors: Sequence[TensorBase]) -> None:
+def realize_tensors(tensors: Sequence[TensorBase], memory_budget: int | str | None = None) -> None:
     """Compute ``tensors`` in one program; each then holds a view of a buffer.
 
     Views of realized buffers stay views: nothing is copied. Other tensors that were made from a realized leaf, or that
     share a realized tensor's memory, refer to its buffer from then on. How values were made is kept for gradients
     (``tensor.history``).
     """
+    if memory_budget is not None:
+        with Context(MEMORY_BUDGET=memory_budget):
+            return realize_tensors(tensors)
     with running:
         pending = {id(t): t for t in tensors if not is_realized(t.uop)}
         if not pending:
@@ -165,6 +169,14 @@ def value_of(tensor: TensorBase) -> UOp:
     return uop.substitute({below: _read[below]})
 
 
+def known_value(uop: UOp) -> UOp | None:
+    """A view of a buffer with a value that was computed or read before; None for one that was not."""
+    below = _below_views(uop)
+    if is_realized(uop):
+        return uop
+    return uop.substitute({below: _read[below]}) if below in _read and not recorders else None
+
+
 def _least(size: int | UOp) -> int:
     return size.vmin if isinstance(size, UOp) else size
 
@@ -210,15 +222,19 @@ def compute(uops: Sequence[UOp], devices: Sequence[str], free: Collection[UOp] =
         devices: where values go that depend on no device.
         free: BUFFERs that nobody reads afterwards.
     """
-    device = devices[0]
-    targets = dict(zip(map(_below_views, uops), devices))
-    nodes = list(targets)
     for recorder in recorders:
         recorder.wanted(uops)
-    if _read:
-        nodes = substitute(nodes, {n: view for n, view in _read.items() if _is_settled(n)})
-    roots = [_concrete(n) if n.device is not None or d == device else n.copy_to(d)  # a constant of another device
-             for n, d in zip(nodes, targets.values())]
+    try:
+        return _computed(uops, devices, free)
+    except OutOfMemoryError as error:
+        if error.plan is None:
+            error.plan = _plan(uops, devices, free)
+        raise
+
+
+def _computed(uops: Sequence[UOp], devices: Sequence[str], free: Collection[UOp]) -> dict[UOp, UOp]:
+    device = devices[0]
+    targets, roots = _roots(uops, devices)
     roots, data = _with_data(roots)
     distinct = [n for n in dict.fromkeys(roots) if n not in data]
     if not distinct:
@@ -231,6 +247,16 @@ def compute(uops: Sequence[UOp], devices: Sequence[str], free: Collection[UOp] =
         found = realize(distinct, device, free)
     buffers = data | dict(zip(distinct, _apart(found)))
     return {target: _as_view(buffers[root], target) for target, root in zip(targets, roots)}
+
+
+def _roots(uops: Sequence[UOp], devices: Sequence[str]) -> tuple[list[UOp], list[UOp]]:
+    """The nodes below the views of ``uops``, and what a program computes for each, from values that are known."""
+    targets = dict(zip(map(_below_views, uops), devices))
+    nodes = list(targets)
+    if _read:
+        nodes = substitute(nodes, {n: view for n, view in _read.items() if _is_settled(n)})
+    return list(targets), [_concrete(n) if n.device is not None or d == devices[0] else n.copy_to(d)
+                           for n, d in zip(nodes, targets.values())]  # a constant of another device
 
 
 def _with_data(roots: list[UOp]) -> tuple[list[UOp], dict[UOp, Buffer]]:
@@ -266,6 +292,37 @@ def _copies_anything(roots: Sequence[UOp]) -> bool:
                 seen.add(s)
                 stack.append(s)
     return False
+
+
+@_one_at_a_time
+def plan_tensors(tensors: Sequence[TensorBase], memory_budget: int | str | None = None) -> Plan:
+    """What computing ``tensors`` in one program, as ``realize_tensors`` would do it now, will take."""
+    if memory_budget is not None:
+        with Context(MEMORY_BUDGET=memory_budget):
+            return plan_tensors(tensors)
+    wanted = list({id(t): t for t in tensors if not is_realized(t.uop)}.values())
+    if not wanted:
+        return schedule.planning.Plan()
+    made = _histories(wanted)
+    free = _unread(wanted)[0]
+    free.difference_update(*(m.reads for m in made.values() if m is not None))
+    return _plan([t.uop for t in wanted], [t._device for t in wanted], free)
+
+
+def _plan(uops: Sequence[UOp], devices: Sequence[str], free: Collection[UOp]) -> Plan:
+    """The plan of what ``compute`` would run now."""
+    roots = _roots(uops, devices)[1]
+    roots = _with_parts(roots, [n for n in toposort(roots) if n.op is Ops.COPY])
+    lines: dict[int, Origin] = {}
+    there: dict[UOp, UOp] = {}
+    for n in toposort(roots):
+        if is_host_copy(n):
+            there[n] = _copied[n] if n in _copied else UOp(Ops.BUFFER, n.dtype, (), uncopied(n))
+            lines |= {id(there[n].arg): o for o in n.origin}
+    data = [there[n] for n in dict.fromkeys(roots) if n in there]
+    distinct = [m for n, m in zip(roots, substitute(roots, there)) if n not in there]
+    return schedule.planning.plan(list(dict.fromkeys(distinct)), devices[0], free, data,
+                                  lambda b: lines.get(id(b)))
 
 
 def _with_parts(roots: list[UOp], nodes: Sequence[UOp]) -> list[UOp]:

@@ -48,6 +48,7 @@ from tinsmith.tensor.triangles import Triangles
 
 if TYPE_CHECKING:
     from tinsmith.schedule.explanation import Explanation
+    from tinsmith.schedule.planning import Plan
     from tinsmith.schedule.tuned import Tuned
 
 
@@ -111,6 +112,28 @@ def explain(*tensors: Tensor, run: bool = True) -> Explanation:
             raise ArgumentError("explain", f"{shown(t)} is no tensor",
                                 "explain(*(p.grad for p in … if p.grad is not None))")
     return explain_tensors(tensors, run)
+
+
+def plan(*tensors: Tensor, memory_budget: int | str | None = None) -> Plan:
+    """What computing ``tensors`` in one program will take: time, traffic, memory; see ``Tensor.plan``.
+
+    >>> a = Tensor([1.0, 2.0]).realize()
+    >>> plan(a + 1, a * 2).kernels, str(plan(a))
+    (1, 'nothing to compute: the values are in memory')
+
+    Args:
+        memory_budget: what the program may take on each device, such as ``"2GB"``.
+
+    Raises:
+        ArgumentError: for what is no tensor, such as the gradient of a parameter that has none.
+    """
+    for t in tensors:
+        if not isinstance(t, TensorBase):
+            raise ArgumentError("plan", f"{shown(t)} is no tensor",
+                                "plan(*(p.grad for p in … if p.grad is not None)), or step.plan() of a captured step")
+    if not tensors:
+        raise ArgumentError("plan", "got no tensor", "plan(loss)")
+    return tensors[0].plan(*tensors[1:], memory_budget=memory_budget)
 
 
 def with_opts(tensor: Tensor, opts: Sequence[Opt] | None, kernel: int = -1, device: str | None = None) -> Tuned:

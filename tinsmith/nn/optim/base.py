@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
@@ -14,8 +14,11 @@ from tinsmith.tensor.arguments import flag, shown
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.helpers import attribute, held_tensors
 from tinsmith.tensor.modes import check_modes
-from tinsmith.tensor.realize import realize_tensors
+from tinsmith.tensor.realize import plan_tensors, realize_tensors
 from tinsmith.tensor.tensor import Tensor
+
+if TYPE_CHECKING:
+    from tinsmith.schedule.planning import Plan
 
 Params: TypeAlias = Sequence[Tensor] | Sequence[Mapping[str, Any]]
 _FIXED: Final = ("params", "master_weights")  # of a group: the optimizer's state is of their shapes
@@ -210,6 +213,33 @@ class Optimizer:
         extra = [*extra, *(m for m in masters if m is not None)]
         return [*extra, *self.params, *self.buffers, self.lr]
 
+    def plan(self, skip: Tensor | None = None, memory_budget: int | str | None = None) -> Plan:
+        """What ``step`` will take: time, traffic and memory of the program for parameters, state and losses. Nothing is
+        run or changed; docs/plan.md reads one aloud.
+
+        >>> from tinsmith.nn.optim import SGD
+        >>> w = Tensor([[1., 2.], [3., 4.]])
+        >>> opt = SGD([w], lr=0.5)
+        >>> _ = (w @ w).sum().backward()
+        >>> found = opt.plan()
+        >>> found.kernels > 0, found.memory["CPU"].inputs, w.tolist()
+        (True, 20, [[1.0, 2.0], [3.0, 4.0]])
+
+        Args:
+            memory_budget: what the program may take on each device, such as ``"2GB"``; ``step`` goes by the setting
+                ``MEMORY_BUDGET``.
+        """
+        held = [(t, t.uop, t._shared, None if t._shared is None else t._shared.storage.value)
+                for t in held_tensors(self)]
+        try:
+            losses = [t for r in TensorBase._losses if (t := r()) is not None]
+            return plan_tensors([*losses, *self.schedule_step(skip)], memory_budget)
+        finally:
+            for t, uop, shared, value in held:
+                t.uop, t._shared = uop, shared
+                if shared is not None and value is not None:
+                    shared.storage.become(value)
+
     def step(self, skip: Tensor | None = None) -> None:
         """One step: parameters, state, running statistics and the losses behind the gradients, in one program.
 
@@ -218,6 +248,10 @@ class Optimizer:
         """
         check_modes(f"{type(self).__name__}.step", Tensor.training)
         realize_tensors([*TensorBase.take_losses(), *self.schedule_step(skip)])
+
+
+# What ``Optimizer(…)`` takes is what its ``__init__`` takes; ``help`` and editors ask ``__new__`` first.
+Optimizer.__new__.__wrapped__ = Optimizer.__init__  # type: ignore[attr-defined]
 
 
 def _is_narrow(dtype: DType) -> bool:

@@ -1,0 +1,147 @@
+"""What a prompt and a notebook show of a tensor: its values where they are cheap, else what it is and who made it.
+
+Cheap is what is in memory, data from the host, and at most FEW values that a small graph computes quickly. Nothing else
+is computed, however small: a loss may stand for an epoch.
+"""
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from tinsmith import viz
+from tinsmith.core.dtypes import dtypes
+from tinsmith.core.errors import TinsmithError, place
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.uop import Origin
+from tinsmith.schedule.execute import seen_on_host
+from tinsmith.schedule.record import recorders
+from tinsmith.tensor import files
+from tinsmith.tensor.hostdata import host_values
+from tinsmith.tensor.realize import known_value
+
+if TYPE_CHECKING:
+    from tinsmith.tensor.base import TensorBase
+
+FEW: Final = 64  # values that are computed to be shown
+NODES: Final = 256  # of the graph that computes them, at most
+WORK: Final = 1 << 20  # elements of all these nodes together
+SEEN: Final = 1 << 16  # values in memory that the host cannot address and that are copied to be shown
+WHOLE: Final = 200  # values that are all shown; of more, the first and last along each axis
+DRAWN: Final = 40  # nodes of a picture
+
+
+def text(t: TensorBase) -> str:
+    """What ``repr`` shows."""
+    if t.dtype is dtypes.void or any(isinstance(s, UOp) for s in t.shape):
+        return description(t)
+    try:
+        found = values(t)
+    except TinsmithError as error:
+        return f"{description(t)[:-1]}: {error.id} {error.op}: {error.message}>"
+    if found is None:
+        return description(t)
+    shown = np.array2string(found, separator=", ", prefix="Tensor(", threshold=WHOLE)
+    shape = f", shape={t.shape}" if found.size > WHOLE else ""
+    return f"Tensor({shown}{shape}, dtype={t.dtype!r}, device={t.device!r})"
+
+
+def description(t: TensorBase) -> str:
+    """Shape, dtype, device, and the user's line that made a tensor."""
+    origin = _origin(t.uop)
+    made = "" if origin is None else f", {origin[0]} ({place(*origin[1:])})" if origin[0] else f", {place(*origin[1:])}"
+    return f"<Tensor {t.shape} {t.dtype!r} on {t.device}{made}>"
+
+
+def html(t: TensorBase) -> str:
+    """What a notebook shows: a line on the tensor, its values where they are cheap, and the graph that it is."""
+    shown = text(t)
+    rows = [f"<div><code>{escape(description(t))}</code></div>"]
+    if not shown.startswith("<"):
+        rows.append(f"<pre>{escape(shown)}</pre>")
+    elif shown != description(t):
+        rows.append(f"<pre>{escape(shown[len(description(t)) + 1 : -1])}</pre>")
+    order = _nodes(t.uop, DRAWN)
+    if order is None:
+        rows.append(f"<div>a graph of more than {DRAWN} nodes: <code>.graph()</code> draws it</div>")
+    else:
+        rows.append(f"<details><summary>graph</summary>{_picture(order)}</details>")
+    return "\n".join(rows)
+
+
+def values(t: TensorBase) -> np.ndarray[Any, Any] | None:
+    """The values of a tensor where they are cheap; None where they are not.
+
+    Raises:
+        TinsmithError: if they cannot be computed.
+    """
+    size: int = t.uop.size
+    if 0 in t.shape or (size <= FEW and _is_quick(t.uop)):
+        return t.numpy()
+    if files.on_disk(t._device):
+        return None
+    known = known_value(t.uop)
+    if known is None:
+        return host_values(t.uop) if not recorders and (size <= WORK or _is_data(t.uop)) else None
+    buffer = known.base.arg
+    buffer.check()
+    addressed = buffer.layout is None and not recorders and buffer.host_view() is not None
+    return seen_on_host(known) if addressed else t.numpy() if size <= SEEN else None
+
+
+def _is_data(uop: UOp) -> bool:
+    """Whether a value is data from the host as they came, of whatever size: looking at them copies nothing."""
+    while uop.op in (Ops.DETACH, Ops.COPY, Ops.RESHAPE):
+        uop = uop.src[0]
+    return uop.op is Ops.BUFFER
+
+
+def _is_quick(uop: UOp) -> bool:
+    """Whether the graph of a value is small, and all of its nodes have few elements."""
+    order = _nodes(uop, NODES)
+    work = 0
+    for n in order or ():
+        if n.op not in (Ops.BUFFER, Ops.CONST) and n.op.kind != "movement":
+            size = n.src[0].size if n.op is Ops.REDUCE else n.size
+            work += size.vmax if isinstance(size, UOp) else size
+    return order is not None and work <= WORK
+
+
+def _nodes(uop: UOp, most: int) -> list[UOp] | None:
+    """The nodes of a value, sources first; None if there are more than ``most``."""
+    order: dict[UOp, None] = {}
+    stack = [uop]
+    while stack:
+        n = stack[-1]
+        missing = [s for s in n.src if s not in order]
+        if missing and n not in order:
+            stack += missing
+        else:
+            order[n] = None
+            stack.pop()
+        if len(order) > most or len(stack) > 4 * most:
+            return None
+    return list(order)
+
+
+def _origin(uop: UOp) -> Origin | None:
+    """The user's line that made a value: of one in memory, as long as that is remembered."""
+    made: Origin | None = uop.base.arg.origin if uop.base.op is Ops.BUFFER else None
+    return made or next(reversed(uop.origin), None)
+
+
+def _picture(order: list[UOp]) -> str:
+    """The graph as it was recorded: what of it is stored or fused is decided when a program is made."""
+    number = {n: i for i, n in enumerate(order)}
+    boxes = []
+    for n in order:
+        state = ("realized" if n.op is Ops.BUFFER else "constant" if not n.src else
+                 "view" if n.op.kind == "movement" else "fused")
+        name = f"{n.op.name} {n.arg}" if n.op in (Ops.CONST, Ops.REDUCE, Ops.COPY) else n.op.name
+        size = f"{n.dtype!r} ({', '.join(map(str, n.shape))})".removeprefix("dtypes.")
+        origin = next(reversed(n.origin), None)
+        title = "" if origin is None else f"{origin[0]} {place(*origin[1:])}".strip()
+        boxes.append(viz.drawing.Box([name[:44], size[:44]], state, title))
+    arrows = [(number[s], number[n]) for n in order for s in dict.fromkeys(n.src)]
+    return viz.drawing.Drawing(boxes, arrows).own_svg()
