@@ -33,12 +33,12 @@ def bytes_of(text: str | int, at: tuple[str, int] | None = None) -> int:
     Raises:
         ArgumentError: if it says no size.
     """
-    if isinstance(text, int) and not isinstance(text, bool) and text >= 0:
+    if not text:
+        return 0
+    if isinstance(text, int) and not isinstance(text, bool) and text > 0:
         return text
     found = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-zA-Z]*)\s*", text) if isinstance(text, str) else None
     unit = None if found is None else next((n for u, n in _UNITS.items() if u.lower() == found[2].lower()), None)
-    if text == "":
-        return 0
     if found is None or unit is None:
         raise ArgumentError("memory_budget", f"{shown(text)} is no amount of memory",
                             'a number of bytes, or a text such as "2GB", "500 MB", "1.5GiB"', at)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from tinsmith import viz
+from tinsmith.backend.device import Device, members
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import TinsmithError, place
 from tinsmith.ir import Ops, UOp
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
 FEW: Final = 64  # values that are computed to be shown
 NODES: Final = 256  # of the graph that computes them, at most
-WORK: Final = 1 << 20  # elements of all these nodes together
+WORK: Final = 1 << 20  # elements of all these nodes together, and
+INTERPRETED: Final = 1 << 12  # on a device without machine code
 SEEN: Final = 1 << 16  # values in memory that the host cannot address and that are copied to be shown
 WHOLE: Final = 200  # values that are all shown; of more, the first and last along each axis
 DRAWN: Final = 40  # nodes of a picture
@@ -77,7 +79,7 @@ def values(t: TensorBase) -> np.ndarray[Any, Any] | None:
         TinsmithError: if they cannot be computed.
     """
     size: int = t.uop.size
-    if 0 in t.shape or (size <= FEW and _is_quick(t.uop)):
+    if 0 in t.shape or (size <= FEW and _is_quick(t.uop, t._device)):
         return t.numpy()
     if files.on_disk(t._device):
         return None
@@ -97,7 +99,7 @@ def _is_data(uop: UOp) -> bool:
     return uop.op is Ops.BUFFER
 
 
-def _is_quick(uop: UOp) -> bool:
+def _is_quick(uop: UOp, device: str) -> bool:
     """Whether the graph of a value is small, and all of its nodes have few elements."""
     order = _nodes(uop, NODES)
     work = 0
@@ -105,7 +107,7 @@ def _is_quick(uop: UOp) -> bool:
         if n.op not in (Ops.BUFFER, Ops.CONST) and n.op.kind != "movement":
             size = n.src[0].size if n.op is Ops.REDUCE else n.size
             work += size.vmax if isinstance(size, UOp) else size
-    return order is not None and work <= WORK
+    return order is not None and work <= (INTERPRETED if any(Device[d].interpreted for d in members(device)) else WORK)
 
 
 def _nodes(uop: UOp, most: int) -> list[UOp] | None:

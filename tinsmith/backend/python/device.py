@@ -67,6 +67,8 @@ class PythonProgram(Program):
 class PythonDevice(Compiled):
     """An interpreter in this process."""
 
+    interpreted = True
+
     @property
     def worker(self) -> str:
         """The interpreter holds Python's lock: ``PYTHON:k`` take turns."""
