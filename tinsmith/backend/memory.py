@@ -124,7 +124,10 @@ class Buffer:
             raise OutOfMemoryError(error.op, f"{error.message}. {holders(self.device)}", error.mend) from None
         owned = _Owned(self, _note_death)
         owned.allocator, owned.opaque, owned.device, owned.nbytes = allocator, self._opaque, self.device, self.nbytes
-        GlobalCounters.take(self.device, self.nbytes)
+        count, peak = GlobalCounters.memory_on, GlobalCounters.peak_on
+        used = count[self.device] = count[self.device] + self.nbytes
+        if used > peak[self.device]:
+            peak[self.device] = used
         if settings.timed:
             timeline.memory(self.device)
         _owned.add(owned)

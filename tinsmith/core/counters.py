@@ -61,12 +61,6 @@ class _Counters:
         """The most bytes that were in buffers at a time since the last ``reset``, by device."""
         return {device: nbytes for device, nbytes in self.peak_on.items() if nbytes}
 
-    def take(self, device: str, nbytes: int) -> None:
-        """Count memory that a buffer has got."""
-        used = self.memory_on[device] = self.memory_on[device] + nbytes
-        if used > self.peak_on[device]:
-            self.peak_on[device] = used
-
 
 GlobalCounters: Final = _Counters()
 

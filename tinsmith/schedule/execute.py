@@ -147,7 +147,7 @@ def realize(roots: Sequence[UOp], device: str, free: Collection[UOp] = ()) -> li
     settled = device, settings.program_key
     found, compiled = structure(roots), None
     if found is not None:
-        spared = _spared(found[1], free)
+        spared = _spared(found[1], free) if settings.memory_limit else ()
         compiled = _compiled.get((found[0], settled, spared))
         if compiled is None and not recorders:  # a replay has the constants that it was captured with
             table = scalars.arguments(found[0], roots, device, settled)

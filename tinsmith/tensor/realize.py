@@ -224,28 +224,24 @@ def compute(uops: Sequence[UOp], devices: Sequence[str], free: Collection[UOp] =
     """
     for recorder in recorders:
         recorder.wanted(uops)
+    device = devices[0]
     try:
-        return _computed(uops, devices, free)
+        targets, roots = _roots(uops, devices)
+        roots, data = _with_data(roots)
+        distinct = [n for n in dict.fromkeys(roots) if n not in data]
+        if not distinct:
+            found = []
+        elif settings.CHECKED:
+            checks = Checks(distinct)
+            found = realize([*distinct, *checks.roots], device)  # an error must leave the old versions as they are
+            checks.judge(found[len(distinct) :], lambda more: realize(more, device))
+        else:
+            found = realize(distinct, device, free)
+        buffers = data | dict(zip(distinct, _apart(found)))
     except OutOfMemoryError as error:
         if error.plan is None:
             error.plan = _plan(uops, devices, free)
         raise
-
-
-def _computed(uops: Sequence[UOp], devices: Sequence[str], free: Collection[UOp]) -> dict[UOp, UOp]:
-    device = devices[0]
-    targets, roots = _roots(uops, devices)
-    roots, data = _with_data(roots)
-    distinct = [n for n in dict.fromkeys(roots) if n not in data]
-    if not distinct:
-        found = []
-    elif settings.CHECKED:
-        checks = Checks(distinct)
-        found = realize([*distinct, *checks.roots], device)  # an error must leave the old versions as they are
-        checks.judge(found[len(distinct) :], lambda more: realize(more, device))
-    else:
-        found = realize(distinct, device, free)
-    buffers = data | dict(zip(distinct, _apart(found)))
     return {target: _as_view(buffers[root], target) for target, root in zip(targets, roots)}
 
 
