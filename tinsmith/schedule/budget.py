@@ -29,6 +29,7 @@ from tinsmith.schedule.planner import ALIGN, plan_slots
 ROUNDS: Final = 8  # walks with a smaller limit each, since values do not fill the block without gaps
 HALVINGS: Final = 7  # of the search for the least memory
 MOST_RUNS: Final = 4  # times the steps of a program that one with less memory may have
+AGAIN: Final = "computed again: there was no room to keep it in the memory budget"
 TURNS: Final = 3  # fits of a schedule, since another order may not allow to write over old versions
 
 # Of each item: what runs, and what it is for the device, where something else runs in its place; None for copies.
@@ -54,8 +55,9 @@ def within(schedule: Schedule, kernels: Kernels, limit: int, free: Collection[in
     for _ in range(TURNS):
         found = fitted(items, seconds, slots, room_in(limit, slots, fresh), versions)
         schedule.slots = found.slots
-        schedule.items = [replace(items[r.number], slots=[r.renamed.get(s, s) for s in items[r.number].slots],
-                                  again=r.again) for r in found.runs]
+        schedule.items = [replace(item, slots=[r.renamed.get(s, s) for s in item.slots], again=r.again,
+                                  reason=AGAIN if r.again else item.reason)
+                          for r in found.runs for item in [items[r.number]]]
         kernels = [given[r.number] for r in found.runs]
         before, fresh = fresh, _fresh(schedule, kernels, free)
         if fresh <= before:

@@ -299,7 +299,7 @@ def sources(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]], fr
     missing = 0
     if settings.memory_limit:
         kernels, missing = within(schedule, kernels, settings.memory_limit, free)
-        verify_order(schedule.items, schedule.slots, "memory budget")
+        verify_order(passed("memory budget", schedule.items), schedule.slots, "memory budget")
     return schedule, layouts, kernels, missing
 
 
