@@ -143,12 +143,12 @@ class Hardtanh(_Method):
 
 
 class Softplus(_Method):
-    """``x.softplus(beta)`` as a layer."""
+    """``x.softplus(beta, threshold)`` as a layer."""
 
     method = Tensor.softplus
 
-    def __init__(self, beta: float = 1.0) -> None:
-        self._options = {"beta": number("Softplus", "beta", beta)}
+    def __init__(self, beta: float = 1.0, threshold: float | None = None) -> None:
+        self._options = {"beta": number("Softplus", "beta", beta), "threshold": threshold}
 
 
 class Softmax(_Method):
