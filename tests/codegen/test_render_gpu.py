@@ -136,3 +136,11 @@ def test_a_large_product_goes_through_near_memory_or_a_unit() -> None:
     assert tiled.source.count("__shared__") == 2 and "float4" in tiled.source and tiled.block == [16, 16]
     assert "mma_f16(" in compile_kernel(halves, LANGUAGES["cuda"]).source
     assert tiled.grid == []
+
+
+def test_cuda_has_powers_of_two_and_rounds_to_bfloat16_by_instruction() -> None:
+    x = UOp(Ops.PARAM, dtypes.float32, (), (1, (64,)))
+    sink = UOp(Ops.SINK, None, (x.alu("EXP").cast(dtypes.bfloat16),))
+    new, old = (compile_kernel(sink, CUDARenderer(cuda_target(arch))).source for arch in ("sm_90", "sm_70"))
+    assert "ex2.approx.f32" in new and "cvt.rn.bf16.f32" in new
+    assert "ex2.approx.f32" in old and "cvt.rn.bf16.f32" not in old

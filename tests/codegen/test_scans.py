@@ -49,3 +49,30 @@ def test_what_has_no_lanes() -> None:
     steps = axis_of_steps(plain)
     with pytest.raises(ArgumentError, match="lanes already"):
         optimized(plain, [Opt(OptOps.VECTOR, steps, 4), Opt(OptOps.VECTOR, 1 - steps, 2)])
+
+
+@pytest.mark.parametrize("op", ["ADD", "MUL", "MAX", "MIN"])
+@pytest.mark.parametrize(("lanes", "threads", "rows"), [(8, 64, 0), (1, 16, 0), (4, 4, 2), (8, 128, 2), (1, 32, 3)])
+def test_threads_share_the_steps(op: str, lanes: int, threads: int, rows: int) -> None:
+    x, start = given(1, (6, 1020), dtypes.float32), given(2, (6, 1), dtypes.float32)
+    sink = UOp(Ops.SINK, None, (x.scan(op, 1, start),))
+    rng = np.random.default_rng(0)
+    inputs = {p: rng.uniform(0.99, 1.01, p.shape).astype(np.float32) for p in (x, start)}
+    opts = [Opt(OptOps.PADTO, 1, 1024), *[Opt(OptOps.VECTOR, 1, lanes)] * (lanes > 1), Opt(OptOps.GROUP, 1, threads),
+            *[Opt(OptOps.LOCAL, 0, rows)] * (rows > 1)]
+    (got,) = run_on("PYTHON:G256", sink, inputs, opts)
+    np.testing.assert_allclose(got, expected(sink, inputs)[0], rtol=1e-5)
+
+
+def test_what_threads_do_not_share() -> None:
+    x, w, s = (given(n, shape, dtypes.float32) for n, shape in ((1, (3, 64)), (2, (3, 64)), (3, (3, 1))))
+
+    def refused(sink: UOp, *opts: Opt, device: str = "PYTHON:G256", match: str) -> None:
+        with pytest.raises(ArgumentError, match=match):
+            run_on(device, UOp(Ops.SINK, None, (sink,)), {p: np.ones(p.shape, np.float32) for p in (x, w, s)}, opts)
+
+    refused(x.scan("MULADD", 1, s, w), Opt(OptOps.GROUP, 1, 4), match="cannot be combined by threads")
+    refused(x.scan("ADD", 1), Opt(OptOps.GROUP, 1, 4), device="PYTHON", match="cannot be combined by threads")
+    refused(x.scan("ADD", 1), Opt(OptOps.GROUP, 1, 24), match="a power of two")
+    refused(x.scan("ADD", 1), Opt(OptOps.GROUP, 1, 4), Opt(OptOps.VECTOR, 1, 2), match="share its steps already")
+    refused(x.scan("ADD", 1), Opt(OptOps.GROUP, 1, 16), Opt(OptOps.LOCAL, 0, 3), match="no whole warps")

@@ -66,3 +66,19 @@ def test_weight_gradients_of_few_images_are_cut_along_the_images():
     assert count(x.conv2d(w).square().sum().gradient(w)[0]) > 1
     expected = np.lib.stride_tricks.sliding_window_view(x.numpy(), (28, 28), (2, 3)).sum((0, 4, 5))
     np.testing.assert_allclose(grad.numpy(), np.broadcast_to(expected, (5, 3, 3, 3)), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((65537,), 0), ((2, 33000), 1), ((6000, 3), 0), ((40, 3, 5), 0)])
+@pytest.mark.parametrize("take", [("cumsum", np.cumsum), ("cummax", np.maximum.accumulate)])
+def test_scans_are_cut_for_multiprocessors(shape, axis, take):
+    a = rng.standard_normal(shape).astype(np.float32)
+    out = getattr(Tensor(a, device="PYTHON:G256:C8"), take[0])(axis)
+    values = out[0] if isinstance(out, tuple) else out
+    np.testing.assert_allclose(values.numpy(), take[1](a, axis=axis), rtol=1e-4, atol=1e-2)
+
+
+def test_gradient_of_a_scan_that_is_cut():
+    a, g = (rng.standard_normal(40000).astype(np.float32) for _ in range(2))
+    x = Tensor(a, device="PYTHON:G256:C8")
+    (x.cumsum() * Tensor(g, device="PYTHON:G256:C8")).sum().backward()
+    np.testing.assert_allclose(x.grad.numpy(), np.cumsum(g[::-1].astype(np.float64))[::-1], rtol=1e-4, atol=1e-2)

@@ -78,7 +78,8 @@ def thread_axes(k: Kernel) -> list[list[UOp]]:
     apart: set[frozenset[UOp]] = set()
     wanted = set(threads)
     for n in toposort(k.sink) if threads else []:
-        own = wanted & (n.ranges | (n.src[0].ranges if n.op is Ops.STAGE else frozenset()))
+        used = n.ranges | (n.src[0].ranges if n.op is Ops.STAGE else frozenset())
+        own = wanted & (used | {k.running_threads.get(r.arg[0]) for r in used})
         apart |= {frozenset(pair) for pair in combinations(own, 2)}
     axes: list[list[UOp]] = []
     for r in threads:
@@ -94,6 +95,8 @@ def thread_axes(k: Kernel) -> list[list[UOp]]:
 def _pitch(k: Kernel, axis: list[UOp]) -> tuple[int, int]:
     """How far apart neighbours along an axis of a block are, in the largest memory that they touch: the nearest are
     neighbours in a warp."""
+    if not set(k.running_threads.values()).isdisjoint(axis):
+        return (-1 << 62, 0)  # they hand each other values
     found = [(1, 0)]
     for n in k.nodes:
         if n.op in (Ops.LOAD, Ops.STORE) and n.src[0].op is Ops.PARAM:
@@ -169,6 +172,8 @@ def group(k: Kernel, opt: Opt) -> None:
     """`amt` threads share a reduction: GROUP takes turns, GROUPTOP gives each thread a piece of its own."""
     top = opt.op.name == "GROUPTOP"
     r = k.axis(opt)
+    if r in k.ordered and not top:
+        return _share_steps(k, opt, r)
     if r.arg[1] is not Role.REDUCE:
         raise fail(opt, "only a reduction is shared by threads")
     amount = _divided(opt, r)
@@ -180,6 +185,24 @@ def group(k: Kernel, opt: Opt) -> None:
     def change(new: Kernel) -> None:
         outer, inner = new.split(r, range_size(r) // amount if top else amount, Role.REDUCE)
         _share(new, outer if top else inner)
+
+    _changed(k, opt, change)
+
+
+def _share_steps(k: Kernel, opt: Opt, r: UOp) -> None:
+    """Running values: threads take neighbouring vectors of steps, and hand each other what they come to."""
+    _threads_allowed(k, opt)
+    amount, lanes = _divided(opt, r), k.running_lanes.get(r.arg[0], 1)
+    if not k.warp or any(n.op is Ops.PREFIX and n.arg is Ops.MULADD for n in k.nodes):
+        raise fail(opt, "its steps cannot be combined by threads")
+    if r.arg[0] in k.running_threads or amount & (amount - 1) or range_size(r) % (amount * lanes):
+        raise fail(opt, "threads share whole vectors of steps once, a power of two of them", "PADTO and VECTOR before")
+
+    def change(new: Kernel) -> None:
+        to_grid(new)
+        new.running_threads[r.arg[0]] = own = new.new_range(amount, Role.GROUP)
+        new.order.append(own)
+        new.stage_only.add(own.arg[0])
 
     _changed(k, opt, change)
 

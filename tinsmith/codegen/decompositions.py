@@ -67,12 +67,12 @@ def _tanh_plus_one(sink: UOp) -> dict[UOp, UOp]:
             if all(n.op is Ops.ADD and any(s.is_const and s.arg == 1 for s in n.src) for n in read)}
 
 
-def expand(sink: UOp, fma: bool = False, scales: bool = False) -> UOp:
+def expand(sink: UOp, fma: bool = False, scales: bool = False, exp2s: bool = False) -> UOp:
     """Functions written out as the arithmetic that they are computed with: after all opts, which read ``exp(x)``.
 
-    ``fma``: MULADD rounds once on the target; ``scales``: it has SCALE."""
+    ``fma``: MULADD rounds once on the target; ``scales``: it has SCALE; ``exp2s``: EXP2 of float32."""
     if any(n.op in FUNCTIONS for n in toposort(sink)):
         sink = sink.substitute(_tanh_plus_one(sink))
-        (sink,) = rewrite([sink], transcendentals(fma, scales))
+        (sink,) = rewrite([sink], transcendentals(fma, scales, exp2s))
         return simplify(sink)
     return sink

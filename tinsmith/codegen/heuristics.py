@@ -302,7 +302,7 @@ def elementwise_opts(kernel: Kernel, target: Target) -> None:
     lanes_of_loop = {outer, lane}
     if scatters:
         return scatter_opts(kernel, target, outer) if outer is not None else None
-    _share_work(kernel, outer)
+    share_work(kernel, outer)
     loops = kernel.parallel
     along = [r for n in kernel.loads for r in loops
              if n.src[1].ranges & lanes_of_loop and _stride(n.src[1], r) == 1 and r is not outer]
@@ -311,7 +311,7 @@ def elementwise_opts(kernel: Kernel, target: Target) -> None:
     return None
 
 
-def _share_work(kernel: Kernel, lane_loop: UOp | None) -> None:
+def share_work(kernel: Kernel, lane_loop: UOp | None) -> None:
     """A short range on which less than half of the work depends is written out, so that the rest is done once; and one
     whose every iteration reads an input of its own, as when tensors are stacked, so that it asks for no other."""
     for r in kernel.parallel:

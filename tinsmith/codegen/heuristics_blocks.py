@@ -10,13 +10,17 @@ from __future__ import annotations
 import math
 
 from tinsmith.codegen import matrix
+from tinsmith.codegen.heuristics import share_work
 from tinsmith.codegen.heuristics_lines import (
     BLOCK,
     LONG,
     column_opts,
+    listed_opts,
     results_of,
     room,
     row_opts,
+    running_opts,
+    short_sum_opts,
     thread_opts,
     transpose_opts,
     tried,
@@ -38,15 +42,17 @@ TILE_SIDE, THREAD_ROWS, SLICE = 16, 4, 16  # threads along a tile's sides, rows 
 
 def choose_block_opts(kernel: Kernel, target: Target) -> None:
     """Apply the opts that the model expects to be fastest on a grid of blocks."""
-    if matrix_unit_opts(kernel, target) or contraction_opts(kernel, target):
+    if matrix_unit_opts(kernel, target) or contraction_opts(kernel, target) or running_opts(kernel, target):
         return
     if kernel.folds:
-        if row_opts(kernel, target) or column_opts(kernel, target):
-            return
+        for choose in (listed_opts, row_opts, column_opts, short_sum_opts):
+            if choose(kernel, target):
+                return
         reuse_opts(kernel, target)
         shared_reduction_opts(kernel, target)
         thread_opts(kernel, target)
     elif not transpose_opts(kernel, target):
+        share_work(kernel, None)
         thread_opts(kernel, target, vector_opts(kernel))
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from tinsmith.codegen.blocks import threads_per_block
 from tinsmith.codegen.carried import added_sum
+from tinsmith.codegen.hidden import covered_steps
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
@@ -29,6 +30,8 @@ BLOCK, LARGE_BLOCK = 128, 512  # threads of a block where nothing asks for more,
 TURNS = 2  # vectors of a row for each thread, where there are so many
 MANY_ROWS = 16  # for each core: enough of them even if each has few threads
 ROW_VALUES, THREAD_VALUES = 1 << 16, 80  # elements of a row that a block and a thread keep in registers
+SHORT = 16  # elements of a sum that a thread has in registers
+RUNNING = 256  # threads that share the steps of running values
 IN_FLIGHT = 4  # loads that a thread has under way where it goes through a loop, twice as many down a column
 COLUMNS, WAYS = 32, 8  # threads side by side, and how many share the way down
 TILE, TILE_ROWS = 64, 8  # side of a transposed tile, and how much of it a thread writes
@@ -133,8 +136,7 @@ def row_opts(kernel: Kernel, target: Target) -> bool:
     threads = threads_for(rows.size // lanes, target, count >= target.cores * MANY_ROWS)
     share = max(count // target.cores, target.warp // threads, 1)  # at least a warp, and a block for every core
     rows_of_block = min(min(BLOCK, target.block_threads) // threads, 1 << (share.bit_length() - 1))
-    if outer and rows_of_block > 1:
-        split(kernel, OptOps.LOCAL, outer[-1], min(rows_of_block, 1 << (range_size(outer[-1]).bit_length() - 1)))
+    rows_to_block(kernel, rows_of_block)
     for r in (*rows.reduced, *rows.beside):
         reduced = r in rows.reduced
         left = split(kernel, OptOps.VECTOR, again(kernel, r), lanes)
@@ -145,6 +147,13 @@ def row_opts(kernel: Kernel, target: Target) -> bool:
             amount = turns if turns * lanes <= kept else max(d for d in range(1, IN_FLIGHT + 1) if turns % d == 0)
             split(kernel, OptOps.UNROLL if reduced else OptOps.UPCAST, left, amount)
     return True
+
+
+def rows_to_block(kernel: Kernel, amount: int) -> None:
+    """Several short rows come to a block."""
+    outer = [r for r in kernel.order if r.arg[1] is Role.GLOBAL and isinstance(range_size(r), int)]
+    if outer and amount > 1:
+        split(kernel, OptOps.LOCAL, outer[-1], min(amount, 1 << (range_size(outer[-1]).bit_length() - 1)))
 
 
 def threads_for(vectors: int, target: Target, many: bool = True) -> int:
@@ -158,6 +167,84 @@ def threads_for(vectors: int, target: Target, many: bool = True) -> int:
         return turns * threads / vectors * (1 + abs(math.log2(turns / TURNS)) / (32 if many else 4))
 
     return min(options, key=cost, default=1)
+
+
+# *** running values ***
+
+
+def running_opts(kernel: Kernel, target: Target) -> bool:
+    """Threads of a block share the steps where these run along memory, else each has a line of its own; several steps
+    at once, whose loads are under way together. False where nothing runs."""
+    if not kernel.ordered:
+        return False
+    (steps,) = kernel.ordered
+    size, used = range_size(steps), (*kernel.loads, *kernel.stores)
+    weighted = any(n.op is Ops.PREFIX and n.arg is Ops.MULADD for n in kernel.nodes)
+    along = all(stride_of(n.src[1], steps) in (-1, 0, 1) for n in used)
+    if not weighted and isinstance(size, int) and size >= 2 * MOST_LANES:
+        lanes = lanes_for(kernel, MOST_LANES, steps) if along else MOST_LANES
+        vectors = -(-size // lanes)
+        options = [1 << n for n in range((min(RUNNING, target.block_threads, vectors)).bit_length())]
+        threads = min(options, key=lambda t: -(-vectors // t) * (t + 1)) if along and target.warp else 1
+        if size % (lanes * threads):
+            tried(kernel, Opt(OptOps.PADTO, kernel.ranges.index(steps), lanes * threads))
+        at = kernel.ranges.index(next(iter(kernel.ordered)))
+        if (lanes == 1 or tried(kernel, Opt(OptOps.VECTOR, at, lanes))) and threads > 1:
+            tried(kernel, Opt(OptOps.GROUP, at, threads))
+            rows_to_block(kernel, BLOCK // threads)
+            return True
+    thread_opts(kernel, target)
+    return True
+
+
+# *** short sums ***
+
+
+def short_sum_opts(kernel: Kernel, target: Target) -> bool:
+    """Short sums over the same elements, such as one for each key: a thread reads them once, for all of these sums.
+    False where there are none."""
+    over = {f.src[1:] for f in kernel.folds}
+    if len(over) != 1 or len(ranges := over.pop()) != 1 or kernel.ordered or kernel.products:
+        return False
+    (r,), size = ranges, range_size(ranges[0])
+    sharing = next((p for p in kernel.parallel if _reads_alike(kernel, p, r)), None)
+    if sharing is None or not isinstance(size, int) or size > SHORT:
+        return False
+    along = all(stride_of(s.src[1], sharing) == 1 for s in kernel.stores)
+    lanes = lanes_for(kernel, SHORT, sharing) if along else 1
+    left = split(kernel, OptOps.VECTOR, sharing, lanes)
+    if left is not None:
+        split(kernel, OptOps.UPCAST, left, SHORT // lanes)
+    rest = split(kernel, OptOps.VECTOR, r, lanes_for(kernel, size, r, stores=False)) if lanes == 1 else r
+    if rest is not None:
+        split(kernel, OptOps.UNROLL, rest, range_size(rest))
+    thread_opts(kernel, target)
+    return True
+
+
+def _reads_alike(kernel: Kernel, p: UOp, r: UOp) -> bool:
+    """Whether the inner part of a parallel range decides about sums over ``r``, but not about what they read."""
+    size = range_size(p)
+    if not isinstance(size, int) or size % SHORT or p.arg[1] is not Role.GLOBAL:
+        return False
+    trial, at = kernel.copied(), kernel.order.index(p) + (size > SHORT)
+    trial.apply(Opt(OptOps.UPCAST, kernel.ranges.index(p), SHORT))
+    inner = trial.order[at]
+    loads = [n for n in toposort(trial.folds) if n.op is Ops.LOAD and r in n.src[1].ranges]
+    return bool(loads) and all(inner in f.ranges for f in trial.folds) and all(inner not in n.ranges for n in loads)
+
+
+def listed_opts(kernel: Kernel, target: Target) -> bool:
+    """Sums over the steps that a list in memory gives to each block of results; False where there are none."""
+    spans = toposort([n for span in covered_steps(kernel).values() for n in span])
+    if not any(n.op is Ops.LOAD for n in spans):
+        return False
+    tried(kernel, Opt(OptOps.SKIP))
+    vector_opts(kernel)
+    for r in reversed([r for r in kernel.order if r.arg[1] is Role.GLOBAL and r not in spans]):
+        split(kernel, OptOps.LOCAL, r, amount_for(range_size(r), min(BLOCK, target.block_threads)))
+        break
+    return True
 
 
 # *** columns ***

@@ -15,6 +15,7 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.symbolic import from_linear, linear_form
+from tinsmith.ir.uop import toposort
 
 if TYPE_CHECKING:
     from tinsmith.codegen.kernel import Kernel
@@ -131,10 +132,11 @@ def visible_ends(k: Kernel) -> dict[UOp, UOp]:
 
 def covered_steps(k: Kernel) -> dict[UOp, tuple[UOp, UOp]]:
     """Loops of sums whose first or last steps read nothing but what lies outside of a window, each with (start, end) of
-    the steps between: the rows of a kernel's window at the edge of an image.
+    the steps between: the rows of a kernel's window at the edge of an image, or the steps that a list in memory gives
+    to a block of a grid.
     """
     found: dict[UOp, set[tuple[UOp, UOp]]] = {}
-    around = {r for r in k.parallel if r.arg[1] in (Role.LOOP, Role.THREAD)}
+    around = {r for r in k.parallel if r.arg[1] in (Role.LOOP, Role.THREAD, Role.GLOBAL)}
     for fold in k.folds:
         terms = _needed(fold.src[0]) if fold.arg is Ops.ADD else []
         for loop in (r for r in fold.src[1:] if r.arg[1] is Role.REDUCE):
@@ -148,7 +150,7 @@ def _steps_between(loop: UOp, terms: list[tuple[UOp, UOp]], around: Collection[U
     for low, high in terms:
         sides, constant = linear_form(low - high)
         step = sides.pop(loop, 0)
-        if not step or not sides or not all(t in around for t in sides):
+        if not step or not sides or not all(t in around or _listed(t, around) for t in sides):
             continue
         rest = from_linear(sides, constant, loop)  # step·loop + rest < 0
         if step > 0:
@@ -162,19 +164,30 @@ def _needed(node: UOp) -> list[tuple[UOp, UOp]]:
     """Pairs (low, high): a value is 0 unless low < high for each of them, if what it is made of is finite."""
     if node.op is Ops.LOAD and len(node.src) > 2:
         return [pair for c in conjuncts(node.src[2]) if (pair := _inequality(c)) is not None]
+    if node.op is Ops.WHERE and node.src[2].is_const and node.src[2].arg == 0:
+        pairs = [pair for c in conjuncts(node.src[0]) if (pair := _inequality(c, True)) is not None]
+        return [p for p in pairs if any(n.op is Ops.LOAD for n in toposort(p))]
     if node.op in (Ops.MUL, Ops.CAST):
         return [pair for s in node.src for pair in _needed(s)]
     return []
 
 
-def _inequality(condition: UOp) -> tuple[UOp, UOp] | None:
-    """The indices (low, high) of which a condition says low < high; None if it says something else."""
+def _listed(term: UOp, around: Collection[UOp]) -> bool:
+    """Whether a term of an index comes from memory, and is known for a block of the grid."""
+    own = term.ranges
+    return term.op is Ops.CAST and bool(own) and all(r in around and r.arg[1] is Role.GLOBAL for r in own)
+
+
+def _inequality(condition: UOp, listed: bool = False) -> tuple[UOp, UOp] | None:
+    """The indices (low, high) of which a condition says low < high; None if it says something else. ``listed``: one of
+    them may lie in memory."""
     inner, turned = condition, False
     if condition.op in (Ops.CMPEQ, Ops.CMPNE) and condition.src[1].is_const:
         inner, turned = condition.src[0], bool(condition.src[1].arg) is (condition.op is Ops.CMPNE)
     if inner.op is not Ops.CMPLT:
         return None
-    low, high = (_as_index(s) for s in inner.src)
+    low, high = (s.cast(dtypes.index) if listed and s.op is Ops.LOAD and s.dtype is dtypes.int32 else _as_index(s)
+                 for s in inner.src)
     if low is None or high is None:
         return None
     return (high, low + 1) if turned else (low, high)

@@ -33,7 +33,7 @@ class Kernel:
     `full` maps the number of a partial range to how many of its iterations are whole; the linearizer peels the rest.
     `units` are the matrix units that the target has. `block_threads` says how many threads a block may have on the
     target; 0: it has no blocks. `warp`: how many of them hand each other values.
-    `fma`: MULADD rounds once. `scales`: the target has SCALE.
+    `fma`: MULADD rounds once. `scales`: the target has SCALE; `exp2s`: EXP2.
     """
 
     sink: UOp
@@ -43,12 +43,14 @@ class Kernel:
     spans: dict[int, tuple[UOp, UOp]] = field(default_factory=dict)  # number of a loop → which steps add anything
     peeled: set[int] = field(default_factory=set)  # numbers of loops whose iterations are written one after the other
     running_lanes: dict[int, int] = field(default_factory=dict)  # number of an ordered range → steps at once
+    running_threads: dict[int, UOp] = field(default_factory=dict)  # and the threads that share its steps
     count: int = 0
     units: tuple[MatrixUnit, ...] = ()
     block_threads: int = 0
     warp: int = 0
     fma: bool = False
     scales: bool = False
+    exp2s: bool = False
     _sorted: tuple[UOp | None, list[UOp]] = field(default=(None, []), repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -89,7 +91,7 @@ class Kernel:
         """Ranges that belong to a reduction, a stage, a running value or an ordered scatter."""
         nodes = self.nodes
         inner = self.ordered | frozenset(r for n in nodes if n.op in (Ops.FOLD, Ops.STAGE) for r in n.src[1:])
-        inner |= frozenset(n.src[4] for n in nodes if n.op is Ops.MMA)
+        inner |= frozenset(n.src[4] for n in nodes if n.op is Ops.MMA) | frozenset(self.running_threads.values())
         return inner | frozenset(n.src[4] for n in nodes if n.op is Ops.SCATTER_STORE)
 
     @property

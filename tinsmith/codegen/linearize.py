@@ -23,10 +23,10 @@ from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.streams import bind
 from tinsmith.codegen.stridedlines import strided
 from tinsmith.codegen.stridedstores import store_strided
-from tinsmith.codegen.warplines import loads_first, shared_by_warps
+from tinsmith.codegen.warplines import loads_first, running_by_warps, shared_by_warps
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Op, Ops, UOp
-from tinsmith.ir.symbolic import from_linear, is_made_of, linear_form, shifted, simplify, values_over
+from tinsmith.ir.symbolic import for_all_lanes, from_linear, is_made_of, linear_form, shifted, simplify, values_over
 from tinsmith.ir.units import Fragment
 from tinsmith.ir.uop import toposort
 
@@ -428,19 +428,26 @@ class Linearizer(BlockWriter):
 
     def carried(self, r: UOp, size: UOp, body: list[UOp], write: Callable[[list[UOp]], None]) -> None:
         step, over = self.kernel.running_lanes.get(r.arg[0], 1), r
-        if step > 1:  # several steps at once: the range becomes a loop over vectors
-            first = 1 + max(self.position, default=0)
-            vectors, lane = UOp.range(size.arg // step, first, r.arg[1]), UOp.range(step, first + 1, Role.VECTOR)
+        threads = self.kernel.running_threads.get(r.arg[0])
+        if step > 1 or threads is not None:  # several steps at once: the range becomes a loop over vectors
+            first, together = 1 + max(self.position, default=0), range_size(threads) if threads is not None else 1
+            lane = UOp.range(step, first + 1, Role.VECTOR) if step > 1 else UOp.index(0)
+            over = UOp.range(size.arg // step // together, first, r.arg[1])
             self.position |= {first: len(self.position), first + 1: len(self.position) + 1}
+            vectors = over if threads is None else over * together + threads
             body = [simplify(bind(n, r, vectors * step + lane)) for n in body]
-            r, over, size = vectors, lane, UOp.index(size.arg // step)
+            if threads is not None:
+                whole = {n: alike for n in toposort(body) if (alike := for_all_lanes(n, lane)) is not None}
+                body = [n.substitute(whole) for n in body]
+            r, size = over, UOp.index(size.arg // step // together)
+            over = lane if step > 1 else threads if threads is not None else r
         running = [n for n in toposort(body) if n.op is Ops.PREFIX and over in n.src[1].ranges]
         end, number = self.expression(size), self.counts["loop"]
         self.counts["loop"] += 1
         line = UOp(Ops.RANGE, dtypes.index, (self.const(size, 0), end), (number, False))
         accs: dict[tuple[UOp, Coords], UOp] = {}
         for n in running:
-            lanes = self.lanes(n)
+            lanes = self.lanes(n) if threads is None else None
             for c in self.all_coords(n.ranges):
                 start = self.spread(self.value(n.src[2], c), 1 if lanes is None else range_size(lanes))
                 accs[n, c] = self.force(UOp(Ops.DEFINE_ACC, start.dtype, (start, line), self.counts["acc"]))
@@ -450,8 +457,8 @@ class Linearizer(BlockWriter):
         for (n, c), acc in accs.items():
             self.scopes[-1].values[acc] = acc
             x = self.value(n.src[0], c)
-            if step > 1:
-                x, carries[acc] = self.steps_at_once(n.arg, self.spread(x, step), acc)
+            if step > 1 or threads is not None:
+                x, carries[acc] = self.steps_at_once(n.arg, self.spread(x, step), acc, threads)
             else:
                 src = [acc, x] if n.arg is not Ops.MULADD else [acc, self.value(n.src[3], c), x]
                 x = carries[acc] = self.combine(here, n.arg, n.dtype, src)
@@ -488,9 +495,9 @@ class Linearizer(BlockWriter):
             with self.first_threads(s):
                 self.store(UOp(Ops.STORE, None, (memory, place, self.named(phi), *(() if valid.is_const else [valid]))))
 
-    def steps_at_once(self, op: Op, x: UOp, carry: UOp) -> tuple[UOp, UOp]:
+    def steps_at_once(self, op: Op, x: UOp, carry: UOp, threads: UOp | None) -> tuple[UOp, UOp]:
         """The running values of a vector's steps after ``carry``, and what is carried on, in every lane: each lane
-        takes in the one 1, 2, 4, … places before it (Hillis and Steele, 1986)."""
+        takes in the one 1, 2, 4, … places before it (Hillis and Steele, 1986), then what ``threads`` before it have."""
         here, count, dtype = len(self.scopes) - 1, x.dtype.count, x.dtype.scalar
         reach = 1
         while reach < count:
@@ -500,8 +507,13 @@ class Linearizer(BlockWriter):
             both = self.combine(here, op, dtype, [self.emit(here, UOp(Ops.GEP, x.dtype, (x,), before)), x])
             x = self.combine(here, Ops.WHERE, dtype, [far, both, x])
             reach *= 2
-        last = self.emit(here, UOp(Ops.GEP, x.dtype, (x,), (count - 1,) * count))
-        return self.combine(here, op, dtype, [carry, x]), self.combine(here, op, dtype, [carry, last])
+        if threads is None:
+            last = self.emit(here, UOp(Ops.GEP, x.dtype, (x,), (count - 1,) * count))
+            return self.combine(here, op, dtype, [carry, x]), self.combine(here, op, dtype, [carry, last])
+        last = x if count == 1 else self.emit(here, UOp(Ops.GEP, dtype, (x,), (count - 1,)))
+        ahead, total = running_by_warps(self, op, last, threads)
+        both = self.combine(here, op, dtype, [carry, ahead])
+        return self.combine(here, op, dtype, [both, x]), self.combine(here, op, dtype, [carry, total])
 
     # *** fragments of matrix units ***
 
@@ -663,5 +675,5 @@ def _depends(a: UOp, b: UOp) -> bool:
 def linearize(kernel: Kernel) -> list[UOp]:
     """The linear program of an optimized kernel."""
     kernel.stage_what_no_unit_loads()
-    kernel.sink = expand(kernel.sink, kernel.fma, kernel.scales)
+    kernel.sink = expand(kernel.sink, kernel.fma, kernel.scales, kernel.exp2s)
     return Linearizer(kernel).run()

@@ -96,12 +96,14 @@ class Lowering:
         axis, op = node.arg
         shape = base.shape
         index = tuple(self.new_range(s, Role.LOOP) for s in x.shape)
-        inner = self.new_range(base.shape[axis], Role.LOOP)
-        copied = (*index[:axis], inner, *index[axis + 1 :])
-        copy = memory.store(flatten(shape, copied), self.value(base, copied))
         at = self.value(where, index).cast(dtypes.index)
         valid = at.ge(0) & at.lt(UOp.index(shape[axis]))
         target = flatten(shape, (*index[:axis], at, *index[axis + 1 :]))
+        if op is Ops.ASSIGN:
+            return memory.store(target, self.value(x, index), valid)
+        inner = self.new_range(base.shape[axis], Role.LOOP)
+        copied = (*index[:axis], inner, *index[axis + 1 :])
+        copy = memory.store(flatten(shape, copied), self.value(base, copied))
         old = memory.load(target, valid)
         new = self.value(x, index)
         combined = new if op is None else UOp(op, None, (old, new))

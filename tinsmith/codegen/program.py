@@ -60,7 +60,7 @@ def choose(kernel: Kernel, target: Target) -> None:
 
 def _begin(lowered: UOp, target: Target) -> Kernel:
     kernel = Kernel(decompose(lowered), units=target.units, block_threads=target.block_threads, warp=target.warp,
-                    fma=target.fma, scales=target.scales)
+                    fma=target.fma, scales=target.scales, exp2s=target.exp2s)
     if target.grid:
         to_grid(kernel)
     return kernel

@@ -36,6 +36,7 @@ from collections.abc import Callable
 from tinsmith.codegen.floats import (
     FORMATS,
     LOG2E,
+    LOG2E_PARTS,
     at_least,
     at_most,
     flip_sign,
@@ -52,7 +53,7 @@ from tinsmith.codegen.floats import (
 )
 from tinsmith.codegen.powers import pow
 from tinsmith.codegen.sines import cos, sin
-from tinsmith.core.dtypes import dtypes
+from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir.ops import Op, Ops
 from tinsmith.ir.rewrite import Pat, Rule, RuleSet
 from tinsmith.ir.uop import UOp
@@ -66,6 +67,7 @@ _LOG2_32 = (0.4426950514316559, -0.7213473320007324, 0.4808982312679291, -0.3606
 _LOG64 = (0.6666666666666734, 0.3999999999941509, 0.2857142874231096, 0.22222198579953545, 0.18183564016218556,
           0.15314057648857443, 0.1479588541742267)
 
+FIRST_INFINITE = 88.72283935546875  # the least float32 whose exponential is no float32
 
 
 def exp(x: UOp) -> UOp:
@@ -95,6 +97,18 @@ def scaled_exp(x: UOp) -> UOp:
     n, _ = rounded(x, LOG2E, 0)
     r = reduce_ln2(x, n)
     return below.where(0.0, scale(polynomial(r, (1.0, 1.0, *f.exp)), n))
+
+
+def exp_by_exp2(x: UOp) -> UOp:
+    """2 to the power of x·log2(e), rounded, times what it was rounded by, where EXP2 is an instruction for float32."""
+    if x.dtype is not dtypes.float32:
+        return exp(x)
+    f, (high, low) = FORMATS[x.dtype], LOG2E_PARTS
+    x = x.maximum(f.exp_range[0]).minimum(FIRST_INFINITE)  # whose rest is positive: inf + inf·rest is no NaN
+    power = x * high
+    rest = fma(x, low, fma(x, high, power * -1.0))
+    value = power.alu(Ops.EXP2)
+    return fma(value, rest * (1 / LOG2E), value)
 
 
 def scaled_exp2(x: UOp) -> UOp:
@@ -194,8 +208,9 @@ def erf(x: UOp) -> UOp:
     return a.lt(1.0).where(small, flip_sign(large, sign))
 
 
-def _rule(op: Op, law: str, function: Callable[..., UOp]) -> Rule:
-    operands = tuple(Pat(name, when=lambda n: n.dtype in FORMATS) for name in "xy"[: 2 if op.kind == "binary" else 1])
+def _rule(op: Op, law: str, function: Callable[..., UOp], but: DType | None = None) -> Rule:
+    known = [d for d in FORMATS if d is not but]
+    operands = tuple(Pat(name, when=lambda n: n.dtype in known) for name in "xy"[: 2 if op.kind == "binary" else 1])
     return Rule(op.name.lower(), law, Pat("", (op,), operands), function,
                 lambda: UOp(op, None, tuple(UOp(Ops.PARAM, dtypes.float32, (), (n, ())) for n in range(len(operands)))))
 
@@ -213,11 +228,14 @@ FUNCTIONS = tuple(_LAWS)  # what these rules write out
 
 
 @functools.cache
-def transcendentals(fma: bool = False, scales: bool = False) -> RuleSet:
-    """The rules for a target. ``fma``: MULADD rounds once; ``scales``: it has SCALE."""
+def transcendentals(fma: bool = False, scales: bool = False, exp2s: bool = False) -> RuleSet:
+    """The rules for a target. ``fma``: MULADD rounds once; ``scales``: it has SCALE; ``exp2s``: EXP2 of float32."""
     written: dict[Op, Callable[..., UOp]] = {
-        Ops.EXP: scaled_exp if scales else exp, Ops.EXP2: scaled_exp2 if scales else exp2, Ops.EXPM1: expm1,
+        Ops.EXP: exp_by_exp2 if exp2s else scaled_exp if scales else exp,
+        Ops.EXP2: scaled_exp2 if scales else exp2, Ops.EXPM1: expm1,
         Ops.LOG: log, Ops.LOG2: log2, Ops.LOG1P: log1p, Ops.SIN: functools.partial(sin, fused=fma),
         Ops.COS: functools.partial(cos, fused=fma), Ops.TANH: tanh, Ops.ERF: erf,
         Ops.POW: functools.partial(pow, fused=fma, scales=scales)}
-    return RuleSet("transcendentals", tuple(_rule(op, law, written[op]) for op, law in _LAWS.items()))
+    instruction = {Ops.EXP2: dtypes.float32} if exp2s else {}
+    return RuleSet("transcendentals", tuple(_rule(op, law, written[op], instruction.get(op))
+                                            for op, law in _LAWS.items()))

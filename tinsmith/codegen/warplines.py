@@ -1,4 +1,4 @@
-"""Lines for a reduction that the threads of a block share: each warp by shuffles, then one word per warp.
+"""Lines for a reduction, or for running values, that threads of a block share: by shuffles, then a word per warp.
 
     FOLD(load(STAGE(part, g'), g), g)   →   x = part;  x = x ∘ SHUFFLE(x, 16);  … SHUFFLE(x, 1);  words of the warps
 
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from tinsmith.codegen.lines import Coords
 from tinsmith.codegen.roles import Role, range_size
-from tinsmith.ir import Ops, UOp
+from tinsmith.core.errors import ArgumentError
+from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.symbolic import linear_form
 
 if TYPE_CHECKING:
@@ -53,11 +54,21 @@ def shared_by_warps(lin: Linearizer, fold: UOp, coords: Coords) -> bool:
 
 def _over_warps(lin: Linearizer, fold: UOp, x: UOp, line: UOp) -> UOp:
     """The warps' results, through near memory."""
-    depth, warp, count = len(lin.scopes) - 1, lin.kernel.warp, x.dtype.count
-    words = line.arg[1] // warp
+    words = _words_of_warps(lin, x, line)
+    total = words[0]
+    for word in words[1:]:
+        total = lin.combine(len(lin.scopes) - 1, fold.arg, fold.dtype.scalar, [total, word])
+    return total
+
+
+def _words_of_warps(lin: Linearizer, x: UOp, line: UOp) -> list[UOp]:
+    """What the first threads of all warps that work on the same result have; ``line`` numbers a thread among them."""
+    warp, count = lin.kernel.warp, x.dtype.count
+    words = lin.threads_along(*next((a, n) for a, n in lin.threads_of if n is line)) // warp
     name = f"tmp{lin.counts['local']}"
     lin.counts["local"] += 1
-    memory = lin.emit(0, UOp(Ops.DEFINE_LOCAL, fold.dtype.scalar.ptr(), (), (name, lin.block_size // warp * count)))
+    size = lin.block_size // warp * count
+    memory = lin.emit(0, UOp(Ops.DEFINE_LOCAL, x.dtype.scalar.ptr(), (), (name, size)))
     first, pitch = UOp.index(0), words * count  # of the warps that work on the same result
     for axis, other in lin.threads_of:
         if other is not line:
@@ -68,14 +79,49 @@ def _over_warps(lin: Linearizer, fold: UOp, x: UOp, line: UOp) -> UOp:
     valid = lin.spread(lin.raw((line % warp).eq(0)), count)
     lin.force(UOp(Ops.STORE, None, (memory, lin.raw((first + line // warp * count).simplify()), x, valid)))
     lin.barrier()
-    total: UOp | None = None
+    out = []
     for word in range(words):
         place = lin.raw((first + word * count).simplify())
-        value = lin.force(UOp(Ops.LOAD, x.dtype, (memory, place)))
-        lin.scopes[-1].values[value] = value
-        total = value if total is None else lin.combine(depth, fold.arg, fold.dtype.scalar, [total, value])
-    assert total is not None
-    return total
+        out.append(lin.force(UOp(Ops.LOAD, x.dtype, (memory, place))))
+        lin.scopes[-1].values[out[-1]] = out[-1]
+    return out
+
+
+def running_by_warps(lin: Linearizer, op: Op, x: UOp, threads: UOp) -> tuple[UOp, UOp]:
+    """``x`` of all threads before this one, combined, and of all ``threads``: in each step a thread takes in what the
+    other half of twice as many threads has, and the upper half has it before its own (Blelloch, 1990).
+
+    Raises:
+        ArgumentError: if a warp has threads missing.
+    """
+    line, size, here = lin.known((threads, ())), range_size(threads), len(lin.scopes) - 1
+    warp, dtype = lin.kernel.warp, x.dtype
+    assert line is not None and op.identity is not None
+    if lin.block_size > warp and lin.block_size % warp:
+        raise ArgumentError("Opt", f"{size} threads share steps in blocks of {lin.block_size}: no whole warps",
+                            "other amounts of LOCAL")
+    nothing = lin.const(x, op.identity(dtype))
+
+    def joined(upper: UOp, other: UOp, before: UOp) -> UOp:
+        found = other if before is nothing else lin.combine(here, op, dtype, [other, before])
+        return lin.combine(here, Ops.WHERE, dtype, [upper, found, before])
+
+    before, step = nothing, 1
+    while step < min(size, warp):
+        other = lin.emit(here, UOp(Ops.SHUFFLE, dtype, (x,), step))
+        before = joined(lin.raw((line // step % 2).simplify().eq(1)), other, before)
+        x = lin.combine(here, op, dtype, [x, other])
+        step *= 2
+    if size <= warp:
+        return before, x
+    words, ahead = _words_of_warps(lin, x, line), nothing
+    total = words[0]
+    for number, word in enumerate(words):
+        if number:
+            total = lin.combine(here, op, dtype, [total, word])
+        if number + 1 < len(words):
+            ahead = joined(lin.raw(UOp.index(number).lt(line // warp)), word, ahead)
+    return lin.combine(here, op, dtype, [ahead, before]), total
 
 
 def _part_of_a_thread(fold: UOp) -> tuple[UOp, UOp, dict[UOp, UOp]] | None:

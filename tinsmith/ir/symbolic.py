@@ -278,6 +278,22 @@ def _less(n: UOp, x: UOp, y: UOp) -> UOp | None:
     return None if new is n else new
 
 
+def for_all_lanes(n: UOp, lane: UOp) -> UOp | None:
+    """``a*size + lane < b*size`` as ``a < b``, which is the same for all values of ``lane``; None where it is not.
+
+    >>> a, lane = UOp.range(9, 0, None), UOp.range(4, 1, None)
+    >>> for_all_lanes((a * 4 + lane).lt(20), lane) is a.lt(5), for_all_lanes((a * 4 + lane).lt(21), lane)
+    (True, None)
+    """
+    if n.op is not Ops.CMPLT or not is_index(n.src[0]) or lane not in n.src[0].ranges:
+        return None
+    terms, constant = linear_form(n.src[0] - n.src[1])
+    size = lane.vmax + 1
+    if terms.pop(lane, 0) != 1 or constant % size or any(k % size or lane in t.ranges for t, k in terms.items()):
+        return None
+    return from_linear({t: k // size for t, k in terms.items()}, 0, n.src[0]).simplify().lt(-constant // size)
+
+
 def _decided(n: UOp) -> UOp | None:
     low, high = n.bounds
     return UOp.const(n.dtype, low) if low == high and not n.is_const else None

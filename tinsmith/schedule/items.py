@@ -13,6 +13,7 @@ from tinsmith.ir.uop import Origin, bindings, symbols, toposort, with_symbols
 from tinsmith.schedule.casts import cast_below_views
 from tinsmith.schedule.fusion import Fusion, fused
 from tinsmith.schedule.phases import sum_by_phase
+from tinsmith.schedule.scatters import spread_scatters
 from tinsmith.schedule.split import split_reductions
 
 Shape = tuple[int, ...]
@@ -110,7 +111,8 @@ class Scheduler:
     def run(self) -> Schedule:
         target = Device[self.device].target
         summed = passed("sum by phase", sum_by_phase(self.roots))
-        below = passed("cast below views", cast_below_views(summed))
+        spread = passed("spread scatters", spread_scatters(summed, target))
+        below = passed("cast below views", cast_below_views(spread))
         self.roots = passed("split reductions", split_reductions(below, target))
         fusion, staged = fused(self.roots, target.costs)
         passed("fusion", fusion)

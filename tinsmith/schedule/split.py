@@ -26,6 +26,9 @@ SCAN_LONG = 1 << 14  # steps from which a scan of few rows is cut
 SCAN_FEW = 16
 SCAN_BLOCKS = 64
 SCAN_STEP = 16  # blocks hold whole vectors of so many steps where the length allows it
+SCAN_THREADS = 256  # threads that share the steps of a block where there are cores to fill
+SCAN_COLUMN = 64  # steps of a block that one thread goes through
+SCAN_WAVES = 2  # blocks for each that is under way at a time
 
 
 def split_reductions(roots: Sequence[UOp], target: Target) -> list[UOp]:
@@ -44,7 +47,7 @@ def split_reductions(roots: Sequence[UOp], target: Target) -> list[UOp]:
         elif node.op is Ops.REDUCE:
             node = _split(_joined(node) if _alone(n.src[0], readers) else node, target)
         elif node.op is Ops.SCAN and len(node.src) == 1:
-            node = _split_scan(node)
+            node = _split_scan(node, target)
         if node is not n:
             note_origin(node, n)
             new[n] = node
@@ -197,24 +200,44 @@ def _memory_axis(x: UOp) -> int | None:
     return len(x.shape) - 1 if x.shape else None
 
 
-def _split_scan(node: UOp) -> UOp:
+def _split_scan(node: UOp, target: Target) -> UOp:
+    """Blocks of steps with a start for each: the scan of their totals, which is cut likewise."""
     x, (op, axis) = node.src[0], node.arg
     shape = x.shape
-    if not all(isinstance(s, int) for s in shape) or shape[axis] < SCAN_LONG or node.size // shape[axis] > SCAN_FEW:
+    if not all(isinstance(s, int) for s in shape):
         return node
-    steps = shape[axis] // SCAN_STEP if shape[axis] % SCAN_STEP == 0 else shape[axis]
-    blocks = _chunks(steps, SCAN_BLOCKS) or SCAN_BLOCKS
-    length = -(-shape[axis] // blocks)
+    length = _steps_of_block(shape[axis], node.size // max(shape[axis], 1), math.prod(shape[axis + 1 :]) == 1, target)
+    if not length:
+        return node
     blocks = -(-shape[axis] // length)
     whole = x.shrink(tuple((0, (blocks - 1) * length) if i == axis else (0, s) for i, s in enumerate(shape)))
     apart = whole.reshape((*shape[:axis], blocks - 1, length, *shape[axis + 1 :]))
-    totals = apart.reduce(op, (axis + 1,)).reshape((*shape[:axis], blocks - 1, *shape[axis + 1 :]))
-    before = totals.contiguous().scan(op, axis)
+    # on a grid from the end, so that what the blocks read first was read last, and is still near
+    turned = (axis,) if target.cores > 1 else ()
+    totals = apart.flip(turned).reduce(op, (axis + 1,)).reshape((*shape[:axis], blocks - 1, *shape[axis + 1 :]))
+    before = _split_scan(totals.contiguous().flip(turned).scan(op, axis), target)
     moved = before.pad(tuple((int(i == axis), 0) for i in range(x.ndim)))
     assert op.identity is not None
     place = moved.iota_like(axis)
     start = place.eq(place.const_like(0)).where(moved.const_like(op.identity(node.dtype)), moved)
     return x.scan(op, axis, start)
+
+
+def _steps_of_block(steps: int, rows: int, along: bool, target: Target) -> int:
+    """How many steps of a scan of ``rows`` a block has, which runs ``along`` memory or across; 0: it stays whole."""
+    if target.cores == 1:
+        if steps < SCAN_LONG or rows > SCAN_FEW:
+            return 0
+        vectors = steps // SCAN_STEP if steps % SCAN_STEP == 0 else steps
+        return -(-steps // (_chunks(vectors, SCAN_BLOCKS) or SCAN_BLOCKS))
+    threads, least = (SCAN_THREADS, SCAN_THREADS * SCAN_STEP // 2) if along else (1, SCAN_COLUMN)
+    room = target.cores * target.resident // threads  # rows that are under way together
+    if steps < 4 * least or 2 * rows > room:
+        return 0
+    wished = max(steps * rows // (SCAN_WAVES * room), least)
+    near = range(wished // 16 * 8, min(2 * wished, steps // 2) + 1, 8)  # whole vectors
+    even = [d for d in near if steps % d == 0] or [d for d in near if d == -(-steps // -(-steps // d))]
+    return min(even, key=lambda d: abs(d - wished), default=0)
 
 
 def _chunks(size: int, wished: int, least: int = 8) -> int | None:

@@ -1,9 +1,8 @@
 """Sorting, and what follows from it.
 
 Elements become unsigned integers in the same order. Short rows are sorted by counting how many elements come before
-each; long ones by a radix sort from the least significant digit: a histogram, where each digit's elements begin, and a
-TALLY that hands out places in order (Knuth, The Art of Computer Programming, vol. 3, 5.2.5). Both are stable. NaN is
-greater than all else, as in PyTorch and NumPy.
+each; long ones by a radix sort (``ir.ranking``). Both are stable. NaN is greater than all else, as in PyTorch
+and NumPy.
 """
 # mypy: disable-error-code=misc
 # ``self`` is the Tensor that this class is mixed into.
@@ -11,9 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tinsmith.backend.device import Device, members
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError, ShapeError
 from tinsmith.ir import UOp
+from tinsmith.ir.ranking import by_digits, by_pieces, digit_bits_for
 from tinsmith.tensor.arguments import flag, integer
 from tinsmith.tensor.helpers import axis_of, product
 from tinsmith.tensor.scans import ValuesAndIndices
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 _COUNTED = 256  # elements of a row up to which each is compared with all others
 _FEW = 16  # greatest elements that are looked for one after another
-_DIGITS = range(4, 12)  # bits of a digit: counters stay in the nearest cache
 
 
 class Sorting:
@@ -207,23 +207,12 @@ def _by_counting(keys: UOp) -> UOp:
 
 
 def _by_digits(keys: UOp) -> UOp:
-    """Stable distribution by one digit after another, from the least significant."""
-    rows, size = keys.shape
-    bits = keys.dtype.bits
-    digit_bits = min(_DIGITS, key=lambda b: -(-bits // b) * (10 * size + (3 << b)))
-    count = 1 << digit_bits
-    keys = keys.contiguous()
-    order = keys.iota_like(1)
-    ones = order.const_like(1)
-    for low in range(0, bits, digit_bits):
-        digit = ((keys >> low) & (count - 1)).cast(dtypes.int32)
-        histogram = UOp.const(dtypes.int32, 0).expand_to((rows, count)).scatter(digit, ones, 1, "ADD")
-        begin = histogram.scan("ADD", 1) - histogram
-        place = begin.tally(digit, ones, 1).shrink(((0, rows), (count, count + size)))
-        order = order.const_like(0).scatter(place, order, 1, None)
-        if low + digit_bits < bits:
-            keys = keys.const_like(0).scatter(place, keys, 1, None)
-    return order
+    """Digits as wide as the device counts well: on a processor so that its counters stay in the nearest cache."""
+    bits, size = keys.dtype.bits, keys.shape[1]
+    target = Device[members(keys.device or Device.DEFAULT)[0]].target
+    in_order = target.cores == 1
+    digit_bits = digit_bits_for(bits, size, target.costs.digits, in_order)
+    return by_digits(keys, bits, digit_bits) if in_order else by_pieces(keys, bits, digit_bits)
 
 
 def _first(keys: UOp, k: int, largest: bool) -> UOp:

@@ -2,7 +2,7 @@
 
 ``PYTHON:V64`` compiles for vectors of 64 bytes, ``PYTHON:T3`` for 3 workers, which run one after the other, and
 ``PYTHON:G256`` spreads kernels over a grid of blocks of at most 256 threads, as a GPU does,
-with the matrix units of warps of 32.
+with the matrix units of warps of 32; ``PYTHON:G256:C8`` cuts work for 8 multiprocessors.
 """
 from __future__ import annotations
 
@@ -76,23 +76,25 @@ class PythonDevice(Compiled):
 
 
 def DEVICE(name: str) -> Compiled:
-    """Open ``PYTHON``, with ``:V<bytes>``, ``:T<workers>`` and ``:G<threads of a block>`` as options."""
-    vector_bytes, threads, block = 16, 1, 0
+    """Open ``PYTHON``, with ``:V<bytes>``, ``:T<workers>``, ``:G<threads of a block>`` and ``:C<cores>`` as options."""
+    vector_bytes, threads, block, cores = 16, 1, 0, 1
     for part in name.split(":")[1:]:
-        option = re.fullmatch(r"([VTG]?)(\d+)", part)
+        option = re.fullmatch(r"([VTGC]?)(\d+)", part)
         if option is None:
             raise DeviceError("Device", f"PYTHON has no option {part!r}",
-                              "PYTHON, PYTHON:V64, PYTHON:T2 or PYTHON:G256")
+                              "PYTHON, PYTHON:V64, PYTHON:T2, PYTHON:G256 or PYTHON:G256:C8")
         if option[1] == "V":
             vector_bytes = int(option[2])
         elif option[1] == "T":
             threads = int(option[2])
         elif option[1] == "G":
             block = int(option[2])
+        elif option[1] == "C":
+            cores = int(option[2])
     rows = (*units.AMX, *units.DOT, *(units.fma(d, vector_bytes) for d in (dtypes.float32, dtypes.float64)))
     if block:
         target = Target("python", vector_bytes, local_bytes=BLOCK_BYTES, block_threads=block, warp=WARP,
-                        grid=True, costs=GRID_COSTS, units=units.CUDA if block >= WARP else ())
+                        grid=True, costs=GRID_COSTS, units=units.CUDA if block >= WARP else (), cores=cores)
     else:
         target = Target("python", vector_bytes, threads=threads, block_threads=BLOCK_THREADS, units=rows)
     return PythonDevice(name, BytesAllocator(), Compiler(),

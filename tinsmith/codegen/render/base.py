@@ -28,6 +28,7 @@ class Costs:
         maps_beside: that kernel computes other maps of its rows, too.
         chunk: products of a chunk of a long contraction.
         sum_chunk: elements of a chunk of a long sum.
+        digits: bits that a digit of a sort may have: counters stay in the nearest cache, or in registers.
     """
 
     recompute: int = 48
@@ -43,9 +44,11 @@ class Costs:
     maps_beside: bool = False
     chunk: int = 3 << 9
     sum_chunk: int = 1 << 14
+    digits: range = range(4, 12)
 
 
-GRID_COSTS = Costs(light=48, rows=128, streams=False, sum_steps=8, maps_beside=True, chunk=1 << 9, sum_chunk=1 << 12)
+GRID_COSTS = Costs(light=48, rows=128, streams=False, sum_steps=8, maps_beside=True, chunk=1 << 9, sum_chunk=1 << 12,
+                   digits=range(4, 7))
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,7 @@ class Target:
         dtypes: element types that arithmetic works on directly; others are widened.
         fma: MULADD is one instruction, which rounds once.
         scales: SCALE is one instruction.
+        exp2s: EXP2 of a float32 is one, off by 2 places at most; with ``fma`` only.
         units: the matrix units it has, the preferred first.
         block_threads: threads that a block may have, with near memory of their own and barriers; 0: no blocks.
         warp: threads of a block that hand each other values without memory; 0: they cannot.
@@ -83,6 +87,7 @@ class Target:
     storage: frozenset[DType] = field(default_factory=lambda: frozenset(dtypes.all))
     fma: bool = False
     scales: bool = False
+    exp2s: bool = False
     units: tuple[MatrixUnit, ...] = ()
     block_threads: int = 0
     warp: int = 0

@@ -41,6 +41,8 @@ _TF32 = ('__device__ inline unsigned int tf32(float x) { unsigned int y; asm("cv
 
 # A replayed graph lets blocks of the next kernel come while the last ones of this one run; they wait here for its end.
 _EARLY = '  asm volatile("griddepcontrol.launch_dependents; griddepcontrol.wait;" ::: "memory");'
+_EXP2 = ('__device__ inline float exp2_of(float x) { float y; asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); '
+         "return y; }")
 
 
 def generation(arch: str) -> int:
@@ -55,7 +57,7 @@ def generation(arch: str) -> int:
 def cuda_target(arch: str = "sm_90", cores: int = 132) -> Target:
     """What generated CUDA may use; ``arch`` such as ``sm_80``, ``cores``: multiprocessors."""
     rows = tuple(u for u in units.CUDA if generation(arch) >= generation(u.requires[0]))
-    return Target(f"cuda_{arch}", 16, 64, local_bytes=48 << 10, fma=True, block_threads=1024, warp=32,
+    return Target(f"cuda_{arch}", 16, 64, local_bytes=48 << 10, fma=True, exp2s=True, block_threads=1024, warp=32,
                   grid=True, costs=GRID_COSTS, units=rows, cores=cores, launches_early=generation(arch) >= 90)
 
 
@@ -122,6 +124,8 @@ class CUDARenderer(GPURenderer):
     def plain(self, u: UOp, src: list[str]) -> str:
         if u.op in (Ops.MAX, Ops.MIN) and u.dtype.scalar is dtypes.float32 and generation(self.arch) >= 80:
             return f"{u.op.name.lower()}_nan({_strip(src[0])}, {_strip(src[1])})"
+        if u.op is Ops.EXP2 and u.dtype.scalar is dtypes.float32:
+            return f"exp2_of({_strip(src[0])})"
         return super().plain(u, src)
 
     def multiply_add(self, dtype: DType, src: list[str]) -> str:
@@ -162,6 +166,8 @@ class CUDARenderer(GPURenderer):
             lines += [_BFLOAT] * (generation(self.arch) >= 80)
         lines += [_EXTREME.format(name=op.name.lower()) for op in (Ops.MAX, Ops.MIN)
                   if any(u.op is op and u.dtype.scalar is dtypes.float32 for u in program)]
+        if any(u.op is Ops.EXP2 for u in program):
+            lines.append(_EXP2)
         used = {u.arg: None for u in program if u.op is Ops.MMA}
         if any(unit.a.itemsize == 2 for unit in used):
             lines.append(_PACK16)

@@ -137,7 +137,7 @@ def _scatter(n: UOp, base: Array, i: Array, x: Array) -> Array:
     where[axis] = i
     inside = (i >= 0) & (i < base.shape[axis])
     places = tuple(w[inside] for w in where)
-    if op is None:
+    if op is None or op.name == "ASSIGN":
         for at, value in zip(zip(*places), x[inside]):  # in order: the last one wins
             out[at] = value
     else:
@@ -258,8 +258,8 @@ class TensorOps:
                 of_first, lambda n: n.src[1].shape, _gather,
                 lambda n, g: (n.src[0].zeros(g.dtype).scatter(n.src[1], g, n.arg, "ADD"), None), cost=1)
     SCATTER = Op("index", "A copy of base with x combined in at index along one axis, in order: (axis, op or None to"
-                 " set); indices out of range are dropped.", 3, of_first, shape_of_first, _scatter, _scatter_gradient,
-                 cost=1)
+                 " set; ASSIGN: each place of base is set once); indices out of range are dropped.", 3, of_first,
+                 shape_of_first, _scatter, _scatter_gradient, cost=1)
 
     SCAN = Op("scan", "Running values along an axis: y[k] = y[k-1] op x[k], or y[k-1] * weight[k] + x[k] for MULADD."
               " Sources: x[, start[, weight]], where start has y[-1] for each of the equal blocks that the axis is cut"

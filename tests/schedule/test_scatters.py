@@ -1,0 +1,63 @@
+"""Scattered sums and sorts where cores work side by side."""
+import numpy as np
+import pytest
+
+from tinsmith import Tensor
+from tinsmith.backend.device import Device
+from tinsmith.codegen.opt import OptOps
+from tinsmith.codegen.program import compile_kernel
+from tinsmith.ir import Ops
+from tinsmith.ir.uop import toposort
+from tinsmith.schedule.execute import canonical
+from tinsmith.schedule.items import Scheduler
+from tinsmith.tensor.realize import _concrete
+
+GRID = "PYTHON:G256:C8"
+rng = np.random.default_rng(11)
+
+
+@pytest.mark.parametrize(("places", "beside", "steps"), [(300, 12, 500), (5, 7, 300), (1000, 3, 257)])
+def test_rows_of_one_place_are_added_up_in_order(places, beside, steps):
+    base, added = (rng.standard_normal((n, beside)).astype(np.float32) for n in (places, steps))
+    at = rng.integers(0, places, steps)
+    expected = base.copy()
+    np.add.at(expected, at, added)
+    got = Tensor(base, device=GRID).scatter_add(
+        0, Tensor(at, device=GRID).reshape(steps, 1).expand(steps, beside), Tensor(added, device=GRID))
+    np.testing.assert_allclose(got.numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("places", [9, 40, 700])
+def test_elements_of_one_place(places):
+    at, added = rng.integers(0, places, 400), rng.standard_normal(400).astype(np.float32)
+    got = Tensor.zeros(places, device=GRID).scatter_add(0, Tensor(at, device=GRID), Tensor(added, device=GRID))
+    np.testing.assert_allclose(got.numpy(), np.bincount(at, added, places), rtol=1e-4, atol=1e-5)
+
+
+def test_gradient_of_a_gather_goes_through_the_steps_of_each_place():
+    table = Tensor(rng.standard_normal((300, 8)).astype(np.float32), device=GRID)
+    table.requires_grad = True
+    rows = Tensor(rng.integers(0, 300, 400), device=GRID).realize()
+    (table[rows] * 2).sum().backward()
+    root = _concrete(table.grad.uop)
+    items = [i for i in Scheduler(canonical([root])[0], GRID).run().items if i.sink is not None]
+    assert not any(n.op is Ops.SCATTER and n.arg[1] is Ops.ADD for i in items for n in toposort(i.sink))
+    last = compile_kernel(items[-1].sink, Device[GRID].renderer)
+    assert any(o.op is OptOps.SKIP for o in last.opts), "a loop from where a place's steps begin to where they end"
+    np.testing.assert_array_equal(table.grad.numpy()[:, 0], 2 * np.bincount(rows.numpy(), minlength=300))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.uint8, np.bool_])
+def test_sorting_in_pieces_is_stable(dtype):
+    a = (rng.standard_normal((2, 600)) * 50).astype(dtype)
+    values, indices = Tensor(a, device=GRID).sort()
+    order = np.argsort(a, -1, kind="stable")
+    np.testing.assert_array_equal(indices.numpy(), order)
+    np.testing.assert_array_equal(values.numpy(), np.take_along_axis(a, order, -1))
+
+
+def test_values_of_one_counter_are_made_together():
+    root = _concrete(Tensor.randn(4096, device=GRID).uop)
+    (item,) = [i for i in Scheduler(canonical([root])[0], GRID).run().items if i.sink is not None]
+    opts = compile_kernel(item.sink, Device[GRID].renderer).opts
+    assert any(o.op is OptOps.UPCAST for o in opts), opts

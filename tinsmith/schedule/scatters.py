@@ -1,0 +1,93 @@
+"""Scattered sums, such as the gradient of a gather, for cores that work side by side.
+
+Indices are sorted, stably, and each place sums up its own steps, in their order: no step waits for the one before it,
+and results do not depend on who comes first. Of few places each asks every step.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tinsmith.codegen.render.base import Target
+from tinsmith.core.dtypes import dtypes
+from tinsmith.core.settings import settings
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.ranking import by_pieces, count_below, digit_bits_for
+from tinsmith.ir.uop import toposort
+from tinsmith.schedule.origins import note_origin
+
+FEW_PLACES = 64  # places up to which every place asks every step
+LEAST_STEPS = 256  # of a scatter that is worth sorting
+PADDING = 1024  # threads may ask for the steps of places that do not exist
+
+
+def spread_scatters(roots: Sequence[UOp], target: Target) -> list[UOp]:
+    """The graph without scatters and tallies that would keep most cores idle."""
+    if target.cores == 1 or settings.NOOPT:
+        return list(roots)
+    new: dict[UOp, UOp] = {}
+    for n in toposort(roots):
+        src = tuple(new.get(s, s) for s in n.src)
+        node = n if src == n.src else n.replace(src=src)
+        if node.op is Ops.SCATTER and node.arg[1] is Ops.ADD:
+            node = _sums(node, target)
+        if node is not n:
+            note_origin(node, n)
+            new[n] = node
+    return [new.get(r, r) for r in roots]
+
+
+def _sums(n: UOp, target: Target) -> UOp:
+    (base, index, x), axis = n.src, n.arg[0]
+    if not all(isinstance(s, int) for s in (*n.shape, *index.shape)):
+        return n
+    steps, places, others = index.shape[axis], base.shape[axis], [a for a in range(n.ndim) if a != axis]
+    beside = x.size // max(steps, 1)
+    alike = all(index.shape[a] == 1 or _constant_along(index, a) for a in others)
+    if not alike or steps < LEAST_STEPS or 4 * beside >= target.cores * target.resident:
+        return n
+    if places <= FEW_PLACES and n.ndim == 1:
+        return _by_each(n)
+    at = index.shrink(tuple((0, s) if a == axis else (0, 1) for a, s in enumerate(index.shape))).reshape((1, steps))
+    at = at.cast(dtypes.int64)
+    inside = at.lt(0).logical_not() & at.lt(places)
+    keys = inside.where(at, places).cast(dtypes.uint32)
+    bits = places.bit_length()
+    order = by_pieces(keys, bits, digit_bits_for(bits, steps, target.costs.digits, False))
+    ordered = keys.contiguous().gather(order, 1).contiguous().reshape((steps,))
+    limits = UOp.iota(-(-(places + 1) // PADDING) * PADDING, dtypes.int32)
+    begin = count_below(ordered, limits.cast(dtypes.uint32)).contiguous()
+    rows = x.permute((axis, *others)).reshape((steps, beside))
+    rows = _in_order(rows, order.reshape((steps, 1)).expand(rows.shape))
+    cube = (places, steps, beside)
+    first, last = (begin.shrink(((k, k + places),)).reshape((places, 1, 1)).expand(cube) for k in (0, 1))
+    step = UOp.iota(steps, dtypes.int32).reshape((1, steps, 1)).expand(cube)
+    mine = step.lt(first).logical_not() & step.lt(last)
+    total = mine.where(rows.reshape((1, steps, beside)).expand(cube), 0).reduce("ADD", (1,))
+    shape = tuple(base.shape[a] for a in (axis, *others))
+    back = tuple((axis, *others).index(a) for a in range(n.ndim))
+    return base + total.reshape(shape).permute(back)
+
+
+def _in_order(x: UOp, order: UOp, deep: int = 4) -> UOp:
+    """The rows of ``x`` in another order; what is computed from memory is computed where it is read."""
+    if x.base.op is Ops.CONST:
+        return x
+    if x.op.elementwise and deep:
+        return x.replace(src=tuple(_in_order(s, order, deep - 1) for s in x.src))
+    return x.gather(order, 0)
+
+
+def _constant_along(n: UOp, axis: int) -> bool:
+    """Whether a value is known to be the same all along an axis."""
+    if n.op is Ops.EXPAND:
+        return bool(n.src[0].shape[axis] == 1) or _constant_along(n.src[0], axis)
+    return n.op is Ops.CONST or ((n.op.elementwise or n.op is Ops.CONTIGUOUS)
+                                 and all(_constant_along(s, axis) for s in n.src))
+
+
+def _by_each(n: UOp) -> UOp:
+    """Every place asks every step."""
+    base, index, x = n.src
+    cube = (*base.shape, x.size)
+    at, value = (v.reshape((1, x.size)).expand(cube) for v in (index, x))
+    return base + at.eq(at.iota_like(0).cast(at.dtype)).where(value, 0).reduce("ADD", (1,)).reshape(base.shape)
