@@ -226,6 +226,13 @@ def test_many_writes() -> None:
     assert x.tolist() == [float(i * i) for i in range(20)]
 
 
+def test_a_sum_scattered_into_one_element_begins_with_what_was_there() -> None:
+    x, index = Tensor([3.0]), Tensor([0, 0])
+    np.testing.assert_array_equal(x.scatter_reduce(0, index, Tensor([1.0, 2.0]), "sum").numpy(), [6])
+    scalar = Tensor(np.float32(3))
+    np.testing.assert_array_equal(scalar.reshape(1)[index].sum().gradient(scalar)[0].numpy(), 2)
+
+
 def test_gather_and_scatter_along_an_axis() -> None:
     x = values((3, 4), dtypes.float32)
     i = np.array([[0, 3], [1, 1], [2, 0]])
