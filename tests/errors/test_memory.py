@@ -29,6 +29,15 @@ def test_fresh_memory_is_nan(device: str, dtype: DType) -> None:
         assert not b.copyin(memoryview(bytes(b.nbytes))).is_poisoned()
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_no_processors_nan_is_taken_for_fresh_memory(dtype: DType) -> None:
+    word = np.dtype(f"u{dtype.itemsize}")
+    quiet = {2: (0x7FFF, 0xFE00, 0x7E00, 0xFFC0, 0x7FC0), 4: (0x7FFFFFFF, 0xFFC00000, 0x7FC00000),
+             8: (0x7FFFFFFFFFFFFFFF, 0xFFF8000000000000, 0x7FF8000000000000)}  # of GPUs, x86 and Arm
+    for bits in quiet[dtype.itemsize]:
+        assert not Buffer("CPU", 3, dtype).copyin(np.full(3, bits, word).view(np.uint8).data).is_poisoned()
+
+
 def test_fresh_integers_are_conspicuous() -> None:
     for dtype in (dtypes.int32, dtypes.uint32, dtypes.int64, dtypes.uint64):
         b = Buffer("CPU", 5, dtype).allocate()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tinsmith import Tensor, nn
+from tinsmith import Tensor, Variable, nn
 from tinsmith.backend.device import Compiled, Device
 from tinsmith.backend.python.device import DEVICE
 from tinsmith.codegen.program import compile_kernel
@@ -121,3 +121,14 @@ def test_sums_over_rows_stay_in_registers_and_loads_come_before_barriers() -> No
     large = [n for n, u in enumerate(lines) if u.op is Ops.LOAD and u.dtype.count > 1
              and u.src[0].op is Ops.DEFINE_GLOBAL]
     assert large and max(large) < barrier, "x and what flows back are under way before the threads wait"
+
+
+def test_rows_written_by_their_threads_may_have_a_size_that_is_a_variable() -> None:
+    keys, query = given(40, 2, 16), given(1, 2, 16, seed=1)
+    n = Variable("n", 1, 40).bind(37)
+    part = keys[:n].transpose(0, 1)
+    got = query.transpose(0, 1).scaled_dot_product_attention(part, part).numpy()
+    k, q = keys.numpy()[:37].astype(np.float64), query.numpy()[0].astype(np.float64)
+    scores = np.exp(np.einsum("hd,khd->hk", q, k) / 4)
+    want = np.einsum("hk,khd->hd", scores / scores.sum(1, keepdims=True), k)
+    np.testing.assert_allclose(got[:, 0], want, rtol=1e-5, atol=1e-6)

@@ -20,7 +20,8 @@ from tinsmith.ir.uop import forget_dead
 
 GUARD: Final = 1024  # bytes before and behind a buffer that CHECKED=2 watches
 HOLDERS: Final = 5  # buffers that an error about memory names
-_POISON: Final = 0x7FFF  # 16 bits that repeated are NaN in every float type, no bool, and a large integer
+_POISON: Final = 0x7FFF  # 16 bits that repeated are no bool, and a large integer
+_POISON_NAN: Final = 0xFFFF  # NaN in every float type, and none that a processor computes (a GPU's of 16 bits is 0x7FFF)
 _GUARDED: Final = 0xA5A5
 _CHUNK: Final = 1 << 20
 
@@ -143,13 +144,17 @@ class Buffer:
 
     def poison(self) -> None:
         """Make the contents conspicuous: NaN in every float type. What no kernel writes then shows."""
-        self._fill(self.offset, self.nbytes, _POISON)
+        self._fill(self.offset, self.nbytes, self._poison)
 
     def is_poisoned(self) -> bool:
         """Whether nothing has been written since ``poison``, as far as the values tell: few integers hold 16 bits."""
         if not self.nbytes or not (self.dtype.is_float or self.dtype.itemsize >= 4):
             return False
-        return all(self._holds(self.offset, n, _POISON) for n in (min(self.nbytes, 64), self.nbytes))
+        return all(self._holds(self.offset, n, self._poison) for n in (min(self.nbytes, 64), self.nbytes))
+
+    @property
+    def _poison(self) -> int:
+        return _POISON_NAN if self.dtype.is_float else _POISON
 
     def is_intact(self) -> bool:
         """Whether nothing has been written right before or behind a guarded buffer."""

@@ -338,7 +338,7 @@ def thread_opts(kernel: Kernel, target: Target, lanes: int = 1) -> None:
     shared = max((range_size(r) for r in kernel.order if r.arg[1] is Role.GROUP), default=0)
     beside = [r for r in kernel.parallel if r.arg[1] is Role.LOOP and all(r in s.ranges for s in kernel.stores)]
     for r in beside[-1:]:  # a row's elements are written by the threads that reduced it
-        if any(n.op is Ops.STAGE and r in n.ranges for n in kernel.nodes):
+        if not isinstance(range_size(r), int) or any(n.op is Ops.STAGE and r in n.ranges for n in kernel.nodes):
             continue  # they reduce again for each of them
         split(kernel, OptOps.LOCAL, r, room(kernel, OptOps.LOCAL, r, min(shared or BLOCK, range_size(r)), target))
     if shared or beside:
