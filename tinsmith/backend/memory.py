@@ -21,7 +21,7 @@ from tinsmith.ir.uop import forget_dead
 GUARD: Final = 1024  # bytes before and behind a buffer that CHECKED=2 watches
 HOLDERS: Final = 5  # buffers that an error about memory names
 _POISON: Final = 0x7FFF  # 16 bits that repeated are no bool, and a large integer
-_POISON_NAN: Final = 0xFFFF  # NaN in every float type, and none that a processor computes (a GPU's of 16 bits is 0x7FFF)
+_POISON_NAN: Final = 0xFFFF  # NaN in every float type that no processor computes (a GPU makes 0x7FFF of 16 bits)
 _GUARDED: Final = 0xA5A5
 _CHUNK: Final = 1 << 20
 
