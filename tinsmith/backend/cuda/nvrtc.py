@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+import re
+from typing import Any, Final
 
 from tinsmith.backend.cpu import osys
 from tinsmith.backend.cuda.driver import INSTALL, bindings
@@ -10,6 +11,10 @@ from tinsmith.backend.device import Compiler
 from tinsmith.core.cache import cache_get, cache_key, cache_put
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.errors import CompileError, DeviceError
+
+REGISTERS: Final = 1 << 16  # of a multiprocessor (CUDA C++ Programming Guide, "Technical Specifications")
+_BLOCK = re.compile(r"__launch_bounds__\((\d+)\)")
+_USED = re.compile(r"Used (\d+) registers")
 
 
 @functools.cache
@@ -44,7 +49,7 @@ class NVRTCCompiler(Compiler):
         self.version = f"NVRTC {version}"
         self.path = f"{self.version}, {arch}{f' ({gpu})' if gpu else ''}"
         target = arch if binary else arch.replace("sm_", "compute_")
-        self.options = [f"--gpu-architecture={target}", "--fmad=false", "--device-int128"]
+        self.options = [f"--gpu-architecture={target}", "--fmad=false", "--device-int128", "--ptxas-options=-v"]
 
     def threads(self) -> int:
         return max(osys.usable_cores() - 1, 1)
@@ -58,19 +63,24 @@ class NVRTCCompiler(Compiler):
         if found is not None:
             return found
         GlobalCounters.compile_count += 1
-        text = self._compiled(source)
+        text, log = self._compiled(source)
+        used, block = _USED.search(log), _BLOCK.search(source)
+        if used and block and "__syncthreads" in source and _leaves_one(int(used[1]), int(block[1])):
+            text, _ = self._compiled(_BLOCK.sub(rf"__launch_bounds__({block[1]}, 2)", source))
         cache_put("cuda", key, text)
         return text
 
-    def _compiled(self, source: str) -> bytes:
+    def _compiled(self, source: str) -> tuple[bytes, str]:
+        """The program, and what the assembler says of it."""
         nvrtc = self.nvrtc
         program = self._check(nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], []), "")
         try:
             status = nvrtc.nvrtcCompileProgram(program, len(self.options), [o.encode() for o in self.options])
+            log = self._text(program, "ProgramLog").decode(errors="replace")
             if status[0]:
-                self._check(status, self._text(program, "ProgramLog").decode(errors="replace") + "\n" + source)
+                self._check(status, log + "\n" + source)
             text = self._text(program, "CUBIN" if self.binary else "PTX")
-            return text if self.binary else text.rstrip(b"\0")
+            return text if self.binary else text.rstrip(b"\0"), log
         finally:
             nvrtc.nvrtcDestroyProgram(program)
 
@@ -89,3 +99,9 @@ class NVRTCCompiler(Compiler):
     def disassemble(self, source: str) -> str:
         """PTX, which is readable everywhere."""
         return NVRTCCompiler(self.arch, binary=False).compile(source).decode()
+
+
+def _leaves_one(registers: int, threads: int) -> bool:
+    """Whether a multiprocessor has registers for one block only where fewer would do for two: while the threads of one
+    wait for each other, those of the other work. Asked for two at first, the assembler takes more than it needs."""
+    return threads * (-(-registers // 8) * 8) * 2 > REGISTERS and 2 * threads * 64 <= REGISTERS

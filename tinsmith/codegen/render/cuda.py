@@ -186,9 +186,7 @@ class CUDARenderer(GPURenderer):
 
     def function(self, name: str, program: Sequence[UOp]) -> str:
         threads = _threads(program)
-        several = 2 * threads <= self.target.resident // 2 and any(u.op is Ops.SHUFFLE for u in program)
-        bounds = f"{threads}, 2" if several else threads  # while one block waits for its threads, another one works
-        head = (f'extern "C" __global__ void __launch_bounds__({bounds}) {name}('
+        head = (f'extern "C" __global__ void __launch_bounds__({threads}) {name}('
                 f"{', '.join(self.parameters(program))}) {{")
         early = [_EARLY] if self.target.launches_early else []
         return "\n".join([head, *early, *self.body(program), "}"])
