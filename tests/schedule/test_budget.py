@@ -210,6 +210,7 @@ def test_a_value_that_keeps_a_budget_is_as_without() -> None:
 
 def trained(steps: int, captured: bool, memory_budget: str = "") -> tuple[list[np.ndarray], list[int]]:
     """Weights after some steps, and the peak of each step, without what others than the step hold."""
+    before = held()
     weights, x, loss = deep()
     opt = nn.optim.Adam(weights, lr=0.01)
 
@@ -220,10 +221,10 @@ def trained(steps: int, captured: bool, memory_budget: str = "") -> tuple[list[n
         return found
 
     run = TinyJit(step) if captured else step
-    read, peaks = held(), []
+    own, peaks = held() - before, []
     with Context(MEMORY_BUDGET=memory_budget):
         for _ in range(steps):
-            others = held() - read
+            others = held() - own
             GlobalCounters.reset()
             run(x)
             peaks.append(GlobalCounters.mem_peak_per_device["CPU"] - others)

@@ -63,7 +63,7 @@ def test_names_of_files() -> None:
 
 READS = {
     "disk": (lambda t: t, lambda t: t.tolist()), "slice": (lambda t: t[4:8].bitcast(dtypes.int32), lambda t: t.numpy()),
-    "moved": (lambda t: t[4:12].to("CPU"), lambda t: (t + 1).tolist()), "shown": (lambda t: t[:4], repr),
+    "moved": (lambda t: t[4:12].to("CPU"), lambda t: (t + 1).tolist()),
     "index": (lambda t: t.to("CPU"), lambda t: Tensor([1, 2])[t]),
     "written": (lambda t: t[:4], lambda t: t.assign(Tensor([1, 2, 3, 4], dtype=dtypes.uint8)))}
 
@@ -77,6 +77,17 @@ def test_a_file_that_was_cut_short(tmp_path: Path, make: Callable[..., Any], rea
         file.truncate(80)
     with pytest.raises(FileFormatError, match=r"cut.bin' has 80 bytes, and had 65536 when.*test_files.py"):
         read(t)
+
+
+def test_what_is_shown_of_a_file_that_was_cut_short(tmp_path: Path) -> None:
+    """Debuggers and notebooks show tensors unasked: the error stands where the values would."""
+    path = tmp_path / "cut.bin"
+    path.write_bytes(bytes(1 << 16))
+    t = Tensor(path)[:4]
+    with open(path, "r+b") as file:
+        file.truncate(80)
+    assert repr(t).startswith("<Tensor (4,) dtypes.uchar on ")
+    assert "cut.bin' has 80 bytes, and had 65536 when" in repr(t)
 
 
 def test_weights_in_a_file_that_was_cut_short(tmp_path: Path) -> None:
