@@ -20,7 +20,7 @@ FILES = sorted(p for p in PACKAGE.rglob("*.py"))
 FLOOR = {"core": 0, "shape": 1, "ir": 2, "codegen": 3, "backend": 4, "schedule": 5, "viz": 5.5, "tensor": 6, "jit": 7,
          "nn": 8, "io": 8, "parallel": 8, "": 9, "conformance": 9, "compat": 10, "__main__": 11}
 OPTIONAL = {"llvmlite", "sklearn", "rich", "torch", "tqdm", "jax", "mpi4py", "msvcrt", "fcntl", "z3", "pyopencl",
-            "graphviz"}
+            "graphviz", "psutil"}
 # Imports inside functions that have a reason: the table of ops and the node class refer to each other.
 INSIDE = {("ir/uop.py", "tinsmith.ir.symbolic"), ("ir/uop.py", "tinsmith.ir.sizes"),
           ("ir/ops/op.py", "tinsmith.ir.ops")}
@@ -100,7 +100,7 @@ def test_importing_does_no_work() -> None:
 import builtins, json, sys, threading
 import numpy
 before = threading.active_count()
-HEAVY = ("llvmlite", "sklearn", "rich", "torch", "scipy", "platformdirs", "subprocess", "tempfile", "http",
+HEAVY = ("llvmlite", "sklearn", "rich", "torch", "scipy", "platformdirs", "psutil", "subprocess", "tempfile", "http",
          "tinsmith.viz.page", "tinsmith.schedule.trace",
          "tinsmith.backend.machine", "tinsmith.schedule.beam", "tinsmith.schedule.explanation",
          "tinsmith.codegen.program", "tinsmith.codegen.linearize")

@@ -240,18 +240,12 @@ def _alloc_small(nbytes: int) -> tuple[int, Callable[[], None]]:
     return start + -start % CACHE_LINE, holder.clear
 
 
-# psutil is not used: it knows neither a container's limits nor caches, and to import it costs a first run 20 ms.
 @functools.cache
 def total_memory() -> int:
     """Bytes of memory this process may hope for: the machine's, or its container's limit if that is smaller."""
-    total = 8 << 30
-    if sys.platform == "win32":
-        status = (ctypes.c_uint64 * 8)(64)  # MEMORYSTATUSEX: length and load in the first word, then the total
-        if ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status)):
-            total = status[1]
-    else:
-        with contextlib.suppress(OSError, ValueError):
-            total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    import psutil  # takes 20 ms: a program that only imports us needs no memory yet
+
+    total: int = psutil.virtual_memory().total
     for is_v2, folder in _control_groups("memory"):
         limit = _read(folder / ("memory.max" if is_v2 else "memory.limit_in_bytes"))
         if limit.isdigit():
