@@ -30,6 +30,13 @@ else:
     nn = importlib.import_module(f"{LIBRARY}.nn")
 
 Run = Callable[[], Any]
+
+
+def training() -> Any:
+    """A scope of training, under either library's name."""
+    return Tensor.train() if hasattr(Tensor, "train") else importlib.import_module(f"{LIBRARY}.helpers").Context(TRAINING=1)
+
+
 ROUNDS, SECONDS = 5, 0.02  # turns of each system, and how long one lasts
 SLOW = 0.25  # seconds of a call that is not repeated more than need be
 MB = 1 << 20
@@ -148,7 +155,8 @@ def adamw() -> Run:
     def step(*gs: Tensor) -> None:
         for w, g in zip(ws, gs):
             w.grad = g
-        opt.step()
+        with training():
+            opt.step()
 
     return captured(step, *gs)
 
@@ -166,7 +174,7 @@ def batch_norm() -> Run:
     x = rand(256, 64, 56, 56)
 
     def step(x: Tensor) -> Tensor:
-        with Tensor.train():
+        with training():
             out = layer(x)
         Tensor.realize(out, layer.running_mean, layer.running_var)
         return out
