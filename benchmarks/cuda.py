@@ -34,7 +34,9 @@ Run = Callable[[], Any]
 
 def training() -> Any:
     """A scope of training, under either library's name."""
-    return Tensor.train() if hasattr(Tensor, "train") else importlib.import_module(f"{LIBRARY}.helpers").Context(TRAINING=1)
+    if hasattr(Tensor, "train"):
+        return Tensor.train()
+    return importlib.import_module(f"{LIBRARY}.helpers").Context(TRAINING=1)
 
 
 ROUNDS, SECONDS = 5, 0.02  # turns of each system, and how long one lasts
