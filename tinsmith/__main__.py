@@ -39,6 +39,7 @@ from tinsmith.core.version import version as own_version
 from tinsmith.ir.document import document
 from tinsmith.schedule import beamdb, sourcelist
 from tinsmith.schedule.debug import opts_text
+from tinsmith.schedule.texts import plural
 
 Row = tuple[str, ...]
 
@@ -280,13 +281,15 @@ def _exit_code(run: Callable[[bytes, str, str], None], text: bytes, path: str, f
     try:
         run(text, path, path)
     except SystemExit as end:
+        if end.code is not None and not isinstance(end.code, int):
+            print(end.code)  # as ``python`` does: sys.exit("no such file")
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except Exception as error:
         frames = error.__traceback__
         while frames is not None and frames.tb_frame.f_code.co_filename != path:
             frames = frames.tb_next
         traceback.print_exception(error.with_traceback(frames or error.__traceback__))
-        print(f"the listing ends after {len(found.seen)} kernels: {path} raised {type(error).__name__}")
+        print(f"the listing ends after {plural(len(found.seen), 'kernel')}: {path} raised {type(error).__name__}")
         return 1
     return 0
 
@@ -317,7 +320,8 @@ def main(arguments: list[str] | None = None) -> int:
     viewer = commands.add_parser("viz", help="show a trace in the browser")
     viewer.add_argument("trace")
     viewer.add_argument("--html", metavar="OUT", help="write one page with everything in it instead of serving it")
-    viewer.add_argument("--port", type=int, default=0, help="of this machine; any free one unless given")
+    viewer.add_argument("--port", type=int, choices=range(1 << 16), metavar="PORT", default=0,
+                        help="of this machine; any free one unless given")
     sources = commands.add_parser("source", help="print the source of a script's kernels")
     sources.add_argument("script")
     sources.add_argument("--device", help="whose source; the default device's unless given")

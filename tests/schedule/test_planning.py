@@ -170,6 +170,14 @@ def test_the_table_names_lines_and_fits_the_page() -> None:
                if v.first is not None and v.last is not None)
 
 
+def test_constants_and_values_that_were_read_have_their_line() -> None:
+    x = Tensor([1.0, 2.0, 3.0]).realize() * 2
+    assert x.tolist() == [2.0, 4.0, 6.0]
+    for t, method in ((x, "mul"), (Tensor.ones(3), "ones")):
+        (result,) = (v for v in t.plan().values if v.kind == "result")
+        assert result.origin is not None and result.origin[0] == method
+
+
 def test_running_out_of_memory_shows_the_plan() -> None:
     a = Tensor([1.0, 2.0]).realize()
     out = (a.reshape(2, 1).expand(2, 1 << 49) + 1).contiguous()

@@ -15,6 +15,8 @@ for rows in (3, 3, 5):
 Tensor([1.0, 2.0], device="METAL").exp().realize()
 if "fail" in sys.argv:
     raise ValueError("no more")
+if "exit" in sys.argv:
+    sys.exit("enough")
 print((x - 1).max().item())
 """
 
@@ -40,6 +42,11 @@ def test_an_error_ends_the_listing_and_says_so(tmp_path: Path) -> None:
     assert code == 1 and "kernel void" in out and "max" not in out
     assert "ValueError: no more" in shown and "kernels: script.py raised ValueError" in shown
     assert 'File "script.py", line 10' in shown and "tinsmith" not in shown
+
+
+def test_what_a_script_exits_with_is_shown(tmp_path: Path) -> None:
+    code, out, shown = listed(tmp_path, "--device", "METAL", "exit")
+    assert code == 1 and "kernel void" in out and shown.splitlines()[-1] == "enough"
 
 
 def test_a_script_of_tinygrads_and_a_device_that_is_here(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -136,10 +137,21 @@ def test_programs_beyond_a_failure_are_recorded(monkeypatch: pytest.MonkeyPatch)
 def test_a_trace_is_one_file_and_others_are_refused(four: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.json"
     for text, words in (("{", "is no trace"), ("[]", "is JSON, and no trace"),
-                        (json.dumps({"format": trace.FORMAT, "version": 0}), "of version 0")):
+                        (json.dumps({"format": trace.FORMAT, "version": 0}), "of version 0"),
+                        (json.dumps({"format": trace.FORMAT, "version": trace.VERSION}), "without programs and")):
         other.write_text(text)
         done = run(["-m", "tinsmith", "viz", str(other)], tmp_path)
         assert done.returncode == 1 and words in done.stdout
+
+
+def test_the_folder_is_made_and_the_command_can_be_pasted(tmp_path: Path) -> None:
+    (tmp_path / "my p.py").write_text("from tinsmith import Tensor\nprint((Tensor([1, 2]) + 1).tolist())\n")
+    done = run(["my p.py"], tmp_path, VIZ="2", GRAPH="1", PROFILE="1", TRACE_DIR=str(tmp_path / "new" / "folder"))
+    kinds = ("graph.dot", "graph.svg", "perfetto.json", "trace.json")
+    assert sorted(p.name for p in (tmp_path / "new" / "folder").iterdir()) == [f"my p.{kind}" for kind in kinds]
+    words = " ".join(done.stderr.split() + done.stdout.split())
+    command = shlex.split(words[words.index("python -m tinsmith viz") : words.index(" shows it")])
+    assert Path(command[-1]).name == "my p.trace.json"
 
 
 def test_nothing_is_recorded_without_it(tmp_path: Path) -> None:

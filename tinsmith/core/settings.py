@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import numbers
 import os
 import re
 import sys
@@ -24,19 +26,20 @@ _UNITS: Final = {"": 1, "B": 1, **{f"{letter}{end}": base ** (n + 1) for n, lett
                                for end, base in (("B", 1000), ("iB", 1024), ("", 1000))}}
 
 
-def bytes_of(text: str | int, at: tuple[str, int] | None = None) -> int:
+def bytes_of(text: str | float, at: tuple[str, int] | None = None) -> int:
     """A number of bytes, from a number or a text; 0 for an empty one.
 
-    >>> [bytes_of(t) for t in ("2GB", "1.5 MiB", "300k", "4096", 7, "")]
-    [2000000000, 1572864, 300000, 4096, 7, 0]
+    >>> [bytes_of(t) for t in ("2GB", "1.5 MiB", "300k", "4096", 7, 2e9, "")]
+    [2000000000, 1572864, 300000, 4096, 7, 2000000000, 0]
 
     Raises:
         ArgumentError: if it says no size.
     """
     if not text:
         return 0
-    if isinstance(text, int) and not isinstance(text, bool) and text > 0:
-        return text
+    number = text if isinstance(text, int | float | numbers.Real) and not isinstance(text, bool) else 0
+    if 0 < number < math.inf and number == int(number):  # NumPy's integers and 2e9, too; 1.5 was meant to have a unit
+        return int(number)
     found = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-zA-Z]*)\s*", text) if isinstance(text, str) else None
     unit = None if found is None else next((n for u, n in _UNITS.items() if u.lower() == found[2].lower()), None)
     if found is None or unit is None:

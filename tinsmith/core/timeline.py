@@ -95,13 +95,18 @@ def span(kind: str, row: str, name: str, key: str = "") -> contextlib.AbstractCo
 
 
 def output_path(suffix: str) -> Path:
-    """Where a file about this run goes: named after the script, in ``TRACE_DIR`` or the current folder.
+    """Where a file about this run goes: named after the script, in ``TRACE_DIR``, which is made, or the current folder.
+
+    Raises:
+        OSError: if ``TRACE_DIR`` can be no folder.
 
     >>> output_path(".perfetto.json").name.endswith(".perfetto.json")
     True
     """
-    name = Path(sys.argv[0]).stem if sys.argv and sys.argv[0] not in ("", "-c", "-m") else "python"
-    return Path(settings.TRACE_DIR) / f"{name}{suffix}"
+    name = Path(sys.argv[0]).stem if sys.argv and sys.argv[0] not in ("", "-", "-c", "-m") else "python"
+    folder = Path(settings.TRACE_DIR)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{name}{suffix}"
 
 
 def perfetto(events: list[Event]) -> dict[str, Any]:

@@ -116,8 +116,8 @@ def _at_exit(pid: int) -> None:
     if pid != os.getpid():
         return
     show(table())
-    path = output_path(".perfetto.json")
     try:
+        path = output_path(".perfetto.json")
         write_perfetto(path)
     except OSError as error:
         show(f"timeline: not written: {error}")

@@ -249,7 +249,7 @@ class TensorBase:
 
     # *** values out ***
 
-    def realize(self, *others: Tensor, memory_budget: int | str | None = None) -> Tensor:
+    def realize(self, *others: Tensor, memory_budget: float | str | None = None) -> Tensor:
         """Compute this tensor (and ``others``, in one program) now; returns self.
 
         Nothing but time and memory depends on when a value is computed: gradients flow through it all the same.
@@ -267,7 +267,7 @@ class TensorBase:
         realize_tensors([self, *others], memory_budget)
         return self  # type: ignore[return-value]
 
-    def plan(self, *others: Tensor, memory_budget: int | str | None = None) -> Plan:
+    def plan(self, *others: Tensor, memory_budget: float | str | None = None) -> Plan:
         """What computing this tensor (and ``others``, in one program) will take: time, traffic, and memory with the
         values that take the most of it. Nothing is compiled, run or changed; docs/plan.md reads one aloud.
 

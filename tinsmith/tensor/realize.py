@@ -21,6 +21,7 @@ from tinsmith.ir.ops import FOR_GRADIENTS
 from tinsmith.ir.uop import Origin, forget_dead, substitute, toposort
 from tinsmith.schedule.compiled import CompiledSchedule
 from tinsmith.schedule.execute import canonical, copy_from_host, is_host_copy, lower, realize, uncopied
+from tinsmith.schedule.origins import note_origin
 from tinsmith.schedule.record import recorders
 from tinsmith.tensor import files, history, storage
 from tinsmith.tensor.checks import Checks
@@ -57,7 +58,7 @@ def _one_at_a_time(function: Callable[_P, _R]) -> Callable[_P, _R]:
     return locked
 
 
-def realize_tensors(tensors: Sequence[TensorBase], memory_budget: int | str | None = None) -> None:
+def realize_tensors(tensors: Sequence[TensorBase], memory_budget: float | str | None = None) -> None:
     """Compute ``tensors`` in one program; each then holds a view of a buffer.
 
     Views of realized buffers stay views: nothing is copied. Other tensors that were made from a realized leaf, or that
@@ -291,7 +292,7 @@ def _copies_anything(roots: Sequence[UOp]) -> bool:
 
 
 @_one_at_a_time
-def plan_tensors(tensors: Sequence[TensorBase], memory_budget: int | str | None = None) -> Plan:
+def plan_tensors(tensors: Sequence[TensorBase], memory_budget: float | str | None = None) -> Plan:
     """What computing ``tensors`` in one program, as ``realize_tensors`` would do it now, will take."""
     if memory_budget is not None:
         with Context(MEMORY_BUDGET=memory_budget):
@@ -307,7 +308,9 @@ def plan_tensors(tensors: Sequence[TensorBase], memory_budget: int | str | None 
 
 def _plan(uops: Sequence[UOp], devices: Sequence[str], free: Collection[UOp]) -> Plan:
     """The plan of what ``compute`` would run now."""
-    roots = _roots(uops, devices)[1]
+    targets, roots = _roots(uops, devices)
+    for target, root in zip(targets, roots):
+        note_origin(root, target)  # a constant's, or a copy's of a value that was read before
     roots = _with_parts(roots, [n for n in toposort(roots) if n.op is Ops.COPY])
     lines: dict[int, Origin] = {}
     there: dict[UOp, UOp] = {}

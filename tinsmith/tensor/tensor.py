@@ -114,7 +114,7 @@ def explain(*tensors: Tensor, run: bool = True) -> Explanation:
     return explain_tensors(tensors, run)
 
 
-def plan(*tensors: Tensor, memory_budget: int | str | None = None) -> Plan:
+def plan(*tensors: Tensor, memory_budget: float | str | None = None) -> Plan:
     """What computing ``tensors`` in one program will take: time, traffic, memory; see ``Tensor.plan``.
 
     >>> a = Tensor([1.0, 2.0]).realize()

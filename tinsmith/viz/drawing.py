@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any, Final
 
+from tinsmith.schedule.texts import plural
 from tinsmith.viz.fold import Folding
 
 MOST: Final = 150  # nodes that are drawn one by one; a larger graph is drawn by its groups
@@ -58,6 +59,9 @@ class Drawing:
 
     boxes: list[Box] = field(default_factory=list)
     arrows: list[tuple[int, int]] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        return f"<Drawing of {plural(len(self.boxes), 'node')}: svg() and dot() are its texts>"
 
     def dot(self) -> str:
         """The drawing in Graphviz's language."""

@@ -1,6 +1,8 @@
 """What ``VIZ``, ``GRAPH`` and ``JITGRAPH`` do at the end of a program with the trace of its run."""
 from __future__ import annotations
 
+import shlex
+
 from tinsmith.core.settings import settings
 from tinsmith.core.terminal import show
 from tinsmith.core.timeline import output_path
@@ -28,7 +30,7 @@ def finish(trace: Trace) -> None:
     if settings.VIZ:
         path = trace_path()
         trace.write(path)
-        show(f"VIZ: the trace is {path}; python -m tinsmith viz {path} shows it")
+        show(f"VIZ: the trace is {path}; python -m tinsmith viz {shlex.quote(str(path))} shows it")
     if settings.VIZ == 1:
         with Server(page(document)) as server:
             show(f"VIZ: {server.url} (Ctrl-C ends)")

@@ -28,6 +28,10 @@ def read_trace(path: str | Path) -> dict[str, Any]:
         raise FileFormatError("viz", f"{path} is no trace: {error}", "VIZ=2 python script.py writes one") from None
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise FileFormatError("viz", f"{path} is JSON, and no trace", "VIZ=2 python script.py writes one")
+    missing = [name for name in ("programs", "origins", "files", "kernels", "events", "machines") if name not in found]
+    if found.get("version") == VERSION and missing:
+        raise FileFormatError("viz", f"{path} is a trace without {' and '.join(missing)}",
+                              "VIZ=2 python script.py writes one")
     if found.get("version") != VERSION:
         raise FileFormatError("viz", f"{path} is a trace of version {found.get('version')}, this reads {VERSION}",
                               "VIZ=2 python script.py writes a new one")

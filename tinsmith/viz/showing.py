@@ -9,6 +9,7 @@ from tinsmith.core.terminal import show
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.compiled import CompiledSchedule
+from tinsmith.schedule.texts import plural
 from tinsmith.viz.drawing import Box, Drawing, draw
 from tinsmith.viz.page import page
 from tinsmith.viz.serve import Server
@@ -40,7 +41,7 @@ class View:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<View of {len(self.document['programs'])} programs at {self.url}>"
+        return f"<View of {plural(len(self.document['programs']), 'program')} at {self.url}>"
 
     def _repr_html_(self) -> str:
         source = self.html.replace("&", "&amp;").replace('"', "&quot;")

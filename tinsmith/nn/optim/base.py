@@ -213,7 +213,7 @@ class Optimizer:
         extra = [*extra, *(m for m in masters if m is not None)]
         return [*extra, *self.params, *self.buffers, self.lr]
 
-    def plan(self, skip: Tensor | None = None, memory_budget: int | str | None = None) -> Plan:
+    def plan(self, skip: Tensor | None = None, memory_budget: float | str | None = None) -> Plan:
         """What ``step`` will take: time, traffic and memory of the program for parameters, state and losses. Nothing is
         run or changed; docs/plan.md reads one aloud.
 
