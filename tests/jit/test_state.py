@@ -323,6 +323,7 @@ def test_what_no_replay_can_repeat_is_named_once_with_its_line(name: str, read: 
     (warning,) = caught
     line = read.__code__.co_firstlineno
     assert name in str(warning.message) and f"test_state.py:{line}" in str(warning.message)
+    assert warning.filename == __file__, "the warning stands at the call, not inside the package"
     assert f.replays == 0
 
 

@@ -44,6 +44,14 @@ def test_an_error_ends_the_listing_and_says_so(tmp_path: Path) -> None:
     assert 'File "script.py", line 10' in shown and "tinsmith" not in shown
 
 
+def test_threads_of_a_script_compute_there_too(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("from threading import Thread\nfrom tinsmith import Tensor\n"
+                                        "worker = Thread(target=lambda: (Tensor([1.0]) + 1).realize())\n"
+                                        "worker.start()\nworker.join()\n")
+    done = run(["-m", "tinsmith", "source", "script.py", "--device", "METAL"], tmp_path)
+    assert done.returncode == 0 and "for METAL: add (script.py:3)" in done.stdout and "kernel void" in done.stdout
+
+
 def test_what_a_script_exits_with_is_shown(tmp_path: Path) -> None:
     code, out, shown = listed(tmp_path, "--device", "METAL", "exit")
     assert code == 1 and "kernel void" in out and shown.splitlines()[-1] == "enough"

@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from tinsmith.core.errors import ArgumentError, shown
 from tinsmith.core.log import log
@@ -125,7 +125,7 @@ class _Settings(threading.local):
 
     def __init__(self) -> None:
         for s in DECLARED:
-            text = os.environ.get(s.name)
+            text = self.of_threads.get(s.name, os.environ.get(s.name))
             super().__setattr__(s.name, s.default if text is None else s.parse(text, _ENVIRONMENT))
         self._changed()
 
@@ -143,6 +143,7 @@ class _Settings(threading.local):
         super().__setattr__("one_by_one", timed or self.DEBUG >= 2 or self.CHECKED >= 2)
         super().__setattr__("recorded", bool(self.VIZ or self.GRAPH or self.JITGRAPH))
 
+    of_threads: ClassVar[dict[str, str]] = {}  # what threads begin with instead of the environment's
     token: object  # another one after every change
     code_key: tuple[int | str, ...]  # the values that change generated code: part of every cache key
     program_key: tuple[int | str, ...]  # the same, and those that change how a program uses its kernels

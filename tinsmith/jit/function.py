@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from tinsmith import schedule
 from tinsmith.core.dtypes import dtypes
-from tinsmith.core.errors import JitError
+from tinsmith.core.errors import JitError, place, user_line
 from tinsmith.core.settings import settings
 from tinsmith.core.terminal import show
 from tinsmith.core.weak import LiveSet, WhileAlive
@@ -243,7 +243,7 @@ class TinyJit(Generic[R]):
             nonlocal reason
             try:
                 if capture.host_read is not None:
-                    reason = "reads values on the host at {}:{}".format(*capture.host_read)
+                    reason = f"reads values on the host at {place(*capture.host_read)}"
                 else:
                     reason = watch.reason()
                 if not reason:
@@ -305,4 +305,4 @@ class TinyJit(Generic[R]):
     def _warn(self, reason: str) -> None:
         if reason not in self._warned:
             self._warned.add(reason)
-            warnings.warn(f"{self.__name__} {reason}; it runs uncaptured", stacklevel=5)
+            warnings.warn_explicit(f"{self.__name__} {reason}; it runs uncaptured", UserWarning, *user_line())

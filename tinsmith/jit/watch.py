@@ -12,6 +12,7 @@ import types
 from typing import Any, Final
 
 from tinsmith.core.collector import no_collection
+from tinsmith.core.errors import place
 from tinsmith.jit.reads import library
 from tinsmith.jit.state import State
 
@@ -124,4 +125,4 @@ class Watch:
         if self.state.failed:
             return self.state.failed
         calls = dict.fromkeys([*self.calls, *(() if self.calls else self.state.gone_on())])
-        return "uses " + ", ".join("{} at {}:{}".format(*call) for call in calls) if calls else ""
+        return "uses " + ", ".join(f"{name} at {place(file, line)}" for name, file, line in calls) if calls else ""

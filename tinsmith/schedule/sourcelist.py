@@ -8,7 +8,7 @@ from typing import TextIO
 
 from tinsmith.backend.device import Device
 from tinsmith.codegen.launch import KernelProgram
-from tinsmith.core.settings import Context
+from tinsmith.core.settings import Context, settings
 from tinsmith.schedule.compiled import CompiledSchedule, Step
 from tinsmith.schedule.debug import lines_of
 from tinsmith.schedule.record import lowered
@@ -51,10 +51,12 @@ def listing(out: TextIO, device: str) -> Iterator[SourceList]:
     found, before = SourceList(out), Device.shows_source
     lowered.append(found)
     Device.shows_source = True
+    settings.of_threads["DEV"] = device
     try:
         with Context(DEV=device):
             Device[device]
             yield found
     finally:
         Device.shows_source = before
+        del settings.of_threads["DEV"]
         lowered.remove(found)

@@ -5,7 +5,7 @@ import contextlib
 import warnings
 from typing import Any, Final
 
-from tinsmith.core.errors import user_line
+from tinsmith.core.errors import place, user_line
 
 _ran: Final[dict[bool, tuple[str, str, int]]] = {}  # mode → the first layer in it since the last step, file, line
 _said: Final[set[tuple[str, str, int]]] = set()
@@ -24,8 +24,9 @@ def check_modes(op: str, training: bool) -> None:
         _said.add(found)
         layer, file, line = found
         warnings.warn_explicit(
-            f"{op} follows a {layer} that ran in evaluation mode ({file}:{line}): dropout drops nothing and running "
-            "statistics stand still. Try: with Tensor.train(): around the training step", UserWarning, *user_line())
+            f"{op} follows a {layer} that ran in evaluation mode ({place(file, line)}): dropout drops nothing and "
+            "running statistics stand still. Try: with Tensor.train(): around the training step",
+            UserWarning, *user_line())
     _ran.clear()
 
 
