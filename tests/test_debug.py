@@ -143,6 +143,14 @@ def test_a_closed_pipe_ends_quietly(tmp_path: Path, before: tuple[str, ...]) -> 
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a shell with pipes")
+def test_a_listing_that_nobody_reads_to_its_end_ends_quietly(tmp_path: Path) -> None:
+    script = "import time\nfrom tinsmith import Tensor\n" \
+             "for n in range(2, 40):\n  Tensor.ones(n).contiguous().realize()\n  time.sleep(0.01)\n"
+    first, complaint, status = piped(tmp_path, script, "head -1", "-m", "tinsmith", "source")
+    assert "for CPU: contiguous" in first and (complaint, status) == ("", 128 + 13)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a shell with pipes")
 def test_a_pipe_that_the_program_itself_finds_closed_ends_quietly(tmp_path: Path) -> None:
     script = "import time\nfrom tinsmith import Tensor\nTensor([1]).sum().item()\ntime.sleep(0.3)\n" \
              "for n in range(10000): print('line', n)\n"

@@ -289,7 +289,8 @@ def _exit_code(run: Callable[[bytes, str, str], None], text: bytes, path: str, f
         while frames is not None and frames.tb_frame.f_code.co_filename != path:
             frames = frames.tb_next
         traceback.print_exception(error.with_traceback(frames or error.__traceback__))
-        print(f"the listing ends after {plural(len(found.seen), 'kernel')}: {path} raised {type(error).__name__}")
+        mend = ". Try: --compat" if isinstance(error, ImportError) and str(error.name).startswith("tinygrad") else ""
+        print(f"the listing ends after {plural(len(found.seen), 'kernel')}: {path} raised {type(error).__name__}{mend}")
         return 1
     return 0
 

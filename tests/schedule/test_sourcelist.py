@@ -65,6 +65,12 @@ def test_a_script_of_tinygrads_and_a_device_that_is_here(tmp_path: Path) -> None
     assert "def r_2(data0, data1, data2):" in done.stdout
 
 
+def test_a_script_of_tinygrads_is_told_how(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("from tinygrad import Tensor\n")
+    done = run(["-m", "tinsmith", "source", "script.py", "--device", "METAL"], tmp_path)
+    assert done.returncode == 1 and done.stderr.rstrip().endswith("raised ModuleNotFoundError. Try: --compat")
+
+
 def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     done = run(["-m", "tinsmith", "source", "nothing.py"], tmp_path)
     assert done.returncode == 1 and "nothing.py" in done.stderr and not done.stdout

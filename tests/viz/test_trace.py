@@ -154,6 +154,15 @@ def test_the_folder_is_made_and_the_command_can_be_pasted(tmp_path: Path) -> Non
     assert Path(command[-1]).name == "my p.trace.json"
 
 
+def test_a_block_can_ask_for_it(tmp_path: Path) -> None:
+    (tmp_path / "p.py").write_text("from tinsmith import Context, Tensor\n"
+                                   "with Context(VIZ=2, GRAPH=1):\n    print((Tensor([1, 2]) + 1).tolist())\n"
+                                   "print((Tensor([1, 2]) * 3).tolist())\n")
+    assert run(["p.py"], tmp_path).returncode == 0
+    assert {p.name for p in tmp_path.iterdir()} == {"p.graph.dot", "p.graph.svg", "p.trace.json", "cache", "p.py"}
+    assert len(json.loads((tmp_path / "p.trace.json").read_text("utf-8"))["programs"]) == 1
+
+
 def test_nothing_is_recorded_without_it(tmp_path: Path) -> None:
     (tmp_path / "p.py").write_text(
         "import sys\nfrom tinsmith import Tensor\nprint((Tensor([1, 2]) + 1).tolist())\n"

@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from types import TracebackType
+from typing import TextIO
 
 from tinsmith.core.settings import settings
 
@@ -51,17 +52,20 @@ def show(text: str) -> None:
     show_whole(fitted(text))
 
 
-def show_whole(text: str) -> None:
+def show_whole(text: str, out: TextIO | None = None) -> None:
     """The same with every line as it is: source that people may give to a compiler.
+
+    Args:
+        out: where to, at once; standard output unless given.
 
     Raises:
         SystemExit: as ``show`` does.
     """
     _watch()
     try:
-        print(text)
+        print(text, file=out, flush=out is not None)
     except BrokenPipeError:
-        _close()
+        _close(out or sys.stdout)
         raise SystemExit(128 + _SIGPIPE) from None
 
 
@@ -131,15 +135,15 @@ def _flush() -> bool:
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        _close()
+        _close(sys.stdout)
         return True
     except ValueError:  # the program closed it itself
         pass
     return False
 
 
-def _close() -> None:
+def _close(out: TextIO) -> None:
     """What is still to be written goes nowhere."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
+    os.dup2(nowhere, out.fileno())
     os.close(nowhere)

@@ -9,6 +9,7 @@ from typing import TextIO
 from tinsmith.backend.device import Device
 from tinsmith.codegen.launch import KernelProgram
 from tinsmith.core.settings import Context, settings
+from tinsmith.core.terminal import show_whole
 from tinsmith.schedule.compiled import CompiledSchedule, Step
 from tinsmith.schedule.debug import lines_of
 from tinsmith.schedule.record import lowered
@@ -42,7 +43,7 @@ class SourceList:
                  if size]
         mark = Device[step.device].renderer.comment
         text = f"{mark} {name} for {step.device}{': ' if of else ''}{of}{''.join(f'; {s}' for s in sizes)}\n"
-        print(f"{text}{kernel.source.replace(kernel.symbol, name).rstrip()}\n", file=self.out, flush=True)
+        show_whole(f"{text}{kernel.source.replace(kernel.symbol, name).rstrip()}\n", self.out)
 
 
 @contextlib.contextmanager

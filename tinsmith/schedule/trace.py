@@ -30,7 +30,7 @@ from tinsmith.codegen.roles import Axis, range_size
 from tinsmith.core import counters
 from tinsmith.core.errors import TinsmithError, user_line
 from tinsmith.core.observe import observed
-from tinsmith.core.settings import Context
+from tinsmith.core.settings import Context, settings
 from tinsmith.core.terminal import show
 from tinsmith.core.timeline import output_path, timeline
 from tinsmith.ir import Ops, UOp
@@ -60,6 +60,7 @@ class Trace:
         self.programs: list[dict[str, Any]] = []
         self.kernels: dict[str, dict[str, Any]] = {}
         self.origins: dict[Origin, int] = {}
+        self.wanted: dict[str, int] = {}  # VIZ, GRAPH, JITGRAPH, where something was recorded for them
         self.begun = begun  # on the clock of time.perf_counter: where the timeline starts
         self.machines: dict[str, dict[str, Any]] = {}
         self._compiled: dict[int, tuple[CompiledSchedule, dict[str, Any]]] = {}
@@ -370,6 +371,7 @@ def of_this_run() -> Trace:
     if not _run:
         _run.append(Trace(counters.BEGIN))
         atexit.register(_at_exit, os.getpid())
+    _run[0].wanted |= {s: n for s in ("VIZ", "GRAPH", "JITGRAPH") if (n := getattr(settings, s))}  # of a block, too
     return _run[0]
 
 

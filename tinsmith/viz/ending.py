@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import shlex
 
-from tinsmith.core.settings import settings
 from tinsmith.core.terminal import show
 from tinsmith.core.timeline import output_path
 from tinsmith.schedule.trace import Trace, trace_path
@@ -13,25 +12,26 @@ from tinsmith.viz.serve import Server
 
 
 def finish(trace: Trace) -> None:
-    """Draw, write and show what the settings ask for.
+    """Draw, write and show what the settings asked for, of the whole run or of a block.
 
     Raises:
         OSError: where a file cannot be written.
     """
     document = trace.document()
-    for wanted, name in ((settings.GRAPH, "graph"), (settings.JITGRAPH, "jitgraph")):
+    for name in ("graph", "jitgraph"):
         programs = [p for p in document["programs"] if name == "graph" or p["captured"]]
-        if wanted and programs:
+        if trace.wanted.get(name.upper()) and programs:
             drawing = draw(document, programs)
             paths = [output_path(f".{name}.{kind}") for kind in ("svg", "dot")]
             paths[0].write_text(drawing.svg(), "utf-8")
             paths[1].write_text(drawing.dot(), "utf-8")
-            show(f"{'GRAPH' if name == 'graph' else 'JITGRAPH'}: {paths[0]} and {paths[1]}")
-    if settings.VIZ:
+            show(f"{name.upper()}: {paths[0]} and {paths[1]}")
+    viz = trace.wanted.get("VIZ", 0)
+    if viz:
         path = trace_path()
         trace.write(path)
         show(f"VIZ: the trace is {path}; python -m tinsmith viz {shlex.quote(str(path))} shows it")
-    if settings.VIZ == 1:
+    if viz == 1:
         with Server(page(document)) as server:
             show(f"VIZ: {server.url} (Ctrl-C ends)")
             server.wait()
