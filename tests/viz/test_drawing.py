@@ -111,3 +111,24 @@ def test_graphviz_lays_out_where_it_is_installed(monkeypatch: pytest.MonkeyPatch
     assert {line for box in picture.boxes for line in box.lines} <= set(texts(drawn))
     monkeypatch.setattr(graphviz.backend.dot_command, "DOT_BINARY", Path("no-such-program"))
     assert picture.svg() == picture.own_svg()
+
+
+def test_folding_goes_by_layers_first() -> None:
+    """Two blocks of two layers each, used one after the other; what a block adds itself goes by the user's function."""
+    layers = ["encoder.0.q", "encoder.0.out", "encoder.0", "encoder.1.q", "encoder.1.out", "encoder.1", ""]
+    nodes: list[list[object]] = [["BUFFER", "float", [4], "", [], -1, "realized", []]]
+    for origin in range(len(layers)):
+        for _ in range(12):
+            nodes.append(["NEG", "float", [4], "", [len(nodes) - 1], origin, "fused", []])
+    text = "class Block:\n  def __call__(self, x):\n    return self.out(self.q(x)) + x\n"
+    origins = [("Linear", "f.py", 3), ("Linear", "f.py", 3), ("add", "f.py", 3)] * 2 + [("neg", "f.py", 9)]
+    folding = Folding(nodes, origins, {"f.py": text}, layers)
+
+    def labels(group: int) -> list[str]:
+        return [folding.groups[-1 - k]["label"] for k in folding.groups[group]["kids"] if k < 0]
+
+    assert labels(-1) == ["encoder.0", "encoder.1", "f.py"]
+    block = next(n for n, g in enumerate(folding.groups) if g["label"] == "encoder.1")
+    assert labels(block) == ["encoder.1.q", "encoder.1.out", "Block.__call__"]
+    assert all(label.startswith("Block") or label == "f.py" for label in (
+        g["label"] for g in Folding(nodes, origins, {"f.py": text}).groups[:-1]) if ":" not in label)

@@ -55,6 +55,13 @@ def test_nodes_have_a_state_and_the_kernels_that_compute_them(document: Document
     assert views and all(n[6] == "view" for n in views)
 
 
+def test_nodes_have_the_layer_that_made_them(document: Document) -> None:
+    program = program_of(document, "self.conv(x)")
+    assert len(document["layers"]) == len(document["origins"])
+    methods = {(document["layers"][n[5]], document["origins"][n[5]][0]) for n in program["nodes"] if n[5] >= 0}
+    assert {("conv", "Conv2d"), ("linear", "Linear"), ("", "relu")} <= methods
+
+
 def test_passes_show_what_changed_and_by_which_rule(document: Document) -> None:
     program = program_of(document, ".var(")
     assert [p["name"] for p in program["passes"]][:8] == [

@@ -265,7 +265,9 @@ class Trace:
         files = dict.fromkeys(file for _, file, _ in self.origins)
         return {"format": FORMAT, "version": VERSION, "program": " ".join(sys.argv) or "python",
                 "python": platform.python_version(), "machines": self.machines,
-                "origins": [list(o) for o in self.origins], "files": {f: t for f in files if (t := _source(f))},
+                "origins": [list(o) for o in self.origins],
+                "layers": [getattr(o, "layer", "") for o in self.origins],
+                "files": {f: t for f in files if (t := _source(f))},
                 "programs": self.programs, "kernels": self.kernels, "events": events,
                 "events_left_out": timeline.left_out}
 

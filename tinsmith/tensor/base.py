@@ -17,6 +17,7 @@ from tinsmith import viz
 from tinsmith.backend.device import Device, DeviceName, members
 from tinsmith.core.dtypes import DType, DTypeLike, to_dtype
 from tinsmith.core.errors import _PACKAGE, ArgumentError, DeviceError, DTypeError, GradientError, ShapeError
+from tinsmith.core.settings import settings
 from tinsmith.core.weak import LiveSet, WeakTable
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.sizes import value_of_size
@@ -762,7 +763,7 @@ def _note_origin(uop: UOp, called: FrameType) -> None:
     Args:
         called: the frame of a function of this package, which the user's program called by whatever ways.
     """
-    frame = called.f_back
+    inner, frame = called, called.f_back
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         called, frame = frame, frame.f_back
     if frame is None:
@@ -771,13 +772,21 @@ def _note_origin(uop: UOp, called: FrameType) -> None:
     if method in ("__init__", "__call__"):  # of a tensor, or of a layer: that is its class's name
         owner = called.f_locals.get("self")
         method = "" if isinstance(owner, TensorBase) else type(owner).__name__
-    origin: tuple[Origin, ...] = ((method.strip("_"), frame.f_code.co_filename, frame.f_lineno),)
+    line: Origin = method.strip("_"), frame.f_code.co_filename, frame.f_lineno
+    origin = (_in_layer(line, inner) if settings.recorded else line,)
     stack = [uop]
     while stack:  # the nodes that this call made: those below without an origin
         n = stack.pop()
         if not n.origin and n.op not in (Ops.CONST, Ops.BUFFER):
             n.origin = origin
             stack.extend(n.src)
+
+
+def _in_layer(origin: Origin, frame: FrameType) -> Origin:
+    """The origin with the layer of the model that is at work: a trace folds by them."""
+    from tinsmith.tensor.layers import InLayer, layer_path  # nothing else needs it
+    layer = layer_path(frame)
+    return InLayer(*origin, layer) if layer else origin
 
 
 def check_tensors(op: str, values: Sequence[Any]) -> None:

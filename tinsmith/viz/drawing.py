@@ -13,7 +13,7 @@ from html import escape
 from typing import Any, Final
 
 from tinsmith.schedule.texts import plural
-from tinsmith.viz.fold import Folding
+from tinsmith.viz.fold import folding
 
 MOST: Final = 150  # nodes that are drawn one by one; a larger graph is drawn by its groups
 # State → fill, line. Both themes of a page show them.
@@ -234,7 +234,7 @@ def _node(document: Mapping[str, Any], program: Mapping[str, Any], node: Sequenc
 def _groups(drawing: Drawing, document: Mapping[str, Any], program: Mapping[str, Any]) -> None:
     """The topmost groups of a program's graph, and the arrows between them."""
     nodes = program["nodes"]
-    groups = Folding(nodes, document["origins"], document["files"]).groups
+    groups = folding(document, program).groups
     place: dict[int, int] = {}
     for kid in groups[-1]["kids"]:
         inside = _members(groups, kid)

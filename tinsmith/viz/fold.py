@@ -1,11 +1,13 @@
-"""Folding: a graph of thousands of nodes as a tree of groups, by the user's functions, then by lines and methods.
+"""Folding: a graph of thousands of nodes as a tree of groups, by the model's layers, then by the user's functions,
+then by lines and methods.
 
-A group stands for one run through a function or a line: a loop over layers gives a group per turn, so that the groups
-of a level make a graph that can be read, and no level has more boxes than a screen holds.
+A group stands for one run through a layer, a function or a line: a loop gives a group per turn, so that the groups of a
+level make a graph that can be read, and no level has more boxes than a screen holds.
 """
 from __future__ import annotations
 
 import ast
+import functools
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Final
@@ -47,17 +49,19 @@ class Folding:
         nodes: as in a trace: op at 0, sources at 4, the origin's number at 5, state at 6.
         origins: (method, file, line).
         files: texts of the user's files.
+        layers: the path of each origin's layer, or ``""``.
     """
 
     def __init__(self, nodes: Sequence[Sequence[Any]], origins: Sequence[Sequence[Any]],
-                 files: Mapping[str, str]) -> None:
+                 files: Mapping[str, str], layers: Sequence[str] = ()) -> None:
         self.nodes, self.origins = nodes, origins
         self.groups: list[Group] = []
         self.of_line = _functions_of_lines(origins, files)
         self.origin = _with_readers(nodes)
+        self.layers = [*layers, *[""] * (len(origins) + 1 - len(layers))]  # the last one: of no origin
         self.lines = [line for _, _, line in origins] + [0]  # the last one: of no origin
         everything = list(range(len(nodes)))
-        kids = everything if len(nodes) <= FLAT else self._by_function(everything)
+        kids = everything if len(nodes) <= FLAT else self._by_place(everything, "")
         self._group("", -1, kids)
 
     def _group(self, label: str, origin: int, kids: list[int]) -> int:
@@ -80,12 +84,26 @@ class Folding:
         self.groups.append({"label": label, "origin": origin, "kids": kids})
         return -len(self.groups)
 
-    def _by_function(self, nodes: list[int]) -> list[int]:
-        runs = self._runs(nodes, lambda n: self.of_line[self.origin[n]] if self.origin[n] >= 0 else "")
+    def _by_place(self, nodes: list[int], inside: str) -> list[int]:
+        """Nodes of a layer by the layers below it; what belongs to none of those by the user's functions."""
+        runs = self._runs(nodes, lambda n: self._place(n, inside), lambda key: key[0] == inside)
+        inner = {layer: self._by_line if layer == inside else functools.partial(self._by_place, inside=layer)
+                 for (layer, _), _ in runs}
         if len(runs) == 1:
-            return self._by_line(nodes)
-        return [self._one_or_group(f"{name or 'values'}{_turn(turn)}", part, self._by_line)
-                for (name, turn), part in runs.items()]
+            return next(iter(inner.values()))(nodes)
+        return [self._one_or_group(f"{name or (layer if layer != inside else '') or 'values'}{_turn(turn)}", part,
+                                   inner[layer])
+                for ((layer, name), turn), part in runs.items()]
+
+    def _place(self, node: int, inside: str) -> tuple[str, str]:
+        """The layer that holds a node, next below another one, and the function where there is none below.
+        ``blocks.0`` is one step below its model."""
+        origin = self.origin[node]
+        rest = self.layers[origin].removeprefix(inside).lstrip(".").split(".")
+        if not rest[0]:
+            return inside, self.of_line[origin] if origin >= 0 else ""
+        count = next((n for n, part in enumerate(rest) if n and not part.isdigit()), len(rest))
+        return f"{inside}.{'.'.join(rest[:count])}".lstrip("."), ""
 
     def _by_line(self, nodes: list[int]) -> list[int]:
         runs = self._runs(nodes, lambda n: self.origin[n])
@@ -101,9 +119,10 @@ class Folding:
     def _one_or_group(self, label: str, nodes: list[int], inner: Callable[[list[int]], list[int]]) -> int:
         return nodes[0] if len(nodes) == 1 else self._group(label, self.origin[nodes[-1]], inner(nodes))
 
-    def _runs(self, nodes: Sequence[int], key: Callable[[int], Hashable]) -> dict[tuple[Any, int], list[int]]:
-        """Nodes by key and turn: a turn begins where a path comes back to a key that it has left, or to a line above
-        the last one: the function is called again, or the body of a loop begins again."""
+    def _runs(self, nodes: Sequence[int], key: Callable[[int], Hashable],
+              by_lines: Callable[[Any], bool] = lambda _: True) -> dict[tuple[Any, int], list[int]]:
+        """Nodes by key and turn: a turn begins where a path comes back to a key that it has left, or (of keys that go
+        by lines) to a line above the last one: the function is called again, or the body of a loop begins again."""
         inside = set(nodes)
         turns: dict[int, dict[Hashable, int]] = {}  # of each node: the latest turn of every key above it
         own: dict[int, int] = {}
@@ -117,7 +136,8 @@ class Folding:
                     if mine.get(other, -1) < count:
                         mine[other] = count
                 if k in turns[s]:
-                    again = key(s) != k or self.lines[self.origin[s]] > self.lines[self.origin[n]]
+                    again = key(s) != k or (by_lines(k)
+                                            and self.lines[self.origin[s]] > self.lines[self.origin[n]])
                     turn = max(turn, turns[s][k] + again)
             if mine or self.nodes[n][6] in ("fused", "stored"):
                 mine[k] = max(turn, mine.get(k, 0))
@@ -141,6 +161,11 @@ class Folding:
             for s in self.nodes[n][4]:
                 if s in waiting and key(s) == key(n):
                     first[s] = min(first.get(s, own[n]), own[n])
+
+
+def folding(document: Mapping[str, Any], program: Mapping[str, Any]) -> Folding:
+    """The groups of one program of a trace; one of before layers were noted has none."""
+    return Folding(program["nodes"], document["origins"], document["files"], document.get("layers", ()))
 
 
 def _turn(turn: int) -> str:

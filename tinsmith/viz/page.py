@@ -9,7 +9,7 @@ from typing import Any
 
 from tinsmith.core.errors import FileFormatError
 from tinsmith.schedule.trace import FORMAT, VERSION
-from tinsmith.viz.fold import Folding
+from tinsmith.viz.fold import folding
 
 _SCRIPTS = ("vendor/dagre.min.js", "vendor/flame-chart.min.js", "rows.js", "graph.js", "timeline.js", "app.js")
 _LICENCES = ("vendor/dagre.LICENSE", "vendor/flame-chart.LICENSE")
@@ -40,8 +40,7 @@ def read_trace(path: str | Path) -> dict[str, Any]:
 
 def folded(document: Mapping[str, Any]) -> dict[str, Any]:
     """The document with the groups of every program."""
-    programs = [{**p, "groups": Folding(p["nodes"], document["origins"], document["files"]).groups}
-                for p in document["programs"]]
+    programs = [{**p, "groups": folding(document, p).groups} for p in document["programs"]]
     return {**document, "programs": programs}
 
 

@@ -19,6 +19,7 @@ const lineText = (origin) => {
   const [method, file, line] = trace.origins[origin];
   return `${method ? `${method} ` : ""}${file.split("/").pop()}:${line}`;
 };
+const layerOf = (origin) => (origin >= 0 && trace.layers ? trace.layers[origin] : "");
 const sameLine = (a, b) => a >= 0 && b >= 0 && trace.origins[a][1] === trace.origins[b][1] && trace.origins[a][2] === trace.origins[b][2];
 const found = (text) => state.search !== "" && text.toLowerCase().includes(state.search);
 
@@ -84,13 +85,13 @@ function drawDetails() {
     const [op, dtype, shape, arg, sources, origin, kind, items] = program().nodes[state.node];
     const readers = program().nodes.map((n, k) => (n[4].includes(state.node) ? k : -1)).filter((k) => k >= 0);
     const links = (numbers) => element("span", {}, ...numbers.slice(0, 12).map((n) => element("button", { onclick: () => reveal(n) }, `${n} ${program().nodes[n][0]}`)));
-    parts.push(element("b", {}, `${op} `), kind, definition([["number", String(state.node)], ["value", `${dtype} (${shape.join(", ")})`], ["argument", arg], ["line", lineText(origin)],
+    parts.push(element("b", {}, `${op} `), kind, definition([["number", String(state.node)], ["value", `${dtype} (${shape.join(", ")})`], ["argument", arg], ["line", lineText(origin)], ["layer", layerOf(origin)],
       ["reads", sources.length ? links(sources) : ""], ["read by", readers.length ? links(readers) : ""],
       [kind === "stored" ? "stored by" : "computed in", items.length ? element("span", {}, ...items.slice(0, 8).map(itemButton)) : ""],
       ["because", kind === "stored" && items.length ? program().items[items[0]].reason : ""]]));
   } else if (state.tab === "graph" && state.node !== null) {
     const group = program().groups[-1 - state.node];
-    parts.push(element("b", {}, group.label), definition([["nodes", String(foldingOf(program()).size.get(state.node))], ["line", lineText(group.origin)]]),
+    parts.push(element("b", {}, group.label), definition([["nodes", String(foldingOf(program()).size.get(state.node))], ["line", lineText(group.origin)], ["layer", layerOf(group.origin)]]),
       element("button", { onclick: () => open(state.node) }, "open (Enter)"));
   } else if (item()) {
     const i = item();
@@ -302,7 +303,7 @@ function nextHit() {
     const p = program(), n = p.nodes.length, start = state.node !== null && state.node >= 0 ? state.node + 1 : 0;
     for (let k = 0; k < n; k++) {
       const at = (start + k) % n, [op, dtype, , arg, , origin] = p.nodes[at];
-      if (found(`${op} ${dtype} ${arg} ${lineText(origin)} ${textsOf(trace, p, at).lines.join(" ")}`)) return reveal(at);
+      if (found(`${op} ${dtype} ${arg} ${lineText(origin)} ${layerOf(origin)} ${textsOf(trace, p, at).lines.join(" ")}`)) return reveal(at);
     }
     return;
   }
