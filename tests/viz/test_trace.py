@@ -4,6 +4,7 @@ from __future__ import annotations
 import itertools
 import json
 import shlex
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tinsmith.backend.memory import Buffer
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.observe import observed
 from tinsmith.core.timeline import perfetto, timeline
+from tinsmith.ir import UOp
 from tinsmith.schedule import trace
 
 Document = dict[str, Any]
@@ -129,6 +131,22 @@ def test_a_block_of_its_own_sees_the_passes_again() -> None:
         (Tensor([1.0, 2.0]) * 3).schedule()
     (program,) = found.programs
     assert program["items"][-1]["kernel"] in found.kernels and observed.observer is None
+
+
+def test_rewrites_are_seen_again_though_their_results_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In every pass that asks, once; below an expression that is new, too."""
+    i, j = UOp.variable("i", 0, 7), UOp.variable("j", 0, 3)
+    known = (i * 4 + j) // 4
+    watch, passes = trace.Trace(0.0), []
+    watch._thread = threading.get_ident()
+    monkeypatch.setattr(observed, "observer", watch)
+    for asked in (known, known, (known * 8 + j) % 8, (known * 8 + j) % 8):
+        assert asked.simplify() is asked.simplify()
+        passes.append([rule for rule, *_ in watch._rewrites()])
+        assert {count for *_, count in watch._rewrites()} == {1}
+        watch.passed("a pass", asked)
+    assert known.simplify() is i and passes[0] and passes[0] == passes[1]
+    assert passes[2] == passes[3] and set(passes[0]) < set(passes[2])
 
 
 def test_programs_beyond_a_failure_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:

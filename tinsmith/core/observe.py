@@ -7,7 +7,9 @@ T = TypeVar("T")
 
 
 class Observer(Protocol):
-    """Told of every pass, after the rewrites that it made."""
+    """Told of every pass, after the rewrites that it made. ``seen``: what nodes became in this pass."""
+
+    seen: dict[Any, Any]
 
     def passed(self, name: str, value: Any) -> None: ...
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tinsmith.core.dtypes import dtypes
+from tinsmith.core.observe import observed
 from tinsmith.ir.ops import Op, Ops
 from tinsmith.ir.rewrite import Pat, Rule, RuleSet, literal, rewrite
 from tinsmith.ir.uop import UOp, toposort
@@ -457,6 +458,28 @@ class _Memo(dict[UOp, UOp]):
         node._simple = True if value is node else value  # no reference circle
 
 
+class _Again(_Memo):
+    """For who watches: nodes at rest are known, and what others became in this pass; what they became before is found
+    again, so that its rules are seen."""
+
+    def __init__(self, seen: dict[UOp, UOp]) -> None:
+        self.seen = seen
+
+    def __contains__(self, node: object) -> bool:
+        return node._simple is True or node in self.seen  # type: ignore[attr-defined]
+
+    def get(self, node: UOp, default: Any = None) -> Any:
+        return node if node._simple is True else self.seen.get(node, default)
+
+    def __getitem__(self, node: UOp) -> UOp:
+        return node if node._simple is True else self.seen[node]
+
+    def __setitem__(self, node: UOp, value: UOp) -> None:
+        self.seen[node] = value
+        if node._simple is None:
+            super().__setitem__(node, value)
+
+
 _memo = _Memo()
 
 
@@ -485,6 +508,8 @@ def simplify(node: UOp) -> UOp:
     (True, True)
     """
     found = node._simple
-    if found is None:
-        return rewrite([node], symbolic, _memo)[0]
-    return node if found is True else found
+    if found is True:
+        return node
+    if observed.observer is not None:
+        return rewrite([node], symbolic, _Again(observed.observer.seen))[0]
+    return rewrite([node], symbolic, _memo)[0] if found is None else found

@@ -68,6 +68,7 @@ class Trace:
         self._of_kernel: list[Stage] | None = None  # while a kernel is made
         self._pending: Counter[tuple[str, str, str, str]] = Counter()
         self._left_out = 0
+        self.seen: dict[UOp, UOp] = {}
         self._finished: list[tuple[KernelProgram, list[Stage]]] = []
         self._thread = 0
 
@@ -85,6 +86,7 @@ class Trace:
             stages = self._stages if self._of_kernel is None else self._of_kernel
             stages.append((name, self._rows(value), self._rewrites(), self._left_out))
         self._pending.clear()
+        self.seen.clear()
         self._left_out = 0
 
     def rewritten(self, rule: Any, before: UOp, after: UOp) -> None:
