@@ -109,6 +109,29 @@ def test_a_node_leads_to_its_kernel_its_line_and_its_neighbours(four: Path, open
     assert "REDUCE" in page.locator("g.box.on").inner_html()
 
 
+def test_a_line_of_source_leads_to_its_uop_its_node_its_assembly_and_back(four: Path, open_page: Any) -> None:
+    page = open_page(four)
+    page.click(f"[data-program='{program_of(four, '.dot(')}']")
+    page.click("button[data-tab='source']")
+    page.locator("#view .row:has-text('data1')").last.click()
+    details = page.locator("#details")
+    assert "UOps.LOAD" in details.inner_text() and "program.py:4" in details.inner_text()
+    assert ".dot(" in page.locator("#code .row.same").inner_text()
+    assert page.locator("#view .row.on:has-text('load')").count() >= 1  # what the device gets, beside it
+    details.locator("button:has-text('UOps.LOAD')").click()
+    assert page.evaluate("document.body.dataset.tab") == "uops"
+    assert "UOps.LOAD" in page.locator("#view .row.on").inner_text()
+    page.locator("#view .row:has-text('UOps.STORE')").last.click()
+    page.click("button[data-tab='assembly']")
+    page.locator("#view .row.linked").last.click()
+    shot(page, "linked")
+    assert "UOps." in details.inner_text() and page.locator("#view .row.on").count() >= 1
+    details.locator("dt:has-text('in the graph') + dd button").click()
+    assert page.evaluate("document.body.dataset.tab") == "graph" and page.locator("g.box.on").count() == 1
+    details.locator("dt:has-text('UOps') + dd button").click()
+    assert page.evaluate("document.body.dataset.tab") == "uops" and page.locator("#view .row.on").count() == 1
+
+
 def test_a_users_line_leads_to_what_computes_it(four: Path, open_page: Any) -> None:
     page = open_page(four)
     page.click("[data-tab='schedule']")

@@ -100,6 +100,25 @@ def test_a_kernel_goes_from_tree_to_assembly(document: Document) -> None:
     assert document["origins"][product][:1] == ["matmul"] and document["origins"][product][2] == line_of("a @ b")
 
 
+def test_lines_of_source_and_assembly_know_their_uop(document: Document) -> None:
+    kernel = document["kernels"][program_of(document, "a @ b")["items"][0]["kernel"]]
+
+    def made(name: str, words: str) -> set[str]:
+        texts = kernel[name].split("\n")
+        assert len(texts) == len(kernel["lines"][name])
+        rows = [row for text, row in zip(texts, kernel["lines"][name]) if words in text]
+        return {kernel["uops"][row][0].split(":")[0].split()[1] if row >= 0 else "" for row in rows}
+
+    assert made("source", "for (") == {"UOps.RANGE"} and made("source", "void r_") == {""}
+    assert made("source", "fma(") == {"UOps.ALU"} and "UOps.STORE" in made("source", "data0+")
+    assert made("native", " load <") == {"UOps.LOAD"} and made("native", " store ") == {"UOps.STORE"}
+    assert made("native", "ret void") == {""} and made("native", "call <") <= {"UOps.ALU"}
+    known = [row for row in kernel["lines"]["assembly"] if row >= 0]
+    assert len(known) > 20 and "UOps.ALU" in made("assembly", "vfmadd") | made("assembly", "mul")
+    for found in document["kernels"].values():
+        assert max(found["lines"]["assembly"]) >= 0 and max(found["lines"]["native"]) >= 0
+
+
 def test_the_timeline_has_kernels_copies_compilations_and_memory(document: Document) -> None:
     kinds = {kind for kind, *_ in document["events"]}
     assert {"kernel", "copy", "program"} <= kinds

@@ -97,6 +97,10 @@ class Compiler:
         """What DEBUG=7 prints: assembly, where there is any."""
         return ""
 
+    def assembly_lines(self, source: str) -> list[int]:
+        """For each line of it the line of ``source`` that it comes from, or -1; nothing where that is not known."""
+        return []
+
 
 class Program:
     """A loaded kernel, ready to be called with buffers in order and the values of its variables."""

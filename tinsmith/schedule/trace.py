@@ -25,7 +25,7 @@ from tinsmith.codegen.estimate import Machine, estimate
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.launch import KernelProgram, programs
 from tinsmith.codegen.program import begin
-from tinsmith.codegen.render.base import Target
+from tinsmith.codegen.render.base import Renderer, Target
 from tinsmith.codegen.roles import Axis, range_size
 from tinsmith.core import counters
 from tinsmith.core.errors import TinsmithError, user_line
@@ -223,8 +223,13 @@ class Trace:
                 passes += opts
         try:
             assembly = device.compiler.disassemble(kernel.source) or ""
+            written = device.compiler.assembly_lines(kernel.source)
         except TinsmithError as error:
-            assembly = str(error)
+            assembly, written = str(error), []
+        native = _lines(renderer, kernel, kernel.source)
+        written = written[len(assembly) - len(assembly.lstrip("\n")) :]
+        assembly = assembly.strip("\n")
+        machine_code = [native[n] if 0 <= n < len(native) else -1 for n in written[: assembly.count("\n") + 1]]
         self.kernels[kernel.symbol] = {
             "name": kernel.name, "device": step.device, "opts": opts_text(kernel.opts),
             "expected": after,
@@ -237,7 +242,8 @@ class Trace:
             "passes": self._passes(passes), "uops": self._rows(kernel.uops),
             "source": READABLE.render(kernel.name, kernel.uops),
             "native": kernel.source.replace(kernel.symbol, kernel.name),
-            "assembly": assembly.expandtabs(8).strip("\n").replace(kernel.symbol, kernel.name)}
+            "lines": {"source": _lines(READABLE, kernel, None), "native": native, "assembly": machine_code},
+            "assembly": assembly.expandtabs(8).replace(kernel.symbol, kernel.name)}
 
     def _opts(self, sink: UOp, kernel: KernelProgram, target: Target,
               machines: Machine) -> tuple[list[Stage], list[float]]:
@@ -333,6 +339,15 @@ def _kind(compiled: CompiledSchedule, slot: int) -> str:
         return "input" if found.input else "output"
     offset = compiled.plan.offsets.get(slot)
     return "unused" if offset is None else f"temporary at {offset}"
+
+
+def _lines(renderer: Renderer, kernel: KernelProgram, text: str | None) -> list[int]:
+    """The row of the UOp table that each line is written for, or -1; nothing where the text is not the renderer's."""
+    rows = {n: row for row, (n, _) in enumerate(table_rows(kernel.uops))}
+    lines = renderer.lines(kernel.symbol, kernel.uops)
+    if text is not None and "\n".join(line for line, _ in lines) != text:
+        return []
+    return [-1 if u is None else rows.get(u, -1) for _, u in lines]
 
 
 def _axes(kernel: Kernel) -> list[str]:

@@ -58,6 +58,10 @@ class LLVMCompiler(Compiler):
     def disassemble(self, source: str) -> str:
         return self.llvm.assembly(source)
 
+    def assembly_lines(self, source: str) -> list[int]:
+        from tinsmith.backend.cpu.places import source_lines  # only a trace asks
+        return source_lines(source, self.llvm.assembly)
+
 
 class CPUProgram(Program):
     """A kernel in memory: ``void symbol(args, tid, nthreads)``. Its ``constants`` are arguments behind all others."""

@@ -28,7 +28,7 @@ class PythonRenderer(Renderer):
     comment = "#"
 
     def render(self, name: str, program: Sequence[UOp]) -> str:
-        return _Writer(name, program).text()
+        return _Writer(self, name, program).text()
 
 
 def is_lane(u: UOp) -> bool:
@@ -44,8 +44,8 @@ class _Writer:
     """One kernel being written. ``integers`` are the lines held as Python integers, ``varying`` those that differ
     between threads, ``masks`` the conditions of open divergent IFs."""
 
-    def __init__(self, name: str, program: Sequence[UOp]) -> None:
-        self.name, self.program = name, program
+    def __init__(self, renderer: Renderer, name: str, program: Sequence[UOp]) -> None:
+        self.renderer, self.name, self.program = renderer, name, program
         self.block = any(is_lane(u) for u in program)
         self.names: dict[UOp, str] = {}
         self.integers: set[UOp] = set()
@@ -58,6 +58,7 @@ class _Writer:
 
     def text(self) -> str:
         for u in self.program:
+            self.current = u
             self.write(u)
         arguments = [self.names[u] for u in self.program if u.op is Ops.DEFINE_GLOBAL]
         specials = [u for u in self.program if u.op is Ops.SPECIAL]
@@ -72,7 +73,7 @@ class _Writer:
     # *** text ***
 
     def line(self, text: str) -> None:
-        self.lines.append("    " * self.depth + text)
+        self.lines.append("    " * self.depth + text + self.renderer.mark(self.current))
 
     def fresh(self, prefix: str) -> str:
         number = self.counts.get(prefix, 0)

@@ -1,6 +1,7 @@
 """What the compiler needs to know of a target, and what every renderer does alike."""
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import ClassVar
@@ -108,9 +109,24 @@ class Renderer:
     """Base of all renderers: ``render`` writes one kernel as source text. ``comment`` begins a comment in it."""
 
     comment: ClassVar[str] = "//"
+    numbers: dict[UOp, int] | None = None  # of a program whose lines are to be told apart
 
     def __init__(self, target: Target) -> None:
         self.target = target
+
+    def mark(self, u: UOp) -> str:
+        """What ends the lines of a UOp: nothing, but for ``lines``."""
+        return "" if self.numbers is None else f"\0{self.numbers.get(u, -1)}"
+
+    def lines(self, name: str, program: Sequence[UOp]) -> list[tuple[str, UOp | None]]:
+        """The lines of ``render``, each with the UOp that it is written for; None where it is for all."""
+        marked = copy.copy(self)
+        marked.numbers = {u: n for n, u in enumerate(program)}
+        found = []
+        for line in marked.render(name, program).split("\n"):
+            text, _, number = line.partition("\0")
+            found.append((text, program[int(number)] if number and number != "-1" else None))
+        return found
 
     def render(self, name: str, program: Sequence[UOp]) -> str:
         """Source text of the kernel ``name``."""

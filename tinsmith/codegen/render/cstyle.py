@@ -112,7 +112,7 @@ class CRenderer(Renderer):
         depth = 1
 
         def write(line: str) -> None:
-            lines.append("  " * depth + line)
+            lines.append("  " * depth + line + self.mark(u))
 
         def declare(prefix: str, u: UOp, value: str | None, lane: str = "") -> None:
             """A name for a value; one without an expression is filled lane by lane."""

@@ -224,10 +224,11 @@ class _Body:
         self.lines: list[str] = []
         self.depth = 1
         for u in program:
+            self.current = u
             self.write(u)
 
     def line(self, text: str) -> None:
-        self.lines.append("  " * self.depth + text)
+        self.lines.append("  " * self.depth + text + self.renderer.mark(self.current))
 
     def declare(self, prefix: str, u: UOp, values: list[str]) -> None:
         """Names for a value, one per lane."""

@@ -68,6 +68,7 @@ class _Module:
     def __init__(self, renderer: LLVMRenderer, name: str, program: Sequence[UOp]) -> None:
         self.fma = renderer.target.fma
         self.name, self.program = name, program
+        self.renderer, self.current = renderer, program[0]
         self.lines: list[str] = []
         self.names: dict[UOp, str] = {}
         self.declarations: dict[str, None] = {}
@@ -92,6 +93,7 @@ class _Module:
         self.arguments()
         self.tiles.begin()
         for u in self.program:
+            self.current = u
             self.write(u)
         self.tiles.end()
         if any(u.op is Ops.STORE and u.arg == "stream" for u in self.program):
@@ -102,11 +104,11 @@ class _Module:
         return "".join(d + "\n" for d in self.declarations) + head + body + "\n" + tail
 
     def line(self, text: str) -> None:
-        self.lines.append("  " + text)
+        self.lines.append("  " + text + self.renderer.mark(self.current))
 
     def value(self, text: str) -> str:
         self.count += 1
-        self.lines.append(f"  %v{self.count} = {text}")
+        self.lines.append(f"  %v{self.count} = {text}{self.renderer.mark(self.current)}")
         return f"%v{self.count}"
 
     def label(self, name: str) -> None:
@@ -133,6 +135,7 @@ class _Module:
         slot = 0
         for u in self.program:
             if u.op is Ops.DEFINE_GLOBAL:
+                self.current = u
                 at = self.value(f"getelementptr i64, ptr %args, i64 {slot}")
                 self.names[u] = self.value(f"load {'ptr' if u.dtype.pointer else 'i64'}, ptr {at}, align 8")
                 slot += 1
@@ -149,6 +152,7 @@ class _Module:
         offset_bytes = 0
         for u in self.program:
             if u.op is Ops.DEFINE_LOCAL:
+                self.current = u
                 self.names[u] = self.value(f"getelementptr i8, ptr {base}, i64 {offset_bytes}")
                 offset_bytes += _line_up(u)
 

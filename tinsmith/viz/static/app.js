@@ -6,8 +6,8 @@ const $ = (id) => document.getElementById(id);
 const TABS = [["graph", "Graph"], ["passes", "Passes"], ["schedule", "Schedule"], ["tree", "Kernel tree"], ["kernel", "Structure"],
   ["opts", "Opts"], ["uops", "UOps"], ["source", "Source"], ["assembly", "Assembly"], ["timeline", "Timeline"]];
 const OF_KERNEL = new Set(["tree", "kernel", "opts", "uops", "source", "assembly"]);
-// origin: the line that is marked everywhere; node: the selected box of the graph; pass, kpass: the shown passes
-const state = { program: 0, item: 0, tab: "graph", group: null, node: null, origin: -1, pass: 0, kpass: 0, search: "" };
+// origin: the line that is marked everywhere; uop: the marked row of a kernel's UOps, as "kernel row"; node: the selected box of the graph; pass, kpass: the shown passes
+const state = { program: 0, item: 0, tab: "graph", group: null, node: null, origin: -1, pass: 0, kpass: 0, search: "", uop: null };
 const LISTED = 60; // steps of a program that are listed on the left at a time
 let picture = null, shown = [];
 
@@ -67,6 +67,30 @@ function drawPrograms() {
   if (on) on.scrollIntoView({ block: "nearest" });
 }
 
+// The row of the UOps that is marked, -1 if it is of another kernel, or none.
+function markedUop() {
+  const [key, row] = (state.uop || "").split(" ");
+  return item() && key === item().kernel && row !== undefined ? Number(row) : -1;
+}
+
+function markUop(row) {
+  state.uop = `${item().kernel} ${row}`;
+  mark(row >= 0 ? kernel().uops[row][1] : -1);
+}
+
+// Where a UOp stands in the steps before and after it.
+function uopLinks() {
+  const row = markedUop(), k = kernel();
+  if (row < 0 || !k) return [];
+  const [text, origin] = k.uops[row], at = (name) => (k.lines && k.lines[name] ? k.lines[name].indexOf(row) : -1);
+  const nodes = program().nodes, mine = nodes.findIndex((n) => n[5] === origin && n[7].includes(state.item));
+  const node = mine >= 0 ? mine : nodes.findIndex((n) => n[6] === "stored" && n[7].includes(state.item)); // what it all leads to
+  const to = (title, tab) => element("button", { onclick: () => go({ tab }) }, title);
+  return [element("b", {}, "UOp"), definition([["row", to(text.replace(/\s+/g, " ").trim(), "uops")], ["line", lineText(origin)], ["layer", layerOf(origin)],
+    ["source", at("source") >= 0 ? to(k.source.split("\n")[at("source")].trim(), "source") : ""], ["assembly", at("assembly") >= 0 ? to(`line ${at("assembly") + 1}`, "assembly") : ""],
+    ["in the graph", node >= 0 ? element("button", { onclick: () => reveal(node) }, `${node} ${program().nodes[node][0]}`) : ""]])];
+}
+
 // *** beside: what is selected, and the user's file ***
 
 function definition(pairs) {
@@ -88,7 +112,7 @@ function drawDetails() {
     parts.push(element("b", {}, `${op} `), kind, definition([["number", String(state.node)], ["value", `${dtype} (${shape.join(", ")})`], ["argument", arg], ["line", lineText(origin)], ["layer", layerOf(origin)],
       ["reads", sources.length ? links(sources) : ""], ["read by", readers.length ? links(readers) : ""],
       [kind === "stored" ? "stored by" : "computed in", items.length ? element("span", {}, ...items.slice(0, 8).map(itemButton)) : ""],
-      ["because", kind === "stored" && items.length ? program().items[items[0]].reason : ""]]));
+      ["UOps", uopButton(items[0], origin)], ["because", kind === "stored" && items.length ? program().items[items[0]].reason : ""]]));
   } else if (state.tab === "graph" && state.node !== null) {
     const group = program().groups[-1 - state.node];
     parts.push(element("b", {}, group.label), definition([["nodes", String(foldingOf(program()).size.get(state.node))], ["line", lineText(group.origin)], ["layer", layerOf(group.origin)]]),
@@ -100,7 +124,15 @@ function drawDetails() {
       ["measured", i.seconds === null ? "" : timeText(i.seconds)],
       ["graph", element("button", { onclick: () => { const n = program().nodes.findIndex((x) => x[6] === "stored" && x[7].includes(state.item)); if (n >= 0) reveal(n); } }, "its node")]]));
   }
+  if (OF_KERNEL.has(state.tab)) parts.unshift(...uopLinks());
   $("details").replaceChildren(...parts);
+}
+
+// From a node to the first UOp that its line became in the kernel that computes it.
+function uopButton(n, origin) {
+  const key = n === undefined ? null : program().items[n].kernel, k = key && trace.kernels[key];
+  const row = k && origin >= 0 ? k.uops.findIndex((r) => r[1] === origin) : -1;
+  return row < 0 ? "" : element("button", { onclick: () => { state.item = n; state.uop = `${key} ${row}`; go({ tab: "uops", kpass: 0 }); } }, k.uops[row][0].replace(/\s+/g, " ").trim());
 }
 
 function slotText(n) {
@@ -149,13 +181,26 @@ function byLine(file, line) {
 function linked(rows, options = {}) {
   const made = showRows(rows, { ...options,
     classes: (n) => `${options.classes ? options.classes(n) : ""} ${sameLine(rows[n][1], state.origin) ? "same" : ""} ${found(rows[n][0]) ? "found" : ""}`,
-    click: (n) => { if (rows[n][1] >= 0) mark(rows[n][1]); } });
+    click: options.click || ((n) => { if (rows[n][1] >= 0) mark(rows[n][1]); }) });
   made.rows = rows;
   shown.push(made);
   return made;
 }
 
-function textRows(text) { return text.split("\n").map((t) => [t, -1]); }
+// Lines of a text, each with the origin of the UOp that it is written for.
+function textRows(text, lines) {
+  return text.split("\n").map((t, n) => [t, lines && lines[n] >= 0 ? kernel().uops[lines[n]][1] : -1]);
+}
+
+// Rows that are linked to the UOps of the kernel: row n is UOp `uops(n)`.
+function linkedToUops(rows, uops, options) {
+  const made = linked(rows, { ...options, classes: (n) => (uops(n) >= 0 && uops(n) === markedUop() ? "on" : ""), click: (n) => uops(n) >= 0 && markUop(uops(n)), has: (n) => uops(n) >= 0 });
+  const at = rows.findIndex((_, n) => uops(n) >= 0 && uops(n) === markedUop());
+  if (at >= 0) requestAnimationFrame(() => made.show(at));
+  return made;
+}
+
+const linesOf = (name) => { const lines = kernel().lines && kernel().lines[name]; return (n) => (lines && lines[n] !== undefined ? lines[n] : -1); };
 
 function step(title, note) { return element("div", { class: "bar" }, element("b", {}, title), note || ""); }
 
@@ -259,10 +304,10 @@ function drawView() {
   else if (state.tab === "tree") view.append(step(k.name, "what it computes: movement ops are in the ShapeTrackers of the leaves"), linked(k.tree, { name: "kernel tree" }));
   else if (state.tab === "kernel") drawPasses(view, k.passes, state.kpass, (n) => go({ kpass: n }));
   else if (state.tab === "opts") drawOpts(view, k);
-  else if (state.tab === "uops") view.append(step(k.name, `${k.uops.length} lines of the linear program, in the order in which they happen`), linked(k.uops, { name: "UOps" }));
-  else if (state.tab === "source") view.append(element("div", { class: "pair", style: "border:0" }, element("div", {}, element("h3", {}, "as people read it"), linked(textRows(k.source), { name: "source", numbered: true })),
-    element("div", {}, element("h3", {}, `as ${k.device} gets it`), linked(textRows(k.native), { name: "native source", numbered: true }))));
-  else if (state.tab === "assembly") view.append(k.assembly ? linked(textRows(k.assembly), { name: "assembly", numbered: true }) : step("no assembly", `the compiler of ${k.device} does not show any`));
+  else if (state.tab === "uops") view.append(step(k.name, `${k.uops.length} lines of the linear program, in the order in which they happen`), linkedToUops(k.uops, (n) => n, { name: "UOps" }));
+  else if (state.tab === "source") view.append(element("div", { class: "pair", style: "border:0" }, element("div", {}, element("h3", {}, "as people read it"), linkedToUops(textRows(k.source, k.lines && k.lines.source), linesOf("source"), { name: "source", numbered: true })),
+    element("div", {}, element("h3", {}, `as ${k.device} gets it`), linkedToUops(textRows(k.native, k.lines && k.lines.native), linesOf("native"), { name: "native source", numbered: true }))));
+  else if (state.tab === "assembly") view.append(k.assembly ? linkedToUops(textRows(k.assembly, k.lines && k.lines.assembly), linesOf("assembly"), { name: "assembly", numbered: true }) : step("no assembly", `the compiler of ${k.device} does not show any`));
 }
 
 function pickEvent(event) {

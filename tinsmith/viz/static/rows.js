@@ -29,7 +29,7 @@ function showRows(rows, options = {}) {
     const made = [];
     for (let n = from; n < to; n++) {
       const [text, origin] = rows[n];
-      const row = element("div", { class: `row ${options.click && origin >= 0 ? "linked" : ""} ${options.classes ? options.classes(n) : ""}`,
+      const row = element("div", { class: `row ${options.click && (options.has ? options.has(n) : origin >= 0) ? "linked" : ""} ${options.classes ? options.classes(n) : ""}`,
         style: `top:${n * ROW}px`, "data-row": n });
       if (options.numbered) row.append(element("span", { class: "number" }, String(n + 1)));
       row.append(text);
