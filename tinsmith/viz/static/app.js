@@ -78,6 +78,8 @@ function markUop(row) {
   mark(row >= 0 ? kernel().uops[row][1] : -1);
 }
 
+const cut = (text) => (text.length > 34 ? `${text.slice(0, 33)}…` : text);
+
 // Where a UOp stands in the steps before and after it.
 function uopLinks() {
   const row = markedUop(), k = kernel();
@@ -85,7 +87,7 @@ function uopLinks() {
   const [text, origin] = k.uops[row], at = (name) => (k.lines && k.lines[name] ? k.lines[name].indexOf(row) : -1);
   const nodes = program().nodes, mine = nodes.findIndex((n) => n[5] === origin && n[7].includes(state.item));
   const node = mine >= 0 ? mine : nodes.findIndex((n) => n[6] === "stored" && n[7].includes(state.item)); // what it all leads to
-  const to = (title, tab) => element("button", { onclick: () => go({ tab }) }, title);
+  const to = (title, tab) => element("button", { title, onclick: () => go({ tab }) }, cut(title));
   return [element("b", {}, "UOp"), definition([["row", to(text.replace(/\s+/g, " ").trim(), "uops")], ["line", lineText(origin)], ["layer", layerOf(origin)],
     ["source", at("source") >= 0 ? to(k.source.split("\n")[at("source")].trim(), "source") : ""], ["assembly", at("assembly") >= 0 ? to(`line ${at("assembly") + 1}`, "assembly") : ""],
     ["in the graph", node >= 0 ? element("button", { onclick: () => reveal(node) }, `${node} ${program().nodes[node][0]}`) : ""]])];
@@ -132,7 +134,7 @@ function drawDetails() {
 function uopButton(n, origin) {
   const key = n === undefined ? null : program().items[n].kernel, k = key && trace.kernels[key];
   const row = k && origin >= 0 ? k.uops.findIndex((r) => r[1] === origin) : -1;
-  return row < 0 ? "" : element("button", { onclick: () => { state.item = n; state.uop = `${key} ${row}`; go({ tab: "uops", kpass: 0 }); } }, k.uops[row][0].replace(/\s+/g, " ").trim());
+  return row < 0 ? "" : element("button", { onclick: () => { state.item = n; state.uop = `${key} ${row}`; go({ tab: "uops", kpass: 0 }); } }, cut(k.uops[row][0].replace(/\s+/g, " ").trim()));
 }
 
 function slotText(n) {
