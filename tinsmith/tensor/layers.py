@@ -18,7 +18,8 @@ from tinsmith.ir.uop import Origin
 from tinsmith.tensor.base import TensorBase
 
 _LAYERS: Final = os.path.join(_PACKAGE, "nn", "")
-_INSTALLED: Final = (*(sysconfig.get_path(p) + os.sep for p in ("stdlib", "purelib", "platlib")), "<frozen ", _PACKAGE)
+_INSTALLED: Final = (*(sysconfig.get_path(p) + os.sep for p in ("stdlib", "purelib", "platlib")),
+                     "<frozen ", "<string>", "<execnet", "<remote", _PACKAGE)
 _MOST: Final = 100_000  # values that are looked at for one layer
 
 Step = tuple[str, Any]  # an attribute's name, or a list's or dict's key
