@@ -87,3 +87,9 @@ def test_a_long_axis_is_folded() -> None:
     assert folded_grid([65535, 65535, 2]) == (65535, 65535, 2) and folded_grid([65536]) == (65535, 2, 1)
     text = written(param(1, 70_000) + 1, opts=[Opt(OptOps.NOLOCALS)])
     assert "if (gid.x + gid.y * 65535u >= 70000u) { return; }" in text
+
+
+def test_indices_of_lanes_have_64_bits_only_where_they_need_them() -> None:
+    """Lanes of small indices are small: the bounds of a vector are those of its elements."""
+    text = written(param(1, 7, 33).scan("ADD", 1), opts=[Opt(OptOps.PADTO, 1, 4), Opt(OptOps.VECTOR, 1, 4)])
+    assert "<33" in text and "i64" not in text

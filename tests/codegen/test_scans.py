@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from tests.codegen.running import NATIVE, expected, optimized, run_graph, run_on
+from tests.codegen.structures import Inputs
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError
@@ -76,3 +77,14 @@ def test_what_threads_do_not_share() -> None:
     refused(x.scan("ADD", 1), Opt(OptOps.GROUP, 1, 24), match="a power of two")
     refused(x.scan("ADD", 1), Opt(OptOps.GROUP, 1, 4), Opt(OptOps.VECTOR, 1, 2), match="share its steps already")
     refused(x.scan("ADD", 1), Opt(OptOps.GROUP, 1, 16), Opt(OptOps.LOCAL, 0, 3), match="no whole warps")
+
+
+def test_counters_of_a_single_step_with_loops_in_any_order() -> None:
+    """One step has no loop, so there is no range to ask for its role."""
+    inputs = Inputs()
+    base, index, x = inputs((2, 1), dtypes.int32), inputs((2, 1), dtypes.int32), inputs((2, 1), dtypes.int32)
+    _, sink, values = inputs.case("tally", base.tally(index, x, 1))
+    opts = [Opt(OptOps.ORDER, None, (1, 2, 0))]
+    for device in ("PYTHON", "CPU"):
+        for got, want in zip(run_on(device, sink, values, opts), expected(sink, values), strict=True):
+            np.testing.assert_array_equal(got, want)

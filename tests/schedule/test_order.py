@@ -10,7 +10,8 @@ import pytest
 
 from tests.codegen.running import NATIVE
 from tests.schedule import helpers
-from tinsmith.core.dtypes import dtypes
+from tinsmith.backend.memory import Buffer
+from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import VerifyError
 from tinsmith.core.settings import Context
 from tinsmith.ir import Ops
@@ -187,3 +188,10 @@ def test_a_lost_kernel_shows_in_the_result(lost: int, monkeypatch: pytest.Monkey
     del compiled.steps[lost]
     with pytest.raises(VerifyError, match="output 0 of the program holds what fresh memory held"):
         execute.run(compiled, [x.uop.base.arg], [])
+
+
+@pytest.mark.parametrize("dtype", [dtypes.uint8, dtypes.float32], ids=str)
+def test_fresh_memory_is_known_whatever_it_was_allocated_as(dtype: DType) -> None:
+    """Temporaries of several types share bytes, so a float may come from memory that was filled as bytes."""
+    fresh = Buffer("CPU", 64 // dtype.itemsize, dtype).allocate()
+    assert Buffer("CPU", 16, dtypes.float32, base=fresh).is_poisoned()

@@ -150,7 +150,8 @@ class Buffer:
         """Whether nothing has been written since ``poison``, as far as the values tell: few integers hold 16 bits."""
         if not self.nbytes or not (self.dtype.is_float or self.dtype.itemsize >= 4):
             return False
-        return all(self._holds(self.offset, n, self._poison) for n in (min(self.nbytes, 64), self.nbytes))
+        patterns = {self._poison} | ({_POISON} if self.dtype.itemsize >= 4 else set())  # bytes may be floats now
+        return any(all(self._holds(self.offset, n, p) for n in (min(self.nbytes, 64), self.nbytes)) for p in patterns)
 
     @property
     def _poison(self) -> int:

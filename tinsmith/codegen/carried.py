@@ -178,7 +178,9 @@ def added_sum(store: UOp) -> tuple[UOp, UOp] | None:
 
 def in_register(store: UOp) -> bool:
     """Whether a sum over blocks stays where it is for the thread that adds to it: no loop of its own leads over it."""
-    if store.op is not Ops.SCATTER_STORE or store.src[4].arg[1] is not Role.BLOCK:  # not a scatter
+    if store.op is not Ops.SCATTER_STORE or store.src[4].op is not Ops.RANGE:  # a range of one step is none
+        return False
+    if store.src[4].arg[1] is not Role.BLOCK:  # not a scatter
         return False
     expanded = all(r.arg[1].expanded or r.arg[1] in AROUND for r in store.src[1].ranges)
     return expanded and added_sum(store) is not None

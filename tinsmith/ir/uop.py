@@ -643,6 +643,8 @@ def _int_bounds(node: UOp) -> tuple[int, int]:
         return 0, node.arg[1] - 1 if isinstance(node.arg, tuple) else _FAR
     if op is Ops.CAST and (src[0].dtype.is_int or src[0].dtype.is_bool):
         return src[0].bounds
+    if op in (Ops.VECTORIZE, Ops.GEP):
+        return min(s.vmin for s in src), max(s.vmax for s in src)
     if op.kind == "movement" and op not in (Ops.PAD, Ops.UNWINDOW):
         return src[0].bounds
     if op.alu:

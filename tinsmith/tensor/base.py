@@ -28,6 +28,7 @@ from tinsmith.tensor import display, files, storage
 from tinsmith.tensor.data import from_data
 from tinsmith.tensor.gradient import gradients
 from tinsmith.tensor.history import Unrolled, earlier, is_computed, note_earlier, passed_on
+from tinsmith.tensor.layers import InLayer, layer_path
 from tinsmith.tensor.modes import Mode
 from tinsmith.tensor.realize import (
     explain_tensors,
@@ -783,9 +784,8 @@ def _note_origin(uop: UOp, called: FrameType) -> None:
 
 
 def _in_layer(origin: Origin, frame: FrameType) -> Origin:
-    """The origin with the layer of the model that is at work: a trace folds by them."""
-    from tinsmith.tensor.layers import InLayer, layer_path  # nothing else needs it
-    layer = layer_path(frame)
+    """The origin with the model's layer at work: a trace folds by them."""
+    layer = layer_path(frame, TensorBase)
     return InLayer(*origin, layer) if layer else origin
 
 

@@ -5,6 +5,7 @@ looked for in the attributes, lists and dicts of the one around it.
 """
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import sysconfig
@@ -15,11 +16,8 @@ from typing import Any, Final
 
 from tinsmith.core.errors import _PACKAGE
 from tinsmith.ir.uop import Origin
-from tinsmith.tensor.base import TensorBase
 
 _LAYERS: Final = os.path.join(_PACKAGE, "nn", "")
-_INSTALLED: Final = (*(sysconfig.get_path(p) + os.sep for p in ("stdlib", "purelib", "platlib")),
-                     "<frozen ", "<string>", "<execnet", "<remote", _PACKAGE)
 _MOST: Final = 100_000  # values that are looked at for one layer
 
 Step = tuple[str, Any]  # an attribute's name, or a list's or dict's key
@@ -54,18 +52,26 @@ class InLayer(Origin):
         return InLayer, (*self, self.layer)
 
 
-def layer_path(frame: FrameType | None) -> str:
-    """The path of the innermost layer that is running, below the model around it; empty outside of any.
+@functools.cache
+def _installed() -> tuple[str, ...]:
+    """How the names of files begin that are no part of the user's program."""
+    return (*(sysconfig.get_path(p) + os.sep for p in ("stdlib", "purelib", "platlib")),
+            "<frozen ", "<string>", "<execnet", "<remote", _PACKAGE)
+
+
+def layer_path(frame: FrameType | None, tensor: type) -> str:
+    """The path of the innermost layer that is running, below the model around it; empty outside of any. An instance of
+    ``tensor`` is no layer.
 
     What is found in nothing around it begins a path where there is none yet: a training loop's object holds no model. A
     layer that another makes on the fly counts as part of that one.
     """
     path, owner = "", None
-    for layer in _running(frame):
+    for layer in _running(frame, tensor):
         if owner is None:
             owner = layer
         elif layer is not owner:
-            found = _name_in(owner, layer)
+            found = _name_in(owner, layer, tensor)
             if found:
                 path = f"{path}.{found}" if path else found
             if found or not path:
@@ -73,7 +79,7 @@ def layer_path(frame: FrameType | None) -> str:
     return path
 
 
-def _running(frame: FrameType | None) -> list[Any]:
+def _running(frame: FrameType | None, tensor: type) -> list[Any]:
     """The objects whose methods are running, the outermost first: the user's, and layers of this package. What runs the
     user's program (pytest, a notebook) is no part of it."""
     frames = []
@@ -81,11 +87,11 @@ def _running(frame: FrameType | None) -> list[Any]:
         frames.append(frame)
         frame = frame.f_back
     found = []
-    for f in itertools.dropwhile(lambda f: f.f_code.co_filename.startswith(_INSTALLED), reversed(frames)):
+    for f in itertools.dropwhile(lambda f: f.f_code.co_filename.startswith(_installed()), reversed(frames)):
         file = f.f_code.co_filename
         if file.startswith(_LAYERS) or not file.startswith(_PACKAGE):
             owner = f.f_locals.get("self")
-            if hasattr(owner, "__dict__") and not isinstance(owner, (TensorBase, type, ModuleType)):
+            if hasattr(owner, "__dict__") and not isinstance(owner, (tensor, type, ModuleType)):
                 found.append(owner)
     return found
 
@@ -94,13 +100,13 @@ def _running(frame: FrameType | None) -> list[Any]:
 _paths: dict[tuple[int, int], tuple[str, tuple[Step, ...], int]] = {}
 
 
-def _name_in(owner: Any, layer: Any) -> str:
+def _name_in(owner: Any, layer: Any, tensor: type) -> str:
     """The shortest path from an object to one that it holds; empty if it holds none such."""
     key = id(owner), id(layer)
     size = len(vars(owner))
     name, steps, size_then = _paths.get(key, ("", (), -1))
     if _followed(owner, steps) is not layer if steps else size != size_then:
-        steps = _search(owner, layer)
+        steps = _search(owner, layer, tensor)
         name = ".".join(str(name) for _, name in steps)
         _paths[key] = name, steps, size
     return name
@@ -115,14 +121,15 @@ def _followed(value: Any, steps: tuple[Step, ...]) -> Any:
     return value
 
 
-def _search(owner: Any, layer: Any) -> tuple[Step, ...]:
+def _search(owner: Any, layer: Any, tensor: type) -> tuple[Step, ...]:
+    leaves = (str, bytes, int, float, tensor, type, ModuleType)
     seen, waiting = {id(owner)}, deque[tuple[Any, tuple[Step, ...]]]([(owner, ())])
     while waiting and len(seen) < _MOST:
         value, steps = waiting.popleft()
         for step, child in _children(value):
             if child is layer:
                 return (*steps, step)
-            if id(child) not in seen and not isinstance(child, (str, bytes, int, float, TensorBase, type, ModuleType)):
+            if id(child) not in seen and not isinstance(child, leaves):
                 seen.add(id(child))
                 waiting.append((child, (*steps, step)))
     return ()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tinsmith.backend.cpu import copies, llvm, osys
 from tinsmith.backend.cpu.ccompiler import CCompiler, CPURenderer, load_shared
 from tinsmith.backend.cpu.memory import HostMemory
+from tinsmith.backend.cpu.places import source_lines
 from tinsmith.backend.cpu.pool import Commands, Table, build_table, get_pool
 from tinsmith.backend.device import Allocator, Call, Compiled, Compiler, Graph, Launched, Program
 from tinsmith.codegen.launch import Launch
@@ -59,7 +60,6 @@ class LLVMCompiler(Compiler):
         return self.llvm.assembly(source)
 
     def assembly_lines(self, source: str) -> list[int]:
-        from tinsmith.backend.cpu.places import source_lines  # only a trace asks
         return source_lines(source, self.llvm.assembly)
 
 

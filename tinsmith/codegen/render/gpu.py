@@ -47,8 +47,6 @@ def is_wide(node: UOp) -> bool:
     """Whether an index may lie beyond 32 bits."""
     if node.dtype.scalar is not dtypes.index:
         return False
-    if node.op in (Ops.VECTORIZE, Ops.GEP):
-        return any(is_wide(s) for s in node.src)
     return node.vmin < -(1 << 31) or node.vmax >= 1 << 31
 
 
