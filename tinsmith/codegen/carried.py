@@ -90,10 +90,13 @@ def inner_sums(store: UOp) -> list[UOp]:
 
 
 def crossing(sink: UOp) -> list[list[UOp]]:
-    """Both sides of the tiles that statements share: what each side is called, by those that reduce it first."""
+    """Both sides of the tiles that statements share: what each side is called, by those that reduce it first. Nothing
+    unless all statements share them."""
     main, sides = sink.src[0], list[dict[UOp, None]]()
     for s in sink.src[1:]:
         names = names_across(s, main) or {}
+        if not names and main.ranges.isdisjoint(s.ranges):
+            return []
         summed = [(r, new) for r, new in names.items() if r.arg[1] is Role.REDUCE]
         rows = [(r, new) for r, new in names.items() if new.arg[1] is Role.REDUCE]
         if len(summed) != 1 or len(rows) != 1:

@@ -5,14 +5,17 @@ of keys and values share their tiles. Two kernels merge unless something outside
 """
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from tinsmith.backend.device import Device
-from tinsmith.codegen.carried import block_of
+from tinsmith.codegen.carried import block_of, crossing
+from tinsmith.codegen.lower import lower
+from tinsmith.codegen.normalize import normalize
 from tinsmith.core.dtypes import dtypes
-from tinsmith.ir import Ops
+from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.contraction import is_contraction
 from tinsmith.schedule.items import Schedule, ScheduleItem
@@ -29,7 +32,8 @@ def merge_twins(schedule: Schedule) -> list[ScheduleItem]:
             continue
         for g in dict.fromkeys(home[m] for m in range(n) if items[m].tiles & item.tiles or _crossed(items[m], item)):
             members = [m for m in range(n) if home[m] == g]
-            if _fit(items, members, item) and _joinable(items, home, g, n):
+            group = [*(items[m] for m in members), item]
+            if _fit(items, members, item) and _joinable(items, home, g, n) and _one_walk(group):
                 home[n] = g
                 break
     if home == list(range(len(items))):
@@ -70,6 +74,19 @@ def _fit(items: Sequence[ScheduleItem], members: list[int], item: ScheduleItem) 
     contracted = {items[m].slots[0] for m in members if not items[m].statistics}
     same = all(items[m].device == item.device and not items[m].variables for m in members)
     return same and len(slots) <= MOST_BUFFERS and contracted.isdisjoint(item.read)
+
+
+def _one_walk(members: list[ScheduleItem]) -> bool:
+    """Whether one walk over the tiles computes all, as the code generator sees it: sums along both sides of the tiles
+    leave no room for statistics of their rows, which have to be known before."""
+    if not any(_crossed(a, b) for a in members for b in members if a is not b):
+        return True
+    return all(map(_sums_only, members)) and _crosses(merged(members).sink)
+
+
+@functools.lru_cache(64)
+def _crosses(sink: UOp) -> bool:
+    return bool(crossing(normalize(lower(sink))))
 
 
 def _crossed(a: ScheduleItem, b: ScheduleItem) -> bool:

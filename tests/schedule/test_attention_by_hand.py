@@ -1,0 +1,83 @@
+"""Attention as users write it, with every loss that changes what its gradients sum up: no kernel computes it again and
+again, and each gradient is what it is without an optimizer."""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from tinsmith.core.settings import Context
+from tinsmith.ir import Ops, UOp
+from tinsmith.schedule.compiled import CompiledSchedule
+from tinsmith.tensor.tensor import Tensor
+
+B, H, N, E = 2, 4, 64, 16
+SEEN = np.tril(np.ones((N, N), bool))
+
+ATTENTION: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "softmax": lambda q, k, v: scores(q, k).softmax(-1) @ v,
+    "masked": lambda q, k, v: scores(q, k).masked_fill(Tensor(~SEEN), -np.inf).softmax(-1) @ v,
+    "softmax of columns": lambda q, k, v: scores(q, k).softmax(-2) @ v,
+    "relu": lambda q, k, v: scores(q, k).relu() @ v,
+    "sigmoid": lambda q, k, v: scores(q, k).sigmoid() @ v,
+    "divided afterwards": lambda q, k, v: divided(scores(q, k).exp(), v),
+    "capped": lambda q, k, v: ((scores(q, k) / 3).tanh() * 3).softmax(-1) @ v,
+    "entropy": lambda q, k, v: with_entropy(scores(q, k).softmax(-1), v),
+}
+WEIGHT = np.random.default_rng(9).standard_normal((B, H, N, E)).astype(np.float32)
+LOSS: dict[str, Callable[[Tensor], Tensor]] = {
+    "sum": Tensor.sum, "squares": lambda y: (y * y).sum(), "weighted": lambda y: (y * Tensor(WEIGHT)).sum(),
+}
+
+
+def scores(q: Tensor, k: Tensor) -> Tensor:
+    return q @ k.transpose(-1, -2) * 0.25
+
+
+def divided(weights: Tensor, v: Tensor) -> Tensor:
+    return (weights @ v) / weights.sum(-1, keepdim=True)
+
+
+def with_entropy(p: Tensor, v: Tensor) -> Tensor:
+    return p @ v + (p * (p + 1e-6).log()).sum(-1, keepdim=True)
+
+
+def gradients(attend: str, loss: str) -> list[Tensor]:
+    random = np.random.default_rng(3)
+    q, k, v = (Tensor(random.standard_normal((B, H, N, E)).astype(np.float32), requires_grad=True) for _ in range(3))
+    return LOSS[loss](ATTENTION[attend](q, k, v)).gradient(q, k, v)
+
+
+def computed(program: Sequence[UOp]) -> int:
+    """Arithmetic of all iterations of a kernel's loops, by a single thread, a lane each."""
+    alone = {u: UOp.index(int(u.arg == "nthreads")) for u in program if u.op is Ops.SPECIAL}
+    times, total = [1], 0
+    for u in program:
+        if u.op is Ops.RANGE:
+            first, last = (UOp.index(0), *u.src)[-2:]
+            steps = last.substitute(alone).simplify().vmax - first.substitute(alone).simplify().vmin
+            times.append(times[-1] * max(steps, 1))
+        elif u.op is Ops.ENDRANGE:
+            times.pop()
+        elif u.op.alu and u.dtype.is_float:
+            total += times[-1] * u.dtype.count
+    return total
+
+
+def work(compiled: CompiledSchedule) -> int:
+    return sum(computed(s.launch.uops) for s in compiled.steps if s.launch is not None)
+
+
+@pytest.mark.parametrize("loss", LOSS)
+@pytest.mark.parametrize("attend", ATTENTION)
+def test_gradients(attend: str, loss: str) -> None:
+    with Context(CHECK_IR=1):
+        compiled = Tensor.schedule(*gradients(attend, loss))
+    scored = B * H * N * N * E
+    assert work(compiled) < 24 * scored  # some seven to ten contractions, and what is done to each score
+    found = [g.numpy() for g in gradients(attend, loss)]
+    with Context(NOOPT=1):
+        right = [g.numpy() for g in gradients(attend, loss)]
+    for got, want in zip(found, right, strict=True):
+        np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-4 * max(np.abs(want).max(), 1e-2))
