@@ -1,10 +1,13 @@
 """The schedule of tensors, without running it."""
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from tinsmith.ir import Ops
+from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
+from tinsmith.schedule.compiled import CompiledSchedule
 from tinsmith.schedule.execute import arrange, canonical
 from tinsmith.schedule.items import Schedule, ScheduleItem, Scheduler
 from tinsmith.tensor.realize import _concrete
@@ -34,3 +37,23 @@ def given(*shape: int, seed: int = 0) -> Tensor:
 def reductions(item: ScheduleItem) -> int:
     assert item.sink is not None
     return sum(n.op is Ops.REDUCE for n in toposort(item.sink))
+
+
+def computed(program: Sequence[UOp]) -> int:
+    """Arithmetic of all iterations of a kernel's loops, by a single thread, a lane each."""
+    alone = {u: UOp.index(int(u.arg == "nthreads")) for u in program if u.op is Ops.SPECIAL}
+    times, total = [1], 0
+    for u in program:
+        if u.op is Ops.RANGE:
+            first, last = (UOp.index(0), *u.src)[-2:]
+            steps = last.substitute(alone).simplify().vmax - first.substitute(alone).simplify().vmin
+            times.append(times[-1] * max(steps, 1))
+        elif u.op is Ops.ENDRANGE:
+            times.pop()
+        elif u.op.alu and u.dtype.is_float:
+            total += times[-1] * u.dtype.count
+    return total
+
+
+def work(compiled: CompiledSchedule) -> int:
+    return sum(computed(s.launch.uops) for s in compiled.steps if s.launch is not None)

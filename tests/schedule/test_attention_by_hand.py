@@ -2,14 +2,13 @@
 again, and each gradient is what it is without an optimizer."""
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
+from tests.schedule.helpers import work
 from tinsmith.core.settings import Context
-from tinsmith.ir import Ops, UOp
-from tinsmith.schedule.compiled import CompiledSchedule
 from tinsmith.tensor.tensor import Tensor
 
 B, H, N, E = 2, 4, 64, 16
@@ -47,26 +46,6 @@ def gradients(attend: str, loss: str) -> list[Tensor]:
     random = np.random.default_rng(3)
     q, k, v = (Tensor(random.standard_normal((B, H, N, E)).astype(np.float32), requires_grad=True) for _ in range(3))
     return LOSS[loss](ATTENTION[attend](q, k, v)).gradient(q, k, v)
-
-
-def computed(program: Sequence[UOp]) -> int:
-    """Arithmetic of all iterations of a kernel's loops, by a single thread, a lane each."""
-    alone = {u: UOp.index(int(u.arg == "nthreads")) for u in program if u.op is Ops.SPECIAL}
-    times, total = [1], 0
-    for u in program:
-        if u.op is Ops.RANGE:
-            first, last = (UOp.index(0), *u.src)[-2:]
-            steps = last.substitute(alone).simplify().vmax - first.substitute(alone).simplify().vmin
-            times.append(times[-1] * max(steps, 1))
-        elif u.op is Ops.ENDRANGE:
-            times.pop()
-        elif u.op.alu and u.dtype.is_float:
-            total += times[-1] * u.dtype.count
-    return total
-
-
-def work(compiled: CompiledSchedule) -> int:
-    return sum(computed(s.launch.uops) for s in compiled.steps if s.launch is not None)
 
 
 @pytest.mark.parametrize("loss", LOSS)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tests.schedule.helpers import count, given, kernels, reductions
+from tests.schedule.helpers import count, given, kernels, reductions, work
 from tinsmith.codegen.render.base import Costs
 from tinsmith.core.settings import Context
 from tinsmith.ir import Ops
@@ -185,3 +185,20 @@ def test_a_contraction_is_stored_rather_than_several_functions_of_it() -> None:
     found = kernels(first.grad, second.grad)
     stored = sum(k.outputs for k in found if not reductions(k))
     assert stored == 1, [k.reason for k in found]  # gelu's result, the second product's operand
+
+
+def test_a_kernel_walks_over_the_tiles_of_one_contraction() -> None:
+    """What is both keys and values gets a sum of two contractions as its gradient, both of computed operands."""
+    q, x = given(4, 32, 64), given(4, 512, 64)
+    x.requires_grad = True
+    ((q @ x.transpose(1, 2)).softmax() @ x).square().sum().backward()
+    found = kernels(x.grad)
+    assert all(sum(map(is_contraction, toposort(k.sink))) <= 1 for k in found if not k.tiles), [k.reason for k in found]
+
+
+def test_a_sum_is_not_computed_for_all_that_its_result_is_padded_to() -> None:
+    """The gradient of a column that all others were compared with."""
+    x = given(256, 100)
+    x.requires_grad = True
+    (x - x[:, :1] + 1).relu().sum(1).mean().backward()
+    assert work(Tensor.schedule(x.grad)) < 32 * x.numel()

@@ -47,6 +47,7 @@ class KernelGroup:
     contraction: bool = False
     ranges: Ranges = frozenset()
     stream: frozenset[UOp] = frozenset()
+    walk: UOp | None = None  # the contraction whose tiles it goes through
     tiles: set[tuple[UOp, tuple[bool, ...]]] = field(default_factory=set)
     work: int = 0
 
@@ -237,11 +238,12 @@ class Fusion:
     # *** streams ***
 
     def stream_contractions(self, root: UOp) -> frozenset[UOp]:
-        """The contractions of computed operands that a kernel of ``root`` may hold."""
+        """The contraction of a computed operand that a kernel of ``root`` may hold: one, whose tiles it walks over."""
         if settings.NOOPT or not self.costs.streams or not any(self.contracts[s] for s in (root, *root.src)):
             return frozenset()
         near = _reduces((root,) if root.op is Ops.REDUCE else _cone(root, STAGED))
-        return frozenset(s for s in near if self.contracts[s] and self.factor(s) is not None)
+        found = [s for s in near if self.contracts[s] and self.factor(s) is not None]
+        return frozenset(sorted(found, key=list(self.depth).index)[:1] if len(found) > 1 else found)
 
     def factor(self, contraction: UOp) -> UOp | None:
         """The computed factor of a contraction: that of contractions, or of its rows' statistics; None without one."""
@@ -298,12 +300,13 @@ class Fusion:
             if node.op is Ops.REDUCE and is_contraction(node) and self.factor(node) is not None:
                 return "a contraction of a computed operand has a kernel of its own"
             return None if nested or depends <= outer else "its loops do not nest with those of the rows"
-        if node in group.stream and depends == outer:
+        if node in group.stream and depends == outer and group.walk in (None, node):
             return None
         if not nested and (group.contraction or (self.contracts[node] and (group.reduces or depends != outer))):
             return "a contraction's kernel holds nothing but its elementwise neighbours"
-        if not nested and _count(depends) > _size(node) and self.contracts[node]:
-            return "a contraction is not computed where its result is only padding"
+        if not nested and _count(depends) > _size(node) and (
+                self.contracts[node] or _count(depends) * _size(node.src[0]) > _size(node) * self.costs.small_work):
+            return "a reduction is not computed where its result is only padding"
         for other in [*group.chain, outer]:
             if not (depends <= other or other <= depends):
                 return "its loops do not nest with the kernel's other loops"
@@ -346,6 +349,8 @@ class Fusion:
             request.group.chain.append(_ranges(index))
             request.group.reduces += 1
             request.group.contraction |= self.contracts[node]
+            if not request.around and request.rows is None and is_contraction(node):
+                request.group.walk = node
             own = frozenset(r for r in ranges if r.op is Ops.RANGE)
             if request.in_tile and self.tiled(node, [request]):
                 request.group.tiles.add((node, request.position))
