@@ -24,16 +24,16 @@ from benchmarks.cases import BY_NAME
 PROGRAMS = {case.kind: case.sizes for case in (BY_NAME["mnist step"], BY_NAME["gpt step"])}
 
 WATCHED = {  # functions, and the phases that they are
-    "tensor.base:gradients": "gradients",
+    "tensor.backward:gradients": "gradients",
     "schedule.execute:structure": "structure of the graph",
     "schedule.execute:canonical": "structure of the graph",
     "schedule.diskcache:entry_key": "disk cache key",
     "schedule.diskcache:store": "disk cache store",
     "schedule.diskcache:fetch": "disk cache fetch",
     "schedule.items:Scheduler.run": "fuse and schedule",
-    "schedule.execute:arrange": "merge and order kernels",
-    "schedule.execute:plan_memory": "memory plan",
-    "schedule.execute:choose_in_place": "choose in place",
+    "schedule.lowering:arrange": "merge and order kernels",
+    "schedule.lowering:plan_memory": "memory plan",
+    "schedule.lowering:choose_in_place": "choose in place",
     "codegen.program:lower": "lower",
     "codegen.program:normalize": "normalize",
     "codegen.program:decompose": "decompose",
@@ -43,7 +43,7 @@ WATCHED = {  # functions, and the phases that they are
     "backend.cpu.llvm:load": "link",
     "schedule.compiling:load": "load",
     "schedule.compiling:Compilation.load": "wait for binaries",
-    "schedule.execute:launch": "run",
+    "schedule.running:launch": "run",
 }
 
 

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from tinsmith.backend.cpu.device import CPUDevice
-from tinsmith.backend.device import Allocator, Compiled, Compiler, Device, Program
+from tinsmith.backend.device import Allocator, Compiled, Compiler, Device
 from tinsmith.backend.memory import Buffer
+from tinsmith.backend.program import Program
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError, DeviceError, KernelError, OutOfMemoryError, TinsmithError

@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from tinsmith.backend.device import Compiled, Compiler, Device, Program
+from tinsmith.backend.device import Compiled, Compiler, Device
+from tinsmith.backend.program import Program
 from tinsmith.backend.python.device import BytesAllocator
 from tinsmith.codegen.launch import Launch
 from tinsmith.codegen.render.metal import MetalRenderer

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from tests.codegen.kernels import FAMILIES, Array, Case, apply_random
 from tests.codegen.running import HAS_C, NATIVE, expected, optimized, run_graph, run_on
-from tinsmith.backend.device import Call, Device
+from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer
+from tinsmith.backend.program import Call
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.lower import lower
 from tinsmith.codegen.opt import Opt, OptOps

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from tests.codegen.running import NATIVE
-from tinsmith.backend.device import Call, Compiled, Device
+from tinsmith.backend.device import Compiled, Device
 from tinsmith.backend.memory import GUARD, Buffer, damaged
+from tinsmith.backend.program import Call
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import CheckError, VerifyError
 from tinsmith.core.settings import Context

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from tests.golden.running import ROOT, run
 from tinsmith import Context, Device, Tensor, nn
-from tinsmith.backend.device import Allocator, Compiled, Compiler, Program
+from tinsmith.backend.device import Allocator, Compiled, Compiler
+from tinsmith.backend.program import Program
 from tinsmith.backend.python.render import PythonRenderer
 from tinsmith.codegen.launch import Launch
 from tinsmith.codegen.render.base import Target

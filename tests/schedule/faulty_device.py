@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tinsmith.backend.cpu.device import CPUDevice, CPUProgram, HostAllocator, LLVMCompiler, host_target
-from tinsmith.backend.device import Call, Compiled, Device
+from tinsmith.backend.device import Compiled, Device
+from tinsmith.backend.program import Call
 from tinsmith.codegen.launch import KernelProgram, Launch
 from tinsmith.codegen.opt import OptOps
 from tinsmith.codegen.render.llvm import LLVMRenderer

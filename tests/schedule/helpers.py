@@ -7,9 +7,10 @@ import numpy as np
 
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
+from tinsmith.schedule.canonical import canonical
 from tinsmith.schedule.compiled import CompiledSchedule
-from tinsmith.schedule.execute import arrange, canonical
 from tinsmith.schedule.items import Schedule, ScheduleItem, Scheduler
+from tinsmith.schedule.lowering import arrange
 from tinsmith.tensor.realize import _concrete
 from tinsmith.tensor.tensor import Tensor
 

@@ -12,6 +12,7 @@ from tinsmith import Tensor, dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.evaluate import evaluate
 from tinsmith.ir.uop import toposort
+from tinsmith.schedule.canonical import canonical
 from tinsmith.schedule.collectives import (
     LARGE,
     all_gather,
@@ -22,7 +23,6 @@ from tinsmith.schedule.collectives import (
     moved_axis,
     reduce_scatter,
 )
-from tinsmith.schedule.execute import canonical
 from tinsmith.schedule.sharding import spread_out
 from tinsmith.tensor.realize import _concrete
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tinsmith import Context, Device, Tensor
+from tinsmith.codegen.launch import KernelProgram
 from tinsmith.core.errors import CompileError
 from tinsmith.core.settings import settings
-from tinsmith.schedule import execute
 from tinsmith.schedule.compiling import Compilation
 
 _sizes = itertools.count(1001)  # no two tests share a kernel
@@ -142,7 +142,7 @@ def test_an_error_while_sources_are_written_ends_the_compiling(
     added: list[str] = []
     add = Compilation.add
 
-    def fail_at_last(self: Compilation, device: str, kernel: execute.KernelProgram) -> None:
+    def fail_at_last(self: Compilation, device: str, kernel: KernelProgram) -> None:
         add(self, device, kernel)
         added.append(kernel.symbol)
         if len(added) == 3:

@@ -22,7 +22,7 @@ from tinsmith.core.settings import Context
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import Window
 from tinsmith.schedule import diskcache, execute
-from tinsmith.schedule.compiled import BufferName
+from tinsmith.schedule.canonical import BufferName
 from tinsmith.tensor.tensor import Tensor
 
 PACKAGE = Path(tinsmith.__file__).parent

@@ -11,7 +11,7 @@ from tinsmith.backend.memory import Buffer
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.schedule import diskcache, planner
-from tinsmith.schedule.execute import canonical, structure
+from tinsmith.schedule.canonical import canonical, structure
 from tinsmith.schedule.items import Schedule, Scheduler
 from tinsmith.schedule.planner import plan_memory
 from tinsmith.schedule.siblings import merge_siblings

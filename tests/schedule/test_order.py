@@ -20,12 +20,12 @@ from tinsmith.ir.uop import toposort
 from tinsmith.jit import joined
 from tinsmith.jit.function import TinyJit
 from tinsmith.schedule import compiled as compiled_module
-from tinsmith.schedule import execute, planner, queue
-from tinsmith.schedule.compiled import Step
+from tinsmith.schedule import lowering, planner, queue, running
 from tinsmith.schedule.items import Schedule, ScheduleItem, Slot
 from tinsmith.schedule.order import joinable, toposorted, verify_order
 from tinsmith.schedule.planner import Plan, plan_slots
 from tinsmith.schedule.queue import CommandQueue, KernelItem
+from tinsmith.schedule.step import Step
 from tinsmith.tensor.realize import _concrete
 from tinsmith.tensor.tensor import Tensor
 
@@ -103,13 +103,13 @@ def chain() -> Tensor:
                          ids=["last", "first", "order"])
 def test_every_step_is_verified(step: str, change: Callable[[list[ScheduleItem]], list[ScheduleItem]],
                                 monkeypatch: pytest.MonkeyPatch) -> None:
-    real = getattr(execute, step)
+    real = getattr(lowering, step)
 
     def broken(schedule: Schedule) -> list[ScheduleItem]:
         return change(real(schedule))
 
     broken.__name__ = step
-    monkeypatch.setattr(execute, step, broken)
+    monkeypatch.setattr(lowering, step, broken)
     with Context(CACHELEVEL=0), pytest.raises(VerifyError, match=step):
         chain().schedule()
 
@@ -187,7 +187,7 @@ def test_a_lost_kernel_shows_in_the_result(lost: int, monkeypatch: pytest.Monkey
     assert len(compiled.steps) == 2
     del compiled.steps[lost]
     with pytest.raises(VerifyError, match="output 0 of the program holds what fresh memory held"):
-        execute.run(compiled, [x.uop.base.arg], [])
+        running.run(compiled, [x.uop.base.arg], [])
 
 
 @pytest.mark.parametrize("dtype", [dtypes.uint8, dtypes.float32], ids=str)

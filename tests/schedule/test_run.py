@@ -10,10 +10,11 @@ import pytest
 from tests.schedule.helpers import given
 from tinsmith import GlobalCounters, Tensor
 from tinsmith.backend.cpu.pool import Commands, get_pool
-from tinsmith.backend.device import Device, Graph
+from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer
+from tinsmith.backend.program import Graph
 from tinsmith.ir import Ops, UOp
-from tinsmith.schedule.execute import canonical, structure
+from tinsmith.schedule.canonical import canonical, structure
 
 
 def chain(x: Tensor, length: int) -> Tensor:

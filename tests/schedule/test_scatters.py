@@ -8,7 +8,7 @@ from tinsmith.codegen.opt import OptOps
 from tinsmith.codegen.program import compile_kernel
 from tinsmith.ir import Ops
 from tinsmith.ir.uop import toposort
-from tinsmith.schedule.execute import canonical
+from tinsmith.schedule.canonical import canonical
 from tinsmith.schedule.items import Scheduler
 from tinsmith.tensor.realize import _concrete
 

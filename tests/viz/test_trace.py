@@ -171,7 +171,7 @@ def test_rewrites_are_seen_again_though_their_results_are_known(monkeypatch: pyt
 def test_programs_beyond_a_failure_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     with trace.recording() as found:
         with Context(NOOPT=1), pytest.raises(ZeroDivisionError):
-            monkeypatch.setattr("tinsmith.schedule.execute.plan_memory", lambda schedule: 1 / 0)
+            monkeypatch.setattr("tinsmith.schedule.lowering.plan_memory", lambda schedule: 1 / 0)
             (Tensor([1.0, 2.0]) + 9).realize()
         monkeypatch.undo()
         (Tensor([1.0, 2.0]) + 9).realize()

@@ -12,8 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from tinsmith.backend.cpu import osys
-from tinsmith.backend.device import Device, Program
+from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer
+from tinsmith.backend.program import Program
 from tinsmith.backend.timing import seconds_of
 from tinsmith.codegen.estimate import Machine, Rate, default_machine
 from tinsmith.codegen.launch import KernelProgram

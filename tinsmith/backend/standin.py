@@ -3,7 +3,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tinsmith.backend.device import Call, Compiled, Compiler, Graph, Launched, Program
+from tinsmith.backend.device import Compiled, Compiler
+from tinsmith.backend.program import Call, Graph, Launched, Program
 from tinsmith.codegen.launch import Launch
 from tinsmith.codegen.render.base import Renderer
 

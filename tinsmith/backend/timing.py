@@ -4,8 +4,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from tinsmith.backend.device import Device, Launched, Place, Program
+from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer
+from tinsmith.backend.program import Launched, Place, Program
 
 ROUND = 300e-6  # seconds that a round should last, so that starting it does not count
 MOST = 1024  # launches of a round

@@ -16,8 +16,8 @@ from tinsmith.core.terminal import width
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import bindings, toposort
 from tinsmith.schedule.compiled import CompiledSchedule
-from tinsmith.schedule.execute import launch
 from tinsmith.schedule.record import recorders
+from tinsmith.schedule.running import launch
 from tinsmith.schedule.texts import cut
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.realize import buffer_of

@@ -10,9 +10,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from tinsmith import schedule
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import JitError, place, user_line
+from tinsmith.core.late import Late
 from tinsmith.core.settings import settings
 from tinsmith.core.terminal import show
 from tinsmith.core.weak import LiveSet, WhileAlive
@@ -31,7 +31,10 @@ from tinsmith.tensor.realize import realize_tensors, running
 from tinsmith.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
+    from tinsmith.schedule import trace
     from tinsmith.schedule.planning import Plan
+else:
+    trace = Late("tinsmith.schedule.trace")
 
 R = TypeVar("R")
 
@@ -264,7 +267,7 @@ class TinyJit(Generic[R]):
             self._warn("changes Python values that it also reads (an attribute, a global, an argument)")
             return result
         if settings.recorded and not reason:
-            schedule.trace.current().captured(self.__name__, [item.compiled for item in capture.items])
+            trace.current().captured(self.__name__, [item.compiled for item in capture.items])
         self._keep(key, held, capture if not reason else None)
         if reason:
             self._warn(reason)

@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tinsmith import schedule
 from tinsmith.backend.memory import Buffer, Layout
 from tinsmith.backend.shards import Shards, flattened
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import OutOfMemoryError
+from tinsmith.core.late import Late
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
@@ -28,16 +28,20 @@ from tinsmith.jit.guards import Place
 from tinsmith.jit.joined import WHOLE, Joined, join
 from tinsmith.jit.signature import fresh, leaves, rebuilt
 from tinsmith.jit.templates import Returned, Template, Written, late_tensor
-from tinsmith.schedule.execute import failed, launch
 from tinsmith.schedule.items import Slot
+from tinsmith.schedule.running import failed, launch
 from tinsmith.tensor import random
+from tinsmith.tensor.backward import Backward
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.realize import interrupt_later
 from tinsmith.tensor.storage import alone
 from tinsmith.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
+    from tinsmith.schedule import planning
     from tinsmith.schedule.planning import Plan
+else:
+    planning = Late("tinsmith.schedule.planning")
 
 SMALL: Final = 1 << 16  # bytes of an output, or of temporaries, that a capture keeps between calls
 LARGER: Final = 8 << 20  # bytes of all larger outputs that it keeps: to find new memory costs as much as to fill a MB
@@ -307,7 +311,7 @@ class Replay:
         if self.draws:
             random.advance(self.draws)
         if self.forgets:
-            TensorBase.forget_gradients()
+            Backward.forget_gradients()
         result = self._results(found, entries, arguments, value)  # before another gradient takes a returned one's place
         if self.written:
             self._write(found, entries, arguments, value)
@@ -348,7 +352,7 @@ class Replay:
         for n, output in enumerate(self.outputs):
             if n not in in_place and any(e.is_idle() for e in output.entries):
                 kept[output.slot.device] += output.nbytes
-        return schedule.planning.of_compiled(self.compiled, {self.outputs[n].slot.number for n in in_place}, kept)
+        return planning.of_compiled(self.compiled, {self.outputs[n].slot.number for n in in_place}, kept)
 
     def forget(self) -> None:
         """Keep no memory."""

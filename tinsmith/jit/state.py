@@ -18,7 +18,7 @@ import sys
 import types
 import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from io import IOBase
 from operator import is_
 from typing import Any, Final
@@ -26,6 +26,17 @@ from typing import Any, Final
 import numpy as np
 
 from tinsmith.ir import UOp
+from tinsmith.jit.attributes import (
+    ABSENT,
+    UNSET,
+    default_of,
+    found_in,
+    own_names,
+    parameters_of,
+    read,
+    size_of,
+    space_of,
+)
 from tinsmith.jit.reads import Names, fixed, library, line_naming, names_of
 from tinsmith.jit.signature import BYTES, SCALARS, fields_of
 from tinsmith.tensor.base import TensorBase
@@ -34,11 +45,8 @@ from tinsmith.tensor.tensor import Tensor
 
 _GENERATORS: Final = (random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
 _DICTS: Final = (dict, OrderedDict, defaultdict, Counter, types.MappingProxyType)
-_FUNCTIONS: Final = (types.FunctionType, staticmethod, classmethod, property, functools.cached_property)
 _NAMING: Final = (operator.attrgetter, operator.methodcaller)
 _CACHED: Final = type(functools.lru_cache(len))
-_ABSENT: Final[Any] = object()
-_UNSET: Final[Any] = object()  # a slot without a value
 _PARTS: Final[dict[type, tuple[str, ...]]] = {
     types.MethodType: ("__self__", "__func__"), functools.partial: ("func", "args", "keywords"),
     staticmethod: ("__func__",), classmethod: ("__func__",), property: ("fget", "fset", "fdel"),
@@ -46,7 +54,6 @@ _PARTS: Final[dict[type, tuple[str, ...]]] = {
 _PLAIN: Final = (weakref.ref, tuple, frozenset, *list(_PARTS)[1:])  # they are what is in them
 _COPYING: Final = {"tinsmith", "copy", "dataclasses", "pickle", "inspect"}  # they look at all attributes of an object
 _NUMPY: Final = np.random.mtrand._rand  # what np.random.rand and so on draw from
-_LATE: Final = ("__slotnames__", "__annotations__", "__annotations_cache__")
 MOST_GUARDS: Final = 20_000
 
 
@@ -67,16 +74,6 @@ def others(values: Collection[Any], old: tuple[Any, ...]) -> bool:
 def other_array(value: Any, old: Any) -> bool:
     return type(value) is not type(old) or value.shape != old.shape or value.dtype != old.dtype or (
         value.tobytes() != old.tobytes())
-
-
-def size_of(space: Mapping[str, Any]) -> int:
-    """How many names a class has, without those that Python adds when it first wants them."""
-    return len(space) - sum(map(space.__contains__, _LATE))
-
-
-def found_in(kind: type, name: str) -> Any:
-    """A class's attribute as it stands there, without binding it."""
-    return next((vars(k)[name] for k in kind.__mro__ if name in vars(k)), _ABSENT)
 
 
 @dataclasses.dataclass(slots=True)
@@ -128,7 +125,7 @@ class State:
         self.goes_back = False  # it calls backward(), which fills the gradients of data and of what asks for them
         self.texts: set[str] = set()
         self.ran: dict[types.CodeType, bool] = {}  # whether it is the user's
-        parameters = _parameters(function)
+        parameters = parameters_of(function)
         with self.limited():
             self.visit(function, self.constant(function), "")
             for n, value in enumerate(args):
@@ -314,7 +311,7 @@ class State:
             self.add_methods(node)
         elif not isinstance(value, types.ModuleType):
             self.visit(kind, f"type({var})", kind.__name__)
-            if (space := _space(value)) is not None:
+            if (space := space_of(value)) is not None:
                 self.guard(f"len({var}.__dict__) != {len(space)}", path)
         self.attributes(node, None if self.any else self.names)
 
@@ -359,7 +356,7 @@ class State:
     def attributes(self, node: _Node, names: Collection[str] | None) -> None:
         """The attributes of a node with these names, or all; those that nobody has changed say where to look."""
         value = node.value
-        for name in sorted((_own(value) | self.names if names is None else set(names)) - node.seen):
+        for name in sorted((own_names(value) | self.names if names is None else set(names)) - node.seen):
             if name.startswith("__") and name.endswith("__") and not isinstance(value, type):
                 continue
             node.seen.add(name)
@@ -371,9 +368,9 @@ class State:
                     self.visit(vars(value)[name], f"{node.var}.__dict__[{name!r}]", path)
                 elif name in self.texts and not name.startswith("__"):
                     self.guard(f"{name!r} in {node.var}.__dict__", path)
-            elif (found := _read(value, name)) is _UNSET:
+            elif (found := read(value, name)) is UNSET:
                 self.guard(f"hasattr({node.var}, {name!r})", path)
-            elif found is not _ABSENT:
+            elif found is not ABSENT:
                 natural = found_in(type(value), "__getattribute__") is vars(object)["__getattribute__"]
                 self.visit(found, f"{node.var}.{name}" if natural else
                            f"object.__getattribute__({node.var}, {name!r})", path)
@@ -382,7 +379,7 @@ class State:
         if not any(name in vars(k) and not fixed(k.__module__) for k in node.value.__mro__):
             return
         raw = found_in(node.value, name)
-        if raw is _ABSENT or isinstance(raw, (types.MemberDescriptorType, types.GetSetDescriptorType)):
+        if raw is ABSENT or isinstance(raw, (types.MemberDescriptorType, types.GetSetDescriptorType)):
             return
         plain = isinstance(raw, types.FunctionType) or not hasattr(type(raw), "__get__")
         plain = plain and found_in(type(node.value), "__getattribute__") is vars(type)["__getattribute__"]
@@ -398,7 +395,7 @@ class State:
             except ValueError:
                 self.guard(f"{at} != {self.constant(types.CellType())}", name)
         for n, value in enumerate(f.__defaults__ or ()):
-            self.visit(value, f"{node.var}.__defaults__[{n}]", _default(f, n))
+            self.visit(value, f"{node.var}.__defaults__[{n}]", default_of(f, n))
         for name, value in (f.__kwdefaults__ or {}).items():
             self.visit(value, f"{node.var}.__kwdefaults__[{name!r}]", name)
 
@@ -460,61 +457,6 @@ class State:
         return (found or [(code.co_filename, code.co_firstlineno) for code in codes] or [("<unknown>", 0)])[0]
 
 
-def _parameters(function: Any) -> tuple[str, ...]:
-    while isinstance(function, functools.partial):
-        function = function.func
-    code = getattr(function, "__code__", None) or getattr(found_in(type(function), "__call__"), "__code__", None)
-    names = code.co_varnames[:code.co_argcount] if isinstance(code, types.CodeType) else ()
-    return names if isinstance(function, types.FunctionType) else names[1:]
-
-
-def _default(f: types.FunctionType, number: int) -> str:
-    count = f.__code__.co_argcount
-    return f.__code__.co_varnames[count - len(f.__defaults__ or ()) + number]
-
-
-def _space(value: Any) -> dict[str, Any] | None:
-    try:
-        space = object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        return None
-    return space if isinstance(space, dict) else None
-
-
-def _own(value: Any) -> set[str]:
-    """Names of the attributes that an object has, and of the data that it has from its class."""
-    if isinstance(value, types.ModuleType):
-        return {n for n, v in vars(value).items() if isinstance(v, SCALARS)}
-    names = set(_space(value) or (vars(value) if isinstance(value, type) else ()))
-    for kind in type(value).__mro__:
-        if not fixed(kind.__module__):
-            names |= {n for n, v in vars(kind).items() if not isinstance(v, _FUNCTIONS)}
-    return {n for n in names if not n.startswith("__")}
-
-
-def _read(value: Any, name: str) -> Any:
-    """An attribute of an instance without running code of its class; absent where only such code could tell."""
-    raw = found_in(type(value), name)
-    if isinstance(raw, types.MemberDescriptorType):
-        if fixed(raw.__objclass__.__module__):
-            return _ABSENT
-        return raw.__get__(value, type(value)) if _has(raw, value) else _UNSET
-    if hasattr(type(raw), "__set__"):
-        return _ABSENT
-    space = _space(value)
-    if space is not None and name in space:
-        return space[name]
-    return _ABSENT if raw is _ABSENT or hasattr(type(raw), "__get__") else raw
-
-
-def _has(slot: Any, value: Any) -> bool:
-    try:
-        slot.__get__(value, type(value))
-    except AttributeError:
-        return False
-    return True
-
-
 def _goes_on(value: Any) -> bool:
     """Whether an object is another one after each use, in a way that Python code cannot see."""
     if isinstance(value, (*_GENERATORS, IOBase)):
@@ -536,4 +478,3 @@ def _position(value: Any) -> Any:
     if isinstance(value, np.random.Generator):
         return pickle.dumps(value.bit_generator.state)
     return pickle.dumps(value.state) if isinstance(value, np.random.BitGenerator) else None
-

@@ -10,7 +10,7 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import bindings, toposort, with_symbols
 from tinsmith.jit.collect import Source
 from tinsmith.jit.guards import Place
-from tinsmith.schedule.compiled import buffer_name
+from tinsmith.schedule.canonical import buffer_name
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.storage import Looks
 from tinsmith.tensor.tensor import Tensor

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from tinsmith.backend.device import Call, Compiled, Device
+from tinsmith.backend.device import Compiled, Device
 from tinsmith.backend.memory import Buffer
+from tinsmith.backend.program import Call
 from tinsmith.codegen.launch import Launch
 from tinsmith.codegen.program import assemble
 from tinsmith.codegen.render.cstyle import ReadableRenderer

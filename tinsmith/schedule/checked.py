@@ -15,8 +15,9 @@ from tinsmith.backend.memory import Buffer, damaged
 from tinsmith.core.errors import CheckError
 from tinsmith.ir import UOp
 from tinsmith.schedule import sample
-from tinsmith.schedule.compiled import Bound, Step
+from tinsmith.schedule.compiled import Bound
 from tinsmith.schedule.items import ScheduleItem
+from tinsmith.schedule.step import Step
 
 Array = np.ndarray[Any, Any]
 WHOLE = 1 << 15  # elements of the largest value up to which all of a kernel is interpreted; beyond, boxes of it are

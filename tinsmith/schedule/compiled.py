@@ -2,107 +2,26 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, overload
+from typing import overload
 
-from tinsmith import schedule
-from tinsmith.backend.device import Device, Graph, Launched, Place, Program
+from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer, Layout
+from tinsmith.backend.program import Graph, Launched, Place, Program
 from tinsmith.codegen.launch import Launch
 from tinsmith.core.recent import Recent
 from tinsmith.core.settings import settings
 from tinsmith.ir.uop import Origin
-from tinsmith.schedule.items import Schedule, ScheduleItem, Slot
+from tinsmith.schedule.items import Schedule, Slot
+from tinsmith.schedule.listing import ScheduledItem, item_of
 from tinsmith.schedule.order import verify_order
 from tinsmith.schedule.planner import Plan
-
-if TYPE_CHECKING:
-    from tinsmith.schedule.listing import ScheduledItem
-
-
-@dataclass(frozen=True)
-class BufferName:
-    """Stands for a buffer in a canonical graph; one over several devices has a ``layout``."""
-
-    number: int
-    size: int
-    device: str
-    layout: Layout | None = None
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (self.size,) if self.layout is None else self.layout.shape
-
-
-def buffer_name(number: int, b: Buffer) -> BufferName:
-    """The name of ``b`` as the ``number``-th buffer."""
-    return BufferName(number, b.size, b.device, b.layout)
-
-
-def part_names(name: BufferName) -> list[BufferName]:
-    """The names of a buffer's parts, which are numbered from the buffer's number on."""
-    layout = name.layout
-    if layout is None:
-        return [name]
-    return [BufferName(name.number + i, math.prod(layout.part_shape(i)), device)
-            for i, device in enumerate(layout.devices)]
-
-
-@dataclass
-class Step:
-    """One item of a compiled schedule: a kernel, or a copy where there is no program.
-
-    Attributes:
-        slots: the buffers it is launched on, in order; (target, source) for a copy.
-        variables: numbers of the program's values that it takes.
-        origin: methods and lines of the user's program that it computes.
-        name: what is shown of it.
-        launch: a whole ``KernelProgram`` if it was lowered in this process.
-        item: what it was lowered from, likewise.
-        written_for: the kernel for the device itself, where another one runs it.
-    """
-
-    device: str
-    program: Program | None
-    slots: list[int]
-    variables: list[int]
-    origin: Sequence[Origin] = ()
-    name: str = ""
-    launch: Launch | None = None
-    item: ScheduleItem | None = None
-    written_for: Launch | None = None
-
-    @property
-    def kernel(self) -> Launch | None:
-        """What launching it needs to know; None for a copy."""
-        return self.launch or (None if self.program is None else self.program.kernel)
-
-    @property
-    def shown(self) -> Launch | None:
-        """The kernel that people look at."""
-        return self.written_for or self.launch
-
-    @property
-    def written(self) -> list[int]:
-        kernel = self.kernel
-        if kernel is None:
-            return self.slots[:1]
-        return [s for s, n in zip(self.slots, kernel.buffers) if n in kernel.written]
-
-    @property
-    def read(self) -> list[int]:
-        written = set(self.written)
-        return [s for s in self.slots if s not in written]
-
-    @property
-    def methods(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(method for method, _, _ in self.origin))
+from tinsmith.schedule.step import Step
 
 
 @dataclass(repr=False)
-class CompiledSchedule(Sequence["ScheduledItem"]):
+class CompiledSchedule(Sequence[ScheduledItem]):
     """A schedule with its programs and its memory plan, independent of buffers and bound values.
 
     It is a list of its steps in order; printing it gives a line for each. The schedule of a program that comes from
@@ -128,9 +47,10 @@ class CompiledSchedule(Sequence["ScheduledItem"]):
     @overload
     def __getitem__(self, at: slice) -> list[ScheduledItem]: ...
     def __getitem__(self, at: int | slice) -> ScheduledItem | list[ScheduledItem]:
-        numbers = range(len(self.steps))[at]
-        of = schedule.listing.item_of
-        return [of(self, n) for n in numbers] if isinstance(numbers, range) else of(self, numbers)
+        slots = self.schedule.slots
+        if isinstance(at, slice):
+            return [item_of(slots, step) for step in self.steps[at]]
+        return item_of(slots, self.steps[at])
 
     def __repr__(self) -> str:
         return "\n".join(map(repr, self)) or "nothing to compute: the values are in memory"

@@ -23,9 +23,11 @@ from tinsmith.core.errors import place
 from tinsmith.core.terminal import WIDTH
 from tinsmith.ir import UOp
 from tinsmith.ir.uop import Origin
-from tinsmith.schedule.compiled import CompiledSchedule, Step
+from tinsmith.schedule.canonical import canonical
+from tinsmith.schedule.compiled import CompiledSchedule
 from tinsmith.schedule.debug import opts_text
-from tinsmith.schedule.execute import canonical, lower
+from tinsmith.schedule.lowering import lower
+from tinsmith.schedule.step import Step
 from tinsmith.schedule.texts import bytes_text, cut, percent, plural, time_text
 
 BUDGET = 1.0  # seconds for measuring a whole program, roughly

@@ -11,7 +11,6 @@ again by every kernel that can do so, tile by tile; the statistics of the rows a
 """
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,15 +18,14 @@ from tinsmith.codegen.indexing import ZERO, Index, move
 from tinsmith.codegen.render.base import Costs
 from tinsmith.codegen.roles import Role
 from tinsmith.core.settings import settings
-from tinsmith.ir import Op, Ops, UOp
+from tinsmith.ir import Ops, UOp
 from tinsmith.ir.threefry import cipher_nodes
 from tinsmith.ir.uop import toposort
+from tinsmith.schedule.cones import MOST_CONE, SOURCES, cone_of, has_own_statistics, narrower, reductions_of, summed
 from tinsmith.schedule.contraction import is_contraction, is_product, operands_size
 
 MOST_WORK = 768  # operations and views that a kernel holds before it is cut: compilers need more than linear time
-MOST_CONE = 256  # nodes of an elementwise function that is looked through whole: a larger one is not cheap
 
-SOURCES = (Ops.BUFFER, Ops.PARAM, Ops.CONST, Ops.VARIABLE, Ops.BIND, Ops.IOTA)
 STAGED = (Ops.COPY, Ops.CONTIGUOUS, Ops.ASSIGN, Ops.SCATTER, Ops.SCAN, Ops.TALLY)
 
 Ranges = frozenset[UOp]
@@ -205,7 +203,7 @@ class Fusion:
         """The one contraction of which a value is a function, element by element, that is cheap to compute again."""
         if node.op is Ops.REDUCE or self.light[node] > self.costs.recompute:
             return None
-        reduces = _reduces(_cone(node, STAGED))
+        reduces = reductions_of(cone_of(node, STAGED))
         if len(reduces) != 1:
             return None
         (below,) = reduces
@@ -216,16 +214,16 @@ class Fusion:
         stored values, and values that these reductions read as well."""
         if node.op is Ops.REDUCE or settings.NOOPT:
             return False
-        cone = _cone(node, STAGED)
+        cone = cone_of(node, STAGED)
         work = sum(n.op.cost * _size(n) for n in cone if n.op.elementwise)
         if len(cone) > MOST_CONE or work > self.costs.light * _size(node):
             return False
-        reduces = _reduces(cone)
+        reduces = reductions_of(cone)
         shared = {r for r in reduces if 4 * _size(r) <= _size(node)}
         front, looked = set(shared), 0
         while front and not reduces <= shared and looked <= MOST_CONE:
-            cones = [_cone(r.src[0]) for r in front]
-            front = {s for c in cones for s in _reduces(c)} - shared
+            cones = [cone_of(r.src[0]) for r in front]
+            front = {s for c in cones for s in reductions_of(c)} - shared
             shared |= front
             looked += sum(map(len, cones))
         return bool(shared) and reduces <= shared
@@ -241,7 +239,7 @@ class Fusion:
         """The contraction of a computed operand that a kernel of ``root`` may hold: one, whose tiles it walks over."""
         if settings.NOOPT or not self.costs.streams or not any(self.contracts[s] for s in (root, *root.src)):
             return frozenset()
-        near = _reduces((root,) if root.op is Ops.REDUCE else _cone(root, STAGED))
+        near = reductions_of((root,) if root.op is Ops.REDUCE else cone_of(root, STAGED))
         found = [s for s in near if self.contracts[s] and self.factor(s) is not None]
         return frozenset(sorted(found, key=list(self.depth).index)[:1] if len(found) > 1 else found)
 
@@ -252,7 +250,7 @@ class Fusion:
             factors = body.src if body.op is Ops.MUL else ()
             deep = [s for s in factors if 0 < self.depth[s] <= self.costs.stream_depth]
             found = deep or [s for s in factors if self.heavy[s] and not self.depth[s]]
-            fits = len(found) == 1 and (self.grows[found[0]] or _has_own_statistics(found[0]))
+            fits = len(found) == 1 and (self.grows[found[0]] or has_own_statistics(found[0]))
             self.factors[contraction] = found[0] if fits else None
         return self.factors[contraction]
 
@@ -325,7 +323,7 @@ class Fusion:
             return False
         if _count(request.outer) >= self.costs.rows:
             return False
-        read = max((_size(r.src[0]) for r in _reduces(_cone(value))), default=0)
+        read = max((_size(r.src[0]) for r in reductions_of(cone_of(value))), default=0)
         return self.costs.rows <= _size(value) <= read // 4 and read > self.costs.small_work
 
     # *** requests ***
@@ -447,50 +445,6 @@ def fused(roots: list[UOp], costs: Costs) -> tuple[Fusion, list[UOp]]:
         fusion = Fusion(roots, costs, bare)
         staged = fusion.run()
     return fusion, staged
-
-
-def summed(node: UOp) -> UOp:
-    """What a reduction goes through, whatever shape it has there."""
-    value = node.src[0]
-    while value.op is Ops.RESHAPE:
-        value = value.src[0]
-    return value
-
-
-def narrower(node: UOp) -> UOp | None:
-    """The float of fewer bits that a value is made of alone, which gets memory in its place: half the bytes, and the
-    type that matrix units read."""
-    if node.op is not Ops.CAST or not (node.dtype.is_float and node.src[0].dtype.is_float):
-        return None
-    source = node.src[0]
-    return source if source.dtype.itemsize < node.dtype.itemsize and source.op.kind != "movement" and (
-        source.op not in SOURCES) else None
-
-
-def _cone(node: UOp, ends: tuple[Op, ...] = ()) -> dict[UOp, None]:
-    """What a value is an elementwise function of, up to the reductions and other ``ends``: the nearest nodes, one more
-    than MOST_CONE of them at most."""
-    cone: dict[UOp, None] = {node: None}
-    front = [node]
-    while front and len(cone) <= MOST_CONE:
-        below = dict.fromkeys(s for n in front for s in n.src if s.op is not Ops.REDUCE and s.op not in ends)
-        front = [s for s in below if s not in cone][: MOST_CONE + 1 - len(cone)]
-        cone.update(dict.fromkeys(front))
-    return cone
-
-
-def _has_own_statistics(node: UOp) -> bool:
-    """Whether a value is computed from reductions of something that it is itself an elementwise function of."""
-    cone = _cone(node)
-    if len(cone) > MOST_CONE:
-        return False
-    own = {n for n in cone if n.base.op is not Ops.CONST and n.size != 1}
-    return any(not own.isdisjoint(_cone(r.src[0])) for r in _reduces(cone))
-
-
-def _reduces(cone: Iterable[UOp]) -> frozenset[UOp]:
-    """The reductions at the end of a cone."""
-    return frozenset(s for n in cone for s in (n, *n.src) if s.op is Ops.REDUCE)
 
 
 def _ranges(index: Index) -> Ranges:

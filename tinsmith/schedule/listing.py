@@ -3,20 +3,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.opt import Opt
 from tinsmith.core.dtypes import DType
 from tinsmith.core.errors import UnknownNameError, place
+from tinsmith.core.late import Late
 from tinsmith.core.names import unknown
 from tinsmith.core.terminal import fitted, width
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.text import argument_text
 from tinsmith.ir.uop import Origin, toposort
-from tinsmith.schedule.compiled import CompiledSchedule, Step
-from tinsmith.schedule.debug import opts_text, tree
+from tinsmith.schedule.items import Slot
+from tinsmith.schedule.step import Step
 from tinsmith.schedule.texts import cut
+
+if TYPE_CHECKING:
+    from tinsmith.schedule import debug
+else:
+    debug = Late("tinsmith.schedule.debug")
 
 _LEAST = 16  # columns that are left of a part that is cut off
 # What items of a schedule have in tinygrad and its tutorials, and what has it here.
@@ -80,7 +86,7 @@ class ScheduledItem:
         """
         if self.sink is None or not isinstance(self.step.shown, KernelProgram):
             return repr(self)
-        return fitted(tree(self.sink, self.step.shown))
+        return fitted(debug.tree(self.sink, self.step.shown))
 
     def __getattr__(self, name: str) -> Any:
         meant = _THERE.get(name)
@@ -90,7 +96,7 @@ class ScheduledItem:
 
     def __repr__(self) -> str:
         """One line, no wider than the terminal: what is long is cut off."""
-        opts = "" if self.sink is None else f"opts {opts_text(list(self.opts))}"
+        opts = "" if self.sink is None else f"opts {debug.opts_text(list(self.opts))}"
         buffers = f"{_list(self.written)}{' from ' * bool(self.read)}{_list(self.read)}"
         reason = f"reason: {self.reason}" if self.reason else ""
         parts = [p for p in (f"{self.device} {self.name}", opts, buffers, reason, self.where) if p]
@@ -108,10 +114,8 @@ class ScheduledItem:
         return f"{'…, ' * (len(lines) > 1)}{lines[-1]}" if lines else ""
 
 
-def item_of(compiled: CompiledSchedule, number: int) -> ScheduledItem:
-    """The ``number``-th item of a schedule."""
-    step = compiled.steps[number]
-    slots = compiled.schedule.slots
+def item_of(slots: Sequence[Slot], step: Step) -> ScheduledItem:
+    """What people read of a step on buffers ``slots``."""
     item = step.item
     shapes = _shapes(item.sink) if item is not None and item.sink is not None else {}
     of = item.slots if item is not None else step.slots

@@ -23,10 +23,11 @@ from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import Origin, toposort
 from tinsmith.schedule.budget import devices_of
-from tinsmith.schedule.compiled import CompiledSchedule, part_names
-from tinsmith.schedule.execute import canonical, sources
+from tinsmith.schedule.canonical import canonical, part_names
+from tinsmith.schedule.compiled import CompiledSchedule
 from tinsmith.schedule.inplace import choose_in_place
 from tinsmith.schedule.items import Slot
+from tinsmith.schedule.lowering import sources
 from tinsmith.schedule.planner import Plan as Places
 from tinsmith.schedule.planner import plan_memory
 from tinsmith.schedule.texts import bytes_text, cut, percent, plural, time_text

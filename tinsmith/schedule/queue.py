@@ -10,7 +10,6 @@ thread; others have a thread each and overlap.
 from __future__ import annotations
 
 import functools
-import heapq
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -18,18 +17,17 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
 
-from tinsmith.backend.device import Device, Graph, Launched
+from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer, copy_buffer
+from tinsmith.backend.program import Graph, Launched
 from tinsmith.backend.shards import flattened
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError, DeviceError, VerifyError
 from tinsmith.core.settings import settings
-from tinsmith.schedule.compiled import CompiledSchedule, Step
-from tinsmith.schedule.items import Schedule, ScheduleItem
-
-COPIES = " copies"  # added to a device's name: the queue of copies from other devices
-COPY_COST = 8  # bytes of kernel traffic that take as long as one byte from another device
+from tinsmith.schedule.compiled import CompiledSchedule
+from tinsmith.schedule.overlap import COPIES, queue_of, workers
+from tinsmith.schedule.step import Step
 
 
 @dataclass(eq=False, repr=False)
@@ -249,12 +247,6 @@ def _count(item: KernelItem) -> None:
             GlobalCounters.global_mem += step.launch.bytes
 
 
-def queue_of(copy: bool, target: str, source: str = "") -> str:
-    """The queue of a kernel that writes on ``target``, or of a copy from ``source`` to it."""
-    apart = copy and target != source and Device[target].has_programs and Device[source].has_programs
-    return target + COPIES if apart else target
-
-
 def _waits(homes: Sequence[str], needs: Sequence[Sequence[int]]) -> list[list[int]]:
     """For each step, after which steps of other queues its queue waits: one per queue, none twice."""
     waited: dict[tuple[str, str], int] = {}
@@ -269,51 +261,10 @@ def _waits(homes: Sequence[str], needs: Sequence[Sequence[int]]) -> list[list[in
     return found
 
 
-def workers(steps: Sequence[Step | ScheduleItem]) -> set[str]:
-    """What runs the kernels of a program."""
-    devices = {s.device for s in steps}
-    return {Device[d].worker for d in devices if Device[d].has_programs} if len(devices) > 1 else devices
-
-
 def overlap(compiled: CompiledSchedule) -> None:
     """Let the devices of a program overlap, where they do not take turns."""
     if len(workers(compiled.steps)) > 1:
         compiled.bound.queue = CommandQueue(compiled)
-
-
-def overlapped(schedule: Schedule) -> list[ScheduleItem]:
-    """The items in an order in which queues wait little for each other: that of a run in which kernels and copies take
-    as long as the bytes they touch, and every queue starts the first item that can start earliest."""
-    items, slots = schedule.items, schedule.slots
-    if len(workers(items)) <= 1:
-        return items
-    devices = [slots[item.slots[0]].device for item in items]
-    homes = [queue_of(item.sink is None, d, slots[item.slots[-1]].device) for item, d in zip(items, devices)]
-    maker = {s: n for n, item in enumerate(items) for s in item.written}
-    needs = [{maker[s] for s in item.read if s in maker} for item in items]
-    readers: list[list[int]] = [[] for _ in items]
-    for n, before in enumerate(needs):
-        for u in before:
-            readers[u].append(n)
-    ready = [0] * len(items)
-    clocks = dict.fromkeys(homes, 0)
-    heap = [(0, n) for n, before in enumerate(needs) if not before]
-    out = []
-    while heap:
-        start, n = heapq.heappop(heap)
-        actual = max(clocks[homes[n]], ready[n])
-        if actual > start:
-            heapq.heappush(heap, (actual, n))
-            continue
-        traffic = sum(slots[s].size * slots[s].dtype.itemsize for s in items[n].slots)
-        end = clocks[homes[n]] = start + 1 + traffic * (COPY_COST if items[n].sink is None else 1)
-        out.append(items[n])
-        for r in readers[n]:
-            needs[r].discard(n)
-            ready[r] = max(ready[r], end)
-            if not needs[r]:
-                heapq.heappush(heap, (ready[r], r))
-    return out
 
 
 def _thread_of(name: str) -> str:

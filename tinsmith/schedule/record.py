@@ -2,14 +2,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tinsmith.backend.memory import Buffer
 from tinsmith.ir import UOp
 
 if TYPE_CHECKING:
     from tinsmith.schedule.compiled import CompiledSchedule
-    from tinsmith.schedule.trace import Trace
 
 
 class Recorder(Protocol):
@@ -30,4 +29,4 @@ class Recorder(Protocol):
 
 recorders: list[Recorder] = []
 lowered: list[Callable[[CompiledSchedule], None]] = []  # told of every program that is lowered
-endings: list[Callable[[Trace], None]] = []  # what is done with the trace of a run at its end
+endings: list[Callable[[Any], None]] = []  # given the ``trace.Trace`` of a run at its end

@@ -17,7 +17,6 @@ A sum that is only needed in parts is reduced and scattered instead of reduced o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from tinsmith.backend.device import Device, members
@@ -27,6 +26,7 @@ from tinsmith.core.errors import DeviceError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.join import joined
 from tinsmith.ir.uop import toposort
+from tinsmith.schedule.canonical import buffer_name, part_names
 from tinsmith.schedule.collectives import (
     all_gather,
     all_reduce,
@@ -37,35 +37,12 @@ from tinsmith.schedule.collectives import (
     reduce_scatter,
     sent,
 )
-from tinsmith.schedule.compiled import buffer_name, part_names
 from tinsmith.schedule.origins import note_origin
+from tinsmith.schedule.parts import Bounds, Spread, flipped, padded, shaped, shrunk
 
-Bounds = tuple[int, ...]
 Place = tuple[int, Bounds]
 
 _EVERYWHERE = (Ops.CONST, Ops.IOTA, Ops.BIND, Ops.VARIABLE, Ops.DETACH)
-
-
-@dataclass(frozen=True)
-class Spread:
-    """A value over several devices.
-
-    Attributes:
-        parts: a node per device; None where its part is empty.
-        axis: what the parts lie along; None if each is the whole.
-        bounds: part i is ``bounds[i]`` up to ``bounds[i + 1]`` of the axis.
-    """
-
-    devices: tuple[str, ...]
-    parts: tuple[UOp | None, ...]
-    axis: int | None = None
-    bounds: Bounds = ()
-
-    @property
-    def full(self) -> tuple[UOp, ...]:
-        """The parts where none is empty."""
-        assert None not in self.parts, self
-        return self.parts  # type: ignore[return-value]
 
 
 def is_group(name: str | None) -> bool:
@@ -354,16 +331,16 @@ class Spreader:
         if n.op is Ops.PERMUTE:
             return self.on_each(n, [s.full], s.devices, n.arg.index(axis), s.bounds)
         if n.op is Ops.EXPAND:
-            return _shaped(n, s, axis, s.bounds)
+            return shaped(n, s, axis, s.bounds)
         if n.op is Ops.RESHAPE:
             found = moved_axis(n.src[0].shape, n.shape, axis, s.bounds)
-            return None if found is None else _shaped(n, s, *found)
+            return None if found is None else shaped(n, s, *found)
         if n.op is Ops.SHRINK:
-            return _shrunk(n, s, axis)
+            return shrunk(n, s, axis)
         if n.op is Ops.PAD:
-            return _padded(n, s, axis)
+            return padded(n, s, axis)
         if n.op is Ops.FLIP:
-            return _flipped(n, s, axis)
+            return flipped(n, s, axis)
         if n.op in (Ops.WINDOW, Ops.UNWINDOW) and axis not in (n.arg.axis, n.arg.window_axis):
             return self.on_each(n, [s.full], s.devices, axis, s.bounds)
         return None
@@ -461,50 +438,6 @@ def _of_buffer(n: UOp) -> Spread:
         return Spread(layout.devices, tuple(parts))
     shaped = tuple(p.reshape(layout.part_shape(i)) for i, p in enumerate(parts))
     return Spread(layout.devices, shaped, layout.axis, layout.bounds)
-
-
-def _shaped(n: UOp, s: Spread, axis: int, bounds: Bounds) -> Spread:
-    """A RESHAPE or EXPAND of parts."""
-    parts = []
-    for p, b, e in zip(s.full, bounds, bounds[1:]):
-        shape = (*n.shape[:axis], e - b, *n.shape[axis + 1 :])
-        parts.append(p.reshape(shape) if n.op is Ops.RESHAPE else p.expand(shape))
-    return Spread(s.devices, tuple(parts), axis, bounds)
-
-
-def _shrunk(n: UOp, s: Spread, axis: int) -> Spread | None:
-    """Each device keeps what it has of the box; some may have nothing left."""
-    begin, end = n.arg[axis]
-    if isinstance(begin, UOp) or isinstance(end, UOp):
-        return None
-    parts: list[UOp | None] = []
-    for p, low, high in zip(s.parts, s.bounds, s.bounds[1:]):
-        b, e = max(begin, low), min(end, high)
-        box = (*n.arg[:axis], (b - low, e - low), *n.arg[axis + 1 :])
-        parts.append(p.shrink(box) if p is not None and b < e else None)
-    bounds = tuple(min(max(b, begin), end) - begin for b in s.bounds)
-    return Spread(s.devices, tuple(parts), axis, bounds) if any(parts) else None
-
-
-def _padded(n: UOp, s: Spread, axis: int) -> Spread | None:
-    """The outer devices take the zeros at the ends."""
-    before, after = n.arg[axis]
-    if isinstance(before, UOp) or isinstance(after, UOp):
-        return None
-    last = len(s.parts) - 1
-    parts = []
-    for i, p in enumerate(s.full):
-        ends = (before if i == 0 else 0, after if i == last else 0)
-        parts.append(p.pad((*n.arg[:axis], ends, *n.arg[axis + 1 :])))
-    bounds = (0, *(b + before for b in s.bounds[1:-1]), s.bounds[-1] + before + after)
-    return Spread(s.devices, tuple(parts), axis, bounds)
-
-
-def _flipped(n: UOp, s: Spread, axis: int) -> Spread:
-    if axis not in n.arg:
-        return Spread(s.devices, tuple(p.flip(n.arg) for p in s.full), axis, s.bounds)
-    parts = tuple(sent(p, d).flip(n.arg) for p, d in zip(s.full[::-1], s.devices))
-    return Spread(s.devices, parts, axis, tuple(s.bounds[-1] - b for b in s.bounds[::-1]))
 
 
 def _fixed(node: UOp) -> int:

@@ -37,11 +37,13 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.printer import graph_rows, table_rows, tree_rows
 from tinsmith.ir.text import argument_text, expression, is_integer, short
 from tinsmith.ir.uop import Origin, toposort
-from tinsmith.schedule.compiled import BufferName, CompiledSchedule, Step
+from tinsmith.schedule.canonical import BufferName
+from tinsmith.schedule.compiled import CompiledSchedule
 from tinsmith.schedule.debug import READABLE, opts_text
 from tinsmith.schedule.fusion import Fusion
 from tinsmith.schedule.items import Schedule, ScheduleItem
 from tinsmith.schedule.record import endings
+from tinsmith.schedule.step import Step
 
 FORMAT: Final = "tinsmith trace"
 VERSION: Final = 1

@@ -17,8 +17,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from tinsmith.backend.device import Call, Device
+from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer
+from tinsmith.backend.program import Call
 from tinsmith.backend.timing import seconds_of
 from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.opt import Opt

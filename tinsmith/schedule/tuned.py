@@ -19,8 +19,10 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.evaluate import evaluate
 from tinsmith.ir.ops.op import Array
 from tinsmith.ir.printer import uop_table
+from tinsmith.schedule.canonical import canonical
 from tinsmith.schedule.debug import opts_text
-from tinsmith.schedule.execute import canonical, lower, planned, run
+from tinsmith.schedule.lowering import lower, planned
+from tinsmith.schedule.running import run
 
 
 class Wanted(NamedTuple):

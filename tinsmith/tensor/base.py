@@ -1,59 +1,44 @@
-"""The heart of Tensor: a graph node, the data behind it, and the ways in and out."""
+"""The heart of Tensor: a graph node, the memory behind it, and values as Python's and NumPy's."""
 from __future__ import annotations
 
-import functools
 import itertools
-import operator
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from tinsmith import viz
 from tinsmith.backend.device import Device, DeviceName, members
 from tinsmith.core.dtypes import DType, DTypeLike, to_dtype
-from tinsmith.core.errors import _PACKAGE, ArgumentError, DeviceError, DTypeError, GradientError, ShapeError
+from tinsmith.core.errors import _PACKAGE, ArgumentError, DeviceError, DTypeError, ShapeError
 from tinsmith.core.settings import settings
 from tinsmith.core.weak import LiveSet, WeakTable
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.sizes import value_of_size
 from tinsmith.ir.uop import Origin
-from tinsmith.schedule.compiled import CompiledSchedule
-from tinsmith.schedule.execute import copy_to_host
+from tinsmith.schedule.hostcopies import copy_to_host
 from tinsmith.tensor import display, files, storage
 from tinsmith.tensor.data import from_data
-from tinsmith.tensor.gradient import gradients
-from tinsmith.tensor.history import Unrolled, earlier, is_computed, note_earlier, passed_on
+from tinsmith.tensor.history import is_computed, note_earlier
 from tinsmith.tensor.layers import InLayer, layer_path
-from tinsmith.tensor.modes import Mode
 from tinsmith.tensor.realize import (
-    explain_tensors,
     is_leaf,
     kept_version,
-    plan_tensors,
-    realize_tensors,
-    schedule_tensors,
     unseen_version,
     value_of,
     version,
 )
-from tinsmith.tensor.slopes import with_slopes
 from tinsmith.tensor.storage import DETACH, Look, Share
 
 if TYPE_CHECKING:
-    from tinsmith.schedule.explanation import Explanation
-    from tinsmith.schedule.planning import Plan
     from tinsmith.tensor.tensor import Tensor
-    from tinsmith.viz.drawing import Drawing
-    from tinsmith.viz.showing import View
 
 
 class TensorBase:
-    """State and data movement; the families of operations are mixed in by ``tensor.Tensor``."""
+    """State, memory and values; the families of operations are mixed in by ``tensor.Tensor``."""
 
     __slots__ = ("__weakref__", "_device", "_shared", "grad", "requires_grad", "uop")
     uop: UOp
@@ -232,108 +217,7 @@ class TensorBase:
         self.requires_grad = bool(is_param)
         return self  # type: ignore[return-value]
 
-    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
-        """Set ``requires_grad``; returns self.
-
-        >>> Tensor([1.0]).requires_grad_().requires_grad
-        True
-        """
-        self.requires_grad = bool(requires_grad)
-        return self  # type: ignore[return-value]
-
-    def retain_grad(self) -> None:
-        """Have ``backward`` fill ``.grad`` of this computed value, too: ``requires_grad_()``.
-
-        >>> x = Tensor([2.0]); y = x * x; y.retain_grad(); _ = (y * 3).sum().backward(); y.grad.tolist()
-        [3.0]
-        """
-        self.requires_grad = True
-
     # *** values out ***
-
-    def realize(self, *others: Tensor, memory_budget: float | str | None = None) -> Tensor:
-        """Compute this tensor (and ``others``, in one program) now; returns self.
-
-        Nothing but time and memory depends on when a value is computed: gradients flow through it all the same.
-
-        >>> (Tensor([1, 2]) + 1).realize().tolist()
-        [2, 3]
-
-        Args:
-            memory_budget: what the program may take on each device, such as ``"2GB"``; what does not fit is computed
-                again instead of stored. docs/plan.md has the rules.
-
-        Raises:
-            OutOfMemoryError: if memory does not suffice, with the plan; of a budget, by how much.
-        """
-        realize_tensors([self, *others], memory_budget)
-        return self  # type: ignore[return-value]
-
-    def plan(self, *others: Tensor, memory_budget: float | str | None = None) -> Plan:
-        """What computing this tensor (and ``others``, in one program) will take: time, traffic, and memory with the
-        values that take the most of it. Nothing is compiled, run or changed; docs/plan.md reads one aloud.
-
-        >>> x = Tensor.ones(4, 8).contiguous().realize()
-        >>> p = (x.exp().sum(0, keepdim=True) * x).plan()
-        >>> p.kernels, p.memory["CPU"].inputs, p.memory["CPU"].results
-        (1, 128, 128)
-
-        Args:
-            memory_budget: as for ``realize``.
-        """
-        check_tensors("plan", others)
-        return plan_tensors([self, *others], memory_budget)
-
-    def schedule(self, *others: Tensor) -> CompiledSchedule:
-        """The program that computes this tensor (and ``others``), not run: a list of items that print one line each.
-
-        >>> [(item.name, item.reason) for item in (Tensor([1, 2]) + 1).sum().schedule()]
-        [('copy 8, CPU <- NPY', 'copy'), ('r_2', 'output')]
-        """
-        return schedule_tensors([self, *others])
-
-    def explain(self, *others: Tensor, run: bool = True) -> Explanation:
-        """What computing this tensor (and ``others``, in one program) takes: kernels, opts, times, memory.
-
-        Nothing is changed: the program is made anew and runs on memory of its own, and a lazy tensor stays lazy.
-        ``tinsmith.explain(loss, *gradients)`` does the same for a backward pass; docs/explain.md reads one aloud.
-
-        >>> e = (Tensor([1.0, 2.0]) * 3).sum().explain()
-        >>> len(e.kernels), e.kernels[0].reason, str(e).splitlines()[0].split(":")[0]
-        (1, 'output', '1 kernel and 1 copy')
-
-        Args:
-            run: measure the time of each kernel; False compiles only.
-        """
-        check_tensors("explain", others)
-        return explain_tensors([self, *others], run)
-
-    def graph(self, *others: Tensor) -> Drawing:
-        """A picture of the graph that computes this tensor (and ``others``): its data, what is stored, fused and seen.
-
-        A notebook shows it; ``svg()`` and ``dot()`` are its texts. Nothing is computed; docs/viz.md shows one.
-
-        >>> picture = Tensor([1, 2]).dot(Tensor([3, 4])).graph()
-        >>> [box.lines[0] for box in picture.boxes]
-        ['BUFFER buffer 0 on NPY', 'COPY CPU', 'BUFFER buffer 1 on NPY', 'COPY CPU', 'MUL', 'REDUCE (ADD, (0,))']
-        """
-        check_tensors("graph", others)
-        return viz.showing.graph(lambda: schedule_tensors([self, *others]), [t.uop for t in (self, *others)])
-
-    def viz(self, *others: Tensor, run: bool = True) -> View:
-        """A page in this machine's browser: how this tensor (and ``others``) would be computed, from the graph to
-        machine code. Nothing is changed, as with ``explain``; docs/viz.md describes the page.
-
-        >>> with Tensor([1, 2]).dot(Tensor([3, 4])).viz(run=False) as view:  # doctest: +ELLIPSIS
-        ...     "<!doctype html>" in view.html
-        viz: http://127.0.0.1:...
-        True
-
-        Args:
-            run: measure the time of each kernel; False compiles only.
-        """
-        check_tensors("viz", others)
-        return viz.showing.view(lambda: schedule_tensors([self, *others]), run)
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """The values as a NumPy array of their own.
@@ -401,7 +285,7 @@ shape=(2000,), dtype=dtypes.int, device='CPU'))
     def _repr_html_(self) -> str:
         return display.html(self)
 
-    # *** placement ***
+    # *** memory ***
 
     def contiguous(self) -> Tensor:
         """The same values in dense memory of their own: a copy, whether or not they were dense before.
@@ -410,72 +294,6 @@ shape=(2000,), dtype=dtypes.int, device='CPU'))
         [[1, 3], [2, 4]]
         """
         return self._new(self.uop.contiguous())
-
-    def contiguous_backward(self) -> Tensor:
-        """This tensor; the gradient that flows back through it gets memory of its own.
-
-        >>> x = Tensor([1.0, 2.0]); (x.contiguous_backward() * 3).sum().gradient(x)[0].tolist()
-        [3.0, 3.0]
-        """
-        return with_slopes(self, _dense, self)  # type: ignore[arg-type]
-
-    def to(self, device: DeviceName | DType | Tensor | None = None, dtype: DType | str | None = None) -> Tensor:
-        """The same values on another device, or whole on each of several. Parts on several devices are put together.
-
-        >>> Tensor([1, 2]).to("CPU").device, Tensor([1]).to(dtypes.float32).dtype
-        ('CPU', dtypes.float)
-
-        Args:
-            device: a device, or what stands in its place in PyTorch: a dtype to cast to, or a tensor whose dtype and
-                device to take.
-            dtype: cast to it, too.
-        """
-        if isinstance(device, TensorBase):
-            return self.to(device._device, device.dtype)
-        if isinstance(device, DType):
-            device, dtype = self._device, device
-        elif device is None and dtype is not None:
-            device = self._device
-        moved = self._moved(device_name(device))
-        return moved if dtype is None or to_dtype(dtype) is self.dtype else moved._new(moved.uop.cast(to_dtype(dtype)))
-
-    def to_(self, device: DeviceName | None) -> Tensor:
-        """Move this tensor to another device in place.
-
-        >>> Tensor([1, 2]).to_("CPU").tolist()
-        [1, 2]
-        """
-        return self._take_place(self._moved(device_name(device), alone=True))
-
-    def _moved(self, target: str, alone: bool = False) -> Tensor:
-        """The values on another device or group; for ``alone`` see ``_on_host``."""
-        if target == self._device:
-            return self  # type: ignore[return-value]
-        if files.on_disk(target) or files.on_disk(self._device):
-            return self._new(files.moved(self, target))
-        source = self._on_host(alone)
-        moved = self.uop.copy_to(target) if source is None else source.base.copy_to(target).reshape(self.shape)
-        out = type(self)._wrap(moved, target)
-        out.requires_grad = self.requires_grad
-        return out
-
-    def _on_host(self, alone: bool = False) -> UOp | None:
-        """Data that no device has got yet, where they are: they need not go through the default device to another.
-
-        Args:
-            alone: this tensor gives its value up. Otherwise a gradient must find its way from the other device to it.
-        """
-        node = self.uop
-        if not alone and self.requires_grad is not False and self.dtype.is_float:
-            return None
-        if node.op is Ops.DETACH and node.arg is not None:
-            node = node.src[0]
-        while node.op is Ops.RESHAPE:
-            node = node.src[0]
-        host = node.src[0] if node.op is Ops.COPY else node
-        if host is node or host.op is not Ops.BUFFER or host.arg.layout is not None:
-            return None
-        return None if Device[host.arg.device].has_programs else host.reshape(self.shape)
 
     def _take_place(self, other: Tensor) -> Tensor:
         """Take another tensor's value and place; what shared this one's memory keeps it."""
@@ -492,15 +310,6 @@ shape=(2000,), dtype=dtypes.int, device='CPU'))
         t = self._view(DETACH, None)
         t.requires_grad = False
         return t
-
-    def clone(self, device: DeviceName | None = None) -> Tensor:
-        """A copy in memory of its own, on another device if one is named.
-
-        >>> Tensor([1, 2]).clone().tolist()
-        [1, 2]
-        """
-        there = self if device is None else self.to(device)
-        return there._new(UOp(Ops.CONTIGUOUS, None, (there.uop,), next(_numbers)))
 
     def replace(self, other: Tensor) -> Tensor:
         """Become ``other``, of the same shape: no copy. So a model's parameters change their dtype in place.
@@ -570,150 +379,6 @@ shape=(2000,), dtype=dtypes.int, device='CPU'))
         for written in TensorBase.watchers:
             written.add(self)
 
-    # *** gradients ***
-
-    def gradient(self, *targets: Tensor, gradient: Tensor | None = None) -> list[Tensor]:
-        """Derivatives of this tensor with respect to ``targets``; they can be differentiated again.
-
-        Args:
-            gradient: derivative of the final value with respect to this tensor; 1 for a scalar.
-
-        >>> x = Tensor([1.0, 2.0]); [g.tolist() for g in (x * x).sum().gradient(x)]
-        [[2.0, 4.0]]
-
-        Raises:
-            GradientError: if this is no scalar and no gradient is given, or a target does not influence it.
-        """
-        check_tensors("gradient", targets if gradient is None else [*targets, gradient])
-        choices = [[t.uop, *earlier(t)] for t in targets]
-        unrolled = Unrolled([self.uop, *itertools.chain(*choices)])
-        unrolled.check(targets)
-        output, nodes = unrolled.nodes[0], iter(unrolled.nodes[1:])
-        order = output.toposort()
-        inside = set(order)
-        wanted = []
-        for among in choices:
-            versions = list(dict.fromkeys(itertools.islice(nodes, len(among))))
-            wanted.append([n for n in versions if n in inside] or versions[:1])
-        seed = None if gradient is None else gradient.uop
-        found = iter(unrolled.rolled(gradients(output, list(itertools.chain(*wanted)), seed, order=order)))
-        return [self._new(_summed(found, len(versions))) for versions in wanted]
-
-    def backward(self, gradient: Tensor | None = None, create_graph: bool = False,
-                 retain_graph: bool | None = None) -> Tensor:
-        """Fill ``.grad`` of every float tensor that this one was computed from and that was not made by an operation.
-
-        Tensors made with ``requires_grad=False`` are left out, those with ``requires_grad=True`` taken in even if
-        computed; gradients add up over calls.
-
-        >>> x = Tensor([1.0, 2.0]); _ = (x * x).sum().backward(); x.grad.tolist()
-        [2.0, 4.0]
-
-        Args:
-            gradient: derivative of the final value with respect to this tensor; 1 for a scalar.
-            create_graph: let gradients be differentiated again, as those of ``gradient()`` are.
-            retain_graph: accepted for users of PyTorch; the graph always stays.
-
-        Raises:
-            GradientError: if this is no scalar and no gradient is given.
-        """
-        check_tensors("backward", () if gradient is None else [gradient])
-        if self.uop.op is Ops.DETACH and self.uop.arg is None:
-            raise GradientError("backward", "the tensor was detached, or computed in no_grad(): no gradient flows",
-                                "the tensor that it was made of")
-        unrolled = Unrolled([self.uop])
-        order = unrolled.nodes[0].toposort()
-        unrolled.check(t for t in TensorBase.live if t.requires_grad is not False)
-        wanted = self._wanted(order, unrolled)
-        found = gradients(unrolled.nodes[0], [node for nodes in wanted.values() for node in nodes],
-                          None if gradient is None else gradient.uop, missing_ok=True, order=order)
-        rest = iter(unrolled.rolled(found))
-        for t, nodes in wanted.items():
-            new = t._new(_summed(rest, len(nodes)))
-            t.note_gradient()
-            total = new if t.grad is None else t.grad + new
-            t.grad = total if create_graph else total._new(UOp(Ops.DETACH, None, (total.uop,)))
-        TensorBase._losses[:] = [r for r in TensorBase._losses if r() is not None]
-        TensorBase._losses.append(weakref.ref(self))
-        return self  # type: ignore[return-value]
-
-    def _wanted(self, order: Sequence[UOp], unrolled: Unrolled) -> dict[Tensor, list[UOp]]:
-        """The tensors whose ``.grad`` a backward pass fills, and what they are among ``order``: now, and before writes
-        that were not recorded."""
-        inside = {order[-1]}
-        for n in reversed(order):  # what a gradient flows to, be it zero
-            if n in inside:
-                inside.update(passed_on(n))
-        found: dict[Tensor, list[UOp]] = {}
-        for t in TensorBase.live:
-            if t.requires_grad is not False and t.dtype.is_float and t is not self:
-                nodes = [n for u in (t.uop, *earlier(t)) if (n := unrolled.node(u)) in inside]
-                if nodes and (t.requires_grad or not is_computed(t.uop)):
-                    found[t] = list(dict.fromkeys(nodes))
-        return found
-
-    def note_gradient(self) -> None:
-        """To be called before this tensor gets a gradient: ``forget_gradients`` drops it if nobody asked for it.
-
-        >>> x = Tensor([1.0]); x.note_gradient(); x.grad = Tensor([2.0]); Tensor.forget_gradients(); x.grad is None
-        True
-        """
-        if self.requires_grad is None:
-            TensorBase._unasked[self] = None
-
-    def gradient_unasked(self) -> bool:
-        """Whether nobody asked for this tensor's gradient, so that ``forget_gradients`` drops it.
-
-        >>> x = Tensor([1.0]); _ = (x * x).sum().backward(); x.gradient_unasked()
-        True
-        """
-        return self.requires_grad is None and self in TensorBase._unasked
-
-    @staticmethod
-    def no_grad() -> Mode:
-        """Results computed inside have no history, and writes change values only: no gradient flows through either.
-
-        >>> w = Tensor([1.0, 2.0])
-        >>> with Tensor.no_grad():
-        ...     y = w * 3
-        >>> ((w + y) * w).sum().gradient(w)[0].tolist()
-        [5.0, 10.0]
-        """
-        return Mode(TensorBase, "recording", False)
-
-    @staticmethod
-    def take_losses() -> list[Tensor]:
-        """The tensors whose ``backward`` was called since this was last asked: a step computes them in passing.
-
-        >>> x = Tensor([1.0]); y = (x * x).sum().backward(); Tensor.take_losses()[-1] is y
-        True
-        """
-        found = [t for r in TensorBase._losses if (t := r()) is not None]
-        TensorBase._losses.clear()
-        return found
-
-    @staticmethod
-    def forget_gradients() -> None:
-        """Drop gradients of leaves made without ``requires_grad``: kept over steps, they would add up without end.
-
-        >>> x = Tensor([1.0]); _ = (x * x).sum().backward(); Tensor.forget_gradients(); x.grad is None
-        True
-        """
-        for t, _ in TensorBase._unasked.items():
-            if t.gradient_unasked():
-                t.grad = None
-        TensorBase._unasked.clear()
-        TensorBase.forgettings += 1
-
-
-def _dense(g: Tensor, *_: Tensor) -> tuple[Tensor]:
-    return (g.contiguous(),)
-
-
-def _summed(nodes: Iterator[UOp], count: int) -> UOp:
-    """The sum of the next so many nodes."""
-    return functools.reduce(operator.add, itertools.islice(nodes, count))
-
 
 def device_name(device: DeviceName | None) -> str:
     """The canonical name of a device or group; what a machine may lack is opened to know that it is there.
@@ -744,7 +409,7 @@ def _unpickled(kind: type[Tensor], uop: UOp, device: str, requires_grad: bool | 
     return t
 
 
-_numbers = itertools.count(1)  # of leaves and clones
+numbers = itertools.count(1)  # of leaves and clones
 
 
 def leaf(uop: UOp) -> UOp:
@@ -755,7 +420,7 @@ def leaf(uop: UOp) -> UOp:
     """
     if not uop.dtype.is_float or (is_leaf(uop) and uop.base.op is not Ops.ASSIGN):
         return uop
-    return UOp(Ops.DETACH, None, (uop,), next(_numbers))
+    return UOp(Ops.DETACH, None, (uop,), next(numbers))
 
 
 def _note_origin(uop: UOp, called: FrameType) -> None:

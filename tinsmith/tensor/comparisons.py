@@ -7,8 +7,13 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from tinsmith.core.dtypes import dtypes
+from tinsmith.ir import Ops, UOp
+from tinsmith.tensor.arguments import flag
 from tinsmith.tensor.base import TensorBase
-from tinsmith.tensor.helpers import operand
+from tinsmith.tensor.helpers import (
+    operand,
+    side_of,
+)
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -149,3 +154,133 @@ class Comparisons:
         out = self.isnan().where(0.0 if nan is None else nan, self)
         out = out.eq(math.inf).where(most if posinf is None else posinf, out)
         return out.eq(-math.inf).where(-most if neginf is None else neginf, out)
+
+    def _everywhere(self: Tensor, truth: bool) -> Tensor:
+        """One truth value in this shape: how the values compare with an integer that their dtype cannot hold."""
+        return self._new(UOp.const(dtypes.bool, truth).expand_to(self.shape))
+
+    def eq(self: Tensor, x: Any) -> Tensor:
+        """Whether the values are equal.
+
+        >>> Tensor([1, 2]).eq(2).tolist()
+        [False, True]
+        """
+        side = side_of(x, self.dtype)
+        return self._everywhere(False) if side else self._binary("eq", Ops.CMPEQ, x)
+
+    def ne(self: Tensor, x: Any) -> Tensor:
+        """Whether the values differ (NaN differs from everything).
+
+        >>> Tensor([1, 2]).ne(2).tolist()
+        [True, False]
+        """
+        side = side_of(x, self.dtype)
+        return self._everywhere(True) if side else self._binary("ne", Ops.CMPNE, x)
+
+    def lt(self: Tensor, x: Any) -> Tensor:
+        """Whether this value is less.
+
+        >>> Tensor([1, 2]).lt(2).tolist()
+        [True, False]
+        """
+        side = side_of(x, self.dtype)
+        return self._everywhere(side > 0) if side else self._binary("lt", Ops.CMPLT, x)
+
+    def gt(self: Tensor, x: Any) -> Tensor:
+        """Whether this value is greater.
+
+        >>> Tensor([1, 2]).gt(1).tolist()
+        [False, True]
+        """
+        side = side_of(x, self.dtype)
+        return self._everywhere(side < 0) if side else self._binary("gt", Ops.CMPLT, x, reverse=True)
+
+    def le(self: Tensor, x: Any) -> Tensor:
+        """Whether this value is less or equal.
+
+        >>> Tensor([1, 2]).le(1).tolist()
+        [True, False]
+        """
+        side = side_of(x, self.dtype)
+        if side:
+            return self._everywhere(side > 0)
+        y = operand("le", x, self)
+        less = self._binary("le", Ops.CMPLT, y)
+        return less.bitwise_or(self._binary("le", Ops.CMPEQ, y)) if _may_be_nan(self, y) else self.gt(y).logical_not()
+
+    def ge(self: Tensor, x: Any) -> Tensor:
+        """Whether this value is greater or equal.
+
+        >>> Tensor([1, 2]).ge(2).tolist()
+        [False, True]
+        """
+        side = side_of(x, self.dtype)
+        if side:
+            return self._everywhere(side < 0)
+        y = operand("ge", x, self)
+        more = self._binary("ge", Ops.CMPLT, y, reverse=True)
+        return more.bitwise_or(self._binary("ge", Ops.CMPEQ, y)) if _may_be_nan(self, y) else self.lt(y).logical_not()
+
+    def isnan(self: Tensor) -> Tensor:
+        """Whether the value is not a number.
+
+        >>> Tensor([1., math.nan]).isnan().tolist()
+        [False, True]
+        """
+        return self.ne(self)
+
+    def isinf(self: Tensor, detect_positive: bool = True, detect_negative: bool = True) -> Tensor:
+        """Whether the value is infinite.
+
+        >>> Tensor([1., -math.inf]).isinf().tolist()
+        [False, True]
+        """
+        detect_positive = flag("isinf", "detect_positive", detect_positive)
+        detect_negative = flag("isinf", "detect_negative", detect_negative)
+        if not self.dtype.is_float:
+            return self._new(self.uop.zeros(dtypes.bool))
+        if detect_positive and detect_negative:
+            return self.abs().eq(math.inf)
+        found = self.eq(math.inf) if detect_positive else self.eq(-math.inf)
+        return found if detect_positive or detect_negative else self._new(self.uop.zeros(dtypes.bool))
+
+    def isfinite(self: Tensor) -> Tensor:
+        """Whether the value is neither infinite nor NaN.
+
+        >>> Tensor([1., -math.inf, math.nan]).isfinite().tolist()
+        [True, False, False]
+        """
+        if not self.dtype.is_float:
+            return self._new(self.uop.zeros(dtypes.bool)).logical_not()
+        return self.abs().lt(math.inf)
+
+    def isclose(self: Tensor, other: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Tensor:
+        """Whether two values differ by at most ``atol + rtol * abs(other)``.
+
+        >>> Tensor([1., 2.]).isclose(Tensor([1.000001, 2.1])).tolist()
+        [True, False]
+        """
+        y = operand("isclose", other, self)
+        near = y.isfinite() & (self.sub(y).abs() <= y.abs().mul(rtol).add(atol))
+        out = near | self.eq(y)
+        return out | (self.isnan() & y.isnan()) if equal_nan else out
+
+    def allclose(self: Tensor, other: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:
+        """Whether all values are close; computed now.
+
+        >>> Tensor([1., 2.]).allclose(Tensor([1., 2.]))
+        True
+        """
+        return bool(self.isclose(other, rtol, atol, equal_nan).all().item())
+
+    def logical_not(self: Tensor) -> Tensor:
+        """True where the value is zero.
+
+        >>> Tensor([0, 2]).logical_not().tolist()
+        [True, False]
+        """
+        return self.eq(False) if self.dtype.is_bool else self.eq(0)
+
+
+def _may_be_nan(x: Tensor, y: Tensor) -> bool:
+    return x.dtype.is_float or y.dtype.is_float

@@ -1,4 +1,4 @@
-"""Elementwise methods: arithmetic, comparisons, bits, rounding, powers and the functions of analysis.
+"""Elementwise methods: arithmetic, choices between values, bits, signs and rounding.
 
 Both operands of a binary method are broadcast and promoted to one dtype. A Python number takes the tensor's dtype, but
 for a float beside integers (default float) and an integer beside bools (default int).
@@ -14,7 +14,7 @@ from tinsmith.core.dtypes import DType, dtypes, promote
 from tinsmith.core.errors import ArgumentError, DTypeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops import Op
-from tinsmith.tensor.arguments import Scalar, flag, integer, shown
+from tinsmith.tensor.arguments import Scalar, integer, shown
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.conversions import Conversions
 from tinsmith.tensor.data import check_range
@@ -26,9 +26,9 @@ from tinsmith.tensor.helpers import (
     operand,
     rounded_once,
     same_device,
-    side_of,
     weak_dtype,
 )
+from tinsmith.tensor.powers import Powers
 from tinsmith.tensor.slopes import with_slopes
 from tinsmith.tensor.trigonometry import Trigonometry
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
 
-class Elementwise(Conversions, Trigonometry):
+class Elementwise(Conversions, Powers, Trigonometry):
     """Methods that work on one element at a time."""
 
     __slots__ = ()
@@ -172,86 +172,6 @@ class Elementwise(Conversions, Trigonometry):
         """
         return self._unary_float(Ops.RECIP)
 
-    def square(self: Tensor) -> Tensor:
-        """The value times itself.
-
-        >>> Tensor([2., -3.]).square().tolist()
-        [4.0, 9.0]
-        """
-        return self.mul(self)
-
-    def pow(self: Tensor, x: Any, reverse: bool = False) -> Tensor:
-        """The value to the power ``x``; signs and zeros as in NumPy.
-
-        >>> Tensor([2, -3]).pow(3).tolist()
-        [8, -27]
-        """
-        if type(x) in (int, float) and self.dtype.is_float and self.dtype.itemsize <= 2:
-            return self.float().pow(x, reverse).cast(self.dtype)
-        y = operand("pow", x, self)
-        base, exponent = (y, self) if reverse else (self, y)
-        if not reverse and isinstance(x, (int, float)) and not isinstance(x, bool):
-            special = base._constant_power(x)
-            if special is not None:
-                return special
-        if not (base.dtype.is_float or exponent.dtype.is_float):
-            return base._integer_power(exponent)
-        return base._general_power(exponent)
-
-    def _constant_power(self: Tensor, exponent: int | float) -> Tensor | None:
-        """A power that needs no logarithm; None for the others."""
-        dtype = promote(self.dtype, dtypes.default_float) if isinstance(exponent, float) and not self.dtype.is_float \
-            else (dtypes.default_int if self.dtype.is_bool else self.dtype)
-        x = self.cast(dtype)
-        if dtype.is_int and exponent < 0:
-            raise ArgumentError("pow", f"{self.dtype!r} to the negative power {exponent} is no integer",
-                                ".cast(dtypes.float32) first")
-        if exponent in (0.5, -0.5):
-            return x.sqrt() if exponent > 0 else x.rsqrt()
-        least, most = (-2, 4) if dtype.is_float else (0, 64)  # every product of floats is rounded
-        if not least <= exponent <= most or exponent != int(exponent):
-            return None
-        if exponent == 0:
-            one = x._new(x.uop.const_like(1))
-            return with_slopes(one, _power_slopes, x, x._new(x.uop.const_like(0))) if dtype.is_float else one
-        if exponent < 0:  # the square of 1/x, which is finite where 1 over the square is
-            out = x.reciprocal() if exponent == -1 else x.reciprocal().square()
-            return with_slopes(out, _power_slopes, x, x._new(x.uop.const_like(exponent)))
-        product, square, left = None, x, int(exponent)
-        while left:
-            if left & 1:
-                product = square if product is None else product.mul(square)
-            left >>= 1
-            square = square.mul(square) if left else square
-        return product
-
-    def _integer_power(self: Tensor, exponent: Tensor) -> Tensor:
-        """Integers to integer powers by repeated squaring, wrapping like products; negative powers but of ±1 give 0."""
-        x, n = (self._new(u) for u in matched("pow", self, exponent))
-        if x.dtype.is_bool:
-            x, n = x.cast(dtypes.default_int), n.cast(dtypes.default_int)
-        out = x._new(x.uop.const_like(1))
-        square, left = x, n
-        for _ in range(x.dtype.bits.bit_length()):  # beyond 2**7 bits of exponent only 0, 1 and -1 would not wrap
-            out = left.bitwise_and(1).ne(0).where(out.mul(square), out)
-            square, left = square.mul(square), left.rshift(1)
-        if n.dtype.is_unsigned:
-            return out
-        inverse = x.eq(1).where(1, x.eq(-1).where(n.bitwise_and(1).ne(0).where(-1, 1), 0)).cast(x.dtype)
-        return n.lt(0).where(inverse, out)
-
-    def _general_power(self: Tensor, exponent: Tensor) -> Tensor:
-        a, b = matched("pow", self, exponent)
-        dtype = promote(a.dtype, dtypes.float32) if a.dtype.itemsize < 4 or not a.dtype.is_float else a.dtype
-        x, y = self._new(a.cast(dtype)), self._new(b.cast(dtype))
-        whole = y.trunc().eq(y)
-        odd = whole & y.mul(0.5).trunc().ne(y.mul(0.5))
-        below = x.lt(0)
-        power = self._new(x.abs().uop.alu(Ops.POW, y.uop))
-        out = (odd & (below | x.reciprocal().lt(0))).where(power.neg(), power)  # -0 too keeps its sign
-        out = (below & x.gt(-math.inf) & whole.logical_not()).where(math.nan, out)
-        return with_slopes(out, _power_slopes, x, y).cast(a.dtype if a.dtype.is_float else dtype)
-
     def maximum(self: Tensor, x: Any) -> Tensor:
         """The greater of two values; NaN if either is NaN.
 
@@ -357,135 +277,8 @@ class Elementwise(Conversions, Trigonometry):
         size = self._new(a).abs()
         return self._new(_sign_bit(b)).where(size.neg(), size)
 
-    # *** comparisons ***
-
-    def _everywhere(self: Tensor, truth: bool) -> Tensor:
-        """One truth value in this shape: how the values compare with an integer that their dtype cannot hold."""
-        return self._new(UOp.const(dtypes.bool, truth).expand_to(self.shape))
-
-    def eq(self: Tensor, x: Any) -> Tensor:
-        """Whether the values are equal.
-
-        >>> Tensor([1, 2]).eq(2).tolist()
-        [False, True]
-        """
-        side = side_of(x, self.dtype)
-        return self._everywhere(False) if side else self._binary("eq", Ops.CMPEQ, x)
-
-    def ne(self: Tensor, x: Any) -> Tensor:
-        """Whether the values differ (NaN differs from everything).
-
-        >>> Tensor([1, 2]).ne(2).tolist()
-        [True, False]
-        """
-        side = side_of(x, self.dtype)
-        return self._everywhere(True) if side else self._binary("ne", Ops.CMPNE, x)
-
-    def lt(self: Tensor, x: Any) -> Tensor:
-        """Whether this value is less.
-
-        >>> Tensor([1, 2]).lt(2).tolist()
-        [True, False]
-        """
-        side = side_of(x, self.dtype)
-        return self._everywhere(side > 0) if side else self._binary("lt", Ops.CMPLT, x)
-
-    def gt(self: Tensor, x: Any) -> Tensor:
-        """Whether this value is greater.
-
-        >>> Tensor([1, 2]).gt(1).tolist()
-        [False, True]
-        """
-        side = side_of(x, self.dtype)
-        return self._everywhere(side < 0) if side else self._binary("gt", Ops.CMPLT, x, reverse=True)
-
-    def le(self: Tensor, x: Any) -> Tensor:
-        """Whether this value is less or equal.
-
-        >>> Tensor([1, 2]).le(1).tolist()
-        [True, False]
-        """
-        side = side_of(x, self.dtype)
-        if side:
-            return self._everywhere(side > 0)
-        y = operand("le", x, self)
-        less = self._binary("le", Ops.CMPLT, y)
-        return less.bitwise_or(self._binary("le", Ops.CMPEQ, y)) if _may_be_nan(self, y) else self.gt(y).logical_not()
-
-    def ge(self: Tensor, x: Any) -> Tensor:
-        """Whether this value is greater or equal.
-
-        >>> Tensor([1, 2]).ge(2).tolist()
-        [False, True]
-        """
-        side = side_of(x, self.dtype)
-        if side:
-            return self._everywhere(side < 0)
-        y = operand("ge", x, self)
-        more = self._binary("ge", Ops.CMPLT, y, reverse=True)
-        return more.bitwise_or(self._binary("ge", Ops.CMPEQ, y)) if _may_be_nan(self, y) else self.lt(y).logical_not()
-
-    def isnan(self: Tensor) -> Tensor:
-        """Whether the value is not a number.
-
-        >>> Tensor([1., math.nan]).isnan().tolist()
-        [False, True]
-        """
-        return self.ne(self)
-
-    def isinf(self: Tensor, detect_positive: bool = True, detect_negative: bool = True) -> Tensor:
-        """Whether the value is infinite.
-
-        >>> Tensor([1., -math.inf]).isinf().tolist()
-        [False, True]
-        """
-        detect_positive = flag("isinf", "detect_positive", detect_positive)
-        detect_negative = flag("isinf", "detect_negative", detect_negative)
-        if not self.dtype.is_float:
-            return self._new(self.uop.zeros(dtypes.bool))
-        if detect_positive and detect_negative:
-            return self.abs().eq(math.inf)
-        found = self.eq(math.inf) if detect_positive else self.eq(-math.inf)
-        return found if detect_positive or detect_negative else self._new(self.uop.zeros(dtypes.bool))
-
-    def isfinite(self: Tensor) -> Tensor:
-        """Whether the value is neither infinite nor NaN.
-
-        >>> Tensor([1., -math.inf, math.nan]).isfinite().tolist()
-        [True, False, False]
-        """
-        if not self.dtype.is_float:
-            return self._new(self.uop.zeros(dtypes.bool)).logical_not()
-        return self.abs().lt(math.inf)
-
-    def isclose(self: Tensor, other: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Tensor:
-        """Whether two values differ by at most ``atol + rtol * abs(other)``.
-
-        >>> Tensor([1., 2.]).isclose(Tensor([1.000001, 2.1])).tolist()
-        [True, False]
-        """
-        y = operand("isclose", other, self)
-        near = y.isfinite() & (self.sub(y).abs() <= y.abs().mul(rtol).add(atol))
-        out = near | self.eq(y)
-        return out | (self.isnan() & y.isnan()) if equal_nan else out
-
-    def allclose(self: Tensor, other: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:
-        """Whether all values are close; computed now.
-
-        >>> Tensor([1., 2.]).allclose(Tensor([1., 2.]))
-        True
-        """
-        return bool(self.isclose(other, rtol, atol, equal_nan).all().item())
 
     # *** bits ***
-
-    def logical_not(self: Tensor) -> Tensor:
-        """True where the value is zero.
-
-        >>> Tensor([0, 2]).logical_not().tolist()
-        [True, False]
-        """
-        return self.eq(False) if self.dtype.is_bool else self.eq(0)
 
     def bitwise_and(self: Tensor, x: Any, reverse: bool = False) -> Tensor:
         """Bits set in both; AND of bools.
@@ -611,110 +404,10 @@ class Elementwise(Conversions, Trigonometry):
         up = above.gt(0.5) | (above.eq(0.5) & even.logical_not())
         return up.where(low.add(1), low)
 
-    # *** roots, exponentials, logarithms ***
-
-    def sqrt(self: Tensor) -> Tensor:
-        """The square root.
-
-        >>> Tensor([1., 4.]).sqrt().tolist()
-        [1.0, 2.0]
-        """
-        return self._unary_float(Ops.SQRT)
-
-    @rounded_once
-    def rsqrt(self: Tensor) -> Tensor:
-        """One divided by the square root.
-
-        >>> Tensor([1., 4.]).rsqrt().tolist()
-        [1.0, 0.5]
-        """
-        return self.sqrt().reciprocal()
-
-    def exp(self: Tensor) -> Tensor:
-        """e to the power of the value.
-
-        >>> Tensor([0., 1.]).exp().numpy().round(4).tolist()
-        [1.0, 2.7183001041412354]
-        """
-        return self._unary_float(Ops.EXP)
-
-    def exp2(self: Tensor) -> Tensor:
-        """2 to the power of the value.
-
-        >>> Tensor([0., 3.]).exp2().tolist()
-        [1.0, 8.0]
-        """
-        return self._unary_float(Ops.EXP2)
-
-    def log(self: Tensor) -> Tensor:
-        """The natural logarithm.
-
-        >>> Tensor([1.]).log().tolist()
-        [0.0]
-        """
-        return self._unary_float(Ops.LOG)
-
-    def log2(self: Tensor) -> Tensor:
-        """The logarithm to base 2.
-
-        >>> Tensor([1., 8.]).log2().tolist()
-        [0.0, 3.0]
-        """
-        return self._unary_float(Ops.LOG2)
-
-    @rounded_once
-    def log10(self: Tensor) -> Tensor:
-        """The logarithm to base 10.
-
-        >>> Tensor([1., 100.]).log10().tolist()
-        [0.0, 2.0]
-        """
-        return self.log2().mul(math.log10(2))
-
-    def log1p(self: Tensor) -> Tensor:
-        """The logarithm of 1 + x, exact near 0.
-
-        >>> Tensor([1e-10]).log1p().tolist() == Tensor([1e-10]).tolist()
-        True
-        """
-        return self._unary_float(Ops.LOG1P)
-
-    def expm1(self: Tensor) -> Tensor:
-        """e to the x minus 1, exact near 0.
-
-        >>> Tensor([1e-10]).expm1().tolist() == Tensor([1e-10]).tolist()
-        True
-        """
-        return self._unary_float(Ops.EXPM1)
-
-    def logaddexp(self: Tensor, other: Any) -> Tensor:
-        """The logarithm of the sum of two exponentials.
-
-        >>> round(Tensor([1000.]).logaddexp(Tensor([1000.])).item(), 3)
-        1000.693
-        """
-        return _logaddexp(self, operand("logaddexp", other, self))
-
 
 @rounded_once
 def _lerp(start: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:
     return start.add(end.sub(start).mul(weight))
-
-
-@rounded_once
-def _logaddexp(x: Tensor, y: Tensor) -> Tensor:
-    lead = x.eq(y).where(0, x.sub(y)).abs()  # equal infinities differ by 0
-    out = x.maximum(y).add(lead.neg().exp().log1p())
-    return with_slopes(out, _logaddexp_slopes, *map(out._new, matched("logaddexp", out, x, y)[1:]))
-
-
-def _power_slopes(g: Tensor, out: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """Where the power is 0 the base does not matter; at the base 0 positive powers do not."""
-    if y.uop.base.is_const:
-        power = y.uop.base.arg
-        return None if power == 0 else g.mul(x.pow(power - 1).mul(power)), None
-    by_base = y.eq(0).where(0, g.mul(y.mul(x.pow(y.sub(1)))))
-    return by_base, (x.eq(0) & y.ge(0)).where(0, g.mul(out.mul(x.log())))
 
 
 def _clamp_slopes(g: Tensor, out: Tensor, x: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -722,14 +415,6 @@ def _clamp_slopes(g: Tensor, out: Tensor, x: Tensor, low: Tensor, high: Tensor) 
     ordered = low.lt(high) | high.eq(math.inf)
     return ((x.ge(low) & x.le(high)).where(g, 0), (x.lt(low) & ordered).where(g, 0),
             (x.gt(high) | high.lt(low)).where(g, 0))
-
-
-def _logaddexp_slopes(g: Tensor, out: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    return g.div(y.sub(x).exp().add(1)), g.div(x.sub(y).exp().add(1))
-
-
-def _may_be_nan(x: Tensor, y: Tensor) -> bool:
-    return x.dtype.is_float or y.dtype.is_float
 
 
 _BITS_OF: dict[DType, DType] = {dtypes.float16: dtypes.int16, dtypes.bfloat16: dtypes.int16,

@@ -10,27 +10,35 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from tinsmith import schedule
 from tinsmith.backend.memory import Buffer, copied
 from tinsmith.codegen.opt import Opt
 from tinsmith.core.errors import ArgumentError, OutOfMemoryError
+from tinsmith.core.late import Late
 from tinsmith.core.settings import Context, settings
 from tinsmith.core.weak import WeakTable
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops import FOR_GRADIENTS
 from tinsmith.ir.uop import Origin, forget_dead, substitute, toposort
+from tinsmith.schedule.canonical import canonical
 from tinsmith.schedule.compiled import CompiledSchedule
-from tinsmith.schedule.execute import canonical, copy_from_host, is_host_copy, lower, realize, uncopied
+from tinsmith.schedule.execute import realize
+from tinsmith.schedule.hostcopies import copy_from_host, is_host_copy, uncopied
+from tinsmith.schedule.lowering import lower
 from tinsmith.schedule.origins import note_origin
 from tinsmith.schedule.record import recorders
 from tinsmith.tensor import files, history, storage
 from tinsmith.tensor.checks import Checks
 
 if TYPE_CHECKING:
+    from tinsmith.schedule import explanation, planning, tuned
     from tinsmith.schedule.explanation import Explanation
     from tinsmith.schedule.planning import Plan
     from tinsmith.schedule.tuned import Tuned
     from tinsmith.tensor.base import TensorBase
+else:
+    explanation = Late("tinsmith.schedule.explanation")
+    planning = Late("tinsmith.schedule.planning")
+    tuned = Late("tinsmith.schedule.tuned")
 
 _KEPT_VIEWS = (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.FLIP)
 
@@ -299,7 +307,7 @@ def plan_tensors(tensors: Sequence[TensorBase], memory_budget: float | str | Non
             return plan_tensors(tensors)
     wanted = list({id(t): t for t in tensors if not is_realized(t.uop)}.values())
     if not wanted:
-        return schedule.planning.Plan()
+        return planning.Plan()
     made = _histories(wanted)
     free = _unread(wanted)[0]
     free.difference_update(*(m.reads for m in made.values() if m is not None))
@@ -320,7 +328,7 @@ def _plan(uops: Sequence[UOp], devices: Sequence[str], free: Collection[UOp]) ->
             lines |= {id(there[n].arg): o for o in n.origin}
     data = [there[n] for n in dict.fromkeys(roots) if n in there]
     distinct = [m for n, m in zip(roots, substitute(roots, there)) if n not in there]
-    return schedule.planning.plan(list(dict.fromkeys(distinct)), devices[0], free, data,
+    return planning.plan(list(dict.fromkeys(distinct)), devices[0], free, data,
                                   lambda b: lines.get(id(b)))
 
 
@@ -373,12 +381,12 @@ def explain_tensors(tensors: Sequence[TensorBase], run: bool = True) -> Explanat
     """What computing ``tensors`` in one program takes, as if no value of theirs had been read yet."""
     roots = dict.fromkeys(_concrete(_below_views(t.uop)) for t in tensors if not is_realized(t.uop))
     if not roots:
-        return schedule.explanation.Explanation(())
-    return schedule.explanation.explain(list(roots), next(t._device for t in tensors if not is_realized(t.uop)), run)
+        return explanation.Explanation(())
+    return explanation.explain(list(roots), next(t._device for t in tensors if not is_realized(t.uop)), run)
 
 
 @_one_at_a_time
-def tuned(tensor: TensorBase, opts: Sequence[Opt] | None, kernel: int, device: str | None) -> Tuned:
+def tuned_kernel(tensor: TensorBase, opts: Sequence[Opt] | None, kernel: int, device: str | None) -> Tuned:
     """One kernel of a tensor's program under given opts.
 
     Raises:
@@ -388,8 +396,8 @@ def tuned(tensor: TensorBase, opts: Sequence[Opt] | None, kernel: int, device: s
         raise ArgumentError("with_opts", "the tensor holds values already, so nothing is left to compute",
                             "build the tensor anew, or detach().clone()")
     inner = _below_views(tensor.uop)
-    wanted = schedule.tuned.Wanted(tensor.uop, inner, _concrete(inner))
-    return schedule.tuned.with_opts(wanted, tensor._device, opts, kernel, device)
+    wanted = tuned.Wanted(tensor.uop, inner, _concrete(inner))
+    return tuned.with_opts(wanted, tensor._device, opts, kernel, device)
 
 
 def _as_view(buffer: Buffer, target: UOp) -> UOp:

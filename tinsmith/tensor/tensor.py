@@ -10,9 +10,11 @@ from tinsmith.core.names import guide, unknown
 from tinsmith.tensor.absent import ABSENT
 from tinsmith.tensor.arithmetic import Arithmetic
 from tinsmith.tensor.autocast import Autocast
+from tinsmith.tensor.backward import Backward
 from tinsmith.tensor.base import TensorBase, check_tensors
 from tinsmith.tensor.casting import Casting
 from tinsmith.tensor.comparisons import Comparisons
+from tinsmith.tensor.computing import Computing
 from tinsmith.tensor.creation import Creation
 from tinsmith.tensor.elementwise import Elementwise
 from tinsmith.tensor.extents import Extents
@@ -30,9 +32,10 @@ from tinsmith.tensor.nnops import NNOps
 from tinsmith.tensor.older import Older
 from tinsmith.tensor.operators import Operators
 from tinsmith.tensor.picking import Picking
+from tinsmith.tensor.placement import Placement
 from tinsmith.tensor.products import Products
 from tinsmith.tensor.random import Random
-from tinsmith.tensor.realize import explain_tensors, tuned
+from tinsmith.tensor.realize import explain_tensors, tuned_kernel
 from tinsmith.tensor.rearranging import Rearranging
 from tinsmith.tensor.reduce import Reduce
 from tinsmith.tensor.resampling import Resampling
@@ -68,7 +71,8 @@ class _Named(type):
 class Tensor(Operators, Creation, Random, Filling, Elementwise, Arithmetic, Comparisons, Special, Reduce, Statistics,
              Scans, Sorting, Extents, Casting, Movement, Layout, Rearranging, Indexing, Picking, MatMul, Autocast,
              LinearAlgebra, Triangles, Matrices, Products, Spectra, NNOps, Functional, Resampling, Sharding, Hashing,
-             Sources, Interop, InPlace, Older, TensorBase, metaclass=_Named):
+             Sources, Interop, InPlace, Older, Backward, Computing, Placement, TensorBase,
+             metaclass=_Named):
     """A lazy array: methods record a graph, and values are computed when they are asked for.
 
     >>> (Tensor([1, 2]) + 3).tolist()
@@ -159,4 +163,4 @@ def with_opts(tensor: Tensor, opts: Sequence[Opt] | None, kernel: int = -1, devi
     if not isinstance(listed, (list, tuple)) or not all(
             isinstance(o, Opt) and isinstance(o.op, OptOps) for o in listed):
         raise ArgumentError("with_opts", f"takes a list of opts, got {shown(opts)}", "[Opt(OptOps.UPCAST, 0, 4)]")
-    return tuned(tensor, opts, kernel, device)
+    return tuned_kernel(tensor, opts, kernel, device)

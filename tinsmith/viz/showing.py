@@ -2,9 +2,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tinsmith import schedule
+from tinsmith.core.late import Late
 from tinsmith.core.terminal import show
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
@@ -13,6 +13,12 @@ from tinsmith.schedule.texts import plural
 from tinsmith.viz.drawing import Box, Drawing, draw
 from tinsmith.viz.page import page
 from tinsmith.viz.serve import Server
+
+if TYPE_CHECKING:
+    from tinsmith.schedule import explanation, trace
+else:
+    explanation = Late("tinsmith.schedule.explanation")
+    trace = Late("tinsmith.schedule.trace")
 
 
 class View:
@@ -50,11 +56,11 @@ class View:
 
 def recorded(make: Callable[[], CompiledSchedule], run: bool) -> dict[str, Any]:
     """The trace of the program that ``make`` lowers; ``run`` measures its kernels, on memory of their own."""
-    with schedule.trace.recording() as trace:
+    with trace.recording() as recording:
         compiled = make()
     if run and compiled.steps:
-        trace.measured(compiled, schedule.explanation.measured(compiled))
-    return trace.document()
+        recording.measured(compiled, explanation.measured(compiled))
+    return recording.document()
 
 
 def graph(make: Callable[[], CompiledSchedule], values: Sequence[UOp]) -> Drawing:

@@ -9,8 +9,8 @@ import pytest
 from tinsmith import Device, Tensor
 from tinsmith.backend.cpu import copies
 from tinsmith.backend.cpu.pool import PythonPool, build_table, get_pool
-from tinsmith.backend.device import Call
 from tinsmith.backend.memory import Buffer
+from tinsmith.backend.program import Call
 from tinsmith.core.dtypes import dtypes
 
 SIZES = (0, 1, 63, 64, 65, 1000, copies.SHARED_BYTES - 1, copies.SHARED_BYTES, copies.SHARED_BYTES + 77)

@@ -15,7 +15,8 @@ from tinsmith.backend.cpu.ccompiler import CCompiler, CPURenderer, load_shared
 from tinsmith.backend.cpu.memory import HostMemory
 from tinsmith.backend.cpu.places import source_lines
 from tinsmith.backend.cpu.pool import Commands, Table, build_table, get_pool
-from tinsmith.backend.device import Allocator, Call, Compiled, Compiler, Graph, Launched, Program
+from tinsmith.backend.device import Allocator, Compiled, Compiler
+from tinsmith.backend.program import Call, Graph, Launched, Program
 from tinsmith.codegen.launch import Launch
 from tinsmith.codegen.render.base import Renderer, Target
 from tinsmith.codegen.render.llvm import STACK_BYTES, LLVMRenderer

@@ -485,18 +485,11 @@ _OFFSETS: Final = {
     "JOB": JOB, "ARRIVED": ARRIVED, "GENERATION": GENERATION, "ENDING": ENDING, "JOB_SLEEPERS": JOB_SLEEPERS,
     "ARRIVED_SLEEPERS": ARRIVED_SLEEPERS, "GENERATION_SLEEPERS": GENERATION_SLEEPERS, "TABLE": TABLE, "COUNT": COUNT,
     "THREADS": THREADS, "SPIN": SPIN, "QUIT": QUIT, "DEADLINE": DEADLINE, "SLICE": SLICE, "WORKER_TID": WORKER_TID,
-    "SERIAL": SERIAL,
-    "ARMED": ARMED, "JUMP": JUMP,
-}  # fmt: skip
+    "SERIAL": SERIAL, "ARMED": ARMED, "JUMP": JUMP,
+}
 
 
 def runtime_text(architecture: str, futex: int, gettid: int) -> str:
     """The pool's IR for one architecture and its system call numbers."""
-    return _TEXT.substitute(
-        _OFFSETS,
-        hint=_HINT[architecture],
-        hint_declared=_HINT_DECLARED[architecture],
-        clock=_CLOCK[architecture],
-        futex=futex,
-        gettid=gettid,
-    )
+    return _TEXT.substitute(_OFFSETS, hint=_HINT[architecture], hint_declared=_HINT_DECLARED[architecture],
+                            clock=_CLOCK[architecture], futex=futex, gettid=gettid)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from tinsmith.backend.cuda.driver import GPU, CUDAError, gpu_count, reach
 from tinsmith.backend.cuda.memory import CUDAAllocator
 from tinsmith.backend.cuda.nvrtc import NVRTCCompiler
-from tinsmith.backend.device import Call, Compiled, Graph, Launched, Program
+from tinsmith.backend.device import Compiled
+from tinsmith.backend.program import Call, Graph, Launched, Program
 from tinsmith.codegen.launch import Launch
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.render.cuda import CUDARenderer, cuda_target

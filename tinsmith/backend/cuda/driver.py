@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from tinsmith.backend.device import LaunchError
+from tinsmith.backend.program import LaunchError
 from tinsmith.core.errors import DeviceError, KernelError
 
 INSTALL: Final = "pip install 'tinsmith[cuda]'"

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from tinsmith.backend.device import Compiled, Compiler, Program
+from tinsmith.backend.device import Compiled, Compiler
 from tinsmith.backend.npy.device import ArrayAllocator
+from tinsmith.backend.program import Program
 from tinsmith.codegen.launch import Launch
 from tinsmith.core.errors import DeviceError
 

@@ -9,7 +9,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
-from tinsmith.backend.device import Allocator, Call, Compiled, Compiler, Program
+from tinsmith.backend.device import Allocator, Compiled, Compiler
+from tinsmith.backend.program import Call, Program
 from tinsmith.codegen.launch import Launch
 from tinsmith.codegen.render.metal import MetalRenderer
 from tinsmith.core.cache import cache_key

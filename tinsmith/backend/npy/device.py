@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tinsmith.backend.device import Allocator, Compiled, Compiler, Program
+from tinsmith.backend.device import Allocator, Compiled, Compiler
+from tinsmith.backend.program import Program
 from tinsmith.codegen.launch import Launch
 from tinsmith.codegen.render.base import Renderer
 from tinsmith.core.errors import DeviceError, FileFormatError, OutOfMemoryError

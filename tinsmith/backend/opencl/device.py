@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tinsmith.backend.device import Allocator, Call, Compiled, Compiler, Program
+from tinsmith.backend.device import Allocator, Compiled, Compiler
+from tinsmith.backend.program import Call, Program
 from tinsmith.codegen.launch import Launch
 from tinsmith.codegen.render.base import GRID_COSTS, Target
 from tinsmith.codegen.render.opencl import OpenCLRenderer

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tinsmith.backend.device import Allocator, Compiled, Compiler, Program
+from tinsmith.backend.device import Allocator, Compiled, Compiler
+from tinsmith.backend.program import Program
 from tinsmith.backend.python.render import PythonRenderer
 from tinsmith.backend.python.runtime import NAMES, WARP, Memory, launch
 from tinsmith.codegen.launch import Launch

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from importlib import metadata
 from typing import Any, Final
 
-from tinsmith.backend.device import Allocator, Call, Compiled, Compiler, Program
+from tinsmith.backend.device import Allocator, Compiled, Compiler
+from tinsmith.backend.program import Call, Program
 from tinsmith.codegen.launch import Launch
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.render.wgsl import WGSLRenderer, folded_grid, wgsl_target

@@ -11,6 +11,7 @@ from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError, DTypeError, GradientError
 from tinsmith.nn.state import called, note_name
 from tinsmith.tensor.arguments import flag, shown
+from tinsmith.tensor.backward import Backward
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.helpers import attribute, held_tensors
 from tinsmith.tensor.modes import check_modes
@@ -179,7 +180,7 @@ class Optimizer:
         """Forget the gradients: of the parameters, and of leaves that nobody asked gradients for."""
         for p in self.params:
             p.grad = None
-        TensorBase.forget_gradients()
+        Backward.forget_gradients()
 
     def schedule_step(self, skip: Tensor | None = None) -> list[Tensor]:
         """Assign the next step's values; returns all tensors to realize for it, in one program.
@@ -247,7 +248,7 @@ class Optimizer:
             skip: one bool; where it holds, parameters and state stay as they are.
         """
         check_modes(f"{type(self).__name__}.step", Tensor.training)
-        realize_tensors([*TensorBase.take_losses(), *self.schedule_step(skip)])
+        realize_tensors([*Backward.take_losses(), *self.schedule_step(skip)])
 
 
 # What ``Optimizer(…)`` takes is what its ``__init__`` takes; ``help`` and editors ask ``__new__`` first.

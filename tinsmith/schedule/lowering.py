@@ -1,0 +1,134 @@
+"""From a canonical graph to loaded programs: kernels and their order, sources, binaries and memory."""
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from tinsmith.backend.device import Compiled, Device, members
+from tinsmith.backend.memory import Layout
+from tinsmith.codegen.opt import Opt
+from tinsmith.core.counters import GlobalCounters
+from tinsmith.core.late import Late
+from tinsmith.core.observe import passed
+from tinsmith.core.settings import settings
+from tinsmith.ir import UOp
+from tinsmith.ir.uop import toposort
+from tinsmith.schedule.budget import Kernels, within
+from tinsmith.schedule.compiled import CompiledSchedule, loaded
+from tinsmith.schedule.compiling import Compilation
+from tinsmith.schedule.empty import without_empty
+from tinsmith.schedule.inplace import choose_in_place
+from tinsmith.schedule.items import Schedule, Scheduler
+from tinsmith.schedule.order import verify_order
+from tinsmith.schedule.overlap import overlapped
+from tinsmith.schedule.planner import plan_memory
+from tinsmith.schedule.record import lowered
+from tinsmith.schedule.sharding import is_group, spread_out
+from tinsmith.schedule.siblings import merge_siblings
+from tinsmith.schedule.step import Step
+from tinsmith.schedule.sums import join_sums
+from tinsmith.schedule.twins import merge_twins
+
+if TYPE_CHECKING:
+    from tinsmith.codegen import program
+    from tinsmith.schedule import beam, trace
+else:
+    program = Late("tinsmith.codegen.program")
+    beam = Late("tinsmith.schedule.beam")
+    trace = Late("tinsmith.schedule.trace")
+
+
+def planned(graph: list[UOp], device: str) -> tuple[Schedule, list[Layout | None]]:
+    """The kernels of a canonical graph before they are lowered, and how sharded results lie."""
+    layouts: list[Layout | None] = []
+    graph = passed("without empty values", without_empty(graph, device))
+    if any(is_group(d) for d in (device, *(n.device for n in toposort(graph)))):
+        graph, layouts = spread_out(graph, device)
+        passed("spread over devices", graph)
+        device = members(device)[0]
+    schedule = Scheduler(graph, device).run()
+    arrange(schedule)
+    return schedule, layouts
+
+
+def arrange(schedule: Schedule) -> None:
+    """Merge items and put them in their final order.
+
+    Raises:
+        VerifyError: if a step loses an item or runs one before what it reads.
+    """
+    verify_order(schedule.items, schedule.slots, "Scheduler")
+    for step in (*(() if settings.NOOPT else (merge_twins, merge_siblings, join_sums)), overlapped):
+        schedule.items = passed(step.__name__.replace("_", " "), step(schedule))
+        verify_order(schedule.items, schedule.slots, step.__name__)
+
+
+def lower(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]] | None = None,
+          free: Collection[int] | None = None) -> CompiledSchedule:
+    """Schedule, lower and load the program of a canonical graph, whatever is cached of it but binaries.
+
+    Args:
+        opts: what to apply to kernels, by their number, instead of the optimizer's choice.
+        free: numbers of inputs whose memory new versions may take; None for any of them. A memory budget asks.
+    """
+    if settings.recorded:
+        return trace.current().lowered(graph, lambda: _lower(graph, device, opts, free))
+    return _lower(graph, device, opts, free)
+
+
+def _lower(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]] | None,
+           free: Collection[int] | None) -> CompiledSchedule:
+    with Compilation() as compilation:
+        schedule, layouts, kernels, missing = sources(graph, device, opts or {}, free, compilation)
+        compilation.load()
+    compiled = CompiledSchedule(schedule, plan_memory(schedule), layouts=layouts, missing=missing)
+    names: dict[str, list[str]] = {}
+    for item, (kernel, written) in zip(schedule.items, kernels):
+        if kernel is None or written is None:
+            compiled.steps.append(Step(item.device, None, item.slots, [], item.origin, item=item))
+            continue
+        same = names.setdefault(written.name, [])
+        if written.symbol not in same:
+            same.append(written.symbol)
+        number = same.index(written.symbol)
+        name = written.name if number == 0 else f"{written.name}n{number}"
+        slots = [item.slots[n] for n in kernel.buffers]
+        values = [item.variables[int(v[1:])].src[1].arg for v in kernel.variables]
+        program = loaded(item.device, kernel)
+        compiled.steps.append(Step(item.device, program, slots, values, item.origin, name, kernel, item,
+                                   None if written is kernel else written))
+    compiled.in_place = choose_in_place(schedule, [k.uops if k is not None else None for k, _ in kernels])
+    for tell in lowered:
+        tell(compiled)
+    return compiled
+
+
+def sources(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]], free: Collection[int] | None,
+            compilation: Compilation | None = None) -> tuple[Schedule, list[Layout | None], Kernels, int]:
+    """The schedule of a canonical graph with the kernels of its items, their sources written: what ``planned`` gives,
+    and the bytes that MEMORY_BUDGET lacks."""
+    GlobalCounters.schedule_count += 1
+    schedule, layouts = planned(graph, device)
+    kernels: Kernels = []
+    for n, item in enumerate(schedule.items):
+        kernel = written = None
+        if item.sink is not None:
+            target = Device[item.device]
+            chosen = opts.get(n, _searched(item.sink, target))
+            kernel = written = program.compile_kernel(item.sink, target.renderer, chosen)
+            if target.runs_on is not target:
+                kernel = program.compile_kernel(item.sink, target.runs_on.renderer)
+            if compilation is not None:
+                compilation.add(item.device, kernel)
+        kernels.append((kernel, written))
+    missing = 0
+    if settings.memory_limit:
+        kernels, missing = within(schedule, kernels, settings.memory_limit, free)
+        verify_order(passed("memory budget", schedule.items), schedule.slots, "memory budget")
+    return schedule, layouts, kernels, missing
+
+
+def _searched(sink: UOp, device: Compiled) -> Sequence[Opt] | None:
+    """Opts that a search found, where one is wanted and the device is here."""
+    wanted = settings.BEAM > 0 and not settings.NOOPT and device.runs_on is device
+    return beam.opts_for(sink, device.device) if wanted else None

@@ -1,0 +1,61 @@
+"""The order of a program's steps over several devices: copies and kernels of different queues run side by side."""
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+from tinsmith.backend.device import Device
+from tinsmith.schedule.items import Schedule, ScheduleItem
+from tinsmith.schedule.step import Step
+
+COPIES = " copies"  # added to a device's name: the queue of copies from other devices
+
+
+COPY_COST = 8  # bytes of kernel traffic that take as long as one byte from another device
+
+
+def queue_of(copy: bool, target: str, source: str = "") -> str:
+    """The queue of a kernel that writes on ``target``, or of a copy from ``source`` to it."""
+    apart = copy and target != source and Device[target].has_programs and Device[source].has_programs
+    return target + COPIES if apart else target
+
+
+def workers(steps: Sequence[Step | ScheduleItem]) -> set[str]:
+    """What runs the kernels of a program."""
+    devices = {s.device for s in steps}
+    return {Device[d].worker for d in devices if Device[d].has_programs} if len(devices) > 1 else devices
+
+
+def overlapped(schedule: Schedule) -> list[ScheduleItem]:
+    """The items in an order in which queues wait little for each other: that of a run in which kernels and copies take
+    as long as the bytes they touch, and every queue starts the first item that can start earliest."""
+    items, slots = schedule.items, schedule.slots
+    if len(workers(items)) <= 1:
+        return items
+    devices = [slots[item.slots[0]].device for item in items]
+    homes = [queue_of(item.sink is None, d, slots[item.slots[-1]].device) for item, d in zip(items, devices)]
+    maker = {s: n for n, item in enumerate(items) for s in item.written}
+    needs = [{maker[s] for s in item.read if s in maker} for item in items]
+    readers: list[list[int]] = [[] for _ in items]
+    for n, before in enumerate(needs):
+        for u in before:
+            readers[u].append(n)
+    ready = [0] * len(items)
+    clocks = dict.fromkeys(homes, 0)
+    heap = [(0, n) for n, before in enumerate(needs) if not before]
+    out = []
+    while heap:
+        start, n = heapq.heappop(heap)
+        actual = max(clocks[homes[n]], ready[n])
+        if actual > start:
+            heapq.heappush(heap, (actual, n))
+            continue
+        traffic = sum(slots[s].size * slots[s].dtype.itemsize for s in items[n].slots)
+        end = clocks[homes[n]] = start + 1 + traffic * (COPY_COST if items[n].sink is None else 1)
+        out.append(items[n])
+        for r in readers[n]:
+            needs[r].discard(n)
+            ready[r] = max(ready[r], end)
+            if not needs[r]:
+                heapq.heappush(heap, (ready[r], r))
+    return out

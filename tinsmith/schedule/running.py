@@ -1,0 +1,220 @@
+"""Running a compiled schedule on buffers: all at once, or step by step for who watches; and what a failure leaves."""
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING
+
+from tinsmith.backend.device import Device
+from tinsmith.backend.memory import Buffer, Layout, copy_buffer
+from tinsmith.backend.program import Call, LaunchError
+from tinsmith.backend.shards import Shards, flattened
+from tinsmith.codegen.launch import KernelProgram
+from tinsmith.core.counters import GlobalCounters, Ran, report
+from tinsmith.core.dtypes import dtypes
+from tinsmith.core.errors import KernelError, OutOfMemoryError, TinsmithError, VerifyError
+from tinsmith.core.late import Late
+from tinsmith.core.settings import settings
+from tinsmith.core.timeline import timeline
+from tinsmith.schedule.compiled import Bound, CompiledSchedule
+from tinsmith.schedule.step import Step
+from tinsmith.schedule.texts import bytes_text
+
+if TYPE_CHECKING:
+    from tinsmith.schedule import checked, debug, profile
+else:
+    checked = Late("tinsmith.schedule.checked")
+    debug = Late("tinsmith.schedule.debug")
+    profile = Late("tinsmith.schedule.profile")
+
+
+def output_buffers(bound: Bound, inputs: Sequence[Buffer], free: Collection[int]) -> list[Buffer]:
+    """Memory for the outputs: fresh, or that of an input in ``free`` where the program may write over it."""
+    outputs = [Buffer(s.device, s.size, s.dtype) for s in bound.outputs]
+    if free:
+        for n, number in bound.in_place:
+            if number in free:
+                outputs[n] = inputs[number]
+    return outputs
+
+
+def run(compiled: CompiledSchedule, inputs: list[Buffer], values: Sequence[int],
+        free: Collection[int] = ()) -> list[Buffer]:
+    """Run a compiled schedule and return its results.
+
+    Args:
+        inputs: in order; one over several devices takes a number for each of its parts.
+        values: of its variables, by number.
+        free: numbers of inputs that nobody reads afterwards: a new version may take their memory.
+    """
+    if compiled.missing:
+        raise OutOfMemoryError("realize", f"the program misses memory_budget={bytes_text(settings.memory_limit)} by "
+                               f"{bytes_text(compiled.missing)}, whatever is computed again",
+                               "a greater budget, a smaller batch, or fewer results at a time")
+    bound = compiled.bound
+    if compiled.layouts:
+        inputs = flattened(inputs)
+    outputs = output_buffers(bound, inputs, free)
+    launch(bound, inputs, outputs, values, [Buffer(device, size, dtypes.uint8) for device, size in bound.blocks])
+    results = [outputs[n] for n in bound.results]
+    return _grouped(results, compiled.layouts) if compiled.layouts else results
+
+
+def _grouped(outputs: list[Buffer], layouts: Sequence[Layout | None]) -> list[Buffer]:
+    """A buffer for each root: those of one that lies on several devices together."""
+    rest = iter(outputs)
+    return [next(rest) if layout is None else Shards([next(rest) for _ in layout.devices], layout)
+            for layout in layouts]
+
+
+def launch(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], values: Sequence[int],
+           blocks: Sequence[Buffer]) -> None:
+    """Run what a schedule consists of, part by part, on buffers for its inputs, its outputs and its temporaries."""
+    bases = [inputs[n] for n in bound.inputs]
+    for b in bases:
+        if b.failed is not None:
+            b.check()
+    bases += outputs
+    bases += blocks
+    for n, b in enumerate(bases, -len(bound.inputs)):
+        if b._opaque is None:
+            b.opaque  # noqa: B018  running out of memory must leave the old versions as they are
+            b.origin = bound.origins[n] if 0 <= n < len(outputs) else None
+    launched: list[Step] = []
+    try:
+        if settings.one_by_one:
+            _one_by_one(bound, bases, values, launched)
+        elif bound.queue is not None:
+            bound.queue(bases, values, launched)
+        else:
+            _by_parts(bound, bases, values, launched)
+        if settings.POISON or settings.CHECKED:
+            _verify_written(bound, inputs, outputs)
+    except BaseException as error:
+        failed(bound, inputs, outputs, launched, error)
+        raise
+
+
+def _by_parts(bound: Bound, bases: Sequence[Buffer], values: Sequence[int], launched: list[Step]) -> None:
+    counters = GlobalCounters
+    for part in bound.parts:
+        launched[:] = part.steps
+        if part.graph is None:
+            copy(*(bound.places[s].of(bases) for s in part.steps[0].slots))
+            continue
+        part.graph(bases, values)
+        counters.kernel_count += len(part.steps)
+        counters.global_ops += part.ops
+        counters.global_mem += part.bytes
+
+
+def _one_by_one(bound: Bound, bases: Sequence[Buffer], values: Sequence[int], launched: list[Step]) -> None:
+    """Run step by step, and look at each: how long it took, or what it did to memory."""
+    looked_at = settings.CHECKED >= 2
+    of: Callable[[int], Buffer] = lambda s: bound.places[s].of(bases)  # noqa: E731
+    if looked_at:
+        of = checked.apart(bound, bases)
+    steps = [step for part in bound.parts for step in part.steps]
+    for step in steps:
+        launched[:] = [step]
+        with checked.watched(step, of, values) if looked_at else contextlib.nullcontext():
+            if step.program is None:
+                copy(*map(of, step.slots))
+            else:
+                _timed(step, [of(s) for s in step.slots], values)
+    if looked_at:
+        checked.verify_guards(steps)
+
+
+def _verify_written(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
+    """Check that no output holds what fresh memory holds, or a NaN that came from there, unless an input does, too.
+
+    One that has no element for some values of its size may rightly be left as it was.
+
+    Raises:
+        VerifyError: naming the output.
+    """
+    for n, (slot, b) in enumerate(zip(bound.outputs, outputs)):
+        if not slot.may_be_empty and b.is_poisoned() and not any(i.is_poisoned() for i in inputs):
+            raise VerifyError(f"output {n} of the program holds what fresh memory held: {b!r}")
+
+
+def failed(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], launched: Sequence[Step],
+           error: BaseException) -> None:
+    """Mark what must not be read after ``error`` came while steps were launched together.
+
+    Raises:
+        KernelError: naming the steps, unless the error says what is wrong already.
+    """
+    _mark_failed(bound, inputs, outputs, launched, error)
+    if isinstance(error, LaunchError) and error.number is not None:
+        launched = launched[error.number : error.number + 1]
+    if isinstance(error, Exception) and not isinstance(error, (TinsmithError, VerifyError)):
+        raise _kernel_error(launched, error, any(a is b for a in inputs for b in outputs)) from error
+
+
+def _mark_failed(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], launched: Sequence[Step],
+                 error: BaseException) -> None:
+    """No output can be read; old versions that outputs write over only if a kernel may have run."""
+    first = bound.parts[0] if bound.parts else None
+    refused = not launched
+    if first is not None and launched and launched[0] is first.steps[0] and isinstance(error, Exception):
+        refused = len(launched) == 1 or (first.graph is not None and first.graph.whole)
+    refused = refused and bound.queue is None  # other devices may have begun
+    for b in outputs:
+        if not (refused and any(b is old for old in inputs)):
+            b.failed = error
+
+
+def _kernel_error(steps: Sequence[Step], error: Exception, in_place: bool) -> KernelError:
+    """What to tell when ``steps``, launched together, failed: which kernels, and the user's line of the first."""
+    device = steps[0].device if steps else "the device"
+    names = [f"{s.name or 'copy'}{' (' + ', '.join(s.methods) + ')' if s.origin else ''}" for s in steps]
+    some = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    which = f"kernel {some}" if len(names) == 1 else f"one of the kernels {some}"
+    at = next((o[1:] for s in steps for o in reversed(s.origin)), None)
+    mend = ("load assigned tensors again: their memory may be half written" if in_place else
+            "mend that failure; nothing was changed, and reading the value again computes it again")
+    return KernelError("realize", f"{which} failed on {device}: {type(error).__name__}: {error}", mend, at)
+
+
+def _report(ran: Ran) -> None:
+    report(ran)
+    if settings.timed:
+        timeline.ran(ran)
+        if settings.PROFILE:
+            profile.note(ran)
+
+
+def _timed(step: Step, buffers: list[Buffer], values: Sequence[int]) -> None:
+    assert step.program is not None
+    device = Device[step.device]
+    if isinstance(step.shown, KernelProgram):
+        debug.show_kernel(step.item, step.shown, step.name, device)
+    call = Call(step.program, buffers, [values[v] for v in step.variables])
+    start = time.perf_counter()
+    seconds = device.timed(call)
+    kernel = step.launch or call.program.kernel
+    _report(Ran(step.device, step.name, len(call.buffers), seconds, kernel.ops, kernel.bytes, step.methods,
+                lines=tuple(step.origin), start=start, key=(step.shown or kernel).symbol,
+                occupancy=step.program.occupancy if settings.PROFILE else None))
+
+
+def copy(target: Buffer, source: Buffer) -> None:
+    source.check()
+    if target.device != source.device and Device[target.device].has_programs and Device[source.device].has_programs:
+        _synchronize(source.device)
+    target.opaque  # noqa: B018  taking memory is no part of the copy's time
+    start = time.perf_counter()
+    copy_buffer(target, source)
+    seconds = time.perf_counter() - start
+    _report(Ran(target.device, f"copy {source.nbytes}, {target.device} <- {source.device}", 2, seconds, 0,
+                source.nbytes, kind="copy", start=start))
+
+
+def _synchronize(device: str) -> None:
+    """Two queues meet: what the other one was given must have run."""
+    start = time.perf_counter()
+    Device[device].synchronize()
+    _report(Ran(device, "synchronize", 1, time.perf_counter() - start, kind="sync", start=start))

@@ -1,0 +1,195 @@
+"""Gradients as methods: derivatives of a value, ``backward`` and the gradients that it fills, and code without them."""
+# mypy: disable-error-code=misc
+# ``self`` is the Tensor that this class is mixed into.
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from tinsmith.core.errors import GradientError
+from tinsmith.ir import Ops, UOp
+from tinsmith.tensor.base import TensorBase, check_tensors
+from tinsmith.tensor.gradient import gradients
+from tinsmith.tensor.history import Unrolled, earlier, is_computed, passed_on
+from tinsmith.tensor.modes import Mode
+from tinsmith.tensor.slopes import with_slopes
+
+if TYPE_CHECKING:
+    from tinsmith.tensor.tensor import Tensor
+
+
+class Backward(TensorBase):
+    """What is differentiated, and what is not."""
+
+    __slots__ = ()
+
+    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
+        """Set ``requires_grad``; returns self.
+
+        >>> Tensor([1.0]).requires_grad_().requires_grad
+        True
+        """
+        self.requires_grad = bool(requires_grad)
+        return self  # type: ignore[return-value]
+
+    def retain_grad(self) -> None:
+        """Have ``backward`` fill ``.grad`` of this computed value, too: ``requires_grad_()``.
+
+        >>> x = Tensor([2.0]); y = x * x; y.retain_grad(); _ = (y * 3).sum().backward(); y.grad.tolist()
+        [3.0]
+        """
+        self.requires_grad = True
+
+    def contiguous_backward(self) -> Tensor:
+        """This tensor; the gradient that flows back through it gets memory of its own.
+
+        >>> x = Tensor([1.0, 2.0]); (x.contiguous_backward() * 3).sum().gradient(x)[0].tolist()
+        [3.0, 3.0]
+        """
+        return with_slopes(self, _dense, self)  # type: ignore[arg-type]
+
+    def gradient(self, *targets: Tensor, gradient: Tensor | None = None) -> list[Tensor]:
+        """Derivatives of this tensor with respect to ``targets``; they can be differentiated again.
+
+        Args:
+            gradient: derivative of the final value with respect to this tensor; 1 for a scalar.
+
+        >>> x = Tensor([1.0, 2.0]); [g.tolist() for g in (x * x).sum().gradient(x)]
+        [[2.0, 4.0]]
+
+        Raises:
+            GradientError: if this is no scalar and no gradient is given, or a target does not influence it.
+        """
+        check_tensors("gradient", targets if gradient is None else [*targets, gradient])
+        choices = [[t.uop, *earlier(t)] for t in targets]
+        unrolled = Unrolled([self.uop, *itertools.chain(*choices)])
+        unrolled.check(targets)
+        output, nodes = unrolled.nodes[0], iter(unrolled.nodes[1:])
+        order = output.toposort()
+        inside = set(order)
+        wanted = []
+        for among in choices:
+            versions = list(dict.fromkeys(itertools.islice(nodes, len(among))))
+            wanted.append([n for n in versions if n in inside] or versions[:1])
+        seed = None if gradient is None else gradient.uop
+        found = iter(unrolled.rolled(gradients(output, list(itertools.chain(*wanted)), seed, order=order)))
+        return [self._new(_summed(found, len(versions))) for versions in wanted]
+
+    def backward(self, gradient: Tensor | None = None, create_graph: bool = False,
+                 retain_graph: bool | None = None) -> Tensor:
+        """Fill ``.grad`` of every float tensor that this one was computed from and that was not made by an operation.
+
+        Tensors made with ``requires_grad=False`` are left out, those with ``requires_grad=True`` taken in even if
+        computed; gradients add up over calls.
+
+        >>> x = Tensor([1.0, 2.0]); _ = (x * x).sum().backward(); x.grad.tolist()
+        [2.0, 4.0]
+
+        Args:
+            gradient: derivative of the final value with respect to this tensor; 1 for a scalar.
+            create_graph: let gradients be differentiated again, as those of ``gradient()`` are.
+            retain_graph: accepted for users of PyTorch; the graph always stays.
+
+        Raises:
+            GradientError: if this is no scalar and no gradient is given.
+        """
+        check_tensors("backward", () if gradient is None else [gradient])
+        if self.uop.op is Ops.DETACH and self.uop.arg is None:
+            raise GradientError("backward", "the tensor was detached, or computed in no_grad(): no gradient flows",
+                                "the tensor that it was made of")
+        unrolled = Unrolled([self.uop])
+        order = unrolled.nodes[0].toposort()
+        unrolled.check(t for t in TensorBase.live if t.requires_grad is not False)
+        wanted = self._wanted(order, unrolled)
+        found = gradients(unrolled.nodes[0], [node for nodes in wanted.values() for node in nodes],
+                          None if gradient is None else gradient.uop, missing_ok=True, order=order)
+        rest = iter(unrolled.rolled(found))
+        for t, nodes in wanted.items():
+            new = t._new(_summed(rest, len(nodes)))
+            t.note_gradient()
+            total = new if t.grad is None else t.grad + new
+            t.grad = total if create_graph else total._new(UOp(Ops.DETACH, None, (total.uop,)))
+        TensorBase._losses[:] = [r for r in TensorBase._losses if r() is not None]
+        TensorBase._losses.append(weakref.ref(self))
+        return self  # type: ignore[return-value]
+
+    def _wanted(self, order: Sequence[UOp], unrolled: Unrolled) -> dict[Tensor, list[UOp]]:
+        """The tensors whose ``.grad`` a backward pass fills, and what they are among ``order``: now, and before writes
+        that were not recorded."""
+        inside = {order[-1]}
+        for n in reversed(order):  # what a gradient flows to, be it zero
+            if n in inside:
+                inside.update(passed_on(n))
+        found: dict[Tensor, list[UOp]] = {}
+        for t in TensorBase.live:
+            if t.requires_grad is not False and t.dtype.is_float and t is not self:
+                nodes = [n for u in (t.uop, *earlier(t)) if (n := unrolled.node(u)) in inside]
+                if nodes and (t.requires_grad or not is_computed(t.uop)):
+                    found[t] = list(dict.fromkeys(nodes))
+        return found
+
+    def note_gradient(self) -> None:
+        """To be called before this tensor gets a gradient: ``forget_gradients`` drops it if nobody asked for it.
+
+        >>> x = Tensor([1.0]); x.note_gradient(); x.grad = Tensor([2.0]); Tensor.forget_gradients(); x.grad is None
+        True
+        """
+        if self.requires_grad is None:
+            TensorBase._unasked[self] = None
+
+    def gradient_unasked(self) -> bool:
+        """Whether nobody asked for this tensor's gradient, so that ``forget_gradients`` drops it.
+
+        >>> x = Tensor([1.0]); _ = (x * x).sum().backward(); x.gradient_unasked()
+        True
+        """
+        return self.requires_grad is None and self in TensorBase._unasked
+
+    @staticmethod
+    def no_grad() -> Mode:
+        """Results computed inside have no history, and writes change values only: no gradient flows through either.
+
+        >>> w = Tensor([1.0, 2.0])
+        >>> with Tensor.no_grad():
+        ...     y = w * 3
+        >>> ((w + y) * w).sum().gradient(w)[0].tolist()
+        [5.0, 10.0]
+        """
+        return Mode(TensorBase, "recording", False)
+
+    @staticmethod
+    def take_losses() -> list[Tensor]:
+        """The tensors whose ``backward`` was called since this was last asked: a step computes them in passing.
+
+        >>> x = Tensor([1.0]); y = (x * x).sum().backward(); Tensor.take_losses()[-1] is y
+        True
+        """
+        found = [t for r in TensorBase._losses if (t := r()) is not None]
+        TensorBase._losses.clear()
+        return found
+
+    @staticmethod
+    def forget_gradients() -> None:
+        """Drop gradients of leaves made without ``requires_grad``: kept over steps, they would add up without end.
+
+        >>> x = Tensor([1.0]); _ = (x * x).sum().backward(); Tensor.forget_gradients(); x.grad is None
+        True
+        """
+        for t, _ in TensorBase._unasked.items():
+            if t.gradient_unasked():
+                t.grad = None
+        TensorBase._unasked.clear()
+        TensorBase.forgettings += 1
+
+
+def _dense(g: Tensor, *_: Tensor) -> tuple[Tensor]:
+    return (g.contiguous(),)
+
+
+def _summed(nodes: Iterator[UOp], count: int) -> UOp:
+    """The sum of the next so many nodes."""
+    return functools.reduce(operator.add, itertools.islice(nodes, count))

@@ -1,0 +1,208 @@
+"""Powers, roots, exponentials and logarithms."""
+# mypy: disable-error-code=misc
+# ``self`` is the Tensor that this class is mixed into.
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from tinsmith.core.dtypes import dtypes, promote
+from tinsmith.core.errors import ArgumentError
+from tinsmith.ir import Ops
+from tinsmith.tensor.helpers import (
+    matched,
+    operand,
+    rounded_once,
+)
+from tinsmith.tensor.slopes import with_slopes
+
+if TYPE_CHECKING:
+    from tinsmith.tensor.tensor import Tensor
+
+
+class Powers:
+    """``pow sqrt exp log`` and their like."""
+
+    __slots__ = ()
+
+    def square(self: Tensor) -> Tensor:
+        """The value times itself.
+
+        >>> Tensor([2., -3.]).square().tolist()
+        [4.0, 9.0]
+        """
+        return self.mul(self)
+
+    def pow(self: Tensor, x: Any, reverse: bool = False) -> Tensor:
+        """The value to the power ``x``; signs and zeros as in NumPy.
+
+        >>> Tensor([2, -3]).pow(3).tolist()
+        [8, -27]
+        """
+        if type(x) in (int, float) and self.dtype.is_float and self.dtype.itemsize <= 2:
+            return self.float().pow(x, reverse).cast(self.dtype)
+        y = operand("pow", x, self)
+        base, exponent = (y, self) if reverse else (self, y)
+        if not reverse and isinstance(x, (int, float)) and not isinstance(x, bool):
+            special = base._constant_power(x)
+            if special is not None:
+                return special
+        if not (base.dtype.is_float or exponent.dtype.is_float):
+            return base._integer_power(exponent)
+        return base._general_power(exponent)
+
+    def _constant_power(self: Tensor, exponent: int | float) -> Tensor | None:
+        """A power that needs no logarithm; None for the others."""
+        dtype = promote(self.dtype, dtypes.default_float) if isinstance(exponent, float) and not self.dtype.is_float \
+            else (dtypes.default_int if self.dtype.is_bool else self.dtype)
+        x = self.cast(dtype)
+        if dtype.is_int and exponent < 0:
+            raise ArgumentError("pow", f"{self.dtype!r} to the negative power {exponent} is no integer",
+                                ".cast(dtypes.float32) first")
+        if exponent in (0.5, -0.5):
+            return x.sqrt() if exponent > 0 else x.rsqrt()
+        least, most = (-2, 4) if dtype.is_float else (0, 64)  # every product of floats is rounded
+        if not least <= exponent <= most or exponent != int(exponent):
+            return None
+        if exponent == 0:
+            one = x._new(x.uop.const_like(1))
+            return with_slopes(one, _power_slopes, x, x._new(x.uop.const_like(0))) if dtype.is_float else one
+        if exponent < 0:  # the square of 1/x, which is finite where 1 over the square is
+            out = x.reciprocal() if exponent == -1 else x.reciprocal().square()
+            return with_slopes(out, _power_slopes, x, x._new(x.uop.const_like(exponent)))
+        product, square, left = None, x, int(exponent)
+        while left:
+            if left & 1:
+                product = square if product is None else product.mul(square)
+            left >>= 1
+            square = square.mul(square) if left else square
+        return product
+
+    def _integer_power(self: Tensor, exponent: Tensor) -> Tensor:
+        """Integers to integer powers by repeated squaring, wrapping like products; negative powers but of ±1 give 0."""
+        x, n = (self._new(u) for u in matched("pow", self, exponent))
+        if x.dtype.is_bool:
+            x, n = x.cast(dtypes.default_int), n.cast(dtypes.default_int)
+        out = x._new(x.uop.const_like(1))
+        square, left = x, n
+        for _ in range(x.dtype.bits.bit_length()):  # beyond 2**7 bits of exponent only 0, 1 and -1 would not wrap
+            out = left.bitwise_and(1).ne(0).where(out.mul(square), out)
+            square, left = square.mul(square), left.rshift(1)
+        if n.dtype.is_unsigned:
+            return out
+        inverse = x.eq(1).where(1, x.eq(-1).where(n.bitwise_and(1).ne(0).where(-1, 1), 0)).cast(x.dtype)
+        return n.lt(0).where(inverse, out)
+
+    def _general_power(self: Tensor, exponent: Tensor) -> Tensor:
+        a, b = matched("pow", self, exponent)
+        dtype = promote(a.dtype, dtypes.float32) if a.dtype.itemsize < 4 or not a.dtype.is_float else a.dtype
+        x, y = self._new(a.cast(dtype)), self._new(b.cast(dtype))
+        whole = y.trunc().eq(y)
+        odd = whole & y.mul(0.5).trunc().ne(y.mul(0.5))
+        below = x.lt(0)
+        power = self._new(x.abs().uop.alu(Ops.POW, y.uop))
+        out = (odd & (below | x.reciprocal().lt(0))).where(power.neg(), power)  # -0 too keeps its sign
+        out = (below & x.gt(-math.inf) & whole.logical_not()).where(math.nan, out)
+        return with_slopes(out, _power_slopes, x, y).cast(a.dtype if a.dtype.is_float else dtype)
+
+    def sqrt(self: Tensor) -> Tensor:
+        """The square root.
+
+        >>> Tensor([1., 4.]).sqrt().tolist()
+        [1.0, 2.0]
+        """
+        return self._unary_float(Ops.SQRT)
+
+    @rounded_once
+    def rsqrt(self: Tensor) -> Tensor:
+        """One divided by the square root.
+
+        >>> Tensor([1., 4.]).rsqrt().tolist()
+        [1.0, 0.5]
+        """
+        return self.sqrt().reciprocal()
+
+    def exp(self: Tensor) -> Tensor:
+        """e to the power of the value.
+
+        >>> Tensor([0., 1.]).exp().numpy().round(4).tolist()
+        [1.0, 2.7183001041412354]
+        """
+        return self._unary_float(Ops.EXP)
+
+    def exp2(self: Tensor) -> Tensor:
+        """2 to the power of the value.
+
+        >>> Tensor([0., 3.]).exp2().tolist()
+        [1.0, 8.0]
+        """
+        return self._unary_float(Ops.EXP2)
+
+    def log(self: Tensor) -> Tensor:
+        """The natural logarithm.
+
+        >>> Tensor([1.]).log().tolist()
+        [0.0]
+        """
+        return self._unary_float(Ops.LOG)
+
+    def log2(self: Tensor) -> Tensor:
+        """The logarithm to base 2.
+
+        >>> Tensor([1., 8.]).log2().tolist()
+        [0.0, 3.0]
+        """
+        return self._unary_float(Ops.LOG2)
+
+    @rounded_once
+    def log10(self: Tensor) -> Tensor:
+        """The logarithm to base 10.
+
+        >>> Tensor([1., 100.]).log10().tolist()
+        [0.0, 2.0]
+        """
+        return self.log2().mul(math.log10(2))
+
+    def log1p(self: Tensor) -> Tensor:
+        """The logarithm of 1 + x, exact near 0.
+
+        >>> Tensor([1e-10]).log1p().tolist() == Tensor([1e-10]).tolist()
+        True
+        """
+        return self._unary_float(Ops.LOG1P)
+
+    def expm1(self: Tensor) -> Tensor:
+        """e to the x minus 1, exact near 0.
+
+        >>> Tensor([1e-10]).expm1().tolist() == Tensor([1e-10]).tolist()
+        True
+        """
+        return self._unary_float(Ops.EXPM1)
+
+    def logaddexp(self: Tensor, other: Any) -> Tensor:
+        """The logarithm of the sum of two exponentials.
+
+        >>> round(Tensor([1000.]).logaddexp(Tensor([1000.])).item(), 3)
+        1000.693
+        """
+        return _logaddexp(self, operand("logaddexp", other, self))
+
+
+@rounded_once
+def _logaddexp(x: Tensor, y: Tensor) -> Tensor:
+    lead = x.eq(y).where(0, x.sub(y)).abs()  # equal infinities differ by 0
+    out = x.maximum(y).add(lead.neg().exp().log1p())
+    return with_slopes(out, _logaddexp_slopes, *map(out._new, matched("logaddexp", out, x, y)[1:]))
+
+
+def _power_slopes(g: Tensor, out: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """Where the power is 0 the base does not matter; at the base 0 positive powers do not."""
+    if y.uop.base.is_const:
+        power = y.uop.base.arg
+        return None if power == 0 else g.mul(x.pow(power - 1).mul(power)), None
+    by_base = y.eq(0).where(0, g.mul(y.mul(x.pow(y.sub(1)))))
+    return by_base, (x.eq(0) & y.ge(0)).where(0, g.mul(out.mul(x.log())))
+
+
+def _logaddexp_slopes(g: Tensor, out: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    return g.div(y.sub(x).exp().add(1)), g.div(x.sub(y).exp().add(1))
