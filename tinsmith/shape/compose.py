@@ -163,24 +163,3 @@ def _still(digit: Digit, box: list[range]) -> Digit:
 
 def _all_padding(shape: Shape) -> View | None:
     return View.create(shape, mask=((0, 0),) * len(shape)) if shape else None
-
-
-def stacked_strides(upper: View, lower: View) -> tuple[int | None, ...]:
-    """Per axis of ``upper``, how far one step moves through memory; None where that varies or is not known.
-
-    >>> stacked_strides(View.create((2, 12)), View.create((3, 2, 4)).permute((1, 0, 2)).expand((2, 3, 4)))
-    (4, None)
-    """
-    found, _ = runs(lower.shape, lower.strides, lower.mask)
-    box = [range(_plain(end) - _plain(begin)) for begin, end in upper.bounds]
-    digits = [_still(digit, box) for digit in digits_of(upper, found)]
-    wrong = carried(digits, box)
-
-    def stride(axis: int) -> int | None:
-        # A wrong digit depends on every axis that moves it or any digit to its right.
-        lowest_moved = max((m for m, d in enumerate(digits) if d.steps[axis] != 0), default=-1)
-        if any(bad and m <= lowest_moved and digits[m].run.stride != 0 for m, bad in enumerate(wrong)):
-            return None
-        return sum(d.steps[axis] * _plain(d.run.stride) for d in digits)
-
-    return tuple(stride(axis) for axis in range(len(upper.shape)))

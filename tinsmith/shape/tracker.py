@@ -8,7 +8,7 @@ from typing import Any
 from tinsmith.core.errors import AxisError, ShapeError
 from tinsmith.core.sint import SInt, symbol
 from tinsmith.shape.bounds import Bounds, Shape
-from tinsmith.shape.compose import compose, stacked_strides
+from tinsmith.shape.compose import compose
 from tinsmith.shape.view import View
 
 
@@ -104,7 +104,7 @@ class ShapeTracker:
     def flip(self, axes: Sequence[int]) -> ShapeTracker:
         """Reverse the order along axes.
 
-        >>> ShapeTracker.from_shape((3,)).flip((0,)).real_strides()
+        >>> ShapeTracker.from_shape((3,)).flip((0,)).views[0].strides
         (-1,)
         """
         return self._with_last(self.views[-1].flip(axes))
@@ -169,26 +169,6 @@ class ShapeTracker:
         valid = _simple(valid)
         return _simple(address), bool(valid) if isinstance(valid, int) else valid
 
-    def real_strides(self) -> tuple[SInt | None, ...]:
-        """Per axis, how far one step moves through memory between elements that are no padding.
-
-        None where that varies along the way, or where it is not known: three views that do not fold are not looked
-        through.
-
-        >>> ShapeTracker.from_shape((2, 3)).permute((1, 0)).real_strides()
-        (1, 3)
-        >>> ShapeTracker.from_shape((2, 3)).permute((1, 0)).reshape((6,)).real_strides()
-        (None,)
-        """
-        views = self.simplify().views
-        if len(views) == 1:
-            return views[0].strides
-        upper, lower = views[-1], views[-2]
-        looked_through = len(views) == 2 and upper.plain and lower.plain
-        if looked_through and not (upper.blank or lower.blank or 0 in upper.shape):
-            return stacked_strides(upper, lower)
-        return tuple(0 if stride == 0 else None for stride in upper.strides)
-
     def axis_is_masked(self, axis: int) -> bool:
         """Can it depend on the index along ``axis`` whether an element is padding?
 
@@ -207,14 +187,6 @@ class ShapeTracker:
         if last.bounds[axis] != (0, last.shape[axis]):
             return True
         return last.strides[axis] != 0 and any(view.mask is not None for view in below)
-
-    def unit_stride_axes(self) -> tuple[int, ...]:
-        """The axes along which neighbours are neighbours in memory: those worth vector loads.
-
-        >>> ShapeTracker.from_shape((2, 3)).permute((1, 0)).unit_stride_axes()
-        (0,)
-        """
-        return tuple(axis for axis, stride in enumerate(self.real_strides()) if stride == 1)
 
 
 def _simple(value: Any) -> Any:
