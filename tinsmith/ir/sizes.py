@@ -17,7 +17,7 @@ from tinsmith.ir.evaluate import evaluate_scalar
 from tinsmith.ir.ops import Ops
 from tinsmith.ir.symbolic import order
 from tinsmith.ir.text import expression
-from tinsmith.ir.uop import UOp, toposort
+from tinsmith.ir.uop import Algebra, UOp, toposort
 
 Polynomial = dict[tuple[UOp, ...], int]  # product of terms, in order → coefficient
 
@@ -162,3 +162,6 @@ def size_text(size: Any) -> str:
     values = sorted(f"{n.src[0].arg[0]} = {n.src[1].arg}" for n in bound)
     total = [] if free else [str(evaluate_scalar(size, {}))]
     return f"{plain} ({' with '.join([*total, ', '.join(values + free)])})"
+
+
+Algebra.holds, Algebra.value_of_size, Algebra.normal_size = holds, value_of_size, normal_size

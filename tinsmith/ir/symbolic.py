@@ -17,7 +17,7 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.core.observe import observed
 from tinsmith.ir.ops import Op, Ops
 from tinsmith.ir.rewrite import Pat, Rule, RuleSet, literal, rewrite
-from tinsmith.ir.uop import UOp, toposort
+from tinsmith.ir.uop import Algebra, UOp, toposort
 
 Linear = dict[UOp, int]
 _SUMS = (Ops.ADD, Ops.SUB, Ops.NEG, Ops.MUL)
@@ -513,3 +513,6 @@ def simplify(node: UOp) -> UOp:
     if observed.observer is not None:
         return rewrite([node], symbolic, _Again(observed.observer.seen))[0]
     return rewrite([node], symbolic, _memo)[0] if found is None else found
+
+
+Algebra.simplify = simplify

@@ -1,13 +1,11 @@
 """A node in one line: integers and conditions infix, as Python would write them, all others as constructors."""
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir.ops import Op, Ops
-
-if TYPE_CHECKING:
-    from tinsmith.ir.uop import UOp
+from tinsmith.ir.ops.op import Node
 
 _CUT = 240  # characters of an expression, beyond which it is cut off
 # Python's operators by how tightly they bind. Comparisons chain in Python, so that no operand may be one.
@@ -23,7 +21,7 @@ _VALUES = (Ops.FOLD, Ops.LOAD)  # what an index may be computed from, shown in l
 Text = tuple[str, int]  # and how tightly its outermost operator binds
 
 
-def short(node: UOp, depth: int = 3) -> str:
+def short(node: Node, depth: int = 3) -> str:
     """A node in one line; where it is no integer expression, its sources down to ``depth``.
 
     >>> from tinsmith.ir import UOp
@@ -57,7 +55,7 @@ def argument_text(value: Any, depth: int = 1) -> str:
     return str(value)
 
 
-def is_integer(node: UOp) -> bool:
+def is_integer(node: Node) -> bool:
     """Whether a node is arithmetic on scalar integers, such as an index, a size, or a condition on them.
 
     >>> from tinsmith.ir import UOp
@@ -78,7 +76,7 @@ def is_integer(node: UOp) -> bool:
     return True
 
 
-def expression(node: UOp, longest: int = _CUT) -> str:
+def expression(node: Node, longest: int = _CUT) -> str:
     """An integer expression as Python would write it, cut off where it grows longer than ``longest``.
 
     Loads and reductions inside it are named, not shown.
@@ -88,7 +86,7 @@ def expression(node: UOp, longest: int = _CUT) -> str:
     >>> [expression(e) for e in (i * 4 + j, (i * 4 + 1) % n, i - (j - 2), (i < 3) & (j < n), i.maximum(j))]
     ['R0*4+R1', '(R0*4+1)%n', 'R0-(R1-2)', '(R0<3)&(R1<n)', 'max(R0, R1)']
     """
-    texts: dict[UOp, Text] = {}
+    texts: dict[Node, Text] = {}
     stack = [node]
     while stack:
         n = stack[-1]
@@ -104,7 +102,7 @@ def expression(node: UOp, longest: int = _CUT) -> str:
     return texts[node][0]
 
 
-def _leaf(n: UOp) -> Text:
+def _leaf(n: Node) -> Text:
     if n.op in _VALUES:
         return n.op.name.lower(), _ATOM
     if n.op is Ops.CONST:
@@ -115,7 +113,7 @@ def _leaf(n: UOp) -> Text:
     return f"R{first}" if n.op is Ops.RANGE else str(first) if n.op in _LEAVES else short(n, 0), _ATOM
 
 
-def _combined(n: UOp, inner: list[Text]) -> Text:
+def _combined(n: Node, inner: list[Text]) -> Text:
     if n.op not in _INFIX or len(inner) != 2:
         return _prefix(n, inner)
     sign, level = _INFIX[n.op]
@@ -132,7 +130,7 @@ def _combined(n: UOp, inner: list[Text]) -> Text:
     return f"{left}{sign}{_inside(inner[1], least)}", level
 
 
-def _prefix(n: UOp, inner: list[Text]) -> Text:
+def _prefix(n: Node, inner: list[Text]) -> Text:
     words = [text for text, _ in inner]
     if n.op is Ops.NEG:
         return f"-{_inside(inner[0], _ATOM)}", _SIGN

@@ -11,7 +11,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError, UnknownNameError
@@ -226,9 +226,7 @@ class UOp:
         """The value that a bound variable has."""
         if self.op is not Ops.BIND:
             raise UnknownNameError("val", f"{short(self)} is not bound to a value", "Variable(...).bind(value).val")
-        from tinsmith.ir.sizes import value_of_size  # see __bool__
-
-        return value_of_size(self)
+        return Algebra.value_of_size(self)
 
     @staticmethod
     def range(size: SInt | UOp, number: int, role: Any) -> UOp:
@@ -408,9 +406,7 @@ class UOp:
         """
         if self.dtype is not dtypes.bool or not self.op.alu:
             return True
-        from tinsmith.ir.sizes import holds  # the algebra is built from UOps: it loads after this module
-
-        return holds(self)
+        return Algebra.holds(self)
 
     def toposort(self) -> list[UOp]:
         """All nodes below and this one, sources first."""
@@ -427,13 +423,20 @@ class UOp:
 
     def simplify(self) -> UOp:
         """Simplified by the rules of integer algebra (and those of all types that hold for every value)."""
-        from tinsmith.ir.symbolic import simplify  # the rules are built from UOps: they load after this module
-
-        return simplify(self)
+        return Algebra.simplify(self)
 
     def substitute(self, table: dict[UOp, UOp]) -> UOp:
         """The graph with nodes replaced; replacements are not searched again."""
         return substitute((self,), table)[0]
+
+
+class Algebra:
+    """What integer algebra tells nodes. Its rules are built from nodes: ``ir.symbolic`` and ``ir.sizes`` lend them."""
+
+    simplify: ClassVar[Callable[[UOp], UOp]]
+    holds: ClassVar[Callable[[UOp], bool]]
+    value_of_size: ClassVar[Callable[[Any], int]]
+    normal_size: ClassVar[Callable[[Any], Any]]
 
 
 Symbols.variable = UOp.variable
@@ -571,9 +574,7 @@ def _shape_of(node: UOp) -> tuple[Any, ...]:
     shape = node.op.shape(node)
     for size in shape:
         if type(size) is UOp and size._normal is not True:
-            from tinsmith.ir.sizes import normal_size  # see __bool__
-
-            return tuple([normal_size(s) for s in shape])
+            return tuple([Algebra.normal_size(s) for s in shape])
     return shape
 
 

@@ -1,18 +1,14 @@
 """Movement ops above a value as one ShapeTracker."""
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tinsmith.ir.ops import FOR_GRADIENTS, Ops
+from tinsmith.ir.ops.op import Node
 from tinsmith.shape import ShapeTracker
 
-if TYPE_CHECKING:
-    from tinsmith.ir.uop import UOp
-
-Moves = tuple["UOp", ...]  # movement nodes that stand above a node, outermost first
+Moves = tuple[Node, ...]  # movement nodes that stand above a node, outermost first
 
 
-def tracker(leaf: UOp, moves: Moves) -> ShapeTracker | None:
+def tracker(leaf: Node, moves: Moves) -> ShapeTracker | None:
     """The movement ops above a leaf as one index map; None if they cannot be said as views."""
     found: ShapeTracker | None = ShapeTracker.from_shape(leaf.shape)
     for m in reversed(moves):
@@ -22,7 +18,7 @@ def tracker(leaf: UOp, moves: Moves) -> ShapeTracker | None:
     return None if found is None else found.simplify()
 
 
-def _windowed(tracker: ShapeTracker, node: UOp) -> ShapeTracker | None:
+def _windowed(tracker: ShapeTracker, node: Node) -> ShapeTracker | None:
     """WINDOW reads every position of the window from one element each: possible where that axis is only repeated."""
     w, shape = node.arg, tracker.shape
     last = tracker.views[-1]
@@ -38,7 +34,7 @@ def _windowed(tracker: ShapeTracker, node: UOp) -> ShapeTracker | None:
     return seen.permute(tuple(order))
 
 
-def tracker_of(node: UOp) -> ShapeTracker:
+def tracker_of(node: Node) -> ShapeTracker:
     """How a value is seen through the movement ops on top of it, down to what has memory or is computed.
 
     An op that no view can say, such as the gradient of overlapping windows, counts as computed.

@@ -6,21 +6,18 @@ infinity like Python's; by zero they give 0, so that no input can stop a process
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tinsmith.core.dtypes import DType
-from tinsmith.ir.ops.op import Array, Op, boolean, same, shape_of_all
-
-if TYPE_CHECKING:
-    from tinsmith.ir.uop import UOp
+from tinsmith.ir.ops.op import Array, Node, Op, boolean, same, shape_of_all
 
 
 def _wide(f: Any) -> Any:
     """Compute floats of 16 bits or less in float32 and round once, as every renderer does."""
 
-    def meaning(node: UOp, *xs: Array) -> Array:
+    def meaning(node: Node, *xs: Array) -> Array:
         narrow = xs[0].dtype.itemsize <= 2 and node.src[0].dtype.is_float
         out = f(*(x.astype(np.float32) if narrow and s.dtype.is_float else x for s, x in zip(node.src, xs)))
         return np.asarray(out).astype(node.dtype.scalar.numpy)
@@ -45,7 +42,7 @@ def floor_mod(x: Array, y: Array) -> Array:
 
 
 def _shift(f: Any) -> Any:
-    def meaning(node: UOp, x: Array, y: Array) -> Array:
+    def meaning(node: Node, x: Array, y: Array) -> Array:
         bits = node.dtype.bits
         inside = (y >= 0) & (y < bits)
         shifted = f(x, np.where(inside, y, np.zeros_like(y)))
@@ -76,17 +73,17 @@ def cast_values(x: Array, dtype: DType) -> Array:
     return x.astype(dtype.numpy)
 
 
-def _bitcast(node: UOp, x: Array) -> Array:
+def _bitcast(node: Node, x: Array) -> Array:
     return np.array(x, order="C").view(node.dtype.scalar.numpy)  # ascontiguousarray would give a scalar an axis
 
 
-def _where_dtype(src: tuple[UOp, ...], arg: Any) -> DType:
+def _where_dtype(src: tuple[Node, ...], arg: Any) -> DType:
     if not src[0].dtype.is_bool or src[1].dtype is not src[2].dtype:
         raise TypeError(f"WHERE takes (bool, T, T), got {[s.dtype for s in src]}")
     return src[1].dtype
 
 
-def _shift_dtype(src: tuple[UOp, ...], arg: Any) -> DType:
+def _shift_dtype(src: tuple[Node, ...], arg: Any) -> DType:
     return same(src, arg)
 
 
@@ -107,14 +104,14 @@ def _power(x: Array, y: Array) -> Array:
     return np.where((x < 0) & (y != 0), np.asarray(np.nan, x.dtype), np.power(x, y))
 
 
-def _max_gradient(n: UOp, g: UOp) -> tuple[UOp, UOp]:
+def _max_gradient(n: Node, g: Node) -> tuple[Node, Node]:
     """Ties share the gradient in halves, as in PyTorch's maximum; beside NaN both have all of it."""
     x, y = n.src
     shared = x.eq(y).where(g * 0.5, g)
     return x.lt(y).where(0, shared), y.lt(x).where(0, shared)
 
 
-def _min_gradient(n: UOp, g: UOp) -> tuple[UOp, UOp]:
+def _min_gradient(n: Node, g: Node) -> tuple[Node, Node]:
     x, y = n.src
     shared = x.eq(y).where(g * 0.5, g)
     return y.lt(x).where(0, shared), x.lt(y).where(0, shared)

@@ -3,21 +3,65 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 import numpy as np
 
 from tinsmith.core.dtypes import DType, dtypes
 
-if TYPE_CHECKING:
-    from tinsmith.ir.uop import UOp
-
 Array = np.ndarray[Any, Any]
 Kind = Literal["unary", "binary", "ternary", "cast", "source", "movement", "reduce", "scan", "index",
     "memory", "loop", "program"]
-DTypeRule = Callable[[tuple["UOp", ...], Any], DType]
-ShapeRule = Callable[["UOp"], tuple[Any, ...]]
-Gradient = Callable[["UOp", "UOp"], "tuple[UOp | None, ...]"]
+DTypeRule = Callable[[tuple[Any, ...], Any], DType]  # of Nodes
+ShapeRule = Callable[[Any], tuple[Any, ...]]
+Gradient = Callable[[Any, Any], tuple[Any, ...]]
+
+
+class Node(Protocol):
+    """What a rule of the table may ask of a node, and make of it: ``UOp``, which is built from the table, is one."""
+
+    @property
+    def op(self) -> Op: ...
+    @property
+    def dtype(self) -> DType: ...
+    @property
+    def src(self) -> tuple[Self, ...]: ...
+    @property
+    def arg(self) -> Any: ...
+    @property
+    def shape(self) -> tuple[Any, ...]: ...
+    @property
+    def ndim(self) -> int: ...
+    @property
+    def base(self) -> Self: ...
+    @property
+    def device(self) -> str | None: ...
+    def alu(self, op: str, *others: Self) -> Self: ...
+    def __add__(self, o: Any) -> Self: ...
+    def __sub__(self, o: Any) -> Self: ...
+    def __mul__(self, o: Any) -> Self: ...
+    def __truediv__(self, o: Any) -> Self: ...
+    def __or__(self, o: Any) -> Self: ...
+    def __neg__(self) -> Self: ...
+    def lt(self, o: Any) -> Self: ...
+    def eq(self, o: Any) -> Self: ...
+    def ne(self, o: Any) -> Self: ...
+    def where(self, yes: Any, no: Any) -> Self: ...
+    def cast(self, dtype: DType) -> Self: ...
+    def const_like(self, value: Any) -> Self: ...
+    def iota_like(self, axis: int) -> Self: ...
+    def reshape(self, shape: tuple[Any, ...]) -> Self: ...
+    def expand(self, shape: tuple[Any, ...]) -> Self: ...
+    def permute(self, order: tuple[int, ...]) -> Self: ...
+    def pad(self, amounts: tuple[tuple[Any, Any], ...]) -> Self: ...
+    def shrink(self, box: tuple[tuple[Any, Any], ...]) -> Self: ...
+    def flip(self, axes: tuple[int, ...]) -> Self: ...
+    def reduce(self, op: str, axes: tuple[int, ...]) -> Self: ...
+    def gather(self, index: Self, axis: int) -> Self: ...
+    def scatter(self, index: Self, x: Self, axis: int, op: str | None) -> Self: ...
+    def scan(self, op: str, axis: int, *start_and_weight: Self) -> Self: ...
+    def copy_to(self, device: str | None) -> Self: ...
+    def replace(self, **fields: Any) -> Self: ...
 
 
 @dataclass(eq=False, slots=True)
@@ -51,9 +95,11 @@ class Op:
     identity: Callable[[DType], int | float | bool] | None = None
     device: Callable[[Any], str] | None = None
     name: str = field(default="", init=False)
+    rows: ClassVar[dict[str, Op]] = {}  # by name, as the table declares them
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
+        Op.rows.setdefault(name, self)
 
     def __repr__(self) -> str:
         return f"Ops.{self.name}"
@@ -72,13 +118,10 @@ class Op:
 
 
 def _named(name: str) -> Op:
-    from tinsmith.ir.ops import Ops  # the table is complete only after this module
-
-    found: Op = getattr(Ops, name)
-    return found
+    return Op.rows[name]
 
 
-def same(src: tuple[UOp, ...], arg: Any) -> DType:
+def same(src: tuple[Node, ...], arg: Any) -> DType:
     """All sources have one dtype, which is the result's."""
     first = src[0].dtype
     for s in src[1:]:
@@ -87,24 +130,24 @@ def same(src: tuple[UOp, ...], arg: Any) -> DType:
     return first
 
 
-def boolean(src: tuple[UOp, ...], arg: Any) -> DType:
+def boolean(src: tuple[Node, ...], arg: Any) -> DType:
     """All sources have one dtype; the result is bool of the same width."""
     return dtypes.bool.vec(same(src, arg).count)
 
 
-def of_first(src: tuple[UOp, ...], arg: Any) -> DType:
+def of_first(src: tuple[Node, ...], arg: Any) -> DType:
     return src[0].dtype
 
 
-def nothing(src: tuple[UOp, ...], arg: Any) -> DType:
+def nothing(src: tuple[Node, ...], arg: Any) -> DType:
     return dtypes.void
 
 
-def shape_of_first(node: UOp) -> tuple[Any, ...]:
+def shape_of_first(node: Node) -> tuple[Any, ...]:
     return node.src[0].shape
 
 
-def shape_of_all(node: UOp) -> tuple[Any, ...]:
+def shape_of_all(node: Node) -> tuple[Any, ...]:
     """Elementwise: every source has the result's shape."""
     first = node.src[0].shape
     for s in node.src[1:]:

@@ -6,14 +6,13 @@ sum from the other end.
 """
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from tinsmith.ir.ops.op import Array, Op
+from tinsmith.ir.ops.op import Array, Node, Op
 
-if TYPE_CHECKING:
-    from tinsmith.ir.uop import UOp
+N = TypeVar("N", bound=Node)
 
 _RUNNING = {"ADD": np.add, "MUL": np.multiply, "MAX": np.maximum, "MIN": np.minimum}
 
@@ -38,7 +37,7 @@ def running(op: Op, x: Array, axis: int, start: Array | None, weight: Array | No
     return np.moveaxis(y, 0, axis)
 
 
-def scan(n: UOp, x: Array, start: Array | None = None, weight: Array | None = None) -> Array:
+def scan(n: Node, x: Array, start: Array | None = None, weight: Array | None = None) -> Array:
     """The meaning of SCAN: block by block if ``start`` has a value for each."""
     op, axis = n.arg
     blocks = 1 if start is None else start.shape[axis]
@@ -54,7 +53,7 @@ def scan(n: UOp, x: Array, start: Array | None = None, weight: Array | None = No
     return np.concatenate(parts, axis)
 
 
-def scan_gradient(n: UOp, g: UOp) -> tuple[UOp | None, ...]:
+def scan_gradient(n: Node, g: Node) -> tuple[Node | None, ...]:
     op, axis = n.arg
     if op.name == "MULADD":
         return _weighted_gradient(n, g)
@@ -69,18 +68,18 @@ def scan_gradient(n: UOp, g: UOp) -> tuple[UOp | None, ...]:
     return (g.const_like(0).scatter(extreme_position(n), g, axis, "ADD"),)
 
 
-def _from_the_end(x: UOp, axis: int) -> UOp:
+def _from_the_end(x: Node, axis: int) -> Node:
     return x.flip((axis,)).scan("ADD", axis).flip((axis,))
 
 
-def _product_gradient(n: UOp, g: UOp) -> UOp:
+def _product_gradient(n: Node, g: Node) -> Node:
     """The factors before an element, times the sum over the products of those behind it up to each result."""
     x, axis = n.src[0], n.arg[1]
     one = _first(x, axis).const_like(1)
     return _backwards(g, one.const_like(0), x, axis) * _earlier(n, axis, one)
 
 
-def product_of_others(x: UOp, axis: int) -> UOp:
+def product_of_others(x: Node, axis: int) -> Node:
     """For each element the product of all others along ``axis``: of those before it and of those behind it."""
     if 0 in x.shape:
         return x
@@ -90,28 +89,28 @@ def product_of_others(x: UOp, axis: int) -> UOp:
     return before * behind
 
 
-def _weighted_gradient(n: UOp, g: UOp) -> tuple[UOp, UOp, UOp]:
+def _weighted_gradient(n: Node, g: Node) -> tuple[Node, Node, Node]:
     (_, start, weight), axis = n.src, n.arg[1]
     h = _backwards(g, start.const_like(0), weight, axis)
     return h, _first(h * weight, axis), h * _earlier(n, axis, start)
 
 
-def _backwards(g: UOp, end: UOp, weight: UOp, axis: int) -> UOp:
+def _backwards(g: Node, end: Node, weight: Node, axis: int) -> Node:
     """The recurrence run backwards: h[k] = g[k] + w[k+1] h[k+1]."""
     return g.flip((axis,)).scan("MULADD", axis, end, _later(weight, axis).flip((axis,))).flip((axis,))
 
 
-def _first(x: UOp, axis: int) -> UOp:
+def _first(x: Node, axis: int) -> Node:
     return x.shrink(tuple((0, 1) if i == axis else (0, s) for i, s in enumerate(x.shape)))
 
 
-def _later(x: UOp, axis: int) -> UOp:
+def _later(x: Node, axis: int) -> Node:
     """Each element's successor along an axis; 0 after the last."""
     box = tuple((1, s) if i == axis else (0, s) for i, s in enumerate(x.shape))
     return x.shrink(box).pad(tuple((0, int(i == axis)) for i in range(x.ndim)))
 
 
-def _earlier(x: UOp, axis: int, first: UOp) -> UOp:
+def _earlier(x: Node, axis: int, first: Node) -> Node:
     """Each element's predecessor along an axis; ``first`` before the first."""
     box = tuple((0, s - 1) if i == axis else (0, s) for i, s in enumerate(x.shape))
     moved = x.shrink(box).pad(tuple((int(i == axis), 0) for i in range(x.ndim)))
@@ -119,7 +118,7 @@ def _earlier(x: UOp, axis: int, first: UOp) -> UOp:
     return place.eq(place.const_like(0)).where(first.expand(x.shape), moved)
 
 
-def again(n: UOp) -> UOp:
+def again(n: N) -> N:
     """A result computed from its sources as they are now, to be compared with them.
 
     If the result was realized and the sources were not, they are computed anew and may round otherwise than what the
@@ -128,7 +127,7 @@ def again(n: UOp) -> UOp:
     return n.replace(src=tuple([s.alu("DETACH") if s.dtype.is_float else s for s in n.src]))
 
 
-def extreme_position(n: UOp) -> UOp:
+def extreme_position(n: N) -> N:
     """Where a running MAX or MIN took its value from: the last of equal ones, and of NaNs."""
     x, axis = n.src[0], n.arg[1]
     hit = x.eq(again(n)) | x.ne(x)
@@ -136,7 +135,7 @@ def extreme_position(n: UOp) -> UOp:
     return hit.where(place, place.const_like(0)).scan("MAX", axis)
 
 
-def tally(n: UOp, base: Array, index: Array, x: Array) -> Array:
+def tally(n: Node, base: Array, index: Array, x: Array) -> Array:
     """The meaning of TALLY: counters after all, then each step's counter before it."""
     op, axis = n.arg
     counters, keys, steps = (np.moveaxis(a, axis, 0).reshape(a.shape[axis], -1) for a in (base.copy(), index, x))

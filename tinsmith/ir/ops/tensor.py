@@ -3,45 +3,41 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir.ops import scans
-from tinsmith.ir.ops.op import Array, Op, nothing, of_first, shape_of_first
-
-if TYPE_CHECKING:
-    from tinsmith.ir.uop import UOp
-
+from tinsmith.ir.ops.op import Array, Node, Op, nothing, of_first, shape_of_first
 
 # *** movement: shapes, meanings and their transposes ***
 
 
-def _pad_shape(n: UOp) -> tuple[Any, ...]:
+def _pad_shape(n: Node) -> tuple[Any, ...]:
     return tuple(b + s + e for s, (b, e) in zip(n.src[0].shape, n.arg))
 
 
-def _shrink_shape(n: UOp) -> tuple[Any, ...]:
+def _shrink_shape(n: Node) -> tuple[Any, ...]:
     return tuple(e - b for b, e in n.arg)
 
 
-def _window_shape(n: UOp) -> tuple[Any, ...]:
+def _window_shape(n: Node) -> tuple[Any, ...]:
     return tuple(n.arg.outputs if i == n.arg.axis else s for i, s in enumerate(n.src[0].shape))
 
 
-def _unwindow_shape(n: UOp) -> tuple[Any, ...]:
+def _unwindow_shape(n: Node) -> tuple[Any, ...]:
     return tuple(n.arg.inputs if i == n.arg.axis else s for i, s in enumerate(n.src[0].shape))
 
 
-def _window(n: UOp, x: Array) -> Array:
+def _window(n: Node, x: Array) -> Array:
     w = n.arg
     moved = np.moveaxis(x, (w.axis, w.window_axis), (0, 1))
     o, k = np.ogrid[: w.outputs, : moved.shape[1]]
     return np.moveaxis(moved[o * w.stride + k * w.dilation, k], (0, 1), (w.axis, w.window_axis))
 
 
-def _unwindow(n: UOp, x: Array) -> Array:
+def _unwindow(n: Node, x: Array) -> Array:
     w = n.arg
     moved = np.moveaxis(x, (w.axis, w.window_axis), (0, 1))
     out = np.zeros((w.inputs, *moved.shape[1:]), x.dtype)
@@ -50,12 +46,12 @@ def _unwindow(n: UOp, x: Array) -> Array:
     return np.moveaxis(out, (0, 1), (w.axis, w.window_axis))
 
 
-def _expand_gradient(n: UOp, g: UOp) -> tuple[UOp]:
+def _expand_gradient(n: Node, g: Node) -> tuple[Node]:
     axes = tuple(i for i, (a, b) in enumerate(zip(n.src[0].shape, n.shape)) if type(a) is int and a == 1 and a != b)
     return (_summed(g, axes),)
 
 
-def _summed(g: UOp, axes: tuple[int, ...]) -> UOp:
+def _summed(g: Node, axes: tuple[int, ...]) -> Node:
     """The sum over axes; of products of repeated values, which add up where several contractions read one value (a gate
     and what it gates), each by itself: those are contractions, their sum is none."""
     addends = [g]
@@ -69,7 +65,7 @@ def _summed(g: UOp, axes: tuple[int, ...]) -> UOp:
     return total
 
 
-def _is_repeated(x: UOp) -> bool:
+def _is_repeated(x: Node) -> bool:
     while x.op.kind == "movement" or x.op.name == "CAST":
         if x.op.name == "EXPAND" and x.base.op.name != "CONST":
             return True
@@ -77,14 +73,14 @@ def _is_repeated(x: UOp) -> bool:
     return False
 
 
-def _expand(n: UOp, x: Array) -> Array:
+def _expand(n: Node, x: Array) -> Array:
     return np.broadcast_to(x, tuple(int(s) for s in n.shape))
 
 
 # *** reductions and gathers ***
 
 
-def _reduce_shape(n: UOp) -> tuple[Any, ...]:
+def _reduce_shape(n: Node) -> tuple[Any, ...]:
     return tuple(1 if i in n.arg[1] else s for i, s in enumerate(n.src[0].shape))
 
 
@@ -100,7 +96,7 @@ def reduce_values(op: Op, x: Array, axes: tuple[int, ...], dtype: DType) -> Arra
     return np.asarray(function.reduce(wide, axis=axes, keepdims=True)).astype(dtype.numpy)
 
 
-def _reduce_gradient(n: UOp, g: UOp) -> tuple[UOp | None]:
+def _reduce_gradient(n: Node, g: Node) -> tuple[Node | None]:
     (x,), (op, axes) = n.src, n.arg
     if op.name == "ADD":
         return (g.expand(x.shape),)
@@ -112,7 +108,7 @@ def _reduce_gradient(n: UOp, g: UOp) -> tuple[UOp | None]:
     return (None,)
 
 
-def _product_of_others(x: UOp, axes: tuple[int, ...]) -> UOp:
+def _product_of_others(x: Node, axes: tuple[int, ...]) -> Node:
     """For each element the product along ``axes`` of all others, without dividing by it: exact beside zeros."""
     order = (*(i for i in range(x.ndim) if i not in axes), *axes)
     rows = x.permute(order)
@@ -121,7 +117,7 @@ def _product_of_others(x: UOp, axes: tuple[int, ...]) -> UOp:
     return others.permute(tuple(order.index(i) for i in range(x.ndim)))
 
 
-def _gather(n: UOp, x: Array, i: Array) -> Array:
+def _gather(n: Node, x: Array, i: Array) -> Array:
     size = x.shape[n.arg]
     inside = (i >= 0) & (i < size)
     if size == 0:
@@ -130,7 +126,7 @@ def _gather(n: UOp, x: Array, i: Array) -> Array:
     return np.where(inside, taken, np.zeros((), x.dtype))
 
 
-def _scatter(n: UOp, base: Array, i: Array, x: Array) -> Array:
+def _scatter(n: Node, base: Array, i: Array, x: Array) -> Array:
     axis, op = n.arg
     out = base.copy()
     where: list[Array] = list(np.indices(i.shape))
@@ -146,7 +142,7 @@ def _scatter(n: UOp, base: Array, i: Array, x: Array) -> Array:
     return out
 
 
-def _scatter_gradient(n: UOp, g: UOp) -> tuple[UOp | None, ...]:
+def _scatter_gradient(n: Node, g: Node) -> tuple[Node | None, ...]:
     _, index, x = n.src
     axis, op = n.arg
     if op is not None and op.name == "ADD":
@@ -169,7 +165,7 @@ def _scatter_gradient(n: UOp, g: UOp) -> tuple[UOp | None, ...]:
     return base_hit.where(share, 0), None, x_hit.where(share.gather(index, axis), 0)
 
 
-def _scattered_product_gradient(n: UOp, g: UOp) -> tuple[UOp, None, UOp]:
+def _scattered_product_gradient(n: Node, g: Node) -> tuple[Node, None, Node]:
     """The product of the others in an element's place: the result over the element, which a zero is not divided by.
 
     A zero's others are the product without zeros, times the second zero where there is one: so the second derivative
@@ -177,17 +173,17 @@ def _scattered_product_gradient(n: UOp, g: UOp) -> tuple[UOp, None, UOp]:
     """
     (base, index, x), axis = n.src, n.arg[0]
 
-    def gathered(op: str, of: Callable[[UOp], UOp]) -> UOp:
+    def gathered(op: str, of: Callable[[Node], Node]) -> Node:
         return of(base).scatter(index, of(x), axis, op)
 
-    def zero(v: UOp) -> UOp:
+    def zero(v: Node) -> Node:
         return v.eq(v.const_like(0))
 
     count = gathered("ADD", lambda v: zero(v).cast(dtypes.int32))
     product = gathered("MUL", lambda v: zero(v).where(1, v))
     zeros = gathered("ADD", lambda v: zero(v).where(v, 0))
 
-    def to(v: UOp, at: Callable[[UOp], UOp]) -> UOp:
+    def to(v: Node, at: Callable[[Node], Node]) -> Node:
         one, two = at(count).eq(1), at(count).eq(2)
         factor = one.where(1, two.where(at(zeros) - v, 0))
         return zero(v).where(at(g * product) * factor, at(g * n) / zero(v).where(1, v))
@@ -195,18 +191,18 @@ def _scattered_product_gradient(n: UOp, g: UOp) -> tuple[UOp, None, UOp]:
     return to(base, lambda u: u), None, to(x, lambda u: u.gather(index, axis))
 
 
-def _tally_shape(n: UOp) -> tuple[Any, ...]:
+def _tally_shape(n: Node) -> tuple[Any, ...]:
     base, index = n.src[0].shape, n.src[1].shape
     return tuple(a + b if i == n.arg[1] else a for i, (a, b) in enumerate(zip(base, index)))
 
 
-def _shard_shape(n: UOp) -> tuple[Any, ...]:
+def _shard_shape(n: Node) -> tuple[Any, ...]:
     axis, first = n.arg[0], n.src[0].shape
     total = sum(s.shape[axis] for s in n.src)
     return (*first[:axis], total, *first[axis + 1 :])
 
 
-def _shard_gradient(n: UOp, g: UOp) -> tuple[UOp, ...]:
+def _shard_gradient(n: Node, g: Node) -> tuple[Node, ...]:
     axis, out, begin = n.arg[0], [], 0
     for s in n.src:
         end = begin + s.shape[axis]
