@@ -6,12 +6,15 @@ Pages in other languages, docs/zh, have the code of the English ones to the lett
 """
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 
 import pytest
 
 from tests.docrun import ROOT, blocks, differences
+from tinsmith.codegen.opt import OptOps
+from tinsmith.codegen.roles import Role
 from tinsmith.core.settings import DECLARED
 
 DOCS = ROOT / "docs"
@@ -116,3 +119,33 @@ def test_every_setting_is_in_the_readme() -> None:
 def test_code_blocks_have_a_language() -> None:
     for page in PAGES:
         assert all(b.language for b in blocks(page.read_text("utf-8").splitlines())), page.name
+
+
+WORDS = ("local memory", "emitter", "footprint", "loop-carried scan", "histogram", "horizontal fusion",
+         "unlikely branch", "register tile", "kernel graph", "linear program", "warp", "memory plan")
+
+
+def glossary() -> list[list[str]]:
+    """The rows of the glossary's tables: the word, what it is, and four relatives."""
+    lines = (DOCS / "glossary.md").read_text("utf-8").splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines if line.startswith("| ")]
+    return [row for row in rows if row[0] not in ("here", "---")]
+
+
+@functools.cache
+def source() -> str:
+    return "\n".join(p.read_text("utf-8") for p in (ROOT / "tinsmith").rglob("*.py"))
+
+
+def test_the_glossary_has_the_words_of_the_field_and_every_opt_and_role() -> None:
+    text = "\n".join(" | ".join(row) for row in glossary())
+    assert [word for word in WORDS if word not in text] == []
+    named = {name for row in glossary() for name in re.findall(r"`(\w+)`", row[0])}
+    assert {o.name for o in OptOps} | {r.name for r in Role} <= named
+
+
+@pytest.mark.parametrize("row", glossary(), ids=lambda row: row[0])
+def test_a_row_of_the_glossary_says_what_there_is(row: list[str]) -> None:
+    assert len(row) == 6 and all(row)
+    for name in re.findall(r"`(\w+)`", row[0]):
+        assert re.search(rf"^ *(class )?{name}\b *[=:(]", source(), re.M), name
