@@ -22,7 +22,8 @@ FLOOR = {"core": 0, "shape": 1, "ir": 2, "codegen": 3, "backend": 4, "schedule":
 OPTIONAL = {"llvmlite", "sklearn", "rich", "torch", "tqdm", "jax", "mpi4py", "msvcrt", "fcntl", "z3", "pyopencl",
             "graphviz", "psutil"}
 MAX_LINES = 800
-STRICT = ("schedule",)  # packages in which an import for types only may close no circle either
+# Packages in which an import for types only may close no circle either.
+STRICT = ("schedule",)
 
 
 def module_name(path: Path) -> str:
