@@ -2,11 +2,10 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from tinsmith.backend.device import Device
 from tinsmith.schedule.items import Schedule, ScheduleItem
-from tinsmith.schedule.step import Step
 
 COPIES = " copies"  # added to a device's name: the queue of copies from other devices
 
@@ -20,9 +19,9 @@ def queue_of(copy: bool, target: str, source: str = "") -> str:
     return target + COPIES if apart else target
 
 
-def workers(steps: Sequence[Step | ScheduleItem]) -> set[str]:
-    """What runs the kernels of a program."""
-    devices = {s.device for s in steps}
+def workers(names: Iterable[str]) -> set[str]:
+    """What runs the kernels of a program on these devices."""
+    devices = set(names)
     return {Device[d].worker for d in devices if Device[d].has_programs} if len(devices) > 1 else devices
 
 
@@ -30,7 +29,7 @@ def overlapped(schedule: Schedule) -> list[ScheduleItem]:
     """The items in an order in which queues wait little for each other: that of a run in which kernels and copies take
     as long as the bytes they touch, and every queue starts the first item that can start earliest."""
     items, slots = schedule.items, schedule.slots
-    if len(workers(items)) <= 1:
+    if len(workers(item.device for item in items)) <= 1:
         return items
     devices = [slots[item.slots[0]].device for item in items]
     homes = [queue_of(item.sink is None, d, slots[item.slots[-1]].device) for item, d in zip(items, devices)]

@@ -263,7 +263,7 @@ def _waits(homes: Sequence[str], needs: Sequence[Sequence[int]]) -> list[list[in
 
 def overlap(compiled: CompiledSchedule) -> None:
     """Let the devices of a program overlap, where they do not take turns."""
-    if len(workers(compiled.steps)) > 1:
+    if len(workers(step.device for step in compiled.steps)) > 1:
         compiled.bound.queue = CommandQueue(compiled)
 
 
