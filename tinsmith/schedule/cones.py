@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from tinsmith.ir import Op, Ops, UOp
 
 MOST_CONE = 256  # nodes of an elementwise function that is looked through whole: a larger one is not cheap
-
-
 SOURCES = (Ops.BUFFER, Ops.PARAM, Ops.CONST, Ops.VARIABLE, Ops.BIND, Ops.IOTA)
 
 

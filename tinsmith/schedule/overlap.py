@@ -8,8 +8,6 @@ from tinsmith.backend.device import Device
 from tinsmith.schedule.items import Schedule, ScheduleItem
 
 COPIES = " copies"  # added to a device's name: the queue of copies from other devices
-
-
 COPY_COST = 8  # bytes of kernel traffic that take as long as one byte from another device
 
 
