@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tinsmith.codegen.eights import as_bytes
 from tinsmith.codegen.transcendentals import FUNCTIONS, one_plus_tanh, transcendentals
-from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.core.dtypes import dtypes
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.fastmath import fastmath
@@ -13,10 +13,6 @@ from tinsmith.ir.symbolic import simplify
 from tinsmith.ir.uop import toposort
 
 _x, _y = Pat("x"), Pat("y")
-
-
-def _is(*types: DType) -> object:
-    return lambda n: n.dtype in types
 
 
 _HALVES = (dtypes.float16, dtypes.bfloat16, *dtypes.fp8s)

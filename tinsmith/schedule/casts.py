@@ -11,8 +11,7 @@ from collections.abc import Sequence
 
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.uop import toposort
-from tinsmith.schedule.origins import note_origin
+from tinsmith.schedule.origins import rebuilt
 
 _VIEWS = (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.FLIP)
 
@@ -21,18 +20,13 @@ def cast_below_views(roots: Sequence[UOp]) -> list[UOp]:
     """The graph with such casts moved; what is computed itself stays as it is. Unchanged with NOOPT=1."""
     if settings.NOOPT:
         return list(roots)
-    new: dict[UOp, UOp] = {}
     own = set(roots)
-    for n in toposort(roots):
-        src = tuple([new.get(s, s) for s in n.src])
-        node = n if src == n.src else n.replace(src=src)
+
+    def moved(node: UOp, n: UOp) -> UOp:
         floats = node.op is Ops.CAST and node.dtype.is_float and node.src[0].dtype.is_float
-        if floats and n not in own and node.src[0].op in _VIEWS:
-            node = _below(node)
-        if node is not n:
-            note_origin(node, n)
-            new[n] = node
-    return [new.get(r, r) for r in roots]
+        return _below(node) if floats and n not in own and node.src[0].op in _VIEWS else node
+
+    return rebuilt(roots, moved)
 
 
 def _below(node: UOp) -> UOp:

@@ -4,8 +4,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.uop import toposort
-from tinsmith.schedule.origins import note_origin
+from tinsmith.schedule.origins import rebuilt
 
 
 def without_empty(roots: Sequence[UOp], device: str) -> list[UOp]:
@@ -14,17 +13,13 @@ def without_empty(roots: Sequence[UOp], device: str) -> list[UOp]:
     Args:
         device: where constants are computed; those of another device are copied there.
     """
-    new: dict[UOp, UOp] = {}
-    for n in toposort(roots):
-        src = tuple(new.get(s, s) for s in n.src)
-        node = _constant(n) or (n if src == n.src else n.replace(src=src))
-        if node is n:
-            continue
-        if node.device is None and n.device not in (None, device) and 0 not in n.shape:
-            node = node.contiguous().copy_to(str(n.device))
-        note_origin(node, n)
-        new[n] = node
-    return [r if 0 in r.shape else new.get(r, r) for r in roots]
+    def known(node: UOp, n: UOp) -> UOp:
+        found = _constant(n) or node
+        if found is not n and found.device is None and n.device not in (None, device) and 0 not in n.shape:
+            return found.contiguous().copy_to(str(n.device))
+        return found
+
+    return [r if 0 in r.shape else new for r, new in zip(roots, rebuilt(roots, known))]
 
 
 def _constant(n: UOp) -> UOp | None:

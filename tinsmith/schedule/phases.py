@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.uop import Window, toposort
-from tinsmith.schedule.origins import note_origin
+from tinsmith.ir.uop import Window
+from tinsmith.schedule.origins import rebuilt
 
 
 class _Phases(NamedTuple):
@@ -35,16 +35,8 @@ def sum_by_phase(roots: Sequence[UOp]) -> list[UOp]:
     """The graph with such sums rewritten; unchanged with NOOPT=1."""
     if settings.NOOPT:
         return list(roots)
-    new: dict[UOp, UOp] = {}
-    for n in toposort(roots):
-        src = tuple([new.get(s, s) for s in n.src])
-        node = n if src == n.src else n.replace(src=src)
-        if node.op is Ops.REDUCE and node.src[0].op is Ops.UNWINDOW and node.arg[0] is Ops.ADD:
-            node = _sum(node)
-        if node is not n:
-            note_origin(node, n)
-            new[n] = node
-    return [new.get(r, r) for r in roots]
+    return rebuilt(roots, lambda node, _: _sum(node) if node.op is Ops.REDUCE and node.src[0].op is Ops.UNWINDOW and (
+        node.arg[0] is Ops.ADD) else node)
 
 
 def _lies_apart(w: Window, x: UOp, axes: Sequence[int]) -> bool:

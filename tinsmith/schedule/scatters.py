@@ -12,8 +12,7 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ranking import by_pieces, count_below, digit_bits_for
-from tinsmith.ir.uop import toposort
-from tinsmith.schedule.origins import note_origin
+from tinsmith.schedule.origins import rebuilt
 
 FEW_PLACES = 64  # places up to which every place asks every step
 LEAST_STEPS = 256  # of a scatter that is worth sorting
@@ -24,16 +23,8 @@ def spread_scatters(roots: Sequence[UOp], target: Target) -> list[UOp]:
     """The graph without scatters and tallies that would keep most cores idle."""
     if target.cores == 1 or settings.NOOPT:
         return list(roots)
-    new: dict[UOp, UOp] = {}
-    for n in toposort(roots):
-        src = tuple(new.get(s, s) for s in n.src)
-        node = n if src == n.src else n.replace(src=src)
-        if node.op is Ops.SCATTER and node.arg[1] is Ops.ADD:
-            node = _sums(node, target)
-        if node is not n:
-            note_origin(node, n)
-            new[n] = node
-    return [new.get(r, r) for r in roots]
+    return rebuilt(roots, lambda node, _: _sums(node, target) if node.op is Ops.SCATTER and node.arg[1] is Ops.ADD
+                   else node)
 
 
 def _sums(n: UOp, target: Target) -> UOp:

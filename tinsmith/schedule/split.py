@@ -13,7 +13,7 @@ from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.contraction import is_repeated
-from tinsmith.schedule.origins import note_origin
+from tinsmith.schedule.origins import rebuilt
 
 LONG = 1 << 15  # elements per result from which a reduction with few results is cut
 FEW = 64  # results that keep all cores busy by themselves
@@ -35,23 +35,17 @@ def split_reductions(roots: Sequence[UOp], target: Target) -> list[UOp]:
     """The graph with long reductions cut for the cores of ``target``; unchanged with NOOPT=1."""
     if settings.NOOPT:
         return list(roots)
-    new: dict[UOp, UOp] = {}
-    order = toposort(roots)
-    readers = Counter(s for n in order for s in n.src)
+    readers = Counter(s for n in toposort(roots) for s in n.src)
     readers.update(roots)
-    for n in order:
-        src = tuple(new.get(s, s) for s in n.src)
-        node = n if src == n.src else n.replace(src=src)
+
+    def cut(node: UOp, n: UOp) -> UOp:
         if node.op is Ops.REDUCE and target.cores > 1 and _is_about_sum(n) and (found := _split_about(node, target)):
-            node = found
-        elif node.op is Ops.REDUCE:
-            node = _split(_joined(node) if _alone(n.src[0], readers) else node, target)
-        elif node.op is Ops.SCAN and len(node.src) == 1:
-            node = _split_scan(node, target)
-        if node is not n:
-            note_origin(node, n)
-            new[n] = node
-    return [new.get(r, r) for r in roots]
+            return found
+        if node.op is Ops.REDUCE:
+            return _split(_joined(node) if _alone(n.src[0], readers) else node, target)
+        return _split_scan(node, target) if node.op is Ops.SCAN and len(node.src) == 1 else node
+
+    return rebuilt(roots, cut)
 
 
 def _alone(node: UOp, readers: Mapping[UOp, int]) -> bool:
