@@ -203,3 +203,21 @@ def test_short_sums_fill_the_cores() -> None:
     y = param(1, (64, 8, 24, 24)).shrink(((0, 64), (0, 8), (2, 22), (2, 22))).reduce("ADD", (1, 2, 3))
     made = compile_kernel(UOp(Ops.SINK, None, (y,)), CUDARenderer())
     assert math.prod(made.grid) == 64 and math.prod(made.block) >= 32
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_images_are_copied_once_where_all_panels_of_weights_stay_near(stride: int) -> None:
+    """The loops of their copies go around the panels; were the weights larger, a panel would serve all images."""
+    for channels, images_outside in ((64, True), (512, False)):
+        k = chosen(convolution(Inputs(), 4, 1, channels, 128, 28, 3, stride, 1, 1))
+        image = next(n for n in k.nodes if n.op is Ops.STAGE and any(len(x.src) > 2 for x in toposort(n.src[0])))
+        copies = max(k.order.index(r) for r in image.ranges)
+        panels = min(n for n, r in enumerate(k.order) if not r.arg[1].expanded and r not in image.ranges)
+        assert (copies < panels) == images_outside
+
+
+def test_steps_of_a_window_that_share_scalars_are_written_out_only_with_registers_to_keep_them() -> None:
+    """Also those that meet every second step: 28 sums beside 17 scalars would live in memory."""
+    for rows, stride, written in ((56, 1, True), (56, 2, False)):
+        k = chosen(convolution(Inputs(), 4, 1, 64, 64, rows, 3, stride, 1, 1))
+        assert bool(opts(k, OptOps.UNROLL)) == written

@@ -48,6 +48,7 @@ RESULT_ROW = 4, 26  # for each row of a tile in the result, and in one of severa
 STORED_ACROSS = 0.4, 1.2  # for an element whose lanes lie apart in the result: in blocks that are transposed, or not
 ALONG, SCATTERED = 0.15, 12.0  # for an element to be packed along the lanes, and where each needs a line of memory
 ACROSS = 0.9, 1.5  # for one to be packed across them, in blocks that are transposed, or one by one
+COPIED = 1.0  # for a scalar to be copied to near memory, in pieces that lie apart
 
 
 @dataclass
@@ -272,9 +273,10 @@ def apply_tile(kernel: Kernel, target: Target, tile: Tile) -> None:
         lane_outer, _ = _split(kernel, OptOps.UPCAST, lane_outer, min(tile.vectors, range_size(lane_outer)))
     panel = _panel_load(kernel)
     batch = [r for r in kernel.parallel if panel is not None and r in panel.ranges and r is not lane_outer]
-    order(kernel, batch + ([lane_outer] if lane_outer is not None else []))  # a packed panel serves all rows
     if tile.pack and panel is not None:
-        _pack(kernel, panel, batch, lane_outer, target)
+        _pack(kernel, tile, panel, batch, lane_outer, target)
+    else:
+        order(kernel, batch + ([lane_outer] if lane_outer is not None else []))
     _unroll(kernel, target, tile.vectors)
     _fetch_pieces(kernel, target)
     for outer in outer_rows:
@@ -333,7 +335,7 @@ def _live(kernel: Kernel, r: UOp, steps: int) -> int:
         if n.op is Ops.LOAD and r in n.src[1].ranges and not any(x.arg[1] is Role.VECTOR for x in n.src[1].ranges):
             step = abs(_stride(n.src[1], r) or 1)
             copies = [u for u in n.src[1].ranges if u.arg[1] is Role.UPCAST]
-            if any(abs(_stride(n.src[1], u) or 0) == step for u in copies):
+            if any(0 < abs(_stride(n.src[1], u) or 0) < steps * step for u in copies):
                 return accumulators + _count(frozenset(copies)) + steps
     return 0
 
@@ -348,14 +350,32 @@ def _panel_load(kernel: Kernel) -> UOp | None:
     return None
 
 
-def _pack(kernel: Kernel, panel: UOp, batch: list[UOp], lane_outer: UOp | None, target: Target) -> None:
-    whole = _count(frozenset(r for r in panel.ranges if r not in batch)) * max(panel.dtype.itemsize, 4)
-    outside = list(batch)
+def _pack(kernel: Kernel, tile: Tile, panel: UOp, batch: list[UOp], lane_outer: UOp | None, target: Target) -> None:
+    """Pack a panel at a time, which serves all rows; all at once if they share columns of a window, or so that scalars
+    need to be copied only once."""
+    if lane_outer is None:
+        order(kernel, batch)
+        return _stage(kernel, panel, batch, target)
     inside = [r for r in kernel.order if r in panel.ranges and r not in batch]
-    overlaps = any(len(box.ranges) > 1 for box in windows(panel, inside))  # panels of a window would share columns
-    if lane_outer is not None and (whole > target.l2_bytes // 2 or not overlaps):
-        outside.append(lane_outer)
-    _stage(kernel, panel, outside, target)
+    fits = _count(frozenset(inside)) * max(panel.dtype.itemsize, 4) <= target.l2_bytes // 2
+    copies = _loops_of_copies(kernel, tile, panel, lane_outer, target) if fits else []
+    copies = [r for r in copies if r not in batch]
+    order(kernel, [*batch, *copies, lane_outer])
+    overlaps = any(len(box.ranges) > 1 for box in windows(panel, inside))
+    return _stage(kernel, panel, batch if fits and (copies or overlaps) else [*batch, lane_outer], target)
+
+
+def _loops_of_copies(kernel: Kernel, tile: Tile, panel: UOp, lane_outer: UOp, target: Target) -> list[UOp]:
+    """The loops in which scalars are copied to near memory, if it costs less that these go around the panels: then
+    every worker packs all panels, which come from the second cache, but no panel has the scalars copied again."""
+    staged = [n for n in kernel.nodes if n.op is Ops.STAGE]
+    loops = [r for r in kernel.parallel if any(r in n.ranges for n in staged)]
+    again = sum(_count(n.ranges) * math.prod(n.arg) for n in staged) * (range_size(lane_outer) - 1) * COPIED
+    width = tile.vectors * tile.lanes * tile.fold.dtype.itemsize
+    near = width * _count(frozenset(tile.fold.src[1:])) <= 0.7 * target.l1_bytes
+    vectors = _count(tile.fold.src[0].ranges) / (tile.height * tile.lanes) * PANEL_VECTOR if near else 0.0
+    packing = _count(panel.ranges) * ACROSS[0] * max(target.threads - 1, 0)
+    return loops if again > vectors + packing else []
 
 
 def _stage(kernel: Kernel, load: UOp, outside: list[UOp], target: Target) -> None:

@@ -78,6 +78,9 @@ def on_unit(fold: UOp, m: UOp, n: UOp, k: UOp, unit: MatrixUnit, copies: tuple[i
     """
     found = operands(fold, m, n, unit)
     assert found is not None
+    if unit.flipped is not None:
+        found = found[0], _flipped(found[1], unit.flipped.b)
+        unit = unit.flipped
     mu, nu = (new_range(count, Role.UPCAST) for count in copies)
     mi, ni, ki = (new_range(step, Role.FRAGMENT) for step in (unit.m, unit.n, unit.k))
     row, column = m if unit.m * copies[0] > 1 else None, n if unit.n * copies[1] > 1 else None
@@ -91,6 +94,28 @@ def on_unit(fold: UOp, m: UOp, n: UOp, k: UOp, unit: MatrixUnit, copies: tuple[i
     staged = UOp(Ops.STAGE, value.dtype.ptr(), (value, *over), tuple(_size(r) for r in over))
     place = (row or UOp.index(0)) * (unit.n * copies[1]) + (column or UOp.index(0))
     return staged.load(place.simplify()), [*over, ki]
+
+
+def _flipped(x: UOp, dtype: DType) -> UOp:
+    """Integers of the other sign, half their range more or less: their top bits are flipped."""
+    top = 1 << (dtype.bits - 1)
+    return x.bitcast(dtype) ^ (top if dtype.kind == "uint" else -top)
+
+
+def taken_off(fold: UOp, m: UOp, n: UOp, unit: MatrixUnit, rows: int, new_range: NewRange) -> tuple[UOp, list[UOp]]:
+    """What a sum of products on a unit with flipped operands lacks: a multiple of the sum of a's row, computed once for
+    all columns. m runs over a tile of so many rows, or is a range that the unit knows nothing of."""
+    found = operands(fold, m, n, unit)
+    assert found is not None and unit.flipped is not None
+    row = new_range(rows, Role.LOOP)
+    loops = {r: new_range(_size(r), Role.REDUCE) for r in fold.src[1:]}
+    a = found[0].substitute(loops | ({m: row} if rows > 1 else {})).cast(unit.acc)
+    total = UOp(Ops.FOLD, None, (a, *(r for r in loops.values() if r.op is Ops.RANGE)), Ops.ADD)
+    fresh = [r for r in (row, *loops.values()) if r.op is Ops.RANGE]
+    if rows > 1:
+        total = UOp(Ops.STAGE, total.dtype.ptr(), (total, row), (rows,)).load(m)
+    half = 1 << (unit.b.bits - 1)
+    return total * (half if unit.b.kind == "uint" else -half), fresh
 
 
 def in_registers(fold: UOp, m: UOp, n: UOp, k: UOp, unit: MatrixUnit, new_range: NewRange) -> tuple[UOp, list[UOp]]:

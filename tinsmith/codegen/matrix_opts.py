@@ -14,7 +14,7 @@ from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, range_size
-from tinsmith.codegen.tuning import order
+from tinsmith.codegen.tuning import order, split, stride_of
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.symbolic import linear_form
 from tinsmith.ir.units import MatrixUnit
@@ -137,7 +137,18 @@ def apply_plan(kernel: Kernel, target: Target, plan: UnitPlan) -> None:
     _stage(kernel, 1, [*batch, *blocks])
     if 0 in matrix.unloadable(kernel.products[0]):
         _stage(kernel, 0, _around_rows(kernel, target, row_tiles))
+    _lanes_of_sums(kernel, target)
     _lanes_of_the_result(kernel, target)
+
+
+def _lanes_of_sums(kernel: Kernel, target: Target) -> None:
+    """Lanes for what the unit does not add up itself, where memory runs along it."""
+    for fold in kernel.folds:
+        r, loads = max(fold.src[1:], key=range_size), _loads(fold.src[0])
+        lanes = target.vector_bytes // max((n.dtype.itemsize for n in loads), default=1)
+        along = fold.src[0].op is not Ops.MMA and all(stride_of(n.src[1], r) == 1 for n in loads)
+        if along and 1 < lanes <= range_size(r):
+            split(kernel, OptOps.VECTOR, r, lanes)
 
 
 def _blocks(kernel: Kernel, target: Target, plan: UnitPlan, tiles: UOp) -> tuple[list[UOp], list[UOp]]:

@@ -250,10 +250,13 @@ def _matrix_unit(k: Kernel, opt: Opt) -> list[Opt]:
         m, n = _split_copies(k, m, mu, unit.m), _split_copies(k, n, nu, unit.n)
     else:
         m, n = _split_tile(k, m, unit.m * mu), _split_tile(k, n, unit.n * nu)
+    fold = next(f for f in k.folds if r in f.src[1:] and matrix.operands(f, m, n, unit))
+    rest, more = matrix.taken_off(fold, m, n, unit, unit.m * mu, k.new_range) if unit.flipped else (None, [])
     _, r = k.split(r, unit.k, Role.REDUCE)
     fold = next(f for f in k.folds if r in f.src[1:] and matrix.operands(f, m, n, unit))
     if whole:
         value, fresh = matrix.on_unit(fold, m, n, r, unit, (mu, nu), k.new_range)
+        value, fresh = value if rest is None else value + rest, [*fresh, *more]
     else:
         value, fresh = matrix.in_registers(fold, m, n, r, unit, k.new_range)
     k.sink = simplify(k.sink.substitute({fold: value}))

@@ -105,6 +105,8 @@ class MatrixUnit:
         in_turn: the products of a step are added to the sum one after the other, the last first, each rounded once.
             Otherwise they are added up among themselves before.
         flushes: subnormal operands count as 0, and sums that would be subnormal become 0.
+        flipped: the row that takes b with its top bits flipped, as integers of the other sign: these are half their
+            range more or less, and so many times the sum of a's rows comes off again, or is added.
     """
 
     name: str
@@ -129,6 +131,7 @@ class MatrixUnit:
     significand: int = 0
     in_turn: bool = False
     flushes: bool = False
+    flipped: MatrixUnit | None = None
 
     def __str__(self) -> str:
         return self.name
@@ -219,22 +222,23 @@ AMX = (
 )
 
 
-def _dot(name: str, a: DType, b: DType, acc: DType, feature: str) -> MatrixUnit:
+def _dot(name: str, a: DType, b: DType, acc: DType, feature: str, flipped: MatrixUnit | None = None) -> MatrixUnit:
     """One instruction on vectors of 64 bytes: each 32-bit lane of c gets the sum of the products of the two or four
     elements that a, spread over all lanes, and b have there. As many begin per cycle as multiply-adds."""
     packed = 4 // a.itemsize
     row, column = Fragment(((packed, 0, 1), (1, 1, 0)), whole=True), Fragment(((16, 0, 1), (1, 1, 0)), whole=True)
     interleaved = Fragment(((packed, 1, 0), (16, 0, 1), (1, packed, 0)), whole=True)
     return MatrixUnit(name, "x86_64", 1, 16, packed, a, b, acc, 1, row, interleaved, column, name, ("avx512f", feature),
-                      24, 32, 4.0 * 16 * packed, 0.65, 0.9, in_turn=acc.is_float, flushes=acc.is_float)
+                      24, 32, 4.0 * 16 * packed, 0.65, 0.9, in_turn=acc.is_float, flushes=acc.is_float,
+                      flipped=flipped)
 
 
+_S8U8 = _dot("dot_s8u8", dtypes.int8, dtypes.uint8, dtypes.int32, "avx512vnni")
+_U8S8 = _dot("dot_u8s8", dtypes.uint8, dtypes.int8, dtypes.int32, "avx512vnni")
 DOT = (
     _dot("dot_bf16", dtypes.bfloat16, dtypes.bfloat16, dtypes.float32, "avx512bf16"),
-    _dot("dot_s8s8", dtypes.int8, dtypes.int8, dtypes.int32, "avx512vnni"),
-    _dot("dot_s8u8", dtypes.int8, dtypes.uint8, dtypes.int32, "avx512vnni"),
-    _dot("dot_u8s8", dtypes.uint8, dtypes.int8, dtypes.int32, "avx512vnni"),
-    _dot("dot_u8u8", dtypes.uint8, dtypes.uint8, dtypes.int32, "avx512vnni"),
+    _dot("dot_s8s8", dtypes.int8, dtypes.int8, dtypes.int32, "avx512vnni", _S8U8), _S8U8, _U8S8,
+    _dot("dot_u8u8", dtypes.uint8, dtypes.uint8, dtypes.int32, "avx512vnni", _U8S8),
     _dot("dot_s16", dtypes.int16, dtypes.int16, dtypes.int32, "avx512vnni"),
 )
 

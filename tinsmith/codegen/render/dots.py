@@ -12,7 +12,6 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 
 _WORDS = "<16 x i32>"
-_TOP_BITS = f"splat (i32 {0x80808080 - (1 << 32)})"  # of four bytes
 
 
 class Form(NamedTuple):
@@ -22,14 +21,11 @@ class Form(NamedTuple):
         function: the intrinsic of (sum, first, second). The one for bytes takes unsigned ones first, then signed ones.
         operand: the type of first and second.
         b_first: b is what comes first.
-        flips: both operands are signed, or both unsigned. With their top bits flipped, the elements of a are what the
-            instruction takes, 128 more or less than they were: 128 times the sum of b's elements comes off again.
     """
 
     function: str
     operand: str = _WORDS
     b_first: bool = False
-    flips: bool = False
 
 
 FORMS = {
@@ -37,8 +33,6 @@ FORMS = {
     "dot_s16": Form("llvm.x86.avx512.vpdpwssd.512"),
     "dot_u8s8": Form("llvm.x86.avx512.vpdpbusd.512"),
     "dot_s8u8": Form("llvm.x86.avx512.vpdpbusd.512", b_first=True),
-    "dot_s8s8": Form("llvm.x86.avx512.vpdpbusd.512", flips=True),
-    "dot_u8u8": Form("llvm.x86.avx512.vpdpbusd.512", b_first=True, flips=True),
 }
 
 
@@ -102,13 +96,6 @@ class Dots:
         total, a, b = (self.text.names[s] for s in u.src)
         one = self.text.value(f"insertelement {_WORDS} poison, i32 {a}, i64 0")
         a = self.text.value(f"shufflevector {_WORDS} {one}, {_WORDS} poison, {_WORDS} zeroinitializer")
-        if not form.flips:
-            return self.dot(u, form, total, a, b)
-        a = self.text.value(f"xor {_WORDS} {a}, {_TOP_BITS}")
-        more = self.dot(u, form, "zeroinitializer", _TOP_BITS, b)
-        return self.text.value(f"sub {_WORDS} {self.dot(u, form, total, a, b)}, {more}")
-
-    def dot(self, u: UOp, form: Form, total: str, a: str, b: str) -> str:
         kind = _memory_type(u)
         operands = [x if form.operand == _WORDS else self.text.value(f"bitcast {_WORDS} {x} to {form.operand}")
                     for x in ((b, a) if form.b_first else (a, b))]
