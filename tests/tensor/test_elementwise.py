@@ -94,6 +94,40 @@ def test_round_takes_halves_to_even() -> None:
     check(Tensor(x).round(), np.round(x))
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_odd_functions_keep_the_sign_of_zero(dtype) -> None:
+    for name in ("sin", "tan", "asin", "atan", "sinh", "tanh", "asinh", "atanh", "erf", "log1p", "expm1"):
+        got = getattr(Tensor([-0.0, 0.0], dtype=dtype), name)().cast(dtypes.float64).numpy()
+        assert np.signbit(got).tolist() == [True, False] and not got.any(), name
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64], ids=str)
+def test_edges_of_functions(dtype) -> None:
+    """What sweeps over all exponents found worst, the poles of the tangent, and where a result begins to overflow."""
+    most = float(np.finfo(dtype.numpy).max)
+    over = {dtypes.float32: 89.41599, dtypes.float64: 710.4758600739439}[dtype]  # the last whose cosh is finite
+    cases = {
+        "tan": [-1.5707964, 1.5707963267948966, 4.712389, 7.853982, 1e22, -4.189893144731487e24, -23.299439943866417],
+        "cosh": [-17.033191680908203, 14.92385013473253, over, -over, 1.01 * over, 20, 20.1, 1e-9],
+        "sinh": [0.06072509288787842, over, -over, 1.01 * over, 1e-30],
+        "acosh": [1.007567286491394, 1, 0.5, -1, -4100, -1e30, 1e9, most, 1.0872539818042746],
+        "asinh": [most, -most, 1e-30, -0.3629201054573059], "atan": [most, -math.inf, 1.5511976480484009, 2.414, 0.66],
+        "asin": [1, -1, 0.12440759688615799, 1.0001, 1e-30], "atanh": [1, -1, 1.5, -0.4166063964366913],
+        "log1p": [-1, -1.5, most, 1e-30, 0.4170454442501068, -0.99999994], "exp2": [6.61459280041382e16, most, -most, 1e18]}
+    softplus = {"softplus": [-21.6, -103.0, -700.0, 21.6, most, -most, -0.8369255065917969]}
+    for name, found in (cases | softplus).items():
+        x = np.array(found, dtype.numpy)
+        with np.errstate(all="ignore"):
+            want = (np.logaddexp(0, x.astype(np.longdouble)) if name == "softplus" else
+                    getattr(np, {"asin": "arcsin", "atan": "arctan", "acosh": "arccosh", "asinh": "arcsinh",
+                                 "atanh": "arctanh"}.get(name, name))(x.astype(np.longdouble))).astype(dtype.numpy)
+        got = getattr(Tensor(x), name)().numpy()
+        np.testing.assert_array_equal(np.isnan(got), np.isnan(want), name)
+        np.testing.assert_array_equal(np.isinf(got), np.isinf(want), name)
+        finite = np.isfinite(want)
+        np.testing.assert_array_max_ulp(got[finite], want[finite], 4)
+
+
 def test_sign_of_zero() -> None:
     x = Tensor([0.0, -0.0])
     assert np.signbit((-x).numpy()).tolist() == [True, False]

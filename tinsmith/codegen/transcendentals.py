@@ -114,8 +114,10 @@ def exp_by_exp2(x: UOp) -> UOp:
 def scaled_exp2(x: UOp) -> UOp:
     """The same with SCALE."""
     f = FORMATS[x.dtype]
+    below = x.lt(f.exp2_range[0])
+    x = at_most(x, f.exp2_range[1]) if len(f.exp2) % 2 else x
     n, _ = rounded(x, 1.0, 0)
-    return x.lt(f.exp2_range[0]).where(0.0, scale(polynomial(x - n, (1.0, *f.exp2)), n))
+    return below.where(0.0, scale(polynomial(x - n, (1.0, *f.exp2)), n))
 
 
 def _expm1_parts(x: UOp, power: int = 0) -> tuple[UOp, UOp]:

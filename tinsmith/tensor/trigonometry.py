@@ -68,7 +68,7 @@ class Trigonometry:
         start = steep.where(math.pi / 2, middle.where(math.pi / 4, x._new(x.uop.const_like(0))))
         z = reduced.mul(reduced)
         angle = start.add(reduced.add(reduced.mul(z.mul(_polynomial(z, _ATAN_P).div(_polynomial(z, _ATAN_Q))))))
-        return negative.where(angle.neg(), angle)
+        return x.eq(0).where(x, negative.where(angle.neg(), angle))  # -0 keeps its sign
 
     @rounded_once
     def asin(self: Tensor) -> Tensor:
@@ -108,8 +108,9 @@ class Trigonometry:
         [0.0]
         """
         x = self._new(float_of(self))
-        near, far, is_far, negative = _exponentials(x)
-        size = is_far.where(far, near.add(near.div(near.add(1))).mul(0.5))
+        near, far, is_far, negative = _half_exponential(x)
+        rest = near.expm1()
+        size = is_far.where(far, rest.add(rest.div(rest.add(1))).mul(0.5))
         return with_slopes(negative.where(size.neg(), size), _sinh_slope, x)
 
     @rounded_once
@@ -120,8 +121,9 @@ class Trigonometry:
         [1.0]
         """
         x = self._new(float_of(self))
-        near, far, is_far, _ = _exponentials(x)
-        return with_slopes(is_far.where(far, near.square().div(near.add(1)).mul(0.5).add(1)), _cosh_slope, x)
+        near, far, is_far, _ = _half_exponential(x)
+        half = near.exp().mul(0.5)
+        return with_slopes(is_far.where(far, half.add(half.reciprocal().mul(0.25))), _cosh_slope, x)
 
     @rounded_once
     def asinh(self: Tensor) -> Tensor:
@@ -138,7 +140,7 @@ class Trigonometry:
         near = small.add(small.mul(small).div(small.mul(small).add(1).sqrt().add(1))).log1p()
         far = large.where(size, 1).log()  # of 1 where it is not taken: the slope at 0 would be inf * 0
         out = large.where(far.add(math.log(2)), near)
-        return negative.where(out.neg(), out)
+        return x.eq(0).where(x, negative.where(out.neg(), out))  # -0 keeps its sign
 
     @rounded_once
     def acosh(self: Tensor) -> Tensor:
@@ -149,8 +151,8 @@ class Trigonometry:
         """
         x = self._new(float_of(self))
         large = x.gt(1e9)
-        above = large.where(1, x.sub(1))  # its double stays finite
-        near = above.add(above.sqrt().mul(above.add(2).sqrt())).log1p()
+        above = large.where(1, x.lt(1).where(math.nan, x.sub(1)))  # its square stays finite
+        near = above.add(above.mul(above.add(2)).sqrt()).log1p()
         return with_slopes(large.where(x.log().add(math.log(2)), near), _acosh_slope, x)
 
     @rounded_once
@@ -177,14 +179,14 @@ class Trigonometry:
 _HALVED = {dtypes.float32: (14.52734375, 1018861.6875), dtypes.float64: (4.14190673828125, 31.461342115095473)}
 
 
-def _exponentials(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(exp(a) - 1, exp(a)/2, whether a > 20, whether x < 0), a = abs(x): from 20 on the hyperbolic sine and cosine are
-    half the exponential, which may be finite where the exponential is not."""
+def _half_exponential(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(a up to 20, exp(a)/2 beyond, whether a > 20, whether x < 0), a = abs(x): from 20 on the hyperbolic sine and cosine
+    are half the exponential, which may be finite where the exponential is not."""
     negative = x.lt(0)
     size = negative.where(x.neg(), x)
     is_far = size.gt(20)
     shift, half = _HALVED[x.dtype]
-    return is_far.where(0, size).expm1(), size.sub(shift).exp().mul(half), is_far, negative
+    return is_far.where(0, size), size.sub(shift).exp().mul(half), is_far, negative
 
 
 def _cosh_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
