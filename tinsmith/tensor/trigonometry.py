@@ -180,8 +180,8 @@ _HALVED = {dtypes.float32: (14.52734375, 1018861.6875), dtypes.float64: (4.14190
 
 
 def _half_exponential(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(a up to 20, exp(a)/2 beyond, whether a > 20, whether x < 0), a = abs(x): from 20 on the hyperbolic sine and cosine
-    are half the exponential, which may be finite where the exponential is not."""
+    """(a up to 20, exp(a)/2 beyond, whether a > 20, whether x < 0), a = abs(x): from 20 on the hyperbolic sine and
+    cosine are half the exponential, which may be finite where the exponential is not."""
     negative = x.lt(0)
     size = negative.where(x.neg(), x)
     is_far = size.gt(20)
