@@ -6,16 +6,17 @@ import math
 import numpy as np
 import pytest
 
-from tests.codegen.running import expected, run_graph, run_on
+from tests.codegen.running import Kernel, expected, linearize_on, params, run_graph, run_on
 from tests.codegen.test_matrix import axes, close, product, tensor_core
 from tinsmith.backend.cpu import osys
 from tinsmith.backend.cpu.llvm import host_features
 from tinsmith.backend.device import Device
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.program import compile_kernel
+from tinsmith.codegen.program import begin, choose, compile_kernel
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.render.llvm import LLVMRenderer
-from tinsmith.core.dtypes import dtypes
+from tinsmith.codegen.tuning import stride_of
+from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.units import AMX, DOT, MatrixUnit, available, fma
 from tinsmith.ir.uop import Window
@@ -106,7 +107,9 @@ def test_a_machine_without_the_features_has_no_such_unit() -> None:
 
 
 def chosen(sink: UOp) -> list[Opt]:
-    return compile_kernel(sink, LLVMRenderer(TARGET)).opts
+    kernel = begin(sink, TARGET)
+    choose(kernel, TARGET)
+    return kernel.opts
 
 
 def test_plans_keep_many_sums_and_pack_by_vectors() -> None:
@@ -123,23 +126,63 @@ def test_plans_keep_many_sums_and_pack_by_vectors() -> None:
                if o.op is OptOps.TC)
 
 
-def convolution(n: int, c: int, o: int, size: int) -> UOp:
-    """3×3 with a border of zeros."""
-    x = UOp(Ops.PARAM, dtypes.bfloat16, (), (1, (n, 1, c, size, size))).pad(((0, 0),) * 3 + ((1, 1),) * 2)
+def windows(n: int, c: int, o: int, size: int, stride: int = 1, dtype: DType = dtypes.bfloat16) -> UOp:
+    """A 3×3 convolution with a border of zeros."""
+    acc = dtypes.float32 if dtype.is_float else dtypes.int32
+    out, wide = (size - 1) // stride + 1, size + 2
+    x = UOp(Ops.PARAM, dtype, (), (1, (n, 1, c, size, size))).pad(((0, 0),) * 3 + ((1, 1),) * 2)
     for axis in (3, 4):
-        wide = (*x.shape, 1)
-        x = x.reshape(wide).expand((*x.shape, 3)).window(Window(axis, len(wide) - 1, 1, 1, size + 2, size))
-    w = UOp(Ops.PARAM, dtypes.bfloat16, (), (2, (1, o, c, 1, 1, 3, 3)))
-    whole = (n, o, c, size, size, 3, 3)
-    return UOp(Ops.SINK, None, ((x.cast(dtypes.float32).expand(whole) * w.cast(dtypes.float32).expand(whole)).reduce(
-        "ADD", (2, 5, 6)).reshape((n, o, size, size)),))
+        shape = (*x.shape, 1)
+        x = x.reshape(shape).expand((*x.shape, 3)).window(Window(axis, len(shape) - 1, stride, 1, wide, out))
+    w = UOp(Ops.PARAM, dtype, (), (2, (1, o, c, 1, 1, 3, 3)))
+    whole = (n, o, c, out, out, 3, 3)
+    return UOp(Ops.SINK, None, ((x.cast(acc).expand(whole) * w.cast(acc).expand(whole)).reduce(
+        "ADD", (2, 5, 6)).reshape((n, o, out, out)),))
+
+
+@pytest.mark.parametrize("units", [DOT, AMX], ids=["dots", "tiles"])
+@pytest.mark.parametrize("dtype", [dtypes.bfloat16, dtypes.int8], ids=str)
+@pytest.mark.parametrize("sizes", [(1, 3, 4, 4, 1), (1, 2, 3, 5, 2)], ids=str)
+def test_places_of_a_window_are_staged_once(units: tuple[MatrixUnit, ...], dtype: DType,
+                                            sizes: tuple[int, int, int, int, int]) -> None:
+    """Rows or columns that slide: taps read the same stage at places side by side, which end anywhere in a vector."""
+    sink = windows(*sizes, dtype)
+    random = np.random.default_rng(1)
+    inputs = {p: random.integers(-9, 9, p.arg[1]).astype(dtype.numpy) for p in params(sink)}
+    k = linearize_on("PYTHON", sink)
+    row, column, depth = (next(n for n, r in enumerate(k.ranges) if r.arg[0] == name) for name in axes_of(k))
+    unit = next(u for u in units if u.a is u.b is dtype)
+    (want,) = expected(sink, inputs)
+    for pair in ((row, column), (column, row)):
+        np.testing.assert_array_equal(
+            run_on("PYTHON", sink, inputs, [Opt(OptOps.TC, depth, pair, unit=unit.name)])[0], want)
+
+
+@pytest.mark.skipif("dot_bf16" not in HAVE, reason="this processor has no AVX512-BF16 (or CPU_FEATURES hides it)")
+@pytest.mark.parametrize("sizes", [(2, 6, 33, 16, 1), (1, 32, 16, 56, 1), (2, 8, 35, 17, 2)], ids=str)
+def test_windows_with_the_opts_of_this_machine(sizes: tuple[int, int, int, int, int]) -> None:
+    for dtype in (dtypes.bfloat16, dtypes.int8):
+        sink = windows(*sizes, dtype)
+        random = np.random.default_rng(1)
+        inputs = {p: random.integers(-9, 9, p.arg[1]).astype(dtype.numpy) for p in params(sink)}
+        np.testing.assert_array_equal(run_on("CPU", sink, inputs, None)[0], expected(sink, inputs)[0])
+
+
+def axes_of(k: Kernel) -> tuple[int, int, int]:
+    """Numbers of the ranges of places along a line, of filters and of channels."""
+    load, weights = k.loads
+    place = next(r for r in k.parallel if r in load.ranges and stride_of(k.stores[0].src[1], r) == 1)
+    filters = next(r for r in k.parallel if r in weights.ranges)
+    depth = max(k.reduces, key=lambda r: stride_of(load.src[1], r) or 0)
+    return place.arg[0], filters.arg[0], depth.arg[0]
 
 
 def test_weights_of_a_convolution_are_packed_once() -> None:
     """They are the same for all images and lines, and stay in the second cache."""
-    opts = chosen(convolution(2, 64, 64, 56))
-    assert any(o.op is OptOps.TC for o in opts)
-    assert [o.amt for o in opts if o.op is OptOps.STAGE][-1] == ()
+    for stride in (1, 2):
+        opts = chosen(windows(2, 64, 64, 56, stride))
+        assert any(o.op is OptOps.TC for o in opts)
+        assert [o.amt for o in opts if o.op is OptOps.STAGE] == [(), (0, 1)], "and images line by line, for all taps"
 
 
 @pytest.mark.parametrize("transposed", ["", "a", "ab"])

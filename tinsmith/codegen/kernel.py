@@ -17,7 +17,6 @@ from tinsmith.codegen.opt import Opt
 from tinsmith.codegen.opts import HANDLERS, OF_REDUCTIONS
 from tinsmith.codegen.roles import Axis, Role, range_size
 from tinsmith.codegen.streams import SIDE, TILE_ROWS, bind, computed_values, equal_values, is_product_sum
-from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.symbolic import linear_form, rename, simplify
@@ -286,7 +285,8 @@ class Kernel:
 
     def stage_operand(self, product: UOp, which: int, inside: Sequence[UOp]) -> None:
         """Read an operand of a matrix unit from a stage over ``inside`` and the unit's own ranges."""
-        operand, fresh = matrix.stage_operand(product, which, inside, self.new_range)
+        slide = matrix.slide(product, which, inside)
+        operand, fresh = matrix.stage_operand(product, which, inside, self.new_range, slide)
         self.stage_only |= {f.arg[0] for f in fresh}
         self.order += fresh
         src = (*product.src[:which], operand, *product.src[which + 1 :])
@@ -410,7 +410,7 @@ def windows(value: UOp, inside: list[UOp]) -> list[Box]:
     """``inside`` grouped into boxes: y and ky of y + ky, or x and kx of x*stride - kx, are one box."""
     boxes: list[Box] = []
     left = list(inside)
-    sums = _sums([s for n in toposort(value) if n.op is Ops.LOAD for s in n.src[1:]])
+    sums = matrix.sums([s for n in toposort(value) if n.op is Ops.LOAD for s in n.src[1:]])
     while left:
         r = left.pop(0)
         partner = next((p for p in left if _enter_as_sum(sums, r, p) is not None), None)
@@ -430,33 +430,13 @@ def _enter_as_sum(sums: list[UOp], a: UOp, b: UOp) -> tuple[int, UOp, UOp] | Non
     if a.arg[1].expanded or b.arg[1].expanded:
         return None
     for unit, other in ((a, b), (b, a)):
-        ratios = {_ratio(root, unit, other) for root in sums}
+        ratios = {matrix.ratio(root, unit, other) for root in sums}
         ratios.discard(None)
         if len(ratios) == 1:
             k = ratios.pop()
             if isinstance(k, int) and 0 < abs(k) < range_size(unit):  # neighbours overlap: there is something to share
                 return k, unit, other
     return None
-
-
-def _sums(roots: list[UOp]) -> list[UOp]:
-    """The integer sums inside index and guard expressions."""
-    out: list[UOp] = []
-    for root in roots:
-        out += [root] if root.dtype is dtypes.index else [s for n in toposort(root) if n.dtype is not dtypes.index
-                                                          for s in n.src if s.dtype is dtypes.index]
-    return out
-
-
-def _ratio(root: UOp, unit: UOp, other: UOp) -> int | float | None:
-    """coefficient(other) / coefficient(unit) in a sum; None if neither occurs, nan if they do not fit."""
-    terms, _ = linear_form(root)
-    if any((unit in t.ranges or other in t.ranges) and t is not unit and t is not other for t in terms):
-        return math.nan
-    a, b = terms.get(unit, 0), terms.get(other, 0)
-    if a == 0 and b == 0:
-        return None
-    return b // a if a and b % a == 0 else math.nan
 
 
 def _memory_order(value: UOp, box: Box) -> tuple[int, int]:

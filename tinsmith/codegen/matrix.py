@@ -8,11 +8,13 @@ unit's order of elements, filled once for all ranges that are not kept outside.
 """
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from tinsmith.codegen.normalize import implies
 from tinsmith.codegen.roles import Role
-from tinsmith.core.dtypes import DType
+from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.symbolic import from_linear, linear_form
 from tinsmith.ir.units import Fragment, MatrixUnit
@@ -20,6 +22,7 @@ from tinsmith.ir.uop import toposort
 
 NewRange = Callable[[int, Role], UOp]
 FEWEST_LANES = 4  # copies that are worth a vector
+LANES = 16  # places of a window that are staged by one vector
 _NUMBER = 1 << 20  # numbers of ranges that stand for digits while an address is looked at
 
 
@@ -135,29 +138,103 @@ def axes(mma: UOp) -> tuple[tuple[Fragment, UOp, UOp], tuple[Fragment, UOp, UOp]
     return (mma.arg.fragment_a, m, k), (mma.arg.fragment_b, k, n)
 
 
-def stage_operand(mma: UOp, which: int, inside: Sequence[UOp], new_range: NewRange) -> tuple[UOp, list[UOp]]:
+class Slide(NamedTuple):
+    """A window along an operand's rows or columns: the operand depends on some ranges only by ``Σ weight·range``, which
+    has ``size`` values. One of them, ``lead``, has the weight 1."""
+
+    weights: dict[UOp, int]
+    lead: UOp
+    size: int
+
+
+def stage_operand(mma: UOp, which: int, inside: Sequence[UOp], new_range: NewRange,
+                  slide: Slide | None = None) -> tuple[UOp, list[UOp]]:
     """Operand ``which`` read from a stage over ``inside`` and its own two ranges, in the unit's order of elements.
 
     Lanes fill it along memory where they can: along a digit of the fragment, or along the unit's copies, which then lie
-    side by side. Returns the operand's new form and the ranges that fill the stage.
+    side by side. Where a window slides along the operand, the digit of that axis counts its places, each staged once.
+    Returns the operand's new form and the ranges that fill the stage.
     """
     value = mma.src[which]
     fragment, row, column = axes(mma)[which]
-    roles, beside = _fill_roles(value, fragment, row, column, inside)
+    sizes, guard = [size for size, _, _ in fragment.registers], None
+    if slide is not None:
+        at, inside = slid_digit(mma, which), [r for r in inside if r not in slide.weights]
+        whole = all(linear_form(n.src[1])[0].get(slide.lead) == 1 for n in toposort(value) if n.op is Ops.LOAD)
+        sizes[at] = -(-slide.size // LANES) * LANES if whole else slide.size
+        roles, beside = [Role.UPCAST if whole and n < at else Role.LOOP for n in range(len(sizes))], None
+    else:
+        at, whole = -1, False
+        roles, beside = _fill_roles(value, fragment, row, column, inside)
     inside = [r for r in inside if r is not beside] + ([beside] if beside is not None else [])
     outer = [new_range(_size(r), Role.VECTOR if r is beside else Role.LOOP) for r in inside]
-    digits = [new_range(size, role) for (size, _, _), role in zip(fragment.registers, roles)]
+    digits = [new_range(size // LANES if whole and n == at else size, role)
+              for n, (size, role) in enumerate(zip(sizes, roles))]
+    lanes = [new_range(LANES, Role.VECTOR)] if whole else []
     table = dict(zip(inside, outer)) | _at_digits(fragment, row, column, digits)
-    loops = [*outer, *reversed(digits)]
-    copy = value.substitute(table).simplify()
+    if slide is not None:
+        place = (digits[at] * LANES + lanes[0]).simplify() if whole else digits[at]
+        table |= {r: UOp.index(0) for r in slide.weights} | {slide.lead: place}
+        guard = place.lt(slide.size) if sizes[at] != slide.size else None
+    loops = [*outer, *reversed(digits[at:] if lanes else digits), *lanes, *(reversed(digits[:at]) if lanes else ())]
+    copy = value.substitute(table)
+    if guard is not None:
+        copy = copy.substitute({n: n.replace(src=(*n.src[:2], n.src[2] & guard if len(n.src) > 2 else guard))
+                                for n in toposort(copy) if n.op is Ops.LOAD})
     kept = [r for r in loops if r.op is Ops.RANGE]
-    staged = UOp(Ops.STAGE, value.dtype.ptr(), (copy, *kept), tuple(_size(r) for r in kept))
+    staged = UOp(Ops.STAGE, value.dtype.ptr(), (copy.simplify(), *kept), tuple(_size(r) for r in kept))
     place = UOp.index(0)
     for r in inside:
         place = place * _size(r) + r
-    for size, down, across in reversed(fragment.registers):
-        place = place * size + ((row // down if down else column // across) % size)
+    for n, (size, (_, down, across)) in reversed(list(enumerate(zip(sizes, fragment.registers)))):
+        if slide is not None and n == at:
+            place = sum((r * weight for r, weight in slide.weights.items()), place * size)
+        else:
+            place = place * size + ((row // down if down else column // across) % size)
     return staged.load(place.simplify()), kept
+
+
+def slid_digit(mma: UOp, which: int) -> int:
+    """The register digit that counts an operand's rows (of a) or columns (of b), if one alone does; else -1."""
+    registers = axes(mma)[which][0].registers
+    own = [n for n, (_, down, across) in enumerate(registers) if (across if which else down)]
+    return own[0] if len(own) == 1 and max(registers[own[0]][1:]) == 1 else -1
+
+
+def slide(product: UOp, which: int, inside: Sequence[UOp]) -> Slide | None:
+    """The window that slides along the rows or columns of a unit's operand, where its places overlap."""
+    value, axis = product.src[which], product.src[3 if which else 2]
+    ranges = [r for r in (*inside, axis) if r.op is Ops.RANGE and r in value.ranges]
+    places = sums([value])
+    for lead in ranges if slid_digit(product, which) >= 0 else []:
+        ratios = {r: {ratio(root, lead, r) for root in places} - {None} for r in ranges if r is not lead}
+        weights = {lead: 1} | {r: k for r, found in ratios.items() if len(found) == 1
+                               for k in found if isinstance(k, int) and k > 0}
+        size = 1 + sum(k * (_size(r) - 1) for r, k in weights.items())
+        along = weights.get(axis) == 1 if axis.op is Ops.RANGE else any(r.arg[1] is Role.UPCAST for r in weights)
+        if along and size < math.prod(_size(r) for r in weights):
+            return Slide(weights, lead, size)
+    return None
+
+
+def sums(roots: list[UOp]) -> list[UOp]:
+    """The integer sums inside index and guard expressions."""
+    out: list[UOp] = []
+    for root in roots:
+        out += [root] if root.dtype is dtypes.index else [s for n in toposort(root) if n.dtype is not dtypes.index
+                                                          for s in n.src if s.dtype is dtypes.index]
+    return out
+
+
+def ratio(root: UOp, unit: UOp, other: UOp) -> int | float | None:
+    """coefficient(other) / coefficient(unit) in a sum; None if neither occurs, nan if they do not fit."""
+    terms, _ = linear_form(root)
+    if any((unit in t.ranges or other in t.ranges) and t is not unit and t is not other for t in terms):
+        return math.nan
+    a, b = terms.get(unit, 0), terms.get(other, 0)
+    if a == 0 and b == 0:
+        return None
+    return b // a if a and b % a == 0 else math.nan
 
 
 def _fill_roles(value: UOp, fragment: Fragment, row: UOp, column: UOp,

@@ -10,11 +10,11 @@ import math
 from dataclasses import dataclass
 
 from tinsmith.codegen import matrix
-from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.kernel import Kernel, windows
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, range_size
-from tinsmith.codegen.tuning import order, split, stride_of
+from tinsmith.codegen.tuning import apply_to, order, split, stride_of
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.symbolic import linear_form
 from tinsmith.ir.units import MatrixUnit
@@ -24,6 +24,8 @@ PACK = 0.4  # cycles per element to bring an operand into the unit's order, wher
 PACK_ACROSS = 1.2
 ROWS = 8  # of a tile that are worth a vector, where memory runs along them
 EPILOGUE = 0.4  # cycles per element of the result, from tile to memory
+ACROSS = {8: 1.5, 4: 2.0}  # times as many where it does not run along the tile's: in blocks of so many rows and columns
+ONE_BY_ONE = 3.0  # that are transposed, or by elements
 
 
 @dataclass
@@ -61,7 +63,9 @@ def _plans(kernel: Kernel, fold: UOp, unit: MatrixUnit) -> list[UnitPlan]:
         depth = [r for r in fold.src[1:] if r in x.ranges and r in y.ranges]
         if not (rows and columns and depth) or len(depth) != len(fold.src) - 1:
             continue
-        m, n = max(rows, key=range_size), max(columns, key=lambda r: (_stored_along(kernel, r), range_size(r)))
+        n = max(columns, key=lambda r: (_stored_along(kernel, r), range_size(r)))
+        across = not _stored_along(kernel, n)
+        m = max(rows, key=lambda r: (across and _stored_along(kernel, r), range_size(r)))
         k = max(depth, key=range_size)
         if matrix.operands(fold, m, n, unit) is not None:
             out.append(_plan(kernel, fold, unit, m, n, k))
@@ -77,9 +81,11 @@ def _plan(kernel: Kernel, fold: UOp, unit: MatrixUnit, m: UOp, n: UOp, k: UOp) -
     operands = matrix.operands(fold, m, n, unit)
     assert operands is not None
     others = [r for r in fold.src[0].ranges if r not in (m, n, k)]
-    results = EPILOGUE * math.prod(range_size(r) for r in fold.ranges) * (1 if _stored_along(kernel, n) else 3)
+    results = EPILOGUE * math.prod(range_size(r) for r in fold.ranges)
     direct = _loadable(operands[0], m, k) and range_size(k) % unit.k == 0
-    packs = [_packing(o, axes) for o, axes in ((operands[0], (k,)), (operands[0], (m, k)), (operands[1], (n, k)))]
+    shared = [_shared(o, axis, unit, step) for o, axis, step in ((operands[0], m, unit.m), (operands[1], n, unit.n))]
+    packs = [_packing(o, axes) * part for o, axes, part in (
+        (operands[0], (k,), shared[0]), (operands[0], (m, k), shared[0]), (operands[1], (n, k), shared[1]))]
 
     def cycles(copies: tuple[int, int]) -> tuple[float, float]:
         mu, nu = copies
@@ -88,8 +94,10 @@ def _plan(kernel: Kernel, fold: UOp, unit: MatrixUnit, m: UOp, n: UOp, k: UOp) -
         products = mu * nu * 2.0 * unit.m * unit.n * unit.k / unit.rate
         busy = steps * max(products, (mu + nu) * unit.load) / unit.efficiency
         as_it_lies = direct and range_size(m) % (unit.m * mu) == 0
-        rows = 0.0 if as_it_lies else packs[unit.m * mu >= ROWS and matrix.is_power(mu)]
-        return busy + results + rows + packs[2], (mu + nu) / (mu * nu)
+        rows = 0.0 if as_it_lies else packs[shared[0] < 1 or (unit.m * mu >= ROWS and matrix.is_power(mu))]
+        blocks = math.gcd(unit.m * mu, max(ACROSS)) if _stored_along(kernel, m) else 0
+        across = 1.0 if _stored_along(kernel, n) else ACROSS.get(blocks, ONE_BY_ONE)
+        return busy + results * across + rows + packs[2], (mu + nu) / (mu * nu)
 
     best = min(_copies(unit), key=cycles)
     return UnitPlan(unit, m, n, k, best, cycles(best)[0])
@@ -100,6 +108,14 @@ def _copies(unit: MatrixUnit) -> list[tuple[int, int]]:
     most = unit.accumulators
     return [(mu, nu) for mu in range(1, most + 1) for nu in range(1, most // mu + 1)
             if mu * nu + min(mu, nu) + 1 <= unit.registers]
+
+
+def _shared(operand: UOp, axis: UOp, unit: MatrixUnit, step: int) -> float:
+    """The part of an operand that is staged where a window slides along its rows or columns: each place once."""
+    for box in windows(operand, [axis, *(r for r in operand.ranges if r is not axis)]):
+        if axis in box.ranges and box.low == 0 and (step == 1 or box.ranges[0] is axis):
+            return float(box.size / math.prod(range_size(r) for r in box.ranges))
+    return 1.0
 
 
 def _packing(operand: UOp, axes: tuple[UOp, ...]) -> float:
@@ -130,9 +146,11 @@ def apply_plan(kernel: Kernel, target: Target, plan: UnitPlan) -> None:
     a, b = product.src[:2]
     row_tiles, column_tiles = ([r for r in kernel.parallel if r in x.ranges and r not in outer] for x in (a, b))
     blocks: list[UOp] = []
-    if column_tiles:
-        blocks, column_tiles = _blocks(kernel, target, plan, column_tiles[0])
     batch = [r for r in outer if r in kernel.products[0].src[1].ranges]
+    if column_tiles:
+        shares = math.prod(range_size(r) for r in outer if r not in batch)
+        least = 1 if shares >= target.threads else target.threads
+        blocks, column_tiles = _blocks(kernel, target, plan, column_tiles[0], least)
     order(kernel, [*batch, *blocks, *(r for r in outer if r not in batch), *row_tiles, *column_tiles])
     _stage(kernel, 1, [*batch, *blocks])
     if 0 in matrix.unloadable(kernel.products[0]):
@@ -151,13 +169,13 @@ def _lanes_of_sums(kernel: Kernel, target: Target) -> None:
             split(kernel, OptOps.VECTOR, r, lanes)
 
 
-def _blocks(kernel: Kernel, target: Target, plan: UnitPlan, tiles: UOp) -> tuple[list[UOp], list[UOp]]:
-    """Cut the column tiles into blocks that fit the second cache, at least one for each worker."""
+def _blocks(kernel: Kernel, target: Target, plan: UnitPlan, tiles: UOp, least: int) -> tuple[list[UOp], list[UOp]]:
+    """Cut the column tiles into blocks that fit the second cache, at least so many."""
     operand = kernel.products[0].src[1]
     count = range_size(tiles)
     per_tile = plan.unit.n * plan.copies[1] * operand.dtype.itemsize * math.prod(
         range_size(r) for r in operand.ranges if r.arg[1] is Role.REDUCE) * plan.unit.k
-    most = min(max(target.l2_bytes // 2 // per_tile, 1), -(-count // max(target.threads, 1)))
+    most = min(max(target.l2_bytes // 2 // per_tile, 1), -(-count // max(least, 1)))
     size = max(d for d in range(1, count + 1) if count % d == 0 and d <= most)
     if size == count:
         return [], [tiles]
@@ -170,13 +188,20 @@ def _blocks(kernel: Kernel, target: Target, plan: UnitPlan, tiles: UOp) -> tuple
 
 def _around_rows(kernel: Kernel, target: Target, row_tiles: list[UOp]) -> list[UOp]:
     """The loops in which rows are packed: those of the row tiles too, unless others go around them that all use the
-    same rows, and these stay in the second cache."""
-    operand = kernel.products[0].src[0]
+    same rows, or the tiles overlap, and these stay in the second cache."""
+    product = kernel.products[0]
+    operand = product.src[0]
     own = [r for r in kernel.parallel if r in operand.ranges]
     around = kernel.order[: min((kernel.order.index(r) for r in row_tiles), default=0)]
     size = operand.dtype.itemsize * math.prod(range_size(r) for r in operand.ranges)
     again = any(r not in operand.ranges and r.arg[1] is Role.LOOP for r in around)
-    return [r for r in own if r not in row_tiles] if again and size <= target.l2_bytes // 4 else own
+    outside = [r for r in own if r not in row_tiles]
+    inside = [r for r in kernel.order if r in operand.ranges and r not in outside and r.arg[1] is not Role.FRAGMENT]
+    window = matrix.slide(product, 0, inside)
+    if window is not None and any(r in window.weights for r in row_tiles):
+        size = size // math.prod(range_size(r) for r in (*outside, *window.weights)) * window.size
+        again = True
+    return outside if again and size <= target.l2_bytes // 4 else own
 
 
 def _stage(kernel: Kernel, which: int, outside: list[UOp]) -> None:
@@ -188,10 +213,14 @@ def _stage(kernel: Kernel, which: int, outside: list[UOp]) -> None:
 
 
 def _lanes_of_the_result(kernel: Kernel, target: Target) -> None:
-    """Lanes along the columns of the staged result."""
+    """Lanes along the staged result as it is stored: along its columns, or along its rows, block by block."""
     inner = [r for r in kernel.parallel if not any(r in p.ranges for p in kernel.products)]
     lanes = max(target.vector_bytes // 4, 1)
     for r in reversed(inner):
-        if _stored_along(kernel, r) and range_size(r) % lanes == 0 and lanes > 1 and kernel.may_have_lanes(r):
-            kernel.apply(Opt(OptOps.VECTOR, kernel.ranges.index(r), lanes))
+        width = math.gcd(range_size(r), lanes)
+        if _stored_along(kernel, r) and width >= min(lanes, min(ACROSS)) > 1 and kernel.may_have_lanes(r):
+            block = min(width, max(ACROSS))
+            if r is not inner[-1] and range_size(inner[-1]) % block == 0:
+                apply_to(kernel, OptOps.UPCAST, inner[-1], block)
+            apply_to(kernel, OptOps.VECTOR, r, width)
             return
