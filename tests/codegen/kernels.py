@@ -13,6 +13,7 @@ from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.join import joined
 from tinsmith.ir.uop import Window, toposort
 
 Array = np.ndarray[Any, Any]
@@ -94,6 +95,24 @@ def elementwise(draw: Draw) -> Case:
     for _ in range(draw(st.integers(1, 2))):
         x = mixed(draw, x, b.param(x.shape, dtype))
     return b.case(x)
+
+
+@st.composite
+def pieces(draw: Draw) -> Case:
+    """Views of one memory and others end to end: rolls, reflections, concatenations, and what is fused with them."""
+    b, dtype = Builder(draw), draw(number_types)
+    x = b.param((draw(st.sampled_from((2, 3, 5))), draw(st.sampled_from((3, 7, 20)))), dtype)
+    for _ in range(draw(st.integers(1, 2))):
+        axis, parts = draw(st.integers(0, 1)), []
+        for _ in range(draw(st.integers(2, 3))):
+            begin = draw(st.integers(0, x.shape[axis] - 1))
+            end = draw(st.integers(begin + 1, x.shape[axis]))
+            part = x.shrink(tuple((begin, end) if a == axis else (0, s) for a, s in enumerate(x.shape)))
+            how = draw(st.sampled_from(("view", "flip", "other", "negative")))
+            parts.append(part.flip((axis,)) if how == "flip" else -part if how == "negative" else
+                         b.param(part.shape, dtype) if how == "other" else part)
+        x = joined(parts, axis)
+    return b.case(mixed(draw, x, b.param(x.shape, dtype)) if draw(st.booleans()) else x)
 
 
 @st.composite
@@ -295,14 +314,14 @@ def stream(draw: Draw) -> Case:
     return b.case(*values, terms=32 * (8 + keys + rows + inner))
 
 
-FAMILIES = {f.__name__: f() for f in (elementwise, reduction, matmul, narrow_matmul, convolution,
+FAMILIES = {f.__name__: f() for f in (elementwise, pieces, reduction, matmul, narrow_matmul, convolution,
                                       transposed_convolution, gather, scatter, scan, tally, multi_pass,
                                       several_outputs, symbolic, stream)}
 kernels = st.one_of(*FAMILIES.values())
 
 
 def state(kernel: Kernel) -> tuple[Any, ...]:
-    return (kernel.sink, tuple(kernel.order), tuple(kernel.opts), tuple(sorted(kernel.peeled)),
+    return (kernel.sink, tuple(kernel.order), tuple(kernel.opts),
             *(tuple(sorted(table.items())) for table in (kernel.full, kernel.running_lanes, kernel.spans)))
 
 
@@ -314,7 +333,7 @@ OF_BLOCKS = (OptOps.LOCAL, OptOps.GROUP, OptOps.GROUPTOP, OptOps.NOLOCALS)
 @st.composite
 def one_opt(draw: Draw, kernel: Kernel, blocks: bool = False) -> Opt:
     loops = (*OF_LOOPS, OptOps.THREAD, OptOps.TC, OptOps.HINT, OptOps.ROTATE, OptOps.WALK, OptOps.SKIP,
-             OptOps.PEEL)
+             OptOps.CUT)
     op = draw(st.sampled_from((*OF_LOOPS, *OF_BLOCKS[:3], *OF_BLOCKS) if blocks else loops))
     count = max(1, len(kernel.ranges))
     axis = draw(st.integers(0, count - 1))
@@ -340,6 +359,8 @@ def one_opt(draw: Draw, kernel: Kernel, blocks: bool = False) -> Opt:
         return Opt(op, axis, (draw(st.integers(0, count - 1)), draw(st.sampled_from((2, 3, 4))), *more))
     if op is OptOps.TC:
         return matrix_opt(draw, kernel, count)
+    if op is OptOps.CUT:
+        return Opt(op, axis, tuple(sorted(draw(st.sets(st.integers(1, 12), min_size=1, max_size=3)))))
     return Opt(op, _fitting_axis(draw, kernel, op, axis), draw(st.sampled_from(AMOUNTS)))
 
 

@@ -101,7 +101,8 @@ def test_steps_outside_of_a_window_are_left_out(size: int, taps: int, stride: in
               for p in (n for n in toposort(sink) if n.op is Ops.PARAM)}
     axis = kernel.ranges.index(place)
     copies, steps = Opt(OptOps.UPCAST, axis, 5), Opt(OptOps.UNROLL, kernel.ranges.index(loop))
-    for opts in ([], [copies], [steps], [steps, copies], [steps, copies, Opt(OptOps.PEEL, axis)]):
+    apart = Opt(OptOps.CUT, axis, tuple(range(1, -(-size // 5))))
+    for opts in ([], [copies], [steps], [steps, copies], [steps, copies, apart]):
         opts = [Opt(OptOps.SKIP), *opts]
         for device in ("PYTHON", "CPU"):
             np.testing.assert_allclose(run_on(device, sink, inputs, opts)[0], expected(sink, inputs)[0], rtol=1e-5,
@@ -120,7 +121,7 @@ def test_what_is_written_out_holds_no_steps_outside_of_a_window() -> None:
     ((loop, span),) = covered_steps(kernel).items()
     (place,) = {r for s in span for r in s.ranges}
     axis = kernel.ranges.index(place)
-    opts = [Opt(OptOps.UPCAST, axis, 3), Opt(OptOps.UNROLL, kernel.ranges.index(loop)), Opt(OptOps.PEEL, axis)]
+    opts = [Opt(OptOps.UPCAST, axis, 3), Opt(OptOps.UNROLL, kernel.ranges.index(loop)), Opt(OptOps.CUT, axis, (1, 2))]
     adds = [sum(u.op is Ops.MULADD for u in linearize(optimized(spread(9, 3, 1, 1), first + opts)))
             for first in ([], [Opt(OptOps.SKIP)])]
     assert adds == [27, 21]  # each of seven positions of y has three taps

@@ -140,6 +140,28 @@ def test_triangles_diagonals_windows() -> None:
     check(Tensor(X).unfold(2, 2, 1), np.lib.stride_tricks.sliding_window_view(X, 2, 2))
 
 
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@given(st.data())
+def test_what_only_moves_data_is_numpys(data: st.DataObject) -> None:
+    """Sizes about a vector's, where loops are cut into pieces."""
+    rows, columns = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 70))
+    x = np.arange(rows * columns, dtype=np.float32).reshape(rows, columns)
+    t, kind = Tensor(x).realize(), data.draw(st.sampled_from(("roll", "cat", "reflect", "edge", "wrap", "constant")))
+    if kind == "roll":
+        shifts = data.draw(st.tuples(st.integers(-9, 9), st.integers(-70, 70)))
+        return check(t.roll(shifts, (0, 1)), np.roll(x, shifts, (0, 1)))
+    if kind == "cat":
+        axis = data.draw(st.integers(0, 1))
+        parts = [x[: data.draw(st.integers(1, rows))] if axis == 0 else x[:, : data.draw(st.integers(1, columns))]
+                 for _ in range(data.draw(st.integers(2, 4)))]
+        made = [Tensor(p).realize() for p in parts]
+        return check(made[0].cat(*made[1:], dim=axis).relu(), np.concatenate(parts, axis))
+    most = [size - (kind == "reflect") if kind in ("reflect", "wrap") else 20 for size in x.shape]
+    amounts = tuple((data.draw(st.integers(0, m)), data.draw(st.integers(0, m))) for m in most)
+    mode = {"edge": "replicate", "wrap": "circular"}.get(kind, kind)
+    return check(t.pad(amounts, mode=mode), np.pad(x, amounts, mode=kind))
+
+
 # *** chains ***
 
 

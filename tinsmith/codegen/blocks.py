@@ -202,7 +202,6 @@ def _share_steps(k: Kernel, opt: Opt, r: UOp) -> None:
         to_grid(new)
         new.running_threads[r.arg[0]] = own = new.new_range(amount, Role.GROUP)
         new.order.append(own)
-        new.stage_only.add(own.arg[0])
 
     _changed(k, opt, change)
 
@@ -231,7 +230,6 @@ def _share(k: Kernel, g: UOp) -> None:
         k.sink = k.sink.substitute({fold: whole})
     k.order[k.order.index(g)] = again
     k.order += [*copies.values(), own]
-    k.stage_only |= {r.arg[0] for r in (own, *copies.values())}
 
 
 def no_locals(k: Kernel, opt: Opt) -> None:

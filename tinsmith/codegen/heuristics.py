@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 
 from tinsmith.codegen.ahead import may_stream
+from tinsmith.codegen.bounds import cut_loops, outermost_loops
 from tinsmith.codegen.carried import adds_only
 from tinsmith.codegen.heuristics_rows import keep_rows, row_ahead
 from tinsmith.codegen.heuristics_scatter import scatter_opts
@@ -282,15 +283,26 @@ def scan_opts(kernel: Kernel, target: Target) -> None:
 
 
 def elementwise_opts(kernel: Kernel, target: Target) -> None:
-    """Lanes along memory; strided reads get an inner loop that walks along their lines."""
+    """Loops are cut where their formula changes; then each nest of them gets its lanes."""
     lanes = _lanes(kernel, target)
-    stores = [s for s in kernel.stores if s.op is Ops.STORE]
-    scatters = [s for s in kernel.stores if s.op is Ops.SCATTER_STORE and s.src[4].arg[1] is not Role.BLOCK]
-    parallel = [r for r in kernel.parallel if not any(r is s.src[4] for s in scatters)]
-    if not parallel:
+    if all(s.op is Ops.STORE for s in kernel.stores) and cut_loops(kernel, lanes):
+        for place in range(len(kernel.stores)):
+            nest = [s for s in kernel.stores if s.ranges == kernel.stores[place].ranges]
+            if not any(r.arg[1].expanded for r in nest[0].ranges):
+                nest_opts(kernel, target, lanes, nest)
+        for r in [r for r in kernel.parallel if range_size(r) < SHORTEST_LANES]:
+            _apply(kernel, OptOps.UPCAST, r)
         return None
-    loads = kernel.loads
-    options = [r for r in parallel if range_size(r) >= min(lanes, 4) and all(r in s.ranges for s in kernel.stores)]
+    return nest_opts(kernel, target, lanes, kernel.stores)
+
+
+def nest_opts(kernel: Kernel, target: Target, lanes: int, nest: list[UOp]) -> None:
+    """Lanes along memory; strided reads get an inner loop that walks along their lines."""
+    stores = [s for s in nest if s.op is Ops.STORE]
+    scatters = [s for s in nest if s.op is Ops.SCATTER_STORE and s.src[4].arg[1] is not Role.BLOCK]
+    parallel = [r for r in kernel.parallel if not any(r is s.src[4] for s in scatters)]
+    loads = [n for n in toposort(nest) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
+    options = [r for r in parallel if range_size(r) >= min(lanes, 4) and all(r in s.ranges for s in nest)]
     if not options:
         return None
     full = {r: min(1.0, range_size(r) / lanes) for r in options}
@@ -302,7 +314,8 @@ def elementwise_opts(kernel: Kernel, target: Target) -> None:
     lanes_of_loop = {outer, lane}
     if scatters:
         return scatter_opts(kernel, target, outer) if outer is not None else None
-    share_work(kernel, outer)
+    if len(nest) == len(kernel.stores):
+        share_work(kernel, outer)
     loops = kernel.parallel
     along = [r for n in kernel.loads for r in loops
              if n.src[1].ranges & lanes_of_loop and _stride(n.src[1], r) == 1 and r is not outer]
@@ -333,6 +346,8 @@ def thread_opts(kernel: Kernel, target: Target) -> None:
     """Split the outermost loop over the workers, joined with the next where it is too short to share out evenly."""
     for _ in range(2):
         loops = [r for r in kernel.parallel if all(r in s.ranges for s in kernel.stores)]
+        if not loops and kernel.parallel and outermost_loops(kernel) <= set(kernel.parallel):
+            break
         if not loops or kernel.ranges[0] is not loops[0]:
             return
         outer = loops[0]

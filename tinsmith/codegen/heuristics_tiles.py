@@ -312,7 +312,7 @@ def _peel_edges(kernel: Kernel, loop: UOp) -> None:
     reaches = any(loop in s.ranges for number, span in kernel.spans.items() if number in steps for s in span)
     staged = any(loop in n.ranges for n in kernel.nodes if n.op is Ops.STAGE)
     if reaches and not staged and range_size(loop) <= PEELED:
-        _apply(kernel, OptOps.PEEL, loop)
+        _apply(kernel, OptOps.CUT, loop, tuple(range(1, range_size(loop))))
 
 
 def _unroll(kernel: Kernel, target: Target, vectors: int) -> None:

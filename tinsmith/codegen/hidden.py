@@ -69,7 +69,7 @@ def everywhere(condition: UOp, inside: Collection[UOp], truth: bool = True) -> U
         return (known[0] | known[1]).simplify() if len(known) == 2 else next(iter(known), None)
     if condition.op is not Ops.CMPLT:
         return None
-    low, high = (_as_index(s) for s in condition.src)
+    low, high = (as_index(s) for s in condition.src)
     if low is None or high is None:
         return None
     terms, constant = linear_form(low - high if truth else high - low)
@@ -81,7 +81,7 @@ def everywhere(condition: UOp, inside: Collection[UOp], truth: bool = True) -> U
     return from_linear(terms, 0, low).simplify().lt((0 if truth else 1) - constant).simplify()
 
 
-def _as_index(node: UOp) -> UOp | None:
+def as_index(node: UOp) -> UOp | None:
     """An integer as an index: casts of indices that their type holds are none."""
     while node.op is Ops.CAST and node.src[0].dtype is dtypes.index and node.dtype.is_int:
         low, high = node.src[0].bounds
@@ -186,7 +186,7 @@ def _inequality(condition: UOp, listed: bool = False) -> tuple[UOp, UOp] | None:
         inner, turned = condition.src[0], bool(condition.src[1].arg) is (condition.op is Ops.CMPNE)
     if inner.op is not Ops.CMPLT:
         return None
-    low, high = (s.cast(dtypes.index) if listed and s.op is Ops.LOAD and s.dtype is dtypes.int32 else _as_index(s)
+    low, high = (s.cast(dtypes.index) if listed and s.op is Ops.LOAD and s.dtype is dtypes.int32 else as_index(s)
                  for s in inner.src)
     if low is None or high is None:
         return None

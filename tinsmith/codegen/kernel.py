@@ -40,7 +40,6 @@ class Kernel:
     opts: list[Opt] = field(default_factory=list)
     full: dict[int, int] = field(default_factory=dict)
     spans: dict[int, tuple[UOp, UOp]] = field(default_factory=dict)  # number of a loop → which steps add anything
-    peeled: set[int] = field(default_factory=set)  # numbers of loops whose iterations are written one after the other
     running_lanes: dict[int, int] = field(default_factory=dict)  # number of an ordered range → steps at once
     running_threads: dict[int, UOp] = field(default_factory=dict)  # and the threads that share its steps
     count: int = 0
@@ -131,15 +130,16 @@ class Kernel:
 
         What random numbers alone are the input of is ``rand_4_3``.
         """
-        sizes = [_size_name(range_size(r)) for r in self.ranges if r.arg[0] not in self.stage_only]
+        own = {Ops.STAGE: 1, Ops.MMA: 4}  # ranges from this source on only fill a stage, or are a unit's step
+        fills = {r for n in self.nodes if n.op in own for r in n.src[own[n.op] :]}
+        fills |= set(self.running_threads.values())
+        sizes = [_size_name(range_size(r)) for r in self.ranges if r not in fills]
         return "_".join(["r" if self.folds else "rand" if self.is_random else "E", *(sizes or ["1"])])
 
     @property
     def is_random(self) -> bool:
         """Whether it makes random numbers and reads and reduces nothing."""
         return all(n.op not in (Ops.LOAD, Ops.FOLD) for n in self.nodes) and draws(self.nodes)
-
-    stage_only: set[int] = field(default_factory=set)  # numbers of ranges that only fill stages
 
     def may_have_lanes(self, r: UOp) -> bool:
         """Whether no value that is computed over ``r`` has lanes along another range."""
@@ -152,9 +152,13 @@ class Kernel:
 
     # *** building blocks of the opts ***
 
-    def new_range(self, size: Any, role: Role) -> UOp:
+    def new_number(self) -> int:
+        """A number that no range has."""
         self.count += 1
-        return UOp.range(size, self.count - 1, role) if size != 1 else UOp.index(0)
+        return self.count - 1
+
+    def new_range(self, size: Any, role: Role) -> UOp:
+        return UOp.range(size, self.new_number(), role) if size != 1 else UOp.index(0)
 
     def rebuild(self, table: dict[UOp, UOp], valid: UOp | None = None, of: UOp | None = None) -> None:
         """Substitute ranges; ``valid`` guards loads, stores and reductions that depended on range ``of``."""
@@ -248,7 +252,6 @@ class Kernel:
             loops, at = self.stage_loops(value, box, lanes)
             if not lead.arg[1].expanded and loops and loops[-1].arg[1] is Role.VECTOR and box.size % lanes:
                 valid = at.lt(box.size) if valid is None else valid & at.lt(box.size)
-            self.stage_only |= {f.arg[0] for f in loops}
             fresh += loops
             table.update({r: UOp.index(0) for r in box.ranges})
             table[lead] = at + box.low
@@ -287,7 +290,6 @@ class Kernel:
         """Read an operand of a matrix unit from a stage over ``inside`` and the unit's own ranges."""
         slide = matrix.slide(product, which, inside)
         operand, fresh = matrix.stage_operand(product, which, inside, self.new_range, slide)
-        self.stage_only |= {f.arg[0] for f in fresh}
         self.order += fresh
         src = (*product.src[:which], operand, *product.src[which + 1 :])
         self.sink = simplify(self.sink.substitute({product: product.replace(src=src)}))

@@ -13,6 +13,7 @@ from typing import Any
 from tinsmith.codegen import matrix
 from tinsmith.codegen.ahead import Ahead
 from tinsmith.codegen.blocklines import BlockWriter
+from tinsmith.codegen.bounds import one_load
 from tinsmith.codegen.carried import added_sum, in_register
 from tinsmith.codegen.decompositions import expand
 from tinsmith.codegen.foldlines import FoldWriter, OnlineWriter, product_of
@@ -76,7 +77,7 @@ class Linearizer(BlockWriter):
             needed = self.loop_ranges(nodes[i])
             if not needed:
                 self.beside = nodes
-                with self.first_threads(nodes[i]):
+                with self.first_threads(nodes[i]), self.first_worker(nodes[i]):
                     self.store(nodes[i])
                 i += 1
                 continue
@@ -611,7 +612,7 @@ class Linearizer(BlockWriter):
     def span_of(self, r: UOp, size: UOp) -> tuple[UOp, UOp]:
         """Where a loop starts and ends: not at 0 and its size if what is before or after adds nothing here."""
         start, end = self.kernel.spans.get(r.arg[0], (UOp.index(0), size))
-        opened = {o.arg[0]: o for s in self.scopes for o in s.ranges} | self.peeled
+        opened = {o.arg[0]: o for s in self.scopes for o in s.ranges}
         if r.arg[0] not in self.kernel.spans or not all(x.arg[0] in opened for x in start.ranges | end.ranges):
             return UOp.index(0), size
         here = {x: opened[x.arg[0]] for x in start.ranges | end.ranges}
@@ -620,7 +621,7 @@ class Linearizer(BlockWriter):
 
     def adds_nothing(self, coords: Coords) -> bool:
         """Whether a step that is written out lies before or after what adds anything."""
-        at = self.peeled | {r.arg[0]: UOp.index(value) for r, value in coords}
+        at = {r.arg[0]: UOp.index(value) for r, value in coords}
         for number, span in self.kernel.spans.items():
             if number in at and all(r.arg[0] in at for s in span for r in s.ranges):
                 start, end = (self.numbers(s, tuple(at[r.arg[0]] for r in s.ranges)) for s in span)
@@ -675,5 +676,5 @@ def _depends(a: UOp, b: UOp) -> bool:
 def linearize(kernel: Kernel) -> list[UOp]:
     """The linear program of an optimized kernel."""
     kernel.stage_what_no_unit_loads()
-    kernel.sink = expand(kernel.sink, kernel.fma, kernel.scales, kernel.exp2s)
+    kernel.sink = expand(one_load(kernel.sink), kernel.fma, kernel.scales, kernel.exp2s)
     return Linearizer(kernel).run()

@@ -55,7 +55,7 @@ class LineWriter:
         self.aside: list[tuple[int, Scope]] = []  # with the depth above which it was set aside, the latest first
         self.consts: dict[UOp, None] = {}
         self.counts = {"loop": 0, "acc": 0, "local": 0}
-        self.peeled: dict[int, UOp] = {}  # the iteration that is being written, by the number of its loop
+        self.shared = False  # whether workers share the loop that is being written
         self.pure: dict[UOp, bool] = {}
         self.written = frozenset(s.src[0] for s in kernel.stores)
         self.position = {r.arg[0]: i for i, r in enumerate(kernel.order)}
@@ -177,11 +177,9 @@ class LineWriter:
         """A loop over ``r`` around ``write(body)``; a partial last iteration is peeled."""
         size, full = range_size(r), self.kernel.full.get(r.arg[0])
         if r.arg[1] is Role.THREAD:
-            return self.threads(r, body, write)
-        if r.arg[0] in self.kernel.peeled:
-            for at in range(size):
-                self.peeled[r.arg[0]] = UOp.index(at)
-                write(self.narrowed(body, r, UOp.index(at)))
+            self.shared = True
+            self.threads(r, body, write)
+            self.shared = False
             return None
         if full is None or not isinstance(size, int) or full >= size:
             return self.loop(r, UOp.index(size), body, write)
@@ -236,6 +234,18 @@ class LineWriter:
         scope = self.scopes.pop()
         self.scopes[-1].take(scope, UOp(Ops.ENDIF, None, (scope.lines[0],)))
         return None
+
+    @contextmanager
+    def first_worker(self, node: UOp) -> Iterator[None]:
+        """An IF around what has no loop that workers share."""
+        if self.shared or all(r.arg[1] is not Role.THREAD for r in self.kernel.order):
+            yield
+            return
+        tid = self.emit(0, UOp(Ops.SPECIAL, dtypes.index, (), "tid"))
+        self.scopes.append(Scope([UOp(Ops.IF, None, (self.raw(tid.lt(1)),))]))
+        yield
+        scope = self.scopes.pop()
+        self.scopes[-1].take(scope, UOp(Ops.ENDIF, None, (scope.lines[0],)))
 
     def raw(self, node: UOp) -> UOp:
         """Write an expression whose leaves are lines already."""

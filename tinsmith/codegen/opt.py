@@ -13,7 +13,7 @@ class OptOps(enum.Enum):
     VECTOR = enum.auto()  # the inner `amt` of a range become lanes of vector registers
     UNROLL = enum.auto()  # the inner `amt` of a reduction become copies
     TILE = enum.auto()  # split a range into an outer and an inner loop of `amt`
-    PEEL = enum.auto()  # the iterations of a short parallel loop are written one after the other
+    CUT = enum.auto()  # a parallel loop becomes one loop for each piece between the points `amt`
     SWAP = enum.auto()  # exchange two loops of one kind in nesting order
     ORDER = enum.auto()  # the nesting order of the loops, outermost first, as positions
     PADTO = enum.auto()  # round a range up to a multiple of `amt`; what is beyond is masked

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tinsmith.codegen import ahead, blocks, carried, hidden, matrix, online
+from tinsmith.codegen import ahead, blocks, bounds, carried, hidden, matrix, online
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.core.dtypes import dtypes
@@ -22,8 +22,6 @@ from tinsmith.ir.uop import toposort
 
 if TYPE_CHECKING:
     from tinsmith.codegen.kernel import Kernel
-
-_MOST_PEELED = 8  # iterations that are written out
 
 
 def _illegal(opt: Opt, why: str) -> ArgumentError:
@@ -100,15 +98,6 @@ def _tile(k: Kernel, opt: Opt) -> None:
     k.split(r, amount, r.arg[1])
 
 
-def _peel(k: Kernel, opt: Opt) -> None:
-    r = k.axis(opt)
-    _require(r.arg[1] is Role.LOOP and r not in k.bound, opt, "only a parallel loop's iterations are written out")
-    size = range_size(r)
-    _require(isinstance(size, int) and size <= _MOST_PEELED, opt, f"it must have {_MOST_PEELED} iterations at most")
-    _require(r.arg[0] not in k.peeled, opt, "they are written out already")
-    k.peeled.add(r.arg[0])
-
-
 def _feeds_unit(k: Kernel, r: UOp) -> bool:
     """Whether a range is reduced by the steps of a matrix unit: its tiles of sums live through one loop."""
     return any(f.src[0].op is Ops.MMA and r in f.src[1:] for f in k.folds)
@@ -120,8 +109,11 @@ def _thread(k: Kernel, opt: Opt) -> None:
     _require(not any(x.arg[1] in (Role.THREAD, Role.LOCAL, Role.GROUP) for x in k.order), opt,
              "the kernel is split over threads already")
     _require(k.ranges.index(r) == 0, opt, "it must be the outermost loop")
-    _require(all(r in s.ranges for s in k.stores), opt, "every store must depend on it")
-    k.change_role(r, Role.THREAD)
+    outermost = {r} if all(r in s.ranges for s in k.stores) else bounds.outermost_loops(k)
+    fits = r in outermost and all(x.arg[1] is Role.LOOP and x not in k.bound for x in outermost)
+    _require(fits, opt, "every store must depend on it, or have a parallel loop of its own outermost")
+    for x in outermost:
+        k.change_role(x, Role.THREAD)
 
 
 def _swap(k: Kernel, opt: Opt) -> None:
@@ -260,7 +252,6 @@ def _matrix_unit(k: Kernel, opt: Opt) -> list[Opt]:
     else:
         value, fresh = matrix.in_registers(fold, m, n, r, unit, k.new_range)
     k.sink = simplify(k.sink.substitute({fold: value}))
-    k.stage_only |= {f.arg[0] for f in fresh}
     k.order += fresh
     if r not in toposort(k.sink):
         k.order.remove(r)
@@ -302,7 +293,8 @@ def _split_copies(k: Kernel, r: UOp, copies: int, step: int) -> UOp:
 
 def _order(k: Kernel, opt: Opt) -> None:
     loops = [r for r in k.order if not r.arg[1].expanded]
-    _require(isinstance(opt.amt, tuple) and sorted(opt.amt) == list(range(len(loops))), opt, "give every loop once")
+    every = isinstance(opt.amt, tuple) and bool(loops) and sorted(opt.amt) == list(range(len(loops)))
+    _require(every, opt, "give every loop once")
     assert isinstance(opt.amt, tuple)
     wanted = [loops[i] for i in opt.amt]
     _require(all(r in k.ordered for r in wanted[len(wanted) - len(k.ordered) :]), opt, "running values stay innermost")
@@ -324,7 +316,7 @@ def _split_reduction(k: Kernel, opt: Opt) -> None:
 
 
 HANDLERS: dict[OptOps, Callable[[Kernel, Opt], list[Opt] | None]] = {
-    OptOps.UPCAST: _upcast, OptOps.UNROLL: _unroll, OptOps.VECTOR: _vector, OptOps.TILE: _tile, OptOps.PEEL: _peel,
+    OptOps.UPCAST: _upcast, OptOps.UNROLL: _unroll, OptOps.VECTOR: _vector, OptOps.TILE: _tile, OptOps.CUT: bounds.cut,
     OptOps.THREAD: _thread, OptOps.SWAP: _swap, OptOps.PADTO: _padto, OptOps.MERGE: _merge, OptOps.STAGE: _stage,
     OptOps.ORDER: _order, OptOps.SPLIT: _split_reduction, OptOps.HINT: ahead.hint, OptOps.LOCAL: blocks.local,
     OptOps.GROUP: blocks.group, OptOps.GROUPTOP: blocks.group, OptOps.NOLOCALS: blocks.no_locals,

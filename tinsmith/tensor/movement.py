@@ -10,6 +10,7 @@ from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError, AxisError, DTypeError, ShapeError
 from tinsmith.ir import UOp
 from tinsmith.ir.sizes import normal_size, size_text
+from tinsmith.ir.uop import Window
 from tinsmith.tensor.arguments import choice, given, integer, integers, listed, number, pairs, shown, symbolic
 from tinsmith.tensor.base import check_tensors
 from tinsmith.tensor.helpers import (
@@ -275,8 +276,7 @@ class Movement(Joining):
         out = self._copy()
         for axis, (before, after) in enumerate(amounts):
             if mode == "circular" and (before < 0 or after < 0):  # what is cut off does not come back
-                out = out.shrink([None] * axis + [(max(-before, 0), out.shape[axis] - max(-after, 0))] +
-                                 [None] * (out.ndim - axis - 1))
+                out = _part(out, axis, max(-before, 0), out.shape[axis] - max(-after, 0))
                 before, after = max(before, 0), max(after, 0)
             size = out.shape[axis]
             if before == 0 and after == 0:
@@ -285,15 +285,9 @@ class Movement(Joining):
             if max(before, after) > limit:
                 raise ShapeError("pad", f"{mode} padding {(before, after)} is too much for axis {axis} of size {size}",
                                  f"at most {limit}")
-            place = type(self).arange(-before, size + after, device=self.device)
-            if mode == "replicate":
-                place = place.clamp(0, size - 1)
-            elif mode == "circular":
-                place = place.mod(size)
-            else:
-                place = place.abs()
-                place = place.sub(size - 1).abs().neg().add(size - 1)
-            out = out[(slice(None),) * axis + (place,)]
+            out = _grown(out, axis, max(before, 0), max(after, 0), mode)
+            if before < 0 or after < 0:
+                out = _part(out, axis, max(-before, 0), out.shape[axis] - max(-after, 0))
         return out
 
     def repeat(self: Tensor, *repeats: Any) -> Tensor:
@@ -354,10 +348,8 @@ class Movement(Joining):
         d, whole = axis_and_size("unfold", self, dim)
         size, step = integer("unfold", "size", size, 0, whole), integer("unfold", "step", step, 1)
         count = (whole - size) // step + 1
-        arange = type(self).arange
-        places = arange(count, device=self.device).mul(step).reshape(-1, 1).add(arange(size, device=self.device))
-        windows = self[(slice(None),) * d + (places,)]
-        return windows.permute(*[i for i in range(windows.ndim) if i != d + 1], d + 1)
+        wide = self.uop.reshape((*self.shape, 1)).expand((*self.shape, size))
+        return self._new(wide.window(Window(d, self.ndim, step, 1, whole, count)))
 
     def diagonal(self: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
         """The diagonal of two axes, as the last axis; ``offset`` counts to the right of the main one.
@@ -421,3 +413,22 @@ def _amounts(x: Tensor, padding: Sequence[Any]) -> tuple[tuple[Any, Any], ...]:
                          "two for each axis, last first")
     found = [(flat[i], flat[i + 1]) for i in range(0, len(flat), 2)]
     return tuple([(0, 0)] * (x.ndim - len(found)) + found[::-1])
+
+
+def _part(x: Tensor, axis: int, begin: Any, end: Any) -> Tensor:
+    """What lies between two places of an axis."""
+    return x.shrink([None] * axis + [(begin, end)] + [None] * (x.ndim - axis - 1))
+
+
+def _grown(x: Tensor, axis: int, before: Any, after: Any, mode: str) -> Tensor:
+    """Longer by copies of its own elements: each part of the result is a view of ``x``."""
+    size = x.shape[axis]
+    if mode == "reflect":
+        front, back = (_part(x, axis, 1, 1 + before).flip(axis), _part(x, axis, size - 1 - after, size - 1).flip(axis))
+    elif mode == "circular":
+        front, back = _part(x, axis, size - before, size), _part(x, axis, 0, after)
+    else:
+        front, back = (_part(x, axis, at, at + 1).expand(*x.shape[:axis], count, *x.shape[axis + 1 :]) if count else x
+                       for at, count in ((0, before), (size - 1, after)))
+    parts = [front] * (before != 0) + [x] + [back] * (after != 0)
+    return parts[0].cat(*parts[1:], dim=axis) if len(parts) > 1 else x
