@@ -20,7 +20,7 @@ from tinsmith.codegen.heuristics_rows import keep_rows, row_ahead
 from tinsmith.codegen.heuristics_scatter import scatter_opts
 from tinsmith.codegen.heuristics_tiles import apply_tile, best_tile
 from tinsmith.codegen.heuristics_transpose import transpose_opts
-from tinsmith.codegen.heuristics_windows import window_opts
+from tinsmith.codegen.heuristics_windows import window_opts, woven_lanes
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.matrix_opts import apply_plan, best_plan
 from tinsmith.codegen.opt import Opt, OptOps
@@ -308,7 +308,7 @@ def nest_opts(kernel: Kernel, target: Target, lanes: int, nest: list[UOp]) -> No
     full = {r: min(1.0, range_size(r) / lanes) for r in options}
     best = max(options, key=lambda r: (_score(loads, stores, r) * full[r], kernel.order.index(r)))
     if _score(loads, stores, best) <= 0 or (scatters and not all(_stride(s.src[1], best) == 1 for s in scatters)):
-        return None
+        return None if scatters else woven_lanes(kernel, lanes, nest)
     amount = min(lanes, _power_of_two(range_size(best)))
     outer, lane = _split(kernel, OptOps.VECTOR, best, amount)
     lanes_of_loop = {outer, lane}

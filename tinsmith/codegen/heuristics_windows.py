@@ -63,3 +63,16 @@ def _lanes(kernel: Kernel, target: Target) -> None:
     if options:
         best = max(options, key=lambda r: (min(range_size(r), lanes), range_size(r)))
         split(kernel, OptOps.VECTOR, best, min(lanes, 1 << range_size(best).bit_length() - 1))
+
+
+def woven_lanes(kernel: Kernel, lanes: int, stores: list[UOp]) -> None:
+    """Lanes along what is repeated or interleaved: the few places that each element goes to are written together."""
+    own = [r for r in kernel.parallel if all(r in s.ranges for s in stores)]
+    for short in own:
+        count = range_size(short)
+        beside = [r for r in own if range_size(r) >= lanes and all(stride_of(s.src[1], r) == count for s in stores)
+                  and all(stride_of(n.src[1], r) in (0, 1) for n in toposort(stores) if n.op is Ops.LOAD)]
+        if 1 < count <= STEP and beside and all(stride_of(s.src[1], short) == 1 for s in stores):
+            split(kernel, OptOps.VECTOR, beside[0], lanes)
+            return apply_to(kernel, OptOps.UPCAST, short)
+    return None
