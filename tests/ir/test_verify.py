@@ -120,7 +120,7 @@ KERNEL_FAULTS: list[tuple[str, UOp]] = [
     ("stage", OUT.store(R, stage(Q.cast(I32), Q, arg=(4, 4)).load(R))),
     ("prefix", OUT.store(R, prefix(IN.load(R), R, R.cast(I32)))),
     ("prefix", OUT.store(R, prefix(IN.load(R), R, ONE, ONE))),
-    ("binds-ranges", OUT.store(R, prefix(IN.load(R), R + 1, ONE))),
+    ("prefix", OUT.store(R, prefix(IN.load(R), R + 1, ONE))),
     ("product", UOp(Ops.STORE, None, (OUT, M, UOp(Ops.MMA, None, (BYTE, BYTE, M, N16, K32), UNIT)))),
     ("product", UOp(Ops.STORE, None, (OUT, M, UOp(Ops.MMA, None, (BYTE, BYTE, M, N16, Q), UNIT)))),
     ("statement", ONE), ("covered", OUT.store(ZERO, R.cast(I32))),

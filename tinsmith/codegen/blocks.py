@@ -79,7 +79,7 @@ def thread_axes(k: Kernel) -> list[list[UOp]]:
     wanted = set(threads)
     for n in toposort(k.sink) if threads else []:
         used = n.ranges | (n.src[0].ranges if n.op is Ops.STAGE else frozenset())
-        own = wanted & (used | {k.running_threads.get(r.arg[0]) for r in used})
+        own = wanted & used
         apart |= {frozenset(pair) for pair in combinations(own, 2)}
     axes: list[list[UOp]] = []
     for r in threads:
@@ -95,7 +95,7 @@ def thread_axes(k: Kernel) -> list[list[UOp]]:
 def _pitch(k: Kernel, axis: list[UOp]) -> tuple[int, int]:
     """How far apart neighbours along an axis of a block are, in the largest memory that they touch: the nearest are
     neighbours in a warp."""
-    if not set(k.running_threads.values()).isdisjoint(axis):
+    if not k.running_threads.isdisjoint(axis):
         return (-1 << 62, 0)  # they hand each other values
     found = [(1, 0)]
     for n in k.nodes:
@@ -192,16 +192,16 @@ def group(k: Kernel, opt: Opt) -> None:
 def _share_steps(k: Kernel, opt: Opt, r: UOp) -> None:
     """Running values: threads take neighbouring vectors of steps, and hand each other what they come to."""
     _threads_allowed(k, opt)
-    amount, lanes = _divided(opt, r), k.running_lanes.get(r.arg[0], 1)
+    amount = _divided(opt, r)
     if not k.warp or any(n.op is Ops.PREFIX and n.arg is Ops.MULADD for n in k.nodes):
         raise fail(opt, "its steps cannot be combined by threads")
-    if r.arg[0] in k.running_threads or amount & (amount - 1) or range_size(r) % (amount * lanes):
+    if k.running_threads or amount & (amount - 1) or range_size(r) % amount:
         raise fail(opt, "threads share whole vectors of steps once, a power of two of them", "PADTO and VECTOR before")
 
     def change(new: Kernel) -> None:
         to_grid(new)
-        new.running_threads[r.arg[0]] = own = new.new_range(amount, Role.GROUP)
-        new.order.append(own)
+        _, own = new.split(next(x for x in new.order if x.arg[0] == r.arg[0]), amount, Role.GROUP)
+        new.order.append(new.order.pop(new.order.index(own)))
 
     _changed(k, opt, change)
 

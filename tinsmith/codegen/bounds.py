@@ -140,7 +140,7 @@ def _inside(k: Kernel, r: UOp) -> list[UOp]:
     found = {q for s in statements for q in _over(s) & further if not q.arg[1].expanded}
     for n in toposort(statements):
         if n.op in (Ops.FOLD, Ops.STAGE, Ops.PREFIX, Ops.SCATTER_STORE, Ops.MMA) and r in n.ranges:
-            bound = {Ops.PREFIX: n.src[1:2], Ops.SCATTER_STORE: n.src[4:], Ops.MMA: n.src[4:]}.get(n.op, n.src[1:])
+            bound = {Ops.PREFIX: n.src[1].ranges, Ops.SCATTER_STORE: n.src[4:], Ops.MMA: n.src[4:]}.get(n.op, n.src[1:])
             found |= {q for q in bound if q.op is Ops.RANGE}
     return [q for q in k.order if q in found]
 
@@ -159,9 +159,8 @@ def _describe(k: Kernel, r: UOp, piece: UOp, begin: int, names: dict[UOp, UOp]) 
     if whole is not None and piece.op is Ops.RANGE and 0 < whole - begin < range_size(piece):
         k.full[piece.arg[0]] = whole - begin
     for old, new in names.items():
-        for known in (k.full, k.running_lanes):
-            if old.arg[0] in known:
-                known[new.arg[0]] = known[old.arg[0]]
+        if old.arg[0] in k.full:
+            k.full[new.arg[0]] = k.full[old.arg[0]]
 
 
 def outermost_loops(k: Kernel) -> set[UOp]:

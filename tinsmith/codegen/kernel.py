@@ -40,8 +40,6 @@ class Kernel:
     opts: list[Opt] = field(default_factory=list)
     full: dict[int, int] = field(default_factory=dict)
     spans: dict[int, tuple[UOp, UOp]] = field(default_factory=dict)  # number of a loop → which steps add anything
-    running_lanes: dict[int, int] = field(default_factory=dict)  # number of an ordered range → steps at once
-    running_threads: dict[int, UOp] = field(default_factory=dict)  # and the threads that share its steps
     count: int = 0
     units: tuple[MatrixUnit, ...] = ()
     block_threads: int = 0
@@ -89,13 +87,27 @@ class Kernel:
         """Ranges that belong to a reduction, a stage, a running value or an ordered scatter."""
         nodes = self.nodes
         inner = self.ordered | frozenset(r for n in nodes if n.op in (Ops.FOLD, Ops.STAGE) for r in n.src[1:])
-        inner |= frozenset(n.src[4] for n in nodes if n.op is Ops.MMA) | frozenset(self.running_threads.values())
+        inner |= frozenset(n.src[4] for n in nodes if n.op is Ops.MMA) | self.running_threads
         return inner | frozenset(n.src[4] for n in nodes if n.op is Ops.SCATTER_STORE)
 
     @property
     def ordered(self) -> frozenset[UOp]:
         """Ranges of running values: their loops are the innermost, so that one register per copy carries the value."""
-        return frozenset(n.src[1] for n in self.nodes if n.op is Ops.PREFIX)
+        return frozenset(r for r in self._steps if r.arg[1] is Role.LOOP)
+
+    @property
+    def running_threads(self) -> frozenset[UOp]:
+        """Threads that share the steps of running values."""
+        return frozenset(r for r in self._steps if r.arg[1] is Role.GROUP)
+
+    @property
+    def running_lanes(self) -> frozenset[UOp]:
+        """Lanes that are steps of running values."""
+        return frozenset(r for r in self._steps if r.arg[1] is Role.VECTOR)
+
+    @property
+    def _steps(self) -> frozenset[UOp]:
+        return frozenset().union(*(n.src[1].ranges for n in self.nodes if n.op is Ops.PREFIX))
 
     @property
     def reduces(self) -> list[UOp]:
@@ -132,8 +144,7 @@ class Kernel:
         """
         own = {Ops.STAGE: 1, Ops.MMA: 4}  # ranges from this source on only fill a stage, or are a unit's step
         fills = {r for n in self.nodes if n.op in own for r in n.src[own[n.op] :]}
-        fills |= set(self.running_threads.values())
-        sizes = [_size_name(range_size(r)) for r in self.ranges if r not in fills]
+        sizes = [_size_name(range_size(r)) for r in self.ranges if r not in fills | self.running_threads]
         return "_".join(["r" if self.folds else "rand" if self.is_random else "E", *(sizes or ["1"])])
 
     @property

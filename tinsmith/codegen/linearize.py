@@ -166,9 +166,11 @@ class Linearizer(BlockWriter):
             return self.indexed(n, coords)
         if n.op is Ops.LOAD:
             return self.load(n, coords)
-        assert n.op.alu or n.op.kind == "cast", n.op
+        assert n.op.alu or n.op.kind in ("cast", "scan"), n.op
         if n.op is Ops.RARELY:
             return rarely(self, n, coords)
+        if n.op is Ops.PREFIX:  # all its steps at once: it has no loop
+            return self.at_once(n, coords)
         src = [s if s.op is Ops.CONST else self.known((s, self.coords_of(s, coords))) for s in n.src]
         return self.combine(self.depth_of(n), n.op, n.dtype, [s for s in src if s is not None], n.arg)
 
@@ -428,21 +430,13 @@ class Linearizer(BlockWriter):
     # *** running values ***
 
     def carried(self, r: UOp, size: UOp, body: list[UOp], write: Callable[[list[UOp]], None]) -> None:
-        step, over = self.kernel.running_lanes.get(r.arg[0], 1), r
-        threads = self.kernel.running_threads.get(r.arg[0])
-        if step > 1 or threads is not None:  # several steps at once: the range becomes a loop over vectors
-            first, together = 1 + max(self.position, default=0), range_size(threads) if threads is not None else 1
-            lane = UOp.range(step, first + 1, Role.VECTOR) if step > 1 else UOp.index(0)
-            over = UOp.range(size.arg // step // together, first, r.arg[1])
-            self.position |= {first: len(self.position), first + 1: len(self.position) + 1}
-            vectors = over if threads is None else over * together + threads
-            body = [simplify(bind(n, r, vectors * step + lane)) for n in body]
-            if threads is not None:
-                whole = {n: alike for n in toposort(body) if (alike := for_all_lanes(n, lane)) is not None}
-                body = [n.substitute(whole) for n in body]
-            r, size = over, UOp.index(size.arg // step // together)
-            over = lane if step > 1 else threads if threads is not None else r
-        running = [n for n in toposort(body) if n.op is Ops.PREFIX and over in n.src[1].ranges]
+        running = [n for n in toposort(body) if n.op is Ops.PREFIX and r in n.src[1].ranges]
+        threads, step = shared_steps(running[0])
+        if threads is not None:
+            whole = {n: alike for n in toposort(body) for lane in self.kernel.running_lanes
+                     if (alike := for_all_lanes(n, lane)) is not None}
+            body = [n.substitute(whole) for n in body]
+            running = [n for n in toposort(body) if n.op is Ops.PREFIX and r in n.src[1].ranges]
         end, number = self.expression(size), self.counts["loop"]
         self.counts["loop"] += 1
         line = UOp(Ops.RANGE, dtypes.index, (self.const(size, 0), end), (number, False))
@@ -453,7 +447,7 @@ class Linearizer(BlockWriter):
                 start = self.spread(self.value(n.src[2], c), 1 if lanes is None else range_size(lanes))
                 accs[n, c] = self.force(UOp(Ops.DEFINE_ACC, start.dtype, (start, line), self.counts["acc"]))
                 self.counts["acc"] += 1
-        self.scopes.append(Scope([line], {line: line, (r, ()): line}, {r, over}))  # one vector of steps has no r
+        self.scopes.append(Scope([line], {line: line, (r, ()): line}, {r}))
         here, carries = len(self.scopes) - 1, {}
         for (n, c), acc in accs.items():
             self.scopes[-1].values[acc] = acc
@@ -468,6 +462,13 @@ class Linearizer(BlockWriter):
         for acc, new in carries.items():
             self.force(UOp(Ops.PHI, None, (acc, new)))
         self.close()
+
+    def at_once(self, n: UOp, coords: Coords) -> UOp:
+        """A running value whose steps are lanes and threads alone."""
+        threads, step = shared_steps(n)
+        with self.at_depth(self.depth_of(n)):
+            start = self.spread(self.value(n.src[2], coords), 1 if threads is not None else step)
+            return self.steps_at_once(n.arg, self.spread(self.value(n.src[0], coords), step), start, threads)[0]
 
     def summed(self, r: UOp, size: UOp, body: list[UOp], write: Callable[[list[UOp]], None]) -> None:
         """A loop over blocks in which sums stay in registers; they are stored behind it."""
@@ -653,6 +654,13 @@ class Linearizer(BlockWriter):
     current_folds: list[UOp] | None = None
     writing: list[UOp] = []  # the reductions whose loop is being written
     beside: list[UOp] = []  # the statements of the loop body that is being written
+
+
+def shared_steps(running: UOp) -> tuple[UOp | None, int]:
+    """The threads that share the steps of a running value, and how many steps each takes at once."""
+    steps = running.src[1].ranges
+    lanes = next((r for r in steps if r.arg[1] is Role.VECTOR), None)
+    return next((r for r in steps if r.arg[1] is Role.GROUP), None), 1 if lanes is None else range_size(lanes)
 
 
 def _condition(store: UOp) -> UOp | None:

@@ -192,7 +192,7 @@ class LineWriter:
     def loop(self, r: UOp, size: UOp, body: list[UOp], write: Callable[[list[UOp]], None]) -> None:
         if size.is_const and size.arg == 1:
             return write(self.narrowed(body, r, UOp.index(0)))
-        if any(n.op is Ops.PREFIX and n.src[1] is r for n in toposort(body)):
+        if any(n.op is Ops.PREFIX and r in n.src[1].ranges for n in toposort(body)):
             return self.carried(r, size, body, write)
         if any(in_register(n) and n.src[4] is r for n in body):
             return self.summed(r, size, body, write)

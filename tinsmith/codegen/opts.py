@@ -75,11 +75,11 @@ def _vector(k: Kernel, opt: Opt) -> None:
     if r in k.ordered:
         running = [n for n in toposort(k.sink) if n.op is Ops.PREFIX]
         _require(size % amount == 0, opt, "the steps must fill whole vectors")
-        _require(r.arg[0] not in k.running_threads, opt, "threads share its steps already")
+        _require(not k.running_threads, opt, "threads share its steps already")
         _require(all(n.arg is not Ops.MULADD and n.src[1] is r for n in running), opt, "its steps cannot be combined")
         _require(k.may_have_lanes(r), opt, "a value has lanes along one range only")
         _require(not any(n.op is Ops.STAGE for n in toposort(k.sink)), opt, "a stage has no copy per lane")
-        k.running_lanes[r.arg[0]] = amount
+        k.split(r, amount, Role.VECTOR)
         return
     _require(_is_parallel(k, r) or r.arg[1] is Role.REDUCE, opt, "only loops become lanes")
     _require(k.may_have_lanes(r), opt, "a value has lanes along one range only")
@@ -129,7 +129,7 @@ def _padto(k: Kernel, opt: Opt) -> None:
     r = k.axis(opt)
     _require(isinstance(opt.amt, int) and opt.amt > 1 and isinstance(range_size(r), int), opt, "needs a multiple")
     _require(_is_parallel(k, r) or r.arg[1] is Role.REDUCE or r in k.ordered, opt, "only loops can be padded")
-    _require(r.arg[0] not in k.running_lanes and r.arg[0] not in k.running_threads, opt, "its steps are shared out")
+    _require(r not in k.ordered or not k.running_lanes | k.running_threads, opt, "its steps are shared out")
     assert isinstance(opt.amt, int)
     k.pad(r, opt.amt)
 

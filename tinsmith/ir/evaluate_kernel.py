@@ -17,6 +17,7 @@ from tinsmith.ir.ops import Ops
 from tinsmith.ir.ops.op import Array
 from tinsmith.ir.ops.scans import running
 from tinsmith.ir.ops.tensor import reduce_values
+from tinsmith.ir.symbolic import digits
 from tinsmith.ir.uop import UOp, toposort
 
 _PIECE = 1 << 22  # elements of the largest array that is made at once, where ranges can be cut
@@ -120,7 +121,7 @@ class _Run:
         """Walk over the store's own ranges so that no array grows beyond the limit."""
         needed = max(math.prod(self.size(r) for r in n.ranges) for n in toposort(node))
         cuts: list[tuple[UOp, list[tuple[int, int]]]] = []
-        ordered = {n.src[1] for n in toposort(node) if n.op is Ops.PREFIX}
+        ordered = {r for n in toposort(node) if n.op is Ops.PREFIX for r in n.src[1].ranges}
         for r in sorted(node.ranges - ordered, key=self.size, reverse=True):
             if needed <= _PIECE or self.rereads:
                 break
@@ -175,11 +176,7 @@ class _Run:
         if n.op is Ops.FOLD:
             return self.fold(n, sources[0])
         if n.op is Ops.PREFIX:
-            x, start, *weight = (self.spread(s, n.src[1:2]) for s in (sources[0], *sources[2:]))
-            axis = self.axis[n.src[1]]
-            shape = np.broadcast_shapes(x.shape, start.shape, *(w.shape for w in weight))
-            wide = [np.broadcast_to(a, shape) for a in (x, start, *weight)]
-            return running(n.arg, wide[0], axis, wide[1], wide[2] if weight else None)
+            return self.running(n, sources[0], *sources[2:])
         if n.op is Ops.MMA:
             return self.multiply(n, *sources[:2])
         if n.op is Ops.STAGE:
@@ -207,6 +204,16 @@ class _Run:
     def fold(self, n: UOp, x: Array) -> Array:
         ranges = n.src[1:]
         return reduce_values(n.arg, self.spread(x, ranges), tuple(self.axis[r] for r in ranges), n.dtype)
+
+    def running(self, n: UOp, *sources: Array) -> Array:
+        """A running value over the ranges that are the digits of its place, as over one."""
+        steps = digits(n.src[1])
+        axes, last = [self.axis[r] for r in steps], tuple(range(-len(steps), 0))
+        moved = [np.moveaxis(self.spread(s, steps), axes, last) for s in sources]
+        shape = np.broadcast_shapes(*(s.shape for s in moved))
+        x, start, *weight = (np.broadcast_to(s, shape).reshape(*shape[: -len(steps)], -1) for s in moved)
+        y = running(n.arg, x, x.ndim - 1, start, weight[0] if weight else None)
+        return np.moveaxis(y.reshape(shape), last, axes)
 
     def multiply(self, n: UOp, a: Array, b: Array) -> Array:
         """One step of a matrix unit: products and their sum in the accumulator's type."""

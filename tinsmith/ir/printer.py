@@ -233,7 +233,7 @@ def _graph_node(n: UOp) -> tuple[str, tuple[UOp, ...]]:
         what = f"{n.arg.name} " if isinstance(n.arg, Op) else f"{argument_text(n.arg)} "
         return f"{n.op.name} {what}{n.dtype!r} over {_ranges(n.src[1:])}", n.src[:1]
     if n.op is Ops.PREFIX:
-        return f"PREFIX {n.arg.name} {n.dtype!r} in order of {_ranges(n.src[1:2])}", (n.src[0], *n.src[2:])
+        return f"PREFIX {n.arg.name} {n.dtype!r} in order of {expression(n.src[1])}", (n.src[0], *n.src[2:])
     if n.op is Ops.MMA:
         return f"MMA {n.arg} {n.dtype!r} at {_ranges(n.src[2:4])} over {_ranges(n.src[4:])}", n.src[:2]
     if not n.src or _is_index(n):

@@ -68,6 +68,23 @@ def _sum_of_terms(node: UOp) -> tuple[Linear, int]:
     return {t: c for t, c in terms.items() if c}, constant
 
 
+def digits(place: UOp) -> list[UOp]:
+    """The ranges that are the digits of a number, the fastest last; none if the place is no such number.
+
+    >>> i, j = UOp.range(4, 0, None), UOp.range(8, 1, None)
+    >>> digits(i * 8 + j) == [i, j], digits(i) == [i], digits(i * 9 + j), digits(i + 1)
+    (True, True, [], [])
+    """
+    terms, total = linear_form(place)
+    found = sorted(terms, key=lambda r: terms[r])
+    whole = 1
+    for r in found:
+        if total or r.op is not Ops.RANGE or terms[r] != whole:
+            return []
+        whole *= r.vmax + 1
+    return found[::-1]
+
+
 def weighted_sum(parts: Iterable[tuple[UOp, int]]) -> UOp:
     """Σ place * factor, simplified, without a node for every step on the way.
 

@@ -13,6 +13,7 @@ from tinsmith.core.errors import VerifyError
 from tinsmith.ir.ops import Op, Ops, op_table
 from tinsmith.ir.ops.tensor import TensorOps
 from tinsmith.ir.printer import listing_rows, table_rows
+from tinsmith.ir.symbolic import digits
 from tinsmith.ir.text import short
 from tinsmith.ir.units import MatrixUnit
 from tinsmith.ir.uop import UOp, same_shape, toposort
@@ -284,7 +285,7 @@ def _bound(n: UOp) -> tuple[UOp, ...]:
         return n.src[1:]
     if n.op in (Ops.SCATTER_STORE, Ops.MMA):
         return n.src[4:]
-    return n.src[1:2] if n.op is Ops.PREFIX else ()
+    return tuple(sorted(n.src[1].ranges, key=lambda r: r.arg[0])) if n.op is Ops.PREFIX else ()
 
 
 def _position_of_valid(n: UOp) -> int:
@@ -347,10 +348,12 @@ def _fold(n: UOp, _: KernelFacts) -> str | None:
 
 
 def _prefix(n: UOp, _: KernelFacts) -> str | None:
-    value, r, start = n.src[:3]
+    value, place, start = n.src[:3]
     if (n.arg is Ops.MULADD) != (len(n.src) == 4) or any(s.dtype is not value.dtype for s in n.src[2:]):
         return f"{n.arg} with {[s.dtype for s in n.src[2:]]} cannot run over {value.dtype}"
-    return _unless(r not in start.ranges, "the start depends on the range")
+    if not digits(place):
+        return f"{short(place)} is no range, nor are ranges the digits of it"
+    return _unless(place.ranges.isdisjoint(start.ranges), "the start depends on the range")
 
 
 def _stage(n: UOp, _: KernelFacts) -> str | None:

@@ -39,7 +39,8 @@ class KernelOps:
     FOLD = Op("reduce", "Combine a value over ranges: (value, range, ...); the argument is the op.", (2, 1 << 30),
               of_first)
     PREFIX = Op("scan", "A value combined over a range up to and with each of its steps, which come in order:"
-                " (value, range, start[, weight]); the argument is the op, MULADD with a weight.", (3, 4), of_first)
+                " (value, range, start[, weight]); several ranges stand as the digits of a number. The argument is the"
+                " op, MULADD with a weight.", (3, 4), of_first)
     STAGE = Op("memory", "A value computed over ranges into near memory, in row-major order: (value, range, ...).",
                (1, 1 << 30), of_first)
     MMA = Op("reduce", "One step of a matrix unit, which the argument names. Kernel graph: (a, b, m, n, k), the sum of "
