@@ -53,6 +53,11 @@ def _bf16(case: Case) -> Case:
     return replace(case, name=f"bf16 {case.name}", sizes={**case.sizes, "dtype": "bfloat16"})
 
 
+def _moved(name: str, kind: str, outputs: int, **sizes: int | str) -> Case:
+    """What only moves data: ``outputs`` elements of float32 are written, and about as many read."""
+    return Case(name, kind, sizes, 8.0 * outputs, "GB/s")
+
+
 _SQUARE = (4096, 4096)  # 64 MB of float32
 
 _GPT = Case("gpt step", "gpt", {"batch": 4, "length": 128, "width": 256, "heads": 4, "layers": 2, "vocab": 2048})
@@ -77,6 +82,12 @@ CASES = (
     _memory("softmax 4096²", "softmax", _SQUARE, 2),
     _memory("layernorm 4096²", "layernorm", _SQUARE, 2),
     _memory("gelu(x·2+y) 16M", "gelu", _SQUARE, 3),
+    _moved("cat of 5 × 1000×777 along columns", "cat", 5 * 777_000, rows=1000, cols=777, parts=5),
+    _moved("roll 4000×1003", "roll", 4_012_000, rows=4000, cols=1003),
+    _moved("flip of columns 4000×1003", "flip", 4_012_000, rows=4000, cols=1003),
+    _moved("repeat_interleave 1000² by 3", "interleave", 3_000_000, rows=1000, cols=1000, times=3),
+    *(_moved(f"pad {mode} 16×64×56² by 2", "pad", 16 * 64 * 60**2, n=16, c=64, hw=56, by=2, mode=mode)
+      for mode in ("constant", "reflect", "replicate", "circular")),
     Case("cumsum 1M", "cumsum", {"n": 1_000_000}, 8e6, "GB/s"),
     Case("sort 100k", "sort", {"n": 100_000}),
     Case("tiny add", "add", {"rows": 1, "cols": 4}, loops=100),

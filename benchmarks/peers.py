@@ -107,6 +107,21 @@ class Torch:
     def gelu(self, rows: int, cols: int) -> Run:  # the tanh form, as in the other two
         return self._call(lambda x, y: self.F.gelu(x * 2 + y, approximate="tanh"), (rows, cols), (rows, cols))
 
+    def cat(self, rows: int, cols: int, parts: int) -> Run:
+        return self._call(lambda *x: self.torch.cat(x, 1), *[(rows, cols)] * parts)
+
+    def roll(self, rows: int, cols: int) -> Run:
+        return self._call(lambda x: x.roll((5, 7), (0, 1)), (rows, cols))
+
+    def flip(self, rows: int, cols: int) -> Run:
+        return self._call(lambda x: x.flip(1), (rows, cols))
+
+    def interleave(self, rows: int, cols: int, times: int) -> Run:
+        return self._call(lambda x: x.repeat_interleave(times, 1), (rows, cols))
+
+    def pad(self, n: int, c: int, hw: int, by: int, mode: str) -> Run:
+        return self._call(lambda x: self.F.pad(x, (by,) * 4, mode=mode), (n, c, hw, hw))
+
     def cumsum(self, n: int) -> Run:
         return self._call(lambda x: x.cumsum(0), (n,))
 
@@ -254,6 +269,21 @@ class Lazy:
 
     def gelu(self, rows: int, cols: int) -> Run:
         return self._call(lambda x, y: (x * 2 + y).gelu(), (rows, cols), (rows, cols))
+
+    def cat(self, rows: int, cols: int, parts: int) -> Run:
+        return self._call(lambda *x: x[0].cat(*x[1:], dim=1), *[(rows, cols)] * parts)
+
+    def roll(self, rows: int, cols: int) -> Run:
+        return self._call(lambda x: x.roll((5, 7), (0, 1)).contiguous(), (rows, cols))
+
+    def flip(self, rows: int, cols: int) -> Run:
+        return self._call(lambda x: x.flip(1).contiguous(), (rows, cols))
+
+    def interleave(self, rows: int, cols: int, times: int) -> Run:
+        return self._call(lambda x: x.repeat_interleave(times, 1).contiguous(), (rows, cols))
+
+    def pad(self, n: int, c: int, hw: int, by: int, mode: str) -> Run:
+        return self._call(lambda x: x.pad((by,) * 4, mode=mode).contiguous(), (n, c, hw, hw))
 
     def cumsum(self, n: int) -> Run:
         return self._call(lambda x: x.cumsum(0), (n,))
