@@ -346,7 +346,7 @@ def thread_opts(kernel: Kernel, target: Target) -> None:
     """Split the outermost loop over the workers, joined with the next where it is too short to share out evenly."""
     for _ in range(2):
         loops = [r for r in kernel.parallel if all(r in s.ranges for s in kernel.stores)]
-        if not loops and kernel.parallel and outermost_loops(kernel) <= set(kernel.parallel):
+        if not loops and (apart := outermost_loops(kernel)) and apart <= set(kernel.parallel):
             break
         if not loops or kernel.ranges[0] is not loops[0]:
             return
