@@ -14,7 +14,7 @@ from tinsmith.codegen.bounds import bounds_rules, change_points, one_load
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.program import compile_kernel
 from tinsmith.codegen.roles import Role, range_size
-from tinsmith.core.dtypes import dtypes
+from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.join import joined
@@ -135,3 +135,10 @@ def test_a_sum_is_not_cut() -> None:
     with pytest.raises(ArgumentError, match="parallel"):
         kernel.apply(Opt(OptOps.CUT, 0, (3,)))
     assert math.prod(range_size(r) for r in kernel.order) == 9
+
+
+@pytest.mark.parametrize(("dtype", "lanes"), [(dtypes.float16, 32), (dtypes.int8, 64), (dtypes.float64, 8)])
+def test_copies_of_narrow_elements_fill_whole_vectors(dtype: DType, lanes: int) -> None:
+    parts = [UOp(Ops.PARAM, dtype, (), (n, (9, 150))) for n in (1, 2)]
+    program = compile_kernel(sink(joined(parts, 1)), Device["PYTHON:T3:V64"].renderer)
+    assert {u.src[2].dtype.count for u in program.uops if u.op is Ops.STORE} == {lanes}

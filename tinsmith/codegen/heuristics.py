@@ -309,7 +309,7 @@ def nest_opts(kernel: Kernel, target: Target, lanes: int, nest: list[UOp]) -> No
     best = max(options, key=lambda r: (_score(loads, stores, r) * full[r], kernel.order.index(r)))
     if _score(loads, stores, best) <= 0 or (scatters and not all(_stride(s.src[1], best) == 1 for s in scatters)):
         return None if scatters else woven_lanes(kernel, lanes, nest)
-    amount = min(lanes, _power_of_two(range_size(best)))
+    amount = min(lanes * _narrow(nest, loads, best), _power_of_two(range_size(best)))
     outer, lane = _split(kernel, OptOps.VECTOR, best, amount)
     lanes_of_loop = {outer, lane}
     if scatters:
@@ -322,6 +322,12 @@ def nest_opts(kernel: Kernel, target: Target, lanes: int, nest: list[UOp]) -> No
     if along:
         transpose_opts(kernel, outer, along[0], amount)
     return None
+
+
+def _narrow(nest: list[UOp], loads: list[UOp], r: UOp) -> int:
+    """How many times as many lanes fill a vector as 32-bit ones, where narrow elements are only copied along ``r``."""
+    copied = all(s.src[2].op is Ops.LOAD for s in nest) and all(_stride(n.src[1], r) in (0, 1) for n in loads)
+    return max(4 // max(s.src[2].dtype.itemsize for s in nest), 1) if copied else 1
 
 
 def share_work(kernel: Kernel, lane_loop: UOp | None) -> None:
