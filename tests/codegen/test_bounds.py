@@ -142,3 +142,13 @@ def test_copies_of_narrow_elements_fill_whole_vectors(dtype: DType, lanes: int) 
     parts = [UOp(Ops.PARAM, dtype, (), (n, (9, 150))) for n in (1, 2)]
     program = compile_kernel(sink(joined(parts, 1)), Device["PYTHON:T3:V64"].renderer)
     assert {u.src[2].dtype.count for u in program.uops if u.op is Ops.STORE} == {lanes}
+
+
+def test_blocks_of_rows_and_columns_are_copies() -> None:
+    parts = [joined([param(2 * n + 1, rows, 40), param(2 * n + 2, rows, 72)], 1) for n, rows in enumerate((50, 90))]
+    root = sink(joined(parts, 0))
+    program = compile_kernel(root, Device["PYTHON:T3:V64"].renderer)
+    assert [o.op for o in program.opts].count(OptOps.CUT) == 2 and not program.serial
+    loads = [u for u in program.uops if u.op is Ops.LOAD and len(u.src) == 2]
+    assert len({u.src[0] for u in loads}) == 4
+    np.testing.assert_array_equal(run_on("CPU", root, filled(root), None, 2)[0], expected(root, filled(root))[0])

@@ -176,48 +176,49 @@ def outermost_loops(k: Kernel) -> set[UOp]:
 
 def cut_loops(k: Kernel, lanes: int) -> bool:
     """Cut parallel loops of elementwise statements where their formula changes, if what is left of a step in each
-    piece is worth more loops; first the loop that memory runs along, then those around it. True if any was."""
-    along = [r for r in k.parallel if all(r in s.ranges and linear_form(s.src[1])[0].get(r) == 1 for s in k.stores)]
+    piece is worth more loops; first the loop that memory runs along, then those around it, inner ones first, since they
+    are copied with those around them. True if any was."""
     done = False
-    for r in (*along, *(r for r in k.parallel if r not in along)):
+    along = {_along(s) for s in k.stores}
+    for r in sorted(k.parallel, key=lambda r: (r not in along, -k.order.index(r))):
         points = change_points(k.nodes, r)
-        pieces = len(k.stores) * (len(points) + 1)
-        if points and pieces <= MOST_PIECES and _pays(k, r, points, along[0] if along else None, lanes):
+        statements = [s for s in k.stores if r in s.ranges]
+        few = len(k.stores) + len(statements) * len(points) <= MOST_PIECES
+        if points and few and _pays(statements, r, points, lanes):
             k.apply(Opt(OptOps.CUT, k.ranges.index(r), tuple(points)))
             done = True
     return done
 
 
-def _pays(k: Kernel, r: UOp, points: list[int], along: UOp | None, lanes: int) -> bool:
+def _pays(statements: list[UOp], r: UOp, points: list[int], lanes: int) -> bool:
     """Whether the pieces take less than four fifths of the steps that the whole loop takes."""
-    statements = [s for s in k.stores if r in s.ranges]
-    before = sum(_steps(s, r, range_size(r), along, lanes) for s in statements)
     after = 0.0
     for begin, end in pairwise([0, *points, range_size(r)]):
-        piece = UOp.range(end - begin, r.arg[0], r.arg[1]) if end - begin > 1 else UOp.index(0)
+        piece = r.replace(src=(UOp.index(end - begin),)) if end - begin > 1 else UOp.index(0)
         table = {r: (piece + begin).simplify()}
-        after += sum(_steps(simplify(s.substitute(table)), piece if along is r else r, end - begin,
-                            piece if along is r else along, lanes) for s in statements)
-    return after < 0.8 * before
+        after += sum(_steps(simplify(s.substitute(table)), end - begin, _along(s) is r, lanes) for s in statements)
+    return after < 0.8 * sum(_steps(s, range_size(r), _along(s) is r, lanes) for s in statements)
 
 
-def _steps(statement: UOp, r: UOp, count: int, along: UOp | None, lanes: int) -> float:
-    """Instructions for ``count`` values of ``r`` of a statement in vectors along ``along``. What only outer loops
-    decide is decided once; a part of a vector takes as long as a whole one, and some more to be masked."""
-    merged = one_load(statement, frozenset() if along is None else along.ranges)
-    work = 0
-    for n in toposort(merged):
-        if along is not None and along not in n.ranges and n.op is not Ops.STORE:
+def _along(store: UOp) -> UOp | None:
+    """The range that the memory of a statement's results runs along."""
+    return next((r for r, step in linear_form(store.src[1])[0].items() if step == 1 and r.op is Ops.RANGE), None)
+
+
+def _steps(statement: UOp, count: int, inner: bool, lanes: int) -> float:
+    """Instructions for ``count`` values of a range of a statement, in vectors if it is the inner one. What only loops
+    around decide is decided once; a part of a vector takes as long as a whole one, and some more to be masked."""
+    along, work = _along(statement), 0
+    for n in toposort(one_load(statement, frozenset() if along is None else along.ranges)):
+        if along is not None and along not in n.ranges:
             continue
         if n.op is Ops.LOAD:
-            step = linear_form(n.src[1])[0].get(along, 0) if along is not None else 1
-            curved = along is not None and any(along in t.ranges for t in linear_form(n.src[1])[0] if t is not along)
-            work += lanes if curved or abs(step) > 1 else 1
+            steps = [1 if t is along and abs(step) == 1 else lanes for t, step in linear_form(n.src[1])[0].items()
+                     if along in t.ranges]
+            work += max(steps, default=1)
         elif n.op is Ops.STORE or (n.op.alu and n.dtype is not dtypes.index):
             work += 1
-    if r is not along:
-        return float(work * count)
-    return work * (count // lanes + (2 if count % lanes else 0)) + 2.0
+    return work * (count // lanes + (2 if count % lanes else 0)) + 2.0 if inner else float(work * count)
 
 
 # *** one load of what outer loops choose between ***
