@@ -88,3 +88,14 @@ def test_counters_of_a_single_step_with_loops_in_any_order() -> None:
     for device in ("PYTHON", "CPU"):
         for got, want in zip(run_on(device, sink, values, opts), expected(sink, values), strict=True):
             np.testing.assert_array_equal(got, want)
+
+
+def test_threads_that_fill_what_one_of_them_scatters_to_are_refused() -> None:
+    """Nothing orders what one thread has filled before what another one adds to it."""
+    inputs = Inputs()
+    base, index, x = inputs((4, 3)), inputs((5, 1), dtypes.int32), inputs((5, 3))
+    _, sink, values = inputs.case("scatter", base.scatter(index.expand((5, 3)), x, 0, "ADD"))
+    with pytest.raises(ArgumentError, match="what its threads write, a statement of one of them writes as well"):
+        run_on("PYTHON:G64", sink, values, [Opt(OptOps.LOCAL, 1, 4)])
+    (got,) = run_on("PYTHON:G64", sink, values, [Opt(OptOps.LOCAL, 0, 3)])
+    np.testing.assert_array_equal(got, expected(sink, values)[0])

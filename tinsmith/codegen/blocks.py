@@ -157,6 +157,9 @@ def local(k: Kernel, opt: Opt) -> None:
     r = k.axis(opt)
     if r in k.bound or r.arg[1] not in (Role.LOOP, Role.GLOBAL) or not any(r in s.ranges for s in k.stores):
         raise fail(opt, "only a parallel loop that a store depends on has threads")
+    filled = {s.src[0] for s in k.stores if r in s.ranges}
+    if any(s.src[0] in filled and r not in s.ranges for s in k.stores):
+        raise fail(opt, "what its threads write, a statement of one of them writes as well")
     amount = _divided(opt, r)
     _threads_allowed(k, opt)
     _before_stages(k, opt, r)

@@ -1,6 +1,7 @@
 """A table that forgets what was used longest ago: how caches in memory stay bounded."""
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 K = TypeVar("K")
@@ -51,6 +52,10 @@ class Recent(Generic[K, V]):
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def values(self) -> Iterator[V]:
+        """All values, which are not used by that."""
+        return (entry.value for entry in self._entries.values())
 
     def clear(self) -> None:
         self._entries.clear()

@@ -3,6 +3,11 @@
 ``PYTHON:V64`` compiles for vectors of 64 bytes, ``PYTHON:T3`` for 3 workers, which run one after the other, and
 ``PYTHON:G256`` spreads kernels over a grid of blocks of at most 256 threads, as a GPU does,
 with the matrix units of warps of 32; ``PYTHON:G256:C8`` cuts work for 8 multiprocessors.
+
+The interpreter is hostile to programs that are right by chance: what a thread writes to memory and another one reads or
+writes with nothing between them that orders the two is an error that names both statements (``watch.py``), and so are
+warps that wait for each other; near memory is NaN before it is written; the last warp and the last block run first
+(``PYTHON:G256:S0``: the first, any other number but 1: in a random order).
 """
 from __future__ import annotations
 
@@ -15,7 +20,9 @@ import numpy as np
 from tinsmith.backend.device import Allocator, Compiled, Compiler
 from tinsmith.backend.program import Program
 from tinsmith.backend.python.render import PythonRenderer
-from tinsmith.backend.python.runtime import NAMES, WARP, Memory, launch
+from tinsmith.backend.python.runtime import NAMES, Memory, launch
+from tinsmith.backend.python.warps import BACKWARD
+from tinsmith.backend.python.watch import WARP
 from tinsmith.codegen.launch import Launch
 from tinsmith.codegen.render.base import GRID_COSTS, Target
 from tinsmith.core.dtypes import dtypes
@@ -51,8 +58,9 @@ class BytesAllocator(Allocator):
 class PythonProgram(Program):
     """A kernel's generator function, compiled once."""
 
-    def __init__(self, kernel: Launch, binary: bytes, threads: int = 1) -> None:
+    def __init__(self, kernel: Launch, binary: bytes, threads: int = 1, seed: int = BACKWARD) -> None:
         super().__init__(kernel, binary)
+        self.seed = seed
         self.threads = 1 if kernel.serial else threads
         self.module: dict[str, Any] = dict(NAMES)
         exec(compile(binary, f"<{kernel.symbol}>", "exec"), self.module)
@@ -62,7 +70,7 @@ class PythonProgram(Program):
         for number, b in zip(self.kernel.buffers, buffers):
             data = b.opaque[b.offset : b.offset + b.nbytes].view(b.dtype.numpy)
             arguments.append(Memory(self.kernel.symbol, f"data{number}", data))
-        launch(self.kernel.symbol, self.module, [*arguments, *variables], self.threads)
+        launch(self.kernel.symbol, self.module, [*arguments, *variables], self.threads, self.seed)
 
 
 class PythonDevice(Compiled):
@@ -77,21 +85,16 @@ class PythonDevice(Compiled):
 
 
 def DEVICE(name: str) -> Compiled:
-    """Open ``PYTHON``, with ``:V<bytes>``, ``:T<workers>``, ``:G<threads of a block>`` and ``:C<cores>`` as options."""
-    vector_bytes, threads, block, cores = 16, 1, 0, 1
+    """Open ``PYTHON``, with ``:V<bytes>``, ``:T<workers>``, ``:G<threads of a block>``, ``:C<cores>`` and ``:S<order of
+    warps and blocks>`` as options."""
+    options = {"V": 16, "T": 1, "G": 0, "C": 1, "S": BACKWARD}
     for part in name.split(":")[1:]:
-        option = re.fullmatch(r"([VTGC]?)(\d+)", part)
+        option = re.fullmatch(r"([VTGCS]?)(\d+)", part)
         if option is None:
             raise DeviceError("Device", f"PYTHON has no option {part!r}",
                               "PYTHON, PYTHON:V64, PYTHON:T2, PYTHON:G256 or PYTHON:G256:C8")
-        if option[1] == "V":
-            vector_bytes = int(option[2])
-        elif option[1] == "T":
-            threads = int(option[2])
-        elif option[1] == "G":
-            block = int(option[2])
-        elif option[1] == "C":
-            cores = int(option[2])
+        options[option[1]] = int(option[2])
+    vector_bytes, threads, block, cores, seed = (options[o] for o in "VTGCS")
     rows = (*units.AMX, *units.DOT, *(units.fma(d, vector_bytes) for d in (dtypes.float32, dtypes.float64)))
     if block:
         target = Target("python", vector_bytes, local_bytes=BLOCK_BYTES, block_threads=block, warp=WARP,
@@ -99,4 +102,4 @@ def DEVICE(name: str) -> Compiled:
     else:
         target = Target("python", vector_bytes, threads=threads, block_threads=BLOCK_THREADS, units=rows)
     return PythonDevice(name, BytesAllocator(), Compiler(),
-                        lambda kernel, binary: PythonProgram(kernel, binary, threads), PythonRenderer(target))
+                        lambda kernel, binary: PythonProgram(kernel, binary, threads, seed), PythonRenderer(target))

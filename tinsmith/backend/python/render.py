@@ -2,12 +2,14 @@
 
 Indices and conditions that are alike in all threads are plain Python integers; all other values are arrays, computed by
 the ``meaning`` of their op's row. The generator yields at every BARRIER, so that the warps of a block take turns.
+Accesses of memory that several threads share have numbers, by which races name them.
 """
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from tinsmith.backend.python.watch import is_lane, shared_accesses, statement_text
 from tinsmith.codegen.render.base import Renderer
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import CompileError
@@ -31,11 +33,6 @@ class PythonRenderer(Renderer):
         return _Writer(self, name, program).text()
 
 
-def is_lane(u: UOp) -> bool:
-    """A SPECIAL that differs between the threads of a block: ``("lidx0", size)``."""
-    return u.op is Ops.SPECIAL and isinstance(u.arg, tuple) and str(u.arg[0]).startswith("lidx")
-
-
 def special_name(u: UOp) -> str:
     return str(u.arg[0] if isinstance(u.arg, tuple) else u.arg)
 
@@ -47,6 +44,7 @@ class _Writer:
     def __init__(self, renderer: Renderer, name: str, program: Sequence[UOp]) -> None:
         self.renderer, self.name, self.program = renderer, name, program
         self.block = any(is_lane(u) for u in program)
+        self.shared = {u: n for n, u in enumerate(shared_accesses(program))}
         self.names: dict[UOp, str] = {}
         self.integers: set[UOp] = set()
         self.varying: set[UOp] = set()
@@ -67,6 +65,9 @@ class _Writer:
         head = [f"{name} = {text}" for text, name in self.head.items()]
         head.append(f"SIZES = {sizes!r}")
         head.append(f"LOCALS = {[(u.arg[0], u.dtype.name, u.arg[1]) for u in locals_]!r}")
+        written = sorted({self.names[u.src[0]] for u in self.shared if u.op in (Ops.STORE, Ops.STORE_TILE)
+                          and u.src[0].op is Ops.DEFINE_GLOBAL})
+        head += [f"WRITTEN = {written!r}", f"STATEMENTS = {[statement_text(u) for u in self.shared]!r}"]
         taken = [*arguments, *(special_name(u) for u in specials), *(u.arg[0] for u in locals_)]
         return "\n".join([*head, f"def {self.name}({', '.join(taken)}):", *self.lines, "    return", "    yield", ""])
 
@@ -176,9 +177,15 @@ class _Writer:
         return next((m for m in reversed(self.masks) if m is not None), None)
 
     def barrier(self, u: UOp) -> None:
+        text = f"BARRIER {self.counts.get('barrier', 0)}"
+        self.counts["barrier"] = self.counts.get("barrier", 0) + 1
+        self.together(text)
+        self.line(f"yield Barrier({text!r})")
+
+    def together(self, text: str) -> None:
+        """All threads of a warp come here."""
         if self.mask() is not None:
-            self.line(f"whole_warp({self.mask()})")
-        self.line("yield")
+            self.line(f"whole_warp({self.mask()}, {self.name!r}, {text!r})")
 
     # *** memory ***
 
@@ -189,8 +196,12 @@ class _Writer:
         parts += [] if mask is None else [mask]
         return f", {' & '.join(parts)}" if parts else ""
 
+    def statement(self, u: UOp) -> str:
+        """The access's number, as a further argument, if other threads access the memory too."""
+        return f", statement={self.shared[u]}" if u in self.shared else ""
+
     def load(self, u: UOp) -> None:
-        index, ok = self.place(u.src[1]), self.condition(u, 2)
+        index, ok = self.place(u.src[1]), self.condition(u, 2) + self.statement(u)
         if u.dtype.count == 1 and not ok and (u.src[1] in self.integers or _scalar_const(u.src[1])):
             self.declare(u, f"load_one({self.names[u.src[0]]}, {index})")
         else:
@@ -199,22 +210,22 @@ class _Writer:
     def store(self, u: UOp) -> None:
         memory, index, value = u.src[:3]
         self.line(f"store({self.names[memory]}, {value.dtype.count}, {self.place(index)}, {self.array(value)}"
-                  f"{self.condition(u, 3)})")
+                  f"{self.condition(u, 3)}{self.statement(u)})")
 
     # *** matrix units ***
 
     def load_tile(self, u: UOp) -> None:
         self.declare(u, f"load_tile({self.names[u.src[0]]}, {self.integer(u.src[1])}, {self.integer(u.src[2])}, "
-                        f"*{u.arg})")
+                        f"*{u.arg}{self.statement(u)})")
 
     def store_tile(self, u: UOp) -> None:
         self.line(f"store_tile({self.names[u.src[0]]}, {self.integer(u.src[1])}, {self.integer(u.src[2])}, *{u.arg}, "
-                  f"{self.array(u.src[3])})")
+                  f"{self.array(u.src[3])}{self.statement(u)})")
 
     def multiply(self, u: UOp) -> None:
         """The unit's row is all that the interpreter knows of it."""
-        if u.arg.threads > 1 and self.mask() is not None:
-            self.line(f"whole_warp({self.mask()})")
+        if u.arg.threads > 1:
+            self.together(f"MMA {u.arg.name}")
         unit = self.define("unit", repr(u.arg))
         self.declare(u, f"{unit}.multiply({', '.join(self.array(s) for s in u.src)})")
         if u.arg.threads > 1:
@@ -222,8 +233,7 @@ class _Writer:
 
     def shuffle(self, u: UOp) -> None:
         """A value that is alike in all threads is its own neighbour."""
-        if self.mask() is not None:
-            self.line(f"whole_warp({self.mask()})")
+        self.together(f"SHUFFLE {u.arg}")
         self.declare(u, f"shuffle({self.array(u.src[0])}, {u.dtype.name!r}, {u.arg})")
         self.varying.add(u)
 

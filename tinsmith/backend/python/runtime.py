@@ -1,34 +1,55 @@
-"""What kernels written in Python call, and the loop that runs the warps of a block in turns."""
+"""What kernels written in Python call, and how they are launched: block by block, warp by warp."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Generator, Iterator, Sequence
+import random
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
 
+from tinsmith.backend.python.warps import BACKWARD, FORWARD, Barrier, Block, Warp, whole_warp
+from tinsmith.backend.python.watch import REPORT, UNNUMBERED, WARP, Clock, Watch
 from tinsmith.core.dtypes import DType, dtypes, to_dtype
 from tinsmith.core.errors import KernelError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops.op import Array
 from tinsmith.ir.units import Fragment, MatrixUnit
 
-WARP: Final = 32
-_POISON: Final = 0xA5  # what near memory holds before it is written
-Warp = Generator[None, None, None]
+_POISON: Final = 0xA5  # what the bytes of integers in near memory are before they are written; floats are NaN
 
 
 class Memory:
-    """A buffer argument or near memory, which knows its name for error messages."""
+    """A buffer argument or near memory, which knows its name for error messages; as one warp sees it, if watched."""
 
-    __slots__ = ("data", "kernel", "name", "size")
+    __slots__ = ("clock", "data", "kernel", "name", "size", "watch")
 
-    def __init__(self, kernel: str, name: str, data: Array) -> None:
+    def __init__(self, kernel: str, name: str, data: Array, watch: Watch | None = None,
+                 clock: Clock | None = None) -> None:
         self.kernel, self.name, self.data, self.size = kernel, name, data, data.size
+        self.watch, self.clock = watch, clock
+
+    def seen_by(self, watch: Watch | None, clock: Clock) -> Memory:
+        """The same memory, whose accesses are those of a warp."""
+        return self if watch is None else Memory(self.kernel, self.name, self.data, watch, clock)
 
     def outside(self, index: Any, verb: str) -> KernelError:
         return KernelError(self.kernel, f"index {int(index)} of {self.name}, which has {self.size} elements, is {verb}",
-                           "report it, unless the program was built by hand: this is a bug of tinsmith")
+                           REPORT)
+
+    def read(self, at: Array, mask: Array, statement: int) -> Array:
+        """The elements at places where ``mask`` holds, 0 elsewhere."""
+        if self.watch is not None and self.clock is not None:
+            self.watch.read(self.clock, at, mask, statement)
+        out = np.zeros(at.shape, self.data.dtype)
+        out[mask] = self.data[at[mask]]
+        return out
+
+    def write(self, at: Array, mask: Array, value: Array, statement: int) -> None:
+        if self.watch is not None and self.clock is not None:
+            self.watch.write(self.clock, at, mask, statement, self.data, value)
+        else:
+            self.data[at[mask]] = value[mask]
 
 
 # *** called by kernels ***
@@ -38,6 +59,8 @@ def load_one(memory: Memory, index: int) -> Array:
     """One element, at a place that all threads share."""
     if not 0 <= index < memory.size:
         raise memory.outside(index, "read")
+    if memory.watch is not None:
+        return memory.read(np.array([[index]]), np.array([[True]]), UNNUMBERED)
     return memory.data[index : index + 1].copy().reshape(1, 1)
 
 
@@ -53,37 +76,31 @@ def _places(memory: Memory, count: int, index: Any, ok: Any, verb: str) -> tuple
     return at, mask
 
 
-def load(memory: Memory, count: int, index: Any, ok: Any = True) -> Array:
+def load(memory: Memory, count: int, index: Any, ok: Any = True, statement: int = UNNUMBERED) -> Array:
     """``count`` elements per thread, from one place on or from a place per lane; 0 where ``ok`` is false."""
-    at, mask = _places(memory, count, index, ok, "read")
-    out = np.zeros(at.shape, memory.data.dtype)
-    out[mask] = memory.data[at[mask]]
-    return out
+    return memory.read(*_places(memory, count, index, ok, "read"), statement)
 
 
-def store(memory: Memory, count: int, index: Any, value: Array, ok: Any = True) -> None:
+def store(memory: Memory, count: int, index: Any, value: Array, ok: Any = True, statement: int = UNNUMBERED) -> None:
     """Write where ``ok`` holds; of several lanes at one place the last one wins."""
     at, mask = _places(memory, count, index, ok, "written")
     threads = max(at.shape[0], value.shape[0])
     at, mask, value = (np.broadcast_to(a, (threads, count)) for a in (at, mask, value))
-    memory.data[at[mask]] = value[mask]
+    memory.write(at, mask, value, statement)
 
 
-def load_tile(memory: Memory, index: int, pitch: int, rows: int, columns: int) -> Array:
+def load_tile(memory: Memory, index: int, pitch: int, rows: int, columns: int, statement: int = UNNUMBERED) -> Array:
     """A tile's elements in order, its rows ``pitch`` apart."""
-    at = _tile_places(memory, index, pitch, rows, columns, "read")
-    return memory.data[at].reshape(1, -1)
+    return memory.read(*_places(memory, rows * columns, _tile(index, pitch, rows, columns), True, "read"), statement)
 
 
-def store_tile(memory: Memory, index: int, pitch: int, rows: int, columns: int, value: Array) -> None:
-    memory.data[_tile_places(memory, index, pitch, rows, columns, "written")] = value.reshape(rows, columns)
+def store_tile(memory: Memory, index: int, pitch: int, rows: int, columns: int, value: Array,
+               statement: int = UNNUMBERED) -> None:
+    store(memory, rows * columns, _tile(index, pitch, rows, columns), value, True, statement)
 
 
-def _tile_places(memory: Memory, index: int, pitch: int, rows: int, columns: int, verb: str) -> Array:
-    at: Array = index + pitch * np.arange(rows)[:, None] + np.arange(columns)
-    if at.min() < 0 or at.max() >= memory.size:
-        raise memory.outside(at.min() if at.min() < 0 else at.max(), verb)
-    return at
+def _tile(index: int, pitch: int, rows: int, columns: int) -> Array:
+    return (index + pitch * np.arange(rows)[:, None] + np.arange(columns)).reshape(1, -1)
 
 
 def const(dtype: str, count: int, value: Any) -> Array:
@@ -120,13 +137,6 @@ def floor_mod(x: int, y: int) -> int:
     return x % y if y else 0
 
 
-def whole_warp(mask: Array) -> None:
-    """A barrier that some threads of a warp do not reach never opens."""
-    if not mask.all():
-        raise KernelError("PYTHON", "deadlock: a barrier stands where only some threads of a warp come",
-                          "move the barrier out of the condition")
-
-
 def shuffle(value: Array, dtype: str, bits: int) -> Array:
     """What the threads hold whose numbers in the warp differ in ``bits``.
 
@@ -147,57 +157,98 @@ def to_numpy(name: str) -> Any:
 
 
 NAMES: Final = {f.__name__: f for f in (load_one, load, store, const, lift, spread, join, meaning, floor_div, floor_mod,
-                                        whole_warp, shuffle, load_tile, store_tile, MatrixUnit, Fragment)} | {
+                                        whole_warp, shuffle, load_tile, store_tile, MatrixUnit, Fragment, Barrier)} | {
                                             "where": np.where, "dtypes": dtypes}
 
 
 # *** launching ***
 
 
-def launch(symbol: str, module: dict[str, Any], arguments: Sequence[Any], threads: int) -> None:
-    """Run all blocks of a kernel one after the other, for each of ``threads`` CPU-style workers."""
-    sizes: dict[str, int] = module["SIZES"]
-    grid = {n: s for n, s in sizes.items() if not n.startswith("lidx")}
-    takes = module[symbol].__code__.co_varnames[: module[symbol].__code__.co_argcount]
-    given = dict(zip(takes, arguments))
-    with np.errstate(all="ignore"):
-        for tid in range(threads):
-            for place in itertools.product(*(range(s) for s in grid.values())):
-                numbers = {"tid": tid, "nthreads": threads, **dict(zip(grid, place))}
-                block = {**given, **numbers, **_near_memory(symbol, module["LOCALS"])}
-                run_block([module[symbol](*({**block, **lanes}[name] for name in takes)) for lanes in _warps(sizes)])
+def launch(symbol: str, module: dict[str, Any], arguments: Sequence[Any], threads: int, seed: int = BACKWARD) -> None:
+    """Run all blocks of a kernel one after the other, for each of ``threads`` CPU-style workers.
 
-
-def _near_memory(symbol: str, wanted: list[tuple[str, str, int]]) -> dict[str, Memory]:
-    out = {}
-    for name, dtype, elements in wanted:
-        data = np.full(elements * to_numpy(dtype).itemsize, _POISON, np.uint8)
-        out[name] = Memory(symbol, name, data.view(to_numpy(dtype)))
-    return out
-
-
-def _warps(sizes: dict[str, int]) -> Iterator[dict[str, Array]]:
-    """For each warp of a block, its threads' coordinates as columns; ``lidx0`` runs fastest."""
-    block = {n: s for n, s in sorted(sizes.items()) if n.startswith("lidx")}
-    total = int(np.prod(list(block.values()), dtype=np.int64))
-    for first in range(0, total, WARP):
-        number = np.arange(first, min(first + WARP, total)).reshape(-1, 1)
-        lanes = {}
-        for name, size in block.items():
-            lanes[name] = number % size
-            number = number // size
-        yield lanes
-
-
-def run_block(warps: list[Warp]) -> None:
-    """Run warps to their next barrier in turns.
+    Args:
+        seed: the order of warps and blocks: 0 forward, 1 backward, else a random one. Results do not depend on it.
 
     Raises:
-        KernelError: for a deadlock: some warps wait at a barrier, others have come to their end.
+        KernelError: for an access outside memory, a race, or a deadlock.
     """
-    while warps:
-        waiting = [w for w in warps if next(w, w) is not w]
-        if waiting and len(waiting) < len(warps):
-            raise KernelError("PYTHON", f"deadlock: {len(waiting)} of {len(warps)} warps wait at a barrier that "
-                              "the others never reach", "place barriers where all warps of a block come")
-        warps = waiting
+    sizes: dict[str, int] = module["SIZES"]
+    grid = {n: range(s) for n, s in sizes.items() if not n.startswith("lidx")}
+    takes = module[symbol].__code__.co_varnames[: module[symbol].__code__.co_argcount]
+    places = list(itertools.product(range(threads), *grid.values()))
+    given = dict(zip(takes, arguments))
+    block = _Threads(sizes, len(places), "block" if grid else "worker")
+    far = _watched(module, given, block)
+    with np.errstate(all="ignore"):
+        for number, (tid, *place) in _in_order(list(enumerate(places)), seed):
+            numbers = {"tid": tid, "nthreads": threads, **dict(zip(grid, place))}
+            near = _near_memory(symbol, module, block)
+            warps = []
+            for w, coordinates in enumerate(block.warps):
+                warp = Warp(w, Clock(w, block.numbers[w], len(block.warps)),
+                            Clock(0, block.numbers[w] + number * block.size, 1))
+                seen = {n: m.seen_by(far.get(n), warp.far) if isinstance(m, Memory) else m for n, m in given.items()}
+                seen |= {n: m.seen_by(m.watch, warp.near) for n, m in near.items()}
+                values = {**seen, **numbers, **coordinates}
+                warp.steps = module[symbol](*(values[name] for name in takes))
+                warps.append(warp)
+            Block(symbol, warps, seed).run()
+            for m in near.values():
+                if m.watch is not None and m.watch.unwritten is not None:
+                    raise m.watch.unwritten
+
+
+def _in_order(places: list[Any], seed: int) -> list[Any]:
+    if seed not in (FORWARD, BACKWARD):
+        random.Random(seed).shuffle(places)
+    return places[::-1] if seed == BACKWARD else places
+
+
+class _Threads:
+    """The threads of a block: for each warp their numbers and coordinates, as columns; ``lidx0`` runs fastest."""
+
+    def __init__(self, sizes: dict[str, int], blocks: int, kind: str) -> None:
+        axes = {n: s for n, s in sorted(sizes.items()) if n.startswith("lidx")}
+        self.blocks, self.kind, self.size = blocks, kind, int(np.prod(list(axes.values()), dtype=np.int64))
+        self.numbers = [np.arange(first, min(first + WARP, self.size)).reshape(-1, 1)
+                        for first in range(0, self.size, WARP)]
+        self.warps = []
+        for number in self.numbers:
+            coordinates = {}
+            for name, size in axes.items():
+                coordinates[name] = number % size
+                number = number // size
+            self.warps.append(coordinates)
+
+    def name(self, thread: int) -> str:
+        """A thread of the launch, by its number."""
+        found = [f"thread {thread % self.size}"] if self.size > 1 else []
+        return " of ".join([*found, *([f"{self.kind} {thread // self.size}"] if self.blocks > 1 else [])])
+
+
+def _watched(module: dict[str, Any], given: dict[str, Any], block: _Threads) -> dict[str, Watch]:
+    """Watches of the arguments that are written, by name; those that lie at one place share one."""
+    kept = {n: m for n, m in given.items() if isinstance(m, Memory)} if block.blocks * block.size > 1 else {}
+    sizes: dict[tuple[int, int], int] = {}
+    for m in kept.values():
+        sizes[_where(m)] = max(m.size, sizes.get(_where(m), 0))
+    shared = {_where(m): Watch(m.kernel, m.name, module["STATEMENTS"], sizes[_where(m)], 1, block.name, False)
+              for n, m in kept.items() if n in module["WRITTEN"]}
+    return {n: shared[_where(m)] for n, m in kept.items() if _where(m) in shared}
+
+
+def _where(memory: Memory) -> tuple[int, int]:
+    return memory.data.__array_interface__["data"][0], memory.data.itemsize
+
+
+def _near_memory(symbol: str, module: dict[str, Any], block: _Threads) -> dict[str, Memory]:
+    out = {}
+    for name, dtype, elements in module["LOCALS"]:
+        numpy = to_numpy(dtype)
+        data = (np.full(elements, np.nan, numpy) if _dtype(dtype).is_float else
+                np.full(elements * numpy.itemsize, _POISON, np.uint8).view(numpy))
+        watch = (Watch(symbol, name, module["STATEMENTS"], elements, len(block.warps), block.name, True)
+                 if block.size > 1 else None)
+        out[name] = Memory(symbol, name, data, watch)
+    return out

@@ -1,0 +1,203 @@
+"""Memory that threads share: who wrote and who read each element, and what is ordered before what.
+
+Time is counted per warp: it goes on where something orders what its threads did before what others do afterwards (a
+``Clock`` is advanced). An access happened before another one if one thread did both, or if the time of the first is
+among what the second one's clock knows (vector clocks: Lamport, 1978; Mattern, 1989). Two accesses of one element, at
+least one of which writes, are a *race* if neither happened before the other: found whatever the order in which the
+warps have run.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+
+from tinsmith.codegen.launch import programs
+from tinsmith.core.errors import KernelError, place
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.ops.op import Array
+from tinsmith.ir.text import short
+
+WARP: Final = 32
+# A stamp is an access in 64 bits: the warp's time, the thread, and the number of the statement. 0: there was none.
+_TIME, _THREAD = 46, 16
+_SEVERAL: Final = (1 << _TIME - _THREAD) - 1  # in place of a thread's number: more than one
+_THREADS: Final = _SEVERAL << _THREAD
+UNNUMBERED: Final = (1 << _THREAD) - 1
+NOWHERE: Final = ("<unknown>", 0)  # the kernel's own line is none of the user's
+REPORT: Final = "report it, unless the program was built by hand: this is a bug of tinsmith"
+
+
+class Clock:
+    """What the threads of a warp know: of warp v, all that was done up to the time ``known[v]``."""
+
+    def __init__(self, number: int, threads: Array, warps: int) -> None:
+        self.number, self.threads, self.time = number, threads, 0
+        self.known = np.zeros(warps, np.int64)
+        self.advance(self.known)
+
+    def told(self) -> Array:
+        """What others know who are told of all that was done here so far."""
+        told = self.known.copy()
+        told[self.number] = self.time
+        return told
+
+    def advance(self, told: Array) -> None:
+        """From now on the threads know what they have been told, and a new time begins."""
+        self.known = np.maximum(self.known, told)
+        self.time += 1
+        self.stamps = (self.time << _TIME) + (self.threads << _THREAD)
+        self.fresh = (int(self.known.min()) + 1) << _TIME  # of a stamp that may not be known
+
+
+class Watch:
+    """The accesses of a memory.
+
+    Args:
+        kernel, name: for messages.
+        statements: what each of them says, by its number.
+        size: elements.
+        warps: those whose times are told apart.
+        thread: the name of a thread, from its number.
+        near: nothing is there before it is written, and one of two threads writes in vain. Else threads may write
+            the same value to one place.
+    """
+
+    def __init__(self, kernel: str, name: str, statements: Sequence[str], size: int, warps: int,
+                 thread: Callable[[int], str], near: bool) -> None:
+        self.kernel, self.name, self.statements, self.thread, self.near = kernel, name, statements, thread, near
+        self.unwritten: KernelError | None = None  # who read near memory in vain, unless it was a race
+        self.wrote = np.zeros(size, np.int64)
+        self.reads = np.zeros((warps, size), np.int64)  # each warp's last, by one of its threads or by several
+
+    def read(self, clock: Clock, at: Array, mask: Array, statement: int) -> None:
+        """Note that the threads of a warp read where ``mask`` holds; the arrays are of (threads or 1, lanes).
+
+        Raises:
+            KernelError: for a race.
+        """
+        mask, stamps = _done(clock, mask, statement)
+        if not stamps.size:
+            return
+        at = np.broadcast_to(at, mask.shape)[mask]
+        wrote = self.wrote[at]
+        if self.near and not wrote.all():
+            first, place = stamps[wrote == 0][0], at[wrote == 0][0]
+            told = f"{self._thread(first)} reads {self.name}[{place}] ({self._said(first)}), where nothing was written"
+            self.unwritten = self.unwritten or KernelError(self.kernel, told, REPORT, NOWHERE)
+        self._compare(clock, at, stamps, wrote, "reads")
+        row = self.reads[clock.number]
+        before = row[at]
+        row[at] = stamps
+        several = _others(row[at], stamps) | (_others(before, stamps) & (before >> _TIME > clock.known[clock.number]))
+        if several.any():
+            row[at[several]] = stamps[several] | _THREADS
+
+    def write(self, clock: Clock, at: Array, mask: Array, statement: int, data: Array, value: Array) -> None:
+        """Write ``value`` where ``mask`` holds, and note it.
+
+        Raises:
+            KernelError: for a race.
+        """
+        mask, stamps = _done(clock, mask, statement)
+        if not stamps.size:
+            return
+        at, value = (np.broadcast_to(a, mask.shape)[mask] for a in (at, value))
+        self._compare(clock, at, stamps, self.reads[:, at], "writes")
+        old = _bits(data[at])
+        data[at] = value
+        self._compare(clock, at, stamps, self.wrote[at], "writes", None if self.near else old != _bits(value))
+        self.wrote[at] = stamps
+        last = self.wrote[at]
+        beside = _others(last, stamps) & (self.near | (_bits(data[at]) != _bits(value)))  # in this very access
+        if beside.any():
+            self._race(at[beside][0], stamps[beside][0], last[beside][0], "writes", "written")
+
+    def _compare(self, clock: Clock, at: Array, stamps: Array, before: Array, verb: str,
+                 among: Array | None = None) -> None:
+        """Accesses with those before, of one warp each (then a row per warp) or of any."""
+        if before.max() < clock.fresh:
+            return
+        if before.ndim > 1:
+            known = clock.known[:, None]
+        else:
+            known = clock.known[(before >> _THREAD & _SEVERAL) // WARP if len(clock.known) > 1 else 0]
+        race = (before >> _TIME > known) & _others(before, stamps)
+        race = race if among is None else race & among
+        if race.any():
+            first = tuple(i[0] for i in race.nonzero())
+            self._race(at[first[-1]], stamps[first[-1]], before[first], verb, "read" if before.ndim > 1 else "written")
+
+    def _race(self, at: int, stamp: int, before: int, verb: str, did: str) -> None:
+        raise KernelError(self.kernel, f"race: {self._thread(stamp)} {verb} {self.name}[{at}] ({self._said(stamp)}), "
+                          f"{did} by {self._thread(before)} ({self._said(before)}): nothing orders the two",
+                          f"{REPORT}; by hand, a BARRIER between them", NOWHERE)
+
+    def _thread(self, stamp: int) -> str:
+        number = int(stamp) >> _THREAD & _SEVERAL
+        return "several threads" if number == _SEVERAL else self.thread(number)
+
+    def _said(self, stamp: int) -> str:
+        number = int(stamp) & UNNUMBERED
+        text = self.statements[number] if number < len(self.statements) else "by another name"
+        return text + user_line(self.kernel, number)
+
+
+def _done(clock: Clock, mask: Array, statement: int) -> tuple[Array, Array]:
+    """Which threads and lanes access something, with their stamps; what is alike in all threads each of them does."""
+    shape = max(len(mask), len(clock.threads)), mask.shape[1]
+    mask = np.broadcast_to(mask, shape)
+    return mask, np.broadcast_to(clock.stamps + min(statement, UNNUMBERED), shape)[mask]
+
+
+def _bits(values: Array) -> Array:
+    return values.view(f"u{values.itemsize}")
+
+
+def _others(before: Array, stamps: Array) -> Array:
+    """Where another thread was there."""
+    found: Array = (before != 0) & ((before ^ stamps) & _THREADS != 0)
+    return found
+
+
+# *** the statements of a program ***
+
+
+def shared_accesses(program: Sequence[UOp]) -> list[UOp]:
+    """The loads and stores of memory that several threads share, of which one writes; each once, in order."""
+    lines = [u for u in program if u.op is Ops.SPECIAL]
+    block = any(is_lane(u) for u in lines)
+    if not lines:
+        return []
+    written = {u.src[0] for u in program if u.op in (Ops.STORE, Ops.STORE_TILE)}
+    shared = {m for m in written if block or m.op is not Ops.DEFINE_LOCAL}
+    accesses = (Ops.LOAD, Ops.STORE, Ops.LOAD_TILE, Ops.STORE_TILE)
+    return list(dict.fromkeys(u for u in program if u.op in accesses and u.src[0] in shared))
+
+
+def statement_text(u: UOp) -> str:
+    """An access in short.
+
+    >>> near = UOp(Ops.DEFINE_LOCAL, dtypes.int32.ptr(), (), ("tmp0", 4))
+    >>> statement_text(UOp(Ops.LOAD, dtypes.int32, (near, UOp.index(3))))
+    'LOAD tmp0[3]'
+    """
+    memory = f"data{u.src[0].arg}" if u.src[0].op is Ops.DEFINE_GLOBAL else u.src[0].arg[0]
+    return f"{u.op.name} {memory}[{short(u.src[1], 1)}]"
+
+
+def user_line(symbol: str, number: int) -> str:
+    """The user's line of a statement of a kernel that this process has compiled, or nothing."""
+    program = next((p for p in programs.values() if p.symbol == symbol), None)
+    found = shared_accesses(program.uops) if program is not None else []
+    if number >= len(found):
+        return ""
+    origin = next((n.origin for n in reversed(found[number].toposort()) if n.origin), ())
+    return f", {place(*origin[-1][1:])}" if origin else ""
+
+
+def is_lane(u: UOp) -> bool:
+    """A SPECIAL that differs between the threads of a block: ``("lidx0", size)``."""
+    return u.op is Ops.SPECIAL and isinstance(u.arg, tuple) and str(u.arg[0]).startswith("lidx")
+
