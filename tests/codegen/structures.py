@@ -164,6 +164,29 @@ def attentions(large: bool) -> Iterator[Case]:
                 yield f"attention {size} {mask} {n}", item.sink, given
 
 
+def of_blocks() -> Iterator[Case]:
+    """What threads of a block share on a grid: tiles of operands, transposed tiles, sums and running values."""
+    f32, f16 = dtypes.float32, dtypes.float16
+    for shape, dtype in (((64, 32, 32), f32), ((16, 32, 32), f32), ((32, 32, 48), f16)):
+        sink, inputs = product(*shape, dtype, dtypes.float32, "", False, 1)
+        yield f"product {shape} {dtype}", sink, inputs
+    for m, n in ((1, 700), (3, 260), (2, 96)):
+        inputs = Inputs()
+        x = inputs((m, n))
+        power = (x - x.reduce("MAX", (1,)).expand((m, n))).alu("EXP")
+        yield inputs.case(f"softmax {m} {n}", power / power.reduce("ADD", (1,)).expand((m, n)))
+        inputs = Inputs()
+        x = inputs((m, n))
+        yield inputs.case(f"two sums {m} {n}", x.reduce("ADD", (1,)) * (x * x).reduce("ADD", (1,)))
+        inputs = Inputs()
+        yield inputs.case(f"running {m} {n}", inputs((m, 4 * n)).scan("ADD", 1))
+    for shape, axes in (((200, 64), (0,)), ((130, 7), (0,)), ((4, 20, 30), (0, 2))):
+        inputs = Inputs()
+        yield inputs.case(f"sum {shape} {axes}", inputs(shape).reduce("ADD", axes))
+    inputs = Inputs()
+    yield inputs.case("transpose", inputs((64, 128)).permute((1, 0)).contiguous())
+
+
 def cases(large: bool) -> Iterator[Case]:
     yield from products(large)
     yield from convolutions()

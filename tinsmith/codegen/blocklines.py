@@ -119,17 +119,13 @@ class BlockWriter(LineWriter):
         return UOp.range(size, number, role)
 
     def barrier(self) -> None:
-        """Wait for all threads of the block, unless they have just met."""
-        lines = self.scopes[-1].lines
-        if lines and lines[-1].op is Ops.BARRIER:
-            return
+        """Wait for all threads of the block; ``barriers.py`` leaves out what is one too many."""
         self.force(UOp(Ops.BARRIER, None, (), self._barriers))
         self._barriers += 1
 
     def fill_shared(self, node: UOp, fill: UOp, coords: Coords) -> None:
         """Fill a stage of a block between barriers: what others still read is not written, what is read is there."""
-        if len(self.scopes) > 1:
-            self.barrier()
+        self.barrier()
         threads = any(r.arg[1] in THREADS for r in node.src[1:])
         self.fill([fill if threads or self.block_size == 1 else self.dealt_out(node, fill)], coords)
         self.barrier()

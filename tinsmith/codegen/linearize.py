@@ -12,6 +12,7 @@ from typing import Any
 
 from tinsmith.codegen import matrix
 from tinsmith.codegen.ahead import Ahead
+from tinsmith.codegen.barriers import needed_barriers
 from tinsmith.codegen.blocklines import BlockWriter
 from tinsmith.codegen.bounds import one_load
 from tinsmith.codegen.carried import added_sum, in_register
@@ -52,6 +53,8 @@ class Linearizer(BlockWriter):
         self.statements(self.flat_statements())
         assert len(self.scopes) == 1
         lines = self.scopes[0].lines
+        if self.threads_of:
+            lines = needed_barriers(lines)
         if self.threads_of and self.kernel.warp:
             lines = loads_first(lines, {self.globals[m.arg[0]] for m in self.written if m.op is Ops.PARAM})
         return [*self.globals.values(), *self.variables.values(), *self.consts, *lines]

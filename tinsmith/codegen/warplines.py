@@ -74,8 +74,7 @@ def _words_of_warps(lin: Linearizer, x: UOp, line: UOp) -> list[UOp]:
         if other is not line:
             first = first + other * pitch
             pitch *= lin.threads_along(axis, other)
-    if len(lin.scopes) > 1 and all(n.op is not Ops.BARRIER for n in lin.scopes[-1].lines):
-        lin.barrier()  # the last iteration's words have been read; behind another barrier of this one they have
+    lin.barrier()
     valid = lin.spread(lin.raw((line % warp).eq(0)), count)
     lin.force(UOp(Ops.STORE, None, (memory, lin.raw((first + line // warp * count).simplify()), x, valid)))
     lin.barrier()

@@ -1,0 +1,165 @@
+"""Barriers: none is missing, and none is one too many. Each is taken out once, and the interpreter must notice."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.codegen.running import Array, buffers, expected
+from tests.codegen.structures import Case, of_blocks
+from tests.codegen.test_matrix import close
+from tinsmith.backend.python.render import PythonRenderer
+from tinsmith.backend.python.runtime import NAMES, Memory, launch
+from tinsmith.codegen.barriers import needed_barriers
+from tinsmith.codegen.linearize import linearize
+from tinsmith.codegen.program import begin, choose
+from tinsmith.codegen.render.base import Target
+from tinsmith.codegen.render.cuda import cuda_target
+from tinsmith.codegen.render.metal import metal_target
+from tinsmith.codegen.render.wgsl import wgsl_target
+from tinsmith.core.dtypes import dtypes
+from tinsmith.core.errors import KernelError
+from tinsmith.ir import Op, Ops, UOp
+from tinsmith.ir.printer import uop_table
+
+TARGETS = {name: replace(target, cores=4, resident=64) for name, target in (
+    ("cuda", cuda_target()), ("metal", metal_target()), ("wgsl", wgsl_target()))}  # with warps; units; neither
+
+
+def ran(program: Sequence[UOp], arrays: Sequence[Array], seed: int = 1) -> list[Array]:
+    module: dict[str, Any] = dict(NAMES)
+    exec(PythonRenderer(Target("python")).render("kernel", program), module)
+    out = [a.copy() for a in arrays]
+    launch("kernel", module, [Memory("kernel", f"data{u.arg}", out[u.arg]) for u in program
+                              if u.op is Ops.DEFINE_GLOBAL], 1, seed)
+    return out
+
+
+@cache
+def chosen(target: str) -> list[tuple[str, list[UOp], Case]]:
+    """The programs of all structures of blocks that have barriers or shuffles."""
+    found = []
+    for case in of_blocks():
+        kernel = begin(case[1], TARGETS[target])
+        choose(kernel, TARGETS[target])
+        program = linearize(kernel)
+        if any(u.op in (Ops.BARRIER, Ops.SHUFFLE) for u in program):
+            found.append((case[0], program, case))
+    return found
+
+
+def inputs_of(case: Case) -> list[Array]:
+    """Values of which no two are alike, so that a wrong one shows."""
+    _, sink, inputs = case
+    random = np.random.default_rng(3)
+    return buffers(sink, {p: random.normal(size=p.shape).astype(p.dtype.numpy) for p in inputs})
+
+
+def positions(program: Sequence[UOp], op: Op) -> list[int]:
+    return [n for n, u in enumerate(program) if u.op is op]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_no_structure_has_a_barrier_too_many(target: str) -> None:
+    taken = 0
+    for name, program, case in chosen(target):
+        arrays = inputs_of(case)
+        right = ran(program, arrays)
+        for at in positions(program, Ops.BARRIER):
+            with pytest.raises(KernelError, match="race: ") as raised:
+                ran([*program[:at], *program[at + 1 :]], arrays)
+            assert "tmp" in str(raised.value), name
+            taken += 1
+        for got, want in zip(ran(program, arrays, seed=0), right, strict=True):
+            np.testing.assert_array_equal(got, want)
+    assert taken >= 12
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_structures_of_blocks_compute_the_same(target: str) -> None:
+    for _, program, (_, sink, inputs) in chosen(target):
+        got = ran(program, buffers(sink, inputs), seed=2)
+        for ours, want in zip(got, expected(sink, inputs)):
+            close(ours, want)
+
+
+def test_a_shuffle_of_other_threads_is_noticed() -> None:
+    taken = 0
+    for name, program, case in chosen("cuda"):
+        arrays = inputs_of(case)
+        right = ran(program, arrays)
+        for at in positions(program, Ops.SHUFFLE) if name.startswith(("two sums", "running")) else ():
+            u = program[at]
+            other = u.replace(arg=u.arg * 2 if u.arg == 1 else u.arg // 2)
+            got = ran([x.substitute({u: other}) for x in program], arrays)
+            assert any(not np.array_equal(*pair, equal_nan=True) for pair in zip(got, right)), (name, at)
+            taken += 1
+    assert taken >= 20
+
+
+# *** the pass ***
+
+NEAR = [UOp(Ops.DEFINE_LOCAL, dtypes.float32.ptr(), (), (f"tmp{n}", 64)) for n in (0, 1)]
+OUT, THREAD = UOp(Ops.DEFINE_GLOBAL, dtypes.float32.ptr(), (), 0), UOp(Ops.SPECIAL, dtypes.index, (), ("lidx0", 64))
+FILL = [UOp(Ops.STORE, None, (m, THREAD, UOp.const(dtypes.float32, 1))) for m in NEAR]
+USE = [UOp(Ops.LOAD, dtypes.float32, (m, UOp.index(0))) for m in NEAR]
+
+
+def barrier(number: int) -> UOp:
+    return UOp(Ops.BARRIER, dtypes.void, (), number)
+
+
+def loop(end: UOp) -> tuple[UOp, UOp]:
+    line = UOp(Ops.RANGE, dtypes.index, (UOp.index(0), end), (0, False))
+    return line, UOp(Ops.ENDRANGE, None, (line,))
+
+
+def left(lines: Sequence[UOp]) -> list[int]:
+    return [u.arg for u in needed_barriers(lines) if u.op is Ops.BARRIER]
+
+
+BEFORE = """\
+   0 UOps.RANGE          : dtypes.int                ['0', '4']                       (0, False)
+   1 UOps.BARRIER        :                           []                               0
+   2 UOps.STORE          :                           ['DEFINE_LOCAL#tmp0', 'lidx0', '1.0'] None
+   3 UOps.BARRIER        :                           []                               1
+   4 UOps.BARRIER        :                           []                               2
+   5 UOps.STORE          :                           ['DEFINE_LOCAL#tmp1', 'lidx0', '1.0'] None
+   6 UOps.BARRIER        :                           []                               3
+   7 UOps.LOAD           : dtypes.float              ['DEFINE_LOCAL#tmp0', '0']       None
+   8 UOps.LOAD           : dtypes.float              ['DEFINE_LOCAL#tmp1', '0']       None
+   9 UOps.ENDRANGE       :                           [0]                              None"""
+
+
+def test_two_operands_are_filled_between_two_barriers() -> None:
+    begin, end = loop(UOp.index(4))
+    lines = [begin, barrier(0), FILL[0], barrier(1), barrier(2), FILL[1], barrier(3), *USE, end]
+    assert uop_table(lines) == BEFORE
+    kept = [n for n in BEFORE.splitlines() if not n.rstrip().endswith((" 1", " 2"))]
+    assert [row[5:] for row in uop_table(needed_barriers(lines)).splitlines()] == [row[5:] for row in kept]
+
+
+def test_a_barrier_in_a_loop_that_may_not_run_orders_nothing_behind_it() -> None:
+    variable = UOp(Ops.DEFINE_GLOBAL, dtypes.index, (), ("n", 0, 9))
+    for size, wanted in ((variable, [0]), (UOp.index(4), [1])):
+        begin, end = loop(size)
+        assert left([FILL[0], barrier(0), begin, barrier(1), USE[1], end, USE[0]]) == wanted
+
+
+def test_the_first_filling_waits_for_nobody() -> None:
+    assert left([barrier(0), FILL[0], barrier(1), USE[0]]) == [1]
+    assert left([barrier(0), FILL[0], barrier(1), USE[0], barrier(2), FILL[0], barrier(3), USE[0]]) == [1, 2, 3]
+
+
+def test_a_condition_may_hide_a_barrier() -> None:
+    branch = UOp(Ops.IF, None, (UOp.const(dtypes.bool, True),))
+    assert left([FILL[0], branch, barrier(0), UOp(Ops.ENDIF, None, (branch,)), barrier(1), USE[0]]) == [1]
+
+
+def test_what_is_accessed_in_other_ways_keeps_its_barriers() -> None:
+    fetched = UOp(Ops.PREFETCH, None, (NEAR[0], UOp.index(0)))
+    assert left([fetched, barrier(0), FILL[0], barrier(1), barrier(2), USE[0]]) == [0, 1, 2]

@@ -1,0 +1,77 @@
+"""Only those barriers that order something: a pass from linear program to linear program.
+
+The linearizer puts a barrier before and behind whatever fills near memory. Of those, one is left out if what it orders
+is ordered without it: no load may follow a store, and no store a load, of the same memory without a barrier between
+them, on any way through the program. Memory counts as a whole. Two stores that fill one memory need no order of their
+own: different elements are stored by one filling, and between two of them someone loads.
+
+    barrier; fill a; barrier; fill b; barrier; use a, b   →   barrier; fill a; fill b; barrier; use a, b
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tinsmith.ir import Ops, UOp
+
+_LOADS, _STORES = (Ops.LOAD, Ops.LOAD_TILE), (Ops.STORE, Ops.STORE_TILE)
+_OPENS, _CLOSES = (Ops.RANGE, Ops.IF), (Ops.ENDRANGE, Ops.ENDIF)
+
+
+@dataclass(frozen=True)
+class _Since:
+    """Near memory that was stored to and loaded from since the last barrier; ``fault`` if one was missing."""
+
+    stored: frozenset[UOp] = frozenset()
+    loaded: frozenset[UOp] = frozenset()
+    fault: bool = False
+
+    def __or__(self, other: _Since) -> _Since:
+        return _Since(self.stored | other.stored, self.loaded | other.loaded, self.fault or other.fault)
+
+
+def needed_barriers(lines: Sequence[UOp]) -> list[UOp]:
+    """The program without the barriers that order nothing; as it is if it accesses near memory in further ways."""
+    used = [n for n, u in enumerate(lines) if u.op in (Ops.BARRIER, *_OPENS, *_CLOSES) or _near(u)]
+    if not all(lines[n].op in (*_LOADS, *_STORES) for n in used if _near(lines[n])):
+        return list(lines)
+    left = list(used)
+    for n in used:
+        if lines[n].op is Ops.BARRIER:
+            fewer = [m for m in left if m != n]
+            if not _after(fewer, lines, _Since()).fault:
+                left = fewer
+    dropped = set(used) - set(left)
+    return [u for n, u in enumerate(lines) if n not in dropped]
+
+
+def _near(u: UOp) -> bool:
+    return any(s.op is Ops.DEFINE_LOCAL for s in u.src)
+
+
+def _enters(u: UOp) -> bool:
+    """Whether a loop certainly has an iteration."""
+    return u.op is Ops.RANGE and all(s.op is Ops.CONST for s in u.src) and u.src[0].arg < u.src[1].arg
+
+
+def _after(places: Sequence[int], lines: Sequence[UOp], since: _Since) -> _Since:
+    """What is unordered behind some lines."""
+    at = 0
+    while at < len(places):
+        u = lines[places[at]]
+        if u.op in _OPENS:
+            end = next(i for i in range(at, len(places)) if lines[places[i]].op in _CLOSES
+                       and lines[places[i]].src[0] is u)
+            body = places[at + 1 : end]
+            once = _after(body, lines, since)
+            again = once if u.op is Ops.IF else _after(body, lines, once)
+            since = once | again if _enters(u) else since | once | again
+            at = end
+        elif u.op is Ops.BARRIER:
+            since = _Since(fault=since.fault)
+        elif u.op in _LOADS:
+            since |= _Since(loaded=frozenset(u.src[:1]), fault=u.src[0] in since.stored)
+        else:
+            since |= _Since(frozenset(u.src[:1]), fault=u.src[0] in since.loaded)
+        at += 1
+    return since
