@@ -6,6 +6,8 @@ import pytest
 
 from tests.backend.test_backend_python import define, in_condition, lane, run
 from tinsmith import Tensor
+from tinsmith.backend.python.warps import Barrier, Block, Engine, Warp
+from tinsmith.backend.python.watch import Clock, Watch
 from tinsmith.codegen import linearize
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import KernelError
@@ -182,6 +184,60 @@ def test_a_shuffle_that_some_threads_miss_is_a_deadlock() -> None:
         run(body, np.zeros(64, np.int32))
 
 
+# *** what works on its own ***
+
+
+def agents() -> tuple[Watch, list[Warp], Engine, Block]:
+    """Two warps, copies, and memory of 64 elements."""
+    warps = [Warp(n, Clock(n, np.arange(32 * n, 32 * n + 32).reshape(-1, 1), 3), Clock(0, np.zeros((1, 1), int), 1))
+             for n in (0, 1)]
+    watch = Watch("kernel", "tmp0", ["COPY", "LOAD"], 64, 3, lambda t: "the copy" if t == 64 else f"thread {t}", True)
+    return watch, warps, Engine(2, 3), Block("kernel", warps, 0)
+
+
+def meet(block: Block) -> None:
+    barrier = Barrier("BARRIER 0")
+    for warp in block.warps:
+        barrier.arrive(block, warp)
+    assert all(barrier.ready(block, warp) for warp in block.warps)
+    for warp in block.warps:
+        barrier.leave(block, warp)
+
+
+PLACE, YES = np.array([[5]]), np.array([[True]])
+
+
+def copied(watch: Watch, engine: Engine, warp: Warp) -> int:
+    time = engine.begin(warp)
+    watch.write(engine.clock, PLACE, YES, 0, np.zeros(64), np.ones((1, 1)))
+    return time
+
+
+def test_a_copy_is_read_by_those_who_have_waited_for_it() -> None:
+    watch, warps, engine, block = agents()
+    time = copied(watch, engine, warps[0])
+    with pytest.raises(KernelError, match=r"race: thread \d+ reads tmp0\[5\] \(LOAD\), written by the copy \(COPY\)"):
+        watch.read(warps[0].near, PLACE, YES, 1)
+    engine.done(warps[0], time)
+    watch.read(warps[0].near, PLACE, YES, 1)
+    with pytest.raises(KernelError, match="written by the copy"):  # the others have not waited
+        watch.read(warps[1].near, PLACE, YES, 1)
+    meet(block)  # one who has waited tells
+    watch.read(warps[1].near, PLACE, YES, 1)
+
+
+def test_a_copy_begins_when_all_have_read_what_was_there() -> None:
+    watch, warps, engine, block = agents()
+    time = copied(watch, engine, warps[0])
+    for warp in warps:
+        engine.done(warp, time)
+        watch.read(warp.near, PLACE, YES, 1)
+    with pytest.raises(KernelError, match=r"race: the copy writes tmp0\[5\] \(COPY\), read by several threads"):
+        copied(watch, engine, warps[0])
+    meet(block)
+    copied(watch, engine, warps[0])
+
+
 # *** whole programs ***
 
 
@@ -199,4 +255,4 @@ def test_results_do_not_depend_on_the_order_of_warps_and_blocks(seed: int) -> No
     for device in (f"PYTHON:G64:S{seed}", "PYTHON:G64"):
         x = Tensor(values, device=device)
         found.append(np.concatenate([x.softmax().numpy(), x.cumsum(1).numpy()]))
-    np.testing.assert_array_equal(*found)
+    np.testing.assert_array_equal(found[0], found[1])

@@ -183,7 +183,7 @@ def launch(symbol: str, module: dict[str, Any], arguments: Sequence[Any], thread
     with np.errstate(all="ignore"):
         for number, (tid, *place) in _in_order(list(enumerate(places)), seed):
             numbers = {"tid": tid, "nthreads": threads, **dict(zip(grid, place))}
-            near = _near_memory(symbol, module, block)
+            near = _near_memory(symbol, module, block, number)
             warps = []
             for w, coordinates in enumerate(block.warps):
                 warp = Warp(w, Clock(w, block.numbers[w], len(block.warps)),
@@ -242,13 +242,13 @@ def _where(memory: Memory) -> tuple[int, int]:
     return memory.data.__array_interface__["data"][0], memory.data.itemsize
 
 
-def _near_memory(symbol: str, module: dict[str, Any], block: _Threads) -> dict[str, Memory]:
+def _near_memory(symbol: str, module: dict[str, Any], block: _Threads, number: int) -> dict[str, Memory]:
     out = {}
     for name, dtype, elements in module["LOCALS"]:
         numpy = to_numpy(dtype)
         data = (np.full(elements, np.nan, numpy) if _dtype(dtype).is_float else
                 np.full(elements * numpy.itemsize, _POISON, np.uint8).view(numpy))
-        watch = (Watch(symbol, name, module["STATEMENTS"], elements, len(block.warps), block.name, True)
-                 if block.size > 1 else None)
+        watch = (Watch(symbol, name, module["STATEMENTS"], elements, len(block.warps),
+                       lambda thread: block.name(number * block.size + thread), True) if block.size > 1 else None)
         out[name] = Memory(symbol, name, data, watch)
     return out

@@ -1,7 +1,8 @@
 """The warps of a block, each a generator that yields where it may have to wait, and what such a wait orders.
 
 A new op that orders something is a subclass of ``Order``: what a warp leaves there for others, when it may go on, and
-what it knows then. The rest follows: races are what no ``Order`` orders, a deadlock is that no warp may go on.
+what it knows then. What accesses near memory on its own is an ``Engine``. The rest follows: races are what nothing
+orders, a deadlock is that no warp may go on.
 """
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from collections.abc import Generator
 
 import numpy as np
 
-from tinsmith.backend.python.watch import NOWHERE, REPORT, Clock
+from tinsmith.backend.python.watch import NOWHERE, REPORT, WARP, Clock
 from tinsmith.core.errors import KernelError
 from tinsmith.ir.ops.op import Array
 
@@ -58,6 +59,30 @@ class Meeting:
 
     def __init__(self, text: str, told: Array) -> None:
         self.text, self.told, self.came = text, told, 0
+
+
+class Engine:
+    """What works on its own while warps go on: copies under way, or a unit that reads its operands in near memory.
+
+    Its accesses are noted when a warp begins them, as those of a thread that knows what the warp knows by then, so that
+    others' accesses of the same elements must lie before that; or behind the wait by which a warp knows them done.
+    What they bring belongs to memory at the last such moment, and poison until then.
+    """
+
+    def __init__(self, number: int, agents: int) -> None:
+        self.clock = Clock(number, np.array([[number * WARP]]), agents)
+
+    def begin(self, warp: Warp) -> int:
+        """Accesses by ``clock`` are from now on those that the warp begins here; the time by which to wait for them."""
+        self.clock.known = np.zeros_like(self.clock.known)
+        self.clock.advance(warp.near.told())
+        return self.clock.time
+
+    def done(self, warp: Warp, time: int) -> None:
+        """The warp has waited for all that was begun up to a time."""
+        told = np.zeros_like(self.clock.known)
+        told[self.clock.number] = time
+        warp.near.advance(told)
 
 
 class Warp:
