@@ -27,6 +27,7 @@ from tinsmith.codegen.stridedlines import strided
 from tinsmith.codegen.stridedstores import store_strided
 from tinsmith.codegen.warplines import loads_first, running_by_warps, shared_by_warps
 from tinsmith.core.dtypes import dtypes
+from tinsmith.core.observe import passed
 from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.symbolic import for_all_lanes, from_linear, is_made_of, linear_form, shifted, simplify, values_over
 from tinsmith.ir.units import Fragment
@@ -52,12 +53,7 @@ class Linearizer(BlockWriter):
         self.open_grid()
         self.statements(self.flat_statements())
         assert len(self.scopes) == 1
-        lines = self.scopes[0].lines
-        if self.threads_of:
-            lines = needed_barriers(lines)
-        if self.threads_of and self.kernel.warp:
-            lines = loads_first(lines, {self.globals[m.arg[0]] for m in self.written if m.op is Ops.PARAM})
-        return [*self.globals.values(), *self.variables.values(), *self.consts, *lines]
+        return [*self.globals.values(), *self.variables.values(), *self.consts, *self.scopes[0].lines]
 
     def flat_statements(self) -> list[UOp]:
         out: list[UOp] = []
@@ -688,4 +684,10 @@ def linearize(kernel: Kernel) -> list[UOp]:
     """The linear program of an optimized kernel."""
     kernel.stage_what_no_unit_loads()
     kernel.sink = expand(one_load(kernel.sink), kernel.fma, kernel.scales, kernel.exp2s)
-    return Linearizer(kernel).run()
+    lin = Linearizer(kernel)
+    program = passed("linearize", lin.run())
+    if lin.threads_of:
+        program = passed("barriers", needed_barriers(program))
+    if lin.threads_of and kernel.warp:
+        program = passed("loads first", loads_first(program))
+    return program

@@ -83,7 +83,7 @@ def _compile(sink: UOp, renderer: Renderer, opts: Sequence[Opt] | None) -> Kerne
     elif not settings.NOOPT:
         choose(kernel, target)
     passed("opts", kernel)
-    program = passed("linearize", linearize(kernel))
+    program = linearize(kernel)
     if check:
         verify_kernel(kernel.sink)
         verify_program(program)

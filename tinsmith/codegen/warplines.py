@@ -7,7 +7,7 @@ where threads cannot hand each other values.
 """
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tinsmith.codegen.lines import Coords
@@ -151,10 +151,10 @@ def _part_of_a_thread(fold: UOp) -> tuple[UOp, UOp, dict[UOp, UOp]] | None:
     return stage.src[0].substitute(table), own, table
 
 
-
-def loads_first(lines: Sequence[UOp], written: Collection[UOp]) -> list[UOp]:
+def loads_first(lines: Sequence[UOp]) -> list[UOp]:
     """The lines with loads of what the kernel only reads before the barriers of their loop that need not come first:
     so they are under way while the threads wait for each other."""
+    written = {u.src[0] for u in lines if u.op in (Ops.STORE, Ops.STORE_TILE)}
     now, since = 0, dict[UOp, int]()  # barriers so far, and before each line
     scopes: list[list[tuple[int, UOp]]] = [[]]  # the barriers of open loops
     early: dict[UOp, list[UOp]] = {}
