@@ -101,6 +101,19 @@ def test_a_shuffle_of_other_threads_is_noticed() -> None:
     assert taken >= 20
 
 
+def test_a_guard_of_a_store_to_near_memory_is_needed() -> None:
+    """Without it a second thread stores there, or one stores outside."""
+    taken = 0
+    for _, program, case in chosen("cuda"):
+        for at, u in enumerate(program):
+            if u.op is Ops.STORE and u.src[0].op is Ops.DEFINE_LOCAL and len(u.src) == 4:
+                free = u.replace(src=u.src[:3])
+                with pytest.raises(KernelError, match=r"race: |, which has .* elements, is written"):
+                    ran([*program[:at], free, *program[at + 1 :]], inputs_of(case))
+                taken += 1
+    assert taken >= 5
+
+
 # *** the pass ***
 
 NEAR = [UOp(Ops.DEFINE_LOCAL, dtypes.float32.ptr(), (), (f"tmp{n}", 64)) for n in (0, 1)]
