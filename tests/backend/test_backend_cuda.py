@@ -96,6 +96,7 @@ def test_what_is_cast_to_16_bits_is_stored_so() -> None:
 
 def test_architectures_are_ordered_by_number() -> None:
     assert [len(cuda_target(arch).units) for arch in ("sm_75", "sm_80", "sm_90", "sm_100", "sm_120")] == [0, 3, 3, 3, 3]
+    assert any(u.staged for u in cuda_target("sm_90a").units) and not cuda_target("sm_100a").bulk_copy
 
 
 def test_places_beyond_32_bits_are_computed_in_64() -> None:

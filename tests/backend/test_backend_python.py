@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from tinsmith.backend.device import Device
+from tinsmith.backend.python.memory import Memory
 from tinsmith.backend.python.render import PythonRenderer
-from tinsmith.backend.python.runtime import NAMES, Memory, launch
+from tinsmith.backend.python.runtime import NAMES, launch
 from tinsmith.codegen.render.base import Target
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import CompileError, DeviceError, KernelError

@@ -14,8 +14,9 @@ import numpy as np
 from tinsmith.backend.cpu.ccompiler import load_shared
 from tinsmith.backend.cpu.llvm import load
 from tinsmith.backend.device import Device
+from tinsmith.backend.python.memory import Memory
 from tinsmith.backend.python.render import PythonRenderer
-from tinsmith.backend.python.runtime import NAMES, Memory, launch
+from tinsmith.backend.python.runtime import NAMES, launch
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.linearize import linearize

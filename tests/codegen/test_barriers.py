@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.codegen.running import Array, buffers, expected
+from tests.codegen.running import Array, buffers, expected, linearize_on
 from tests.codegen.structures import Case, of_blocks
-from tests.codegen.test_matrix import close
+from tests.codegen.test_matrix import close, product
+from tinsmith.backend.device import Device
+from tinsmith.backend.python.memory import Memory
 from tinsmith.backend.python.render import PythonRenderer
-from tinsmith.backend.python.runtime import NAMES, Memory, launch
+from tinsmith.backend.python.runtime import NAMES, launch
 from tinsmith.codegen.barriers import needed_barriers
 from tinsmith.codegen.linearize import linearize
 from tinsmith.codegen.program import begin, choose
@@ -112,6 +114,38 @@ def test_a_guard_of_a_store_to_near_memory_is_needed() -> None:
                     ran([*program[:at], free, *program[at + 1 :]], inputs_of(case))
                 taken += 1
     assert taken >= 5
+
+
+# *** rings ***
+
+ORDERS = (Ops.BARRIER, Ops.ARRIVE, Ops.ASYNC_COPY, Ops.WAIT, Ops.FENCE, Ops.COMMIT, Ops.DRAIN)
+
+
+def without(program: Sequence[UOp], at: int) -> list[UOp]:
+    """The program without a line; a sum that it hands on is used as it is."""
+    line = program[at]
+    rest = [*program[:at], *program[at + 1 :]]
+    return [u.substitute({line: line.src[0]}) for u in rest] if line.op is Ops.DRAIN and line.src else rest
+
+
+def test_all_that_a_ring_waits_for_is_needed() -> None:
+    """Seven steps through four slots: copies, waits, steps of the unit and drains, each taken out once."""
+    sink, inputs = product(128, 448, 256, dtypes.float16, dtypes.float32, "", False, 1)
+    kernel = linearize_on("PYTHON:G256:B232448", sink)
+    choose(kernel, Device["PYTHON:G256:B232448"].renderer.target)
+    program, taken, arrays = linearize(kernel), 0, inputs_of(("", sink, inputs))
+    right = ran(program, arrays)
+    for n, u in enumerate(program):
+        if u.op in ORDERS:
+            try:
+                (got, *_) = ran(without(program, n), arrays)
+                assert not np.array_equal(got, right[0], equal_nan=True), (n, u.op)
+            except KernelError as error:
+                assert "race: " in str(error) or "deadlock: " in str(error)
+            taken += 1
+    assert taken >= 24
+    ordered = {u.op for u in program if u.op in ORDERS}
+    assert ordered == set(ORDERS)
 
 
 # *** the pass ***

@@ -237,6 +237,15 @@ def test_tf32_rounds_half_away_from_zero() -> None:
 def test_the_lanes_of_a_warp_load_their_own_elements(unit: MatrixUnit) -> None:
     sink, _ = product(32, 32, 32, unit.a, dtypes.float32)
     kernel = linearize_on("PYTHON:G256", sink, [tensor_core(axes(sink), unit=unit.name)])
-    for opt, why in ((Opt(OptOps.STAGE, 0, ()), "load their own"), (Opt(OptOps.LOCAL, 0, 2), "the whole block")):
+    for opt, why in ((Opt(OptOps.STAGE, 0, ()), "load their own"), (Opt(OptOps.GROUP, 2, 2), "shares no reduction")):
         with pytest.raises(ArgumentError, match=why):
             kernel.apply(opt)
+
+
+@pytest.mark.parametrize("unit", CUDA, ids=str)
+def test_several_warps_of_a_block_multiply(unit: MatrixUnit) -> None:
+    sink, inputs = product(64, 32, 48, unit.a, dtypes.float32)
+    inputs = {p: np.rint(v * 8).astype(v.dtype) for p, v in inputs.items()}
+    opts = [tensor_core(axes(sink), unit=unit.name), Opt(OptOps.LOCAL, 0, 4), Opt(OptOps.LOCAL, 1, 2)]
+    close(run_graph(sink, inputs, opts, "PYTHON:G256")[0], expected(sink, inputs)[0])
+    close(run_on("PYTHON:G256", sink, inputs, opts)[0], expected(sink, inputs)[0])

@@ -12,6 +12,7 @@ from tinsmith.codegen.lower import lower
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import VerifyError
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.layout import Layout, View
 from tinsmith.ir.units import AMX
 from tinsmith.ir.uop import Window
 from tinsmith.ir.verify import (
@@ -142,6 +143,8 @@ ACC = UOp(Ops.DEFINE_ACC, I32, (ONE, LOOP), 0)
 PHI = UOp(Ops.PHI, None, (ACC, LOAD))
 V4 = UOp(Ops.CONST, I32.vec(4), (), 1)
 WIDE = UOp(Ops.LOAD, I32.vec(4), (IN_L, ZERO))
+TILES = UOp(Ops.DEFINE_LOCAL, I32.ptr(), (), ("tmp0", 512, Layout(8, 32, 1, False)))
+RING = UOp(Ops.DEFINE_RING, None, (TILES,), ("ring", 2))
 
 PROGRAM_FAULTS: list[tuple[str, list[UOp]]] = [
     ("allowed-op", [UOp(Ops.SINK, None, ())]), ("globals-first", [ZERO, OUT_L]),
@@ -160,6 +163,12 @@ PROGRAM_FAULTS: list[tuple[str, list[UOp]]] = [
     ("vectorize", [UOp(Ops.VECTORIZE, I32.vec(4), (ONE, ONE))]), ("gep", [IN_L, WIDE, UOp(Ops.GEP, I32, (WIDE,),
     (4,))]),
     ("shuffle", [UOp(Ops.SHUFFLE, F32, (ONE,), 1)]), ("shuffle", [UOp(Ops.SHUFFLE, I32, (ONE,), 0)]),
+    ("staged-tile", [IN_L, UOp(Ops.TILE, I32.vec(4), (IN_L, ZERO))]),
+    ("staged-tile", [TILES, UOp(Ops.TILE, F32.vec(4), (TILES, ZERO))]),
+    ("ring", [TILES, UOp(Ops.DEFINE_RING, None, (TILES,), ("ring", 3))]), ("in-ring", [IN_L, UOp(
+        Ops.WAIT, None, (IN_L, ZERO, ZERO))]),
+    ("in-ring", [IN_L, TILES, RING, UOp(Ops.ASYNC_COPY, None, (RING, ZERO, TILES, ZERO, IN_L, ZERO), View(
+        (9, 9), (1, 9), (4, 8)))]), ("drain", [UOp(Ops.DRAIN, None, (ONE,), 1)]),
     ("multiply", [UOp(Ops.MMA, None, (V4, V4, V4), UNIT)]),
     ("tile", [IN_L, UOp(Ops.LOAD_TILE, I32.vec(4), (IN_L, ZERO, ZERO), (2, 3))]),
     ("loop-bounds", [UOp(Ops.RANGE, IDX, (ZERO,), (0, False))]), ("condition", [UOp(Ops.IF, None, (ONE,))]),

@@ -99,21 +99,23 @@ def walk(k: Kernel, opt: Opt) -> None:
     require(len(amt) in (2, 3) and amt[1] > 1 and amt[2:] in ((), (0,), (1,)), opt,
              "the amount is (the other loop, band[, one range])")
     a, b = k.axis(opt), k.axis(replace(opt, axis=amt[0]))
-    loops = all(r in k.parallel and r.arg[1] is Role.LOOP for r in (a, b))
-    require(a is not b and loops, opt, "it takes two loops")
+    one = amt[2:] == (1,)
+    roles = {r.arg[1] for r in (a, b) if r in k.parallel}
+    require(a is not b and (roles == {Role.LOOP} or (one and roles == {Role.GLOBAL})), opt,
+            "it takes two loops, or two axes of the grid that become one")
     size = range_size(a)
-    require(isinstance(size, int) and isinstance(range_size(b), int) and 1 < amt[1] < size and size % amt[1] == 0, opt,
-             f"a band must divide {size}")
+    fixed = isinstance(size, int) and isinstance(range_size(b), int)
+    require(fixed and 1 < amt[1] <= size - (not one) and size % amt[1] == 0, opt, f"a band must divide {size}")
     together = all((a in s.ranges) == (b in s.ranges) for s in k.stores)
     whole = a.arg[0] not in k.full and b.arg[0] not in k.full
-    one = amt[2:] == (1,)
     require(whole and (together or not one), opt, "partial loops, or loops of different stores, are no one range")
-    outer, inner = k.split(a, amt[1], Role.LOOP)
-    first = min(k.order.index(outer), k.order.index(b))
+    outer, inner = k.split(a, amt[1], a.arg[1])
+    loops = [r for r in (outer, b) if r in k.order]
+    first = min(k.order.index(r) for r in loops)
     rest = [r for r in k.order if r not in (outer, b, inner)]
-    k.order = [*rest[:first], outer, b, inner, *rest[first:]]
+    k.order = [*rest[:first], *loops, inner, *rest[first:]]
     if one:
-        k.merge(k.merge(outer, b), inner)
+        k.merge(k.merge(outer, b) if len(loops) > 1 else b, inner)
 
 
 def _whole_vectors(index: UOp) -> bool:

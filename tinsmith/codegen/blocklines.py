@@ -36,14 +36,15 @@ class BlockWriter(LineWriter):
             if product.arg.threads > 1:  # the lanes of a warp: each stores the elements that its unit gives it
                 mine = frozenset(r for p in self.kernel.products for r in p.src[2:])
                 self.threads_of.append((mine, self.special("lidx0", product.arg.threads)))
-        if len(axes) > 3:
-            total = self.special("lidx0", prod(range_size(axis[0]) for axis in axes))
+        first = len(self.threads_of)
+        if len(axes) + first > 3:
+            total = self.special(f"lidx{first}", prod(range_size(axis[0]) for axis in axes))
             pitch = 1
             for axis in axes:
                 self.name_thread(axis, self.raw(total // pitch % range_size(axis[0])))
                 pitch *= range_size(axis[0])
         else:
-            for number, axis in enumerate(axes):
+            for number, axis in enumerate(axes, first):
                 self.name_thread(axis, self.special(f"lidx{number}", range_size(axis[0])))
 
     def special(self, name: str, size: int) -> UOp:

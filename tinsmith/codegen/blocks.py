@@ -108,7 +108,8 @@ def _pitch(k: Kernel, axis: list[UOp]) -> tuple[int, int]:
 
 
 def threads_per_block(k: Kernel) -> int:
-    return prod(range_size(axis[0]) for axis in thread_axes(k))
+    lanes: int = max((p.arg.threads for p in k.products), default=1)
+    return lanes * prod(int(range_size(axis[0])) for axis in thread_axes(k))
 
 
 # *** the opts ***
@@ -121,8 +122,9 @@ def _threads_allowed(k: Kernel, opt: Opt) -> None:
                    "have", "UPCAST, VECTOR, UNROLL, TILE, STAGE or THREAD; or a device like OPENCL or PYTHON")
     if any(r.arg[1] is Role.THREAD for r in k.order):
         raise fail(opt, "the kernel is split over workers already", "one of THREAD and LOCAL/GROUP")
-    if k.products:
-        raise fail(opt, "a matrix unit works for the whole block already", "a list of opts without TC, or without this")
+    if k.products and (name != "LOCAL" or k.products[0].arg.threads == 1):
+        raise fail(opt, "a matrix unit shares no reduction, and one thread has it to itself",
+                   "LOCAL beside a unit of many threads")
     if any(o.op.name == "NOLOCALS" for o in k.opts):
         raise fail(opt, "NOLOCALS was applied before", "a list of opts without it")
 

@@ -2,11 +2,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tinsmith.codegen.ahead import Ahead
 from tinsmith.codegen.lines import Coords, Scope
+from tinsmith.codegen.rings import Ring
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.streams import bind
 from tinsmith.core.dtypes import dtypes
@@ -70,7 +71,11 @@ class FoldWriter:
             for key in self.keys():
                 if key[0] == g:
                     self.values[key] = lin.emit(0, start)
-        self.nest(self.loops, [f.src[0] if f.op is Ops.FOLD else f for f in self.group])
+        bodies = [f.src[0] if f.op is Ops.FOLD else f for f in self.group]
+        if self.product is not None and self.product.arg.staged:
+            Ring(self, self.product, next(iter(self.loops), None)).run(bodies)
+        else:
+            self.nest(self.loops, bodies)
         for g, f in enumerate(self.group):
             for c in self.copies[f]:
                 lin.scopes[-1].values[(f, c)] = self.finish(g, f, c)
@@ -94,11 +99,15 @@ class FoldWriter:
         return inside([simplify(n) for n in [bind(w, r, UOp.index(full)) for w in wrapped]])
 
     def counted(self, r: UOp, span: tuple[UOp, UOp], stores: list[UOp], inside: Callable[[list[UOp]], None]) -> None:
-        lin, (start, end) = self.lin, span
+        start, end = span
         stores = [simplify(n) for n in stores]
         if start.is_const and end.is_const and (start.arg, end.arg) == (0, 1) and r.arg[1] is not Role.BLOCK:
             return inside([simplify(n) for n in [bind(s, r, UOp.index(0)) for s in stores]])
-        number = lin.counts["loop"]
+        self.in_loop(r, start, end, lambda: inside(stores), stores)
+
+    def in_loop(self, r: UOp, start: UOp, end: UOp, inside: Callable[[], None], stores: Sequence[UOp] = ()) -> None:
+        """A loop in which the values are accumulators."""
+        lin, number = self.lin, self.lin.counts["loop"]
         lin.counts["loop"] += 1
         line = UOp(Ops.RANGE, dtypes.index, (lin.expression(start), lin.expression(end)), (number, True))
         accs = {}
@@ -113,7 +122,7 @@ class FoldWriter:
         for acc in (*accs.values(), *rotated.values()):
             lin.scopes[-1].values[acc] = acc
         following = self.next_loads(r, end, rotated)
-        inside(stores)
+        inside()
         phis = {}
         for key, acc in accs.items():
             phis[key] = lin.force(UOp(Ops.PHI, None, (acc, self.values[key])))
@@ -123,9 +132,8 @@ class FoldWriter:
         for key in keys:
             lin.scopes[-1].values[phis[key]] = phis[key]
         self.values = phis
-        return None
 
-    def first_loads(self, r: UOp, line: UOp, begin: UOp, stores: list[UOp]) -> dict[tuple[UOp, Coords], UOp]:
+    def first_loads(self, r: UOp, line: UOp, begin: UOp, stores: Sequence[UOp]) -> dict[tuple[UOp, Coords], UOp]:
         """Loads that are issued an iteration ahead: registers that hold what the first iteration needs."""
         lin, out = self.lin, dict[tuple[UOp, Coords], UOp]()
         opened = frozenset().union(*(s.ranges for s in lin.scopes), {r})

@@ -26,6 +26,7 @@ from tinsmith.codegen.heuristics_lines import (
     tried,
     vector_opts,
 )
+from tinsmith.codegen.heuristics_rings import ring_opts
 from tinsmith.codegen.heuristics_tiles import operands_of
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
@@ -124,13 +125,15 @@ def matrix_unit_opts(kernel: Kernel, target: Target) -> bool:
     if x is None or y is None or not depth:
         return False
     row, column = (y, x) if all(_stride(s.src[1], x) == 1 for s in kernel.stores) else (x, y)
+    k = max(depth, key=range_size)
+    if ring_opts(kernel, target, fold, row, column, k):
+        return True
     for unit in target.units:
         sizes = range_size(row), range_size(column)
-        if unit.threads == 1 or unit.significand or sizes[0] < unit.m or sizes[1] < unit.n:
+        if unit.threads == 1 or unit.staged or unit.significand or sizes[0] < unit.m or sizes[1] < unit.n:
             continue
         copies = next((c for c in ((2, 4), (1, 4), (1, 2)) if sizes[0] % (unit.m * c[0]) == sizes[1] % (
             unit.n * c[1]) == 0), (1, 1))
-        k = max(depth, key=range_size)
         places = [kernel.ranges.index(r) for r in (row, column)]
         if matrix.operands(fold, row, column, unit) is not None:
             return tried(kernel, Opt(OptOps.TC, kernel.ranges.index(k), (*places, *copies), unit=unit.name))

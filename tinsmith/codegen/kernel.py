@@ -17,6 +17,7 @@ from tinsmith.codegen.opt import Opt
 from tinsmith.codegen.opts import HANDLERS, OF_REDUCTIONS
 from tinsmith.codegen.roles import Axis, Role, range_size
 from tinsmith.codegen.streams import SIDE, TILE_ROWS, bind, computed_values, equal_values, is_product_sum
+from tinsmith.codegen.views import staged_operand
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.symbolic import linear_form, rename, simplify
@@ -31,7 +32,8 @@ class Kernel:
 
     `full` maps the number of a partial range to how many of its iterations are whole; the linearizer peels the rest.
     `units` are the matrix units that the target has. `block_threads` says how many threads a block may have on the
-    target; 0: it has no blocks. `warp`: how many of them hand each other values.
+    target; 0: it has no blocks. `warp`: how many of them hand each other values. `bulk_copy`: what strides of memory
+    must be multiples of, in bytes, to be copied box by box; 0: nothing is.
     `fma`: MULADD rounds once. `scales`: the target has SCALE; `exp2s`: EXP2.
     """
 
@@ -44,6 +46,7 @@ class Kernel:
     units: tuple[MatrixUnit, ...] = ()
     block_threads: int = 0
     warp: int = 0
+    bulk_copy: int = 0
     fma: bool = False
     scales: bool = False
     exp2s: bool = False
@@ -297,18 +300,48 @@ class Kernel:
                  and all(linear_form(n.src[1])[0].get(r, 0) > 1 for n in toposort(value) if n.op is Ops.LOAD)]
         return along[0] if along else None
 
-    def stage_operand(self, product: UOp, which: int, inside: Sequence[UOp]) -> None:
-        """Read an operand of a matrix unit from a stage over ``inside`` and the unit's own ranges."""
-        slide = matrix.slide(product, which, inside)
-        operand, fresh = matrix.stage_operand(product, which, inside, self.new_range, slide)
+    def stage_operand(self, product: UOp, which: int, inside: Sequence[UOp], depth: int = 1) -> str:
+        """Read an operand of a matrix unit from a stage over ``inside`` and the unit's own ranges; or why it cannot."""
+        if not product.arg.staged:
+            slide = matrix.slide(product, which, inside)
+            operand, fresh = matrix.stage_operand(product, which, inside, self.new_range, slide)
+        else:
+            found = "the device has no bulk copies" if not self.bulk_copy else self.operand_in_ring(
+                product, which, inside, depth)
+            if isinstance(found, str):
+                return found
+            operand, fresh = found
         self.order += fresh
         src = (*product.src[:which], operand, *product.src[which + 1 :])
         self.sink = simplify(self.sink.substitute({product: product.replace(src=src)}))
+        return ""
+
+    def operand_in_ring(self, product: UOp, which: int, inside: Sequence[UOp],
+                        depth: int) -> tuple[UOp, list[UOp]] | str:
+        """An operand read from a slot of the ring of its reduction's loop."""
+        fold = next((f for f in self.folds if f.src[0] is product), None)
+        loops = [] if fold is None else [r for r in fold.src[1:] if not r.arg[1].expanded]
+        if len(self.products) != 1 or len(loops) > 1 or not {*loops}.isdisjoint(inside) or depth < 1:
+            return "a ring is filled in the one loop of its reduction"
+        if any(r.arg[1] is Role.LOOP for r in product.ranges):
+            return "a ring goes round once per block"
+        if any(n.op is Ops.STAGE and n.arg.depth != depth for n in toposort(product.src[:2])):
+            return "both operands have as many slots"
+        own = [r for n, r in enumerate(product.src[2:]) if n in (which, 2)]
+        return staged_operand(product, which, [*inside, *own], depth, self.bulk_copy, self.new_range)
 
     def stage_what_no_unit_loads(self) -> None:
-        """Operands that do not lie in memory as their unit loads them are staged, a tile at a time."""
+        """Operands that do not lie in memory as their unit loads them are staged, a tile at a time.
+
+        Raises:
+            ArgumentError: for a unit that reads them from a ring's slots, if they cannot lie there.
+        """
         while found := next((p for p in self.products if matrix.unloadable(p)), None):
-            self.stage_operand(found, matrix.unloadable(found)[0], ())
+            which = matrix.unloadable(found)[0]
+            within = (Role.UPCAST, Role.UNROLL, Role.LOCAL) if found.arg.staged else ()
+            inside = [r for r in self.order if r in found.src[which].ranges and r.arg[1] in within]
+            if why := self.stage_operand(found, which, inside):
+                raise ArgumentError("Opt", f"{found.arg.name} cannot read operand {which}: {why}", "another unit")
 
     def stage_tile(self, value: UOp, outside: Sequence[UOp], lanes: int, copies: int) -> UOp:
         """Compute a value that is made of reductions once, for its rows and all that reductions run over.

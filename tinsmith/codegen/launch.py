@@ -1,8 +1,8 @@
 """What is known of a compiled kernel. What makes one, ``codegen.program``, is imported when the first one is made."""
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from tinsmith.core.recent import Recent
 
@@ -26,6 +26,8 @@ class Launch:
         ops, bytes: arithmetic operations and bytes that one launch must move (each buffer once).
         local_bytes: near memory per thread.
         serial: one thread runs all of it.
+        maps: views of buffers that the launch describes to the device: (position among ``buffers``, offset, bytes of an
+            element, sizes, strides, box), the last four in elements and the fastest dimension first.
         grid, block: blocks and threads of each along each axis, the fastest first; empty where there are none.
     """
 
@@ -40,6 +42,7 @@ class Launch:
     serial: bool
     grid: list[int]
     block: list[int]
+    maps: list[Any] = field(default_factory=list, kw_only=True)
 
 
 @dataclass(eq=False)

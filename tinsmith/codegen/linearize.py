@@ -18,17 +18,20 @@ from tinsmith.codegen.bounds import one_load
 from tinsmith.codegen.carried import added_sum, in_register
 from tinsmith.codegen.decompositions import expand
 from tinsmith.codegen.foldlines import FoldWriter, OnlineWriter, product_of
+from tinsmith.codegen.fragmentlines import store_fragments
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.lines import Coords, Scope
 from tinsmith.codegen.rarelines import rarely
+from tinsmith.codegen.rings import Ring
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.streams import bind
 from tinsmith.codegen.stridedlines import strided
 from tinsmith.codegen.stridedstores import store_strided
 from tinsmith.codegen.warplines import loads_first, running_by_warps, shared_by_warps
-from tinsmith.core.dtypes import dtypes
+from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.observe import passed
 from tinsmith.ir import Op, Ops, UOp
+from tinsmith.ir.layout import Layout
 from tinsmith.ir.symbolic import for_all_lanes, from_linear, is_made_of, linear_form, shifted, simplify, values_over
 from tinsmith.ir.units import Fragment
 from tinsmith.ir.uop import toposort
@@ -309,12 +312,7 @@ class Linearizer(BlockWriter):
     def stage(self, node: UOp, coords: Coords) -> UOp:
         """Fill near memory where the stage's outer ranges are known, and remember it there."""
         depth = self.depth_of(node)
-        elements = 1
-        for size in node.arg:
-            elements *= size
-        name = f"tmp{self.counts['local']}"
-        self.counts["local"] += 1
-        local = self.emit(0, UOp(Ops.DEFINE_LOCAL, node.dtype, (), (name, elements)))
+        local = self.local(node.dtype, math.prod(node.arg))
         place = UOp.index(0)
         for r, size in zip(node.src[1:], node.arg):
             place = place * size + r
@@ -326,6 +324,11 @@ class Linearizer(BlockWriter):
                 self.fill([fill], coords)
         self.scopes[depth].values[(node, coords)] = local
         return local
+
+    def local(self, dtype: DType, elements: int, *layout: Layout) -> UOp:
+        """Near memory of its own."""
+        self.counts["local"] += 1
+        return self.emit(0, UOp(Ops.DEFINE_LOCAL, dtype, (), (f"tmp{self.counts['local'] - 1}", elements, *layout)))
 
     def fill(self, body: list[UOp], coords: Coords) -> None:
         needed = self.loop_ranges(body[0])
@@ -405,7 +408,7 @@ class Linearizer(BlockWriter):
         if n.op is Ops.SCATTER_STORE:
             n = UOp(Ops.STORE, None, n.src[:4])
         if any(r.arg[1] is Role.FRAGMENT for r in n.ranges):
-            return self.store_fragments(n, fixed)
+            return store_fragments(self, n, fixed)
         if store_strided(self, n, fixed):
             return
         vector = self.lanes(n)
@@ -521,6 +524,8 @@ class Linearizer(BlockWriter):
     def operand(self, product: UOp, which: int, coords: Coords) -> UOp:
         """The fragment of an operand: a tile from memory as it lies, or the elements that each lane holds."""
         value = product.src[which]
+        if self.ring is not None:
+            return self.ring.tile(which, value.src[1], coords)
         fragment, row, column = matrix.axes(product)[which]
         dtype = value.dtype.vec(fragment.size)
         if fragment.whole:
@@ -544,34 +549,6 @@ class Linearizer(BlockWriter):
         down, across = matrix.lane_place(fragment, lane)
         steps = fragment.places()[0]
         return [{row: (down + int(r)).simplify(), column: (across + int(c)).simplify()} for r, c in steps]
-
-    def element(self, line: UOp, register: int) -> UOp:
-        """A name by which a graph speaks of an element of a fragment; what depends on it is written right here."""
-        self.counts["element"] = self.counts.get("element", 0) + 1
-        name = UOp(Ops.SPECIAL, line.dtype.scalar, (), ("element", self.counts["element"]))
-        self.reread[name] = True
-        place = len(self.scopes) - 1
-        self.scopes[place].values[(name, ())] = self.emit(place, UOp(Ops.GEP, name.dtype, (line,), (register,)))
-        return name
-
-    def store_fragments(self, n: UOp, fixed: Coords) -> None:
-        """A sum that a unit holds in tiles is stored as tiles; else each lane stores the elements that it holds."""
-        product = next(x for x in toposort(n) if x.op is Ops.MMA)
-        total = next((x for x in toposort(n) if x.op is Ops.FOLD and x.src[0] is product), product)
-        fragment, row, column = product.arg.fragment_c, product.src[2], product.src[3]
-        for own in self.all_coords(n.ranges - {r for r, _ in fixed}):
-            coords = self.both(own, fixed)
-            line = self.value(total, coords)
-            if not fragment.whole:
-                for register, table in enumerate(self.elements(fragment, row, column)):
-                    self.store(bind_all(n.substitute({total: self.element(line, register)}), table), coords)
-                continue
-            assert n.src[2] is total and len(n.src) == 3, n
-            found = matrix.store_address(n.src[0], self.at(n.src[1], coords), fragment, row, column)
-            assert found is not None, n
-            _, index, pitch = found
-            self.force(UOp(Ops.STORE_TILE, None, (n.src[0], self.expression(index), self.emit(0, UOp.index(pitch)),
-                                                  line), _shape(fragment)))
 
     # *** reductions ***
 
@@ -651,6 +628,7 @@ class Linearizer(BlockWriter):
         return self.current_folds if self.current_folds is not None else self.kernel.folds
 
     current_folds: list[UOp] | None = None
+    ring: Ring | None = None  # the slots of which a step is being written
     writing: list[UOp] = []  # the reductions whose loop is being written
     beside: list[UOp] = []  # the statements of the loop body that is being written
 
@@ -688,6 +666,6 @@ def linearize(kernel: Kernel) -> list[UOp]:
     program = passed("linearize", lin.run())
     if lin.threads_of:
         program = passed("barriers", needed_barriers(program))
-    if lin.threads_of and kernel.warp:
+    if lin.threads_of and kernel.warp and not any(p.arg.staged for p in kernel.products):
         program = passed("loads first", loads_first(program))
     return program

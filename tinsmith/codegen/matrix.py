@@ -274,6 +274,8 @@ def tile_address(operand: UOp, fragment: Fragment, row: UOp, column: UOp) -> tup
 
 def unloadable(mma: UOp) -> list[int]:
     """Operands that the unit would load itself, but that do not lie in memory as it wants them."""
+    if mma.arg.staged:
+        return [n for n in (0, 1) if mma.src[n].op is not Ops.LOAD or mma.src[n].src[0].op is not Ops.STAGE]
     return [which for which, (fragment, row, column) in enumerate(axes(mma))
             if fragment.whole and tile_address(mma.src[which], fragment, row, column) is None]
 

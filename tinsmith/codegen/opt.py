@@ -43,6 +43,8 @@ class Opt:
     """One optimizer choice. ``lanes`` belongs to STAGE: the width of the vectors that fill it; 0: one by one.
     ``copies``: how many of them are filled side by side, where the staged value is a computed tile.
 
+    ``layout`` and ``depth`` belong to the STAGE of an operand that its unit reads from near memory: how it lies there
+    (``swizzled``: rows of 128 bytes, ``ir.layout``), and how many slots a ring has, which copies fill ahead.
     ``unit`` belongs to TC: the name of one of the target's matrix units; none: the first that fits.
 
     >>> Opt(OptOps.UPCAST, 0, 4), Opt(OptOps.STAGE, 1, (0,), lanes=16)
@@ -55,8 +57,11 @@ class Opt:
     lanes: int = 0
     unit: str = ""
     copies: int = 1
+    layout: str = ""
+    depth: int = 1
 
     def __repr__(self) -> str:
         more = f", lanes={self.lanes}" * bool(self.lanes) + f", unit={self.unit!r}" * bool(self.unit)
-        more += f", copies={self.copies}" * (self.copies > 1)
+        more += f", copies={self.copies}" * (self.copies > 1) + f", layout={self.layout!r}" * bool(self.layout)
+        more += f", depth={self.depth}" * (self.depth > 1)
         return f"Opt(op={self.op!r}, axis={self.axis}, amt={self.amt}{more})"

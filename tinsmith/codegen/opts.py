@@ -187,13 +187,17 @@ def _widened(k: Kernel, load: UOp) -> UOp:
 
 def _stage_operand(k: Kernel, opt: Opt, product: UOp, which: int, outside: list[UOp]) -> None:
     """An operand of a matrix unit is staged as a whole, in the order in which the unit wants its elements."""
-    operand = product.src[which]
-    _require(product.arg.fragment_c.whole, opt, f"the lanes of {product.arg.name} load their own elements")
+    operand, unit = product.src[which], product.arg
+    _require(unit.fragment_c.whole or unit.staged, opt, f"the lanes of {unit.name} load their own elements")
     _require(all(n.op is not Ops.STAGE for n in toposort(operand)), opt, "the operand is staged already")
+    layouts = ("swizzled",) if unit.staged else ("",)
+    fits = opt.layout in layouts and (unit.staged or opt.depth == 1)
+    _require(fits, opt, f"{unit.name} reads {layouts[0] or 'packed'} operands{' from one slot' * (not unit.staged)}")
     inside = [r for r in k.order if r in operand.ranges and r not in outside and r.arg[1] is not Role.FRAGMENT]
     fixed = all(isinstance(range_size(r), int) and r.arg[0] not in k.full for r in inside)
     _require(fixed, opt, "a stage has a fixed size")
-    k.stage_operand(product, which, inside)
+    why = k.stage_operand(product, which, inside, opt.depth)
+    _require(not why, opt, why)
 
 
 def _unit_of(k: Kernel, opt: Opt, fold: UOp, m: UOp, n: UOp) -> MatrixUnit:

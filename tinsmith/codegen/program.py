@@ -18,6 +18,7 @@ from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Renderer, Target
 from tinsmith.codegen.render.llvm import local_bytes
 from tinsmith.codegen.stream_opts import choose_stream_opts
+from tinsmith.codegen.views import maps
 from tinsmith.codegen.work import NO_WORK, Work, transcendentals, work_of
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.observe import passed
@@ -60,7 +61,7 @@ def choose(kernel: Kernel, target: Target) -> None:
 
 def _begin(lowered: UOp, target: Target) -> Kernel:
     kernel = Kernel(decompose(lowered), units=target.units, block_threads=target.block_threads, warp=target.warp,
-                    fma=target.fma, scales=target.scales, exp2s=target.exp2s)
+                    bulk_copy=target.bulk_copy, fma=target.fma, scales=target.scales, exp2s=target.exp2s)
     if target.grid:
         to_grid(kernel)
     return kernel
@@ -88,8 +89,9 @@ def _compile(sink: UOp, renderer: Renderer, opts: Sequence[Opt] | None) -> Kerne
         verify_kernel(kernel.sink)
         verify_program(program)
     near = local_bytes(program)
-    if target.block_threads and near > target.local_bytes and (target.grid or launch_size(program, "lidx")):
-        raise ArgumentError("Opt", f"a block's near memory has {target.local_bytes} bytes, the stages need {near}",
+    most = max(target.local_bytes, target.ring_bytes * any(u.op is Ops.DEFINE_RING for u in program))
+    if target.block_threads and near > most and (target.grid or launch_size(program, "lidx")):
+        raise ArgumentError("Opt", f"a block's near memory has {most} bytes, the stages need {near}",
                             "smaller amounts, or fewer GROUP and STAGE opts")
     launch, text = assemble(kernel.name(), program, renderer, work)
     return KernelProgram(**vars(launch), source=text, uops=program, opts=list(kernel.opts), kernel=kernel, work=work,
@@ -115,5 +117,7 @@ def assemble(name: str, program: Sequence[UOp], renderer: Renderer, work: Work =
                   if u.op in (Ops.STORE, Ops.STORE_TILE) and u.src[0].op is Ops.DEFINE_GLOBAL),
         work.operations, work.bytes, local_bytes(program),
         not any(u.op is Ops.SPECIAL and u.arg == "tid" for u in program), launch_size(program, "gidx"),
-        launch_size(program, "lidx"))
+        launch_size(program, "lidx"),
+        maps=[[pointers.index(memory), v.offset, memory.dtype.itemsize, list(v.sizes), list(v.strides), list(v.box)]
+              for memory, v in maps(program)])
     return launch, text.replace("KERNEL", symbol)

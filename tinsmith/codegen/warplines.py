@@ -65,10 +65,7 @@ def _words_of_warps(lin: Linearizer, x: UOp, line: UOp) -> list[UOp]:
     """What the first threads of all warps that work on the same result have; ``line`` numbers a thread among them."""
     warp, count = lin.kernel.warp, x.dtype.count
     words = lin.threads_along(*next((a, n) for a, n in lin.threads_of if n is line)) // warp
-    name = f"tmp{lin.counts['local']}"
-    lin.counts["local"] += 1
-    size = lin.block_size // warp * count
-    memory = lin.emit(0, UOp(Ops.DEFINE_LOCAL, x.dtype.scalar.ptr(), (), (name, size)))
+    memory = lin.local(x.dtype.scalar.ptr(), lin.block_size // warp * count)
     first, pitch = UOp.index(0), words * count  # of the warps that work on the same result
     for axis, other in lin.threads_of:
         if other is not line:

@@ -107,6 +107,10 @@ class MatrixUnit:
         flushes: subnormal operands count as 0, and sums that would be subnormal become 0.
         flipped: the row that takes b with its top bits flipped, as integers of the other sign: these are half their
             range more or less, and so many times the sum of a's rows comes off again, or is added.
+        staged: it reads its operands from near memory, which is laid out as ``ir.layout`` says, and works on its own
+            meanwhile.
+        tiles: of a staged unit, the tiles of a block that it is good for: (fragments of c below each other, slots of
+            the operands' ring, speed in relation to the best tile of all).
     """
 
     name: str
@@ -132,6 +136,8 @@ class MatrixUnit:
     in_turn: bool = False
     flushes: bool = False
     flipped: MatrixUnit | None = None
+    staged: bool = False
+    tiles: tuple[tuple[int, int, float], ...] = ()
 
     def __str__(self) -> str:
         return self.name
@@ -259,6 +265,21 @@ CUDA = (
     _mma_sync("mma_bf16", "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", 16, dtypes.bfloat16),
     _mma_sync("mma_tf32", "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32", 8, dtypes.float32, 10),
 )
+
+
+def _wgmma(name: str, dtype: DType, n: int, *tiles: tuple[int, int, float]) -> MatrixUnit:
+    """Four warps' step of 64 × n × 16: each has 16 rows of the sum, placed like those of ``mma.sync``. The speeds are
+    those of bf16 4096³ on an H200, with one tile per block."""
+    emit = f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{name}.{name}"
+    c = Fragment(((2, 0, 1), (2, 8, 0), (n // 8, 0, 8)), ((4, 0, 2), (8, 1, 0), (4, 16, 0)))
+    return MatrixUnit(f"wgmma_{name}_{n}", "cuda", 64, n, 16, dtype, dtype, dtypes.float32, 128,
+                      Fragment(((16, 0, 1), (64, 1, 0))), Fragment(((16, 1, 0), (n, 0, 1))), c, emit, ("sm_90a",),
+                      max(1, 256 // n), 4, 2.0 * 64 * n * 16 / 32, staged=True, tiles=tiles)
+
+
+HOPPER = tuple(_wgmma(name, dtype, n, *tiles) for name, dtype in (("bf16", dtypes.bfloat16), ("f16", dtypes.float16))
+               for n, tiles in ((256, ((2, 4, 1.0), (1, 5, 0.87))), (192, ((2, 5, 0.98),)),
+                                (128, ((2, 6, 0.94), (1, 8, 0.73))), (64, ((2, 6, 0.58), (1, 8, 0.5)))))
 
 
 def _wmma(name: str, emit: str, dtype: DType) -> MatrixUnit:

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import VerifyError
+from tinsmith.ir.layout import Layout
 from tinsmith.ir.ops import Op, Ops, op_table
 from tinsmith.ir.ops.tensor import TensorOps
 from tinsmith.ir.printer import listing_rows, table_rows
@@ -82,7 +83,8 @@ def _const(n: UOp, _: Any) -> str | None:
 
 def _bitcast(n: UOp, _: Any) -> str | None:
     old = n.src[0].dtype
-    return _unless(old.scalar.itemsize == n.dtype.scalar.itemsize, f"{old} and {n.dtype} differ in width")
+    same = old.scalar.itemsize * old.count == n.dtype.scalar.itemsize * n.dtype.count
+    return _unless(same, f"{old} and {n.dtype} differ in width")
 
 
 def _sink_root(n: UOp, root: UOp) -> str | None:
@@ -91,7 +93,7 @@ def _sink_root(n: UOp, root: UOp) -> str | None:
 
 _DTYPE: Check[Any] = Check("dtype", "The dtype follows from the sources by the op's row.", (), _dtype)
 _CONST: Check[Any] = Check("const", "A constant is a value that its dtype can hold.", (Ops.CONST,), _const)
-_BITCAST: Check[Any] = Check("bitcast", "A bitcast keeps the width.", (Ops.BITCAST,), _bitcast)
+_BITCAST: Check[Any] = Check("bitcast", "A bitcast keeps the width, of all lanes together.", (Ops.BITCAST,), _bitcast)
 _ELEMENTWISE = frozenset(op for op in op_table() if op.elementwise)
 
 # *** tensor graphs ***
@@ -455,7 +457,7 @@ class ProgramState:
 _OPENS = (Ops.RANGE, Ops.IF)
 _CLOSES = {Ops.ENDRANGE: Ops.RANGE, Ops.ENDIF: Ops.IF}
 _REPEATABLE = (Ops.LOAD, Ops.STORE, Ops.LOAD_TILE, Ops.STORE_TILE, Ops.CONST, Ops.IF, Ops.ENDIF, Ops.BARRIER,
-               Ops.PREFETCH)
+               Ops.PREFETCH, Ops.ARRIVE, Ops.ASYNC_COPY, Ops.WAIT, Ops.FENCE, Ops.COMMIT, Ops.DRAIN)
 
 
 def _globals_first(n: UOp, state: ProgramState) -> str | None:
@@ -549,15 +551,50 @@ def _tile(n: UOp, _: ProgramState) -> str | None:
     return _unless(rows * columns == value.dtype.count, f"{value.dtype.count} elements are no {rows} x {columns}")
 
 
+def _staged_tile(n: UOp, _: ProgramState) -> str | None:
+    memory, index = n.src
+    laid_out = memory.op is Ops.DEFINE_LOCAL and len(memory.arg) == 3 and isinstance(memory.arg[2], Layout)
+    if not laid_out or memory.dtype.scalar is not n.dtype.scalar:
+        return f"a tile of {n.dtype} lies in near memory with a layout, not in {short(memory)} of {memory.dtype}"
+    return _unless(index.dtype is dtypes.index, f"a place is an index, not {index.dtype}")
+
+
+def _ring(n: UOp, _: ProgramState) -> str | None:
+    slots = n.arg[1]
+    fits = all(m.op is Ops.DEFINE_LOCAL and len(m.arg) == 3 and m.arg[1] == slots * m.arg[2].elements for m in n.src)
+    return _unless(fits, f"a ring of {slots} slots is of near memory of as many tiles")
+
+
+def _in_ring(n: UOp, _: ProgramState) -> str | None:
+    if n.src[0].op is not Ops.DEFINE_RING:
+        return f"{n.src[0].op.name} is no ring"
+    places = n.src[1:] if n.op is not Ops.ASYNC_COPY else (n.src[1], n.src[3], *n.src[5:])
+    if not all(s.dtype is dtypes.index for s in places):
+        return "slots, parities, places and coordinates are indices"
+    if n.op is not Ops.ASYNC_COPY:
+        return None
+    near, far = n.src[2], n.src[4]
+    if near not in n.src[0].src or far.op is not Ops.DEFINE_GLOBAL or near.dtype.scalar is not far.dtype.scalar:
+        return f"no copy of {short(far)} goes to {short(near)}"
+    dimensions = {len(n.arg.sizes), len(n.arg.strides), len(n.arg.box), len(n.src) - 5}
+    return _unless(len(dimensions) == 1, f"{len(n.src) - 5} coordinates of {n.arg}")
+
+
+def _drain(n: UOp, _: ProgramState) -> str | None:
+    counted = isinstance(n.arg, int) and n.arg >= 0
+    return _unless(counted and not (n.src and n.arg), "a sum is whole when all steps are drained")
+
+
 def _condition(n: UOp, _: ProgramState) -> str | None:
     return _unless(n.src[0].dtype is dtypes.bool, f"a condition is one bool, not {n.src[0].dtype}")
 
 
-_ALU = tuple(op for op in op_table() if op.elementwise)
+_ALU = tuple(op for op in op_table() if op.elementwise and op is not Ops.BITCAST)
 PROGRAM_OPS = (_ELEMENTWISE - {Ops.RARELY}) | {
     Ops.DEFINE_GLOBAL, Ops.DEFINE_LOCAL, Ops.DEFINE_ACC, Ops.CONST, Ops.SPECIAL, Ops.RANGE, Ops.ENDRANGE, Ops.IF,
     Ops.ENDIF, Ops.LOAD, Ops.STORE, Ops.PHI, Ops.VECTORIZE, Ops.GEP, Ops.BARRIER, Ops.PREFETCH, Ops.MMA, Ops.LOAD_TILE,
-    Ops.STORE_TILE, Ops.SHUFFLE}
+    Ops.STORE_TILE, Ops.SHUFFLE, Ops.DEFINE_RING, Ops.ARRIVE, Ops.ASYNC_COPY, Ops.WAIT, Ops.TILE, Ops.FENCE, Ops.COMMIT,
+    Ops.DRAIN}
 PROGRAM_CHECKS: tuple[Check[ProgramState], ...] = (
     _allowed(PROGRAM_OPS, "linear program"),
     Check("globals-first", "DEFINE_GLOBAL comes first.", (Ops.DEFINE_GLOBAL,), _globals_first),
@@ -580,6 +617,10 @@ PROGRAM_CHECKS: tuple[Check[ProgramState], ...] = (
     Check("multiply", "A matrix unit gets fragments of its types.", (Ops.MMA,), _multiply),
     Check("tile", "A tile lies in memory of its type and has as many elements as rows and columns say.",
           (Ops.LOAD_TILE, Ops.STORE_TILE), _tile),
+    Check("staged-tile", "A unit's operand in near memory.", (Ops.TILE,), _staged_tile),
+    Check("ring", "The slots of a ring are near memory.", (Ops.DEFINE_RING,), _ring),
+    Check("in-ring", "Copies fill slots of a ring.", (Ops.ARRIVE, Ops.WAIT, Ops.ASYNC_COPY), _in_ring),
+    Check("drain", "Groups of steps that may be under way.", (Ops.DRAIN,), _drain),
     Check("condition", "IF takes one bool.", (Ops.IF,), _condition),
     _BITCAST, _DTYPE,
 )

@@ -300,6 +300,7 @@ class _Reader:
             launch = Launch(**fields | {"written": frozenset(_count(n) for n in row["written"])})
             _require(all(type(n) is int for n in (*launch.buffers, launch.ops, launch.bytes, launch.local_bytes)))
             _require(type(launch.serial) is bool and all(type(n) is int for n in (*launch.grid, *launch.block)))
+            _require(all(type(n) is int for m in launch.maps for n in (*m[:3], *m[3], *m[4], *m[5])))
             binary = self.binaries[at : at + _count(row["size"])]
             at += row["size"]
             if not is_loaded(row["device"], launch):

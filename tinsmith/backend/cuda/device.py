@@ -8,6 +8,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
 from tinsmith.backend.cuda.driver import GPU, CUDAError, gpu_count, reach
+from tinsmith.backend.cuda.maps import TensorMap
 from tinsmith.backend.cuda.memory import CUDAAllocator
 from tinsmith.backend.cuda.nvrtc import NVRTCCompiler
 from tinsmith.backend.device import Compiled
@@ -42,21 +43,33 @@ class CUDAProgram(Program):
         count = len(kernel.buffers) + len(kernel.variables)
         self.values = (ctypes.c_int64 * max(count, 1))()
         start = ctypes.addressof(self.values)
-        self.pointers = (ctypes.c_void_p * max(count, 1))(*(start + 8 * n for n in range(count)))
+        self.maps = [TensorMap(gpu, view) for view in kernel.maps]
+        places = [*(start + 8 * n for n in range(count)), *(ctypes.addressof(m.block) for m in self.maps)]
+        self.pointers = (ctypes.c_void_p * max(len(places), 1))(*places)
         self.arguments = ctypes.addressof(self.pointers)
-        self.write = struct.Struct(f"={count}q").pack_into
+        self._pack = struct.Struct(f"={count}q").pack_into
+        self.shared = kernel.local_bytes if kernel.maps else 0  # a kernel with a ring sizes its near memory at launch
+        if self.shared:
+            gpu.call(gpu.driver.cuFuncSetAttribute, self.function,
+                     gpu.driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, self.shared)
         self._launch = gpu.driver.cuLaunchKernel
 
     def __call__(self, buffers: Sequence[Any], variables: Sequence[int] = ()) -> None:
         self.launch([*(b.opaque.address + b.offset for b in buffers), *variables])
+
+    def write(self, values: Sequence[int]) -> None:
+        """Put arguments into the block; the caller holds the GPU's lock."""
+        self._pack(self.values, 0, *values)
+        for m in self.maps:
+            m.point_to(values[m.argument])
 
     def launch(self, values: Sequence[int]) -> None:
         """Put the kernel into the stream."""
         gpu = self.gpu
         gpu.use()
         with gpu.lock:
-            self.write(self.values, 0, *values)
-            status, = self._launch(self.function, *self.sizes, 0, gpu.stream, self.arguments, 0)
+            self.write(values)
+            status, = self._launch(self.function, *self.sizes, self.shared, gpu.stream, self.arguments, 0)
         gpu.launched.append(self.names)
         if status:
             gpu.check()
@@ -69,14 +82,15 @@ class CUDAProgram(Program):
         params = self.gpu.driver.CUDA_KERNEL_NODE_PARAMS()
         (params.gridDimX, params.gridDimY, params.gridDimZ,
          params.blockDimX, params.blockDimY, params.blockDimZ) = self.sizes
-        params.func, params.sharedMemBytes, params.kernelParams, params.extra = self.function, 0, self.arguments, 0
+        params.func, params.sharedMemBytes = self.function, self.shared
+        params.kernelParams, params.extra = self.arguments, 0
         return params
 
     @property
     def occupancy(self) -> float:
         gpu, threads = self.gpu, prod(self.sizes[3:])
         gpu.use()
-        blocks = gpu.call(gpu.driver.cuOccupancyMaxActiveBlocksPerMultiprocessor, self.function, threads, 0)
+        blocks = gpu.call(gpu.driver.cuOccupancyMaxActiveBlocksPerMultiprocessor, self.function, threads, self.shared)
         return int(blocks) * threads / gpu.attribute("MAX_THREADS_PER_MULTIPROCESSOR")
 
     def __del__(self) -> None:
@@ -121,7 +135,7 @@ class _Replay:
         self.nodes: list[Any] = []
         before, level_begins, now = list[Any](), 0, 0
         for program, params, row, level in zip(programs, self.params, rows, levels):
-            program.write(program.values, 0, *row)
+            program.write(row)
             if level > now:
                 before, level_begins, now = self.nodes[level_begins:], len(self.nodes), level
             node = gpu.call(driver.cuGraphAddKernelNode, self.graph, [], 0, params)
@@ -144,7 +158,7 @@ class _Replay:
         gpu = self.gpu
         for n, (old, new) in enumerate(zip(self.rows, rows)):
             if old != new:
-                self.programs[n].write(self.programs[n].values, 0, *new)
+                self.programs[n].write(new)
                 gpu.call(gpu.driver.cuGraphExecKernelNodeSetParams, self.ready, self.nodes[n], self.params[n])
         self.rows = list(rows)
 

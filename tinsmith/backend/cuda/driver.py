@@ -205,8 +205,9 @@ class GPU:
 
     @functools.cached_property
     def arch(self) -> str:
-        """Such as ``sm_90``."""
-        return f"sm_{self.attribute('COMPUTE_CAPABILITY_MAJOR')}{self.attribute('COMPUTE_CAPABILITY_MINOR')}"
+        """Such as ``sm_80``; ``sm_90a`` has what only that generation has."""
+        found = f"sm_{self.attribute('COMPUTE_CAPABILITY_MAJOR')}{self.attribute('COMPUTE_CAPABILITY_MINOR')}"
+        return "sm_90a" if found == "sm_90" else found
 
     def memory(self) -> tuple[int, int]:
         """Bytes that are free, and that there are."""

@@ -2,7 +2,8 @@
 
 ``PYTHON:V64`` compiles for vectors of 64 bytes, ``PYTHON:T3`` for 3 workers, which run one after the other, and
 ``PYTHON:G256`` spreads kernels over a grid of blocks of at most 256 threads, as a GPU does,
-with the matrix units of warps of 32; ``PYTHON:G256:C8`` cuts work for 8 multiprocessors.
+with the matrix units of warps of 32; ``PYTHON:G256:C8`` cuts work for 8 multiprocessors, ``PYTHON:G256:B232448``
+has blocks whose rings fill so many bytes, and the units of four warps that read from them.
 
 The interpreter is hostile to programs that are right by chance: what a thread writes to memory and another one reads or
 writes with nothing between them that orders the two is an error that names both statements (``watch.py``), and so are
@@ -19,8 +20,9 @@ import numpy as np
 
 from tinsmith.backend.device import Allocator, Compiled, Compiler
 from tinsmith.backend.program import Program
+from tinsmith.backend.python.memory import Memory
 from tinsmith.backend.python.render import PythonRenderer
-from tinsmith.backend.python.runtime import NAMES, Memory, launch
+from tinsmith.backend.python.runtime import NAMES, launch
 from tinsmith.backend.python.warps import BACKWARD
 from tinsmith.backend.python.watch import WARP
 from tinsmith.codegen.launch import Launch
@@ -85,20 +87,21 @@ class PythonDevice(Compiled):
 
 
 def DEVICE(name: str) -> Compiled:
-    """Open ``PYTHON``, with ``:V<bytes>``, ``:T<workers>``, ``:G<threads of a block>``, ``:C<cores>`` and ``:S<order of
-    warps and blocks>`` as options."""
-    options = {"V": 16, "T": 1, "G": 0, "C": 1, "S": BACKWARD}
+    """Open ``PYTHON``, with ``:V<bytes>``, ``:T<workers>``, ``:G<threads of a block>``, ``:C<cores>``, ``:B<bytes of
+    rings>`` and ``:S<order of warps and blocks>`` as options."""
+    options = {"V": 16, "T": 1, "G": 0, "C": 1, "B": 0, "S": BACKWARD}
     for part in name.split(":")[1:]:
-        option = re.fullmatch(r"([VTGCS]?)(\d+)", part)
+        option = re.fullmatch(r"([VTGCBS]?)(\d+)", part)
         if option is None:
             raise DeviceError("Device", f"PYTHON has no option {part!r}",
                               "PYTHON, PYTHON:V64, PYTHON:T2, PYTHON:G256 or PYTHON:G256:C8")
         options[option[1]] = int(option[2])
-    vector_bytes, threads, block, cores, seed = (options[o] for o in "VTGCS")
+    vector_bytes, threads, block, cores, ring, seed = (options[o] for o in "VTGCBS")
     rows = (*units.AMX, *units.DOT, *(units.fma(d, vector_bytes) for d in (dtypes.float32, dtypes.float64)))
     if block:
         target = Target("python", vector_bytes, local_bytes=BLOCK_BYTES, block_threads=block, warp=WARP,
-                        grid=True, costs=GRID_COSTS, units=units.CUDA if block >= WARP else (), cores=cores)
+                        bulk_copy=16 * bool(ring), ring_bytes=ring, grid=True, costs=GRID_COSTS,
+                        units=(*(units.HOPPER if ring else ()), *(units.CUDA if block >= WARP else ())), cores=cores)
     else:
         target = Target("python", vector_bytes, threads=threads, block_threads=BLOCK_THREADS, units=rows)
     return PythonDevice(name, BytesAllocator(), Compiler(),

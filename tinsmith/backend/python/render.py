@@ -21,7 +21,7 @@ _ON_BOOLS = {Ops.ADD: "|", Ops.MUL: "&"}
 _CALLS = {Ops.MAX: "max", Ops.MIN: "min", Ops.IDIV: "floor_div", Ops.MOD: "floor_mod"}
 _ON_INTEGERS = {*_INFIX, *_CALLS, Ops.NEG, Ops.WHERE, Ops.MULADD, Ops.CAST}
 _PREFIX = {Ops.LOAD: "val", Ops.DEFINE_ACC: "acc", Ops.CAST: "cast", Ops.VECTORIZE: "vec", Ops.GEP: "gep",
-           Ops.LOAD_TILE: "tile", Ops.MMA: "mma"}
+           Ops.LOAD_TILE: "tile", Ops.TILE: "tile", Ops.DRAIN: "sum", Ops.MMA: "mma"}
 
 
 class PythonRenderer(Renderer):
@@ -59,6 +59,7 @@ class _Writer:
             self.current = u
             self.write(u)
         arguments = [self.names[u] for u in self.program if u.op is Ops.DEFINE_GLOBAL]
+        rings = [(u.arg[0], u.arg[1]) for u in self.program if u.op is Ops.DEFINE_RING]
         specials = [u for u in self.program if u.op is Ops.SPECIAL]
         locals_ = [u for u in self.program if u.op is Ops.DEFINE_LOCAL]
         sizes = {u.arg[0]: u.arg[1] for u in specials if isinstance(u.arg, tuple)}
@@ -67,8 +68,10 @@ class _Writer:
         head.append(f"LOCALS = {[(u.arg[0], u.dtype.name, u.arg[1]) for u in locals_]!r}")
         written = sorted({self.names[u.src[0]] for u in self.shared if u.op in (Ops.STORE, Ops.STORE_TILE)
                           and u.src[0].op is Ops.DEFINE_GLOBAL})
-        head += [f"WRITTEN = {written!r}", f"STATEMENTS = {[statement_text(u) for u in self.shared]!r}"]
-        taken = [*arguments, *(special_name(u) for u in specials), *(u.arg[0] for u in locals_)]
+        head += [f"WRITTEN = {written!r}", f"STATEMENTS = {[statement_text(u) for u in self.shared]!r}",
+                 f"RINGS = {rings!r}"]
+        taken = [*arguments, *(special_name(u) for u in specials), *(u.arg[0] for u in locals_),
+                 *(name for name, _ in rings), *(["steps"] if rings else [])]
         return "\n".join([*head, f"def {self.name}({', '.join(taken)}):", *self.lines, "    return", "    yield", ""])
 
     # *** text ***
@@ -226,10 +229,53 @@ class _Writer:
         """The unit's row is all that the interpreter knows of it."""
         if u.arg.threads > 1:
             self.together(f"MMA {u.arg.name}")
+        if u.arg.staged:
+            return self.multiply_staged(u)
         unit = self.define("unit", repr(u.arg))
         self.declare(u, f"{unit}.multiply({', '.join(self.array(s) for s in u.src)})")
         if u.arg.threads > 1:
             self.varying.add(u)
+
+    # *** rings ***
+
+    def multiply_staged(self, u: UOp) -> None:
+        """A warp's part of a step, whose sum is poison until it is drained."""
+        unit = self.define("unit", repr(u.arg))
+        total, *tiles = u.src
+        taken = [self.array(total), *(self.names[s] for s in tiles)]
+        self.declare(u, f"steps.step({unit}, {', '.join(taken)}, lidx0)")
+        self.varying.add(u)
+
+    def ring(self, u: UOp) -> None:
+        self.names[u] = u.arg[0]
+
+    def arrive(self, u: UOp) -> None:
+        self.line(f"{self.names[u.src[0]]}.arrive({self.integer(u.src[1])}, {u.arg}, {self.mask()})")
+
+    def copy(self, u: UOp) -> None:
+        ring, near, far = (self.names[u.src[n]] for n in (0, 2, 4))
+        numbers = [self.integer(s) for s in (u.src[1], u.src[3], *u.src[5:])]
+        self.line(f"{ring}.copy({near}, {far}, {self.define('view', repr(u.arg))}, {', '.join(numbers)}"
+                  f"{self.statement(u)})")
+
+    def wait(self, u: UOp) -> None:
+        ring, slot, parity = self.names[u.src[0]], *(self.integer(s) for s in u.src[1:])
+        self.line(f"yield {ring}.wait({slot}, {parity})")
+
+    def tile(self, u: UOp) -> None:
+        memory, index = u.src
+        place = f"alike({self.names[index]})" if index in self.varying else self.integer(index)
+        self.declare(u, f"Staged({self.names[memory]}, {place}, {self.define('layout', repr(memory.arg[2]))}"
+                        f"{self.statement(u)})")
+
+    def order(self, u: UOp) -> None:
+        """FENCE, COMMIT and DRAIN."""
+        name = u.op.name.lower()
+        if u.src:
+            self.declare(u, f"steps.{name}({u.arg}, {self.array(u.src[0])})")
+            self.varying.add(u)
+        else:
+            self.line(f"steps.{name}({'' if u.arg is None else u.arg})")
 
     def shuffle(self, u: UOp) -> None:
         """A value that is alike in all threads is its own neighbour."""
@@ -296,5 +342,7 @@ _WRITERS: dict[Op, Any] = {
     Ops.RANGE: _Writer.open, Ops.ENDRANGE: _Writer.close, Ops.IF: _Writer.branch, Ops.ENDIF: _Writer.close,
     Ops.BARRIER: _Writer.barrier, Ops.LOAD: _Writer.load, Ops.STORE: _Writer.store, Ops.VECTORIZE: _Writer.vectorize,
     Ops.GEP: _Writer.lanes, Ops.LOAD_TILE: _Writer.load_tile, Ops.STORE_TILE: _Writer.store_tile,
-    Ops.MMA: _Writer.multiply, Ops.SHUFFLE: _Writer.shuffle,
+    Ops.MMA: _Writer.multiply, Ops.SHUFFLE: _Writer.shuffle, Ops.DEFINE_RING: _Writer.ring, Ops.ARRIVE: _Writer.arrive,
+    Ops.ASYNC_COPY: _Writer.copy, Ops.WAIT: _Writer.wait, Ops.TILE: _Writer.tile, Ops.FENCE: _Writer.order,
+    Ops.COMMIT: _Writer.order, Ops.DRAIN: _Writer.order,
 }

@@ -8,49 +8,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from tinsmith.backend.python.warps import BACKWARD, FORWARD, Barrier, Block, Warp, whole_warp
-from tinsmith.backend.python.watch import REPORT, UNNUMBERED, WARP, Clock, Watch
+from tinsmith.backend.python.memory import Memory, poison
+from tinsmith.backend.python.rings import Ring, Slot, Staged, Steps, alike
+from tinsmith.backend.python.warps import BACKWARD, FORWARD, Barrier, Block, Engine, Warp, whole_warp
+from tinsmith.backend.python.watch import UNNUMBERED, WARP, Clock, Watch
 from tinsmith.core.dtypes import DType, dtypes, to_dtype
 from tinsmith.core.errors import KernelError
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.layout import Layout, View
 from tinsmith.ir.ops.op import Array
 from tinsmith.ir.units import Fragment, MatrixUnit
-
-_POISON: Final = 0xA5  # what the bytes of integers in near memory are before they are written; floats are NaN
-
-
-class Memory:
-    """A buffer argument or near memory, which knows its name for error messages; as one warp sees it, if watched."""
-
-    __slots__ = ("clock", "data", "kernel", "name", "size", "watch")
-
-    def __init__(self, kernel: str, name: str, data: Array, watch: Watch | None = None,
-                 clock: Clock | None = None) -> None:
-        self.kernel, self.name, self.data, self.size = kernel, name, data, data.size
-        self.watch, self.clock = watch, clock
-
-    def seen_by(self, watch: Watch | None, clock: Clock) -> Memory:
-        """The same memory, whose accesses are those of a warp."""
-        return self if watch is None else Memory(self.kernel, self.name, self.data, watch, clock)
-
-    def outside(self, index: Any, verb: str) -> KernelError:
-        return KernelError(self.kernel, f"index {int(index)} of {self.name}, which has {self.size} elements, is {verb}",
-                           REPORT)
-
-    def read(self, at: Array, mask: Array, statement: int) -> Array:
-        """The elements at places where ``mask`` holds, 0 elsewhere."""
-        if self.watch is not None and self.clock is not None:
-            self.watch.read(self.clock, at, mask, statement)
-        out = np.zeros(at.shape, self.data.dtype)
-        out[mask] = self.data[at[mask]]
-        return out
-
-    def write(self, at: Array, mask: Array, value: Array, statement: int) -> None:
-        if self.watch is not None and self.clock is not None:
-            self.watch.write(self.clock, at, mask, statement, self.data, value)
-        else:
-            self.data[at[mask]] = value[mask]
-
 
 # *** called by kernels ***
 
@@ -157,7 +124,8 @@ def to_numpy(name: str) -> Any:
 
 
 NAMES: Final = {f.__name__: f for f in (load_one, load, store, const, lift, spread, join, meaning, floor_div, floor_mod,
-                                        whole_warp, shuffle, load_tile, store_tile, MatrixUnit, Fragment, Barrier)} | {
+                                        whole_warp, shuffle, load_tile, store_tile, MatrixUnit, Fragment, Barrier,
+                                        Layout, View, Staged, alike)} | {
                                             "where": np.where, "dtypes": dtypes}
 
 
@@ -178,19 +146,22 @@ def launch(symbol: str, module: dict[str, Any], arguments: Sequence[Any], thread
     takes = module[symbol].__code__.co_varnames[: module[symbol].__code__.co_argcount]
     places = list(itertools.product(range(threads), *grid.values()))
     given = dict(zip(takes, arguments))
-    block = _Threads(sizes, len(places), "block" if grid else "worker")
+    block = _Threads(sizes, len(places), "block" if grid else "worker", module["RINGS"])
     far = _watched(module, given, block)
     with np.errstate(all="ignore"):
         for number, (tid, *place) in _in_order(list(enumerate(places)), seed):
             numbers = {"tid": tid, "nthreads": threads, **dict(zip(grid, place))}
             near = _near_memory(symbol, module, block, number)
+            slots = {name: [Slot(Engine(e, block.agents)) for e in engines] for name, engines in block.rings.items()}
             warps = []
             for w, coordinates in enumerate(block.warps):
-                warp = Warp(w, Clock(w, block.numbers[w], len(block.warps)),
+                warp = Warp(w, Clock(w, block.numbers[w], block.agents),
                             Clock(0, block.numbers[w] + number * block.size, 1))
+                own: dict[str, Any] = {name: Ring(symbol, name, found, warp) for name, found in slots.items()}
+                own["steps"] = Steps(Engine(block.agents - len(block.warps) + w, block.agents), warp)
                 seen = {n: m.seen_by(far.get(n), warp.far) if isinstance(m, Memory) else m for n, m in given.items()}
                 seen |= {n: m.seen_by(m.watch, warp.near) for n, m in near.items()}
-                values = {**seen, **numbers, **coordinates}
+                values = {**seen, **own, **numbers, **coordinates}
                 warp.steps = module[symbol](*(values[name] for name in takes))
                 warps.append(warp)
             Block(symbol, warps, seed).run()
@@ -206,9 +177,12 @@ def _in_order(places: list[Any], seed: int) -> list[Any]:
 
 
 class _Threads:
-    """The threads of a block: for each warp their numbers and coordinates, as columns; ``lidx0`` runs fastest."""
+    """The threads of a block: for each warp their numbers and coordinates, as columns; ``lidx0`` runs fastest.
 
-    def __init__(self, sizes: dict[str, int], blocks: int, kind: str) -> None:
+    ``agents`` access near memory: the warps, the copies to each slot of ``rings``, and a unit of each warp.
+    """
+
+    def __init__(self, sizes: dict[str, int], blocks: int, kind: str, rings: list[tuple[str, int]]) -> None:
         axes = {n: s for n, s in sorted(sizes.items()) if n.startswith("lidx")}
         self.blocks, self.kind, self.size = blocks, kind, int(np.prod(list(axes.values()), dtype=np.int64))
         self.numbers = [np.arange(first, min(first + WARP, self.size)).reshape(-1, 1)
@@ -220,6 +194,19 @@ class _Threads:
                 coordinates[name] = number % size
                 number = number // size
             self.warps.append(coordinates)
+        self.agents, self.rings = len(self.warps), dict[str, range]()
+        for name, slots in rings:
+            self.rings[name] = range(self.agents, self.agents + slots)
+            self.agents += slots
+        self.agents += len(self.warps) if rings else 0
+
+    def near_name(self, block: int, thread: int) -> str:
+        """A thread of a block, or what works on its own there."""
+        agent = thread // WARP
+        if agent < len(self.warps):
+            return self.name(block * self.size + thread)
+        slot = next((f"slot {agent - e.start} of {name}" for name, e in self.rings.items() if agent in e), None)
+        return f"the unit of warp {agent - self.agents + len(self.warps)}" if slot is None else f"a copy to {slot}"
 
     def name(self, thread: int) -> str:
         """A thread of the launch, by its number."""
@@ -245,10 +232,7 @@ def _where(memory: Memory) -> tuple[int, int]:
 def _near_memory(symbol: str, module: dict[str, Any], block: _Threads, number: int) -> dict[str, Memory]:
     out = {}
     for name, dtype, elements in module["LOCALS"]:
-        numpy = to_numpy(dtype)
-        data = (np.full(elements, np.nan, numpy) if _dtype(dtype).is_float else
-                np.full(elements * numpy.itemsize, _POISON, np.uint8).view(numpy))
-        watch = (Watch(symbol, name, module["STATEMENTS"], elements, len(block.warps),
-                       lambda thread: block.name(number * block.size + thread), True) if block.size > 1 else None)
-        out[name] = Memory(symbol, name, data, watch)
+        watch = (Watch(symbol, name, module["STATEMENTS"], elements, block.agents,
+                       lambda thread: block.near_name(number, thread), True) if block.size > 1 else None)
+        out[name] = Memory(symbol, name, poison(elements, to_numpy(dtype), _dtype(dtype).is_float), watch)
     return out

@@ -165,16 +165,19 @@ def _others(before: Array, stamps: Array) -> Array:
 # *** the statements of a program ***
 
 
+_MEMORY: Final = {Ops.LOAD: 0, Ops.STORE: 0, Ops.LOAD_TILE: 0, Ops.STORE_TILE: 0, Ops.ASYNC_COPY: 2, Ops.TILE: 0}
+_WRITES: Final = (Ops.STORE, Ops.STORE_TILE, Ops.ASYNC_COPY)
+
+
 def shared_accesses(program: Sequence[UOp]) -> list[UOp]:
     """The loads and stores of memory that several threads share, of which one writes; each once, in order."""
     lines = [u for u in program if u.op is Ops.SPECIAL]
     block = any(is_lane(u) for u in lines)
     if not lines:
         return []
-    written = {u.src[0] for u in program if u.op in (Ops.STORE, Ops.STORE_TILE)}
+    written = {u.src[_MEMORY[u.op]] for u in program if u.op in _WRITES}
     shared = {m for m in written if block or m.op is not Ops.DEFINE_LOCAL}
-    accesses = (Ops.LOAD, Ops.STORE, Ops.LOAD_TILE, Ops.STORE_TILE)
-    return list(dict.fromkeys(u for u in program if u.op in accesses and u.src[0] in shared))
+    return list(dict.fromkeys(u for u in program if u.op in _MEMORY and u.src[_MEMORY[u.op]] in shared))
 
 
 def statement_text(u: UOp) -> str:
@@ -184,8 +187,8 @@ def statement_text(u: UOp) -> str:
     >>> statement_text(UOp(Ops.LOAD, dtypes.int32, (near, UOp.index(3))))
     'LOAD tmp0[3]'
     """
-    memory = f"data{u.src[0].arg}" if u.src[0].op is Ops.DEFINE_GLOBAL else u.src[0].arg[0]
-    return f"{u.op.name} {memory}[{short(u.src[1], 1)}]"
+    memory, index = u.src[_MEMORY[u.op] : _MEMORY[u.op] + 2]
+    return f"{u.op.name} {f'data{memory.arg}' if memory.op is Ops.DEFINE_GLOBAL else memory.arg[0]}[{short(index, 1)}]"
 
 
 def user_line(symbol: str, number: int) -> str:

@@ -69,6 +69,8 @@ class Target:
         units: the matrix units it has, the preferred first.
         block_threads: threads that a block may have, with near memory of their own and barriers; 0: no blocks.
         warp: threads of a block that hand each other values without memory; 0: they cannot.
+        bulk_copy: one thread copies boxes of memory whose rows begin at multiples of so many bytes; 0: none does.
+        ring_bytes: near memory that a block with rings may fill.
         cores: what blocks of a grid are spread over, each of which holds ``resident`` threads at a time.
         launches_early: blocks of a kernel may come before the last one has ended, and wait for that themselves.
         replays: graphs of one program that are kept, each for the addresses that it was made for.
@@ -92,6 +94,8 @@ class Target:
     units: tuple[MatrixUnit, ...] = ()
     block_threads: int = 0
     warp: int = 0
+    bulk_copy: int = 0
+    ring_bytes: int = 0
     cores: int = 1
     resident: int = 2048
     launches_early: bool = False
@@ -139,6 +143,12 @@ class Renderer:
     def key(self) -> str:
         """All that changes the text for one program."""
         return f"{type(self).__name__}:{self.target.key()}"
+
+
+def near_bytes(u: UOp) -> int:
+    """Bytes that a DEFINE_LOCAL or DEFINE_RING takes of near memory, in whole cache lines."""
+    size = 8 * u.arg[1] if u.op is Ops.DEFINE_RING else int(u.arg[1]) * u.dtype.itemsize
+    return -(-size // 64) * 64
 
 
 def nonnegative(node: UOp) -> bool:

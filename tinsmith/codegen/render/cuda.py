@@ -1,15 +1,19 @@
 """CUDA C++ without any header, as NVRTC compiles it; 16-bit floats are bits, converted by PTX instructions."""
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Sequence
 from math import prod
 
+from tinsmith.codegen.render import rings
 from tinsmith.codegen.render.base import GRID_COSTS, Target
 from tinsmith.codegen.render.cstyle import _strip
-from tinsmith.codegen.render.gpu import AXES, BFLOAT16, GPURenderer, specials
+from tinsmith.codegen.render.gpu import AXES, BFLOAT16, Body, GPURenderer, specials
+from tinsmith.codegen.views import maps
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp, units
+from tinsmith.ir.layout import View
 from tinsmith.ir.units import MatrixUnit
 
 _HALF = (
@@ -35,9 +39,12 @@ _EIGHTS = (("char", "signed char", 1), ("uchar", "unsigned char", 1), ("short", 
            ("ushort", "unsigned short", 2))  # vectors of eight, which the language lacks: (name, type of a lane, bytes)
 _PACK16 = ("__device__ inline unsigned int pack16(unsigned short low, unsigned short high) "
            "{ return (unsigned int)low | ((unsigned int)high << 16); }")
+_PACK = ('__device__ __forceinline__ unsigned int pack_{name}(float low, float high) {{ unsigned int y; '
+         'asm("cvt.rn.{kind}.f32 %0, %2, %1;" : "=r"(y) : "f"(low), "f"(high)); return y; }}')
 _TF32 = ('__device__ inline unsigned int tf32(float x) { unsigned int y; asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : '
          '"f"(x)); return y; }')
-
+_RECIPROCAL = ('__device__ inline float reciprocal(float x) { float y; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : '
+               '"f"(x)); return y; }')
 
 # A replayed graph lets blocks of the next kernel come while the last ones of this one run; they wait here for its end.
 _EARLY = '  asm volatile("griddepcontrol.launch_dependents; griddepcontrol.wait;" ::: "memory");'
@@ -57,8 +64,19 @@ def generation(arch: str) -> int:
 def cuda_target(arch: str = "sm_90", cores: int = 132) -> Target:
     """What generated CUDA may use; ``arch`` such as ``sm_80``, ``cores``: multiprocessors."""
     rows = tuple(u for u in units.CUDA if generation(arch) >= generation(u.requires[0]))
-    return Target(f"cuda_{arch}", 16, 64, local_bytes=48 << 10, fma=True, exp2s=True, block_threads=1024, warp=32,
-                  grid=True, costs=GRID_COSTS, units=rows, cores=cores, launches_early=generation(arch) >= 90)
+    staged = tuple(u for u in units.HOPPER if arch in u.requires)
+    return Target(f"cuda_{arch}", 16, 64, local_bytes=48 << 10, fma=True, bulk_copy=16 * bool(staged),
+                  ring_bytes=(227 << 10) * bool(staged), exp2s=True, block_threads=1024, warp=32,
+                  grid=True, costs=GRID_COSTS, units=(*staged, *rows), cores=cores,
+                  launches_early=generation(arch) >= 90)
+
+
+def _above_one(u: UOp) -> bool:
+    """Whether a quotient of float32 is that of a sigmoid: by 1 + EXP2, which is good to two places itself. To divide
+    exactly takes ten times as long, which is felt behind a matrix product."""
+    below = u.src[1].src[0] if u.src[1].op is Ops.GEP else u.src[1]
+    ones = [s.arg for s in below.src if s.op is Ops.CONST] if below.op is Ops.ADD else []
+    return u.dtype.scalar is dtypes.float32 and ones == [1.0] and any(s.op is Ops.EXP2 for s in below.src)
 
 
 def vector_of_eight(base: str, kind: str, size: int) -> str:
@@ -103,8 +121,12 @@ class CUDARenderer(GPURenderer):
     def __init__(self, target: Target | None = None) -> None:
         super().__init__(target or cuda_target())
         self.arch = self.target.name.removeprefix("cuda_")
+        self.near: dict[UOp, int] = {}  # of a program with rings: where the parts of near memory begin
+        self.maps: dict[tuple[UOp, View], int] = {}
 
     def thread(self, name: str, program: Sequence[UOp]) -> str:
+        if self.near and name.startswith("lidx") and name != "lidx0":  # alike in a warp, which the compiler cannot know
+            return f"__shfl_sync(0xffffffff, threadIdx.{AXES[int(name[4:])]}, 0)"
         return f"{'threadIdx' if name.startswith('lidx') else 'blockIdx'}.{AXES[int(name[4:])]}"
 
     def shuffle(self, bits: int, value: str, program: Sequence[UOp]) -> str:
@@ -126,6 +148,8 @@ class CUDARenderer(GPURenderer):
             return f"{u.op.name.lower()}_nan({_strip(src[0])}, {_strip(src[1])})"
         if u.op is Ops.EXP2 and u.dtype.scalar is dtypes.float32:
             return f"exp2_of({_strip(src[0])})"
+        if u.op is Ops.FDIV and _above_one(u):
+            return f"({src[0]}*reciprocal({_strip(src[1])}))"
         return super().plain(u, src)
 
     def multiply_add(self, dtype: DType, src: list[str]) -> str:
@@ -136,6 +160,14 @@ class CUDARenderer(GPURenderer):
             return f"double_half({_strip(a)})"
         return super().cast(u, a)
 
+    def regrouped(self, u: UOp, lanes: list[str], before: list[str]) -> list[str]:
+        source = u.src[0]
+        if u.dtype.count > source.dtype.count:
+            return [f"(unsigned short)({x}{' >> 16' * half})" for x in lanes for half in (0, 1)]
+        cast = source.op is Ops.CAST and source.src[0].dtype.scalar is dtypes.float32 and generation(self.arch) >= 80
+        name, lanes = (f"pack_{source.dtype.scalar.name}", before) if cast else ("pack16", lanes)
+        return [f"{name}({_strip(x)}, {_strip(y)})" for x, y in zip(lanes[::2], lanes[1::2])]
+
     def bitcast(self, u: UOp, a: str) -> str:
         to, source = u.dtype.scalar, u.src[0].dtype.scalar
         text = f"({self.memory_type(source)}){a}" if source.is_bool else _strip(a)
@@ -144,10 +176,15 @@ class CUDARenderer(GPURenderer):
 
     def parameters(self, program: Sequence[UOp]) -> list[str]:
         written = {u.src[0] for u in program if u.op is Ops.STORE}
+        views = [f"const __grid_constant__ TensorMap map{n}" for n in self.maps.values()]
         return [f"{'' if u in written else 'const '}{self.memory_type(u.dtype.scalar)}* data{u.arg}"
-                if u.dtype.pointer else f"const int {u.arg[0]}" for u in program if u.op is Ops.DEFINE_GLOBAL]
+                if u.dtype.pointer else f"const int {u.arg[0]}" for u in program if u.op is Ops.DEFINE_GLOBAL] + views
 
     def render(self, name: str, program: Sequence[UOp]) -> str:
+        if any(u.op is Ops.DEFINE_RING for u in program) and not self.near:
+            own = copy.copy(self)
+            own.near, own.maps = rings.offsets(program), maps(program)
+            return own.render(name, program)
         text = super().render(name, program)
         structs = [vector_of_eight(*row) for row in _EIGHTS if re.search(rf"\b{row[0]}8\b", text)]
         return "".join(structs) + text
@@ -167,10 +204,15 @@ class CUDARenderer(GPURenderer):
         lines += [_EXTREME.format(name=op.name.lower()) for op in (Ops.MAX, Ops.MIN)
                   if any(u.op is op and u.dtype.scalar is dtypes.float32 for u in program)]
         if any(u.op is Ops.EXP2 for u in program):
-            lines.append(_EXP2)
-        used = {u.arg: None for u in program if u.op is Ops.MMA}
-        if any(unit.a.itemsize == 2 for unit in used):
+            lines += [_EXP2, _RECIPROCAL]
+        if self.near:
+            lines += rings.prologue(program)
+        used = {u.arg: None for u in program if u.op is Ops.MMA and not u.arg.staged}
+        packs = [u for u in program if u.op is Ops.BITCAST and u.dtype.count < u.src[0].dtype.count]
+        if packs or any(unit.a.itemsize == 2 for unit in used):
             lines.append(_PACK16)
+        lines += [_PACK.format(name=name, kind=kind) for name, kind in (("float16", "f16x2"), ("bfloat16", "bf16x2"))
+                  if any(u.src[0].dtype.scalar.name == name for u in packs)]
         if any(unit.significand for unit in used):
             lines.append(_TF32)
         lines += [matrix_function(unit) for unit in used]
@@ -184,9 +226,58 @@ class CUDARenderer(GPURenderer):
             given = [f"tf32({_strip(x)})" for x in (*a, *b)]
         return f"{unit.name}({', '.join([*acc, *given])});"
 
+    def local(self, u: UOp) -> str:
+        if u not in self.near:
+            return super().local(u)
+        name, at = u.arg[0], f"near + {self.near[u]}"
+        if len(u.arg) < 3:
+            kind = self.memory_type(u.dtype.scalar)
+            return f"{kind}* {name} = ({kind}*)({at});"
+        return (f"unsigned int {name} = shared_address({at}); unsigned long long {name}_tiles = "
+                f"descriptor({name}, {rings.chunk_bytes(u.arg[2])});")
+
+    def ring_line(self, body: Body, u: UOp) -> None:
+        """Slots are named by their barriers' addresses, tiles by their descriptors."""
+        text = [_strip(body.text[s][0]) for s in u.src]
+        slot = f"{text[0]} + 8 * ({text[1]})" if u.op in (Ops.ARRIVE, Ops.WAIT, Ops.ASYNC_COPY) else ""
+        if u.op is Ops.DEFINE_RING:
+            first = " && ".join(f"threadIdx.{AXES[n]} == 0" for n, name in enumerate(
+                n for n in specials(body.program) if n.startswith("lidx")))
+            body.text[u] = [u.arg[0]]
+            body.line(f"unsigned int {u.arg[0]} = shared_address(near + {self.near[u]});")
+            body.line(f"if ({first}) ring_begin({u.arg[0]}, {u.arg[1]});")
+            body.line(self.barrier)
+        elif u.op is Ops.ARRIVE:
+            body.line(f"ring_arrive({slot}, {u.arg});")
+        elif u.op is Ops.WAIT:
+            body.line(f"ring_wait({slot}, {text[2]});")
+        elif u.op is Ops.ASYNC_COPY:
+            size = u.src[2].dtype.itemsize
+            body.line(f"copy_box{len(u.arg.sizes)}({text[2]} + {size} * ({text[3]}), &map{self.maps[u.src[4], u.arg]}, "
+                      f"{slot}, {', '.join(text[5:])});")
+        elif u.op is Ops.TILE:
+            per_unit = 16 // u.src[0].dtype.itemsize
+            body.text[u] = [f"{text[0]}_tiles + (unsigned int)({text[1]}) / {per_unit}"]
+        elif u.op is Ops.MMA:
+            if u.src[0].op is Ops.CONST:
+                body.declare("mma", u, body.text[u.src[0]])
+            body.text.setdefault(u, body.text[u.src[0]])  # in place
+            name = rings.step_name(u.arg, rings.turned_tiles(u))
+            body.line(f"{name}({', '.join([*body.text[u], *text[1:]])});")
+        elif u.op is Ops.DRAIN and u.src:
+            body.text[u] = body.text[u.src[0]]
+            body.line("steps_drain<0>();")
+        else:
+            body.line(f"steps_{u.op.name.lower()}{f'<{u.arg}>' if u.op is Ops.DRAIN else ''}();")
+
+    def loop(self, kind: str, name: str, start: str, end: str) -> str:
+        once = "#pragma unroll 1\n  " if self.near else ""
+        return once + super().loop(kind, name, start, end)
+
     def function(self, name: str, program: Sequence[UOp]) -> str:
         threads = _threads(program)
-        head = (f'extern "C" __global__ void __launch_bounds__({threads}) {name}('
+        head = (f'extern "C" __global__ void __launch_bounds__({threads}{", 1" if self.near else ""}) {name}('
                 f"{', '.join(self.parameters(program))}) {{")
+        near = ["  extern __shared__ __align__(1024) unsigned char near[];"] if self.near else []
         early = [_EARLY] if self.target.launches_early else []
-        return "\n".join([head, *early, *self.body(program), "}"])
+        return "\n".join([head, *near, *early, *self.body(program), "}"])

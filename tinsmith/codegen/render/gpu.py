@@ -18,6 +18,7 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.symbolic import linear_form
 from tinsmith.ir.units import MatrixUnit
 
+RING_OPS = (Ops.DEFINE_RING, Ops.ARRIVE, Ops.ASYNC_COPY, Ops.WAIT, Ops.TILE, Ops.FENCE, Ops.COMMIT, Ops.DRAIN)
 HALVES = (dtypes.float16, dtypes.bfloat16)
 AXES = "xyz"
 BFLOAT16 = (  # as C++ on a GPU; both functions compute on bits
@@ -106,9 +107,17 @@ class GPURenderer(CRenderer):
         """The statement that adds a·b to the sums ``acc`` in place."""
         raise CompileError(type(self).__name__, f"{unit.name} is no unit of this language", "a list of opts without TC")
 
+    def ring_line(self, body: Body, u: UOp) -> None:
+        """A line about a ring, or about steps of a unit that works on its own."""
+        raise CompileError(type(self).__name__, f"{u.op.name} is nothing of this language", "a list of opts without TC")
+
     def shuffle(self, bits: int, value: str, program: Sequence[UOp]) -> str:
         """The value of the thread whose number in the warp differs in ``bits``."""
         raise CompileError(type(self).__name__, "threads of this language hand each other no values", "a smaller GROUP")
+
+    def regrouped(self, u: UOp, lanes: list[str], before: list[str]) -> list[str]:
+        """Pairs of 16 bits as words, or words as such pairs; ``before``: what the pairs were cast from."""
+        raise CompileError(type(self).__name__, "a BITCAST changes the number of lanes", "a list of opts without TC")
 
     def result(self, u: UOp, text: str) -> str:
         """What an operation gives, as the program means it."""
@@ -197,7 +206,7 @@ class GPURenderer(CRenderer):
     # *** the kernel ***
 
     def body(self, program: Sequence[UOp]) -> list[str]:
-        return _Body(self, program).lines
+        return Body(self, program).lines
 
     def render(self, name: str, program: Sequence[UOp]) -> str:
         return self.prologue(program) + self.function(name, program) + "\n"
@@ -207,7 +216,7 @@ class GPURenderer(CRenderer):
         return f"{self.shared} {self.memory_type(u.dtype.scalar)} {name}[{elements}];"
 
 
-class _Body:
+class Body:
     """The lines of one kernel; ``text`` holds an expression per lane of every value."""
 
     def __init__(self, renderer: GPURenderer, program: Sequence[UOp]) -> None:
@@ -274,7 +283,8 @@ class _Body:
             self.line(r.barrier)
         elif u.op is Ops.PHI:
             for target, value in zip(text[u.src[0]], text[u.src[1]]):
-                self.line(f"{target} = {value};")
+                if target != value:
+                    self.line(f"{target} = {value};")
             text[u] = text[u.src[0]]
         elif u.op is Ops.STORE:
             self.store(u)
@@ -282,6 +292,8 @@ class _Body:
             self.load(u)
         elif u.op is Ops.SHUFFLE:  # a line of its own: not every thread computes what stands in an expression
             self.declare("alu", u, [r.shuffle(u.arg, x, self.program) for x in text[u.src[0]]])
+        elif u.op in RING_OPS or (u.op is Ops.MMA and u.arg.staged):
+            r.ring_line(self, u)
         elif u.op is Ops.MMA:
             acc, a, b = (text[s] for s in u.src)
             self.declare("mma", u, acc)
@@ -298,7 +310,10 @@ class _Body:
         if u.op is Ops.GEP:
             text[u] = [text[u.src[0]][lane] for lane in u.arg]
             return
-        values = [self.scalar(u, lane) for lane in range(u.dtype.count)]
+        if u.op is Ops.BITCAST and u.dtype.count != u.src[0].dtype.count:
+            values = self.renderer.regrouped(u, text[u.src[0]], text.get(u.src[0].src[0], []) if u.src[0].src else [])
+        else:
+            values = [self.scalar(u, lane) for lane in range(u.dtype.count)]
         if self.uses[u] > 1:
             self.declare("alu", u, values)
         else:

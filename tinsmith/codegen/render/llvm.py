@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from tinsmith.codegen.render.base import Renderer, nonnegative
+from tinsmith.codegen.render.base import Renderer, near_bytes, nonnegative
 from tinsmith.codegen.render.dots import Dots, is_dot
 from tinsmith.codegen.render.tiles import Tiles
 from tinsmith.core.dtypes import DType, dtypes
@@ -21,12 +21,8 @@ _BINARY_INT = {Ops.ADD: "add", Ops.SUB: "sub", Ops.MUL: "mul", Ops.AND: "and", O
 
 
 def local_bytes(program: Sequence[UOp]) -> int:
-    """Near memory that a program's stages fill, each stage on its own cache lines."""
-    return sum(_line_up(u) for u in program if u.op is Ops.DEFINE_LOCAL)
-
-
-def _line_up(u: UOp) -> int:
-    return -(-int(u.arg[1]) * u.dtype.itemsize // 64) * 64
+    """Near memory that a program's stages and rings fill, each on its own cache lines."""
+    return sum(near_bytes(u) for u in program if u.op in (Ops.DEFINE_LOCAL, Ops.DEFINE_RING))
 
 
 def type_name(dtype: DType, memory: bool = False) -> str:
@@ -154,7 +150,7 @@ class _Module:
             if u.op is Ops.DEFINE_LOCAL:
                 self.current = u
                 self.names[u] = self.value(f"getelementptr i8, ptr {base}, i64 {offset_bytes}")
-                offset_bytes += _line_up(u)
+                offset_bytes += near_bytes(u)
 
     # *** one UOp ***
 

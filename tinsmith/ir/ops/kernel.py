@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tinsmith.core.dtypes import DType
+from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir.ops.op import Array, Op, nothing, of_first
 
 if TYPE_CHECKING:
@@ -21,6 +21,11 @@ def product_type(src: tuple[UOp, ...], arg: Any) -> DType:
     """What a matrix unit sums up in; of a fragment, its accumulator's type."""
     acc: DType = src[0].dtype if len(src) == 3 else arg.acc
     return acc
+
+
+def drained(src: tuple[UOp, ...], arg: Any) -> DType:
+    """The type of the sum that is handed on; none where only time passes."""
+    return src[0].dtype if src else dtypes.void
 
 
 def shuffled(u: UOp, x: Array) -> Array:
@@ -41,8 +46,9 @@ class KernelOps:
     PREFIX = Op("scan", "A value combined over a range up to and with each of its steps, which come in order:"
                 " (value, range, start[, weight]); several ranges stand as the digits of a number. The argument is the"
                 " op, MULADD with a weight.", (3, 4), of_first)
-    STAGE = Op("memory", "A value computed over ranges into near memory, in row-major order: (value, range, ...).",
-               (1, 1 << 30), of_first)
+    STAGE = Op("memory", "A value computed over ranges into near memory, in row-major order: (value, range, ...). The "
+               "argument is the sizes, which may say in which layout and how many slots deep they lie.", (1, 1 << 30),
+               of_first)
     MMA = Op("reduce", "One step of a matrix unit, which the argument names. Kernel graph: (a, b, m, n, k), the sum of "
              "a·b over range k at place (m, n). Linear program: (accumulator, a, b), fragments of the unit.", (3, 5),
              product_type)
@@ -51,7 +57,9 @@ class KernelOps:
     AFTER = Op("memory", "The first source, once all others have run.", (2, 1 << 30), of_first)
 
     DEFINE_GLOBAL = Op("program", "Buffer argument number `arg`.", 0)
-    DEFINE_LOCAL = Op("program", "Near memory of a kernel: (name, elements).", 0)
+    DEFINE_LOCAL = Op("program", "Near memory of a kernel: (name, elements[, layout]).", 0)
+    DEFINE_RING = Op("program", "Slots of near memory that are filled ahead of their reader: (memory, ...); `arg` = "
+                     "(name, slots). A slot's fills have alternating parities, from 0 on.", (1, 1 << 30), nothing)
     DEFINE_ACC = Op("program", "An accumulator: (start value, loop, ...).", (1, 1 << 30), of_first)
     SPECIAL = Op("program", "A number that the device supplies, such as a thread's: the argument names it.", 0)
     ENDRANGE = Op("program", "The end of a RANGE.", 1, nothing)
@@ -67,4 +75,16 @@ class KernelOps:
                    "pitch).", 3)
     STORE_TILE = Op("program", "Write a fragment of `arg` = (rows, columns): (memory, index, pitch, value).", 4,
                     nothing)
+    ARRIVE = Op("program", "The next fill of a slot begins; it is complete once `arg` bytes came: (ring, slot).", 2,
+                nothing)
+    ASYNC_COPY = Op("program", "Copy a box of memory to a place of a slot, at some time before the slot's fill is "
+                    "complete; 0 where the box leaves the view `arg`: (ring, slot, near memory, index, memory, "
+                    "coordinate, ...), the fastest coordinate first.", (6, 1 << 30), nothing)
+    WAIT = Op("program", "Until the fill of a slot with this parity is complete: (ring, slot, parity).", 3, nothing)
+    TILE = Op("program", "A fragment that stays in near memory, where its unit reads it at some time before DRAIN: "
+              "(memory, index).", 2)
+    FENCE = Op("program", "Sums in registers are handed to the unit, which works on its own up to DRAIN.", 0, nothing)
+    COMMIT = Op("program", "The steps of a unit since the last COMMIT are one group.", 0, nothing)
+    DRAIN = Op("program", "Until at most `arg` groups of steps are under way; hands on a sum that is then whole.",
+               (0, 1), drained)
     PREFETCH = Op("program", "Fetch the line at (memory, index) ahead of its use.", 2, nothing)

@@ -1,0 +1,219 @@
+"""Products whose operands come through a ring: by both interpreters, at edges, with an order left out, as CUDA."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.codegen.running import buffers, expected, linearize_on, run_graph, run_on
+from tests.codegen.test_matrix import close, product
+from tinsmith import Tensor
+from tinsmith.backend.device import Device
+from tinsmith.backend.python.render import PythonRenderer
+from tinsmith.backend.python.runtime import NAMES, Memory, launch
+from tinsmith.codegen.heuristics_rings import _applied
+from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.linearize import linearize
+from tinsmith.codegen.opt import Opt, OptOps
+from tinsmith.codegen.program import compile_kernel
+from tinsmith.codegen.render.cuda import CUDARenderer, cuda_target
+from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.core.errors import ArgumentError, KernelError
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.units import HOPPER
+from tinsmith.ir.verify import verify_kernel, verify_program
+
+DEVICE = "PYTHON:G256:B232448"
+CUDA = CUDARenderer(cuda_target("sm_90a"))
+UNITS = {u.name: u for u in HOPPER}
+
+
+def tiled(sink: UOp, unit: str = "wgmma_bf16_64", below: int = 1, slots: int = 4) -> list[Opt]:
+    """The opts of one tile."""
+    kernel = linearize_on(DEVICE, sink)
+    loops = [*kernel.parallel[-2:], kernel.reduces[0]]
+    assert _applied(kernel, [r.arg[0] for r in loops], UNITS[unit], below, slots)
+    return kernel.opts
+
+
+def of_size(m: int, k: int, n: int, transposed: str = "", batch: int = 1, dtype: DType = dtypes.bfloat16,
+            epilogue: bool = False) -> tuple[UOp, dict[UOp, Any]]:
+    sink, inputs = product(m, k, n, dtype, dtypes.float32, transposed, batch=batch)
+    if epilogue:
+        bias = UOp(Ops.PARAM, dtypes.float32, (), (3, (n,)))
+        inputs[bias] = np.arange(n, dtype=np.float32) % 7
+        out = sink.src[0] + bias.reshape((1, 1, n)).expand((batch, m, n))
+        sink = UOp(Ops.SINK, None, (out.cast(dtype),))
+    return sink, inputs
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3, 4])
+@pytest.mark.parametrize("unit, below", [("wgmma_bf16_64", 1), ("wgmma_bf16_128", 2), ("wgmma_bf16_192", 1),
+                                         ("wgmma_bf16_256", 2)])
+def test_any_tile_of_any_depth_computes_the_same(unit: str, below: int, slots: int) -> None:
+    for shape, epilogue in (((128, 320, 264), False), ((72, 64, 64), True)):
+        sink, inputs = of_size(*shape, epilogue=epilogue)
+        opts = tiled(sink, unit, below, slots)
+        verify_kernel(linearize_on(DEVICE, sink, opts).sink)
+        want = expected(sink, inputs)[0]
+        close(run_graph(sink, inputs, opts, DEVICE)[0], want)
+        close(run_on(DEVICE, sink, inputs, opts)[0], want)
+        program = compile_kernel(sink, Device[DEVICE].renderer, opts)
+        verify_program(program.uops)
+        assert eval(repr(program.opts), {"Opt": Opt, "OptOps": OptOps}) == opts, "as explain prints them"
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.sampled_from([63, 64, 65, 127, 129, 200]), st.sampled_from([64, 72, 120, 136, 200]),
+       st.sampled_from([64, 72, 128, 136, 264]), st.sampled_from(["", "a", "b", "ab"]), st.sampled_from([1, 3]),
+       st.booleans())
+def test_edges_of_any_layout(m: int, k: int, n: int, transposed: str, batch: int, epilogue: bool) -> None:
+    m = m // 8 * 8 if "a" in transposed else m  # rows of memory begin at multiples of 16 bytes
+    sink, inputs = of_size(m, k, n, transposed, batch, epilogue=epilogue)
+    opts = tiled(sink, "wgmma_bf16_128", 2 if m > 64 else 1)
+    close(run_on(DEVICE, sink, inputs, opts)[0], expected(sink, inputs)[0])
+
+
+@pytest.mark.parametrize("dtype", [dtypes.bfloat16, dtypes.float16], ids=str)
+def test_it_is_the_default_where_it_fits(dtype: DType) -> None:
+    renderer = Device[DEVICE].renderer
+    sink, inputs = of_size(136, 192, 200, dtype=dtype)
+    program = compile_kernel(sink, renderer)
+    assert any(u.op is Ops.MMA and u.arg.staged for u in program.uops)
+    close(run_on(DEVICE, sink, inputs, None)[0], expected(sink, inputs)[0])
+    odd, inputs = of_size(136, 193, 201, dtype=dtype)  # rows of memory begin anywhere: another unit
+    program = compile_kernel(odd, renderer)
+    assert any(u.op is Ops.MMA for u in program.uops) and not any(u.op is Ops.DEFINE_RING for u in program.uops)
+    close(run_on(DEVICE, odd, inputs, None)[0], expected(odd, inputs)[0])
+
+
+def test_the_tile_follows_from_the_size() -> None:
+    def tile(m: int, k: int, n: int) -> tuple[int, int]:
+        a, b = (UOp(Ops.PARAM, dtypes.bfloat16, (), (i, s)) for i, s in ((1, (m, k)), (2, (k, n))))
+        x, y = a.reshape((m, 1, k)).expand((m, n, k)), b.permute((1, 0)).reshape((1, n, k)).expand((m, n, k))
+        out = (x.cast(dtypes.float32) * y.cast(dtypes.float32)).reduce("ADD", (2,)).reshape((m, n))
+        program = compile_kernel(UOp(Ops.SINK, None, (out.cast(dtypes.bfloat16),)), CUDA)
+        unit = next(u.arg for u in program.uops if u.op is Ops.MMA)
+        return unit.m * (program.block[1] if len(program.block) > 1 else 1), unit.n
+
+    assert tile(4096, 4096, 4096) == (128, 256)
+    assert tile(1024, 1024, 1024) == (64, 128)
+    assert tile(512, 4096, 4096) == (128, 128)
+    assert tile(1536, 1536, 1536) == (128, 192)
+
+
+# *** what must not be missing ***
+
+
+def run(program: list[UOp], arrays: list[Any]) -> None:
+    module: dict[str, Any] = dict(NAMES)
+    exec(PythonRenderer(Device[DEVICE].renderer.target).render("kernel", program), module)
+    numbers = [u.arg for u in program if u.op is Ops.DEFINE_GLOBAL]
+    launch("kernel", module, [Memory("kernel", f"data{n}", arrays[n]) for n in numbers], 1)
+
+
+def without(program: list[UOp], leave_out: Callable[[UOp], bool]) -> Iterator[list[UOp]]:
+    """The program without one of the lines, for each of them."""
+    for n, u in enumerate(program):
+        if leave_out(u):
+            yield program[:n] + program[n + 1 :]
+
+
+@pytest.mark.parametrize("slots", [1, 2, 4])
+def test_every_order_is_needed(slots: int) -> None:
+    """Without any one wait, fence, group or drain, the result is wrong, or nothing ever comes."""
+    sink, inputs = of_size(64, 512, 64)
+    want = expected(sink, inputs)[0]
+    program = linearize(linearize_on(DEVICE, sink, tiled(sink, slots=slots)))
+    arrays = buffers(sink, inputs)
+    run(program, arrays)
+    close(arrays[0], want)
+    kinds = (Ops.WAIT, Ops.FENCE, Ops.COMMIT, Ops.ARRIVE, Ops.ASYNC_COPY)
+    for mutant in without(program, lambda u: u.op in kinds or (u.op is Ops.DRAIN and not u.src and u.arg == 0)):
+        arrays = buffers(sink, inputs)
+        try:
+            run(mutant, arrays)
+        except KernelError:
+            continue
+        assert not np.allclose(arrays[0].astype(np.float32), want.astype(np.float32), rtol=1e-2, atol=1e-4)
+
+
+def test_what_is_not_drained_is_not_there() -> None:
+    sink, inputs = of_size(64, 256, 64)
+    program = linearize(linearize_on(DEVICE, sink, tiled(sink)))
+    drain = next(u for u in program if u.op is Ops.DRAIN and u.src)
+    late = [u if u is not drain else u.replace(arg=1) for u in program]
+    table = {drain: late[program.index(drain)]}
+    arrays = buffers(sink, inputs)
+    run([u.substitute(table) for u in late], arrays)
+    assert np.isnan(arrays[0].astype(np.float32)).any()
+
+
+# *** refusals ***
+
+
+def test_what_is_no_box_of_memory_is_refused() -> None:
+    def staged(kernel: Kernel, opt: Opt, why: str) -> None:
+        before = kernel.sink, list(kernel.order)
+        with pytest.raises(ArgumentError, match=why):
+            kernel.apply(opt)
+        assert (kernel.sink, kernel.order) == before
+
+    sink, _ = of_size(64, 136, 72)
+    kernel = linearize_on(DEVICE, sink, [o for o in tiled(sink) if o.op is not OptOps.STAGE])
+    kept = (kernel.ranges.index(kernel.reduces[0]),)
+    staged(kernel, Opt(OptOps.STAGE, 0, kept), "reads swizzled")
+    staged(kernel, Opt(OptOps.STAGE, 0, (), layout="swizzled", depth=4), "the one loop of its reduction")
+    odd, _ = of_size(64, 129, 64)
+    opts = [Opt(OptOps.PADTO, 2, 64), Opt(OptOps.TC, 2, (0, 1, 1, 1), unit="wgmma_bf16_64")]
+    kernel = linearize_on(DEVICE, odd, opts)
+    kernel.apply(Opt(OptOps.UNROLL, kernel.ranges.index(kernel.reduces[0]), 4))
+    kept = (kernel.ranges.index(kernel.reduces[0]),)
+    staged(kernel, Opt(OptOps.STAGE, 0, kept, layout="swizzled", depth=4), "multiples of 16 bytes")
+
+
+# *** CUDA ***
+
+
+def test_the_text_names_boxes_slots_and_steps() -> None:
+    sink, _ = of_size(256, 256, 512)
+    program = compile_kernel(sink, CUDA, tiled(sink, "wgmma_bf16_256", 2))
+    for part in ("__launch_bounds__(256, 1)", "const __grid_constant__ TensorMap map1", "#pragma unroll 1",
+                 "steps_drain<1>();", "wgmma_bf16_256_tt(acc0_0", "copy_box2(", "ring_wait(ring"):
+        assert part in program.source, part
+    assert program.maps == [[1, 0, 2, [256, 256], [1, 256], [64, 128]], [2, 0, 2, [512, 256], [1, 512], [64, 64]]]
+    assert program.local_bytes == 4 * (128 + 256) * 128 + 64
+
+
+@pytest.mark.parametrize("transposed", ["", "a", "b", "ab"])
+@pytest.mark.parametrize("unit, below", [("wgmma_bf16_256", 2), ("wgmma_f16_128", 1)])
+def test_the_assembler_keeps_steps_under_way(unit: str, below: int, transposed: str) -> None:
+    """It neither spills registers nor waits for one step before it begins the next (its notes C7510 to C7517)."""
+    nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="compiling for CUDA needs cuda-bindings")
+    del nvrtc
+    from tinsmith.backend.cuda.nvrtc import NVRTCCompiler
+    from tinsmith.core.errors import DeviceError
+    try:
+        compiler = NVRTCCompiler("sm_90a")
+    except DeviceError as error:
+        pytest.skip(f"no NVRTC here: {error}")
+    for epilogue in (False, True):
+        sink, _ = of_size(264, 256, 520, transposed, 1 + epilogue, UNITS[unit].a, epilogue)
+        _, log = compiler._compiled(compile_kernel(sink, CUDA, tiled(sink, unit, below)).source)
+        assert " 0 bytes spill stores" in log and "C75" not in log, log
+
+
+def test_tensors_take_it_by_default() -> None:
+    rng = np.random.default_rng(0)
+    a, w, b = (Tensor(rng.normal(size=s).astype(np.float32)).cast("bfloat16").realize()
+               for s in ((72, 128), (136, 128), (136,)))
+
+    def layer(a: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return (a @ w.T + b).gelu("tanh").cast("float32")
+
+    got = layer(*(x.to(DEVICE) for x in (a, w, b))).numpy()
+    np.testing.assert_allclose(got, layer(a, w, b).numpy(), rtol=2e-2, atol=5e-2)

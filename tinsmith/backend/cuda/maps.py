@@ -1,0 +1,53 @@
+"""Tensor maps: how a launch describes boxes of its buffers to the copy engine, which a kernel takes by value."""
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Final
+
+from tinsmith.backend.cuda.driver import GPU
+
+BYTES: Final = 128  # of an encoded map
+KEPT: Final = 64  # addresses for which a map is kept encoded
+
+
+class TensorMap:
+    """One view of a buffer, encoded for the address that the buffer has now.
+
+    Args:
+        view: (position of the buffer among the arguments, offset, bytes of an element, sizes, strides, box).
+    """
+
+    def __init__(self, gpu: GPU, view: list[Any]) -> None:
+        self.gpu = gpu
+        self.argument, offset, self.itemsize, self.sizes, self.strides, self.box = view
+        self.offset = offset * self.itemsize
+        self.block = ctypes.create_string_buffer(BYTES)
+        self.address = 0
+        self.encoded: dict[int, bytes] = {}
+
+    def point_to(self, address: int) -> None:
+        """Describe the buffer at another address."""
+        if address == self.address:
+            return
+        found = self.encoded.get(address)
+        if found is None:
+            if len(self.encoded) >= KEPT:
+                self.encoded.clear()
+            found = self.encoded[address] = self.encode(address + self.offset)
+        ctypes.memmove(self.block, found, BYTES)
+        self.address = address
+
+    def encode(self, address: int) -> bytes:
+        driver, rank = self.gpu.driver, len(self.sizes)
+        kind = {1: "UINT8", 2: "UINT16", 4: "UINT32"}[self.itemsize]
+        made = self.gpu.call(
+            driver.cuTensorMapEncodeTiled,
+            getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{kind}"), rank, address,
+            [driver.cuuint64_t(n) for n in self.sizes],
+            [driver.cuuint64_t(n * self.itemsize) for n in self.strides[1:]],
+            [driver.cuuint32_t(n) for n in self.box], [driver.cuuint32_t(1)] * rank,
+            driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+            driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+            driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
+        return ctypes.string_at(made.getPtr(), BYTES)

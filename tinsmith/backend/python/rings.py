@@ -1,0 +1,179 @@
+"""Rings and units that work on their own, as late as they may: what is not waited for is not there.
+
+A copy lands when somebody's wait lets it, and its slot holds poison until then. The steps of a unit read their operands
+when they are drained, from whatever the slots hold by then, and their sums are NaN before. What both touch meanwhile is
+noted as accesses of engines (``warps.py``): a read before the wait and a refill before all have drained are races.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tinsmith.backend.python.memory import Memory, poison
+from tinsmith.backend.python.warps import Block, Engine, Order, Warp
+from tinsmith.backend.python.watch import NOWHERE, UNNUMBERED
+from tinsmith.core.errors import KernelError
+from tinsmith.ir.layout import Layout, View
+from tinsmith.ir.ops.op import Array
+from tinsmith.ir.units import MatrixUnit
+
+
+@dataclass
+class Slot:
+    """Fills so far; the bytes that the fill under way waits for, and the copies that bring them.
+
+    ``begun`` and ``landed`` are times of the engine: of its last copy, and of the last one that has landed.
+    """
+
+    engine: Engine
+    fills: int = 0
+    wanted: int = 0
+    begun: int = 0
+    landed: int = 0
+    copies: list[tuple[Memory, int, Array]] = field(default_factory=list)
+
+    @property
+    def come(self) -> int:
+        return sum(values.nbytes for _, _, values in self.copies)
+
+
+class Ring:
+    """The slots of a block, as one warp uses them."""
+
+    def __init__(self, kernel: str, name: str, slots: list[Slot], warp: Warp) -> None:
+        self.kernel, self.name, self.slots, self.warp = kernel, name, slots, warp
+
+    def arrive(self, slot: int, count: int, mask: Array | None) -> None:
+        """One thread begins a fill."""
+        threads = 1 if mask is None else int(mask.sum())
+        if threads != 1 or self.slots[slot].wanted:
+            filling = ", which is being filled" * bool(self.slots[slot].wanted)
+            raise KernelError(self.kernel, f"{threads} threads fill slot {slot} of {self.name}{filling}",
+                              "one thread, after the fill before", NOWHERE)
+        self.slots[slot].wanted = count
+
+    def copy(self, near: Memory, far: Memory, view: View, slot: int, place: int, *start: int,
+             statement: int = UNNUMBERED) -> None:
+        """A box of memory is under way."""
+        values, here = _box(far, view, start), self.slots[slot]
+        if not 0 <= place <= near.size - values.size:
+            raise near.outside(place, "written")
+        at = np.arange(place, place + values.size)[None]
+        nothing = poison(values.size, values.dtype, values.dtype.kind not in "iub")[None]
+        here.begun = here.engine.begin(self.warp)
+        near.seen_by(near.watch, here.engine.clock).write(at, np.ones_like(at, bool), nothing, statement)
+        here.copies.append((near, place, values))
+
+    def wait(self, slot: int, parity: int) -> Order:
+        return Filled(self, slot, parity)
+
+
+class Filled(Order):
+    """The fill of a slot with a parity has landed, which it does when it is waited for."""
+
+    def __init__(self, ring: Ring, slot: int, parity: int) -> None:
+        self.slot, self.parity, self.ring, self.number = ring.slots[slot], parity, ring, slot
+
+    @property
+    def text(self) -> str:  # type: ignore[override]
+        return (f"WAIT for the fill of parity {self.parity} of slot {self.number} of {self.ring.name}, of which "
+                f"{self.slot.come} of {self.slot.wanted} bytes have come")
+
+    def ready(self, block: Block, warp: Warp) -> bool:
+        here = self.slot
+        if here.wanted and here.fills % 2 == self.parity and here.wanted == here.come:
+            for near, place, values in here.copies:
+                near.data[place : place + values.size] = values
+            here.fills, here.wanted, here.copies, here.landed = here.fills + 1, 0, [], here.begun
+        return here.fills % 2 != self.parity
+
+    def leave(self, block: Block, warp: Warp) -> None:
+        self.slot.engine.done(warp, self.slot.landed)
+
+
+def _box(far: Memory, view: View, start: tuple[int, ...]) -> Array:
+    """The elements of a box, the fastest dimension last; 0 outside of the view."""
+    at, inside = np.zeros((), np.int64), np.ones((), bool)
+    for size, stride, box, first in zip(view.sizes, view.strides, view.box, start):
+        x = first + np.arange(box).reshape((-1,) + (1,) * at.ndim)
+        at, inside = at + x * stride, inside & (x >= 0) & (x < size)
+    at = at + view.offset
+    used = at[inside]
+    if used.size and not (used.min() >= 0 and used.max() < far.size):
+        raise far.outside(used[(used < 0) | (used >= far.size)][0], "read")
+    return far.read(at.reshape(1, -1), np.broadcast_to(inside, at.shape).reshape(1, -1), UNNUMBERED).reshape(-1)
+
+
+def alike(x: Array) -> int:
+    """A place that is the same for all threads of a warp."""
+    if (x != x.flat[0]).any():
+        raise KernelError("PYTHON", "the threads of a warp name different tiles", "one tile for all of them")
+    return int(x.flat[0])
+
+
+@dataclass
+class Staged:
+    """A tile that stays in near memory."""
+
+    memory: Memory
+    place: int
+    layout: Layout
+    statement: int = UNNUMBERED
+
+    def places(self, rows: int, columns: int, deep: bool) -> Array:
+        """Those of (rows, columns), where ``deep`` says that rows run along the reduction."""
+        r, c = np.arange(rows)[:, None], np.arange(columns)
+        row, column = (r, c) if self.layout.deep == deep else (c, r)
+        at: Array = self.place + self.layout.place(row, column)
+        if at.max() >= self.memory.size:
+            raise self.memory.outside(at.max(), "read")
+        return at
+
+    def noted(self, engine: Engine, at: Array) -> None:
+        """The engine reads there."""
+        if self.memory.watch is not None:
+            self.memory.watch.read(engine.clock, at.reshape(1, -1), np.ones((1, at.size), bool), self.statement)
+
+
+class Steps:
+    """The steps of a unit that a warp has begun."""
+
+    def __init__(self, engine: Engine, warp: Warp) -> None:
+        self.engine, self.warp, self.fenced = engine, warp, False
+        self.begun: list[Callable[[], None]] = []
+        self.groups: list[tuple[int, list[Callable[[], None]]]] = []
+
+    def fence(self) -> None:
+        self.fenced = True
+
+    def step(self, unit: MatrixUnit, total: Array, a: Staged, b: Staged, thread: Array) -> Array:
+        """The sum that there will be; of what no FENCE handed over, nothing good."""
+        out = np.full((len(thread), unit.fragment_c.size), np.nan, unit.acc.numpy)
+        places = unit.fragment_c.places()[thread[:, 0] % unit.threads]
+        rows, columns = a.places(unit.m, unit.k, False), b.places(unit.k, unit.n, True)
+        self.engine.begin(self.warp)
+        a.noted(self.engine, rows)
+        b.noted(self.engine, columns)
+
+        def work() -> None:
+            left, right = (t.memory.data[at].astype(unit.acc.numpy) for t, at in ((a, rows), (b, columns)))
+            out[:] = total + (left @ right)[places[..., 0], places[..., 1]]
+
+        if self.fenced:
+            self.begun.append(work)
+        return out
+
+    def commit(self) -> None:
+        self.groups.append((self.engine.clock.time, self.begun))
+        self.begun, self.fenced = [], False
+
+    def drain(self, most: int, total: Array | None = None) -> Array | None:
+        """What the groups have read may be written over from now on."""
+        while len(self.groups) > most:
+            time, steps = self.groups.pop(0)
+            for work in steps:
+                work()
+            self.engine.done(self.warp, time)
+        return total

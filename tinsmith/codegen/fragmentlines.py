@@ -1,0 +1,154 @@
+"""Lines for what a unit's sum goes into: rows of neighbouring elements, which lanes hand each other.
+
+A lane holds pairs of columns of many 8-column blocks. Where a unit's result has four such blocks or more, the four
+lanes of a row exchange them, so that each has eight neighbours: a 4 × 4 transposition in two steps of one bit,
+
+    lane l, bit b:   send = b(l) ? x : y;   x, y = b(l) ? (shuffled send, y) : (x, shuffled send)
+
+and the rest of the kernel works on vectors of eight. What only depends on the sum itself is computed before, where two
+elements of 16 bits travel as one word.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tinsmith.codegen import matrix
+from tinsmith.codegen.lines import Coords
+from tinsmith.codegen.roles import Role
+from tinsmith.core.dtypes import dtypes
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.symbolic import for_all_lanes, linear_form, simplify
+from tinsmith.ir.units import Digit, Fragment
+from tinsmith.ir.uop import toposort
+
+if TYPE_CHECKING:
+    from tinsmith.codegen.linearize import Linearizer
+
+TOGETHER = 8  # rows of elements that a lane reads other memory for at a time
+
+
+def store_fragments(lin: Linearizer, n: UOp, fixed: Coords) -> None:
+    """A sum that a unit holds in tiles is stored as tiles; else each lane stores rows of the elements that it holds."""
+    product = next(x for x in toposort(n) if x.op is Ops.MMA)
+    total = next((x for x in toposort(n) if x.op is Ops.FOLD and x.src[0] is product), product)
+    fragment, row, column = product.arg.fragment_c, product.src[2], product.src[3]
+    for own in lin.all_coords(n.ranges - {r for r, _ in fixed}):
+        coords = lin.both(own, fixed)
+        line = lin.value(total, coords)
+        if not fragment.whole:
+            _store_rows(lin, n, total, line, fragment, row, column, coords)
+            continue
+        assert n.src[2] is total and len(n.src) == 3, n
+        found = matrix.store_address(n.src[0], lin.at(n.src[1], coords), fragment, row, column)
+        assert found is not None, n
+        _, index, pitch = found
+        shape = fragment.rows, fragment.size // fragment.rows
+        apart = lin.emit(0, UOp.index(pitch))
+        lin.force(UOp(Ops.STORE_TILE, None, (n.src[0], lin.expression(index), apart, line), shape))
+
+
+def _store_rows(lin: Linearizer, n: UOp, total: UOp, line: UOp, fragment: Fragment, row: UOp, column: UOp,
+                coords: Coords) -> None:
+    """Store vectors of neighbouring columns, where memory runs along them; else one element after the other. What
+    several of them read is under way before the first is stored: the compiler must not exchange the two."""
+    along = linear_form(n.src[1])[0].get(column) == 1
+    own = _of_the_sum(n.src[2], total) if along else total
+    if own is not total:
+        line = lin.value(own.substitute({total: lin.named(line)}))
+    rows, fragment = _exchanged(lin, line, fragment) if along else (None, fragment)
+    width = fragment.registers[0][0] if along and fragment.registers[0][1:] == (0, 1) else 1
+    lanes = math.prod(size for size, _, _ in fragment.lanes)
+    down, across = matrix.lane_place(fragment, UOp(Ops.SPECIAL, dtypes.index, (), ("lidx0", lanes)))
+    here, steps, stores = len(lin.scopes) - 1, fragment.places()[0], list[UOp]()
+    for first in range(0, fragment.size, width):
+        part = rows(first, width) if rows is not None else lin.emit(here, UOp(
+            Ops.GEP, line.dtype.scalar.vec(width), (line,), tuple(range(first, first + width))))
+        name, lane = lin.named(part), UOp.index(0)
+        if width > 1:
+            lane = lin.new_range(width, Role.VECTOR)
+            name = UOp(Ops.AFTER, None, (name, lane))  # a name with lanes
+            lin.reread[name] = True
+            lin.scopes[-1].values[name, ()] = part
+        r, c = (int(x) for x in steps[first])
+        table = {row: (down + r).simplify(), column: (across + c + lane).simplify()}
+        store = simplify(n.substitute({own: name}).substitute(table))
+        if width > 1:
+            alike = {x: found for x in toposort(store) if (found := for_all_lanes(x, lane)) is not None}
+            store = simplify(store.substitute(alike))
+        stores.append(store)
+        if len(stores) == TOGETHER or first + width >= fragment.size:
+            for load in (x for s in stores for x in toposort(s.src[2:]) if x.op is Ops.LOAD):
+                lin.value(load, lin.coords_of(load, coords))
+            for each in stores:
+                lin.store(each, coords)
+            stores = []
+
+
+def _of_the_sum(value: UOp, total: UOp) -> UOp:
+    """The part of a stored value that depends on nothing but the sum, if all of the rest needs just that."""
+    pure, border = {total}, set[UOp]()
+    order = toposort(value, lambda n: n is not total)
+    for n in order:
+        inner = [s for s in n.src if not s.is_const]
+        if n.op.elementwise and n.op is not Ops.RARELY and inner and all(s in pure for s in inner):
+            pure.add(n)
+        else:
+            border.update(s for s in inner if s in pure)
+    if value in pure:
+        border.add(value)
+    return border.pop() if len(border) == 1 else total
+
+
+def _exchanged(lin: Linearizer, line: UOp, fragment: Fragment) -> tuple[Callable[[int, int], UOp] | None, Fragment]:
+    """What reads vectors of the fragment after lanes have exchanged columns, and how it lies then."""
+    digits = _digits(fragment)
+    if digits is None:
+        return None, fragment
+    (pair, *between, blocks), lanes = digits
+    size, here = lanes[0][0], len(lin.scopes) - 1
+    packed = line.dtype.itemsize == 2
+    middle = math.prod(d[0] for d in between)
+    words = lin.emit(here, UOp(Ops.BITCAST, dtypes.uint32.vec(line.dtype.count // 2), (line,))) if packed else line
+    per_pair = 1 if packed else pair[0]
+    place = np.arange(words.dtype.count).reshape(blocks[0] // size, size, middle, per_pair)
+    thread = lin.expression(UOp(Ops.SPECIAL, dtypes.index, (), ("lidx0", math.prod(d[0] for d in fragment.lanes))))
+    bit = 1
+    while bit < size:
+        low = [x for x in range(size) if not x & bit]
+        xs, ys = (tuple(int(i) for i in place[:, chosen].reshape(-1)) for chosen in (low, [x | bit for x in low]))
+        x, y = (lin.emit(here, UOp(Ops.GEP, words.dtype.scalar.vec(len(xs)), (words,), at)) for at in (xs, ys))
+        upper = lin.raw((thread // bit % 2).simplify().eq(1))
+        kind = words.dtype.scalar
+        sent = lin.combine(here, Ops.WHERE, kind, [upper, x, y])
+        come = lin.emit(here, UOp(Ops.SHUFFLE, sent.dtype, (sent,), bit))
+        x, y = (lin.combine(here, Ops.WHERE, kind, [upper, *both]) for both in ((come, x), (y, come)))
+        back = np.argsort(np.array([*xs, *ys]))
+        words = lin.emit(here, UOp(Ops.VECTORIZE, words.dtype, (x, y)))
+        words = lin.emit(here, UOp(Ops.GEP, words.dtype, (words,), tuple(int(i) for i in back)))
+        bit *= 2
+    order = place.transpose(0, 2, 1, 3).reshape(-1)  # neighbours are now what the lanes had
+
+    def vector(first: int, width: int) -> UOp:
+        per = 2 if packed else 1
+        at = tuple(int(i) for i in order[first // per : (first + width) // per])
+        part = lin.emit(here, UOp(Ops.GEP, words.dtype.scalar.vec(len(at)), (words,), at))
+        return lin.emit(here, UOp(Ops.BITCAST, line.dtype.scalar.vec(width), (part,))) if packed else part
+
+    beside = pair[0] * size
+    whole = ((beside, 0, 1), *between, (blocks[0] // size, 0, beside * size))
+    return vector, Fragment(whole, ((size, 0, beside), *lanes[1:]))
+
+
+def _digits(fragment: Fragment) -> tuple[tuple[Digit, ...], tuple[Digit, ...]] | None:
+    """Digits of registers and lanes, if neighbouring lanes go on where a lane's pair ends, and blocks after them."""
+    registers, lanes = fragment.registers, fragment.lanes
+    if len(registers) < 2 or not lanes:
+        return None
+    pair, blocks, size = registers[0], registers[-1], lanes[0][0]
+    fits = pair[1:] == (0, 1) and pair[0] == 2 and lanes[0][1:] == (0, 2) and matrix.is_power(size)
+    between = all(across == 0 for _, _, across in registers[1:-1])
+    return (registers, lanes) if fits and between and blocks[1:] == (0, 2 * size) and blocks[0] % size == 0 else None

@@ -1,0 +1,95 @@
+"""The analytic choice of opts for a contraction whose unit reads its operands from a ring's slots.
+
+A block computes one tile of the result; a unit's row says which tiles it is good for. All blocks of a tile's size come
+in waves over the cores, so the cheapest tile is the one with the least ``waves · tile / speed``. Where an operand is no
+box of memory, its STAGE is refused, and so is the unit.
+"""
+from __future__ import annotations
+
+import math
+
+from tinsmith.codegen import matrix
+from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.opt import Opt, OptOps
+from tinsmith.codegen.render.base import Target
+from tinsmith.codegen.roles import Role, range_size
+from tinsmith.core.errors import ArgumentError
+from tinsmith.ir import UOp
+from tinsmith.ir.layout import ROW_BYTES
+from tinsmith.ir.units import MatrixUnit
+
+BAND = 16  # rows of tiles that blocks walk down before they go one column to the right: about a square is under way
+
+
+def ring_opts(kernel: Kernel, target: Target, fold: UOp, m: UOp, n: UOp, k: UOp) -> bool:
+    """Bring a contraction onto the best tile of a unit that works from rings; False where there is none."""
+    sizes = [range_size(r) for r in (m, n, k)]
+    if not all(isinstance(s, int) for s in sizes):
+        return False
+    others = [range_size(r) for r in fold.ranges if r not in (m, n) and not r.arg[1].expanded]
+    batch = math.prod(s for s in others if isinstance(s, int))
+
+    def cost(tile: tuple[MatrixUnit, int, int, float]) -> float:
+        unit, below, _, speed = tile
+        area = unit.m * below * unit.n
+        blocks = batch * -(-sizes[0] // (unit.m * below)) * -(-sizes[1] // unit.n)
+        return float(-(-blocks // target.cores) * area / speed)
+
+    fitting = [unit for unit in target.units if unit.tiles and matrix.operands(fold, m, n, unit) is not None]
+    tiles = [(unit, *tile) for unit in fitting for tile in unit.tiles]
+    for unit, below, slots, _ in sorted(tiles, key=cost):
+        if sizes[0] < unit.m or sizes[1] < unit.n // 2 or sizes[2] < 2 * unit.k:
+            continue
+        trial = kernel.copied()
+        if _applied(trial, [r.arg[0] for r in (m, n, k)], unit, below, slots):
+            vars(kernel).update(vars(trial))
+            return True
+    return False
+
+
+def _applied(kernel: Kernel, numbers: list[int], unit: MatrixUnit, below: int, slots: int) -> bool:
+    """PADTO, TC, LOCAL, UNROLL, WALK and a STAGE per operand; False where one of them is refused."""
+    steps = ROW_BYTES // unit.a.itemsize
+    places = [next(i for i, r in enumerate(kernel.ranges) if r.arg[0] == n) for n in numbers]
+    for axis, multiple in ((0, unit.m * below), (2, steps)):
+        if range_size(kernel.ranges[places[axis]]) % multiple and not tried(
+                kernel, Opt(OptOps.PADTO, places[axis], multiple)):
+            return False
+    m, n, k = places
+    if not tried(kernel, Opt(OptOps.TC, k, (m, n, 1, 1), unit=unit.name)):
+        return False
+    rows, columns = (_own(kernel, which) for which in (0, 1))
+    if below > 1 and (rows is None or not tried(kernel, Opt(OptOps.LOCAL, kernel.ranges.index(rows), below))):
+        return False
+    for r in kernel.reduces:
+        if not tried(kernel, Opt(OptOps.UNROLL, kernel.ranges.index(r), steps // unit.k)):
+            return False
+    rows, columns = (_own(kernel, which) for which in (0, 1))
+    if rows is not None and columns is not None:
+        band = max(d for d in range(1, BAND + 1) if range_size(rows) % d == 0)
+        if band > 1:
+            tried(kernel, Opt(OptOps.WALK, kernel.ranges.index(rows), (kernel.ranges.index(columns), band, 1)))
+    return all(_staged(kernel, which, slots) for which in (0, 1))
+
+
+def tried(kernel: Kernel, opt: Opt) -> bool:
+    """Apply ``opt``; False where it is refused: where operands lie as they do not suit, nothing else knows."""
+    try:
+        kernel.apply(opt)
+    except ArgumentError:
+        return False
+    return True
+
+
+def _own(kernel: Kernel, which: int) -> UOp | None:
+    """The axis of the grid that only one operand has."""
+    product = kernel.products[0]
+    mine = product.src[which].ranges - product.src[1 - which].ranges
+    return next((r for r in kernel.order if r in mine and r.arg[1] is Role.GLOBAL), None)
+
+
+def _staged(kernel: Kernel, which: int, slots: int) -> bool:
+    value = kernel.products[0].src[which]
+    kept = tuple(i for i, r in enumerate(kernel.ranges) if r in value.ranges and r.arg[1] in (Role.GLOBAL, Role.REDUCE))
+    return value in kernel.stageable and tried(kernel, Opt(OptOps.STAGE, kernel.stageable.index(value), kept,
+                                                           layout="swizzled", depth=slots))

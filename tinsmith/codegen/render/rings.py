@@ -1,0 +1,84 @@
+"""Rings in CUDA C++ for Hopper: bulk tensor copies, barriers that count bytes, and products of four warps (PTX ISA 8,
+"Asynchronous warpgroup-level matrix instructions", "Tensor copy", "mbarrier").
+
+Near memory of a kernel with a ring is one block, which the launch sizes. A tile is named by its *descriptor*: address,
+the distance of chunks and of groups of eight rows in units of 16 bytes, and the mode of the swizzle.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tinsmith.codegen.render.base import near_bytes
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.layout import ROW_BYTES, Layout
+from tinsmith.ir.units import MatrixUnit
+
+_INLINE = "__device__ __forceinline__"
+HELPERS = (
+    "struct __align__(64) TensorMap { unsigned long long words[16]; };",
+    f"{_INLINE} unsigned int shared_address(const void* p) {{ return (unsigned int)__cvta_generic_to_shared(p); }}",
+    f"{_INLINE} unsigned long long descriptor(unsigned int at, unsigned int chunk) {{ return "
+    f"(at & 0x3ffff) >> 4 | (unsigned long long)(chunk >> 4) << 16 | {8 * ROW_BYTES >> 4}ull << 32 | 1ull << 62; }}",
+    f'{_INLINE} void ring_begin(unsigned int at, int slots) {{ for (int i = 0; i < slots; i++) asm volatile('
+    '"mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(at + 8 * i) : "memory"); '
+    'asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }',
+    f'{_INLINE} void ring_arrive(unsigned int at, unsigned int bytes) {{ asm volatile('
+    '"mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(at), "r"(bytes) : "memory"); }',
+    f'{_INLINE} void ring_wait(unsigned int at, unsigned int parity) {{ asm volatile("{{\\n.reg .pred P;\\nW:\\n'
+    'mbarrier.try_wait.parity.shared::cta.b64 P, [%0], %1;\\n@P bra D;\\nbra W;\\nD:\\n}" :: "r"(at), "r"(parity) : '
+    '"memory"); }',
+    f'{_INLINE} void steps_fence() {{ asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }}',
+    f'{_INLINE} void steps_commit() {{ asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }}',
+    f'template<int N> {_INLINE} void steps_drain() {{ asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(N) : '
+    '"memory"); }',
+)
+
+
+def copy_function(rank: int) -> str:
+    """A bulk copy of a box of so many dimensions."""
+    coordinates = ", ".join(f"int c{n}" for n in range(rank))
+    names = ", ".join(f"%{n + 3}" for n in range(rank))
+    given = ", ".join(f'"r"(c{n})' for n in range(rank))
+    return (f'{_INLINE} void copy_box{rank}(unsigned int to, const TensorMap* map, unsigned int ring, {coordinates}) '
+            f'{{ asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes '
+            f'[%0], [%1, {{{names}}}], [%2];" :: "r"(to), "l"(map), "r"(ring), {given} : "memory"); }}')
+
+
+def step_function(unit: MatrixUnit, turned: tuple[bool, bool]) -> str:
+    """One step; ``turned``: rows of an operand's tile run along the reduction."""
+    count = unit.fragment_c.size
+    parameters, operands = (", ".join(form.format(n) for n in range(count)) for form in ("float& c{}", '"+f"(c{})'))
+    into = ", ".join(f"%{n}" for n in range(count))
+    return (f"{_INLINE} void {step_name(unit, turned)}({parameters}, unsigned long long a, unsigned long long b) {{\n"
+            f'  asm volatile("{unit.emit} {{{into}}}, %{count}, %{count + 1}, 1, 1, 1, {int(turned[0])}, '
+            f'{int(turned[1])};" : {operands} : "l"(a), "l"(b) : "memory"); }}')
+
+
+def step_name(unit: MatrixUnit, turned: tuple[bool, bool]) -> str:
+    return f"{unit.name}_{'tn'[turned[0]]}{'tn'[not turned[1]]}"
+
+
+def turned_tiles(mma: UOp) -> tuple[bool, bool]:
+    a, b = (tile.src[0].arg[2].deep for tile in mma.src[1:])
+    return a, b
+
+
+def prologue(program: Sequence[UOp]) -> list[str]:
+    """The functions that a program with a ring calls."""
+    steps = {(u.arg, turned_tiles(u)): None for u in program if u.op is Ops.MMA and u.arg.staged}
+    ranks = sorted({len(u.arg.sizes) for u in program if u.op is Ops.ASYNC_COPY})
+    return [*HELPERS, *map(copy_function, ranks), *(step_function(*s) for s in steps)]
+
+
+def offsets(program: Sequence[UOp]) -> dict[UOp, int]:
+    """Where each part of near memory begins: tiles first, which lie at multiples of 1024 bytes."""
+    near = [u for u in program if u.op in (Ops.DEFINE_LOCAL, Ops.DEFINE_RING)]
+    found, at = dict[UOp, int](), 0
+    for u in sorted(near, key=lambda u: len(u.arg) < 3):
+        found[u], at = at, at + near_bytes(u)
+    return found
+
+
+def chunk_bytes(layout: Layout) -> int:
+    """How far apart chunks are that one step reads."""
+    return layout.rows * ROW_BYTES if layout.deep else 16

@@ -1,0 +1,102 @@
+"""Where staged tiles lie: rows of 128 bytes that are swizzled, slots of a ring, and the boxes that fill them.
+
+A tile of near memory that a matrix unit reads itself is a stack of *chunks* of 64 elements of 16 bits: first all rows
+of the first 64 columns, then all rows of the next ones. An index counts (chunk, row, column in its chunk), and so does
+the graph: that the 16-byte pieces of a row change places is the hardware's doing on both sides:
+
+    piece c of row r lies at byte  r·128 + ((c xor (r mod 8)) · 16)
+
+so that eight rows of one piece, which a unit reads at once, lie in different banks.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+ROW_BYTES = 128  # of a chunk; the swizzle repeats every 8 of them
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a staged operand lies in a slot.
+
+    Attributes:
+        rows: of a chunk.
+        columns: elements of a row of a chunk.
+        chunks: side by side.
+        deep: rows run along the reduction; else the elements of a row do.
+
+    >>> tile = Layout(64, 64, 4, deep=True)
+    >>> tile.place(3, 70), tile.elements
+    (4294, 16384)
+    """
+
+    rows: int
+    columns: int
+    chunks: int
+    deep: bool
+
+    @property
+    def elements(self) -> int:
+        return self.rows * self.columns * self.chunks
+
+    def place(self, row: Any, column: Any) -> Any:
+        """The index of an element in its slot."""
+        return column // self.columns * (self.rows * self.columns) + row * self.columns + column % self.columns
+
+
+class Placed(tuple[int, ...]):
+    """The argument of a STAGE that a ring fills: its sizes, how they lie, and how many slots there are.
+
+    >>> a, b = (Placed((8, 64), Layout(8, 64, 1, False), depth) for depth in (2, 3))
+    >>> a == (8, 64), a == b, list(a)
+    (False, False, [8, 64])
+    """
+
+    layout: Layout
+    depth: int
+
+    def __new__(cls, sizes: tuple[int, ...], layout: Layout, depth: int) -> Placed:
+        self = super().__new__(cls, sizes)
+        self.layout, self.depth = layout, depth
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Placed) and (*self, self.layout, self.depth) == (*other, other.layout, other.depth)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash((*self, self.layout, self.depth))
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return tuple(self), self.layout, self.depth
+
+    def __repr__(self) -> str:
+        return f"{tuple(self)!r}, {self.layout}, {self.depth} slots"
+
+
+@dataclass(frozen=True)
+class View:
+    """Memory as a bulk copy sees it, the fastest dimension first: element ``x`` is at ``offset + Σ x·stride``, and
+    is nothing outside of the sizes.
+
+    Attributes:
+        box: how many elements of each dimension one copy brings.
+
+    >>> View((100, 7), (1, 112), (64, 8)).bytes(2)
+    1024
+    """
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    offset: int = 0
+
+    def bytes(self, itemsize: int) -> int:
+        """What one copy counts: zeros outside included."""
+        total = itemsize
+        for size in self.box:
+            total *= size
+        return total
