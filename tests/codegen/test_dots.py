@@ -1,6 +1,7 @@
 """Dot products of vectors as matrix units (AVX512-BF16, VNNI): meaning, text, plans, and machine code where it runs."""
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -183,6 +184,18 @@ def test_weights_of_a_convolution_are_packed_once() -> None:
         opts = chosen(windows(2, 64, 64, 56, stride))
         assert any(o.op is OptOps.TC for o in opts)
         assert [o.amt for o in opts if o.op is OptOps.STAGE] == [(), (0, 1)], "and images line by line, for all taps"
+
+
+def test_a_sum_over_several_loops_keeps_its_tile() -> None:
+    """Channels and the places of a window: each loop carries the accumulator of the one around it."""
+    amx = dataclasses.replace(TARGET, units=(*AMX, *TARGET.units))
+    kernel = compile_kernel(convolution(2, 64, 16, 56), LLVMRenderer(amx))
+    sums = [u for u in kernel.uops if u.op is Ops.DEFINE_ACC]
+    copies = sum(o.amt[2] * o.amt[3] for o in kernel.opts if o.op is OptOps.TC and isinstance(o.amt, tuple))
+    assert len(sums) == 3 * copies > 0
+    lines = [line.split() for line in kernel.source.splitlines() if "call void @llvm.x86.t" in line]
+    starts, steps = ({line[3] for line in lines if name in line[2]} for name in ("tilezero", "tdpbf16ps"))
+    assert len(starts) == copies and {step.strip(",)") for step in steps} == {start.strip(",)") for start in starts}
 
 
 @pytest.mark.parametrize("transposed", ["", "a", "ab"])

@@ -96,9 +96,9 @@ def _features(restriction: str) -> frozenset[str]:
     return found
 
 
-def vector_bytes() -> int:
-    """Width of the widest vector register in use: 64, 32 or 16."""
-    features = host_features()
+def vector_bytes(features: frozenset[str] | None = None) -> int:
+    """Width of the widest vector register of a processor with these features, or of this one: 64, 32 or 16."""
+    features = host_features() if features is None else features
     return 64 if "avx512f" in features else 32 if "avx2" in features else 16
 
 

@@ -40,10 +40,13 @@ class Tiles:
 
     def find_sums(self, program: Sequence[UOp]) -> None:
         """Every line of a sum leads to its first line, which stands for its tile; note where it is needed last."""
-        sums = {u for u in program if u.op is Ops.MMA}
+        sums = set[UOp]()
+        for u in program:
+            if u.op is Ops.MMA or (u.op is Ops.PHI and u.src[1] in sums):  # of a loop, and of those around it
+                sums.add(u)
         for u in reversed(program):
-            if u.op in (Ops.PHI, Ops.DEFINE_ACC) and (u in sums or (u.op is Ops.PHI and u.src[1] in sums)):
-                sums.update((u, *u.src[:2])) if u.op is Ops.PHI else sums.update(u.src[:1])
+            if u in sums and u.op in (Ops.PHI, Ops.DEFINE_ACC):
+                sums.update(u.src[:2] if u.op is Ops.PHI else u.src[:1])
         for u in program:
             if u in sums and u.op in (Ops.MMA, Ops.PHI, Ops.DEFINE_ACC):
                 self.root[u] = self.root.get(u.src[0], u)

@@ -1,0 +1,87 @@
+"""``python -m benchmarks.corpus``: whether the same is chosen and written for every kernel as was before.
+
+``check`` shows every kernel whose opts or text changed and fails if there is one, ``bless`` keeps what there is now,
+``show PROGRAM`` prints a program's sources. ``--targets`` and ``--only`` narrow it to some machines and programs.
+"""
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+
+from benchmarks.corpus import record
+from benchmarks.corpus.programs import programs
+from benchmarks.corpus.record import Kept
+from benchmarks.corpus.targets import TARGETS
+
+PARTS = 4  # of a target's programs, so that the last process does not work alone for long
+
+
+def made(work: tuple[str, list[str]]) -> tuple[str, Kept]:
+    """Rows of some programs of a target."""
+    target, names = work
+    return target, {p.name: record.rows(p, target) for p in programs() if p.name in names}
+
+
+def made_by_target(targets: list[str], names: list[str], jobs: int) -> Iterator[tuple[str, Kept]]:
+    """The same of several targets, in their order, by several processes."""
+    work = [(t, names[part::PARTS]) for t in targets for part in range(PARTS) if names[part::PARTS]]
+    with ProcessPoolExecutor(jobs) as pool:
+        found: dict[str, Kept] = {}
+        for target, kept in pool.map(made, work):
+            found.setdefault(target, {}).update(kept)
+            if len(found[target]) == len(names):
+                yield target, {name: found[target][name] for name in names}
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.corpus", description=__doc__.split("\n")[0])
+    parser.add_argument("do", choices=("check", "bless", "show"))
+    parser.add_argument("program", nargs="?", default="", help="whose sources are shown")
+    parser.add_argument("--targets", default=",".join(TARGETS), help="some of them (default all): %(default)s")
+    parser.add_argument("--only", metavar="REGEX", default="", help="programs whose names begin so")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    options = parser.parse_args()
+    options.targets = options.targets.split(",")
+    if unknown := sorted(set(options.targets) - set(TARGETS)):
+        parser.error(f"there is no target {', '.join(unknown)}; there are: {', '.join(TARGETS)}")
+    wanted = options.program if options.do == "show" else options.only
+    options.names = [p.name for p in record.matching(wanted, programs())]
+    if not options.names:
+        parser.error(f"no program's name begins with {wanted!r}")
+    return options
+
+
+def show(targets: list[str], names: list[str]) -> None:
+    for target in targets:
+        for program in programs():
+            for kernel in record.kernels(program, target) if program.name in names else ():
+                print(f"// {target}, {program.name}: {' '.join(map(record.short, kernel.opts))}\n{kernel.source}")
+
+
+def main() -> int:
+    options = _options()
+    if options.do == "show":
+        show(options.targets, options.names)
+        return 0
+    whole, changed, count = not options.only, 0, 0
+    for target, now in made_by_target(options.targets, options.names, options.jobs):
+        before = record.read(target)
+        if options.do == "bless":
+            kept = now if whole else {**before, **now}
+            order = [p.name for p in programs()]
+            record.write(target, dict(sorted(kept.items(), key=lambda k: order.index(k[0]))))
+        gone = [name for name in before if name not in now] if whole else []
+        for name in (*now, *gone):
+            found = list(record.changes(before.get(name, ()), now.get(name, ())))
+            count, changed = count + len(now.get(name, ())), changed + len(found)
+            if found:
+                print(f"{target}, {name}", *found, sep="\n", flush=True)
+    print(f"{count} kernels, {changed} changed" + " and kept" * (options.do == "bless"))
+    return int(bool(changed) and options.do == "check")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,133 @@
+"""What is chosen and written for a program, as rows of text; where they are kept, and what tells two lists apart."""
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.corpus.programs import CorpusProgram
+from benchmarks.corpus.targets import device_name
+from tinsmith import Tensor
+from tinsmith.codegen.launch import KernelProgram
+from tinsmith.codegen.opt import Opt
+from tinsmith.core.errors import TinsmithError
+from tinsmith.core.settings import Context
+from tinsmith.schedule import execute, scalars
+from tinsmith.schedule.compiled import CompiledSchedule
+from tinsmith.schedule.record import lowered
+
+FOLDER = Path(__file__).parent / "kept"
+PLAIN = {"BEAM": 0, "CHECKED": 0, "CHECK_IR": 0, "DEBUG": 0, "MEMORY_BUDGET": "", "NOLOCALS": 0,
+         "NOOPT": 0, "POISON": 0, "TC": 1}  # settings that choices or texts depend on, and that cost time
+Kept = dict[str, list["Row"]]  # by program
+
+
+class Row(NamedTuple):
+    """One kernel: a hash of its text, its name, its opts."""
+
+    text: str
+    kernel: str
+    opts: str
+
+    def __str__(self) -> str:
+        return f"{self.text} {self.kernel}{': ' if self.opts else ''}{self.opts}"
+
+
+def short(opt: Opt) -> str:
+    """An opt as the corpus writes it.
+
+    >>> short(Opt(OptOps.VECTOR, 1, 16)), short(Opt(OptOps.STAGE, 1, (0, 2), lanes=16)), short(Opt(OptOps.HINT))
+    ('VECTOR(1,16)', 'STAGE(1,0+2,lanes=16)', 'HINT')
+    """
+    amount = "+".join(map(str, opt.amt)) if isinstance(opt.amt, tuple) else opt.amt
+    inside = ["" if opt.axis is None else str(opt.axis), *([] if amount is None else [str(amount)])]
+    inside += [f"lanes={opt.lanes}"] * bool(opt.lanes) + [opt.unit] * bool(opt.unit)
+    inside += [f"copies={opt.copies}"] * (opt.copies > 1)
+    return opt.op.name + (f"({','.join(inside)})" if any(inside) else "")
+
+
+def kernels(program: CorpusProgram, target: str) -> list[KernelProgram]:
+    """The kernels of a program, each once, in order, whatever was lowered before."""
+    found: dict[str, KernelProgram] = {}
+
+    def tell(compiled: CompiledSchedule) -> None:
+        found.update((k.symbol, k) for step in compiled.steps if isinstance(k := step.launch, KernelProgram))
+
+    with Context(DEV=device_name(target), **PLAIN):
+        Tensor.manual_seed(0)
+        run = program.build()
+        execute._compiled.clear()
+        scalars.forms.clear()
+        lowered.append(tell)
+        try:
+            run()
+        finally:
+            lowered.remove(tell)
+            execute.forget_old()
+    return list(found.values())
+
+
+def rows(program: CorpusProgram, target: str) -> list[Row]:
+    """Its kernels as they are kept; of a program that the target refuses, why."""
+    try:
+        return [Row(k.symbol.rpartition("_")[2], k.name, " ".join(map(short, k.opts)))
+                for k in kernels(program, target)]
+    except TinsmithError as error:
+        return [Row("refused", type(error).__name__, "")]
+
+
+def read(target: str) -> Kept:
+    """What is kept of a target; nothing if there is no file."""
+    path, found = FOLDER / f"{target}.txt", Kept()
+    made: list[Row] = []
+    for line in path.read_text().splitlines() if path.exists() else ():
+        if line.startswith("  "):
+            head, _, opts = line.strip().partition(": ")
+            text, _, kernel = head.partition(" ")
+            made.append(Row(text, kernel, opts))
+        elif line:
+            found[line] = made = []
+    return found
+
+
+def write(target: str, kept: Mapping[str, Sequence[Row]]) -> None:
+    """Keep it; a line a kernel, so that a change of one shows as one."""
+    FOLDER.mkdir(exist_ok=True)
+    lines = [line for name, made in kept.items() for line in (name, *(f"  {row}" for row in made))]
+    (FOLDER / f"{target}.txt").write_text("\n".join(lines) + "\n")
+
+
+class Change(NamedTuple):
+    """A kernel that is written otherwise now; None: it was not there, or is no more."""
+
+    before: Row | None
+    now: Row | None
+
+    def __str__(self) -> str:
+        before, now = self.before, self.now
+        if before is None or now is None:
+            return f"  {'new' if before is None else 'gone'}  {now or before}"
+        if before.opts == now.opts:
+            return f"  text  {now.kernel}: the same opts, {before.text} → {now.text}\n        {now.opts}"
+        return f"  opts  {before}\n      → {now}"
+
+
+def changes(before: Iterable[Row], now: Iterable[Row]) -> Iterator[Change]:
+    """What differs, equal kernels left out and the others side by side as they come.
+
+    >>> a, b, c = Row("1a", "r_4", "VECTOR(0,4)"), Row("2b", "r_8", ""), Row("3c", "r_4", "UNROLL(0,4)")
+    >>> print(*changes([a, b], [b, c]))
+      opts  1a r_4: VECTOR(0,4)
+          → 3c r_4: UNROLL(0,4)
+    """
+    old, new = list(before), list(now)
+    left = [row for row in old if row not in new]
+    for pair in itertools.zip_longest(left, [row for row in new if row not in old]):
+        yield Change(*pair)
+
+
+def matching(pattern: str, found: Sequence[CorpusProgram]) -> list[CorpusProgram]:
+    """Programs whose names begin as a regular expression says."""
+    return [p for p in found if re.match(pattern, p.name)]

@@ -1,0 +1,80 @@
+"""The machines that the corpus writes kernels for, each as data: none of them has to be here.
+
+A target is a device whose programs are scheduled, chosen and written as on the machine itself, and never run: its
+memory holds nothing, reading it gives zeros, and launching a program does nothing.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from tinsmith.backend.cpu.device import cpu_target
+from tinsmith.backend.cpu.osys import CacheSizes
+from tinsmith.backend.device import Allocator, Call, Compiled, Compiler, Device, Program
+from tinsmith.backend.opencl.device import device_target
+from tinsmith.codegen.render.base import Renderer
+from tinsmith.codegen.render.cuda import CUDARenderer, cuda_target
+from tinsmith.codegen.render.llvm import LLVMRenderer
+from tinsmith.codegen.render.metal import MetalRenderer
+from tinsmith.codegen.render.opencl import OpenCLRenderer
+
+AVX2 = frozenset(("sse2", "avx", "avx2", "fma", "f16c"))
+AVX512 = AVX2 | {"avx512f", "avx512vl", "avx512bw", "avx512dq"}
+DOTS = AVX512 | {"avx512vnni", "avx512bf16"}
+AMX = DOTS | {"amx-tile", "amx-bf16", "amx-int8"}
+
+
+def _x86(features: frozenset[str], cores: int, l1: int, l2: int) -> Renderer:
+    return LLVMRenderer(cpu_target("llvm", "x86_64", features, cores, CacheSizes(l1 << 10, l2 << 10)))
+
+
+def _opencl() -> Renderer:
+    """PoCL's device on a processor of eight cores, as OpenCL describes it."""
+    return OpenCLRenderer(device_target(SimpleNamespace(double_fp_config=1, local_mem_size=512 << 10,
+                                                        max_work_group_size=4096)))
+
+
+TARGETS: dict[str, Callable[[], Renderer]] = {
+    "avx2": lambda: _x86(AVX2, 8, 32, 512),
+    "avx512": lambda: _x86(AVX512, 8, 32, 1024),
+    "avx512_bf16": lambda: _x86(DOTS, 2, 32, 1024),
+    "amx": lambda: _x86(AMX, 8, 48, 2048),
+    "sm_80": lambda: CUDARenderer(cuda_target("sm_80", 108)),
+    "sm_90a": lambda: CUDARenderer(cuda_target("sm_90a", 132)),
+    "opencl": _opencl,
+    "metal": MetalRenderer,
+}
+
+
+class _Nowhere(Allocator):
+    """Memory that holds nothing."""
+
+    def alloc(self, nbytes: int) -> Any:
+        return nbytes
+
+    def free(self, opaque: Any) -> None:
+        """There is nothing to give back."""
+
+    def copyin(self, opaque: Any, offset: int, source: memoryview) -> None:
+        """What is written is lost."""
+
+    def copyout(self, target: memoryview, opaque: Any, offset: int) -> None:
+        target.cast("B")[:] = bytes(target.nbytes)
+
+
+class _Unrun(Compiled):
+    """A device that launches nothing."""
+
+    def run(self, calls: Sequence[Call]) -> None:
+        """Nothing is computed."""
+
+
+def device_name(target: str) -> str:
+    """The device of a target, which is opened on first use."""
+    return f"CORPUS_{target.upper()}"
+
+
+for _target, _renderer in TARGETS.items():
+    Device.register(device_name(_target), lambda name, make=_renderer: _Unrun(
+        name, _Nowhere(), Compiler(), Program, make()))

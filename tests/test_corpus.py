@@ -1,0 +1,52 @@
+"""The frozen corpus: a few of its programs are what they were, and a change of any shows."""
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.corpus import record
+from benchmarks.corpus.programs import programs
+from benchmarks.corpus.record import Row, changes
+from benchmarks.corpus.targets import TARGETS
+
+BLESS = "if that is meant: python -m benchmarks.corpus check, look at all of it, python -m benchmarks.corpus bless"
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_is_chosen_and_written_stays(target: str) -> None:
+    kept = record.read(target)
+    quick = [p for p in programs() if p.quick]
+    assert len(quick) >= 12
+    shown = [str(c) for p in quick for c in changes(kept[p.name], record.rows(p, target))]
+    assert not shown, "\n".join([f"{target}:", *shown, BLESS])
+
+
+def test_every_program_is_kept_under_a_name_of_its_own() -> None:
+    names = [p.name for p in programs()]
+    assert len(set(names)) == len(names) > 300
+    for target in TARGETS:
+        assert list(record.read(target)) == names, f"{target}: {BLESS}"
+
+
+def test_what_is_kept_is_read_as_it_was(tmp_path: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "FOLDER", tmp_path)
+    kept = {"a b": [Row("1a", "r_4", "VECTOR(0,4) STAGE(1,0+2,lanes=16)"), Row("2b", "E_8", "")], "c": []}
+    record.write("one", kept)
+    assert record.read("one") == kept and record.read("two") == {}
+
+
+def test_a_change_shows_both_lists() -> None:
+    a, b, c = Row("1a", "r_4", "VECTOR(0,4)"), Row("2b", "r_8", "UNROLL(0,4)"), Row("3c", "r_8", "UNROLL(0,4)")
+    assert not list(changes([a, b], [b, a]))
+    assert [str(x).split() for x in changes([a], [a, b])] == [["new", "2b", "r_8:", "UNROLL(0,4)"]]
+    assert [str(x).split() for x in changes([a, b], [b])] == [["gone", "1a", "r_4:", "VECTOR(0,4)"]]
+    (text,), (opts,) = changes([b], [c]), changes([a], [b])
+    assert "the same opts, 2b → 3c" in str(text) and str(opts).split()[1::4] == ["1a", "2b"]
+
+
+def test_what_was_written_before_does_not_matter() -> None:
+    """A program by itself and behind others, constants that change from one to the next among them."""
+    alone, before = (record.matching(name, programs())[0] for name in ("Adam step", "SGD step"))
+    first = record.rows(alone, "avx2")
+    for program in (before, alone, before, alone, alone):
+        found = record.rows(program, "avx2")
+    assert found == first
