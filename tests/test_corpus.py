@@ -1,12 +1,18 @@
 """The frozen corpus: a few of its programs are what they were, and a change of any shows."""
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from benchmarks.corpus import record
+from benchmarks.corpus import record, regret
 from benchmarks.corpus.programs import programs
 from benchmarks.corpus.record import Row, changes
 from benchmarks.corpus.targets import TARGETS
+from tinsmith.backend.device import Device
+from tinsmith.codegen.program import compile_kernel
+from tinsmith.core.dtypes import dtypes
+from tinsmith.ir import Ops, UOp
 
 BLESS = "if that is meant: python -m benchmarks.corpus check, look at all of it, python -m benchmarks.corpus bless"
 
@@ -27,7 +33,7 @@ def test_every_program_is_kept_under_a_name_of_its_own() -> None:
         assert list(record.read(target)) == names, f"{target}: {BLESS}"
 
 
-def test_what_is_kept_is_read_as_it_was(tmp_path: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_kept_is_read_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "FOLDER", tmp_path)
     kept = {"a b": [Row("1a", "r_4", "VECTOR(0,4) STAGE(1,0+2,lanes=16)"), Row("2b", "E_8", "")], "c": []}
     record.write("one", kept)
@@ -50,3 +56,21 @@ def test_what_was_written_before_does_not_matter() -> None:
     for program in (before, alone, before, alone, alone):
         found = record.rows(program, "avx2")
     assert found == first
+
+
+def test_the_choice_is_measured_beside_other_lists_that_compute_the_same(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = UOp(Ops.PARAM, dtypes.float32, (), (1, (6, 64)))
+    sink = UOp(Ops.SINK, None, (x.reduce("ADD", (1,)),))
+    chosen, *others = regret.candidates(sink, "CPU")
+    assert chosen.opts == compile_kernel(sink, Device["CPU"].renderer).opts
+    assert len({str(k.opts) for k in others}) == len(others) > 3 and all(k.opts != chosen.opts for k in others)
+    assert [] in [k.opts for k in others] and chosen.opts[:-1] in [k.opts for k in others]
+    found = regret.of_kernel("sums", sink, "CPU")
+    assert found is not None and found.low <= found.high and found.ratio >= 1
+    monkeypatch.setattr(regret, "FOLDER", tmp_path)
+    regret.keep([found])
+    regret.keep([found._replace(program="more sums"), found._replace(best="none")])
+    (path,) = tmp_path.iterdir()
+    assert [line.split("\t")[:2] for line in path.read_text().splitlines()] == [
+        ["more sums", found.kernel], ["sums", found.kernel]] and path.read_text().endswith("\tnone\n")

@@ -2,6 +2,7 @@
 
 ``check`` shows every kernel whose opts or text changed and fails if there is one, ``bless`` keeps what there is now,
 ``show PROGRAM`` prints a program's sources. ``--targets`` and ``--only`` narrow it to some machines and programs.
+``regret`` times on this machine what is chosen against the best of its candidates, and keeps it by kind of machine.
 """
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 
-from benchmarks.corpus import record
+from benchmarks.corpus import record, regret
 from benchmarks.corpus.programs import programs
 from benchmarks.corpus.record import Kept
 from benchmarks.corpus.targets import TARGETS
@@ -38,10 +39,11 @@ def made_by_target(targets: list[str], names: list[str], jobs: int) -> Iterator[
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.corpus", description=__doc__.split("\n")[0])
-    parser.add_argument("do", choices=("check", "bless", "show"))
+    parser.add_argument("do", choices=("check", "bless", "show", "regret"))
     parser.add_argument("program", nargs="?", default="", help="whose sources are shown")
     parser.add_argument("--targets", default=",".join(TARGETS), help="some of them (default all): %(default)s")
     parser.add_argument("--only", metavar="REGEX", default="", help="programs whose names begin so")
+    parser.add_argument("--device", default="CPU", help="where regret is measured (default %(default)s)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     options = parser.parse_args()
     options.targets = options.targets.split(",")
@@ -66,6 +68,8 @@ def main() -> int:
     if options.do == "show":
         show(options.targets, options.names)
         return 0
+    if options.do == "regret":
+        return int(not regret.report([p for p in programs() if p.name in options.names], options.device))
     whole, changed, count = not options.only, 0, 0
     for target, now in made_by_target(options.targets, options.names, options.jobs):
         before = record.read(target)

@@ -15,7 +15,7 @@ from tinsmith.codegen.opt import Opt
 from tinsmith.core.errors import TinsmithError
 from tinsmith.core.settings import Context
 from tinsmith.schedule import execute, scalars
-from tinsmith.schedule.compiled import CompiledSchedule
+from tinsmith.schedule.compiled import CompiledSchedule, Step
 from tinsmith.schedule.record import lowered
 
 FOLDER = Path(__file__).parent / "kept"
@@ -48,14 +48,14 @@ def short(opt: Opt) -> str:
     return opt.op.name + (f"({','.join(inside)})" if any(inside) else "")
 
 
-def kernels(program: CorpusProgram, target: str) -> list[KernelProgram]:
-    """The kernels of a program, each once, in order, whatever was lowered before."""
-    found: dict[str, KernelProgram] = {}
+def steps(program: CorpusProgram, device: str) -> list[Step]:
+    """What a program runs on a device, each kernel once, in order, whatever was lowered before."""
+    found: dict[str, Step] = {}
 
     def tell(compiled: CompiledSchedule) -> None:
-        found.update((k.symbol, k) for step in compiled.steps if isinstance(k := step.launch, KernelProgram))
+        found.update((k.symbol, step) for step in compiled.steps if isinstance(k := step.launch, KernelProgram))
 
-    with Context(DEV=device_name(target), **PLAIN):
+    with Context(DEV=device, **PLAIN):
         Tensor.manual_seed(0)
         run = program.build()
         execute._compiled.clear()
@@ -67,6 +67,11 @@ def kernels(program: CorpusProgram, target: str) -> list[KernelProgram]:
             lowered.remove(tell)
             execute.forget_old()
     return list(found.values())
+
+
+def kernels(program: CorpusProgram, target: str) -> list[KernelProgram]:
+    """Its kernels on a target."""
+    return [step.launch for step in steps(program, device_name(target)) if isinstance(step.launch, KernelProgram)]
 
 
 def rows(program: CorpusProgram, target: str) -> list[Row]:

@@ -165,7 +165,7 @@ def test_a_candidate_that_faults_or_hangs_dies_in_its_process(amount: int, fate:
     """The next candidate of the search is measured, and this process's GPU is as it was."""
     x = UOp(Ops.PARAM, dtypes.float32, (), (1, (420,)))
     sink = UOp(Ops.SINK, None, (x * x + 3.0,))
-    trial = beam._Trial(Request("FAULTYGPU", sink, ("tests.schedule.faulty_gpu",), limit=20))
+    trial = beam.Trial(Request("FAULTYGPU", sink, ("tests.schedule.faulty_gpu",), limit=20))
     assert trial.prepare()["state"] == "ready"
     kernel = beam._kernel(sink, "CUDA")
     kernel.apply(Opt(OptOps.UPCAST, 0, amount))

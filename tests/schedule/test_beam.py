@@ -57,7 +57,7 @@ def kernel_of(sink: UOp, device: str, *opts: Opt) -> Kernel:
 def test_what_a_candidate_does_in_its_process_stays_there(amount: int) -> None:
     """After a crash, a hang or a wrong result the next candidate is measured as if nothing had been."""
     sink = elementwise()
-    trial = beam._Trial(Request("FAULTY", sink, ("tests.schedule.faulty_device",), limit=5))
+    trial = beam.Trial(Request("FAULTY", sink, ("tests.schedule.faulty_device",), limit=5))
     assert trial.prepare()["state"] == "ready"
     bad = trial(kernel_of(sink, "FAULTY", Opt(OptOps.UPCAST, 0, amount)))
     assert trial.states == {FAULTS[amount]: 1} and (bad is None) == (FAULTS[amount] != "ok")
@@ -136,7 +136,7 @@ def test_a_child_that_cannot_start_costs_nothing_but_the_search(monkeypatch: pyt
 def test_a_stopped_search_leaves_no_answer_behind() -> None:
     """Ctrl-C while a candidate runs: its process goes, so that its answer is not taken for the next one's."""
     sink = elementwise(30)
-    trial = beam._Trial(Request("FAULTY", sink, ("tests.schedule.faulty_device",), limit=30))
+    trial = beam.Trial(Request("FAULTY", sink, ("tests.schedule.faulty_device",), limit=30))
     assert trial.prepare()["state"] == "ready"
     process = beam._child.process
     assert process is not None

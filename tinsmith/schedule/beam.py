@@ -164,7 +164,7 @@ def _search(sink: UOp, device: str, key: tuple[str, str, str]) -> beamdb.Entry |
     if reason is None:
         module = Device.made_by(device)
         request = Request(device, sink, (module,) if module else (), limit=settings.BEAM_SECONDS)
-        trial = _Trial(request)
+        trial = Trial(request)
         answer = trial.prepare()
         if answer["state"] == "ready":
             return _beam(sink, device, key, trial)
@@ -174,7 +174,7 @@ def _search(sink: UOp, device: str, key: tuple[str, str, str]) -> beamdb.Entry |
     return None
 
 
-class _Trial:
+class Trial:
     """Measures candidates of one kernel."""
 
     def __init__(self, request: Request) -> None:
@@ -196,7 +196,7 @@ class _Trial:
         return answer["seconds"] if state == "ok" else None
 
 
-def _beam(sink: UOp, device: str, key: tuple[str, str, str], trial: _Trial) -> beamdb.Entry | None:
+def _beam(sink: UOp, device: str, key: tuple[str, str, str], trial: Trial) -> beamdb.Entry | None:
     target = Device[device].renderer.target
     plain = _kernel(sink, device)
     chosen = plain.copied()

@@ -1,0 +1,164 @@
+"""How much slower the chosen opts are than the best of their candidates: chosen over best, in alternation.
+
+Candidates of a kernel are what the optimizer chooses with and without matrix units, no opts at all, and the neighbours
+of its choice that the model thinks best: one opt more, or the choice cut off before one of its last opts. Each is
+compiled, compared with the default program and timed by the child process of ``BEAM``; the fastest then takes turns with
+the choice. Where the two cannot be told apart, the ratio is that of the choice with itself: 1.
+"""
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.corpus import record
+from benchmarks.corpus.programs import CorpusProgram
+from tinsmith.backend.device import Device
+from tinsmith.backend.machine import machine, processor
+from tinsmith.codegen.estimate import estimate
+from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.program import begin, choose
+from tinsmith.codegen.search import COPIES, actions, copies
+from tinsmith.core.errors import ArgumentError
+from tinsmith.core.settings import Context
+from tinsmith.ir import UOp
+from tinsmith.schedule.beam import Trial, why_not
+from tinsmith.schedule.trial import Request
+
+FOLDER = Path(__file__).parent / "regret"
+ASKED = 1.05
+NEIGHBOURS = 12  # candidates that are measured beside the choices of the optimizer
+CUT = 3  # last opts that the choice may be cut off before
+TURNS = 15
+BUDGET = 0.02  # seconds of a turn
+
+
+class Regret(NamedTuple):
+    """One kernel: chosen over best with an interval of nine in ten, and both lists of opts."""
+
+    program: str
+    kernel: str
+    ratio: float
+    low: float
+    high: float
+    chosen: str
+    best: str
+
+    def __str__(self) -> str:
+        better = "" if self.best == self.chosen else f"\n    better: {self.best}\n    chosen: {self.chosen}"
+        return f"{self.program}, {self.kernel}: {self.ratio:.3f} ({self.low:.3f} to {self.high:.3f}){better}"
+
+
+def candidates(sink: UOp, device: str) -> list[Kernel]:
+    """The choice first, then what is measured beside it, without repetitions."""
+    target = Device[device].renderer.target
+    plain = begin(sink, target)
+    chosen, without = plain.copied(), plain.copied()
+    choose(chosen, target)
+    with Context(TC=0):
+        choose(without, target)
+    near = [*_longer(chosen, device), *_cut_off(plain, chosen)]
+    near.sort(key=lambda k: estimate(k, machine(device)).seconds)
+    found: dict[tuple[UOp, tuple[UOp, ...]], Kernel] = {}
+    for k in (chosen, without, plain, *near[:NEIGHBOURS]):
+        found.setdefault((k.sink, tuple(k.order)), k)
+    return list(found.values())
+
+
+def _longer(chosen: Kernel, device: str) -> Iterator[Kernel]:
+    for opt in actions(chosen, Device[device].renderer.target):
+        more = chosen.copied()
+        try:
+            more.apply(opt)
+        except (ArgumentError, AssertionError):
+            continue
+        if copies(more) <= COPIES:
+            yield more
+
+
+def _cut_off(plain: Kernel, chosen: Kernel) -> Iterator[Kernel]:
+    for count in range(1, min(CUT, len(chosen.opts)) + 1):
+        shorter = plain.copied()
+        for opt in chosen.opts[:-count]:
+            shorter.apply(opt)
+        yield shorter
+
+
+def of_kernel(program: str, sink: UOp, device: str) -> Regret | None:
+    """The regret of a kernel; None where it cannot be searched or is too slow to be."""
+    if why_not(sink, device) is not None:
+        return None
+    trial = Trial(Request(device, sink, budget=BUDGET))
+    if trial.prepare()["state"] != "ready":
+        return None
+    chosen, *others = candidates(sink, device)
+    times = [(t, k) for k in others if (t := trial(k)) is not None]
+    best = min(times, key=lambda tk: tk[0], default=(0.0, chosen))[1]
+    ratios = []
+    for _ in range(TURNS):
+        a, b = trial(chosen), trial(best)
+        if a is None or b is None:
+            return None
+        ratios.append(a / b)
+    low, high = interval(ratios)
+    if low <= 1 <= high:  # noise: the better of two that are equal looks better
+        best = chosen
+    texts = [" ".join(map(record.short, k.opts)) or "none" for k in (chosen, best)]
+    ratio = max(statistics.median(ratios), 1.0) if best is not chosen else 1.0
+    return Regret(program, chosen.name(), ratio, low, high, *texts)
+
+
+def interval(ratios: Sequence[float]) -> tuple[float, float]:
+    """Of the median, by drawing again from what was measured (Efron's bootstrap): nine in ten.
+
+    >>> interval([2.0, 2.0, 2.0])
+    (2.0, 2.0)
+    """
+    draw = random.Random(0)
+    medians = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(400))
+    return medians[20], medians[-21]
+
+
+def measured(programs: Iterable[CorpusProgram], device: str) -> Iterator[Regret]:
+    """Of each kernel of some programs, each kernel once."""
+    seen = set[UOp]()
+    for program in programs:
+        for step in record.steps(program, device):
+            sink = step.item.sink if step.item is not None else None
+            if sink is not None and sink not in seen:
+                seen.add(sink)
+                found = of_kernel(program.name, sink, device)
+                if found is not None:
+                    yield found
+
+
+def report(programs: Sequence[CorpusProgram], device: str) -> bool:
+    """Measure, print, and keep what was found under this kind of machine; whether it is as little as asked."""
+    found = []
+    for one in measured(programs, device):
+        found.append(one)
+        print(one, flush=True)
+    if not found:
+        print("no kernel of these can be measured")
+        return False
+    mean = math.exp(statistics.fmean(math.log(r.ratio) for r in found))
+    worst = max(found, key=lambda r: r.ratio)
+    print(f"{len(found)} kernels on {processor()}: chosen over best, geometric mean {mean:.3f} (asked: {ASKED}), "
+          f"worst {worst.ratio:.3f}: {worst.program}, {worst.kernel}")
+    keep(found)
+    return mean <= ASKED
+
+
+def keep(found: Sequence[Regret]) -> None:
+    """Lines of this kind of machine, those of kernels not measured now as they were."""
+    path = FOLDER / ("".join(c if c.isalnum() else "_" for c in processor()) + ".txt")
+    lines = path.read_text().splitlines() if path.exists() else []
+    kept = {tuple(line.split("\t")[:2]): line for line in lines}
+    for r in found:
+        numbers = [f"{x:.3f}" for x in (r.ratio, r.low, r.high)]
+        kept[r.program, r.kernel] = "\t".join([r.program, r.kernel, *numbers, r.chosen, r.best])
+    FOLDER.mkdir(exist_ok=True)
+    path.write_text("\n".join(kept[key] for key in sorted(kept)) + "\n")
