@@ -2,8 +2,8 @@
 
 Candidates of a kernel are what the optimizer chooses with and without matrix units, no opts at all, and the neighbours
 of its choice that the model thinks best: one opt more, or the choice cut off before one of its last opts. Each is
-compiled, compared with the default program and timed by the child process of ``BEAM``; the fastest then takes turns with
-the choice. Where the two cannot be told apart, the ratio is that of the choice with itself: 1.
+compiled, compared with the default program and timed by the child process of ``BEAM``; the fastest then takes turns
+with the choice. Where the two cannot be told apart, the ratio is that of the choice with itself: 1.
 """
 from __future__ import annotations
 

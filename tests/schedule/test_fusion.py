@@ -5,13 +5,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from tinsmith.schedule.contraction import is_contraction
 
 from tests.schedule.helpers import count, given, kernels, reductions, work
 from tinsmith.codegen.render.base import Costs
 from tinsmith.core.settings import Context
 from tinsmith.ir import Ops
 from tinsmith.ir.uop import toposort
-from tinsmith.schedule.contraction import is_contraction
 from tinsmith.schedule.fusion import MOST_WORK
 from tinsmith.tensor.tensor import Tensor
 

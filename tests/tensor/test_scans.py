@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from tests.tensor.helpers import FLOATS, INTS, SHAPES, check, check_gradient, values, wide
 from tinsmith import Tensor, dtypes
+from tinsmith.codegen.render.base import Cuts
 from tinsmith.core.dtypes import DType, sum_dtype
 from tinsmith.core.errors import AxisError
 from tinsmith.core.settings import Context
-from tinsmith.schedule.split import SCAN_LONG
 
 NAMES = {"cumsum": np.cumsum, "cumprod": np.cumprod, "cummax": np.maximum.accumulate, "cummin": np.minimum.accumulate}
 
@@ -67,7 +67,7 @@ def test_where_the_extreme_stands(sign: int) -> None:
         check(found.values, (np.maximum if sign > 0 else np.minimum).accumulate(x, axis))
 
 
-@pytest.mark.parametrize("length", [SCAN_LONG - 1, SCAN_LONG, SCAN_LONG + 37, 20_011, 1 << 15], ids=str)
+@pytest.mark.parametrize("length", [Cuts().scan - 1, Cuts().scan, Cuts().scan + 37, 20_011, 1 << 15], ids=str)
 @pytest.mark.parametrize("noopt", [0, 1])
 def test_long_axes_are_cut(length: int, noopt: int) -> None:
     x = np.random.default_rng(0).integers(-50, 50, (2, length)).astype(np.int32)

@@ -10,10 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tinsmith.codegen.roles import Role, range_size
-from tinsmith.codegen.streams import is_product_sum, same_value
+from tinsmith.codegen.streams import same_value
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.structure import contraction
 from tinsmith.ir.uop import toposort
 
 if TYPE_CHECKING:
@@ -84,9 +85,9 @@ def inner_sums(store: UOp) -> list[UOp]:
     """The contractions that the contraction in ``store`` is made of."""
     top = store.src[2]
     folds = [n for n in toposort(top) if n.op is Ops.FOLD]
-    if top.op is not Ops.FOLD or not is_product_sum(top) or any(f.arg is not Ops.ADD for f in folds):
+    if top.op is not Ops.FOLD or not contraction(top) or any(f.arg is not Ops.ADD for f in folds):
         return []
-    return [f for f in folds if f is not top and is_product_sum(f)]
+    return [f for f in folds if f is not top and contraction(f)]
 
 
 def crossing(sink: UOp) -> list[list[UOp]]:

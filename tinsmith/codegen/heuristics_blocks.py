@@ -27,13 +27,13 @@ from tinsmith.codegen.heuristics_lines import (
     vector_opts,
 )
 from tinsmith.codegen.heuristics_rings import ring_opts
-from tinsmith.codegen.heuristics_tiles import operands_of
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.tuning import stride_of as _stride
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.structure import contraction, sum_of_products
 from tinsmith.ir.uop import toposort
 
 ENOUGH_THREADS = 1 << 13  # results from which on every result has a thread of its own
@@ -99,9 +99,10 @@ def reuse_opts(kernel: Kernel, target: Target) -> None:
     """Copies of a product along a range of either factor alone, as far as there is work for all threads without them:
     what one factor loads serves all copies along the other's range."""
     fold = next(iter(kernel.folds), None)
-    pair = operands_of(fold) if fold is not None and len(kernel.folds) == 1 else None
-    if fold is None or pair is None or not all(n.op is Ops.LOAD for n in pair):
+    found = sum_of_products(fold) if fold is not None and len(kernel.folds) == 1 and fold.dtype.is_float else None
+    if fold is None or found is None or not all(n.op is Ops.LOAD for n in found[:2]):
         return
+    pair = found.a, found.b
     own = [next((r for r in kernel.order if r in a.ranges - b.ranges and r.arg[1] is Role.GLOBAL and not any(
         _stride(n.src[1], r) == 1 for n in (*pair, *kernel.stores))), None) for a, b in (pair, pair[::-1])]
     for copies in COPIES:
@@ -117,11 +118,11 @@ def reuse_opts(kernel: Kernel, target: Target) -> None:
 def matrix_unit_opts(kernel: Kernel, target: Target) -> bool:
     """A warp per tile of a matrix unit, with as many copies of it as the result is large; False where none fits."""
     fold = next(iter(kernel.folds), None)
-    parts = matrix.factors(fold) if fold is not None and len(kernel.folds) == 1 else None
-    if fold is None or parts is None or any(s.op is not Ops.STORE for s in kernel.stores):
+    found = contraction(fold, guarded=True) if fold is not None and len(kernel.folds) == 1 else None
+    if fold is None or found is None or any(s.op is not Ops.STORE for s in kernel.stores):
         return False
-    x, y = (_largest(kernel, fold, a, b) for a, b in (parts[:2], parts[1::-1]))
-    depth = [r for r in fold.src[1:] if r in parts[0].ranges and r in parts[1].ranges]
+    x, y = (_largest(kernel, fold, a, b) for a, b in ((found.a, found.b), (found.b, found.a)))
+    depth = [r for r in found.k if r in found.a.ranges and r in found.b.ranges]
     if x is None or y is None or not depth:
         return False
     row, column = (y, x) if all(_stride(s.src[1], x) == 1 for s in kernel.stores) else (x, y)
@@ -143,10 +144,10 @@ def matrix_unit_opts(kernel: Kernel, target: Target) -> bool:
 def contraction_opts(kernel: Kernel, target: Target) -> bool:
     """Tiles through near memory for one large contraction; False where there is none."""
     fold = next(iter(kernel.folds), None)
-    pair = operands_of(fold) if fold is not None and len(kernel.folds) == 1 else None
-    if fold is None or pair is None or len(fold.src) != 2 or any(s.op is not Ops.STORE for s in kernel.stores):
+    found = contraction(fold) if fold is not None and len(kernel.folds) == 1 and fold.dtype.is_float else None
+    if fold is None or found is None or len(fold.src) != 2 or any(s.op is not Ops.STORE for s in kernel.stores):
         return False
-    sides = [_largest(kernel, fold, a, b) for a, b in (pair, pair[::-1])]
+    sides = [_largest(kernel, fold, a, b) for a, b in ((found.a, found.b), (found.b, found.a))]
     if None in sides or not isinstance(range_size(fold.src[1]), int) or range_size(fold.src[1]) % SLICE:
         return False
     row, column = (r for r in sides if r is not None)

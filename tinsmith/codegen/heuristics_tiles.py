@@ -32,6 +32,7 @@ from tinsmith.codegen.tuning import power_of_two as _power_of_two
 from tinsmith.codegen.tuning import split as _split
 from tinsmith.codegen.tuning import stride_of as _stride
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.structure import contraction
 from tinsmith.ir.uop import toposort
 
 FULL_UNROLL = 6  # steps of a reduction that are all written out
@@ -74,22 +75,14 @@ class Tile:
         return total
 
 
-def operands_of(fold: UOp) -> tuple[UOp, UOp] | None:
-    body = fold.src[0]
-    if fold.arg is not Ops.ADD or body.op is not Ops.MUL or not body.dtype.is_float:
-        return None
-    return body.src[0], body.src[1]
-
-
 def best_tile(kernel: Kernel, target: Target) -> Tile | None:
     """The cheapest register tile for the kernel's contraction; None if it holds none worth tiling."""
-    folds = [f for f in kernel.folds if operands_of(f)]
-    if len(kernel.folds) != 1 or not folds or any(s.op is not Ops.STORE for s in kernel.stores):
+    fold = kernel.folds[0] if len(kernel.folds) == 1 and all(s.op is Ops.STORE for s in kernel.stores) else None
+    found = contraction(fold) if fold is not None and fold.dtype.is_float else None
+    if fold is None or found is None:
         return None
-    fold = folds[0]
-    a, b = operands_of(fold) or (fold, fold)
     candidates = []
-    for panel, scalar in ((a, b), (b, a)):
+    for panel, scalar in ((found.a, found.b), (found.b, found.a)):
         own = [r for r in kernel.order if r in panel.ranges - scalar.ranges and r in fold.ranges]
         other = [r for r in kernel.order if r in scalar.ranges - panel.ranges and r in fold.ranges]
         for lane in own:

@@ -16,10 +16,11 @@ from tinsmith.codegen.normalize import mergeable
 from tinsmith.codegen.opt import Opt
 from tinsmith.codegen.opts import HANDLERS, OF_REDUCTIONS
 from tinsmith.codegen.roles import Axis, Role, range_size
-from tinsmith.codegen.streams import SIDE, TILE_ROWS, bind, computed_values, equal_values, is_product_sum
+from tinsmith.codegen.streams import SIDE, TILE_ROWS, bind, computed_values, equal_values
 from tinsmith.codegen.views import staged_operand
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.structure import contraction
 from tinsmith.ir.symbolic import linear_form, rename, simplify
 from tinsmith.ir.threefry import draws
 from tinsmith.ir.units import MatrixUnit
@@ -351,7 +352,7 @@ class Kernel:
         """
         inside = [r for r in self.order if r in value.ranges and r not in outside]
         inside.sort(key=lambda r: r.arg[1] is Role.REDUCE)
-        tiled = any(is_product_sum(n) for n in toposort(value) if n.op is Ops.FOLD)
+        tiled = any(contraction(n) for n in toposort(value) if n.op is Ops.FOLD)
         fresh: list[UOp] = []
         table: dict[UOp, UOp] = {}
         place = UOp.index(0)

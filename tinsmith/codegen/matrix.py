@@ -16,6 +16,7 @@ from tinsmith.codegen.normalize import implies
 from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.structure import contraction
 from tinsmith.ir.symbolic import from_linear, linear_form
 from tinsmith.ir.units import Fragment, MatrixUnit
 from tinsmith.ir.uop import toposort
@@ -24,17 +25,6 @@ NewRange = Callable[[int, Role], UOp]
 FEWEST_LANES = 4  # copies that are worth a vector
 LANES = 16  # places of a window that are staged by one vector
 _NUMBER = 1 << 20  # numbers of ranges that stand for digits while an address is looked at
-
-
-def factors(fold: UOp) -> tuple[UOp, UOp, UOp | None] | None:
-    """The two factors of a sum of products, and the condition (of a padded range) under which they count."""
-    body: UOp = fold.src[0]
-    valid: UOp | None = None
-    if fold.arg is not Ops.ADD:
-        return None
-    while body.op is Ops.WHERE and body.src[2].is_const and body.src[2].arg == 0:
-        valid, body = body.src[0] if valid is None else valid & body.src[0], body.src[1]
-    return (body.src[0], body.src[1], valid) if body.op is Ops.MUL else None
 
 
 def narrow(factor: UOp, dtype: DType, acc: DType) -> UOp | None:
@@ -50,10 +40,10 @@ def narrow(factor: UOp, dtype: DType, acc: DType) -> UOp | None:
 
 def operands(fold: UOp, m: UOp, n: UOp, unit: MatrixUnit) -> tuple[UOp, UOp] | None:
     """The unit's operands a[m, k] and b[k, n] in a sum of products; None if it is not one of the unit's types."""
-    found = factors(fold)
+    found = contraction(fold, guarded=True)
     if found is None or fold.dtype is not unit.acc:
         return None
-    x, y, valid = found
+    x, y, valid = found[:3]
     if m in y.ranges:
         x, y = y, x
     if m not in x.ranges or n not in y.ranges or n in x.ranges or m in y.ranges:

@@ -16,6 +16,7 @@ from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.tuning import apply_to, order, split, stride_of
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.structure import contraction
 from tinsmith.ir.symbolic import linear_form
 from tinsmith.ir.units import MatrixUnit
 from tinsmith.ir.uop import toposort
@@ -53,11 +54,11 @@ def best_plan(kernel: Kernel, target: Target) -> UnitPlan | None:
 
 
 def _plans(kernel: Kernel, fold: UOp, unit: MatrixUnit) -> list[UnitPlan]:
-    parts = matrix.factors(fold)
-    if parts is None or any(r.arg[0] in kernel.full or r.arg[1].expanded for r in kernel.order):
+    found = contraction(fold, guarded=True)
+    if found is None or any(r.arg[0] in kernel.full or r.arg[1].expanded for r in kernel.order):
         return []
     out = []
-    for x, y in (parts[:2], parts[1::-1]):
+    for x, y in ((found.a, found.b), (found.b, found.a)):
         rows = [r for r in kernel.parallel if r in x.ranges - y.ranges and r in fold.ranges]
         columns = [r for r in kernel.parallel if r in y.ranges - x.ranges and r in fold.ranges]
         depth = [r for r in fold.src[1:] if r in x.ranges and r in y.ranges]

@@ -16,6 +16,7 @@ from tinsmith.codegen.roles import Role, range_size
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.structure import contraction
 from tinsmith.ir.symbolic import simplify
 from tinsmith.ir.units import MatrixUnit, fma
 from tinsmith.ir.uop import toposort
@@ -226,7 +227,7 @@ def _matrix_unit(k: Kernel, opt: Opt) -> list[Opt]:
     _require(not any(x.arg[1] in blocks.THREADS for x in k.order), opt, "the block has other threads already")
     fixed = all(isinstance(range_size(x), int) and x.arg[0] not in k.full for x in (m, n, r))
     _require(fixed, opt, "a range is partial or of symbolic size")
-    fold = next((f for f in k.folds if r in f.src[1:] and matrix.factors(f)), None)
+    fold = next((f for f in k.folds if r in f.src[1:] and contraction(f, guarded=True)), None)
     if fold is None:
         raise _illegal(opt, "no sum of products runs over it")
     inside = toposort(fold)

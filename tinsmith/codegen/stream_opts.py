@@ -22,13 +22,13 @@ from tinsmith.codegen.streams import (
     TILE_ROWS,
     equal_values,
     inner_contractions,
-    is_product_sum,
     outer_folds,
     single_way_out,
     streams,
 )
 from tinsmith.codegen.tuning import apply_to, count_of, lanes_of, power_of_two, split, stride_of
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.structure import contraction
 from tinsmith.ir.uop import toposort
 
 ACCUMULATORS = 16  # of register tiles with all columns of the result
@@ -91,7 +91,7 @@ def blocks_of_rows(kernel: Kernel, target: Target) -> bool:
     and 3.9; 4096 of 4096 (one head) 53 and 44 ms, with the mask 23 and 49.
     """
     top = greatest(kernel.sink)
-    sums = [f for f in outer_folds(kernel.sink) if is_product_sum(f)]
+    sums = [f for f in outer_folds(kernel.sink) if contraction(f)]
     size = range_size(top.src[1]) if top is not None else 0
     if top is None or len(sums) != 1 or not isinstance(size, int) or not inner_contractions(top.src[0]):
         return False
@@ -120,7 +120,7 @@ def blocks_of_rows(kernel: Kernel, target: Target) -> bool:
         value = single_way_out(inner[0], kernel.sink, frozenset())
         tile(kernel, value, lanes, power_of_two(ACCUMULATORS // height), around)
         top = next(f for f in kernel.folds if f.arg is Ops.MAX and f.src[1].arg[1] is not Role.BLOCK)
-    for factor in [s for f in kernel.folds if is_product_sum(f) for s in f.src[0].src]:
+    for factor in [s for f in kernel.folds if contraction(f) for s in f.src[0].src]:
         if any(n.op is Ops.STAGE for n in toposort(factor)) and factor in kernel.stageable[len(kernel.loads):]:
             tile(kernel, factor, lanes, 1, around)
     if lanes > 1:
@@ -150,7 +150,7 @@ def tiles(kernel: Kernel, lanes: int, around: Sequence[UOp] | None = None) -> No
         readers = Counter(s for n in toposort(kernel.sink) for s in set(n.src))
         tile(kernel, max(values, key=lambda v: readers[v]), lanes, VECTORS, around)
     for fold in outer_folds(kernel.sink):
-        if fold in outer_folds(kernel.sink) and is_product_sum(fold):
+        if fold in outer_folds(kernel.sink) and contraction(fold):
             for factor in fold.src[0].src:
                 if any(n.op is Ops.STAGE for n in toposort(factor)) and factor in kernel.stageable[len(kernel.loads):]:
                     tile(kernel, factor, lanes, 1, around)
@@ -191,7 +191,7 @@ def columns(kernel: Kernel, lanes: int) -> None:
     """Lanes and two vectors of columns for every outer contraction."""
     done: set[UOp] = set()
     while True:
-        ready = [f for f in outer_folds(kernel.sink) if is_product_sum(f)
+        ready = [f for f in outer_folds(kernel.sink) if contraction(f)
                  and not any(r.arg[1] is Role.VECTOR for r in f.ranges)]
         staged = {r for n in toposort(kernel.sink) if n.op is Ops.STAGE for r in n.ranges}  # once for all lanes
         options = [(f, r) for f in ready for r in kernel.parallel if r in f.ranges and range_size(r) >= 4
@@ -210,7 +210,7 @@ def columns(kernel: Kernel, lanes: int) -> None:
 
 def rows(kernel: Kernel) -> None:
     """Rows in registers for every outer contraction: the loop along the factor that has no lanes."""
-    for f in [f for f in outer_folds(kernel.sink) if is_product_sum(f)]:
+    for f in [f for f in outer_folds(kernel.sink) if contraction(f)]:
         factor = next((s for s in f.src[0].src if not any(r.arg[1] is Role.VECTOR for r in s.ranges)), f.src[0].src[0])
         other = f.src[0].src[1] if factor is f.src[0].src[0] else f.src[0].src[0]
         loops = [r for r in kernel.parallel if r in factor.ranges and r in f.ranges and r not in other.ranges]
@@ -220,7 +220,7 @@ def rows(kernel: Kernel) -> None:
 
 def statistics(kernel: Kernel, lanes: int) -> None:
     """Reductions of staged rows: lanes along the row, several accumulators."""
-    for ranges in dict.fromkeys(f.src[1:] for f in kernel.folds if not is_product_sum(f)):
+    for ranges in dict.fromkeys(f.src[1:] for f in kernel.folds if not contraction(f)):
         r = ranges[-1]
         if r.arg[1] is Role.BLOCK:
             continue
@@ -235,7 +235,7 @@ def panels(kernel: Kernel, target: Target) -> None:
     """Factors that memory does not hold as they are needed are packed: vectors whose lanes lie apart, and scalars that
     have to be computed first."""
     while True:
-        wanted = [s for f in kernel.folds if is_product_sum(f) for s in f.src[0].src if _wants_panel(s)]
+        wanted = [s for f in kernel.folds if contraction(f) for s in f.src[0].src if _wants_panel(s)]
         packed = next(((s, out) for s in wanted if (out := _outside(kernel, s)) is not None), None)
         if packed is None:
             return
@@ -270,7 +270,7 @@ def _outside(kernel: Kernel, factor: UOp) -> list[UOp] | None:
 
 def steps(kernel: Kernel) -> None:
     """A few steps of every contraction are written out."""
-    for r in dict.fromkeys(f.src[-1] for f in kernel.folds if is_product_sum(f)):
+    for r in dict.fromkeys(f.src[-1] for f in kernel.folds if contraction(f)):
         size = range_size(r) if r in kernel.order else 1
         if r.arg[1] is Role.REDUCE and size > 1:
             split(kernel, OptOps.UNROLL, r, STEPS if size % STEPS == 0 else 2) if size > STEPS else apply_to(

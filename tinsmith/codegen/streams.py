@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.structure import contraction
 from tinsmith.ir.uop import toposort
 
 TILE_ROWS = 8  # of every register tile
@@ -45,7 +46,7 @@ def outer_folds(sink: UOp) -> list[UOp]:
 def as_stream(fold: UOp) -> Stream | None:
     """``fold`` as a stream; None if it is none."""
     body, bound = fold.src[0], set(fold.src[1:])
-    if is_product_sum(fold):
+    if contraction(fold):
         for operand, other in (body.src, body.src[::-1]):
             if _has_fold(operand) and not _has_fold(other) and bound <= operand.ranges:
                 return Stream(fold, operand, _in_order(operand.ranges - other.ranges - bound))
@@ -66,18 +67,9 @@ def _has_fold(node: UOp) -> bool:
     return any(n.op is Ops.FOLD for n in toposort(node, lambda n: n.op is not Ops.STAGE))
 
 
-def is_product_sum(fold: UOp) -> bool:
-    """Whether a reduction is a contraction: each factor lacks ranges that the other and the result have."""
-    body = fold.src[0]
-    if fold.op is not Ops.FOLD or fold.arg is not Ops.ADD or body.op is not Ops.MUL or not body.dtype.is_float:
-        return False
-    a, b = (s.ranges & fold.ranges for s in body.src)
-    return bool(a - b and b - a)
-
-
 def inner_contractions(node: UOp) -> list[UOp]:
     """Contractions that ``node`` is made of and that no stage holds yet."""
-    return [n for n in toposort(node, lambda n: n.op is not Ops.STAGE) if n.op is Ops.FOLD and is_product_sum(n)]
+    return [n for n in toposort(node, lambda n: n.op is not Ops.STAGE) if n.op is Ops.FOLD and contraction(n)]
 
 
 def share_rows(sink: UOp) -> UOp:
@@ -97,7 +89,7 @@ def _names_of_rows(store: UOp, main: UOp) -> dict[UOp, UOp] | None:
     """What the ranges of a store are called in another one that holds the same reductions of a contraction."""
     mine, its = ([n for n in toposort(s.src[2]) if n.op is Ops.FOLD] for s in (store, main))
     for fold in reversed(mine):
-        if not any(is_product_sum(n) for n in toposort(fold) if n.op is Ops.FOLD):
+        if not any(contraction(n) for n in toposort(fold) if n.op is Ops.FOLD):
             continue
         for n in its:
             renamed: dict[UOp, UOp] = {}
@@ -188,7 +180,7 @@ def computed_values(sink: UOp) -> list[UOp]:
     """Computed factors of contractions, and values inside reductions that are made of reductions, in a stable order."""
     folds = [f for f in toposort(sink) if f.op is Ops.FOLD]
     inside = dict.fromkeys(n for f in folds for n in toposort(f.src[0]))
-    factors = {s for f in folds if is_product_sum(f) for s in f.src[0].src}
+    factors = {s for f in folds if contraction(f) for s in f.src[0].src}
     return [n for n in inside if n.ranges and (n.op.alu or n.op.kind == "cast" or n.op is Ops.FOLD)
             and n.dtype is not dtypes.index and not n.dtype.is_bool and (n in factors or _has_fold(n))
             and all(m.op is not Ops.MMA for m in toposort(n))]

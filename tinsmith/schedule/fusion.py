@@ -19,10 +19,10 @@ from tinsmith.codegen.render.base import Costs
 from tinsmith.codegen.roles import Role
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.structure import contraction, is_product, unrepeated_size
 from tinsmith.ir.threefry import cipher_nodes
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.cones import MOST_CONE, SOURCES, cone_of, has_own_statistics, narrower, reductions_of, summed
-from tinsmith.schedule.contraction import is_contraction, is_product, operands_size
 
 MOST_WORK = 768  # operations and views that a kernel holds before it is cut: compilers need more than linear time
 
@@ -134,16 +134,16 @@ class Fusion:
             self.grows[n] = n.op is not Ops.REDUCE and any(self.grows[s] for s in n.src)
             self.heavy[n] = n.op is Ops.REDUCE or any(self.heavy[s] for s in n.src)
             large = n.op is Ops.REDUCE and _size(n.src[0]) > self.costs.small_work
-            self.contracts[n] = (large and is_contraction(n) if n.op is Ops.REDUCE else
+            self.contracts[n] = (large and contraction(n) is not None if n.op is Ops.REDUCE else
                                  any(self.contracts[s] for s in n.src))
             own = n.op.cost if n.op.elementwise or n.op is Ops.GATHER else 0
             self.cost[n] = min(own + sum(self.cost[s] for s in n.src), 1 << 20)
             self.light[n] = min(own + sum(self.light[s] for s in n.src), 1 << 20)
             if n.op is Ops.REDUCE:
                 self.cost[n], self.light[n] = 1 << 20, 0
-                if is_contraction(n) and self.factor(n) is None:
+                if (found := contraction(n)) is not None and self.factor(n) is None:
                     self.depth[n] = 1 << 20 if self.windowed[n] else _size(n.src[0]) // max(_size(n), 1)
-                    self.grows[n] = _size(n) >= operands_size(n)
+                    self.grows[n] = _size(n) >= unrepeated_size(found.a) + unrepeated_size(found.b)
 
     # *** decisions ***
 
@@ -207,7 +207,7 @@ class Fusion:
         if len(reduces) != 1:
             return None
         (below,) = reduces
-        return below if is_contraction(below) and _size(below) == _size(node) else None
+        return below if contraction(below) and _size(below) == _size(node) else None
 
     def light_on_statistics(self, node: UOp) -> bool:
         """Whether a value is cheap to compute again from much smaller reductions and from what has memory in any case:
@@ -295,7 +295,7 @@ class Fusion:
         if nested and node.op is Ops.REDUCE and self.contracts[node] and self.depth[node] > self.costs.stream_depth:
             return "a long contraction is computed by blocks, not one element at a time inside another reduction"
         if request.rows is not None:
-            if node.op is Ops.REDUCE and is_contraction(node) and self.factor(node) is not None:
+            if node.op is Ops.REDUCE and contraction(node) and self.factor(node) is not None:
                 return "a contraction of a computed operand has a kernel of its own"
             return None if nested or depends <= outer else "its loops do not nest with those of the rows"
         if node in group.stream and depends == outer and group.walk in (None, node):
@@ -347,7 +347,7 @@ class Fusion:
             request.group.chain.append(_ranges(index))
             request.group.reduces += 1
             request.group.contraction |= self.contracts[node]
-            if not request.around and request.rows is None and is_contraction(node):
+            if not request.around and request.rows is None and contraction(node) is not None:
                 request.group.walk = node
             own = frozenset(r for r in ranges if r.op is Ops.RANGE)
             if request.in_tile and self.tiled(node, [request]):

@@ -14,8 +14,6 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ranking import by_pieces, count_below, digit_bits_for
 from tinsmith.schedule.origins import rebuilt
 
-FEW_PLACES = 64  # places up to which every place asks every step
-LEAST_STEPS = 256  # of a scatter that is worth sorting
 PADDING = 1024  # threads may ask for the steps of places that do not exist
 
 
@@ -34,9 +32,9 @@ def _sums(n: UOp, target: Target) -> UOp:
     steps, places, others = index.shape[axis], base.shape[axis], [a for a in range(n.ndim) if a != axis]
     beside = x.size // max(steps, 1)
     alike = all(index.shape[a] == 1 or _constant_along(index, a) for a in others)
-    if not alike or steps < LEAST_STEPS or 4 * beside >= target.cores * target.resident:
+    if not alike or steps < target.costs.cuts.sorted_steps or 4 * beside >= target.cores * target.resident:
         return n
-    if places <= FEW_PLACES and n.ndim == 1:
+    if places <= target.costs.cuts.asked_places and n.ndim == 1:
         return _by_each(n)
     at = index.shrink(tuple((0, s) if a == axis else (0, 1) for a, s in enumerate(index.shape))).reshape((1, steps))
     at = at.cast(dtypes.int64)

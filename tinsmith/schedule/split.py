@@ -11,24 +11,9 @@ from typing import NamedTuple
 from tinsmith.codegen.render.base import Target
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.structure import is_product
 from tinsmith.ir.uop import toposort
-from tinsmith.schedule.contraction import is_repeated
 from tinsmith.schedule.origins import rebuilt
-
-LONG = 1 << 15  # elements per result from which a reduction with few results is cut
-FEW = 64  # results that keep all cores busy by themselves
-CONTRACTION_FEW = 1 << 16
-CHUNKS = 32
-COLUMN_LONG = 1 << 10  # elements of a column from which on columns are cut, where there are cores to fill
-COLUMN_THREADS = 4  # of a block, for each result: several share the way down, and each has a vector of results
-MOST_CHUNKS = 1 << 12
-SCAN_LONG = 1 << 14  # steps from which a scan of few rows is cut
-SCAN_FEW = 16
-SCAN_BLOCKS = 64
-SCAN_STEP = 16  # blocks hold whole vectors of so many steps where the length allows it
-SCAN_THREADS = 256  # threads that share the steps of a block where there are cores to fill
-SCAN_COLUMN = 64  # steps of a block that one thread goes through
-SCAN_WAVES = 2  # blocks for each that is under way at a time
 
 
 def split_reductions(roots: Sequence[UOp], target: Target) -> list[UOp]:
@@ -42,7 +27,7 @@ def split_reductions(roots: Sequence[UOp], target: Target) -> list[UOp]:
         if node.op is Ops.REDUCE and target.cores > 1 and _is_about_sum(n) and (found := _split_about(node, target)):
             return found
         if node.op is Ops.REDUCE:
-            return _split(_joined(node) if _alone(n.src[0], readers) else node, target)
+            return _split(_joined(node, target) if _alone(n.src[0], readers) else node, target)
         return _split_scan(node, target) if node.op is Ops.SCAN and len(node.src) == 1 else node
 
     return rebuilt(roots, cut)
@@ -55,16 +40,16 @@ def _alone(node: UOp, readers: Mapping[UOp, int]) -> bool:
     return node.op is Ops.REDUCE and readers[node] == 1
 
 
-def _joined(node: UOp) -> UOp:
+def _joined(node: UOp, target: Target) -> UOp:
     """A long reduction of a reduction by the same op as one; the node itself where it is none."""
     inner, (op, axes) = node.src[0], node.arg
     shape = inner.shape
     while inner.op is Ops.RESHAPE:
         inner = inner.src[0]
-    if inner.op is not Ops.REDUCE or inner.arg[0] is not op or _is_contraction(inner):
+    if inner.op is not Ops.REDUCE or inner.arg[0] is not op or _adds_products(inner):
         return node
     x = inner.src[0]
-    if not all(isinstance(s, int) for s in (*x.shape, *shape)) or x.size // max(node.size, 1) < LONG:
+    if not all(isinstance(s, int) for s in (*x.shape, *shape)) or x.size // max(node.size, 1) < target.costs.cuts.long:
         return node
     kept = [a for a, s in enumerate(inner.shape) if s != 1]
     outer = [a for a, s in enumerate(shape) if s != 1]
@@ -74,9 +59,8 @@ def _joined(node: UOp) -> UOp:
     return x.reduce(op, tuple(both)).reshape(node.shape)
 
 
-def _is_contraction(node: UOp) -> bool:
-    x = node.src[0]
-    return node.arg[0] is Ops.ADD and x.op is Ops.MUL and all(is_repeated(s) for s in x.src)
+def _adds_products(node: UOp) -> bool:
+    return node.arg[0] is Ops.ADD and is_product(node.src[0])
 
 
 def _split(node: UOp, target: Target) -> UOp:
@@ -146,24 +130,24 @@ def _cut(node: UOp, target: Target) -> _Cut | None:
     x, (op, axes) = node.src[0], node.arg
     if not all(isinstance(s, int) for s in x.shape):
         return None
-    results, length = node.size, x.size // max(node.size, 1)
-    contraction = _is_contraction(node)
-    along = _memory_axis(x) if target.cores > 1 and not contraction else None
+    results, length, cuts = node.size, x.size // max(node.size, 1), target.costs.cuts
+    products = _adds_products(node)
+    along = _memory_axis(x) if target.cores > 1 and not products else None
     down = along is not None and along not in axes and x.shape[along] > 1
-    few = target.cores * target.resident // 8 if down else FEW if target.cores == 1 else 2 * target.cores
-    least, long = 2 * FEW, COLUMN_LONG if down else LONG
-    if contraction:
-        least, long, few = 8, 2 * target.costs.chunk, CONTRACTION_FEW
+    few = target.cores * target.resident // 8 if down else cuts.few if target.cores == 1 else 2 * target.cores
+    least, long = 2 * cuts.few, cuts.column if down else cuts.long
+    if products:
+        least, long, few = 8, 2 * target.costs.chunk, cuts.few_products
     axis = next((a for a in axes if x.shape[a] >= least or x.shape[a] == length), None)
     if axis is None or length < long or results > few:
         return None
-    if contraction:
-        chunks = _chunks(x.shape[axis], min(length // target.costs.chunk, max(CHUNKS, target.cores)), 2)
+    if products:
+        chunks = _chunks(x.shape[axis], min(length // target.costs.chunk, max(cuts.chunks, target.cores)), 2)
     elif down:
-        chunks = _chunks(x.shape[axis], max(target.cores * target.resident // (COLUMN_THREADS * results), 1), 2)
+        chunks = _chunks(x.shape[axis], max(target.cores * target.resident // (cuts.column_threads * results), 1), 2)
     else:
         one = target.cores == 1 and op is not Ops.ADD
-        wished = CHUNKS if one else min(max(CHUNKS, length // target.costs.sum_chunk), MOST_CHUNKS)
+        wished = cuts.chunks if one else min(max(cuts.chunks, length // target.costs.sum_chunk), cuts.most_chunks)
         chunks = _chunks(x.shape[axis], wished)
     if chunks is None:
         return None
@@ -219,16 +203,17 @@ def _split_scan(node: UOp, target: Target) -> UOp:
 
 def _steps_of_block(steps: int, rows: int, along: bool, target: Target) -> int:
     """How many steps of a scan of ``rows`` a block has, which runs ``along`` memory or across; 0: it stays whole."""
+    cuts, each = target.costs.cuts, target.costs.cuts.scan_step
     if target.cores == 1:
-        if steps < SCAN_LONG or rows > SCAN_FEW:
+        if steps < cuts.scan or rows > cuts.scan_rows:
             return 0
-        vectors = steps // SCAN_STEP if steps % SCAN_STEP == 0 else steps
-        return -(-steps // (_chunks(vectors, SCAN_BLOCKS) or SCAN_BLOCKS))
-    threads, least = (SCAN_THREADS, SCAN_THREADS * SCAN_STEP // 2) if along else (1, SCAN_COLUMN)
+        vectors = steps // each if steps % each == 0 else steps
+        return -(-steps // (_chunks(vectors, cuts.scan_blocks) or cuts.scan_blocks))
+    threads, least = (cuts.scan_threads, cuts.scan_threads * each // 2) if along else (1, cuts.scan_column)
     room = target.cores * target.resident // threads  # rows that are under way together
     if steps < 4 * least or 2 * rows > room:
         return 0
-    wished = max(steps * rows // (SCAN_WAVES * room), least)
+    wished = max(steps * rows // (cuts.scan_waves * room), least)
     near = range(wished // 16 * 8, min(2 * wished, steps // 2) + 1, 8)  # whole vectors
     even = [d for d in near if steps % d == 0] or [d for d in near if d == -(-steps // -(-steps // d))]
     return min(even, key=lambda d: abs(d - wished), default=0)

@@ -22,17 +22,11 @@ from tinsmith.backend.device import Device
 from tinsmith.codegen.render.base import Target
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.structure import contraction
 from tinsmith.ir.uop import substitute, toposort
-from tinsmith.schedule.contraction import is_contraction
 from tinsmith.schedule.items import Schedule, ScheduleItem, Slot
 from tinsmith.schedule.order import joinable, toposorted
 from tinsmith.schedule.siblings import MOST_BUFFERS, MOST_NODES
-
-BLOCKS = 16  # wished: work for several cores, and few partial results to sum up
-LEAST_BLOCKS = 8
-SHARED_ROW = 64  # elements of a row that the threads of a block share
-THREAD_VALUES = 8  # of a row that a thread holds, where the threads of a block go through its rows together
-LEAST_ROW = 16  # elements of a row: whole vectors
 
 _IN_ORDER = (Ops.GATHER, Ops.SCATTER, Ops.SCAN, Ops.TALLY)
 _AS_IT_LIES = (Ops.RESHAPE, Ops.CONTIGUOUS, Ops.DETACH)
@@ -146,7 +140,7 @@ def _is_plain(item: ScheduleItem) -> bool:
         return False
     nodes = toposort(_values(item))
     return len(nodes) <= MOST_NODES and not any(
-        n.op in _IN_ORDER or is_contraction(n) or not all(isinstance(s, int) for s in n.shape) for n in nodes)
+        n.op in _IN_ORDER or contraction(n) or not all(isinstance(s, int) for s in n.shape) for n in nodes)
 
 
 def _host(items: Sequence[ScheduleItem], item: ScheduleItem) -> ScheduleItem | None:
@@ -175,17 +169,19 @@ def _in_order(item: ScheduleItem, value: UOp) -> set[int]:
 
 def _spaces(total: UOp, host: Shape, target: Target) -> Iterator[Space]:
     """Loops that a sum and a host of this shape have in common, the best first."""
-    runs, steps = _runs(total), target.costs.sum_steps
+    runs, steps, cuts = _runs(total), target.costs.sum_steps, target.costs.cuts
     before = 1
     for at, (size, summed) in enumerate(runs):
         after = math.prod(s for s, _ in runs[at + 1 :])
-        if summed and after >= LEAST_ROW and size >= steps:
+        if summed and after >= cuts.least_row and size >= steps:
             break
         before *= size
     else:
         return
-    wished = BLOCKS if target.cores == 1 else max(target.cores * target.resident * THREAD_VALUES // (2 * after), BLOCKS)
-    blocks = [d for d in range(max(LEAST_BLOCKS // before, 2), size // steps + 1) if size % d == 0]
+    wished = cuts.blocks
+    if target.cores > 1:
+        wished = max(target.cores * target.resident * cuts.thread_values // (2 * after), wished)
+    blocks = [d for d in range(max(cuts.least_blocks // before, 2), size // steps + 1) if size % d == 0]
     for d in ([1] if 2 * before >= wished else sorted(blocks, key=lambda d: abs(d * before - wished))):
         cut = [(d, True)] * (d > 1) + [(size // d, True)]
         loops = _refined([*runs[:at], *cut, *runs[at + 1 :]], [s for s in host if s > 1])
@@ -241,7 +237,7 @@ def _rows_space(items: Sequence[ScheduleItem], host: ScheduleItem) -> Space | No
     for item in items:
         count = _values(item)[0].size if item.sink is not None and not set(item.written).isdisjoint(host.read) else 0
         axis = next((a for a in range(len(shape) - 1) if math.prod(shape[: a + 1]) == count), None)
-        if axis is not None and count >= costs.rows and math.prod(shape) >= SHARED_ROW * count:
+        if axis is not None and count >= costs.rows and math.prod(shape) >= costs.cuts.shared_row * count:
             return Space(shape, axis, ())
     return None
 

@@ -16,8 +16,8 @@ from tinsmith.codegen.lower import lower
 from tinsmith.codegen.normalize import normalize
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.structure import contraction
 from tinsmith.ir.uop import toposort
-from tinsmith.schedule.contraction import is_contraction
 from tinsmith.schedule.items import Schedule, ScheduleItem
 from tinsmith.schedule.order import joinable, toposorted
 from tinsmith.schedule.siblings import MOST_BUFFERS, merged
@@ -108,4 +108,4 @@ def _sums_only(item: ScheduleItem) -> bool:
     assert item.sink is not None
     reduces = [n for n in toposort(item.sink) if n.op is Ops.REDUCE]
     wide = all(v.dtype in (dtypes.float32, dtypes.float64) for v in item.sink.src)
-    return wide and not item.statistics and all(map(is_contraction, reduces))
+    return wide and not item.statistics and all(map(contraction, reduces))

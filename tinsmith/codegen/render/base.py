@@ -12,6 +12,51 @@ from tinsmith.ir.units import MatrixUnit
 
 
 @dataclass(frozen=True)
+class Cuts:
+    """When long reductions and scans of few rows, and sums beside them, are cut, and into how many pieces.
+
+    Attributes:
+        long: elements per result from which a reduction with few results is cut, into ``chunks`` (at most
+            ``most_chunks``) pieces.
+        few: results that keep all cores busy by themselves; ``few_products``: those of a contraction.
+        column: elements of a column from which on columns are cut, where there are cores to fill.
+        column_threads: threads of a block that share the way down such a column.
+        scan: steps from which a scan of at most ``scan_rows`` rows is cut, into about ``scan_blocks`` blocks.
+        scan_step: blocks hold whole vectors of so many steps where the length allows it.
+        scan_threads: threads that share the steps of a block where there are cores to fill; ``scan_column``: the steps
+            of a block that one thread goes through; ``scan_waves``: blocks for each that is under way at a time.
+        blocks: of rows, wished where sums are added up beside them, ``least_blocks`` at least: work for several cores,
+            and few partial results to sum up.
+        shared_row: elements of a row that the threads of a block share; ``thread_values``: those that each holds, where
+            they go through rows together; ``least_row``: fewer are no whole vectors.
+        asked_places: places up to which every place of a scatter asks every step.
+        sorted_steps: steps of a scatter that are worth sorting.
+    """
+
+    long: int = 1 << 15
+    chunks: int = 32
+    most_chunks: int = 1 << 12
+    few: int = 64
+    few_products: int = 1 << 16
+    column: int = 1 << 10
+    column_threads: int = 4
+    scan: int = 1 << 14
+    scan_rows: int = 16
+    scan_blocks: int = 64
+    scan_step: int = 16
+    scan_threads: int = 256
+    scan_column: int = 64
+    scan_waves: int = 2
+    blocks: int = 16
+    least_blocks: int = 8
+    shared_row: int = 64
+    thread_values: int = 8
+    least_row: int = 16
+    asked_places: int = 64
+    sorted_steps: int = 256
+
+
+@dataclass(frozen=True)
 class Costs:
     """What the scheduler weighs: when a value is computed again, and when work is cut into pieces.
 
@@ -30,6 +75,7 @@ class Costs:
         chunk: products of a chunk of a long contraction.
         sum_chunk: elements of a chunk of a long sum.
         digits: bits that a digit of a sort may have: counters stay in the nearest cache, or in registers.
+        cuts: into how many pieces.
     """
 
     recompute: int = 48
@@ -46,6 +92,7 @@ class Costs:
     chunk: int = 3 << 9
     sum_chunk: int = 1 << 14
     digits: range = range(4, 12)
+    cuts: Cuts = Cuts()
 
 
 GRID_COSTS = Costs(light=48, rows=128, streams=False, sum_steps=8, maps_beside=True, chunk=1 << 9, sum_chunk=1 << 12,

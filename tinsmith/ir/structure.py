@@ -1,0 +1,99 @@
+"""What a computation is, recognized in one place: for the scheduler in tensor graphs, for the optimizer over ranges."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from tinsmith.ir.uop import UOp
+
+
+class Contraction(NamedTuple):
+    """A sum of products of two factors that are both read many times over: Σ_k a[batch, m, k] · b[batch, n, k].
+
+    Each group is a box of ranges, outermost first: the m of a convolution may be image, line and column, its k channel
+    and place in a window. In a tensor graph the groups are empty: there, factors are read many times over because they
+    are expanded views.
+
+    Attributes:
+        valid: where the products count, if a range is padded; None: everywhere.
+    """
+
+    a: UOp
+    b: UOp
+    valid: UOp | None = None
+    batch: tuple[UOp, ...] = ()
+    m: tuple[UOp, ...] = ()
+    n: tuple[UOp, ...] = ()
+    k: tuple[UOp, ...] = ()
+
+
+def contraction(node: UOp, guarded: bool = False) -> Contraction | None:
+    """The contraction that a FOLD over ranges or a REDUCE over axes is; None for any other node.
+
+    Args:
+        guarded: of a FOLD, products that count under a condition only are seen as well.
+
+    >>> from tinsmith.ir import Ops, UOp
+    >>> from tinsmith.core.dtypes import dtypes
+    >>> i, j, k = (UOp.range(4, n, None) for n in range(3))
+    >>> x, y = (UOp(Ops.PARAM, dtypes.float32.ptr(), (), (n, (16,))) for n in (1, 2))
+    >>> found = contraction(UOp(Ops.FOLD, None, (x.load(i * 4 + k) * y.load(k * 4 + j), k), Ops.ADD))
+    >>> found is not None and (found.batch, found.m, found.n, found.k) == ((), (i,), (j,), (k,))
+    True
+    >>> contraction(UOp(Ops.FOLD, None, (x.load(i * 4 + k) * y.load(k), k), Ops.ADD)) is None
+    True
+    """
+    if node.op.name == "REDUCE":
+        return _of_axes(node)
+    found = sum_of_products(node, guarded)
+    return found if found is not None and found.m and found.n else None
+
+
+def sum_of_products(fold: UOp, guarded: bool = False) -> Contraction | None:
+    """A FOLD that adds up products, of factors that nothing need read again: a matrix times a vector has no n."""
+    if fold.op.name != "FOLD" or fold.arg.name != "ADD":
+        return None
+    body: UOp = fold.src[0]
+    valid: UOp | None = None
+    while guarded and body.op.name == "WHERE" and body.src[2].is_const and body.src[2].arg == 0:
+        valid, body = body.src[0] if valid is None else valid & body.src[0], body.src[1]
+    if body.op.name != "MUL":
+        return None
+    a, b = (s.ranges & fold.ranges for s in body.src)
+    batch, m, n = (tuple(sorted(group, key=lambda r: r.arg[0])) for group in (a & b, a - b, b - a))
+    return Contraction(body.src[0], body.src[1], valid, batch, m, n, fold.src[1:])
+
+
+def _of_axes(node: UOp) -> Contraction | None:
+    """The same in a tensor graph, seen through sums of sums, movement and casts."""
+    body = node
+    while body.op.kind == "movement" or body.op.name == "CAST" or (
+            body.op.name == "REDUCE" and body.arg[0].name == "ADD"):
+        body = body.src[0]
+    return Contraction(body.src[0], body.src[1]) if body is not node and is_product(body) else None
+
+
+def is_product(node: UOp) -> bool:
+    """Whether ``node`` multiplies two values that are both read many times over: what a contraction sums up."""
+    return node.op.name == "MUL" and all(is_repeated(s) for s in node.src)
+
+
+def is_repeated(node: UOp, constants: bool = True) -> bool:
+    """Whether a factor in a tensor graph is an expanded view, so that each of its elements is read many times.
+
+    Args:
+        constants: whether an expanded constant counts, which is not read at all.
+    """
+    while node.op.kind == "movement" or node.op.name == "CAST":
+        if node.op.name == "EXPAND" and (constants or node.base.op.name != "CONST"):
+            return True
+        node = node.src[0]
+    return False
+
+
+def unrepeated_size(factor: UOp) -> int:
+    """Elements that an expanded factor has before it is repeated."""
+    while factor.op.name != "EXPAND":
+        factor = factor.src[0]
+    size = factor.src[0].size
+    return size if isinstance(size, int) else size.vmax
