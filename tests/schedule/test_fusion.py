@@ -5,12 +5,12 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from tinsmith.schedule.contraction import is_contraction
 
 from tests.schedule.helpers import count, given, kernels, reductions, work
 from tinsmith.codegen.render.base import Costs
 from tinsmith.core.settings import Context
 from tinsmith.ir import Ops
+from tinsmith.ir.structure import contraction
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.fusion import MOST_WORK
 from tinsmith.tensor.tensor import Tensor
@@ -134,7 +134,7 @@ def test_contractions_read_normalized_rows_from_memory():
     x = words[Tensor(np.arange(64, dtype=np.int32).reshape(4, 16) % 50).realize()] + places
     y = ((x.layernorm() * scale + shift) @ w).relu()
     found = kernels(y, *(y * 2).sum().gradient(words, places, w, scale, shift))
-    products = [i for i in found if any(is_contraction(n) for n in toposort(i.sink) if n.op is Ops.REDUCE)]
+    products = [i for i in found if any(contraction(n) for n in toposort(i.sink) if n.op is Ops.REDUCE)]
     assert len(products) >= 3 and all(len(i.read) <= 4 for i in products)
 
 
