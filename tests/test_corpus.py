@@ -1,6 +1,7 @@
 """The frozen corpus: a few of its programs are what they were, and a change of any shows."""
 from __future__ import annotations
 
+import doctest
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,12 @@ def test_every_program_is_kept_under_a_name_of_its_own() -> None:
     assert len(set(names)) == len(names) > 300
     for target in TARGETS:
         assert list(record.read(target)) == names, f"{target}: {BLESS}"
+
+
+def test_examples() -> None:
+    for module in (record, regret):
+        found = doctest.testmod(module)
+        assert found.attempted and not found.failed
 
 
 def test_what_is_kept_is_read_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

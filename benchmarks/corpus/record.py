@@ -38,6 +38,7 @@ class Row(NamedTuple):
 def short(opt: Opt) -> str:
     """An opt as the corpus writes it.
 
+    >>> from tinsmith.codegen.opt import OptOps
     >>> short(Opt(OptOps.VECTOR, 1, 16)), short(Opt(OptOps.STAGE, 1, (0, 2), lanes=16)), short(Opt(OptOps.HINT))
     ('VECTOR(1,16)', 'STAGE(1,0+2,lanes=16)', 'HINT')
     """

@@ -21,20 +21,16 @@ if TYPE_CHECKING:
     from tinsmith.codegen.kernel import Kernel
     from tinsmith.codegen.opt import Opt
 
-LARGEST_BLOCK = 64  # rows or columns of a tile
-SMALLEST_BLOCK = 16  # below, results would be read and written too often
-BLOCK_STEP = 8  # whole register tiles
 AROUND = (Role.GLOBAL, Role.LOCAL, Role.GROUP)  # what a thread has one value of
 
 
-def block_of(size: int) -> int:
-    """How long the blocks of a range are; 0 if it has no good blocks.
+def block_of(size: int, allowed: range) -> int:
+    """How long the blocks of a range are, the longest that is allowed; 0 if it has no good blocks.
 
-    >>> block_of(512), block_of(120), block_of(97)
+    >>> block_of(512, range(16, 72, 8)), block_of(120, range(16, 72, 8)), block_of(97, range(16, 72, 8))
     (64, 40, 0)
     """
-    sizes = range(LARGEST_BLOCK, SMALLEST_BLOCK - 1, -BLOCK_STEP)
-    return next((b for b in sizes if size % b == 0), 0)
+    return next((b for b in reversed(allowed) if size % b == 0), 0)
 
 
 def carries(store: UOp, r: UOp) -> UOp | None:

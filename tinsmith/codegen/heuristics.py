@@ -320,7 +320,7 @@ def nest_opts(kernel: Kernel, target: Target, lanes: int, nest: list[UOp]) -> No
     along = [r for n in kernel.loads for r in loops
              if n.src[1].ranges & lanes_of_loop and _stride(n.src[1], r) == 1 and r is not outer]
     if along:
-        transpose_opts(kernel, outer, along[0], amount)
+        transpose_opts(kernel, target, outer, along[0], amount)
     return None
 
 

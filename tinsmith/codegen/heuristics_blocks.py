@@ -12,8 +12,6 @@ import math
 from tinsmith.codegen import matrix
 from tinsmith.codegen.heuristics import share_work
 from tinsmith.codegen.heuristics_lines import (
-    BLOCK,
-    LONG,
     column_opts,
     listed_opts,
     results_of,
@@ -54,7 +52,7 @@ def choose_block_opts(kernel: Kernel, target: Target) -> None:
         thread_opts(kernel, target)
     elif not transpose_opts(kernel, target):
         share_work(kernel, None)
-        thread_opts(kernel, target, vector_opts(kernel))
+        thread_opts(kernel, target, vector_opts(kernel, target))
 
 
 def attempt(kernel: Kernel, op: OptOps, r: UOp, amount: int) -> UOp | None:
@@ -82,9 +80,11 @@ def shared_reduction_opts(kernel: Kernel, target: Target) -> None:
     for fold in {f.src[1:]: f for f in kernel.folds}.values():
         numbers = [r.arg[0] for r in fold.src[1:] if isinstance(range_size(r), int)]
         total = math.prod(range_size(r) for r in fold.src[1:] if r.arg[0] in numbers)
-        wanted = min(target.block_threads, 1 << (math.isqrt(4 * total).bit_length() - 1), BLOCK)
-        long = [n for n in numbers if next(range_size(r) for r in fold.src[1:] if r.arg[0] == n) >= LONG]
-        for number in long or reversed(numbers) if total >= LONG else ():  # several short ones from the innermost on
+        most = min(target.block_threads, target.blocks.threads)
+        wanted = min(most, 1 << (math.isqrt(4 * total).bit_length() - 1))
+        long = [n for n in numbers if next(range_size(r) for r in fold.src[1:] if r.arg[0] == n) >= target.blocks.long]
+        # several short ones from the innermost on
+        for number in long or reversed(numbers) if total >= target.blocks.long else ():
             r = next((r for r in kernel.reduces if r.arg[0] == number), None)
             if r is None or wanted < 2:
                 continue

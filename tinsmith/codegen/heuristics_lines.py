@@ -23,19 +23,6 @@ from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 
-VECTOR_BYTES = 16  # of one access
-MOST_LANES = 8
-LONG = 64  # elements from which on a reduction is worth sharing
-BLOCK, LARGE_BLOCK = 128, 512  # threads of a block where nothing asks for more, and where there are many of them
-TURNS = 2  # vectors of a row for each thread, where there are so many
-MANY_ROWS = 16  # for each core: enough of them even if each has few threads
-ROW_VALUES, THREAD_VALUES = 1 << 16, 80  # elements of a row that a block and a thread keep in registers
-SHORT = 16  # elements of a sum that a thread has in registers
-RUNNING = 256  # threads that share the steps of running values
-IN_FLIGHT = 4  # loads that a thread has under way where it goes through a loop, twice as many down a column
-COLUMNS, WAYS = 32, 8  # threads side by side, and how many share the way down
-TILE, TILE_ROWS = 64, 8  # side of a transposed tile, and how much of it a thread writes
-
 
 def tried(kernel: Kernel, opt: Opt) -> bool:
     """Apply ``opt``; False where it is refused. A kernel without it is right but slow, so only tests fail by it.
@@ -78,12 +65,12 @@ def again(kernel: Kernel, r: UOp) -> UOp:
     return next(x for x in kernel.order if x.arg[0] == r.arg[0])
 
 
-def lanes_for(kernel: Kernel, size: int, *along: UOp, stores: bool = True) -> int:
+def lanes_for(kernel: Kernel, target: Target, size: int, *along: UOp, stores: bool = True) -> int:
     """Elements of a whole access along ranges, as far as they divide ``size``; stores count where there are many."""
     used = [(n.src[1], n.dtype) for n in kernel.loads]
     used += [(s.src[1], s.src[2].dtype) for s in kernel.stores] if stores else []
     widest = max((d.itemsize for index, d in used if any(stride_of(index, r) == 1 for r in along)), default=4)
-    return math.gcd(size, min(VECTOR_BYTES // widest, MOST_LANES))
+    return math.gcd(size, min(target.vector_bytes // widest, target.blocks.lanes))
 
 
 def results_of(kernel: Kernel) -> int:
@@ -101,7 +88,7 @@ class Rows(NamedTuple):
     beside: list[UOp]
 
 
-def rows_of(kernel: Kernel) -> Rows | None:
+def rows_of(kernel: Kernel, target: Target) -> Rows | None:
     """The rows that a kernel reduces, if that is all it does with them."""
     added = all(s.op is Ops.STORE or added_sum(s) for s in kernel.stores)
     if kernel.ordered or kernel.products or not added:
@@ -120,22 +107,22 @@ def rows_of(kernel: Kernel) -> Rows | None:
     sizes = {range_size(r) for r in (*reduced, *beside)}
     size = sizes.pop()
     plain = all(stride_of(n.src[1], r) in (0, 1) for n in (*kernel.loads, *kernel.stores) for r in (*reduced, *beside))
-    if sizes or not isinstance(size, int) or size < LONG or not plain:
+    if sizes or not isinstance(size, int) or size < target.blocks.long or not plain:
         return None
     return Rows(size, list(reduced), beside)
 
 
 def row_opts(kernel: Kernel, target: Target) -> bool:
     """Threads of a block for each row, or for several short ones; False where there are no such rows."""
-    rows = rows_of(kernel)
+    rows, blocks = rows_of(kernel, target), target.blocks
     if rows is None or not target.warp:
         return False
-    lanes = lanes_for(kernel, rows.size, *rows.reduced, *rows.beside)
+    lanes = lanes_for(kernel, target, rows.size, *rows.reduced, *rows.beside)
     outer = [r for r in kernel.order if r.arg[1] is Role.GLOBAL and isinstance(range_size(r), int)]
     count = math.prod(map(range_size, outer))
-    threads = threads_for(rows.size // lanes, target, count >= target.cores * MANY_ROWS)
+    threads = threads_for(rows.size // lanes, target, count >= target.cores * blocks.rows)
     share = max(count // target.cores, target.warp // threads, 1)  # at least a warp, and a block for every core
-    rows_of_block = min(min(BLOCK, target.block_threads) // threads, 1 << (share.bit_length() - 1))
+    rows_of_block = min(min(blocks.threads, target.block_threads) // threads, 1 << (share.bit_length() - 1))
     rows_to_block(kernel, rows_of_block)
     for r in (*rows.reduced, *rows.beside):
         reduced = r in rows.reduced
@@ -143,8 +130,8 @@ def row_opts(kernel: Kernel, target: Target) -> bool:
         left = split(kernel, OptOps.GROUP if reduced else OptOps.LOCAL, left, threads)
         if left is not None:
             turns = range_size(left)
-            kept = min(THREAD_VALUES, ROW_VALUES // threads)
-            amount = turns if turns * lanes <= kept else max(d for d in range(1, IN_FLIGHT + 1) if turns % d == 0)
+            kept = min(blocks.thread_values, blocks.row_values // threads)
+            amount = turns if turns * lanes <= kept else max(d for d in range(1, blocks.loads + 1) if turns % d == 0)
             split(kernel, OptOps.UNROLL if reduced else OptOps.UPCAST, left, amount)
     return True
 
@@ -164,7 +151,7 @@ def threads_for(vectors: int, target: Target, many: bool = True) -> int:
 
     def cost(threads: int) -> float:
         turns = -(-vectors // threads)
-        return turns * threads / vectors * (1 + abs(math.log2(turns / TURNS)) / (32 if many else 4))
+        return turns * threads / vectors * (1 + abs(math.log2(turns / target.blocks.turns)) / (32 if many else 4))
 
     return min(options, key=cost, default=1)
 
@@ -181,17 +168,17 @@ def running_opts(kernel: Kernel, target: Target) -> bool:
     size, used = range_size(steps), (*kernel.loads, *kernel.stores)
     weighted = any(n.op is Ops.PREFIX and n.arg is Ops.MULADD for n in kernel.nodes)
     along = all(stride_of(n.src[1], steps) in (-1, 0, 1) for n in used)
-    if not weighted and isinstance(size, int) and size >= 2 * MOST_LANES:
-        lanes = lanes_for(kernel, MOST_LANES, steps) if along else MOST_LANES
+    if not weighted and isinstance(size, int) and size >= 2 * target.blocks.lanes:
+        lanes = lanes_for(kernel, target, target.blocks.lanes, steps) if along else target.blocks.lanes
         vectors = -(-size // lanes)
-        options = [1 << n for n in range((min(RUNNING, target.block_threads, vectors)).bit_length())]
+        options = [1 << n for n in range((min(target.blocks.running, target.block_threads, vectors)).bit_length())]
         threads = min(options, key=lambda t: -(-vectors // t) * (t + 1)) if along and target.warp else 1
         if size % (lanes * threads):
             tried(kernel, Opt(OptOps.PADTO, kernel.ranges.index(steps), lanes * threads))
         at = kernel.ranges.index(next(iter(kernel.ordered)))
         if (lanes == 1 or tried(kernel, Opt(OptOps.VECTOR, at, lanes))) and threads > 1:
             tried(kernel, Opt(OptOps.GROUP, at, threads))
-            rows_to_block(kernel, BLOCK // threads)
+            rows_to_block(kernel, target.blocks.threads // threads)
             return True
     thread_opts(kernel, target)
     return True
@@ -207,28 +194,28 @@ def short_sum_opts(kernel: Kernel, target: Target) -> bool:
     if len(over) != 1 or len(ranges := over.pop()) != 1 or kernel.ordered or kernel.products:
         return False
     (r,), size = ranges, range_size(ranges[0])
-    sharing = next((p for p in kernel.parallel if _reads_alike(kernel, p, r)), None)
-    if sharing is None or not isinstance(size, int) or size > SHORT:
+    sharing = next((p for p in kernel.parallel if _reads_alike(kernel, target, p, r)), None)
+    if sharing is None or not isinstance(size, int) or size > target.blocks.short:
         return False
     along = all(stride_of(s.src[1], sharing) == 1 for s in kernel.stores)
-    lanes = lanes_for(kernel, SHORT, sharing) if along else 1
+    lanes = lanes_for(kernel, target, target.blocks.short, sharing) if along else 1
     left = split(kernel, OptOps.VECTOR, sharing, lanes)
     if left is not None:
-        split(kernel, OptOps.UPCAST, left, SHORT // lanes)
-    rest = split(kernel, OptOps.VECTOR, r, lanes_for(kernel, size, r, stores=False)) if lanes == 1 else r
+        split(kernel, OptOps.UPCAST, left, target.blocks.short // lanes)
+    rest = split(kernel, OptOps.VECTOR, r, lanes_for(kernel, target, size, r, stores=False)) if lanes == 1 else r
     if rest is not None:
         split(kernel, OptOps.UNROLL, rest, range_size(rest))
     thread_opts(kernel, target)
     return True
 
 
-def _reads_alike(kernel: Kernel, p: UOp, r: UOp) -> bool:
+def _reads_alike(kernel: Kernel, target: Target, p: UOp, r: UOp) -> bool:
     """Whether the inner part of a parallel range decides about sums over ``r``, but not about what they read."""
     size = range_size(p)
-    if not isinstance(size, int) or size % SHORT or p.arg[1] is not Role.GLOBAL:
+    if not isinstance(size, int) or size % target.blocks.short or p.arg[1] is not Role.GLOBAL:
         return False
-    trial, at = kernel.copied(), kernel.order.index(p) + (size > SHORT)
-    trial.apply(Opt(OptOps.UPCAST, kernel.ranges.index(p), SHORT))
+    trial, at = kernel.copied(), kernel.order.index(p) + (size > target.blocks.short)
+    trial.apply(Opt(OptOps.UPCAST, kernel.ranges.index(p), target.blocks.short))
     inner = trial.order[at]
     loads = [n for n in toposort(trial.folds) if n.op is Ops.LOAD and r in n.src[1].ranges]
     return bool(loads) and all(inner in f.ranges for f in trial.folds) and all(inner not in n.ranges for n in loads)
@@ -240,9 +227,9 @@ def listed_opts(kernel: Kernel, target: Target) -> bool:
     if not any(n.op is Ops.LOAD for n in spans):
         return False
     tried(kernel, Opt(OptOps.SKIP))
-    vector_opts(kernel)
+    vector_opts(kernel, target)
     for r in reversed([r for r in kernel.order if r.arg[1] is Role.GLOBAL and r not in spans]):
-        split(kernel, OptOps.LOCAL, r, amount_for(range_size(r), min(BLOCK, target.block_threads)))
+        split(kernel, OptOps.LOCAL, r, amount_for(range_size(r), min(target.blocks.threads, target.block_threads)))
         break
     return True
 
@@ -259,39 +246,40 @@ def column_opts(kernel: Kernel, target: Target) -> bool:
     loads = [n for n in kernel.loads if down in n.src[1].ranges]
     across = [r for r in kernel.parallel if r.arg[1] is Role.GLOBAL and isinstance(range_size(r), int)
               and any(stride_of(n.src[1], r) == 1 for n in loads)]
-    if not across or not isinstance(range_size(down), int) or range_size(down) < LONG:
+    if not across or not isinstance(range_size(down), int) or range_size(down) < target.blocks.long:
         return False
     column = max(across, key=range_size)
     if any(stride_of(n.src[1], column) not in (0, 1) for n in loads):
         return False
-    lanes, results = lanes_for(kernel, range_size(column), column, stores=False), results_of(kernel)
-    if 4 * range_size(column) < COLUMNS * lanes:
+    lanes, results = lanes_for(kernel, target, range_size(column), column, stores=False), results_of(kernel)
+    if 4 * range_size(column) < target.blocks.columns * lanes:
         return False
     enough = results // lanes >= target.cores * target.resident // 2
     left = split(kernel, OptOps.VECTOR, column, lanes)
     beside = 1
     if left is not None:
-        beside = amount_for(range_size(left), min(BLOCK if enough else COLUMNS, target.block_threads))
+        wished = target.blocks.threads if enough else target.blocks.columns
+        beside = amount_for(range_size(left), min(wished, target.block_threads))
         split(kernel, OptOps.LOCAL, left, beside)
     rest = again(kernel, down)
     if not enough:
-        rest = split(kernel, OptOps.GROUP, rest, min(WAYS, target.block_threads // beside)) or rest
+        rest = split(kernel, OptOps.GROUP, rest, min(target.blocks.ways, target.block_threads // beside)) or rest
     if rest in kernel.reduces:
-        split(kernel, OptOps.UNROLL, rest, math.gcd(range_size(rest), 2 * IN_FLIGHT))
+        split(kernel, OptOps.UNROLL, rest, math.gcd(range_size(rest), 2 * target.blocks.loads))
     return True
 
 
 # *** elementwise ***
 
 
-def vector_opts(kernel: Kernel) -> int:
+def vector_opts(kernel: Kernel, target: Target) -> int:
     """Vectors along the range that memory runs along in every store and load, if they come out whole; their lanes."""
     for r in kernel.parallel:
         along = all(s.op is Ops.STORE and stride_of(s.src[1], r) == 1 for s in kernel.stores)
         along = along and all(stride_of(n.src[1], r) in (0, 1) for n in kernel.loads)
-        if not along or not isinstance(range_size(r), int) or results_of(kernel) < 4 * BLOCK:
+        if not along or not isinstance(range_size(r), int) or results_of(kernel) < 4 * target.blocks.threads:
             continue
-        lanes = lanes_for(kernel, range_size(r), r)
+        lanes = lanes_for(kernel, target, range_size(r), r)
         if lanes > 1 and tried(kernel, Opt(OptOps.VECTOR, kernel.ranges.index(r), lanes)):
             return lanes
     return 1
@@ -299,30 +287,31 @@ def vector_opts(kernel: Kernel) -> int:
 
 def transpose_opts(kernel: Kernel, target: Target) -> bool:
     """A tile through near memory where a load runs along another range than the stores; False where none does."""
+    side, rows = target.blocks.tile, target.blocks.tile_rows
     if any(s.op is not Ops.STORE for s in kernel.stores) or kernel.folds or kernel.ordered:
         return False
     across = [r for r in kernel.parallel if r.arg[1] is Role.GLOBAL
               and all(stride_of(s.src[1], r) == 1 for s in kernel.stores)]
-    if not across or not _tiles(across[-1]):
+    if not across or not _tiles(across[-1], target):
         return False
     x = across[-1]
     turned = [(n, y) for n in kernel.loads for y in kernel.parallel if y is not x and len(n.src) == 2
-              and y.arg[1] is Role.GLOBAL and _tiles(y) and stride_of(n.src[1], y) == 1
+              and y.arg[1] is Role.GLOBAL and _tiles(y, target) and stride_of(n.src[1], y) == 1
               and (stride_of(n.src[1], x) or 0) > 1]
-    if len(turned) != 1 or target.block_threads < TILE * TILE // TILE_ROWS:
+    if len(turned) != 1 or target.block_threads < side * side // rows:
         return False
     load, y = turned[0]
     number = kernel.loads.index(load)
-    split(kernel, OptOps.LOCAL, x, TILE)
-    split(kernel, OptOps.LOCAL, split(kernel, OptOps.UPCAST, again(kernel, y), TILE_ROWS), TILE // TILE_ROWS)
+    split(kernel, OptOps.LOCAL, x, side)
+    split(kernel, OptOps.LOCAL, split(kernel, OptOps.UPCAST, again(kernel, y), rows), side // rows)
     kept = tuple(i for i, r in enumerate(kernel.ranges) if r.arg[1] is Role.GLOBAL)
     tried(kernel, Opt(OptOps.STAGE, number, kept))
     return True
 
 
-def _tiles(r: UOp) -> bool:
+def _tiles(r: UOp, target: Target) -> bool:
     size = range_size(r)
-    return isinstance(size, int) and size >= TILE and size % TILE == 0
+    return isinstance(size, int) and size >= target.blocks.tile and size % target.blocks.tile == 0
 
 
 def amount_for(size: int, most: int) -> int:
@@ -340,12 +329,13 @@ def thread_opts(kernel: Kernel, target: Target, lanes: int = 1) -> None:
     for r in beside[-1:]:  # a row's elements are written by the threads that reduced it
         if not isinstance(range_size(r), int) or any(n.op is Ops.STAGE and r in n.ranges for n in kernel.nodes):
             continue  # they reduce again for each of them
-        split(kernel, OptOps.LOCAL, r, room(kernel, OptOps.LOCAL, r, min(shared or BLOCK, range_size(r)), target))
+        wished = min(shared or target.blocks.threads, range_size(r))
+        split(kernel, OptOps.LOCAL, r, room(kernel, OptOps.LOCAL, r, wished, target))
     if shared or beside:
         return
     sizes = [range_size(r) for r in kernel.parallel if isinstance(range_size(r), int)]
-    many = math.prod(sizes) >= MANY_ROWS * target.cores * LARGE_BLOCK
-    left = min(LARGE_BLOCK if many else BLOCK, target.block_threads) // max(used, 1)
+    many = math.prod(sizes) >= target.blocks.rows * target.cores * target.blocks.most_threads
+    left = min(target.blocks.most_threads if many else target.blocks.threads, target.block_threads) // max(used, 1)
     grid = [r for r in kernel.order if r.arg[1] is Role.GLOBAL]
     for r in sorted(grid, key=lambda r: (_nearness(kernel, r, lanes), kernel.order.index(r)), reverse=True):
         amount = amount_for(range_size(r), left)

@@ -12,14 +12,10 @@ from tinsmith.codegen.tuning import stride_of
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 
-DEAR = 12  # operations per element from which a second computation costs more than a look into near memory
-SHORT = 64  # elements of a row that are not worth a loop of their own
-VALUES = 2  # rows kept at once
-
 
 def keep_rows(kernel: Kernel, target: Target, lanes: int) -> None:
     """Stage what several passes over a row compute, the dearest first."""
-    for _ in range(VALUES):
+    for _ in range(target.core.rows_kept):
         found = {n: cost for n in kernel.stageable if (cost := _cost(kernel, target, n))}
         if not found:
             return
@@ -35,14 +31,14 @@ def _cost(kernel: Kernel, target: Target, value: UOp) -> int:
         return 0
     (r,) = row
     size = range_size(r)
-    if not SHORT <= size <= target.l2_bytes // (4 * value.dtype.itemsize) or r.arg[0] in kernel.full:
+    if not target.core.short_row <= size <= target.l2_bytes // (4 * value.dtype.itemsize) or r.arg[0] in kernel.full:
         return 0
     own = toposort(value, lambda n: n.op is not Ops.FOLD)
     if any(stride_of(n.src[1], r) not in (0, 1) for n in own if n.op is Ops.LOAD):
         return 0
     cost = sum(n.op.cost for n in own if n.op.alu and r in n.ranges and n.dtype.is_float)
     places = equal_values(kernel.sink, value, frozenset(value.ranges - {r}))
-    return cost if cost >= DEAR and len(places) > 1 else 0
+    return cost if cost >= target.core.dear and len(places) > 1 else 0
 
 
 def row_ahead(kernel: Kernel, load: UOp, loops: list[UOp], target: Target) -> int:
@@ -58,7 +54,8 @@ def row_ahead(kernel: Kernel, load: UOp, loops: list[UOp], target: Target) -> in
     count, step = range_size(r), stride_of(load.src[1], r) or 0
     follows = len(loops) > 1 and stride_of(load.src[1], loops[-2]) == count * step
     kept = 2 * count * step + (math.prod(last.arg) if last.op is Ops.STAGE else 0)
-    return count if cost >= DEAR and follows and kept * load.dtype.itemsize <= target.l1_bytes and step > 0 else 0
+    fits = kept * load.dtype.itemsize <= target.l1_bytes
+    return count if cost >= target.core.dear and follows and fits and step > 0 else 0
 
 
 def _last_pass(kernel: Kernel, load: UOp, r: UOp) -> UOp | None:

@@ -10,8 +10,6 @@ from tinsmith.codegen.roles import range_size
 from tinsmith.codegen.tuning import order, split
 from tinsmith.ir import UOp
 
-EVEN = 4  # blocks per worker from which it does not matter that the workers' shares differ by one
-
 
 def scatter_opts(kernel: Kernel, target: Target, columns: UOp) -> None:
     """Blocks of ``columns`` outside, then the rows, then the columns of a block: what is read and added to is then as
@@ -19,7 +17,7 @@ def scatter_opts(kernel: Kernel, target: Target, columns: UOp) -> None:
     shared = [r for r in kernel.parallel if r is not columns and all(r in s.ranges for s in kernel.stores)]
     inner: UOp | None = columns
     if math.prod(range_size(r) for r in shared) < target.threads:
-        parts = _blocks(range_size(columns), target.threads)
+        parts = _blocks(range_size(columns), target.threads, target.core.even)
         whole = columns.arg[0] not in kernel.full
         if parts == range_size(columns):
             shared, inner = [*shared, columns], None
@@ -31,7 +29,8 @@ def scatter_opts(kernel: Kernel, target: Target, columns: UOp) -> None:
     order(kernel, [*shared, *(r for r in loops if r not in (*shared, *last)), *last])
 
 
-def _blocks(size: int, threads: int) -> int:
-    """How many equal blocks ``size`` is cut into, so that the workers have as much to do as each other; 0: none fit."""
-    even = range(threads, EVEN * threads + 1, threads)
-    return next((n for n in (*even, *range(EVEN * threads, 4 * EVEN * threads)) if size % n == 0), 0)
+def _blocks(size: int, threads: int, shares: int) -> int:
+    """How many equal blocks ``size`` is cut into, so that the workers have as much to do as each other, at least with
+    so many ``shares`` each; 0: none fit."""
+    even = range(threads, shares * threads + 1, threads)
+    return next((n for n in (*even, *range(shares * threads, 4 * shares * threads)) if size % n == 0), 0)

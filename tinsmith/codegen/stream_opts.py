@@ -16,7 +16,7 @@ from tinsmith.codegen.hidden import everywhere, hidden_blocks, nothing_where, vi
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.online import greatest
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.render.base import Target
+from tinsmith.codegen.render.base import Core, Target
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.streams import (
     TILE_ROWS,
@@ -31,18 +31,13 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.structure import contraction
 from tinsmith.ir.uop import toposort
 
-ACCUMULATORS = 16  # of register tiles with all columns of the result
-SMALLEST_ROW_BLOCK, LARGEST_ROW_BLOCK = 64, 256  # columns of a block of long rows
-VECTORS = 2  # beside each other in a register tile
-STEPS = 4  # of a reduction, written out
-
 
 def choose_stream_opts(kernel: Kernel, target: Target) -> bool:
     """Apply the opts for a kernel of streams; False, and nothing done, for any other kernel."""
     if not any(choose(kernel, target) for choose in (blocks_of_tiles, blocks_of_rows, whole_rows)):
         return False
     panels(kernel, target)
-    steps(kernel)
+    steps(kernel, target.core.tile_steps)
     if target.threads > 1:
         thread_opts(kernel, target)
     return True
@@ -58,16 +53,17 @@ def whole_rows(kernel: Kernel, target: Target) -> bool:
         return False
     lanes = lanes_of(kernel, target)
     split(kernel, OptOps.UPCAST, rows[0], min(TILE_ROWS, range_size(rows[0])))  # a size of one is no range
-    tiles(kernel, lanes)
-    columns(kernel, lanes)
-    statistics(kernel, lanes)
+    tiles(kernel, target.core, lanes)
+    columns(kernel, target.core, lanes)
+    statistics(kernel, target.core, lanes)
     return True
 
 
 def blocks_of_tiles(kernel: Kernel, target: Target) -> bool:
     """Statements that sum up one tile along both of its sides: block by block, their results in memory."""
     sides = crossing(kernel.sink)
-    sizes = [block_of(range_size(side[0])) if isinstance(range_size(side[0]), int) else 0 for side in sides]
+    lengths = [range_size(side[0]) for side in sides]
+    sizes = [block_of(n, target.core.tile_blocks) if isinstance(n, int) else 0 for n in lengths]
     if not sides or not all(sizes):
         return False
     lanes = lanes_of(kernel, target)
@@ -77,8 +73,8 @@ def blocks_of_tiles(kernel: Kernel, target: Target) -> bool:
     if hidden_blocks(kernel):
         kernel.apply(Opt(OptOps.SKIP))
     common = [r for r in kernel.order if all(r in s.ranges for s in kernel.stores)]
-    tiles(kernel, lanes, [*common, *(r for r in kernel.order if r.arg[1] is Role.BLOCK)])
-    columns(kernel, lanes)
+    tiles(kernel, target.core, lanes, [*common, *(r for r in kernel.order if r.arg[1] is Role.BLOCK)])
+    columns(kernel, target.core, lanes)
     rows(kernel)
     return True
 
@@ -96,7 +92,7 @@ def blocks_of_rows(kernel: Kernel, target: Target) -> bool:
     if top is None or len(sums) != 1 or not isinstance(size, int) or not inner_contractions(top.src[0]):
         return False
     lanes = lanes_of(kernel, target)
-    block = block_of_row(size)
+    block = block_of_row(size, *target.core.row_block)
     rows = [r for r in kernel.parallel if r in top.ranges]
     beside = [r for r in kernel.parallel if r in sums[0].ranges and r not in top.ranges]
     if not rows or len(beside) != 1 or not block or not all(isinstance(range_size(r), int) for r in kernel.order):
@@ -106,10 +102,10 @@ def blocks_of_rows(kernel: Kernel, target: Target) -> bool:
     if not masked and 2 * TILE_ROWS * size * top.dtype.itemsize <= target.l2_bytes // 2:
         return False
     vectors = -(-range_size(beside[0]) // lanes)
-    if vectors > ACCUMULATORS:
+    if vectors > target.core.accumulators:
         return False
     kernel.apply(Opt(OptOps.ONLINE, kernel.ranges.index(top.src[1]), block))
-    height = min(max(ACCUMULATORS // vectors, 1), TILE_ROWS, range_size(rows[-1]))
+    height = min(max(target.core.accumulators // vectors, 1), TILE_ROWS, range_size(rows[-1]))
     if height > 1:
         split(kernel, OptOps.UPCAST, rows[-1], height)
     if visible_ends(kernel):
@@ -118,7 +114,7 @@ def blocks_of_rows(kernel: Kernel, target: Target) -> bool:
     top = next(f for f in kernel.folds if f.arg is Ops.MAX and f.src[1].arg[1] is not Role.BLOCK)
     while inner := inner_contractions(top.src[0]):
         value = single_way_out(inner[0], kernel.sink, frozenset())
-        tile(kernel, value, lanes, power_of_two(ACCUMULATORS // height), around)
+        tile(kernel, value, lanes, power_of_two(target.core.accumulators // height), around)
         top = next(f for f in kernel.folds if f.arg is Ops.MAX and f.src[1].arg[1] is not Role.BLOCK)
     for factor in [s for f in kernel.folds if contraction(f) for s in f.src[0].src]:
         if any(n.op is Ops.STAGE for n in toposort(factor)) and factor in kernel.stageable[len(kernel.loads):]:
@@ -127,28 +123,28 @@ def blocks_of_rows(kernel: Kernel, target: Target) -> bool:
         outer, _ = split(kernel, OptOps.VECTOR, beside[0], lanes)
         if outer is not None and range_size(outer) > 1:
             apply_to(kernel, OptOps.UPCAST, outer, range_size(outer))
-    statistics(kernel, lanes)
+    statistics(kernel, target.core, lanes)
     return True
 
 
-def block_of_row(size: int) -> int:
+def block_of_row(size: int, least: int, most: int) -> int:
     """How many columns of long rows near memory holds; 0 for rows that have no good blocks.
 
-    >>> block_of_row(512), block_of_row(8192), block_of_row(521)
+    >>> block_of_row(512, 64, 256), block_of_row(8192, 64, 256), block_of_row(521, 64, 256)
     (128, 256, 0)
     """
-    most = min(LARGEST_ROW_BLOCK, max(size // 4, SMALLEST_ROW_BLOCK))
-    return next((b for b in range(most, SMALLEST_ROW_BLOCK - 1, -16) if size % b == 0 and b < size), 0)
+    start = min(most, max(size // 4, least))
+    return next((b for b in range(start, least - 1, -16) if size % b == 0 and b < size), 0)
 
 
-def tiles(kernel: Kernel, lanes: int, around: Sequence[UOp] | None = None) -> None:
+def tiles(kernel: Kernel, core: Core, lanes: int, around: Sequence[UOp] | None = None) -> None:
     """Every inner contraction gets its tile, and then every computed operand that is not one already; ``around`` are
     the loops around the tiles, all if not given."""
     while inner := next((i for s in streams(kernel.sink) if (i := inner_contractions(s.operand))), None):
         values = [single_way_out(f, kernel.sink, _made_of_others(f, inner, kernel.sink)
                                  | _in_fewer_places(f, kernel.sink, around)) for f in inner]
         readers = Counter(s for n in toposort(kernel.sink) for s in set(n.src))
-        tile(kernel, max(values, key=lambda v: readers[v]), lanes, VECTORS, around)
+        tile(kernel, max(values, key=lambda v: readers[v]), lanes, core.tile_vectors, around)
     for fold in outer_folds(kernel.sink):
         if fold in outer_folds(kernel.sink) and contraction(fold):
             for factor in fold.src[0].src:
@@ -187,7 +183,7 @@ def tile(kernel: Kernel, value: UOp, lanes: int, copies: int, around: Sequence[U
                      lanes if 1 < lanes <= 2 * along else 0, copies=copies))
 
 
-def columns(kernel: Kernel, lanes: int) -> None:
+def columns(kernel: Kernel, core: Core, lanes: int) -> None:
     """Lanes and two vectors of columns for every outer contraction."""
     done: set[UOp] = set()
     while True:
@@ -205,7 +201,7 @@ def columns(kernel: Kernel, lanes: int) -> None:
         done.add(best)
         outer, _ = split(kernel, OptOps.VECTOR, best, min(lanes, power_of_two(range_size(best))))
         if outer is not None and range_size(outer) > 1:
-            split(kernel, OptOps.UPCAST, outer, VECTORS)
+            split(kernel, OptOps.UPCAST, outer, core.tile_vectors)
 
 
 def rows(kernel: Kernel) -> None:
@@ -218,7 +214,7 @@ def rows(kernel: Kernel) -> None:
             split(kernel, OptOps.UPCAST, loops[-1], min(TILE_ROWS, range_size(loops[-1])))
 
 
-def statistics(kernel: Kernel, lanes: int) -> None:
+def statistics(kernel: Kernel, core: Core, lanes: int) -> None:
     """Reductions of staged rows: lanes along the row, several accumulators."""
     for ranges in dict.fromkeys(f.src[1:] for f in kernel.folds if not contraction(f)):
         r = ranges[-1]
@@ -227,8 +223,8 @@ def statistics(kernel: Kernel, lanes: int) -> None:
         if lanes == 1 or r not in kernel.order or range_size(r) < lanes or not kernel.may_have_lanes(r):
             continue
         outer, _ = split(kernel, OptOps.VECTOR, r, lanes)
-        if outer is not None and range_size(outer) % STEPS == 0:
-            split(kernel, OptOps.UNROLL, outer, STEPS)
+        if outer is not None and range_size(outer) % core.tile_steps == 0:
+            split(kernel, OptOps.UNROLL, outer, core.tile_steps)
 
 
 def panels(kernel: Kernel, target: Target) -> None:
@@ -268,10 +264,10 @@ def _outside(kernel: Kernel, factor: UOp) -> list[UOp] | None:
     return None
 
 
-def steps(kernel: Kernel) -> None:
+def steps(kernel: Kernel, most: int) -> None:
     """A few steps of every contraction are written out."""
     for r in dict.fromkeys(f.src[-1] for f in kernel.folds if contraction(f)):
         size = range_size(r) if r in kernel.order else 1
         if r.arg[1] is Role.REDUCE and size > 1:
-            split(kernel, OptOps.UNROLL, r, STEPS if size % STEPS == 0 else 2) if size > STEPS else apply_to(
+            split(kernel, OptOps.UNROLL, r, most if size % most == 0 else 2) if size > most else apply_to(
                 kernel, OptOps.UNROLL, r, size)

@@ -98,7 +98,9 @@ def _crossed(a: ScheduleItem, b: ScheduleItem) -> bool:
                 continue
             shared = math.prod(s for s, x, y in zip(node.shape, axes, others) if x and y)
             sides = [s for s, x, y in zip(node.shape, axes, others) if x is not y and s > 1]
-            if shared >= Device[a.device].target.costs.rows and len(sides) == 2 and all(map(block_of, sides)):
+            target = Device[a.device].target
+            whole = all(block_of(s, target.core.tile_blocks) for s in sides)
+            if shared >= target.costs.rows and len(sides) == 2 and whole:
                 return _sums_only(a) and _sums_only(b)
     return False
 

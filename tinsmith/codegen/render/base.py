@@ -100,6 +100,69 @@ GRID_COSTS = Costs(light=48, rows=128, streams=False, sum_steps=8, maps_beside=T
 
 
 @dataclass(frozen=True)
+class Blocks:
+    """How work is shared out among the threads of a block.
+
+    Attributes:
+        threads: of a block where nothing asks for more; ``most_threads``: where there are many of them.
+        lanes: of one access, as far as they fit a vector.
+        long: elements from which on a reduction is worth sharing; ``short``: of a sum that a thread has in registers.
+        turns: vectors of a row for each thread, where there are so many.
+        rows: for each core: enough of them even if each has few threads.
+        row_values, thread_values: elements of a row that a block and a thread keep in registers.
+        running: threads that share the steps of running values.
+        loads: that a thread has under way where it goes through a loop, twice as many down a column.
+        columns: threads side by side; ``ways``: how many share the way down.
+        tile: side of a transposed tile; ``tile_rows``: how much of it a thread writes.
+    """
+
+    threads: int = 128
+    most_threads: int = 512
+    lanes: int = 8
+    long: int = 64
+    short: int = 16
+    turns: int = 2
+    rows: int = 16
+    row_values: int = 1 << 16
+    thread_values: int = 80
+    running: int = 256
+    loads: int = 4
+    columns: int = 32
+    ways: int = 8
+    tile: int = 64
+    tile_rows: int = 8
+
+
+@dataclass(frozen=True)
+class Core:
+    """What the registers and caches of a core are good for.
+
+    Attributes:
+        dear: operations per element from which a second computation costs more than a look into near memory.
+        short_row: elements of a row that are not worth a loop of their own.
+        rows_kept: at once in near memory.
+        even: blocks per worker from which it does not matter that the workers' shares differ by one.
+        pair_bytes: lines that are fetched, and so are best written, together.
+        accumulators: of register tiles with all columns of a result.
+        row_block: columns of a block of long rows, at least and at most.
+        tile_blocks: how long the sides of a tile may be that several sums take in: whole register tiles; of shorter
+            ones, results would be read and written too often.
+        tile_vectors: beside each other in a register tile of a stream, with so many ``tile_steps`` written out.
+    """
+
+    dear: int = 12
+    short_row: int = 64
+    rows_kept: int = 2
+    even: int = 4
+    pair_bytes: int = 128
+    accumulators: int = 16
+    row_block: tuple[int, int] = (64, 256)
+    tile_blocks: range = range(16, 72, 8)
+    tile_vectors: int = 2
+    tile_steps: int = 4
+
+
+@dataclass(frozen=True)
 class Target:
     """Data about a device that lowering and the analytic heuristics use.
 
@@ -122,6 +185,7 @@ class Target:
         launches_early: blocks of a kernel may come before the last one has ended, and wait for that themselves.
         replays: graphs of one program that are kept, each for the addresses that it was made for.
         costs: what the scheduler weighs.
+        blocks: how work is shared out among threads; ``core``: what one core is good for.
         grid: parallel loops are spread over a grid of blocks by default.
     """
 
@@ -148,6 +212,8 @@ class Target:
     launches_early: bool = False
     replays: int = 4
     costs: Costs = Costs()
+    blocks: Blocks = Blocks()
+    core: Core = Core()
     grid: bool = False
 
     def key(self) -> str:

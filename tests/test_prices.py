@@ -1,0 +1,118 @@
+"""What steers a choice is data of a target: the scheduler and the code generator have no tuning constants, name no
+device and do not ask whether there is a grid. What still breaks this is listed; the lists may only become shorter."""
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from tinsmith.backend.device import Device
+
+PACKAGE = Path(__file__).parents[1] / "tinsmith"
+FILES = {p.relative_to(PACKAGE).as_posix(): ast.parse(p.read_text()) for part in ("codegen", "schedule")
+         for p in sorted((PACKAGE / part).rglob("*.py")) if "render" not in p.parts}
+
+# Numbers that choose nothing: they are what they are on every device.
+NO_TUNING = {
+    "bits and constants of mathematics": {
+        "codegen/eights.py": {"_INF"}, "codegen/floats.py": {"LOG2E", "LOG2E_PARTS"},
+        "codegen/transcendentals.py": {"FIRST_INFINITE", "_LOG2_32", "_LOG32", "_LOG64"},
+        "codegen/sines.py": {"_PI", "_PI_LOW", "_PI_WORD", "_INV_PI", "_INV_PI_WORDS", "_LOW_HALF", "_LOW_BITS"},
+        "schedule/sample.py": {"EPSILON"}},
+    "names of ranges and formats of files": {
+        "codegen/matrix.py": {"_NUMBER"}, "schedule/trace.py": {"VERSION"}},
+    "limits of languages, compilers and drivers": {
+        "codegen/blocks.py": {"ROWS_OF_GRID"}, "schedule/siblings.py": {"MOST_BUFFERS", "MOST_NODES"},
+        "schedule/fusion.py": {"MOST_WORK", "MOST_CONE"}, "schedule/planner.py": {"ALIGN", "MOST_PACKED"},
+        "codegen/opts.py": {"_MOST_PEELED"}},
+    "how long is searched, measured, compiled and planned": {
+        "codegen/search.py": {"ROUNDS", "GAIN", "COPIES", "AMOUNTS", "TILES"}, "schedule/beam.py": {"START"},
+        "schedule/budget.py": {"ROUNDS", "HALVINGS", "MOST_RUNS", "TURNS"}, "schedule/compiling.py": {"SWITCH"},
+        "schedule/explanation.py": {"BUDGET"}, "schedule/trial.py": {"WHOLE", "BOXES"},
+        "schedule/checked.py": {"WHOLE", "BOXES", "STEPS", "ROUNDINGS", "SPREAD"}},
+    "what is shown and kept": {
+        "schedule/listing.py": {"_LEAST"}, "schedule/planning.py": {"SHOWN"}, "schedule/profile.py": {"ROWS"},
+        "schedule/trace.py": {"MOST_REWRITES", "MOST_ROWS", "MOST_SOURCE"}, "schedule/scalars.py": {"SEVERAL"}},
+}
+
+# Still to become fields of a target.
+LEFT = {
+    "codegen/blocks.py": {"MAX_SYMBOLIC_GRID", "CHEAP_REDUCTION"},
+    "codegen/estimate.py": {"ISSUE", "LATENCY"},
+    "codegen/foldlines.py": {"_SEPARATE_ACCUMULATORS"},
+    "codegen/heuristics.py": {
+        "SERIAL_WORK", "SHORTEST_LANES", "COPIES_OF_SUMS", "STEPS_TOGETHER", "SCAN_CHAINS", "STREAM_BYTES",
+        "SHARED_COPIES", "STACKED_COPIES", "SHARED_WORK", "PREFETCH_ROWS", "PREFETCH_BYTES", "STREAM_AHEAD"},
+    "codegen/heuristics_blocks.py": {"ENOUGH_THREADS", "COPIES", "TILE_SIDE", "THREAD_ROWS", "SLICE"},
+    "codegen/heuristics_tiles.py": {
+        "FULL_UNROLL", "PAGE", "WAYS", "LINE", "FAR", "LARGEST_STAGE", "PEELED", "WIDE", "SCALAR_LINE", "PANEL_VECTOR",
+        "RESULT_ROW", "STORED_ACROSS", "ALONG", "SCATTERED", "ACROSS"},
+    "codegen/heuristics_windows.py": {"WINDOW", "STEP", "COPIES"},
+    "codegen/linearize.py": {"_MOST_ACCUMULATORS"},
+    "codegen/matrix.py": {"FEWEST_LANES"},
+    "codegen/matrix_opts.py": {"PACK", "PACK_ACROSS", "ROWS", "EPILOGUE"},
+    "codegen/streams.py": {"TILE_ROWS", "SIDE"},
+    "codegen/warplines.py": {"MOST_EARLY"},
+    "schedule/collectives.py": {"LARGE"},
+    "schedule/queue.py": {"COPY_COST"},
+    "schedule/scatters.py": {"PADDING"},
+}
+ASKED_FOR_A_GRID = {"codegen/program.py": 4}
+TARGETS = ("llvm", "opencl", "cuda", "metal", "hip", "wgsl")
+NAMED = {"schedule/execute.py": {"NPY"}}  # the host's memory, where values are read
+
+
+def is_number(node: ast.AST) -> bool:
+    """Whether an expression is made of numbers alone."""
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, (int, float)) and not isinstance(node.value, bool)
+    parts = (ast.BinOp, ast.UnaryOp, ast.Tuple, ast.List, ast.Dict, ast.operator, ast.unaryop, ast.expr_context)
+    return isinstance(node, parts) and all(is_number(n) or isinstance(n, parts) for n in ast.iter_child_nodes(node)) \
+        and any(isinstance(n, ast.Constant) for n in ast.walk(node))
+
+
+def numbers(tree: ast.Module) -> Iterator[str]:
+    """Names that a module gives numbers."""
+    for node in tree.body:
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(
+            node, ast.AnnAssign) else []
+        value = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
+        if value is not None and is_number(value):
+            yield from (n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name) and n.id.isupper())
+
+
+def device_names(tree: ast.Module) -> Iterator[str]:
+    """Names of built-in devices among a module's texts that are no docstrings."""
+    documented = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
+    for n in ast.walk(tree):
+        if isinstance(n, ast.Constant) and isinstance(n.value, str) and id(n) not in documented:
+            name = n.value.split(":")[0]
+            if name in Device.BUILT_IN or name.split("_")[0] in TARGETS:
+                yield name
+
+
+def test_tuning_constants_are_fields_of_a_target() -> None:
+    free = {(path, name) for of in NO_TUNING.values() for path, names in of.items() for name in names}
+    left = {(path, name) for path, names in LEFT.items() for name in names}
+    found = {(path, name) for path, tree in FILES.items() for name in numbers(tree)}
+    assert sorted(found - free - left) == [], "make them fields of Target's rows (codegen/render/base.py)"
+    assert sorted((free | left) - found) == [], "they are gone: shorten the list"
+    assert not free & left
+
+
+def test_nobody_asks_whether_there_is_a_grid() -> None:
+    found = {path: count for path, tree in FILES.items() if (count := sum(
+        isinstance(n, ast.Attribute) and n.attr == "grid" and isinstance(n.value, ast.Name) and n.value.id == "target"
+        for n in ast.walk(tree)))}
+    assert found == ASKED_FOR_A_GRID
+
+
+def test_no_device_is_named() -> None:
+    found = {path: names for path, tree in FILES.items() if (names := set(device_names(tree)))}
+    assert found == NAMED
+
+
+def test_what_counts_as_a_number() -> None:
+    tree = ast.parse('A = 1 << 4\nB, C = 2, 0.5\nD: Final = -3\nE = {1: 4}\nF = f(3)\ng = 3\nH = "8"\nI = (1, (2, 3))\n'
+                     'def f():\n    """CUDA"""\n    J = 4\n    return x == "CUDA:1"\n')
+    assert list(numbers(tree)) == ["A", "B", "C", "D", "E", "I"] and list(device_names(tree)) == ["CUDA"]
