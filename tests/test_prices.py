@@ -40,9 +40,7 @@ LEFT = {
     "codegen/blocks.py": {"MAX_SYMBOLIC_GRID", "CHEAP_REDUCTION"},
     "codegen/estimate.py": {"ISSUE", "LATENCY"},
     "codegen/foldlines.py": {"_SEPARATE_ACCUMULATORS"},
-    "codegen/heuristics.py": {
-        "SERIAL_WORK", "SHORTEST_LANES", "COPIES_OF_SUMS", "STEPS_TOGETHER", "SCAN_CHAINS", "STREAM_BYTES",
-        "SHARED_COPIES", "STACKED_COPIES", "SHARED_WORK", "PREFETCH_ROWS", "PREFETCH_BYTES", "STREAM_AHEAD"},
+    "codegen/heuristics.py": {"SHORTEST_LANES", "STEPS_TOGETHER", "SHARED_COPIES", "STACKED_COPIES", "SHARED_WORK"},
     "codegen/heuristics_blocks.py": {"ENOUGH_THREADS", "COPIES", "TILE_SIDE", "THREAD_ROWS", "SLICE"},
     "codegen/heuristics_tiles.py": {
         "FULL_UNROLL", "PAGE", "WAYS", "LINE", "FAR", "LARGEST_STAGE", "PEELED", "WIDE", "SCALAR_LINE", "PANEL_VECTOR",

@@ -39,18 +39,11 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.symbolic import from_linear, is_made_of, linear_form, values_over
 from tinsmith.ir.uop import toposort
 
-SERIAL_WORK = 1 << 14  # elements × operations below which waking a second core costs more than it saves
 SHORTEST_LANES = 4  # elements of a row that are worth a vector of their own
-COPIES_OF_SUMS = {1: 4, 2: 4, 3: 2, 4: 2}  # by how many sums share a loop: chains that hide an addition's latency
 STEPS_TOGETHER = (4, 2)  # rows whose sum is added to one that stays in memory, which is then read and written less
-SCAN_CHAINS = 4  # as many additions as one takes cycles; more would read too many lines of one cache set
-STREAM_BYTES = 32 << 20  # results from here on are written past the caches: they would not stay there
 SHARED_COPIES = 6  # iterations that are written out so that they share work: the gates and states of a recurrent cell
 STACKED_COPIES = 16  # and where each reads an input of its own, as in a stack
 SHARED_WORK = 16  # operations per element that are worth it
-PREFETCH_ROWS = 8  # how far ahead the rows of a panel are fetched that is too small in use to be packed
-PREFETCH_BYTES = 4 << 10  # and how far ahead a row is that streams through a sum
-STREAM_AHEAD = 2 << 10  # the same for elementwise work that streams in and out
 
 
 def choose_opts(kernel: Kernel, target: Target) -> None:
@@ -74,14 +67,14 @@ def choose_opts(kernel: Kernel, target: Target) -> None:
         elementwise_opts(kernel, target)
     if (together := _steps_together(kernel)) is not None:
         _apply(kernel, OptOps.UPCAST, *together)
-    large = sum(_stored_bytes(s) for s in kernel.stores) >= STREAM_BYTES
+    large = sum(_stored_bytes(s) for s in kernel.stores) >= target.core.streamed
     if tile is None and plan is None and large and may_stream(kernel):
         kernel.apply(Opt(OptOps.HINT))
         if not kernel.folds:
-            stream_ahead(kernel)
+            stream_ahead(kernel, target.core.streams_ahead)
     if target.vector_bytes:
         look_ahead(kernel, target)
-    if target.threads > 1 and work >= SERIAL_WORK:
+    if target.threads > 1 and work >= target.core.serial_work:
         thread_opts(kernel, target)
     return None
 
@@ -116,18 +109,19 @@ def look_ahead(kernel: Kernel, target: Target) -> None:
             continue
         unrolled = _count(frozenset(r for r in load.src[1].ranges if r.arg[1] is Role.UNROLL))
         far = abs(step) * size // unrolled >= 1024
-        distance = PREFETCH_ROWS // unrolled if far else PREFETCH_BYTES // (abs(step) * size)
+        ahead = target.core.rows_ahead // unrolled, target.core.bytes_ahead // (abs(step) * size)
+        distance = ahead[not far]
         if 0 < distance < range_size(loops[-1]) and load in kernel.loads:
             kernel.apply(Opt(OptOps.HINT, kernel.loads.index(load), distance))
 
 
-def stream_ahead(kernel: Kernel) -> None:
+def stream_ahead(kernel: Kernel, nbytes: int) -> None:
     """Prefetch what streams in beside results that stream out: while a core computes, few of its loads wait."""
     for load in kernel.loads:
         loops = [r for r in kernel.order if r in load.src[1].ranges and not r.arg[1].expanded]
         step = (_stride(load.src[1], loops[-1]) or 0) * load.dtype.itemsize if loops else 0
-        if 0 < step <= STREAM_AHEAD // 4 and range_size(loops[-1]) > STREAM_AHEAD // step and load in kernel.loads:
-            kernel.apply(Opt(OptOps.HINT, kernel.loads.index(load), STREAM_AHEAD // step))
+        if 0 < step <= nbytes // 4 and range_size(loops[-1]) > nbytes // step and load in kernel.loads:
+            kernel.apply(Opt(OptOps.HINT, kernel.loads.index(load), nbytes // step))
 
 
 def symbolic_opts(kernel: Kernel, target: Target) -> None:
@@ -135,7 +129,7 @@ def symbolic_opts(kernel: Kernel, target: Target) -> None:
     if target.vector_bytes:
         symbolic_lanes(kernel, target)
     outer = next(iter(kernel.ranges), None)
-    if target.threads > 1 and outer in kernel.parallel and _work(kernel) >= SERIAL_WORK:
+    if target.threads > 1 and outer in kernel.parallel and _work(kernel) >= target.core.serial_work:
         assert outer is not None
         if isinstance(range_size(outer), int) and all(outer in s.ranges for s in kernel.stores):
             _apply(kernel, OptOps.THREAD, outer)
@@ -225,7 +219,7 @@ def reduce_opts(kernel: Kernel, target: Target) -> None:
         best = max(options, key=lambda r: (scores[r], kernel.order.index(r)))
         if best in ranges:
             outer, _ = _split(kernel, OptOps.VECTOR, best, _width(best, lanes))
-            copies = COPIES_OF_SUMS.get(_together(group), 1) // (together if loop in group[0].ranges else 1)
+            copies = target.core.copies_of_sums(_together(group)) // (together if loop in group[0].ranges else 1)
             if outer is not None and range_size(outer) >= 4 and copies > 1:
                 _split(kernel, OptOps.UNROLL, outer, copies)
         elif _score(loads, kernel.stores, best) >= 0:
@@ -278,7 +272,7 @@ def scan_opts(kernel: Kernel, target: Target) -> None:
     else:
         chains = kernel.parallel
     if chains and range_size(chains[-1]) >= 2:
-        _split(kernel, OptOps.UPCAST, chains[-1], min(SCAN_CHAINS, range_size(chains[-1])))
+        _split(kernel, OptOps.UPCAST, chains[-1], min(target.core.chains, range_size(chains[-1])))
     return None
 
 

@@ -148,6 +148,14 @@ class Core:
         tile_blocks: how long the sides of a tile may be that several sums take in: whole register tiles; of shorter
             ones, results would be read and written too often.
         tile_vectors: beside each other in a register tile of a stream, with so many ``tile_steps`` written out.
+        serial_work: elements × operations below which waking a second core costs more than it saves.
+        sums: accumulators of a sum, the first where one sum has the loop, the next where two share it, …: chains that
+            hide an addition's latency; one where more sums share it.
+        chains: of running values, side by side: as many as an addition takes cycles; more would read too many lines of
+            one cache set.
+        streamed: bytes of results from which they are written past the caches: they would not stay there.
+        rows_ahead: how far ahead the rows of a panel are fetched that is too little used to be packed; ``bytes_ahead``:
+            a row that streams through a sum; ``streams_ahead``: elementwise work that streams in and out.
     """
 
     dear: int = 12
@@ -160,6 +168,17 @@ class Core:
     tile_blocks: range = range(16, 72, 8)
     tile_vectors: int = 2
     tile_steps: int = 4
+    serial_work: int = 1 << 14
+    sums: tuple[int, ...] = (4, 4, 2, 2)
+    chains: int = 4
+    streamed: int = 32 << 20
+    rows_ahead: int = 8
+    bytes_ahead: int = 4 << 10
+    streams_ahead: int = 2 << 10
+
+    def copies_of_sums(self, together: int) -> int:
+        """Accumulators of each of so many sums that share a loop."""
+        return self.sums[together - 1] if 0 < together <= len(self.sums) else 1
 
 
 @dataclass(frozen=True)
