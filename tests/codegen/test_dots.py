@@ -189,7 +189,7 @@ def test_weights_of_a_convolution_are_packed_once() -> None:
 def test_a_sum_over_several_loops_keeps_its_tile() -> None:
     """Channels and the places of a window: each loop carries the accumulator of the one around it."""
     amx = dataclasses.replace(TARGET, units=(*AMX, *TARGET.units))
-    kernel = compile_kernel(convolution(2, 64, 16, 56), LLVMRenderer(amx))
+    kernel = compile_kernel(windows(2, 64, 16, 56), LLVMRenderer(amx))
     sums = [u for u in kernel.uops if u.op is Ops.DEFINE_ACC]
     copies = sum(o.amt[2] * o.amt[3] for o in kernel.opts if o.op is OptOps.TC and isinstance(o.amt, tuple))
     assert len(sums) == 3 * copies > 0
