@@ -22,7 +22,7 @@ NO_TUNING = {
     "names of ranges and formats of files": {
         "codegen/matrix.py": {"_NUMBER"}, "schedule/trace.py": {"VERSION"}},
     "limits of languages, compilers and drivers": {
-        "codegen/blocks.py": {"ROWS_OF_GRID"}, "schedule/siblings.py": {"MOST_BUFFERS", "MOST_NODES"},
+        "codegen/blocks.py": {"ROWS_OF_GRID"}, "schedule/horizontal.py": {"MOST_BUFFERS", "MOST_NODES"},
         "schedule/fusion.py": {"MOST_WORK"}, "schedule/cones.py": {"MOST_CONE"},
         "schedule/planner.py": {"ALIGN", "MOST_PACKED"}, "codegen/views.py": {"MOST_ROWS"}},
     "how long is searched, measured, compiled and planned": {
@@ -40,8 +40,8 @@ LEFT = {
     "codegen/blocks.py": {"MAX_SYMBOLIC_GRID", "CHEAP_REDUCTION"},
     "codegen/bounds.py": {"MOST_PIECES"},
     "codegen/estimate.py": {"ISSUE", "LATENCY"},
-    "codegen/foldlines.py": {"_SEPARATE_ACCUMULATORS"},
-    "codegen/fragmentlines.py": {"TOGETHER"},
+    "codegen/emit_folds.py": {"_SEPARATE_ACCUMULATORS"},
+    "codegen/emit_fragments.py": {"TOGETHER"},
     "codegen/heuristics.py": {"SHORTEST_LANES", "STEPS_TOGETHER", "SHARED_COPIES", "STACKED_COPIES", "SHARED_WORK"},
     "codegen/heuristics_blocks.py": {"ENOUGH_THREADS", "COPIES", "TILE_SIDE", "THREAD_ROWS", "SLICE"},
     "codegen/heuristics_rings.py": {"BAND"},
@@ -53,7 +53,7 @@ LEFT = {
     "codegen/matrix.py": {"FEWEST_LANES", "LANES"},
     "codegen/matrix_opts.py": {"PACK", "PACK_ACROSS", "ROWS", "EPILOGUE", "ACROSS", "ONE_BY_ONE"},
     "codegen/streams.py": {"TILE_ROWS", "SIDE"},
-    "codegen/warplines.py": {"MOST_EARLY"},
+    "codegen/emit_warps.py": {"MOST_EARLY"},
     "schedule/collectives.py": {"LARGE"},
     "schedule/overlap.py": {"COPY_COST"},
     "schedule/scatters.py": {"PADDING"},

@@ -170,12 +170,12 @@ def index_cases() -> Iterator[Case]:
     def weighted(i: Inputs) -> list[UOp]:
         return [i.small((33, 7)).scan("MULADD", 0, i.small((1, 7)), i.small((33, 7)) * 0.125)]
 
-    def tally(i: Inputs) -> list[UOp]:
+    def histogram(i: Inputs) -> list[UOp]:
         index = i.tensor(i.random.integers(-2, 12, (3, 20)), dtypes.int32)
-        return [i.small((3, 10)).tally(index, i.small((3, 20)), 1)]
+        return [i.small((3, 10)).histogram(index, i.small((3, 20)), 1)]
 
     yield Case("SCAN MULADD", weighted, 16)
-    yield Case("TALLY", tally)
+    yield Case("HISTOGRAM", histogram)
 
 
 def matmul(a: UOp, b: UOp) -> UOp:

@@ -1,4 +1,4 @@
-"""The hostile interpreter: races, near memory read in vain, deadlocks, orders of warps and blocks."""
+"""The hostile interpreter: races, local memory read in vain, deadlocks, orders of warps and blocks."""
 from __future__ import annotations
 
 import numpy as np

@@ -240,13 +240,13 @@ def scan(draw: Draw) -> Case:
 
 
 @st.composite
-def tally(draw: Draw) -> Case:
+def histogram(draw: Draw) -> Case:
     b = Builder(draw)
     rows, keys, n = (draw(st.sampled_from(SIZES)) for _ in range(3))
     dtype = draw(st.sampled_from((dtypes.int32, dtypes.float32)))
     base, x = b.param((rows, keys), dtype), b.param((rows, n), dtype)
     index = b.param((rows, n), dtypes.int32, -1, keys + 1)
-    return b.case(base.tally(index, x, 1, draw(st.sampled_from(("ADD", "MAX")))), terms=8 + n)
+    return b.case(base.histogram(index, x, 1, draw(st.sampled_from(("ADD", "MAX")))), terms=8 + n)
 
 
 @st.composite
@@ -315,7 +315,7 @@ def stream(draw: Draw) -> Case:
 
 
 FAMILIES = {f.__name__: f() for f in (elementwise, pieces, reduction, matmul, narrow_matmul, convolution,
-                                      transposed_convolution, gather, scatter, scan, tally, multi_pass,
+                                      transposed_convolution, gather, scatter, scan, histogram, multi_pass,
                                       several_outputs, symbolic, stream)}
 kernels = st.one_of(*FAMILIES.values())
 

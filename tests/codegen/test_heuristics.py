@@ -143,7 +143,7 @@ def test_the_last_pass_over_a_row_fetches_the_next(columns: int, ahead: bool) ->
 
 @pytest.mark.parametrize(("columns", "ahead"), [(1024, 64), (2048, 128), (1 << 13, None)])
 def test_the_pass_that_keeps_a_row_fetches_the_next(columns: int, ahead: int | None) -> None:
-    """Softmax: exponentials go to near memory, which has to fit the first cache beside two rows; no other pass fetches
+    """Softmax: exponentials go to local memory, which has to fit the first cache beside two rows; no other pass fetches
     the same rows."""
     x = param(1, (512, columns))
     power = (x - x.reduce("MAX", (1,)).expand(x.shape)).alu("EXP")

@@ -38,7 +38,7 @@ def written(language: str, value: UOp, opts: list[Opt] | None = None) -> KernelP
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_shared_reduction(language: str) -> None:
-    """Partial results in near memory, a barrier, and one thread that stores; a word per warp where warps shuffle."""
+    """Partial results in local memory, a barrier, and one thread that stores; a word per warp where warps shuffle."""
     kernel = written(language, param(1, 4, 256).reduce("ADD", (1,)), [Opt(OptOps.GROUP, 1, 64)])
     text = kernel.source
     assert (kernel.grid, kernel.block) == ([4], [64])
@@ -103,7 +103,7 @@ def test_signatures() -> None:
 def test_blocks_are_no_larger_than_the_target_allows(language: str) -> None:
     with pytest.raises(ArgumentError, match="at most 1024 threads"):
         written(language, param(1, 4096) + 1, [Opt(OptOps.LOCAL, 0, 2048)])
-    with pytest.raises(ArgumentError, match="near memory has"):
+    with pytest.raises(ArgumentError, match="local memory has"):
         written(language, param(1, 2, 64000).reduce("ADD", (1,)), [Opt(OptOps.STAGE, 0, (0,))])
 
 

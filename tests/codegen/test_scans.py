@@ -83,7 +83,7 @@ def test_counters_of_a_single_step_with_loops_in_any_order() -> None:
     """One step has no loop, so there is no range to ask for its role."""
     inputs = Inputs()
     base, index, x = inputs((2, 1), dtypes.int32), inputs((2, 1), dtypes.int32), inputs((2, 1), dtypes.int32)
-    _, sink, values = inputs.case("tally", base.tally(index, x, 1))
+    _, sink, values = inputs.case("histogram", base.histogram(index, x, 1))
     opts = [Opt(OptOps.ORDER, None, (1, 2, 0))]
     for device in ("PYTHON", "CPU"):
         for got, want in zip(run_on(device, sink, values, opts), expected(sink, values), strict=True):

@@ -27,7 +27,7 @@ OPS = (Ops.EXP, Ops.EXP2, Ops.EXPM1, Ops.LOG, Ops.LOG2, Ops.LOG1P, Ops.SIN, Ops.
 ANGLES = (Ops.SIN, Ops.COS)
 BASIC = {Ops.ADD, Ops.SUB, Ops.MUL, Ops.MULADD, Ops.FDIV, Ops.NEG, Ops.MAX, Ops.MIN, Ops.WHERE, Ops.CMPLT, Ops.CMPNE,
          Ops.CMPEQ, Ops.AND, Ops.OR, Ops.XOR, Ops.SHL, Ops.SHR, Ops.TRUNC, Ops.SQRT, Ops.CAST, Ops.BITCAST, Ops.CONST,
-         Ops.PARAM, Ops.RARELY}
+         Ops.PARAM, Ops.UNLIKELY}
 LONG = np.finfo(np.longdouble).nmant >= 63  # without it there is nothing better than float64 to compare with
 
 
@@ -346,8 +346,9 @@ def test_any_nan_payload(op: Op, dtype: DType, way: Way) -> None:
     assert np.all(np.isnan(way(op, x)))
 
 
-_USUAL = RuleSet("usual", (Rule("usual", "RARELY(c, x, y) = y but rarely", Pat("n", (Ops.RARELY,)), lambda n: n.src[2],
-                                lambda: UOp(Ops.RARELY, None, (UOp.const(dtypes.bool, False), leaf(F32), leaf(F32)))),))
+_USUAL = RuleSet("usual", (Rule("usual", "UNLIKELY(c, x, y) = y mostly", Pat("n", (Ops.UNLIKELY,)), lambda n: n.src[2],
+                                lambda: UOp(Ops.UNLIKELY, None, (UOp.const(dtypes.bool, False), leaf(F32),
+                                                                 leaf(F32)))),))
 
 
 @pytest.mark.parametrize(("op", "dtype"), CASES)

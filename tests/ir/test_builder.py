@@ -167,7 +167,7 @@ def test_division_and_accumulation_in_two_loops(device: str, dtype: DType) -> No
 
 
 def blocks() -> ProgramBuilder:
-    """Each block of four threads turns its part around, through near memory."""
+    """Each block of four threads turns its part around, through local memory."""
     g = ProgramBuilder()
     out, x = buffers(g, dtypes.int32, dtypes.int32)
     near = g.add(UOps.DEFINE_LOCAL, dtypes.int32, arg=("tmp0", 4))

@@ -32,9 +32,9 @@ NO_MEANING = {
 NO_GRADIENT = {
     **dict.fromkeys(["IDIV", "MOD", "CMPLT", "CMPNE", "CMPEQ", "AND", "OR", "XOR", "SHL", "SHR", "BITCAST"],
                     "integers or bits"),
-    "TALLY": "counters are integers", "TRUNC": "flat almost everywhere", "DETACH": "its purpose",
+    "HISTOGRAM": "counters are integers", "TRUNC": "flat almost everywhere", "DETACH": "its purpose",
     **dict.fromkeys(["BUFFER", "PARAM", "CONST", "VARIABLE", "BIND", "IOTA"], "no differentiable source"),
-    "SINK": "no value", **dict.fromkeys([*NO_MEANING, "SCALE", "RARELY", "SHUFFLE"], "below the tensor graph"),
+    "SINK": "no value", **dict.fromkeys([*NO_MEANING, "SCALE", "UNLIKELY", "SHUFFLE"], "below the tensor graph"),
 }
 
 
@@ -107,7 +107,7 @@ SPECIAL = [
     ("SCALE", (f32(1.5, 3.0, NAN, NAN, 1.0, INF, 1.0), f32(-149, 2.0, -INF, INF, 128.0, -5.0, NAN)),
      f32(2.0**-148, 12.0, 0.0, INF, INF, INF, NAN)),
     ("WHERE", (np.array([True, False]), f32(NAN, 1.0), f32(2.0, -0.0)), f32(NAN, -0.0)),
-    ("RARELY", (np.array([True, False]), f32(NAN, 1.0), f32(2.0, -0.0)), f32(NAN, -0.0)),
+    ("UNLIKELY", (np.array([True, False]), f32(NAN, 1.0), f32(2.0, -0.0)), f32(NAN, -0.0)),
     ("MULADD", (f32(INF, 2.0), f32(0.0, 3.0), f32(1.0, 4.0)), f32(NAN, 10.0)),
 ]
 
@@ -207,11 +207,11 @@ def test_scan() -> None:
     np.testing.assert_array_equal(wrapped, [100, -56, -55])
 
 
-def test_tally() -> None:
+def test_histogram() -> None:
     """Counters after all steps, then the counter that each step found; out of range: 0, and nothing is counted."""
     base, i, x = param(0, (3,), dtypes.int32), param(1, (5,), dtypes.int32), param(2, (5,), dtypes.int32)
     values = {base: np.array([0, 10, 20], I32), i: np.array([1, 1, -1, 2, 3], I32), x: np.array([1, 2, 3, 4, 5], I32)}
-    np.testing.assert_array_equal(evaluate([base.tally(i, x, 0)], values)[0], [0, 13, 24, 10, 11, 0, 20, 0])
+    np.testing.assert_array_equal(evaluate([base.histogram(i, x, 0)], values)[0], [0, 13, 24, 10, 11, 0, 20, 0])
 
 
 def test_window_is_a_sliding_view_and_unwindow_its_transpose() -> None:

@@ -12,10 +12,10 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.schedule import diskcache, planner
 from tinsmith.schedule.canonical import canonical, structure
+from tinsmith.schedule.horizontal import fuse_horizontally
+from tinsmith.schedule.horizontal_sums import fuse_sums
 from tinsmith.schedule.items import Schedule, Scheduler
 from tinsmith.schedule.planner import plan_memory
-from tinsmith.schedule.siblings import merge_siblings
-from tinsmith.schedule.sums import join_sums
 from tinsmith.tensor.tensor import Tensor
 
 
@@ -104,8 +104,8 @@ def scheduled(root: UOp) -> Schedule:
     graph = canonical([root])[0]
     diskcache.encode(graph)
     found = Scheduler(graph, "CPU").run()
-    found.items = merge_siblings(found)
-    found.items = join_sums(found)
+    found.items = fuse_horizontally(found)
+    found.items = fuse_sums(found)
     plan_memory(found)
     return found
 

@@ -35,7 +35,7 @@ def test_a_sum_of_4_by_4(device: str) -> None:
 
 @pytest.mark.parametrize("opts", OF_BLOCKS[:-1], ids=str)
 def test_the_cpu_refuses_blocks_with_the_reason(opts: list[Opt]) -> None:
-    with pytest.raises(ArgumentError, match="blocks of threads with near memory and barriers, which this device does"):
+    with pytest.raises(ArgumentError, match="blocks of threads with local memory and barriers, which this device does"):
         with_opts(Tensor.ones(4, 4, device="CPU").contiguous().sum(1), opts)
 
 

@@ -1,6 +1,6 @@
 """Only those barriers that order something: a pass from linear program to linear program.
 
-The linearizer puts a barrier before and behind whatever fills near memory. Of those, one is left out if what it orders
+The linearizer puts a barrier before and behind whatever fills local memory. Of those, one is left out if what it orders
 is ordered without it: no load may follow a store, and no store a load, of the same memory without a barrier between
 them, on any way through the program. Memory counts as a whole. Two stores that fill one memory need no order of their
 own: different elements are stored by one filling, and between two of them someone loads.
@@ -20,7 +20,7 @@ _OPENS, _CLOSES = (Ops.RANGE, Ops.IF), (Ops.ENDRANGE, Ops.ENDIF)
 
 @dataclass(frozen=True)
 class _Since:
-    """Near memory that was stored to and loaded from since the last barrier; ``fault`` if one was missing."""
+    """Local memory that was stored to and loaded from since the last barrier; ``fault`` if one was missing."""
 
     stored: frozenset[UOp] = frozenset()
     loaded: frozenset[UOp] = frozenset()
@@ -31,7 +31,7 @@ class _Since:
 
 
 def needed_barriers(lines: Sequence[UOp]) -> list[UOp]:
-    """The program without the barriers that order nothing; as it is if it accesses near memory in further ways."""
+    """The program without the barriers that order nothing; as it is if it accesses local memory in further ways."""
     used = [n for n, u in enumerate(lines) if u.op in (Ops.BARRIER, *_OPENS, *_CLOSES) or _near(u)]
     if not all(lines[n].op in (*_LOADS, *_STORES) for n in used if _near(lines[n])):
         return list(lines)
@@ -54,15 +54,15 @@ def _enters(u: UOp) -> bool:
     return u.op is Ops.RANGE and all(s.op is Ops.CONST for s in u.src) and u.src[0].arg < u.src[1].arg
 
 
-def _after(places: Sequence[int], lines: Sequence[UOp], since: _Since) -> _Since:
+def _after(positions: Sequence[int], lines: Sequence[UOp], since: _Since) -> _Since:
     """What is unordered behind some lines."""
     at = 0
-    while at < len(places):
-        u = lines[places[at]]
+    while at < len(positions):
+        u = lines[positions[at]]
         if u.op in _OPENS:
-            end = next(i for i in range(at, len(places)) if lines[places[i]].op in _CLOSES
-                       and lines[places[i]].src[0] is u)
-            body = places[at + 1 : end]
+            end = next(i for i in range(at, len(positions)) if lines[positions[i]].op in _CLOSES
+                       and lines[positions[i]].src[0] is u)
+            body = positions[at + 1 : end]
             once = _after(body, lines, since)
             again = once if u.op is Ops.IF else _after(body, lines, once)
             since = once | again if _enters(u) else since | once | again

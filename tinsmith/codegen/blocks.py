@@ -1,6 +1,6 @@
 """Blocks of threads in the kernel graph: the grid, the opts LOCAL, GROUP, GROUPTOP, and which thread does what.
 
-A reduction that threads share is a stage in near memory: every thread computes its partial result, and all of them
+A reduction that threads share is a stage in local memory: every thread computes its partial result, and all of them
 read the partial results back:
 
     FOLD(x, r, g)   →   FOLD(load(STAGE(FOLD(x, r), g'), g2), g2)        g' runs over threads, g2 is a loop
@@ -95,7 +95,7 @@ def thread_axes(k: Kernel) -> list[list[UOp]]:
 def _pitch(k: Kernel, axis: list[UOp]) -> tuple[int, int]:
     """How far apart neighbours along an axis of a block are, in the largest memory that they touch: the nearest are
     neighbours in a warp."""
-    if not k.running_threads.isdisjoint(axis):
+    if not k.scan_threads.isdisjoint(axis):
         return (-1 << 62, 0)  # they hand each other values
     found = [(1, 0)]
     for n in k.nodes:
@@ -118,7 +118,7 @@ def threads_per_block(k: Kernel) -> int:
 def _threads_allowed(k: Kernel, opt: Opt) -> None:
     name = opt.op.name
     if not k.block_threads:
-        raise fail(opt, f"{name} needs blocks of threads with near memory and barriers, which this device does not "
+        raise fail(opt, f"{name} needs blocks of threads with local memory and barriers, which this device does not "
                    "have", "UPCAST, VECTOR, UNROLL, TILE, STAGE or THREAD; or a device like OPENCL or PYTHON")
     if any(r.arg[1] is Role.THREAD for r in k.order):
         raise fail(opt, "the kernel is split over workers already", "one of THREAD and LOCAL/GROUP")
@@ -150,7 +150,7 @@ def _divided(opt: Opt, r: UOp) -> int:
 
 def _before_stages(k: Kernel, opt: Opt, r: UOp) -> None:
     if any(n.op is Ops.STAGE and r in n.ranges for n in toposort(k.sink)):
-        raise fail(opt, "near memory that all threads share was filled for each value of this range",
+        raise fail(opt, "local memory that all threads share was filled for each value of this range",
                    "LOCAL before GROUP, and both before STAGE")
 
 
@@ -200,7 +200,7 @@ def _share_steps(k: Kernel, opt: Opt, r: UOp) -> None:
     amount = _divided(opt, r)
     if not k.warp or any(n.op is Ops.PREFIX and n.arg is Ops.MULADD for n in k.nodes):
         raise fail(opt, "its steps cannot be combined by threads")
-    if k.running_threads or amount & (amount - 1) or range_size(r) % amount:
+    if k.scan_threads or amount & (amount - 1) or range_size(r) % amount:
         raise fail(opt, "threads share whole vectors of steps once, a power of two of them", "PADTO and VECTOR before")
 
     def change(new: Kernel) -> None:
@@ -212,7 +212,7 @@ def _share_steps(k: Kernel, opt: Opt, r: UOp) -> None:
 
 
 def _share(k: Kernel, g: UOp) -> None:
-    """Every reduction over ``g`` becomes partial results of threads in near memory, which are then combined."""
+    """Every reduction over ``g`` becomes partial results of threads in local memory, which are then combined."""
     count = range_size(g)
     own, again = k.new_range(count, Role.GROUP), k.new_range(count, Role.REDUCE)
     copies: dict[UOp, UOp] = {}  # the same threads and lanes, as ranges of the stage
@@ -225,13 +225,13 @@ def _share(k: Kernel, g: UOp) -> None:
                 copies[r] = k.new_range(range_size(r), r.arg[1])
         inside = [(r, copies[r]) for r in beside if r.arg[1] in THREADS]
         inside += [(again, own)] + [(r, copies[r]) for r in beside if r.arg[1] is Role.VECTOR]
-        place = UOp.index(0)
+        offset = UOp.index(0)
         for reader, _ in inside:
-            place = place * range_size(reader) + reader
+            offset = offset * range_size(reader) + reader
         value = part.substitute({g: own} | {r: copies[r] for r in beside})
         ranges = tuple(mine for _, mine in inside)
         stage = UOp(Ops.STAGE, value.dtype.ptr(), (value, *ranges), tuple(range_size(r) for r in ranges))
-        whole = UOp(Ops.FOLD, None, (stage.load(place.simplify()), again), fold.arg)
+        whole = UOp(Ops.FOLD, None, (stage.load(offset.simplify()), again), fold.arg)
         k.sink = k.sink.substitute({fold: whole})
     k.order[k.order.index(g)] = again
     k.order += [*copies.values(), own]

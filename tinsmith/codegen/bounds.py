@@ -17,7 +17,7 @@ from itertools import chain, groupby, pairwise
 from typing import TYPE_CHECKING
 
 from tinsmith.codegen.ahead import Ahead
-from tinsmith.codegen.hidden import as_index
+from tinsmith.codegen.masking import as_index
 from tinsmith.codegen.normalize import conjuncts
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.roles import Role, range_size
@@ -229,9 +229,9 @@ def _chosen(n: UOp, lanes: frozenset[UOp]) -> UOp | None:
     found = _branch(n, frozenset(), lanes)
     if found is None:
         return None
-    load, place, guards = found
+    load, offset, guards = found
     guard = [functools.reduce(operator.and_, sorted(guards, key=order))] if guards else []
-    return load.replace(src=(load.src[0], place.simplify(), *guard))
+    return load.replace(src=(load.src[0], offset.simplify(), *guard))
 
 
 def _branch(n: UOp, known: frozenset[UOp], lanes: frozenset[UOp]) -> tuple[UOp, UOp, frozenset[UOp]] | None:

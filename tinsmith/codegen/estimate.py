@@ -187,7 +187,7 @@ class _Model:
     def __init__(self, kernel: Kernel, machine: Machine) -> None:
         self.kernel, self.machine = kernel, machine
         self.width = max(machine.vector_bytes, 1)
-        self.place = {r: at for at, r in enumerate(kernel.order)}
+        self.rank = {r: at for at, r in enumerate(kernel.order)}
         order = toposort(kernel.sink)
         readers: dict[UOp, set[UOp]] = {n: set() for n in order}
         self.around: dict[UOp, list[UOp]] = {}
@@ -200,7 +200,7 @@ class _Model:
     def enclosing(self, n: UOp, readers: set[UOp]) -> list[UOp]:
         """Of the loops around what reads a node, and its own, those down to the innermost that it depends on."""
         own = {r for r in n.ranges if not r.arg[1].expanded}
-        loops = sorted(readers | own, key=self.place.__getitem__)
+        loops = sorted(readers | own, key=self.rank.__getitem__)
         return loops[: max((at + 1 for at, r in enumerate(loops) if r in own), default=0)]
 
     def workers(self) -> tuple[int, float]:

@@ -3,7 +3,7 @@
 Five structures cover what a CPU core runs well:
 
 * contraction: a register tile of (rows × vectors) accumulators; one operand is loaded as vectors, from a packed panel
-  in near memory where that pays, the other as scalars spread over the lanes (``heuristics_tiles``);
+  in local memory where that pays, the other as scalars spread over the lanes (``heuristics_tiles``);
 * reduction: lanes and several accumulators along the reduced range if memory runs along it, else lanes beside it;
 * running values: lanes along the steps, combined in a register, or beside them, or several rows whose chains overlap;
 * windows of a few elements: written out, with lanes beside each other (``heuristics_windows``);
@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+from tinsmith.codegen.accumulators import adds_only
 from tinsmith.codegen.ahead import may_stream
 from tinsmith.codegen.bounds import cut_loops, outermost_loops
-from tinsmith.codegen.carried import adds_only
 from tinsmith.codegen.heuristics_rows import keep_rows, row_ahead
 from tinsmith.codegen.heuristics_scatter import scatter_opts
 from tinsmith.codegen.heuristics_tiles import apply_tile, best_tile
@@ -182,8 +182,8 @@ def _is_near(index: UOp, r: UOp) -> bool:
     own = {t: factor for t, factor in linear_form(index)[0].items() if r in t.ranges}
     if not all(is_made_of(t, r) for t in own):
         return False
-    places = values_over(from_linear(own, 0, index), r)
-    return max(places) - min(places) < len(places)
+    positions = values_over(from_linear(own, 0, index), r)
+    return max(positions) - min(positions) < len(positions)
 
 
 def _width(r: UOp, lanes: int) -> int:
@@ -280,8 +280,8 @@ def elementwise_opts(kernel: Kernel, target: Target) -> None:
     """Loops are cut where their formula changes; then each nest of them gets its lanes."""
     lanes = _lanes(kernel, target)
     if all(s.op is Ops.STORE for s in kernel.stores) and cut_loops(kernel, lanes):
-        for place in range(len(kernel.stores)):
-            nest = [s for s in kernel.stores if s.ranges == kernel.stores[place].ranges]
+        for offset in range(len(kernel.stores)):
+            nest = [s for s in kernel.stores if s.ranges == kernel.stores[offset].ranges]
             if not any(r.arg[1].expanded for r in nest[0].ranges):
                 nest_opts(kernel, target, lanes, nest)
         for r in [r for r in kernel.parallel if range_size(r) < SHORTEST_LANES]:

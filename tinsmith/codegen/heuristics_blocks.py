@@ -1,8 +1,8 @@
 """The analytic choice of opts for targets with a grid of blocks of threads.
 
 * contraction: a block computes a tile of (rows × columns), each thread a few rows of one vector of columns; both
-  operands pass through near memory, a slice of the reduction at a time;
-* what memory bounds: ``heuristics_lines``;
+  operands pass through local memory, a slice of the reduction at a time;
+* what memory bounds: ``heuristics_bandwidth``;
 * any other reduction: where the results alone are too few threads, the threads of a block share it.
 """
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 
 from tinsmith.codegen import matrix
 from tinsmith.codegen.heuristics import share_work
-from tinsmith.codegen.heuristics_lines import (
+from tinsmith.codegen.heuristics_bandwidth import (
     column_opts,
     listed_opts,
     results_of,
@@ -142,7 +142,7 @@ def matrix_unit_opts(kernel: Kernel, target: Target) -> bool:
 
 
 def contraction_opts(kernel: Kernel, target: Target) -> bool:
-    """Tiles through near memory for one large contraction; False where there is none."""
+    """Tiles through local memory for one large contraction; False where there is none."""
     fold = next(iter(kernel.folds), None)
     found = contraction(fold) if fold is not None and len(kernel.folds) == 1 and fold.dtype.is_float else None
     if fold is None or found is None or len(fold.src) != 2 or any(s.op is not Ops.STORE for s in kernel.stores):

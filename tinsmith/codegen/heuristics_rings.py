@@ -50,12 +50,12 @@ def ring_opts(kernel: Kernel, target: Target, fold: UOp, m: UOp, n: UOp, k: UOp)
 def _applied(kernel: Kernel, numbers: list[int], unit: MatrixUnit, below: int, slots: int) -> bool:
     """PADTO, TC, LOCAL, UNROLL, WALK and a STAGE per operand; False where one of them is refused."""
     steps = ROW_BYTES // unit.a.itemsize
-    places = [next(i for i, r in enumerate(kernel.ranges) if r.arg[0] == n) for n in numbers]
+    positions = [next(i for i, r in enumerate(kernel.ranges) if r.arg[0] == n) for n in numbers]
     for axis, multiple in ((0, unit.m * below), (2, steps)):
-        if range_size(kernel.ranges[places[axis]]) % multiple and not tried(
-                kernel, Opt(OptOps.PADTO, places[axis], multiple)):
+        if range_size(kernel.ranges[positions[axis]]) % multiple and not tried(
+                kernel, Opt(OptOps.PADTO, positions[axis], multiple)):
             return False
-    m, n, k = places
+    m, n, k = positions
     if not tried(kernel, Opt(OptOps.TC, k, (m, n, 1, 1), unit=unit.name)):
         return False
     rows, columns = (_own(kernel, which) for which in (0, 1))

@@ -1,4 +1,4 @@
-"""Rows that are read several times: a value that is dear to compute is computed once and kept in near memory."""
+"""Rows that are read several times: a value that is dear to compute is computed once and kept in local memory."""
 from __future__ import annotations
 
 import math
@@ -37,8 +37,8 @@ def _cost(kernel: Kernel, target: Target, value: UOp) -> int:
     if any(stride_of(n.src[1], r) not in (0, 1) for n in own if n.op is Ops.LOAD):
         return 0
     cost = sum(n.op.cost for n in own if n.op.alu and r in n.ranges and n.dtype.is_float)
-    places = equal_values(kernel.sink, value, frozenset(value.ranges - {r}))
-    return cost if cost >= target.core.dear and len(places) > 1 else 0
+    readers = equal_values(kernel.sink, value, frozenset(value.ranges - {r}))
+    return cost if cost >= target.core.dear and len(readers) > 1 else 0
 
 
 def row_ahead(kernel: Kernel, load: UOp, loops: list[UOp], target: Target) -> int:

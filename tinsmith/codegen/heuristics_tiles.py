@@ -18,16 +18,16 @@ import math
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tinsmith.codegen.hidden import covered_steps
-from tinsmith.codegen.kernel import Kernel, windows
+from tinsmith.codegen.kernel import Kernel, footprints
+from tinsmith.codegen.masking import covered_steps
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.streams import SIDE
 from tinsmith.codegen.tuning import apply_to as _apply
 from tinsmith.codegen.tuning import count_of as _count
+from tinsmith.codegen.tuning import footprint, order
 from tinsmith.codegen.tuning import lanes_of as _lanes
-from tinsmith.codegen.tuning import order, places_of
 from tinsmith.codegen.tuning import power_of_two as _power_of_two
 from tinsmith.codegen.tuning import split as _split
 from tinsmith.codegen.tuning import stride_of as _stride
@@ -49,7 +49,7 @@ RESULT_ROW = 4, 26  # for each row of a tile in the result, and in one of severa
 STORED_ACROSS = 0.4, 1.2  # for an element whose lanes lie apart in the result: in blocks that are transposed, or not
 ALONG, SCATTERED = 0.15, 12.0  # for an element to be packed along the lanes, and where each needs a line of memory
 ACROSS = 0.9, 1.5  # for one to be packed across them, in blocks that are transposed, or one by one
-COPIED = 1.0  # for a scalar to be copied to near memory, in pieces that lie apart
+COPIED = 1.0  # for a scalar to be copied to local memory, in pieces that lie apart
 
 
 @dataclass
@@ -166,9 +166,9 @@ def _feeding(kernel: Kernel, target: Target, tile: Tile, other: list[UOp]) -> fl
     products, results = _count(tile.fold.src[0].ranges), _count(tile.fold.ranges)
     scalar, reached = _load(tile.scalar), _count(steps.union(other))
     distinct, staged, across = reached, False, False
-    if scalar is not None:  # of windows that overlap, each element comes once; guarded ones are copied to near memory
+    if scalar is not None:  # of windows that overlap, each element comes once; guarded ones are copied to local memory
         inside = [r for r in kernel.order if r in scalar.ranges and (r in steps or r in other)]
-        distinct = math.prod(box.size for box in windows(scalar, inside))
+        distinct = math.prod(box.size for box in footprints(scalar, inside))
         staged, across = len(scalar.src) > 2, abs(_stride(scalar.src[1], tile.fold.src[-1]) or 0) > 1
     far = distinct * size > target.l2_bytes // 2 and not staged
     lines = products / width / tile.height if across else products / width * distinct / reached * size / LINE
@@ -287,13 +287,13 @@ def _fetch_pieces(kernel: Kernel, target: Target) -> None:
                 r.arg[1] is Role.VECTOR for r in index.ranges):
             continue
         swept = [r for r in index.ranges if r in steps or r.arg[1].expanded]
-        piece = places_of(index, [r for r in swept if r is not steps[0]]) * size
+        piece = footprint(index, [r for r in swept if r is not steps[0]]) * size
         apart = abs(_stride(index, steps[0]) or 0) * size
-        if not piece < FAR <= apart or places_of(index, index.ranges) * size <= target.l2_bytes // 2:
+        if not piece < FAR <= apart or footprint(index, index.ranges) * size <= target.l2_bytes // 2:
             continue
         outwards, around = len(steps) - 1, loops[:-len(steps)]
-        if places_of(index, swept) * size <= target.l1_bytes // 2:
-            if not around or places_of(index, [*swept, around[-1]]) < places_of(index, swept) * range_size(around[-1]):
+        if footprint(index, swept) * size <= target.l1_bytes // 2:
+            if not around or footprint(index, [*swept, around[-1]]) < footprint(index, swept) * range_size(around[-1]):
                 continue
             outwards += 1
         kernel.apply(Opt(OptOps.HINT, kernel.loads.index(load), (1, 0, outwards)))
@@ -354,12 +354,12 @@ def _pack(kernel: Kernel, tile: Tile, panel: UOp, batch: list[UOp], lane_outer: 
     copies = _loops_of_copies(kernel, tile, panel, lane_outer, target) if fits else []
     copies = [r for r in copies if r not in batch]
     order(kernel, [*batch, *copies, lane_outer])
-    overlaps = any(len(box.ranges) > 1 for box in windows(panel, inside))
+    overlaps = any(len(box.ranges) > 1 for box in footprints(panel, inside))
     return _stage(kernel, panel, batch if fits and (copies or overlaps) else [*batch, lane_outer], target)
 
 
 def _loops_of_copies(kernel: Kernel, tile: Tile, panel: UOp, lane_outer: UOp, target: Target) -> list[UOp]:
-    """The loops in which scalars are copied to near memory, if it costs less that these go around the panels: then
+    """The loops in which scalars are copied to local memory, if it costs less that these go around the panels: then
     every worker packs all panels, which come from the second cache, but no panel has the scalars copied again."""
     staged = [n for n in kernel.nodes if n.op is Ops.STAGE]
     loops = [r for r in kernel.parallel if any(r in n.ranges for n in staged)]
@@ -381,7 +381,7 @@ def _stage_guarded(kernel: Kernel, load: UOp, rows: list[tuple[UOp, int]], targe
     outside = [r for r in kernel.parallel if r in load.ranges][:1]
     while True:
         inside = sorted((r for r in load.ranges if r not in outside), key=kernel.order.index)
-        bytes_needed = max(load.dtype.itemsize, 4) * math.prod(box.size for box in windows(load, inside))
+        bytes_needed = max(load.dtype.itemsize, 4) * math.prod(box.size for box in footprints(load, inside))
         if bytes_needed <= target.l2_bytes // 2:
             break
         more = [r for r in kernel.parallel if r in load.ranges and r not in outside and r not in [x for x, _ in rows]]

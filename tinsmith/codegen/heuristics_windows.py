@@ -1,7 +1,7 @@
 """Opts for reductions over a few elements: pooling windows, and their gradients.
 
 The window is written out, and so are the places in it that the output has; what then runs is elementwise code whose
-lanes lie beside each other in whole vectors, every so many elements apart (see ``stridedlines``).
+lanes lie beside each other in whole vectors, every so many elements apart (see ``emit_strided_loads``).
 """
 from __future__ import annotations
 

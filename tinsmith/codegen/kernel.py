@@ -91,7 +91,7 @@ class Kernel:
         """Ranges that belong to a reduction, a stage, a running value or an ordered scatter."""
         nodes = self.nodes
         inner = self.ordered | frozenset(r for n in nodes if n.op in (Ops.FOLD, Ops.STAGE) for r in n.src[1:])
-        inner |= frozenset(n.src[4] for n in nodes if n.op is Ops.MMA) | self.running_threads
+        inner |= frozenset(n.src[4] for n in nodes if n.op is Ops.MMA) | self.scan_threads
         return inner | frozenset(n.src[4] for n in nodes if n.op is Ops.SCATTER_STORE)
 
     @property
@@ -100,12 +100,12 @@ class Kernel:
         return frozenset(r for r in self._steps if r.arg[1] is Role.LOOP)
 
     @property
-    def running_threads(self) -> frozenset[UOp]:
+    def scan_threads(self) -> frozenset[UOp]:
         """Threads that share the steps of running values."""
         return frozenset(r for r in self._steps if r.arg[1] is Role.GROUP)
 
     @property
-    def running_lanes(self) -> frozenset[UOp]:
+    def scan_lanes(self) -> frozenset[UOp]:
         """Lanes that are steps of running values."""
         return frozenset(r for r in self._steps if r.arg[1] is Role.VECTOR)
 
@@ -130,7 +130,7 @@ class Kernel:
 
     @property
     def stageable(self) -> list[UOp]:
-        """What STAGE can put into near memory: loads, then computed values inside reductions."""
+        """What STAGE can put into local memory: loads, then computed values inside reductions."""
         return self.loads + computed_values(self.sink)
 
     @property
@@ -148,7 +148,7 @@ class Kernel:
         """
         own = {Ops.STAGE: 1, Ops.MMA: 4}  # ranges from this source on only fill a stage, or are a unit's step
         fills = {r for n in self.nodes if n.op in own for r in n.src[own[n.op] :]}
-        sizes = [_size_name(range_size(r)) for r in self.ranges if r not in fills | self.running_threads]
+        sizes = [_size_name(range_size(r)) for r in self.ranges if r not in fills | self.scan_threads]
         return "_".join(["r" if self.folds else "rand" if self.is_random else "E", *(sizes or ["1"])])
 
     @property
@@ -207,11 +207,11 @@ class Kernel:
             raise ArgumentError("Opt", f"a range of symbolic size {size} cannot be split", "split another range")
         outer = self.new_range(-(-size // amount), r.arg[1])
         inner = self.new_range(amount, role)
-        place = outer * amount + inner
+        position = outer * amount + inner
         partial = size % amount != 0
         if partial and outer.op is Ops.RANGE and r.arg[1] is not Role.GLOBAL:
             self.full[outer.arg[0]] = size // amount
-        self.rebuild({r: place.simplify()}, place.lt(size).simplify() if partial else None, r)
+        self.rebuild({r: position.simplify()}, position.lt(size).simplify() if partial else None, r)
         at = self.order.index(r)
         self.order[at : at + 1] = [x for x in (outer, inner) if x.op is Ops.RANGE]
         return outer, inner
@@ -250,7 +250,7 @@ class Kernel:
         self.order.remove(b)
 
     def stage(self, value: UOp, outside: Sequence[UOp], lanes: int = 0) -> UOp:
-        """Compute ``value`` once into near memory for all ranges but ``outside`` and read it from there.
+        """Compute ``value`` once into local memory for all ranges but ``outside`` and read it from there.
 
         It is filled by vectors of ``lanes`` elements where memory runs along it, else (or for 0) one by one.
         Ranges that only enter as one sum (a window's position and offset) are staged as that sum: a padded tile.
@@ -258,10 +258,10 @@ class Kernel:
         inside = sorted((r for r in self.order if r in value.ranges and r not in outside), key=_layout_rank)
         fresh: list[UOp] = []
         table: dict[UOp, UOp] = {}
-        place = UOp.index(0)
+        offset = UOp.index(0)
         valid: UOp | None = None
         turned = self.turned(value)
-        boxes = sorted(windows(value, inside), key=lambda b: (b.ranges[0] is turned, _memory_order(value, b)))
+        boxes = sorted(footprints(value, inside), key=lambda b: (b.ranges[0] is turned, _memory_order(value, b)))
         for box in boxes:
             lead = box.ranges[0]
             loops, at = self.stage_loops(value, box, lanes)
@@ -275,7 +275,7 @@ class Kernel:
                 pitch *= range_size(f)
             if box.ranges[0] is turned:
                 pitch += 1
-            place = place * pitch + box.position
+            offset = offset * pitch + box.position
             if len(box.ranges) == 1 and len(loops) == 1 and lead.arg[0] in self.full:
                 self.full[loops[0].arg[0]] = self.full[lead.arg[0]]
         copy = value.substitute(table)
@@ -288,7 +288,7 @@ class Kernel:
             sizes[-1] += pitch - math.prod(range_size(f) for f in loops)
         staged = UOp(Ops.STAGE, value.dtype.ptr(), (copy, *fresh), tuple(sizes))
         self.order += fresh
-        self.sink = simplify(self.sink.substitute({value: staged.load(place)}))
+        self.sink = simplify(self.sink.substitute({value: staged.load(offset)}))
         return staged
 
     def turned(self, value: UOp) -> UOp | None:
@@ -355,7 +355,7 @@ class Kernel:
         tiled = any(contraction(n) for n in toposort(value) if n.op is Ops.FOLD)
         fresh: list[UOp] = []
         table: dict[UOp, UOp] = {}
-        place = UOp.index(0)
+        offset = UOp.index(0)
         valid: UOp | None = None
         for r in inside:
             size, group = range_size(r), max(lanes, 1) * copies
@@ -373,7 +373,7 @@ class Kernel:
                 valid = at.lt(range_size(r)) if size != range_size(r) else None
             fresh += [f for f in own if f.op is Ops.RANGE]
             table[r] = at
-            place = place * size + r
+            offset = offset * size + r
         fixed = frozenset(outside)
         same = equal_values(self.sink, value, fixed)
         copy = value
@@ -384,13 +384,13 @@ class Kernel:
                                     for n in toposort(copy) if n.op is Ops.LOAD and at.ranges & n.src[1].ranges})
         staged = UOp(Ops.STAGE, value.dtype.ptr(), (simplify(copy), *fresh), tuple(range_size(f) for f in fresh))
         self.order += fresh
-        read = {n: staged.load(place.substitute(names).simplify()) for n, names in same.items()}
+        read = {n: staged.load(offset.substitute(names).simplify()) for n, names in same.items()}
         self.sink = simplify(self.sink.substitute(read))
         left = set(toposort(self.sink))
         self.order = [r for r in self.order if r in left]
         return staged
 
-    def stage_loops(self, value: UOp, box: Box, lanes: int) -> tuple[list[UOp], UOp]:
+    def stage_loops(self, value: UOp, box: Footprint, lanes: int) -> tuple[list[UOp], UOp]:
         """Fresh ranges that fill a box, and the position they stand for.
 
         Where memory runs along it, these are whole vectors, or for a value with lanes as many copies as are worth
@@ -444,7 +444,7 @@ class Kernel:
         return ranges[opt.axis]
 
 
-class Box(NamedTuple):
+class Footprint(NamedTuple):
     """Ranges that enter a staged value only as one sum, ``position + low``, which takes ``size`` values."""
 
     ranges: tuple[UOp, ...]
@@ -453,22 +453,22 @@ class Box(NamedTuple):
     size: int
 
 
-def windows(value: UOp, inside: list[UOp]) -> list[Box]:
+def footprints(value: UOp, inside: list[UOp]) -> list[Footprint]:
     """``inside`` grouped into boxes: y and ky of y + ky, or x and kx of x*stride - kx, are one box."""
-    boxes: list[Box] = []
+    boxes: list[Footprint] = []
     left = list(inside)
     sums = matrix.sums([s for n in toposort(value) if n.op is Ops.LOAD for s in n.src[1:]])
     while left:
         r = left.pop(0)
         partner = next((p for p in left if _enter_as_sum(sums, r, p) is not None), None)
         if partner is None:
-            boxes.append(Box((r,), r, 0, range_size(r)))
+            boxes.append(Footprint((r,), r, 0, range_size(r)))
             continue
         left.remove(partner)
         k, unit, other = _enter_as_sum(sums, r, partner) or (0, r, r)
         reach = k * (range_size(other) - 1)
         low = min(reach, 0)
-        boxes.append(Box((unit, other), (unit + other * k - low).simplify(), low, range_size(unit) + abs(reach)))
+        boxes.append(Footprint((unit, other), (unit + other * k - low).simplify(), low, range_size(unit) + abs(reach)))
     return boxes
 
 
@@ -486,7 +486,7 @@ def _enter_as_sum(sums: list[UOp], a: UOp, b: UOp) -> tuple[int, UOp, UOp] | Non
     return None
 
 
-def _memory_order(value: UOp, box: Box) -> tuple[int, int]:
+def _memory_order(value: UOp, box: Footprint) -> tuple[int, int]:
     """Loops of a tile in the order of the memory it is copied from, so that copying walks along it."""
     lead = box.ranges[0]
     load = next((n for n in toposort(value) if n.op is Ops.LOAD), None)

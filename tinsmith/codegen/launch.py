@@ -24,7 +24,7 @@ class Launch:
         variables: names of the integer arguments, in order.
         written: numbers of the buffers it stores to.
         ops, bytes: arithmetic operations and bytes that one launch must move (each buffer once).
-        local_bytes: near memory per thread.
+        local_bytes: local memory per thread.
         serial: one thread runs all of it.
         maps: views of buffers that the launch describes to the device: (position among ``buffers``, offset, bytes of an
             element, sizes, strides, box), the last four in elements and the fastest dimension first.

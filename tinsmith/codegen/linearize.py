@@ -11,23 +11,23 @@ from collections.abc import Callable
 from typing import Any
 
 from tinsmith.codegen import matrix
+from tinsmith.codegen.accumulators import added_sum, in_register
 from tinsmith.codegen.ahead import Ahead
 from tinsmith.codegen.barriers import needed_barriers
-from tinsmith.codegen.blocklines import BlockWriter
 from tinsmith.codegen.bounds import one_load
-from tinsmith.codegen.carried import added_sum, in_register
 from tinsmith.codegen.decompositions import expand
-from tinsmith.codegen.foldlines import FoldWriter, OnlineWriter, product_of
-from tinsmith.codegen.fragmentlines import store_fragments
+from tinsmith.codegen.emit_blocks import BlockWriter
+from tinsmith.codegen.emit_folds import FoldWriter, OnlineWriter, product_of
+from tinsmith.codegen.emit_fragments import store_fragments
+from tinsmith.codegen.emit_strided_loads import strided
+from tinsmith.codegen.emit_strided_stores import store_strided
+from tinsmith.codegen.emit_unlikely import unlikely
+from tinsmith.codegen.emit_warps import loads_first, running_by_warps, shared_by_warps
 from tinsmith.codegen.kernel import Kernel
-from tinsmith.codegen.lines import Coords, Scope
-from tinsmith.codegen.rarelines import rarely
 from tinsmith.codegen.rings import Ring
 from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.scopes import Coords, Scope
 from tinsmith.codegen.streams import bind
-from tinsmith.codegen.stridedlines import strided
-from tinsmith.codegen.stridedstores import store_strided
-from tinsmith.codegen.warplines import loads_first, running_by_warps, shared_by_warps
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.observe import passed
 from tinsmith.ir import Op, Ops, UOp
@@ -47,7 +47,7 @@ class Linearizer(BlockWriter):
         self.globals: dict[int, UOp] = {}
         self.variables: dict[UOp, UOp] = {}
         self.known_numbers: dict[tuple[UOp, tuple[UOp, ...]], int] = {}
-        self.places: dict[tuple[UOp, Coords], UOp] = {}
+        self.indices: dict[tuple[UOp, Coords], UOp] = {}
         self.affines: dict[tuple[UOp, tuple[UOp, ...]], tuple[UOp, int, list[int]] | None] = {}
 
     def run(self) -> list[UOp]:
@@ -138,7 +138,7 @@ class Linearizer(BlockWriter):
                 stack.pop()
                 self.fold(n, c)
                 continue
-            now = () if not (n.op.alu or n.op.kind == "cast") else n.src[::2] if n.op is Ops.RARELY else n.src
+            now = () if not (n.op.alu or n.op.kind == "cast") else n.src[::2] if n.op is Ops.UNLIKELY else n.src
             needs = [(s, self.coords_of(s, c)) for s in now]
             missing = [q for q in needs if q[0].op is not Ops.CONST and self.known(q) is None]
             if missing:
@@ -169,8 +169,8 @@ class Linearizer(BlockWriter):
         if n.op is Ops.LOAD:
             return self.load(n, coords)
         assert n.op.alu or n.op.kind in ("cast", "scan"), n.op
-        if n.op is Ops.RARELY:
-            return rarely(self, n, coords)
+        if n.op is Ops.UNLIKELY:
+            return unlikely(self, n, coords)
         if n.op is Ops.PREFIX:  # all its steps at once: it has no loop
             return self.at_once(n, coords)
         src = [s if s.op is Ops.CONST else self.known((s, self.coords_of(s, coords))) for s in n.src]
@@ -202,9 +202,9 @@ class Linearizer(BlockWriter):
         if not coords:
             return node.simplify()
         key = node, coords
-        found = self.places.get(key)
+        found = self.indices.get(key)
         if found is None:
-            found = self.places[key] = self.bound(node, coords)
+            found = self.indices[key] = self.bound(node, coords)
         return found
 
     def bound(self, node: UOp, coords: Coords) -> UOp:
@@ -310,13 +310,13 @@ class Linearizer(BlockWriter):
         return found if found is not None else self.stage(node, key[1])
 
     def stage(self, node: UOp, coords: Coords) -> UOp:
-        """Fill near memory where the stage's outer ranges are known, and remember it there."""
+        """Fill local memory where the stage's outer ranges are known, and remember it there."""
         depth = self.depth_of(node)
         local = self.local(node.dtype, math.prod(node.arg))
-        place = UOp.index(0)
+        offset = UOp.index(0)
         for r, size in zip(node.src[1:], node.arg):
-            place = place * size + r
-        fill = UOp(Ops.STORE, None, (local, place.simplify(), node.src[0]))
+            offset = offset * size + r
+        fill = UOp(Ops.STORE, None, (local, offset.simplify(), node.src[0]))
         with self.at_depth(depth):
             if self.threads_of:
                 self.fill_shared(node, fill, coords)
@@ -326,7 +326,7 @@ class Linearizer(BlockWriter):
         return local
 
     def local(self, dtype: DType, elements: int, *layout: Layout) -> UOp:
-        """Near memory of its own."""
+        """Local memory of its own."""
         self.counts["local"] += 1
         return self.emit(0, UOp(Ops.DEFINE_LOCAL, dtype, (), (f"tmp{self.counts['local'] - 1}", elements, *layout)))
 
@@ -431,11 +431,11 @@ class Linearizer(BlockWriter):
 
     # *** running values ***
 
-    def carried(self, r: UOp, size: UOp, body: list[UOp], write: Callable[[list[UOp]], None]) -> None:
+    def loop_carried(self, r: UOp, size: UOp, body: list[UOp], write: Callable[[list[UOp]], None]) -> None:
         running = [n for n in toposort(body) if n.op is Ops.PREFIX and r in n.src[1].ranges]
         threads, step = shared_steps(running[0])
         if threads is not None:
-            whole = {n: alike for n in toposort(body) for lane in self.kernel.running_lanes
+            whole = {n: alike for n in toposort(body) for lane in self.kernel.scan_lanes
                      if (alike := for_all_lanes(n, lane)) is not None}
             body = [n.substitute(whole) for n in body]
             running = [n for n in toposort(body) if n.op is Ops.PREFIX and r in n.src[1].ranges]
@@ -494,10 +494,11 @@ class Linearizer(BlockWriter):
             phis[s, c] = self.force(UOp(Ops.PHI, None, (acc, total)))
         self.close()
         for (s, c), phi in phis.items():
-            memory, place, _, valid, _ = (bind_all(x, {q: UOp.index(v) for q, v in c}) for x in s.src)
+            memory, offset, _, valid, _ = (bind_all(x, {q: UOp.index(v) for q, v in c}) for x in s.src)
             self.scopes[-1].values[phi] = phi
             with self.first_threads(s):
-                self.store(UOp(Ops.STORE, None, (memory, place, self.named(phi), *(() if valid.is_const else [valid]))))
+                self.store(UOp(Ops.STORE, None, (memory, offset, self.named(phi),
+                                                 *(() if valid.is_const else [valid]))))
 
     def steps_at_once(self, op: Op, x: UOp, carry: UOp, threads: UOp | None) -> tuple[UOp, UOp]:
         """The running values of a vector's steps after ``carry``, and what is carried on, in every lane: each lane
@@ -546,7 +547,7 @@ class Linearizer(BlockWriter):
         """What the ranges of rows and columns are for each register, as expressions of the lane's number."""
         lanes = math.prod(size for size, _, _ in fragment.lanes)
         lane = UOp(Ops.SPECIAL, dtypes.index, (), ("lidx0", lanes))
-        down, across = matrix.lane_place(fragment, lane)
+        down, across = matrix.lane_position(fragment, lane)
         steps = fragment.places()[0]
         return [{row: (down + int(r)).simplify(), column: (across + int(c)).simplify()} for r, c in steps]
 

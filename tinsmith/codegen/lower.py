@@ -60,8 +60,8 @@ class Lowering:
             return self.scatter(memory, value)
         if value.op is Ops.SCAN:
             return self.scan(memory, value)
-        if value.op is Ops.TALLY:
-            return self.tally(memory, value)
+        if value.op is Ops.HISTOGRAM:
+            return self.histogram(memory, value)
         key = tuple(shape)
         if key not in self.output_ranges:
             self.output_ranges[key] = tuple(self.new_range(s, Role.LOOP) for s in shape)
@@ -79,14 +79,14 @@ class Lowering:
         for number, value in enumerate(values):
             memory = UOp(Ops.PARAM, value.dtype.ptr(), (), (number, (value.size,)))
             index = tuple(ZERO if s == 1 else r for r, s in zip(space, value.shape))
-            place = flatten(value.shape, index)
+            offset = flatten(value.shape, index)
             if number < len(values) - sums:
-                statements.append(memory.store(place, self.value(value, index)))
+                statements.append(memory.store(offset, self.value(value, index)))
                 continue
             assert axis is not None
-            starts.append(memory.store(place, UOp.const(value.dtype, 0)))
+            starts.append(memory.store(offset, UOp.const(value.dtype, 0)))
             added = self.value(value.src[0], tuple(space))
-            statements.append(UOp(Ops.SCATTER_STORE, None, (memory, place, memory.load(place) + added,
+            statements.append(UOp(Ops.SCATTER_STORE, None, (memory, offset, memory.load(offset) + added,
                                                             UOp.const(dtypes.bool, True), space[axis])))
         return [*starts, *statements]
 
@@ -122,7 +122,7 @@ class Lowering:
         index = tuple((block * length + step).simplify() if i == axis else b for i, b in enumerate(beside))
         whole = blocks == 1 or shape[axis] % blocks == 0
         valid = None if whole else index[axis].lt(shape[axis])
-        place = flatten(shape, index)
+        offset = flatten(shape, index)
         x, *rest = (self.value(s, tuple(block if i == axis and s in node.src[1:2] else b for i, b in enumerate(index)),
                                None if s in node.src[1:2] else valid) for s in node.src)
         if not rest:
@@ -132,9 +132,9 @@ class Lowering:
             result = UOp(Ops.PREFIX, None, (x, step, *rest), op)
         else:
             result = UOp(op, None, (rest[0], rest[1], x) if op is Ops.MULADD else (rest[0], x))
-        return memory.store(place, result, valid)
+        return memory.store(offset, result, valid)
 
-    def tally(self, memory: UOp, node: UOp) -> UOp:
+    def histogram(self, memory: UOp, node: UOp) -> UOp:
         """Counters in front, each step's note behind them: two stores in one ordered loop."""
         base, where, x = node.src
         op, axis = node.arg
@@ -144,8 +144,8 @@ class Lowering:
         self.count += 2
         index = (*index[:axis], loop, *index[axis + 1 :])
 
-        def at(place: UOp) -> Index:
-            return (*index[:axis], place, *index[axis + 1 :])
+        def at(offset: UOp) -> Index:
+            return (*index[:axis], offset, *index[axis + 1 :])
 
         copy = memory.store(flatten(node.shape, at(counter)), self.value(base, at(counter)))
         key = self.value(where, index).cast(dtypes.index)
@@ -238,8 +238,8 @@ class Lowering:
         at = self.value(where, index, valid).cast(dtypes.index)
         inside = at.ge(0) & at.lt(UOp.index(source.shape[node.arg]))
         both = inside if valid is None else valid & inside
-        place = (*index[: node.arg], at, *index[node.arg + 1 :])
-        return [(source, place, both)], lambda v: _zero_unless(both, v[0])
+        position = (*index[: node.arg], at, *index[node.arg + 1 :])
+        return [(source, position, both)], lambda v: _zero_unless(both, v[0])
 
 
 def _zero_unless(valid: UOp | None, value: UOp) -> UOp:

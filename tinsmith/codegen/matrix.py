@@ -85,8 +85,8 @@ def on_unit(fold: UOp, m: UOp, n: UOp, k: UOp, unit: MatrixUnit, copies: tuple[i
         value = UOp(Ops.FOLD, None, (value, *loops), Ops.ADD)
     over = [r for r in (mu, mi, nu, ni) if r.op is Ops.RANGE]
     staged = UOp(Ops.STAGE, value.dtype.ptr(), (value, *over), tuple(_size(r) for r in over))
-    place = (row or UOp.index(0)) * (unit.n * copies[1]) + (column or UOp.index(0))
-    return staged.load(place.simplify()), [*over, ki]
+    offset = (row or UOp.index(0)) * (unit.n * copies[1]) + (column or UOp.index(0))
+    return staged.load(offset.simplify()), [*over, ki]
 
 
 def _flipped(x: UOp, dtype: DType) -> UOp:
@@ -163,9 +163,9 @@ def stage_operand(mma: UOp, which: int, inside: Sequence[UOp], new_range: NewRan
     lanes = [new_range(LANES, Role.VECTOR)] if whole else []
     table = dict(zip(inside, outer)) | _at_digits(fragment, row, column, digits)
     if slide is not None:
-        place = (digits[at] * LANES + lanes[0]).simplify() if whole else digits[at]
-        table |= {r: UOp.index(0) for r in slide.weights} | {slide.lead: place}
-        guard = place.lt(slide.size) if sizes[at] != slide.size else None
+        offset = (digits[at] * LANES + lanes[0]).simplify() if whole else digits[at]
+        table |= {r: UOp.index(0) for r in slide.weights} | {slide.lead: offset}
+        guard = offset.lt(slide.size) if sizes[at] != slide.size else None
     loops = [*outer, *reversed(digits[at:] if lanes else digits), *lanes, *(reversed(digits[:at]) if lanes else ())]
     copy = value.substitute(table)
     if guard is not None:
@@ -173,15 +173,15 @@ def stage_operand(mma: UOp, which: int, inside: Sequence[UOp], new_range: NewRan
                                 for n in toposort(copy) if n.op is Ops.LOAD})
     kept = [r for r in loops if r.op is Ops.RANGE]
     staged = UOp(Ops.STAGE, value.dtype.ptr(), (copy.simplify(), *kept), tuple(_size(r) for r in kept))
-    place = UOp.index(0)
+    offset = UOp.index(0)
     for r in inside:
-        place = place * _size(r) + r
+        offset = offset * _size(r) + r
     for n, (size, (_, down, across)) in reversed(list(enumerate(zip(sizes, fragment.registers)))):
         if slide is not None and n == at:
-            place = sum((r * weight for r, weight in slide.weights.items()), place * size)
+            offset = sum((r * weight for r, weight in slide.weights.items()), offset * size)
         else:
-            place = place * size + ((row // down if down else column // across) % size)
-    return staged.load(place.simplify()), kept
+            offset = offset * size + ((row // down if down else column // across) % size)
+    return staged.load(offset.simplify()), kept
 
 
 def slid_digit(mma: UOp, which: int) -> int:
@@ -195,9 +195,9 @@ def slide(product: UOp, which: int, inside: Sequence[UOp]) -> Slide | None:
     """The window that slides along the rows or columns of a unit's operand, where its places overlap."""
     value, axis = product.src[which], product.src[3 if which else 2]
     ranges = [r for r in (*inside, axis) if r.op is Ops.RANGE and r in value.ranges]
-    places = sums([value])
+    positions = sums([value])
     for lead in ranges if slid_digit(product, which) >= 0 else []:
-        ratios = {r: {ratio(root, lead, r) for root in places} - {None} for r in ranges if r is not lead}
+        ratios = {r: {ratio(root, lead, r) for root in positions} - {None} for r in ranges if r is not lead}
         weights = {lead: 1} | {r: k for r, found in ratios.items() if len(found) == 1
                                for k in found if isinstance(k, int) and k > 0}
         size = 1 + sum(k * (_size(r) - 1) for r, k in weights.items())
@@ -286,7 +286,7 @@ def store_address(memory: UOp, index: UOp, fragment: Fragment, row: UOp, column:
     return memory, from_linear(terms, constant, expr).simplify(), pitch
 
 
-def lane_place(fragment: Fragment, lane: UOp) -> tuple[UOp, UOp]:
+def lane_position(fragment: Fragment, lane: UOp) -> tuple[UOp, UOp]:
     """Row and column that a lane contributes, as expressions of its number."""
     row, column, left = UOp.index(0), UOp.index(0), lane
     for size, down, across in fragment.lanes:

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from tinsmith.codegen import matrix
-from tinsmith.codegen.kernel import Kernel, windows
+from tinsmith.codegen.kernel import Kernel, footprints
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, range_size
@@ -113,7 +113,7 @@ def _copies(unit: MatrixUnit) -> list[tuple[int, int]]:
 
 def _shared(operand: UOp, axis: UOp, unit: MatrixUnit, step: int) -> float:
     """The part of an operand that is staged where a window slides along its rows or columns: each place once."""
-    for box in windows(operand, [axis, *(r for r in operand.ranges if r is not axis)]):
+    for box in footprints(operand, [axis, *(r for r in operand.ranges if r is not axis)]):
         if axis in box.ranges and box.low == 0 and (step == 1 or box.ranges[0] is axis):
             return float(box.size / math.prod(range_size(r) for r in box.ranges))
     return 1.0

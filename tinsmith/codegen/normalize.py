@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from tinsmith.codegen.carried import apart
+from tinsmith.codegen.accumulators import apart
 from tinsmith.codegen.streams import share_rows
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
@@ -86,14 +86,14 @@ def _guarded_twice(n: UOp) -> UOp | None:
     return None
 
 
-def _one_place(n: UOp) -> UOp | None:
+def _one_index(n: UOp) -> UOp | None:
     """A sum of what stands at one place of a range is what stands there."""
     body = n.src[0]
     if n.arg is not Ops.ADD or body.op is not Ops.WHERE or not (body.src[2].is_const and body.src[2].arg == 0):
         return None
     for condition in conjuncts(body.src[0]):
         for r in n.src[1:]:
-            at = _named_place(condition, r)
+            at = _named_index(condition, r)
             if at is None or not all(s.ranges.isdisjoint(n.src[1:]) for s in (at, r.src[-1])):
                 continue
             inside = at.ge(0) & at.lt(r.src[-1])
@@ -103,7 +103,7 @@ def _one_place(n: UOp) -> UOp | None:
     return None
 
 
-def _named_place(condition: UOp, r: UOp) -> UOp | None:
+def _named_index(condition: UOp, r: UOp) -> UOp | None:
     """What a range must be for a condition to hold, as an index."""
     if condition.op is not Ops.CMPEQ or not condition.src[0].dtype.is_int:
         return None
@@ -114,9 +114,9 @@ def _named_place(condition: UOp, r: UOp) -> UOp | None:
     return None
 
 
-def _at(value: UOp, r: UOp, place: UOp, inside: UOp) -> UOp:
+def _at(value: UOp, r: UOp, offset: UOp, inside: UOp) -> UOp:
     """The value at one place of a range, which is read only if it is inside."""
-    new = {r: place}
+    new = {r: offset}
     for n in toposort(value, lambda n: n is not r and r in n.ranges):
         src = tuple(new.get(s, s) for s in n.src)
         if n.op is Ops.LOAD:
@@ -154,7 +154,7 @@ _fold = Pat("n", (Ops.FOLD,))
 normal_form = RuleSet("normal-form", (
     Rule("one-sum", "Σ_i Σ_j x = Σ_ij x", _fold, _nested, _sum_of_sums),
     Rule("zero-factor", "Σ where(c, a*b, 0) = Σ a*b where a is 0 unless c", _fold, _guarded_product, _masked_product),
-    Rule("one-place", "Σ_i where(i = k, x[i], 0) = x[k] if 0 ≤ k < n, else 0", _fold, _one_place, _hit),
+    Rule("one-index", "Σ_i where(i = k, x[i], 0) = x[k] if 0 ≤ k < n, else 0", _fold, _one_index, _hit),
     Rule("one-guard", "Σ a[if c]*b[if c] = Σ a[if c]*b", _fold, _guarded_twice, _masked_twice),
 ))
 

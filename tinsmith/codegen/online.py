@@ -8,7 +8,7 @@ block has a maximum and sums of its own, and the sums of all blocks are brought 
     b = max of the block    m = max of all b    l = Σ over blocks of exp(b - m)·(Σ in the block of exp(s - b)·v)
 
 The linearizer walks over the blocks once: it carries the maximum so far, and sums relative to it (Milakov and
-Gimelshein, 2018). Near memory then holds blocks, however long the rows are.
+Gimelshein, 2018). Local memory then holds blocks, however long the rows are.
 """
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ def online(k: Kernel, opt: Opt) -> None:
     bound = {x: {f for f in k.folds if x in f.src[1:]} for x in others}
     require(all(fs <= set(sums) for fs in bound.values()), "another reduction shares a range with them")
     loop, inner = k.new_range(size // opt.amt, Role.BLOCK), k.new_range(opt.amt, Role.REDUCE)
-    place = (loop * opt.amt + inner).simplify()
-    block = UOp(Ops.FOLD, None, (top.src[0].substitute({r: place}), inner), Ops.MAX)
+    position = (loop * opt.amt + inner).simplify()
+    block = UOp(Ops.FOLD, None, (top.src[0].substitute({r: position}), inner), Ops.MAX)
     whole = UOp(Ops.FOLD, None, (block, loop), Ops.MAX)
     own_shift = _finite(block)  # a block without any value adds nothing, also to later blocks
     table = {top: whole}

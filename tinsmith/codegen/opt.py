@@ -43,7 +43,7 @@ class Opt:
     """One optimizer choice. ``lanes`` belongs to STAGE: the width of the vectors that fill it; 0: one by one.
     ``copies``: how many of them are filled side by side, where the staged value is a computed tile.
 
-    ``layout`` and ``depth`` belong to the STAGE of an operand that its unit reads from near memory: how it lies there
+    ``layout`` and ``depth`` belong to the STAGE of an operand that its unit reads from local memory: how it lies there
     (``swizzled``: rows of 128 bytes, ``ir.layout``), and how many slots a ring has, which copies fill ahead.
     ``unit`` belongs to TC: the name of one of the target's matrix units; none: the first that fits.
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tinsmith.codegen import ahead, blocks, bounds, carried, hidden, matrix, online
+from tinsmith.codegen import accumulators, ahead, blocks, bounds, masking, matrix, online
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.core.dtypes import dtypes
@@ -51,7 +51,7 @@ def _is_parallel(k: Kernel, r: UOp) -> bool:
 def _upcast(k: Kernel, opt: Opt) -> None:
     r = k.axis(opt)
     if r.arg[1] is Role.BLOCK:
-        return carried.steps_together(k, opt, r, _amount(k, opt, r))
+        return accumulators.steps_together(k, opt, r, _amount(k, opt, r))
     _require(_is_parallel(k, r), opt, "only a parallel loop can be upcast")
     amount = _amount(k, opt, r)
     for n in k.products:
@@ -72,11 +72,11 @@ def _vector(k: Kernel, opt: Opt) -> None:
     size = range_size(r)
     amount = _amount(k, opt, r, 2 * size - 1 if isinstance(size, int) else 0)
     _require(amount & (amount - 1) == 0, opt, "lanes come in powers of two")
-    _require(not k.running_lanes, opt, "running values have lanes already")
+    _require(not k.scan_lanes, opt, "running values have lanes already")
     if r in k.ordered:
         running = [n for n in toposort(k.sink) if n.op is Ops.PREFIX]
         _require(size % amount == 0, opt, "the steps must fill whole vectors")
-        _require(not k.running_threads, opt, "threads share its steps already")
+        _require(not k.scan_threads, opt, "threads share its steps already")
         _require(all(n.arg is not Ops.MULADD and n.src[1] is r for n in running), opt, "its steps cannot be combined")
         _require(k.may_have_lanes(r), opt, "a value has lanes along one range only")
         _require(not any(n.op is Ops.STAGE for n in toposort(k.sink)), opt, "a stage has no copy per lane")
@@ -130,7 +130,7 @@ def _padto(k: Kernel, opt: Opt) -> None:
     r = k.axis(opt)
     _require(isinstance(opt.amt, int) and opt.amt > 1 and isinstance(range_size(r), int), opt, "needs a multiple")
     _require(_is_parallel(k, r) or r.arg[1] is Role.REDUCE or r in k.ordered, opt, "only loops can be padded")
-    _require(r not in k.ordered or not k.running_lanes | k.running_threads, opt, "its steps are shared out")
+    _require(r not in k.ordered or not k.scan_lanes | k.scan_threads, opt, "its steps are shared out")
     assert isinstance(opt.amt, int)
     k.pad(r, opt.amt)
 
@@ -170,7 +170,7 @@ def _stage(k: Kernel, opt: Opt) -> None:
     bound = frozenset(r for n in toposort(k.sink) if n.op is Ops.SCATTER_STORE
                       for r in ({n.src[4]} if n.src[4].arg[1] is Role.BLOCK else n.ranges | {n.src[4]}))
     _require(not bound & set(inside), opt, "an ordered scatter cannot be staged")
-    _require(not k.running_lanes, opt, "a stage has no copy per lane")
+    _require(not k.scan_lanes, opt, "a stage has no copy per lane")
     if not any(n.op is Ops.FOLD for n in toposort(value)):
         k.stage(value, outside, opt.lanes)
         return
@@ -325,8 +325,8 @@ HANDLERS: dict[OptOps, Callable[[Kernel, Opt], list[Opt] | None]] = {
     OptOps.THREAD: _thread, OptOps.SWAP: _swap, OptOps.PADTO: _padto, OptOps.MERGE: _merge, OptOps.STAGE: _stage,
     OptOps.ORDER: _order, OptOps.SPLIT: _split_reduction, OptOps.HINT: ahead.hint, OptOps.LOCAL: blocks.local,
     OptOps.GROUP: blocks.group, OptOps.GROUPTOP: blocks.group, OptOps.NOLOCALS: blocks.no_locals,
-    OptOps.TC: _matrix_unit, OptOps.ROTATE: ahead.rotate, OptOps.WALK: ahead.walk, OptOps.CARRY: carried.carry,
-    OptOps.SKIP: hidden.skip, OptOps.ONLINE: online.online,
+    OptOps.TC: _matrix_unit, OptOps.ROTATE: ahead.rotate, OptOps.WALK: ahead.walk, OptOps.CARRY: accumulators.carry,
+    OptOps.SKIP: masking.skip, OptOps.ONLINE: online.online,
 }
 
 OF_REDUCTIONS = (OptOps.GROUP, OptOps.GROUPTOP, OptOps.UNROLL, OptOps.SPLIT, OptOps.TC)  # their axis is one

@@ -91,7 +91,7 @@ def _compile(sink: UOp, renderer: Renderer, opts: Sequence[Opt] | None) -> Kerne
     near = local_bytes(program)
     most = max(target.local_bytes, target.ring_bytes * any(u.op is Ops.DEFINE_RING for u in program))
     if target.block_threads and near > most and (target.grid or launch_size(program, "lidx")):
-        raise ArgumentError("Opt", f"a block's near memory has {most} bytes, the stages need {near}",
+        raise ArgumentError("Opt", f"a block's local memory has {most} bytes, the stages need {near}",
                             "smaller amounts, or fewer GROUP and STAGE opts")
     launch, text = assemble(kernel.name(), program, renderer, work)
     return KernelProgram(**vars(launch), source=text, uops=program, opts=list(kernel.opts), kernel=kernel, work=work,

@@ -1,4 +1,4 @@
-"""Rings: the loop of a product whose operands copies under way bring to near memory, slot by slot.
+"""Rings: the loop of a product whose operands copies under way bring to local memory, slot by slot.
 
     fill slots 0 … distance-1
     for step:  wait for the step's slot;  products;  fill the slot that the products `in_flight` + 1 ago have read;
@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tinsmith.codegen.lines import Coords, Scope
 from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.scopes import Coords, Scope
 from tinsmith.codegen.views import view_of
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.layout import View
 
 if TYPE_CHECKING:
-    from tinsmith.codegen.foldlines import FoldWriter
+    from tinsmith.codegen.emit_folds import FoldWriter
 
 
 class Ring:
@@ -73,12 +73,12 @@ class Ring:
             self.fill((step + self.distance).simplify())
         lin.force(UOp(Ops.DRAIN, None, (), self.in_flight))
 
-    def tile(self, which: int, place: UOp, coords: Coords) -> UOp:
+    def tile(self, which: int, position: UOp, coords: Coords) -> UOp:
         """An operand's tile in the slot of this step, which begins at ``place``."""
         lin, unit = self.lin, self.product.arg
         fragment, dtype = (unit.fragment_a, unit.fragment_b)[which], self.product.src[which].dtype
-        first = {r: UOp.index(0) for r in place.ranges if r.arg[1] is Role.FRAGMENT}
-        inside = lin.at(place.substitute(first).simplify(), coords)
+        first = {r: UOp.index(0) for r in position.ranges if r.arg[1] is Role.FRAGMENT}
+        inside = lin.at(position.substitute(first).simplify(), coords)
         index = lin.expression((self.slot * self.stages[which].arg.layout.elements + inside).simplify())
         return lin.emit(len(lin.scopes) - 1, UOp(Ops.TILE, dtype.vec(fragment.size), (self.memories[which], index)))
 
@@ -113,9 +113,9 @@ class Ring:
         memory = lin.memory(stage.src[0].src[0], ())
         out = []
         for n in range(layout.chunks):
-            place = lin.expression((slot * layout.elements + n * layout.rows * layout.columns).simplify())
+            offset = lin.expression((slot * layout.elements + n * layout.rows * layout.columns).simplify())
             table = ({chunk: UOp.index(n)} if layout.chunks > 1 else {}) | (
                 {self.loop: step} if self.loop is not None else {})
             starts_here = (c.substitute(table).simplify() for c in starts)
-            out.append((view, (place, memory, *(lin.expression(c) for c in starts_here))))
+            out.append((view, (offset, memory, *(lin.expression(c) for c in starts_here))))
         return out

@@ -67,7 +67,7 @@ def _sine(r: UOp) -> UOp:
 def _reduced(a: UOp, quarter: bool, fused: bool) -> UOp:
     """±(a - n·pi), minus if n is odd, for a ≥ 0; with ``quarter`` of a + pi/2."""
     most, parts = _FUSED32 if fused and a.dtype is dtypes.float32 else _SHORT[a.dtype]
-    return UOp(Ops.RARELY, None, (a > most, _by_integers(a, quarter), _by_parts(a, quarter, parts)))
+    return UOp(Ops.UNLIKELY, None, (a > most, _by_integers(a, quarter), _by_parts(a, quarter, parts)))
 
 
 def _by_parts(a: UOp, quarter: bool, parts: Sequence[float]) -> UOp:

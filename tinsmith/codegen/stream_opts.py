@@ -1,6 +1,6 @@
-"""The analytic model for contractions of computed operands: rows held in near memory, three register tiles.
+"""The analytic model for contractions of computed operands: rows held in local memory, three register tiles.
 
-Per block of rows: the inner contractions fill a tile of near memory (rows × vectors of accumulators), the rows'
+Per block of rows: the inner contractions fill a tile of local memory (rows × vectors of accumulators), the rows'
 statistics read it along lanes, and the outer contraction reads it as scalars against vectors of its other operand.
 """
 from __future__ import annotations
@@ -9,11 +9,11 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from tinsmith.codegen.carried import block_of, crossing
+from tinsmith.codegen.accumulators import block_of, crossing
 from tinsmith.codegen.heuristics import thread_opts
 from tinsmith.codegen.heuristics_tiles import LARGEST_STAGE
-from tinsmith.codegen.hidden import everywhere, hidden_blocks, nothing_where, visible_ends
 from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.masking import everywhere, masked_blocks, nothing_where, visible_ends
 from tinsmith.codegen.online import greatest
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Core, Target
@@ -70,7 +70,7 @@ def blocks_of_tiles(kernel: Kernel, target: Target) -> bool:
     for side, size in zip(sides, sizes):
         at = [kernel.ranges.index(r) for r in side]
         kernel.apply(Opt(OptOps.CARRY, at[0], (size, *at[1:])))
-    if hidden_blocks(kernel):
+    if masked_blocks(kernel):
         kernel.apply(Opt(OptOps.SKIP))
     common = [r for r in kernel.order if all(r in s.ranges for s in kernel.stores)]
     tiles(kernel, target.core, lanes, [*common, *(r for r in kernel.order if r.arg[1] is Role.BLOCK)])
@@ -128,7 +128,7 @@ def blocks_of_rows(kernel: Kernel, target: Target) -> bool:
 
 
 def block_of_row(size: int, least: int, most: int) -> int:
-    """How many columns of long rows near memory holds; 0 for rows that have no good blocks.
+    """How many columns of long rows local memory holds; 0 for rows that have no good blocks.
 
     >>> block_of_row(512, 64, 256), block_of_row(8192, 64, 256), block_of_row(521, 64, 256)
     (128, 256, 0)

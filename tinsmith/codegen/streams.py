@@ -1,8 +1,8 @@
-"""Contractions of computed operands: the operand is made tile by tile in near memory, next to where it is consumed.
+"""Contractions of computed operands: the operand is made tile by tile in local memory, next to where it is consumed.
 
     out[i, d] = Σ_j p(i, j) * v[j, d]    with p made of Σ_e q[i, e] * k[j, e], of statistics of its rows, ...
 
-A few rows of p are computed over all j as a register tile of the inner contraction, stay in near memory, and are read
+A few rows of p are computed over all j as a register tile of the inner contraction, stay in local memory, and are read
 from there by the rows' statistics and by the outer contraction: attention and its gradients, without all scores.
 """
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _names_of_rows(store: UOp, main: UOp) -> dict[UOp, UOp] | None:
     return None
 
 
-# *** values that near memory holds ***
+# *** values that local memory holds ***
 
 
 def same_value(a: UOp, b: UOp, renamed: dict[UOp, UOp]) -> bool:
@@ -168,7 +168,7 @@ def single_way_out(start: UOp, top: UOp, stop: frozenset[UOp]) -> UOp:
 
 
 class Tile(NamedTuple):
-    """How near memory holds a computed value: rows, then what runs along lanes, padded to whole groups of vectors."""
+    """How local memory holds a computed value: rows, then what runs along lanes, padded to whole groups of vectors."""
 
     rows: tuple[UOp, ...]
     along: tuple[UOp, ...]

@@ -30,9 +30,9 @@ def split(kernel: Kernel, op: OptOps, r: UOp, amount: int) -> tuple[UOp | None, 
 def order(kernel: Kernel, first: Sequence[UOp]) -> None:
     """Nest the loops so that ``first`` come outermost, as listed; the others follow as they stand."""
     loops = [r for r in kernel.ranges if not r.arg[1].expanded]
-    places = tuple(loops.index(r) for r in [*first, *(r for r in loops if r not in first)])
-    if places != tuple(range(len(loops))):
-        kernel.apply(Opt(OptOps.ORDER, None, places))
+    positions = tuple(loops.index(r) for r in [*first, *(r for r in loops if r not in first)])
+    if positions != tuple(range(len(loops))):
+        kernel.apply(Opt(OptOps.ORDER, None, positions))
 
 
 def work_of(kernel: Kernel) -> int:
@@ -71,8 +71,9 @@ def stride_of(index: UOp, r: UOp) -> int | None:
     return terms.get(r, 0)
 
 
-def places_of(index: UOp, ranges: Iterable[UOp]) -> int:
-    """About how many places an index takes over some ranges, those that several of their values share counted once."""
+def footprint(index: UOp, ranges: Iterable[UOp]) -> int:
+    """About how many elements an index reaches over some ranges, those that several of their values share counted
+    once."""
     count = reach = 1
     for step, size in sorted((abs(stride_of(index, r) or 0), range_size(r)) for r in ranges):
         further = reach + step * (size - 1)

@@ -1,4 +1,4 @@
-"""Operands that copies of boxes bring to near memory: the stage of a ring, and the view of memory that its box is of.
+"""Operands that copies of boxes bring to local memory: the stage of a ring, and the view of memory that its box is of.
 
     MMA(load(a), load(b), m, n, k)   →   MMA(load(STAGE(load(a), chunk, row, column)), load(STAGE(load(b), …)), m, n, k)
 
@@ -56,13 +56,13 @@ def _chain(steps: dict[UOp, int], conditions: list[UOp] | None, ranges: list[UOp
     ranges = sorted((r for r in ranges if r.op is Ops.RANGE), key=lambda r: steps.get(r, 0))
     if not ranges or conditions is None:
         return None
-    place, size = UOp.index(0), 1
+    position, size = UOp.index(0), 1
     for r in ranges:
         for terms in (steps, *(linear_form(c.src[0])[0] for c in conditions)):
             if any(r in t.ranges for t in terms if t is not r) or terms.get(r, 0) != size * terms.get(ranges[0], 0):
                 return None
-        place, size = place + r * size, size * range_size(r)
-    return ranges[0], size, place
+        position, size = position + r * size, size * range_size(r)
+    return ranges[0], size, position
 
 
 def _conditions(load: UOp) -> list[UOp] | None:

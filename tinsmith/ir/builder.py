@@ -65,7 +65,7 @@ class ProgramBuilder:
             dtype: of the value; arithmetic needs none.
             vin: the values it works on.
             arg: the op's argument: a constant's value; (number, name, written) of a buffer argument, or its number;
-                (name, elements) of near memory; the start value of an accumulator.
+                (name, elements) of local memory; the start value of an accumulator.
 
         Raises:
             ArgumentError: for an op that has no place in a linear program, or values that are not of this program.

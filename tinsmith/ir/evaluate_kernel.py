@@ -222,7 +222,7 @@ class _Run:
         return reduce_values(Ops.ADD, self.spread(product, k), tuple(self.axis[r] for r in k), n.dtype)
 
     def stage(self, n: UOp, x: Array) -> Array:
-        """Near memory with one more axis, its addresses; ``filled`` says which of them hold a value."""
+        """Local memory with one more axis, its addresses; ``filled`` says which of them hold a value."""
         ranges, sizes = n.src[1:], n.arg
         if len(ranges) != len(sizes):
             raise ValueError(f"a stage over {len(ranges)} ranges has {len(sizes)} sizes: {n!r}")

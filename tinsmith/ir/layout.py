@@ -1,6 +1,6 @@
 """Where staged tiles lie: rows of 128 bytes that are swizzled, slots of a ring, and the boxes that fill them.
 
-A tile of near memory that a matrix unit reads itself is a stack of *chunks* of 64 elements of 16 bits: first all rows
+A tile of local memory that a matrix unit reads itself is a stack of *chunks* of 64 elements of 16 bits: first all rows
 of the first 64 columns, then all rows of the next ones. An index counts (chunk, row, column in its chunk), and so does
 the graph: that the 16-byte pieces of a row change places is the hardware's doing on both sides:
 

@@ -1,9 +1,9 @@
 """Graphs that put integers in order, for programs and for the scheduler.
 
-A radix sort from the least significant digit: a histogram, where each digit's elements begin, and a TALLY that hands
-out places in order (Knuth, The Art of Computer Programming, vol. 3, 5.2.5). Where cores work side by side, each piece
-of a row has a histogram of its own, a scan over all digits' pieces says where its elements begin, and in a piece each
-is compared with those before it (Satish, Harris and Garland, 2009). Both are stable.
+A radix sort from the least significant digit: a histogram, where each digit's elements begin, and a HISTOGRAM that
+hands out places in order (Knuth, The Art of Computer Programming, vol. 3, 5.2.5). Where cores work side by side, each
+piece of a row has a histogram of its own, a scan over all digits' pieces says where its elements begin, and in a piece
+each is compared with those before it (Satish, Harris and Garland, 2009). Both are stable.
 """
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def by_digits(keys: UOp, bits: int, digit_bits: int) -> UOp:
         digit = ((keys >> low) & (count - 1)).cast(dtypes.int32)
         histogram = UOp.const(dtypes.int32, 0).expand_to((rows, count)).scatter(digit, ones, 1, "ADD")
         begin = histogram.scan("ADD", 1) - histogram
-        place = begin.tally(digit, ones, 1).shrink(((0, rows), (count, count + size)))
+        place = begin.histogram(digit, ones, 1).shrink(((0, rows), (count, count + size)))
         order = order.const_like(0).scatter(place, order, 1, None)
         if low + digit_bits < bits:
             keys = keys.const_like(0).scatter(place, keys, 1, None)

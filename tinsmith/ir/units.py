@@ -107,7 +107,7 @@ class MatrixUnit:
         flushes: subnormal operands count as 0, and sums that would be subnormal become 0.
         flipped: the row that takes b with its top bits flipped, as integers of the other sign: these are half their
             range more or less, and so many times the sum of a's rows comes off again, or is added.
-        staged: it reads its operands from near memory, which is laid out as ``ir.layout`` says, and works on its own
+        staged: it reads its operands from local memory, which is laid out as ``ir.layout`` says, and works on its own
             meanwhile.
         tiles: of a staged unit, the tiles of a block that it is good for: (fragments of c below each other, slots of
             the operands' ring, speed in relation to the best tile of all).

@@ -376,9 +376,9 @@ class UOp:
         """Running values along ``axis``; see SCAN."""
         return UOp(Ops.SCAN, None, (self, *start_and_weight), (op if isinstance(op, Op) else getattr(Ops, op), axis))
 
-    def tally(self, index: UOp, x: UOp, axis: int, op: str | Op = "ADD") -> UOp:
-        """Counters by key; see TALLY."""
-        return UOp(Ops.TALLY, None, (self, index, x), (op if isinstance(op, Op) else getattr(Ops, op), axis))
+    def histogram(self, index: UOp, x: UOp, axis: int, op: str | Op = "ADD") -> UOp:
+        """Counters by key; see HISTOGRAM."""
+        return UOp(Ops.HISTOGRAM, None, (self, index, x), (op if isinstance(op, Op) else getattr(Ops, op), axis))
 
     def contiguous(self) -> UOp:
         return self if self.op in (Ops.BUFFER, Ops.CONTIGUOUS, Ops.ASSIGN) else UOp(Ops.CONTIGUOUS, None, (self,))

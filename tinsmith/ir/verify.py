@@ -171,7 +171,7 @@ def _reduce(n: UOp, _: UOp) -> str | None:
 
 def _along(n: UOp, _: UOp) -> str | None:
     x, index = n.src[0], n.src[1]
-    axis = n.arg if n.op is Ops.GATHER else n.arg[1] if n.op is Ops.TALLY else n.arg[0]
+    axis = n.arg if n.op is Ops.GATHER else n.arg[1] if n.op is Ops.HISTOGRAM else n.arg[0]
     if not index.dtype.is_int:
         return f"an index is an integer, not {index.dtype}"
     if x.ndim != index.ndim or not 0 <= axis < x.ndim:
@@ -179,7 +179,7 @@ def _along(n: UOp, _: UOp) -> str | None:
     beside = [(a, b) for i, (a, b) in enumerate(zip(x.shape, index.shape)) if i != axis]
     if not all(same_shape((a,), (b,)) for a, b in beside):
         return f"beside axis {axis}, {x.shape} and {index.shape} differ"
-    if n.op in (Ops.SCATTER, Ops.TALLY):
+    if n.op in (Ops.SCATTER, Ops.HISTOGRAM):
         value = n.src[2]
         return _unless(value.dtype is x.dtype and same_shape(value.shape, index.shape),
                        f"{value.dtype}{value.shape} does not fit {x.dtype} at {index.shape}")
@@ -223,7 +223,7 @@ def _tensor_sink(n: UOp, root: UOp) -> str | None:
     return _unless(all(s.dtype is not dtypes.void for s in n.src), "a SINK of a tensor graph holds values")
 
 
-TENSOR_OPS = (_ELEMENTWISE - {Ops.SCALE, Ops.RARELY}) | {op for op in vars(TensorOps).values() if isinstance(op, Op)}
+TENSOR_OPS = (_ELEMENTWISE - {Ops.SCALE, Ops.UNLIKELY}) | {op for op in vars(TensorOps).values() if isinstance(op, Op)}
 TENSOR_CHECKS: tuple[Check[UOp], ...] = (
     _allowed(TENSOR_OPS, "tensor graph"),
     _DTYPE, _CONST, _BITCAST,
@@ -237,7 +237,7 @@ TENSOR_CHECKS: tuple[Check[UOp], ...] = (
     Check("flip", "The axes exist.", (Ops.FLIP,), _flip),
     Check("window", "Every window lies inside its axis.", (Ops.WINDOW, Ops.UNWINDOW), _window),
     Check("reduce", "The op has an identity; the axes exist, in order.", (Ops.REDUCE,), _reduce),
-    Check("index", "Integer index, equal shapes beside the axis.", (Ops.GATHER, Ops.SCATTER, Ops.TALLY),
+    Check("index", "Integer index, equal shapes beside the axis.", (Ops.GATHER, Ops.SCATTER, Ops.HISTOGRAM),
           _along),
     Check("scan", "The op can run along the axis; a start and weights of fitting shape.", (Ops.SCAN,), _scan),
     Check("bind", "A variable is bound within its bounds.", (Ops.BIND,), _bind),
@@ -555,14 +555,14 @@ def _staged_tile(n: UOp, _: ProgramState) -> str | None:
     memory, index = n.src
     laid_out = memory.op is Ops.DEFINE_LOCAL and len(memory.arg) == 3 and isinstance(memory.arg[2], Layout)
     if not laid_out or memory.dtype.scalar is not n.dtype.scalar:
-        return f"a tile of {n.dtype} lies in near memory with a layout, not in {short(memory)} of {memory.dtype}"
+        return f"a tile of {n.dtype} lies in local memory with a layout, not in {short(memory)} of {memory.dtype}"
     return _unless(index.dtype is dtypes.index, f"a place is an index, not {index.dtype}")
 
 
 def _ring(n: UOp, _: ProgramState) -> str | None:
     slots = n.arg[1]
     fits = all(m.op is Ops.DEFINE_LOCAL and len(m.arg) == 3 and m.arg[1] == slots * m.arg[2].elements for m in n.src)
-    return _unless(fits, f"a ring of {slots} slots is of near memory of as many tiles")
+    return _unless(fits, f"a ring of {slots} slots is of local memory of as many tiles")
 
 
 def _in_ring(n: UOp, _: ProgramState) -> str | None:
@@ -590,7 +590,7 @@ def _condition(n: UOp, _: ProgramState) -> str | None:
 
 
 _ALU = tuple(op for op in op_table() if op.elementwise and op is not Ops.BITCAST)
-PROGRAM_OPS = (_ELEMENTWISE - {Ops.RARELY}) | {
+PROGRAM_OPS = (_ELEMENTWISE - {Ops.UNLIKELY}) | {
     Ops.DEFINE_GLOBAL, Ops.DEFINE_LOCAL, Ops.DEFINE_ACC, Ops.CONST, Ops.SPECIAL, Ops.RANGE, Ops.ENDRANGE, Ops.IF,
     Ops.ENDIF, Ops.LOAD, Ops.STORE, Ops.PHI, Ops.VECTORIZE, Ops.GEP, Ops.BARRIER, Ops.PREFETCH, Ops.MMA, Ops.LOAD_TILE,
     Ops.STORE_TILE, Ops.SHUFFLE, Ops.DEFINE_RING, Ops.ARRIVE, Ops.ASYNC_COPY, Ops.WAIT, Ops.TILE, Ops.FENCE, Ops.COMMIT,
@@ -617,8 +617,8 @@ PROGRAM_CHECKS: tuple[Check[ProgramState], ...] = (
     Check("multiply", "A matrix unit gets fragments of its types.", (Ops.MMA,), _multiply),
     Check("tile", "A tile lies in memory of its type and has as many elements as rows and columns say.",
           (Ops.LOAD_TILE, Ops.STORE_TILE), _tile),
-    Check("staged-tile", "A unit's operand in near memory.", (Ops.TILE,), _staged_tile),
-    Check("ring", "The slots of a ring are near memory.", (Ops.DEFINE_RING,), _ring),
+    Check("staged-tile", "A unit's operand in local memory.", (Ops.TILE,), _staged_tile),
+    Check("ring", "The slots of a ring are local memory.", (Ops.DEFINE_RING,), _ring),
     Check("in-ring", "Copies fill slots of a ring.", (Ops.ARRIVE, Ops.WAIT, Ops.ASYNC_COPY), _in_ring),
     Check("drain", "Groups of steps that may be under way.", (Ops.DRAIN,), _drain),
     Check("condition", "IF takes one bool.", (Ops.IF,), _condition),

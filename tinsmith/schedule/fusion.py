@@ -26,7 +26,7 @@ from tinsmith.schedule.cones import MOST_CONE, SOURCES, cone_of, has_own_statist
 
 MOST_WORK = 768  # operations and views that a kernel holds before it is cut: compilers need more than linear time
 
-STAGED = (Ops.COPY, Ops.CONTIGUOUS, Ops.ASSIGN, Ops.SCATTER, Ops.SCAN, Ops.TALLY)
+STAGED = (Ops.COPY, Ops.CONTIGUOUS, Ops.ASSIGN, Ops.SCATTER, Ops.SCAN, Ops.HISTOGRAM)
 
 Ranges = frozenset[UOp]
 
@@ -361,7 +361,7 @@ class Fusion:
                 self.stage(source.base if source.base in self.heavy else source, "gathered from")
                 self.request(source, request)
             self.request(node.src[1], request)
-        elif op in (Ops.SCATTER, Ops.SCAN, Ops.TALLY):
+        elif op in (Ops.SCATTER, Ops.SCAN, Ops.HISTOGRAM):
             self.in_order(node)
         elif op in (Ops.COPY, Ops.ASSIGN):
             self.memory(node, request)

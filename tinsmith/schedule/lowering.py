@@ -17,6 +17,9 @@ from tinsmith.schedule.budget import Kernels, within
 from tinsmith.schedule.compiled import CompiledSchedule, loaded
 from tinsmith.schedule.compiling import Compilation
 from tinsmith.schedule.empty import without_empty
+from tinsmith.schedule.horizontal import fuse_horizontally
+from tinsmith.schedule.horizontal_rows import fuse_rows
+from tinsmith.schedule.horizontal_sums import fuse_sums
 from tinsmith.schedule.inplace import choose_in_place
 from tinsmith.schedule.items import Schedule, Scheduler
 from tinsmith.schedule.order import verify_order
@@ -24,10 +27,7 @@ from tinsmith.schedule.overlap import overlapped
 from tinsmith.schedule.planner import plan_memory
 from tinsmith.schedule.record import lowered
 from tinsmith.schedule.sharding import is_group, spread_out
-from tinsmith.schedule.siblings import merge_siblings
 from tinsmith.schedule.step import Step
-from tinsmith.schedule.sums import join_sums
-from tinsmith.schedule.twins import merge_twins
 
 if TYPE_CHECKING:
     from tinsmith.codegen import program
@@ -58,7 +58,7 @@ def arrange(schedule: Schedule) -> None:
         VerifyError: if a step loses an item or runs one before what it reads.
     """
     verify_order(schedule.items, schedule.slots, "Scheduler")
-    for step in (*(() if settings.NOOPT else (merge_twins, merge_siblings, join_sums)), overlapped):
+    for step in (*(() if settings.NOOPT else (fuse_rows, fuse_horizontally, fuse_sums)), overlapped):
         schedule.items = passed(step.__name__.replace("_", " "), step(schedule))
         verify_order(schedule.items, schedule.slots, step.__name__)
 

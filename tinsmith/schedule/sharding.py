@@ -164,7 +164,7 @@ class Spreader:
             return self.gather(n, devices)
         if n.op is Ops.SCATTER:
             return self.scatter(n, devices)
-        if n.op in (Ops.SCAN, Ops.TALLY):
+        if n.op in (Ops.SCAN, Ops.HISTOGRAM):
             return self.running(n, devices)
         return self.on_each(n, [self.whole_source(s, devices) for s in n.src], devices)
 

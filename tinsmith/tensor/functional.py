@@ -112,7 +112,7 @@ class Functional:
         return x.permute(*range(n + 1), n + 2, n + 4, n + 1, n + 3).reshape(*lead, c * r * r, h // r, w // r)
 
     def channel_shuffle(self: Tensor, groups: int) -> Tensor:
-        """Channels (axis 1) dealt out over groups.
+        """Channels (axis 1) distributed over groups.
 
         >>> Tensor([[[1], [2], [3], [4]]]).channel_shuffle(2).flatten().tolist()
         [1, 3, 2, 4]

@@ -197,7 +197,7 @@ class Statistics:
             x = self.reshape(-1)
             inside = x.ge(bins[0]) & x.le(bins[-1])
             place = inside.where(bins.searchsorted(x, right=True).sub(1).clamp(0, bins.shape[0] - 2), -1)
-            return Histogram(_tally(self, place, inside, bins.shape[0] - 1, weight), bins)
+            return Histogram(_histogram(self, place, inside, bins.shape[0] - 1, weight), bins)
         low, high = (0.0, 0.0) if range is None else range
         return _counted("histogram", self, bins, low, high, weight)
 
@@ -312,11 +312,11 @@ def _counted(op: str, x: Tensor, bins: int, low: float, high: float, weight: Ten
     inside = flat.ge(least) & flat.le(most)
     place = flat.sub(least).div(most.sub(least)).mul(bins).floor().clamp(0, bins - 1)
     steps = type(x).linspace(0, 1, bins + 1, dtype=kind, device=x.device)
-    return Histogram(_tally(x, inside.where(place, -1).cast(dtypes.int32), inside, bins, weight),
+    return Histogram(_histogram(x, inside.where(place, -1).cast(dtypes.int32), inside, bins, weight),
                      least.add(most.sub(least).mul(steps)))
 
 
-def _tally(x: Tensor, place: Tensor, inside: Tensor, bins: int, weight: Tensor | None) -> Tensor:
+def _histogram(x: Tensor, place: Tensor, inside: Tensor, bins: int, weight: Tensor | None) -> Tensor:
     kind = float_of(x).dtype
     each = inside.cast(kind) if weight is None else inside.where(weight.reshape(-1).cast(kind), 0)
     counts = type(x).zeros(bins, dtype=kind, device=x.device, requires_grad=False)

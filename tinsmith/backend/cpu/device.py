@@ -79,7 +79,7 @@ class CPUProgram(Program):
         return llvm.load([self.binary], [self.kernel.symbol])
 
     def arguments(self, buffers: Sequence[Any], variables: Sequence[int]) -> Any:
-        """The argument table: addresses, variables, near memory."""
+        """The argument table: addresses, variables, local memory."""
         values = [b.opaque.address + b.offset for b in buffers]
         values += variables
         if self.kernel.local_bytes > STACK_BYTES:
@@ -119,7 +119,7 @@ _host = HostAllocator()
 
 
 def _arena(nbytes: int) -> int:
-    """Near memory for all threads. It grows before a run, never while argument tables hold its address."""
+    """Local memory for all threads. It grows before a run, never while argument tables hold its address."""
     global _arena_block
     if _arena_block is None or _arena_block.capacity < nbytes:
         old, _arena_block = _arena_block, _host.alloc(nbytes)

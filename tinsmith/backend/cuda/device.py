@@ -48,7 +48,7 @@ class CUDAProgram(Program):
         self.pointers = (ctypes.c_void_p * max(len(places), 1))(*places)
         self.arguments = ctypes.addressof(self.pointers)
         self._pack = struct.Struct(f"={count}q").pack_into
-        self.shared = kernel.local_bytes if kernel.maps else 0  # a kernel with a ring sizes its near memory at launch
+        self.shared = kernel.local_bytes if kernel.maps else 0  # a kernel with a ring sizes its local memory at launch
         if self.shared:
             gpu.call(gpu.driver.cuFuncSetAttribute, self.function,
                      gpu.driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, self.shared)

@@ -7,7 +7,7 @@ has blocks whose rings fill so many bytes, and the units of four warps that read
 
 The interpreter is hostile to programs that are right by chance: what a thread writes to memory and another one reads or
 writes with nothing between them that orders the two is an error that names both statements (``watch.py``), and so are
-warps that wait for each other; near memory is NaN before it is written; the last warp and the last block run first
+warps that wait for each other; local memory is NaN before it is written; the last warp and the last block run first
 (``PYTHON:G256:S0``: the first, any other number but 1: in a random order).
 """
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tinsmith.backend.memory import Buffer
 
 BLOCK_THREADS = 1024
-BLOCK_BYTES = 48 << 10  # near memory of a block, as GPUs have it
+BLOCK_BYTES = 48 << 10  # local memory of a block, as GPUs have it
 
 
 class BytesAllocator(Allocator):

@@ -11,13 +11,13 @@ from tinsmith.ir.ops.op import Array
 
 
 def poison(elements: int, dtype: Any, is_float: bool) -> Array:
-    """What near memory holds before it is written: NaN, or bytes that no integer is likely to have."""
+    """What local memory holds before it is written: NaN, or bytes that no integer is likely to have."""
     return (np.full(elements, np.nan, dtype) if is_float else
             np.full(elements * np.dtype(dtype).itemsize, 0xA5, np.uint8).view(dtype))
 
 
 class Memory:
-    """A buffer argument or near memory, which knows its name for error messages; as one warp sees it, if watched."""
+    """A buffer argument or local memory, which knows its name for error messages; as one warp sees it, if watched."""
 
     __slots__ = ("clock", "data", "kernel", "name", "size", "watch")
 

@@ -128,7 +128,7 @@ class _Writer:
             raise CompileError("PYTHON", f"{u.op.name} has no place in a linear program", "report it")
 
     def outside(self, u: UOp) -> None:
-        """Arguments, near memory and the numbers that the device supplies."""
+        """Arguments, local memory and the numbers that the device supplies."""
         if u.op is Ops.DEFINE_GLOBAL:
             self.names[u] = f"data{u.arg}" if u.dtype.pointer else str(u.arg[0])
         else:

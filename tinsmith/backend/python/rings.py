@@ -115,7 +115,7 @@ def alike(x: Array) -> int:
 
 @dataclass
 class Staged:
-    """A tile that stays in near memory."""
+    """A tile that stays in local memory."""
 
     memory: Memory
     place: int

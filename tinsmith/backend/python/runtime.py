@@ -179,7 +179,7 @@ def _in_order(places: list[Any], seed: int) -> list[Any]:
 class _Threads:
     """The threads of a block: for each warp their numbers and coordinates, as columns; ``lidx0`` runs fastest.
 
-    ``agents`` access near memory: the warps, the copies to each slot of ``rings``, and a unit of each warp.
+    ``agents`` access local memory: the warps, the copies to each slot of ``rings``, and a unit of each warp.
     """
 
     def __init__(self, sizes: dict[str, int], blocks: int, kind: str, rings: list[tuple[str, int]]) -> None:

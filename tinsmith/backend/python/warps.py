@@ -1,7 +1,7 @@
 """The warps of a block, each a generator that yields where it may have to wait, and what such a wait orders.
 
 A new op that orders something is a subclass of ``Order``: what a warp leaves there for others, when it may go on, and
-what it knows then. What accesses near memory on its own is an ``Engine``. The rest follows: races are what nothing
+what it knows then. What accesses local memory on its own is an ``Engine``. The rest follows: races are what nothing
 orders, a deadlock is that no warp may go on.
 """
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Order:
 
 
 class Barrier(Order):
-    """All warps of the block come before one goes on, and know what each did to near memory."""
+    """All warps of the block come before one goes on, and know what each did to local memory."""
 
     def arrive(self, block: Block, warp: Warp) -> None:
         meeting = block.meetings.setdefault(warp.met, Meeting(self.text, warp.near.told()))
@@ -62,7 +62,7 @@ class Meeting:
 
 
 class Engine:
-    """What works on its own while warps go on: copies under way, or a unit that reads its operands in near memory.
+    """What works on its own while warps go on: copies under way, or a unit that reads its operands in local memory.
 
     Its accesses are noted when a warp begins them, as those of a thread that knows what the warp knows by then, so that
     others' accesses of the same elements must lie before that; or behind the wait by which a warp knows them done.
@@ -86,7 +86,7 @@ class Engine:
 
 
 class Warp:
-    """Threads that run in lockstep, with clocks for near memory and for the device's."""
+    """Threads that run in lockstep, with clocks for local memory and for the device's."""
 
     def __init__(self, number: int, near: Clock, far: Clock) -> None:
         self.number, self.near, self.far = number, near, far

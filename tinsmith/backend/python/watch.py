@@ -68,7 +68,7 @@ class Watch:
     def __init__(self, kernel: str, name: str, statements: Sequence[str], size: int, warps: int,
                  thread: Callable[[int], str], near: bool) -> None:
         self.kernel, self.name, self.statements, self.thread, self.near = kernel, name, statements, thread, near
-        self.unwritten: KernelError | None = None  # who read near memory in vain, unless it was a race
+        self.unwritten: KernelError | None = None  # who read local memory in vain, unless it was a race
         self.wrote = np.zeros(size, np.int64)
         self.reads = np.zeros((warps, size), np.int64)  # each warp's last, by one of its threads or by several
 

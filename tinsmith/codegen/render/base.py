@@ -138,9 +138,9 @@ class Core:
     """What the registers and caches of a core are good for.
 
     Attributes:
-        dear: operations per element from which a second computation costs more than a look into near memory.
+        dear: operations per element from which a second computation costs more than a look into local memory.
         short_row: elements of a row that are not worth a loop of their own.
-        rows_kept: at once in near memory.
+        rows_kept: at once in local memory.
         even: blocks per worker from which it does not matter that the workers' shares differ by one.
         pair_bytes: lines that are fetched, and so are best written, together.
         accumulators: of register tiles with all columns of a result.
@@ -189,17 +189,17 @@ class Target:
         vector_bytes: width of a vector register; 0 where there is no vector type.
         vector_registers: how many of them.
         threads: workers that a THREAD range is split over; 0 where kernels have no threads of their own.
-        local_bytes: near memory that a kernel's stages may fill.
+        local_bytes: local memory that a kernel's stages may fill.
         l1_bytes, l2_bytes: caches per core.
         dtypes: element types that arithmetic works on directly; others are widened.
         fma: MULADD is one instruction, which rounds once.
         scales: SCALE is one instruction.
         exp2s: EXP2 of a float32 is one, off by 2 places at most; with ``fma`` only.
         units: the matrix units it has, the preferred first.
-        block_threads: threads that a block may have, with near memory of their own and barriers; 0: no blocks.
+        block_threads: threads that a block may have, with local memory of their own and barriers; 0: no blocks.
         warp: threads of a block that hand each other values without memory; 0: they cannot.
         bulk_copy: one thread copies boxes of memory whose rows begin at multiples of so many bytes; 0: none does.
-        ring_bytes: near memory that a block with rings may fill.
+        ring_bytes: local memory that a block with rings may fill.
         cores: what blocks of a grid are spread over, each of which holds ``resident`` threads at a time.
         launches_early: blocks of a kernel may come before the last one has ended, and wait for that themselves.
         replays: graphs of one program that are kept, each for the addresses that it was made for.
@@ -278,7 +278,7 @@ class Renderer:
 
 
 def near_bytes(u: UOp) -> int:
-    """Bytes that a DEFINE_LOCAL or DEFINE_RING takes of near memory, in whole cache lines."""
+    """Bytes that a DEFINE_LOCAL or DEFINE_RING takes of local memory, in whole cache lines."""
     size = 8 * u.arg[1] if u.op is Ops.DEFINE_RING else int(u.arg[1]) * u.dtype.itemsize
     return -(-size // 64) * 64
 

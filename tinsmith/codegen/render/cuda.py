@@ -121,7 +121,7 @@ class CUDARenderer(GPURenderer):
     def __init__(self, target: Target | None = None) -> None:
         super().__init__(target or cuda_target())
         self.arch = self.target.name.removeprefix("cuda_")
-        self.near: dict[UOp, int] = {}  # of a program with rings: where the parts of near memory begin
+        self.near: dict[UOp, int] = {}  # of a program with rings: where the parts of local memory begin
         self.maps: dict[tuple[UOp, View], int] = {}
 
     def thread(self, name: str, program: Sequence[UOp]) -> str:

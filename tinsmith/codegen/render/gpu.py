@@ -39,7 +39,7 @@ def is_uniform(condition: UOp) -> bool:
 
 
 def in_blocks(program: Sequence[UOp]) -> bool:
-    """Whether the program counts on its blocks: it has threads, or near memory that a block shares."""
+    """Whether the program counts on its blocks: it has threads, or local memory that a block shares."""
     return any(name.startswith("lidx") for name in specials(program)) or any(
         u.op is Ops.DEFINE_LOCAL for u in program)
 
@@ -54,7 +54,7 @@ def is_wide(node: UOp) -> bool:
 class GPURenderer(CRenderer):
     """Base of the three languages. A subclass says how they spell things."""
 
-    shared = ""  # before an array of near memory
+    shared = ""  # before an array of local memory
     barrier = ""
     vector_widths: tuple[int, ...] = (4, 2)
     guarded_vectors = False  # a vector may be declared empty, and be loaded under a condition

@@ -1,7 +1,7 @@
 """LLVM IR: explicit vectors, accumulators as loop phis, masked and gathered memory.
 
 A kernel is ``void name(ptr args, i64 tid, i64 nthreads)``; ``args`` holds the buffers' addresses in order, then the
-variables as 64-bit integers, then the address of the near memory, one slice per thread.
+variables as 64-bit integers, then the address of the local memory, one slice per thread.
 """
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tinsmith.codegen.render.tiles import Tiles
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
 
-STACK_BYTES = 32 << 10  # near memory up to here is on the stack
+STACK_BYTES = 32 << 10  # local memory up to here is on the stack
 
 _BINARY_FLOAT = {Ops.ADD: "fadd", Ops.SUB: "fsub", Ops.MUL: "fmul", Ops.FDIV: "fdiv"}
 _BINARY_INT = {Ops.ADD: "add", Ops.SUB: "sub", Ops.MUL: "mul", Ops.AND: "and", Ops.OR: "or", Ops.XOR: "xor"}
 
 
 def local_bytes(program: Sequence[UOp]) -> int:
-    """Near memory that a program's stages and rings fill, each on its own cache lines."""
+    """Local memory that a program's stages and rings fill, each on its own cache lines."""
     return sum(near_bytes(u) for u in program if u.op in (Ops.DEFINE_LOCAL, Ops.DEFINE_RING))
 
 
@@ -127,7 +127,7 @@ class _Module:
         return self.value(text)
 
     def arguments(self) -> None:
-        """Load the argument table; lay out near memory."""
+        """Load the argument table; lay out local memory."""
         slot = 0
         for u in self.program:
             if u.op is Ops.DEFINE_GLOBAL:

@@ -1,7 +1,7 @@
 """Rings in CUDA C++ for Hopper: bulk tensor copies, barriers that count bytes, and products of four warps (PTX ISA 8,
 "Asynchronous warpgroup-level matrix instructions", "Tensor copy", "mbarrier").
 
-Near memory of a kernel with a ring is one block, which the launch sizes. A tile is named by its *descriptor*: address,
+Local memory of a kernel with a ring is one block, which the launch sizes. A tile is named by its *descriptor*: address,
 the distance of chunks and of groups of eight rows in units of 16 bytes, and the mode of the swizzle.
 """
 from __future__ import annotations
@@ -71,7 +71,7 @@ def prologue(program: Sequence[UOp]) -> list[str]:
 
 
 def offsets(program: Sequence[UOp]) -> dict[UOp, int]:
-    """Where each part of near memory begins: tiles first, which lie at multiples of 1024 bytes."""
+    """Where each part of local memory begins: tiles first, which lie at multiples of 1024 bytes."""
     near = [u for u in program if u.op in (Ops.DEFINE_LOCAL, Ops.DEFINE_RING)]
     found, at = dict[UOp, int](), 0
     for u in sorted(near, key=lambda u: len(u.arg) < 3):

@@ -46,7 +46,7 @@ class KernelOps:
     PREFIX = Op("scan", "A value combined over a range up to and with each of its steps, which come in order:"
                 " (value, range, start[, weight]); several ranges stand as the digits of a number. The argument is the"
                 " op, MULADD with a weight.", (3, 4), of_first)
-    STAGE = Op("memory", "A value computed over ranges into near memory, in row-major order: (value, range, ...). The "
+    STAGE = Op("memory", "A value computed over ranges into local memory, in row-major order: (value, range, ...). The "
                "argument is the sizes, which may say in which layout and how many slots deep they lie.", (1, 1 << 30),
                of_first)
     MMA = Op("reduce", "One step of a matrix unit, which the argument names. Kernel graph: (a, b, m, n, k), the sum of "
@@ -57,8 +57,8 @@ class KernelOps:
     AFTER = Op("memory", "The first source, once all others have run.", (2, 1 << 30), of_first)
 
     DEFINE_GLOBAL = Op("program", "Buffer argument number `arg`.", 0)
-    DEFINE_LOCAL = Op("program", "Near memory of a kernel: (name, elements[, layout]).", 0)
-    DEFINE_RING = Op("program", "Slots of near memory that are filled ahead of their reader: (memory, ...); `arg` = "
+    DEFINE_LOCAL = Op("program", "Local memory of a kernel: (name, elements[, layout]).", 0)
+    DEFINE_RING = Op("program", "Slots of local memory that are filled ahead of their reader: (memory, ...); `arg` = "
                      "(name, slots). A slot's fills have alternating parities, from 0 on.", (1, 1 << 30), nothing)
     DEFINE_ACC = Op("program", "An accumulator: (start value, loop, ...).", (1, 1 << 30), of_first)
     SPECIAL = Op("program", "A number that the device supplies, such as a thread's: the argument names it.", 0)
@@ -78,10 +78,10 @@ class KernelOps:
     ARRIVE = Op("program", "The next fill of a slot begins; it is complete once `arg` bytes came: (ring, slot).", 2,
                 nothing)
     ASYNC_COPY = Op("program", "Copy a box of memory to a place of a slot, at some time before the slot's fill is "
-                    "complete; 0 where the box leaves the view `arg`: (ring, slot, near memory, index, memory, "
+                    "complete; 0 where the box leaves the view `arg`: (ring, slot, local memory, index, memory, "
                     "coordinate, ...), the fastest coordinate first.", (6, 1 << 30), nothing)
     WAIT = Op("program", "Until the fill of a slot with this parity is complete: (ring, slot, parity).", 3, nothing)
-    TILE = Op("program", "A fragment that stays in near memory, where its unit reads it at some time before DRAIN: "
+    TILE = Op("program", "A fragment that stays in local memory, where its unit reads it at some time before DRAIN: "
               "(memory, index).", 2)
     FENCE = Op("program", "Sums in registers are handed to the unit, which works on its own up to DRAIN.", 0, nothing)
     COMMIT = Op("program", "The steps of a unit since the last COMMIT are one group.", 0, nothing)

@@ -1,5 +1,5 @@
-"""Meanings and gradients of the running ops: SCAN, which carries one value along an axis, and TALLY, which carries one
-value for each key.
+"""Meanings and gradients of the running ops: SCAN, which carries one value along an axis, and HISTOGRAM, which carries
+one value for each key.
 
 Gradients after M. Blelloch, "Prefix sums and their applications" (1990): the transpose of a running sum is a running
 sum from the other end.
@@ -135,8 +135,8 @@ def extreme_position(n: N) -> N:
     return hit.where(place, place.const_like(0)).scan("MAX", axis)
 
 
-def tally(n: Node, base: Array, index: Array, x: Array) -> Array:
-    """The meaning of TALLY: counters after all, then each step's counter before it."""
+def histogram(n: Node, base: Array, index: Array, x: Array) -> Array:
+    """The meaning of HISTOGRAM: counters after all, then each step's counter before it."""
     op, axis = n.arg
     counters, keys, steps = (np.moveaxis(a, axis, 0).reshape(a.shape[axis], -1) for a in (base.copy(), index, x))
     before = np.zeros(keys.shape, base.dtype)

@@ -191,7 +191,7 @@ def _scattered_product_gradient(n: Node, g: Node) -> tuple[Node, None, Node]:
     return to(base, lambda u: u), None, to(x, lambda u: u.gather(index, axis))
 
 
-def _tally_shape(n: Node) -> tuple[Any, ...]:
+def _histogram_shape(n: Node) -> tuple[Any, ...]:
     base, index = n.src[0].shape, n.src[1].shape
     return tuple(a + b if i == n.arg[1] else a for i, (a, b) in enumerate(zip(base, index)))
 
@@ -260,9 +260,9 @@ class TensorOps:
     SCAN = Op("scan", "Running values along an axis: y[k] = y[k-1] op x[k], or y[k-1] * weight[k] + x[k] for MULADD."
               " Sources: x[, start[, weight]], where start has y[-1] for each of the equal blocks that the axis is cut"
               " into; (op, axis).", (1, 3), of_first, shape_of_first, scans.scan, scans.scan_gradient, cost=1)
-    TALLY = Op("scan", "Counters by key: for each step in order, note counter[index] and combine x into it:"
+    HISTOGRAM = Op("scan", "Counters by key: for each step in order, note counter[index] and combine x into it:"
                " (base, index, x), (op, axis). The counters after all steps, then the noted ones, end to end along the"
-               " axis; an index out of range notes 0.", 3, of_first, _tally_shape, scans.tally, cost=1)
+               " axis; an index out of range notes 0.", 3, of_first, _histogram_shape, scans.histogram, cost=1)
 
     CONTIGUOUS = Op("memory", "The same value, in memory of its own; the argument tells clones of one value apart.", 1,
                     of_first, shape_of_first, lambda n, x: x, lambda n, g: (g,))

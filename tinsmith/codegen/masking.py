@@ -97,7 +97,7 @@ def _negated(condition: UOp) -> UOp:
     return UOp(Ops.CMPNE, None, (condition, UOp.const(dtypes.bool, True)))
 
 
-def hidden_blocks(k: Kernel) -> dict[UOp, UOp]:
+def masked_blocks(k: Kernel) -> dict[UOp, UOp]:
     """Statements over blocks that some blocks add nothing to, each with the condition that a block adds something."""
     found = {}
     around = {r for r in k.order if r.arg[1] is Role.BLOCK or all(r in s.ranges for s in k.stores)}
@@ -196,7 +196,7 @@ def _inequality(condition: UOp, listed: bool = False) -> tuple[UOp, UOp] | None:
 def skip(k: Kernel, opt: Opt) -> None:
     """Statements over blocks pass by the blocks that add nothing; loops leave out first and last steps that add
     nothing."""
-    found, ends, steps = hidden_blocks(k), visible_ends(k), covered_steps(k)
+    found, ends, steps = masked_blocks(k), visible_ends(k), covered_steps(k)
     if not found and not ends and not steps:
         raise ArgumentError("Opt", f"{opt}: no block and no step is known to add nothing", "another opt")
     k.spans |= {loop.arg[0]: span for loop, span in steps.items()}

@@ -4,8 +4,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from tinsmith.codegen.lines import Coords
 from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.scopes import Coords
 from tinsmith.codegen.streams import bind
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
@@ -38,8 +38,8 @@ def _shared(lin: Linearizer, n: UOp, memory: UOp, coords: Coords, lanes: UOp, va
         if valid.op is not Ops.VECTORIZE or not all(s.op is Ops.CONST for s in valid.src):
             return None
         seen = [bool(s.arg) for s in valid.src]
-    places = [int(at) for at in values_over(from_linear(own, 0, n.src[1]), lanes)]
-    needed = [at for at, reads in zip(places, seen) if reads]
+    offsets = [int(at) for at in values_over(from_linear(own, 0, n.src[1]), lanes)]
+    needed = [at for at, reads in zip(offsets, seen) if reads]
     low, size = min(needed), max(needed) - min(needed) + 1
     if size > len(seen):
         return None
@@ -49,7 +49,7 @@ def _shared(lin: Linearizer, n: UOp, memory: UOp, coords: Coords, lanes: UOp, va
     mask = tuple(lin.emit(0, UOp.const(dtypes.bool, at < size)) for at in range(width))
     part = () if width == size else (lin.emit(0, UOp(Ops.VECTORIZE, dtypes.bool.vec(width), mask)),)
     wide = lin.emit(depth, UOp(Ops.LOAD, n.dtype.vec(width), (memory, lin.expression(start), *part), None))
-    picked = tuple(at - low if reads else 0 for at, reads in zip(places, seen))
+    picked = tuple(at - low if reads else 0 for at, reads in zip(offsets, seen))
     line = lin.spread(wide, len(seen)) if width == 1 else lin.emit(
         depth, UOp(Ops.GEP, n.dtype.vec(len(seen)), (wide,), picked))
     return line if valid is None else lin.combine(depth, Ops.WHERE, n.dtype, [valid, line, UOp.const(n.dtype, 0)])
@@ -88,8 +88,8 @@ def _transposed(lin: Linearizer, n: UOp, memory: UOp, coords: Coords, lanes: UOp
     starts = [bind(first, lanes, UOp.index(lane)) for lane in range(count)]
     if len(n.src) > 2 and not all(s.vmin >= 0 and s.vmax + side <= _elements(n.src[0]) for s in starts):
         return None  # this copy is inside, and others may be guarded
-    places = [lin.indexed(s, rest) for s in starts]
-    rows = [lin.emit(depth, UOp(Ops.LOAD, n.dtype.vec(side), (memory, place), None)) for place in places]
+    offsets = [lin.indexed(s, rest) for s in starts]
+    rows = [lin.emit(depth, UOp(Ops.LOAD, n.dtype.vec(side), (memory, offset), None)) for offset in offsets]
     if count > side:
         rows = [lin.emit(depth, UOp(Ops.VECTORIZE, n.dtype.vec(count), tuple(rows[k::side]))) for k in range(side)]
     return transposed(lin, rows, depth)[copy[across]]

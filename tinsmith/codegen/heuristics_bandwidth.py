@@ -3,17 +3,17 @@
 * rows: the threads of a block read a row in vectors, keep it in registers where it fits, and share every reduction over
   it; short rows get several a block;
 * columns: neighbouring threads read neighbouring columns in vectors, and share the long way down;
-* elementwise: vectors along memory, then threads along memory; what is transposed goes through near memory.
+* elementwise: vectors along memory, then threads along memory; what is transposed goes through local memory.
 """
 from __future__ import annotations
 
 import math
 from typing import NamedTuple
 
+from tinsmith.codegen.accumulators import added_sum
 from tinsmith.codegen.blocks import threads_per_block
-from tinsmith.codegen.carried import added_sum
-from tinsmith.codegen.hidden import covered_steps
 from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.masking import covered_steps
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, range_size
@@ -286,7 +286,7 @@ def vector_opts(kernel: Kernel, target: Target) -> int:
 
 
 def transpose_opts(kernel: Kernel, target: Target) -> bool:
-    """A tile through near memory where a load runs along another range than the stores; False where none does."""
+    """A tile through local memory where a load runs along another range than the stores; False where none does."""
     side, rows = target.blocks.tile, target.blocks.tile_rows
     if any(s.op is not Ops.STORE for s in kernel.stores) or kernel.folds or kernel.ordered:
         return False

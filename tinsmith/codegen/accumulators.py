@@ -1,4 +1,4 @@
-"""Sums that stay in memory between blocks, and contractions of one tile along both of its sides.
+"""Accumulators that stay in memory between blocks, and contractions of one tile along both of its sides.
 
     dq[i] = Σ_j s(i, j)·k[j]        dk[j] = Σ_i s(i, j)·q[i]        with s made of contractions: a row-by-column value
 
@@ -133,10 +133,10 @@ def carry(k: Kernel, opt: Opt) -> None:
     for x in k.sink.src:
         r = next((r for r in cut if r.arg[1] is Role.REDUCE and x.op is Ops.STORE and carries(x, r)), None)
         if r is not None:
-            memory, place, fold = x.src[:3]
-            starts.append(x.replace(src=(memory, place, UOp.const(fold.dtype, 0))))
+            memory, offset, fold = x.src[:3]
+            starts.append(x.replace(src=(memory, offset, UOp.const(fold.dtype, 0))))
             part = fold.replace(src=tuple(n for n in fold.src if n is not r))
-            x = UOp(Ops.SCATTER_STORE, None, (memory, place, memory.load(place) + part, UOp.const(dtypes.bool, True),
+            x = UOp(Ops.SCATTER_STORE, None, (memory, offset, memory.load(offset) + part, UOp.const(dtypes.bool, True),
                                               loop))
         statements.append(x)
     k.order.insert(min(k.order.index(r) for r in cut), loop)
@@ -167,11 +167,11 @@ def steps_together(k: Kernel, opt: Opt, r: UOp, amount: int) -> None:
 
 def added_sum(store: UOp) -> tuple[UOp, UOp] | None:
     """The sum so far, at one place for all steps, and what a step adds to it; None if a store does anything else."""
-    memory, place, value, valid, loop = store.src
-    if value.op is not Ops.ADD or loop in place.ranges | valid.ranges:
+    memory, offset, value, valid, loop = store.src
+    if value.op is not Ops.ADD or loop in offset.ranges | valid.ranges:
         return None
     for old, part in (value.src, value.src[::-1]):
-        if old.op is Ops.LOAD and old.src[:2] == (memory, place):
+        if old.op is Ops.LOAD and old.src[:2] == (memory, offset):
             return old, part
     return None
 

@@ -1,4 +1,5 @@
-"""Kernels that compute the same tiles for the same rows share one kernel: a stream's statistics and its contractions.
+"""Horizontal fusion of kernels that compute the same tiles for the same rows: a stream's statistics and its
+contractions.
 
 Attention forward stores its rows' statistics, which its gradient needs, from the kernel that uses them; the gradients
 of keys and values share their tiles. Two kernels merge unless something outside has to run between them.
@@ -11,19 +12,19 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tinsmith.backend.device import Device
-from tinsmith.codegen.carried import block_of, crossing
+from tinsmith.codegen.accumulators import block_of, crossing
 from tinsmith.codegen.lower import lower
 from tinsmith.codegen.normalize import normalize
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.structure import contraction
 from tinsmith.ir.uop import toposort
+from tinsmith.schedule.horizontal import MOST_BUFFERS, merged
 from tinsmith.schedule.items import Schedule, ScheduleItem
 from tinsmith.schedule.order import joinable, toposorted
-from tinsmith.schedule.siblings import MOST_BUFFERS, merged
 
 
-def merge_twins(schedule: Schedule) -> list[ScheduleItem]:
+def fuse_rows(schedule: Schedule) -> list[ScheduleItem]:
     """The items with such kernels merged, in an order that respects what reads what."""
     items = schedule.items
     home = list(range(len(items)))  # item → the group that it runs in, named by its first member

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.codegen.running import expected, optimized, run_on
-from tinsmith.codegen.hidden import covered_steps, everywhere, nothing_where
 from tinsmith.codegen.linearize import linearize
+from tinsmith.codegen.masking import covered_steps, everywhere, nothing_where
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.roles import range_size
 from tinsmith.core.dtypes import dtypes

@@ -1,4 +1,4 @@
-"""Lines for blocks of threads: the numbers that the device supplies, shared stages with barriers, idle threads."""
+"""Emits blocks of threads: the numbers that the device supplies, shared stages with barriers, idle threads."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -7,14 +7,14 @@ from math import prod
 
 from tinsmith.codegen.blocks import THREADS, grid_axes, thread_axes
 from tinsmith.codegen.kernel import Kernel
-from tinsmith.codegen.lines import Coords, LineWriter, Scope
 from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.scopes import Coords, Scope, ScopeWriter
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.symbolic import linear_form
 
 
-class BlockWriter(LineWriter):
+class BlockWriter(ScopeWriter):
     """What a thread of a grid needs around the lines of a kernel.
 
     Thread ranges are open from the start: ``gidx0``, ``lidx0`` are their values. What depends on no thread is computed
@@ -96,7 +96,7 @@ class BlockWriter(LineWriter):
         scope = self.scopes.pop()
         self.scopes[-1].lines += [*scope.lines, UOp(Ops.ENDIF, None, (scope.lines[0],))]
 
-    # *** near memory that a block shares ***
+    # *** local memory that a block shares ***
 
     @property
     def whole_block(self) -> UOp:
@@ -128,10 +128,10 @@ class BlockWriter(LineWriter):
         """Fill a stage of a block between barriers: what others still read is not written, what is read is there."""
         self.barrier()
         threads = any(r.arg[1] in THREADS for r in node.src[1:])
-        self.fill([fill if threads or self.block_size == 1 else self.dealt_out(node, fill)], coords)
+        self.fill([fill if threads or self.block_size == 1 else self.distributed(node, fill)], coords)
         self.barrier()
 
-    def dealt_out(self, node: UOp, fill: UOp) -> UOp:
+    def distributed(self, node: UOp, fill: UOp) -> UOp:
         """The elements of a stage shared out among all threads, neighbours to neighbours in the memory copied from."""
         load = next((n for n in fill.toposort() if n.op is Ops.LOAD), None)
         terms = linear_form(load.src[1])[0] if load is not None else {}
@@ -145,9 +145,9 @@ class BlockWriter(LineWriter):
         for r in loops:
             table[r] = (element // pitch % range_size(r)).simplify()
             pitch *= range_size(r)
-        place, value = (fill.src[n].substitute(table).simplify() for n in (1, 2))
+        offset, value = (fill.src[n].substitute(table).simplify() for n in (1, 2))
         valid = (element.lt(elements),) if elements % threads else ()
-        return UOp(Ops.STORE, None, (fill.src[0], place, value, *valid))
+        return UOp(Ops.STORE, None, (fill.src[0], offset, value, *valid))
 
     def fill(self, body: list[UOp], coords: Coords) -> None:
         """Store every element of a stage."""

@@ -1,4 +1,4 @@
-"""The page that the linearizer writes on: open loops with their lines, and loops of every kind around a body.
+"""The scopes that emitters write in: open loops with what is emitted there, and loops of every kind around a body.
 
 A value is written in the outermost open loop that supplies all its ranges, so it is computed once. A range whose last
 iteration is partial becomes a loop over the whole ones and one peeled copy, in which its guards are decided.
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from tinsmith.codegen.carried import in_register
+from tinsmith.codegen.accumulators import in_register
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.streams import bind
@@ -46,7 +46,7 @@ class Scope:
         self.closed.update(inner.lines)
 
 
-class LineWriter:
+class ScopeWriter:
     """Lines, scopes and loops of one kernel; what the lines say is the linearizer's."""
 
     def __init__(self, kernel: Kernel) -> None:
@@ -66,7 +66,7 @@ class LineWriter:
         """The line that holds an index expression, such as the size of a loop."""
         raise NotImplementedError
 
-    def carried(self, r: UOp, size: UOp, body: list[UOp], write: Callable[[list[UOp]], None]) -> None:
+    def loop_carried(self, r: UOp, size: UOp, body: list[UOp], write: Callable[[list[UOp]], None]) -> None:
         """A loop over ``r`` that carries the running values over it in accumulators."""
         raise NotImplementedError
 
@@ -193,7 +193,7 @@ class LineWriter:
         if size.is_const and size.arg == 1:
             return write(self.narrowed(body, r, UOp.index(0)))
         if any(n.op is Ops.PREFIX and r in n.src[1].ranges for n in toposort(body)):
-            return self.carried(r, size, body, write)
+            return self.loop_carried(r, size, body, write)
         if any(in_register(n) and n.src[4] is r for n in body):
             return self.summed(r, size, body, write)
         self.open(r, self.const(size, 0), self.expression(size))

@@ -1,4 +1,4 @@
-"""How reductions become lines: accumulators, the loop, and what is combined after it."""
+"""Emits reductions: accumulators, the loop, and what is combined after it."""
 from __future__ import annotations
 
 import math
@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tinsmith.codegen.ahead import Ahead
-from tinsmith.codegen.lines import Coords, Scope
 from tinsmith.codegen.rings import Ring
 from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.scopes import Coords, Scope
 from tinsmith.codegen.streams import bind
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.settings import settings

@@ -1,4 +1,4 @@
-"""Sibling kernels share one kernel with several outputs: optimizer updates, statistics of one tensor.
+"""Horizontal fusion: kernels side by side become one with several outputs: optimizer updates, statistics of one tensor.
 
 Two kernels merge sideways if their outputs have one shape, their reductions run over the same axes, they read a buffer
 in common and can have the same level: that of the higher one, if what reads the lower one is higher still. An
@@ -23,7 +23,7 @@ from tinsmith.schedule.order import toposorted
 MOST_BUFFERS = 30  # arguments of a merged kernel
 MOST_NODES = 400  # nodes of a merged kernel's graph
 
-_IN_ORDER = (Ops.GATHER, Ops.SCATTER, Ops.SCAN, Ops.TALLY)
+_IN_ORDER = (Ops.GATHER, Ops.SCATTER, Ops.SCAN, Ops.HISTOGRAM)
 _PLAIN = (Ops.RESHAPE, Ops.EXPAND)
 
 
@@ -43,7 +43,7 @@ class Group:
     nodes: int = 0
 
 
-def merge_siblings(schedule: Schedule) -> list[ScheduleItem]:
+def fuse_horizontally(schedule: Schedule) -> list[ScheduleItem]:
     """The items with siblings merged, in an order that respects what reads what."""
     items = schedule.items
     groups = _grouped(items)

@@ -1,18 +1,18 @@
-"""What is hardly ever needed, behind a branch: the lines that only RARELY's second source needs."""
+"""Unlikely branches: what only UNLIKELY's second source needs runs where its condition holds."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tinsmith.codegen.lines import Coords, Scope
 from tinsmith.codegen.roles import range_size
+from tinsmith.codegen.scopes import Coords, Scope
 from tinsmith.ir import Ops, UOp
 
 if TYPE_CHECKING:
     from tinsmith.codegen.linearize import Linearizer
 
 
-def rarely(lin: Linearizer, n: UOp, coords: Coords) -> UOp:
-    """The lines of ``RARELY(c, y, z)``, where those of c and z are written::
+def unlikely(lin: Linearizer, n: UOp, coords: Coords) -> UOp:
+    """The lines of ``UNLIKELY(c, y, z)``, where those of c and z are written::
 
         acc = z
         if any lane of c:

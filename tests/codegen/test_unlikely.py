@@ -83,4 +83,4 @@ def test_the_usual_way_is_free_of_what_is_rare() -> None:
             inside += wide
             assert depth == 1 or not wide
         assert inside > 10 and sum(line.op is Ops.IF for line in program) == 1
-        assert all(line.op is not Ops.RARELY for line in program)
+        assert all(line.op is not Ops.UNLIKELY for line in program)

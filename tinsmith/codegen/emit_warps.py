@@ -1,8 +1,8 @@
-"""Lines for a reduction, or for running values, that threads of a block share: by shuffles, then a word per warp.
+"""Emits a reduction, or a loop-carried scan, that threads of a block share: by shuffles, then a word per warp.
 
     FOLD(load(STAGE(part, g'), g), g)   →   x = part;  x = x ∘ SHUFFLE(x, 16);  … SHUFFLE(x, 1);  words of the warps
 
-The kernel graph keeps every thread's part in near memory (``blocks.py``): that is the meaning, and what is written
+The kernel graph keeps every thread's part in local memory (``blocks.py``): that is the meaning, and what is written
 where threads cannot hand each other values.
 """
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tinsmith.codegen.lines import Coords
 from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.scopes import Coords
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.symbolic import linear_form
@@ -53,7 +53,7 @@ def shared_by_warps(lin: Linearizer, fold: UOp, coords: Coords) -> bool:
 
 
 def _over_warps(lin: Linearizer, fold: UOp, x: UOp, line: UOp) -> UOp:
-    """The warps' results, through near memory."""
+    """The warps' results, through local memory."""
     words = _words_of_warps(lin, x, line)
     total = words[0]
     for word in words[1:]:
@@ -77,8 +77,8 @@ def _words_of_warps(lin: Linearizer, x: UOp, line: UOp) -> list[UOp]:
     lin.barrier()
     out = []
     for word in range(words):
-        place = lin.raw((first + word * count).simplify())
-        out.append(lin.force(UOp(Ops.LOAD, x.dtype, (memory, place))))
+        offset = lin.raw((first + word * count).simplify())
+        out.append(lin.force(UOp(Ops.LOAD, x.dtype, (memory, offset))))
         lin.scopes[-1].values[out[-1]] = out[-1]
     return out
 

@@ -3,10 +3,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tinsmith.codegen.lines import Coords
+from tinsmith.codegen.emit_strided_loads import transposed
 from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.scopes import Coords
 from tinsmith.codegen.streams import SIDE, bind
-from tinsmith.codegen.stridedlines import transposed
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.symbolic import linear_form, shifted
 
@@ -76,8 +76,8 @@ def _blocks(lin: Linearizer, n: UOp, copies: UOp, lanes: UOp, step: int, fixed: 
             for lane in range(range_size(lanes)):
                 block = tuple(range(lane - lane % SIDE, lane - lane % SIDE + SIDE))
                 part = lin.emit(here, UOp(Ops.GEP, dtype.vec(SIDE), (rows[lane % SIDE],), block))
-                place = lin.expression(shifted(first, start + step * lane))
-                lin.force(UOp(Ops.STORE, None, (memory, place, part), n.arg))
+                offset = lin.expression(shifted(first, start + step * lane))
+                lin.force(UOp(Ops.STORE, None, (memory, offset, part), n.arg))
 
 
 def _whole_vectors(count: int) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Sums of what another kernel computes or reads become one more result of that kernel: column sums beside rows.
+"""Horizontal fusion of sums with the kernel that computes or reads what they sum up: column sums beside rows.
 
     y[r, c] = f(x[r, ·], g[r, ·], …)        s[c] = Σ_r v(x[r, c], g[r, c], …)
 
@@ -24,11 +24,11 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.structure import contraction
 from tinsmith.ir.uop import substitute, toposort
+from tinsmith.schedule.horizontal import MOST_BUFFERS, MOST_NODES
 from tinsmith.schedule.items import Schedule, ScheduleItem, Slot
 from tinsmith.schedule.order import joinable, toposorted
-from tinsmith.schedule.siblings import MOST_BUFFERS, MOST_NODES
 
-_IN_ORDER = (Ops.GATHER, Ops.SCATTER, Ops.SCAN, Ops.TALLY)
+_IN_ORDER = (Ops.GATHER, Ops.SCATTER, Ops.SCAN, Ops.HISTOGRAM)
 _AS_IT_LIES = (Ops.RESHAPE, Ops.CONTIGUOUS, Ops.DETACH)
 
 Shape = tuple[int, ...]
@@ -52,7 +52,7 @@ class Space(NamedTuple):
         return tuple(1 if a == self.axis else s for a, s in enumerate(self.sizes))
 
 
-def join_sums(schedule: Schedule) -> list[ScheduleItem]:
+def fuse_sums(schedule: Schedule) -> list[ScheduleItem]:
     """The items with such sums moved, in an order that respects what reads what; partial sums get slots."""
     items = _uncut(schedule)
     wanted: dict[int, list[ScheduleItem]] = {}

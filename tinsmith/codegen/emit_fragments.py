@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tinsmith.codegen import matrix
-from tinsmith.codegen.lines import Coords
 from tinsmith.codegen.roles import Role
+from tinsmith.codegen.scopes import Coords
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.symbolic import for_all_lanes, linear_form, simplify
@@ -62,7 +62,7 @@ def _store_rows(lin: Linearizer, n: UOp, total: UOp, line: UOp, fragment: Fragme
     rows, fragment = _exchanged(lin, line, fragment) if along else (None, fragment)
     width = fragment.registers[0][0] if along and fragment.registers[0][1:] == (0, 1) else 1
     lanes = math.prod(size for size, _, _ in fragment.lanes)
-    down, across = matrix.lane_place(fragment, UOp(Ops.SPECIAL, dtypes.index, (), ("lidx0", lanes)))
+    down, across = matrix.lane_position(fragment, UOp(Ops.SPECIAL, dtypes.index, (), ("lidx0", lanes)))
     here, steps, stores = len(lin.scopes) - 1, fragment.places()[0], list[UOp]()
     for first in range(0, fragment.size, width):
         part = rows(first, width) if rows is not None else lin.emit(here, UOp(
@@ -94,7 +94,7 @@ def _of_the_sum(value: UOp, total: UOp) -> UOp:
     order = toposort(value, lambda n: n is not total)
     for n in order:
         inner = [s for s in n.src if not s.is_const]
-        if n.op.elementwise and n.op is not Ops.RARELY and inner and all(s in pure for s in inner):
+        if n.op.elementwise and n.op is not Ops.UNLIKELY and inner and all(s in pure for s in inner):
             pure.add(n)
         else:
             border.update(s for s in inner if s in pure)
@@ -114,12 +114,12 @@ def _exchanged(lin: Linearizer, line: UOp, fragment: Fragment) -> tuple[Callable
     middle = math.prod(d[0] for d in between)
     words = lin.emit(here, UOp(Ops.BITCAST, dtypes.uint32.vec(line.dtype.count // 2), (line,))) if packed else line
     per_pair = 1 if packed else pair[0]
-    place = np.arange(words.dtype.count).reshape(blocks[0] // size, size, middle, per_pair)
+    position = np.arange(words.dtype.count).reshape(blocks[0] // size, size, middle, per_pair)
     thread = lin.expression(UOp(Ops.SPECIAL, dtypes.index, (), ("lidx0", math.prod(d[0] for d in fragment.lanes))))
     bit = 1
     while bit < size:
         low = [x for x in range(size) if not x & bit]
-        xs, ys = (tuple(int(i) for i in place[:, chosen].reshape(-1)) for chosen in (low, [x | bit for x in low]))
+        xs, ys = (tuple(int(i) for i in position[:, chosen].reshape(-1)) for chosen in (low, [x | bit for x in low]))
         x, y = (lin.emit(here, UOp(Ops.GEP, words.dtype.scalar.vec(len(xs)), (words,), at)) for at in (xs, ys))
         upper = lin.raw((thread // bit % 2).simplify().eq(1))
         kind = words.dtype.scalar
@@ -130,7 +130,7 @@ def _exchanged(lin: Linearizer, line: UOp, fragment: Fragment) -> tuple[Callable
         words = lin.emit(here, UOp(Ops.VECTORIZE, words.dtype, (x, y)))
         words = lin.emit(here, UOp(Ops.GEP, words.dtype, (words,), tuple(int(i) for i in back)))
         bit *= 2
-    order = place.transpose(0, 2, 1, 3).reshape(-1)  # neighbours are now what the lanes had
+    order = position.transpose(0, 2, 1, 3).reshape(-1)  # neighbours are now what the lanes had
 
     def vector(first: int, width: int) -> UOp:
         per = 2 if packed else 1
