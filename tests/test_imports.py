@@ -21,7 +21,7 @@ FLOOR = {"core": 0, "shape": 1, "ir": 2, "codegen": 3, "backend": 4, "schedule":
          "nn": 8, "io": 8, "parallel": 8, "": 9, "conformance": 9, "compat": 10, "__main__": 11}
 OPTIONAL = {"llvmlite", "sklearn", "rich", "torch", "tqdm", "jax", "mpi4py", "msvcrt", "fcntl", "z3", "pyopencl",
             "graphviz", "psutil"}
-MAX_LINES = 800
+MAX_LINES = 500
 # Packages in which an import for types only may close no circle either.
 STRICT = ("schedule",)
 

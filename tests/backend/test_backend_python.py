@@ -15,7 +15,7 @@ from tinsmith.codegen.render.base import Target
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import CompileError, DeviceError, KernelError
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.verify import verify_program
+from tinsmith.ir.verify_program import verify_program
 
 Array = np.ndarray[Any, Any]
 index = dtypes.index

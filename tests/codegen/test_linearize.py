@@ -21,7 +21,8 @@ from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.printer import uop_table
-from tinsmith.ir.verify import verify_kernel, verify_program
+from tinsmith.ir.verify_kernel import verify_kernel
+from tinsmith.ir.verify_program import verify_program
 
 
 def param(number: int, *shape: int) -> UOp:

@@ -13,7 +13,8 @@ from tinsmith.codegen.lower import lower
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
-from tinsmith.ir.verify import verify_kernel, verify_tensor
+from tinsmith.ir.verify_kernel import verify_kernel
+from tinsmith.ir.verify_tensor import verify_tensor
 
 
 def param(number: int, *shape: int) -> UOp:

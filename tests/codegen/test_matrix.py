@@ -17,7 +17,8 @@ from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.units import AMX, APPLE, CUDA, RDNA3, MatrixUnit
-from tinsmith.ir.verify import verify_kernel, verify_program
+from tinsmith.ir.verify_kernel import verify_kernel
+from tinsmith.ir.verify_program import verify_program
 
 EDGES = [(1, 1, 1), (16, 32, 16), (17, 33, 15), (31, 7, 33), (32, 64, 32), (5, 65, 47), (48, 31, 1), (64, 96, 80)]
 TYPES = [(dtypes.bfloat16, dtypes.float32), (dtypes.int8, dtypes.int32), (dtypes.uint8, dtypes.int32)]

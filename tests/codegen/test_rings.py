@@ -25,7 +25,8 @@ from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError, KernelError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.units import HOPPER
-from tinsmith.ir.verify import verify_kernel, verify_program
+from tinsmith.ir.verify_kernel import verify_kernel
+from tinsmith.ir.verify_program import verify_program
 
 DEVICE = "PYTHON:G256:B232448"
 CUDA = CUDARenderer(cuda_target("sm_90a"))

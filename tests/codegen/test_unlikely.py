@@ -11,7 +11,7 @@ from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.verify import verify_program
+from tinsmith.ir.verify_program import verify_program
 
 FUSED = Target("text", vector_bytes=64, fma=True)
 VECTOR = Opt(OptOps.VECTOR, 0, 16)

@@ -15,7 +15,8 @@ from tinsmith.ir import evaluate_kernel as kernel_module
 from tinsmith.ir.evaluate import evaluate, evaluate_scalar
 from tinsmith.ir.evaluate_kernel import evaluate_kernel
 from tinsmith.ir.uop import Window
-from tinsmith.ir.verify import verify_kernel, verify_tensor
+from tinsmith.ir.verify_kernel import verify_kernel
+from tinsmith.ir.verify_tensor import verify_tensor
 
 F32, I32 = dtypes.float32, dtypes.int32
 

@@ -14,8 +14,9 @@ from tinsmith.codegen.indexing import flatten, unflatten
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.evaluate import evaluate, evaluate_scalar
+from tinsmith.ir.linear import from_linear, linear_form
 from tinsmith.ir.rewrite import Rule, rewrite
-from tinsmith.ir.symbolic import _is_collected, _recombined, from_linear, linear_form, simplify, symbolic
+from tinsmith.ir.symbolic import _is_collected, _recombined, simplify, symbolic
 from tinsmith.ir.uop import toposort
 
 FLOATS = [0.0, -0.0, 1.0, -1.5, np.inf, -np.inf, np.nan, 3e38, 1e-40, 65504.0]

@@ -15,14 +15,9 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.layout import Layout, View
 from tinsmith.ir.units import AMX
 from tinsmith.ir.uop import Window
-from tinsmith.ir.verify import (
-    KERNEL_CHECKS,
-    PROGRAM_CHECKS,
-    TENSOR_CHECKS,
-    verify_kernel,
-    verify_program,
-    verify_tensor,
-)
+from tinsmith.ir.verify_kernel import KERNEL_CHECKS, verify_kernel
+from tinsmith.ir.verify_program import PROGRAM_CHECKS, verify_program
+from tinsmith.ir.verify_tensor import TENSOR_CHECKS, verify_tensor
 
 F32, I32, IDX, BOOL = dtypes.float32, dtypes.int32, dtypes.index, dtypes.bool
 X, Y, N = param(1, (4, 6), F32), param(2, (4, 6), F32), param(3, (4, 6), I32)

@@ -252,9 +252,9 @@ def test_ten_thousand_replays_leave_nothing_behind() -> None:
 
 
 def _interned() -> Any:
-    from tinsmith.ir import uop
+    from tinsmith.ir import interning
 
-    return uop._interned
+    return interning.interned
 
 
 def test_a_failing_kernel_leaves_every_tensor_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:

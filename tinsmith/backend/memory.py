@@ -16,7 +16,7 @@ from tinsmith.core.dtypes import DType
 from tinsmith.core.errors import DeviceError, KernelError, OutOfMemoryError, place
 from tinsmith.core.settings import settings
 from tinsmith.core.timeline import timeline
-from tinsmith.ir.uop import forget_dead
+from tinsmith.ir.interning import forget_dead
 
 GUARD: Final = 1024  # bytes before and behind a buffer that CHECKED=2 watches
 HOLDERS: Final = 5  # buffers that an error about memory names

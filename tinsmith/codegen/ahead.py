@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tinsmith.codegen.blocks import fail
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.symbolic import linear_form
+from tinsmith.ir.linear import linear_form
 
 if TYPE_CHECKING:
     from tinsmith.codegen.kernel import Kernel

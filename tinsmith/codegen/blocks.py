@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.symbolic import linear_form
+from tinsmith.ir.linear import linear_form
 from tinsmith.ir.uop import toposort
 
 if TYPE_CHECKING:

@@ -24,8 +24,9 @@ from tinsmith.codegen.roles import Role, range_size
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.linear import from_linear, linear_form, order
 from tinsmith.ir.rewrite import Pat, Rule, RuleSet, rewrite
-from tinsmith.ir.symbolic import from_linear, linear_form, order, simplify
+from tinsmith.ir.symbolic import simplify
 from tinsmith.ir.uop import toposort
 
 if TYPE_CHECKING:

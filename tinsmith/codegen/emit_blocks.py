@@ -11,7 +11,7 @@ from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.scopes import Coords, Scope, ScopeWriter
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.symbolic import linear_form
+from tinsmith.ir.linear import linear_form
 
 
 class BlockWriter(ScopeWriter):

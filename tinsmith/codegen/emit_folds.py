@@ -3,9 +3,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from tinsmith.codegen.ahead import Ahead
+from tinsmith.codegen.emitter import Emitter
 from tinsmith.codegen.rings import Ring
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.scopes import Coords, Scope
@@ -15,9 +15,6 @@ from tinsmith.core.settings import settings
 from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.symbolic import simplify
 from tinsmith.ir.uop import toposort
-
-if TYPE_CHECKING:
-    from tinsmith.codegen.linearize import Linearizer
 
 _SEPARATE_ACCUMULATORS = 8
 
@@ -30,7 +27,7 @@ def product_of(fold: UOp) -> UOp | None:
 class FoldWriter:
     """Accumulators, loop and combination of a group of reductions over the same ranges."""
 
-    def __init__(self, lin: Linearizer, group: list[UOp], coords: Coords) -> None:
+    def __init__(self, lin: Emitter, group: list[UOp], coords: Coords) -> None:
         self.lin, self.group, self.coords = lin, group, coords
         self.product = product_of(group[0])
         self.ranges = group[0].src[1:] if group[0].op is Ops.FOLD else ()

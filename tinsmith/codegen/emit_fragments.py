@@ -12,26 +12,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tinsmith.codegen import matrix
+from tinsmith.codegen.emitter import Emitter
 from tinsmith.codegen.roles import Role
 from tinsmith.codegen.scopes import Coords
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.symbolic import for_all_lanes, linear_form, simplify
+from tinsmith.ir.linear import linear_form
+from tinsmith.ir.symbolic import for_all_lanes, simplify
 from tinsmith.ir.units import Digit, Fragment
 from tinsmith.ir.uop import toposort
-
-if TYPE_CHECKING:
-    from tinsmith.codegen.linearize import Linearizer
 
 TOGETHER = 8  # rows of elements that a lane reads other memory for at a time
 
 
-def store_fragments(lin: Linearizer, n: UOp, fixed: Coords) -> None:
+def store_fragments(lin: Emitter, n: UOp, fixed: Coords) -> None:
     """A sum that a unit holds in tiles is stored as tiles; else each lane stores rows of the elements that it holds."""
     product = next(x for x in toposort(n) if x.op is Ops.MMA)
     total = next((x for x in toposort(n) if x.op is Ops.FOLD and x.src[0] is product), product)
@@ -51,7 +49,7 @@ def store_fragments(lin: Linearizer, n: UOp, fixed: Coords) -> None:
         lin.force(UOp(Ops.STORE_TILE, None, (n.src[0], lin.expression(index), apart, line), shape))
 
 
-def _store_rows(lin: Linearizer, n: UOp, total: UOp, line: UOp, fragment: Fragment, row: UOp, column: UOp,
+def _store_rows(lin: Emitter, n: UOp, total: UOp, line: UOp, fragment: Fragment, row: UOp, column: UOp,
                 coords: Coords) -> None:
     """Store vectors of neighbouring columns, where memory runs along them; else one element after the other. What
     several of them read is under way before the first is stored: the compiler must not exchange the two."""
@@ -103,7 +101,7 @@ def _of_the_sum(value: UOp, total: UOp) -> UOp:
     return border.pop() if len(border) == 1 else total
 
 
-def _exchanged(lin: Linearizer, line: UOp, fragment: Fragment) -> tuple[Callable[[int, int], UOp] | None, Fragment]:
+def _exchanged(lin: Emitter, line: UOp, fragment: Fragment) -> tuple[Callable[[int, int], UOp] | None, Fragment]:
     """What reads vectors of the fragment after lanes have exchanged columns, and how it lies then."""
     digits = _digits(fragment)
     if digits is None:

@@ -2,20 +2,18 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
+from tinsmith.codegen.emitter import Emitter
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.scopes import Coords
 from tinsmith.codegen.streams import bind
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.symbolic import from_linear, is_made_of, linear_form, values_over
-
-if TYPE_CHECKING:
-    from tinsmith.codegen.linearize import Linearizer
+from tinsmith.ir.linear import from_linear, linear_form
+from tinsmith.ir.symbolic import is_made_of, values_over
 
 
-def strided(lin: Linearizer, n: UOp, memory: UOp, coords: Coords, lanes: UOp, valid: UOp | None) -> UOp | None:
+def strided(lin: Emitter, n: UOp, memory: UOp, coords: Coords, lanes: UOp, valid: UOp | None) -> UOp | None:
     """The value of a load whose lanes do not lie side by side, without a gather; None where that cannot be."""
     if n.src[0] in lin.written:
         return None
@@ -27,7 +25,7 @@ def strided(lin: Linearizer, n: UOp, memory: UOp, coords: Coords, lanes: UOp, va
     return found
 
 
-def _shared(lin: Linearizer, n: UOp, memory: UOp, coords: Coords, lanes: UOp, valid: UOp | None) -> UOp | None:
+def _shared(lin: Emitter, n: UOp, memory: UOp, coords: Coords, lanes: UOp, valid: UOp | None) -> UOp | None:
     """Lanes that share the elements of one vector, such as neighbours whose maximum was pooled: the vector, spread."""
     terms, constant = linear_form(lin.at(n.src[1], coords))
     own = {t: factor for t, factor in terms.items() if lanes in t.ranges}
@@ -55,7 +53,7 @@ def _shared(lin: Linearizer, n: UOp, memory: UOp, coords: Coords, lanes: UOp, va
     return line if valid is None else lin.combine(depth, Ops.WHERE, n.dtype, [valid, line, UOp.const(n.dtype, 0)])
 
 
-def _woven(lin: Linearizer, n: UOp, memory: UOp, coords: Coords, lanes: UOp) -> UOp | None:
+def _woven(lin: Emitter, n: UOp, memory: UOp, coords: Coords, lanes: UOp) -> UOp | None:
     """Lanes a few elements apart, as part of whole vectors where these lie inside the memory; copies that read
     the elements between them share the vectors."""
     expr = lin.at(n.src[1], coords)
@@ -71,7 +69,7 @@ def _woven(lin: Linearizer, n: UOp, memory: UOp, coords: Coords, lanes: UOp) -> 
     return lin.emit(depth, UOp(Ops.GEP, n.dtype.vec(count), (wide,), tuple(range(constant % step, step * count, step))))
 
 
-def _transposed(lin: Linearizer, n: UOp, memory: UOp, coords: Coords, lanes: UOp) -> UOp | None:
+def _transposed(lin: Emitter, n: UOp, memory: UOp, coords: Coords, lanes: UOp) -> UOp | None:
     """Lanes far apart whose neighbours the other copies read: every lane reads what is for all copies at once, and
     blocks of as many lanes as copies are transposed in registers."""
     terms, _ = linear_form(n.src[1])
@@ -95,7 +93,7 @@ def _transposed(lin: Linearizer, n: UOp, memory: UOp, coords: Coords, lanes: UOp
     return transposed(lin, rows, depth)[copy[across]]
 
 
-def transposed(lin: Linearizer, rows: list[UOp], depth: int) -> list[UOp]:
+def transposed(lin: Emitter, rows: list[UOp], depth: int) -> list[UOp]:
     """Square blocks of lanes side by side, each transposed: rows are interleaved by twos, in ever wider units."""
     side, dtype = len(rows), rows[0].dtype
     groups, width = [[r] for r in rows], 1

@@ -1,20 +1,16 @@
 """Lanes that lie apart in memory, stored with what other copies store between or beside them."""
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tinsmith.codegen.emit_strided_loads import transposed
+from tinsmith.codegen.emitter import Emitter
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.scopes import Coords
 from tinsmith.codegen.streams import SIDE, bind
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.symbolic import linear_form, shifted
-
-if TYPE_CHECKING:
-    from tinsmith.codegen.linearize import Linearizer
+from tinsmith.ir.linear import linear_form, shifted
 
 
-def store_strided(lin: Linearizer, n: UOp, fixed: Coords) -> bool:
+def store_strided(lin: Emitter, n: UOp, fixed: Coords) -> bool:
     """Write all copies of a store whose lanes lie apart, without a scatter; False where that cannot be."""
     lanes = lin.lanes(n)
     guarded = len(n.src) > 3 and not (n.src[3].is_const and n.src[3].arg)
@@ -34,17 +30,17 @@ def store_strided(lin: Linearizer, n: UOp, fixed: Coords) -> bool:
     return True
 
 
-def _values(lin: Linearizer, n: UOp, copies: UOp, coords: Coords, lanes: UOp) -> list[UOp]:
+def _values(lin: Emitter, n: UOp, copies: UOp, coords: Coords, lanes: UOp) -> list[UOp]:
     """What each of the copies stores, as vectors."""
     return [lin.spread(lin.value(n.src[2], lin.both(coords, ((copies, at),))), range_size(lanes))
             for at in range(range_size(copies))]
 
 
-def _memory(lin: Linearizer, n: UOp, coords: Coords) -> UOp:
+def _memory(lin: Emitter, n: UOp, coords: Coords) -> UOp:
     return n.src[0] if n.src[0].op is Ops.DEFINE_LOCAL else lin.memory(n.src[0], coords)
 
 
-def _woven(lin: Linearizer, n: UOp, copies: UOp, lanes: UOp, fixed: Coords) -> None:
+def _woven(lin: Emitter, n: UOp, copies: UOp, lanes: UOp, fixed: Coords) -> None:
     """Lanes of several copies side by side: a0 b0 a1 b1 …, in one store, or in as many as are powers of two."""
     count, ways = range_size(lanes), range_size(copies)
     order = tuple(lane + count * way for lane in range(count) for way in range(ways))
@@ -61,7 +57,7 @@ def _woven(lin: Linearizer, n: UOp, copies: UOp, lanes: UOp, fixed: Coords) -> N
             lin.force(UOp(Ops.STORE, None, (memory, lin.expression((first + start).simplify()), mixed), n.arg))
 
 
-def _blocks(lin: Linearizer, n: UOp, copies: UOp, lanes: UOp, step: int, fixed: Coords) -> None:
+def _blocks(lin: Emitter, n: UOp, copies: UOp, lanes: UOp, step: int, fixed: Coords) -> None:
     """Lanes far apart whose neighbours are other copies: blocks of lanes and copies are transposed in registers, and
     each lane's part of a block is stored at once. The last block may overlap the one before."""
     last, dtype = range_size(copies) - SIDE, n.src[2].dtype

@@ -1,17 +1,13 @@
 """Unlikely branches: what only UNLIKELY's second source needs runs where its condition holds."""
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from tinsmith.codegen.emitter import Emitter
 from tinsmith.codegen.roles import range_size
 from tinsmith.codegen.scopes import Coords, Scope
 from tinsmith.ir import Ops, UOp
 
-if TYPE_CHECKING:
-    from tinsmith.codegen.linearize import Linearizer
 
-
-def unlikely(lin: Linearizer, n: UOp, coords: Coords) -> UOp:
+def unlikely(lin: Emitter, n: UOp, coords: Coords) -> UOp:
     """The lines of ``UNLIKELY(c, y, z)``, where those of c and z are written::
 
         acc = z
@@ -34,7 +30,7 @@ def unlikely(lin: Linearizer, n: UOp, coords: Coords) -> UOp:
     return phi
 
 
-def _any(lin: Linearizer, condition: UOp) -> UOp:
+def _any(lin: Emitter, condition: UOp) -> UOp:
     """Whether a condition holds in any lane: the first takes in the one half of them away, a quarter, and so on."""
     here, kind = len(lin.scopes) - 1, condition.dtype
     reach = kind.count

@@ -8,22 +8,18 @@ where threads cannot hand each other values.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from tinsmith.codegen.emitter import Emitter
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.scopes import Coords
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Op, Ops, UOp
-from tinsmith.ir.symbolic import linear_form
-
-if TYPE_CHECKING:
-    from tinsmith.codegen.linearize import Linearizer
-
+from tinsmith.ir.linear import linear_form
 
 MOST_EARLY = 32  # values that a thread has loaded before they are needed
 
 
-def shared_by_warps(lin: Linearizer, fold: UOp, coords: Coords) -> bool:
+def shared_by_warps(lin: Emitter, fold: UOp, coords: Coords) -> bool:
     """Write ``fold`` so, if it is of that form and the threads lie as warps do."""
     found = _part_of_a_thread(fold)
     warp, threads = lin.kernel.warp, lin.block_size
@@ -52,7 +48,7 @@ def shared_by_warps(lin: Linearizer, fold: UOp, coords: Coords) -> bool:
     return True
 
 
-def _over_warps(lin: Linearizer, fold: UOp, x: UOp, line: UOp) -> UOp:
+def _over_warps(lin: Emitter, fold: UOp, x: UOp, line: UOp) -> UOp:
     """The warps' results, through local memory."""
     words = _words_of_warps(lin, x, line)
     total = words[0]
@@ -61,7 +57,7 @@ def _over_warps(lin: Linearizer, fold: UOp, x: UOp, line: UOp) -> UOp:
     return total
 
 
-def _words_of_warps(lin: Linearizer, x: UOp, line: UOp) -> list[UOp]:
+def _words_of_warps(lin: Emitter, x: UOp, line: UOp) -> list[UOp]:
     """What the first threads of all warps that work on the same result have; ``line`` numbers a thread among them."""
     warp, count = lin.kernel.warp, x.dtype.count
     words = lin.threads_along(*next((a, n) for a, n in lin.threads_of if n is line)) // warp
@@ -83,7 +79,7 @@ def _words_of_warps(lin: Linearizer, x: UOp, line: UOp) -> list[UOp]:
     return out
 
 
-def running_by_warps(lin: Linearizer, op: Op, x: UOp, threads: UOp) -> tuple[UOp, UOp]:
+def running_by_warps(lin: Emitter, op: Op, x: UOp, threads: UOp) -> tuple[UOp, UOp]:
     """``x`` of all threads before this one, combined, and of all ``threads``: in each step a thread takes in what the
     other half of twice as many threads has, and the upper half has it before its own (Blelloch, 1990).
 

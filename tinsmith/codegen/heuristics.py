@@ -36,7 +36,8 @@ from tinsmith.codegen.tuning import stride_of as _stride
 from tinsmith.codegen.tuning import work_of as _work
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.symbolic import from_linear, is_made_of, linear_form, values_over
+from tinsmith.ir.linear import from_linear, linear_form
+from tinsmith.ir.symbolic import is_made_of, values_over
 from tinsmith.ir.uop import toposort
 
 SHORTEST_LANES = 4  # elements of a row that are worth a vector of their own

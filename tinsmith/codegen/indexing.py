@@ -5,8 +5,8 @@ import itertools
 import operator
 
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.linear import weighted_sum
 from tinsmith.ir.sizes import normal_size
-from tinsmith.ir.symbolic import weighted_sum
 from tinsmith.ir.uop import same_shape
 
 Index = tuple[UOp, ...]

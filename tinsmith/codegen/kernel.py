@@ -20,8 +20,9 @@ from tinsmith.codegen.streams import SIDE, TILE_ROWS, bind, computed_values, equ
 from tinsmith.codegen.views import staged_operand
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.linear import linear_form
 from tinsmith.ir.structure import contraction
-from tinsmith.ir.symbolic import linear_form, rename, simplify
+from tinsmith.ir.symbolic import rename, simplify
 from tinsmith.ir.threefry import draws
 from tinsmith.ir.units import MatrixUnit
 from tinsmith.ir.uop import toposort

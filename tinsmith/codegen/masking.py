@@ -14,7 +14,7 @@ from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.symbolic import from_linear, linear_form
+from tinsmith.ir.linear import from_linear, linear_form
 from tinsmith.ir.uop import toposort
 
 if TYPE_CHECKING:

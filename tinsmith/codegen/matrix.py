@@ -16,8 +16,8 @@ from tinsmith.codegen.normalize import implies
 from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.linear import from_linear, linear_form
 from tinsmith.ir.structure import contraction
-from tinsmith.ir.symbolic import from_linear, linear_form
 from tinsmith.ir.units import Fragment, MatrixUnit
 from tinsmith.ir.uop import toposort
 

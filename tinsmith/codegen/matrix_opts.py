@@ -16,8 +16,8 @@ from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.tuning import apply_to, order, split, stride_of
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.linear import linear_form
 from tinsmith.ir.structure import contraction
-from tinsmith.ir.symbolic import linear_form
 from tinsmith.ir.units import MatrixUnit
 from tinsmith.ir.uop import toposort
 

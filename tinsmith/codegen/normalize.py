@@ -13,8 +13,9 @@ from tinsmith.codegen.accumulators import apart
 from tinsmith.codegen.streams import share_rows
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.linear import linear_form
 from tinsmith.ir.rewrite import Pat, Rule, RuleSet, rewrite
-from tinsmith.ir.symbolic import linear_form, simplify
+from tinsmith.ir.symbolic import simplify
 from tinsmith.ir.uop import toposort
 
 

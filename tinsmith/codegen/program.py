@@ -24,7 +24,9 @@ from tinsmith.core.errors import ArgumentError
 from tinsmith.core.observe import passed
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.verify import verify_kernel, verify_program, verify_tensor
+from tinsmith.ir.verify_kernel import verify_kernel
+from tinsmith.ir.verify_program import verify_program
+from tinsmith.ir.verify_tensor import verify_tensor
 
 
 def compile_kernel(sink: UOp, renderer: Renderer, opts: Sequence[Opt] | None = None) -> KernelProgram:

@@ -9,7 +9,7 @@ from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import range_size
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.symbolic import linear_form
+from tinsmith.ir.linear import linear_form
 from tinsmith.ir.uop import toposort
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.layout import ROW_BYTES, Layout, Placed, View
-from tinsmith.ir.symbolic import linear_form
+from tinsmith.ir.linear import linear_form
 
 MOST_ROWS = 256  # of a box
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from tinsmith.ir.builder import SPELLINGS
 from tinsmith.ir.ops import Ops, op_table
-from tinsmith.ir.verify import PROGRAM_OPS
+from tinsmith.ir.verify_program import PROGRAM_OPS
 
 
 def _group(kind: str, *more: str) -> SimpleNamespace:

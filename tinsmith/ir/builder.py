@@ -15,7 +15,7 @@ from tinsmith.core.errors import ArgumentError
 from tinsmith.ir.ops import Op, Ops
 from tinsmith.ir.printer import uop_table
 from tinsmith.ir.uop import UOp
-from tinsmith.ir.verify import verify_program
+from tinsmith.ir.verify_program import verify_program
 
 # Spellings of older programs. ALU and CONST-like names are handled by what they say, not by a row of their own.
 SPELLINGS = {"LOOP": "RANGE", "ENDLOOP": "ENDRANGE", "DEFINE_VAR": "DEFINE_GLOBAL", "MULACC": "MULADD", "DIV": "FDIV"}

@@ -4,16 +4,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tinsmith.ir.builder import SPELLINGS
+from tinsmith.ir.checks import Check
 from tinsmith.ir.ops import Op, op_table
-from tinsmith.ir.verify import (
-    KERNEL_CHECKS,
-    KERNEL_OPS,
-    PROGRAM_CHECKS,
-    PROGRAM_OPS,
-    TENSOR_CHECKS,
-    TENSOR_OPS,
-    Check,
-)
+from tinsmith.ir.verify_kernel import KERNEL_CHECKS, KERNEL_OPS
+from tinsmith.ir.verify_program import PROGRAM_CHECKS, PROGRAM_OPS
+from tinsmith.ir.verify_tensor import TENSOR_CHECKS, TENSOR_OPS
 
 _INTRODUCTION = """\
 # The intermediate representation

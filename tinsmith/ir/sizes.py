@@ -14,8 +14,8 @@ from typing import Any
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir.evaluate import evaluate_scalar
+from tinsmith.ir.linear import order
 from tinsmith.ir.ops import Ops
-from tinsmith.ir.symbolic import order
 from tinsmith.ir.text import expression
 from tinsmith.ir.uop import Algebra, UOp, toposort
 

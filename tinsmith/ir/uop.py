@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import operator
 import sys
-import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeVar
 
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError, UnknownNameError
 from tinsmith.core.sint import SInt, Symbols
+from tinsmith.ir.interning import Ref, bury, dead, forget_dead, interned
+from tinsmith.ir.operators import Operators
 from tinsmith.ir.ops import Op, Ops
+from tinsmith.ir.properties import ANY, bounds_of, free_ranges
 from tinsmith.ir.text import expression, short
 from tinsmith.ir.views import tracker_of
 from tinsmith.shape import ShapeTracker
@@ -37,7 +38,7 @@ class Window:
     outputs: int
 
 
-class UOp:
+class UOp(Operators):
     """A node: op, dtype, sources, argument.
 
     >>> x = UOp.const(dtypes.int32, 2)
@@ -62,16 +63,16 @@ class UOp:
     origin: tuple[Origin, ...]
 
     def __new__(cls, op: Op, dtype: DType | None = None, src: tuple[UOp, ...] = (), arg: Any = None) -> UOp:
-        if _dead:
+        if dead:
             forget_dead()
         if dtype is None:
             if op.dtype is None:
                 raise TypeError(f"{op.name} needs a dtype")
             dtype = op.dtype(src, arg)
         key = (op, dtype, src, arg.hex() if type(arg) is float else arg)
-        ref = _interned.get(key)
+        ref = interned.get(key)
         if ref is not None:
-            found = ref()
+            found: UOp | None = ref()
             if found is not None:
                 return found
         arity = op.arity
@@ -81,7 +82,7 @@ class UOp:
         self = object.__new__(cls)
         self.op, self.dtype, self.src, self.arg, self.origin = op, dtype, src, arg, ()
         self._shape = self._ranges = self._order = self._simple = self._linear = self._normal = None  # not asked for
-        self._bounds = _ANY if dtype.is_float else None
+        self._bounds = ANY if dtype.is_float else None
         self.device = None
         if op.device is not None:
             self.device = op.device(arg)
@@ -90,14 +91,14 @@ class UOp:
                 if s.device is not None:
                     self.device = s.device
                     break
-        ref = _Ref(self, _bury)
+        ref = Ref(self, bury)
         ref.key = key
-        first = _interned.setdefault(key, ref)
+        first = interned.setdefault(key, ref)
         if first is not ref:  # another thread made the node at the same time, or it is about to die
-            found = first()
-            if found is not None:
-                return found
-            _interned[key] = ref
+            other: UOp | None = first()
+            if other is not None:
+                return other
+            interned[key] = ref
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -159,7 +160,7 @@ class UOp:
     @property
     def ranges(self) -> frozenset[UOp]:
         """The RANGE nodes that this kernel-graph node still depends on."""
-        return self._ranges if self._ranges is not None else _filled(self, "_ranges", _free_ranges)
+        return self._ranges if self._ranges is not None else _filled(self, "_ranges", free_ranges)
 
     @property
     def vmin(self) -> int:
@@ -174,7 +175,7 @@ class UOp:
     @property
     def bounds(self) -> tuple[int, int]:
         """Least and greatest value of an integer or bool expression (those of the dtype where nothing is known)."""
-        return self._bounds if self._bounds is not None else _filled(self, "_bounds", _bounds_of)
+        return self._bounds if self._bounds is not None else _filled(self, "_bounds", bounds_of)
 
     @property
     def is_const(self) -> bool:
@@ -286,34 +287,10 @@ class UOp:
         except TypeError:
             return False
 
-    def __add__(self, o: Any) -> UOp: return self._binary(Ops.ADD, o)
-    def __radd__(self, o: Any) -> UOp: return self._binary(Ops.ADD, o)
-    def __sub__(self, o: Any) -> UOp: return self._binary(Ops.SUB, o)
-    def __rsub__(self, o: Any) -> UOp: return self._binary(Ops.SUB, o, True)
-    def __mul__(self, o: Any) -> UOp: return self._binary(Ops.MUL, o)
-    def __rmul__(self, o: Any) -> UOp: return self._binary(Ops.MUL, o)
-    def __truediv__(self, o: Any) -> UOp: return self._binary(Ops.FDIV, o)
-    def __floordiv__(self, o: Any) -> UOp: return self._binary(Ops.IDIV, o)
-    def __rfloordiv__(self, o: Any) -> UOp: return self._binary(Ops.IDIV, o, True)
-    def __mod__(self, o: Any) -> UOp: return self._binary(Ops.MOD, o)
-    def __rmod__(self, o: Any) -> UOp: return self._binary(Ops.MOD, o, True)
-    def __and__(self, o: Any) -> UOp: return self._binary(Ops.AND, o)
-    def __rand__(self, o: Any) -> UOp: return self._binary(Ops.AND, o)
-    def __or__(self, o: Any) -> UOp: return self._binary(Ops.OR, o)
-    def __xor__(self, o: Any) -> UOp: return self._binary(Ops.XOR, o)
-    def __lshift__(self, o: Any) -> UOp: return self._binary(Ops.SHL, o)
-    def __rshift__(self, o: Any) -> UOp: return self._binary(Ops.SHR, o)
-    def __lt__(self, o: Any) -> UOp: return self._binary(Ops.CMPLT, o)
-    def __gt__(self, o: Any) -> UOp: return self._binary(Ops.CMPLT, o, True)
     def __le__(self, o: Any) -> UOp: return self < o + 1 if self.dtype is dtypes.index else NotImplemented
     def __ge__(self, o: Any) -> UOp: return self + 1 > o if self.dtype is dtypes.index else NotImplemented
     def __neg__(self) -> UOp: return UOp(Ops.NEG, None, (self,))
-    def lt(self, o: Any) -> UOp: return self._binary(Ops.CMPLT, o)
     def ge(self, o: Any) -> UOp: return self.lt(o).logical_not()
-    def eq(self, o: Any) -> UOp: return self._binary(Ops.CMPEQ, o)
-    def ne(self, o: Any) -> UOp: return self._binary(Ops.CMPNE, o)
-    def maximum(self, o: Any) -> UOp: return self._binary(Ops.MAX, o)
-    def minimum(self, o: Any) -> UOp: return self._binary(Ops.MIN, o)
 
     def logical_not(self) -> UOp:
         return UOp(Ops.CMPEQ, None, (self, self._lift(False)))
@@ -442,41 +419,6 @@ class Algebra:
 Symbols.variable = UOp.variable
 
 
-class _Ref(weakref.ref[UOp]):
-    """A weak reference that knows its node's place in the intern table."""
-
-    __slots__ = ("key",)
-    key: Any
-
-
-_FAR = 1 << 62
-_ANY = -_FAR, _FAR  # bounds of what is no integer
-
-_interned: dict[Any, _Ref] = {}
-_dead: deque[Any] = deque()  # references to nodes that died and still have an entry (see core.weak)
-_bury = _dead.append
-
-
-def forget_dead() -> None:
-    """Take dead nodes out of the intern table; with them go the sources and buffers that only they held.
-
-    Whoever asks for a node does this, and so does every allocation: only who looks at memory itself needs to call it.
-    """
-    while _dead:
-        try:
-            ref = _dead.popleft()
-        except IndexError:  # another thread took it
-            return
-        key = ref.key
-        # Test and deletion without a call in between, so that no other thread comes between them.
-        try:
-            if _interned[key] is ref:
-                del _interned[key]
-        except KeyError:
-            pass
-        del key, ref  # now the sources die, and are noted as dead before the next look
-
-
 def _rebuilt(rows: list[tuple[Op, DType, tuple[int, ...], Any]]) -> UOp:
     """The last node of a pickled list."""
     nodes: list[UOp] = []
@@ -488,39 +430,6 @@ def _rebuilt(rows: list[tuple[Op, DType, tuple[int, ...], Any]]) -> UOp:
 def same_shape(a: Sequence[Any], b: Sequence[Any]) -> bool:
     """Equal shapes; symbolic sizes are equal only if they are the same node."""
     return tuple(a) == tuple(b)  # nodes are equal to themselves only
-
-
-def symbols(arg: Any) -> Iterator[UOp]:
-    """The symbolic integers inside an argument: in shapes, pads and boxes."""
-    if isinstance(arg, UOp):
-        yield arg
-    elif type(arg) is tuple:
-        for a in arg:
-            yield from symbols(a)
-    elif isinstance(arg, Window):
-        yield from symbols((arg.inputs, arg.outputs))
-
-
-def with_symbols(arg: Any, table: dict[UOp, UOp]) -> Any:
-    """An argument with nodes of its symbolic integers replaced."""
-    if isinstance(arg, UOp):
-        return arg.substitute(table)
-    if isinstance(arg, Window):
-        inputs, outputs = with_symbols((arg.inputs, arg.outputs), table)
-        return replace(arg, inputs=inputs, outputs=outputs)
-    return tuple(with_symbols(a, table) for a in arg) if type(arg) is tuple else arg
-
-
-def bindings(order: Iterable[UOp]) -> list[UOp]:
-    """The BIND nodes among ``order`` and in the arguments of its movement ops, by first visit."""
-    found: dict[UOp, None] = {}
-    for n in order:
-        if n.op is Ops.BIND:
-            found[n] = None
-        elif n.op.kind == "movement":
-            for u in symbols(n.arg):
-                found.update(dict.fromkeys(b for b in toposort(u) if b.op is Ops.BIND))
-    return list(found)
 
 
 def toposort(root: UOp | Iterable[UOp], enter: Callable[[UOp], bool] | None = None) -> list[UOp]:
@@ -587,121 +496,3 @@ def substitute(roots: Sequence[UOp], table: dict[UOp, UOp]) -> list[UOp]:
             if src != node.src:
                 new[node] = node.replace(src=src)
     return [new.get(r, r) for r in roots]
-
-
-_NO_RANGES: frozenset[UOp] = frozenset()
-
-
-def _free_ranges(node: UOp) -> frozenset[UOp]:
-    if node.op is Ops.RANGE:
-        inner = node.src[0].ranges
-        return inner | {node}
-    if not node.src:
-        return _NO_RANGES
-    if node.op in (Ops.FOLD, Ops.STAGE):
-        return node.src[0].ranges - frozenset(node.src[1:])
-    if node.op is Ops.MMA and len(node.src) == 5:
-        return _union(node.src[:4]) - {node.src[4]}
-    if node.op is Ops.SCATTER_STORE:
-        return _union(node.src[:4]) - {node.src[4]}
-    return _union(node.src)
-
-
-def _union(src: tuple[UOp, ...]) -> frozenset[UOp]:
-    first = src[0].ranges
-    for s in src[1:]:
-        if not s.ranges <= first:
-            first = first | s.ranges
-    return first
-
-
-
-def _bounds_of(node: UOp) -> tuple[int, int]:
-    """Interval arithmetic; anything that could leave the dtype gives the dtype's whole interval."""
-    dtype = node.dtype.scalar
-    if dtype.is_bool:
-        return _bool_bounds(node)
-    if not dtype.is_int or node.dtype.pointer:
-        return _ANY
-    low, high = _int_bounds(node)
-    least, greatest = int(dtype.min), int(dtype.max)
-    return (low, high) if least <= low and high <= greatest else (least, greatest)
-
-
-def _int_bounds(node: UOp) -> tuple[int, int]:
-    op, src = node.op, node.src
-    if op is Ops.CONST:
-        return node.arg, node.arg
-    if op is Ops.VARIABLE:
-        return node.arg[1], node.arg[2]
-    if op is Ops.BIND:
-        return src[0].bounds
-    if op is Ops.RANGE:
-        return 0, max(src[-1].vmax - 1, 0)
-    if op is Ops.IOTA:
-        return 0, max(node.arg - 1, 0)
-    if op is Ops.SPECIAL and node.dtype is dtypes.index:
-        return 0, node.arg[1] - 1 if isinstance(node.arg, tuple) else _FAR
-    if op is Ops.CAST and (src[0].dtype.is_int or src[0].dtype.is_bool):
-        return src[0].bounds
-    if op in (Ops.VECTORIZE, Ops.GEP):
-        return min(s.vmin for s in src), max(s.vmax for s in src)
-    if op.kind == "movement" and op not in (Ops.PAD, Ops.UNWINDOW):
-        return src[0].bounds
-    if op.alu:
-        return _alu_bounds(node)
-    return int(node.dtype.scalar.min), int(node.dtype.scalar.max)
-
-
-def _alu_bounds(node: UOp) -> tuple[int, int]:
-    op, src = node.op, node.src
-    a, b = src[-2].bounds if len(src) > 1 else src[0].bounds, src[-1].bounds
-    if op is Ops.ADD:
-        return a[0] + b[0], a[1] + b[1]
-    if op is Ops.SUB:
-        return a[0] - b[1], a[1] - b[0]
-    if op is Ops.NEG:
-        return -b[1], -b[0]
-    if op is Ops.MUL:
-        corners = [x * y for x in a for y in b]
-        return min(corners), max(corners)
-    if op is Ops.IDIV and b[0] > 0:
-        corners = [x // y for x in a for y in b]
-        return min(corners), max(corners)
-    if op is Ops.IDIV and node.dtype is dtypes.index:  # by 0 it is 0
-        far = max(abs(a[0]), abs(a[1]))
-        return (0 if a[0] >= 0 <= b[0] else -far), far
-    if op is Ops.MOD and b[0] > 0:
-        return (a if a[0] >= 0 and a[1] < b[0] else (0, b[1] - 1))
-    if op is Ops.MOD and node.dtype is dtypes.index and b[0] == 0:
-        return 0, max(b[1] - 1, 0)
-    if op is Ops.MAX:
-        return max(a[0], b[0]), max(a[1], b[1])
-    if op is Ops.MIN:
-        return min(a[0], b[0]), min(a[1], b[1])
-    if op is Ops.WHERE:
-        return min(a[0], b[0]), max(a[1], b[1])
-    if op is Ops.AND and b[0] == b[1] >= 0:
-        return 0, b[1]
-    if op is Ops.SHR and b[0] >= 0 and a[0] >= 0:
-        return a[0] >> b[1], a[1] >> b[0]
-    return int(node.dtype.scalar.min), int(node.dtype.scalar.max)
-
-
-def _bool_bounds(node: UOp) -> tuple[int, int]:
-    op, src = node.op, node.src
-    if op is Ops.CONST:
-        return int(node.arg), int(node.arg)
-    if op is Ops.CMPLT and src[0].dtype.scalar.is_int:
-        a, b = src[0].bounds, src[1].bounds
-        return int(a[1] < b[0]), int(a[0] < b[1])
-    if op in (Ops.CMPEQ, Ops.CMPNE) and not src[0].dtype.is_float:
-        a, b = src[0].bounds, src[1].bounds
-        apart, equal = a[1] < b[0] or b[1] < a[0], a[0] == a[1] == b[0] == b[1]
-        low, high = int(equal), int(not apart)
-        return (low, high) if op is Ops.CMPEQ else (1 - high, 1 - low)
-    if op is Ops.AND:
-        return min(src[0].vmin, src[1].vmin), min(src[0].vmax, src[1].vmax)
-    if op is Ops.OR:
-        return max(src[0].vmin, src[1].vmin), max(src[0].vmax, src[1].vmax)
-    return 0, 1

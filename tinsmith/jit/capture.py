@@ -8,7 +8,8 @@ from typing import Any
 from tinsmith.backend.memory import Buffer
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.uop import bindings, substitute, toposort
+from tinsmith.ir.symbols import bindings
+from tinsmith.ir.uop import substitute, toposort
 from tinsmith.jit.collect import CacheCollector, Source
 from tinsmith.jit.guards import Decisions, Gradient, Group, Guards, Member, Place
 from tinsmith.jit.quick import Quick

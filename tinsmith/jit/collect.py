@@ -14,7 +14,8 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import JitError, user_line
 from tinsmith.core.terminal import width
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.uop import bindings, toposort
+from tinsmith.ir.symbols import bindings
+from tinsmith.ir.uop import toposort
 from tinsmith.schedule.compiled import CompiledSchedule
 from tinsmith.schedule.record import recorders
 from tinsmith.schedule.running import launch

@@ -18,7 +18,8 @@ from tinsmith.backend.memory import Buffer, Layout
 from tinsmith.core.dtypes import DType
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.evaluate import evaluator
-from tinsmith.ir.uop import bindings, toposort
+from tinsmith.ir.symbols import bindings
+from tinsmith.ir.uop import toposort
 from tinsmith.jit.signature import placed, view_of
 from tinsmith.tensor.storage import Looks
 from tinsmith.tensor.tensor import Tensor

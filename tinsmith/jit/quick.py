@@ -13,7 +13,7 @@ from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.settings import settings
 from tinsmith.core.weak import WeakTable
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.uop import symbols
+from tinsmith.ir.symbols import symbols
 from tinsmith.jit.guards import Guards
 from tinsmith.jit.signature import EXACT, by_identity, view_of
 from tinsmith.jit.state import State

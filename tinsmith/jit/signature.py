@@ -20,7 +20,8 @@ import numpy as np
 
 from tinsmith.core.dtypes import DType
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.uop import symbols, toposort, with_symbols
+from tinsmith.ir.symbols import symbols, with_symbols
+from tinsmith.ir.uop import toposort
 from tinsmith.jit.reads import all_names
 from tinsmith.tensor.tensor import Tensor
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from tinsmith.backend.memory import Buffer
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.uop import bindings, toposort, with_symbols
+from tinsmith.ir.symbols import bindings, with_symbols
+from tinsmith.ir.uop import toposort
 from tinsmith.jit.collect import Source
 from tinsmith.jit.guards import Place
 from tinsmith.schedule.canonical import buffer_name

@@ -11,7 +11,7 @@ from typing import Any
 
 from tinsmith.backend.memory import Buffer
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.uop import forget_dead
+from tinsmith.ir.interning import forget_dead
 from tinsmith.schedule.record import recorders
 from tinsmith.tensor import history
 from tinsmith.tensor.base import TensorBase

@@ -10,7 +10,8 @@ from tinsmith.backend.memory import Buffer, Layout
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops import FOR_GRADIENTS
-from tinsmith.ir.uop import bindings, symbols, toposort, with_symbols
+from tinsmith.ir.symbols import bindings, symbols, with_symbols
+from tinsmith.ir.uop import toposort
 
 if TYPE_CHECKING:
     pass

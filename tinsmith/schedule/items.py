@@ -9,7 +9,8 @@ from tinsmith.backend.device import Device
 from tinsmith.core.dtypes import DType
 from tinsmith.core.observe import passed
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.uop import Origin, bindings, symbols, toposort, with_symbols
+from tinsmith.ir.symbols import bindings, symbols, with_symbols
+from tinsmith.ir.uop import Origin, toposort
 from tinsmith.schedule.casts import cast_below_views
 from tinsmith.schedule.fusion import Fusion, fused
 from tinsmith.schedule.phases import sum_by_phase

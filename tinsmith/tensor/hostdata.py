@@ -13,7 +13,7 @@ from tinsmith.backend.npy.device import check_file
 from tinsmith.backend.shards import Shards
 from tinsmith.core.errors import AxisError
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.uop import symbols
+from tinsmith.ir.symbols import symbols
 from tinsmith.schedule.hostcopies import seen_on_host
 from tinsmith.schedule.record import recorders
 from tinsmith.tensor.realize import is_realized

@@ -17,8 +17,9 @@ from tinsmith.core.late import Late
 from tinsmith.core.settings import Context, settings
 from tinsmith.core.weak import WeakTable
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.interning import forget_dead
 from tinsmith.ir.ops import FOR_GRADIENTS
-from tinsmith.ir.uop import Origin, forget_dead, substitute, toposort
+from tinsmith.ir.uop import Origin, substitute, toposort
 from tinsmith.schedule.canonical import canonical
 from tinsmith.schedule.compiled import CompiledSchedule
 from tinsmith.schedule.execute import realize

@@ -15,7 +15,7 @@ from tinsmith.codegen.render.cstyle import CRenderer, _addend, _strip
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import CompileError
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.symbolic import linear_form
+from tinsmith.ir.linear import linear_form
 from tinsmith.ir.units import MatrixUnit
 
 RING_OPS = (Ops.DEFINE_RING, Ops.ARRIVE, Ops.ASYNC_COPY, Ops.WAIT, Ops.TILE, Ops.FENCE, Ops.COMMIT, Ops.DRAIN)

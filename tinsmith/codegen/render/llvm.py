@@ -5,48 +5,21 @@ variables as 64-bit integers, then the address of the local memory, one slice pe
 """
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 
-from tinsmith.codegen.render.base import Renderer, near_bytes, nonnegative
+from tinsmith.codegen.render.base import Renderer, near_bytes
 from tinsmith.codegen.render.dots import Dots, is_dot
+from tinsmith.codegen.render.llvm_arithmetic import Arithmetic, literal, literal_zero, mask_of, suffix_of, type_name
 from tinsmith.codegen.render.tiles import Tiles
-from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.core.dtypes import DType
 from tinsmith.ir import Ops, UOp
 
 STACK_BYTES = 32 << 10  # local memory up to here is on the stack
-
-_BINARY_FLOAT = {Ops.ADD: "fadd", Ops.SUB: "fsub", Ops.MUL: "fmul", Ops.FDIV: "fdiv"}
-_BINARY_INT = {Ops.ADD: "add", Ops.SUB: "sub", Ops.MUL: "mul", Ops.AND: "and", Ops.OR: "or", Ops.XOR: "xor"}
 
 
 def local_bytes(program: Sequence[UOp]) -> int:
     """Local memory that a program's stages and rings fill, each on its own cache lines."""
     return sum(near_bytes(u) for u in program if u.op in (Ops.DEFINE_LOCAL, Ops.DEFINE_RING))
-
-
-def type_name(dtype: DType, memory: bool = False) -> str:
-    """The LLVM type of a value; bools are bytes in memory."""
-    if dtype.is_bool:
-        base = "i8" if memory else "i1"
-    elif dtype.is_float:
-        base = {"float16": "half", "bfloat16": "bfloat", "float32": "float", "float64": "double"}[dtype.name]
-    else:
-        base = f"i{dtype.bits}"
-    return base if dtype.count == 1 else f"<{dtype.count} x {base}>"
-
-
-def literal(dtype: DType, value: float | int | bool) -> str:
-    """One lane's constant."""
-    if dtype.is_bool:
-        return "true" if value else "false"
-    if not dtype.is_float:
-        return str(int(value))
-    if dtype.name == "float16":
-        return f"0xH{struct.unpack('<H', dtypes.float16.numpy.type(value).tobytes())[0]:04X}"
-    if dtype.name == "bfloat16":
-        return f"0xR{struct.unpack('<H', dtypes.bfloat16.numpy.type(value).tobytes())[0]:04X}"
-    return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
 
 
 class LLVMRenderer(Renderer):
@@ -58,7 +31,7 @@ class LLVMRenderer(Renderer):
         return _Module(self, name, program).text()
 
 
-class _Module:
+class _Module(Arithmetic):
     """One kernel being written: SSA names, the current block, and the declarations it needs."""
 
     def __init__(self, renderer: LLVMRenderer, name: str, program: Sequence[UOp]) -> None:
@@ -290,12 +263,12 @@ class _Module:
             at = self.pointers(memory, index)
             n = u.dtype.count
             mask = self.names[valid] if valid is not None else "splat (i1 true)"
-            loaded = self.call(kind, f"llvm.masked.gather.{_suffix(kind)}.v{n}p0", (f"<{n} x ptr>", at),
+            loaded = self.call(kind, f"llvm.masked.gather.{suffix_of(kind)}.v{n}p0", (f"<{n} x ptr>", at),
                                ("i32", str(align)), (f"<{n} x i1>", mask), (kind, "zeroinitializer"))
         elif valid is None:
             loaded = self.value(f"load {kind}, ptr {self.pointer(memory, index)}, align {align}")
         else:
-            loaded = self.call(kind, f"llvm.masked.load.{_suffix(kind)}.p0", ("ptr", self.pointer(memory, index)),
+            loaded = self.call(kind, f"llvm.masked.load.{suffix_of(kind)}.p0", ("ptr", self.pointer(memory, index)),
                                ("i32", str(align)), (f"<{u.dtype.count} x i1>", self.names[valid]),
                                (kind, "zeroinitializer"))
         if u.dtype.is_bool:
@@ -321,7 +294,7 @@ class _Module:
         align = align * value.dtype.count if hint else align  # the HINT opt has made sure of it
         if value.dtype.is_bool:
             name = self.value(f"zext {self.typed(value)} to {kind}")
-        n, only = value.dtype.count, _only_lane(valid)
+        n, only = value.dtype.count, only_lane(valid)
         if only is not None and index.dtype.count == 1:
             # LLVM 22 stores too many bytes for a truncated vector of which one lane is written.
             lane = self.value(f"extractelement {kind} {name}, i64 {only}")
@@ -340,11 +313,11 @@ class _Module:
             self.line(f"store {kind} {name}, ptr {self.pointer(memory, index)}, align {align}{hint}")
         elif index.dtype.count > 1:
             mask = self.names[valid] if valid is not None else "splat (i1 true)"
-            self.call("void", f"llvm.masked.scatter.{_suffix(kind)}.v{n}p0", (kind, name),
+            self.call("void", f"llvm.masked.scatter.{suffix_of(kind)}.v{n}p0", (kind, name),
                       (f"<{n} x ptr>", self.pointers(memory, index)), ("i32", str(align)), (f"<{n} x i1>", mask))
         else:
             assert valid is not None
-            self.call("void", f"llvm.masked.store.{_suffix(kind)}.p0", (kind, name),
+            self.call("void", f"llvm.masked.store.{suffix_of(kind)}.p0", (kind, name),
                       ("ptr", self.pointer(memory, index)), ("i32", str(align)), (f"<{n} x i1>", self.names[valid]))
 
     # *** vectors ***
@@ -370,7 +343,7 @@ class _Module:
     def joined(self, parts: list[str], dtype: DType) -> str:
         while len(parts) > 1:
             kind, both = type_name(dtype), 2 * dtype.count
-            parts = [self.value(f"shufflevector {kind} {a}, {kind} {b}, {_order(range(both))}")
+            parts = [self.value(f"shufflevector {kind} {a}, {kind} {b}, {mask_of(range(both))}")
                      for a, b in zip(parts[::2], parts[1::2])]
             dtype = dtype.vec(both)
         return parts[0]
@@ -379,229 +352,12 @@ class _Module:
         source = self.typed(u.src[0])
         if u.dtype.count == 1:
             return self.value(f"extractelement {source}, i64 {u.arg[0]}")
-        return self.value(f"shufflevector {source}, {type_name(u.src[0].dtype)} poison, {_order(u.arg)}")
-
-    # *** arithmetic ***
-
-    def alu(self, u: UOp) -> str:
-        op, kind = u.op, type_name(u.dtype)
-        src = [self.names[s] for s in u.src]
-        source = u.src[0].dtype
-        if op is Ops.WHERE:
-            return self.value(f"select {self.typed(u.src[0])}, {kind} {src[1]}, {kind} {src[2]}")
-        if op in (Ops.CMPLT, Ops.CMPNE, Ops.CMPEQ):
-            return self.compare(u, src)
-        if source.is_float:
-            return self.float_alu(u, kind, src)
-        if op in _BINARY_INT:
-            word = _BINARY_INT[op]
-            if source.is_bool and op in (Ops.ADD, Ops.MUL):
-                word = "or" if op is Ops.ADD else "and"
-            flags = " nsw" if source.scalar is dtypes.index and word in ("add", "sub", "mul") else ""
-            return self.value(f"{word}{flags} {kind} {src[0]}, {src[1]}")
-        if op is Ops.NEG:
-            return self.value(f"sub {kind} {self.zero(u)}, {src[0]}")
-        if op in (Ops.MAX, Ops.MIN):
-            sign = "u" if source.is_unsigned else "s"
-            return self.call(kind, f"llvm.{sign}{op.name.lower()}.{_suffix(kind)}", (kind, src[0]), (kind, src[1]))
-        if op in (Ops.IDIV, Ops.MOD):
-            return self.divide(u, kind, src)
-        if op in (Ops.SHL, Ops.SHR):
-            return self.shift(u, kind, src)
-        if op is Ops.MULADD:
-            return self.value(f"add {kind} {self.value(f'mul {kind} {src[0]}, {src[1]}')}, {src[2]}")
-        if op is Ops.TRUNC:
-            return src[0]
-        raise NotImplementedError(f"{op.name} of {u.dtype} has no LLVM form: decompositions should have removed it")
-
-    def zero(self, u: UOp) -> str:
-        return "0" if u.dtype.count == 1 else "zeroinitializer"
-
-    def compare(self, u: UOp, src: list[str]) -> str:
-        dtype, kind = u.src[0].dtype, type_name(u.src[0].dtype)
-        if dtype.is_float:
-            word = {Ops.CMPLT: "fcmp olt", Ops.CMPNE: "fcmp une", Ops.CMPEQ: "fcmp oeq"}[u.op]
-        elif u.op is Ops.CMPLT:
-            word = "icmp ult" if dtype.is_unsigned else "icmp slt"
-        else:
-            word = "icmp ne" if u.op is Ops.CMPNE else "icmp eq"
-        return self.value(f"{word} {kind} {src[0]}, {src[1]}")
-
-    def float_alu(self, u: UOp, kind: str, src: list[str]) -> str:
-        op = u.op
-        if op in _BINARY_FLOAT:
-            return self.value(f"{_BINARY_FLOAT[op]} {kind} {src[0]}, {src[1]}")
-        if op is Ops.NEG:
-            return self.value(f"fneg {kind} {src[0]}")
-        if op is Ops.RECIP:
-            one = UOp.const(u.dtype.scalar, 1)
-            text = literal(u.dtype.scalar, one.arg)
-            ones = text if u.dtype.count == 1 else f"splat ({type_name(u.dtype.scalar)} {text})"
-            return self.value(f"fdiv {kind} {ones}, {src[0]}")
-        if op is Ops.SCALE:
-            return self.scale(u)
-        if op in (Ops.SQRT, Ops.TRUNC):
-            return self.call(kind, f"llvm.{op.name.lower()}.{_suffix(kind)}", (kind, src[0]))
-        if op is Ops.MULADD:
-            if self.fma:
-                return self.call(kind, f"llvm.fma.{_suffix(kind)}", *((kind, s) for s in src))
-            return self.value(f"fadd {kind} {self.value(f'fmul {kind} {src[0]}, {src[1]}')}, {src[2]}")
-        if op in (Ops.MAX, Ops.MIN):  # NaN on either side wins
-            bits = f"<{u.dtype.count} x i1>" if u.dtype.count > 1 else "i1"
-            test = "ogt" if op is Ops.MAX else "olt"
-            wins = self.value(f"fcmp {test} {kind} {src[1]}, {src[0]}")
-            best = self.value(f"select {bits} {wins}, {kind} {src[1]}, {kind} {src[0]}")
-            nan = self.value(f"fcmp uno {kind} {src[1]}, {src[1]}")
-            return self.value(f"select {bits} {nan}, {kind} {src[1]}, {kind} {best}")
-        raise NotImplementedError(f"{op.name} of {u.dtype} has no LLVM form: decompositions should have removed it")
-
-    def scale(self, u: UOp) -> str:
-        """Whole registers: what is narrower than 128 bits fills a part of one, what is wider than 512 is cut."""
-        scalar, count = u.dtype.scalar, u.dtype.count
-        lanes = min(max(count, 128 // scalar.bits), 512 // scalar.bits)
-        kind, bits = type_name(scalar.vec(lanes)), lanes * scalar.bits
-        function = f"llvm.x86.avx512.mask.scalef.p{'s' if scalar.bits == 32 else 'd'}.{bits}"
-        rest = [(kind, "zeroinitializer"), ("i16" if lanes > 8 else "i8", "-1")] + [("i32", "4")] * (bits == 512)
-        parts = [self.call(kind, function, *((kind, self.excerpt(s, start, lanes)) for s in u.src), *rest)
-                 for start in range(0, count, lanes)]
-        if count == 1:
-            return self.value(f"extractelement {kind} {parts[0]}, i64 0")
-        joined = self.joined(parts, scalar.vec(lanes))
-        if len(parts) * lanes == count:
-            return joined
-        return self.value(f"shufflevector {kind} {joined}, {kind} poison, {_order(range(count))}")
-
-    def excerpt(self, u: UOp, start: int, lanes: int) -> str:
-        """Lanes of a value from ``start`` on, followed by zeros."""
-        count = u.dtype.count
-        if count == lanes:
-            return self.names[u]
-        wide = type_name(u.dtype.scalar.vec(lanes))
-        if count == 1:
-            return self.value(f"insertelement {wide} zeroinitializer, {self.typed(u)}, i64 0")
-        order = [start + i if start + i < count else count for i in range(lanes)]
-        return self.value(f"shufflevector {self.typed(u)}, {type_name(u.dtype)} zeroinitializer, {_order(order)}")
-
-    def divide(self, u: UOp, kind: str, src: list[str]) -> str:
-        """Rounds down; the divisor is made 1 where it is 0 or -1, so that nothing can trap."""
-        word = "div" if u.op is Ops.IDIV else "rem"
-        positive = u.src[1].is_const and u.src[1].arg > 0
-        if u.dtype.is_unsigned or (positive and all(nonnegative(s) for s in u.src)):
-            if positive:
-                return self.value(f"u{word} {kind} {src[0]}, {src[1]}")
-            zero = self.value(f"icmp eq {kind} {src[1]}, {self.zero(u)}")
-            safe = self.choose(u, zero, self.all(u, 1), src[1])
-            return self.choose(u, zero, self.zero(u), self.value(f"u{word} {kind} {src[0]}, {safe}"))
-        zero = self.value(f"icmp eq {kind} {src[1]}, {self.zero(u)}")
-        minus = self.value(f"icmp eq {kind} {src[1]}, {self.all(u, -1)}")
-        bits = f"<{u.dtype.count} x i1>" if u.dtype.count > 1 else "i1"
-        odd = self.value(f"or {bits} {zero}, {minus}")
-        safe = self.choose(u, odd, self.all(u, 1), src[1])
-        quotient = self.value(f"sdiv {kind} {src[0]}, {safe}")
-        rest = self.value(f"srem {kind} {src[0]}, {safe}")
-        signs = self.value(f"xor {kind} {src[0]}, {safe}")
-        differ = self.value(f"icmp slt {kind} {signs}, {self.zero(u)}")
-        uneven = self.value(f"icmp ne {kind} {rest}, {self.zero(u)}")
-        down = self.value(f"and {bits} {differ}, {uneven}")
-        if u.op is Ops.MOD:
-            fixed = self.choose(u, down, self.value(f"add {kind} {rest}, {safe}"), rest)
-            return self.choose(u, odd, self.zero(u), fixed)
-        lower = self.choose(u, down, self.value(f"sub {kind} {quotient}, {self.all(u, 1)}"), quotient)
-        negated = self.value(f"sub {kind} {self.zero(u)}, {src[0]}")
-        return self.choose(u, zero, self.zero(u), self.choose(u, minus, negated, lower))
-
-    def choose(self, u: UOp, condition: str, yes: str, no: str) -> str:
-        bits = f"<{u.dtype.count} x i1>" if u.dtype.count > 1 else "i1"
-        kind = type_name(u.dtype)
-        return self.value(f"select {bits} {condition}, {kind} {yes}, {kind} {no}")
-
-    def all(self, u: UOp, value: int) -> str:
-        return str(value) if u.dtype.count == 1 else f"splat ({type_name(u.dtype.scalar)} {value})"
-
-    def shift(self, u: UOp, kind: str, src: list[str]) -> str:
-        word = "shl" if u.op is Ops.SHL else ("lshr" if u.dtype.is_unsigned else "ashr")
-        bits = u.dtype.bits
-        if u.src[1].is_const and 0 <= u.src[1].arg < bits:
-            return self.value(f"{word} {kind} {src[0]}, {src[1]}")
-        inside = self.value(f"icmp ult {kind} {src[1]}, {self.all(u, bits)}")
-        if word == "ashr":
-            amount = self.choose(u, inside, src[1], self.all(u, bits - 1))
-            return self.value(f"ashr {kind} {src[0]}, {amount}")
-        amount = self.choose(u, inside, src[1], self.zero(u))
-        return self.choose(u, inside, self.value(f"{word} {kind} {src[0]}, {amount}"), self.zero(u))
-
-    def cast(self, u: UOp) -> str:
-        a, b = u.src[0].dtype, u.dtype
-        source, kind = self.typed(u.src[0]), type_name(b)
-        if type_name(a) == kind:
-            return self.names[u.src[0]]
-        if b.is_bool:
-            if a.is_float:
-                return self.value(f"fcmp une {source}, {literal_zero(type_name(a))}")
-            return self.value(f"icmp ne {source}, {'0' if a.count == 1 else 'zeroinitializer'}")
-        if a.is_float and b.is_float and a.itemsize == b.itemsize:  # half and bfloat meet in float
-            wide = type_name(dtypes.float32.vec(a.count))
-            value = self.value(f"fpext {source} to {wide}")
-            return self.to_bfloat(value, a.count) if b.scalar is dtypes.bfloat16 else self.value(
-                f"fptrunc {wide} {value} to {kind}")
-        if a.scalar is dtypes.float32 and b.scalar is dtypes.bfloat16:
-            return self.to_bfloat(self.names[u.src[0]], a.count)
-        if a.is_float and b.is_float:
-            return self.value(f"{'fpext' if b.itemsize > a.itemsize else 'fptrunc'} {source} to {kind}")
-        if a.is_float:
-            sign, value, wide = "u" if b.is_unsigned else "s", self.names[u.src[0]], type_name(a)
-            if a.itemsize == 2:  # LLVM's saturating conversion of half mistakes NaN
-                wide = type_name(dtypes.float32.vec(a.count))
-                value = self.value(f"fpext {source} to {wide}")
-            return self.call(kind, f"llvm.fpto{sign}i.sat.{_suffix(kind)}.{_suffix(wide)}", (wide, value))
-        if b.is_float:
-            return self.value(f"{'uitofp' if a.is_unsigned else 'sitofp'} {source} to {kind}")
-        if b.bits < a.bits and not a.is_bool:
-            return self.value(f"trunc {source} to {kind}")
-        return self.value(f"{'zext' if a.is_unsigned else 'sext'} {source} to {kind}")
-
-    def to_bfloat(self, x: str, count: int) -> str:
-        """Rounded to nearest, ties to even: adding 0x7fff and the lowest bit that stays carries when it should. The
-        processor's own conversion (vcvtneps2bf16) takes subnormal numbers for 0."""
-        floats, words, shorts, halves = (type_name(d.vec(count) if count > 1 else d) for d in (
-            dtypes.float32, dtypes.int32, dtypes.int16, dtypes.bfloat16))
-        bits = f"<{count} x i1>" if count > 1 else "i1"
-
-        def all_lanes(value: int) -> str:
-            return f"splat (i32 {value})" if count > 1 else str(value)
-
-        word = self.value(f"bitcast {floats} {x} to {words}")
-        odd = self.value(f"and {words} {self.value(f'lshr {words} {word}, {all_lanes(16)}')}, {all_lanes(1)}")
-        bias = self.value(f"add {words} {odd}, {all_lanes(0x7FFF)}")
-        rounded = self.value(f"add {words} {word}, {bias}")
-        quiet = self.value(f"or {words} {word}, {all_lanes(1 << 22)}")
-        nan = self.value(f"fcmp uno {floats} {x}, {x}")
-        chosen = self.value(f"select {bits} {nan}, {words} {quiet}, {words} {rounded}")
-        high = self.value(f"lshr {words} {chosen}, {all_lanes(16)}")
-        return self.value(f"bitcast {shorts} {self.value(f'trunc {words} {high} to {shorts}')} to {halves}")
+        return self.value(f"shufflevector {source}, {type_name(u.src[0].dtype)} poison, {mask_of(u.arg)}")
 
 
-def _only_lane(valid: UOp | None) -> int | None:
+def only_lane(valid: UOp | None) -> int | None:
     """The lane for which a constant condition of a vector holds, if it is one alone."""
     if valid is None or valid.op is not Ops.VECTORIZE or any(s.op is not Ops.CONST for s in valid.src):
         return None
     lanes = [i for i, s in enumerate(valid.src) if s.arg]
     return lanes[0] if len(lanes) == 1 and len(valid.src) > 1 else None
-
-
-def literal_zero(kind: str) -> str:
-    return "zeroinitializer" if kind.startswith("<") else {"half": "0xH0000", "bfloat": "0xR0000"}.get(kind, "0.0")
-
-
-def _order(lanes: Sequence[int]) -> str:
-    """The mask of a shufflevector."""
-    return f"<{len(lanes)} x i32> <{', '.join(f'i32 {i}' for i in lanes)}>"
-
-
-def _suffix(kind: str) -> str:
-    """The name of a type inside an intrinsic's name: <16 x float> → v16f32."""
-    names = {"half": "f16", "bfloat": "bf16", "float": "f32", "double": "f64"}
-    if not kind.startswith("<"):
-        return names.get(kind, kind)
-    count, base = kind[1:-1].split(" x ")
-    return f"v{count}{names.get(base, base)}"

@@ -1,0 +1,334 @@
+"""What emitters of loops, blocks and warps ask for: the values of expressions, as lines of the program."""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from tinsmith.codegen import matrix
+from tinsmith.codegen.emit_blocks import BlockWriter
+from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.rings import Ring
+from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.scopes import Coords, Scope
+from tinsmith.codegen.streams import bind
+from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.ir import Op, Ops, UOp
+from tinsmith.ir.layout import Layout
+from tinsmith.ir.linear import from_linear, linear_form, shifted
+from tinsmith.ir.symbolic import is_made_of, values_over
+from tinsmith.ir.units import Fragment
+
+
+class Emitter(BlockWriter):
+    """Values and indices of one kernel as lines; ``linearize.Linearizer`` says which statements there are."""
+
+    current_folds: list[UOp] | None = None
+    ring: Ring | None = None  # the slots of which a step is being written
+    writing: list[UOp] = []  # the reductions whose loop is being written
+    beside: list[UOp] = []  # the statements of the loop body that is being written
+
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__(kernel)
+        self.globals: dict[int, UOp] = {}
+        self.variables: dict[UOp, UOp] = {}
+        self.known_numbers: dict[tuple[UOp, tuple[UOp, ...]], int] = {}
+        self.indices: dict[tuple[UOp, Coords], UOp] = {}
+        self.affines: dict[tuple[UOp, tuple[UOp, ...]], tuple[UOp, int, list[int]] | None] = {}
+
+    def where(self, nodes: list[UOp], write: Callable[[list[UOp]], None]) -> None:
+        """Statements and all that only they need, where their condition holds."""
+        condition = _condition(nodes[0])
+        assert condition is not None
+        line = self.indexed(condition, ())
+        self.scopes.append(Scope([UOp(Ops.IF, None, (line,))], ranges=set(self.scopes[-1].ranges)))
+        free = UOp.const(dtypes.bool, True)
+        write([n.replace(src=(*n.src[:3], free, *n.src[4:])) for n in nodes])
+        scope = self.scopes.pop()
+        self.scopes[-1].take(scope, UOp(Ops.ENDIF, None, (scope.lines[0],)))
+
+    def value(self, node: UOp, coords: Coords = ()) -> UOp:
+        """The line that holds ``node``'s value for these copies; a vector if it has lanes."""
+        if node.op is Ops.CONST:
+            return self.emit(0, node)
+        stack = [(node, self.coords_of(node, coords))]
+        while stack:
+            request = stack[-1]
+            if self.known(request) is not None:
+                stack.pop()
+                continue
+            n, c = request
+            if n.op in (Ops.FOLD, Ops.MMA):
+                stack.pop()
+                self.fold(n, c)
+                continue
+            now = () if not (n.op.alu or n.op.kind == "cast") else n.src[::2] if n.op is Ops.UNLIKELY else n.src
+            needs = [(s, self.coords_of(s, c)) for s in now]
+            missing = [q for q in needs if q[0].op is not Ops.CONST and self.known(q) is None]
+            if missing:
+                stack.extend(reversed(missing))
+                continue
+            self.remember(n, c, self.build(n, c))
+            stack.pop()
+        found = self.known((node, self.coords_of(node, coords)))
+        assert found is not None
+        return found
+
+    def known(self, request: tuple[UOp, Coords]) -> UOp | None:
+        for scope in reversed(self.scopes):
+            found = scope.values.get(request)
+            if found is not None:
+                return found
+        return None
+
+    def remember(self, node: UOp, coords: Coords, line: UOp) -> UOp:
+        self.scopes[self.depth_of(node)].values[(node, coords)] = line
+        if node.origin and line.op is not Ops.CONST:
+            line.origin = line.origin or node.origin
+        return line
+
+    def combine(self, depth: int, op: Op, dtype: Any, src: list[UOp], arg: Any = None) -> UOp:
+        """One ALU or cast line; scalars are spread over the lanes of their partners. A decided WHERE is no line."""
+        count = max(s.dtype.count for s in src)
+        if op is Ops.WHERE and src[0].op is Ops.CONST:
+            return self.spread(src[1] if src[0].arg else src[2], count)
+        wide = [self.spread(s, count) for s in src]
+        depth = 0 if all(s.op is Ops.CONST for s in wide) else depth
+        return self.emit(depth, UOp(op, dtype.vec(count), tuple(wide), arg))
+
+    def spread(self, line: UOp, count: int) -> UOp:
+        if line.op is Ops.CONST:
+            return self.emit(0, UOp(Ops.CONST, line.dtype.scalar.vec(count), (), line.arg))
+        if line.dtype.count == count:
+            return line
+        depth = 0 if line.op is Ops.DEFINE_GLOBAL else next(
+            (d for d, s in enumerate(self.scopes) if line in s.values), len(self.scopes) - 1)
+        return self.emit(depth, UOp(Ops.VECTORIZE, line.dtype.vec(count), (line,)))
+
+    def at(self, node: UOp, coords: Coords) -> UOp:
+        """The expression for these copies."""
+        coords = self.coords_of(node, coords)
+        if not coords:
+            return node.simplify()
+        key = node, coords
+        found = self.indices.get(key)
+        if found is None:
+            found = self.indices[key] = self.bound(node, coords)
+        return found
+
+    def bound(self, node: UOp, coords: Coords) -> UOp:
+        affine = self.affine(node, tuple([r for r, _ in coords])) if node.dtype is dtypes.index else None
+        if affine is not None:
+            rest, constant, strides = affine
+            return shifted(rest, constant + sum([v * stride for (_, v), stride in zip(coords, strides)]))
+        for r, v in coords:
+            node = bind(node, r, UOp.index(v))
+        return node.simplify()
+
+    def affine(self, node: UOp, copied: tuple[UOp, ...]) -> tuple[UOp, int, list[int]] | None:
+        """A place as what does not depend on the ranges ``copied``, a constant, and the step per step of each of them.
+
+        None where it depends on them in another way. All copies share this.
+        """
+        key = node, copied
+        if key not in self.affines:
+            terms, constant = linear_form(node.simplify())
+            strides = [terms.pop(r, 0) for r in copied]
+            if any(r in t.ranges for t in terms for r in copied):
+                self.affines[key] = None
+            else:
+                self.affines[key] = from_linear(terms, 0, node).simplify(), constant, strides
+        return self.affines[key]
+
+    def indexed(self, node: UOp, coords: Coords) -> UOp:
+        return self.expression(self.at(node, coords))
+
+    def expression(self, node: UOp) -> UOp:
+        """Write an index or condition: lanes become a vector, sums are built from the outermost loop inwards."""
+        if node.op is Ops.CONST:
+            return self.emit(0, node)
+        lanes = self.lanes(node)
+        if lanes is not None and is_made_of(node, lanes):
+            return self.table(node, lanes)
+        found = self.known((node, ()))
+        if found is not None:
+            return found
+        depth = self.depth_of(node)
+        if node.op is Ops.SPECIAL:
+            return self.emit(0, node)
+        if node.op is Ops.VARIABLE:
+            line = self.variables.setdefault(node, UOp(Ops.DEFINE_GLOBAL, dtypes.index, (), node.arg))
+        elif node.op in (Ops.LOAD, Ops.FOLD) or (not node.op.alu and node.op.kind != "cast"):
+            return self.value(node)
+        elif node.op in (Ops.ADD, Ops.MUL) and node.dtype is dtypes.index:
+            line = self.sum(node)
+        else:
+            src = [self.expression(s) if s.dtype is dtypes.index or s.dtype.is_bool else self.value(s)
+                   for s in node.src]
+            line = self.combine(depth, node.op, node.dtype, src, node.arg)
+        self.remember(node, (), line)
+        return line
+
+    def table(self, node: UOp, lanes: UOp) -> UOp:
+        """An expression of the lane number alone is a constant vector."""
+        values = [UOp.const(node.dtype, v) for v in values_over(node, lanes)]
+        if all(v is values[0] for v in values):
+            return self.emit(0, UOp(Ops.CONST, node.dtype.vec(len(values)), (), values[0].arg))
+        return self.emit(0, UOp(Ops.VECTORIZE, node.dtype.vec(len(values)), tuple(self.emit(0, v) for v in values)))
+
+    def sum(self, node: UOp) -> UOp:
+        """Scalars from the outermost loop inwards, then the constant, then what differs between lanes."""
+        if node.op is Ops.ADD and node.src[1].op is Ops.CONST and self.lanes(node) is None:
+            return self.plus(self.expression(node.src[0]), node.src[1], 0)  # copies differ by the constant alone
+        terms, constant = linear_form(node)
+        if len(terms) == 1 and constant == 0 and node in terms:
+            return self.product(node)
+        total: UOp | None = None
+        for term, k in sorted(terms.items(), key=lambda t: (self.lanes(t[0]) is not None, self.depth_of(t[0]))):
+            if constant and self.lanes(term) is not None and total is not None:
+                total = self.plus(total, UOp.index(constant), 0)
+                constant = 0
+            depth = self.depth_of(term)
+            is_lane = k != 1 and term.op is Ops.RANGE and self.lanes(term) is term
+            part = self.table(term * k, term) if is_lane else self.times(self.expression(term), k, depth)
+            total = part if total is None else self.plus(total, part, depth)
+        assert total is not None
+        return total if constant == 0 else self.plus(total, UOp.index(constant), 0)
+
+    def times(self, line: UOp, k: int, depth: int) -> UOp:
+        return line if k == 1 else self.combine(depth, Ops.MUL, dtypes.index, [line, UOp.index(k)])
+
+    def plus(self, a: UOp, b: UOp, depth: int) -> UOp:
+        return self.combine(self.deeper(a, depth), Ops.ADD, dtypes.index, [a, b])
+
+    def product(self, node: UOp) -> UOp:
+        return self.combine(self.depth_of(node), node.op, node.dtype, [self.expression(s) for s in node.src])
+
+    def deeper(self, line: UOp, depth: int) -> int:
+        own = next((d for d, s in enumerate(self.scopes) if line in s.values), 0)
+        return max(own, depth)
+
+    def memory(self, node: UOp, coords: Coords) -> UOp:
+        if node.op is Ops.PARAM:
+            return self.globals[node.arg[0]]
+        assert node.op is Ops.STAGE, node.op
+        key = (node, self.coords_of(node, coords))
+        found = self.known(key)
+        return found if found is not None else self.stage(node, key[1])
+
+    def stage(self, node: UOp, coords: Coords) -> UOp:
+        """Fill local memory where the stage's outer ranges are known, and remember it there."""
+        depth = self.depth_of(node)
+        local = self.local(node.dtype, math.prod(node.arg))
+        offset = UOp.index(0)
+        for r, size in zip(node.src[1:], node.arg):
+            offset = offset * size + r
+        fill = UOp(Ops.STORE, None, (local, offset.simplify(), node.src[0]))
+        with self.at_depth(depth):
+            if self.threads_of:
+                self.fill_shared(node, fill, coords)
+            else:
+                self.fill([fill], coords)
+        self.scopes[depth].values[(node, coords)] = local
+        return local
+
+    def local(self, dtype: DType, elements: int, *layout: Layout) -> UOp:
+        """Local memory of its own."""
+        self.counts["local"] += 1
+        return self.emit(0, UOp(Ops.DEFINE_LOCAL, dtype, (), (f"tmp{self.counts['local'] - 1}", elements, *layout)))
+
+    def fill(self, body: list[UOp], coords: Coords) -> None:
+        needed = self.loop_ranges(body[0])
+        if needed:
+            self.over(needed[0], body, lambda b: self.fill(b, coords))
+            return
+        with self.first_threads(body[0]):
+            self.store(body[0], coords)
+
+    def operand(self, product: UOp, which: int, coords: Coords) -> UOp:
+        """The fragment of an operand: a tile from memory as it lies, or the elements that each lane holds."""
+        value = product.src[which]
+        if self.ring is not None:
+            return self.ring.tile(which, value.src[1], coords)
+        fragment, row, column = matrix.axes(product)[which]
+        dtype = value.dtype.vec(fragment.size)
+        if fragment.whole:
+            found = matrix.tile_address(self.at(value, coords), fragment, row, column)
+            assert found is not None, value
+            _, index, pitch = found
+            line = UOp(Ops.LOAD_TILE, dtype, (self.memory(value.src[0], coords), self.expression(index),
+                                              self.emit(0, UOp.index(pitch))), _shape(fragment))
+            return self.emit(max(self.depth_of(value), self.depth_of(value.src[0])), line)
+        parts = []
+        for table in self.elements(fragment, row, column):
+            element = value.substitute(table).simplify()
+            parts.append(self.value(element, self.coords_of(element, coords)))
+        depth = max(next(d for d, s in enumerate(self.scopes) if p.op is Ops.CONST or p in s.values) for p in parts)
+        return self.emit(depth, UOp(Ops.VECTORIZE, dtype, tuple(parts)))
+
+    def elements(self, fragment: Fragment, row: UOp, column: UOp) -> list[dict[UOp, UOp]]:
+        """What the ranges of rows and columns are for each register, as expressions of the lane's number."""
+        lanes = math.prod(size for size, _, _ in fragment.lanes)
+        lane = UOp(Ops.SPECIAL, dtypes.index, (), ("lidx0", lanes))
+        down, across = matrix.lane_position(fragment, lane)
+        steps = fragment.places()[0]
+        return [{row: (down + int(r)).simplify(), column: (across + int(c)).simplify()} for r, c in steps]
+
+    def span_of(self, r: UOp, size: UOp) -> tuple[UOp, UOp]:
+        """Where a loop starts and ends: not at 0 and its size if what is before or after adds nothing here."""
+        start, end = self.kernel.spans.get(r.arg[0], (UOp.index(0), size))
+        opened = {o.arg[0]: o for s in self.scopes for o in s.ranges}
+        if r.arg[0] not in self.kernel.spans or not all(x.arg[0] in opened for x in start.ranges | end.ranges):
+            return UOp.index(0), size
+        here = {x: opened[x.arg[0]] for x in start.ranges | end.ranges}
+        start = start.substitute(here).maximum(0).minimum(size - 1)  # a load ahead of an empty loop stays inside
+        return start.simplify(), end.substitute(here).minimum(size).simplify()
+
+    def adds_nothing(self, coords: Coords) -> bool:
+        """Whether a step that is written out lies before or after what adds anything."""
+        at = {r.arg[0]: UOp.index(value) for r, value in coords}
+        for number, span in self.kernel.spans.items():
+            if number in at and all(r.arg[0] in at for s in span for r in s.ranges):
+                start, end = (self.numbers(s, tuple(at[r.arg[0]] for r in s.ranges)) for s in span)
+                if not start <= at[number].arg < end:
+                    return True
+        return False
+
+    def numbers(self, bound: UOp, values: tuple[UOp, ...]) -> int:
+        """What an expression is for some values of its ranges."""
+        key = bound, values
+        if key not in self.known_numbers:
+            self.known_numbers[key] = int(bound.substitute(dict(zip(bound.ranges, values))).simplify().arg)
+        return self.known_numbers[key]
+
+    def named(self, line: UOp) -> UOp:
+        """A name by which a graph speaks of a line; what depends on it is written right here."""
+        self.counts["name"] = self.counts.get("name", 0) + 1
+        name = UOp(Ops.SPECIAL, line.dtype.scalar, (), ("name", self.counts["name"]))
+        self.reread[name] = True
+        self.scopes[-1].values[name, ()] = line
+        return name
+
+    def copies(self, fold: UOp) -> int:
+        return math.prod(range_size(r) for r in fold.ranges if r.arg[1] in (Role.UPCAST, Role.UNROLL))
+
+    def build(self, n: UOp, coords: Coords) -> UOp:
+        raise NotImplementedError
+
+    def store(self, n: UOp, fixed: Coords = ()) -> None:
+        raise NotImplementedError
+
+    def fold(self, node: UOp, coords: Coords) -> None:
+        raise NotImplementedError
+
+
+def _condition(store: UOp) -> UOp | None:
+    """What decides whether a statement stores anything."""
+    return store.src[3] if len(store.src) > 3 and not store.src[3].is_const else None
+
+
+def _shape(fragment: Fragment) -> tuple[int, int]:
+    return fragment.rows, fragment.size // fragment.rows
+
+    def run(self) -> list[UOp]:
+        raise NotImplementedError
