@@ -23,7 +23,7 @@ OPTIONAL = {"llvmlite", "sklearn", "rich", "torch", "tqdm", "jax", "mpi4py", "ms
             "graphviz", "psutil"}
 MAX_LINES = 500
 # Packages in which an import for types only may close no circle either.
-STRICT = ("schedule",)
+STRICT = ("ir", "codegen", "schedule")
 
 
 def module_name(path: Path) -> str:

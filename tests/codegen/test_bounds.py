@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from tests.codegen.running import expected, optimized, run_graph, run_on
 from tinsmith.backend.device import Device
-from tinsmith.codegen.bounds import bounds_rules, change_points, one_load
+from tinsmith.codegen.bounds import change_points
+from tinsmith.codegen.heuristics_cuts import bounds_rules, one_load
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.program import compile_kernel
 from tinsmith.codegen.roles import Role, range_size

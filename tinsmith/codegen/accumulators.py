@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tinsmith.codegen.kernelgraph import KernelGraph
+from tinsmith.codegen.normalize import names_across
 from tinsmith.codegen.roles import Role, range_size
-from tinsmith.codegen.streams import same_value
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.structure import contraction
 from tinsmith.ir.uop import toposort
 
 if TYPE_CHECKING:
-    from tinsmith.codegen.kernel import Kernel
     from tinsmith.codegen.opt import Opt
 
 AROUND = (Role.GLOBAL, Role.LOCAL, Role.GROUP)  # what a thread has one value of
@@ -40,52 +39,6 @@ def carries(store: UOp, r: UOp) -> UOp | None:
     return fold if plain and fold.dtype in (dtypes.float32, dtypes.float64) else None
 
 
-def apart(sink: UOp) -> UOp:
-    """Statements whose rows are what another one reduces get ranges of their own, all but the common rows."""
-    main = sink.src[0]
-    if not any(names_across(s, main) for s in sink.src[1:]):
-        return sink
-    count = 1 + max(n.arg[0] for n in toposort(sink) if n.op is Ops.RANGE)
-    statements = [main]
-    for s in sink.src[1:]:
-        names = names_across(s, main)
-        if names:
-            own = [n for n in toposort(s) if n.op is Ops.RANGE]
-            fresh = {r: r.replace(arg=(count + n, r.arg[1])) for n, r in enumerate(own)}
-            count += len(own)
-            both = {fresh[r]: new for r, new in names.items() if r in s.ranges and new in main.ranges}
-            s = s.substitute(fresh).substitute(both)
-        statements.append(s)
-    return sink.replace(src=tuple(statements))
-
-
-def names_across(store: UOp, main: UOp) -> dict[UOp, UOp] | None:
-    """What the ranges of ``store`` are called in ``main`` if both are made of one contraction but sum it up along
-    different sides; None otherwise."""
-    if store.op is not Ops.STORE or main.op is not Ops.STORE:
-        return None
-    for a in inner_sums(store):
-        for b in inner_sums(main):
-            names: dict[UOp, UOp] = {}
-            if not same_value(a, b, names) or a.substitute(names) is not b:
-                continue
-            names = {r: names.get(r, r) for r in a.ranges}
-            reduced = [r for r in store.ranges & a.ranges if names[r] not in main.ranges]
-            summed = [r for r in a.ranges - store.ranges if names[r] in main.ranges]
-            if len(reduced) == len(summed) == 1:
-                return names
-    return None
-
-
-def inner_sums(store: UOp) -> list[UOp]:
-    """The contractions that the contraction in ``store`` is made of."""
-    top = store.src[2]
-    folds = [n for n in toposort(top) if n.op is Ops.FOLD]
-    if top.op is not Ops.FOLD or not contraction(top) or any(f.arg is not Ops.ADD for f in folds):
-        return []
-    return [f for f in folds if f is not top and contraction(f)]
-
-
 def crossing(sink: UOp) -> list[list[UOp]]:
     """Both sides of the tiles that statements share: what each side is called, by those that reduce it first. Nothing
     unless all statements share them."""
@@ -104,7 +57,7 @@ def crossing(sink: UOp) -> list[list[UOp]]:
     return [sorted(side, key=lambda r: r.arg[1] is not Role.REDUCE) for side in sides]
 
 
-def carry(k: Kernel, opt: Opt) -> None:
+def carry(k: KernelGraph, opt: Opt) -> None:
     """Sums over the axis in blocks of amt[0], in one loop with the blocks of the ranges at the positions amt[1:]."""
     def require(condition: bool, why: str) -> None:
         if not condition:
@@ -144,13 +97,13 @@ def carry(k: Kernel, opt: Opt) -> None:
     k.rebuild_as((*starts, *statements), dict.fromkeys(cut, loop))
 
 
-def adds_only(k: Kernel, r: UOp) -> bool:
+def adds_only(k: KernelGraph, r: UOp) -> bool:
     """Whether all that the steps of a loop over blocks leave in memory is what they add to sums."""
     found = [s for s in k.stores if s.op is Ops.SCATTER_STORE and s.src[4] is r]
     return bool(found) and all(map(added_sum, found))
 
 
-def steps_together(k: Kernel, opt: Opt, r: UOp, amount: int) -> None:
+def steps_together(k: KernelGraph, opt: Opt, r: UOp, amount: int) -> None:
     """Several steps of a loop whose sums stay in memory: a sum takes in at once what they add together."""
     if range_size(r) % amount or range_size(r) == amount or not adds_only(k, r):
         raise ArgumentError("Opt", f"{opt}: only whole copies of steps that add to sums are computed together",

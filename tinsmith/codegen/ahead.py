@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tinsmith.codegen.blocks import fail
+from tinsmith.codegen.kernelgraph import KernelGraph
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.linear import linear_form
 
 if TYPE_CHECKING:
-    from tinsmith.codegen.kernel import Kernel
     from tinsmith.codegen.opt import Opt
 
 
@@ -41,24 +41,24 @@ def require(condition: bool, opt: Opt, why: str) -> None:
         raise fail(opt, why)
 
 
-def may_stream(k: Kernel) -> bool:
+def may_stream(k: KernelGraph) -> bool:
     """Whether every store writes whole vectors at multiples of their size; sums that stay in memory do not count."""
     stores = _final(k)
     return bool(stores) and all(s.op is Ops.STORE and len(s.src) == 3 and _whole_vectors(s.src[1]) for s in stores)
 
 
-def _final(k: Kernel) -> list[UOp]:
+def _final(k: KernelGraph) -> list[UOp]:
     """The stores into memory that the kernel only writes."""
     carried = {s.src[0] for s in k.stores if s.op is Ops.SCATTER_STORE and s.src[4].arg[1] is Role.BLOCK}
     return [s for s in k.stores if s.src[0] not in carried]
 
 
-def _stream(k: Kernel, opt: Opt) -> None:
+def _stream(k: KernelGraph, opt: Opt) -> None:
     require(may_stream(k), opt, "every store must write whole vectors at multiples of their size")
     k.sink = k.sink.substitute({s: s.replace(arg="stream") for s in _final(k)})
 
 
-def hint(k: Kernel, opt: Opt) -> None:
+def hint(k: KernelGraph, opt: Opt) -> None:
     if opt.axis is None:
         return _stream(k, opt)
     distance, last, outwards = (*opt.amt, 0, 0)[:3] if isinstance(opt.amt, tuple) and opt.amt else (opt.amt, 0, 0)
@@ -74,7 +74,7 @@ def hint(k: Kernel, opt: Opt) -> None:
     return None
 
 
-def rotate(k: Kernel, opt: Opt) -> None:
+def rotate(k: KernelGraph, opt: Opt) -> None:
     load, r = _load_and_loop(k, opt)
     require(r.arg[1] is Role.REDUCE, opt, "its innermost loop is no reduction")
     require(load.src[0] not in {s.src[0] for s in k.stores}, opt, "the kernel writes what it loads")
@@ -82,7 +82,7 @@ def rotate(k: Kernel, opt: Opt) -> None:
     k.sink = k.sink.substitute({load: load.replace(arg=Ahead(r.arg[0], distance, True))})
 
 
-def _load_and_loop(k: Kernel, opt: Opt, outwards: int = 0) -> tuple[UOp, UOp]:
+def _load_and_loop(k: KernelGraph, opt: Opt, outwards: int = 0) -> tuple[UOp, UOp]:
     """A load by its number, and the innermost loop that it depends on, or one so many loops outwards."""
     loads = k.loads
     require(opt.axis is not None and 0 <= opt.axis < len(loads), opt, f"there are {len(loads)} loads")
@@ -93,7 +93,7 @@ def _load_and_loop(k: Kernel, opt: Opt, outwards: int = 0) -> tuple[UOp, UOp]:
     return load, loops[-1 - outwards]
 
 
-def walk(k: Kernel, opt: Opt) -> None:
+def walk(k: KernelGraph, opt: Opt) -> None:
     """Bands of `band` tiles of one loop, and in each band all of the other: neighbours share what is in the cache."""
     amt = opt.amt if isinstance(opt.amt, tuple) else ()
     require(len(amt) in (2, 3) and amt[1] > 1 and amt[2:] in ((), (0,), (1,)), opt,

@@ -15,6 +15,7 @@ from itertools import combinations
 from math import prod
 from typing import TYPE_CHECKING
 
+from tinsmith.codegen.kernelgraph import KernelGraph
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
@@ -22,7 +23,6 @@ from tinsmith.ir.linear import linear_form
 from tinsmith.ir.uop import toposort
 
 if TYPE_CHECKING:
-    from tinsmith.codegen.kernel import Kernel
     from tinsmith.codegen.opt import Opt
 
 MAX_SYMBOLIC_GRID = 1 << 16  # blocks that may be launched in vain for a size known only at run time
@@ -38,7 +38,7 @@ def fail(opt: Opt, why: str, mend: str = "another axis or amount") -> ArgumentEr
 # *** the grid ***
 
 
-def to_grid(k: Kernel) -> None:
+def to_grid(k: KernelGraph) -> None:
     """Every parallel loop that all stores and large reductions depend on becomes an axis of the grid.
 
     A loop beside a reduction stays a loop: else every block would reduce the same elements again.
@@ -60,7 +60,7 @@ def _elements(fold: UOp) -> int:
     return prod(int(r.src[-1].vmax) for r in fold.src[1:])
 
 
-def grid_axes(k: Kernel) -> list[list[UOp]]:
+def grid_axes(k: KernelGraph) -> list[list[UOp]]:
     """The ranges that each axis of the grid stands for, the fastest first: one each, or all in one axis."""
     blocks = [r for r in reversed(k.order) if r.arg[1] is Role.GLOBAL]
     if len(blocks) > 3 or any(range_size(r) > ROWS_OF_GRID for r in blocks[1:]):
@@ -68,7 +68,7 @@ def grid_axes(k: Kernel) -> list[list[UOp]]:
     return [[r] for r in blocks]
 
 
-def thread_axes(k: Kernel) -> list[list[UOp]]:
+def thread_axes(k: KernelGraph) -> list[list[UOp]]:
     """The ranges that each axis of a block stands for, the fastest first.
 
     Ranges of equal size that no value depends on both of share an axis: the threads that reduce a row afterwards write
@@ -92,7 +92,7 @@ def thread_axes(k: Kernel) -> list[list[UOp]]:
     return sorted(axes, key=lambda axis: _pitch(k, axis)) if len(axes) > 1 else axes
 
 
-def _pitch(k: Kernel, axis: list[UOp]) -> tuple[int, int]:
+def _pitch(k: KernelGraph, axis: list[UOp]) -> tuple[int, int]:
     """How far apart neighbours along an axis of a block are, in the largest memory that they touch: the nearest are
     neighbours in a warp."""
     if not k.scan_threads.isdisjoint(axis):
@@ -107,7 +107,7 @@ def _pitch(k: Kernel, axis: list[UOp]) -> tuple[int, int]:
     return (0, step) if size <= 0 else (1, 0)
 
 
-def threads_per_block(k: Kernel) -> int:
+def threads_per_block(k: KernelGraph) -> int:
     lanes: int = max((p.arg.threads for p in k.products), default=1)
     return lanes * prod(int(range_size(axis[0])) for axis in thread_axes(k))
 
@@ -115,7 +115,7 @@ def threads_per_block(k: Kernel) -> int:
 # *** the opts ***
 
 
-def _threads_allowed(k: Kernel, opt: Opt) -> None:
+def _threads_allowed(k: KernelGraph, opt: Opt) -> None:
     name = opt.op.name
     if not k.block_threads:
         raise fail(opt, f"{name} needs blocks of threads with local memory and barriers, which this device does not "
@@ -129,7 +129,7 @@ def _threads_allowed(k: Kernel, opt: Opt) -> None:
         raise fail(opt, "NOLOCALS was applied before", "a list of opts without it")
 
 
-def _changed(k: Kernel, opt: Opt, change: Callable[[Kernel], None]) -> None:
+def _changed(k: KernelGraph, opt: Opt, change: Callable[[KernelGraph], None]) -> None:
     """Change ``k``, unless its blocks get too many threads by it: which ranges share an axis shows afterwards."""
     trial = k.copied()
     change(trial)
@@ -148,13 +148,13 @@ def _divided(opt: Opt, r: UOp) -> int:
     return amount
 
 
-def _before_stages(k: Kernel, opt: Opt, r: UOp) -> None:
+def _before_stages(k: KernelGraph, opt: Opt, r: UOp) -> None:
     if any(n.op is Ops.STAGE and r in n.ranges for n in toposort(k.sink)):
         raise fail(opt, "local memory that all threads share was filled for each value of this range",
                    "LOCAL before GROUP, and both before STAGE")
 
 
-def local(k: Kernel, opt: Opt) -> None:
+def local(k: KernelGraph, opt: Opt) -> None:
     """The inner `amt` of a parallel loop become threads of a block."""
     r = k.axis(opt)
     if r in k.bound or r.arg[1] not in (Role.LOOP, Role.GLOBAL) or not any(r in s.ranges for s in k.stores):
@@ -166,14 +166,14 @@ def local(k: Kernel, opt: Opt) -> None:
     _threads_allowed(k, opt)
     _before_stages(k, opt, r)
 
-    def change(new: Kernel) -> None:
+    def change(new: KernelGraph) -> None:
         to_grid(new)
         new.split(next(x for x in new.order if x.arg[0] == r.arg[0]), amount, Role.LOCAL)
 
     _changed(k, opt, change)
 
 
-def group(k: Kernel, opt: Opt) -> None:
+def group(k: KernelGraph, opt: Opt) -> None:
     """`amt` threads share a reduction: GROUP takes turns, GROUPTOP gives each thread a piece of its own."""
     top = opt.op.name == "GROUPTOP"
     r = k.axis(opt)
@@ -187,14 +187,14 @@ def group(k: Kernel, opt: Opt) -> None:
     _threads_allowed(k, opt)
     _before_stages(k, opt, r)
 
-    def change(new: Kernel) -> None:
+    def change(new: KernelGraph) -> None:
         outer, inner = new.split(r, range_size(r) // amount if top else amount, Role.REDUCE)
         _share(new, outer if top else inner)
 
     _changed(k, opt, change)
 
 
-def _share_steps(k: Kernel, opt: Opt, r: UOp) -> None:
+def _share_steps(k: KernelGraph, opt: Opt, r: UOp) -> None:
     """Running values: threads take neighbouring vectors of steps, and hand each other what they come to."""
     _threads_allowed(k, opt)
     amount = _divided(opt, r)
@@ -203,7 +203,7 @@ def _share_steps(k: Kernel, opt: Opt, r: UOp) -> None:
     if k.scan_threads or amount & (amount - 1) or range_size(r) % amount:
         raise fail(opt, "threads share whole vectors of steps once, a power of two of them", "PADTO and VECTOR before")
 
-    def change(new: Kernel) -> None:
+    def change(new: KernelGraph) -> None:
         to_grid(new)
         _, own = new.split(next(x for x in new.order if x.arg[0] == r.arg[0]), amount, Role.GROUP)
         new.order.append(new.order.pop(new.order.index(own)))
@@ -211,7 +211,7 @@ def _share_steps(k: Kernel, opt: Opt, r: UOp) -> None:
     _changed(k, opt, change)
 
 
-def _share(k: Kernel, g: UOp) -> None:
+def _share(k: KernelGraph, g: UOp) -> None:
     """Every reduction over ``g`` becomes partial results of threads in local memory, which are then combined."""
     count = range_size(g)
     own, again = k.new_range(count, Role.GROUP), k.new_range(count, Role.REDUCE)
@@ -237,7 +237,7 @@ def _share(k: Kernel, g: UOp) -> None:
     k.order += [*copies.values(), own]
 
 
-def no_locals(k: Kernel, opt: Opt) -> None:
+def no_locals(k: KernelGraph, opt: Opt) -> None:
     """Every thread works alone: the device chooses the blocks. It must come before LOCAL and GROUP."""
     if not k.block_threads:
         raise fail(opt, "this device has no blocks of threads", "a list of opts without it")

@@ -15,7 +15,8 @@ from collections import Counter
 
 from tinsmith.codegen.accumulators import adds_only
 from tinsmith.codegen.ahead import may_stream
-from tinsmith.codegen.bounds import cut_loops, outermost_loops
+from tinsmith.codegen.bounds import outermost_loops
+from tinsmith.codegen.heuristics_cuts import cut_loops
 from tinsmith.codegen.heuristics_rows import keep_rows, row_ahead
 from tinsmith.codegen.heuristics_scatter import scatter_opts
 from tinsmith.codegen.heuristics_tiles import apply_tile, best_tile

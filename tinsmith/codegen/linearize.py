@@ -11,7 +11,6 @@ from collections.abc import Callable
 from tinsmith.codegen.accumulators import added_sum, in_register
 from tinsmith.codegen.ahead import Ahead
 from tinsmith.codegen.barriers import needed_barriers
-from tinsmith.codegen.bounds import one_load
 from tinsmith.codegen.decompositions import expand
 from tinsmith.codegen.emit_folds import FoldWriter, OnlineWriter, product_of
 from tinsmith.codegen.emit_fragments import store_fragments
@@ -20,6 +19,7 @@ from tinsmith.codegen.emit_strided_stores import store_strided
 from tinsmith.codegen.emit_unlikely import unlikely
 from tinsmith.codegen.emit_warps import loads_first, running_by_warps, shared_by_warps
 from tinsmith.codegen.emitter import Emitter, _condition
+from tinsmith.codegen.heuristics_cuts import one_load
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.scopes import Coords, Scope

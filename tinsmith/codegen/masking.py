@@ -9,6 +9,7 @@ import math
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from tinsmith.codegen.kernelgraph import KernelGraph
 from tinsmith.codegen.normalize import conjuncts
 from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import dtypes
@@ -18,7 +19,6 @@ from tinsmith.ir.linear import from_linear, linear_form
 from tinsmith.ir.uop import toposort
 
 if TYPE_CHECKING:
-    from tinsmith.codegen.kernel import Kernel
     from tinsmith.codegen.opt import Opt
 
 
@@ -97,7 +97,7 @@ def _negated(condition: UOp) -> UOp:
     return UOp(Ops.CMPNE, None, (condition, UOp.const(dtypes.bool, True)))
 
 
-def masked_blocks(k: Kernel) -> dict[UOp, UOp]:
+def masked_blocks(k: KernelGraph) -> dict[UOp, UOp]:
     """Statements over blocks that some blocks add nothing to, each with the condition that a block adds something."""
     found = {}
     around = {r for r in k.order if r.arg[1] is Role.BLOCK or all(r in s.ranges for s in k.stores)}
@@ -111,7 +111,7 @@ def masked_blocks(k: Kernel) -> dict[UOp, UOp]:
     return found
 
 
-def visible_ends(k: Kernel) -> dict[UOp, UOp]:
+def visible_ends(k: KernelGraph) -> dict[UOp, UOp]:
     """Loops over blocks of rows whose last blocks a mask hides, each with how many it does not hide."""
     found = {}
     around = {r for r in k.parallel if not r.arg[1].expanded}
@@ -130,7 +130,7 @@ def visible_ends(k: Kernel) -> dict[UOp, UOp]:
     return found
 
 
-def covered_steps(k: Kernel) -> dict[UOp, tuple[UOp, UOp]]:
+def covered_steps(k: KernelGraph) -> dict[UOp, tuple[UOp, UOp]]:
     """Loops of sums whose first or last steps read nothing but what lies outside of a window, each with (start, end) of
     the steps between: the rows of a kernel's window at the edge of an image, or the steps that a list in memory gives
     to a block of a grid.
@@ -193,7 +193,7 @@ def _inequality(condition: UOp, listed: bool = False) -> tuple[UOp, UOp] | None:
     return (high, low + 1) if turned else (low, high)
 
 
-def skip(k: Kernel, opt: Opt) -> None:
+def skip(k: KernelGraph, opt: Opt) -> None:
     """Statements over blocks pass by the blocks that add nothing; loops leave out first and last steps that add
     nothing."""
     found, ends, steps = masked_blocks(k), visible_ends(k), covered_steps(k)

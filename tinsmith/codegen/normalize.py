@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
-from tinsmith.codegen.accumulators import apart
-from tinsmith.codegen.streams import share_rows
+from tinsmith.codegen.streams import same_value, share_rows
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.linear import linear_form
 from tinsmith.ir.rewrite import Pat, Rule, RuleSet, rewrite
+from tinsmith.ir.structure import contraction
 from tinsmith.ir.symbolic import simplify
 from tinsmith.ir.uop import toposort
+
+if TYPE_CHECKING:
+    pass
 
 
 def conjuncts(valid: UOp) -> list[UOp]:
@@ -221,3 +225,49 @@ def _joint(node: UOp, a: UOp, b: UOp) -> bool:
         return all(_joint(s, a, b) for s in node.src)
     return terms.get(a, 0) == terms.get(b, 0) * b.src[-1].arg and all(
         _joint(t, a, b) for t in terms if t is not a and t is not b)
+
+
+def apart(sink: UOp) -> UOp:
+    """Statements whose rows are what another one reduces get ranges of their own, all but the common rows."""
+    main = sink.src[0]
+    if not any(names_across(s, main) for s in sink.src[1:]):
+        return sink
+    count = 1 + max(n.arg[0] for n in toposort(sink) if n.op is Ops.RANGE)
+    statements = [main]
+    for s in sink.src[1:]:
+        names = names_across(s, main)
+        if names:
+            own = [n for n in toposort(s) if n.op is Ops.RANGE]
+            fresh = {r: r.replace(arg=(count + n, r.arg[1])) for n, r in enumerate(own)}
+            count += len(own)
+            both = {fresh[r]: new for r, new in names.items() if r in s.ranges and new in main.ranges}
+            s = s.substitute(fresh).substitute(both)
+        statements.append(s)
+    return sink.replace(src=tuple(statements))
+
+
+def names_across(store: UOp, main: UOp) -> dict[UOp, UOp] | None:
+    """What the ranges of ``store`` are called in ``main`` if both are made of one contraction but sum it up along
+    different sides; None otherwise."""
+    if store.op is not Ops.STORE or main.op is not Ops.STORE:
+        return None
+    for a in inner_sums(store):
+        for b in inner_sums(main):
+            names: dict[UOp, UOp] = {}
+            if not same_value(a, b, names) or a.substitute(names) is not b:
+                continue
+            names = {r: names.get(r, r) for r in a.ranges}
+            reduced = [r for r in store.ranges & a.ranges if names[r] not in main.ranges]
+            summed = [r for r in a.ranges - store.ranges if names[r] in main.ranges]
+            if len(reduced) == len(summed) == 1:
+                return names
+    return None
+
+
+def inner_sums(store: UOp) -> list[UOp]:
+    """The contractions that the contraction in ``store`` is made of."""
+    top = store.src[2]
+    folds = [n for n in toposort(top) if n.op is Ops.FOLD]
+    if top.op is not Ops.FOLD or not contraction(top) or any(f.arg is not Ops.ADD for f in folds):
+        return []
+    return [f for f in folds if f is not top and contraction(f)]

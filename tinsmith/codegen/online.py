@@ -16,13 +16,13 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tinsmith.codegen.kernelgraph import KernelGraph
 from tinsmith.codegen.roles import Role
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 
 if TYPE_CHECKING:
-    from tinsmith.codegen.kernel import Kernel
     from tinsmith.codegen.opt import Opt
 
 
@@ -63,7 +63,7 @@ def _shift(body: UOp, greatest: UOp) -> UOp | None:
     return shift if shift in (greatest, _finite(greatest)) and greatest not in toposort(x) else None
 
 
-def online(k: Kernel, opt: Opt) -> None:
+def online(k: KernelGraph, opt: Opt) -> None:
     """A maximum over the axis, and the sums relative to it, in blocks of ``amt``."""
     def require(condition: bool, why: str) -> None:
         if not condition:

@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from tinsmith.codegen import accumulators, ahead, blocks, bounds, masking, matrix, online
+from tinsmith.codegen.kernelgraph import KernelGraph
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.roles import Axis, Role, range_size
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
@@ -20,9 +20,6 @@ from tinsmith.ir.structure import contraction
 from tinsmith.ir.symbolic import simplify
 from tinsmith.ir.units import MatrixUnit, fma
 from tinsmith.ir.uop import toposort
-
-if TYPE_CHECKING:
-    from tinsmith.codegen.kernel import Kernel
 
 
 def _illegal(opt: Opt, why: str) -> ArgumentError:
@@ -34,7 +31,7 @@ def _require(condition: bool, opt: Opt, why: str) -> None:
         raise _illegal(opt, why)
 
 
-def _amount(k: Kernel, opt: Opt, r: UOp, most: int = 0) -> int:
+def _amount(k: KernelGraph, opt: Opt, r: UOp, most: int = 0) -> int:
     size = range_size(r)
     _require(isinstance(size, int), opt, "the range has a symbolic size")
     amount = size if opt.amt in (0, None) else opt.amt
@@ -44,11 +41,11 @@ def _amount(k: Kernel, opt: Opt, r: UOp, most: int = 0) -> int:
     return amount
 
 
-def _is_parallel(k: Kernel, r: UOp) -> bool:
+def _is_parallel(k: KernelGraph, r: UOp) -> bool:
     return r.arg[1] in (Role.LOOP, Role.THREAD, Role.GLOBAL) and r not in k.bound
 
 
-def _upcast(k: Kernel, opt: Opt) -> None:
+def _upcast(k: KernelGraph, opt: Opt) -> None:
     r = k.axis(opt)
     if r.arg[1] is Role.BLOCK:
         return accumulators.steps_together(k, opt, r, _amount(k, opt, r))
@@ -61,13 +58,13 @@ def _upcast(k: Kernel, opt: Opt) -> None:
     return None
 
 
-def _unroll(k: Kernel, opt: Opt) -> None:
+def _unroll(k: KernelGraph, opt: Opt) -> None:
     r = k.axis(opt)
     _require(r.arg[1] is Role.REDUCE, opt, "only a reduction can be unrolled")
     k.split(r, _amount(k, opt, r), Role.UNROLL)
 
 
-def _vector(k: Kernel, opt: Opt) -> None:
+def _vector(k: KernelGraph, opt: Opt) -> None:
     r = k.axis(opt)
     size = range_size(r)
     amount = _amount(k, opt, r, 2 * size - 1 if isinstance(size, int) else 0)
@@ -89,7 +86,7 @@ def _vector(k: Kernel, opt: Opt) -> None:
     k.split(r, amount, Role.VECTOR)
 
 
-def _tile(k: Kernel, opt: Opt) -> None:
+def _tile(k: KernelGraph, opt: Opt) -> None:
     r = k.axis(opt)
     _require(r.arg[1] in (Role.LOOP, Role.GLOBAL, Role.REDUCE), opt, "only loops can be tiled")
     _require(r not in k.bound or r.arg[1] is Role.REDUCE, opt, "an ordered loop cannot be tiled")
@@ -99,12 +96,12 @@ def _tile(k: Kernel, opt: Opt) -> None:
     k.split(r, amount, r.arg[1])
 
 
-def _feeds_unit(k: Kernel, r: UOp) -> bool:
+def _feeds_unit(k: KernelGraph, r: UOp) -> bool:
     """Whether a range is reduced by the steps of a matrix unit: its tiles of sums live through one loop."""
     return any(f.src[0].op is Ops.MMA and r in f.src[1:] for f in k.folds)
 
 
-def _thread(k: Kernel, opt: Opt) -> None:
+def _thread(k: KernelGraph, opt: Opt) -> None:
     r = k.axis(opt)
     _require(r.arg[1] is Role.LOOP and r not in k.bound, opt, "one parallel loop can be split over threads")
     _require(not any(x.arg[1] in (Role.THREAD, Role.LOCAL, Role.GROUP) for x in k.order), opt,
@@ -117,7 +114,7 @@ def _thread(k: Kernel, opt: Opt) -> None:
         k.change_role(x, Role.THREAD)
 
 
-def _swap(k: Kernel, opt: Opt) -> None:
+def _swap(k: KernelGraph, opt: Opt) -> None:
     a = k.axis(opt)
     b = k.axis(Opt(opt.op, opt.amt if isinstance(opt.amt, int) else None))
     _require(a.arg[1] == b.arg[1] and not a.arg[1].expanded, opt, "only loops of one kind change places")
@@ -126,7 +123,7 @@ def _swap(k: Kernel, opt: Opt) -> None:
     k.order[i], k.order[j] = b, a
 
 
-def _padto(k: Kernel, opt: Opt) -> None:
+def _padto(k: KernelGraph, opt: Opt) -> None:
     r = k.axis(opt)
     _require(isinstance(opt.amt, int) and opt.amt > 1 and isinstance(range_size(r), int), opt, "needs a multiple")
     _require(_is_parallel(k, r) or r.arg[1] is Role.REDUCE or r in k.ordered, opt, "only loops can be padded")
@@ -135,7 +132,7 @@ def _padto(k: Kernel, opt: Opt) -> None:
     k.pad(r, opt.amt)
 
 
-def _merge(k: Kernel, opt: Opt) -> None:
+def _merge(k: KernelGraph, opt: Opt) -> None:
     a = k.axis(opt)
     b = k.axis(Opt(opt.op, opt.amt if isinstance(opt.amt, int) else None))
     _require(a is not b and _is_parallel(k, a) and _is_parallel(k, b), opt, "two parallel loops can be merged")
@@ -145,7 +142,7 @@ def _merge(k: Kernel, opt: Opt) -> None:
     k.merge(a, b)
 
 
-def _stage(k: Kernel, opt: Opt) -> None:
+def _stage(k: KernelGraph, opt: Opt) -> None:
     values = k.stageable
     _require(opt.axis is not None and 0 <= opt.axis < len(values), opt, f"there are {len(values)} values to stage")
     assert opt.axis is not None
@@ -179,14 +176,14 @@ def _stage(k: Kernel, opt: Opt) -> None:
     k.stage_tile(value, outside, opt.lanes, opt.copies)
 
 
-def _widened(k: Kernel, load: UOp) -> UOp:
+def _widened(k: KernelGraph, load: UOp) -> UOp:
     """A load of 16-bit floats that is only read as float32 is staged as float32: widened once, not at every use."""
     users = [n for n in toposort(k.sink) if load in n.src]
     wide = len(users) == 1 and users[0].op is Ops.CAST and users[0].dtype is dtypes.float32
     return users[0] if wide and load.dtype.is_float and load.dtype.itemsize == 2 else load
 
 
-def _stage_operand(k: Kernel, opt: Opt, product: UOp, which: int, outside: list[UOp]) -> None:
+def _stage_operand(k: KernelGraph, opt: Opt, product: UOp, which: int, outside: list[UOp]) -> None:
     """An operand of a matrix unit is staged as a whole, in the order in which the unit wants its elements."""
     operand, unit = product.src[which], product.arg
     _require(unit.fragment_c.whole or unit.staged, opt, f"the lanes of {unit.name} load their own elements")
@@ -201,7 +198,7 @@ def _stage_operand(k: Kernel, opt: Opt, product: UOp, which: int, outside: list[
     _require(not why, opt, why)
 
 
-def _unit_of(k: Kernel, opt: Opt, fold: UOp, m: UOp, n: UOp) -> MatrixUnit:
+def _unit_of(k: KernelGraph, opt: Opt, fold: UOp, m: UOp, n: UOp) -> MatrixUnit:
     """The unit that the opt names, else the first that multiplies these types; multiply-adds where there is none."""
     everywhere = (*(u for u in k.units if u.emit == "muladd"), fma(fold.dtype, 0))
     for unit in (*(u for u in k.units if u.emit != "muladd"), *everywhere):
@@ -213,7 +210,7 @@ def _unit_of(k: Kernel, opt: Opt, fold: UOp, m: UOp, n: UOp) -> MatrixUnit:
                         "the opt without a unit, which falls back on an outer product of multiply-adds")
 
 
-def _matrix_unit(k: Kernel, opt: Opt) -> list[Opt]:
+def _matrix_unit(k: KernelGraph, opt: Opt) -> list[Opt]:
     """Pad the ranges of a sum of products to whole tiles, split them, and let a unit do the steps.
 
     The opt is noted with the unit's name, so that it means the same on another target.
@@ -263,7 +260,7 @@ def _matrix_unit(k: Kernel, opt: Opt) -> list[Opt]:
     return [replace(opt, unit=unit.name)]
 
 
-def _split_tile(k: Kernel, r: UOp, size: int) -> UOp:
+def _split_tile(k: KernelGraph, r: UOp, size: int) -> UOp:
     """A range over a staged tile, which reads what the loops around it have computed; the range itself where a tile is
     a single row or column."""
     outer, inner = k.split(r, size, Role.LOOP)
@@ -274,29 +271,29 @@ def _split_tile(k: Kernel, r: UOp, size: int) -> UOp:
     return inner
 
 
-def _outer_product(k: Kernel, m: int, n: int, copies: tuple[int, int], lanes: int) -> list[Opt]:
+def _outer_product(k: KernelGraph, m: int, n: int, copies: tuple[int, int], lanes: int) -> list[Opt]:
     """What every machine can do: lanes along n, and copies of a vector's sums along m and n; as opts of their own."""
     trial = k.copied()
     for axis, multiple in ((m, copies[0]), (n, lanes * copies[1])):
         if multiple > 1 and range_size(trial.ranges[axis]) % multiple:
-            trial.apply(Opt(OptOps.PADTO, axis, multiple))
+            apply(trial, Opt(OptOps.PADTO, axis, multiple))
     for op, axis, amount in ((OptOps.VECTOR, n, lanes), (OptOps.UPCAST, n, copies[1]), (OptOps.UPCAST, m, copies[0])):
         if amount > 1:
             loops = len(trial.parallel)
-            trial.apply(Opt(op, axis, amount))
+            apply(trial, Opt(op, axis, amount))
             m -= axis == n and n < m and len(trial.parallel) < loops  # all of n's loop became lanes or copies
     vars(k).update(vars(trial))
     return []
 
 
-def _split_copies(k: Kernel, r: UOp, copies: int, step: int) -> UOp:
+def _split_copies(k: KernelGraph, r: UOp, copies: int, step: int) -> UOp:
     outer, inner = k.split(r, step, Role.FRAGMENT)
     if copies > 1 and outer.op is Ops.RANGE:
         k.split(outer, copies, Role.UPCAST)
     return inner
 
 
-def _order(k: Kernel, opt: Opt) -> None:
+def _order(k: KernelGraph, opt: Opt) -> None:
     loops = [r for r in k.order if not r.arg[1].expanded]
     every = isinstance(opt.amt, tuple) and bool(loops) and sorted(opt.amt) == list(range(len(loops)))
     _require(every, opt, "give every loop once")
@@ -306,7 +303,7 @@ def _order(k: Kernel, opt: Opt) -> None:
     k.order = wanted + [r for r in k.order if r.arg[1].expanded]
 
 
-def _split_reduction(k: Kernel, opt: Opt) -> None:
+def _split_reduction(k: KernelGraph, opt: Opt) -> None:
     r = k.axis(opt)
     size = range_size(r)
     _require(r.arg[1] is Role.REDUCE and isinstance(size, int), opt, "only a reduction of fixed size is split")
@@ -320,7 +317,7 @@ def _split_reduction(k: Kernel, opt: Opt) -> None:
         k.sink = k.sink.substitute({whole: UOp(Ops.FOLD, None, (part, outer), whole.arg)})
 
 
-HANDLERS: dict[OptOps, Callable[[Kernel, Opt], list[Opt] | None]] = {
+HANDLERS: dict[OptOps, Callable[[KernelGraph, Opt], list[Opt] | None]] = {
     OptOps.UPCAST: _upcast, OptOps.UNROLL: _unroll, OptOps.VECTOR: _vector, OptOps.TILE: _tile, OptOps.CUT: bounds.cut,
     OptOps.THREAD: _thread, OptOps.SWAP: _swap, OptOps.PADTO: _padto, OptOps.MERGE: _merge, OptOps.STAGE: _stage,
     OptOps.ORDER: _order, OptOps.SPLIT: _split_reduction, OptOps.HINT: ahead.hint, OptOps.LOCAL: blocks.local,
@@ -330,3 +327,21 @@ HANDLERS: dict[OptOps, Callable[[Kernel, Opt], list[Opt] | None]] = {
 }
 
 OF_REDUCTIONS = (OptOps.GROUP, OptOps.GROUPTOP, OptOps.UNROLL, OptOps.SPLIT, OptOps.TC)  # their axis is one
+
+
+def apply(k: KernelGraph, opt: Opt) -> None:
+    """Apply one opt.
+
+    Raises:
+        ArgumentError: if the opt is not legal here, with the axes that there are; the kernel is unchanged.
+    """
+    try:
+        said = HANDLERS[opt.op](k, opt)
+    except ArgumentError as error:
+        axes = [Axis(range_size(r), r.arg[1]) for r in k.ranges]
+        sums = [str(n) for n, a in enumerate(axes) if a.role is Role.REDUCE]
+        shown = ", ".join(f"{n}: {a!r}" for n, a in enumerate(axes)) or "none"
+        mend = f"axis {' or '.join(sums)}, the reduction" if sums and opt.op in OF_REDUCTIONS and str(
+            opt.axis) not in sums else error.mend
+        raise ArgumentError("Opt", f"{error.message}; the axes are {shown}", mend) from None
+    k.opts += [opt] if said is None else said

@@ -6,29 +6,26 @@ place. ``LOAD`` and ``STORE`` take (memory, index[, ...], valid): memory is a ``
 """
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tinsmith.core.dtypes import DType, dtypes
-from tinsmith.ir.ops.op import Array, Op, nothing, of_first
-
-if TYPE_CHECKING:
-    from tinsmith.ir.uop import UOp
+from tinsmith.ir.ops.op import Array, Node, Op, nothing, of_first
 
 
-def product_type(src: tuple[UOp, ...], arg: Any) -> DType:
+def product_type(src: tuple[Node, ...], arg: Any) -> DType:
     """What a matrix unit sums up in; of a fragment, its accumulator's type."""
     acc: DType = src[0].dtype if len(src) == 3 else arg.acc
     return acc
 
 
-def drained(src: tuple[UOp, ...], arg: Any) -> DType:
+def drained(src: tuple[Node, ...], arg: Any) -> DType:
     """The type of the sum that is handed on; none where only time passes."""
     return src[0].dtype if src else dtypes.void
 
 
-def shuffled(u: UOp, x: Array) -> Array:
+def shuffled(u: Node, x: Array) -> Array:
     """The values of a warp's threads, a row each, as each of them gets another's. One row: all have the same."""
     found: Array = x if len(x) == 1 else x[np.arange(len(x)) ^ u.arg]
     return found

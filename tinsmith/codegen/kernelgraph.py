@@ -1,0 +1,506 @@
+"""A kernel in the hands of the optimizer: its graph, its ranges in nesting order, and the opts applied so far.
+
+Every opt splits a range, changes its role, reorders it, or stages a value. Every legal list of opts computes the same
+result (up to the rounding of reordered float sums).
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from copy import copy as shallow_copy
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self
+
+from tinsmith.codegen import matrix
+from tinsmith.codegen.normalize import mergeable
+from tinsmith.codegen.opt import Opt
+from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.streams import SIDE, TILE_ROWS, bind, computed_values, equal_values
+from tinsmith.codegen.views import staged_operand
+from tinsmith.core.errors import ArgumentError
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.linear import linear_form
+from tinsmith.ir.structure import contraction
+from tinsmith.ir.symbolic import rename, simplify
+from tinsmith.ir.threefry import draws
+from tinsmith.ir.units import MatrixUnit
+from tinsmith.ir.uop import toposort
+
+
+@dataclass
+class KernelGraph:
+    """A kernel graph (SINK of stores) with the nesting order of its ranges.
+
+    `full` maps the number of a partial range to how many of its iterations are whole; the linearizer peels the rest.
+    `units` are the matrix units that the target has. `block_threads` says how many threads a block may have on the
+    target; 0: it has no blocks. `warp`: how many of them hand each other values. `bulk_copy`: what strides of memory
+    must be multiples of, in bytes, to be copied box by box; 0: nothing is.
+    `fma`: MULADD rounds once. `scales`: the target has SCALE; `exp2s`: EXP2.
+    """
+
+    sink: UOp
+    order: list[UOp] = field(default_factory=list)
+    opts: list[Opt] = field(default_factory=list)
+    full: dict[int, int] = field(default_factory=dict)
+    spans: dict[int, tuple[UOp, UOp]] = field(default_factory=dict)  # number of a loop → which steps add anything
+    count: int = 0
+    units: tuple[MatrixUnit, ...] = ()
+    block_threads: int = 0
+    warp: int = 0
+    bulk_copy: int = 0
+    fma: bool = False
+    scales: bool = False
+    exp2s: bool = False
+    _sorted: tuple[UOp | None, list[UOp]] = field(default=(None, []), repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.sink = simplify(self.sink)
+        found = [n for n in self.nodes if n.op is Ops.RANGE]
+        # What more reductions depend on comes further out: each is then computed once.
+        users = {r: sum(r in f.ranges for f in self.folds) for r in found}
+        ordered = self.ordered | frozenset(n.src[4] for n in self.nodes if n.op is Ops.SCATTER_STORE
+                                           and n.src[4].arg[1] is Role.LOOP)
+        loops = (Role.LOOP, Role.BLOCK)
+        self.order = sorted(found, key=lambda r: (r.arg[1] not in loops, r in ordered, -users[r], r.arg[0]))
+        self.count = 1 + max((r.arg[0] for r in found), default=-1)
+        while pair := next(mergeable(self.sink, self.order), None):
+            self.join(*pair)
+
+    # *** what there is ***
+
+    @property
+    def nodes(self) -> list[UOp]:
+        """All nodes of the graph, sources first."""
+        if self._sorted[0] is not self.sink:
+            self._sorted = self.sink, toposort(self.sink)
+        return self._sorted[1]
+
+    @property
+    def ranges(self) -> list[UOp]:
+        """Loops in nesting order, then expanded ranges."""
+        return [r for r in self.order if not r.arg[1].expanded] + [r for r in self.order if r.arg[1].expanded]
+
+    @property
+    def parallel(self) -> list[UOp]:
+        """Loops whose iterations are independent, outermost first."""
+        inner = self.bound
+        return [r for r in self.order if r not in inner and not r.arg[1].expanded]
+
+    @property
+    def bound(self) -> frozenset[UOp]:
+        """Ranges that belong to a reduction, a stage, a running value or an ordered scatter."""
+        nodes = self.nodes
+        inner = self.ordered | frozenset(r for n in nodes if n.op in (Ops.FOLD, Ops.STAGE) for r in n.src[1:])
+        inner |= frozenset(n.src[4] for n in nodes if n.op is Ops.MMA) | self.scan_threads
+        return inner | frozenset(n.src[4] for n in nodes if n.op is Ops.SCATTER_STORE)
+
+    @property
+    def ordered(self) -> frozenset[UOp]:
+        """Ranges of running values: their loops are the innermost, so that one register per copy carries the value."""
+        return frozenset(r for r in self._steps if r.arg[1] is Role.LOOP)
+
+    @property
+    def scan_threads(self) -> frozenset[UOp]:
+        """Threads that share the steps of running values."""
+        return frozenset(r for r in self._steps if r.arg[1] is Role.GROUP)
+
+    @property
+    def scan_lanes(self) -> frozenset[UOp]:
+        """Lanes that are steps of running values."""
+        return frozenset(r for r in self._steps if r.arg[1] is Role.VECTOR)
+
+    @property
+    def _steps(self) -> frozenset[UOp]:
+        return frozenset().union(*(n.src[1].ranges for n in self.nodes if n.op is Ops.PREFIX))
+
+    @property
+    def reduces(self) -> list[UOp]:
+        """Loops of reductions, in nesting order."""
+        return [r for r in self.order if r.arg[1] is Role.REDUCE]
+
+    @property
+    def loads(self) -> list[UOp]:
+        """Loads from kernel arguments, in a stable order."""
+        return [n for n in self.nodes if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
+
+    @property
+    def products(self) -> list[UOp]:
+        """The steps of matrix units."""
+        return [n for n in self.nodes if n.op is Ops.MMA]
+
+    @property
+    def stageable(self) -> list[UOp]:
+        """What STAGE can put into local memory: loads, then computed values inside reductions."""
+        return self.loads + computed_values(self.sink)
+
+    @property
+    def stores(self) -> list[UOp]:
+        return [n for n in self.nodes if n.op in (Ops.STORE, Ops.SCATTER_STORE)]
+
+    @property
+    def folds(self) -> list[UOp]:
+        return [n for n in self.nodes if n.op is Ops.FOLD]
+
+    def name(self) -> str:
+        """``r_2``, ``E_4_3``: r where something is reduced, E elementwise, then the sizes of the ranges.
+
+        What random numbers alone are the input of is ``rand_4_3``.
+        """
+        own = {Ops.STAGE: 1, Ops.MMA: 4}  # ranges from this source on only fill a stage, or are a unit's step
+        fills = {r for n in self.nodes if n.op in own for r in n.src[own[n.op] :]}
+        sizes = [_size_name(range_size(r)) for r in self.ranges if r not in fills | self.scan_threads]
+        return "_".join(["r" if self.folds else "rand" if self.is_random else "E", *(sizes or ["1"])])
+
+    @property
+    def is_random(self) -> bool:
+        """Whether it makes random numbers and reads and reduces nothing."""
+        return all(n.op not in (Ops.LOAD, Ops.FOLD) for n in self.nodes) and draws(self.nodes)
+
+    def may_have_lanes(self, r: UOp) -> bool:
+        """Whether no value that is computed over ``r`` has lanes along another range."""
+        for n in self.nodes:
+            if n.op in (Ops.FOLD, Ops.STORE, Ops.STAGE):
+                over = n.ranges if n.op is Ops.STORE else n.src[0].ranges | n.ranges | set(n.src[1:])
+                if r in over and any(x.arg[1] in (Role.VECTOR, Role.FRAGMENT) for x in over):
+                    return False
+        return True
+
+    # *** building blocks of the opts ***
+
+    def new_number(self) -> int:
+        """A number that no range has."""
+        self.count += 1
+        return self.count - 1
+
+    def new_range(self, size: Any, role: Role) -> UOp:
+        return UOp.range(size, self.new_number(), role) if size != 1 else UOp.index(0)
+
+    def rebuild(self, table: dict[UOp, UOp], valid: UOp | None = None, of: UOp | None = None) -> None:
+        """Substitute ranges; ``valid`` guards loads, stores and reductions that depended on range ``of``."""
+        new: dict[UOp, UOp] = dict(table)
+        for node in toposort(self.sink, lambda n: n not in table):
+            src: list[UOp] = []
+            for position, s in enumerate(node.src):
+                n = new.get(s, s)
+                if node.op in (Ops.FOLD, Ops.STAGE) and position and s in table:
+                    src.extend(sorted((r for r in n.ranges), key=lambda r: r.arg[0]))
+                elif node.op is Ops.SCATTER_STORE and position == 4 and s in table:
+                    src.append(next(r for r in n.ranges if not r.arg[1].expanded))
+                else:
+                    src.append(n)
+            if valid is not None and of is not None:
+                src = _guarded(node, src, valid, of)
+            new[node] = node if tuple(src) == node.src else node.replace(src=tuple(src))
+        self.sink = simplify(new[self.sink])
+        names = {r.arg[0]: n.arg[0] if n.op is Ops.RANGE else None for r, n in table.items()}
+        self.spans = {name: (start.substitute(table), end.substitute(table))
+                      for number, (start, end) in self.spans.items() if (name := names.get(number, number)) is not None}
+
+    def rebuild_as(self, statements: Sequence[UOp], table: dict[UOp, UOp]) -> None:
+        """Other statements, with ranges substituted."""
+        self.sink = simplify(self.sink.replace(src=tuple(statements)).substitute(table))
+
+    def split(self, r: UOp, amount: int, role: Role) -> tuple[UOp, UOp]:
+        """r → outer*amount + inner. A last, partial iteration is guarded here and peeled by the linearizer."""
+        size = range_size(r)
+        if not isinstance(size, int):
+            raise ArgumentError("Opt", f"a range of symbolic size {size} cannot be split", "split another range")
+        outer = self.new_range(-(-size // amount), r.arg[1])
+        inner = self.new_range(amount, role)
+        position = outer * amount + inner
+        partial = size % amount != 0
+        if partial and outer.op is Ops.RANGE and r.arg[1] is not Role.GLOBAL:
+            self.full[outer.arg[0]] = size // amount
+        self.rebuild({r: position.simplify()}, position.lt(size).simplify() if partial else None, r)
+        at = self.order.index(r)
+        self.order[at : at + 1] = [x for x in (outer, inner) if x.op is Ops.RANGE]
+        return outer, inner
+
+    def change_role(self, r: UOp, role: Role) -> UOp:
+        new = r.replace(arg=(r.arg[0], role))
+        self.sink = rename(self.sink, {r: new})
+        self.order[self.order.index(r)] = new
+        return new
+
+    def pad(self, r: UOp, multiple: int) -> UOp:
+        """Round a range up to a multiple; what is beyond is neither loaded nor stored, and adds nothing to a sum."""
+        size = range_size(r)
+        padded = -(-size // multiple) * multiple
+        if padded == size:
+            return r
+        new = self.new_range(padded, r.arg[1])
+        self.rebuild({r: new}, new.lt(size), r)
+        self.order[self.order.index(r)] = new
+        return new
+
+    def merge(self, a: UOp, b: UOp) -> UOp:
+        """Two ranges become one of size a*b: a → m // size(b), b → m % size(b)."""
+        size_b = range_size(b)
+        m = self.new_range(range_size(a) * size_b, a.arg[1])
+        self.rebuild({a: (m // size_b).simplify(), b: (m % size_b).simplify()})
+        self.order[self.order.index(a)] = m
+        self.order.remove(b)
+        return m
+
+    def join(self, a: UOp, b: UOp) -> None:
+        """Two ranges that every index uses as a*size(b) + b become one."""
+        m = self.new_range(range_size(a) * range_size(b), a.arg[1])
+        self.rebuild({a: UOp.index(0), b: m})
+        self.order[self.order.index(a)] = m
+        self.order.remove(b)
+
+    def stage(self, value: UOp, outside: Sequence[UOp], lanes: int = 0) -> UOp:
+        """Compute ``value`` once into local memory for all ranges but ``outside`` and read it from there.
+
+        It is filled by vectors of ``lanes`` elements where memory runs along it, else (or for 0) one by one.
+        Ranges that only enter as one sum (a window's position and offset) are staged as that sum: a padded tile.
+        """
+        inside = sorted((r for r in self.order if r in value.ranges and r not in outside), key=_layout_rank)
+        fresh: list[UOp] = []
+        table: dict[UOp, UOp] = {}
+        offset = UOp.index(0)
+        valid: UOp | None = None
+        turned = self.turned(value)
+        boxes = sorted(footprints(value, inside), key=lambda b: (b.ranges[0] is turned, _memory_order(value, b)))
+        for box in boxes:
+            lead = box.ranges[0]
+            loops, at = self.stage_loops(value, box, lanes)
+            if not lead.arg[1].expanded and loops and loops[-1].arg[1] is Role.VECTOR and box.size % lanes:
+                valid = at.lt(box.size) if valid is None else valid & at.lt(box.size)
+            fresh += loops
+            table.update({r: UOp.index(0) for r in box.ranges})
+            table[lead] = at + box.low
+            pitch = 1
+            for f in loops:
+                pitch *= range_size(f)
+            if box.ranges[0] is turned:
+                pitch += 1
+            offset = offset * pitch + box.position
+            if len(box.ranges) == 1 and len(loops) == 1 and lead.arg[0] in self.full:
+                self.full[loops[0].arg[0]] = self.full[lead.arg[0]]
+        copy = value.substitute(table)
+        if valid is not None:
+            copy = copy.substitute({n: n.replace(src=(*n.src[:2], n.src[2] & valid if len(n.src) > 2 else valid))
+                                    for n in toposort(copy) if n.op is Ops.LOAD})
+        copy = simplify(copy)
+        sizes = [range_size(f) for f in fresh]
+        if sizes:
+            sizes[-1] += pitch - math.prod(range_size(f) for f in loops)
+        staged = UOp(Ops.STAGE, value.dtype.ptr(), (copy, *fresh), tuple(sizes))
+        self.order += fresh
+        self.sink = simplify(self.sink.substitute({value: staged.load(offset)}))
+        return staged
+
+    def turned(self, value: UOp) -> UOp | None:
+        """The threads that stores run along where a value's memory does not: each tile's rows are laid out along them,
+        and are one element longer, so that those who fill it column by column do not all meet in one bank."""
+        if not self.block_threads or any(r.arg[1] is Role.VECTOR for r in value.ranges):
+            return None
+        along = [r for r in self.order if r.arg[1] is Role.LOCAL and r in value.ranges
+                 and all(linear_form(s.src[1])[0].get(r) == 1 for s in self.stores)
+                 and all(linear_form(n.src[1])[0].get(r, 0) > 1 for n in toposort(value) if n.op is Ops.LOAD)]
+        return along[0] if along else None
+
+    def stage_operand(self, product: UOp, which: int, inside: Sequence[UOp], depth: int = 1) -> str:
+        """Read an operand of a matrix unit from a stage over ``inside`` and the unit's own ranges; or why it cannot."""
+        if not product.arg.staged:
+            slide = matrix.slide(product, which, inside)
+            operand, fresh = matrix.stage_operand(product, which, inside, self.new_range, slide)
+        else:
+            found = "the device has no bulk copies" if not self.bulk_copy else self.operand_in_ring(
+                product, which, inside, depth)
+            if isinstance(found, str):
+                return found
+            operand, fresh = found
+        self.order += fresh
+        src = (*product.src[:which], operand, *product.src[which + 1 :])
+        self.sink = simplify(self.sink.substitute({product: product.replace(src=src)}))
+        return ""
+
+    def operand_in_ring(self, product: UOp, which: int, inside: Sequence[UOp],
+                        depth: int) -> tuple[UOp, list[UOp]] | str:
+        """An operand read from a slot of the ring of its reduction's loop."""
+        fold = next((f for f in self.folds if f.src[0] is product), None)
+        loops = [] if fold is None else [r for r in fold.src[1:] if not r.arg[1].expanded]
+        if len(self.products) != 1 or len(loops) > 1 or not {*loops}.isdisjoint(inside) or depth < 1:
+            return "a ring is filled in the one loop of its reduction"
+        if any(r.arg[1] is Role.LOOP for r in product.ranges):
+            return "a ring goes round once per block"
+        if any(n.op is Ops.STAGE and n.arg.depth != depth for n in toposort(product.src[:2])):
+            return "both operands have as many slots"
+        own = [r for n, r in enumerate(product.src[2:]) if n in (which, 2)]
+        return staged_operand(product, which, [*inside, *own], depth, self.bulk_copy, self.new_range)
+
+    def stage_what_no_unit_loads(self) -> None:
+        """Operands that do not lie in memory as their unit loads them are staged, a tile at a time.
+
+        Raises:
+            ArgumentError: for a unit that reads them from a ring's slots, if they cannot lie there.
+        """
+        while found := next((p for p in self.products if matrix.unloadable(p)), None):
+            which = matrix.unloadable(found)[0]
+            within = (Role.UPCAST, Role.UNROLL, Role.LOCAL) if found.arg.staged else ()
+            inside = [r for r in self.order if r in found.src[which].ranges and r.arg[1] in within]
+            if why := self.stage_operand(found, which, inside):
+                raise ArgumentError("Opt", f"{found.arg.name} cannot read operand {which}: {why}", "another unit")
+
+    def stage_tile(self, value: UOp, outside: Sequence[UOp], lanes: int, copies: int) -> UOp:
+        """Compute a value that is made of reductions once, for its rows and all that reductions run over.
+
+        It is laid out row by row along the last reduced range, filled as a tile of ``copies`` vectors of ``lanes``, and
+        read wherever the same value is needed, also by reductions that call their ranges otherwise.
+        """
+        inside = [r for r in self.order if r in value.ranges and r not in outside]
+        inside.sort(key=lambda r: r.arg[1] is Role.REDUCE)
+        tiled = any(contraction(n) for n in toposort(value) if n.op is Ops.FOLD)
+        fresh: list[UOp] = []
+        table: dict[UOp, UOp] = {}
+        offset = UOp.index(0)
+        valid: UOp | None = None
+        for r in inside:
+            size, group = range_size(r), max(lanes, 1) * copies
+            if r is not inside[-1]:
+                in_registers = tiled and r.arg[1] is Role.UPCAST
+                rows = TILE_ROWS if tiled and not in_registers and size % TILE_ROWS == 0 else 1
+                own = [self.new_range(size // rows, Role.UPCAST if in_registers else Role.LOOP),
+                       self.new_range(rows, Role.UPCAST)]
+                at = (own[0] * rows + own[1]).simplify()
+            else:
+                size = -(-size // group) * group
+                own = [self.new_range(size // group, Role.LOOP), self.new_range(copies, Role.UPCAST),
+                       self.new_range(max(lanes, 1), Role.VECTOR)]
+                at = (own[0] * group + own[1] * max(lanes, 1) + own[2]).simplify()
+                valid = at.lt(range_size(r)) if size != range_size(r) else None
+            fresh += [f for f in own if f.op is Ops.RANGE]
+            table[r] = at
+            offset = offset * size + r
+        fixed = frozenset(outside)
+        same = equal_values(self.sink, value, fixed)
+        copy = value
+        for r, at in table.items():
+            copy = bind(copy, r, at)
+        if valid is not None:
+            copy = copy.substitute({n: n.replace(src=(*n.src[:2], n.src[2] & valid if len(n.src) > 2 else valid))
+                                    for n in toposort(copy) if n.op is Ops.LOAD and at.ranges & n.src[1].ranges})
+        staged = UOp(Ops.STAGE, value.dtype.ptr(), (simplify(copy), *fresh), tuple(range_size(f) for f in fresh))
+        self.order += fresh
+        read = {n: staged.load(offset.substitute(names).simplify()) for n, names in same.items()}
+        self.sink = simplify(self.sink.substitute(read))
+        left = set(toposort(self.sink))
+        self.order = [r for r in self.order if r in left]
+        return staged
+
+    def stage_loops(self, value: UOp, box: Footprint, lanes: int) -> tuple[list[UOp], UOp]:
+        """Fresh ranges that fill a box, and the position they stand for.
+
+        Where memory runs along it, these are whole vectors, or for a value with lanes as many copies as are worth
+        transposing.
+        """
+        lead = box.ranges[0]
+        whole = lanes and not lead.arg[1].expanded and lead.arg[0] not in self.full
+        if whole and all(linear_form(n.src[1])[0].get(lead) == 1 for n in toposort(value) if n.op is Ops.LOAD):
+            across = any(r.arg[1] is Role.VECTOR for r in value.ranges)
+            step, role = (math.gcd(box.size, SIDE), Role.UPCAST) if across else (lanes, Role.VECTOR)
+            if step > 1 and box.size >= step // 2:
+                outer, inner = self.new_range(-(-box.size // step), Role.LOOP), self.new_range(step, role)
+                at = (outer * step + inner).simplify()
+                return [r for r in (outer, inner) if r.op is Ops.RANGE], at
+        copies = (Role.VECTOR,) if self.block_threads else (Role.UPCAST, Role.VECTOR)  # a block deals elements out
+        role = lead.arg[1] if lead.arg[1] in copies else Role.LOOP
+        f = self.new_range(box.size, role)
+        return ([f] if f.op is Ops.RANGE else []), f
+
+    # *** the opt language ***
+
+
+    def copied(self) -> Self:
+        """A kernel of its own, to which opts can be applied."""
+        new = shallow_copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, (list, dict, set)):
+                setattr(new, name, value.copy())
+        return new
+
+    def axis(self, opt: Opt) -> UOp:
+        ranges = self.ranges
+        if opt.axis is None or not 0 <= opt.axis < len(ranges):
+            raise ArgumentError("Opt", f"{opt} names no axis", "one of these")
+        return ranges[opt.axis]
+
+
+class Footprint(NamedTuple):
+    """Ranges that enter a staged value only as one sum, ``position + low``, which takes ``size`` values."""
+
+    ranges: tuple[UOp, ...]
+    position: UOp
+    low: int
+    size: int
+
+
+def footprints(value: UOp, inside: list[UOp]) -> list[Footprint]:
+    """``inside`` grouped into boxes: y and ky of y + ky, or x and kx of x*stride - kx, are one box."""
+    boxes: list[Footprint] = []
+    left = list(inside)
+    sums = matrix.sums([s for n in toposort(value) if n.op is Ops.LOAD for s in n.src[1:]])
+    while left:
+        r = left.pop(0)
+        partner = next((p for p in left if _enter_as_sum(sums, r, p) is not None), None)
+        if partner is None:
+            boxes.append(Footprint((r,), r, 0, range_size(r)))
+            continue
+        left.remove(partner)
+        k, unit, other = _enter_as_sum(sums, r, partner) or (0, r, r)
+        reach = k * (range_size(other) - 1)
+        low = min(reach, 0)
+        boxes.append(Footprint((unit, other), (unit + other * k - low).simplify(), low, range_size(unit) + abs(reach)))
+    return boxes
+
+
+def _enter_as_sum(sums: list[UOp], a: UOp, b: UOp) -> tuple[int, UOp, UOp] | None:
+    """(k, unit, other) if a value, with these sums in its places, depends on a and b only through unit + k*other."""
+    if a.arg[1].expanded or b.arg[1].expanded:
+        return None
+    for unit, other in ((a, b), (b, a)):
+        ratios = {matrix.ratio(root, unit, other) for root in sums}
+        ratios.discard(None)
+        if len(ratios) == 1:
+            k = ratios.pop()
+            if isinstance(k, int) and 0 < abs(k) < range_size(unit):  # neighbours overlap: there is something to share
+                return k, unit, other
+    return None
+
+
+def _memory_order(value: UOp, box: Footprint) -> tuple[int, int]:
+    """Loops of a tile in the order of the memory it is copied from, so that copying walks along it."""
+    lead = box.ranges[0]
+    load = next((n for n in toposort(value) if n.op is Ops.LOAD), None)
+    stride = 0 if load is None else abs(linear_form(load.src[1])[0].get(lead, 0))
+    return _layout_rank(lead), -stride if _layout_rank(lead) == 0 else 0
+
+
+def _layout_rank(r: UOp) -> int:
+    """A tile is stored loop by loop, then register copies, lanes fastest, so that its reader loads whole vectors."""
+    return {Role.UPCAST: 1, Role.VECTOR: 2}.get(r.arg[1], 0)
+
+
+def _size_name(size: int | UOp) -> str:
+    """A size as part of a name: a variable by its own, an expression by the variables in it."""
+    if isinstance(size, UOp):
+        return "".join(n.arg[0] for n in toposort(size) if n.op is Ops.VARIABLE)
+    return str(size)
+
+
+def _guarded(node: UOp, src: list[UOp], valid: UOp, of: UOp) -> list[UOp]:
+    if node.op is Ops.LOAD and of in node.src[1].ranges:
+        both = valid if len(src) == 2 else (src[2] & valid).simplify()
+        return [src[0], src[1], both]
+    if node.op is Ops.STORE and of in node.ranges:
+        both = valid if len(src) == 3 else (src[3] & valid).simplify()
+        return [*src[:3], both]
+    if node.op is Ops.SCATTER_STORE and of in node.ranges:
+        return [*src[:3], (src[3] & valid).simplify(), src[4]]
+    if node.op is Ops.FOLD and of in node.src[1:]:
+        assert node.arg.identity is not None
+        nothing = UOp.const(node.dtype, node.arg.identity(node.dtype))
+        return [valid.where(src[0], nothing), *src[1:]]
+    return src
