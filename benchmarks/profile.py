@@ -25,15 +25,15 @@ PROGRAMS = {case.kind: case.sizes for case in (BY_NAME["mnist step"], BY_NAME["g
 
 WATCHED = {  # functions, and the phases that they are
     "tensor.backward:gradients": "gradients",
-    "schedule.execute:structure": "structure of the graph",
-    "schedule.execute:canonical": "structure of the graph",
-    "schedule.diskcache:entry_key": "disk cache key",
-    "schedule.diskcache:store": "disk cache store",
-    "schedule.diskcache:fetch": "disk cache fetch",
+    "runtime.execute:structure": "structure of the graph",
+    "runtime.execute:canonical": "structure of the graph",
+    "runtime.diskcache:entry_key": "disk cache key",
+    "runtime.diskcache:store": "disk cache store",
+    "runtime.diskcache:fetch": "disk cache fetch",
     "schedule.items:Scheduler.run": "fuse and schedule",
-    "schedule.lowering:arrange": "merge and order kernels",
-    "schedule.lowering:plan_memory": "memory plan",
-    "schedule.lowering:choose_in_place": "choose in place",
+    "runtime.lowering:arrange": "merge and order kernels",
+    "runtime.lowering:plan_memory": "memory plan",
+    "runtime.lowering:choose_in_place": "choose in place",
     "codegen.program:lower": "lower",
     "codegen.program:normalize": "normalize",
     "codegen.program:decompose": "decompose",
@@ -41,9 +41,9 @@ WATCHED = {  # functions, and the phases that they are
     "codegen.program:choose_opts": "choose opts",
     "codegen.program:linearize": "linearize",
     "backend.cpu.llvm:load": "link",
-    "schedule.compiling:load": "load",
-    "schedule.compiling:Compilation.load": "wait for binaries",
-    "schedule.running:launch": "run",
+    "runtime.compiling:load": "load",
+    "runtime.compiling:Compilation.load": "wait for binaries",
+    "runtime.running:launch": "run",
 }
 
 

@@ -17,13 +17,14 @@ PACKAGE = ROOT / "tinsmith"
 FILES = sorted(p for p in PACKAGE.rglob("*.py"))
 
 # Each package may import those of a lower floor, and itself.
-FLOOR = {"core": 0, "shape": 1, "ir": 2, "codegen": 3, "backend": 4, "schedule": 5, "viz": 5.5, "tensor": 6, "jit": 7,
+FLOOR = {"core": 0, "shape": 1, "ir": 2, "codegen": 3, "backend": 4, "schedule": 5, "runtime": 5.2, "inspect": 5.4,
+         "viz": 5.5, "tensor": 6, "jit": 7,
          "nn": 8, "io": 8, "parallel": 8, "": 9, "conformance": 9, "compat": 10, "__main__": 11}
 OPTIONAL = {"llvmlite", "sklearn", "rich", "torch", "tqdm", "jax", "mpi4py", "msvcrt", "fcntl", "z3", "pyopencl",
             "graphviz", "psutil"}
 MAX_LINES = 500
 # Packages in which an import for types only may close no circle either.
-STRICT = ("ir", "codegen", "schedule")
+STRICT = ("ir", "codegen", "schedule", "runtime", "inspect")
 
 
 def module_name(path: Path) -> str:
@@ -100,8 +101,8 @@ import builtins, json, sys, threading
 import numpy
 before = threading.active_count()
 HEAVY = ("llvmlite", "sklearn", "rich", "torch", "scipy", "platformdirs", "psutil", "subprocess", "tempfile", "http",
-         "tinsmith.viz.page", "tinsmith.schedule.trace",
-         "tinsmith.backend.machine", "tinsmith.schedule.beam", "tinsmith.schedule.explanation",
+         "tinsmith.viz.page", "tinsmith.inspect.trace",
+         "tinsmith.backend.machine", "tinsmith.inspect.beam", "tinsmith.inspect.explanation",
          "tinsmith.codegen.program", "tinsmith.codegen.linearize")
 opened = []
 real = builtins.open

@@ -18,21 +18,21 @@ NO_TUNING = {
         "codegen/eights.py": {"_INF"}, "codegen/floats.py": {"LOG2E", "LOG2E_PARTS"},
         "codegen/transcendentals.py": {"FIRST_INFINITE", "_LOG2_32", "_LOG32", "_LOG64"},
         "codegen/sines.py": {"_PI", "_PI_LOW", "_PI_WORD", "_INV_PI", "_INV_PI_WORDS", "_LOW_HALF", "_LOW_BITS"},
-        "schedule/sample.py": {"EPSILON"}},
+        "inspect/sample.py": {"EPSILON"}},
     "names of ranges and formats of files": {
-        "codegen/matrix.py": {"_NUMBER"}, "schedule/trace.py": {"VERSION"}},
+        "codegen/matrix.py": {"_NUMBER"}, "inspect/trace.py": {"VERSION"}},
     "limits of languages, compilers and drivers": {
         "codegen/blocks.py": {"ROWS_OF_GRID"}, "schedule/horizontal.py": {"MOST_BUFFERS", "MOST_NODES"},
         "schedule/fusion.py": {"MOST_WORK"}, "schedule/cones.py": {"MOST_CONE"},
         "schedule/planner.py": {"ALIGN", "MOST_PACKED"}, "codegen/views.py": {"MOST_ROWS"}},
     "how long is searched, measured, compiled and planned": {
-        "codegen/search.py": {"ROUNDS", "GAIN", "COPIES", "AMOUNTS", "TILES"}, "schedule/beam.py": {"START"},
-        "schedule/budget.py": {"ROUNDS", "HALVINGS", "MOST_RUNS", "TURNS"}, "schedule/compiling.py": {"SWITCH"},
-        "schedule/explanation.py": {"BUDGET"}, "schedule/trial.py": {"WHOLE", "BOXES"},
-        "schedule/checked.py": {"WHOLE", "BOXES", "STEPS", "ROUNDINGS", "SPREAD"}},
+        "codegen/search.py": {"ROUNDS", "GAIN", "COPIES", "AMOUNTS", "TILES"}, "inspect/beam.py": {"START"},
+        "schedule/budget.py": {"ROUNDS", "HALVINGS", "MOST_RUNS", "TURNS"}, "runtime/compiling.py": {"SWITCH"},
+        "inspect/explanation.py": {"BUDGET"}, "inspect/trial.py": {"WHOLE", "BOXES"},
+        "inspect/checked.py": {"WHOLE", "BOXES", "STEPS", "ROUNDINGS", "SPREAD"}},
     "what is shown and kept": {
-        "schedule/listing.py": {"_LEAST"}, "schedule/planning.py": {"SHOWN"}, "schedule/profile.py": {"ROWS"},
-        "schedule/trace.py": {"MOST_REWRITES", "MOST_ROWS", "MOST_SOURCE"}, "schedule/scalars.py": {"SEVERAL"}},
+        "runtime/listing.py": {"_LEAST"}, "inspect/planning.py": {"SHOWN"}, "inspect/profile.py": {"ROWS"},
+        "inspect/trace.py": {"MOST_REWRITES", "MOST_ROWS", "MOST_SOURCE"}, "schedule/scalars.py": {"SEVERAL"}},
 }
 
 # Still to become fields of a target.
@@ -60,7 +60,7 @@ LEFT = {
 }
 ASKED_FOR_A_GRID = {"codegen/program.py": 4}
 TARGETS = ("llvm", "opencl", "cuda", "metal", "hip", "wgsl")
-NAMED = {"schedule/hostcopies.py": {"NPY"}}  # the host's memory, where values are read
+NAMED = {"runtime/hostcopies.py": {"NPY"}}  # the host's memory, where values are read
 
 
 def is_number(node: ast.AST) -> bool:

@@ -11,7 +11,7 @@ from tinsmith.core.names import guide, unknown
 from tinsmith.core.settings import Context
 from tinsmith.core.version import version
 from tinsmith.jit import TinyJit
-from tinsmith.schedule.record import endings
+from tinsmith.runtime.record import endings
 from tinsmith.tensor import einops
 from tinsmith.tensor.function import Function
 from tinsmith.tensor.symbolic import Variable

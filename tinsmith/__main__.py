@@ -35,11 +35,11 @@ from tinsmith.backend.machine import machine, measure
 from tinsmith.core.cache import cache_dir, cache_entries, cache_prune
 from tinsmith.core.errors import TinsmithError
 from tinsmith.core.settings import settings
+from tinsmith.core.texts import plural
 from tinsmith.core.version import version as own_version
+from tinsmith.inspect import beamdb, sourcelist
+from tinsmith.inspect.debug import opts_text
 from tinsmith.ir.document import document
-from tinsmith.schedule import beamdb, sourcelist
-from tinsmith.schedule.debug import opts_text
-from tinsmith.schedule.texts import plural
 
 Row = tuple[str, ...]
 

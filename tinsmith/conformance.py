@@ -18,7 +18,7 @@ from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.evaluate import evaluate
 from tinsmith.ir.ops.op import Array
 from tinsmith.ir.uop import Window
-from tinsmith.schedule.execute import realize
+from tinsmith.runtime.execute import realize
 
 _COMPARISONS: Final = (Ops.CMPLT, Ops.CMPNE, Ops.CMPEQ)
 _INT_OPS: Final = (Ops.NEG, Ops.ADD, Ops.SUB, Ops.MUL, Ops.IDIV, Ops.MOD, Ops.MAX, Ops.MIN, *_COMPARISONS, Ops.AND,

@@ -14,9 +14,10 @@ from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.opt import Opt
 from tinsmith.core.errors import TinsmithError
 from tinsmith.core.settings import Context
-from tinsmith.schedule import execute, scalars
-from tinsmith.schedule.compiled import CompiledSchedule, Step
-from tinsmith.schedule.record import lowered
+from tinsmith.runtime import execute
+from tinsmith.runtime.compiled import CompiledSchedule, Step
+from tinsmith.runtime.record import lowered
+from tinsmith.schedule import scalars
 
 FOLDER = Path(__file__).parent / "kept"
 PLAIN = {"BEAM": 0, "CHECKED": 0, "CHECK_IR": 0, "DEBUG": 0, "MEMORY_BUDGET": "", "NOLOCALS": 0,

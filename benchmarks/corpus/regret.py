@@ -24,9 +24,9 @@ from tinsmith.codegen.program import begin, choose
 from tinsmith.codegen.search import COPIES, actions, copies
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import Context
+from tinsmith.inspect.beam import Trial, why_not
+from tinsmith.inspect.trial import Request
 from tinsmith.ir import UOp
-from tinsmith.schedule.beam import Trial, why_not
-from tinsmith.schedule.trial import Request
 
 FOLDER = Path(__file__).parent / "regret"
 ASKED = 1.05

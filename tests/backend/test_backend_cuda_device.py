@@ -27,10 +27,10 @@ from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import DeviceError, OutOfMemoryError
 from tinsmith.core.settings import Context
+from tinsmith.inspect import beam
+from tinsmith.inspect.trial import Request
 from tinsmith.ir import Ops, UOp
 from tinsmith.jit.function import TinyJit
-from tinsmith.schedule import beam
-from tinsmith.schedule.trial import Request
 from tinsmith.tensor.tensor import Tensor
 
 pytestmark = pytest.mark.cuda

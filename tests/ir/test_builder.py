@@ -24,7 +24,7 @@ from tinsmith.core.errors import ArgumentError, VerifyError
 from tinsmith.ir import Ops, ProgramBuilder, UOp
 from tinsmith.ir.builder import Value
 from tinsmith.ir.document import document
-from tinsmith.schedule.byhand import run_program, source_of
+from tinsmith.runtime.byhand import run_program, source_of
 
 DEVICES = [*NATIVE, "PYTHON", "OPENCL"]
 on_every_device = pytest.mark.parametrize("device", DEVICES, indirect=True)

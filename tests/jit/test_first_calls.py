@@ -12,7 +12,7 @@ from tinsmith import Tensor, TinyJit, nn
 from tinsmith.codegen import program
 from tinsmith.core.recent import Recent
 from tinsmith.jit.unread import Unread
-from tinsmith.schedule import execute
+from tinsmith.runtime import execute
 
 
 @pytest.fixture

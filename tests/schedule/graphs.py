@@ -14,7 +14,7 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.evaluate import evaluate
 from tinsmith.ir.uop import Window, toposort
-from tinsmith.schedule.execute import realize
+from tinsmith.runtime.execute import realize
 
 Array = np.ndarray[Any, Any]
 INTS = (dtypes.int32, dtypes.uint8, dtypes.int64)

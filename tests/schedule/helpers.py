@@ -7,10 +7,10 @@ import numpy as np
 
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
+from tinsmith.runtime.compiled import CompiledSchedule
+from tinsmith.runtime.lowering import arrange
 from tinsmith.schedule.canonical import canonical
-from tinsmith.schedule.compiled import CompiledSchedule
 from tinsmith.schedule.items import Schedule, ScheduleItem, Scheduler
-from tinsmith.schedule.lowering import arrange
 from tinsmith.tensor.realize import _concrete
 from tinsmith.tensor.tensor import Tensor
 

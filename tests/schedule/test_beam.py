@@ -21,10 +21,11 @@ from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.settings import settings
+from tinsmith.inspect import beam, beamdb
+from tinsmith.inspect.sample import box, largest, tolerance_of
+from tinsmith.inspect.trial import Request, Session, same
 from tinsmith.ir import Ops, UOp
-from tinsmith.schedule import beam, beamdb, execute
-from tinsmith.schedule.sample import box, largest, tolerance_of
-from tinsmith.schedule.trial import Request, Session, same
+from tinsmith.runtime import execute
 
 FAULTS = {faulty_device.CRASH: "crash", faulty_device.HANG: "hang", faulty_device.LIE: "wrong",
           faulty_device.REFUSE: "error", 4: "ok"}

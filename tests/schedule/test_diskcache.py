@@ -21,7 +21,7 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.core.settings import Context
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import Window
-from tinsmith.schedule import diskcache, execute
+from tinsmith.runtime import diskcache, execute
 from tinsmith.schedule.canonical import BufferName
 from tinsmith.tensor.tensor import Tensor
 
@@ -117,7 +117,7 @@ def test_a_second_process_schedules_and_compiles_nothing(body: str, device: str,
 
 
 SHOWN = """
-import tinsmith.schedule.execute as execute
+import tinsmith.runtime.execute as execute
 run = execute.run
 def shown(compiled, *rest):
     for step in compiled.steps:

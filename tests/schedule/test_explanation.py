@@ -11,8 +11,8 @@ from tests.golden.running import run
 from tinsmith import Context, Tensor, explain
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.errors import ArgumentError, KernelError
+from tinsmith.inspect.explanation import CopyReport, Explanation, KernelReport
 from tinsmith.nn import Linear
-from tinsmith.schedule.explanation import CopyReport, Explanation, KernelReport
 
 DEVICES = ["CPU", "PYTHON"]
 

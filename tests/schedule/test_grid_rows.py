@@ -12,9 +12,9 @@ from tinsmith.backend.device import Compiled, Device
 from tinsmith.backend.python.device import DEVICE
 from tinsmith.codegen.program import compile_kernel
 from tinsmith.ir import Ops
+from tinsmith.runtime.lowering import planned
 from tinsmith.schedule.canonical import canonical
 from tinsmith.schedule.items import ScheduleItem
-from tinsmith.schedule.lowering import planned
 from tinsmith.tensor.realize import _concrete
 
 

@@ -10,7 +10,8 @@ import pytest
 from tinsmith.backend.memory import Buffer
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
-from tinsmith.schedule import diskcache, planner
+from tinsmith.runtime import diskcache
+from tinsmith.schedule import planner
 from tinsmith.schedule.canonical import canonical, structure
 from tinsmith.schedule.horizontal import fuse_horizontally
 from tinsmith.schedule.horizontal_sums import fuse_sums

@@ -19,13 +19,14 @@ from tinsmith.ir.evaluate import evaluate
 from tinsmith.ir.uop import toposort
 from tinsmith.jit import joined
 from tinsmith.jit.function import TinyJit
-from tinsmith.schedule import compiled as compiled_module
-from tinsmith.schedule import lowering, planner, queue, running
+from tinsmith.runtime import compiled as compiled_module
+from tinsmith.runtime import lowering, queue, running
+from tinsmith.runtime.queue import CommandQueue, KernelItem
+from tinsmith.runtime.step import Step
+from tinsmith.schedule import planner
 from tinsmith.schedule.items import Schedule, ScheduleItem, Slot
 from tinsmith.schedule.order import joinable, toposorted, verify_order
 from tinsmith.schedule.planner import Plan, plan_slots
-from tinsmith.schedule.queue import CommandQueue, KernelItem
-from tinsmith.schedule.step import Step
 from tinsmith.tensor.realize import _concrete
 from tinsmith.tensor.tensor import Tensor
 

@@ -10,8 +10,8 @@ import pytest
 import tinsmith
 from tinsmith import Context, GlobalCounters, Tensor, TinyJit, nn
 from tinsmith.core.errors import ArgumentError, DTypeError, JitError, OutOfMemoryError
-from tinsmith.schedule import execute
-from tinsmith.schedule.planning import Plan
+from tinsmith.inspect.planning import Plan
+from tinsmith.runtime import execute
 
 
 def check(make: Callable[[], Plan], run: Callable[[], object]) -> Plan:

@@ -12,7 +12,7 @@ import pytest
 from tests.golden.running import run
 from tinsmith import Context, Tensor, TinyJit
 from tinsmith.core.counters import Ran
-from tinsmith.schedule import profile
+from tinsmith.inspect import profile
 
 
 @pytest.fixture(autouse=True)

@@ -17,10 +17,10 @@ from tinsmith.backend.python.render import PythonRenderer
 from tinsmith.codegen.render.base import Target
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.errors import ArgumentError, DeviceError, KernelError
+from tinsmith.runtime.compiled import CompiledSchedule
+from tinsmith.runtime.lowering import lower
+from tinsmith.runtime.queue import CommandQueue, CopyItem, KernelItem, SyncItem, WaitItem, _Regions
 from tinsmith.schedule.canonical import canonical
-from tinsmith.schedule.compiled import CompiledSchedule
-from tinsmith.schedule.lowering import lower
-from tinsmith.schedule.queue import CommandQueue, CopyItem, KernelItem, SyncItem, WaitItem, _Regions
 from tinsmith.tensor.realize import _concrete
 
 PATIENCE = 20.0  # seconds after which a meeting that never comes fails

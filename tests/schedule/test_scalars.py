@@ -12,8 +12,9 @@ from tinsmith import TinyJit
 from tinsmith.codegen.launch import programs as kernel_programs
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.settings import Context
-from tinsmith.schedule import execute, scalars
-from tinsmith.schedule.compiled import programs as compiled_programs
+from tinsmith.runtime import execute
+from tinsmith.runtime.compiled import programs as compiled_programs
+from tinsmith.schedule import scalars
 from tinsmith.tensor.tensor import Tensor
 
 PROGRAMS: dict[str, Callable[[Tensor, float], Tensor]] = {

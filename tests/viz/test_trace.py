@@ -17,8 +17,8 @@ from tinsmith.backend.memory import Buffer
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.observe import observed
 from tinsmith.core.timeline import perfetto, timeline
+from tinsmith.inspect import trace
 from tinsmith.ir import UOp
-from tinsmith.schedule import trace
 
 Document = dict[str, Any]
 
@@ -171,7 +171,7 @@ def test_rewrites_are_seen_again_though_their_results_are_known(monkeypatch: pyt
 def test_programs_beyond_a_failure_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     with trace.recording() as found:
         with Context(NOOPT=1), pytest.raises(ZeroDivisionError):
-            monkeypatch.setattr("tinsmith.schedule.lowering.plan_memory", lambda schedule: 1 / 0)
+            monkeypatch.setattr("tinsmith.runtime.lowering.plan_memory", lambda schedule: 1 / 0)
             (Tensor([1.0, 2.0]) + 9).realize()
         monkeypatch.undo()
         (Tensor([1.0, 2.0]) + 9).realize()
@@ -210,6 +210,6 @@ def test_a_block_can_ask_for_it(tmp_path: Path) -> None:
 def test_nothing_is_recorded_without_it(tmp_path: Path) -> None:
     (tmp_path / "p.py").write_text(
         "import sys\nfrom tinsmith import Tensor\nprint((Tensor([1, 2]) + 1).tolist())\n"
-        "print([m for m in sys.modules if m in ('tinsmith.schedule.trace', 'tinsmith.viz.page', 'http.server')])\n")
+        "print([m for m in sys.modules if m in ('tinsmith.inspect.trace', 'tinsmith.viz.page', 'http.server')])\n")
     assert run(["p.py"], tmp_path).stdout == "[2, 3]\n[]\n"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["cache", "p.py"]

@@ -24,7 +24,7 @@ _DEVICE: Final[Names] = {
 _JIT: Final[Names] = {"TinyJit": "tinsmith.compat.jit:TinyJit", "JitError": "tinsmith.core.errors:JitError",
                       **{n: f"tinsmith.jit:{n}" for n in ("CacheCollector", "JitItem")}}
 _MULTI: Final[Names] = {"MultiLazyBuffer": "tinsmith.backend.shards:Shards"}
-_QUEUE: Final[Names] = {n: f"tinsmith.schedule.queue:{n}" for n in ("CommandQueue", "CopyItem", "SyncItem", "WaitItem")}
+_QUEUE: Final[Names] = {n: f"tinsmith.runtime.queue:{n}" for n in ("CommandQueue", "CopyItem", "SyncItem", "WaitItem")}
 _VARIABLE: Final[Names] = {"Variable": "tinsmith.tensor.symbolic:Variable"}
 _OPTIM: Final[Names] = {
     **{n: f"tinsmith.nn.optim:{n}" for n in ("Optimizer", "OptimizerGroup")},
@@ -135,8 +135,8 @@ REASONS: Names = {
     "_recurse_lb": "tinsmith.schedule.fusion.Fusion decides what has memory; DEBUG=3 prints why",
     "_schedule_one": "tinsmith.schedule.items.Scheduler makes the items; Tensor.schedule() shows them",
     "mlops": "gradient rules stand in the op table, tinsmith.ir.ops; tinsmith.Function is for rules of your own",
-    "BufferCopy": "a copy is a step of a schedule without a program, tinsmith.schedule.step.Step",
-    "ExecItem": "a step of a schedule is a tinsmith.schedule.step.Step",
+    "BufferCopy": "a copy is a step of a schedule without a program, tinsmith.runtime.step.Step",
+    "ExecItem": "a step of a schedule is a tinsmith.runtime.step.Step",
     "ProgramSpec": "what launching a kernel needs to know is a tinsmith.codegen.launch.Launch",
     "Linearizer": "tinsmith.codegen.program.compile_kernel goes from a kernel's graph to its UOps and source",
 }
@@ -147,7 +147,7 @@ METHODS: Final[Names] = {
     "call": "a function's graph becomes part of its caller's: call it",
     "callify": "a function's graph becomes part of its caller's: call it",
     "custom_kernel": "tinsmith.tensor.function.Function is a formula with a gradient of your own; "
-                     "tinsmith.schedule.byhand.run_program runs a kernel made of UOps",
+                     "tinsmith.runtime.byhand.run_program runs a kernel made of UOps",
     "decode_hevc_frame": "no device decodes video: decode on the host, Tensor(array)",
     "linear_with_vars": "Tensor.schedule() gives the program, tinsmith.Variable binds its variables",
     "threefry": "Tensor.random_bits, Tensor.manual_seed and tinsmith.tensor.random.threefry2x32",

@@ -51,7 +51,7 @@ class ProgramBuilder:
     >>> [u.op.name for u in g.program()][:5]
     ['DEFINE_GLOBAL', 'DEFINE_GLOBAL', 'CONST', 'CONST', 'CONST']
 
-    ``tinsmith.schedule.byhand.run_program`` runs a program on any device; docs/ir.md lists the ops.
+    ``tinsmith.runtime.byhand.run_program`` runs a program on any device; docs/ir.md lists the ops.
     """
 
     def __init__(self) -> None:

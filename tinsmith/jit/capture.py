@@ -7,6 +7,7 @@ from typing import Any
 
 from tinsmith.backend.memory import Buffer
 from tinsmith.core.settings import settings
+from tinsmith.core.texts import bytes_text
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.symbols import bindings
 from tinsmith.ir.uop import substitute, toposort
@@ -19,7 +20,6 @@ from tinsmith.jit.signature import fresh, leaves, placed, rebuilt, view_of, writ
 from tinsmith.jit.state import State
 from tinsmith.jit.templates import Returned, Template, Written, placeholder
 from tinsmith.jit.unread import SetAside
-from tinsmith.schedule.texts import bytes_text
 from tinsmith.tensor import random
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.realize import is_leaf, realize_tensors

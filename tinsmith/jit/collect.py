@@ -13,13 +13,13 @@ from tinsmith.backend.shards import flattened
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import JitError, user_line
 from tinsmith.core.terminal import width
+from tinsmith.core.texts import cut
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.symbols import bindings
 from tinsmith.ir.uop import toposort
-from tinsmith.schedule.compiled import CompiledSchedule
-from tinsmith.schedule.record import recorders
-from tinsmith.schedule.running import launch
-from tinsmith.schedule.texts import cut
+from tinsmith.runtime.compiled import CompiledSchedule
+from tinsmith.runtime.record import recorders
+from tinsmith.runtime.running import launch
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.realize import buffer_of
 

@@ -24,17 +24,17 @@ from tinsmith.jit.signature import Bound, difference, leaves, placed, signature,
 from tinsmith.jit.state import State
 from tinsmith.jit.verify import verified
 from tinsmith.jit.watch import Watch
-from tinsmith.schedule.record import recorders
+from tinsmith.runtime.record import recorders
 from tinsmith.tensor import history, random
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.realize import realize_tensors, running
 from tinsmith.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
-    from tinsmith.schedule import trace
-    from tinsmith.schedule.planning import Plan
+    from tinsmith.inspect import trace
+    from tinsmith.inspect.planning import Plan
 else:
-    trace = Late("tinsmith.schedule.trace")
+    trace = Late("tinsmith.inspect.trace")
 
 R = TypeVar("R")
 

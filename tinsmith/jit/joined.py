@@ -8,12 +8,12 @@ from typing import Final
 from tinsmith.backend.memory import Layout
 from tinsmith.core.settings import settings
 from tinsmith.jit.collect import JitItem, Source
+from tinsmith.runtime.compiled import CompiledSchedule
+from tinsmith.runtime.queue import overlap
+from tinsmith.runtime.step import Step
 from tinsmith.schedule.budget import fitted, room_in, seconds_of
-from tinsmith.schedule.compiled import CompiledSchedule
 from tinsmith.schedule.items import Schedule, Slot
 from tinsmith.schedule.planner import plan_slots
-from tinsmith.schedule.queue import overlap
-from tinsmith.schedule.step import Step
 
 Made = tuple[int, int]  # number of a program, number among its outputs
 WHOLE: Final = -1

@@ -28,8 +28,8 @@ from tinsmith.jit.guards import Place
 from tinsmith.jit.joined import WHOLE, Joined, join
 from tinsmith.jit.signature import fresh, leaves, rebuilt
 from tinsmith.jit.templates import Returned, Template, Written, late_tensor
+from tinsmith.runtime.running import failed, launch
 from tinsmith.schedule.items import Slot
-from tinsmith.schedule.running import failed, launch
 from tinsmith.tensor import random
 from tinsmith.tensor.backward import Backward
 from tinsmith.tensor.base import TensorBase
@@ -38,10 +38,10 @@ from tinsmith.tensor.storage import alone
 from tinsmith.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
-    from tinsmith.schedule import planning
-    from tinsmith.schedule.planning import Plan
+    from tinsmith.inspect import planning
+    from tinsmith.inspect.planning import Plan
 else:
-    planning = Late("tinsmith.schedule.planning")
+    planning = Late("tinsmith.inspect.planning")
 
 SMALL: Final = 1 << 16  # bytes of an output, or of temporaries, that a capture keeps between calls
 LARGER: Final = 8 << 20  # bytes of all larger outputs that it keeps: to find new memory costs as much as to fill a MB

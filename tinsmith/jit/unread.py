@@ -12,7 +12,7 @@ from typing import Any
 from tinsmith.backend.memory import Buffer
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.interning import forget_dead
-from tinsmith.schedule.record import recorders
+from tinsmith.runtime.record import recorders
 from tinsmith.tensor import history
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.realize import realize_tensors

@@ -11,7 +11,7 @@ from tinsmith.core.errors import JitError
 from tinsmith.ir import UOp
 from tinsmith.jit.collect import CacheCollector
 from tinsmith.jit.signature import paths
-from tinsmith.schedule.record import recorders
+from tinsmith.runtime.record import recorders
 from tinsmith.tensor import random
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.tensor import Tensor

@@ -25,7 +25,7 @@ from tinsmith.nn.gguf import gguf_load
 from tinsmith.nn.numpyfile import numpy_load, numpy_save
 from tinsmith.nn.torchfile import torch_load
 from tinsmith.nn.values import is_value, plain, restored
-from tinsmith.schedule.hostcopies import seen_on_host
+from tinsmith.runtime.hostcopies import seen_on_host
 from tinsmith.tensor.arguments import shown
 from tinsmith.tensor.base import device_name, leaf
 from tinsmith.tensor.realize import realize_tensors, value_of

@@ -1,1 +1,1 @@
-"""Which values get memory, in what order kernels run, where buffers lie, and the running itself."""
+"""Which values get memory, in what order kernels run, and where buffers lie."""

@@ -19,7 +19,7 @@ from tinsmith.core.weak import LiveSet, WeakTable
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.sizes import value_of_size
 from tinsmith.ir.uop import Origin
-from tinsmith.schedule.hostcopies import copy_to_host
+from tinsmith.runtime.hostcopies import copy_to_host
 from tinsmith.tensor import display, files, storage
 from tinsmith.tensor.data import from_data
 from tinsmith.tensor.history import is_computed, note_earlier

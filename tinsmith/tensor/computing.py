@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tinsmith import viz
-from tinsmith.schedule.compiled import CompiledSchedule
+from tinsmith.runtime.compiled import CompiledSchedule
 from tinsmith.tensor.base import TensorBase, check_tensors
 from tinsmith.tensor.realize import (
     explain_tensors,
@@ -16,8 +16,8 @@ from tinsmith.tensor.realize import (
 )
 
 if TYPE_CHECKING:
-    from tinsmith.schedule.explanation import Explanation
-    from tinsmith.schedule.planning import Plan
+    from tinsmith.inspect.explanation import Explanation
+    from tinsmith.inspect.planning import Plan
     from tinsmith.tensor.tensor import Tensor
     from tinsmith.viz.drawing import Drawing
     from tinsmith.viz.showing import View

@@ -16,8 +16,8 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import TinsmithError, place
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import Origin
-from tinsmith.schedule.hostcopies import seen_on_host
-from tinsmith.schedule.record import recorders
+from tinsmith.runtime.hostcopies import seen_on_host
+from tinsmith.runtime.record import recorders
 from tinsmith.tensor import files
 from tinsmith.tensor.hostdata import host_values
 from tinsmith.tensor.realize import known_value

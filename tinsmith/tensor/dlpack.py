@@ -19,7 +19,7 @@ from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError, DeviceError, DTypeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.evaluate import evaluate
-from tinsmith.schedule.record import recorders
+from tinsmith.runtime.record import recorders
 
 Array = np.ndarray[Any, Any]
 Place = tuple[int, int]  # DLPack's kind of device, and its number

@@ -14,8 +14,8 @@ from tinsmith.backend.shards import Shards
 from tinsmith.core.errors import AxisError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.symbols import symbols
-from tinsmith.schedule.hostcopies import seen_on_host
-from tinsmith.schedule.record import recorders
+from tinsmith.runtime.hostcopies import seen_on_host
+from tinsmith.runtime.record import recorders
 from tinsmith.tensor.realize import is_realized
 
 if TYPE_CHECKING:

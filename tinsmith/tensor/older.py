@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tinsmith.ir import UOp
 from tinsmith.ir.symbols import bindings
 from tinsmith.ir.uop import toposort
-from tinsmith.schedule.compiled import CompiledSchedule
+from tinsmith.runtime.compiled import CompiledSchedule
 from tinsmith.tensor.base import check_tensors
 from tinsmith.tensor.realize import realize_tensors
 

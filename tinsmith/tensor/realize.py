@@ -20,26 +20,26 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.interning import forget_dead
 from tinsmith.ir.ops import FOR_GRADIENTS
 from tinsmith.ir.uop import Origin, substitute, toposort
+from tinsmith.runtime.compiled import CompiledSchedule
+from tinsmith.runtime.execute import realize
+from tinsmith.runtime.hostcopies import copy_from_host, is_host_copy, uncopied
+from tinsmith.runtime.lowering import lower
+from tinsmith.runtime.record import recorders
 from tinsmith.schedule.canonical import canonical
-from tinsmith.schedule.compiled import CompiledSchedule
-from tinsmith.schedule.execute import realize
-from tinsmith.schedule.hostcopies import copy_from_host, is_host_copy, uncopied
-from tinsmith.schedule.lowering import lower
 from tinsmith.schedule.origins import note_origin
-from tinsmith.schedule.record import recorders
 from tinsmith.tensor import files, history, storage
 from tinsmith.tensor.checks import Checks
 
 if TYPE_CHECKING:
-    from tinsmith.schedule import explanation, planning, tuned
-    from tinsmith.schedule.explanation import Explanation
-    from tinsmith.schedule.planning import Plan
-    from tinsmith.schedule.tuned import Tuned
+    from tinsmith.inspect import explanation, planning, tuned
+    from tinsmith.inspect.explanation import Explanation
+    from tinsmith.inspect.planning import Plan
+    from tinsmith.inspect.tuned import Tuned
     from tinsmith.tensor.base import TensorBase
 else:
-    explanation = Late("tinsmith.schedule.explanation")
-    planning = Late("tinsmith.schedule.planning")
-    tuned = Late("tinsmith.schedule.tuned")
+    explanation = Late("tinsmith.inspect.explanation")
+    planning = Late("tinsmith.inspect.planning")
+    tuned = Late("tinsmith.inspect.tuned")
 
 _KEPT_VIEWS = (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.FLIP)
 

@@ -50,9 +50,9 @@ from tinsmith.tensor.synonyms import InPlace
 from tinsmith.tensor.triangles import Triangles
 
 if TYPE_CHECKING:
-    from tinsmith.schedule.explanation import Explanation
-    from tinsmith.schedule.planning import Plan
-    from tinsmith.schedule.tuned import Tuned
+    from tinsmith.inspect.explanation import Explanation
+    from tinsmith.inspect.planning import Plan
+    from tinsmith.inspect.tuned import Tuned
 
 
 def _missing(owner: type, name: str) -> Exception:

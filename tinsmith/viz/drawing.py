@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any, Final
 
-from tinsmith.schedule.texts import plural
+from tinsmith.core.texts import plural
 from tinsmith.viz.fold import folding
 
 MOST: Final = 150  # nodes that are drawn one by one; a larger graph is drawn by its groups

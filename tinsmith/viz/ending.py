@@ -5,7 +5,7 @@ import shlex
 
 from tinsmith.core.terminal import show
 from tinsmith.core.timeline import output_path
-from tinsmith.schedule.trace import Trace, trace_path
+from tinsmith.inspect.trace import Trace, trace_path
 from tinsmith.viz.drawing import draw
 from tinsmith.viz.page import page
 from tinsmith.viz.serve import Server

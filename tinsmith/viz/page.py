@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tinsmith.core.errors import FileFormatError
-from tinsmith.schedule.trace import FORMAT, VERSION
+from tinsmith.inspect.trace import FORMAT, VERSION
 from tinsmith.viz.fold import folding
 
 _SCRIPTS = ("vendor/dagre.min.js", "vendor/flame-chart.min.js", "rows.js", "graph.js", "timeline.js", "app.js")

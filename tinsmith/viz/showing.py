@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 from tinsmith.core.late import Late
 from tinsmith.core.terminal import show
+from tinsmith.core.texts import plural
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
-from tinsmith.schedule.compiled import CompiledSchedule
-from tinsmith.schedule.texts import plural
+from tinsmith.runtime.compiled import CompiledSchedule
 from tinsmith.viz.drawing import Box, Drawing, draw
 from tinsmith.viz.page import page
 from tinsmith.viz.serve import Server
 
 if TYPE_CHECKING:
-    from tinsmith.schedule import explanation, trace
+    from tinsmith.inspect import explanation, trace
 else:
-    explanation = Late("tinsmith.schedule.explanation")
-    trace = Late("tinsmith.schedule.trace")
+    explanation = Late("tinsmith.inspect.explanation")
+    trace = Late("tinsmith.inspect.trace")
 
 
 class View:

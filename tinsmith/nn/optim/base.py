@@ -19,7 +19,7 @@ from tinsmith.tensor.realize import plan_tensors, realize_tensors
 from tinsmith.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
-    from tinsmith.schedule.planning import Plan
+    from tinsmith.inspect.planning import Plan
 
 Params: TypeAlias = Sequence[Tensor] | Sequence[Mapping[str, Any]]
 _FIXED: Final = ("params", "master_weights")  # of a group: the optimizer's state is of their shapes

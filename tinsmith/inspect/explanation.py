@@ -21,14 +21,14 @@ from tinsmith.codegen.opt import Opt
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import place
 from tinsmith.core.terminal import WIDTH
+from tinsmith.core.texts import bytes_text, cut, percent, plural, time_text
+from tinsmith.inspect.debug import opts_text
 from tinsmith.ir import UOp
 from tinsmith.ir.uop import Origin
+from tinsmith.runtime.compiled import CompiledSchedule
+from tinsmith.runtime.lowering import lower
+from tinsmith.runtime.step import Step
 from tinsmith.schedule.canonical import canonical
-from tinsmith.schedule.compiled import CompiledSchedule
-from tinsmith.schedule.debug import opts_text
-from tinsmith.schedule.lowering import lower
-from tinsmith.schedule.step import Step
-from tinsmith.schedule.texts import bytes_text, cut, percent, plural, time_text
 
 BUDGET = 1.0  # seconds for measuring a whole program, roughly
 

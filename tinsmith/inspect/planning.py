@@ -20,17 +20,17 @@ from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import place
 from tinsmith.core.settings import settings
+from tinsmith.core.texts import bytes_text, cut, percent, plural, time_text
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import Origin, toposort
+from tinsmith.runtime.compiled import CompiledSchedule
+from tinsmith.runtime.lowering import sources
 from tinsmith.schedule.budget import devices_of
 from tinsmith.schedule.canonical import canonical, part_names
-from tinsmith.schedule.compiled import CompiledSchedule
 from tinsmith.schedule.inplace import choose_in_place
 from tinsmith.schedule.items import Slot
-from tinsmith.schedule.lowering import sources
 from tinsmith.schedule.planner import Plan as Places
 from tinsmith.schedule.planner import plan_memory
-from tinsmith.schedule.texts import bytes_text, cut, percent, plural, time_text
 
 SHOWN: Final = 8  # rows of the table
 

@@ -13,11 +13,11 @@ from tinsmith.codegen.launch import Launch
 from tinsmith.core.recent import Recent
 from tinsmith.core.settings import settings
 from tinsmith.ir.uop import Origin
+from tinsmith.runtime.listing import ScheduledItem, item_of
+from tinsmith.runtime.step import Step
 from tinsmith.schedule.items import Schedule, Slot
-from tinsmith.schedule.listing import ScheduledItem, item_of
 from tinsmith.schedule.order import verify_order
 from tinsmith.schedule.planner import Plan
-from tinsmith.schedule.step import Step
 
 
 @dataclass(repr=False)

@@ -10,10 +10,10 @@ from tinsmith.backend.device import Device
 from tinsmith.codegen.launch import KernelProgram
 from tinsmith.core.settings import Context, settings
 from tinsmith.core.terminal import show_whole
-from tinsmith.schedule.compiled import CompiledSchedule
-from tinsmith.schedule.debug import lines_of
-from tinsmith.schedule.record import lowered
-from tinsmith.schedule.step import Step
+from tinsmith.inspect.debug import lines_of
+from tinsmith.runtime.compiled import CompiledSchedule
+from tinsmith.runtime.record import lowered
+from tinsmith.runtime.step import Step
 
 
 class SourceList:

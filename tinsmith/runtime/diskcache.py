@@ -30,11 +30,11 @@ from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops import Op
 from tinsmith.ir.uop import Origin, Window, toposort
+from tinsmith.runtime.compiled import CompiledSchedule, is_loaded, load, loaded
+from tinsmith.runtime.step import Step
 from tinsmith.schedule.canonical import BufferName, part_names
-from tinsmith.schedule.compiled import CompiledSchedule, is_loaded, load, loaded
 from tinsmith.schedule.items import Schedule, Slot
 from tinsmith.schedule.planner import Plan
-from tinsmith.schedule.step import Step
 
 _KIND = "program"
 _IMPORTED = time.time()

@@ -12,14 +12,15 @@ from tinsmith.core.settings import settings
 from tinsmith.core.timeline import PYTHON, span
 from tinsmith.ir import UOp
 from tinsmith.ir.uop import substitute
-from tinsmith.schedule import diskcache, scalars
+from tinsmith.runtime import diskcache
+from tinsmith.runtime.compiled import CompiledSchedule
+from tinsmith.runtime.compiled import programs as compiled_programs
+from tinsmith.runtime.lowering import lower
+from tinsmith.runtime.queue import overlap
+from tinsmith.runtime.record import lowered, recorders
+from tinsmith.runtime.running import run
+from tinsmith.schedule import scalars
 from tinsmith.schedule.canonical import canonical, structure
-from tinsmith.schedule.compiled import CompiledSchedule
-from tinsmith.schedule.compiled import programs as compiled_programs
-from tinsmith.schedule.lowering import lower
-from tinsmith.schedule.queue import overlap
-from tinsmith.schedule.record import lowered, recorders
-from tinsmith.schedule.running import run
 
 _compiled: Recent[Any, CompiledSchedule] = Recent()  # by structure, and by canonical graph
 

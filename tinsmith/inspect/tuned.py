@@ -15,14 +15,14 @@ from tinsmith.codegen.opt import Opt
 from tinsmith.codegen.program import begin, compile_kernel
 from tinsmith.codegen.roles import Axis, range_size
 from tinsmith.core.errors import ArgumentError
+from tinsmith.inspect.debug import opts_text
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.evaluate import evaluate
 from tinsmith.ir.ops.op import Array
 from tinsmith.ir.printer import uop_table
+from tinsmith.runtime.lowering import lower, planned
+from tinsmith.runtime.running import run
 from tinsmith.schedule.canonical import canonical
-from tinsmith.schedule.debug import opts_text
-from tinsmith.schedule.lowering import lower, planned
-from tinsmith.schedule.running import run
 
 
 class Wanted(NamedTuple):

@@ -13,11 +13,11 @@ import numpy as np
 
 from tinsmith.backend.memory import Buffer, damaged
 from tinsmith.core.errors import CheckError
+from tinsmith.inspect import sample
 from tinsmith.ir import UOp
-from tinsmith.schedule import sample
-from tinsmith.schedule.compiled import Bound
+from tinsmith.runtime.compiled import Bound
+from tinsmith.runtime.step import Step
 from tinsmith.schedule.items import ScheduleItem
-from tinsmith.schedule.step import Step
 
 Array = np.ndarray[Any, Any]
 WHOLE = 1 << 15  # elements of the largest value up to which all of a kernel is interpreted; beyond, boxes of it are

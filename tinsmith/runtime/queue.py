@@ -25,9 +25,9 @@ from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError, DeviceError, VerifyError
 from tinsmith.core.settings import settings
-from tinsmith.schedule.compiled import CompiledSchedule
+from tinsmith.runtime.compiled import CompiledSchedule
+from tinsmith.runtime.step import Step
 from tinsmith.schedule.overlap import COPIES, queue_of, workers
-from tinsmith.schedule.step import Step
 
 
 @dataclass(eq=False, repr=False)

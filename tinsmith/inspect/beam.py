@@ -29,12 +29,12 @@ from tinsmith.core.cache import cache_key
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import DECLARED, child_environment, settings
 from tinsmith.core.terminal import show
+from tinsmith.inspect import beamdb
+from tinsmith.inspect.debug import opts_text
+from tinsmith.inspect.trial import Request
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
-from tinsmith.schedule import beamdb
-from tinsmith.schedule.debug import opts_text
-from tinsmith.schedule.diskcache import Unkeyable, encode
-from tinsmith.schedule.trial import Request
+from tinsmith.runtime.diskcache import Unkeyable, encode
 
 START = 60.0  # seconds that a child may take to start and to prepare a kernel, beside the limit of a candidate
 _known: dict[tuple[Any, ...], tuple[Opt, ...] | None] = {}
@@ -71,7 +71,7 @@ class Child:
 
     def start(self) -> subprocess.Popen[bytes]:
         process = self.process = subprocess.Popen(
-            [sys.executable, "-c", "from tinsmith.schedule.trial import main; main()"], start_new_session=True,
+            [sys.executable, "-c", "from tinsmith.inspect.trial import main; main()"], start_new_session=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             env=child_environment(BEAM=0, DEBUG=0, VERIFY=0))
         answers = self.answers = queue.SimpleQueue()

@@ -25,9 +25,9 @@ from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.opt import Opt
 from tinsmith.codegen.program import compile_kernel
 from tinsmith.core.dtypes import DType
+from tinsmith.inspect import sample
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
-from tinsmith.schedule import sample
 
 Array = np.ndarray[Any, Any]
 WHOLE = 1 << 20  # elements of the largest value up to which all of a kernel is interpreted; beyond, boxes of it are

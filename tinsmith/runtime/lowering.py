@@ -13,9 +13,11 @@ from tinsmith.core.observe import passed
 from tinsmith.core.settings import settings
 from tinsmith.ir import UOp
 from tinsmith.ir.uop import toposort
+from tinsmith.runtime.compiled import CompiledSchedule, loaded
+from tinsmith.runtime.compiling import Compilation
+from tinsmith.runtime.record import lowered
+from tinsmith.runtime.step import Step
 from tinsmith.schedule.budget import Kernels, within
-from tinsmith.schedule.compiled import CompiledSchedule, loaded
-from tinsmith.schedule.compiling import Compilation
 from tinsmith.schedule.empty import without_empty
 from tinsmith.schedule.horizontal import fuse_horizontally
 from tinsmith.schedule.horizontal_rows import fuse_rows
@@ -25,17 +27,15 @@ from tinsmith.schedule.items import Schedule, Scheduler
 from tinsmith.schedule.order import verify_order
 from tinsmith.schedule.overlap import overlapped
 from tinsmith.schedule.planner import plan_memory
-from tinsmith.schedule.record import lowered
 from tinsmith.schedule.sharding import is_group, spread_out
-from tinsmith.schedule.step import Step
 
 if TYPE_CHECKING:
     from tinsmith.codegen import program
-    from tinsmith.schedule import beam, trace
+    from tinsmith.inspect import beam, trace
 else:
     program = Late("tinsmith.codegen.program")
-    beam = Late("tinsmith.schedule.beam")
-    trace = Late("tinsmith.schedule.trace")
+    beam = Late("tinsmith.inspect.beam")
+    trace = Late("tinsmith.inspect.trace")
 
 
 def planned(graph: list[UOp], device: str) -> tuple[Schedule, list[Layout | None]]:

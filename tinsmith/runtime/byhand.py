@@ -21,7 +21,7 @@ from tinsmith.core.terminal import show
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.builder import ProgramBuilder
 from tinsmith.ir.printer import uop_table
-from tinsmith.schedule.compiled import is_loaded, load, loaded
+from tinsmith.runtime.compiled import is_loaded, load, loaded
 
 _READABLE = ReadableRenderer()
 Array = np.ndarray[Any, Any]

@@ -16,17 +16,17 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import KernelError, OutOfMemoryError, TinsmithError, VerifyError
 from tinsmith.core.late import Late
 from tinsmith.core.settings import settings
+from tinsmith.core.texts import bytes_text
 from tinsmith.core.timeline import timeline
-from tinsmith.schedule.compiled import Bound, CompiledSchedule
-from tinsmith.schedule.step import Step
-from tinsmith.schedule.texts import bytes_text
+from tinsmith.runtime.compiled import Bound, CompiledSchedule
+from tinsmith.runtime.step import Step
 
 if TYPE_CHECKING:
-    from tinsmith.schedule import checked, debug, profile
+    from tinsmith.inspect import checked, debug, profile
 else:
-    checked = Late("tinsmith.schedule.checked")
-    debug = Late("tinsmith.schedule.debug")
-    profile = Late("tinsmith.schedule.profile")
+    checked = Late("tinsmith.inspect.checked")
+    debug = Late("tinsmith.inspect.debug")
+    profile = Late("tinsmith.inspect.profile")
 
 
 def output_buffers(bound: Bound, inputs: Sequence[Buffer], free: Collection[int]) -> list[Buffer]:

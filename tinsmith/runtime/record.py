@@ -8,7 +8,7 @@ from tinsmith.backend.memory import Buffer
 from tinsmith.ir import UOp
 
 if TYPE_CHECKING:
-    from tinsmith.schedule.compiled import CompiledSchedule
+    from tinsmith.runtime.compiled import CompiledSchedule
 
 
 class Recorder(Protocol):

@@ -17,8 +17,8 @@ from tinsmith.core.counters import Ran
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import place
 from tinsmith.core.terminal import WIDTH, show
+from tinsmith.core.texts import cut, percent, plural, time_text
 from tinsmith.core.timeline import output_path, timeline, write_perfetto
-from tinsmith.schedule.texts import cut, percent, plural, time_text
 
 ROWS = 30  # of the table, so that it fits a screen; what took less time is one row
 _HEAD = " share    total   runs     mean roofline   GFLOPS   GB/s  device  kernel                computes"

@@ -12,17 +12,17 @@ from tinsmith.core.errors import UnknownNameError, place
 from tinsmith.core.late import Late
 from tinsmith.core.names import unknown
 from tinsmith.core.terminal import fitted, width
+from tinsmith.core.texts import cut
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.text import argument_text
 from tinsmith.ir.uop import Origin, toposort
+from tinsmith.runtime.step import Step
 from tinsmith.schedule.items import Slot
-from tinsmith.schedule.step import Step
-from tinsmith.schedule.texts import cut
 
 if TYPE_CHECKING:
-    from tinsmith.schedule import debug
+    from tinsmith.inspect import debug
 else:
-    debug = Late("tinsmith.schedule.debug")
+    debug = Late("tinsmith.inspect.debug")
 
 _LEAST = 16  # columns that are left of a part that is cut off
 # What items of a schedule have in tinygrad and its tutorials, and what has it here.

@@ -10,8 +10,8 @@ from tinsmith.backend.memory import Buffer, Layout
 from tinsmith.backend.shards import Shards, flattened
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.evaluate import evaluate
-from tinsmith.schedule.record import recorders
-from tinsmith.schedule.running import copy
+from tinsmith.runtime.record import recorders
+from tinsmith.runtime.running import copy
 
 
 def is_host_copy(node: UOp) -> bool:

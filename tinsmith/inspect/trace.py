@@ -33,17 +33,17 @@ from tinsmith.core.observe import observed
 from tinsmith.core.settings import Context, settings
 from tinsmith.core.terminal import show
 from tinsmith.core.timeline import output_path, timeline
+from tinsmith.inspect.debug import READABLE, opts_text
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.printer import graph_rows, table_rows, tree_rows
 from tinsmith.ir.text import argument_text, expression, is_integer, short
 from tinsmith.ir.uop import Origin, toposort
+from tinsmith.runtime.compiled import CompiledSchedule
+from tinsmith.runtime.record import endings
+from tinsmith.runtime.step import Step
 from tinsmith.schedule.canonical import BufferName
-from tinsmith.schedule.compiled import CompiledSchedule
-from tinsmith.schedule.debug import READABLE, opts_text
 from tinsmith.schedule.fusion import Fusion
 from tinsmith.schedule.items import Schedule, ScheduleItem
-from tinsmith.schedule.record import endings
-from tinsmith.schedule.step import Step
 
 FORMAT: Final = "tinsmith trace"
 VERSION: Final = 1

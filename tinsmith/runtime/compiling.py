@@ -12,7 +12,7 @@ from tinsmith.backend.device import Device
 from tinsmith.codegen.launch import KernelProgram, Launch
 from tinsmith.core.settings import settings
 from tinsmith.core.timeline import span
-from tinsmith.schedule.compiled import is_loaded, load
+from tinsmith.runtime.compiled import is_loaded, load
 
 # Seconds after which a thread that writes sources lets the compiling one go on. Between its native calls that one needs
 # the interpreter for moments only, and Python's usual 5 ms of waiting for each of them would leave a core idle.

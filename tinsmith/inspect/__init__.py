@@ -1,0 +1,1 @@
+"""What people ask about programs: explanations, plans, profiles, traces, checks, and searches of opts."""

@@ -1,0 +1,1 @@
+"""What runs: kernels loaded and launched, queues of devices, programs on disk."""
