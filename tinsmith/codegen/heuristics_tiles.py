@@ -18,8 +18,8 @@ import math
 from dataclasses import dataclass
 from itertools import pairwise
 
+from tinsmith.codegen.footprints import footprints
 from tinsmith.codegen.kernel import Kernel
-from tinsmith.codegen.kernelgraph import footprints
 from tinsmith.codegen.masking import covered_steps
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target

@@ -9,9 +9,10 @@ import math
 from collections.abc import Sequence
 from copy import copy as shallow_copy
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from tinsmith.codegen import matrix
+from tinsmith.codegen.footprints import Footprint, footprints, layout_rank, memory_order
 from tinsmith.codegen.normalize import mergeable
 from tinsmith.codegen.opt import Opt
 from tinsmith.codegen.roles import Role, range_size
@@ -255,13 +256,13 @@ class KernelGraph:
         It is filled by vectors of ``lanes`` elements where memory runs along it, else (or for 0) one by one.
         Ranges that only enter as one sum (a window's position and offset) are staged as that sum: a padded tile.
         """
-        inside = sorted((r for r in self.order if r in value.ranges and r not in outside), key=_layout_rank)
+        inside = sorted((r for r in self.order if r in value.ranges and r not in outside), key=layout_rank)
         fresh: list[UOp] = []
         table: dict[UOp, UOp] = {}
         offset = UOp.index(0)
         valid: UOp | None = None
         turned = self.turned(value)
-        boxes = sorted(footprints(value, inside), key=lambda b: (b.ranges[0] is turned, _memory_order(value, b)))
+        boxes = sorted(footprints(value, inside), key=lambda b: (b.ranges[0] is turned, memory_order(value, b)))
         for box in boxes:
             lead = box.ranges[0]
             loops, at = self.stage_loops(value, box, lanes)
@@ -426,61 +427,6 @@ class KernelGraph:
         if opt.axis is None or not 0 <= opt.axis < len(ranges):
             raise ArgumentError("Opt", f"{opt} names no axis", "one of these")
         return ranges[opt.axis]
-
-
-class Footprint(NamedTuple):
-    """Ranges that enter a staged value only as one sum, ``position + low``, which takes ``size`` values."""
-
-    ranges: tuple[UOp, ...]
-    position: UOp
-    low: int
-    size: int
-
-
-def footprints(value: UOp, inside: list[UOp]) -> list[Footprint]:
-    """``inside`` grouped into boxes: y and ky of y + ky, or x and kx of x*stride - kx, are one box."""
-    boxes: list[Footprint] = []
-    left = list(inside)
-    sums = matrix.sums([s for n in toposort(value) if n.op is Ops.LOAD for s in n.src[1:]])
-    while left:
-        r = left.pop(0)
-        partner = next((p for p in left if _enter_as_sum(sums, r, p) is not None), None)
-        if partner is None:
-            boxes.append(Footprint((r,), r, 0, range_size(r)))
-            continue
-        left.remove(partner)
-        k, unit, other = _enter_as_sum(sums, r, partner) or (0, r, r)
-        reach = k * (range_size(other) - 1)
-        low = min(reach, 0)
-        boxes.append(Footprint((unit, other), (unit + other * k - low).simplify(), low, range_size(unit) + abs(reach)))
-    return boxes
-
-
-def _enter_as_sum(sums: list[UOp], a: UOp, b: UOp) -> tuple[int, UOp, UOp] | None:
-    """(k, unit, other) if a value, with these sums in its places, depends on a and b only through unit + k*other."""
-    if a.arg[1].expanded or b.arg[1].expanded:
-        return None
-    for unit, other in ((a, b), (b, a)):
-        ratios = {matrix.ratio(root, unit, other) for root in sums}
-        ratios.discard(None)
-        if len(ratios) == 1:
-            k = ratios.pop()
-            if isinstance(k, int) and 0 < abs(k) < range_size(unit):  # neighbours overlap: there is something to share
-                return k, unit, other
-    return None
-
-
-def _memory_order(value: UOp, box: Footprint) -> tuple[int, int]:
-    """Loops of a tile in the order of the memory it is copied from, so that copying walks along it."""
-    lead = box.ranges[0]
-    load = next((n for n in toposort(value) if n.op is Ops.LOAD), None)
-    stride = 0 if load is None else abs(linear_form(load.src[1])[0].get(lead, 0))
-    return _layout_rank(lead), -stride if _layout_rank(lead) == 0 else 0
-
-
-def _layout_rank(r: UOp) -> int:
-    """A tile is stored loop by loop, then register copies, lanes fastest, so that its reader loads whole vectors."""
-    return {Role.UPCAST: 1, Role.VECTOR: 2}.get(r.arg[1], 0)
 
 
 def _size_name(size: int | UOp) -> str:

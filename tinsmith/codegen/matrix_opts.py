@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass
 
 from tinsmith.codegen import matrix
+from tinsmith.codegen.footprints import footprints
 from tinsmith.codegen.kernel import Kernel
-from tinsmith.codegen.kernelgraph import footprints
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, range_size

@@ -163,7 +163,7 @@ def merged(members: list[ScheduleItem]) -> ScheduleItem:
         return members[0]
     written = [m.slots[0] for m in members]
     read = dict.fromkeys(s for m in members for s in m.read if s not in written)
-    twins = any(m.tiles for m in members)
+    same = "tiles" if any(m.tiles for m in members) else "loops"
     number = {s: n for n, s in enumerate((*written, *read))}
     values: dict[int, UOp] = {}
     for m in members:
@@ -177,5 +177,5 @@ def merged(members: list[ScheduleItem]) -> ScheduleItem:
     reasons = "; ".join(dict.fromkeys(m.reason for m in members))
     origin = list(dict.fromkeys(o for m in members for o in m.origin))
     return ScheduleItem(members[0].device, UOp(Ops.SINK, None, tuple(values[s] for s in written)), list(number),
-                        f"{len(members)} {'twins' if twins else 'siblings'} in one kernel: {reasons}", origin,
+                        f"{len(members)} kernels of the same {same} in one: {reasons}", origin,
                         outputs=len(members), tiles=frozenset().union(*(m.tiles for m in members)))

@@ -1,6 +1,6 @@
 """The one rule of every order: each slot is written once and before it is read, and no result is lost.
 
-What merges or moves items asks ``joinable`` or keeps levels that rise along every read (``siblings``), sorts with
+What merges or moves items asks ``joinable`` or keeps levels that rise along every read (``horizontal``), sorts with
 ``toposorted``, and ``verify_order`` looks at the outcome, whoever made it.
 """
 from __future__ import annotations
