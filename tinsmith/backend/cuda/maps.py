@@ -5,8 +5,10 @@ import ctypes
 from typing import Any, Final
 
 from tinsmith.backend.cuda.driver import GPU
+from tinsmith.core.errors import DeviceError
 
 BYTES: Final = 128  # of an encoded map
+ALIGN: Final = 16  # of the addresses that maps begin at
 KEPT: Final = 64  # addresses for which a map is kept encoded
 
 
@@ -26,7 +28,11 @@ class TensorMap:
         self.encoded: dict[int, bytes] = {}
 
     def point_to(self, address: int) -> None:
-        """Describe the buffer at another address."""
+        """Describe the buffer at another address.
+
+        Raises:
+            DeviceError: where no map can begin. Our own memory never lies so, what another library lends may.
+        """
         if address == self.address:
             return
         found = self.encoded.get(address)
@@ -38,6 +44,9 @@ class TensorMap:
         self.address = address
 
     def encode(self, address: int) -> bytes:
+        if address % ALIGN:
+            raise DeviceError(self.gpu.name, f"a matrix product reads memory at {address:#x}, which another library lent; "
+                              f"its copies begin at multiples of {ALIGN} bytes", "tensor.clone() before the product")
         driver, rank = self.gpu.driver, len(self.sizes)
         kind = {1: "UINT8", 2: "UINT16", 4: "UINT32"}[self.itemsize]
         made = self.gpu.call(
