@@ -45,7 +45,7 @@ class TensorMap:
 
     def encode(self, address: int) -> bytes:
         if address % ALIGN:
-            raise DeviceError(self.gpu.name, f"a matrix product reads memory at {address:#x}, which another library lent: "
+            raise DeviceError(self.gpu.name, f"a matrix product reads memory at {address:#x}, lent by another library: "
                               f"its copies begin at multiples of {ALIGN} bytes", "tensor.clone() before the product")
         driver, rank = self.gpu.driver, len(self.sizes)
         kind = {1: "UINT8", 2: "UINT16", 4: "UINT32"}[self.itemsize]
