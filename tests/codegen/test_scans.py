@@ -99,3 +99,9 @@ def test_threads_that_fill_what_one_of_them_scatters_to_are_refused() -> None:
         run_on("PYTHON:G64", sink, values, [Opt(OptOps.LOCAL, 1, 4)])
     (got,) = run_on("PYTHON:G64", sink, values, [Opt(OptOps.LOCAL, 0, 3)])
     np.testing.assert_array_equal(got, expected(sink, values)[0])
+
+
+def test_steps_in_order_are_no_loop_to_walk_over() -> None:
+    x = given(1, (2, 2), dtypes.int32)
+    with pytest.raises(ArgumentError, match="it takes two loops"):
+        optimized(UOp(Ops.SINK, None, (x.scan("ADD", 1),)), [Opt(OptOps.WALK, 0, (1, 2, 1))])

@@ -100,7 +100,7 @@ def walk(k: KernelGraph, opt: Opt) -> None:
              "the amount is (the other loop, band[, one range])")
     a, b = k.axis(opt), k.axis(replace(opt, axis=amt[0]))
     one = amt[2:] == (1,)
-    roles = {r.arg[1] for r in (a, b) if r in k.parallel}
+    roles = {r.arg[1] if r in k.parallel else None for r in (a, b)}
     require(a is not b and (roles == {Role.LOOP} or (one and roles == {Role.GLOBAL})), opt,
             "it takes two loops, or two axes of the grid that become one")
     size = range_size(a)

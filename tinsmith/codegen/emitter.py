@@ -3,12 +3,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from tinsmith.codegen import matrix
 from tinsmith.codegen.emit_blocks import BlockWriter
 from tinsmith.codegen.kernel import Kernel
-from tinsmith.codegen.rings import Ring
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.scopes import Coords, Scope
 from tinsmith.codegen.streams import bind
@@ -20,11 +19,17 @@ from tinsmith.ir.symbolic import is_made_of, values_over
 from tinsmith.ir.units import Fragment
 
 
+class Slots(Protocol):
+    """Where a step of a ring finds the tiles of its operands."""
+
+    def tile(self, which: int, place: UOp, coords: Coords) -> UOp: ...
+
+
 class Emitter(BlockWriter):
     """Values and indices of one kernel as lines; ``linearize.Linearizer`` says which statements there are."""
 
     current_folds: list[UOp] | None = None
-    ring: Ring | None = None  # the slots of which a step is being written
+    ring: Slots | None = None  # the slots of which a step is being written
     writing: list[UOp] = []  # the reductions whose loop is being written
     beside: list[UOp] = []  # the statements of the loop body that is being written
 

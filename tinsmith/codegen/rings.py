@@ -10,22 +10,32 @@ slot to be filled. A ring of one slot is a plain copy between two barriers.
 """
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Protocol
 
+from tinsmith.codegen.emitter import Emitter
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.scopes import Coords, Scope
 from tinsmith.codegen.views import view_of
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.layout import View
 
-if TYPE_CHECKING:
-    from tinsmith.codegen.emit_folds import FoldWriter
+
+class Sum(Protocol):
+    """The reduction whose loop goes through a ring: its emitter, and its values by copy."""
+
+    lin: Emitter
+    values: dict[tuple[int, Coords, Coords], UOp]
+
+    def in_loop(self, r: UOp, start: UOp, end: UOp, inside: Callable[[], None]) -> None: ...
+
+    def step(self, bodies: list[UOp]) -> None: ...
 
 
 class Ring:
     """The slots of one product's operands and the loop that goes through them."""
 
-    def __init__(self, writer: FoldWriter, product: UOp, loop: UOp | None) -> None:
+    def __init__(self, writer: Sum, product: UOp, loop: UOp | None) -> None:
         self.writer, self.lin, self.loop = writer, writer.lin, loop
         self.product = product
         self.stages = [operand.src[0] for operand in product.src[:2]]
