@@ -95,7 +95,8 @@ def test_a_parameters_update_is_one_kernel() -> None:
     first, *rest = opt.schedule_step()
     items = [str(item) for item in first.schedule(*rest)]
     updates = [item for item in items if "float(8, 4)" in item or "float(2, 8)" in item]
-    joined = [item for item in items if item.startswith("CPU E_") and "3 kerne" in item and "1 float(1,), 2" not in item]  # not of the count
+    joined = [item for item in items if item.startswith("CPU E_") and "3 kerne" in item
+              and "1 float(1,), 2" not in item]  # not of the count
     assert len(joined) == 4, "weights and biases: m, v and the parameter together"
     assert len(updates) <= 4, updates
 
