@@ -25,7 +25,7 @@ PARTS = {
                     "formats.md", "training.md", "gradients.md", "jit.md", "plan.md", "devices.md", "symbolic.md",
                     "cuda.md", "api.md"],
     ("Look inside", "看内部"): ["tour.md", "viz.md", "explain.md", "profiling.md", "sources.md", "opts.md", "search.md",
-                             "performance.md", "numerics.md"],
+                             "performance.md", "performance-history.md", "numerics.md"],
     ("Build", "构建"): ["design.md", "glossary.md", "ir.md", "new_accelerator.md"],
 }
 LESSONS = "lessons/README.md"  # the page under which the lessons stand
