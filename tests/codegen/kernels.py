@@ -371,7 +371,7 @@ def matrix_opt(draw: Draw, kernel: Kernel, count: int) -> Opt:
     copies = draw(st.sampled_from(((), (1, 1), (2, 2), (1, 2), (2, 1), (4, 1))))
     fold = next((f for f in kernel.folds if f.arg is Ops.ADD), None)
     read = {n.dtype for n in toposort(fold)} if fold is not None else set()
-    names = [u.name for u in kernel.units if u.emit != "muladd" and {u.a, u.b} <= read]
+    names = [u.name for u in kernel.target.units if u.emit != "muladd" and {u.a, u.b} <= read]
     return Opt(OptOps.TC, draw(st.sampled_from((*reduces, count - 1))), (m, n, *copies),
                unit=draw(st.sampled_from(("", *names))))
 

@@ -9,7 +9,7 @@ from tests.codegen.test_matrix import axes, product, tensor_core
 from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.program import compile_kernel
-from tinsmith.codegen.render.base import Renderer, Target
+from tinsmith.codegen.render.base import Blocks, Renderer, Target
 from tinsmith.codegen.render.cuda import CUDARenderer, cuda_target
 from tinsmith.codegen.render.gpu import divisor
 from tinsmith.codegen.render.metal import MetalRenderer
@@ -19,7 +19,7 @@ from tinsmith.core.errors import ArgumentError, CompileError
 from tinsmith.ir import Ops, UOp
 
 LANGUAGES: dict[str, Renderer] = {
-    "opencl": OpenCLRenderer(Target("opencl", 16, local_bytes=48 << 10, block_threads=1024, grid=True)),
+    "opencl": OpenCLRenderer(Target("opencl", 16, local_bytes=48 << 10, block_threads=1024, blocks=Blocks())),
     "cuda": CUDARenderer(), "metal": MetalRenderer()}
 SHARED = {"opencl": "__local", "cuda": "__shared__", "metal": "threadgroup float"}
 BARRIER = {"opencl": "barrier(CLK_LOCAL_MEM_FENCE);", "cuda": "__syncthreads();",

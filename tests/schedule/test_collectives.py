@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from tinsmith import Tensor, dtypes
+from tinsmith.codegen.render.base import Costs
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.evaluate import evaluate
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.canonical import canonical
 from tinsmith.schedule.collectives import (
-    LARGE,
     all_gather,
     all_reduce,
     broadcast,
@@ -106,17 +106,17 @@ def test_the_ring_moves_less(count: int) -> None:
 
 
 def test_the_algorithm_is_chosen_by_size() -> None:
-    for size, algorithm in ((LARGE // 4 - 1, "direct"), (LARGE // 4, "ring")):
+    for size, algorithm in ((Costs().rounds // 4 - 1, "direct"), (Costs().rounds // 4, "ring")):
         nodes, _, _ = parts(4, (size,))
         assert copied(all_reduce(nodes, devices(4), Ops.ADD)) == copied(
             all_reduce(nodes, devices(4), Ops.ADD, algorithm))
-    (node,), _, _ = parts(1, (LARGE // 4,))
+    (node,), _, _ = parts(1, (Costs().rounds // 4,))
     assert copied(broadcast(node, devices(4))) == copied(broadcast(node, devices(4), "scatter"))
     assert copied(broadcast(node, devices(2))) == copied(broadcast(node, devices(2), "direct"))
 
 
 def test_large_values_through_rings() -> None:
-    x = np.random.default_rng(0).integers(-9, 9, (4, LARGE // 8 + 3)).astype(np.float64)
+    x = np.random.default_rng(0).integers(-9, 9, (4, Costs().rounds // 8 + 3)).astype(np.float64)
     group = devices(4)
     t = Tensor(x).shard(group, 0)
     assert np.array_equal(t.sum(0).numpy(), x.sum(0))

@@ -146,7 +146,7 @@ class _Measurement:
 
     def rates(self, amount: float, value: UOp, opts: Sequence[Opt], buffers: Sequence[Buffer]) -> tuple[float, float]:
         """``amount`` per second, by one worker and by all, of the kernel of ``value``; a grid has the model's opts."""
-        if self.target.grid:
+        if self.target.blocks.threads:
             (seconds,) = self.seconds([self.load(value, None)], buffers)
             return amount / seconds, amount / seconds
         split = [[*opts, Opt(OptOps.THREAD, 0)]] if self.workers > 1 else []
@@ -221,7 +221,7 @@ class _Measurement:
         x = UOp(Ops.PARAM, dtypes.float32, (), (1, (size,)))
         value, buffers = UOp(Ops.CONTIGUOUS, None, (x,)), self.ones(dtypes.float32, size, size)
         found = self.rates(8.0 * size, value, vectors, buffers)
-        if footprint < FARTHEST or not vectors or self.target.grid:
+        if footprint < FARTHEST or not vectors or self.target.blocks.threads:
             return found
         past = self.rates(8.0 * size, value, [*vectors, Opt(OptOps.HINT)], buffers)
         return max(found[0], past[0]), max(found[1], past[1])

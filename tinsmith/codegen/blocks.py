@@ -25,8 +25,6 @@ from tinsmith.ir.uop import toposort
 if TYPE_CHECKING:
     from tinsmith.codegen.opt import Opt
 
-MAX_SYMBOLIC_GRID = 1 << 16  # blocks that may be launched in vain for a size known only at run time
-CHEAP_REDUCTION = 16  # elements up to which a reduction is rather repeated than shared
 ROWS_OF_GRID = (1 << 16) - 1  # what the second and third axis of a grid may have
 THREADS = (Role.LOCAL, Role.GROUP)
 
@@ -44,13 +42,13 @@ def to_grid(k: KernelGraph) -> None:
     A loop beside a reduction stays a loop: else every block would reduce the same elements again.
     """
     for r in k.parallel:
-        beside = any(r not in f.ranges and _elements(f) > CHEAP_REDUCTION for f in k.folds)
+        beside = any(r not in f.ranges and _elements(f) > k.target.blocks.short for f in k.folds)
         if r.arg[1] is not Role.LOOP or beside or not all(r in s.ranges for s in k.stores):
             continue
         k.full.pop(r.arg[0], None)  # its guards stand; a block has no last iteration to peel
         if isinstance(range_size(r), int):
             k.change_role(r, Role.GLOBAL)
-        elif range_size(r).vmax <= MAX_SYMBOLIC_GRID:
+        elif range_size(r).vmax <= k.target.blocks.in_vain:
             new = k.new_range(range_size(r).vmax, Role.GLOBAL)
             k.rebuild({r: new}, new.lt(range_size(r)), r)
             k.order[k.order.index(r)] = new
@@ -117,7 +115,7 @@ def threads_per_block(k: KernelGraph) -> int:
 
 def _threads_allowed(k: KernelGraph, opt: Opt) -> None:
     name = opt.op.name
-    if not k.block_threads:
+    if not k.target.block_threads:
         raise fail(opt, f"{name} needs blocks of threads with local memory and barriers, which this device does not "
                    "have", "UPCAST, VECTOR, UNROLL, TILE, STAGE or THREAD; or a device like OPENCL or PYTHON")
     if any(r.arg[1] is Role.THREAD for r in k.order):
@@ -133,8 +131,8 @@ def _changed(k: KernelGraph, opt: Opt, change: Callable[[KernelGraph], None]) ->
     """Change ``k``, unless its blocks get too many threads by it: which ranges share an axis shows afterwards."""
     trial = k.copied()
     change(trial)
-    if (threads := threads_per_block(trial)) > k.block_threads:
-        raise fail(opt, f"a block has at most {k.block_threads} threads, it would have {threads}", "a smaller amount")
+    if (threads := threads_per_block(trial)) > (most := k.target.block_threads):
+        raise fail(opt, f"a block has at most {most} threads, it would have {threads}", "a smaller amount")
     vars(k).update(vars(trial))
 
 
@@ -198,7 +196,7 @@ def _share_steps(k: KernelGraph, opt: Opt, r: UOp) -> None:
     """Running values: threads take neighbouring vectors of steps, and hand each other what they come to."""
     _threads_allowed(k, opt)
     amount = _divided(opt, r)
-    if not k.warp or any(n.op is Ops.PREFIX and n.arg is Ops.MULADD for n in k.nodes):
+    if not k.target.warp or any(n.op is Ops.PREFIX and n.arg is Ops.MULADD for n in k.nodes):
         raise fail(opt, "its steps cannot be combined by threads")
     if k.scan_threads or amount & (amount - 1) or range_size(r) % amount:
         raise fail(opt, "threads share whole vectors of steps once, a power of two of them", "PADTO and VECTOR before")
@@ -239,7 +237,7 @@ def _share(k: KernelGraph, g: UOp) -> None:
 
 def no_locals(k: KernelGraph, opt: Opt) -> None:
     """Every thread works alone: the device chooses the blocks. It must come before LOCAL and GROUP."""
-    if not k.block_threads:
+    if not k.target.block_threads:
         raise fail(opt, "this device has no blocks of threads", "a list of opts without it")
     if any(r.arg[1] in THREADS for r in k.order):
         raise fail(opt, "the kernel has threads in blocks already", "a list of opts without LOCAL, GROUP and GROUPTOP")

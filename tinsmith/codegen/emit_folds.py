@@ -16,7 +16,6 @@ from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.symbolic import simplify
 from tinsmith.ir.uop import toposort
 
-_SEPARATE_ACCUMULATORS = 8
 
 def product_of(fold: UOp) -> UOp | None:
     """The step of a matrix unit that a reduction consists of."""
@@ -37,7 +36,8 @@ class FoldWriter:
         self.copies = {f: self.in_order(f) for f in group}
         total = sum(len(c) for c in self.copies.values())
         steps = list(lin.all_coords(self.unrolled))
-        self.separate = self.product is None and len(steps) > 1 and total * len(steps) <= _SEPARATE_ACCUMULATORS
+        most = lin.kernel.target.core.separate_sums
+        self.separate = self.product is None and len(steps) > 1 and total * len(steps) <= most
         self.values: dict[tuple[int, Coords, Coords], UOp] = {}
 
     def in_order(self, f: UOp) -> list[Coords]:

@@ -26,8 +26,6 @@ from tinsmith.ir.symbolic import for_all_lanes, simplify
 from tinsmith.ir.units import Digit, Fragment
 from tinsmith.ir.uop import toposort
 
-TOGETHER = 8  # rows of elements that a lane reads other memory for at a time
-
 
 def store_fragments(lin: Emitter, n: UOp, fixed: Coords) -> None:
     """A sum that a unit holds in tiles is stored as tiles; else each lane stores rows of the elements that it holds."""
@@ -78,7 +76,7 @@ def _store_rows(lin: Emitter, n: UOp, total: UOp, line: UOp, fragment: Fragment,
             alike = {x: found for x in toposort(store) if (found := for_all_lanes(x, lane)) is not None}
             store = simplify(store.substitute(alike))
         stores.append(store)
-        if len(stores) == TOGETHER or first + width >= fragment.size:
+        if len(stores) == lin.kernel.target.blocks.beside or first + width >= fragment.size:
             for load in (x for s in stores for x in toposort(s.src[2:]) if x.op is Ops.LOAD):
                 lin.value(load, lin.coords_of(load, coords))
             for each in stores:

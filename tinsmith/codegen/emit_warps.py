@@ -16,13 +16,11 @@ from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.linear import linear_form
 
-MOST_EARLY = 32  # values that a thread has loaded before they are needed
-
 
 def shared_by_warps(lin: Emitter, fold: UOp, coords: Coords) -> bool:
     """Write ``fold`` so, if it is of that form and the threads lie as warps do."""
     found = _part_of_a_thread(fold)
-    warp, threads = lin.kernel.warp, lin.block_size
+    warp, threads = lin.kernel.target.warp, lin.block_size
     if found is None or not warp:
         return False
     part, own, readers = found
@@ -59,7 +57,7 @@ def _over_warps(lin: Emitter, fold: UOp, x: UOp, line: UOp) -> UOp:
 
 def _words_of_warps(lin: Emitter, x: UOp, line: UOp) -> list[UOp]:
     """What the first threads of all warps that work on the same result have; ``line`` numbers a thread among them."""
-    warp, count = lin.kernel.warp, x.dtype.count
+    warp, count = lin.kernel.target.warp, x.dtype.count
     words = lin.threads_along(*next((a, n) for a, n in lin.threads_of if n is line)) // warp
     memory = lin.local(x.dtype.scalar.ptr(), lin.block_size // warp * count)
     first, pitch = UOp.index(0), words * count  # of the warps that work on the same result
@@ -87,7 +85,7 @@ def running_by_warps(lin: Emitter, op: Op, x: UOp, threads: UOp) -> tuple[UOp, U
         ArgumentError: if a warp has threads missing.
     """
     line, size, here = lin.known((threads, ())), range_size(threads), len(lin.scopes) - 1
-    warp, dtype = lin.kernel.warp, x.dtype
+    warp, dtype = lin.kernel.target.warp, x.dtype
     assert line is not None and op.identity is not None
     if lin.block_size > warp and lin.block_size % warp:
         raise ArgumentError("Opt", f"{size} threads share steps in blocks of {lin.block_size}: no whole warps",
@@ -144,9 +142,9 @@ def _part_of_a_thread(fold: UOp) -> tuple[UOp, UOp, dict[UOp, UOp]] | None:
     return stage.src[0].substitute(table), own, table
 
 
-def loads_first(lines: Sequence[UOp]) -> list[UOp]:
+def loads_first(lines: Sequence[UOp], most: int) -> list[UOp]:
     """The lines with loads of what the kernel only reads before the barriers of their loop that need not come first:
-    so they are under way while the threads wait for each other."""
+    so they are under way while the threads wait for each other; ``most``: values that a thread has then."""
     written = {u.src[0] for u in lines if u.op in (Ops.STORE, Ops.STORE_TILE)}
     now, since = 0, dict[UOp, int]()  # barriers so far, and before each line
     scopes: list[list[tuple[int, UOp]]] = [[]]  # the barriers of open loops
@@ -164,7 +162,7 @@ def loads_first(lines: Sequence[UOp]) -> list[UOp]:
             scopes[-1].append((now, line))
         elif line.op is Ops.LOAD and line.src[0].op is Ops.DEFINE_GLOBAL and line.src[0] not in written:
             barrier = next((b for b in scopes[-1] if b[0] > at), None)
-            if barrier is not None and lanes + line.dtype.count <= MOST_EARLY:
+            if barrier is not None and lanes + line.dtype.count <= most:
                 lanes += line.dtype.count
                 early.setdefault(barrier[1], []).append(line)
                 moved.add(line)

@@ -27,9 +27,6 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.units import MatrixUnit
 from tinsmith.ir.uop import toposort
 
-ISSUE = 2  # vector instructions, or vector loads, that a core starts per cycle
-LATENCY = 4  # cycles from one addition to the next that needs it
-
 
 @dataclass(frozen=True)
 class Rate:
@@ -56,6 +53,7 @@ class Machine:
         units: the same for matrix units, by name and dtype.
         launch: one serial kernel inside a run; ``wake``: what a threaded one costs more; ``call``: a run of one kernel.
         measured: False where these are a model's defaults.
+        issue: vector instructions that a core starts per cycle; ``latency``: cycles of an addition.
 
     >>> m = default_machine(Target("text", vector_bytes=32, threads=2))
     >>> m.peak(dtypes.float32).all / m.peak(dtypes.float64).all, m.measured, Machine.loads(m.dumps()) == m
@@ -76,6 +74,8 @@ class Machine:
     wake: float = 1.5e-6
     call: float = 5e-6
     measured: bool = False
+    issue: int = 2
+    latency: int = 4
 
     def peak(self, dtype: DType) -> Rate:
         """Operations of a dtype; where it was not measured, those of float32 on as many registers."""
@@ -117,12 +117,12 @@ def default_machine(target: Target, device: str = "") -> Machine:
     """A modest core of today at 2.5 GHz, for a machine that was not measured."""
     workers, width, clock = max(target.threads, 1), target.vector_bytes or 4, 2.5e9
     peaks = tuple(Rate(d.name, flops, flops * workers) for d in (dtypes.float32, dtypes.float64, dtypes.int32)
-                  for flops in [2 * ISSUE * clock * max(width // d.itemsize, 1)])
+                  for flops in [2 * target.core.issue * clock * max(width // d.itemsize, 1)])
     l3 = 16 << 20
     memory = (Rate("L2", 60e9, 60e9 * workers, target.l2_bytes * workers), Rate("L3", 20e9, 20e9 * workers, l3),
               Rate("memory", 10e9, 12e9 if workers > 1 else 10e9))
     return Machine(target.name, device or target.name, workers, width, target.l1_bytes, target.l2_bytes, l3, memory,
-                   peaks)
+                   peaks, issue=target.core.issue, latency=target.core.latency)
 
 
 @dataclass(frozen=True)
@@ -252,7 +252,7 @@ class _Model:
         copies = count(r for r in over if r.arg[1] in (Role.UPCAST, Role.UNROLL))
         fused = n.arg is Ops.ADD and n.src[0].op is Ops.MUL and n.src[0].dtype.is_float
         work = 0 if fused else copies * self.registers(over, n.dtype) * n.arg.cost
-        return steps * max(work, LATENCY * ISSUE) / self.rate
+        return steps * max(work, self.machine.latency * self.machine.issue) / self.rate
 
     def unit_seconds(self, n: UOp) -> float:
         """One worker's time for the steps of a matrix unit."""
@@ -263,7 +263,7 @@ class _Model:
     def unit_peak(self, unit: MatrixUnit) -> Rate:
         """Operations per second on a matrix unit, as measured or from its row."""
         found = next((r for r in self.machine.units if r.name == unit.name), None)
-        one = unit.rate * self.rate / ISSUE
+        one = unit.rate * self.rate / self.machine.issue
         return found or Rate(unit.name, one, one * self.machine.workers)
 
     def registers(self, ranges: Iterable[UOp], dtype: DType) -> int:

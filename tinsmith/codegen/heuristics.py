@@ -41,12 +41,6 @@ from tinsmith.ir.linear import from_linear, linear_form
 from tinsmith.ir.symbolic import is_made_of, values_over
 from tinsmith.ir.uop import toposort
 
-SHORTEST_LANES = 4  # elements of a row that are worth a vector of their own
-STEPS_TOGETHER = (4, 2)  # rows whose sum is added to one that stays in memory, which is then read and written less
-SHARED_COPIES = 6  # iterations that are written out so that they share work: the gates and states of a recurrent cell
-STACKED_COPIES = 16  # and where each reads an input of its own, as in a stack
-SHARED_WORK = 16  # operations per element that are worth it
-
 
 def choose_opts(kernel: Kernel, target: Target) -> None:
     """Apply the opts that the model expects to be fastest on ``target``."""
@@ -84,7 +78,7 @@ def choose_opts(kernel: Kernel, target: Target) -> None:
 def _steps_together(kernel: Kernel) -> tuple[UOp, int] | None:
     """A loop of sums that stay in memory, and how many of its steps are computed together."""
     for loop in kernel.order:
-        fits = [n for n in STEPS_TOGETHER if range_size(loop) > n and range_size(loop) % n == 0]
+        fits = [n for n in kernel.target.core.steps_together if range_size(loop) > n and range_size(loop) % n == 0]
         if loop.arg[1] is Role.BLOCK and fits and adds_only(kernel, loop):
             return loop, fits[0]
     return None
@@ -194,10 +188,10 @@ def _width(r: UOp, lanes: int) -> int:
     return min(lanes, 1 << (size - 1).bit_length())
 
 
-def _long_first(scores: dict[UOp, float], lanes: int) -> list[UOp]:
+def _long_first(scores: dict[UOp, float], lanes: int, shortest: int) -> list[UOp]:
     """Ranges that fill whole vectors; if memory runs along none of them, short ones that it runs along."""
     long = [r for r in scores if range_size(r) >= lanes]
-    short = [r for r in scores if SHORTEST_LANES <= range_size(r) < lanes and scores[r] > 0]
+    short = [r for r in scores if shortest <= range_size(r) < lanes and scores[r] > 0]
     return short if short and all(scores[r] <= 0 for r in long) else long
 
 
@@ -215,7 +209,7 @@ def reduce_opts(kernel: Kernel, target: Target) -> None:
         loads = [n for f in group for n in toposort(f.src[0]) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
         beside = [r for r in kernel.parallel if all(r in f.ranges for f in group)]
         scores = {r: _score(loads, [], r) for r in (*ranges, *beside) if kernel.may_have_lanes(r)}
-        options = _long_first(scores, lanes)
+        options = _long_first(scores, lanes, kernel.target.core.shortest_lanes)
         if not options:
             continue
         best = max(options, key=lambda r: (scores[r], kernel.order.index(r)))
@@ -252,7 +246,7 @@ def lanes_for_stores(kernel: Kernel, lanes: int) -> None:
         loads = [n for n in toposort(store.src[2], lambda n: n.op is not Ops.FOLD)
                  if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
         scores = {r: _score(loads, [store], r) for r in inner}
-        options = [r for r in _long_first(scores, lanes) if scores[r] > 0]
+        options = [r for r in _long_first(scores, lanes, kernel.target.core.shortest_lanes) if scores[r] > 0]
         if options:
             best = max(options, key=lambda r: scores[r])
             _split(kernel, OptOps.VECTOR, best, _width(best, lanes))
@@ -286,7 +280,7 @@ def elementwise_opts(kernel: Kernel, target: Target) -> None:
             nest = [s for s in kernel.stores if s.ranges == kernel.stores[offset].ranges]
             if not any(r.arg[1].expanded for r in nest[0].ranges):
                 nest_opts(kernel, target, lanes, nest)
-        for r in [r for r in kernel.parallel if range_size(r) < SHORTEST_LANES]:
+        for r in [r for r in kernel.parallel if range_size(r) < target.core.shortest_lanes]:
             _apply(kernel, OptOps.UPCAST, r)
         return None
     return nest_opts(kernel, target, lanes, kernel.stores)
@@ -304,7 +298,7 @@ def nest_opts(kernel: Kernel, target: Target, lanes: int, nest: list[UOp]) -> No
     full = {r: min(1.0, range_size(r) / lanes) for r in options}
     best = max(options, key=lambda r: (_score(loads, stores, r) * full[r], kernel.order.index(r)))
     if _score(loads, stores, best) <= 0 or (scatters and not all(_stride(s.src[1], best) == 1 for s in scatters)):
-        return None if scatters else woven_lanes(kernel, lanes, nest)
+        return None if scatters else woven_lanes(kernel, target, lanes, nest)
     amount = min(lanes * _narrow(nest, loads, best), _power_of_two(range_size(best)))
     outer, lane = _split(kernel, OptOps.VECTOR, best, amount)
     lanes_of_loop = {outer, lane}
@@ -329,18 +323,19 @@ def _narrow(nest: list[UOp], loads: list[UOp], r: UOp) -> int:
 def share_work(kernel: Kernel, lane_loop: UOp | None) -> None:
     """A short range on which less than half of the work depends is written out, so that the rest is done once; and one
     whose every iteration reads an input of its own, as when tensors are stacked, so that it asks for no other."""
+    core = kernel.target.core
     for r in kernel.parallel:
-        if r is lane_loop or range_size(r) > STACKED_COPIES:
+        if r is lane_loop or range_size(r) > core.written_out:
             continue
         picked = sum(len(n.src) > 2 and n.src[2].ranges == {r} for n in kernel.loads)
         if picked >= range_size(r) - 1 and picked * 2 > len(kernel.loads):
             kernel.apply(Opt(OptOps.UPCAST, kernel.ranges.index(r)))
             continue
-        if range_size(r) > SHARED_COPIES:
+        if range_size(r) > core.shared_copies:
             continue
         work = Counter(r in n.ranges for n in toposort(kernel.sink)
                        if n.op.elementwise and n.dtype.scalar is not dtypes.index)
-        if work[False] > max(work[True], SHARED_WORK):
+        if work[False] > max(work[True], core.shared_work):
             kernel.apply(Opt(OptOps.UPCAST, kernel.ranges.index(r)))
 
 

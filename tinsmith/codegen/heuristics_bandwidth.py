@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 from tinsmith.codegen.accumulators import added_sum
@@ -55,7 +56,7 @@ def room(kernel: Kernel, op: OptOps, r: UOp, wanted: int, target: Target) -> int
     if wanted < 2:
         return wanted
     trial, threads = kernel.copied(), threads_per_block(kernel)
-    trial.block_threads = wanted * max(threads, target.block_threads)
+    trial.target = replace(target, block_threads=wanted * max(threads, target.block_threads))
     trial.apply(Opt(op, kernel.ranges.index(r), wanted))
     return wanted if threads_per_block(trial) <= target.block_threads else target.block_threads // threads
 

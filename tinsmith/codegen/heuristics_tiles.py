@@ -22,7 +22,7 @@ from tinsmith.codegen.footprints import footprints
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.masking import covered_steps
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.render.base import Target
+from tinsmith.codegen.render.base import Core, Target
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.streams import SIDE
 from tinsmith.codegen.tuning import apply_to as _apply
@@ -35,22 +35,6 @@ from tinsmith.codegen.tuning import stride_of as _stride
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.structure import contraction
 from tinsmith.ir.uop import toposort
-
-FULL_UNROLL = 6  # steps of a reduction that are all written out
-PAGE = 4096  # bytes after which a line falls into the same set of the first cache
-WAYS = 16  # of a second cache
-LINE = 64  # bytes
-FAR = 2 << 10  # bytes from which on pieces lie apart, and are not expected one after the other
-LARGEST_STAGE = 4 << 20  # bytes of a packed panel
-PEELED = 4  # tiles of a row of which the first and last leave out what a window does not cover
-WIDE = 4  # vectors of a panel from which on two steps of a reduction are enough in one turn of the inner loop
-SCALAR_LINE = 0.4, 2.0  # cycles for a line of scalars from the second cache, and from beyond
-PANEL_VECTOR = 0.14  # for a vector of a panel from the second cache
-RESULT_ROW = 4, 26  # for each row of a tile in the result, and in one of several times the second cache
-STORED_ACROSS = 0.4, 1.2  # for an element whose lanes lie apart in the result: in blocks that are transposed, or not
-ALONG, SCATTERED = 0.15, 12.0  # for an element to be packed along the lanes, and where each needs a line of memory
-ACROSS = 0.9, 1.5  # for one to be packed across them, in blocks that are transposed, or one by one
-COPIED = 1.0  # for a scalar to be copied to local memory, in pieces that lie apart
 
 
 @dataclass
@@ -105,7 +89,7 @@ def _tiles(kernel: Kernel, target: Target, fold: UOp, panel: UOp, scalar: UOp, l
     load = _load(scalar)
     rows = sorted(other, key=lambda r: abs(_stride(load.src[1], r) or 1 << 40) if load is not None else 0)
     inner = max(fold.src[1:], key=kernel.order.index)
-    steps = _unroll_amount(range_size(inner))
+    steps = _unroll_amount(target.core, range_size(inner))
     out = []
     for vectors in range(1, min(4, -(-range_size(lane) // lanes)) + 1):
         limits = {(target.vector_registers - 1) // vectors - 1, (target.vector_registers + 4 - steps) // (vectors + 1)}
@@ -115,7 +99,7 @@ def _tiles(kernel: Kernel, target: Target, fold: UOp, panel: UOp, scalar: UOp, l
             tile.cycles = _tile_cycles(kernel, target, tile, other)
             if slides and tile.height * (vectors + 1) + steps > target.vector_registers + 4:
                 tile.cycles *= 1.7  # the inner loop cannot be written out: it would run out of registers
-            if not (tile.pack and _count(frozenset(fold.src[1:])) * vectors * lanes * 4 > LARGEST_STAGE):
+            if not (tile.pack and _count(frozenset(fold.src[1:])) * vectors * lanes * 4 > target.core.largest_panel):
                 out.append(tile)
     return out
 
@@ -125,7 +109,7 @@ def _tile_cycles(kernel: Kernel, target: Target, tile: Tile, other: list[UOp]) -
     cycle, edges that waste lanes and rows, the copy into the panel, and stores that do not run along the lanes."""
     fold, lane, lanes, vectors, height = tile.fold, tile.lane, tile.lanes, tile.vectors, tile.height
     size: int = range_size(lane)
-    load = _load(tile.panel)
+    core, costs, load = target.core, target.core.tile, _load(tile.panel)
     fill = size / (-(-size // lanes) * lanes)
     count = -(-size // lanes)
     fill *= 0.4 + 0.6 * count / (-(-count // vectors) * vectors)  # the last tile may have fewer vectors
@@ -137,16 +121,16 @@ def _tile_cycles(kernel: Kernel, target: Target, tile: Tile, other: list[UOp]) -
     if not all(_stride(s.src[1], lane) in (0, 1) for s in kernel.stores):
         blocks = any(amount >= SIDE and all(_stride(s.src[1], r) == 1 for s in kernel.stores)
                      for r, amount in tile.rows)
-        cycles += _count(fold.ranges) * STORED_ACROSS[not blocks]
-    if _crowds_a_set(_load(tile.scalar), fold):
+        cycles += _count(fold.ranges) * costs.stored_across[not blocks]
+    if _crowds_a_set(_load(tile.scalar), fold, core.page):
         cycles *= 1.3  # measured: 7.1 against 5.3 ms for 2048 × 256 results of 512 products
     along = load is not None and _stride(load.src[1], lane) == 1
     guarded = load is None or len(load.src) > 2
     reuse = _count(frozenset(other))
     pitch, width = abs(_largest_stride(load, fold)) * 4, vectors * lanes * 4
-    room = target.l2_bytes * _share_of_sets(pitch, width, target.l2_bytes)
+    room = target.l2_bytes * _share_of_sets(pitch, width, target.l2_bytes // core.ways)
     crowded = 2 * width * _count(frozenset(fold.src[1:])) >= room
-    often = 2 if _is_narrow(load) else 8 if crowded else 16 if pitch >= PAGE // 2 else math.inf
+    often = 2 if _is_narrow(load) else 8 if crowded else 16 if pitch >= core.page // 2 else math.inf
     tile.pack = not along or guarded or reuse >= often * height
     if tile.pack:
         if not any(r in tile.panel.ranges and r is not lane for r in kernel.parallel):
@@ -154,8 +138,8 @@ def _tile_cycles(kernel: Kernel, target: Target, tile: Tile, other: list[UOp]) -
         outside = any(load is not None and _stride(load.src[1], r) == 1 for r in kernel.parallel if r is not lane)
         blocks = any(load is not None and _stride(load.src[1], r) == 1 and range_size(r) % SIDE == 0
                      for r in fold.src[1:])
-        across = ACROSS[not blocks] * (1 + _per_set(load, lane, vectors * lanes) / 32)
-        each = ALONG if along else SCATTERED if outside else across
+        across = costs.across[not blocks] * (1 + _per_set(load, lane, vectors * lanes, core.page) / 32)
+        each = costs.along if along else costs.scattered if outside else across
         return cycles + _count(tile.panel.ranges) * each
     cycles *= 1 + 1 / height if _is_narrow(load) else 1
     return cycles * 1.02 if reuse > height else cycles
@@ -164,7 +148,7 @@ def _tile_cycles(kernel: Kernel, target: Target, tile: Tile, other: list[UOp]) -
 def _feeding(kernel: Kernel, target: Target, tile: Tile, other: list[UOp]) -> float:
     """Cycles that the tile waits for scalars, for vectors of the panel and for rows of the result."""
     steps, width, size = frozenset(tile.fold.src[1:]), tile.vectors * tile.lanes, tile.fold.dtype.itemsize
-    products, results = _count(tile.fold.src[0].ranges), _count(tile.fold.ranges)
+    costs, products, results = target.core.tile, _count(tile.fold.src[0].ranges), _count(tile.fold.ranges)
     scalar, reached = _load(tile.scalar), _count(steps.union(other))
     distinct, staged, across = reached, False, False
     if scalar is not None:  # of windows that overlap, each element comes once; guarded ones are copied to local memory
@@ -172,12 +156,12 @@ def _feeding(kernel: Kernel, target: Target, tile: Tile, other: list[UOp]) -> fl
         distinct = math.prod(box.size for box in footprints(scalar, inside))
         staged, across = len(scalar.src) > 2, abs(_stride(scalar.src[1], tile.fold.src[-1]) or 0) > 1
     far = distinct * size > target.l2_bytes // 2 and not staged
-    lines = products / width / tile.height if across else products / width * distinct / reached * size / LINE
-    cycles = lines * SCALAR_LINE[far]
+    share = 1 / tile.height if across else distinct / reached * size / target.core.line
+    cycles = products / width * share * costs.scalar_line[far]
     if _count(steps) * width * size > 0.7 * target.l1_bytes:
-        cycles += products / (tile.height * tile.lanes) * PANEL_VECTOR
+        cycles += products / (tile.height * tile.lanes) * costs.panel_vector
     far = results * size > 4 * target.l2_bytes
-    return cycles + results / width * RESULT_ROW[far]
+    return cycles + results / width * costs.result_row[far]
 
 
 def _busiest(count: int, vectors: int, threads: int) -> float:
@@ -189,24 +173,24 @@ def _busiest(count: int, vectors: int, threads: int) -> float:
     return max(b - a for a, b in pairwise(ends)) * threads / count
 
 
-def _per_set(load: UOp | None, lane: UOp, rows: int) -> float:
+def _per_set(load: UOp | None, lane: UOp, rows: int, page: int) -> float:
     """Lines in each set of the first cache that they fall into when ``rows`` rows of an operand are read together."""
     pitch = abs(_stride(load.src[1], lane) or 0) * load.dtype.itemsize if load is not None else 0
-    return rows * math.gcd(pitch, PAGE) / PAGE
+    return rows * math.gcd(pitch, page) / page
 
 
-def _crowds_a_set(scalar: UOp | None, fold: UOp) -> bool:
+def _crowds_a_set(scalar: UOp | None, fold: UOp, page: int) -> bool:
     """Whether every step of a long reduction reads a line of the same few sets of the caches: pages that lie apart."""
     if scalar is None or _count(frozenset(fold.src[1:])) < 128:
         return False
     step = abs(_stride(scalar.src[1], fold.src[-1]) or 0) * scalar.dtype.itemsize
-    return step >= PAGE and step % PAGE == 0
+    return step >= page and step % page == 0
 
 
-def _share_of_sets(pitch: int, width: int, cache: int) -> float:
-    """The part of a cache's sets that rows of ``width`` bytes fall into which lie ``pitch`` bytes apart."""
-    way = max(cache // WAYS, 1)
-    return min(1.0, width / math.gcd(pitch, way)) if pitch else 1.0
+def _share_of_sets(pitch: int, width: int, way: int) -> float:
+    """The part of a cache's sets that rows of ``width`` bytes fall into which lie ``pitch`` bytes apart; ``way``: bytes
+    of one line of every set."""
+    return min(1.0, width / math.gcd(pitch, max(way, 1))) if pitch else 1.0
 
 
 def _is_narrow(load: UOp | None) -> bool:
@@ -220,9 +204,9 @@ def _same_step(index: UOp, a: UOp, b: UOp) -> bool:
     return bool(step) and abs(step or 0) == abs(_stride(index, b) or 0)
 
 
-def _unroll_amount(size: int, vectors: int = 1) -> int:
+def _unroll_amount(core: Core, size: int, vectors: int = 1) -> int:
     """Steps of a reduction that are written out, where each takes so many vectors of a panel."""
-    return size if size <= FULL_UNROLL else (4 if size % 4 == 0 and vectors < WIDE else 2)
+    return size if size <= core.whole_steps else (4 if size % 4 == 0 and vectors < core.wide else 2)
 
 
 def _largest_stride(load: UOp | None, fold: UOp) -> int:
@@ -290,7 +274,7 @@ def _fetch_pieces(kernel: Kernel, target: Target) -> None:
         swept = [r for r in index.ranges if r in steps or r.arg[1].expanded]
         piece = footprint(index, [r for r in swept if r is not steps[0]]) * size
         apart = abs(_stride(index, steps[0]) or 0) * size
-        if not piece < FAR <= apart or footprint(index, index.ranges) * size <= target.l2_bytes // 2:
+        if not piece < target.core.page // 2 <= apart or footprint(index, index.ranges) * size <= target.l2_bytes // 2:
             continue
         outwards, around = len(steps) - 1, loops[:-len(steps)]
         if footprint(index, swept) * size <= target.l1_bytes // 2:
@@ -305,7 +289,7 @@ def _peel_edges(kernel: Kernel, loop: UOp) -> None:
     steps = {r.arg[0] for r in kernel.order if r.arg[1] is Role.UNROLL}
     reaches = any(loop in s.ranges for number, span in kernel.spans.items() if number in steps for s in span)
     staged = any(loop in n.ranges for n in kernel.nodes if n.op is Ops.STAGE)
-    if reaches and not staged and range_size(loop) <= PEELED:
+    if reaches and not staged and range_size(loop) <= kernel.target.core.peeled:
         _apply(kernel, OptOps.CUT, loop, tuple(range(1, range_size(loop))))
 
 
@@ -314,7 +298,7 @@ def _unroll(kernel: Kernel, target: Target, vectors: int) -> None:
     those would have to stay in registers all through."""
     for r in reversed(kernel.reduces):
         size = range_size(r)
-        amount = _unroll_amount(size, vectors)
+        amount = _unroll_amount(target.core, size, vectors)
         if size > 1 and _live(kernel, r, amount) <= target.vector_registers + 4:
             _apply(kernel, OptOps.UNROLL, r, amount)
         return
@@ -362,13 +346,13 @@ def _pack(kernel: Kernel, tile: Tile, panel: UOp, batch: list[UOp], lane_outer: 
 def _loops_of_copies(kernel: Kernel, tile: Tile, panel: UOp, lane_outer: UOp, target: Target) -> list[UOp]:
     """The loops in which scalars are copied to local memory, if it costs less that these go around the panels: then
     every worker packs all panels, which come from the second cache, but no panel has the scalars copied again."""
-    staged = [n for n in kernel.nodes if n.op is Ops.STAGE]
+    costs, staged = target.core.tile, [n for n in kernel.nodes if n.op is Ops.STAGE]
     loops = [r for r in kernel.parallel if any(r in n.ranges for n in staged)]
-    again = sum(_count(n.ranges) * math.prod(n.arg) for n in staged) * (range_size(lane_outer) - 1) * COPIED
+    again = sum(_count(n.ranges) * math.prod(n.arg) for n in staged) * (range_size(lane_outer) - 1) * costs.copied
     width = tile.vectors * tile.lanes * tile.fold.dtype.itemsize
     near = width * _count(frozenset(tile.fold.src[1:])) <= 0.7 * target.l1_bytes
-    vectors = _count(tile.fold.src[0].ranges) / (tile.height * tile.lanes) * PANEL_VECTOR if near else 0.0
-    packing = _count(panel.ranges) * ACROSS[0] * max(target.threads - 1, 0)
+    vectors = _count(tile.fold.src[0].ranges) / (tile.height * tile.lanes) * costs.panel_vector if near else 0.0
+    packing = _count(panel.ranges) * costs.across[0] * max(target.threads - 1, 0)
     return loops if again > vectors + packing else []
 
 

@@ -15,14 +15,10 @@ from tinsmith.codegen.tuning import apply_to, lanes_of, split, stride_of
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 
-WINDOW = 16  # elements of a reduction that are written out
-STEP = 4  # most elements from a lane to the next
-COPIES = 16  # places of a window that the output has
-
 
 def window_opts(kernel: Kernel, target: Target) -> bool:
     """Whether every reduction runs over so few elements, and the opts were applied."""
-    if not all(0 < math.prod(range_size(r) for r in f.src[1:]) <= WINDOW for f in kernel.folds):
+    if not all(0 < math.prod(range_size(r) for r in f.src[1:]) <= kernel.target.core.written_out for f in kernel.folds):
         return False
     for r in list(kernel.parallel):
         if step := _windows_along(kernel, r):
@@ -31,7 +27,7 @@ def window_opts(kernel: Kernel, target: Target) -> bool:
     shared = [r for r in kernel.parallel if not any(r in f.ranges for f in kernel.folds)]
     copies = 1
     for r in sorted(shared, key=range_size):
-        if range_size(r) * copies <= COPIES:
+        if range_size(r) * copies <= kernel.target.core.written_out:
             copies *= range_size(r)
             apply_to(kernel, OptOps.UPCAST, r)
     for r in list(kernel.reduces):
@@ -48,7 +44,8 @@ def _windows_along(kernel: Kernel, r: UOp) -> int:
     if len(steps) != 1 or readers != quotients:
         return 0
     (step,) = steps
-    return step if 1 < step <= COPIES and range_size(r) % step == 0 and range_size(r) > step else 0
+    fits = 1 < step <= kernel.target.core.written_out and range_size(r) % step == 0
+    return step if fits and range_size(r) > step else 0
 
 
 def _lanes(kernel: Kernel, target: Target) -> None:
@@ -56,8 +53,8 @@ def _lanes(kernel: Kernel, target: Target) -> None:
     if not target.vector_bytes or any(s.op is not Ops.STORE for s in kernel.stores):
         return
     lanes = lanes_of(kernel, target)
-    short = {1, *(range_size(r) for r in kernel.parallel
-                  if range_size(r) <= STEP and all(stride_of(s.src[1], r) == 1 for s in kernel.stores))}
+    short = {1, *(range_size(r) for r in kernel.parallel if range_size(r) <= target.core.window_step
+                  and all(stride_of(s.src[1], r) == 1 for s in kernel.stores))}
     options = [r for r in kernel.parallel if range_size(r) >= 4 and kernel.may_have_lanes(r)
                and all(stride_of(s.src[1], r) in short for s in kernel.stores)]
     if options:
@@ -65,14 +62,14 @@ def _lanes(kernel: Kernel, target: Target) -> None:
         split(kernel, OptOps.VECTOR, best, min(lanes, 1 << range_size(best).bit_length() - 1))
 
 
-def woven_lanes(kernel: Kernel, lanes: int, stores: list[UOp]) -> None:
+def woven_lanes(kernel: Kernel, target: Target, lanes: int, stores: list[UOp]) -> None:
     """Lanes along what is repeated or interleaved: the few places that each element goes to are written together."""
     own = [r for r in kernel.parallel if all(r in s.ranges for s in stores)]
     for short in own:
         count = range_size(short)
         beside = [r for r in own if range_size(r) >= lanes and all(stride_of(s.src[1], r) == count for s in stores)
                   and all(stride_of(n.src[1], r) in (0, 1) for n in toposort(stores) if n.op is Ops.LOAD)]
-        if 1 < count <= STEP and beside and all(stride_of(s.src[1], short) == 1 for s in stores):
+        if 1 < count <= target.core.window_step and beside and all(stride_of(s.src[1], short) == 1 for s in stores):
             split(kernel, OptOps.VECTOR, beside[0], lanes)
             return apply_to(kernel, OptOps.UPCAST, short)
     return None

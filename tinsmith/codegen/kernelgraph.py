@@ -15,8 +15,9 @@ from tinsmith.codegen import matrix
 from tinsmith.codegen.footprints import Footprint, footprints, layout_rank, memory_order
 from tinsmith.codegen.normalize import mergeable
 from tinsmith.codegen.opt import Opt
+from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, range_size
-from tinsmith.codegen.streams import SIDE, TILE_ROWS, bind, computed_values, equal_values
+from tinsmith.codegen.streams import SIDE, bind, computed_values, equal_values
 from tinsmith.codegen.views import staged_operand
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
@@ -24,7 +25,6 @@ from tinsmith.ir.linear import linear_form
 from tinsmith.ir.structure import contraction
 from tinsmith.ir.symbolic import rename, simplify
 from tinsmith.ir.threefry import draws
-from tinsmith.ir.units import MatrixUnit
 from tinsmith.ir.uop import toposort
 
 
@@ -33,10 +33,7 @@ class KernelGraph:
     """A kernel graph (SINK of stores) with the nesting order of its ranges.
 
     `full` maps the number of a partial range to how many of its iterations are whole; the linearizer peels the rest.
-    `units` are the matrix units that the target has. `block_threads` says how many threads a block may have on the
-    target; 0: it has no blocks. `warp`: how many of them hand each other values. `bulk_copy`: what strides of memory
-    must be multiples of, in bytes, to be copied box by box; 0: nothing is.
-    `fma`: MULADD rounds once. `scales`: the target has SCALE; `exp2s`: EXP2.
+    `target`: what it is written for.
     """
 
     sink: UOp
@@ -45,13 +42,7 @@ class KernelGraph:
     full: dict[int, int] = field(default_factory=dict)
     spans: dict[int, tuple[UOp, UOp]] = field(default_factory=dict)  # number of a loop → which steps add anything
     count: int = 0
-    units: tuple[MatrixUnit, ...] = ()
-    block_threads: int = 0
-    warp: int = 0
-    bulk_copy: int = 0
-    fma: bool = False
-    scales: bool = False
-    exp2s: bool = False
+    target: Target = field(default_factory=lambda: Target(""))
     _sorted: tuple[UOp | None, list[UOp]] = field(default=(None, []), repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -295,7 +286,7 @@ class KernelGraph:
     def turned(self, value: UOp) -> UOp | None:
         """The threads that stores run along where a value's memory does not: each tile's rows are laid out along them,
         and are one element longer, so that those who fill it column by column do not all meet in one bank."""
-        if not self.block_threads or any(r.arg[1] is Role.VECTOR for r in value.ranges):
+        if not self.target.block_threads or any(r.arg[1] is Role.VECTOR for r in value.ranges):
             return None
         along = [r for r in self.order if r.arg[1] is Role.LOCAL and r in value.ranges
                  and all(linear_form(s.src[1])[0].get(r) == 1 for s in self.stores)
@@ -306,9 +297,9 @@ class KernelGraph:
         """Read an operand of a matrix unit from a stage over ``inside`` and the unit's own ranges; or why it cannot."""
         if not product.arg.staged:
             slide = matrix.slide(product, which, inside)
-            operand, fresh = matrix.stage_operand(product, which, inside, self.new_range, slide)
+            operand, fresh = matrix.stage_operand(product, which, inside, self.new_range, self.target, slide)
         else:
-            found = "the device has no bulk copies" if not self.bulk_copy else self.operand_in_ring(
+            found = "the device has no bulk copies" if not self.target.bulk_copy else self.operand_in_ring(
                 product, which, inside, depth)
             if isinstance(found, str):
                 return found
@@ -330,7 +321,7 @@ class KernelGraph:
         if any(n.op is Ops.STAGE and n.arg.depth != depth for n in toposort(product.src[:2])):
             return "both operands have as many slots"
         own = [r for n, r in enumerate(product.src[2:]) if n in (which, 2)]
-        return staged_operand(product, which, [*inside, *own], depth, self.bulk_copy, self.new_range)
+        return staged_operand(product, which, [*inside, *own], depth, self.target.bulk_copy, self.new_range)
 
     def stage_what_no_unit_loads(self) -> None:
         """Operands that do not lie in memory as their unit loads them are staged, a tile at a time.
@@ -353,6 +344,7 @@ class KernelGraph:
         """
         inside = [r for r in self.order if r in value.ranges and r not in outside]
         inside.sort(key=lambda r: r.arg[1] is Role.REDUCE)
+        height = self.target.core.tile_rows
         tiled = any(contraction(n) for n in toposort(value) if n.op is Ops.FOLD)
         fresh: list[UOp] = []
         table: dict[UOp, UOp] = {}
@@ -362,7 +354,7 @@ class KernelGraph:
             size, group = range_size(r), max(lanes, 1) * copies
             if r is not inside[-1]:
                 in_registers = tiled and r.arg[1] is Role.UPCAST
-                rows = TILE_ROWS if tiled and not in_registers and size % TILE_ROWS == 0 else 1
+                rows = height if tiled and not in_registers and size % height == 0 else 1
                 own = [self.new_range(size // rows, Role.UPCAST if in_registers else Role.LOOP),
                        self.new_range(rows, Role.UPCAST)]
                 at = (own[0] * rows + own[1]).simplify()
@@ -406,7 +398,8 @@ class KernelGraph:
                 outer, inner = self.new_range(-(-box.size // step), Role.LOOP), self.new_range(step, role)
                 at = (outer * step + inner).simplify()
                 return [r for r in (outer, inner) if r.op is Ops.RANGE], at
-        copies = (Role.VECTOR,) if self.block_threads else (Role.UPCAST, Role.VECTOR)  # a block deals elements out
+        dealt = bool(self.target.block_threads)  # elements, out to the threads of a block
+        copies = (Role.VECTOR,) if dealt else (Role.UPCAST, Role.VECTOR)
         role = lead.arg[1] if lead.arg[1] in copies else Role.LOOP
         f = self.new_range(box.size, role)
         return ([f] if f.op is Ops.RANGE else []), f

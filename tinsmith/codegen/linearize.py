@@ -31,8 +31,6 @@ from tinsmith.ir.linear import from_linear, linear_form
 from tinsmith.ir.symbolic import for_all_lanes, simplify
 from tinsmith.ir.uop import toposort
 
-_MOST_ACCUMULATORS = 24  # of reductions that share a loop: more would not stay in registers
-
 
 class Linearizer(Emitter):
     """Writes one kernel. ``run`` returns the linear program."""
@@ -327,7 +325,7 @@ class Linearizer(Emitter):
         for f in same:
             if f is not node and not any(_depends(f, g) or _depends(g, f) for g in group):
                 copies += self.copies(f)
-                if copies > _MOST_ACCUMULATORS:
+                if copies > self.kernel.target.core.shared_sums:
                     break
                 group.append(f)
         return group
@@ -355,11 +353,11 @@ def _depends(a: UOp, b: UOp) -> bool:
 def linearize(kernel: Kernel) -> list[UOp]:
     """The linear program of an optimized kernel."""
     kernel.stage_what_no_unit_loads()
-    kernel.sink = expand(one_load(kernel.sink), kernel.fma, kernel.scales, kernel.exp2s)
+    kernel.sink = expand(one_load(kernel.sink), kernel.target.fma, kernel.target.scales, kernel.target.exp2s)
     lin = Linearizer(kernel)
     program = passed("linearize", lin.run())
     if lin.threads_of:
         program = passed("barriers", needed_barriers(program))
-    if lin.threads_of and kernel.warp and not any(p.arg.staged for p in kernel.products):
-        program = passed("loads first", loads_first(program))
+    if lin.threads_of and kernel.target.warp and not any(p.arg.staged for p in kernel.products):
+        program = passed("loads first", loads_first(program, kernel.target.blocks.early))
     return program

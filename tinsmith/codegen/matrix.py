@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from tinsmith.codegen.normalize import implies
+from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
@@ -22,8 +23,6 @@ from tinsmith.ir.units import Fragment, MatrixUnit
 from tinsmith.ir.uop import toposort
 
 NewRange = Callable[[int, Role], UOp]
-FEWEST_LANES = 4  # copies that are worth a vector
-LANES = 16  # places of a window that are staged by one vector
 _NUMBER = 1 << 20  # numbers of ranges that stand for digits while an address is looked at
 
 
@@ -138,7 +137,7 @@ class Slide(NamedTuple):
 
 
 def stage_operand(mma: UOp, which: int, inside: Sequence[UOp], new_range: NewRange,
-                  slide: Slide | None = None) -> tuple[UOp, list[UOp]]:
+                  target: Target, slide: Slide | None = None) -> tuple[UOp, list[UOp]]:
     """Operand ``which`` read from a stage over ``inside`` and its own two ranges, in the unit's order of elements.
 
     Lanes fill it along memory where they can: along a digit of the fragment, or along the unit's copies, which then lie
@@ -148,22 +147,23 @@ def stage_operand(mma: UOp, which: int, inside: Sequence[UOp], new_range: NewRan
     value = mma.src[which]
     fragment, row, column = axes(mma)[which]
     sizes, guard = [size for size, _, _ in fragment.registers], None
+    vector = max(target.vector_bytes // 4, target.core.shortest_lanes)  # places of a window that are staged together
     if slide is not None:
         at, inside = slid_digit(mma, which), [r for r in inside if r not in slide.weights]
         whole = all(linear_form(n.src[1])[0].get(slide.lead) == 1 for n in toposort(value) if n.op is Ops.LOAD)
-        sizes[at] = -(-slide.size // LANES) * LANES if whole else slide.size
+        sizes[at] = -(-slide.size // vector) * vector if whole else slide.size
         roles, beside = [Role.UPCAST if whole and n < at else Role.LOOP for n in range(len(sizes))], None
     else:
         at, whole = -1, False
-        roles, beside = _fill_roles(value, fragment, row, column, inside)
+        roles, beside = _fill_roles(value, fragment, row, column, inside, target.core.shortest_lanes)
     inside = [r for r in inside if r is not beside] + ([beside] if beside is not None else [])
     outer = [new_range(_size(r), Role.VECTOR if r is beside else Role.LOOP) for r in inside]
-    digits = [new_range(size // LANES if whole and n == at else size, role)
+    digits = [new_range(size // vector if whole and n == at else size, role)
               for n, (size, role) in enumerate(zip(sizes, roles))]
-    lanes = [new_range(LANES, Role.VECTOR)] if whole else []
+    lanes = [new_range(vector, Role.VECTOR)] if whole else []
     table = dict(zip(inside, outer)) | _at_digits(fragment, row, column, digits)
     if slide is not None:
-        offset = (digits[at] * LANES + lanes[0]).simplify() if whole else digits[at]
+        offset = (digits[at] * vector + lanes[0]).simplify() if whole else digits[at]
         table |= {r: UOp.index(0) for r in slide.weights} | {slide.lead: offset}
         guard = offset.lt(slide.size) if sizes[at] != slide.size else None
     loops = [*outer, *reversed(digits[at:] if lanes else digits), *lanes, *(reversed(digits[:at]) if lanes else ())]
@@ -228,7 +228,7 @@ def ratio(root: UOp, unit: UOp, other: UOp) -> int | float | None:
 
 
 def _fill_roles(value: UOp, fragment: Fragment, row: UOp, column: UOp,
-                inside: Sequence[UOp]) -> tuple[list[Role], UOp | None]:
+                inside: Sequence[UOp], shortest: int) -> tuple[list[Role], UOp | None]:
     """The fastest digit that walks along memory gets lanes, faster ones become copies that are interleaved; if none
     does, the unit's copies get lanes that do, and all digits are interleaved."""
     loads = [linear_form(n.src[1])[0] for n in toposort(value) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
@@ -238,7 +238,7 @@ def _fill_roles(value: UOp, fragment: Fragment, row: UOp, column: UOp,
             return [Role.UPCAST] * at + [Role.VECTOR] + [Role.LOOP] * (len(fragment.registers) - at - 1), None
     for r in inside:
         along = {terms[r] for terms in loads if r in terms} == {1}
-        if along and r.arg[1] is Role.UPCAST and _size(r) >= FEWEST_LANES and is_power(_size(r)):
+        if along and r.arg[1] is Role.UPCAST and _size(r) >= shortest and is_power(_size(r)):
             return [Role.UPCAST] * len(fragment.registers), r
     return [Role.LOOP] * len(fragment.registers), None
 

@@ -13,7 +13,7 @@ from tinsmith.codegen import matrix
 from tinsmith.codegen.footprints import footprints
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.render.base import Target
+from tinsmith.codegen.render.base import Target, TileCosts
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.tuning import apply_to, order, split, stride_of
 from tinsmith.ir import Ops, UOp
@@ -21,13 +21,6 @@ from tinsmith.ir.linear import linear_form
 from tinsmith.ir.structure import contraction
 from tinsmith.ir.units import MatrixUnit
 from tinsmith.ir.uop import toposort
-
-PACK = 0.4  # cycles per element to bring an operand into the unit's order, where memory runs along the fill
-PACK_ACROSS = 1.2
-ROWS = 8  # of a tile that are worth a vector, where memory runs along them
-EPILOGUE = 0.4  # cycles per element of the result, from tile to memory
-ACROSS = {8: 1.5, 4: 2.0}  # times as many where it does not run along the tile's: in blocks of so many rows and columns
-ONE_BY_ONE = 3.0  # that are transposed, or by elements
 
 
 @dataclass
@@ -50,11 +43,11 @@ def best_plan(kernel: Kernel, target: Target) -> UnitPlan | None:
     plans = []
     for unit in target.units:
         if unit.threads == 1 and unit.emit != "muladd":
-            plans += _plans(kernel, fold, unit)
+            plans += _plans(kernel, target, fold, unit)
     return min(plans, key=lambda p: p.cycles, default=None)
 
 
-def _plans(kernel: Kernel, fold: UOp, unit: MatrixUnit) -> list[UnitPlan]:
+def _plans(kernel: Kernel, target: Target, fold: UOp, unit: MatrixUnit) -> list[UnitPlan]:
     found = contraction(fold, guarded=True)
     if found is None or any(r.arg[0] in kernel.full or r.arg[1].expanded for r in kernel.order):
         return []
@@ -70,7 +63,7 @@ def _plans(kernel: Kernel, fold: UOp, unit: MatrixUnit) -> list[UnitPlan]:
         m = max(rows, key=lambda r: (across and _stored_along(kernel, r), range_size(r)))
         k = max(depth, key=range_size)
         if matrix.operands(fold, m, n, unit) is not None:
-            out.append(_plan(kernel, fold, unit, m, n, k))
+            out.append(_plan(kernel, target, fold, unit, m, n, k))
     return out
 
 
@@ -78,15 +71,17 @@ def _stored_along(kernel: Kernel, r: UOp) -> bool:
     return all(linear_form(s.src[1])[0].get(r, 0) in (0, 1) for s in kernel.stores)
 
 
-def _plan(kernel: Kernel, fold: UOp, unit: MatrixUnit, m: UOp, n: UOp, k: UOp) -> UnitPlan:
+def _plan(kernel: Kernel, target: Target, fold: UOp, unit: MatrixUnit, m: UOp, n: UOp, k: UOp) -> UnitPlan:
     """The cheapest number of tiles of sums along m and n."""
     operands = matrix.operands(fold, m, n, unit)
     assert operands is not None
     others = [r for r in fold.src[0].ranges if r not in (m, n, k)]
-    results = EPILOGUE * math.prod(range_size(r) for r in fold.ranges)
+    costs = target.core.tile
+    widest = costs.turned[0][0]
+    results = costs.result * math.prod(range_size(r) for r in fold.ranges)
     direct = _loadable(operands[0], m, k) and range_size(k) % unit.k == 0
     shared = [_shared(o, axis, unit, step) for o, axis, step in ((operands[0], m, unit.m), (operands[1], n, unit.n))]
-    packs = [_packing(o, axes) * part for o, axes, part in (
+    packs = [_packing(o, axes, costs) * part for o, axes, part in (
         (operands[0], (k,), shared[0]), (operands[0], (m, k), shared[0]), (operands[1], (n, k), shared[1]))]
 
     def cycles(copies: tuple[int, int]) -> tuple[float, float]:
@@ -96,9 +91,9 @@ def _plan(kernel: Kernel, fold: UOp, unit: MatrixUnit, m: UOp, n: UOp, k: UOp) -
         products = mu * nu * 2.0 * unit.m * unit.n * unit.k / unit.rate
         busy = steps * max(products, (mu + nu) * unit.load) / unit.efficiency
         as_it_lies = direct and range_size(m) % (unit.m * mu) == 0
-        rows = 0.0 if as_it_lies else packs[shared[0] < 1 or (unit.m * mu >= ROWS and matrix.is_power(mu))]
-        blocks = math.gcd(unit.m * mu, max(ACROSS)) if _stored_along(kernel, m) else 0
-        across = 1.0 if _stored_along(kernel, n) else ACROSS.get(blocks, ONE_BY_ONE)
+        rows = 0.0 if as_it_lies else packs[shared[0] < 1 or (unit.m * mu >= widest and matrix.is_power(mu))]
+        blocks = math.gcd(unit.m * mu, widest) if _stored_along(kernel, m) else 1
+        across = 1.0 if _stored_along(kernel, n) else next(cost for side, cost in costs.turned if blocks >= side)
         return busy + results * across + rows + packs[2], (mu + nu) / (mu * nu)
 
     best = min(_copies(unit), key=cycles)
@@ -120,11 +115,11 @@ def _shared(operand: UOp, axis: UOp, unit: MatrixUnit, step: int) -> float:
     return 1.0
 
 
-def _packing(operand: UOp, axes: tuple[UOp, ...]) -> float:
+def _packing(operand: UOp, axes: tuple[UOp, ...], costs: TileCosts) -> float:
     """Cycles to bring an operand into the unit's order."""
     along = any(linear_form(o.src[1])[0].get(r, 0) == 1 for o in _loads(operand) for r in axes)
     elements: int = math.prod(range_size(r) for r in operand.ranges)
-    return elements * (PACK if along else PACK_ACROSS)
+    return elements * (costs.unit_along if along else costs.unit_across)
 
 
 def _loads(operand: UOp) -> list[UOp]:
@@ -217,11 +212,11 @@ def _stage(kernel: Kernel, which: int, outside: list[UOp]) -> None:
 def _lanes_of_the_result(kernel: Kernel, target: Target) -> None:
     """Lanes along the staged result as it is stored: along its columns, or along its rows, block by block."""
     inner = [r for r in kernel.parallel if not any(r in p.ranges for p in kernel.products)]
-    lanes = max(target.vector_bytes // 4, 1)
+    lanes, sides = max(target.vector_bytes // 4, 1), [side for side, _ in target.core.tile.turned if side > 1]
     for r in reversed(inner):
         width = math.gcd(range_size(r), lanes)
-        if _stored_along(kernel, r) and width >= min(lanes, min(ACROSS)) > 1 and kernel.may_have_lanes(r):
-            block = min(width, max(ACROSS))
+        if _stored_along(kernel, r) and width >= min(lanes, min(sides)) > 1 and kernel.may_have_lanes(r):
+            block = min(width, max(sides))
             if r is not inner[-1] and range_size(inner[-1]) % block == 0:
                 apply_to(kernel, OptOps.UPCAST, inner[-1], block)
             apply_to(kernel, OptOps.VECTOR, r, width)

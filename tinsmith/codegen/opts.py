@@ -200,12 +200,12 @@ def _stage_operand(k: KernelGraph, opt: Opt, product: UOp, which: int, outside: 
 
 def _unit_of(k: KernelGraph, opt: Opt, fold: UOp, m: UOp, n: UOp) -> MatrixUnit:
     """The unit that the opt names, else the first that multiplies these types; multiply-adds where there is none."""
-    everywhere = (*(u for u in k.units if u.emit == "muladd"), fma(fold.dtype, 0))
-    for unit in (*(u for u in k.units if u.emit != "muladd"), *everywhere):
+    everywhere = (*(u for u in k.target.units if u.emit == "muladd"), fma(fold.dtype, 0))
+    for unit in (*(u for u in k.target.units if u.emit != "muladd"), *everywhere):
         wanted = opt.unit == unit.name or (not opt.unit and not unit.significand)
         if wanted and matrix.operands(fold, m, n, unit):
             return unit
-    known = ", ".join(u.name for u in k.units) or "none"
+    known = ", ".join(u.name for u in k.target.units) or "none"
     raise ArgumentError("Opt", f"{opt}: no matrix unit of that name multiplies this (the target has: {known})",
                         "the opt without a unit, which falls back on an outer product of multiply-adds")
 

@@ -53,18 +53,17 @@ def choose(kernel: Kernel, target: Target) -> None:
     """Apply the opts that the target's model expects to be fastest."""
     if not settings.TC:
         target = replace(target, units=())
-    if target.grid and settings.NOLOCALS:
+    if target.blocks.threads and settings.NOLOCALS:
         kernel.apply(Opt(OptOps.NOLOCALS))
-    elif target.grid:
+    elif target.blocks.threads:
         choose_block_opts(kernel, target)
     elif not choose_stream_opts(kernel, target):
         choose_opts(kernel, target)
 
 
 def _begin(lowered: UOp, target: Target) -> Kernel:
-    kernel = Kernel(decompose(lowered), units=target.units, block_threads=target.block_threads, warp=target.warp,
-                    bulk_copy=target.bulk_copy, fma=target.fma, scales=target.scales, exp2s=target.exp2s)
-    if target.grid:
+    kernel = Kernel(decompose(lowered), target=target)
+    if target.blocks.threads:
         to_grid(kernel)
     return kernel
 
@@ -92,7 +91,7 @@ def _compile(sink: UOp, renderer: Renderer, opts: Sequence[Opt] | None) -> Kerne
         verify_program(program)
     near = local_bytes(program)
     most = max(target.local_bytes, target.ring_bytes * any(u.op is Ops.DEFINE_RING for u in program))
-    if target.block_threads and near > most and (target.grid or launch_size(program, "lidx")):
+    if target.block_threads and near > most and (target.blocks.threads or launch_size(program, "lidx")):
         raise ArgumentError("Opt", f"a block's local memory has {most} bytes, the stages need {near}",
                             "smaller amounts, or fewer GROUP and STAGE opts")
     launch, text = assemble(kernel.name(), program, renderer, work)

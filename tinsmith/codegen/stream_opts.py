@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 from tinsmith.codegen.accumulators import block_of, crossing
 from tinsmith.codegen.heuristics import thread_opts
-from tinsmith.codegen.heuristics_tiles import LARGEST_STAGE
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.masking import everywhere, masked_blocks, nothing_where, visible_ends
 from tinsmith.codegen.online import greatest
@@ -19,7 +18,6 @@ from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Core, Target
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.streams import (
-    TILE_ROWS,
     equal_values,
     inner_contractions,
     outer_folds,
@@ -52,7 +50,7 @@ def whole_rows(kernel: Kernel, target: Target) -> bool:
     if any(not isinstance(range_size(r), int) for r in kernel.order):
         return False
     lanes = lanes_of(kernel, target)
-    split(kernel, OptOps.UPCAST, rows[0], min(TILE_ROWS, range_size(rows[0])))  # a size of one is no range
+    split(kernel, OptOps.UPCAST, rows[0], min(target.core.tile_rows, range_size(rows[0])))  # a size of one is no range
     tiles(kernel, target.core, lanes)
     columns(kernel, target.core, lanes)
     statistics(kernel, target.core, lanes)
@@ -99,13 +97,13 @@ def blocks_of_rows(kernel: Kernel, target: Target) -> bool:
         return False
     hidden = nothing_where(top.src[0], -math.inf)
     masked = hidden is not None and everywhere(hidden, [top.src[1]]) is not None
-    if not masked and 2 * TILE_ROWS * size * top.dtype.itemsize <= target.l2_bytes // 2:
+    if not masked and 2 * kernel.target.core.tile_rows * size * top.dtype.itemsize <= target.l2_bytes // 2:
         return False
     vectors = -(-range_size(beside[0]) // lanes)
     if vectors > target.core.accumulators:
         return False
     kernel.apply(Opt(OptOps.ONLINE, kernel.ranges.index(top.src[1]), block))
-    height = min(max(target.core.accumulators // vectors, 1), TILE_ROWS, range_size(rows[-1]))
+    height = min(max(target.core.accumulators // vectors, 1), kernel.target.core.tile_rows, range_size(rows[-1]))
     if height > 1:
         split(kernel, OptOps.UPCAST, rows[-1], height)
     if visible_ends(kernel):
@@ -211,7 +209,7 @@ def rows(kernel: Kernel) -> None:
         other = f.src[0].src[1] if factor is f.src[0].src[0] else f.src[0].src[0]
         loops = [r for r in kernel.parallel if r in factor.ranges and r in f.ranges and r not in other.ranges]
         if loops:
-            split(kernel, OptOps.UPCAST, loops[-1], min(TILE_ROWS, range_size(loops[-1])))
+            split(kernel, OptOps.UPCAST, loops[-1], min(kernel.target.core.tile_rows, range_size(loops[-1])))
 
 
 def statistics(kernel: Kernel, core: Core, lanes: int) -> None:
@@ -259,7 +257,7 @@ def _outside(kernel: Kernel, factor: UOp) -> list[UOp] | None:
     blocks = [r for r in factor.ranges if r.arg[1] is Role.BLOCK]
     for outside in ([*around, *(r for r in blocks if r in carried)], [*around, *blocks]):
         size = count_of(frozenset(r for r in factor.ranges if r not in outside)) * factor.dtype.itemsize
-        if size <= LARGEST_STAGE:
+        if size <= kernel.target.core.largest_panel:
             return outside
     return None
 

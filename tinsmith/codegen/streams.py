@@ -14,7 +14,6 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.structure import contraction
 from tinsmith.ir.uop import toposort
 
-TILE_ROWS = 8  # of every register tile
 SIDE = 4  # lanes and copies of a block that is worth transposing in registers: 128 bits of every line at a time
 
 

@@ -3,6 +3,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from tinsmith.ir.ops.repeated import is_product
+
 if TYPE_CHECKING:
     from tinsmith.ir.uop import UOp
 
@@ -71,24 +73,6 @@ def _of_axes(node: UOp) -> Contraction | None:
             body.op.name == "REDUCE" and body.arg[0].name == "ADD"):
         body = body.src[0]
     return Contraction(body.src[0], body.src[1]) if body is not node and is_product(body) else None
-
-
-def is_product(node: UOp) -> bool:
-    """Whether ``node`` multiplies two values that are both read many times over: what a contraction sums up."""
-    return node.op.name == "MUL" and all(is_repeated(s) for s in node.src)
-
-
-def is_repeated(node: UOp, constants: bool = True) -> bool:
-    """Whether a factor in a tensor graph is an expanded view, so that each of its elements is read many times.
-
-    Args:
-        constants: whether an expanded constant counts, which is not read at all.
-    """
-    while node.op.kind == "movement" or node.op.name == "CAST":
-        if node.op.name == "EXPAND" and (constants or node.base.op.name != "CONST"):
-            return True
-        node = node.src[0]
-    return False
 
 
 def unrepeated_size(factor: UOp) -> int:

@@ -17,11 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tinsmith.backend.device import Device
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.join import joined
 from tinsmith.ir.ops import Op
 
-LARGE = 1 << 18  # bytes from which less traffic is worth more rounds
 Parts = tuple[UOp, ...]
 
 
@@ -36,7 +36,7 @@ def all_reduce(parts: Sequence[UOp], devices: Sequence[str], op: Op, algorithm: 
     >>> evaluate(all_reduce([a, b], ["CPU", "CPU:1"], Ops.ADD), given)
     [array([5, 7, 9], dtype=int32), array([5, 7, 9], dtype=int32)]
     """
-    chosen = algorithm or ("ring" if len(parts) > 2 and _large(parts[0], len(parts)) else "direct")
+    chosen = algorithm or ("ring" if len(parts) > 2 and _large(parts[0], devices) else "direct")
     if chosen == "direct":
         return tuple(_combined([sent(p, d) for p in parts], op) for d in devices)
     count, shape = len(parts), parts[0].shape
@@ -88,7 +88,7 @@ def broadcast(value: UOp, devices: Sequence[str], algorithm: str | None = None) 
     >>> evaluate(broadcast(a, ["CPU", "CPU:1", "CPU:2"], "scatter"), {a: np.array([1, 2], np.int32)})[2]
     array([1, 2], dtype=int32)
     """
-    chosen = algorithm or ("scatter" if len(devices) > 3 and _large(value, len(devices)) else "direct")
+    chosen = algorithm or ("scatter" if len(devices) > 3 and _large(value, devices) else "direct")
     if chosen == "direct":
         return tuple(sent(value, d) for d in devices)
     flat = value.reshape((value.size,))
@@ -124,9 +124,9 @@ def _ring_gather(chunks: Sequence[UOp], devices: Sequence[str]) -> list[UOp]:
     return [joined(row, 0) for row in held]
 
 
-def _large(value: UOp, devices: int) -> bool:
-    size = value.size
-    return not isinstance(size, UOp) and size >= devices and size * value.dtype.itemsize >= LARGE
+def _large(value: UOp, devices: Sequence[str]) -> bool:
+    size, least = value.size, Device[devices[0]].target.costs.rounds
+    return not isinstance(size, UOp) and size >= len(devices) and size * value.dtype.itemsize >= least
 
 
 def even_bounds(size: int, count: int) -> tuple[int, ...]:

@@ -19,7 +19,8 @@ from tinsmith.codegen.render.base import Costs
 from tinsmith.codegen.roles import Role
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.structure import contraction, is_product, unrepeated_size
+from tinsmith.ir.ops.repeated import is_product
+from tinsmith.ir.structure import contraction, unrepeated_size
 from tinsmith.ir.threefry import cipher_nodes
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.cones import MOST_CONE, SOURCES, cone_of, has_own_statistics, narrower, reductions_of, summed

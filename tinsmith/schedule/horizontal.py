@@ -15,7 +15,7 @@ from typing import Any
 
 from tinsmith.backend.device import Device
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.structure import is_repeated
+from tinsmith.ir.ops.repeated import is_repeated
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.items import Schedule, ScheduleItem
 from tinsmith.schedule.order import toposorted

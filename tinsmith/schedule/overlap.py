@@ -8,7 +8,6 @@ from tinsmith.backend.device import Device
 from tinsmith.schedule.items import Schedule, ScheduleItem
 
 COPIES = " copies"  # added to a device's name: the queue of copies from other devices
-COPY_COST = 8  # bytes of kernel traffic that take as long as one byte from another device
 
 
 def queue_of(copy: bool, target: str, source: str = "") -> str:
@@ -48,7 +47,8 @@ def overlapped(schedule: Schedule) -> list[ScheduleItem]:
             heapq.heappush(heap, (actual, n))
             continue
         traffic = sum(slots[s].size * slots[s].dtype.itemsize for s in items[n].slots)
-        end = clocks[homes[n]] = start + 1 + traffic * (COPY_COST if items[n].sink is None else 1)
+        end = clocks[homes[n]] = start + 1 + traffic * (
+            Device[devices[n]].target.costs.copied if items[n].sink is None else 1)
         out.append(items[n])
         for r in readers[n]:
             needs[r].discard(n)

@@ -14,8 +14,6 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ranking import by_pieces, count_below, digit_bits_for
 from tinsmith.schedule.origins import rebuilt
 
-PADDING = 1024  # threads may ask for the steps of places that do not exist
-
 
 def spread_scatters(roots: Sequence[UOp], target: Target) -> list[UOp]:
     """The graph without scatters and tallies that would keep most cores idle."""
@@ -43,7 +41,8 @@ def _sums(n: UOp, target: Target) -> UOp:
     bits = places.bit_length()
     order = by_pieces(keys, bits, digit_bits_for(bits, steps, target.costs.digits, False))
     ordered = keys.contiguous().gather(order, 1).contiguous().reshape((steps,))
-    limits = UOp.iota(-(-(places + 1) // PADDING) * PADDING, dtypes.int32)
+    multiple = target.costs.cuts.asked_beyond
+    limits = UOp.iota(-(-(places + 1) // multiple) * multiple, dtypes.int32)
     begin = count_below(ordered, limits.cast(dtypes.uint32)).contiguous()
     rows = x.permute((axis, *others)).reshape((steps, beside))
     rows = _in_order(rows, order.reshape((steps, 1)).expand(rows.shape))

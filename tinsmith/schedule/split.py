@@ -11,7 +11,7 @@ from typing import NamedTuple
 from tinsmith.codegen.render.base import Target
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.structure import is_product
+from tinsmith.ir.ops.repeated import is_product
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.origins import rebuilt
 

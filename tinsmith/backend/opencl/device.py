@@ -11,7 +11,7 @@ import numpy as np
 from tinsmith.backend.device import Allocator, Compiled, Compiler
 from tinsmith.backend.program import Call, Program
 from tinsmith.codegen.launch import Launch
-from tinsmith.codegen.render.base import GRID_COSTS, Target
+from tinsmith.codegen.render.base import GRID_COSTS, Blocks, Target
 from tinsmith.codegen.render.opencl import OpenCLRenderer
 from tinsmith.core.cache import cache_get, cache_key, cache_put
 from tinsmith.core.counters import GlobalCounters
@@ -210,7 +210,7 @@ def device_target(device: Any) -> Target:
     held = frozenset(dtypes.all) if device.double_fp_config else frozenset(dtypes.all) - {dtypes.float64}
     return Target("opencl", 16, 32, local_bytes=min(device.local_mem_size, 48 << 10), storage=held,
                   dtypes=held - {dtypes.float16, dtypes.bfloat16}, fma=True,
-                  block_threads=min(device.max_work_group_size, 1024), grid=True, costs=GRID_COSTS)
+                  block_threads=min(device.max_work_group_size, 1024), blocks=Blocks(), costs=GRID_COSTS)
 
 
 def DEVICE(name: str) -> Compiled:

@@ -26,7 +26,7 @@ from tinsmith.backend.python.runtime import NAMES, launch
 from tinsmith.backend.python.warps import BACKWARD
 from tinsmith.backend.python.watch import WARP
 from tinsmith.codegen.launch import Launch
-from tinsmith.codegen.render.base import GRID_COSTS, Target
+from tinsmith.codegen.render.base import GRID_COSTS, Blocks, Target
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import DeviceError, OutOfMemoryError
 from tinsmith.ir import units
@@ -100,7 +100,7 @@ def DEVICE(name: str) -> Compiled:
     rows = (*units.AMX, *units.DOT, *(units.fma(d, vector_bytes) for d in (dtypes.float32, dtypes.float64)))
     if block:
         target = Target("python", vector_bytes, local_bytes=BLOCK_BYTES, block_threads=block, warp=WARP,
-                        bulk_copy=16 * bool(ring), ring_bytes=ring, grid=True, costs=GRID_COSTS,
+                        bulk_copy=16 * bool(ring), ring_bytes=ring, blocks=Blocks(), costs=GRID_COSTS,
                         units=(*(units.HOPPER if ring else ()), *(units.CUDA if block >= WARP else ())), cores=cores)
     else:
         target = Target("python", vector_bytes, threads=threads, block_threads=BLOCK_THREADS, units=rows)

@@ -30,7 +30,8 @@ class Cuts:
         shared_row: elements of a row that the threads of a block share; ``thread_values``: those that each holds, where
             they go through rows together; ``least_row``: fewer are no whole vectors.
         asked_places: places up to which every place of a scatter asks every step.
-        sorted_steps: steps of a scatter that are worth sorting.
+        sorted_steps: steps of a scatter that are worth sorting; ``asked_beyond``: their places come in multiples of
+            this, since threads may ask for the steps of places that do not exist.
     """
 
     long: int = 1 << 15
@@ -54,6 +55,7 @@ class Cuts:
     least_row: int = 16
     asked_places: int = 64
     sorted_steps: int = 256
+    asked_beyond: int = 1 << 10
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,8 @@ class Costs:
         maps_beside: that kernel computes other maps of its rows, too.
         chunk: products of a chunk of a long contraction.
         sum_chunk: elements of a chunk of a long sum.
+        copied: bytes of kernel traffic that take as long as one byte from another device.
+        rounds: bytes of a collective's value from which less traffic is worth more rounds.
         digits: bits that a digit of a sort may have: counters stay in the nearest cache, or in registers.
         cuts: into how many pieces.
     """
@@ -91,6 +95,8 @@ class Costs:
     maps_beside: bool = False
     chunk: int = 3 << 9
     sum_chunk: int = 1 << 14
+    copied: int = 8
+    rounds: int = 1 << 18
     digits: range = range(4, 12)
     cuts: Cuts = Cuts()
 
@@ -104,7 +110,8 @@ class Blocks:
     """How work is shared out among the threads of a block.
 
     Attributes:
-        threads: of a block where nothing asks for more; ``most_threads``: where there are many of them.
+        threads: of a block where nothing asks for more; 0: parallel loops are no blocks unless an opt says so.
+        most_threads: of a block where there are many of them.
         lanes: of one access, as far as they fit a vector.
         long: elements from which on a reduction is worth sharing; ``short``: of a sum that a thread has in registers.
         turns: vectors of a row for each thread, where there are so many.
@@ -114,6 +121,9 @@ class Blocks:
         loads: that a thread has under way where it goes through a loop, twice as many down a column.
         columns: threads side by side; ``ways``: how many share the way down.
         tile: side of a transposed tile; ``tile_rows``: how much of it a thread writes.
+        in_vain: blocks that may be launched for nothing, for a size known only at run time.
+        early: values that a thread has loaded before the barrier ahead of their use.
+        beside: rows of a fragment's elements for which a thread reads other memory at a time.
     """
 
     threads: int = 128
@@ -131,6 +141,41 @@ class Blocks:
     ways: int = 8
     tile: int = 64
     tile_rows: int = 8
+    in_vain: int = 1 << 16
+    early: int = 32
+    beside: int = 8
+
+
+@dataclass(frozen=True)
+class TileCosts:
+    """What contractions wait for beside their products, in cycles of one core; measured on a core with AVX-512.
+
+    Attributes:
+        scalar_line: a line of scalars from the second cache, and from beyond.
+        panel_vector: a vector of a panel from the second cache.
+        result_row: each row of a tile in the result, and in one of several times the second cache.
+        stored_across: an element whose lanes lie apart in the result: in blocks that are transposed, or not.
+        along, across, scattered: an element to be packed along the lanes; across them, in blocks that are transposed or
+            one by one; where each needs a line of memory.
+        copied: a scalar to be copied to local memory, in pieces that lie apart.
+        unit_along, unit_across: an element to be brought into the order of a matrix unit, where memory runs along the
+            fill, or not.
+        result: an element of a unit's result, from tile to memory; ``turned``: times as many where memory does not run
+            along its columns: in blocks of so many rows and columns that are transposed, the largest first.
+    """
+
+    scalar_line: tuple[float, float] = (0.4, 2.0)
+    panel_vector: float = 0.14
+    result_row: tuple[float, float] = (4, 26)
+    stored_across: tuple[float, float] = (0.4, 1.2)
+    along: float = 0.15
+    across: tuple[float, float] = (0.9, 1.5)
+    scattered: float = 12.0
+    copied: float = 1.0
+    unit_along: float = 0.4
+    unit_across: float = 1.2
+    result: float = 0.4
+    turned: tuple[tuple[int, float], ...] = ((8, 1.5), (4, 2.0), (1, 3.0))
 
 
 @dataclass(frozen=True)
@@ -138,6 +183,24 @@ class Core:
     """What the registers and caches of a core are good for.
 
     Attributes:
+        issue: vector instructions, or vector loads, that start per cycle; ``latency``: cycles from one addition to the
+            next that needs it.
+        line: bytes of a cache line; ``page``: bytes after which a line falls into the same set of the first cache;
+            ``ways``: lines of a set of the second.
+        tile: what contractions wait for.
+        tile_rows: of a register tile of computed operands.
+        whole_steps: of a reduction up to which all are written out in a register tile; ``wide``: vectors of a panel
+            from which on two steps are enough.
+        largest_panel: bytes of a packed panel.
+        peeled: tiles of a row of which the first and last leave out what a window does not cover.
+        shortest_lanes: elements of a row, or copies, that are worth a vector of their own.
+        written_out: copies of a step: elements of a window, places that it has in the output, inputs of a stack;
+            ``window_step``: elements from a lane to the next where windows are read.
+        shared_copies: iterations that are written out so that they share work, the gates and states of a recurrent
+            cell, where it is at least ``shared_work`` operations per element.
+        steps_together: rows whose sum is added to one that stays in memory, which is then read and written less.
+        separate_sums: accumulators of a reduction up to which steps written out have their own; ``shared_sums``: those
+            of reductions that share a loop: more would not stay in registers.
         dear: operations per element from which a second computation costs more than a look into local memory.
         short_row: elements of a row that are not worth a loop of their own.
         rows_kept: at once in local memory.
@@ -158,6 +221,25 @@ class Core:
             a row that streams through a sum; ``streams_ahead``: elementwise work that streams in and out.
     """
 
+    issue: int = 2
+    latency: int = 4
+    line: int = 64
+    page: int = 4 << 10
+    ways: int = 16
+    tile: TileCosts = TileCosts()
+    tile_rows: int = 8
+    whole_steps: int = 6
+    wide: int = 4
+    largest_panel: int = 4 << 20
+    peeled: int = 4
+    shortest_lanes: int = 4
+    written_out: int = 16
+    window_step: int = 4
+    shared_copies: int = 6
+    shared_work: int = 16
+    steps_together: tuple[int, ...] = (4, 2)
+    separate_sums: int = 8
+    shared_sums: int = 24
     dear: int = 12
     short_row: int = 64
     rows_kept: int = 2
@@ -204,8 +286,7 @@ class Target:
         launches_early: blocks of a kernel may come before the last one has ended, and wait for that themselves.
         replays: graphs of one program that are kept, each for the addresses that it was made for.
         costs: what the scheduler weighs.
-        blocks: how work is shared out among threads; ``core``: what one core is good for.
-        grid: parallel loops are spread over a grid of blocks by default.
+        blocks: how work is shared out among the threads of blocks; ``core``: what one core is good for.
     """
 
     name: str
@@ -231,9 +312,8 @@ class Target:
     launches_early: bool = False
     replays: int = 4
     costs: Costs = Costs()
-    blocks: Blocks = Blocks()
+    blocks: Blocks = Blocks(threads=0)
     core: Core = Core()
-    grid: bool = False
 
     def key(self) -> str:
         """All fields as text, the same in every process."""

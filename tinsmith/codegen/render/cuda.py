@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from math import prod
 
 from tinsmith.codegen.render import rings
-from tinsmith.codegen.render.base import GRID_COSTS, Target
+from tinsmith.codegen.render.base import GRID_COSTS, Blocks, Target
 from tinsmith.codegen.render.cstyle import _strip
 from tinsmith.codegen.render.gpu import AXES, BFLOAT16, Body, GPURenderer, specials
 from tinsmith.codegen.views import maps
@@ -67,7 +67,7 @@ def cuda_target(arch: str = "sm_90", cores: int = 132) -> Target:
     staged = tuple(u for u in units.HOPPER if arch in u.requires)
     return Target(f"cuda_{arch}", 16, 64, local_bytes=48 << 10, fma=True, bulk_copy=16 * bool(staged),
                   ring_bytes=(227 << 10) * bool(staged), exp2s=True, block_threads=1024, warp=32,
-                  grid=True, costs=GRID_COSTS, units=(*staged, *rows), cores=cores,
+                  blocks=Blocks(), costs=GRID_COSTS, units=(*staged, *rows), cores=cores,
                   launches_early=generation(arch) >= 90)
 
 

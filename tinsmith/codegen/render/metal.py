@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tinsmith.codegen.render.base import GRID_COSTS, Target
+from tinsmith.codegen.render.base import GRID_COSTS, Blocks, Target
 from tinsmith.codegen.render.cstyle import _MATH, _addend, _strip
 from tinsmith.codegen.render.gpu import AXES, BFLOAT16, GPURenderer
 from tinsmith.core.dtypes import DType, dtypes
@@ -18,7 +18,7 @@ _SPELLED = {"inline": "inline", "uint": "uint", "ushort": "ushort", "float_of": 
 def metal_target() -> Target:
     """What every Apple GPU offers."""
     held = frozenset(dtypes.all) - {dtypes.float64}
-    return Target("metal", 16, 64, local_bytes=32 << 10, storage=held, fma=True, block_threads=1024, grid=True,
+    return Target("metal", 16, 64, local_bytes=32 << 10, storage=held, fma=True, block_threads=1024, blocks=Blocks(),
                   costs=GRID_COSTS, dtypes=held - {dtypes.float16, dtypes.bfloat16}, units=units.APPLE, cores=32)
 
 

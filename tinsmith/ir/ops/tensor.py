@@ -10,6 +10,7 @@ import numpy as np
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir.ops import scans
 from tinsmith.ir.ops.op import Array, Node, Op, nothing, of_first, shape_of_first
+from tinsmith.ir.ops.repeated import is_product
 
 # *** movement: shapes, meanings and their transposes ***
 
@@ -57,20 +58,12 @@ def _summed(g: Node, axes: tuple[int, ...]) -> Node:
     addends = [g]
     while any(a.op.name == "ADD" for a in addends):
         addends = [s for a in addends for s in (a.src if a.op.name == "ADD" else (a,))]
-    if not all(a.op.name == "MUL" and all(_is_repeated(s) for s in a.src) for a in addends):
+    if not all(is_product(a, constants=False) for a in addends):
         return g.reduce("ADD", axes)
     total, *rest = (a.reduce("ADD", axes) for a in addends)
     for a in rest:
         total = total + a
     return total
-
-
-def _is_repeated(x: Node) -> bool:
-    while x.op.kind == "movement" or x.op.name == "CAST":
-        if x.op.name == "EXPAND" and x.base.op.name != "CONST":
-            return True
-        x = x.src[0]
-    return False
 
 
 def _expand(n: Node, x: Array) -> Array:
