@@ -65,8 +65,8 @@ def on_unit(fold: UOp, m: UOp, n: UOp, k: UOp, unit: MatrixUnit, copies: tuple[i
             new_range: NewRange) -> tuple[UOp, list[UOp]]:
     """The fold's value on a unit whose result is staged, and the new ranges.
 
-    m and n run over so many copies of the unit's tile, k over one step of it; where a tile is a single row or column, m
-    or n is a range that the unit knows nothing of.
+    m and n run over so many copies of the unit's tile, k over one step of it; where a tile is a single row or column,
+    or the depth is 1, m, n or k is a range that the unit knows nothing of. The stage's rows are those of the unit.
     """
     found = operands(fold, m, n, unit)
     assert found is not None
@@ -76,16 +76,25 @@ def on_unit(fold: UOp, m: UOp, n: UOp, k: UOp, unit: MatrixUnit, copies: tuple[i
     mu, nu = (new_range(count, Role.UPCAST) for count in copies)
     mi, ni, ki = (new_range(step, Role.FRAGMENT) for step in (unit.m, unit.n, unit.k))
     row, column = m if unit.m * copies[0] > 1 else None, n if unit.n * copies[1] > 1 else None
-    table = {k: ki} | ({row: mu * unit.m + mi} if row else {}) | ({column: nu * unit.n + ni} if column else {})
-    a, b = (x.substitute(table) for x in found)
-    value = UOp(Ops.MMA, None, (a, b, mi, ni, ki), unit)
-    loops = tuple(r for r in fold.src[1:] if r is not k)
-    if loops:
-        value = UOp(Ops.FOLD, None, (value, *loops), Ops.ADD)
-    over = [r for r in (mu, mi, nu, ni) if r.op is Ops.RANGE]
+    table = ({row: mu * unit.m + mi} if row else {}) | ({column: nu * unit.n + ni} if column else {})
+    value = _steps(fold, k, found, table, (mi, ni, ki), unit)
+    sides = ((row, unit.m * copies[0], mu, mi), (column, unit.n * copies[1], nu, ni))
+    (along, _, *outer), (across, size, *inner) = sides if unit.fragment_c.registers[-1][1] else reversed(sides)
+    over = [r for r in (*outer, *inner) if r.op is Ops.RANGE]
     staged = UOp(Ops.STAGE, value.dtype.ptr(), (value, *over), tuple(_size(r) for r in over))
-    offset = (row or UOp.index(0)) * (unit.n * copies[1]) + (column or UOp.index(0))
-    return staged.load(offset.simplify()), [*over, ki]
+    offset = (along or UOp.index(0)) * size + (across or UOp.index(0))
+    return staged.load(offset.simplify()), [*over, *(r for r in (ki,) if r.op is Ops.RANGE)]
+
+
+def _steps(fold: UOp, k: UOp, factors: tuple[UOp, UOp], table: dict[UOp, UOp], own: tuple[UOp, UOp, UOp],
+           unit: MatrixUnit) -> UOp:
+    """The sum of a unit's steps over all loops of a fold but the one that is the unit's own."""
+    if unit.k > 1:
+        table = {k: own[2]} | table
+    a, b = (x.substitute(table) for x in factors)
+    value = UOp(Ops.MMA, None, (a, b, *own), unit)
+    loops = tuple(r for r in fold.src[1:] if r not in table)
+    return UOp(Ops.FOLD, None, (value, *loops), Ops.ADD) if loops else value
 
 
 def _flipped(x: UOp, dtype: DType) -> UOp:
@@ -115,10 +124,7 @@ def in_registers(fold: UOp, m: UOp, n: UOp, k: UOp, unit: MatrixUnit, new_range:
     found = operands(fold, m, n, unit)
     assert found is not None
     ki = new_range(unit.k, Role.FRAGMENT)
-    a, b = (x.substitute({k: ki}) for x in found)
-    value = UOp(Ops.MMA, None, (a, b, m, n, ki), unit)
-    loops = tuple(r for r in fold.src[1:] if r is not k)
-    return (UOp(Ops.FOLD, None, (value, *loops), Ops.ADD) if loops else value), [ki]
+    return _steps(fold, k, found, {}, (m, n, ki), unit), [r for r in (ki,) if r.op is Ops.RANGE]
 
 
 def axes(mma: UOp) -> tuple[tuple[Fragment, UOp, UOp], tuple[Fragment, UOp, UOp]]:

@@ -246,7 +246,7 @@ def _matrix_unit(k: KernelGraph, opt: Opt) -> list[Opt]:
         m, n = _split_tile(k, m, unit.m * mu), _split_tile(k, n, unit.n * nu)
     fold = next(f for f in k.folds if r in f.src[1:] and matrix.operands(f, m, n, unit))
     rest, more = matrix.taken_off(fold, m, n, unit, unit.m * mu, k.new_range) if unit.flipped else (None, [])
-    _, r = k.split(r, unit.k, Role.REDUCE)
+    r = k.split(r, unit.k, Role.REDUCE)[unit.k > 1]
     fold = next(f for f in k.folds if r in f.src[1:] and matrix.operands(f, m, n, unit))
     if whole:
         value, fresh = matrix.on_unit(fold, m, n, r, unit, (mu, nu), k.new_range)

@@ -70,9 +70,14 @@ def _user_call() -> tuple[FrameType | None, FrameType]:
     """The user's frame, and that of the function of this package that it called."""
     frame: FrameType | None = sys._getframe(1)
     called = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_NOT_THE_USER):
+    while frame is not None and (frame.f_code.co_filename.startswith(_NOT_THE_USER) or _generated(frame)):
         called, frame = frame, frame.f_back
     return frame, called
+
+
+def _generated(frame: FrameType) -> bool:
+    """Whether it is a method that ``dataclass`` wrote for a class of this package."""
+    return frame.f_code.co_filename == "<string>" and str(frame.f_globals.get("__name__")).startswith("tinsmith.")
 
 
 def _name_of_call(called: FrameType) -> str:

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.core.errors import ArgumentError
 from tinsmith.ir.ops.op import Array
 
 Digit = tuple[int, int, int]
@@ -138,6 +139,26 @@ class MatrixUnit:
     flipped: MatrixUnit | None = None
     staged: bool = False
     tiles: tuple[tuple[int, int, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Each operand's digits name all of its elements, and the unit's own tile of sums has rows or columns.
+
+        Raises:
+            ArgumentError: says which fragment does not.
+        """
+        for name, shape in (("a", (self.m, self.k)), ("b", (self.k, self.n)), ("c", (self.m, self.n))):
+            fragment: Fragment = getattr(self, f"fragment_{name}")
+            digits = [d for d in (*fragment.registers, *fragment.lanes) if d[1] or d[2]]
+            reached = tuple(1 + sum((d[0] - 1) * d[axis] for d in digits) for axis in (1, 2))
+            count = _size(tuple(digits))
+            if reached != shape or count != shape[0] * shape[1]:
+                there = f"{count} elements of {reached[0]} rows and {reached[1]} columns"
+                wrong = f"{self.name}: fragment_{name} names {there}, and {name} is {shape[0]} × {shape[1]}"
+                raise ArgumentError("MatrixUnit", wrong, "digits that name each element once")
+        down = [bool(d[1]) for d in self.fragment_c.registers if d[0] > 1]
+        if self.fragment_c.whole and down not in (sorted(down), sorted(down, reverse=True)):
+            raise ArgumentError("MatrixUnit", f"{self.name}: fragment_c has neither rows nor columns side by side",
+                                "digits of one axis before those of the other")
 
     def __str__(self) -> str:
         return self.name

@@ -11,25 +11,23 @@ from typing import NamedTuple, Protocol
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 
-_WORDS = "<16 x i32>"
-
 
 class Form(NamedTuple):
     """How a unit is written.
 
     Attributes:
         function: the intrinsic of (sum, first, second). The one for bytes takes unsigned ones first, then signed ones.
-        operand: the type of first and second.
+        element: the type of an element of first and second; "": they are words of 32 bits.
         b_first: b is what comes first.
     """
 
     function: str
-    operand: str = _WORDS
+    element: str = ""
     b_first: bool = False
 
 
 FORMS = {
-    "dot_bf16": Form("llvm.x86.avx512bf16.dpbf16ps.512", "<32 x bfloat>"),
+    "dot_bf16": Form("llvm.x86.avx512bf16.dpbf16ps.512", "bfloat"),
     "dot_s16": Form("llvm.x86.avx512.vpdpwssd.512"),
     "dot_u8s8": Form("llvm.x86.avx512.vpdpbusd.512"),
     "dot_s8u8": Form("llvm.x86.avx512.vpdpbusd.512", b_first=True),
@@ -94,12 +92,14 @@ class Dots:
 
     def multiply(self, u: UOp, form: Form) -> str:
         total, a, b = (self.text.names[s] for s in u.src)
-        one = self.text.value(f"insertelement {_WORDS} poison, i32 {a}, i64 0")
-        a = self.text.value(f"shufflevector {_WORDS} {one}, {_WORDS} poison, {_WORDS} zeroinitializer")
-        kind = _memory_type(u)
-        operands = [x if form.operand == _WORDS else self.text.value(f"bitcast {_WORDS} {x} to {form.operand}")
+        lanes, kind = u.dtype.count, _memory_type(u)
+        words = f"<{lanes} x i32>"
+        one = self.text.value(f"insertelement {words} poison, i32 {a}, i64 0")
+        a = self.text.value(f"shufflevector {words} {one}, {words} poison, {words} zeroinitializer")
+        wide = f"<{lanes * u.arg.k} x {form.element}>" if form.element else words
+        operands = [self.text.value(f"bitcast {words} {x} to {wide}") if form.element else x
                     for x in ((b, a) if form.b_first else (a, b))]
-        return self.text.call(kind, form.function, (kind, total), *((form.operand, x) for x in operands))
+        return self.text.call(kind, form.function, (kind, total), *((wide, x) for x in operands))
 
 
 def _memory_type(u: UOp) -> str:
