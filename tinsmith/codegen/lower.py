@@ -243,10 +243,11 @@ class Lowering:
 
 
 def _zero_unless(valid: UOp | None, value: UOp) -> UOp:
-    """A load under the same condition gives 0 by itself."""
+    """A load under the same condition gives 0 by itself, whatever it is then cast to."""
     if valid is None or (value.is_const and value.arg == 0):
         return value
-    if value.op is Ops.LOAD and len(value.src) == 3 and value.src[2] is valid:
+    load = value.src[0] if value.op is Ops.CAST else value
+    if load.op is Ops.LOAD and len(load.src) == 3 and load.src[2] is valid:
         return value
     return valid.where(value, UOp.const(value.dtype, 0))
 

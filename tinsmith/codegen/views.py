@@ -66,17 +66,17 @@ def _chain(steps: dict[UOp, int], conditions: list[UOp] | None, ranges: list[UOp
 
 
 def _conditions(load: UOp) -> list[UOp] | None:
-    """What must hold for a load, each as index < number; None where it is something else."""
-    found, stack = [], list(load.src[2:])
+    """What must hold for a load, as index < number, the strictest for each index; None where it is something else."""
+    found, stack = dict[UOp, UOp](), list(load.src[2:])
     while stack:
         c = stack.pop()
         if c.op is Ops.AND:
             stack += c.src
         elif c.op is Ops.CMPLT and c.src[1].is_const:
-            found.append(c)
+            found[c.src[0]] = min(c, found.get(c.src[0], c), key=lambda x: int(x.src[1].arg))
         elif not (c.is_const and c.arg):
             return None
-    return found
+    return list(found.values())
 
 
 def view_of(load: UOp, column: UOp, row: UOp, chunk: UOp, align: int) -> tuple[View, tuple[UOp, ...]] | None:

@@ -14,6 +14,7 @@ from tinsmith.ir.uop import Origin, toposort
 from tinsmith.schedule.casts import cast_below_views
 from tinsmith.schedule.fusion import Fusion, fused
 from tinsmith.schedule.phases import sum_by_phase
+from tinsmith.schedule.pitches import pitched
 from tinsmith.schedule.scatters import spread_scatters
 from tinsmith.schedule.split import split_reductions
 
@@ -114,7 +115,8 @@ class Scheduler:
         summed = passed("sum by phase", sum_by_phase(self.roots))
         spread = passed("spread scatters", spread_scatters(summed, target))
         below = passed("cast below views", cast_below_views(spread))
-        self.roots = passed("split reductions", split_reductions(below, target))
+        rows = passed("padded rows", pitched(below, target))
+        self.roots = passed("split reductions", split_reductions(rows, target))
         fusion, staged = fused(self.roots, target.costs)
         passed("fusion", fusion)
         for node in staged:

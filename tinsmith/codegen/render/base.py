@@ -79,6 +79,9 @@ class Costs:
         copied: bytes of kernel traffic that take as long as one byte from another device.
         rounds: bytes of a collective's value from which less traffic is worth more rounds.
         digits: bits that a digit of a sort may have: counters stay in the nearest cache, or in registers.
+        balance: products that a staged unit does while memory moves a byte; ``launch``: while a kernel is launched.
+        split_lines: the share of its time that a product loses where an operand's rows begin at no multiple of a line;
+            ``no_boxes``: where they are no boxes, so that another unit must do it.
         cuts: into how many pieces.
     """
 
@@ -98,6 +101,10 @@ class Costs:
     copied: int = 8
     rounds: int = 1 << 18
     digits: range = range(4, 12)
+    balance: float = 77.0
+    launch: float = 1e9
+    split_lines: float = 0.25
+    no_boxes: float = 4.0
     cuts: Cuts = Cuts()
 
 

@@ -1,0 +1,102 @@
+"""Padded rows of products: which operands and results get them, what is computed then, and what they cost."""
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tinsmith import Tensor
+from tinsmith.backend.device import Device
+from tinsmith.codegen.program import compile_kernel
+from tinsmith.codegen.render.base import Costs
+from tinsmith.codegen.render.cuda import CUDARenderer, cuda_target
+from tinsmith.core.dtypes import dtypes
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.uop import toposort
+from tinsmith.schedule.casts import cast_below_views
+from tinsmith.schedule.pitches import pitched
+
+DEVICE = "PYTHON:G256:B232448"
+CUDA = cuda_target("sm_90a")
+
+
+@pytest.fixture
+def eager_to_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device to which copies and launches cost nothing."""
+    renderer = copy.copy(Device[DEVICE].renderer)
+    renderer.target = replace(renderer.target, costs=replace(renderer.target.costs, balance=0.0, launch=0.0))
+    monkeypatch.setattr(Device[DEVICE], "_renderer", renderer)
+
+
+def made(*values: Tensor) -> list[UOp]:
+    return pitched(cast_below_views([v.uop for v in values]), CUDA)
+
+
+def copies(*values: Tensor) -> list[tuple[int, ...]]:
+    """The shapes of what gets memory."""
+    return [n.shape for n in toposort(made(*values)) if n.op is Ops.CONTIGUOUS]
+
+
+def bf16(*shape: int) -> Tensor:
+    return Tensor.empty(*shape, dtype=dtypes.bfloat16)
+
+
+def test_what_is_copied_follows_from_a_price() -> None:
+    a = bf16(4104, 4104)
+    assert copies(a @ bf16(4104, 4104)) == [(4104, 1, 4160), (1, 4104, 4160)], "lines are split: both"
+    assert copies(bf16(4096, 4096) @ bf16(4096, 4096)) == []
+    assert copies(a @ bf16(4104, 256)) == [], "too few columns to use the copy"
+    assert copies(bf16(256, 256) @ bf16(256, 264)) == [], "too small for a launch"
+    assert copies(bf16(4097, 4097) @ bf16(4097, 4097)) == [
+        (4097, 1, 4160), (1, 4097, 4160), (4097, 4160, 1)], "no boxes: the result as well"
+    assert copies(a @ bf16(4104, 4104), a @ bf16(4104, 4104).T)[0] == (4104, 1, 4160)
+    assert len(copies(a @ bf16(4104, 4104), (a @ bf16(4104, 4104).T).exp())) == 3, "one copy for both products"
+    x = Tensor.empty(4104, 4104)
+    assert copies(x @ x) == [], "no unit reads float32 so"
+    assert pitched([(a @ a).uop], replace(CUDA, units=()))[0] is (a @ a).uop
+
+
+def test_a_result_is_read_where_it_lies() -> None:
+    """The next product needs no copy of what has padded rows already."""
+    a, b, c = bf16(2049, 4096), bf16(4096, 4097), bf16(4097, 4096)
+    found = copies((a @ b) @ c)
+    assert found == [(1, 4096, 4160), (2049, 4160, 1)]
+
+
+@pytest.mark.parametrize("m, k, n", [(72, 193, 201), (65, 129, 67), (130, 72, 131), (129, 131, 128)])
+@pytest.mark.parametrize("form", ["ab", "aB", "Ab", "batch", "epilogue"])
+@pytest.mark.usefixtures("eager_to_copy")
+def test_it_computes_the_same(m: int, k: int, n: int, form: str) -> None:
+    rng = np.random.default_rng(m)
+    batch = (2,) if form == "batch" else ()
+    x, y = (rng.normal(size=s).astype(np.float32) for s in ((*batch, m, k), (k, n)))
+    a = Tensor(x.T if form == "Ab" else x).cast("bfloat16").realize().to(DEVICE).realize()
+    b = Tensor(y.T if form == "aB" else y).cast("bfloat16").realize().to(DEVICE).realize()
+    left, right = (a.T if form == "Ab" else a), (b.T if form == "aB" else b)
+    out = left @ right
+    if form == "epilogue":
+        out = (out + Tensor.arange(n, device=DEVICE).cast("bfloat16")).relu()
+    want = (left.numpy().astype(np.float32) @ right.numpy().astype(np.float32))
+    want = np.maximum(want + np.arange(n), 0) if form == "epilogue" else want
+    np.testing.assert_allclose(out.cast("float32").numpy(), want, rtol=3e-2, atol=0.3)
+
+
+def test_boxes_of_padded_rows_are_copied_by_the_engine() -> None:
+    """All that a product of odd sizes does is done by copies, and one kernel with a ring."""
+    from tinsmith.schedule.items import Scheduler
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tinsmith.schedule.items.Device", {DEVICE: Device[DEVICE]})
+        renderer = copy.copy(Device[DEVICE].renderer)
+        renderer.target = CUDA
+        patch.setattr(Device[DEVICE], "_renderer", renderer)
+        items = Scheduler([(bf16(4097, 4097) @ bf16(4097, 4097)).uop], DEVICE).run().items
+    programs = [compile_kernel(item.sink, CUDARenderer(CUDA)) for item in items if item.sink is not None]
+    assert [sorted({u.op.name for u in p.uops} & {"ASYNC_COPY", "MMA"}) for p in programs] == [
+        [], [], ["ASYNC_COPY", "MMA"], []]
+    assert [m[3:5] for m in programs[2].maps] == [[[4097, 4097], [1, 4160]]] * 2
+
+
+def test_prices_are_data() -> None:
+    assert Costs().balance > 0 and Costs().no_boxes > Costs().split_lines > 0
