@@ -38,7 +38,7 @@ WATCHED = {  # functions, and the phases that they are
     "codegen.program:normalize": "normalize",
     "codegen.program:decompose": "decompose",
     "codegen.program:work_of": "count operations",
-    "codegen.program:choose_opts": "choose opts",
+    "codegen.program:plan": "choose opts",
     "codegen.program:linearize": "linearize",
     "backend.cpu.llvm:load": "link",
     "runtime.compiling:load": "load",

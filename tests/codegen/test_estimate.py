@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from tests.codegen.kernels import Case, kernels
 from tinsmith.codegen.decompositions import decompose, expand
 from tinsmith.codegen.estimate import Machine, default_machine, estimate
-from tinsmith.codegen.heuristics import choose_opts
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.lower import lower
 from tinsmith.codegen.normalize import normalize
 from tinsmith.codegen.opt import Opt, OptOps
+from tinsmith.codegen.plan import plan
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.work import transcendentals, work_of
 from tinsmith.core.dtypes import DType, dtypes
@@ -88,7 +88,7 @@ def test_an_operand_that_outgrows_the_cache_is_read_again() -> None:
 @pytest.mark.parametrize("size", [128, 512])
 def test_the_chosen_opts_are_expected_to_be_faster_than_none(size: int) -> None:
     plain, chosen = kernel(matmul(size, size, size)), kernel(matmul(size, size, size))
-    choose_opts(chosen, TARGET)
+    plan(chosen, TARGET)
     assert estimate(chosen, MACHINE).seconds < estimate(plain, MACHINE).seconds / 4
 
 
@@ -98,7 +98,7 @@ def test_no_estimate_beats_the_roofline(case: Case, opts: bool) -> None:
     k = Kernel(decompose(normalize(lower(case.sink))))
     work = work_of(k)
     if opts:
-        choose_opts(k, TARGET)
+        plan(k, TARGET)
     e = estimate(k, MACHINE, work)
     assert 0 <= e.roofline <= e.seconds * (1 + 1e-9)
     assert min(e.memory, e.arithmetic, e.launch) >= 0 and e.bound in ("memory", "arithmetic", "launch")

@@ -11,10 +11,10 @@ from tests.codegen.running import run_on
 from tests.codegen.structures import Inputs, convolution, weight_gradient
 from tests.codegen.test_estimate import TARGET, kernel, matmul, param
 from tinsmith.backend.device import Device
-from tinsmith.codegen.heuristics import choose_opts
 from tinsmith.codegen.heuristics_tiles import _busiest
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
+from tinsmith.codegen.plan import plan
 from tinsmith.codegen.program import compile_kernel
 from tinsmith.codegen.render.cuda import CUDARenderer
 from tinsmith.codegen.roles import Role, range_size
@@ -27,7 +27,7 @@ from tinsmith.ir.uop import toposort
 
 def chosen(*values: UOp) -> Kernel:
     k = kernel(*values)
-    choose_opts(k, TARGET)
+    plan(k, TARGET)
     return k
 
 
@@ -82,7 +82,7 @@ def test_workers_add_rows_in_order_to_columns_of_their_own(columns: int) -> None
 
 def test_rows_of_a_scatter_are_walked_whole() -> None:
     k = kernel(scattered(600, 256, 5))
-    choose_opts(k, replace(TARGET, threads=2))
+    plan(k, replace(TARGET, threads=2))
     (store,) = (s for s in k.stores if s.op is Ops.SCATTER_STORE)
     loops = [r for r in k.ranges if not r.arg[1].expanded]
     assert loops[0].arg[1] is Role.THREAD

@@ -12,6 +12,9 @@ Five structures cover what a CPU core runs well:
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from typing import NamedTuple
 
 from tinsmith.codegen.accumulators import adds_only
 from tinsmith.codegen.ahead import may_stream
@@ -19,14 +22,13 @@ from tinsmith.codegen.bounds import outermost_loops
 from tinsmith.codegen.heuristics_cuts import cut_loops
 from tinsmith.codegen.heuristics_rows import keep_rows, row_ahead
 from tinsmith.codegen.heuristics_scatter import scatter_opts
-from tinsmith.codegen.heuristics_tiles import apply_tile, best_tile
 from tinsmith.codegen.heuristics_transpose import transpose_opts
-from tinsmith.codegen.heuristics_windows import window_opts, woven_lanes
+from tinsmith.codegen.heuristics_windows import window_opts, windows_fit, woven_lanes
 from tinsmith.codegen.kernel import Kernel
-from tinsmith.codegen.matrix_opts import apply_plan, best_plan
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.tuning import Candidate, access_cycles, name_of
 from tinsmith.codegen.tuning import apply_to as _apply
 from tinsmith.codegen.tuning import count_of as _count
 from tinsmith.codegen.tuning import lanes_of as _lanes
@@ -37,34 +39,20 @@ from tinsmith.codegen.tuning import stride_of as _stride
 from tinsmith.codegen.tuning import work_of as _work
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.linear import from_linear, linear_form
-from tinsmith.ir.symbolic import is_made_of, values_over
 from tinsmith.ir.uop import toposort
 
 
-def choose_opts(kernel: Kernel, target: Target) -> None:
-    """Apply the opts that the model expects to be fastest on ``target``."""
-    if any(not isinstance(range_size(r), int) for r in kernel.order):
-        return symbolic_opts(kernel, target)
-    work = _work(kernel)
-    tile = best_tile(kernel, target) if target.vector_bytes else None
-    plan = best_plan(kernel, target)
-    if plan is not None and (tile is None or plan.cycles < tile.cycles):
-        apply_plan(kernel, target, plan)
-    elif tile is not None:
-        apply_tile(kernel, target, tile)
-    elif kernel.ordered:
-        scan_opts(kernel, target)
-    elif kernel.folds and window_opts(kernel, target):
-        pass
-    elif kernel.folds:
-        reduce_opts(kernel, target)
-    elif target.vector_bytes:
-        elementwise_opts(kernel, target)
+def finish(kernel: Kernel, target: Target, work: int, streams: bool) -> None:
+    """What every way over the loops of cores ends with: steps together, stores past the caches, prefetches, threads.
+
+    Args:
+        work: of the kernel before its opts.
+        streams: whether results may go past the caches: those of a register tile come in pieces.
+    """
     if (together := _steps_together(kernel)) is not None:
         _apply(kernel, OptOps.UPCAST, *together)
     large = sum(_stored_bytes(s) for s in kernel.stores) >= target.core.streamed
-    if tile is None and plan is None and large and may_stream(kernel):
+    if streams and large and may_stream(kernel):
         kernel.apply(Opt(OptOps.HINT))
         if not kernel.folds:
             stream_ahead(kernel, target.core.streams_ahead)
@@ -72,7 +60,6 @@ def choose_opts(kernel: Kernel, target: Target) -> None:
         look_ahead(kernel, target)
     if target.threads > 1 and work >= target.core.serial_work:
         thread_opts(kernel, target)
-    return None
 
 
 def _steps_together(kernel: Kernel) -> tuple[UOp, int] | None:
@@ -158,72 +145,103 @@ def symbolic_lanes(kernel: Kernel, target: Target) -> None:
 # *** reductions and elementwise work ***
 
 
-def _score(loads: list[UOp], stores: list[UOp], r: UOp) -> float:
-    """How well memory runs along ``r``: whole vectors count for it, gathers against it; loads of few elements, which
-    stay in registers or near, hardly count."""
-    total = 0.0
-    most = max((_count(n.src[1].ranges) for n in (*loads, *stores)), default=1)
-    for n in loads:
-        stride, share = _stride(n.src[1], r), _count(n.src[1].ranges) / most
-        along = 0.75 if stride is None and _is_near(n.src[1], r) else -1.0
-        total += {0: 0.25, 1: 1.0}.get(stride if stride is not None else -1, along) * share
-    for n in stores:
-        stride = _stride(n.src[1], r)
-        total += {0: 0.0, 1: 1.5}.get(stride if stride is not None else -1, -2.0)
-    return total
-
-
-def _is_near(index: UOp, r: UOp) -> bool:
-    """Whether neighbours along ``r`` share elements that lie side by side: what a window of two had as its maximum."""
-    own = {t: factor for t, factor in linear_form(index)[0].items() if r in t.ranges}
-    if not all(is_made_of(t, r) for t in own):
-        return False
-    positions = values_over(from_linear(own, 0, index), r)
-    return max(positions) - min(positions) < len(positions)
-
-
 def _width(r: UOp, lanes: int) -> int:
     """Lanes along a range: all, or as many as cover a short one."""
     size: int = range_size(r)
     return min(lanes, 1 << (size - 1).bit_length())
 
 
-def _long_first(scores: dict[UOp, float], lanes: int, shortest: int) -> list[UOp]:
-    """Ranges that fill whole vectors; if memory runs along none of them, short ones that it runs along."""
-    long = [r for r in scores if range_size(r) >= lanes]
-    short = [r for r in scores if shortest <= range_size(r) < lanes and scores[r] > 0]
-    return short if short and all(scores[r] <= 0 for r in long) else long
+def _long_first(cycles: dict[UOp, float], alone: float, lanes: int, shortest: int) -> list[UOp]:
+    """Ranges that fill whole vectors; if lanes along none of them pay, short ones along which they do."""
+    long = [r for r in cycles if range_size(r) >= lanes]
+    short = [r for r in cycles if shortest <= range_size(r) < lanes and cycles[r] < alone]
+    return short if short and all(cycles[r] >= alone for r in long) else long
 
 
-def reduce_opts(kernel: Kernel, target: Target) -> None:
-    """Lanes for every reduction and then for every store."""
+def row_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
+    """Lanes for the first reduction along each of its ranges or of those beside it; short ones are written out."""
+    if not kernel.folds:
+        return
+    lanes, kept = _lanes(kernel, target), kernel.copied()
+    if target.vector_bytes:
+        keep_rows(kept, target, lanes)
+    found = next((_options(kept, target, lanes, over) for over in dict.fromkeys(f.src[1:] for f in kept.folds)
+                  if _group(kept, over)), None) if target.vector_bytes else None
+    vectors = max(_count(f.src[0].ranges) for f in kernel.folds) / lanes
+    alone, options = (found.alone, found.paying()) if found is not None else (0.0, [])
+    if windows_fit(kernel):
+        least = min(found.cycles.values(), default=alone) if found is not None else alone
+        yield Candidate("windows written out", {"memory": vectors * least}, lambda k: window_opts(k, target))
+    for r in options:
+        assert found is not None
+        yield Candidate(f"lanes along {name_of(r)}", {"memory": vectors * found.cycles[r], "loops": vectors},
+                        partial(_reduce, kept=kept, target=target, lane=r))
+    yield Candidate("no lanes for the first sum", {"memory": vectors * alone, "waiting": vectors * lanes
+                    * target.core.latency, "loops": vectors * lanes}, partial(_reduce, kept=kept, target=target))
+
+
+class _Options(NamedTuple):
+    """Ranges that the lanes of reductions over the same ranges may run along, innermost first, and the cycles of a
+    vector of what these read; ``worth``: those beside the reductions whose results can be stored then."""
+
+    over: tuple[UOp, ...]
+    options: list[UOp]
+    cycles: dict[UOp, float]
+    alone: float
+    worth: list[UOp]
+
+    def paying(self) -> list[UOp]:
+        """Those that lanes may be put along, the cheapest first; none if the cheapest pays not for its stores."""
+        found = sorted(self.options, key=lambda r: self.cycles[r])
+        return [r for r in found if r in self.over or r in self.worth] if found and (
+            found[0] in self.over or found[0] in self.worth) else []
+
+
+def _group(kernel: Kernel, over: tuple[UOp, ...]) -> list[UOp]:
+    """Reductions over the same ranges that have no lanes or copies yet."""
+    group = [f for f in kernel.folds if f.src[1:] == over]
+    return [] if any(x.arg[1].expanded for f in group for x in f.src[0].ranges) else group
+
+
+def _options(kernel: Kernel, target: Target, lanes: int, over: tuple[UOp, ...]) -> _Options:
+    group, core = _group(kernel, over), target.core
+    loads = [n for f in group for n in toposort(f.src[0]) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
+    beside = [r for r in kernel.parallel if all(r in f.ranges for f in group)]
+    ranges = sorted((*over, *beside), key=kernel.order.index, reverse=True)
+    cycles = {r: access_cycles(core, lanes, loads, [], r) for r in ranges if kernel.may_have_lanes(r)}
+    alone, stored = (access_cycles(core, lanes, loads, of, None) for of in ([], kernel.stores))
+    worth = [r for r in beside if access_cycles(core, lanes, loads, kernel.stores, r) <= stored]
+    return _Options(over, _long_first(cycles, alone, lanes, core.shortest_lanes), cycles, alone, worth)
+
+
+def _reduce(kernel: Kernel, kept: Kernel, target: Target, lane: UOp | None = None) -> None:
+    """Lanes for every reduction, of the first one along ``lane``, and then for every store."""
+    vars(kernel).update(vars(kept.copied()))
     if not target.vector_bytes:
         return
     lanes = _lanes(kernel, target)
-    keep_rows(kernel, target, lanes)
     loop, together = _steps_together(kernel) or (None, 1)
-    for ranges in dict.fromkeys(f.src[1:] for f in kernel.folds):
-        group = [f for f in kernel.folds if f.src[1:] == ranges]
-        if any(x.arg[1].expanded for f in group for x in f.src[0].ranges) or not group:
+    first = True
+    for over in dict.fromkeys(f.src[1:] for f in kernel.folds):
+        group = _group(kernel, over)
+        if not group:
             continue
-        loads = [n for f in group for n in toposort(f.src[0]) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
-        beside = [r for r in kernel.parallel if all(r in f.ranges for f in group)]
-        scores = {r: _score(loads, [], r) for r in (*ranges, *beside) if kernel.may_have_lanes(r)}
-        options = _long_first(scores, lanes, kernel.target.core.shortest_lanes)
-        if not options:
+        best = lane if first else next(iter(_options(kernel, target, lanes, over).paying()), None)
+        first = False
+        if best is None:
             continue
-        best = max(options, key=lambda r: (scores[r], kernel.order.index(r)))
-        if best in ranges:
+        if best in over:
             outer, _ = _split(kernel, OptOps.VECTOR, best, _width(best, lanes))
             copies = target.core.copies_of_sums(_together(group)) // (together if loop in group[0].ranges else 1)
             if outer is not None and range_size(outer) >= 4 and copies > 1:
                 _split(kernel, OptOps.UNROLL, outer, copies)
-        elif _score(loads, kernel.stores, best) >= 0:
+        else:
+            loads = [n for f in group for n in toposort(f.src[0]) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
             outer, _ = _split(kernel, OptOps.VECTOR, best, _width(best, lanes))
             streams = sum(_stride(n.src[1], best) != 0 for n in loads)
             if outer is not None and range_size(outer) >= 4 and _together(group) <= 2 and streams <= 3:
                 _split(kernel, OptOps.UPCAST, outer, 4)
-    lanes_for_stores(kernel, lanes)
+    lanes_for_stores(kernel, target, lanes)
 
 
 def _together(folds: list[UOp]) -> int:
@@ -235,7 +253,7 @@ def _together(folds: list[UOp]) -> int:
     return max(Counter(loop.values()).values())
 
 
-def lanes_for_stores(kernel: Kernel, lanes: int) -> None:
+def lanes_for_stores(kernel: Kernel, target: Target, lanes: int) -> None:
     """Lanes for stores whose own loops have none yet."""
     for store in list(kernel.stores):
         if store.op is not Ops.STORE or store not in kernel.stores:
@@ -245,66 +263,99 @@ def lanes_for_stores(kernel: Kernel, lanes: int) -> None:
         inner = [r for r in kernel.parallel if r in store.ranges and not any(r in f.ranges for f in kernel.folds)]
         loads = [n for n in toposort(store.src[2], lambda n: n.op is not Ops.FOLD)
                  if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
-        scores = {r: _score(loads, [store], r) for r in inner}
-        options = [r for r in _long_first(scores, lanes, kernel.target.core.shortest_lanes) if scores[r] > 0]
+        cycles = {r: access_cycles(target.core, lanes, loads, [store], r) for r in inner}
+        alone = access_cycles(target.core, lanes, loads, [store], None)
+        options = [r for r in _long_first(cycles, alone, lanes, target.core.shortest_lanes) if cycles[r] < alone]
         if options:
-            best = max(options, key=lambda r: scores[r])
+            best = min(options, key=lambda r: cycles[r])
             _split(kernel, OptOps.VECTOR, best, _width(best, lanes))
 
 
-def scan_opts(kernel: Kernel, target: Target) -> None:
+def scan_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
     """Steps along memory are combined by vectors; else each waits for the one before it, and several chains go on side
     by side: vectors, then copies."""
-    lanes = _lanes(kernel, target)
+    lanes, core = _lanes(kernel, target), target.core
     store, (ordered,) = kernel.stores[0], kernel.ordered
     beside = [r for r in kernel.parallel if _stride(store.src[1], r) == 1 and range_size(r) >= 4]
     weighted = any(n.op is Ops.PREFIX and n.arg is Ops.MULADD for n in toposort(kernel.sink))
+    steps = _count(store.ranges)
     if target.vector_bytes and not weighted and range_size(ordered) % lanes == 0 and len(store.src) == 3 and all(
             _stride(n.src[1], ordered) in (0, 1) for n in (store, *kernel.loads)):
-        return _apply(kernel, OptOps.VECTOR, ordered, lanes)
+        yield Candidate("steps combined by vectors", {"steps": steps * lanes.bit_length() / lanes},
+                        lambda k: _apply(k, OptOps.VECTOR, ordered, lanes))
     if beside and target.vector_bytes:
-        outer, _ = _split(kernel, OptOps.VECTOR, beside[-1], min(lanes, _power_of_two(range_size(beside[-1]))))
+        width = min(lanes, _power_of_two(range_size(beside[-1])))
+        yield Candidate(f"lanes along {name_of(beside[-1])}", {"steps": steps * core.latency / core.chains / width},
+                        partial(_chains, target=target, lane=beside[-1], lanes=width))
+    chains = min(core.chains, max(map(range_size, kernel.parallel[-1:]), default=1))
+    yield Candidate("chains side by side", {"steps": steps * core.latency / chains},
+                    partial(_chains, target=target, lane=None, lanes=1))
+
+
+def _chains(kernel: Kernel, target: Target, lane: UOp | None, lanes: int) -> None:
+    """Copies of the lines of a scan, with lanes along ``lane``."""
+    chains = kernel.parallel
+    if lane is not None:
+        outer, _ = _split(kernel, OptOps.VECTOR, lane, lanes)
         chains = [] if outer is None else [outer]
-    else:
-        chains = kernel.parallel
     if chains and range_size(chains[-1]) >= 2:
         _split(kernel, OptOps.UPCAST, chains[-1], min(target.core.chains, range_size(chains[-1])))
-    return None
 
 
-def elementwise_opts(kernel: Kernel, target: Target) -> None:
-    """Loops are cut where their formula changes; then each nest of them gets its lanes."""
-    lanes = _lanes(kernel, target)
-    if all(s.op is Ops.STORE for s in kernel.stores) and cut_loops(kernel, lanes):
-        for offset in range(len(kernel.stores)):
-            nest = [s for s in kernel.stores if s.ranges == kernel.stores[offset].ranges]
-            if not any(r.arg[1].expanded for r in nest[0].ranges):
-                nest_opts(kernel, target, lanes, nest)
-        for r in [r for r in kernel.parallel if range_size(r) < target.core.shortest_lanes]:
-            _apply(kernel, OptOps.UPCAST, r)
-        return None
-    return nest_opts(kernel, target, lanes, kernel.stores)
+def map_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
+    """Lanes along each range; or loops are cut where their formula changes, and each nest of them gets its lanes."""
+    if kernel.folds or not target.vector_bytes:
+        return
+    lanes, pieces = _lanes(kernel, target), kernel.copied()
+    whole = list(nest_ways(kernel, target, lanes, kernel.stores))
+    yield from whole
+    plain = all(s.op is Ops.STORE for s in kernel.stores)
+    share = cut_loops(pieces, lanes, target.core.pieces) if plain else 1.0
+    if share < 1:
+        least = min(w.cycles for w in whole)
+        yield Candidate("loops cut where their formula changes", {"memory": least * share},
+                        partial(_nests, pieces=pieces, target=target, lanes=lanes))
 
 
-def nest_opts(kernel: Kernel, target: Target, lanes: int, nest: list[UOp]) -> None:
-    """Lanes along memory; strided reads get an inner loop that walks along their lines."""
+def _nests(kernel: Kernel, pieces: Kernel, target: Target, lanes: int) -> None:
+    vars(kernel).update(vars(pieces.copied()))
+    for offset in range(len(kernel.stores)):
+        nest = [s for s in kernel.stores if s.ranges == kernel.stores[offset].ranges]
+        if not any(r.arg[1].expanded for r in nest[0].ranges):
+            min(nest_ways(kernel, target, lanes, nest), key=lambda w: w.cycles).apply(kernel)
+    for r in [r for r in kernel.parallel if range_size(r) < target.core.shortest_lanes]:
+        _apply(kernel, OptOps.UPCAST, r)
+
+
+def nest_ways(kernel: Kernel, target: Target, lanes: int, nest: list[UOp]) -> Iterator[Candidate]:
+    """Lanes along memory for the statements of a nest of loops, or none."""
     stores = [s for s in nest if s.op is Ops.STORE]
     scatters = [s for s in nest if s.op is Ops.SCATTER_STORE and s.src[4].arg[1] is not Role.BLOCK]
     parallel = [r for r in kernel.parallel if not any(r is s.src[4] for s in scatters)]
     loads = [n for n in toposort(nest) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
     options = [r for r in parallel if range_size(r) >= min(lanes, 4) and all(r in s.ranges for s in nest)]
-    if not options:
-        return None
-    full = {r: min(1.0, range_size(r) / lanes) for r in options}
-    best = max(options, key=lambda r: (_score(loads, stores, r) * full[r], kernel.order.index(r)))
-    if _score(loads, stores, best) <= 0 or (scatters and not all(_stride(s.src[1], best) == 1 for s in scatters)):
-        return None if scatters else woven_lanes(kernel, target, lanes, nest)
-    amount = min(lanes * _narrow(nest, loads, best), _power_of_two(range_size(best)))
-    outer, lane = _split(kernel, OptOps.VECTOR, best, amount)
-    lanes_of_loop = {outer, lane}
+    vectors = max(_count(s.ranges) for s in nest) / lanes
+    alone = access_cycles(target.core, lanes, loads, stores, None)
+    for r in reversed(options):
+        cycles = access_cycles(target.core, lanes, loads, stores, r)
+        if cycles < alone and all(_stride(s.src[1], r) == 1 for s in scatters):
+            some = alone - (alone - cycles) * min(1.0, range_size(r) / lanes)
+            amount = min(lanes * _narrow(nest, loads, r), _power_of_two(range_size(r)))
+            yield Candidate(f"lanes along {name_of(r)}", {"memory": vectors * some}, partial(
+                _nest, target=target, nest=nest, lane=r, amount=amount))
+    yield Candidate("no whole vectors", {"memory": vectors * alone}, lambda k: None if scatters or not options
+                    else woven_lanes(k, target, lanes, nest))
+
+
+def _nest(kernel: Kernel, target: Target, nest: list[UOp], lane: UOp, amount: int) -> None:
+    """Lanes along memory; strided reads get an inner loop that walks along their lines."""
+    whole, scatters = len(nest) == len(kernel.stores), any(
+        s.op is Ops.SCATTER_STORE and s.src[4].arg[1] is not Role.BLOCK for s in nest)
+    outer, inner = _split(kernel, OptOps.VECTOR, lane, amount)
+    lanes_of_loop = {outer, inner}
     if scatters:
         return scatter_opts(kernel, target, outer) if outer is not None else None
-    if len(nest) == len(kernel.stores):
+    if whole:
         share_work(kernel, outer)
     loops = kernel.parallel
     along = [r for n in kernel.loads for r in loops

@@ -19,30 +19,32 @@ from tinsmith.ir.symbolic import simplify
 from tinsmith.ir.uop import toposort
 
 
-def cut_loops(k: Kernel, lanes: int) -> bool:
+def cut_loops(k: Kernel, lanes: int, cost: float) -> float:
     """Cut parallel loops of elementwise statements where their formula changes, if what is left of a step in each
     piece is worth more loops; first the loop that memory runs along, then those around it, inner ones first, since they
-    are copied with those around them. True if any was."""
-    done = False
+    are copied with those around them. The share of all steps that is left; ``cost``: how many times as long a step
+    takes in code of its own."""
+    left = 1.0
     along = {_along(s) for s in k.stores}
     for r in sorted(k.parallel, key=lambda r: (r not in along, -k.order.index(r))):
         points = change_points(k.nodes, r)
         statements = [s for s in k.stores if r in s.ranges]
         few = len(k.stores) + len(statements) * len(points) <= MOST_PIECES
-        if points and few and _pays(statements, r, points, lanes):
+        share = cost * _share(statements, r, points, lanes) if points and few else 1.0
+        if share < 1:
             k.apply(Opt(OptOps.CUT, k.ranges.index(r), tuple(points)))
-            done = True
-    return done
+            left *= share
+    return left
 
 
-def _pays(statements: list[UOp], r: UOp, points: list[int], lanes: int) -> bool:
-    """Whether the pieces take less than four fifths of the steps that the whole loop takes."""
+def _share(statements: list[UOp], r: UOp, points: list[int], lanes: int) -> float:
+    """The share of the whole loop's steps that the pieces take."""
     after = 0.0
     for begin, end in pairwise([0, *points, range_size(r)]):
         piece = r.replace(src=(UOp.index(end - begin),)) if end - begin > 1 else UOp.index(0)
         table = {r: (piece + begin).simplify()}
         after += sum(_steps(simplify(s.substitute(table)), end - begin, _along(s) is r, lanes) for s in statements)
-    return after < 0.8 * sum(_steps(s, range_size(r), _along(s) is r, lanes) for s in statements)
+    return after / sum(_steps(s, range_size(r), _along(s) is r, lanes) for s in statements)
 
 
 def _along(store: UOp) -> UOp | None:

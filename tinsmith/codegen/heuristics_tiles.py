@@ -15,7 +15,9 @@ The costs are measured, in cycles of a core with AVX-512.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 from tinsmith.codegen.footprints import footprints
@@ -25,9 +27,9 @@ from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Core, Target
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.streams import SIDE
+from tinsmith.codegen.tuning import Candidate, footprint, name_of, order
 from tinsmith.codegen.tuning import apply_to as _apply
 from tinsmith.codegen.tuning import count_of as _count
-from tinsmith.codegen.tuning import footprint, order
 from tinsmith.codegen.tuning import lanes_of as _lanes
 from tinsmith.codegen.tuning import power_of_two as _power_of_two
 from tinsmith.codegen.tuning import split as _split
@@ -48,8 +50,16 @@ class Tile:
     rows: list[tuple[UOp, int]]
     panel: UOp  # the operand that is loaded as vectors
     scalar: UOp  # the operand that is spread
-    cycles: float
+    price: dict[str, float]
     pack: bool
+
+    @property
+    def cycles(self) -> float:
+        return sum(self.price.values())
+
+    def times(self, factor: float) -> None:
+        """So many times as long, whatever it is spent on."""
+        self.price = {part: cycles * factor for part, cycles in self.price.items()}
 
     @property
     def height(self) -> int:
@@ -60,20 +70,27 @@ class Tile:
         return total
 
 
-def best_tile(kernel: Kernel, target: Target) -> Tile | None:
-    """The cheapest register tile for the kernel's contraction; None if it holds none worth tiling."""
+def tile_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
+    """Register tiles for the kernel's contraction."""
+    for t in _all_tiles(kernel, target):
+        panel = "packed" if t.pack else "unpacked"
+        yield Candidate(f"a register tile of {t.height} × {t.vectors} vectors along {name_of(t.lane)}, its panel "
+                        f"{panel}", t.price, partial(apply_tile, target=target, tile=t))
+
+
+def _all_tiles(kernel: Kernel, target: Target) -> list[Tile]:
     fold = kernel.folds[0] if len(kernel.folds) == 1 and all(s.op is Ops.STORE for s in kernel.stores) else None
     found = contraction(fold) if fold is not None and fold.dtype.is_float else None
-    if fold is None or found is None:
-        return None
-    candidates = []
+    if fold is None or found is None or not target.vector_bytes:
+        return []
+    candidates: list[Tile] = []
     for panel, scalar in ((found.a, found.b), (found.b, found.a)):
         own = [r for r in kernel.order if r in panel.ranges - scalar.ranges and r in fold.ranges]
         other = [r for r in kernel.order if r in scalar.ranges - panel.ranges and r in fold.ranges]
         for lane in own:
             if range_size(lane) >= 4 and other:
                 candidates += _tiles(kernel, target, fold, panel, scalar, lane, other)
-    return min(candidates, key=lambda t: t.cycles, default=None)
+    return candidates
 
 
 def _load(operand: UOp) -> UOp | None:
@@ -94,18 +111,18 @@ def _tiles(kernel: Kernel, target: Target, fold: UOp, panel: UOp, scalar: UOp, l
     for vectors in range(1, min(4, -(-range_size(lane) // lanes)) + 1):
         limits = {(target.vector_registers - 1) // vectors - 1, (target.vector_registers + 4 - steps) // (vectors + 1)}
         for limit in limits:
-            tile = Tile(fold, lane, lanes, vectors, _choose_rows(rows, limit), panel, scalar, 0.0, False)
+            tile = Tile(fold, lane, lanes, vectors, _choose_rows(rows, limit), panel, scalar, {}, False)
             slides = load is not None and any(_same_step(load.src[1], r, inner) for r, _ in tile.rows)
-            tile.cycles = _tile_cycles(kernel, target, tile, other)
+            _price(kernel, target, tile, other)
             if slides and tile.height * (vectors + 1) + steps > target.vector_registers + 4:
-                tile.cycles *= 1.7  # the inner loop cannot be written out: it would run out of registers
+                tile.times(1.7)  # the inner loop cannot be written out: it would run out of registers
             if not (tile.pack and _count(frozenset(fold.src[1:])) * vectors * lanes * 4 > target.core.largest_panel):
                 out.append(tile)
     return out
 
 
-def _tile_cycles(kernel: Kernel, target: Target, tile: Tile, other: list[UOp]) -> float:
-    """Estimated cycles of one core, and whether the panel is to be packed: two fused multiply-adds and two loads per
+def _price(kernel: Kernel, target: Target, tile: Tile, other: list[UOp]) -> None:
+    """Set the estimated cycles of one core, and whether the panel is to be packed: two multiply-adds and two loads per
     cycle, edges that waste lanes and rows, the copy into the panel, and stores that do not run along the lanes."""
     fold, lane, lanes, vectors, height = tile.fold, tile.lane, tile.lanes, tile.vectors, tile.height
     size: int = range_size(lane)
@@ -116,14 +133,14 @@ def _tile_cycles(kernel: Kernel, target: Target, tile: Tile, other: list[UOp]) -
     for r, amount in tile.rows:
         fill *= 0.4 + 0.6 * range_size(r) / (-(-range_size(r) // amount) * amount)
     step = max(height * vectors / 2, (height + vectors) / 2, 2.0) + 0.5
-    cycles: float = _count(fold.src[0].ranges) / (height * vectors * lanes * fill) * step
-    cycles += _feeding(kernel, target, tile, other)
+    tile.price = {"products": _count(fold.src[0].ranges) / (height * vectors * lanes * fill) * step,
+                  "operands and results": _feeding(kernel, target, tile, other)}
     if not all(_stride(s.src[1], lane) in (0, 1) for s in kernel.stores):
         blocks = any(amount >= SIDE and all(_stride(s.src[1], r) == 1 for s in kernel.stores)
                      for r, amount in tile.rows)
-        cycles += _count(fold.ranges) * costs.stored_across[not blocks]
+        tile.price["stores across lanes"] = _count(fold.ranges) * costs.stored_across[not blocks]
     if _crowds_a_set(_load(tile.scalar), fold, core.page):
-        cycles *= 1.3  # measured: 7.1 against 5.3 ms for 2048 × 256 results of 512 products
+        tile.times(1.3)  # measured: 7.1 against 5.3 ms for 2048 × 256 results of 512 products
     along = load is not None and _stride(load.src[1], lane) == 1
     guarded = load is None or len(load.src) > 2
     reuse = _count(frozenset(other))
@@ -134,15 +151,15 @@ def _tile_cycles(kernel: Kernel, target: Target, tile: Tile, other: list[UOp]) -
     tile.pack = not along or guarded or reuse >= often * height
     if tile.pack:
         if not any(r in tile.panel.ranges and r is not lane for r in kernel.parallel):
-            cycles *= _busiest(count, vectors, target.threads)
+            tile.times(_busiest(count, vectors, target.threads))
         outside = any(load is not None and _stride(load.src[1], r) == 1 for r in kernel.parallel if r is not lane)
         blocks = any(load is not None and _stride(load.src[1], r) == 1 and range_size(r) % SIDE == 0
                      for r in fold.src[1:])
         across = costs.across[not blocks] * (1 + _per_set(load, lane, vectors * lanes, core.page) / 32)
         each = costs.along if along else costs.scattered if outside else across
-        return cycles + _count(tile.panel.ranges) * each
-    cycles *= 1 + 1 / height if _is_narrow(load) else 1
-    return cycles * 1.02 if reuse > height else cycles
+        tile.price["packing"] = _count(tile.panel.ranges) * each
+        return
+    tile.times((1 + 1 / height if _is_narrow(load) else 1) * (1.02 if reuse > height else 1))
 
 
 def _feeding(kernel: Kernel, target: Target, tile: Tile, other: list[UOp]) -> float:

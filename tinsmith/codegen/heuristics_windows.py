@@ -16,10 +16,14 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 
 
-def window_opts(kernel: Kernel, target: Target) -> bool:
-    """Whether every reduction runs over so few elements, and the opts were applied."""
-    if not all(0 < math.prod(range_size(r) for r in f.src[1:]) <= kernel.target.core.written_out for f in kernel.folds):
-        return False
+def windows_fit(kernel: Kernel) -> bool:
+    """Whether every reduction runs over few elements."""
+    most = kernel.target.core.written_out
+    return all(0 < math.prod(range_size(r) for r in f.src[1:]) <= most for f in kernel.folds)
+
+
+def window_opts(kernel: Kernel, target: Target) -> None:
+    """Write the windows out, and the places in them that the output has; lanes along the output."""
     for r in list(kernel.parallel):
         if step := _windows_along(kernel, r):
             apply_to(kernel, OptOps.TILE, r, step)
@@ -32,7 +36,6 @@ def window_opts(kernel: Kernel, target: Target) -> bool:
             apply_to(kernel, OptOps.UPCAST, r)
     for r in list(kernel.reduces):
         apply_to(kernel, OptOps.UNROLL, r)
-    return True
 
 
 def _windows_along(kernel: Kernel, r: UOp) -> int:

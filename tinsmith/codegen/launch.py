@@ -9,6 +9,7 @@ from tinsmith.core.recent import Recent
 if TYPE_CHECKING:
     from tinsmith.codegen.kernel import Kernel
     from tinsmith.codegen.opt import Opt
+    from tinsmith.codegen.plan import Plan
     from tinsmith.codegen.work import Work
     from tinsmith.ir import UOp
 
@@ -56,6 +57,7 @@ class KernelProgram(Launch):
         kernel: the graph after these opts.
         work: operations and bytes before them.
         transcendentals: exponentials, logarithms and the like among the operations.
+        plan: what was chosen and what came next; None where opts were given.
     """
 
     source: str
@@ -64,6 +66,7 @@ class KernelProgram(Launch):
     kernel: Kernel
     work: Work
     transcendentals: int
+    plan: Plan | None = None
 
 
 programs: Recent[tuple[object, ...], KernelProgram] = Recent()

@@ -7,7 +7,9 @@ the row operand is read where it lies, or staged per row tile if it does not lie
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from tinsmith.codegen import matrix
 from tinsmith.codegen.footprints import footprints
@@ -15,7 +17,7 @@ from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target, TileCosts
 from tinsmith.codegen.roles import Role, range_size
-from tinsmith.codegen.tuning import apply_to, order, split, stride_of
+from tinsmith.codegen.tuning import Candidate, apply_to, name_of, order, split, stride_of
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.linear import linear_form
 from tinsmith.ir.structure import contraction
@@ -32,19 +34,19 @@ class UnitPlan:
     n: UOp
     k: UOp
     copies: tuple[int, int]
-    cycles: float
+    price: dict[str, float]
 
 
-def best_plan(kernel: Kernel, target: Target) -> UnitPlan | None:
-    """The cheapest way onto one of the target's units of one thread; None if no unit fits."""
-    if len(kernel.folds) != 1 or any(s.op is not Ops.STORE for s in kernel.stores):
-        return None
-    fold = kernel.folds[0]
-    plans = []
+def unit_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
+    """The ways onto the target's units of one thread."""
+    sizes = [range_size(r) for r in kernel.order]
+    if len(kernel.folds) != 1 or any(s.op is not Ops.STORE for s in kernel.stores) or not all(
+            isinstance(s, int) for s in sizes):
+        return
     for unit in target.units:
-        if unit.threads == 1 and unit.emit != "muladd":
-            plans += _plans(kernel, target, fold, unit)
-    return min(plans, key=lambda p: p.cycles, default=None)
+        for p in _plans(kernel, target, kernel.folds[0], unit) if unit.threads == 1 and unit.emit != "muladd" else ():
+            yield Candidate(f"{unit.name}, {p.copies[0]} × {p.copies[1]} of its tiles along {name_of(p.m)} and "
+                            f"{name_of(p.n)}", p.price, partial(apply_plan, target=target, plan=p))
 
 
 def _plans(kernel: Kernel, target: Target, fold: UOp, unit: MatrixUnit) -> list[UnitPlan]:
@@ -84,7 +86,7 @@ def _plan(kernel: Kernel, target: Target, fold: UOp, unit: MatrixUnit, m: UOp, n
     packs = [_packing(o, axes, costs) * part for o, axes, part in (
         (operands[0], (k,), shared[0]), (operands[0], (m, k), shared[0]), (operands[1], (n, k), shared[1]))]
 
-    def cycles(copies: tuple[int, int]) -> tuple[float, float]:
+    def price(copies: tuple[int, int]) -> dict[str, float]:
         mu, nu = copies
         steps = math.prod(-(-range_size(r) // step) for r, step in (
             *((r, 1) for r in others), (m, unit.m * mu), (n, unit.n * nu), (k, unit.k)))
@@ -94,10 +96,10 @@ def _plan(kernel: Kernel, target: Target, fold: UOp, unit: MatrixUnit, m: UOp, n
         rows = 0.0 if as_it_lies else packs[shared[0] < 1 or (unit.m * mu >= widest and matrix.is_power(mu))]
         blocks = math.gcd(unit.m * mu, widest) if _stored_along(kernel, m) else 1
         across = 1.0 if _stored_along(kernel, n) else next(cost for side, cost in costs.turned if blocks >= side)
-        return busy + results * across + rows + packs[2], (mu + nu) / (mu * nu)
+        return {"products": busy, "results": results * across, "packing": rows + packs[2]}
 
-    best = min(_copies(unit), key=cycles)
-    return UnitPlan(unit, m, n, k, best, cycles(best)[0])
+    best = min(_copies(unit), key=lambda c: (sum(price(c).values()), (c[0] + c[1]) / (c[0] * c[1])))
+    return UnitPlan(unit, m, n, k, best, price(best))
 
 
 def _copies(unit: MatrixUnit) -> list[tuple[int, int]]:

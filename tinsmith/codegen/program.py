@@ -7,17 +7,15 @@ from dataclasses import replace
 
 from tinsmith.codegen.blocks import to_grid
 from tinsmith.codegen.decompositions import decompose
-from tinsmith.codegen.heuristics import choose_opts
-from tinsmith.codegen.heuristics_blocks import choose_block_opts
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.launch import KernelProgram, Launch, programs
 from tinsmith.codegen.linearize import linearize
 from tinsmith.codegen.lower import lower
 from tinsmith.codegen.normalize import normalize
-from tinsmith.codegen.opt import Opt, OptOps
+from tinsmith.codegen.opt import Opt
+from tinsmith.codegen.plan import Plan, plan
 from tinsmith.codegen.render.base import Renderer, Target
 from tinsmith.codegen.render.llvm import local_bytes
-from tinsmith.codegen.stream_opts import choose_stream_opts
 from tinsmith.codegen.views import maps
 from tinsmith.codegen.work import NO_WORK, Work, transcendentals, work_of
 from tinsmith.core.errors import ArgumentError
@@ -49,16 +47,9 @@ def begin(sink: UOp, target: Target) -> Kernel:
     return _begin(normalize(lower(sink)), target)
 
 
-def choose(kernel: Kernel, target: Target) -> None:
+def choose(kernel: Kernel, target: Target) -> Plan:
     """Apply the opts that the target's model expects to be fastest."""
-    if not settings.TC:
-        target = replace(target, units=())
-    if target.blocks.threads and settings.NOLOCALS:
-        kernel.apply(Opt(OptOps.NOLOCALS))
-    elif target.blocks.threads:
-        choose_block_opts(kernel, target)
-    elif not choose_stream_opts(kernel, target):
-        choose_opts(kernel, target)
+    return plan(kernel, target if settings.TC else replace(target, units=()))
 
 
 def _begin(lowered: UOp, target: Target) -> Kernel:
@@ -78,12 +69,12 @@ def _compile(sink: UOp, renderer: Renderer, opts: Sequence[Opt] | None) -> Kerne
     kernel = passed("ranges", _begin(lowered, target))
     if check:
         verify_kernel(kernel.sink)
-    work = work_of(kernel)
+    work, chosen = work_of(kernel), None
     if opts is not None:
         for opt in opts:
             kernel.apply(opt)
     elif not settings.NOOPT:
-        choose(kernel, target)
+        chosen = choose(kernel, target)
     passed("opts", kernel)
     program = linearize(kernel)
     if check:
@@ -96,7 +87,7 @@ def _compile(sink: UOp, renderer: Renderer, opts: Sequence[Opt] | None) -> Kerne
                             "smaller amounts, or fewer GROUP and STAGE opts")
     launch, text = assemble(kernel.name(), program, renderer, work)
     return KernelProgram(**vars(launch), source=text, uops=program, opts=list(kernel.opts), kernel=kernel, work=work,
-                         transcendentals=transcendentals(lowered))
+                         transcendentals=transcendentals(lowered), plan=chosen)
 
 
 def launch_size(program: Sequence[UOp], prefix: str) -> list[int]:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
 
 from tinsmith.codegen.accumulators import block_of, crossing
 from tinsmith.codegen.heuristics import thread_opts
@@ -24,46 +26,60 @@ from tinsmith.codegen.streams import (
     single_way_out,
     streams,
 )
-from tinsmith.codegen.tuning import apply_to, count_of, lanes_of, power_of_two, split, stride_of
+from tinsmith.codegen.tuning import Candidate, apply_to, count_of, lanes_of, power_of_two, split, stride_of
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.structure import contraction
 from tinsmith.ir.uop import toposort
 
 
-def choose_stream_opts(kernel: Kernel, target: Target) -> bool:
-    """Apply the opts for a kernel of streams; False, and nothing done, for any other kernel."""
-    if not any(choose(kernel, target) for choose in (blocks_of_tiles, blocks_of_rows, whole_rows)):
-        return False
+def chain_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
+    """Ways to go through contractions of computed operands, and through statements that sum up one tile."""
+    lanes, core = lanes_of(kernel, target), target.core
+    products = sum(count_of(f.src[0].ranges) for f in kernel.folds) / (lanes * core.issue)
+    sides = crossing(kernel.sink)
+    lengths = [range_size(side[0]) for side in sides]
+    sizes = [block_of(n, core.tile_blocks) if isinstance(n, int) else 0 for n in lengths]
+    if sides and all(sizes):
+        yield Candidate("blocks of a tile that statements share", {"products": products}, partial(
+            _with_panels, way=partial(blocks_of_tiles, target=target, sides=sides, sizes=sizes), target=target))
+    if any(not isinstance(range_size(r), int) for r in kernel.order):
+        return
+    spilled = 1.0
+    if (row := _row(kernel, target)) is not None:
+        size, block, masked = row
+        held = core.tile_rows * 2 * size <= target.l2_bytes // 2
+        spilled = 1.0 if held else core.spilled
+        seen = core.visible if masked else 1.0
+        yield Candidate(f"blocks of {block} columns", {"products": products * seen, "rescaling": products * seen
+                        * (core.rescaling - 1)}, partial(
+                            _with_panels, way=partial(blocks_of_rows, target=target, block=block), target=target))
+    found = streams(kernel.sink)
+    rows = found[0].rows[-1:] if found else ()
+    if rows and all(s.rows[-1:] == rows for s in found):
+        price = {"products": products, "rows beyond the cache": products * (spilled - 1)}
+        yield Candidate("whole rows", price, partial(
+            _with_panels, way=partial(whole_rows, target=target, rows=rows), target=target))
+
+
+def _with_panels(kernel: Kernel, way: Callable[[Kernel], None], target: Target) -> None:
+    way(kernel)
     panels(kernel, target)
     steps(kernel, target.core.tile_steps)
     if target.threads > 1:
         thread_opts(kernel, target)
-    return True
 
 
-def whole_rows(kernel: Kernel, target: Target) -> bool:
+def whole_rows(kernel: Kernel, target: Target, rows: tuple[UOp, ...]) -> None:
     """A few rows at a time, over all that is reduced."""
-    found = streams(kernel.sink)
-    rows = found[0].rows[-1:] if found else ()
-    if not rows or any(s.rows[-1:] != rows for s in found):
-        return False
-    if any(not isinstance(range_size(r), int) for r in kernel.order):
-        return False
     lanes = lanes_of(kernel, target)
     split(kernel, OptOps.UPCAST, rows[0], min(target.core.tile_rows, range_size(rows[0])))  # a size of one is no range
     tiles(kernel, target.core, lanes)
     columns(kernel, target.core, lanes)
     statistics(kernel, target.core, lanes)
-    return True
 
 
-def blocks_of_tiles(kernel: Kernel, target: Target) -> bool:
+def blocks_of_tiles(kernel: Kernel, target: Target, sides: list[list[UOp]], sizes: list[int]) -> None:
     """Statements that sum up one tile along both of its sides: block by block, their results in memory."""
-    sides = crossing(kernel.sink)
-    lengths = [range_size(side[0]) for side in sides]
-    sizes = [block_of(n, target.core.tile_blocks) if isinstance(n, int) else 0 for n in lengths]
-    if not sides or not all(sizes):
-        return False
     lanes = lanes_of(kernel, target)
     for side, size in zip(sides, sizes):
         at = [kernel.ranges.index(r) for r in side]
@@ -74,34 +90,54 @@ def blocks_of_tiles(kernel: Kernel, target: Target) -> bool:
     tiles(kernel, target.core, lanes, [*common, *(r for r in kernel.order if r.arg[1] is Role.BLOCK)])
     columns(kernel, target.core, lanes)
     rows(kernel)
-    return True
 
 
-def blocks_of_rows(kernel: Kernel, target: Target) -> bool:
-    """Rows with a maximum and sums relative to it, one of them a contraction of all columns: block by block if whole
-    rows do not fit half of the second cache, or if a mask hides blocks of them.
+class _Row(NamedTuple):
+    """Rows with a maximum and sums relative to it, one of them a contraction of all columns: bytes of a row, columns of
+    a block, and whether a mask hides blocks of them."""
+
+    nbytes: int
+    block: int
+    masked: bool
+
+
+def _row(kernel: Kernel, target: Target) -> _Row | None:
+    found = _top_and_sum(kernel)
+    if found is None:
+        return None
+    top, total = found
+    size, beside = range_size(top.src[1]), _beside(kernel, top, total)
+    block = block_of_row(size, *target.core.row_block)
+    fits = len(beside) == 1 and -(-range_size(beside[0]) // lanes_of(kernel, target)) <= target.core.accumulators
+    if not fits or not block or not any(r in top.ranges for r in kernel.parallel):
+        return None
+    hidden = nothing_where(top.src[0], -math.inf)
+    return _Row(size * top.dtype.itemsize, block, hidden is not None and everywhere(hidden, [top.src[1]]) is not None)
+
+
+def _top_and_sum(kernel: Kernel) -> tuple[UOp, UOp] | None:
+    """The maximum of rows made of a contraction, and the one contraction of all columns."""
+    top, sums = greatest(kernel.sink), [f for f in outer_folds(kernel.sink) if contraction(f)]
+    return (top, sums[0]) if top is not None and len(sums) == 1 and inner_contractions(top.src[0]) else None
+
+
+def _beside(kernel: Kernel, top: UOp, total: UOp) -> list[UOp]:
+    """The columns of the results."""
+    return [r for r in kernel.parallel if r in total.ranges and r not in top.ranges]
+
+
+def blocks_of_rows(kernel: Kernel, target: Target, block: int) -> None:
+    """Rows with a maximum, block by block: where whole rows do not fit half of the second cache, or where a mask hides
+    blocks of them.
 
     Measured, 8 heads of 64: 512 rows of 512 keys take 4.7 ms in blocks and 3.9 ms as whole rows, with a causal mask 3.5
     and 3.9; 4096 of 4096 (one head) 53 and 44 ms, with the mask 23 and 49.
     """
-    top = greatest(kernel.sink)
-    sums = [f for f in outer_folds(kernel.sink) if contraction(f)]
-    size = range_size(top.src[1]) if top is not None else 0
-    if top is None or len(sums) != 1 or not isinstance(size, int) or not inner_contractions(top.src[0]):
-        return False
-    lanes = lanes_of(kernel, target)
-    block = block_of_row(size, *target.core.row_block)
-    rows = [r for r in kernel.parallel if r in top.ranges]
-    beside = [r for r in kernel.parallel if r in sums[0].ranges and r not in top.ranges]
-    if not rows or len(beside) != 1 or not block or not all(isinstance(range_size(r), int) for r in kernel.order):
-        return False
-    hidden = nothing_where(top.src[0], -math.inf)
-    masked = hidden is not None and everywhere(hidden, [top.src[1]]) is not None
-    if not masked and 2 * kernel.target.core.tile_rows * size * top.dtype.itemsize <= target.l2_bytes // 2:
-        return False
+    found = _top_and_sum(kernel)
+    assert found is not None
+    lanes, top = lanes_of(kernel, target), found[0]
+    rows, beside = [r for r in kernel.parallel if r in top.ranges], _beside(kernel, *found)
     vectors = -(-range_size(beside[0]) // lanes)
-    if vectors > target.core.accumulators:
-        return False
     kernel.apply(Opt(OptOps.ONLINE, kernel.ranges.index(top.src[1]), block))
     height = min(max(target.core.accumulators // vectors, 1), kernel.target.core.tile_rows, range_size(rows[-1]))
     if height > 1:
@@ -122,7 +158,6 @@ def blocks_of_rows(kernel: Kernel, target: Target) -> bool:
         if outer is not None and range_size(outer) > 1:
             apply_to(kernel, OptOps.UPCAST, outer, range_size(outer))
     statistics(kernel, target.core, lanes)
-    return True
 
 
 def block_of_row(size: int, least: int, most: int) -> int:

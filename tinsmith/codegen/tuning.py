@@ -1,16 +1,41 @@
-"""Helpers of the models that choose opts. Every change is an opt, so that the list of opts tells all."""
+"""What generators of candidates are made of. Every change is an opt, so that the list of opts tells all."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.render.base import Target
+from tinsmith.codegen.render.base import Core, Target
 from tinsmith.codegen.roles import range_size
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.linear import linear_form
+from tinsmith.ir.linear import from_linear, linear_form
+from tinsmith.ir.symbolic import is_made_of, values_over
 from tinsmith.ir.uop import toposort
+
+
+class Candidate(NamedTuple):
+    """A way to run a kernel that is not applied yet.
+
+    Attributes:
+        what: in words.
+        price: expected cycles of one core, by what they are spent on.
+        apply: applies its opts; raises ArgumentError where one is not legal.
+    """
+
+    what: str
+    price: dict[str, float]
+    apply: Callable[[Kernel], None]
+
+    @property
+    def cycles(self) -> float:
+        return sum(self.price.values())
+
+
+def name_of(r: UOp) -> str:
+    """A range in words: its role, number and size."""
+    return f"{r.arg[1].value}{r.arg[0]} of {r.vmax + 1}"
 
 
 def apply_to(kernel: Kernel, op: OptOps, r: UOp, amount: int | tuple[int, ...] | None = None) -> None:
@@ -91,3 +116,35 @@ def lanes_of(kernel: Kernel, target: Target) -> int:
 
 def power_of_two(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
+
+
+def access_cycles(core: Core, lanes: int, loads: Sequence[UOp], stores: Sequence[UOp], r: UOp | None) -> float:
+    """Cycles to read and write a vector of ``lanes`` elements along ``r``, or as many one by one. Loads of few
+    elements, which stay in registers or near, count for as much as they are."""
+    most = max((count_of(n.src[1].ranges) for n in (*loads, *stores)), default=1)
+    beyond = max(lanes - 1, 1)  # each lane but the first
+    total = 0.0
+    for n in loads:
+        total += count_of(n.src[1].ranges) / most * (1 + core.reads[_kind(n.src[1], r)] * beyond)
+    for n in stores:
+        total += 1 + core.writes[_kind(n.src[1], r)] * beyond
+    return round(total, 9)
+
+
+def _kind(index: UOp, r: UOp | None) -> int:
+    """How memory lies for lanes along ``r``, as ``Core.reads`` counts it."""
+    if r is None:
+        return 4
+    stride = stride_of(index, r)
+    if stride in (0, 1):
+        return 1 - stride
+    return 2 if stride is None and _is_near(index, r) else 3
+
+
+def _is_near(index: UOp, r: UOp) -> bool:
+    """Whether neighbours along ``r`` share elements that lie side by side: what a window of two had as its maximum."""
+    own = {t: factor for t, factor in linear_form(index)[0].items() if r in t.ranges}
+    if not all(is_made_of(t, r) for t in own):
+        return False
+    positions = values_over(from_linear(own, 0, index), r)
+    return max(positions) - min(positions) < len(positions)

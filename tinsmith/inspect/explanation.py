@@ -18,6 +18,7 @@ from tinsmith.backend.timing import seconds_of
 from tinsmith.codegen.estimate import Estimate, Machine, estimate
 from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.opt import Opt
+from tinsmith.codegen.plan import Plan
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import place
 from tinsmith.core.terminal import WIDTH
@@ -46,6 +47,7 @@ class KernelReport:
         estimate: what the model expects; its parts and the roofline.
         seconds: measured; None if it was not run.
         transcendentals: exponentials, logarithms and the like that it computes.
+        plan: what the kernel is, the candidate that was chosen, and why the next best lost.
         occupancy: the share of a multiprocessor's threads that its blocks can take; None where there are none.
     """
 
@@ -60,6 +62,7 @@ class KernelReport:
     seconds: float | None
     transcendentals: int = 0
     occupancy: float | None = None
+    plan: Plan | None = None
 
     @property
     def share(self) -> float | None:
@@ -155,7 +158,7 @@ def _report(compiled: CompiledSchedule, number: int, machines: dict[str, Machine
     return KernelReport(step.device, step.name, item.reason, tuple(item.slots[: item.outputs]),
                         tuple(item.slots[item.outputs :]), tuple(item.origin), tuple(kernel.opts),
                         estimate(kernel.kernel, machines[step.device], kernel.work), seconds, kernel.transcendentals,
-                        step.program.occupancy)
+                        step.program.occupancy, kernel.plan)
 
 
 # *** measuring ***
@@ -227,6 +230,7 @@ def _kernel(number: int, k: KernelReport) -> list[str]:
         f"arithmetic {time_text(k.estimate.arithmetic)}, "
         f"launch {time_text(k.estimate.launch)}; roofline {time_text(k.estimate.roofline)}",
         "" if k.occupancy is None else f"occupancy {percent(k.occupancy)} of a multiprocessor's threads",
+        "" if k.plan is None else f"planned as {k.plan}",
         f"opts {opts_text(list(k.opts))}"]
     return [row, *(line for part in parts if part for line in _indented(part))]
 

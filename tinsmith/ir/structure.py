@@ -1,12 +1,13 @@
-"""What a computation is, recognized in one place: for the scheduler in tensor graphs, for the optimizer over ranges."""
+"""What a computation is, recognized in one place: for the scheduler in tensor graphs, for the optimizer over ranges.
+
+``structure`` names what a whole kernel is: a contraction, rows that are reduced, a scan, a scatter, or a map.
+"""
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from tinsmith.ir.ops.repeated import is_product
-
-if TYPE_CHECKING:
-    from tinsmith.ir.uop import UOp
+from tinsmith.ir.uop import UOp, toposort
 
 
 class Contraction(NamedTuple):
@@ -18,6 +19,7 @@ class Contraction(NamedTuple):
 
     Attributes:
         valid: where the products count, if a range is padded; None: everywhere.
+        chain: of a whole kernel, the other contractions in it: an operand is made of them, or they share its tile.
     """
 
     a: UOp
@@ -27,6 +29,65 @@ class Contraction(NamedTuple):
     m: tuple[UOp, ...] = ()
     n: tuple[UOp, ...] = ()
     k: tuple[UOp, ...] = ()
+    chain: tuple[Contraction, ...] = ()
+
+
+class Rows(NamedTuple):
+    """Reductions of ``columns`` for each of ``rows``, and what is computed of their results."""
+
+    rows: tuple[UOp, ...]
+    columns: tuple[UOp, ...]
+
+
+class Scan(NamedTuple):
+    """Running values over ``steps``, for each of ``rows``."""
+
+    rows: tuple[UOp, ...]
+    steps: tuple[UOp, ...]
+
+
+class Scatter(NamedTuple):
+    """Statements whose places come from memory, in the order of ``steps``."""
+
+    steps: tuple[UOp, ...]
+
+
+class Map(NamedTuple):
+    """Every element by itself: elementwise work, movement, gathers."""
+
+    ranges: tuple[UOp, ...]
+
+
+Structure = Contraction | Rows | Scan | Scatter | Map
+
+
+def structure(sink: UOp) -> Structure:
+    """What a kernel is, a SINK of statements over ranges.
+
+    >>> from tinsmith.ir import Ops
+    >>> from tinsmith.core.dtypes import dtypes
+    >>> i, k = UOp.range(4, 0, None), UOp.range(8, 1, None)
+    >>> x, y = (UOp(Ops.PARAM, dtypes.float32.ptr(), (), (n, (32,))) for n in (0, 1))
+    >>> def kernel(value): return UOp(Ops.SINK, None, (UOp(Ops.STORE, None, (x, i, value)),))
+    >>> structure(kernel(y.load(i) * 2)) == Map((i,))
+    True
+    >>> structure(kernel(UOp(Ops.FOLD, None, (y.load(i * 8 + k), k), Ops.ADD))) == Rows((i,), (k,))
+    True
+    """
+    nodes = toposort(sink)
+    folds = [n for n in nodes if n.op.name == "FOLD"]
+    inner = {r for f in folds for r in f.src[1:]}
+    steps = [r for n in nodes if n.op.name == "PREFIX" for r in n.src[1].ranges]
+    rows = tuple(n for n in nodes if n.op.name == "RANGE" and n not in inner and n not in steps)
+    if steps:
+        return Scan(rows, tuple(dict.fromkeys(steps)))
+    found = [c for f in folds if (c := contraction(f, guarded=True))]
+    if found:
+        return found[-1]._replace(chain=tuple(found[:-1]))
+    if folds:
+        return Rows(rows, tuple(dict.fromkeys(r for f in folds for r in f.src[1:])))
+    ordered = tuple(dict.fromkeys(n.src[4] for n in nodes if n.op.name == "SCATTER_STORE"))
+    return Scatter(ordered) if ordered else Map(rows)
 
 
 def contraction(node: UOp, guarded: bool = False) -> Contraction | None:

@@ -194,11 +194,14 @@ class Core:
             next that needs it.
         line: bytes of a cache line; ``page``: bytes after which a line falls into the same set of the first cache;
             ``ways``: lines of a set of the second.
+        reads, writes: what each lane but the first of a vector costs, in cycles, where memory runs along the lanes, is
+            the same for all, is shared by neighbours, or lies apart; and where there are no lanes.
         tile: what contractions wait for.
         tile_rows: of a register tile of computed operands.
         whole_steps: of a reduction up to which all are written out in a register tile; ``wide``: vectors of a panel
             from which on two steps are enough.
         largest_panel: bytes of a packed panel.
+        pieces: how many times as long a step takes where a loop is cut into pieces: each is code of its own.
         peeled: tiles of a row of which the first and last leave out what a window does not cover.
         shortest_lanes: elements of a row, or copies, that are worth a vector of their own.
         written_out: copies of a step: elements of a window, places that it has in the output, inputs of a stack;
@@ -215,6 +218,9 @@ class Core:
         pair_bytes: lines that are fetched, and so are best written, together.
         accumulators: of register tiles with all columns of a result.
         row_block: columns of a block of long rows, at least and at most.
+        rescaling: how many times as long rows take block by block, with running sums, as whole ones; ``visible``: the
+            share of blocks that a mask leaves; ``spilled``: how many times as long whole rows take that do not fit half
+            of the second cache.
         tile_blocks: how long the sides of a tile may be that several sums take in: whole register tiles; of shorter
             ones, results would be read and written too often.
         tile_vectors: beside each other in a register tile of a stream, with so many ``tile_steps`` written out.
@@ -233,11 +239,14 @@ class Core:
     line: int = 64
     page: int = 4 << 10
     ways: int = 16
+    reads: tuple[float, ...] = (0.0, 0.375, 0.125, 1.0, 0.5)
+    writes: tuple[float, ...] = (0.0, 0.75, 1.75, 1.75, 0.75)
     tile: TileCosts = TileCosts()
     tile_rows: int = 8
     whole_steps: int = 6
     wide: int = 4
     largest_panel: int = 4 << 20
+    pieces: float = 1.25
     peeled: int = 4
     shortest_lanes: int = 4
     written_out: int = 16
@@ -254,6 +263,9 @@ class Core:
     pair_bytes: int = 128
     accumulators: int = 16
     row_block: tuple[int, int] = (64, 256)
+    rescaling: float = 1.2
+    visible: float = 0.5
+    spilled: float = 1.5
     tile_blocks: range = range(16, 72, 8)
     tile_vectors: int = 2
     tile_steps: int = 4

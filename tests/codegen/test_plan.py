@@ -1,0 +1,89 @@
+"""The planner: what a kernel is, the cheapest legal candidate, and why the next best lost."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from tests.codegen.test_estimate import TARGET, kernel, matmul, param
+from tinsmith import Tensor, explain
+from tinsmith.codegen import plan as planner
+from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.opt import Opt, OptOps
+from tinsmith.codegen.plan import candidates, plan
+from tinsmith.codegen.render.base import Target
+from tinsmith.codegen.tuning import Candidate, apply_to
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.structure import Contraction, Map, Rows, Scan, Scatter, structure
+
+
+def scattered() -> UOp:
+    where = UOp(Ops.PARAM, TARGET_INT, (), (2, (64, 1))).expand((64, 32))
+    return param(1, (5, 32)).scatter(where, param(3, (64, 32)), 0, "ADD")
+
+
+TARGET_INT = Tensor([0]).dtype
+KINDS: dict[str, tuple[UOp, type]] = {
+    "product": (matmul(32, 48, 64), Contraction), "sum": (param(1, (64, 96)).reduce("ADD", (1,)), Rows),
+    "transpose": (param(1, (64, 96)).permute((1, 0)), Map), "scatter": (scattered(), Scatter)}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_cheapest_candidate_is_applied(name: str) -> None:
+    value, kind = KINDS[name]
+    k = kernel(value)
+    found = structure(k.sink)
+    assert isinstance(found, kind)
+    ways = candidates(k, TARGET, found)
+    assert len(ways) > 1 and all(w.price for w in ways)
+    assert not k.opts, "prices touch no kernel"
+    best, again = min(ways, key=lambda w: w.cycles), kernel(value)
+    best.apply(again)
+    made = plan(k, TARGET)
+    assert (made.structure, made.chosen, made.cycles) == (kind.__name__.lower(), best.what, best.cycles)
+    assert k.opts == again.opts != []
+
+
+def test_a_scan_is_one_whatever_else_is_computed() -> None:
+    kernels = explain(Tensor.empty(8, 64).cumsum(1), run=False).kernels
+    assert Scan.__name__.lower() in [k.plan.structure for k in kernels if k.plan is not None]
+
+
+def test_the_runner_up_is_named_with_what_it_spends_more_on() -> None:
+    made = plan(kernel(matmul(256, 256, 256)), TARGET)
+    assert made.other != made.chosen and "register tile" in made.other
+    assert "more cycles, for" in made.why or "times as many cycles, for" in made.why or made.why == "as many cycles"
+    text = str(explain(Tensor.empty(256, 256) @ Tensor.empty(256, 256), run=False))
+    assert "planned as contraction: " in text and "; next best: " in " ".join(text.split())
+
+
+def test_what_is_not_legal_is_dropped_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def illegal(k: Kernel) -> None:
+        apply_to(k, OptOps.UPCAST, k.ranges[0], 2)
+        k.apply(Opt(OptOps.UNROLL, 17, 2))
+
+    def offered(k: Kernel, target: Target) -> Iterator[Candidate]:
+        yield Candidate("dear", {"memory": 9.0}, lambda k: apply_to(k, OptOps.UPCAST, k.ranges[0], 4))
+        yield Candidate("cheap", {"memory": 1.0}, illegal)
+    monkeypatch.setitem(planner.CORES, Map, (offered,))
+    k = kernel(param(1, (64,)) + 1)
+    made = plan(k, TARGET)
+    assert k.opts == [Opt(OptOps.UPCAST, 0, 4)]
+    assert (made.chosen, made.other) == ("dear", "cheap") and "not legal" in made.why and "names no axis" in made.why
+
+
+def test_prices_are_data_of_the_target() -> None:
+    """What decides between two tiles is what the target says of its caches."""
+    core = TARGET.core
+    dear = replace(TARGET, core=replace(core, tile=replace(core.tile, along=1e3, across=(1e3, 1e3), scattered=1e3)))
+    packed, not_packed = (plan(kernel(matmul(256, 256, 1000)), t) for t in (TARGET, dear))
+    assert "its panel packed" in packed.chosen and packed.cycles < not_packed.cycles
+
+
+def test_a_contraction_that_no_tile_suits_is_taken_for_rows() -> None:
+    x, y = (UOp(Ops.PARAM, TARGET_INT, (), (n, (64, 64))) for n in (1, 2))
+    shape = (64, 64, 64)
+    product = (x.reshape((64, 1, 64)).expand(shape) * y.reshape((1, 64, 64)).expand(shape)).reduce("ADD", (2,))
+    made = plan(kernel(product), TARGET)
+    assert made.structure == "contraction" and made.chosen.startswith("lanes along")

@@ -1,0 +1,141 @@
+"""The one planner: what a kernel is, the ways to run it that its target's data offer, what each costs; the cheapest is
+applied.
+
+``structure`` names what the kernel is. The generators of that structure yield candidates: descriptors of lists of opts,
+each with a price in cycles that tells what they are spent on. A candidate whose opts are not legal is dropped, with the
+reason; of those left the cheapest is taken, the first where several cost the same. A contraction that no tile suits is
+taken for rows that are reduced.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+
+from tinsmith.codegen.heuristics import finish, map_ways, row_ways, scan_ways, symbolic_opts
+from tinsmith.codegen.heuristics_blocks import choose_block_opts
+from tinsmith.codegen.heuristics_tiles import tile_ways
+from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.matrix_opts import unit_ways
+from tinsmith.codegen.opt import Opt, OptOps
+from tinsmith.codegen.render.base import Target
+from tinsmith.codegen.roles import range_size
+from tinsmith.codegen.stream_opts import chain_ways
+from tinsmith.codegen.tuning import Candidate, work_of
+from tinsmith.core.errors import ArgumentError
+from tinsmith.core.settings import settings
+from tinsmith.ir.structure import Contraction, Map, Rows, Scan, Scatter, Structure, structure
+
+Generator = Callable[[Kernel, Target], Iterator[Candidate]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What was chosen for a kernel, in words.
+
+    Attributes:
+        structure: what the kernel is.
+        chosen: the candidate that was applied, and its ``cycles``.
+        other: the runner-up, ``why`` it lost; empty where there was none.
+    """
+
+    structure: str
+    chosen: str
+    cycles: float
+    other: str = ""
+    why: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.structure}: {self.chosen}" + (f"; next best: {self.other}, {self.why}" if self.other else "")
+
+
+def plan(kernel: Kernel, target: Target) -> Plan:
+    """Apply the cheapest legal candidate to ``kernel``; what was chosen, and what came next."""
+    found = structure(kernel.sink)
+    chained = isinstance(found, Contraction) and found.chain
+    name = type(found).__name__.lower() + (" of contractions" if chained else "")
+    refused: tuple[str, ...] = ()
+    ways = sorted(candidates(kernel, target, found), key=lambda w: w.cycles)
+    for at, way in enumerate(ways):
+        trial = kernel.copied()
+        try:
+            way.apply(trial)
+        except ArgumentError as error:
+            refused = refused or (way.what, f"which is not legal: {error.message}")
+            continue
+        vars(kernel).update(vars(trial))
+        others = (w for w in ways[at + 1 :] if w.what != way.what)
+        lost = refused or next(((w.what, why_not(way, w)) for w in others), ())
+        return Plan(name, way.what, way.cycles, *lost)
+    return Plan(name, "as it is", 0.0)
+
+
+def why_not(chosen: Candidate, other: Candidate) -> str:
+    """Why a candidate lost: how much longer it takes, and for what most of that.
+
+    >>> a, b = (Candidate("", {"products": 100.0, "packing": cycles}, print) for cycles in (20.0, 50.0))
+    >>> why_not(a, b), why_not(a, a)
+    ('25 % more cycles, for packing', 'as many cycles')
+    >>> why_not(a, a._replace(price={"products": 500.0}))
+    '4.2 times as many cycles, for products'
+    """
+    part = max(other.price, key=lambda p: other.price[p] - chosen.price.get(p, 0.0), default="")
+    ratio = other.cycles / chosen.cycles if chosen.cycles else math.inf
+    if ratio <= 1:
+        return "as many cycles"
+    often = f"{ratio:.1f} times as many" if ratio >= 2 else f"{100 * (ratio - 1):.2g} % more"
+    return f"{often} cycles, for {part}"
+
+
+def candidates(kernel: Kernel, target: Target, found: Structure) -> list[Candidate]:
+    """What the first generator that has anything to offer for a structure offers, the most special one first."""
+    generators = (block_ways,) if target.blocks.threads else CORES[type(found)]
+    return next((ways for generate in generators if (ways := list(generate(kernel, target)))), [])
+
+
+# *** loops of cores ***
+
+
+def _finished(ways: Callable[[Kernel, Target], Iterable[Candidate]], streams: bool) -> Generator:
+    """Candidates whose opts end with what all loops of cores need."""
+    def generate(kernel: Kernel, target: Target) -> Iterator[Candidate]:
+        work = work_of(kernel)
+
+        def applied(k: Kernel, way: Candidate) -> None:
+            way.apply(k)
+            finish(k, target, work, streams)
+
+        for way in ways(kernel, target) if all(isinstance(range_size(r), int) for r in kernel.order) else ():
+            yield way._replace(apply=partial(applied, way=way))
+    return generate
+
+
+def _symbolic(kernel: Kernel, target: Target) -> Iterator[Candidate]:
+    """With sizes known only at run time."""
+    if not all(isinstance(range_size(r), int) for r in kernel.order):
+        yield Candidate("ranges of fixed size", {}, partial(symbolic_opts, target=target))
+
+
+def _as_it_is(kernel: Kernel, target: Target) -> Iterator[Candidate]:
+    yield Candidate("loops as they are", {}, lambda k: None)
+
+
+_plain = (_symbolic, _finished(map_ways, True), _finished(_as_it_is, True))
+_rows = (chain_ways, _symbolic, _finished(row_ways, True), *_plain)
+_tiles = _finished(lambda kernel, target: chain(tile_ways(kernel, target), unit_ways(kernel, target)), False)
+CORES: dict[type[Structure], tuple[Generator, ...]] = {
+    Contraction: (chain_ways, _tiles, *_rows), Rows: _rows, Scan: (_tiles, _finished(scan_ways, True), *_plain),
+    Scatter: _plain, Map: _plain}
+
+
+# *** blocks of threads ***
+
+
+def block_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
+    """The opts for blocks of threads."""
+    if settings.NOLOCALS:
+        yield Candidate("every thread alone", {}, lambda k: k.apply(Opt(OptOps.NOLOCALS)))
+    else:
+        yield Candidate("blocks of threads", {}, partial(choose_block_opts, target=target))
