@@ -68,8 +68,8 @@ def machine(row: MatrixUnit) -> Target:
     """One that has this unit and no other."""
     if row.threads == 1:
         return Target("python", 64, fma=True, units=(row,))
-    return Target("python", 16, local_bytes=48 << 10, block_threads=256, warp=32, blocks=Blocks(), costs=GRID_COSTS, cores=4,
-                  units=(row,))
+    return Target("python", 16, local_bytes=48 << 10, block_threads=256, warp=32, blocks=Blocks(), costs=GRID_COSTS,
+                  cores=4, units=(row,))
 
 
 @pytest.mark.parametrize("transposed", ["", "ab"])

@@ -17,7 +17,7 @@ from tinsmith.core.dtypes import DType
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.layout import ROW_BYTES
-from tinsmith.ir.structure import is_product
+from tinsmith.ir.ops.repeated import is_product
 from tinsmith.schedule.origins import rebuilt
 
 _VIEWS = (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND)
