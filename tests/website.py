@@ -26,7 +26,7 @@ PARTS = {
                     "cuda.md", "api.md"],
     ("Look inside", "看内部"): ["tour.md", "viz.md", "explain.md", "profiling.md", "sources.md", "opts.md", "search.md",
                              "performance.md", "performance-history.md", "numerics.md"],
-    ("Build", "构建"): ["design.md", "glossary.md", "ir.md", "new_accelerator.md"],
+    ("Build", "构建"): ["design.md", "glossary.md", "ir.md", "layouts.md", "walk.md", "new_accelerator.md"],
 }
 LESSONS = "lessons/README.md"  # the page under which the lessons stand
 RENAMED = {"docs/search.md": "beam.md"}  # Sphinx has a page of its own for searches

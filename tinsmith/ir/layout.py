@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 ROW_BYTES = 128  # of a chunk; the swizzle repeats every 8 of them
+PIECE_BYTES = 16  # which change places
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,16 @@ class Layout:
     def place(self, row: Any, column: Any) -> Any:
         """The index of an element in its slot."""
         return column // self.columns * (self.rows * self.columns) + row * self.columns + column % self.columns
+
+    def byte(self, row: int, column: int) -> int:
+        """Where the hardware puts an element in its slot.
+
+        >>> tile = Layout(64, 64, 1, deep=True)
+        >>> tile.byte(0, 8), tile.byte(1, 8), tile.byte(1, 0)
+        (16, 128, 144)
+        """
+        place: int = self.place(row, column) * (ROW_BYTES // self.columns)
+        return place ^ place // ROW_BYTES % 8 * PIECE_BYTES
 
 
 class Placed(tuple[int, ...]):
