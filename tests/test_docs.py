@@ -16,6 +16,10 @@ from tests.docrun import ROOT, blocks, differences
 from tinsmith.codegen.opt import OptOps
 from tinsmith.codegen.roles import Role
 from tinsmith.core.settings import DECLARED
+from tinsmith.schedule.horizontal import fuse_horizontally
+from tinsmith.schedule.horizontal_rows import fuse_rows
+from tinsmith.schedule.horizontal_sums import fuse_sums
+from tinsmith.schedule.overlap import overlapped
 
 DOCS = ROOT / "docs"
 TRANSLATED = sorted((DOCS / "zh").rglob("*.md"))
@@ -119,6 +123,18 @@ def test_every_setting_is_in_the_readme() -> None:
 def test_code_blocks_have_a_language() -> None:
     for page in PAGES:
         assert all(b.language for b in blocks(page.read_text("utf-8").splitlines())), page.name
+
+
+def test_the_table_of_passes_has_every_pass() -> None:
+    """In docs/design.md, by the names that the trace shows."""
+    text = (DOCS / "design.md").read_text("utf-8").partition("## Passes")[2].partition("\n## ")[0]
+    named = {name for line in text.splitlines() if line.startswith("| `") for name in re.findall(r"`([^`]+)`",
+             line.split(" | ")[0])}
+    folders = (ROOT / "tinsmith" / name for name in ("schedule", "runtime", "codegen"))
+    code = "\n".join(path.read_text("utf-8") for folder in folders for path in sorted(folder.rglob("*.py")))
+    shown = set(re.findall(r'passed\("([^"]+)"', code)) | {step.__name__.replace("_", " ") for step in (
+        fuse_rows, fuse_horizontally, fuse_sums, overlapped)}
+    assert named == shown
 
 
 WORDS = ("local memory", "emitter", "footprint", "loop-carried scan", "histogram", "horizontal fusion",
