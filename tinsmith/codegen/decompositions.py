@@ -2,12 +2,17 @@
 every op."""
 from __future__ import annotations
 
+from collections import Counter
+
 from tinsmith.codegen.eights import as_bytes
+from tinsmith.codegen.floats import LOG2E
+from tinsmith.codegen.streams import same_value
 from tinsmith.codegen.transcendentals import FUNCTIONS, one_plus_tanh, transcendentals
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.fastmath import fastmath
+from tinsmith.ir.ops.elementwise import ROUGH
 from tinsmith.ir.rewrite import Pat, Rule, RuleSet, rewrite
 from tinsmith.ir.symbolic import simplify
 from tinsmith.ir.uop import toposort
@@ -63,11 +68,56 @@ def _tanh_plus_one(sink: UOp) -> dict[UOp, UOp]:
             if all(n.op is Ops.ADD and any(s.is_const and s.arg == 1 for s in n.src) for n in read)}
 
 
-def expand(sink: UOp, fma: bool = False, scales: bool = False, exp2s: bool = False) -> UOp:
+exactly = RuleSet("exactly", (
+    Rule("not-roughly", "a rough function is that function",
+         Pat("n", (Ops.SQRT, Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.COS), (_x,), when=lambda n: n.arg == ROUGH),
+         lambda n, x: UOp(n.op, None, (x,)),
+         lambda: UOp(Ops.SIN, None, (UOp(Ops.PARAM, dtypes.float32, (), (0, ())),), ROUGH)),
+))
+
+
+def _rough_terms(sink: UOp) -> dict[UOp, UOp]:
+    """Σ exp(x - m), m the greatest x, as Σ 2**((x - m)·log2(e)): the greatest term is 1, so that absolute errors count.
+    Every such exponential that only the sum reads, and what it is computed as."""
+    nodes = toposort(sink)
+    users = Counter(s for n in nodes for s in n.src if s.op is Ops.EXP)
+    found = {}
+    for f in nodes:
+        e = _inside(f.src[0]) if f.op is Ops.FOLD and f.arg is Ops.ADD and f.dtype is dtypes.float32 else f
+        if e.op is Ops.EXP and users[e] == 1 and e.src[0].op is Ops.SUB and _greatest(*e.src[0].src):
+            found[e] = UOp(Ops.EXP2, None, (e.src[0] * LOG2E,), ROUGH)
+    return found
+
+
+def _inside(x: UOp) -> UOp:
+    """What a value is where a condition holds, if it is a constant elsewhere."""
+    return x.src[1] if x.op is Ops.WHERE and x.src[2].is_const else x
+
+
+def _greatest(x: UOp, top: UOp) -> bool:
+    """Whether ``top`` is the maximum over all that ``x`` is, or 0 where that is not finite; threads may share it."""
+    free = top.ranges
+    fold = top.src[2] if top.op is Ops.WHERE else top
+    while fold.op is Ops.FOLD and fold.arg is Ops.MAX:
+        renamed = dict[UOp, UOp]()
+        if same_value(x, _inside(fold.src[0]), renamed):
+            return all(a is b or b not in free for a, b in renamed.items())
+        fold = fold.src[0]
+        if fold.op is Ops.LOAD and fold.src[0].op is Ops.STAGE:
+            fold = fold.src[0].src[0]
+    return False
+
+
+def expand(sink: UOp, fma: bool = False, scales: bool = False, exp2s: bool = False, rough: bool = False) -> UOp:
     """Functions written out as the arithmetic that they are computed with: after all opts, which read ``exp(x)``.
 
-    ``fma``: MULADD rounds once on the target; ``scales``: it has SCALE; ``exp2s``: EXP2 of float32."""
+    ``fma``: MULADD rounds once on the target; ``scales``: it has SCALE; ``exp2s``: EXP2 of float32; ``rough``: what is
+    ``ROUGH``."""
+    if not rough:
+        (sink,) = rewrite([sink], exactly)
     if any(n.op in FUNCTIONS for n in toposort(sink)):
+        if rough:
+            sink = sink.substitute(_rough_terms(sink))
         sink = sink.substitute(_tanh_plus_one(sink))
         (sink,) = rewrite([sink], transcendentals(fma, scales, exp2s))
         return simplify(sink)

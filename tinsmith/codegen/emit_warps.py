@@ -16,6 +16,8 @@ from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.linear import linear_form
 
+_BETWEEN = (Ops.CONST, Ops.DEFINE_GLOBAL, Ops.GEP, Ops.VECTORIZE)
+
 
 def shared_by_warps(lin: Emitter, fold: UOp, coords: Coords) -> bool:
     """Write ``fold`` so, if it is of that form and the threads lie as warps do."""
@@ -143,8 +145,9 @@ def _part_of_a_thread(fold: UOp) -> tuple[UOp, UOp, dict[UOp, UOp]] | None:
 
 
 def loads_first(lines: Sequence[UOp], most: int) -> list[UOp]:
-    """The lines with loads of what the kernel only reads before the barriers of their loop that need not come first:
-    so they are under way while the threads wait for each other; ``most``: values that a thread has then."""
+    """The lines with loads of what the kernel only reads before stores, and before the barriers of their loop that need
+    not come first: so they are under way while the threads wait; ``most``: values that a thread has then."""
+    lines = _stores_later(lines, most)
     written = {u.src[0] for u in lines if u.op in (Ops.STORE, Ops.STORE_TILE)}
     now, since = 0, dict[UOp, int]()  # barriers so far, and before each line
     scopes: list[list[tuple[int, UOp]]] = [[]]  # the barriers of open loops
@@ -170,3 +173,24 @@ def loads_first(lines: Sequence[UOp], most: int) -> list[UOp]:
                 continue
         since[line] = now
     return [x for line in lines if line not in moved for x in (*early.get(line, ()), line)]
+
+
+def _stores_later(lines: Sequence[UOp], most: int) -> list[UOp]:
+    """Stores to global memory behind loads that follow with nothing between but arithmetic: a compiler cannot know that
+    they go to other memory."""
+    written = {u.src[0] for u in lines if u.op in (Ops.STORE, Ops.STORE_TILE)}
+    out, stores, waiting, lanes = list[UOp](), list[UOp](), list[UOp](), 0
+    for line in lines:
+        if line.op is Ops.LOAD and line.src[0].op is Ops.DEFINE_GLOBAL and line.src[0] not in written:
+            lanes += sum(s.src[2].dtype.count for s in stores)
+            if lanes <= most:
+                out, waiting, stores = [x for x in out if x not in stores], [*waiting, *stores], []
+        elif line.op is Ops.STORE and line.src[0].op is Ops.DEFINE_GLOBAL:
+            if waiting:
+                waiting.append(line)
+                continue
+            stores.append(line)
+        elif not (line.op.alu or line.op.kind == "cast" or line.op in _BETWEEN):
+            out, stores, waiting, lanes = [*out, *waiting], [], [], 0
+        out.append(line)
+    return [*out, *waiting]

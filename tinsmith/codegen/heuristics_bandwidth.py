@@ -57,7 +57,10 @@ def room(kernel: Kernel, op: OptOps, r: UOp, wanted: int, target: Target) -> int
         return wanted
     trial, threads = kernel.copied(), threads_per_block(kernel)
     trial.target = replace(target, block_threads=wanted * max(threads, target.block_threads))
-    trial.apply(Opt(op, kernel.ranges.index(r), wanted))
+    try:
+        trial.apply(Opt(op, kernel.ranges.index(r), wanted))
+    except ArgumentError:  # of a row that others reduce over: what its threads share would be filled for each of them
+        return 1
     return wanted if threads_per_block(trial) <= target.block_threads else target.block_threads // threads
 
 
@@ -222,6 +225,42 @@ def _reads_alike(kernel: Kernel, target: Target, p: UOp, r: UOp) -> bool:
     return bool(loads) and all(inner in f.ranges for f in trial.folds) and all(inner not in n.ranges for n in loads)
 
 
+def window_opts(kernel: Kernel, target: Target) -> bool:
+    """Windows of a few elements are written out, two at a time that overlap: they share what they read. False where
+    windows lie apart."""
+    if kernel.ordered or kernel.products or not all(
+            0 < math.prod(_fixed(r) for r in f.src[1:]) <= target.blocks.short for f in kernel.folds):
+        return False
+    sliding = next((r for r in kernel.parallel if _splits(kernel, target, r) and _overlap(kernel, r)), None)
+    if sliding is None:
+        return False
+    split(kernel, OptOps.UPCAST, sliding, target.blocks.together)
+    for r in list(kernel.reduces):
+        split(kernel, OptOps.UNROLL, r, range_size(r))
+    thread_opts(kernel, target)
+    return True
+
+
+def _fixed(r: UOp) -> int:
+    """A range's size; 0 if it is symbolic."""
+    size = range_size(r)
+    return size if isinstance(size, int) else 0
+
+
+def _splits(kernel: Kernel, target: Target, r: UOp) -> bool:
+    """Whether there are threads enough without neighbours along ``r``, which do not lie beside each other in memory."""
+    return (r.arg[1] is Role.GLOBAL and _fixed(r) > 0 == _fixed(r) % target.blocks.together
+            and results_of(kernel) >= target.blocks.together * target.cores * target.resident
+            and all(s.op is Ops.STORE and stride_of(s.src[1], r) not in (None, 0, 1) for s in kernel.stores))
+
+
+def _overlap(kernel: Kernel, r: UOp) -> bool:
+    """Whether windows one step of ``r`` apart overlap: they move by less than a side of theirs."""
+    steps = [(stride_of(n.src[1], r) or 0, stride_of(n.src[1], q) or 0, range_size(q))
+             for n in kernel.loads for q in kernel.reduces]
+    return any(q and 0 < p < q * size and p % q == 0 for p, q, size in steps)
+
+
 def listed_opts(kernel: Kernel, target: Target) -> bool:
     """Sums over the steps that a list in memory gives to each block of results; False where there are none."""
     spans = toposort([n for span in covered_steps(kernel).values() for n in span])
@@ -273,6 +312,15 @@ def column_opts(kernel: Kernel, target: Target) -> bool:
 # *** elementwise ***
 
 
+def picked_opts(kernel: Kernel, target: Target) -> None:
+    """Rows that a list picks come two to a thread, so that both are under way when it waits for them."""
+    picked = frozenset(r for n in kernel.loads for m in toposort(n.src[1]) if m.op is Ops.LOAD for r in m.src[1].ranges)
+    along = [r for r in kernel.parallel if r not in picked and any(stride_of(n.src[1], r) == 1 for n in kernel.loads)]
+    found = [r for r in kernel.parallel if along and r in picked and _splits(kernel, target, r)]
+    for r in found[-1:]:
+        split(kernel, OptOps.UPCAST, r, target.blocks.together)
+
+
 def vector_opts(kernel: Kernel, target: Target) -> int:
     """Vectors along the range that memory runs along in every store and load, if they come out whole; their lanes."""
     for r in kernel.parallel:
@@ -284,6 +332,15 @@ def vector_opts(kernel: Kernel, target: Target) -> int:
         if lanes > 1 and tried(kernel, Opt(OptOps.VECTOR, kernel.ranges.index(r), lanes)):
             return lanes
     return 1
+
+
+def made_opts(kernel: Kernel, target: Target) -> None:
+    """Values that are made of no others come in several vectors to a thread, since their arithmetic is what takes time:
+    all that is the same for them is computed once."""
+    left = next((r for r in reversed(kernel.parallel) if r.arg[1] is Role.GLOBAL), None)
+    if not kernel.loads and left is not None and _fixed(left) % target.blocks.together == 0 and (
+            results_of(kernel) >= target.blocks.rows * target.cores):
+        split(kernel, OptOps.UPCAST, left, target.blocks.together)
 
 
 def transpose_opts(kernel: Kernel, target: Target) -> bool:

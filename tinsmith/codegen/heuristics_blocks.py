@@ -14,6 +14,8 @@ from tinsmith.codegen.heuristics import share_work
 from tinsmith.codegen.heuristics_bandwidth import (
     column_opts,
     listed_opts,
+    made_opts,
+    picked_opts,
     results_of,
     room,
     row_opts,
@@ -23,6 +25,7 @@ from tinsmith.codegen.heuristics_bandwidth import (
     transpose_opts,
     tried,
     vector_opts,
+    window_opts,
 )
 from tinsmith.codegen.heuristics_rings import ring_opts
 from tinsmith.codegen.kernel import Kernel
@@ -44,7 +47,7 @@ def choose_block_opts(kernel: Kernel, target: Target) -> None:
     if matrix_unit_opts(kernel, target) or contraction_opts(kernel, target) or running_opts(kernel, target):
         return
     if kernel.folds:
-        for choose in (listed_opts, row_opts, column_opts, short_sum_opts):
+        for choose in (listed_opts, row_opts, column_opts, short_sum_opts, window_opts):
             if choose(kernel, target):
                 return
         reuse_opts(kernel, target)
@@ -52,7 +55,9 @@ def choose_block_opts(kernel: Kernel, target: Target) -> None:
         thread_opts(kernel, target)
     elif not transpose_opts(kernel, target):
         share_work(kernel, None)
+        picked_opts(kernel, target)
         thread_opts(kernel, target, vector_opts(kernel, target))
+        made_opts(kernel, target)
 
 
 def attempt(kernel: Kernel, op: OptOps, r: UOp, amount: int) -> UOp | None:

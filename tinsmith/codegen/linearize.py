@@ -355,7 +355,8 @@ def _depends(a: UOp, b: UOp) -> bool:
 def linearize(kernel: Kernel) -> list[UOp]:
     """The linear program of an optimized kernel."""
     kernel.stage_what_no_unit_loads()
-    kernel.sink = expand(one_load(kernel.sink), kernel.target.fma, kernel.target.scales, kernel.target.exp2s)
+    target = kernel.target
+    kernel.sink = expand(one_load(kernel.sink), target.fma, target.scales, target.exp2s, target.rough)
     lin = Linearizer(kernel)
     program = passed("linearize", lin.run())
     if lin.threads_of:

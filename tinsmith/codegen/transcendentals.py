@@ -213,7 +213,7 @@ def erf(x: UOp) -> UOp:
 def _rule(op: Op, law: str, function: Callable[..., UOp], but: DType | None = None) -> Rule:
     known = [d for d in FORMATS if d is not but]
     operands = tuple(Pat(name, when=lambda n: n.dtype in known) for name in "xy"[: 2 if op.kind == "binary" else 1])
-    return Rule(op.name.lower(), law, Pat("", (op,), operands), function,
+    return Rule(op.name.lower(), law, Pat("", (op,), operands, when=lambda n: n.arg is None), function,
                 lambda: UOp(op, None, tuple(UOp(Ops.PARAM, dtypes.float32, (), (n, ())) for n in range(len(operands)))))
 
 

@@ -127,6 +127,7 @@ class Blocks:
         running: threads that share the steps of running values.
         loads: that a thread has under way where it goes through a loop, twice as many down a column.
         columns: threads side by side; ``ways``: how many share the way down.
+        together: rows or windows of a thread that are under way at once.
         tile: side of a transposed tile; ``tile_rows``: how much of it a thread writes.
         in_vain: blocks that may be launched for nothing, for a size known only at run time.
         early: values that a thread has loaded before the barrier ahead of their use.
@@ -146,6 +147,7 @@ class Blocks:
     loads: int = 4
     columns: int = 32
     ways: int = 8
+    together: int = 2
     tile: int = 64
     tile_rows: int = 8
     in_vain: int = 1 << 16
@@ -296,6 +298,7 @@ class Target:
         fma: MULADD is one instruction, which rounds once.
         scales: SCALE is one instruction.
         exp2s: EXP2 of a float32 is one, off by 2 places at most; with ``fma`` only.
+        rough: functions of float32 that are ``ROUGH`` are instructions; only with ``exp2s``.
         units: the matrix units it has, the preferred first.
         block_threads: threads that a block may have, with local memory of their own and barriers; 0: no blocks.
         warp: threads of a block that hand each other values without memory; 0: they cannot.
@@ -321,6 +324,7 @@ class Target:
     fma: bool = False
     scales: bool = False
     exp2s: bool = False
+    rough: bool = False
     units: tuple[MatrixUnit, ...] = ()
     block_threads: int = 0
     warp: int = 0

@@ -14,6 +14,7 @@ from tinsmith.codegen.views import maps
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp, units
 from tinsmith.ir.layout import View
+from tinsmith.ir.ops.elementwise import ROUGH
 from tinsmith.ir.units import MatrixUnit
 
 _HALF = (
@@ -48,6 +49,13 @@ _RECIPROCAL = ('__device__ inline float reciprocal(float x) { float y; asm("rcp.
 
 # A replayed graph lets blocks of the next kernel come while the last ones of this one run; they wait here for its end.
 _EARLY = '  asm volatile("griddepcontrol.launch_dependents; griddepcontrol.wait;" ::: "memory");'
+_ROUGH = {Ops.SQRT: "sqrt", Ops.EXP2: "ex2", Ops.LOG2: "lg2", Ops.SIN: "sin", Ops.COS: "cos"}
+_ROUGHLY = ('__device__ inline float rough_{name}(float x) {{ float y; asm("{name}.approx.ftz.f32 %0, %1;" : "=f"(y) : '
+            '"f"(x)); return y; }}')
+_BITS = (Ops.SHL, Ops.SHR, Ops.XOR)
+_ONE = "blockDim.z"  # of a block with less than three axes, which the compiler does not know
+_ADD = ("__device__ inline unsigned int add_by_product(unsigned int x, unsigned int y, unsigned int one) "
+        '{ unsigned int z; asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(z) : "r"(x), "r"(one), "r"(y)); return z; }')
 _EXP2 = ('__device__ inline float exp2_of(float x) { float y; asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); '
          "return y; }")
 
@@ -66,7 +74,7 @@ def cuda_target(arch: str = "sm_90", cores: int = 132) -> Target:
     rows = tuple(u for u in units.CUDA if generation(arch) >= generation(u.requires[0]))
     staged = tuple(u for u in units.HOPPER if arch in u.requires)
     return Target(f"cuda_{arch}", 16, 64, local_bytes=48 << 10, fma=True, bulk_copy=16 * bool(staged),
-                  ring_bytes=(227 << 10) * bool(staged), exp2s=True, block_threads=1024, warp=32,
+                  ring_bytes=(227 << 10) * bool(staged), exp2s=True, rough=True, block_threads=1024, warp=32,
                   blocks=Blocks(), costs=GRID_COSTS, units=(*staged, *rows), cores=cores,
                   launches_early=generation(arch) >= 90)
 
@@ -107,6 +115,20 @@ def _threads(program: Sequence[UOp]) -> int:
     return prod(size for n, size in specials(program).items() if n.startswith("lidx"))
 
 
+def _alike(x: UOp) -> bool:
+    """Whether a lane has what all lanes have: such a sum is one instruction with the next one."""
+    return x.op is Ops.CONST or (x.op is Ops.GEP and x.src[0].op is Ops.VECTORIZE and len(x.src[0].src) == 1)
+
+
+def _shifts(program: Sequence[UOp]) -> bool:
+    """Whether a program is one of shifts more than of floats, so that integer sums had better not wait for them."""
+    lanes = {True: 0, False: 0}
+    for u in program:
+        if (u.dtype.is_float and u.op.alu) or (u.dtype.scalar is dtypes.uint32 and u.op in _BITS):
+            lanes[u.op in _BITS] += u.dtype.count
+    return lanes[True] > max(lanes[False], 64) and "lidx2" not in specials(program)
+
+
 class CUDARenderer(GPURenderer):
     """Kernels take their buffers, then their variables; a block has as many threads as the program asks for."""
 
@@ -123,6 +145,7 @@ class CUDARenderer(GPURenderer):
         self.arch = self.target.name.removeprefix("cuda_")
         self.near: dict[UOp, int] = {}  # of a program with rings: where the parts of local memory begin
         self.maps: dict[tuple[UOp, View], int] = {}
+        self.by_products = False  # of a program of shifts: integers are added where floats are multiplied
 
     def thread(self, name: str, program: Sequence[UOp]) -> str:
         if self.near and name.startswith("lidx") and name != "lidx0":  # alike in a warp, which the compiler cannot know
@@ -146,6 +169,10 @@ class CUDARenderer(GPURenderer):
     def plain(self, u: UOp, src: list[str]) -> str:
         if u.op in (Ops.MAX, Ops.MIN) and u.dtype.scalar is dtypes.float32 and generation(self.arch) >= 80:
             return f"{u.op.name.lower()}_nan({_strip(src[0])}, {_strip(src[1])})"
+        if u.arg == ROUGH:
+            return f"rough_{_ROUGH[u.op]}({_strip(src[0])})"
+        if self.by_products and u.op is Ops.ADD and u.dtype.scalar is dtypes.uint32 and not any(map(_alike, u.src)):
+            return f"add_by_product({_strip(src[0])}, {_strip(src[1])}, {_ONE})"
         if u.op is Ops.EXP2 and u.dtype.scalar is dtypes.float32:
             return f"exp2_of({_strip(src[0])})"
         if u.op is Ops.FDIV and _above_one(u):
@@ -185,6 +212,10 @@ class CUDARenderer(GPURenderer):
             own = copy.copy(self)
             own.near, own.maps = rings.offsets(program), maps(program)
             return own.render(name, program)
+        if not self.by_products and _shifts(program):
+            own = copy.copy(self)
+            own.by_products = True
+            return own.render(name, program)
         text = super().render(name, program)
         structs = [vector_of_eight(*row) for row in _EIGHTS if re.search(rf"\b{row[0]}8\b", text)]
         return "".join(structs) + text
@@ -203,7 +234,10 @@ class CUDARenderer(GPURenderer):
             lines += [_BFLOAT] * (generation(self.arch) >= 80)
         lines += [_EXTREME.format(name=op.name.lower()) for op in (Ops.MAX, Ops.MIN)
                   if any(u.op is op and u.dtype.scalar is dtypes.float32 for u in program)]
-        if any(u.op is Ops.EXP2 for u in program):
+        lines += [_ADD] * self.by_products
+        lines += [_ROUGHLY.format(name=name) for op, name in _ROUGH.items()
+                  if any(u.op is op and u.arg == ROUGH for u in program)]
+        if any(u.op is Ops.EXP2 and u.arg != ROUGH for u in program):
             lines += [_EXP2, _RECIPROCAL]
         if self.near:
             lines += rings.prologue(program)

@@ -6,7 +6,7 @@ infinity like Python's; by zero they give 0, so that no input can stop a process
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -127,6 +127,11 @@ def _scaled(x: Array, y: Array) -> Array:
 def _maximum(x: Array, y: Array) -> Array:
     greater = np.maximum(x, y)
     return np.where(x == y, np.where(np.signbit(x), y, x), greater) if x.dtype.kind == "f" else greater
+
+
+ROUGH: Final = "rough"
+"""Argument of SQRT, EXP2, LOG2, SIN and COS of float32 whose absolute error alone counts: about 1e-6 will do, for
+angles within half a turn, results of SQRT and EXP2 up to 1 and logarithms of what lies around it."""
 
 
 class Elementwise:
