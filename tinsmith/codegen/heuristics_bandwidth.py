@@ -124,7 +124,8 @@ def row_opts(kernel: Kernel, target: Target) -> bool:
     lanes = lanes_for(kernel, target, rows.size, *rows.reduced, *rows.beside)
     outer = [r for r in kernel.order if r.arg[1] is Role.GLOBAL and isinstance(range_size(r), int)]
     count = math.prod(map(range_size, outer))
-    threads = threads_for(rows.size // lanes, target, count >= target.cores * blocks.rows)
+    turns = blocks.turns if rows.beside else blocks.loads
+    threads = threads_for(rows.size // lanes, target, turns, count >= target.cores * blocks.rows)
     share = max(count // target.cores, target.warp // threads, 1)  # at least a warp, and a block for every core
     rows_of_block = min(min(blocks.threads, target.block_threads) // threads, 1 << (share.bit_length() - 1))
     rows_to_block(kernel, rows_of_block)
@@ -147,15 +148,15 @@ def rows_to_block(kernel: Kernel, amount: int) -> None:
         split(kernel, OptOps.LOCAL, outer[-1], min(amount, 1 << (range_size(outer[-1]).bit_length() - 1)))
 
 
-def threads_for(vectors: int, target: Target, many: bool = True) -> int:
-    """Threads for a row of so many vectors: whole warps or a part of one, few idle in the last turn; fewer rows than
-    ``many`` have to keep the cores busy by their threads."""
+def threads_for(vectors: int, target: Target, wished: int, many: bool) -> int:
+    """Threads for a row of so many vectors, ``wished`` for each: whole warps or a part of one, few idle in the last turn;
+    where rows are not ``many``, they have to keep the cores busy by their threads."""
     few = [1 << n for n in range(target.warp.bit_length())]
     options = [t for t in (*few, *range(2 * target.warp, target.block_threads + 1, target.warp)) if t <= vectors]
 
     def cost(threads: int) -> float:
         turns = -(-vectors // threads)
-        return turns * threads / vectors * (1 + abs(math.log2(turns / target.blocks.turns)) / (32 if many else 4))
+        return turns * threads / vectors * (1 + abs(math.log2(turns / wished)) / (32 if many else 4))
 
     return min(options, key=cost, default=1)
 

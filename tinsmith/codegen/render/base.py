@@ -121,7 +121,7 @@ class Blocks:
         most_threads: of a block where there are many of them.
         lanes: of one access, as far as they fit a vector.
         long: elements from which on a reduction is worth sharing; ``short``: of a sum that a thread has in registers.
-        turns: vectors of a row for each thread, where there are so many.
+        turns: vectors of a row for each thread, where there are so many; ``loads`` of one that is only read.
         rows: for each core: enough of them even if each has few threads.
         row_values, thread_values: elements of a row that a block and a thread keep in registers.
         running: threads that share the steps of running values.

@@ -115,11 +115,6 @@ def _threads(program: Sequence[UOp]) -> int:
     return prod(size for n, size in specials(program).items() if n.startswith("lidx"))
 
 
-def _alike(x: UOp) -> bool:
-    """Whether a lane has what all lanes have: such a sum is one instruction with the next one."""
-    return x.op is Ops.CONST or (x.op is Ops.GEP and x.src[0].op is Ops.VECTORIZE and len(x.src[0].src) == 1)
-
-
 def _shifts(program: Sequence[UOp]) -> bool:
     """Whether a program is one of shifts more than of floats, so that integer sums had better not wait for them."""
     lanes = {True: 0, False: 0}
@@ -171,7 +166,8 @@ class CUDARenderer(GPURenderer):
             return f"{u.op.name.lower()}_nan({_strip(src[0])}, {_strip(src[1])})"
         if u.arg == ROUGH:
             return f"rough_{_ROUGH[u.op]}({_strip(src[0])})"
-        if self.by_products and u.op is Ops.ADD and u.dtype.scalar is dtypes.uint32 and not any(map(_alike, u.src)):
+        if self.by_products and u.op is Ops.ADD and u.dtype.scalar is dtypes.uint32 and not any(
+                s.op is Ops.CONST for s in u.src):
             return f"add_by_product({_strip(src[0])}, {_strip(src[1])}, {_ONE})"
         if u.op is Ops.EXP2 and u.dtype.scalar is dtypes.float32:
             return f"exp2_of({_strip(src[0])})"
