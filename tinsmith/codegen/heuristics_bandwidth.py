@@ -149,7 +149,7 @@ def rows_to_block(kernel: Kernel, amount: int) -> None:
 
 
 def threads_for(vectors: int, target: Target, wished: int, many: bool) -> int:
-    """Threads for a row of so many vectors, ``wished`` for each: whole warps or a part of one, few idle in the last turn;
+    """Threads for a row of so many vectors, ``wished`` for each: whole warps or part of one, few idle in the last turn;
     where rows are not ``many``, they have to keep the cores busy by their threads."""
     few = [1 << n for n in range(target.warp.bit_length())]
     options = [t for t in (*few, *range(2 * target.warp, target.block_threads + 1, target.warp)) if t <= vectors]
