@@ -2,8 +2,6 @@
 every op."""
 from __future__ import annotations
 
-from collections import Counter
-
 from tinsmith.codegen.eights import as_bytes
 from tinsmith.codegen.floats import LOG2E
 from tinsmith.codegen.streams import same_value
@@ -76,17 +74,30 @@ exactly = RuleSet("exactly", (
 ))
 
 
-def _rough_terms(sink: UOp) -> dict[UOp, UOp]:
-    """Σ exp(x - m), m the greatest x, as Σ 2**((x - m)·log2(e)): the greatest term is 1, so that absolute errors count.
-    Every such exponential that only the sum reads, and what it is computed as."""
+def _rough_powers(sink: UOp) -> dict[UOp, UOp]:
+    """exp(x - m), m the greatest x, as 2**((x - m)·log2(e)) where absolute errors count: in a sum, whose greatest term
+    is 1, and in what is rounded to 16 bits."""
     nodes = toposort(sink)
-    users = Counter(s for n in nodes for s in n.src if s.op is Ops.EXP)
-    found = {}
-    for f in nodes:
-        e = _inside(f.src[0]) if f.op is Ops.FOLD and f.arg is Ops.ADD and f.dtype is dtypes.float32 else f
-        if e.op is Ops.EXP and users[e] == 1 and e.src[0].op is Ops.SUB and _greatest(*e.src[0].src):
-            found[e] = UOp(Ops.EXP2, None, (e.src[0] * LOG2E,), ROUGH)
-    return found
+    readers: dict[UOp, list[UOp]] = {}
+    for n in nodes:
+        for s in n.src:
+            readers.setdefault(s, []).append(n)
+    return {n: UOp(Ops.EXP2, None, (n.src[0] * LOG2E,), ROUGH) for n in nodes
+            if n.op is Ops.EXP and n.dtype is dtypes.float32 and n.src[0].op is Ops.SUB
+            and _only_roughly(n, readers) and _greatest(*n.src[0].src)}
+
+
+def _only_roughly(x: UOp, readers: dict[UOp, list[UOp]]) -> bool:
+    """Whether all that reads a value adds up such values as they are, or rounds to 16 bits what it computes of them."""
+    stack = [(n, True) for n in readers.get(x, ())]
+    while stack:
+        n, same = stack.pop()
+        if (n.op is Ops.FOLD and n.arg is Ops.ADD and same) or (n.op is Ops.CAST and n.dtype in _HALVES):
+            continue
+        if n.op not in (Ops.WHERE, Ops.MUL, Ops.ADD, Ops.SUB) or not readers.get(n):
+            return False
+        stack += [(user, same and n.op is Ops.WHERE) for user in readers[n]]
+    return True
 
 
 def _inside(x: UOp) -> UOp:
@@ -117,7 +128,7 @@ def expand(sink: UOp, fma: bool = False, scales: bool = False, exp2s: bool = Fal
         (sink,) = rewrite([sink], exactly)
     if any(n.op in FUNCTIONS for n in toposort(sink)):
         if rough:
-            sink = sink.substitute(_rough_terms(sink))
+            sink = sink.substitute(_rough_powers(sink))
         sink = sink.substitute(_tanh_plus_one(sink))
         (sink,) = rewrite([sink], transcendentals(fma, scales, exp2s))
         return simplify(sink)

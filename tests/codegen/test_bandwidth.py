@@ -1,0 +1,138 @@
+"""What memory bounds on a grid of blocks: which loads are under way together, and functions that may be rough."""
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.corpus import record
+from benchmarks.corpus.programs import CorpusProgram
+from benchmarks.corpus.targets import device_name
+from tinsmith import Tensor
+from tinsmith.codegen.decompositions import decompose, expand
+from tinsmith.codegen.launch import KernelProgram
+from tinsmith.codegen.lower import lower
+from tinsmith.codegen.normalize import normalize
+from tinsmith.core.dtypes import dtypes
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.evaluate_kernel import evaluate_kernel
+from tinsmith.ir.ops.elementwise import ROUGH
+from tinsmith.ir.uop import toposort
+
+GPU = device_name("sm_90a")
+
+
+def kernels(make: Callable[[], Tensor], target: str = "sm_90a") -> list[KernelProgram]:
+    return record.kernels(CorpusProgram("", lambda: lambda: make().realize()), target)
+
+
+def empty(*shape: int, dtype: Any = dtypes.float32) -> Tensor:
+    return Tensor.empty(*shape, dtype=dtype, device=GPU)
+
+
+def opts(kernel: KernelProgram) -> list[str]:
+    return [record.short(o) for o in kernel.opts]
+
+
+# *** loads that are under way together ***
+
+
+def test_rows_that_a_list_picks_come_two_to_a_thread() -> None:
+    """Both are read before either is stored: a compiler cannot know that they go to other memory."""
+    table, rows = empty(65536, 768), empty(65536, dtype=dtypes.int32)
+    (kernel,) = kernels(lambda: table[rows])
+    assert "UPCAST(0,2)" in opts(kernel)
+    reads, writes = ([m.start() for m in re.finditer(text, kernel.source)] for text in (r"= \*\(\(float4\*\)\(data1",
+                                                                                        r"\(data0\+\w+\)\) ="))
+    assert len(reads) == len(writes) == 2 and max(reads) < min(writes)
+
+
+def test_few_rows_keep_all_threads() -> None:
+    table, rows = empty(1000, 768), empty(100, dtype=dtypes.int32)
+    assert not any(o.startswith("UPCAST") for k in kernels(lambda: table[rows]) for o in opts(k))
+
+
+def test_windows_that_overlap_share_what_they_read() -> None:
+    x = empty(64, 64, 112, 112)
+    (kernel,) = kernels(lambda: x.max_pool2d((3, 3), stride=2, padding=1))
+    assert "UPCAST(1,2)" in opts(kernel) and len(re.findall(r"data1\[", kernel.source)) == 5 * 3
+    (apart,) = kernels(lambda: x.max_pool2d((2, 2), stride=2))
+    assert not any(o.startswith("UPCAST") for o in opts(apart))
+
+
+def test_a_row_that_is_only_read_has_more_of_it_under_way() -> None:
+    x = empty(16384, 3136)
+    (sums,) = kernels(lambda: x.sum(1))
+    (softmax,) = kernels(lambda: x.softmax())
+    assert "GROUP(1,160)" in opts(sums) and "UNROLL(1,5)" in opts(sums)
+    assert "GROUP(2,416)" in opts(softmax)
+
+
+def test_rows_of_a_mean_over_rows_compile() -> None:
+    """Threads cannot share the sum over rows whose own sums they share."""
+    x, y = empty(100, 1000), empty(100, dtype=dtypes.int32)
+    assert kernels(lambda: x.cross_entropy(y))
+
+
+# *** rough functions ***
+
+
+def test_normal_numbers_take_rough_functions_where_there_are() -> None:
+    (kernel,) = kernels(lambda: Tensor.randn(64 << 20, device=GPU))
+    for text in ("rough_lg2(", "rough_sqrt(", "rough_sin(", "rough_cos(", "add_by_product("):
+        assert text in kernel.source
+    assert opts(kernel)[-1] == "UPCAST(0,2)"
+    other = device_name("opencl")
+    (exact,) = kernels(lambda: Tensor.randn(64 << 20, device=other), "opencl")
+    assert "sin" not in exact.source
+
+
+@pytest.mark.parametrize("op", [Ops.SQRT, Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.COS])
+def test_a_rough_function_is_the_function_itself_elsewhere(op: Any) -> None:
+    x = UOp(Ops.PARAM, dtypes.float32, (), (0, ()))
+    found = expand(UOp(Ops.SINK, None, (UOp(op, None, (x,), ROUGH),)))
+    assert found is expand(UOp(Ops.SINK, None, (UOp(op, None, (x,)),))) and all(n.arg != ROUGH for n in toposort(found))
+
+
+def param(number: int, shape: tuple[int, ...], dtype: Any = dtypes.float32) -> UOp:
+    return UOp(Ops.PARAM, dtype, (), (number, shape))
+
+
+def relative(x: UOp, op: str = "MAX") -> UOp:
+    """exp(x - m) of the rows."""
+    wide = x.cast(dtypes.float32)
+    return (wide - wide.reduce(op, (1,)).expand(x.shape)).alu("EXP")
+
+
+X, HALF = param(1, (5, 40)), param(1, (5, 40), dtypes.bfloat16)
+ROUGHLY = {
+    "a sum": (relative(X).reduce("ADD", (1,)), 1),
+    "softmax": (relative(X) / relative(X).reduce("ADD", (1,)).expand(X.shape), 1),
+    "what is rounded": ((relative(HALF) * 0.5 - 1).cast(dtypes.bfloat16), 1),
+    "both": ((relative(HALF) * relative(HALF).reduce("ADD", (1,)).expand(X.shape)).cast(dtypes.bfloat16), 2),
+    "as it is": (relative(X), 0),
+    "relative to something else": (relative(X, "ADD").reduce("ADD", (1,)), 0),
+    "a weighted sum": ((relative(X) * X).reduce("ADD", (1,)), 0),
+    "no exponential of a difference": (X.alu("EXP").reduce("ADD", (1,)), 0),
+    "another sine": (X.alu("SIN").reduce("ADD", (1,)), 0),
+}
+
+
+@pytest.mark.parametrize("name", ROUGHLY)
+def test_exponentials_are_rough_where_absolute_errors_count(name: str) -> None:
+    value, count = ROUGHLY[name]
+    sink = decompose(normalize(lower(UOp(Ops.SINK, None, (value,)))))
+    found, exact = expand(sink, fma=True, exp2s=True, rough=True), expand(sink, fma=True)
+    assert sum(n.arg == ROUGH for n in toposort(found)) == count
+    x = np.random.default_rng(0).normal(size=(5, 40)).astype(np.float32) * 3
+    x[1, ::2] = -np.inf
+    kind = dtypes.bfloat16 if HALF in toposort(value) else dtypes.float32
+    results = []
+    for kernel in (found, exact):
+        memory = [np.zeros(value.size, value.dtype.numpy), x.ravel().astype(kind.numpy)]
+        evaluate_kernel(kernel, memory)
+        results.append(memory[0].astype(np.float64))
+    np.testing.assert_allclose(*results, rtol=1e-2 if value.dtype is dtypes.bfloat16 else 2e-6)
