@@ -124,7 +124,7 @@ def expand(sink: UOp, fma: bool = False, scales: bool = False, exp2s: bool = Fal
 
     ``fma``: MULADD rounds once on the target; ``scales``: it has SCALE; ``exp2s``: EXP2 of float32; ``rough``: what is
     ``ROUGH``."""
-    if not rough:
+    if not rough and any(n.arg == ROUGH for n in toposort(sink)):
         (sink,) = rewrite([sink], exactly)
     if any(n.op in FUNCTIONS for n in toposort(sink)):
         if rough:
