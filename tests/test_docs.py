@@ -137,6 +137,11 @@ def test_the_table_of_passes_has_every_pass() -> None:
     assert named == shown
 
 
+def test_every_opt_has_a_row_of_its_page() -> None:
+    rows = [line for line in (DOCS / "opts.md").read_text("utf-8").splitlines() if line.startswith("| `")]
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row.split(" | ")[0])} == {o.name for o in OptOps}
+
+
 WORDS = ("local memory", "emitter", "footprint", "loop-carried scan", "histogram", "horizontal fusion",
          "unlikely branch", "register tile", "kernel graph", "linear program", "warp", "memory plan")
 
