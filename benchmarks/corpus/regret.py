@@ -1,9 +1,10 @@
 """How much slower the chosen opts are than the best of their candidates: chosen over best, in alternation.
 
-Candidates of a kernel are what the optimizer chooses with and without matrix units, no opts at all, and the neighbours
-of its choice that the model thinks best: one opt more, or the choice cut off before one of its last opts. Each is
-compiled, compared with the default program and timed by the child process of ``BEAM``; the fastest then takes turns
-with the choice. Where the two cannot be told apart, the ratio is that of the choice with itself: 1.
+Candidates of a kernel are those that the planner's generators offer at the lowest prices, what is chosen without matrix
+units, no opts at all, and the neighbours of the choice that the model thinks best: one opt more, or the choice cut off
+before one of its last opts. Each is compiled, compared with the default program and timed by the child process of
+``BEAM``, the best of several rounds; the fastest then takes turns with the choice. Where the two cannot be told apart,
+the ratio is that of the choice with itself: 1.
 """
 from __future__ import annotations
 
@@ -20,8 +21,10 @@ from tinsmith.backend.device import Device
 from tinsmith.backend.machine import machine, processor
 from tinsmith.codegen.estimate import estimate
 from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.plan import candidates as planned
 from tinsmith.codegen.program import begin, choose
 from tinsmith.codegen.search import COPIES, actions, copies
+from tinsmith.codegen.tuning import Candidate
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import Context
 from tinsmith.inspect.beam import Trial, why_not
@@ -30,7 +33,8 @@ from tinsmith.ir import UOp
 
 FOLDER = Path(__file__).parent / "regret"
 ASKED = 1.05
-NEIGHBOURS = 12  # candidates that are measured beside the choices of the optimizer
+OFFERED = 8  # candidates of the planner that are measured
+NEIGHBOURS = 6  # and lists of opts beside its choice
 CUT = 3  # last opts that the choice may be cut off before
 TURNS = 15
 BUDGET = 0.02  # seconds of a turn
@@ -60,12 +64,24 @@ def candidates(sink: UOp, device: str) -> list[Kernel]:
     choose(chosen, target)
     with Context(TC=0):
         choose(without, target)
+    ways = sorted(planned(plain, target), key=lambda w: w.cycles)[:OFFERED]
+    offered = [k for way in ways if (k := _applied(plain, way)) is not None]
     near = [*_longer(chosen, device), *_cut_off(plain, chosen)]
     near.sort(key=lambda k: estimate(k, machine(device)).seconds)
     found: dict[tuple[UOp, tuple[UOp, ...]], Kernel] = {}
-    for k in (chosen, without, plain, *near[:NEIGHBOURS]):
+    for k in (chosen, without, plain, *offered, *near[:NEIGHBOURS]):
         found.setdefault((k.sink, tuple(k.order)), k)
     return list(found.values())
+
+
+def _applied(plain: Kernel, way: Candidate) -> Kernel | None:
+    """The kernel with the opts of a candidate; None where they are not legal."""
+    k = plain.copied()
+    try:
+        way.apply(k)
+    except ArgumentError:
+        return None
+    return k
 
 
 def _longer(chosen: Kernel, device: str) -> Iterator[Kernel]:

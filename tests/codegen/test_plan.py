@@ -35,7 +35,7 @@ def test_the_cheapest_candidate_is_applied(name: str) -> None:
     k = kernel(value)
     found = structure(k.sink)
     assert isinstance(found, kind)
-    ways = candidates(k, TARGET, found)
+    ways = candidates(k, TARGET)
     assert len(ways) > 1 and all(w.price for w in ways)
     assert not k.opts, "prices touch no kernel"
     best, again = min(ways, key=lambda w: w.cycles), kernel(value)

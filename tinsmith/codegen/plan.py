@@ -57,7 +57,7 @@ def plan(kernel: Kernel, target: Target) -> Plan:
     chained = isinstance(found, Contraction) and found.chain
     name = type(found).__name__.lower() + (" of contractions" if chained else "")
     refused: tuple[str, ...] = ()
-    ways = sorted(candidates(kernel, target, found), key=lambda w: w.cycles)
+    ways = sorted(candidates(kernel, target), key=lambda w: w.cycles)
     for at, way in enumerate(ways):
         trial = kernel.copied()
         try:
@@ -89,9 +89,9 @@ def why_not(chosen: Candidate, other: Candidate) -> str:
     return f"{often} cycles, for {part}"
 
 
-def candidates(kernel: Kernel, target: Target, found: Structure) -> list[Candidate]:
-    """What the first generator that has anything to offer for a structure offers, the most special one first."""
-    generators = (block_ways,) if target.blocks.threads else CORES[type(found)]
+def candidates(kernel: Kernel, target: Target) -> list[Candidate]:
+    """What the first generator of a kernel's structure that has anything to offer offers, the most special first."""
+    generators = (block_ways,) if target.blocks.threads else CORES[type(structure(kernel.sink))]
     return next((ways for generate in generators if (ways := list(generate(kernel, target)))), [])
 
 
