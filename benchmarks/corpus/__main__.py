@@ -44,6 +44,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--targets", default=",".join(TARGETS), help="some of them (default all): %(default)s")
     parser.add_argument("--only", metavar="REGEX", default="", help="programs whose names begin so")
     parser.add_argument("--device", default="CPU", help="where regret is measured (default %(default)s)")
+    parser.add_argument("--processor-time", action="store_true", help="regret by processor time, with one worker")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     options = parser.parse_args()
     options.targets = options.targets.split(",")
@@ -69,7 +70,8 @@ def main() -> int:
         show(options.targets, options.names)
         return 0
     if options.do == "regret":
-        return int(not regret.report([p for p in programs() if p.name in options.names], options.device))
+        return int(not regret.report([p for p in programs() if p.name in options.names], options.device,
+                                     options.processor_time))
     whole, changed, count = not options.only, 0, 0
     for target, now in made_by_target(options.targets, options.names, options.jobs):
         before = record.read(target)

@@ -21,6 +21,7 @@ from tinsmith.backend.device import Device
 from tinsmith.backend.machine import machine, processor
 from tinsmith.codegen.estimate import estimate
 from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.opt import OptOps
 from tinsmith.codegen.plan import candidates as planned
 from tinsmith.codegen.program import begin, choose
 from tinsmith.codegen.search import COPIES, actions, copies
@@ -103,14 +104,21 @@ def _cut_off(plain: Kernel, chosen: Kernel) -> Iterator[Kernel]:
         yield shorter
 
 
-def of_kernel(program: str, sink: UOp, device: str) -> Regret | None:
-    """The regret of a kernel; None where it cannot be searched or is too slow to be."""
+def of_kernel(program: str, sink: UOp, device: str, processor: bool = False) -> Regret | None:
+    """The regret of a kernel; None where it cannot be searched or is too slow to be.
+
+    Args:
+        processor: by the processor's time of one worker, for a machine that others use.
+    """
     if why_not(sink, device) is not None:
         return None
-    trial = Trial(Request(device, sink, budget=BUDGET))
+    trial = Trial(Request(device, sink, budget=BUDGET, processor=processor))
     if trial.prepare()["state"] != "ready":
         return None
-    chosen, *others = candidates(sink, device)
+    found = candidates(sink, device)
+    for k in found if processor else ():
+        k.opts = [o for o in k.opts if o.op is not OptOps.THREAD]
+    chosen, *others = found
     times = [(t, k) for k in others if (t := trial(k)) is not None]
     best = min(times, key=lambda tk: tk[0], default=(0.0, chosen))[1]
     ratios = []
@@ -138,7 +146,7 @@ def interval(ratios: Sequence[float]) -> tuple[float, float]:
     return medians[20], medians[-21]
 
 
-def measured(programs: Iterable[CorpusProgram], device: str) -> Iterator[Regret]:
+def measured(programs: Iterable[CorpusProgram], device: str, processor: bool) -> Iterator[Regret]:
     """Of each kernel of some programs, each kernel once."""
     seen = set[UOp]()
     for program in programs:
@@ -146,15 +154,15 @@ def measured(programs: Iterable[CorpusProgram], device: str) -> Iterator[Regret]
             sink = step.item.sink if step.item is not None else None
             if sink is not None and sink not in seen:
                 seen.add(sink)
-                found = of_kernel(program.name, sink, device)
+                found = of_kernel(program.name, sink, device, processor)
                 if found is not None:
                     yield found
 
 
-def report(programs: Sequence[CorpusProgram], device: str) -> bool:
+def report(programs: Sequence[CorpusProgram], device: str, processor: bool = False) -> bool:
     """Measure, print, and keep what was found under this kind of machine; whether it is as little as asked."""
     found = []
-    for one in measured(programs, device):
+    for one in measured(programs, device, processor):
         found.append(one)
         print(one, flush=True)
     if not found:

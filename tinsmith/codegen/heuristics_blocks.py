@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 
 from tinsmith.codegen import matrix
-from tinsmith.codegen.heuristics import share_work
 from tinsmith.codegen.heuristics_bandwidth import (
     column_opts,
     listed_opts,
@@ -27,6 +26,7 @@ from tinsmith.codegen.heuristics_bandwidth import (
     vector_opts,
     window_opts,
 )
+from tinsmith.codegen.heuristics_maps import share_work
 from tinsmith.codegen.heuristics_rings import ring_opts
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps

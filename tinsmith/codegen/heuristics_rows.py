@@ -1,16 +1,171 @@
-"""Rows that are read several times: a value that is dear to compute is computed once and kept in local memory."""
+"""Reductions on a core: candidates are the ranges that the lanes of the first one may run along.
+
+Lanes and several accumulators go along the reduced range if memory runs along it, else lanes beside it. What several
+passes over a row compute is computed once and kept in local memory, where that is dear. Windows of a few elements, and
+their gradients, are written out, and so are the places in them that the output has: what then runs is elementwise, with
+lanes in whole vectors, every so many elements apart (see ``emit_strided_loads``).
+"""
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from typing import NamedTuple
 
+from tinsmith.codegen.accumulators import adds_only
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.streams import equal_values
-from tinsmith.codegen.tuning import stride_of
+from tinsmith.codegen.tuning import (
+    Candidate,
+    access_cycles,
+    apply_to,
+    count_of,
+    lanes_of,
+    name_of,
+    split,
+    stride_of,
+)
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
+
+
+def row_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
+    """Lanes for the first reduction along each of its ranges or of those beside it; short ones are written out."""
+    if not kernel.folds:
+        return
+    lanes, kept = lanes_of(kernel, target), kernel.copied()
+    if target.vector_bytes:
+        keep_rows(kept, target, lanes)
+    found = next((_options(kept, target, lanes, over) for over in dict.fromkeys(f.src[1:] for f in kept.folds)
+                  if _group(kept, over)), None) if target.vector_bytes else None
+    vectors = max(count_of(f.src[0].ranges) for f in kernel.folds) / lanes
+    alone, options = (found.alone, found.paying()) if found is not None else (0.0, [])
+    if windows_fit(kernel):
+        least = min(found.cycles.values(), default=alone) if found is not None else alone
+        yield Candidate("windows written out", {"memory": vectors * least}, lambda k: window_opts(k, target))
+    for r in options:
+        assert found is not None
+        yield Candidate(f"lanes along {name_of(r)}", {"memory": vectors * found.cycles[r], "loops": vectors},
+                        partial(_reduce, kept=kept, target=target, lane=r))
+    yield Candidate("no lanes for the first sum", {"memory": vectors * alone, "waiting": vectors * lanes
+                    * target.core.latency, "loops": vectors * lanes}, partial(_reduce, kept=kept, target=target))
+
+
+class _Options(NamedTuple):
+    """Ranges that the lanes of reductions over the same ranges may run along, innermost first, and the cycles of a
+    vector of what these read; ``worth``: those beside the reductions whose results can be stored then."""
+
+    over: tuple[UOp, ...]
+    options: list[UOp]
+    cycles: dict[UOp, float]
+    alone: float
+    worth: list[UOp]
+
+    def paying(self) -> list[UOp]:
+        """Those that lanes may be put along, the cheapest first; none if the cheapest pays not for its stores."""
+        found = sorted(self.options, key=lambda r: self.cycles[r])
+        return [r for r in found if r in self.over or r in self.worth] if found and (
+            found[0] in self.over or found[0] in self.worth) else []
+
+
+def _group(kernel: Kernel, over: tuple[UOp, ...]) -> list[UOp]:
+    """Reductions over the same ranges that have no lanes or copies yet."""
+    group = [f for f in kernel.folds if f.src[1:] == over]
+    return [] if any(x.arg[1].expanded for f in group for x in f.src[0].ranges) else group
+
+
+def _options(kernel: Kernel, target: Target, lanes: int, over: tuple[UOp, ...]) -> _Options:
+    group, core = _group(kernel, over), target.core
+    loads = [n for f in group for n in toposort(f.src[0]) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
+    beside = [r for r in kernel.parallel if all(r in f.ranges for f in group)]
+    ranges = sorted((*over, *beside), key=kernel.order.index, reverse=True)
+    cycles = {r: access_cycles(core, lanes, loads, [], r) for r in ranges if kernel.may_have_lanes(r)}
+    alone, stored = (access_cycles(core, lanes, loads, of, None) for of in ([], kernel.stores))
+    worth = [r for r in beside if access_cycles(core, lanes, loads, kernel.stores, r) <= stored]
+    return _Options(over, _long_first(cycles, alone, lanes, core.shortest_lanes), cycles, alone, worth)
+
+
+def _reduce(kernel: Kernel, kept: Kernel, target: Target, lane: UOp | None = None) -> None:
+    """Lanes for every reduction, of the first one along ``lane``, and then for every store."""
+    vars(kernel).update(vars(kept.copied()))
+    if not target.vector_bytes:
+        return
+    lanes = lanes_of(kernel, target)
+    loop, together = steps_together(kernel) or (None, 1)
+    first = True
+    for over in dict.fromkeys(f.src[1:] for f in kernel.folds):
+        group = _group(kernel, over)
+        if not group:
+            continue
+        best = lane if first else next(iter(_options(kernel, target, lanes, over).paying()), None)
+        first = False
+        if best is None:
+            continue
+        if best in over:
+            outer, _ = split(kernel, OptOps.VECTOR, best, _width(best, lanes))
+            copies = target.core.copies_of_sums(_together(group)) // (together if loop in group[0].ranges else 1)
+            if outer is not None and range_size(outer) >= 4 and copies > 1:
+                split(kernel, OptOps.UNROLL, outer, copies)
+        else:
+            loads = [n for f in group for n in toposort(f.src[0]) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
+            outer, _ = split(kernel, OptOps.VECTOR, best, _width(best, lanes))
+            streams = sum(stride_of(n.src[1], best) != 0 for n in loads)
+            if outer is not None and range_size(outer) >= 4 and _together(group) <= 2 and streams <= 3:
+                split(kernel, OptOps.UPCAST, outer, 4)
+    lanes_for_stores(kernel, target, lanes)
+
+
+def steps_together(kernel: Kernel) -> tuple[UOp, int] | None:
+    """A loop of sums that stay in memory, and how many of its steps are computed together."""
+    for loop in kernel.order:
+        fits = [n for n in kernel.target.core.steps_together if range_size(loop) > n and range_size(loop) % n == 0]
+        if loop.arg[1] is Role.BLOCK and fits and adds_only(kernel, loop):
+            return loop, fits[0]
+    return None
+
+
+def _together(folds: list[UOp]) -> int:
+    """How many reductions share a loop: those of which none needs another's result."""
+    loop: dict[UOp, int] = {}
+    for f in toposort(folds):
+        if f in folds:
+            loop[f] = 1 + max((loop[g] for g in toposort(f.src[0]) if g in loop), default=0)
+    return max(Counter(loop.values()).values())
+
+
+def lanes_for_stores(kernel: Kernel, target: Target, lanes: int) -> None:
+    """Lanes for stores whose own loops have none yet."""
+    for store in list(kernel.stores):
+        if store.op is not Ops.STORE or store not in kernel.stores:
+            continue
+        if any(r.arg[1].expanded for r in store.ranges):
+            continue
+        inner = [r for r in kernel.parallel if r in store.ranges and not any(r in f.ranges for f in kernel.folds)]
+        loads = [n for n in toposort(store.src[2], lambda n: n.op is not Ops.FOLD)
+                 if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
+        cycles = {r: access_cycles(target.core, lanes, loads, [store], r) for r in inner}
+        alone = access_cycles(target.core, lanes, loads, [store], None)
+        options = [r for r in _long_first(cycles, alone, lanes, target.core.shortest_lanes) if cycles[r] < alone]
+        if options:
+            best = min(options, key=lambda r: cycles[r])
+            split(kernel, OptOps.VECTOR, best, _width(best, lanes))
+
+
+def _width(r: UOp, lanes: int) -> int:
+    """Lanes along a range: all, or as many as cover a short one."""
+    size: int = range_size(r)
+    return min(lanes, 1 << (size - 1).bit_length())
+
+
+def _long_first(cycles: dict[UOp, float], alone: float, lanes: int, shortest: int) -> list[UOp]:
+    """Ranges that fill whole vectors; if lanes along none of them pay, short ones along which they do."""
+    long = [r for r in cycles if range_size(r) >= lanes]
+    short = [r for r in cycles if shortest <= range_size(r) < lanes and cycles[r] < alone]
+    return short if short and all(cycles[r] >= alone for r in long) else long
 
 
 def keep_rows(kernel: Kernel, target: Target, lanes: int) -> None:
@@ -69,3 +224,52 @@ def _last_pass(kernel: Kernel, load: UOp, r: UOp) -> UOp | None:
         return None
     return next((p for p in readers if r in p.src[1:] and load in passes[p] and all(
         g is p or g in toposort(p.src[0]) for g in readers)), None)
+
+
+def windows_fit(kernel: Kernel) -> bool:
+    """Whether every reduction runs over few elements."""
+    most = kernel.target.core.written_out
+    return all(0 < math.prod(range_size(r) for r in f.src[1:]) <= most for f in kernel.folds)
+
+
+def window_opts(kernel: Kernel, target: Target) -> None:
+    """Write the windows out, and the places in them that the output has; lanes along the output."""
+    for r in list(kernel.parallel):
+        if step := _windows_along(kernel, r):
+            apply_to(kernel, OptOps.TILE, r, step)
+    window_lanes(kernel, target)
+    shared = [r for r in kernel.parallel if not any(r in f.ranges for f in kernel.folds)]
+    copies = 1
+    for r in sorted(shared, key=range_size):
+        if range_size(r) * copies <= kernel.target.core.written_out:
+            copies *= range_size(r)
+            apply_to(kernel, OptOps.UPCAST, r)
+    for r in list(kernel.reduces):
+        apply_to(kernel, OptOps.UNROLL, r)
+
+
+def _windows_along(kernel: Kernel, r: UOp) -> int:
+    """How many neighbours along ``r`` read the same windows: the reductions know it by a quotient only."""
+    bodies = [n for f in kernel.folds for n in toposort(f.src[0])]
+    quotients = {n for n in bodies if n.op is Ops.IDIV and n.src[0] is r and n.src[1].is_const}
+    steps = {n.src[1].arg for n in quotients}
+    readers = {n for n in bodies if r in n.src}
+    if len(steps) != 1 or readers != quotients:
+        return 0
+    (step,) = steps
+    fits = 1 < step <= kernel.target.core.written_out and range_size(r) % step == 0
+    return step if fits and range_size(r) > step else 0
+
+
+def window_lanes(kernel: Kernel, target: Target) -> None:
+    """Lanes along the output, side by side or with the places of a window between them."""
+    if not target.vector_bytes or any(s.op is not Ops.STORE for s in kernel.stores):
+        return
+    lanes = lanes_of(kernel, target)
+    short = {1, *(range_size(r) for r in kernel.parallel if range_size(r) <= target.core.window_step
+                  and all(stride_of(s.src[1], r) == 1 for s in kernel.stores))}
+    options = [r for r in kernel.parallel if range_size(r) >= 4 and kernel.may_have_lanes(r)
+               and all(stride_of(s.src[1], r) in short for s in kernel.stores)]
+    if options:
+        best = max(options, key=lambda r: (min(range_size(r), lanes), range_size(r)))
+        split(kernel, OptOps.VECTOR, best, min(lanes, 1 << range_size(best).bit_length() - 1))

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 
-from tinsmith.codegen.heuristics import finish, map_ways, row_ways, scan_ways, symbolic_opts
+from tinsmith.codegen.heuristics import finish, scan_ways, symbolic_opts
 from tinsmith.codegen.heuristics_blocks import choose_block_opts
+from tinsmith.codegen.heuristics_maps import map_ways
+from tinsmith.codegen.heuristics_rows import row_ways
 from tinsmith.codegen.heuristics_tiles import tile_ways
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.matrix_opts import unit_ways

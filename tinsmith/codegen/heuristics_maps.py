@@ -1,0 +1,176 @@
+"""What is computed element by element, on a core: candidates are the ranges that lanes may run along.
+
+Loops are cut first where their formula changes. Where memory runs along no range for all, one that it is woven along
+is written out. Strided reads get an inner loop that walks along their lines; square blocks are transposed in registers.
+The rows of a scatter come in order, whole rows at a time, and every worker has columns of its own.
+"""
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+
+from tinsmith.codegen.heuristics_cuts import cut_loops
+from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.opt import Opt, OptOps
+from tinsmith.codegen.render.base import Target
+from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.streams import SIDE
+from tinsmith.codegen.tuning import (
+    Candidate,
+    access_cycles,
+    apply_to,
+    count_of,
+    lanes_of,
+    name_of,
+    order,
+    power_of_two,
+    split,
+    stride_of,
+)
+from tinsmith.core.dtypes import dtypes
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.uop import toposort
+
+
+def map_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
+    """Lanes along each range; or loops are cut where their formula changes, and each nest of them gets its lanes."""
+    if kernel.folds or not target.vector_bytes:
+        return
+    lanes, pieces = lanes_of(kernel, target), kernel.copied()
+    whole = list(nest_ways(kernel, target, lanes, kernel.stores))
+    yield from whole
+    plain = all(s.op is Ops.STORE for s in kernel.stores)
+    share = cut_loops(pieces, lanes, target.core.pieces) if plain else 1.0
+    if share < 1:
+        least = min(w.cycles for w in whole)
+        yield Candidate("loops cut where their formula changes", {"memory": least * share},
+                        partial(_nests, pieces=pieces, target=target, lanes=lanes))
+
+
+def _nests(kernel: Kernel, pieces: Kernel, target: Target, lanes: int) -> None:
+    vars(kernel).update(vars(pieces.copied()))
+    for offset in range(len(kernel.stores)):
+        nest = [s for s in kernel.stores if s.ranges == kernel.stores[offset].ranges]
+        if not any(r.arg[1].expanded for r in nest[0].ranges):
+            min(nest_ways(kernel, target, lanes, nest), key=lambda w: w.cycles).apply(kernel)
+    for r in [r for r in kernel.parallel if range_size(r) < target.core.shortest_lanes]:
+        apply_to(kernel, OptOps.UPCAST, r)
+
+
+def nest_ways(kernel: Kernel, target: Target, lanes: int, nest: list[UOp]) -> Iterator[Candidate]:
+    """Lanes along memory for the statements of a nest of loops, or none."""
+    stores = [s for s in nest if s.op is Ops.STORE]
+    scatters = [s for s in nest if s.op is Ops.SCATTER_STORE and s.src[4].arg[1] is not Role.BLOCK]
+    parallel = [r for r in kernel.parallel if not any(r is s.src[4] for s in scatters)]
+    loads = [n for n in toposort(nest) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
+    options = [r for r in parallel if range_size(r) >= min(lanes, 4) and all(r in s.ranges for s in nest)]
+    vectors = max(count_of(s.ranges) for s in nest) / lanes
+    alone = access_cycles(target.core, lanes, loads, stores, None)
+    for r in reversed(options):
+        cycles = access_cycles(target.core, lanes, loads, stores, r)
+        if cycles < alone and all(stride_of(s.src[1], r) == 1 for s in scatters):
+            some = alone - (alone - cycles) * min(1.0, range_size(r) / lanes)
+            amount = min(lanes * _narrow(nest, loads, r), power_of_two(range_size(r)))
+            yield Candidate(f"lanes along {name_of(r)}", {"memory": vectors * some}, partial(
+                _nest, target=target, nest=nest, lane=r, amount=amount))
+    yield Candidate("no whole vectors", {"memory": vectors * alone}, lambda k: None if scatters or not options
+                    else woven_lanes(k, target, lanes, nest))
+
+
+def _nest(kernel: Kernel, target: Target, nest: list[UOp], lane: UOp, amount: int) -> None:
+    """Lanes along memory; strided reads get an inner loop that walks along their lines."""
+    whole, scatters = len(nest) == len(kernel.stores), any(
+        s.op is Ops.SCATTER_STORE and s.src[4].arg[1] is not Role.BLOCK for s in nest)
+    outer, inner = split(kernel, OptOps.VECTOR, lane, amount)
+    lanes_of_loop = {outer, inner}
+    if scatters:
+        return scatter_opts(kernel, target, outer) if outer is not None else None
+    if whole:
+        share_work(kernel, outer)
+    loops = kernel.parallel
+    along = [r for n in kernel.loads for r in loops
+             if n.src[1].ranges & lanes_of_loop and stride_of(n.src[1], r) == 1 and r is not outer]
+    if along:
+        transpose_opts(kernel, target, outer, along[0], amount)
+    return None
+
+
+def _narrow(nest: list[UOp], loads: list[UOp], r: UOp) -> int:
+    """How many times as many lanes fill a vector as 32-bit ones, where narrow elements are only copied along ``r``."""
+    copied = all(s.src[2].op is Ops.LOAD for s in nest) and all(stride_of(n.src[1], r) in (0, 1) for n in loads)
+    return max(4 // max(s.src[2].dtype.itemsize for s in nest), 1) if copied else 1
+
+
+def share_work(kernel: Kernel, lane_loop: UOp | None) -> None:
+    """A short range on which less than half of the work depends is written out, so that the rest is done once; and one
+    whose every iteration reads an input of its own, as when tensors are stacked, so that it asks for no other."""
+    core = kernel.target.core
+    for r in kernel.parallel:
+        if r is lane_loop or range_size(r) > core.written_out:
+            continue
+        picked = sum(len(n.src) > 2 and n.src[2].ranges == {r} for n in kernel.loads)
+        if picked >= range_size(r) - 1 and picked * 2 > len(kernel.loads):
+            kernel.apply(Opt(OptOps.UPCAST, kernel.ranges.index(r)))
+            continue
+        if range_size(r) > core.shared_copies:
+            continue
+        work = Counter(r in n.ranges for n in toposort(kernel.sink)
+                       if n.op.elementwise and n.dtype.scalar is not dtypes.index)
+        if work[False] > max(work[True], core.shared_work):
+            kernel.apply(Opt(OptOps.UPCAST, kernel.ranges.index(r)))
+
+
+def woven_lanes(kernel: Kernel, target: Target, lanes: int, stores: list[UOp]) -> None:
+    """Lanes along what is repeated or interleaved: the few places that each element goes to are written together."""
+    own = [r for r in kernel.parallel if all(r in s.ranges for s in stores)]
+    for short in own:
+        count = range_size(short)
+        beside = [r for r in own if range_size(r) >= lanes and all(stride_of(s.src[1], r) == count for s in stores)
+                  and all(stride_of(n.src[1], r) in (0, 1) for n in toposort(stores) if n.op is Ops.LOAD)]
+        if 1 < count <= target.core.window_step and beside and all(stride_of(s.src[1], short) == 1 for s in stores):
+            split(kernel, OptOps.VECTOR, beside[0], lanes)
+            return apply_to(kernel, OptOps.UPCAST, short)
+    return None
+
+
+def transpose_opts(kernel: Kernel, target: Target, lane_loop: UOp | None, along: UOp, lanes: int) -> None:
+    """The loop along the lines that strided lanes read comes inside. Square blocks are transposed in registers, and
+    lines of results are written in pairs: a loop that writes one line per row waits for each to be fetched first."""
+    sizes = [n.dtype.itemsize for n in kernel.loads]
+    last: list[UOp] = [along]
+    if range_size(along) % SIDE == 0 and min(sizes) >= 4:
+        left, _ = split(kernel, OptOps.UPCAST, along, SIDE)
+        last = [left] if left is not None else []
+        pair = target.core.pair_bytes // (lanes * max(sizes))
+        whole = lane_loop is not None and lane_loop.arg[0] not in kernel.full and range_size(lane_loop) % pair == 0
+        if lane_loop is not None and whole and pair > 1:
+            last.append(split(kernel, OptOps.TILE, lane_loop, pair)[1])
+    loops = [r for r in kernel.ranges if not r.arg[1].expanded]
+    order(kernel, [*(r for r in loops if r not in last), *last])
+
+
+def scatter_opts(kernel: Kernel, target: Target, columns: UOp) -> None:
+    """Blocks of ``columns`` outside, then the rows, then the columns of a block: what is read and added to is then as
+    long as a block, and no two workers add to one place."""
+    shared = [r for r in kernel.parallel if r is not columns and all(r in s.ranges for s in kernel.stores)]
+    inner: UOp | None = columns
+    if math.prod(range_size(r) for r in shared) < target.threads:
+        parts = parts_of_columns(range_size(columns), target.threads, target.core.even)
+        whole = columns.arg[0] not in kernel.full
+        if parts == range_size(columns):
+            shared, inner = [*shared, columns], None
+        elif parts and whole:
+            block, inner = split(kernel, OptOps.TILE, columns, range_size(columns) // parts)
+            shared += [block] if block is not None else []
+    loops = [r for r in kernel.ranges if not r.arg[1].expanded]
+    last = [inner] if inner is not None else []
+    order(kernel, [*shared, *(r for r in loops if r not in (*shared, *last)), *last])
+
+
+def parts_of_columns(size: int, threads: int, shares: int) -> int:
+    """How many equal blocks ``size`` is cut into, so that the workers have as much to do as each other, at least with
+    so many ``shares`` each; 0: none fit."""
+    even = range(threads, shares * threads + 1, threads)
+    return next((n for n in (*even, *range(shares * threads, 4 * shares * threads)) if size % n == 0), 0)
