@@ -35,7 +35,7 @@ from tinsmith.ir import UOp
 FOLDER = Path(__file__).parent / "regret"
 ASKED = 1.05
 OFFERED = 8  # candidates of the planner that are measured
-NEIGHBOURS = 6  # and lists of opts beside its choice
+NEIGHBOURS = 12  # and lists of opts beside its choice
 CUT = 3  # last opts that the choice may be cut off before
 TURNS = 15
 BUDGET = 0.02  # seconds of a turn

@@ -24,6 +24,7 @@ from tinsmith.codegen.roles import Role
 from tinsmith.codegen.work import MEMORY, Work, count, elements_of, is_arithmetic, size_of, work_of
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.structure import sum_of_products
 from tinsmith.ir.units import MatrixUnit
 from tinsmith.ir.uop import toposort
 
@@ -250,7 +251,7 @@ class _Model:
         over = n.src[0].ranges | n.ranges
         steps = count(self.around[n]) * count(r for r in n.src[1:] if not r.arg[1].expanded)
         copies = count(r for r in over if r.arg[1] in (Role.UPCAST, Role.UNROLL))
-        fused = n.arg is Ops.ADD and n.src[0].op is Ops.MUL and n.src[0].dtype.is_float
+        fused = sum_of_products(n) is not None and n.dtype.is_float
         work = 0 if fused else copies * self.registers(over, n.dtype) * n.arg.cost
         return steps * max(work, self.machine.latency * self.machine.issue) / self.rate
 
