@@ -104,19 +104,19 @@ def _cut_off(plain: Kernel, chosen: Kernel) -> Iterator[Kernel]:
         yield shorter
 
 
-def of_kernel(program: str, sink: UOp, device: str, processor: bool = False) -> Regret | None:
+def of_kernel(program: str, sink: UOp, device: str, alone: bool = False) -> Regret | None:
     """The regret of a kernel; None where it cannot be searched or is too slow to be.
 
     Args:
-        processor: by the processor's time of one worker, for a machine that others use.
+        alone: by the processor's time of one worker, for a machine that others use.
     """
     if why_not(sink, device) is not None:
         return None
-    trial = Trial(Request(device, sink, budget=BUDGET, processor=processor))
+    trial = Trial(Request(device, sink, budget=BUDGET, processor=alone))
     if trial.prepare()["state"] != "ready":
         return None
     found = candidates(sink, device)
-    for k in found if processor else ():
+    for k in found if alone else ():
         k.opts = [o for o in k.opts if o.op is not OptOps.THREAD]
     chosen, *others = found
     times = [(t, k) for k in others if (t := trial(k)) is not None]
@@ -146,7 +146,7 @@ def interval(ratios: Sequence[float]) -> tuple[float, float]:
     return medians[20], medians[-21]
 
 
-def measured(programs: Iterable[CorpusProgram], device: str, processor: bool) -> Iterator[Regret]:
+def measured(programs: Iterable[CorpusProgram], device: str, alone: bool) -> Iterator[Regret]:
     """Of each kernel of some programs, each kernel once."""
     seen = set[UOp]()
     for program in programs:
@@ -154,15 +154,15 @@ def measured(programs: Iterable[CorpusProgram], device: str, processor: bool) ->
             sink = step.item.sink if step.item is not None else None
             if sink is not None and sink not in seen:
                 seen.add(sink)
-                found = of_kernel(program.name, sink, device, processor)
+                found = of_kernel(program.name, sink, device, alone)
                 if found is not None:
                     yield found
 
 
-def report(programs: Sequence[CorpusProgram], device: str, processor: bool = False) -> bool:
+def report(programs: Sequence[CorpusProgram], device: str, alone: bool = False) -> bool:
     """Measure, print, and keep what was found under this kind of machine; whether it is as little as asked."""
     found = []
-    for one in measured(programs, device, processor):
+    for one in measured(programs, device, alone):
         found.append(one)
         print(one, flush=True)
     if not found:
