@@ -5,6 +5,7 @@ A node's origin (the user's lines and the method called) is no part of its ident
 """
 from __future__ import annotations
 
+import functools
 import operator
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -243,8 +244,10 @@ class UOp(Operators):
 
     def const_like(self, value: Any) -> UOp:
         """``value`` with this node's dtype and shape."""
-        c = UOp.const(self.dtype, value)
-        return c.expand_to(self.shape) if self.op.shape is not None and self.shape else c
+        if self.op.shape is None or not self.shape:
+            return UOp.const(self.dtype, value)
+        value = self.dtype.as_const(value)  # a float by its digits: 0.0 and -0.0 are equal keys
+        return _spread(self.dtype, value.hex() if type(value) is float else value, self.shape)
 
     def zeros(self, dtype: DType) -> UOp:
         """Zeros of ``dtype`` with this node's shape."""
@@ -427,6 +430,12 @@ def _rebuilt(rows: list[tuple[Op, DType, tuple[int, ...], Any]]) -> UOp:
     return nodes[-1]
 
 
+@functools.lru_cache(2048)
+def _spread(dtype: DType, value: Any, shape: tuple[Any, ...]) -> UOp:
+    """A number (a float as its hexadecimal digits) as a value of ``shape``; kept, as programs ask for it again."""
+    return UOp.const(dtype, float.fromhex(value) if type(value) is str else value).expand_to(shape)
+
+
 def same_shape(a: Sequence[Any], b: Sequence[Any]) -> bool:
     """Equal shapes; symbolic sizes are equal only if they are the same node."""
     return tuple(a) == tuple(b)  # nodes are equal to themselves only
@@ -460,6 +469,16 @@ def toposort(root: UOp | Iterable[UOp], enter: Callable[[UOp], bool] | None = No
 
 def _filled(node: UOp, attribute: str, rule: Callable[[UOp], Found]) -> Found:
     """``rule`` of a node, kept as its ``attribute``; nodes below that lack it get theirs first, without recursion."""
+    for s in node.src:
+        if getattr(s, attribute) is None:
+            _fill_below(node, attribute, rule)
+            break
+    found = rule(node)
+    setattr(node, attribute, found)
+    return found
+
+
+def _fill_below(node: UOp, attribute: str, rule: Callable[[UOp], Found]) -> None:
     stack = [s for s in node.src if getattr(s, attribute) is None]
     while stack:
         n = stack[-1]
@@ -472,9 +491,6 @@ def _filled(node: UOp, attribute: str, rule: Callable[[UOp], Found]) -> Found:
             continue
         setattr(n, attribute, rule(n))
         stack.pop()
-    found = rule(node)
-    setattr(node, attribute, found)
-    return found
 
 
 def _shape_of(node: UOp) -> tuple[Any, ...]:

@@ -1,6 +1,7 @@
 """The heart of Tensor: a graph node, the memory behind it, and values as Python's and NumPy's."""
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import sys
@@ -91,7 +92,9 @@ class TensorBase:
             uop = UOp(Ops.DETACH, None, (uop,))
         self.uop, self.grad, self.requires_grad, self._shared = uop, None, requires_grad, None
         self._device = uop.device or device
-        if not uop.origin:
+        if uop.origin and uop.base.op is Ops.CONST:  # a kept node, which may have been another line's
+            uop.origin = ()
+        if not uop.origin and uop.op is not Ops.CONST:
             _note_origin(uop, sys._getframe(1))
         TensorBase.live.add(self)
         return self  # type: ignore[return-value]
@@ -430,7 +433,7 @@ def _note_origin(uop: UOp, called: FrameType) -> None:
         called: the frame of a function of this package, which the user's program called by whatever ways.
     """
     inner, frame = called, called.f_back
-    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame is not None and _is_ours(frame.f_code.co_filename):
         called, frame = frame, frame.f_back
     if frame is None:
         return
@@ -446,6 +449,11 @@ def _note_origin(uop: UOp, called: FrameType) -> None:
         if not n.origin and n.op not in (Ops.CONST, Ops.BUFFER):
             n.origin = origin
             stack.extend(n.src)
+
+
+@functools.cache
+def _is_ours(file: str) -> bool:
+    return file.startswith(_PACKAGE)
 
 
 def _in_layer(origin: Origin, frame: FrameType) -> Origin:

@@ -19,13 +19,13 @@ from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.conversions import Conversions
 from tinsmith.tensor.data import check_range
 from tinsmith.tensor.helpers import (
-    broadcast_shape,
-    expand_uop,
     float_of,
+    in_one_shape,
     matched,
+    matched_nodes,
     operand,
+    operand_node,
     rounded_once,
-    same_device,
     weak_dtype,
 )
 from tinsmith.tensor.powers import Powers
@@ -52,8 +52,8 @@ class Elementwise(Conversions, Powers, Trigonometry):
             b = a.const_like(other)
             a, b = (b, a) if reverse else (a, b)
         else:
-            y = operand(name, other, self)
-            a, b = matched(name, *((y, self) if reverse else (self, y)))
+            y = operand_node(name, other, self)
+            a, b = matched_nodes(name, [y, self.uop] if reverse else [self.uop, y])
         return self._new(UOp(op, None, (a, b)))
 
     def _integers(self: Tensor, name: str, other: Any, reverse: bool = False, allow_bool: bool = True) -> list[UOp]:
@@ -204,8 +204,8 @@ class Elementwise(Conversions, Powers, Trigonometry):
         if not out.dtype.is_float:
             return out
         bounds = (-math.inf if min_ is None else min_, math.inf if max_ is None else max_)
-        return with_slopes(out, _clamp_slopes, *map(out._new, matched(
-            "clamp", out, self, *(operand("clamp", b, out) for b in bounds))[1:]))
+        return with_slopes(out, _clamp_slopes, *map(out._new, matched_nodes(
+            "clamp", [out.uop, self.uop, *(operand_node("clamp", b, out) for b in bounds)])[1:]))
 
     def clip(self: Tensor, min_: Any = None, max_: Any = None, *, min: Any = None, max: Any = None) -> Tensor:
         """The same as ``clamp``.
@@ -243,12 +243,9 @@ class Elementwise(Conversions, Powers, Trigonometry):
         if like is None:
             kind = promote(dtypes.of(x), dtypes.of(y))
             like = self._new(UOp.const(kind, 0))
-        a, b = operand("where", x, like), operand("where", y, like)
+        a, b = operand_node("where", x, like), operand_node("where", y, like)
         dtype = promote(a.dtype, b.dtype)
-        same_device("where", condition, a, b)
-        shape = broadcast_shape("where", condition.shape, a.shape, b.shape)
-        nodes = (condition.uop, a.uop.cast(dtype), b.uop.cast(dtype))
-        return self._new(UOp(Ops.WHERE, None, tuple(expand_uop(n, shape) for n in nodes)))
+        return self._new(UOp(Ops.WHERE, None, in_one_shape("where", condition.uop, a.cast(dtype), b.cast(dtype))))
 
     def masked_fill(self: Tensor, mask: Tensor, value: Any) -> Tensor:
         """``value`` where the mask holds; the dtype stays.

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
@@ -50,10 +51,7 @@ def one(size: Any) -> bool:
 
 def product(sizes: Sequence[Any]) -> Any:
     """The product of sizes, symbolic ones included."""
-    total: Any = 1
-    for s in sizes:
-        total = total * s
-    return normal_size(total)
+    return normal_size(math.prod(sizes))
 
 
 def sizes(op: str, values: Sequence[Any]) -> Shape:
@@ -110,6 +108,8 @@ def axis_of(op: str, x: Tensor, axis: Any, extra: int = 0) -> int:
         AxisError: if there is no such axis.
     """
     ndim = max(x.ndim + extra, 1)
+    if type(axis) is int and -ndim <= axis < ndim:
+        return axis % ndim
     if isinstance(axis, (bool, np.bool_, TensorBase)):  # PyTorch's overloads by position: x.max(y), x.any(True)
         raise DTypeError(op, f"an axis must be an integer, got {shown(axis)}",
                          "other arguments by their names: keepdim=, unbiased=")
@@ -174,6 +174,7 @@ def axes_of(op: str, x: Tensor, axis: int | Sequence[int] | None) -> tuple[int, 
     return tuple(found) if x.ndim else ()
 
 
+@functools.lru_cache(4096)
 def broadcast_shape(op: str, *shapes: Shape) -> Shape:
     """The common shape by NumPy's rules; what has a variable is not repeated, also where its value is 1.
 
@@ -200,9 +201,17 @@ def broadcast_shape(op: str, *shapes: Shape) -> Shape:
 
 def expand_uop(uop: UOp, shape: Shape) -> UOp:
     """``uop`` repeated to ``shape``, which it broadcasts to."""
-    own = (1,) * (len(shape) - uop.ndim) + uop.shape
-    uop = uop.reshape(own)
-    return as_sized(uop, tuple(a if one(a) else b for a, b in zip(own, shape))).expand(shape)
+    if uop.shape == shape:
+        return uop
+    own, sized = _steps(uop.shape, shape)
+    return as_sized(uop.reshape(own), sized).expand(shape)
+
+
+@functools.lru_cache(4096)
+def _steps(own: Shape, shape: Shape) -> tuple[Shape, Shape]:
+    """A shape with as many axes as the one that it broadcasts to, and with its sizes where it does not repeat."""
+    own = (1,) * (len(shape) - len(own)) + own
+    return own, tuple(a if one(a) else b for a, b in zip(own, shape))
 
 
 def weak_dtype(value: Any, other: DType) -> DType:
@@ -250,32 +259,57 @@ def operand(op: str, value: Any, like: Tensor) -> Tensor:
     raise DTypeError(op, f"cannot combine a tensor with {shown(value)}", "a tensor, a number or an array")
 
 
+def operand_node(op: str, value: Any, like: Tensor) -> UOp:
+    """The node of ``operand``: numbers need no tensor of their own."""
+    if type(value) in (int, float, bool):
+        return constant(op, value, weak_dtype(value, like.dtype))
+    return operand(op, value, like).uop
+
+
 def same_device(op: str, *tensors: Tensor) -> str:
     """The one device that all of ``tensors`` live on; constants live anywhere.
 
     Raises:
         DeviceError: if there are two.
     """
-    found = {t.uop.device: None for t in tensors if t.uop.device is not None}
-    if len(found) > 1:
-        places = [members(d) if "," in d else d for d in found]
-        raise DeviceError(op, f"tensors on different devices: {', '.join(map(str, places))}", f".to({places[0]!r})")
-    return next(iter(found), None) or tensors[0]._device
+    return _one_device(op, [t.uop for t in tensors]) or tensors[0]._device
+
+
+def _one_device(op: str, nodes: Sequence[UOp]) -> str | None:
+    """The one device that nodes name, if any names one."""
+    found: str | None = None
+    for n in nodes:
+        if n.device is not None and n.device != found:
+            if found is not None:
+                places = [members(d) if "," in d else d for d in dict.fromkeys(n.device for n in nodes) if d]
+                raise DeviceError(op, f"tensors on different devices: {', '.join(map(str, places))}",
+                                  f".to({places[0]!r})")
+            found = n.device
+    return found
 
 
 def matched(op: str, *tensors: Tensor) -> list[UOp]:
     """Nodes of ``tensors`` in one dtype and one shape."""
-    uops = [t.uop for t in tensors]
-    first = uops[0]
-    for u in uops:
-        if u.dtype is not first.dtype or u.device != first.device or u.shape != first.shape:
+    return matched_nodes(op, [t.uop for t in tensors])
+
+
+def matched_nodes(op: str, nodes: list[UOp]) -> list[UOp]:
+    """Nodes in one dtype and one shape."""
+    first = nodes[0]
+    for n in nodes:
+        if n.dtype is not first.dtype or n.device != first.device or n.shape != first.shape:
             break
     else:
-        return uops
-    same_device(op, *tensors)
-    dtype = promote(*(t.dtype for t in tensors))
-    shape = broadcast_shape(op, *(t.shape for t in tensors))
-    return [expand_uop(t.uop.cast(dtype), shape) for t in tensors]
+        return nodes
+    dtype = promote(*[n.dtype for n in nodes])
+    return list(in_one_shape(op, *[n.cast(dtype) for n in nodes]))
+
+
+def in_one_shape(op: str, *nodes: UOp) -> tuple[UOp, ...]:
+    """Nodes of one device in one shape."""
+    _one_device(op, nodes)
+    shape = broadcast_shape(op, *[n.shape for n in nodes])
+    return tuple([expand_uop(n, shape) for n in nodes])
 
 
 def float_of(x: Tensor) -> UOp:

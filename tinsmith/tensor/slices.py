@@ -1,15 +1,13 @@
 """Basic slices: what a box with steps and directions picks of a value."""
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tinsmith.ir import UOp
 from tinsmith.ir.sizes import normal_size
 
 
-@dataclass(frozen=True)
-class Slice:
+class Slice(NamedTuple):
     """One axis of a basic index: ``count`` elements from ``begin`` on, ``step`` apart, read backwards if ``flip``.
 
     ``begin`` counts from the end of the axis if ``flip``.

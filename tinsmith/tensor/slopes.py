@@ -1,6 +1,7 @@
 """Values with a gradient of their own: where that of the formula that computes them is undefined, or another."""
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -32,11 +33,14 @@ class _Rule:
         return self.slopes.__name__.strip("_")
 
 
+_rule = functools.lru_cache(_Rule)
+
+
 def with_slopes(value: Tensor, slopes: Slopes, *inputs: Tensor) -> Tensor:
     """``value``, whose derivatives with respect to ``inputs`` (of its shape and dtype) ``slopes`` gives.
 
     Args:
         slopes: a function of a module, so that graphs can be pickled.
     """
-    rule = _Rule(slopes, type(value))
+    rule = _rule(slopes, type(value))
     return value._new(UOp(Ops.CUSTOM_GRADIENT, None, (value.uop, *(t.uop for t in inputs)), rule))
