@@ -7,6 +7,7 @@ import pickle
 import struct
 import sys
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -163,3 +164,11 @@ def test_bounds_of_a_shift() -> None:
     assert (UOp.range(100, 0, None) >> 3).bounds == (0, 12)
     assert (UOp.const(dtypes.int32, 64) >> (word & 3).cast(dtypes.int32)).bounds == (8, 64)
     assert (UOp(Ops.PARAM, dtypes.int32, (), (0, ())) >> 8).vmin < 0
+
+
+def test_spread_numbers_are_kept() -> None:
+    x = UOp(Ops.PARAM, dtypes.float32, (), (0, (2, 3)))
+    kept = weakref.ref(x.const_like(2.5))
+    assert kept() is x.const_like(2.5) is not x.zeros(dtypes.int32)
+    assert math.copysign(1, x.const_like(-0.0).base.arg) == -1 != math.copysign(1, x.const_like(0.0).base.arg)
+    assert x.const_like(True).base.arg == 1.0 and x.const_like(math.nan) is x.const_like(math.nan)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -243,3 +244,11 @@ def test_bools_of_other_bytes_than_0_and_1(device: str) -> None:
     assert x.int().tolist() == [[1, 0, 1], [1, 1, 0]] and x.sum().item() == 4
     assert x.logical_not().tolist() == [[False, True, False], [False, False, True]]
     assert x.numpy().view(np.uint8).tolist() == [[1, 0, 1], [1, 1, 0]]
+
+
+def test_a_constant_has_the_line_that_made_it() -> None:
+    """Numbers beside tensors are nodes that are kept, and a number may be a tensor of its own on another line."""
+    (Tensor([1, 2, 3]) + 7).realize()
+    frame = sys._getframe()
+    found = Tensor.full((3,), 7), frame.f_lineno
+    assert found[0].uop.origin[0][2] == found[1]

@@ -1,7 +1,7 @@
 """Gradients of every differentiable method against central differences, and the rules of backward()."""
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -9,6 +9,7 @@ import pytest
 from tests.tensor.helpers import check_gradient
 from tinsmith import Context, Tensor, dtypes
 from tinsmith.core.errors import GradientError
+from tinsmith.ir import Ops, UOp
 from tinsmith.nn.optim import SGD
 from tinsmith.tensor import history
 
@@ -396,3 +397,20 @@ def test_second_derivatives_at_edges() -> None:
     zeros = Tensor([0.0] * 3)
     for loss in (lambda x: x.huber_loss(zeros, "sum"), lambda x: x.smooth_l1_loss(zeros, "sum")):
         assert second(loss, Tensor([1.0, 0.5, -1.0]), [1.0] * 3) == [0, 1, 0]
+
+
+def test_gradients_computed_together_are_looked_through_in_one_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = [Tensor.rand(4, 4, requires_grad=True).realize() for _ in range(12)]
+    x = Tensor.ones(2, 4).contiguous().realize()
+    for w in weights:
+        x = (x @ w).relu()
+    grads = x.sum().gradient(*weights)
+    walked: list[int] = []
+
+    def toposort(roots: Sequence[UOp]) -> list[UOp]:
+        walked.append(len(roots))
+        return list(UOp(Ops.SINK, None, tuple(roots)).toposort())[:-1]
+
+    monkeypatch.setattr(history, "toposort", toposort)
+    Tensor.realize(*grads)
+    assert walked == [12]

@@ -1,16 +1,22 @@
 """Sorting against NumPy: both algorithms, every dtype, stability, NaN, every axis; what is made of it; gradients."""
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.schedule.helpers import given as given_values
+from tests.schedule.helpers import kernels, reductions
 from tests.tensor.helpers import FLOATS, INTS, check, check_gradient, special, values, wide
 from tinsmith import GlobalCounters, Tensor, dtypes
 from tinsmith.core.dtypes import DType
 from tinsmith.core.errors import ArgumentError, AxisError, ShapeError
 from tinsmith.core.settings import Context
+from tinsmith.ir import Ops
+from tinsmith.ir.uop import toposort
 from tinsmith.tensor import sorting
 
 SIZES = [1, 2, 3, 17, 64, sorting._COUNTED - 1, sorting._COUNTED, sorting._COUNTED + 1, 1000, 2053]
@@ -166,3 +172,23 @@ def test_errors() -> None:
         Tensor([1, 2]).kthvalue(0)
     with pytest.raises(ShapeError, match="median"):
         Tensor.zeros(3, 0).median(1)
+
+
+@pytest.mark.parametrize("size", [1, 255, 256, 257, 1000])
+@pytest.mark.parametrize("right", [False, True])
+def test_searchsorted_of_short_and_long_rows(size: int, right: bool) -> None:
+    rng = np.random.default_rng(size)
+    row = np.sort(rng.integers(0, size, size).astype(np.float32))
+    sought = np.concatenate([rng.integers(-1, size + 1, 300), [np.inf, -np.inf]]).astype(np.float32)
+    side: Literal["left", "right"] = "right" if right else "left"
+    assert Tensor(row).searchsorted(Tensor(sought), right=right).tolist() == np.searchsorted(row, sought, side).tolist()
+    rows, values_ = np.stack([row, row - 2]), np.stack([sought, sought]).reshape(2, -1)
+    found = Tensor(rows).searchsorted(Tensor(values_), right=right).numpy()
+    np.testing.assert_array_equal(found, [np.searchsorted(r, v, side) for r, v in zip(rows, values_)])
+
+
+def test_a_search_halves_a_long_row() -> None:
+    """As many elements are read for each value as the row's length has digits."""
+    [kernel] = kernels(Tensor(np.arange(5000.0)).realize().searchsorted(given_values(7000)))
+    assert kernel.sink is not None and reductions(kernel) == 0
+    assert sum(n.op is Ops.GATHER for n in toposort(kernel.sink)) == (5000).bit_length()

@@ -192,9 +192,7 @@ class UOp(Operators):
     @staticmethod
     def index(value: SInt | UOp) -> UOp:
         """An index constant, or the symbolic integer itself."""
-        if isinstance(value, UOp):
-            return value
-        return UOp(Ops.CONST, dtypes.index, (), int(value))  # type: ignore[arg-type]
+        return value if isinstance(value, UOp) else UOp(Ops.CONST, dtypes.index, (), int(value))  # type: ignore[arg-type]
 
     @staticmethod
     def variable(name: str, least: int, greatest: int) -> UOp:
@@ -238,20 +236,19 @@ class UOp(Operators):
     @staticmethod
     def iota(length: Any, dtype: DType = dtypes.int32) -> UOp:
         """0, 1, 2, …; of a symbolic length, the beginning of the longest line."""
-        if isinstance(length, UOp):
-            return UOp(Ops.IOTA, dtype, (), length.vmax).shrink(((0, length),))
-        return UOp(Ops.IOTA, dtype, (), length)
+        whole = UOp(Ops.IOTA, dtype, (), length.vmax if isinstance(length, UOp) else length)
+        return whole.shrink(((0, length),)) if isinstance(length, UOp) else whole
 
     def const_like(self, value: Any) -> UOp:
         """``value`` with this node's dtype and shape."""
         if self.op.shape is None or not self.shape:
             return UOp.const(self.dtype, value)
-        value = self.dtype.as_const(value)  # a float by its digits: 0.0 and -0.0 are equal keys
-        return _spread(self.dtype, value.hex() if type(value) is float else value, self.shape)
+        kept = self.dtype.as_const(value)  # a float by its digits: 0.0 and -0.0 are equal keys
+        return _spread(self.dtype, kept.hex() if type(kept) is float else kept, self.shape)
 
     def zeros(self, dtype: DType) -> UOp:
         """Zeros of ``dtype`` with this node's shape."""
-        return UOp.const(dtype, 0).expand_to(self.shape)
+        return _spread(dtype, 0, self.shape)
 
     def iota_like(self, axis: int) -> UOp:
         """Each element's coordinate along ``axis``, in this node's shape."""
@@ -369,8 +366,7 @@ class UOp(Operators):
     # *** memory of kernel graphs ***
 
     def load(self, index: UOp, valid: UOp | None = None) -> UOp:
-        src = (self, index) if valid is None else (self, index, valid)
-        return UOp(Ops.LOAD, self.dtype.scalar, src)
+        return UOp(Ops.LOAD, self.dtype.scalar, (self, index) if valid is None else (self, index, valid))
 
     def store(self, index: UOp, value: UOp, valid: UOp | None = None) -> UOp:
         return UOp(Ops.STORE, None, (self, index, value) if valid is None else (self, index, value, valid))
@@ -469,28 +465,18 @@ def toposort(root: UOp | Iterable[UOp], enter: Callable[[UOp], bool] | None = No
 
 def _filled(node: UOp, attribute: str, rule: Callable[[UOp], Found]) -> Found:
     """``rule`` of a node, kept as its ``attribute``; nodes below that lack it get theirs first, without recursion."""
-    for s in node.src:
-        if getattr(s, attribute) is None:
-            _fill_below(node, attribute, rule)
-            break
-    found = rule(node)
-    setattr(node, attribute, found)
-    return found
-
-
-def _fill_below(node: UOp, attribute: str, rule: Callable[[UOp], Found]) -> None:
-    stack = [s for s in node.src if getattr(s, attribute) is None]
+    stack = [node]
     while stack:
         n = stack[-1]
-        if getattr(n, attribute) is not None:
-            stack.pop()
-            continue
         missing = [s for s in n.src if getattr(s, attribute) is None]
         if missing:
             stack += missing
             continue
-        setattr(n, attribute, rule(n))
+        if getattr(n, attribute) is None:
+            setattr(n, attribute, rule(n))
         stack.pop()
+    found: Found = getattr(node, attribute)
+    return found
 
 
 def _shape_of(node: UOp) -> tuple[Any, ...]:

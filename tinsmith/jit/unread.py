@@ -59,7 +59,7 @@ class SetAside:
             if _can_wait(t):
                 graph, unread = t.uop, Unread(t)
                 node = UOp(Ops.BUFFER, t.dtype, (), unread)
-                history.remember(node, history.prepared(graph, TensorBase.live, ()), TensorBase.live)
+                history.remember(node, history.prepared({graph: ()}, TensorBase.live)[graph], TensorBase.live)
                 t.uop = node if t.shape == unread.shape else UOp(Ops.RESHAPE, None, (node,), t.shape)
                 self._entries.append((t, graph, unread))
 

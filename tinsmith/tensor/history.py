@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tinsmith.core.errors import GradientError
 from tinsmith.core.settings import settings
 from tinsmith.core.weak import LiveSet, WeakTable
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.uop import substitute
+from tinsmith.ir.uop import substitute, toposort
 
 if TYPE_CHECKING:
     from tinsmith.tensor.base import TensorBase
@@ -83,24 +83,24 @@ def made_of(node: UOp) -> UOp | None:
     return None if found is None else found[1].graph
 
 
-def prepared(graph: UOp, live: Iterable[TensorBase], mine: Collection[int]) -> Made | None:
-    """What is to be kept of a value that is about to be computed: its graph, if a gradient may be asked for through it.
+def prepared(graphs: Mapping[UOp, Collection[int]], live: Iterable[TensorBase]) -> dict[UOp, Made | None]:
+    """What is to be kept of values that are about to be computed: the graphs that a gradient may be asked for through.
 
-    Where little is read, the graph is kept without a look at all tensors; ``look_through`` comes later.
+    Where little is read, a graph is kept without a look at all tensors; ``look_through`` comes later.
 
     Args:
+        graphs: of each value, with the ids of the tensors that hold this very value.
         live: every tensor.
-        mine: ids of those that hold this very value.
     """
-    if not graph.dtype.is_float:
-        return None
-    made = Made(graph)
-    if any(s.op is not Ops.DETACH or s.arg is not None for s in sources(graph)):
-        reads, data = _reads(graph)
-        little = graph.op is not Ops.ASSIGN and sum([b.arg.nbytes for b in reads]) <= _LITTLE
-        if data and (little or _reaches(graph, _asked(live, mine))):
-            made.kept, made.reads = graph, reads
-    return made
+    found = {g: Made(g) if g.dtype.is_float else None for g in graphs}
+    reads = _reads([g for g, made in found.items() if made is not None
+                    and any(s.op is not Ops.DETACH or s.arg is not None for s in sources(g))])
+    for graph, read in reads.items():
+        little = graph.op is not Ops.ASSIGN and sum([b.arg.nbytes for b in read]) <= _LITTLE
+        made = found[graph]
+        if made is not None and (little or _reaches(graph, _asked(live, graphs[graph]))):
+            made.kept, made.reads = graph, read
+    return found
 
 
 def remember(buffer: UOp, made: Made | None, live: Iterable[TensorBase]) -> None:
@@ -200,22 +200,22 @@ def _reaches(graph: UOp, wanted: set[UOp]) -> bool:
     return False
 
 
-def _reads(graph: UOp) -> tuple[set[UOp], bool]:
-    """The buffers below a node (the old version that an ASSIGN names is not read), and whether there is float data."""
-    reads: set[UOp] = set()
-    seen: set[UOp] = set()
-    data = False
-    stack = [graph]
-    while stack:
-        n = stack.pop()
+def _reads(graphs: Sequence[UOp]) -> dict[UOp, Collection[UOp]]:
+    """For each node below which there is float data, the buffers there (the old version that an ASSIGN names is not
+    read): one walk for all of them, on which a number stands for a set. Its last bit says whether there is data."""
+    buffers: list[UOp] = []
+    below: dict[UOp, int] = {}
+    for n in toposort(graphs):
+        bits = int(n.op is Ops.DETACH and n.arg is not None)
         if n.op is Ops.BUFFER:
-            reads.add(n)
-            data |= n.dtype.is_float
-        elif n.src and n not in seen:
-            seen.add(n)
-            data |= n.op is Ops.DETACH and n.arg is not None
-            stack += n.src[1:] if n.op is Ops.ASSIGN and not n.arg else n.src
-    return reads, data
+            buffers.append(n)
+            bits = 1 << len(buffers) | n.dtype.is_float
+        for s in n.src[1:] if n.op is Ops.ASSIGN and not n.arg else n.src:
+            bits |= below[s]
+        below[n] = bits
+    sets = {bits: frozenset([b for i, b in enumerate(buffers, 1) if bits >> i & 1])
+            for bits in {below[g] for g in graphs} if bits & 1}
+    return {g: sets[below[g]] for g in graphs if below[g] & 1}
 
 
 def look_through(live: Iterable[TensorBase]) -> None:
@@ -273,7 +273,7 @@ class Unrolled:
         self._new: dict[UOp, UOp] = {}
         self._back: dict[UOp, UOp] = {}
         self._lost: list[Made] = []
-        self.nodes = [self._of(n) for n in nodes] if len(_made) else list(nodes)
+        self.nodes = [self._of(n) for n in nodes] if _have_histories(nodes) else list(nodes)
 
     def node(self, uop: UOp) -> UOp:
         """What a node is among ``nodes`` and those below them."""
@@ -338,6 +338,14 @@ class Unrolled:
     def rolled(self, nodes: Sequence[UOp]) -> list[UOp]:
         """Nodes in terms of the realized values again."""
         return substitute(nodes, self._back) if self._back else list(nodes)
+
+
+def _have_histories(nodes: Sequence[UOp]) -> bool:
+    """Whether a value below was computed by a graph that is kept, or was let go."""
+    if not len(_made):
+        return False
+    found = [_made.entries.get(id(n)) for n in toposort(nodes) if n.op is Ops.BUFFER]
+    return any(f is not None and (f[1].graph is not None or f[1].lost is not None) for f in found)
 
 
 def _shaped(x: UOp, shape: tuple[Any, ...]) -> UOp:

@@ -15,7 +15,7 @@ from tinsmith.core.errors import ShapeError
 from tinsmith.ir import UOp
 from tinsmith.tensor.arguments import choice, flag, integer, number
 from tinsmith.tensor.slopes import with_slopes
-from tinsmith.tensor.triangles import bound_step, check_wide, rows_of, square
+from tinsmith.tensor.triangles import bound_step, check_wide, picked, rows_of, square
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -155,9 +155,10 @@ def _reflected(x: Tensor, rows: int, columns: int) -> Tensor:
     """The square Q: the matrix and the identity beside it are reflected column by column."""
     both, row = x.cat(_identity(x, rows), dim=-1), rows_of(x, rows)
     for k in range(min(rows - 1, columns)):
-        at = bound_step(k)
-        column = row.ge(at).where(both[..., :, at : at + 1], 0)
-        first, rest = both[..., at : at + 1, at : at + 1], row.gt(at).where(column, 0).square().sum(-2, keepdim=True)
+        at = bound_step(both, k)
+        step = picked(both, -1, at)
+        column = row.ge(at).where(step, 0)
+        first, rest = picked(step, -2, at), row.gt(at).where(column, 0).square().sum(-2, keepdim=True)
         away = rest.eq(0)
         root = away.where(1.0, first.square().add(rest)).sqrt()
         lead = first.lt(0).where(first.sub(root), first.add(root))
@@ -213,7 +214,7 @@ def _orthogonalizing(x: Tensor) -> Tensor:
     place = x._new(UOp.iota(columns))
     for _ in range(_SWEEPS[x.dtype.itemsize] + int(columns - 1).bit_length() if columns > 1 else 0):
         for k in range(count):
-            partner = place.neg().add(bound_step(k)).add(count).mod(count)
+            partner = place.neg().add(bound_step(x, k)).add(count).mod(count)
             partner = partner.ge(columns).where(place, partner)
             both = _turned(both, rows, place, partner)
         if columns >= _MANY:

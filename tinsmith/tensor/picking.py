@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
 
+_LONG_ROW = 256  # elements from which on a search by halves is less work than a comparison with all
+
+
 class Picking:
     """``take take_along_dim index_add index_put masked_scatter searchsorted`` and their like."""
 
@@ -153,7 +156,7 @@ class Picking:
     def searchsorted(self: Tensor, values: Any, *, right: bool = False, side: str | None = None) -> Tensor:
         """Where values would stand in the rows of this sorted tensor: before equal ones, or behind them if ``right``.
 
-        Each value is compared with its whole row.
+        Each value is compared with its whole row where that is short, else the row is halved over and over.
 
         >>> Tensor([1, 3, 5]).searchsorted(Tensor([3, 4])).tolist()
         [1, 2]
@@ -163,9 +166,11 @@ class Picking:
         if self.ndim > 1 and x.shape[:-1] != self.shape[:-1]:
             raise ShapeError("searchsorted", f"rows of shape {self.shape}, values of shape {x.shape}",
                              "equal leading axes")
-        row, value = (self if self.ndim == 1 else self.unsqueeze(-2)), x.unsqueeze(-1)
-        before = value.lt(row).logical_not() if behind else row.lt(value) | value.isnan() & row.isnan().logical_not()
-        return before.sum(-1, dtype=dtypes.default_int)
+        size = self.shape[-1] if self.ndim else 1
+        if not isinstance(size, UOp) and size >= _LONG_ROW:
+            return _halved(self, x if self.ndim > 1 else x.reshape(-1), size, behind).reshape(x.shape)
+        row = self if self.ndim == 1 else self.unsqueeze(-2)
+        return _stands_before(row, x.unsqueeze(-1), behind).sum(-1, dtype=dtypes.default_int)
 
     def bucketize(self: Tensor, boundaries: Tensor, *, right: bool = False) -> Tensor:
         """Between which of the sorted boundaries each element lies.
@@ -205,6 +210,21 @@ class Picking:
         counts = type(self).zeros(count, dtype=kind, device=self.device, requires_grad=False)
         each = self.ones_like(dtype=kind, requires_grad=False) if weights is None else weights.cast(kind)
         return counts.scatter_add(0, self, each) if count else counts
+
+
+def _stands_before(row: Tensor, value: Tensor, behind: bool) -> Tensor:
+    """Whether elements of a sorted row stand before the place of a value; NaN is the greatest."""
+    return value.lt(row).logical_not() if behind else row.lt(value) | value.isnan() & row.isnan().logical_not()
+
+
+def _halved(row: Tensor, value: Tensor, size: int, behind: bool) -> Tensor:
+    """How many elements of a row stand before each value: the digits of that number, from the greatest down."""
+    place = value.zeros_like(dtype=dtypes.default_int, requires_grad=False)
+    for digit in reversed(range(size.bit_length())):
+        probe = place.add(1 << digit)
+        found = row.gather(-1, probe.minimum(size).sub(1))
+        place = (probe.le(size) & _stands_before(found, value, behind)).where(probe, place)
+    return place
 
 
 def _wide_index(op: str, x: Tensor, d: int, index: Tensor) -> Tensor:

@@ -102,8 +102,7 @@ def _histories(tensors: Sequence[TensorBase]) -> dict[UOp, history.Made | None]:
     mine: dict[UOp, list[int]] = {}
     for t in tensors:
         mine.setdefault(_below_views(t.uop), []).append(id(t))
-    live = tensors[0].live
-    return {node: history.prepared(node, live, ids) for node, ids in mine.items()}
+    return history.prepared(mine, tensors[0].live)
 
 
 def _take_values(tensors: Sequence[TensorBase], made: Mapping[UOp, history.Made | None],

@@ -91,7 +91,7 @@ class Special:
         close = w.lt(5)
         start = close.where(_polynomial(w.sub(2.5), _INVERSE), _polynomial(w.sqrt().sub(3), _INVERSE_FAR))
         x, left = start.mul(size), size.neg().add(1)
-        for _ in range(3):  # Newton's steps, on the side where no digits cancel
+        for _ in range(1 if y.dtype.itemsize <= 4 else 3):  # Newton's steps, on the side where no digits cancel
             off = size.lt(0.5).where(x.erf().sub(size), left.sub(x.erfc()))
             x = x.sub(off.mul(x.square().exp()).mul(math.sqrt(math.pi) / 2))
         x = size.eq(1).where(math.inf, size.gt(1).where(math.nan, x))

@@ -7,7 +7,7 @@ steps run the same compiled kernels: 64 columns are scheduled and run in well un
 # ``self`` is the Tensor that this class is mixed into.
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import DTypeError, ShapeError
@@ -53,9 +53,10 @@ class Triangles:
         n = square("cholesky", self)
         x, row, column = self.detach(), rows_of(self, n), rows_of(self, n).transpose(-1, -2)
         for k in range(n):
-            at = bound_step(k)
-            root = x[..., at : at + 1, at : at + 1].sqrt()
-            below = row.gt(at).where(x[..., :, at : at + 1].div(root), row.eq(at).where(root, 0))
+            at = bound_step(x, k)
+            step = picked(x, -1, at)
+            root = picked(step, -2, at).sqrt()
+            below = row.gt(at).where(step.div(root), row.eq(at).where(root, 0))
             across = row.gt(at).where(below, 0).transpose(-1, -2)
             x = column.eq(at).where(below, x.sub(below.mul(across))).contiguous()
         out = with_slopes(x.tril(), _cholesky_slope, self)
@@ -249,9 +250,15 @@ def rows_of(x: Tensor, n: int) -> Tensor:
     return x._new(UOp.iota(n)).reshape(n, 1)
 
 
-def bound_step(k: int) -> Any:
-    """The number of a step, as a variable that a kernel is given when it is launched."""
-    return UOp(Ops.BIND, None, (UOp.variable("step", 0, _MOST_STEPS), UOp.index(k)))
+def bound_step(x: Tensor, k: int) -> Tensor:
+    """The number of a step on ``x``, as a variable that a kernel is given when it is launched."""
+    return x._new(UOp(Ops.BIND, None, (UOp.variable("step", 0, _MOST_STEPS), UOp.index(k))).cast(dtypes.int32))
+
+
+def picked(x: Tensor, axis: int, at: Tensor) -> Tensor:
+    """What lies at a step's number along an axis, which stays with size 1: a gather, whose shape is a number."""
+    axis %= x.ndim
+    return x._new(x.uop.gather(at.uop.expand_to((*x.shape[:axis], 1, *x.shape[axis + 1 :])), axis))
 
 
 def _eliminated(x: Tensor, n: int) -> tuple[Tensor, Tensor]:
@@ -260,16 +267,17 @@ def _eliminated(x: Tensor, n: int) -> tuple[Tensor, Tensor]:
     column = row.transpose(-1, -2)
     order = row.squeeze(-1).expand(*x.shape[:-1])
     for k in range(n):
-        at = bound_step(k)
-        size = row.squeeze(-1).ge(at).where(x[..., :, at].abs(), -1.0)
+        at = bound_step(x, k)
+        size = row.squeeze(-1).ge(at).where(picked(x, -1, at).squeeze(-1).abs(), -1.0)
         pivot = size.argmax(-1, keepdim=True).contiguous()
         here = row.squeeze(-1)
         swapped = here.eq(at).where(pivot, here.eq(pivot).where(at, here))
         order = order.gather(-1, swapped).contiguous()
         x = x.gather(-2, swapped.unsqueeze(-1).expand(x.shape)).contiguous()
-        greatest = x[..., at : at + 1, at : at + 1]  # 0 where all of them are: nothing is left to eliminate
-        factor = x[..., :, at : at + 1].div(greatest.eq(0).where(1, greatest))
-        rest = column.eq(at).where(factor, x.sub(factor.mul(x[..., at : at + 1, :])))
+        step = picked(x, -1, at)
+        greatest = picked(step, -2, at)  # 0 where all of them are: nothing is left to eliminate
+        factor = step.div(greatest.eq(0).where(1, greatest))
+        rest = column.eq(at).where(factor, x.sub(factor.mul(picked(x, -2, at))))
         x = (row.gt(at) & column.ge(at)).where(rest, x).contiguous()
     return x, order
 

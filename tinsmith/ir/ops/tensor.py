@@ -74,7 +74,8 @@ def _expand(n: Node, x: Array) -> Array:
 
 
 def _reduce_shape(n: Node) -> tuple[Any, ...]:
-    return tuple(1 if i in n.arg[1] else s for i, s in enumerate(n.src[0].shape))
+    axes = n.arg[1]
+    return tuple([1 if i in axes else s for i, s in enumerate(n.src[0].shape)])
 
 
 def reduce_values(op: Op, x: Array, axes: tuple[int, ...], dtype: DType) -> Array:
