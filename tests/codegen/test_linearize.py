@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.codegen.kernels import FAMILIES, apply_random
-from tests.codegen.running import expected, optimized, run_on
+from tests.codegen.running import buffers, expected, optimized, run_linear, run_on
 from tests.ir.test_printer import DOT_TABLE
 from tinsmith.codegen.linearize import Linearizer, linearize
 from tinsmith.codegen.opt import Opt, OptOps
@@ -20,7 +20,9 @@ from tinsmith.codegen.streams import bind
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Op, Ops, UOp
+from tinsmith.ir.evaluate_kernel import evaluate_kernel
 from tinsmith.ir.printer import uop_table
+from tinsmith.ir.properties import bound_ranges
 from tinsmith.ir.verify_kernel import verify_kernel
 from tinsmith.ir.verify_program import verify_program
 
@@ -225,3 +227,27 @@ def test_of_two_factors_the_one_with_fewer_copies_stays_in_registers(sizes: tupl
 def test_a_sum_of_nothing_has_a_loop_of_no_steps() -> None:
     lines = program((param(1, 2, 1, 0).expand((2, 3, 0)) * param(2, 1, 3, 0).expand((2, 3, 0))).reduce("ADD", (2,)))
     assert all(r.src[0].arg == 0 for r in lines if r.op is Ops.RANGE)
+
+
+@pytest.mark.parametrize("opts", [
+    (), [Opt(OptOps.UPCAST, 0, 3)], [Opt(OptOps.UPCAST, 0, 4), Opt(OptOps.UNROLL, 1, 4)], [Opt(OptOps.VECTOR, 0, 4)],
+    [Opt(OptOps.VECTOR, 1, 4)], [Opt(OptOps.UNROLL, 1, 2)], [Opt(OptOps.UPCAST, 0, 2), Opt(OptOps.VECTOR, 1, 8)]],
+    ids=str)
+def test_accumulators_begin_at_a_sums_start(opts: Sequence[Opt]) -> None:
+    x, bias = param(1, 9, 21), param(2, 9)
+    sink = UOp(Ops.SINK, None, (x.reduce("ADD", (1,)).reshape((9,)) + bias,))
+    inputs = {x: np.arange(9 * 21, dtype=np.float32).reshape(9, 21), bias: np.arange(9, dtype=np.float32) * 1000}
+    kernel = optimized(sink, opts)
+    (store,) = kernel.stores
+    (fold,) = (s for s in store.src[2].src if s.op is Ops.FOLD)
+    (load,) = (s for s in store.src[2].src if s is not fold)
+    kernel.sink = kernel.sink.substitute({store.src[2]: fold.replace(src=(*fold.src, load))})
+    verify_kernel(kernel.sink)
+    arrays = buffers(sink, inputs)
+    evaluate_kernel(kernel.sink, arrays)
+    found, lines = run_linear(kernel, sink, inputs)
+    for out in (arrays[0], found[0]):
+        np.testing.assert_array_equal(out, expected(sink, inputs)[0])
+    if Role.VECTOR not in {r.arg[1] for r in bound_ranges(fold)}:
+        begun = {u.src[0].op for u in lines if u.op is Ops.DEFINE_ACC}
+        assert Ops.LOAD in begun or Ops.VECTORIZE in begun

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.codegen.running import expected, optimized, run_on
+from tests.codegen.running import expected, optimized, run_graph, run_on
 from tinsmith.codegen.linearize import linearize
 from tinsmith.codegen.masking import covered_steps, everywhere, nothing_where
 from tinsmith.codegen.opt import Opt, OptOps
@@ -107,6 +107,7 @@ def test_steps_outside_of_a_window_are_left_out(size: int, taps: int, stride: in
         for device in ("PYTHON", "CPU"):
             np.testing.assert_allclose(run_on(device, sink, inputs, opts)[0], expected(sink, inputs)[0], rtol=1e-5,
                                        atol=1e-5)
+        np.testing.assert_allclose(run_graph(sink, inputs, opts)[0], expected(sink, inputs)[0], rtol=1e-5, atol=1e-5)
 
 
 def test_what_is_outside_of_no_window_is_refused() -> None:

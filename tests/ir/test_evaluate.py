@@ -14,6 +14,7 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir import evaluate_kernel as kernel_module
 from tinsmith.ir.evaluate import evaluate, evaluate_scalar
 from tinsmith.ir.evaluate_kernel import evaluate_kernel
+from tinsmith.ir.printer import kernel_graph_text
 from tinsmith.ir.uop import Window
 from tinsmith.ir.verify_kernel import verify_kernel
 from tinsmith.ir.verify_tensor import verify_tensor
@@ -187,6 +188,17 @@ def test_statements_run_in_order_and_see_each_other() -> None:
     a, b = np.full(4, 7, np.int32), np.zeros(4, np.int32)
     evaluate_kernel(_sink(second), [a, b])
     np.testing.assert_array_equal(b, [10, 11, 12, 13])
+
+
+def test_a_fold_takes_the_steps_between_its_limits_and_goes_on_from_its_start() -> None:
+    q = UOp(Ops.RANGE, dtypes.index, (R, R + 2, UOp.index(6)), (1, None))
+    total = UOp(Ops.FOLD, None, (_memory(1, 6).load(q), q, R.cast(I32) * 100), Ops.ADD)
+    sink = _sink(_memory(0, 4).store(R, total))
+    verify_kernel(sink)
+    out = np.zeros(4, np.int32)
+    evaluate_kernel(sink, [out, np.array([1, 2, 4, 8, 16, 32], np.int32)])
+    np.testing.assert_array_equal(out, [3, 106, 212, 324])
+    assert "over R1:R0:R0+2:6 from the second" in kernel_graph_text(sink)
 
 
 def test_unfilled_places_of_a_stage_may_not_be_read() -> None:

@@ -110,7 +110,7 @@ KERNEL_FAULTS: list[tuple[str, UOp]] = [
     ("range", OUT.store(UOp(Ops.RANGE, IDX, (ONE,), (0, None)), ONE)), ("range", OUT.store(R + UOp.range(3, 0, None),
     ONE)),
     ("binds-ranges", OUT.store(R, fold(IN.load(Q), Q, Q))), ("binds-ranges", OUT.store(R, fold(IN.load(Q), Q + 1))),
-    ("bound-once", OUT.store(R + Q, fold(IN.load(Q), Q))),
+    ("bound-once", OUT.store(R + Q, fold(IN.load(Q), Q))), ("fold", OUT.store(R, fold(IN.load(Q), Q, Q.cast(I32)))),
     ("bound-once", OUT.store(R, fold(IN.load(Q), Q) + stage(Q.cast(I32), Q).load(R))),
     ("fold", OUT.store(R, fold(IN.load(Q), Q, op=Ops.SUB))), ("stage", OUT.store(R, stage(Q.cast(I32),
     Q, arg=(3,)).load(R))),

@@ -15,6 +15,7 @@ from tinsmith.codegen.roles import Role, range_size
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.properties import bound_ranges, start_of
 from tinsmith.ir.uop import toposort
 
 if TYPE_CHECKING:
@@ -121,12 +122,35 @@ def steps_together(k: KernelGraph, opt: Opt, r: UOp, amount: int) -> None:
 def added_sum(store: UOp) -> tuple[UOp, UOp] | None:
     """The sum so far, at one place for all steps, and what a step adds to it; None if a store does anything else."""
     memory, offset, value, valid, loop = store.src
-    if value.op is not Ops.ADD or loop in offset.ranges | valid.ranges:
+    if loop in offset.ranges | valid.ranges:
         return None
-    for old, part in (value.src, value.src[::-1]):
+    if (start := start_of(value)) is not None:
+        pairs = [(start, value.replace(src=value.src[:-1]))]
+    else:
+        pairs = [(a, b) for a, b in zip(value.src, value.src[::-1]) if value.op is Ops.ADD]
+    for old, part in pairs:
         if old.op is Ops.LOAD and old.src[:2] == (memory, offset):
             return old, part
     return None
+
+
+def continued(sink: UOp) -> UOp:
+    """Sums that stay in memory between blocks go on in one accumulator: old + Σ x = Σ x, from old on."""
+    table = {}
+    for s in (n for n in toposort(sink) if n.op is Ops.SCATTER_STORE):
+        old, part = added_sum(s) or (None, None)
+        if old is not None and part is not None and s.src[2].op is Ops.ADD and goes_on(part):
+            table[s] = s.replace(src=(*s.src[:2], part.replace(src=(*part.src, old)), *s.src[3:]))
+    return sink.substitute(table) if table else sink
+
+
+def goes_on(part: UOp) -> bool:
+    """Whether a sum has a loop, in whose accumulators it can go on: one per element, and in no unit's order. What is
+    written out is summed up first, so that one step does not wait for another."""
+    if part.op is not Ops.FOLD or part.arg is not Ops.ADD or part.src[0].op is Ops.MMA:
+        return False
+    roles = {r.arg[1] for r in bound_ranges(part)}
+    return Role.REDUCE in roles and roles <= {Role.REDUCE, Role.UPCAST, Role.UNROLL}
 
 
 def in_register(store: UOp) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tinsmith.codegen.blocks import fail
 from tinsmith.codegen.kernelgraph import KernelGraph
-from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.roles import Role, is_partial, range_size
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.linear import linear_form
 
@@ -107,7 +107,7 @@ def walk(k: KernelGraph, opt: Opt) -> None:
     fixed = isinstance(size, int) and isinstance(range_size(b), int)
     require(fixed and 1 < amt[1] <= size - (not one) and size % amt[1] == 0, opt, f"a band must divide {size}")
     together = all((a in s.ranges) == (b in s.ranges) for s in k.stores)
-    whole = a.arg[0] not in k.full and b.arg[0] not in k.full
+    whole = not is_partial(a) and not is_partial(b)
     require(whole and (together or not one), opt, "partial loops, or loops of different stores, are no one range")
     outer, inner = k.split(a, amt[1], a.arg[1])
     loops = [r for r in (outer, b) if r in k.order]

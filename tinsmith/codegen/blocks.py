@@ -45,7 +45,6 @@ def to_grid(k: KernelGraph) -> None:
         beside = any(r not in f.ranges and _elements(f) > k.target.blocks.short for f in k.folds)
         if r.arg[1] is not Role.LOOP or beside or not all(r in s.ranges for s in k.stores):
             continue
-        k.full.pop(r.arg[0], None)  # its guards stand; a block has no last iteration to peel
         if isinstance(range_size(r), int):
             k.change_role(r, Role.GLOBAL)
         elif range_size(r).vmax <= k.target.blocks.in_vain:

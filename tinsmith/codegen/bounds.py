@@ -17,10 +17,11 @@ from tinsmith.codegen.ahead import Ahead
 from tinsmith.codegen.kernelgraph import KernelGraph
 from tinsmith.codegen.masking import as_index
 from tinsmith.codegen.opt import Opt
-from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.roles import Role, is_partial, range_size
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.linear import linear_form
+from tinsmith.ir.properties import bound_ranges
 from tinsmith.ir.symbolic import simplify
 from tinsmith.ir.uop import toposort
 
@@ -99,19 +100,14 @@ def cut_loop(k: KernelGraph, r: UOp, points: list[int]) -> None:
     nest: dict[UOp, list[UOp]] = {q: [q] for q in k.order if q is not r}
     pieces, tables = [], []
     for number, (begin, end) in enumerate(pairwise(edges)):
-        piece = k.new_range(end - begin, r.arg[1])
-        names = {q: q.replace(arg=(k.new_number(), q.arg[1])) for q in inside} if number else {}
+        piece = k.new_range(end - begin, r.arg[1], is_partial(r) and end == edges[-1])
+        names = {q: q.replace(arg=(k.new_number(), *q.arg[1:])) for q in inside} if number else {}
+        table = {r: (piece + begin).simplify(), **names}
+        names = {q: new.substitute(table) for q, new in names.items()}  # their limits, too
         for old, new in names.items():
             nest[old].append(new)
         pieces += [piece] if piece.op is Ops.RANGE else []
-        tables.append({r: (piece + begin).simplify(), **names})
-        _describe(k, r, piece, begin, names)
-    spans = {}
-    for number, span in k.spans.items():
-        for table in tables:
-            name = next((new.arg[0] for old, new in table.items() if old.arg[0] == number), number)
-            spans[name] = span[0].substitute(table).simplify(), span[1].substitute(table).simplify()
-    k.spans = spans
+        tables.append(table | names)
     nest[r] = pieces
     statements: list[UOp] = []
     for over, group in groupby(k.sink.src, lambda s: r in _over(s)):
@@ -119,6 +115,7 @@ def cut_loop(k: KernelGraph, r: UOp, points: list[int]) -> None:
         statements += [_renamed(s, t) for t in tables for s in same] if over else same
     k.order = list(chain.from_iterable(nest[q] for q in k.order))
     k.sink = simplify(k.sink.replace(src=tuple(statements)))
+    k.reorder()
 
 
 def _over(statement: UOp) -> frozenset[UOp]:
@@ -132,9 +129,8 @@ def _inside(k: KernelGraph, r: UOp) -> list[UOp]:
     further = set(k.order[k.order.index(r) + 1 :])
     found = {q for s in statements for q in _over(s) & further if not q.arg[1].expanded}
     for n in toposort(statements):
-        if n.op in (Ops.FOLD, Ops.STAGE, Ops.PREFIX, Ops.SCATTER_STORE, Ops.MMA) and r in n.ranges:
-            bound = {Ops.PREFIX: n.src[1].ranges, Ops.SCATTER_STORE: n.src[4:], Ops.MMA: n.src[4:]}.get(n.op, n.src[1:])
-            found |= {q for q in bound if q.op is Ops.RANGE}
+        if r in n.ranges:
+            found |= n.src[1].ranges if n.op is Ops.PREFIX else set(bound_ranges(n))
     return [q for q in k.order if q in found]
 
 
@@ -144,16 +140,6 @@ def _renamed(statement: UOp, table: dict[UOp, UOp]) -> UOp:
     loads = {n: n.replace(arg=replace(n.arg, loop=numbers[n.arg.loop].arg[0])) for n in toposort(statement)
              if n.op is Ops.LOAD and isinstance(n.arg, Ahead) and n.arg.loop in numbers}
     return statement.substitute(loads).substitute(table)
-
-
-def _describe(k: KernelGraph, r: UOp, piece: UOp, begin: int, names: dict[UOp, UOp]) -> None:
-    """What tables say of loops holds for those of a piece."""
-    whole = k.full.get(r.arg[0])
-    if whole is not None and piece.op is Ops.RANGE and 0 < whole - begin < range_size(piece):
-        k.full[piece.arg[0]] = whole - begin
-    for old, new in names.items():
-        if old.arg[0] in k.full:
-            k.full[new.arg[0]] = k.full[old.arg[0]]
 
 
 def outermost_loops(k: KernelGraph) -> set[UOp]:

@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from tinsmith.codegen.ahead import Ahead
 from tinsmith.codegen.emitter import Emitter
 from tinsmith.codegen.rings import Ring
-from tinsmith.codegen.roles import Role, range_size
-from tinsmith.codegen.scopes import Coords, Scope
+from tinsmith.codegen.roles import Role, is_partial, range_size
+from tinsmith.codegen.scopes import Coords, Scope, all_but_last
 from tinsmith.codegen.streams import bind
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.settings import settings
 from tinsmith.ir import Op, Ops, UOp
+from tinsmith.ir.properties import bound_ranges, start_of
 from tinsmith.ir.symbolic import simplify
 from tinsmith.ir.uop import toposort
 
@@ -29,7 +30,7 @@ class FoldWriter:
     def __init__(self, lin: Emitter, group: list[UOp], coords: Coords) -> None:
         self.lin, self.group, self.coords = lin, group, coords
         self.product = product_of(group[0])
-        self.ranges = group[0].src[1:] if group[0].op is Ops.FOLD else ()
+        self.ranges = bound_ranges(group[0]) if group[0].op is Ops.FOLD else ()
         self.loops = sorted((r for r in self.ranges if not r.arg[1].expanded), key=lambda r: lin.position[r.arg[0]])
         self.unrolled = frozenset(r for r in self.ranges if r.arg[1] in (Role.UNROLL, Role.UPCAST))
         self.vector = next((r for r in self.ranges if r.arg[1] is Role.VECTOR), None)
@@ -68,6 +69,10 @@ class FoldWriter:
             for key in self.keys():
                 if key[0] == g:
                     self.values[key] = lin.emit(0, start)
+            if (first := start_of(f)) is not None and self.vector is None:
+                for c in self.copies[f]:
+                    key = next(k for k in self.values if k[:2] == (g, c))
+                    self.values[key] = lin.spread(lin.value(first, c), dtype.count)
         bodies = [f.src[0] if f.op is Ops.FOLD else f for f in self.group]
         if self.product is not None and self.product.arg.staged:
             Ring(self, self.product, next(iter(self.loops), None)).run(bodies)
@@ -87,13 +92,11 @@ class FoldWriter:
         def inside(stores: list[UOp]) -> None:
             self.nest(loops[1:], [s.src[2] for s in stores])
 
-        size, full = range_size(r), lin.kernel.full.get(r.arg[0])
-        if full is None or not isinstance(size, int) or full >= size:
-            return self.counted(r, lin.span_of(r, UOp.index(size)), wrapped, inside)
-        if full:
-            whole = r.replace(src=(UOp.index(full),))
-            self.counted(whole, (UOp.index(0), UOp.index(full)), [bind(w, r, whole) for w in wrapped], inside)
-        return inside([simplify(n) for n in [bind(w, r, UOp.index(full)) for w in wrapped]])
+        if not is_partial(r):
+            return self.counted(r, lin.span_of(r), wrapped, inside)
+        whole, last = all_but_last(r)
+        self.counted(whole, (UOp.index(0), last), [bind(w, r, whole) for w in wrapped], inside)
+        return inside([simplify(n) for n in [bind(w, r, last) for w in wrapped]])
 
     def counted(self, r: UOp, span: tuple[UOp, UOp], stores: list[UOp], inside: Callable[[list[UOp]], None]) -> None:
         start, end = span
@@ -200,6 +203,8 @@ class FoldWriter:
                 low, high = tuple(range(half)), tuple(range(half, 2 * half))
                 a, b = (lin.emit(here, UOp(Ops.GEP, f.dtype.vec(half), (line,), lanes)) for lanes in (low, high))
                 line = lin.combine(here, f.arg, f.dtype, [a, b])
+            if (first := start_of(f)) is not None:
+                line = lin.combine(here, f.arg, f.dtype, [lin.value(first, c), line])
         return line
 
 

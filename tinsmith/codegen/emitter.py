@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from tinsmith.codegen import matrix
 from tinsmith.codegen.emit_blocks import BlockWriter
 from tinsmith.codegen.kernel import Kernel
-from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.roles import Role, limits, range_size
 from tinsmith.codegen.scopes import Coords, Scope
 from tinsmith.codegen.streams import bind
 from tinsmith.core.dtypes import DType, dtypes
@@ -279,11 +279,12 @@ class Emitter(BlockWriter):
         steps = fragment.places()[0]
         return [{row: (down + int(r)).simplify(), column: (across + int(c)).simplify()} for r, c in steps]
 
-    def span_of(self, r: UOp, size: UOp) -> tuple[UOp, UOp]:
-        """Where a loop starts and ends: not at 0 and its size if what is before or after adds nothing here."""
-        start, end = self.kernel.spans.get(r.arg[0], (UOp.index(0), size))
+    def span_of(self, r: UOp) -> tuple[UOp, UOp]:
+        """Where a loop starts and ends: at its limits, if they are known here."""
+        size = r.src[-1]
+        start, end = limits(r) or (UOp.index(0), size)
         opened = {o.arg[0]: o for s in self.scopes for o in s.ranges}
-        if r.arg[0] not in self.kernel.spans or not all(x.arg[0] in opened for x in start.ranges | end.ranges):
+        if limits(r) is None or not all(x.arg[0] in opened for x in start.ranges | end.ranges):
             return UOp.index(0), size
         here = {x: opened[x.arg[0]] for x in start.ranges | end.ranges}
         start = start.substitute(here).maximum(0).minimum(size - 1)  # a load ahead of an empty loop stays inside
@@ -292,10 +293,11 @@ class Emitter(BlockWriter):
     def adds_nothing(self, coords: Coords) -> bool:
         """Whether a step that is written out lies before or after what adds anything."""
         at = {r.arg[0]: UOp.index(value) for r, value in coords}
-        for number, span in self.kernel.spans.items():
-            if number in at and all(r.arg[0] in at for s in span for r in s.ranges):
+        for step, value in coords:
+            span = limits(step)
+            if span is not None and all(r.arg[0] in at for s in span for r in s.ranges):
                 start, end = (self.numbers(s, tuple(at[r.arg[0]] for r in s.ranges)) for s in span)
-                if not start <= at[number].arg < end:
+                if not start <= value < end:
                     return True
         return False
 

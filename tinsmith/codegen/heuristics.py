@@ -13,7 +13,7 @@ from tinsmith.codegen.heuristics_rows import row_ahead, steps_together
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
-from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.roles import Role, is_partial, range_size
 from tinsmith.codegen.tuning import (
     Candidate,
     apply_to,
@@ -163,7 +163,7 @@ def thread_opts(kernel: Kernel, target: Target) -> None:
         outer = loops[0]
         size = range_size(outer)
         uneven = size < 4 * target.threads and size % target.threads != 0
-        whole = not any(r.arg[0] in kernel.full for r in loops[:2])
+        whole = not any(map(is_partial, loops[:2]))
         if uneven and whole and len(loops) > 1 and not _stage_between(kernel, outer, loops[1]):
             kernel.apply(Opt(OptOps.MERGE, kernel.ranges.index(outer), kernel.ranges.index(loops[1])))
             continue

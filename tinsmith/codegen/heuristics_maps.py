@@ -15,7 +15,7 @@ from tinsmith.codegen.heuristics_cuts import cut_loops
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
-from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.roles import Role, is_partial, range_size
 from tinsmith.codegen.streams import SIDE
 from tinsmith.codegen.tuning import (
     Candidate,
@@ -144,7 +144,7 @@ def transpose_opts(kernel: Kernel, target: Target, lane_loop: UOp | None, along:
         left, _ = split(kernel, OptOps.UPCAST, along, SIDE)
         last = [left] if left is not None else []
         pair = target.core.pair_bytes // (lanes * max(sizes))
-        whole = lane_loop is not None and lane_loop.arg[0] not in kernel.full and range_size(lane_loop) % pair == 0
+        whole = lane_loop is not None and not is_partial(lane_loop) and range_size(lane_loop) % pair == 0
         if lane_loop is not None and whole and pair > 1:
             last.append(split(kernel, OptOps.TILE, lane_loop, pair)[1])
     loops = [r for r in kernel.ranges if not r.arg[1].expanded]
@@ -158,7 +158,7 @@ def scatter_opts(kernel: Kernel, target: Target, columns: UOp) -> None:
     inner: UOp | None = columns
     if math.prod(range_size(r) for r in shared) < target.threads:
         parts = parts_of_columns(range_size(columns), target.threads, target.core.even)
-        whole = columns.arg[0] not in kernel.full
+        whole = not is_partial(columns)
         if parts == range_size(columns):
             shared, inner = [*shared, columns], None
         elif parts and whole:

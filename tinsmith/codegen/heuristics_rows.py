@@ -17,7 +17,7 @@ from tinsmith.codegen.accumulators import adds_only
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
-from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.roles import Role, is_partial, range_size
 from tinsmith.codegen.streams import equal_values
 from tinsmith.codegen.tuning import (
     Candidate,
@@ -186,7 +186,7 @@ def _cost(kernel: Kernel, target: Target, value: UOp) -> int:
         return 0
     (r,) = row
     size = range_size(r)
-    if not target.core.short_row <= size <= target.l2_bytes // (4 * value.dtype.itemsize) or r.arg[0] in kernel.full:
+    if not target.core.short_row <= size <= target.l2_bytes // (4 * value.dtype.itemsize) or is_partial(r):
         return 0
     own = toposort(value, lambda n: n.op is not Ops.FOLD)
     if any(stride_of(n.src[1], r) not in (0, 1) for n in own if n.op is Ops.LOAD):

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 
@@ -25,7 +25,7 @@ from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.masking import covered_steps
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Core, Target
-from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.roles import Role, limits, range_size
 from tinsmith.codegen.streams import SIDE
 from tinsmith.codegen.tuning import Candidate, footprint, name_of, order
 from tinsmith.codegen.tuning import apply_to as _apply
@@ -252,7 +252,10 @@ def _choose_rows(rows: list[UOp], limit: int) -> list[tuple[UOp, int]]:
 def apply_tile(kernel: Kernel, target: Target, tile: Tile) -> None:
     """Stage guarded scalars as padded tiles, split rows and lanes, pack the panel, order the loops, unroll."""
     if covered_steps(kernel):
+        before = kernel.order
         kernel.apply(Opt(OptOps.SKIP))
+        limited = dict(zip(before, kernel.order))
+        tile = replace(tile, fold=tile.fold.substitute(limited), scalar=tile.scalar.substitute(limited))
     scalar_load = _load(tile.scalar)
     lane_number, rows = tile.lane, list(tile.rows)
     again = tile.pack and _is_narrow(scalar_load) and range_size(tile.lane) > tile.vectors * tile.lanes
@@ -303,8 +306,8 @@ def _fetch_pieces(kernel: Kernel, target: Target) -> None:
 
 def _peel_edges(kernel: Kernel, loop: UOp) -> None:
     """Write out a short loop over tiles if its first or last ones reach outside of a window by steps written out."""
-    steps = {r.arg[0] for r in kernel.order if r.arg[1] is Role.UNROLL}
-    reaches = any(loop in s.ranges for number, span in kernel.spans.items() if number in steps for s in span)
+    steps = [r for r in kernel.order if r.arg[1] is Role.UNROLL]
+    reaches = any(loop in s.ranges for r in steps for s in limits(r) or ())
     staged = any(loop in n.ranges for n in kernel.nodes if n.op is Ops.STAGE)
     if reaches and not staged and range_size(loop) <= kernel.target.core.peeled:
         _apply(kernel, OptOps.CUT, loop, tuple(range(1, range_size(loop))))

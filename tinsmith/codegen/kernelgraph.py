@@ -16,12 +16,13 @@ from tinsmith.codegen.footprints import Footprint, footprints, layout_rank, memo
 from tinsmith.codegen.normalize import mergeable
 from tinsmith.codegen.opt import Opt
 from tinsmith.codegen.render.base import Target
-from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.roles import Role, is_partial, range_size
 from tinsmith.codegen.streams import SIDE, bind, computed_values, equal_values
 from tinsmith.codegen.views import staged_operand
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.linear import linear_form
+from tinsmith.ir.properties import bound_ranges
 from tinsmith.ir.structure import contraction
 from tinsmith.ir.symbolic import rename, simplify
 from tinsmith.ir.threefry import draws
@@ -32,15 +33,12 @@ from tinsmith.ir.uop import toposort
 class KernelGraph:
     """A kernel graph (SINK of stores) with the nesting order of its ranges.
 
-    `full` maps the number of a partial range to how many of its iterations are whole; the linearizer peels the rest.
     `target`: what it is written for.
     """
 
     sink: UOp
     order: list[UOp] = field(default_factory=list)
     opts: list[Opt] = field(default_factory=list)
-    full: dict[int, int] = field(default_factory=dict)
-    spans: dict[int, tuple[UOp, UOp]] = field(default_factory=dict)  # number of a loop → which steps add anything
     count: int = 0
     target: Target = field(default_factory=lambda: Target(""))
     _sorted: tuple[UOp | None, list[UOp]] = field(default=(None, []), repr=False, compare=False)
@@ -81,10 +79,7 @@ class KernelGraph:
     @property
     def bound(self) -> frozenset[UOp]:
         """Ranges that belong to a reduction, a stage, a running value or an ordered scatter."""
-        nodes = self.nodes
-        inner = self.ordered | frozenset(r for n in nodes if n.op in (Ops.FOLD, Ops.STAGE) for r in n.src[1:])
-        inner |= frozenset(n.src[4] for n in nodes if n.op is Ops.MMA) | self.scan_threads
-        return inner | frozenset(n.src[4] for n in nodes if n.op is Ops.SCATTER_STORE)
+        return self.ordered | self.scan_threads | {r for n in self.nodes for r in bound_ranges(n)}
 
     @property
     def ordered(self) -> frozenset[UOp]:
@@ -164,8 +159,12 @@ class KernelGraph:
         self.count += 1
         return self.count - 1
 
-    def new_range(self, size: Any, role: Role) -> UOp:
-        return UOp.range(size, self.new_number(), role) if size != 1 else UOp.index(0)
+    def new_range(self, size: Any, role: Role, partial: bool = False) -> UOp:
+        return UOp.range(size, self.new_number(), role, partial) if size != 1 else UOp.index(0)
+
+    def in_place_of(self, r: UOp, size: int, role: Role) -> UOp:
+        """A range that takes the same steps as ``r``, of which there may be more."""
+        return r.replace(src=(*r.src[:-1], UOp.index(size)), arg=(self.new_number(), role))
 
     def rebuild(self, table: dict[UOp, UOp], valid: UOp | None = None, of: UOp | None = None) -> None:
         """Substitute ranges; ``valid`` guards loads, stores and reductions that depended on range ``of``."""
@@ -184,9 +183,12 @@ class KernelGraph:
                 src = _guarded(node, src, valid, of)
             new[node] = node if tuple(src) == node.src else node.replace(src=tuple(src))
         self.sink = simplify(new[self.sink])
-        names = {r.arg[0]: n.arg[0] if n.op is Ops.RANGE else None for r, n in table.items()}
-        self.spans = {name: (start.substitute(table), end.substitute(table))
-                      for number, (start, end) in self.spans.items() if (name := names.get(number, number)) is not None}
+        self.reorder()
+
+    def reorder(self) -> None:
+        """Ranges whose limits have changed take the places that they had."""
+        now = {n.arg[0]: n for n in self.nodes if n.op is Ops.RANGE}
+        self.order = [now.get(r.arg[0], r) for r in self.order]
 
     def rebuild_as(self, statements: Sequence[UOp], table: dict[UOp, UOp]) -> None:
         """Other statements, with ranges substituted."""
@@ -197,21 +199,19 @@ class KernelGraph:
         size = range_size(r)
         if not isinstance(size, int):
             raise ArgumentError("Opt", f"a range of symbolic size {size} cannot be split", "split another range")
-        outer = self.new_range(-(-size // amount), r.arg[1])
-        inner = self.new_range(amount, role)
-        position = outer * amount + inner
         partial = size % amount != 0
-        if partial and outer.op is Ops.RANGE and r.arg[1] is not Role.GLOBAL:
-            self.full[outer.arg[0]] = size // amount
+        outer = self.new_range(-(-size // amount), r.arg[1], partial and r.arg[1] is not Role.GLOBAL)
+        inner = self.new_range(amount, role) if outer.op is Ops.RANGE else self.in_place_of(r, amount, role)
+        position = outer * amount + inner
         self.rebuild({r: position.simplify()}, position.lt(size).simplify() if partial else None, r)
         at = self.order.index(r)
         self.order[at : at + 1] = [x for x in (outer, inner) if x.op is Ops.RANGE]
         return outer, inner
 
     def change_role(self, r: UOp, role: Role) -> UOp:
-        new = r.replace(arg=(r.arg[0], role))
+        new = r.replace(arg=(r.arg[0], role, *r.arg[2:]))
         self.sink = rename(self.sink, {r: new})
-        self.order[self.order.index(r)] = new
+        self.reorder()
         return new
 
     def pad(self, r: UOp, multiple: int) -> UOp:
@@ -220,7 +220,7 @@ class KernelGraph:
         padded = -(-size // multiple) * multiple
         if padded == size:
             return r
-        new = self.new_range(padded, r.arg[1])
+        new = self.in_place_of(r, padded, r.arg[1])
         self.rebuild({r: new}, new.lt(size), r)
         self.order[self.order.index(r)] = new
         return new
@@ -268,8 +268,6 @@ class KernelGraph:
             if box.ranges[0] is turned:
                 pitch += 1
             offset = offset * pitch + box.position
-            if len(box.ranges) == 1 and len(loops) == 1 and lead.arg[0] in self.full:
-                self.full[loops[0].arg[0]] = self.full[lead.arg[0]]
         copy = value.substitute(table)
         if valid is not None:
             copy = copy.substitute({n: n.replace(src=(*n.src[:2], n.src[2] & valid if len(n.src) > 2 else valid))
@@ -390,7 +388,7 @@ class KernelGraph:
         transposing.
         """
         lead = box.ranges[0]
-        whole = lanes and not lead.arg[1].expanded and lead.arg[0] not in self.full
+        whole = lanes and not lead.arg[1].expanded and not is_partial(lead)
         if whole and all(linear_form(n.src[1])[0].get(lead) == 1 for n in toposort(value) if n.op is Ops.LOAD):
             across = any(r.arg[1] is Role.VECTOR for r in value.ranges)
             step, role = (math.gcd(box.size, SIDE), Role.UPCAST) if across else (lanes, Role.VECTOR)
@@ -401,7 +399,7 @@ class KernelGraph:
         dealt = bool(self.target.block_threads)  # elements, out to the threads of a block
         copies = (Role.VECTOR,) if dealt else (Role.UPCAST, Role.VECTOR)
         role = lead.arg[1] if lead.arg[1] in copies else Role.LOOP
-        f = self.new_range(box.size, role)
+        f = self.new_range(box.size, role, len(box.ranges) == 1 and is_partial(lead))
         return ([f] if f.op is Ops.RANGE else []), f
 
     # *** the opt language ***

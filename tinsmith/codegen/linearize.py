@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
-from tinsmith.codegen.accumulators import added_sum, in_register
+from tinsmith.codegen.accumulators import added_sum, continued, in_register
 from tinsmith.codegen.ahead import Ahead
 from tinsmith.codegen.barriers import needed_barriers
 from tinsmith.codegen.decompositions import expand
@@ -28,6 +28,7 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.core.observe import passed
 from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.linear import from_linear, linear_form
+from tinsmith.ir.properties import bound_ranges
 from tinsmith.ir.symbolic import for_all_lanes, simplify
 from tinsmith.ir.uop import toposort
 
@@ -253,7 +254,7 @@ class Linearizer(Emitter):
         line = UOp(Ops.RANGE, dtypes.index, (self.const(size, 0), self.expression(size)), (self.counts["loop"], False))
         self.counts["loop"] += 1
         accs: dict[tuple[UOp, Coords], UOp] = {}
-        sums = [s for s in body if in_register(s)]
+        sums = {s: found[0] for s in body if in_register(s) and (found := added_sum(s)) is not None}
         for s in sums:
             lanes = self.lanes(s)
             start = self.emit(0, UOp(Ops.CONST, s.src[2].dtype.vec(1 if lanes is None else range_size(lanes)), (), 0))
@@ -261,13 +262,12 @@ class Linearizer(Emitter):
                 accs[s, c] = self.force(UOp(Ops.DEFINE_ACC, start.dtype, (start, line), self.counts["acc"]))
                 self.counts["acc"] += 1
         self.scopes.append(Scope([line], {line: line, (r, ()): line, **{a: a for a in accs.values()}}, {r}))
+        for (s, c), acc in accs.items():  # what the sum goes on from is no memory here
+            self.scopes[-1].values[sums[s], self.coords_of(sums[s], c)] = acc
         write([s for s in body if s not in sums])
         phis = {}
         for (s, c), acc in accs.items():
-            found = added_sum(s)
-            assert found is not None
-            total = self.combine(len(self.scopes) - 1, Ops.ADD, acc.dtype.scalar, [acc, self.value(found[1], c)])
-            phis[s, c] = self.force(UOp(Ops.PHI, None, (acc, total)))
+            phis[s, c] = self.force(UOp(Ops.PHI, None, (acc, self.value(s.src[2], c))))
         self.close()
         for (s, c), phi in phis.items():
             memory, offset, _, valid, _ = (bind_all(x, {q: UOp.index(v) for q, v in c}) for x in s.src)
@@ -319,7 +319,7 @@ class Linearizer(Emitter):
         if product_of(node) is not None:
             return [node]
         live = [f for f in self.live_folds() if product_of(f) is None]
-        same = [f for f in live if f.src[1:] == node.src[1:] and f.ranges & opened == outer
+        same = [f for f in live if bound_ranges(f) == bound_ranges(node) and f.ranges & opened == outer
                 and self.depth_of(f) == depth and all(r in opened or r.arg[1].expanded for r in f.ranges)
                 and not any(k[0] is f for s in self.scopes for k in s.values if isinstance(k, tuple))]
         group = [node]
@@ -355,8 +355,8 @@ def _depends(a: UOp, b: UOp) -> bool:
 def linearize(kernel: Kernel) -> list[UOp]:
     """The linear program of an optimized kernel."""
     kernel.stage_what_no_unit_loads()
-    target = kernel.target
-    kernel.sink = expand(one_load(kernel.sink), target.fma, target.scales, target.exp2s, target.rough)
+    target, sink = kernel.target, one_load(continued(kernel.sink))
+    kernel.sink = expand(sink, target.fma, target.scales, target.exp2s, target.rough)
     lin = Linearizer(kernel)
     program = passed("linearize", lin.run())
     if lin.threads_of:

@@ -199,7 +199,8 @@ def skip(k: KernelGraph, opt: Opt) -> None:
     found, ends, steps = masked_blocks(k), visible_ends(k), covered_steps(k)
     if not found and not ends and not steps:
         raise ArgumentError("Opt", f"{opt}: no block and no step is known to add nothing", "another opt")
-    k.spans |= {loop.arg[0]: span for loop, span in steps.items()}
-    k.spans |= {loop.arg[0]: (UOp.index(0), end) for loop, end in ends.items()}
+    steps |= {loop: (UOp.index(0), end) for loop, end in ends.items()}
+    table = {loop: loop.replace(src=(*span, loop.src[-1])) for loop, span in steps.items()}
     k.rebuild_as([s.replace(src=(*s.src[:3], (s.src[3] & found[s]).simplify(), s.src[4])) if s in found else s
-                  for s in k.sink.src], {})
+                  for s in k.sink.src], table)
+    k.reorder()

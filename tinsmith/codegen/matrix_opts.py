@@ -16,7 +16,7 @@ from tinsmith.codegen.footprints import footprints
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target, TileCosts
-from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.roles import Role, is_partial, range_size
 from tinsmith.codegen.tuning import Candidate, apply_to, name_of, order, split, stride_of
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.linear import linear_form
@@ -51,7 +51,7 @@ def unit_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
 
 def _plans(kernel: Kernel, target: Target, fold: UOp, unit: MatrixUnit) -> list[UnitPlan]:
     found = contraction(fold, guarded=True)
-    if found is None or any(r.arg[0] in kernel.full or r.arg[1].expanded for r in kernel.order):
+    if found is None or any(is_partial(r) or r.arg[1].expanded for r in kernel.order):
         return []
     out = []
     for x, y in ((found.a, found.b), (found.b, found.a)):

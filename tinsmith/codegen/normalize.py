@@ -14,6 +14,7 @@ from tinsmith.codegen.streams import same_value, share_rows
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.linear import linear_form
+from tinsmith.ir.properties import bound_ranges
 from tinsmith.ir.rewrite import Pat, Rule, RuleSet, rewrite
 from tinsmith.ir.structure import contraction
 from tinsmith.ir.symbolic import simplify
@@ -197,13 +198,8 @@ def _homes(sink: UOp) -> dict[UOp, frozenset[int]]:
     """Where each range is bound (reductions) and which statements step over it."""
     homes: dict[UOp, set[int]] = {}
     for n in toposort(sink):
-        if n.op in (Ops.FOLD, Ops.STAGE):
-            for r in n.src[1:]:
-                homes.setdefault(r, set()).add(id(n))
-        elif n.op is Ops.PREFIX:
-            homes.setdefault(n.src[1], set()).add(id(n))
-        elif n.op is Ops.SCATTER_STORE:
-            homes.setdefault(n.src[4], set()).add(id(n))
+        for r in n.src[1:2] if n.op is Ops.PREFIX else bound_ranges(n):
+            homes.setdefault(r, set()).add(id(n))
         if n.op in (Ops.STORE, Ops.SCATTER_STORE):
             for r in n.ranges:
                 homes.setdefault(r, set()).add(-id(n))

@@ -12,7 +12,7 @@ from dataclasses import replace
 from tinsmith.codegen import accumulators, ahead, blocks, bounds, masking, matrix, online
 from tinsmith.codegen.kernelgraph import KernelGraph
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.roles import Axis, Role, range_size
+from tinsmith.codegen.roles import Axis, Role, is_partial, range_size
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
@@ -136,7 +136,7 @@ def _merge(k: KernelGraph, opt: Opt) -> None:
     a = k.axis(opt)
     b = k.axis(Opt(opt.op, opt.amt if isinstance(opt.amt, int) else None))
     _require(a is not b and _is_parallel(k, a) and _is_parallel(k, b), opt, "two parallel loops can be merged")
-    _require(a.arg[0] not in k.full and b.arg[0] not in k.full, opt, "a partial range cannot be merged")
+    _require(not is_partial(a) and not is_partial(b), opt, "a partial range cannot be merged")
     _require(all((a in s.ranges) == (b in s.ranges) for s in k.stores), opt, "every store must have both or none")
     _require(a.arg[1] is b.arg[1], opt, "only loops of one kind can be merged")
     k.merge(a, b)
@@ -171,7 +171,7 @@ def _stage(k: KernelGraph, opt: Opt) -> None:
     if not any(n.op is Ops.FOLD for n in toposort(value)):
         k.stage(value, outside, opt.lanes)
         return
-    free = [r for r in inside if r.arg[1] is Role.VECTOR or (r.arg[1] is Role.REDUCE and r.arg[0] in k.full)]
+    free = [r for r in inside if r.arg[1] is Role.VECTOR or (r.arg[1] is Role.REDUCE and is_partial(r))]
     _require(not free, opt, "a computed tile has no lanes yet, and no partial reduction")
     k.stage_tile(value, outside, opt.lanes, opt.copies)
 
@@ -192,7 +192,7 @@ def _stage_operand(k: KernelGraph, opt: Opt, product: UOp, which: int, outside: 
     fits = opt.layout in layouts and (unit.staged or opt.depth == 1)
     _require(fits, opt, f"{unit.name} reads {layouts[0] or 'packed'} operands{' from one slot' * (not unit.staged)}")
     inside = [r for r in k.order if r in operand.ranges and r not in outside and r.arg[1] is not Role.FRAGMENT]
-    fixed = all(isinstance(range_size(r), int) and r.arg[0] not in k.full for r in inside)
+    fixed = all(isinstance(range_size(r), int) and not is_partial(r) for r in inside)
     _require(fixed, opt, "a stage has a fixed size")
     why = k.stage_operand(product, which, inside, opt.depth)
     _require(not why, opt, why)
@@ -222,7 +222,7 @@ def _matrix_unit(k: KernelGraph, opt: Opt) -> list[Opt]:
     _require(m is not n and all(_is_parallel(k, x) and x.arg[1] in (Role.LOOP, Role.GLOBAL) for x in (m, n)), opt,
              "m and n are two parallel loops")
     _require(not any(x.arg[1] in blocks.THREADS for x in k.order), opt, "the block has other threads already")
-    fixed = all(isinstance(range_size(x), int) and x.arg[0] not in k.full for x in (m, n, r))
+    fixed = all(isinstance(range_size(x), int) and not is_partial(x) for x in (m, n, r))
     _require(fixed, opt, "a range is partial or of symbolic size")
     fold = next((f for f in k.folds if r in f.src[1:] and contraction(f, guarded=True)), None)
     if fold is None:

@@ -36,6 +36,20 @@ def range_size(r: UOp) -> Any:
     return r.src[-1].arg if r.src[-1].is_const else r.src[-1]
 
 
+def limits(r: UOp) -> tuple[UOp, UOp] | None:
+    """The first and the last but one step of a range that takes only some of its steps; None if it takes all."""
+    return r.src[:2] if len(r.src) == 3 else None
+
+
+def is_partial(r: UOp) -> bool:
+    """Whether guards stop the last iteration on its way: it is written by itself, and the others have none.
+
+    >>> is_partial(UOp.range(3, 0, Role.LOOP)), is_partial(UOp.range(3, 0, Role.LOOP, True))
+    (False, True)
+    """
+    return len(r.arg) == 3
+
+
 class Axis(NamedTuple):
     """One range of a kernel: what an opt's ``axis`` counts.
 

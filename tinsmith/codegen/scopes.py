@@ -13,7 +13,7 @@ from typing import Any
 
 from tinsmith.codegen.accumulators import in_register
 from tinsmith.codegen.kernel import Kernel
-from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.roles import Role, is_partial, range_size
 from tinsmith.codegen.streams import bind
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
@@ -175,18 +175,16 @@ class ScopeWriter:
 
     def over(self, r: UOp, body: list[UOp], write: Callable[[list[UOp]], None]) -> None:
         """A loop over ``r`` around ``write(body)``; a partial last iteration is peeled."""
-        size, full = range_size(r), self.kernel.full.get(r.arg[0])
         if r.arg[1] is Role.THREAD:
             self.shared = True
             self.threads(r, body, write)
             self.shared = False
             return None
-        if full is None or not isinstance(size, int) or full >= size:
-            return self.loop(r, UOp.index(size), body, write)
-        if full:
-            whole = r.replace(src=(UOp.index(full),))
-            self.loop(whole, UOp.index(full), self.narrowed(body, r, whole), write)
-        write(self.narrowed(body, r, UOp.index(full)))
+        if not is_partial(r):
+            return self.loop(r, r.src[-1], body, write)
+        whole, last = all_but_last(r)
+        self.loop(whole, last, self.narrowed(body, r, whole), write)
+        write(self.narrowed(body, r, last))
         return None
 
     def loop(self, r: UOp, size: UOp, body: list[UOp], write: Callable[[list[UOp]], None]) -> None:
@@ -214,23 +212,20 @@ class ScopeWriter:
 
     def threads(self, r: UOp, body: list[UOp], write: Callable[[list[UOp]], None]) -> None:
         """Each worker takes its share [tid*n/count, (tid+1)*n/count) of the range; the last takes the partial end."""
-        size, full = range_size(r), self.kernel.full.get(r.arg[0])
         tid = self.emit(0, UOp(Ops.SPECIAL, dtypes.index, (), "tid"))
         count = self.emit(0, UOp(Ops.SPECIAL, dtypes.index, (), "nthreads"))
-        n = UOp.index(size)
+        n = r.src[-1]
         low, high = self.raw(tid * n // count), self.raw((tid + 1) * n // count)
-        if full is None or full >= size:
+        if not is_partial(r):
             self.open(r, low, high)
             write(body)
             return self.close()
-        if full:
-            whole = r.replace(src=(UOp.index(full),))
-            self.open(whole, low, self.raw(high.minimum(full)))
-            write(self.narrowed(body, r, whole))
-            self.close()
-        condition = self.raw(UOp.index(full).lt(high))
-        self.scopes.append(Scope([UOp(Ops.IF, None, (condition,))]))
-        write(self.narrowed(body, r, UOp.index(full)))
+        whole, last = all_but_last(r)
+        self.open(whole, low, self.raw(high.minimum(last)))
+        write(self.narrowed(body, r, whole))
+        self.close()
+        self.scopes.append(Scope([UOp(Ops.IF, None, (self.raw(last.lt(high)),))]))
+        write(self.narrowed(body, r, last))
         scope = self.scopes.pop()
         self.scopes[-1].take(scope, UOp(Ops.ENDIF, None, (scope.lines[0],)))
         return None
@@ -265,6 +260,12 @@ class ScopeWriter:
                 smaller = u.replace(src=(UOp.index(keep),)) if keep > 1 else UOp.index(0)
                 new = [simplify(bind(n, u, smaller)) for n in new]
         return new
+
+
+def all_but_last(r: UOp) -> tuple[UOp, UOp]:
+    """A loop over the whole iterations of a partial range, and the number of the last one."""
+    last = UOp.index(range_size(r) - 1)
+    return r.replace(src=(last,), arg=r.arg[:2]), last
 
 
 def _may_store(store: UOp, u: UOp, copy: int) -> bool:

@@ -17,6 +17,7 @@ from tinsmith.ir.ops import Ops
 from tinsmith.ir.ops.op import Array
 from tinsmith.ir.ops.scans import running
 from tinsmith.ir.ops.tensor import reduce_values
+from tinsmith.ir.properties import bound_ranges, start_of
 from tinsmith.ir.symbolic import digits
 from tinsmith.ir.uop import UOp, toposort
 
@@ -174,7 +175,7 @@ class _Run:
         if n.op is Ops.LOAD:
             return self.load(n, *sources)
         if n.op is Ops.FOLD:
-            return self.fold(n, sources[0])
+            return self.fold(n, sources[0], sources[-1] if start_of(n) is not None else None)
         if n.op is Ops.PREFIX:
             return self.running(n, sources[0], *sources[2:])
         if n.op is Ops.MMA:
@@ -201,9 +202,14 @@ class _Run:
             shape[self.axis[r]] = self.size(r)
         return np.broadcast_to(x, tuple(shape))
 
-    def fold(self, n: UOp, x: Array) -> Array:
-        ranges = n.src[1:]
-        return reduce_values(n.arg, self.spread(x, ranges), tuple(self.axis[r] for r in ranges), n.dtype)
+    def fold(self, n: UOp, x: Array, begin: Array | None) -> Array:
+        ranges, nothing = bound_ranges(n), n.arg.identity(n.dtype)
+        for r in ranges:
+            if len(r.src) == 3:
+                start, end, step = (self.memo[s] for s in (*r.src[:2], r))
+                x = np.where((start <= step) & (step < end), x, np.asarray(nothing, x.dtype))
+        y = reduce_values(n.arg, self.spread(x, ranges), tuple(self.axis[r] for r in ranges), n.dtype)
+        return y if begin is None else np.asarray(n.arg.meaning(n, begin, y))
 
     def running(self, n: UOp, *sources: Array) -> Array:
         """A running value over the ranges that are the digits of its place, as over one."""

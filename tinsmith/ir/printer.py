@@ -10,6 +10,7 @@ from typing import Any
 
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir.ops import Op, Ops
+from tinsmith.ir.properties import bound_ranges, start_of
 from tinsmith.ir.text import argument_text, expression, short
 from tinsmith.ir.uop import UOp, toposort
 from tinsmith.ir.views import Moves, tracker
@@ -231,7 +232,9 @@ def _graph_node(n: UOp) -> tuple[str, tuple[UOp, ...]]:
         return f"{n.op.name} {place}{dtype}{valid}{ordered}", (*memory, *below, *(_values(n.src[at]) if valid else ()))
     if n.op in (Ops.FOLD, Ops.STAGE):
         what = f"{n.arg.name} " if isinstance(n.arg, Op) else f"{argument_text(n.arg)} "
-        return f"{n.op.name} {what}{n.dtype!r} over {_ranges(n.src[1:])}", n.src[:1]
+        start = start_of(n)
+        more, below = (" from the second", (n.src[0], start)) if start is not None else ("", n.src[:1])
+        return f"{n.op.name} {what}{n.dtype!r} over {_ranges(bound_ranges(n))}{more}", below
     if n.op is Ops.PREFIX:
         return f"PREFIX {n.arg.name} {n.dtype!r} in order of {expression(n.src[1])}", (n.src[0], *n.src[2:])
     if n.op is Ops.MMA:
@@ -252,7 +255,7 @@ def _range(r: UOp) -> str:
         return short(r)
     role = getattr(r.arg[1], "name", "")
     bounds = ":".join(short(s) for s in r.src)
-    return f"R{r.arg[0]}:{bounds}" + (f" {role}" if role else "")
+    return " ".join([f"R{r.arg[0]}:{bounds}", *([role] if role else []), *r.arg[2:]])
 
 
 def _memory(n: UOp) -> str:

@@ -28,18 +28,31 @@ _NO_RANGES: frozenset[Any] = frozenset()
 
 
 def free_ranges(node: K) -> frozenset[K]:
-    if node.op is Ops.RANGE:
-        inner = node.src[0].ranges
-        return inner | {node}
+    if node.op is Ops.RANGE:  # steps beyond its limits add nothing, so that no value depends on these
+        return frozenset((node,))
     if not node.src:
         return _NO_RANGES
-    if node.op in (Ops.FOLD, Ops.STAGE):
-        return node.src[0].ranges - frozenset(node.src[1:])
-    if node.op is Ops.MMA and len(node.src) == 5:
-        return _union(node.src[:4]) - {node.src[4]}
-    if node.op is Ops.SCATTER_STORE:
-        return _union(node.src[:4]) - {node.src[4]}
-    return _union(node.src)
+    if node.op not in (Ops.FOLD, Ops.STAGE, Ops.MMA, Ops.SCATTER_STORE):
+        return _union(node.src)
+    bound = bound_ranges(node)
+    return _union(tuple(s for s in node.src if s not in bound)) - frozenset(bound)
+
+
+def bound_ranges(node: K) -> tuple[K, ...]:
+    """The ranges that a reduction, a stage, a unit's step or an ordered statement runs over by itself."""
+    if node.op is Ops.FOLD:
+        return node.src[1:] if start_of(node) is None else node.src[1:-1]
+    if node.op is Ops.STAGE:
+        return node.src[1:]
+    if node.op is Ops.SCATTER_STORE or (node.op is Ops.MMA and len(node.src) == 5):
+        return node.src[4:]
+    return ()
+
+
+def start_of(node: K) -> K | None:
+    """What a FOLD goes on from."""
+    last = node.src[-1]
+    return last if node.op is Ops.FOLD and last.op is not Ops.RANGE and last.dtype is node.dtype else None
 
 
 def _union(src: tuple[K, ...]) -> frozenset[K]:

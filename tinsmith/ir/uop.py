@@ -229,9 +229,9 @@ class UOp(Operators):
         return Algebra.value_of_size(self)
 
     @staticmethod
-    def range(size: SInt | UOp, number: int, role: Any) -> UOp:
-        """A kernel-graph index in [0, size)."""
-        return UOp(Ops.RANGE, dtypes.index, (UOp.index(size),), (number, role))
+    def range(size: SInt | UOp, number: int, role: Any, partial: bool = False) -> UOp:
+        """A kernel-graph index in [0, size); ``partial``: only in the last iteration guards decide anything."""
+        return UOp(Ops.RANGE, dtypes.index, (UOp.index(size),), (number, role, *(("partial",) if partial else ())))
 
     @staticmethod
     def iota(length: Any, dtype: DType = dtypes.int32) -> UOp:

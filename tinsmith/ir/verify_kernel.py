@@ -7,6 +7,7 @@ from typing import Any
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir.checks import BITCAST, CONST, ELEMENTWISE, Check, allowed, dtype, run, unless
 from tinsmith.ir.ops import Op, Ops
+from tinsmith.ir.properties import bound_ranges, start_of
 from tinsmith.ir.symbolic import digits
 from tinsmith.ir.text import short
 from tinsmith.ir.units import MatrixUnit
@@ -34,11 +35,9 @@ class KernelFacts:
 
 def _bound(n: UOp) -> tuple[UOp, ...]:
     """The ranges that a node runs over by itself."""
-    if n.op in (Ops.FOLD, Ops.STAGE):
-        return n.src[1:]
-    if n.op in (Ops.SCATTER_STORE, Ops.MMA):
-        return n.src[4:]
-    return tuple(sorted(n.src[1].ranges, key=lambda r: r.arg[0])) if n.op is Ops.PREFIX else ()
+    if n.op is Ops.PREFIX:
+        return tuple(sorted(n.src[1].ranges, key=lambda r: r.arg[0]))
+    return bound_ranges(n)
 
 
 def position_of_valid(n: UOp) -> int:
@@ -73,8 +72,8 @@ def valid(n: UOp, _: Any) -> str | None:
 def _range_args(n: UOp, facts: KernelFacts) -> str | None:
     if not all(s.dtype is dtypes.index for s in n.src):
         return f"a range has index bounds, not {[s.dtype for s in n.src]}"
-    if not (isinstance(n.arg, tuple) and len(n.arg) == 2 and isinstance(n.arg[0], int)):
-        return f"a range's argument is (number, role), not {n.arg!r}"
+    if not (isinstance(n.arg, tuple) and isinstance(n.arg[0], int) and n.arg[2:] in ((), ("partial",))):
+        return f"a range's argument is (number, role) or (number, role, 'partial'), not {n.arg!r}"
     return unless(len(facts.numbers[n.arg[0]]) == 1, f"two ranges have number {n.arg[0]}")
 
 
@@ -97,7 +96,10 @@ def _bound_once(n: UOp, facts: KernelFacts) -> str | None:
 
 
 def _fold(n: UOp, _: KernelFacts) -> str | None:
-    return unless(isinstance(n.arg, Op) and n.arg.identity is not None, f"{n.arg} cannot reduce")
+    if not isinstance(n.arg, Op) or n.arg.identity is None:
+        return f"{n.arg} cannot reduce"
+    start = start_of(n)
+    return unless(start is None or start.ranges.isdisjoint(bound_ranges(n)), "the start depends on the ranges")
 
 
 def _prefix(n: UOp, _: KernelFacts) -> str | None:
@@ -156,7 +158,7 @@ KERNEL_CHECKS: tuple[Check[KernelFacts], ...] = (
           (Ops.FOLD, Ops.PREFIX, Ops.STAGE, Ops.SCATTER_STORE), _binds_ranges),
     Check("bound-once", "A bound range has binders of one kind and does not escape.", (Ops.RANGE,),
           _bound_once),
-    Check("fold", "The op has an identity.", (Ops.FOLD,), _fold),
+    Check("fold", "The op has an identity; the start stands before the ranges.", (Ops.FOLD,), _fold),
     Check("prefix", "The start stands before the range; MULADD has a weight.", (Ops.PREFIX,), _prefix),
     Check("product", "A step of a matrix unit has its types and sizes.", (Ops.MMA,), _product),
     Check("stage", "A stage is a pointer with one size per range.", (Ops.STAGE,), _stage),

@@ -34,12 +34,14 @@ def shuffled(u: Node, x: Array) -> Array:
 class KernelOps:
     """Rows of the op table for kernel graphs and linear programs."""
 
-    RANGE = Op("loop", "An index that runs from 0 (or the first source) below the last source: (number, role).", (1, 2),
-               of_first)
+    RANGE = Op("loop", "An index that runs from 0 (or the first source) below the last source: (number, role[, "
+               "partial]), where partial says that guards decide in the last iteration alone. Of three sources (start, "
+               "end, size) the first two may depend on other ranges: a FOLD takes the steps from start below end, as "
+               "the others add nothing.", (1, 3), of_first)
     LOAD = Op("memory", "The element at an index of memory; 0 where valid is false.", (2, 3), None)
     STORE = Op("memory", "Write (memory, index, value[, valid]).", (3, 4), nothing)
-    FOLD = Op("reduce", "Combine a value over ranges: (value, range, ...); the argument is the op.", (2, 1 << 30),
-              of_first)
+    FOLD = Op("reduce", "Combine a value over ranges: (value, range, ...[, start]); the argument is the op. It goes on "
+              "from a start, which is no range and has the value's type.", (2, 1 << 30), of_first)
     PREFIX = Op("scan", "A value combined over a range up to and with each of its steps, which come in order:"
                 " (value, range, start[, weight]); several ranges stand as the digits of a number. The argument is the"
                 " op, MULADD with a weight.", (3, 4), of_first)
