@@ -13,6 +13,7 @@ from tests.codegen.test_dots import TARGET, case
 from tests.codegen.test_matrix import close, product, tensor_core
 from tests.golden.running import ROOT
 from tinsmith.backend.cpu.llvm import host_features
+from tinsmith.backend.device import Device
 from tinsmith.backend.python.render import PythonRenderer
 from tinsmith.codegen.opt import OptOps
 from tinsmith.codegen.program import begin, compile_kernel
@@ -92,6 +93,33 @@ def test_a_row_is_all_that_opts_plans_and_interpreters_need(row: MatrixUnit, tra
             arrays = buffers(sink, inputs)
             run_program("PYTHON", compile_kernel(sink, PythonRenderer(target), chosen), arrays)
             close(arrays[0], want)
+
+
+def staged(name: str, sizes: tuple[int, int, int], threads: int, tile: tuple[int, int, float],
+           *of_sums: Fragment) -> MatrixUnit:
+    """A unit that reads both operands from slots of a ring."""
+    m, n, k = sizes
+    found = unit(name, sizes, F16, F32, Fragment(((k, 0, 1), (m, 1, 0))), Fragment(((k, 1, 0), (n, 0, 1))), *of_sums,
+                 threads=threads)
+    return dataclasses.replace(found, staged=True, tiles=(tile,))
+
+
+@pytest.mark.parametrize("row", [
+    staged("two_warps", (32, 64, 32), 64, (1, 4, 1.0), Fragment(((2, 0, 1), (2, 8, 0), (8, 0, 8)),
+                                                                 ((4, 0, 2), (8, 1, 0), (2, 16, 0)))),
+    staged("a_slot_a_step", (16, 64, 64), 32, (4, 2, 1.0), Fragment(((32, 0, 2),), ((2, 0, 1), (16, 1, 0)))),
+], ids=str)
+def test_a_unit_that_reads_a_ring_is_a_row_too(row: MatrixUnit) -> None:
+    """By default: with its row alone, a target with bulk copies gets rings for it."""
+    target = dataclasses.replace(Device["PYTHON:G256:B232448"].renderer.target, units=(row,))
+    for shape in ((128, 128, 128), (100, 136, 72)):
+        sink, inputs = product(*shape, F16)
+        kernel = compile_kernel(sink, PythonRenderer(target))
+        assert [o.unit for o in kernel.opts if o.op is OptOps.TC] == [row.name]
+        assert any(u.op is Ops.DEFINE_RING for u in kernel.uops)
+        arrays = buffers(sink, inputs)
+        run_program("PYTHON", kernel, arrays)
+        close(arrays[0], expected(sink, inputs)[0])
 
 
 def uses_unit(dtype: DType, renderer: Renderer) -> bool:

@@ -61,7 +61,7 @@ def _applied(kernel: Kernel, numbers: list[int], unit: MatrixUnit, below: int, s
     rows, columns = (_own(kernel, which) for which in (0, 1))
     if below > 1 and (rows is None or not tried(kernel, Opt(OptOps.LOCAL, kernel.ranges.index(rows), below))):
         return False
-    for r in kernel.reduces:
+    for r in kernel.reduces if steps > unit.k else ():
         if not tried(kernel, Opt(OptOps.UNROLL, kernel.ranges.index(r), steps // unit.k)):
             return False
     rows, columns = (_own(kernel, which) for which in (0, 1))
