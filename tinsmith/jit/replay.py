@@ -153,6 +153,21 @@ def _sole(t: Tensor) -> list[int]:
     return [_references(node.arg), _references(node), *reversed(counts), *parts]
 
 
+def _direct(t: Tensor) -> tuple[int, int]:
+    """Reference counts of a tensor's buffer and of its node, which is all that it sees it through."""
+    node = t.uop
+    return _references(node.arg), _references(node)
+
+
+@functools.cache
+def _direct_counts() -> tuple[int, int]:
+    """What ``_direct`` says of a tensor that is alone with its buffer, which a list of the caller's holds too."""
+    held = [Buffer("NPY", 1, dtypes.float32)]
+    t: Tensor = _new(Tensor)
+    t.uop, t._shared = UOp(Ops.BUFFER, dtypes.float32, (), held[0]), None
+    return _direct(t)
+
+
 @functools.cache
 def _sole_counts(views: int, layout: Layout | None) -> list[int]:
     """What ``_sole`` says of a tensor that is alone with its buffer, which a list of the caller's holds too."""
@@ -172,6 +187,8 @@ def is_sole(t: Tensor) -> bool:
     """Whether only ``t``, seen through views of all of it, and one list refer to its buffer."""
     if not alone(t):
         return False
+    if t.uop.op is Ops.BUFFER and t.uop.arg.layout is None:  # as most are
+        return _COUNTED and t.uop.arg.base is None and not t.uop.arg.lent and _direct(t) == _direct_counts()
     node, views = t.uop, 0
     while node.op in (Ops.RESHAPE, Ops.PERMUTE):
         node, views = node.src[0], views + 1

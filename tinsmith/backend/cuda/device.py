@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
@@ -153,13 +153,12 @@ class _Replay:
             edge.from_port = self.gpu.driver.CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC
         return edge
 
-    def update(self, rows: Sequence[tuple[int, ...]]) -> None:
+    def update(self, rows: Sequence[tuple[int, ...]], numbers: Iterable[int]) -> None:
         """Write other arguments into the nodes that have them."""
         gpu = self.gpu
-        for n, (old, new) in enumerate(zip(self.rows, rows)):
-            if old != new:
-                self.programs[n].write(new)
-                gpu.call(gpu.driver.cuGraphExecKernelNodeSetParams, self.ready, self.nodes[n], self.params[n])
+        for n in numbers:
+            self.programs[n].write(rows[n])
+            gpu.call(gpu.driver.cuGraphExecKernelNodeSetParams, self.ready, self.nodes[n], self.params[n])
         self.rows = list(rows)
 
     def __del__(self) -> None:
@@ -191,6 +190,11 @@ class CUDAGraph(Graph):
         self.places = [[(at[p.base], p.offset) for p in e.places] for e in launches]
         value = {v: n for n, v in enumerate(self.values, len(self.bases))}
         self.numbers = [[value[v] for v in e.variables] for e in launches]
+        self.readers: list[set[int]] = [set() for _ in (*self.bases, *self.values)]  # launches that have an argument so
+        for n, (places, numbers) in enumerate(zip(self.places, self.numbers)):
+            for number in (*(base for base, _ in places), *numbers):
+                self.readers[number].add(n)
+        self.wide = any(e.program.kernel.bytes >= WIDE for e in launches)
         self.names = tuple(e.program.kernel.symbol for e in launches)
         self.replays: dict[tuple[int, ...], _Replay] = {}  # by addresses and values; the last used is at the end
 
@@ -214,21 +218,28 @@ class CUDAGraph(Graph):
 
     def made(self, key: tuple[int, ...], bases: Sequence[Buffer]) -> _Replay:
         """A CUDA graph for these addresses: a new one, or the one unused for longest with other arguments."""
-        rows = [self.row(n, key) for n in range(len(self.launches))]
-        levels = self.levels(rows, bases)
         self.gpu.check()
         self.gpu.bury()
         if len(self.replays) < self.device.target.replays:
-            return _Replay(self.gpu, self.programs, rows, levels, self.device.target.launches_early)
-        replay = self.replays.pop(next(iter(self.replays)))
+            rows = [self.row(n, key) for n in range(len(self.launches))]
+            return _Replay(self.gpu, self.programs, rows, self.levels(rows, bases), self.device.target.launches_early)
+        before = next(iter(self.replays))
+        replay = self.replays.pop(before)
+        others = sorted({n for a, b, readers in zip(before, key, self.readers) if a != b for n in readers})
+        rows = list(replay.rows)
+        for n in others:
+            rows[n] = self.row(n, key)
+        levels = self.levels(rows, bases)
         if replay.levels != levels:  # other memory is shared now
             return _Replay(self.gpu, self.programs, rows, levels, self.device.target.launches_early)
-        self.updated += sum(a != b for a, b in zip(replay.rows, rows))
-        replay.update(rows)
+        self.updated += len(others)
+        replay.update(rows, others)
         return replay
 
     def levels(self, rows: Sequence[tuple[int, ...]], bases: Sequence[Buffer]) -> list[int]:
         """Numbers that rise from launch to launch, but for wide neighbours that do not touch what the others write."""
+        if not self.wide:
+            return list(range(len(rows)))
         found: list[int] = []
         read: list[tuple[int, int]] = []
         written: list[tuple[int, int]] = []
