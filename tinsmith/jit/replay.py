@@ -153,18 +153,18 @@ def _sole(t: Tensor) -> list[int]:
     return [_references(node.arg), _references(node), *reversed(counts), *parts]
 
 
-def _direct(t: Tensor) -> tuple[int, int]:
-    """Reference counts of a tensor's buffer and of its node, which is all that it sees it through."""
-    node = t.uop
-    return _references(node.arg), _references(node)
+def _direct(t: Tensor) -> tuple[int, int, int]:
+    """Reference counts of a tensor's buffer, of its node, and of the one view through which the tensor sees it."""
+    view = t.uop
+    return _references(view.src[0].arg), _references(view.src[0]), _references(view)
 
 
 @functools.cache
-def _direct_counts() -> tuple[int, int]:
+def _direct_counts() -> tuple[int, int, int]:
     """What ``_direct`` says of a tensor that is alone with its buffer, which a list of the caller's holds too."""
     held = [Buffer("NPY", 1, dtypes.float32)]
     t: Tensor = _new(Tensor)
-    t.uop, t._shared = UOp(Ops.BUFFER, dtypes.float32, (), held[0]), None
+    t.uop, t._shared = UOp(Ops.BUFFER, dtypes.float32, (), held[0]).reshape((1, 1)), None
     return _direct(t)
 
 
@@ -187,8 +187,8 @@ def is_sole(t: Tensor) -> bool:
     """Whether only ``t``, seen through views of all of it, and one list refer to its buffer."""
     if not alone(t):
         return False
-    if t.uop.op is Ops.BUFFER and t.uop.arg.layout is None:  # as most are
-        return _COUNTED and t.uop.arg.base is None and not t.uop.arg.lent and _direct(t) == _direct_counts()
+    if t.uop.op is Ops.RESHAPE and t.uop.src[0].op is Ops.BUFFER and t.uop.src[0].arg.layout is None:  # as most are
+        return _COUNTED and _direct(t) == _direct_counts() and t.uop.base.arg.base is None and not t.uop.base.arg.lent
     node, views = t.uop, 0
     while node.op in (Ops.RESHAPE, Ops.PERMUTE):
         node, views = node.src[0], views + 1
