@@ -15,6 +15,7 @@ from tinsmith.codegen.scopes import Coords
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.linear import linear_form
+from tinsmith.ir.uop import toposort
 
 _BETWEEN = (Ops.CONST, Ops.DEFINE_GLOBAL, Ops.GEP, Ops.VECTORIZE)
 
@@ -145,9 +146,10 @@ def _part_of_a_thread(fold: UOp) -> tuple[UOp, UOp, dict[UOp, UOp]] | None:
 
 
 def loads_first(lines: Sequence[UOp], most: int) -> list[UOp]:
-    """The lines with loads of what the kernel only reads before stores, and before the barriers of their loop that need
-    not come first: so they are under way while the threads wait; ``most``: values that a thread has then."""
-    lines = _stores_later(lines, most)
+    """The lines with loads of what the kernel only reads before the barriers of their loop that need not come first:
+    so they are under way while the threads wait for each other; ``most``: values that a thread has then."""
+    if any(n.op is Ops.LOAD for line in lines if line.op is Ops.LOAD for n in toposort(line.src[1])):
+        lines = _stores_later(lines, most)
     written = {u.src[0] for u in lines if u.op in (Ops.STORE, Ops.STORE_TILE)}
     now, since = 0, dict[UOp, int]()  # barriers so far, and before each line
     scopes: list[list[tuple[int, UOp]]] = [[]]  # the barriers of open loops
@@ -176,8 +178,8 @@ def loads_first(lines: Sequence[UOp], most: int) -> list[UOp]:
 
 
 def _stores_later(lines: Sequence[UOp], most: int) -> list[UOp]:
-    """Stores to global memory behind loads that follow with nothing between but arithmetic: a compiler cannot know that
-    they go to other memory."""
+    """Stores to global memory behind loads that follow with nothing between but arithmetic, for kernels that wait twice,
+    for a place and for what is there: a compiler cannot know that they go to other memory."""
     written = {u.src[0] for u in lines if u.op in (Ops.STORE, Ops.STORE_TILE)}
     out, stores, waiting, lanes = list[UOp](), list[UOp](), list[UOp](), 0
     for line in lines:
