@@ -178,8 +178,8 @@ def loads_first(lines: Sequence[UOp], most: int) -> list[UOp]:
 
 
 def _stores_later(lines: Sequence[UOp], most: int) -> list[UOp]:
-    """Stores to global memory behind loads that follow with nothing between but arithmetic, for kernels that wait twice,
-    for a place and for what is there: a compiler cannot know that they go to other memory."""
+    """Stores to global memory behind loads that follow with nothing between but arithmetic: a compiler cannot know that
+    they go to other memory. For kernels that wait twice, for a place and for what is there; others lose by it."""
     written = {u.src[0] for u in lines if u.op in (Ops.STORE, Ops.STORE_TILE)}
     out, stores, waiting, lanes = list[UOp](), list[UOp](), list[UOp](), 0
     for line in lines:
