@@ -40,7 +40,7 @@ NO_TUNING = {
 
 # Still to become fields of a target.
 LEFT = {
-    "codegen/heuristics_blocks.py": {"ENOUGH_THREADS", "COPIES", "TILE_SIDE", "THREAD_ROWS", "SLICE"},
+    "codegen/heuristics_blocks.py": {"TILE_SIDE", "THREAD_ROWS", "SLICE"},
     "codegen/heuristics_rings.py": {"BAND"},
 }
 TARGETS = ("llvm", "opencl", "cuda", "metal", "hip", "wgsl")

@@ -8,6 +8,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from tinsmith.codegen import matrix
 from tinsmith.codegen.heuristics_bandwidth import (
@@ -32,32 +34,36 @@ from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.tuning import Candidate
 from tinsmith.codegen.tuning import stride_of as _stride
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.structure import contraction, sum_of_products
+from tinsmith.ir.structure import (
+    Contraction,
+    Map,
+    Rows,
+    Scan,
+    Scatter,
+    Structure,
+    contraction,
+    structure,
+    sum_of_products,
+)
 from tinsmith.ir.uop import toposort
 
-ENOUGH_THREADS = 1 << 13  # results from which on every result has a thread of its own
-COPIES = (8, 4), (4, 4), (4, 2), (2, 2)  # of a product along a range of each factor
 TILE_SIDE, THREAD_ROWS, SLICE = 16, 4, 16  # threads along a tile's sides, rows of each, steps of a slice
 
 
-def choose_block_opts(kernel: Kernel, target: Target) -> None:
-    """Apply the opts that the model expects to be fastest on a grid of blocks."""
-    if matrix_unit_opts(kernel, target) or contraction_opts(kernel, target) or running_opts(kernel, target):
-        return
-    if kernel.folds:
-        for choose in (listed_opts, row_opts, column_opts, short_sum_opts, window_opts):
-            if choose(kernel, target):
-                return
-        reuse_opts(kernel, target)
-        shared_reduction_opts(kernel, target)
-        thread_opts(kernel, target)
-    elif not transpose_opts(kernel, target):
-        share_work(kernel, None)
-        picked_opts(kernel, target)
-        thread_opts(kernel, target, vector_opts(kernel, target))
-        made_opts(kernel, target)
+def block_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
+    """The first way for blocks of threads that a kernel suits. What they cost is not compared."""
+    for what, choose in WAYS[type(structure(kernel.sink))]:
+        trial = kernel.copied()
+        if choose(trial, target):
+            yield Candidate(what, {}, partial(_taken, trial=trial))
+            return
+
+
+def _taken(kernel: Kernel, trial: Kernel) -> None:
+    vars(kernel).update(vars(trial))
 
 
 def attempt(kernel: Kernel, op: OptOps, r: UOp, amount: int) -> UOp | None:
@@ -80,7 +86,7 @@ def outer_of(kernel: Kernel, inner: UOp | None) -> UOp | None:
 def shared_reduction_opts(kernel: Kernel, target: Target) -> None:
     """The threads of a block share every large reduction if there are few results."""
     beside = any(r.arg[1] is Role.LOOP for r in kernel.parallel)  # which the threads of a block share in any case
-    if results_of(kernel) >= ENOUGH_THREADS and not beside:
+    if results_of(kernel) >= target.blocks.enough and not beside:
         return
     for fold in {f.src[1:]: f for f in kernel.folds}.values():
         numbers = [r.arg[0] for r in fold.src[1:] if isinstance(range_size(r), int)]
@@ -110,7 +116,7 @@ def reuse_opts(kernel: Kernel, target: Target) -> None:
     pair = found.a, found.b
     own = [next((r for r in kernel.order if r in a.ranges - b.ranges and r.arg[1] is Role.GLOBAL and not any(
         _stride(n.src[1], r) == 1 for n in (*pair, *kernel.stores))), None) for a, b in (pair, pair[::-1])]
-    for copies in COPIES:
+    for copies in target.blocks.copies:
         amounts = [math.gcd(range_size(r), c) if r is not None and isinstance(range_size(r), int) else 1
                    for r, c in zip(own, copies)]
         if results_of(kernel) >= math.prod(amounts) * target.cores * target.resident // 4:
@@ -189,3 +195,32 @@ def _largest(kernel: Kernel, fold: UOp, a: UOp, b: UOp) -> UOp | None:
     """The longest range of the grid that only operand ``a`` has."""
     own = [r for r in kernel.order if r in a.ranges - b.ranges and r in fold.ranges and r.arg[1] is Role.GLOBAL]
     return max(own, key=range_size, default=None)
+
+
+def sum_opts(kernel: Kernel, target: Target) -> bool:
+    """Any reduction: what a factor loads serves several results, threads share long sums."""
+    reuse_opts(kernel, target)
+    shared_reduction_opts(kernel, target)
+    thread_opts(kernel, target)
+    return True
+
+
+def map_opts(kernel: Kernel, target: Target) -> bool:
+    """Vectors, then threads, along memory."""
+    share_work(kernel, None)
+    picked_opts(kernel, target)
+    thread_opts(kernel, target, vector_opts(kernel, target))
+    made_opts(kernel, target)
+    return True
+
+
+_Ways = tuple[tuple[str, Callable[[Kernel, Target], bool]], ...]
+_products: _Ways = (("tiles of a matrix unit", matrix_unit_opts), ("tiles in local memory", contraction_opts))
+_rows: _Ways = (("steps that a list gives", listed_opts), ("threads of a block share rows", row_opts),
+                ("threads side by side along columns", column_opts),
+                ("a thread has several short sums", short_sum_opts),
+                ("windows two to a thread", window_opts), ("threads share what is long", sum_opts))
+_maps: _Ways = (("a tile through local memory", transpose_opts), ("threads along memory", map_opts))
+WAYS: dict[type[Structure], _Ways] = {
+    Contraction: (*_products, *_rows), Rows: _rows, Scan: (*_products, ("threads share the steps", running_opts)),
+    Scatter: _maps, Map: _maps}

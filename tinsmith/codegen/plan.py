@@ -15,7 +15,7 @@ from functools import partial
 from itertools import chain
 
 from tinsmith.codegen.heuristics import finish, scan_ways, symbolic_opts
-from tinsmith.codegen.heuristics_blocks import choose_block_opts
+from tinsmith.codegen.heuristics_blocks import block_ways
 from tinsmith.codegen.heuristics_maps import map_ways
 from tinsmith.codegen.heuristics_rows import row_ways
 from tinsmith.codegen.heuristics_tiles import tile_ways
@@ -93,7 +93,7 @@ def why_not(chosen: Candidate, other: Candidate) -> str:
 
 def candidates(kernel: Kernel, target: Target) -> list[Candidate]:
     """What the first generator of a kernel's structure that has anything to offer offers, the most special first."""
-    generators = (block_ways,) if target.blocks.threads else CORES[type(structure(kernel.sink))]
+    generators = BLOCKS if target.blocks.threads else CORES[type(structure(kernel.sink))]
     return next((ways for generate in generators if (ways := list(generate(kernel, target)))), [])
 
 
@@ -135,9 +135,10 @@ CORES: dict[type[Structure], tuple[Generator, ...]] = {
 # *** blocks of threads ***
 
 
-def block_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
-    """The opts for blocks of threads."""
+def _alone(kernel: Kernel, target: Target) -> Iterator[Candidate]:
+    """Every thread by itself, where a setting asks for it."""
     if settings.NOLOCALS:
         yield Candidate("every thread alone", {}, lambda k: k.apply(Opt(OptOps.NOLOCALS)))
-    else:
-        yield Candidate("blocks of threads", {}, partial(choose_block_opts, target=target))
+
+
+BLOCKS: tuple[Generator, ...] = (_alone, block_ways)

@@ -129,6 +129,8 @@ class Blocks:
         columns: threads side by side; ``ways``: how many share the way down.
         together: rows or windows of a thread that are under way at once.
         tile: side of a transposed tile; ``tile_rows``: how much of it a thread writes.
+        enough: results from which on every one has a thread of its own.
+        copies: of a product along a range of each factor, the most that there is work for all threads without.
         in_vain: blocks that may be launched for nothing, for a size known only at run time.
         early: values that a thread has loaded before the barrier ahead of their use.
         beside: rows of a fragment's elements for which a thread reads other memory at a time.
@@ -150,6 +152,8 @@ class Blocks:
     together: int = 2
     tile: int = 64
     tile_rows: int = 8
+    enough: int = 1 << 13
+    copies: tuple[tuple[int, int], ...] = ((8, 4), (4, 4), (4, 2), (2, 2))
     in_vain: int = 1 << 16
     early: int = 32
     beside: int = 8
