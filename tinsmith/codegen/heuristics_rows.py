@@ -47,12 +47,32 @@ def row_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
     if windows_fit(kernel):
         least = min(found.cycles.values(), default=alone) if found is not None else alone
         yield Candidate("windows written out", {"memory": vectors * least}, lambda k: window_opts(k, target))
+    core, several = target.core, max(_depths(kernel.folds).values()) > 1
+    beside = _row_beside(kept, target)
     for r in options:
         assert found is not None
-        yield Candidate(f"lanes along {name_of(r)}", {"memory": vectors * found.cycles[r], "loops": vectors},
+        along = r in found.over
+        price = {"memory": vectors * found.cycles[r], "loops": vectors}
+        waiting = vectors * lanes / range_size(r) * core.latency * lanes.bit_length() if along and several else 0.0
+        yield Candidate(f"lanes along {name_of(r)}", {**price, "waiting": waiting},
                         partial(_reduce, kept=kept, target=target, lane=r))
-    yield Candidate("no lanes for the first sum", {"memory": vectors * alone, "waiting": vectors * lanes
-                    * target.core.latency, "loops": vectors * lanes}, partial(_reduce, kept=kept, target=target))
+        if waiting and beside is not None:
+            yield Candidate(f"lanes along {name_of(r)}, {core.rows_beside} rows side by side",
+                            {**price, "rows apart": core.apart * vectors, "waiting": waiting / core.rows_beside},
+                            partial(_reduce, kept=kept, target=target, lane=r, beside=beside))
+    yield Candidate("no lanes for the first sum", {"memory": vectors * alone, "loops": vectors * lanes,
+                    "waiting": vectors * lanes * core.latency}, partial(_reduce, kept=kept, target=target))
+
+
+def _row_beside(kernel: Kernel, target: Target) -> UOp | None:
+    """The innermost loop over rows, if several of them can be gone through together: each pass over a short row waits
+    for the end of the one before it, whose lanes are combined."""
+    count, shares = target.core.rows_beside, max(target.threads, 1) * target.core.even
+    if any(s.op is not Ops.STORE for s in kernel.stores):
+        return None
+    rows = [r for r in kernel.parallel if all(r in n.ranges for n in (*kernel.folds, *kernel.stores))]
+    whole = rows and range_size(rows[-1]) % count == 0 and count_of(frozenset(rows)) >= count * shares
+    return rows[-1] if whole else None
 
 
 class _Options(NamedTuple):
@@ -89,8 +109,9 @@ def _options(kernel: Kernel, target: Target, lanes: int, over: tuple[UOp, ...]) 
     return _Options(over, _long_first(cycles, alone, lanes, core.shortest_lanes), cycles, alone, worth)
 
 
-def _reduce(kernel: Kernel, kept: Kernel, target: Target, lane: UOp | None = None) -> None:
-    """Lanes for every reduction, of the first one along ``lane``, and then for every store."""
+def _reduce(kernel: Kernel, kept: Kernel, target: Target, lane: UOp | None = None,
+            beside: UOp | None = None) -> None:
+    """Lanes for every reduction, of the first along ``lane``, and then for every store; rows of ``beside`` together."""
     vars(kernel).update(vars(kept.copied()))
     if not target.vector_bytes:
         return
@@ -117,6 +138,8 @@ def _reduce(kernel: Kernel, kept: Kernel, target: Target, lane: UOp | None = Non
             if outer is not None and range_size(outer) >= 4 and _together(group) <= 2 and streams <= 3:
                 split(kernel, OptOps.UPCAST, outer, 4)
     lanes_for_stores(kernel, target, lanes)
+    if beside is not None:
+        split(kernel, OptOps.UPCAST, beside, target.core.rows_beside)
 
 
 def steps_together(kernel: Kernel) -> tuple[UOp, int] | None:
@@ -128,13 +151,18 @@ def steps_together(kernel: Kernel) -> tuple[UOp, int] | None:
     return None
 
 
-def _together(folds: list[UOp]) -> int:
-    """How many reductions share a loop: those of which none needs another's result."""
+def _depths(folds: list[UOp]) -> dict[UOp, int]:
+    """The pass over the data in which each reduction is done: after those whose results it needs."""
     loop: dict[UOp, int] = {}
     for f in toposort(folds):
         if f in folds:
             loop[f] = 1 + max((loop[g] for g in toposort(f.src[0]) if g in loop), default=0)
-    return max(Counter(loop.values()).values())
+    return loop
+
+
+def _together(folds: list[UOp]) -> int:
+    """How many reductions share a loop: those of which none needs another's result."""
+    return max(Counter(_depths(folds).values()).values())
 
 
 def lanes_for_stores(kernel: Kernel, target: Target, lanes: int) -> None:

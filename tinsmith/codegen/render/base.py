@@ -217,6 +217,7 @@ class Core:
         steps_together: rows whose sum is added to one that stays in memory, which is then read and written less.
         separate_sums: accumulators of a reduction up to which steps written out have their own; ``shared_sums``: those
             of reductions that share a loop: more would not stay in registers.
+        rows_beside: rows that several passes go through side by side; ``apart``: cycles that a vector takes more then.
         dear: operations per element from which a second computation costs more than a look into local memory.
         short_row: elements of a row that are not worth a loop of their own.
         rows_kept: at once in local memory.
@@ -262,6 +263,8 @@ class Core:
     steps_together: tuple[int, ...] = (4, 2)
     separate_sums: int = 8
     shared_sums: int = 24
+    rows_beside: int = 4
+    apart: float = 0.75
     dear: int = 12
     short_row: int = 64
     rows_kept: int = 2
