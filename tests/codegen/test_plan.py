@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tests.codegen.test_estimate import TARGET, kernel, matmul, param
@@ -12,7 +13,9 @@ from tinsmith.codegen import plan as planner
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.plan import candidates, plan
+from tinsmith.codegen.program import compile_kernel
 from tinsmith.codegen.render.base import Target
+from tinsmith.codegen.render.cuda import CUDARenderer
 from tinsmith.codegen.tuning import Candidate, apply_to
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.structure import Contraction, Map, Rows, Scan, Scatter, structure
@@ -87,3 +90,35 @@ def test_a_contraction_that_no_tile_suits_is_taken_for_rows() -> None:
     product = (x.reshape((64, 1, 64)).expand(shape) * y.reshape((1, 64, 64)).expand(shape)).reduce("ADD", (2,))
     made = plan(kernel(product), TARGET)
     assert made.structure == "contraction" and made.chosen.startswith("lanes along")
+
+
+@pytest.mark.parametrize(("columns", "together"), [(64, True), (256, True), (512, False), (2048, False)])
+def test_several_short_rows_are_gone_through_side_by_side(columns: int, together: bool) -> None:
+    """The second pass over a row waits for the lanes of the first to be combined; long rows have enough to do."""
+    x = param(1, (4096, columns))
+    spread = x - x.reduce("MAX", (1,)).expand(x.shape)
+    made = plan(k := kernel((spread * spread).reduce("ADD", (1,))), TARGET)
+    rows = [o for o in k.opts if o.op is OptOps.UPCAST]
+    assert bool(rows) == ("side by side" in made.chosen) == together
+    once = plan(kernel(x.reduce("ADD", (1,))), TARGET)
+    assert "side by side" not in once.chosen, "one pass waits for none"
+
+
+@pytest.mark.parametrize("columns", [17, 64, 100, 250])
+def test_rows_side_by_side_are_what_each_is_alone(columns: int) -> None:
+    x = np.random.default_rng(columns).standard_normal((96, columns)).astype(np.float32)
+    power = np.exp(x - x.max(1, keepdims=True))
+    np.testing.assert_allclose(Tensor(x).softmax().numpy(), power / power.sum(1, keepdims=True), rtol=1e-5)
+    np.testing.assert_allclose(Tensor(x).var(1).numpy(), x.var(1, ddof=1), rtol=1e-5)
+    spread = x - x.mean(1, keepdims=True)
+    want = spread / np.sqrt(x.var(1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(Tensor(x).layernorm().numpy(), want, rtol=1e-4, atol=1e-6)
+
+
+def test_ways_for_blocks_of_threads_have_names() -> None:
+    chosen = {}
+    for name, (value, _) in KINDS.items():
+        made = compile_kernel(UOp(Ops.SINK, None, (value,)), CUDARenderer()).plan
+        chosen[name] = "" if made is None else made.chosen
+    assert chosen["sum"] == "threads of a block share rows"
+    assert chosen["transpose"] == chosen["scatter"] == "threads along memory" != chosen["product"]
