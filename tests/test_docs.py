@@ -143,7 +143,8 @@ def test_every_opt_has_a_row_of_its_page() -> None:
 
 
 WORDS = ("local memory", "emitter", "footprint", "loop-carried scan", "histogram", "horizontal fusion",
-         "unlikely branch", "register tile", "kernel graph", "linear program", "warp", "memory plan")
+         "unlikely branch", "register tile", "kernel graph", "linear program", "warp", "memory plan",
+         "structure", "layout", "STAGE", "ring", "unit")
 
 
 def glossary() -> list[list[str]]:
