@@ -59,18 +59,19 @@ def plan(kernel: Kernel, target: Target) -> Plan:
     chained = isinstance(found, Contraction) and found.chain
     name = type(found).__name__.lower() + (" of contractions" if chained else "")
     refused: tuple[str, ...] = ()
-    ways = sorted(candidates(kernel, target), key=lambda w: w.cycles)
-    for at, way in enumerate(ways):
-        trial = kernel.copied()
-        try:
-            way.apply(trial)
-        except ArgumentError as error:
-            refused = refused or (way.what, f"which is not legal: {error.message}")
-            continue
-        vars(kernel).update(vars(trial))
-        others = (w for w in ways[at + 1 :] if w.what != way.what)
-        lost = refused or next(((w.what, why_not(way, w)) for w in others), ())
-        return Plan(name, way.what, way.cycles, *lost)
+    for ways in offers(kernel, target):
+        ways.sort(key=lambda w: w.cycles)
+        for at, way in enumerate(ways):
+            trial = kernel.copied()
+            try:
+                way.apply(trial)
+            except ArgumentError as error:
+                refused = refused or (way.what, f"which is not legal: {error.message}")
+                continue
+            vars(kernel).update(vars(trial))
+            others = (w for w in ways[at + 1 :] if w.what != way.what)
+            lost = refused or next(((w.what, why_not(way, w)) for w in others), ())
+            return Plan(name, way.what, way.cycles, *lost)
     return Plan(name, "as it is", 0.0)
 
 
@@ -92,9 +93,15 @@ def why_not(chosen: Candidate, other: Candidate) -> str:
 
 
 def candidates(kernel: Kernel, target: Target) -> list[Candidate]:
-    """What the first generator of a kernel's structure that has anything to offer offers, the most special first."""
+    """What the first generator of a kernel's structure that has anything to offer offers."""
+    return next((ways for ways in offers(kernel, target) if ways), [])
+
+
+def offers(kernel: Kernel, target: Target) -> Iterator[list[Candidate]]:
+    """What the generators of a kernel's structure offer, the most special one first: the next ones are only asked where
+    nothing of that is legal."""
     generators = BLOCKS if target.blocks.threads else CORES[type(structure(kernel.sink))]
-    return next((ways for generate in generators if (ways := list(generate(kernel, target)))), [])
+    return (list(generate(kernel, target)) for generate in generators)
 
 
 # *** loops of cores ***
