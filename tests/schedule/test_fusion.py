@@ -203,3 +203,26 @@ def test_a_sum_is_not_computed_for_all_that_its_result_is_padded_to() -> None:
     x.requires_grad = True
     (x - x[:, :1] + 1).relu().sum(1).mean().backward()
     assert work(Tensor.schedule(x.grad)) < 32 * x.numel()
+
+
+def test_a_small_product_is_not_computed_inside_the_loops_of_a_large_map() -> None:
+    """Squeeze and excitation: 512 gates beside 400,000 elements, which a tile of the product would take across rows."""
+    x, down, up = given(8, 64, 28, 28), given(64, 16), given(16, 64)
+    found = kernels(x * ((x.mean((2, 3)) @ down).relu() @ up).sigmoid()[:, :, None, None])
+    assert len(found) == 4 and reductions(found[-1]) == 0
+    assert count(given(4, 8, 6) * (given(4, 16) @ given(16, 8)).sigmoid()[:, :, None]) == 1
+
+
+def test_a_product_of_experts_is_computed_by_blocks() -> None:
+    """The sum over experts keeps rows and columns of each expert's product: no element is summed up by itself."""
+    x, gates, experts = given(256, 128), given(256, 8), given(8, 128, 128)
+    found = kernels((gates[:, :, None] * (x[None] @ experts).permute(1, 0, 2)).sum(1))
+    assert [reductions(k) for k in found] == [1, 1]
+
+
+def test_what_many_kernels_read_is_not_computed_by_each() -> None:
+    """Sinkhorn's steps: ten products of vectors with one matrix of exponentials."""
+    kernel, u = (given(200, 200) * -0.1).exp(), given(200)
+    for _ in range(5):
+        u = 1 / (kernel @ (1 / (kernel.T @ u)))
+    assert work(Tensor.schedule(u)) < 2 * (10 * 2 + 20) * 200 * 200  # ten would take 17 for each element, ten times

@@ -100,6 +100,7 @@ class Fusion:
     scores: dict[UOp, bool] = field(default_factory=dict)
     grows: dict[UOp, bool] = field(default_factory=dict)
     windowed: dict[UOp, bool] = field(default_factory=dict)
+    products: dict[UOp, bool] = field(default_factory=dict)
     contracts: dict[UOp, bool] = field(default_factory=dict)
     factors: dict[UOp, UOp | None] = field(default_factory=dict)
     groups: dict[UOp, KernelGroup] = field(default_factory=dict)
@@ -123,19 +124,20 @@ class Fusion:
         from stored values and reductions; depth: products summed per element by the contraction that it is an
         elementwise function of; grows: that contraction's result is no smaller than what it reads; scores: such a
         value lies below, of few products; windowed: a window or a padding lies below; contracts: the value is, or is
-        computed from, a sizeable sum of products whose factors are both read many times."""
+        computed from, a sizeable sum of products whose factors are both read many times; products: or any other."""
         for n in order:
             self.windowed[n] = n.op in (Ops.WINDOW, Ops.UNWINDOW, Ops.PAD) or any(self.windowed[s] for s in n.src)
             if n.op in SOURCES or n.op in STAGED:
                 self.heavy[n], self.cost[n], self.light[n], self.depth[n] = False, 0, 0, 0
-                self.scores[n] = self.grows[n] = self.contracts[n] = False
+                self.scores[n] = self.grows[n] = self.contracts[n] = self.products[n] = False
                 continue
             self.scores[n] = any(self.scores[s] or 0 < self.depth[s] <= self.costs.stream_depth for s in n.src)
             self.depth[n] = 0 if n.op is Ops.REDUCE else max((self.depth[s] for s in n.src), default=0)
             self.grows[n] = n.op is not Ops.REDUCE and any(self.grows[s] for s in n.src)
             self.heavy[n] = n.op is Ops.REDUCE or any(self.heavy[s] for s in n.src)
-            large = n.op is Ops.REDUCE and _size(n.src[0]) > self.costs.small_work
-            self.contracts[n] = (large and contraction(n) is not None if n.op is Ops.REDUCE else
+            reduces = n.op is Ops.REDUCE
+            self.products[n] = contraction(n) is not None if reduces else any(self.products[s] for s in n.src)
+            self.contracts[n] = (self.products[n] and _size(n.src[0]) > self.costs.small_work if reduces else
                                  any(self.contracts[s] for s in n.src))
             own = n.op.cost if n.op.elementwise or n.op is Ops.GATHER else 0
             self.cost[n] = min(own + sum(self.cost[s] for s in n.src), 1 << 20)
@@ -191,7 +193,7 @@ class Fusion:
                     if below is not None:
                         self.functions.setdefault(below, []).append(node)
                     return f"{len(groups)} kernels read a reduction's result"
-            if not self.heavy[node] and self.cost[node] > self.costs.recompute:
+            if not self.heavy[node] and (len(groups) - 1) * self.cost[node] > self.costs.recompute:
                 return f"{len(groups)} kernels read it and computing it costs {self.cost[node]} operations"
         if node.op is Ops.REDUCE:
             return self.why_stage_reduce(node, requests)
@@ -293,8 +295,11 @@ class Fusion:
         nested = bool(request.around) and (outer | request.around) <= depends
         if nested and _count(depends) >= 2 * _size(node) and _count(depends) > self.costs.small_work:
             return "it would be computed again for every window that reads it"
-        if nested and node.op is Ops.REDUCE and self.contracts[node] and self.depth[node] > self.costs.stream_depth:
-            return "a long contraction is computed by blocks, not one element at a time inside another reduction"
+        if nested and node.op is Ops.REDUCE and self.contracts[node]:
+            if self.depth[node] > self.costs.stream_depth:
+                return "a long contraction is computed by blocks, not one element at a time inside another reduction"
+            if request.rows is None and _is_block(node, request):
+                return "a product is computed by blocks of rows and columns, and a reduction over others keeps both"
         if request.rows is not None:
             if node.op is Ops.REDUCE and contraction(node) and self.factor(node) is not None:
                 return "a contraction of a computed operand has a kernel of its own"
@@ -303,6 +308,8 @@ class Fusion:
             return None
         if not nested and (group.contraction or (self.contracts[node] and (group.reduces or depends != outer))):
             return "a contraction's kernel holds nothing but its elementwise neighbours"
+        if not nested and depends < outer and self.products[node] and _count(outer) > self.costs.small_work:
+            return "a product is not computed inside loops that it does not depend on"
         if not nested and _count(depends) > _size(node) and (
                 self.contracts[node] or _count(depends) * _size(node.src[0]) > _size(node) * self.costs.small_work):
             return "a reduction is not computed where its result is only padding"
@@ -450,6 +457,16 @@ def fused(roots: list[UOp], costs: Costs) -> tuple[Fusion, list[UOp]]:
 
 def _ranges(index: Index) -> Ranges:
     return frozenset().union(*(i.ranges for i in index))
+
+
+def _is_block(node: UOp, request: Request) -> bool:
+    """Whether rows and columns of a product both stay axes of what a reduction over others of its columns gives."""
+    body = node.src[0]
+    if body.op is not Ops.MUL:
+        return False
+    a, b = ({i for i, stays in enumerate(request.position) if stays and f.op is Ops.EXPAND and f.shape[i] != 1
+             and f.src[0].shape[i] == 1} for f in body.src)
+    return bool(a - b and b - a)
 
 
 def _count(ranges: Ranges) -> int:

@@ -66,9 +66,13 @@ class NNOps(Activations, Windows, Losses):
 
     def _statistics(self: Tensor, axis: Axes) -> tuple[Tensor, Tensor, Tensor]:
         """(mean, x - mean, variance) along ``axis``, which stays with size 1."""
+        centred, variance, off = self._centred(axis)
+        return self.detach().mean(axis=axis, keepdim=True) + off, centred, variance
+
+    def _centred(self: Tensor, axis: Axes) -> tuple[Tensor, Tensor, Tensor]:
+        """(x - mean, variance, what rounding the mean left) along ``axis``, which stays with size 1."""
         away, off = self._away(axis)
-        variance = ((away * away).mean(axis=axis, keepdim=True) - off * off).maximum(0)
-        return self.detach().mean(axis=axis, keepdim=True) + off, away - off, variance
+        return away - off, ((away * away).mean(axis=axis, keepdim=True) - off * off).maximum(0), off
 
     def layernorm(self: Tensor, axis: Axes = -1, eps: float = 1e-5) -> Tensor:
         """Mean 0 and variance 1 along ``axis``; statistics of 16-bit floats are taken in float32.
@@ -78,7 +82,7 @@ class NNOps(Activations, Windows, Losses):
         """
         x, axis, eps = self._float(), axes_of("layernorm", self, axis), number("layernorm", "eps", eps)
         wide = x.float() if x.dtype.itemsize <= 2 else x
-        _, centred, variance = wide._statistics(axis)
+        centred, variance, _ = wide._centred(axis)
         return (centred * (variance + eps).rsqrt()).cast(x.dtype)
 
     def rms_norm(self: Tensor, axis: Axes = -1, eps: float = 1e-6) -> Tensor:

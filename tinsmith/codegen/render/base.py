@@ -63,7 +63,7 @@ class Costs:
     """What the scheduler weighs: when a value is computed again, and when work is cut into pieces.
 
     Attributes:
-        recompute: operations per element up to which a value is computed again instead of stored.
+        recompute: operations per element, of all kernels but one that read a value, up to which they compute it again.
         light: the same for a value of small reductions that have memory in any case.
         places: operations per element spent on computing a value again at several places of one kernel.
         operand: operations per element of a value that a contraction reads many times over.
