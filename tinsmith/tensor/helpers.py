@@ -261,6 +261,8 @@ def operand(op: str, value: Any, like: Tensor) -> Tensor:
 
 def operand_node(op: str, value: Any, like: Tensor) -> UOp:
     """The node of ``operand``: numbers need no tensor of their own."""
+    if isinstance(value, TensorBase):
+        return value.uop
     if type(value) in (int, float, bool):
         return constant(op, value, weak_dtype(value, like.dtype))
     return operand(op, value, like).uop

@@ -206,15 +206,16 @@ def _reads(graphs: Sequence[UOp]) -> dict[UOp, Collection[UOp]]:
     buffers: list[UOp] = []
     below: dict[UOp, int] = {}
     for n in toposort(graphs):
-        bits = int(n.op is Ops.DETACH and n.arg is not None)
         if n.op is Ops.BUFFER:
             buffers.append(n)
-            bits = 1 << len(buffers) | n.dtype.is_float
+            below[n] = 1 << len(buffers) | n.dtype.is_float
+            continue
+        bits = int(n.op is Ops.DETACH and n.arg is not None)
         for s in n.src[1:] if n.op is Ops.ASSIGN and not n.arg else n.src:
             bits |= below[s]
         below[n] = bits
     sets = {bits: frozenset([b for i, b in enumerate(buffers, 1) if bits >> i & 1])
-            for bits in {below[g] for g in graphs} if bits & 1}
+            for bits in {below[g] for g in graphs}}
     return {g: sets[below[g]] for g in graphs if below[g] & 1}
 
 
