@@ -340,7 +340,8 @@ def one_opt(draw: Draw, kernel: Kernel, blocks: bool = False) -> Opt:
         kept = tuple(sorted(draw(st.sets(st.integers(0, count - 1), max_size=count))))
         value = draw(st.integers(0, max(0, len(kernel.stageable) - 1)))
         return Opt(op, value, kept, draw(st.sampled_from((0, 2, 8, 16))),
-                   copies=draw(st.sampled_from((1, 2, 3))))
+                   copies=draw(st.sampled_from((1, 2, 3))), layout=draw(st.sampled_from(("", "", "deep", "flat"))),
+                   depth=draw(st.sampled_from((1, 1, 2, 3))))
     if op is OptOps.ORDER:
         loops = len([r for r in kernel.order if not r.arg[1].expanded])
         return Opt(op, None, tuple(draw(st.permutations(range(loops)))))

@@ -167,9 +167,15 @@ def attentions(large: bool) -> Iterator[Case]:
 def of_blocks() -> Iterator[Case]:
     """What threads of a block share on a grid: tiles of operands, transposed tiles, sums and running values."""
     f32, f16 = dtypes.float32, dtypes.float16
-    for shape, dtype in (((64, 32, 32), f32), ((16, 32, 32), f32), ((32, 32, 48), f16)):
+    for shape, dtype in (((64, 32, 32), f32), ((16, 32, 32), f32), ((33, 50, 65), f32),
+                         ((32, 32, 48), f16)):
         sink, inputs = product(*shape, dtype, dtypes.float32, "", False, 1)
         yield f"product {shape} {dtype}", sink, inputs
+    for numbers in ((2, 1, 4, 17, 11, 3, 1, 1, 1), (2, 2, 3, 16, 9, 3, 2, 0, 1)):
+        inputs = Inputs()
+        yield inputs.case(f"convolution {numbers}", convolution(inputs, *numbers))
+    inputs = Inputs()
+    yield inputs.case("weight gradient", weight_gradient(inputs, 2, 2, 17, 9, 3))
     for m, n in ((1, 700), (3, 260), (2, 96)):
         inputs = Inputs()
         x = inputs((m, n))

@@ -26,7 +26,7 @@ NO_MEANING = {
     **dict.fromkeys(["RANGE", "LOAD", "STORE", "FOLD", "PREFIX", "STAGE", "SCATTER_STORE", "AFTER", "MMA"],
                     "kernel graphs: see evaluate_kernel"),
     **dict.fromkeys(["DEFINE_GLOBAL", "DEFINE_LOCAL", "DEFINE_ACC", "SPECIAL", "ENDRANGE", "IF", "ENDIF", "PHI",
-                     "VECTORIZE", "GEP", "BARRIER", "PREFETCH", "LOAD_TILE", "STORE_TILE"],
+                     "VECTORIZE", "GEP", "BARRIER", "PREFETCH", "LOAD_TILE", "STORE_TILE", "LOAD_MATRIX"],
                     "linear programs: a renderer defines them"),
     **dict.fromkeys(["DEFINE_RING", "ARRIVE", "ASYNC_COPY", "WAIT", "TILE", "FENCE", "COMMIT", "DRAIN"],
                     "what a block's engines do meanwhile: see backend/python/rings.py"),

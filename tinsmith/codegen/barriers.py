@@ -2,7 +2,8 @@
 
 The linearizer puts a barrier before and behind whatever fills local memory. Of those, one is left out if what it orders
 is ordered without it: no load may follow a store, and no store a load, of the same memory without a barrier between
-them, on any way through the program. Memory counts as a whole. Two stores that fill one memory need no order of their
+them, on any way through the program. Memory counts as a whole; that of a ring's slots is ordered by barriers that name
+it, which stay. Two stores that fill one memory need no order of their
 own: different elements are stored by one filling, and between two of them someone loads.
 
     barrier; fill a; barrier; fill b; barrier; use a, b   →   barrier; fill a; fill b; barrier; use a, b
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 
 from tinsmith.ir import Ops, UOp
 
-_LOADS, _STORES = (Ops.LOAD, Ops.LOAD_TILE), (Ops.STORE, Ops.STORE_TILE)
+_LOADS, _STORES = (Ops.LOAD, Ops.LOAD_TILE, Ops.LOAD_MATRIX), (Ops.STORE, Ops.STORE_TILE)
 _OPENS, _CLOSES = (Ops.RANGE, Ops.IF), (Ops.ENDRANGE, Ops.ENDIF)
 
 
@@ -32,12 +33,13 @@ class _Since:
 
 def needed_barriers(lines: Sequence[UOp]) -> list[UOp]:
     """The program without the barriers that order nothing; as it is if it accesses local memory in further ways."""
-    used = [n for n, u in enumerate(lines) if u.op in (Ops.BARRIER, *_OPENS, *_CLOSES) or _near(u)]
-    if not all(lines[n].op in (*_LOADS, *_STORES) for n in used if _near(lines[n])):
+    slots = {m for u in lines if u.op is Ops.BARRIER for m in u.src}
+    used = [n for n, u in enumerate(lines) if u.op in (Ops.BARRIER, *_OPENS, *_CLOSES) or _near(u, slots)]
+    if not all(lines[n].op in (*_LOADS, *_STORES) for n in used if _near(lines[n], slots)):
         return list(lines)
     left = list(used)
     for n in used:
-        if lines[n].op is Ops.BARRIER:
+        if lines[n].op is Ops.BARRIER and not lines[n].src:
             fewer = [m for m in left if m != n]
             if not _after(fewer, lines, _Since()).fault:
                 left = fewer
@@ -45,8 +47,8 @@ def needed_barriers(lines: Sequence[UOp]) -> list[UOp]:
     return [u for n, u in enumerate(lines) if n not in dropped]
 
 
-def _near(u: UOp) -> bool:
-    return any(s.op is Ops.DEFINE_LOCAL for s in u.src)
+def _near(u: UOp, slots: set[UOp]) -> bool:
+    return any(s.op is Ops.DEFINE_LOCAL and s not in slots for s in u.src)
 
 
 def _enters(u: UOp) -> bool:

@@ -11,7 +11,6 @@ from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.scopes import Coords, Scope, ScopeWriter
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.linear import linear_form
 
 
 class BlockWriter(ScopeWriter):
@@ -124,6 +123,11 @@ class BlockWriter(ScopeWriter):
         self.force(UOp(Ops.BARRIER, None, (), self._barriers))
         self._barriers += 1
 
+    def slots_barrier(self, memories: list[UOp]) -> None:
+        """One that orders the slots of a ring: all of them are needed."""
+        self.force(UOp(Ops.BARRIER, None, tuple(memories), self._barriers))
+        self._barriers += 1
+
     def fill_shared(self, node: UOp, fill: UOp, coords: Coords) -> None:
         """Fill a stage of a block between barriers: what others still read is not written, what is read is there."""
         self.barrier()
@@ -131,16 +135,18 @@ class BlockWriter(ScopeWriter):
         self.fill([fill if threads or self.block_size == 1 else self.distributed(node, fill)], coords)
         self.barrier()
 
-    def distributed(self, node: UOp, fill: UOp) -> UOp:
-        """The elements of a stage shared out among all threads, neighbours to neighbours in the memory copied from."""
+    def distributed(self, node: UOp, fill: UOp, turn: Role = Role.LOOP) -> UOp:
+        """The elements of a stage shared out among all threads, neighbours to neighbours in the memory copied from. The
+        turns that a thread takes are a loop, or copies."""
         load = next((n for n in fill.toposort() if n.op is Ops.LOAD), None)
-        terms = linear_form(load.src[1])[0] if load is not None else {}
-        loops = sorted((r for r in node.src[1:] if not r.arg[1].expanded), key=lambda r: abs(terms.get(r, 0)))
+        loops = [r for r in reversed(node.src[1:]) if not r.arg[1].expanded]
+        if load is not None:
+            loops.sort(key=lambda r: _stride(load.src[1], r))
         elements, threads = prod(range_size(r) for r in loops), self.block_size
         turns = -(-elements // threads)
         element: UOp = self.whole_block
         if turns > 1:
-            element = self.new_range(turns, Role.LOOP) * threads + element
+            element = self.new_range(turns, turn) * threads + element
         table, pitch = {}, 1
         for r in loops:
             table[r] = (element // pitch % range_size(r)).simplify()
@@ -152,3 +158,10 @@ class BlockWriter(ScopeWriter):
     def fill(self, body: list[UOp], coords: Coords) -> None:
         """Store every element of a stage."""
         raise NotImplementedError
+
+
+def _stride(index: UOp, r: UOp) -> float:
+    """How far apart neighbours along a range are, on an average of the first few."""
+    last = min(int(range_size(r)) - 1, 15)
+    ends = [index.substitute({x: UOp.index(last * (x is r)) for x in index.ranges}).simplify() for last in (0, last)]
+    return abs(ends[1].arg - ends[0].arg) / max(last, 1) if all(e.is_const for e in ends) else 0.0

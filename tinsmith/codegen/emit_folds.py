@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from tinsmith.codegen.ahead import Ahead
 from tinsmith.codegen.emitter import Emitter
-from tinsmith.codegen.rings import Ring
+from tinsmith.codegen.rings import Pipeline, Ring, slotted
 from tinsmith.codegen.roles import Role, is_partial, range_size
 from tinsmith.codegen.scopes import Coords, Scope, all_but_last
 from tinsmith.codegen.streams import bind
@@ -103,6 +103,9 @@ class FoldWriter:
         stores = [simplify(n) for n in stores]
         if start.is_const and end.is_const and (start.arg, end.arg) == (0, 1) and r.arg[1] is not Role.BLOCK:
             return inside([simplify(n) for n in [bind(s, r, UOp.index(0)) for s in stores]])
+        stages = slotted(self.lin, r, stores)
+        if stages:
+            return Pipeline(self, r, end, stages).run(start, stores, inside)
         self.in_loop(r, start, end, lambda: inside(stores), stores)
 
     def in_loop(self, r: UOp, start: UOp, end: UOp, inside: Callable[[], None], stores: Sequence[UOp] = ()) -> None:

@@ -264,12 +264,44 @@ class Emitter(BlockWriter):
             line = UOp(Ops.LOAD_TILE, dtype, (self.memory(value.src[0], coords), self.expression(index),
                                               self.emit(0, UOp.index(pitch))), _shape(fragment))
             return self.emit(max(self.depth_of(value), self.depth_of(value.src[0])), line)
+        matrices = self.matrices(value, fragment, row, column, coords)
+        if matrices is not None:
+            return matrices
         parts = []
         for table in self.elements(fragment, row, column):
             element = value.substitute(table).simplify()
             parts.append(self.value(element, self.coords_of(element, coords)))
         depth = max(next(d for d, s in enumerate(self.scopes) if p.op is Ops.CONST or p in s.values) for p in parts)
         return self.emit(depth, UOp(Ops.VECTORIZE, dtype, tuple(parts)))
+
+    def matrices(self, value: UOp, fragment: Fragment, row: UOp, column: UOp, coords: Coords) -> UOp | None:
+        """A fragment that a warp loads as matrices of 8 × 8 from a stage, where rows or columns of eight lie there."""
+        pair, *others = fragment.registers
+        lanes = fragment.lanes
+        words = len(fragment.lanes) == 2 and self.kernel.target.matrix_loads and value.dtype.itemsize == 2
+        if not words or value.op is not Ops.LOAD or value.src[0].op is not Ops.STAGE or len(value.src) > 2:
+            return None
+        deep = bool(pair[1])  # pairs lie along rows of the operand
+        along, beside = (row, column) if deep else (column, row)
+        step = ((1, 0), (0, 1)) if deep else ((0, 1), (1, 0))
+        right = ((2, *step[0]), (4, *(2 * s for s in step[0])), (8, *step[1]))
+        if (pair, *lanes) != right or math.prod(size for size, _, _ in others) > 4:
+            return None
+        terms, constant = linear_form(value.src[1])
+        turned = terms.get(beside) == 1
+        one, other = (beside, along) if turned else (along, beside)
+        if terms.get(one) != 1 or any(k % 8 for k in (constant, *(k for t, k in terms.items() if t is not one))):
+            return None
+        lane = UOp(Ops.SPECIAL, dtypes.index, (), ("lidx0", 32))
+        place = {one: UOp.index(0), other: lane % 8}
+        left = lane // 8
+        for size, down, across in others:
+            place = {row: place[row] + left % size * down, column: place[column] + left % size * across}
+            left = left // size
+        index = self.at(value.src[1].substitute({r: p.simplify() for r, p in place.items()}).simplify(), coords)
+        here = len(self.scopes) - 1
+        return self.emit(here, UOp(Ops.LOAD_MATRIX, value.dtype.vec(fragment.size), (
+            self.memory(value.src[0], coords), self.expression(index)), turned))
 
     def elements(self, fragment: Fragment, row: UOp, column: UOp) -> list[dict[UOp, UOp]]:
         """What the ranges of rows and columns are for each register, as expressions of the lane's number."""

@@ -1,7 +1,6 @@
 """The analytic choice of opts for targets with a grid of blocks of threads.
 
-* contraction: a block computes a tile of (rows × columns), each thread a few rows of one vector of columns; both
-  operands pass through local memory, a slice of the reduction at a time;
+* contraction: ``heuristics_rings`` and ``heuristics_products``;
 * what memory bounds: ``heuristics_bandwidth``;
 * any other reduction: where the results alone are too few threads, the threads of a block share it.
 """
@@ -11,7 +10,6 @@ import math
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from tinsmith.codegen import matrix
 from tinsmith.codegen.heuristics_bandwidth import (
     column_opts,
     listed_opts,
@@ -29,6 +27,7 @@ from tinsmith.codegen.heuristics_bandwidth import (
     window_opts,
 )
 from tinsmith.codegen.heuristics_maps import share_work
+from tinsmith.codegen.heuristics_products import product_opts
 from tinsmith.codegen.heuristics_rings import ring_opts
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
@@ -48,9 +47,6 @@ from tinsmith.ir.structure import (
     structure,
     sum_of_products,
 )
-from tinsmith.ir.uop import toposort
-
-TILE_SIDE, THREAD_ROWS, SLICE = 16, 4, 16  # threads along a tile's sides, rows of each, steps of a slice
 
 
 def block_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
@@ -127,7 +123,7 @@ def reuse_opts(kernel: Kernel, target: Target) -> None:
 
 
 def matrix_unit_opts(kernel: Kernel, target: Target) -> bool:
-    """A warp per tile of a matrix unit, with as many copies of it as the result is large; False where none fits."""
+    """A tile of a matrix unit that works from rings; False where none fits."""
     fold = next(iter(kernel.folds), None)
     found = contraction(fold, guarded=True) if fold is not None and len(kernel.folds) == 1 else None
     if fold is None or found is None or any(s.op is not Ops.STORE for s in kernel.stores):
@@ -138,57 +134,7 @@ def matrix_unit_opts(kernel: Kernel, target: Target) -> bool:
         return False
     row, column = (y, x) if all(_stride(s.src[1], x) == 1 for s in kernel.stores) else (x, y)
     k = max(depth, key=range_size)
-    if ring_opts(kernel, target, fold, row, column, k):
-        return True
-    for unit in target.units:
-        sizes = range_size(row), range_size(column)
-        if unit.threads == 1 or unit.staged or unit.significand or sizes[0] < unit.m or sizes[1] < unit.n:
-            continue
-        copies = next((c for c in ((2, 4), (1, 4), (1, 2)) if sizes[0] % (unit.m * c[0]) == sizes[1] % (
-            unit.n * c[1]) == 0), (1, 1))
-        places = [kernel.ranges.index(r) for r in (row, column)]
-        if matrix.operands(fold, row, column, unit) is not None:
-            return tried(kernel, Opt(OptOps.TC, kernel.ranges.index(k), (*places, *copies), unit=unit.name))
-    return False
-
-
-def contraction_opts(kernel: Kernel, target: Target) -> bool:
-    """Tiles through local memory for one large contraction; False where there is none."""
-    fold = next(iter(kernel.folds), None)
-    found = contraction(fold) if fold is not None and len(kernel.folds) == 1 and fold.dtype.is_float else None
-    if fold is None or found is None or len(fold.src) != 2 or any(s.op is not Ops.STORE for s in kernel.stores):
-        return False
-    sides = [_largest(kernel, fold, a, b) for a, b in ((found.a, found.b), (found.b, found.a))]
-    if None in sides or not isinstance(range_size(fold.src[1]), int) or range_size(fold.src[1]) % SLICE:
-        return False
-    row, column = (r for r in sides if r is not None)
-    if all(_stride(s.src[1], row) == 1 for s in kernel.stores):
-        row, column = column, row
-    if min(range_size(row), range_size(column)) < TILE_SIDE or target.block_threads < TILE_SIDE * TILE_SIDE:
-        return False
-    if range_size(column) % 4 == 0 and range_size(column) >= 4 * TILE_SIDE:
-        column = outer_of(kernel, attempt(kernel, OptOps.VECTOR, column, 4)) or column
-    if range_size(row) >= THREAD_ROWS * TILE_SIDE:
-        row = outer_of(kernel, attempt(kernel, OptOps.UPCAST, row, THREAD_ROWS)) or row
-    for r in (row, column):
-        if r in kernel.order:
-            attempt(kernel, OptOps.LOCAL, r, min(TILE_SIDE, range_size(r)))
-    reduction = kernel.reduces[0]
-    if range_size(reduction) > SLICE:
-        attempt(kernel, OptOps.TILE, reduction, SLICE)
-        reduction = kernel.reduces[0]
-    _stage_operands(kernel, reduction if len(kernel.reduces) > 1 else None)
-    return True
-
-
-def _stage_operands(kernel: Kernel, outer: UOp | None) -> None:
-    """A tile of each operand per block and slice."""
-    for memory in dict.fromkeys(n.src[0] for n in toposort(kernel.folds[0]) if n.op is Ops.LOAD):
-        load = next((n for n in kernel.loads if n.src[0] is memory and n in toposort(kernel.folds[0])), None)
-        if load is None:
-            continue
-        kept = [r for r in kernel.ranges if r in load.ranges and (r.arg[1] is Role.GLOBAL or r is outer)]
-        tried(kernel, Opt(OptOps.STAGE, kernel.loads.index(load), tuple(kernel.ranges.index(r) for r in kept)))
+    return ring_opts(kernel, target, fold, row, column, k)
 
 
 def _largest(kernel: Kernel, fold: UOp, a: UOp, b: UOp) -> UOp | None:
@@ -215,7 +161,7 @@ def map_opts(kernel: Kernel, target: Target) -> bool:
 
 
 _Ways = tuple[tuple[str, Callable[[Kernel, Target], bool]], ...]
-_products: _Ways = (("tiles of a matrix unit", matrix_unit_opts), ("tiles in local memory", contraction_opts))
+_products: _Ways = (("tiles of a matrix unit", matrix_unit_opts), ("tiles in local memory", product_opts))
 _rows: _Ways = (("steps that a list gives", listed_opts), ("threads of a block share rows", row_opts),
                 ("threads side by side along columns", column_opts),
                 ("a thread has several short sums", short_sum_opts),

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from tinsmith.codegen import matrix
 from tinsmith.codegen.footprints import Footprint, footprints, layout_rank, memory_order
-from tinsmith.codegen.normalize import mergeable
+from tinsmith.codegen.normalize import implies, mergeable
 from tinsmith.codegen.opt import Opt
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, is_partial, range_size
@@ -166,7 +166,8 @@ class KernelGraph:
         """A range that takes the same steps as ``r``, of which there may be more."""
         return r.replace(src=(*r.src[:-1], UOp.index(size)), arg=(self.new_number(), role))
 
-    def rebuild(self, table: dict[UOp, UOp], valid: UOp | None = None, of: UOp | None = None) -> None:
+    def rebuild(self, table: dict[UOp, UOp], valid: UOp | None = None, of: UOp | None = None,
+                peeled: bool = True) -> None:
         """Substitute ranges; ``valid`` guards loads, stores and reductions that depended on range ``of``."""
         new: dict[UOp, UOp] = dict(table)
         for node in toposort(self.sink, lambda n: n not in table):
@@ -174,13 +175,13 @@ class KernelGraph:
             for position, s in enumerate(node.src):
                 n = new.get(s, s)
                 if node.op in (Ops.FOLD, Ops.STAGE) and position and s in table:
-                    src.extend(sorted((r for r in n.ranges), key=lambda r: r.arg[0]))
+                    src.extend(sorted((r for r in n.ranges if r not in src), key=lambda r: r.arg[0]))
                 elif node.op is Ops.SCATTER_STORE and position == 4 and s in table:
                     src.append(next(r for r in n.ranges if not r.arg[1].expanded))
                 else:
                     src.append(n)
             if valid is not None and of is not None:
-                src = _guarded(node, src, valid, of)
+                src = _guarded(node, src, valid, of, peeled)
             new[node] = node if tuple(src) == node.src else node.replace(src=tuple(src))
         self.sink = simplify(new[self.sink])
         self.reorder()
@@ -221,7 +222,7 @@ class KernelGraph:
         if padded == size:
             return r
         new = self.in_place_of(r, padded, r.arg[1])
-        self.rebuild({r: new}, new.lt(size), r)
+        self.rebuild({r: new}, new.lt(size), r, peeled=False)
         self.order[self.order.index(r)] = new
         return new
 
@@ -427,7 +428,8 @@ def _size_name(size: int | UOp) -> str:
     return str(size)
 
 
-def _guarded(node: UOp, src: list[UOp], valid: UOp, of: UOp) -> list[UOp]:
+def _guarded(node: UOp, src: list[UOp], valid: UOp, of: UOp, peeled: bool) -> list[UOp]:
+    """The sources of a node under a condition; where it is not decided by peeling, a product of zeros needs none."""
     if node.op is Ops.LOAD and of in node.src[1].ranges:
         both = valid if len(src) == 2 else (src[2] & valid).simplify()
         return [src[0], src[1], both]
@@ -437,7 +439,17 @@ def _guarded(node: UOp, src: list[UOp], valid: UOp, of: UOp) -> list[UOp]:
     if node.op is Ops.SCATTER_STORE and of in node.ranges:
         return [*src[:3], (src[3] & valid).simplify(), src[4]]
     if node.op is Ops.FOLD and of in node.src[1:]:
+        product = not peeled and node.arg is Ops.ADD and src[0].op is Ops.MUL
+        if product and all(_is_zero_outside(s, valid) for s in src[0].src):
+            return src
         assert node.arg.identity is not None
         nothing = UOp.const(node.dtype, node.arg.identity(node.dtype))
         return [valid.where(src[0], nothing), *src[1:]]
     return src
+
+
+def _is_zero_outside(value: UOp, valid: UOp) -> bool:
+    """Whether a value is a load that gives 0 where ``valid`` does not hold, cast or not."""
+    while value.op is Ops.CAST:
+        value = value.src[0]
+    return value.op is Ops.LOAD and len(value.src) > 2 and implies(value.src[2], valid)

@@ -144,6 +144,9 @@ class Linearizer(Emitter):
         valid = self.guard(n.src[2] if len(n.src) > 2 else None, coords)
         if valid is not None and valid.op is Ops.CONST:
             return self.emit(0, UOp(Ops.CONST, n.dtype, (), n.dtype.as_const(0)))
+        beside = self.beside_each_other(n, coords) if valid is None and memory.op is Ops.DEFINE_LOCAL else None
+        if beside is not None:
+            return beside
         index, lanes = self.address(n.src[1], coords)
         if lanes is not None and index.dtype.count > 1:
             found = strided(self, n, memory, coords, lanes, valid)
@@ -163,6 +166,25 @@ class Linearizer(Emitter):
         if isinstance(n.arg, Ahead) and n.arg.prefetch:
             self.prefetch(n, coords, memory, depth)
         return self.emit(depth, line)
+
+    def beside_each_other(self, n: UOp, coords: Coords) -> UOp | None:
+        """The copy of a load from a block's memory as part of one vector with its neighbours, if they are aligned."""
+        affine = self.affine(n.src[1], tuple(r for r, _ in coords)) if self.threads_of and coords else None
+        if affine is None or self.lanes(n) is not None:
+            return None
+        rest, constant, strides = affine
+        own = next((r for (r, _), stride in zip(coords, strides) if stride == 1), None)
+        size = 1 if own is None else min(range_size(own) & -range_size(own), 16 // n.dtype.itemsize)
+        others = [*linear_form(rest)[0].values(), linear_form(rest)[1], constant,
+                  *(stride for (r, _), stride in zip(coords, strides) if r is not own)]
+        if own is None or size < 2 or any(x % size for x in others):
+            return None
+        place = dict(coords)[own]
+        first = tuple((r, v - v % size if r is own else v) for r, v in coords)
+        depth = max(self.depth_of(n), self.depth_of(n.src[0]))
+        memory, index = self.memory(n.src[0], coords), self.indexed(n.src[1], first)
+        whole = self.emit(depth, UOp(Ops.LOAD, n.dtype.vec(size), (memory, index), None))
+        return self.emit(depth, UOp(Ops.GEP, n.dtype, (whole,), (place % size,)))
 
     def prefetch(self, n: UOp, coords: Coords, memory: UOp, depth: int) -> None:
         """Fetch what the load will need some iterations later; an address past the end does no harm."""

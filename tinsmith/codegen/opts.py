@@ -135,7 +135,11 @@ def _padto(k: KernelGraph, opt: Opt) -> None:
 def _merge(k: KernelGraph, opt: Opt) -> None:
     a = k.axis(opt)
     b = k.axis(Opt(opt.op, opt.amt if isinstance(opt.amt, int) else None))
-    _require(a is not b and _is_parallel(k, a) and _is_parallel(k, b), opt, "two parallel loops can be merged")
+    reduced = a.arg[1] is b.arg[1] is Role.REDUCE
+    fits = reduced or (_is_parallel(k, a) and _is_parallel(k, b))
+    _require(a is not b and fits, opt, "two parallel loops, or two of a reduction, can be merged")
+    _require(not reduced or all((a in f.src[1:]) == (b in f.src[1:]) for f in k.folds), opt, "one sum has both")
+    _require(not reduced or all(n.op is not Ops.STAGE for n in k.nodes), opt, "MERGE comes before STAGE")
     _require(not is_partial(a) and not is_partial(b), opt, "a partial range cannot be merged")
     _require(all((a in s.ranges) == (b in s.ranges) for s in k.stores), opt, "every store must have both or none")
     _require(a.arg[1] is b.arg[1], opt, "only loops of one kind can be merged")
@@ -152,7 +156,7 @@ def _stage(k: KernelGraph, opt: Opt) -> None:
     value = values[opt.axis]
     for product in k.products:
         for which, operand in enumerate(product.src[:2]):
-            if value in toposort(operand):
+            if value in toposort(operand) and not (opt.layout and _loads_elements(product.arg)):
                 _stage_operand(k, opt, product, which, outside)
                 return
     value = _widened(k, value) if value.op is Ops.LOAD else value
@@ -168,6 +172,9 @@ def _stage(k: KernelGraph, opt: Opt) -> None:
                       for r in ({n.src[4]} if n.src[4].arg[1] is Role.BLOCK else n.ranges | {n.src[4]}))
     _require(not bound & set(inside), opt, "an ordered scatter cannot be staged")
     _require(not k.scan_lanes, opt, "a stage has no copy per lane")
+    if opt.layout or opt.depth > 1:
+        blocks.stage_tile(k, opt, value, outside)
+        return
     if not any(n.op is Ops.FOLD for n in toposort(value)):
         k.stage(value, outside, opt.lanes)
         return
@@ -181,6 +188,11 @@ def _widened(k: KernelGraph, load: UOp) -> UOp:
     users = [n for n in toposort(k.sink) if load in n.src]
     wide = len(users) == 1 and users[0].op is Ops.CAST and users[0].dtype is dtypes.float32
     return users[0] if wide and load.dtype.is_float and load.dtype.itemsize == 2 else load
+
+
+def _loads_elements(unit: MatrixUnit) -> bool:
+    """Whether the lanes of a unit load the elements of its operands, from wherever they are."""
+    return not unit.fragment_a.whole and not unit.staged
 
 
 def _stage_operand(k: KernelGraph, opt: Opt, product: UOp, which: int, outside: list[UOp]) -> None:

@@ -1,4 +1,8 @@
-"""Rings: the loop of a product whose operands copies under way bring to local memory, slot by slot.
+"""Rings: the loop of a reduction whose operands are on their way to local memory while others are worked on.
+
+A ``Ring`` is that of a unit which reads its operands from slots itself; a ``Pipeline`` that of all other loops.
+
+The loop of a product whose operands copies under way bring to local memory, slot by slot.
 
     fill slots 0 … distance-1
     for step:  wait for the step's slot;  products;  fill the slot that the products `in_flight` + 1 ago have read;
@@ -10,7 +14,8 @@ slot to be filled. A ring of one slot is a plain copy between two barriers.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from math import prod
 from typing import Protocol
 
 from tinsmith.codegen.emitter import Emitter
@@ -18,7 +23,9 @@ from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.scopes import Coords, Scope
 from tinsmith.codegen.views import view_of
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.layout import View
+from tinsmith.ir.layout import Placed, View
+from tinsmith.ir.symbolic import simplify
+from tinsmith.ir.uop import toposort
 
 
 class Sum(Protocol):
@@ -129,3 +136,76 @@ class Ring:
             starts_here = (c.substitute(table).simplify() for c in starts)
             out.append((view, (offset, memory, *(lin.expression(c) for c in starts_here))))
         return out
+
+
+def slotted(lin: Emitter, r: UOp, nodes: Sequence[UOp]) -> list[UOp]:
+    """The stages with slots that the loop over ``r`` fills: it is the last of the loops around them to be opened."""
+    opened = frozenset().union(*(s.ranges for s in lin.scopes), {r})
+    found = [n for n in toposort(nodes) if n.op is Ops.STAGE and isinstance(n.arg, Placed) and n.arg.depth > 1]
+    return [n for n in found if n.arg.layout is None and r in n.ranges and n.ranges <= opened]
+
+
+class Pipeline:
+    """A loop in which threads load what they will need an iteration later, and then store it to another slot.
+
+        load, store 0
+        for step:  barrier;  load step + 1;  work on slot step;  store to slot step + 1
+
+    One barrier a step is enough: behind it, all have stored this step's slot and none reads the one before it.
+    """
+
+    def __init__(self, writer: Sum, loop: UOp, end: UOp, stages: Sequence[UOp]) -> None:
+        self.writer, self.lin, self.loop, self.end, self.stages = writer, writer.lin, loop, end, stages
+        self.memories = [self.lin.local(s.dtype, s.arg.depth * prod(s.arg)) for s in stages]
+        for stage, memory in zip(stages, self.memories):
+            self.lin.scopes[-1].values[stage, ()] = memory
+
+    def run(self, start: UOp, stores: Sequence[UOp], inside: Callable[[list[UOp]], None]) -> None:
+        """The loop; ``stores`` are what ``inside`` writes, which now reads from slots."""
+        lin, r = self.lin, self.loop
+        if len(lin.scopes) > 1:  # an earlier turn of the loop around may still be read
+            lin.slots_barrier(self.memories)
+        self.land(self.begin(start), start)
+        table = {n: n.replace(src=(n.src[0], (n.src[1] + self.place(n.src[0], r)).simplify(), *n.src[2:]))
+                 for n in toposort(stores) if n.op is Ops.LOAD and n.src[0] in self.stages}
+        bodies = [simplify(s.substitute(table)) for s in stores]
+
+        def step() -> None:
+            lin.slots_barrier(self.memories)
+            following = self.begin((r + 1).minimum(self.end - 1).simplify())
+            inside(bodies)
+            self.land(following, r + 1)
+
+        self.writer.in_loop(r, start, self.end, step)
+
+    def place(self, stage: UOp, step: UOp) -> UOp:
+        """Where the slot of a step begins."""
+        slots: int = stage.arg.depth
+        elements: int = prod(stage.arg)
+        return step % slots * elements
+
+    def begin(self, step: UOp) -> list[UOp]:
+        """What a step's slots are filled with, under way; of too many only when they land."""
+        lin, found = self.lin, []
+        for stage, memory in zip(self.stages, self.memories):
+            offset = UOp.index(0)
+            for n, size in zip(stage.src[1:], stage.arg):
+                offset = offset * size + n
+            fill = UOp(Ops.STORE, None, (memory, offset.simplify(), stage.src[0]))
+            most = 2 * lin.kernel.target.blocks.carried * lin.block_size
+            ahead = lin.block_size > 1 and prod(int(range_size(n)) for n in stage.src[1:]) <= most
+            if lin.block_size > 1:
+                fill = lin.distributed(stage, fill, Role.UPCAST if ahead else Role.LOOP)
+            fill = simplify(fill.substitute({self.loop: step}))
+            loads = [n for n in toposort(fill.src[2]) if n.op is Ops.LOAD]
+            for coords in lin.all_coords(fill.ranges) if ahead else ():
+                for load in loads:
+                    lin.value(load, lin.coords_of(load, coords))
+            found.append(fill)
+        return found
+
+    def land(self, fills: Sequence[UOp], step: UOp) -> None:
+        """Store to the slots of a step what has come."""
+        for stage, fill in zip(self.stages, fills):
+            at = (fill.src[1] + self.place(stage, step)).simplify()
+            self.lin.fill([fill.replace(src=(fill.src[0], at, *fill.src[2:]))], ())

@@ -114,6 +114,7 @@ DECLARED: Final = (
             "are let go, and who asks for their gradient gets an error"),
     Setting("MEMORY_BUDGET", "", "memory that a program may take on each device, e.g. 2GB: what does not fit is "
             "computed again instead of stored; empty = no limit"),
+    Setting("ALLOW_TF32", 0, "1 lets matrix units multiply float32 rounded to 10 bits of significand (TF32)", True),
     Setting("CUDA_SYNC", 0, "1 waits for every kernel on a GPU, so that an error names it and the user's line"),
     Setting("SPIN_US", 2000, "how long an idle CPU worker spins before it sleeps, in microseconds"),
 )
@@ -217,7 +218,6 @@ ELSEWHERE: Final[dict[str, tuple[str, str]]] = {
     "USE_TC": ("1", "TC=0 leaves the matrix units of the machine alone"),
     "TC_OPT": ("0", "sums of products are padded where it pays; with_opts(tensor, [Opt(OptOps.TC, ...)]) by hand"),
     "TC_SELECT": ("-1", "with_opts(tensor, [Opt(OptOps.TC, axis, (m, n), unit=name)]) names a matrix unit"),
-    "ALLOW_TF32": ("0", "float32 is multiplied as such; tensor.half() or .bfloat16() asks for faster units"),
     "IMAGE": ("0", "there are no image dtypes, and nothing takes their place"),
     "FLOAT16": ("0", "tensor.half() where half the precision is wanted"),
     "WINO": ("0", "convolutions are contractions over windows, and BEAM=2 searches for faster ones"),

@@ -57,17 +57,18 @@ class Layout:
 
 
 class Placed(tuple[int, ...]):
-    """The argument of a STAGE that a ring fills: its sizes, how they lie, and how many slots there are.
+    """The argument of a STAGE that a ring fills: its sizes, how they lie (as the sizes say, if there is no layout), and
+    how many slots there are.
 
     >>> a, b = (Placed((8, 64), Layout(8, 64, 1, False), depth) for depth in (2, 3))
     >>> a == (8, 64), a == b, list(a)
     (False, False, [8, 64])
     """
 
-    layout: Layout
+    layout: Layout | None
     depth: int
 
-    def __new__(cls, sizes: tuple[int, ...], layout: Layout, depth: int) -> Placed:
+    def __new__(cls, sizes: tuple[int, ...], layout: Layout | None, depth: int) -> Placed:
         self = super().__new__(cls, sizes)
         self.layout, self.depth = layout, depth
         return self

@@ -147,6 +147,14 @@ def _tile(n: UOp, _: ProgramState) -> str | None:
     return unless(rows * columns == value.dtype.count, f"{value.dtype.count} elements are no {rows} x {columns}")
 
 
+def _matrices(n: UOp, _: ProgramState) -> str | None:
+    memory, index = n.src
+    if memory.op is not Ops.DEFINE_LOCAL or memory.dtype.scalar is not n.dtype.scalar or n.dtype.itemsize != 2:
+        return f"matrices of {n.dtype} in {memory.op.name} of {memory.dtype}"
+    fits = index.dtype is dtypes.index and n.dtype.count in (2, 4, 8)
+    return unless(fits, f"{n.dtype.count} elements at an {index.dtype}")
+
+
 def _staged_tile(n: UOp, _: ProgramState) -> str | None:
     memory, index = n.src
     laid_out = memory.op is Ops.DEFINE_LOCAL and len(memory.arg) == 3 and isinstance(memory.arg[2], Layout)
@@ -190,7 +198,7 @@ PROGRAM_OPS = (ELEMENTWISE - {Ops.UNLIKELY}) | {
     Ops.DEFINE_GLOBAL, Ops.DEFINE_LOCAL, Ops.DEFINE_ACC, Ops.CONST, Ops.SPECIAL, Ops.RANGE, Ops.ENDRANGE, Ops.IF,
     Ops.ENDIF, Ops.LOAD, Ops.STORE, Ops.PHI, Ops.VECTORIZE, Ops.GEP, Ops.BARRIER, Ops.PREFETCH, Ops.MMA, Ops.LOAD_TILE,
     Ops.STORE_TILE, Ops.SHUFFLE, Ops.DEFINE_RING, Ops.ARRIVE, Ops.ASYNC_COPY, Ops.WAIT, Ops.TILE, Ops.FENCE, Ops.COMMIT,
-    Ops.DRAIN}
+    Ops.DRAIN, Ops.LOAD_MATRIX}
 PROGRAM_CHECKS: tuple[Check[ProgramState], ...] = (
     allowed(PROGRAM_OPS, "linear program"),
     Check("globals-first", "DEFINE_GLOBAL comes first.", (Ops.DEFINE_GLOBAL,), _globals_first),
@@ -213,6 +221,7 @@ PROGRAM_CHECKS: tuple[Check[ProgramState], ...] = (
     Check("multiply", "A matrix unit gets fragments of its types.", (Ops.MMA,), _multiply),
     Check("tile", "A tile lies in memory of its type and has as many elements as rows and columns say.",
           (Ops.LOAD_TILE, Ops.STORE_TILE), _tile),
+    Check("matrices", "Matrices of 8 × 8 in local memory.", (Ops.LOAD_MATRIX,), _matrices),
     Check("staged-tile", "A unit's operand in local memory.", (Ops.TILE,), _staged_tile),
     Check("ring", "The slots of a ring are local memory.", (Ops.DEFINE_RING,), _ring),
     Check("in-ring", "Copies fill slots of a ring.", (Ops.ARRIVE, Ops.WAIT, Ops.ASYNC_COPY), _in_ring),

@@ -100,8 +100,9 @@ def DEVICE(name: str) -> Compiled:
     rows = (*units.AMX, *units.DOT, *(units.fma(d, vector_bytes) for d in (dtypes.float32, dtypes.float64)))
     if block:
         target = Target("python", vector_bytes, local_bytes=BLOCK_BYTES, block_threads=block, warp=WARP,
-                        bulk_copy=16 * bool(ring), ring_bytes=ring, blocks=Blocks(), costs=GRID_COSTS,
-                        units=(*(units.HOPPER if ring else ()), *(units.CUDA if block >= WARP else ())), cores=cores)
+                        matrix_loads=True, bulk_copy=16 * bool(ring), ring_bytes=ring, blocks=Blocks(),
+                        costs=GRID_COSTS, cores=cores,
+                        units=(*(units.HOPPER if ring else ()), *(units.CUDA if block >= WARP else ())))
     else:
         target = Target("python", vector_bytes, threads=threads, block_threads=BLOCK_THREADS, units=rows)
     return PythonDevice(name, BytesAllocator(), Compiler(),

@@ -21,7 +21,7 @@ _ON_BOOLS = {Ops.ADD: "|", Ops.MUL: "&"}
 _CALLS = {Ops.MAX: "max", Ops.MIN: "min", Ops.IDIV: "floor_div", Ops.MOD: "floor_mod"}
 _ON_INTEGERS = {*_INFIX, *_CALLS, Ops.NEG, Ops.WHERE, Ops.MULADD, Ops.CAST}
 _PREFIX = {Ops.LOAD: "val", Ops.DEFINE_ACC: "acc", Ops.CAST: "cast", Ops.VECTORIZE: "vec", Ops.GEP: "gep",
-           Ops.LOAD_TILE: "tile", Ops.TILE: "tile", Ops.DRAIN: "sum", Ops.MMA: "mma"}
+           Ops.LOAD_TILE: "tile", Ops.LOAD_MATRIX: "tile", Ops.TILE: "tile", Ops.DRAIN: "sum", Ops.MMA: "mma"}
 
 
 class PythonRenderer(Renderer):
@@ -221,6 +221,12 @@ class _Writer:
         self.declare(u, f"load_tile({self.names[u.src[0]]}, {self.integer(u.src[1])}, {self.integer(u.src[2])}, "
                         f"*{u.arg}{self.statement(u)})")
 
+    def load_matrix(self, u: UOp) -> None:
+        self.together("LOAD_MATRIX")
+        self.declare(u, f"load_matrix({self.names[u.src[0]]}, {self.array(u.src[1])}, {u.dtype.count // 2}, {u.arg}"
+                        f"{self.statement(u)})")
+        self.varying.add(u)
+
     def store_tile(self, u: UOp) -> None:
         self.line(f"store_tile({self.names[u.src[0]]}, {self.integer(u.src[1])}, {self.integer(u.src[2])}, *{u.arg}, "
                   f"{self.array(u.src[3])}{self.statement(u)})")
@@ -341,7 +347,8 @@ _WRITERS: dict[Op, Any] = {
     Ops.CONST: _nothing, Ops.PREFETCH: _nothing, Ops.DEFINE_ACC: _Writer.accumulator, Ops.PHI: _Writer.phi,
     Ops.RANGE: _Writer.open, Ops.ENDRANGE: _Writer.close, Ops.IF: _Writer.branch, Ops.ENDIF: _Writer.close,
     Ops.BARRIER: _Writer.barrier, Ops.LOAD: _Writer.load, Ops.STORE: _Writer.store, Ops.VECTORIZE: _Writer.vectorize,
-    Ops.GEP: _Writer.lanes, Ops.LOAD_TILE: _Writer.load_tile, Ops.STORE_TILE: _Writer.store_tile,
+    Ops.GEP: _Writer.lanes, Ops.LOAD_TILE: _Writer.load_tile,
+    Ops.LOAD_MATRIX: _Writer.load_matrix, Ops.STORE_TILE: _Writer.store_tile,
     Ops.MMA: _Writer.multiply, Ops.SHUFFLE: _Writer.shuffle, Ops.DEFINE_RING: _Writer.ring, Ops.ARRIVE: _Writer.arrive,
     Ops.ASYNC_COPY: _Writer.copy, Ops.WAIT: _Writer.wait, Ops.TILE: _Writer.tile, Ops.FENCE: _Writer.order,
     Ops.COMMIT: _Writer.order, Ops.DRAIN: _Writer.order,

@@ -61,6 +61,16 @@ def load_tile(memory: Memory, index: int, pitch: int, rows: int, columns: int, s
     return memory.read(*_places(memory, rows * columns, _tile(index, pitch, rows, columns), True, "read"), statement)
 
 
+def load_matrix(memory: Memory, index: Array, count: int, turned: bool, statement: int = UNNUMBERED) -> Array:
+    """Of ``count`` matrices of 8 × 8, whose rows the lanes name, what each lane of the warp gets."""
+    lanes, rows = np.arange(len(index))[:, None], 8 * count
+    found = memory.read(*_places(memory, 8, index, lanes < rows, "read"), statement)
+    matrices = found[:rows].reshape(count, 8, 8)
+    if turned:
+        matrices = matrices.transpose(0, 2, 1)
+    return matrices.transpose(1, 2, 0).reshape(8, 4, 2, count).transpose(0, 1, 3, 2).reshape(32, 2 * count)
+
+
 def store_tile(memory: Memory, index: int, pitch: int, rows: int, columns: int, value: Array,
                statement: int = UNNUMBERED) -> None:
     store(memory, rows * columns, _tile(index, pitch, rows, columns), value, True, statement)
@@ -124,8 +134,8 @@ def to_numpy(name: str) -> Any:
 
 
 NAMES: Final = {f.__name__: f for f in (load_one, load, store, const, lift, spread, join, meaning, floor_div, floor_mod,
-                                        whole_warp, shuffle, load_tile, store_tile, MatrixUnit, Fragment, Barrier,
-                                        Layout, View, Staged, alike)} | {
+                                        whole_warp, shuffle, load_tile, load_matrix, store_tile, MatrixUnit, Fragment,
+                                        Barrier, Layout, View, Staged, alike)} | {
                                             "where": np.where, "dtypes": dtypes}
 
 

@@ -165,7 +165,8 @@ def _others(before: Array, stamps: Array) -> Array:
 # *** the statements of a program ***
 
 
-_MEMORY: Final = {Ops.LOAD: 0, Ops.STORE: 0, Ops.LOAD_TILE: 0, Ops.STORE_TILE: 0, Ops.ASYNC_COPY: 2, Ops.TILE: 0}
+_MEMORY: Final = {Ops.LOAD: 0, Ops.STORE: 0, Ops.LOAD_TILE: 0, Ops.STORE_TILE: 0, Ops.ASYNC_COPY: 2, Ops.TILE: 0,
+                  Ops.LOAD_MATRIX: 0}
 _WRITES: Final = (Ops.STORE, Ops.STORE_TILE, Ops.ASYNC_COPY)
 
 

@@ -134,6 +134,13 @@ class Blocks:
         in_vain: blocks that may be launched for nothing, for a size known only at run time.
         early: values that a thread has loaded before the barrier ahead of their use.
         beside: rows of a fragment's elements for which a thread reads other memory at a time.
+        product_threads: of a block that computes a tile of a contraction; none: no such tiles. ``sums``: rows and
+            columns of it that a thread may have; ``slices``: steps of the reduction that local memory holds at a time;
+            ``least``: rows, columns and steps that are worth it; ``carried``: words that a thread has on their way.
+        fma: multiply-adds that a core starts in a cycle; ``words``: of local memory that its threads read; ``copied``:
+            instructions to bring an element there; ``meeting``: cycles of a barrier; ``warps``: that hide latencies.
+        units: matrix units that work at once; ``fragments``: rows and columns of a unit's tiles that a warp may have;
+            ``unit_steps``: of a unit that local memory holds at a time.
     """
 
     threads: int = 128
@@ -157,6 +164,19 @@ class Blocks:
     in_vain: int = 1 << 16
     early: int = 32
     beside: int = 8
+    product_threads: tuple[int, ...] = (64, 128, 256)
+    sums: tuple[tuple[int, int], ...] = ((4, 4), (4, 8), (8, 8))
+    slices: tuple[int, ...] = (16, 8)
+    least: int = 16
+    carried: int = 24
+    fma: int = 128
+    words: int = 32
+    copied: int = 4
+    meeting: int = 24
+    warps: int = 16
+    units: int = 4
+    fragments: tuple[tuple[int, int], ...] = ((4, 4), (2, 4), (4, 2), (2, 2), (1, 4), (1, 2), (1, 1))
+    unit_steps: tuple[int, ...] = (2, 1)
 
 
 @dataclass(frozen=True)
@@ -309,6 +329,7 @@ class Target:
         units: the matrix units it has, the preferred first.
         block_threads: threads that a block may have, with local memory of their own and barriers; 0: no blocks.
         warp: threads of a block that hand each other values without memory; 0: they cannot.
+        matrix_loads: warps load matrices of 8 × 8 elements of 16 bits from local memory.
         bulk_copy: one thread copies boxes of memory whose rows begin at multiples of so many bytes; 0: none does.
         ring_bytes: local memory that a block with rings may fill.
         cores: what blocks of a grid are spread over, each of which holds ``resident`` threads at a time.
@@ -335,6 +356,7 @@ class Target:
     units: tuple[MatrixUnit, ...] = ()
     block_threads: int = 0
     warp: int = 0
+    matrix_loads: bool = False
     bulk_copy: int = 0
     ring_bytes: int = 0
     cores: int = 1

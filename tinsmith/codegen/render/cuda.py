@@ -56,6 +56,8 @@ _BITS = (Ops.SHL, Ops.SHR, Ops.XOR)
 _ONE = "blockDim.z"  # of a block with less than three axes, which the compiler does not know
 _ADD = ("__device__ inline unsigned int add_by_product(unsigned int x, unsigned int y, unsigned int one) "
         '{ unsigned int z; asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(z) : "r"(x), "r"(one), "r"(y)); return z; }')
+RESIDENT = 512  # threads of a multiprocessor that hide latencies of products: each has 128 registers
+UNROLLED = 16  # iterations up to which a loop is written out by the compiler
 _EXP2 = ('__device__ inline float exp2_of(float x) { float y; asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); '
          "return y; }")
 
@@ -75,6 +77,7 @@ def cuda_target(arch: str = "sm_90", cores: int = 132) -> Target:
     staged = tuple(u for u in units.HOPPER if arch in u.requires)
     return Target(f"cuda_{arch}", 16, 64, local_bytes=48 << 10, fma=True, bulk_copy=16 * bool(staged),
                   ring_bytes=(227 << 10) * bool(staged), exp2s=True, rough=True, block_threads=1024, warp=32,
+                  matrix_loads=generation(arch) >= 75,
                   blocks=Blocks(), costs=GRID_COSTS, units=(*staged, *rows), cores=cores,
                   launches_early=generation(arch) >= 90)
 
@@ -110,6 +113,16 @@ def matrix_function(unit: MatrixUnit) -> str:
             f'  asm("{unit.emit} {into}, {a}, {b}, {into};" : {outputs} : {inputs}); }}')
 
 
+def matrix_loader(count: int, turned: bool) -> str:
+    """A function by which a warp loads matrices (PTX ISA, ``ldmatrix``)."""
+    parameters, into, outputs = (", ".join(form.format(n) for n in range(count)) for form in (
+        "unsigned int& w{}", "%{}", '"=r"(w{})'))
+    form = f"x{count}{'.trans' * turned}"
+    return (f"__device__ __forceinline__ void load_matrix{count}{'t' * turned}({parameters}, const void* p) {{\n"
+            f'  asm volatile("ldmatrix.sync.aligned.m8n8.{form}.shared.b16 {{{into}}}, [%{count}];" : '
+            f'{outputs} : "r"((unsigned int)__cvta_generic_to_shared(p)) : "memory"); }}')
+
+
 def _threads(program: Sequence[UOp]) -> int:
     """How many threads a block has."""
     return prod(size for n, size in specials(program).items() if n.startswith("lidx"))
@@ -141,6 +154,7 @@ class CUDARenderer(GPURenderer):
         self.near: dict[UOp, int] = {}  # of a program with rings: where the parts of local memory begin
         self.maps: dict[tuple[UOp, View], int] = {}
         self.by_products = False  # of a program of shifts: integers are added where floats are multiplied
+        self.pipelined = False  # of a program whose loops load ahead: those inside are written out
 
     def thread(self, name: str, program: Sequence[UOp]) -> str:
         if self.near and name.startswith("lidx") and name != "lidx0":  # alike in a warp, which the compiler cannot know
@@ -212,6 +226,10 @@ class CUDARenderer(GPURenderer):
             own = copy.copy(self)
             own.by_products = True
             return own.render(name, program)
+        if any(u.op is Ops.BARRIER and u.src for u in program) and not self.pipelined:
+            own = copy.copy(self)
+            own.pipelined = True
+            return own.render(name, program)
         text = super().render(name, program)
         structs = [vector_of_eight(*row) for row in _EIGHTS if re.search(rf"\b{row[0]}8\b", text)]
         return "".join(structs) + text
@@ -246,7 +264,12 @@ class CUDARenderer(GPURenderer):
         if any(unit.significand for unit in used):
             lines.append(_TF32)
         lines += [matrix_function(unit) for unit in used]
+        lines += [matrix_loader(count, turned) for count, turned in sorted(
+            {(u.dtype.count // 2, bool(u.arg)) for u in program if u.op is Ops.LOAD_MATRIX})]
         return "".join(line + "\n" for line in lines)
+
+    def matrix_load(self, u: UOp, pointer: str, names: list[str]) -> str:
+        return f"load_matrix{len(names)}{'t' * bool(u.arg)}({', '.join(names)}, {pointer});"
 
     def matrix_step(self, unit: MatrixUnit, acc: list[str], a: list[str], b: list[str]) -> str:
         """The call that adds a·b to the sums ``acc`` in place."""
@@ -301,12 +324,15 @@ class CUDARenderer(GPURenderer):
             body.line(f"steps_{u.op.name.lower()}{f'<{u.arg}>' if u.op is Ops.DRAIN else ''}();")
 
     def loop(self, kind: str, name: str, start: str, end: str) -> str:
-        once = "#pragma unroll 1\n  " if self.near else ""
-        return once + super().loop(kind, name, start, end)
+        written_out = self.pipelined and end.isdigit() and int(end) <= UNROLLED
+        times = "#pragma unroll 1\n  " if self.near else "#pragma unroll\n  " * written_out
+        return times + super().loop(kind, name, start, end)
 
     def function(self, name: str, program: Sequence[UOp]) -> str:
         threads = _threads(program)
-        head = (f'extern "C" __global__ void __launch_bounds__({threads}{", 1" if self.near else ""}) {name}('
+        blocks = RESIDENT // threads if self.pipelined else 0  # of two, the compiler's driver sees to it
+        fewest = ", 1" if self.near else f", {blocks}" if blocks > 2 else ""
+        head = (f'extern "C" __global__ void __launch_bounds__({threads}{fewest}) {name}('
                 f"{', '.join(self.parameters(program))}) {{")
         near = ["  extern __shared__ __align__(1024) unsigned char near[];"] if self.near else []
         early = [_EARLY] if self.target.launches_early else []

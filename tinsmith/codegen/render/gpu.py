@@ -107,6 +107,10 @@ class GPURenderer(CRenderer):
         """The statement that adds a·b to the sums ``acc`` in place."""
         raise CompileError(type(self).__name__, f"{unit.name} is no unit of this language", "a list of opts without TC")
 
+    def matrix_load(self, u: UOp, pointer: str, names: list[str]) -> str:
+        """The statement by which a warp loads matrices; ``names`` get a word of two elements each."""
+        raise CompileError(type(self).__name__, "warps of this language load no matrices", "a list without TC")
+
     def ring_line(self, body: Body, u: UOp) -> None:
         """A line about a ring, or about steps of a unit that works on its own."""
         raise CompileError(type(self).__name__, f"{u.op.name} is nothing of this language", "a list of opts without TC")
@@ -294,6 +298,13 @@ class Body:
             self.declare("alu", u, [r.shuffle(u.arg, x, self.program) for x in text[u.src[0]]])
         elif u.op in RING_OPS or (u.op is Ops.MMA and u.arg.staged):
             r.ring_line(self, u)
+        elif u.op is Ops.LOAD_MATRIX:
+            words = [f"word{self.counts['word']}_{n}" for n in range(u.dtype.count // 2)]
+            self.counts["word"] += 1
+            self.line(f"{r.type_name(dtypes.uint32)} {', '.join(words)};")
+            self.line(r.matrix_load(u, f"{text[u.src[0]][0]}+{_addend(self.at(u.src[1], 0))}", words))
+            kind = r.type_name(dtypes.uint16)
+            text[u] = [f"({kind})({w}{' >> 16' * half})" for w in words for half in (0, 1)]
         elif u.op is Ops.MMA:
             acc, a, b = (text[s] for s in u.src)
             self.declare("mma", u, acc)

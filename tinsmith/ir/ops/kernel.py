@@ -72,6 +72,9 @@ class KernelOps:
                  "`arg`.", 1, of_first, meaning=shuffled)
     LOAD_TILE = Op("program", "A fragment of `arg` = (rows, columns), its rows `pitch` elements apart: (memory, index, "
                    "pitch).", 3)
+    LOAD_MATRIX = Op("program", "A warp loads matrices of 8 × 8 elements of 16 bits from local memory: lane 8·i + j "
+                     "names where row j of matrix i begins; lane l gets elements 2·(l mod 4) and the next of row "
+                     "l / 4 of each, or of column l / 4 if `arg`: (memory, index).", 2)
     STORE_TILE = Op("program", "Write a fragment of `arg` = (rows, columns): (memory, index, pitch, value).", 4,
                     nothing)
     ARRIVE = Op("program", "The next fill of a slot begins; it is complete once `arg` bytes came: (ring, slot).", 2,

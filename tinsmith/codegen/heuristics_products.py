@@ -1,0 +1,185 @@
+"""The analytic choice of opts for a contraction on a grid of blocks: tiles whose operands pass through local memory.
+
+The ranges of each factor become one range, a block computes a tile of (rows × columns), and a thread, or a warp with a
+matrix unit, some rows and columns of that; slices of both operands are loaded a step ahead into two slots. A tile's
+sides follow from what a core does in a cycle: multiply-adds, words that threads read from local memory, and elements
+that they bring there.
+"""
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from tinsmith.codegen import matrix
+from tinsmith.codegen.heuristics_bandwidth import tried
+from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.opt import Opt, OptOps
+from tinsmith.codegen.render.base import Target
+from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.tuning import stride_of
+from tinsmith.core.settings import settings
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.structure import contraction
+from tinsmith.ir.units import MatrixUnit, fma
+from tinsmith.ir.uop import toposort
+
+
+class Tile(NamedTuple):
+    """Threads (or warps with a unit) along the rows and columns of a block's tile, how many of either each of them has,
+    in steps of a unit, and the steps of the reduction that local memory holds at a time."""
+
+    down: int
+    across: int
+    rows: int
+    columns: int
+    steps: int
+    unit: MatrixUnit
+
+    @property
+    def threads(self) -> int:
+        return self.down * self.across * self.unit.threads
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        return self.down * self.rows * self.unit.m, self.across * self.columns * self.unit.n
+
+    @property
+    def depth(self) -> int:
+        return self.steps * self.unit.k
+
+    def cycles(self, target: Target, blocks: int) -> float:
+        """Of the busiest core, for a step of the reduction of all blocks: few warps wait for each other's results."""
+        data, turns, unit = target.blocks, -(-blocks // target.cores), self.unit
+        own = self.rows * unit.m + self.columns * unit.n
+        words = (self.down * self.across * own + 2 * sum(self.sides)) * unit.a.itemsize / 4
+        work = math.prod(self.sides) * (2 * data.fma / (data.units * unit.rate) if unit.threads > 1 else 1)
+        busy = max((work + data.copied * sum(self.sides)) / data.fma, words / data.words) + data.meeting / self.depth
+        warps = turns * self.threads / 32
+        return float(turns * busy * max(data.warps / warps, 1.0) ** 0.25)
+
+
+def tiles(target: Target, unit: MatrixUnit) -> Iterator[Tile]:
+    """The tiles that a block may compute: two slots fit its memory, and what is on its way fits registers."""
+    data, alone = target.blocks, unit.threads == 1
+    for threads, (rows, columns), steps in itertools.product(
+            data.product_threads, data.sums if alone else data.fragments, data.slices if alone else data.unit_steps):
+        parts = threads // unit.threads
+        for down in (1 << i for i in range(parts.bit_length())):
+            found = Tile(down, parts // down, rows, columns, steps, unit)
+            carried = sum(found.sides) * found.depth * unit.a.itemsize // 4
+            room = 8 * (carried + 4 * max(sum(found.sides), 2 * found.depth))
+            fits = threads <= target.block_threads and carried <= data.carried * threads and room <= target.local_bytes
+            if fits and (alone or rows * columns <= unit.accumulators):
+                yield found
+
+
+def product_opts(kernel: Kernel, target: Target) -> bool:
+    """Tiles through local memory for one large contraction; False where there is none."""
+    fold = next(iter(kernel.folds), None)
+    found = contraction(fold, guarded=True) if fold is not None and len(kernel.folds) == 1 else None
+    if fold is None or found is None or any(s.op is not Ops.STORE for s in kernel.stores):
+        return False
+    sides = [list(found.m), list(found.n)]
+    fixed = all(isinstance(range_size(r), int) for side in (*sides, found.k) for r in side)
+    if not fixed or any(r.arg[1] is not Role.GLOBAL for r in (*found.batch, *found.m, *found.n)):
+        return False
+    if any(stride_of(s.src[1], r) == 1 for s in kernel.stores for r in sides[0]):
+        sides = sides[::-1]
+    sizes = [math.prod(range_size(r) for r in side) for side in (*sides, found.k)]
+    count = math.prod(int(r.vmax) + 1 for r in found.batch)
+
+    def cost(tile: Tile) -> float:
+        return tile.cycles(target, count * math.prod(-(-size // side) for size, side in zip(sizes, tile.sides)))
+
+    trial = kernel.copied()
+    merged = [_merged(trial, side) for side in (*sides, list(found.k))]
+    if any(r is None for r in merged):
+        return False
+    row, column, k = (r for r in merged if r is not None)
+    for unit in (*target.units, fma(fold.dtype, 0)):
+        alone = unit.emit == "muladd"
+        least = (target.blocks.least,) * 3 if alone else (unit.m, unit.n, 1)
+        loads_own = not unit.staged and not unit.fragment_a.whole and (settings.ALLOW_TF32 or not unit.significand)
+        fits = fold.dtype.is_float if alone else loads_own and matrix.operands(trial.folds[0], row, column, unit)
+        if not fits or any(size < low for size, low in zip(sizes, least)):
+            continue
+        new, tile = trial.copied(), min(tiles(target, unit), key=cost, default=None)
+        if tile is not None and _applied(new, row, column, k, tile):
+            vars(kernel).update(vars(new))
+            return True
+    return False
+
+
+def _applied(kernel: Kernel, row: UOp, column: UOp, k: UOp, tile: Tile) -> bool:
+    """PADTO, the tile's own opts and a STAGE per load; False where one of them is refused."""
+    padded = [*zip((row, column), tile.sides), (k, tile.depth)]
+    numbers = [_padded(kernel, r, multiple) for r, multiple in padded]
+    found = _of_threads(kernel, numbers, tile) if tile.unit.threads == 1 else _of_warps(kernel, numbers, tile)
+    return found and _staged(kernel, next((r for r in kernel.reduces if r in kernel.folds[0].src[1:]), None), tile)
+
+
+def _of_threads(kernel: Kernel, numbers: Sequence[int], tile: Tile) -> bool:
+    """VECTOR, UPCAST, LOCAL and TILE."""
+    for number, copies, threads in zip(numbers, (tile.rows, tile.columns), (tile.down, tile.across)):
+        inner = math.gcd(copies, 4)
+        first = OptOps.VECTOR if number == numbers[1] and inner == 4 else OptOps.UPCAST
+        for op, amount in ((first, inner), (OptOps.LOCAL, threads), (OptOps.UPCAST, copies // inner)):
+            at = next((i for i, r in enumerate(kernel.order) if r.arg[0] == number), None)
+            if at is None or amount < 2:
+                continue
+            if not tried(kernel, Opt(op, kernel.ranges.index(kernel.order[at]), amount)):
+                return False
+            number = kernel.order[at].arg[0]
+    k = next(r for r in kernel.reduces if r.arg[0] == numbers[2])
+    return tried(kernel, Opt(OptOps.TILE, kernel.ranges.index(k), tile.steps))
+
+
+def _of_warps(kernel: Kernel, numbers: Sequence[int], tile: Tile) -> bool:
+    """TC, LOCAL and UNROLL."""
+    m, n, k = (next(i for i, r in enumerate(kernel.ranges) if r.arg[0] == number) for number in numbers)
+    if not tried(kernel, Opt(OptOps.TC, k, (m, n, tile.rows, tile.columns), unit=tile.unit.name)):
+        return False
+    for which, warps in enumerate((tile.down, tile.across)):
+        product = kernel.products[0]
+        mine = product.src[2 + which].ranges | (product.src[which].ranges - product.src[1 - which].ranges)
+        r = next((r for r in kernel.order if r in mine and r.arg[1] is Role.GLOBAL), None)
+        if warps > 1 and (r is None or not tried(kernel, Opt(OptOps.LOCAL, kernel.ranges.index(r), warps))):
+            return False
+    steps = kernel.reduces
+    return tile.steps == 1 or not steps or tried(kernel, Opt(OptOps.UNROLL, kernel.ranges.index(steps[0]), tile.steps))
+
+
+def _merged(kernel: Kernel, ranges: list[UOp]) -> UOp | None:
+    """One range in place of several."""
+    r, *others = sorted(ranges, key=kernel.order.index)
+    for other in others:
+        at = kernel.order.index(r)
+        if not tried(kernel, Opt(OptOps.MERGE, kernel.ranges.index(r), kernel.ranges.index(other))):
+            return None
+        r = kernel.order[at]
+    return r
+
+
+def _padded(kernel: Kernel, r: UOp, multiple: int) -> int:
+    """The number of a range of whole tiles."""
+    at = kernel.order.index(r)
+    if range_size(r) % multiple:
+        tried(kernel, Opt(OptOps.PADTO, kernel.ranges.index(r), multiple))
+    return int(kernel.order[at].arg[0])
+
+
+def _staged(kernel: Kernel, outer: UOp | None, tile: Tile) -> bool:
+    """A tile per block and slice of all that is loaded for the sum: for a unit with rows as they run in memory."""
+    inner = (Role.LOCAL, Role.FRAGMENT)
+    while load := next((n for n in toposort(kernel.folds[0]) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM
+                        and any(r.arg[1] in inner for r in n.ranges)), None):
+        outside = {r for r in load.ranges if r.arg[1] is Role.GLOBAL or r is outer}
+        kept = tuple(i for i, r in enumerate(kernel.ranges) if r in outside)
+        flat = any(stride_of(load.src[1], p.src[4]) == 1 for p in kernel.products)
+        lanes = 4 if tile.unit.threads == 1 else 16 // load.dtype.itemsize
+        if not tried(kernel, Opt(OptOps.STAGE, kernel.loads.index(load), kept, lanes=lanes,
+                                 layout="flat" if flat else "deep", depth=1 + (outer in load.ranges))):
+            return False
+    return True
