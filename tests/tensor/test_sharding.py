@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tinsmith import Context, Tensor, Variable, dtypes, nn
+from tinsmith.codegen.render.base import Costs
 from tinsmith.core.errors import CheckError, DeviceError, ShapeError
-from tinsmith.schedule.collectives import LARGE
 
 TWO, THREE, FOUR = (tuple(f"CPU:{i}" for i in range(n)) for n in (2, 3, 4))
 
@@ -420,7 +420,7 @@ def test_data_on_their_way_keep_their_gradient_and_their_views() -> None:
     lambda t: t.shard_like(Tensor.ones(*t.shape).shard(FOUR, 1)), lambda t: t.shard_like(Tensor.ones(4).to(FOUR)),
     lambda t: t.to_(FOUR), lambda t: t.shard_(FOUR, 1),
 ])
-@pytest.mark.parametrize("rows", [4, LARGE // (4 * 64)])  # below and at the size that is scattered first
+@pytest.mark.parametrize("rows", [4, Costs().rounds // (4 * 64)])  # below and at the size that is scattered first
 def test_memory_without_programs_is_spread(spread: Any, rows: int, device: str | None, dtype: Any) -> None:
     data = np.arange(rows * 64).reshape(rows, 64).astype(dtype)
     for requires_grad in (None, False):
