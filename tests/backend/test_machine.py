@@ -2,15 +2,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from benchmarks.corpus.targets import device_name
 from tests.golden.running import run
 from tinsmith.backend import machine as module
 from tinsmith.backend.device import Device
-from tinsmith.backend.machine import machine, measure
+from tinsmith.backend.machine import _Measurement, machine, measure
+from tinsmith.backend.memory import Buffer
+from tinsmith.backend.program import Program
 from tinsmith.codegen.estimate import Machine
 from tinsmith.core.cache import cache_entries, cache_put
 from tinsmith.core.dtypes import dtypes
@@ -89,3 +93,19 @@ def test_the_command_prints_a_table_and_a_second_process_knows_it(tmp_path: Path
     assert run(["-m", "tinsmith", "machine"], tmp_path).stdout == first.stdout
     failed = run(["-m", "tinsmith", "machine", "NOWHERE"], tmp_path)
     assert failed.returncode == 1 and "there is no device 'NOWHERE'" in failed.stdout
+
+
+def test_a_grid_is_measured_with_threads_for_all_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one block, a GPU of 60 TFLOP/s would have one."""
+    found: list[Program] = []
+
+    def second(self: _Measurement, programs: Sequence[Program], buffers: Sequence[Buffer]) -> list[float]:
+        found.extend(programs)
+        return [1.0]
+
+    monkeypatch.setattr(_Measurement, "seconds", second)
+    measured = _Measurement(device_name("sm_90a"), 0.1)
+    rate, (program,) = measured.peak(dtypes.float32), found
+    threads = math.prod((*program.kernel.grid, *program.kernel.block))
+    assert threads == measured.target.cores * measured.target.resident
+    assert rate.one == rate.all == 2 * threads * 16 * 4096

@@ -144,10 +144,12 @@ class _Measurement:
             b.copyin(memoryview(bytearray(dtype.numpy.type(1).tobytes() * b.size)))
         return buffers
 
-    def rates(self, amount: float, value: UOp, opts: Sequence[Opt], buffers: Sequence[Buffer]) -> tuple[float, float]:
-        """``amount`` per second, by one worker and by all, of the kernel of ``value``; a grid has the model's opts."""
+    def rates(self, amount: float, value: UOp, opts: Sequence[Opt], buffers: Sequence[Buffer],
+              blocks: Sequence[Opt] | None = None) -> tuple[float, float]:
+        """``amount`` per second, by one worker and by all, of the kernel of ``value``; a grid has the model's opts or
+        those for ``blocks``."""
         if self.target.blocks.threads:
-            (seconds,) = self.seconds([self.load(value, None)], buffers)
+            (seconds,) = self.seconds([self.load(value, blocks)], buffers)
             return amount / seconds, amount / seconds
         split = [[*opts, Opt(OptOps.THREAD, 0)]] if self.workers > 1 else []
         found = [amount / s for s in self.seconds([self.load(value, o) for o in (opts, *split)], buffers)]
@@ -170,14 +172,20 @@ class _Measurement:
 
     def peak(self, dtype: DType) -> Rate:
         """Sums of products x[i]·y[k] over k, in half of the registers: enough sums at once to hide an addition's
-        latency."""
-        copies = self.target.vector_registers // 2
-        rows = self.lanes(dtype) * copies * TILES * self.workers
-        x, y = (UOp(Ops.PARAM, dtype, (), (n, (size,))) for n, size in ((1, rows), (2, SUMMANDS)))
-        shape = rows, SUMMANDS
-        products = x.reshape((rows, 1)).expand(shape) * y.reshape((1, SUMMANDS)).expand(shape)
+        latency; on a grid as many as fill all its cores with threads."""
+        copies, blocks = self.target.vector_registers // 2, self.target.blocks.threads
+        rows, terms = self.lanes(dtype) * copies * TILES * self.workers, SUMMANDS
+        if blocks:
+            terms *= TILES  # so that the results' way to memory does not count
+            copies //= 2  # of words of 8 bytes, too
+            rows = copies * self.target.resident * self.target.cores
+        x, y = (UOp(Ops.PARAM, dtype, (), (n, (size,))) for n, size in ((1, rows), (2, terms)))
+        shape = rows, terms
+        products = x.reshape((rows, 1)).expand(shape) * y.reshape((1, terms)).expand(shape)
         sums, opts = products.reduce("ADD", (1,)), [*self.vectors(dtype), Opt(OptOps.UPCAST, 0, copies)]
-        return Rate(dtype.name, *self.rates(2.0 * x.size * y.size, sums, opts, self.ones(dtype, rows, rows, SUMMANDS)))
+        threads = [Opt(OptOps.UNROLL, 1, 4), Opt(OptOps.UPCAST, 0, copies), Opt(OptOps.LOCAL, 0, blocks)]
+        return Rate(dtype.name, *self.rates(2.0 * x.size * y.size, sums, opts, self.ones(dtype, rows, rows, terms),
+                                            threads))
 
     def units(self) -> tuple[Rate, ...]:
         """Products on each matrix unit that moves its own tiles, with operands that stay in a core's last cache."""
