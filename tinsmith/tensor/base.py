@@ -446,7 +446,8 @@ def _note_origin(uop: UOp, called: FrameType) -> None:
     stack = [uop]
     while stack:  # the nodes that this call made: those below without an origin
         n = stack.pop()
-        if not n.origin and n.op not in (Ops.CONST, Ops.BUFFER):
+        kept = n is not uop and n.op.kind == "movement" and n.base.op is Ops.CONST  # many programs' number
+        if not n.origin and not kept and n.op not in (Ops.CONST, Ops.BUFFER):
             n.origin = origin
             stack.extend(n.src)
 
