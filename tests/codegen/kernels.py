@@ -321,12 +321,12 @@ kernels = st.one_of(*FAMILIES.values())
 
 
 def state(kernel: Kernel) -> tuple[Any, ...]:
-    return kernel.sink, tuple(kernel.order), tuple(kernel.opts)
+    return kernel.sink, tuple(kernel.order), tuple(kernel.opts), kernel.blocks, kernel.roles
 
 
 OF_LOOPS = (OptOps.UPCAST, OptOps.VECTOR, OptOps.UNROLL, OptOps.TILE, OptOps.SWAP, OptOps.ORDER, OptOps.PADTO,
             OptOps.MERGE, OptOps.STAGE)
-OF_BLOCKS = (OptOps.LOCAL, OptOps.GROUP, OptOps.GROUPTOP, OptOps.NOLOCALS)
+OF_BLOCKS = (OptOps.LOCAL, OptOps.GROUP, OptOps.GROUPTOP, OptOps.NOLOCALS, OptOps.WALK, OptOps.ROLES)
 
 
 @st.composite
@@ -349,14 +349,14 @@ def one_opt(draw: Draw, kernel: Kernel, blocks: bool = False) -> Opt:
         return Opt(op, axis, draw(st.integers(0, count - 1)))
     if op in (OptOps.THREAD, OptOps.NOLOCALS):
         return Opt(op, 0, None)
-    if op is OptOps.SKIP:
+    if op in (OptOps.SKIP, OptOps.ROLES):
         return Opt(op)
     if op in (OptOps.HINT, OptOps.ROTATE):
         load = draw(st.integers(0, max(0, len(kernel.loads) - 1)))
         return Opt(op, load, draw(st.sampled_from((1, 2, 16))) if op is OptOps.HINT else None)
     if op is OptOps.WALK:
-        more = draw(st.sampled_from(((), (0,), (1,))))
-        return Opt(op, axis, (draw(st.integers(0, count - 1)), draw(st.sampled_from((2, 3, 4))), *more))
+        more = draw(st.sampled_from(((), (0,), (1,), (1, 1), (1, 3))))
+        return Opt(op, axis, (draw(st.integers(0, count - 1)), draw(st.sampled_from((1, 2, 3, 4))), *more))
     if op is OptOps.TC:
         return matrix_opt(draw, kernel, count)
     if op is OptOps.CUT:

@@ -15,7 +15,7 @@ from tinsmith import Tensor
 from tinsmith.backend.device import Device
 from tinsmith.backend.python.render import PythonRenderer
 from tinsmith.backend.python.runtime import NAMES, Memory, launch
-from tinsmith.codegen.heuristics_rings import _applied
+from tinsmith.codegen.heuristics_rings import tile_applied
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.linearize import linearize
 from tinsmith.codegen.opt import Opt, OptOps
@@ -24,20 +24,20 @@ from tinsmith.codegen.render.cuda import CUDARenderer, cuda_target
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError, KernelError
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.units import HOPPER
+from tinsmith.ir.units import HOPPER, Tile
 from tinsmith.ir.verify_kernel import verify_kernel
 from tinsmith.ir.verify_program import verify_program
 
-DEVICE = "PYTHON:G256:B232448"
+DEVICE = "PYTHON:G512:C3:B232448"
 CUDA = CUDARenderer(cuda_target("sm_90a"))
 UNITS = {u.name: u for u in HOPPER}
 
 
-def tiled(sink: UOp, unit: str = "wgmma_bf16_64", below: int = 1, slots: int = 4) -> list[Opt]:
-    """The opts of one tile."""
+def tiled(sink: UOp, unit: str = "wgmma_bf16_64", below: int = 1, slots: int = 4, roles: bool = False) -> list[Opt]:
+    """The opts of one tile; with roles, three blocks take turns."""
     kernel = linearize_on(DEVICE, sink)
     loops = [*kernel.parallel[-2:], kernel.reduces[0]]
-    assert _applied(kernel, [r.arg[0] for r in loops], UNITS[unit], below, slots)
+    assert tile_applied(kernel, [r.arg[0] for r in loops], UNITS[unit], Tile(below, slots, 1.0, roles))
     return kernel.opts
 
 
@@ -68,14 +68,32 @@ def test_any_tile_of_any_depth_computes_the_same(unit: str, below: int, slots: i
         assert eval(repr(program.opts), {"Opt": Opt, "OptOps": OptOps}) == opts, "as explain prints them"
 
 
+@pytest.mark.parametrize("slots", [1, 2, 4])
+@pytest.mark.parametrize("unit, below", [("wgmma_bf16_64", 1), ("wgmma_bf16_64", 3)])
+def test_roles_and_turns_compute_the_same(unit: str, below: int, slots: int) -> None:
+    sink, inputs = of_size(200, 192, 264, epilogue=True)
+    want = expected(sink, inputs)[0]
+    opts = tiled(sink, unit, below, slots, True)
+    assert [o.op for o in opts[-4:]] == [OptOps.WALK, OptOps.STAGE, OptOps.STAGE, OptOps.ROLES]
+    plain = opts[:-1]
+    alone = [o if o.op is not OptOps.WALK else Opt(o.op, o.axis, o.amt[:3]) for o in opts]  # type: ignore[index]
+    for these in (opts, plain, alone):  # both, turns alone, roles alone
+        close(run_graph(sink, inputs, these, DEVICE)[0], want)
+        close(run_on(DEVICE, sink, inputs, these)[0], want)
+    program = compile_kernel(sink, Device[DEVICE].renderer, opts)
+    verify_program(program.uops)
+    assert (program.grid, program.block) == ([3], [128, below + 1])
+    assert eval(repr(program.opts), {"Opt": Opt, "OptOps": OptOps}) == opts, "as explain prints them"
+
+
 @settings(max_examples=12, deadline=None)
 @given(st.sampled_from([63, 64, 65, 127, 129, 200]), st.sampled_from([64, 72, 120, 136, 200]),
        st.sampled_from([64, 72, 128, 136, 264]), st.sampled_from(["", "a", "b", "ab"]), st.sampled_from([1, 3]),
-       st.booleans())
-def test_edges_of_any_layout(m: int, k: int, n: int, transposed: str, batch: int, epilogue: bool) -> None:
+       st.booleans(), st.booleans())
+def test_edges_of_any_layout(m: int, k: int, n: int, transposed: str, batch: int, epilogue: bool, roles: bool) -> None:
     m = m // 8 * 8 if "a" in transposed else m  # rows of memory begin at multiples of 16 bytes
     sink, inputs = of_size(m, k, n, transposed, batch, epilogue=epilogue)
-    opts = tiled(sink, "wgmma_bf16_128", 2 if m > 64 else 1)
+    opts = tiled(sink, "wgmma_bf16_128", 2 if m > 64 else 1, roles=roles)
     close(run_on(DEVICE, sink, inputs, opts)[0], expected(sink, inputs)[0])
 
 
@@ -93,18 +111,22 @@ def test_it_is_the_default_where_it_fits(dtype: DType) -> None:
 
 
 def test_the_tile_follows_from_the_size() -> None:
-    def tile(m: int, k: int, n: int) -> tuple[int, int]:
+    def tile(m: int, k: int, n: int) -> tuple[int, int, bool]:
         a, b = (UOp(Ops.PARAM, dtypes.bfloat16, (), (i, s)) for i, s in ((1, (m, k)), (2, (k, n))))
         x, y = a.reshape((m, 1, k)).expand((m, n, k)), b.permute((1, 0)).reshape((1, n, k)).expand((m, n, k))
         out = (x.cast(dtypes.float32) * y.cast(dtypes.float32)).reduce("ADD", (2,)).reshape((m, n))
         program = compile_kernel(UOp(Ops.SINK, None, (out.cast(dtypes.bfloat16),)), CUDA)
         unit = next(u.arg for u in program.uops if u.op is Ops.MMA)
-        return unit.m * (program.block[1] if len(program.block) > 1 else 1), unit.n
+        roles = any(o.op is OptOps.ROLES for o in program.opts)
+        assert program.grid[0] <= 132 or not roles
+        return unit.m * (program.block[1] - roles if len(program.block) > 1 else 1), unit.n, roles
 
-    assert tile(4096, 4096, 4096) == (128, 256)
-    assert tile(1024, 1024, 1024) == (64, 128)
-    assert tile(512, 4096, 4096) == (128, 128)
-    assert tile(1536, 1536, 1536) == (128, 192)
+    assert tile(4096, 4096, 4096) == (128, 256, True), "several waves"
+    assert tile(4104, 4160, 4160) == (192, 192, True), "four waves instead of five"
+    assert tile(2048, 2048, 2048) == (128, 256, False)
+    assert tile(1024, 1024, 1024) == (64, 128, False)
+    assert tile(512, 4096, 4096) == (128, 128, False)
+    assert tile(1536, 1536, 1536) == (128, 192, False)
 
 
 # *** what must not be missing ***
@@ -124,16 +146,16 @@ def without(program: list[UOp], leave_out: Callable[[UOp], bool]) -> Iterator[li
             yield program[:n] + program[n + 1 :]
 
 
-@pytest.mark.parametrize("slots", [1, 2, 4])
-def test_every_order_is_needed(slots: int) -> None:
-    """Without any one wait, fence, group or drain, the result is wrong, or nothing ever comes."""
-    sink, inputs = of_size(64, 512, 64)
+@pytest.mark.parametrize("slots, roles", [(1, False), (2, False), (4, False), (1, True), (3, True)])
+def test_every_order_is_needed(slots: int, roles: bool) -> None:
+    """Without any one wait, fence, group, release or drain, the result is wrong, or nothing ever comes."""
+    sink, inputs = of_size(64, 512, 256 if roles else 64)
     want = expected(sink, inputs)[0]
-    program = linearize(linearize_on(DEVICE, sink, tiled(sink, slots=slots)))
+    program = linearize(linearize_on(DEVICE, sink, tiled(sink, slots=slots, roles=roles)))
     arrays = buffers(sink, inputs)
     run(program, arrays)
     close(arrays[0], want)
-    kinds = (Ops.WAIT, Ops.FENCE, Ops.COMMIT, Ops.ARRIVE, Ops.ASYNC_COPY)
+    kinds = (Ops.WAIT, Ops.FENCE, Ops.COMMIT, Ops.ARRIVE, Ops.ASYNC_COPY, Ops.RELEASE)
     for mutant in without(program, lambda u: u.op in kinds or (u.op is Ops.DRAIN and not u.src and u.arg == 0)):
         arrays = buffers(sink, inputs)
         try:
@@ -141,6 +163,20 @@ def test_every_order_is_needed(slots: int) -> None:
         except KernelError:
             continue
         assert not np.allclose(arrays[0].astype(np.float32), want.astype(np.float32), rtol=1e-2, atol=1e-4)
+
+
+def test_a_deadlock_of_roles_is_named() -> None:
+    """A slot that its readers never leave: the filling warp and the reading ones say what they wait for."""
+    sink, inputs = of_size(64, 512, 64)
+    program = linearize(linearize_on(DEVICE, sink, tiled(sink, slots=2, roles=True)))
+    (mutant,) = without(program, lambda u: u.op is Ops.RELEASE)
+    with pytest.raises(KernelError, match=r"warps 0, 1, 2, 3 wait at WAIT for the fill.*warp 4 waits at WAIT until "
+                       "slot 0 of free is free: 0 of 4 warps left it"):
+        run(mutant, buffers(sink, inputs))
+    other = [u.replace(arg=(*u.arg[:2], 5)) if u.op is Ops.DEFINE_RING and len(u.arg) > 2 else u for u in program]
+    table = {u: new for u, new in zip(program, other) if u is not new}
+    with pytest.raises(KernelError, match="4 of 5 warps left it"):
+        run([u.substitute(table) for u in other], buffers(sink, inputs))
 
 
 def test_what_is_not_drained_is_not_there() -> None:
@@ -177,6 +213,22 @@ def test_what_is_no_box_of_memory_is_refused() -> None:
     staged(kernel, Opt(OptOps.STAGE, 0, kept, layout="swizzled", depth=4), "multiples of 16 bytes")
 
 
+def test_roles_and_turns_are_refused_where_nothing_is_to_share() -> None:
+    sink, _ = of_size(128, 128, 128)
+    kernel = linearize_on(DEVICE, sink)
+    with pytest.raises(ArgumentError, match="ring of a unit"):
+        kernel.apply(Opt(OptOps.ROLES))
+    with pytest.raises(ArgumentError, match="take turns at one range"):
+        kernel.apply(Opt(OptOps.WALK, 0, (1, 2, 0, 3)))
+    kernel = linearize_on(DEVICE, sink, tiled(sink, roles=True))
+    for opt, why in ((Opt(OptOps.ROLES), "once"), (Opt(OptOps.STAGE, 0, (0,)), "is staged already|roles leave")):
+        with pytest.raises(ArgumentError, match=why):
+            kernel.apply(opt)
+    kernel = linearize_on("PYTHON:G128:B232448", sink, tiled(sink))
+    with pytest.raises(ArgumentError, match="at most 128 threads, it would have 256"):
+        kernel.apply(Opt(OptOps.ROLES))
+
+
 # *** CUDA ***
 
 
@@ -190,9 +242,21 @@ def test_the_text_names_boxes_slots_and_steps() -> None:
     assert program.local_bytes == 4 * (128 + 256) * 128 + 64
 
 
+def test_the_text_of_roles_shares_out_registers() -> None:
+    sink, _ = of_size(512, 256, 1024)
+    source = compile_kernel(sink, CUDA, tiled(sink, "wgmma_bf16_256", 2, roles=True)).source
+    for part in ("__launch_bounds__(384, 1)", "setmaxnreg.dec.sync.aligned.u32 40;",
+                 "setmaxnreg.inc.sync.aligned.u32 232;", "ring_begin(free, 4, 8);", "ring_wait(free + 8 * ",
+                 "if (threadIdx.x % 32 == 0) ring_release(free + 8 * ", "steps_drain<0>();"):
+        assert part in source, part
+    small = compile_kernel(sink, CUDA, tiled(sink, "wgmma_bf16_128", 1, roles=True)).source
+    assert "setmaxnreg" not in small, "two groups may have as many as there are"
+
+
 @pytest.mark.parametrize("transposed", ["", "a", "b", "ab"])
-@pytest.mark.parametrize("unit, below", [("wgmma_bf16_256", 2), ("wgmma_f16_128", 1)])
-def test_the_assembler_keeps_steps_under_way(unit: str, below: int, transposed: str) -> None:
+@pytest.mark.parametrize("unit, below, roles", [("wgmma_bf16_256", 2, False), ("wgmma_f16_128", 1, False),
+                                                ("wgmma_bf16_256", 2, True)])
+def test_the_assembler_keeps_steps_under_way(unit: str, below: int, roles: bool, transposed: str) -> None:
     """It neither spills registers nor waits for one step before it begins the next (its notes C7510 to C7517)."""
     nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="compiling for CUDA needs cuda-bindings")
     del nvrtc
@@ -204,7 +268,7 @@ def test_the_assembler_keeps_steps_under_way(unit: str, below: int, transposed: 
         pytest.skip(f"no NVRTC here: {error}")
     for epilogue in (False, True):
         sink, _ = of_size(264, 256, 520, transposed, 1 + epilogue, UNITS[unit].a, epilogue)
-        _, log = compiler._compiled(compile_kernel(sink, CUDA, tiled(sink, unit, below)).source)
+        _, log = compiler._compiled(compile_kernel(sink, CUDA, tiled(sink, unit, below, roles=roles)).source)
         assert " 0 bytes spill stores" in log and "C75" not in log, log
 
 

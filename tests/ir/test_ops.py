@@ -28,7 +28,7 @@ NO_MEANING = {
     **dict.fromkeys(["DEFINE_GLOBAL", "DEFINE_LOCAL", "DEFINE_ACC", "SPECIAL", "ENDRANGE", "IF", "ENDIF", "PHI",
                      "VECTORIZE", "GEP", "BARRIER", "PREFETCH", "LOAD_TILE", "STORE_TILE", "LOAD_MATRIX"],
                     "linear programs: a renderer defines them"),
-    **dict.fromkeys(["DEFINE_RING", "ARRIVE", "ASYNC_COPY", "WAIT", "TILE", "FENCE", "COMMIT", "DRAIN"],
+    **dict.fromkeys(["DEFINE_RING", "ARRIVE", "RELEASE", "ASYNC_COPY", "WAIT", "TILE", "FENCE", "COMMIT", "DRAIN"],
                     "what a block's engines do meanwhile: see backend/python/rings.py"),
 }
 NO_GRADIENT = {

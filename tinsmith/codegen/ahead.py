@@ -96,26 +96,30 @@ def _load_and_loop(k: KernelGraph, opt: Opt, outwards: int = 0) -> tuple[UOp, UO
 def walk(k: KernelGraph, opt: Opt) -> None:
     """Bands of `band` tiles of one loop, and in each band all of the other: neighbours share what is in the cache."""
     amt = opt.amt if isinstance(opt.amt, tuple) else ()
-    require(len(amt) in (2, 3) and amt[1] > 1 and amt[2:] in ((), (0,), (1,)), opt,
-             "the amount is (the other loop, band[, one range])")
+    require(len(amt) in (2, 3, 4) and amt[2:3] in ((), (0,), (1,)), opt,
+             "the amount is (the other loop, band[, one range[, blocks]])")
     a, b = k.axis(opt), k.axis(replace(opt, axis=amt[0]))
-    one = amt[2:] == (1,)
+    one = amt[2:3] == (1,)
+    require(len(amt) < 4 or (one and a.arg[1] is Role.GLOBAL and amt[3] > 0 and not k.blocks), opt,
+             "blocks take turns at one range of a grid")
     roles = {r.arg[1] if r in k.parallel else None for r in (a, b)}
     require(a is not b and (roles == {Role.LOOP} or (one and roles == {Role.GLOBAL})), opt,
             "it takes two loops, or two axes of the grid that become one")
     size = range_size(a)
     fixed = isinstance(size, int) and isinstance(range_size(b), int)
-    require(fixed and 1 < amt[1] <= size - (not one) and size % amt[1] == 0, opt, f"a band must divide {size}")
+    divides = fixed and 0 < amt[1] <= size - (not one) and size % amt[1] == 0
+    require(divides and (amt[1] > 1 or one), opt, f"a band must divide {size}")
     together = all((a in s.ranges) == (b in s.ranges) for s in k.stores)
     whole = not is_partial(a) and not is_partial(b)
     require(whole and (together or not one), opt, "partial loops, or loops of different stores, are no one range")
     outer, inner = k.split(a, amt[1], a.arg[1])
-    loops = [r for r in (outer, b) if r in k.order]
-    first = min(k.order.index(r) for r in loops)
-    rest = [r for r in k.order if r not in (outer, b, inner)]
-    k.order = [*rest[:first], *loops, inner, *rest[first:]]
-    if one:
-        k.merge(k.merge(outer, b) if len(loops) > 1 else b, inner)
+    loops = [r for r in (outer, b, inner) if r in k.order]
+    first = min(k.order.index(r) for r in loops if r is not inner)
+    rest = [r for r in k.order if r not in loops]
+    k.order = [*rest[:first], *loops, *rest[first:]]
+    while one and len(loops) > 1:
+        loops[:2] = [k.merge(*loops[:2])]
+    k.blocks = amt[3] if len(amt) == 4 else k.blocks
 
 
 def _whole_vectors(index: UOp) -> bool:

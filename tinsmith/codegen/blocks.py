@@ -62,7 +62,7 @@ def _elements(fold: UOp) -> int:
 def grid_axes(k: KernelGraph) -> list[list[UOp]]:
     """The ranges that each axis of the grid stands for, the fastest first: one each, or all in one axis."""
     blocks = [r for r in reversed(k.order) if r.arg[1] is Role.GLOBAL]
-    if len(blocks) > 3 or any(range_size(r) > ROWS_OF_GRID for r in blocks[1:]):
+    if k.blocks or len(blocks) > 3 or any(range_size(r) > ROWS_OF_GRID for r in blocks[1:]):
         return [blocks]
     return [[r] for r in blocks]
 
@@ -109,7 +109,7 @@ def _pitch(k: KernelGraph, axis: list[UOp]) -> tuple[int, int]:
 
 def threads_per_block(k: KernelGraph) -> int:
     lanes: int = max((p.arg.threads for p in k.products), default=1)
-    return lanes * prod(int(range_size(axis[0])) for axis in thread_axes(k))
+    return lanes * (prod(int(range_size(axis[0])) for axis in thread_axes(k)) + k.roles)
 
 
 # *** the opts ***
@@ -169,6 +169,20 @@ def local(k: KernelGraph, opt: Opt) -> None:
     def change(new: KernelGraph) -> None:
         to_grid(new)
         new.split(next(x for x in new.order if x.arg[0] == r.arg[0]), amount, Role.LOCAL)
+
+    _changed(k, opt, change)
+
+
+def roles(k: KernelGraph, opt: Opt) -> None:
+    """Warps of their own fill the slots of the ring that a unit reads its operands from."""
+    if not any(p.arg.staged for p in k.products) or k.roles:
+        raise fail(opt, "only the ring of a unit that reads staged operands has roles, once")
+    operands = {n.src[0] for p in k.products for n in p.src[:2]}
+    if any(n.op is Ops.STAGE and n not in operands for n in k.nodes):
+        raise fail(opt, "other stages are filled by all threads of the block")
+
+    def change(new: KernelGraph) -> None:
+        new.roles = True
 
     _changed(k, opt, change)
 

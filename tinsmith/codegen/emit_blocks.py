@@ -1,7 +1,7 @@
 """Emits blocks of threads: the numbers that the device supplies, shared stages with barriers, idle threads."""
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import prod
 
@@ -23,12 +23,14 @@ class BlockWriter(ScopeWriter):
     def __init__(self, kernel: Kernel) -> None:
         super().__init__(kernel)
         self.threads_of: list[tuple[frozenset[UOp], UOp]] = []  # the ranges that each axis of a block stands for
+        self.role: UOp | None = None  # the number of a thread's warps, where those behind the last fill rings
+        self.turn: UOp | None = None  # of a block that goes through several places of the grid
         self._whole_block: UOp | None = None
         self._barriers = self._own_ranges = 0
 
     def open_grid(self) -> None:
         """Names for the block's place in the grid and the thread's place in the block."""
-        for number, axis in enumerate(grid_axes(self.kernel)):
+        for number, axis in enumerate(grid_axes(self.kernel) if not self.kernel.blocks else ()):
             self.name_axis(f"gidx{number}", axis)
         axes = thread_axes(self.kernel)
         for product in self.kernel.products[:1]:
@@ -36,11 +38,13 @@ class BlockWriter(ScopeWriter):
                 mine = frozenset(r for p in self.kernel.products for r in p.src[2:])
                 self.threads_of.append((mine, self.special("lidx0", product.arg.threads)))
         first = len(self.threads_of)
-        if len(axes) + first > 3:
-            total = self.special(f"lidx{first}", prod(range_size(axis[0]) for axis in axes))
-            pitch = 1
+        if self.kernel.roles or len(axes) + first > 3:
+            size = prod(range_size(axis[0]) for axis in axes)
+            total = self.special(f"lidx{first}", size + self.kernel.roles)
+            self.role, pitch = total if self.kernel.roles else None, 1
             for axis in axes:
-                self.name_thread(axis, self.raw(total // pitch % range_size(axis[0])))
+                own = (total // pitch % range_size(axis[0])).simplify()
+                self.name_thread(axis, self.raw(own if len(axes) > 1 else total))
                 pitch *= range_size(axis[0])
         else:
             for number, axis in enumerate(axes, first):
@@ -54,18 +58,52 @@ class BlockWriter(ScopeWriter):
         self.scopes[0].values[(r, ())] = line
 
     def name_axis(self, name: str, axis: list[UOp]) -> None:
-        if not axis:
-            return
-        total = self.special(name, prod(range_size(r) for r in axis))
-        pitch = 1
-        for r in axis:
-            self.known_as(r, total if len(axis) == 1 else self.raw(total // pitch % range_size(r)))
-            pitch *= range_size(r)
+        if axis:
+            self.name_places(axis, self.special(name, prod(range_size(r) for r in axis)), 0)
 
     def name_thread(self, axis: list[UOp], line: UOp) -> None:
         self.threads_of.append((frozenset(axis), line))
         for r in axis:
             self.known_as(r, line)
+
+    def places(self, write: Callable[[], None]) -> None:
+        """Write what a block does for its place in the grid, or for one place after the other."""
+        axis = [r for ranges in grid_axes(self.kernel) for r in ranges]
+        if not self.kernel.blocks or not axis:
+            return write()
+        total = prod(range_size(r) for r in axis)
+        blocks = min(self.kernel.blocks, total)
+        first = self.special("gidx0", blocks)
+        turn = self.new_range(-(-total // blocks), Role.LOOP)
+        if turn.op is not Ops.RANGE:
+            self.name_places(axis, first, 0)
+            return write()
+        self.open(turn, self.raw(UOp.index(0)), self.raw((UOp.index(total + blocks - 1) - first) // blocks))
+        self.turn = turn
+        self.name_places(axis, self.scopes[-1].lines[0] * blocks + first, len(self.scopes) - 1)
+        write()
+        self.turn = None
+        return self.close()
+
+    def name_places(self, axis: list[UOp], total: UOp, depth: int) -> None:
+        """Names for the ranges of the grid, as digits of a place's number."""
+        pitch = 1
+        for r in axis:
+            line = total if len(axis) == 1 else (total // pitch % range_size(r))
+            self.scopes[depth].ranges.add(r)
+            self.scopes[depth].values[(r, ())] = self.raw(line, depth)
+            pitch *= range_size(r)
+
+    @contextmanager
+    def only(self, condition: UOp, registers: int | None = None, whole: bool = False) -> Iterator[None]:
+        """What is written here is done by some threads alone; ``whole``: with all that they compute for it."""
+        self.scopes.append(Scope([UOp(Ops.IF, None, (condition,), registers)]))
+        before = self.outermost
+        self.outermost = len(self.scopes) - 1 if whole else before
+        yield
+        self.outermost = before
+        scope = self.scopes.pop()
+        self.scopes[-1].take(scope, UOp(Ops.ENDIF, None, (scope.lines[0],)))
 
     @property
     def block_size(self) -> int:
@@ -73,7 +111,8 @@ class BlockWriter(ScopeWriter):
 
     def threads_along(self, axis: frozenset[UOp], line: UOp) -> int:
         """The size of an axis of the block."""
-        return int(line.arg[1]) if line.op is Ops.SPECIAL else int(range_size(next(iter(axis))))
+        own = line.op is Ops.SPECIAL and line is not self.role
+        return int(line.arg[1]) if own else int(range_size(next(iter(axis))))
 
     # *** stores of one thread ***
 

@@ -75,7 +75,7 @@ class FoldWriter:
                     self.values[key] = lin.spread(lin.value(first, c), dtype.count)
         bodies = [f.src[0] if f.op is Ops.FOLD else f for f in self.group]
         if self.product is not None and self.product.arg.staged:
-            Ring(self, self.product, next(iter(self.loops), None)).run(bodies)
+            (lin.roles or Ring(lin, self.product, next(iter(self.loops), None))).run(self, bodies)
         else:
             self.nest(self.loops, bodies)
         for g, f in enumerate(self.group):

@@ -24,12 +24,15 @@ class Slots(Protocol):
 
     def tile(self, which: int, place: UOp, coords: Coords) -> UOp: ...
 
+    def run(self, writer: Any, bodies: list[UOp]) -> None: ...
+
 
 class Emitter(BlockWriter):
     """Values and indices of one kernel as lines; ``linearize.Linearizer`` says which statements there are."""
 
     current_folds: list[UOp] | None = None
     ring: Slots | None = None  # the slots of which a step is being written
+    roles: Slots | None = None  # those that warps of their own fill
     writing: list[UOp] = []  # the reductions whose loop is being written
     beside: list[UOp] = []  # the statements of the loop body that is being written
 

@@ -1,8 +1,9 @@
 """The analytic choice of opts for a contraction whose unit reads its operands from a ring's slots.
 
 A block computes one tile of the result; a unit's row says which tiles it is good for. All blocks of a tile's size come
-in waves over the cores, so the cheapest tile is the one with the least ``waves · tile / speed``. Where an operand is no
-box of memory, its STAGE is refused, and so is the unit.
+in waves over the cores, so the cheapest tile is the one with the least ``waves · tile / speed``. Where there are
+several waves, as many blocks as there are cores take turns, and warps of their own fill their rings. Where an operand
+is no box of memory, its STAGE is refused, and so is the unit.
 """
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from tinsmith.codegen.roles import Role, range_size
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import UOp
 from tinsmith.ir.layout import ROW_BYTES
-from tinsmith.ir.units import MatrixUnit
+from tinsmith.ir.units import MatrixUnit, Tile
 
 BAND = 16  # rows of tiles that blocks walk down before they go one column to the right: about a square is under way
 
@@ -29,27 +30,29 @@ def ring_opts(kernel: Kernel, target: Target, fold: UOp, m: UOp, n: UOp, k: UOp)
     others = [range_size(r) for r in fold.ranges if r not in (m, n) and not r.arg[1].expanded]
     batch = math.prod(s for s in others if isinstance(s, int))
 
-    def cost(tile: tuple[MatrixUnit, int, int, float]) -> float:
-        unit, below, _, speed = tile
-        area = unit.m * below * unit.n
-        blocks = batch * -(-sizes[0] // (unit.m * below)) * -(-sizes[1] // unit.n)
-        return float(-(-blocks // target.cores) * area / speed)
+    def waves(unit: MatrixUnit, tile: Tile) -> int:
+        blocks = batch * -(-sizes[0] // (unit.m * tile.below)) * -(-sizes[1] // unit.n)
+        return -(-int(blocks) // target.cores)
+
+    def cost(choice: tuple[MatrixUnit, Tile]) -> float:
+        unit, tile = choice
+        return waves(*choice) * unit.m * tile.below * unit.n / tile.speed
 
     fitting = [unit for unit in target.units if unit.tiles and matrix.operands(fold, m, n, unit) is not None]
-    tiles = [(unit, *tile) for unit in fitting for tile in unit.tiles]
-    for unit, below, slots, _ in sorted(tiles, key=cost):
+    tiles = [(unit, tile) for unit in fitting for tile in unit.tiles if not tile.roles or waves(unit, tile) > 1]
+    for unit, tile in sorted(tiles, key=cost):
         if sizes[0] < unit.m or sizes[1] < unit.n // 2 or sizes[2] < 2 * unit.k:
             continue
         trial = kernel.copied()
-        if _applied(trial, [r.arg[0] for r in (m, n, k)], unit, below, slots):
+        if tile_applied(trial, [r.arg[0] for r in (m, n, k)], unit, tile):
             vars(kernel).update(vars(trial))
             return True
     return False
 
 
-def _applied(kernel: Kernel, numbers: list[int], unit: MatrixUnit, below: int, slots: int) -> bool:
-    """PADTO, TC, LOCAL, UNROLL, WALK and a STAGE per operand; False where one of them is refused."""
-    steps = ROW_BYTES // unit.a.itemsize
+def tile_applied(kernel: Kernel, numbers: list[int], unit: MatrixUnit, tile: Tile) -> bool:
+    """PADTO, TC, LOCAL, UNROLL, WALK, a STAGE per operand and ROLES; False where one of them is refused."""
+    below, steps = tile.below, ROW_BYTES // unit.a.itemsize
     positions = [next(i for i, r in enumerate(kernel.ranges) if r.arg[0] == n) for n in numbers]
     for axis, multiple in ((0, unit.m * below), (2, steps)):
         if range_size(kernel.ranges[positions[axis]]) % multiple and not tried(
@@ -67,9 +70,11 @@ def _applied(kernel: Kernel, numbers: list[int], unit: MatrixUnit, below: int, s
     rows, columns = (_own(kernel, which) for which in (0, 1))
     if rows is not None and columns is not None:
         band = max(d for d in range(1, BAND + 1) if range_size(rows) % d == 0)
-        if band > 1:
-            tried(kernel, Opt(OptOps.WALK, kernel.ranges.index(rows), (kernel.ranges.index(columns), band, 1)))
-    return all(_staged(kernel, which, slots) for which in (0, 1))
+        if band > 1 or tile.roles:
+            blocks = (kernel.target.cores,) * tile.roles
+            tried(kernel, Opt(OptOps.WALK, kernel.ranges.index(rows), (kernel.ranges.index(columns), band, 1, *blocks)))
+    staged = all(_staged(kernel, which, tile.slots) for which in (0, 1))
+    return staged and (not tile.roles or tried(kernel, Opt(OptOps.ROLES)))
 
 
 def tried(kernel: Kernel, opt: Opt) -> bool:

@@ -39,6 +39,8 @@ class KernelGraph:
     sink: UOp
     order: list[UOp] = field(default_factory=list)
     opts: list[Opt] = field(default_factory=list)
+    blocks: int = 0  # that go through the grid, taking turns; 0: one for each of its places
+    roles: bool = False  # warps of their own fill the slots of rings
     count: int = 0
     target: Target = field(default_factory=lambda: Target(""))
     _sorted: tuple[UOp | None, list[UOp]] = field(default=(None, []), repr=False, compare=False)

@@ -21,6 +21,7 @@ from tinsmith.codegen.emit_warps import loads_first, running_by_warps, shared_by
 from tinsmith.codegen.emitter import Emitter, _condition
 from tinsmith.codegen.heuristics_cuts import one_load
 from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.rings import ring_of, shared_out
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.scopes import Coords, Scope
 from tinsmith.codegen.streams import bind
@@ -40,9 +41,23 @@ class Linearizer(Emitter):
         for param in sorted((n for n in toposort(self.kernel.sink) if n.op is Ops.PARAM), key=lambda n: n.arg[0]):
             self.globals[param.arg[0]] = UOp(Ops.DEFINE_GLOBAL, param.dtype, (), param.arg[0])
         self.open_grid()
-        self.statements(self.flat_statements())
+        if self.role is not None:
+            self.by_roles(self.role)
+        else:
+            self.places(lambda: self.statements(self.flat_statements()))
         assert len(self.scopes) == 1
         return [*self.globals.values(), *self.variables.values(), *self.consts, *self.scopes[0].lines]
+
+    def by_roles(self, role: UOp) -> None:
+        """Warps behind those of the kernel's own threads fill the slots of its ring; these read them."""
+        ring = self.roles = ring_of(self)
+        own = int(role.arg[1]) - 1
+        registers = shared_out(self, own, ring.product.arg.threads)
+        filling, reading = registers or (None, None)
+        with self.only(self.raw(role.eq(own)), filling, True):
+            self.places(ring.produce)
+        with self.only(self.raw(role.lt(own)), reading, True):
+            self.places(lambda: self.statements(self.flat_statements()))
 
     def flat_statements(self) -> list[UOp]:
         out: list[UOp] = []

@@ -28,7 +28,9 @@ class OptOps(enum.Enum):
     CARRY = enum.auto()  # a sum in blocks that stays in memory; `amt` = (block, the parallel range of the same tiles)
     ONLINE = enum.auto()  # a maximum and the sums relative to it become one loop over blocks of `amt`
     SKIP = enum.auto()  # blocks that a mask hides, and steps of a sum outside of a window, are not computed
-    WALK = enum.auto()  # tiles of two loops in bands: `amt` = (the other, band[, 1: as one range of tiles])
+    # tiles of two loops in bands: `amt` = (the other, band[, 1: as one range of tiles[, blocks that go through them]])
+    WALK = enum.auto()
+    ROLES = enum.auto()  # further warps of the block fill the slots of a ring, and its own only read them
     LOCAL = enum.auto()  # the inner `amt` of a parallel range become threads of a block
     GROUP = enum.auto()  # `amt` threads of a block share a reduction, taking turns
     GROUPTOP = enum.auto()  # the same, each with a piece of its own

@@ -159,6 +159,7 @@ def _stage(k: KernelGraph, opt: Opt) -> None:
             if value in toposort(operand) and not (opt.layout and _loads_elements(product.arg)):
                 _stage_operand(k, opt, product, which, outside)
                 return
+    _require(not k.roles, opt, "roles leave no threads that fill it together")
     value = _widened(k, value) if value.op is Ops.LOAD else value
     lanes = [r for r in outside if r.arg[1] is Role.VECTOR and r in value.ranges]
     _require(not lanes, opt, "a stage has no copy per lane")
@@ -335,7 +336,7 @@ HANDLERS: dict[OptOps, Callable[[KernelGraph, Opt], list[Opt] | None]] = {
     OptOps.ORDER: _order, OptOps.SPLIT: _split_reduction, OptOps.HINT: ahead.hint, OptOps.LOCAL: blocks.local,
     OptOps.GROUP: blocks.group, OptOps.GROUPTOP: blocks.group, OptOps.NOLOCALS: blocks.no_locals,
     OptOps.TC: _matrix_unit, OptOps.ROTATE: ahead.rotate, OptOps.WALK: ahead.walk, OptOps.CARRY: accumulators.carry,
-    OptOps.SKIP: masking.skip, OptOps.ONLINE: online.online,
+    OptOps.SKIP: masking.skip, OptOps.ROLES: blocks.roles, OptOps.ONLINE: online.online,
 }
 
 OF_REDUCTIONS = (OptOps.GROUP, OptOps.GROUPTOP, OptOps.UNROLL, OptOps.SPLIT, OptOps.TC)  # their axis is one

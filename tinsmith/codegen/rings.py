@@ -11,6 +11,14 @@ The loop of a product whose operands copies under way bring to local memory, slo
 A slot is filled by bulk copies of boxes of a view of memory, which one thread issues; what lies outside of the view is
 zero, so that padded ranges need no guards. A block's threads meet once per step: then all have drained what read the
 slot to be filled. A ring of one slot is a plain copy between two barriers.
+
+With roles, warps of their own fill slots as soon as they are free, and nobody meets:
+
+    filling:  for step:  wait until the slot is free;  fill it
+    reading:  for step:  wait for the step's slot;  products;  drain;  release the slot
+
+Where a block goes through several places of the grid, both count steps on from one place to the next, so that the next
+place's slots are filled while a result is stored.
 """
 from __future__ import annotations
 
@@ -20,12 +28,14 @@ from typing import Protocol
 
 from tinsmith.codegen.emitter import Emitter
 from tinsmith.codegen.roles import Role, range_size
-from tinsmith.codegen.scopes import Coords, Scope
+from tinsmith.codegen.scopes import Coords
 from tinsmith.codegen.views import view_of
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.layout import Placed, View
 from tinsmith.ir.symbolic import simplify
 from tinsmith.ir.uop import toposort
+
+FEW = 32  # registers that a thread needs to issue copies
 
 
 class Sum(Protocol):
@@ -42,53 +52,79 @@ class Sum(Protocol):
 class Ring:
     """The slots of one product's operands and the loop that goes through them."""
 
-    def __init__(self, writer: Sum, product: UOp, loop: UOp | None) -> None:
-        self.writer, self.lin, self.loop = writer, writer.lin, loop
-        self.product = product
+    def __init__(self, lin: Emitter, product: UOp, loop: UOp | None) -> None:
+        self.lin, self.loop, self.product = lin, loop, product
         self.stages = [operand.src[0] for operand in product.src[:2]]
         self.depth = min(stage.arg.depth for stage in self.stages)
-        self.in_flight = int(self.depth > 2)
+        self.in_flight = int(self.depth > 2 and lin.role is None)
         self.distance = self.depth - 1 - self.in_flight
         self.steps = 1 if loop is None else int(range_size(loop))
-        lin = self.lin
         self.memories = [lin.local(stage.dtype, self.depth * stage.arg.layout.elements, stage.arg.layout)
                          for stage in self.stages]
         self.ring = lin.emit(0, UOp(Ops.DEFINE_RING, None, tuple(self.memories), ("ring", self.depth)))
+        self.free = self.ring  # where readers say that they have left a slot
+        if lin.role is not None:
+            warps = (int(lin.role.arg[1]) - 1) * product.arg.threads // lin.kernel.target.warp
+            self.free = lin.emit(0, UOp(Ops.DEFINE_RING, None, (), ("free", self.depth, warps)))
         self.slot = UOp.index(0)
 
-    def run(self, bodies: list[UOp]) -> None:
+    def run(self, writer: Sum, bodies: list[UOp]) -> None:
         """The whole loop; the writer's values are drained after it."""
-        lin, writer = self.lin, self.writer
-        for step in range(min(self.distance, self.steps)):
-            self.fill(UOp.index(step))
+        lin = self.lin
+        if lin.role is None:
+            if lin.turn is not None:
+                lin.barrier()  # no warp reads what is filled now
+            for step in range(min(self.distance, self.steps)):
+                self.fill(UOp.index(step))
         loop = self.loop
         if loop is None:
-            self.step(UOp.index(0), bodies)
+            self.step(writer, UOp.index(0), bodies)
         else:
-            writer.in_loop(loop, UOp.index(0), UOp.index(self.steps), lambda: self.step(loop, bodies))
+            writer.in_loop(loop, UOp.index(0), UOp.index(self.steps), lambda: self.step(writer, loop, bodies))
         for key, value in writer.values.items():
             writer.values[key] = lin.force(UOp(Ops.DRAIN, None, (value,), 0))
             lin.scopes[-1].values[writer.values[key]] = writer.values[key]
 
-    def step(self, step: UOp, bodies: list[UOp]) -> None:
-        """Wait for the slot of a step, let the unit work on it, and fill another."""
-        lin = self.lin
-        if not self.distance:
+    def at(self, step: UOp) -> tuple[UOp, UOp]:
+        """The slot of a step, and the parity of its fill: steps count on through all places of the grid."""
+        turn = self.lin.turn
+        count = step if turn is None else turn * self.steps + step
+        return (count % self.depth).simplify(), (count // self.depth % 2).simplify()
+
+    def step(self, writer: Sum, step: UOp, bodies: list[UOp]) -> None:
+        """Wait for the slot of a step, let the unit work on it, and fill another or say that it is free."""
+        lin, alone = self.lin, self.lin.role is None
+        if alone and not self.distance:
             lin.barrier()
             self.fill(step)
-        self.slot = (step % self.depth).simplify()
-        parity = lin.expression((step // self.depth % 2).simplify())
-        lin.force(UOp(Ops.WAIT, None, (self.ring, lin.expression(self.slot), parity)))
-        if self.distance:
+        self.slot, parity = self.at(step)
+        lin.force(UOp(Ops.WAIT, None, (self.ring, lin.expression(self.slot), lin.expression(parity))))
+        if alone and self.distance:
             lin.barrier()
         lin.force(UOp(Ops.FENCE))
         lin.ring = self
-        self.writer.step(bodies)
+        writer.step(bodies)
         lin.ring = None
         lin.force(UOp(Ops.COMMIT))
-        if self.distance and self.steps > self.distance:
+        if alone and self.distance and self.steps > self.distance:
             self.fill((step + self.distance).simplify())
         lin.force(UOp(Ops.DRAIN, None, (), self.in_flight))
+        if not alone:
+            lin.force(UOp(Ops.RELEASE, None, (self.free, lin.expression(self.slot))))
+
+    def produce(self) -> None:
+        """All fills of a place of the grid, each as soon as its slot is free."""
+        lin, (_, thread) = self.lin, self.lin.threads_of[0]
+        with lin.only(lin.raw(thread.eq(0))):
+            if self.loop is not None:
+                lin.open(self.loop, lin.raw(UOp.index(0)), lin.raw(UOp.index(self.steps)))
+            step = UOp.index(0) if self.loop is None else self.loop
+            slot, parity = self.at(step)
+            before = lin.expression((1 - parity).simplify())
+            lin.force(UOp(Ops.WAIT, None, (self.free, lin.expression(slot), before)))
+            self.copies(step)
+            if self.loop is not None:
+                lin.close()
 
     def tile(self, which: int, position: UOp, coords: Coords) -> UOp:
         """An operand's tile in the slot of this step, which begins at ``place``."""
@@ -107,17 +143,19 @@ class Ring:
             first = lin.raw(thread.eq(0))
             condition = first if condition is None else lin.combine(here, Ops.AND, first.dtype, [condition, first])
         assert condition is not None
-        slot = (step % self.depth).simplify()
+        with lin.only(condition):
+            self.copies(step)
+
+    def copies(self, step: UOp) -> None:
+        """The fill of a step's slot begins."""
+        lin, slot = self.lin, self.at(step)[0]
         line = lin.expression(slot)
         copies = [self.boxes(which, step, slot) for which in range(2)]
         total = sum(view.bytes(m.dtype.itemsize) for m, boxes in zip(self.memories, copies) for view, _ in boxes)
-        lin.scopes.append(Scope([UOp(Ops.IF, None, (condition,))]))
         lin.force(UOp(Ops.ARRIVE, None, (self.ring, line), total))
         for memory, boxes in zip(self.memories, copies):
             for view, src in boxes:
                 lin.force(UOp(Ops.ASYNC_COPY, None, (self.ring, line, memory, *src), view))
-        scope = lin.scopes.pop()
-        lin.scopes[-1].take(scope, UOp(Ops.ENDIF, None, (scope.lines[0],)))
 
     def boxes(self, which: int, step: UOp, slot: UOp) -> list[tuple[View, tuple[UOp, ...]]]:
         """The copies that fill an operand's slot, a chunk each: (view, (place, memory, coordinates))."""
@@ -209,3 +247,21 @@ class Pipeline:
         for stage, fill in zip(self.stages, fills):
             at = (fill.src[1] + self.place(stage, step)).simplify()
             self.lin.fill([fill.replace(src=(fill.src[0], at, *fill.src[2:]))], ())
+
+
+def ring_of(lin: Emitter) -> Ring:
+    """The ring of a kernel's one product."""
+    product = lin.kernel.products[0]
+    fold = next((f for f in lin.kernel.folds if f.src[0] is product), None)
+    loops = [] if fold is None else [r for r in fold.src[1:] if not r.arg[1].expanded]
+    return Ring(lin, product, next(iter(loops), None))
+
+
+def shared_out(lin: Emitter, readers: int, threads: int) -> tuple[int, int] | None:
+    """Registers of a thread that fills slots, and of one that reads them, where they are shared out between ``readers``
+    groups of threads and one that needs few; None where all may have the same."""
+    each = lin.kernel.target.block_registers // ((readers + 1) * threads) // 8 * 8
+    if readers < 2 or not each:
+        return None
+    reader = (each * (readers + 1) - FEW) // readers // 8 * 8
+    return each * (readers + 1) - readers * reader, reader

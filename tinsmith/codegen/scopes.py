@@ -53,6 +53,7 @@ class ScopeWriter:
         self.kernel = kernel
         self.scopes = [Scope()]
         self.aside: list[tuple[int, Scope]] = []  # with the depth above which it was set aside, the latest first
+        self.outermost = 0  # scope that values may be written in: that of the warps whose role is being written
         self.consts: dict[UOp, None] = {}
         self.counts = {"loop": 0, "acc": 0, "local": 0}
         self.shared = False  # whether workers share the loop that is being written
@@ -112,7 +113,7 @@ class ScopeWriter:
         for depth in range(len(self.scopes) - 1, 0, -1):
             if not self.scopes[depth].ranges.isdisjoint(ranges):
                 return depth
-        return 0
+        return self.outermost
 
     def rereads(self, node: UOp) -> bool:
         """Whether the node depends on a value that this kernel reads from memory it writes (a scatter's old value)."""
@@ -242,11 +243,11 @@ class ScopeWriter:
         scope = self.scopes.pop()
         self.scopes[-1].take(scope, UOp(Ops.ENDIF, None, (scope.lines[0],)))
 
-    def raw(self, node: UOp) -> UOp:
+    def raw(self, node: UOp, depth: int = 0) -> UOp:
         """Write an expression whose leaves are lines already."""
         for n in toposort(node):
             if n.op is Ops.CONST or n.op.alu:
-                self.emit(0, n)
+                self.emit(depth, n)
         return node
 
     def narrowed(self, body: list[UOp], r: UOp, value: UOp) -> list[UOp]:

@@ -84,6 +84,23 @@ def _steps(digits: tuple[Digit, ...]) -> Array:
 
 
 @dataclass(frozen=True)
+class Tile:
+    """What a block computes with a staged unit.
+
+    Attributes:
+        below: fragments of c below each other.
+        slots: of the operands' ring.
+        speed: in relation to other tiles, where all of its steps are made at once.
+        roles: warps of their own fill the slots, for one tile of a block after the other.
+    """
+
+    below: int
+    slots: int
+    speed: float
+    roles: bool = False
+
+
+@dataclass(frozen=True)
 class MatrixUnit:
     """One row of the table of matrix units.
 
@@ -110,8 +127,7 @@ class MatrixUnit:
             range more or less, and so many times the sum of a's rows comes off again, or is added.
         staged: it reads its operands from local memory, which is laid out as ``ir.layout`` says, and works on its own
             meanwhile.
-        tiles: of a staged unit, the tiles of a block that it is good for: (fragments of c below each other, slots of
-            the operands' ring, speed in relation to the best tile of all).
+        tiles: of a staged unit, the tiles of a block that it is good for.
     """
 
     name: str
@@ -138,7 +154,7 @@ class MatrixUnit:
     flushes: bool = False
     flipped: MatrixUnit | None = None
     staged: bool = False
-    tiles: tuple[tuple[int, int, float], ...] = ()
+    tiles: tuple[Tile, ...] = ()
 
     def __post_init__(self) -> None:
         """Each operand's digits name all of its elements, and the unit's own tile of sums has rows or columns.
@@ -288,9 +304,9 @@ CUDA = (
 )
 
 
-def _wgmma(name: str, dtype: DType, n: int, *tiles: tuple[int, int, float]) -> MatrixUnit:
+def _wgmma(name: str, dtype: DType, n: int, *tiles: Tile) -> MatrixUnit:
     """Four warps' step of 64 × n × 16: each has 16 rows of the sum, placed like those of ``mma.sync``. The speeds are
-    those of bf16 4096³ on an H200, with one tile per block."""
+    those of bf16 4096³ on an H200."""
     emit = f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{name}.{name}"
     c = Fragment(((2, 0, 1), (2, 8, 0), (n // 8, 0, 8)), ((4, 0, 2), (8, 1, 0), (4, 16, 0)))
     return MatrixUnit(f"wgmma_{name}_{n}", "cuda", 64, n, 16, dtype, dtype, dtypes.float32, 128,
@@ -299,8 +315,11 @@ def _wgmma(name: str, dtype: DType, n: int, *tiles: tuple[int, int, float]) -> M
 
 
 HOPPER = tuple(_wgmma(name, dtype, n, *tiles) for name, dtype in (("bf16", dtypes.bfloat16), ("f16", dtypes.float16))
-               for n, tiles in ((256, ((2, 4, 1.0), (1, 5, 0.87))), (192, ((2, 5, 0.98),)),
-                                (128, ((2, 6, 0.94), (1, 8, 0.73))), (64, ((2, 6, 0.58), (1, 8, 0.5)))))
+               for n, tiles in (
+                   (256, (Tile(2, 4, 1.0), Tile(2, 4, 1.03, True), Tile(1, 5, 0.87))),
+                   (192, (Tile(2, 5, 0.98), Tile(2, 5, 1.0, True), Tile(3, 4, 1.03, True))),
+                   (128, (Tile(2, 6, 0.94), Tile(2, 6, 0.95, True), Tile(1, 8, 0.73))),
+                   (64, (Tile(2, 6, 0.58), Tile(1, 8, 0.5)))))
 
 
 def _wmma(name: str, emit: str, dtype: DType) -> MatrixUnit:

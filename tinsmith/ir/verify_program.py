@@ -198,7 +198,7 @@ PROGRAM_OPS = (ELEMENTWISE - {Ops.UNLIKELY}) | {
     Ops.DEFINE_GLOBAL, Ops.DEFINE_LOCAL, Ops.DEFINE_ACC, Ops.CONST, Ops.SPECIAL, Ops.RANGE, Ops.ENDRANGE, Ops.IF,
     Ops.ENDIF, Ops.LOAD, Ops.STORE, Ops.PHI, Ops.VECTORIZE, Ops.GEP, Ops.BARRIER, Ops.PREFETCH, Ops.MMA, Ops.LOAD_TILE,
     Ops.STORE_TILE, Ops.SHUFFLE, Ops.DEFINE_RING, Ops.ARRIVE, Ops.ASYNC_COPY, Ops.WAIT, Ops.TILE, Ops.FENCE, Ops.COMMIT,
-    Ops.DRAIN, Ops.LOAD_MATRIX}
+    Ops.DRAIN, Ops.LOAD_MATRIX, Ops.RELEASE}
 PROGRAM_CHECKS: tuple[Check[ProgramState], ...] = (
     allowed(PROGRAM_OPS, "linear program"),
     Check("globals-first", "DEFINE_GLOBAL comes first.", (Ops.DEFINE_GLOBAL,), _globals_first),
@@ -224,7 +224,7 @@ PROGRAM_CHECKS: tuple[Check[ProgramState], ...] = (
     Check("matrices", "Matrices of 8 × 8 in local memory.", (Ops.LOAD_MATRIX,), _matrices),
     Check("staged-tile", "A unit's operand in local memory.", (Ops.TILE,), _staged_tile),
     Check("ring", "The slots of a ring are local memory.", (Ops.DEFINE_RING,), _ring),
-    Check("in-ring", "Copies fill slots of a ring.", (Ops.ARRIVE, Ops.WAIT, Ops.ASYNC_COPY), _in_ring),
+    Check("in-ring", "Copies fill slots of a ring.", (Ops.ARRIVE, Ops.WAIT, Ops.ASYNC_COPY, Ops.RELEASE), _in_ring),
     Check("drain", "Groups of steps that may be under way.", (Ops.DRAIN,), _drain),
     Check("condition", "IF takes one bool.", (Ops.IF,), _condition),
     BITCAST, DTYPE,

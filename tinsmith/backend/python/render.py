@@ -7,6 +7,7 @@ Accesses of memory that several threads share have numbers, by which races name 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from tinsmith.backend.python.watch import is_lane, shared_accesses, statement_text
@@ -59,7 +60,7 @@ class _Writer:
             self.current = u
             self.write(u)
         arguments = [self.names[u] for u in self.program if u.op is Ops.DEFINE_GLOBAL]
-        rings = [(u.arg[0], u.arg[1]) for u in self.program if u.op is Ops.DEFINE_RING]
+        rings = [(*u.arg, 0)[:3] for u in self.program if u.op is Ops.DEFINE_RING]
         specials = [u for u in self.program if u.op is Ops.SPECIAL]
         locals_ = [u for u in self.program if u.op is Ops.DEFINE_LOCAL]
         sizes = {u.arg[0]: u.arg[1] for u in specials if isinstance(u.arg, tuple)}
@@ -71,7 +72,7 @@ class _Writer:
         head += [f"WRITTEN = {written!r}", f"STATEMENTS = {[statement_text(u) for u in self.shared]!r}",
                  f"RINGS = {rings!r}"]
         taken = [*arguments, *(special_name(u) for u in specials), *(u.arg[0] for u in locals_),
-                 *(name for name, _ in rings), *(["steps"] if rings else [])]
+                 *(name for name, *_ in rings), *(["steps"] if rings else [])]
         return "\n".join([*head, f"def {self.name}({', '.join(taken)}):", *self.lines, "    return", "    yield", ""])
 
     # *** text ***
@@ -237,7 +238,7 @@ class _Writer:
             self.together(f"MMA {u.arg.name}")
         if u.arg.staged:
             return self.multiply_staged(u)
-        unit = self.define("unit", repr(u.arg))
+        unit = self.define("unit", repr(replace(u.arg, tiles=())))
         self.declare(u, f"{unit}.multiply({', '.join(self.array(s) for s in u.src)})")
         if u.arg.threads > 1:
             self.varying.add(u)
@@ -246,7 +247,7 @@ class _Writer:
 
     def multiply_staged(self, u: UOp) -> None:
         """A warp's part of a step, whose sum is poison until it is drained."""
-        unit = self.define("unit", repr(u.arg))
+        unit = self.define("unit", repr(replace(u.arg, tiles=())))
         total, *tiles = u.src
         taken = [self.array(total), *(self.names[s] for s in tiles)]
         self.declare(u, f"steps.step({unit}, {', '.join(taken)}, lidx0)")
@@ -257,6 +258,10 @@ class _Writer:
 
     def arrive(self, u: UOp) -> None:
         self.line(f"{self.names[u.src[0]]}.arrive({self.integer(u.src[1])}, {u.arg}, {self.mask()})")
+
+    def release(self, u: UOp) -> None:
+        self.together(f"RELEASE {self.names[u.src[0]]}")
+        self.line(f"{self.names[u.src[0]]}.release({self.integer(u.src[1])})")
 
     def copy(self, u: UOp) -> None:
         ring, near, far = (self.names[u.src[n]] for n in (0, 2, 4))
@@ -351,5 +356,5 @@ _WRITERS: dict[Op, Any] = {
     Ops.LOAD_MATRIX: _Writer.load_matrix, Ops.STORE_TILE: _Writer.store_tile,
     Ops.MMA: _Writer.multiply, Ops.SHUFFLE: _Writer.shuffle, Ops.DEFINE_RING: _Writer.ring, Ops.ARRIVE: _Writer.arrive,
     Ops.ASYNC_COPY: _Writer.copy, Ops.WAIT: _Writer.wait, Ops.TILE: _Writer.tile, Ops.FENCE: _Writer.order,
-    Ops.COMMIT: _Writer.order, Ops.DRAIN: _Writer.order,
+    Ops.RELEASE: _Writer.release, Ops.COMMIT: _Writer.order, Ops.DRAIN: _Writer.order,
 }

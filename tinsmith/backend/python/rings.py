@@ -24,7 +24,8 @@ from tinsmith.ir.units import MatrixUnit
 class Slot:
     """Fills so far; the bytes that the fill under way waits for, and the copies that bring them.
 
-    ``begun`` and ``landed`` are times of the engine: of its last copy, and of the last one that has landed.
+    ``begun`` and ``landed`` are times of the engine: of its last copy, and of the last one that has landed. A slot with
+    ``readers`` is filled by their leaving it.
     """
 
     engine: Engine
@@ -33,6 +34,9 @@ class Slot:
     begun: int = 0
     landed: int = 0
     copies: list[tuple[Memory, int, Array]] = field(default_factory=list)
+    readers: int = 0
+    left: list[Array] = field(default_factory=list)  # what warps knew that have left the slot
+    told: Array | None = None  # what all of them knew who left it last
 
     @property
     def come(self) -> int:
@@ -53,6 +57,14 @@ class Ring:
             raise KernelError(self.kernel, f"{threads} threads fill slot {slot} of {self.name}{filling}",
                               "one thread, after the fill before", NOWHERE)
         self.slots[slot].wanted = count
+
+    def release(self, slot: int) -> None:
+        """The warp has left a slot."""
+        here = self.slots[slot]
+        here.left.append(self.warp.near.told())
+        self.warp.near.advance(self.warp.near.known)
+        if len(here.left) == here.readers:
+            here.fills, here.told, here.left = here.fills + 1, np.max(here.left, 0), []
 
     def copy(self, near: Memory, far: Memory, view: View, slot: int, place: int, *start: int,
              statement: int = UNNUMBERED) -> None:
@@ -78,6 +90,9 @@ class Filled(Order):
 
     @property
     def text(self) -> str:  # type: ignore[override]
+        if self.slot.readers:
+            return (f"WAIT until slot {self.number} of {self.ring.name} is free: {len(self.slot.left)} of "
+                    f"{self.slot.readers} warps left it")
         return (f"WAIT for the fill of parity {self.parity} of slot {self.number} of {self.ring.name}, of which "
                 f"{self.slot.come} of {self.slot.wanted} bytes have come")
 
@@ -90,7 +105,11 @@ class Filled(Order):
         return here.fills % 2 != self.parity
 
     def leave(self, block: Block, warp: Warp) -> None:
-        self.slot.engine.done(warp, self.slot.landed)
+        if self.slot.readers:
+            if self.slot.told is not None:
+                warp.near.advance(self.slot.told)
+        else:
+            self.slot.engine.done(warp, self.slot.landed)
 
 
 def _box(far: Memory, view: View, start: tuple[int, ...]) -> Array:

@@ -162,7 +162,8 @@ def launch(symbol: str, module: dict[str, Any], arguments: Sequence[Any], thread
         for number, (tid, *place) in _in_order(list(enumerate(places)), seed):
             numbers = {"tid": tid, "nthreads": threads, **dict(zip(grid, place))}
             near = _near_memory(symbol, module, block, number)
-            slots = {name: [Slot(Engine(e, block.agents)) for e in engines] for name, engines in block.rings.items()}
+            slots = {name: [Slot(Engine(e, block.agents), readers=block.readers[name]) for e in engines]
+                     for name, engines in block.rings.items()}
             warps = []
             for w, coordinates in enumerate(block.warps):
                 warp = Warp(w, Clock(w, block.numbers[w], block.agents),
@@ -192,7 +193,7 @@ class _Threads:
     ``agents`` access local memory: the warps, the copies to each slot of ``rings``, and a unit of each warp.
     """
 
-    def __init__(self, sizes: dict[str, int], blocks: int, kind: str, rings: list[tuple[str, int]]) -> None:
+    def __init__(self, sizes: dict[str, int], blocks: int, kind: str, rings: list[tuple[str, int, int]]) -> None:
         axes = {n: s for n, s in sorted(sizes.items()) if n.startswith("lidx")}
         self.blocks, self.kind, self.size = blocks, kind, int(np.prod(list(axes.values()), dtype=np.int64))
         self.numbers = [np.arange(first, min(first + WARP, self.size)).reshape(-1, 1)
@@ -205,7 +206,8 @@ class _Threads:
                 number = number // size
             self.warps.append(coordinates)
         self.agents, self.rings = len(self.warps), dict[str, range]()
-        for name, slots in rings:
+        self.readers = {name: readers for name, _, readers in rings}
+        for name, slots, _ in rings:
             self.rings[name] = range(self.agents, self.agents + slots)
             self.agents += slots
         self.agents += len(self.warps) if rings else 0

@@ -79,7 +79,7 @@ def cuda_target(arch: str = "sm_90", cores: int = 132) -> Target:
                   ring_bytes=(227 << 10) * bool(staged), exp2s=True, rough=True, block_threads=1024, warp=32,
                   matrix_loads=generation(arch) >= 75,
                   blocks=Blocks(), costs=GRID_COSTS, units=(*staged, *rows), cores=cores,
-                  launches_early=generation(arch) >= 90)
+                  launches_early=generation(arch) >= 90, block_registers=(1 << 16) * bool(staged))
 
 
 def _above_one(u: UOp) -> bool:
@@ -292,18 +292,20 @@ class CUDARenderer(GPURenderer):
     def ring_line(self, body: Body, u: UOp) -> None:
         """Slots are named by their barriers' addresses, tiles by their descriptors."""
         text = [_strip(body.text[s][0]) for s in u.src]
-        slot = f"{text[0]} + 8 * ({text[1]})" if u.op in (Ops.ARRIVE, Ops.WAIT, Ops.ASYNC_COPY) else ""
+        slot = f"{text[0]} + 8 * ({text[1]})" if u.op in (Ops.ARRIVE, Ops.WAIT, Ops.ASYNC_COPY, Ops.RELEASE) else ""
         if u.op is Ops.DEFINE_RING:
             first = " && ".join(f"threadIdx.{AXES[n]} == 0" for n, name in enumerate(
                 n for n in specials(body.program) if n.startswith("lidx")))
             body.text[u] = [u.arg[0]]
             body.line(f"unsigned int {u.arg[0]} = shared_address(near + {self.near[u]});")
-            body.line(f"if ({first}) ring_begin({u.arg[0]}, {u.arg[1]});")
+            body.line(f"if ({first}) ring_begin({u.arg[0]}, {u.arg[1]}, {u.arg[2] if len(u.arg) > 2 else 1});")
             body.line(self.barrier)
         elif u.op is Ops.ARRIVE:
             body.line(f"ring_arrive({slot}, {u.arg});")
         elif u.op is Ops.WAIT:
             body.line(f"ring_wait({slot}, {text[2]});")
+        elif u.op is Ops.RELEASE:
+            body.line(f"if (threadIdx.x % {self.target.warp} == 0) ring_release({slot});")
         elif u.op is Ops.ASYNC_COPY:
             size = u.src[2].dtype.itemsize
             body.line(f"copy_box{len(u.arg.sizes)}({text[2]} + {size} * ({text[3]}), &map{self.maps[u.src[4], u.arg]}, "
@@ -322,6 +324,10 @@ class CUDARenderer(GPURenderer):
             body.line("steps_drain<0>();")
         else:
             body.line(f"steps_{u.op.name.lower()}{f'<{u.arg}>' if u.op is Ops.DRAIN else ''}();")
+
+    def registers(self, count: int, program: Sequence[UOp]) -> str:
+        more = count * _threads(program) > self.target.block_registers
+        return f'asm volatile("setmaxnreg.{"inc" if more else "dec"}.sync.aligned.u32 {count};");'
 
     def loop(self, kind: str, name: str, start: str, end: str) -> str:
         written_out = self.pipelined and end.isdigit() and int(end) <= UNROLLED

@@ -18,7 +18,8 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.linear import linear_form
 from tinsmith.ir.units import MatrixUnit
 
-RING_OPS = (Ops.DEFINE_RING, Ops.ARRIVE, Ops.ASYNC_COPY, Ops.WAIT, Ops.TILE, Ops.FENCE, Ops.COMMIT, Ops.DRAIN)
+RING_OPS = (Ops.DEFINE_RING, Ops.ARRIVE, Ops.RELEASE, Ops.ASYNC_COPY, Ops.WAIT, Ops.TILE, Ops.FENCE, Ops.COMMIT,
+            Ops.DRAIN)
 HALVES = (dtypes.float16, dtypes.bfloat16)
 AXES = "xyz"
 BFLOAT16 = (  # as C++ on a GPU; both functions compute on bits
@@ -114,6 +115,11 @@ class GPURenderer(CRenderer):
     def ring_line(self, body: Body, u: UOp) -> None:
         """A line about a ring, or about steps of a unit that works on its own."""
         raise CompileError(type(self).__name__, f"{u.op.name} is nothing of this language", "a list of opts without TC")
+
+    def registers(self, count: int, program: Sequence[UOp]) -> str:
+        """From here on each thread has so many registers."""
+        raise CompileError(type(self).__name__, "threads of this language share out no registers",
+                           "a list of opts without ROLES")
 
     def shuffle(self, bits: int, value: str, program: Sequence[UOp]) -> str:
         """The value of the thread whose number in the warp differs in ``bits``."""
@@ -280,6 +286,8 @@ class Body:
         elif u.op is Ops.IF:
             self.line(f"if ({_strip(text[u.src[0]][0])}) {{")
             self.depth += 1
+            if u.arg is not None:
+                self.line(r.registers(u.arg, self.program))
         elif u.op in (Ops.ENDRANGE, Ops.ENDIF):
             self.depth -= 1
             self.line("}")

@@ -19,11 +19,14 @@ HELPERS = (
     f"{_INLINE} unsigned int shared_address(const void* p) {{ return (unsigned int)__cvta_generic_to_shared(p); }}",
     f"{_INLINE} unsigned long long descriptor(unsigned int at, unsigned int chunk) {{ return "
     f"(at & 0x3ffff) >> 4 | (unsigned long long)(chunk >> 4) << 16 | {8 * ROW_BYTES >> 4}ull << 32 | 1ull << 62; }}",
-    f'{_INLINE} void ring_begin(unsigned int at, int slots) {{ for (int i = 0; i < slots; i++) asm volatile('
-    '"mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(at + 8 * i) : "memory"); '
+    f'{_INLINE} void ring_begin(unsigned int at, int slots, int arrivals) {{ for (int i = 0; i < slots; i++) '
+    'asm volatile('
+    '"mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(at + 8 * i), "r"(arrivals) : "memory"); '
     'asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }',
     f'{_INLINE} void ring_arrive(unsigned int at, unsigned int bytes) {{ asm volatile('
     '"mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(at), "r"(bytes) : "memory"); }',
+    f'{_INLINE} void ring_release(unsigned int at) {{ asm volatile('
+    '"mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(at) : "memory"); }',
     f'{_INLINE} void ring_wait(unsigned int at, unsigned int parity) {{ asm volatile("{{\\n.reg .pred P;\\nW:\\n'
     'mbarrier.try_wait.parity.shared::cta.b64 P, [%0], %1;\\n@P bra D;\\nbra W;\\nD:\\n}" :: "r"(at), "r"(parity) : '
     '"memory"); }',
@@ -74,7 +77,7 @@ def offsets(program: Sequence[UOp]) -> dict[UOp, int]:
     """Where each part of local memory begins: tiles first, which lie at multiples of 1024 bytes."""
     near = [u for u in program if u.op in (Ops.DEFINE_LOCAL, Ops.DEFINE_RING)]
     found, at = dict[UOp, int](), 0
-    for u in sorted(near, key=lambda u: len(u.arg) < 3):
+    for u in sorted(near, key=lambda u: u.op is Ops.DEFINE_RING or len(u.arg) < 3):
         found[u], at = at, at + near_bytes(u)
     return found
 

@@ -58,11 +58,13 @@ class KernelOps:
     DEFINE_GLOBAL = Op("program", "Buffer argument number `arg`.", 0)
     DEFINE_LOCAL = Op("program", "Local memory of a kernel: (name, elements[, layout]).", 0)
     DEFINE_RING = Op("program", "Slots of local memory that are filled ahead of their reader: (memory, ...); `arg` = "
-                     "(name, slots). A slot's fills have alternating parities, from 0 on.", (1, 1 << 30), nothing)
+                     "(name, slots). A slot's fills have alternating parities, from 0 on. With readers, `arg` = (name, "
+                     "slots, warps): a slot that all of them have left counts as filled.", (0, 1 << 30), nothing)
     DEFINE_ACC = Op("program", "An accumulator: (start value, loop, ...).", (1, 1 << 30), of_first)
     SPECIAL = Op("program", "A number that the device supplies, such as a thread's: the argument names it.", 0)
     ENDRANGE = Op("program", "The end of a RANGE.", 1, nothing)
-    IF = Op("program", "The following nodes up to ENDIF run only where the condition holds.", 1, nothing)
+    IF = Op("program", "The following nodes up to ENDIF run only where the condition holds. `arg`, if any: "
+            "registers for each thread of the warps that come there, from what the block has together.", 1, nothing)
     ENDIF = Op("program", "The end of an IF.", 1, nothing)
     PHI = Op("program", "The accumulator's next value: (accumulator, value).", 2, of_first)
     VECTORIZE = Op("program", "A vector of its sources.", (1, 1 << 30), None)
@@ -79,6 +81,7 @@ class KernelOps:
                     nothing)
     ARRIVE = Op("program", "The next fill of a slot begins; it is complete once `arg` bytes came: (ring, slot).", 2,
                 nothing)
+    RELEASE = Op("program", "This warp reads a slot no more, of a ring of readers: (ring, slot).", 2, nothing)
     ASYNC_COPY = Op("program", "Copy a box of memory to a place of a slot, at some time before the slot's fill is "
                     "complete; 0 where the box leaves the view `arg`: (ring, slot, local memory, index, memory, "
                     "coordinate, ...), the fastest coordinate first.", (6, 1 << 30), nothing)
