@@ -47,6 +47,7 @@ def test_what_is_copied_follows_from_a_price() -> None:
     a = bf16(4104, 4104)
     assert copies(a @ bf16(4104, 4104)) == [(4104, 1, 4160), (1, 4104, 4160)], "lines are split: both"
     assert copies(bf16(4096, 4096) @ bf16(4096, 4096)) == []
+    assert copies(bf16(4000, 4000) @ bf16(4000, 4000)) == [], "rows begin in the middle of a line, at a sector"
     assert copies(a @ bf16(4104, 256)) == [], "too few columns to use the copy"
     assert copies(bf16(256, 256) @ bf16(256, 264)) == [], "too small for a launch"
     assert copies(bf16(4097, 4097) @ bf16(4097, 4097)) == [

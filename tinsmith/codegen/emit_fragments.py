@@ -70,10 +70,9 @@ def _store_rows(lin: Emitter, n: UOp, total: UOp, line: UOp, fragment: Fragment,
             lin.reread[name] = True
             lin.scopes[-1].values[name, ()] = part
         r, c = (int(x) for x in steps[first])
-        table = {row: (down + r).simplify(), column: (across + c + lane).simplify()}
-        store = simplify(n.substitute({own: name}).substitute(table))
-        if width > 1:
-            alike = {x: found for x in toposort(store) if (found := for_all_lanes(x, lane)) is not None}
+        store = simplify(n.substitute({own: name, row: down + r, column: across + c + lane}))
+        alike = {x: found for x in toposort(store) if (found := for_all_lanes(x, lane)) is not None} if width > 1 else {}
+        if alike:
             store = simplify(store.substitute(alike))
         stores.append(store)
         if len(stores) == lin.kernel.target.blocks.beside or first + width >= fragment.size:

@@ -1,7 +1,7 @@
 """Rows that begin where copies of boxes can begin: operands of large products, and results, in memory with padded rows.
 
 A unit that reads staged operands gets them box by box. Rows that begin at no multiple of ``Target.bulk_copy`` bytes are
-no boxes at all, and of rows that begin at no multiple of a line each piece lies in two. A padded copy mends both:
+no boxes at all, and rows that begin inside a sector of memory take one more each. A padded copy mends both:
 
     Σ a·b   →   Σ shrink(contiguous(pad(a)))·b        16-bit(Σ a·b)   →   shrink(contiguous(16-bit(Σ a·pad(b))))
 
@@ -80,14 +80,14 @@ def _is_product_of(node: UOp, types: set[tuple[DType, DType]]) -> bool:
 
 
 def _copied(product: UOp, target: Target) -> UOp:
-    """The product of padded copies of what the factors read, where that pays: either gets one where its lines are
-    split, both must have boxes, or neither need have any."""
+    """The product of padded copies of what the factors read, where that pays: either gets one where its sectors
+    are split, both must have boxes, or neither need have any."""
     costs, factors = target.costs, [_factor(f) for f in product.src]
     odd = [f for f in factors if f.row % target.bulk_copy]
     if odd and not (all(_is_dense(f.source) for f in odd) and
                     product.size * costs.no_boxes > sum(_price(f.source, target) for f in odd)):
         return product
-    chosen = [f in odd or (f.row % ROW_BYTES > 0 and _is_dense(f.source) and
+    chosen = [f in odd or (f.row % costs.sector > 0 and _is_dense(f.source) and
                            product.size * costs.split_lines > _price(f.source, target)) for f in factors]
     made = (f.of(_with_pitch(_padded(f.source, f.source.ndim - 1), f.source)) if copied else old
             for f, copied, old in zip(factors, chosen, product.src))

@@ -80,8 +80,8 @@ class Costs:
         rounds: bytes of a collective's value from which less traffic is worth more rounds.
         digits: bits that a digit of a sort may have: counters stay in the nearest cache, or in registers.
         balance: products that a staged unit does while memory moves a byte; ``launch``: while a kernel is launched.
-        split_lines: the share of its time that a product loses where an operand's rows begin at no multiple of a line;
-            ``no_boxes``: where they are no boxes, so that another unit must do it.
+        sector: bytes that memory moves together. ``split_lines``: the share of its time that a product loses where an
+            operand's rows begin inside one; ``no_boxes``: where they are no boxes, so that another unit must do it.
         cuts: into how many pieces.
     """
 
@@ -103,6 +103,7 @@ class Costs:
     digits: range = range(4, 12)
     balance: float = 77.0
     launch: float = 1e9
+    sector: int = 32
     split_lines: float = 0.25
     no_boxes: float = 4.0
     cuts: Cuts = Cuts()
