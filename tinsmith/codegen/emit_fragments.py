@@ -17,11 +17,11 @@ import numpy as np
 
 from tinsmith.codegen import matrix
 from tinsmith.codegen.emitter import Emitter
-from tinsmith.codegen.roles import Role
+from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.scopes import Coords
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.linear import linear_form
+from tinsmith.ir.linear import linear_form, shifted
 from tinsmith.ir.symbolic import for_all_lanes, simplify
 from tinsmith.ir.units import Digit, Fragment
 from tinsmith.ir.uop import toposort
@@ -60,18 +60,24 @@ def _store_rows(lin: Emitter, n: UOp, total: UOp, line: UOp, fragment: Fragment,
     lanes = math.prod(size for size, _, _ in fragment.lanes)
     down, across = matrix.lane_position(fragment, UOp(Ops.SPECIAL, dtypes.index, (), ("lidx0", lanes)))
     here, steps, stores = len(lin.scopes) - 1, fragment.places()[0], list[UOp]()
+    lane = lin.new_range(width, Role.VECTOR) if width > 1 else UOp.index(0)
+    at = tuple(lin.new_range(range_size(r), Role.LOOP) for r in (row, column))
+    place = lin.affine(n.src[1].substitute({row: down + at[0], column: across + at[1] + lane}), at)
     for first in range(0, fragment.size, width):
         part = rows(first, width) if rows is not None else lin.emit(here, UOp(
             Ops.GEP, line.dtype.scalar.vec(width), (line,), tuple(range(first, first + width))))
-        name, lane = lin.named(part), UOp.index(0)
+        name = lin.named(part)
         if width > 1:
-            lane = lin.new_range(width, Role.VECTOR)
             name = UOp(Ops.AFTER, None, (name, lane))  # a name with lanes
             lin.reread[name] = True
             lin.scopes[-1].values[name, ()] = part
         r, c = (int(x) for x in steps[first])
-        store = simplify(n.substitute({own: name, row: down + r, column: across + c + lane}))
-        alike = {x: found for x in toposort(store) if (found := for_all_lanes(x, lane)) is not None} if width > 1 else {}
+        table, store = {row: down + r, column: across + c + lane}, n
+        if place is not None:  # all rows differ by a constant
+            rest, constant, (down_step, across_step) = place
+            table |= {n.src[1]: shifted(rest, constant + r * down_step + c * across_step)}
+        store = simplify(n.substitute({own: name}).substitute(table))
+        alike = {x: found for x in toposort(store) if (found := for_all_lanes(x, lane)) is not None}
         if alike:
             store = simplify(store.substitute(alike))
         stores.append(store)

@@ -35,8 +35,6 @@ from tinsmith.ir.layout import Placed, View
 from tinsmith.ir.symbolic import simplify
 from tinsmith.ir.uop import toposort
 
-FEW = 32  # registers that a thread needs to issue copies
-
 
 class Sum(Protocol):
     """The reduction whose loop goes through a ring: its emitter, and its values by copy."""
@@ -263,5 +261,5 @@ def shared_out(lin: Emitter, readers: int, threads: int) -> tuple[int, int] | No
     each = lin.kernel.target.block_registers // ((readers + 1) * threads) // 8 * 8
     if readers < 2 or not each:
         return None
-    reader = (each * (readers + 1) - FEW) // readers // 8 * 8
+    reader = (each * (readers + 1) - lin.kernel.target.filling_registers) // readers // 8 * 8
     return each * (readers + 1) - readers * reader, reader

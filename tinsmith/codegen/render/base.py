@@ -334,6 +334,7 @@ class Target:
         bulk_copy: one thread copies boxes of memory whose rows begin at multiples of so many bytes; 0: none does.
         ring_bytes: local memory that a block with rings may fill.
         block_registers: that a block's threads may share out among themselves; 0: all have the same.
+        filling_registers: that a thread needs which only issues copies.
         cores: what blocks of a grid are spread over, each of which holds ``resident`` threads at a time.
         launches_early: blocks of a kernel may come before the last one has ended, and wait for that themselves.
         replays: graphs of one program that are kept, each for the addresses that it was made for.
@@ -362,6 +363,7 @@ class Target:
     bulk_copy: int = 0
     ring_bytes: int = 0
     block_registers: int = 0
+    filling_registers: int = 32
     cores: int = 1
     resident: int = 2048
     launches_early: bool = False
