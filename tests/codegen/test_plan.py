@@ -121,4 +121,11 @@ def test_ways_for_blocks_of_threads_have_names() -> None:
         made = compile_kernel(UOp(Ops.SINK, None, (value,)), CUDARenderer()).plan
         chosen[name] = "" if made is None else made.chosen
     assert chosen["sum"] == "threads of a block share rows"
-    assert chosen["transpose"] == chosen["scatter"] == "threads along memory" != chosen["product"]
+    assert chosen["transpose"] == chosen["scatter"] == "threads along memory"
+
+
+def test_tiles_for_blocks_of_threads_are_compared_by_price() -> None:
+    made = compile_kernel(UOp(Ops.SINK, None, (matmul(256, 384, 512),)), CUDARenderer()).plan
+    assert made is not None and made.structure == "contraction" and made.cycles > 0
+    assert "in local memory" in made.chosen and "in local memory" in made.other != made.chosen
+    assert "cycles" in made.why

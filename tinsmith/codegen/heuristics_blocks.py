@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from functools import partial
 
 from tinsmith.codegen.heuristics_bandwidth import (
     column_opts,
@@ -27,7 +26,7 @@ from tinsmith.codegen.heuristics_bandwidth import (
     window_opts,
 )
 from tinsmith.codegen.heuristics_maps import share_work
-from tinsmith.codegen.heuristics_products import product_opts
+from tinsmith.codegen.heuristics_products import product_ways
 from tinsmith.codegen.heuristics_rings import ring_opts
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
@@ -44,22 +43,19 @@ from tinsmith.ir.structure import (
     Scatter,
     Structure,
     contraction,
-    structure,
     sum_of_products,
 )
 
+Generator = Callable[[Kernel, Target], Iterator[Candidate]]
 
-def block_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
-    """The first way for blocks of threads that a kernel suits. What they cost is not compared."""
-    for what, choose in WAYS[type(structure(kernel.sink))]:
+
+def _way(what: str, choose: Callable[[Kernel, Target], bool]) -> Generator:
+    """A way that a kernel suits or not. It is taken where it does: what it costs is not compared."""
+    def generate(kernel: Kernel, target: Target) -> Iterator[Candidate]:
         trial = kernel.copied()
         if choose(trial, target):
-            yield Candidate(what, {}, partial(_taken, trial=trial))
-            return
-
-
-def _taken(kernel: Kernel, trial: Kernel) -> None:
-    vars(kernel).update(vars(trial))
+            yield Candidate(what, {}, lambda k: vars(k).update(vars(trial)))
+    return generate
 
 
 def attempt(kernel: Kernel, op: OptOps, r: UOp, amount: int) -> UOp | None:
@@ -160,13 +156,12 @@ def map_opts(kernel: Kernel, target: Target) -> bool:
     return True
 
 
-_Ways = tuple[tuple[str, Callable[[Kernel, Target], bool]], ...]
-_products: _Ways = (("tiles of a matrix unit", matrix_unit_opts), ("tiles in local memory", product_opts))
-_rows: _Ways = (("steps that a list gives", listed_opts), ("threads of a block share rows", row_opts),
-                ("threads side by side along columns", column_opts),
-                ("a thread has several short sums", short_sum_opts),
-                ("windows two to a thread", window_opts), ("threads share what is long", sum_opts))
-_maps: _Ways = (("a tile through local memory", transpose_opts), ("threads along memory", map_opts))
-WAYS: dict[type[Structure], _Ways] = {
-    Contraction: (*_products, *_rows), Rows: _rows, Scan: (*_products, ("threads share the steps", running_opts)),
+_products = _way("tiles of a matrix unit", matrix_unit_opts), product_ways
+_rows = (_way("steps that a list gives", listed_opts), _way("threads of a block share rows", row_opts),
+         _way("threads side by side along columns", column_opts),
+         _way("a thread has several short sums", short_sum_opts),
+         _way("windows two to a thread", window_opts), _way("threads share what is long", sum_opts))
+_maps = _way("a tile through local memory", transpose_opts), _way("threads along memory", map_opts)
+BLOCKS: dict[type[Structure], tuple[Generator, ...]] = {
+    Contraction: (*_products, *_rows), Rows: _rows, Scan: (*_products, _way("threads share the steps", running_opts)),
     Scatter: _maps, Map: _maps}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from tinsmith.codegen import matrix
@@ -18,7 +19,8 @@ from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, range_size
-from tinsmith.codegen.tuning import stride_of
+from tinsmith.codegen.tuning import Candidate, stride_of
+from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.structure import contraction
@@ -75,16 +77,16 @@ def tiles(target: Target, unit: MatrixUnit) -> Iterator[Tile]:
                 yield found
 
 
-def product_opts(kernel: Kernel, target: Target) -> bool:
-    """Tiles through local memory for one large contraction; False where there is none."""
+def product_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
+    """Tiles through local memory for one large contraction: the best two for each unit."""
     fold = next(iter(kernel.folds), None)
     found = contraction(fold, guarded=True) if fold is not None and len(kernel.folds) == 1 else None
     if fold is None or found is None or any(s.op is not Ops.STORE for s in kernel.stores):
-        return False
+        return
     sides = [list(found.m), list(found.n)]
     fixed = all(isinstance(range_size(r), int) for side in (*sides, found.k) for r in side)
     if not fixed or any(r.arg[1] is not Role.GLOBAL for r in (*found.batch, *found.m, *found.n)):
-        return False
+        return
     if any(stride_of(s.src[1], r) == 1 for s in kernel.stores for r in sides[0]):
         sides = sides[::-1]
     sizes = [math.prod(range_size(r) for r in side) for side in (*sides, found.k)]
@@ -96,7 +98,7 @@ def product_opts(kernel: Kernel, target: Target) -> bool:
     trial = kernel.copied()
     merged = [_merged(trial, side) for side in (*sides, list(found.k))]
     if any(r is None for r in merged):
-        return False
+        return
     row, column, k = (r for r in merged if r is not None)
     for unit in (*target.units, fma(fold.dtype, 0)):
         alone = unit.emit == "muladd"
@@ -105,11 +107,19 @@ def product_opts(kernel: Kernel, target: Target) -> bool:
         fits = fold.dtype.is_float if alone else loads_own and matrix.operands(trial.folds[0], row, column, unit)
         if not fits or any(size < low for size, low in zip(sizes, least)):
             continue
-        new, tile = trial.copied(), min(tiles(target, unit), key=cost, default=None)
-        if tile is not None and _applied(new, row, column, k, tile):
-            vars(kernel).update(vars(new))
-            return True
-    return False
+        for tile in sorted(tiles(target, unit), key=cost)[:2]:
+            down, across = tile.sides
+            of = f"threads, {tile.rows} × {tile.columns} each" if alone else f"warps with {unit.name}"
+            yield Candidate(f"tiles of {down} × {across} in local memory, {tile.down} × {tile.across} {of}",
+                            {"products": cost(tile) * sizes[2]},
+                            partial(_tiled, trial=trial, row=row, column=column, k=k, tile=tile))
+
+
+def _tiled(kernel: Kernel, trial: Kernel, row: UOp, column: UOp, k: UOp, tile: Tile) -> None:
+    new = trial.copied()
+    if not _applied(new, row, column, k, tile):
+        raise ArgumentError("Opt", "an operand does not lie as a tile in local memory needs it", "another tile")
+    vars(kernel).update(vars(new))
 
 
 def _applied(kernel: Kernel, row: UOp, column: UOp, k: UOp, tile: Tile) -> bool:

@@ -15,7 +15,7 @@ from functools import partial
 from itertools import chain
 
 from tinsmith.codegen.heuristics import finish, scan_ways, symbolic_opts
-from tinsmith.codegen.heuristics_blocks import block_ways
+from tinsmith.codegen.heuristics_blocks import BLOCKS, Generator
 from tinsmith.codegen.heuristics_maps import map_ways
 from tinsmith.codegen.heuristics_rows import row_ways
 from tinsmith.codegen.heuristics_tiles import tile_ways
@@ -29,8 +29,6 @@ from tinsmith.codegen.tuning import Candidate, work_of
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import settings
 from tinsmith.ir.structure import Contraction, Map, Rows, Scan, Scatter, Structure, structure
-
-Generator = Callable[[Kernel, Target], Iterator[Candidate]]
 
 
 @dataclass(frozen=True)
@@ -100,8 +98,14 @@ def candidates(kernel: Kernel, target: Target) -> list[Candidate]:
 def offers(kernel: Kernel, target: Target) -> Iterator[list[Candidate]]:
     """What the generators of a kernel's structure offer, the most special one first: the next ones are only asked where
     nothing of that is legal."""
-    generators = BLOCKS if target.blocks.threads else CORES[type(structure(kernel.sink))]
-    return (list(generate(kernel, target)) for generate in generators)
+    generators = (BLOCKS if target.blocks.threads else CORES)[type(structure(kernel.sink))]
+    return (list(generate(kernel, target)) for generate in (_alone, *generators))
+
+
+def _alone(kernel: Kernel, target: Target) -> Iterator[Candidate]:
+    """Every thread of a grid by itself, where a setting asks for it."""
+    if settings.NOLOCALS and target.blocks.threads:
+        yield Candidate("every thread alone", {}, lambda k: k.apply(Opt(OptOps.NOLOCALS)))
 
 
 # *** loops of cores ***
@@ -137,15 +141,3 @@ _tiles = _finished(lambda kernel, target: chain(tile_ways(kernel, target), unit_
 CORES: dict[type[Structure], tuple[Generator, ...]] = {
     Contraction: (chain_ways, _tiles, *_rows), Rows: _rows, Scan: (_tiles, _finished(scan_ways, True), *_plain),
     Scatter: _plain, Map: _plain}
-
-
-# *** blocks of threads ***
-
-
-def _alone(kernel: Kernel, target: Target) -> Iterator[Candidate]:
-    """Every thread by itself, where a setting asks for it."""
-    if settings.NOLOCALS:
-        yield Candidate("every thread alone", {}, lambda k: k.apply(Opt(OptOps.NOLOCALS)))
-
-
-BLOCKS: tuple[Generator, ...] = (_alone, block_ways)
