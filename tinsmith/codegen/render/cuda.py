@@ -336,8 +336,9 @@ class CUDARenderer(GPURenderer):
 
     def function(self, name: str, program: Sequence[UOp]) -> str:
         threads = _threads(program)
-        blocks = RESIDENT // threads if self.pipelined else 0  # of two, the compiler's driver sees to it
-        fewest = ", 1" if self.near else f", {blocks}" if blocks > 2 else ""
+        blocks = RESIDENT // threads if self.pipelined else 0
+        told = blocks > 2 or any(u.op is Ops.MMA for u in program)  # else the compiler's own choice is no worse for two
+        fewest = ", 1" if self.near else f", {blocks}" if blocks > 1 and told else ""
         head = (f'extern "C" __global__ void __launch_bounds__({threads}{fewest}) {name}('
                 f"{', '.join(self.parameters(program))}) {{")
         near = ["  extern __shared__ __align__(1024) unsigned char near[];"] if self.near else []
