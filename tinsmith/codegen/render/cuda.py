@@ -113,6 +113,16 @@ def matrix_function(unit: MatrixUnit) -> str:
             f'  asm("{unit.emit} {into}, {a}, {b}, {into};" : {outputs} : {inputs}); }}')
 
 
+def packed(low: str, high: str) -> str:
+    """Two elements of 16 bits as a word; that of which they are the halves, if there is one.
+
+    >>> packed("x", "y"), packed("(unsigned short)(w)", "(unsigned short)(w >> 16)")
+    ('pack16(x, y)', 'w')
+    """
+    word = low.removeprefix("(unsigned short)(").removesuffix(")")
+    return word if high == f"(unsigned short)({word} >> 16)" else f"pack16({low}, {high})"
+
+
 def matrix_loader(count: int, turned: bool) -> str:
     """A function by which a warp loads matrices (PTX ISA, ``ldmatrix``)."""
     parameters, into, outputs = (", ".join(form.format(n) for n in range(count)) for form in (
@@ -274,7 +284,7 @@ class CUDARenderer(GPURenderer):
     def matrix_step(self, unit: MatrixUnit, acc: list[str], a: list[str], b: list[str]) -> str:
         """The call that adds a·b to the sums ``acc`` in place."""
         if unit.a.itemsize == 2:
-            given = [f"pack16({low}, {high})" for x in (a, b) for low, high in zip(x[::2], x[1::2])]
+            given = [packed(low, high) for x in (a, b) for low, high in zip(x[::2], x[1::2])]
         else:
             given = [f"tf32({_strip(x)})" for x in (*a, *b)]
         return f"{unit.name}({', '.join([*acc, *given])});"
