@@ -252,8 +252,8 @@ def _share(k: KernelGraph, g: UOp) -> None:
 
 
 def stage_tile(k: KernelGraph, opt: Opt, value: UOp, outside: Sequence[UOp]) -> None:
-    """Stage what a block reads of a contraction's operand as a matrix: ``deep``: its rows run along the reduction, one
-    under the other; ``flat``: along the other ranges. Rows are 16 bytes further apart than they are long, so that what
+    """Stage what a block reads of a contraction's operand as a matrix: ``deep``: each step of the reduction is a row of
+    it; ``flat``: its rows run along the reduction. Rows are 16 bytes further apart than they are long, so that what
     is written across them does not all lie in one bank. With ``depth`` slots, the next steps' tiles are on their way
     while the threads work on one (``rings.py``).
     """
