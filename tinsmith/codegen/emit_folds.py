@@ -8,9 +8,8 @@ from tinsmith.codegen.ahead import Ahead
 from tinsmith.codegen.emitter import Emitter
 from tinsmith.codegen.rings import Pipeline, Ring, slotted
 from tinsmith.codegen.roles import Role, is_partial, range_size
-from tinsmith.codegen.scopes import Coords, Scope, all_but_last
+from tinsmith.codegen.scopes import Coords, all_but_last
 from tinsmith.codegen.streams import bind
-from tinsmith.core.dtypes import dtypes
 from tinsmith.core.settings import settings
 from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.properties import bound_ranges, start_of
@@ -110,20 +109,13 @@ class FoldWriter:
 
     def in_loop(self, r: UOp, start: UOp, end: UOp, inside: Callable[[], None], stores: Sequence[UOp] = ()) -> None:
         """A loop in which the values are accumulators."""
-        lin, number = self.lin, self.lin.counts["loop"]
-        lin.counts["loop"] += 1
-        line = UOp(Ops.RANGE, dtypes.index, (lin.expression(start), lin.expression(end)), (number, True))
-        accs = {}
-        for key, before in self.values.items():
-            accs[key] = UOp(Ops.DEFINE_ACC, before.dtype, (before, line), lin.counts["acc"])
-            lin.counts["acc"] += 1
-            lin.force(accs[key])
+        lin = self.lin
+        line = lin.loop_line(lin.expression(start), lin.expression(end), True)
+        accs = {key: lin.accumulator(before, line) for key, before in self.values.items()}
         keys = list(self.values)
         self.values = dict(accs)
         rotated = self.first_loads(r, line, start, stores)
-        lin.scopes.append(Scope([line], {line: line, (r, ()): line}, {r}))
-        for acc in (*accs.values(), *rotated.values()):
-            lin.scopes[-1].values[acc] = acc
+        lin.enter(r, line, (*accs.values(), *rotated.values()))
         following = self.next_loads(r, end, rotated)
         inside()
         phis = {}
@@ -150,9 +142,7 @@ class FoldWriter:
             count = 1 if lanes is None else range_size(lanes)
             for c in lin.all_coords(n.ranges):
                 start = lin.spread(lin.value(simplify(bind(n.replace(arg=None), r, begin)), c), count)
-                acc = UOp(Ops.DEFINE_ACC, start.dtype, (start, line), lin.counts["acc"])
-                lin.counts["acc"] += 1
-                out[n, c] = lin.force(acc)
+                out[n, c] = lin.accumulator(start, line)
         return out
 
     def next_loads(self, r: UOp, end: UOp, rotated: dict[tuple[UOp, Coords], UOp]) -> dict[UOp, UOp]:

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from tinsmith.codegen.emitter import Emitter
 from tinsmith.codegen.roles import range_size
-from tinsmith.codegen.scopes import Coords, Scope
+from tinsmith.codegen.scopes import Coords
 from tinsmith.ir import Ops, UOp
 
 
@@ -18,14 +18,11 @@ def unlikely(lin: Emitter, n: UOp, coords: Coords) -> UOp:
     count = range_size(lanes) if lanes is not None else 1
     with lin.at_depth(lin.depth_of(n)):
         condition, usual = (lin.spread(lin.value(s, coords), count) for s in n.src[::2])
-        acc = lin.force(UOp(Ops.DEFINE_ACC, usual.dtype, (usual,), lin.counts["acc"]))
-        lin.counts["acc"] += 1
-        lin.scopes.append(Scope([UOp(Ops.IF, None, (_any(lin, condition),))], ranges=set(lin.scopes[-1].ranges)))
-        rare = lin.value(n.src[1], coords)
-        chosen = lin.combine(len(lin.scopes) - 1, Ops.WHERE, n.dtype, [condition, rare, acc])
-        phi = lin.force(UOp(Ops.PHI, None, (acc, chosen)))
-        scope = lin.scopes.pop()
-        lin.scopes[-1].take(scope, UOp(Ops.ENDIF, None, (scope.lines[0],)))
+        acc = lin.accumulator(usual)
+        with lin.branch(_any(lin, condition), whole=True):
+            rare = lin.value(n.src[1], coords)
+            chosen = lin.combine(len(lin.scopes) - 1, Ops.WHERE, n.dtype, [condition, rare, acc])
+            phi = lin.force(UOp(Ops.PHI, None, (acc, chosen)))
         lin.scopes[-1].values[phi] = phi
     return phi
 

@@ -9,7 +9,7 @@ from tinsmith.codegen import matrix
 from tinsmith.codegen.emit_blocks import BlockWriter
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.roles import Role, limits, range_size
-from tinsmith.codegen.scopes import Coords, Scope
+from tinsmith.codegen.scopes import Coords
 from tinsmith.codegen.streams import bind
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Op, Ops, UOp
@@ -48,12 +48,9 @@ class Emitter(BlockWriter):
         """Statements and all that only they need, where their condition holds."""
         condition = _condition(nodes[0])
         assert condition is not None
-        line = self.indexed(condition, ())
-        self.scopes.append(Scope([UOp(Ops.IF, None, (line,))], ranges=set(self.scopes[-1].ranges)))
         free = UOp.const(dtypes.bool, True)
-        write([n.replace(src=(*n.src[:3], free, *n.src[4:])) for n in nodes])
-        scope = self.scopes.pop()
-        self.scopes[-1].take(scope, UOp(Ops.ENDIF, None, (scope.lines[0],)))
+        with self.branch(self.indexed(condition, ()), whole=True):
+            write([n.replace(src=(*n.src[:3], free, *n.src[4:])) for n in nodes])
 
     def value(self, node: UOp, coords: Coords = ()) -> UOp:
         """The line that holds ``node``'s value for these copies; a vector if it has lanes."""

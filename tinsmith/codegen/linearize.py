@@ -23,7 +23,7 @@ from tinsmith.codegen.heuristics_cuts import one_load
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.rings import ring_of, shared_out
 from tinsmith.codegen.roles import Role, range_size
-from tinsmith.codegen.scopes import Coords, Scope
+from tinsmith.codegen.scopes import Coords
 from tinsmith.codegen.streams import bind
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.observe import passed
@@ -253,20 +253,17 @@ class Linearizer(Emitter):
                      if (alike := for_all_lanes(n, lane)) is not None}
             body = [n.substitute(whole) for n in body]
             running = [n for n in toposort(body) if n.op is Ops.PREFIX and r in n.src[1].ranges]
-        end, number = self.expression(size), self.counts["loop"]
-        self.counts["loop"] += 1
-        line = UOp(Ops.RANGE, dtypes.index, (self.const(size, 0), end), (number, False))
+        end = self.expression(size)
+        line = self.loop_line(self.const(size, 0), end)
         accs: dict[tuple[UOp, Coords], UOp] = {}
         for n in running:
             lanes = self.lanes(n) if threads is None else None
             for c in self.all_coords(n.ranges):
                 start = self.spread(self.value(n.src[2], c), 1 if lanes is None else range_size(lanes))
-                accs[n, c] = self.force(UOp(Ops.DEFINE_ACC, start.dtype, (start, line), self.counts["acc"]))
-                self.counts["acc"] += 1
-        self.scopes.append(Scope([line], {line: line, (r, ()): line}, {r}))
+                accs[n, c] = self.accumulator(start, line)
+        self.enter(r, line, accs.values())
         here, carries = len(self.scopes) - 1, {}
         for (n, c), acc in accs.items():
-            self.scopes[-1].values[acc] = acc
             x = self.value(n.src[0], c)
             if step > 1 or threads is not None:
                 x, carries[acc] = self.steps_at_once(n.arg, self.spread(x, step), acc, threads)
@@ -288,17 +285,15 @@ class Linearizer(Emitter):
 
     def summed(self, r: UOp, size: UOp, body: list[UOp], write: Callable[[list[UOp]], None]) -> None:
         """A loop over blocks in which sums stay in registers; they are stored behind it."""
-        line = UOp(Ops.RANGE, dtypes.index, (self.const(size, 0), self.expression(size)), (self.counts["loop"], False))
-        self.counts["loop"] += 1
+        line = self.loop_line(self.const(size, 0), self.expression(size))
         accs: dict[tuple[UOp, Coords], UOp] = {}
         sums = {s: found[0] for s in body if in_register(s) and (found := added_sum(s)) is not None}
         for s in sums:
             lanes = self.lanes(s)
             start = self.emit(0, UOp(Ops.CONST, s.src[2].dtype.vec(1 if lanes is None else range_size(lanes)), (), 0))
             for c in self.all_coords(s.ranges):
-                accs[s, c] = self.force(UOp(Ops.DEFINE_ACC, start.dtype, (start, line), self.counts["acc"]))
-                self.counts["acc"] += 1
-        self.scopes.append(Scope([line], {line: line, (r, ()): line, **{a: a for a in accs.values()}}, {r}))
+                accs[s, c] = self.accumulator(start, line)
+        self.enter(r, line, accs.values())
         for (s, c), acc in accs.items():  # what the sum goes on from is no memory here
             self.scopes[-1].values[sums[s], self.coords_of(sums[s], c)] = acc
         write([s for s in body if s not in sums])

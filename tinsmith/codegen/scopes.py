@@ -6,7 +6,7 @@ iteration is partial becomes a loop over the whole ones and one peeled copy, in 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -200,12 +200,23 @@ class ScopeWriter:
         self.close()
         return None
 
-    def open(self, r: UOp, start: UOp, end: UOp) -> UOp:
-        number = self.counts["loop"]
+    def open(self, r: UOp, start: UOp, end: UOp) -> None:
+        self.enter(r, self.loop_line(start, end, r.arg[1] is Role.REDUCE))
+
+    def loop_line(self, start: UOp, end: UOp, reduces: bool = False) -> UOp:
+        """The line that begins a loop, for accumulators to name before it is entered."""
         self.counts["loop"] += 1
-        line = UOp(Ops.RANGE, dtypes.index, (start, end), (number, r.arg[1] is Role.REDUCE))
-        self.scopes.append(Scope([line], {line: line, (r, ()): line}, {r}))
-        return line
+        return UOp(Ops.RANGE, dtypes.index, (start, end), (self.counts["loop"] - 1, reduces))
+
+    def enter(self, r: UOp, line: UOp, accumulators: Iterable[UOp] = ()) -> None:
+        """What follows stands in the loop ``line`` over ``r``, whose accumulators are known."""
+        known: dict[Any, UOp] = {acc: acc for acc in accumulators}
+        self.scopes.append(Scope([line], {line: line, (r, ()): line, **known}, {r}))
+
+    def accumulator(self, start: UOp, *loops: UOp) -> UOp:
+        """A new accumulator."""
+        self.counts["acc"] += 1
+        return self.force(UOp(Ops.DEFINE_ACC, start.dtype, (start, *loops), self.counts["acc"] - 1))
 
     def close(self) -> None:
         scope = self.scopes.pop()
@@ -225,11 +236,18 @@ class ScopeWriter:
         self.open(whole, low, self.raw(high.minimum(last)))
         write(self.narrowed(body, r, whole))
         self.close()
-        self.scopes.append(Scope([UOp(Ops.IF, None, (self.raw(last.lt(high)),))]))
-        write(self.narrowed(body, r, last))
+        with self.branch(self.raw(last.lt(high))):
+            write(self.narrowed(body, r, last))
+        return None
+
+    @contextmanager
+    def branch(self, condition: UOp, whole: bool = False) -> Iterator[None]:
+        """Write lines that run where a line holds; ``whole``: also what depends on the loop around it alone."""
+        ranges = set(self.scopes[-1].ranges) if whole else set()
+        self.scopes.append(Scope([UOp(Ops.IF, None, (condition,))], ranges=ranges))
+        yield
         scope = self.scopes.pop()
         self.scopes[-1].take(scope, UOp(Ops.ENDIF, None, (scope.lines[0],)))
-        return None
 
     @contextmanager
     def first_worker(self, node: UOp) -> Iterator[None]:
@@ -238,10 +256,8 @@ class ScopeWriter:
             yield
             return
         tid = self.emit(0, UOp(Ops.SPECIAL, dtypes.index, (), "tid"))
-        self.scopes.append(Scope([UOp(Ops.IF, None, (self.raw(tid.lt(1)),))]))
-        yield
-        scope = self.scopes.pop()
-        self.scopes[-1].take(scope, UOp(Ops.ENDIF, None, (scope.lines[0],)))
+        with self.branch(self.raw(tid.lt(1))):
+            yield
 
     def raw(self, node: UOp, depth: int = 0) -> UOp:
         """Write an expression whose leaves are lines already."""

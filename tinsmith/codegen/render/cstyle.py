@@ -31,12 +31,18 @@ class CRenderer(Renderer):
     """C99 with GCC's vector extension. Kernels take their buffers in order, then the thread number and count."""
 
     bool_header = "#include <stdbool.h>\n"
-    buffer_prefix = ""
     signature = "void"
+    buffer = "{const}{kind}* data{number}"  # how a buffer is declared as a parameter
+    variable = "const int {name}"
+    overloaded = False  # functions are named alike for floats of all sizes
 
     def type_name(self, dtype: DType) -> str:
         base = {"half": "_Float16", "__bf16": "bf16"}.get(dtype.scalar.c_name, dtype.scalar.c_name)
         return base if dtype.count == 1 else f"{_vector_name(dtype)}"
+
+    def memory_type(self, dtype: DType) -> str:
+        """The type of an element in memory."""
+        return self.type_name(dtype)
 
     def literal(self, node: UOp) -> str:
         value, dtype = node.arg, node.dtype.scalar
@@ -89,14 +95,15 @@ class CRenderer(Renderer):
         return f"typedef {base} {_vector_name(dtype)} __attribute__((vector_size({size}),aligned(1)));"
 
     def parameters(self, program: Sequence[UOp]) -> list[str]:
+        """Buffers, const where nothing is stored to them, and variables."""
         written = {u.src[0] for u in program if u.op is Ops.STORE}
         out = []
         for u in program:
             if u.op is Ops.DEFINE_GLOBAL and u.dtype.pointer:
-                const = "" if u in written else "const "
-                out.append(f"{const}{self.buffer_prefix}{self.type_name(u.dtype.scalar)}* data{u.arg}")
+                const, kind = "" if u in written else "const ", self.memory_type(u.dtype.scalar)
+                out.append(self.buffer.format(const=const, kind=kind, number=u.arg))
             elif u.op is Ops.DEFINE_GLOBAL:
-                out.append(f"const int {u.arg[0]}")
+                out.append(self.variable.format(name=u.arg[0]))
         return out
 
     def function(self, name: str, program: Sequence[UOp]) -> str:
@@ -351,7 +358,7 @@ class CRenderer(Renderer):
             return self.divide(u, a, b)
         if op in (Ops.SHL, Ops.SHR):
             return self.shift(u, a, b)
-        return f"{_MATH[op]}{'f' if dtype.itemsize == 4 else ''}({', '.join(map(_strip, src))})"
+        return f"{_MATH[op]}{'f' if dtype.itemsize == 4 and not self.overloaded else ''}({', '.join(map(_strip, src))})"
 
     def divide(self, u: UOp, a: str, b: str) -> str:
         """Rounds down; 0 for a zero divisor; -x where the divisor is -1, which cannot trap."""

@@ -150,6 +150,7 @@ def _shifts(program: Sequence[UOp]) -> bool:
 class CUDARenderer(GPURenderer):
     """Kernels take their buffers, then their variables; a block has as many threads as the program asks for."""
 
+    reinterpreted = "bitcast<{kind}>({value})"
     shared = "__shared__ __align__(16)"
     barrier = "__syncthreads();"
     guarded_vectors = True
@@ -202,11 +203,6 @@ class CUDARenderer(GPURenderer):
     def multiply_add(self, dtype: DType, src: list[str]) -> str:
         return f"fma{'f' if dtype is dtypes.float32 else ''}({', '.join(_strip(s) for s in src)})"
 
-    def cast(self, u: UOp, a: str) -> str:
-        if u.dtype.scalar is dtypes.float16 and u.src[0].dtype.scalar is dtypes.float64:
-            return f"double_half({_strip(a)})"
-        return super().cast(u, a)
-
     def regrouped(self, u: UOp, lanes: list[str], before: list[str]) -> list[str]:
         source = u.src[0]
         if u.dtype.count > source.dtype.count:
@@ -215,17 +211,9 @@ class CUDARenderer(GPURenderer):
         name, lanes = (f"pack_{source.dtype.scalar.name}", before) if cast else ("pack16", lanes)
         return [f"{name}({_strip(x)}, {_strip(y)})" for x, y in zip(lanes[::2], lanes[1::2])]
 
-    def bitcast(self, u: UOp, a: str) -> str:
-        to, source = u.dtype.scalar, u.src[0].dtype.scalar
-        text = f"({self.memory_type(source)}){a}" if source.is_bool else _strip(a)
-        found = f"bitcast<{self.memory_type(to)}>({text})"
-        return f"({found}!=0)" if to.is_bool else found
-
     def parameters(self, program: Sequence[UOp]) -> list[str]:
-        written = {u.src[0] for u in program if u.op is Ops.STORE}
         views = [f"const __grid_constant__ TensorMap map{n}" for n in self.maps.values()]
-        return [f"{'' if u in written else 'const '}{self.memory_type(u.dtype.scalar)}* data{u.arg}"
-                if u.dtype.pointer else f"const int {u.arg[0]}" for u in program if u.op is Ops.DEFINE_GLOBAL] + views
+        return super().parameters(program) + views
 
     def render(self, name: str, program: Sequence[UOp]) -> str:
         if any(u.op is Ops.DEFINE_RING for u in program) and not self.near:

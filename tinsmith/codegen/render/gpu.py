@@ -60,6 +60,7 @@ class GPURenderer(CRenderer):
     vector_widths: tuple[int, ...] = (4, 2)
     guarded_vectors = False  # a vector may be declared empty, and be loaded under a condition
     bits16: tuple[DType, ...] = HALVES  # types that are kept as their bits
+    reinterpreted = ""  # the bits of {value} as {kind}
     mixes_widths = True  # an operator takes integers of 32 and 64 bits, and an index may have either
 
     # *** what the languages spell differently ***
@@ -176,6 +177,8 @@ class GPURenderer(CRenderer):
         dtype, source = u.dtype.scalar, u.src[0].dtype.scalar
         if dtype in self.bits16 and dtype is source:
             return a
+        if dtype is dtypes.float16 and dtype in self.bits16 and source is dtypes.float64:
+            return f"double_half({_strip(a)})"
         if source in self.bits16:
             a = self.to_float(source, a)
             if dtype is dtypes.float32:
@@ -184,6 +187,12 @@ class GPURenderer(CRenderer):
         if dtype in self.bits16:
             return self.from_float(dtype, a if u.src[0].dtype is dtypes.float32 else f"(float)({_strip(a)})")
         return super().cast(u, a)
+
+    def bitcast(self, u: UOp, a: str) -> str:
+        to, source = u.dtype.scalar, u.src[0].dtype.scalar
+        value = f"({self.memory_type(source)}){a}" if source.is_bool else _strip(a)
+        found = self.reinterpreted.format(kind=self.memory_type(to), value=value)
+        return f"({found}!=0)" if to.is_bool else found
 
     def multiply_add(self, dtype: DType, src: list[str]) -> str:
         return f"fma({', '.join(_strip(s) for s in src)})"

@@ -85,11 +85,6 @@ class HIPRenderer(GPURenderer):
         found = f"__builtin_bit_cast({self.memory_type(to)}, {text})"
         return f"({found}!=0)" if to.is_bool else found
 
-    def parameters(self, program: Sequence[UOp]) -> list[str]:
-        written = {u.src[0] for u in program if u.op is Ops.STORE}
-        return [f"{'' if u in written else 'const '}{self.memory_type(u.dtype.scalar)}* data{u.arg}"
-                if u.dtype.pointer else f"const int {u.arg[0]}" for u in program if u.op is Ops.DEFINE_GLOBAL]
-
     def prologue(self, program: Sequence[UOp]) -> str:
         lines = ["#pragma clang fp contract(off)"]
         if any(u.dtype.scalar is dtypes.bfloat16 for u in program):

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tinsmith.codegen.render.base import GRID_COSTS, Blocks, Target
-from tinsmith.codegen.render.cstyle import _MATH, _addend, _strip
+from tinsmith.codegen.render.cstyle import _addend, _strip
 from tinsmith.codegen.render.gpu import AXES, BFLOAT16, GPURenderer
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import CompileError
@@ -38,6 +38,10 @@ def matrix_function(unit: MatrixUnit) -> str:
 class MetalRenderer(GPURenderer):
     """Kernels take their buffers, their variables, and their places in the grid and in the block."""
 
+    buffer = "{const}device {kind}* data{number}"
+    variable = "constant int& {name}"
+    overloaded = True
+    reinterpreted = "as_type<{kind}>({value})"
     shared = "threadgroup"
     barrier = "threadgroup_barrier(mem_flags::mem_threadgroup);"
     bits16 = (dtypes.bfloat16,)
@@ -71,24 +75,8 @@ class MetalRenderer(GPURenderer):
         values = ", ".join(_strip(x) for x in lanes)
         return f"*(({self.space(memory)} {kind}*)({pointer})) = {kind}({values});"
 
-    def plain(self, u: UOp, src: list[str]) -> str:
-        if u.op in _MATH:
-            return f"{_MATH[u.op]}({', '.join(map(_strip, src))})"
-        return super().plain(u, src)
-
     def bound(self, value: int) -> str:
         return f"{float(value)!r}f"
-
-    def bitcast(self, u: UOp, a: str) -> str:
-        to, source = u.dtype.scalar, u.src[0].dtype.scalar
-        text = f"(uchar){a}" if source.is_bool else _strip(a)
-        found = f"as_type<{self.memory_type(to)}>({text})"
-        return f"({found}!=0)" if to.is_bool else found
-
-    def parameters(self, program: Sequence[UOp]) -> list[str]:
-        written = {u.src[0] for u in program if u.op is Ops.STORE}
-        return [f"{'' if u in written else 'const '}device {self.memory_type(u.dtype.scalar)}* data{u.arg}"
-                if u.dtype.pointer else f"constant int& {u.arg[0]}" for u in program if u.op is Ops.DEFINE_GLOBAL]
 
     def prologue(self, program: Sequence[UOp]) -> str:
         used = list(dict.fromkeys(u.arg for u in program if u.op is Ops.MMA))

@@ -3,10 +3,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tinsmith.codegen.render.cstyle import _MATH, _strip
+from tinsmith.codegen.render.cstyle import _strip
 from tinsmith.codegen.render.gpu import AXES, BFLOAT16, GPURenderer, in_blocks, specials
-from tinsmith.core.dtypes import DType, dtypes
-from tinsmith.ir import Ops, UOp
+from tinsmith.core.dtypes import DType
+from tinsmith.ir import UOp
 
 _HALF = (
     "float half_float(ushort x) { return vload_half(0, (const __private half*)&x); }",
@@ -22,17 +22,15 @@ class OpenCLRenderer(GPURenderer):
     A kernel with threads in blocks fixes the size of its blocks; of any other the device chooses it.
     """
 
+    buffer = "__global {const}{kind}* data{number}"
+    overloaded = True
+    reinterpreted = "as_{kind}({value})"
     shared = "__local"
     barrier = "barrier(CLK_LOCAL_MEM_FENCE);"
     vector_widths = (16, 8, 4, 2)
 
     def unaligned(self) -> bool:
         return True
-
-    def parameters(self, program: Sequence[UOp]) -> list[str]:
-        written = {u.src[0] for u in program if u.op is Ops.STORE}
-        return [f"__global {'' if u in written else 'const '}{self.memory_type(u.dtype.scalar)}* data{u.arg}"
-                if u.dtype.pointer else f"const int {u.arg[0]}" for u in program if u.op is Ops.DEFINE_GLOBAL]
 
     def thread(self, name: str, program: Sequence[UOp]) -> str:
         axis = name[4:]
@@ -49,22 +47,6 @@ class OpenCLRenderer(GPURenderer):
 
     def lane_of(self, vector: str, lane: int) -> str:
         return f"{vector}.s{lane:x}"
-
-    def plain(self, u: UOp, src: list[str]) -> str:
-        if u.op in _MATH:
-            return f"{_MATH[u.op]}({', '.join(map(_strip, src))})"
-        return super().plain(u, src)
-
-    def cast(self, u: UOp, a: str) -> str:
-        if u.dtype.scalar is dtypes.float16 and u.src[0].dtype.scalar is dtypes.float64:
-            return f"double_half({_strip(a)})"
-        return super().cast(u, a)
-
-    def bitcast(self, u: UOp, a: str) -> str:
-        to, source = u.dtype.scalar, u.src[0].dtype.scalar
-        text = f"(uchar){a}" if source.is_bool else _strip(a)
-        found = f"as_{self.memory_type(to)}({text})"
-        return f"({found}!=0)" if to.is_bool else found
 
     def prologue(self, program: Sequence[UOp]) -> str:
         lines = ["#pragma OPENCL FP_CONTRACT OFF"]

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from math import prod
 
 from tinsmith.codegen.render.base import GRID_COSTS, Blocks, Target
-from tinsmith.codegen.render.cstyle import _MATH, _strip
+from tinsmith.codegen.render.cstyle import _strip
 from tinsmith.codegen.render.gpu import AXES, HALVES, GPURenderer, specials
 from tinsmith.codegen.render.wgsl64 import PAIR, helpers, is_pair, literal, operation, to_pair
 from tinsmith.core.dtypes import DType, dtypes
@@ -85,6 +85,7 @@ class WGSLRenderer(GPURenderer):
     then ``args``: at which element each begins, the variables, and a 0 that no compiler knows of.
     """
 
+    overloaded = True
     barrier = "workgroupBarrier();"
     vector_widths = ()
     mixes_widths = False
@@ -203,8 +204,6 @@ class WGSLRenderer(GPURenderer):
             return f"({self.number(dtype, 0)}-{a})"
         if op is Ops.RECIP:
             return f"({self.number(dtype, 1)}/{a})"
-        if op in _MATH:
-            return f"{_MATH[op]}({', '.join(map(_strip, src))})"
         return super().plain(u, src)
 
     def multiply_add(self, dtype: DType, src: list[str]) -> str:
