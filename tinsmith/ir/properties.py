@@ -51,8 +51,10 @@ def bound_ranges(node: K) -> tuple[K, ...]:
 
 def start_of(node: K) -> K | None:
     """What a FOLD goes on from."""
+    if node.op is not Ops.FOLD:
+        return None
     last = node.src[-1]
-    return last if node.op is Ops.FOLD and last.op is not Ops.RANGE and last.dtype is node.dtype else None
+    return last if last.op is not Ops.RANGE and last.dtype is node.dtype else None
 
 
 def _union(src: tuple[K, ...]) -> frozenset[K]:
