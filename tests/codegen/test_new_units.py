@@ -24,7 +24,7 @@ from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, units
 from tinsmith.ir.evaluate_kernel import evaluate_kernel
-from tinsmith.ir.units import Fragment, MatrixUnit
+from tinsmith.ir.units import Fragment, MatrixUnit, Tile
 from tinsmith.ir.verify_kernel import verify_kernel
 
 sys.path.insert(0, str(ROOT / "examples" / "accelerator"))
@@ -95,7 +95,7 @@ def test_a_row_is_all_that_opts_plans_and_interpreters_need(row: MatrixUnit, tra
             close(arrays[0], want)
 
 
-def staged(name: str, sizes: tuple[int, int, int], threads: int, tile: tuple[int, int, float],
+def staged(name: str, sizes: tuple[int, int, int], threads: int, tile: Tile,
            *of_sums: Fragment) -> MatrixUnit:
     """A unit that reads both operands from slots of a ring."""
     m, n, k = sizes
@@ -105,9 +105,9 @@ def staged(name: str, sizes: tuple[int, int, int], threads: int, tile: tuple[int
 
 
 @pytest.mark.parametrize("row", [
-    staged("two_warps", (32, 64, 32), 64, (1, 4, 1.0), Fragment(((2, 0, 1), (2, 8, 0), (8, 0, 8)),
+    staged("two_warps", (32, 64, 32), 64, Tile(1, 4, 1.0), Fragment(((2, 0, 1), (2, 8, 0), (8, 0, 8)),
                                                                  ((4, 0, 2), (8, 1, 0), (2, 16, 0)))),
-    staged("a_slot_a_step", (16, 64, 64), 32, (4, 2, 1.0), Fragment(((32, 0, 2),), ((2, 0, 1), (16, 1, 0)))),
+    staged("a_slot_a_step", (16, 64, 64), 32, Tile(4, 2, 1.0), Fragment(((32, 0, 2),), ((2, 0, 1), (16, 1, 0)))),
 ], ids=str)
 def test_a_unit_that_reads_a_ring_is_a_row_too(row: MatrixUnit) -> None:
     """By default: with its row alone, a target with bulk copies gets rings for it."""
