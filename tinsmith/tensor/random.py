@@ -1,8 +1,9 @@
 """Random tensors from counters.
 
 bits = threefry(key = seed, counter = (element, call)). The call number is fixed when the method is called, so that
-neither the order of realization nor device, fusion or sharding changes a number. Seed and call number are bound
-variables of the graph: another draw runs the same compiled kernel.
+neither the order of realization nor device, fusion or sharding changes a bit. Only what is computed from the bits by
+functions may be rounded otherwise on another device: normal numbers of a GPU (``Tensor.randn``). Seed and call number
+are bound variables of the graph: another draw runs the same compiled kernel.
 """
 # mypy: disable-error-code=misc
 # ``cls`` is the Tensor that this class is mixed into.
@@ -143,7 +144,7 @@ def _fractions(count: int, dtype: DType) -> UOp:
 def _gaussian(count: int, dtype: DType, device: DeviceName | None) -> UOp:
     """Standard normal by the method of Box and Muller: one counter for two numbers.
 
-    Where a device has rough functions, numbers are off by about 1e-7, one in 10,000 by up to 1e-4.
+    Where a device has rough functions, they are what ``Tensor.randn`` says of a GPU.
     """
     half = -(-count // 2)
     x, y = _words(half)
@@ -252,7 +253,10 @@ class Random:
     @classmethod
     def randn(cls: type[Tensor], *shape: Any, dtype: DTypeLike | None = None, device: DeviceName | None = None,
               requires_grad: bool | None = None) -> Tensor:
-        """Standard normal.
+        """Standard normal, from two uniform numbers each (Box and Muller 1958).
+
+        A GPU takes logarithm, sine and cosine from its instructions: its numbers are those of a CPU within 1e-7 on
+        average, one in 160,000 is off by more than 1e-5, the worst of 64 million by 2e-4.
 
         >>> Tensor.randn(2, 3).shape
         (2, 3)
