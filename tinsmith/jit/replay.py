@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tinsmith.backend.memory import Buffer, Layout
+from tinsmith.backend.memory import Buffer
 from tinsmith.backend.shards import Shards, flattened
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.dtypes import dtypes
@@ -27,6 +26,7 @@ from tinsmith.jit.collect import JitItem, Source
 from tinsmith.jit.guards import Place
 from tinsmith.jit.joined import WHOLE, Joined, join
 from tinsmith.jit.signature import fresh, leaves, rebuilt
+from tinsmith.jit.sole import COUNTED, is_sole, references
 from tinsmith.jit.templates import Returned, Template, Written, late_tensor
 from tinsmith.runtime.running import failed, launch
 from tinsmith.schedule.items import Slot
@@ -34,7 +34,6 @@ from tinsmith.tensor import random
 from tinsmith.tensor.backward import Backward
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.realize import interrupt_later
-from tinsmith.tensor.storage import alone
 from tinsmith.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -49,8 +48,6 @@ MOST_KEPT: Final = 4  # memories of an output
 MOST_LARGER: Final = 2  # of a larger one: the latest result's and the next one's
 _new: Final = object.__new__
 _live: Final = TensorBase.live.add
-_references: Final[Callable[[Any], int]] = getattr(sys, "getrefcount", lambda _: -1)
-_COUNTED: Final = hasattr(sys, "getrefcount")
 
 Value = Callable[[str, int], int]
 
@@ -74,11 +71,11 @@ class Entry:
 
     def rest(self) -> None:
         """To be called while nobody else refers to the buffer or to a node that sees it: these are the counts then."""
-        self.idle = list(map(_references, self.held))
+        self.idle = list(map(references, self.held))
 
     def is_idle(self) -> bool:
         """Whether nobody else refers to them now."""
-        return list(map(_references, self.held)) == self.idle
+        return list(map(references, self.held)) == self.idle
 
 
 class Same:
@@ -113,13 +110,13 @@ class Output:
     def take(self, inputs: Sequence[Buffer]) -> Entry:
         """Memory that nobody refers to."""
         for entry in self.entries:
-            if list(map(_references, entry.held)) == entry.idle or (
+            if list(map(references, entry.held)) == entry.idle or (
                     self.donated and not any(entry.buffer is b for b in inputs)):
                 if self.poisoned:
                     entry.buffer.poison()
                 return entry
         entry = self.over(Buffer(self.slot.device, self.slot.size, self.slot.dtype))
-        if len(self.entries) < (MOST_KEPT if self.donated else self.keeps) and (_COUNTED or self.donated):
+        if len(self.entries) < (MOST_KEPT if self.donated else self.keeps) and (COUNTED or self.donated):
             self.entries.append(entry)
             entry.rest()
         return entry
@@ -140,63 +137,6 @@ class Output:
 
 def no_values(name: str, old: int) -> int:
     raise AssertionError(f"{name} has no value here")
-
-
-def _sole(t: Tensor) -> list[int]:
-    """Reference counts of a tensor's buffer, of its parts, and of the nodes through which it sees it."""
-    counts = []
-    node = t.uop
-    while node.op is not Ops.BUFFER:
-        counts.append(_references(node))
-        node = node.src[0]
-    parts = [_references(p) for p in node.arg.parts] if isinstance(node.arg, Shards) else []
-    return [_references(node.arg), _references(node), *reversed(counts), *parts]
-
-
-def _direct(t: Tensor) -> tuple[int, int, int]:
-    """Reference counts of a tensor's buffer, of its node, and of the one view through which the tensor sees it."""
-    view = t.uop
-    return _references(view.src[0].arg), _references(view.src[0]), _references(view)
-
-
-@functools.cache
-def _direct_counts() -> tuple[int, int, int]:
-    """What ``_direct`` says of a tensor that is alone with its buffer, which a list of the caller's holds too."""
-    held = [Buffer("NPY", 1, dtypes.float32)]
-    t: Tensor = _new(Tensor)
-    t.uop, t._shared = UOp(Ops.BUFFER, dtypes.float32, (), held[0]).reshape((1, 1)), None
-    return _direct(t)
-
-
-@functools.cache
-def _sole_counts(views: int, layout: Layout | None) -> list[int]:
-    """What ``_sole`` says of a tensor that is alone with its buffer, which a list of the caller's holds too."""
-    parts = () if layout is None else layout.devices
-    held = [Shards([Buffer("NPY", 1, dtypes.float32) for _ in parts], layout) if layout is not None else
-            Buffer("NPY", 1, dtypes.float32)]
-    node = UOp(Ops.BUFFER, dtypes.float32, (), held[0])
-    for n in range(views):
-        node = node.reshape((1,) * (n + 2))
-    t: Tensor = _new(Tensor)
-    t.uop, t._shared = node, None
-    del node
-    return _sole(t)
-
-
-def is_sole(t: Tensor) -> bool:
-    """Whether only ``t``, seen through views of all of it, and one list refer to its buffer."""
-    if not alone(t):
-        return False
-    if t.uop.op is Ops.RESHAPE and t.uop.src[0].op is Ops.BUFFER and t.uop.src[0].arg.layout is None:  # as most are
-        return _COUNTED and _direct(t) == _direct_counts() and t.uop.base.arg.base is None and not t.uop.base.arg.lent
-    node, views = t.uop, 0
-    while node.op in (Ops.RESHAPE, Ops.PERMUTE):
-        node, views = node.src[0], views + 1
-    if not _COUNTED or node.op is not Ops.BUFFER or node.arg.base is not None or node.arg.lent:
-        return False
-    layout = node.arg.layout
-    del node
-    return _sole(t) == _sole_counts(views, layout)
 
 
 @dataclass(slots=True)

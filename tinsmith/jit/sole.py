@@ -1,0 +1,75 @@
+"""Whether a tensor is alone with its buffer, which reference counts tell."""
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+from tinsmith.backend.memory import Buffer, Layout
+from tinsmith.backend.shards import Shards
+from tinsmith.core.dtypes import dtypes
+from tinsmith.ir import Ops, UOp
+from tinsmith.tensor.storage import alone
+from tinsmith.tensor.tensor import Tensor
+
+COUNTED: Final = hasattr(sys, "getrefcount")  # else nobody can tell
+references: Final[Callable[[Any], int]] = getattr(sys, "getrefcount", lambda _: -1)
+_new: Final = object.__new__
+
+
+def _sole(t: Tensor) -> list[int]:
+    """Reference counts of a tensor's buffer, of its parts, and of the nodes through which it sees it."""
+    counts = []
+    node = t.uop
+    while node.op is not Ops.BUFFER:
+        counts.append(references(node))
+        node = node.src[0]
+    parts = [references(p) for p in node.arg.parts] if isinstance(node.arg, Shards) else []
+    return [references(node.arg), references(node), *reversed(counts), *parts]
+
+
+def _direct(t: Tensor) -> tuple[int, int, int]:
+    """Reference counts of a tensor's buffer, of its node, and of the one view through which the tensor sees it."""
+    view = t.uop
+    return references(view.src[0].arg), references(view.src[0]), references(view)
+
+
+@functools.cache
+def _direct_counts() -> tuple[int, int, int]:
+    """What ``_direct`` says of a tensor that is alone with its buffer, which a list of the caller's holds too."""
+    held = [Buffer("NPY", 1, dtypes.float32)]
+    t: Tensor = _new(Tensor)
+    t.uop, t._shared = UOp(Ops.BUFFER, dtypes.float32, (), held[0]).reshape((1, 1)), None
+    return _direct(t)
+
+
+@functools.cache
+def _sole_counts(views: int, layout: Layout | None) -> list[int]:
+    """What ``_sole`` says of a tensor that is alone with its buffer, which a list of the caller's holds too."""
+    parts = () if layout is None else layout.devices
+    held = [Shards([Buffer("NPY", 1, dtypes.float32) for _ in parts], layout) if layout is not None else
+            Buffer("NPY", 1, dtypes.float32)]
+    node = UOp(Ops.BUFFER, dtypes.float32, (), held[0])
+    for n in range(views):
+        node = node.reshape((1,) * (n + 2))
+    t: Tensor = _new(Tensor)
+    t.uop, t._shared = node, None
+    del node
+    return _sole(t)
+
+
+def is_sole(t: Tensor) -> bool:
+    """Whether only ``t``, seen through views of all of it, and one list refer to its buffer."""
+    if not alone(t):
+        return False
+    if t.uop.op is Ops.RESHAPE and t.uop.src[0].op is Ops.BUFFER and t.uop.src[0].arg.layout is None:  # as most are
+        return COUNTED and _direct(t) == _direct_counts() and t.uop.base.arg.base is None and not t.uop.base.arg.lent
+    node, views = t.uop, 0
+    while node.op in (Ops.RESHAPE, Ops.PERMUTE):
+        node, views = node.src[0], views + 1
+    if not COUNTED or node.op is not Ops.BUFFER or node.arg.base is not None or node.arg.lent:
+        return False
+    layout = node.arg.layout
+    del node
+    return _sole(t) == _sole_counts(views, layout)
