@@ -94,13 +94,20 @@ def _load_and_loop(k: KernelGraph, opt: Opt, outwards: int = 0) -> tuple[UOp, UO
 
 
 def walk(k: KernelGraph, opt: Opt) -> None:
-    """Bands of `band` tiles of one loop, and in each band all of the other: neighbours share what is in the cache."""
+    """Bands of `band` tiles of one loop, and in each band all of the other: neighbours share what is in the cache.
+    An axis of the grid, with the amount -1, goes from the last block to the first: of those with most work first."""
+    if opt.amt == -1:
+        r = k.axis(opt)
+        require(r.arg[1] is Role.GLOBAL and r.arg[0] not in k.backwards, opt, "it turns an axis of the grid once")
+        k.backwards.add(r.arg[0])
+        return
     amt = opt.amt if isinstance(opt.amt, tuple) else ()
     require(len(amt) in (2, 3, 4) and amt[2:3] in ((), (0,), (1,)), opt,
              "the amount is (the other loop, band[, one range[, blocks]])")
     a, b = k.axis(opt), k.axis(replace(opt, axis=amt[0]))
     one = amt[2:3] == (1,)
-    require(len(amt) < 4 or (one and a.arg[1] is Role.GLOBAL and amt[3] > 0 and not k.blocks), opt,
+    alone = len(k.products) < 2  # the rings of a chain count steps from 0 on
+    require(len(amt) < 4 or (one and alone and a.arg[1] is Role.GLOBAL and amt[3] > 0 and not k.blocks), opt,
              "blocks take turns at one range of a grid")
     roles = {r.arg[1] if r in k.parallel else None for r in (a, b)}
     require(a is not b and (roles == {Role.LOOP} or (one and roles == {Role.GLOBAL})), opt,

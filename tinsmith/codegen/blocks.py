@@ -15,6 +15,7 @@ from itertools import combinations
 from math import prod
 from typing import TYPE_CHECKING
 
+from tinsmith.codegen import matrix
 from tinsmith.codegen.kernelgraph import KernelGraph
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.core.dtypes import dtypes
@@ -149,7 +150,7 @@ def _divided(opt: Opt, r: UOp) -> int:
 
 
 def _before_stages(k: KernelGraph, opt: Opt, r: UOp) -> None:
-    if any(n.op is Ops.STAGE and r in n.ranges for n in toposort(k.sink)):
+    if any(n.op is Ops.STAGE and r in n.ranges and not matrix.held(n) for n in toposort(k.sink)):
         raise fail(opt, "local memory that all threads share was filled for each value of this range",
                    "LOCAL before GROUP, and both before STAGE")
 

@@ -90,6 +90,8 @@ class BlockWriter(ScopeWriter):
         pitch = 1
         for r in axis:
             line = total if len(axis) == 1 else (total // pitch % range_size(r))
+            if r.arg[0] in self.kernel.backwards:
+                line = (line * -1 + (range_size(r) - 1)).simplify()
             self.scopes[depth].ranges.add(r)
             self.scopes[depth].values[(r, ())] = self.raw(line, depth)
             pitch *= range_size(r)

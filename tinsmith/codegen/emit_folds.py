@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from tinsmith.codegen.ahead import Ahead
 from tinsmith.codegen.emitter import Emitter
+from tinsmith.codegen.matrix import reads_held
 from tinsmith.codegen.rings import Pipeline, Ring, slotted
 from tinsmith.codegen.roles import Role, is_partial, range_size
 from tinsmith.codegen.scopes import Coords, all_but_last
@@ -26,8 +27,8 @@ def product_of(fold: UOp) -> UOp | None:
 class FoldWriter:
     """Accumulators, loop and combination of a group of reductions over the same ranges."""
 
-    def __init__(self, lin: Emitter, group: list[UOp], coords: Coords) -> None:
-        self.lin, self.group, self.coords = lin, group, coords
+    def __init__(self, lin: Emitter, group: list[UOp], coords: Coords, start: dict[Coords, UOp] | None = None) -> None:
+        self.lin, self.group, self.coords, self.start = lin, group, coords, start
         self.product = product_of(group[0])
         self.ranges = bound_ranges(group[0]) if group[0].op is Ops.FOLD else ()
         self.loops = sorted((r for r in self.ranges if not r.arg[1].expanded), key=lambda r: lin.position[r.arg[0]])
@@ -57,29 +58,49 @@ class FoldWriter:
                 out += [(g, c, s) for s in (self.lin.all_coords(self.unrolled) if self.separate else [()])]
         return out
 
+    def lanes_of(self, f: UOp) -> int:
+        """How many values a thread has of what has no lanes."""
+        return self.product.arg.fragment_c.size if self.product is not None else 1
+
     def run(self) -> None:
         lin = self.lin
         for g, f in enumerate(self.group):
             lanes = self.vector or lin.lanes(f)
-            dtype = f.dtype.vec(range_size(lanes) if lanes is not None else 1)
-            if self.product is not None:
-                dtype = f.dtype.vec(self.product.arg.fragment_c.size)
+            dtype = f.dtype.vec(range_size(lanes) if lanes is not None else self.lanes_of(f))
             start = UOp(Ops.CONST, dtype, (), 0 if self.product is not None else f.arg.identity(f.dtype))
             for key in self.keys():
                 if key[0] == g:
-                    self.values[key] = lin.emit(0, start)
+                    self.values[key] = lin.emit(0, start) if self.start is None else self.start[key[1]]
             if (first := start_of(f)) is not None and self.vector is None:
                 for c in self.copies[f]:
                     key = next(k for k in self.values if k[:2] == (g, c))
                     self.values[key] = lin.spread(lin.value(first, c), dtype.count)
         bodies = [f.src[0] if f.op is Ops.FOLD else f for f in self.group]
         if self.product is not None and self.product.arg.staged:
-            (lin.roles or Ring(lin, self.product, next(iter(self.loops), None))).run(self, bodies)
+            self.staged(self.product, bodies)
         else:
             self.nest(self.loops, bodies)
         for g, f in enumerate(self.group):
             for c in self.copies[f]:
                 lin.scopes[-1].values[(f, c)] = self.finish(g, f, c)
+
+    def staged(self, product: UOp, bodies: list[UOp]) -> None:
+        """Steps of a unit that works on its own, from a ring of the reduction's loop or from those of loops around."""
+        lin, stages = self.lin, [s.src[0] for s in product.src[:2] if s.op is Ops.LOAD and s.src[0].op is Ops.STAGE]
+        for steps in lin.all_coords(self.unrolled) if reads_held(product.src[0]) else ():
+            lin.operand(product, 0, steps)  # is there before it is handed to the unit
+        if lin.roles is not None or not all(s in lin.rings for s in stages):
+            return (lin.roles or Ring(lin, product, next(iter(self.loops), None))).run(self, bodies)
+        lin.force(UOp(Ops.FENCE))
+        self.step(bodies)
+        lin.force(UOp(Ops.COMMIT))
+        return self.drained()
+
+    def drained(self) -> None:
+        """The values as they are when the unit is done."""
+        for key, value in self.values.items():
+            self.values[key] = self.lin.force(UOp(Ops.DRAIN, None, (value,), 0))
+            self.lin.scopes[-1].values[self.values[key]] = self.values[key]
 
     def nest(self, loops: list[UOp], bodies: list[UOp]) -> None:
         """Open the loops with an accumulator per value; innermost, combine."""
@@ -235,6 +256,9 @@ class OnlineWriter(FoldWriter):
         if g == 0:
             return line
         weight, _, top = self.parts(f.src[0])
-        at = lin.named(self.values[0, lin.coords_of(self.group[0], c), ()])
-        return lin.combine(len(lin.scopes) - 1, Ops.MUL, f.dtype, [line, lin.value(weight.substitute(
-            {top: at, top.src[0]: at}))])
+        return lin.combine(len(lin.scopes) - 1, Ops.MUL, f.dtype, [line, self.whole(weight, top, c)])
+
+    def whole(self, weight: UOp, top: UOp, c: Coords) -> UOp:
+        """A weight whose block's maximum is that of all."""
+        at = self.lin.named(self.values[0, self.lin.coords_of(self.group[0], c), ()])
+        return self.lin.value(weight.substitute({top: at, top.src[0]: at}))

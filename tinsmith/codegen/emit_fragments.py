@@ -16,6 +16,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tinsmith.codegen import matrix
+from tinsmith.codegen.emit_tiles import Place, value_in
 from tinsmith.codegen.emitter import Emitter
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.scopes import Coords
@@ -29,15 +30,16 @@ from tinsmith.ir.uop import toposort
 
 def store_fragments(lin: Emitter, n: UOp, fixed: Coords) -> None:
     """A sum that a unit holds in tiles is stored as tiles; else each lane stores rows of the elements that it holds."""
-    product = next(x for x in toposort(n) if x.op is Ops.MMA)
-    total = next((x for x in toposort(n) if x.op is Ops.FOLD and x.src[0] is product), product)
+    order = toposort(n)
+    product = next(x for x in order if x.op is Ops.MMA and (x.src[2].ranges | x.src[3].ranges) <= n.ranges)
     fragment, row, column = product.arg.fragment_c, product.src[2], product.src[3]
+    total = [x for x in order if x.op in (Ops.FOLD, Ops.MMA) and (row.ranges | column.ranges) <= x.ranges][-1]
     for own in lin.all_coords(n.ranges - {r for r, _ in fixed}):
         coords = lin.both(own, fixed)
-        line = lin.value(total, coords)
         if not fragment.whole:
-            _store_rows(lin, n, total, line, fragment, row, column, coords)
+            _store_rows(lin, n, total, Place(fragment, row, column), coords)
             continue
+        line = lin.value(total, coords)
         assert n.src[2] is total and len(n.src) == 3, n
         found = matrix.store_address(n.src[0], lin.at(n.src[1], coords), fragment, row, column)
         assert found is not None, n
@@ -47,14 +49,13 @@ def store_fragments(lin: Emitter, n: UOp, fixed: Coords) -> None:
         lin.force(UOp(Ops.STORE_TILE, None, (n.src[0], lin.expression(index), apart, line), shape))
 
 
-def _store_rows(lin: Emitter, n: UOp, total: UOp, line: UOp, fragment: Fragment, row: UOp, column: UOp,
-                coords: Coords) -> None:
+def _store_rows(lin: Emitter, n: UOp, total: UOp, tile: Place, coords: Coords) -> None:
     """Store vectors of neighbouring columns, where memory runs along them; else one element after the other. What
     several of them read is under way before the first is stored: the compiler must not exchange the two."""
+    fragment, row, column = tile.fragment, tile.row, tile.column
     along = linear_form(n.src[1])[0].get(column) == 1
-    own = _of_the_sum(n.src[2], total) if along else total
-    if own is not total:
-        line = lin.value(own.substitute({total: lin.named(line)}))
+    own = _of_the_sum(n.src[2], total, row)
+    line = value_in(lin, own, tile, coords)
     rows, fragment = _exchanged(lin, line, fragment) if along else (None, fragment)
     width = fragment.registers[0][0] if along and fragment.registers[0][1:] == (0, 1) else 1
     lanes = math.prod(size for size, _, _ in fragment.lanes)
@@ -89,10 +90,12 @@ def _store_rows(lin: Emitter, n: UOp, total: UOp, line: UOp, fragment: Fragment,
             stores = []
 
 
-def _of_the_sum(value: UOp, total: UOp) -> UOp:
-    """The part of a stored value that depends on nothing but the sum, if all of the rest needs just that."""
-    pure, border = {total}, set[UOp]()
-    order = toposort(value, lambda n: n is not total)
+def _of_the_sum(value: UOp, total: UOp, row: UOp) -> UOp:
+    """The part of a stored value that depends on nothing but the sum and statistics of its rows, if all of the rest
+    needs just that."""
+    order = toposort(value, lambda n: n.op not in (Ops.FOLD, Ops.MMA))
+    pure = {total, *(s for n in order for s in n.src if s.op is Ops.FOLD and row in s.ranges)}
+    border = set[UOp]()
     for n in order:
         inner = [s for s in n.src if not s.is_const]
         if n.op.elementwise and n.op is not Ops.UNLIKELY and inner and all(s in pure for s in inner):

@@ -20,9 +20,9 @@ from tinsmith.ir.units import Fragment
 
 
 class Slots(Protocol):
-    """Where a step of a ring finds the tiles of its operands."""
+    """Where the steps of a unit find the tiles of an operand."""
 
-    def tile(self, which: int, place: UOp, coords: Coords) -> UOp: ...
+    def tile(self, load: UOp, dtype: DType, coords: Coords) -> UOp: ...
 
     def run(self, writer: Any, bodies: list[UOp]) -> None: ...
 
@@ -31,7 +31,6 @@ class Emitter(BlockWriter):
     """Values and indices of one kernel as lines; ``linearize.Linearizer`` says which statements there are."""
 
     current_folds: list[UOp] | None = None
-    ring: Slots | None = None  # the slots of which a step is being written
     roles: Slots | None = None  # those that warps of their own fill
     writing: list[UOp] = []  # the reductions whose loop is being written
     beside: list[UOp] = []  # the statements of the loop body that is being written
@@ -39,6 +38,8 @@ class Emitter(BlockWriter):
     def __init__(self, kernel: Kernel) -> None:
         super().__init__(kernel)
         self.globals: dict[int, UOp] = {}
+        self.rings: dict[UOp, Slots] = {}  # of stages
+        self.columns: dict[tuple[int, ...], UOp] = {}  # of sums in registers, by their sizes
         self.variables: dict[UOp, UOp] = {}
         self.known_numbers: dict[tuple[UOp, tuple[UOp, ...]], int] = {}
         self.indices: dict[tuple[UOp, Coords], UOp] = {}
@@ -253,10 +254,10 @@ class Emitter(BlockWriter):
     def operand(self, product: UOp, which: int, coords: Coords) -> UOp:
         """The fragment of an operand: a tile from memory as it lies, or the elements that each lane holds."""
         value = product.src[which]
-        if self.ring is not None:
-            return self.ring.tile(which, value.src[1], coords)
         fragment, row, column = matrix.axes(product)[which]
         dtype = value.dtype.vec(fragment.size)
+        if value.op is Ops.LOAD and value.src[0] in self.rings:
+            return self.rings[value.src[0]].tile(value, dtype, coords)
         if fragment.whole:
             found = matrix.tile_address(self.at(value, coords), fragment, row, column)
             assert found is not None, value

@@ -25,6 +25,7 @@ from tinsmith.codegen.heuristics_bandwidth import (
     vector_opts,
     window_opts,
 )
+from tinsmith.codegen.heuristics_chains import chain_opts
 from tinsmith.codegen.heuristics_maps import share_work
 from tinsmith.codegen.heuristics_products import product_ways
 from tinsmith.codegen.heuristics_rings import ring_opts
@@ -163,5 +164,5 @@ _rows = (_way("steps that a list gives", listed_opts), _way("threads of a block 
          _way("windows two to a thread", window_opts), _way("threads share what is long", sum_opts))
 _maps = _way("a tile through local memory", transpose_opts), _way("threads along memory", map_opts)
 BLOCKS: dict[type[Structure], tuple[Generator, ...]] = {
-    Contraction: (*_products, *_rows), Rows: _rows, Scan: (*_products, _way("threads share the steps", running_opts)),
-    Scatter: _maps, Map: _maps}
+    Contraction: (_way("a chain on a matrix unit", chain_opts), *_products, *_rows), Rows: _rows,
+    Scan: (*_products, _way("threads share the steps", running_opts)), Scatter: _maps, Map: _maps}

@@ -40,6 +40,7 @@ class KernelGraph:
     order: list[UOp] = field(default_factory=list)
     opts: list[Opt] = field(default_factory=list)
     blocks: int = 0  # that go through the grid, taking turns; 0: one for each of its places
+    backwards: set[int] = field(default_factory=set)  # numbers of axes of the grid that go from the last to the first
     roles: bool = False  # warps of their own fill the slots of rings
     count: int = 0
     target: Target = field(default_factory=lambda: Target(""))
@@ -315,11 +316,13 @@ class KernelGraph:
         """An operand read from a slot of the ring of its reduction's loop."""
         fold = next((f for f in self.folds if f.src[0] is product), None)
         loops = [] if fold is None else [r for r in fold.src[1:] if not r.arg[1].expanded]
-        if len(self.products) != 1 or len(loops) > 1 or not {*loops}.isdisjoint(inside) or depth < 1:
-            return "a ring is filled in the one loop of its reduction"
+        loops += [r for r in product.src[which].ranges if r.arg[1] is Role.BLOCK]
+        chained = len(self.products) > 1
+        if len(loops) > 1 or not {*loops}.isdisjoint(inside) or depth < 1 or (chained and depth > 1 and not loops):
+            return "a ring is filled in the one loop of its reduction, or of the blocks of its chain"
         if any(r.arg[1] is Role.LOOP for r in product.ranges):
             return "a ring goes round once per block"
-        if any(n.op is Ops.STAGE and n.arg.depth != depth for n in toposort(product.src[:2])):
+        if not chained and any(n.op is Ops.STAGE and n.arg.depth != depth for n in toposort(product.src[:2])):
             return "both operands have as many slots"
         own = [r for n, r in enumerate(product.src[2:]) if n in (which, 2)]
         return staged_operand(product, which, [*inside, *own], depth, self.target.bulk_copy, self.new_range)

@@ -12,15 +12,18 @@ from tinsmith.codegen.accumulators import added_sum, continued, in_register
 from tinsmith.codegen.ahead import Ahead
 from tinsmith.codegen.barriers import needed_barriers
 from tinsmith.codegen.decompositions import expand
+from tinsmith.codegen.emit_chains import ChainWriter
 from tinsmith.codegen.emit_folds import FoldWriter, OnlineWriter, product_of
 from tinsmith.codegen.emit_fragments import store_fragments
 from tinsmith.codegen.emit_strided_loads import strided
 from tinsmith.codegen.emit_strided_stores import store_strided
+from tinsmith.codegen.emit_tiles import held_operand, statistic
 from tinsmith.codegen.emit_unlikely import unlikely
 from tinsmith.codegen.emit_warps import loads_first, running_by_warps, shared_by_warps
 from tinsmith.codegen.emitter import Emitter, _condition
 from tinsmith.codegen.heuristics_cuts import one_load
 from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.matrix import reads_held
 from tinsmith.codegen.rings import ring_of, shared_out
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.scopes import Coords
@@ -330,13 +333,22 @@ class Linearizer(Emitter):
 
     # *** reductions ***
 
+    def operand(self, product: UOp, which: int, coords: Coords) -> UOp:
+        return held_operand(self, product, coords) if which == 0 and reads_held(product.src[0]) else super().operand(
+            product, which, coords)
+
     def fold(self, node: UOp, coords: Coords) -> None:
         """Write the loop of ``node`` and of every other reduction that can share it, for all their copies."""
         depth = self.depth_of(node)
         if node.op is Ops.FOLD and node.src[1].arg[1] is Role.BLOCK:
             folds = [n for n in toposort(self.beside) if n.op is Ops.FOLD and n.src[1:] == node.src[1:]]
+            writer = ChainWriter if any(n.op is Ops.MMA for n in toposort(folds)) else OnlineWriter
             with self.at_depth(depth):
-                return OnlineWriter(self, sorted(folds, key=lambda f: f.arg is not Ops.MAX), coords).run()
+                return writer(self, sorted(folds, key=lambda f: f.arg is not Ops.MAX), coords).run()
+        if node.op is Ops.FOLD and node.src[1].arg[1] is Role.FRAGMENT:
+            with self.at_depth(depth):
+                self.scopes[-1].values[node, self.coords_of(node, coords)] = statistic(self, node, coords)
+            return None
         if self.threads_of and shared_by_warps(self, node, coords):
             return None
         group = self.partners(node, depth)

@@ -114,9 +114,12 @@ def masked_blocks(k: KernelGraph) -> dict[UOp, UOp]:
 def visible_ends(k: KernelGraph) -> dict[UOp, UOp]:
     """Loops over blocks of rows whose last blocks a mask hides, each with how many it does not hide."""
     found = {}
-    around = {r for r in k.parallel if not r.arg[1].expanded}
+    shared = (Role.LOCAL, Role.GROUP) if k.products else ()  # the threads of a unit's block go round together
+    around = {r for r in k.parallel if not r.arg[1].expanded and r.arg[1] not in shared}
     for fold in k.folds:
         block = fold.src[0]
+        if block.op is Ops.MUL and block.src[1].is_const:
+            block = block.src[0]
         if fold.arg is not Ops.MAX or block.op is not Ops.FOLD or fold.src[1].arg[1] is not Role.BLOCK:
             continue
         loop, hidden = fold.src[1], nothing_where(block.src[0], -math.inf)
@@ -128,6 +131,30 @@ def visible_ends(k: KernelGraph) -> dict[UOp, UOp]:
         if step > 0 and not any(loop in t.ranges for t in terms):
             found[loop] = (from_linear(terms, constant, loop) // step + 1).simplify()
     return found
+
+
+def clear_end(loop: UOp, nodes: Collection[UOp], around: Collection[UOp]) -> tuple[UOp, dict[UOp, UOp]] | None:
+    """Up to which step of a loop no mask hides anything, and the masks as they are until then; None if none is known.
+
+    A mask is the condition of a WHERE that gives nothing, 0 or -inf, on one of its sides.
+    """
+    table, ends = dict[UOp, UOp](), dict[UOp, None]()
+    for n in nodes:
+        sides = [s.is_const and s.arg in (0, -math.inf) for s in n.src[1:]] if n.op is Ops.WHERE else []
+        if not any(sides) or n.src[0].ranges.isdisjoint({loop}):
+            continue
+        whole = everywhere(n.src[0], n.src[0].ranges - set(around) - {loop}, truth=not sides[0])
+        if whole is None or whole.op is not Ops.CMPLT:
+            continue
+        terms, constant = linear_form(whole.src[0] - whole.src[1])  # step·loop + terms + constant < 0
+        step = terms.pop(loop, 0)
+        if step > 0 and not any(loop in t.ranges for t in terms):
+            ends[((from_linear(terms, constant, loop) * -1 - 1) // step + 1).maximum(0).simplify()] = None
+            table[n.src[0]] = UOp.const(dtypes.bool, not sides[0])
+    end: UOp | None = None
+    for e in ends:
+        end = e if end is None else end.minimum(e)
+    return None if end is None else (end.simplify(), table)
 
 
 def covered_steps(k: KernelGraph) -> dict[UOp, tuple[UOp, UOp]]:

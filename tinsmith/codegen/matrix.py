@@ -12,6 +12,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from tinsmith.codegen.normalize import implies
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role
@@ -268,10 +270,34 @@ def tile_address(operand: UOp, fragment: Fragment, row: UOp, column: UOp) -> tup
     return store_address(operand.src[0], operand.src[1], fragment, row, column)
 
 
+def held(stage: UOp) -> bool:
+    """Whether a stage is a unit's sum that the threads keep in registers, where the unit leaves it."""
+    if stage.op is not Ops.STAGE:
+        return False
+    body = stage.src[0]
+    product = body.src[0] if body.op is Ops.FOLD else body
+    return product.op is Ops.MMA and not product.arg.fragment_c.whole
+
+
+def reads_held(value: UOp) -> list[UOp]:
+    """The loads of sums in registers that a value is made of, below no further unit."""
+    return [n for n in toposort(value, lambda n: n.op is not Ops.MMA) if n.op is Ops.LOAD and held(n.src[0])]
+
+
+def choice(have: Fragment, want: Fragment, column: int) -> list[int] | None:
+    """The registers of a fragment that hold what another one wants from a column on; None if other lanes hold it."""
+    wanted = want.places() + np.array([0, column])
+    first = {tuple(x): n for n, x in enumerate(have.places()[0].tolist())}
+    found = [first.get(tuple(x), -1) for x in wanted[0].tolist()]
+    fits = have.places().shape[0] == wanted.shape[0] and min(found) >= 0
+    return found if fits and (have.places()[:, found] == wanted).all() else None
+
+
 def unloadable(mma: UOp) -> list[int]:
     """Operands that the unit would load itself, but that do not lie in memory as it wants them."""
     if mma.arg.staged:
-        return [n for n in (0, 1) if mma.src[n].op is not Ops.LOAD or mma.src[n].src[0].op is not Ops.STAGE]
+        return [n for n in (0, 1) if (mma.src[n].op is not Ops.LOAD or mma.src[n].src[0].op is not Ops.STAGE)
+                and not reads_held(mma.src[n])]
     return [which for which, (fragment, row, column) in enumerate(axes(mma))
             if fragment.whole and tile_address(mma.src[which], fragment, row, column) is None]
 

@@ -42,25 +42,27 @@ def relative_sums(sink: UOp, greatest: UOp) -> Sequence[UOp]:
     return sums if len(sums) == len(readers) else []
 
 
-def _finite(top: UOp) -> UOp:
+def finite(top: UOp) -> UOp:
     """A maximum, or 0 of values that are all -inf: relative to it they stay -inf, and their exponentials are 0."""
     return top.eq(-math.inf).where(0.0, top)
 
 
 def _shift(body: UOp, greatest: UOp) -> UOp | None:
-    """What a value is relative to, the maximum as it is or ``_finite``; None for other values.
+    """What a value is relative to, the maximum as it is or ``finite``; None for other values.
 
     A value is relative that is 0 or a product with exp(x - shift), which reads the maximum nowhere else.
     """
     if body.op is Ops.WHERE and body.src[2].is_const and body.src[2].arg == 0:
         return None if greatest in toposort(body.src[0]) else _shift(body.src[1], greatest)
+    if body.op is Ops.CAST and body.dtype.is_float:  # rounds alike whatever a value is relative to
+        return _shift(body.src[0], greatest)
     if body.op is Ops.MUL:
         with_it = [s for s in body.src if greatest in toposort(s)]
         return _shift(with_it[0], greatest) if len(with_it) == 1 else None
     if body.op is not Ops.EXP or body.src[0].op is not Ops.SUB:
         return None
     x, shift = body.src[0].src
-    return shift if shift in (greatest, _finite(greatest)) and greatest not in toposort(x) else None
+    return shift if shift in (greatest, finite(greatest)) and greatest not in toposort(x) else None
 
 
 def online(k: KernelGraph, opt: Opt) -> None:
@@ -86,7 +88,7 @@ def online(k: KernelGraph, opt: Opt) -> None:
     position = (loop * opt.amt + inner).simplify()
     block = UOp(Ops.FOLD, None, (top.src[0].substitute({r: position}), inner), Ops.MAX)
     whole = UOp(Ops.FOLD, None, (block, loop), Ops.MAX)
-    own_shift = _finite(block)  # a block without any value adds nothing, also to later blocks
+    own_shift = finite(block)  # a block without any value adds nothing, also to later blocks
     table = {top: whole}
     for f in sums:
         shift = _shift(f.src[0], top)

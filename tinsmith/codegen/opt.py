@@ -28,7 +28,8 @@ class OptOps(enum.Enum):
     CARRY = enum.auto()  # a sum in blocks that stays in memory; `amt` = (block, the parallel range of the same tiles)
     ONLINE = enum.auto()  # a maximum and the sums relative to it become one loop over blocks of `amt`
     SKIP = enum.auto()  # blocks that a mask hides, and steps of a sum outside of a window, are not computed
-    # tiles of two loops in bands: `amt` = (the other, band[, 1: as one range of tiles[, blocks that go through them]])
+    # tiles of two loops in bands: `amt` = (the other, band[, 1: as one range of tiles[, blocks that go through them]]);
+    # -1: an axis of the grid from the last block to the first
     WALK = enum.auto()
     ROLES = enum.auto()  # further warps of the block fill the slots of a ring, and its own only read them
     LOCAL = enum.auto()  # the inner `amt` of a parallel range become threads of a block

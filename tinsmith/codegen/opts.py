@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from tinsmith.codegen import accumulators, ahead, blocks, bounds, masking, matrix, online
+from tinsmith.codegen import accumulators, ahead, blocks, bounds, chains, masking, matrix, online
 from tinsmith.codegen.kernelgraph import KernelGraph
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.roles import Axis, Role, is_partial, range_size
@@ -156,7 +156,8 @@ def _stage(k: KernelGraph, opt: Opt) -> None:
     value = values[opt.axis]
     for product in k.products:
         for which, operand in enumerate(product.src[:2]):
-            if value in toposort(operand) and not (opt.layout and _loads_elements(product.arg)):
+            within = value in toposort(operand, lambda n: n.op is not Ops.MMA)
+            if within and not (opt.layout and _loads_elements(product.arg)):
                 _stage_operand(k, opt, product, which, outside)
                 return
     _require(not k.roles, opt, "roles leave no threads that fill it together")
@@ -243,12 +244,17 @@ def _matrix_unit(k: KernelGraph, opt: Opt) -> list[Opt]:
     inside = toposort(fold)
     plain = not any(x.arg[1].expanded for x in fold.src[0].ranges) and all(x.op is not Ops.STAGE for x in inside)
     _require(plain, opt, "copies, lanes and stages come after it")
-    alone = sum(x.op is Ops.FOLD for x in inside) == 1
-    _require({m, n} <= fold.ranges and alone, opt, "it must be the one sum over m and n")
+    _require({m, n} <= fold.ranges, opt, "it must be a sum over m and n")
     unit = _unit_of(k, opt, fold, m, n)
     _require(not unit.fragment_c.whole or Role.GLOBAL not in (m.arg[1], n.arg[1]), opt, f"{unit.name} has no grid")
     mu, nu = amt[2:] or (1, 1)
     _require(mu > 0 and nu > 0 and mu * nu <= unit.accumulators, opt, f"{unit.name} holds {unit.accumulators} sums")
+    if sum(x.op is Ops.FOLD for x in inside) > 1:
+        _require(mu == 1, opt, "a chain has one row of tiles")
+        trial = k.copied()
+        chains.chain(trial, opt, fold, m, n, unit, lambda x, c, step: _split_copies(trial, x, c, step), nu)
+        vars(k).update(vars(trial))
+        return [replace(opt, unit=unit.name)]
     if unit.emit == "muladd":
         return _outer_product(k, k.ranges.index(m), k.ranges.index(n), (mu, nu), unit.n)
     m, n, r = k.pad(m, unit.m * mu), k.pad(n, unit.n * nu), k.pad(r, unit.k)

@@ -30,6 +30,7 @@ from tinsmith.codegen.emitter import Emitter
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.scopes import Coords
 from tinsmith.codegen.views import view_of
+from tinsmith.core.dtypes import DType
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.layout import Placed, View
 from tinsmith.ir.symbolic import simplify
@@ -46,25 +47,33 @@ class Sum(Protocol):
 
     def step(self, bodies: list[UOp]) -> None: ...
 
+    def drained(self) -> None: ...
+
 
 class Ring:
     """The slots of one product's operands and the loop that goes through them."""
 
     def __init__(self, lin: Emitter, product: UOp, loop: UOp | None) -> None:
         self.lin, self.loop, self.product = lin, loop, product
-        self.stages = [operand.src[0] for operand in product.src[:2]]
+        self.stages = [s.src[0] for s in product.src[:2] if s.op is Ops.LOAD and s.src[0].op is Ops.STAGE]
         self.depth = min(stage.arg.depth for stage in self.stages)
         self.in_flight = int(self.depth > 2 and lin.role is None)
         self.distance = self.depth - 1 - self.in_flight
         self.steps = 1 if loop is None else int(range_size(loop))
         self.memories = [lin.local(stage.dtype, self.depth * stage.arg.layout.elements, stage.arg.layout)
                          for stage in self.stages]
-        self.ring = lin.emit(0, UOp(Ops.DEFINE_RING, None, tuple(self.memories), ("ring", self.depth)))
+        self.ring = self.defined()
         self.free = self.ring  # where readers say that they have left a slot
         if lin.role is not None:
             warps = (int(lin.role.arg[1]) - 1) * product.arg.threads // lin.kernel.target.warp
             self.free = lin.emit(0, UOp(Ops.DEFINE_RING, None, (), ("free", self.depth, warps)))
         self.slot = UOp.index(0)
+
+    def defined(self) -> UOp:
+        """The ring's line; tiles of its stages are found by it from then on."""
+        name = f"ring{len(set(self.lin.rings.values())) or ''}"
+        self.lin.rings |= dict.fromkeys(self.stages, self)
+        return self.lin.emit(0, UOp(Ops.DEFINE_RING, None, tuple(self.memories), (name, self.depth)))
 
     def run(self, writer: Sum, bodies: list[UOp]) -> None:
         """The whole loop; the writer's values are drained after it."""
@@ -79,9 +88,7 @@ class Ring:
             self.step(writer, UOp.index(0), bodies)
         else:
             writer.in_loop(loop, UOp.index(0), UOp.index(self.steps), lambda: self.step(writer, loop, bodies))
-        for key, value in writer.values.items():
-            writer.values[key] = lin.force(UOp(Ops.DRAIN, None, (value,), 0))
-            lin.scopes[-1].values[writer.values[key]] = writer.values[key]
+        writer.drained()
 
     def at(self, step: UOp) -> tuple[UOp, UOp]:
         """The slot of a step, and the parity of its fill: steps count on through all places of the grid."""
@@ -95,20 +102,23 @@ class Ring:
         if alone and not self.distance:
             lin.barrier()
             self.fill(step)
-        self.slot, parity = self.at(step)
-        lin.force(UOp(Ops.WAIT, None, (self.ring, lin.expression(self.slot), lin.expression(parity))))
+        self.wait(step)
         if alone and self.distance:
             lin.barrier()
         lin.force(UOp(Ops.FENCE))
-        lin.ring = self
         writer.step(bodies)
-        lin.ring = None
         lin.force(UOp(Ops.COMMIT))
         if alone and self.distance and self.steps > self.distance:
             self.fill((step + self.distance).simplify())
         lin.force(UOp(Ops.DRAIN, None, (), self.in_flight))
         if not alone:
             lin.force(UOp(Ops.RELEASE, None, (self.free, lin.expression(self.slot))))
+
+    def wait(self, step: UOp) -> None:
+        """Until the slot of a step is filled, which tiles are read from then on."""
+        self.slot, parity = self.at(step)
+        lin = self.lin
+        lin.force(UOp(Ops.WAIT, None, (self.ring, lin.expression(self.slot), lin.expression(parity))))
 
     def produce(self) -> None:
         """All fills of a place of the grid, each as soon as its slot is free."""
@@ -124,14 +134,13 @@ class Ring:
             if self.loop is not None:
                 lin.close()
 
-    def tile(self, which: int, position: UOp, coords: Coords) -> UOp:
-        """An operand's tile in the slot of this step, which begins at ``place``."""
-        lin, unit = self.lin, self.product.arg
-        fragment, dtype = (unit.fragment_a, unit.fragment_b)[which], self.product.src[which].dtype
+    def tile(self, load: UOp, dtype: DType, coords: Coords) -> UOp:
+        """An operand's tile in the slot of this step."""
+        lin, which, position = self.lin, self.stages.index(load.src[0]), load.src[1]
         first = {r: UOp.index(0) for r in position.ranges if r.arg[1] is Role.FRAGMENT}
         inside = lin.at(position.substitute(first).simplify(), coords)
         index = lin.expression((self.slot * self.stages[which].arg.layout.elements + inside).simplify())
-        return lin.emit(len(lin.scopes) - 1, UOp(Ops.TILE, dtype.vec(fragment.size), (self.memories[which], index)))
+        return lin.emit(len(lin.scopes) - 1, UOp(Ops.TILE, dtype, (self.memories[which], index)))
 
     def fill(self, step: UOp) -> None:
         """One thread of the block issues the copies of a step, if there is such a step."""
@@ -148,7 +157,7 @@ class Ring:
         """The fill of a step's slot begins."""
         lin, slot = self.lin, self.at(step)[0]
         line = lin.expression(slot)
-        copies = [self.boxes(which, step, slot) for which in range(2)]
+        copies = [self.boxes(which, step, slot) for which in range(len(self.stages))]
         total = sum(view.bytes(m.dtype.itemsize) for m, boxes in zip(self.memories, copies) for view, _ in boxes)
         lin.force(UOp(Ops.ARRIVE, None, (self.ring, line), total))
         for memory, boxes in zip(self.memories, copies):

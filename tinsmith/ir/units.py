@@ -127,7 +127,10 @@ class MatrixUnit:
             range more or less, and so many times the sum of a's rows comes off again, or is added.
         staged: it reads its operands from local memory, which is laid out as ``ir.layout`` says, and works on its own
             meanwhile.
+        held: of a staged unit, where the elements of a lie if they are in registers instead.
         tiles: of a staged unit, the tiles of a block that it is good for.
+        chains: the tiles that it is good for as the last unit of a chain: (fragments of c below each other, columns
+            of the tile between, slots of each ring, speed).
     """
 
     name: str
@@ -154,7 +157,9 @@ class MatrixUnit:
     flushes: bool = False
     flipped: MatrixUnit | None = None
     staged: bool = False
+    held: Fragment | None = None
     tiles: tuple[Tile, ...] = ()
+    chains: tuple[tuple[int, int, int, float], ...] = ()
 
     def __post_init__(self) -> None:
         """Each operand's digits name all of its elements, and the unit's own tile of sums has rows or columns.
@@ -178,6 +183,11 @@ class MatrixUnit:
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def operand_a(self) -> Fragment:
+        """Where the elements of a lie in registers."""
+        return self.held or self.fragment_a
 
     def multiply(self, acc: Array, a: Array, b: Array) -> Array:
         """One step on fragments, arrays of (threads, elements): the meaning of an MMA line.
@@ -294,7 +304,8 @@ def _mma_sync(name: str, emit: str, k: int, dtype: DType, significand: int = 0) 
     b = Fragment(((packed, 1, 0), (2, 4 * packed, 0)), ((4, packed, 0), (8, 0, 1)))
     c = Fragment(((2, 0, 1), (2, 8, 0)), ((4, 0, 2), (8, 1, 0)))
     return MatrixUnit(name, "cuda", 16, 8, k, dtype, dtype, dtypes.float32, 32, a, b, c, emit, ("sm_80",), 16, 32,
-                      2.0 * 16 * 8 * k / 16, significand=significand)
+                      2.0 * 16 * 8 * k / 16, significand=significand,
+                      chains=() if significand else ((4, 64, 1, 0.2), (1, 64, 1, 0.1)))
 
 
 CUDA = (
@@ -304,22 +315,29 @@ CUDA = (
 )
 
 
-def _wgmma(name: str, dtype: DType, n: int, *tiles: Tile) -> MatrixUnit:
+def _wgmma(name: str, dtype: DType, n: int, tiles: tuple[Tile, ...],
+           chains: tuple[tuple[int, int, int, float], ...]) -> MatrixUnit:
     """Four warps' step of 64 × n × 16: each has 16 rows of the sum, placed like those of ``mma.sync``. The speeds are
     those of bf16 4096³ on an H200."""
     emit = f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{name}.{name}"
     c = Fragment(((2, 0, 1), (2, 8, 0), (n // 8, 0, 8)), ((4, 0, 2), (8, 1, 0), (4, 16, 0)))
+    held = Fragment(((2, 0, 1), (2, 8, 0), (2, 0, 8)), ((4, 0, 2), (8, 1, 0), (4, 16, 0)))
     return MatrixUnit(f"wgmma_{name}_{n}", "cuda", 64, n, 16, dtype, dtype, dtypes.float32, 128,
                       Fragment(((16, 0, 1), (64, 1, 0))), Fragment(((16, 1, 0), (n, 0, 1))), c, emit, ("sm_90a",),
-                      max(1, 256 // n), 4, 2.0 * 64 * n * 16 / 32, staged=True, tiles=tiles)
+                      max(1, 256 // n), 4, 2.0 * 64 * n * 16 / 32, staged=True, held=held, tiles=tiles,
+                      chains=chains)
 
 
-HOPPER = tuple(_wgmma(name, dtype, n, *tiles) for name, dtype in (("bf16", dtypes.bfloat16), ("f16", dtypes.float16))
-               for n, tiles in (
-                   (256, (Tile(2, 4, 1.0), Tile(2, 4, 1.03, True), Tile(1, 5, 0.87))),
-                   (192, (Tile(2, 5, 0.98), Tile(2, 5, 1.0, True), Tile(3, 4, 1.03, True))),
-                   (128, (Tile(2, 6, 0.94), Tile(2, 6, 0.95, True), Tile(1, 8, 0.73))),
-                   (64, (Tile(2, 6, 0.58), Tile(1, 8, 0.5)))))
+HOPPER = tuple(_wgmma(name, dtype, n, tiles, chains)
+               for name, dtype in (("bf16", dtypes.bfloat16), ("f16", dtypes.float16)) for n, tiles, chains in (
+                   (256, (Tile(2, 4, 1.0), Tile(2, 4, 1.03, True), Tile(1, 5, 0.87)),
+                    ((2, 64, 2, 0.9), (1, 64, 2, 0.6))),
+                   (192, (Tile(2, 5, 0.98), Tile(2, 5, 1.0, True), Tile(3, 4, 1.03, True)),
+                    ((2, 64, 2, 0.9), (1, 64, 2, 0.6))),
+                   (128, (Tile(2, 6, 0.94), Tile(2, 6, 0.95, True), Tile(1, 8, 0.73)),
+                    ((2, 128, 2, 1.0), (1, 128, 2, 0.6))),
+                   (64, (Tile(2, 6, 0.58), Tile(1, 8, 0.5)),
+                    ((2, 128, 2, 1.0), (3, 128, 2, 0.94), (1, 128, 3, 0.6)))))
 
 
 def _wmma(name: str, emit: str, dtype: DType) -> MatrixUnit:

@@ -133,7 +133,8 @@ def _multiply(n: UOp, _: ProgramState) -> str | None:
     if not isinstance(n.arg, MatrixUnit) or len(n.src) != 3:
         return f"(accumulator, a, b) on a matrix unit, not {len(n.src)} sources on {n.arg!r}"
     unit = n.arg
-    right = [unit.acc.vec(unit.fragment_c.size), unit.a.vec(unit.fragment_a.size), unit.b.vec(unit.fragment_b.size)]
+    a = unit.operand_a if unit.held and n.src[1].op is not Ops.TILE else unit.fragment_a
+    right = [unit.acc.vec(unit.fragment_c.size), unit.a.vec(a.size), unit.b.vec(unit.fragment_b.size)]
     return unless([s.dtype for s in n.src] == right, f"{unit.name} takes {right}, not {[s.dtype for s in n.src]}")
 
 

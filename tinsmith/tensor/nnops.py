@@ -138,6 +138,8 @@ class NNOps(Activations, Windows, Losses):
             scale: 1/√E unless given.
             enable_gqa: fewer key and value heads than query heads, each shared by neighbours.
 
+        Scores and sums of 16-bit floats are float32; the weights are rounded to 16 bits, as matrix units multiply them.
+
         >>> q = Tensor([[[1., 0.], [0., 1.]]])
         >>> q.scaled_dot_product_attention(q, q, is_causal=True).shape
         (1, 2, 2)
@@ -172,7 +174,10 @@ class NNOps(Activations, Windows, Losses):
         total = weights._reduce(Ops.ADD, axes, True)
         if attn_mask is not None:
             total = total.eq(0).where(1, total)  # a row that sees nothing
-        wide = weights.dropout(dropout_p).matmul(value.cast(weights.dtype))
+        weights, halves = weights.dropout(dropout_p), value.dtype.is_float and value.dtype.itemsize == 2
+        if halves and self.dtype is value.dtype:
+            weights = weights.cast(value.dtype)  # what a matrix unit multiplies
+        wide = weights.matmul(value, dtype=total.dtype)
         return (wide * total.reciprocal()).cast(value.dtype)
 
     def embedding(self: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:

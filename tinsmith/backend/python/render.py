@@ -249,7 +249,7 @@ class _Writer:
         """A warp's part of a step, whose sum is poison until it is drained."""
         unit = self.define("unit", repr(replace(u.arg, tiles=())))
         total, *tiles = u.src
-        taken = [self.array(total), *(self.names[s] for s in tiles)]
+        taken = [self.array(total), *(self.names[s] if s.op is Ops.TILE else self.array(s) for s in tiles)]
         self.declare(u, f"steps.step({unit}, {', '.join(taken)}, lidx0)")
         self.varying.add(u)
 

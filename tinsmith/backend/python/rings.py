@@ -167,18 +167,26 @@ class Steps:
     def fence(self) -> None:
         self.fenced = True
 
-    def step(self, unit: MatrixUnit, total: Array, a: Staged, b: Staged, thread: Array) -> Array:
-        """The sum that there will be; of what no FENCE handed over, nothing good."""
+    def step(self, unit: MatrixUnit, total: Array, a: Staged | Array, b: Staged, thread: Array) -> Array:
+        """The sum that there will be; of what no FENCE handed over, nothing good. What a warp holds of ``a`` itself
+        are the rows that it has of the sum."""
         out = np.full((len(thread), unit.fragment_c.size), np.nan, unit.acc.numpy)
         places = unit.fragment_c.places()[thread[:, 0] % unit.threads]
-        rows, columns = a.places(unit.m, unit.k, False), b.places(unit.k, unit.n, True)
+        columns = b.places(unit.k, unit.n, True)
         self.engine.begin(self.warp)
-        a.noted(self.engine, rows)
         b.noted(self.engine, columns)
+        if isinstance(a, Staged):
+            rows = a.places(unit.m, unit.k, False)
+            a.noted(self.engine, rows)
 
         def work() -> None:
-            left, right = (t.memory.data[at].astype(unit.acc.numpy) for t, at in ((a, rows), (b, columns)))
-            out[:] = total + (left @ right)[places[..., 0], places[..., 1]]
+            if isinstance(a, Staged):
+                left = a.memory.data[rows].astype(unit.acc.numpy)
+            else:
+                left = np.zeros((unit.m, unit.k), unit.acc.numpy)
+                at = unit.operand_a.places()[thread[:, 0] % unit.threads]
+                left[at[..., 0], at[..., 1]] = a.astype(unit.acc.numpy)
+            out[:] = total + (left @ b.memory.data[columns].astype(unit.acc.numpy))[places[..., 0], places[..., 1]]
 
         if self.fenced:
             self.begun.append(work)

@@ -71,6 +71,8 @@ class Costs:
         small_work: elements below which parallelism does not matter.
         stream_depth: products per element up to which a row-by-column value is computed again instead of stored.
         streams: a contraction of a function of a contraction is one kernel.
+        chain_bytes: it is one for factors of so many bytes, of exponentials relative to their rows, with ``chain_rows``
+            rows at least that share the other factor: what a matrix unit's registers hold between two products.
         sums_beside: sums of what another kernel goes through are added up by that kernel, block of rows by block.
         sum_steps: rows that such a block has at least: fewer, and partial sums are much to write and to read again.
         maps_beside: that kernel computes other maps of its rows, too.
@@ -93,6 +95,8 @@ class Costs:
     small_work: int = 1 << 14
     stream_depth: int = 128
     streams: bool = True
+    chain_bytes: int = 0
+    chain_rows: int = 32
     sums_beside: bool = True
     sum_steps: int = 16
     maps_beside: bool = False
@@ -109,8 +113,8 @@ class Costs:
     cuts: Cuts = Cuts()
 
 
-GRID_COSTS = Costs(light=48, rows=128, streams=False, sum_steps=8, maps_beside=True, chunk=1 << 9, sum_chunk=1 << 12,
-                   digits=range(4, 7))
+GRID_COSTS = Costs(light=48, rows=128, streams=False, chain_bytes=2, sum_steps=8, maps_beside=True, chunk=1 << 9,
+                   sum_chunk=1 << 12, digits=range(4, 7))
 
 
 @dataclass(frozen=True)

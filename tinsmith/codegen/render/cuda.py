@@ -147,6 +147,14 @@ def _shifts(program: Sequence[UOp]) -> bool:
     return lanes[True] > max(lanes[False], 64) and "lidx2" not in specials(program)
 
 
+def _words(body: Body, operand: UOp) -> list[str]:
+    """An operand of 16 bits in registers, two elements a word."""
+    if operand.op is Ops.BITCAST and operand.src[0].dtype.itemsize == 4:
+        return [_strip(x) for x in body.text[operand.src[0]]]
+    lanes = body.text[operand]
+    return [f"pack16({_strip(x)}, {_strip(y)})" for x, y in zip(lanes[::2], lanes[1::2])]
+
+
 class CUDARenderer(GPURenderer):
     """Kernels take their buffers, then their variables; a block has as many threads as the program asks for."""
 
@@ -312,11 +320,12 @@ class CUDARenderer(GPURenderer):
             per_unit = 16 // u.src[0].dtype.itemsize
             body.text[u] = [f"{text[0]}_tiles + (unsigned int)({text[1]}) / {per_unit}"]
         elif u.op is Ops.MMA:
-            if u.src[0].op is Ops.CONST:
+            if u.src[0].op not in (Ops.MMA, Ops.DEFINE_ACC, Ops.PHI):
                 body.declare("mma", u, body.text[u.src[0]])
             body.text.setdefault(u, body.text[u.src[0]])  # in place
             name = rings.step_name(u.arg, rings.turned_tiles(u))
-            body.line(f"{name}({', '.join([*body.text[u], *text[1:]])});")
+            a = text[1:2] if u.src[1].op is Ops.TILE else _words(body, u.src[1])
+            body.line(f"{name}({', '.join([*body.text[u], *a, text[2]])});")
         elif u.op is Ops.DRAIN and u.src:
             body.text[u] = body.text[u.src[0]]
             body.line("steps_drain<0>();")

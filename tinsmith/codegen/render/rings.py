@@ -47,23 +47,29 @@ def copy_function(rank: int) -> str:
             f'[%0], [%1, {{{names}}}], [%2];" :: "r"(to), "l"(map), "r"(ring), {given} : "memory"); }}')
 
 
-def step_function(unit: MatrixUnit, turned: tuple[bool, bool]) -> str:
-    """One step; ``turned``: rows of an operand's tile run along the reduction."""
-    count = unit.fragment_c.size
+def step_function(unit: MatrixUnit, turned: tuple[bool | None, bool]) -> str:
+    """One step; ``turned``: rows of an operand's tile run along the reduction; None: it is in registers."""
+    count, held = unit.fragment_c.size, turned[0] is None
     parameters, operands = (", ".join(form.format(n) for n in range(count)) for form in ("float& c{}", '"+f"(c{})'))
     into = ", ".join(f"%{n}" for n in range(count))
-    return (f"{_INLINE} void {step_name(unit, turned)}({parameters}, unsigned long long a, unsigned long long b) {{\n"
-            f'  asm volatile("{unit.emit} {{{into}}}, %{count}, %{count + 1}, 1, 1, 1, {int(turned[0])}, '
-            f'{int(turned[1])};" : {operands} : "l"(a), "l"(b) : "memory"); }}')
+    words = [f"a{n}" for n in range(unit.operand_a.size // 2)] if held else ["a"]
+    a = ", ".join(f"%{count + n}" for n in range(len(words)))
+    kind, letter = ("unsigned int", "r") if held else ("unsigned long long", "l")
+    given = ", ".join(f'"{letter}"({word})' for word in words)
+    modes = ", ".join(str(int(t)) for t in turned if t is not None)
+    return (f"{_INLINE} void {step_name(unit, turned)}({parameters}, {', '.join(f'{kind} {w}' for w in words)}, "
+            f"unsigned long long b) {{\n"
+            f'  asm volatile("{unit.emit} {{{into}}}, {f"{{{a}}}" if held else a}, %{count + len(words)}, 1, 1, 1, '
+            f'{modes};" : {operands} : {given}, "l"(b) : "memory"); }}')
 
 
-def step_name(unit: MatrixUnit, turned: tuple[bool, bool]) -> str:
-    return f"{unit.name}_{'tn'[turned[0]]}{'tn'[not turned[1]]}"
+def step_name(unit: MatrixUnit, turned: tuple[bool | None, bool]) -> str:
+    return f"{unit.name}_{'r' if turned[0] is None else 'tn'[turned[0]]}{'tn'[not turned[1]]}"
 
 
-def turned_tiles(mma: UOp) -> tuple[bool, bool]:
-    a, b = (tile.src[0].arg[2].deep for tile in mma.src[1:])
-    return a, b
+def turned_tiles(mma: UOp) -> tuple[bool | None, bool]:
+    a, b = mma.src[1:]
+    return a.src[0].arg[2].deep if a.op is Ops.TILE else None, b.src[0].arg[2].deep
 
 
 def prologue(program: Sequence[UOp]) -> list[str]:

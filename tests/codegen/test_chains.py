@@ -1,0 +1,171 @@
+"""Chains of contractions on one unit: by both interpreters, at odd lengths, behind masks, without an order, as CUDA."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.backend.gpus import needs_nvrtc
+from tests.codegen.running import Array, buffers, expected, linearize_on, run_graph, run_on
+from tests.codegen.test_rings import CUDA, DEVICE, run, without
+from tinsmith.backend.device import Device
+from tinsmith.codegen.launch import KernelProgram
+from tinsmith.codegen.linearize import linearize
+from tinsmith.codegen.opt import Opt, OptOps
+from tinsmith.codegen.program import compile_kernel
+from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.core.errors import ArgumentError, KernelError
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.verify_kernel import verify_kernel
+from tinsmith.ir.verify_program import verify_program
+
+BF16, F16, F32 = dtypes.bfloat16, dtypes.float16, dtypes.float32
+
+
+def attention(rows: int, keys: int, depth: int, width: int = 0, heads: int = 1, dtype: DType = BF16, mask: str = "",
+              groups: int = 1) -> tuple[UOp, dict[UOp, Any]]:
+    """softmax(q·kᵀ/√depth)·v of ``heads``, ``groups`` of which share their keys and values."""
+    width, random = width or depth, np.random.default_rng(rows + keys + depth)
+    shapes = (heads, groups, rows, depth), (heads, keys, depth), (heads, keys, width)
+    q, k, v = (UOp(Ops.PARAM, dtype, (), (n + 1, shape)) for n, shape in enumerate(shapes))
+    inputs = {p: random.standard_normal(p.shape).astype(np.float32).astype(dtype.numpy) for p in (q, k, v)}
+    full, out = (heads, groups, rows, keys, depth), (heads, groups, rows, keys, width)
+
+    def over(x: UOp, shape: tuple[int, ...], axes: Sequence[int]) -> UOp:
+        return x.cast(F32).reshape(tuple(shape[n] if n in axes else 1 for n in range(5))).expand(shape)
+
+    s = (over(q, full, (0, 1, 2, 4)) * over(k, full, (0, 3, 4))).reduce("ADD", (4,))
+    s = s.reshape(full[:4]) * (1 / math.sqrt(depth))
+    if mask == "causal":
+        s = s.iota_like(2).lt(s.iota_like(3)).where(-math.inf, s)
+    elif mask:
+        seen = UOp(Ops.PARAM, F32, (), (4, (rows, keys)))
+        inputs[seen] = random.standard_normal((rows, keys)).astype(np.float32)
+        s = s + seen.reshape((1, 1, rows, keys)).expand(s.shape)
+    top = s.reduce("MAX", (3,)).reshape((heads, groups, rows, 1))
+    p = (s - top.expand(s.shape)).alu("EXP")
+    total = p.reduce("ADD", (3,)).reshape((heads, groups, rows, 1))
+    sums = (over(p.cast(dtype), out, (0, 1, 2, 3)) * over(v, out, (0, 3, 4))).reduce("ADD", (3,))
+    result = sums.reshape((heads, groups, rows, width)) / total.expand((heads, groups, rows, width))
+    return UOp(Ops.SINK, None, (result.cast(dtype),)), inputs
+
+
+def close(got: Array, want: Array) -> None:
+    got, want = got.astype(np.float32), want.astype(np.float32)
+    assert np.isfinite(got).all()
+    assert np.linalg.norm(got - want) <= 4e-3 * np.linalg.norm(want)
+
+
+def units(program: KernelProgram) -> set[str]:
+    return {u.arg.name for u in program.uops if u.op is Ops.MMA}
+
+
+@pytest.mark.parametrize("mask", ["", "causal", "added"])
+@pytest.mark.parametrize("rows, keys, depth, dtype", [(256, 256, 64, BF16), (130, 200, 64, F16), (64, 77, 128, BF16),
+                                                      (40, 300, 72, BF16)], ids=str)
+def test_attention_is_a_chain_by_default(rows: int, keys: int, depth: int, dtype: DType, mask: str) -> None:
+    sink, inputs = attention(rows, keys, depth, dtype=dtype, mask=mask)
+    program = compile_kernel(sink, Device[DEVICE].renderer)
+    assert all(name.startswith("wgmma") for name in units(program)) and len(program.uops) < 2000
+    verify_program(program.uops)
+    close(run_on(DEVICE, sink, inputs, None)[0], expected(sink, inputs)[0])
+    if mask:
+        assert eval(repr(program.opts), {"Opt": Opt, "OptOps": OptOps}) == program.opts
+        verify_kernel(linearize_on(DEVICE, sink, program.opts).sink)
+        close(run_graph(sink, inputs, program.opts, DEVICE)[0], expected(sink, inputs)[0])
+
+
+def test_heads_share_keys_and_widths_differ() -> None:
+    for case in ({"heads": 2, "groups": 3}, {"heads": 2, "width": 32, "mask": "causal"}):
+        sink, inputs = attention(72, 130, 64, **case)  # type: ignore[arg-type]
+        assert units(compile_kernel(sink, Device[DEVICE].renderer))
+        close(run_on(DEVICE, sink, inputs, None)[0], expected(sink, inputs)[0])
+
+
+def test_warps_load_what_no_box_brings() -> None:
+    """Rows of 20 elements begin at no multiple of 16 bytes: another unit, whose lanes load their own elements."""
+    sink, inputs = attention(50, 130, 20, mask="causal")
+    assert units(compile_kernel(sink, Device[DEVICE].renderer)) == {"mma_bf16"}
+    close(run_on(DEVICE, sink, inputs, None)[0], expected(sink, inputs)[0])
+
+
+def opts_of(sink: UOp, slots: int, below: int, walk: bool = False) -> list[Opt]:
+    """The default's opts with other amounts."""
+    kernel = linearize_on(DEVICE, sink)
+    for opt in compile_kernel(sink, Device[DEVICE].renderer).opts:
+        if opt.op is OptOps.LOCAL or (opt.op is OptOps.WALK and not walk):
+            continue
+        kernel.apply(opt if opt.depth == 1 else Opt(opt.op, opt.axis, opt.amt, layout=opt.layout, depth=slots))
+        if opt.op is OptOps.TC and below > 1:
+            kernel.apply(Opt(OptOps.LOCAL, 1, below))
+    return kernel.opts
+
+
+@pytest.mark.parametrize("slots, below", [(1, 1), (3, 1), (3, 2)])
+def test_any_amounts_compute_the_same(slots: int, below: int) -> None:
+    sink, inputs = attention(256, 512, 64, mask="")
+    opts = opts_of(sink, slots, below)
+    close(run_on(DEVICE, sink, inputs, opts)[0], expected(sink, inputs)[0])
+
+
+def test_whole_rows_need_no_blocks() -> None:
+    sink, inputs = attention(64, 128, 64)
+    program = compile_kernel(sink, Device[DEVICE].renderer)
+    assert all(o.op is not OptOps.ONLINE for o in program.opts) and units(program)
+    close(run_on(DEVICE, sink, inputs, None)[0], expected(sink, inputs)[0])
+
+
+def test_hidden_blocks_are_not_computed() -> None:
+    """The loop of a row's tile ends at the diagonal, and only the blocks that it crosses look at the mask."""
+    sink, _ = attention(512, 512, 64, mask="causal")
+    program = compile_kernel(sink, Device[DEVICE].renderer)
+    first, second = (u for u in program.uops if u.op is Ops.RANGE)
+    assert second.src[0] is first.src[1] and second.src[1].op is not Ops.CONST
+    masks = [n for n, u in enumerate(program.uops) if u.op is Ops.CMPLT and u.dtype.count > 8
+             and u.src[0].dtype.scalar.is_int]
+    assert masks and min(masks) > program.uops.index(second)
+
+
+def test_every_order_is_needed() -> None:
+    """Without any one wait, fence, group, copy or barrier of the loop, the result is wrong, or nothing ever comes."""
+    sink, inputs = attention(64, 512, 64)
+    want = expected(sink, inputs)[0]
+    program = linearize(linearize_on(DEVICE, sink, opts_of(sink, 2, 1)))
+    arrays = buffers(sink, inputs)
+    run(program, arrays)
+    close(arrays[0], want)
+    kinds = (Ops.WAIT, Ops.FENCE, Ops.COMMIT, Ops.ARRIVE, Ops.ASYNC_COPY, Ops.BARRIER)
+    for mutant in without(program, lambda u: u.op in kinds):
+        arrays = buffers(sink, inputs)
+        try:
+            run(mutant, arrays)
+        except KernelError:
+            continue
+        assert not np.allclose(arrays[0].astype(np.float32), want.astype(np.float32), rtol=1e-2, atol=1e-3)
+
+
+def test_what_is_no_chain_is_refused_and_unchanged() -> None:
+    sink, _ = attention(64, 250, 64)
+    kernel = linearize_on(DEVICE, sink)
+    sums = [n for n, r in enumerate(kernel.ranges) if r in kernel.reduces]
+    before = kernel.sink
+    for axis in sums:
+        for unit in ("wgmma_bf16_64", "mma_tf32", "wgmma_f16_64"):
+            with pytest.raises(ArgumentError):
+                kernel.apply(Opt(OptOps.TC, axis, (0, 1, 1, 1), unit=unit))
+    assert kernel.sink is before
+
+
+@pytest.mark.parametrize("depth", [64, 128])
+def test_as_cuda_nothing_is_spilled(depth: int) -> None:
+    needs_nvrtc()
+    from tinsmith.backend.cuda.nvrtc import NVRTCCompiler
+
+    sink, _ = attention(2048, 2048, depth, heads=64, mask="causal")
+    program = compile_kernel(sink, CUDA)
+    assert "wgmma.mma_async" in program.source and program.block[0] == 128 and program.block[1] >= 2
+    _, log = NVRTCCompiler("sm_90a")._compiled(program.source)
+    assert " 0 bytes spill stores" in log and "C75" not in log

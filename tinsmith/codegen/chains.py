@@ -1,0 +1,166 @@
+"""Chains: a contraction of a function of contractions, all on one matrix unit, with the tile between in registers.
+
+    FOLD(f(FOLD(q·k, e), …)·v, j)   →   s = STAGE(FOLD(MMA(q, k, m, j', e'), e''), j')
+                                        FOLD(MMA(f(load(s, j)), v, m, n, j'''), j'')
+
+A unit's sum lies where the threads hold it, and so does what is computed from it element by element. As an operand of
+the next step it needs no more than to be rounded and packed: rows of the sum are rows of the operand. Statistics of its
+rows, a maximum or a sum over j, are reductions of what each thread holds, and then of a few neighbours. The STAGE says
+that the sum is computed once for all who read it; that it lies in registers follows from the unit.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tinsmith.codegen import matrix
+from tinsmith.codegen.floats import LOG2E
+from tinsmith.codegen.kernelgraph import KernelGraph
+from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.streams import equal_values
+from tinsmith.core.dtypes import dtypes
+from tinsmith.core.errors import ArgumentError
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.layout import ROW_BYTES
+from tinsmith.ir.structure import contraction
+from tinsmith.ir.symbolic import simplify
+from tinsmith.ir.units import MatrixUnit
+from tinsmith.ir.uop import toposort
+
+if TYPE_CHECKING:
+    from tinsmith.codegen.opt import Opt
+
+
+def chain(k: KernelGraph, opt: Opt, fold: UOp, m: UOp, n: UOp, unit: MatrixUnit, split: Callable[[UOp, int, int], UOp],
+          copies: int) -> None:
+    """Bring ``fold`` over one range, a contraction with a computed operand, and all that the operand is made of onto
+    ``unit`` and its relatives.
+
+    Args:
+        split: copies and the unit's own part of a range, the second argument times the third of them.
+        copies: of the unit's columns.
+    """
+    def require(condition: bool, why: str) -> None:
+        if not condition:
+            raise ArgumentError("Opt", f"{opt}: {why}", "another axis or amount")
+
+    wide = replace(unit.fragment_c, registers=(*unit.fragment_c.registers, (unit.k, 0, unit.n)))
+    held = unit.threads > 1 and not unit.fragment_c.whole and matrix.choice(wide, unit.operand_a, 0)
+    require(bool(held), f"what {unit.name} leaves is no operand of its as it lies")
+    r = fold.src[-1]
+    number, tile = r.arg[0], tile_unit(k.target.units, unit, range_size(r))
+    require(len(fold.src) == 2 and range_size(n) <= unit.n * copies, "one tile has all columns of a chain, in one loop")
+    if tile is None:
+        raise ArgumentError("Opt", f"{opt}: {unit.name} has no tile of {range_size(r)} columns", "another block")
+    m, n = split(k.pad(m, unit.m), 1, unit.m), split(k.pad(n, unit.n * copies), copies, unit.n)
+    whole = ROW_BYTES // unit.a.itemsize if unit.staged else unit.k
+    for x in dict.fromkeys(x for f in k.folds if contraction(f, guarded=True) for x in f.src[1:]):
+        if x.arg[0] != number and x in k.order:
+            k.pad(x, whole)
+    while todo := next((f for f in inner_of(k, number)), None):
+        fits = len(todo.src) == 2 and matrix.operands(todo, m, ranged(k, number), tile) is not None
+        require(fits, f"{unit.name} cannot multiply what its operand is made of")
+        _hold(k, todo, m, ranged(k, number), tile)
+    fold = next(f for f in k.folds if f.src[-1].arg[0] == number and matrix.operands(f, m, n, unit))
+    others = [f for f in k.folds if f is not fold and matrix.reads_held(f.src[0]) and f.src[0].op is not Ops.MMA]
+    require(all(len(f.src) == 2 and m in f.ranges for f in others), "every row has its own statistics")
+    shared = {f: k.new_range(range_size(r), Role.FRAGMENT) for f in others if f.src[1].arg[0] == number}
+    for f in others:
+        if f in shared:
+            new = f.substitute({f.src[1]: shared[f]})
+            k.order.append(shared[f])
+            k.sink = simplify(k.sink.substitute({f: new}))
+        elif f.src[1].arg[1] is Role.REDUCE:
+            k.change_role(ranged(k, f.src[1].arg[0]), Role.FRAGMENT)
+    _powers_of_two(k)
+    r = ranged(k, number)
+    fold = next(f for f in k.folds if f.src[-1] is r and matrix.operands(f, m, n, unit))
+    steps, step = k.new_range(range_size(r) // unit.k, Role.UNROLL), k.new_range(unit.k, Role.FRAGMENT)
+    _on_unit(k, fold, m, n, {r: (steps * unit.k + step).simplify()}, unit, step, steps)
+    k.order += [x for x in (steps, step) if x.op is Ops.RANGE]
+    left = set(toposort(k.sink))
+    k.order = [x for x in k.order if x in left]
+
+
+def _powers_of_two(k: KernelGraph) -> None:
+    """A factor leaves a maximum, and exponentials become powers of two of one multiply-add:
+
+        max_j c·x(j) = c·max_j x(j)  for c > 0        exp(c·x - m) = 2**(x·(c·log2 e) - m·log2 e)
+
+    The second rounds x·c·log2 e, up to 128, by 2**-24 of it: far less than 16 bits keep of the power.
+    """
+    def scaled(n: UOp) -> tuple[UOp, float]:
+        if n.op is Ops.WHERE and any(s.is_const and s.arg == -math.inf for s in n.src[1:]):
+            hidden = n.src[1].is_const
+            x, factor = scaled(n.src[1 + hidden])
+            return (n.src[0].where(-math.inf, x) if hidden else n.src[0].where(x, -math.inf)), factor
+        if n.op is Ops.MUL and n.src[1].is_const and n.src[1].arg > 0:
+            return n.src[0], float(n.src[1].arg)
+        return n, 1.0
+
+    def of_tile(n: UOp) -> bool:
+        return n.dtype is dtypes.float32 and any(x.src[1].ranges <= n.ranges for x in matrix.reads_held(n))
+
+    table = dict[UOp, UOp]()
+    for f in k.folds:
+        x, factor = scaled(f.src[0])
+        if f.arg is Ops.MAX and factor != 1 and of_tile(f.src[0]):
+            table[f] = f.replace(src=(x, *f.src[1:])) * factor
+    k.sink = k.sink.substitute(table)
+    table = {}
+    for n in k.nodes:
+        if n.op is Ops.EXP and of_tile(n):
+            x, low = n.src[0].src if n.src[0].op is Ops.SUB else (n.src[0], None)
+            x, factor = scaled(x)
+            shift = UOp.const(n.dtype, 0) if low is None else low * -LOG2E
+            table[n] = x.alu(Ops.MULADD, UOp.const(n.dtype, factor * LOG2E), shift).alu(Ops.EXP2)
+    k.sink = k.sink.substitute(table)
+
+
+def tile_unit(units: tuple[MatrixUnit, ...], like: MatrixUnit, columns: int) -> MatrixUnit | None:
+    """The widest relative of a unit whose tiles, side by side, have so many columns."""
+    kinds = {u: (u.a, u.b, u.acc, u.m, u.k, u.threads, u.staged) for u in (like, *units)}
+    same = [u for u in units if kinds[u] == kinds[like] and columns % u.n == 0 and columns // u.n <= u.accumulators]
+    return max(same, key=lambda u: u.n, default=None) if matrix.is_power(columns) else None
+
+
+def ranged(k: KernelGraph, number: int) -> UOp:
+    return next(r for r in k.order if r.arg[0] == number)
+
+
+def inner_of(k: KernelGraph, number: int) -> list[UOp]:
+    """Contractions that the operands of sums over a range are made of for each of its steps, not yet on a unit."""
+    folds = [f for f in k.folds if f.src[-1].arg[0] == number and contraction(f, guarded=True)]
+    inside = dict.fromkeys(n for fold in folds for n in toposort(fold.src[0], lambda n: n.op is not Ops.STAGE))
+    return [n for n in inside if contraction(n, guarded=True) and any(r.arg[0] == number for r in n.ranges)]
+
+
+def _hold(k: KernelGraph, fold: UOp, m: UOp, r: UOp, unit: MatrixUnit) -> None:
+    """All values that are ``fold`` under whatever names of reduced ranges read it from one sum in registers."""
+    fixed = frozenset(x for x in fold.ranges if x is not r)
+    same = equal_values(k.sink, fold, fixed)
+    found = matrix.operands(fold, m, r, unit)
+    assert found is not None
+    depth, size = fold.src[1], range_size(r)
+    beside, column = k.new_range(size // unit.n, Role.UPCAST), k.new_range(unit.n, Role.FRAGMENT)
+    steps, step = k.new_range(range_size(depth) // unit.k, Role.UNROLL), k.new_range(unit.k, Role.FRAGMENT)
+    table = {r: (beside * unit.n + column).simplify(), depth: (steps * unit.k + step).simplify()}
+    value = UOp(Ops.MMA, None, (*(x.substitute(table) for x in found), m, column, step), unit)
+    if steps.op is Ops.RANGE:
+        value = UOp(Ops.FOLD, None, (value, steps), Ops.ADD)
+    over = [x for x in (beside, column) if x.op is Ops.RANGE]
+    stage = UOp(Ops.STAGE, value.dtype.ptr(), (value, *over), tuple(range_size(x) for x in over))
+    k.order += [x for x in (*over, steps, step) if x.op is Ops.RANGE]
+    k.sink = simplify(k.sink.substitute({n: stage.load(names.get(r, r)) for n, names in same.items()}))
+
+
+def _on_unit(k: KernelGraph, fold: UOp, m: UOp, n: UOp, table: dict[UOp, UOp], unit: MatrixUnit, step: UOp,
+             steps: UOp) -> None:
+    found = matrix.operands(fold, m, n, unit)
+    assert found is not None
+    value = UOp(Ops.MMA, None, (*(x.substitute(table) for x in found), m, n, step), unit)
+    if steps.op is Ops.RANGE:
+        value = UOp(Ops.FOLD, None, (value, steps), Ops.ADD)
+    k.sink = simplify(k.sink.substitute({fold: value}))
