@@ -1,9 +1,11 @@
 """What a value is computed from, element by element, up to reductions: its cone in the graph."""
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from tinsmith.codegen.render.base import Costs
 from tinsmith.ir import Op, Ops, UOp
+from tinsmith.ir.structure import contraction
 
 MOST_CONE = 256  # nodes of an elementwise function that is looked through whole: a larger one is not cheap
 SOURCES = (Ops.BUFFER, Ops.PARAM, Ops.CONST, Ops.VARIABLE, Ops.BIND, Ops.IOTA)
@@ -51,3 +53,37 @@ def has_own_statistics(node: UOp) -> bool:
 def reductions_of(cone: Iterable[UOp]) -> frozenset[UOp]:
     """The reductions at the end of a cone."""
     return frozenset(s for n in cone for s in (n, *n.src) if s.op is Ops.REDUCE)
+
+
+def is_chain(node: UOp, factor: UOp | None, contracts: Mapping[UOp, bool], costs: Costs) -> bool:
+    """Whether a unit may hold what is between a contraction and the one that its computed factor is made of."""
+    if factor is None:
+        return False
+    powers, other = factor, next(s for s in node.src[0].src if s is not factor)
+    while powers.op.kind == "movement" or powers.op is Ops.CAST:
+        powers = powers.src[0]
+    inner = [r for r in reductions_of(cone_of(powers)) if contracts[r]]
+    found = [contraction(r) for r in (node, *inner)]
+    narrow = all(c is not None and max(_stored_bytes(c.a), _stored_bytes(c.b)) <= costs.chain_bytes for c in found)
+    return (powers.op is Ops.EXP and len(inner) == 1 and narrow and has_own_statistics(factor)
+            and _repeats(other) >= costs.chain_rows)
+
+
+def _stored_bytes(factor: UOp) -> int:
+    """Bytes of an element of a factor before it is widened and repeated."""
+    least = int(factor.dtype.itemsize)
+    while factor.op.kind == "movement" or factor.op is Ops.CAST:
+        factor = factor.src[0]
+        least = min(least, factor.dtype.itemsize)
+    return least
+
+
+def _repeats(factor: UOp) -> int:
+    """The longest axis along which a factor is repeated."""
+    most = 0
+    while factor.op.kind == "movement" or factor.op is Ops.CAST:
+        below = factor.src[0]
+        if factor.op is Ops.EXPAND:
+            most = max([most, *(n for n, one in zip(factor.shape, below.shape) if one == 1 and isinstance(n, int))])
+        factor = below
+    return most

@@ -23,7 +23,16 @@ from tinsmith.ir.ops.repeated import is_product
 from tinsmith.ir.structure import contraction, unrepeated_size
 from tinsmith.ir.threefry import cipher_nodes
 from tinsmith.ir.uop import toposort
-from tinsmith.schedule.cones import MOST_CONE, SOURCES, cone_of, has_own_statistics, narrower, reductions_of, summed
+from tinsmith.schedule.cones import (
+    MOST_CONE,
+    SOURCES,
+    cone_of,
+    has_own_statistics,
+    is_chain,
+    narrower,
+    reductions_of,
+    summed,
+)
 
 MOST_WORK = 768  # operations and views that a kernel holds before it is cut: compilers need more than linear time
 
@@ -245,22 +254,8 @@ class Fusion:
             return frozenset()
         near = reductions_of((root,) if root.op is Ops.REDUCE else cone_of(root, STAGED))
         found = [s for s in near if self.contracts[s] and self.factor(s) is not None]
-        found = found if self.costs.streams else [s for s in found if self.is_chain(s)]
+        found = found if self.costs.streams else [s for s in found if is_chain(s, self.factor(s), self.contracts, self.costs)]
         return frozenset(sorted(found, key=list(self.depth).index)[:1] if len(found) > 1 else found)
-
-    def is_chain(self, node: UOp) -> bool:
-        """Whether a unit may hold what is between a contraction and the one that its computed factor is made of."""
-        factor = self.factor(node)
-        assert factor is not None
-        powers, other = factor, next(s for s in node.src[0].src if s is not factor)
-        while powers.op.kind == "movement" or powers.op is Ops.CAST:
-            powers = powers.src[0]
-        inner = [r for r in reductions_of(cone_of(powers)) if self.contracts[r]]
-        found = [contraction(r) for r in (node, *inner)]
-        most = self.costs.chain_bytes
-        narrow = all(c is not None and max(_stored_bytes(c.a), _stored_bytes(c.b)) <= most for c in found)
-        return (powers.op is Ops.EXP and len(inner) == 1 and narrow and has_own_statistics(factor)
-                and _repeats(other) >= self.costs.chain_rows)
 
     def factor(self, contraction: UOp) -> UOp | None:
         """The computed factor of a contraction: that of contractions, or of its rows' statistics; None without one."""
@@ -498,23 +493,3 @@ def _size(node: UOp) -> int:
     for s in node.shape:
         total *= s.vmax if isinstance(s, UOp) else s
     return total
-
-
-def _stored_bytes(factor: UOp) -> int:
-    """Bytes of an element of a factor before it is widened and repeated."""
-    least = int(factor.dtype.itemsize)
-    while factor.op.kind == "movement" or factor.op is Ops.CAST:
-        factor = factor.src[0]
-        least = min(least, factor.dtype.itemsize)
-    return least
-
-
-def _repeats(factor: UOp) -> int:
-    """The longest axis along which a factor is repeated."""
-    most = 0
-    while factor.op.kind == "movement" or factor.op is Ops.CAST:
-        below = factor.src[0]
-        if factor.op is Ops.EXPAND:
-            most = max([most, *(n for n, one in zip(factor.shape, below.shape) if one == 1 and isinstance(n, int))])
-        factor = below
-    return most
