@@ -254,7 +254,8 @@ class Fusion:
             return frozenset()
         near = reductions_of((root,) if root.op is Ops.REDUCE else cone_of(root, STAGED))
         found = [s for s in near if self.contracts[s] and self.factor(s) is not None]
-        found = found if self.costs.streams else [s for s in found if is_chain(s, self.factor(s), self.contracts, self.costs)]
+        if not self.costs.streams:
+            found = [s for s in found if is_chain(s, self.factor(s), self.contracts, self.costs)]
         return frozenset(sorted(found, key=list(self.depth).index)[:1] if len(found) > 1 else found)
 
     def factor(self, contraction: UOp) -> UOp | None:
