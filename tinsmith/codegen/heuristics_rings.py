@@ -19,8 +19,6 @@ from tinsmith.ir import UOp
 from tinsmith.ir.layout import ROW_BYTES
 from tinsmith.ir.units import MatrixUnit, Tile
 
-BAND = 16  # rows of tiles that blocks walk down before they go one column to the right: about a square is under way
-
 
 def ring_opts(kernel: Kernel, target: Target, fold: UOp, m: UOp, n: UOp, k: UOp) -> bool:
     """Bring a contraction onto the best tile of a unit that works from rings; False where there is none."""
@@ -69,7 +67,7 @@ def tile_applied(kernel: Kernel, numbers: list[int], unit: MatrixUnit, tile: Til
             return False
     rows, columns = (_own(kernel, which) for which in (0, 1))
     if rows is not None and columns is not None:
-        band = max(d for d in range(1, BAND + 1) if range_size(rows) % d == 0)
+        band = max(d for d in range(1, kernel.target.blocks.band + 1) if range_size(rows) % d == 0)
         if band > 1 or tile.roles:
             blocks = (kernel.target.cores,) * tile.roles
             tried(kernel, Opt(OptOps.WALK, kernel.ranges.index(rows), (kernel.ranges.index(columns), band, 1, *blocks)))

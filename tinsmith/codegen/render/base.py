@@ -139,6 +139,7 @@ class Blocks:
         in_vain: blocks that may be launched for nothing, for a size known only at run time.
         early: values that a thread has loaded before the barrier ahead of their use.
         beside: rows of a fragment's elements for which a thread reads other memory at a time.
+        band: rows of tiles that blocks walk down before they go one column to the right: about a square is under way.
         product_threads: of a block that computes a tile of a contraction; none: no such tiles. ``sums``: rows and
             columns of it that a thread may have; ``slices``: steps of the reduction that local memory holds at a time;
             ``least``: rows, columns and steps that are worth it; ``carried``: words that a thread has on their way.
@@ -169,6 +170,7 @@ class Blocks:
     in_vain: int = 1 << 16
     early: int = 32
     beside: int = 8
+    band: int = 16
     product_threads: tuple[int, ...] = (64, 128, 256)
     sums: tuple[tuple[int, int], ...] = ((4, 4), (4, 8), (8, 8))
     slices: tuple[int, ...] = (16, 8)
