@@ -25,10 +25,10 @@ from tinsmith.codegen.heuristics_bandwidth import (
     vector_opts,
     window_opts,
 )
-from tinsmith.codegen.heuristics_chains import chain_opts
+from tinsmith.codegen.heuristics_chains import chain_ways
 from tinsmith.codegen.heuristics_maps import share_work
 from tinsmith.codegen.heuristics_products import product_ways
-from tinsmith.codegen.heuristics_rings import ring_opts
+from tinsmith.codegen.heuristics_rings import ring_ways
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
@@ -43,7 +43,6 @@ from tinsmith.ir.structure import (
     Scan,
     Scatter,
     Structure,
-    contraction,
     sum_of_products,
 )
 
@@ -119,27 +118,6 @@ def reuse_opts(kernel: Kernel, target: Target) -> None:
             return
 
 
-def matrix_unit_opts(kernel: Kernel, target: Target) -> bool:
-    """A tile of a matrix unit that works from rings; False where none fits."""
-    fold = next(iter(kernel.folds), None)
-    found = contraction(fold, guarded=True) if fold is not None and len(kernel.folds) == 1 else None
-    if fold is None or found is None or any(s.op is not Ops.STORE for s in kernel.stores):
-        return False
-    x, y = (_largest(kernel, fold, a, b) for a, b in ((found.a, found.b), (found.b, found.a)))
-    depth = [r for r in found.k if r in found.a.ranges and r in found.b.ranges]
-    if x is None or y is None or not depth:
-        return False
-    row, column = (y, x) if all(_stride(s.src[1], x) == 1 for s in kernel.stores) else (x, y)
-    k = max(depth, key=range_size)
-    return ring_opts(kernel, target, fold, row, column, k)
-
-
-def _largest(kernel: Kernel, fold: UOp, a: UOp, b: UOp) -> UOp | None:
-    """The longest range of the grid that only operand ``a`` has."""
-    own = [r for r in kernel.order if r in a.ranges - b.ranges and r in fold.ranges and r.arg[1] is Role.GLOBAL]
-    return max(own, key=range_size, default=None)
-
-
 def sum_opts(kernel: Kernel, target: Target) -> bool:
     """Any reduction: what a factor loads serves several results, threads share long sums."""
     reuse_opts(kernel, target)
@@ -157,12 +135,12 @@ def map_opts(kernel: Kernel, target: Target) -> bool:
     return True
 
 
-_products = _way("tiles of a matrix unit", matrix_unit_opts), product_ways
+_products = ring_ways, product_ways
 _rows = (_way("steps that a list gives", listed_opts), _way("threads of a block share rows", row_opts),
          _way("threads side by side along columns", column_opts),
          _way("a thread has several short sums", short_sum_opts),
          _way("windows two to a thread", window_opts), _way("threads share what is long", sum_opts))
 _maps = _way("a tile through local memory", transpose_opts), _way("threads along memory", map_opts)
 BLOCKS: dict[type[Structure], tuple[Generator, ...]] = {
-    Contraction: (_way("a chain on a matrix unit", chain_opts), *_products, *_rows), Rows: _rows,
+    Contraction: (chain_ways, *_products, *_rows), Rows: _rows,
     Scan: (*_products, _way("threads share the steps", running_opts)), Scatter: _maps, Map: _maps}

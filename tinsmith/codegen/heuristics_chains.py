@@ -7,6 +7,8 @@ operand makes the rings. A unit's row says which tiles it is good for; all block
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from functools import partial
 
 from tinsmith.codegen.heuristics_rings import tried
 from tinsmith.codegen.kernel import Kernel
@@ -16,40 +18,45 @@ from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.streams import inner_contractions, outer_folds
+from tinsmith.codegen.tuning import Candidate
+from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops
 from tinsmith.ir.structure import contraction
 from tinsmith.ir.units import MatrixUnit
 from tinsmith.ir.uop import toposort
 
 
-def chain_opts(kernel: Kernel, target: Target) -> bool:
-    """Bring a chain onto the best tile of a unit; False where there is none."""
+def chain_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
+    """Tiles of the units that chains are good for."""
     top = greatest(kernel.sink)
     found = [f for f in outer_folds(kernel.sink) if contraction(f) and any(map(inner_contractions, f.src[0].src))]
     if top is None or len(found) != 1 or not inner_contractions(top.src[0]):
-        return False
+        return
     a, b = sorted(found[0].src[0].src, key=lambda s: not inner_contractions(s))
     rows, columns = ([r for r in kernel.parallel if r in x.ranges - y.ranges] for x, y in ((a, b), (b, a)))
     keys = [top.src[1], *dict.fromkeys(f.src[1] for f in relative_sums(kernel.sink, top) if f.src[1] is not top.src[1])]
     if not rows or len(columns) != 1 or not all(isinstance(range_size(r), int) for r in kernel.order):
-        return False
+        return
     row, column, size = max(rows, key=range_size), columns[0], range_size(keys[0])
     depth = max(range_size(f.src[-1]) for f in inner_contractions(a))
     others = math.prod(range_size(r) for r in kernel.parallel if r is not row and r is not column)
+    numbers = [r.arg[0] for r in (row, column, *keys)]
+    fastest = max((u.rate for u in target.units if u.chains), default=0.0)
+    stored = {n.dtype for n in toposort(b) if n.op is Ops.LOAD}
+    for unit in (u for u in target.units if u.b in stored and range_size(row) >= u.m // 2):
+        for below, block, slots, speed in unit.chains:
+            side = unit.m * below
+            waves = -(-others * -(-range_size(row) // side) // target.cores)
+            width = depth + -(-range_size(column) // unit.n) * unit.n
+            cycles = waves * side * -(-size // block) * block * width / (fastest * speed)
+            tile = partial(_chained, numbers=numbers, unit=unit, below=below, block=block, slots=slots)
+            what = f"a chain of tiles of {side} × {block} with {unit.name}, {slots} slots"
+            yield Candidate(what, {"products": cycles}, tile)
 
-    def cost(tile: tuple[MatrixUnit, int, int, int, float]) -> float:
-        unit, below, block, _, speed = tile
-        waves = -(-others * -(-range_size(row) // (unit.m * below)) // target.cores)
-        width = depth + -(-range_size(column) // unit.n) * unit.n
-        return float(waves * below * -(-size // block) * block * width / speed)
 
-    tiles = [(u, *t) for u in target.units for t in u.chains if range_size(row) >= u.m // 2]
-    for unit, below, block, slots, _ in sorted(tiles, key=cost):
-        trial = kernel.copied()
-        if _applied(trial, [r.arg[0] for r in (row, column)], [r.arg[0] for r in keys], unit, below, block, slots):
-            vars(kernel).update(vars(trial))
-            return True
-    return False
+def _chained(kernel: Kernel, numbers: list[int], unit: MatrixUnit, below: int, block: int, slots: int) -> None:
+    if not _applied(kernel, numbers[:2], numbers[2:], unit, below, block, slots):
+        raise ArgumentError("Opt", "an operand does not lie as the unit needs it", "rows at multiples of 16 bytes")
 
 
 def at_number(kernel: Kernel, number: int) -> int:

@@ -8,44 +8,62 @@ is no box of memory, its STAGE is refused, and so is the unit.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from functools import partial
 
 from tinsmith.codegen import matrix
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.tuning import Candidate, stride_of
 from tinsmith.core.errors import ArgumentError
-from tinsmith.ir import UOp
+from tinsmith.ir import Ops, UOp
 from tinsmith.ir.layout import ROW_BYTES
+from tinsmith.ir.structure import contraction
 from tinsmith.ir.units import MatrixUnit, Tile
 
 
-def ring_opts(kernel: Kernel, target: Target, fold: UOp, m: UOp, n: UOp, k: UOp) -> bool:
-    """Bring a contraction onto the best tile of a unit that works from rings; False where there is none."""
+def ring_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
+    """Tiles of the units that work from rings, for one large contraction."""
+    fold = next(iter(kernel.folds), None)
+    found = contraction(fold, guarded=True) if fold is not None and len(kernel.folds) == 1 else None
+    if fold is None or found is None or any(s.op is not Ops.STORE for s in kernel.stores):
+        return
+    x, y = (_largest(kernel, fold, a, b) for a, b in ((found.a, found.b), (found.b, found.a)))
+    k = max((r for r in found.k if r in found.a.ranges and r in found.b.ranges), key=range_size, default=None)
+    if x is None or y is None or k is None:
+        return
+    m, n = (y, x) if all(stride_of(s.src[1], x) == 1 for s in kernel.stores) else (x, y)
     sizes = [range_size(r) for r in (m, n, k)]
     if not all(isinstance(s, int) for s in sizes):
-        return False
+        return
     others = [range_size(r) for r in fold.ranges if r not in (m, n) and not r.arg[1].expanded]
     batch = math.prod(s for s in others if isinstance(s, int))
-
-    def waves(unit: MatrixUnit, tile: Tile) -> int:
-        blocks = batch * -(-sizes[0] // (unit.m * tile.below)) * -(-sizes[1] // unit.n)
-        return -(-int(blocks) // target.cores)
-
-    def cost(choice: tuple[MatrixUnit, Tile]) -> float:
-        unit, tile = choice
-        return waves(*choice) * unit.m * tile.below * unit.n / tile.speed
-
-    fitting = [unit for unit in target.units if unit.tiles and matrix.operands(fold, m, n, unit) is not None]
-    tiles = [(unit, tile) for unit in fitting for tile in unit.tiles if not tile.roles or waves(unit, tile) > 1]
-    for unit, tile in sorted(tiles, key=cost):
-        if sizes[0] < unit.m or sizes[1] < unit.n // 2 or sizes[2] < 2 * unit.k:
+    fastest = max((u.rate for u in target.units if u.tiles), default=0.0)
+    for unit in target.units:
+        if not unit.tiles or matrix.operands(fold, m, n, unit) is None or any(
+                size < least for size, least in zip(sizes, (unit.m, unit.n // 2, 2 * unit.k))):
             continue
-        trial = kernel.copied()
-        if tile_applied(trial, [r.arg[0] for r in (m, n, k)], unit, tile):
-            vars(kernel).update(vars(trial))
-            return True
-    return False
+        for tile in unit.tiles:
+            side = unit.m * tile.below
+            waves = -(-batch * -(-sizes[0] // side) * -(-sizes[1] // unit.n) // target.cores)
+            if not tile.roles or waves > 1:
+                filled = "warps of their own fill" if tile.roles else "a ring of"
+                cycles = waves * side * unit.n * sizes[2] / (fastest * tile.speed)
+                yield Candidate(f"tiles of {side} × {unit.n} with {unit.name}, {filled} {tile.slots} slots",
+                                {"products": cycles}, partial(_applied, m=m, n=n, k=k, unit=unit, tile=tile))
+
+
+def _largest(kernel: Kernel, fold: UOp, a: UOp, b: UOp) -> UOp | None:
+    """The longest range of the grid that only operand ``a`` has."""
+    own = [r for r in kernel.order if r in a.ranges - b.ranges and r in fold.ranges and r.arg[1] is Role.GLOBAL]
+    return max(own, key=range_size, default=None)
+
+
+def _applied(kernel: Kernel, m: UOp, n: UOp, k: UOp, unit: MatrixUnit, tile: Tile) -> None:
+    if not tile_applied(kernel, [r.arg[0] for r in (m, n, k)], unit, tile):
+        raise ArgumentError("Opt", "an operand is no box of memory", "rows at multiples of 16 bytes")
 
 
 def tile_applied(kernel: Kernel, numbers: list[int], unit: MatrixUnit, tile: Tile) -> bool:

@@ -305,7 +305,7 @@ def _mma_sync(name: str, emit: str, k: int, dtype: DType, significand: int = 0) 
     c = Fragment(((2, 0, 1), (2, 8, 0)), ((4, 0, 2), (8, 1, 0)))
     return MatrixUnit(name, "cuda", 16, 8, k, dtype, dtype, dtypes.float32, 32, a, b, c, emit, ("sm_80",), 16, 32,
                       2.0 * 16 * 8 * k / 16, significand=significand,
-                      chains=() if significand else ((4, 64, 1, 0.2), (1, 64, 1, 0.1)))
+                      chains=() if significand else ((4, 64, 1, 0.05), (1, 64, 1, 0.025)))
 
 
 CUDA = (
