@@ -93,7 +93,7 @@ def test_a_store_outside_is_an_error() -> None:
         run([out, value, UOp(Ops.STORE, None, (out, UOp.index(1), value))], np.zeros(2, np.float32))
 
 
-def test_near_memory_is_checked_and_holds_rubbish_at_first() -> None:
+def test_local_memory_is_checked_and_holds_rubbish_at_first() -> None:
     out, near = define(0), UOp(Ops.DEFINE_LOCAL, dtypes.float32.ptr(), (), ("tmp0", 4))
     value = UOp(Ops.LOAD, dtypes.float32, (near, UOp.index(1)))
     got = np.zeros(1, np.float32)
@@ -133,7 +133,7 @@ def lane(size: int, name: str = "lidx0") -> UOp:
     return UOp(Ops.SPECIAL, index, (), (name, size))
 
 
-def reversed_through_near_memory(size: int) -> list[UOp]:
+def reversed_through_local_memory(size: int) -> list[UOp]:
     """out[i] = near[size-1-i] where near[i] = i, written by other threads."""
     out, thread = define(0, dtypes.int32), lane(size)
     near = UOp(Ops.DEFINE_LOCAL, dtypes.int32.ptr(), (), ("tmp0", size))
@@ -146,7 +146,7 @@ def reversed_through_near_memory(size: int) -> list[UOp]:
 @pytest.mark.parametrize("size", [1, 8, 32, 33, 100])
 def test_warps_meet_at_a_barrier(size: int) -> None:
     got = np.zeros(size, np.int32)
-    run(reversed_through_near_memory(size), got)
+    run(reversed_through_local_memory(size), got)
     assert got.tolist() == list(range(size))[::-1]
 
 

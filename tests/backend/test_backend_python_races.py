@@ -59,7 +59,7 @@ def test_writing_over_what_another_thread_reads_is_a_race() -> None:
     run([*body, again], np.zeros(64, np.int32))  # each thread over what it has read itself
 
 
-def test_two_threads_that_write_one_element_of_near_memory_race() -> None:
+def test_two_threads_that_write_one_element_of_local_memory_race() -> None:
     body = [define(0), lane(8), near(4), put(near(4), UOp.index(3), 1)]
     with pytest.raises(KernelError, match=r"race: thread \d writes tmp0\[3\] .*, written by thread \d \(STORE"):
         run(body, np.zeros(1, np.float32))
@@ -96,7 +96,7 @@ def test_several_readers_are_known_as_such() -> None:
         run([*body, *write[1:]], got)
 
 
-def test_near_memory_that_nobody_wrote_is_read_in_vain() -> None:
+def test_local_memory_that_nobody_wrote_is_read_in_vain() -> None:
     out, thread, memory = define(0, dtypes.int32), lane(4), near(8)
     with pytest.raises(KernelError, match=r"thread 0 reads tmp0\[4\] \(LOAD tmp0\[lidx0\+4\]\), where nothing was"):
         run([out, thread, memory, put(memory, thread, 1), BARRIER, thread + 4, get(memory, thread + 4),
@@ -104,7 +104,7 @@ def test_near_memory_that_nobody_wrote_is_read_in_vain() -> None:
 
 
 @pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float16, dtypes.bfloat16, dtypes.float64], ids=str)
-def test_near_memory_of_one_thread_is_nan_at_first(dtype: DType) -> None:
+def test_local_memory_of_one_thread_is_nan_at_first(dtype: DType) -> None:
     memory = UOp(Ops.DEFINE_LOCAL, dtype.ptr(), (), ("tmp0", 4))
     value = UOp(Ops.LOAD, dtype, (memory, UOp.index(1)))
     got = np.zeros(1, dtype.numpy)

@@ -103,7 +103,7 @@ def test_a_shuffle_of_other_threads_is_noticed() -> None:
     assert taken >= 20
 
 
-def test_a_guard_of_a_store_to_near_memory_is_needed() -> None:
+def test_a_guard_of_a_store_to_local_memory_is_needed() -> None:
     """Without it a second thread stores there, or one stores outside."""
     taken = 0
     for _, program, case in chosen("cuda"):

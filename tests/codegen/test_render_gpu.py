@@ -129,7 +129,7 @@ def test_a_unit_that_drops_bits_is_only_taken_by_name() -> None:
     assert "tf32" in compile_kernel(sink, LANGUAGES["cuda"], [tensor_core(axes(sink), unit="mma_tf32")]).source
 
 
-def test_a_large_product_goes_through_near_memory_or_a_unit() -> None:
+def test_a_large_product_goes_through_local_memory_or_a_unit() -> None:
     plain, _ = product(64, 64, 64, dtypes.float32, dtypes.float32)
     halves, _ = product(64, 64, 64, dtypes.float16, dtypes.float32)
     tiled = compile_kernel(plain, LANGUAGES["cuda"])

@@ -54,7 +54,7 @@ def test_small_elements_share_words() -> None:
     assert text.count("atomicAnd(") == text.count("atomicOr(") >= 1 and "extractBits(" in text
 
 
-def test_threads_and_near_memory() -> None:
+def test_threads_and_local_memory() -> None:
     text = written(param(1, 4, 256).reduce("ADD", (1,)), opts=[Opt(OptOps.GROUP, 1, 64)])
     assert "@workgroup_size(64, 1, 1)" in text and "workgroupBarrier();" in text
     assert text.index("var<workgroup> tmp0: array<f32, 64>;") < text.index("@compute")

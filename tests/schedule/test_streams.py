@@ -176,6 +176,15 @@ def long_rows(kind: str, device: str = "CPU") -> tuple[UOp, Kernel, Target]:
     return item.sink, kernel, target
 
 
+@pytest.mark.parametrize("kind", ["none", "causal"])
+def test_rows_that_go_block_by_block_are_shared_by_threads(kind: str) -> None:
+    """Each thread walks over the blocks of its own rows: the blocks' loop stands in front and is no loop to split."""
+    sink, _, target = long_rows(kind)
+    kernel = begin(sink, replace(target, threads=2))
+    choose(kernel, replace(target, threads=2))
+    assert [o.op for o in kernel.opts if o.op in (OptOps.ONLINE, OptOps.THREAD)] == [OptOps.ONLINE, OptOps.THREAD]
+
+
 @pytest.mark.parametrize("kind", MASKS)
 @pytest.mark.parametrize("device", ["PYTHON", "PYTHON:V32", "CPU"])
 def test_long_rows_go_block_by_block(device: str, kind: str) -> None:

@@ -150,4 +150,9 @@ def outermost_loops(k: KernelGraph) -> set[UOp]:
     return {loops[0] for s in k.stores if (loops := [r for r in k.order if r in s.ranges and not r.arg[1].expanded])}
 
 
+def first_loop(k: KernelGraph) -> UOp | None:
+    """The outermost loop. Blocks that a reduction walks over (``ONLINE``) stand before the loops it is computed in."""
+    return next((r for r in k.ranges if r.arg[1] is not Role.BLOCK or all(r not in f.src[1:] for f in k.folds)), None)
+
+
 # *** one load of what outer loops choose between ***

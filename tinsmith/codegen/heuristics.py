@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from tinsmith.codegen.ahead import may_stream
-from tinsmith.codegen.bounds import outermost_loops
+from tinsmith.codegen.bounds import first_loop, outermost_loops
 from tinsmith.codegen.heuristics_rows import row_ahead, steps_together
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
@@ -158,7 +158,7 @@ def thread_opts(kernel: Kernel, target: Target) -> None:
         loops = [r for r in kernel.parallel if all(r in s.ranges for s in kernel.stores)]
         if not loops and (apart := outermost_loops(kernel)) and apart <= set(kernel.parallel):
             break
-        if not loops or kernel.ranges[0] is not loops[0]:
+        if not loops or first_loop(kernel) is not loops[0]:
             return
         outer = loops[0]
         size = range_size(outer)
@@ -169,7 +169,7 @@ def thread_opts(kernel: Kernel, target: Target) -> None:
             continue
         break
     outer = kernel.parallel[0]
-    if range_size(outer) > 1 and kernel.ranges[0] is outer:
+    if range_size(outer) > 1 and first_loop(kernel) is outer:
         apply_to(kernel, OptOps.THREAD, outer)
 
 

@@ -106,7 +106,7 @@ def _thread(k: KernelGraph, opt: Opt) -> None:
     _require(r.arg[1] is Role.LOOP and r not in k.bound, opt, "one parallel loop can be split over threads")
     _require(not any(x.arg[1] in (Role.THREAD, Role.LOCAL, Role.GROUP) for x in k.order), opt,
              "the kernel is split over threads already")
-    _require(k.ranges.index(r) == 0, opt, "it must be the outermost loop")
+    _require(bounds.first_loop(k) is r, opt, "it must be the outermost loop")
     outermost = {r} if all(r in s.ranges for s in k.stores) else bounds.outermost_loops(k)
     fits = r in outermost and all(x.arg[1] is Role.LOOP and x not in k.bound for x in outermost)
     _require(fits, opt, "every store must depend on it, or have a parallel loop of its own outermost")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 
 from tinsmith.backend.device import Compiled
 from tinsmith.codegen.launch import KernelProgram
@@ -77,16 +78,26 @@ def lines_of(item: ScheduleItem) -> list[str]:
 
 
 def opts_text(opts: list[Opt]) -> str:
-    """``UPCAST(0, 8) THREAD(0)``: what the optimizer chose, in order.
+    """``UPCAST(0, 8) THREAD(0)``: what the optimizer chose, in order; in brackets what ``Opt`` takes after the op.
 
     >>> from tinsmith.codegen.opt import OptOps
     >>> opts_text([Opt(OptOps.UPCAST, 0, 8), Opt(OptOps.THREAD, 0)])
     'UPCAST(0, 8) THREAD(0)'
+    >>> opts_text([Opt(OptOps.STAGE, 1, (0,), lanes=16, copies=2), Opt(OptOps.ORDER, amt=(1, 0))])
+    'STAGE(1, (0,), 16, copies=2) ORDER(amt=(1, 0))'
     """
-    if not opts:
-        return "none"
-    values = [(o, (o.axis, o.amt, o.lanes or None)) for o in opts]
-    return " ".join(f"{o.op.name}({', '.join(str(v) for v in of if v is not None)})" for o, of in values)
+    return " ".join(f"{o.op.name}({', '.join(_arguments(o))})" for o in opts) or "none"
+
+
+def _arguments(opt: Opt) -> Iterator[str]:
+    """What is not as ``Opt`` has it by itself: by position as far as nothing is left out, then by name."""
+    by_position = True
+    for field in fields(opt)[1:]:
+        value = getattr(opt, field.name)
+        if value != field.default:
+            yield repr(value) if by_position else f"{field.name}={value!r}"
+        else:
+            by_position = False
 
 
 def tree(sink: UOp, kernel: KernelProgram) -> str:

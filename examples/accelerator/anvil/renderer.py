@@ -146,7 +146,7 @@ class _Writer:
         self.at[u] = self.once("sarg", "s", None, self.arguments)
         self.arguments += 1
 
-    def near_memory(self, u: UOp) -> None:
+    def local_memory(self, u: UOp) -> None:
         self.at[u] = self.once("sscratch", "s", None, self.scratch)
         self.scratch += -(-u.arg[1] * u.dtype.itemsize // 64) * 64
 
@@ -367,7 +367,7 @@ def _loops(lines: Sequence[Line]) -> list[tuple[int, int]]:
 
 
 _WRITERS: Final[dict[Op, Callable[[_Writer, UOp], None]]] = {
-    Ops.DEFINE_GLOBAL: _Writer.argument, Ops.DEFINE_LOCAL: _Writer.near_memory, Ops.CONST: _Writer.nothing,
+    Ops.DEFINE_GLOBAL: _Writer.argument, Ops.DEFINE_LOCAL: _Writer.local_memory, Ops.CONST: _Writer.nothing,
     Ops.PREFETCH: _Writer.nothing, Ops.DEFINE_ACC: _Writer.accumulator, Ops.PHI: _Writer.phi, Ops.RANGE: _Writer.open,
     Ops.ENDRANGE: _Writer.close, Ops.IF: _Writer.condition, Ops.ENDIF: _Writer.close, Ops.LOAD: _Writer.load,
     Ops.STORE: _Writer.store, Ops.CAST: _Writer.cast, Ops.BITCAST: _Writer.cast, Ops.VECTORIZE: _Writer.vectorize,

@@ -161,7 +161,7 @@ def launch(symbol: str, module: dict[str, Any], arguments: Sequence[Any], thread
     with np.errstate(all="ignore"):
         for number, (tid, *place) in _in_order(list(enumerate(places)), seed):
             numbers = {"tid": tid, "nthreads": threads, **dict(zip(grid, place))}
-            near = _near_memory(symbol, module, block, number)
+            near = _local_memory(symbol, module, block, number)
             slots = {name: [Slot(Engine(e, block.agents), readers=block.readers[name]) for e in engines]
                      for name, engines in block.rings.items()}
             warps = []
@@ -241,7 +241,7 @@ def _where(memory: Memory) -> tuple[int, int]:
     return memory.data.__array_interface__["data"][0], memory.data.itemsize
 
 
-def _near_memory(symbol: str, module: dict[str, Any], block: _Threads, number: int) -> dict[str, Memory]:
+def _local_memory(symbol: str, module: dict[str, Any], block: _Threads, number: int) -> dict[str, Memory]:
     out = {}
     for name, dtype, elements in module["LOCALS"]:
         watch = (Watch(symbol, name, module["STATEMENTS"], elements, block.agents,
