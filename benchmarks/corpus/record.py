@@ -77,12 +77,18 @@ def kernels(program: CorpusProgram, target: str) -> list[KernelProgram]:
 
 
 def rows(program: CorpusProgram, target: str) -> list[Row]:
-    """Its kernels as they are kept; of a program that the target refuses, why."""
+    """Its kernels as they are kept; of a program that the target refuses, why.
+
+    Raises:
+        AssertionError: if an opt was refused that the planner offered.
+    """
     try:
-        return [Row(k.symbol.rpartition("_")[2], k.name, " ".join(map(short, k.opts)))
-                for k in kernels(program, target)]
+        found = kernels(program, target)
     except TinsmithError as error:
         return [Row("refused", type(error).__name__, "")]
+    mistakes = [m for k in found if k.plan is not None for m in k.plan.mistakes]
+    assert not mistakes, f"{target}, {program.name}: {mistakes}"
+    return [Row(k.symbol.rpartition("_")[2], k.name, " ".join(map(short, k.opts))) for k in found]
 
 
 def read(target: str) -> Kept:

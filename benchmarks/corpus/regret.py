@@ -25,7 +25,7 @@ from tinsmith.codegen.opt import OptOps
 from tinsmith.codegen.plan import candidates as planned
 from tinsmith.codegen.program import begin, choose
 from tinsmith.codegen.search import COPIES, actions, copies
-from tinsmith.codegen.tuning import Candidate
+from tinsmith.codegen.tuning import Candidate, Unfit
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import Context
 from tinsmith.inspect.beam import Trial, why_not
@@ -76,11 +76,11 @@ def candidates(sink: UOp, device: str) -> list[Kernel]:
 
 
 def _applied(plain: Kernel, way: Candidate) -> Kernel | None:
-    """The kernel with the opts of a candidate; None where they are not legal."""
+    """The kernel with the opts of a candidate; None where it does not suit them."""
     k = plain.copied()
     try:
         way.apply(k)
-    except ArgumentError:
+    except Unfit:
         return None
     return k
 

@@ -1,7 +1,7 @@
 """The planner: what a kernel is, the cheapest legal candidate, and why the next best lost."""
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -10,13 +10,16 @@ import pytest
 from tests.codegen.test_estimate import TARGET, kernel, matmul, param
 from tinsmith import Tensor, explain
 from tinsmith.codegen import plan as planner
+from tinsmith.codegen.heuristics_blocks import Generator
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.plan import candidates, plan
 from tinsmith.codegen.program import compile_kernel
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.render.cuda import CUDARenderer
-from tinsmith.codegen.tuning import Candidate, apply_to
+from tinsmith.codegen.tuning import Candidate, apply_if_it_fits, apply_to
+from tinsmith.core.errors import ArgumentError
+from tinsmith.core.settings import Context
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.structure import Contraction, Map, Rows, Scan, Scatter, structure
 
@@ -61,19 +64,47 @@ def test_the_runner_up_is_named_with_what_it_spends_more_on() -> None:
     assert "planned as contraction: " in text and "; next best: " in " ".join(text.split())
 
 
-def test_what_is_not_legal_is_dropped_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    def illegal(k: Kernel) -> None:
+ILLEGAL = Opt(OptOps.UNROLL, 17, 2)
+
+
+def two_ways(apply: Callable[[Kernel], None]) -> Generator:
+    """A way that is right, and a cheaper one that goes on with ``apply`` after an opt of its own."""
+    def begun(k: Kernel) -> None:
         apply_to(k, OptOps.UPCAST, k.ranges[0], 2)
-        k.apply(Opt(OptOps.UNROLL, 17, 2))
+        apply(k)
 
     def offered(k: Kernel, target: Target) -> Iterator[Candidate]:
         yield Candidate("dear", {"memory": 9.0}, lambda k: apply_to(k, OptOps.UPCAST, k.ranges[0], 4))
-        yield Candidate("cheap", {"memory": 1.0}, illegal)
-    monkeypatch.setitem(planner.CORES, Map, (offered,))
-    k = kernel(param(1, (64,)) + 1)
-    made = plan(k, TARGET)
-    assert k.opts == [Opt(OptOps.UPCAST, 0, 4)]
-    assert (made.chosen, made.other) == ("dear", "cheap") and "not legal" in made.why and "names no axis" in made.why
+        yield Candidate("cheap", {"memory": 1.0}, begun)
+    return offered
+
+
+def test_what_does_not_suit_is_dropped_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(planner.CORES, Map, (two_ways(lambda k: apply_if_it_fits(k, ILLEGAL)),))
+    made = plan(k := kernel(param(1, (64,)) + 1), TARGET)
+    assert k.opts == [Opt(OptOps.UPCAST, 0, 4)] and not made.mistakes
+    assert (made.chosen, made.other) == ("dear", "cheap") and "does not suit it: Opt(" in made.why
+    assert "names no axis" in made.why and "the axes are" not in made.why
+
+
+def unasked(k: Kernel, target: Target) -> Iterator[Candidate]:
+    """A generator that tries what is not legal before it offers anything."""
+    k.copied().apply(ILLEGAL)
+    yield Candidate("none", {}, print)
+
+
+@pytest.mark.parametrize("offered", [(two_ways(lambda k: k.apply(ILLEGAL)),), (unasked, two_ways(lambda k: k.apply(
+    ILLEGAL)))])
+def test_an_opt_that_is_refused_is_a_mistake_of_ours(
+        offered: tuple[Generator, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests fail by it; a user's program gets the next candidate, and explain() says what happened."""
+    monkeypatch.setitem(planner.CORES, Map, offered)
+    with pytest.raises(ArgumentError, match="names no axis"):
+        plan(kernel(param(1, (64,)) + 1), TARGET)
+    with Context(CHECK_IR=0):
+        made = plan(k := kernel(param(1, (64,)) + 1), TARGET)
+    assert k.opts == [Opt(OptOps.UPCAST, 0, 4)] and made.chosen == "dear" and len(made.mistakes) == len(offered)
+    assert "; by mistake not cheap: " in str(made) and "names no axis" in str(made)
 
 
 def test_prices_are_data_of_the_target() -> None:

@@ -15,7 +15,7 @@ from tinsmith import Tensor
 from tinsmith.backend.device import Device
 from tinsmith.backend.python.render import PythonRenderer
 from tinsmith.backend.python.runtime import NAMES, Memory, launch
-from tinsmith.codegen.heuristics_rings import tile_applied
+from tinsmith.codegen.heuristics_rings import apply_tile
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.linearize import linearize
 from tinsmith.codegen.opt import Opt, OptOps
@@ -37,7 +37,7 @@ def tiled(sink: UOp, unit: str = "wgmma_bf16_64", below: int = 1, slots: int = 4
     """The opts of one tile; with roles, three blocks take turns."""
     kernel = linearize_on(DEVICE, sink)
     loops = [*kernel.parallel[-2:], kernel.reduces[0]]
-    assert tile_applied(kernel, [r.arg[0] for r in loops], UNITS[unit], Tile(below, slots, 1.0, roles))
+    apply_tile(kernel, [r.arg[0] for r in loops], UNITS[unit], Tile(below, slots, 1.0, roles))
     return kernel.opts
 
 

@@ -149,8 +149,13 @@ def _divided(opt: Opt, r: UOp) -> int:
     return amount
 
 
+def may_be_shared(k: KernelGraph, r: UOp) -> bool:
+    """Whether threads may share a range: what all of them have in local memory is not filled for each of its values."""
+    return not any(n.op is Ops.STAGE and r in n.ranges and not matrix.held(n) for n in toposort(k.sink))
+
+
 def _before_stages(k: KernelGraph, opt: Opt, r: UOp) -> None:
-    if any(n.op is Ops.STAGE and r in n.ranges and not matrix.held(n) for n in toposort(k.sink)):
+    if not may_be_shared(k, r):
         raise fail(opt, "local memory that all threads share was filled for each value of this range",
                    "LOCAL before GROUP, and both before STAGE")
 

@@ -12,32 +12,15 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from tinsmith.codegen.accumulators import added_sum
-from tinsmith.codegen.blocks import threads_per_block
+from tinsmith.codegen.blocks import may_be_shared, threads_per_block
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.masking import covered_steps
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, range_size
-from tinsmith.codegen.tuning import count_of, stride_of
-from tinsmith.core.errors import ArgumentError
-from tinsmith.core.settings import settings
+from tinsmith.codegen.tuning import apply_to, count_of, stride_of
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
-
-
-def tried(kernel: Kernel, opt: Opt) -> bool:
-    """Apply ``opt``; False where it is refused. A kernel without it is right but slow, so only tests fail by it.
-
-    Raises:
-        ArgumentError: with ``CHECK_IR=1``.
-    """
-    try:
-        kernel.apply(opt)
-    except ArgumentError:
-        if settings.CHECK_IR:
-            raise
-        return False
-    return True
 
 
 def split(kernel: Kernel, op: OptOps, r: UOp | None, amount: int) -> UOp | None:
@@ -45,22 +28,18 @@ def split(kernel: Kernel, op: OptOps, r: UOp | None, amount: int) -> UOp | None:
     if r is None or amount < 2:
         return r
     at, size = kernel.order.index(r), range_size(r)
-    if not tried(kernel, Opt(op, kernel.ranges.index(r), min(amount, size))):
-        return r
+    apply_to(kernel, op, r, min(amount, size))
     return kernel.order[at] if size > amount else None
 
 
 def room(kernel: Kernel, op: OptOps, r: UOp, wanted: int, target: Target) -> int:
     """As many threads for a range as are wanted, or as many as the block has room for beside those it has: whether they
     are the same threads shows when they are there."""
-    if wanted < 2:
-        return wanted
+    if wanted < 2 or not may_be_shared(kernel, r):
+        return min(wanted, 1)
     trial, threads = kernel.copied(), threads_per_block(kernel)
     trial.target = replace(target, block_threads=wanted * max(threads, target.block_threads))
-    try:
-        trial.apply(Opt(op, kernel.ranges.index(r), wanted))
-    except ArgumentError:  # of a row that others reduce over: what its threads share would be filled for each of them
-        return 1
+    apply_to(trial, op, r, wanted)
     return wanted if threads_per_block(trial) <= target.block_threads else target.block_threads // threads
 
 
@@ -179,10 +158,11 @@ def running_opts(kernel: Kernel, target: Target) -> bool:
         options = [1 << n for n in range((min(target.blocks.running, target.block_threads, vectors)).bit_length())]
         threads = min(options, key=lambda t: -(-vectors // t) * (t + 1)) if along and target.warp else 1
         if size % (lanes * threads):
-            tried(kernel, Opt(OptOps.PADTO, kernel.ranges.index(steps), lanes * threads))
-        at = kernel.ranges.index(next(iter(kernel.ordered)))
-        if (lanes == 1 or tried(kernel, Opt(OptOps.VECTOR, at, lanes))) and threads > 1:
-            tried(kernel, Opt(OptOps.GROUP, at, threads))
+            apply_to(kernel, OptOps.PADTO, steps, lanes * threads)
+        if lanes > 1:
+            apply_to(kernel, OptOps.VECTOR, next(iter(kernel.ordered)), lanes)
+        if threads > 1:
+            apply_to(kernel, OptOps.GROUP, next(iter(kernel.ordered)), threads)
             rows_to_block(kernel, target.blocks.threads // threads)
             return True
     thread_opts(kernel, target)
@@ -267,7 +247,7 @@ def listed_opts(kernel: Kernel, target: Target) -> bool:
     spans = toposort([n for span in covered_steps(kernel).values() for n in span])
     if not any(n.op is Ops.LOAD for n in spans):
         return False
-    tried(kernel, Opt(OptOps.SKIP))
+    kernel.apply(Opt(OptOps.SKIP))
     vector_opts(kernel, target)
     for r in reversed([r for r in kernel.order if r.arg[1] is Role.GLOBAL and r not in spans]):
         split(kernel, OptOps.LOCAL, r, amount_for(range_size(r), min(target.blocks.threads, target.block_threads)))
@@ -330,7 +310,8 @@ def vector_opts(kernel: Kernel, target: Target) -> int:
         if not along or not isinstance(range_size(r), int) or results_of(kernel) < 4 * target.blocks.threads:
             continue
         lanes = lanes_for(kernel, target, range_size(r), r)
-        if lanes > 1 and tried(kernel, Opt(OptOps.VECTOR, kernel.ranges.index(r), lanes)):
+        if lanes > 1:
+            apply_to(kernel, OptOps.VECTOR, r, lanes)
             return lanes
     return 1
 
@@ -364,7 +345,7 @@ def transpose_opts(kernel: Kernel, target: Target) -> bool:
     split(kernel, OptOps.LOCAL, x, side)
     split(kernel, OptOps.LOCAL, split(kernel, OptOps.UPCAST, again(kernel, y), rows), side // rows)
     kept = tuple(i for i, r in enumerate(kernel.ranges) if r.arg[1] is Role.GLOBAL)
-    tried(kernel, Opt(OptOps.STAGE, number, kept))
+    kernel.apply(Opt(OptOps.STAGE, number, kept))
     return True
 
 

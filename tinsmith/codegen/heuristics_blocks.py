@@ -21,7 +21,6 @@ from tinsmith.codegen.heuristics_bandwidth import (
     short_sum_opts,
     thread_opts,
     transpose_opts,
-    tried,
     vector_opts,
     window_opts,
 )
@@ -30,12 +29,12 @@ from tinsmith.codegen.heuristics_maps import share_work
 from tinsmith.codegen.heuristics_products import product_ways
 from tinsmith.codegen.heuristics_rings import ring_ways
 from tinsmith.codegen.kernel import Kernel
-from tinsmith.codegen.opt import Opt, OptOps
+from tinsmith.codegen.opt import OptOps
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, range_size
-from tinsmith.codegen.tuning import Candidate
+from tinsmith.codegen.tuning import Candidate, apply_to
 from tinsmith.codegen.tuning import stride_of as _stride
-from tinsmith.ir import Ops, UOp
+from tinsmith.ir import Ops
 from tinsmith.ir.structure import (
     Contraction,
     Map,
@@ -58,23 +57,6 @@ def _way(what: str, choose: Callable[[Kernel, Target], bool]) -> Generator:
     return generate
 
 
-def attempt(kernel: Kernel, op: OptOps, r: UOp, amount: int) -> UOp | None:
-    """Split ``r``; the inner range, or None where the opt is refused, which the model should have known."""
-    at = kernel.order.index(r)
-    if not tried(kernel, Opt(op, kernel.ranges.index(r), amount)):
-        return None
-    return kernel.order[at] if range_size(r) <= amount else kernel.order[at + 1]
-
-
-def outer_of(kernel: Kernel, inner: UOp | None) -> UOp | None:
-    """The loop that a split left around ``inner``."""
-    if inner is None:
-        return None
-    at = kernel.order.index(inner)
-    before = kernel.order[at - 1] if at else None
-    return before if before is not None and before.arg[0] == inner.arg[0] - 1 else None
-
-
 def shared_reduction_opts(kernel: Kernel, target: Target) -> None:
     """The threads of a block share every large reduction if there are few results."""
     beside = any(r.arg[1] is Role.LOOP for r in kernel.parallel)  # which the threads of a block share in any case
@@ -94,8 +76,9 @@ def shared_reduction_opts(kernel: Kernel, target: Target) -> None:
             size = range_size(r)
             most = min(wanted, 1 << (math.isqrt(4 * size).bit_length() - 1)) if long else min(wanted, size)
             amount = room(kernel, OptOps.GROUP, r, most, target)
-            if amount > 1 and attempt(kernel, OptOps.GROUP, r, amount) is not None and not long:
-                wanted //= amount
+            if amount > 1:
+                apply_to(kernel, OptOps.GROUP, r, amount)
+                wanted //= 1 if long else amount
 
 
 def reuse_opts(kernel: Kernel, target: Target) -> None:
@@ -114,7 +97,7 @@ def reuse_opts(kernel: Kernel, target: Target) -> None:
         if results_of(kernel) >= math.prod(amounts) * target.cores * target.resident // 4:
             for r, amount in zip(own, amounts):
                 if r is not None and amount > 1:
-                    attempt(kernel, OptOps.UPCAST, r, amount)
+                    apply_to(kernel, OptOps.UPCAST, r, amount)
             return
 
 

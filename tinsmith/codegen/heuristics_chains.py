@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from functools import partial
 
-from tinsmith.codegen.heuristics_rings import tried
+from tinsmith.codegen.heuristics_rings import stage_operand
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.masking import visible_ends
 from tinsmith.codegen.online import greatest, relative_sums
@@ -19,7 +19,6 @@ from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.streams import inner_contractions, outer_folds
 from tinsmith.codegen.tuning import Candidate
-from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops
 from tinsmith.ir.structure import contraction
 from tinsmith.ir.units import MatrixUnit
@@ -49,62 +48,44 @@ def chain_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
             waves = -(-others * -(-range_size(row) // side) // target.cores)
             width = depth + -(-range_size(column) // unit.n) * unit.n
             cycles = waves * side * -(-size // block) * block * width / (fastest * speed)
-            tile = partial(_chained, numbers=numbers, unit=unit, below=below, block=block, slots=slots)
+            tile = partial(apply_chain, numbers=numbers, unit=unit, below=below, block=block, slots=slots)
             what = f"a chain of tiles of {side} × {block} with {unit.name}, {slots} slots"
             yield Candidate(what, {"products": cycles}, tile)
-
-
-def _chained(kernel: Kernel, numbers: list[int], unit: MatrixUnit, below: int, block: int, slots: int) -> None:
-    if not _applied(kernel, numbers[:2], numbers[2:], unit, below, block, slots):
-        raise ArgumentError("Opt", "an operand does not lie as the unit needs it", "rows at multiples of 16 bytes")
 
 
 def at_number(kernel: Kernel, number: int) -> int:
     return next(i for i, r in enumerate(kernel.ranges) if r.arg[0] == number)
 
 
-def _applied(kernel: Kernel, sides: list[int], keys: list[int], unit: MatrixUnit, below: int, block: int,
-             slots: int) -> bool:
-    """The opts of a tile; False where one of them is refused."""
-    numbers = [*sides, *keys]
+def apply_chain(kernel: Kernel, numbers: list[int], unit: MatrixUnit, below: int, block: int, slots: int) -> None:
+    """The opts of a tile: ``numbers`` of the rows, the columns and what is reduced between the contractions."""
+    numbers = list(numbers)
 
     def at(which: int) -> int:
         return at_number(kernel, numbers[which])
 
-    for which, multiple in enumerate((unit.m * below, 1, *(block for _ in keys))):
+    for which, multiple in enumerate((unit.m * below, 1, *(block for _ in numbers[2:]))):
         place = at(which)
         if range_size(kernel.ranges[place]) % multiple:
-            if not tried(kernel, Opt(OptOps.PADTO, place, multiple)):
-                return False
+            kernel.apply(Opt(OptOps.PADTO, place, multiple))
             numbers[which] = kernel.ranges[place].arg[0]
-    size = range_size(kernel.ranges[at(2)])
-    if size > block and not tried(kernel, Opt(OptOps.ONLINE, at(2), block)):
-        return False
-    fold = next((f for f in kernel.folds if contraction(f, guarded=True) and any(
-        n.op is Ops.FOLD for n in toposort(f.src[0]))), None)
+    if range_size(kernel.ranges[at(2)]) > block:
+        kernel.apply(Opt(OptOps.ONLINE, at(2), block))
+    fold = next(f for f in kernel.folds if contraction(f, guarded=True) and any(
+        n.op is Ops.FOLD for n in toposort(f.src[0])))
     copies = -(-range_size(kernel.ranges[at(1)]) // unit.n)
     known = {r.arg[0] for r in kernel.order}
-    if fold is None or not tried(kernel, Opt(OptOps.TC, kernel.ranges.index(fold.src[-1]), (at(0), at(1), 1, copies),
-                                             unit=unit.name)):
-        return False
+    kernel.apply(Opt(OptOps.TC, kernel.ranges.index(fold.src[-1]), (at(0), at(1), 1, copies), unit=unit.name))
     rows = next((r for r in kernel.order if r.arg[1] is Role.GLOBAL and r.arg[0] not in known), None)
     if below > 1 and rows is not None:
         place = kernel.ranges.index(rows)
-        if not tried(kernel, Opt(OptOps.LOCAL, place, below)):
-            return False
+        kernel.apply(Opt(OptOps.LOCAL, place, below))
         rows = kernel.ranges[place] if kernel.ranges[place].arg[1] is Role.GLOBAL else None
     if ends := visible_ends(kernel):
         kernel.apply(Opt(OptOps.SKIP))
         if rows is not None and any(rows.arg[0] == r.arg[0] for e in ends.values() for r in e.ranges):
-            tried(kernel, Opt(OptOps.WALK, at_number(kernel, rows.arg[0]), -1))
-    loaded = [s for p in kernel.products for s in p.src[:2] if s in kernel.loads]
-    return not unit.staged or all(_staged(kernel, slots) for _ in loaded)
-
-
-def _staged(kernel: Kernel, slots: int) -> bool:
-    """A ring for the first operand that has none; one slot where no loop leads through it."""
-    value = next(s for p in kernel.products for s in p.src[:2] if s in kernel.loads)
-    kept = [r for r in kernel.ranges if r in value.ranges and r.arg[1] in (Role.GLOBAL, Role.BLOCK)]
-    deep = slots if any(r.arg[1] is Role.BLOCK for r in kept) else 1
-    return tried(kernel, Opt(OptOps.STAGE, kernel.stageable.index(value), tuple(map(kernel.ranges.index, kept)),
-                             layout="swizzled", depth=deep))
+            kernel.apply(Opt(OptOps.WALK, at_number(kernel, rows.arg[0]), -1))
+    for _ in [s for p in kernel.products for s in p.src[:2] if s in kernel.loads] if unit.staged else ():
+        value = next(s for p in kernel.products for s in p.src[:2] if s in kernel.loads)
+        kept = [r for r in kernel.ranges if r in value.ranges and r.arg[1] in (Role.GLOBAL, Role.BLOCK)]
+        stage_operand(kernel, value, kept, slots if any(r.arg[1] is Role.BLOCK for r in kept) else 1)

@@ -14,13 +14,11 @@ from functools import partial
 from typing import NamedTuple
 
 from tinsmith.codegen import matrix
-from tinsmith.codegen.heuristics_bandwidth import tried
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, range_size
-from tinsmith.codegen.tuning import Candidate, stride_of
-from tinsmith.core.errors import ArgumentError
+from tinsmith.codegen.tuning import Candidate, apply_to, stride_of
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.structure import contraction
@@ -96,10 +94,8 @@ def product_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
         return tile.cycles(target, count * math.prod(-(-size // side) for size, side in zip(sizes, tile.sides)))
 
     trial = kernel.copied()
-    merged = [_merged(trial, side) for side in (*sides, list(found.k))]
-    if any(r is None for r in merged):
-        return
-    row, column, k = (r for r in merged if r is not None)
+    row, column, k = (_merged(trial, side) for side in (*sides, list(found.k)))
+    numbers = [r.arg[0] for r in (row, column, k)]
     for unit in (*target.units, fma(fold.dtype, 0)):
         alone = unit.emit == "muladd"
         least = (target.blocks.least,) * 3 if alone else (unit.m, unit.n, 1)
@@ -112,75 +108,63 @@ def product_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
             of = f"threads, {tile.rows} × {tile.columns} each" if alone else f"warps with {unit.name}"
             yield Candidate(f"tiles of {down} × {across} in local memory, {tile.down} × {tile.across} {of}",
                             {"products": cost(tile) * sizes[2]},
-                            partial(_tiled, trial=trial, row=row, column=column, k=k, tile=tile))
+                            partial(_tiled, trial=trial, numbers=numbers, tile=tile))
 
 
-def _tiled(kernel: Kernel, trial: Kernel, row: UOp, column: UOp, k: UOp, tile: Tile) -> None:
-    new = trial.copied()
-    if not _applied(new, row, column, k, tile):
-        raise ArgumentError("Opt", "an operand does not lie as a tile in local memory needs it", "another tile")
-    vars(kernel).update(vars(new))
+def _tiled(kernel: Kernel, trial: Kernel, numbers: Sequence[int], tile: Tile) -> None:
+    """PADTO, the tile's own opts and a STAGE per load."""
+    vars(kernel).update(vars(trial.copied()))
+    padded = [_padded(kernel, *pair) for pair in zip(numbers, (*tile.sides, tile.depth))]
+    (_of_threads if tile.unit.threads == 1 else _of_warps)(kernel, padded, tile)
+    _staged(kernel, next((r for r in kernel.reduces if r in kernel.folds[0].src[1:]), None), tile)
 
 
-def _applied(kernel: Kernel, row: UOp, column: UOp, k: UOp, tile: Tile) -> bool:
-    """PADTO, the tile's own opts and a STAGE per load; False where one of them is refused."""
-    padded = [*zip((row, column), tile.sides), (k, tile.depth)]
-    numbers = [_padded(kernel, r, multiple) for r, multiple in padded]
-    found = _of_threads(kernel, numbers, tile) if tile.unit.threads == 1 else _of_warps(kernel, numbers, tile)
-    return found and _staged(kernel, next((r for r in kernel.reduces if r in kernel.folds[0].src[1:]), None), tile)
-
-
-def _of_threads(kernel: Kernel, numbers: Sequence[int], tile: Tile) -> bool:
+def _of_threads(kernel: Kernel, numbers: Sequence[int], tile: Tile) -> None:
     """VECTOR, UPCAST, LOCAL and TILE."""
     for number, copies, threads in zip(numbers, (tile.rows, tile.columns), (tile.down, tile.across)):
         inner = math.gcd(copies, 4)
         first = OptOps.VECTOR if number == numbers[1] and inner == 4 else OptOps.UPCAST
         for op, amount in ((first, inner), (OptOps.LOCAL, threads), (OptOps.UPCAST, copies // inner)):
             at = next((i for i, r in enumerate(kernel.order) if r.arg[0] == number), None)
-            if at is None or amount < 2:
-                continue
-            if not tried(kernel, Opt(op, kernel.ranges.index(kernel.order[at]), amount)):
-                return False
-            number = kernel.order[at].arg[0]
-    k = next(r for r in kernel.reduces if r.arg[0] == numbers[2])
-    return tried(kernel, Opt(OptOps.TILE, kernel.ranges.index(k), tile.steps))
+            if at is not None and amount > 1:
+                apply_to(kernel, op, kernel.order[at], amount)
+                number = kernel.order[at].arg[0]
+    apply_to(kernel, OptOps.TILE, next(r for r in kernel.reduces if r.arg[0] == numbers[2]), tile.steps)
 
 
-def _of_warps(kernel: Kernel, numbers: Sequence[int], tile: Tile) -> bool:
+def _of_warps(kernel: Kernel, numbers: Sequence[int], tile: Tile) -> None:
     """TC, LOCAL and UNROLL."""
     m, n, k = (next(i for i, r in enumerate(kernel.ranges) if r.arg[0] == number) for number in numbers)
-    if not tried(kernel, Opt(OptOps.TC, k, (m, n, tile.rows, tile.columns), unit=tile.unit.name)):
-        return False
+    kernel.apply(Opt(OptOps.TC, k, (m, n, tile.rows, tile.columns), unit=tile.unit.name))
     for which, warps in enumerate((tile.down, tile.across)):
         product = kernel.products[0]
         mine = product.src[2 + which].ranges | (product.src[which].ranges - product.src[1 - which].ranges)
         r = next((r for r in kernel.order if r in mine and r.arg[1] is Role.GLOBAL), None)
-        if warps > 1 and (r is None or not tried(kernel, Opt(OptOps.LOCAL, kernel.ranges.index(r), warps))):
-            return False
-    steps = kernel.reduces
-    return tile.steps == 1 or not steps or tried(kernel, Opt(OptOps.UNROLL, kernel.ranges.index(steps[0]), tile.steps))
+        if warps > 1 and r is not None:
+            apply_to(kernel, OptOps.LOCAL, r, warps)
+    if tile.steps > 1 and kernel.reduces:
+        apply_to(kernel, OptOps.UNROLL, kernel.reduces[0], tile.steps)
 
 
-def _merged(kernel: Kernel, ranges: list[UOp]) -> UOp | None:
+def _merged(kernel: Kernel, ranges: list[UOp]) -> UOp:
     """One range in place of several."""
     r, *others = sorted(ranges, key=kernel.order.index)
     for other in others:
         at = kernel.order.index(r)
-        if not tried(kernel, Opt(OptOps.MERGE, kernel.ranges.index(r), kernel.ranges.index(other))):
-            return None
+        kernel.apply(Opt(OptOps.MERGE, kernel.ranges.index(r), kernel.ranges.index(other)))
         r = kernel.order[at]
     return r
 
 
-def _padded(kernel: Kernel, r: UOp, multiple: int) -> int:
+def _padded(kernel: Kernel, number: int, multiple: int) -> int:
     """The number of a range of whole tiles."""
-    at = kernel.order.index(r)
-    if range_size(r) % multiple:
-        tried(kernel, Opt(OptOps.PADTO, kernel.ranges.index(r), multiple))
+    at = next(i for i, r in enumerate(kernel.order) if r.arg[0] == number)
+    if range_size(kernel.order[at]) % multiple:
+        apply_to(kernel, OptOps.PADTO, kernel.order[at], multiple)
     return int(kernel.order[at].arg[0])
 
 
-def _staged(kernel: Kernel, outer: UOp | None, tile: Tile) -> bool:
+def _staged(kernel: Kernel, outer: UOp | None, tile: Tile) -> None:
     """A tile per block and slice of all that is loaded for the sum: for a unit with rows as they run in memory."""
     inner = (Role.LOCAL, Role.FRAGMENT)
     while load := next((n for n in toposort(kernel.folds[0]) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM
@@ -189,7 +173,5 @@ def _staged(kernel: Kernel, outer: UOp | None, tile: Tile) -> bool:
         kept = tuple(i for i, r in enumerate(kernel.ranges) if r in outside)
         flat = any(stride_of(load.src[1], p.src[4]) == 1 for p in kernel.products)
         lanes = 4 if tile.unit.threads == 1 else 16 // load.dtype.itemsize
-        if not tried(kernel, Opt(OptOps.STAGE, kernel.loads.index(load), kept, lanes=lanes,
-                                 layout="flat" if flat else "deep", depth=1 + (outer in load.ranges))):
-            return False
-    return True
+        kernel.apply(Opt(OptOps.STAGE, kernel.loads.index(load), kept, lanes=lanes, layout="flat" if flat else "deep",
+                         depth=1 + (outer in load.ranges)))

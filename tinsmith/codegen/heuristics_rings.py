@@ -3,7 +3,7 @@
 A block computes one tile of the result; a unit's row says which tiles it is good for. All blocks of a tile's size come
 in waves over the cores, so the cheapest tile is the one with the least ``waves · tile / speed``. Where there are
 several waves, as many blocks as there are cores take turns, and warps of their own fill their rings. Where an operand
-is no box of memory, its STAGE is refused, and so is the unit.
+is no box of memory, the unit does not suit the kernel.
 """
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, range_size
-from tinsmith.codegen.tuning import Candidate, stride_of
-from tinsmith.core.errors import ArgumentError
+from tinsmith.codegen.tuning import Candidate, Unfit, apply_if_it_fits, stride_of
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.layout import ROW_BYTES
 from tinsmith.ir.structure import contraction
@@ -52,7 +51,8 @@ def ring_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
                 filled = "warps of their own fill" if tile.roles else "a ring of"
                 cycles = waves * side * unit.n * sizes[2] / (fastest * tile.speed)
                 yield Candidate(f"tiles of {side} × {unit.n} with {unit.name}, {filled} {tile.slots} slots",
-                                {"products": cycles}, partial(_applied, m=m, n=n, k=k, unit=unit, tile=tile))
+                                {"products": cycles}, partial(apply_tile, numbers=[r.arg[0] for r in (m, n, k)],
+                                                              unit=unit, tile=tile))
 
 
 def _largest(kernel: Kernel, fold: UOp, a: UOp, b: UOp) -> UOp | None:
@@ -61,45 +61,38 @@ def _largest(kernel: Kernel, fold: UOp, a: UOp, b: UOp) -> UOp | None:
     return max(own, key=range_size, default=None)
 
 
-def _applied(kernel: Kernel, m: UOp, n: UOp, k: UOp, unit: MatrixUnit, tile: Tile) -> None:
-    if not tile_applied(kernel, [r.arg[0] for r in (m, n, k)], unit, tile):
-        raise ArgumentError("Opt", "an operand is no box of memory", "rows at multiples of 16 bytes")
-
-
-def tile_applied(kernel: Kernel, numbers: list[int], unit: MatrixUnit, tile: Tile) -> bool:
-    """PADTO, TC, LOCAL, UNROLL, WALK, a STAGE per operand and ROLES; False where one of them is refused."""
+def apply_tile(kernel: Kernel, numbers: list[int], unit: MatrixUnit, tile: Tile) -> None:
+    """PADTO, TC, LOCAL, UNROLL, WALK, a STAGE per operand and ROLES."""
     below, steps = tile.below, ROW_BYTES // unit.a.itemsize
-    positions = [next(i for i, r in enumerate(kernel.ranges) if r.arg[0] == n) for n in numbers]
-    for axis, multiple in ((0, unit.m * below), (2, steps)):
-        if range_size(kernel.ranges[positions[axis]]) % multiple and not tried(
-                kernel, Opt(OptOps.PADTO, positions[axis], multiple)):
-            return False
-    m, n, k = positions
-    if not tried(kernel, Opt(OptOps.TC, k, (m, n, 1, 1), unit=unit.name)):
-        return False
-    rows, columns = (_own(kernel, which) for which in (0, 1))
-    if below > 1 and (rows is None or not tried(kernel, Opt(OptOps.LOCAL, kernel.ranges.index(rows), below))):
-        return False
+    m, n, k = (next(i for i, r in enumerate(kernel.ranges) if r.arg[0] == n) for n in numbers)
+    for axis, multiple in ((m, unit.m * below), (k, steps)):
+        if range_size(kernel.ranges[axis]) % multiple:
+            kernel.apply(Opt(OptOps.PADTO, axis, multiple))
+    kernel.apply(Opt(OptOps.TC, k, (m, n, 1, 1), unit=unit.name))
+    if below > 1 and (rows := _own(kernel, 0)) is not None:
+        kernel.apply(Opt(OptOps.LOCAL, kernel.ranges.index(rows), below))
     for r in kernel.reduces if steps > unit.k else ():
-        if not tried(kernel, Opt(OptOps.UNROLL, kernel.ranges.index(r), steps // unit.k)):
-            return False
+        kernel.apply(Opt(OptOps.UNROLL, kernel.ranges.index(r), steps // unit.k))
     rows, columns = (_own(kernel, which) for which in (0, 1))
     if rows is not None and columns is not None:
         band = max(d for d in range(1, kernel.target.blocks.band + 1) if range_size(rows) % d == 0)
         if band > 1 or tile.roles:
             blocks = (kernel.target.cores,) * tile.roles
-            tried(kernel, Opt(OptOps.WALK, kernel.ranges.index(rows), (kernel.ranges.index(columns), band, 1, *blocks)))
-    staged = all(_staged(kernel, which, tile.slots) for which in (0, 1))
-    return staged and (not tile.roles or tried(kernel, Opt(OptOps.ROLES)))
+            kernel.apply(Opt(OptOps.WALK, kernel.ranges.index(rows), (kernel.ranges.index(columns), band, 1, *blocks)))
+    for which in (0, 1):
+        value = kernel.products[0].src[which]
+        stage_operand(kernel, value, [r for r in kernel.ranges if r in value.ranges and r.arg[1] in (
+            Role.GLOBAL, Role.REDUCE)], tile.slots)
+    if tile.roles:
+        kernel.apply(Opt(OptOps.ROLES))
 
 
-def tried(kernel: Kernel, opt: Opt) -> bool:
-    """Apply ``opt``; False where it is refused: where operands lie as they do not suit, nothing else knows."""
-    try:
-        kernel.apply(opt)
-    except ArgumentError:
-        return False
-    return True
+def stage_operand(kernel: Kernel, value: UOp, kept: list[UOp], slots: int) -> None:
+    """The ring of an operand, if it is a box of memory."""
+    if value not in kernel.stageable:
+        raise Unfit("an operand is no value in memory")
+    apply_if_it_fits(kernel, Opt(OptOps.STAGE, kernel.stageable.index(value), tuple(map(kernel.ranges.index, kept)),
+                                 layout="swizzled", depth=slots))
 
 
 def _own(kernel: Kernel, which: int) -> UOp | None:
@@ -107,10 +100,3 @@ def _own(kernel: Kernel, which: int) -> UOp | None:
     product = kernel.products[0]
     mine = product.src[which].ranges - product.src[1 - which].ranges
     return next((r for r in kernel.order if r in mine and r.arg[1] is Role.GLOBAL), None)
-
-
-def _staged(kernel: Kernel, which: int, slots: int) -> bool:
-    value = kernel.products[0].src[which]
-    kept = tuple(i for i, r in enumerate(kernel.ranges) if r in value.ranges and r.arg[1] in (Role.GLOBAL, Role.REDUCE))
-    return value in kernel.stageable and tried(kernel, Opt(OptOps.STAGE, kernel.stageable.index(value), kept,
-                                                           layout="swizzled", depth=slots))

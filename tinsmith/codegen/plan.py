@@ -2,14 +2,18 @@
 applied.
 
 ``structure`` names what the kernel is. The generators of that structure yield candidates: descriptors of lists of opts,
-each with a price in cycles that tells what they are spent on. A candidate whose opts are not legal is dropped, with the
-reason; of those left the cheapest is taken, the first where several cost the same. A contraction that no tile suits is
-taken for rows that are reduced.
+each with a price in cycles that tells what they are spent on. A candidate that the kernel turns out not to suit is
+dropped, with the reason; of those left the cheapest is taken, the first where several cost the same. A contraction that
+no tile suits is taken for rows that are reduced.
+
+What a candidate applies is legal: its generator asks before. Where one of its opts is refused, we made a mistake: with
+``CHECK_IR=1`` it is raised, else the next candidate is taken, and the plan tells.
 """
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -25,7 +29,7 @@ from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import range_size
 from tinsmith.codegen.stream_opts import chain_ways
-from tinsmith.codegen.tuning import Candidate, work_of
+from tinsmith.codegen.tuning import Candidate, Unfit, work_of
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import settings
 from tinsmith.ir.structure import Contraction, Map, Rows, Scan, Scatter, Structure, structure
@@ -39,6 +43,7 @@ class Plan:
         structure: what the kernel is.
         chosen: the candidate that was applied, and its ``cycles``.
         other: the runner-up, ``why`` it lost; empty where there was none.
+        mistakes: opts of candidates that were refused, though their generators offered them.
     """
 
     structure: str
@@ -46,31 +51,48 @@ class Plan:
     cycles: float
     other: str = ""
     why: str = ""
+    mistakes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.structure}: {self.chosen}" + (f"; next best: {self.other}, {self.why}" if self.other else "")
+        beaten = f"; next best: {self.other}, {self.why}" if self.other else ""
+        return f"{self.structure}: {self.chosen}{beaten}" + "".join(f"; by mistake not {m}" for m in self.mistakes)
 
 
 def plan(kernel: Kernel, target: Target) -> Plan:
-    """Apply the cheapest legal candidate to ``kernel``; what was chosen, and what came next."""
+    """Apply the cheapest candidate that suits ``kernel``; what was chosen, and what came next.
+
+    Raises:
+        ArgumentError: with ``CHECK_IR=1``, if an opt that a generator offers is refused.
+    """
     found = structure(kernel.sink)
     chained = isinstance(found, Contraction) and found.chain
     name = type(found).__name__.lower() + (" of contractions" if chained else "")
-    refused: tuple[str, ...] = ()
-    for ways in offers(kernel, target):
-        ways.sort(key=lambda w: w.cycles)
+    unfit, mistakes = list[tuple[str, str]](), list[str]()
+    for generate in generators(kernel, target):
+        ways = list[Candidate]()
+        with _refusals("what else was offered", unfit, mistakes):
+            ways = sorted(generate(kernel, target), key=lambda w: w.cycles)
         for at, way in enumerate(ways):
             trial = kernel.copied()
-            try:
+            with _refusals(way.what, unfit, mistakes):
                 way.apply(trial)
-            except ArgumentError as error:
-                refused = refused or (way.what, f"which is not legal: {error.message}")
-                continue
-            vars(kernel).update(vars(trial))
-            others = (w for w in ways[at + 1 :] if w.what != way.what)
-            lost = refused or next(((w.what, why_not(way, w)) for w in others), ())
-            return Plan(name, way.what, way.cycles, *lost)
-    return Plan(name, "as it is", 0.0)
+                vars(kernel).update(vars(trial))
+                others = ((w.what, why_not(way, w)) for w in ways[at + 1 :] if w.what != way.what)
+                return Plan(name, way.what, way.cycles, *next(chain(unfit, others), ("", "")), tuple(mistakes))
+    return Plan(name, "as it is", 0.0, *next(iter(unfit), ("", "")), tuple(mistakes))
+
+
+@contextmanager
+def _refusals(what: str, unfit: list[tuple[str, str]], mistakes: list[str]) -> Iterator[None]:
+    """Note why a candidate is dropped."""
+    try:
+        yield
+    except Unfit as reason:
+        unfit.append((what, f"which does not suit it: {reason}"))
+    except ArgumentError as error:
+        if settings.CHECK_IR:
+            raise
+        mistakes.append(f"{what}: {error.message}")
 
 
 def why_not(chosen: Candidate, other: Candidate) -> str:
@@ -92,14 +114,13 @@ def why_not(chosen: Candidate, other: Candidate) -> str:
 
 def candidates(kernel: Kernel, target: Target) -> list[Candidate]:
     """What the first generator of a kernel's structure that has anything to offer offers."""
-    return next((ways for ways in offers(kernel, target) if ways), [])
+    return next((ways for generate in generators(kernel, target) if (ways := list(generate(kernel, target)))), [])
 
 
-def offers(kernel: Kernel, target: Target) -> Iterator[list[Candidate]]:
-    """What the generators of a kernel's structure offer, the most special one first: the next ones are only asked where
-    nothing of that is legal."""
-    generators = (BLOCKS if target.blocks.threads else CORES)[type(structure(kernel.sink))]
-    return (list(generate(kernel, target)) for generate in (_alone, *generators))
+def generators(kernel: Kernel, target: Target) -> tuple[Generator, ...]:
+    """The generators of a kernel's structure, the most special one first: the next ones are only asked where nothing of
+    that suits it."""
+    return _alone, *(BLOCKS if target.blocks.threads else CORES)[type(structure(kernel.sink))]
 
 
 def _alone(kernel: Kernel, target: Target) -> Iterator[Candidate]:

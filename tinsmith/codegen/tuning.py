@@ -9,10 +9,15 @@ from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Core, Target
 from tinsmith.codegen.roles import range_size
 from tinsmith.core.dtypes import dtypes
+from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.linear import from_linear, linear_form
 from tinsmith.ir.symbolic import is_made_of, values_over
 from tinsmith.ir.uop import toposort
+
+
+class Unfit(Exception):
+    """A candidate does not suit a kernel, as its generator expects of some: why."""
 
 
 class Candidate(NamedTuple):
@@ -21,7 +26,7 @@ class Candidate(NamedTuple):
     Attributes:
         what: in words.
         price: expected cycles of one core, by what they are spent on.
-        apply: applies its opts; raises ArgumentError where one is not legal.
+        apply: applies its opts, all of them legal; raises Unfit where the kernel turns out not to suit them.
     """
 
     what: str
@@ -40,6 +45,18 @@ def name_of(r: UOp) -> str:
 
 def apply_to(kernel: Kernel, op: OptOps, r: UOp, amount: int | tuple[int, ...] | None = None) -> None:
     kernel.apply(Opt(op, kernel.ranges.index(r), amount))
+
+
+def apply_if_it_fits(kernel: Kernel, opt: Opt) -> None:
+    """Apply an opt of which nothing else knows whether it is legal: how memory lies decides.
+
+    Raises:
+        Unfit: with the reason, if it is not.
+    """
+    try:
+        kernel.apply(opt)
+    except ArgumentError as error:
+        raise Unfit(error.message.partition("; the axes are ")[0]) from None
 
 
 def split(kernel: Kernel, op: OptOps, r: UOp, amount: int) -> tuple[UOp | None, UOp]:
