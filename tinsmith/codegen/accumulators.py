@@ -13,7 +13,6 @@ from tinsmith.codegen.kernelgraph import KernelGraph
 from tinsmith.codegen.normalize import names_across
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.core.dtypes import dtypes
-from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.properties import bound_ranges, start_of
 from tinsmith.ir.uop import toposort
@@ -60,25 +59,21 @@ def crossing(sink: UOp) -> list[list[UOp]]:
 
 def carry(k: KernelGraph, opt: Opt) -> None:
     """Sums over the axis in blocks of amt[0], in one loop with the blocks of the ranges at the positions amt[1:]."""
-    def require(condition: bool, why: str) -> None:
-        if not condition:
-            raise ArgumentError("Opt", f"{opt}: {why}", "another axis or amount")
-
     positions = (opt.axis, *opt.amt[1:]) if isinstance(opt.amt, tuple) and opt.axis is not None else ()
     names = [k.ranges[n] for n in positions if 0 <= n < len(k.ranges)]
-    require(len(set(names)) == len(positions) > 1, "the amount is (block, positions of other ranges)")
+    opt.require(len(set(names)) == len(positions) > 1, "the amount is (block, positions of other ranges)")
     assert isinstance(opt.amt, tuple)
     block, size = opt.amt[0], names[0].src[-1].arg if names[0].src[-1].is_const else 0
-    require(all(r.src == names[0].src for r in names) and block > 1 and size % block == 0,
-            "the blocks divide ranges of one size")
+    opt.require(all(r.src == names[0].src for r in names) and block > 1 and size % block == 0,
+                "the blocks divide ranges of one size")
     sums = [r for r in names if r.arg[1] is Role.REDUCE]
-    require(names[0] in sums and all(r in sums or (r.arg[1] is Role.LOOP and r not in k.bound) for r in names),
-            "sums, and parallel loops")
-    require(all(n.op not in (Ops.AFTER, Ops.STAGE, Ops.MMA) for n in k.nodes), "it comes before stages and units")
+    opt.require(names[0] in sums and all(r in sums or (r.arg[1] is Role.LOOP and r not in k.bound) for r in names),
+                "sums, and parallel loops")
+    opt.require(all(n.op not in (Ops.AFTER, Ops.STAGE, Ops.MMA) for n in k.nodes), "it comes before stages and units")
     for x in k.stores:
         inside = {r for f in toposort(x) if f.op is Ops.FOLD for r in f.src[1:]} & set(sums)
-        require(len(inside | (x.ranges & set(names))) == 1 and all(carries(x, r) for r in inside),
-                "every statement has one of the ranges, and only sums alone stay in memory")
+        opt.require(len(inside | (x.ranges & set(names))) == 1 and all(carries(x, r) for r in inside),
+                    "every statement has one of the ranges, and only sums alone stay in memory")
     cut = [k.split(r, block, r.arg[1])[0] for r in names]
     if cut[0].op is not Ops.RANGE:
         return
@@ -106,9 +101,8 @@ def adds_only(k: KernelGraph, r: UOp) -> bool:
 
 def steps_together(k: KernelGraph, opt: Opt, r: UOp, amount: int) -> None:
     """Several steps of a loop whose sums stay in memory: a sum takes in at once what they add together."""
-    if range_size(r) % amount or range_size(r) == amount or not adds_only(k, r):
-        raise ArgumentError("Opt", f"{opt}: only whole copies of steps that add to sums are computed together",
-                            "another axis or amount")
+    opt.require(range_size(r) % amount == 0 and range_size(r) > amount and adds_only(k, r),
+                "only whole copies of steps that add to sums are computed together")
     outer, inner = k.split(r, amount, Role.UPCAST)
     table = {}
     for s in k.stores:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tinsmith.codegen.blocks import fail
 from tinsmith.codegen.kernelgraph import KernelGraph
 from tinsmith.codegen.roles import Role, is_partial, range_size
 from tinsmith.ir import Ops, UOp
@@ -36,11 +35,6 @@ class Ahead:
     first: bool = False
 
 
-def require(condition: bool, opt: Opt, why: str) -> None:
-    if not condition:
-        raise fail(opt, why)
-
-
 def may_stream(k: KernelGraph) -> bool:
     """Whether every store writes whole vectors at multiples of their size; sums that stay in memory do not count."""
     stores = _final(k)
@@ -54,7 +48,7 @@ def _final(k: KernelGraph) -> list[UOp]:
 
 
 def _stream(k: KernelGraph, opt: Opt) -> None:
-    require(may_stream(k), opt, "every store must write whole vectors at multiples of their size")
+    opt.require(may_stream(k), "every store must write whole vectors at multiples of their size")
     k.sink = k.sink.substitute({s: s.replace(arg="stream") for s in _final(k)})
 
 
@@ -62,12 +56,13 @@ def hint(k: KernelGraph, opt: Opt) -> None:
     if opt.axis is None:
         return _stream(k, opt)
     distance, last, outwards = (*opt.amt, 0, 0)[:3] if isinstance(opt.amt, tuple) and opt.amt else (opt.amt, 0, 0)
-    require(isinstance(distance, int) and 0 < distance < 1 << 20 and last in (0, 1), opt,
-            "the amount is a number of iterations, or (that, 1 if only the last reduction fetches[, loops outwards])")
+    opt.require(isinstance(distance, int) and 0 < distance < 1 << 20 and last in (0, 1),
+                "the amount is a number of iterations, or (that, 1 if only the last reduction fetches[, loops "
+                "outwards])")
     load, r = _load_and_loop(k, opt, outwards)
     steps = linear_form(load.src[1])[0]
     fixed = r in steps and not any(r in t.ranges for t in steps if t is not r)
-    require(fixed, opt, "its addresses have no fixed step")
+    opt.require(fixed, "its addresses have no fixed step")
     assert isinstance(distance, int)
     ahead = Ahead(r.arg[0], distance, isinstance(load.arg, Ahead) and load.arg.rotate, bool(last), outwards > 0)
     k.sink = k.sink.substitute({load: load.replace(arg=ahead)})
@@ -76,8 +71,8 @@ def hint(k: KernelGraph, opt: Opt) -> None:
 
 def rotate(k: KernelGraph, opt: Opt) -> None:
     load, r = _load_and_loop(k, opt)
-    require(r.arg[1] is Role.REDUCE, opt, "its innermost loop is no reduction")
-    require(load.src[0] not in {s.src[0] for s in k.stores}, opt, "the kernel writes what it loads")
+    opt.require(r.arg[1] is Role.REDUCE, "its innermost loop is no reduction")
+    opt.require(load.src[0] not in {s.src[0] for s in k.stores}, "the kernel writes what it loads")
     distance = load.arg.prefetch if isinstance(load.arg, Ahead) else 0
     k.sink = k.sink.substitute({load: load.replace(arg=Ahead(r.arg[0], distance, True))})
 
@@ -85,11 +80,11 @@ def rotate(k: KernelGraph, opt: Opt) -> None:
 def _load_and_loop(k: KernelGraph, opt: Opt, outwards: int = 0) -> tuple[UOp, UOp]:
     """A load by its number, and the innermost loop that it depends on, or one so many loops outwards."""
     loads = k.loads
-    require(opt.axis is not None and 0 <= opt.axis < len(loads), opt, f"there are {len(loads)} loads")
+    opt.require(opt.axis is not None and 0 <= opt.axis < len(loads), f"there are {len(loads)} loads")
     assert opt.axis is not None
     load = loads[opt.axis]
     loops = [r for r in k.order if r in load.src[1].ranges and not r.arg[1].expanded]
-    require(0 <= outwards < len(loops), opt, f"the load stands in {len(loops)} loops")
+    opt.require(0 <= outwards < len(loops), f"the load stands in {len(loops)} loops")
     return load, loops[-1 - outwards]
 
 
@@ -98,27 +93,27 @@ def walk(k: KernelGraph, opt: Opt) -> None:
     An axis of the grid, with the amount -1, goes from the last block to the first: of those with most work first."""
     if opt.amt == -1:
         r = k.axis(opt)
-        require(r.arg[1] is Role.GLOBAL and r.arg[0] not in k.backwards, opt, "it turns an axis of the grid once")
+        opt.require(r.arg[1] is Role.GLOBAL and r.arg[0] not in k.backwards, "it turns an axis of the grid once")
         k.backwards.add(r.arg[0])
         return
     amt = opt.amt if isinstance(opt.amt, tuple) else ()
-    require(len(amt) in (2, 3, 4) and amt[2:3] in ((), (0,), (1,)), opt,
-             "the amount is (the other loop, band[, one range[, blocks]])")
+    opt.require(len(amt) in (2, 3, 4) and amt[2:3] in ((), (0,), (1,)),
+                "the amount is (the other loop, band[, one range[, blocks]])")
     a, b = k.axis(opt), k.axis(replace(opt, axis=amt[0]))
     one = amt[2:3] == (1,)
     alone = len(k.products) < 2  # the rings of a chain count steps from 0 on
-    require(len(amt) < 4 or (one and alone and a.arg[1] is Role.GLOBAL and amt[3] > 0 and not k.blocks), opt,
-             "blocks take turns at one range of a grid")
+    opt.require(len(amt) < 4 or (one and alone and a.arg[1] is Role.GLOBAL and amt[3] > 0 and not k.blocks),
+                "blocks take turns at one range of a grid")
     roles = {r.arg[1] if r in k.parallel else None for r in (a, b)}
-    require(a is not b and (roles == {Role.LOOP} or (one and roles == {Role.GLOBAL})), opt,
-            "it takes two loops, or two axes of the grid that become one")
+    opt.require(a is not b and (roles == {Role.LOOP} or (one and roles == {Role.GLOBAL})),
+                "it takes two loops, or two axes of the grid that become one")
     size = range_size(a)
     fixed = isinstance(size, int) and isinstance(range_size(b), int)
     divides = fixed and 0 < amt[1] <= size - (not one) and size % amt[1] == 0
-    require(divides and (amt[1] > 1 or one), opt, f"a band must divide {size}")
+    opt.require(divides and (amt[1] > 1 or one), f"a band must divide {size}")
     together = all((a in s.ranges) == (b in s.ranges) for s in k.stores)
     whole = not is_partial(a) and not is_partial(b)
-    require(whole and (together or not one), opt, "partial loops, or loops of different stores, are no one range")
+    opt.require(whole and (together or not one), "partial loops, or loops of different stores, are no one range")
     outer, inner = k.split(a, amt[1], a.arg[1])
     loops = [r for r in (outer, b, inner) if r in k.order]
     first = min(k.order.index(r) for r in loops if r is not inner)

@@ -19,7 +19,6 @@ from tinsmith.codegen import matrix
 from tinsmith.codegen.kernelgraph import KernelGraph
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.core.dtypes import dtypes
-from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.layout import Placed
 from tinsmith.ir.linear import linear_form
@@ -30,10 +29,6 @@ if TYPE_CHECKING:
 
 ROWS_OF_GRID = (1 << 16) - 1  # what the second and third axis of a grid may have
 THREADS = (Role.LOCAL, Role.GROUP)
-
-
-def fail(opt: Opt, why: str, mend: str = "another axis or amount") -> ArgumentError:
-    return ArgumentError("Opt", f"{opt}: {why}", mend)
 
 
 # *** the grid ***
@@ -118,35 +113,25 @@ def threads_per_block(k: KernelGraph) -> int:
 
 def _threads_allowed(k: KernelGraph, opt: Opt) -> None:
     name = opt.op.name
-    if not k.target.block_threads:
-        raise fail(opt, f"{name} needs blocks of threads with local memory and barriers, which this device does not "
-                   "have", "UPCAST, VECTOR, UNROLL, TILE, STAGE or THREAD; or a device like OPENCL or PYTHON")
-    if any(r.arg[1] is Role.THREAD for r in k.order):
-        raise fail(opt, "the kernel is split over workers already", "one of THREAD and LOCAL/GROUP")
-    if k.products and (name != "LOCAL" or k.products[0].arg.threads == 1):
-        raise fail(opt, "a matrix unit shares no reduction, and one thread has it to itself",
-                   "LOCAL beside a unit of many threads")
-    if any(o.op.name == "NOLOCALS" for o in k.opts):
-        raise fail(opt, "NOLOCALS was applied before", "a list of opts without it")
+    opt.require(bool(k.target.block_threads), f"{name} needs blocks of threads with local memory and barriers, which "
+                "this device does not have", "UPCAST, VECTOR, UNROLL, TILE, STAGE or THREAD; or a device like OPENCL "
+                "or PYTHON")
+    opt.require(all(r.arg[1] is not Role.THREAD for r in k.order), "the kernel is split over workers already",
+                "one of THREAD and LOCAL/GROUP")
+    opt.require(not k.products or (name == "LOCAL" and k.products[0].arg.threads > 1),
+                "a matrix unit shares no reduction, and one thread has it to itself",
+                "LOCAL beside a unit of many threads")
+    opt.require(all(o.op.name != "NOLOCALS" for o in k.opts), "NOLOCALS was applied before",
+                "a list of opts without it")
 
 
 def _changed(k: KernelGraph, opt: Opt, change: Callable[[KernelGraph], None]) -> None:
     """Change ``k``, unless its blocks get too many threads by it: which ranges share an axis shows afterwards."""
     trial = k.copied()
     change(trial)
-    if (threads := threads_per_block(trial)) > (most := k.target.block_threads):
-        raise fail(opt, f"a block has at most {most} threads, it would have {threads}", "a smaller amount")
+    threads, most = threads_per_block(trial), k.target.block_threads
+    opt.require(threads <= most, f"a block has at most {most} threads, it would have {threads}", "a smaller amount")
     vars(k).update(vars(trial))
-
-
-def _divided(opt: Opt, r: UOp) -> int:
-    size = range_size(r)
-    if not isinstance(size, int):
-        raise fail(opt, "the range has a symbolic size")
-    amount = size if opt.amt in (0, None) else opt.amt
-    if not (isinstance(amount, int) and 1 < amount <= size):
-        raise fail(opt, f"the amount must be in 2..{size}")
-    return amount
 
 
 def may_be_shared(k: KernelGraph, r: UOp) -> bool:
@@ -155,20 +140,19 @@ def may_be_shared(k: KernelGraph, r: UOp) -> bool:
 
 
 def _before_stages(k: KernelGraph, opt: Opt, r: UOp) -> None:
-    if not may_be_shared(k, r):
-        raise fail(opt, "local memory that all threads share was filled for each value of this range",
-                   "LOCAL before GROUP, and both before STAGE")
+    opt.require(may_be_shared(k, r), "local memory that all threads share was filled for each value of this range",
+                "LOCAL before GROUP, and both before STAGE")
 
 
 def local(k: KernelGraph, opt: Opt) -> None:
     """The inner `amt` of a parallel loop become threads of a block."""
     r = k.axis(opt)
-    if r in k.bound or r.arg[1] not in (Role.LOOP, Role.GLOBAL) or not any(r in s.ranges for s in k.stores):
-        raise fail(opt, "only a parallel loop that a store depends on has threads")
+    parallel = r not in k.bound and r.arg[1] in (Role.LOOP, Role.GLOBAL) and any(r in s.ranges for s in k.stores)
+    opt.require(parallel, "only a parallel loop that a store depends on has threads")
     filled = {s.src[0] for s in k.stores if r in s.ranges}
-    if any(s.src[0] in filled and r not in s.ranges for s in k.stores):
-        raise fail(opt, "what its threads write, a statement of one of them writes as well")
-    amount = _divided(opt, r)
+    opt.require(all(s.src[0] not in filled or r in s.ranges for s in k.stores),
+                "what its threads write, a statement of one of them writes as well")
+    amount = opt.part_of(range_size(r))
     _threads_allowed(k, opt)
     _before_stages(k, opt, r)
 
@@ -181,11 +165,11 @@ def local(k: KernelGraph, opt: Opt) -> None:
 
 def roles(k: KernelGraph, opt: Opt) -> None:
     """Warps of their own fill the slots of the ring that a unit reads its operands from."""
-    if not any(p.arg.staged for p in k.products) or k.roles:
-        raise fail(opt, "only the ring of a unit that reads staged operands has roles, once")
+    opt.require(any(p.arg.staged for p in k.products) and not k.roles,
+                "only the ring of a unit that reads staged operands has roles, once")
     operands = {n.src[0] for p in k.products for n in p.src[:2]}
-    if any(n.op is Ops.STAGE and n not in operands for n in k.nodes):
-        raise fail(opt, "other stages are filled by all threads of the block")
+    opt.require(all(n.op is not Ops.STAGE or n in operands for n in k.nodes),
+                "other stages are filled by all threads of the block")
 
     def change(new: KernelGraph) -> None:
         new.roles = True
@@ -199,11 +183,9 @@ def group(k: KernelGraph, opt: Opt) -> None:
     r = k.axis(opt)
     if r in k.ordered and not top:
         return _share_steps(k, opt, r)
-    if r.arg[1] is not Role.REDUCE:
-        raise fail(opt, "only a reduction is shared by threads")
-    amount = _divided(opt, r)
-    if top and range_size(r) % amount:
-        raise fail(opt, f"the pieces must divide {range_size(r)}")
+    opt.require(r.arg[1] is Role.REDUCE, "only a reduction is shared by threads")
+    amount = opt.part_of(range_size(r))
+    opt.require(not top or range_size(r) % amount == 0, f"the pieces must divide {range_size(r)}")
     _threads_allowed(k, opt)
     _before_stages(k, opt, r)
 
@@ -217,11 +199,11 @@ def group(k: KernelGraph, opt: Opt) -> None:
 def _share_steps(k: KernelGraph, opt: Opt, r: UOp) -> None:
     """Running values: threads take neighbouring vectors of steps, and hand each other what they come to."""
     _threads_allowed(k, opt)
-    amount = _divided(opt, r)
-    if not k.target.warp or any(n.op is Ops.PREFIX and n.arg is Ops.MULADD for n in k.nodes):
-        raise fail(opt, "its steps cannot be combined by threads")
-    if k.scan_threads or amount & (amount - 1) or range_size(r) % amount:
-        raise fail(opt, "threads share whole vectors of steps once, a power of two of them", "PADTO and VECTOR before")
+    amount = opt.part_of(range_size(r))
+    opt.require(k.target.warp > 0 and not any(n.op is Ops.PREFIX and n.arg is Ops.MULADD for n in k.nodes),
+                "its steps cannot be combined by threads")
+    opt.require(not (k.scan_threads or amount & (amount - 1) or range_size(r) % amount),
+                "threads share whole vectors of steps once, a power of two of them", "PADTO and VECTOR before")
 
     def change(new: KernelGraph) -> None:
         to_grid(new)
@@ -264,14 +246,14 @@ def stage_tile(k: KernelGraph, opt: Opt, value: UOp, outside: Sequence[UOp]) -> 
     while the threads work on one (``rings.py``).
     """
     inside = [r for r in k.order if r in value.ranges and r not in outside]
-    if opt.layout not in ("deep", "flat") or not k.target.block_threads:
-        raise fail(opt, "a tile of a block of threads is deep or flat")
+    opt.require(opt.layout in ("deep", "flat") and k.target.block_threads > 0,
+                "a tile of a block of threads is deep or flat")
     filled = [n for n in toposort(k.sink) if n.op is Ops.STAGE and value in toposort(n)]
     copied = filled or any(n.op in (Ops.FOLD, Ops.STAGE) for n in toposort(value))
-    if copied or any(r.arg[1].expanded for r in outside):
-        raise fail(opt, "only what is loaded is staged so, once, outside of copies and lanes")
-    if opt.depth > 1 and not any(r.arg[1] is Role.REDUCE for r in outside):
-        raise fail(opt, "slots are filled in the loop of a reduction", "that loop among the axes outside")
+    opt.require(not copied and not any(r.arg[1].expanded for r in outside),
+                "only what is loaded is staged so, once, outside of copies and lanes")
+    opt.require(opt.depth == 1 or any(r.arg[1] is Role.REDUCE for r in outside),
+                "slots are filled in the loop of a reduction", "that loop among the axes outside")
     reduced = {r for f in k.folds for r in f.src[1:]} | {p.src[4] for p in k.products}
     weights = _weights(value)
     groups = [sorted((r for r in inside if (r in reduced) == steps), key=lambda r: -weights.get(r, 0))
@@ -313,8 +295,7 @@ def _weights(value: UOp) -> dict[UOp, int]:
 
 def no_locals(k: KernelGraph, opt: Opt) -> None:
     """Every thread works alone: the device chooses the blocks. It must come before LOCAL and GROUP."""
-    if not k.target.block_threads:
-        raise fail(opt, "this device has no blocks of threads", "a list of opts without it")
-    if any(r.arg[1] in THREADS for r in k.order):
-        raise fail(opt, "the kernel has threads in blocks already", "a list of opts without LOCAL, GROUP and GROUPTOP")
+    opt.require(bool(k.target.block_threads), "this device has no blocks of threads", "a list of opts without it")
+    opt.require(all(r.arg[1] not in THREADS for r in k.order), "the kernel has threads in blocks already",
+                "a list of opts without LOCAL, GROUP and GROUPTOP")
     to_grid(k)

@@ -18,7 +18,6 @@ from tinsmith.codegen.kernelgraph import KernelGraph
 from tinsmith.codegen.masking import as_index
 from tinsmith.codegen.opt import Opt
 from tinsmith.codegen.roles import Role, is_partial, range_size
-from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.linear import linear_form
 from tinsmith.ir.properties import bound_ranges
@@ -75,22 +74,17 @@ def cut(k: KernelGraph, opt: Opt) -> None:
     r = k.axis(opt)
     points = opt.amt if isinstance(opt.amt, tuple) else (opt.amt,)
     size = range_size(r)
-    _require(r.arg[1] is Role.LOOP and r not in k.bound and isinstance(size, int), opt,
-             "only a parallel loop of fixed size is cut")
+    opt.require(r.arg[1] is Role.LOOP and r not in k.bound and isinstance(size, int),
+                "only a parallel loop of fixed size is cut")
     whole = all(isinstance(p, int) for p in points)
-    _require(whole and list(points) == sorted({p for p in points if p and 0 < p < size}) and bool(points), opt,
-             f"it is cut at points between 0 and {size}, in order")
-    _require(len(points) < MOST_PIECES, opt, f"a loop has {MOST_PIECES} pieces at most")
-    _require(all(x.arg[1] is not Role.BLOCK for x in k.order), opt, "loops over blocks are cut before")
+    opt.require(whole and list(points) == sorted({p for p in points if p and 0 < p < size}) and bool(points),
+                f"it is cut at points between 0 and {size}, in order")
+    opt.require(len(points) < MOST_PIECES, f"a loop has {MOST_PIECES} pieces at most")
+    opt.require(all(x.arg[1] is not Role.BLOCK for x in k.order), "loops over blocks are cut before")
     for s in k.sink.src:
         parts = [p for p in toposort(s) if p.op in (Ops.STORE, Ops.SCATTER_STORE)]
-        _require(len({r in p.ranges for p in parts}) == 1, opt, "statements in order have it all or none")
+        opt.require(len({r in p.ranges for p in parts}) == 1, "statements in order have it all or none")
     cut_loop(k, r, [p for p in points if p])
-
-
-def _require(condition: bool, opt: Opt, why: str) -> None:
-    if not condition:
-        raise ArgumentError("Opt", f"{opt}: {why}", "another axis or amount")
 
 
 def cut_loop(k: KernelGraph, r: UOp, points: list[int]) -> None:

@@ -21,7 +21,6 @@ from tinsmith.codegen.kernelgraph import KernelGraph
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.streams import equal_values
 from tinsmith.core.dtypes import dtypes
-from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.layout import ROW_BYTES
 from tinsmith.ir.structure import contraction
@@ -42,18 +41,15 @@ def chain(k: KernelGraph, opt: Opt, fold: UOp, m: UOp, n: UOp, unit: MatrixUnit,
         split: copies and the unit's own part of a range, the second argument times the third of them.
         copies: of the unit's columns.
     """
-    def require(condition: bool, why: str) -> None:
-        if not condition:
-            raise ArgumentError("Opt", f"{opt}: {why}", "another axis or amount")
-
     wide = replace(unit.fragment_c, registers=(*unit.fragment_c.registers, (unit.k, 0, unit.n)))
     held = unit.threads > 1 and not unit.fragment_c.whole and matrix.choice(wide, unit.operand_a, 0)
-    require(bool(held), f"what {unit.name} leaves is no operand of its as it lies")
+    opt.require(bool(held), f"what {unit.name} leaves is no operand of its as it lies")
     r = fold.src[-1]
     number, tile = r.arg[0], tile_unit(k.target.units, unit, range_size(r))
-    require(len(fold.src) == 2 and range_size(n) <= unit.n * copies, "one tile has all columns of a chain, in one loop")
+    opt.require(len(fold.src) == 2 and range_size(n) <= unit.n * copies,
+                "one tile has all columns of a chain, in one loop")
     if tile is None:
-        raise ArgumentError("Opt", f"{opt}: {unit.name} has no tile of {range_size(r)} columns", "another block")
+        raise opt.illegal(f"{unit.name} has no tile of {range_size(r)} columns", "another block")
     m, n = split(k.pad(m, unit.m), 1, unit.m), split(k.pad(n, unit.n * copies), copies, unit.n)
     whole = ROW_BYTES // unit.a.itemsize if unit.staged else unit.k
     for x in dict.fromkeys(x for f in k.folds if contraction(f, guarded=True) for x in f.src[1:]):
@@ -61,11 +57,11 @@ def chain(k: KernelGraph, opt: Opt, fold: UOp, m: UOp, n: UOp, unit: MatrixUnit,
             k.pad(x, whole)
     while todo := next((f for f in inner_of(k, number)), None):
         fits = len(todo.src) == 2 and matrix.operands(todo, m, ranged(k, number), tile) is not None
-        require(fits, f"{unit.name} cannot multiply what its operand is made of")
+        opt.require(fits, f"{unit.name} cannot multiply what its operand is made of")
         _hold(k, todo, m, ranged(k, number), tile)
     fold = next(f for f in k.folds if f.src[-1].arg[0] == number and matrix.operands(f, m, n, unit))
     others = [f for f in k.folds if f is not fold and matrix.reads_held(f.src[0]) and f.src[0].op is not Ops.MMA]
-    require(all(len(f.src) == 2 and m in f.ranges for f in others), "every row has its own statistics")
+    opt.require(all(len(f.src) == 2 and m in f.ranges for f in others), "every row has its own statistics")
     shared = {f: k.new_range(range_size(r), Role.FRAGMENT) for f in others if f.src[1].arg[0] == number}
     for f in others:
         if f in shared:

@@ -13,7 +13,6 @@ from tinsmith.codegen.kernelgraph import KernelGraph
 from tinsmith.codegen.normalize import conjuncts
 from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import dtypes
-from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.linear import from_linear, linear_form
 from tinsmith.ir.uop import toposort
@@ -224,8 +223,7 @@ def skip(k: KernelGraph, opt: Opt) -> None:
     """Statements over blocks pass by the blocks that add nothing; loops leave out first and last steps that add
     nothing."""
     found, ends, steps = masked_blocks(k), visible_ends(k), covered_steps(k)
-    if not found and not ends and not steps:
-        raise ArgumentError("Opt", f"{opt}: no block and no step is known to add nothing", "another opt")
+    opt.require(bool(found or ends or steps), "no block and no step is known to add nothing", "another opt")
     steps |= {loop: (UOp.index(0), end) for loop, end in ends.items()}
     table = {loop: loop.replace(src=(*span, loop.src[-1])) for loop, span in steps.items()}
     k.rebuild_as([s.replace(src=(*s.src[:3], (s.src[3] & found[s]).simplify(), s.src[4])) if s in found else s

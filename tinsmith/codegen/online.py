@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from tinsmith.codegen.kernelgraph import KernelGraph
 from tinsmith.codegen.roles import Role
-from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 
@@ -67,23 +66,20 @@ def _shift(body: UOp, greatest: UOp) -> UOp | None:
 
 def online(k: KernelGraph, opt: Opt) -> None:
     """A maximum over the axis, and the sums relative to it, in blocks of ``amt``."""
-    def require(condition: bool, why: str) -> None:
-        if not condition:
-            raise ArgumentError("Opt", f"{opt}: {why}", "another axis or amount")
-
     top = greatest(k.sink)
     r = k.ranges[opt.axis] if opt.axis is not None and 0 <= opt.axis < len(k.ranges) else None
     if top is None or r is not top.src[1]:
-        raise ArgumentError("Opt", f"{opt}: no sums are relative to a maximum over it", "another axis")
+        raise opt.illegal("no sums are relative to a maximum over it", "another axis")
     size = r.src[-1].arg if r.src[-1].is_const else 0
-    require(isinstance(opt.amt, int) and 1 < opt.amt < size and size % opt.amt == 0, "the block divides a fixed size")
-    require(r.arg[1] is Role.REDUCE and all(n.op not in (Ops.STAGE, Ops.MMA) for n in k.nodes),
-            "it comes before other opts on these reductions")
+    opt.require(isinstance(opt.amt, int) and 1 < opt.amt < size and size % opt.amt == 0,
+                "the block divides a fixed size")
+    opt.require(r.arg[1] is Role.REDUCE and all(n.op not in (Ops.STAGE, Ops.MMA) for n in k.nodes),
+                "it comes before other opts on these reductions")
     assert isinstance(opt.amt, int)
     sums = relative_sums(k.sink, top)
     others = {f.src[1] for f in sums} - {r}
     bound = {x: {f for f in k.folds if x in f.src[1:]} for x in others}
-    require(all(fs <= set(sums) for fs in bound.values()), "another reduction shares a range with them")
+    opt.require(all(fs <= set(sums) for fs in bound.values()), "another reduction shares a range with them")
     loop, inner = k.new_range(size // opt.amt, Role.BLOCK), k.new_range(opt.amt, Role.REDUCE)
     position = (loop * opt.amt + inner).simplify()
     block = UOp(Ops.FOLD, None, (top.src[0].substitute({r: position}), inner), Ops.MAX)

@@ -3,6 +3,9 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import Any
+
+from tinsmith.core.errors import ArgumentError
 
 
 class OptOps(enum.Enum):
@@ -68,3 +71,20 @@ class Opt:
         more += f", copies={self.copies}" * (self.copies > 1) + f", layout={self.layout!r}" * bool(self.layout)
         more += f", depth={self.depth}" * (self.depth > 1)
         return f"Opt(op={self.op!r}, axis={self.axis}, amt={self.amt}{more})"
+
+    def illegal(self, why: str, mend: str = "another axis or amount") -> ArgumentError:
+        """The error that names the opt and what it lacks."""
+        return ArgumentError("Opt", f"{self}: {why}", mend)
+
+    def require(self, condition: bool, why: str, mend: str = "another axis or amount") -> None:
+        """Raise it unless what the opt needs is so."""
+        if not condition:
+            raise self.illegal(why, mend)
+
+    def part_of(self, size: Any, most: int = 0) -> int:
+        """How many steps of a range of ``size`` it takes: all of them where it does not say."""
+        self.require(isinstance(size, int), "the range has a symbolic size")
+        amount, most = size if self.amt in (0, None) else self.amt, max(most, size)
+        if not (isinstance(amount, int) and 1 < amount <= most):
+            raise self.illegal(f"the amount must be in 2..{most}")
+        return amount

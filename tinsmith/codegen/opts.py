@@ -22,25 +22,6 @@ from tinsmith.ir.units import MatrixUnit, fma
 from tinsmith.ir.uop import toposort
 
 
-def _illegal(opt: Opt, why: str) -> ArgumentError:
-    return ArgumentError("Opt", f"{opt}: {why}", "another axis or amount")
-
-
-def _require(condition: bool, opt: Opt, why: str) -> None:
-    if not condition:
-        raise _illegal(opt, why)
-
-
-def _amount(k: KernelGraph, opt: Opt, r: UOp, most: int = 0) -> int:
-    size = range_size(r)
-    _require(isinstance(size, int), opt, "the range has a symbolic size")
-    amount = size if opt.amt in (0, None) else opt.amt
-    most = max(most, size)
-    if not (isinstance(amount, int) and 1 < amount <= most):
-        raise _illegal(opt, f"the amount must be in 2..{most}")
-    return amount
-
-
 def _is_parallel(k: KernelGraph, r: UOp) -> bool:
     return r.arg[1] in (Role.LOOP, Role.THREAD, Role.GLOBAL) and r not in k.bound
 
@@ -48,51 +29,51 @@ def _is_parallel(k: KernelGraph, r: UOp) -> bool:
 def _upcast(k: KernelGraph, opt: Opt) -> None:
     r = k.axis(opt)
     if r.arg[1] is Role.BLOCK:
-        return accumulators.steps_together(k, opt, r, _amount(k, opt, r))
-    _require(_is_parallel(k, r), opt, "only a parallel loop can be upcast")
-    amount = _amount(k, opt, r)
+        return accumulators.steps_together(k, opt, r, opt.part_of(range_size(r)))
+    opt.require(_is_parallel(k, r), "only a parallel loop can be upcast")
+    amount = opt.part_of(range_size(r))
     for n in k.products:
         sums = math.prod(range_size(x) for x in n.ranges if x.arg[1] is Role.UPCAST)
-        _require(r not in n.ranges or sums * amount <= n.arg.accumulators, opt, f"{n.arg.name} holds no more sums")
+        opt.require(r not in n.ranges or sums * amount <= n.arg.accumulators, f"{n.arg.name} holds no more sums")
     k.split(r, amount, Role.UPCAST)
     return None
 
 
 def _unroll(k: KernelGraph, opt: Opt) -> None:
     r = k.axis(opt)
-    _require(r.arg[1] is Role.REDUCE, opt, "only a reduction can be unrolled")
-    k.split(r, _amount(k, opt, r), Role.UNROLL)
+    opt.require(r.arg[1] is Role.REDUCE, "only a reduction can be unrolled")
+    k.split(r, opt.part_of(range_size(r)), Role.UNROLL)
 
 
 def _vector(k: KernelGraph, opt: Opt) -> None:
     r = k.axis(opt)
     size = range_size(r)
-    amount = _amount(k, opt, r, 2 * size - 1 if isinstance(size, int) else 0)
-    _require(amount & (amount - 1) == 0, opt, "lanes come in powers of two")
-    _require(not k.scan_lanes, opt, "running values have lanes already")
+    amount = opt.part_of(size, 2 * size - 1 if isinstance(size, int) else 0)
+    opt.require(amount & (amount - 1) == 0, "lanes come in powers of two")
+    opt.require(not k.scan_lanes, "running values have lanes already")
     if r in k.ordered:
         running = [n for n in toposort(k.sink) if n.op is Ops.PREFIX]
-        _require(size % amount == 0, opt, "the steps must fill whole vectors")
-        _require(not k.scan_threads, opt, "threads share its steps already")
-        _require(all(n.arg is not Ops.MULADD and n.src[1] is r for n in running), opt, "its steps cannot be combined")
-        _require(k.may_have_lanes(r), opt, "a value has lanes along one range only")
-        _require(not any(n.op is Ops.STAGE for n in toposort(k.sink)), opt, "a stage has no copy per lane")
+        opt.require(size % amount == 0, "the steps must fill whole vectors")
+        opt.require(not k.scan_threads, "threads share its steps already")
+        opt.require(all(n.arg is not Ops.MULADD and n.src[1] is r for n in running), "its steps cannot be combined")
+        opt.require(k.may_have_lanes(r), "a value has lanes along one range only")
+        opt.require(not any(n.op is Ops.STAGE for n in toposort(k.sink)), "a stage has no copy per lane")
         k.split(r, amount, Role.VECTOR)
         return
-    _require(_is_parallel(k, r) or r.arg[1] is Role.REDUCE, opt, "only loops become lanes")
-    _require(k.may_have_lanes(r), opt, "a value has lanes along one range only")
+    opt.require(_is_parallel(k, r) or r.arg[1] is Role.REDUCE, "only loops become lanes")
+    opt.require(k.may_have_lanes(r), "a value has lanes along one range only")
     stages = [n for n in toposort(k.sink) if n.op is Ops.STAGE]
-    _require(not any(r in n.ranges for n in stages), opt, "a stage has no copy per lane")
+    opt.require(not any(r in n.ranges for n in stages), "a stage has no copy per lane")
     k.split(r, amount, Role.VECTOR)
 
 
 def _tile(k: KernelGraph, opt: Opt) -> None:
     r = k.axis(opt)
-    _require(r.arg[1] in (Role.LOOP, Role.GLOBAL, Role.REDUCE), opt, "only loops can be tiled")
-    _require(r not in k.bound or r.arg[1] is Role.REDUCE, opt, "an ordered loop cannot be tiled")
-    _require(not _feeds_unit(k, r), opt, "a matrix unit's reduction stays one loop")
-    amount = _amount(k, opt, r)
-    _require(range_size(r) % amount == 0, opt, "a tile must divide the range")
+    opt.require(r.arg[1] in (Role.LOOP, Role.GLOBAL, Role.REDUCE), "only loops can be tiled")
+    opt.require(r not in k.bound or r.arg[1] is Role.REDUCE, "an ordered loop cannot be tiled")
+    opt.require(not _feeds_unit(k, r), "a matrix unit's reduction stays one loop")
+    amount = opt.part_of(range_size(r))
+    opt.require(range_size(r) % amount == 0, "a tile must divide the range")
     k.split(r, amount, r.arg[1])
 
 
@@ -103,13 +84,13 @@ def _feeds_unit(k: KernelGraph, r: UOp) -> bool:
 
 def _thread(k: KernelGraph, opt: Opt) -> None:
     r = k.axis(opt)
-    _require(r.arg[1] is Role.LOOP and r not in k.bound, opt, "one parallel loop can be split over threads")
-    _require(not any(x.arg[1] in (Role.THREAD, Role.LOCAL, Role.GROUP) for x in k.order), opt,
-             "the kernel is split over threads already")
-    _require(bounds.first_loop(k) is r, opt, "it must be the outermost loop")
+    opt.require(r.arg[1] is Role.LOOP and r not in k.bound, "one parallel loop can be split over threads")
+    opt.require(not any(x.arg[1] in (Role.THREAD, Role.LOCAL, Role.GROUP) for x in k.order),
+                "the kernel is split over threads already")
+    opt.require(bounds.first_loop(k) is r, "it must be the outermost loop")
     outermost = {r} if all(r in s.ranges for s in k.stores) else bounds.outermost_loops(k)
     fits = r in outermost and all(x.arg[1] is Role.LOOP and x not in k.bound for x in outermost)
-    _require(fits, opt, "every store must depend on it, or have a parallel loop of its own outermost")
+    opt.require(fits, "every store must depend on it, or have a parallel loop of its own outermost")
     for x in outermost:
         k.change_role(x, Role.THREAD)
 
@@ -117,17 +98,17 @@ def _thread(k: KernelGraph, opt: Opt) -> None:
 def _swap(k: KernelGraph, opt: Opt) -> None:
     a = k.axis(opt)
     b = k.axis(Opt(opt.op, opt.amt if isinstance(opt.amt, int) else None))
-    _require(a.arg[1] == b.arg[1] and not a.arg[1].expanded, opt, "only loops of one kind change places")
-    _require((a in k.bound) == (b in k.bound), opt, "only loops of one kind change places")
+    opt.require(a.arg[1] == b.arg[1] and not a.arg[1].expanded, "only loops of one kind change places")
+    opt.require((a in k.bound) == (b in k.bound), "only loops of one kind change places")
     i, j = k.order.index(a), k.order.index(b)
     k.order[i], k.order[j] = b, a
 
 
 def _padto(k: KernelGraph, opt: Opt) -> None:
     r = k.axis(opt)
-    _require(isinstance(opt.amt, int) and opt.amt > 1 and isinstance(range_size(r), int), opt, "needs a multiple")
-    _require(_is_parallel(k, r) or r.arg[1] is Role.REDUCE or r in k.ordered, opt, "only loops can be padded")
-    _require(r not in k.ordered or not k.scan_lanes | k.scan_threads, opt, "its steps are shared out")
+    opt.require(isinstance(opt.amt, int) and opt.amt > 1 and isinstance(range_size(r), int), "needs a multiple")
+    opt.require(_is_parallel(k, r) or r.arg[1] is Role.REDUCE or r in k.ordered, "only loops can be padded")
+    opt.require(r not in k.ordered or not k.scan_lanes | k.scan_threads, "its steps are shared out")
     assert isinstance(opt.amt, int)
     k.pad(r, opt.amt)
 
@@ -137,21 +118,21 @@ def _merge(k: KernelGraph, opt: Opt) -> None:
     b = k.axis(Opt(opt.op, opt.amt if isinstance(opt.amt, int) else None))
     reduced = a.arg[1] is b.arg[1] is Role.REDUCE
     fits = reduced or (_is_parallel(k, a) and _is_parallel(k, b))
-    _require(a is not b and fits, opt, "two parallel loops, or two of a reduction, can be merged")
-    _require(not reduced or all((a in f.src[1:]) == (b in f.src[1:]) for f in k.folds), opt, "one sum has both")
-    _require(not reduced or all(n.op is not Ops.STAGE for n in k.nodes), opt, "MERGE comes before STAGE")
-    _require(not is_partial(a) and not is_partial(b), opt, "a partial range cannot be merged")
-    _require(all((a in s.ranges) == (b in s.ranges) for s in k.stores), opt, "every store must have both or none")
-    _require(a.arg[1] is b.arg[1], opt, "only loops of one kind can be merged")
+    opt.require(a is not b and fits, "two parallel loops, or two of a reduction, can be merged")
+    opt.require(not reduced or all((a in f.src[1:]) == (b in f.src[1:]) for f in k.folds), "one sum has both")
+    opt.require(not reduced or all(n.op is not Ops.STAGE for n in k.nodes), "MERGE comes before STAGE")
+    opt.require(not is_partial(a) and not is_partial(b), "a partial range cannot be merged")
+    opt.require(all((a in s.ranges) == (b in s.ranges) for s in k.stores), "every store must have both or none")
+    opt.require(a.arg[1] is b.arg[1], "only loops of one kind can be merged")
     k.merge(a, b)
 
 
 def _stage(k: KernelGraph, opt: Opt) -> None:
     values = k.stageable
-    _require(opt.axis is not None and 0 <= opt.axis < len(values), opt, f"there are {len(values)} values to stage")
+    opt.require(opt.axis is not None and 0 <= opt.axis < len(values), f"there are {len(values)} values to stage")
     assert opt.axis is not None
     kept = opt.amt if isinstance(opt.amt, tuple) else ()
-    _require(all(0 <= i < len(k.ranges) for i in kept), opt, f"there are {len(k.ranges)} ranges")
+    opt.require(all(0 <= i < len(k.ranges) for i in kept), f"there are {len(k.ranges)} ranges")
     outside = [k.ranges[i] for i in kept]
     value = values[opt.axis]
     for product in k.products:
@@ -160,20 +141,20 @@ def _stage(k: KernelGraph, opt: Opt) -> None:
             if within and not (opt.layout and _loads_elements(product.arg)):
                 _stage_operand(k, opt, product, which, outside)
                 return
-    _require(not k.roles, opt, "roles leave no threads that fill it together")
+    opt.require(not k.roles, "roles leave no threads that fill it together")
     value = _widened(k, value) if value.op is Ops.LOAD else value
     lanes = [r for r in outside if r.arg[1] is Role.VECTOR and r in value.ranges]
-    _require(not lanes, opt, "a stage has no copy per lane")
+    opt.require(not lanes, "a stage has no copy per lane")
     threads = [r for r in outside if r.arg[1] in blocks.THREADS and r in value.ranges]
-    _require(not threads, opt, "a stage is shared by the threads of a block")
-    _require(opt.lanes != 1 and opt.lanes & (opt.lanes - 1) == 0, opt, "lanes come in powers of two")
+    opt.require(not threads, "a stage is shared by the threads of a block")
+    opt.require(opt.lanes != 1 and opt.lanes & (opt.lanes - 1) == 0, "lanes come in powers of two")
     inside = [r for r in k.order if r in value.ranges and r not in outside]
-    _require(bool(inside), opt, "nothing is left to stage over")
-    _require(all(isinstance(range_size(r), int) for r in inside), opt, "a stage has a fixed size")
+    opt.require(bool(inside), "nothing is left to stage over")
+    opt.require(all(isinstance(range_size(r), int) for r in inside), "a stage has a fixed size")
     bound = frozenset(r for n in toposort(k.sink) if n.op is Ops.SCATTER_STORE
                       for r in ({n.src[4]} if n.src[4].arg[1] is Role.BLOCK else n.ranges | {n.src[4]}))
-    _require(not bound & set(inside), opt, "an ordered scatter cannot be staged")
-    _require(not k.scan_lanes, opt, "a stage has no copy per lane")
+    opt.require(not bound & set(inside), "an ordered scatter cannot be staged")
+    opt.require(not k.scan_lanes, "a stage has no copy per lane")
     if opt.layout or opt.depth > 1:
         blocks.stage_tile(k, opt, value, outside)
         return
@@ -181,7 +162,7 @@ def _stage(k: KernelGraph, opt: Opt) -> None:
         k.stage(value, outside, opt.lanes)
         return
     free = [r for r in inside if r.arg[1] is Role.VECTOR or (r.arg[1] is Role.REDUCE and is_partial(r))]
-    _require(not free, opt, "a computed tile has no lanes yet, and no partial reduction")
+    opt.require(not free, "a computed tile has no lanes yet, and no partial reduction")
     k.stage_tile(value, outside, opt.lanes, opt.copies)
 
 
@@ -200,16 +181,16 @@ def _loads_elements(unit: MatrixUnit) -> bool:
 def _stage_operand(k: KernelGraph, opt: Opt, product: UOp, which: int, outside: list[UOp]) -> None:
     """An operand of a matrix unit is staged as a whole, in the order in which the unit wants its elements."""
     operand, unit = product.src[which], product.arg
-    _require(unit.fragment_c.whole or unit.staged, opt, f"the lanes of {unit.name} load their own elements")
-    _require(all(n.op is not Ops.STAGE for n in toposort(operand)), opt, "the operand is staged already")
+    opt.require(unit.fragment_c.whole or unit.staged, f"the lanes of {unit.name} load their own elements")
+    opt.require(all(n.op is not Ops.STAGE for n in toposort(operand)), "the operand is staged already")
     layouts = ("swizzled",) if unit.staged else ("",)
     fits = opt.layout in layouts and (unit.staged or opt.depth == 1)
-    _require(fits, opt, f"{unit.name} reads {layouts[0] or 'packed'} operands{' from one slot' * (not unit.staged)}")
+    opt.require(fits, f"{unit.name} reads {layouts[0] or 'packed'} operands{' from one slot' * (not unit.staged)}")
     inside = [r for r in k.order if r in operand.ranges and r not in outside and r.arg[1] is not Role.FRAGMENT]
     fixed = all(isinstance(range_size(r), int) and not is_partial(r) for r in inside)
-    _require(fixed, opt, "a stage has a fixed size")
+    opt.require(fixed, "a stage has a fixed size")
     why = k.stage_operand(product, which, inside, opt.depth)
-    _require(not why, opt, why)
+    opt.require(not why, why)
 
 
 def _unit_of(k: KernelGraph, opt: Opt, fold: UOp, m: UOp, n: UOp) -> MatrixUnit:
@@ -231,26 +212,26 @@ def _matrix_unit(k: KernelGraph, opt: Opt) -> list[Opt]:
     """
     r = k.axis(opt)
     amt = opt.amt if isinstance(opt.amt, tuple) else ()
-    _require(len(amt) in (2, 4), opt, "the amount is (m, n) or (m, n, copies along m, copies along n)")
+    opt.require(len(amt) in (2, 4), "the amount is (m, n) or (m, n, copies along m, copies along n)")
     m, n = (k.axis(Opt(opt.op, a)) for a in amt[:2])
-    _require(m is not n and all(_is_parallel(k, x) and x.arg[1] in (Role.LOOP, Role.GLOBAL) for x in (m, n)), opt,
-             "m and n are two parallel loops")
-    _require(not any(x.arg[1] in blocks.THREADS for x in k.order), opt, "the block has other threads already")
+    opt.require(m is not n and all(_is_parallel(k, x) and x.arg[1] in (Role.LOOP, Role.GLOBAL) for x in (m, n)),
+                "m and n are two parallel loops")
+    opt.require(not any(x.arg[1] in blocks.THREADS for x in k.order), "the block has other threads already")
     fixed = all(isinstance(range_size(x), int) and not is_partial(x) for x in (m, n, r))
-    _require(fixed, opt, "a range is partial or of symbolic size")
+    opt.require(fixed, "a range is partial or of symbolic size")
     fold = next((f for f in k.folds if r in f.src[1:] and contraction(f, guarded=True)), None)
     if fold is None:
-        raise _illegal(opt, "no sum of products runs over it")
+        raise opt.illegal("no sum of products runs over it")
     inside = toposort(fold)
     plain = not any(x.arg[1].expanded for x in fold.src[0].ranges) and all(x.op is not Ops.STAGE for x in inside)
-    _require(plain, opt, "copies, lanes and stages come after it")
-    _require({m, n} <= fold.ranges, opt, "it must be a sum over m and n")
+    opt.require(plain, "copies, lanes and stages come after it")
+    opt.require({m, n} <= fold.ranges, "it must be a sum over m and n")
     unit = _unit_of(k, opt, fold, m, n)
-    _require(not unit.fragment_c.whole or Role.GLOBAL not in (m.arg[1], n.arg[1]), opt, f"{unit.name} has no grid")
+    opt.require(not unit.fragment_c.whole or Role.GLOBAL not in (m.arg[1], n.arg[1]), f"{unit.name} has no grid")
     mu, nu = amt[2:] or (1, 1)
-    _require(mu > 0 and nu > 0 and mu * nu <= unit.accumulators, opt, f"{unit.name} holds {unit.accumulators} sums")
+    opt.require(mu > 0 and nu > 0 and mu * nu <= unit.accumulators, f"{unit.name} holds {unit.accumulators} sums")
     if sum(x.op is Ops.FOLD for x in inside) > 1:
-        _require(mu == 1, opt, "a chain has one row of tiles")
+        opt.require(mu == 1, "a chain has one row of tiles")
         trial = k.copied()
         chains.chain(trial, opt, fold, m, n, unit, lambda x, c, step: _split_copies(trial, x, c, step), nu)
         vars(k).update(vars(trial))
@@ -315,20 +296,20 @@ def _split_copies(k: KernelGraph, r: UOp, copies: int, step: int) -> UOp:
 def _order(k: KernelGraph, opt: Opt) -> None:
     loops = [r for r in k.order if not r.arg[1].expanded]
     every = isinstance(opt.amt, tuple) and bool(loops) and sorted(opt.amt) == list(range(len(loops)))
-    _require(every, opt, "give every loop once")
+    opt.require(every, "give every loop once")
     assert isinstance(opt.amt, tuple)
     wanted = [loops[i] for i in opt.amt]
-    _require(all(r in k.ordered for r in wanted[len(wanted) - len(k.ordered) :]), opt, "running values stay innermost")
+    opt.require(all(r in k.ordered for r in wanted[len(wanted) - len(k.ordered) :]), "running values stay innermost")
     k.order = wanted + [r for r in k.order if r.arg[1].expanded]
 
 
 def _split_reduction(k: KernelGraph, opt: Opt) -> None:
     r = k.axis(opt)
     size = range_size(r)
-    _require(r.arg[1] is Role.REDUCE and isinstance(size, int), opt, "only a reduction of fixed size is split")
-    _require(not _feeds_unit(k, r), opt, "a matrix unit's reduction stays one loop")
+    opt.require(r.arg[1] is Role.REDUCE and isinstance(size, int), "only a reduction of fixed size is split")
+    opt.require(not _feeds_unit(k, r), "a matrix unit's reduction stays one loop")
     divides = isinstance(opt.amt, int) and 1 < opt.amt < size and size % opt.amt == 0
-    _require(divides, opt, f"the parts must divide {size}")
+    opt.require(divides, f"the parts must divide {size}")
     assert isinstance(opt.amt, int)
     outer, inner = k.split(r, size // opt.amt, Role.REDUCE)
     while whole := next((f for f in k.folds if outer in f.src[1:] and inner in f.src[1:]), None):
