@@ -1,14 +1,15 @@
 """Emits blocks of threads: the numbers that the device supplies, shared stages with barriers, idle threads."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
 
 from tinsmith.codegen.blocks import THREADS, grid_axes, thread_axes
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.roles import Role, range_size
-from tinsmith.codegen.scopes import Coords, Scope, ScopeWriter
+from tinsmith.codegen.scopes import Coords, ScopeWriter
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 
@@ -31,7 +32,8 @@ class BlockWriter(ScopeWriter):
     def open_grid(self) -> None:
         """Names for the block's place in the grid and the thread's place in the block."""
         for number, axis in enumerate(grid_axes(self.kernel) if not self.kernel.blocks else ()):
-            self.name_axis(f"gidx{number}", axis)
+            if axis:
+                self.name_places(axis, self.special(f"gidx{number}", prod(range_size(r) for r in axis)), 0)
         axes = thread_axes(self.kernel)
         for product in self.kernel.products[:1]:
             if product.arg.threads > 1:  # the lanes of a warp: each stores the elements that its unit gives it
@@ -57,10 +59,6 @@ class BlockWriter(ScopeWriter):
         self.scopes[0].ranges.add(r)
         self.scopes[0].values[(r, ())] = line
 
-    def name_axis(self, name: str, axis: list[UOp]) -> None:
-        if axis:
-            self.name_places(axis, self.special(name, prod(range_size(r) for r in axis)), 0)
-
     def name_thread(self, axis: list[UOp], line: UOp) -> None:
         self.threads_of.append((frozenset(axis), line))
         for r in axis:
@@ -80,7 +78,7 @@ class BlockWriter(ScopeWriter):
             return write()
         self.open(turn, self.raw(UOp.index(0)), self.raw((UOp.index(total + blocks - 1) - first) // blocks))
         self.turn = turn
-        self.name_places(axis, self.scopes[-1].lines[0] * blocks + first, len(self.scopes) - 1)
+        self.name_places(axis, self.scopes[-1].lines[0] * blocks + first, self.here)
         write()
         self.turn = None
         return self.close()
@@ -99,13 +97,11 @@ class BlockWriter(ScopeWriter):
     @contextmanager
     def only(self, condition: UOp, registers: int | None = None, whole: bool = False) -> Iterator[None]:
         """What is written here is done by some threads alone; ``whole``: with all that they compute for it."""
-        self.scopes.append(Scope([UOp(Ops.IF, None, (condition,), registers)]))
         before = self.outermost
-        self.outermost = len(self.scopes) - 1 if whole else before
-        yield
-        self.outermost = before
-        scope = self.scopes.pop()
-        self.scopes[-1].take(scope, UOp(Ops.ENDIF, None, (scope.lines[0],)))
+        with self.branch(condition, registers=registers):
+            self.outermost = self.here if whole else before
+            yield
+            self.outermost = before
 
     @property
     def block_size(self) -> int:
@@ -125,16 +121,9 @@ class BlockWriter(ScopeWriter):
         if not idle or self._whole_block in node.ranges:
             yield
             return
-        condition: UOp | None = None
-        for line in idle:
-            first = line.eq(0)
-            condition = first if condition is None else condition & first
-        assert condition is not None
-        self.raw(condition)
-        self.scopes.append(Scope([UOp(Ops.IF, None, (condition,))]))
-        yield
-        scope = self.scopes.pop()
-        self.scopes[-1].lines += [*scope.lines, UOp(Ops.ENDIF, None, (scope.lines[0],))]
+        condition = functools.reduce(UOp.__and__, (line.eq(0) for line in idle))
+        with self.branch(self.raw(condition)):
+            yield
 
     # *** local memory that a block shares ***
 
@@ -159,14 +148,10 @@ class BlockWriter(ScopeWriter):
         self.position[number] = len(self.kernel.order) + self._own_ranges
         return UOp.range(size, number, role)
 
-    def barrier(self) -> None:
-        """Wait for all threads of the block; ``barriers.py`` leaves out what is one too many."""
-        self.force(UOp(Ops.BARRIER, None, (), self._barriers))
-        self._barriers += 1
-
-    def slots_barrier(self, memories: list[UOp]) -> None:
-        """One that orders the slots of a ring: all of them are needed."""
-        self.force(UOp(Ops.BARRIER, None, tuple(memories), self._barriers))
+    def barrier(self, slots: Sequence[UOp] = ()) -> None:
+        """Wait for all threads of the block; ``barriers.py`` leaves out what is one too many, but none that orders the
+        slots of a ring."""
+        self.force(UOp(Ops.BARRIER, None, tuple(slots), self._barriers))
         self._barriers += 1
 
     def fill_shared(self, node: UOp, fill: UOp, coords: Coords) -> None:

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tinsmith.codegen.emit_folds import FoldWriter, OnlineWriter, product_of
+from tinsmith.codegen.emit_folds import FoldWriter, OnlineWriter
 from tinsmith.codegen.emit_tiles import Place, across_lanes, product_in, statistic, tile_of, widened
-from tinsmith.codegen.emitter import Emitter
 from tinsmith.codegen.masking import clear_end
-from tinsmith.codegen.matrix import held
+from tinsmith.codegen.matrix import held, product_of
 from tinsmith.codegen.online import finite
 from tinsmith.codegen.rings import Ring
 from tinsmith.codegen.roles import Role
@@ -27,28 +26,8 @@ from tinsmith.ir.uop import toposort
 class FedRing(Ring):
     """The slots of one operand, filled up to the end of a loop that others walk."""
 
-    def __init__(self, lin: Emitter, stage: UOp, loop: UOp | None, end: UOp) -> None:
-        self.lin, self.loop, self.stages, self.end = lin, loop, [stage], end
-        self.depth, self.in_flight = stage.arg.depth, 0
-        self.distance = self.depth - 1
-        self.memories = [lin.local(stage.dtype, self.depth * stage.arg.layout.elements, stage.arg.layout)]
-        self.ring = self.free = self.defined()
-        self.slot = UOp.index(0)
-
     def at(self, step: UOp) -> tuple[UOp, UOp]:
         return (step % self.depth).simplify(), (step // self.depth % 2).simplify()
-
-    def fill(self, step: UOp) -> None:
-        """The copies of a step, if the loop comes to it."""
-        within, lin = step.lt(self.end).simplify(), self.lin
-        condition = lin.expression(within)
-        for _, thread in lin.threads_of:
-            first = lin.raw(thread.eq(0))
-            condition = first if within.is_const and condition.op is Ops.CONST else lin.combine(
-                len(lin.scopes) - 1, Ops.AND, first.dtype, [condition, first])
-        if not within.is_const or within.arg:
-            with lin.only(condition):
-                self.copies(step)
 
 
 class ChainWriter(OnlineWriter):
@@ -76,17 +55,15 @@ class ChainWriter(OnlineWriter):
         lin, bodies, (start, end) = self.lin, [f.src[0] for f in self.group], span
         stages = dict.fromkeys(s.src[0] for p in toposort(bodies) if p.op is Ops.MMA and p.arg.staged
                                for s in p.src[:2] if s.op is Ops.LOAD and s.src[0].op is Ops.STAGE)
-        fixed = [FedRing(lin, s, None, UOp.index(1)) for s in stages if r not in s.ranges]
-        self.rings = [FedRing(lin, s, r, end) for s in stages if r in s.ranges]
+        fixed = [FedRing(lin, [s], None, UOp.index(1)) for s in stages if r not in s.ranges]
+        self.rings = [FedRing(lin, [s], r, end) for s in stages if r in s.ranges]
         for ring in fixed:
             ring.fill(UOp.index(0))
         for ring in self.rings:
-            for step in range(ring.distance):
-                ring.fill(UOp.index(step))
+            ring.fill_first()
         for ring in fixed:
             ring.wait(UOp.index(0))
-        opened = frozenset().union(*(s.ranges for s in lin.scopes))
-        found = clear_end(r, toposort(bodies), {x for x in opened if x.arg[1] is Role.GLOBAL})
+        found = clear_end(r, toposort(bodies), {x for x in lin.opened if x.arg[1] is Role.GLOBAL})
         if found is not None:
             middle, free = found[0].minimum(end).simplify(), [s.substitute(found[1]) for s in stores]
             self.in_loop(r, start, middle, lambda: self.block(r, lambda: inside([simplify(s) for s in free])))
@@ -103,7 +80,7 @@ class ChainWriter(OnlineWriter):
         inside()
 
     def step(self, bodies: list[UOp]) -> None:
-        lin, here = self.lin, len(self.lin.scopes) - 1
+        lin, here = self.lin, self.lin.here
         known: dict[Coords, tuple[UOp, UOp]] = {}
         for c in self.copies[self.group[0]]:
             old = self.values[0, c, ()]
@@ -137,5 +114,5 @@ class ChainWriter(OnlineWriter):
             return line
         weight, part, top = self.parts(f.src[0])
         line = across_lanes(lin, Ops.ADD, line, at.fragment) if self.over_tile(part) else line
-        return lin.combine(len(lin.scopes) - 1, Ops.MUL, f.dtype, [line, widened(lin, self.whole(weight, top, c), at,
+        return lin.combine(lin.here, Ops.MUL, f.dtype, [line, widened(lin, self.whole(weight, top, c), at,
                                                                                  line.dtype.count)])

@@ -3,11 +3,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from tinsmith.codegen.ahead import Ahead
 from tinsmith.codegen.emitter import Emitter
-from tinsmith.codegen.matrix import reads_held
-from tinsmith.codegen.rings import Pipeline, Ring, slotted
+from tinsmith.codegen.matrix import product_of, reads_held
+from tinsmith.codegen.rings import Pipeline, ring_of, slotted
 from tinsmith.codegen.roles import Role, is_partial, range_size
 from tinsmith.codegen.scopes import Coords, all_but_last
 from tinsmith.codegen.streams import bind
@@ -16,12 +17,6 @@ from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.properties import bound_ranges, start_of
 from tinsmith.ir.symbolic import simplify
 from tinsmith.ir.uop import toposort
-
-
-def product_of(fold: UOp) -> UOp | None:
-    """The step of a matrix unit that a reduction consists of."""
-    node = fold.src[0] if fold.op is Ops.FOLD else fold
-    return node if node.op is Ops.MMA else None
 
 
 class FoldWriter:
@@ -90,7 +85,7 @@ class FoldWriter:
         for steps in lin.all_coords(self.unrolled) if reads_held(product.src[0]) else ():
             lin.operand(product, 0, steps)  # is there before it is handed to the unit
         if lin.roles is not None or not all(s in lin.rings for s in stages):
-            return (lin.roles or Ring(lin, product, next(iter(self.loops), None))).run(self, bodies)
+            return (lin.roles or ring_of(lin, product, next(iter(self.loops), None))).run(self, bodies)
         lin.force(UOp(Ops.FENCE))
         self.step(bodies)
         lin.force(UOp(Ops.COMMIT))
@@ -130,29 +125,22 @@ class FoldWriter:
 
     def in_loop(self, r: UOp, start: UOp, end: UOp, inside: Callable[[], None], stores: Sequence[UOp] = ()) -> None:
         """A loop in which the values are accumulators."""
-        lin = self.lin
-        line = lin.loop_line(lin.expression(start), lin.expression(end), True)
-        accs = {key: lin.accumulator(before, line) for key, before in self.values.items()}
-        keys = list(self.values)
-        self.values = dict(accs)
-        rotated = self.first_loads(r, line, start, stores)
-        lin.enter(r, line, (*accs.values(), *rotated.values()))
-        following = self.next_loads(r, end, rotated)
-        inside()
-        phis = {}
-        for key, acc in accs.items():
-            phis[key] = lin.force(UOp(Ops.PHI, None, (acc, self.values[key])))
-        for acc, value in following.items():
-            lin.force(UOp(Ops.PHI, None, (acc, value)))
-        lin.close()
-        for key in keys:
-            lin.scopes[-1].values[phis[key]] = phis[key]
-        self.values = phis
+        lin, keys, span = self.lin, list(self.values), (self.lin.expression(start), self.lin.expression(end))
+        ahead = self.first_loads(r, start, stores)
 
-    def first_loads(self, r: UOp, line: UOp, begin: UOp, stores: Sequence[UOp]) -> dict[tuple[UOp, Coords], UOp]:
-        """Loads that are issued an iteration ahead: registers that hold what the first iteration needs."""
+        def turn(accs: dict[Any, UOp]) -> dict[Any, UOp]:
+            self.values = {key: accs[key] for key in keys}
+            following = self.next_loads(r, end, {load: accs[load] for load in ahead})
+            inside()
+            return {**self.values, **following}
+
+        found = lin.carrying(r, *span, {**self.values, **ahead}, turn, True)
+        self.values = {key: found[key] for key in keys}
+
+    def first_loads(self, r: UOp, begin: UOp, stores: Sequence[UOp]) -> dict[tuple[UOp, Coords], UOp]:
+        """Loads that are issued an iteration ahead: what the first iteration needs."""
         lin, out = self.lin, dict[tuple[UOp, Coords], UOp]()
-        opened = frozenset().union(*(s.ranges for s in lin.scopes), {r})
+        opened = lin.opened | {r}
         for n in toposort(stores):
             if not (n.op is Ops.LOAD and isinstance(n.arg, Ahead) and n.arg.rotate and n.arg.loop == r.arg[0]):
                 continue
@@ -162,17 +150,17 @@ class FoldWriter:
             lanes = lin.lanes(n)
             count = 1 if lanes is None else range_size(lanes)
             for c in lin.all_coords(n.ranges):
-                start = lin.spread(lin.value(simplify(bind(n.replace(arg=None), r, begin)), c), count)
-                out[n, c] = lin.accumulator(start, line)
+                out[n, c] = lin.spread(lin.value(simplify(bind(n.replace(arg=None), r, begin)), c), count)
         return out
 
-    def next_loads(self, r: UOp, end: UOp, rotated: dict[tuple[UOp, Coords], UOp]) -> dict[UOp, UOp]:
+    def next_loads(self, r: UOp, end: UOp,
+                   rotated: dict[tuple[UOp, Coords], UOp]) -> dict[tuple[UOp, Coords], UOp]:
         """The same loads for the iteration that follows; the last one repeats itself."""
-        lin, out = self.lin, dict[UOp, UOp]()
+        lin, out = self.lin, dict[tuple[UOp, Coords], UOp]()
         for (n, c), acc in rotated.items():
             lin.scopes[-1].values[n, c] = acc
             following = simplify(bind(n.replace(arg=None), r, (r + 1).minimum(end - 1)))
-            out[acc] = lin.spread(lin.value(following, c), acc.dtype.count)
+            out[n, c] = lin.spread(lin.value(following, c), acc.dtype.count)
         return out
 
     def step(self, bodies: list[UOp]) -> None:
@@ -191,7 +179,7 @@ class FoldWriter:
         lin.current_folds, lin.writing = before, around
 
     def accumulate(self, op: Op, acc: UOp, body: UOp, coords: Coords) -> UOp:
-        lin, here = self.lin, len(self.lin.scopes) - 1
+        lin, here = self.lin, self.lin.here
         if body.op is Ops.MMA:
             a, b = (lin.operand(body, which, lin.coords_of(body.src[which], coords)) for which in (0, 1))
             return lin.emit(here, UOp(Ops.MMA, None, (acc, a, b), body.arg))
@@ -206,17 +194,13 @@ class FoldWriter:
         """Combine separate accumulators pairwise, then the lanes if the reduction ran along them."""
         lin = self.lin
         parts = [v for k, v in self.values.items() if k[0] == g and k[1] == c]
-        here = len(lin.scopes) - 1
+        here = lin.here
         while len(parts) > 1:
             pairs = [lin.combine(here, f.arg, f.dtype, list(p)) for p in zip(parts[::2], parts[1::2])]
             parts = pairs + ([parts[-1]] if len(parts) % 2 else [])
         line = parts[0]
         if self.vector is not None:
-            while line.dtype.count > 1:
-                half = line.dtype.count // 2
-                low, high = tuple(range(half)), tuple(range(half, 2 * half))
-                a, b = (lin.emit(here, UOp(Ops.GEP, f.dtype.vec(half), (line,), lanes)) for lanes in (low, high))
-                line = lin.combine(here, f.arg, f.dtype, [a, b])
+            line = lin.halved(f.arg, line)
             if (first := start_of(f)) is not None:
                 line = lin.combine(here, f.arg, f.dtype, [lin.value(first, c), line])
         return line
@@ -226,7 +210,7 @@ class OnlineWriter(FoldWriter):
     """A maximum over blocks and sums relative to it, in one loop: the sums so far are brought to the maximum so far."""
 
     def step(self, bodies: list[UOp]) -> None:
-        lin, here = self.lin, len(self.lin.scopes) - 1
+        lin, here = self.lin, self.lin.here
         before, lin.current_folds = lin.current_folds, [n for b in bodies for n in toposort(b) if n.op is Ops.FOLD]
         known: dict[Coords, tuple[UOp, UOp]] = {}
         for c in self.copies[self.group[0]]:
@@ -256,7 +240,7 @@ class OnlineWriter(FoldWriter):
         if g == 0:
             return line
         weight, _, top = self.parts(f.src[0])
-        return lin.combine(len(lin.scopes) - 1, Ops.MUL, f.dtype, [line, self.whole(weight, top, c)])
+        return lin.combine(lin.here, Ops.MUL, f.dtype, [line, self.whole(weight, top, c)])
 
     def whole(self, weight: UOp, top: UOp, c: Coords) -> UOp:
         """A weight whose block's maximum is that of all."""

@@ -60,13 +60,12 @@ def _store_rows(lin: Emitter, n: UOp, total: UOp, tile: Place, coords: Coords) -
     width = fragment.registers[0][0] if along and fragment.registers[0][1:] == (0, 1) else 1
     lanes = math.prod(size for size, _, _ in fragment.lanes)
     down, across = matrix.lane_position(fragment, UOp(Ops.SPECIAL, dtypes.index, (), ("lidx0", lanes)))
-    here, steps, stores = len(lin.scopes) - 1, fragment.places()[0], list[UOp]()
+    steps, stores = fragment.places()[0], list[UOp]()
     lane = lin.new_range(width, Role.VECTOR) if width > 1 else UOp.index(0)
     at = tuple(lin.new_range(range_size(r), Role.LOOP) for r in (row, column))
     place = lin.affine(n.src[1].substitute({row: down + at[0], column: across + at[1] + lane}), at)
     for first in range(0, fragment.size, width):
-        part = rows(first, width) if rows is not None else lin.emit(here, UOp(
-            Ops.GEP, line.dtype.scalar.vec(width), (line,), tuple(range(first, first + width))))
+        part = rows(first, width) if rows is not None else lin.picked(line, range(first, first + width))
         name = lin.named(part)
         if width > 1:
             name = UOp(Ops.AFTER, None, (name, lane))  # a name with lanes
@@ -113,33 +112,31 @@ def _exchanged(lin: Emitter, line: UOp, fragment: Fragment) -> tuple[Callable[[i
     if digits is None:
         return None, fragment
     (pair, *between, blocks), lanes = digits
-    size, here = lanes[0][0], len(lin.scopes) - 1
+    size, here = lanes[0][0], lin.here
     packed = line.dtype.itemsize == 2
     middle = math.prod(d[0] for d in between)
-    words = lin.emit(here, UOp(Ops.BITCAST, dtypes.uint32.vec(line.dtype.count // 2), (line,))) if packed else line
+    words = lin.words(line) if packed else line
     per_pair = 1 if packed else pair[0]
     position = np.arange(words.dtype.count).reshape(blocks[0] // size, size, middle, per_pair)
     thread = lin.expression(UOp(Ops.SPECIAL, dtypes.index, (), ("lidx0", math.prod(d[0] for d in fragment.lanes))))
     bit = 1
     while bit < size:
         low = [x for x in range(size) if not x & bit]
-        xs, ys = (tuple(int(i) for i in position[:, chosen].reshape(-1)) for chosen in (low, [x | bit for x in low]))
-        x, y = (lin.emit(here, UOp(Ops.GEP, words.dtype.scalar.vec(len(xs)), (words,), at)) for at in (xs, ys))
+        xs, ys = (position[:, chosen].reshape(-1) for chosen in (low, [x | bit for x in low]))
+        x, y = (lin.picked(words, at) for at in (xs, ys))
         upper = lin.raw((thread // bit % 2).simplify().eq(1))
         kind = words.dtype.scalar
         sent = lin.combine(here, Ops.WHERE, kind, [upper, x, y])
         come = lin.emit(here, UOp(Ops.SHUFFLE, sent.dtype, (sent,), bit))
         x, y = (lin.combine(here, Ops.WHERE, kind, [upper, *both]) for both in ((come, x), (y, come)))
         back = np.argsort(np.array([*xs, *ys]))
-        words = lin.emit(here, UOp(Ops.VECTORIZE, words.dtype, (x, y)))
-        words = lin.emit(here, UOp(Ops.GEP, words.dtype, (words,), tuple(int(i) for i in back)))
+        words = lin.picked(lin.emit(here, UOp(Ops.VECTORIZE, words.dtype, (x, y))), back)
         bit *= 2
     order = position.transpose(0, 2, 1, 3).reshape(-1)  # neighbours are now what the lanes had
 
     def vector(first: int, width: int) -> UOp:
         per = 2 if packed else 1
-        at = tuple(int(i) for i in order[first // per : (first + width) // per])
-        part = lin.emit(here, UOp(Ops.GEP, words.dtype.scalar.vec(len(at)), (words,), at))
+        part = lin.picked(words, order[first // per : (first + width) // per])
         return lin.emit(here, UOp(Ops.BITCAST, line.dtype.scalar.vec(width), (part,))) if packed else part
 
     beside = pair[0] * size

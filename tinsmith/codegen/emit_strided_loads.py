@@ -48,8 +48,7 @@ def _shared(lin: Emitter, n: UOp, memory: UOp, coords: Coords, lanes: UOp, valid
     part = () if width == size else (lin.emit(0, UOp(Ops.VECTORIZE, dtypes.bool.vec(width), mask)),)
     wide = lin.emit(depth, UOp(Ops.LOAD, n.dtype.vec(width), (memory, lin.expression(start), *part), None))
     picked = tuple(at - low if reads else 0 for at, reads in zip(offsets, seen))
-    line = lin.spread(wide, len(seen)) if width == 1 else lin.emit(
-        depth, UOp(Ops.GEP, n.dtype.vec(len(seen)), (wide,), picked))
+    line = lin.spread(wide, len(seen)) if width == 1 else lin.picked(wide, picked, depth)
     return line if valid is None else lin.combine(depth, Ops.WHERE, n.dtype, [valid, line, UOp.const(n.dtype, 0)])
 
 
@@ -66,7 +65,7 @@ def _woven(lin: Emitter, n: UOp, memory: UOp, coords: Coords, lanes: UOp) -> UOp
         return None
     depth = max(lin.depth_of(n), lin.depth_of(n.src[0]))
     wide = lin.emit(depth, UOp(Ops.LOAD, n.dtype.vec(step * count), (memory, lin.expression(start)), None))
-    return lin.emit(depth, UOp(Ops.GEP, n.dtype.vec(count), (wide,), tuple(range(constant % step, step * count, step))))
+    return lin.picked(wide, range(constant % step, step * count, step), depth)
 
 
 def _transposed(lin: Emitter, n: UOp, memory: UOp, coords: Coords, lanes: UOp) -> UOp | None:
@@ -103,7 +102,7 @@ def transposed(lin: Emitter, rows: list[UOp], depth: int) -> list[UOp]:
         for first, second in zip(groups[::2], groups[1::2]):
             pairs = [lin.emit(depth, UOp(Ops.VECTORIZE, dtype.scalar.vec(2 * dtype.count), p))
                      for p in zip(first, second)]
-            merged.append([lin.emit(depth, UOp(Ops.GEP, dtype, (p,), order)) for p in pairs for order in halves])
+            merged.append([lin.picked(p, order, depth) for p in pairs for order in halves])
         groups, width = merged, 2 * width
     return groups[0]
 

@@ -48,30 +48,29 @@ def _woven(lin: Emitter, n: UOp, copies: UOp, lanes: UOp, fixed: Coords) -> None
     for own in lin.all_coords(n.ranges - {r for r, _ in fixed} - {copies}):
         coords = lin.both(own, fixed)
         parts = _values(lin, n, copies, coords, lanes)
-        here = len(lin.scopes) - 1
+        here = lin.here
         parts += parts[-1:] * ((1 << (ways - 1).bit_length()) - ways)  # C has no vectors of other sizes
         joined = lin.emit(here, UOp(Ops.VECTORIZE, dtype.vec(count * len(parts)), tuple(parts)))
         first = lin.at(bind(bind(n.src[1], copies, UOp.index(0)), lanes, UOp.index(0)), coords)
         for start, size in _whole_vectors(count * ways):
-            mixed = lin.emit(here, UOp(Ops.GEP, dtype.vec(size), (joined,), order[start : start + size]))
+            mixed = lin.picked(joined, order[start : start + size])
             lin.force(UOp(Ops.STORE, None, (memory, lin.expression((first + start).simplify()), mixed), n.arg))
 
 
 def _blocks(lin: Emitter, n: UOp, copies: UOp, lanes: UOp, step: int, fixed: Coords) -> None:
     """Lanes far apart whose neighbours are other copies: blocks of lanes and copies are transposed in registers, and
     each lane's part of a block is stored at once. The last block may overlap the one before."""
-    last, dtype = range_size(copies) - SIDE, n.src[2].dtype
+    last = range_size(copies) - SIDE
     memory = _memory(lin, n, fixed)
     for own in lin.all_coords(n.ranges - {r for r, _ in fixed} - {copies}):
         coords = lin.both(own, fixed)
         values = _values(lin, n, copies, coords, lanes)
         first = lin.at(bind(bind(n.src[1], copies, UOp.index(0)), lanes, UOp.index(0)), coords)
-        here = len(lin.scopes) - 1
+        here = lin.here
         for start in (*range(0, last, SIDE), last):
             rows = transposed(lin, values[start : start + SIDE], here)
             for lane in range(range_size(lanes)):
-                block = tuple(range(lane - lane % SIDE, lane - lane % SIDE + SIDE))
-                part = lin.emit(here, UOp(Ops.GEP, dtype.vec(SIDE), (rows[lane % SIDE],), block))
+                part = lin.picked(rows[lane % SIDE], range(lane - lane % SIDE, lane - lane % SIDE + SIDE))
                 offset = lin.expression(shifted(first, start + step * lane))
                 lin.force(UOp(Ops.STORE, None, (memory, offset, part), n.arg))
 

@@ -15,7 +15,6 @@ from tinsmith.codegen.emitter import Emitter
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.scopes import Coords
 from tinsmith.codegen.streams import bind
-from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.units import Fragment
 
@@ -49,8 +48,9 @@ def tile_of(stage: UOp) -> Fragment:
 
 
 def product_in(stage: UOp) -> UOp:
-    body = stage.src[0]
-    return body.src[0] if body.op is Ops.FOLD else body
+    product = matrix.product_of(stage.src[0])
+    assert product is not None, stage
+    return product
 
 
 def place_of(lin: Emitter, value: UOp) -> tuple[UOp, Place]:
@@ -75,7 +75,7 @@ def value_in(lin: Emitter, n: UOp, at: Place, coords: Coords) -> UOp:
     found = next((s.values[key] for s in reversed(lin.scopes) if key in s.values), None)
     if found is not None:
         return found
-    depth = len(lin.scopes) - 1 if _named(lin, n) else lin.depth_of(n)
+    depth = lin.here if _named(lin, n) else lin.depth_of(n)
     if n.op is Ops.SPECIAL:
         line = lin.value(n)
     elif n.op is Ops.LOAD and matrix.held(n.src[0]):
@@ -105,8 +105,7 @@ def widened(lin: Emitter, line: UOp, at: Place, count: int, depth: int | None = 
     if line.dtype.count in (1, count):
         return line
     assert line.dtype.count == at.rows.size, line
-    depth = len(lin.scopes) - 1 if depth is None else depth
-    return lin.emit(depth, UOp(Ops.GEP, line.dtype.scalar.vec(count), (line,), at.spread))
+    return lin.picked(line, at.spread, depth)
 
 
 def sum_in_registers(lin: Emitter, stage: UOp, coords: Coords) -> UOp:
@@ -123,26 +122,19 @@ def sum_in_registers(lin: Emitter, stage: UOp, coords: Coords) -> UOp:
 def statistic(lin: Emitter, fold: UOp, coords: Coords, lanes: bool = True) -> UOp:
     """A reduction of a tile's columns: of the registers of each row, then of the ``lanes`` that share the row."""
     body, at = place_of(lin, fold.src[0])
-    here = len(lin.scopes) - 1
     line = widened(lin, value_in(lin, body, at, coords), at, at.fragment.size)
     order = np.argsort(np.array(at.spread), kind="stable").reshape(at.rows.size, -1).T  # columns, rows
-    line = lin.emit(here, UOp(Ops.GEP, line.dtype, (line,), tuple(int(x) for x in order.reshape(-1))))
-    while line.dtype.count > at.rows.size:
-        count, half = line.dtype.count, line.dtype.count // 2
-        low, high = (lin.emit(here, UOp(Ops.GEP, line.dtype.scalar.vec(half), (line,), tuple(x))) for x in (
-            range(half), range(half, count)))
-        line = lin.combine(here, fold.arg, fold.dtype, [low, high])
+    line = lin.halved(fold.arg, lin.picked(line, order.reshape(-1)), at.rows.size)
     return across_lanes(lin, fold.arg, line, at.fragment) if lanes else line
 
 
 def across_lanes(lin: Emitter, op: Op, line: UOp, fragment: Fragment) -> UOp:
     """What the lanes that hold columns of one row have, combined."""
-    here, pitch = len(lin.scopes) - 1, 1
+    pitch = 1
     for size, _, across in fragment.lanes:
         step = pitch
         while across and step < pitch * size:
-            other = lin.emit(here, UOp(Ops.SHUFFLE, line.dtype, (line,), step))
-            line = lin.combine(here, op, line.dtype.scalar, [line, other])
+            line = lin.shuffled(op, line, step)
             step *= 2
         pitch *= size
     return line
@@ -152,7 +144,6 @@ def held_operand(lin: Emitter, product: UOp, coords: Coords) -> UOp:
     """The operand a of a step, made of sums in registers: lanes of what is computed from them, two of 16 bits a word.
     """
     value, at = place_of(lin, product.src[0])
-    here = len(lin.scopes) - 1
     column = product.src[4]
     line = widened(lin, value_in(lin, value, at, coords), at, at.fragment.size)
     start = matrix.reads_held(product.src[0])[0].src[1].substitute({column: UOp.index(0)} | {
@@ -160,8 +151,6 @@ def held_operand(lin: Emitter, product: UOp, coords: Coords) -> UOp:
     choice = matrix.choice(at.fragment, product.arg.operand_a, int(start.arg))
     assert choice is not None, product
     if line.dtype.itemsize != 2 or choice[1::2] != [x + 1 for x in choice[::2]]:
-        return lin.emit(here, UOp(Ops.GEP, line.dtype.scalar.vec(len(choice)), (line,), tuple(choice)))
-    words = lin.emit(here, UOp(Ops.BITCAST, dtypes.uint32.vec(line.dtype.count // 2), (line,)))
-    at_words = tuple(x // 2 for x in choice[::2])
-    part = lin.emit(here, UOp(Ops.GEP, dtypes.uint32.vec(len(at_words)), (words,), at_words))
-    return lin.emit(here, UOp(Ops.BITCAST, line.dtype.scalar.vec(len(choice)), (part,)))
+        return lin.picked(line, choice)
+    part = lin.picked(lin.words(line), (x // 2 for x in choice[::2]))
+    return lin.emit(lin.here, UOp(Ops.BITCAST, line.dtype.scalar.vec(len(choice)), (part,)))

@@ -21,7 +21,7 @@ def unlikely(lin: Emitter, n: UOp, coords: Coords) -> UOp:
         acc = lin.accumulator(usual)
         with lin.branch(_any(lin, condition), whole=True):
             rare = lin.value(n.src[1], coords)
-            chosen = lin.combine(len(lin.scopes) - 1, Ops.WHERE, n.dtype, [condition, rare, acc])
+            chosen = lin.combine(lin.here, Ops.WHERE, n.dtype, [condition, rare, acc])
             phi = lin.force(UOp(Ops.PHI, None, (acc, chosen)))
         lin.scopes[-1].values[phi] = phi
     return phi
@@ -29,11 +29,10 @@ def unlikely(lin: Emitter, n: UOp, coords: Coords) -> UOp:
 
 def _any(lin: Emitter, condition: UOp) -> UOp:
     """Whether a condition holds in any lane: the first takes in the one half of them away, a quarter, and so on."""
-    here, kind = len(lin.scopes) - 1, condition.dtype
+    kind = condition.dtype
     reach = kind.count
     while reach > 1:
         reach = (reach + 1) // 2
         away = tuple((lane + reach) % kind.count for lane in range(kind.count))
-        turned = lin.emit(here, UOp(Ops.GEP, kind, (condition,), away))
-        condition = lin.emit(here, UOp(Ops.OR, None, (condition, turned)))
-    return condition if kind.count == 1 else lin.emit(here, UOp(Ops.GEP, kind.scalar, (condition,), (0,)))
+        condition = lin.emit(lin.here, UOp(Ops.OR, None, (condition, lin.picked(condition, away))))
+    return condition if kind.count == 1 else lin.picked(condition, (0,))

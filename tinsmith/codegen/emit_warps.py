@@ -7,6 +7,7 @@ where threads cannot hand each other values.
 """
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 from tinsmith.codegen.emitter import Emitter
@@ -40,22 +41,13 @@ def shared_by_warps(lin: Emitter, fold: UOp, coords: Coords) -> bool:
         x = lin.value(part, coords)
         step = min(size, warp) // 2
         while step:
-            other = lin.emit(depth, UOp(Ops.SHUFFLE, x.dtype, (x,), step))
-            x = lin.combine(depth, fold.arg, fold.dtype.scalar, [x, other])
+            x = lin.shuffled(fold.arg, x, step)
             step //= 2
-        if size > warp:
-            x = _over_warps(lin, fold, x, line)
+        if size > warp:  # the warps' results, through local memory
+            x = functools.reduce(lambda total, word: lin.combine(depth, fold.arg, fold.dtype, [total, word]),
+                                 _words_of_warps(lin, x, line))
         lin.remember(fold, lin.coords_of(fold, coords), x)
     return True
-
-
-def _over_warps(lin: Emitter, fold: UOp, x: UOp, line: UOp) -> UOp:
-    """The warps' results, through local memory."""
-    words = _words_of_warps(lin, x, line)
-    total = words[0]
-    for word in words[1:]:
-        total = lin.combine(len(lin.scopes) - 1, fold.arg, fold.dtype.scalar, [total, word])
-    return total
 
 
 def _words_of_warps(lin: Emitter, x: UOp, line: UOp) -> list[UOp]:
@@ -87,7 +79,7 @@ def running_by_warps(lin: Emitter, op: Op, x: UOp, threads: UOp) -> tuple[UOp, U
     Raises:
         ArgumentError: if a warp has threads missing.
     """
-    line, size, here = lin.known((threads, ())), range_size(threads), len(lin.scopes) - 1
+    line, size, here = lin.known((threads, ())), range_size(threads), lin.here
     warp, dtype = lin.kernel.target.warp, x.dtype
     assert line is not None and op.identity is not None
     if lin.block_size > warp and lin.block_size % warp:

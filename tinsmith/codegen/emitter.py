@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from tinsmith.codegen import matrix
@@ -108,8 +108,30 @@ class Emitter(BlockWriter):
         if line.dtype.count == count:
             return line
         depth = 0 if line.op is Ops.DEFINE_GLOBAL else next(
-            (d for d, s in enumerate(self.scopes) if line in s.values), len(self.scopes) - 1)
+            (d for d, s in enumerate(self.scopes) if line in s.values), self.here)
         return self.emit(depth, UOp(Ops.VECTORIZE, line.dtype.vec(count), (line,)))
+
+    def picked(self, line: UOp, lanes: Iterable[int], depth: int | None = None) -> UOp:
+        """Some lanes of a line, in this order."""
+        chosen = tuple(int(lane) for lane in lanes)
+        return self.emit(self.here if depth is None else depth,
+                         UOp(Ops.GEP, line.dtype.scalar.vec(len(chosen)), (line,), chosen))
+
+    def halved(self, op: Op, line: UOp, least: int = 1) -> UOp:
+        """The lanes of a line combined, those ahead with those behind, until ``least`` are left."""
+        while (count := line.dtype.count) > least:
+            halves = [self.picked(line, half) for half in (range(count // 2), range(count // 2, count))]
+            line = self.combine(self.here, op, line.dtype.scalar, halves)
+        return line
+
+    def words(self, line: UOp) -> UOp:
+        """Elements of 16 bits by twos, as words of 32."""
+        return self.emit(self.here, UOp(Ops.BITCAST, dtypes.uint32.vec(line.dtype.count // 2), (line,)))
+
+    def shuffled(self, op: Op, line: UOp, step: int) -> UOp:
+        """A line combined with that of the thread whose number differs in a bit."""
+        other = self.emit(self.here, UOp(Ops.SHUFFLE, line.dtype, (line,), step))
+        return self.combine(self.here, op, line.dtype.scalar, [line, other])
 
     def at(self, node: UOp, coords: Coords) -> UOp:
         """The expression for these copies."""
@@ -188,7 +210,7 @@ class Emitter(BlockWriter):
             return self.plus(self.expression(node.src[0]), node.src[1], 0)  # copies differ by the constant alone
         terms, constant = linear_form(node)
         if len(terms) == 1 and constant == 0 and node in terms:
-            return self.product(node)
+            return self.combine(self.depth_of(node), node.op, node.dtype, [self.expression(s) for s in node.src])
         total: UOp | None = None
         for term, k in sorted(terms.items(), key=lambda t: (self.lanes(t[0]) is not None, self.depth_of(t[0]))):
             if constant and self.lanes(term) is not None and total is not None:
@@ -207,9 +229,6 @@ class Emitter(BlockWriter):
     def plus(self, a: UOp, b: UOp, depth: int) -> UOp:
         return self.combine(self.deeper(a, depth), Ops.ADD, dtypes.index, [a, b])
 
-    def product(self, node: UOp) -> UOp:
-        return self.combine(self.depth_of(node), node.op, node.dtype, [self.expression(s) for s in node.src])
-
     def deeper(self, line: UOp, depth: int) -> int:
         own = next((d for d, s in enumerate(self.scopes) if line in s.values), 0)
         return max(own, depth)
@@ -226,10 +245,7 @@ class Emitter(BlockWriter):
         """Fill local memory where the stage's outer ranges are known, and remember it there."""
         depth = self.depth_of(node)
         local = self.local(node.dtype, math.prod(node.arg))
-        offset = UOp.index(0)
-        for r, size in zip(node.src[1:], node.arg):
-            offset = offset * size + r
-        fill = UOp(Ops.STORE, None, (local, offset.simplify(), node.src[0]))
+        fill = filling(node, local)
         with self.at_depth(depth):
             if self.threads_of:
                 self.fill_shared(node, fill, coords)
@@ -300,8 +316,7 @@ class Emitter(BlockWriter):
             place = {row: place[row] + left % size * down, column: place[column] + left % size * across}
             left = left // size
         index = self.at(value.src[1].substitute({r: p.simplify() for r, p in place.items()}).simplify(), coords)
-        here = len(self.scopes) - 1
-        return self.emit(here, UOp(Ops.LOAD_MATRIX, value.dtype.vec(fragment.size), (
+        return self.emit(self.here, UOp(Ops.LOAD_MATRIX, value.dtype.vec(fragment.size), (
             self.memory(value.src[0], coords), self.expression(index)), turned))
 
     def elements(self, fragment: Fragment, row: UOp, column: UOp) -> list[dict[UOp, UOp]]:
@@ -362,6 +377,14 @@ class Emitter(BlockWriter):
         raise NotImplementedError
 
 
+def filling(stage: UOp, memory: UOp) -> UOp:
+    """The statement that fills a stage's memory."""
+    offset = UOp.index(0)
+    for r, size in zip(stage.src[1:], stage.arg):
+        offset = offset * size + r
+    return UOp(Ops.STORE, None, (memory, offset.simplify(), stage.src[0]))
+
+
 def _condition(store: UOp) -> UOp | None:
     """What decides whether a statement stores anything."""
     return store.src[3] if len(store.src) > 3 and not store.src[3].is_const else None
@@ -369,6 +392,3 @@ def _condition(store: UOp) -> UOp | None:
 
 def _shape(fragment: Fragment) -> tuple[int, int]:
     return fragment.rows, fragment.size // fragment.rows
-
-    def run(self) -> list[UOp]:
-        raise NotImplementedError

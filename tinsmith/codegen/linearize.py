@@ -13,7 +13,7 @@ from tinsmith.codegen.ahead import Ahead
 from tinsmith.codegen.barriers import needed_barriers
 from tinsmith.codegen.decompositions import expand
 from tinsmith.codegen.emit_chains import ChainWriter
-from tinsmith.codegen.emit_folds import FoldWriter, OnlineWriter, product_of
+from tinsmith.codegen.emit_folds import FoldWriter, OnlineWriter
 from tinsmith.codegen.emit_fragments import store_fragments
 from tinsmith.codegen.emit_strided_loads import strided
 from tinsmith.codegen.emit_strided_stores import store_strided
@@ -23,8 +23,8 @@ from tinsmith.codegen.emit_warps import loads_first, running_by_warps, shared_by
 from tinsmith.codegen.emitter import Emitter, _condition
 from tinsmith.codegen.heuristics_cuts import one_load
 from tinsmith.codegen.kernel import Kernel
-from tinsmith.codegen.matrix import reads_held
-from tinsmith.codegen.rings import ring_of, shared_out
+from tinsmith.codegen.matrix import product_of, reads_held
+from tinsmith.codegen.rings import loop_of, ring_of, shared_out
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.scopes import Coords
 from tinsmith.codegen.streams import bind
@@ -53,9 +53,10 @@ class Linearizer(Emitter):
 
     def by_roles(self, role: UOp) -> None:
         """Warps behind those of the kernel's own threads fill the slots of its ring; these read them."""
-        ring = self.roles = ring_of(self)
+        product = self.kernel.products[0]
+        ring = self.roles = ring_of(self, product, loop_of(self, product))
         own = int(role.arg[1]) - 1
-        registers = shared_out(self, own, ring.product.arg.threads)
+        registers = shared_out(self, own, product.arg.threads)
         filling, reading = registers or (None, None)
         with self.only(self.raw(role.eq(own)), filling, True):
             self.places(ring.produce)
@@ -107,8 +108,7 @@ class Linearizer(Emitter):
     def under_one_condition(self, nodes: list[UOp]) -> list[UOp]:
         """The first statements, if they are all stored under one condition on blocks whose loops are open."""
         condition = _condition(nodes[0])
-        opened = frozenset().union(*(s.ranges for s in self.scopes))
-        if condition is None or not condition.ranges <= opened or not self.index_only(condition):
+        if condition is None or not condition.ranges <= self.opened or not self.index_only(condition):
             return []
         if not any(r.arg[1] is Role.BLOCK for r in condition.ranges):
             return []
@@ -202,7 +202,7 @@ class Linearizer(Emitter):
         depth = max(self.depth_of(n), self.depth_of(n.src[0]))
         memory, index = self.memory(n.src[0], coords), self.indexed(n.src[1], first)
         whole = self.emit(depth, UOp(Ops.LOAD, n.dtype.vec(size), (memory, index), None))
-        return self.emit(depth, UOp(Ops.GEP, n.dtype, (whole,), (place % size,)))
+        return self.picked(whole, (place % size,), depth)
 
     def prefetch(self, n: UOp, coords: Coords, memory: UOp, depth: int) -> None:
         """Fetch what the load will need some iterations later; an address past the end does no harm."""
@@ -257,27 +257,26 @@ class Linearizer(Emitter):
             body = [n.substitute(whole) for n in body]
             running = [n for n in toposort(body) if n.op is Ops.PREFIX and r in n.src[1].ranges]
         end = self.expression(size)
-        line = self.loop_line(self.const(size, 0), end)
-        accs: dict[tuple[UOp, Coords], UOp] = {}
+        starts: dict[tuple[UOp, Coords], UOp] = {}
         for n in running:
             lanes = self.lanes(n) if threads is None else None
             for c in self.all_coords(n.ranges):
-                start = self.spread(self.value(n.src[2], c), 1 if lanes is None else range_size(lanes))
-                accs[n, c] = self.accumulator(start, line)
-        self.enter(r, line, accs.values())
-        here, carries = len(self.scopes) - 1, {}
-        for (n, c), acc in accs.items():
-            x = self.value(n.src[0], c)
-            if step > 1 or threads is not None:
-                x, carries[acc] = self.steps_at_once(n.arg, self.spread(x, step), acc, threads)
-            else:
-                src = [acc, x] if n.arg is not Ops.MULADD else [acc, self.value(n.src[3], c), x]
-                x = carries[acc] = self.combine(here, n.arg, n.dtype, src)
-            self.scopes[-1].values[n, c] = x
-        write(body)
-        for acc, new in carries.items():
-            self.force(UOp(Ops.PHI, None, (acc, new)))
-        self.close()
+                starts[n, c] = self.spread(self.value(n.src[2], c), 1 if lanes is None else range_size(lanes))
+
+        def steps(accs: dict[tuple[UOp, Coords], UOp]) -> dict[tuple[UOp, Coords], UOp]:
+            carried = {}
+            for (n, c), acc in accs.items():
+                x = self.value(n.src[0], c)
+                if step > 1 or threads is not None:
+                    x, carried[n, c] = self.steps_at_once(n.arg, self.spread(x, step), acc, threads)
+                else:
+                    src = [acc, x] if n.arg is not Ops.MULADD else [acc, self.value(n.src[3], c), x]
+                    x = carried[n, c] = self.combine(self.here, n.arg, n.dtype, src)
+                self.scopes[-1].values[n, c] = x
+            write(body)
+            return carried
+
+        self.carrying(r, self.const(size, 0), end, starts, steps)
 
     def at_once(self, n: UOp, coords: Coords) -> UOp:
         """A running value whose steps are lanes and threads alone."""
@@ -288,25 +287,22 @@ class Linearizer(Emitter):
 
     def summed(self, r: UOp, size: UOp, body: list[UOp], write: Callable[[list[UOp]], None]) -> None:
         """A loop over blocks in which sums stay in registers; they are stored behind it."""
-        line = self.loop_line(self.const(size, 0), self.expression(size))
-        accs: dict[tuple[UOp, Coords], UOp] = {}
         sums = {s: found[0] for s in body if in_register(s) and (found := added_sum(s)) is not None}
+        starts: dict[tuple[UOp, Coords], UOp] = {}
         for s in sums:
             lanes = self.lanes(s)
             start = self.emit(0, UOp(Ops.CONST, s.src[2].dtype.vec(1 if lanes is None else range_size(lanes)), (), 0))
-            for c in self.all_coords(s.ranges):
-                accs[s, c] = self.accumulator(start, line)
-        self.enter(r, line, accs.values())
-        for (s, c), acc in accs.items():  # what the sum goes on from is no memory here
-            self.scopes[-1].values[sums[s], self.coords_of(sums[s], c)] = acc
-        write([s for s in body if s not in sums])
-        phis = {}
-        for (s, c), acc in accs.items():
-            phis[s, c] = self.force(UOp(Ops.PHI, None, (acc, self.value(s.src[2], c))))
-        self.close()
-        for (s, c), phi in phis.items():
-            memory, offset, _, valid, _ = (bind_all(x, {q: UOp.index(v) for q, v in c}) for x in s.src)
-            self.scopes[-1].values[phi] = phi
+            starts |= {(s, c): start for c in self.all_coords(s.ranges)}
+
+        def step(accs: dict[tuple[UOp, Coords], UOp]) -> dict[tuple[UOp, Coords], UOp]:
+            for (s, c), acc in accs.items():  # what the sum goes on from is no memory here
+                self.scopes[-1].values[sums[s], self.coords_of(sums[s], c)] = acc
+            write([s for s in body if s not in sums])
+            return {(s, c): self.value(s.src[2], c) for s, c in accs}
+
+        for (s, c), phi in self.carrying(r, self.const(size, 0), self.expression(size), starts, step).items():
+            table = {q: UOp.index(v) for q, v in c}
+            memory, offset, _, valid, _ = (simplify(x.substitute(table)) for x in s.src)
             with self.first_threads(s):
                 self.store(UOp(Ops.STORE, None, (memory, offset, self.named(phi),
                                                  *(() if valid.is_const else [valid]))))
@@ -314,19 +310,19 @@ class Linearizer(Emitter):
     def steps_at_once(self, op: Op, x: UOp, carry: UOp, threads: UOp | None) -> tuple[UOp, UOp]:
         """The running values of a vector's steps after ``carry``, and what is carried on, in every lane: each lane
         takes in the one 1, 2, 4, … places before it (Hillis and Steele, 1986), then what ``threads`` before it have."""
-        here, count, dtype = len(self.scopes) - 1, x.dtype.count, x.dtype.scalar
+        here, count, dtype = self.here, x.dtype.count, x.dtype.scalar
         reach = 1
         while reach < count:
             before = tuple(max(i - reach, 0) for i in range(count))
             conditions = tuple(self.emit(0, UOp.const(dtypes.bool, i >= reach)) for i in range(count))
             far = self.emit(0, UOp(Ops.VECTORIZE, dtypes.bool.vec(count), conditions))
-            both = self.combine(here, op, dtype, [self.emit(here, UOp(Ops.GEP, x.dtype, (x,), before)), x])
+            both = self.combine(here, op, dtype, [self.picked(x, before), x])
             x = self.combine(here, Ops.WHERE, dtype, [far, both, x])
             reach *= 2
         if threads is None:
-            last = self.emit(here, UOp(Ops.GEP, x.dtype, (x,), (count - 1,) * count))
+            last = self.picked(x, (count - 1,) * count)
             return self.combine(here, op, dtype, [carry, x]), self.combine(here, op, dtype, [carry, last])
-        last = x if count == 1 else self.emit(here, UOp(Ops.GEP, dtype, (x,), (count - 1,)))
+        last = x if count == 1 else self.picked(x, (count - 1,))
         ahead, total = running_by_warps(self, op, last, threads)
         both = self.combine(here, op, dtype, [carry, ahead])
         return self.combine(here, op, dtype, [both, x]), self.combine(here, op, dtype, [carry, total])
@@ -362,7 +358,8 @@ class Linearizer(Emitter):
         outer = node.ranges & opened
         if product_of(node) is not None:
             return [node]
-        live = [f for f in self.live_folds() if product_of(f) is None]
+        known = self.kernel.folds if self.current_folds is None else self.current_folds
+        live = [f for f in known if product_of(f) is None]
         same = [f for f in live if bound_ranges(f) == bound_ranges(node) and f.ranges & opened == outer
                 and self.depth_of(f) == depth and all(r in opened or r.arg[1].expanded for r in f.ranges)
                 and not any(k[0] is f for s in self.scopes for k in s.values if isinstance(k, tuple))]
@@ -376,20 +373,12 @@ class Linearizer(Emitter):
                 group.append(f)
         return group
 
-    def live_folds(self) -> list[UOp]:
-        return self.current_folds if self.current_folds is not None else self.kernel.folds
-
 
 def shared_steps(running: UOp) -> tuple[UOp | None, int]:
     """The threads that share the steps of a running value, and how many steps each takes at once."""
     steps = running.src[1].ranges
     lanes = next((r for r in steps if r.arg[1] is Role.VECTOR), None)
     return next((r for r in steps if r.arg[1] is Role.GROUP), None), 1 if lanes is None else range_size(lanes)
-
-
-def bind_all(node: UOp, table: dict[UOp, UOp]) -> UOp:
-    """The node with ranges replaced by what they are, simplified."""
-    return simplify(node.substitute(table))
 
 
 def _depends(a: UOp, b: UOp) -> bool:

@@ -63,6 +63,12 @@ def _zero_unless(valid: UOp | None, value: UOp) -> UOp:
     return valid.where(value, UOp.const(value.dtype, 0))
 
 
+def product_of(fold: UOp) -> UOp | None:
+    """The step of a matrix unit that a reduction consists of."""
+    node = fold.src[0] if fold.op is Ops.FOLD else fold
+    return node if node.op is Ops.MMA else None
+
+
 def on_unit(fold: UOp, m: UOp, n: UOp, k: UOp, unit: MatrixUnit, copies: tuple[int, int],
             new_range: NewRange) -> tuple[UOp, list[UOp]]:
     """The fold's value on a unit whose result is staged, and the new ranges.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from tinsmith.codegen.streams import same_value, share_rows
 from tinsmith.core.dtypes import dtypes
@@ -19,9 +18,6 @@ from tinsmith.ir.rewrite import Pat, Rule, RuleSet, rewrite
 from tinsmith.ir.structure import contraction
 from tinsmith.ir.symbolic import simplify
 from tinsmith.ir.uop import toposort
-
-if TYPE_CHECKING:
-    pass
 
 
 def conjuncts(valid: UOp) -> list[UOp]:
@@ -66,29 +62,27 @@ def _guarded_product(n: UOp) -> UOp | None:
     if product.op is Ops.WHERE and product.src[2].is_const and product.src[2].arg == 0:
         both = (guard & product.src[0]).simplify()
         return n.replace(src=(both.where(product.src[1], product.src[2]), *n.src[1:]))
-    if product.op is not Ops.MUL:
-        return None
-    for keep, drop in ((0, 1), (1, 0)):
-        a, b = product.src[keep], product.src[drop]
-        if a.op is Ops.LOAD and len(a.src) == 3 and implies(a.src[2], guard) and not (
-                b.op is Ops.LOAD and len(b.src) == 3 and not _in_bounds(b)):
-            free = b.replace(src=b.src[:2]) if b.op is Ops.LOAD else b
-            pair = (a, free) if keep == 0 else (free, a)
-            return n.replace(src=(UOp(Ops.MUL, None, pair), *n.src[1:]))
-    return None
+    free = _one_guard(product, guard)
+    return free and n.replace(src=(free, *n.src[1:]))
 
 
 def _guarded_twice(n: UOp) -> UOp | None:
     """In a sum, a factor needs no guard of its own where the other one's, which says as much, makes the product 0."""
-    body = n.src[0]
-    if n.arg is not Ops.ADD or body.op is not Ops.MUL:
-        return None
-    for keep, drop in ((0, 1), (1, 0)):
-        a, b = body.src[keep], body.src[drop]
-        if a.op is Ops.LOAD and b.op is Ops.LOAD and len(a.src) == 3 and len(b.src) == 3 and _in_bounds(b) and (
-                implies(a.src[2], b.src[2])):
-            free = b.replace(src=b.src[:2])
-            return n.replace(src=(UOp(Ops.MUL, None, (a, free) if keep == 0 else (free, a)), *n.src[1:]))
+    free = _one_guard(n.src[0], None) if n.arg is Ops.ADD else None
+    return free and n.replace(src=(free, *n.src[1:]))
+
+
+def _one_guard(product: UOp, guard: UOp | None) -> UOp | None:
+    """A product of a load that is 0 outside of ``guard``, or else of the other factor's own, which is free then."""
+    for keep, drop in ((0, 1), (1, 0)) if product.op is Ops.MUL else ():
+        a, b = product.src[keep], product.src[drop]
+        own = b.src[2] if b.op is Ops.LOAD and len(b.src) == 3 else None
+        needed = own if guard is None else guard
+        if needed is None or (own is not None and not _in_bounds(b)):
+            continue
+        if a.op is Ops.LOAD and len(a.src) == 3 and implies(a.src[2], needed):
+            free = b if own is None else b.replace(src=b.src[:2])
+            return UOp(Ops.MUL, None, (a, free) if keep == 0 else (free, a))
     return None
 
 

@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Protocol
 
-from tinsmith.codegen.emitter import Emitter
+from tinsmith.codegen.emitter import Emitter, filling
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.scopes import Coords
 from tinsmith.codegen.views import view_of
@@ -51,22 +51,16 @@ class Sum(Protocol):
 
 
 class Ring:
-    """The slots of one product's operands and the loop that goes through them."""
+    """The slots of operands, and the loop that fills them up to its end."""
 
-    def __init__(self, lin: Emitter, product: UOp, loop: UOp | None) -> None:
-        self.lin, self.loop, self.product = lin, loop, product
-        self.stages = [s.src[0] for s in product.src[:2] if s.op is Ops.LOAD and s.src[0].op is Ops.STAGE]
+    def __init__(self, lin: Emitter, stages: Sequence[UOp], loop: UOp | None, end: UOp, late: bool = False) -> None:
+        self.lin, self.loop, self.end, self.stages = lin, loop, end, stages
         self.depth = min(stage.arg.depth for stage in self.stages)
-        self.in_flight = int(self.depth > 2 and lin.role is None)
+        self.in_flight = int(late and self.depth > 2)  # steps that the unit works on when the next begins
         self.distance = self.depth - 1 - self.in_flight
-        self.steps = 1 if loop is None else int(range_size(loop))
         self.memories = [lin.local(stage.dtype, self.depth * stage.arg.layout.elements, stage.arg.layout)
                          for stage in self.stages]
-        self.ring = self.defined()
-        self.free = self.ring  # where readers say that they have left a slot
-        if lin.role is not None:
-            warps = (int(lin.role.arg[1]) - 1) * product.arg.threads // lin.kernel.target.warp
-            self.free = lin.emit(0, UOp(Ops.DEFINE_RING, None, (), ("free", self.depth, warps)))
+        self.ring = self.free = self.defined()  # free: where readers say that they have left a slot
         self.slot = UOp.index(0)
 
     def defined(self) -> UOp:
@@ -81,19 +75,23 @@ class Ring:
         if lin.role is None:
             if lin.turn is not None:
                 lin.barrier()  # no warp reads what is filled now
-            for step in range(min(self.distance, self.steps)):
-                self.fill(UOp.index(step))
+            self.fill_first()
         loop = self.loop
         if loop is None:
             self.step(writer, UOp.index(0), bodies)
         else:
-            writer.in_loop(loop, UOp.index(0), UOp.index(self.steps), lambda: self.step(writer, loop, bodies))
+            writer.in_loop(loop, UOp.index(0), self.end, lambda: self.step(writer, loop, bodies))
         writer.drained()
+
+    def fill_first(self) -> None:
+        """What is under way before the first step."""
+        for step in range(self.distance):
+            self.fill(UOp.index(step))
 
     def at(self, step: UOp) -> tuple[UOp, UOp]:
         """The slot of a step, and the parity of its fill: steps count on through all places of the grid."""
         turn = self.lin.turn
-        count = step if turn is None else turn * self.steps + step
+        count = step if turn is None else turn * self.end + step
         return (count % self.depth).simplify(), (count // self.depth % 2).simplify()
 
     def step(self, writer: Sum, step: UOp, bodies: list[UOp]) -> None:
@@ -108,7 +106,7 @@ class Ring:
         lin.force(UOp(Ops.FENCE))
         writer.step(bodies)
         lin.force(UOp(Ops.COMMIT))
-        if alone and self.distance and self.steps > self.distance:
+        if alone and self.distance and self.end.vmax > self.distance:
             self.fill((step + self.distance).simplify())
         lin.force(UOp(Ops.DRAIN, None, (), self.in_flight))
         if not alone:
@@ -125,7 +123,7 @@ class Ring:
         lin, (_, thread) = self.lin, self.lin.threads_of[0]
         with lin.only(lin.raw(thread.eq(0))):
             if self.loop is not None:
-                lin.open(self.loop, lin.raw(UOp.index(0)), lin.raw(UOp.index(self.steps)))
+                lin.open(self.loop, lin.raw(UOp.index(0)), lin.raw(self.end))
             step = UOp.index(0) if self.loop is None else self.loop
             slot, parity = self.at(step)
             before = lin.expression((1 - parity).simplify())
@@ -140,15 +138,17 @@ class Ring:
         first = {r: UOp.index(0) for r in position.ranges if r.arg[1] is Role.FRAGMENT}
         inside = lin.at(position.substitute(first).simplify(), coords)
         index = lin.expression((self.slot * self.stages[which].arg.layout.elements + inside).simplify())
-        return lin.emit(len(lin.scopes) - 1, UOp(Ops.TILE, dtype, (self.memories[which], index)))
+        return lin.emit(lin.here, UOp(Ops.TILE, dtype, (self.memories[which], index)))
 
     def fill(self, step: UOp) -> None:
         """One thread of the block issues the copies of a step, if there is such a step."""
-        lin, here = self.lin, len(self.lin.scopes) - 1
-        condition = None if step.is_const else lin.expression(step.lt(self.steps))
+        lin, within = self.lin, step.lt(self.end).simplify()
+        if within.is_const and not within.arg:
+            return
+        condition = None if within.is_const else lin.expression(within)
         for _, thread in lin.threads_of:
             first = lin.raw(thread.eq(0))
-            condition = first if condition is None else lin.combine(here, Ops.AND, first.dtype, [condition, first])
+            condition = first if condition is None else lin.combine(lin.here, Ops.AND, first.dtype, [condition, first])
         assert condition is not None
         with lin.only(condition):
             self.copies(step)
@@ -185,7 +185,7 @@ class Ring:
 
 def slotted(lin: Emitter, r: UOp, nodes: Sequence[UOp]) -> list[UOp]:
     """The stages with slots that the loop over ``r`` fills: it is the last of the loops around them to be opened."""
-    opened = frozenset().union(*(s.ranges for s in lin.scopes), {r})
+    opened = lin.opened | {r}
     found = [n for n in toposort(nodes) if n.op is Ops.STAGE and isinstance(n.arg, Placed) and n.arg.depth > 1]
     return [n for n in found if n.arg.layout is None and r in n.ranges and n.ranges <= opened]
 
@@ -209,14 +209,14 @@ class Pipeline:
         """The loop; ``stores`` are what ``inside`` writes, which now reads from slots."""
         lin, r = self.lin, self.loop
         if len(lin.scopes) > 1:  # an earlier turn of the loop around may still be read
-            lin.slots_barrier(self.memories)
+            lin.barrier(self.memories)
         self.land(self.begin(start), start)
         table = {n: n.replace(src=(n.src[0], (n.src[1] + self.place(n.src[0], r)).simplify(), *n.src[2:]))
                  for n in toposort(stores) if n.op is Ops.LOAD and n.src[0] in self.stages}
         bodies = [simplify(s.substitute(table)) for s in stores]
 
         def step() -> None:
-            lin.slots_barrier(self.memories)
+            lin.barrier(self.memories)
             following = self.begin((r + 1).minimum(self.end - 1).simplify())
             inside(bodies)
             self.land(following, r + 1)
@@ -233,10 +233,7 @@ class Pipeline:
         """What a step's slots are filled with, under way; of too many only when they land."""
         lin, found = self.lin, []
         for stage, memory in zip(self.stages, self.memories):
-            offset = UOp.index(0)
-            for n, size in zip(stage.src[1:], stage.arg):
-                offset = offset * size + n
-            fill = UOp(Ops.STORE, None, (memory, offset.simplify(), stage.src[0]))
+            fill = filling(stage, memory)
             most = 2 * lin.kernel.target.blocks.carried * lin.block_size
             ahead = lin.block_size > 1 and prod(int(range_size(n)) for n in stage.src[1:]) <= most
             if lin.block_size > 1:
@@ -256,12 +253,20 @@ class Pipeline:
             self.lin.fill([fill.replace(src=(fill.src[0], at, *fill.src[2:]))], ())
 
 
-def ring_of(lin: Emitter) -> Ring:
-    """The ring of a kernel's one product."""
-    product = lin.kernel.products[0]
+def ring_of(lin: Emitter, product: UOp, loop: UOp | None) -> Ring:
+    """The ring of a product's operands in its loop; where warps of their own fill it, readers free its slots."""
+    stages = [s.src[0] for s in product.src[:2] if s.op is Ops.LOAD and s.src[0].op is Ops.STAGE]
+    ring = Ring(lin, stages, loop, UOp.index(1) if loop is None else loop.src[-1], lin.role is None)
+    if lin.role is not None:
+        warps = (int(lin.role.arg[1]) - 1) * product.arg.threads // lin.kernel.target.warp
+        ring.free = lin.emit(0, UOp(Ops.DEFINE_RING, None, (), ("free", ring.depth, warps)))
+    return ring
+
+
+def loop_of(lin: Emitter, product: UOp) -> UOp | None:
+    """The loop that a product's steps stand in."""
     fold = next((f for f in lin.kernel.folds if f.src[0] is product), None)
-    loops = [] if fold is None else [r for r in fold.src[1:] if not r.arg[1].expanded]
-    return Ring(lin, product, next(iter(loops), None))
+    return None if fold is None else next((r for r in fold.src[1:] if not r.arg[1].expanded), None)
 
 
 def shared_out(lin: Emitter, readers: int, threads: int) -> tuple[int, int] | None:

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from tinsmith.codegen.accumulators import in_register
 from tinsmith.codegen.kernel import Kernel
@@ -21,6 +21,7 @@ from tinsmith.ir.symbolic import simplify
 from tinsmith.ir.uop import toposort
 
 Coords = tuple[tuple[UOp, int], ...]
+K = TypeVar("K")
 _LEAVES = (Ops.CONST, Ops.RANGE, Ops.VARIABLE)
 
 
@@ -108,9 +109,9 @@ class ScopeWriter:
     def depth_of(self, node: UOp) -> int:
         """The innermost open scope that supplies one of the node's ranges; what rereads written memory stays here."""
         if self.reread and self.rereads(node):
-            return len(self.scopes) - 1
+            return self.here
         ranges = node.ranges
-        for depth in range(len(self.scopes) - 1, 0, -1):
+        for depth in range(self.here, 0, -1):
             if not self.scopes[depth].ranges.isdisjoint(ranges):
                 return depth
         return self.outermost
@@ -167,7 +168,7 @@ class ScopeWriter:
 
     def loop_ranges(self, node: UOp) -> list[UOp]:
         """Loops that the node still needs, outermost first."""
-        opened = set().union(*(s.ranges for s in self.scopes))
+        opened = self.opened
         own = {node.src[4]} if node.op is Ops.SCATTER_STORE and node.src[4].op is Ops.RANGE else set()
         left = [r for r in node.ranges | own if not r.arg[1].expanded and r not in opened]
         return sorted(left, key=lambda r: self.position[r.arg[0]])
@@ -202,6 +203,21 @@ class ScopeWriter:
 
     def open(self, r: UOp, start: UOp, end: UOp) -> None:
         self.enter(r, self.loop_line(start, end, r.arg[1] is Role.REDUCE))
+
+    def carrying(self, r: UOp, start: UOp, end: UOp, starts: dict[K, UOp],
+                 write: Callable[[dict[K, UOp]], dict[K, UOp]], reduces: bool = False) -> dict[K, UOp]:
+        """A loop that carries values: from ``starts``, as the accumulators that ``write`` gets, to what it returns.
+
+        Returns: the values behind the loop.
+        """
+        line = self.loop_line(start, end, reduces)
+        accs = {key: self.accumulator(first, line) for key, first in starts.items()}
+        self.enter(r, line, accs.values())
+        after = write(accs)
+        phis = {key: self.force(UOp(Ops.PHI, None, (acc, after[key]))) for key, acc in accs.items()}
+        self.close()
+        self.scopes[-1].values.update({phi: phi for phi in phis.values()})
+        return phis
 
     def loop_line(self, start: UOp, end: UOp, reduces: bool = False) -> UOp:
         """The line that begins a loop, for accumulators to name before it is entered."""
@@ -241,10 +257,10 @@ class ScopeWriter:
         return None
 
     @contextmanager
-    def branch(self, condition: UOp, whole: bool = False) -> Iterator[None]:
+    def branch(self, condition: UOp, whole: bool = False, registers: int | None = None) -> Iterator[None]:
         """Write lines that run where a line holds; ``whole``: also what depends on the loop around it alone."""
         ranges = set(self.scopes[-1].ranges) if whole else set()
-        self.scopes.append(Scope([UOp(Ops.IF, None, (condition,))], ranges=ranges))
+        self.scopes.append(Scope([UOp(Ops.IF, None, (condition,), registers)], ranges=ranges))
         yield
         scope = self.scopes.pop()
         self.scopes[-1].take(scope, UOp(Ops.ENDIF, None, (scope.lines[0],)))
@@ -258,6 +274,16 @@ class ScopeWriter:
         tid = self.emit(0, UOp(Ops.SPECIAL, dtypes.index, (), "tid"))
         with self.branch(self.raw(tid.lt(1))):
             yield
+
+    @property
+    def here(self) -> int:
+        """The depth of the innermost scope."""
+        return len(self.scopes) - 1
+
+    @property
+    def opened(self) -> frozenset[UOp]:
+        """The ranges of all open scopes."""
+        return frozenset().union(*(s.ranges for s in self.scopes))
 
     def raw(self, node: UOp, depth: int = 0) -> UOp:
         """Write an expression whose leaves are lines already."""

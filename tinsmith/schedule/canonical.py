@@ -4,7 +4,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tinsmith.backend.memory import Buffer, Layout
 from tinsmith.core.dtypes import dtypes
@@ -12,10 +12,6 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops import FOR_GRADIENTS
 from tinsmith.ir.symbols import bindings, symbols, with_symbols
 from tinsmith.ir.uop import toposort
-
-if TYPE_CHECKING:
-    pass
-
 
 _NAMED = (Ops.ASSIGN, Ops.CONTIGUOUS)  # their argument matters to gradients only
 

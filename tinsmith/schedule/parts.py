@@ -4,9 +4,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tinsmith.ir import Ops, UOp
-from tinsmith.schedule.collectives import (
-    sent,
-)
+from tinsmith.schedule.collectives import sent
 
 Bounds = tuple[int, ...]
 
