@@ -11,9 +11,8 @@ MOST_CONE = 256  # nodes of an elementwise function that is looked through whole
 SOURCES = (Ops.BUFFER, Ops.PARAM, Ops.CONST, Ops.VARIABLE, Ops.BIND, Ops.IOTA)
 
 
-def summed(node: UOp) -> UOp:
-    """What a reduction goes through, whatever shape it has there."""
-    value = node.src[0]
+def below_reshapes(value: UOp) -> UOp:
+    """The same elements in the same order, in the shape that they were computed in."""
     while value.op is Ops.RESHAPE:
         value = value.src[0]
     return value

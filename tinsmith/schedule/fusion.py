@@ -26,12 +26,12 @@ from tinsmith.ir.uop import toposort
 from tinsmith.schedule.cones import (
     MOST_CONE,
     SOURCES,
+    below_reshapes,
     cone_of,
     has_own_statistics,
     is_chain,
     narrower,
     reductions_of,
-    summed,
 )
 
 MOST_WORK = 768  # operations and views that a kernel holds before it is cut: compilers need more than linear time
@@ -339,7 +339,7 @@ class Fusion:
 
     def lacks_rows(self, node: UOp, request: Request) -> bool:
         """Whether a reduction of few results sums up what many rows work out, which they can do in parallel."""
-        value = summed(node)
+        value = below_reshapes(node.src[0])
         if settings.NOOPT or not self.heavy[value] or value.op.kind == "movement":
             return False
         if _count(request.outer) >= self.costs.rows:
@@ -374,7 +374,7 @@ class Fusion:
             if request.in_tile and self.tiled(node, [request]):
                 request.group.tiles.add((node, request.position))
             if self.lacks_rows(node, request):
-                self.stage(summed(node), "an outer reduction has too few results to keep all cores busy")
+                self.stage(below_reshapes(node.src[0]), "an outer reduction has too few results to keep all cores busy")
             self.request(node.src[0], replace(request, index=tuple(inner), around=request.around | own))
         elif op is Ops.GATHER:
             source = node.src[0]

@@ -10,20 +10,21 @@ group to another, whatever is merged, so no merge closes a circle.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tinsmith.backend.device import Device
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops.repeated import is_repeated
-from tinsmith.ir.uop import toposort
+from tinsmith.ir.uop import substitute, toposort
 from tinsmith.schedule.items import Schedule, ScheduleItem
 from tinsmith.schedule.order import toposorted
 
 MOST_BUFFERS = 30  # arguments of a merged kernel
 MOST_NODES = 400  # nodes of a merged kernel's graph
 
-_IN_ORDER = (Ops.GATHER, Ops.SCATTER, Ops.SCAN, Ops.HISTOGRAM)
+IN_ORDER = (Ops.GATHER, Ops.SCATTER, Ops.SCAN, Ops.HISTOGRAM)
 _PLAIN = (Ops.RESHAPE, Ops.EXPAND)
 
 
@@ -96,7 +97,7 @@ def _key(item: ScheduleItem) -> tuple[Any, int]:
     nodes = toposort(item.sink)
     reduces: set[Any] = set()
     for n in nodes:
-        if n.op in _IN_ORDER or not all(_is_plain(s) for s in n.src if n.op.kind != "movement"):
+        if n.op in IN_ORDER or not all(_is_plain(s) for s in n.src if n.op.kind != "movement"):
             return None, 0
         if n.op is Ops.REDUCE:
             if n.src[0].op is Ops.MUL and any(is_repeated(s, constants=False) for s in n.src[0].src):
@@ -168,14 +169,22 @@ def merged(members: list[ScheduleItem]) -> ScheduleItem:
     values: dict[int, UOp] = {}
     for m in members:
         assert m.sink is not None
-        table = {}
-        for n in toposort(m.sink):
-            if n.op is Ops.PARAM:
-                slot = m.slots[n.arg[0]]
-                table[n] = values[slot] if slot in values else n.replace(arg=(number[slot], n.arg[1]))
-        values[m.slots[0]] = m.sink.src[0].substitute(table)
+        values.update(zip(m.written, placed(m, m.sink.src, number, values)))
+    sink = UOp(Ops.SINK, None, tuple(values[s] for s in written))
+    item = as_one(members, sink, list(number), f"{len(members)} kernels of the same {same} in one")
+    item.tiles = frozenset().union(*(m.tiles for m in members))
+    return item
+
+
+def placed(item: ScheduleItem, nodes: Sequence[UOp], number: Mapping[int, int], values: Mapping[int, UOp]) -> list[UOp]:
+    """Nodes of a kernel in another one, which has other numbers for its slots, or the values themselves."""
+    found = {n: item.slots[n.arg[0]] for n in toposort(nodes) if n.op is Ops.PARAM}
+    return substitute(nodes, {n: values[s] if s in values else n.replace(arg=(number[s], n.arg[1]))
+                              for n, s in found.items()})
+
+
+def as_one(members: Sequence[ScheduleItem], sink: UOp, slots: list[int], what: str) -> ScheduleItem:
+    """The item that computes what several did."""
     reasons = "; ".join(dict.fromkeys(m.reason for m in members))
     origin = list(dict.fromkeys(o for m in members for o in m.origin))
-    return ScheduleItem(members[0].device, UOp(Ops.SINK, None, tuple(values[s] for s in written)), list(number),
-                        f"{len(members)} kernels of the same {same} in one: {reasons}", origin,
-                        outputs=len(members), tiles=frozenset().union(*(m.tiles for m in members)))
+    return ScheduleItem(members[0].device, sink, slots, f"{what}: {reasons}", origin, outputs=len(sink.src))

@@ -24,11 +24,10 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.structure import contraction
 from tinsmith.ir.uop import substitute, toposort
-from tinsmith.schedule.horizontal import MOST_BUFFERS, MOST_NODES
+from tinsmith.schedule.horizontal import IN_ORDER, MOST_BUFFERS, MOST_NODES, as_one, placed
 from tinsmith.schedule.items import Schedule, ScheduleItem, Slot
 from tinsmith.schedule.order import joinable, toposorted
 
-_IN_ORDER = (Ops.GATHER, Ops.SCATTER, Ops.SCAN, Ops.HISTOGRAM)
 _AS_IT_LIES = (Ops.RESHAPE, Ops.CONTIGUOUS, Ops.DETACH)
 
 Shape = tuple[int, ...]
@@ -87,16 +86,10 @@ def _uncut(schedule: Schedule) -> list[ScheduleItem]:
 
 def _with_parts(item: ScheduleItem, parts: ScheduleItem) -> ScheduleItem:
     """A kernel that sums up another's sums as one that has them inside, each pair as one sum."""
-    number = {s: n for n, s in enumerate(dict.fromkeys((*item.written, *item.read, *parts.read)))
-              if s not in parts.written}
-    slots = list(number)
+    slots = [s for s in dict.fromkeys((*item.slots, *parts.read)) if s not in parts.written]
     place = {s: n for n, s in enumerate(slots)}
-    inside = {n: n.replace(arg=(place[parts.slots[n.arg[0]]], n.arg[1])) for n in toposort(_values(parts))
-              if n.op is Ops.PARAM}
-    values = dict(zip(parts.written, substitute(_values(parts), inside)))
-    own = {n: values[s] if (s := item.slots[n.arg[0]]) in values else n.replace(arg=(place[s], n.arg[1]))
-           for n in toposort(_values(item)) if n.op is Ops.PARAM}
-    (value,) = substitute(_values(item), own)
+    values = dict(zip(parts.written, placed(parts, _values(parts), place, {})))
+    (value,) = placed(item, _values(item), place, values)
     joined = {n: once for n in toposort(value) if n.op is Ops.REDUCE and (once := _one_sum(n)) is not n}
     return ScheduleItem(item.device, UOp(Ops.SINK, None, (value.substitute(joined),)), slots, item.reason,
                         list(dict.fromkeys((*parts.origin, *item.origin))), item.variables)
@@ -140,7 +133,7 @@ def _is_plain(item: ScheduleItem) -> bool:
         return False
     nodes = toposort(_values(item))
     return len(nodes) <= MOST_NODES and not any(
-        n.op in _IN_ORDER or contraction(n) or not all(isinstance(s, int) for s in n.shape) for n in nodes)
+        n.op in IN_ORDER or contraction(n) or not all(isinstance(s, int) for s in n.shape) for n in nodes)
 
 
 def _host(items: Sequence[ScheduleItem], item: ScheduleItem) -> ScheduleItem | None:
@@ -330,23 +323,14 @@ def _with_sums(rows: Sequence[ScheduleItem], host: ScheduleItem, sums: Sequence[
     read = dict.fromkeys(s for i in members for s in i.read if s not in inside)
     number = {s: n for n, s in enumerate((*kept, *(p for _, parts in sums for p in parts), *read))}
     values: dict[int, UOp] = {}
-
-    def inlined(item: ScheduleItem, nodes: Sequence[UOp]) -> list[UOp]:
-        found = {n: item.slots[n.arg[0]] for n in toposort(nodes) if n.op is Ops.PARAM}
-        return substitute(nodes, {n: values[s] if s in values else n.replace(arg=(number[s], n.arg[1]))
-                                  for n, s in found.items()})
-
     for i in rows:
-        values.update(zip(i.written, inlined(i, _values(i))))
+        values.update(zip(i.written, placed(i, _values(i), number, values)))
     results = [values[s].reshape(space.rows if values[s].size == math.prod(space.rows) else space.sizes) for s in kept]
     for i, _ in sums:
         results += [v.reshape(space.sizes).reduce(Ops.ADD, (space.axis,))
-                    for v in inlined(i, [total.src[0] for total in _sums(i)])]
-    reason = "; ".join(dict.fromkeys(i.reason for i in members))
-    origin = list(dict.fromkeys(o for i in members for o in i.origin))
+                    for v in placed(i, [total.src[0] for total in _sums(i)], number, values)]
     what = "with sums over its loops" if sums else "with what else its rows have"
-    return ScheduleItem(host.device, UOp(Ops.SINK, None, tuple(results), len(results) - len(kept)), list(number),
-                        f"{what}: {reason}", origin, outputs=len(results))
+    return as_one(members, UOp(Ops.SINK, None, tuple(results), len(results) - len(kept)), list(number), what)
 
 
 def _rest(item: ScheduleItem, parts: Sequence[int], space: Space) -> ScheduleItem:

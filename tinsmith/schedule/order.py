@@ -49,18 +49,24 @@ def verify_order(items: Iterable[Access], slots: Sequence[Slot], after: str) -> 
         raise VerifyError(f"{after}: nothing writes the results in slots {lost}")
 
 
-def toposorted(items: Sequence[A]) -> list[A]:
-    """Items after all that they read, otherwise in their order.
-
-    Raises:
-        VerifyError: if items read each other in a circle.
-    """
+def dependencies(items: Sequence[Access]) -> tuple[list[set[int]], list[list[int]]]:
+    """The items that each one reads from, and those that read it."""
     writer = {s: n for n, item in enumerate(items) for s in item.written}
     needs = [{writer[s] for s in item.read if s in writer} for item in items]
     readers: list[list[int]] = [[] for _ in items]
     for n, before in enumerate(needs):
         for u in before:
             readers[u].append(n)
+    return needs, readers
+
+
+def toposorted(items: Sequence[A]) -> list[A]:
+    """Items after all that they read, otherwise in their order.
+
+    Raises:
+        VerifyError: if items read each other in a circle.
+    """
+    needs, readers = dependencies(items)
     ready = [n for n, before in enumerate(needs) if not before]
     out = []
     while ready:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from tinsmith.backend.device import Device
 from tinsmith.schedule.items import Schedule, ScheduleItem
+from tinsmith.schedule.order import dependencies
 
 COPIES = " copies"  # added to a device's name: the queue of copies from other devices
 
@@ -30,12 +31,7 @@ def overlapped(schedule: Schedule) -> list[ScheduleItem]:
         return items
     devices = [slots[item.slots[0]].device for item in items]
     homes = [queue_of(item.sink is None, d, slots[item.slots[-1]].device) for item, d in zip(items, devices)]
-    maker = {s: n for n, item in enumerate(items) for s in item.written}
-    needs = [{maker[s] for s in item.read if s in maker} for item in items]
-    readers: list[list[int]] = [[] for _ in items]
-    for n, before in enumerate(needs):
-        for u in before:
-            readers[u].append(n)
+    needs, readers = dependencies(items)
     ready = [0] * len(items)
     clocks = dict.fromkeys(homes, 0)
     heap = [(0, n) for n, before in enumerate(needs) if not before]
@@ -46,7 +42,7 @@ def overlapped(schedule: Schedule) -> list[ScheduleItem]:
         if actual > start:
             heapq.heappush(heap, (actual, n))
             continue
-        traffic = sum(slots[s].size * slots[s].dtype.itemsize for s in items[n].slots)
+        traffic = sum(slots[s].nbytes for s in items[n].slots)
         end = clocks[homes[n]] = start + 1 + traffic * (
             Device[devices[n]].target.costs.copied if items[n].sink is None else 1)
         out.append(items[n])

@@ -18,6 +18,7 @@ from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.layout import ROW_BYTES
 from tinsmith.ir.ops.repeated import is_product
+from tinsmith.schedule.cones import below_reshapes
 from tinsmith.schedule.origins import rebuilt
 
 _VIEWS = (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND)
@@ -32,7 +33,7 @@ def pitched(roots: Sequence[UOp], target: Target) -> list[UOp]:
     products = set[UOp]()
 
     def rule(node: UOp, n: UOp) -> UOp:
-        if node.op is Ops.CAST and node.dtype.itemsize == 2 and _total(node) in products:
+        if node.op is Ops.CAST and node.dtype.itemsize == 2 and below_reshapes(node.src[0]) in products:
             return _with_rows(node, target)
         if node.op is Ops.REDUCE and _is_product_of(node, types):
             node = node.replace(src=(_copied(node.src[0], target),))
@@ -96,9 +97,7 @@ def _copied(product: UOp, target: Target) -> UOp:
 
 def _is_dense(x: UOp) -> bool:
     """Whether a value lies in memory, row behind row."""
-    while x.op is Ops.RESHAPE:
-        x = x.src[0]
-    return x.op in _MEMORY
+    return below_reshapes(x).op in _MEMORY
 
 
 def _price(x: UOp, target: Target) -> float:
@@ -117,18 +116,10 @@ def _with_pitch(wide: UOp, like: UOp) -> UOp:
     return wide.contiguous().shrink(tuple((0, s) for s in like.shape))
 
 
-def _total(node: UOp) -> UOp:
-    """What a cast rounds, seen through reshapes."""
-    total = node.src[0]
-    while total.op is Ops.RESHAPE:
-        total = total.src[0]
-    return total
-
-
 def _with_rows(node: UOp, target: Target) -> UOp:
     """A product's result, rounded to 16 bits, in memory with padded rows, where no whole vectors are stored otherwise:
     the factor that has columns is padded instead of the result."""
-    total, itemsize = _total(node), node.dtype.itemsize
+    total, itemsize = below_reshapes(node.src[0]), node.dtype.itemsize
     product = total.src[0]
     column = next((a for a in reversed(range(total.ndim)) if total.shape[a] > 1), 0)
     repeated = [f.src[0].shape[column] == 1 if f.op is Ops.EXPAND else None for f in product.src]

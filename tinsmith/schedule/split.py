@@ -13,6 +13,7 @@ from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops.repeated import is_product
 from tinsmith.ir.uop import toposort
+from tinsmith.schedule.cones import below_reshapes
 from tinsmith.schedule.origins import rebuilt
 
 
@@ -44,8 +45,7 @@ def _joined(node: UOp, target: Target) -> UOp:
     """A long reduction of a reduction by the same op as one; the node itself where it is none."""
     inner, (op, axes) = node.src[0], node.arg
     shape = inner.shape
-    while inner.op is Ops.RESHAPE:
-        inner = inner.src[0]
+    inner = below_reshapes(inner)
     if inner.op is not Ops.REDUCE or inner.arg[0] is not op or _adds_products(inner):
         return node
     x = inner.src[0]

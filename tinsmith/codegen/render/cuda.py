@@ -9,7 +9,7 @@ from math import prod
 from tinsmith.codegen.render import rings
 from tinsmith.codegen.render.base import GRID_COSTS, Blocks, Target
 from tinsmith.codegen.render.cstyle import _strip
-from tinsmith.codegen.render.gpu import AXES, BFLOAT16, Body, GPURenderer, specials
+from tinsmith.codegen.render.gpu import AXES, Body, GPURenderer, bfloat16, specials
 from tinsmith.codegen.views import maps
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp, units
@@ -17,49 +17,53 @@ from tinsmith.ir.layout import View
 from tinsmith.ir.ops.elementwise import ROUGH
 from tinsmith.ir.units import MatrixUnit
 
-_HALF = (
-    '__device__ inline float half_float(unsigned short x) { float y; asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x)); '
-    "return y; }",
-    '__device__ inline unsigned short float_half(float x) { unsigned short y; '
-    'asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x)); return y; }',
-    '__device__ inline unsigned short double_half(double x) { unsigned short y; '
-    'asm("cvt.rn.f16.f64 %0, %1;" : "=h"(y) : "d"(x)); return y; }',
-)
-_BFLOAT = ('__device__ inline unsigned short float_bf16(float x) { unsigned short y; '
-           'asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x)); return y; }')
-_SPELLED = {"inline": "__device__ inline", "uint": "unsigned int", "ushort": "unsigned short",
-            "float_of": "__uint_as_float", "bits_of": "__float_as_uint"}
-_EXTREME = ('__device__ inline float {name}_nan(float x, float y) {{ float z; '
-            'asm("{name}.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y)); return z; }}')  # NaN is handed on
-_BITCAST = ("template<typename T, typename F> __device__ inline T bitcast(F x) { union { F a; T b; } u; u.a = x; "
-            "return u.b; }")
+ROUGHLY = {Ops.SQRT: "sqrt", Ops.EXP2: "ex2", Ops.LOG2: "lg2", Ops.SIN: "sin", Ops.COS: "cos"}
+_HELPERS = {
+    "INFINITY": "#define INFINITY __int_as_float(0x7f800000)", "NAN": "#define NAN __int_as_float(0x7fc00000)",
+    "bitcast": "template<typename T, typename F> __device__ inline T bitcast(F x) { union { F a; T b; } u; u.a = x; "
+               "return u.b; }",
+    "half_float": '__device__ inline float half_float(unsigned short x) { float y; '
+                  'asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x)); return y; }',
+    "float_half": '__device__ inline unsigned short float_half(float x) { unsigned short y; '
+                  'asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x)); return y; }',
+    "double_half": '__device__ inline unsigned short double_half(double x) { unsigned short y; '
+                   'asm("cvt.rn.f16.f64 %0, %1;" : "=h"(y) : "d"(x)); return y; }',
+    **bfloat16("__device__ inline", "__uint_as_float(", "__float_as_uint(", "unsigned int", "unsigned short"),
+    **{f"{name}_nan": f'__device__ inline float {name}_nan(float x, float y) {{ float z; '
+                      f'asm("{name}.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y)); return z; }}'
+       for name in ("max", "min")},  # NaN is handed on
+    "add_by_product": "__device__ inline unsigned int add_by_product(unsigned int x, unsigned int y, unsigned int one) "
+                      '{ unsigned int z; asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(z) : "r"(x), "r"(one), "r"(y)); '
+                      "return z; }",
+    **{f"rough_{name}": f'__device__ inline float rough_{name}(float x) {{ float y; '
+                        f'asm("{name}.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }}'
+       for name in ROUGHLY.values()},
+    "exp2_of": '__device__ inline float exp2_of(float x) { float y; asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); '
+               "return y; }",
+    "reciprocal": '__device__ inline float reciprocal(float x) { float y; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : '
+                  '"f"(x)); return y; }',
+    "pack16": "__device__ inline unsigned int pack16(unsigned short low, unsigned short high) "
+              "{ return (unsigned int)low | ((unsigned int)high << 16); }",
+    **{f"pack_{name}": f'__device__ __forceinline__ unsigned int pack_{name}(float low, float high) {{ unsigned int y; '
+                       f'asm("cvt.rn.{kind}.f32 %0, %2, %1;" : "=r"(y) : "f"(low), "f"(high)); return y; }}'
+       for name, kind in (("float16", "f16x2"), ("bfloat16", "bf16x2"))},
+    "tf32": '__device__ inline unsigned int tf32(float x) { unsigned int y; asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : '
+            '"f"(x)); return y; }',
+}
+_SINCE_SM_80 = {"float_bf16": '__device__ inline unsigned short float_bf16(float x) { unsigned short y; '
+                              'asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x)); return y; }'}
 _VECTORS = {"int8": "char", "uint8": "uchar", "int16": "short", "uint16": "ushort", "float16": "ushort",
             "bfloat16": "ushort", "int32": "int", "uint32": "uint", "index": "int", "int64": "longlong",
             "uint64": "ulonglong", "float32": "float", "float64": "double"}
 _EIGHTS = (("char", "signed char", 1), ("uchar", "unsigned char", 1), ("short", "short", 2),
            ("ushort", "unsigned short", 2))  # vectors of eight, which the language lacks: (name, type of a lane, bytes)
-_PACK16 = ("__device__ inline unsigned int pack16(unsigned short low, unsigned short high) "
-           "{ return (unsigned int)low | ((unsigned int)high << 16); }")
-_PACK = ('__device__ __forceinline__ unsigned int pack_{name}(float low, float high) {{ unsigned int y; '
-         'asm("cvt.rn.{kind}.f32 %0, %2, %1;" : "=r"(y) : "f"(low), "f"(high)); return y; }}')
-_TF32 = ('__device__ inline unsigned int tf32(float x) { unsigned int y; asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : '
-         '"f"(x)); return y; }')
-_RECIPROCAL = ('__device__ inline float reciprocal(float x) { float y; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : '
-               '"f"(x)); return y; }')
 
 # A replayed graph lets blocks of the next kernel come while the last ones of this one run; they wait here for its end.
 _EARLY = '  asm volatile("griddepcontrol.launch_dependents; griddepcontrol.wait;" ::: "memory");'
-_ROUGH = {Ops.SQRT: "sqrt", Ops.EXP2: "ex2", Ops.LOG2: "lg2", Ops.SIN: "sin", Ops.COS: "cos"}
-_ROUGHLY = ('__device__ inline float rough_{name}(float x) {{ float y; asm("{name}.approx.ftz.f32 %0, %1;" : "=f"(y) : '
-            '"f"(x)); return y; }}')
 _BITS = (Ops.SHL, Ops.SHR, Ops.XOR)
 _ONE = "blockDim.z"  # of a block with less than three axes, which the compiler does not know
-_ADD = ("__device__ inline unsigned int add_by_product(unsigned int x, unsigned int y, unsigned int one) "
-        '{ unsigned int z; asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(z) : "r"(x), "r"(one), "r"(y)); return z; }')
 RESIDENT = 512  # threads of a multiprocessor that hide latencies of products: each has 128 registers
 UNROLLED = 16  # iterations up to which a loop is written out by the compiler
-_EXP2 = ('__device__ inline float exp2_of(float x) { float y; asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); '
-         "return y; }")
 
 
 def generation(arch: str) -> int:
@@ -170,6 +174,7 @@ class CUDARenderer(GPURenderer):
     def __init__(self, target: Target | None = None) -> None:
         super().__init__(target or cuda_target())
         self.arch = self.target.name.removeprefix("cuda_")
+        self.helpers = _HELPERS | (_SINCE_SM_80 if generation(self.arch) >= 80 else {})
         self.near: dict[UOp, int] = {}  # of a program with rings: where the parts of local memory begin
         self.maps: dict[tuple[UOp, View], int] = {}
         self.by_products = False  # of a program of shifts: integers are added where floats are multiplied
@@ -198,7 +203,7 @@ class CUDARenderer(GPURenderer):
         if u.op in (Ops.MAX, Ops.MIN) and u.dtype.scalar is dtypes.float32 and generation(self.arch) >= 80:
             return f"{u.op.name.lower()}_nan({_strip(src[0])}, {_strip(src[1])})"
         if u.arg == ROUGH:
-            return f"rough_{_ROUGH[u.op]}({_strip(src[0])})"
+            return f"rough_{ROUGHLY[u.op]}({_strip(src[0])})"
         if self.by_products and u.op is Ops.ADD and u.dtype.scalar is dtypes.uint32 and not any(
                 s.op is Ops.CONST for s in u.src):
             return f"add_by_product({_strip(src[0])}, {_strip(src[1])}, {_ONE})"
@@ -224,52 +229,18 @@ class CUDARenderer(GPURenderer):
         return super().parameters(program) + views
 
     def render(self, name: str, program: Sequence[UOp]) -> str:
-        if any(u.op is Ops.DEFINE_RING for u in program) and not self.near:
-            own = copy.copy(self)
+        own = copy.copy(self)  # knows what is particular to this program
+        own.by_products, own.pipelined = _shifts(program), any(u.op is Ops.BARRIER and u.src for u in program)
+        if any(u.op is Ops.DEFINE_RING for u in program):
             own.near, own.maps = rings.offsets(program), maps(program)
-            return own.render(name, program)
-        if not self.by_products and _shifts(program):
-            own = copy.copy(self)
-            own.by_products = True
-            return own.render(name, program)
-        if any(u.op is Ops.BARRIER and u.src for u in program) and not self.pipelined:
-            own = copy.copy(self)
-            own.pipelined = True
-            return own.render(name, program)
-        text = super().render(name, program)
+        text = super(CUDARenderer, own).render(name, program)
         structs = [vector_of_eight(*row) for row in _EIGHTS if re.search(rf"\b{row[0]}8\b", text)]
         return "".join(structs) + text
 
     def prologue(self, program: Sequence[UOp]) -> str:
-        lines = []
-        names = {u.dtype.scalar.name for u in program}
-        if any(u.op is Ops.CONST and u.dtype.is_float and self.literal(u).find("N") >= 0 for u in program):
-            lines += ["#define INFINITY __int_as_float(0x7f800000)", "#define NAN __int_as_float(0x7fc00000)"]
-        if any(u.op is Ops.BITCAST for u in program):
-            lines.append(_BITCAST)
-        if "float16" in names:
-            lines += _HALF if "float64" in names else _HALF[:2]
-        if "bfloat16" in names:
-            lines += [line.format(**_SPELLED) for line in (BFLOAT16 if generation(self.arch) < 80 else BFLOAT16[:1])]
-            lines += [_BFLOAT] * (generation(self.arch) >= 80)
-        lines += [_EXTREME.format(name=op.name.lower()) for op in (Ops.MAX, Ops.MIN)
-                  if any(u.op is op and u.dtype.scalar is dtypes.float32 for u in program)]
-        lines += [_ADD] * self.by_products
-        lines += [_ROUGHLY.format(name=name) for op, name in _ROUGH.items()
-                  if any(u.op is op and u.arg == ROUGH for u in program)]
-        if any(u.op is Ops.EXP2 and u.arg != ROUGH for u in program):
-            lines += [_EXP2, _RECIPROCAL]
-        if self.near:
-            lines += rings.prologue(program)
-        used = {u.arg: None for u in program if u.op is Ops.MMA and not u.arg.staged}
-        packs = [u for u in program if u.op is Ops.BITCAST and u.dtype.count < u.src[0].dtype.count]
-        if packs or any(unit.a.itemsize == 2 for unit in used):
-            lines.append(_PACK16)
-        lines += [_PACK.format(name=name, kind=kind) for name, kind in (("float16", "f16x2"), ("bfloat16", "bf16x2"))
-                  if any(u.src[0].dtype.scalar.name == name for u in packs)]
-        if any(unit.significand for unit in used):
-            lines.append(_TF32)
-        lines += [matrix_function(unit) for unit in used]
+        lines = rings.prologue(program) if self.near else []
+        lines += [matrix_function(unit) for unit in
+                  dict.fromkeys(u.arg for u in program if u.op is Ops.MMA and not u.arg.staged)]
         lines += [matrix_loader(count, turned) for count, turned in sorted(
             {(u.dtype.count // 2, bool(u.arg)) for u in program if u.op is Ops.LOAD_MATRIX})]
         return "".join(line + "\n" for line in lines)

@@ -6,8 +6,9 @@ vectors use the language's vector types. 16-bit floats are kept as their bits wh
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -22,11 +23,18 @@ RING_OPS = (Ops.DEFINE_RING, Ops.ARRIVE, Ops.RELEASE, Ops.ASYNC_COPY, Ops.WAIT, 
             Ops.DRAIN)
 HALVES = (dtypes.float16, dtypes.bfloat16)
 AXES = "xyz"
-BFLOAT16 = (  # as C++ on a GPU; both functions compute on bits
-    "{inline} float bf16_float({ushort} x) {{ return {float_of}(({uint})x << 16); }}",
-    "{inline} {ushort} float_bf16(float x) {{ {uint} u = {bits_of}(x);",
-    "  return x != x ? (u >> 16) | 64 : (u + 0x7fff + ((u >> 16) & 1)) >> 16; }}",
-)
+
+
+def bfloat16(inline: str, float_of: str, bits_of: str, uint: str = "uint", ushort: str = "ushort") -> dict[str, str]:
+    """Both conversions of bfloat16, which compute on bits."""
+    return {"bf16_float": f"{inline} float bf16_float({ushort} x) {{ return {float_of}({uint})x << 16); }}",
+            "float_bf16": f"{inline} {ushort} float_bf16(float x) {{ {uint} u = {bits_of}x);\n"
+                          "  return x != x ? (u >> 16) | 64 : (u + 0x7fff + ((u >> 16) & 1)) >> 16; }"}
+
+
+def called(helpers: Mapping[str, str], text: str) -> list[str]:
+    """The functions and names among ``helpers`` that occur in a text."""
+    return [helper for name, helper in helpers.items() if re.search(rf"\b{name}\b", text)]
 
 
 def specials(program: Sequence[UOp]) -> dict[str, int]:
@@ -61,6 +69,7 @@ class GPURenderer(CRenderer):
     guarded_vectors = False  # a vector may be declared empty, and be loaded under a condition
     bits16: tuple[DType, ...] = HALVES  # types that are kept as their bits
     reinterpreted = ""  # the bits of {value} as {kind}
+    helpers: Mapping[str, str] = {}  # functions, by name: those are written that the kernel calls
     mixes_widths = True  # an operator takes integers of 32 and 64 bits, and an index may have either
 
     # *** what the languages spell differently ***
@@ -228,7 +237,8 @@ class GPURenderer(CRenderer):
         return Body(self, program).lines
 
     def render(self, name: str, program: Sequence[UOp]) -> str:
-        return self.prologue(program) + self.function(name, program) + "\n"
+        text = self.function(name, program)
+        return self.prologue(program) + "\n".join([*called(self.helpers, text), text, ""])
 
     def local(self, u: UOp) -> str:
         name, elements = u.arg

@@ -7,19 +7,19 @@ from math import prod
 
 from tinsmith.codegen.render.base import GRID_COSTS, Blocks, Target
 from tinsmith.codegen.render.cstyle import _MATH, _strip
-from tinsmith.codegen.render.gpu import AXES, BFLOAT16, GPURenderer, specials
+from tinsmith.codegen.render.gpu import AXES, GPURenderer, bfloat16, specials
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp, units
 from tinsmith.ir.units import MatrixUnit
 
-_SPELLED = {"inline": "__attribute__((device)) inline", "uint": "unsigned int", "ushort": "unsigned short",
-            "float_of": "__builtin_bit_cast(float, ", "bits_of": "__builtin_bit_cast(unsigned int, "}
 _VECTORS = {"int8": "char", "uint8": "uchar", "int16": "short", "uint16": "ushort", "float16": "half",
             "bfloat16": "ushort", "int32": "int", "uint32": "uint", "index": "int", "int64": "long", "uint64": "ulong",
             "float32": "float", "float64": "double"}
-_SHUFFLE = """template<typename T> __attribute__((device)) inline T shuffle_xor(T x, int bits) {
+_HELPERS = bfloat16("__attribute__((device)) inline", "__builtin_bit_cast(float, ",
+                    "__builtin_bit_cast(unsigned int, ", "unsigned int", "unsigned short") | {
+    "shuffle_xor": """template<typename T> __attribute__((device)) inline T shuffle_xor(T x, int bits) {
   int lane = __builtin_amdgcn_mbcnt_lo(~0u, 0u) ^ bits;
-  return __builtin_bit_cast(T, __builtin_amdgcn_ds_bpermute(lane << 2, __builtin_bit_cast(int, x))); }"""
+  return __builtin_bit_cast(T, __builtin_amdgcn_ds_bpermute(lane << 2, __builtin_bit_cast(int, x))); }"""}
 _MIXED = {dtypes.float16: "half", dtypes.bfloat16: "short"}  # what the lanes of a matrix unit's operands are
 
 
@@ -40,6 +40,7 @@ class HIPRenderer(GPURenderer):
     guarded_vectors = True
     vector_widths = (8, 4, 2)
     bits16 = (dtypes.bfloat16,)
+    helpers = _HELPERS
     scalar_types = {**GPURenderer.scalar_types, "int8": "signed char", "uint8": "unsigned char",
                     "uint16": "unsigned short", "uint32": "unsigned int", "int64": "long", "uint64": "unsigned long",
                     "float16": "_Float16", "bfloat16": "unsigned short"}
@@ -87,11 +88,6 @@ class HIPRenderer(GPURenderer):
 
     def prologue(self, program: Sequence[UOp]) -> str:
         lines = ["#pragma clang fp contract(off)"]
-        if any(u.dtype.scalar is dtypes.bfloat16 for u in program):
-            spelled = [line.format(**_SPELLED) for line in BFLOAT16]
-            lines += [re.sub(r"(__builtin_bit_cast\([\w ]+, )\(", r"\1", line) for line in spelled]
-        if any(u.op is Ops.SHUFFLE for u in program):
-            lines.append(_SHUFFLE)
         if any(u.op is Ops.MMA for u in program):
             lines.append("typedef float float8 __attribute__((ext_vector_type(8)));")
         for dtype in dict.fromkeys(u.arg.a for u in program if u.op is Ops.MMA):

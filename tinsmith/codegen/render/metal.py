@@ -5,14 +5,11 @@ from collections.abc import Sequence
 
 from tinsmith.codegen.render.base import GRID_COSTS, Blocks, Target
 from tinsmith.codegen.render.cstyle import _addend, _strip
-from tinsmith.codegen.render.gpu import AXES, BFLOAT16, GPURenderer
+from tinsmith.codegen.render.gpu import AXES, GPURenderer, bfloat16
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import CompileError
 from tinsmith.ir import Ops, UOp, units
 from tinsmith.ir.units import MatrixUnit
-
-_SPELLED = {"inline": "inline", "uint": "uint", "ushort": "ushort", "float_of": "as_type<float>",
-            "bits_of": "as_type<uint>"}
 
 
 def metal_target() -> Target:
@@ -45,6 +42,7 @@ class MetalRenderer(GPURenderer):
     shared = "threadgroup"
     barrier = "threadgroup_barrier(mem_flags::mem_threadgroup);"
     bits16 = (dtypes.bfloat16,)
+    helpers = bfloat16("inline", "as_type<float>(", "as_type<uint>(")
     scalar_types = {**GPURenderer.scalar_types, "float16": "half"}
 
     def __init__(self, target: Target | None = None) -> None:
@@ -82,8 +80,6 @@ class MetalRenderer(GPURenderer):
         used = list(dict.fromkeys(u.arg for u in program if u.op is Ops.MMA))
         lines = ["#include <metal_stdlib>", *(["#include <metal_simdgroup_matrix>"] if used else []),
                  "using namespace metal;", *map(matrix_function, used)]
-        if any(u.dtype.scalar is dtypes.bfloat16 for u in program):
-            lines += [line.format(**_SPELLED) for line in BFLOAT16]
         return "".join(line + "\n" for line in lines)
 
     def function(self, name: str, program: Sequence[UOp]) -> str:

@@ -4,16 +4,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tinsmith.codegen.render.cstyle import _strip
-from tinsmith.codegen.render.gpu import AXES, BFLOAT16, GPURenderer, in_blocks, specials
-from tinsmith.core.dtypes import DType
+from tinsmith.codegen.render.gpu import AXES, GPURenderer, bfloat16, in_blocks, specials
+from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import UOp
-
-_HALF = (
-    "float half_float(ushort x) { return vload_half(0, (const __private half*)&x); }",
-    "ushort float_half(float x) { ushort y; vstore_half_rte(x, 0, (__private half*)&y); return y; }",
-    "ushort double_half(double x) { ushort y; vstore_half_rte(x, 0, (__private half*)&y); return y; }",
-)
-_SPELLED = {"inline": "static inline", "uint": "uint", "ushort": "ushort", "float_of": "as_float", "bits_of": "as_uint"}
 
 
 class OpenCLRenderer(GPURenderer):
@@ -28,6 +21,12 @@ class OpenCLRenderer(GPURenderer):
     shared = "__local"
     barrier = "barrier(CLK_LOCAL_MEM_FENCE);"
     vector_widths = (16, 8, 4, 2)
+    helpers = {
+        "half_float": "float half_float(ushort x) { return vload_half(0, (const __private half*)&x); }",
+        "float_half": "ushort float_half(float x) { ushort y; vstore_half_rte(x, 0, (__private half*)&y); return y; }",
+        "double_half": "ushort double_half(double x) { ushort y; vstore_half_rte(x, 0, (__private half*)&y); "
+                       "return y; }",
+        **bfloat16("static inline", "as_float(", "as_uint(")}
 
     def unaligned(self) -> bool:
         return True
@@ -49,15 +48,8 @@ class OpenCLRenderer(GPURenderer):
         return f"{vector}.s{lane:x}"
 
     def prologue(self, program: Sequence[UOp]) -> str:
-        lines = ["#pragma OPENCL FP_CONTRACT OFF"]
-        names = {u.dtype.scalar.name for u in program}
-        if "float64" in names:
-            lines.append("#pragma OPENCL EXTENSION cl_khr_fp64 : enable")
-        if "float16" in names:
-            lines += _HALF if "float64" in names else _HALF[:2]
-        if "bfloat16" in names:
-            lines += [line.format(**_SPELLED) for line in BFLOAT16]
-        return "".join(line + "\n" for line in lines)
+        wide = any(u.dtype.scalar is dtypes.float64 for u in program)
+        return "#pragma OPENCL FP_CONTRACT OFF\n" + "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n" * wide
 
     def function(self, name: str, program: Sequence[UOp]) -> str:
         attribute = ""

@@ -14,7 +14,7 @@ from math import prod
 
 from tinsmith.codegen.render.base import GRID_COSTS, Blocks, Target
 from tinsmith.codegen.render.cstyle import _strip
-from tinsmith.codegen.render.gpu import AXES, HALVES, GPURenderer, specials
+from tinsmith.codegen.render.gpu import AXES, HALVES, GPURenderer, called, specials
 from tinsmith.codegen.render.wgsl64 import PAIR, helpers, is_pair, literal, operation, to_pair
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import CompileError
@@ -330,8 +330,7 @@ class WGSLRenderer(GPURenderer):
         self.written = {u.src[0] for u in program if u.op is Ops.STORE}
         self.summands = _summands(program)
         body = "\n".join(self.function_lines(name, program))
-        found = [text for helper, text in _HELPERS.items() if re.search(rf"\b{helper}\(", body)]
-        found += helpers(body)
+        found = [*called(_HELPERS, body), *helpers(body)]
         for kind, t in re.findall(r"\bfloor_(div|mod)_(\w+)\(", body):
             text = _floor(kind, t)
             found += [] if text in found else [text]
