@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.tensor.helpers import check, values
 from tinsmith import Context, Tensor, dtypes
 from tinsmith.core.errors import CheckError
+from tinsmith.ir import Ops
 
 X = np.arange(1, 61, dtype=np.int32).reshape(3, 4, 5)
 
@@ -118,6 +119,15 @@ def test_gathers_from_computed_values_and_views() -> None:
     check(Tensor(x).sum(0)[I1], x.sum(0)[I1])
     check(Tensor(x)[1:][Tensor([1, 0])].sum(1), x[1:][[1, 0]].sum(1))
     check(Tensor.arange(10)[Tensor([3, 4])], [3, 4])
+
+
+def test_picked_values_lie_in_the_order_in_which_they_are_read() -> None:
+    """A gather in another order would leave its reader, or ``numpy()``, rows that jump over memory."""
+    x, i = Tensor(np.arange(120, dtype=np.int32).reshape(2, 3, 4, 5)).realize(), Tensor([2, 0, 1]).realize()
+    for index in ((..., i), (slice(None), i), (slice(None), i, i), (slice(None), i, slice(None), i)):
+        picked = x[index]
+        assert Ops.PERMUTE not in {n.op for n in (picked.uop, picked.uop.base)}
+        assert np.array_equal(picked.numpy(), x.numpy()[tuple(p.numpy() if p is i else p for p in index)])
 
 
 def test_rows_and_membership() -> None:

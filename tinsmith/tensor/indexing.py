@@ -48,9 +48,8 @@ class Indexing:
         x = self._view(SLICE, tuple(plan.slices))._view(RESHAPE, plan.shape)
         if not plan.picks:
             return x
-        moved = _Picked(x, plan.picks, plan.apart)
-        out = _take(moved.source, moved.flat, moved.index_shape)
-        return self._new(out.permute(moved.order_out))
+        picked = _Picked(x, plan.picks, plan.apart)
+        return self._new(picked.source.gather(picked.spread(), picked.axis).reshape(picked.shape))
 
     def __setitem__(self: Tensor, index: Any, value: Any) -> None:
         mask = whole_mask(self, index)
@@ -235,70 +234,59 @@ def _fitted(op: str, value: Tensor, shape: tuple[Any, ...]) -> UOp:
 
 
 class _Picked:
-    """Picked axes moved to the front and made one, and the way back.
+    """Picked axes made one, where the index axes come in NumPy's order: in the place of neighbours, else in front.
+
+    So values that are picked lie in memory in the order in which they are read: nothing is moved behind a gather.
 
     Attributes:
-        source: (all picked positions, other axes...).
-        flat: index into the first axis of ``source``, -1 where any coordinate is out of range.
-        index_shape: the common shape of the index tensors.
-        order_out: permutation that brings (index axes, other axes) into NumPy's order.
-        order_in: permutation of the original axes: picked ones first.
+        source: (other axes before, all picked positions, other axes behind).
+        axis: the one of all picked positions.
+        flat: index into that axis, -1 where any coordinate is out of range.
+        shape: of what is picked: the index tensors' common shape in place of that axis.
+        order: permutation of the original axes that brings picked ones together.
     """
 
     def __init__(self, x: Tensor, picks: dict[int, Tensor], apart: bool) -> None:
         axes = sorted(picks)
         others = [i for i in range(x.ndim) if i not in picks]
-        self.x, self.order_in, self.picked_sizes = x, (*axes, *others), [x.shape[a] for a in axes]
-        self.other_sizes = tuple(x.shape[i] for i in others)
-        self.index_shape = broadcast_shape("getitem", *(picks[a].shape for a in axes))
-        total = product(self.picked_sizes)
+        together = not apart and axes == list(range(axes[0], axes[0] + len(axes)))
+        self.axis = axes[0] if together else 0
+        self.order = (*others[: self.axis], *axes, *others[self.axis :])
+        self.sizes = [x.shape[i] for i in self.order]
+        picked = [x.shape[a] for a in axes]
+        before, behind = self.sizes[: self.axis], self.sizes[self.axis + len(axes) :]
+        index_shape = broadcast_shape("getitem", *(picks[a].shape for a in axes))
+        total = product(picked)
         same_device("getitem", x, *picks.values())
-        self.source = x.uop.permute(self.order_in).reshape((total, *self.other_sizes))
+        self.source = x.uop.permute(self.order).reshape((*before, total, *behind))
+        self.shape = (*before, *index_shape, *behind)
+        self.lines = (*before, product(index_shape), *behind)
         wide = any(p.dtype is dtypes.int64 for p in picks.values()) or (not isinstance(total, UOp) and total > 1 << 31)
         dtype = dtypes.int64 if wide else dtypes.int32
-        places = [expand_uop(picks[a].uop.cast(dtype), self.index_shape) for a in axes]
+        places = [expand_uop(picks[a].uop.cast(dtype), index_shape) for a in axes]
         self.flat = places[0]
         if len(axes) > 1:
             inside = None
             flat = None
-            for place, size in zip(places, self.picked_sizes):
+            for place, size in zip(places, picked):
                 ok = place.ge(0) & place.lt(size)
                 inside = ok if inside is None else inside & ok
                 flat = place if flat is None else flat * size + place
             assert inside is not None and flat is not None
             self.flat = inside.where(flat, flat.const_like(-1))
-        count = len(self.index_shape)
-        together = not apart and axes == list(range(axes[0], axes[0] + len(axes)))
-        front = axes[0] if together else 0
-        rest = list(range(count, count + len(others)))
-        self.order_out = (*rest[:front], *range(count), *rest[front:])
 
     def spread(self) -> UOp:
         """The flat index repeated over the other axes."""
-        n = product(self.index_shape)
-        index = self.flat.reshape((n,) + (1,) * len(self.other_sizes))
-        return index.expand((n, *self.other_sizes))
-
-
-def _take(source: UOp, flat: UOp, index_shape: tuple[Any, ...]) -> UOp:
-    others = source.shape[1:]
-    shape = (*index_shape, *others)
-    n = product(index_shape)
-    index = flat.reshape((n,) + (1,) * len(others)).expand((n, *others))
-    return source.gather(index, 0).reshape(shape)
+        flat = (1,) * self.axis + (self.lines[self.axis],) + (1,) * (len(self.lines) - self.axis - 1)
+        return self.flat.reshape(flat).expand(self.lines)
 
 
 def _scattered(part: Tensor, plan: Plan, value: Tensor) -> UOp:
     """``part`` with ``value`` written at the picked positions; of equal positions the last one wins."""
     p = _Picked(part, plan.picks, plan.apart)
-    shape_out = (*p.index_shape, *p.other_sizes)
-    wanted = tuple(shape_out[i] for i in p.order_out)
-    fitted = _fitted("setitem", value, wanted)
-    back = tuple(int(i) for i in np.argsort(p.order_out))
-    rows = fitted.permute(back).reshape((product(p.index_shape), *p.other_sizes))
-    new = p.source.scatter(p.spread(), rows, 0, None)
-    whole = new.reshape((*p.picked_sizes, *p.other_sizes))
-    return whole.permute(tuple(int(i) for i in np.argsort(p.order_in)))
+    rows = _fitted("setitem", value, p.shape).reshape(p.lines)
+    new = p.source.scatter(p.spread(), rows, p.axis, None)
+    return new.reshape(tuple(p.sizes)).permute(tuple(int(i) for i in np.argsort(p.order)))
 
 
 def _aligned(op: str, x: Tensor, dim: int, index: Tensor) -> tuple[int, UOp, UOp]:
