@@ -386,12 +386,16 @@ def _fitting_axis(draw: Draw, kernel: Kernel, op: OptOps, axis: int) -> int:
 
 
 def apply_random(draw: Draw, kernel: Kernel, most: int = 10, blocks: bool = False) -> list[Opt]:
-    """Apply random opts, with ``blocks`` those of blocks of threads too; an illegal one has to leave the kernel as
-    it was."""
+    """Apply random opts, with ``blocks`` those of blocks of threads too."""
     for _ in range(draw(st.integers(1, most))):
-        opt, before = draw(one_opt(kernel, blocks)), state(kernel)
-        try:
-            kernel.apply(opt)
-        except ArgumentError:
-            assert state(kernel) == before, f"illegal {opt} changed the kernel"
+        apply_or_refuse(kernel, draw(one_opt(kernel, blocks)))
     return list(kernel.opts)
+
+
+def apply_or_refuse(kernel: Kernel, opt: Opt) -> None:
+    """Apply an opt, which leaves the kernel as it was if it is not legal."""
+    before = state(kernel)
+    try:
+        kernel.apply(opt)
+    except ArgumentError:
+        assert state(kernel) == before, f"illegal {opt} changed the kernel"

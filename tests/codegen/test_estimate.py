@@ -7,13 +7,16 @@ from hypothesis import strategies as st
 
 from tests.codegen.kernels import Case, kernels
 from tinsmith.codegen.decompositions import decompose, expand
-from tinsmith.codegen.estimate import Machine, default_machine, estimate
+from tinsmith.codegen.estimate import Machine, cycles, default_machine, estimate
+from tinsmith.codegen.heuristics_bandwidth import transpose_opts
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.lower import lower
 from tinsmith.codegen.normalize import normalize
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.plan import plan
+from tinsmith.codegen.program import begin
 from tinsmith.codegen.render.base import Target
+from tinsmith.codegen.render.cuda import cuda_target
 from tinsmith.codegen.work import transcendentals, work_of
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
@@ -103,6 +106,44 @@ def test_no_estimate_beats_the_roofline(case: Case, opts: bool) -> None:
     assert 0 <= e.roofline <= e.seconds * (1 + 1e-9)
     assert min(e.memory, e.arithmetic, e.launch) >= 0 and e.bound in ("memory", "arithmetic", "launch")
     assert work.bytes_written > 0
+
+
+GRID = cuda_target("sm_90a", 132)
+
+
+def on_grid(value: UOp, *opts: Opt) -> Kernel:
+    k = begin(UOp(Ops.SINK, None, (value,)), GRID)
+    for opt in opts:
+        k.apply(opt)
+    return k
+
+
+def test_threads_apart_in_memory_take_a_piece_of_it_each() -> None:
+    """Threads for 32 rows, or for 32 columns: of the rows' 32 bytes each, 4 are of use."""
+    value = param(1, (4096, 4096)) + param(2, (4096, 1)).expand((4096, 4096))
+    beside, apart = (cycles(on_grid(value, Opt(OptOps.LOCAL, axis, 32))) for axis in (1, 0))
+    assert sum(apart.values()) > 3 * sum(beside.values())
+
+
+def test_few_threads_wait_for_what_they_load() -> None:
+    """One thread a sum loads 4096 elements, a few at a time; 128 share it, and eight copies of a load come together."""
+    value = param(1, (512, 4096)).reduce("ADD", (1,))
+    alone, shared, copies = (sum(cycles(on_grid(value, *opts)).values()) for opts in (
+        [Opt(OptOps.LOCAL, 0, 32)], [Opt(OptOps.GROUP, 1, 128)], [Opt(OptOps.GROUP, 1, 128), Opt(OptOps.UNROLL, 1, 8)]))
+    assert alone > 20 * shared and shared > copies
+
+
+def test_the_cores_of_a_grid_share_out_its_blocks() -> None:
+    rows = [param(1, (n, 1 << 14)).reduce("MAX", (1,)) for n in (2, 132, 132 * 256)]
+    one, full, more = (sum(cycles(on_grid(value, Opt(OptOps.GROUP, 1, 32))).values()) for value in rows)
+    assert one == full and more > 10 * full
+
+
+def test_threads_fill_a_stage_along_memory_together() -> None:
+    value = param(1, (4096, 4096)).permute((1, 0))
+    tile = on_grid(value)
+    assert transpose_opts(tile, GRID)
+    assert cycles(tile)["memory"] < 0.5 * cycles(on_grid(value, Opt(OptOps.LOCAL, 1, 128)))["memory"]
 
 
 def test_a_machine_survives_being_text() -> None:

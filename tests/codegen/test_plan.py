@@ -155,6 +155,17 @@ def test_ways_for_blocks_of_threads_have_names() -> None:
     assert chosen["transpose"] == chosen["scatter"] == "threads along memory"
 
 
+@pytest.mark.parametrize(("value", "best", "next_best"), [
+    (param(1, (4096, 4096)).permute((1, 0)), "a tile through local memory", "threads along memory"),
+    (param(1, (16384, 512)).reduce("ADD", (1,)), "threads of a block share rows", "threads share what is long"),
+    (param(1, (16384, 4096)).reduce("ADD", (0,)), "threads side by side along columns", "threads share what is long"),
+    (param(1, (16, 64)).reduce("ADD", (0,)), "threads share what is long", "")])
+def test_ways_for_blocks_of_threads_are_compared_by_the_estimate(value: UOp, best: str, next_best: str) -> None:
+    made = compile_kernel(UOp(Ops.SINK, None, (value,)), CUDARenderer()).plan
+    assert made is not None and (made.chosen, made.other) == (best, next_best)
+    assert bool(made.cycles) == bool(next_best) == ("cycles, for" in made.why)
+
+
 def test_tiles_for_blocks_of_threads_are_compared_by_price() -> None:
     made = compile_kernel(UOp(Ops.SINK, None, (matmul(256, 384, 512),)), CUDARenderer()).plan
     assert made is not None and made.structure == "contraction" and made.cycles > 0

@@ -10,7 +10,9 @@ The model, for a kernel as its opts left it:
   with few accumulators waits for its own additions instead. Loads and stores have as many ports of their own.
 * **launch**: one command of a run, and waking the workers where the kernel has a THREAD range.
 
-The time is the launch plus the greater of memory and arithmetic, divided over the workers that really get a share.
+The time is the launch plus the greater of memory and arithmetic, divided over the workers that really get a share. On
+a grid both have a floor, that of its busiest core: what its warps touch passes piece by piece, and a thread waits for
+memory as often as its loops come around, however few threads there are.
 """
 from __future__ import annotations
 
@@ -18,9 +20,12 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
+from tinsmith.codegen.blocks import THREADS, thread_axes, threads_per_block
 from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.matrix import held
 from tinsmith.codegen.render.base import Target
-from tinsmith.codegen.roles import Role
+from tinsmith.codegen.roles import Role, limits, range_size
+from tinsmith.codegen.tuning import footprint, stride_of
 from tinsmith.codegen.work import MEMORY, Work, count, elements_of, is_arithmetic, size_of, work_of
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
@@ -115,8 +120,15 @@ class Machine:
 
 
 def default_machine(target: Target, device: str = "") -> Machine:
-    """A modest core of today at 2.5 GHz, for a machine that was not measured."""
-    workers, width, clock = max(target.threads, 1), target.vector_bytes or 4, 2.5e9
+    """What a target's data promise, for a machine that was not measured; beyond them a modest one of today."""
+    workers, width, clock, blocks = max(target.threads, 1), target.vector_bytes or 4, target.clock, target.blocks
+    if blocks.threads:
+        # other warps go on while one waits for an addition
+        flops, bandwidth = 2 * blocks.fma * target.cores * clock, blocks.bandwidth * target.cores * clock
+        peaks = tuple(Rate(d.name, flops * 4 / d.itemsize, flops * 4 / d.itemsize)
+                      for d in (dtypes.float32, dtypes.float64, dtypes.int32))
+        return Machine(target.name, device or target.name, 1, width, target.l1_bytes, target.l2_bytes, 0,
+                       (Rate("memory", bandwidth, bandwidth),), peaks, issue=1, latency=1)
     peaks = tuple(Rate(d.name, flops, flops * workers) for d in (dtypes.float32, dtypes.float64, dtypes.int32)
                   for flops in [2 * target.core.issue * clock * max(width // d.itemsize, 1)])
     l3 = 16 << 20
@@ -164,7 +176,7 @@ def estimate(kernel: Kernel, machine: Machine, work: Work | None = None) -> Esti
         work: what the kernel has to do, if known from before its opts, which may add padding.
     """
     work = work_of(kernel) if work is None else work
-    model = _Model(kernel, machine)
+    model = (_Grid if kernel.target.blocks.threads else _Model)(kernel, machine)
     workers, share = model.workers()
     level = machine.level(work.bytes)
     whole = max(level.all, level.one)
@@ -179,7 +191,16 @@ def estimate(kernel: Kernel, machine: Machine, work: Work | None = None) -> Esti
     if workers > 1:  # together they may be slower than each alone
         peak = machine.peak(dtypes.float32)
         busy *= max(peak.one * machine.workers / peak.all, 1.0)
-    return Estimate(work, sum(map(model.traffic, nodes)) / bandwidth, busy * share, launch, roofline, level.name)
+    moving, waiting = model.busiest_core()
+    return Estimate(work, max(sum(map(model.traffic, nodes)) / bandwidth, moving), max(busy * share, waiting), launch,
+                    roofline, level.name)
+
+
+def cycles(kernel: Kernel) -> dict[str, float]:
+    """What ``kernel``, with the opts applied so far, should take on its target, by what bounds it."""
+    found = estimate(kernel, default_machine(kernel.target))
+    most = max(found.memory, found.arithmetic)
+    return {"memory" if found.memory == most else "arithmetic": most * kernel.target.clock}
 
 
 class _Model:
@@ -210,6 +231,10 @@ class _Model:
         size = count([split]) if split is not None else 1
         workers = min(size, self.machine.workers)
         return workers, -(-size // workers) / size
+
+    def busiest_core(self) -> tuple[float, float]:
+        """Seconds at least that memory and threads take on a core of a grid."""
+        return 0.0, 0.0
 
     def times(self, n: UOp) -> int:
         """How often a node is computed, vectors as one."""
@@ -276,3 +301,73 @@ class _Model:
     def rate(self) -> float:
         """Vector instructions per second of one worker, from the peak of float32: two operations on each lane."""
         return self.machine.peak(dtypes.float32).one / (2 * max(self.width // 4, 1))
+
+
+class _Grid(_Model):
+    """One kernel on a grid of blocks. ``dealt``: ranges of stages that the threads of a block fill together."""
+
+    def __init__(self, kernel: Kernel, machine: Machine) -> None:
+        self.axes, self.threads = thread_axes(kernel), max(threads_per_block(kernel), 1)
+        super().__init__(kernel, machine)
+        self.target, self.data = kernel.target, kernel.target.blocks
+        self.warp = self.target.warp or self.data.warp
+        stages = [n for n in self.around if n.op is Ops.STAGE and not held(n)]
+        self.dealt = {r for n in stages if all(x.arg[1] not in THREADS for x in n.src[1:])
+                      for r in n.src[1:] if r.arg[1] in (Role.LOOP, Role.VECTOR)}
+
+    def enclosing(self, n: UOp, readers: set[UOp]) -> list[UOp]:
+        """Ranges that are the same threads count once."""
+        axis = {r: axis[0] for axis in self.axes for r in axis}
+        return list({axis.get(r, r): r for r in super().enclosing(n, readers)}.values())
+
+    def steps(self, loops: Iterable[UOp]) -> int:
+        """Of a thread in its loops; those of lists in memory that give each block its own steps come to all of them."""
+        total, shared = 1, 1
+        for r in loops:
+            if r.arg[1] in (Role.LOOP, Role.REDUCE, Role.BLOCK):
+                blocks = frozenset().union(*(n.src[1].ranges for s in limits(r) or () for n in toposort(s)
+                                             if n.op is Ops.LOAD))
+                total *= max(count([r]) // count(blocks), 1)
+                shared *= count([r]) if r in self.dealt else 1
+        return -(-total // min(shared, self.threads))
+
+    def of_thread(self, n: UOp) -> int:
+        """How often a thread accesses memory by a node; copies that reach the same place read it once."""
+        copies = [r for r in n.ranges if r.arg[1] in (Role.UPCAST, Role.UNROLL)]
+        return self.steps(self.around[n]) * (footprint(n.src[1], copies) if n.op is Ops.LOAD else count(copies))
+
+    def accesses(self) -> list[UOp]:
+        return [n for n in self.around if n.op in MEMORY and n.src[0].op is Ops.PARAM]
+
+    def of_warp(self, n: UOp) -> int:
+        """Bytes that come to a warp for one access of its threads: whole pieces, each that any of them touches."""
+        run, pieces, left = n.src[0].dtype.itemsize, 1, self.warp
+        lanes = [[r] for r in n.src[1].ranges if r.arg[1] is Role.VECTOR]
+        shared = sorted(([r] for r in self.dealt & n.src[1].ranges if r.arg[1] is Role.LOOP),
+                        key=lambda axis: abs(stride_of(n.src[1], axis[0]) or 1 << 40))  # they fill it along memory
+        for axis in (*lanes, *(shared or self.axes)):
+            size = range_size(axis[0]) if axis in lanes else min(range_size(axis[0]), left)
+            left = left if axis in lanes else max(left // size, 1)
+            if (r := next((r for r in axis if r in n.src[1].ranges), None)) is not None:
+                step = stride_of(n.src[1], r)
+                near = step is not None and abs(step) * n.src[0].dtype.itemsize <= run
+                run, pieces = (run * size, pieces) if near else (run, pieces * size)
+        sector = self.target.costs.sector
+        return pieces * -(-run // sector) * sector
+
+    def busiest_core(self) -> tuple[float, float]:
+        """What its warps move, one access behind the other; and what a thread waits for that it loads, a few values at
+        a time, and for the other threads of its block."""
+        warps = -(-self.threads // self.warp)
+        turns = -(-count(r for r in self.kernel.order if r.arg[1] is Role.GLOBAL) // self.target.cores)
+        moved = sum(self.of_thread(n) * max(self.of_warp(n), self.data.access) for n in self.accesses()) * warps * turns
+        batches: dict[frozenset[UOp], int] = {}
+        for n in self.accesses():
+            if n.op is Ops.LOAD:
+                loops = frozenset(r for r in self.around[n] if r.arg[1] is not Role.GLOBAL)
+                few = min(self.steps(loops), -(-self.of_thread(n) // self.data.loads))
+                batches[loops] = max(few, batches.get(loops, 1))
+        met = self.data.meeting * sum(r.arg[1] is Role.GROUP for r in self.kernel.order)
+        waves = max(turns * warps * self.warp / self.target.resident, 1.0)
+        waited = waves * (self.data.latency * sum(batches.values()) + met)
+        return moved / self.data.access / self.target.clock, waited / self.target.clock

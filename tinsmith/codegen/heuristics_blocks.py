@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 
+from tinsmith.codegen.estimate import cycles
 from tinsmith.codegen.heuristics_bandwidth import (
     column_opts,
     listed_opts,
@@ -34,6 +36,7 @@ from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.tuning import Candidate, apply_to
 from tinsmith.codegen.tuning import stride_of as _stride
+from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops
 from tinsmith.ir.structure import (
     Contraction,
@@ -48,13 +51,33 @@ from tinsmith.ir.structure import (
 Generator = Callable[[Kernel, Target], Iterator[Candidate]]
 
 
-def _way(what: str, choose: Callable[[Kernel, Target], bool]) -> Generator:
-    """A way that a kernel suits or not. It is taken where it does: what it costs is not compared."""
+def _ways(*ways: tuple[str, Callable[[Kernel, Target], bool]]) -> Generator:
+    """Ways that a kernel suits or not, the most special one first. Where it suits several, each costs what ``estimate``
+    says of the kernel that it makes, the later ones more, as far as that is to be doubted.
+    """
     def generate(kernel: Kernel, target: Target) -> Iterator[Candidate]:
-        trial = kernel.copied()
-        if choose(trial, target):
-            yield Candidate(what, {}, lambda k: vars(k).update(vars(trial)))
+        found = [(what, made) for what, choose in ways if (made := _made(kernel, target, choose)) is not None]
+        for at, (what, made) in enumerate(found):
+            price = cycles(made) if len(found) > 1 and isinstance(made, Kernel) else {}
+            if at:
+                price["doubt of the estimate"] = target.blocks.doubt * sum(price.values())
+            yield Candidate(what, price, partial(_become, made=made))
     return generate
+
+
+def _made(kernel: Kernel, target: Target, choose: Callable[[Kernel, Target], bool]) -> Kernel | ArgumentError | None:
+    """The kernel with the opts of a way, or what was refused; None where it does not suit the way."""
+    trial = kernel.copied()
+    try:
+        return trial if choose(trial, target) else None
+    except ArgumentError as error:
+        return error
+
+
+def _become(kernel: Kernel, made: Kernel | ArgumentError) -> None:
+    if isinstance(made, ArgumentError):
+        raise made
+    vars(kernel).update(vars(made))
 
 
 def shared_reduction_opts(kernel: Kernel, target: Target) -> None:
@@ -119,11 +142,10 @@ def map_opts(kernel: Kernel, target: Target) -> bool:
 
 
 _products = ring_ways, product_ways
-_rows = (_way("steps that a list gives", listed_opts), _way("threads of a block share rows", row_opts),
-         _way("threads side by side along columns", column_opts),
-         _way("a thread has several short sums", short_sum_opts),
-         _way("windows two to a thread", window_opts), _way("threads share what is long", sum_opts))
-_maps = _way("a tile through local memory", transpose_opts), _way("threads along memory", map_opts)
+_rows = _ways(("steps that a list gives", listed_opts), ("threads of a block share rows", row_opts),
+              ("threads side by side along columns", column_opts), ("a thread has several short sums", short_sum_opts),
+              ("windows two to a thread", window_opts), ("threads share what is long", sum_opts))
+_maps = _ways(("a tile through local memory", transpose_opts), ("threads along memory", map_opts))
 BLOCKS: dict[type[Structure], tuple[Generator, ...]] = {
-    Contraction: (chain_ways, *_products, *_rows), Rows: _rows,
-    Scan: (*_products, _way("threads share the steps", running_opts)), Scatter: _maps, Map: _maps}
+    Contraction: (chain_ways, *_products, _rows), Rows: (_rows,),
+    Scan: (*_products, _ways(("threads share the steps", running_opts))), Scatter: (_maps,), Map: (_maps,)}

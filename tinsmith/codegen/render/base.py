@@ -147,6 +147,10 @@ class Blocks:
             instructions to bring an element there; ``meeting``: cycles of a barrier; ``warps``: that hide latencies.
         units: matrix units that work at once; ``fragments``: rows and columns of a unit's tiles that a warp may have;
             ``unit_steps``: of a unit that local memory holds at a time.
+        warp: threads that memory serves together, where they hand each other nothing.
+        access: bytes that pass between a core's threads and memory in a cycle, whole pieces of it; ``bandwidth``: a
+            core's share of main memory's; ``latency``: cycles until what is loaded is there.
+        doubt: how much more a way counts where a more special one suits: no estimate of these has been measured.
     """
 
     threads: int = 128
@@ -184,6 +188,11 @@ class Blocks:
     units: int = 4
     fragments: tuple[tuple[int, int], ...] = ((4, 4), (2, 4), (4, 2), (2, 2), (1, 4), (1, 2), (1, 1))
     unit_steps: tuple[int, ...] = (2, 1)
+    warp: int = 32
+    access: int = 32
+    bandwidth: int = 16
+    latency: int = 600
+    doubt: float = 3.0
 
 
 @dataclass(frozen=True)
@@ -342,6 +351,7 @@ class Target:
         block_registers: that a block's threads may share out among themselves; 0: all have the same.
         filling_registers: that a thread needs which only issues copies.
         cores: what blocks of a grid are spread over, each of which holds ``resident`` threads at a time.
+        clock: cycles per second, by which a price in cycles becomes a time.
         launches_early: blocks of a kernel may come before the last one has ended, and wait for that themselves.
         replays: graphs of one program that are kept, each for the addresses that it was made for.
         costs: what the scheduler weighs.
@@ -372,6 +382,7 @@ class Target:
     filling_registers: int = 32
     cores: int = 1
     resident: int = 2048
+    clock: float = 2.5e9
     launches_early: bool = False
     replays: int = 4
     costs: Costs = Costs()
