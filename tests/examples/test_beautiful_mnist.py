@@ -28,9 +28,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(data: Path, *args: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    env = environment(data / "cache", **settings) | {"PYTHONPATH": "."}
-    command = [sys.executable, os.path.join("examples", "beautiful_mnist.py"), *args]
-    return subprocess.run(command, cwd=ROOT, env=env, text=True, encoding="utf-8", capture_output=True, timeout=300,
+    env = environment(data / "cache", **settings) | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, os.path.join(ROOT, "examples", "beautiful_mnist.py"), *args]
+    return subprocess.run(command, cwd=data, env=env, text=True, encoding="utf-8", capture_output=True, timeout=300,
                           check=False)
 
 
