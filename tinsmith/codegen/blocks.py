@@ -16,8 +16,9 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from tinsmith.codegen import matrix
+from tinsmith.codegen.indexing import flatten
 from tinsmith.codegen.kernelgraph import KernelGraph
-from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.roles import Role, range_size, staged
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.layout import Placed
@@ -227,13 +228,9 @@ def _share(k: KernelGraph, g: UOp) -> None:
                 copies[r] = k.new_range(range_size(r), r.arg[1])
         inside = [(r, copies[r]) for r in beside if r.arg[1] in THREADS]
         inside += [(again, own)] + [(r, copies[r]) for r in beside if r.arg[1] is Role.VECTOR]
-        offset = UOp.index(0)
-        for reader, _ in inside:
-            offset = offset * range_size(reader) + reader
-        value = part.substitute({g: own} | {r: copies[r] for r in beside})
-        ranges = tuple(mine for _, mine in inside)
-        stage = UOp(Ops.STAGE, value.dtype.ptr(), (value, *ranges), tuple(range_size(r) for r in ranges))
-        whole = UOp(Ops.FOLD, None, (stage.load(offset.simplify()), again), fold.arg)
+        stage = staged(part.substitute({g: own} | {r: copies[r] for r in beside}), (mine for _, mine in inside))
+        offset = flatten(stage.arg, tuple(reader for reader, _ in inside))
+        whole = UOp(Ops.FOLD, None, (stage.load(offset), again), fold.arg)
         k.sink = k.sink.substitute({fold: whole})
     k.order[k.order.index(g)] = again
     k.order += [*copies.values(), own]
@@ -277,9 +274,9 @@ def stage_tile(k: KernelGraph, opt: Opt, value: UOp, outside: Sequence[UOp]) -> 
         sizes += [range_size(r) + pad * (r is loop) for r in own]
         fresh += own
     copy = value.substitute(table).simplify()
-    staged = UOp(Ops.STAGE, value.dtype.ptr(), (copy, *fresh), Placed(tuple(sizes), None, opt.depth))
+    stage = UOp(Ops.STAGE, value.dtype.ptr(), (copy, *fresh), Placed(tuple(sizes), None, opt.depth))
     k.order += fresh
-    k.sink = k.sink.substitute({value: staged.load(offset.simplify())}).simplify()
+    k.sink = k.sink.substitute({value: stage.load(offset.simplify())}).simplify()
 
 
 def _weights(value: UOp) -> dict[UOp, int]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from tinsmith.codegen import matrix
 from tinsmith.codegen.floats import LOG2E
 from tinsmith.codegen.kernelgraph import KernelGraph
-from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.roles import Role, range_size, staged
 from tinsmith.codegen.streams import equal_values
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
@@ -72,9 +72,10 @@ def chain(k: KernelGraph, opt: Opt, fold: UOp, m: UOp, n: UOp, unit: MatrixUnit,
             k.change_role(ranged(k, f.src[1].arg[0]), Role.FRAGMENT)
     _powers_of_two(k)
     r = ranged(k, number)
-    fold = next(f for f in k.folds if f.src[-1] is r and matrix.operands(f, m, n, unit))
+    fold, found = next((f, pair) for f in k.folds if f.src[-1] is r and (pair := matrix.operands(f, m, n, unit)))
     steps, step = k.new_range(range_size(r) // unit.k, Role.UNROLL), k.new_range(unit.k, Role.FRAGMENT)
-    _on_unit(k, fold, m, n, {r: (steps * unit.k + step).simplify()}, unit, step, steps)
+    value = matrix.summed(found, {r: (steps * unit.k + step).simplify()}, (m, n, step), unit, (steps,))
+    k.sink = simplify(k.sink.substitute({fold: value}))
     k.order += [x for x in (steps, step) if x.op is Ops.RANGE]
     left = set(toposort(k.sink))
     k.order = [x for x in k.order if x in left]
@@ -143,20 +144,7 @@ def _hold(k: KernelGraph, fold: UOp, m: UOp, r: UOp, unit: MatrixUnit) -> None:
     beside, column = k.new_range(size // unit.n, Role.UPCAST), k.new_range(unit.n, Role.FRAGMENT)
     steps, step = k.new_range(range_size(depth) // unit.k, Role.UNROLL), k.new_range(unit.k, Role.FRAGMENT)
     table = {r: (beside * unit.n + column).simplify(), depth: (steps * unit.k + step).simplify()}
-    value = UOp(Ops.MMA, None, (*(x.substitute(table) for x in found), m, column, step), unit)
-    if steps.op is Ops.RANGE:
-        value = UOp(Ops.FOLD, None, (value, steps), Ops.ADD)
-    over = [x for x in (beside, column) if x.op is Ops.RANGE]
-    stage = UOp(Ops.STAGE, value.dtype.ptr(), (value, *over), tuple(range_size(x) for x in over))
-    k.order += [x for x in (*over, steps, step) if x.op is Ops.RANGE]
+    stage = staged(matrix.summed(found, table, (m, column, step), unit, (steps,)), (beside, column))
+    k.order += [x for x in (*stage.src[1:], steps, step) if x.op is Ops.RANGE]
     k.sink = simplify(k.sink.substitute({n: stage.load(names.get(r, r)) for n, names in same.items()}))
 
-
-def _on_unit(k: KernelGraph, fold: UOp, m: UOp, n: UOp, table: dict[UOp, UOp], unit: MatrixUnit, step: UOp,
-             steps: UOp) -> None:
-    found = matrix.operands(fold, m, n, unit)
-    assert found is not None
-    value = UOp(Ops.MMA, None, (*(x.substitute(table) for x in found), m, n, step), unit)
-    if steps.op is Ops.RANGE:
-        value = UOp(Ops.FOLD, None, (value, steps), Ops.ADD)
-    k.sink = simplify(k.sink.substitute({fold: value}))

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from tinsmith.codegen import matrix
 from tinsmith.codegen.emit_blocks import BlockWriter
+from tinsmith.codegen.indexing import flatten
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.roles import Role, limits, range_size
 from tinsmith.codegen.scopes import Coords
@@ -379,10 +380,7 @@ class Emitter(BlockWriter):
 
 def filling(stage: UOp, memory: UOp) -> UOp:
     """The statement that fills a stage's memory."""
-    offset = UOp.index(0)
-    for r, size in zip(stage.src[1:], stage.arg):
-        offset = offset * size + r
-    return UOp(Ops.STORE, None, (memory, offset.simplify(), stage.src[0]))
+    return UOp(Ops.STORE, None, (memory, flatten(stage.arg, stage.src[1:]), stage.src[0]))
 
 
 def _condition(store: UOp) -> UOp | None:

@@ -16,7 +16,7 @@ from tinsmith.codegen.footprints import Footprint, footprints, layout_rank, memo
 from tinsmith.codegen.normalize import implies, mergeable
 from tinsmith.codegen.opt import Opt
 from tinsmith.codegen.render.base import Target
-from tinsmith.codegen.roles import Role, is_partial, range_size
+from tinsmith.codegen.roles import Role, is_partial, range_size, staged
 from tinsmith.codegen.streams import SIDE, bind, computed_values, equal_values
 from tinsmith.codegen.views import staged_operand
 from tinsmith.core.errors import ArgumentError
@@ -280,10 +280,10 @@ class KernelGraph:
         sizes = [range_size(f) for f in fresh]
         if sizes:
             sizes[-1] += pitch - math.prod(range_size(f) for f in loops)
-        staged = UOp(Ops.STAGE, value.dtype.ptr(), (copy, *fresh), tuple(sizes))
+        stage = UOp(Ops.STAGE, value.dtype.ptr(), (copy, *fresh), tuple(sizes))
         self.order += fresh
-        self.sink = simplify(self.sink.substitute({value: staged.load(offset)}))
-        return staged
+        self.sink = simplify(self.sink.substitute({value: stage.load(offset)}))
+        return stage
 
     def turned(self, value: UOp) -> UOp | None:
         """The threads that stores run along where a value's memory does not: each tile's rows are laid out along them,
@@ -379,13 +379,13 @@ class KernelGraph:
         if valid is not None:
             copy = copy.substitute({n: n.replace(src=(*n.src[:2], n.src[2] & valid if len(n.src) > 2 else valid))
                                     for n in toposort(copy) if n.op is Ops.LOAD and at.ranges & n.src[1].ranges})
-        staged = UOp(Ops.STAGE, value.dtype.ptr(), (simplify(copy), *fresh), tuple(range_size(f) for f in fresh))
+        stage = staged(simplify(copy), fresh)
         self.order += fresh
-        read = {n: staged.load(offset.substitute(names).simplify()) for n, names in same.items()}
+        read = {n: stage.load(offset.substitute(names).simplify()) for n, names in same.items()}
         self.sink = simplify(self.sink.substitute(read))
         left = set(toposort(self.sink))
         self.order = [r for r in self.order if r in left]
-        return staged
+        return stage
 
     def stage_loops(self, value: UOp, box: Footprint, lanes: int) -> tuple[list[UOp], UOp]:
         """Fresh ranges that fill a box, and the position they stand for.

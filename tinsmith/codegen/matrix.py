@@ -16,7 +16,7 @@ import numpy as np
 
 from tinsmith.codegen.normalize import implies
 from tinsmith.codegen.render.base import Target
-from tinsmith.codegen.roles import Role
+from tinsmith.codegen.roles import Role, staged
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.linear import from_linear, linear_form
@@ -88,10 +88,9 @@ def on_unit(fold: UOp, m: UOp, n: UOp, k: UOp, unit: MatrixUnit, copies: tuple[i
     value = _steps(fold, k, found, table, (mi, ni, ki), unit)
     sides = ((row, unit.m * copies[0], mu, mi), (column, unit.n * copies[1], nu, ni))
     (along, _, *outer), (across, size, *inner) = sides if unit.fragment_c.registers[-1][1] else reversed(sides)
-    over = [r for r in (*outer, *inner) if r.op is Ops.RANGE]
-    staged = UOp(Ops.STAGE, value.dtype.ptr(), (value, *over), tuple(_size(r) for r in over))
+    stage = staged(value, (*outer, *inner))
     offset = (along or UOp.index(0)) * size + (across or UOp.index(0))
-    return staged.load(offset.simplify()), [*over, *(r for r in (ki,) if r.op is Ops.RANGE)]
+    return stage.load(offset.simplify()), [*stage.src[1:], *(r for r in (ki,) if r.op is Ops.RANGE)]
 
 
 def _steps(fold: UOp, k: UOp, factors: tuple[UOp, UOp], table: dict[UOp, UOp], own: tuple[UOp, UOp, UOp],
@@ -99,10 +98,15 @@ def _steps(fold: UOp, k: UOp, factors: tuple[UOp, UOp], table: dict[UOp, UOp], o
     """The sum of a unit's steps over all loops of a fold but the one that is the unit's own."""
     if unit.k > 1:
         table = {k: own[2]} | table
-    a, b = (x.substitute(table) for x in factors)
-    value = UOp(Ops.MMA, None, (a, b, *own), unit)
-    loops = tuple(r for r in fold.src[1:] if r not in table)
-    return UOp(Ops.FOLD, None, (value, *loops), Ops.ADD) if loops else value
+    return summed(factors, table, own, unit, [r for r in fold.src[1:] if r not in table])
+
+
+def summed(factors: tuple[UOp, UOp], table: dict[UOp, UOp], own: tuple[UOp, UOp, UOp], unit: MatrixUnit,
+           loops: Sequence[UOp]) -> UOp:
+    """The sum of a unit's steps over loops, of factors whose ranges are replaced."""
+    value = UOp(Ops.MMA, None, (*(x.substitute(table) for x in factors), *own), unit)
+    over = [r for r in loops if r.op is Ops.RANGE]
+    return UOp(Ops.FOLD, None, (value, *over), Ops.ADD) if over else value
 
 
 def _flipped(x: UOp, dtype: DType) -> UOp:
@@ -122,7 +126,7 @@ def taken_off(fold: UOp, m: UOp, n: UOp, unit: MatrixUnit, rows: int, new_range:
     total = UOp(Ops.FOLD, None, (a, *(r for r in loops.values() if r.op is Ops.RANGE)), Ops.ADD)
     fresh = [r for r in (row, *loops.values()) if r.op is Ops.RANGE]
     if rows > 1:
-        total = UOp(Ops.STAGE, total.dtype.ptr(), (total, row), (rows,)).load(m)
+        total = staged(total, (row,)).load(m)
     half = 1 << (unit.b.bits - 1)
     return total * (half if unit.b.kind == "uint" else -half), fresh
 
@@ -185,8 +189,7 @@ def stage_operand(mma: UOp, which: int, inside: Sequence[UOp], new_range: NewRan
     if guard is not None:
         copy = copy.substitute({n: n.replace(src=(*n.src[:2], n.src[2] & guard if len(n.src) > 2 else guard))
                                 for n in toposort(copy) if n.op is Ops.LOAD})
-    kept = [r for r in loops if r.op is Ops.RANGE]
-    staged = UOp(Ops.STAGE, value.dtype.ptr(), (copy.simplify(), *kept), tuple(_size(r) for r in kept))
+    stage = staged(copy.simplify(), loops)
     offset = UOp.index(0)
     for r in inside:
         offset = offset * _size(r) + r
@@ -195,7 +198,7 @@ def stage_operand(mma: UOp, which: int, inside: Sequence[UOp], new_range: NewRan
             offset = sum((r * weight for r, weight in slide.weights.items()), offset * size)
         else:
             offset = offset * size + ((row // down if down else column // across) % size)
-    return staged.load(offset.simplify()), kept
+    return stage.load(offset.simplify()), list(stage.src[1:])
 
 
 def slid_digit(mma: UOp, which: int) -> int:
@@ -280,9 +283,8 @@ def held(stage: UOp) -> bool:
     """Whether a stage is a unit's sum that the threads keep in registers, where the unit leaves it."""
     if stage.op is not Ops.STAGE:
         return False
-    body = stage.src[0]
-    product = body.src[0] if body.op is Ops.FOLD else body
-    return product.op is Ops.MMA and not product.arg.fragment_c.whole
+    product = product_of(stage.src[0])
+    return product is not None and not product.arg.fragment_c.whole
 
 
 def reads_held(value: UOp) -> list[UOp]:

@@ -2,9 +2,10 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from tinsmith.ir import UOp
+from tinsmith.ir import Ops, UOp
 
 
 class Role(enum.Enum):
@@ -34,6 +35,12 @@ class Role(enum.Enum):
 def range_size(r: UOp) -> Any:
     """How many iterations a range has: an int, or a UOp where it is known at launch only."""
     return r.src[-1].arg if r.src[-1].is_const else r.src[-1]
+
+
+def staged(value: UOp, ranges: Iterable[UOp]) -> UOp:
+    """The stage of a value over ranges, of which those of one step are none."""
+    over = [r for r in ranges if r.op is Ops.RANGE]
+    return UOp(Ops.STAGE, value.dtype.ptr(), (value, *over), tuple(range_size(r) for r in over))
 
 
 def limits(r: UOp) -> tuple[UOp, UOp] | None:

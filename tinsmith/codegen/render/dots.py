@@ -6,8 +6,9 @@ from memory, a the same 32 bits in every lane.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from tinsmith.codegen.render.tiles import Fragments
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 
@@ -34,45 +35,15 @@ FORMS = {
 }
 
 
-class Text(Protocol):
-    """What is written to: the module of the kernel."""
-
-    names: dict[UOp, str]
-
-    def call(self, result: str, function: str, *arguments: tuple[str, str]) -> str: ...
-    def value(self, text: str) -> str: ...
-    def line(self, text: str) -> None: ...
-
-
 def is_dot(program: Sequence[UOp]) -> bool:
     """Whether the units of a program are dot products of vectors."""
     return any(u.op is Ops.MMA and u.arg.emit in FORMS for u in program)
 
 
-class Dots:
+class Dots(Fragments):
     """The fragments of one kernel. A sum is a vector like any other."""
 
-    def __init__(self, text: Text) -> None:
-        self.text = text
-
-    def holds(self, u: UOp) -> bool:
-        """Whether a line is a sum outside of LLVM's registers: none."""
-        return False
-
-    def begin(self) -> None:
-        """Nothing is to be set up."""
-
-    def end(self) -> None:
-        """Nothing was."""
-
-    def forget(self) -> None:
-        """LLVM knows how a block was reached."""
-
-    def constants(self) -> str:
-        return ""
-
     def write(self, u: UOp) -> bool:
-        """Write a line if it is about fragments."""
         if u.op is Ops.LOAD_TILE:
             self.text.names[u] = self.text.value(f"load {_memory_type(u)}, {self.address(u)}")
         elif u.op is Ops.STORE_TILE:
@@ -85,10 +56,7 @@ class Dots:
 
     def address(self, u: UOp) -> str:
         """Where a fragment begins: it has one row."""
-        memory, index = u.src[:2]
-        size, names = memory.dtype.itemsize, self.text.names
-        at = self.text.value(f"getelementptr inbounds i{8 * size}, ptr {names[memory]}, i64 {names[index]}")
-        return f"ptr {at}, align {size}"
+        return f"ptr {self.at(u)}, align {u.src[0].dtype.itemsize}"
 
     def multiply(self, u: UOp, form: Form) -> str:
         total, a, b = (self.text.names[s] for s in u.src)

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from tinsmith.codegen.render.base import Renderer, near_bytes
 from tinsmith.codegen.render.dots import Dots, is_dot
-from tinsmith.codegen.render.llvm_arithmetic import Arithmetic, literal, literal_zero, mask_of, suffix_of, type_name
-from tinsmith.codegen.render.tiles import Tiles
+from tinsmith.codegen.render.llvm_arithmetic import Arithmetic, constant, literal_zero, mask_of, suffix_of, type_name
+from tinsmith.codegen.render.tiles import Fragments, Tiles
 from tinsmith.core.dtypes import DType
 from tinsmith.ir import Ops, UOp
 
@@ -52,7 +52,9 @@ class _Module(Arithmetic):
         for u in program:
             if u.op is Ops.PHI:
                 self.phis[u.src[0]].append(u)
-        self.tiles: Tiles | Dots = Dots(self) if is_dot(program) else Tiles(self, program)
+        self.tiles: Fragments = Fragments(self)
+        if any(u.op is Ops.MMA for u in program):
+            self.tiles = Dots(self) if is_dot(program) else Tiles(self, program)
         self.loops: dict[UOp, tuple[str, str, list[tuple[UOp, int, str]], str | None]] = {}
         self.ifs: dict[UOp, tuple[str, str, dict[UOp, str]]] = {}
 
@@ -132,8 +134,7 @@ class _Module(Arithmetic):
         if op in (Ops.DEFINE_GLOBAL, Ops.DEFINE_LOCAL) or self.tiles.write(u):
             return
         if op is Ops.CONST:
-            text = literal(u.dtype.scalar, u.arg)
-            self.names[u] = text if u.dtype.count == 1 else f"splat ({type_name(u.dtype.scalar)} {text})"
+            self.names[u] = constant(u.dtype, u.arg)
         elif op is Ops.SPECIAL:
             self.names[u] = f"%{u.arg}"
         elif op is Ops.DEFINE_ACC:
@@ -254,20 +255,18 @@ class _Module(Arithmetic):
         memory, index = u.src[:2]
         valid = u.src[2] if len(u.src) > 2 else None
         kind, align = type_name(u.dtype, memory=True), u.dtype.itemsize
-        if u.dtype.count == 1:
-            if valid is None:
-                loaded = self.value(f"load {kind}, ptr {self.pointer(memory, index)}, align {align}")
-            else:
-                loaded = self.guarded_load(memory, index, valid, kind, align)
+        if valid is None and index.dtype.count == 1:
+            loaded = self.value(f"load {kind}, ptr {self.pointer(memory, index)}, align {align}")
+        elif u.dtype.count == 1 and valid is not None:
+            loaded = self.guarded_load(memory, index, valid, kind, align)
         elif index.dtype.count > 1:
             at = self.pointers(memory, index)
             n = u.dtype.count
             mask = self.names[valid] if valid is not None else "splat (i1 true)"
             loaded = self.call(kind, f"llvm.masked.gather.{suffix_of(kind)}.v{n}p0", (f"<{n} x ptr>", at),
                                ("i32", str(align)), (f"<{n} x i1>", mask), (kind, "zeroinitializer"))
-        elif valid is None:
-            loaded = self.value(f"load {kind}, ptr {self.pointer(memory, index)}, align {align}")
         else:
+            assert valid is not None
             loaded = self.call(kind, f"llvm.masked.load.{suffix_of(kind)}.p0", ("ptr", self.pointer(memory, index)),
                                ("i32", str(align)), (f"<{u.dtype.count} x i1>", self.names[valid]),
                                (kind, "zeroinitializer"))
@@ -328,7 +327,7 @@ class _Module(Arithmetic):
             one = self.value(f"insertelement {kind} poison, {self.typed(u.src[0])}, i64 0")
             return self.value(f"shufflevector {kind} {one}, {kind} poison, <{n} x i32> zeroinitializer")
         if u.src[0].dtype.count > 1:
-            return self.join(u)
+            return self.joined([self.names[s] for s in u.src], u.src[0].dtype)
         if all(s.op is Ops.CONST for s in u.src):
             return "<" + ", ".join(self.typed(s) for s in u.src) + ">"
         result = "poison"
@@ -336,11 +335,8 @@ class _Module(Arithmetic):
             result = self.value(f"insertelement {kind} {result}, {self.typed(s)}, i64 {i}")
         return result
 
-    def join(self, u: UOp) -> str:
-        """Vectors of one width side by side, two at a time."""
-        return self.joined([self.names[s] for s in u.src], u.src[0].dtype)
-
     def joined(self, parts: list[str], dtype: DType) -> str:
+        """Vectors of one width side by side, two at a time."""
         while len(parts) > 1:
             kind, both = type_name(dtype), 2 * dtype.count
             parts = [self.value(f"shufflevector {kind} {a}, {kind} {b}, {mask_of(range(both))}")

@@ -78,10 +78,7 @@ class Arithmetic:
         if op is Ops.NEG:
             return self.value(f"fneg {kind} {src[0]}")
         if op is Ops.RECIP:
-            one = UOp.const(u.dtype.scalar, 1)
-            text = literal(u.dtype.scalar, one.arg)
-            ones = text if u.dtype.count == 1 else f"splat ({type_name(u.dtype.scalar)} {text})"
-            return self.value(f"fdiv {kind} {ones}, {src[0]}")
+            return self.value(f"fdiv {kind} {constant(u.dtype, 1.0)}, {src[0]}")
         if op is Ops.SCALE:
             return self.scale(u)
         if op in (Ops.SQRT, Ops.TRUNC):
@@ -134,13 +131,13 @@ class Arithmetic:
             if positive:
                 return self.value(f"u{word} {kind} {src[0]}, {src[1]}")
             zero = self.value(f"icmp eq {kind} {src[1]}, {self.zero(u)}")
-            safe = self.choose(u, zero, self.all(u, 1), src[1])
+            safe = self.choose(u, zero, constant(u.dtype, 1), src[1])
             return self.choose(u, zero, self.zero(u), self.value(f"u{word} {kind} {src[0]}, {safe}"))
         zero = self.value(f"icmp eq {kind} {src[1]}, {self.zero(u)}")
-        minus = self.value(f"icmp eq {kind} {src[1]}, {self.all(u, -1)}")
+        minus = self.value(f"icmp eq {kind} {src[1]}, {constant(u.dtype, -1)}")
         bits = f"<{u.dtype.count} x i1>" if u.dtype.count > 1 else "i1"
         odd = self.value(f"or {bits} {zero}, {minus}")
-        safe = self.choose(u, odd, self.all(u, 1), src[1])
+        safe = self.choose(u, odd, constant(u.dtype, 1), src[1])
         quotient = self.value(f"sdiv {kind} {src[0]}, {safe}")
         rest = self.value(f"srem {kind} {src[0]}, {safe}")
         signs = self.value(f"xor {kind} {src[0]}, {safe}")
@@ -150,7 +147,7 @@ class Arithmetic:
         if u.op is Ops.MOD:
             fixed = self.choose(u, down, self.value(f"add {kind} {rest}, {safe}"), rest)
             return self.choose(u, odd, self.zero(u), fixed)
-        lower = self.choose(u, down, self.value(f"sub {kind} {quotient}, {self.all(u, 1)}"), quotient)
+        lower = self.choose(u, down, self.value(f"sub {kind} {quotient}, {constant(u.dtype, 1)}"), quotient)
         negated = self.value(f"sub {kind} {self.zero(u)}, {src[0]}")
         return self.choose(u, zero, self.zero(u), self.choose(u, minus, negated, lower))
 
@@ -159,17 +156,14 @@ class Arithmetic:
         kind = type_name(u.dtype)
         return self.value(f"select {bits} {condition}, {kind} {yes}, {kind} {no}")
 
-    def all(self, u: UOp, value: int) -> str:
-        return str(value) if u.dtype.count == 1 else f"splat ({type_name(u.dtype.scalar)} {value})"
-
     def shift(self, u: UOp, kind: str, src: list[str]) -> str:
         word = "shl" if u.op is Ops.SHL else ("lshr" if u.dtype.is_unsigned else "ashr")
         bits = u.dtype.bits
         if u.src[1].is_const and 0 <= u.src[1].arg < bits:
             return self.value(f"{word} {kind} {src[0]}, {src[1]}")
-        inside = self.value(f"icmp ult {kind} {src[1]}, {self.all(u, bits)}")
+        inside = self.value(f"icmp ult {kind} {src[1]}, {constant(u.dtype, bits)}")
         if word == "ashr":
-            amount = self.choose(u, inside, src[1], self.all(u, bits - 1))
+            amount = self.choose(u, inside, src[1], constant(u.dtype, bits - 1))
             return self.value(f"ashr {kind} {src[0]}, {amount}")
         amount = self.choose(u, inside, src[1], self.zero(u))
         return self.choose(u, inside, self.value(f"{word} {kind} {src[0]}, {amount}"), self.zero(u))
@@ -251,6 +245,12 @@ def literal(dtype: DType, value: float | int | bool) -> str:
     if dtype.name == "bfloat16":
         return f"0xR{struct.unpack('<H', dtypes.bfloat16.numpy.type(value).tobytes())[0]:04X}"
     return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
+
+
+def constant(dtype: DType, value: float | int | bool) -> str:
+    """One value in all lanes."""
+    text = literal(dtype.scalar, value)
+    return text if dtype.count == 1 else f"splat ({type_name(dtype.scalar)} {text})"
 
 
 def literal_zero(kind: str) -> str:

@@ -23,20 +23,53 @@ class Text(Protocol):
 
     def call(self, result: str, function: str, *arguments: tuple[str, str]) -> str: ...
     def value(self, text: str) -> str: ...
+    def line(self, text: str) -> None: ...
 
 
-class Tiles:
+class Fragments:
+    """What becomes of the operands and sums of a unit. These: of a kernel without one."""
+
+    def __init__(self, text: Text) -> None:
+        self.text = text
+
+    def begin(self) -> None:
+        """What stands before all other lines."""
+
+    def end(self) -> None:
+        """What stands behind them."""
+
+    def forget(self) -> None:
+        """Another block begins."""
+
+    def constants(self) -> str:
+        """What stands outside the function."""
+        return ""
+
+    def holds(self, u: UOp) -> bool:
+        """Whether a line is a sum outside of LLVM's registers."""
+        return False
+
+    def write(self, u: UOp) -> bool:
+        """Write a line if it is about fragments."""
+        return False
+
+    def at(self, u: UOp) -> str:
+        """Where a fragment begins in memory."""
+        memory, index = u.src[:2]
+        names, bits = self.text.names, 8 * memory.dtype.itemsize
+        return self.text.value(f"getelementptr inbounds i{bits}, ptr {names[memory]}, i64 {names[index]}")
+
+
+class Tiles(Fragments):
     """The tiles of one kernel: which fragment each holds."""
 
     def __init__(self, text: Text, program: Sequence[UOp]) -> None:
-        self.text = text
-        self.used = any(u.op is Ops.MMA for u in program)
+        super().__init__(text)
         self.root: dict[UOp, UOp] = {}
         self.sums: dict[UOp, int] = {}
         self.loaded: dict[UOp, int] = {}
         self.last: dict[UOp, UOp] = {}
-        if self.used:
-            self.find_sums(program)
+        self.find_sums(program)
 
     def find_sums(self, program: Sequence[UOp]) -> None:
         """Every line of a sum leads to its first line, which stands for its tile; note where it is needed last."""
@@ -55,32 +88,26 @@ class Tiles:
                     self.last[self.root[s]] = u
 
     def holds(self, u: UOp) -> bool:
-        """Whether a line is a sum in a tile."""
         return u in self.root
 
     def begin(self) -> None:
         """Give every tile 16 rows of 64 bytes."""
-        if self.used:
-            self.text.call("void", "llvm.x86.ldtilecfg", ("ptr", f"@{self.text.name}_tiles"))
+        self.text.call("void", "llvm.x86.ldtilecfg", ("ptr", f"@{self.text.name}_tiles"))
 
     def end(self) -> None:
-        if self.used:
-            self.text.call("void", "llvm.x86.tilerelease")
+        self.text.call("void", "llvm.x86.tilerelease")
 
     def constants(self) -> str:
         """The configuration: palette 1, bytes per row from byte 16 on, rows from byte 48 on."""
-        if not self.used:
-            return ""
         data = [1] + [0] * 15 + [ROW_BYTES, 0] * COUNT + [0] * 16 + [ROWS] * COUNT + [0] * 8
         values = ", ".join(f"i8 {b}" for b in data)
         return f"@{self.text.name}_tiles = internal constant [64 x i8] [{values}], align 64\n"
 
     def forget(self) -> None:
-        """Another block begins: who knows how it was reached."""
+        """Who knows how a block was reached."""
         self.loaded.clear()
 
     def write(self, u: UOp) -> bool:
-        """Write a line if it is about tiles."""
         if u.op is Ops.MMA:
             self.multiply(u)
         elif u.op is Ops.STORE_TILE:
@@ -97,7 +124,7 @@ class Tiles:
 
     def is_start(self, u: UOp) -> bool:
         """A constant that sums start from; vectors of that size have no other use."""
-        return self.used and u.op is Ops.CONST and u.dtype.count * u.dtype.itemsize == ROWS * ROW_BYTES
+        return u.op is Ops.CONST and u.dtype.count * u.dtype.itemsize == ROWS * ROW_BYTES
 
     def multiply(self, u: UOp) -> None:
         total = self.sum(u)
@@ -133,8 +160,7 @@ class Tiles:
 
     def address(self, u: UOp) -> tuple[tuple[str, str], tuple[str, str]]:
         """Where a tile begins, and how many bytes its rows are apart."""
-        memory, index, pitch = u.src[:3]
-        size, names = memory.dtype.itemsize, self.text.names
-        at = self.text.value(f"getelementptr inbounds i{8 * size}, ptr {names[memory]}, i64 {names[index]}")
-        apart = str(pitch.arg * size) if pitch.is_const else self.text.value(f"mul i64 {names[pitch]}, {size}")
+        size, pitch, at = u.src[0].dtype.itemsize, u.src[2], self.at(u)
+        apart = str(pitch.arg * size) if pitch.is_const else self.text.value(
+            f"mul i64 {self.text.names[pitch]}, {size}")
         return ("ptr", at), ("i64", apart)
