@@ -124,6 +124,7 @@ def actions(kernel: Kernel, target: Target) -> Iterator[Opt]:
     """
     ranges = kernel.ranges
     lanes = sorted({max(target.vector_bytes // size, 1) for size in (8, 4)} - {1}) if target.vector_bytes else []
+    shared = (OptOps.GROUP, OptOps.GROUPTOP) if target.block_threads else ()
     for axis, r in enumerate(ranges):
         size = range_size(r)
         if not isinstance(size, int) or r.arg[1].expanded:
@@ -131,7 +132,7 @@ def actions(kernel: Kernel, target: Target) -> Iterator[Opt]:
         fitting = [a for a in AMOUNTS if a <= size]
         if r.arg[1] is Role.REDUCE:
             yield from (Opt(OptOps.UNROLL, axis, a) for a in fitting)
-            yield from (Opt(op, axis, a) for op in _grouping(target) for a in fitting if a >= 4)
+            yield from (Opt(op, axis, a) for op in shared for a in fitting if a >= 4)
         else:
             yield from (Opt(OptOps.UPCAST, axis, a) for a in fitting)
             yield from (Opt(OptOps.LOCAL, axis, a) for a in fitting if target.block_threads)
@@ -143,11 +144,6 @@ def actions(kernel: Kernel, target: Target) -> Iterator[Opt]:
             yield Opt(OptOps.THREAD, axis)
     yield from _stages(kernel, lanes)
     yield Opt(OptOps.HINT)
-
-
-def _grouping(target: Target) -> tuple[OptOps, ...]:
-    """Opts that share a reduction among the threads of a block, where a target has blocks."""
-    return (OptOps.GROUP, OptOps.GROUPTOP) if target.block_threads else ()
 
 
 def _stages(kernel: Kernel, lanes: list[int]) -> Iterator[Opt]:

@@ -106,10 +106,13 @@ class CRenderer(Renderer):
                 out.append(self.variable.format(name=u.arg[0]))
         return out
 
-    def function(self, name: str, program: Sequence[UOp]) -> str:
+    def head(self, name: str, program: Sequence[UOp]) -> str:
+        """What stands before the kernel's body."""
         specials = [f"const int {special_name(u)}" for u in program if u.op is Ops.SPECIAL]
-        head = f"{self.signature} {name}({', '.join(self.parameters(program) + specials)}) {{"
-        return "\n".join([head, *self.body(program), "}"])
+        return f"{self.signature} {name}({', '.join(self.parameters(program) + specials)}) {{"
+
+    def function(self, name: str, program: Sequence[UOp]) -> str:
+        return "\n".join([self.head(name, program), *self.body(program), "}"])
 
     def body(self, program: Sequence[UOp]) -> list[str]:
         uses, masks = self.uses(program), self.masks(program)

@@ -312,13 +312,12 @@ class CUDARenderer(GPURenderer):
         times = "#pragma unroll 1\n  " if self.near else "#pragma unroll\n  " * written_out
         return times + super().loop(kind, name, start, end)
 
-    def function(self, name: str, program: Sequence[UOp]) -> str:
+    def head(self, name: str, program: Sequence[UOp]) -> str:
         threads = _threads(program)
         blocks = RESIDENT // threads if self.pipelined else 0
         told = blocks > 2 or any(u.op is Ops.MMA for u in program)  # else the compiler's own choice is no worse for two
         fewest = ", 1" if self.near else f", {blocks}" if blocks > 1 and told else ""
         head = (f'extern "C" __global__ void __launch_bounds__({threads}{fewest}) {name}('
                 f"{', '.join(self.parameters(program))}) {{")
-        near = ["  extern __shared__ __align__(1024) unsigned char near[];"] if self.near else []
-        early = [_EARLY] if self.target.launches_early else []
-        return "\n".join([head, *near, *early, *self.body(program), "}"])
+        near = "\n  extern __shared__ __align__(1024) unsigned char near[];" if self.near else ""
+        return head + near + ("\n" + _EARLY if self.target.launches_early else "")

@@ -112,8 +112,7 @@ class HIPRenderer(GPURenderer):
         back = " ".join(f"{x} = {sums}[{n}];" for n, x in enumerate(acc))
         return f"float8 {sums} = {unit.emit}({', '.join(given)}, float8{{{', '.join(acc)}}}); {back}"
 
-    def function(self, name: str, program: Sequence[UOp]) -> str:
+    def head(self, name: str, program: Sequence[UOp]) -> str:
         threads = prod(size for n, size in specials(program).items() if n.startswith("lidx"))
-        head = (f'extern "C" __attribute__((global, amdgpu_flat_work_group_size({threads}, {threads}))) void {name}('
+        return (f'extern "C" __attribute__((global, amdgpu_flat_work_group_size({threads}, {threads}))) void {name}('
                 f"{', '.join(self.parameters(program))}) {{")
-        return "\n".join([head, *self.body(program), "}"])

@@ -82,7 +82,6 @@ class MetalRenderer(GPURenderer):
                  "using namespace metal;", *map(matrix_function, used)]
         return "".join(line + "\n" for line in lines)
 
-    def function(self, name: str, program: Sequence[UOp]) -> str:
+    def head(self, name: str, program: Sequence[UOp]) -> str:
         places = ["uint3 gid [[threadgroup_position_in_grid]]", "uint3 lid [[thread_position_in_threadgroup]]"]
-        head = f"kernel void {name}({', '.join([*self.parameters(program), *places])}) {{"
-        return "\n".join([head, *self.body(program), "}"])
+        return f"kernel void {name}({', '.join([*self.parameters(program), *places])}) {{"

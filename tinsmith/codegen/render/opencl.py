@@ -51,11 +51,10 @@ class OpenCLRenderer(GPURenderer):
         wide = any(u.dtype.scalar is dtypes.float64 for u in program)
         return "#pragma OPENCL FP_CONTRACT OFF\n" + "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n" * wide
 
-    def function(self, name: str, program: Sequence[UOp]) -> str:
+    def head(self, name: str, program: Sequence[UOp]) -> str:
         attribute = ""
         if in_blocks(program):
             sizes = specials(program)
             block = [str(sizes.get(f"lidx{axis}", 1)) for axis in range(len(AXES))]
             attribute = f"__attribute__((reqd_work_group_size({', '.join(block)}))) "
-        head = f"__kernel {attribute}void {name}({', '.join(self.parameters(program))}) {{"
-        return "\n".join([head, *self.body(program), "}"])
+        return f"__kernel {attribute}void {name}({', '.join(self.parameters(program))}) {{"
