@@ -26,7 +26,8 @@ NO_MEANING = {
     **dict.fromkeys(["RANGE", "LOAD", "STORE", "FOLD", "PREFIX", "STAGE", "SCATTER_STORE", "AFTER", "MMA"],
                     "kernel graphs: see evaluate_kernel"),
     **dict.fromkeys(["DEFINE_GLOBAL", "DEFINE_LOCAL", "DEFINE_ACC", "SPECIAL", "ENDRANGE", "IF", "ENDIF", "PHI",
-                     "VECTORIZE", "GEP", "BARRIER", "PREFETCH", "LOAD_TILE", "STORE_TILE", "LOAD_MATRIX"],
+                     "VECTORIZE", "GEP", "BARRIER", "WARP_BARRIER", "PREFETCH", "LOAD_TILE", "STORE_TILE",
+                     "LOAD_MATRIX"],
                     "linear programs: a renderer defines them"),
     **dict.fromkeys(["DEFINE_RING", "ARRIVE", "RELEASE", "ASYNC_COPY", "WAIT", "TILE", "FENCE", "COMMIT", "DRAIN"],
                     "what a block's engines do meanwhile: see backend/python/rings.py"),
@@ -36,7 +37,8 @@ NO_GRADIENT = {
                     "integers or bits"),
     "HISTOGRAM": "counters are integers", "TRUNC": "flat almost everywhere", "DETACH": "its purpose",
     **dict.fromkeys(["BUFFER", "PARAM", "CONST", "VARIABLE", "BIND", "IOTA"], "no differentiable source"),
-    "SINK": "no value", **dict.fromkeys([*NO_MEANING, "SCALE", "UNLIKELY", "SHUFFLE"], "below the tensor graph"),
+    "SINK": "no value",
+    **dict.fromkeys([*NO_MEANING, "SCALE", "UNLIKELY", "SHUFFLE", "MATCH"], "below the tensor graph"),
 }
 
 

@@ -159,6 +159,7 @@ PROGRAM_FAULTS: list[tuple[str, list[UOp]]] = [
     ("vectorize", [UOp(Ops.VECTORIZE, I32.vec(4), (ONE, ONE))]), ("gep", [IN_L, WIDE, UOp(Ops.GEP, I32, (WIDE,),
     (4,))]),
     ("shuffle", [UOp(Ops.SHUFFLE, F32, (ONE,), 1)]), ("shuffle", [UOp(Ops.SHUFFLE, I32, (ONE,), 0)]),
+    ("match", [UOp(Ops.MATCH, I32.vec(2), (ONE,), 0)]), ("match", [UOp(Ops.MATCH, I32.vec(2), (V4,), 8)]),
     ("matrices", [IN_L, UOp(Ops.LOAD_MATRIX, I32.vec(4), (IN_L, ZERO), False)]),
     ("staged-tile", [IN_L, UOp(Ops.TILE, I32.vec(4), (IN_L, ZERO))]),
     ("staged-tile", [TILES, UOp(Ops.TILE, F32.vec(4), (TILES, ZERO))]),

@@ -6,6 +6,7 @@ from tinsmith import Tensor
 from tinsmith.backend.device import Device
 from tinsmith.codegen.opt import OptOps
 from tinsmith.codegen.program import compile_kernel
+from tinsmith.codegen.render.base import RANKED_COSTS
 from tinsmith.ir import Ops
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.canonical import canonical
@@ -54,6 +55,41 @@ def test_sorting_in_pieces_is_stable(dtype):
     order = np.argsort(a, -1, kind="stable")
     np.testing.assert_array_equal(indices.numpy(), order)
     np.testing.assert_array_equal(values.numpy(), np.take_along_axis(a, order, -1))
+
+
+def test_zeros_and_nan_come_out_of_a_sort_as_they_went_in():
+    a = np.tile(np.array([0.0, -0.0, np.nan, -np.inf, 1.5, np.inf, -2.5], np.float32), 60)
+    a.view(np.uint32)[2::14] |= 0x80000001  # NaN with another sign and payload
+    for descending in (False, True):
+        values, indices = Tensor(a, device=GRID).sort(descending=descending)
+        kept = indices.numpy()
+        np.testing.assert_array_equal(values.numpy().view(np.uint32), a[kept].view(np.uint32))
+        keys = np.where(np.isnan(a), 9, np.clip(a, -8, 8))
+        np.testing.assert_array_equal(kept, np.argsort(-keys if descending else keys, kind="stable"))
+
+
+@pytest.mark.parametrize("size", [257, RANKED_COSTS.piece - 1, RANKED_COSTS.piece, RANKED_COSTS.piece + 1])
+def test_pieces_of_a_sort_are_ranked_by_the_threads_of_a_block(size):
+    a = rng.integers(-100, 100, size).astype(np.int8)  # many equal ones
+    values, indices = Tensor(a, device=GRID).sort()
+    np.testing.assert_array_equal(indices.numpy(), np.argsort(a, kind="stable"))
+    np.testing.assert_array_equal(values.numpy(), np.sort(a))
+    roots = [_concrete(t.uop) for t in Tensor(a, device=GRID).realize().sort()]
+    kernels = [i.sink for i in Scheduler(canonical(roots)[0], GRID).run().items if i.sink is not None]
+    ranked = [k for k in kernels if any(o.op is OptOps.RANK for o in compile_kernel(k, Device[GRID].renderer).opts)]
+    assert len(ranked) == 2, "counts of each piece, then every key goes to its place"
+    assert len(kernels) <= 7 and not any(n.op is Ops.HISTOGRAM for k in kernels for n in toposort(k))
+
+
+def test_gradient_of_sorted_values():
+    x = Tensor(rng.standard_normal((2, 300)).astype(np.float32), device=GRID)
+    x.requires_grad = True
+    weights = rng.standard_normal((2, 300)).astype(np.float32)
+    values, indices = x.sort(descending=True)
+    (values * Tensor(weights, device=GRID)).sum().backward()
+    expected = np.zeros((2, 300), np.float32)
+    np.put_along_axis(expected, indices.numpy(), weights, -1)
+    np.testing.assert_array_equal(x.grad.numpy(), expected)
 
 
 def test_values_of_one_counter_are_made_together():

@@ -192,3 +192,31 @@ def test_a_search_halves_a_long_row() -> None:
     [kernel] = kernels(Tensor(np.arange(5000.0)).realize().searchsorted(given_values(7000)))
     assert kernel.sink is not None and reductions(kernel) == 0
     assert sum(n.op is Ops.GATHER for n in toposort(kernel.sink)) == (5000).bit_length()
+
+
+@pytest.mark.parametrize("dtype", [*INTS, dtypes.bool, dtypes.float32], ids=str)
+@pytest.mark.parametrize("size", [1, 300])
+def test_unique_by_counting_and_by_sorting(dtype: DType, size: int) -> None:
+    rng = np.random.default_rng(size)
+    kind = np.dtype(dtype.numpy)
+    near = rng.integers(0, 5, size).astype(kind)
+    rows = [near]
+    if dtype.is_int:
+        low, high = np.iinfo(kind).min, np.iinfo(kind).max
+        rows += [(low + near).astype(kind), (high - near).astype(kind), rng.integers(low, high, size, kind, True)]
+    for x in rows:
+        found = Tensor(x).unique(return_inverse=True, return_counts=True)
+        for ours, want in zip(found, np.unique(x, return_inverse=True, return_counts=True), strict=True):
+            np.testing.assert_array_equal(ours.numpy(), want)
+        assert found[0].dtype is dtype and Tensor(x).unique().tolist() == np.unique(x).tolist()
+
+
+def test_unique_sorts_once() -> None:
+    x = Tensor(np.random.default_rng(2).standard_normal(500).astype(np.float32)).realize()
+    x.sort().values.realize()
+    GlobalCounters.reset()
+    x.sort().values.realize()
+    sorting_alone = GlobalCounters.kernel_count
+    GlobalCounters.reset()
+    x.unique().realize()
+    assert sorting_alone < GlobalCounters.kernel_count <= sorting_alone + 4

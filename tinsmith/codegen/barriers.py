@@ -2,8 +2,8 @@
 
 The linearizer puts a barrier before and behind whatever fills local memory. Of those, one is left out if what it orders
 is ordered without it: no load may follow a store, and no store a load, of the same memory without a barrier between
-them, on any way through the program. Memory counts as a whole; that of a ring's slots is ordered by barriers that name
-it, which stay. Two stores that fill one memory need no order of their
+them, on any way through the program. Memory counts as a whole; that of a ring's slots, or of a warp's counters, is
+ordered by barriers that name it, which stay. Two stores that fill one memory need no order of their
 own: different elements are stored by one filling, and between two of them someone loads.
 
     barrier; fill a; barrier; fill b; barrier; use a, b   →   barrier; fill a; fill b; barrier; use a, b
@@ -33,7 +33,7 @@ class _Since:
 
 def needed_barriers(lines: Sequence[UOp]) -> list[UOp]:
     """The program without the barriers that order nothing; as it is if it accesses local memory in further ways."""
-    slots = {m for u in lines if u.op is Ops.BARRIER for m in u.src}
+    slots = {m for u in lines if u.op in (Ops.BARRIER, Ops.WARP_BARRIER) for m in u.src}
     used = [n for n, u in enumerate(lines) if u.op in (Ops.BARRIER, *_OPENS, *_CLOSES) or _near(u, slots)]
     if not all(lines[n].op in (*_LOADS, *_STORES) for n in used if _near(lines[n], slots)):
         return list(lines)

@@ -126,7 +126,7 @@ def _threads_allowed(k: KernelGraph, opt: Opt) -> None:
                 "a list of opts without it")
 
 
-def _changed(k: KernelGraph, opt: Opt, change: Callable[[KernelGraph], None]) -> None:
+def changed(k: KernelGraph, opt: Opt, change: Callable[[KernelGraph], None]) -> None:
     """Change ``k``, unless its blocks get too many threads by it: which ranges share an axis shows afterwards."""
     trial = k.copied()
     change(trial)
@@ -161,7 +161,7 @@ def local(k: KernelGraph, opt: Opt) -> None:
         to_grid(new)
         new.split(next(x for x in new.order if x.arg[0] == r.arg[0]), amount, Role.LOCAL)
 
-    _changed(k, opt, change)
+    changed(k, opt, change)
 
 
 def roles(k: KernelGraph, opt: Opt) -> None:
@@ -175,7 +175,7 @@ def roles(k: KernelGraph, opt: Opt) -> None:
     def change(new: KernelGraph) -> None:
         new.roles = True
 
-    _changed(k, opt, change)
+    changed(k, opt, change)
 
 
 def group(k: KernelGraph, opt: Opt) -> None:
@@ -194,7 +194,7 @@ def group(k: KernelGraph, opt: Opt) -> None:
         outer, inner = new.split(r, range_size(r) // amount if top else amount, Role.REDUCE)
         _share(new, outer if top else inner)
 
-    _changed(k, opt, change)
+    changed(k, opt, change)
 
 
 def _share_steps(k: KernelGraph, opt: Opt, r: UOp) -> None:
@@ -211,7 +211,7 @@ def _share_steps(k: KernelGraph, opt: Opt, r: UOp) -> None:
         _, own = new.split(next(x for x in new.order if x.arg[0] == r.arg[0]), amount, Role.GROUP)
         new.order.append(new.order.pop(new.order.index(own)))
 
-    _changed(k, opt, change)
+    changed(k, opt, change)
 
 
 def _share(k: KernelGraph, g: UOp) -> None:

@@ -149,8 +149,8 @@ class BlockWriter(ScopeWriter):
         return UOp.range(size, number, role)
 
     def barrier(self, slots: Sequence[UOp] = ()) -> None:
-        """Wait for all threads of the block; ``barriers.py`` leaves out what is one too many, but none that orders the
-        slots of a ring."""
+        """Wait for all threads of the block; ``barriers.py`` leaves out what is one too many, but none that orders
+        ``slots``: those of a ring, or counters of warps."""
         self.force(UOp(Ops.BARRIER, None, tuple(slots), self._barriers))
         self._barriers += 1
 

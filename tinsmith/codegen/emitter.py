@@ -374,6 +374,12 @@ class Emitter(BlockWriter):
     def store(self, n: UOp, fixed: Coords = ()) -> None:
         raise NotImplementedError
 
+    def store_as_usual(self, n: UOp, fixed: Coords = ()) -> None:
+        raise NotImplementedError
+
+    def guard(self, valid: UOp | None, coords: Coords) -> UOp | None:
+        raise NotImplementedError
+
     def fold(self, node: UOp, coords: Coords) -> None:
         raise NotImplementedError
 

@@ -26,7 +26,7 @@ from tinsmith.codegen.matrix import held
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, limits, range_size
 from tinsmith.codegen.tuning import footprint, stride_of
-from tinsmith.codegen.work import MEMORY, Work, count, elements_of, is_arithmetic, size_of, work_of
+from tinsmith.codegen.work import MEMORY, Work, count, elements_of, is_arithmetic, repeated, size_of, work_of
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.structure import sum_of_products
@@ -238,7 +238,7 @@ class _Model:
 
     def times(self, n: UOp) -> int:
         """How often a node is computed, vectors as one."""
-        return count(self.around[n]) * count(r for r in n.ranges if r.arg[1] in (Role.UPCAST, Role.UNROLL))
+        return repeated(self.around[n]) * count(r for r in n.ranges if r.arg[1] in (Role.UPCAST, Role.UNROLL))
 
     def traffic(self, n: UOp) -> int:
         """Bytes that a load or store moves between a core's last cache and what is beyond."""
@@ -274,7 +274,7 @@ class _Model:
     def fold_seconds(self, n: UOp) -> float:
         """Additions, or waiting for them. A sum of products is fused: the multiplication is what is counted."""
         over = n.src[0].ranges | n.ranges
-        steps = count(self.around[n]) * count(r for r in n.src[1:] if not r.arg[1].expanded)
+        steps = repeated(self.around[n]) * repeated(r for r in n.src[1:] if not r.arg[1].expanded)
         copies = count(r for r in over if r.arg[1] in (Role.UPCAST, Role.UNROLL))
         fused = sum_of_products(n) is not None and n.dtype.is_float
         work = 0 if fused else copies * self.registers(over, n.dtype) * n.arg.cost

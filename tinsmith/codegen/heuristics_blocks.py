@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from tinsmith.codegen.counts import counted
 from tinsmith.codegen.estimate import cycles
 from tinsmith.codegen.heuristics_bandwidth import (
     column_opts,
@@ -31,10 +32,10 @@ from tinsmith.codegen.heuristics_maps import share_work
 from tinsmith.codegen.heuristics_products import product_ways
 from tinsmith.codegen.heuristics_rings import ring_ways
 from tinsmith.codegen.kernel import Kernel
-from tinsmith.codegen.opt import OptOps
+from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, range_size
-from tinsmith.codegen.tuning import Candidate, apply_to
+from tinsmith.codegen.tuning import Candidate, apply_if_it_fits, apply_to
 from tinsmith.codegen.tuning import stride_of as _stride
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops
@@ -132,6 +133,14 @@ def sum_opts(kernel: Kernel, target: Target) -> bool:
     return True
 
 
+def count_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
+    """Threads of a block count equal keys, a thread for each key."""
+    for count in [c for f in kernel.folds if (c := counted(f)) is not None and target.matches]:
+        keys = 1 << max(count.key.bounds[1], target.warp - 1).bit_length()
+        yield Candidate("threads of a block count equal keys", {}, partial(
+            apply_if_it_fits, opt=Opt(OptOps.RANK, kernel.ranges.index(count.steps), keys)))
+
+
 def map_opts(kernel: Kernel, target: Target) -> bool:
     """Vectors, then threads, along memory."""
     share_work(kernel, None)
@@ -147,5 +156,5 @@ _rows = _ways(("steps that a list gives", listed_opts), ("threads of a block sha
               ("windows two to a thread", window_opts), ("threads share what is long", sum_opts))
 _maps = _ways(("a tile through local memory", transpose_opts), ("threads along memory", map_opts))
 BLOCKS: dict[type[Structure], tuple[Generator, ...]] = {
-    Contraction: (chain_ways, *_products, _rows), Rows: (_rows,),
+    Contraction: (chain_ways, *_products, _rows), Rows: (count_ways, _rows),
     Scan: (*_products, _ways(("threads share the steps", running_opts))), Scatter: (_maps,), Map: (_maps,)}

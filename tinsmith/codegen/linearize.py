@@ -11,8 +11,10 @@ from collections.abc import Callable
 from tinsmith.codegen.accumulators import added_sum, continued, in_register
 from tinsmith.codegen.ahead import Ahead
 from tinsmith.codegen.barriers import needed_barriers
+from tinsmith.codegen.counts import ranked
 from tinsmith.codegen.decompositions import expand
 from tinsmith.codegen.emit_chains import ChainWriter
+from tinsmith.codegen.emit_counts import write_counts
 from tinsmith.codegen.emit_folds import FoldWriter, OnlineWriter
 from tinsmith.codegen.emit_fragments import store_fragments
 from tinsmith.codegen.emit_strided_loads import strided
@@ -224,6 +226,11 @@ class Linearizer(Emitter):
         """All copies of a store."""
         if n.op is Ops.SCATTER_STORE:
             n = UOp(Ops.STORE, None, n.src[:4])
+        if any(r.arg[1] is Role.RANK for r in self.kernel.order) and (counts := ranked(n)):
+            return write_counts(self, n, counts[0])
+        return self.store_as_usual(n, fixed)
+
+    def store_as_usual(self, n: UOp, fixed: Coords = ()) -> None:
         if any(r.arg[1] is Role.FRAGMENT for r in n.ranges):
             return store_fragments(self, n, fixed)
         if store_strided(self, n, fixed):

@@ -38,6 +38,7 @@ class OptOps(enum.Enum):
     LOCAL = enum.auto()  # the inner `amt` of a parallel range become threads of a block
     GROUP = enum.auto()  # `amt` threads of a block share a reduction, taking turns
     GROUPTOP = enum.auto()  # the same, each with a piece of its own
+    RANK = enum.auto()  # `amt` threads of a block count the equal keys of a range's steps
     NOLOCALS = enum.auto()  # no blocks: every thread works alone
 
     def __repr__(self) -> str:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from tinsmith.codegen import accumulators, ahead, blocks, bounds, chains, masking, matrix, online
+from tinsmith.codegen import accumulators, ahead, blocks, bounds, chains, counts, masking, matrix, online
 from tinsmith.codegen.kernelgraph import KernelGraph
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.roles import Axis, Role, is_partial, range_size
@@ -324,9 +324,11 @@ HANDLERS: dict[OptOps, Callable[[KernelGraph, Opt], list[Opt] | None]] = {
     OptOps.GROUP: blocks.group, OptOps.GROUPTOP: blocks.group, OptOps.NOLOCALS: blocks.no_locals,
     OptOps.TC: _matrix_unit, OptOps.ROTATE: ahead.rotate, OptOps.WALK: ahead.walk, OptOps.CARRY: accumulators.carry,
     OptOps.SKIP: masking.skip, OptOps.ROLES: blocks.roles, OptOps.ONLINE: online.online,
+    OptOps.RANK: counts.rank,
 }
 
-OF_REDUCTIONS = (OptOps.GROUP, OptOps.GROUPTOP, OptOps.UNROLL, OptOps.SPLIT, OptOps.TC)  # their axis is one
+# Their axis is one.
+OF_REDUCTIONS = (OptOps.GROUP, OptOps.GROUPTOP, OptOps.RANK, OptOps.UNROLL, OptOps.SPLIT, OptOps.TC)
 
 
 def apply(k: KernelGraph, opt: Opt) -> None:

@@ -18,6 +18,7 @@ class Role(enum.Enum):
     LOOP = "L"
     BLOCK = "b"  # loops over blocks, around all that depends on them; sums over them stay in memory
     REDUCE = "R"
+    RANK = "k"  # steps whose keys the threads of a block count together
     UPCAST = "u"  # copies in registers
     UNROLL = "r"  # copies of a reduction's step
     VECTOR = "v"  # lanes of vector registers

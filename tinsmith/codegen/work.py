@@ -5,7 +5,9 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from tinsmith.codegen.counts import counted
 from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.roles import Role
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 
@@ -34,6 +36,11 @@ def count(ranges: Iterable[UOp]) -> int:
     return math.prod(r.src[-1].arg if r.src[-1].is_const else r.src[-1].vmax for r in ranges)
 
 
+def repeated(ranges: Iterable[UOp]) -> int:
+    """How often what stands in loops is done; a result asks for one of the steps that threads count together."""
+    return count(r for r in ranges if r.arg[1] is not Role.RANK)
+
+
 def is_arithmetic(n: UOp) -> bool:
     """Arithmetic on data: neither on indices nor on conditions."""
     return n.op.alu and n.dtype.name not in ("index", "bool")
@@ -51,7 +58,9 @@ def work_of(kernel: Kernel) -> Work:
     reached: dict[tuple[UOp, bool], int] = {}
     for n in toposort(kernel.sink):
         if n.op is Ops.FOLD:
-            operations += n.arg.cost * count(n.src[0].ranges | frozenset(n.src[1:]))  # equal steps are steps, too
+            keys = counted(n)  # can be counted in one go through the steps
+            over = n.src[0].ranges | frozenset(n.src[1:])  # equal steps are steps, too
+            operations += n.arg.cost * (count(over) if keys is None else max(map(count, (n.ranges, keys.key.ranges))))
         elif is_arithmetic(n):
             operations += n.op.cost * count(n.ranges)
         elif n.op in MEMORY and n.src[0].op is Ops.PARAM:

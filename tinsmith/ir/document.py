@@ -89,7 +89,8 @@ PYTHON [11]
 
 A buffer argument that is never loaded from or stored to is an integer argument: `run_program(..., variables={"n": 5})`
 gives its value. What breaks a rule is refused with the line marked. The tables below say what each word of a linear
-program (dialect 3) means; `BARRIER`, `SHUFFLE` and `SPECIAL` need a device whose kernels run in blocks of threads.
+program (dialect 3) means; `BARRIER`, `WARP_BARRIER`, `SHUFFLE`, `MATCH` and `SPECIAL` need a device whose kernels run
+in blocks of threads.
 
 ## MULADD
 

@@ -13,14 +13,12 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.ir.ops import Ops
 from tinsmith.ir.uop import UOp
 
-PIECE = 16  # elements that are compared with each other
 
-
-def digit_bits_for(bits: int, size: int, options: Sequence[int], in_order: bool) -> int:
-    """How wide digits are chosen: by passes over the keys, and over counters of which each piece has its own unless
-    steps are taken in order; then each pass has launches of its own, too."""
+def digit_bits_for(bits: int, size: int, options: Sequence[int], piece: int) -> int:
+    """How wide digits are chosen: by passes over the keys, and over counters of which each ``piece`` has its own unless
+    steps are taken in order (0); then each pass has launches of its own, too."""
     def cost(b: int) -> int:
-        apart = 0 if in_order else (size << b) // 2 + (1 << 24)
+        apart = 8 * (size << b) // piece + (1 << 24) if piece else 0
         return -(-bits // b) * (10 * size + (3 << b) + apart)
 
     return min(options, key=cost)
@@ -38,40 +36,54 @@ def by_digits(keys: UOp, bits: int, digit_bits: int) -> UOp:
         histogram = UOp.const(dtypes.int32, 0).expand_to((rows, count)).scatter(digit, ones, 1, "ADD")
         begin = histogram.scan("ADD", 1) - histogram
         place = begin.histogram(digit, ones, 1).shrink(((0, rows), (count, count + size)))
-        order = order.const_like(0).scatter(place, order, 1, None)
-        if low + digit_bits < bits:
-            keys = keys.const_like(0).scatter(place, keys, 1, None)
-    return order
-
-
-def by_pieces(keys: UOp, bits: int, digit_bits: int) -> UOp:
-    """The same, where pieces of a row go on side by side."""
-    keys = keys.contiguous()
-    order = keys.iota_like(1)
-    for low in range(0, bits, digit_bits):
-        digit = ((keys >> low) & ((1 << digit_bits) - 1)).cast(dtypes.int32)
-        place = _places(digit, 1 << digit_bits).contiguous()
         order = order.const_like(0).scatter(place, order, 1, Ops.ASSIGN)
         if low + digit_bits < bits:
             keys = keys.const_like(0).scatter(place, keys, 1, Ops.ASSIGN)
     return order
 
 
+def by_pieces(keys: UOp, bits: int, digit_bits: int, piece: int) -> tuple[UOp, UOp]:
+    """The unsigned keys of each row in order, and where each was; pieces of a row go on side by side.
+
+    Args:
+        piece: elements that are compared with each other. Where there are more of them than digits, keys of up to 32
+            bits and their positions are one word of 64 bits, which goes to its place at once.
+    """
+    rows, size = keys.shape
+    digits = 1 << digit_bits
+    ranked = piece > digits
+    together = ranked and keys.dtype.itemsize <= 4
+    piece = min(piece, -(-size // digits) * digits) if ranked else min(piece, size)
+    whole = -(-size // piece) * piece
+    if whole > size:  # the greatest keys, behind those of the row
+        ones = (1 << keys.dtype.bits) - 1
+        keys = (keys ^ ones).pad(((0, 0), (0, whole - size))) ^ ones
+    order = keys.iota_like(1)
+    items = ((keys.cast(dtypes.uint64) << 32) | order.cast(dtypes.uint64) if together else keys).contiguous()
+    for low in range(0, bits, digit_bits):
+        digit = ((items >> (32 * together + low)) & (digits - 1)).cast(dtypes.int32)
+        place = _places(digit.reshape((rows, whole // piece, piece)), digits)
+        place = place if together else place.contiguous()
+        if not together:
+            order = order.const_like(0).scatter(place, order, 1, Ops.ASSIGN)
+        items = items.const_like(0).scatter(place, items, 1, Ops.ASSIGN)
+    if together:
+        order = (items & ((1 << 32) - 1)).cast(dtypes.int32)
+    box = ((0, rows), (0, size))
+    return (items >> 32 * together).cast(keys.dtype).shrink(box), order.shrink(box)
+
+
 def _places(digit: UOp, count: int) -> UOp:
-    """Where the elements of each row go by one digit."""
-    rows, size = digit.shape
-    pieces = -(-size // PIECE)
-    tail = ((0, 0), (0, pieces * PIECE - size))
-    line, space = (rows, pieces, PIECE), (rows, count, pieces, PIECE)
-    digit = ((digit + 1).pad(tail) - 1).reshape(line)  # -1: no digit
-    at = digit.reshape((rows, 1, pieces, PIECE)).expand(space)
+    """Where the elements of each row go by one digit: behind those of lower digits, and of the same one before them."""
+    rows, pieces, piece = digit.shape
+    space, cube = (rows, count, pieces, piece), (*digit.shape, piece)
+    at = digit.reshape((rows, 1, pieces, piece)).expand(space)
     sums = at.eq(at.iota_like(1)).cast(dtypes.int32).reduce("ADD", (3,)).reshape((rows, count * pieces)).contiguous()
-    cube = (*line, PIECE)
-    other = digit.reshape((rows, pieces, 1, PIECE)).expand(cube)
-    earlier = other.iota_like(3).lt(other.iota_like(2)) & other.eq(digit.reshape((*line, 1)).expand(cube))
-    inside = earlier.cast(dtypes.int32).reduce("ADD", (3,)).reshape((rows, pieces * PIECE))
+    other = digit.reshape((rows, pieces, 1, piece)).expand(cube)
+    earlier = other.iota_like(3).lt(other.iota_like(2)) & other.eq(digit.reshape((*digit.shape, 1)).expand(cube))
+    inside = earlier.cast(dtypes.int32).reduce("ADD", (3,)).reshape((rows, pieces * piece))
     before = (digit * pieces + digit.iota_like(1) - 1).reshape(inside.shape)
-    return (sums.scan("ADD", 1).gather(before, 1) + inside).shrink(((0, rows), (0, size)))
+    return sums.scan("ADD", 1).gather(before, 1) + inside
 
 
 def count_below(ordered: UOp, limits: UOp) -> UOp:

@@ -53,7 +53,7 @@ class ProgramState:
 _OPENS = (Ops.RANGE, Ops.IF)
 _CLOSES = {Ops.ENDRANGE: Ops.RANGE, Ops.ENDIF: Ops.IF}
 _REPEATABLE = (Ops.LOAD, Ops.STORE, Ops.LOAD_TILE, Ops.STORE_TILE, Ops.CONST, Ops.IF, Ops.ENDIF, Ops.BARRIER,
-               Ops.PREFETCH, Ops.ARRIVE, Ops.ASYNC_COPY, Ops.WAIT, Ops.FENCE, Ops.COMMIT, Ops.DRAIN)
+               Ops.WARP_BARRIER, Ops.PREFETCH, Ops.ARRIVE, Ops.ASYNC_COPY, Ops.WAIT, Ops.FENCE, Ops.COMMIT, Ops.DRAIN)
 
 
 def _globals_first(n: UOp, state: ProgramState) -> str | None:
@@ -123,6 +123,11 @@ def _gep(n: UOp, _: ProgramState) -> str | None:
 def _shuffle(n: UOp, _: ProgramState) -> str | None:
     return unless(isinstance(n.arg, int) and n.arg > 0 and n.src[0].dtype is n.dtype,
                    f"{n.dtype} from {n.src[0].dtype} of the thread {n.arg} apart")
+
+
+def _match(n: UOp, _: ProgramState) -> str | None:
+    key = n.src[0].dtype
+    return unless(isinstance(n.arg, int) and n.arg > 0 and key.is_int and key.count == 1, f"{key} of {n.arg} bits")
 
 
 def _loop_bounds(n: UOp, _: ProgramState) -> str | None:
@@ -198,8 +203,8 @@ _ALU = tuple(op for op in op_table() if op.elementwise and op is not Ops.BITCAST
 PROGRAM_OPS = (ELEMENTWISE - {Ops.UNLIKELY}) | {
     Ops.DEFINE_GLOBAL, Ops.DEFINE_LOCAL, Ops.DEFINE_ACC, Ops.CONST, Ops.SPECIAL, Ops.RANGE, Ops.ENDRANGE, Ops.IF,
     Ops.ENDIF, Ops.LOAD, Ops.STORE, Ops.PHI, Ops.VECTORIZE, Ops.GEP, Ops.BARRIER, Ops.PREFETCH, Ops.MMA, Ops.LOAD_TILE,
-    Ops.STORE_TILE, Ops.SHUFFLE, Ops.DEFINE_RING, Ops.ARRIVE, Ops.ASYNC_COPY, Ops.WAIT, Ops.TILE, Ops.FENCE, Ops.COMMIT,
-    Ops.DRAIN, Ops.LOAD_MATRIX, Ops.RELEASE}
+    Ops.STORE_TILE, Ops.SHUFFLE, Ops.MATCH, Ops.WARP_BARRIER, Ops.DEFINE_RING, Ops.ARRIVE, Ops.ASYNC_COPY, Ops.WAIT,
+    Ops.TILE, Ops.FENCE, Ops.COMMIT, Ops.DRAIN, Ops.LOAD_MATRIX, Ops.RELEASE}
 PROGRAM_CHECKS: tuple[Check[ProgramState], ...] = (
     allowed(PROGRAM_OPS, "linear program"),
     Check("globals-first", "DEFINE_GLOBAL comes first.", (Ops.DEFINE_GLOBAL,), _globals_first),
@@ -218,6 +223,7 @@ PROGRAM_CHECKS: tuple[Check[ProgramState], ...] = (
     Check("vectorize", "The sources' lanes fill the vector, or one source is spread.", (Ops.VECTORIZE,), _vectorize),
     Check("gep", "The lanes exist.", (Ops.GEP,), _gep),
     Check("shuffle", "Threads hand each other values of one type.", (Ops.SHUFFLE,), _shuffle),
+    Check("match", "Threads compare integers of some bits.", (Ops.MATCH,), _match),
     Check("loop-bounds", "A loop has two index bounds.", (Ops.RANGE,), _loop_bounds),
     Check("multiply", "A matrix unit gets fragments of its types.", (Ops.MMA,), _multiply),
     Check("tile", "A tile lies in memory of its type and has as many elements as rows and columns say.",

@@ -404,7 +404,7 @@ class Fusion:
         group = KernelGroup(node)
         for s in node.src:
             index = tuple(self.new_range(n, Role.LOOP) for n in s.shape)
-            if self.heavy[s]:
+            if self.heavy[s] and not (node.op is Ops.SCATTER and node.arg[1] is Ops.ASSIGN):
                 self.stage(s, f"read by a {node.op.name} in order")
                 self.requests.setdefault(s, {})
             else:

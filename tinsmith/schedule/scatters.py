@@ -39,8 +39,10 @@ def _sums(n: UOp, target: Target) -> UOp:
     inside = at.lt(0).logical_not() & at.lt(places)
     keys = inside.where(at, places).cast(dtypes.uint32)
     bits = places.bit_length()
-    order = by_pieces(keys, bits, digit_bits_for(bits, steps, target.costs.digits, False))
-    ordered = keys.contiguous().gather(order, 1).contiguous().reshape((steps,))
+    costs = target.costs
+    digits = digit_bits_for(bits, steps, costs.digits, costs.piece)
+    ordered, order = by_pieces(keys.contiguous(), bits, digits, costs.piece)
+    ordered = ordered.contiguous().reshape((steps,))
     multiple = target.costs.cuts.asked_beyond
     limits = UOp.iota(-(-(places + 1) // multiple) * multiple, dtypes.int32)
     begin = count_below(ordered, limits.cast(dtypes.uint32)).contiguous()

@@ -8,12 +8,15 @@ and NumPy.
 # ``self`` is the Tensor that this class is mixed into.
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tinsmith.backend.device import Device, members
+from tinsmith.codegen.render.base import Costs
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError, ShapeError
-from tinsmith.ir import UOp
+from tinsmith.core.settings import settings
+from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ranking import by_digits, by_pieces, digit_bits_for
 from tinsmith.tensor.arguments import flag, integer
 from tinsmith.tensor.helpers import axis_of, product
@@ -45,7 +48,7 @@ class Sorting:
             AxisError: if there is no such axis.
             ShapeError: if the size of the axis is symbolic.
         """
-        return _picked(self, "sort", dim, lambda x: _order(x, descending))
+        return _picked(self, "sort", dim, lambda x: _sorted(x, descending))
 
     def argsort(self: Tensor, dim: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
         """Where each element of the sorted axis was.
@@ -77,7 +80,7 @@ class Sorting:
         if isinstance(size, int) and not 0 <= k <= size:
             raise ArgumentError("topk", f"the {k} greatest of {size} elements, shape {self.shape}",
                                 f"k from 0 to {size}")
-        return _picked(self, "topk", dim, lambda x: _first(x, k, largest))
+        return _picked(self, "topk", dim, lambda x: (None, _first(x, k, largest)))
 
     def kthvalue(self: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> ValuesAndIndices:
         """The k-th smallest element along an axis (counted from 1), and where it is.
@@ -93,7 +96,8 @@ class Sorting:
         size = self.shape[d] if self.ndim else 1
         if isinstance(size, int) and not 1 <= k <= size:
             raise ArgumentError("kthvalue", f"element {k} of {size}, shape {self.shape}", f"k from 1 to {size}")
-        found = _picked(self, "kthvalue", d, lambda x: _order(x, False).shrink(((0, x.shape[0]), (k - 1, k))))
+        found = _picked(self, "kthvalue", d, lambda x: (
+            None, _sorted(x, False)[1].shrink(((0, x.shape[0]), (k - 1, k)))))
         return found if keepdim or not self.ndim else ValuesAndIndices(*(t.squeeze(d) for t in found))
 
     def median(self: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
@@ -140,29 +144,64 @@ class Sorting:
             none = flat.cast(dtypes.default_int)
             empty = [flat] + [none.reshape(self.shape)] * return_inverse + [none] * return_counts
             return empty[0] if len(empty) == 1 else tuple(empty)
-        values, order = flat.sort()
-        new = values[1:].ne(values[:-1]).pad(((1, 0),), value=1)
-        out = [values[new]]
-        if return_inverse or return_counts:
-            inverse = order.scatter(0, order, new.cast(dtypes.default_int).cumsum() - 1)
-            counts = out[0].zeros_like(dtype=dtypes.default_int).scatter_add(0, inverse, inverse.ones_like())
-            out += [inverse.reshape(self.shape)] * return_inverse + [counts] * return_counts
+        values, inverse, counts = _counted_values(flat) or _sorted_values(flat, return_inverse or return_counts)
+        out = [values] + [inverse.reshape(self.shape)] * return_inverse + [counts] * return_counts
         return out[0] if len(out) == 1 else tuple(out)
 
 
-def _picked(x: Tensor, op: str, dim: int, positions: Any) -> ValuesAndIndices:
-    """Elements along an axis at ``positions`` of the rows, which it gets as a matrix of unsigned integers."""
+def _counted_values(flat: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+    """The different integers of a vector, where each element is among them and how often they occur, by counting; None
+    where there are more integers between the least and the greatest than elements."""
+    if not flat.dtype.is_int:
+        return None
+    low, high = flat.detach().min(), flat.detach().max()
+    type(flat).realize(low, high)
+    between = int(high.item()) - int(low.item())
+    if between >= flat.shape[0]:
+        return None
+    wide = flat.dtype if flat.dtype.itemsize == 8 else dtypes.int64
+    place = (flat.cast(wide) - low.cast(wide)).cast(dtypes.default_int)
+    each = place.ones_like(dtype=dtypes.default_int)
+    size = 1 << between.bit_length()  # few different sizes, for each of which there are kernels
+    counts = type(flat).zeros(size, dtype=dtypes.default_int, device=flat.device).scatter_add(0, place, each).realize()
+    found = counts.gt(0)
+    values = found.nonzero().reshape(-1)
+    inverse = (found.cast(dtypes.default_int).cumsum() - 1).gather(0, place)
+    return (low.cast(wide) + values.cast(wide)).cast(flat.dtype), inverse, counts.gather(0, values)
+
+
+def _sorted_values(flat: Tensor, everywhere: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """The same of any vector, by sorting it; the positions and counts only if they are asked for."""
+    values, order = flat.sort()
+    type(flat).realize(values, order)  # once: how many of them differ is asked first
+    new = values[1:].ne(values[:-1]).pad(((1, 0),), value=1)
+    found = values[new]
+    if not everywhere:
+        return found, order, order
+    inverse = order.scatter(0, order, new.cast(dtypes.default_int).cumsum() - 1)
+    return found, inverse, found.zeros_like(dtype=dtypes.default_int).scatter_add(0, inverse, inverse.ones_like())
+
+
+def _picked(x: Tensor, op: str, dim: int, positions: Callable[[UOp], tuple[UOp | None, UOp]]) -> ValuesAndIndices:
+    """Elements along an axis at ``positions`` of the rows, which it gets as a matrix; it may know the elements, too."""
     d = axis_of(op, x, dim)
     row = x.reshape(1) if not x.ndim else x.transpose(d, -1)
     if isinstance(row.shape[-1], UOp):
         raise ShapeError(op, f"axis {d} of shape {x.shape} has a symbolic size", "an axis of fixed size")
-    rows = product(row.shape[:-1])
-    found = positions(ordered_bits(row.detach().uop).reshape((rows, row.shape[-1])))
-    index = x._new(found.reshape((*row.shape[:-1], found.shape[-1])))
-    values = row.gather(-1, index)
+    rows, size = product(row.shape[:-1]), row.shape[-1]
+    known, found = positions(row.detach().uop.reshape((rows, size)))
+    shape = (*row.shape[:-1], found.shape[-1])
+    index = x._new(found.reshape(shape))
+    values = row.gather(-1, index) if known is None else x._new(UOp(
+        Ops.CUSTOM_GRADIENT, None, (known, row.uop.reshape((rows, size)), found), _put_back).reshape(shape))
     if not x.ndim:
         return ValuesAndIndices(values.reshape(()), index.reshape(()).cast(dtypes.default_int))
     return ValuesAndIndices(values.transpose(d, -1), index.transpose(d, -1).cast(dtypes.default_int))
+
+
+def _put_back(node: UOp, gradient: UOp) -> tuple[UOp, None]:
+    """The gradient of sorted rows, in the order that they had."""
+    return gradient.const_like(0).scatter(node.src[2], gradient, 1, Ops.ASSIGN), None
 
 
 def ordered_bits(x: UOp) -> UOp:
@@ -183,14 +222,44 @@ def ordered_bits(x: UOp) -> UOp:
     return x.ne(x).where(ones, x.eq(x.const_like(0)).where(top, flipped))
 
 
+def _element(keys: UOp, x: UOp, at: UOp) -> UOp:
+    """The elements of ``x`` at places that have these ``ordered_bits``; zeros and NaN, which have lost their sign and
+    payload there, are read again."""
+    if x.dtype.is_bool or x.dtype.kind == "uint":
+        return keys.cast(x.dtype)
+    top, ones = keys.const_like(1 << (x.dtype.bits - 1)), keys.const_like((1 << x.dtype.bits) - 1)
+    if not x.dtype.is_float:
+        return (keys ^ top).bitcast(x.dtype)
+    lost = keys.eq(top) | keys.eq(ones)
+    found = x.gather(lost.where(at, -1), 1)
+    return lost.where(found, (keys ^ keys.lt(top).where(ones, top)).bitcast(x.dtype))
+
+
 def _unsigned(dtype: DType) -> DType:
     return {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}[dtype.itemsize]
 
 
-def _order(keys: UOp, descending: bool) -> UOp:
-    """Positions of the elements of each row in order."""
-    keys = keys ^ keys.const_like((1 << keys.dtype.bits) - 1) if descending else keys
-    return _by_counting(keys) if keys.shape[1] <= _COUNTED else _by_digits(keys)
+def _keys(x: UOp, descending: bool) -> UOp:
+    return _complement(ordered_bits(x)) if descending else ordered_bits(x)
+
+
+def _complement(keys: UOp) -> UOp:
+    return keys ^ keys.const_like((1 << keys.dtype.bits) - 1)
+
+
+def _sorted(x: UOp, descending: bool) -> tuple[UOp | None, UOp]:
+    """The elements of each row in order, if they come with them, and their positions."""
+    if x.shape[1] <= _COUNTED:
+        return None, _by_counting(_keys(x, descending))
+    keys = _keys(x, descending)
+    target = Device[members(x.device or Device.DEFAULT)[0]].target
+    costs, in_order, bits = Costs() if settings.NOOPT else target.costs, target.cores == 1, keys.dtype.bits
+    digit_bits = digit_bits_for(bits, x.shape[1], costs.digits, 0 if in_order else costs.piece)
+    if in_order:
+        return None, by_digits(keys, bits, digit_bits)
+    ordered, order = by_pieces(keys, bits, digit_bits, costs.piece)
+    ordered = _complement(ordered) if descending else ordered
+    return _element(ordered, x, order), order
 
 
 def _by_counting(keys: UOp) -> UOp:
@@ -206,22 +275,12 @@ def _by_counting(keys: UOp) -> UOp:
     return place.const_like(0).scatter(place, place.iota_like(1), 1, None)
 
 
-def _by_digits(keys: UOp) -> UOp:
-    """Digits as wide as the device counts well: on a processor so that its counters stay in the nearest cache."""
-    bits, size = keys.dtype.bits, keys.shape[1]
-    target = Device[members(keys.device or Device.DEFAULT)[0]].target
-    in_order = target.cores == 1
-    digit_bits = digit_bits_for(bits, size, target.costs.digits, in_order)
-    return by_digits(keys, bits, digit_bits) if in_order else by_pieces(keys, bits, digit_bits)
-
-
-def _first(keys: UOp, k: int, largest: bool) -> UOp:
+def _first(x: UOp, k: int, largest: bool) -> UOp:
     """Positions of the k greatest or smallest of each row, in order."""
-    rows, size = keys.shape
-    if size <= _COUNTED or k > _FEW or keys.dtype.itemsize > 4:
-        return _order(keys, largest).shrink(((0, rows), (0, k)))
-    if not largest:
-        keys = keys ^ keys.const_like((1 << keys.dtype.bits) - 1)
+    rows, size = x.shape
+    if size <= _COUNTED or k > _FEW or x.dtype.itemsize > 4:
+        return _sorted(x, largest)[1].shrink(((0, rows), (0, k)))
+    keys = _keys(x, not largest)
     low = (1 << 32) - 1
     keys = keys.contiguous()
     place = keys.iota_like(1).cast(dtypes.uint64)

@@ -26,7 +26,7 @@ from tinsmith.backend.python.runtime import NAMES, launch
 from tinsmith.backend.python.warps import BACKWARD
 from tinsmith.backend.python.watch import WARP
 from tinsmith.codegen.launch import Launch
-from tinsmith.codegen.render.base import GRID_COSTS, Blocks, Target
+from tinsmith.codegen.render.base import GRID_COSTS, RANKED_COSTS, Blocks, Target
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import DeviceError, OutOfMemoryError
 from tinsmith.ir import units
@@ -101,7 +101,8 @@ def DEVICE(name: str) -> Compiled:
     if block:
         target = Target("python", vector_bytes, local_bytes=BLOCK_BYTES, block_threads=block, warp=WARP,
                         matrix_loads=True, bulk_copy=16 * bool(ring), ring_bytes=ring, blocks=Blocks(),
-                        costs=GRID_COSTS, cores=cores,
+                        costs=RANKED_COSTS if block >= 1 << RANKED_COSTS.digits[0] else GRID_COSTS, cores=cores,
+                        matches=block >= WARP,
                         units=(*(units.HOPPER if ring else ()), *(units.CUDA if block >= WARP else ())))
     else:
         target = Target("python", vector_bytes, threads=threads, block_threads=BLOCK_THREADS, units=rows)

@@ -294,6 +294,15 @@ class _Writer:
         self.declare(u, f"shuffle({self.array(u.src[0])}, {u.dtype.name!r}, {u.arg})")
         self.varying.add(u)
 
+    def match(self, u: UOp) -> None:
+        self.together("MATCH")
+        self.declare(u, f"match({self.array(u.src[0])}, lidx0)")
+        self.varying.add(u)
+
+    def warp_barrier(self, u: UOp) -> None:
+        self.together("WARP_BARRIER")
+        self.line("yield WarpBarrier('WARP_BARRIER')")
+
     # *** vectors and arithmetic ***
 
     def vectorize(self, u: UOp) -> None:
@@ -354,7 +363,8 @@ _WRITERS: dict[Op, Any] = {
     Ops.BARRIER: _Writer.barrier, Ops.LOAD: _Writer.load, Ops.STORE: _Writer.store, Ops.VECTORIZE: _Writer.vectorize,
     Ops.GEP: _Writer.lanes, Ops.LOAD_TILE: _Writer.load_tile,
     Ops.LOAD_MATRIX: _Writer.load_matrix, Ops.STORE_TILE: _Writer.store_tile,
-    Ops.MMA: _Writer.multiply, Ops.SHUFFLE: _Writer.shuffle, Ops.DEFINE_RING: _Writer.ring, Ops.ARRIVE: _Writer.arrive,
+    Ops.MMA: _Writer.multiply, Ops.SHUFFLE: _Writer.shuffle, Ops.MATCH: _Writer.match,
+    Ops.WARP_BARRIER: _Writer.warp_barrier, Ops.DEFINE_RING: _Writer.ring, Ops.ARRIVE: _Writer.arrive,
     Ops.ASYNC_COPY: _Writer.copy, Ops.WAIT: _Writer.wait, Ops.TILE: _Writer.tile, Ops.FENCE: _Writer.order,
     Ops.RELEASE: _Writer.release, Ops.COMMIT: _Writer.order, Ops.DRAIN: _Writer.order,
 }

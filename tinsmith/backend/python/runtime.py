@@ -10,7 +10,7 @@ import numpy as np
 
 from tinsmith.backend.python.memory import Memory, poison
 from tinsmith.backend.python.rings import Ring, Slot, Staged, Steps, alike
-from tinsmith.backend.python.warps import BACKWARD, FORWARD, Barrier, Block, Engine, Warp, whole_warp
+from tinsmith.backend.python.warps import BACKWARD, FORWARD, Barrier, Block, Engine, Warp, WarpBarrier, whole_warp
 from tinsmith.backend.python.watch import UNNUMBERED, WARP, Clock, Watch
 from tinsmith.core.dtypes import DType, dtypes, to_dtype
 from tinsmith.core.errors import KernelError
@@ -125,6 +125,11 @@ def shuffle(value: Array, dtype: str, bits: int) -> Array:
     return meaning("SHUFFLE", dtype, dtype, arg=bits)(value)
 
 
+def match(key: Array, threads: Array) -> Array:
+    """Of the warp's threads with the same key, how many come before each of them, and how many there are."""
+    return meaning("MATCH", "int32", "int32")(np.broadcast_to(key, threads.shape))
+
+
 def _dtype(name: str) -> DType:
     return dtypes.index if name == "index" else to_dtype(name)
 
@@ -134,8 +139,8 @@ def to_numpy(name: str) -> Any:
 
 
 NAMES: Final = {f.__name__: f for f in (load_one, load, store, const, lift, spread, join, meaning, floor_div, floor_mod,
-                                        whole_warp, shuffle, load_tile, load_matrix, store_tile, MatrixUnit, Fragment,
-                                        Barrier, Layout, View, Staged, alike)} | {
+                                        whole_warp, shuffle, match, load_tile, load_matrix, store_tile, MatrixUnit,
+                                        Fragment, Barrier, WarpBarrier, Layout, View, Staged, alike)} | {
                                             "where": np.where, "dtypes": dtypes}
 
 

@@ -54,6 +54,16 @@ class Barrier(Order):
         warp.met += 1
 
 
+class WarpBarrier(Order):
+    """The threads of a warp know what each of them did."""
+
+    def ready(self, block: Block, warp: Warp) -> bool:
+        return True
+
+    def leave(self, block: Block, warp: Warp) -> None:
+        warp.near.advance(warp.near.told())
+
+
 class Meeting:
     """Warps at a barrier: how many have come, and what all of them have told."""
 

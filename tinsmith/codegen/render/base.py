@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar
 
 from tinsmith.core.dtypes import DType, dtypes
@@ -81,6 +81,7 @@ class Costs:
         copied: bytes of kernel traffic that take as long as one byte from another device.
         rounds: bytes of a collective's value from which less traffic is worth more rounds.
         digits: bits that a digit of a sort may have: counters stay in the nearest cache, or in registers.
+        piece: elements of a sort that are compared with each other, where pieces are sorted side by side.
         balance: products that a staged unit does while memory moves a byte; ``launch``: while a kernel is launched.
         sector: bytes that memory moves together. ``split_lines``: the share of its time that a product loses where an
             operand's rows begin inside one; ``no_boxes``: where they are no boxes, so that another unit must do it.
@@ -105,6 +106,7 @@ class Costs:
     copied: int = 8
     rounds: int = 1 << 18
     digits: range = range(4, 12)
+    piece: int = 16
     balance: float = 77.0
     launch: float = 1e9
     sector: int = 32
@@ -115,6 +117,7 @@ class Costs:
 
 GRID_COSTS = Costs(light=48, rows=128, streams=False, chain_bytes=2, sum_steps=8, maps_beside=True, chunk=1 << 9,
                    sum_chunk=1 << 12, digits=range(4, 7))
+RANKED_COSTS = replace(GRID_COSTS, digits=range(8, 9), piece=12 << 8)  # where a thread for each digit ranks a piece
 
 
 @dataclass(frozen=True)
@@ -345,6 +348,7 @@ class Target:
         units: the matrix units it has, the preferred first.
         block_threads: threads that a block may have, with local memory of their own and barriers; 0: no blocks.
         warp: threads of a block that hand each other values without memory; 0: they cannot.
+        matches: threads of a warp find those with the same key.
         matrix_loads: warps load matrices of 8 × 8 elements of 16 bits from local memory.
         bulk_copy: one thread copies boxes of memory whose rows begin at multiples of so many bytes; 0: none does.
         ring_bytes: local memory that a block with rings may fill.
@@ -375,6 +379,7 @@ class Target:
     units: tuple[MatrixUnit, ...] = ()
     block_threads: int = 0
     warp: int = 0
+    matches: bool = False
     matrix_loads: bool = False
     bulk_copy: int = 0
     ring_bytes: int = 0

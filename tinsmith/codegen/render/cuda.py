@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from math import prod
 
 from tinsmith.codegen.render import rings
-from tinsmith.codegen.render.base import GRID_COSTS, Blocks, Target
+from tinsmith.codegen.render.base import RANKED_COSTS, Blocks, Target
 from tinsmith.codegen.render.cstyle import _strip
 from tinsmith.codegen.render.gpu import AXES, Body, GPURenderer, bfloat16, specials
 from tinsmith.codegen.views import maps
@@ -47,6 +47,14 @@ _HELPERS = {
     **{f"pack_{name}": f'__device__ __forceinline__ unsigned int pack_{name}(float low, float high) {{ unsigned int y; '
                        f'asm("cvt.rn.{kind}.f32 %0, %2, %1;" : "=r"(y) : "f"(low), "f"(high)); return y; }}'
        for name, kind in (("float16", "f16x2"), ("bfloat16", "bf16x2"))},
+    "match": """template<int BITS> __device__ __forceinline__ int2 match(int key) {
+  unsigned int same = 0xffffffff, before;
+  asm("mov.u32 %0, %%lanemask_lt;" : "=r"(before));
+  for (int n = 0; n < BITS; n++) {
+    unsigned int set = __ballot_sync(0xffffffff, (key >> n) & 1);
+    same &= (key >> n) & 1 ? set : ~set;
+  }
+  return make_int2(__popc(same & before), __popc(same)); }""",  # votes on each bit
     "tf32": '__device__ inline unsigned int tf32(float x) { unsigned int y; asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : '
             '"f"(x)); return y; }',
 }
@@ -82,7 +90,7 @@ def cuda_target(arch: str = "sm_90", cores: int = 132) -> Target:
     return Target(f"cuda_{arch}", 16, 64, local_bytes=48 << 10, fma=True, bulk_copy=16 * bool(staged),
                   ring_bytes=(227 << 10) * bool(staged), exp2s=True, rough=True, block_threads=1024, warp=32,
                   matrix_loads=generation(arch) >= 75,
-                  blocks=Blocks(), costs=GRID_COSTS, units=(*staged, *rows), cores=cores,
+                  blocks=Blocks(), costs=RANKED_COSTS, matches=True, units=(*staged, *rows), cores=cores,
                   launches_early=generation(arch) >= 90, block_registers=(1 << 16) * bool(staged))
 
 
@@ -165,6 +173,7 @@ class CUDARenderer(GPURenderer):
     reinterpreted = "bitcast<{kind}>({value})"
     shared = "__shared__ __align__(16)"
     barrier = "__syncthreads();"
+    warp_barrier = "__syncwarp();"
     guarded_vectors = True
     vector_widths = (8, 4, 2)
     scalar_types = {**GPURenderer.scalar_types, "int8": "signed char", "uint8": "unsigned char",
@@ -188,6 +197,9 @@ class CUDARenderer(GPURenderer):
     def shuffle(self, bits: int, value: str, program: Sequence[UOp]) -> str:
         threads = min(_threads(program), 32)
         return f"__shfl_xor_sync({hex((1 << threads) - 1)}, {_strip(value)}, {bits})"
+
+    def match(self, bits: int, key: str) -> str:
+        return f"match<{bits}>({_strip(key)})"
 
     def vector_type(self, dtype: DType) -> str:
         return f"{_VECTORS[dtype.scalar.name]}{dtype.count}"

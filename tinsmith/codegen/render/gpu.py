@@ -64,7 +64,7 @@ class GPURenderer(CRenderer):
     """Base of the three languages. A subclass says how they spell things."""
 
     shared = ""  # before an array of local memory
-    barrier = ""
+    barrier = warp_barrier = ""
     vector_widths: tuple[int, ...] = (4, 2)
     guarded_vectors = False  # a vector may be declared empty, and be loaded under a condition
     bits16: tuple[DType, ...] = HALVES  # types that are kept as their bits
@@ -134,6 +134,11 @@ class GPURenderer(CRenderer):
     def shuffle(self, bits: int, value: str, program: Sequence[UOp]) -> str:
         """The value of the thread whose number in the warp differs in ``bits``."""
         raise CompileError(type(self).__name__, "threads of this language hand each other no values", "a smaller GROUP")
+
+    def match(self, bits: int, key: str) -> str:
+        """A call that gives two integers, x and y, of the threads of the warp with the same key."""
+        raise CompileError(type(self).__name__, "threads of this language compare no keys",
+                           "a list of opts without RANK")
 
     def regrouped(self, u: UOp, lanes: list[str], before: list[str]) -> list[str]:
         """Pairs of 16 bits as words, or words as such pairs; ``before``: what the pairs were cast from."""
@@ -323,6 +328,13 @@ class Body:
             self.load(u)
         elif u.op is Ops.SHUFFLE:  # a line of its own: not every thread computes what stands in an expression
             self.declare("alu", u, [r.shuffle(u.arg, x, self.program) for x in text[u.src[0]]])
+        elif u.op is Ops.MATCH:
+            found = f"same{self.counts['same']}"
+            self.counts["same"] += 1
+            self.line(f"{r.vector_type(u.dtype)} {found} = {r.match(u.arg, text[u.src[0]][0])};")
+            text[u] = [r.lane_of(found, lane) for lane in range(2)]
+        elif u.op is Ops.WARP_BARRIER:
+            self.line(r.warp_barrier)
         elif u.op in RING_OPS or (u.op is Ops.MMA and u.arg.staged):
             r.ring_line(self, u)
         elif u.op is Ops.LOAD_MATRIX:

@@ -31,6 +31,12 @@ def shuffled(u: Node, x: Array) -> Array:
     return found
 
 
+def matched(u: Node, key: Array) -> Array:
+    """For the threads of a warp, a row each, the equal keys before this one, and all of them."""
+    same = key == key.T
+    return np.stack([np.tril(same, -1).sum(1), same.sum(1)], 1).astype(np.int32)
+
+
 class KernelOps:
     """Rows of the op table for kernel graphs and linear programs."""
 
@@ -72,6 +78,11 @@ class KernelOps:
     BARRIER = Op("program", "All threads of a block have come here.", (0, 1 << 30), nothing)
     SHUFFLE = Op("program", "The value of another thread of the warp, whose number differs from this one's in the bits "
                  "`arg`.", 1, of_first, meaning=shuffled)
+    MATCH = Op("program", "How many threads of the warp before this one have the same key, and how many have it in "
+               "all: (key); `arg` is the bits that a key has.", 1, lambda src, arg: dtypes.int32.vec(2),
+               meaning=matched)
+    WARP_BARRIER = Op("program", "All threads of a warp have come here, and see what each has written to a memory.", 1,
+                      nothing)
     LOAD_TILE = Op("program", "A fragment of `arg` = (rows, columns), its rows `pitch` elements apart: (memory, index, "
                    "pitch).", 3)
     LOAD_MATRIX = Op("program", "A warp loads matrices of 8 × 8 elements of 16 bits from local memory: lane 8·i + j "

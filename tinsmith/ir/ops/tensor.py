@@ -148,6 +148,8 @@ def _scatter_gradient(n: Node, g: Node) -> tuple[Node | None, ...]:
         kept = last.eq(order)
         picked = g.gather(index, axis)
         return written.ne(written.const_like(0)).where(0, g), None, kept.where(picked, 0)
+    if op.name == "ASSIGN":
+        return None, None, g.gather(index, axis)
     if op.name == "MUL":
         return _scattered_product_gradient(n, g)
     if not g.dtype.is_float:

@@ -1,0 +1,140 @@
+"""Counts of equal keys that the threads of a block share: of all steps, or of those before each one (its *rank*).
+
+    count of d:      FOLD(key(r) == d, r)
+    rank of step s:  FOLD(r < s and key(r) == key(s), r)
+
+That is the meaning, of as many comparisons as there are pairs. The opt RANK leaves it in the graph, and gives the steps
+to threads: each warp goes through a piece of its own, 32 steps at a time, and keeps a counter for each key
+(``emit_counts.py``).
+"""
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tinsmith.codegen import blocks
+from tinsmith.codegen.kernelgraph import KernelGraph
+from tinsmith.codegen.opt import Opt
+from tinsmith.codegen.roles import Role, range_size
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.symbolic import simplify
+
+
+class Count(NamedTuple):
+    """How many steps of a range have a key that is asked for.
+
+    Attributes:
+        steps: the range; ``key``: that of each step.
+        asked: the key that is asked for, which does not depend on the steps.
+        before: steps from which on none counts; None: all count.
+    """
+
+    steps: UOp
+    key: UOp
+    asked: UOp
+    before: UOp | None
+
+
+def counted(fold: UOp) -> Count | None:
+    """The count that a FOLD is."""
+    body = fold.src[0]
+    if fold.op is not Ops.FOLD or fold.arg is not Ops.ADD or len(fold.src) != 2 or not fold.dtype.is_int:
+        return None
+    if body.op is not Ops.CAST or not body.src[0].dtype.is_bool:
+        return None
+    r, condition, before = fold.src[1], body.src[0], None
+    if condition.op is Ops.AND:
+        order, condition = sorted(condition.src, key=lambda c: c.op is not Ops.CMPLT)
+        if order.op is not Ops.CMPLT or (before := _first_beyond(order, r)) is None:
+            return None
+    if condition.op is not Ops.CMPEQ:
+        return None
+    asked, key = sorted(condition.src, key=lambda x: r in x.ranges)
+    if r in asked.ranges or r not in key.ranges:
+        return None
+    return Count(r, key, asked, before)
+
+
+def _first_beyond(order: UOp, r: UOp) -> UOp | None:
+    """The step from which on ``order``, a comparison of places, is false."""
+    a, b = (s.src[0] if s.op is Ops.CAST else s for s in order.src)
+    return b if a is r and r not in b.ranges else None
+
+
+def rank(k: KernelGraph, opt: Opt) -> None:
+    """`amt` threads of a block count the equal keys of all steps of a range, of as many keys as threads."""
+    r, threads, warp = k.axis(opt), opt.amt, k.target.warp
+    opt.require(isinstance(threads, int) and k.target.matches and threads % warp == 0 < threads <=
+                k.target.block_threads, "whole warps of threads that compare their keys count them")
+    assert isinstance(threads, int)
+    size = range_size(r)
+    opt.require(r.arg[1] is Role.REDUCE and isinstance(size, int) and size % threads == 0,
+                "the threads take as many steps each of a sum")
+    count, *more = [counted(f) for f in k.folds if r in f.src[1:]]
+    alone = not more and len(k.stores) == 1 and not k.products and all(n.op is not Ops.STAGE for n in k.nodes)
+    if count is None or not alone:
+        raise opt.illegal("it is no count of equal keys, the only one of a kernel")
+    opt.require(not any(x.arg[1] in blocks.THREADS or x.arg[1].expanded for x in k.order),
+                "the block has other threads or copies already", "RANK before them")
+    low, high = count.key.bounds
+    opt.require(0 <= low <= high < threads, f"keys from {low} to {high} are no counters of {threads} threads")
+    opt.require(local_bytes(k.stores[0], count, size, threads, warp) <= k.target.local_bytes,
+                f"counters and {size} steps do not fit into {k.target.local_bytes} bytes", "fewer steps")
+    own = _own_range(count)
+    fits = own is not None and own not in k.bound and all(own in s.ranges for s in k.stores)
+    if own is None or not fits or (count.before is None and range_size(own) != threads):
+        raise opt.illegal("each result asks for a key, or for that of its own step")
+
+    def change(new: KernelGraph) -> None:
+        blocks.to_grid(new)
+        mine = next(x for x in new.order if x.arg[0] == own.arg[0])
+        new.change_role(next(x for x in new.order if x.arg[0] == r.arg[0]), Role.RANK)
+        if count.before is None:
+            new.order.append(new.order.pop(new.order.index(mine)))
+            new.change_role(mine, Role.LOCAL)
+            return
+        if range_size(mine) > size:
+            _, mine = new.split(mine, size, Role.LOOP)
+        thread, turn = new.new_range(threads, Role.LOCAL), new.new_range(size // threads, Role.UPCAST)
+        new.rebuild({mine: step_of(thread, turn, size // threads, warp)})
+        new.order[new.order.index(mine)] = thread
+        new.order += [turn] if turn.op is Ops.RANGE else []
+
+    blocks.changed(k, opt, change)
+
+
+def local_bytes(store: UOp, count: Count, size: int, threads: int, warp: int) -> int:
+    """What a block keeps in local memory: counters of each warp; of ranks where keys begin, and what is exchanged."""
+    counters = 4 * threads * (threads // warp)
+    if count.before is None:
+        return counters
+    return counters + 4 * (threads + warp) + size * (4 + store.src[2].dtype.itemsize) * exchanged(store)
+
+
+def exchanged(store: UOp) -> bool:
+    """Whether a statement's place depends on a count, and fits 32 bits."""
+    size = store.src[0].arg[1][0]
+    counts = [n for n in store.src[1].toposort() if n.op is Ops.FOLD and counted(n) is not None]
+    return bool(counts) and isinstance(size, int) and size < 1 << 31
+
+
+def step_of(thread: UOp, turn: UOp, turns: int, warp: int) -> UOp:
+    """The step that a thread takes in a turn: those of a warp lie beside each other, the turns of a warp follow."""
+    return (thread // warp * (turns * warp) + turn * warp + thread % warp).simplify()
+
+
+def _own_range(count: Count) -> UOp | None:
+    """The range of the results: of keys, or of the steps that are ranked."""
+    if count.before is None:
+        asked = count.asked.src[0] if count.asked.op is Ops.CAST else count.asked
+        return asked if asked.op is Ops.RANGE else None
+    s, size = count.before, range_size(count.steps)
+    own = s.src[0] if s.op is Ops.MOD and s.src[1].is_const and s.src[1].arg == size else s
+    if own.op is not Ops.RANGE or not isinstance(whole := range_size(own), int) or whole % size:
+        return None
+    return own if simplify(count.key.substitute({count.steps: s})) is simplify(count.asked) else None
+
+
+def ranked(node: UOp) -> list[UOp]:
+    """The counts in a statement whose steps are given to threads."""
+    return [n for n in node.toposort() if n.op is Ops.FOLD and n.src[1].op is Ops.RANGE
+            and n.src[1].arg[1] is Role.RANK]
