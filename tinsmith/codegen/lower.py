@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tinsmith.codegen.indexing import ZERO, Index, flatten, move
+from tinsmith.codegen.normalize import implies
 from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
@@ -246,8 +247,10 @@ def _zero_unless(valid: UOp | None, value: UOp) -> UOp:
     """A load under the same condition gives 0 by itself, whatever it is then cast to."""
     if valid is None or (value.is_const and value.arg == 0):
         return value
-    load = value.src[0] if value.op is Ops.CAST else value
-    if load.op is Ops.LOAD and len(load.src) == 3 and load.src[2] is valid:
+    load = value
+    while load.op is Ops.CAST:
+        load = load.src[0]
+    if load.op is Ops.LOAD and len(load.src) == 3 and implies(load.src[2], valid):
         return value
     return valid.where(value, UOp.const(value.dtype, 0))
 

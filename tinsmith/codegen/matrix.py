@@ -215,9 +215,12 @@ def slide(product: UOp, which: int, inside: Sequence[UOp]) -> Slide | None:
     positions = sums([value])
     for lead in ranges if slid_digit(product, which) >= 0 else []:
         ratios = {r: {ratio(root, lead, r) for root in positions} - {None} for r in ranges if r is not lead}
-        weights = {lead: 1} | {r: k for r, found in ratios.items() if len(found) == 1
-                               for k in found if isinstance(k, int) and k > 0}
-        size = 1 + sum(k * (_size(r) - 1) for r, k in weights.items())
+        alike = [(k, r) for r, found in ratios.items() if len(found) == 1 for k in found]
+        steps = [(k, r) for k, r in alike if isinstance(k, int) and k > 0]
+        weights, size = {lead: 1}, _size(lead)
+        for k, r in sorted(steps, key=lambda step: step[0]):
+            if k < size:  # its places overlap those of the others
+                weights, size = weights | {r: k}, size + k * (_size(r) - 1)
         along = weights.get(axis) == 1 if axis.op is Ops.RANGE else any(r.arg[1] is Role.UPCAST for r in weights)
         if along and size < math.prod(_size(r) for r in weights):
             return Slide(weights, lead, size)

@@ -6,7 +6,7 @@
 """
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 from tinsmith.codegen.streams import same_value, share_rows
@@ -53,6 +53,30 @@ def _in_bounds(load: UOp) -> bool:
     return isinstance(size, int) and low >= 0 and high < size
 
 
+def _conditions(value: UOp) -> frozenset[UOp]:
+    """Those without any of which a value is 0."""
+    if value.op is Ops.LOAD and len(value.src) == 3:
+        return frozenset(conjuncts(value.src[2]))
+    if value.op is Ops.WHERE and value.src[2].is_const and value.src[2].arg == 0:
+        return _conditions(value.src[1]).union(conjuncts(value.src[0]))
+    return frozenset().union(*map(_conditions, value.src)) if value.op in (Ops.CAST, Ops.MUL) else frozenset()
+
+
+def _given(value: UOp, conditions: frozenset[UOp]) -> UOp | None:
+    """A value that does not ask for what is given; None if it would then read beyond its memory elsewhere."""
+    table: dict[UOp, UOp] = {}
+    for n in toposort(value):
+        src = tuple(table[s] for s in n.src)
+        if n.op is Ops.LOAD and len(src) == 3 and conditions.issuperset(conjuncts(n.src[2])):
+            if not _in_bounds(n):
+                return None
+            src = src[:2]
+        asks = n.op is Ops.WHERE and src[2].is_const and src[2].arg == 0
+        given = asks and conditions.issuperset(conjuncts(n.src[0]))
+        table[n] = src[1] if given else n if src == n.src else n.replace(src=src)
+    return table[value]
+
+
 def _guarded_product(n: UOp) -> UOp | None:
     """In a sum, a product whose one factor is 0 outside the guard needs neither the guard nor the other's."""
     body = n.src[0]
@@ -73,15 +97,13 @@ def _guarded_twice(n: UOp) -> UOp | None:
 
 
 def _one_guard(product: UOp, guard: UOp | None) -> UOp | None:
-    """A product of a load that is 0 outside of ``guard``, or else of the other factor's own, which is free then."""
+    """A product whose one factor is 0 outside of ``guard``, if there is one, and of what the other asks for, which is
+    free then."""
     for keep, drop in ((0, 1), (1, 0)) if product.op is Ops.MUL else ():
         a, b = product.src[keep], product.src[drop]
-        own = b.src[2] if b.op is Ops.LOAD and len(b.src) == 3 else None
-        needed = own if guard is None else guard
-        if needed is None or (own is not None and not _in_bounds(b)):
-            continue
-        if a.op is Ops.LOAD and len(a.src) == 3 and implies(a.src[2], needed):
-            free = b if own is None else b.replace(src=b.src[:2])
+        conditions = _conditions(a)
+        free = _given(b, conditions) if guard is None or conditions.issuperset(conjuncts(guard)) else None
+        if free is not None and (guard is not None or free is not b):
             return UOp(Ops.MUL, None, (a, free) if keep == 0 else (free, a))
     return None
 
@@ -155,7 +177,7 @@ normal_form = RuleSet("normal-form", (
     Rule("one-sum", "Σ_i Σ_j x = Σ_ij x", _fold, _nested, _sum_of_sums),
     Rule("zero-factor", "Σ where(c, a*b, 0) = Σ a*b where a is 0 unless c", _fold, _guarded_product, _masked_product),
     Rule("one-index", "Σ_i where(i = k, x[i], 0) = x[k] if 0 ≤ k < n, else 0", _fold, _one_index, _hit),
-    Rule("one-guard", "Σ a[if c]*b[if c] = Σ a[if c]*b", _fold, _guarded_twice, _masked_twice),
+    Rule("one-guard", "Σ a[if c]*b[if c] = Σ a[if c]*b, also of casts of them", _fold, _guarded_twice, _masked_twice),
 ))
 
 
@@ -174,6 +196,20 @@ def mergeable(sink: UOp, order: list[UOp]) -> Iterator[tuple[UOp, UOp]]:
     for a, b in pairwise(order):
         if homes.get(a) == homes.get(b) and b.src[-1].is_const and a.src[-1].is_const and _step_together(roots, a, b):
             yield a, b
+
+
+def taken_apart(sink: UOp, order: Iterable[UOp]) -> tuple[UOp, int] | None:
+    """A range that an index takes apart into quotient and remainder, and by what."""
+    loops = {r for r in order if isinstance(r.src[-1].arg, int)}
+    steps: dict[UOp, set[int]] = {}
+    for n in toposort(index_roots(sink)):
+        if n.op in (Ops.IDIV, Ops.MOD) and n.src[0] in loops and n.src[1].is_const:
+            steps.setdefault(n.src[0], set()).add(n.src[1].arg)
+    for r, found in steps.items():
+        step, size = min(found), r.src[-1].arg
+        if 1 < step < size and size % step == 0 and all(s % step == 0 for s in found):
+            return r, step
+    return None
 
 
 def index_roots(sink: UOp) -> list[UOp]:
