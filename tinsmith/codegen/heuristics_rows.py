@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from tinsmith.codegen.accumulators import adds_only
 from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.normalize import divided_by
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, is_partial, range_size
@@ -278,13 +279,7 @@ def window_opts(kernel: Kernel, target: Target) -> None:
 
 def _windows_along(kernel: Kernel, r: UOp) -> int:
     """How many neighbours along ``r`` read the same windows: the reductions know it by a quotient only."""
-    bodies = [n for f in kernel.folds for n in toposort(f.src[0])]
-    quotients = {n for n in bodies if n.op is Ops.IDIV and n.src[0] is r and n.src[1].is_const}
-    steps = {n.src[1].arg for n in quotients}
-    readers = {n for n in bodies if r in n.src}
-    if len(steps) != 1 or readers != quotients:
-        return 0
-    (step,) = steps
+    step = divided_by([n for f in kernel.folds for n in toposort(f.src[0])], r)
     fits = 1 < step <= kernel.target.core.written_out and range_size(r) % step == 0
     return step if fits and range_size(r) > step else 0
 

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from tinsmith.codegen import matrix
 from tinsmith.codegen.footprints import Footprint, footprints, layout_rank, memory_order
-from tinsmith.codegen.normalize import implies, mergeable, taken_apart
+from tinsmith.codegen.normalize import grouped, implies, mergeable
 from tinsmith.codegen.opt import Opt
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, is_partial, range_size, staged
@@ -56,8 +56,8 @@ class KernelGraph:
         loops = (Role.LOOP, Role.BLOCK)
         self.order = sorted(found, key=lambda r: (r.arg[1] not in loops, r in ordered, -users[r], r.arg[0]))
         self.count = 1 + max((r.arg[0] for r in found), default=-1)
-        while found_apart := taken_apart(self.sink, self.order):
-            self.split(*found_apart, found_apart[0].arg[1])
+        while apart := next(filter(None, map(grouped, self.folds)), None):
+            self.split(*apart, apart[0].arg[1])
         while pair := next(mergeable(self.sink, self.order), None):
             self.join(*pair)
 

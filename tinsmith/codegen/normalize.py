@@ -15,7 +15,7 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.linear import linear_form
 from tinsmith.ir.properties import bound_ranges
 from tinsmith.ir.rewrite import Pat, Rule, RuleSet, rewrite
-from tinsmith.ir.structure import contraction
+from tinsmith.ir.structure import contraction, sum_of_products
 from tinsmith.ir.symbolic import simplify
 from tinsmith.ir.uop import toposort
 
@@ -198,18 +198,24 @@ def mergeable(sink: UOp, order: list[UOp]) -> Iterator[tuple[UOp, UOp]]:
             yield a, b
 
 
-def taken_apart(sink: UOp, order: Iterable[UOp]) -> tuple[UOp, int] | None:
-    """A range that an index takes apart into quotient and remainder, and by what."""
-    loops = {r for r in order if isinstance(r.src[-1].arg, int)}
-    steps: dict[UOp, set[int]] = {}
-    for n in toposort(index_roots(sink)):
-        if n.op in (Ops.IDIV, Ops.MOD) and n.src[0] in loops and n.src[1].is_const:
-            steps.setdefault(n.src[0], set()).add(n.src[1].arg)
-    for r, found in steps.items():
-        step, size = min(found), r.src[-1].arg
-        if 1 < step < size and size % step == 0 and all(s % step == 0 for s in found):
-            return r, step
+def grouped(fold: UOp) -> tuple[UOp, int] | None:
+    """A range of a sum of products of which one factor knows only in which group of so many it is: for that factor the
+    places within a group are all one, the columns of a product."""
+    found = sum_of_products(fold, guarded=True)
+    if found is not None and not (found.m and found.n):
+        for r in found.batch:
+            for factor in (found.a, found.b):
+                step = divided_by(toposort(factor), r)
+                if step and r.src[-1].is_const and r.src[-1].arg % step == 0 and step < r.src[-1].arg:
+                    return r, step
     return None
+
+
+def divided_by(nodes: Iterable[UOp], r: UOp) -> int:
+    """By what a range is divided, if nodes ask for nothing else of it; else 0."""
+    readers = {n for n in nodes if r in n.src}
+    steps = {n.src[1].arg if n.op is Ops.IDIV and n.src[1].is_const else 0 for n in readers}
+    return steps.pop() if len(steps) == 1 else 0
 
 
 def index_roots(sink: UOp) -> list[UOp]:
