@@ -4,16 +4,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.corpus.programs import Build, CorpusProgram, gradients
+from benchmarks.corpus.programs import Build, CorpusProgram, computed, gradients
 from benchmarks.corpus.record import kernels
 from tests.codegen.running import run_on
-from tinsmith import Tensor, dtypes
+from tinsmith import Tensor, dtypes, with_opts
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.lower import lower
 from tinsmith.codegen.normalize import normalize
+from tinsmith.codegen.opt import OptOps
+from tinsmith.codegen.roles import Role
 from tinsmith.codegen.tuning import count_of
 from tinsmith.core.dtypes import DType
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.structure import Contraction, structure
 from tinsmith.ir.uop import Window, toposort
 
 
@@ -44,6 +47,68 @@ def test_bf16_gradients_pack_few_elements() -> None:
     image = images * channels * size * size
     assert max(copied(forward), copied(of_images)) < (taps * taps + 3) * image, of_images.opts
     assert copied(of_weights) < (taps + 1.2) * image, of_weights.opts
+
+
+def copies(kernel: Kernel) -> int:
+    return max(count_of(frozenset(r for r in f.src[0].ranges if r.arg[1] is Role.UPCAST)) for f in kernel.folds)
+
+
+def test_groups_are_products_with_anything_behind_them() -> None:
+    """What is behind a convolution asks for its channels as one range: a factor that knows their groups only makes the
+    places within a group columns of a product."""
+    def build() -> Build:
+        x, w, b = Tensor.empty(8, 64, 28, 28), Tensor.empty(64, 16, 3, 3), Tensor.empty(64)
+        return computed(x.conv2d(w, b, padding=1, groups=4).relu())
+    (kernel,) = (k.kernel for k in kernels(CorpusProgram("groups", build), "avx512") if k.kernel is not None)
+    found = structure(kernel.sink)
+    assert isinstance(found, Contraction) and [r.vmax + 1 for r in found.n if r.arg[1] is Role.VECTOR] == [16]
+    assert copies(kernel) >= 8
+
+
+@pytest.mark.parametrize(("taps", "stride", "sums"), [(7, 1, 4), (5, 2, 14), (3, 1, 1), (3, 2, 1)])
+def test_depthwise_sums_stand_side_by_side(taps: int, stride: int, sums: int) -> None:
+    """None waits for its last step, the steps of a window that slides over them are written out, and windows of few
+    elements are written out whole; gradients of weights read an image once for all taps that it meets."""
+    made = kernels_of_gradients((8, 96, 28, 28), (96, 1, taps, taps), padding=taps // 2, stride=stride, groups=96)
+    forward, of_weights = made[0], max(made, key=lambda k: count_of(frozenset(k.reduces)))
+    assert copies(forward) == sums
+    assert forward.opts[-2].op is OptOps.UNROLL
+    assert copies(of_weights) >= 4 and any(r.arg[1] is Role.VECTOR for f in of_weights.folds for r in f.src[0].ranges)
+
+
+@pytest.mark.parametrize("size", [9, 14, 28, 33])
+def test_guarded_lanes_a_few_elements_apart_are_read_as_whole_vectors(size: int) -> None:
+    """No gather is left of a padded window of stride 2; only what the lanes themselves read is read."""
+    x, w = Tensor.empty(2, 4, size, size, device="CPU"), Tensor.empty(4, 1, 3, 3, device="CPU")
+    lines = with_opts(x.conv2d(w, padding=1, stride=2, groups=4), None).uops
+    lanes = [u for u in lines if u.op is Ops.LOAD and u.dtype.count > 1]
+    assert lanes and all(u.src[1].dtype.count == 1 for u in lanes)
+
+
+@pytest.mark.parametrize("device", ["PYTHON", "CPU"])
+@pytest.mark.parametrize(("groups", "cin", "cout", "taps", "stride"), [
+    (2, 3, 4, 3, 1), (4, 1, 1, 5, 2), (3, 1, 2, 3, 2), (2, 1, 1, 7, 1)])
+def test_grouped_convolutions_are_those_of_integers(device: str, groups: int, cin: int, cout: int, taps: int,
+                                                    stride: int) -> None:
+    rng, size, pad = np.random.default_rng(0), 7, taps // 2
+    images, weights = (rng.integers(-2, 3, shape).astype(np.float32) for shape in (
+        (2, groups * cin, size, size), (groups * cout, cin, taps, taps)))
+    x, w = (Tensor(v, device=device, requires_grad=True) for v in (images, weights))
+    y = x.conv2d(w, padding=pad, stride=stride, groups=groups)
+    out = int(y.shape[-1])
+    g = rng.integers(-2, 3, (2, groups * cout, out, out)).astype(np.float32)
+    wide = np.pad(images, ((0, 0), (0, 0), (pad, pad), (pad, pad))).reshape(2, groups, cin, size + 2 * pad, -1)
+    by_group, of_y = weights.reshape(groups, cout, cin, taps, taps), g.reshape(2, groups, cout, out, out)
+    want, of_x, of_w = np.zeros_like(of_y), np.zeros_like(wide), np.zeros_like(by_group)
+    for ky, kx in np.ndindex(taps, taps):
+        at = (..., slice(ky, ky + stride * (out - 1) + 1, stride), slice(kx, kx + stride * (out - 1) + 1, stride))
+        want += np.einsum("ngiyx,goi->ngoyx", wide[at], by_group[..., ky, kx])
+        of_w[..., ky, kx] = np.einsum("ngoyx,ngiyx->goi", of_y, wide[at])
+        of_x[at] += np.einsum("ngoyx,goi->ngiyx", of_y, by_group[..., ky, kx])
+    got = [t.numpy() for t in (y * 2 + 1, *(y * Tensor(g, device=device)).sum().gradient(x, w))]
+    np.testing.assert_array_equal(got[0], want.reshape(got[0].shape) * 2 + 1)
+    np.testing.assert_array_equal(got[1], of_x[..., pad : pad + size, pad : pad + size].reshape(images.shape))
+    np.testing.assert_array_equal(got[2], of_w.reshape(weights.shape))
 
 
 @pytest.mark.parametrize("device", ["PYTHON", "CPU"])

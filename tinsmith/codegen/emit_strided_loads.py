@@ -20,6 +20,8 @@ def strided(lin: Emitter, n: UOp, memory: UOp, coords: Coords, lanes: UOp, valid
     found = _woven(lin, n, memory, coords, lanes) if valid is None else None
     if found is None:
         found = _shared(lin, n, memory, coords, lanes, valid)
+    if found is None:
+        found = _masked(lin, n, memory, coords, lanes, valid)
     if found is None and valid is None:
         found = _transposed(lin, n, memory, coords, lanes)
     return found
@@ -55,17 +57,43 @@ def _shared(lin: Emitter, n: UOp, memory: UOp, coords: Coords, lanes: UOp, valid
 def _woven(lin: Emitter, n: UOp, memory: UOp, coords: Coords, lanes: UOp) -> UOp | None:
     """Lanes a few elements apart, as part of whole vectors where these lie inside the memory; copies that read
     the elements between them share the vectors."""
-    expr = lin.at(n.src[1], coords)
-    terms, constant = linear_form(expr)
-    step, count = terms.pop(lanes, 0), range_size(lanes)
-    if step not in (2, 4) or any(lanes in t.ranges for t in terms):
-        return None
-    start, size = from_linear(terms, constant - constant % step, expr).simplify(), _elements(n.src[0])
-    if start.vmin < 0 or start.vmax + step * count > size:
+    start, step, first = _steps_apart(lin, n, coords, lanes)
+    count, size = range_size(lanes), _elements(n.src[0])
+    if start is None or start.vmin < 0 or start.vmax + step * count > size:
         return None
     depth = max(lin.depth_of(n), lin.depth_of(n.src[0]))
     wide = lin.emit(depth, UOp(Ops.LOAD, n.dtype.vec(step * count), (memory, lin.expression(start)), None))
-    return lin.picked(wide, range(constant % step, step * count, step), depth)
+    return lin.picked(wide, range(first, step * count, step), depth)
+
+
+def _masked(lin: Emitter, n: UOp, memory: UOp, coords: Coords, lanes: UOp, valid: UOp | None) -> UOp | None:
+    """The same where they are guarded or where the memory may end in between: nothing is read but the elements of the
+    lanes themselves."""
+    start, step, first = _steps_apart(lin, n, coords, lanes)
+    count = range_size(lanes)
+    if start is None or lin.kernel.target.block_threads or (valid is not None and valid.dtype.count > count):
+        return None
+    depth = max(lin.depth_of(n), lin.depth_of(n.src[0]))
+    own = [at % step == first for at in range(step * count)]
+    if valid is not None and valid.op is Ops.VECTORIZE and all(s.op is Ops.CONST for s in valid.src):
+        own, valid = [mine and bool(valid.src[at // step].arg) for at, mine in enumerate(own)], None
+    vector = dtypes.bool.vec(step * count)
+    mask = lin.emit(0, UOp(Ops.VECTORIZE, vector, tuple(lin.emit(0, UOp.const(dtypes.bool, x)) for x in own)))
+    if valid is not None:
+        each = lin.picked(lin.spread(valid, count), [at // step for at in range(step * count)], depth)
+        mask = lin.combine(depth, Ops.AND, dtypes.bool, [each, mask])
+    wide = lin.emit(depth, UOp(Ops.LOAD, n.dtype.vec(step * count), (memory, lin.expression(start), mask), None))
+    return lin.picked(wide, range(first, step * count, step), depth)
+
+
+def _steps_apart(lin: Emitter, n: UOp, coords: Coords, lanes: UOp) -> tuple[UOp | None, int, int]:
+    """Where a vector begins that holds lanes a few elements apart, how many, and the place of the first in it."""
+    expr = lin.at(n.src[1], coords)
+    terms, constant = linear_form(expr)
+    step = terms.pop(lanes, 0)
+    if step not in (2, 4) or any(lanes in t.ranges for t in terms):
+        return None, step, 0
+    return from_linear(terms, constant - constant % step, expr).simplify(), step, constant % step
 
 
 def _transposed(lin: Emitter, n: UOp, memory: UOp, coords: Coords, lanes: UOp) -> UOp | None:

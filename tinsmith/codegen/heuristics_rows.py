@@ -14,6 +14,7 @@ from functools import partial
 from typing import NamedTuple
 
 from tinsmith.codegen.accumulators import adds_only
+from tinsmith.codegen.footprints import footprints
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.normalize import divided_by
 from tinsmith.codegen.opt import Opt, OptOps
@@ -31,6 +32,7 @@ from tinsmith.codegen.tuning import (
     stride_of,
 )
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.structure import sum_of_products
 from tinsmith.ir.uop import toposort
 
 
@@ -127,20 +129,39 @@ def _reduce(kernel: Kernel, kept: Kernel, target: Target, lane: UOp | None = Non
         first = False
         if best is None:
             continue
+        loads = [n for f in group for n in toposort(f.src[0]) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
+        streams = sum(stride_of(n.src[1], best) != 0 for n in loads)
+        outer, lane = split(kernel, OptOps.VECTOR, best, _width(best, lanes))
+        long, several = outer is not None and range_size(outer) >= 4, _together(group) <= 2 and streams <= 3
         if best in over:
-            outer, _ = split(kernel, OptOps.VECTOR, best, _width(best, lanes))
             copies = target.core.copies_of_sums(_together(group)) // (together if loop in group[0].ranges else 1)
-            if outer is not None and range_size(outer) >= 4 and copies > 1:
+            if outer is not None and long and copies > 1:
                 split(kernel, OptOps.UNROLL, outer, copies)
-        else:
-            loads = [n for f in group for n in toposort(f.src[0]) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
-            outer, _ = split(kernel, OptOps.VECTOR, best, _width(best, lanes))
-            streams = sum(stride_of(n.src[1], best) != 0 for n in loads)
-            if outer is not None and range_size(outer) >= 4 and _together(group) <= 2 and streams <= 3:
-                split(kernel, OptOps.UPCAST, outer, 4)
+        elif outer is not None and long and several:
+            split(kernel, OptOps.UPCAST, outer, 4)
+        if not long and several:
+            products_beside(kernel, target, lane)
     lanes_for_stores(kernel, target, lanes)
     if beside is not None:
         split(kernel, OptOps.UPCAST, beside, target.core.rows_beside)
+
+
+def products_beside(kernel: Kernel, target: Target, lane: UOp) -> None:
+    """Sums of products side by side that read one factor together: enough of them that none waits for its last step;
+    steps of a window that slides over them are written out, as far as registers keep what they share."""
+    folds, copies = [f for f in kernel.folds if lane in f.src[0].ranges and sum_of_products(f, guarded=True)], 1
+    loads = [n for f in folds for n in toposort(f.src[0]) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
+    for r in reversed(kernel.parallel):
+        shared = not is_partial(r) and all(r in f.ranges for f in folds) and any(r not in n.ranges for n in loads)
+        if not shared or copies >= target.core.chains:
+            continue
+        amount = range_size(r) if copies * range_size(r) <= target.core.written_out else target.core.chains
+        slides = [q for q in kernel.reduces if 2 * amount + range_size(q) <= target.vector_registers and any(
+            len(box.ranges) > 1 for n in loads for box in footprints(n, [r, q]))]
+        copies *= amount
+        split(kernel, OptOps.UPCAST, r, amount)
+        for q in slides:
+            apply_to(kernel, OptOps.UNROLL, q)
 
 
 def steps_together(kernel: Kernel) -> tuple[UOp, int] | None:

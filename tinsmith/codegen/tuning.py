@@ -155,7 +155,7 @@ def _kind(index: UOp, r: UOp | None) -> int:
     stride = stride_of(index, r)
     if stride in (0, 1):
         return 1 - stride
-    return 2 if stride is None and _is_near(index, r) else 3
+    return 2 if stride in (2, 4) or (stride is None and _is_near(index, r)) else 3
 
 
 def _is_near(index: UOp, r: UOp) -> bool:

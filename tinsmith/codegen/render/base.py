@@ -240,7 +240,8 @@ class Core:
         line: bytes of a cache line; ``page``: bytes after which a line falls into the same set of the first cache;
             ``ways``: lines of a set of the second.
         reads, writes: what each lane but the first of a vector costs, in cycles, where memory runs along the lanes, is
-            the same for all, is shared by neighbours, or lies apart; and where there are no lanes.
+            the same for all, is shared by neighbours or a few elements apart, or lies far apart; and where there are no
+            lanes.
         tile: what contractions wait for.
         tile_rows: of a register tile of computed operands.
         whole_steps: of a reduction up to which all are written out in a register tile; ``wide``: vectors of a panel
