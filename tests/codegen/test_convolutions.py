@@ -65,7 +65,7 @@ def test_groups_are_products_with_anything_behind_them() -> None:
     assert copies(kernel) >= 8
 
 
-@pytest.mark.parametrize(("taps", "stride", "sums"), [(7, 1, 4), (5, 2, 14), (3, 1, 1), (3, 2, 1)])
+@pytest.mark.parametrize(("taps", "stride", "sums"), [(7, 1, 4), (5, 2, 4), (3, 1, 1), (3, 2, 1)])
 def test_depthwise_sums_stand_side_by_side(taps: int, stride: int, sums: int) -> None:
     """None waits for its last step, the steps of a window that slides over them are written out, and windows of few
     elements are written out whole; gradients of weights read an image once for all taps that it meets."""

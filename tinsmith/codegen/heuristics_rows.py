@@ -106,8 +106,9 @@ def _options(kernel: Kernel, target: Target, lanes: int, over: tuple[UOp, ...]) 
     loads = [n for f in group for n in toposort(f.src[0]) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
     beside = [r for r in kernel.parallel if all(r in f.ranges for f in group)]
     ranges = sorted((*over, *beside), key=kernel.order.index, reverse=True)
-    cycles = {r: access_cycles(core, lanes, loads, [], r) for r in ranges if kernel.may_have_lanes(r)}
     alone, stored = (access_cycles(core, lanes, loads, of, None) for of in ([], kernel.stores))
+    cycles = {r: alone - (alone - access_cycles(core, lanes, loads, [], r)) * min(1.0, range_size(r) / lanes)
+              for r in ranges if kernel.may_have_lanes(r)}
     worth = [r for r in beside if access_cycles(core, lanes, loads, kernel.stores, r) <= stored]
     return _Options(over, _long_first(cycles, alone, lanes, core.shortest_lanes), cycles, alone, worth)
 
@@ -155,9 +156,11 @@ def products_beside(kernel: Kernel, target: Target, lane: UOp) -> None:
         shared = not is_partial(r) and all(r in f.ranges for f in folds) and any(r not in n.ranges for n in loads)
         if not shared or copies >= target.core.chains:
             continue
-        amount = range_size(r) if copies * range_size(r) <= target.core.written_out else target.core.chains
-        slides = [q for q in kernel.reduces if 2 * amount + range_size(q) <= target.vector_registers and any(
+        size, few = range_size(r), min(range_size(r), target.core.chains)
+        slides = [q for q in kernel.reduces if 2 * few + range_size(q) <= target.vector_registers and any(
             len(box.ranges) > 1 for n in loads for box in footprints(n, [r, q]))]
+        rooms = [(target.vector_registers - range_size(q)) // 2 for q in slides]
+        amount = size if size <= min([target.core.written_out // copies, *rooms]) else few
         copies *= amount
         split(kernel, OptOps.UPCAST, r, amount)
         for q in slides:
