@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import doctest
+import math
+import re
 from pathlib import Path
 
 import pytest
@@ -9,12 +11,16 @@ import pytest
 from benchmarks.corpus import record, regret
 from benchmarks.corpus.programs import programs
 from benchmarks.corpus.record import Row, changes
-from benchmarks.corpus.targets import TARGETS
+from benchmarks.corpus.targets import TARGETS, device_name
 from tinsmith.backend.device import Device
-from tinsmith.codegen.program import compile_kernel
+from tinsmith.codegen.launch import KernelProgram
+from tinsmith.codegen.opt import OptOps
+from tinsmith.codegen.program import begin, compile_kernel
+from tinsmith.codegen.tuning import work_of
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 
+LARGE = 1 << 15  # iterations of a kernel, as its name tells them
 BLESS = "if that is meant: python -m benchmarks.corpus check, look at all of it, python -m benchmarks.corpus bless"
 
 
@@ -81,3 +87,25 @@ def test_the_choice_is_measured_beside_other_lists_that_compute_the_same(
     (path,) = tmp_path.iterdir()
     assert [line.split("\t")[:2] for line in path.read_text().splitlines()] == [
         ["more sums", found.kernel], ["sums", found.kernel]] and path.read_text().endswith("\tnone\n")
+
+
+def test_large_kernels_that_no_workers_share_say_why() -> None:
+    """Of all kernels kept for a machine of eight cores those that look large and have no THREAD are planned again, one
+    of each kind: a reason is known for each, or there is little to do."""
+    kept, alone, kinds = record.read("avx512"), list[str](), set[str]()
+    for name, made in sorted(kept.items(), key=lambda item: len(item[1])):
+        own = {" ".join(sorted({row.kernel[0], *re.findall("[A-Z]{2,}", row.opts)})) for row in made
+               if "THREAD" not in row.opts and math.prod(map(int, re.findall(r"_(\d+)", row.kernel))) >= LARGE}
+        alone += [name] * (not own <= kinds)
+        kinds |= own
+    assert len(kinds) > 6
+    target, reasons = TARGETS["avx512"]().target, set()
+    for step in (step for p in programs() if p.name in alone for step in record.steps(p, device_name("avx512"))):
+        kernel = step.launch
+        assert isinstance(kernel, KernelProgram) and step.item is not None
+        if step.item.sink is None or any(o.op is OptOps.THREAD for o in kernel.opts):
+            continue
+        if work_of(begin(step.item.sink, target)) >= target.core.serial_work:
+            assert kernel.plan is not None and kernel.plan.alone, f"{kernel.name}: {kernel.opts}"
+            reasons.add(kernel.plan.alone)
+    assert reasons == {"its steps come in an order", "one core holds all its results at once"}

@@ -173,6 +173,20 @@ def thread_opts(kernel: Kernel, target: Target) -> None:
         apply_to(kernel, OptOps.THREAD, outer)
 
 
+def why_alone(kernel: Kernel) -> str:
+    """Why workers do not share a kernel, however much there is to do; nothing where they share it, or where nothing is
+    known that stands in the way."""
+    own = [[r for r in kernel.parallel if r in s.ranges and range_size(r) != 1] for s in kernel.stores]
+    common = [r for r in kernel.parallel if all(r in loops for loops in own)]
+    if any(r.arg[1] is Role.THREAD for r in kernel.order):
+        return ""
+    if any(not isinstance(range_size(r), int) for r in common[:1]):
+        return "how long its loop is shows at run time"
+    if not common and any(s.op is Ops.SCATTER_STORE or s.src[2].op is Ops.PREFIX for s in kernel.stores):
+        return "its steps come in an order"
+    return "" if any(own) else "one core holds all its results at once"
+
+
 def _stage_between(kernel: Kernel, a: UOp, b: UOp) -> bool:
     """Whether a stage or reduction is computed inside loop a but outside loop b."""
     return any(n.op in (Ops.STAGE, Ops.FOLD) and a in n.ranges and b not in n.ranges for n in toposort(kernel.sink))

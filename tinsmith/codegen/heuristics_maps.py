@@ -171,6 +171,11 @@ def scatter_opts(kernel: Kernel, target: Target, columns: UOp) -> None:
 
 def parts_of_columns(size: int, threads: int, shares: int) -> int:
     """How many equal blocks ``size`` is cut into, so that the workers have as much to do as each other, at least with
-    so many ``shares`` each; 0: none fit."""
+    so many ``shares`` each, or each a block of one if nothing else fits; 0: there are too few.
+
+    >>> [parts_of_columns(size, 8, 4) for size in (64, 19, 36, 7)]
+    [8, 19, 36, 0]
+    """
     even = range(threads, shares * threads + 1, threads)
-    return next((n for n in (*even, *range(shares * threads, 4 * shares * threads)) if size % n == 0), 0)
+    fitting = next((n for n in (*even, *range(shares * threads, 4 * shares * threads)) if size % n == 0), 0)
+    return fitting or (size if size >= 2 * threads else 0)

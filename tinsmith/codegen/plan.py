@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 
-from tinsmith.codegen.heuristics import finish, scan_ways, symbolic_opts
+from tinsmith.codegen.heuristics import finish, scan_ways, symbolic_opts, why_alone
 from tinsmith.codegen.heuristics_blocks import BLOCKS, Generator
 from tinsmith.codegen.heuristics_maps import map_ways
 from tinsmith.codegen.heuristics_rows import row_ways
@@ -44,6 +44,7 @@ class Plan:
         chosen: the candidate that was applied, and its ``cycles``.
         other: the runner-up, ``why`` it lost; empty where there was none.
         mistakes: opts of candidates that were refused, though their generators offered them.
+        alone: why workers do not share it, though there is much to do.
     """
 
     structure: str
@@ -52,9 +53,11 @@ class Plan:
     other: str = ""
     why: str = ""
     mistakes: tuple[str, ...] = ()
+    alone: str = ""
 
     def __str__(self) -> str:
         beaten = f"; next best: {self.other}, {self.why}" if self.other else ""
+        beaten += f"; one worker: {self.alone}" if self.alone else ""
         return f"{self.structure}: {self.chosen}{beaten}" + "".join(f"; by mistake not {m}" for m in self.mistakes)
 
 
@@ -68,6 +71,7 @@ def plan(kernel: Kernel, target: Target) -> Plan:
     chained = isinstance(found, Contraction) and found.chain
     name = type(found).__name__.lower() + (" of contractions" if chained else "")
     unfit, mistakes = list[tuple[str, str]](), list[str]()
+    large = target.threads > 1 and work_of(kernel) >= target.core.serial_work
     for generate in generators(kernel, target):
         ways = list[Candidate]()
         with _refusals("what else was offered", unfit, mistakes):
@@ -78,7 +82,8 @@ def plan(kernel: Kernel, target: Target) -> Plan:
                 way.apply(trial)
                 vars(kernel).update(vars(trial))
                 others = ((w.what, why_not(way, w)) for w in ways[at + 1 :] if w.what != way.what)
-                return Plan(name, way.what, way.cycles, *next(chain(unfit, others), ("", "")), tuple(mistakes))
+                return Plan(name, way.what, way.cycles, *next(chain(unfit, others), ("", "")), tuple(mistakes),
+                            why_alone(kernel) if large else "")
     return Plan(name, "as it is", 0.0, *next(iter(unfit), ("", "")), tuple(mistakes))
 
 
