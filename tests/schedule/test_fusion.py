@@ -205,6 +205,35 @@ def test_a_sum_is_not_computed_for_all_that_its_result_is_padded_to() -> None:
     assert work(Tensor.schedule(x.grad)) < 32 * x.numel()
 
 
+SCATTERED: dict[str, Callable[[Tensor], Tensor]] = {
+    "joined": lambda x: x.cat(x + 1, dim=1),
+    "rolled": lambda x: x.roll((1, 2), (2, 3)),
+    "added to a border": lambda x: x + x[:, :, 1:-1].pad((0, 0, 1, 1)),
+    "upsampled": lambda x: x.interpolate(scale_factor=2, mode="nearest"),
+    "repeated": lambda x: x.repeat(1, 1, 2, 2),
+    "shuffled": lambda x: x.reshape(2, 4, 2, 2, 12, 12).permute(0, 1, 4, 2, 5, 3).reshape(2, 4, 24, 24),
+}
+
+
+@pytest.mark.parametrize("name", SCATTERED)
+def test_a_contraction_does_not_read_many_times_what_lies_scattered(name: str) -> None:
+    """Guards and divisions in its innermost loop took up to four times as long as a copy and the convolution."""
+    x = given(2, 16, 12, 12)
+    operand = SCATTERED[name](x)
+    result = operand.conv2d(w := given(8, operand.shape[1], 3, 3), padding=1)
+    assert [item.reason.partition(",")[0].partition(" and ")[0] for item in kernels(result)] == [
+        "a contraction reads it many times", "output"]
+    assert np.allclose(result.numpy(), Tensor(operand.numpy()).conv2d(w, padding=1).numpy(), atol=1e-4)
+
+
+def test_what_lies_scattered_but_is_read_once_has_no_memory() -> None:
+    a, v = given(64, 64), given(128)
+    assert count(a.cat(a + 1, dim=1) @ v) == 1
+    assert count(a.reshape(8, 8, 64).permute(1, 0, 2).reshape(64, 64) @ given(64, 32)) == 1  # each loop cut in two
+    q, k = given(2, 8, 16, 8), given(2, 2, 16, 8)
+    assert count(q @ k.repeat_interleave(4, 1).transpose(2, 3)) == 1  # heads that share their keys
+
+
 def test_a_small_product_is_not_computed_inside_the_loops_of_a_large_map() -> None:
     """Squeeze and excitation: 512 gates beside 400,000 elements, which a tile of the product would take across rows."""
     x, down, up = given(8, 64, 28, 28), given(64, 16), given(16, 64)

@@ -109,6 +109,7 @@ class Fusion:
     scores: dict[UOp, bool] = field(default_factory=dict)
     grows: dict[UOp, bool] = field(default_factory=dict)
     windowed: dict[UOp, bool] = field(default_factory=dict)
+    joined: dict[UOp, bool] = field(default_factory=dict)
     products: dict[UOp, bool] = field(default_factory=dict)
     contracts: dict[UOp, bool] = field(default_factory=dict)
     factors: dict[UOp, UOp | None] = field(default_factory=dict)
@@ -132,9 +133,12 @@ class Fusion:
         """heavy: a reduction lies below; cost: operations per element to compute it from stored values; light: the same
         from stored values and reductions; depth: products summed per element by the contraction that it is an
         elementwise function of; grows: that contraction's result is no smaller than what it reads; scores: such a
-        value lies below, of few products; windowed: a window or a padding lies below; contracts: the value is, or is
-        computed from, a sizeable sum of products whose factors are both read many times; products: or any other."""
+        value lies below, of few products; windowed: a window or a padding lies below; joined: it is put together from
+        padded parts; contracts: the value is, or is computed from, a sizeable sum of products whose factors are both
+        read many times; products: or any other."""
         for n in order:
+            self.joined[n] = n.op.elementwise and any(map(_is_padded, n.src)) or (
+                n.op.elementwise or n.op.kind == "movement") and any(self.joined[s] for s in n.src)
             self.windowed[n] = n.op in (Ops.WINDOW, Ops.UNWINDOW, Ops.PAD) or any(self.windowed[s] for s in n.src)
             if n.op in SOURCES or n.op in STAGED:
                 self.heavy[n], self.cost[n], self.light[n], self.depth[n] = False, 0, 0, 0
@@ -414,6 +418,9 @@ class Fusion:
         source = node.src[0]
         index, _ = move(node, request.index)
         inner = replace(request, index=index)
+        if node.op is Ops.EXPAND and request.group.contraction and self.read_many_times(inner):
+            if (seam := _seam(source, index)) is not None:
+                self.stage(seam, "a contraction reads it many times, at places that are no strides apart")
         if node.op is Ops.EXPAND and source.base.op not in SOURCES and source.base.op not in STAGED:
             rows = self.stream_rows(source, inner) if self.heavy[source] else None
             if rows is not None or (request.rows is not None and self.heavy[source] and _ranges(index) <= request.rows):
@@ -440,9 +447,16 @@ class Fusion:
         depends = _ranges(request.index)
         if self.heavy[source]:
             return self.misfit(source, request, depends)
-        if request.around and self.cost[source] > self.costs.operand and not depends <= request.group.ranges:
-            return f"a reduction reads it many times and computing it costs {self.cost[source]} operations"
+        if self.read_many_times(request):
+            if self.cost[source] > self.costs.operand:
+                return f"a reduction reads it many times and computing it costs {self.cost[source]} operations"
+            if request.group.contraction and self.joined[source]:
+                return "a contraction reads it many times and it is put together from parts"
         return None
+
+    def read_many_times(self, request: Request) -> bool:
+        """Whether what is repeated inside a reduction changes with it."""
+        return bool(request.around) and not _ranges(request.index) <= request.group.ranges
 
     def ranges_of(self, node: UOp, index: Index) -> tuple[UOp, ...]:
         key = (node, index)
@@ -455,6 +469,28 @@ class Fusion:
             return ZERO
         self.count += 1
         return UOp.range(size, self.count - 1, role)
+
+
+def _is_padded(value: UOp) -> bool:
+    """Whether a part of a value's elements is only padding."""
+    while value.op.kind == "movement":
+        if value.op is Ops.PAD:
+            return True
+        value = value.src[0]
+    return False
+
+
+def _seam(value: UOp, index: Index) -> UOp | None:
+    """The view below which sums of several ranges are divided: its own elements are strides apart, those below not.
+
+    A range alone is no seam, since its loop is cut in two where it is divided.
+    """
+    while value.op.kind == "movement" and value.op is not Ops.UNWINDOW:
+        below = move(value, index)[0]
+        if any(len(n.src[0].ranges) > 1 for i in below for n in toposort([i]) if n.op in (Ops.IDIV, Ops.MOD)):
+            return value
+        value, index = value.src[0], below
+    return None
 
 
 def fused(roots: list[UOp], costs: Costs) -> tuple[Fusion, list[UOp]]:
