@@ -234,6 +234,17 @@ def test_what_lies_scattered_but_is_read_once_has_no_memory() -> None:
     assert count(q @ k.repeat_interleave(4, 1).transpose(2, 3)) == 1  # heads that share their keys
 
 
+def test_the_gradient_of_a_slice_is_no_stream_inside_what_it_is_padded_to() -> None:
+    """The product below was computed again for every column, padding or not: a thousand times as long."""
+    a, b = given(256, 256), given(256, 256)
+    grads = (a[:, :128] @ b[:128]).tanh().sum().gradient(a, b)
+    found = kernels(*grads)
+    assert [reductions(k) for k in found if "only padding" in k.reason] == [2, 2]
+    assert all(not reductions(k) for k in found if k.reason == "output")
+    slope = 1 - np.tanh(a.numpy()[:, :128] @ b.numpy()[:128]) ** 2
+    assert np.allclose(grads[0].numpy(), np.pad(slope @ b.numpy()[:128].T, ((0, 0), (0, 128))), atol=1e-3)
+
+
 def test_a_small_product_is_not_computed_inside_the_loops_of_a_large_map() -> None:
     """Squeeze and excitation: 512 gates beside 400,000 elements, which a tile of the product would take across rows."""
     x, down, up = given(8, 64, 28, 28), given(64, 16), given(16, 64)

@@ -137,8 +137,8 @@ class Fusion:
         padded parts; contracts: the value is, or is computed from, a sizeable sum of products whose factors are both
         read many times; products: or any other."""
         for n in order:
-            self.joined[n] = n.op.elementwise and any(map(_is_padded, n.src)) or (
-                n.op.elementwise or n.op.kind == "movement") and any(self.joined[s] for s in n.src)
+            self.joined[n] = (n.op.elementwise and any(map(_is_padded, n.src))) or ((
+                n.op.elementwise or n.op.kind == "movement") and any(self.joined[s] for s in n.src))
             self.windowed[n] = n.op in (Ops.WINDOW, Ops.UNWINDOW, Ops.PAD) or any(self.windowed[s] for s in n.src)
             if n.op in SOURCES or n.op in STAGED:
                 self.heavy[n], self.cost[n], self.light[n], self.depth[n] = False, 0, 0, 0
@@ -321,15 +321,15 @@ class Fusion:
             if node.op is Ops.REDUCE and contraction(node) and self.factor(node) is not None:
                 return "a contraction of a computed operand has a kernel of its own"
             return None if nested or depends <= outer else "its loops do not nest with those of the rows"
+        if not nested and _count(depends) > _size(node) and (
+                self.contracts[node] or _count(depends) * _size(node.src[0]) > _size(node) * self.costs.small_work):
+            return "a reduction is not computed where its result is only padding"
         if node in group.stream and depends == outer and group.walk in (None, node):
             return None
         if not nested and (group.contraction or (self.contracts[node] and (group.reduces or depends != outer))):
             return "a contraction's kernel holds nothing but its elementwise neighbours"
         if not nested and depends < outer and self.products[node] and _count(outer) > self.costs.small_work:
             return "a product is not computed inside loops that it does not depend on"
-        if not nested and _count(depends) > _size(node) and (
-                self.contracts[node] or _count(depends) * _size(node.src[0]) > _size(node) * self.costs.small_work):
-            return "a reduction is not computed where its result is only padding"
         for other in [*group.chain, outer]:
             if not (depends <= other or other <= depends):
                 return "its loops do not nest with the kernel's other loops"
@@ -418,9 +418,9 @@ class Fusion:
         source = node.src[0]
         index, _ = move(node, request.index)
         inner = replace(request, index=index)
-        if node.op is Ops.EXPAND and request.group.contraction and self.read_many_times(inner):
-            if (seam := _seam(source, index)) is not None:
-                self.stage(seam, "a contraction reads it many times, at places that are no strides apart")
+        repeated = node.op is Ops.EXPAND and request.group.contraction and self.read_many_times(inner)
+        if repeated and (seam := _seam(source, index)) is not None:
+            self.stage(seam, "a contraction reads it many times, at places that are no strides apart")
         if node.op is Ops.EXPAND and source.base.op not in SOURCES and source.base.op not in STAGED:
             rows = self.stream_rows(source, inner) if self.heavy[source] else None
             if rows is not None or (request.rows is not None and self.heavy[source] and _ranges(index) <= request.rows):
@@ -471,8 +471,13 @@ class Fusion:
         return UOp.range(size, self.count - 1, role)
 
 
+def _joins(node: UOp) -> bool:
+    """Whether an elementwise op takes values of which one is padding in places where another is not."""
+    values = [s for s in node.src if s.base.op is not Ops.CONST]
+    return len(values) > 1 and any(map(_is_padded, values))
+
+
 def _is_padded(value: UOp) -> bool:
-    """Whether a part of a value's elements is only padding."""
     while value.op.kind == "movement":
         if value.op is Ops.PAD:
             return True
