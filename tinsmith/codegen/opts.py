@@ -42,7 +42,10 @@ def _upcast(k: KernelGraph, opt: Opt) -> None:
 def _unroll(k: KernelGraph, opt: Opt) -> None:
     r = k.axis(opt)
     opt.require(r.arg[1] is Role.REDUCE, "only a reduction can be unrolled")
-    k.split(r, opt.part_of(range_size(r)), Role.UNROLL)
+    amount = opt.part_of(range_size(r))
+    whole = range_size(r) % amount == 0 or all(p.arg.fragment_c.whole for p in k.products)
+    opt.require(whole or not _feeds_unit(k, r), "the steps of a warp's unit come in whole copies (PADTO before TC)")
+    k.split(r, amount, Role.UNROLL)
 
 
 def _vector(k: KernelGraph, opt: Opt) -> None:
