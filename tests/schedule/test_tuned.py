@@ -103,3 +103,9 @@ def test_what_is_no_list_of_opts(opts: Any) -> None:
 def test_what_is_no_tensor() -> None:
     with pytest.raises(DTypeError, match="with_opts"):
         with_opts(5, [])  # type: ignore[arg-type]
+
+
+def test_an_axis_that_is_no_number() -> None:
+    with pytest.raises(ArgumentError, match="axis=a.* names no axis"):
+        with_opts(Tensor.ones(4, 4).contiguous().realize().sum(1),
+                  [Opt(OptOps.UPCAST, "a", 2)])  # type: ignore[arg-type]
