@@ -20,10 +20,12 @@ def linear_form(node: UOp) -> tuple[Linear, int]:
     """An integer expression as {term: coefficient} and a constant.
 
     >>> i = UOp.variable("i", 0, 9)
-    >>> linear_form(i * 3 + 2 - i) == ({i: 2}, 2)
-    True
+    >>> linear_form(i * 3 + 2 - i) == ({i: 2}, 2), linear_form(i + UOp.range(1, 0, None)) == ({i: 1}, 0)
+    (True, True)
     """
     if node.op not in _SUMS:
+        if node.op is Ops.RANGE and node.vmax == 0:
+            return {}, 0  # a range of one step is its only value
         return ({}, node.arg) if node.op is Ops.CONST else ({node: 1}, 0)
     found = node._linear
     if found is None:
@@ -42,6 +44,8 @@ def _sum_of_terms(node: UOp) -> tuple[Linear, int]:
         n, factor = stack.pop()
         if n.op is Ops.CONST:
             constant += factor * n.arg
+        elif n.op is Ops.RANGE and n.vmax == 0:
+            continue  # a range of one step is its only value
         elif n.op is Ops.ADD:
             stack += [(s, factor) for s in n.src]
         elif n.op is Ops.SUB:
