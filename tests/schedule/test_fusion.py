@@ -235,7 +235,7 @@ def test_what_lies_scattered_but_is_read_once_has_no_memory() -> None:
 
 
 def test_the_gradient_of_a_slice_is_no_stream_inside_what_it_is_padded_to() -> None:
-    """The product below was computed again for every column, padding or not: a thousand times as long."""
+    """The product below was computed again for every column, padding or not: hundreds of times as long."""
     a, b = given(256, 256), given(256, 256)
     grads = (a[:, :128] @ b[:128]).tanh().sum().gradient(a, b)
     found = kernels(*grads)
