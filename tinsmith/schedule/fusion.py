@@ -33,61 +33,11 @@ from tinsmith.schedule.cones import (
     narrower,
     reductions_of,
 )
+from tinsmith.schedule.requests import KernelGroup, Ranges, Request, count_of, is_block, ranges_in, size_of
 
 MOST_WORK = 768  # operations and views that a kernel holds before it is cut: compilers need more than linear time
 
 STAGED = (Ops.COPY, Ops.CONTIGUOUS, Ops.ASSIGN, Ops.SCATTER, Ops.SCAN, Ops.HISTOGRAM)
-
-Ranges = frozenset[UOp]
-
-
-@dataclass
-class KernelGroup:
-    """A kernel in the making: its root, and the range sets its reductions depend on.
-
-    ``stream`` holds its contractions of computed operands, ``tiles`` the row-by-column values that it computes, each
-    with the parallel (True) and the reduced axes. ``work``: operations per element, and views, that it holds so far.
-    """
-
-    root: UOp
-    chain: list[Ranges] = field(default_factory=list)
-    reduces: int = 0
-    contraction: bool = False
-    ranges: Ranges = frozenset()
-    stream: frozenset[UOp] = frozenset()
-    walk: UOp | None = None  # the contraction whose tiles it goes through
-    tiles: set[tuple[UOp, tuple[bool, ...]]] = field(default_factory=set)
-    work: int = 0
-
-
-@dataclass(frozen=True, eq=False)
-class Request:
-    """Kernel ``group`` reads a node at ``index``, inside the loops ``around`` (the reductions entered on the way).
-
-    ``rows``: inside a stream, the parallel ranges of its rows, else None.
-    """
-
-    group: KernelGroup
-    index: Index
-    around: Ranges
-    rows: Ranges | None = None
-
-    @property
-    def outer(self) -> Ranges:
-        """The parallel ranges around what is read."""
-        return self.group.ranges if self.rows is None else self.rows
-
-    @property
-    def in_tile(self) -> bool:
-        """Whether rows meet what is reduced, each a range of its own: the place of a value that a tile holds."""
-        plain = all(i.op is Ops.RANGE or i.is_const for i in self.index)
-        return plain and bool(self.around) and bool(self.outer) and (self.outer | self.around) <= _ranges(self.index)
-
-    @property
-    def position(self) -> tuple[bool, ...]:
-        """Which axes are parallel."""
-        return tuple(i.ranges <= self.outer for i in self.index)
-
 
 @dataclass
 class Fusion:
@@ -150,7 +100,7 @@ class Fusion:
             self.heavy[n] = n.op is Ops.REDUCE or any(self.heavy[s] for s in n.src)
             reduces = n.op is Ops.REDUCE
             self.products[n] = contraction(n) is not None if reduces else any(self.products[s] for s in n.src)
-            self.contracts[n] = (self.products[n] and _size(n.src[0]) > self.costs.small_work if reduces else
+            self.contracts[n] = (self.products[n] and size_of(n.src[0]) > self.costs.small_work if reduces else
                                  any(self.contracts[s] for s in n.src))
             own = n.op.cost if n.op.elementwise or n.op is Ops.GATHER else 0
             self.cost[n] = min(own + sum(self.cost[s] for s in n.src), 1 << 20)
@@ -158,8 +108,8 @@ class Fusion:
             if n.op is Ops.REDUCE:
                 self.cost[n], self.light[n] = 1 << 20, 0
                 if (found := contraction(n)) is not None and self.factor(n) is None:
-                    self.depth[n] = 1 << 20 if self.windowed[n] else _size(n.src[0]) // max(_size(n), 1)
-                    self.grows[n] = _size(n) >= unrepeated_size(found.a) + unrepeated_size(found.b)
+                    self.depth[n] = 1 << 20 if self.windowed[n] else size_of(n.src[0]) // max(size_of(n), 1)
+                    self.grows[n] = size_of(n) >= unrepeated_size(found.a) + unrepeated_size(found.b)
 
     # *** decisions ***
 
@@ -223,7 +173,7 @@ class Fusion:
         if len(reduces) != 1:
             return None
         (below,) = reduces
-        return below if contraction(below) and _size(below) == _size(node) else None
+        return below if contraction(below) and size_of(below) == size_of(node) else None
 
     def light_on_statistics(self, node: UOp) -> bool:
         """Whether a value is cheap to compute again from much smaller reductions and from what has memory in any case:
@@ -231,11 +181,11 @@ class Fusion:
         if node.op is Ops.REDUCE or settings.NOOPT:
             return False
         cone = cone_of(node, STAGED)
-        work = sum(n.op.cost * _size(n) for n in cone if n.op.elementwise)
-        if len(cone) > MOST_CONE or work > self.costs.light * _size(node):
+        work = sum(n.op.cost * size_of(n) for n in cone if n.op.elementwise)
+        if len(cone) > MOST_CONE or work > self.costs.light * size_of(node):
             return False
         reduces = reductions_of(cone)
-        shared = {r for r in reduces if 4 * _size(r) <= _size(node)}
+        shared = {r for r in reduces if 4 * size_of(r) <= size_of(node)}
         front, looked = set(shared), 0
         while front and not reduces <= shared and looked <= MOST_CONE:
             cones = [cone_of(r.src[0]) for r in front]
@@ -247,7 +197,7 @@ class Fusion:
     def why_stage_reduce(self, node: UOp, requests: list[Request]) -> str | None:
         if len({r.index for r in requests}) > 1 and not self.tiled(node, requests):
             return "one kernel reads the reduction at different places"
-        return next(filter(None, (self.misfit(node, r, _ranges(r.index)) for r in requests)), None)
+        return next(filter(None, (self.misfit(node, r, ranges_in(r.index)) for r in requests)), None)
 
     # *** streams ***
 
@@ -275,7 +225,7 @@ class Fusion:
 
     def stream_rows(self, node: UOp, request: Request) -> Ranges | None:
         """The rows for which a repeated value is computed block by block inside its reader, if it can be."""
-        group, depends = request.group, _ranges(request.index)
+        group, depends = request.group, ranges_in(request.index)
         if not group.stream or request.rows is not None or self.depth[node] > self.costs.stream_depth:
             return None
         if not request.around:  # a statistic of the rows
@@ -283,7 +233,7 @@ class Fusion:
         rows = depends & group.ranges
         columns = group.ranges - depends
         fits = replace(request, rows=rows).in_tile and columns and depends == rows | request.around
-        return rows if fits and _count(rows) >= self.costs.rows else None
+        return rows if fits and count_of(rows) >= self.costs.rows else None
 
     def tiled(self, node: UOp, requests: list[Request]) -> bool:
         """Whether a row-by-column value is computed again by each of its readers, tile by tile."""
@@ -296,7 +246,7 @@ class Fusion:
             return False
         positions: dict[int, tuple[bool, ...]] = {}
         for r in requests:
-            if not r.in_tile or _count(r.outer) < self.costs.rows:
+            if not r.in_tile or count_of(r.outer) < self.costs.rows:
                 return False
             if positions.setdefault(id(r.group), r.position) != r.position:
                 return False
@@ -310,25 +260,26 @@ class Fusion:
         if request.around & depends and not (outer | request.around) <= depends:
             return "it would be computed again for every element that the outer reduction reads"
         nested = bool(request.around) and (outer | request.around) <= depends
-        if nested and _count(depends) >= 2 * _size(node) and _count(depends) > self.costs.small_work:
+        if nested and count_of(depends) >= 2 * size_of(node) and count_of(depends) > self.costs.small_work:
             return "it would be computed again for every window that reads it"
         if nested and node.op is Ops.REDUCE and self.contracts[node]:
             if self.depth[node] > self.costs.stream_depth:
                 return "a long contraction is computed by blocks, not one element at a time inside another reduction"
-            if request.rows is None and _is_block(node, request):
+            if request.rows is None and is_block(node, request):
                 return "a product is computed by blocks of rows and columns, and a reduction over others keeps both"
         if request.rows is not None:
             if node.op is Ops.REDUCE and contraction(node) and self.factor(node) is not None:
                 return "a contraction of a computed operand has a kernel of its own"
             return None if nested or depends <= outer else "its loops do not nest with those of the rows"
-        if not nested and _count(depends) > _size(node) and (
-                self.contracts[node] or _count(depends) * _size(node.src[0]) > _size(node) * self.costs.small_work):
+        if not nested and count_of(depends) > size_of(node) and (
+                self.contracts[node]
+                or count_of(depends) * size_of(node.src[0]) > size_of(node) * self.costs.small_work):
             return "a reduction is not computed where its result is only padding"
         if node in group.stream and depends == outer and group.walk in (None, node):
             return None
         if not nested and (group.contraction or (self.contracts[node] and (group.reduces or depends != outer))):
             return "a contraction's kernel holds nothing but its elementwise neighbours"
-        if not nested and depends < outer and self.products[node] and _count(outer) > self.costs.small_work:
+        if not nested and depends < outer and self.products[node] and count_of(outer) > self.costs.small_work:
             return "a product is not computed inside loops that it does not depend on"
         for other in [*group.chain, outer]:
             if not (depends <= other or other <= depends):
@@ -338,18 +289,18 @@ class Fusion:
         return None
 
     def parallel_enough(self, node: UOp, depends: Ranges, outer: Ranges) -> bool:
-        work = max(_count(outer), _size(node.src[0]) if node.op is Ops.REDUCE else 0)
-        return work <= self.costs.small_work or _count(depends) >= self.costs.rows
+        work = max(count_of(outer), size_of(node.src[0]) if node.op is Ops.REDUCE else 0)
+        return work <= self.costs.small_work or count_of(depends) >= self.costs.rows
 
     def lacks_rows(self, node: UOp, request: Request) -> bool:
         """Whether a reduction of few results sums up what many rows work out, which they can do in parallel."""
         value = below_reshapes(node.src[0])
         if settings.NOOPT or not self.heavy[value] or value.op.kind == "movement":
             return False
-        if _count(request.outer) >= self.costs.rows:
+        if count_of(request.outer) >= self.costs.rows:
             return False
-        read = max((_size(r.src[0]) for r in reductions_of(cone_of(value))), default=0)
-        return self.costs.rows <= _size(value) <= read // 4 and read > self.costs.small_work
+        read = max((size_of(r.src[0]) for r in reductions_of(cone_of(value))), default=0)
+        return self.costs.rows <= size_of(value) <= read // 4 and read > self.costs.small_work
 
     # *** requests ***
 
@@ -369,7 +320,7 @@ class Fusion:
             inner = list(index)
             for axis, r in zip(node.arg[1], ranges):
                 inner[axis] = r
-            request.group.chain.append(_ranges(index))
+            request.group.chain.append(ranges_in(index))
             request.group.reduces += 1
             request.group.contraction |= self.contracts[node]
             if not request.around and request.rows is None and contraction(node) is not None:
@@ -423,20 +374,21 @@ class Fusion:
             self.stage(seam, "a contraction reads it many times, at places that are no strides apart")
         if node.op is Ops.EXPAND and source.base.op not in SOURCES and source.base.op not in STAGED:
             rows = self.stream_rows(source, inner) if self.heavy[source] else None
-            if rows is not None or (request.rows is not None and self.heavy[source] and _ranges(index) <= request.rows):
-                around = request.around & _ranges(index)
+            read = ranges_in(index)
+            if rows is not None or (request.rows is not None and self.heavy[source] and read <= request.rows):
+                around = request.around & read
                 return self.request(source, replace(inner, around=around, rows=request.rows if rows is None else rows))
             reason = self.why_stage_expanded(source, inner)
             if reason:
                 self.stage_below(source, inner, reason)
                 return
-            if self.scores[source] and not request.around & _ranges(index):
+            if self.scores[source] and not request.around & ranges_in(index):
                 inner = replace(inner, around=frozenset())  # computed once per row, before what is reduced
         self.request(source, inner)
 
     def stage_below(self, source: UOp, request: Request, reason: str) -> None:
         """Give the value below a view its memory, so that all views share it; a small part of it gets its own."""
-        node = source if _size(source.base) > 2 * _size(source) else source.base
+        node = source if size_of(source.base) > 2 * size_of(source) else source.base
         node = narrower(node) or node
         self.stage(node, reason)
         if node is not source:
@@ -444,7 +396,7 @@ class Fusion:
 
     def why_stage_expanded(self, source: UOp, request: Request) -> str | None:
         """A value read many times over: recomputing it must be cheap, or its loops must come outside."""
-        depends = _ranges(request.index)
+        depends = ranges_in(request.index)
         if self.heavy[source]:
             return self.misfit(source, request, depends)
         if self.read_many_times(request):
@@ -456,7 +408,7 @@ class Fusion:
 
     def read_many_times(self, request: Request) -> bool:
         """Whether what is repeated inside a reduction changes with it."""
-        return bool(request.around) and not _ranges(request.index) <= request.group.ranges
+        return bool(request.around) and not ranges_in(request.index) <= request.group.ranges
 
     def ranges_of(self, node: UOp, index: Index) -> tuple[UOp, ...]:
         key = (node, index)
@@ -507,31 +459,3 @@ def fused(roots: list[UOp], costs: Costs) -> tuple[Fusion, list[UOp]]:
         fusion = Fusion(roots, costs, bare)
         staged = fusion.run()
     return fusion, staged
-
-
-def _ranges(index: Index) -> Ranges:
-    return frozenset().union(*(i.ranges for i in index))
-
-
-def _is_block(node: UOp, request: Request) -> bool:
-    """Whether rows and columns of a product both stay axes of what a reduction over others of its columns gives."""
-    body = node.src[0]
-    if body.op is not Ops.MUL:
-        return False
-    a, b = ({i for i, stays in enumerate(request.position) if stays and f.op is Ops.EXPAND and f.shape[i] != 1
-             and f.src[0].shape[i] == 1} for f in body.src)
-    return bool(a - b and b - a)
-
-
-def _count(ranges: Ranges) -> int:
-    total = 1
-    for r in ranges:
-        total *= r.vmax + 1
-    return total
-
-
-def _size(node: UOp) -> int:
-    total = 1
-    for s in node.shape:
-        total *= s.vmax if isinstance(s, UOp) else s
-    return total
