@@ -47,7 +47,8 @@ def ring_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
         for tile in unit.tiles:
             side = unit.m * tile.below
             waves = -(-batch * -(-sizes[0] // side) * -(-sizes[1] // unit.n) // target.cores)
-            if not tile.roles or waves > 1:
+            fits = unit.threads * (tile.below + tile.roles) <= target.block_threads
+            if fits and (not tile.roles or waves > 1):
                 filled = "warps of their own fill" if tile.roles else "a ring of"
                 cycles = waves * side * unit.n * sizes[2] / (fastest * tile.speed)
                 yield Candidate(f"tiles of {side} × {unit.n} with {unit.name}, {filled} {tile.slots} slots",
