@@ -244,3 +244,9 @@ def test_a_load_ahead_of_a_step_that_is_all_padding_has_its_lanes(device: str) -
     sink, values = UOp(Ops.SINK, None, (x.reduce("ADD", (0,)),)), {x: np.asarray([3, 1], np.float32)}
     opts = [Opt(OptOps.PADTO, 0, 4), Opt(OptOps.VECTOR, 0, 2), Opt(OptOps.ROTATE, 0)]
     np.testing.assert_array_equal(run_on(device, sink, values, opts)[0], expected(sink, values)[0])
+
+
+@pytest.mark.parametrize("wrong", [{"depth": 0}, {"copies": 0}, {"lanes": -1}])
+def test_an_opt_says_what_is_wrong_with_its_counts(wrong: dict[str, int]) -> None:
+    with pytest.raises(ArgumentError, match="are counts"):
+        Opt(OptOps.STAGE, 0, (0,), **wrong)

@@ -206,6 +206,11 @@ def test_attention() -> None:
                    *arrays((2, 4, 3), (2, 4, 3), (2, 4, 3)))
     shared = Tensor(q[:, :2]).scaled_dot_product_attention(Tensor(k[:, :1]), Tensor(v[:, :1]), enable_gqa=True).numpy()
     np.testing.assert_allclose(shared, attention(q[:, :2], k[:, :1], v[:, :1]), rtol=1e-5, atol=1e-6)
+    few = Tensor(np.concatenate([k, k], 1)[:, :2])
+    with pytest.raises(ShapeError, match=r"4 heads of query .*enable_gqa=True"):
+        Tensor(np.concatenate([q, q], 1)[:, :4]).scaled_dot_product_attention(few, few)
+    with pytest.raises(ShapeError, match=r"3 heads of query .*fewer that divide them"):
+        Tensor(q).scaled_dot_product_attention(few, few, enable_gqa=True)
 
 
 def test_dropout() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import tinsmith
-from tinsmith import Device, GlobalCounters, Tensor, TinyJit, nn
+from tinsmith import Device, GlobalCounters, Tensor, TinyJit, dtypes, nn
 from tinsmith.core.errors import OutOfMemoryError
 from tinsmith.core.log import log
 
@@ -32,6 +32,7 @@ def test_values_where_they_are_cheap() -> None:
     assert repr(Tensor([1, 2]) * 3) == "Tensor([3, 6], dtype=dtypes.int, device='CPU')"
     assert repr(Tensor(2.5)) == "Tensor(2.5, dtype=dtypes.float, device='CPU')"
     assert repr(Tensor.ones(2, 0)).startswith("Tensor([], ")
+    assert "1. , 2.5]" in repr(Tensor([1.0, 2.5], dtype=dtypes.bfloat16))
     assert "1., 2." in repr(Tensor([1.0, 2.0], device=("CPU", "CPU:1")) + 0)
     data = Tensor(np.arange(50_000))
     assert repr(data) == ("Tensor([    0,     1,     2, ..., 49997, 49998, 49999], shape=(50000,), "

@@ -67,6 +67,10 @@ class Opt:
     layout: str = ""
     depth: int = 1
 
+    def __post_init__(self) -> None:
+        self.require(self.depth > 0 and self.copies > 0 and self.lanes >= 0, f"depth {self.depth}, copies "
+                     f"{self.copies} and lanes {self.lanes} are counts", "depth and copies from 1, lanes from 0")
+
     def __repr__(self) -> str:
         more = f", lanes={self.lanes}" * bool(self.lanes) + f", unit={self.unit!r}" * bool(self.unit)
         more += f", copies={self.copies}" * (self.copies > 1) + f", layout={self.layout!r}" * bool(self.layout)

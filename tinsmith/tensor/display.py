@@ -44,6 +44,8 @@ def text(t: TensorBase) -> str:
         return f"{description(t)[:-1]}: {error.id} {error.op}: {error.message}>"
     if found is None:
         return description(t)
+    if found.dtype.kind == "V":  # a float that NumPy has no type for: it would print 1.0 as 1
+        found = found.astype(np.float32)
     shown = np.array2string(found, separator=", ", prefix="Tensor(", threshold=WHOLE)
     shape = f", shape={t.shape}" if found.size > WHOLE else ""
     return f"Tensor({shown}{shape}, dtype={t.dtype!r}, device={t.device!r})"

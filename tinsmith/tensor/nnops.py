@@ -25,6 +25,21 @@ if TYPE_CHECKING:
 Axes = int | Sequence[int]
 
 
+def _for_each_head(query: Tensor, key: Tensor, value: Tensor, grouped: bool) -> tuple[Tensor, Tensor]:
+    """Keys and values of as many heads as the query has; where they are ``grouped``, neighbours share one."""
+    ours, theirs, last = (x.shape[-3] if x.ndim > 2 else 1 for x in (query, key, value))
+    if equal(ours, theirs) and equal(ours, last):
+        return key, value
+    divides = equal(theirs, last) and isinstance(ours, int) and isinstance(theirs, int) and ours % theirs == 0
+    if not (divides if grouped else 1 in (ours, theirs) and 1 in (ours, last)):
+        raise ShapeError("scaled_dot_product_attention", f"{ours} heads of query {query.shape}, {theirs} of key "
+                         f"{key.shape}, {last} of value {value.shape}", "enable_gqa=True" if divides else
+                         "as many heads of all three, or with enable_gqa=True fewer of key and value that divide them")
+    if not grouped:
+        return key, value
+    return key.repeat_interleave(ours // theirs, dim=-3), value.repeat_interleave(ours // theirs, dim=-3)
+
+
 class NNOps(Activations, Windows, Losses):
     """What layers are made of."""
 
@@ -153,9 +168,7 @@ class NNOps(Activations, Windows, Losses):
         if flat or not (equal(self.shape[-1], key.shape[-1]) and equal(key.shape[-2], value.shape[-2])):
             raise ShapeError(op, f"query {self.shape}, key {key.shape}, value "
                              f"{value.shape}", "query […, L, E], key […, S, E], value […, S, Ev]")
-        if enable_gqa and not equal(key.shape[-3], self.shape[-3]):
-            times = self.shape[-3] // key.shape[-3]
-            key, value = key.repeat_interleave(times, dim=-3), value.repeat_interleave(times, dim=-3)
+        key, value = _for_each_head(self, key, value, enable_gqa)
         factor = 1 / math.sqrt(self.shape[-1]) if scale is None else number(op, "scale", scale)
         # 16-bit scores would overflow before the scale, and lose what tells them apart
         scores = self.matmul(key.transpose(-2, -1), dtype=accumulator(promote(self.dtype, key.dtype))) * factor
