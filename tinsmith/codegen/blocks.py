@@ -159,7 +159,7 @@ def local(k: KernelGraph, opt: Opt) -> None:
 
     def change(new: KernelGraph) -> None:
         to_grid(new)
-        new.split(next(x for x in new.order if x.arg[0] == r.arg[0]), amount, Role.LOCAL)
+        new.split(new.numbered[r.arg[0]], amount, Role.LOCAL)
 
     changed(k, opt, change)
 
@@ -208,7 +208,7 @@ def _share_steps(k: KernelGraph, opt: Opt, r: UOp) -> None:
 
     def change(new: KernelGraph) -> None:
         to_grid(new)
-        _, own = new.split(next(x for x in new.order if x.arg[0] == r.arg[0]), amount, Role.GROUP)
+        _, own = new.split(new.numbered[r.arg[0]], amount, Role.GROUP)
         new.order.append(new.order.pop(new.order.index(own)))
 
     changed(k, opt, change)

@@ -56,9 +56,9 @@ def chain(k: KernelGraph, opt: Opt, fold: UOp, m: UOp, n: UOp, unit: MatrixUnit,
         if x.arg[0] != number and x in k.order:
             k.pad(x, whole)
     while todo := next((f for f in inner_of(k, number)), None):
-        fits = len(todo.src) == 2 and matrix.operands(todo, m, ranged(k, number), tile) is not None
+        fits = len(todo.src) == 2 and matrix.operands(todo, m, k.numbered[number], tile) is not None
         opt.require(fits, f"{unit.name} cannot multiply what its operand is made of")
-        _hold(k, todo, m, ranged(k, number), tile)
+        _hold(k, todo, m, k.numbered[number], tile)
     fold = next(f for f in k.folds if f.src[-1].arg[0] == number and matrix.operands(f, m, n, unit))
     others = [f for f in k.folds if f is not fold and matrix.reads_held(f.src[0]) and f.src[0].op is not Ops.MMA]
     opt.require(all(len(f.src) == 2 and m in f.ranges for f in others), "every row has its own statistics")
@@ -69,9 +69,9 @@ def chain(k: KernelGraph, opt: Opt, fold: UOp, m: UOp, n: UOp, unit: MatrixUnit,
             k.order.append(shared[f])
             k.sink = simplify(k.sink.substitute({f: new}))
         elif f.src[1].arg[1] is Role.REDUCE:
-            k.change_role(ranged(k, f.src[1].arg[0]), Role.FRAGMENT)
+            k.change_role(k.numbered[f.src[1].arg[0]], Role.FRAGMENT)
     _powers_of_two(k)
-    r = ranged(k, number)
+    r = k.numbered[number]
     fold, found = next((f, pair) for f in k.folds if f.src[-1] is r and (pair := matrix.operands(f, m, n, unit)))
     steps, step = k.new_range(range_size(r) // unit.k, Role.UNROLL), k.new_range(unit.k, Role.FRAGMENT)
     value = matrix.summed(found, {r: (steps * unit.k + step).simplify()}, (m, n, step), unit, (steps,))
@@ -121,10 +121,6 @@ def tile_unit(units: tuple[MatrixUnit, ...], like: MatrixUnit, columns: int) -> 
     kinds = {u: (u.a, u.b, u.acc, u.m, u.k, u.threads, u.staged) for u in (like, *units)}
     same = [u for u in units if kinds[u] == kinds[like] and columns % u.n == 0 and columns // u.n <= u.accumulators]
     return max(same, key=lambda u: u.n, default=None) if matrix.is_power(columns) else None
-
-
-def ranged(k: KernelGraph, number: int) -> UOp:
-    return next(r for r in k.order if r.arg[0] == number)
 
 
 def inner_of(k: KernelGraph, number: int) -> list[UOp]:

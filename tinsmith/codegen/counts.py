@@ -86,8 +86,8 @@ def rank(k: KernelGraph, opt: Opt) -> None:
 
     def change(new: KernelGraph) -> None:
         blocks.to_grid(new)
-        mine = next(x for x in new.order if x.arg[0] == own.arg[0])
-        new.change_role(next(x for x in new.order if x.arg[0] == r.arg[0]), Role.RANK)
+        mine = new.numbered[own.arg[0]]
+        new.change_role(new.numbered[r.arg[0]], Role.RANK)
         if count.before is None:
             new.order.append(new.order.pop(new.order.index(mine)))
             new.change_role(mine, Role.LOCAL)

@@ -43,11 +43,6 @@ def room(kernel: Kernel, op: OptOps, r: UOp, wanted: int, target: Target) -> int
     return wanted if threads_per_block(trial) <= target.block_threads else target.block_threads // threads
 
 
-def again(kernel: Kernel, r: UOp) -> UOp:
-    """A range that has another role by now."""
-    return next(x for x in kernel.order if x.arg[0] == r.arg[0])
-
-
 def lanes_for(kernel: Kernel, target: Target, size: int, *along: UOp, stores: bool = True) -> int:
     """Elements of a whole access along ranges, as far as they divide ``size``; stores count where there are many."""
     used = [(n.src[1], n.dtype) for n in kernel.loads]
@@ -110,7 +105,7 @@ def row_opts(kernel: Kernel, target: Target) -> bool:
     rows_to_block(kernel, rows_of_block)
     for r in (*rows.reduced, *rows.beside):
         reduced = r in rows.reduced
-        left = split(kernel, OptOps.VECTOR, again(kernel, r), lanes)
+        left = split(kernel, OptOps.VECTOR, kernel.numbered[r.arg[0]], lanes)
         left = split(kernel, OptOps.GROUP if reduced else OptOps.LOCAL, left, threads)
         if left is not None:
             turns = range_size(left)
@@ -282,7 +277,7 @@ def column_opts(kernel: Kernel, target: Target) -> bool:
         wished = target.blocks.threads if enough else target.blocks.columns
         beside = amount_for(range_size(left), min(wished, target.block_threads))
         split(kernel, OptOps.LOCAL, left, beside)
-    rest = again(kernel, down)
+    rest = kernel.numbered[down.arg[0]]
     if not enough:
         rest = split(kernel, OptOps.GROUP, rest, min(target.blocks.ways, target.block_threads // beside)) or rest
     if rest in kernel.reduces:
@@ -343,7 +338,7 @@ def transpose_opts(kernel: Kernel, target: Target) -> bool:
     load, y = turned[0]
     number = kernel.loads.index(load)
     split(kernel, OptOps.LOCAL, x, side)
-    split(kernel, OptOps.LOCAL, split(kernel, OptOps.UPCAST, again(kernel, y), rows), side // rows)
+    split(kernel, OptOps.LOCAL, split(kernel, OptOps.UPCAST, kernel.numbered[y.arg[0]], rows), side // rows)
     kept = tuple(i for i, r in enumerate(kernel.ranges) if r.arg[1] is Role.GLOBAL)
     kernel.apply(Opt(OptOps.STAGE, number, kept))
     return True

@@ -87,15 +87,15 @@ def shared_reduction_opts(kernel: Kernel, target: Target) -> None:
     if results_of(kernel) >= target.blocks.enough and not beside:
         return
     for fold in {f.src[1:]: f for f in kernel.folds}.values():
-        numbers = [r.arg[0] for r in fold.src[1:] if isinstance(range_size(r), int)]
-        total = math.prod(range_size(r) for r in fold.src[1:] if r.arg[0] in numbers)
+        sizes = {r.arg[0]: size for r in fold.src[1:] if isinstance(size := range_size(r), int)}
+        total = math.prod(sizes.values())
         most = min(target.block_threads, target.blocks.threads)
         wanted = min(most, 1 << (math.isqrt(4 * total).bit_length() - 1))
-        long = [n for n in numbers if next(range_size(r) for r in fold.src[1:] if r.arg[0] == n) >= target.blocks.long]
+        long = [number for number, size in sizes.items() if size >= target.blocks.long]
         # several short ones from the innermost on
-        for number in long or reversed(numbers) if total >= target.blocks.long else ():
-            r = next((r for r in kernel.reduces if r.arg[0] == number), None)
-            if r is None or wanted < 2:
+        for number in long or reversed(sizes) if total >= target.blocks.long else ():
+            r = kernel.numbered.get(number)
+            if r is None or r.arg[1] is not Role.REDUCE or wanted < 2:
                 continue
             size = range_size(r)
             most = min(wanted, 1 << (math.isqrt(4 * size).bit_length() - 1)) if long else min(wanted, size)

@@ -53,16 +53,12 @@ def chain_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
             yield Candidate(what, {"products": cycles}, tile)
 
 
-def at_number(kernel: Kernel, number: int) -> int:
-    return next(i for i, r in enumerate(kernel.ranges) if r.arg[0] == number)
-
-
 def apply_chain(kernel: Kernel, numbers: list[int], unit: MatrixUnit, below: int, block: int, slots: int) -> None:
     """The opts of a tile: ``numbers`` of the rows, the columns and what is reduced between the contractions."""
     numbers = list(numbers)
 
     def at(which: int) -> int:
-        return at_number(kernel, numbers[which])
+        return kernel.axis_of(numbers[which])
 
     for which, multiple in enumerate((unit.m * below, 1, *(block for _ in numbers[2:]))):
         place = at(which)
@@ -84,7 +80,7 @@ def apply_chain(kernel: Kernel, numbers: list[int], unit: MatrixUnit, below: int
     if ends := visible_ends(kernel):
         kernel.apply(Opt(OptOps.SKIP))
         if rows is not None and any(rows.arg[0] == r.arg[0] for e in ends.values() for r in e.ranges):
-            kernel.apply(Opt(OptOps.WALK, at_number(kernel, rows.arg[0]), -1))
+            kernel.apply(Opt(OptOps.WALK, kernel.axis_of(rows.arg[0]), -1))
     for _ in [s for p in kernel.products for s in p.src[:2] if s in kernel.loads] if unit.staged else ():
         value = next(s for p in kernel.products for s in p.src[:2] if s in kernel.loads)
         kept = [r for r in kernel.ranges if r in value.ranges and r.arg[1] in (Role.GLOBAL, Role.BLOCK)]

@@ -125,16 +125,14 @@ def _of_threads(kernel: Kernel, numbers: Sequence[int], tile: Tile) -> None:
         inner = math.gcd(copies, 4)
         first = OptOps.VECTOR if number == numbers[1] and inner == 4 else OptOps.UPCAST
         for op, amount in ((first, inner), (OptOps.LOCAL, threads), (OptOps.UPCAST, copies // inner)):
-            at = next((i for i, r in enumerate(kernel.order) if r.arg[0] == number), None)
-            if at is not None and amount > 1:
-                apply_to(kernel, op, kernel.order[at], amount)
-                number = kernel.order[at].arg[0]
-    apply_to(kernel, OptOps.TILE, next(r for r in kernel.reduces if r.arg[0] == numbers[2]), tile.steps)
+            if number in kernel.numbered and amount > 1:
+                number = _applied(kernel, op, number, amount)
+    apply_to(kernel, OptOps.TILE, kernel.numbered[numbers[2]], tile.steps)
 
 
 def _of_warps(kernel: Kernel, numbers: Sequence[int], tile: Tile) -> None:
     """TC, LOCAL and UNROLL."""
-    m, n, k = (next(i for i, r in enumerate(kernel.ranges) if r.arg[0] == number) for number in numbers)
+    m, n, k = map(kernel.axis_of, numbers)
     kernel.apply(Opt(OptOps.TC, k, (m, n, tile.rows, tile.columns), unit=tile.unit.name))
     for which, warps in enumerate((tile.down, tile.across)):
         product = kernel.products[0]
@@ -158,9 +156,14 @@ def _merged(kernel: Kernel, ranges: list[UOp]) -> UOp:
 
 def _padded(kernel: Kernel, number: int, multiple: int) -> int:
     """The number of a range of whole tiles."""
-    at = next(i for i, r in enumerate(kernel.order) if r.arg[0] == number)
-    if range_size(kernel.order[at]) % multiple:
-        apply_to(kernel, OptOps.PADTO, kernel.order[at], multiple)
+    partial = range_size(kernel.numbered[number]) % multiple
+    return _applied(kernel, OptOps.PADTO, number, multiple) if partial else number
+
+
+def _applied(kernel: Kernel, op: OptOps, number: int, amount: int) -> int:
+    """The number of the range that is in a range's place after an opt."""
+    at = kernel.order.index(kernel.numbered[number])
+    apply_to(kernel, op, kernel.order[at], amount)
     return int(kernel.order[at].arg[0])
 
 

@@ -65,7 +65,7 @@ def _largest(kernel: Kernel, fold: UOp, a: UOp, b: UOp) -> UOp | None:
 def apply_tile(kernel: Kernel, numbers: list[int], unit: MatrixUnit, tile: Tile) -> None:
     """PADTO, TC, LOCAL, UNROLL, WALK, a STAGE per operand and ROLES."""
     below, steps = tile.below, ROW_BYTES // unit.a.itemsize
-    m, n, k = (next(i for i, r in enumerate(kernel.ranges) if r.arg[0] == n) for n in numbers)
+    m, n, k = map(kernel.axis_of, numbers)
     for axis, multiple in ((m, unit.m * below), (k, steps)):
         if range_size(kernel.ranges[axis]) % multiple:
             kernel.apply(Opt(OptOps.PADTO, axis, multiple))

@@ -76,6 +76,15 @@ class KernelGraph:
         return [r for r in self.order if not r.arg[1].expanded] + [r for r in self.order if r.arg[1].expanded]
 
     @property
+    def numbered(self) -> dict[int, UOp]:
+        """Ranges by their numbers, which stay when roles and limits change."""
+        return {r.arg[0]: r for r in self.order}
+
+    def axis_of(self, number: int) -> int:
+        """The place among ``ranges`` of the range with a number: the axis of an opt."""
+        return self.ranges.index(self.numbered[number])
+
+    @property
     def parallel(self) -> list[UOp]:
         """Loops whose iterations are independent, outermost first."""
         inner = self.bound
