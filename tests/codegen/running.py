@@ -5,7 +5,7 @@ import ctypes
 import math
 import mmap
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -20,14 +20,17 @@ from tinsmith.backend.python.runtime import NAMES, launch
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.linearize import linearize
-from tinsmith.codegen.opt import Opt
+from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.program import begin, compile_kernel
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.render.llvm import STACK_BYTES
-from tinsmith.ir import Ops, UOp
+from tinsmith.core.errors import KernelError
+from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.evaluate import evaluate
 from tinsmith.ir.evaluate_kernel import evaluate_kernel
 from tinsmith.ir.uop import toposort
+from tinsmith.ir.verify_kernel import verify_kernel
+from tinsmith.ir.verify_program import verify_program
 
 HAS_C = any(shutil.which(name) for name in ("gcc", "clang", "cc"))
 NATIVE = ["CPU", *(["CPU:C"] if HAS_C else [])]
@@ -81,15 +84,57 @@ def linearize_on(device: str, sink: UOp, opts: Sequence[Opt] = (), target: Targe
     return kernel
 
 
+def ran(program: Sequence[UOp], arrays: Sequence[Array], seed: int = 1) -> list[Array]:
+    """What a linear program makes of copies of the arrays, by the PYTHON interpreter."""
+    module: dict[str, Any] = dict(NAMES)
+    exec(PythonRenderer(Target("python")).render("kernel", program), module)
+    out = [a.copy() for a in arrays]
+    numbers = [u.arg for u in program if u.op is Ops.DEFINE_GLOBAL]
+    launch("kernel", module, [Memory("kernel", f"data{n}", out[n]) for n in numbers], 1, seed)
+    return out
+
+
 def run_linear(kernel: Kernel, sink: UOp, inputs: dict[UOp, Array]) -> tuple[list[Array], list[UOp]]:
     """A kernel's linear program by the PYTHON interpreter, and the program."""
     program = linearize(kernel)
-    module: dict[str, Any] = dict(NAMES)
-    exec(PythonRenderer(Target("python")).render("kernel", program), module)
-    arrays = buffers(sink, inputs)
-    numbers = [u.arg for u in program if u.op is Ops.DEFINE_GLOBAL]
-    launch("kernel", module, [Memory("kernel", f"data{n}", arrays[n]) for n in numbers], 1)
-    return arrays[: len(sink.src)], program
+    return ran(program, buffers(sink, inputs))[: len(sink.src)], program
+
+
+def without(program: Sequence[UOp], leave_out: Callable[[UOp], bool]) -> Iterator[tuple[UOp, list[UOp]]]:
+    """The lines that are left out, and the program without each; a sum that a line hands on is used as it is."""
+    for n, line in enumerate(program):
+        if leave_out(line):
+            rest = [*program[:n], *program[n + 1 :]]
+            handed = line.op is Ops.DRAIN and line.src
+            yield line, [u.substitute({line: line.src[0]}) for u in rest] if handed else rest
+
+
+def each_is_needed(program: Sequence[UOp], arrays: Sequence[Array], needed: Callable[[UOp], bool]) -> list[Op]:
+    """That without any one line of a kind the result is another, or the interpreter says why there is none: the kinds
+    of the lines."""
+    right, found = ran(program, arrays)[0].astype(np.float32), list[Op]()
+    for line, mutant in without(program, needed):
+        try:
+            got = ran(mutant, arrays)[0].astype(np.float32)
+            assert not np.allclose(got, right, rtol=1e-2, atol=1e-3), line
+        except KernelError as error:
+            assert any(why in str(error) for why in ("race: ", "deadlock: ", "fill slot")), error
+        found.append(line.op)
+    return found
+
+
+def computes_the_same(device: str, sink: UOp, inputs: dict[UOp, Array], opts: Sequence[Opt],
+                      close: Callable[[Array, Array], None]) -> KernelProgram:
+    """The program of a list of opts: its graph and it are well-formed, both interpreters find what the tensor graph is,
+    and its opts are the list again as ``explain`` prints them."""
+    verify_kernel(linearize_on(device, sink, opts).sink)
+    want = expected(sink, inputs)[0]
+    close(run_graph(sink, inputs, opts, device)[0], want)
+    close(run_on(device, sink, inputs, opts)[0], want)
+    program = compile_kernel(sink, Device[device].renderer, opts)
+    verify_program(program.uops)
+    assert eval(repr(program.opts), {"Opt": Opt, "OptOps": OptOps}) == list(opts)
+    return program
 
 
 def run_graph(sink: UOp, inputs: dict[UOp, Array], opts: Sequence[Opt], device: str = "PYTHON") -> list[Array]:

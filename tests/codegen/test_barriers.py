@@ -4,22 +4,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.codegen.running import Array, buffers, expected, linearize_on
+from tests.codegen.running import Array, buffers, each_is_needed, expected, linearize_on, ran
 from tests.codegen.structures import Case, of_blocks
 from tests.codegen.test_matrix import close, product
 from tinsmith.backend.device import Device
-from tinsmith.backend.python.memory import Memory
-from tinsmith.backend.python.render import PythonRenderer
-from tinsmith.backend.python.runtime import NAMES, launch
 from tinsmith.codegen.barriers import needed_barriers
 from tinsmith.codegen.linearize import linearize
 from tinsmith.codegen.program import begin, choose
-from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.render.cuda import cuda_target
 from tinsmith.codegen.render.metal import metal_target
 from tinsmith.codegen.render.wgsl import wgsl_target
@@ -30,15 +25,6 @@ from tinsmith.ir.printer import uop_table
 
 TARGETS = {name: replace(target, cores=4, resident=64) for name, target in (
     ("cuda", cuda_target()), ("metal", metal_target()), ("wgsl", wgsl_target()))}  # with warps; units; neither
-
-
-def ran(program: Sequence[UOp], arrays: Sequence[Array], seed: int = 1) -> list[Array]:
-    module: dict[str, Any] = dict(NAMES)
-    exec(PythonRenderer(Target("python")).render("kernel", program), module)
-    out = [a.copy() for a in arrays]
-    launch("kernel", module, [Memory("kernel", f"data{u.arg}", out[u.arg]) for u in program
-                              if u.op is Ops.DEFINE_GLOBAL], 1, seed)
-    return out
 
 
 @cache
@@ -121,31 +107,13 @@ def test_a_guard_of_a_store_to_local_memory_is_needed() -> None:
 ORDERS = (Ops.BARRIER, Ops.ARRIVE, Ops.ASYNC_COPY, Ops.WAIT, Ops.FENCE, Ops.COMMIT, Ops.DRAIN)
 
 
-def without(program: Sequence[UOp], at: int) -> list[UOp]:
-    """The program without a line; a sum that it hands on is used as it is."""
-    line = program[at]
-    rest = [*program[:at], *program[at + 1 :]]
-    return [u.substitute({line: line.src[0]}) for u in rest] if line.op is Ops.DRAIN and line.src else rest
-
-
 def test_all_that_a_ring_waits_for_is_needed() -> None:
     """Seven steps through four slots: copies, waits, steps of the unit and drains, each taken out once."""
     sink, inputs = product(128, 448, 256, dtypes.float16, dtypes.float32, "", False, 1)
     kernel = linearize_on("PYTHON:G256:B232448", sink)
     choose(kernel, Device["PYTHON:G256:B232448"].renderer.target)
-    program, taken, arrays = linearize(kernel), 0, inputs_of(("", sink, inputs))
-    right = ran(program, arrays)
-    for n, u in enumerate(program):
-        if u.op in ORDERS:
-            try:
-                (got, *_) = ran(without(program, n), arrays)
-                assert not np.array_equal(got, right[0], equal_nan=True), (n, u.op)
-            except KernelError as error:
-                assert "race: " in str(error) or "deadlock: " in str(error)
-            taken += 1
-    assert taken >= 24
-    ordered = {u.op for u in program if u.op in ORDERS}
-    assert ordered == set(ORDERS)
+    found = each_is_needed(linearize(kernel), inputs_of(("", sink, inputs)), lambda u: u.op in ORDERS)
+    assert len(found) >= 24 and set(found) == set(ORDERS)
 
 
 # *** the pass ***

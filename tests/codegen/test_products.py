@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.codegen.running import expected, linearize_on, run_graph, run_on
+from tests.codegen.running import computes_the_same, expected, linearize_on, run_on
 from tests.codegen.structures import Inputs, convolution, weight_gradient
 from tests.codegen.test_matrix import close, product
 from tinsmith import Context
@@ -22,8 +22,6 @@ from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.verify_kernel import verify_kernel
-from tinsmith.ir.verify_program import verify_program
 
 DEVICE = "PYTHON:G256:C4"
 F32, F16, BF16 = dtypes.float32, dtypes.float16, dtypes.bfloat16
@@ -52,13 +50,7 @@ def test_any_layout_of_any_depth_computes_the_same(layout: str, depth: int) -> N
             sink, inputs = product(*shape, dtype, F32, transposed)
             kernel = linearize_on(DEVICE, sink, opts)
             chosen = staged(kernel, layout, depth, lanes)
-            verify_kernel(kernel.sink)
-            want = expected(sink, inputs)[0]
-            close(run_graph(sink, inputs, chosen, DEVICE)[0], want)
-            close(run_on(DEVICE, sink, inputs, chosen)[0], want)
-            program = compile_kernel(sink, Device[DEVICE].renderer, chosen)
-            verify_program(program.uops)
-            assert eval(repr(program.opts), {"Opt": Opt, "OptOps": OptOps}) == chosen, "as explain prints them"
+            program = computes_the_same(DEVICE, sink, inputs, chosen, close)
             near = math.prod(next(u for u in program.uops if u.op is Ops.DEFINE_LOCAL).arg[1:])
             assert near % depth == 0
 

@@ -3,7 +3,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tinsmith import Context, Tensor, nn
+from tinsmith import Tensor, nn
+from tinsmith.inspect.trace import recording
 from tinsmith.ir.uop import toposort
 from tinsmith.tensor.layers import InLayer
 
@@ -48,7 +49,7 @@ def made(y: Tensor) -> dict[str, set[str]]:
 
 def test_origins_have_the_path_of_their_layer() -> None:
     x = Tensor(np.ones((4, 4), np.float32))
-    with Context(VIZ=2):
+    with recording():
         model = Model()
         Tensor.realize(*nn.state.get_parameters(model))
         found = made(Loop().run(model, x))
@@ -61,7 +62,7 @@ def test_origins_have_the_path_of_their_layer() -> None:
 
 def test_a_layer_that_is_not_held_yet_is_found_once_it_is() -> None:
     model = Model()
-    with Context(VIZ=2):
+    with recording():
         extra = nn.Linear(4, 4)
         made(model(Tensor.ones(4, 4)))
         model.encoder.append({"attn": extra})  # type: ignore[dict-item]
