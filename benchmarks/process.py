@@ -33,11 +33,12 @@ def environment(python: str, cache: str = "") -> dict[str, str]:
 class Process:
     """One worker. It is killed when a request takes longer than `LIMIT`."""
 
-    def __init__(self, system: str, python: str, cache: str = "") -> None:
+    def __init__(self, system: str, python: str, cache: str = "", *folder: str) -> None:
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - lives as long as the process
         self.process = subprocess.Popen(
-            [python, "-m", "benchmarks.worker", system], cwd=tempfile.gettempdir(), env=environment(python, cache),
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True)
+            [python, "-m", "benchmarks.worker", system, *folder], cwd=tempfile.gettempdir(),
+            env=environment(python, cache), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log,
+            text=True)
         try:
             self.version = str(self._read().get("version"))
         except Died as e:

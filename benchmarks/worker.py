@@ -1,8 +1,9 @@
 """One system's process: reads requests as JSON lines, runs them, answers with seconds or with the error's text.
 
-``python -m benchmarks.worker SYSTEM``. A request names a case, a variant, for how many seconds to run before the first
-sample, how many samples it wants at most, and after how many seconds to stop; ``"cold": true`` times the first call,
-the making of its inputs included.
+``python -m benchmarks.worker SYSTEM [FOLDER]``; FOLDER: a checkout whose Tinsmith it is. A request names a case, a
+variant, for how many seconds to run before the first sample, how many samples it wants at most, and after how many
+seconds to stop; ``"cold": true`` times the first call, the making of its inputs included; ``"processor": true`` the
+processor's time instead of the clock's.
 """
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import importlib.metadata
 import json
 import os
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -46,7 +48,8 @@ class Worker:
             peer.sync()
         return sample
 
-    def answer(self, case: str, variant: str, samples: int, budget: float, cold: bool) -> list[float]:
+    def answer(self, case: str, variant: str, samples: int, budget: float, cold: bool,
+               processor: bool = False) -> list[float]:
         if case != self.case:
             self.case, self.built = case, {}
         if cold:
@@ -57,12 +60,13 @@ class Worker:
         sample, seconds = self.built[variant], list[float]()
         warm_up(sample, calls=_FIRST_CALLS if new else 1)
         while not seconds or (len(seconds) < samples and sum(seconds) < budget):
-            seconds.append(timed(sample))
+            seconds.append(timed(sample, time.process_time if processor else time.perf_counter))
         return [s / BY_NAME[case].loops for s in seconds]
 
 
 def main() -> None:
-    system = sys.argv[1]
+    system, *folder = sys.argv[1:]
+    sys.path[:0] = folder  # this package is imported already
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the libraries print goes to stderr, the answers alone to stdout
     worker = Worker(system)

@@ -104,7 +104,8 @@ def guide(*owners: type | ModuleType) -> None:
             if kind in (staticmethod, classmethod):
                 setattr(owner, name, kind(guided(value.__func__)))
             elif callable(value) and hasattr(value, "__code__") and value.__module__ == _module(owner):
-                setattr(owner, name, guided(value))
+                if not inspect.unwrap(value).__code__.co_flags & inspect.CO_VARKEYWORDS:  # it takes any name itself
+                    setattr(owner, name, guided(value))
             elif isinstance(owner, ModuleType) and kind is type and value.__module__ == owner.__name__:
                 guide(value)
 
