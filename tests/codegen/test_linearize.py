@@ -224,6 +224,19 @@ def test_of_two_factors_the_one_with_fewer_copies_stays_in_registers(sizes: tupl
     assert used == [value for value in range(6) for _ in range(4)], "each of the six values is used up before the next"
 
 
+@pytest.mark.parametrize("steps", [2, 4])
+def test_a_padded_reduction_multiplies_its_own_steps_alone(steps: int) -> None:
+    m, n = 6, 4
+    a, b = param(1, m, 9).reshape((m, 1, 9)).expand((m, n, 9)), param(2, n, 9).reshape((1, n, 9)).expand((m, n, 9))
+    opts = [Opt(OptOps.UPCAST, 0, m), Opt(OptOps.UPCAST, 0, n), Opt(OptOps.UNROLL, 0, steps)]
+    lines = program((a * b).reduce("ADD", (2,)), opts=opts)
+    assert count(lines, Ops.MULADD) == (steps + 1) * m * n, "a loop's iteration, and the one step behind it"
+    assert not any(u.op in (Ops.ADD, Ops.MUL) and u.dtype.is_float for u in lines)
+    many = [u for u in lines if u.op is Ops.LOAD and u.src[0].arg == 1]
+    used = [next(many.index(s) for s in u.src if s in many) for u in lines if u.op is Ops.MULADD]
+    assert used[: m * n] == [value for value in range(m) for _ in range(n)], "each of the six values is used up before the next"
+
+
 def test_a_sum_of_nothing_has_a_loop_of_no_steps() -> None:
     lines = program((param(1, 2, 1, 0).expand((2, 3, 0)) * param(2, 1, 3, 0).expand((2, 3, 0))).reduce("ADD", (2,)))
     assert all(r.src[0].arg == 0 for r in lines if r.op is Ops.RANGE)

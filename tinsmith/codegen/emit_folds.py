@@ -41,6 +41,8 @@ class FoldWriter:
         registers while each of the other's is used up."""
         copies = list(self.lin.all_coords(f.ranges))
         body = f.src[0] if f.op is Ops.FOLD else f
+        while guarded(f, body):
+            body = body.src[1]
         if body.op is Ops.MUL:
             few = min(body.src, key=lambda s: len(list(self.lin.all_coords(s.ranges & f.ranges))))
             copies.sort(key=lambda c: [at for r, at in c if r not in few.ranges])
@@ -174,9 +176,22 @@ class FoldWriter:
                         continue
                     key = (g, c, unroll if self.separate else ())
                     at = lin.both(c, unroll)
-                    self.values[key] = line = self.accumulate(f.arg, self.values[key], body, at)
+                    if (added := self.added(f, body, at)) is None:
+                        continue
+                    self.values[key] = line = self.accumulate(f.arg, self.values[key], added, at)
                     line.origin = line.origin or f.origin
         lin.current_folds, lin.writing = before, around
+
+    def added(self, f: UOp, body: UOp, coords: Coords) -> UOp | None:
+        """What a copy takes in: without the guards that hold for all of it, None where one never does."""
+        while guarded(f, body) and self.lin.index_only(body.src[0]):
+            valid = self.lin.at(body.src[0], coords)
+            if not valid.is_const:
+                break
+            if not valid.arg:
+                return None
+            body = body.src[1]
+        return body
 
     def accumulate(self, op: Op, acc: UOp, body: UOp, coords: Coords) -> UOp:
         lin, here = self.lin, self.lin.here
@@ -204,6 +219,12 @@ class FoldWriter:
             if (first := start_of(f)) is not None:
                 line = lin.combine(here, f.arg, f.dtype, [lin.value(first, c), line])
         return line
+
+
+def guarded(f: UOp, body: UOp) -> bool:
+    """Whether a reduction takes in a value only where a condition holds: a padded range has such steps."""
+    return body.op is Ops.WHERE and f.op is Ops.FOLD and body.src[2].is_const and (
+        body.src[2].arg == f.arg.identity(f.dtype))
 
 
 class OnlineWriter(FoldWriter):
