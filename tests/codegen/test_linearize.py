@@ -234,7 +234,7 @@ def test_a_padded_reduction_multiplies_its_own_steps_alone(steps: int) -> None:
     assert not any(u.op in (Ops.ADD, Ops.MUL) and u.dtype.is_float for u in lines)
     many = [u for u in lines if u.op is Ops.LOAD and u.src[0].arg == 1]
     used = [next(many.index(s) for s in u.src if s in many) for u in lines if u.op is Ops.MULADD]
-    assert used[: m * n] == [value for value in range(m) for _ in range(n)], "each of the six values is used up before the next"
+    assert used[: m * n] == [value for value in range(m) for _ in range(n)], "each value is used up before the next"
 
 
 def test_a_sum_of_nothing_has_a_loop_of_no_steps() -> None:

@@ -405,6 +405,20 @@ def test_one_plus_tanh_is_one_exponential(dtype: DType, scales: bool) -> None:
         assert expand(several, fma=True, scales=scales) is rewrite([several], rules)[0].simplify()
 
 
+@pytest.mark.parametrize("dtype", [F32, F64], ids=str)
+def test_a_magnitude_has_no_sign_bit(dtype: DType) -> None:
+    """Written as max(x, -x) + 0: vectors need no maximum that keeps NaN. Without the + 0 a zero may keep its sign."""
+    x = leaf(dtype)
+    root = expand(x.maximum(-x) + 0.0, bits=True)
+    assert not any(n.op in (Ops.MAX, Ops.ADD) for n in root.toposort())
+    at = np.array([0.0, -0.0, 1.5, -1.5, INF, -INF, NAN, -1e-42], dtype.numpy)
+    found = evaluate(root, at, True)
+    np.testing.assert_array_equal(found, np.abs(at))
+    assert not np.signbit(found).any()
+    for other in (x.maximum(-x), x.maximum(-x) + 1.0):
+        assert expand(other, bits=True) is other
+
+
 @EVERY_WAY
 @pytest.mark.parametrize(("dtype", "bits"), [(F32, 24), (F64, 32)], ids=str)
 def test_log_of_whole_fractions_needs_no_limits(dtype: DType, bits: int, way: Way) -> None:

@@ -3,7 +3,7 @@ every op."""
 from __future__ import annotations
 
 from tinsmith.codegen.eights import as_bytes
-from tinsmith.codegen.floats import LOG2E
+from tinsmith.codegen.floats import FORMATS, LOG2E, split_sign
 from tinsmith.codegen.streams import same_value
 from tinsmith.codegen.transcendentals import FUNCTIONS, one_plus_tanh, transcendentals
 from tinsmith.core.dtypes import dtypes
@@ -74,6 +74,14 @@ exactly = RuleSet("exactly", (
 ))
 
 
+without_signs = RuleSet("without-signs", (
+    Rule("magnitude", "max(x, -x) + 0 = x without its sign bit",
+         Pat("", (Ops.ADD,), (Pat("", (Ops.MAX,), (_x, -_x)), Pat("c", const=True)), when=lambda n: n.dtype in FORMATS),
+         lambda x, c: split_sign(x)[0] if c.arg == 0 else None,
+         lambda: (lambda x: x.maximum(-x) + 0.0)(UOp(Ops.PARAM, dtypes.float32, (), (0, ())))),
+))
+
+
 def _rough_powers(sink: UOp) -> dict[UOp, UOp]:
     """exp(x - m), m the greatest x, as 2**((x - m)·log2(e)) where absolute errors count: in a sum, whose greatest term
     is 1, and in what is rounded to 16 bits."""
@@ -119,11 +127,14 @@ def _greatest(x: UOp, top: UOp) -> bool:
     return False
 
 
-def expand(sink: UOp, fma: bool = False, scales: bool = False, exp2s: bool = False, rough: bool = False) -> UOp:
+def expand(sink: UOp, fma: bool = False, scales: bool = False, exp2s: bool = False, rough: bool = False,
+           bits: bool = False) -> UOp:
     """Functions written out as the arithmetic that they are computed with: after all opts, which read ``exp(x)``.
 
     ``fma``: MULADD rounds once on the target; ``scales``: it has SCALE; ``exp2s``: EXP2 of float32; ``rough``: what is
-    ``ROUGH``."""
+    ``ROUGH``; ``bits``: vectors of floats are vectors of bits, without a maximum that keeps NaN."""
+    if bits and any(n.op is Ops.MAX for n in toposort(sink)):
+        (sink,) = rewrite([sink], without_signs)
     if not rough and any(n.arg == ROUGH for n in toposort(sink)):
         (sink,) = rewrite([sink], exactly)
     if any(n.op in FUNCTIONS for n in toposort(sink)):

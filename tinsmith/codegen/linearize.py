@@ -396,7 +396,7 @@ def linearize(kernel: Kernel) -> list[UOp]:
     """The linear program of an optimized kernel."""
     kernel.stage_what_no_unit_loads()
     target, sink = kernel.target, one_load(continued(kernel.sink))
-    kernel.sink = expand(sink, target.fma, target.scales, target.exp2s, target.rough)
+    kernel.sink = expand(sink, target.fma, target.scales, target.exp2s, target.rough, target.vector_bytes > 0)
     lin = Linearizer(kernel)
     program = passed("linearize", lin.run())
     if lin.threads_of:

@@ -10,6 +10,7 @@ import numpy as np
 from tinsmith.core.errors import ShapeError
 from tinsmith.tensor.arguments import flag, integers
 from tinsmith.tensor.base import check_tensors
+from tinsmith.tensor.slopes import with_slopes
 from tinsmith.tensor.tensor import Tensor
 
 Ints = int | Sequence[int]
@@ -119,16 +120,28 @@ class _AdaptivePool:
 
     def _uneven(self, x: Tensor, s: int, n: int) -> Tensor:
         """The last axis alone."""
-        place, size = _windows(s, n)
-        windows = x[..., Tensor(place, device=x.device)]
-        inside = np.arange(place.shape[1]) < size
-        return self._reduced(windows, Tensor(inside, device=x.device), Tensor(size.reshape(n), device=x.device))
+        raise NotImplementedError
 
     def _even(self, x: Tensor, kernel: tuple[int, ...]) -> Tensor:
         raise NotImplementedError
 
-    def _reduced(self, windows: Tensor, inside: Tensor, size: Tensor) -> Tensor:
-        raise NotImplementedError
+
+def _filled(x: Tensor, n: int, filling: float) -> Tensor:
+    """The n windows of the last axis as ``[…, n, longest]``, shorter ones filled up with a number."""
+    place, size = _windows(x.shape[-1], n)
+    inside = Tensor(np.arange(place.shape[1]) < size, device=x.device)
+    return inside.where(x[..., Tensor(place, device=x.device)], filling)
+
+
+def _sums(x: Tensor, n: int) -> Tensor:
+    """The sums of the n windows of the last axis."""
+    return with_slopes(_filled(x, n, 0).sum(-1), _sums_slope, x)
+
+
+def _sums_slope(gradient: Tensor, value: Tensor, x: Tensor) -> tuple[Tensor]:
+    """Window i of n over s places holds place p (i·s < (p+1)·n and p·n < (i+1)·s) where window p of s over n places
+    holds i: each place sums up its own window of gradients."""
+    return (_sums(gradient, x.shape[-1]),)
 
 
 def _windows(s: int, n: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -153,8 +166,9 @@ class AdaptiveAvgPool2d(_AdaptivePool):
     def _even(self, x: Tensor, kernel: tuple[int, ...]) -> Tensor:
         return x.avg_pool2d(kernel) if math.prod(kernel) > 1 else x
 
-    def _reduced(self, windows: Tensor, inside: Tensor, size: Tensor) -> Tensor:
-        return (inside.where(windows, 0).sum(-1) / size).cast(windows.dtype)
+    def _uneven(self, x: Tensor, s: int, n: int) -> Tensor:
+        sizes = Tensor(_windows(s, n)[1].reshape(n), device=x.device)
+        return (_sums(x, n) / sizes).cast(x.dtype)
 
 
 class AdaptiveAvgPool1d(AdaptiveAvgPool2d):
@@ -207,8 +221,8 @@ class AdaptiveMaxPool2d(_AdaptivePool):
     def _even(self, x: Tensor, kernel: tuple[int, ...]) -> Tensor:
         return x.max_pool2d(kernel) if math.prod(kernel) > 1 else x
 
-    def _reduced(self, windows: Tensor, inside: Tensor, size: Tensor) -> Tensor:
-        return inside.where(windows, windows.dtype.min).max(-1)
+    def _uneven(self, x: Tensor, s: int, n: int) -> Tensor:
+        return _filled(x, n, x.dtype.min).max(-1)
 
 
 class AdaptiveMaxPool1d(AdaptiveMaxPool2d):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tinsmith.ir import UOp
 from tinsmith.tensor.arguments import choice, number
-from tinsmith.tensor.helpers import rounded_once
+from tinsmith.tensor.helpers import muladd, rounded_once
 from tinsmith.tensor.slopes import with_slopes
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ def _hardswish_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
     return (x.le(-3).where(0, x.lt(3).where(g * (x * (1 / 3) + 0.5), g)),)
 
 
-# log(erfc(z) / t) + z² as a polynomial in t = 1 / (1 + z/2), z ≥ 0: erfc within 1.2e-7 of itself however small it is
-# (Press et al., Numerical Recipes in C, 2nd ed., section 6.2).
+# log(erfc(z) / t) + z² as a polynomial in t = 1 / (1 + z/2), z = abs(x)/√2: erfc within 1.2e-7 of itself however small
+# it is (Press et al., Numerical Recipes in C, 2nd ed., section 6.2).
 _TAIL = (0.17087277, -0.82215223, 1.48851587, -1.13520398, 0.27886807, -0.18628806, 0.09678418, 0.37409196, 1.00002368,
          -1.26551223)
 
@@ -49,12 +49,11 @@ def _share_below(x: Tensor) -> Tensor:
     """The normal distribution function; of float32 with all its digits also where it is nearly 0."""
     if x.dtype.itemsize > 4:
         return ((x * math.sqrt(0.5)).erf() + 1) * 0.5
-    z = x.abs() * math.sqrt(0.5)
-    t = (z * 0.5 + 1).reciprocal()
-    exponent = t * _TAIL[0] + _TAIL[1]
-    for c in _TAIL[2:]:
-        exponent = exponent * t + c
-    tail = t * 0.5 * (exponent - z * z).exp()
+    t = x._new(muladd(x.abs().uop, math.sqrt(0.125), 1.0)).reciprocal()
+    exponent = t.uop.const_like(_TAIL[0])
+    for c in _TAIL[1:]:
+        exponent = muladd(exponent, t.uop, c)
+    tail = t * 0.5 * x._new(muladd(x.uop * -0.5, x.uop, exponent)).exp()
     return (x < 0).where(tail, 1 - tail)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from tinsmith.backend.device import members
 from tinsmith.core.dtypes import DType, dtypes, promote
 from tinsmith.core.errors import ArgumentError, AxisError, DeviceError, DTypeError, ShapeError
-from tinsmith.ir import UOp
+from tinsmith.ir import Ops, UOp
 from tinsmith.ir.sizes import check_bound, normal_size, size_text, value_of_size
 from tinsmith.tensor.arguments import Scalar, integer, listed, shown
 from tinsmith.tensor.base import TensorBase
@@ -317,6 +317,12 @@ def in_one_shape(op: str, *nodes: UOp) -> tuple[UOp, ...]:
 def float_of(x: Tensor) -> UOp:
     """The node of ``x`` as floats: integers become the default float."""
     return x.uop if x.dtype.is_float else x.uop.cast(dtypes.default_float)
+
+
+def muladd(x: UOp, y: UOp | float, z: UOp | float) -> UOp:
+    """x * y + z of a formula of ours, rounded once where the device can."""
+    y, z = (v if isinstance(v, UOp) else x.const_like(v) for v in (y, z))
+    return x.alu(Ops.MULADD, y, z)
 
 
 def rounded_once(method: Callable[Concatenate[Tensor, P], Tensor]) -> Callable[Concatenate[Tensor, P], Tensor]:

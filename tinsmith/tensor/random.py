@@ -25,7 +25,7 @@ from tinsmith.ir.threefry import threefry2x32
 from tinsmith.tensor.arguments import flag, integer, number, size
 from tinsmith.tensor.base import device_name
 from tinsmith.tensor.data import check_range
-from tinsmith.tensor.helpers import product, sizes
+from tinsmith.tensor.helpers import muladd, product, sizes
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -152,7 +152,7 @@ def _gaussian(count: int, dtype: DType, device: DeviceName | None) -> UOp:
     if work is dtypes.float32 and Device[members(device_name(device))[0]].target.rough:
         return _flat(_rough_pairs(x, y).cast(dtype), count)
     bits = 32 if work is dtypes.float64 else 24
-    above_zero = _muladd((x >> (32 - bits)).cast(work), 2.0**-bits, 2.0**-bits)
+    above_zero = muladd((x >> (32 - bits)).cast(work), 2.0**-bits, 2.0**-bits)
     turns = (y >> (32 - bits)).cast(work) * 2.0**-bits
     radius = (above_zero.alu(Ops.LOG) * -2.0).alu(Ops.SQRT).reshape((1, half)).expand((2, half))
     return _flat((radius * sine_and_cosine(turns)).cast(dtype), count)
@@ -160,7 +160,7 @@ def _gaussian(count: int, dtype: DType, device: DeviceName | None) -> UOp:
 
 def _rough_pairs(x: UOp, y: UOp) -> UOp:
     """Two numbers of each pair of words, of shape (2, n); 32 bits with a sign are all angles within half a turn."""
-    above_zero = _muladd((x >> 8).cast(dtypes.float32), 2.0**-24, 2.0**-24)
+    above_zero = muladd((x >> 8).cast(dtypes.float32), 2.0**-24, 2.0**-24)
     radius = _rough(Ops.SQRT, _rough(Ops.LOG2, above_zero) * (-2 * math.log(2)))
     angle = y.bitcast(dtypes.int32).cast(dtypes.float32) * (math.pi * 2.0**-31)
     radius, angle = (u.reshape((1, u.size)).expand((2, u.size)) for u in (radius, angle))
@@ -189,12 +189,8 @@ def sine_and_cosine(turns: UOp) -> UOp:
         return angle.alu(Ops.SIN)
     square, series = angle * angle, angle.const_like(_SINE[0])
     for coefficient in _SINE[1:]:
-        series = _muladd(series, square, coefficient)
+        series = muladd(series, square, coefficient)
     return angle * series
-
-
-def _muladd(x: UOp, y: UOp | float, z: float) -> UOp:
-    return x.alu(Ops.MULADD, y if isinstance(y, UOp) else x.const_like(y), x.const_like(z))
 
 
 def _size(x: UOp) -> UOp:
