@@ -71,6 +71,42 @@ def device_names(tree: ast.Module) -> Iterator[str]:
                 yield name
 
 
+def says_what_kind(node: ast.AST) -> bool:
+    """Whether an expression is a field by which a grid of blocks can be told from loops of cores."""
+    if not isinstance(node, ast.Attribute):
+        return False
+    of = node.value.attr if isinstance(node.value, ast.Attribute) else getattr(node.value, "id", "")
+    return node.attr == "block_threads" or (of, node.attr) in {
+        ("target", "grid"), ("target", "parallel"), ("target", "blocks"), ("blocks", "threads")}
+
+
+def kinds_asked(tree: ast.AST) -> Iterator[ast.AST]:
+    """Where the kind of a target decides: as a condition, or compared with none or a role. What a device allows is
+    asked where an opt is legal, in ``require``."""
+    decide: list[ast.AST] = []
+    if isinstance(tree, ast.Call):
+        name = getattr(tree.func, "attr", getattr(tree.func, "id", ""))
+        if name == "require":
+            return
+        decide = tree.args if name == "bool" else []
+    elif isinstance(tree, (ast.If, ast.IfExp, ast.While)):
+        decide = [tree.test]
+    elif isinstance(tree, ast.comprehension):
+        decide = list(tree.ifs)
+    elif isinstance(tree, ast.BoolOp):
+        decide = tree.values[:-1]
+    elif isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.Not):
+        decide = [tree.operand]
+    elif isinstance(tree, ast.Compare):
+        sides = [tree.left, *tree.comparators]
+        bare = [s for s in sides if ast.unparse(s) == "0" or ast.unparse(s).startswith("Role.")]
+        decide = sides if bare else []
+    whole = [v for d in decide for v in (d.values if isinstance(d, ast.BoolOp) else [d])]
+    yield from filter(says_what_kind, dict.fromkeys(whole))
+    for child in ast.iter_child_nodes(tree):
+        yield from kinds_asked(child)
+
+
 def test_tuning_constants_are_fields_of_a_target() -> None:
     free = {(path, name) for of in NO_TUNING.values() for path, names in of.items() for name in names}
     found = {(path, name) for path, tree in FILES.items() for name in numbers(tree)}
@@ -79,10 +115,8 @@ def test_tuning_constants_are_fields_of_a_target() -> None:
 
 
 def test_nobody_asks_whether_there_is_a_grid() -> None:
-    found = {path: count for path, tree in FILES.items() if (count := sum(
-        isinstance(n, ast.Attribute) and n.attr == "grid" and isinstance(n.value, ast.Name) and n.value.id == "target"
-        for n in ast.walk(tree)))}
-    assert found == {}
+    found = {path: asked for path, tree in FILES.items() if (asked := list(map(ast.unparse, kinds_asked(tree))))}
+    assert found == {}, "tables by Target.parallel, fields of Target, or amounts that it allows"
 
 
 def test_no_device_is_named() -> None:
@@ -94,3 +128,13 @@ def test_what_counts_as_a_number() -> None:
     tree = ast.parse('A = 1 << 4\nB, C = 2, 0.5\nD: Final = -3\nE = {1: 4}\nF = f(3)\ng = 3\nH = "8"\nI = (1, (2, 3))\n'
                      'def f():\n    """CUDA"""\n    J = 4\n    return x == "CUDA:1"\n')
     assert list(numbers(tree)) == ["A", "B", "C", "D", "E", "I"] and list(device_names(tree)) == ["CUDA"]
+
+
+def test_what_counts_as_asking_for_a_grid() -> None:
+    asking = ("if target.blocks.threads: pass", "x = a if k.target.block_threads else b", "not target.block_threads",
+              "[a for a in b if target.grid]", "bool(target.block_threads) or c", "target.parallel is Role.GLOBAL",
+              "0 < target.block_threads", "if a and target.block_threads: pass")
+    assert all(len(list(kinds_asked(ast.parse(text)))) == 1 for text in asking)
+    fine = ("[a for a in b if a <= target.block_threads]", "table[target.parallel]", "c or target.blocks.threads",
+            "opt.require(target.block_threads > 0, 'no blocks')", "if target.blocks.long > 4: pass")
+    assert not any(list(kinds_asked(ast.parse(text))) for text in fine)

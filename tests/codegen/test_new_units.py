@@ -18,8 +18,9 @@ from tinsmith.backend.python.render import PythonRenderer
 from tinsmith.codegen.opt import OptOps
 from tinsmith.codegen.program import begin, compile_kernel
 from tinsmith.codegen.render import dots
-from tinsmith.codegen.render.base import GRID_COSTS, Blocks, Renderer, Target
+from tinsmith.codegen.render.base import GRID_COSTS, Renderer, Target
 from tinsmith.codegen.render.llvm import LLVMRenderer
+from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, units
@@ -69,8 +70,8 @@ def machine(row: MatrixUnit) -> Target:
     """One that has this unit and no other."""
     if row.threads == 1:
         return Target("python", 64, fma=True, units=(row,))
-    return Target("python", 16, local_bytes=48 << 10, block_threads=256, warp=32, blocks=Blocks(), costs=GRID_COSTS,
-                  cores=4, units=(row,))
+    return Target("python", 16, local_bytes=48 << 10, block_threads=256, warp=32, parallel=Role.GLOBAL,
+                  costs=GRID_COSTS, cores=4, units=(row,))
 
 
 @pytest.mark.parametrize("transposed", ["", "ab"])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tinsmith.codegen.kernelgraph import KernelGraph
 from tinsmith.codegen.normalize import names_across
-from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.roles import THREADS, Role, range_size
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.properties import bound_ranges, start_of
@@ -20,7 +20,7 @@ from tinsmith.ir.uop import toposort
 if TYPE_CHECKING:
     from tinsmith.codegen.opt import Opt
 
-AROUND = (Role.GLOBAL, Role.LOCAL, Role.GROUP)  # what a thread has one value of
+AROUND = (Role.GLOBAL, *THREADS)  # what a thread has one value of
 
 
 def block_of(size: int, allowed: range) -> int:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from tinsmith.codegen import matrix
 from tinsmith.codegen.indexing import flatten
 from tinsmith.codegen.kernelgraph import KernelGraph
-from tinsmith.codegen.roles import Role, range_size, staged
+from tinsmith.codegen.roles import THREADS, Role, range_size, staged
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.layout import Placed
@@ -29,25 +29,25 @@ if TYPE_CHECKING:
     from tinsmith.codegen.opt import Opt
 
 ROWS_OF_GRID = (1 << 16) - 1  # what the second and third axis of a grid may have
-THREADS = (Role.LOCAL, Role.GROUP)
 
 
 # *** the grid ***
 
 
-def to_grid(k: KernelGraph) -> None:
-    """Every parallel loop that all stores and large reductions depend on becomes an axis of the grid.
+def to_grid(k: KernelGraph, role: Role = Role.GLOBAL) -> None:
+    """Every parallel loop that all stores and large reductions depend on becomes an axis of the grid, or what else a
+    target begins with.
 
     A loop beside a reduction stays a loop: else every block would reduce the same elements again.
     """
     for r in k.parallel:
-        beside = any(r not in f.ranges and _elements(f) > k.target.blocks.short for f in k.folds)
-        if r.arg[1] is not Role.LOOP or beside or not all(r in s.ranges for s in k.stores):
+        if role is Role.LOOP or r.arg[1] is not Role.LOOP or not all(r in s.ranges for s in k.stores) or any(
+                r not in f.ranges and _elements(f) > k.target.blocks.short for f in k.folds):
             continue
         if isinstance(range_size(r), int):
-            k.change_role(r, Role.GLOBAL)
+            k.change_role(r, role)
         elif range_size(r).vmax <= k.target.blocks.in_vain:
-            new = k.new_range(range_size(r).vmax, Role.GLOBAL)
+            new = k.new_range(range_size(r).vmax, role)
             k.rebuild({r: new}, new.lt(range_size(r)), r)
             k.order[k.order.index(r)] = new
 

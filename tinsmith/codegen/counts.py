@@ -14,7 +14,7 @@ from typing import NamedTuple
 from tinsmith.codegen import blocks
 from tinsmith.codegen.kernelgraph import KernelGraph
 from tinsmith.codegen.opt import Opt
-from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.roles import THREADS, Role, range_size
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.symbolic import simplify
 
@@ -73,7 +73,7 @@ def rank(k: KernelGraph, opt: Opt) -> None:
     alone = not more and len(k.stores) == 1 and not k.products and all(n.op is not Ops.STAGE for n in k.nodes)
     if count is None or not alone:
         raise opt.illegal("it is no count of equal keys, the only one of a kernel")
-    opt.require(not any(x.arg[1] in blocks.THREADS or x.arg[1].expanded for x in k.order),
+    opt.require(not any(x.arg[1] in THREADS or x.arg[1].expanded for x in k.order),
                 "the block has other threads or copies already", "RANK before them")
     low, high = count.key.bounds
     opt.require(0 <= low <= high < threads, f"keys from {low} to {high} are no counters of {threads} threads")

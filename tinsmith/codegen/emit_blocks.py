@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
 
-from tinsmith.codegen.blocks import THREADS, grid_axes, thread_axes
+from tinsmith.codegen.blocks import grid_axes, thread_axes
 from tinsmith.codegen.kernel import Kernel
-from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.roles import THREADS, Role, range_size
 from tinsmith.codegen.scopes import Coords, ScopeWriter
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp

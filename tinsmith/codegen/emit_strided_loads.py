@@ -71,7 +71,7 @@ def _masked(lin: Emitter, n: UOp, memory: UOp, coords: Coords, lanes: UOp, valid
     lanes themselves."""
     start, step, first = _steps_apart(lin, n, coords, lanes)
     count = range_size(lanes)
-    if start is None or lin.kernel.target.block_threads or (valid is not None and valid.dtype.count > count):
+    if start is None or not lin.kernel.target.masks or (valid is not None and valid.dtype.count > count):
         return None
     depth = max(lin.depth_of(n), lin.depth_of(n.src[0]))
     own = [at % step == first for at in range(step * count)]

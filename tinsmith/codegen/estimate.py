@@ -17,14 +17,15 @@ memory as often as its loops come around, however few threads there are.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
-from tinsmith.codegen.blocks import THREADS, thread_axes, threads_per_block
+from tinsmith.codegen.blocks import thread_axes, threads_per_block
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.matrix import held
 from tinsmith.codegen.render.base import Target
-from tinsmith.codegen.roles import Role, limits, range_size
+from tinsmith.codegen.roles import THREADS, Role, limits, range_size
 from tinsmith.codegen.tuning import footprint, stride_of
 from tinsmith.codegen.work import MEMORY, Work, count, elements_of, is_arithmetic, repeated, size_of, work_of
 from tinsmith.core.dtypes import DType, dtypes
@@ -121,21 +122,27 @@ class Machine:
 
 def default_machine(target: Target, device: str = "") -> Machine:
     """What a target's data promise, for a machine that was not measured; beyond them a modest one of today."""
-    workers, width, clock, blocks = max(target.threads, 1), target.vector_bytes or 4, target.clock, target.blocks
-    if blocks.threads:
-        # other warps go on while one waits for an addition
-        flops, bandwidth = 2 * blocks.fma * target.cores * clock, blocks.bandwidth * target.cores * clock
-        peaks = tuple(Rate(d.name, flops * 4 / d.itemsize, flops * 4 / d.itemsize)
-                      for d in (dtypes.float32, dtypes.float64, dtypes.int32))
-        return Machine(target.name, device or target.name, 1, width, target.l1_bytes, target.l2_bytes, 0,
-                       (Rate("memory", bandwidth, bandwidth),), peaks, issue=1, latency=1)
+    return _MODELS[target.parallel].machine(target, device or target.name)
+
+
+def _cores(target: Target, device: str) -> Machine:
+    workers, width, clock = max(target.threads, 1), target.vector_bytes or 4, target.clock
     peaks = tuple(Rate(d.name, flops, flops * workers) for d in (dtypes.float32, dtypes.float64, dtypes.int32)
                   for flops in [2 * target.core.issue * clock * max(width // d.itemsize, 1)])
     l3 = 16 << 20
     memory = (Rate("L2", 60e9, 60e9 * workers, target.l2_bytes * workers), Rate("L3", 20e9, 20e9 * workers, l3),
               Rate("memory", 10e9, 12e9 if workers > 1 else 10e9))
-    return Machine(target.name, device or target.name, workers, width, target.l1_bytes, target.l2_bytes, l3, memory,
-                   peaks, issue=target.core.issue, latency=target.core.latency)
+    return Machine(target.name, device, workers, width, target.l1_bytes, target.l2_bytes, l3, memory, peaks,
+                   issue=target.core.issue, latency=target.core.latency)
+
+
+def _grid(target: Target, device: str) -> Machine:
+    """Other warps go on while one waits for an addition."""
+    every, width, blocks = target.cores * target.clock, target.vector_bytes or 4, target.blocks
+    peaks = tuple(Rate(d.name, flops, flops) for d in (dtypes.float32, dtypes.float64, dtypes.int32)
+                  for flops in [2 * blocks.fma * every * 4 / d.itemsize])
+    return Machine(target.name, device, 1, width, target.l1_bytes, target.l2_bytes, 0,
+                   (Rate("memory", blocks.bandwidth * every, blocks.bandwidth * every),), peaks, issue=1, latency=1)
 
 
 @dataclass(frozen=True)
@@ -176,7 +183,7 @@ def estimate(kernel: Kernel, machine: Machine, work: Work | None = None) -> Esti
         work: what the kernel has to do, if known from before its opts, which may add padding.
     """
     work = work_of(kernel) if work is None else work
-    model = (_Grid if kernel.target.blocks.threads else _Model)(kernel, machine)
+    model = _MODELS[kernel.target.parallel].kernel(kernel, machine)
     workers, share = model.workers()
     level = machine.level(work.bytes)
     whole = max(level.all, level.one)
@@ -371,3 +378,13 @@ class _Grid(_Model):
         waves = max(turns * warps * self.warp / self.target.resident, 1.0)
         waited = waves * (self.data.latency * sum(batches.values()) + met)
         return moved / self.data.access / self.target.clock, waited / self.target.clock
+
+
+class _Models(NamedTuple):
+    """Of a kind of machine: what its data promise, and a kernel on it."""
+
+    machine: Callable[[Target, str], Machine]
+    kernel: type[_Model]
+
+
+_MODELS = {Role.LOOP: _Models(_cores, _Model), Role.GLOBAL: _Models(_grid, _Grid)}

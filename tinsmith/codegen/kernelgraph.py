@@ -16,7 +16,7 @@ from tinsmith.codegen.footprints import Footprint, footprints, layout_rank, memo
 from tinsmith.codegen.normalize import grouped, implies, mergeable
 from tinsmith.codegen.opt import Opt
 from tinsmith.codegen.render.base import Target
-from tinsmith.codegen.roles import Role, is_partial, range_size, staged
+from tinsmith.codegen.roles import THREADS, Role, is_partial, range_size, staged
 from tinsmith.codegen.streams import SIDE, bind, computed_values, equal_values
 from tinsmith.codegen.views import staged_operand
 from tinsmith.core.errors import ArgumentError
@@ -299,7 +299,7 @@ class KernelGraph:
     def turned(self, value: UOp) -> UOp | None:
         """The threads that stores run along where a value's memory does not: each tile's rows are laid out along them,
         and are one element longer, so that those who fill it column by column do not all meet in one bank."""
-        if not self.target.block_threads or any(r.arg[1] is Role.VECTOR for r in value.ranges):
+        if any(r.arg[1] is Role.VECTOR for r in value.ranges):
             return None
         along = [r for r in self.order if r.arg[1] is Role.LOCAL and r in value.ranges
                  and all(linear_form(s.src[1])[0].get(r) == 1 for s in self.stores)
@@ -413,7 +413,7 @@ class KernelGraph:
                 outer, inner = self.new_range(-(-box.size // step), Role.LOOP), self.new_range(step, role)
                 at = (outer * step + inner).simplify()
                 return [r for r in (outer, inner) if r.op is Ops.RANGE], at
-        dealt = bool(self.target.block_threads)  # elements, out to the threads of a block
+        dealt = any(r.arg[1] in THREADS for r in self.order)  # elements, out to the threads of a block
         copies = (Role.VECTOR,) if dealt else (Role.UPCAST, Role.VECTOR)
         role = lead.arg[1] if lead.arg[1] in copies else Role.LOOP
         f = self.new_range(box.size, role, len(box.ranges) == 1 and is_partial(lead))

@@ -154,7 +154,7 @@ class Linearizer(Emitter):
         """The condition as a line; None where it always holds, a false constant where it never does."""
         if valid is None:
             return None
-        if self.kernel.target.block_threads and (lanes := self.lanes(valid)) is not None:
+        if not self.kernel.target.masks and (lanes := self.lanes(valid)) is not None:
             valid = for_all_lanes(valid, lanes) or valid  # decided once for a whole vector
         line = self.indexed(valid, coords) if self.index_only(valid) else self.value(valid, coords)
         return None if line.op is Ops.CONST and line.arg else line

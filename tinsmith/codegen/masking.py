@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tinsmith.codegen.kernelgraph import KernelGraph
 from tinsmith.codegen.normalize import conjuncts
-from tinsmith.codegen.roles import Role
+from tinsmith.codegen.roles import THREADS, Role
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.linear import from_linear, linear_form
@@ -113,7 +113,7 @@ def masked_blocks(k: KernelGraph) -> dict[UOp, UOp]:
 def visible_ends(k: KernelGraph) -> dict[UOp, UOp]:
     """Loops over blocks of rows whose last blocks a mask hides, each with how many it does not hide."""
     found = {}
-    shared = (Role.LOCAL, Role.GROUP) if k.products else ()  # the threads of a unit's block go round together
+    shared = THREADS if k.products else ()  # the threads of a unit's block go round together
     around = {r for r in k.parallel if not r.arg[1].expanded and r.arg[1] not in shared}
     for fold in k.folds:
         block = fold.src[0]

@@ -12,7 +12,7 @@ from dataclasses import replace
 from tinsmith.codegen import accumulators, ahead, blocks, bounds, chains, counts, masking, matrix, online
 from tinsmith.codegen.kernelgraph import KernelGraph
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.roles import Axis, Role, is_partial, range_size
+from tinsmith.codegen.roles import THREADS, Axis, Role, is_partial, range_size
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
@@ -88,7 +88,7 @@ def _feeds_unit(k: KernelGraph, r: UOp) -> bool:
 def _thread(k: KernelGraph, opt: Opt) -> None:
     r = k.axis(opt)
     opt.require(r.arg[1] is Role.LOOP and r not in k.bound, "one parallel loop can be split over threads")
-    opt.require(not any(x.arg[1] in (Role.THREAD, Role.LOCAL, Role.GROUP) for x in k.order),
+    opt.require(not any(x.arg[1] in (Role.THREAD, *THREADS) for x in k.order),
                 "the kernel is split over threads already")
     opt.require(bounds.first_loop(k) is r, "it must be the outermost loop")
     outermost = {r} if all(r in s.ranges for s in k.stores) else bounds.outermost_loops(k)
@@ -148,7 +148,7 @@ def _stage(k: KernelGraph, opt: Opt) -> None:
     value = _widened(k, value) if value.op is Ops.LOAD else value
     lanes = [r for r in outside if r.arg[1] is Role.VECTOR and r in value.ranges]
     opt.require(not lanes, "a stage has no copy per lane")
-    threads = [r for r in outside if r.arg[1] in blocks.THREADS and r in value.ranges]
+    threads = [r for r in outside if r.arg[1] in THREADS and r in value.ranges]
     opt.require(not threads, "a stage is shared by the threads of a block")
     opt.require(opt.lanes != 1 and opt.lanes & (opt.lanes - 1) == 0, "lanes come in powers of two")
     inside = [r for r in k.order if r in value.ranges and r not in outside]
@@ -219,7 +219,7 @@ def _matrix_unit(k: KernelGraph, opt: Opt) -> list[Opt]:
     m, n = (k.axis(Opt(opt.op, a)) for a in amt[:2])
     opt.require(m is not n and all(_is_parallel(k, x) and x.arg[1] in (Role.LOOP, Role.GLOBAL) for x in (m, n)),
                 "m and n are two parallel loops")
-    opt.require(not any(x.arg[1] in blocks.THREADS for x in k.order), "the block has other threads already")
+    opt.require(not any(x.arg[1] in THREADS for x in k.order), "the block has other threads already")
     fixed = all(isinstance(range_size(x), int) and not is_partial(x) for x in (m, n, r))
     opt.require(fixed, "a range is partial or of symbolic size")
     fold = next((f for f in k.folds if r in f.src[1:] and contraction(f, guarded=True)), None)

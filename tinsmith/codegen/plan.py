@@ -27,7 +27,7 @@ from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.matrix_opts import unit_ways
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
-from tinsmith.codegen.roles import range_size
+from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.stream_opts import chain_ways
 from tinsmith.codegen.tuning import Candidate, Unfit, work_of
 from tinsmith.core.errors import ArgumentError
@@ -125,12 +125,12 @@ def candidates(kernel: Kernel, target: Target) -> list[Candidate]:
 def generators(kernel: Kernel, target: Target) -> tuple[Generator, ...]:
     """The generators of a kernel's structure, the most special one first: the next ones are only asked where nothing of
     that suits it."""
-    return _alone, *(BLOCKS if target.blocks.threads else CORES)[type(structure(kernel.sink))]
+    return GENERATORS[target.parallel][type(structure(kernel.sink))]
 
 
 def _alone(kernel: Kernel, target: Target) -> Iterator[Candidate]:
     """Every thread of a grid by itself, where a setting asks for it."""
-    if settings.NOLOCALS and target.blocks.threads:
+    if settings.NOLOCALS:
         yield Candidate("every thread alone", {}, lambda k: k.apply(Opt(OptOps.NOLOCALS)))
 
 
@@ -167,3 +167,4 @@ _tiles = _finished(lambda kernel, target: chain(tile_ways(kernel, target), unit_
 CORES: dict[type[Structure], tuple[Generator, ...]] = {
     Contraction: (chain_ways, _tiles, *_rows), Rows: _rows, Scan: (_tiles, _finished(scan_ways, True), *_plain),
     Scatter: _plain, Map: _plain}
+GENERATORS = {Role.LOOP: CORES, Role.GLOBAL: {of: (_alone, *ways) for of, ways in BLOCKS.items()}}

@@ -54,8 +54,7 @@ def choose(kernel: Kernel, target: Target) -> Plan:
 
 def _begin(lowered: UOp, target: Target) -> Kernel:
     kernel = Kernel(decompose(lowered), target=target)
-    if target.blocks.threads:
-        to_grid(kernel)
+    to_grid(kernel, target.parallel)
     return kernel
 
 
@@ -82,7 +81,7 @@ def _compile(sink: UOp, renderer: Renderer, opts: Sequence[Opt] | None) -> Kerne
         verify_program(program)
     near = local_bytes(program)
     most = max(target.local_bytes, target.ring_bytes * any(u.op is Ops.DEFINE_RING for u in program))
-    if target.block_threads and near > most and (target.blocks.threads or launch_size(program, "lidx")):
+    if near > most:
         raise ArgumentError("Opt", f"a block's local memory has {most} bytes, the stages need {near}",
                             "smaller amounts, or fewer GROUP and STAGE opts")
     launch, text = assemble(kernel.name(), program, renderer, work)

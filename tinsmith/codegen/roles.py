@@ -33,6 +33,9 @@ class Role(enum.Enum):
         return self in (Role.UPCAST, Role.UNROLL, Role.VECTOR, Role.FRAGMENT)
 
 
+THREADS = (Role.LOCAL, Role.GROUP)  # of a block
+
+
 def range_size(r: UOp) -> Any:
     """How many iterations a range has: an int, or a UOp where it is known at launch only."""
     return r.src[-1].arg if r.src[-1].is_const else r.src[-1]

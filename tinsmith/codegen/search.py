@@ -124,18 +124,18 @@ def actions(kernel: Kernel, target: Target) -> Iterator[Opt]:
     """
     ranges = kernel.ranges
     lanes = sorted({max(target.vector_bytes // size, 1) for size in (8, 4)} - {1}) if target.vector_bytes else []
-    shared = (OptOps.GROUP, OptOps.GROUPTOP) if target.block_threads else ()
     for axis, r in enumerate(ranges):
         size = range_size(r)
         if not isinstance(size, int) or r.arg[1].expanded:
             continue
         fitting = [a for a in AMOUNTS if a <= size]
+        threads = [a for a in fitting if a <= target.block_threads]
         if r.arg[1] is Role.REDUCE:
             yield from (Opt(OptOps.UNROLL, axis, a) for a in fitting)
-            yield from (Opt(op, axis, a) for op in shared for a in fitting if a >= 4)
+            yield from (Opt(op, axis, a) for op in (OptOps.GROUP, OptOps.GROUPTOP) for a in threads if a >= 4)
         else:
             yield from (Opt(OptOps.UPCAST, axis, a) for a in fitting)
-            yield from (Opt(OptOps.LOCAL, axis, a) for a in fitting if target.block_threads)
+            yield from (Opt(OptOps.LOCAL, axis, a) for a in threads)
         yield from (Opt(OptOps.VECTOR, axis, a) for a in lanes if a < 2 * size)
         yield from (Opt(OptOps.TILE, axis, a) for a in TILES if a < size and size % a == 0)
         yield from (Opt(OptOps.SWAP, axis, other) for other in range(axis + 1, len(ranges))

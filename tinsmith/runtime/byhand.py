@@ -1,6 +1,7 @@
 """Running programs that were written by hand, on any device."""
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +12,7 @@ from tinsmith.backend.device import Compiled, Device
 from tinsmith.backend.memory import Buffer
 from tinsmith.backend.program import Call
 from tinsmith.codegen.launch import Launch
-from tinsmith.codegen.program import assemble
+from tinsmith.codegen.program import assemble, launch_size
 from tinsmith.codegen.render.cstyle import ReadableRenderer
 from tinsmith.core.counters import Ran, report
 from tinsmith.core.dtypes import DType, dtypes
@@ -109,9 +110,11 @@ def _assembled(name: str, lines: list[UOp], device: Compiled) -> tuple[Launch, s
     """Launch data and source, if the device has what the program asks for."""
     asks = next((u for u in lines if u.op in (Ops.BARRIER, Ops.SHUFFLE)
                  or (u.op is Ops.SPECIAL and isinstance(u.arg, tuple))), None)
-    if asks is not None and not device.renderer.target.block_threads:
-        raise ArgumentError("run_program", f"{asks.op.name} of {name} needs blocks of threads, which {device.device} "
-                            "does not have", "a LOOP, or another device, such as PYTHON or OPENCL")
+    threads, most = math.prod(launch_size(lines, "lidx")), device.renderer.target.block_threads
+    if asks is not None and threads > most:
+        raise ArgumentError("run_program", f"{asks.op.name} of {name} needs a block of {threads} threads, those of "
+                            f"{device.device} have at most {most}",
+                            "a LOOP, or another device, such as PYTHON or OPENCL")
     works_on = device.renderer.target.dtypes | {dtypes.index, dtypes.void}
     for u in lines:
         wrong = {s.dtype.scalar for s in (u, *u.src)} - works_on if u.op.alu or u.op is Ops.DEFINE_ACC else None

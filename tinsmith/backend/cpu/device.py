@@ -234,8 +234,8 @@ def cpu_target(name: str, architecture: str, features: frozenset[str], cores: in
     matrix_units = next(filter(None, tables), ()) if name == "llvm" else ()  # beside tiles, vectors are slow
     fma = name == "llvm" and ("fma" in features or arm)
     scales = name == "llvm" and {"avx512f", "avx512vl", "avx512bw", "avx512dq"} <= features
-    return Target(name, width, 32 if "avx512f" in features or arm else 16, cores, 64 << 20,
-                  caches.l1, caches.l2, fma=fma, scales=scales, units=(*matrix_units, *fma_units))
+    return Target(name, width, 32 if "avx512f" in features or arm else 16, cores, l1_bytes=caches.l1,
+                  l2_bytes=caches.l2, fma=fma, scales=scales, masks=True, units=(*matrix_units, *fma_units))
 
 
 @functools.cache

@@ -11,8 +11,9 @@ import numpy as np
 from tinsmith.backend.device import Allocator, Compiled, Compiler
 from tinsmith.backend.program import Call, Program
 from tinsmith.codegen.launch import Launch
-from tinsmith.codegen.render.base import GRID_COSTS, Blocks, Target
+from tinsmith.codegen.render.base import GRID_COSTS, Target
 from tinsmith.codegen.render.opencl import OpenCLRenderer
+from tinsmith.codegen.roles import Role
 from tinsmith.core.cache import cache_get, cache_key, cache_put
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.dtypes import dtypes
@@ -210,7 +211,7 @@ def device_target(device: Any) -> Target:
     held = frozenset(dtypes.all) if device.double_fp_config else frozenset(dtypes.all) - {dtypes.float64}
     return Target("opencl", 16, 32, local_bytes=min(device.local_mem_size, 48 << 10), storage=held,
                   dtypes=held - {dtypes.float16, dtypes.bfloat16}, fma=True,
-                  block_threads=min(device.max_work_group_size, 1024), blocks=Blocks(), costs=GRID_COSTS)
+                  block_threads=min(device.max_work_group_size, 1024), parallel=Role.GLOBAL, costs=GRID_COSTS)
 
 
 def DEVICE(name: str) -> Compiled:

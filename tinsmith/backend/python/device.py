@@ -26,7 +26,8 @@ from tinsmith.backend.python.runtime import NAMES, launch
 from tinsmith.backend.python.warps import BACKWARD
 from tinsmith.backend.python.watch import WARP
 from tinsmith.codegen.launch import Launch
-from tinsmith.codegen.render.base import GRID_COSTS, RANKED_COSTS, Blocks, Target
+from tinsmith.codegen.render.base import GRID_COSTS, RANKED_COSTS, Target
+from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import DeviceError, OutOfMemoryError
 from tinsmith.ir import units
@@ -100,7 +101,7 @@ def DEVICE(name: str) -> Compiled:
     rows = (*units.AMX, *units.DOT, *(units.fma(d, vector_bytes) for d in (dtypes.float32, dtypes.float64)))
     if block:
         target = Target("python", vector_bytes, local_bytes=BLOCK_BYTES, block_threads=block, warp=WARP,
-                        matrix_loads=True, bulk_copy=16 * bool(ring), ring_bytes=ring, blocks=Blocks(),
+                        matrix_loads=True, bulk_copy=16 * bool(ring), ring_bytes=ring, parallel=Role.GLOBAL,
                         costs=RANKED_COSTS if block >= 1 << RANKED_COSTS.digits[0] else GRID_COSTS, cores=cores,
                         matches=block >= WARP,
                         units=(*(units.HOPPER if ring else ()), *(units.CUDA if block >= WARP else ())))

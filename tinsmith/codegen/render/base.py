@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar
 
+from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.units import MatrixUnit
@@ -125,7 +126,7 @@ class Blocks:
     """How work is shared out among the threads of a block.
 
     Attributes:
-        threads: of a block where nothing asks for more; 0: parallel loops are no blocks unless an opt says so.
+        threads: of a block where nothing asks for more.
         most_threads: of a block where there are many of them.
         lanes: of one access, as far as they fit a vector.
         long: elements from which on a reduction is worth sharing; ``short``: of a sum that a thread has in registers.
@@ -339,11 +340,12 @@ class Target:
         vector_bytes: width of a vector register; 0 where there is no vector type.
         vector_registers: how many of them.
         threads: workers that a THREAD range is split over; 0 where kernels have no threads of their own.
-        local_bytes: local memory that a kernel's stages may fill.
+        local_bytes: local memory that a kernel's stages may fill; any number where it is part of main memory.
         l1_bytes, l2_bytes: caches per core.
         dtypes: element types that arithmetic works on directly; others are widened.
         fma: MULADD is one instruction, which rounds once.
         scales: SCALE is one instruction.
+        masks: each lane of a vector is loaded under a condition of its own.
         exp2s: EXP2 of a float32 is one, off by 2 places at most; with ``fma`` only.
         rough: functions of float32 that are ``ROUGH`` are instructions; only with ``exp2s``.
         units: the matrix units it has, the preferred first.
@@ -359,6 +361,7 @@ class Target:
         clock: cycles per second, by which a price in cycles becomes a time.
         launches_early: blocks of a kernel may come before the last one has ended, and wait for that themselves.
         replays: graphs of one program that are kept, each for the addresses that it was made for.
+        parallel: what loops of independent iterations are from the start: loops, or axes of a grid of blocks.
         costs: what the scheduler weighs.
         blocks: how work is shared out among the threads of blocks; ``core``: what one core is good for.
     """
@@ -367,7 +370,7 @@ class Target:
     vector_bytes: int = 0
     vector_registers: int = 16
     threads: int = 0
-    local_bytes: int = 1 << 20
+    local_bytes: int = 1 << 62
     l1_bytes: int = 32 << 10
     l2_bytes: int = 1 << 20
     dtypes: frozenset[DType] = field(
@@ -375,6 +378,7 @@ class Target:
     storage: frozenset[DType] = field(default_factory=lambda: frozenset(dtypes.all))
     fma: bool = False
     scales: bool = False
+    masks: bool = False
     exp2s: bool = False
     rough: bool = False
     units: tuple[MatrixUnit, ...] = ()
@@ -391,8 +395,9 @@ class Target:
     clock: float = 2.5e9
     launches_early: bool = False
     replays: int = 4
+    parallel: Role = Role.LOOP
     costs: Costs = Costs()
-    blocks: Blocks = Blocks(threads=0)
+    blocks: Blocks = Blocks()
     core: Core = Core()
 
     def key(self) -> str:

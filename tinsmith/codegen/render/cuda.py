@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from math import prod
 
 from tinsmith.codegen.render import rings
-from tinsmith.codegen.render.base import RANKED_COSTS, Blocks, Target
+from tinsmith.codegen.render.base import RANKED_COSTS, Target
 from tinsmith.codegen.render.cstyle import _strip
 from tinsmith.codegen.render.gpu import AXES, Body, GPURenderer, bfloat16, specials
+from tinsmith.codegen.roles import Role
 from tinsmith.codegen.views import maps
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp, units
@@ -90,7 +91,7 @@ def cuda_target(arch: str = "sm_90", cores: int = 132) -> Target:
     return Target(f"cuda_{arch}", 16, 64, local_bytes=48 << 10, fma=True, bulk_copy=16 * bool(staged),
                   ring_bytes=(227 << 10) * bool(staged), exp2s=True, rough=True, block_threads=1024, warp=32,
                   matrix_loads=generation(arch) >= 75,
-                  blocks=Blocks(), costs=RANKED_COSTS, matches=True, units=(*staged, *rows), cores=cores,
+                  parallel=Role.GLOBAL, costs=RANKED_COSTS, matches=True, units=(*staged, *rows), cores=cores,
                   launches_early=generation(arch) >= 90, block_registers=(1 << 16) * bool(staged))
 
 

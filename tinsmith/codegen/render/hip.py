@@ -5,9 +5,10 @@ import re
 from collections.abc import Sequence
 from math import prod
 
-from tinsmith.codegen.render.base import GRID_COSTS, Blocks, Target
+from tinsmith.codegen.render.base import GRID_COSTS, Target
 from tinsmith.codegen.render.cstyle import _MATH, _strip
 from tinsmith.codegen.render.gpu import AXES, GPURenderer, bfloat16, specials
+from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp, units
 from tinsmith.ir.units import MatrixUnit
@@ -27,7 +28,7 @@ def hip_target(arch: str = "gfx1100", cores: int = 96) -> Target:
     """What generated HIP may use; ``arch`` such as ``gfx1100``, whose warps have 32 threads."""
     rows = units.RDNA3 if arch.startswith("gfx11") else ()
     return Target(f"hip_{arch}", 16, 64, local_bytes=64 << 10, dtypes=frozenset(dtypes.all) - {dtypes.float16,
-                  dtypes.bfloat16}, fma=True, block_threads=1024, warp=32, blocks=Blocks(), costs=GRID_COSTS,
+                  dtypes.bfloat16}, fma=True, block_threads=1024, warp=32, parallel=Role.GLOBAL, costs=GRID_COSTS,
                   units=rows, cores=cores)
 
 

@@ -3,9 +3,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tinsmith.codegen.render.base import GRID_COSTS, Blocks, Target
+from tinsmith.codegen.render.base import GRID_COSTS, Target
 from tinsmith.codegen.render.cstyle import _addend, _strip
 from tinsmith.codegen.render.gpu import AXES, GPURenderer, bfloat16
+from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import CompileError
 from tinsmith.ir import Ops, UOp, units
@@ -15,8 +16,9 @@ from tinsmith.ir.units import MatrixUnit
 def metal_target() -> Target:
     """What every Apple GPU offers."""
     held = frozenset(dtypes.all) - {dtypes.float64}
-    return Target("metal", 16, 64, local_bytes=32 << 10, storage=held, fma=True, block_threads=1024, blocks=Blocks(),
-                  costs=GRID_COSTS, dtypes=held - {dtypes.float16, dtypes.bfloat16}, units=units.APPLE, cores=32)
+    return Target("metal", 16, 64, local_bytes=32 << 10, storage=held, fma=True, block_threads=1024,
+                  parallel=Role.GLOBAL, costs=GRID_COSTS, dtypes=held - {dtypes.float16, dtypes.bfloat16},
+                  units=units.APPLE, cores=32)
 
 
 def matrix_function(unit: MatrixUnit) -> str:

@@ -12,10 +12,11 @@ import re
 from collections.abc import Sequence
 from math import prod
 
-from tinsmith.codegen.render.base import GRID_COSTS, Blocks, Target
+from tinsmith.codegen.render.base import GRID_COSTS, Target
 from tinsmith.codegen.render.cstyle import _strip
 from tinsmith.codegen.render.gpu import AXES, HALVES, GPURenderer, called, specials
 from tinsmith.codegen.render.wgsl64 import PAIR, helpers, is_pair, literal, operation, to_pair
+from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import CompileError
 from tinsmith.ir import Ops, UOp
@@ -70,7 +71,7 @@ def wgsl_target(block_threads: int = 256, local_bytes: int = 16 << 10, int64: bo
     """
     held = frozenset(dtypes.all) - (frozenset() if float64 and int64 else {dtypes.float64})
     return Target("wgsl" if int64 else "wgsl of words", 16, 32, local_bytes=local_bytes // 2, storage=held,
-                  dtypes=held - set(HALVES), block_threads=block_threads, blocks=Blocks(), costs=GRID_COSTS)
+                  dtypes=held - set(HALVES), block_threads=block_threads, parallel=Role.GLOBAL, costs=GRID_COSTS)
 
 
 def is_packed(dtype: DType) -> bool:
