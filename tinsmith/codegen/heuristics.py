@@ -85,7 +85,7 @@ def look_ahead(kernel: Kernel, target: Target) -> None:
     """Prefetch what streams through a reduction from beyond the second cache: rows of an unpacked panel that lie far
     apart, which no hardware follows, and long sums a page ahead."""
     fetched = set[UOp]()  # memory of which whole rows are
-    filling = {r for n in kernel.nodes if n.op is Ops.STAGE for r in n.src[1:]}
+    filling = {r for n in kernel.of(Ops.STAGE) for r in n.src[1:]}
     for load in kernel.loads:
         loops = [r for r in kernel.order if r in load.src[1].ranges and not r.arg[1].expanded]
         lanes = any(r.arg[1] is Role.VECTOR for r in load.src[1].ranges)

@@ -308,7 +308,7 @@ def _peel_edges(kernel: Kernel, loop: UOp) -> None:
     """Write out a short loop over tiles if its first or last ones reach outside of a window by steps written out."""
     steps = [r for r in kernel.order if r.arg[1] is Role.UNROLL]
     reaches = any(loop in s.ranges for r in steps for s in limits(r) or ())
-    staged = any(loop in n.ranges for n in kernel.nodes if n.op is Ops.STAGE)
+    staged = any(loop in n.ranges for n in kernel.of(Ops.STAGE))
     if reaches and not staged and range_size(loop) <= kernel.target.core.peeled:
         _apply(kernel, OptOps.CUT, loop, tuple(range(1, range_size(loop))))
 
@@ -366,7 +366,7 @@ def _pack(kernel: Kernel, tile: Tile, panel: UOp, batch: list[UOp], lane_outer: 
 def _loops_of_copies(kernel: Kernel, tile: Tile, panel: UOp, lane_outer: UOp, target: Target) -> list[UOp]:
     """The loops in which scalars are copied to local memory, if it costs less that these go around the panels: then
     every worker packs all panels, which come from the second cache, but no panel has the scalars copied again."""
-    costs, staged = target.core.tile, [n for n in kernel.nodes if n.op is Ops.STAGE]
+    costs, staged = target.core.tile, kernel.of(Ops.STAGE)
     loops = [r for r in kernel.parallel if any(r in n.ranges for n in staged)]
     again = sum(_count(n.ranges) * math.prod(n.arg) for n in staged) * (range_size(lane_outer) - 1) * costs.copied
     width = tile.vectors * tile.lanes * tile.fold.dtype.itemsize

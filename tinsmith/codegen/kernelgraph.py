@@ -6,6 +6,7 @@ result (up to the rounding of reordered float sums).
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from copy import copy as shallow_copy
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from tinsmith.codegen.roles import THREADS, Role, is_partial, range_size, staged
 from tinsmith.codegen.streams import SIDE, bind, computed_values, equal_values
 from tinsmith.codegen.views import staged_operand
 from tinsmith.core.errors import ArgumentError
-from tinsmith.ir import Ops, UOp
+from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.linear import linear_form
 from tinsmith.ir.properties import bound_ranges
 from tinsmith.ir.structure import contraction
@@ -44,15 +45,15 @@ class KernelGraph:
     roles: bool = False  # warps of their own fill the slots of rings
     count: int = 0
     target: Target = field(default_factory=lambda: Target(""))
-    _sorted: tuple[UOp | None, list[UOp]] = field(default=(None, []), repr=False, compare=False)
+    _sorted: tuple[UOp | None, list[UOp], dict[Op, list[UOp]]] = field(default=(None, [], {}), repr=False,
+                                                                      compare=False)
 
     def __post_init__(self) -> None:
         self.sink = simplify(self.sink)
-        found = [n for n in self.nodes if n.op is Ops.RANGE]
+        found = self.of(Ops.RANGE)
         # What more reductions depend on comes further out: each is then computed once.
         users = {r: sum(r in f.ranges for f in self.folds) for r in found}
-        ordered = self.ordered | frozenset(n.src[4] for n in self.nodes if n.op is Ops.SCATTER_STORE
-                                           and n.src[4].arg[1] is Role.LOOP)
+        ordered = self.ordered | frozenset(n.src[4] for n in self.of(Ops.SCATTER_STORE) if n.src[4].arg[1] is Role.LOOP)
         loops = (Role.LOOP, Role.BLOCK)
         self.order = sorted(found, key=lambda r: (r.arg[1] not in loops, r in ordered, -users[r], r.arg[0]))
         self.count = 1 + max((r.arg[0] for r in found), default=-1)
@@ -67,8 +68,17 @@ class KernelGraph:
     def nodes(self) -> list[UOp]:
         """All nodes of the graph, sources first."""
         if self._sorted[0] is not self.sink:
-            self._sorted = self.sink, toposort(self.sink)
+            found, by_op = toposort(self.sink), defaultdict[Op, list[UOp]](list)
+            for n in found:
+                by_op[n.op].append(n)
+            self._sorted = self.sink, found, by_op
         return self._sorted[1]
+
+    def of(self, *ops: Op) -> list[UOp]:
+        """The nodes of some ops, sources first."""
+        nodes, by_op = self.nodes, self._sorted[2]
+        present = [op for op in ops if op in by_op]
+        return list(by_op[present[0]]) if len(present) == 1 else [n for n in nodes if n.op in present]
 
     @property
     def ranges(self) -> list[UOp]:
@@ -93,7 +103,8 @@ class KernelGraph:
     @property
     def bound(self) -> frozenset[UOp]:
         """Ranges that belong to a reduction, a stage, a running value or an ordered scatter."""
-        return self.ordered | self.scan_threads | {r for n in self.nodes for r in bound_ranges(n)}
+        own = self.of(Ops.FOLD, Ops.STAGE, Ops.MMA, Ops.SCATTER_STORE)
+        return self.ordered | self.scan_threads | {r for n in own for r in bound_ranges(n)}
 
     @property
     def ordered(self) -> frozenset[UOp]:
@@ -112,7 +123,7 @@ class KernelGraph:
 
     @property
     def _steps(self) -> frozenset[UOp]:
-        return frozenset().union(*(n.src[1].ranges for n in self.nodes if n.op is Ops.PREFIX))
+        return frozenset().union(*(n.src[1].ranges for n in self.of(Ops.PREFIX)))
 
     @property
     def reduces(self) -> list[UOp]:
@@ -122,12 +133,12 @@ class KernelGraph:
     @property
     def loads(self) -> list[UOp]:
         """Loads from kernel arguments, in a stable order."""
-        return [n for n in self.nodes if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
+        return [n for n in self.of(Ops.LOAD) if n.src[0].op is Ops.PARAM]
 
     @property
     def products(self) -> list[UOp]:
         """The steps of matrix units."""
-        return [n for n in self.nodes if n.op is Ops.MMA]
+        return self.of(Ops.MMA)
 
     @property
     def stageable(self) -> list[UOp]:
@@ -136,11 +147,11 @@ class KernelGraph:
 
     @property
     def stores(self) -> list[UOp]:
-        return [n for n in self.nodes if n.op in (Ops.STORE, Ops.SCATTER_STORE)]
+        return self.of(Ops.STORE, Ops.SCATTER_STORE)
 
     @property
     def folds(self) -> list[UOp]:
-        return [n for n in self.nodes if n.op is Ops.FOLD]
+        return self.of(Ops.FOLD)
 
     def name(self) -> str:
         """``r_2``, ``E_4_3``: r where something is reduced, E elementwise, then the sizes of the ranges.
@@ -202,7 +213,7 @@ class KernelGraph:
 
     def reorder(self) -> None:
         """Ranges whose limits have changed take the places that they had."""
-        now = {n.arg[0]: n for n in self.nodes if n.op is Ops.RANGE}
+        now = {n.arg[0]: n for n in self.of(Ops.RANGE)}
         self.order = [now.get(r.arg[0], r) for r in self.order]
 
     def rebuild_as(self, statements: Sequence[UOp], table: dict[UOp, UOp]) -> None:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar
@@ -400,6 +401,7 @@ class Target:
     blocks: Blocks = Blocks()
     core: Core = Core()
 
+    @functools.cached_property
     def key(self) -> str:
         """All fields as text, the same in every process."""
         values = ((f.name, getattr(self, f.name)) for f in fields(self))
@@ -439,7 +441,7 @@ class Renderer:
 
     def key(self) -> str:
         """All that changes the text for one program."""
-        return f"{type(self).__name__}:{self.target.key()}"
+        return f"{type(self).__name__}:{self.target.key}"
 
 
 def near_bytes(u: UOp) -> int:
