@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar
@@ -448,6 +449,11 @@ def near_bytes(u: UOp) -> int:
     """Bytes that a DEFINE_LOCAL or DEFINE_RING takes of local memory, in whole cache lines."""
     size = 8 * u.arg[1] if u.op is Ops.DEFINE_RING else int(u.arg[1]) * u.dtype.itemsize
     return -(-size // 64) * 64
+
+
+def mentions(text: str, name: str) -> bool:
+    """Whether a text has a name in it, as a word."""
+    return name in text and re.search(rf"\b{name}\b", text) is not None  # few are there: a look at letters is quick
 
 
 def nonnegative(node: UOp) -> bool:

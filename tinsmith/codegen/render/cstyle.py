@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tinsmith.codegen.render.base import Renderer, Target, nonnegative
+from tinsmith.codegen.render.base import Renderer, Target, mentions, nonnegative
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
 
@@ -74,7 +74,7 @@ class CRenderer(Renderer):
         text = self.function(name, program) + "\n"
         splats = [f"#define splat{n}(x) {{{', '.join('x' * n)}}}\n"
                   for n in sorted({int(n) for n in re.findall(r"\bsplat(\d+)\(", text)})]
-        header = self.bool_header if re.search(r"\bbool\b", text) else ""
+        header = self.bool_header if mentions(text, "bool") else ""
         return header + self.prologue(program) + "".join(splats) + text
 
     def prologue(self, program: Sequence[UOp]) -> str:

@@ -2,12 +2,11 @@
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Sequence
 from math import prod
 
 from tinsmith.codegen.render import rings
-from tinsmith.codegen.render.base import RANKED_COSTS, Target
+from tinsmith.codegen.render.base import RANKED_COSTS, Target, mentions
 from tinsmith.codegen.render.cstyle import _strip
 from tinsmith.codegen.render.gpu import AXES, Body, GPURenderer, bfloat16, specials
 from tinsmith.codegen.roles import Role
@@ -247,7 +246,7 @@ class CUDARenderer(GPURenderer):
         if any(u.op is Ops.DEFINE_RING for u in program):
             own.near, own.maps = rings.offsets(program), maps(program)
         text = super(CUDARenderer, own).render(name, program)
-        structs = [vector_of_eight(*row) for row in _EIGHTS if re.search(rf"\b{row[0]}8\b", text)]
+        structs = [vector_of_eight(*row) for row in _EIGHTS if mentions(text, f"{row[0]}8")]
         return "".join(structs) + text
 
     def prologue(self, program: Sequence[UOp]) -> str:

@@ -6,12 +6,12 @@ vectors use the language's vector types. 16-bit floats are kept as their bits wh
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from tinsmith.codegen.render.base import mentions
 from tinsmith.codegen.render.cstyle import CRenderer, _addend, _strip
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import CompileError
@@ -34,7 +34,7 @@ def bfloat16(inline: str, float_of: str, bits_of: str, uint: str = "uint", ushor
 
 def called(helpers: Mapping[str, str], text: str) -> list[str]:
     """The functions and names among ``helpers`` that occur in a text."""
-    return [helper for name, helper in helpers.items() if re.search(rf"\b{name}\b", text)]
+    return [helper for name, helper in helpers.items() if mentions(text, name)]
 
 
 def specials(program: Sequence[UOp]) -> dict[str, int]:
