@@ -45,7 +45,8 @@ class Row:
     @property
     def name(self) -> str:
         sizes = f"{self.m}³" if self.m == self.k == self.n else f"{self.m}×{self.k}×{self.n}"
-        parts = [f"{self.batch} × {sizes}" if self.batch > 1 else sizes, "f16" * (self.dtype == "float16"),
+        kind = {"bfloat16": "", "float16": "f16"}.get(self.dtype, self.dtype)
+        parts = [f"{self.batch} × {sizes}" if self.batch > 1 else sizes, kind,
                  f"{self.form} transposed" * bool(self.form), self.more]
         return ", ".join(p for p in parts if p)
 
@@ -58,7 +59,7 @@ class Row:
         def made(*shape: int, turned: bool = False) -> Any:
             batch = (self.batch,) if self.batch > 1 else ()
             shape = (*batch, *(shape[::-1] if turned else shape))
-            x = torch.randn(shape, device="cuda").to(getattr(torch, self.dtype))
+            x = torch.randn(shape, device="cuda").to(getattr(torch, self.dtype.replace("tf32", "float32")))
             return x.transpose(-1, -2) if turned else x
 
         left = [made(self.m, self.k, turned="A" in self.form) for _ in range(count)]
@@ -76,6 +77,11 @@ ROWS = (
     Row(4096, 4096, 4096, 0.95, "B"), Row(4096, 4096, 4096, 0.95, "A"), Row(4096, 4096, 4096, 0.95, "AB"),
     Row(1024, 1024, 1024, 0.95, batch=32), Row(4000, 4000, 4000, 0.95), Row(4104, 4104, 4104, 0.85),
     Row(4097, 4097, 4097, 3.5), Row(1023, 1023, 1023, 1.0),
+    Row(4096, 4096, 4096, 0.93, "B", dtype="tf32"), Row(4096, 4096, 4096, 0.85, dtype="tf32"),
+    Row(4096, 4096, 4096, 0.80, "A", dtype="tf32"), Row(8192, 8192, 8192, 0.93, "B", dtype="tf32"),
+    Row(2048, 2048, 2048, 0.93, "B", dtype="tf32"), Row(2048, 2048, 2048, 0.8, dtype="tf32"),
+    Row(1024, 1024, 1024, 0.93, "B", dtype="tf32"), Row(1024, 1024, 1024, 0.7, dtype="tf32"),
+    Row(4097, 4097, 4097, 2.0, dtype="tf32"),
     Row(8192, 768, 3072, 1.3, "B", more="bias gelu"), Row(8192, 3072, 768, 1.0, "B", more="bias residual"),
     Row(8192, 768, 768, 1.1, "B", more="bias residual"), Row(4096, 4096, 4096, 1.0, "B", more="bias gelu residual"),
 )
@@ -174,6 +180,8 @@ def measure(row: Row, torch: Any, device: Any, compiled: bool) -> str:
         systems["compile"], _ = torch_graph(torch, [lambda a=a: fused(a) for a in left])
     once = {name: timed(1) for name, timed in systems.items()}
     first, want = torch.from_dlpack(mine[-1]).clone(), theirs[-1].float()
+    if row.dtype == "tf32":  # neither is exact
+        want = (left[-1].double() @ w.double()).float()
     turns = max(1, min(20, int(SPAN / once["eager"] / count)))
     samples: dict[str, list[float]] = {name: [] for name in systems}
     for _ in range(ROUNDS):
@@ -182,13 +190,14 @@ def measure(row: Row, torch: Any, device: Any, compiled: bool) -> str:
             samples[name].append(timed(turns))
     device.synchronize()
     last = torch.from_dlpack(mine[-1])
-    error = float((last.float() - want).norm() / want.norm())
+    error, peers = (float((x.float() - want).norm() / want.norm()) for x in (last, theirs[-1]))
     same = "" if bool((first == last).all()) else "  NOT THE SAME AGAIN"
     del replay
     seconds = {name: statistics.median(s) for name, s in samples.items()}
     texts = [f"{name} {row.operations / s / 1e12:6.1f} TFLOP/s {s * 1e6:8.1f} µs" for name, s in seconds.items()]
     peer = seconds.get("compile", seconds["eager"])
-    return f"{row.name:42s} {'  '.join(texts)}  {peer / seconds['ours']:.3f} of {row.reach}  error {error:.1e}{same}"
+    return (f"{row.name:42s} {'  '.join(texts)}  {peer / seconds['ours']:.3f} of {row.reach}  error {error:.1e}"
+            f"{f', its {peers:.1e}' * (peers > 0)}{same}")
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -201,8 +210,11 @@ def main(arguments: Sequence[str]) -> None:
     print(machine(), flush=True)
     for row in ROWS:
         if row.name.startswith(tuple(options.only.split(","))):
+            tf32 = row.dtype == "tf32"
+            torch.backends.cuda.matmul.allow_tf32 = tf32
             try:
-                print(measure(row, torch, Device["CUDA"], not options.no_compile), flush=True)
+                with Context(ALLOW_TF32=int(tf32)):
+                    print(measure(row, torch, Device["CUDA"], not options.no_compile), flush=True)
             except Exception as error:
                 print(f"{row.name}: {type(error).__name__}: {str(error)[:400]}", flush=True)
 

@@ -8,15 +8,17 @@ import pytest
 
 from tests.codegen.running import Array, Kernel, expected, linearize_on, run_graph, run_linear, run_on
 from tests.codegen.units import MMA_SYNC
+from tinsmith import Tensor
 from tinsmith.backend.device import Device
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.program import compile_kernel
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.render.llvm import LLVMRenderer
 from tinsmith.core.dtypes import DType, dtypes
-from tinsmith.core.errors import ArgumentError
+from tinsmith.core.errors import ArgumentError, DTypeError
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.units import AMX, APPLE, CUDA, RDNA3, MatrixUnit
+from tinsmith.ir.ops.elementwise import cast_values
+from tinsmith.ir.units import AMX, APPLE, CUDA, RDNA3, MatrixUnit, in_memory
 from tinsmith.ir.verify_kernel import verify_kernel
 from tinsmith.ir.verify_program import verify_program
 
@@ -213,8 +215,8 @@ def test_a_program_names_its_unit() -> None:
 def test_warps_of_a_grid_multiply(unit: MatrixUnit, shape: tuple[int, int, int]) -> None:
     """The rows of ``mma.sync`` by both interpreters; tf32 keeps 10 bits of its operands, and small integers whole."""
     for copies, epilogue in (((1, 1), False), ((2, 4), unit.a.itemsize == 2)):
-        sink, inputs = product(*shape, unit.a, dtypes.float32, epilogue=epilogue)
-        if unit.significand:
+        sink, inputs = product(*shape, in_memory(unit.a), dtypes.float32, epilogue=epilogue)
+        if unit.rounds:
             inputs = {p: np.rint(v * 8).astype(v.dtype) for p, v in inputs.items()}
         want = expected(sink, inputs)[0]
         opts = [tensor_core(axes(sink), *copies, unit=unit.name)]
@@ -222,21 +224,27 @@ def test_warps_of_a_grid_multiply(unit: MatrixUnit, shape: tuple[int, int, int])
         close(run_on("PYTHON:G256", sink, inputs, opts)[0], want)
 
 
-def test_tf32_rounds_half_away_from_zero() -> None:
-    unit = next(u for u in CUDA if u.significand)
+def test_tf32_is_the_nearest_of_two_the_even_one() -> None:
     one, step = np.float32(1), np.float32(2.0**-10)
-    for value, kept in ((one + step / 4, one), (one + step / 2, one + step), (-one - step / 2, -one - step)):
-        a = np.zeros((32, unit.fragment_a.size), np.float32)
-        b = np.zeros((32, unit.fragment_b.size), np.float32)
-        a[0, 0], b[0, 0] = value, 1
-        assert unit.multiply(np.zeros((32, 4), np.float32), a, b).sum() == kept
-    a[0, 0] = np.nan
-    assert np.isnan(unit.multiply(np.zeros((32, 4), np.float32), a, b)).any()
+    unit = next(u for u in CUDA if u.rounds)
+    sink, inputs = product(16, 8, 8, dtypes.float32)
+    a, b = inputs
+    inputs[b] = np.eye(8, dtype=np.float32)[None]
+    inputs[a] = np.zeros((1, 16, 8), np.float32)
+    np.fill_diagonal(inputs[a][0], [one + step / 4, one + step / 2, -one - 3 * step / 2, -one + step / 8, 0, 0, 0, 0])
+    opts = [tensor_core(axes(sink), unit=unit.name)]
+    for got in (run_graph(sink, inputs, opts, "PYTHON:G256")[0], run_on("PYTHON:G256", sink, inputs, opts)[0]):
+        assert got.reshape(16, 8).diagonal()[:4].tolist() == [one, one, -one - 2 * step, -one]
+    for value in (np.inf, -np.inf, np.nan):
+        kept = cast_values(np.array([value], np.float32), dtypes.tf32)
+        np.testing.assert_array_equal(kept, np.array([value], np.float32))
+    with pytest.raises(DTypeError, match="no dtype 'tf32'"):
+        Tensor([1.0]).cast("tf32")
 
 
 @pytest.mark.parametrize("unit", CUDA, ids=str)
 def test_the_lanes_of_a_warp_load_their_own_elements(unit: MatrixUnit) -> None:
-    sink, _ = product(32, 32, 32, unit.a, dtypes.float32)
+    sink, _ = product(32, 32, 32, in_memory(unit.a), dtypes.float32)
     kernel = linearize_on("PYTHON:G256", sink, [tensor_core(axes(sink), unit=unit.name)])
     for opt, why in ((Opt(OptOps.STAGE, 0, ()), "load their own"), (Opt(OptOps.GROUP, 2, 2), "shares no reduction")):
         with pytest.raises(ArgumentError, match=why):
@@ -245,7 +253,7 @@ def test_the_lanes_of_a_warp_load_their_own_elements(unit: MatrixUnit) -> None:
 
 @pytest.mark.parametrize("unit", CUDA, ids=str)
 def test_several_warps_of_a_block_multiply(unit: MatrixUnit) -> None:
-    sink, inputs = product(64, 32, 48, unit.a, dtypes.float32)
+    sink, inputs = product(64, 32, 48, in_memory(unit.a), dtypes.float32)
     inputs = {p: np.rint(v * 8).astype(v.dtype) for p, v in inputs.items()}
     opts = [tensor_core(axes(sink), unit=unit.name), Opt(OptOps.LOCAL, 0, 4), Opt(OptOps.LOCAL, 1, 2)]
     close(run_graph(sink, inputs, opts, "PYTHON:G256")[0], expected(sink, inputs)[0])

@@ -27,10 +27,12 @@ from tinsmith.codegen.linearize import linearize
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.program import compile_kernel
 from tinsmith.codegen.render.cuda import CUDARenderer, cuda_target
-from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.codegen.tuning import Unfit
+from tinsmith.core.dtypes import DType, dtypes, rounded_to_tf32
 from tinsmith.core.errors import ArgumentError, KernelError
+from tinsmith.core.settings import Context
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.units import HOPPER, Tile
+from tinsmith.ir.units import HOPPER, Tile, in_memory
 
 DEVICE = "PYTHON:G512:C3:B232448"
 CUDA = CUDARenderer(cuda_target("sm_90a"))
@@ -198,6 +200,43 @@ def test_roles_and_turns_are_refused_where_nothing_is_to_share() -> None:
         kernel.apply(Opt(OptOps.ROLES))
 
 
+# *** operands that are rounded on their way ***
+
+
+def float32s(*sizes: int, transposed: str = "b") -> tuple[UOp, dict[UOp, Any], Any]:
+    """A product of float32 with its inputs, and what there is of them rounded to tf32."""
+    sink, inputs = product(*sizes, dtypes.float32, dtypes.float32, transposed)
+    return sink, inputs, expected(sink, {p: rounded_to_tf32(x) for p, x in inputs.items()})[0]
+
+
+@pytest.mark.parametrize("unit, below, slots, roles", [
+    ("wgmma_tf32_64", 1, 1, False), ("wgmma_tf32_64", 2, 3, True), ("wgmma_tf32_192", 1, 2, False),
+    ("wgmma_tf32_256", 2, 4, True)])
+def test_boxes_bring_tf32(unit: str, below: int, slots: int, roles: bool) -> None:
+    for shape in ((130, 68, 264), (3, 4, 5), (63, 36, 257)):
+        sink, inputs, want = float32s(*shape)
+        opts = tiled(sink, unit, below, slots, roles)
+        program = computes_the_same(DEVICE, sink, inputs, opts, lambda got, _, want=want: close(got, want))
+        assert [view[2] for view in program.maps] == ["tf32", "tf32"]
+
+
+def test_rows_that_a_unit_cannot_turn_are_refused() -> None:
+    for transposed, which in (("", "1"), ("ab", "0")):
+        sink, _, _ = float32s(64, 64, 64, transposed=transposed)
+        with pytest.raises(Unfit, match=rf"axis={which}.* along which wgmma_tf32_64 reads rows"):
+            tiled(sink, "wgmma_tf32_64")
+
+
+def test_tf32_is_the_default_where_the_user_allows_it() -> None:
+    sink, inputs, want = float32s(136, 192, 200)
+    renderer = Device[DEVICE].renderer
+    assert not any(u.op is Ops.MMA for u in compile_kernel(sink, renderer).uops)
+    with Context(ALLOW_TF32=1):
+        program = compile_kernel(sink, renderer)
+        assert any(u.op is Ops.MMA and u.arg.staged for u in program.uops)
+        np.testing.assert_allclose(run_on(DEVICE, sink, inputs, None)[0], want, rtol=1e-5, atol=1e-5)
+
+
 # *** CUDA ***
 
 
@@ -207,7 +246,9 @@ def test_the_text_names_boxes_slots_and_steps() -> None:
     for part in ("__launch_bounds__(256, 1)", "const __grid_constant__ TensorMap map1", "#pragma unroll 1",
                  "steps_drain<1>();", "wgmma_bf16_256_tt(acc0_0", "copy_box2(", "ring_wait(ring"):
         assert part in program.source, part
-    assert program.maps == [[1, 0, 2, [256, 256], [1, 256], [64, 128]], [2, 0, 2, [512, 256], [1, 512], [64, 64]]]
+    kind = "bfloat16"
+    assert program.maps == [[1, 0, kind, [256, 256], [1, 256], [64, 128]],
+                            [2, 0, kind, [512, 256], [1, 512], [64, 64]]]
     assert program.local_bytes == 4 * (128 + 256) * 128 + 64
 
 
@@ -224,7 +265,7 @@ def test_the_text_of_roles_shares_out_registers() -> None:
 
 @pytest.mark.parametrize("transposed", ["", "a", "b", "ab"])
 @pytest.mark.parametrize("unit, below, roles", [("wgmma_bf16_256", 2, False), ("wgmma_f16_128", 1, False),
-                                                ("wgmma_bf16_256", 2, True)])
+                                                ("wgmma_bf16_256", 2, True), ("wgmma_tf32_256", 2, True)])
 def test_the_assembler_keeps_steps_under_way(unit: str, below: int, roles: bool, transposed: str) -> None:
     """It neither spills registers nor waits for one step before it begins the next (its notes C7510 to C7517)."""
     nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="compiling for CUDA needs cuda-bindings")
@@ -235,10 +276,18 @@ def test_the_assembler_keeps_steps_under_way(unit: str, below: int, roles: bool,
         compiler = NVRTCCompiler("sm_90a")
     except DeviceError as error:
         pytest.skip(f"no NVRTC here: {error}")
+    if not UNITS[unit].turned and transposed != "b":
+        return
     for epilogue in (False, True):
-        sink, _ = of_size(264, 256, 520, transposed, 1 + epilogue, UNITS[unit].a, epilogue)
+        sink, _ = of_size(264, 256, 520, transposed, 1 + epilogue, in_memory(UNITS[unit].a), epilogue)
         _, log = compiler._compiled(compile_kernel(sink, CUDA, tiled(sink, unit, below, roles=roles)).source)
         assert " 0 bytes spill stores" in log and "C75" not in log, log
+
+
+def test_the_text_of_tf32_has_no_bits_for_turned_operands() -> None:
+    sink, _, _ = float32s(256, 256, 512)
+    source = compile_kernel(sink, CUDA, tiled(sink, "wgmma_tf32_256", 2)).source
+    assert "wgmma.mma_async.sync.aligned.m64n256k8.f32.tf32.tf32" in source and '%129, 1, 1, 1;" :' in source
 
 
 def test_tensors_take_it_by_default() -> None:

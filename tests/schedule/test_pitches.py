@@ -12,7 +12,8 @@ from tinsmith.backend.device import Device
 from tinsmith.codegen.program import compile_kernel
 from tinsmith.codegen.render.base import Costs
 from tinsmith.codegen.render.cuda import CUDARenderer, cuda_target
-from tinsmith.core.dtypes import dtypes
+from tinsmith.core.dtypes import dtypes, rounded_to_tf32
+from tinsmith.core.settings import Context
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.casts import cast_below_views
@@ -57,6 +58,35 @@ def test_what_is_copied_follows_from_a_price() -> None:
     x = Tensor.empty(4104, 4104)
     assert copies(x @ x) == [], "no unit reads float32 so"
     assert pitched([(a @ a).uop], replace(CUDA, units=()))[0] is (a @ a).uop
+
+
+def test_what_a_unit_reads_along_the_reduction_only_is_turned() -> None:
+    def f32(*shape: int) -> Tensor:
+        return Tensor.empty(*shape)
+
+    x = f32(2048, 2048)
+    assert copies(x @ x) == copies(x @ x.T) == []
+    with Context(ALLOW_TF32=1):
+        assert copies(x @ f32(2048, 2048)) == [(1, 2048, 2048)], "columns"
+        assert copies(x @ f32(2048, 2048).T) == []
+        assert copies(x.T @ f32(2048, 2048)) == [(2048, 1, 2048), (1, 2048, 2048)], "both"
+        assert copies(f32(2049, 2049) @ f32(2049, 2049)) == [(2049, 1, 2080), (1, 2049, 2080)], "padded as well"
+        assert copies(f32(4, 2048, 2048) @ f32(4, 2048, 2048)) == [(4, 1, 2048, 2048)]
+        assert copies(f32(256, 256) @ f32(256, 256)) == [], "too small for a launch"
+        assert copies(x @ f32(2048, 2048).relu()) == [], "its own kernel computes it"
+
+
+@pytest.mark.parametrize("form", ["ab", "aB", "Ab", "AB", "batch"])
+@pytest.mark.usefixtures("eager_to_copy")
+def test_turned_copies_compute_the_same(form: str) -> None:
+    rng = np.random.default_rng(0)
+    batch = (2,) if form == "batch" else ()
+    x, y = (rng.normal(size=s).astype(np.float32) for s in ((*batch, 65, 131), (*batch, 131, 67)))
+    a, b = (Tensor(v.T if turn else v, device=DEVICE).realize() for v, turn in ((x, form[0] == "A"), (y, "B" in form)))
+    want = rounded_to_tf32(x) @ rounded_to_tf32(y)
+    with Context(ALLOW_TF32=1):
+        got = ((a.T if form[0] == "A" else a) @ (b.T if "B" in form else b)).numpy()
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 
 def test_a_result_is_read_where_it_lies() -> None:

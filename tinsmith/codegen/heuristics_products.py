@@ -99,7 +99,7 @@ def product_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
     for unit in (*target.units, fma(fold.dtype, 0)):
         alone = unit.emit == "muladd"
         least = (target.blocks.least,) * 3 if alone else (unit.m, unit.n, 1)
-        loads_own = not unit.staged and not unit.fragment_a.whole and (settings.ALLOW_TF32 or not unit.significand)
+        loads_own = not unit.staged and not unit.fragment_a.whole and (settings.ALLOW_TF32 or not unit.rounds)
         fits = fold.dtype.is_float if alone else loads_own and matrix.operands(trial.folds[0], row, column, unit)
         if not fits or any(size < low for size, low in zip(sizes, least)):
             continue

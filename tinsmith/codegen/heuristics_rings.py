@@ -17,6 +17,8 @@ from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.tuning import Candidate, Unfit, apply_if_it_fits, stride_of
+from tinsmith.codegen.views import loaded
+from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.layout import ROW_BYTES
 from tinsmith.ir.structure import contraction
@@ -39,11 +41,12 @@ def ring_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
         return
     others = [range_size(r) for r in fold.ranges if r not in (m, n) and not r.arg[1].expanded]
     batch = math.prod(s for s in others if isinstance(s, int))
-    fastest = max((u.rate for u in target.units if u.tiles), default=0.0)
     for unit in target.units:
-        if not unit.tiles or matrix.operands(fold, m, n, unit) is None or any(
+        if not unit.tiles or (unit.rounds and not settings.ALLOW_TF32) or matrix.operands(
+                fold, m, n, unit) is None or any(
                 size < least for size, least in zip(sizes, (unit.m, unit.n // 2, 2 * unit.k))):
             continue
+        fastest = max(u.rate for u in target.units if u.tiles and u.a is unit.a)
         for tile in unit.tiles:
             side = unit.m * tile.below
             waves = -(-batch * -(-sizes[0] // side) * -(-sizes[1] // unit.n) // target.cores)
@@ -90,9 +93,10 @@ def apply_tile(kernel: Kernel, numbers: list[int], unit: MatrixUnit, tile: Tile)
 
 def stage_operand(kernel: Kernel, value: UOp, kept: list[UOp], slots: int) -> None:
     """The ring of an operand, if it is a box of memory."""
-    if value not in kernel.stageable:
+    load = loaded(value)
+    if load is None:
         raise Unfit("an operand is no value in memory")
-    apply_if_it_fits(kernel, Opt(OptOps.STAGE, kernel.stageable.index(value), tuple(map(kernel.ranges.index, kept)),
+    apply_if_it_fits(kernel, Opt(OptOps.STAGE, kernel.stageable.index(load), tuple(map(kernel.ranges.index, kept)),
                                  layout="swizzled", depth=slots))
 
 

@@ -27,8 +27,8 @@ class Launch:
         ops, bytes: arithmetic operations and bytes that one launch must move (each buffer once).
         local_bytes: local memory per thread.
         serial: one thread runs all of it.
-        maps: views of buffers that the launch describes to the device: (position among ``buffers``, offset, bytes of an
-            element, sizes, strides, box), the last four in elements and the fastest dimension first.
+        maps: views of buffers that the launch describes to the device: (position among ``buffers``, offset, type of
+            the elements that arrive, sizes, strides, box), numbers in elements and the fastest dimension first.
         grid, block: blocks and threads of each along each axis, the fastest first; empty where there are none.
     """
 

@@ -21,7 +21,7 @@ from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.linear import from_linear, linear_form
 from tinsmith.ir.structure import contraction
-from tinsmith.ir.units import Fragment, MatrixUnit
+from tinsmith.ir.units import Fragment, MatrixUnit, in_memory
 from tinsmith.ir.uop import toposort
 
 NewRange = Callable[[int, Role], UOp]
@@ -29,10 +29,10 @@ _NUMBER = 1 << 20  # numbers of ranges that stand for digits while an address is
 
 
 def narrow(factor: UOp, dtype: DType, acc: DType) -> UOp | None:
-    """The operand of ``dtype`` that a factor widens to ``acc``, if that is what it is."""
+    """The operand that a factor widens to ``acc``, or that a unit rounds to ``dtype``, if that is what it is."""
     if factor.dtype is not acc:
         return None
-    if dtype is acc:
+    if in_memory(dtype) is acc:
         return factor
     if factor.op is Ops.CAST and factor.src[0].dtype is dtype:
         return factor.src[0]
@@ -52,7 +52,7 @@ def operands(fold: UOp, m: UOp, n: UOp, unit: MatrixUnit) -> tuple[UOp, UOp] | N
     a, b = narrow(x, unit.a, unit.acc), narrow(y, unit.b, unit.acc)
     if a is None or b is None or (valid is not None and not {m, n}.isdisjoint(valid.ranges)):
         return None
-    return _zero_unless(valid, a), _zero_unless(valid, b)
+    return _zero_unless(valid, a).cast(unit.a), _zero_unless(valid, b).cast(unit.b)
 
 
 def _zero_unless(valid: UOp | None, value: UOp) -> UOp:

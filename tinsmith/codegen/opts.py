@@ -18,7 +18,7 @@ from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.structure import contraction
 from tinsmith.ir.symbolic import simplify
-from tinsmith.ir.units import MatrixUnit, fma
+from tinsmith.ir.units import MatrixUnit, fma, in_memory
 from tinsmith.ir.uop import toposort
 
 
@@ -170,10 +170,11 @@ def _stage(k: KernelGraph, opt: Opt) -> None:
 
 
 def _widened(k: KernelGraph, load: UOp) -> UOp:
-    """A load of 16-bit floats that is only read as float32 is staged as float32: widened once, not at every use."""
+    """A load of floats that is only read as other floats of 32 bits is staged as these: converted once, not at every
+    use."""
     users = [n for n in toposort(k.sink) if load in n.src]
-    wide = len(users) == 1 and users[0].op is Ops.CAST and users[0].dtype is dtypes.float32
-    return users[0] if wide and load.dtype.is_float and load.dtype.itemsize == 2 else load
+    other = len(users) == 1 and users[0].op is Ops.CAST and in_memory(users[0].dtype) is dtypes.float32
+    return users[0] if other and load.dtype in (dtypes.float16, dtypes.bfloat16, dtypes.float32) else load
 
 
 def _loads_elements(unit: MatrixUnit) -> bool:
@@ -200,7 +201,7 @@ def _unit_of(k: KernelGraph, opt: Opt, fold: UOp, m: UOp, n: UOp) -> MatrixUnit:
     """The unit that the opt names, else the first that multiplies these types; multiply-adds where there is none."""
     everywhere = (*(u for u in k.target.units if u.emit == "muladd"), fma(fold.dtype, 0))
     for unit in (*(u for u in k.target.units if u.emit != "muladd"), *everywhere):
-        wanted = opt.unit == unit.name or (not opt.unit and not unit.significand)
+        wanted = opt.unit == unit.name or (not opt.unit and not unit.rounds)
         if wanted and matrix.operands(fold, m, n, unit):
             return unit
     known = ", ".join(u.name for u in k.target.units) or "none"

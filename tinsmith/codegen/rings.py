@@ -29,7 +29,7 @@ from typing import Protocol
 from tinsmith.codegen.emitter import Emitter, filling
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.scopes import Coords
-from tinsmith.codegen.views import view_of
+from tinsmith.codegen.views import loaded, view_of
 from tinsmith.core.dtypes import DType
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.layout import Placed, View
@@ -169,10 +169,12 @@ class Ring:
         lin, stage = self.lin, self.stages[which]
         layout, ranges = stage.arg.layout, stage.src[1:]
         chunk = ranges[0] if layout.chunks > 1 else UOp.index(0)
-        found = view_of(stage.src[0], ranges[-1], ranges[-2], chunk, 1)
+        load = loaded(stage.src[0])
+        assert load is not None
+        found = view_of(load, ranges[-1], ranges[-2], chunk, 1)
         assert found is not None
         view, starts = found
-        memory = lin.memory(stage.src[0].src[0], ())
+        memory = lin.memory(load.src[0], ())
         out = []
         for n in range(layout.chunks):
             offset = lin.expression((slot * layout.elements + n * layout.rows * layout.columns).simplify())

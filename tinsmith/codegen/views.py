@@ -10,9 +10,11 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 from tinsmith.codegen.roles import Role, range_size
+from tinsmith.core.dtypes import DType
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.layout import ROW_BYTES, Layout, Placed, View
 from tinsmith.ir.linear import linear_form
+from tinsmith.ir.units import in_memory
 
 MOST_ROWS = 256  # of a box
 
@@ -25,16 +27,19 @@ def staged_operand(product: UOp, which: int, inside: Sequence[UOp], depth: int, 
         align: bytes that starts and strides of a bulk copy must be multiples of.
     """
     value, k = product.src[which], product.src[4]
-    if value.op is not Ops.LOAD or value.src[0].op is not Ops.PARAM:
+    load = loaded(value)
+    if load is None:
         return "only what lies in memory as it is multiplied is copied by boxes"
     deep = [r for r in inside if r.arg[1] is Role.UNROLL or r is k]
-    steps, conditions = linear_form(value.src[1])[0], _conditions(value)
+    steps, conditions = linear_form(load.src[1])[0], _conditions(load)
     chains = [_chain(steps, conditions, ranges) for ranges in (deep, [r for r in inside if r not in deep])]
     if chains[0] is None or chains[1] is None:
         return "its ranges are no rows and columns of memory"
     columns = next((n for n, chain in enumerate(chains) if chain is not None and steps.get(chain[0]) == 1), None)
     if columns is None:
         return "its elements do not lie side by side along either of its axes"
+    if columns and not product.arg.turned:
+        return f"its elements lie side by side across the reduction, along which {product.arg.name} reads rows"
     (lead, size, column), (other, rows, row) = chains[columns], chains[1 - columns]  # type: ignore[misc]
     width = ROW_BYTES // value.dtype.itemsize
     if size % width or rows % 8 or rows > MOST_ROWS:
@@ -43,12 +48,19 @@ def staged_operand(product: UOp, which: int, inside: Sequence[UOp], depth: int, 
     chunk, down, across = (new_range(n, Role.LOOP) for n in (layout.chunks, rows, width))
     table = {r: UOp.index(0) for r in inside} | {lead: chunk * width + across, other: down}
     copy = value.substitute(table).simplify()
-    if view_of(copy, across, down, chunk, align) is None:
+    if view_of(load.substitute(table).simplify(), across, down, chunk, align) is None:
         return f"it is no box of memory whose rows begin at multiples of {align} bytes"
     over = [r for r in (chunk, down, across) if r.op is Ops.RANGE]
     sizes = Placed(tuple(range_size(r) for r in over), layout, depth)
     staged = UOp(Ops.STAGE, value.dtype.ptr(), (copy, *over), sizes)
     return staged.load(layout.place(row, column).simplify()), over
+
+
+def loaded(value: UOp) -> UOp | None:
+    """The load that an operand is; its elements may be rounded on their way (``units.in_memory``)."""
+    if value.op is Ops.CAST and in_memory(value.dtype) is value.src[0].dtype:
+        value = value.src[0]
+    return value if value.op is Ops.LOAD and value.src[0].op is Ops.PARAM else None
 
 
 def _chain(steps: dict[UOp, int], conditions: list[UOp] | None, ranges: list[UOp]) -> tuple[UOp, int, UOp] | None:
@@ -131,10 +143,15 @@ def _sum(parts: Iterable[UOp]) -> UOp:
     return total.simplify()
 
 
-def maps(program: Sequence[UOp]) -> dict[tuple[UOp, View], int]:
-    """The views that a linear program copies boxes of, by argument and view, numbered."""
-    found: dict[tuple[UOp, View], int] = {}
+def maps(program: Sequence[UOp]) -> dict[tuple[UOp, View, DType], int]:
+    """The views that a linear program copies boxes of, by argument, view and type of the slots, numbered."""
+    found: dict[tuple[UOp, View, DType], int] = {}
     for u in program:
         if u.op is Ops.ASYNC_COPY:
-            found.setdefault((u.src[4], u.arg), len(found))
+            found.setdefault(map_of(u), len(found))
     return found
+
+
+def map_of(copy: UOp) -> tuple[UOp, View, DType]:
+    """What a copy reads, and what its elements become."""
+    return copy.src[4], copy.arg, copy.src[2].dtype.scalar

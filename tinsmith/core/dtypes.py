@@ -124,10 +124,23 @@ class DType:
 def _round_float(dtype: DType, value: float) -> float:
     if dtype.itemsize == 8:
         return value
+    if dtype.name == "tf32":
+        return float(rounded_to_tf32(np.array(ctypes.c_float(value).value, np.float32)))
     if dtype.itemsize == 4:
         return ctypes.c_float(value).value
     with np.errstate(over="ignore", invalid="ignore"):
         return float(np.float64(value).astype(dtype.numpy).astype(np.float64))
+
+
+def rounded_to_tf32(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """float32 with 10 bits of significand: the nearest, of two the even one (PTX ISA, ``cvt.rn.tf32.f32``).
+
+    >>> rounded_to_tf32(np.float32([1 + 2**-12, 1 + 2**-11, 1 + 3 * 2**-11])).tolist()
+    [1.0, 1.0, 1.001953125]
+    """
+    bits = x.view(np.uint32)
+    bits = (bits + np.uint32(0xFFF) + (bits >> 13 & 1)) & np.uint32(0xFFFFE000)
+    return np.where(np.isfinite(x), bits.view(np.float32), x)
 
 
 _SCALARS: Final = (
@@ -148,11 +161,14 @@ _SCALARS: Final = (
     DType("fp8e5m2fnuz", "unsigned char", "float", 1, 8.5),
     DType("float16", "half", "float", 2, 9),
     DType("bfloat16", "__bf16", "float", 2, 10),
+    DType("tf32", "float", "float", 4, 10.5),
     DType("float32", "float", "float", 4, 11),
     DType("float64", "double", "float", 8, 12),
 )
 _BY_NAME: Final = {d.name: d for d in _SCALARS}
 # ``index`` counts loops and addresses elements: as wide as the device likes, written ``int`` as in the tutorials.
+# ``tf32`` is what some matrix units multiply: float32 of which 10 bits of the significand are kept. A CAST rounds.
+_INTERNAL: Final = ("void", "index", "tf32")
 _SHORT_NAME: Final = {
     "index": "int",
     "int8": "char", "uint8": "uchar", "int16": "short", "uint16": "ushort", "int32": "int", "uint32": "uint",
@@ -164,9 +180,9 @@ _ML_DTYPES: Final = {"bfloat16": "bfloat16", "fp8e4m3": "float8_e4m3fn", "fp8e5m
 _NUMPY: Final[dict[str, np.dtype[Any]]] = {
     d.name: np.dtype(getattr(ml_dtypes, _ML_DTYPES[d.name]) if d.name in _ML_DTYPES else d.name)
     for d in _SCALARS
-    if d.name not in ("void", "index")
-} | {"index": np.dtype("int64")}
-_OF_NUMPY: Final = {kind.name: name for name, kind in _NUMPY.items() if name != "index"}
+    if d.name not in _INTERNAL
+} | {"index": np.dtype("int64"), "tf32": np.dtype("float32")}
+_OF_NUMPY: Final = {kind.name: name for name, kind in _NUMPY.items() if name not in _INTERNAL}
 
 
 class FloatInfo(NamedTuple):
@@ -208,7 +224,7 @@ class _DTypesMeta(type):
         super().__setattr__(name, to_dtype(value) if name in ("default_float", "default_int") else value)
 
     def names(cls) -> list[str]:
-        return [d.name for d in _SCALARS if d.name not in ("void", "index")]
+        return [d.name for d in _SCALARS if d.name not in _INTERNAL]
 
 
 class dtypes(metaclass=_DTypesMeta):
@@ -220,6 +236,7 @@ class dtypes(metaclass=_DTypesMeta):
 
     void = _BY_NAME["void"]
     index = _BY_NAME["index"]
+    tf32 = _BY_NAME["tf32"]
     bool = _BY_NAME["bool"]
     int8 = char = _BY_NAME["int8"]
     uint8 = uchar = _BY_NAME["uint8"]
@@ -354,7 +371,7 @@ def to_dtype(value: DTypeLike) -> DType:
         return _OF_PYTHON[value]()
     named = isinstance(value, str) or type(value).__module__ == "torch"
     name = str(value).removeprefix("dtypes.").removeprefix("torch.") if named else _numpy_name(value)
-    found = getattr(dtypes, name, None)
+    found = getattr(dtypes, name, None) if name != "tf32" else None  # no tensor has it
     if not isinstance(found, DType):
         found = _BY_NAME.get(_OF_NUMPY.get(name) or _OF_NUMPY.get(_numpy_name(name), ""))
     if found is None:

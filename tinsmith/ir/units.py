@@ -100,6 +100,15 @@ class Tile:
     roles: bool = False
 
 
+def in_memory(operand: DType) -> DType:
+    """What a unit's operands are in memory: what it multiplies, but float32 where it rounds that.
+
+    >>> in_memory(dtypes.tf32), in_memory(dtypes.float16)
+    (dtypes.float, dtypes.half)
+    """
+    return dtypes.float32 if operand is dtypes.tf32 else operand
+
+
 @dataclass(frozen=True)
 class MatrixUnit:
     """One row of the table of matrix units.
@@ -108,7 +117,8 @@ class MatrixUnit:
         name: what an opt calls it; unique among the units of a device.
         arch: the family of machines: ``x86_64``, ``cuda``, … or ``any``.
         m, n, k: rows, columns and depth of one step.
-        a, b, acc: element types of the operands and of the sum.
+        a, b, acc: element types of the operands and of the sum. A unit of ``tf32`` multiplies float32 rounded to that,
+            so it is taken only where an opt names it.
         threads: lanes that work together.
         fragment_a, fragment_b, fragment_c: where the elements of a[m, k], b[k, n] and c[m, n] lie.
         emit: the instruction or intrinsic; ``muladd`` stands for ordinary vector arithmetic.
@@ -118,8 +128,6 @@ class MatrixUnit:
         rate: multiplications and additions per cycle of one core (or warp), for the analytic model.
         load: cycles to bring the unit one fragment.
         efficiency: the share of ``rate`` that is reached with operands from the second cache.
-        significand: bits that the unit keeps of each float32 operand, rounded half away from zero; 0: all. A unit that
-            drops bits is taken only where an opt names it.
         in_turn: the products of a step are added to the sum one after the other, the last first, each rounded once.
             Otherwise they are added up among themselves before.
         flushes: subnormal operands count as 0, and sums that would be subnormal become 0.
@@ -127,6 +135,7 @@ class MatrixUnit:
             range more or less, and so many times the sum of a's rows comes off again, or is added.
         staged: it reads its operands from local memory, which is laid out as ``ir.layout`` says, and works on its own
             meanwhile.
+        turned: of a staged unit, whether elements of a tile's rows may run along either axis; else along the reduction.
         held: of a staged unit, where the elements of a lie if they are in registers instead.
         tiles: of a staged unit, the tiles of a block that it is good for.
         chains: the tiles that it is good for as the last unit of a chain: (fragments of c below each other, columns
@@ -152,11 +161,11 @@ class MatrixUnit:
     rate: float = 0.0
     load: float = 0.0
     efficiency: float = 0.55
-    significand: int = 0
     in_turn: bool = False
     flushes: bool = False
     flipped: MatrixUnit | None = None
     staged: bool = False
+    turned: bool = True
     held: Fragment | None = None
     tiles: tuple[Tile, ...] = ()
     chains: tuple[tuple[int, int, int, float], ...] = ()
@@ -185,6 +194,11 @@ class MatrixUnit:
         return self.name
 
     @property
+    def rounds(self) -> bool:
+        """Whether operands lose bits on their way to the unit."""
+        return in_memory(self.a) is not self.a
+
+    @property
     def operand_a(self) -> Fragment:
         """Where the elements of a lie in registers."""
         return self.held or self.fragment_a
@@ -199,8 +213,6 @@ class MatrixUnit:
         rows, depth, columns = (_gather(f, x, shape, self.acc) for f, x, shape in (
             (self.fragment_a, a, (self.m, self.k)), (self.fragment_c, acc, (self.m, self.n)),
             (self.fragment_b, b, (self.k, self.n))))
-        if self.significand:
-            rows, columns = _rounded(rows, self.significand), _rounded(columns, self.significand)
         if self.flushes:
             depth, rows, columns = _flushed(depth), _flushed(rows), _flushed(columns)
         if self.in_turn:
@@ -224,13 +236,6 @@ def _gather(fragment: Fragment, values: Array, shape: tuple[int, int], dtype: DT
 def _flushed(x: Array) -> Array:
     """float32 without subnormal numbers."""
     return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), x), x)
-
-
-def _rounded(x: Array, bits: int) -> Array:
-    """float32 with ``bits`` explicit bits of significand."""
-    drop = 23 - bits
-    shifted = (x.view(np.uint32) + np.uint32(1 << (drop - 1))) & np.uint32(-(1 << drop) & 0xFFFFFFFF)
-    return np.where(np.isfinite(x), shifted.view(np.float32), x)
 
 
 @functools.cache
@@ -296,7 +301,7 @@ DOT = (
 )
 
 
-def _mma_sync(name: str, emit: str, k: int, dtype: DType, significand: int = 0) -> MatrixUnit:
+def _mma_sync(name: str, emit: str, k: int, dtype: DType) -> MatrixUnit:
     """A warp's step of 16 × 8 × k. The maps are those of the PTX manual: four neighbouring lanes share a row of a and
     of c and a column of b, and a 32-bit register holds neighbours along k."""
     packed = 4 // dtype.itemsize
@@ -304,32 +309,34 @@ def _mma_sync(name: str, emit: str, k: int, dtype: DType, significand: int = 0) 
     b = Fragment(((packed, 1, 0), (2, 4 * packed, 0)), ((4, packed, 0), (8, 0, 1)))
     c = Fragment(((2, 0, 1), (2, 8, 0)), ((4, 0, 2), (8, 1, 0)))
     return MatrixUnit(name, "cuda", 16, 8, k, dtype, dtype, dtypes.float32, 32, a, b, c, emit, ("sm_80",), 16, 32,
-                      2.0 * 16 * 8 * k / 16, significand=significand,
-                      chains=() if significand else ((4, 64, 1, 0.05), (1, 64, 1, 0.025)))
+                      2.0 * 16 * 8 * k / 16,
+                      chains=((4, 64, 1, 0.05), (1, 64, 1, 0.025)) if packed > 1 else ())
 
 
 CUDA = (
     _mma_sync("mma_f16", "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", 16, dtypes.float16),
     _mma_sync("mma_bf16", "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", 16, dtypes.bfloat16),
-    _mma_sync("mma_tf32", "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32", 8, dtypes.float32, 10),
+    _mma_sync("mma_tf32", "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32", 8, dtypes.tf32),
 )
 
 
 def _wgmma(name: str, dtype: DType, n: int, tiles: tuple[Tile, ...],
            chains: tuple[tuple[int, int, int, float], ...]) -> MatrixUnit:
-    """Four warps' step of 64 × n × 16: each has 16 rows of the sum, placed like those of ``mma.sync``. The speeds are
-    those of bf16 4096³ on an H200."""
-    emit = f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{name}.{name}"
+    """Four warps' step of 64 × n × 32 bytes: each has 16 rows of the sum, placed like those of ``mma.sync``. The speeds
+    are those of bf16 4096³ on an H200."""
+    k, short = 32 // dtype.itemsize, dtype.itemsize == 2
+    emit = f"wgmma.mma_async.sync.aligned.m64n{n}k{k}.f32.{name}.{name}"
     c = Fragment(((2, 0, 1), (2, 8, 0), (n // 8, 0, 8)), ((4, 0, 2), (8, 1, 0), (4, 16, 0)))
     held = Fragment(((2, 0, 1), (2, 8, 0), (2, 0, 8)), ((4, 0, 2), (8, 1, 0), (4, 16, 0)))
-    return MatrixUnit(f"wgmma_{name}_{n}", "cuda", 64, n, 16, dtype, dtype, dtypes.float32, 128,
-                      Fragment(((16, 0, 1), (64, 1, 0))), Fragment(((16, 1, 0), (n, 0, 1))), c, emit, ("sm_90a",),
-                      max(1, 256 // n), 4, 2.0 * 64 * n * 16 / 32, staged=True, held=held, tiles=tiles,
-                      chains=chains)
+    return MatrixUnit(f"wgmma_{name}_{n}", "cuda", 64, n, k, dtype, dtype, dtypes.float32, 128,
+                      Fragment(((k, 0, 1), (64, 1, 0))), Fragment(((k, 1, 0), (n, 0, 1))), c, emit, ("sm_90a",),
+                      max(1, 256 // n), 4, 2.0 * 64 * n * k / 32, staged=True, turned=short,
+                      held=held if short else None, tiles=tiles, chains=chains if short else ())
 
 
+_OPERANDS = (("bf16", dtypes.bfloat16), ("f16", dtypes.float16), ("tf32", dtypes.tf32))
 HOPPER = tuple(_wgmma(name, dtype, n, tiles, chains)
-               for name, dtype in (("bf16", dtypes.bfloat16), ("f16", dtypes.float16)) for n, tiles, chains in (
+               for name, dtype in _OPERANDS for n, tiles, chains in (
                    (256, (Tile(2, 4, 1.0), Tile(2, 4, 1.03, True), Tile(1, 5, 0.87)),
                     ((2, 64, 2, 0.9), (1, 64, 2, 0.6))),
                    (192, (Tile(2, 5, 0.98), Tile(2, 5, 1.0, True), Tile(3, 4, 1.03, True)),

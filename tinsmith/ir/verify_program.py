@@ -19,7 +19,7 @@ from tinsmith.ir.layout import Layout
 from tinsmith.ir.ops import Ops, op_table
 from tinsmith.ir.printer import table_rows
 from tinsmith.ir.text import short
-from tinsmith.ir.units import MatrixUnit
+from tinsmith.ir.units import MatrixUnit, in_memory
 from tinsmith.ir.uop import UOp
 from tinsmith.ir.verify_kernel import index, memory, position_of_valid, valid
 
@@ -184,7 +184,8 @@ def _in_ring(n: UOp, _: ProgramState) -> str | None:
     if n.op is not Ops.ASYNC_COPY:
         return None
     near, far = n.src[2], n.src[4]
-    if near not in n.src[0].src or far.op is not Ops.DEFINE_GLOBAL or near.dtype.scalar is not far.dtype.scalar:
+    if near not in n.src[0].src or far.op is not Ops.DEFINE_GLOBAL or far.dtype.scalar is not in_memory(
+            near.dtype.scalar):
         return f"no copy of {short(far)} goes to {short(near)}"
     dimensions = {len(n.arg.sizes), len(n.arg.strides), len(n.arg.box), len(n.src) - 5}
     return unless(len(dimensions) == 1, f"{len(n.src) - 5} coordinates of {n.arg}")

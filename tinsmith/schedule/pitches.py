@@ -5,11 +5,13 @@ no boxes at all, and rows that begin inside a sector of memory take one more eac
 
     Σ a·b   →   Σ shrink(contiguous(pad(a)))·b        16-bit(Σ a·b)   →   shrink(contiguous(16-bit(Σ a·pad(b))))
 
+Some units read rows along the reduction only (``turned``): the copy is then one of what the views make of the operand.
 It is worth its time where an operand's elements are used often enough, so this is decided by a price, in products.
 """
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import NamedTuple
 
 from tinsmith.codegen.render.base import Target
@@ -18,6 +20,7 @@ from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.layout import ROW_BYTES
 from tinsmith.ir.ops.repeated import is_product
+from tinsmith.ir.units import MatrixUnit, in_memory
 from tinsmith.schedule.cones import below_reshapes
 from tinsmith.schedule.origins import rebuilt
 
@@ -27,7 +30,8 @@ _MEMORY = (Ops.BUFFER, Ops.CONTIGUOUS, Ops.COPY, Ops.ASSIGN)
 
 def pitched(roots: Sequence[UOp], target: Target) -> list[UOp]:
     """The graph with such copies; unchanged with NOOPT=1, and where no unit reads staged operands."""
-    types = {(u.a, u.acc) for u in target.units if u.staged}
+    staged = [u for u in target.units if u.staged and (settings.ALLOW_TF32 or not u.rounds)]
+    types = {(in_memory(u.a), u.acc): u for u in sorted(staged, key=lambda u: u.rate)}
     if settings.NOOPT or not types:
         return list(roots)
     products = set[UOp]()
@@ -35,8 +39,8 @@ def pitched(roots: Sequence[UOp], target: Target) -> list[UOp]:
     def rule(node: UOp, n: UOp) -> UOp:
         if node.op is Ops.CAST and node.dtype.itemsize == 2 and below_reshapes(node.src[0]) in products:
             return _with_rows(node, target)
-        if node.op is Ops.REDUCE and _is_product_of(node, types):
-            node = node.replace(src=(_copied(node.src[0], target),))
+        if node.op is Ops.REDUCE and (unit := _unit_of(node, types)) is not None:
+            node = node.replace(src=(_copied(node, target, unit),))
             products.add(node)
         return node
 
@@ -53,6 +57,21 @@ class _Factor(NamedTuple):
     @property
     def row(self) -> int:
         return int(self.source.shape[-1] * self.source.dtype.itemsize)
+
+    def runs_along(self, axes: Sequence[int]) -> bool:
+        """Whether elements of the source lie side by side along one of the axes that the views end with."""
+        shape, axis = self.source.shape, self.source.ndim - 1
+        for view in self.views:
+            beyond = prod(shape[axis + 1 :])
+            if view.op is Ops.PERMUTE:
+                axis = view.arg.index(axis)
+            elif view.op is Ops.RESHAPE:
+                axis = next((a for a, s in enumerate(view.shape) if s == shape[axis] and
+                             prod(view.shape[a + 1 :]) == beyond), -1)
+            if axis < 0:
+                return False
+            shape = view.shape
+        return axis in axes
 
     def of(self, source: UOp) -> UOp:
         """The same factor of another source."""
@@ -73,26 +92,38 @@ def _factor(value: UOp) -> _Factor:
     return _Factor(source, dtype, tuple(reversed(views)))
 
 
-def _is_product_of(node: UOp, types: set[tuple[DType, DType]]) -> bool:
-    """Whether a unit can do it that reads staged operands."""
+def _unit_of(node: UOp, types: dict[tuple[DType, DType], MatrixUnit]) -> MatrixUnit | None:
+    """The fastest unit that can do a sum of products from staged operands."""
     fixed = all(isinstance(s, int) for s in node.src[0].shape)
-    return node.arg[0] is Ops.ADD and fixed and is_product(node.src[0]) and all(
-        (_factor(f).source.dtype, node.dtype) in types for f in node.src[0].src)
+    if node.arg[0] is not Ops.ADD or not fixed or not is_product(node.src[0]):
+        return None
+    found = {types.get((_factor(f).source.dtype, node.dtype)) for f in node.src[0].src}
+    return found.pop() if len(found) == 1 else None
 
 
-def _copied(product: UOp, target: Target) -> UOp:
-    """The product of padded copies of what the factors read, where that pays: either gets one where its sectors
+def _copied(total: UOp, target: Target, unit: MatrixUnit) -> UOp:
+    """A sum's product of padded copies of what the factors read, where that pays: either gets one where its sectors
     are split, both must have boxes, or neither need have any."""
-    costs, factors = target.costs, [_factor(f) for f in product.src]
-    odd = [f for f in factors if f.row % target.bulk_copy]
-    if odd and not (all(_is_dense(f.source) for f in odd) and
-                    product.size * costs.no_boxes > sum(_price(f.source, target) for f in odd)):
+    product, costs = total.src[0], target.costs
+    factors = [_factor(f) for f in product.src]
+    size = product.size * max(u.rate for u in target.units if u.staged) / unit.rate
+    across = [f for f in factors if not unit.turned and not f.runs_along(total.arg[1])]
+    odd = [f for f in factors if f in across or f.row % target.bulk_copy]
+    if odd and not (product.ndim - 1 in total.arg[1] and all(_is_dense(f.source) for f in odd) and
+                    size * costs.no_boxes > sum(_price(f.source, target) for f in odd)):
         return product
     chosen = [f in odd or (f.row % costs.sector > 0 and _is_dense(f.source) and
-                           product.size * costs.split_lines > _price(f.source, target)) for f in factors]
-    made = (f.of(_with_pitch(_padded(f.source, f.source.ndim - 1), f.source)) if copied else old
-            for f, copied, old in zip(factors, chosen, product.src))
+                           size * costs.split_lines > _price(f.source, target)) for f in factors]
+    made = ((_turned(old) if f in across else f.of(_with_pitch(_padded(f.source, f.source.ndim - 1), f.source)))
+            if copied else old for f, copied, old in zip(factors, chosen, product.src))
     return product.replace(src=tuple(made)) if any(chosen) else product
+
+
+def _turned(factor: UOp) -> UOp:
+    """The copy of a factor whose rows run along its last axis."""
+    if factor.op is Ops.EXPAND:
+        return _turned(factor.src[0]).expand(factor.shape)
+    return _with_pitch(_padded(factor, factor.ndim - 1), factor)
 
 
 def _is_dense(x: UOp) -> bool:

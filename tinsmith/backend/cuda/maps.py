@@ -5,6 +5,7 @@ import ctypes
 from typing import Any, Final
 
 from tinsmith.backend.cuda.driver import GPU
+from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import DeviceError
 
 BYTES: Final = 128  # of an encoded map
@@ -16,12 +17,16 @@ class TensorMap:
     """One view of a buffer, encoded for the address that the buffer has now.
 
     Args:
-        view: (position of the buffer among the arguments, offset, bytes of an element, sizes, strides, box).
+        view: (position of the buffer among the arguments, offset, type of the elements that arrive, sizes, strides,
+            box).
     """
 
     def __init__(self, gpu: GPU, view: list[Any]) -> None:
         self.gpu = gpu
-        self.argument, offset, self.itemsize, self.sizes, self.strides, self.box = view
+        self.argument, offset, name, self.sizes, self.strides, self.box = view
+        dtype: DType = getattr(dtypes, name)
+        self.itemsize = dtype.itemsize
+        self.kind = "TFLOAT32" if dtype is dtypes.tf32 else f"UINT{dtype.bits}"  # rounds; bits as they are
         self.offset = offset * self.itemsize
         self.block = ctypes.create_string_buffer(BYTES)
         self.address = 0
@@ -48,10 +53,9 @@ class TensorMap:
             raise DeviceError(self.gpu.name, f"a matrix product reads memory at {address:#x}, lent by another library: "
                               f"its copies begin at multiples of {ALIGN} bytes", "tensor.clone() before the product")
         driver, rank = self.gpu.driver, len(self.sizes)
-        kind = {1: "UINT8", 2: "UINT16", 4: "UINT32"}[self.itemsize]
         made = self.gpu.call(
             driver.cuTensorMapEncodeTiled,
-            getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{kind}"), rank, address,
+            getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{self.kind}"), rank, address,
             [driver.cuuint64_t(n) for n in self.sizes],
             [driver.cuuint64_t(n * self.itemsize) for n in self.strides[1:]],
             [driver.cuuint32_t(n) for n in self.box], [driver.cuuint32_t(1)] * rank,

@@ -266,8 +266,10 @@ class _Writer:
     def copy(self, u: UOp) -> None:
         ring, near, far = (self.names[u.src[n]] for n in (0, 2, 4))
         numbers = [self.integer(s) for s in (u.src[1], u.src[3], *u.src[5:])]
+        to = u.src[2].dtype.scalar
+        rounded = f", to={to.name!r}" if to is not u.src[4].dtype.scalar else ""
         self.line(f"{ring}.copy({near}, {far}, {self.define('view', repr(u.arg))}, {', '.join(numbers)}"
-                  f"{self.statement(u)})")
+                  f"{self.statement(u)}{rounded})")
 
     def wait(self, u: UOp) -> None:
         ring, slot, parity = self.names[u.src[0]], *(self.integer(s) for s in u.src[1:])

@@ -14,8 +14,10 @@ import numpy as np
 from tinsmith.backend.python.memory import Memory, poison
 from tinsmith.backend.python.warps import Block, Engine, Order, Warp
 from tinsmith.backend.python.watch import NOWHERE, UNNUMBERED
+from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import KernelError
 from tinsmith.ir.layout import Layout, View
+from tinsmith.ir.ops.elementwise import cast_values
 from tinsmith.ir.ops.op import Array
 from tinsmith.ir.units import MatrixUnit
 
@@ -67,9 +69,10 @@ class Ring:
             here.fills, here.told, here.left = here.fills + 1, np.max(here.left, 0), []
 
     def copy(self, near: Memory, far: Memory, view: View, slot: int, place: int, *start: int,
-             statement: int = UNNUMBERED) -> None:
-        """A box of memory is under way."""
+             statement: int = UNNUMBERED, to: str = "") -> None:
+        """A box of memory is under way; ``to``: the type of the slot's elements, if it is another."""
         values, here = _box(far, view, start), self.slots[slot]
+        values = cast_values(values, getattr(dtypes, to)) if to else values
         if not 0 <= place <= near.size - values.size:
             raise near.outside(place, "written")
         at = np.arange(place, place + values.size)[None]

@@ -12,7 +12,7 @@ from tinsmith.backend.python.memory import Memory, poison
 from tinsmith.backend.python.rings import Ring, Slot, Staged, Steps, alike
 from tinsmith.backend.python.warps import BACKWARD, FORWARD, Barrier, Block, Engine, Warp, WarpBarrier, whole_warp
 from tinsmith.backend.python.watch import UNNUMBERED, WARP, Clock, Watch
-from tinsmith.core.dtypes import DType, dtypes, to_dtype
+from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import KernelError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.layout import Layout, View
@@ -131,7 +131,8 @@ def match(key: Array, threads: Array) -> Array:
 
 
 def _dtype(name: str) -> DType:
-    return dtypes.index if name == "index" else to_dtype(name)
+    found: DType = getattr(dtypes, name)
+    return found
 
 
 def to_numpy(name: str) -> Any:

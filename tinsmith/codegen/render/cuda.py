@@ -10,7 +10,7 @@ from tinsmith.codegen.render.base import RANKED_COSTS, Target, mentions
 from tinsmith.codegen.render.cstyle import _strip
 from tinsmith.codegen.render.gpu import AXES, Body, GPURenderer, bfloat16, specials
 from tinsmith.codegen.roles import Role
-from tinsmith.codegen.views import maps
+from tinsmith.codegen.views import map_of, maps
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp, units
 from tinsmith.ir.layout import View
@@ -55,14 +55,16 @@ _HELPERS = {
     same &= (key >> n) & 1 ? set : ~set;
   }
   return make_int2(__popc(same & before), __popc(same)); }""",  # votes on each bit
-    "tf32": '__device__ inline unsigned int tf32(float x) { unsigned int y; asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : '
-            '"f"(x)); return y; }',
+    "tf32": "__device__ inline float tf32(float x) { unsigned int y = __float_as_uint(x); return x == x ? "
+            "__uint_as_float((y + 0xfff + (y >> 13 & 1)) & 0xffffe000) : x; }",
 }
 _SINCE_SM_80 = {"float_bf16": '__device__ inline unsigned short float_bf16(float x) { unsigned short y; '
                               'asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x)); return y; }'}
+_SINCE_SM_90 = {"tf32": '__device__ inline float tf32(float x) { unsigned int y; asm("cvt.rn.tf32.f32 %0, %1;" : '
+                        '"=r"(y) : "f"(x)); return __uint_as_float(y); }'}
 _VECTORS = {"int8": "char", "uint8": "uchar", "int16": "short", "uint16": "ushort", "float16": "ushort",
             "bfloat16": "ushort", "int32": "int", "uint32": "uint", "index": "int", "int64": "longlong",
-            "uint64": "ulonglong", "float32": "float", "float64": "double"}
+            "uint64": "ulonglong", "tf32": "float", "float32": "float", "float64": "double"}
 _EIGHTS = (("char", "signed char", 1), ("uchar", "unsigned char", 1), ("short", "short", 2),
            ("ushort", "unsigned short", 2))  # vectors of eight, which the language lacks: (name, type of a lane, bytes)
 
@@ -178,14 +180,17 @@ class CUDARenderer(GPURenderer):
     vector_widths = (8, 4, 2)
     scalar_types = {**GPURenderer.scalar_types, "int8": "signed char", "uint8": "unsigned char",
                     "uint16": "unsigned short", "uint32": "unsigned int", "int64": "long long",
-                    "uint64": "unsigned long long", "float16": "unsigned short", "bfloat16": "unsigned short"}
+                    "uint64": "unsigned long long", "float16": "unsigned short", "bfloat16": "unsigned short",
+                    "tf32": "float"}
 
     def __init__(self, target: Target | None = None) -> None:
         super().__init__(target or cuda_target())
         self.arch = self.target.name.removeprefix("cuda_")
-        self.helpers = _HELPERS | (_SINCE_SM_80 if generation(self.arch) >= 80 else {})
+        self.helpers = dict(_HELPERS)
+        for since, table in ((80, _SINCE_SM_80), (90, _SINCE_SM_90)):
+            self.helpers |= table if generation(self.arch) >= since else {}
         self.near: dict[UOp, int] = {}  # of a program with rings: where the parts of local memory begin
-        self.maps: dict[tuple[UOp, View], int] = {}
+        self.maps: dict[tuple[UOp, View, DType], int] = {}
         self.by_products = False  # of a program of shifts: integers are added where floats are multiplied
         self.pipelined = False  # of a program whose loops load ahead: those inside are written out
 
@@ -224,6 +229,11 @@ class CUDARenderer(GPURenderer):
         if u.op is Ops.FDIV and _above_one(u):
             return f"({src[0]}*reciprocal({_strip(src[1])}))"
         return super().plain(u, src)
+
+    def cast(self, u: UOp, a: str) -> str:
+        if u.dtype.scalar is dtypes.tf32 and u.src[0].dtype.scalar is dtypes.float32:
+            return f"tf32({_strip(a)})"
+        return super().cast(u, a)
 
     def multiply_add(self, dtype: DType, src: list[str]) -> str:
         return f"fma{'f' if dtype is dtypes.float32 else ''}({', '.join(_strip(s) for s in src)})"
@@ -265,7 +275,7 @@ class CUDARenderer(GPURenderer):
         if unit.a.itemsize == 2:
             given = [packed(low, high) for x in (a, b) for low, high in zip(x[::2], x[1::2])]
         else:
-            given = [f"tf32({_strip(x)})" for x in (*a, *b)]
+            given = [f"__float_as_uint({_strip(x)})" for x in (*a, *b)]
         return f"{unit.name}({', '.join([*acc, *given])});"
 
     def local(self, u: UOp) -> str:
@@ -297,7 +307,7 @@ class CUDARenderer(GPURenderer):
             body.line(f"if (threadIdx.x % {self.target.warp} == 0) ring_release({slot});")
         elif u.op is Ops.ASYNC_COPY:
             size = u.src[2].dtype.itemsize
-            body.line(f"copy_box{len(u.arg.sizes)}({text[2]} + {size} * ({text[3]}), &map{self.maps[u.src[4], u.arg]}, "
+            body.line(f"copy_box{len(u.arg.sizes)}({text[2]} + {size} * ({text[3]}), &map{self.maps[map_of(u)]}, "
                       f"{slot}, {', '.join(text[5:])});")
         elif u.op is Ops.TILE:
             per_unit = 16 // u.src[0].dtype.itemsize

@@ -56,10 +56,10 @@ def step_function(unit: MatrixUnit, turned: tuple[bool | None, bool]) -> str:
     a = ", ".join(f"%{count + n}" for n in range(len(words)))
     kind, letter = ("unsigned int", "r") if held else ("unsigned long long", "l")
     given = ", ".join(f'"{letter}"({word})' for word in words)
-    modes = ", ".join(str(int(t)) for t in turned if t is not None)
+    modes = "".join(f", {int(t)}" for t in turned if t is not None) if unit.turned else ""
     return (f"{_INLINE} void {step_name(unit, turned)}({parameters}, {', '.join(f'{kind} {w}' for w in words)}, "
             f"unsigned long long b) {{\n"
-            f'  asm volatile("{unit.emit} {{{into}}}, {f"{{{a}}}" if held else a}, %{count + len(words)}, 1, 1, 1, '
+            f'  asm volatile("{unit.emit} {{{into}}}, {f"{{{a}}}" if held else a}, %{count + len(words)}, 1, 1, 1'
             f'{modes};" : {operands} : {given}, "l"(b) : "memory"); }}')
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tinsmith.core.dtypes import DType
+from tinsmith.core.dtypes import DType, rounded_to_tf32
 from tinsmith.ir.ops.op import Array, Node, Op, boolean, same, shape_of_all
 
 
@@ -67,6 +67,9 @@ def cast_values(x: Array, dtype: DType) -> Array:
             clipped = np.clip(np.nan_to_num(np.trunc(wide), nan=0.0), float(dtype.min), top)
             out = clipped.astype(dtype.numpy)
         return np.where(clipped >= top, np.asarray(dtype.max, dtype.numpy), out).astype(dtype.numpy)
+    if dtype.name == "tf32":
+        with np.errstate(over="ignore", invalid="ignore"):
+            return rounded_to_tf32(np.asarray(x.astype(np.float32)))
     if dtype.name.startswith("fp8") or (dtype.name == "bfloat16" and x.dtype == np.float64):
         with np.errstate(over="ignore", invalid="ignore"):
             return x.astype(np.float32).astype(dtype.numpy)

@@ -94,8 +94,9 @@ class KernelOps:
                 nothing)
     RELEASE = Op("program", "This warp reads a slot no more, of a ring of readers: (ring, slot).", 2, nothing)
     ASYNC_COPY = Op("program", "Copy a box of memory to a place of a slot, at some time before the slot's fill is "
-                    "complete; 0 where the box leaves the view `arg`: (ring, slot, local memory, index, memory, "
-                    "coordinate, ...), the fastest coordinate first.", (6, 1 << 30), nothing)
+                    "complete, as elements of the slot's type; 0 where the box leaves the view `arg`: (ring, slot, "
+                    "local memory, index, memory, coordinate, ...), the fastest coordinate first.", (6, 1 << 30),
+                    nothing)
     WAIT = Op("program", "Until the fill of a slot with this parity is complete: (ring, slot, parity).", 3, nothing)
     TILE = Op("program", "A fragment that stays in local memory, where its unit reads it at some time before DRAIN: "
               "(memory, index).", 2)
