@@ -441,25 +441,27 @@ def toposort(root: UOp | Iterable[UOp], enter: Callable[[UOp], bool] | None = No
     """Nodes below ``root`` (one or several), sources first; only those for which ``enter`` holds are visited."""
     order: list[UOp] = []
     seen: set[UOp] = set()
-    stack: list[tuple[UOp, Iterator[UOp]]] = []
+    stack: list[tuple[UOp, Iterator[UOp]]] = []  # of those around the node whose sources are being visited
     for r in (root,) if isinstance(root, UOp) else root:
         if r in seen or (enter is not None and not enter(r)):
             continue
         seen.add(r)
-        stack.append((r, iter(r.src)))
-        while stack:
-            node, sources = stack[-1]
+        node, sources = r, iter(r.src)
+        while True:
             for s in sources:
                 if s not in seen:
                     seen.add(s)
                     if enter is None or enter(s):
                         if s.src:
-                            stack.append((s, iter(s.src)))
+                            stack.append((node, sources))
+                            node, sources = s, iter(s.src)
                             break
                         order.append(s)
             else:
                 order.append(node)
-                stack.pop()
+                if not stack:
+                    break
+                node, sources = stack.pop()
     return order
 
 
