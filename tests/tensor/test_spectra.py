@@ -21,7 +21,7 @@ def _complex(t: Tensor) -> np.ndarray[Any, Any]:
     return pairs[..., 0] + 1j * pairs[..., 1]  # type: ignore[no-any-return]
 
 
-LENGTHS = [(8, None), (7, None), (12, 9), (5, 8), (30, None), (31, None), (1, None)]
+LENGTHS = [(264, None), (330, None), (8, None), (7, None), (12, 9), (5, 8), (30, None), (31, None), (1, None)]
 NORMS = {None: "backward", "ortho": "ortho", "forward": "forward"}
 
 

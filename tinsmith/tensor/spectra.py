@@ -1,33 +1,28 @@
 """Fourier transforms. There is no complex dtype: complex numbers are (real, imaginary) pairs along a last axis of size
 2, as ``torch.view_as_real`` lays them out. ``complex`` makes pairs of two tensors, ``x[..., 0]`` and ``x[..., 1]`` take
 them apart, ``norm(dim=-1)`` is the magnitude and ``complex_mul`` the product.
-
-A transform of n values is a product with a matrix for each factor of n, of up to 64 (J. Cooley, J. Tukey, 1965), with
-the twiddle factors between them: two kernels for 4096 values. Where n has a prime factor beyond 64, it is a convolution
-over the next power of two beyond 2 n (L. Bluestein, 1970). Matrices and factors are computed on the host in float64.
-All of it is linear, so that its gradient is the same transform turned around.
+How they are computed stands in ``transforms.py``. All of it is linear, so that its gradient is the same transform
+turned around.
 """
 # mypy: disable-error-code=misc
 # ``self`` is the Tensor that this class is mixed into.
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from tinsmith.core.errors import ArgumentError, AxisError, ShapeError
 from tinsmith.ir import UOp
 from tinsmith.tensor.arguments import choice, flag, integer, integers
 from tinsmith.tensor.base import check_tensors
 from tinsmith.tensor.helpers import axis_of, broadcast_shape, float_of, rounded_once
-from tinsmith.tensor.windowfunctions import WindowFunctions, constant
+from tinsmith.tensor.transforms import real_inverse, real_spectrum, spectrum
+from tinsmith.tensor.windowfunctions import WindowFunctions
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
-_LARGEST_FACTOR = 64
+_NORMS = (None, "backward", "ortho", "forward")
 Axes = int | Sequence[int] | None
 Sizes = int | Sequence[int] | None
 
@@ -106,6 +101,9 @@ class Spectra(WindowFunctions):
         [[10.0, 0.0], [-2.0, 2.0], [-2.0, 0.0]]
         """
         d = axis_of("rfft", self, dim)
+        count = self.shape[d] if n is None else integer("rfft", "n", n, least=1)
+        if isinstance(count, int) and count and count % 2 == 0:
+            return _real_transformed(_fitted(self, count, d), d, norm)
         full = _transformed(self.complex(), "rfft", n, d, norm, False)
         return full[(slice(None),) * d + (slice(0, full.shape[d] // 2 + 1),)]
 
@@ -121,6 +119,8 @@ class Spectra(WindowFunctions):
         d = _axis("irfft", self, dim)
         count = 2 * (self.shape[d] - 1) if n is None else integer("irfft", "n", n, least=1)
         half = _fitted(self, count // 2 + 1, d)
+        if count and count % 2 == 0:
+            return _real_inverse(half, d, norm)
         rest = half[(slice(None),) * d + (slice(1, (count + 1) // 2),)].flip(d).mul(_conjugation(self))
         return _transformed(half.cat(rest, dim=d), "irfft", None, d, norm, True)[..., 0]
 
@@ -287,11 +287,6 @@ class Spectra(WindowFunctions):
         return out if self.ndim > 3 else out.squeeze(0)
 
 
-def _beside(x: Tensor, values: np.ndarray[Any, Any]) -> Tensor:
-    """Numbers in the dtype and place of ``x``."""
-    return constant(type(x), values, x.dtype, x.device)
-
-
 def _conjugation(x: Tensor) -> Tensor:
     return x._new(UOp.iota(2)).eq(0).where(1.0, -1.0).cast(float_of(x).dtype)
 
@@ -348,75 +343,32 @@ def _fitted(x: Tensor, n: int, d: int) -> Tensor:
 @rounded_once
 def _transformed(x: Tensor, op: str, n: int | None, dim: int, norm: str | None, inverse: bool) -> Tensor:
     d = _axis(op, x, dim)
-    choice(op, "norm", norm, (None, "backward", "ortho", "forward"))
+    choice(op, "norm", norm, _NORMS)
     x = x._new(float_of(x))
     count = x.shape[d] if n is None else integer(op, "n", n, least=1)
     if not count:
         raise ShapeError(op, f"nothing to transform along axis {dim} of shape {x.shape}", "at least one value")
-    y = _spectrum(_fitted(x, count, d).transpose(d, -2), count, inverse).transpose(d, -2)
+    y = spectrum(_fitted(x, count, d).transpose(d, -2), count, inverse).transpose(d, -2)
+    return _scaled(y, count, norm, inverse)
+
+
+@rounded_once
+def _real_transformed(x: Tensor, d: int, norm: str | None) -> Tensor:
+    choice("rfft", "norm", norm, _NORMS)
+    y = real_spectrum(x._new(float_of(x)).transpose(d, -1), x.shape[d]).transpose(d, -2)
+    return _scaled(y, x.shape[d], norm, False)
+
+
+@rounded_once
+def _real_inverse(x: Tensor, d: int, norm: str | None) -> Tensor:
+    choice("irfft", "norm", norm, _NORMS)
+    n = 2 * (x.shape[d] - 1)
+    return _scaled(real_inverse(x._new(float_of(x)).transpose(d, -2), n).transpose(d, -1), n, norm, True)
+
+
+def _scaled(y: Tensor, count: int, norm: str | None, inverse: bool) -> Tensor:
     scaled = norm == "ortho" or (norm == "forward") != inverse
     return y.mul(count ** (-0.5 if norm == "ortho" else -1.0)) if scaled else y
-
-
-def _spectrum(x: Tensor, n: int, inverse: bool) -> Tensor:
-    """The transform of ``n`` pairs along the last axis but one, not scaled."""
-    if n == 1:
-        return x
-    if n <= _LARGEST_FACTOR:
-        return _small(x, n, inverse)
-    a = next((f for f in range(_LARGEST_FACTOR, 1, -1) if n % f == 0), 1)
-    if a == 1 or _largest_prime(n) > _LARGEST_FACTOR:
-        return _bluestein(x, n, inverse)
-    b, lead = n // a, x.shape[:-2]
-    rows = x.reshape(*lead, a, b, 2).transpose(-2, -3)  # (b, a): value a_ * b + b_ at [b_, a_]
-    turns = np.outer(np.arange(b), np.arange(a)) % n
-    rows = _times(_small(rows, a, inverse), _roots(turns, n, inverse)).contiguous()
-    columns = _spectrum(rows.transpose(-2, -3), b, inverse)  # frequency a_ + a * b_ at [a_, b_]
-    return columns.transpose(-2, -3).reshape(*lead, n, 2)
-
-
-def _largest_prime(n: int) -> int:
-    largest, p = 1, 2
-    while p * p <= n:
-        while n % p == 0:
-            largest, n = p, n // p
-        p += 1
-    return max(largest, n)
-
-
-def _roots(turns: np.ndarray[Any, Any], n: int, inverse: bool) -> np.ndarray[Any, Any]:
-    """``exp(-2 pi i turns / n)``, conjugated for the inverse; whole numbers where it is one."""
-    angle = 2 * np.pi * turns / n
-    roots = np.exp(1j * angle if inverse else -1j * angle)
-    return np.asarray(np.where(4 * turns % n == 0, roots.round(), roots) + 0)
-
-
-def _small(x: Tensor, n: int, inverse: bool) -> Tensor:
-    """One product of the pairs, as rows of ``2 n`` numbers, with the matrix of the transform."""
-    w = _roots(np.outer(np.arange(n), np.arange(n)) % n, n, inverse)
-    matrix = np.empty((n, 2, n, 2))
-    matrix[:, 0, :, 0], matrix[:, 1, :, 1] = w.real, w.real
-    matrix[:, 0, :, 1], matrix[:, 1, :, 0] = w.imag, -w.imag
-    return x.reshape(*x.shape[:-2], 2 * n).matmul(_beside(x, matrix.reshape(2 * n, 2 * n))).reshape(*x.shape)
-
-
-def _times(x: Tensor, w: np.ndarray[Any, Any]) -> Tensor:
-    """Pairs times complex numbers that the host knows."""
-    re, im = _beside(x, w.real), _beside(x, w.imag)
-    a, b = x[..., 0], x[..., 1]
-    return a.mul(re).sub(b.mul(im)).stack(a.mul(im).add(b.mul(re)), dim=-1)
-
-
-def _bluestein(x: Tensor, n: int, inverse: bool) -> Tensor:
-    """``j k = (j² + k² - (j - k)²) / 2`` makes it a convolution, which transforms of another length compute."""
-    length = 1 << math.ceil(math.log2(2 * n - 1))
-    chirp = _roots(np.arange(n) ** 2 % (2 * n), 2 * n, inverse)
-    kernel = np.zeros(length, np.complex128)
-    kernel[:n] = chirp.conj()
-    kernel[length - n + 1 :] = chirp.conj()[:0:-1]
-    padded = _fitted(_times(x, chirp), length, x.ndim - 2)
-    product = _times(_spectrum(padded, length, False), np.fft.fft(kernel) / length)
-    return _times(_spectrum(product, length, True)[..., :n, :], chirp)
 
 
 def _window(op: str, x: Tensor, n: int, win_length: int | None, window: Tensor | None) -> Tensor:
