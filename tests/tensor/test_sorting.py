@@ -111,6 +111,27 @@ def test_topk(k: int, largest: bool, dtype: DType) -> None:
     check(Tensor(x.T).topk(k, 0, largest).indices, order.T)
 
 
+@pytest.mark.parametrize("k", [1, 3, 40])
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.int8, dtypes.int64], ids=str)
+def test_topk_of_long_rows(k: int, dtype: DType) -> None:
+    """Groups of neighbours, whose number divides no size; of equal elements the first are taken, in order."""
+    for rows, size in ((2, 1501), (9, 997), (1, 20011)):
+        x = values((rows, size), dtype, -100, 100)
+        found = Tensor(x).topk(k, largest=rows != 2)
+        order = stable_order(x, descending=rows != 2)[:, :k]
+        check(found.indices, order, dtypes.int32)
+        check(found.values, np.take_along_axis(x, order, -1), dtype, rtol=0)
+    least = np.zeros((1, 5000), dtype.numpy)
+    assert Tensor(least).topk(3).indices.tolist() == [[0, 1, 2]]
+
+
+def test_topk_sorts_few_of_a_long_row() -> None:
+    x = Tensor.rand(4, 50_000).realize()
+    before = GlobalCounters.global_ops
+    x.topk(50)[1].realize()
+    assert GlobalCounters.global_ops - before < 12 * 4 * 50_000
+
+
 def test_topk_of_special_values() -> None:
     x = np.concatenate([special(dtypes.float32), np.full(300, -np.inf, np.float32)])
     found = Tensor(x).topk(5)

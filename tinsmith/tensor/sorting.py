@@ -8,6 +8,7 @@ and NumPy.
 # ``self`` is the Tensor that this class is mixed into.
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
 _COUNTED = 256  # elements of a row up to which each is compared with all others
-_FEW = 16  # greatest elements that are looked for one after another
+_FEW = 16  # greatest elements that are looked for one after another, in short rows,
+_ROWS = 8  # if there are more than so many: a kernel for each of the greatest then has enough to do
+_GROUPED = 16  # elements for each of the greatest from which on groups are less work than sorting all
 
 
 class Sorting:
@@ -277,12 +280,36 @@ def _by_counting(keys: UOp) -> UOp:
 
 def _first(x: UOp, k: int, largest: bool) -> UOp:
     """Positions of the k greatest or smallest of each row, in order."""
-    rows, size = x.shape
-    if size <= _COUNTED or k > _FEW or x.dtype.itemsize > 4:
-        return _sorted(x, largest)[1].shrink(((0, rows), (0, k)))
-    keys = _keys(x, not largest)
+    return _greatest(_keys(x, not largest).contiguous(), k)
+
+
+def _greatest(keys: UOp, k: int) -> UOp:
+    """Positions of the k greatest of each row, in order: they lie in the k groups of neighbours with the greatest
+    maxima, of equal ones the first; how wide these are makes fewest groups and elements to look at."""
+    rows, size = keys.shape
+    if 0 < k <= _FEW and size <= 2 * _COUNTED and keys.dtype.itemsize <= 4 and rows > _ROWS:
+        return _one_by_one(keys, k)
+    if size <= max(_COUNTED, _GROUPED * k) or not k:
+        return _sorted(keys, True)[1].shrink(((0, rows), (0, k)))
+    width = math.isqrt(size // k)
+    count = -(-size // width)
+    groups = keys.pad(((0, 0), (0, count * width - size)))  # what fills the last one up comes behind all others
+    tops = groups.reshape((rows, count, width)).reduce("MAX", (2,)).reshape((rows, count)).contiguous()
+    chosen = _greatest(tops, k)
+    chosen = chosen.gather(_sorted(_positive(chosen), False)[1], 1)  # equal elements keep their order
+    cube = (rows, k, width)
+    first = chosen.reshape((rows, k, 1)).expand(cube) * width
+    place = (first + first.iota_like(2)).reshape((rows, k * width)).contiguous()
+    return place.gather(_greatest(groups.gather(place, 1).contiguous(), k), 1)
+
+
+def _positive(places: UOp) -> UOp:
+    return places.cast(dtypes.uint32)
+
+
+def _one_by_one(keys: UOp, k: int) -> UOp:
+    """Positions of the k greatest of each row, each the greatest of those that are left."""
     low = (1 << 32) - 1
-    keys = keys.contiguous()
     place = keys.iota_like(1).cast(dtypes.uint64)
     packed = (keys.cast(dtypes.uint64) << 32) | (place.const_like(low) - place)
     found: list[UOp] = []
@@ -290,7 +317,7 @@ def _first(x: UOp, k: int, largest: bool) -> UOp:
         left = packed if not found else packed.lt(found[-1].expand(packed.shape)).where(packed, 0)
         found.append(left.reduce("MAX", (1,)).contiguous())
     columns = [(found[0].const_like(low) - (f & low)).cast(dtypes.int32) for f in found]
-    out = columns[0].pad(((0, 0), (0, k - 1))) if k else UOp.const(dtypes.int32, 0).expand_to((rows, 0))
+    out = columns[0].pad(((0, 0), (0, k - 1)))
     for n, c in enumerate(columns[1:], 1):
         out = out + c.pad(((0, 0), (n, k - 1 - n)))
     return out
