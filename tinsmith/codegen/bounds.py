@@ -24,7 +24,8 @@ from tinsmith.ir.properties import bound_ranges
 from tinsmith.ir.symbolic import simplify
 from tinsmith.ir.uop import toposort
 
-MOST_PIECES = 16  # statements that one may become: each is code of its own
+MOST_PIECES = 16  # statements that one may become: each is code of its own; more where each has a part of the code
+_LOOPS = 256  # pieces of a loop, however short the code of each
 
 
 # *** where a formula changes ***
@@ -66,6 +67,48 @@ def _line(a: UOp, b: UOp, r: UOp) -> tuple[int, int] | None:
     return (terms[r], constant) if set(terms) == {r} else None
 
 
+def decided(root: UOp, r: UOp, begin: int, end: int) -> UOp:
+    """``root`` as it is for these values of ``r``, without the branches of choices that they never take. Only what is
+    left is looked at: of a sum over pieces of a loop each piece has its own term.
+
+    >>> r, x = UOp.range(9, 0, Role.LOOP), UOp.index(5)
+    >>> decided(r.lt(4).where(x, r), r, 0, 4) is x, decided(r.lt(4).where(x, r), r, 4, 9) is r
+    (True, True)
+    """
+    known: dict[UOp, bool | None] = {}
+    new: dict[UOp, UOp] = {}
+    stack = [root]
+    while stack:
+        n = stack[-1]
+        if n in new:
+            stack.pop()
+            continue
+        holds = _holds(n.src[0], r, begin, end, known) if n.op is Ops.WHERE and r in n.src[0].ranges else None
+        src = n.src if holds is None else n.src[2 - holds : 3 - holds]
+        waiting = [s for s in src if s not in new] if r in n.ranges else []
+        stack += waiting
+        if not waiting:
+            changed = tuple(new.get(s, s) for s in src)
+            new[n] = changed[0] if holds is not None else n if changed == n.src else n.replace(src=changed)
+    return new[root]
+
+
+def _holds(condition: UOp, r: UOp, begin: int, end: int, known: dict[UOp, bool | None]) -> bool | None:
+    """Whether a condition holds for all values of ``r`` from ``begin`` to ``end``; None if it depends."""
+    if condition not in known:
+        known[condition] = None
+        if condition.op is Ops.CMPLT and (line := _line(condition.src[0], condition.src[1], r)) is not None:
+            below = [line[0] * at + line[1] < 0 for at in (begin, end - 1)]
+            known[condition] = below[0] if below[0] == below[1] else None
+        elif condition.op is Ops.CMPEQ and condition.src[0].dtype.is_bool and condition.src[1].is_const:
+            inner = _holds(condition.src[0], r, begin, end, known)
+            known[condition] = None if inner is None else inner == condition.src[1].arg
+        elif condition.op is Ops.AND:
+            parts = [_holds(s, r, begin, end, known) for s in condition.src]
+            known[condition] = False if False in parts else True if None not in parts else None
+    return known[condition]
+
+
 # *** pieces of a loop in the kernel graph ***
 
 
@@ -79,7 +122,7 @@ def cut(k: KernelGraph, opt: Opt) -> None:
     whole = all(isinstance(p, int) for p in points)
     opt.require(whole and list(points) == sorted({p for p in points if p and 0 < p < size}) and bool(points),
                 f"it is cut at points between 0 and {size}, in order")
-    opt.require(len(points) < MOST_PIECES, f"a loop has {MOST_PIECES} pieces at most")
+    opt.require(len(points) < _LOOPS, f"a loop has {_LOOPS} pieces at most")
     opt.require(all(x.arg[1] is not Role.BLOCK for x in k.order), "loops over blocks are cut before")
     for s in k.sink.src:
         parts = [p for p in toposort(s) if p.op in (Ops.STORE, Ops.SCATTER_STORE)]
@@ -106,7 +149,8 @@ def cut_loop(k: KernelGraph, r: UOp, points: list[int]) -> None:
     statements: list[UOp] = []
     for over, group in groupby(k.sink.src, lambda s: r in _over(s)):
         same = list(group)
-        statements += [_renamed(s, t) for t in tables for s in same] if over else same
+        statements += [_renamed(decided(s, r, *edges[n : n + 2]), t) for n, t in enumerate(tables) for s in same
+                       ] if over else same
     k.order = list(chain.from_iterable(nest[q] for q in k.order))
     k.sink = simplify(k.sink.replace(src=tuple(statements)))
     k.reorder()

@@ -3,9 +3,10 @@ from __future__ import annotations
 
 import functools
 import operator
+from collections.abc import Iterable
 from itertools import pairwise
 
-from tinsmith.codegen.bounds import MOST_PIECES, change_points
+from tinsmith.codegen.bounds import MOST_PIECES, change_points, decided
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.masking import as_index
 from tinsmith.codegen.normalize import conjuncts
@@ -29,21 +30,33 @@ def cut_loops(k: Kernel, lanes: int, cost: float) -> float:
     for r in sorted(k.parallel, key=lambda r: (r not in along, -k.order.index(r))):
         points = change_points(k.nodes, r)
         statements = [s for s in k.stores if r in s.ranges]
-        few = len(k.stores) + len(statements) * len(points) <= MOST_PIECES
-        share = cost * _share(statements, r, points, lanes) if points and few else 1.0
+        share = cost * _share(statements, r, points, lanes) if points and _fits(k, statements, r, points) else 1.0
         if share < 1:
             k.apply(Opt(OptOps.CUT, k.ranges.index(r), tuple(points)))
             left *= share
     return left
 
 
+def _fits(k: Kernel, statements: list[UOp], r: UOp, points: list[int]) -> bool:
+    """Whether the code of all pieces is no longer than that of a few whole statements."""
+    if len(k.stores) + len(statements) * len(points) <= MOST_PIECES:
+        return True
+    pieces = sum(len(toposort(decided(s, r, *edge))) for s in statements for edge in _edges(r, points))
+    return len(k.stores) + pieces / len(toposort(statements)) <= MOST_PIECES
+
+
+def _edges(r: UOp, points: list[int]) -> Iterable[tuple[int, int]]:
+    return pairwise([0, *points, range_size(r)])
+
+
 def _share(statements: list[UOp], r: UOp, points: list[int], lanes: int) -> float:
     """The share of the whole loop's steps that the pieces take."""
     after = 0.0
-    for begin, end in pairwise([0, *points, range_size(r)]):
+    for begin, end in _edges(r, points):
         piece = r.replace(src=(UOp.index(end - begin),)) if end - begin > 1 else UOp.index(0)
         table = {r: (piece + begin).simplify()}
-        after += sum(_steps(simplify(s.substitute(table)), end - begin, _along(s) is r, lanes) for s in statements)
+        after += sum(_steps(simplify(decided(s, r, begin, end).substitute(table)), end - begin, _along(s) is r, lanes)
+                     for s in statements)
     return after / sum(_steps(s, range_size(r), _along(s) is r, lanes) for s in statements)
 
 
