@@ -81,8 +81,19 @@ def with_rank(sink: UOp, threads: int = THREADS) -> Kernel:
     return kernel
 
 
+def moved_keys(digit: UOp, by_key: bool = True) -> UOp:
+    """The words that have the digits, moved so: the key is seen in what is stored. If not ``by_key``, another table
+    says for each element where it goes."""
+    pieces, piece = digit.shape
+    words = next(n for n in digit.toposort() if n.op is Ops.PARAM).reshape((pieces * piece,))
+    begin = UOp(Ops.PARAM, dtypes.int32, (), (2, (THREADS * pieces,)))
+    at = (digit * pieces + digit.iota_like(0)).reshape(words.shape)
+    place = begin.gather(at if by_key else words.iota_like(0) % begin.size, 0) + ranks(digit).reshape(words.shape)
+    return words.const_like(0).scatter(place, words, 0, Ops.ASSIGN)
+
+
 KINDS = {"counts": all_counts, "ranks": ranks, "exchanged": lambda d: moved(d, dtypes.uint64),
-         "exchanged bytes": lambda d: moved(d, dtypes.uint8)}
+         "exchanged bytes": lambda d: moved(d, dtypes.uint8), "exchanged keys": moved_keys}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -117,8 +128,29 @@ def test_what_is_exchanged_goes_out_in_runs() -> None:
     inputs = values(sink, 1, 192, dtypes.int32, drawn=4)
     last = [u for u in linearize(with_rank(sink)) if u.op is Ops.STORE and u.src[0].op is Ops.DEFINE_GLOBAL]
     assert len(last) == 3
-    assert all(u.src[1].op is Ops.CAST and u.src[1].src[0].src[0].op is Ops.DEFINE_LOCAL for u in last)
+    assert all(u.src[2].op is Ops.LOAD and u.src[2].src[0].op is Ops.DEFINE_LOCAL for u in last)
     assert np.array_equal(expected(sink, inputs)[0], ran(linearize(with_rank(sink)), arrays_of(sink, inputs))[0])
+
+
+def test_a_thread_finds_the_place_of_its_key_once() -> None:
+    """Where keys begin is read once per key, and the keys are not exchanged where the elements show them."""
+    for value, words in ((moved_keys(digits_of(2, 192, dtypes.uint64)), 1), (moved(digits_of(2, 192), dtypes.int8), 2)):
+        program = linearize(with_rank(sink_of(value)))
+        read = [u for u in program if u.op is Ops.LOAD and u.src[0].op is Ops.DEFINE_GLOBAL and u.src[0].arg == 2]
+        assert len(read) == 1 and read[0].dtype.count == 1
+        exchanged = [u for u in program if u.op is Ops.DEFINE_LOCAL and u.arg[1] == 192]
+        assert len(exchanged) == words
+
+
+def test_places_that_no_key_says_are_not_exchanged() -> None:
+    sink = sink_of(moved_keys(digits_of(2, 192), by_key=False))
+    inputs = values(sink, 2, 192, dtypes.int32)
+    keys, table = sorted(inputs, key=lambda p: p.arg[0])
+    inputs[keys] = np.arange(384, dtype=np.int32).reshape(2, 192)  # those with one entry of the table have ranks 0 to 2
+    inputs[table] = np.random.default_rng(1).permutation(128).astype(np.int32) * 3
+    program = linearize(with_rank(sink))
+    assert not [u for u in program if u.op is Ops.DEFINE_LOCAL and u.arg[1] == 192]
+    assert np.array_equal(expected(sink, inputs)[0], ran(program, arrays_of(sink, inputs))[0])
 
 
 def test_where_it_is_refused() -> None:

@@ -58,6 +58,17 @@ def test_values() -> None:
     np.testing.assert_array_equal(c.numpy(), n.max(1))
 
 
+def test_what_is_picked_shares_a_loop_with_where_it_was() -> None:
+    """A kernel that reads another array at places, and one that stores the places: the end of a sort."""
+    table, places = given(64), Tensor((np.arange(40) * 7 % 64).astype(np.int32)).realize()
+    picked, shifted = table[places], places + 1
+    (item,) = kernels(picked, shifted)
+    assert item.outputs == 2
+    Tensor.realize(picked, shifted)
+    np.testing.assert_array_equal(picked.numpy(), table.numpy()[places.numpy()])
+    np.testing.assert_array_equal(shifted.numpy(), places.numpy() + 1)
+
+
 def test_different_rows_stay_apart() -> None:
     x = given(32, 32)
     assert len(kernels(x.sum(axis=1), x.sum(axis=0))) == 2

@@ -107,14 +107,28 @@ def local_bytes(store: UOp, count: Count, size: int, threads: int, warp: int) ->
     counters = 4 * threads * (threads // warp)
     if count.before is None:
         return counters
-    return counters + 4 * (threads + warp) + size * (4 + store.src[2].dtype.itemsize) * exchanged(store)
+    moved = store.src[2].dtype.itemsize + 4 * (not follows(count.asked, store.src[2]))
+    return counters + 4 * (threads + warp) + size * moved * exchanged(store)
 
 
 def exchanged(store: UOp) -> bool:
-    """Whether a statement's place depends on a count, and fits 32 bits."""
+    """Whether a statement's place is a count and something else, and fits 32 bits."""
     size = store.src[0].arg[1][0]
-    counts = [n for n in store.src[1].toposort() if n.op is Ops.FOLD and counted(n) is not None]
-    return bool(counts) and isinstance(size, int) and size < 1 << 31
+    return place_of(store).op is Ops.ADD and isinstance(size, int) and size < 1 << 31 and any(
+        n.op is Ops.FOLD and counted(n) is not None for n in place_of(store).src)
+
+
+def place_of(store: UOp) -> UOp:
+    """The place of a statement, before it became an index."""
+    place = store.src[1]
+    while place.op is Ops.CAST:
+        place = place.src[0]
+    return place
+
+
+def follows(key: UOp, value: UOp) -> bool:
+    """Whether a step's key is seen in the value that the step stores."""
+    return not key.substitute({value: UOp.const(value.dtype, 0)}).ranges
 
 
 def step_of(thread: UOp, turn: UOp, turns: int, warp: int) -> UOp:

@@ -2,13 +2,13 @@
 
 Each warp goes through a piece of the steps, 32 at a time: MATCH says how many of its threads have the same key before
 this one, the warp's counter of that key how many there were in earlier turns. Then a thread for each key adds up the
-counters of the warps. What is stored at a place that depends on a rank is exchanged in local memory first, so that
-threads beside each other store elements of one key, whose places are beside each other as well (Merrill and Grimshaw,
-2011).
+counters of the warps. What is stored at a rank behind a place that the key says is exchanged in local memory first, so
+that threads beside each other store elements of one key, whose places are beside each other as well (Merrill and
+Grimshaw, 2011); the key's thread finds that place for all of them.
 """
 from __future__ import annotations
 
-from tinsmith.codegen.counts import counted, exchanged, step_of
+from tinsmith.codegen.counts import counted, exchanged, follows, place_of, step_of
 from tinsmith.codegen.emit_warps import running_by_warps
 from tinsmith.codegen.emitter import Emitter
 from tinsmith.codegen.roles import Role, range_size
@@ -42,11 +42,15 @@ class CountWriter:
         else:
             self.rank_all()
 
-    def statement(self, line: UOp) -> UOp:
-        """The statement where the count is what a line holds."""
+    def as_count(self, line: UOp) -> UOp:
+        """A line that is the count, in a graph."""
         if line.dtype is not self.fold.dtype:
             line = self.lin.combine(self.here, Ops.CAST, self.fold.dtype, [line])
-        return self.store.substitute({self.fold: self.lin.named(line)})
+        return self.lin.named(line)
+
+    def statement(self, line: UOp) -> UOp:
+        """The statement where the count is what a line holds."""
+        return self.store.substitute({self.fold: self.as_count(line)})
 
     def index(self, line: UOp) -> UOp:
         return self.lin.combine(self.here, Ops.CAST, dtypes.index, [line])
@@ -107,46 +111,57 @@ class CountWriter:
         return total, before
 
     def rank_all(self) -> None:
-        """Rank every step, and store what it stores; in the order of the keys, if the place depends on the rank."""
-        lin = self.lin
-        keys = [lin.value(self.count.asked, c) for c in self.copies]
-        places, ranks = self.turn_by_turn(keys)
+        """Rank every step, and store what it stores; in the order of the keys, if its place depends on key and rank."""
+        lin, first = self.lin, self.first_place()
+        begin = None if first is None else lin.value(first)  # of the thread's key; what is loaded is there in time
+        places, ranks = self.turn_by_turn([lin.value(self.count.asked, c) for c in self.copies])
         total, before = self.over_warps()
+        if begin is not None:
+            ahead = running_by_warps(lin, Ops.ADD, total, self.thread)[0]
+            before = [self.add(part, ahead) for part in before]
+            begins = lin.local(begin.dtype.ptr(), self.threads)
+            self.write(begins, self.line, lin.combine(self.here, Ops.SUB, begin.dtype, [begin, ahead]))
         for warp, part in enumerate(before):
             self.write(self.counters, lin.raw(self.line + warp * self.threads, self.here), part)
-        apart = exchanged(self.store)
-        if apart:  # where each key begins
-            begins = lin.local(dtypes.int32.ptr(), self.threads)
-            self.write(begins, self.line, running_by_warps(lin, Ops.ADD, total, self.thread)[0])
-        lin.barrier([self.counters, *([begins] if apart else [])])
+        lin.barrier([self.counters, *([] if begin is None else [begins])])
         wholes = [self.add(rank, self.load(self.counters, at)) for rank, at in zip(ranks, places)]
-        statements = [self.statement(whole) for whole in wholes]
-        if apart:
-            ahead = [self.load(begins, self.index(key)) for key in keys]
-            return self.exchange(statements, [self.index(self.add(*pair)) for pair in zip(wholes, ahead)])
-        for statement, coords in zip(statements, self.copies):
-            lin.store_as_usual(statement, coords)
+        if begin is not None:
+            return self.exchange(wholes, begins)
+        for whole, coords in zip(wholes, self.copies):
+            lin.store_as_usual(self.statement(whole), coords)
 
-    def exchange(self, statements: list[UOp], slots: list[UOp]) -> None:
-        """Put places and values at the slots, and store them from there. -1 is no place."""
+    def first_place(self) -> UOp | None:
+        """Where the steps of the key that has a thread's number go; None if other things say where each goes."""
+        key, mine = self.count.asked, UOp(Ops.CAST, self.count.asked.dtype, (self.thread,))
+        place = place_of(self.store)
+        if not exchanged(self.store) or place.dtype is not dtypes.int32 or self.fold not in place.src:
+            return None
+        steps = {self.thread, *(r for r, _ in self.copies[0])}
+        rest = next(s for s in place.src if s is not self.fold)
+        others = [rest.substitute({key: UOp.const(key.dtype, 0)})]
+        others += [n.substitute({place: UOp.const(place.dtype, 0)}) for n in (self.store.src[1], *self.store.src[3:])]
+        return None if any(steps & n.ranges for n in others) else rest.substitute({key: mine})
+
+    def exchange(self, slots: list[UOp], begins: UOp) -> None:
+        """Put values at the slots, in the order of their keys, and store them from there."""
         lin, here, steps = self.lin, self.here, range_size(self.count.steps)
-        memory, none = lin.memory(self.store.src[0], ()), lin.emit(0, UOp.const(dtypes.int32, -1))
-        where = lin.local(dtypes.int32.ptr(), steps)
-        what = lin.local(self.store.src[2].dtype.ptr(), steps)
-        guarded = False
-        for (_, index, value, *valid), slot, coords in zip((s.src for s in statements), slots, self.copies):
-            at = lin.combine(here, Ops.CAST, dtypes.int32, [lin.indexed(index, coords)])
-            guard = lin.guard(valid[0] if valid else None, coords)
-            guarded |= guard is not None
-            at = at if guard is None else lin.combine(here, Ops.WHERE, dtypes.int32, [guard, at, none])
-            self.write(where, slot, at)
+        memory, (_, index, value, *valid) = lin.memory(self.store.src[0], ()), self.store.src
+        key, place, seen = self.count.asked, place_of(self.store), follows(self.count.asked, value)
+        what = lin.local(value.dtype.ptr(), steps)
+        whose = what if seen else lin.local(dtypes.int32.ptr(), steps)
+        for slot, coords in zip(map(self.index, slots), self.copies):
             self.write(what, slot, lin.value(value, coords))
+            if not seen:
+                self.write(whose, slot, lin.combine(here, Ops.CAST, dtypes.int32, [lin.value(key, coords)]))
         lin.barrier()
         for turn in range(self.turns):
             slot = lin.raw((self.line + turn * self.threads).simplify(), here)
-            at = self.load(where, slot)
-            valid = [lin.combine(here, Ops.CMPLT, dtypes.bool, [none, at])] if guarded else []
-            self.write(memory, self.index(at), self.load(what, slot), *valid)
+            moved = self.load(what, slot)
+            own = lin.value(key.substitute({value: lin.named(moved)})) if seen else self.load(whose, slot)
+            turned = lin.combine(here, Ops.CAST, dtypes.int32, [slot])
+            at = {place: lin.named(self.add(self.load(begins, self.index(own)), turned))}
+            guards = [g for v in valid if (g := lin.guard(v.substitute(at), ())) is not None]
+            self.write(memory, lin.indexed(index.substitute(at), ()), moved, *guards)
 
 
 def write_counts(lin: Emitter, store: UOp, fold: UOp) -> None:

@@ -58,8 +58,8 @@ def by_pieces(keys: UOp, bits: int, digit_bits: int, piece: int) -> tuple[UOp, U
     if whole > size:  # the greatest keys, behind those of the row
         ones = (1 << keys.dtype.bits) - 1
         keys = (keys ^ ones).pad(((0, 0), (0, whole - size))) ^ ones
-    order = keys.iota_like(1)
-    items = ((keys.cast(dtypes.uint64) << 32) | order.cast(dtypes.uint64) if together else keys).contiguous()
+    order, keys = keys.iota_like(1), keys.contiguous()
+    items = (keys.cast(dtypes.uint64) << 32) | order.cast(dtypes.uint64) if together else keys
     for low in range(0, bits, digit_bits):
         digit = ((items >> (32 * together + low)) & (digits - 1)).cast(dtypes.int32)
         place = _places(digit.reshape((rows, whole // piece, piece)), digits)

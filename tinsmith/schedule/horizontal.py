@@ -24,7 +24,8 @@ from tinsmith.schedule.order import toposorted
 MOST_BUFFERS = 30  # arguments of a merged kernel
 MOST_NODES = 400  # nodes of a merged kernel's graph
 
-IN_ORDER = (Ops.GATHER, Ops.SCATTER, Ops.SCAN, Ops.HISTOGRAM)
+ALONE = (Ops.SCATTER, Ops.SCAN, Ops.HISTOGRAM)
+IN_ORDER = (Ops.GATHER, *ALONE)
 _PLAIN = (Ops.RESHAPE, Ops.EXPAND)
 
 
@@ -97,12 +98,14 @@ def _key(item: ScheduleItem) -> tuple[Any, int]:
     nodes = toposort(item.sink)
     reduces: set[Any] = set()
     for n in nodes:
-        if n.op in IN_ORDER or not all(_is_plain(s) for s in n.src if n.op.kind != "movement"):
+        if n.op in ALONE or not all(_is_plain(s) for s in n.src if n.op.kind != "movement"):
             return None, 0
         if n.op is Ops.REDUCE:
             if n.src[0].op is Ops.MUL and any(is_repeated(s, constants=False) for s in n.src[0].src):
                 return None, 0
             reduces.add((n.src[0].shape, n.arg[1]))
+    if reduces and any(n.op is Ops.GATHER for n in nodes):  # a sum of what is picked stays by itself
+        return None, 0
     return (item.device, shape, frozenset(reduces)), len(nodes)
 
 
