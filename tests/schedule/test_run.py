@@ -14,7 +14,8 @@ from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer
 from tinsmith.backend.program import Graph
 from tinsmith.ir import Ops, UOp
-from tinsmith.schedule.canonical import canonical, structure
+from tinsmith.schedule.canonical import canonical, seen, structure
+from tinsmith.tensor import history
 
 
 def chain(x: Tensor, length: int) -> Tensor:
@@ -89,11 +90,32 @@ def test_structure_tells_graphs_apart_as_canonical_graphs_do() -> None:
 
     found = [(structure(roots), canonical(roots)) for roots in graphs()]
     for s, c in found:
-        assert s is not None and s[1:] == c[1:]
+        assert s is not None and s[1:3] == c[1:]
         for s2, c2 in found:
             assert s2 is not None and (s[0] == s2[0]) == (c[0] == c2[0])
     n = UOp(Ops.BIND, None, (UOp.variable("n", 1, 4), UOp.index(2)))
     assert structure([x.uop.shrink(((0, n), (0, 4))).contiguous()]) is None  # a symbolic size
+
+
+def test_what_gradients_read_is_known_by_the_structure() -> None:
+    """One walk of a graph tells what a walk for gradients and one for copies would."""
+    x, y, ints = given(4, 4), given(4, 4, seed=1), Tensor([[1] * 4] * 4).realize()
+    n = UOp(Ops.BIND, None, (UOp.variable("n", 1, 4), UOp.index(2)))
+    for made in ([x + y, (x * x).sum(0), y.T.contiguous() * 3], [x + ints, ints + 1], [x[1:] * n + n, x + 1]):
+        roots = [t.uop for t in made]
+        for _ in range(2):
+            found = seen(roots)
+            assert found is not None and found.plain and not found.form.copies
+            walked = history._reads(roots)
+            assert history._sets(found.buffers, dict(zip(roots, found.form.reads))) == walked
+            assert all(isinstance(b, UOp) and b.op is Ops.BUFFER for below in walked.values() for b in below)
+    first, second = seen([(x + y).uop]), seen([(y + x).uop])
+    assert first is not None and second is not None and first.form is second.form
+    copied = seen([(x.to("CPU:1") + 1).uop])
+    assert copied is not None and copied.form.copies
+    for other in (x.detach() + y, x.clone().realize().assign(y)):
+        found = seen([other.uop])
+        assert found is not None and not found.plain
 
 
 def test_devices_of_deep_graphs_are_found_without_recursion() -> None:

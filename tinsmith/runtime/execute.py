@@ -20,33 +20,34 @@ from tinsmith.runtime.queue import overlap
 from tinsmith.runtime.record import lowered, recorders
 from tinsmith.runtime.running import run
 from tinsmith.schedule import scalars
-from tinsmith.schedule.canonical import canonical, structure
+from tinsmith.schedule.canonical import Seen, canonical, forms, seen
 
 _compiled: Recent[Any, CompiledSchedule] = Recent()  # by structure, and by canonical graph
 
 
-def realize(roots: Sequence[UOp], device: str, free: Collection[UOp] = ()) -> list[Buffer]:
+def realize(roots: Sequence[UOp], device: str, free: Collection[UOp] = (), known: Seen | None = None) -> list[Buffer]:
     """Compute ``roots`` (concrete nodes) and return a buffer for each.
 
     Args:
         roots: tensor-graph nodes with memory semantics: anything but movement ops.
         device: where kernels without any buffer run.
         free: BUFFERs that nobody reads after this program: a new version may take their memory.
+        known: of the same roots, if they were looked at before.
     """
     settled = device, settings.program_key
-    found, compiled = structure(roots), None
+    found, compiled = known or seen(roots), None
     if found is not None:
-        spared = _spared(found[1], free) if settings.memory_limit else ()
-        compiled = _compiled.get((found[0], settled, spared))
+        spared = _spared(found.buffers, free) if settings.memory_limit else ()
+        compiled = _compiled.get((found.form, settled, spared))
         if compiled is None and not recorders:  # a replay has the constants that it was captured with
-            table = scalars.arguments(found[0], roots, device, settled)
+            table = scalars.arguments(found.form.rows, roots, device, settled)
             if table:
                 roots = substitute(roots, dict(table))
-                found = structure(roots)
+                found = seen(roots)
                 assert found is not None
-                spared = _spared(found[1], free)
-                compiled = _compiled.get((found[0], settled, spared))
-        key, buffers, values = found
+                spared = _spared(found.buffers, free)
+                compiled = _compiled.get((found.form, settled, spared))
+        _, key, buffers, values, _ = found
     if found is None or compiled is None or settings.DEBUG >= 3:
         with no_collection():  # nodes are in no cycles, and a pass over those of a large graph takes seconds
             graph, buffers, values = canonical(roots)
@@ -67,7 +68,7 @@ def realize(roots: Sequence[UOp], device: str, free: Collection[UOp] = ()) -> li
 
 def forget_old() -> None:
     """Keep what was used last of everything compiled: PROGRAMS programs, and as many kernels."""
-    for table in (_compiled, compiled_programs, kernel_programs, scalars.forms):
+    for table in (_compiled, forms, compiled_programs, kernel_programs, scalars.forms):
         table.trim(max(settings.PROGRAMS, 1))
 
 

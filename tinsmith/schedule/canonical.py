@@ -4,10 +4,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tinsmith.backend.memory import Buffer, Layout
-from tinsmith.core.dtypes import dtypes
+from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.core.recent import Recent
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops import FOR_GRADIENTS
 from tinsmith.ir.symbols import bindings, symbols, with_symbols
@@ -48,11 +49,79 @@ def canonical(roots: Sequence[UOp]) -> tuple[list[UOp], list[UOp], list[int]]:
     return [new.get(r, r) for r in roots], buffers, values
 
 
-def structure(roots: Sequence[UOp]) -> tuple[tuple[Any, ...], list[UOp], list[int]] | None:
-    """What tells canonical graphs apart, and their buffers and bound values, without building them.
+class Form:
+    """What graphs of one structure have in common. There is one object for all of them, so that to look something up
+    by it costs nothing.
+
+    Attributes:
+        rows: the structure.
+        copies: whether there is a COPY.
+    """
+
+    __slots__ = ("_reads", "copies", "rows")
+
+    def __init__(self, rows: tuple[Any, ...]) -> None:
+        self.rows = rows
+        self.copies = any(type(row) is tuple and row[0] is Ops.COPY for row in rows)
+        self._reads: list[int] | None = None
+
+    @property
+    def reads(self) -> list[int]:
+        """For each root the buffers below as bits, after one that says whether there is float data."""
+        if self._reads is None:
+            below: list[int] = []
+            count = 0
+            for row in self.rows:
+                if type(row) is not tuple:
+                    break
+                bits = 0
+                if isinstance(row[0], DType):
+                    count += 1
+                    bits = 1 << count | row[0].is_float
+                elif row[0] is not Ops.BIND:
+                    for source in row[3:]:
+                        bits |= below[source] if type(source) is int else 0
+                below.append(bits)
+            self._reads = [below[r] if type(r) is int else 0 for r in self.rows[len(below) :]]
+        return self._reads
+
+
+forms: Recent[tuple[Any, ...], Form] = Recent()
+
+
+class Seen(NamedTuple):
+    """Roots of a graph that was walked once: its form, its buffers and bound values in order of first visit.
+
+    Attributes:
+        plain: whether gradients see the same graph: nothing was left out, and nothing is a new version.
+    """
+
+    roots: Sequence[UOp]
+    form: Form
+    buffers: list[UOp]
+    values: list[int]
+    plain: bool
+
+
+def seen(roots: Sequence[UOp]) -> Seen | None:
+    """What is known of a graph by its structure. None: symbolic sizes need the whole graph."""
+    found = structure(roots)
+    if found is None:
+        return None
+    rows, buffers, values, plain = found
+    form = forms.get(rows)
+    if form is None:
+        form = forms[rows] = Form(rows)
+    return Seen(roots, form, buffers, values, plain)
+
+
+def structure(roots: Sequence[UOp]) -> tuple[tuple[Any, ...], list[UOp], list[int], bool] | None:
+    """What tells canonical graphs apart, their buffers and bound values, without building them; and whether that is
+    all that tells gradients apart.
 
     Two graphs of equal structure have equal canonical graphs. None: symbolic sizes need the whole graph.
     """
+    plain = True
     numbers: dict[UOp, Any] = {}  # node → its row; leaves but BUFFERs stand for themselves where they are read
     rows: list[Any] = []
     buffers: list[UOp] = []
@@ -76,10 +145,10 @@ def structure(roots: Sequence[UOp]) -> tuple[tuple[Any, ...], list[UOp], list[in
         else:
             stack.pop()
             if n is None:
-                return (*rows, *map(number, roots)), buffers, values
+                return (*rows, *map(number, roots)), buffers, values, plain
             op, src = n.op, n.src
             if op in FOR_GRADIENTS:
-                numbers[n] = numbers[src[0]]
+                numbers[n], plain = numbers[src[0]], False
                 continue
             numbers[n] = len(rows)
             if op is Ops.BIND:
@@ -87,8 +156,11 @@ def structure(roots: Sequence[UOp]) -> tuple[tuple[Any, ...], list[UOp], list[in
                 values.append(src[1].arg)
             elif op.kind == "movement" and n.arg not in _plain and not _is_plain(n.arg):
                 return None
+            elif op in _NAMED:
+                plain = plain and op is not Ops.ASSIGN
+                rows.append((op, n.dtype, None, *map(number, src)))
             else:
-                rows.append((op, n.dtype, None if op in _NAMED else n.arg, *map(number, src)))
+                rows.append((op, n.dtype, n.arg, *map(number, src)))
 
 
 _plain: set[Any] = set()  # arguments of movement ops without symbolic sizes

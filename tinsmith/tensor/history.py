@@ -16,6 +16,7 @@ from tinsmith.core.settings import settings
 from tinsmith.core.weak import LiveSet, WeakTable
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import substitute, toposort
+from tinsmith.schedule.canonical import Seen
 
 if TYPE_CHECKING:
     from tinsmith.tensor.base import TensorBase
@@ -83,7 +84,8 @@ def made_of(node: UOp) -> UOp | None:
     return None if found is None else found[1].graph
 
 
-def prepared(graphs: Mapping[UOp, Collection[int]], live: Iterable[TensorBase]) -> dict[UOp, Made | None]:
+def prepared(graphs: Mapping[UOp, Collection[int]], live: Iterable[TensorBase],
+             known: Seen | None = None) -> dict[UOp, Made | None]:
     """What is to be kept of values that are about to be computed: the graphs that a gradient may be asked for through.
 
     Where little is read, a graph is kept without a look at all tensors; ``look_through`` comes later.
@@ -91,10 +93,16 @@ def prepared(graphs: Mapping[UOp, Collection[int]], live: Iterable[TensorBase]) 
     Args:
         graphs: of each value, with the ids of the tensors that hold this very value.
         live: every tensor.
+        known: of the graphs, in their order, if they were looked at before.
     """
     found = {g: Made(g) if g.dtype.is_float else None for g in graphs}
-    reads = _reads([g for g, made in found.items() if made is not None
-                    and any(s.op is not Ops.DETACH or s.arg is not None for s in sources(g))])
+    asked = [g for g, made in found.items() if made is not None
+             and any(s.op is not Ops.DETACH or s.arg is not None for s in sources(g))]
+    if known is not None and known.plain:
+        bits = dict(zip(graphs, known.form.reads))
+        reads = _sets(known.buffers, {g: bits[g] for g in asked})
+    else:
+        reads = _reads(asked)
     for graph, read in reads.items():
         little = graph.op is not Ops.ASSIGN and sum([b.arg.nbytes for b in read]) <= _LITTLE
         made = found[graph]
@@ -214,9 +222,13 @@ def _reads(graphs: Sequence[UOp]) -> dict[UOp, Collection[UOp]]:
         for s in n.src[1:] if n.op is Ops.ASSIGN and not n.arg else n.src:
             bits |= below[s]
         below[n] = bits
-    sets = {bits: frozenset([b for i, b in enumerate(buffers, 1) if bits >> i & 1])
-            for bits in {below[g] for g in graphs}}
-    return {g: sets[below[g]] for g in graphs if below[g] & 1}
+    return _sets(buffers, {g: below[g] for g in graphs})
+
+
+def _sets(buffers: Sequence[UOp], below: Mapping[UOp, int]) -> dict[UOp, Collection[UOp]]:
+    """The sets that numbers stand for, of the graphs below which there is data."""
+    sets = {bits: frozenset([b for i, b in enumerate(buffers, 1) if bits >> i & 1]) for bits in set(below.values())}
+    return {g: sets[bits] for g, bits in below.items() if bits & 1}
 
 
 def look_through(live: Iterable[TensorBase]) -> None:

@@ -25,7 +25,7 @@ from tinsmith.runtime.execute import realize
 from tinsmith.runtime.hostcopies import copy_from_host, is_host_copy, uncopied
 from tinsmith.runtime.lowering import lower
 from tinsmith.runtime.record import recorders
-from tinsmith.schedule.canonical import canonical
+from tinsmith.schedule.canonical import Seen, canonical, seen
 from tinsmith.schedule.origins import note_origin
 from tinsmith.tensor import files, history, storage
 from tinsmith.tensor.checks import Checks
@@ -82,14 +82,16 @@ def realize_tensors(tensors: Sequence[TensorBase], memory_budget: float | str | 
         if not pending:
             return
         wanted = list(pending.values())
-        made = _histories(wanted)
+        mine = _below(wanted)
+        known = seen(list(mine))
+        made = history.prepared(mine, wanted[0].live, known)
         free, lazy = (None, None) if recorders else _unread(wanted)  # a replay must find the old versions
         if free:
             free.difference_update(*(m.reads for m in made.values() if m is not None))
             with interrupt_later():
-                done = _take_values(wanted, made, free)
+                done = _take_values(wanted, made, known, free)
         else:
-            done = _take_values(wanted, made)
+            done = _take_values(wanted, made, known)
         leaves = {n: view for n, view in done.items() if is_leaf(n)}
         if leaves and (lazy is None or not lazy.isdisjoint(leaves)):
             others = [t for t in wanted[0].live if id(t) not in pending and t.uop.base.op is not Ops.BUFFER]
@@ -97,18 +99,18 @@ def realize_tensors(tensors: Sequence[TensorBase], memory_budget: float | str | 
                 t.uop = new
 
 
-def _histories(tensors: Sequence[TensorBase]) -> dict[UOp, history.Made | None]:
-    """What gradients want to know of how the values of tensors are made."""
+def _below(tensors: Sequence[TensorBase]) -> dict[UOp, list[int]]:
+    """The nodes below the views of tensors, with the ids of those that are views of each."""
     mine: dict[UOp, list[int]] = {}
     for t in tensors:
         mine.setdefault(_below_views(t.uop), []).append(id(t))
-    return history.prepared(mine, tensors[0].live)
+    return mine
 
 
-def _take_values(tensors: Sequence[TensorBase], made: Mapping[UOp, history.Made | None],
+def _take_values(tensors: Sequence[TensorBase], made: Mapping[UOp, history.Made | None], known: Seen | None,
                  free: Collection[UOp] = ()) -> dict[UOp, UOp]:
     """Compute ``tensors``, which hold their values from then on; returns what ``compute`` did."""
-    done = compute([t.uop for t in tensors], [t._device for t in tensors], free)
+    done = compute([t.uop for t in tensors], [t._device for t in tensors], free, known)
     for node, view in done.items():
         history.remember(view.base, made[node], tensors[0].live)
     for t in tensors:
@@ -224,19 +226,23 @@ def _unread(pending: Sequence[TensorBase]) -> tuple[set[UOp], set[UOp] | None]:
     return old - below, below
 
 
-def compute(uops: Sequence[UOp], devices: Sequence[str], free: Collection[UOp] = ()) -> dict[UOp, UOp]:
+def compute(uops: Sequence[UOp], devices: Sequence[str], free: Collection[UOp] = (),
+            known: Seen | None = None) -> dict[UOp, UOp]:
     """Run one program for ``uops``: for the node below each one's views, a view of the buffer with its value.
 
     Args:
         devices: where values go that depend on no device.
         free: BUFFERs that nobody reads afterwards.
+        known: of these nodes, if they were looked at before.
     """
     for recorder in recorders:
         recorder.wanted(uops)
     device = devices[0]
     try:
         targets, roots = _roots(uops, devices)
-        roots, data = _with_data(roots)
+        if known is None or known.roots != roots:
+            known = seen(roots)
+        roots, data = _with_data(roots, known is None or known.form.copies)
         distinct = [n for n in dict.fromkeys(roots) if n not in data]
         if not distinct:
             found = []
@@ -245,7 +251,7 @@ def compute(uops: Sequence[UOp], devices: Sequence[str], free: Collection[UOp] =
             found = realize([*distinct, *checks.roots], device)  # an error must leave the old versions as they are
             checks.judge(found[len(distinct) :], lambda more: realize(more, device))
         else:
-            found = realize(distinct, device, free)
+            found = realize(distinct, device, free, known if known is not None and known.roots == distinct else None)
         buffers = data | dict(zip(distinct, _apart(found)))
     except OutOfMemoryError as error:
         if error.plan is None:
@@ -264,13 +270,13 @@ def _roots(uops: Sequence[UOp], devices: Sequence[str]) -> tuple[list[UOp], list
                            for n, d in zip(nodes, targets.values())]  # a constant of another device
 
 
-def _with_data(roots: list[UOp]) -> tuple[list[UOp], dict[UOp, Buffer]]:
+def _with_data(roots: list[UOp], copies_anything: bool) -> tuple[list[UOp], dict[UOp, Buffer]]:
     """Roots over data from the host that is copied to its device now, unless it is there, and stays there as long as
     its node lives; and buffers of those roots that are such data: these belong to who asks for them.
     """
     new: dict[UOp, UOp] = {}
     data: dict[UOp, Buffer] = {}
-    if not _copies_anything(roots):
+    if not copies_anything:
         return roots, data
     copies = [n for n in toposort(roots) if n.op is Ops.COPY]
     parts = _with_parts(roots, copies)
@@ -285,20 +291,6 @@ def _with_data(roots: list[UOp]) -> tuple[list[UOp], dict[UOp, Buffer]]:
     return ([n if n in data else m for n, m in zip(roots, substitute(roots, new))] if new else roots), data
 
 
-def _copies_anything(roots: Sequence[UOp]) -> bool:
-    """Whether there is a COPY below: asked at every realize, of graphs that mostly have none."""
-    stack, seen = list(roots), set(roots)
-    while stack:
-        n = stack.pop()
-        if n.op is Ops.COPY:
-            return True
-        for s in n.src:
-            if s not in seen:
-                seen.add(s)
-                stack.append(s)
-    return False
-
-
 @_one_at_a_time
 def plan_tensors(tensors: Sequence[TensorBase], memory_budget: float | str | None = None) -> Plan:
     """What computing ``tensors`` in one program, as ``realize_tensors`` would do it now, will take."""
@@ -308,7 +300,7 @@ def plan_tensors(tensors: Sequence[TensorBase], memory_budget: float | str | Non
     wanted = list({id(t): t for t in tensors if not is_realized(t.uop)}.values())
     if not wanted:
         return planning.Plan()
-    made = _histories(wanted)
+    made = history.prepared(_below(wanted), wanted[0].live)
     free = _unread(wanted)[0]
     free.difference_update(*(m.reads for m in made.values() if m is not None))
     return _plan([t.uop for t in wanted], [t._device for t in wanted], free)
