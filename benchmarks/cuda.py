@@ -357,6 +357,14 @@ def show(row: Row, contenders: Sequence[Contender], tinygrad: tuple[float | None
 # *** launches ***
 
 
+def loop_step(steps: int = 100_000) -> float:
+    """Nanoseconds of a step of a loop that does nothing: how fast the core runs that this process has."""
+    start = time.perf_counter_ns()
+    for _ in range(steps):
+        pass
+    return (time.perf_counter_ns() - start) / steps
+
+
 def launches() -> None:
     """What a realize() of 100 small kernels, a tiny one and a replayed kernel cost."""
     device = Device["CUDA"]
@@ -396,6 +404,8 @@ def launches() -> None:
 
     print(f"a realize() of 100 small kernels: {realized_only(100) / 100:.2f} µs a kernel (reach 8), with its wait")
     print(f"a tiny realize(): {realized_only(1):.1f} µs with its wait (reach 60)")
+    print(f"a step of a Python loop: {min(loop_step() for _ in range(5)):.0f} ns; where that is twice what other "
+          "processes take, the core is shared, and the two above are, too")
     replayed = TinyJit(lambda x: chain(100, x))
     for _ in range(6):
         replayed(x)
