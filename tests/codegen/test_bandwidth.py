@@ -50,6 +50,15 @@ def test_rows_that_a_list_picks_come_two_to_a_thread() -> None:
     assert len(reads) == len(writes) == 2 and max(reads) < min(writes)
 
 
+def test_elements_that_a_list_picks_come_in_vectors_of_the_list() -> None:
+    """Each lane is a load of its own, all of them before the one access that stores them."""
+    table, places = empty(1 << 20), empty(1 << 20, dtype=dtypes.int32)
+    (kernel,) = kernels(lambda: table[places])
+    assert "VECTOR(0,4)" in opts(kernel)
+    found = [len(re.findall(text, kernel.source)) for text in (r"data2\[", r"\(int4\*\)", r"\(float4\*\)")]
+    assert found == [4, 1, 1]
+
+
 def test_few_rows_keep_all_threads() -> None:
     table, rows = empty(1000, 768), empty(100, dtype=dtypes.int32)
     assert not any(o.startswith("UPCAST") for k in kernels(lambda: table[rows]) for o in opts(k))

@@ -301,7 +301,7 @@ def vector_opts(kernel: Kernel, target: Target) -> int:
     """Vectors along the range that memory runs along in every store and load, if they come out whole; their lanes."""
     for r in kernel.parallel:
         along = all(s.op is Ops.STORE and stride_of(s.src[1], r) == 1 for s in kernel.stores)
-        along = along and all(stride_of(n.src[1], r) in (0, 1) for n in kernel.loads)
+        along = along and all(stride_of(n.src[1], r) in (0, 1) or _picked(n) for n in kernel.loads)
         if not along or not isinstance(range_size(r), int) or results_of(kernel) < 4 * target.blocks.threads:
             continue
         lanes = lanes_for(kernel, target, range_size(r), r)
@@ -309,6 +309,11 @@ def vector_opts(kernel: Kernel, target: Target) -> int:
             apply_to(kernel, OptOps.VECTOR, r, lanes)
             return lanes
     return 1
+
+
+def _picked(load: UOp) -> bool:
+    """Whether a load is at a place that another load says: its lanes are loads of their own."""
+    return any(n.op is Ops.LOAD for n in toposort(load.src[1]))
 
 
 def made_opts(kernel: Kernel, target: Target) -> None:
