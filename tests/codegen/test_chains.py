@@ -3,22 +3,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.backend.gpus import needs_nvrtc
-from tests.codegen.running import Array, buffers, computes_the_same, each_is_needed, expected, linearize_on, run_on
+from tests.codegen.running import (
+    Array,
+    buffers,
+    computes_the_same,
+    each_is_needed,
+    expected,
+    linearize_on,
+    ran,
+    run_on,
+    without,
+)
 from tests.codegen.test_rings import CUDA, DEVICE
 from tinsmith.backend.device import Device
+from tinsmith.codegen.heuristics_chains import chain_ways
 from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.linearize import linearize
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.program import compile_kernel
 from tinsmith.core.dtypes import DType, dtypes
-from tinsmith.core.errors import ArgumentError
+from tinsmith.core.errors import ArgumentError, KernelError
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.units import Tile
 
 BF16, F16, F32 = dtypes.bfloat16, dtypes.float16, dtypes.float32
 
@@ -85,22 +98,39 @@ def test_warps_load_what_no_box_brings() -> None:
     close(run_on(DEVICE, sink, inputs, None)[0], expected(sink, inputs)[0])
 
 
-def opts_of(sink: UOp, slots: int, below: int, walk: bool = False) -> list[Opt]:
-    """The default's opts with other amounts."""
+def opts_of(sink: UOp, slots: int = 2, below: int = 1, form: str = "", between: int = 128) -> list[Opt]:
+    """Those of a tile; ``form``: whether what is between is made ahead, roles fill slots, or groups take turns."""
     kernel = linearize_on(DEVICE, sink)
-    for opt in compile_kernel(sink, Device[DEVICE].renderer).opts:
-        if opt.op is OptOps.LOCAL or (opt.op is OptOps.WALK and not walk):
-            continue
-        kernel.apply(opt if opt.depth == 1 else Opt(opt.op, opt.axis, opt.amt, layout=opt.layout, depth=slots))
-        if opt.op is OptOps.TC and below > 1:
-            kernel.apply(Opt(OptOps.LOCAL, 1, below))
+    way = min(chain_ways(kernel, kernel.target), key=lambda c: c.cycles).apply
+    assert isinstance(way, partial)
+    way.func(kernel, **way.keywords | {"tile": Tile(below, slots, 1.0, "roles" in form or "turns" in form, between,
+                                                    "ahead" in form, "turns" in form)})
     return kernel.opts
+
+
+FORMS = ["", "ahead", "roles", "roles ahead", "turns", "turns ahead"]
 
 
 @pytest.mark.parametrize("slots, below", [(1, 1), (3, 1), (3, 2)])
 def test_any_amounts_compute_the_same(slots: int, below: int) -> None:
     sink, inputs = attention(256, 512, 64, mask="")
-    opts = opts_of(sink, slots, below)
+    for form in FORMS if below > 1 else [f for f in FORMS if "turns" not in f and (slots > 1 or "ahead" not in f)]:
+        computes_the_same(DEVICE, sink, inputs, opts_of(sink, slots, below, form), close)
+
+
+@pytest.mark.parametrize("form", FORMS[1:])
+def test_behind_masks_and_at_odd_lengths(form: str) -> None:
+    """Also where rows see nothing of some blocks, or of all but the first."""
+    for rows, keys, mask in ((200, 300, "causal"), (128, 260, "added")):
+        sink, inputs = attention(rows, keys, 64, mask=mask)
+        computes_the_same(DEVICE, sink, inputs, opts_of(sink, 2, 2, form), close)
+
+
+def test_wide_results_by_warps_that_take_turns() -> None:
+    sink, inputs = attention(130, 300, 128, mask="causal")
+    opts = opts_of(sink, 2, 2, "turns ahead")
+    products = [u for u in compile_kernel(sink, Device[DEVICE].renderer, opts).uops if u.op is Ops.MMA]
+    assert products[-1].src[1].op is Ops.BITCAST, "the last product stands behind the loop"
     close(run_on(DEVICE, sink, inputs, opts)[0], expected(sink, inputs)[0])
 
 
@@ -122,12 +152,43 @@ def test_hidden_blocks_are_not_computed() -> None:
     assert masks and min(masks) > program.uops.index(second)
 
 
-def test_every_order_is_needed() -> None:
-    """Without any one wait, fence, group, copy or barrier of the loop, the result is wrong, or nothing ever comes."""
-    sink, inputs = attention(64, 512, 64)
-    program = linearize(linearize_on(DEVICE, sink, opts_of(sink, 2, 1)))
-    kinds = {Ops.WAIT, Ops.FENCE, Ops.COMMIT, Ops.ARRIVE, Ops.ASYNC_COPY, Ops.BARRIER}
+@pytest.mark.parametrize("form", ["", "ahead", "roles", "turns ahead"])
+def test_every_order_is_needed(form: str) -> None:
+    """Without any one wait, fence, group, copy, release, drain or barrier the result is wrong, or nothing ever comes.
+    """
+    rows = 128 if "turns" in form else 64
+    sink, inputs = attention(rows, 512, 64)
+    program = linearize(linearize_on(DEVICE, sink, opts_of(sink, 2, rows // 64, form)))
+    kinds = {Ops.WAIT, Ops.FENCE, Ops.COMMIT, Ops.ARRIVE, Ops.ASYNC_COPY, Ops.DRAIN,
+             Ops.BARRIER if form in ("", "ahead") else Ops.RELEASE}
     assert set(each_is_needed(program, buffers(sink, inputs), lambda u: u.op in kinds)) == kinds
+
+
+def test_a_deadlock_of_turns_is_named() -> None:
+    sink, inputs = attention(128, 512, 64)
+    program = linearize(linearize_on(DEVICE, sink, opts_of(sink, 2, 2, "turns ahead")))
+    for op, why in ((Ops.RELEASE, "warps 4, 5, 6, 7 wait at WAIT until slot 1 of turn is free: 0 of 4 warps"),
+                    (Ops.WAIT, "of turn was left twice, and nobody waited for the first time")):
+        _, mutant = next(without(program, lambda u: u.op is op and u.src[0].arg[0] == "turn"))
+        with pytest.raises(KernelError, match=why):
+            ran(mutant, buffers(sink, inputs))
+
+
+def test_what_cannot_be_ahead_or_take_turns_is_refused() -> None:
+    sink, _ = attention(128, 512, 64)
+    kernel = linearize_on(DEVICE, sink, opts_of(sink, 1, 1))
+    ahead = Opt(OptOps.STAGE, len(kernel.stageable) - 1, (), depth=2)
+    for opt, why in ((ahead, "two slots at least"), (Opt(OptOps.STAGE, ahead.axis, (), depth=3), "there are two"),
+                     (Opt(OptOps.ROLES, None, 1), "take turns"), (Opt(OptOps.ROLES, None, 2), "the amount is 1")):
+        with pytest.raises(ArgumentError, match=why):
+            kernel.apply(opt)
+    kernel = linearize_on(DEVICE, sink, opts_of(sink, 2, 1, "ahead"))
+    with pytest.raises(ArgumentError, match="only what a unit reads"):
+        kernel.apply(ahead)
+    small = attention(64, 128, 64)[0]
+    kernel = linearize_on(DEVICE, small, compile_kernel(small, Device[DEVICE].renderer).opts)
+    with pytest.raises(ArgumentError, match="only what a unit reads"):
+        kernel.apply(Opt(OptOps.STAGE, len(kernel.stageable) - 1, (), depth=2))
 
 
 def test_what_is_no_chain_is_refused_and_unchanged() -> None:
@@ -149,6 +210,10 @@ def test_as_cuda_nothing_is_spilled(depth: int) -> None:
 
     sink, _ = attention(2048, 2048, depth, heads=64, mask="causal")
     program = compile_kernel(sink, CUDA)
-    assert "wgmma.mma_async" in program.source and program.block[0] == 128 and program.block[1] >= 2
+    text, threads, blocks = program.source, *((256, 2) if depth == 64 else (384, 1))
+    assert "wgmma.mma_async" in text and program.block == [128, threads // 128]
+    assert f"__launch_bounds__({threads}, {blocks})" in text, "two small blocks, or warps of their own that fill"
+    assert ("setmaxnreg.inc.sync.aligned.u32 232;" in text and "ring_begin(turn, 2, 4);" in text) is (depth == 128)
+    assert ("steps_drain<1>();" in text) is (depth == 128), "scores are there while a product is under way"
     _, log = NVRTCCompiler("sm_90a")._compiled(program.source)
     assert " 0 bytes spill stores" in log and "C75" not in log

@@ -17,6 +17,7 @@ from tests.codegen.test_matrix import close
 from tests.codegen.test_rings import DEVICE, of_size
 from tinsmith.backend.device import Device
 from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.matrix import reads_held
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.program import compile_kernel
 from tinsmith.codegen.roles import Role, range_size
@@ -49,7 +50,7 @@ def draw_opts(draw: Draw, kernel: Kernel) -> None:
                 apply_or_refuse(kernel, Opt(OptOps.ONLINE, at, draw(st.sampled_from((32, 64)))))
     for opt in onto_unit(draw, kernel):
         apply_or_refuse(kernel, opt)
-    for step in (*draw(st.permutations((warps, unrolled, turns, any_other))), rings, roles):
+    for step in (*draw(st.permutations((warps, unrolled, turns, any_other))), rings, ahead, roles):
         for opt in step(draw, kernel) if kernel.products else ():
             apply_or_refuse(kernel, opt)
 
@@ -102,7 +103,7 @@ def rings(draw: Draw, kernel: Kernel) -> Iterator[Opt]:
     """Operands in local memory: as boxes where the unit reads them there, else row by row."""
     around, slots = (Role.GLOBAL, Role.REDUCE, Role.BLOCK), draw(st.sampled_from((1, 2, 3, 4)))
     for _ in range(3):
-        values = [s for p in kernel.products for s in p.src[:2] if s in kernel.stageable]
+        values = [s for p in kernel.products for s in p.src[:2] if s in kernel.stageable and not reads_held(s)]
         if not values:
             return
         value, boxes = draw(st.sampled_from(values)), kernel.products[0].arg.staged
@@ -112,9 +113,16 @@ def rings(draw: Draw, kernel: Kernel) -> Iterator[Opt]:
             layouts)), depth=slots)
 
 
+def ahead(draw: Draw, kernel: Kernel) -> Iterator[Opt]:
+    """A tile in registers is made one block before its reader needs it."""
+    for value in [p.src[0] for p in kernel.products if reads_held(p.src[0])]:
+        if draw(st.integers(0, 3)):
+            yield Opt(OptOps.STAGE, kernel.stageable.index(value), (), depth=2)
+
+
 def roles(draw: Draw, kernel: Kernel) -> Iterator[Opt]:
     if draw(st.integers(0, 3)):
-        yield Opt(OptOps.ROLES)
+        yield Opt(OptOps.ROLES, None, draw(st.sampled_from((None, 1))) if len(kernel.products) > 1 else None)
 
 
 def kinds(kernel: Kernel) -> Iterator[str]:
@@ -122,12 +130,13 @@ def kinds(kernel: Kernel) -> Iterator[str]:
     for o in kernel.opts if kernel.products else ():
         yield o.op.name
         yield from ["persistent"] * (o.op is OptOps.WALK and isinstance(o.amt, tuple) and len(o.amt) == 4)
-        yield from [f"{o.layout} {min(o.depth, 2)}"] * (o.op is OptOps.STAGE)
+        yield from [f"{o.layout or 'ahead'} {min(o.depth, 2)}"] * (o.op is OptOps.STAGE)
+        yield from ["taking turns"] * (o.op is OptOps.ROLES and o.amt == 1)
 
 
 @pytest.mark.parametrize(("case", "examples", "equal", "asked"), [
     (product, 32, close, {"TC", "LOCAL", "UNROLL", "persistent", "swizzled 2", "flat 2", "ROLES"}),
-    (chain, 16, close_chain, {"TC", "ONLINE", "LOCAL", "swizzled 2"})])
+    (chain, 24, close_chain, {"TC", "ONLINE", "LOCAL", "swizzled 2", "ahead 2", "ROLES", "taking turns"})])
 def test_any_opts_of_units_compute_the_same(case: Callable[[Draw], Case], examples: int,
                                             equal: Callable[[Array, Array], None], asked: set[str]) -> None:
     drawn: Counter[str] = Counter()

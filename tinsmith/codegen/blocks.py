@@ -165,15 +165,20 @@ def local(k: KernelGraph, opt: Opt) -> None:
 
 
 def roles(k: KernelGraph, opt: Opt) -> None:
-    """Warps of their own fill the slots of the ring that a unit reads its operands from."""
+    """Warps of their own fill the slots of the rings that a unit reads its operands from; with the amount 1 the groups
+    that read take turns at the unit, block by block of a chain."""
     opt.require(any(p.arg.staged for p in k.products) and not k.roles,
                 "only the ring of a unit that reads staged operands has roles, once")
     operands = {n.src[0] for p in k.products for n in p.src[:2]}
-    opt.require(all(n.op is not Ops.STAGE or n in operands for n in k.nodes),
+    opt.require(all(n.op is not Ops.STAGE or n in operands or matrix.held(n) for n in k.nodes),
                 "other stages are filled by all threads of the block")
+    opt.require(opt.amt in (None, 0, 1), "the amount is 1 where groups take turns")
+    groups = threads_per_block(k) // max(p.arg.threads for p in k.products)
+    opt.require(not opt.amt or (groups > 1 and any(r.arg[1] is Role.BLOCK for r in k.order)),
+                "only groups that go through the blocks of a chain take turns", "LOCAL and ONLINE before, or no amount")
 
     def change(new: KernelGraph) -> None:
-        new.roles = True
+        new.roles, new.turns = True, opt.amt == 1
 
     changed(k, opt, change)
 

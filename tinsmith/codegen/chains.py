@@ -22,7 +22,8 @@ from tinsmith.codegen.roles import Role, range_size, staged
 from tinsmith.codegen.streams import equal_values
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.layout import ROW_BYTES
+from tinsmith.ir.layout import ROW_BYTES, Placed
+from tinsmith.ir.ops.elementwise import ROUGH
 from tinsmith.ir.structure import contraction
 from tinsmith.ir.symbolic import simplify
 from tinsmith.ir.units import MatrixUnit
@@ -71,6 +72,7 @@ def chain(k: KernelGraph, opt: Opt, fold: UOp, m: UOp, n: UOp, unit: MatrixUnit,
         elif f.src[1].arg[1] is Role.REDUCE:
             k.change_role(k.numbered[f.src[1].arg[0]], Role.FRAGMENT)
     _powers_of_two(k)
+    _reciprocals(k, n)
     r = k.numbered[number]
     fold, found = next((f, pair) for f in k.folds if f.src[-1] is r and (pair := matrix.operands(f, m, n, unit)))
     steps, step = k.new_range(range_size(r) // unit.k, Role.UNROLL), k.new_range(unit.k, Role.FRAGMENT)
@@ -81,12 +83,29 @@ def chain(k: KernelGraph, opt: Opt, fold: UOp, m: UOp, n: UOp, unit: MatrixUnit,
     k.order = [x for x in k.order if x in left]
 
 
+def make_ahead(k: KernelGraph, opt: Opt, product: UOp, outside: list[UOp]) -> None:
+    """The operand in registers of the last product is made one block before the unit reads it: the unit works on both
+    blocks' products at the same time, and on the one while threads compute what lies between of the other
+    (FlashAttention-3, Shah et al., 2024, algorithm 2)."""
+    loads = matrix.reads_held(product.src[0])
+    brought = [s.src[0].arg for p in k.products for s in p.src[:2] if s.op is Ops.LOAD and s.src[0].op is Ops.STAGE
+               and not matrix.held(s.src[0]) and any(r.arg[1] is Role.BLOCK for r in s.src[0].ranges)]
+    opt.require(not opt.layout and opt.depth == 2 and not outside, "in registers there are two: one that is made while "
+                "the unit reads the other", "depth=2 without ranges or a layout")
+    fits = product.arg.staged and not matrix.made_ahead(product) and len(brought) == 2
+    opt.require(fits and all(arg.depth > 1 for arg in brought), "only what a unit reads that works on its own, beside "
+                "operands from rings of two slots at least", "their STAGEs before")
+    stages = dict.fromkeys(load.src[0] for load in loads)
+    k.sink = k.sink.substitute({s: s.replace(arg=Placed(s.arg, None, opt.depth)) for s in stages})
+
+
 def _powers_of_two(k: KernelGraph) -> None:
     """A factor leaves a maximum, and exponentials become powers of two of one multiply-add:
 
         max_j c·x(j) = c·max_j x(j)  for c > 0        exp(c·x - m) = 2**(x·(c·log2 e) - m·log2 e)
 
-    The second rounds x·c·log2 e, up to 128, by 2**-24 of it: far less than 16 bits keep of the power.
+    The second rounds x·c·log2 e, up to 128, by 2**-24 of it: far less than 16 bits keep of the power. Powers below
+    2**-126 are nothing beside 1, which the largest is.
     """
     def scaled(n: UOp) -> tuple[UOp, float]:
         if n.op is Ops.WHERE and any(s.is_const and s.arg == -math.inf for s in n.src[1:]):
@@ -112,7 +131,18 @@ def _powers_of_two(k: KernelGraph) -> None:
             x, low = n.src[0].src if n.src[0].op is Ops.SUB else (n.src[0], None)
             x, factor = scaled(x)
             shift = UOp.const(n.dtype, 0) if low is None else low * -LOG2E
-            table[n] = x.alu(Ops.MULADD, UOp.const(n.dtype, factor * LOG2E), shift).alu(Ops.EXP2)
+            x = x.alu(Ops.MULADD, UOp.const(n.dtype, factor * LOG2E), shift)
+            table[n] = UOp(Ops.EXP2, None, (x,), ROUGH if k.target.rough else None)
+    k.sink = k.sink.substitute(table)
+
+
+def _reciprocals(k: KernelGraph, column: UOp) -> None:
+    """All columns of a result in 16 bits are divided by one number of their row: x/y = x·(1/y), rounded once more."""
+    table = {}
+    for n in k.nodes:
+        quotient = n.src[0] if n.op is Ops.CAST and n.dtype.is_float and n.dtype.itemsize == 2 else n
+        if quotient is not n and quotient.op is Ops.FDIV and column in quotient.src[0].ranges - quotient.src[1].ranges:
+            table[quotient] = quotient.src[0] * quotient.src[1].alu(Ops.RECIP)
     k.sink = k.sink.substitute(table)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from tinsmith.codegen.ahead import Ahead
 from tinsmith.codegen.emitter import Emitter
 from tinsmith.codegen.matrix import product_of, reads_held
-from tinsmith.codegen.rings import Pipeline, ring_of, slotted
+from tinsmith.codegen.rings import Pipeline, rings_of, slotted
 from tinsmith.codegen.roles import Role, is_partial, range_size
 from tinsmith.codegen.scopes import Coords, all_but_last
 from tinsmith.codegen.streams import bind
@@ -20,10 +20,14 @@ from tinsmith.ir.uop import toposort
 
 
 class FoldWriter:
-    """Accumulators, loop and combination of a group of reductions over the same ranges."""
+    """Accumulators, loop and combination of a group of reductions over the same ranges.
 
-    def __init__(self, lin: Emitter, group: list[UOp], coords: Coords, start: dict[Coords, UOp] | None = None) -> None:
-        self.lin, self.group, self.coords, self.start = lin, group, coords, start
+    ``held``: operands of a unit that are in registers already, by copy.
+    """
+
+    def __init__(self, lin: Emitter, group: list[UOp], coords: Coords, start: dict[Coords, UOp] | None = None,
+                 held: dict[Coords, UOp] | None = None) -> None:
+        self.lin, self.group, self.coords, self.start, self.held = lin, group, coords, start, held or {}
         self.product = product_of(group[0])
         self.ranges = bound_ranges(group[0]) if group[0].op is Ops.FOLD else ()
         self.loops = sorted((r for r in self.ranges if not r.arg[1].expanded), key=lambda r: lin.position[r.arg[0]])
@@ -60,6 +64,16 @@ class FoldWriter:
         return self.product.arg.fragment_c.size if self.product is not None else 1
 
     def run(self) -> None:
+        bodies = self.begun()
+        if self.product is not None and self.product.arg.staged:
+            self.hold(self.product)
+            rings_of(self.lin, self.product)[0].run(self, bodies)
+        else:
+            self.nest(self.loops, bodies)
+        self.finished()
+
+    def begun(self) -> list[UOp]:
+        """What each step adds; the values are those to start from."""
         lin = self.lin
         for g, f in enumerate(self.group):
             lanes = self.vector or lin.lanes(f)
@@ -72,31 +86,23 @@ class FoldWriter:
                 for c in self.copies[f]:
                     key = next(k for k in self.values if k[:2] == (g, c))
                     self.values[key] = lin.spread(lin.value(first, c), dtype.count)
-        bodies = [f.src[0] if f.op is Ops.FOLD else f for f in self.group]
-        if self.product is not None and self.product.arg.staged:
-            self.staged(self.product, bodies)
-        else:
-            self.nest(self.loops, bodies)
+        return [f.src[0] if f.op is Ops.FOLD else f for f in self.group]
+
+    def finished(self) -> None:
+        """What comes of the group is known from here on."""
         for g, f in enumerate(self.group):
             for c in self.copies[f]:
-                lin.scopes[-1].values[(f, c)] = self.finish(g, f, c)
+                self.lin.scopes[-1].values[(f, c)] = self.finish(g, f, c)
 
-    def staged(self, product: UOp, bodies: list[UOp]) -> None:
-        """Steps of a unit that works on its own, from a ring of the reduction's loop or from those of loops around."""
-        lin, stages = self.lin, [s.src[0] for s in product.src[:2] if s.op is Ops.LOAD and s.src[0].op is Ops.STAGE]
-        for steps in lin.all_coords(self.unrolled) if reads_held(product.src[0]) else ():
-            lin.operand(product, 0, steps)  # is there before it is handed to the unit
-        if lin.roles is not None or not all(s in lin.rings for s in stages):
-            return (lin.roles or ring_of(lin, product, next(iter(self.loops), None))).run(self, bodies)
-        lin.force(UOp(Ops.FENCE))
-        self.step(bodies)
-        lin.force(UOp(Ops.COMMIT))
-        return self.drained()
+    def hold(self, product: UOp) -> None:
+        """What is computed of an operand is there before it is handed to the unit."""
+        if reads_held(product.src[0]) and not self.held:
+            self.held = {steps: self.lin.operand(product, 0, steps) for steps in self.lin.all_coords(self.unrolled)}
 
-    def drained(self) -> None:
-        """The values as they are when the unit is done."""
+    def drained(self, in_flight: int = 0) -> None:
+        """The values as they are when the unit works on no more than so many later groups of steps."""
         for key, value in self.values.items():
-            self.values[key] = self.lin.force(UOp(Ops.DRAIN, None, (value,), 0))
+            self.values[key] = self.lin.force(UOp(Ops.DRAIN, None, (value,), in_flight))
             self.lin.scopes[-1].values[self.values[key]] = self.values[key]
 
     def nest(self, loops: list[UOp], bodies: list[UOp]) -> None:
@@ -196,7 +202,8 @@ class FoldWriter:
     def accumulate(self, op: Op, acc: UOp, body: UOp, coords: Coords) -> UOp:
         lin, here = self.lin, self.lin.here
         if body.op is Ops.MMA:
-            a, b = (lin.operand(body, which, lin.coords_of(body.src[which], coords)) for which in (0, 1))
+            first, second = (lin.coords_of(s, coords) for s in body.src[:2])
+            a, b = self.held[first] if self.held else lin.operand(body, 0, first), lin.operand(body, 1, second)
             return lin.emit(here, UOp(Ops.MMA, None, (acc, a, b), body.arg))
         if op is Ops.ADD and body.op is Ops.MUL and body.dtype.is_float:
             if settings.NOOPT:  # as it was written: a product and a sum

@@ -25,14 +25,20 @@ class Slots(Protocol):
 
     def tile(self, load: UOp, dtype: DType, coords: Coords) -> UOp: ...
 
-    def run(self, writer: Any, bodies: list[UOp]) -> None: ...
+
+class Turn(Protocol):
+    """The order in which groups of warps hand a unit their work."""
+
+    def take(self, step: UOp) -> None: ...
+
+    def hand_on(self) -> None: ...
 
 
 class Emitter(BlockWriter):
     """Values and indices of one kernel as lines; ``linearize.Linearizer`` says which statements there are."""
 
     current_folds: list[UOp] | None = None
-    roles: Slots | None = None  # those that warps of their own fill
+    turns: Turn | None = None  # of groups of warps at a unit
     writing: list[UOp] = []  # the reductions whose loop is being written
     beside: list[UOp] = []  # the statements of the loop body that is being written
 
@@ -127,6 +133,8 @@ class Emitter(BlockWriter):
 
     def words(self, line: UOp) -> UOp:
         """Elements of 16 bits by twos, as words of 32."""
+        if line.op is Ops.BITCAST and line.src[0].dtype.scalar is dtypes.uint32:
+            return line.src[0]
         return self.emit(self.here, UOp(Ops.BITCAST, dtypes.uint32.vec(line.dtype.count // 2), (line,)))
 
     def shuffled(self, op: Op, line: UOp, step: int) -> UOp:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 from functools import partial
 
+from tinsmith.codegen import matrix
 from tinsmith.codegen.heuristics_rings import stage_operand
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.masking import visible_ends
@@ -21,7 +22,7 @@ from tinsmith.codegen.streams import inner_contractions, outer_folds
 from tinsmith.codegen.tuning import Candidate
 from tinsmith.ir import Ops
 from tinsmith.ir.structure import contraction
-from tinsmith.ir.units import MatrixUnit
+from tinsmith.ir.units import MatrixUnit, Tile
 from tinsmith.ir.uop import toposort
 
 
@@ -43,19 +44,21 @@ def chain_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
     fastest = max((u.rate for u in target.units if u.chains), default=0.0)
     stored = {n.dtype for n in toposort(b) if n.op is Ops.LOAD}
     for unit in (u for u in target.units if u.b in stored and range_size(row) >= u.m // 2):
-        for below, block, slots, speed in unit.chains:
-            side = unit.m * below
+        for tile in unit.chains:
+            side, block = unit.m * tile.below, tile.between
+            if unit.threads * (tile.below + tile.roles) > target.block_threads or (tile.ahead and size <= block):
+                continue
             waves = -(-others * -(-range_size(row) // side) // target.cores)
             width = depth + -(-range_size(column) // unit.n) * unit.n
-            cycles = waves * side * -(-size // block) * block * width / (fastest * speed)
-            tile = partial(apply_chain, numbers=numbers, unit=unit, below=below, block=block, slots=slots)
-            what = f"a chain of tiles of {side} × {block} with {unit.name}, {slots} slots"
-            yield Candidate(what, {"products": cycles}, tile)
+            cycles = waves * side * -(-size // block) * block * width / (fastest * tile.speed)
+            filled = "warps of their own fill" if tile.roles else "rings of"
+            what = f"a chain of tiles of {side} × {block} with {unit.name}, {filled} {tile.slots} slots"
+            yield Candidate(what, {"products": cycles}, partial(apply_chain, numbers=numbers, unit=unit, tile=tile))
 
 
-def apply_chain(kernel: Kernel, numbers: list[int], unit: MatrixUnit, below: int, block: int, slots: int) -> None:
+def apply_chain(kernel: Kernel, numbers: list[int], unit: MatrixUnit, tile: Tile) -> None:
     """The opts of a tile: ``numbers`` of the rows, the columns and what is reduced between the contractions."""
-    numbers = list(numbers)
+    numbers, below, block = list(numbers), tile.below, tile.between
 
     def at(which: int) -> int:
         return kernel.axis_of(numbers[which])
@@ -84,4 +87,10 @@ def apply_chain(kernel: Kernel, numbers: list[int], unit: MatrixUnit, below: int
     for _ in [s for p in kernel.products for s in p.src[:2] if s in kernel.loads] if unit.staged else ():
         value = next(s for p in kernel.products for s in p.src[:2] if s in kernel.loads)
         kept = [r for r in kernel.ranges if r in value.ranges and r.arg[1] in (Role.GLOBAL, Role.BLOCK)]
-        stage_operand(kernel, value, kept, slots if any(r.arg[1] is Role.BLOCK for r in kept) else 1)
+        stage_operand(kernel, value, kept, tile.slots if any(r.arg[1] is Role.BLOCK for r in kept) else 1)
+    if tile.ahead:
+        value = next(p.src[0] for p in kernel.products if matrix.reads_held(p.src[0]))
+        kernel.apply(Opt(OptOps.STAGE, kernel.stageable.index(value), (), depth=2))
+    if tile.roles:
+        several = any(r.arg[1] is Role.LOCAL for r in kernel.order)
+        kernel.apply(Opt(OptOps.ROLES, None, 1 if tile.turns and several else None))

@@ -43,6 +43,7 @@ class KernelGraph:
     blocks: int = 0  # that go through the grid, taking turns; 0: one for each of its places
     backwards: set[int] = field(default_factory=set)  # numbers of axes of the grid that go from the last to the first
     roles: bool = False  # warps of their own fill the slots of rings
+    turns: bool = False  # groups of warps that read slots take turns at their unit
     count: int = 0
     target: Target = field(default_factory=lambda: Target(""))
     _sorted: tuple[UOp | None, list[UOp], dict[Op, list[UOp]]] = field(default=(None, [], {}), repr=False,
@@ -142,8 +143,10 @@ class KernelGraph:
 
     @property
     def stageable(self) -> list[UOp]:
-        """What STAGE can put into local memory: loads, then computed values inside reductions."""
-        return self.loads + computed_values(self.sink)
+        """What STAGE can put into local memory: loads, then computed values inside reductions; and what it can make
+        ahead of a unit that reads it in registers."""
+        held = [p.src[0] for p in self.products if matrix.reads_held(p.src[0])]
+        return self.loads + computed_values(self.sink) + held
 
     @property
     def stores(self) -> list[UOp]:

@@ -26,7 +26,7 @@ from tinsmith.codegen.emitter import Emitter, _condition
 from tinsmith.codegen.heuristics_cuts import one_load
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.matrix import product_of, reads_held
-from tinsmith.codegen.rings import loop_of, ring_of, shared_out
+from tinsmith.codegen.rings import Turns, produce, rings_of, shared_out
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.scopes import Coords
 from tinsmith.codegen.streams import bind
@@ -54,14 +54,14 @@ class Linearizer(Emitter):
         return [*self.globals.values(), *self.variables.values(), *self.consts, *self.scopes[0].lines]
 
     def by_roles(self, role: UOp) -> None:
-        """Warps behind those of the kernel's own threads fill the slots of its ring; these read them."""
-        product = self.kernel.products[0]
-        ring = self.roles = ring_of(self, product, loop_of(self, product))
+        """Warps behind those of the kernel's own threads fill the slots of its rings; these read them."""
+        rings = list(dict.fromkeys(ring for product in self.kernel.products for ring in rings_of(self, product)))
         own = int(role.arg[1]) - 1
-        registers = shared_out(self, own, product.arg.threads)
+        self.turns = Turns(self, role, own) if self.kernel.turns and own > 1 else None
+        registers = shared_out(self, own, self.kernel.products[0].arg.threads)
         filling, reading = registers or (None, None)
         with self.only(self.raw(role.eq(own)), filling, True):
-            self.places(ring.produce)
+            self.places(lambda: produce(self, rings))
         with self.only(self.raw(role.lt(own)), reading, True):
             self.places(lambda: self.statements(self.flat_statements()))
 

@@ -19,6 +19,7 @@ from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, staged
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.layout import Placed
 from tinsmith.ir.linear import from_linear, linear_form
 from tinsmith.ir.structure import contraction
 from tinsmith.ir.units import Fragment, MatrixUnit, in_memory
@@ -293,6 +294,11 @@ def held(stage: UOp) -> bool:
 def reads_held(value: UOp) -> list[UOp]:
     """The loads of sums in registers that a value is made of, below no further unit."""
     return [n for n in toposort(value, lambda n: n.op is not Ops.MMA) if n.op is Ops.LOAD and held(n.src[0])]
+
+
+def made_ahead(product: UOp) -> bool:
+    """Whether an operand in registers is computed one step of the loop around before the unit reads it."""
+    return any(isinstance(n.src[0].arg, Placed) for n in reads_held(product.src[0]))
 
 
 def choice(have: Fragment, want: Fragment, column: int) -> list[int] | None:

@@ -185,11 +185,16 @@ def _loads_elements(unit: MatrixUnit) -> bool:
 def _stage_operand(k: KernelGraph, opt: Opt, product: UOp, which: int, outside: list[UOp]) -> None:
     """An operand of a matrix unit is staged as a whole, in the order in which the unit wants its elements."""
     operand, unit = product.src[which], product.arg
+    if matrix.reads_held(operand):
+        chains.make_ahead(k, opt, product, outside)
+        return
     opt.require(unit.fragment_c.whole or unit.staged, f"the lanes of {unit.name} load their own elements")
     opt.require(all(n.op is not Ops.STAGE for n in toposort(operand)), "the operand is staged already")
     layouts = ("swizzled",) if unit.staged else ("",)
     fits = opt.layout in layouts and (unit.staged or opt.depth == 1)
     opt.require(fits, f"{unit.name} reads {layouts[0] or 'packed'} operands{' from one slot' * (not unit.staged)}")
+    threads = [r for r in outside if r.arg[1] in THREADS and r in operand.ranges]
+    opt.require(not threads, "a stage is shared by the threads of a block")
     inside = [r for r in k.order if r in operand.ranges and r not in outside and r.arg[1] is not Role.FRAGMENT]
     fixed = all(isinstance(range_size(r), int) and not is_partial(r) for r in inside)
     opt.require(fixed, "a stage has a fixed size")

@@ -18,7 +18,8 @@ With roles, warps of their own fill slots as soon as they are free, and nobody m
     reading:  for step:  wait for the step's slot;  products;  drain;  release the slot
 
 Where a block goes through several places of the grid, both count steps on from one place to the next, so that the next
-place's slots are filled while a result is stored.
+place's slots are filled while a result is stored. The operands of a chain come by a ring each, which the loop over
+blocks walks (``emit_chains.py``).
 """
 from __future__ import annotations
 
@@ -27,6 +28,7 @@ from math import prod
 from typing import Protocol
 
 from tinsmith.codegen.emitter import Emitter, filling
+from tinsmith.codegen.matrix import made_ahead
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.scopes import Coords
 from tinsmith.codegen.views import loaded, view_of
@@ -51,23 +53,25 @@ class Sum(Protocol):
 
 
 class Ring:
-    """The slots of operands, and the loop that fills them up to its end."""
+    """The slots of operands, and the loop that fills them up to its end.
 
-    def __init__(self, lin: Emitter, stages: Sequence[UOp], loop: UOp | None, end: UOp, late: bool = False) -> None:
-        self.lin, self.loop, self.end, self.stages = lin, loop, end, stages
+    ``in_flight``: steps that the unit works on when the next begins. ``free``: where readers say that they have left a
+    slot; None where all threads meet, or no slot is filled again.
+    """
+
+    def __init__(self, lin: Emitter, stages: Sequence[UOp], loop: UOp | None, end: UOp, in_flight: int) -> None:
+        self.lin, self.loop, self.end, self.stages, self.in_flight = lin, loop, end, stages, in_flight
         self.depth = min(stage.arg.depth for stage in self.stages)
-        self.in_flight = int(late and self.depth > 2)  # steps that the unit works on when the next begins
         self.distance = self.depth - 1 - self.in_flight
         self.memories = [lin.local(stage.dtype, self.depth * stage.arg.layout.elements, stage.arg.layout)
                          for stage in self.stages]
-        self.ring = self.free = self.defined()  # free: where readers say that they have left a slot
+        number = len(set(lin.rings.values())) or ""
+        lin.rings |= dict.fromkeys(self.stages, self)
+        self.ring = lin.emit(0, UOp(Ops.DEFINE_RING, None, tuple(self.memories), (f"ring{number}", self.depth)))
+        self.free: UOp | None = None
+        if lin.role is not None and (loop is not None or lin.kernel.blocks):
+            self.free = readers(lin, f"free{number}", self.depth, int(lin.role.arg[1]) - 1)
         self.slot = UOp.index(0)
-
-    def defined(self) -> UOp:
-        """The ring's line; tiles of its stages are found by it from then on."""
-        name = f"ring{len(set(self.lin.rings.values())) or ''}"
-        self.lin.rings |= dict.fromkeys(self.stages, self)
-        return self.lin.emit(0, UOp(Ops.DEFINE_RING, None, tuple(self.memories), (name, self.depth)))
 
     def run(self, writer: Sum, bodies: list[UOp]) -> None:
         """The whole loop; the writer's values are drained after it."""
@@ -109,8 +113,7 @@ class Ring:
         if alone and self.distance and self.end.vmax > self.distance:
             self.fill((step + self.distance).simplify())
         lin.force(UOp(Ops.DRAIN, None, (), self.in_flight))
-        if not alone:
-            lin.force(UOp(Ops.RELEASE, None, (self.free, lin.expression(self.slot))))
+        self.release()
 
     def wait(self, step: UOp) -> None:
         """Until the slot of a step is filled, which tiles are read from then on."""
@@ -118,19 +121,19 @@ class Ring:
         lin = self.lin
         lin.force(UOp(Ops.WAIT, None, (self.ring, lin.expression(self.slot), lin.expression(parity))))
 
-    def produce(self) -> None:
-        """All fills of a place of the grid, each as soon as its slot is free."""
-        lin, (_, thread) = self.lin, self.lin.threads_of[0]
-        with lin.only(lin.raw(thread.eq(0))):
-            if self.loop is not None:
-                lin.open(self.loop, lin.raw(UOp.index(0)), lin.raw(self.end))
-            step = UOp.index(0) if self.loop is None else self.loop
+    def release(self) -> None:
+        """This warp has left the slot that it waited for last."""
+        if self.free is not None:
+            self.lin.force(UOp(Ops.RELEASE, None, (self.free, self.lin.expression(self.slot))))
+
+    def refill(self, step: UOp) -> None:
+        """The fill of a step, as soon as its slot is free."""
+        lin = self.lin
+        if self.free is not None:
             slot, parity = self.at(step)
             before = lin.expression((1 - parity).simplify())
             lin.force(UOp(Ops.WAIT, None, (self.free, lin.expression(slot), before)))
-            self.copies(step)
-            if self.loop is not None:
-                lin.close()
+        self.copies(step)
 
     def tile(self, load: UOp, dtype: DType, coords: Coords) -> UOp:
         """An operand's tile in the slot of this step."""
@@ -255,14 +258,61 @@ class Pipeline:
             self.lin.fill([fill.replace(src=(fill.src[0], at, *fill.src[2:]))], ())
 
 
-def ring_of(lin: Emitter, product: UOp, loop: UOp | None) -> Ring:
-    """The ring of a product's operands in its loop; where warps of their own fill it, readers free its slots."""
-    stages = [s.src[0] for s in product.src[:2] if s.op is Ops.LOAD and s.src[0].op is Ops.STAGE]
-    ring = Ring(lin, stages, loop, UOp.index(1) if loop is None else loop.src[-1], lin.role is None)
-    if lin.role is not None:
-        warps = (int(lin.role.arg[1]) - 1) * product.arg.threads // lin.kernel.target.warp
-        ring.free = lin.emit(0, UOp(Ops.DEFINE_RING, None, (), ("free", ring.depth, warps)))
-    return ring
+def rings_of(lin: Emitter, product: UOp) -> list[Ring]:
+    """The rings of a product's operands: one for those that a loop brings, the product's own or that over the blocks
+    of a chain; and in a chain one for what stays."""
+    stages = list(dict.fromkeys(s.src[0] for s in product.src[:2] if s.op is Ops.LOAD and s.src[0].op is Ops.STAGE))
+    if all(s in lin.rings for s in stages):
+        return [ring for ring in dict.fromkeys(lin.rings[s] for s in stages) if isinstance(ring, Ring)]
+    blocks = next((r for r in lin.kernel.order if r.arg[1] is Role.BLOCK), None)
+    if blocks is None:
+        loop, one = loop_of(lin, product), UOp.index(1)
+        deep = min(s.arg.depth for s in stages) > 2
+        return [Ring(lin, stages, loop, one if loop is None else loop.src[-1], int(lin.role is None and deep))]
+    fixed, brought = ([s for s in stages if (blocks in s.ranges) is moves] for moves in (False, True))
+    out = [Ring(lin, fixed, None, UOp.index(1), 0)] if fixed else []
+    late = made_ahead(product)  # the unit still works on the last block when the next begins
+    end = lin.span_of(blocks)[1]
+    end = end.maximum(1).simplify() if late else end
+    return out + ([Ring(lin, brought, blocks, end, int(late))] if brought else [])
+
+
+def produce(lin: Emitter, rings: Sequence[Ring]) -> None:
+    """What one thread does that fills slots: all fills of a place of the grid, step by step."""
+    _, thread = lin.threads_of[0]
+    with lin.only(lin.raw(thread.eq(0))):
+        for loop in dict.fromkeys(ring.loop for ring in rings):
+            mine = [ring for ring in rings if ring.loop is loop]
+            if loop is not None:
+                lin.open(loop, lin.raw(UOp.index(0)), lin.expression(mine[-1].end))
+            for ring in mine:
+                ring.refill(UOp.index(0) if loop is None else loop)
+            if loop is not None:
+                lin.close()
+
+
+def readers(lin: Emitter, name: str, slots: int, groups: int) -> UOp:
+    """A ring whose slots are filled by all warps of so many groups leaving them."""
+    warps = groups * lin.kernel.products[0].arg.threads // lin.kernel.target.warp
+    return lin.emit(0, UOp(Ops.DEFINE_RING, None, (), (name, slots, warps)))
+
+
+class Turns:
+    """Groups of warps that take turns at their unit: a ring without data, in which each group has a slot, and the group
+    before it leaves that slot when the unit has got its work. While one multiplies, others compute what is between."""
+
+    def __init__(self, lin: Emitter, group: UOp, groups: int) -> None:
+        self.lin, self.group, self.groups = lin, group, groups
+        self.ring = readers(lin, "turn", groups, 1)
+
+    def take(self, step: UOp) -> None:
+        """Until it is this group's turn, for the step of this number; the first group begins."""
+        lin, parity = self.lin, (step + 1 - self.group.minimum(1)) % 2
+        lin.force(UOp(Ops.WAIT, None, (self.ring, self.group, lin.expression(parity.simplify()))))
+
+    def hand_on(self) -> None:
+        following = ((self.group + 1) % self.groups).simplify()
+        self.lin.force(UOp(Ops.RELEASE, None, (self.ring, self.lin.expression(following))))
 
 
 def loop_of(lin: Emitter, product: UOp) -> UOp | None:

@@ -266,6 +266,16 @@ class ScopeWriter:
         self.scopes[-1].take(scope, UOp(Ops.ENDIF, None, (scope.lines[0],)))
 
     @contextmanager
+    def first_step(self, r: UOp, start: UOp) -> Iterator[None]:
+        """What is written here is the step ``start`` of a loop whose other steps follow."""
+        self.scopes.append(Scope(values={(r, ()): self.expression(start)}, ranges={r}))
+        yield
+        inner, around = self.scopes.pop(), self.scopes[-1]
+        around.lines += inner.lines
+        around.closed |= inner.closed
+        around.values |= {line: line for line in inner.lines if inner.values.get(line) is line}
+
+    @contextmanager
     def first_worker(self, node: UOp) -> Iterator[None]:
         """An IF around what has no loop that workers share."""
         if self.shared or all(r.arg[1] is not Role.THREAD for r in self.kernel.order):

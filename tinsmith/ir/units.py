@@ -92,12 +92,18 @@ class Tile:
         slots: of the operands' ring.
         speed: in relation to other tiles, where all of its steps are made at once.
         roles: warps of their own fill the slots, for one tile of a block after the other.
+        between: of a chain, columns of the tile between its contractions; each ring has ``slots`` then.
+        ahead: of a chain, that tile is made one block before the last contraction reads it.
+        turns: of a chain, groups of warps take turns at the unit.
     """
 
     below: int
     slots: int
     speed: float
     roles: bool = False
+    between: int = 0
+    ahead: bool = False
+    turns: bool = False
 
 
 def in_memory(operand: DType) -> DType:
@@ -138,8 +144,7 @@ class MatrixUnit:
         turned: of a staged unit, whether elements of a tile's rows may run along either axis; else along the reduction.
         held: of a staged unit, where the elements of a lie if they are in registers instead.
         tiles: of a staged unit, the tiles of a block that it is good for.
-        chains: the tiles that it is good for as the last unit of a chain: (fragments of c below each other, columns
-            of the tile between, slots of each ring, speed).
+        chains: the tiles that it is good for as the last unit of a chain.
     """
 
     name: str
@@ -168,7 +173,7 @@ class MatrixUnit:
     turned: bool = True
     held: Fragment | None = None
     tiles: tuple[Tile, ...] = ()
-    chains: tuple[tuple[int, int, int, float], ...] = ()
+    chains: tuple[Tile, ...] = ()
 
     def __post_init__(self) -> None:
         """Each operand's digits name all of its elements, and the unit's own tile of sums has rows or columns.
@@ -310,7 +315,7 @@ def _mma_sync(name: str, emit: str, k: int, dtype: DType) -> MatrixUnit:
     c = Fragment(((2, 0, 1), (2, 8, 0)), ((4, 0, 2), (8, 1, 0)))
     return MatrixUnit(name, "cuda", 16, 8, k, dtype, dtype, dtypes.float32, 32, a, b, c, emit, ("sm_80",), 16, 32,
                       2.0 * 16 * 8 * k / 16,
-                      chains=((4, 64, 1, 0.05), (1, 64, 1, 0.025)) if packed > 1 else ())
+                      chains=(Tile(4, 1, 0.05, between=64), Tile(1, 1, 0.025, between=64)) if packed > 1 else ())
 
 
 CUDA = (
@@ -321,7 +326,7 @@ CUDA = (
 
 
 def _wgmma(name: str, dtype: DType, n: int, tiles: tuple[Tile, ...],
-           chains: tuple[tuple[int, int, int, float], ...]) -> MatrixUnit:
+           chains: tuple[Tile, ...]) -> MatrixUnit:
     """Four warps' step of 64 × n × 32 bytes: each has 16 rows of the sum, placed like those of ``mma.sync``. The speeds
     are those of bf16 4096³ on an H200."""
     k, short = 32 // dtype.itemsize, dtype.itemsize == 2
@@ -334,17 +339,17 @@ def _wgmma(name: str, dtype: DType, n: int, tiles: tuple[Tile, ...],
                       held=held if short else None, tiles=tiles, chains=chains if short else ())
 
 
+_ATTENTION = (Tile(2, 2, 0.9, between=64), Tile(1, 2, 0.6, between=64))  # of wide results, which leave few registers
 _OPERANDS = (("bf16", dtypes.bfloat16), ("f16", dtypes.float16), ("tf32", dtypes.tf32))
 HOPPER = tuple(_wgmma(name, dtype, n, tiles, chains)
                for name, dtype in _OPERANDS for n, tiles, chains in (
-                   (256, (Tile(2, 4, 1.0), Tile(2, 4, 1.03, True), Tile(1, 5, 0.87)),
-                    ((2, 64, 2, 0.9), (1, 64, 2, 0.6))),
-                   (192, (Tile(2, 5, 0.98), Tile(2, 5, 1.0, True), Tile(3, 4, 1.03, True)),
-                    ((2, 64, 2, 0.9), (1, 64, 2, 0.6))),
+                   (256, (Tile(2, 4, 1.0), Tile(2, 4, 1.03, True), Tile(1, 5, 0.87)), _ATTENTION),
+                   (192, (Tile(2, 5, 0.98), Tile(2, 5, 1.0, True), Tile(3, 4, 1.03, True)), _ATTENTION),
                    (128, (Tile(2, 6, 0.94), Tile(2, 6, 0.95, True), Tile(1, 8, 0.73)),
-                    ((2, 128, 2, 1.0), (1, 128, 2, 0.6))),
+                    (Tile(2, 2, 1.0, True, 128, True, True), Tile(2, 2, 0.85, between=128),
+                     Tile(1, 2, 0.6, between=128))),
                    (64, (Tile(2, 6, 0.58), Tile(1, 8, 0.5)),
-                    ((2, 128, 2, 1.0), (3, 128, 2, 0.94), (1, 128, 3, 0.6)))))
+                    (Tile(2, 2, 1.0, between=128), Tile(1, 3, 0.6, between=128)))))
 
 
 def _wmma(name: str, emit: str, dtype: DType) -> MatrixUnit:

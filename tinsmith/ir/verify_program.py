@@ -26,11 +26,14 @@ from tinsmith.ir.verify_kernel import index, memory, position_of_valid, valid
 
 @dataclass
 class ProgramState:
-    """The scopes open at a line: each its opening node and what was written in it."""
+    """The scopes open at a line: each its opening node and what was written in it; the groups of steps so far, and the
+    number of each step's own."""
 
     scopes: list[tuple[UOp | None, set[UOp]]] = field(default_factory=lambda: [(None, set())])
     begun: bool = False
     started: set[UOp] = field(default_factory=set)
+    groups: int = 0
+    group_of: dict[UOp, int] = field(default_factory=dict)
 
     def sees(self, node: UOp) -> bool:
         return any(node in values for _, values in self.scopes)
@@ -41,6 +44,9 @@ class ProgramState:
     def advance(self, node: UOp) -> None:
         """Take a line in. An accumulator's next value is known wherever the accumulator is."""
         self.begun = self.begun or node.op is not Ops.DEFINE_GLOBAL
+        self.groups += node.op is Ops.COMMIT
+        if node.op is Ops.MMA:
+            self.group_of[node] = self.groups
         if node.op in _OPENS:
             self.scopes.append((node, {node}))
             self.started.add(node)
@@ -53,7 +59,8 @@ class ProgramState:
 _OPENS = (Ops.RANGE, Ops.IF)
 _CLOSES = {Ops.ENDRANGE: Ops.RANGE, Ops.ENDIF: Ops.IF}
 _REPEATABLE = (Ops.LOAD, Ops.STORE, Ops.LOAD_TILE, Ops.STORE_TILE, Ops.CONST, Ops.IF, Ops.ENDIF, Ops.BARRIER,
-               Ops.WARP_BARRIER, Ops.PREFETCH, Ops.ARRIVE, Ops.ASYNC_COPY, Ops.WAIT, Ops.FENCE, Ops.COMMIT, Ops.DRAIN)
+               Ops.WARP_BARRIER, Ops.PREFETCH, Ops.ARRIVE, Ops.ASYNC_COPY, Ops.WAIT, Ops.RELEASE, Ops.FENCE, Ops.COMMIT,
+               Ops.DRAIN)
 
 
 def _globals_first(n: UOp, state: ProgramState) -> str | None:
@@ -191,9 +198,10 @@ def _in_ring(n: UOp, _: ProgramState) -> str | None:
     return unless(len(dimensions) == 1, f"{len(n.src) - 5} coordinates of {n.arg}")
 
 
-def _drain(n: UOp, _: ProgramState) -> str | None:
+def _drain(n: UOp, state: ProgramState) -> str | None:
     counted = isinstance(n.arg, int) and n.arg >= 0
-    return unless(counted and not (n.src and n.arg), "a sum is whole when all steps are drained")
+    later = state.groups - 1 - state.group_of.get(n.src[0], state.groups - 1) if n.src else n.arg
+    return unless(counted and n.arg <= later, f"a sum is whole when its steps are drained: {later} groups follow it")
 
 
 def _condition(n: UOp, _: ProgramState) -> str | None:

@@ -107,6 +107,10 @@ class _Writer:
             raise CompileError("PYTHON", f"{u!r} differs between threads where it must not", "a bound of all threads")
         return self.names[u] if u in self.integers else f"{self.names[u]}.item()"
 
+    def of_warp(self, u: UOp) -> str:
+        """A value that must be alike in the threads of a warp, as a Python integer."""
+        return f"alike({self.names[u]})" if u in self.varying else self.integer(u)
+
     def array(self, u: UOp) -> str:
         """A value as an array of (threads, lanes)."""
         if u.op is Ops.CONST:
@@ -238,7 +242,7 @@ class _Writer:
             self.together(f"MMA {u.arg.name}")
         if u.arg.staged:
             return self.multiply_staged(u)
-        unit = self.define("unit", repr(replace(u.arg, tiles=())))
+        unit = self.define("unit", repr(replace(u.arg, tiles=(), chains=())))
         self.declare(u, f"{unit}.multiply({', '.join(self.array(s) for s in u.src)})")
         if u.arg.threads > 1:
             self.varying.add(u)
@@ -247,7 +251,7 @@ class _Writer:
 
     def multiply_staged(self, u: UOp) -> None:
         """A warp's part of a step, whose sum is poison until it is drained."""
-        unit = self.define("unit", repr(replace(u.arg, tiles=())))
+        unit = self.define("unit", repr(replace(u.arg, tiles=(), chains=())))
         total, *tiles = u.src
         taken = [self.array(total), *(self.names[s] if s.op is Ops.TILE else self.array(s) for s in tiles)]
         self.declare(u, f"steps.step({unit}, {', '.join(taken)}, lidx0)")
@@ -261,7 +265,7 @@ class _Writer:
 
     def release(self, u: UOp) -> None:
         self.together(f"RELEASE {self.names[u.src[0]]}")
-        self.line(f"{self.names[u.src[0]]}.release({self.integer(u.src[1])})")
+        self.line(f"{self.names[u.src[0]]}.release({self.of_warp(u.src[1])})")
 
     def copy(self, u: UOp) -> None:
         ring, near, far = (self.names[u.src[n]] for n in (0, 2, 4))
@@ -272,14 +276,13 @@ class _Writer:
                   f"{self.statement(u)}{rounded})")
 
     def wait(self, u: UOp) -> None:
-        ring, slot, parity = self.names[u.src[0]], *(self.integer(s) for s in u.src[1:])
+        ring, slot, parity = self.names[u.src[0]], *(self.of_warp(s) for s in u.src[1:])
         self.line(f"yield {ring}.wait({slot}, {parity})")
 
     def tile(self, u: UOp) -> None:
         memory, index = u.src
-        place = f"alike({self.names[index]})" if index in self.varying else self.integer(index)
-        self.declare(u, f"Staged({self.names[memory]}, {place}, {self.define('layout', repr(memory.arg[2]))}"
-                        f"{self.statement(u)})")
+        layout = self.define("layout", repr(memory.arg[2]))
+        self.declare(u, f"Staged({self.names[memory]}, {self.of_warp(index)}, {layout}{self.statement(u)})")
 
     def order(self, u: UOp) -> None:
         """FENCE, COMMIT and DRAIN."""

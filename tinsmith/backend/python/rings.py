@@ -27,7 +27,7 @@ class Slot:
     """Fills so far; the bytes that the fill under way waits for, and the copies that bring them.
 
     ``begun`` and ``landed`` are times of the engine: of its last copy, and of the last one that has landed. A slot with
-    ``readers`` is filled by their leaving it.
+    ``readers`` is filled by their leaving it, which somebody waits for before they do so again: parities say no more.
     """
 
     engine: Engine
@@ -37,6 +37,7 @@ class Slot:
     landed: int = 0
     copies: list[tuple[Memory, int, Array]] = field(default_factory=list)
     readers: int = 0
+    seen: int = 0  # of those fills, how many somebody has waited for
     left: list[Array] = field(default_factory=list)  # what warps knew that have left the slot
     told: Array | None = None  # what all of them knew who left it last
 
@@ -66,6 +67,9 @@ class Ring:
         here.left.append(self.warp.near.told())
         self.warp.near.advance(self.warp.near.known)
         if len(here.left) == here.readers:
+            if here.fills > here.seen:
+                raise KernelError(self.kernel, f"slot {slot} of {self.name} was left twice, and nobody waited for the "
+                                  "first time", "a WAIT for each", NOWHERE)
             here.fills, here.told, here.left = here.fills + 1, np.max(here.left, 0), []
 
     def copy(self, near: Memory, far: Memory, view: View, slot: int, place: int, *start: int,
@@ -109,6 +113,7 @@ class Filled(Order):
 
     def leave(self, block: Block, warp: Warp) -> None:
         if self.slot.readers:
+            self.slot.seen = self.slot.fills
             if self.slot.told is not None:
                 warp.near.advance(self.slot.told)
         else:
@@ -129,9 +134,9 @@ def _box(far: Memory, view: View, start: tuple[int, ...]) -> Array:
 
 
 def alike(x: Array) -> int:
-    """A place that is the same for all threads of a warp."""
+    """A place or slot that is the same for all threads of a warp."""
     if (x != x.flat[0]).any():
-        raise KernelError("PYTHON", "the threads of a warp name different tiles", "one tile for all of them")
+        raise KernelError("PYTHON", "the threads of a warp name different tiles or slots", "one for all of them")
     return int(x.flat[0])
 
 

@@ -324,7 +324,7 @@ class CUDARenderer(GPURenderer):
             body.line(f"{name}({', '.join([*body.text[u], *a, text[2]])});")
         elif u.op is Ops.DRAIN and u.src:
             body.text[u] = body.text[u.src[0]]
-            body.line("steps_drain<0>();")
+            body.line(f"steps_drain<{u.arg}>();")
         else:
             body.line(f"steps_{u.op.name.lower()}{f'<{u.arg}>' if u.op is Ops.DRAIN else ''}();")
 
@@ -341,7 +341,9 @@ class CUDARenderer(GPURenderer):
         threads = _threads(program)
         blocks = RESIDENT // threads if self.pipelined else 0
         told = blocks > 2 or any(u.op is Ops.MMA for u in program)  # else the compiler's own choice is no worse for two
-        fewest = ", 1" if self.near else f", {blocks}" if blocks > 1 and told else ""
+        fewest = f", {blocks}" if blocks > 1 and told else ""
+        if self.near:
+            fewest = f", {rings.side_by_side(program, threads, self.target)}"
         head = (f'extern "C" __global__ void __launch_bounds__({threads}{fewest}) {name}('
                 f"{', '.join(self.parameters(program))}) {{")
         near = "\n  extern __shared__ __align__(1024) unsigned char near[];" if self.near else ""

@@ -6,9 +6,11 @@ the distance of chunks and of groups of eight rows in units of 16 bytes, and the
 """
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
-from tinsmith.codegen.render.base import near_bytes
+from tinsmith.codegen.render.base import Target, near_bytes
+from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.layout import ROW_BYTES, Layout
 from tinsmith.ir.units import MatrixUnit
@@ -86,6 +88,27 @@ def offsets(program: Sequence[UOp]) -> dict[UOp, int]:
     for u in sorted(near, key=lambda u: u.op is Ops.DEFINE_RING or len(u.arg) < 3):
         found[u], at = at, at + near_bytes(u)
     return found
+
+
+def side_by_side(program: Sequence[UOp], threads: int, target: Target) -> int:
+    """How many blocks a multiprocessor has room for, in local memory and in registers: those of a unit's sums and of
+    operands that a loop carries, and a few besides. While one block computes what is between two products, the unit
+    works for another."""
+    held, opened = Counter[UOp | None](), list[UOp | None]([None])
+    if any(u.op is Ops.IF and u.arg for u in program):
+        return 1  # its threads share out all registers
+    for u in program:
+        if u.op is Ops.RANGE:
+            opened.append(u)
+        elif u.op is Ops.ENDRANGE:
+            opened.pop()
+        elif u.op is Ops.DRAIN and u.src:
+            held[opened[-1]] += u.dtype.count
+        elif u.op is Ops.DEFINE_ACC and u.dtype.scalar is dtypes.uint32:
+            held[u.src[1]] += u.dtype.count
+    each = max(held.values(), default=0) + target.filling_registers
+    near = sum(near_bytes(u) for u in program if u.op in (Ops.DEFINE_LOCAL, Ops.DEFINE_RING))
+    return max(1, min(target.ring_bytes // near, target.block_registers // (threads * each)))
 
 
 def chunk_bytes(layout: Layout) -> int:
