@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.backend.gpus import needs_nvrtc
 from tests.codegen.running import (
@@ -108,22 +110,16 @@ def opts_of(sink: UOp, slots: int = 2, below: int = 1, form: str = "", between: 
     return kernel.opts
 
 
-FORMS = ["", "ahead", "roles", "roles ahead", "turns", "turns ahead"]
-
-
-@pytest.mark.parametrize("slots, below", [(1, 1), (3, 1), (3, 2)])
-def test_any_amounts_compute_the_same(slots: int, below: int) -> None:
-    sink, inputs = attention(256, 512, 64, mask="")
-    for form in FORMS if below > 1 else [f for f in FORMS if "turns" not in f and (slots > 1 or "ahead" not in f)]:
-        computes_the_same(DEVICE, sink, inputs, opts_of(sink, slots, below, form), close)
-
-
-@pytest.mark.parametrize("form", FORMS[1:])
-def test_behind_masks_and_at_odd_lengths(form: str) -> None:
-    """Also where rows see nothing of some blocks, or of all but the first."""
-    for rows, keys, mask in ((200, 300, "causal"), (128, 260, "added")):
-        sink, inputs = attention(rows, keys, 64, mask=mask)
-        computes_the_same(DEVICE, sink, inputs, opts_of(sink, 2, 2, form), close)
+@settings(max_examples=12, deadline=None, derandomize=True, database=None)
+@given(st.sampled_from(["roles", "turns", "roles ahead", "turns ahead", "ahead", ""]), st.integers(1, 3),
+       st.integers(1, 3), st.sampled_from([64, 128]), st.sampled_from([192, 300]),
+       st.sampled_from(["", "causal", "added"]), st.sampled_from(["", ":S1", ":S2"]))
+def test_any_amounts_compute_the_same(form: str, slots: int, below: int, between: int, keys: int, mask: str,
+                                      order: str) -> None:
+    """In any order of warps, also where rows see nothing of some blocks, or of all but the first."""
+    slots, form = max(slots, 2) if "ahead" in form else slots, form.replace("turns", "roles") if below == 1 else form
+    sink, inputs = attention(72 * below, keys, 64, mask=mask)
+    computes_the_same(DEVICE + order, sink, inputs, opts_of(sink, slots, below, form, between), close)
 
 
 def test_wide_results_by_warps_that_take_turns() -> None:
@@ -167,11 +163,12 @@ def test_every_order_is_needed(form: str) -> None:
 def test_a_deadlock_of_turns_is_named() -> None:
     sink, inputs = attention(128, 512, 64)
     program = linearize(linearize_on(DEVICE, sink, opts_of(sink, 2, 2, "turns ahead")))
+    turns = {line.op: mutant for line, mutant in without(program, lambda u: u.op in (Ops.RELEASE, Ops.WAIT) and
+                                                         u.src[0].arg[0] == "turn")}
     for op, why in ((Ops.RELEASE, "warps 4, 5, 6, 7 wait at WAIT until slot 1 of turn is free: 0 of 4 warps"),
                     (Ops.WAIT, "of turn was left twice, and nobody waited for the first time")):
-        _, mutant = next(without(program, lambda u: u.op is op and u.src[0].arg[0] == "turn"))
         with pytest.raises(KernelError, match=why):
-            ran(mutant, buffers(sink, inputs))
+            ran(turns[op], buffers(sink, inputs))
 
 
 def test_what_cannot_be_ahead_or_take_turns_is_refused() -> None:

@@ -34,7 +34,8 @@ class OptOps(enum.Enum):
     # tiles of two loops in bands: `amt` = (the other, band[, 1: as one range of tiles[, blocks that go through them]]);
     # -1: an axis of the grid from the last block to the first
     WALK = enum.auto()
-    ROLES = enum.auto()  # further warps of the block fill the slots of a ring, and its own only read them
+    # further warps of the block fill the slots of rings, and its own only read them; `amt` = 1: in turns at the unit
+    ROLES = enum.auto()
     LOCAL = enum.auto()  # the inner `amt` of a parallel range become threads of a block
     GROUP = enum.auto()  # `amt` threads of a block share a reduction, taking turns
     GROUPTOP = enum.auto()  # the same, each with a piece of its own
@@ -51,7 +52,8 @@ class Opt:
     ``copies``: how many of them are filled side by side, where the staged value is a computed tile.
 
     ``layout`` and ``depth`` belong to the STAGE of an operand that its unit reads from local memory: how it lies there
-    (``swizzled``: rows of 128 bytes, ``ir.layout``), and how many slots a ring has, which copies fill ahead.
+    (``swizzled``: rows of 128 bytes, ``ir.layout``), and how many slots a ring has, which copies fill ahead; ``depth``
+    2 of an operand in registers: it is made one step of the loop around before the unit reads it.
     ``unit`` belongs to TC: the name of one of the target's matrix units; none: the first that fits.
 
     >>> Opt(OptOps.UPCAST, 0, 4), Opt(OptOps.STAGE, 1, (0,), lanes=16)
