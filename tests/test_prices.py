@@ -23,7 +23,7 @@ NO_TUNING = {
     "names of ranges and formats of files": {
         "codegen/matrix.py": {"_NUMBER"}, "inspect/trace.py": {"VERSION"}},
     "limits of languages, compilers and drivers": {
-        "codegen/blocks.py": {"ROWS_OF_GRID"}, "codegen/bounds.py": {"MOST_PIECES"},
+        "codegen/blocks.py": {"ROWS_OF_GRID"}, "codegen/bounds.py": {"MOST_PIECES", "MOST_LOOPS"},
         "schedule/horizontal.py": {"MOST_BUFFERS", "MOST_NODES"},
         "schedule/fusion.py": {"MOST_WORK"}, "schedule/cones.py": {"MOST_CONE"},
         "schedule/planner.py": {"ALIGN", "MOST_PACKED"}, "codegen/views.py": {"MOST_ROWS"}},

@@ -25,7 +25,7 @@ from tinsmith.ir.symbolic import simplify
 from tinsmith.ir.uop import toposort
 
 MOST_PIECES = 16  # statements that one may become: each is code of its own; more where each has a part of the code
-_LOOPS = 256  # pieces of a loop, however short the code of each
+MOST_LOOPS = 256  # pieces of a loop, however short the code of each
 
 
 # *** where a formula changes ***
@@ -122,7 +122,7 @@ def cut(k: KernelGraph, opt: Opt) -> None:
     whole = all(isinstance(p, int) for p in points)
     opt.require(whole and list(points) == sorted({p for p in points if p and 0 < p < size}) and bool(points),
                 f"it is cut at points between 0 and {size}, in order")
-    opt.require(len(points) < _LOOPS, f"a loop has {_LOOPS} pieces at most")
+    opt.require(len(points) < MOST_LOOPS, f"a loop has {MOST_LOOPS} pieces at most")
     opt.require(all(x.arg[1] is not Role.BLOCK for x in k.order), "loops over blocks are cut before")
     for s in k.sink.src:
         parts = [p for p in toposort(s) if p.op in (Ops.STORE, Ops.SCATTER_STORE)]
