@@ -42,15 +42,11 @@ class CountWriter:
         else:
             self.rank_all()
 
-    def as_count(self, line: UOp) -> UOp:
-        """A line that is the count, in a graph."""
-        if line.dtype is not self.fold.dtype:
-            line = self.lin.combine(self.here, Ops.CAST, self.fold.dtype, [line])
-        return self.lin.named(line)
-
     def statement(self, line: UOp) -> UOp:
         """The statement where the count is what a line holds."""
-        return self.store.substitute({self.fold: self.as_count(line)})
+        if line.dtype is not self.fold.dtype:
+            line = self.lin.combine(self.here, Ops.CAST, self.fold.dtype, [line])
+        return self.store.substitute({self.fold: self.lin.named(line)})
 
     def index(self, line: UOp) -> UOp:
         return self.lin.combine(self.here, Ops.CAST, dtypes.index, [line])
