@@ -38,6 +38,22 @@ NO_TUNING = {
         "inspect/trace.py": {"MOST_REWRITES", "MOST_ROWS", "MOST_SOURCE"}, "schedule/scalars.py": {"SEVERAL"}},
 }
 
+PLAIN = {0, 1, 2, 3, 4, -1}  # numbers that say how many there are of something, or of its bytes
+WRITTEN = {  # other numbers in functions, by what they are
+    "bits, and powers of two that nothing reaches": {
+        "codegen/ahead.py": {20}, "codegen/blocks.py": {16, 62}, "codegen/counts.py": {31}, "codegen/estimate.py": {40},
+        "codegen/heuristics_tiles.py": {40}, "codegen/masking.py": {31}, "schedule/fusion.py": {20},
+        "schedule/sharding.py": {8, 16}, "codegen/search.py": {8}},
+    "what instructions take": {
+        "codegen/emitter.py": {8, 32}, "codegen/linearize.py": {16}, "codegen/rings.py": {8}, "codegen/views.py": {8},
+        "codegen/matrix.py": {64}},
+    "how much is looked at, kept and shown": {
+        "codegen/emit_blocks.py": {15}, "codegen/plan.py": {100}, "codegen/program.py": {10}, "codegen/tuning.py": {9},
+        "schedule/budget.py": {64, 1e-9}, "schedule/canonical.py": {10_000}, "schedule/horizontal_rows.py": {64}},
+}
+MATHEMATICS = {"codegen/floats.py", "codegen/transcendentals.py", "codegen/sines.py", "codegen/eights.py",
+               "codegen/powers.py", "codegen/decompositions.py"}
+
 TARGETS = ("llvm", "opencl", "cuda", "metal", "hip", "wgsl")
 NAMED = {"runtime/hostcopies.py": {"NPY"}}  # the host's memory, where values are read
 
@@ -59,6 +75,12 @@ def numbers(tree: ast.Module) -> Iterator[str]:
         value = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
         if value is not None and is_number(value):
             yield from (n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name) and n.id.isupper())
+
+
+def literals(tree: ast.Module) -> set[float]:
+    """Numbers in the functions of a module; those without arguments are examples of rules."""
+    return {n.value for function in ast.walk(tree) if isinstance(function, ast.FunctionDef) and function.args.args
+            for n in ast.walk(function) if isinstance(n, ast.Constant) and type(n.value) in (int, float)}
 
 
 def device_names(tree: ast.Module) -> Iterator[str]:
@@ -112,6 +134,16 @@ def test_tuning_constants_are_fields_of_a_target() -> None:
     found = {(path, name) for path, tree in FILES.items() for name in numbers(tree)}
     assert sorted(found - free) == [], "make them fields of Target's rows (codegen/render/base.py)"
     assert sorted(free - found) == [], "they are gone: shorten the list"
+
+
+def test_numbers_in_functions_choose_nothing() -> None:
+    free = {path: PLAIN.union(*(of.get(path, ()) for of in WRITTEN.values())) for path in FILES}
+    planned = {path: tree for path, tree in FILES.items() if path.startswith(("codegen", "schedule"))}
+    found = {path: left for path, tree in planned.items() if path not in MATHEMATICS
+             and (left := literals(tree) - free[path])}
+    assert found == {}, "make them fields of Target's rows (codegen/render/base.py)"
+    unused = {path for of in WRITTEN.values() for path, values in of.items() if not values <= literals(FILES[path])}
+    assert not unused, "they are gone: shorten the list"
 
 
 def test_nobody_asks_whether_there_is_a_grid() -> None:

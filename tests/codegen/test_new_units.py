@@ -4,6 +4,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from tinsmith.backend.python.render import PythonRenderer
 from tinsmith.codegen.opt import OptOps
 from tinsmith.codegen.program import begin, compile_kernel
 from tinsmith.codegen.render import dots
-from tinsmith.codegen.render.base import GRID_COSTS, Renderer, Target
+from tinsmith.codegen.render.base import CUTS_FOR_CORES, GRID_COSTS, Renderer, Target
 from tinsmith.codegen.render.llvm import LLVMRenderer
 from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import DType, dtypes
@@ -71,7 +72,7 @@ def machine(row: MatrixUnit) -> Target:
     if row.threads == 1:
         return Target("python", 64, fma=True, units=(row,))
     return Target("python", 16, local_bytes=48 << 10, block_threads=256, warp=32, parallel=Role.GLOBAL,
-                  costs=GRID_COSTS, cores=4, units=(row,))
+                  costs=replace(GRID_COSTS, cuts=CUTS_FOR_CORES), cores=4, units=(row,))
 
 
 @pytest.mark.parametrize("transposed", ["", "ab"])

@@ -20,8 +20,8 @@ from tinsmith.tensor.realize import _concrete
 
 def make(name: str) -> Compiled:
     """The interpreter as a GPU of several multiprocessors."""
-    device = DEVICE("PYTHON:G64")
-    device.device, device.renderer.target = name, replace(device.target, cores=4, resident=64)
+    device = DEVICE("PYTHON:G64:C4")
+    device.device, device.renderer.target = name, replace(device.target, resident=64)
     return device
 
 

@@ -129,9 +129,9 @@ def _cores(target: Target, device: str) -> Machine:
     workers, width, clock = max(target.threads, 1), target.vector_bytes or 4, target.clock
     peaks = tuple(Rate(d.name, flops, flops * workers) for d in (dtypes.float32, dtypes.float64, dtypes.int32)
                   for flops in [2 * target.core.issue * clock * max(width // d.itemsize, 1)])
-    l3 = 16 << 20
-    memory = (Rate("L2", 60e9, 60e9 * workers, target.l2_bytes * workers), Rate("L3", 20e9, 20e9 * workers, l3),
-              Rate("memory", 10e9, 12e9 if workers > 1 else 10e9))
+    (near, far, one, most), l3 = target.core.bandwidths, target.core.l3_bytes
+    memory = (Rate("L2", near, near * workers, target.l2_bytes * workers), Rate("L3", far, far * workers, l3),
+              Rate("memory", one, most if workers > 1 else one))
     return Machine(target.name, device, workers, width, target.l1_bytes, target.l2_bytes, l3, memory, peaks,
                    issue=target.core.issue, latency=target.core.latency)
 

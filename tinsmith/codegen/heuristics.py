@@ -98,10 +98,11 @@ def look_ahead(kernel: Kernel, target: Target) -> None:
             fetched.add(load.src[0])
         if fills or load.src[0] in fetched:
             continue
-        if not step or count_of(load.src[1].ranges) * size <= target.l2_bytes // 2 or range_size(loops[-1]) < 16:
+        near = count_of(load.src[1].ranges) * size <= target.l2_bytes // 2
+        if not step or near or range_size(loops[-1]) < target.core.least_ahead:
             continue
         unrolled = count_of(frozenset(r for r in load.src[1].ranges if r.arg[1] is Role.UNROLL))
-        far = abs(step) * size // unrolled >= 1024
+        far = abs(step) * size // unrolled >= target.core.rows_apart
         ahead = target.core.rows_ahead // unrolled, target.core.bytes_ahead // (abs(step) * size)
         distance = ahead[not far]
         if 0 < distance < range_size(loops[-1]) and load in kernel.loads:

@@ -130,7 +130,7 @@ def threads_for(vectors: int, target: Target, wished: int, many: bool) -> int:
 
     def cost(threads: int) -> float:
         turns = -(-vectors // threads)
-        return turns * threads / vectors * (1 + abs(math.log2(turns / wished)) / (32 if many else 4))
+        return turns * threads / vectors * (1 + abs(math.log2(turns / wished)) / target.blocks.turn[many])
 
     return min(options, key=cost, default=1)
 
@@ -302,7 +302,7 @@ def vector_opts(kernel: Kernel, target: Target) -> int:
     for r in kernel.parallel:
         along = all(s.op is Ops.STORE and stride_of(s.src[1], r) == 1 for s in kernel.stores)
         along = along and all(stride_of(n.src[1], r) in (0, 1) or _picked(n) for n in kernel.loads)
-        if not along or not isinstance(range_size(r), int) or results_of(kernel) < 4 * target.blocks.threads:
+        if not along or not isinstance(range_size(r), int) or results_of(kernel) < target.blocks.vectors:
             continue
         lanes = lanes_for(kernel, target, range_size(r), r)
         if lanes > 1:
@@ -386,10 +386,10 @@ def thread_opts(kernel: Kernel, target: Target, lanes: int = 1) -> None:
 
 def _nearness(kernel: Kernel, r: UOp, lanes: int) -> float:
     """How well threads along a range share what memory gives at once, by how much of it they touch."""
-    total, used = 0.0, (*kernel.loads, *kernel.stores)
+    total, used, blocks = 0.0, (*kernel.loads, *kernel.stores), kernel.target.blocks
     most = max(count_of(n.src[1].ranges) for n in used)
     for n in used:
         stride = stride_of(n.src[1], r)
-        weight = (1.5 if n.op is Ops.STORE else 1.0) * count_of(n.src[1].ranges) / most
-        total += -weight if stride is None else 0.25 if stride == 0 else weight if abs(stride) <= lanes else 0.0
+        weight = (blocks.stores if n.op is Ops.STORE else 1.0) * count_of(n.src[1].ranges) / most
+        total += -weight if stride is None else blocks.same if stride == 0 else weight if abs(stride) <= lanes else 0.0
     return total

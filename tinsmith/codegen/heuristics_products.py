@@ -56,8 +56,8 @@ class Tile(NamedTuple):
         words = (self.down * self.across * own + 2 * sum(self.sides)) * unit.a.itemsize / 4
         work = math.prod(self.sides) * (2 * data.fma / (data.units * unit.rate) if unit.threads > 1 else 1)
         busy = max((work + data.copied * sum(self.sides)) / data.fma, words / data.words) + data.meeting / self.depth
-        warps = turns * self.threads / 32
-        return float(turns * busy * max(data.warps / warps, 1.0) ** 0.25)
+        warps = turns * self.threads / data.warp
+        return float(turns * busy * max(data.warps / warps, 1.0) ** data.hiding)
 
 
 def tiles(target: Target, unit: MatrixUnit) -> Iterator[Tile]:
@@ -69,7 +69,7 @@ def tiles(target: Target, unit: MatrixUnit) -> Iterator[Tile]:
         for down in (1 << i for i in range(parts.bit_length())):
             found = Tile(down, parts // down, rows, columns, steps, unit)
             carried = sum(found.sides) * found.depth * unit.a.itemsize // 4
-            room = 8 * (carried + 4 * max(sum(found.sides), 2 * found.depth))
+            room = 2 * 4 * (carried + 4 * max(sum(found.sides), 2 * found.depth))  # bytes of two slots, rows are padded
             fits = threads <= target.block_threads and carried <= data.carried * threads and room <= target.local_bytes
             if fits and (alone or rows * columns <= unit.accumulators):
                 yield found
@@ -175,6 +175,6 @@ def _staged(kernel: Kernel, outer: UOp | None, tile: Tile) -> None:
         outside = {r for r in load.ranges if r.arg[1] is Role.GLOBAL or r is outer}
         kept = tuple(i for i, r in enumerate(kernel.ranges) if r in outside)
         flat = any(stride_of(load.src[1], p.src[4]) == 1 for p in kernel.products)
-        lanes = 4 if tile.unit.threads == 1 else 16 // load.dtype.itemsize
+        lanes = kernel.target.vector_bytes // (4 if tile.unit.threads == 1 else load.dtype.itemsize)
         kernel.apply(Opt(OptOps.STAGE, kernel.loads.index(load), kept, lanes=lanes, layout="flat" if flat else "deep",
                          depth=1 + (outer in load.ranges)))

@@ -24,7 +24,7 @@ from tinsmith.codegen.footprints import footprints
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.masking import covered_steps
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.render.base import Core, Target
+from tinsmith.codegen.render.base import Core, Target, TileCosts
 from tinsmith.codegen.roles import Role, limits, range_size
 from tinsmith.codegen.streams import SIDE
 from tinsmith.codegen.tuning import Candidate, footprint, name_of, order
@@ -111,11 +111,12 @@ def _tiles(kernel: Kernel, target: Target, fold: UOp, panel: UOp, scalar: UOp, l
     for vectors in range(1, min(4, -(-range_size(lane) // lanes)) + 1):
         limits = {(target.vector_registers - 1) // vectors - 1, (target.vector_registers + 4 - steps) // (vectors + 1)}
         for limit in limits:
-            tile = Tile(fold, lane, lanes, vectors, _choose_rows(rows, limit), panel, scalar, {}, False)
+            chosen = _choose_rows(rows, limit, target.core.tile)
+            tile = Tile(fold, lane, lanes, vectors, chosen, panel, scalar, {}, False)
             slides = load is not None and any(_same_step(load.src[1], r, inner) for r, _ in tile.rows)
             _price(kernel, target, tile, other)
             if slides and tile.height * (vectors + 1) + steps > target.vector_registers + 4:
-                tile.times(1.7)  # the inner loop cannot be written out: it would run out of registers
+                tile.times(target.core.tile.spilled)
             if not (tile.pack and _count(frozenset(fold.src[1:])) * vectors * lanes * 4 > target.core.largest_panel):
                 out.append(tile)
     return out
@@ -129,25 +130,26 @@ def _price(kernel: Kernel, target: Target, tile: Tile, other: list[UOp]) -> None
     core, costs, load = target.core, target.core.tile, _load(tile.panel)
     fill = size / (-(-size // lanes) * lanes)
     count = -(-size // lanes)
-    fill *= 0.4 + 0.6 * count / (-(-count // vectors) * vectors)  # the last tile may have fewer vectors
-    for r, amount in tile.rows:
-        fill *= 0.4 + 0.6 * range_size(r) / (-(-range_size(r) // amount) * amount)
-    step = max(height * vectors / 2, (height + vectors) / 2, 2.0) + 0.5
+    for number, amount in ((count, vectors), *((range_size(r), amount) for r, amount in tile.rows)):
+        fill *= 1 - costs.used + costs.used * number / (-(-number // amount) * amount)  # the last tile may have fewer
+    least, beside = costs.step
+    step = max(height * vectors / core.issue, (height + vectors) / core.issue, least) + beside
     tile.price = {"products": _count(fold.src[0].ranges) / (height * vectors * lanes * fill) * step,
                   "operands and results": _feeding(kernel, target, tile, other)}
     if not all(_stride(s.src[1], lane) in (0, 1) for s in kernel.stores):
         blocks = any(amount >= SIDE and all(_stride(s.src[1], r) == 1 for s in kernel.stores)
                      for r, amount in tile.rows)
         tile.price["stores across lanes"] = _count(fold.ranges) * costs.stored_across[not blocks]
-    if _crowds_a_set(_load(tile.scalar), fold, core.page):
-        tile.times(1.3)  # measured: 7.1 against 5.3 ms for 2048 × 256 results of 512 products
+    if _crowds_a_set(_load(tile.scalar), fold, core):
+        tile.times(costs.same_sets[1])
     along = load is not None and _stride(load.src[1], lane) == 1
     guarded = load is None or len(load.src) > 2
     reuse = _count(frozenset(other))
     pitch, width = abs(_largest_stride(load, fold)) * 4, vectors * lanes * 4
     room = target.l2_bytes * _share_of_sets(pitch, width, target.l2_bytes // core.ways)
     crowded = 2 * width * _count(frozenset(fold.src[1:])) >= room
-    often = 2 if _is_narrow(load) else 8 if crowded else 16 if pitch >= core.page // 2 else math.inf
+    narrow, many, far = costs.packed_from
+    often = narrow if _is_narrow(load) else many if crowded else far if pitch >= core.page // 2 else math.inf
     tile.pack = not along or guarded or reuse >= often * height
     if tile.pack:
         if not any(r in tile.panel.ranges and r is not lane for r in kernel.parallel):
@@ -155,11 +157,11 @@ def _price(kernel: Kernel, target: Target, tile: Tile, other: list[UOp]) -> None
         outside = any(load is not None and _stride(load.src[1], r) == 1 for r in kernel.parallel if r is not lane)
         blocks = any(load is not None and _stride(load.src[1], r) == 1 and range_size(r) % SIDE == 0
                      for r in fold.src[1:])
-        across = costs.across[not blocks] * (1 + _per_set(load, lane, vectors * lanes, core.page) / 32)
+        across = costs.across[not blocks] * (1 + _per_set(load, lane, vectors * lanes, core.page) / costs.lines_of_set)
         each = costs.along if along else costs.scattered if outside else across
         tile.price["packing"] = _count(tile.panel.ranges) * each
         return
-    tile.times((1 + 1 / height if _is_narrow(load) else 1) * (1.02 if reuse > height else 1))
+    tile.times((1 + 1 / height if _is_narrow(load) else 1) * (costs.unpacked if reuse > height else 1))
 
 
 def _feeding(kernel: Kernel, target: Target, tile: Tile, other: list[UOp]) -> float:
@@ -175,7 +177,7 @@ def _feeding(kernel: Kernel, target: Target, tile: Tile, other: list[UOp]) -> fl
     far = distinct * size > target.l2_bytes // 2 and not staged
     share = 1 / tile.height if across else distinct / reached * size / target.core.line
     cycles = products / width * share * costs.scalar_line[far]
-    if _count(steps) * width * size > 0.7 * target.l1_bytes:
+    if _count(steps) * width * size > costs.near * target.l1_bytes:
         cycles += products / (tile.height * tile.lanes) * costs.panel_vector
     far = results * size > 4 * target.l2_bytes
     return cycles + results / width * costs.result_row[far]
@@ -196,12 +198,12 @@ def _per_set(load: UOp | None, lane: UOp, rows: int, page: int) -> float:
     return rows * math.gcd(pitch, page) / page
 
 
-def _crowds_a_set(scalar: UOp | None, fold: UOp, page: int) -> bool:
+def _crowds_a_set(scalar: UOp | None, fold: UOp, core: Core) -> bool:
     """Whether every step of a long reduction reads a line of the same few sets of the caches: pages that lie apart."""
-    if scalar is None or _count(frozenset(fold.src[1:])) < 128:
+    if scalar is None or _count(frozenset(fold.src[1:])) < core.tile.same_sets[0]:
         return False
     step = abs(_stride(scalar.src[1], fold.src[-1]) or 0) * scalar.dtype.itemsize
-    return step >= page and step % page == 0
+    return step >= core.page and step % core.page == 0
 
 
 def _share_of_sets(pitch: int, width: int, way: int) -> float:
@@ -232,7 +234,7 @@ def _largest_stride(load: UOp | None, fold: UOp) -> int:
     return max((abs(_stride(load.src[1], r) or 0) for r in fold.src[1:]), default=0)
 
 
-def _choose_rows(rows: list[UOp], limit: int) -> list[tuple[UOp, int]]:
+def _choose_rows(rows: list[UOp], limit: int, costs: TileCosts) -> list[tuple[UOp, int]]:
     """Row ranges and amounts whose product fits ``limit``: whole small ranges, else a divisor, else what fits."""
     chosen: list[tuple[UOp, int]] = []
     for r in rows:
@@ -240,7 +242,7 @@ def _choose_rows(rows: list[UOp], limit: int) -> list[tuple[UOp, int]]:
         if limit < 2:
             break
         best = max(range(1, min(limit, size) + 1),
-                   key=lambda m: (size / (-(-size // m) * m) * m / (m + 1.5), m))
+                   key=lambda m: (size / (-(-size // m) * m) * m / (m + costs.row), m))
         if best > 1:
             chosen.append((r, best))
             limit //= best
@@ -370,7 +372,7 @@ def _loops_of_copies(kernel: Kernel, tile: Tile, panel: UOp, lane_outer: UOp, ta
     loops = [r for r in kernel.parallel if any(r in n.ranges for n in staged)]
     again = sum(_count(n.ranges) * math.prod(n.arg) for n in staged) * (range_size(lane_outer) - 1) * costs.copied
     width = tile.vectors * tile.lanes * tile.fold.dtype.itemsize
-    near = width * _count(frozenset(tile.fold.src[1:])) <= 0.7 * target.l1_bytes
+    near = width * _count(frozenset(tile.fold.src[1:])) <= costs.near * target.l1_bytes
     vectors = _count(tile.fold.src[0].ranges) / (tile.height * tile.lanes) * costs.panel_vector if near else 0.0
     packing = _count(panel.ranges) * costs.across[0] * max(target.threads - 1, 0)
     return loops if again > vectors + packing else []

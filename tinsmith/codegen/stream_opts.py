@@ -160,14 +160,14 @@ def blocks_of_rows(kernel: Kernel, target: Target, block: int) -> None:
     statistics(kernel, target.core, lanes)
 
 
-def block_of_row(size: int, least: int, most: int) -> int:
+def block_of_row(size: int, least: int, most: int, apart: int) -> int:
     """How many columns of long rows local memory holds; 0 for rows that have no good blocks.
 
-    >>> block_of_row(512, 64, 256), block_of_row(8192, 64, 256), block_of_row(521, 64, 256)
+    >>> block_of_row(512, 64, 256, 16), block_of_row(8192, 64, 256, 16), block_of_row(521, 64, 256, 16)
     (128, 256, 0)
     """
     start = min(most, max(size // 4, least))
-    return next((b for b in range(start, least - 1, -16) if size % b == 0 and b < size), 0)
+    return next((b for b in range(start, least - 1, -apart) if size % b == 0 and b < size), 0)
 
 
 def tiles(kernel: Kernel, core: Core, lanes: int, around: Sequence[UOp] | None = None) -> None:

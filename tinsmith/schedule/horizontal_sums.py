@@ -171,9 +171,7 @@ def _spaces(total: UOp, host: Shape, target: Target) -> Iterator[Space]:
         before *= size
     else:
         return
-    wished = cuts.blocks
-    if target.cores > 1:
-        wished = max(target.cores * target.resident * cuts.thread_values // (2 * after), wished)
+    wished = max(target.cores * target.resident * cuts.thread_values // (2 * after), cuts.blocks)
     blocks = [d for d in range(max(cuts.least_blocks // before, 2), size // steps + 1) if size % d == 0]
     for d in ([1] if 2 * before >= wished else sorted(blocks, key=lambda d: abs(d * before - wished))):
         cut = [(d, True)] * (d > 1) + [(size // d, True)]

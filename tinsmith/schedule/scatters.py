@@ -17,7 +17,7 @@ from tinsmith.schedule.origins import rebuilt
 
 def spread_scatters(roots: Sequence[UOp], target: Target) -> list[UOp]:
     """The graph without scatters and tallies that would keep most cores idle."""
-    if target.cores == 1 or settings.NOOPT:
+    if settings.NOOPT or not target.costs.cuts.scatters:
         return list(roots)
     return rebuilt(roots, lambda node, _: _sums(node, target) if node.op is Ops.SCATTER and node.arg[1] is Ops.ADD
                    else node)

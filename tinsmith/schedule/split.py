@@ -25,7 +25,8 @@ def split_reductions(roots: Sequence[UOp], target: Target) -> list[UOp]:
     readers.update(roots)
 
     def cut(node: UOp, n: UOp) -> UOp:
-        if node.op is Ops.REDUCE and target.cores > 1 and _is_about_sum(n) and (found := _split_about(node, target)):
+        about = target.costs.cuts.about and node.op is Ops.REDUCE and _is_about_sum(n)
+        if about and (found := _split_about(node, target)):
             return found
         if node.op is Ops.REDUCE:
             return _split(_joined(node, target) if _alone(n.src[0], readers) else node, target)
@@ -132,12 +133,12 @@ def _cut(node: UOp, target: Target) -> _Cut | None:
         return None
     results, length, cuts = node.size, x.size // max(node.size, 1), target.costs.cuts
     products = _adds_products(node)
-    along = _memory_axis(x) if target.cores > 1 and not products else None
+    along = _memory_axis(x) if length >= cuts.column and not products else None
     down = along is not None and along not in axes and x.shape[along] > 1
-    few = target.cores * target.resident // 8 if down else cuts.few if target.cores == 1 else 2 * target.cores
+    few = target.cores * target.resident * cuts.few_columns if down else max(cuts.few, 2 * target.cores)
     least, long = 2 * cuts.few, cuts.column if down else cuts.long
     if products:
-        least, long, few = 8, 2 * target.costs.chunk, cuts.few_products
+        least, long, few = cuts.least, 2 * target.costs.chunk, cuts.few_products
     axis = next((a for a in axes if x.shape[a] >= least or x.shape[a] == length), None)
     if axis is None or length < long or results > few:
         return None
@@ -146,9 +147,9 @@ def _cut(node: UOp, target: Target) -> _Cut | None:
     elif down:
         chunks = _chunks(x.shape[axis], max(target.cores * target.resident // (cuts.column_threads * results), 1), 2)
     else:
-        one = target.cores == 1 and op is not Ops.ADD
-        wished = cuts.chunks if one else min(max(cuts.chunks, length // target.costs.sum_chunk), cuts.most_chunks)
-        chunks = _chunks(x.shape[axis], wished)
+        most = cuts.most_chunks if op is Ops.ADD else cuts.most_others
+        wished = min(max(cuts.chunks, length // target.costs.sum_chunk), most)
+        chunks = _chunks(x.shape[axis], wished, cuts.least)
     if chunks is None:
         return None
     shape = (*x.shape[:axis], chunks, x.shape[axis] // chunks, *x.shape[axis + 1 :])
@@ -190,8 +191,7 @@ def _split_scan(node: UOp, target: Target) -> UOp:
     blocks = -(-shape[axis] // length)
     whole = x.shrink(tuple((0, (blocks - 1) * length) if i == axis else (0, s) for i, s in enumerate(shape)))
     apart = whole.reshape((*shape[:axis], blocks - 1, length, *shape[axis + 1 :]))
-    # on a grid from the end, so that what the blocks read first was read last, and is still near
-    turned = (axis,) if target.cores > 1 else ()
+    turned = (axis,) if target.costs.cuts.backwards else ()
     totals = apart.flip(turned).reduce(op, (axis + 1,)).reshape((*shape[:axis], blocks - 1, *shape[axis + 1 :]))
     before = _split_scan(totals.contiguous().flip(turned).scan(op, axis), target)
     moved = before.pad(tuple((int(i == axis), 0) for i in range(x.ndim)))
@@ -204,22 +204,23 @@ def _split_scan(node: UOp, target: Target) -> UOp:
 def _steps_of_block(steps: int, rows: int, along: bool, target: Target) -> int:
     """How many steps of a scan of ``rows`` a block has, which runs ``along`` memory or across; 0: it stays whole."""
     cuts, each = target.costs.cuts, target.costs.cuts.scan_step
-    if target.cores == 1:
+    if cuts.scan_blocks:
         if steps < cuts.scan or rows > cuts.scan_rows:
             return 0
         vectors = steps // each if steps % each == 0 else steps
-        return -(-steps // (_chunks(vectors, cuts.scan_blocks) or cuts.scan_blocks))
+        return -(-steps // (_chunks(vectors, cuts.scan_blocks, cuts.least) or cuts.scan_blocks))
     threads, least = (cuts.scan_threads, cuts.scan_threads * each // 2) if along else (1, cuts.scan_column)
     room = target.cores * target.resident // threads  # rows that are under way together
     if steps < 4 * least or 2 * rows > room:
         return 0
     wished = max(steps * rows // (cuts.scan_waves * room), least)
-    near = range(wished // 16 * 8, min(2 * wished, steps // 2) + 1, 8)  # whole vectors
+    half = each // 2  # of a step: whole vectors
+    near = range(wished // each * half, min(2 * wished, steps // 2) + 1, half)
     even = [d for d in near if steps % d == 0] or [d for d in near if d == -(-steps // -(-steps // d))]
     return min(even, key=lambda d: abs(d - wished), default=0)
 
 
-def _chunks(size: int, wished: int, least: int = 8) -> int | None:
+def _chunks(size: int, wished: int, least: int) -> int | None:
     """A divisor of ``size`` near the wished number of chunks."""
     divisors = [d for d in range(least, min(size, 4 * wished) + 1) if size % d == 0]
     return min(divisors, key=lambda d: abs(d - wished), default=None)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from tinsmith.backend.python.runtime import NAMES, launch
 from tinsmith.backend.python.warps import BACKWARD
 from tinsmith.backend.python.watch import WARP
 from tinsmith.codegen.launch import Launch
-from tinsmith.codegen.render.base import GRID_COSTS, RANKED_COSTS, Target
+from tinsmith.codegen.render.base import CUTS_FOR_CORES, GRID_COSTS, RANKED_COSTS, Target
 from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import DeviceError, OutOfMemoryError
@@ -100,9 +101,10 @@ def DEVICE(name: str) -> Compiled:
     vector_bytes, threads, block, cores, ring, seed = (options[o] for o in "VTGCBS")
     rows = (*units.AMX, *units.DOT, *(units.fma(d, vector_bytes) for d in (dtypes.float32, dtypes.float64)))
     if block:
+        costs = RANKED_COSTS if block >= 1 << RANKED_COSTS.digits[0] else GRID_COSTS
         target = Target("python", vector_bytes, local_bytes=BLOCK_BYTES, block_threads=block, warp=WARP,
                         matrix_loads=True, bulk_copy=16 * bool(ring), ring_bytes=ring, parallel=Role.GLOBAL,
-                        costs=RANKED_COSTS if block >= 1 << RANKED_COSTS.digits[0] else GRID_COSTS, cores=cores,
+                        costs=replace(costs, cuts=CUTS_FOR_CORES) if cores > 1 else costs, cores=cores,
                         matches=block >= WARP,
                         units=(*(units.HOPPER if ring else ()), *(units.CUDA if block >= WARP else ())))
     else:

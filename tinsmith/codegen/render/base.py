@@ -21,17 +21,25 @@ class Cuts:
     Attributes:
         long: elements per result from which a reduction with few results is cut, into ``chunks`` (at most
             ``most_chunks``) pieces.
-        few: results that keep all cores busy by themselves; ``few_products``: those of a contraction.
-        column: elements of a column from which on columns are cut, where there are cores to fill.
+            Maxima and the like come in ``most_others`` at most.
+        few: results that keep all cores busy by themselves, two for each core at least; ``few_products``: those of a
+            contraction; ``few_columns``: those of sums down columns, as a share of the threads under way.
+        least: chunks that are worth it, or steps of a contraction that are worth chunks.
+        about: sums about a mean are cut, too.
+        column: elements of a column from which on columns are cut.
         column_threads: threads of a block that share the way down such a column.
-        scan: steps from which a scan of at most ``scan_rows`` rows is cut, into about ``scan_blocks`` blocks.
+        scan: steps from which a scan of at most ``scan_rows`` rows is cut, into about ``scan_blocks`` blocks; 0: into
+            as many as are under way together.
         scan_step: blocks hold whole vectors of so many steps where the length allows it.
         scan_threads: threads that share the steps of a block where there are cores to fill; ``scan_column``: the steps
             of a block that one thread goes through; ``scan_waves``: blocks for each that is under way at a time.
+        backwards: blocks add up their steps from the last to the first: what was read last is still near when they
+            come to where each of them starts.
         blocks: of rows, wished where sums are added up beside them, ``least_blocks`` at least: work for several cores,
             and few partial results to sum up.
         shared_row: elements of a row that the threads of a block share; ``thread_values``: those that each holds, where
             they go through rows together; ``least_row``: fewer are no whole vectors.
+        scatters: they become sums where they would keep few threads busy.
         asked_places: places up to which every place of a scatter asks every step.
         sorted_steps: steps of a scatter that are worth sorting; ``asked_beyond``: their places come in multiples of
             this, since threads may ask for the steps of places that do not exist.
@@ -40,9 +48,13 @@ class Cuts:
     long: int = 1 << 15
     chunks: int = 32
     most_chunks: int = 1 << 12
+    most_others: int = 32
     few: int = 64
     few_products: int = 1 << 16
-    column: int = 1 << 10
+    few_columns: float = 0.125
+    least: int = 8
+    about: bool = False
+    column: int = 1 << 62
     column_threads: int = 4
     scan: int = 1 << 14
     scan_rows: int = 16
@@ -51,14 +63,20 @@ class Cuts:
     scan_threads: int = 256
     scan_column: int = 64
     scan_waves: int = 2
+    backwards: bool = False
     blocks: int = 16
     least_blocks: int = 8
     shared_row: int = 64
-    thread_values: int = 8
+    thread_values: int = 0
     least_row: int = 16
+    scatters: bool = False
     asked_places: int = 64
     sorted_steps: int = 256
     asked_beyond: int = 1 << 10
+
+
+CUTS_FOR_CORES = Cuts(most_others=1 << 12, about=True, column=1 << 10, scan_blocks=0, backwards=True, thread_values=8,
+                      scatters=True)  # of a grid, which are to be filled
 
 
 @dataclass(frozen=True)
@@ -133,6 +151,7 @@ class Blocks:
         lanes: of one access, as far as they fit a vector.
         long: elements from which on a reduction is worth sharing; ``short``: of a sum that a thread has in registers.
         turns: vectors of a row for each thread, where there are so many; ``loads`` of one that is only read.
+            ``turn``: how many times 2 more or fewer take twice as long, where rows are few or many.
         rows: for each core: enough of them even if each has few threads.
         row_values, thread_values: elements of a row that a block and a thread keep in registers.
         running: threads that share the steps of running values.
@@ -140,7 +159,7 @@ class Blocks:
         columns: threads side by side; ``ways``: how many share the way down.
         together: rows or windows of a thread that are under way at once.
         tile: side of a transposed tile; ``tile_rows``: how much of it a thread writes.
-        enough: results from which on every one has a thread of its own.
+        enough: results from which on every one has a thread of its own; ``vectors``: from which on it has several.
         copies: of a product along a range of each factor, the most that there is work for all threads without.
         in_vain: blocks that may be launched for nothing, for a size known only at run time.
         early: values that a thread has loaded before the barrier ahead of their use.
@@ -153,9 +172,11 @@ class Blocks:
             instructions to bring an element there; ``meeting``: cycles of a barrier; ``warps``: that hide latencies.
         units: matrix units that work at once; ``fragments``: rows and columns of a unit's tiles that a warp may have;
             ``unit_steps``: of a unit that local memory holds at a time.
+        hiding: a core with fewer of them takes longer, by this power of how many times fewer.
         warp: threads that memory serves together, where they hand each other nothing.
         access: bytes that pass between a core's threads and memory in a cycle, whole pieces of it; ``bandwidth``: a
             core's share of main memory's; ``latency``: cycles until what is loaded is there.
+        stores: how many loads each counts for where neighbours are chosen; ``same``: what is the same for them.
         doubt: how much more a way counts where a more special one suits: no estimate of these has been measured.
     """
 
@@ -165,6 +186,7 @@ class Blocks:
     long: int = 64
     short: int = 16
     turns: int = 2
+    turn: tuple[float, float] = (4, 32)
     rows: int = 16
     row_values: int = 1 << 16
     thread_values: int = 80
@@ -176,6 +198,7 @@ class Blocks:
     tile: int = 64
     tile_rows: int = 8
     enough: int = 1 << 13
+    vectors: int = 1 << 9
     copies: tuple[tuple[int, int], ...] = ((8, 4), (4, 4), (4, 2), (2, 2))
     in_vain: int = 1 << 16
     early: int = 32
@@ -191,6 +214,7 @@ class Blocks:
     copied: int = 4
     meeting: int = 24
     warps: int = 16
+    hiding: float = 0.25
     units: int = 4
     fragments: tuple[tuple[int, int], ...] = ((4, 4), (2, 4), (4, 2), (2, 2), (1, 4), (1, 2), (1, 1))
     unit_steps: tuple[int, ...] = (2, 1)
@@ -198,6 +222,8 @@ class Blocks:
     access: int = 32
     bandwidth: int = 16
     latency: int = 600
+    stores: float = 1.5
+    same: float = 0.25
     doubt: float = 3.0
 
 
@@ -210,6 +236,17 @@ class TileCosts:
         panel_vector: a vector of a panel from the second cache.
         result_row: each row of a tile in the result, and in one of several times the second cache.
         stored_across: an element whose lanes lie apart in the result: in blocks that are transposed, or not.
+        step: cycles of a step of a tile at least, and those beside its products.
+        used: the share of a last tile's time that falls with what is left out of it.
+        row: a tile of m rows is worth m / (m + row).
+        spilled: how many times as long a tile takes whose steps cannot be written out, as registers would run out.
+        same_sets: where every step of a sum of so many reads lines of the same few sets of a cache: so many times as
+            long; measured: 7.1 against 5.3 ms for 2048 × 256 results of 512 products.
+        near: the share of the first cache that a panel may fill to stay there.
+        packed_from: rows of a tile's height that a panel serves before it is worth packing: of 16-bit floats; where it
+            crowds the second cache's sets; where its rows lie far apart.
+        unpacked: how many times as long where it is read again and again as it lies.
+        lines_of_set: rows in one set of a cache that make an element twice as dear to pack across the lanes.
         along, across, scattered: an element to be packed along the lanes; across them, in blocks that are transposed or
             one by one; where each needs a line of memory.
         copied: a scalar to be copied to local memory, in pieces that lie apart.
@@ -223,6 +260,15 @@ class TileCosts:
     panel_vector: float = 0.14
     result_row: tuple[float, float] = (4, 26)
     stored_across: tuple[float, float] = (0.4, 1.2)
+    step: tuple[float, float] = (2.0, 0.5)
+    used: float = 0.6
+    row: float = 1.5
+    spilled: float = 1.7
+    same_sets: tuple[int, float] = (128, 1.3)
+    near: float = 0.7
+    packed_from: tuple[int, int, int] = (2, 8, 16)
+    unpacked: float = 1.02
+    lines_of_set: int = 32
     along: float = 0.15
     across: tuple[float, float] = (0.9, 1.5)
     scattered: float = 12.0
@@ -240,6 +286,8 @@ class Core:
     Attributes:
         issue: vector instructions, or vector loads, that start per cycle; ``latency``: cycles from one addition to the
             next that needs it.
+        bandwidths: bytes per second from its second cache, from one of ``l3_bytes`` that all share, and from memory, to
+            one core and to all of them: of a modest machine, where nobody has measured.
         line: bytes of a cache line; ``page``: bytes after which a line falls into the same set of the first cache;
             ``ways``: lines of a set of the second.
         reads, writes: what each lane but the first of a vector costs, in cycles, where memory runs along the lanes, is
@@ -267,7 +315,7 @@ class Core:
         even: blocks per worker from which it does not matter that the workers' shares differ by one.
         pair_bytes: lines that are fetched, and so are best written, together.
         accumulators: of register tiles with all columns of a result.
-        row_block: columns of a block of long rows, at least and at most.
+        row_block: columns of a block of long rows, at least and at most, and how far apart these numbers are.
         rescaling: how many times as long rows take block by block, with running sums, as whole ones; ``visible``: the
             share of blocks that a mask leaves; ``spilled``: how many times as long whole rows take that do not fit half
             of the second cache.
@@ -280,12 +328,15 @@ class Core:
         chains: of running values, side by side: as many as an addition takes cycles; more would read too many lines of
             one cache set.
         streamed: bytes of results from which they are written past the caches: they would not stay there.
-        rows_ahead: how far ahead the rows of a panel are fetched that is too little used to be packed; ``bytes_ahead``:
-            a row that streams through a sum; ``streams_ahead``: elementwise work that streams in and out.
+        rows_ahead: how far ahead the rows of a panel are fetched that is too little used to be packed, which lie
+            ``rows_apart`` bytes apart at least; ``bytes_ahead``: a row that streams through a sum; ``streams_ahead``:
+            elementwise work that streams in and out. ``least_ahead``: steps of a loop that is worth it.
     """
 
     issue: int = 2
     latency: int = 4
+    bandwidths: tuple[float, float, float, float] = (60e9, 20e9, 10e9, 12e9)
+    l3_bytes: int = 16 << 20
     line: int = 64
     page: int = 4 << 10
     ways: int = 16
@@ -314,7 +365,7 @@ class Core:
     even: int = 4
     pair_bytes: int = 128
     accumulators: int = 16
-    row_block: tuple[int, int] = (64, 256)
+    row_block: tuple[int, int, int] = (64, 256, 16)
     rescaling: float = 1.2
     visible: float = 0.5
     spilled: float = 1.5
@@ -326,6 +377,8 @@ class Core:
     chains: int = 4
     streamed: int = 32 << 20
     rows_ahead: int = 8
+    rows_apart: int = 1 << 10
+    least_ahead: int = 16
     bytes_ahead: int = 4 << 10
     streams_ahead: int = 2 << 10
 

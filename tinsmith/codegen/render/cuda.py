@@ -3,10 +3,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 from tinsmith.codegen.render import rings
-from tinsmith.codegen.render.base import RANKED_COSTS, Target, mentions
+from tinsmith.codegen.render.base import CUTS_FOR_CORES, RANKED_COSTS, Target, mentions
 from tinsmith.codegen.render.cstyle import _strip
 from tinsmith.codegen.render.gpu import AXES, Body, GPURenderer, bfloat16, specials
 from tinsmith.codegen.roles import Role
@@ -94,8 +95,8 @@ def cuda_target(arch: str = "sm_90", cores: int = 132) -> Target:
     staged = tuple(u for u in units.HOPPER if arch in u.requires)
     return Target(f"cuda_{arch}", 16, 64, local_bytes=48 << 10, fma=True, bulk_copy=16 * bool(staged),
                   ring_bytes=(227 << 10) * bool(staged), exp2s=True, rough=True, block_threads=1024, warp=32,
-                  matrix_loads=generation(arch) >= 75,
-                  parallel=Role.GLOBAL, costs=RANKED_COSTS, matches=True, units=(*staged, *rows), cores=cores,
+                  matrix_loads=generation(arch) >= 75, parallel=Role.GLOBAL, cores=cores, units=(*staged, *rows),
+                  costs=replace(RANKED_COSTS, cuts=CUTS_FOR_CORES), matches=True,
                   launches_early=generation(arch) >= 90, block_registers=(1 << 16) * bool(staged))
 
 

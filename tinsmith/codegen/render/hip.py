@@ -3,9 +3,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
-from tinsmith.codegen.render.base import GRID_COSTS, Target
+from tinsmith.codegen.render.base import CUTS_FOR_CORES, GRID_COSTS, Target
 from tinsmith.codegen.render.cstyle import _MATH, _strip
 from tinsmith.codegen.render.gpu import AXES, GPURenderer, bfloat16, specials
 from tinsmith.codegen.roles import Role
@@ -28,7 +29,8 @@ def hip_target(arch: str = "gfx1100", cores: int = 96) -> Target:
     """What generated HIP may use; ``arch`` such as ``gfx1100``, whose warps have 32 threads."""
     rows = units.RDNA3 if arch.startswith("gfx11") else ()
     return Target(f"hip_{arch}", 16, 64, local_bytes=64 << 10, dtypes=frozenset(dtypes.all) - {dtypes.float16,
-                  dtypes.bfloat16}, fma=True, block_threads=1024, warp=32, parallel=Role.GLOBAL, costs=GRID_COSTS,
+                  dtypes.bfloat16}, fma=True, block_threads=1024, warp=32, parallel=Role.GLOBAL,
+                  costs=replace(GRID_COSTS, cuts=CUTS_FOR_CORES),
                   units=rows, cores=cores)
 
 

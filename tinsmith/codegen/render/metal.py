@@ -2,8 +2,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from tinsmith.codegen.render.base import GRID_COSTS, Target
+from tinsmith.codegen.render.base import CUTS_FOR_CORES, GRID_COSTS, Target
 from tinsmith.codegen.render.cstyle import _addend, _strip
 from tinsmith.codegen.render.gpu import AXES, GPURenderer, bfloat16
 from tinsmith.codegen.roles import Role
@@ -17,8 +18,8 @@ def metal_target() -> Target:
     """What every Apple GPU offers."""
     held = frozenset(dtypes.all) - {dtypes.float64}
     return Target("metal", 16, 64, local_bytes=32 << 10, storage=held, fma=True, block_threads=1024,
-                  parallel=Role.GLOBAL, costs=GRID_COSTS, dtypes=held - {dtypes.float16, dtypes.bfloat16},
-                  units=units.APPLE, cores=32)
+                  parallel=Role.GLOBAL, costs=replace(GRID_COSTS, cuts=CUTS_FOR_CORES),
+                  dtypes=held - {dtypes.float16, dtypes.bfloat16}, units=units.APPLE, cores=32)
 
 
 def matrix_function(unit: MatrixUnit) -> str:
