@@ -24,6 +24,7 @@ from tests.codegen.running import (
     without,
 )
 from tests.codegen.test_rings import CUDA, DEVICE
+from tinsmith.backend.cuda.nvrtc import NVRTCCompiler
 from tinsmith.backend.device import Device
 from tinsmith.codegen.heuristics_chains import chain_ways
 from tinsmith.codegen.launch import KernelProgram
@@ -87,8 +88,8 @@ def test_attention_is_a_chain_by_default(rows: int, keys: int, depth: int, dtype
 
 
 def test_heads_share_keys_and_widths_differ() -> None:
-    for case in ({"heads": 2, "groups": 3}, {"heads": 2, "width": 32, "mask": "causal"}):
-        sink, inputs = attention(72, 130, 64, **case)  # type: ignore[arg-type]
+    for sink, inputs in (attention(72, 130, 64, heads=2, groups=3),
+                         attention(72, 130, 64, heads=2, width=32, mask="causal")):
         assert units(compile_kernel(sink, Device[DEVICE].renderer))
         close(run_on(DEVICE, sink, inputs, None)[0], expected(sink, inputs)[0])
 
@@ -203,7 +204,6 @@ def test_what_is_no_chain_is_refused_and_unchanged() -> None:
 @pytest.mark.parametrize("depth", [64, 128])
 def test_as_cuda_nothing_is_spilled(depth: int) -> None:
     needs_nvrtc()
-    from tinsmith.backend.cuda.nvrtc import NVRTCCompiler
 
     sink, _ = attention(2048, 2048, depth, heads=64, mask="causal")
     program = compile_kernel(sink, CUDA)

@@ -7,6 +7,7 @@ import pytest
 from tests.backend.gpus import needs_nvrtc
 from tests.codegen.running import Array, buffers, expected, linearize_on
 from tests.codegen.test_barriers import positions, ran
+from tinsmith.backend.cuda.nvrtc import NVRTCCompiler
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.linearize import linearize
 from tinsmith.codegen.opt import Opt, OptOps
@@ -169,7 +170,6 @@ def test_where_it_is_refused() -> None:
 
 def test_as_cuda_a_sort_of_millions_spills_nothing() -> None:
     needs_nvrtc()
-    from tinsmith.backend.cuda.nvrtc import NVRTCCompiler
 
     pieces, piece = 5462, 3072
     items = UOp(Ops.PARAM, dtypes.uint64, (), (1, (pieces, piece)))

@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.backend.gpus import needs_nvrtc
 from tests.codegen.running import computes_the_same, expected, linearize_on, run_on
 from tests.codegen.structures import Inputs, convolution, weight_gradient
 from tests.codegen.test_matrix import close, product
 from tinsmith import Context
+from tinsmith.backend.cuda.nvrtc import NVRTCCompiler
 from tinsmith.backend.device import Device
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.linearize import linearize
@@ -123,13 +125,8 @@ def test_what_cannot_be_staged_so_is_refused() -> None:
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_90a"])
 def test_the_assembler_keeps_tiles_in_registers(arch: str) -> None:
-    pytest.importorskip("cuda.bindings.nvrtc", reason="compiling for CUDA needs cuda-bindings")
-    from tinsmith.backend.cuda.nvrtc import NVRTCCompiler
-    from tinsmith.core.errors import DeviceError
-    try:
-        compiler = NVRTCCompiler(arch)
-    except DeviceError as error:
-        pytest.skip(f"no NVRTC here: {error}")
+    needs_nvrtc()
+    compiler = NVRTCCompiler(arch)
     renderer = CUDARenderer(cuda_target(arch))
     for dtype, size, needed in ((F32, 512, "float4"), (F16, 513, "ldmatrix")):
         source = _compile(product(size, 520, size, dtype)[0], renderer, None).source

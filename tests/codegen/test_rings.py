@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.backend.gpus import needs_nvrtc
 from tests.codegen.running import (
     buffers,
     computes_the_same,
@@ -20,6 +21,7 @@ from tests.codegen.running import (
 )
 from tests.codegen.test_matrix import close, product
 from tinsmith import Tensor
+from tinsmith.backend.cuda.nvrtc import NVRTCCompiler
 from tinsmith.backend.device import Device
 from tinsmith.codegen.heuristics_rings import apply_tile
 from tinsmith.codegen.kernel import Kernel
@@ -74,7 +76,7 @@ def test_roles_and_turns_compute_the_same(unit: str, below: int, slots: int) -> 
     opts = tiled(sink, unit, below, slots, True)
     assert [o.op for o in opts[-4:]] == [OptOps.WALK, OptOps.STAGE, OptOps.STAGE, OptOps.ROLES]
     plain = opts[:-1]
-    alone = [o if o.op is not OptOps.WALK else Opt(o.op, o.axis, o.amt[:3]) for o in opts]  # type: ignore[index]
+    alone = [Opt(o.op, o.axis, o.amt[:3]) if o.op is OptOps.WALK and isinstance(o.amt, tuple) else o for o in opts]
     for these in (alone, plain, opts):  # roles alone, turns alone, both
         program = computes_the_same(DEVICE, sink, inputs, these, close)
     assert (program.grid, program.block) == ([3], [128, below + 1])
@@ -268,16 +270,10 @@ def test_the_text_of_roles_shares_out_registers() -> None:
                                                 ("wgmma_bf16_256", 2, True), ("wgmma_tf32_256", 2, True)])
 def test_the_assembler_keeps_steps_under_way(unit: str, below: int, roles: bool, transposed: str) -> None:
     """It neither spills registers nor waits for one step before it begins the next (its notes C7510 to C7517)."""
-    nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="compiling for CUDA needs cuda-bindings")
-    del nvrtc
-    from tinsmith.backend.cuda.nvrtc import NVRTCCompiler
-    from tinsmith.core.errors import DeviceError
-    try:
-        compiler = NVRTCCompiler("sm_90a")
-    except DeviceError as error:
-        pytest.skip(f"no NVRTC here: {error}")
+    needs_nvrtc()
     if not UNITS[unit].turned and transposed != "b":
         return
+    compiler = NVRTCCompiler("sm_90a")
     for epilogue in (False, True):
         sink, _ = of_size(264, 256, 520, transposed, 1 + epilogue, in_memory(UNITS[unit].a), epilogue)
         _, log = compiler._compiled(compile_kernel(sink, CUDA, tiled(sink, unit, below, roles=roles)).source)
