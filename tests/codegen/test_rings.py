@@ -45,7 +45,7 @@ def tiled(sink: UOp, unit: str = "wgmma_bf16_64", below: int = 1, slots: int = 4
     """The opts of one tile; with roles, three blocks take turns."""
     kernel = linearize_on(DEVICE, sink)
     loops = [*kernel.parallel[-2:], kernel.reduces[0]]
-    apply_tile(kernel, [r.arg[0] for r in loops], UNITS[unit], Tile(below, slots, 1.0, roles))
+    apply_tile(kernel, [((r.arg[0], 0),) for r in loops], UNITS[unit], Tile(below, slots, 1.0, roles))
     return kernel.opts
 
 
@@ -249,8 +249,8 @@ def test_the_text_names_boxes_slots_and_steps() -> None:
                  "steps_drain<1>();", "wgmma_bf16_256_tt(acc0_0", "copy_box2(", "ring_wait(ring"):
         assert part in program.source, part
     kind = "bfloat16"
-    assert program.maps == [[1, 0, kind, [256, 256], [1, 256], [64, 128]],
-                            [2, 0, kind, [512, 256], [1, 512], [64, 64]]]
+    assert program.maps == [[1, 0, kind, [256, 256], [1, 256], [64, 128], []],
+                            [2, 0, kind, [512, 256], [1, 512], [64, 64], []]]
     assert program.local_bytes == 4 * (128 + 256) * 128 + 64
 
 

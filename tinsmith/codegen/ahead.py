@@ -104,6 +104,9 @@ def walk(k: KernelGraph, opt: Opt) -> None:
     alone = len(k.products) < 2  # the rings of a chain count steps from 0 on
     opt.require(len(amt) < 4 or (one and alone and a.arg[1] is Role.GLOBAL and amt[3] > 0 and not k.blocks),
                 "blocks take turns at one range of a grid")
+    if a is b and len(amt) == 4 and amt[1] == 1:  # a range of its own
+        k.blocks = amt[3]
+        return
     roles = {r.arg[1] if r in k.parallel else None for r in (a, b)}
     opt.require(a is not b and (roles == {Role.LOOP} or (one and roles == {Role.GLOBAL})),
                 "it takes two loops, or two axes of the grid that become one")

@@ -53,7 +53,7 @@ def _store_rows(lin: Emitter, n: UOp, total: UOp, tile: Place, coords: Coords) -
     """Store vectors of neighbouring columns, where memory runs along them; else one element after the other. What
     several of them read is under way before the first is stored: the compiler must not exchange the two."""
     fragment, row, column = tile.fragment, tile.row, tile.column
-    along = linear_form(n.src[1])[0].get(column) == 1
+    along = _runs_along(lin, n.src[1], column, fragment)
     own = _of_the_sum(n.src[2], total, row)
     line = value_in(lin, own, tile, coords)
     rows, fragment = _exchanged(lin, line, fragment) if along else (None, fragment)
@@ -87,6 +87,19 @@ def _store_rows(lin: Emitter, n: UOp, total: UOp, tile: Place, coords: Coords) -
             for each in stores:
                 lin.store(each, coords)
             stores = []
+
+
+def _runs_along(lin: Emitter, index: UOp, column: UOp, fragment: Fragment) -> bool:
+    """Whether memory runs along the columns, at least as many as a vector has: they may be pixels of a patch."""
+    terms, digits = linear_form(index)[0], _digits(fragment)
+    if terms.get(column) == 1:
+        return True
+    width = math.prod(size for size, _, _ in (digits[0][0], digits[1][0])) if digits is not None else 1
+    if width == 1 or range_size(column) % width:
+        return False
+    lane, vector = lin.new_range(width, Role.VECTOR), lin.new_range(range_size(column) // width, Role.LOOP)
+    terms = linear_form(index.substitute({column: vector * width + lane}).simplify())[0]
+    return terms.pop(lane, 0) == 1 and not any(lane in t.ranges for t in terms)
 
 
 def _of_the_sum(value: UOp, total: UOp, row: UOp) -> UOp:

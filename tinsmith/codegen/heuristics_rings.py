@@ -4,11 +4,15 @@ A block computes one tile of the result; a unit's row says which tiles it is goo
 in waves over the cores, so the cheapest tile is the one with the least ``waves · tile / speed``. Where there are
 several waves, as many blocks as there are cores take turns, and warps of their own fill their rings. Where an operand
 is no box of memory, the unit does not suit the kernel.
+
+Rows, columns and steps of a product may be boxes of several ranges, as those of a convolution are. They become one
+range each, of *patches*: a tile's rows are a box of images, lines and columns, and a step takes some channels of one
+place in the window. Copies of boxes bring patches of any shape, so it is chosen by what it leaves over at the edges.
 """
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from tinsmith.codegen import matrix
@@ -16,13 +20,16 @@ from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, range_size
-from tinsmith.codegen.tuning import Candidate, Unfit, apply_if_it_fits, stride_of
+from tinsmith.codegen.tuning import Candidate, Unfit, apply_if_it_fits, apply_to, stride_of
 from tinsmith.codegen.views import loaded
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.layout import ROW_BYTES
 from tinsmith.ir.structure import contraction
 from tinsmith.ir.units import MatrixUnit, Tile
+from tinsmith.ir.uop import toposort
+
+Part = tuple[int, int]  # the number of a range, and how many of its steps are in a patch
 
 
 def ring_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
@@ -31,44 +38,118 @@ def ring_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
     found = contraction(fold, guarded=True) if fold is not None and len(kernel.folds) == 1 else None
     if fold is None or found is None or any(s.op is not Ops.STORE for s in kernel.stores):
         return
-    x, y = (_largest(kernel, fold, a, b) for a, b in ((found.a, found.b), (found.b, found.a)))
-    k = max((r for r in found.k if r in found.a.ranges and r in found.b.ranges), key=range_size, default=None)
-    if x is None or y is None or k is None:
+    x, y = (_along(kernel, fold, a, b) for a, b in ((found.a, found.b), (found.b, found.a)))
+    k = [r for r in found.k if r in found.a.ranges and r in found.b.ranges]
+    if not (x and y and k) or not all(isinstance(range_size(r), int) for r in (*x, *y, *k)):
         return
-    m, n = (y, x) if all(stride_of(s.src[1], x) == 1 for s in kernel.stores) else (x, y)
-    sizes = [range_size(r) for r in (m, n, k)]
-    if not all(isinstance(s, int) for s in sizes):
-        return
-    others = [range_size(r) for r in fold.ranges if r not in (m, n) and not r.arg[1].expanded]
-    batch = math.prod(s for s in others if isinstance(s, int))
+    m, n = (y, x) if any(all(stride_of(s.src[1], r) == 1 for s in kernel.stores) for r in x) else (x, y)
+    lengths = {r.arg[0]: range_size(r) for r in (*x, *y, *k)}
     for unit in target.units:
         if not unit.tiles or (unit.rounds and not settings.ALLOW_TF32) or matrix.operands(
-                fold, m, n, unit) is None or any(
-                size < least for size, least in zip(sizes, (unit.m, unit.n // 2, 2 * unit.k))):
+                fold, m[0], n[0], unit) is None:
             continue
         fastest = max(u.rate for u in target.units if u.tiles and u.a is unit.a)
         for tile in unit.tiles:
-            side = unit.m * tile.below
-            waves = -(-batch * -(-sizes[0] // side) * -(-sizes[1] // unit.n) // target.cores)
+            side, steps = unit.m * tile.below, ROW_BYTES // unit.a.itemsize
+            groups = [patches(found.a, found.b, ranges, size, steps, len(k) > 1) for ranges, size in (
+                (m, side), (n, unit.n), (k, 0))]
+            sizes = [math.prod(map(range_size, ranges)) for ranges in (m, n, k)]
+            if any(size < least for size, least in zip(sizes, (unit.m, unit.n // 2, 2 * unit.k))):
+                continue
+            taken = {number for group in groups for number, _ in group}
+            others = [range_size(r) for r in fold.ranges if r.arg[0] not in taken and not r.arg[1].expanded]
+            batch = math.prod(s for s in others if isinstance(s, int))
+            places = [_volume(*zip(*((lengths[number], max(n, 1)) for number, n in group))) for group in groups]
+            waves = waves_of(places[:2], batch, unit, tile, target)
             fits = unit.threads * (tile.below + tile.roles) <= target.block_threads
             if fits and (not tile.roles or waves > 1):
                 filled = "warps of their own fill" if tile.roles else "a ring of"
-                cycles = waves * side * unit.n * sizes[2] / (fastest * tile.speed)
+                cycles = waves * side * unit.n * places[2] / (fastest * tile.speed)
                 yield Candidate(f"tiles of {side} × {unit.n} with {unit.name}, {filled} {tile.slots} slots",
-                                {"products": cycles}, partial(apply_tile, numbers=[r.arg[0] for r in (m, n, k)],
-                                                              unit=unit, tile=tile))
+                                {"products": cycles}, partial(apply_tile, groups=groups, unit=unit, tile=tile))
 
 
-def _largest(kernel: Kernel, fold: UOp, a: UOp, b: UOp) -> UOp | None:
-    """The longest range of the grid that only operand ``a`` has."""
-    own = [r for r in kernel.order if r in a.ranges - b.ranges and r in fold.ranges and r.arg[1] is Role.GLOBAL]
-    return max(own, key=range_size, default=None)
+def waves_of(sizes: Sequence[int], batch: int, unit: MatrixUnit, tile: Tile, target: Target) -> int:
+    """How many tiles of (rows, columns) a core computes, one after the other."""
+    rows, columns = (-(-size // step) for size, step in zip(sizes, (unit.m * tile.below, unit.n)))
+    return -(-batch * rows * columns // target.cores)
 
 
-def apply_tile(kernel: Kernel, numbers: list[int], unit: MatrixUnit, tile: Tile) -> None:
-    """PADTO, TC, LOCAL, UNROLL, WALK, a STAGE per operand and ROLES."""
+def _along(kernel: Kernel, fold: UOp, a: UOp, b: UOp) -> list[UOp]:
+    """The ranges of the grid that only operand ``a`` has, outermost first."""
+    return [r for r in kernel.order if r in a.ranges - b.ranges and r in fold.ranges and r.arg[1] is Role.GLOBAL]
+
+
+def patches(a: UOp, b: UOp, ranges: Sequence[UOp], size: int, width: int, windows: bool) -> tuple[Part, ...]:
+    """The ranges that tiles of ``size`` run along, and how many of their steps stay together, the slowest first. With
+    ``size`` 0 they are those of a sum, which takes ``width`` steps at a time.
+
+    Where memory runs along one of them, it is the fastest. Else the tile is the box that leaves least over at the
+    edges, and of those the one with the shortest sides. Outside of windows one long range does, the others are axes of
+    the grid.
+    """
+    sizes = [range_size(r) for r in ranges]
+    longest = ranges[sizes.index(max(sizes))]
+    along = next((r for r in ranges for x in (a, b) if any(
+        stride_of(n.src[1], r) == 1 for n in toposort(x) if n.op is Ops.LOAD)), None)
+    shape = min(_boxes(size or width, len(ranges)), key=lambda box: (_volume(sizes, box), sum(box), box))
+    alone = [size if r is longest else 1 for r in ranges]
+    if len(ranges) == 1 or not (windows or (along is None and _volume(sizes, shape) < _volume(sizes, alone))):
+        return ((longest.arg[0], 0),)
+    if along is None:
+        return tuple((r.arg[0], n) for r, n in zip(ranges, shape))
+    whole = width if not size else -(-range_size(along) // width) * width
+    parts = [(r.arg[0], whole if r is along else 1) for r in ranges]
+    return tuple(sorted(parts, key=lambda part: part[1] > 1) if size else parts)
+
+
+def _volume(sizes: Sequence[int], box: Sequence[int]) -> int:
+    """How many places there are in all boxes together."""
+    return math.prod(-(-s // n) * n for s, n in zip(sizes, box))
+
+
+def _boxes(size: int, axes: int) -> Iterator[tuple[int, ...]]:
+    """All boxes of so many elements."""
+    if axes == 1:
+        yield (size,)
+        return
+    for n in range(1, size + 1):
+        if size % n == 0:
+            yield from ((n, *rest) for rest in _boxes(size // n, axes - 1))
+
+
+def as_one(kernel: Kernel, group: Sequence[Part]) -> int:
+    """PADTO, TILE and MERGE: the ranges of a group become one, patch by patch; its number."""
+    outer, inner = list[int](), list[int]()
+    for number, size in group if len(group) > 1 else ():
+        r = _numbered(kernel, number)
+        if size > 1 and range_size(r) % size:
+            at = kernel.order.index(r)
+            apply_to(kernel, OptOps.PADTO, r, size)
+            r = kernel.order[at]
+        if size > 1 and range_size(r) > size:
+            at = kernel.order.index(r)
+            apply_to(kernel, OptOps.TILE, r, size)
+            outer.append(kernel.order[at].arg[0])
+            r = kernel.order[at + 1]
+        (inner if size > 1 else outer).append(r.arg[0])
+    whole, *rest = [*outer, *inner] or [group[0][0]]
+    for number in rest:
+        at = kernel.order.index(_numbered(kernel, whole))
+        after = kernel.order.index(_numbered(kernel, number)) < at
+        apply_to(kernel, OptOps.MERGE, kernel.order[at], kernel.axis_of(number))
+        whole = kernel.order[at - after].arg[0]
+    return whole
+
+
+def _numbered(kernel: Kernel, number: int) -> UOp:
+    return kernel.ranges[kernel.axis_of(number)]
+
+
+def apply_tile(kernel: Kernel, groups: Sequence[Sequence[Part]], unit: MatrixUnit, tile: Tile) -> None:
+    """PADTO, TC, LOCAL, UNROLL, WALK, a STAGE per operand and ROLES; before them what makes one range of several."""
     below, steps = tile.below, ROW_BYTES // unit.a.itemsize
-    m, n, k = map(kernel.axis_of, numbers)
+    m, n, k = map(kernel.axis_of, [as_one(kernel, g) for g in groups])
     for axis, multiple in ((m, unit.m * below), (k, steps)):
         if range_size(kernel.ranges[axis]) % multiple:
             kernel.apply(Opt(OptOps.PADTO, axis, multiple))
@@ -78,11 +159,13 @@ def apply_tile(kernel: Kernel, numbers: list[int], unit: MatrixUnit, tile: Tile)
     for r in kernel.reduces if steps > unit.k else ():
         kernel.apply(Opt(OptOps.UNROLL, kernel.ranges.index(r), steps // unit.k))
     rows, columns = (_own(kernel, which) for which in (0, 1))
-    if rows is not None and columns is not None:
-        band = max(d for d in range(1, kernel.target.blocks.band + 1) if range_size(rows) % d == 0)
+    if rows is not None and (columns is not None or tile.roles):
+        most = kernel.target.blocks.band if columns is not None else 1
+        band = max(d for d in range(1, most + 1) if range_size(rows) % d == 0)
         if band > 1 or tile.roles:
             blocks = (kernel.target.cores,) * tile.roles
-            kernel.apply(Opt(OptOps.WALK, kernel.ranges.index(rows), (kernel.ranges.index(columns), band, 1, *blocks)))
+            other = kernel.ranges.index(columns or rows)
+            kernel.apply(Opt(OptOps.WALK, kernel.ranges.index(rows), (other, band, 1, *blocks)))
     for which in (0, 1):
         value = kernel.products[0].src[which]
         stage_operand(kernel, value, [r for r in kernel.ranges if r in value.ranges and r.arg[1] in (

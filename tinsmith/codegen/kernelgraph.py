@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from tinsmith.codegen import matrix
 from tinsmith.codegen.footprints import Footprint, footprints, layout_rank, memory_order
-from tinsmith.codegen.normalize import grouped, implies, mergeable
+from tinsmith.codegen.normalize import conjuncts, grouped, implies, mergeable
 from tinsmith.codegen.opt import Opt
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import THREADS, Role, is_partial, range_size, staged
@@ -350,7 +350,9 @@ class KernelGraph:
         if not chained and any(n.op is Ops.STAGE and n.arg.depth != depth for n in toposort(product.src[:2])):
             return "both operands have as many slots"
         own = [r for n, r in enumerate(product.src[2:]) if n in (which, 2)]
-        return staged_operand(product, which, [*inside, *own], depth, self.target.bulk_copy, self.new_range)
+        guards = [{c for g in s.src[3:] for c in conjuncts(g)} for s in self.stores]
+        unread = [c for c in guards[0] if all(c in g for g in guards)]
+        return staged_operand(product, which, [*inside, *own], depth, self.target.bulk_copy, unread, self.new_range)
 
     def stage_what_no_unit_loads(self) -> None:
         """Operands that do not lie in memory as their unit loads them are staged, a tile at a time.

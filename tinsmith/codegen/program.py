@@ -109,6 +109,6 @@ def assemble(name: str, program: Sequence[UOp], renderer: Renderer, work: Work =
         work.operations, work.bytes, local_bytes(program),
         not any(u.op is Ops.SPECIAL and u.arg == "tid" for u in program), launch_size(program, "gidx"),
         launch_size(program, "lidx"),
-        maps=[[pointers.index(memory), v.offset, to.name, list(v.sizes), list(v.strides), list(v.box)]
+        maps=[[pointers.index(memory), v.offset, to.name, *map(list, (v.sizes, v.strides, v.reach(), v.steps))]
               for memory, v, to in maps(program)])
     return launch, text.replace("KERNEL", symbol)

@@ -31,7 +31,7 @@ from tinsmith.codegen.emitter import Emitter, filling
 from tinsmith.codegen.matrix import made_ahead
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.scopes import Coords
-from tinsmith.codegen.views import loaded, view_of
+from tinsmith.codegen.views import box_of, loaded
 from tinsmith.core.dtypes import DType
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.layout import Placed, View
@@ -174,9 +174,9 @@ class Ring:
         chunk = ranges[0] if layout.chunks > 1 else UOp.index(0)
         load = loaded(stage.src[0])
         assert load is not None
-        found = view_of(load, ranges[-1], ranges[-2], chunk, 1)
+        found = box_of(load, ranges[-1], ranges[-2], 1)
         assert found is not None
-        view, starts = found
+        view, starts, _ = found
         memory = lin.memory(load.src[0], ())
         out = []
         for n in range(layout.chunks):

@@ -2,58 +2,69 @@
 
     MMA(load(a), load(b), m, n, k)   →   MMA(load(STAGE(load(a), chunk, row, column)), load(STAGE(load(b), …)), m, n, k)
 
+A view has up to five dimensions. Its box runs along columns and along the *digits* of a tile's rows, which are pixels
+of a patch where lines and columns of an image were merged. What ranges beside them add to an index shifts the box: the
+place in a window, the image, the slice of channels. A condition says where a dimension begins and ends; a copy gives 0
+outside, which is what a guarded load gives, so padding costs nothing.
+
 How such a stage lies is ``ir.layout``'s subject, when it is filled that of ``rings``.
 """
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
+from tinsmith.codegen.normalize import conjuncts
 from tinsmith.codegen.roles import Role, range_size
-from tinsmith.core.dtypes import DType
+from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.layout import ROW_BYTES, Layout, Placed, View
-from tinsmith.ir.linear import linear_form
+from tinsmith.ir.layout import MOST_DIMENSIONS, MOST_STEP, ROW_BYTES, Layout, Placed, View
+from tinsmith.ir.linear import Linear, from_linear, linear_form
 from tinsmith.ir.units import in_memory
 
 MOST_ROWS = 256  # of a box
 
 
-def staged_operand(product: UOp, which: int, inside: Sequence[UOp], depth: int, align: int,
+def staged_operand(product: UOp, which: int, inside: Sequence[UOp], depth: int, align: int, unread: Sequence[UOp],
                    new_range: Callable[[int, Role], UOp]) -> tuple[UOp, list[UOp]] | str:
     """Operand ``which`` read from a ring's stage over ``inside``, and the ranges that fill it; or why it cannot be.
 
     Args:
         align: bytes that starts and strides of a bulk copy must be multiples of.
+        unread: conditions without which no result is stored, so that an operand may be anything there.
     """
     value, k = product.src[which], product.src[4]
     load = loaded(value)
     if load is None:
         return "only what lies in memory as it is multiplied is copied by boxes"
     deep = [r for r in inside if r.arg[1] is Role.UNROLL or r is k]
-    steps, conditions = linear_form(load.src[1])[0], _conditions(load)
-    chains = [_chain(steps, conditions, ranges) for ranges in (deep, [r for r in inside if r not in deep])]
-    if chains[0] is None or chains[1] is None:
-        return "its ranges are no rows and columns of memory"
-    columns = next((n for n, chain in enumerate(chains) if chain is not None and steps.get(chain[0]) == 1), None)
-    if columns is None:
-        return "its elements do not lie side by side along either of its axes"
-    if columns and not product.arg.turned:
-        return f"its elements lie side by side across the reduction, along which {product.arg.name} reads rows"
-    (lead, size, column), (other, rows, row) = chains[columns], chains[1 - columns]  # type: ignore[misc]
+    beside = [r for r in inside if r not in deep]
     width = ROW_BYTES // value.dtype.itemsize
-    if size % width or rows % 8 or rows > MOST_ROWS:
-        return f"{rows} rows of {size} elements are no rows of {width} elements each, 8 to {MOST_ROWS} of them"
-    layout = Layout(rows, width, size // width, deep=bool(columns))
-    chunk, down, across = (new_range(n, Role.LOOP) for n in (layout.chunks, rows, width))
-    table = {r: UOp.index(0) for r in inside} | {lead: chunk * width + across, other: down}
-    copy = value.substitute(table).simplify()
-    if view_of(load.substitute(table).simplify(), across, down, chunk, align) is None:
-        return f"it is no box of memory whose rows begin at multiples of {align} bytes"
-    over = [r for r in (chunk, down, across) if r.op is Ops.RANGE]
-    sizes = Placed(tuple(range_size(r) for r in over), layout, depth)
-    staged = UOp(Ops.STAGE, value.dtype.ptr(), (copy, *over), sizes)
-    return staged.load(layout.place(row, column).simplify()), over
+    chains = [_in_order(load.src[1], ranges) for ranges in (deep, beside)]
+    sizes = [math.prod(range_size(r) for r in chain) for chain in chains]
+    for columns in (0, 1):
+        (size, rows), (along, across) = (sizes, chains) if not columns else (sizes[::-1], chains[::-1])
+        lies = any(t.ranges & {*along} for t, n in linear_form(load.src[1])[0].items() if n == 1)
+        if not lies or size % width or rows % 8 or rows > MOST_ROWS or (columns and not product.arg.turned):
+            continue
+        chunk, down, over = (new_range(n, Role.LOOP) for n in (size // width, rows, width))
+        table = _parts(along, chunk * width + over) | _parts(across, down)
+        there = load.substitute(table).simplify()
+        found = box_of(there, over, down, align, [c.substitute(table).simplify() for c in unread])
+        if found is None:
+            continue
+        copy = value.substitute({load: there.replace(src=(*there.src[:2], *found.guard))})
+        layout = Layout(rows, width, size // width, deep=bool(columns))
+        ranges = [r for r in (chunk, down, over) if r.op is Ops.RANGE]
+        placed = Placed(tuple(range_size(r) for r in ranges), layout, depth)
+        staged = UOp(Ops.STAGE, value.dtype.ptr(), (copy, *ranges), placed)
+        return staged.load(layout.place(_sum(across), _sum(along)).simplify()), ranges
+    deep_only = "" if product.arg.turned else f" of the reduction, along which {product.arg.name} reads rows"
+    return (f"its {sizes[0]} × {sizes[1]} elements are no box of memory: 8 to {MOST_ROWS} rows that begin at multiples "
+            f"of {align} bytes, of {width} elements each{deep_only}")
 
 
 def loaded(value: UOp) -> UOp | None:
@@ -63,84 +74,277 @@ def loaded(value: UOp) -> UOp | None:
     return value if value.op is Ops.LOAD and value.src[0].op is Ops.PARAM else None
 
 
-def _chain(steps: dict[UOp, int], conditions: list[UOp] | None, ranges: list[UOp]) -> tuple[UOp, int, UOp] | None:
-    """Ranges that enter an index, and its conditions, only as one sum a + b·size(a) + …: (a, size of all, the sum)."""
-    ranges = sorted((r for r in ranges if r.op is Ops.RANGE), key=lambda r: steps.get(r, 0))
-    if not ranges or conditions is None:
-        return None
-    position, size = UOp.index(0), 1
+def _in_order(index: UOp, ranges: Sequence[UOp]) -> list[UOp]:
+    """Ranges of one axis of a tile: that of a unit's step is the fastest, then the fastest in memory."""
+    terms = linear_form(index)[0]
+
+    def stride(r: UOp) -> int:
+        return min((abs(c) * (1 if t is r else r.vmax + 1) for t, c in terms.items() if r in t.ranges), default=0)
+    return sorted((r for r in ranges if r.op is Ops.RANGE), key=lambda r: (r.arg[1] is not Role.FRAGMENT, stride(r)))
+
+
+def _parts(ranges: Sequence[UOp], at: UOp) -> dict[UOp, UOp]:
+    """Ranges as digits of one number, the fastest first."""
+    table, pitch = dict[UOp, UOp](), 1
     for r in ranges:
-        for terms in (steps, *(linear_form(c.src[0])[0] for c in conditions)):
-            if any(r in t.ranges for t in terms if t is not r) or terms.get(r, 0) != size * terms.get(ranges[0], 0):
-                return None
-        position, size = position + r * size, size * range_size(r)
-    return ranges[0], size, position
+        table[r] = (at // pitch % range_size(r)).simplify()
+        pitch *= range_size(r)
+    return table
 
 
-def _conditions(load: UOp) -> list[UOp] | None:
-    """What must hold for a load, as index < number, the strictest for each index; None where it is something else."""
-    found, stack = dict[UOp, UOp](), list(load.src[2:])
-    while stack:
-        c = stack.pop()
-        if c.op is Ops.AND:
-            stack += c.src
-        elif c.op is Ops.CMPLT and c.src[1].is_const:
-            found[c.src[0]] = min(c, found.get(c.src[0], c), key=lambda x: int(x.src[1].arg))
-        elif not (c.is_const and c.arg):
-            return None
-    return list(found.values())
+def _sum(ranges: Sequence[UOp]) -> UOp:
+    """The number that ranges are digits of."""
+    position, pitch = UOp.index(0), 1
+    for r in ranges:
+        position, pitch = position + r * pitch, pitch * range_size(r)
+    return position.simplify()
 
 
-def view_of(load: UOp, column: UOp, row: UOp, chunk: UOp, align: int) -> tuple[View, tuple[UOp, ...]] | None:
-    """The view that a stage's element (chunk, row, column) is read from, and where its box begins.
+# *** views ***
 
-    A condition says where a dimension ends. What is not part of the sums for rows and columns is a third dimension.
+
+class Box(NamedTuple):
+    """The box of a tile: the view that it is of, where it begins, and places in it along the first dimensions."""
+
+    view: View
+    starts: tuple[UOp, ...]
+    axes: tuple[UOp, ...]
+
+    @property
+    def guard(self) -> tuple[UOp, ...]:
+        """Where an element is one of the view, if not all are."""
+        inside = UOp.const(dtypes.bool, True)
+        for start, axis, size in itertools.zip_longest(self.starts, self.axes, self.view.sizes, fillvalue=UOp.index(0)):
+            inside = inside & (start + axis).ge(0) & (start + axis).lt(size)
+        inside = inside.simplify()
+        return () if inside.is_const else (inside,)
+
+
+@dataclass
+class _Limits:
+    """What conditions say of a sum of terms: from ``low`` on, up to ``high``."""
+
+    terms: Linear
+    low: int | None = None
+    high: int | None = None
+
+
+@dataclass
+class _Dimension:
+    """A part of an index: stride · (terms + first), where terms + first begins at 0 and ends before ``size``."""
+
+    stride: int
+    terms: Linear
+    first: int
+    size: int
+
+
+def box_of(load: UOp, column: UOp, row: UOp, align: int, unread: Sequence[UOp] = ()) -> Box | None:
+    """The box of memory that a stage's rows and columns are; None if they are none.
+
+    A dimension for each condition, one for each digit of the row and for the column that no condition knows, and one
+    more for what then is left of the index. Of a window's places ``unread`` conditions only say how far they get.
     """
-    conditions = _conditions(load)
+    found = _limits([c for n in load.src[2:] for c in conjuncts(n)])
     terms, offset = linear_form(load.src[1])
-    pitch, unit = terms.get(row, 0), max(align // load.dtype.itemsize, 1)
-    if conditions is None or terms.get(column) != 1 or pitch <= 0 or min(terms.values()) < 0 or offset % unit:
+    if found is None or terms.get(column) != 1:
         return None
-    width = range_size(column)
-    starts: dict[UOp, UOp] = {}
-    ends: dict[UOp, int] = {}
-    for c in conditions:
-        found, constant = linear_form(c.src[0])
-        axis = next((r for r in (column, row) if found.get(r) == 1), None)
-        if axis is None or axis in starts or constant:
+    cuts = _cuts([t for x in (terms, *(limit.terms for _, limit in found)) for t in x])
+    terms, found = _refined(terms, cuts), [(c, _coarse(limit, cuts)) for c, limit in found]
+    digits = _digits([t for t in terms if row in t.ranges], row)
+    if digits is None:
+        return None
+    digits = _together(digits, [terms, *(limit.terms for _, limit in found)])
+    windows = {t for c, limit in found for t in limit.terms if c not in unread}
+    ends = [limit for c, limit in found if c in unread and not windows.isdisjoint(limit.terms)]
+    dimensions, left = list[_Dimension](), dict(terms)
+    for limit in _united([limit for _, limit in found if limit not in ends]):
+        made = _dimension(limit, left, ends)
+        if made is None:
             return None
-        starts[axis], ends[axis] = c.src[0], c.src[1].arg
-        step = 1 if axis is column else pitch
-        for t, n in found.items():
-            if terms.get(t, 0) != n * step:
-                return None
-            del terms[t]
-    left = dict(terms)
-    for axis, step in ((row, pitch), (column, 1)):
-        if axis not in starts:
-            mine = {t: n for t, n in left.items() if n % step == 0 and (step == pitch or n % pitch)}
-            left = {t: n for t, n in left.items() if t not in mine}
-            starts[axis] = _sum(t * (n // step) for t, n in mine.items())
-            ends[axis] = int(starts[axis].vmax) + 1
-    beyond = math.gcd(*left.values())
-    batch = _sum(t * (n // beyond) for t, n in left.items()) if left else None
-    at_zero = {column: UOp.index(0), row: UOp.index(0)}
-    coordinates = tuple([c.substitute(at_zero).simplify() for c in (starts[column], starts[row])])
-    inner = linear_form(coordinates[0].substitute({chunk: UOp.index(0)}).simplify() if chunk.op is Ops.RANGE else
-                        coordinates[0])[0]
-    if pitch % unit or beyond % unit or any(n % unit for n in inner.values()):
+        dimensions.append(made)
+        left = {t: n for t, n in left.items() if t not in made.terms}
+    dimensions += _free(left, [column, *digits], [d.stride for d in dimensions], ends)
+    return _box(load, dimensions, offset, column, digits, align)
+
+
+def _limits(conditions: Sequence[UOp]) -> list[tuple[UOp, _Limits]] | None:
+    """What each condition says; None if one of them is no bound of a sum."""
+    out = list[tuple[UOp, _Limits]]()
+    for c in conditions:
+        below = not (c.op is Ops.CMPEQ and c.src[1].is_const and not c.src[1].arg)
+        bound = c if below else c.src[0]
+        if bound.is_const and bound.arg == below:
+            continue
+        if bound.op is not Ops.CMPLT or not bound.src[1].is_const:
+            return None
+        terms, constant = linear_form(bound.src[0])
+        limit = int(bound.src[1].arg) - constant
+        out.append((c, _Limits(terms, None if below else limit, limit if below else None)))
+    return out
+
+
+def _united(limits: Sequence[_Limits]) -> list[_Limits]:
+    """One for each sum, the strictest."""
+    out = list[_Limits]()
+    for x in limits:
+        same = next((y for y in out if y.terms == x.terms), None)
+        if same is None:
+            out.append(_Limits(x.terms, x.low, x.high))
+            continue
+        same.low = max((n for n in (same.low, x.low) if n is not None), default=None)
+        same.high = min((n for n in (same.high, x.high) if n is not None), default=None)
+    return out
+
+
+def _dimension(limit: _Limits, terms: Linear, ends: Sequence[_Limits]) -> _Dimension | None:
+    """The dimension whose places a condition bounds, if its sum is a part of the index."""
+    strides = {terms.get(t, 0) // n for t, n in limit.terms.items()}
+    if len(strides) != 1 or any(terms.get(t, 0) % n for t, n in limit.terms.items()) or 0 in strides:
         return None
-    if batch is None:
-        return View((ends[column], ends[row]), (1, pitch), (width, range_size(row)), offset), coordinates
-    return (View((ends[column], ends[row], int(batch.vmax) + 1), (1, pitch, beyond), (width, range_size(row), 1),
-                 offset), (*coordinates, batch.simplify()))
+    (stride,) = strides
+    if stride < 0:
+        limit = _Limits({t: -n for t, n in limit.terms.items()}, *(
+            None if n is None else 1 - n for n in (limit.high, limit.low)))
+    low = min(_least(limit.terms), 0) if limit.low is None else limit.low
+    high = _most(limit.terms, ends) + 1 if limit.high is None else limit.high
+    return _Dimension(abs(stride), limit.terms, -low, high - low)
 
 
-def _sum(parts: Iterable[UOp]) -> UOp:
-    total = UOp.index(0)
-    for p in parts:
-        total = total + p
-    return total.simplify()
+def _free(terms: Linear, axes: Sequence[UOp], taken: Sequence[int], ends: Sequence[_Limits]) -> list[_Dimension]:
+    """The dimensions of terms that no condition knows: each axis of the box takes what are multiples of its stride and
+    of no longer one; what is left shifts the box along one more."""
+    parts = {abs(terms[t]): Linear() for t in axes if t in terms}
+    rest = Linear()
+    for t, n in terms.items():
+        stride = max((s for s in (*parts, *taken) if n % s == 0), default=0)
+        parts.get(stride, rest)[t] = n
+    if rest:
+        parts[-1] = rest
+    found = list[_Dimension]()
+    for stride, mine in parts.items():
+        step = math.gcd(*mine.values()) if stride < 0 else stride
+        mine = {t: n // step for t, n in mine.items()}
+        low = min(_least(mine), 0)
+        found.append(_Dimension(step, mine, -low, _most(mine, ends) + 1 - low))
+    return found
+
+
+def _least(terms: Linear) -> int:
+    return sum(min(t.bounds[0] * n, t.bounds[1] * n) for t, n in terms.items())
+
+
+def _most(terms: Linear, ends: Sequence[_Limits]) -> int:
+    """The greatest value of a sum where the conditions ``ends`` hold."""
+    total, left = 0, dict(terms)
+    for e in ends:
+        shared = {t: n for t, n in e.terms.items() if t in left}
+        step = math.gcd(*shared.values())
+        times = min((left[t] * step // n for t, n in shared.items()), default=0)
+        if e.high is not None and times > 0 and min(shared.values()) > 0:
+            rest = {t: n for t, n in e.terms.items() if t not in shared}
+            total += times * ((e.high - 1 - _least(rest)) // step)
+            left = {t: n - times * shared.get(t, 0) // step for t, n in left.items()}
+    return total + sum(max(t.bounds[0] * n, t.bounds[1] * n) for t, n in left.items())
+
+
+def _digits(terms: Sequence[UOp], row: UOp) -> list[UOp] | None:
+    """The digits of a range that an index is made of, the fastest first, if they are all of them."""
+    found = sorted((pitch, count, t) for t in terms for base, pitch, count in [_digit(t)] if base is row)
+    size = 1
+    for pitch, count, _ in found:
+        if pitch != size:
+            return None
+        size *= count
+    return [t for _, _, t in found] if size == range_size(row) and len(found) == len(terms) else None
+
+
+def _together(digits: Sequence[UOp], sums: Sequence[Linear]) -> list[UOp]:
+    """Neighbouring digits as one, in place, where all sums take them so."""
+    out = list(digits[:1])
+    for t in digits[1:]:
+        last, (row, pitch, count) = out[-1], _digit(out[-1])
+        if any(x.get(t, 0) != x.get(last, 0) * count for x in sums):
+            out.append(t)
+            continue
+        out[-1] = (row // pitch % (count * _count(t))).simplify()
+        for x in sums:
+            if x.pop(t, 0):
+                x[out[-1]] = x.pop(last)
+    return out
+
+
+def _digit(x: UOp) -> tuple[UOp, int, int]:
+    """What a term is a digit of, the pitch of that digit, and how many values it has."""
+    if x.op in (Ops.IDIV, Ops.MOD) and x.src[1].is_const:
+        (base, pitch, count), by = _digit(x.src[0]), int(x.src[1].arg)
+        if count % by == 0:
+            return (base, pitch * by, count // by) if x.op is Ops.IDIV else (base, pitch, by)
+    return x, 1, int(x.vmax) + 1
+
+
+def _cuts(terms: Iterable[UOp]) -> dict[UOp, set[int]]:
+    """Where the digits of each number begin and end, in whatever terms they are."""
+    cuts = dict[UOp, set[int]]()
+    for base, pitch, count in map(_digit, terms):
+        cuts.setdefault(base, set()).update((pitch, pitch * count))
+    return cuts
+
+
+def _refined(terms: Linear, cuts: dict[UOp, set[int]]) -> Linear:
+    """A sum over digits that no cut divides: sums that share some of a number's digits then share terms."""
+    out = Linear()
+    for t, n in terms.items():
+        base, pitch, count = _digit(t)
+        ends = [pitch, *sorted(c for c in cuts[base] if pitch < c < pitch * count), pitch * count]
+        if any(end % start for start, end in itertools.pairwise(ends)):
+            ends = [pitch, pitch * count]
+        for start, end in itertools.pairwise(ends):
+            part = (base // start % (end // start)).simplify() if base is not t or len(ends) > 2 else t
+            out[part] = out.get(part, 0) + n * (start // pitch)
+    return {t: n for t, n in out.items() if n}
+
+
+def _coarse(limit: _Limits, cuts: dict[UOp, set[int]]) -> _Limits:
+    """The same bound without what is too small to matter: 8·a + b < 56 where b < 8 is a < 7."""
+    terms, ends = _refined(limit.terms, cuts), [n for n in (limit.low, limit.high) if n is not None]
+    for step in sorted({abs(n) for n in terms.values()}, reverse=True):
+        small = {t: n for t, n in terms.items() if n % step}
+        if not any(n % step for n in ends) and _least(small) >= 0 and _most(small, ()) < step:
+            return _Limits({t: n // step for t, n in terms.items() if t not in small}, *(
+                None if n is None else n // step for n in (limit.low, limit.high)))
+    return _Limits(terms, limit.low, limit.high)
+
+
+def _count(digit: UOp) -> int:
+    return int(digit.vmax) + 1
+
+
+def _box(load: UOp, dimensions: Sequence[_Dimension], offset: int, column: UOp, digits: Sequence[UOp],
+         align: int) -> Box | None:
+    """Put together: the column first, then the digits of the row, then what is one element wide."""
+    unit = max(align // load.dtype.itemsize, 1)
+    axes = [column, *digits]
+    owners = [next((d for d in dimensions if t in d.terms), None) for t in axes]
+    if None in owners or len({*map(id, owners)}) < len(axes):
+        return None
+    order = [d for d in owners if d is not None] + [d for d in dimensions if all(d is not o for o in owners)]
+    more = (1,) * (len(order) - len(axes))
+    steps = (*(d.terms[t] for d, t in zip(order, axes)), *more)
+    offset -= sum(d.stride * d.first for d in order)
+    lead = order[0]
+    aligned = all(d.stride % unit == 0 for d in order[1:]) and offset % unit == 0 and lead.first % unit == 0 and all(
+        n % unit == 0 for t, n in lead.terms.items() if t is not column)
+    if not aligned or lead.stride != 1 or steps[0] != 1 or offset < 0 or len(order) > MOST_DIMENSIONS or not all(
+            0 < s <= MOST_STEP for s in steps):
+        return None
+    memory = load.src[0].arg[1][0]
+    if not isinstance(memory, int) or offset + sum(d.stride * (d.size - 1) for d in order) >= memory:
+        return None
+    starts = (from_linear({t: n for t, n in d.terms.items() if t not in axes}, d.first, UOp.index(0)) for d in order)
+    view = View(tuple(d.size for d in order), tuple(d.stride for d in order), (*map(_count, axes), *more), offset,
+                steps if max(steps) > 1 else ())
+    return Box(view, tuple(s.simplify() for s in starts), tuple(t * n for t, n in zip(axes, steps)))
 
 
 def maps(program: Sequence[UOp]) -> dict[tuple[UOp, View, DType], int]:

@@ -10,11 +10,14 @@ so that eight rows of one piece, which a unit reads at once, lie in different ba
 """
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
 ROW_BYTES = 128  # of a chunk; the swizzle repeats every 8 of them
 PIECE_BYTES = 16  # which change places
+MOST_DIMENSIONS = 5  # of a view
+MOST_STEP = 8  # of a box along a dimension
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,7 @@ class View:
 
     Attributes:
         box: how many elements of each dimension one copy brings.
+        steps: how far apart these are in their dimension; none: side by side.
 
     >>> View((100, 7), (1, 112), (64, 8)).bytes(2)
     1024
@@ -105,6 +109,15 @@ class View:
     strides: tuple[int, ...]
     box: tuple[int, ...]
     offset: int = 0
+    steps: tuple[int, ...] = ()
+
+    def reach(self) -> tuple[int, ...]:
+        """How many places of each dimension a box spans.
+
+        >>> View((64, 9, 9), (1, 64, 576), (64, 2, 4), 0, (1, 2, 2)).reach()
+        (64, 3, 7)
+        """
+        return tuple((n - 1) * step + 1 for n, step in zip(self.box, self.steps or itertools.repeat(1)))
 
     def bytes(self, itemsize: int) -> int:
         """What one copy counts: zeros outside included."""

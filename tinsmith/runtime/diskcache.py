@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import json
 import math
 import sys
@@ -300,7 +301,8 @@ class _Reader:
             launch = Launch(**fields | {"written": frozenset(_count(n) for n in row["written"])})
             _require(all(type(n) is int for n in (*launch.buffers, launch.ops, launch.bytes, launch.local_bytes)))
             _require(type(launch.serial) is bool and all(type(n) is int for n in (*launch.grid, *launch.block)))
-            _require(all(type(n) is int for m in launch.maps for n in (*m[:3], *m[3], *m[4], *m[5])))
+            _require(all(type(n) is int for m in launch.maps for n in (*m[:2], *itertools.chain(*m[3:]))))
+            _require(all(type(m[2]) is str for m in launch.maps))
             binary = self.binaries[at : at + _count(row["size"])]
             at += row["size"]
             if not is_loaded(row["device"], launch):

@@ -87,7 +87,7 @@ class Fusion:
         padded parts; contracts: the value is, or is computed from, a sizeable sum of products whose factors are both
         read many times; products: or any other."""
         for n in order:
-            self.joined[n] = (n.op.elementwise and any(map(_is_padded, n.src))) or ((
+            self.joined[n] = (n.op.elementwise and _joins(n)) or ((
                 n.op.elementwise or n.op.kind == "movement") and any(self.joined[s] for s in n.src))
             self.windowed[n] = n.op in (Ops.WINDOW, Ops.UNWINDOW, Ops.PAD) or any(self.windowed[s] for s in n.src)
             if n.op in SOURCES or n.op in STAGED:

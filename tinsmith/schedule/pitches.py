@@ -21,6 +21,7 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.layout import ROW_BYTES
 from tinsmith.ir.ops.repeated import is_product
 from tinsmith.ir.units import MatrixUnit, in_memory
+from tinsmith.schedule.channels import channels_last
 from tinsmith.schedule.cones import below_reshapes
 from tinsmith.schedule.origins import rebuilt
 
@@ -39,6 +40,10 @@ def pitched(roots: Sequence[UOp], target: Target) -> list[UOp]:
     def rule(node: UOp, n: UOp) -> UOp:
         if node.op is Ops.CAST and node.dtype.itemsize == 2 and below_reshapes(node.src[0]) in products:
             return _with_rows(node, target)
+        if node.op is Ops.REDUCE and node.arg[0] is Ops.ADD:
+            narrow = [u.a for u in types.values() if u.turned and u.acc is node.dtype]
+            found = (channels_last(node.src[0], a, target) for a in narrow)
+            node = node.replace(src=(next((p for p in found if p is not None), node.src[0]),))
         if node.op is Ops.REDUCE and (unit := _unit_of(node, types)) is not None:
             node = node.replace(src=(_copied(node, target, unit),))
             products.add(node)

@@ -13,6 +13,7 @@ from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops.repeated import is_product
 from tinsmith.ir.uop import toposort
+from tinsmith.schedule.channels import tile_cut
 from tinsmith.schedule.cones import below_reshapes
 from tinsmith.schedule.origins import rebuilt
 
@@ -72,7 +73,10 @@ def _split(node: UOp, target: Target) -> UOp:
         return node
     op = node.arg[0]
     partial = found.apart(node.src[0]).reduce(op, found.axes).permute(found.first).contiguous()
-    return partial.reduce(op, (0,)).reshape(node.shape)
+    total = partial.reduce(op, (0,))
+    if list(found.first[1:]) != sorted(found.first[1:]):
+        total = total.permute(tuple(found.first.index(a) for a in range(total.ndim)))
+    return total.reshape(node.shape)
 
 
 def _is_about_sum(node: UOp) -> bool:
@@ -131,6 +135,8 @@ def _cut(node: UOp, target: Target) -> _Cut | None:
     x, (op, axes) = node.src[0], node.arg
     if not all(isinstance(s, int) for s in x.shape):
         return None
+    if (tiled := tile_cut(node, target) if _adds_products(node) else None) is not None:
+        return _at(node, tiled.axis, tiled.chunks, tiled.order) if tiled.chunks > 1 else None
     results, length, cuts = node.size, x.size // max(node.size, 1), target.costs.cuts
     products = _adds_products(node)
     along = _memory_axis(x) if length >= cuts.column and not products else None
@@ -152,10 +158,16 @@ def _cut(node: UOp, target: Target) -> _Cut | None:
         chunks = _chunks(x.shape[axis], wished, cuts.least)
     if chunks is None:
         return None
+    return _at(node, axis, chunks, range(x.ndim), down)
+
+
+def _at(node: UOp, axis: int, chunks: int, order: Sequence[int], down: bool = False) -> _Cut:
+    """The cut of an axis in so many chunks, whose results lie in the given order of axes."""
+    x, axes = node.src[0], node.arg[1]
     shape = (*x.shape[:axis], chunks, x.shape[axis] // chunks, *x.shape[axis + 1 :])
     inner = tuple(a + (a >= axis) for a in axes)  # the chunk's own axis takes the place after `axis`
     inner = tuple(sorted({a for a in inner if a != axis} | {axis + 1}))
-    return _Cut(shape, inner, (axis, *(a for a in range(len(shape)) if a != axis)), down)
+    return _Cut(shape, inner, (axis, *(a + (a >= axis) for a in order)), down)
 
 
 def _memory_axis(x: UOp) -> int | None:

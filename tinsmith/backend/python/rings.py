@@ -123,8 +123,8 @@ class Filled(Order):
 def _box(far: Memory, view: View, start: tuple[int, ...]) -> Array:
     """The elements of a box, the fastest dimension last; 0 outside of the view."""
     at, inside = np.zeros((), np.int64), np.ones((), bool)
-    for size, stride, box, first in zip(view.sizes, view.strides, view.box, start):
-        x = first + np.arange(box).reshape((-1,) + (1,) * at.ndim)
+    for size, stride, box, reach, first in zip(view.sizes, view.strides, view.box, view.reach(), start):
+        x = first + np.linspace(0, reach - 1, box, dtype=np.int64).reshape((-1,) + (1,) * at.ndim)
         at, inside = at + x * stride, inside & (x >= 0) & (x < size)
     at = at + view.offset
     used = at[inside]

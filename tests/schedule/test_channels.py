@@ -1,0 +1,88 @@
+"""Channels innermost: which operands of convolutions get such copies, what is computed then; sums cut for few tiles."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tinsmith import Tensor
+from tinsmith.codegen.render.cuda import cuda_target
+from tinsmith.core.dtypes import dtypes
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.uop import toposort
+from tinsmith.schedule.casts import cast_below_views
+from tinsmith.schedule.channels import tile_cut
+from tinsmith.schedule.pitches import pitched
+
+CUDA = cuda_target("sm_90a")
+
+
+def f16(*shape: int) -> Tensor:
+    return Tensor.empty(*shape, dtype=dtypes.float16, requires_grad=True)
+
+
+def made(*values: Tensor) -> list[UOp]:
+    return pitched(cast_below_views([v.uop for v in values]), CUDA)
+
+
+def copies(*values: Tensor) -> list[tuple[int, ...]]:
+    """The shapes of what gets memory."""
+    return [n.shape for n in toposort(made(*values)) if n.op is Ops.CONTIGUOUS]
+
+
+def gradients(x: Tensor, w: Tensor, **how: int) -> tuple[Tensor, ...]:
+    y = x.conv2d(w, **how)
+    return tuple(y.gradient(x, w, gradient=f16(*y.shape)))
+
+
+def test_images_and_weights_are_copied_with_their_channels_innermost() -> None:
+    image, weight = (64, 28, 28, 256), (256, 3, 3, 256)
+    assert copies(f16(64, 256, 28, 28).conv2d(f16(256, 256, 3, 3), padding=1)) == [image, weight]
+    assert copies(*gradients(f16(64, 256, 28, 28), f16(256, 256, 3, 3), padding=1)) == [image, weight, image]
+    x, w = f16(*image).permute(0, 3, 1, 2), f16(*weight).permute(0, 3, 1, 2)
+    assert copies(x.conv2d(w, padding=1)) == [] == copies(x.conv2d(w, stride=2))
+
+
+def test_what_is_computed_is_stored_so() -> None:
+    x, w = f16(64, 28, 28, 256).permute(0, 3, 1, 2), f16(256, 3, 3, 256).permute(0, 3, 1, 2)
+    assert copies(x.relu().conv2d(w, padding=1)) == [(64, 28, 28, 256)]
+    assert copies(x.float().half().conv2d(w, padding=1)) == [(64, 28, 28, 256)]
+
+
+def test_no_copy_where_it_does_not_pay_or_makes_no_box() -> None:
+    assert copies(f16(1, 64, 8, 8).conv2d(f16(64, 64, 3, 3))) == [], "too small for a launch"
+    assert copies(f16(64, 3, 224, 224).conv2d(f16(64, 3, 7, 7), stride=2)) == [], "three channels are no row"
+    assert copies(f16(64, 256, 28, 28).conv2d(f16(256, 32, 3, 3), groups=8)) == [], "an axis of groups and channels"
+    assert copies(f16(64, 100, 56, 56).conv2d(f16(128, 100, 3, 3))) == [], "rows begin at no multiple of 16 bytes"
+    x, w = (Tensor.empty(*s) for s in ((64, 256, 28, 28), (256, 256, 3, 3)))
+    assert copies(x.conv2d(w)) == [], "no unit reads float32 so"
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_values_stay(stride: int) -> None:
+    """On a device to which copies cost little beside what there is to do."""
+    device, rng = "PYTHON:G512:C3:B232448", np.random.default_rng(0)
+    x, w = (rng.integers(-3, 4, s).astype(np.float16) for s in ((2, 32, 8, 9), (32, 32, 3, 3)))
+    of = {place: [Tensor(a, device=place, requires_grad=True) for a in (x, w)] for place in (device, "CPU")}
+    ys = {place: a.conv2d(b, stride=stride, padding=1) for place, (a, b) in of.items()}
+    for y in ys.values():
+        (y.float() * y.float()).sum().backward()
+    for got, want in zip(of[device], of["CPU"]):
+        assert got.grad is not None and want.grad is not None
+        np.testing.assert_allclose(got.grad.numpy(), want.grad.numpy(), rtol=2e-2, atol=1)
+    np.testing.assert_array_equal(ys[device].numpy(), ys["CPU"].numpy())
+
+
+def test_long_sums_of_few_tiles_are_cut() -> None:
+    def cut(*shapes: tuple[int, ...], what: int = 1) -> tuple[int, int] | None:
+        x, w = (f16(*s).permute(0, 3, 1, 2) for s in shapes)
+        (sums,) = (n for n in toposort(made(gradients(x, w, padding=1)[what])) if n.op is Ops.REDUCE)
+        found = tile_cut(sums, CUDA)
+        return None if found is None else (sums.src[0].shape[found.axis], found.chunks)
+
+    assert cut((64, 56, 56, 256), (256, 3, 3, 256)) == (56, 7), "eighteen tiles, seven times"
+    assert cut((256, 14, 14, 256), (256, 3, 3, 256)) == (14, 7)
+    assert cut((64, 55, 55, 256), (256, 3, 3, 256)) == (55, 11), "two times 99 tiles of 132; boxes of 64 images"
+    assert cut((16, 55, 55, 256), (256, 3, 3, 256)) is None, "no box fills them"
+    a, b = f16(8192, 8192), f16(8192, 8192)
+    found = tile_cut(next(n for n in toposort((a @ b).uop) if n.op is Ops.REDUCE), CUDA)
+    assert found is not None and found.chunks == 1, "there are tiles enough"

@@ -1,0 +1,177 @@
+"""Operands of windowed products in the order of memory that copies of boxes need: channels innermost.
+
+A box begins at multiples of 16 bytes along the fastest axis of memory, and a window is shifted by single places. So
+what windows slide along must not be that axis, as it is in images [N, C, H, W] and weights [Cout, Cin, K, K]:
+
+    Σ windows(x)·w   →   Σ windows(view(contiguous(x with its channels last)))·w
+
+Of what is computed, the copy is the only one: its kernel stores it so. Whether it pays is decided by a price.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from tinsmith.codegen.heuristics_rings import waves_of
+from tinsmith.codegen.indexing import ZERO, Index, flatten, move
+from tinsmith.codegen.render.base import Target
+from tinsmith.core.dtypes import DType
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.layout import ROW_BYTES
+from tinsmith.ir.linear import linear_form
+from tinsmith.ir.ops.repeated import is_product
+from tinsmith.schedule.cones import SOURCES, below_reshapes
+
+_MEMORY = (*SOURCES, Ops.CONTIGUOUS, Ops.COPY, Ops.ASSIGN)
+
+
+class _Read(NamedTuple):
+    """What a factor reads, and where.
+
+    Attributes:
+        views: and casts, the last applied first.
+        source: of the type that a unit multiplies.
+        place: of the source, in ranges of the product's axes.
+        slides: the ranges that windows slide along.
+    """
+
+    views: tuple[UOp, ...]
+    source: UOp
+    place: Index
+    slides: frozenset[UOp]
+
+    @property
+    def lies(self) -> bool:
+        """Whether it has memory already."""
+        return below_reshapes(self.source).op in _MEMORY
+
+
+def channels_last(summed: UOp, narrow: DType, target: Target) -> UOp | None:
+    """What is summed, with such copies of what the factors of its products read, where no box is; None if it is no
+    product, if there are no windows, or no copy.
+    """
+    if not all(isinstance(s, int) for s in summed.shape):
+        return None
+    index = tuple(UOp.range(s, n, None) if s > 1 else ZERO for n, s in enumerate(summed.shape))
+    views, product, index, slides = _below(summed, index, lambda v: v.op.kind == "movement")
+    reads = [_read(f, index, narrow) for f in product.src] if is_product(product) else [None]
+    if None in reads:
+        return None
+    slides = slides.union(*(r.slides for r in reads if r is not None))
+    found = [(r, _channels(r, slides, max(target.bulk_copy // narrow.itemsize, 1))) for r in reads if r is not None]
+    copied = [r for r, axis in found if axis is not None and not (r.lies and axis == r.source.ndim - 1)]
+    price = sum(2 * r.source.size * narrow.itemsize * target.costs.balance + target.costs.launch for r in copied)
+    if not slides or any(axis is None for _, axis in found) or product.size * target.costs.no_boxes <= price:
+        return None
+    factors = (_last(r, axis) if r in copied and axis is not None else f for (r, axis), f in zip(found, product.src))
+    return _through([v for v, _ in views], product.replace(src=tuple(factors))) if copied else None
+
+
+def _below(value: UOp, index: Index, is_view: Callable[[UOp], bool]) -> tuple[
+        list[tuple[UOp, Index]], UOp, Index, frozenset[UOp]]:
+    """The views above a value, the last applied first, each with its index; the value, its index, and what slides."""
+    views, slides = list[tuple[UOp, Index]](), frozenset[UOp]()
+    while is_view(value):
+        views.append((value, index))
+        if value.op in (Ops.WINDOW, Ops.UNWINDOW):
+            at = [index[a].ranges for a in (value.arg.axis, value.arg.window_axis)]
+            slides |= at[0] | at[1] if all(at) else frozenset()
+        index = index if value.op is Ops.CAST else move(value, index)[0]
+        value = value.src[0]
+    return views, value, index, slides
+
+
+def _through(views: Sequence[UOp], source: UOp) -> UOp:
+    """The same views, and casts, of another source."""
+    for view in reversed(views):
+        cast = view.op is Ops.CAST
+        source = source.cast(view.dtype) if cast else UOp(view.op, None, (source, *view.src[1:]), view.arg)
+    return source
+
+
+def _read(factor: UOp, index: Index, narrow: DType) -> _Read | None:
+    """The value of the narrow type that a factor is a view of, in the shape that it has in memory or is computed in."""
+    views, value, index, slides = _below(factor, index, lambda v: v.op.kind == "movement" or (
+        v.op is Ops.CAST and v.dtype is not narrow))
+    casts = list[UOp]()
+    while value.ndim == 1 and views and views[-1][0].op in (Ops.RESHAPE, Ops.CAST):  # memory has no shape of its own
+        view, at_view = views.pop()
+        casts += [view] if view.op is Ops.CAST else []
+        value, index = (value, index) if view.op is Ops.CAST else (value.reshape(view.shape), at_view)
+    return _Read((*(v for v, _ in views), *reversed(casts)), value, index, slides) if value.dtype is narrow else None
+
+
+def _channels(read: _Read, slides: frozenset[UOp], unit: int) -> int | None:
+    """The axis that may be innermost: the fastest one that no window slides along, a range of its own, long enough."""
+    for axis, at in reversed(list(enumerate(read.place))):
+        size = read.source.shape[axis]
+        if size > 1 and not at.ranges & slides:
+            long = 2 * size * read.source.dtype.itemsize >= ROW_BYTES
+            return axis if at.op is Ops.RANGE and long and size % unit == 0 else None
+    return None
+
+
+def _last(read: _Read, axis: int) -> UOp:
+    """A factor of a copy whose fastest axis is the given one."""
+    order = (*(a for a in range(read.source.ndim) if a != axis), axis)
+    back: Sequence[int] = [order.index(a) for a in range(read.source.ndim)]
+    return _through(read.views, read.source.permute(order).contiguous().permute(tuple(back)))
+
+
+# *** few tiles ***
+
+
+class TileCut(NamedTuple):
+    """An axis of a sum and the chunks that it is cut into; the order of axes in which a chunk's results lie best."""
+
+    axis: int
+    chunks: int
+    order: tuple[int, ...]
+
+
+def tile_cut(node: UOp, target: Target) -> TileCut | None:
+    """The cut of a sum of products by which a unit that reads staged operands has tiles for all cores; one chunk: it
+    has them. None where there is no such unit.
+
+    A chunk costs its partial results, which are written and read once more. Their rows are those of one operand, their
+    columns lie as in the memory of the other.
+    """
+    product, axes = node.src[0], node.arg[1]
+    units = [u for u in target.units if u.tiles and u.turned and u.acc is node.dtype and all(
+        _read_type(f) is u.a for f in product.src)]
+    index = tuple(UOp.range(s, n, None) if s > 1 else ZERO for n, s in enumerate(product.shape))
+    reads = [_read(f, index, u.a) for u in units[:1] for f in product.src]
+    if not reads or None in reads:
+        return None
+    a, b = (frozenset().union(*(i.ranges for i in r.place)) for r in reads if r is not None)
+    kept = frozenset(r for n, r in enumerate(index) if n not in axes)
+    m, n, batch = (math.prod(int(r.vmax) + 1 for r in kept & own) for own in (a - b, b - a, a & b))
+    steps, width = [product.shape[axis] for axis in axes], ROW_BYTES // units[0].a.itemsize
+    if 2 * min(m, n) < width or _patch(steps) < width:
+        return None
+
+    def price(axis: int, chunks: int) -> float:
+        cycles = min(waves_of((m, n), batch * chunks, u, t, target) * u.m * t.below * u.n / t.speed
+                     for u in units for t in u.tiles)
+        partial = (chunks * node.size * 2 * node.dtype.itemsize * target.costs.balance + target.costs.launch)
+        return float(cycles * math.prod(steps) // chunks * target.cores + partial * (chunks > 1))
+    ways = [(axis, c) for axis, size in zip(axes, steps) for c in range(1, min(size, target.cores) + 1) if size % c == 0
+            and _patch([s // c if a == axis else s for a, s in zip(axes, steps)]) >= width]
+    strides = linear_form(flatten(reads[1].source.shape, reads[1].place))[0] if reads[1] is not None else {}
+    order = sorted(range(product.ndim), key=lambda n: (1, -strides.get(index[n], 0)) if index[n] in b - a else (0, n))
+    return TileCut(*min(ways, key=lambda way: (price(*way), way[1])), tuple(order))
+
+
+def _patch(sizes: Sequence[int]) -> int:
+    """The largest power of two of steps that are a box and leave nothing over."""
+    return math.prod(s & -s for s in sizes)
+
+
+def _read_type(factor: UOp) -> DType:
+    """The type of the fewest bits that a factor has on its way."""
+    least = factor.dtype
+    while factor.op.kind == "movement" or factor.op is Ops.CAST:
+        factor = factor.src[0]
+        least = factor.dtype if factor.dtype.itemsize < least.itemsize else least
+    return least
