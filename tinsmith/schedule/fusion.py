@@ -423,6 +423,13 @@ class Fusion:
         return UOp.range(size, self.count - 1, role)
 
 
+def _joins(node: UOp) -> bool:
+    """Whether an elementwise op takes values of which one is padding in places where another is not: a cast of one that
+    is padded joins nothing."""
+    values = [s for s in node.src if s.base.op is not Ops.CONST]
+    return len(values) > 1 and any(map(_is_padded, values))
+
+
 def _is_padded(value: UOp) -> bool:
     while value.op.kind == "movement":
         if value.op is Ops.PAD:
