@@ -79,7 +79,7 @@ class ChainWriter(OnlineWriter):
                 self.at_block(start, walked, lambda: inside([simplify(s) for s in stores]))
             start = (start + 1).simplify()
         if lin.turns is not None:
-            self.turn = (r - start).simplify()
+            self.turn = (r + start).simplify()  # is as odd as r - start
         found = clear_end(r, toposort(bodies), {x for x in lin.opened if x.arg[1] is Role.GLOBAL})
         if found is not None:
             middle = found[0].minimum(end).maximum(start).simplify()

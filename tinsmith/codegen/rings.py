@@ -96,6 +96,7 @@ class Ring:
         """The slot of a step, and the parity of its fill: steps count on through all places of the grid."""
         turn = self.lin.turn
         count = step if turn is None else turn * self.end + step
+        count += 2 * self.depth * (count.vmin < 0)  # of a step before this one, which is none before the first
         return (count % self.depth).simplify(), (count // self.depth % 2).simplify()
 
     def step(self, writer: Sum, step: UOp, bodies: list[UOp]) -> None:
@@ -307,7 +308,7 @@ class Turns:
 
     def take(self, step: UOp) -> None:
         """Until it is this group's turn, for the step of this number; the first group begins."""
-        lin, parity = self.lin, (step + 1 - self.group.minimum(1)) % 2
+        lin, parity = self.lin, (step + 1 + self.group.minimum(1)) % 2
         lin.force(UOp(Ops.WAIT, None, (self.ring, self.group, lin.expression(parity.simplify()))))
 
     def hand_on(self) -> None:
