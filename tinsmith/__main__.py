@@ -125,7 +125,8 @@ def doctor() -> int:
         ("memory", f"{osys.total_memory() / 2**30:.1f} GiB"), ("disk cache", cache_state()),
         ("system", f"{platform.platform()}, Python {platform.python_version()}"),
         ("tinsmith", own_version()),
-        *((p, version(p)) for p in ("numpy", "llvmlite", "ml_dtypes", "rich", "scikit-learn", "torch"))]
+        *((p, version(p)) for p in ("numpy", "llvmlite", "ml_dtypes", "cuda-bindings", "nvidia-cuda-nvrtc", "rich",
+                                        "scikit-learn", "torch"))]
     show("Machine", ("what", "value"), machine)
     print("Processor features that generated code may use:")
     line = " "
@@ -151,25 +152,26 @@ def show_machine(name: str | None, again: bool) -> int:
         print(error)
         return 1
     sizes = ", ".join(f"{n} {size >> 10:,} KiB" for n, size in (("L1", found.l1), ("L2", found.l2), ("L3", found.l3)))
-    show(f"{found.device} on {found.name}", ("what", "value"), [
-        ("workers", str(found.workers)), ("vectors", f"{found.vector_bytes * 8} bits"), ("caches", sizes),
-        ("one kernel of many in a run", f"{found.launch * 1e6:.2f} us"),
-        ("more if it wakes the workers", f"{found.wake * 1e6:.2f} us"),
-        ("a run of one kernel", f"{found.call * 1e6:.2f} us")])
+    at_a_time = ("workers", str(found.workers)) if found.cores == 1 else ("multiprocessors", str(found.cores))
+    rows = [at_a_time, ("vectors", f"{found.vector_bytes * 8} bits"), *([("caches", sizes)] if found.l3 else []),
+            ("one kernel of many in a run", f"{found.launch * 1e6:.2f} us"),
+            ("more if it wakes the workers", f"{found.wake * 1e6:.2f} us"),
+            ("a run of one kernel", f"{found.call * 1e6:.2f} us")]
+    show(f"{found.device} on {found.name}", ("what", "value"), rows)
     tables = (("Copies, bytes read and written", "memory", "B/s", found.memory),
               ("Fused multiply-adds", "dtype", "FLOP/s", found.peaks), ("Matrix units", "unit", "FLOP/s", found.units))
     for title, what, unit, rates in tables:
         if rates:
             columns = 3 if found.workers > 1 else 2
-            rows = [(r.name, _rate(r.one, unit), _rate(r.all, unit))[:columns] for r in rates]
-            show(title, (what, "1 worker", f"{found.workers} workers")[:columns], rows)
+            lines = [(r.name, _rate(r.one, unit), _rate(r.all, unit))[:columns] for r in rates]
+            show(title, (what, "1 worker" if columns == 3 else found.size, found.size)[:columns], lines)
     return 0
 
 
 def _rate(value: float, unit: str) -> str:
     """Three digits and a unit that suits them."""
     size, prefix = next((p for p in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")) if value >= p[0]), (1.0, ""))
-    return f"{value / size:#.3g} {prefix}{unit}"
+    return f"{f'{value / size:#.3g}'.rstrip('.')} {prefix}{unit}"
 
 
 # *** conformance and cache ***

@@ -94,6 +94,7 @@ def test_places_beyond_32_bits() -> None:
     y = (x + 1).realize()
     for at in (0, 1 << 31, (1 << 31) + 77, size - 1):
         assert y[at].item() == (at + 1) % 256 and x[at].item() == at % 256
+    assert (Tensor.arange(size, device="CUDA", dtype=dtypes.int64) == size - 5).argmax().item() == size - 5
 
 
 def test_halves_go_through_the_matrix_unit() -> None:

@@ -12,14 +12,16 @@ from benchmarks.corpus.targets import device_name
 from tests.golden.running import run
 from tinsmith.backend import machine as module
 from tinsmith.backend.device import Device
-from tinsmith.backend.machine import _Measurement, machine, measure
+from tinsmith.backend.machine import _Measurement, machine, measure, roofline
 from tinsmith.backend.memory import Buffer
 from tinsmith.backend.program import Program
 from tinsmith.codegen.estimate import Machine
+from tinsmith.codegen.program import compile_kernel
 from tinsmith.core.cache import cache_entries, cache_put
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import DeviceError
 from tinsmith.core.settings import Context
+from tinsmith.ir import Ops, UOp
 
 
 @pytest.fixture
@@ -109,3 +111,17 @@ def test_a_grid_is_measured_with_threads_for_all_its_cores(monkeypatch: pytest.M
     threads = math.prod((*program.kernel.grid, *program.kernel.block))
     assert threads == measured.target.cores * measured.target.resident
     assert rate.one == rate.all == 2 * threads * 16 * 4096
+
+
+def test_the_roofline_of_a_product_is_that_of_its_unit(empty: Path) -> None:
+    """As the launch says, also where the program comes from disk."""
+    opened = Device["PYTHON:G256"]
+    x, y = (UOp(Ops.PARAM, dtypes.float16, (), (n, (256, 256))) for n in (1, 2))
+    a = x.cast(dtypes.float32).reshape((256, 1, 256)).expand((256, 256, 256))
+    b = y.cast(dtypes.float32).permute((1, 0)).reshape((1, 256, 256)).expand((256, 256, 256))
+    product, sums = (compile_kernel(UOp(Ops.SINK, None, (v,)), opened.renderer) for v in (
+        (a * b).reduce("ADD", (2,)), x.cast(dtypes.float32).reduce("ADD", (1,))))
+    assert product.unit in {u.name for u in opened.target.units} and not sums.unit
+    plain = roofline("PYTHON:G256", product.ops, product.bytes)
+    assert roofline("PYTHON:G256", product.ops, product.bytes, product.unit) < plain == roofline(
+        "PYTHON:G256", product.ops, product.bytes, "another machine's")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.codegen.kernels import Case, kernels
 from tinsmith.codegen.decompositions import decompose, expand
-from tinsmith.codegen.estimate import Machine, cycles, default_machine, estimate
+from tinsmith.codegen.estimate import Machine, cycles, default_machine, estimate, unit_peak
 from tinsmith.codegen.heuristics_bandwidth import transpose_opts
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.lower import lower
@@ -151,3 +151,15 @@ def test_a_machine_survives_being_text() -> None:
     for text in ("", "[]", "{}", "1", MACHINE.dumps().replace('"peaks"', '"peak"')):
         with pytest.raises(ValueError):
             Machine.loads(text)
+
+
+@pytest.mark.parametrize("arch, a_cycle", [("sm_90a", 4096), ("sm_80", 1024)])
+def test_units_of_a_multiprocessor_bound_its_products(arch: str, a_cycle: int) -> None:
+    """Operations of 16-bit products a cycle: of four units for a warp each, or of all four for a tile of any width."""
+    target = cuda_target(arch)
+    machine = default_machine(target)
+    cycles_of_all = machine.peak(dtypes.float32).all / (2 * target.blocks.fma)
+    widest = max(u.threads for u in target.units)
+    units = [u for u in target.units if u.threads == widest and u.a.itemsize == 2]
+    assert units and {round(unit_peak(u, target, machine).all / cycles_of_all) for u in units} == {a_cycle}
+    assert machine.size == "132 multiprocessors"

@@ -88,6 +88,8 @@ def test_first_of_equal_positions() -> None:
     check(Tensor(x).argmin(1), [0, 0])
     check(Tensor(x).argmax(0, keepdim=True), [[1, 0, 0]])
     check(Tensor(x).argmax(keepdim=True), [[1]])
+    long = Tensor.zeros((1 << 31) + 9, dtype=dtypes.uint8)  # computed on a GPU by another test
+    assert long.argmax().dtype is long.argmin(0).dtype is dtypes.int64 and long[:9].argmax().dtype is dtypes.int32
     check(Tensor([-math.inf, -math.inf]).argmax(), 0)
 
 

@@ -42,7 +42,7 @@ class FreeLists:
         self.in_use = 0
         self.cached = 0
         self._free: dict[int, list[Block]] = {}  # by capacity; what came back last is at the end, in both
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # who makes a fresh block may want the free ones given back
 
     def alloc(self, nbytes: int) -> Block:
         """A block of at least ``nbytes`` with undefined contents, aligned to 64 bytes.

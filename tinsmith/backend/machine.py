@@ -16,16 +16,17 @@ from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer
 from tinsmith.backend.program import Program
 from tinsmith.backend.timing import seconds_of
-from tinsmith.codegen.estimate import Machine, Rate, default_machine
+from tinsmith.codegen.estimate import Machine, Rate, default_machine, unit_peak
 from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.program import compile_kernel
+from tinsmith.codegen.roles import Role
 from tinsmith.core.cache import cache_get, cache_key, cache_put
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import DeviceError
 from tinsmith.ir import Ops, UOp
 
-_KIND, _VERSION = "machine", "5"
+_KIND, _VERSION = "machine", "6"
 _measured: dict[str, Machine] = {}
 
 SUMMANDS = 256  # of each sum of the peak's kernel
@@ -79,6 +80,18 @@ def measure(device: str | None = None, budget: float = 5.0) -> Machine:
     return found
 
 
+def roofline(device: str, ops: int, nbytes: int, unit: str = "") -> float:
+    """The least seconds that the machine allows for so many operations of float32, or on a matrix unit, and bytes.
+
+    >>> roofline("CPU", 2 << 30, 64) > roofline("CPU", 1 << 30, 64) > 0
+    True
+    """
+    found, target = machine(device), Device[device].target
+    peaks = [unit_peak(u, target, found).all for u in target.units if u.name == unit]
+    level = found.level(nbytes)
+    return max(nbytes / max(level.all, level.one), ops / max([found.peak(dtypes.float32).all, *peaks]))
+
+
 def _key(device: str) -> str:
     opened = Device[device]
     target = f"{opened.renderer.key()} {opened.compiler.key()}" if opened.has_programs else ""
@@ -86,8 +99,9 @@ def _key(device: str) -> str:
 
 
 def _defaults(device: str) -> Machine:
-    found = default_machine(Device[device].renderer.target, device)
-    return Machine(**{**vars(found), "name": Device[device].hardware or processor(), "l3": osys.cache_sizes().l3})
+    opened = Device[device]
+    found = default_machine(opened.renderer.target, device)
+    return replace(found, name=opened.hardware or processor(), l3=found.l3 and osys.cache_sizes().l3)
 
 
 @functools.cache
@@ -112,15 +126,14 @@ class _Measurement:
     def __init__(self, device: str, budget: float) -> None:
         self.device, self.target = device, Device[device].renderer.target
         self.workers = max(self.target.threads, 1)
+        self.grid = self.target.parallel is Role.GLOBAL
         self.each = budget / (24 * TURNS)  # seconds for a kernel in a turn: there are about two dozen of them
 
     def run(self) -> Machine:
         launch, wake, call = self.overheads()
         peaks = tuple(self.peak(d) for d in (dtypes.float32, dtypes.float64, dtypes.int32, dtypes.int64))
-        caches = osys.cache_sizes()
-        name, lanes = Device[self.device].hardware or processor(), self.target.vector_bytes or 4
-        return Machine(name, self.device, self.workers, lanes, self.target.l1_bytes, self.target.l2_bytes, caches.l3,
-                       self.levels(), peaks, self.units(), launch, wake, call, True)
+        return replace(_defaults(self.device), memory=self.levels(), peaks=peaks, units=self.units(), launch=launch,
+                       wake=wake, call=call, measured=True)
 
     def load(self, value: UOp, opts: Sequence[Opt] | None) -> Program:
         return self.made(compile_kernel(UOp(Ops.SINK, None, (value,)), Device[self.device].renderer, opts))
@@ -148,7 +161,7 @@ class _Measurement:
               blocks: Sequence[Opt] | None = None) -> tuple[float, float]:
         """``amount`` per second, by one worker and by all, of the kernel of ``value``; a grid has the model's opts or
         those for ``blocks``."""
-        if self.target.blocks.threads:
+        if self.grid:
             (seconds,) = self.seconds([self.load(value, blocks)], buffers)
             return amount / seconds, amount / seconds
         split = [[*opts, Opt(OptOps.THREAD, 0)]] if self.workers > 1 else []
@@ -173,9 +186,9 @@ class _Measurement:
     def peak(self, dtype: DType) -> Rate:
         """Sums of products x[i]·y[k] over k, in half of the registers: enough sums at once to hide an addition's
         latency; on a grid as many as fill all its cores with threads."""
-        copies, blocks = self.target.vector_registers // 2, self.target.blocks.threads
+        copies, threads = self.target.vector_registers // 2, self.target.blocks.threads
         rows, terms = self.lanes(dtype) * copies * TILES * self.workers, SUMMANDS
-        if blocks:
+        if self.grid:
             terms *= TILES  # so that the results' way to memory does not count
             copies //= 2  # of words of 8 bytes, too
             rows = copies * self.target.resident * self.target.cores
@@ -183,9 +196,9 @@ class _Measurement:
         shape = rows, terms
         products = x.reshape((rows, 1)).expand(shape) * y.reshape((1, terms)).expand(shape)
         sums, opts = products.reduce("ADD", (1,)), [*self.vectors(dtype), Opt(OptOps.UPCAST, 0, copies)]
-        threads = [Opt(OptOps.UNROLL, 1, 4), Opt(OptOps.UPCAST, 0, copies), Opt(OptOps.LOCAL, 0, blocks)]
+        blocks = [Opt(OptOps.UNROLL, 1, 4), Opt(OptOps.UPCAST, 0, copies), Opt(OptOps.LOCAL, 0, threads)]
         return Rate(dtype.name, *self.rates(2.0 * x.size * y.size, sums, opts, self.ones(dtype, rows, rows, terms),
-                                            threads))
+                                            blocks))
 
     def units(self) -> tuple[Rate, ...]:
         """Products on each matrix unit that moves its own tiles, with operands that stay in a core's last cache."""
@@ -229,7 +242,7 @@ class _Measurement:
         x = UOp(Ops.PARAM, dtypes.float32, (), (1, (size,)))
         value, buffers = UOp(Ops.CONTIGUOUS, None, (x,)), self.ones(dtypes.float32, size, size)
         found = self.rates(8.0 * size, value, vectors, buffers)
-        if footprint < FARTHEST or not vectors or self.target.blocks.threads:
+        if footprint < FARTHEST or not vectors or self.grid:
             return found
         past = self.rates(8.0 * size, value, [*vectors, Opt(OptOps.HINT)], buffers)
         return max(found[0], past[0]), max(found[1], past[1])

@@ -29,6 +29,7 @@ from tinsmith.codegen.roles import THREADS, Role, limits, range_size
 from tinsmith.codegen.tuning import footprint, stride_of
 from tinsmith.codegen.work import MEMORY, Work, count, elements_of, is_arithmetic, repeated, size_of, work_of
 from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.core.texts import plural
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.structure import sum_of_products
 from tinsmith.ir.units import MatrixUnit
@@ -61,6 +62,7 @@ class Machine:
         launch: one serial kernel inside a run; ``wake``: what a threaded one costs more; ``call``: a run of one kernel.
         measured: False where these are a model's defaults.
         issue: vector instructions that a core starts per cycle; ``latency``: cycles of an addition.
+        cores: multiprocessors of a grid; 1 elsewhere, and where that is not known.
 
     >>> m = default_machine(Target("text", vector_bytes=32, threads=2))
     >>> m.peak(dtypes.float32).all / m.peak(dtypes.float64).all, m.measured, Machine.loads(m.dumps()) == m
@@ -83,6 +85,16 @@ class Machine:
     measured: bool = False
     issue: int = 2
     latency: int = 4
+    cores: int = 1
+
+    @property
+    def size(self) -> str:
+        """What works at the same time.
+
+        >>> default_machine(Target("text", threads=2)).size
+        '2 workers'
+        """
+        return plural(self.workers, "worker") if self.cores == 1 else f"{self.cores} multiprocessors"
 
     def peak(self, dtype: DType) -> Rate:
         """Operations of a dtype; where it was not measured, those of float32 on as many registers."""
@@ -120,6 +132,17 @@ class Machine:
         return found
 
 
+def unit_peak(unit: MatrixUnit, target: Target, machine: Machine) -> Rate:
+    """Operations per second on a matrix unit, as measured, or from its row: so many for each of float32. A core of a
+    grid has several units for a warp each, which those of several warps take together."""
+    base, blocks = machine.peak(dtypes.float32), target.blocks
+    whole = unit.threads > (target.warp or blocks.warp)
+    a_cycle = 2 * blocks.fma / (1 if whole else blocks.units) if target.parallel is Role.GLOBAL else (
+        2 * max(machine.vector_bytes // 4, 1) * machine.issue)
+    one = unit.rate * base.one / a_cycle
+    return next((r for r in machine.units if r.name == unit.name), Rate(unit.name, one, one * machine.workers))
+
+
 def default_machine(target: Target, device: str = "") -> Machine:
     """What a target's data promise, for a machine that was not measured; beyond them a modest one of today."""
     return _MODELS[target.parallel].machine(target, device or target.name)
@@ -142,7 +165,8 @@ def _grid(target: Target, device: str) -> Machine:
     peaks = tuple(Rate(d.name, flops, flops) for d in (dtypes.float32, dtypes.float64, dtypes.int32)
                   for flops in [2 * blocks.fma * every * 4 / d.itemsize])
     return Machine(target.name, device, 1, width, target.l1_bytes, target.l2_bytes, 0,
-                   (Rate("memory", blocks.bandwidth * every, blocks.bandwidth * every),), peaks, issue=1, latency=1)
+                   (Rate("memory", blocks.bandwidth * every, blocks.bandwidth * every),), peaks, issue=1, latency=1,
+                   cores=target.cores)
 
 
 @dataclass(frozen=True)
@@ -294,10 +318,7 @@ class _Model:
         return count(self.around[n]) * copies * 2.0 * unit.m * unit.n * unit.k / self.unit_peak(unit).one
 
     def unit_peak(self, unit: MatrixUnit) -> Rate:
-        """Operations per second on a matrix unit, as measured or from its row."""
-        found = next((r for r in self.machine.units if r.name == unit.name), None)
-        one = unit.rate * self.rate / self.machine.issue
-        return found or Rate(unit.name, one, one * self.machine.workers)
+        return unit_peak(unit, self.kernel.target, self.machine)
 
     def registers(self, ranges: Iterable[UOp], dtype: DType) -> int:
         """Vector registers that the lanes of a value fill."""

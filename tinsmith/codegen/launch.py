@@ -30,6 +30,7 @@ class Launch:
         maps: views of buffers that the launch describes to the device: (position among ``buffers``, offset, type of
             the elements that arrive, sizes, strides, reach of a box, steps), numbers in elements and the fastest
             dimension first.
+        unit: name of the matrix unit that it works on; empty without one.
         grid, block: blocks and threads of each along each axis, the fastest first; empty where there are none.
     """
 
@@ -45,6 +46,7 @@ class Launch:
     grid: list[int]
     block: list[int]
     maps: list[Any] = field(default_factory=list, kw_only=True)
+    unit: str = field(default="", kw_only=True)
 
 
 @dataclass(eq=False)

@@ -68,7 +68,7 @@ GlobalCounters: Final = _Counters()
 class Ran(NamedTuple):
     """One thing a queue did: a kernel, a copy or a synchronization. ``lines``: (method, file, line) of the user's that
     it computes; ``start`` on the clock of ``time.perf_counter``; ``key`` tells kernels of one name apart;
-    ``occupancy`` as a ``Program`` has it."""
+    ``occupancy`` as a ``Program`` has it, ``unit`` as a ``Launch``."""
 
     device: str
     name: str
@@ -82,6 +82,7 @@ class Ran(NamedTuple):
     start: float = 0.0
     key: str = ""
     occupancy: float | None = None
+    unit: str = ""
 
 
 def report(ran: Ran) -> None:

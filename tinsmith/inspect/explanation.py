@@ -252,7 +252,7 @@ def _memory(e: Explanation) -> str:
 def _machine(m: Machine) -> str:
     how = "measured here" if m.measured else "not measured, a model's defaults: run python -m tinsmith machine"
     return (f"{m.device}: {m.peak(dtypes.float32).all / 1e9:.0f} GFLOP/s in float32 and "
-            f"{m.memory[-1].all / 1e9:.1f} GB/s from memory with {plural(m.workers, 'worker')} ({how})")
+            f"{m.memory[-1].all / 1e9:.1f} GB/s from memory with {m.size} ({how})")
 
 
 def _indented(text: str) -> list[str]:

@@ -11,13 +11,12 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from tinsmith.backend.device import Device
-from tinsmith.backend.machine import machine
+from tinsmith.backend.machine import machine, roofline
 from tinsmith.backend.memory import Buffer
 from tinsmith.backend.shards import flattened
 from tinsmith.codegen.estimate import Machine, estimate
 from tinsmith.codegen.launch import KernelProgram, Launch
 from tinsmith.core.counters import GlobalCounters
-from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import place
 from tinsmith.core.settings import settings
 from tinsmith.core.texts import bytes_text, cut, percent, plural, time_text
@@ -252,7 +251,7 @@ def _seconds(kernel: Launch, of: Machine) -> float:
     """What the model expects of a kernel; of one from disk, only the roofline is known."""
     if isinstance(kernel, KernelProgram):
         return estimate(kernel.kernel, of, kernel.work).seconds
-    return of.launch + max(kernel.bytes / of.level(kernel.bytes).all, kernel.ops / of.peak(dtypes.float32).all)
+    return of.launch + roofline(of.device, kernel.ops, kernel.bytes, kernel.unit)
 
 
 def _fullest(program: _Program, device: str) -> tuple[int, list[Slot]]:

@@ -11,10 +11,9 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tinsmith.backend.machine import machine
+from tinsmith.backend.machine import machine, roofline
 from tinsmith.core import counters
 from tinsmith.core.counters import Ran
-from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import place
 from tinsmith.core.terminal import WIDTH, show
 from tinsmith.core.texts import cut, percent, plural, time_text
@@ -96,20 +95,14 @@ def _other(total: float, runs: int, what: str, whole: float) -> str:
 def _line(row: Row, whole: float) -> str:
     ran, rate = row.ran, max(row.mean, 1e-12) * 1e9
     share = percent(row.total / max(whole, 1e-12))
-    reached = percent(_roofline(ran) / max(row.best, 1e-12)) if ran.kind == "kernel" else "-"
+    least = roofline(ran.device, ran.ops, ran.bytes, ran.unit) if ran.kind == "kernel" else 0.0
+    reached = percent(least / max(row.best, 1e-12)) if least else "-"
     times = f"{time_text(row.total):>8} {row.runs:6d} {time_text(row.mean):>8}"
     lines = dict.fromkeys(f"{m} {place(file, line)}".strip() for m, file, line in ran.lines)
     occupied = "" if ran.occupancy is None else f"occupancy {percent(ran.occupancy)}: "
     text = (f"{share:>6} {times} {reached:>8} {ran.ops / rate:8.1f} {ran.bytes / rate:6.1f}  {cut(ran.device, 6):6}  "
             f"{cut(ran.name, 21):21} {occupied}{', '.join(lines or ran.origin)}")
     return cut(text.rstrip(), WIDTH)
-
-
-def _roofline(ran: Ran) -> float:
-    """The least time that the machine allows for a kernel."""
-    found = machine(ran.device)
-    level = found.level(ran.bytes)
-    return max(ran.bytes / max(level.all, level.one), ran.ops / found.peak(dtypes.float32).all)
 
 
 def _at_exit(pid: int) -> None:

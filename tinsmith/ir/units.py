@@ -327,15 +327,15 @@ CUDA = (
 
 def _wgmma(name: str, dtype: DType, n: int, tiles: tuple[Tile, ...],
            chains: tuple[Tile, ...]) -> MatrixUnit:
-    """Four warps' step of 64 × n × 32 bytes: each has 16 rows of the sum, placed like those of ``mma.sync``. The speeds
-    are those of bf16 4096³ on an H200."""
+    """Four warps' step of 64 × n × 32 bytes in n / 2 cycles: each has 16 rows of the sum, placed like those of
+    ``mma.sync``. The speeds are those of bf16 4096³ on an H200."""
     k, short = 32 // dtype.itemsize, dtype.itemsize == 2
     emit = f"wgmma.mma_async.sync.aligned.m64n{n}k{k}.f32.{name}.{name}"
     c = Fragment(((2, 0, 1), (2, 8, 0), (n // 8, 0, 8)), ((4, 0, 2), (8, 1, 0), (4, 16, 0)))
     held = Fragment(((2, 0, 1), (2, 8, 0), (2, 0, 8)), ((4, 0, 2), (8, 1, 0), (4, 16, 0)))
     return MatrixUnit(f"wgmma_{name}_{n}", "cuda", 64, n, k, dtype, dtype, dtypes.float32, 128,
                       Fragment(((k, 0, 1), (64, 1, 0))), Fragment(((k, 1, 0), (n, 0, 1))), c, emit, ("sm_90a",),
-                      max(1, 256 // n), 4, 2.0 * 64 * n * k / 32, staged=True, turned=short,
+                      max(1, 256 // n), 4, 2.0 * 64 * n * k / (n / 2), staged=True, turned=short,
                       held=held if short else None, tiles=tiles, chains=chains if short else ())
 
 

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,13 +9,13 @@ import numpy as np
 
 from tinsmith.backend.device import Compiled, Device
 from tinsmith.backend.memory import Buffer
-from tinsmith.backend.program import Call
+from tinsmith.backend.program import Call, LaunchError
 from tinsmith.codegen.launch import Launch
 from tinsmith.codegen.program import assemble, launch_size
 from tinsmith.codegen.render.cstyle import ReadableRenderer
 from tinsmith.core.counters import Ran, report
 from tinsmith.core.dtypes import DType, dtypes
-from tinsmith.core.errors import ArgumentError
+from tinsmith.core.errors import ArgumentError, KernelError
 from tinsmith.core.settings import settings
 from tinsmith.core.terminal import show
 from tinsmith.ir import Ops, UOp
@@ -75,6 +74,7 @@ def run_program(program: ProgramBuilder | Sequence[UOp], *arrays: Array, device:
         ArgumentError: if the arrays or variables are not those that the program takes, or it asks for blocks of threads
             or computes in a dtype that the device does not have.
         CompileError: if the device's compiler refuses it.
+        KernelError: if it fails as it runs, where the device tells.
     """
     lines = _lines(program)
     opened = Device[device]
@@ -92,11 +92,13 @@ def run_program(program: ProgramBuilder | Sequence[UOp], *arrays: Array, device:
     if not is_loaded(opened.device, launch):
         load(opened.device, [(launch, opened.compiler.compile(source))])
     _show(name, lines, source)
-    start = time.perf_counter()
-    opened.run([Call(loaded(opened.device, launch), buffers, [given[v] for v in launch.variables])])
-    opened.synchronize()
-    moved = sum(b.nbytes for b in buffers)
-    report(Ran(opened.device, name, len(buffers), time.perf_counter() - start, 0, moved))
+    opened.synchronize()  # what fails from now on is this program
+    try:
+        seconds = opened.timed(Call(loaded(opened.device, launch), buffers, [given[v] for v in launch.variables]))
+    except LaunchError as error:
+        raise KernelError("run_program", f"{name} failed on {opened.device}: {error}",
+                          'device="PYTHON", which says where a program reads or writes outside of its arrays') from None
+    report(Ran(opened.device, name, len(buffers), seconds, 0, sum(b.nbytes for b in buffers)))
     for b, n in zip(buffers, launch.buffers):
         if n in launch.written:
             by_number[n][...] = b.numpy().reshape(by_number[n].shape)

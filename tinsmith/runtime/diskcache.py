@@ -303,6 +303,7 @@ class _Reader:
             _require(type(launch.serial) is bool and all(type(n) is int for n in (*launch.grid, *launch.block)))
             _require(all(type(n) is int for m in launch.maps for n in (*m[:2], *itertools.chain(*m[3:]))))
             _require(all(type(m[2]) is str for m in launch.maps))
+            _require(type(launch.unit) is str)
             binary = self.binaries[at : at + _count(row["size"])]
             at += row["size"]
             if not is_loaded(row["device"], launch):

@@ -174,7 +174,9 @@ def _kernel_error(steps: Sequence[Step], error: Exception, in_place: bool) -> Ke
     some = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
     which = f"kernel {some}" if len(names) == 1 else f"one of the kernels {some}"
     at = next((o[1:] for s in steps for o in reversed(s.origin)), None)
-    mend = ("load assigned tensors again: their memory may be half written" if in_place else
+    mend = ("a new process, for the device is lost; tensors on other devices can still be read"
+            if steps and Device[device].lost else
+            "load assigned tensors again: their memory may be half written" if in_place else
             "mend that failure; nothing was changed, and reading the value again computes it again")
     return KernelError("realize", f"{which} failed on {device}: {type(error).__name__}: {error}", mend, at)
 
@@ -198,7 +200,7 @@ def _timed(step: Step, buffers: list[Buffer], values: Sequence[int]) -> None:
     kernel = step.launch or call.program.kernel
     _report(Ran(step.device, step.name, len(call.buffers), seconds, kernel.ops, kernel.bytes, step.methods,
                 lines=tuple(step.origin), start=start, key=(step.shown or kernel).symbol,
-                occupancy=step.program.occupancy if settings.PROFILE else None))
+                occupancy=step.program.occupancy if settings.PROFILE else None, unit=kernel.unit))
 
 
 def copy(target: Buffer, source: Buffer) -> None:

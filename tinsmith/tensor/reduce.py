@@ -353,5 +353,10 @@ def _position(op: str, extreme: Op, x: Tensor, axis: int | None, keepdim: bool) 
     axes = _nonempty(op, x, number)
     best = x.detach()._reduce(extreme, axes, True)
     hit = x.eq(best) | x.isnan() if x.dtype.is_float else x.eq(best)
-    places = x._new(x.uop.iota_like(number))
-    return hit.where(places, x.shape[number])._reduce(Ops.MIN, axes, keepdim)
+    size = x.shape[number]
+    if isinstance(size, int) and size > dtypes.int32.max:  # int32 does not hold the places, and not the size
+        line = type(x).arange(size, dtype=dtypes.int64, device=x.device)
+        places = line.reshape((size, *(1 for _ in x.shape[number + 1 :]))).expand(x.shape)
+    else:
+        places = x._new(x.uop.iota_like(number))
+    return hit.where(places, size)._reduce(Ops.MIN, axes, keepdim)

@@ -1,1 +1,1 @@
-"""CUDA: kernels are compiled with NVRTC; nothing is launched yet."""
+"""CUDA: kernels compiled with NVRTC, launched through the driver; realized schedules become graphs of it."""

@@ -3,20 +3,26 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from tinsmith.backend.program import LaunchError
-from tinsmith.core.errors import DeviceError, KernelError
+from tinsmith.core.errors import DeviceError, KernelError, OutOfMemoryError
+from tinsmith.core.weak import LiveSet
 
 INSTALL: Final = "pip install 'tinsmith[cuda]'"
+LESS: Final = "free tensors, use a smaller batch or a narrower dtype"
 _LAUNCHED: Final = 64  # launches since the last synchronization that an error may name
 # Errors after which a context answers nothing but the same error again.
 _FATAL: Final = ("ILLEGAL_ADDRESS", "ILLEGAL_INSTRUCTION", "MISALIGNED_ADDRESS", "INVALID_ADDRESS_SPACE", "INVALID_PC",
                  "LAUNCH_FAILED", "LAUNCH_TIMEOUT", "HARDWARE_STACK_ERROR", "ASSERT", "ECC_UNCORRECTABLE", "CONTAINED",
                  "MPS_CLIENT_TERMINATED", "EXTERNAL_DEVICE", "CONTEXT_IS_DESTROYED", "UNKNOWN")
+
+
+_NO_MEMORY: Final = "CUDA_ERROR_OUT_OF_MEMORY"
 
 
 class CUDAError(LaunchError):
@@ -53,30 +59,35 @@ def gpu_count() -> int:
     except Exception:  # the loader of the bindings has an exception of its own for a library that is not there
         raise DeviceError("CUDA", "no NVIDIA driver (libcuda) is installed",
                           "a machine with an NVIDIA GPU, or DEV=CPU") from None
-    if found[0]:
+    none = found[0] and found[0].name == "CUDA_ERROR_NO_DEVICE"
+    if found[0] and not none:
         raise DeviceError("CUDA", f"the NVIDIA driver does not start: {found[0].name}", "nvidia-smi says more")
-    version, count = int(driver.cuDriverGetVersion()[1]), int(driver.cuDeviceGetCount()[1])
+    version, count = int(driver.cuDriverGetVersion()[1]), 0 if none else int(driver.cuDeviceGetCount()[1])
     if version < 13000:
         raise DeviceError("CUDA", f"the NVIDIA driver is for CUDA {version // 1000}.{version % 1000 // 10}, "
                           "cubins here are made for 13.0", "driver 580 or later")
     if not count:
-        raise DeviceError("CUDA", "the NVIDIA driver finds no GPU", "CUDA_VISIBLE_DEVICES, or DEV=CPU")
+        raise DeviceError("CUDA", "the NVIDIA driver finds no GPU",
+                          "nvidia-smi, which lists those there are; CUDA_VISIBLE_DEVICES hides others; or DEV=CPU")
     return count
 
 
 _current = threading.local()  # the GPU whose context this thread works in
+_all: Final = LiveSet["GPU"]()
 
 
 class GPU:
     """A GPU with its primary context, which other libraries of the process share, and a stream of its own.
 
     Attributes:
-        lost: why nothing can be done with it any more; empty as long as it works.
+        lost: why nothing can be done with it any more; empty as long as it works. ``remedy``: what to do then.
     """
 
     def __init__(self, name: str, number: int) -> None:
         self.name, self.number, self.driver = name, number, bindings("driver")
         self.lost = ""
+        self.remedy = "a new process"
+        self.spare: Callable[[], None] = lambda: None  # gives memory back that is kept for later
         self.lock = threading.RLock()  # argument blocks and the ring of copies belong to one thread at a time
         self.launched: deque[tuple[str, ...]] = deque(maxlen=_LAUNCHED)  # names of kernels, of each launch
         self.dead: deque[tuple[Callable[[Any], Any], Any]] = deque()  # (what destroys it, handle); see `bury`
@@ -85,30 +96,48 @@ class GPU:
         self.use()
         self.stream = self.call(self.driver.cuStreamCreate, int(self.driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
         self._fence: Any = None
+        _all.add(self)
 
     def use(self) -> None:
         """Make this thread's calls go to this GPU."""
         if getattr(_current, "gpu", None) is not self:
+            self.check()
             self.call(self.driver.cuCtxSetCurrent, self.context)
             _current.gpu = self
 
     def call(self, function: Callable[..., tuple[Any, ...]], *arguments: Any) -> Any:
-        """The result of a function of the driver.
+        """The result of a function of the driver, which is tried again with free blocks given back if it lacks memory.
 
         Raises:
-            CUDAError: if it fails.
-            KernelError: if it says that a kernel failed, whenever that was launched: then the GPU is lost.
-            DeviceError: if the GPU was lost before.
+            TinsmithError, CUDAError: as ``fail`` says.
         """
         status, *results = function(*arguments)
+        if status and status.name == _NO_MEMORY and not self.lost:
+            self.spare()
+            status, *results = function(*arguments)
         if status:
-            self.check()
-            error = self.error_of(status)
-            if self.lost:
-                raise KernelError(self.name, f"a kernel failed: {self.lost}. The device is lost",
-                                  "CUDA_SYNC=1 names the kernel and the line; start a new process") from None
-            raise error
+            self.fail(status)
         return results[0] if len(results) == 1 else results
+
+    def fail(self, status: Any) -> NoReturn:
+        """Raise what the driver's answer to a call means.
+
+        Raises:
+            KernelError: if it says that a kernel failed, whenever that was launched: then the GPU is lost.
+            DeviceError: if the GPU was lost before.
+            OutOfMemoryError: if there is not enough memory for the call.
+            CUDAError: for all else.
+        """
+        self.check()
+        error = self.error_of(status)
+        if self.lost:
+            raise KernelError(self.name, f"a kernel failed: {self.lost}. The device is lost",
+                              "CUDA_SYNC=1 names the kernel and the line; start a new process") from None
+        if error.name == _NO_MEMORY:
+            free, total = self.memory()
+            raise OutOfMemoryError(self.name, f"the driver found no memory for a call, {free} of {total} bytes of the "
+                                   "GPU free", LESS) from None
+        raise error
 
     def error_of(self, status: Any) -> CUDAError:
         """What ``status`` means. Some errors end the device's life in this process."""
@@ -132,7 +161,7 @@ class GPU:
         """
         if self.lost:
             raise DeviceError(self.name, f"the device is lost: {self.lost}",
-                              "start a new process; tensors on other devices can still be read")
+                              f"{self.remedy}; tensors on other devices can still be read")
 
     def synchronize(self) -> None:
         """Wait until everything launched has run.
@@ -214,6 +243,20 @@ class GPU:
         self.use()
         free, total = self.call(self.driver.cuMemGetInfo)
         return int(free), int(total)
+
+
+def _forked() -> None:
+    """A child has its parent's Python objects, but none of its contexts: calls of the driver would fail, or hang."""
+    _current.gpu = None
+    for gpu in _all:
+        if not gpu.lost:
+            gpu.remedy = 'multiprocessing.get_context("spawn"), whose processes begin anew'
+            gpu.lost = (f"process {os.getpid()} was forked from one that had opened it, and a GPU's memory and streams "
+                        "do not come along")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 def reach(gpus: Iterable[GPU], other: GPU) -> None:

@@ -1,6 +1,7 @@
 """Memory of a GPU, pinned memory of the host, and copies between the two through a ring of pinned pieces."""
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from tinsmith.backend.cpu import osys
-from tinsmith.backend.cuda.driver import GPU, CUDAError
+from tinsmith.backend.cuda.driver import GPU, LESS
 from tinsmith.backend.device import Allocator
 from tinsmith.backend.freelists import Block, FreeLists
 from tinsmith.core.errors import OutOfMemoryError
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 PIECE: Final = 4 << 20  # bytes of the ring's pieces
 PIECES: Final = 4
-_MEND: Final = "free tensors, use a smaller batch or a narrower dtype"
 
 
 class _GPUMemory(FreeLists):
@@ -44,15 +44,12 @@ class _GPUMemory(FreeLists):
         self.gpu.check()
         self.gpu.use()
         for size in (capacity, nbytes):
-            try:
+            with contextlib.suppress(OutOfMemoryError):
                 return Block(nbytes, size, *self.made(size))
-            except CUDAError as error:
-                if error.name != "CUDA_ERROR_OUT_OF_MEMORY":
-                    raise
-                self._shrink(0)
+            self._shrink(0)
         free, total = self.gpu.memory()
         raise OutOfMemoryError(self.gpu.name, f"{nbytes} bytes {self.what} requested, {self.in_use} bytes in use here, "
-                               f"{free} of {total} bytes of the GPU free", _MEND)
+                               f"{free} of {total} bytes of the GPU free", LESS)
 
 
 class PinnedBlock(Block):
@@ -96,6 +93,7 @@ class CUDAAllocator(Allocator):
     def __init__(self, gpu: GPU) -> None:
         self.gpu = gpu
         self.memory = _GPUMemory(gpu, gpu.memory()[1] // 4)
+        gpu.spare = self.memory.trim
         self.pinned, self.uncached = _PinnedMemory(gpu), _PinnedMemory(gpu, True)
         self._ring: list[tuple[int, np.ndarray[Any, Any], Any]] = []  # address, bytes, event of its last use
         self._next = 0
@@ -157,6 +155,7 @@ class CUDAAllocator(Allocator):
                 under_way.append((begin, count, piece, gpu.record(done)))
             for arriving in under_way:
                 self._arrived(data, *arriving)
+            gpu.launched.clear()
 
     def _arrived(self, data: np.ndarray[Any, Any], begin: int, count: int, piece: np.ndarray[Any, Any],
                  done: Any) -> None:

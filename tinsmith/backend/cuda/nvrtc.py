@@ -8,6 +8,7 @@ from typing import Any, Final
 from tinsmith.backend.cpu import osys
 from tinsmith.backend.cuda.driver import INSTALL, bindings
 from tinsmith.backend.device import Compiler
+from tinsmith.codegen.render.cuda import generation
 from tinsmith.core.cache import cache_get, cache_key, cache_put
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.errors import CompileError, DeviceError
@@ -41,13 +42,23 @@ class NVRTCCompiler(Compiler):
         arch: such as ``sm_90``.
         binary: machine code (cubin) rather than PTX.
         gpu: what the code is for, for people.
+
+    Raises:
+        DeviceError: if this NVRTC makes no code for the architecture, or there is no NVRTC.
     """
 
     def __init__(self, arch: str = "sm_90", binary: bool = True, gpu: str = "") -> None:
         self.arch, self.binary = arch, binary
         self.nvrtc, version = load_nvrtc()
         self.version = f"NVRTC {version}"
-        self.path = f"{self.version}, {arch}{f' ({gpu})' if gpu else ''}"
+        whose = f"{arch}{f' ({gpu})' if gpu else ''}"
+        self.path = f"{self.version}, {whose}"
+        known = self._check(self.nvrtc.nvrtcGetSupportedArchs(), "")
+        if generation(arch) not in known:
+            newer = generation(arch) > max(known)
+            raise DeviceError("CUDA", f"{self.version} makes no code for {whose}, only for "
+                              f"{', '.join(f'sm_{n}' for n in known)}",
+                              "pip install -U nvidia-cuda-nvrtc" if newer else "DEV=CPU, or DEV=WEBGPU on such a GPU")
         target = arch if binary else arch.replace("sm_", "compute_")
         self.options = [f"--gpu-architecture={target}", "--fmad=false", "--device-int128", "--ptxas-options=-v"]
 

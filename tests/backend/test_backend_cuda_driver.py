@@ -1,0 +1,220 @@
+"""What is made of the driver's answers, and of its memory, on a machine without a GPU: the driver is a stand-in."""
+from __future__ import annotations
+
+import os
+from collections import deque
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from tests.backend.fake_driver import FAULT, NO_MEMORY, FakeDriver, Status
+from tests.backend.gpus import needs_nvrtc
+from tinsmith.backend.cuda import driver as module
+from tinsmith.backend.cuda.device import CUDAGraph, CUDAProgram
+from tinsmith.backend.cuda.driver import GPU, CUDAError
+from tinsmith.backend.cuda.memory import CUDAAllocator
+from tinsmith.backend.cuda.nvrtc import NVRTCCompiler
+from tinsmith.backend.device import Device
+from tinsmith.backend.memory import BufferSpec
+from tinsmith.backend.program import Call, Launched, Place
+from tinsmith.codegen.launch import Launch
+from tinsmith.core.dtypes import dtypes
+from tinsmith.core.errors import DeviceError, KernelError, OutOfMemoryError, TinsmithError
+from tinsmith.core.settings import Context
+from tinsmith.ir import ProgramBuilder
+from tinsmith.runtime.byhand import run_program
+from tinsmith.tensor.tensor import Tensor
+
+
+@pytest.fixture(name="fake")
+def _fake(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    fake = FakeDriver()
+    monkeypatch.setattr(module, "bindings", lambda name: fake)
+    return fake
+
+
+@pytest.fixture(name="gpu")
+def _gpu(fake: FakeDriver) -> GPU:
+    return GPU("CUDA", 0)
+
+
+def program(gpu: GPU, symbol: str) -> CUDAProgram:
+    return CUDAProgram(gpu, Launch(symbol, symbol, [0], [], frozenset((0,)), 1, 4, 0, False, [4], [32]), b"")
+
+
+def graph(gpu: GPU, *symbols: str) -> CUDAGraph:
+    """Kernels one after the other, each on a base of its own."""
+    device = SimpleNamespace(target=SimpleNamespace(replays=2, launches_early=True))
+    launches = [Launched(program(gpu, s), (Place(n),), ()) for n, s in enumerate(symbols)]
+    return CUDAGraph(cast(Any, device), gpu, launches)
+
+
+def on(*addresses: int) -> Any:
+    return [SimpleNamespace(_opaque=SimpleNamespace(address=a), offset=0, nbytes=4) for a in addresses]
+
+
+# *** errors ***
+
+
+@pytest.mark.parametrize("later", ["launch", "graph", "copy"])
+def test_a_fault_is_not_the_kernels_that_notice_it(fake: FakeDriver, gpu: GPU, later: str) -> None:
+    """What was launched before may have failed; what is launched now never began."""
+    memory = CUDAAllocator(gpu)
+    block, replayed, next_one = memory.alloc(64), graph(gpu, "x", "y", "z"), program(gpu, "innocent")
+    for _ in range(2):
+        replayed(on(1, 2, 3), [])
+    memory.copyout(memoryview(bytearray(64)), block, 0)
+    program(gpu, "guilty").launch([block.address])
+    fake.answers = {name: deque([FAULT]) for name in ("cuLaunchKernel", "cuGraphLaunch", "cuEventSynchronize")}
+    does = {"launch": lambda: next_one.launch([1]), "graph": lambda: replayed(on(1, 2, 3), []),
+            "copy": lambda: memory.copyout(memoryview(bytearray(64)), block, 0)}
+    with pytest.raises(KernelError, match=r"ILLEGAL_ADDRESS.*launched since it was last waited for: guilty\. "):
+        does[later]()
+    for call in does.values():
+        with pytest.raises(DeviceError, match="the device is lost: CUDA_ERROR_ILLEGAL_ADDRESS"):
+            call()
+    memory.free(block)
+    memory.memory.trim()
+    gpu.bury()
+    assert "cuMemFree" not in fake.calls, "nothing is asked of a context that is gone"
+
+
+def test_a_forked_process_says_so_and_asks_the_driver_nothing(fake: FakeDriver, gpu: GPU) -> None:
+    memory, kernel = CUDAAllocator(gpu), program(gpu, "k")
+    block = memory.alloc(64)
+    read, write = os.pipe()
+    before = len(fake.calls)
+    child = os.fork()
+    if child == 0:
+        said = []
+        for call in (lambda: memory.alloc(4096), lambda: kernel.launch([1]), gpu.synchronize,
+                     lambda: memory.copyout(memoryview(bytearray(64)), block, 0),
+                     lambda: memory.copyin(block, 0, memoryview(bytes(64)))):
+            try:
+                call()
+            except TinsmithError as error:
+                said.append(f"{type(error).__name__} {error}")
+        memory.free(block)
+        memory.memory.trim()
+        os.write(write, "\n".join([*said, str(len(fake.calls) - before)]).encode())
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    *said, asked = os.read(read, 1 << 16).decode().splitlines()
+    assert len(said) == 5 and asked == "0"
+    assert all(text.startswith("DeviceError") and "was forked from one" in text and "spawn" in text for text in said)
+    assert not gpu.lost and memory.alloc(4096)
+
+
+@pytest.mark.parametrize("lost", ["", "CUDA_ERROR_ILLEGAL_ADDRESS"])
+def test_who_waits_for_each_kernel_names_it_and_what_can_be_done(monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
+    """A kernel of a program, and one written by hand; computing again is no remedy on a device that is lost."""
+    def timed(call: Call) -> float:
+        raise CUDAError("CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal address")
+
+    x = Tensor([1.0, 2.0], device="CPU:9").realize()
+    monkeypatch.setattr(Device["CPU:9"], "timed", timed)
+    monkeypatch.setattr(type(Device["CPU:9"]), "lost", lost)
+    remedy = "a new process, for the device is lost" if lost else "reading the value again computes it again"
+    with Context(DEBUG=2), pytest.raises(KernelError, match=rf"kernel E_2 \(mul\) failed on CPU:9: .*{remedy}"):
+        (x * 3).realize()
+    g = ProgramBuilder()
+    out, zero = g.add("DEFINE_GLOBAL", dtypes.int32, arg=(0, "data0", True)), g.add("CONST", dtypes.int32, arg=0)
+    g.add("STORE", vin=(out, zero, zero))
+    with pytest.raises(KernelError, match=r'nothing failed on CPU:9: CUDA_ERROR_ILLEGAL_ADDRESS .*device="PYTHON"'):
+        run_program(g, np.zeros(1, np.int32), device="CPU:9", name="nothing")
+
+
+# *** memory ***
+
+
+def test_what_lacks_memory_gets_the_blocks_that_wait_to_be_used_again(fake: FakeDriver, gpu: GPU) -> None:
+    """Another size of block, and the driver's own needs: modules, graphs."""
+    memory = CUDAAllocator(gpu)
+    memory.memory.cache_limit = fake.total
+    memory.free(memory.alloc(700_000))
+    assert fake.used >= 700_000
+    block = memory.alloc(900_000)
+    assert 900_000 <= fake.used <= fake.total
+    memory.free(block)
+    fake.answers = {"cuModuleLoadData": deque([NO_MEMORY])}
+    assert program(gpu, "k").module and fake.used == 0
+    fake.answers = {"cuModuleLoadData": deque([NO_MEMORY, NO_MEMORY])}
+    with pytest.raises(OutOfMemoryError, match="1048576 of 1048576 bytes of the GPU free"):
+        program(gpu, "k")
+    assert not gpu.lost
+
+
+def test_out_of_memory_changes_nothing(fake: FakeDriver, gpu: GPU) -> None:
+    memory = CUDAAllocator(gpu)
+    kept = memory.alloc(1000)
+    memory.copyin(kept, 0, memoryview(bytes(range(250)) * 4))
+    with pytest.raises(OutOfMemoryError, match="2000000 bytes of the GPU's memory requested, 1000 bytes in use here"):
+        memory.alloc(2_000_000)
+    back = bytearray(1000)
+    memory.copyout(memoryview(back), kept, 0)
+    assert bytes(back) == bytes(range(250)) * 4 and not gpu.lost
+
+
+@pytest.mark.parametrize("nbytes", [1, 1 << 22, (1 << 22) + 1, (20 << 20) + 3])
+def test_copies_of_any_size_go_through_the_ring(fake: FakeDriver, gpu: GPU, nbytes: int) -> None:
+    fake.total = 1 << 30
+    memory, data = CUDAAllocator(gpu), np.random.default_rng(0).integers(0, 256, nbytes + 7).astype(np.uint8)
+    block, back = memory.alloc(nbytes + 7), np.zeros(nbytes, np.uint8)
+    memory.copyin(block, 0, data.data)
+    memory.copyout(back.data, block, 7)
+    np.testing.assert_array_equal(back, data[7:])
+
+
+def test_pinned_memory_goes_back_to_its_own_pool(fake: FakeDriver, gpu: GPU) -> None:
+    memory = CUDAAllocator(gpu)
+    pinned, cached = BufferSpec(cpu_access=True), BufferSpec(cpu_access=True, uncached=True)
+    one, other = memory.alloc_as(1000, pinned), memory.alloc_as(1000, cached)
+    view = memory.host_view(one, 8, 4)
+    assert view is not None and view.nbytes == 4 and memory.host_view(memory.alloc(8), 0, 8) is None
+    memory.free(one)
+    memory.free(other)
+    assert memory.alloc_as(1000, cached) is other and memory.alloc_as(1000, pinned) is one
+
+
+# *** graphs ***
+
+
+def test_a_replay_updates_only_what_changed(fake: FakeDriver, gpu: GPU) -> None:
+    """One launch each from the second run on; a graph for each of two sets of addresses, then one of them changes."""
+    found = graph(gpu, "a", "b", "c")
+    for _ in range(3):
+        found(on(1, 2, 3), [])
+    assert fake.calls.count("cuLaunchKernel") == 3 and fake.calls.count("cuGraphLaunch") == 2
+    for _ in range(2):
+        for last in (3, 4):
+            found(on(1, 2, last), [])
+    assert fake.calls.count("cuGraphInstantiate") == 2 and found.updated == 0
+    found(on(1, 9, 3), [])
+    assert fake.calls.count("cuGraphInstantiate") == 2 and found.updated == 1
+    assert fake.calls.count("cuGraphExecKernelNodeSetParams") == 1 and fake.calls.count("cuLaunchKernel") == 3
+
+
+# *** what is missing ***
+
+
+def test_hidden_gpus_are_no_broken_driver(fake: FakeDriver) -> None:
+    fake.answers = {"cuInit": deque([Status.CUDA_ERROR_NO_DEVICE]), "cuDriverGetVersion": deque()}
+    fake.__dict__["cuDriverGetVersion"] = lambda: (Status.CUDA_SUCCESS, 13000)
+    with pytest.raises(DeviceError, match=r"finds no GPU.*CUDA_VISIBLE_DEVICES"):
+        module.gpu_count.__wrapped__()
+
+
+def test_an_old_driver_is_told_its_version(fake: FakeDriver) -> None:
+    fake.__dict__["cuInit"] = lambda flags: (Status.CUDA_SUCCESS,)
+    fake.__dict__["cuDriverGetVersion"] = lambda: (Status.CUDA_SUCCESS, 12040)
+    with pytest.raises(DeviceError, match=r"is for CUDA 12\.4.*driver 580"):
+        module.gpu_count.__wrapped__()
+
+
+@pytest.mark.parametrize("arch, remedy", [("sm_70", "DEV=CPU"), ("sm_990", "pip install -U nvidia-cuda-nvrtc")])
+def test_an_architecture_that_nvrtc_does_not_know(arch: str, remedy: str) -> None:
+    needs_nvrtc()
+    with pytest.raises(DeviceError, match=rf"makes no code for {arch} \(Some GPU\), only for sm_75.*{remedy}"):
+        NVRTCCompiler(arch, gpu="Some GPU")
