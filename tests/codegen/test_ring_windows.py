@@ -107,15 +107,18 @@ def test_patches_leave_little_over() -> None:
     memory = UOp(Ops.PARAM, dtypes.float16.ptr(), (), (1, (64 * 56 * 56 * 256,)))
     image = memory.load(((pixels[0] * 56 + pixels[1]) * 56 + pixels[2]) * 256 + channel)
 
-    def shape(ranges: tuple[UOp, ...], size: int, windows: bool = True) -> list[int]:
-        return [n for _, n in patches(image, image, ranges, size, 64, windows)]
+    def shape(ranges: tuple[UOp, ...], size: int, windows: bool = True, stored: int = 1) -> list[int]:
+        return [n for _, n in patches(image, image, ranges, size, 64, windows, {pixels[-1]: stored})]
 
     assert shape(pixels, 64) == [4, 4, 4] and shape(pixels, 128) == [4, 4, 8]
     assert shape(pixels[1:], 64) == [8, 8]
+    assert shape(pixels, 64, stored=8) == [2, 4, 8], "vectors of eight pixels are stored"
     assert shape(pixels[:1], 128) == [0], "a range of its own"
     assert shape(pixels, 64, windows=False) == [0], "no box leaves less over than one long range"
-    assert patches(image, image, (channel, *pixels[:2]), 0, 64, True) == ((3, 64), (0, 1), (1, 1)), "channels outermost"
-    assert patches(image, image, (channel, *pixels[:2]), 256, 64, True) == ((0, 1), (1, 1), (3, 256)), "along memory"
+    steps = (channel, *pixels[:2])
+    assert patches(image, image, steps, 0, 64, True, {}) == ((3, 64), (0, 1), (1, 1)), "channels outermost"
+    assert patches(image, image, steps, 256, 64, True, {}) == ((0, 1), (1, 1), (3, 256)), "along memory"
+    assert shape(pixels, 192) == [6, 4, 8], "what is no power of two is outermost"
 
 
 # *** CUDA ***

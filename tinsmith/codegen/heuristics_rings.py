@@ -12,7 +12,7 @@ place in the window. Copies of boxes bring patches of any shape, so it is chosen
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from tinsmith.codegen import matrix
@@ -42,7 +42,8 @@ def ring_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
     k = [r for r in found.k if r in found.a.ranges and r in found.b.ranges]
     if not (x and y and k) or not all(isinstance(range_size(r), int) for r in (*x, *y, *k)):
         return
-    m, n = (y, x) if any(all(stride_of(s.src[1], r) == 1 for s in kernel.stores) for r in x) else (x, y)
+    stored = next((r for r in (*x, *y) if all(stride_of(s.src[1], r) == 1 for s in kernel.stores)), None)
+    m, n = (y, x) if stored in x else (x, y)
     lengths = {r.arg[0]: range_size(r) for r in (*x, *y, *k)}
     for unit in target.units:
         if not unit.tiles or (unit.rounds and not settings.ALLOW_TF32) or matrix.operands(
@@ -51,8 +52,9 @@ def ring_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
         fastest = max(u.rate for u in target.units if u.tiles and u.a is unit.a)
         for tile in unit.tiles:
             side, steps = unit.m * tile.below, ROW_BYTES // unit.a.itemsize
-            groups = [patches(found.a, found.b, ranges, size, steps, len(k) > 1) for ranges, size in (
-                (m, side), (n, unit.n), (k, 0))]
+            vector = unit.fragment_c.registers[0][0] * unit.fragment_c.lanes[0][0]  # columns that lanes store together
+            groups = [patches(found.a, found.b, ranges, size, steps, len(k) > 1, {stored: vector} if stored else {})
+                      for ranges, size in ((m, side), (n, unit.n), (k, 0))]
             sizes = [math.prod(map(range_size, ranges)) for ranges in (m, n, k)]
             if any(size < least for size, least in zip(sizes, (unit.m, unit.n // 2, 2 * unit.k))):
                 continue
@@ -80,19 +82,21 @@ def _along(kernel: Kernel, fold: UOp, a: UOp, b: UOp) -> list[UOp]:
     return [r for r in kernel.order if r in a.ranges - b.ranges and r in fold.ranges and r.arg[1] is Role.GLOBAL]
 
 
-def patches(a: UOp, b: UOp, ranges: Sequence[UOp], size: int, width: int, windows: bool) -> tuple[Part, ...]:
+def patches(a: UOp, b: UOp, ranges: Sequence[UOp], size: int, width: int, windows: bool,
+            vectors: Mapping[UOp, int]) -> tuple[Part, ...]:
     """The ranges that tiles of ``size`` run along, and how many of their steps stay together, the slowest first. With
     ``size`` 0 they are those of a sum, which takes ``width`` steps at a time.
 
     Where memory runs along one of them, it is the fastest. Else the tile is the box that leaves least over at the
-    edges, and of those the one with the shortest sides. Outside of windows one long range does, the others are axes of
-    the grid.
+    edges, and of those the one with the shortest sides; along the range of ``vectors`` it has whole ones. Outside of
+    windows one long range does, the others are axes of the grid.
     """
     sizes = [range_size(r) for r in ranges]
     longest = ranges[sizes.index(max(sizes))]
     along = next((r for r in ranges for x in (a, b) if any(
         stride_of(n.src[1], r) == 1 for n in toposort(x) if n.op is Ops.LOAD)), None)
-    shape = min(_boxes(size or width, len(ranges)), key=lambda box: (_volume(sizes, box), sum(box), box))
+    shape = min(_boxes(size or width, len(ranges)), key=lambda box: (
+        any(n % vectors.get(r, 1) for r, n in zip(ranges, box)), _volume(sizes, box), sum(box), box))
     alone = [size if r is longest else 1 for r in ranges]
     if len(ranges) == 1 or not (windows or (along is None and _volume(sizes, shape) < _volume(sizes, alone))):
         return ((longest.arg[0], 0),)
@@ -109,13 +113,14 @@ def _volume(sizes: Sequence[int], box: Sequence[int]) -> int:
 
 
 def _boxes(size: int, axes: int) -> Iterator[tuple[int, ...]]:
-    """All boxes of so many elements."""
+    """All boxes of so many elements; what is no power of two lies along the slowest axes, beyond a unit's rows."""
     if axes == 1:
         yield (size,)
         return
     for n in range(1, size + 1):
-        if size % n == 0:
-            yield from ((n, *rest) for rest in _boxes(size // n, axes - 1))
+        inner = size // n
+        if size % n == 0 and (inner & (inner - 1) == 0 or n == 1):
+            yield from ((n, *rest) for rest in _boxes(inner, axes - 1))
 
 
 def as_one(kernel: Kernel, group: Sequence[Part]) -> int:

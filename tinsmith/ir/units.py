@@ -344,11 +344,12 @@ _OPERANDS = (("bf16", dtypes.bfloat16), ("f16", dtypes.float16), ("tf32", dtypes
 HOPPER = tuple(_wgmma(name, dtype, n, tiles, chains)
                for name, dtype in _OPERANDS for n, tiles, chains in (
                    (256, (Tile(2, 4, 1.0), Tile(2, 4, 1.03, True), Tile(1, 5, 0.87)), _ATTENTION),
-                   (192, (Tile(2, 5, 0.98), Tile(2, 5, 1.0, True), Tile(3, 4, 1.03, True)), _ATTENTION),
+                   (192, (Tile(2, 5, 0.98), Tile(2, 5, 1.0, True), Tile(3, 4, 1.03, True), Tile(1, 6, 0.85)),
+                    _ATTENTION),
                    (128, (Tile(2, 6, 0.94), Tile(2, 6, 0.95, True), Tile(1, 8, 0.73)),
                     (Tile(2, 2, 1.0, True, 128, True, True), Tile(2, 2, 0.85, between=128),
                      Tile(1, 2, 0.6, between=128))),
-                   (64, (Tile(2, 6, 0.58), Tile(1, 8, 0.5)),
+                   (64, (Tile(2, 6, 0.58), Tile(2, 6, 0.64, True), Tile(1, 8, 0.5)),
                     (Tile(2, 2, 1.0, between=128), Tile(1, 3, 0.6, between=128)))))
 
 
