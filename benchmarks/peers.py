@@ -189,6 +189,10 @@ class Lazy:
         captured: Callable[..., Any] = self.lib.TinyJit(f) if self.jit else f
         return captured
 
+    def tanh_gelu(self, x: Any) -> Any:
+        """tinygrad's only form; ours is PyTorch's unless it is asked for."""
+        return x.gelu() if self.lib.__name__ == "tinygrad" else x.gelu("tanh")
+
     def training(self) -> contextlib.AbstractContextManager[Any]:
         """Training mode; tinygrad 0.14 turned `Tensor.train()` into a context variable."""
         context: contextlib.AbstractContextManager[Any]
@@ -268,7 +272,7 @@ class Lazy:
         return self._call(lambda x: x.layernorm(), (rows, cols))
 
     def gelu(self, rows: int, cols: int) -> Run:
-        return self._call(lambda x, y: (x * 2 + y).gelu(), (rows, cols), (rows, cols))
+        return self._call(lambda x, y: self.tanh_gelu(x * 2 + y), (rows, cols), (rows, cols))
 
     def cat(self, rows: int, cols: int, parts: int) -> Run:
         return self._call(lambda *x: x[0].cat(*x[1:], dim=1), *[(rows, cols)] * parts)
@@ -322,7 +326,7 @@ class Lazy:
                 opt.zero_grad()
                 with self.narrow(dtype):
                     out = made.logits(x, place, lambda q, k, v: q.scaled_dot_product_attention(k, v, is_causal=True),
-                                      tensor.gelu)
+                                      self.tanh_gelu)
                     loss = out.sparse_categorical_crossentropy(y)
                 loss.backward()
                 return loss.realize(*opt.schedule_step())
