@@ -16,7 +16,7 @@ from tinsmith.backend.device import Device
 from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.opt import OptOps
 from tinsmith.codegen.program import begin, compile_kernel
-from tinsmith.codegen.tuning import work_of
+from tinsmith.codegen.tuning import weight_of
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 
@@ -105,7 +105,7 @@ def test_large_kernels_that_no_workers_share_say_why() -> None:
         assert isinstance(kernel, KernelProgram) and step.item is not None
         if step.item.sink is None or any(o.op is OptOps.THREAD for o in kernel.opts):
             continue
-        if work_of(begin(step.item.sink, target)) >= target.core.serial_work:
+        if weight_of(begin(step.item.sink, target)) >= target.core.serial_work:
             assert kernel.plan is not None and kernel.plan.alone, f"{kernel.name}: {kernel.opts}"
             reasons.add(kernel.plan.alone)
     assert reasons == {"its steps come in an order", "one core holds all its results at once"}

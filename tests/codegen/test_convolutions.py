@@ -12,8 +12,7 @@ from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.lower import lower
 from tinsmith.codegen.normalize import normalize
 from tinsmith.codegen.opt import OptOps
-from tinsmith.codegen.roles import Role
-from tinsmith.codegen.tuning import count_of
+from tinsmith.codegen.roles import Role, count_of
 from tinsmith.core.dtypes import DType
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.structure import Contraction, structure

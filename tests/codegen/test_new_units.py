@@ -19,7 +19,8 @@ from tinsmith.backend.python.render import PythonRenderer
 from tinsmith.codegen.opt import OptOps
 from tinsmith.codegen.program import begin, compile_kernel
 from tinsmith.codegen.render import dots
-from tinsmith.codegen.render.base import CUTS_FOR_CORES, GRID_COSTS, Renderer, Target
+from tinsmith.codegen.render.base import Renderer, Target
+from tinsmith.codegen.render.costs import CUTS_FOR_CORES, GRID_COSTS
 from tinsmith.codegen.render.llvm import LLVMRenderer
 from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import DType, dtypes

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tinsmith import Tensor, dtypes
-from tinsmith.codegen.render.base import Costs
+from tinsmith.codegen.render.costs import Costs
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.evaluate import evaluate
 from tinsmith.ir.uop import toposort

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.schedule.helpers import count, given, kernels, reductions, work
-from tinsmith.codegen.render.base import Costs
+from tinsmith.codegen.render.costs import Costs
 from tinsmith.core.settings import Context
 from tinsmith.ir import Ops
 from tinsmith.ir.structure import contraction

@@ -10,7 +10,7 @@ import pytest
 from tinsmith import Tensor
 from tinsmith.backend.device import Device
 from tinsmith.codegen.program import compile_kernel
-from tinsmith.codegen.render.base import Costs
+from tinsmith.codegen.render.costs import Costs
 from tinsmith.codegen.render.cuda import CUDARenderer, cuda_target
 from tinsmith.core.dtypes import dtypes, rounded_to_tf32
 from tinsmith.core.settings import Context

@@ -6,7 +6,7 @@ from tinsmith import Tensor
 from tinsmith.backend.device import Device
 from tinsmith.codegen.opt import OptOps
 from tinsmith.codegen.program import compile_kernel
-from tinsmith.codegen.render.base import RANKED_COSTS
+from tinsmith.codegen.render.costs import RANKED_COSTS
 from tinsmith.ir import Ops
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.canonical import canonical

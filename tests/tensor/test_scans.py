@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.tensor.helpers import FLOATS, INTS, SHAPES, check, check_gradient, values, wide
 from tinsmith import Tensor, dtypes
-from tinsmith.codegen.render.base import Cuts
+from tinsmith.codegen.render.costs import Cuts
 from tinsmith.core.dtypes import DType, sum_dtype
 from tinsmith.core.errors import AxisError
 from tinsmith.core.settings import Context

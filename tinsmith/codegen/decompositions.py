@@ -11,7 +11,7 @@ from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.fastmath import fastmath
 from tinsmith.ir.ops.elementwise import ROUGH
-from tinsmith.ir.rewrite import Pat, Rule, RuleSet, rewrite
+from tinsmith.ir.rewrite import Pat, Rule, RuleSet, readers_of, rewrite
 from tinsmith.ir.symbolic import simplify
 from tinsmith.ir.uop import toposort
 
@@ -86,10 +86,7 @@ def _rough_powers(sink: UOp) -> dict[UOp, UOp]:
     """exp(x - m), m the greatest x, as 2**((x - m)·log2(e)) where absolute errors count: in a sum, whose greatest term
     is 1, and in what is rounded to 16 bits."""
     nodes = toposort(sink)
-    readers: dict[UOp, list[UOp]] = {}
-    for n in nodes:
-        for s in n.src:
-            readers.setdefault(s, []).append(n)
+    readers = readers_of(nodes)
     return {n: UOp(Ops.EXP2, None, (n.src[0] * LOG2E,), ROUGH) for n in nodes
             if n.op is Ops.EXP and n.dtype is dtypes.float32 and n.src[0].op is Ops.SUB
             and _only_roughly(n, readers) and _greatest(*n.src[0].src)}

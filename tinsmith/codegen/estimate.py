@@ -25,9 +25,9 @@ from tinsmith.codegen.blocks import thread_axes, threads_per_block
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.matrix import held
 from tinsmith.codegen.render.base import Target
-from tinsmith.codegen.roles import THREADS, Role, limits, range_size
+from tinsmith.codegen.roles import THREADS, Role, count_of, limits, range_size
 from tinsmith.codegen.tuning import footprint, stride_of
-from tinsmith.codegen.work import MEMORY, Work, count, elements_of, is_arithmetic, repeated, size_of, work_of
+from tinsmith.codegen.work import MEMORY, Work, elements_of, is_arithmetic, repeated, size_of, work_of
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.texts import plural
 from tinsmith.ir import Ops, UOp
@@ -259,7 +259,7 @@ class _Model:
     def workers(self) -> tuple[int, float]:
         """Workers with something to do, and the share of all work that the busiest has."""
         split = next((r for r in self.kernel.order if r.arg[1] is Role.THREAD), None)
-        size = count([split]) if split is not None else 1
+        size = count_of([split]) if split is not None else 1
         workers = min(size, self.machine.workers)
         return workers, -(-size // workers) / size
 
@@ -269,7 +269,7 @@ class _Model:
 
     def times(self, n: UOp) -> int:
         """How often a node is computed, vectors as one."""
-        return repeated(self.around[n]) * count(r for r in n.ranges if r.arg[1] in (Role.UPCAST, Role.UNROLL))
+        return repeated(self.around[n]) * count_of(r for r in n.ranges if r.arg[1] in (Role.UPCAST, Role.UNROLL))
 
     def traffic(self, n: UOp) -> int:
         """Bytes that a load or store moves between a core's last cache and what is beyond."""
@@ -279,9 +279,9 @@ class _Model:
         moved = min(elements_of(n), size_of(n.src[0])) * size
         loops = self.around[n]
         for at, r in enumerate(loops):
-            inside = count(x for x in own if x.arg[1].expanded or x in loops[at + 1 :]) * size
+            inside = count_of(x for x in own if x.arg[1].expanded or x in loops[at + 1 :]) * size
             if r not in own and inside > self.machine.l2:
-                moved *= count([r])
+                moved *= count_of([r])
         return moved
 
     def access(self, n: UOp) -> float:
@@ -306,7 +306,7 @@ class _Model:
         """Additions, or waiting for them. A sum of products is fused: the multiplication is what is counted."""
         over = n.src[0].ranges | n.ranges
         steps = repeated(self.around[n]) * repeated(r for r in n.src[1:] if not r.arg[1].expanded)
-        copies = count(r for r in over if r.arg[1] in (Role.UPCAST, Role.UNROLL))
+        copies = count_of(r for r in over if r.arg[1] in (Role.UPCAST, Role.UNROLL))
         fused = sum_of_products(n) is not None and n.dtype.is_float
         work = 0 if fused else copies * self.registers(over, n.dtype) * n.arg.cost
         return steps * max(work, self.machine.latency * self.machine.issue) / self.rate
@@ -314,15 +314,15 @@ class _Model:
     def unit_seconds(self, n: UOp) -> float:
         """One worker's time for the steps of a matrix unit."""
         unit: MatrixUnit = n.arg
-        copies = count(r for r in n.ranges if r.arg[1] in (Role.UPCAST, Role.UNROLL))
-        return count(self.around[n]) * copies * 2.0 * unit.m * unit.n * unit.k / self.unit_peak(unit).one
+        copies = count_of(r for r in n.ranges if r.arg[1] in (Role.UPCAST, Role.UNROLL))
+        return count_of(self.around[n]) * copies * 2.0 * unit.m * unit.n * unit.k / self.unit_peak(unit).one
 
     def unit_peak(self, unit: MatrixUnit) -> Rate:
         return unit_peak(unit, self.kernel.target, self.machine)
 
     def registers(self, ranges: Iterable[UOp], dtype: DType) -> int:
         """Vector registers that the lanes of a value fill."""
-        lanes = count(r for r in ranges if r.arg[1] is Role.VECTOR)
+        lanes = count_of(r for r in ranges if r.arg[1] is Role.VECTOR)
         return max(-(-lanes * dtype.itemsize // self.width), 1)
 
     @property
@@ -355,14 +355,14 @@ class _Grid(_Model):
             if r.arg[1] in (Role.LOOP, Role.REDUCE, Role.BLOCK):
                 blocks = frozenset().union(*(n.src[1].ranges for s in limits(r) or () for n in toposort(s)
                                              if n.op is Ops.LOAD))
-                total *= max(count([r]) // count(blocks), 1)
-                shared *= count([r]) if r in self.dealt else 1
+                total *= max(count_of([r]) // count_of(blocks), 1)
+                shared *= count_of([r]) if r in self.dealt else 1
         return -(-total // min(shared, self.threads))
 
     def of_thread(self, n: UOp) -> int:
         """How often a thread accesses memory by a node; copies that reach the same place read it once."""
         copies = [r for r in n.ranges if r.arg[1] in (Role.UPCAST, Role.UNROLL)]
-        return self.steps(self.around[n]) * (footprint(n.src[1], copies) if n.op is Ops.LOAD else count(copies))
+        return self.steps(self.around[n]) * (footprint(n.src[1], copies) if n.op is Ops.LOAD else count_of(copies))
 
     def accesses(self) -> list[UOp]:
         return [n for n in self.around if n.op in MEMORY and n.src[0].op is Ops.PARAM]
@@ -387,7 +387,7 @@ class _Grid(_Model):
         """What its warps move, one access behind the other; and what a thread waits for that it loads, a few values at
         a time, and for the other threads of its block."""
         warps = -(-self.threads // self.warp)
-        turns = -(-count(r for r in self.kernel.order if r.arg[1] is Role.GLOBAL) // self.target.cores)
+        turns = -(-count_of(r for r in self.kernel.order if r.arg[1] is Role.GLOBAL) // self.target.cores)
         moved = sum(self.of_thread(n) * max(self.of_warp(n), self.data.access) for n in self.accesses()) * warps * turns
         batches: dict[frozenset[UOp], int] = {}
         for n in self.accesses():

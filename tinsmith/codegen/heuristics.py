@@ -13,18 +13,17 @@ from tinsmith.codegen.heuristics_rows import row_ahead, steps_together
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
-from tinsmith.codegen.roles import Role, is_partial, range_size
+from tinsmith.codegen.roles import Role, count_of, is_partial, range_size
 from tinsmith.codegen.tuning import (
     Candidate,
     apply_to,
-    count_of,
     lanes_of,
     name_of,
     power_of_two,
     split,
     stored_bytes,
     stride_of,
-    work_of,
+    weight_of,
 )
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
@@ -123,7 +122,7 @@ def symbolic_opts(kernel: Kernel, target: Target) -> None:
     if target.vector_bytes:
         symbolic_lanes(kernel, target)
     outer = next(iter(kernel.ranges), None)
-    if target.threads > 1 and outer in kernel.parallel and work_of(kernel) >= target.core.serial_work:
+    if target.threads > 1 and outer in kernel.parallel and weight_of(kernel) >= target.core.serial_work:
         assert outer is not None
         if isinstance(range_size(outer), int) and all(outer in s.ranges for s in kernel.stores):
             apply_to(kernel, OptOps.THREAD, outer)

@@ -17,8 +17,8 @@ from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.masking import covered_steps
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
-from tinsmith.codegen.roles import Role, range_size
-from tinsmith.codegen.tuning import apply_to, count_of, stride_of
+from tinsmith.codegen.roles import Role, count_of, range_size
+from tinsmith.codegen.tuning import apply_to, stride_of
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 

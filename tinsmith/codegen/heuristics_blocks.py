@@ -35,8 +35,7 @@ from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, range_size
-from tinsmith.codegen.tuning import Candidate, apply_if_it_fits, apply_to
-from tinsmith.codegen.tuning import stride_of as _stride
+from tinsmith.codegen.tuning import Candidate, apply_if_it_fits, apply_to, stride_of
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops
 from tinsmith.ir.structure import (
@@ -114,7 +113,7 @@ def reuse_opts(kernel: Kernel, target: Target) -> None:
         return
     pair = found.a, found.b
     own = [next((r for r in kernel.order if r in a.ranges - b.ranges and r.arg[1] is Role.GLOBAL and not any(
-        _stride(n.src[1], r) == 1 for n in (*pair, *kernel.stores))), None) for a, b in (pair, pair[::-1])]
+        stride_of(n.src[1], r) == 1 for n in (*pair, *kernel.stores))), None) for a, b in (pair, pair[::-1])]
     for copies in target.blocks.copies:
         amounts = [math.gcd(range_size(r), c) if r is not None and isinstance(range_size(r), int) else 1
                    for r, c in zip(own, copies)]

@@ -15,13 +15,12 @@ from tinsmith.codegen.heuristics_cuts import cut_loops
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
-from tinsmith.codegen.roles import Role, is_partial, range_size
+from tinsmith.codegen.roles import Role, count_of, is_partial, range_size
 from tinsmith.codegen.streams import SIDE
 from tinsmith.codegen.tuning import (
     Candidate,
     access_cycles,
     apply_to,
-    count_of,
     lanes_of,
     name_of,
     order,

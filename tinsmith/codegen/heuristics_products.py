@@ -18,7 +18,7 @@ from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, range_size
-from tinsmith.codegen.tuning import Candidate, apply_to, stride_of
+from tinsmith.codegen.tuning import Candidate, apply_to, stride_of, the_sum
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.structure import contraction
@@ -77,9 +77,9 @@ def tiles(target: Target, unit: MatrixUnit) -> Iterator[Tile]:
 
 def product_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
     """Tiles through local memory for one large contraction: the best two for each unit."""
-    fold = next(iter(kernel.folds), None)
-    found = contraction(fold, guarded=True) if fold is not None and len(kernel.folds) == 1 else None
-    if fold is None or found is None or any(s.op is not Ops.STORE for s in kernel.stores):
+    fold = the_sum(kernel)
+    found = contraction(fold, guarded=True) if fold is not None else None
+    if fold is None or found is None:
         return
     sides = [list(found.m), list(found.n)]
     fixed = all(isinstance(range_size(r), int) for side in (*sides, found.k) for r in side)

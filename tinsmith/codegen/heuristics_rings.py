@@ -20,7 +20,7 @@ from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, range_size
-from tinsmith.codegen.tuning import Candidate, Unfit, apply_if_it_fits, apply_to, stride_of
+from tinsmith.codegen.tuning import Candidate, Unfit, apply_if_it_fits, apply_to, stride_of, the_sum
 from tinsmith.codegen.views import loaded
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
@@ -34,9 +34,9 @@ Part = tuple[int, int]  # the number of a range, and how many of its steps are i
 
 def ring_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
     """Tiles of the units that work from rings, for one large contraction."""
-    fold = next(iter(kernel.folds), None)
-    found = contraction(fold, guarded=True) if fold is not None and len(kernel.folds) == 1 else None
-    if fold is None or found is None or any(s.op is not Ops.STORE for s in kernel.stores):
+    fold = the_sum(kernel)
+    found = contraction(fold, guarded=True) if fold is not None else None
+    if fold is None or found is None:
         return
     x, y = (_along(kernel, fold, a, b) for a, b in ((found.a, found.b), (found.b, found.a)))
     k = [r for r in found.k if r in found.a.ranges and r in found.b.ranges]

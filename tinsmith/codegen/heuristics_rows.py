@@ -19,13 +19,12 @@ from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.normalize import divided_by
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
-from tinsmith.codegen.roles import Role, is_partial, range_size
+from tinsmith.codegen.roles import Role, count_of, is_partial, range_size
 from tinsmith.codegen.streams import equal_values
 from tinsmith.codegen.tuning import (
     Candidate,
     access_cycles,
     apply_to,
-    count_of,
     lanes_of,
     name_of,
     split,

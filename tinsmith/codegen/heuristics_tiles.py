@@ -25,15 +25,20 @@ from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.masking import covered_steps
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Core, Target, TileCosts
-from tinsmith.codegen.roles import Role, limits, range_size
+from tinsmith.codegen.roles import Role, count_of, limits, range_size
 from tinsmith.codegen.streams import SIDE
-from tinsmith.codegen.tuning import Candidate, footprint, name_of, order
-from tinsmith.codegen.tuning import apply_to as _apply
-from tinsmith.codegen.tuning import count_of as _count
-from tinsmith.codegen.tuning import lanes_of as _lanes
-from tinsmith.codegen.tuning import power_of_two as _power_of_two
-from tinsmith.codegen.tuning import split as _split
-from tinsmith.codegen.tuning import stride_of as _stride
+from tinsmith.codegen.tuning import (
+    Candidate,
+    apply_to,
+    footprint,
+    lanes_of,
+    name_of,
+    order,
+    power_of_two,
+    split,
+    stride_of,
+    the_sum,
+)
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.structure import contraction
 from tinsmith.ir.uop import toposort
@@ -79,7 +84,7 @@ def tile_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
 
 
 def _all_tiles(kernel: Kernel, target: Target) -> list[Tile]:
-    fold = kernel.folds[0] if len(kernel.folds) == 1 and all(s.op is Ops.STORE for s in kernel.stores) else None
+    fold = the_sum(kernel)
     found = contraction(fold) if fold is not None and fold.dtype.is_float else None
     if fold is None or found is None or not target.vector_bytes:
         return []
@@ -102,9 +107,9 @@ def _load(operand: UOp) -> UOp | None:
 def _tiles(kernel: Kernel, target: Target, fold: UOp, panel: UOp, scalar: UOp, lane: UOp,
            other: list[UOp]) -> list[Tile]:
     """Tiles with lanes along ``lane``, one for each sensible number of vectors and rows."""
-    lanes = min(_lanes(kernel, target), _power_of_two(range_size(lane)))
+    lanes = min(lanes_of(kernel, target), power_of_two(range_size(lane)))
     load = _load(scalar)
-    rows = sorted(other, key=lambda r: abs(_stride(load.src[1], r) or 1 << 40) if load is not None else 0)
+    rows = sorted(other, key=lambda r: abs(stride_of(load.src[1], r) or 1 << 40) if load is not None else 0)
     inner = max(fold.src[1:], key=kernel.order.index)
     steps = _unroll_amount(target.core, range_size(inner))
     out = []
@@ -117,7 +122,7 @@ def _tiles(kernel: Kernel, target: Target, fold: UOp, panel: UOp, scalar: UOp, l
             _price(kernel, target, tile, other)
             if slides and tile.height * (vectors + 1) + steps > target.vector_registers + 4:
                 tile.times(target.core.tile.spilled)
-            if not (tile.pack and _count(frozenset(fold.src[1:])) * vectors * lanes * 4 > target.core.largest_panel):
+            if not (tile.pack and count_of(frozenset(fold.src[1:])) * vectors * lanes * 4 > target.core.largest_panel):
                 out.append(tile)
     return out
 
@@ -134,32 +139,32 @@ def _price(kernel: Kernel, target: Target, tile: Tile, other: list[UOp]) -> None
         fill *= 1 - costs.used + costs.used * number / (-(-number // amount) * amount)  # the last tile may have fewer
     least, beside = costs.step
     step = max(height * vectors / core.issue, (height + vectors) / core.issue, least) + beside
-    tile.price = {"products": _count(fold.src[0].ranges) / (height * vectors * lanes * fill) * step,
+    tile.price = {"products": count_of(fold.src[0].ranges) / (height * vectors * lanes * fill) * step,
                   "operands and results": _feeding(kernel, target, tile, other)}
-    if not all(_stride(s.src[1], lane) in (0, 1) for s in kernel.stores):
-        blocks = any(amount >= SIDE and all(_stride(s.src[1], r) == 1 for s in kernel.stores)
+    if not all(stride_of(s.src[1], lane) in (0, 1) for s in kernel.stores):
+        blocks = any(amount >= SIDE and all(stride_of(s.src[1], r) == 1 for s in kernel.stores)
                      for r, amount in tile.rows)
-        tile.price["stores across lanes"] = _count(fold.ranges) * costs.stored_across[not blocks]
+        tile.price["stores across lanes"] = count_of(fold.ranges) * costs.stored_across[not blocks]
     if _crowds_a_set(_load(tile.scalar), fold, core):
         tile.times(costs.same_sets[1])
-    along = load is not None and _stride(load.src[1], lane) == 1
+    along = load is not None and stride_of(load.src[1], lane) == 1
     guarded = load is None or len(load.src) > 2
-    reuse = _count(frozenset(other))
+    reuse = count_of(frozenset(other))
     pitch, width = abs(_largest_stride(load, fold)) * 4, vectors * lanes * 4
     room = target.l2_bytes * _share_of_sets(pitch, width, target.l2_bytes // core.ways)
-    crowded = 2 * width * _count(frozenset(fold.src[1:])) >= room
+    crowded = 2 * width * count_of(frozenset(fold.src[1:])) >= room
     narrow, many, far = costs.packed_from
     often = narrow if _is_narrow(load) else many if crowded else far if pitch >= core.page // 2 else math.inf
     tile.pack = not along or guarded or reuse >= often * height
     if tile.pack:
         if not any(r in tile.panel.ranges and r is not lane for r in kernel.parallel):
             tile.times(_busiest(count, vectors, target.threads))
-        outside = any(load is not None and _stride(load.src[1], r) == 1 for r in kernel.parallel if r is not lane)
-        blocks = any(load is not None and _stride(load.src[1], r) == 1 and range_size(r) % SIDE == 0
+        outside = any(load is not None and stride_of(load.src[1], r) == 1 for r in kernel.parallel if r is not lane)
+        blocks = any(load is not None and stride_of(load.src[1], r) == 1 and range_size(r) % SIDE == 0
                      for r in fold.src[1:])
         across = costs.across[not blocks] * (1 + _per_set(load, lane, vectors * lanes, core.page) / costs.lines_of_set)
         each = costs.along if along else costs.scattered if outside else across
-        tile.price["packing"] = _count(tile.panel.ranges) * each
+        tile.price["packing"] = count_of(tile.panel.ranges) * each
         return
     tile.times((1 + 1 / height if _is_narrow(load) else 1) * (costs.unpacked if reuse > height else 1))
 
@@ -167,17 +172,17 @@ def _price(kernel: Kernel, target: Target, tile: Tile, other: list[UOp]) -> None
 def _feeding(kernel: Kernel, target: Target, tile: Tile, other: list[UOp]) -> float:
     """Cycles that the tile waits for scalars, for vectors of the panel and for rows of the result."""
     steps, width, size = frozenset(tile.fold.src[1:]), tile.vectors * tile.lanes, tile.fold.dtype.itemsize
-    costs, products, results = target.core.tile, _count(tile.fold.src[0].ranges), _count(tile.fold.ranges)
-    scalar, reached = _load(tile.scalar), _count(steps.union(other))
+    costs, products, results = target.core.tile, count_of(tile.fold.src[0].ranges), count_of(tile.fold.ranges)
+    scalar, reached = _load(tile.scalar), count_of(steps.union(other))
     distinct, staged, across = reached, False, False
     if scalar is not None:  # of windows that overlap, each element comes once; guarded ones are copied to local memory
         inside = [r for r in kernel.order if r in scalar.ranges and (r in steps or r in other)]
         distinct = math.prod(box.size for box in footprints(scalar, inside))
-        staged, across = len(scalar.src) > 2, abs(_stride(scalar.src[1], tile.fold.src[-1]) or 0) > 1
+        staged, across = len(scalar.src) > 2, abs(stride_of(scalar.src[1], tile.fold.src[-1]) or 0) > 1
     far = distinct * size > target.l2_bytes // 2 and not staged
     share = 1 / tile.height if across else distinct / reached * size / target.core.line
     cycles = products / width * share * costs.scalar_line[far]
-    if _count(steps) * width * size > costs.near * target.l1_bytes:
+    if count_of(steps) * width * size > costs.near * target.l1_bytes:
         cycles += products / (tile.height * tile.lanes) * costs.panel_vector
     far = results * size > 4 * target.l2_bytes
     return cycles + results / width * costs.result_row[far]
@@ -194,15 +199,15 @@ def _busiest(count: int, vectors: int, threads: int) -> float:
 
 def _per_set(load: UOp | None, lane: UOp, rows: int, page: int) -> float:
     """Lines in each set of the first cache that they fall into when ``rows`` rows of an operand are read together."""
-    pitch = abs(_stride(load.src[1], lane) or 0) * load.dtype.itemsize if load is not None else 0
+    pitch = abs(stride_of(load.src[1], lane) or 0) * load.dtype.itemsize if load is not None else 0
     return rows * math.gcd(pitch, page) / page
 
 
 def _crowds_a_set(scalar: UOp | None, fold: UOp, core: Core) -> bool:
     """Whether every step of a long reduction reads a line of the same few sets of the caches: pages that lie apart."""
-    if scalar is None or _count(frozenset(fold.src[1:])) < core.tile.same_sets[0]:
+    if scalar is None or count_of(frozenset(fold.src[1:])) < core.tile.same_sets[0]:
         return False
-    step = abs(_stride(scalar.src[1], fold.src[-1]) or 0) * scalar.dtype.itemsize
+    step = abs(stride_of(scalar.src[1], fold.src[-1]) or 0) * scalar.dtype.itemsize
     return step >= core.page and step % core.page == 0
 
 
@@ -219,8 +224,8 @@ def _is_narrow(load: UOp | None) -> bool:
 
 def _same_step(index: UOp, a: UOp, b: UOp) -> bool:
     """Whether an index moves equally far along both ranges: a window sliding over rows."""
-    step = _stride(index, a)
-    return bool(step) and abs(step or 0) == abs(_stride(index, b) or 0)
+    step = stride_of(index, a)
+    return bool(step) and abs(step or 0) == abs(stride_of(index, b) or 0)
 
 
 def _unroll_amount(core: Core, size: int, vectors: int = 1) -> int:
@@ -231,7 +236,7 @@ def _unroll_amount(core: Core, size: int, vectors: int = 1) -> int:
 def _largest_stride(load: UOp | None, fold: UOp) -> int:
     if load is None:
         return 0
-    return max((abs(_stride(load.src[1], r) or 0) for r in fold.src[1:]), default=0)
+    return max((abs(stride_of(load.src[1], r) or 0) for r in fold.src[1:]), default=0)
 
 
 def _choose_rows(rows: list[UOp], limit: int, costs: TileCosts) -> list[tuple[UOp, int]]:
@@ -265,12 +270,12 @@ def apply_tile(kernel: Kernel, target: Target, tile: Tile) -> None:
         _stage_guarded(kernel, scalar_load, rows, target)
     outer_rows: list[UOp] = []
     for r, amount in rows:
-        outer, _ = _split(kernel, OptOps.UPCAST, r, amount)
+        outer, _ = split(kernel, OptOps.UPCAST, r, amount)
         if outer is not None:
             outer_rows.append(outer)
-    lane_outer, _ = _split(kernel, OptOps.VECTOR, lane_number, tile.lanes)
+    lane_outer, _ = split(kernel, OptOps.VECTOR, lane_number, tile.lanes)
     if lane_outer is not None and tile.vectors > 1:
-        lane_outer, _ = _split(kernel, OptOps.UPCAST, lane_outer, min(tile.vectors, range_size(lane_outer)))
+        lane_outer, _ = split(kernel, OptOps.UPCAST, lane_outer, min(tile.vectors, range_size(lane_outer)))
     panel = _panel_load(kernel)
     batch = [r for r in kernel.parallel if panel is not None and r in panel.ranges and r is not lane_outer]
     if tile.pack and panel is not None:
@@ -295,7 +300,7 @@ def _fetch_pieces(kernel: Kernel, target: Target) -> None:
             continue
         swept = [r for r in index.ranges if r in steps or r.arg[1].expanded]
         piece = footprint(index, [r for r in swept if r is not steps[0]]) * size
-        apart = abs(_stride(index, steps[0]) or 0) * size
+        apart = abs(stride_of(index, steps[0]) or 0) * size
         if not piece < target.core.page // 2 <= apart or footprint(index, index.ranges) * size <= target.l2_bytes // 2:
             continue
         outwards, around = len(steps) - 1, loops[:-len(steps)]
@@ -312,7 +317,7 @@ def _peel_edges(kernel: Kernel, loop: UOp) -> None:
     reaches = any(loop in s.ranges for r in steps for s in limits(r) or ())
     staged = any(loop in n.ranges for n in kernel.of(Ops.STAGE))
     if reaches and not staged and range_size(loop) <= kernel.target.core.peeled:
-        _apply(kernel, OptOps.CUT, loop, tuple(range(1, range_size(loop))))
+        apply_to(kernel, OptOps.CUT, loop, tuple(range(1, range_size(loop))))
 
 
 def _unroll(kernel: Kernel, target: Target, vectors: int) -> None:
@@ -322,7 +327,7 @@ def _unroll(kernel: Kernel, target: Target, vectors: int) -> None:
         size = range_size(r)
         amount = _unroll_amount(target.core, size, vectors)
         if size > 1 and _live(kernel, r, amount) <= target.vector_registers + 4:
-            _apply(kernel, OptOps.UNROLL, r, amount)
+            apply_to(kernel, OptOps.UNROLL, r, amount)
         return
 
 
@@ -330,13 +335,13 @@ def _live(kernel: Kernel, r: UOp, steps: int) -> int:
     """Vector registers that stay occupied if ``steps`` steps of ``r`` are written out: accumulators, and the scalars
     that several steps share because they slide over the rows (0 if they do not)."""
     fold = kernel.folds[0]
-    accumulators = _count(frozenset(x for x in fold.ranges if x.arg[1] is Role.UPCAST))
+    accumulators = count_of(frozenset(x for x in fold.ranges if x.arg[1] is Role.UPCAST))
     for n in toposort(fold):
         if n.op is Ops.LOAD and r in n.src[1].ranges and not any(x.arg[1] is Role.VECTOR for x in n.src[1].ranges):
-            step = abs(_stride(n.src[1], r) or 1)
+            step = abs(stride_of(n.src[1], r) or 1)
             copies = [u for u in n.src[1].ranges if u.arg[1] is Role.UPCAST]
-            if any(0 < abs(_stride(n.src[1], u) or 0) < steps * step for u in copies):
-                return accumulators + _count(frozenset(copies)) + steps
+            if any(0 < abs(stride_of(n.src[1], u) or 0) < steps * step for u in copies):
+                return accumulators + count_of(frozenset(copies)) + steps
     return 0
 
 
@@ -357,7 +362,7 @@ def _pack(kernel: Kernel, tile: Tile, panel: UOp, batch: list[UOp], lane_outer: 
         order(kernel, batch)
         return _stage(kernel, panel, batch, target)
     inside = [r for r in kernel.order if r in panel.ranges and r not in batch]
-    fits = _count(frozenset(inside)) * max(panel.dtype.itemsize, 4) <= target.l2_bytes // 2
+    fits = count_of(frozenset(inside)) * max(panel.dtype.itemsize, 4) <= target.l2_bytes // 2
     copies = _loops_of_copies(kernel, tile, panel, lane_outer, target) if fits else []
     copies = [r for r in copies if r not in batch]
     order(kernel, [*batch, *copies, lane_outer])
@@ -370,17 +375,17 @@ def _loops_of_copies(kernel: Kernel, tile: Tile, panel: UOp, lane_outer: UOp, ta
     every worker packs all panels, which come from the second cache, but no panel has the scalars copied again."""
     costs, staged = target.core.tile, kernel.of(Ops.STAGE)
     loops = [r for r in kernel.parallel if any(r in n.ranges for n in staged)]
-    again = sum(_count(n.ranges) * math.prod(n.arg) for n in staged) * (range_size(lane_outer) - 1) * costs.copied
+    again = sum(count_of(n.ranges) * math.prod(n.arg) for n in staged) * (range_size(lane_outer) - 1) * costs.copied
     width = tile.vectors * tile.lanes * tile.fold.dtype.itemsize
-    near = width * _count(frozenset(tile.fold.src[1:])) <= costs.near * target.l1_bytes
-    vectors = _count(tile.fold.src[0].ranges) / (tile.height * tile.lanes) * costs.panel_vector if near else 0.0
-    packing = _count(panel.ranges) * costs.across[0] * max(target.threads - 1, 0)
+    near = width * count_of(frozenset(tile.fold.src[1:])) <= costs.near * target.l1_bytes
+    vectors = count_of(tile.fold.src[0].ranges) / (tile.height * tile.lanes) * costs.panel_vector if near else 0.0
+    packing = count_of(panel.ranges) * costs.across[0] * max(target.threads - 1, 0)
     return loops if again > vectors + packing else []
 
 
 def _stage(kernel: Kernel, load: UOp, outside: list[UOp], target: Target) -> None:
     kept = tuple(kernel.ranges.index(r) for r in outside)
-    kernel.apply(Opt(OptOps.STAGE, kernel.loads.index(load), kept, _lanes(kernel, target)))
+    kernel.apply(Opt(OptOps.STAGE, kernel.loads.index(load), kept, lanes_of(kernel, target)))
 
 
 def _stage_guarded(kernel: Kernel, load: UOp, rows: list[tuple[UOp, int]], target: Target) -> None:

@@ -17,7 +17,7 @@ from tinsmith.codegen.footprints import Footprint, footprints, layout_rank, memo
 from tinsmith.codegen.normalize import conjuncts, grouped, implies, mergeable
 from tinsmith.codegen.opt import Opt
 from tinsmith.codegen.render.base import Target
-from tinsmith.codegen.roles import THREADS, Role, is_partial, range_size, staged
+from tinsmith.codegen.roles import THREADS, Role, guarded_loads, is_partial, range_size, staged
 from tinsmith.codegen.streams import SIDE, bind, computed_values, equal_values
 from tinsmith.codegen.views import staged_operand
 from tinsmith.core.errors import ArgumentError
@@ -299,8 +299,7 @@ class KernelGraph:
             offset = offset * pitch + box.position
         copy = value.substitute(table)
         if valid is not None:
-            copy = copy.substitute({n: n.replace(src=(*n.src[:2], n.src[2] & valid if len(n.src) > 2 else valid))
-                                    for n in toposort(copy) if n.op is Ops.LOAD})
+            copy = guarded_loads(copy, valid)
         copy = simplify(copy)
         sizes = [range_size(f) for f in fresh]
         if sizes:
@@ -404,8 +403,7 @@ class KernelGraph:
         for r, at in table.items():
             copy = bind(copy, r, at)
         if valid is not None:
-            copy = copy.substitute({n: n.replace(src=(*n.src[:2], n.src[2] & valid if len(n.src) > 2 else valid))
-                                    for n in toposort(copy) if n.op is Ops.LOAD and at.ranges & n.src[1].ranges})
+            copy = guarded_loads(copy, valid, at.ranges)
         stage = staged(simplify(copy), fresh)
         self.order += fresh
         read = {n: stage.load(offset.substitute(names).simplify()) for n, names in same.items()}

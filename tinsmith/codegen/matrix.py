@@ -16,7 +16,7 @@ import numpy as np
 
 from tinsmith.codegen.normalize import implies
 from tinsmith.codegen.render.base import Target
-from tinsmith.codegen.roles import Role, staged
+from tinsmith.codegen.roles import Role, guarded_loads, staged
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.layout import Placed
@@ -188,8 +188,7 @@ def stage_operand(mma: UOp, which: int, inside: Sequence[UOp], new_range: NewRan
     loops = [*outer, *reversed(digits[at:] if lanes else digits), *lanes, *(reversed(digits[:at]) if lanes else ())]
     copy = value.substitute(table)
     if guard is not None:
-        copy = copy.substitute({n: n.replace(src=(*n.src[:2], n.src[2] & guard if len(n.src) > 2 else guard))
-                                for n in toposort(copy) if n.op is Ops.LOAD})
+        copy = guarded_loads(copy, guard)
     stage = staged(copy.simplify(), loops)
     offset = UOp.index(0)
     for r in inside:

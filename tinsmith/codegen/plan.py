@@ -29,7 +29,7 @@ from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.stream_opts import chain_ways
-from tinsmith.codegen.tuning import Candidate, Unfit, work_of
+from tinsmith.codegen.tuning import Candidate, Unfit, weight_of
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import settings
 from tinsmith.ir.structure import Contraction, Map, Rows, Scan, Scatter, Structure, structure
@@ -71,7 +71,7 @@ def plan(kernel: Kernel, target: Target) -> Plan:
     chained = isinstance(found, Contraction) and found.chain
     name = type(found).__name__.lower() + (" of contractions" if chained else "")
     unfit, mistakes = list[tuple[str, str]](), list[str]()
-    large = target.threads > 1 and work_of(kernel) >= target.core.serial_work
+    large = target.threads > 1 and weight_of(kernel) >= target.core.serial_work
     for generate in generators(kernel, target):
         ways = list[Candidate]()
         with _refusals("what else was offered", unfit, mistakes):
@@ -140,7 +140,7 @@ def _alone(kernel: Kernel, target: Target) -> Iterator[Candidate]:
 def _finished(ways: Callable[[Kernel, Target], Iterable[Candidate]], streams: bool) -> Generator:
     """Candidates whose opts end with what all loops of cores need."""
     def generate(kernel: Kernel, target: Target) -> Iterator[Candidate]:
-        work = work_of(kernel)
+        work = weight_of(kernel)
 
         def applied(k: Kernel, way: Candidate) -> None:
             way.apply(k)

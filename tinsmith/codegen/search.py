@@ -12,8 +12,7 @@ from tinsmith.codegen.estimate import Machine, estimate
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Target
-from tinsmith.codegen.roles import Role, range_size
-from tinsmith.codegen.work import count
+from tinsmith.codegen.roles import Role, count_of, range_size
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import UOp
 from tinsmith.ir.uop import toposort
@@ -109,7 +108,7 @@ class _Search:
 def copies(kernel: Kernel) -> int:
     """The most copies that the linearizer writes of one value."""
     expanded = (Role.UPCAST, Role.UNROLL)
-    return max((count(r for r in n.ranges if r.arg[1] in expanded) for n in toposort(kernel.sink)), default=1)
+    return max((count_of(r for r in n.ranges if r.arg[1] in expanded) for n in toposort(kernel.sink)), default=1)
 
 
 def actions(kernel: Kernel, target: Target) -> Iterator[Opt]:

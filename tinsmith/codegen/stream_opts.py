@@ -18,7 +18,7 @@ from tinsmith.codegen.masking import everywhere, masked_blocks, nothing_where, v
 from tinsmith.codegen.online import greatest
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Core, Target
-from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.roles import Role, count_of, range_size
 from tinsmith.codegen.streams import (
     equal_values,
     inner_contractions,
@@ -26,7 +26,7 @@ from tinsmith.codegen.streams import (
     single_way_out,
     streams,
 )
-from tinsmith.codegen.tuning import Candidate, apply_to, count_of, lanes_of, power_of_two, split, stride_of
+from tinsmith.codegen.tuning import Candidate, apply_to, lanes_of, power_of_two, split, stride_of
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.structure import contraction
 from tinsmith.ir.uop import toposort

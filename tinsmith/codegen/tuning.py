@@ -7,7 +7,7 @@ from typing import NamedTuple
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.base import Core, Target
-from tinsmith.codegen.roles import range_size
+from tinsmith.codegen.roles import count_of, range_size
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
@@ -36,6 +36,11 @@ class Candidate(NamedTuple):
     @property
     def cycles(self) -> float:
         return sum(self.price.values())
+
+
+def the_sum(kernel: Kernel) -> UOp | None:
+    """The one reduction of a kernel that stores nothing but in places of its own."""
+    return kernel.folds[0] if len(kernel.folds) == 1 and all(s.op is Ops.STORE for s in kernel.stores) else None
 
 
 def name_of(r: UOp) -> str:
@@ -77,7 +82,7 @@ def order(kernel: Kernel, first: Sequence[UOp]) -> None:
         kernel.apply(Opt(OptOps.ORDER, None, positions))
 
 
-def work_of(kernel: Kernel) -> int:
+def weight_of(kernel: Kernel) -> int:
     """Elements computed, each with its operations."""
     total = 0
     for n in toposort(kernel.sink):
@@ -94,13 +99,6 @@ def work_of(kernel: Kernel) -> int:
 
 def stored_bytes(store: UOp) -> int:
     return count_of(store.ranges) * store.src[2].dtype.itemsize
-
-
-def count_of(ranges: frozenset[UOp]) -> int:
-    total = 1
-    for r in ranges:
-        total *= r.vmax + 1
-    return total
 
 
 def stride_of(index: UOp, r: UOp) -> int | None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tinsmith.codegen.counts import counted
 from tinsmith.codegen.kernel import Kernel
-from tinsmith.codegen.roles import Role
+from tinsmith.codegen.roles import Role, count_of
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 
@@ -31,14 +31,9 @@ class Work(NamedTuple):
 NO_WORK = Work(0, 0, 0)
 
 
-def count(ranges: Iterable[UOp]) -> int:
-    """Iterations of ranges; a symbolic size counts as its greatest value."""
-    return math.prod(r.src[-1].arg if r.src[-1].is_const else r.src[-1].vmax for r in ranges)
-
-
 def repeated(ranges: Iterable[UOp]) -> int:
     """How often what stands in loops is done; a result asks for one of the steps that threads count together."""
-    return count(r for r in ranges if r.arg[1] is not Role.RANK)
+    return count_of(r for r in ranges if r.arg[1] is not Role.RANK)
 
 
 def is_arithmetic(n: UOp) -> bool:
@@ -60,9 +55,10 @@ def work_of(kernel: Kernel) -> Work:
         if n.op is Ops.FOLD:
             keys = counted(n)  # can be counted in one go through the steps
             over = n.src[0].ranges | frozenset(n.src[1:])  # equal steps are steps, too
-            operations += n.arg.cost * (count(over) if keys is None else max(map(count, (n.ranges, keys.key.ranges))))
+            steps = count_of(over) if keys is None else max(map(count_of, (n.ranges, keys.key.ranges)))
+            operations += n.arg.cost * steps
         elif is_arithmetic(n):
-            operations += n.op.cost * count(n.ranges)
+            operations += n.op.cost * count_of(n.ranges)
         elif n.op in MEMORY and n.src[0].op is Ops.PARAM:
             place = (n.src[0], n.op is not Ops.LOAD)
             reached[place] = reached.get(place, 0) + elements_of(n)
@@ -73,12 +69,12 @@ def work_of(kernel: Kernel) -> Work:
 
 def transcendentals(sink: UOp) -> int:
     """Exponentials, logarithms and the like that a lowered kernel computes, before they became arithmetic."""
-    return sum(count(n.ranges) for n in toposort(sink) if n.op in TRANSCENDENTAL)
+    return sum(count_of(n.ranges) for n in toposort(sink) if n.op in TRANSCENDENTAL)
 
 
 def elements_of(access: UOp) -> int:
     """Places that one load or store reaches."""
-    return count(access.src[1].ranges)
+    return count_of(access.src[1].ranges)
 
 
 def size_of(param: UOp) -> int:

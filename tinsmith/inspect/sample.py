@@ -8,7 +8,7 @@ import numpy as np
 
 from tinsmith.codegen.lower import lower
 from tinsmith.codegen.normalize import normalize
-from tinsmith.codegen.work import count
+from tinsmith.codegen.roles import count_of
 from tinsmith.core.dtypes import DType
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.evaluate import evaluate_scalar
@@ -38,8 +38,8 @@ class Sample:
         self.variables = variables
         self.outputs = [(v.dtype, most(v.size)) for v in sink.src]
         lowered = normalize(lower(sink))
-        self.steps = max((count([n.src[4]]) for n in toposort(lowered) if n.op is Ops.SCATTER_STORE), default=1)
-        needed = max(count(n.ranges | set(n.src[1:] if n.op is Ops.FOLD else ())) for n in toposort(lowered))
+        self.steps = max((count_of([n.src[4]]) for n in toposort(lowered) if n.op is Ops.SCATTER_STORE), default=1)
+        needed = max(count_of(n.ranges | set(n.src[1:] if n.op is Ops.FOLD else ())) for n in toposort(lowered))
         self.parts = [lowered] if needed <= whole else [box(lowered, random, variables) for _ in range(boxes)]
 
     def __call__(self, inputs: Sequence[Array]) -> Iterator[list[tuple[Array, Array]]]:

@@ -7,7 +7,7 @@ without recursion, indexed by op. A rule set that does not come to rest is stopp
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tinsmith.core.observe import observed
@@ -200,3 +200,12 @@ def _cycle(node: UOp, rules: RuleSet) -> str:
         names[rule.name] += 1
         node = rule.apply(node) or node
     return f"rule set {rules.name!r} does not come to rest; cycling: {', '.join(names) or 'below the node'} at {node!r}"
+
+
+def readers_of(nodes: Iterable[UOp]) -> dict[UOp, list[UOp]]:
+    """Which of the nodes read each of their sources, once for every time that they do."""
+    readers: dict[UOp, list[UOp]] = {}
+    for n in nodes:
+        for s in n.src:
+            readers.setdefault(s, []).append(n)
+    return readers

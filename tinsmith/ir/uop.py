@@ -495,8 +495,6 @@ def substitute(roots: Sequence[UOp], table: dict[UOp, UOp]) -> list[UOp]:
     """Several graphs with nodes replaced by ``table``."""
     new: dict[UOp, UOp] = dict(table)
     for node in toposort(roots, lambda n: n not in table):
-        if node.src:
-            src = tuple([new.get(s, s) for s in node.src])
-            if src != node.src:
-                new[node] = node.replace(src=src)
+        if node.src and (src := tuple([new.get(s, s) for s in node.src])) != node.src:
+            new[node] = node.replace(src=src)
     return [new.get(r, r) for r in roots]

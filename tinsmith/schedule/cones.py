@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from tinsmith.codegen.render.base import Costs
+from tinsmith.codegen.render.costs import Costs
 from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.structure import contraction
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tinsmith.codegen.indexing import ZERO, Index, move
-from tinsmith.codegen.render.base import Costs
-from tinsmith.codegen.roles import Role
+from tinsmith.codegen.render.costs import Costs
+from tinsmith.codegen.roles import Role, count_of
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops.repeated import is_product
@@ -33,7 +33,7 @@ from tinsmith.schedule.cones import (
     narrower,
     reductions_of,
 )
-from tinsmith.schedule.requests import KernelGroup, Ranges, Request, count_of, is_block, ranges_in, size_of
+from tinsmith.schedule.requests import KernelGroup, Ranges, Request, is_block, ranges_in, size_of
 
 MOST_WORK = 768  # operations and views that a kernel holds before it is cut: compilers need more than linear time
 

@@ -71,13 +71,6 @@ def is_block(node: UOp, request: Request) -> bool:
     return bool(a - b and b - a)
 
 
-def count_of(ranges: Ranges) -> int:
-    total = 1
-    for r in ranges:
-        total *= r.vmax + 1
-    return total
-
-
 def size_of(node: UOp) -> int:
     total = 1
     for s in node.shape:

@@ -25,6 +25,7 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import DeviceError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.join import joined
+from tinsmith.ir.rewrite import readers_of
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.canonical import buffer_name, part_names
 from tinsmith.schedule.collectives import (
@@ -398,10 +399,7 @@ class Spreader:
 def wanted_in_parts(roots: Sequence[UOp], spreader: Spreader) -> dict[UOp, Place]:
     """The sums that every device got though all their readers take parts along one axis, with that axis and bounds."""
     order = toposort(roots)
-    readers: dict[UOp, list[UOp]] = {}
-    for n in order:
-        for s in n.src:
-            readers.setdefault(s, []).append(n)
+    readers = readers_of(order)
     kept = set(roots)
     wishes: dict[UOp, Place | None] = {}
     for n in reversed(order):

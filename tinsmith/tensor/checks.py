@@ -16,6 +16,7 @@ from tinsmith.backend.memory import Buffer
 from tinsmith.core.errors import CheckError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops import Op
+from tinsmith.ir.rewrite import readers_of
 from tinsmith.ir.uop import Origin, toposort
 
 _VIEWS = (Ops.RESHAPE, Ops.EXPAND, Ops.PERMUTE, Ops.CAST)
@@ -263,10 +264,7 @@ def _line_ends(order: Sequence[UOp]) -> Iterator[UOp]:
         for s in n.src:
             if _line(s) == _line(n):
                 inside.add((s, n))
-    readers: dict[UOp, list[UOp]] = {}
-    for n in order:
-        for s in n.src:
-            readers.setdefault(s, []).append(n)
+    readers = readers_of(order)
     for n in order:
         if n.dtype.is_float and n.op.kind != "movement" and n.op not in (Ops.BUFFER, Ops.CONST, Ops.COPY) \
                 and 0 not in n.shape and any((n, r) not in inside for r in readers.get(n, [])):

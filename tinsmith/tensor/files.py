@@ -19,6 +19,7 @@ from tinsmith.core.errors import DeviceError, ShapeError
 from tinsmith.core.weak import WeakTable
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.evaluate import evaluate
+from tinsmith.ir.rewrite import readers_of
 from tinsmith.ir.uop import toposort
 
 if TYPE_CHECKING:
@@ -127,10 +128,7 @@ def of_parts(roots: Sequence[UOp], copies: Sequence[UOp]) -> dict[UOp, UOp]:
     copies = [n for n in copies if file_of(n.src[0].arg.opaque) is not None and n not in roots]
     if not copies:
         return {}
-    readers: dict[UOp, list[UOp]] = {}
-    for n in toposort(roots):
-        for s in n.src:
-            readers.setdefault(s, []).append(n)
+    readers = readers_of(toposort(roots))
     found: dict[UOp, UOp] = {}
     for copy in copies:
         boxes: list[UOp] = []

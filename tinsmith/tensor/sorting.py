@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tinsmith.backend.device import Device, members
-from tinsmith.codegen.render.base import Costs
+from tinsmith.codegen.render.costs import Costs
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError, ShapeError
 from tinsmith.core.settings import settings

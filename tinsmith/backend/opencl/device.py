@@ -11,7 +11,8 @@ import numpy as np
 from tinsmith.backend.device import Allocator, Compiled, Compiler
 from tinsmith.backend.program import Call, Program
 from tinsmith.codegen.launch import Launch
-from tinsmith.codegen.render.base import GRID_COSTS, Target
+from tinsmith.codegen.render.base import Target
+from tinsmith.codegen.render.costs import GRID_COSTS
 from tinsmith.codegen.render.opencl import OpenCLRenderer
 from tinsmith.codegen.roles import Role
 from tinsmith.core.cache import cache_get, cache_key, cache_put

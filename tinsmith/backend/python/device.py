@@ -27,7 +27,8 @@ from tinsmith.backend.python.runtime import NAMES, launch
 from tinsmith.backend.python.warps import BACKWARD
 from tinsmith.backend.python.watch import WARP
 from tinsmith.codegen.launch import Launch
-from tinsmith.codegen.render.base import CUTS_FOR_CORES, GRID_COSTS, RANKED_COSTS, Target
+from tinsmith.codegen.render.base import Target
+from tinsmith.codegen.render.costs import CUTS_FOR_CORES, GRID_COSTS, RANKED_COSTS
 from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import DeviceError, OutOfMemoryError

@@ -7,7 +7,8 @@ from dataclasses import replace
 from math import prod
 
 from tinsmith.codegen.render import rings
-from tinsmith.codegen.render.base import CUTS_FOR_CORES, RANKED_COSTS, Target, mentions
+from tinsmith.codegen.render.base import Target, mentions
+from tinsmith.codegen.render.costs import CUTS_FOR_CORES, RANKED_COSTS
 from tinsmith.codegen.render.cstyle import _strip
 from tinsmith.codegen.render.gpu import AXES, Body, GPURenderer, bfloat16, specials
 from tinsmith.codegen.roles import Role

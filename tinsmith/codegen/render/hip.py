@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from tinsmith.codegen.render.base import CUTS_FOR_CORES, GRID_COSTS, Target
+from tinsmith.codegen.render.base import Target
+from tinsmith.codegen.render.costs import CUTS_FOR_CORES, GRID_COSTS
 from tinsmith.codegen.render.cstyle import _MATH, _strip
 from tinsmith.codegen.render.gpu import AXES, GPURenderer, bfloat16, specials
 from tinsmith.codegen.roles import Role

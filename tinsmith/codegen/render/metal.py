@@ -4,7 +4,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tinsmith.codegen.render.base import CUTS_FOR_CORES, GRID_COSTS, Target
+from tinsmith.codegen.render.base import Target
+from tinsmith.codegen.render.costs import CUTS_FOR_CORES, GRID_COSTS
 from tinsmith.codegen.render.cstyle import _addend, _strip
 from tinsmith.codegen.render.gpu import AXES, GPURenderer, bfloat16
 from tinsmith.codegen.roles import Role

@@ -12,7 +12,8 @@ import re
 from collections.abc import Sequence
 from math import prod
 
-from tinsmith.codegen.render.base import GRID_COSTS, Target
+from tinsmith.codegen.render.base import Target
+from tinsmith.codegen.render.costs import GRID_COSTS
 from tinsmith.codegen.render.cstyle import _strip
 from tinsmith.codegen.render.gpu import AXES, HALVES, GPURenderer, called, specials
 from tinsmith.codegen.render.wgsl64 import PAIR, helpers, is_pair, literal, operation, to_pair
