@@ -18,6 +18,7 @@ from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.program import begin, choose, compile_kernel
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import limits
+from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import Context
 from tinsmith.ir import Ops, UOp
@@ -312,3 +313,25 @@ def test_lanes_avoid_what_is_staged_once_for_all_of_them() -> None:
     found = gradient()
     with Context(NOOPT=1):
         np.testing.assert_allclose(found, gradient(), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("statistic", "turned"), [(True, False), (False, False), (False, True)])
+def test_a_computed_factor_is_made_once_for_all_columns(statistic: bool, turned: bool) -> None:
+    """``softmax(x) @ w`` and its like, where x has memory: vectors of exponentials, not one for each row and column."""
+    rows, keys, width = 16, 64, 96
+    shape = (keys, rows) if turned else (rows, keys)
+    x, w = (UOp(Ops.PARAM, dtypes.float32, (), (n, s)) for n, s in ((1, shape), (2, (keys, width))))
+    x = x.permute((1, 0)) if turned else x
+    top = x.reduce("MAX", (1,)).expand((rows, keys)) if statistic else x.const_like(1)
+    factor = (x - top).alu("EXP").reshape((rows, 1, keys)).expand((rows, width, keys))
+    other = w.permute((1, 0)).reshape((1, width, keys)).expand((rows, width, keys))
+    root = UOp(Ops.SINK, None, ((factor * other).reduce("ADD", (2,)),))
+    program = compile_kernel(root, Device["PYTHON:T1:V64"].renderer)
+    assert OptOps.STAGE in {o.op for o in program.opts}
+    scalars = [u for u in program.uops if u.op is Ops.MULADD and u.dtype.count == 1]
+    assert turned or not scalars
+    random = np.random.default_rng(0)
+    arrays = {p: random.standard_normal(p.arg[1]).astype(np.float32) for p in toposort(root) if p.op is Ops.PARAM}
+    for device in ("PYTHON:T1:V64", "CPU"):
+        found, want = run_on(device, root, arrays, None)[0], expected(root, arrays)[0]
+        np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-4)

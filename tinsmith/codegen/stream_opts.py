@@ -22,6 +22,7 @@ from tinsmith.codegen.roles import Role, count_of, range_size
 from tinsmith.codegen.streams import (
     equal_values,
     inner_contractions,
+    is_made,
     outer_folds,
     single_way_out,
     streams,
@@ -181,7 +182,8 @@ def tiles(kernel: Kernel, core: Core, lanes: int, around: Sequence[UOp] | None =
     for fold in outer_folds(kernel.sink):
         if fold in outer_folds(kernel.sink) and contraction(fold):
             for factor in fold.src[0].src:
-                if any(n.op is Ops.STAGE for n in toposort(factor)) and factor in kernel.stageable[len(kernel.loads):]:
+                made = is_made(factor) or any(n.op is Ops.STAGE for n in toposort(factor))
+                if made and factor in kernel.stageable[len(kernel.loads):]:
                     tile(kernel, factor, lanes, 1, around)
 
 

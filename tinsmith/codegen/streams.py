@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from tinsmith.codegen.transcendentals import FUNCTIONS
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.structure import contraction
@@ -31,7 +32,7 @@ class Stream(NamedTuple):
 
 
 def streams(sink: UOp) -> list[Stream]:
-    """The reductions of values made of contractions that no other reduction holds."""
+    """The reductions of values made of contractions, or computed at some cost, that no other reduction holds."""
     return [s for s in map(as_stream, outer_folds(sink)) if s is not None]
 
 
@@ -47,7 +48,7 @@ def as_stream(fold: UOp) -> Stream | None:
     body, bound = fold.src[0], set(fold.src[1:])
     if contraction(fold):
         for operand, other in (body.src, body.src[::-1]):
-            if _has_fold(operand) and not _has_fold(other) and bound <= operand.ranges:
+            if is_made(operand) and not _has_fold(other) and bound <= operand.ranges:
                 return Stream(fold, operand, _in_order(operand.ranges - other.ranges - bound))
         return None
     for inner in inner_contractions(body):
@@ -64,6 +65,11 @@ def _in_order(ranges: frozenset[UOp]) -> tuple[UOp, ...]:
 def _has_fold(node: UOp) -> bool:
     """Whether reductions that no stage holds make up the node."""
     return any(n.op is Ops.FOLD for n in toposort(node, lambda n: n.op is not Ops.STAGE))
+
+
+def is_made(factor: UOp) -> bool:
+    """Whether a factor is computed at such a cost that it is not to be computed again for every column."""
+    return any(n.op in (Ops.FOLD, *FUNCTIONS) for n in toposort(factor, lambda n: n.op is not Ops.STAGE))
 
 
 def inner_contractions(node: UOp) -> list[UOp]:
