@@ -135,12 +135,17 @@ class Machine:
 def unit_peak(unit: MatrixUnit, target: Target, machine: Machine) -> Rate:
     """Operations per second on a matrix unit, as measured, or from its row: so many for each of float32. A core of a
     grid has several units for a warp each, which those of several warps take together."""
-    base, blocks = machine.peak(dtypes.float32), target.blocks
-    whole = unit.threads > (target.warp or blocks.warp)
-    a_cycle = 2 * blocks.fma / (1 if whole else blocks.units) if target.parallel is Role.GLOBAL else (
-        2 * max(machine.vector_bytes // 4, 1) * machine.issue)
-    one = unit.rate * base.one / a_cycle
+    one = unit.rate * machine.peak(dtypes.float32).one / _MODELS[target.parallel].step(unit, target, machine)
     return next((r for r in machine.units if r.name == unit.name), Rate(unit.name, one, one * machine.workers))
+
+
+def _of_vectors(_: MatrixUnit, __: Target, machine: Machine) -> float:
+    return 2 * max(machine.vector_bytes // 4, 1) * machine.issue
+
+
+def _of_multiprocessor(unit: MatrixUnit, target: Target, _: Machine) -> float:
+    blocks = target.blocks
+    return 2 * blocks.fma / (1 if unit.threads > (target.warp or blocks.warp) else blocks.units)
 
 
 def default_machine(target: Target, device: str = "") -> Machine:
@@ -402,10 +407,12 @@ class _Grid(_Model):
 
 
 class _Models(NamedTuple):
-    """Of a kind of machine: what its data promise, and a kernel on it."""
+    """Of a kind of machine: what its data promise, a kernel on it, and how much of float32 it does in a cycle for which
+    a matrix unit's rate is stated."""
 
     machine: Callable[[Target, str], Machine]
     kernel: type[_Model]
+    step: Callable[[MatrixUnit, Target, Machine], float]
 
 
-_MODELS = {Role.LOOP: _Models(_cores, _Model), Role.GLOBAL: _Models(_grid, _Grid)}
+_MODELS = {Role.LOOP: _Models(_cores, _Model, _of_vectors), Role.GLOBAL: _Models(_grid, _Grid, _of_multiprocessor)}
