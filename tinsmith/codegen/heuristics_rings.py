@@ -53,7 +53,8 @@ def ring_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
         for tile in unit.tiles:
             side, steps = unit.m * tile.below, ROW_BYTES // unit.a.itemsize
             vector = unit.fragment_c.registers[0][0] * unit.fragment_c.lanes[0][0]  # columns that lanes store together
-            groups = [patches(found.a, found.b, ranges, size, steps, len(k) > 1, {stored: vector} if stored else {})
+            vectors = {stored: vector} if stored is not None and range_size(stored) % vector == 0 else {}
+            groups = [patches(found.a, found.b, ranges, size, steps, len(k) > 1, vectors)
                       for ranges, size in ((m, side), (n, unit.n), (k, 0))]
             sizes = [math.prod(map(range_size, ranges)) for ranges in (m, n, k)]
             if any(size < least for size, least in zip(sizes, (unit.m, unit.n // 2, 2 * unit.k))):

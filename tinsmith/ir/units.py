@@ -344,7 +344,7 @@ _OPERANDS = (("bf16", dtypes.bfloat16), ("f16", dtypes.float16), ("tf32", dtypes
 HOPPER = tuple(_wgmma(name, dtype, n, tiles, chains)
                for name, dtype in _OPERANDS for n, tiles, chains in (
                    (256, (Tile(2, 4, 1.0), Tile(2, 4, 1.03, True), Tile(1, 5, 0.87)), _ATTENTION),
-                   (192, (Tile(2, 5, 0.98), Tile(2, 5, 1.0, True), Tile(3, 4, 1.03, True), Tile(1, 6, 0.85)),
+                   (192, (Tile(2, 5, 0.98), Tile(2, 5, 1.0, True), Tile(3, 4, 1.03, True), Tile(1, 6, 0.72)),
                     _ATTENTION),
                    (128, (Tile(2, 6, 0.94), Tile(2, 6, 0.95, True), Tile(1, 8, 0.73)),
                     (Tile(2, 2, 1.0, True, 128, True, True), Tile(2, 2, 0.85, between=128),
