@@ -147,7 +147,7 @@ class Sorting:
             none = flat.cast(dtypes.default_int)
             empty = [flat] + [none.reshape(self.shape)] * return_inverse + [none] * return_counts
             return empty[0] if len(empty) == 1 else tuple(empty)
-        values, inverse, counts = _counted_values(flat) or _sorted_values(flat, return_inverse or return_counts)
+        values, inverse, counts = _counted_values(flat) or _sorted_values(flat)
         out = [values] + [inverse.reshape(self.shape)] * return_inverse + [counts] * return_counts
         return out[0] if len(out) == 1 else tuple(out)
 
@@ -173,14 +173,12 @@ def _counted_values(flat: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
     return (low.cast(wide) + values.cast(wide)).cast(flat.dtype), inverse, counts.gather(0, values)
 
 
-def _sorted_values(flat: Tensor, everywhere: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """The same of any vector, by sorting it; the positions and counts only if they are asked for."""
+def _sorted_values(flat: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The same of any vector, by sorting it; where each element is and how often is computed where it is read."""
     values, order = flat.sort()
     type(flat).realize(values, order)  # once: how many of them differ is asked first
     new = values[1:].ne(values[:-1]).pad(((1, 0),), value=1)
     found = values[new]
-    if not everywhere:
-        return found, order, order
     inverse = order.scatter(0, order, new.cast(dtypes.default_int).cumsum() - 1)
     return found, inverse, found.zeros_like(dtype=dtypes.default_int).scatter_add(0, inverse, inverse.ones_like())
 
