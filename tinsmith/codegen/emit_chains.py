@@ -119,7 +119,6 @@ class ChainWriter(OnlineWriter):
         for ring in rings_of(self.lin, writer.product):
             ring.release()
 
-
     def scores(self, bodies: list[UOp]) -> list[FoldWriter]:
         """Products that the block's values are made of, of a unit that works on its own."""
         stages = dict.fromkeys(n.src[0] for body in bodies for n in reads_held(body))
