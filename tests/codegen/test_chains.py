@@ -201,6 +201,15 @@ def test_what_is_no_chain_is_refused_and_unchanged() -> None:
     assert kernel.sink is before
 
 
+def test_as_cuda_equal_steps_of_two_loops_have_sums_of_their_own() -> None:
+    """With one slot the steps before the diagonal read the same tiles as those on it."""
+    needs_nvrtc()
+    from tinsmith.backend.cuda.nvrtc import NVRTCCompiler
+
+    sink, _ = attention(512, 512, 64, mask="causal")
+    NVRTCCompiler("sm_90a")._compiled(compile_kernel(sink, CUDA, opts_of(sink, 1)).source)
+
+
 @pytest.mark.parametrize("depth", [64, 128])
 def test_as_cuda_nothing_is_spilled(depth: int) -> None:
     needs_nvrtc()

@@ -320,7 +320,8 @@ class CUDARenderer(GPURenderer):
         elif u.op is Ops.MMA:
             if u.src[0].op not in (Ops.MMA, Ops.DEFINE_ACC, Ops.PHI):
                 body.declare("mma", u, body.text[u.src[0]])
-            body.text.setdefault(u, body.text[u.src[0]])  # in place
+            else:
+                body.text[u] = body.text[u.src[0]]  # in place; of an equal step in another loop elsewhere
             name = rings.step_name(u.arg, rings.turned_tiles(u))
             a = text[1:2] if u.src[1].op is Ops.TILE else _words(body, u.src[1])
             body.line(f"{name}({', '.join([*body.text[u], *a, text[2]])});")
