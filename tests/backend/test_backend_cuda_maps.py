@@ -22,7 +22,7 @@ class Encoded(TensorMap):
 
 def test_a_map_is_encoded_once_for_each_address_of_its_buffer() -> None:
     gpu = cast(Any, types.SimpleNamespace(name="CUDA"))
-    tensor_map = Encoded(gpu, [1, 8, "bfloat16", [64, 64], [1, 64], [64, 8], [1, 1]])
+    tensor_map = Encoded(gpu, [1, 8, "bfloat16", [64, 64], [1, 64], [64, 8], [1, 1], 128])
     for address in (1024, 1024, 4096, 1024):
         tensor_map.point_to(address)
     assert tensor_map.asked == [1024 + 16, 4096 + 16], "an offset of 8 elements of 2 bytes"
@@ -30,6 +30,6 @@ def test_a_map_is_encoded_once_for_each_address_of_its_buffer() -> None:
 
 def test_memory_of_others_that_begins_elsewhere_is_an_error_that_names_the_remedy() -> None:
     gpu = cast(Any, types.SimpleNamespace(name="CUDA"))
-    tensor_map = Encoded(gpu, [1, 0, "bfloat16", [64, 64], [1, 64], [64, 8], [1, 1]])
+    tensor_map = Encoded(gpu, [1, 0, "bfloat16", [64, 64], [1, 64], [64, 8], [1, 1], 128])
     with pytest.raises(DeviceError, match=r"0x1008.*clone\(\)"):
         tensor_map.point_to(0x1008)

@@ -350,7 +350,7 @@ def one_opt(draw: Draw, kernel: Kernel, blocks: bool = False) -> Opt:
     if op in (OptOps.THREAD, OptOps.NOLOCALS):
         return Opt(op, 0, None)
     if op in (OptOps.SKIP, OptOps.ROLES):
-        return Opt(op)
+        return Opt(op, amt=draw(st.sampled_from((None, 2))) if op is OptOps.ROLES else None)
     if op in (OptOps.HINT, OptOps.ROTATE):
         load = draw(st.integers(0, max(0, len(kernel.loads) - 1)))
         return Opt(op, load, draw(st.sampled_from((1, 2, 16))) if op is OptOps.HINT else None)

@@ -177,7 +177,7 @@ def test_what_cannot_be_ahead_or_take_turns_is_refused() -> None:
     kernel = linearize_on(DEVICE, sink, opts_of(sink, 1, 1))
     ahead = Opt(OptOps.STAGE, len(kernel.stageable) - 1, (), depth=2)
     for opt, why in ((ahead, "two slots at least"), (Opt(OptOps.STAGE, ahead.axis, (), depth=3), "there are two"),
-                     (Opt(OptOps.ROLES, None, 1), "take turns"), (Opt(OptOps.ROLES, None, 2), "the amount is 1")):
+                     (Opt(OptOps.ROLES, None, 1), "take turns"), (Opt(OptOps.ROLES, None, 2), "places of the grid")):
         with pytest.raises(ArgumentError, match=why):
             kernel.apply(opt)
     kernel = linearize_on(DEVICE, sink, opts_of(sink, 2, 1, "ahead"))

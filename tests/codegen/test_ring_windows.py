@@ -148,4 +148,4 @@ def test_maps_of_windows() -> None:
     image, steps = [256, 28, 28, 64], [1, 2, 2, 1]
     assert first[:5] == [1, 0, "float16", image, [1, 256, 7168, 200704]] and first[6] == steps
     assert [(n - 1) // step + 1 for n, step in zip(first[5], steps)] == [64, 2, 2, 32]
-    assert second == [2, 0, "float16", [2304, 256], [1, 2304], [64, 256], []]
+    assert second == [2, 0, "float16", [2304, 256], [1, 2304], [64, 256], [], 128]

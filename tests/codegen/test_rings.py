@@ -41,11 +41,12 @@ CUDA = CUDARenderer(cuda_target("sm_90a"))
 UNITS = {u.name: u for u in HOPPER}
 
 
-def tiled(sink: UOp, unit: str = "wgmma_bf16_64", below: int = 1, slots: int = 4, roles: bool = False) -> list[Opt]:
+def tiled(sink: UOp, unit: str = "wgmma_bf16_64", below: int = 1, slots: int = 4, roles: int = 0) -> list[Opt]:
     """The opts of one tile; with roles, three blocks take turns."""
     kernel = linearize_on(DEVICE, sink)
     loops = [*kernel.parallel[-2:], kernel.reduces[0]]
-    apply_tile(kernel, [((r.arg[0], 0),) for r in loops], UNITS[unit], Tile(below, slots, 1.0, roles))
+    apply_tile(kernel, [((r.arg[0], 0),) for r in loops], UNITS[unit],
+               Tile(below, slots, 1.0, bool(roles), turns=roles * (roles > 1)))
     return kernel.opts
 
 
@@ -82,6 +83,25 @@ def test_roles_and_turns_compute_the_same(unit: str, below: int, slots: int) -> 
     assert (program.grid, program.block) == ([3], [128, below + 1])
 
 
+@pytest.mark.parametrize("below, slots, groups", [(1, 1, 2), (2, 3, 2), (1, 4, 3)])
+def test_groups_that_take_turns_compute_the_same(below: int, slots: int, groups: int) -> None:
+    for shape in ((320, 192, 200), (260, 64, 136)):  # of the first, the last turn is one group's alone
+        sink, inputs = of_size(*shape, epilogue=True)
+        opts = tiled(sink, "wgmma_bf16_64", below, slots, groups)
+        assert opts[-1] == Opt(OptOps.ROLES, amt=groups) and not any(o.op is OptOps.LOCAL for o in opts)
+        program = computes_the_same(DEVICE, sink, inputs, opts, close)
+        assert (program.grid, program.block) == ([3], [128, groups + 1])
+
+
+@pytest.mark.parametrize("unit, transposed", [("wgmma_bf16_96", ""), ("wgmma_bf16_96", "ab")])
+def test_columns_of_no_whole_chunks_have_shorter_rows(unit: str, transposed: str) -> None:
+    sink, inputs = of_size(64, 128, 200, transposed)
+    program = computes_the_same(DEVICE, sink, inputs, tiled(sink, unit, 1, 3), close)
+    assert [view[5] for view in program.maps] == [[64, 64], [64, 96] if transposed else [32, 64]]
+    rows = {u.arg[2].row for u in program.uops if u.op is Ops.DEFINE_LOCAL}
+    assert rows == ({128} if transposed else {128, 64})
+
+
 @settings(max_examples=12, deadline=None)
 @given(st.sampled_from([63, 64, 65, 127, 129, 200]), st.sampled_from([64, 72, 120, 136, 200]),
        st.sampled_from([64, 72, 128, 136, 264]), st.sampled_from(["", "a", "b", "ab"]), st.sampled_from([1, 3]),
@@ -107,33 +127,36 @@ def test_it_is_the_default_where_it_fits(dtype: DType) -> None:
 
 
 def test_the_tile_follows_from_the_size() -> None:
-    def tile(m: int, k: int, n: int) -> tuple[int, int, bool]:
+    def tile(m: int, k: int, n: int) -> tuple[int, int, int]:
         a, b = (UOp(Ops.PARAM, dtypes.bfloat16, (), (i, s)) for i, s in ((1, (m, k)), (2, (k, n))))
         x, y = a.reshape((m, 1, k)).expand((m, n, k)), b.permute((1, 0)).reshape((1, n, k)).expand((m, n, k))
         out = (x.cast(dtypes.float32) * y.cast(dtypes.float32)).reduce("ADD", (2,)).reshape((m, n))
         program = compile_kernel(UOp(Ops.SINK, None, (out.cast(dtypes.bfloat16),)), CUDA)
         unit = next(u.arg for u in program.uops if u.op is Ops.MMA)
-        roles = any(o.op is OptOps.ROLES for o in program.opts)
-        assert program.grid[0] <= 132 or not roles
-        return unit.m * (program.block[1] - roles if len(program.block) > 1 else 1), unit.n, roles
+        copies = next(o.amt[2] for o in program.opts if o.op is OptOps.TC and isinstance(o.amt, tuple))
+        groups = next((o.amt or 1 for o in program.opts if o.op is OptOps.ROLES), 0)
+        assert isinstance(groups, int) and (program.grid[0] <= 132 or not groups)
+        warps = program.block[1] - bool(groups) if len(program.block) > 1 else 1
+        return unit.m * copies * warps // max(groups, 1), unit.n, groups
 
-    assert tile(4096, 4096, 4096) == (128, 256, True), "several waves"
-    assert tile(4104, 4160, 4160) == (192, 192, True), "four waves instead of five"
-    assert tile(2048, 2048, 2048) == (128, 256, False)
-    assert tile(1024, 1024, 1024) == (64, 128, False)
-    assert tile(512, 4096, 4096) == (128, 128, False)
-    assert tile(1536, 1536, 1536) == (128, 192, False)
+    assert tile(4096, 4096, 4096) == (128, 256, 1), "several waves"
+    assert tile(4104, 4160, 4160) == (192, 192, 1), "four waves instead of five"
+    assert tile(8192, 768, 3072) == (128, 192, 2), "a short sum: results are stored meanwhile"
+    assert tile(2048, 2048, 2048) == (128, 256, 0)
+    assert tile(1024, 1024, 1024) == (64, 128, 0)
+    assert tile(512, 4096, 4096) == (128, 128, 0)
+    assert tile(1536, 1536, 1536) == (192, 96, 0), "128 tiles of one wave"
 
 
 # *** what must not be missing ***
 
 
-@pytest.mark.parametrize("slots, roles", [(1, False), (2, False), (4, False), (1, True), (3, True)])
-def test_every_order_is_needed(slots: int, roles: bool) -> None:
+@pytest.mark.parametrize("slots, roles", [(1, 0), (2, 0), (4, 0), (1, 1), (3, 1), (3, 2)])
+def test_every_order_is_needed(slots: int, roles: int) -> None:
     """Without any one wait, fence, group, release or drain, the result is wrong, or nothing ever comes."""
-    sink, inputs = of_size(64, 512, 256 if roles else 64)
+    sink, inputs = of_size(64, 512 // max(roles, 1), (64, 256, 448)[roles])
     program = linearize(linearize_on(DEVICE, sink, tiled(sink, slots=slots, roles=roles)))
-    kinds = {Ops.WAIT, Ops.FENCE, Ops.COMMIT, Ops.ARRIVE, Ops.ASYNC_COPY, Ops.DRAIN, *[Ops.RELEASE] * roles}
+    kinds = {Ops.WAIT, Ops.FENCE, Ops.COMMIT, Ops.ARRIVE, Ops.ASYNC_COPY, Ops.DRAIN, *[Ops.RELEASE] * bool(roles)}
     found = each_is_needed(program, buffers(sink, inputs),
                            lambda u: u.op in kinds and not (u.op is Ops.DRAIN and (u.src or u.arg)))
     assert set(found) >= kinds - {Ops.DRAIN}
@@ -194,6 +217,8 @@ def test_roles_and_turns_are_refused_where_nothing_is_to_share() -> None:
     with pytest.raises(ArgumentError, match="take turns at one range"):
         kernel.apply(Opt(OptOps.WALK, 0, (1, 2, 0, 3)))
     kernel = linearize_on(DEVICE, sink, tiled(sink, roles=True))
+    with pytest.raises(ArgumentError, match="places of the grid that a block goes through"):
+        linearize_on(DEVICE, sink, tiled(sink)).apply(Opt(OptOps.ROLES, amt=2))
     for opt, why in ((Opt(OptOps.ROLES), "once"), (Opt(OptOps.STAGE, 0, (0,)), "is staged already|roles leave")):
         with pytest.raises(ArgumentError, match=why):
             kernel.apply(opt)
@@ -249,8 +274,8 @@ def test_the_text_names_boxes_slots_and_steps() -> None:
                  "steps_drain<1>();", "wgmma_bf16_256_tt(acc0_0", "copy_box2(", "ring_wait(ring"):
         assert part in program.source, part
     kind = "bfloat16"
-    assert program.maps == [[1, 0, kind, [256, 256], [1, 256], [64, 128], []],
-                            [2, 0, kind, [512, 256], [1, 512], [64, 64], []]]
+    assert program.maps == [[1, 0, kind, [256, 256], [1, 256], [64, 128], [], 128],
+                            [2, 0, kind, [512, 256], [1, 512], [64, 64], [], 128]]
     assert program.local_bytes == 4 * (128 + 256) * 128 + 64
 
 
@@ -263,6 +288,17 @@ def test_the_text_of_roles_shares_out_registers() -> None:
         assert part in source, part
     small = compile_kernel(sink, CUDA, tiled(sink, "wgmma_bf16_128", 1, roles=True)).source
     assert "setmaxnreg" not in small, "two groups may have as many as there are"
+
+
+def test_the_text_of_turns_has_an_order() -> None:
+    sink, _ = of_size(2048, 256, 4096)
+    kernel = linearize_on("PYTHON:G512:C132:B232448", sink)
+    apply_tile(kernel, [((r.arg[0], 0),) for r in (*kernel.parallel[-2:], kernel.reduces[0])], UNITS["wgmma_bf16_128"],
+               Tile(2, 4, 1.0, True, turns=2))
+    source = compile_kernel(sink, CUDA, kernel.opts).source
+    for part in ("__launch_bounds__(384, 1)", "ring_begin(free, 4, 4);", "ring_begin(turn, 2, 4);",
+                 "ring_wait(turn + 8 * ", "ring_release(turn + 8 * ", "steps_drain<1>();"):
+        assert part in source, part
 
 
 @pytest.mark.parametrize("transposed", ["", "a", "b", "ab"])

@@ -58,7 +58,7 @@ def draw_opts(draw: Draw, kernel: Kernel) -> None:
 def onto_unit(draw: Draw, kernel: Kernel) -> Iterator[Opt]:
     """The last contraction, on one unit or another, padded to whole slots before or not."""
     read, whole = {n.dtype for n in kernel.loads}, draw(st.integers(0, 3)) > 0
-    names = [u.name for u in kernel.target.units if u.emit != "muladd" and {u.a, u.b} <= read and u.n <= 128]
+    names = [u.name for u in kernel.target.units if u.emit != "muladd" and {u.a, u.b} <= read and u.n in (8, 64, 128)]
     for r in kernel.reduces if whole else ():
         if range_size(r) % 64:
             yield Opt(OptOps.PADTO, [x.arg[0] for x in kernel.ranges].index(r.arg[0]), 64)
@@ -123,7 +123,8 @@ def ahead(draw: Draw, kernel: Kernel) -> Iterator[Opt]:
 def roles(draw: Draw, kernel: Kernel) -> Iterator[Opt]:
     if draw(st.integers(0, 3)):
         groups = {Role.BLOCK, Role.LOCAL} <= {r.arg[1] for r in kernel.order}
-        yield Opt(OptOps.ROLES, None, 1 if groups and draw(st.booleans()) else None)
+        places = kernel.blocks and len(kernel.products) == 1 and draw(st.booleans())
+        yield Opt(OptOps.ROLES, None, 1 if groups and draw(st.booleans()) else 2 if places else None)
 
 
 def kinds(kernel: Kernel) -> Iterator[str]:

@@ -55,15 +55,22 @@ def decompose(sink: UOp) -> UOp:
     return as_bytes(rewrite([sink], widen_halves)[0])
 
 
-def _tanh_plus_one(sink: UOp) -> dict[UOp, UOp]:
-    """Every 1 + tanh(x) whose tanh(x) nothing else reads, and what it is computed as."""
+def _tanh_plus_one(sink: UOp, rough: bool) -> dict[UOp, UOp]:
+    """Every 1 + tanh(x) whose tanh(x) nothing else reads, and what it is computed as, with what it is multiplied by."""
     users: dict[UOp, list[UOp]] = {}
     for n in toposort(sink):
         for s in n.src:
-            if s.op is Ops.TANH:
+            if s.op is Ops.TANH or s.op is Ops.ADD:
                 users.setdefault(s, []).append(n)
-    return {u: one_plus_tanh(tanh.src[0]) for tanh, read in users.items() for u in read
-            if all(n.op is Ops.ADD and any(s.is_const and s.arg == 1 for s in n.src) for n in read)}
+    table = dict[UOp, UOp]()
+    for tanh in (n for n in users if n.op is Ops.TANH):
+        if all(n.op is Ops.ADD and any(s.is_const and s.arg == 1 for s in n.src) for n in users[tanh]):
+            for u in users[tanh]:
+                table[u] = one_plus_tanh(tanh.src[0], UOp.const(u.dtype, 1.0), rough)
+                (n, *others) = users.get(u, (u,))
+                if n.op is Ops.MUL and not others and n.src[0] is not n.src[1]:
+                    table[n] = one_plus_tanh(tanh.src[0], n.src[n.src[0] is u], rough)
+    return table
 
 
 exactly = RuleSet("exactly", (
@@ -137,7 +144,7 @@ def expand(sink: UOp, fma: bool = False, scales: bool = False, exp2s: bool = Fal
     if any(n.op in FUNCTIONS for n in toposort(sink)):
         if rough:
             sink = sink.substitute(_rough_powers(sink))
-        sink = sink.substitute(_tanh_plus_one(sink))
+        sink = sink.substitute(_tanh_plus_one(sink, rough))
         (sink,) = rewrite([sink], transcendentals(fma, scales, exp2s))
         return simplify(sink)
     return sink

@@ -25,7 +25,9 @@ class BlockWriter(ScopeWriter):
         super().__init__(kernel)
         self.threads_of: list[tuple[frozenset[UOp], UOp]] = []  # the ranges that each axis of a block stands for
         self.role: UOp | None = None  # the number of a thread's warps, where those behind the last fill rings
+        self.group: UOp | None = None  # of readers that take turns: the number of a thread's group
         self.turn: UOp | None = None  # of a block that goes through several places of the grid
+        self.own_turn: UOp | None = None  # the same, counted by each group
         self._whole_block: UOp | None = None
         self._barriers = self._own_ranges = 0
 
@@ -41,9 +43,10 @@ class BlockWriter(ScopeWriter):
                 self.threads_of.append((mine, self.special("lidx0", product.arg.threads)))
         first = len(self.threads_of)
         if self.kernel.roles or len(axes) + first > 3:
-            size = prod(range_size(axis[0]) for axis in axes)
-            total = self.special(f"lidx{first}", size + self.kernel.roles)
+            size, groups = prod(range_size(axis[0]) for axis in axes), max(self.kernel.turns, 1)
+            total = self.special(f"lidx{first}", size * groups + self.kernel.roles)
             self.role, pitch = total if self.kernel.roles else None, 1
+            self.group = total if groups > 1 else None
             for axis in axes:
                 own = (total // pitch % range_size(axis[0])).simplify()
                 self.name_thread(axis, self.raw(own if len(axes) > 1 else total))
@@ -64,21 +67,25 @@ class BlockWriter(ScopeWriter):
         for r in axis:
             self.known_as(r, line)
 
-    def places(self, write: Callable[[], None]) -> None:
-        """Write what a block does for its place in the grid, or for one place after the other."""
+    def places(self, write: Callable[[], None], group: UOp | None = None) -> None:
+        """Write what a block does for its place in the grid, or for one place after the other; a group that takes turns
+        with others does so for the places that are its own."""
         axis = [r for ranges in grid_axes(self.kernel) for r in ranges]
         if not self.kernel.blocks or not axis:
             return write()
         total = prod(range_size(r) for r in axis)
         blocks = min(self.kernel.blocks, total)
         first = self.special("gidx0", blocks)
+        groups, mine = (1, UOp.index(0)) if group is None else (self.kernel.turns, group)
         turn = self.new_range(-(-total // blocks), Role.LOOP)
         if turn.op is not Ops.RANGE:
             self.name_places(axis, first, 0)
             return write()
-        self.open(turn, self.raw(UOp.index(0)), self.raw((UOp.index(total + blocks - 1) - first) // blocks))
-        self.turn = turn
-        self.name_places(axis, self.scopes[-1].lines[0] * blocks + first, self.here)
+        turns = (UOp.index(total + blocks - 1) - first) // blocks
+        self.open(turn, self.raw(UOp.index(0)), self.raw((turns + (groups - 1) - mine).simplify() // groups))
+        self.turn, self.own_turn = (turn * groups + mine).simplify(), turn
+        line = self.scopes[-1].lines[0]
+        self.name_places(axis, (line if group is None else line * groups + mine) * blocks + first, self.here)
         write()
         self.turn = None
         return self.close()

@@ -1,9 +1,10 @@
 """The analytic choice of opts for a contraction whose unit reads its operands from a ring's slots.
 
 A block computes one tile of the result; a unit's row says which tiles it is good for. All blocks of a tile's size come
-in waves over the cores, so the cheapest tile is the one with the least ``waves · tile / speed``. Where there are
-several waves, as many blocks as there are cores take turns, and warps of their own fill their rings. Where an operand
-is no box of memory, the unit does not suit the kernel.
+in waves over the cores, so the cheapest tile is the one with the least ``waves · tile / speed``, where what follows the
+sum counts as further steps of it. Where there are several waves, as many blocks as there are cores take turns, and
+warps of their own fill their rings; where sums are short, groups of readers take turns besides. Where an operand is no
+box of memory, the unit does not suit the kernel.
 
 Rows, columns and steps of a product may be boxes of several ranges, as those of a convolution are. They become one
 range each, of *patches*: a tile's rows are a box of images, lines and columns, and a step takes some channels of one
@@ -44,12 +45,13 @@ def ring_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
         return
     stored = next((r for r in (*x, *y) if all(stride_of(s.src[1], r) == 1 for s in kernel.stores)), None)
     m, n = (y, x) if stored in x else (x, y)
-    lengths = {r.arg[0]: range_size(r) for r in (*x, *y, *k)}
+    lengths, after = {r.arg[0]: range_size(r) for r in (*x, *y, *k)}, _operations_after(kernel, fold)
     for unit in target.units:
         if not unit.tiles or (unit.rounds and not settings.ALLOW_TF32) or matrix.operands(
                 fold, m[0], n[0], unit) is None:
             continue
         fastest = max(u.rate for u in target.units if u.tiles and u.a is unit.a)
+        results = (target.blocks.result + target.blocks.after * after) * fastest / max(u.rate for u in target.units)
         for tile in unit.tiles:
             side, steps = unit.m * tile.below, ROW_BYTES // unit.a.itemsize
             vector = unit.fragment_c.registers[0][0] * unit.fragment_c.lanes[0][0]  # columns that lanes store together
@@ -64,12 +66,23 @@ def ring_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
             batch = math.prod(s for s in others if isinstance(s, int))
             places = [_volume(*zip(*((lengths[number], max(n, 1)) for number, n in group))) for group in groups]
             waves = waves_of(places[:2], batch, unit, tile, target)
-            fits = unit.threads * (tile.below + tile.roles) <= target.block_threads
+            fits = unit.threads * ((tile.turns or tile.below) + tile.roles) <= target.block_threads
             if fits and (not tile.roles or waves > 1):
                 filled = "warps of their own fill" if tile.roles else "a ring of"
-                cycles = waves * side * unit.n * places[2] / (fastest * tile.speed)
+                filled = f"for {tile.turns} groups in turn {filled}" if tile.turns else filled
+                long = places[2] + results
+                if tile.turns:  # one group's results are stored while another's products are under way
+                    alone = target.blocks.alone * results
+                    long = max(places[2], (places[2] + alone) / tile.turns) + alone / waves
+                cycles = waves * side * unit.n * long / (fastest * tile.speed)
                 yield Candidate(f"tiles of {side} × {unit.n} with {unit.name}, {filled} {tile.slots} slots",
                                 {"products": cycles}, partial(apply_tile, groups=groups, unit=unit, tile=tile))
+
+
+def _operations_after(kernel: Kernel, fold: UOp) -> int:
+    """Arithmetic operations between a sum and its stores."""
+    inside = set(toposort(fold))
+    return sum(n.op.alu and n.dtype.is_float for n in toposort([s.src[2] for s in kernel.stores]) if n not in inside)
 
 
 def waves_of(sizes: Sequence[int], batch: int, unit: MatrixUnit, tile: Tile, target: Target) -> int:
@@ -159,8 +172,8 @@ def apply_tile(kernel: Kernel, groups: Sequence[Sequence[Part]], unit: MatrixUni
     for axis, multiple in ((m, unit.m * below), (k, steps)):
         if range_size(kernel.ranges[axis]) % multiple:
             kernel.apply(Opt(OptOps.PADTO, axis, multiple))
-    kernel.apply(Opt(OptOps.TC, k, (m, n, 1, 1), unit=unit.name))
-    if below > 1 and (rows := _own(kernel, 0)) is not None:
+    kernel.apply(Opt(OptOps.TC, k, (m, n, below if tile.turns else 1, 1), unit=unit.name))
+    if below > 1 and not tile.turns and (rows := _own(kernel, 0)) is not None:
         kernel.apply(Opt(OptOps.LOCAL, kernel.ranges.index(rows), below))
     for r in kernel.reduces if steps > unit.k else ():
         kernel.apply(Opt(OptOps.UNROLL, kernel.ranges.index(r), steps // unit.k))
@@ -177,7 +190,7 @@ def apply_tile(kernel: Kernel, groups: Sequence[Sequence[Part]], unit: MatrixUni
         stage_operand(kernel, value, [r for r in kernel.ranges if r in value.ranges and r.arg[1] in (
             Role.GLOBAL, Role.REDUCE)], tile.slots)
     if tile.roles:
-        kernel.apply(Opt(OptOps.ROLES))
+        kernel.apply(Opt(OptOps.ROLES, amt=tile.turns if kernel.blocks and tile.turns else None))
 
 
 def stage_operand(kernel: Kernel, value: UOp, kept: list[UOp], slots: int) -> None:

@@ -43,7 +43,7 @@ class KernelGraph:
     blocks: int = 0  # that go through the grid, taking turns; 0: one for each of its places
     backwards: set[int] = field(default_factory=set)  # numbers of axes of the grid that go from the last to the first
     roles: bool = False  # warps of their own fill the slots of rings
-    turns: bool = False  # groups of warps that read slots take turns at their unit
+    turns: int = 0  # groups of warps take turns at their unit: so many at places of the grid; 1: at blocks of a chain
     count: int = 0
     target: Target = field(default_factory=lambda: Target(""))
     _sorted: tuple[UOp | None, list[UOp], dict[Op, list[UOp]]] = field(default=(None, [], {}), repr=False,

@@ -28,8 +28,8 @@ class Launch:
         local_bytes: local memory per thread.
         serial: one thread runs all of it.
         maps: views of buffers that the launch describes to the device: (position among ``buffers``, offset, type of
-            the elements that arrive, sizes, strides, reach of a box, steps), numbers in elements and the fastest
-            dimension first.
+            the elements that arrive, sizes, strides, reach of a box, steps, bytes of a row of local memory), the
+            other numbers in elements and the fastest dimension first.
         unit: name of the matrix unit that it works on; empty without one.
         grid, block: blocks and threads of each along each axis, the fastest first; empty where there are none.
     """

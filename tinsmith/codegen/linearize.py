@@ -63,7 +63,7 @@ class Linearizer(Emitter):
         with self.only(self.raw(role.eq(own)), filling, True):
             self.places(lambda: produce(self, rings))
         with self.only(self.raw(role.lt(own)), reading, True):
-            self.places(lambda: self.statements(self.flat_statements()))
+            self.places(lambda: self.statements(self.flat_statements()), self.group)
 
     def flat_statements(self) -> list[UOp]:
         out: list[UOp] = []

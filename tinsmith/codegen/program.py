@@ -109,7 +109,7 @@ def assemble(name: str, program: Sequence[UOp], renderer: Renderer, work: Work =
         work.operations, work.bytes, local_bytes(program),
         not any(u.op is Ops.SPECIAL and u.arg == "tid" for u in program), launch_size(program, "gidx"),
         launch_size(program, "lidx"),
-        maps=[[pointers.index(memory), v.offset, to.name, *map(list, (v.sizes, v.strides, v.reach(), v.steps))]
-              for memory, v, to in maps(program)],
+        maps=[[pointers.index(memory), v.offset, to.name, *map(list, (v.sizes, v.strides, v.reach(), v.steps)), row]
+              for memory, v, to, row in maps(program)],
         unit=next((u.arg.name for u in program if u.op is Ops.MMA), ""))
     return launch, text.replace("KERNEL", symbol)

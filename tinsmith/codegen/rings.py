@@ -17,6 +17,12 @@ With roles, warps of their own fill slots as soon as they are free, and nobody m
     filling:  for step:  wait until the slot is free;  fill it
     reading:  for step:  wait for the step's slot;  products;  drain;  release the slot
 
+Groups of readers that take turns at a block's places (``Turns``) leave their steps under way:
+
+    reading:  take the turn
+              for step:  wait for the step's slot;  products;  drain those before;  release their slot
+              hand on the turn;  drain;  release the last slot;  store the result
+
 Where a block goes through several places of the grid, both count steps on from one place to the next, so that the next
 place's slots are filled while a result is stored. The operands of a chain come by a ring each, which the loop over
 blocks walks (``emit_chains.py``).
@@ -70,7 +76,8 @@ class Ring:
         self.ring = lin.emit(0, UOp(Ops.DEFINE_RING, None, tuple(self.memories), (f"ring{number}", self.depth)))
         self.free: UOp | None = None
         if lin.role is not None and (loop is not None or lin.kernel.blocks):
-            self.free = readers(lin, f"free{number}", self.depth, int(lin.role.arg[1]) - 1)
+            groups = int(lin.role.arg[1]) - 1
+            self.free = readers(lin, f"free{number}", self.depth, groups // max(lin.kernel.turns, 1))
         self.slot = UOp.index(0)
 
     def run(self, writer: Sum, bodies: list[UOp]) -> None:
@@ -80,12 +87,18 @@ class Ring:
             if lin.turn is not None:
                 lin.barrier()  # no warp reads what is filled now
             self.fill_first()
-        loop = self.loop
+        loop, turns = self.loop, lin.turns if lin.group is not None else None
+        if turns is not None and lin.own_turn is not None:
+            turns.take(lin.own_turn)
         if loop is None:
             self.step(writer, UOp.index(0), bodies)
         else:
             writer.in_loop(loop, UOp.index(0), self.end, lambda: self.step(writer, loop, bodies))
+        if turns is not None:
+            turns.hand_on()
         writer.drained()
+        if self.in_flight:
+            self.release(self.at(self.end - 1)[0])
 
     def fill_first(self) -> None:
         """What is under way before the first step."""
@@ -114,7 +127,11 @@ class Ring:
         if alone and self.distance and self.end.vmax > self.distance:
             self.fill((step + self.distance).simplify())
         lin.force(UOp(Ops.DRAIN, None, (), self.in_flight))
-        self.release()
+        if not self.in_flight:
+            self.release()
+        elif self.free is not None and self.loop is not None:
+            with lin.only(lin.expression(UOp.index(0).lt(step))):
+                self.release(self.at(step - 1)[0])
 
     def wait(self, step: UOp) -> None:
         """Until the slot of a step is filled, which tiles are read from then on."""
@@ -122,10 +139,10 @@ class Ring:
         lin = self.lin
         lin.force(UOp(Ops.WAIT, None, (self.ring, lin.expression(self.slot), lin.expression(parity))))
 
-    def release(self) -> None:
-        """This warp has left the slot that it waited for last."""
+    def release(self, slot: UOp | None = None) -> None:
+        """This warp has left a slot, the one that it waited for last if none is named."""
         if self.free is not None:
-            self.lin.force(UOp(Ops.RELEASE, None, (self.free, self.lin.expression(self.slot))))
+            self.lin.force(UOp(Ops.RELEASE, None, (self.free, self.lin.expression(slot or self.slot))))
 
     def refill(self, step: UOp) -> None:
         """The fill of a step, as soon as its slot is free."""
@@ -269,7 +286,8 @@ def rings_of(lin: Emitter, product: UOp) -> list[Ring]:
     if blocks is None:
         loop, one = loop_of(lin, product), UOp.index(1)
         deep = min(s.arg.depth for s in stages) > 2
-        return [Ring(lin, stages, loop, one if loop is None else loop.src[-1], int(lin.role is None and deep))]
+        late = lin.role is None or lin.group is not None  # else other readers' steps are under way meanwhile
+        return [Ring(lin, stages, loop, one if loop is None else loop.src[-1], int(late and deep))]
     fixed, brought = ([s for s in stages if (blocks in s.ranges) is moves] for moves in (False, True))
     out = [Ring(lin, fixed, None, UOp.index(1), 0)] if fixed else []
     late = made_ahead(product)  # the unit still works on the last block when the next begins

@@ -55,6 +55,7 @@ from tinsmith.codegen.powers import pow
 from tinsmith.codegen.sines import cos, sin
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir.ops import Op, Ops
+from tinsmith.ir.ops.elementwise import ROUGH
 from tinsmith.ir.rewrite import Pat, Rule, RuleSet
 from tinsmith.ir.uop import UOp
 
@@ -193,9 +194,14 @@ def tanh(x: UOp) -> UOp:
     return flip_sign(m / (m + 2.0), sign)
 
 
-def one_plus_tanh(x: UOp) -> UOp:
-    """1 + tanh(x) = 2/(1 + 2**(-2·log2(e)·x)), also right where tanh(x) is almost -1."""
-    return UOp.const(x.dtype, 2.0) / ((x * (-2 * LOG2E)).alu(Ops.EXP2) + 1.0)
+def one_plus_tanh(x: UOp, times: UOp, rough: bool = False) -> UOp:
+    """y·(1 + tanh(x)) = 2·y/(1 + 2**(-2·log2(e)·x)), also right where tanh(x) is almost -1; constants are one factor.
+
+    ``rough``: what a power is below the least normal number does not count beside 1."""
+    (x, by), (y, half) = ((v.src[0], v.src[1].arg) if v.op is Ops.MUL and v.src[1].is_const else (v, 1.0)
+                          for v in (x, times))
+    power = UOp(Ops.EXP2, None, (x * (-2 * LOG2E * by),), ROUGH if rough and x.dtype is dtypes.float32 else None)
+    return y * (2.0 * half) / (power + 1.0)
 
 
 def erf(x: UOp) -> UOp:

@@ -42,13 +42,16 @@ def staged_operand(product: UOp, which: int, inside: Sequence[UOp], depth: int, 
         return "only what lies in memory as it is multiplied is copied by boxes"
     deep = [r for r in inside if r.arg[1] is Role.UNROLL or r is k]
     beside = [r for r in inside if r not in deep]
-    width = ROW_BYTES // value.dtype.itemsize
+    whole, narrow = (row // value.dtype.itemsize for row in (ROW_BYTES, ROW_BYTES // 4))
     chains = [_in_order(load.src[1], ranges) for ranges in (deep, beside)]
     sizes = [math.prod(range_size(r) for r in chain) for chain in chains]
     for columns in (0, 1):
         (size, rows), (along, across) = (sizes, chains) if not columns else (sizes[::-1], chains[::-1])
         lies = any(t.ranges & {*along} for t, n in linear_form(load.src[1])[0].items() if n == 1)
-        if not lies or size % width or rows % 8 or rows > MOST_ROWS or (columns and not product.arg.turned):
+        width = math.gcd(size, whole) if columns else whole  # a step of the unit is in one chunk of the reduction
+        if not lies or size % width or width < narrow or rows % 8 or rows > MOST_ROWS:
+            continue
+        if columns and not product.arg.turned:
             continue
         chunk, down, over = (new_range(n, Role.LOOP) for n in (size // width, rows, width))
         table = _parts(along, chunk * width + over) | _parts(across, down)
@@ -57,14 +60,14 @@ def staged_operand(product: UOp, which: int, inside: Sequence[UOp], depth: int, 
         if found is None:
             continue
         copy = value.substitute({load: there.replace(src=(*there.src[:2], *found.guard))})
-        layout = Layout(rows, width, size // width, deep=bool(columns))
+        layout = Layout(rows, width, size // width, bool(columns), width * value.dtype.itemsize)
         ranges = [r for r in (chunk, down, over) if r.op is Ops.RANGE]
         placed = Placed(tuple(range_size(r) for r in ranges), layout, depth)
         staged = UOp(Ops.STAGE, value.dtype.ptr(), (copy, *ranges), placed)
         return staged.load(layout.place(_sum(across), _sum(along)).simplify()), ranges
     deep_only = "" if product.arg.turned else f" of the reduction, along which {product.arg.name} reads rows"
     return (f"its {sizes[0]} × {sizes[1]} elements are no box of memory: 8 to {MOST_ROWS} rows that begin at multiples "
-            f"of {align} bytes, of {width} elements each{deep_only}")
+            f"of {align} bytes, of {whole} elements each{deep_only}")
 
 
 def loaded(value: UOp) -> UOp | None:
@@ -347,15 +350,25 @@ def _box(load: UOp, dimensions: Sequence[_Dimension], offset: int, column: UOp, 
     return Box(view, tuple(s.simplify() for s in starts), tuple(t * n for t, n in zip(axes, steps)))
 
 
-def maps(program: Sequence[UOp]) -> dict[tuple[UOp, View, DType], int]:
-    """The views that a linear program copies boxes of, by argument, view and type of the slots, numbered."""
-    found: dict[tuple[UOp, View, DType], int] = {}
+def maps(program: Sequence[UOp]) -> dict[Map, int]:
+    """The views that a linear program copies boxes of, numbered."""
+    found: dict[Map, int] = {}
     for u in program:
         if u.op is Ops.ASYNC_COPY:
             found.setdefault(map_of(u), len(found))
     return found
 
 
-def map_of(copy: UOp) -> tuple[UOp, View, DType]:
-    """What a copy reads, and what its elements become."""
-    return copy.src[4], copy.arg, copy.src[2].dtype.scalar
+def map_of(copy: UOp) -> Map:
+    """What a copy reads, what its elements become, and how long their rows are then."""
+    near = copy.src[2]
+    return Map(copy.src[4], copy.arg, near.dtype.scalar, near.arg[2].row)
+
+
+class Map(NamedTuple):
+    """An argument and a view of it, the type of the slots' elements, and bytes of a row there."""
+
+    memory: UOp
+    view: View
+    to: DType
+    row: int

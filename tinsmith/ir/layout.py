@@ -6,7 +6,8 @@ the graph: that the 16-byte pieces of a row change places is the hardware's doin
 
     piece c of row r lies at byte  r·128 + ((c xor (r mod 8)) · 16)
 
-so that eight rows of one piece, which a unit reads at once, lie in different banks.
+so that eight rows of one piece, which a unit reads at once, lie in different banks. Where a tile has no whole chunks of
+that width, rows of 64 or 32 bytes lie so side by side, and fewer pieces change places.
 """
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ import itertools
 from dataclasses import dataclass
 from typing import Any
 
-ROW_BYTES = 128  # of a chunk; the swizzle repeats every 8 of them
+ROW_BYTES = 128  # of a chunk, at most; the swizzle repeats every 8 of them
 PIECE_BYTES = 16  # which change places
 MOST_DIMENSIONS = 5  # of a view
 MOST_STEP = 8  # of a box along a dimension
@@ -29,6 +30,7 @@ class Layout:
         columns: elements of a row of a chunk.
         chunks: side by side.
         deep: rows run along the reduction; else the elements of a row do.
+        row: bytes of a row of a chunk.
 
     >>> tile = Layout(64, 64, 4, deep=True)
     >>> tile.place(3, 70), tile.elements
@@ -39,6 +41,7 @@ class Layout:
     columns: int
     chunks: int
     deep: bool
+    row: int = ROW_BYTES
 
     @property
     def elements(self) -> int:
@@ -54,9 +57,11 @@ class Layout:
         >>> tile = Layout(64, 64, 1, deep=True)
         >>> tile.byte(0, 8), tile.byte(1, 8), tile.byte(1, 0)
         (16, 128, 144)
+        >>> Layout(64, 32, 1, True, 64).byte(2, 0), Layout(64, 32, 1, True, 64).byte(2, 8)
+        (144, 128)
         """
-        place: int = self.place(row, column) * (ROW_BYTES // self.columns)
-        return place ^ place // ROW_BYTES % 8 * PIECE_BYTES
+        place: int = self.place(row, column) * (self.row // self.columns)
+        return place ^ place // ROW_BYTES % (self.row // PIECE_BYTES) * PIECE_BYTES
 
 
 class Placed(tuple[int, ...]):

@@ -94,7 +94,7 @@ class Tile:
         roles: warps of their own fill the slots, for one tile of a block after the other.
         between: of a chain, columns of the tile between its contractions; each ring has ``slots`` then.
         ahead: of a chain, that tile is made one block before the last contraction reads it.
-        turns: of a chain, groups of warps take turns at the unit.
+        turns: groups of warps take turns at the unit: so many, with a tile each; 1: those of a chain, block by block.
     """
 
     below: int
@@ -103,7 +103,7 @@ class Tile:
     roles: bool = False
     between: int = 0
     ahead: bool = False
-    turns: bool = False
+    turns: int = 0
 
 
 def in_memory(operand: DType) -> DType:
@@ -335,7 +335,7 @@ def _wgmma(name: str, dtype: DType, n: int, tiles: tuple[Tile, ...],
     held = Fragment(((2, 0, 1), (2, 8, 0), (2, 0, 8)), ((4, 0, 2), (8, 1, 0), (4, 16, 0)))
     return MatrixUnit(f"wgmma_{name}_{n}", "cuda", 64, n, k, dtype, dtype, dtypes.float32, 128,
                       Fragment(((k, 0, 1), (64, 1, 0))), Fragment(((k, 1, 0), (n, 0, 1))), c, emit, ("sm_90a",),
-                      max(1, 256 // n), 4, 2.0 * 64 * n * k / (n / 2), staged=True, turned=short,
+                      max(1, 384 // n), 4, 2.0 * 64 * n * k / (n / 2), staged=True, turned=short,
                       held=held if short else None, tiles=tiles, chains=chains if short else ())
 
 
@@ -344,13 +344,14 @@ _OPERANDS = (("bf16", dtypes.bfloat16), ("f16", dtypes.float16), ("tf32", dtypes
 HOPPER = tuple(_wgmma(name, dtype, n, tiles, chains)
                for name, dtype in _OPERANDS for n, tiles, chains in (
                    (256, (Tile(2, 4, 1.0), Tile(2, 4, 1.03, True), Tile(1, 5, 0.87)), _ATTENTION),
-                   (192, (Tile(2, 5, 0.98), Tile(2, 5, 1.0, True), Tile(3, 4, 1.03, True), Tile(1, 6, 0.72)),
-                    _ATTENTION),
-                   (128, (Tile(2, 6, 0.94), Tile(2, 6, 0.95, True), Tile(1, 8, 0.73)),
-                    (Tile(2, 2, 1.0, True, 128, True, True), Tile(2, 2, 0.85, between=128),
+                   (192, (Tile(2, 5, 0.98), Tile(2, 5, 1.0, True), Tile(3, 4, 1.03, True), Tile(1, 6, 0.72),
+                          Tile(2, 5, 1.0, True, turns=2)), _ATTENTION),
+                   (128, (Tile(2, 6, 0.94), Tile(2, 6, 0.95, True), Tile(1, 8, 0.73), Tile(2, 6, 0.93, True, turns=2)),
+                    (Tile(2, 2, 1.0, True, 128, True, 1), Tile(2, 2, 0.85, between=128),
                      Tile(1, 2, 0.6, between=128))),
                    (64, (Tile(2, 6, 0.58), Tile(2, 6, 0.64, True), Tile(1, 8, 0.5)),
-                    (Tile(2, 2, 1.0, between=128), Tile(1, 3, 0.6, between=128)))))
+                    (Tile(2, 2, 1.0, between=128), Tile(1, 3, 0.6, between=128))),
+                   (96, (Tile(3, 6, 0.78),), ())))
 
 
 def _wmma(name: str, emit: str, dtype: DType) -> MatrixUnit:

@@ -18,12 +18,12 @@ class TensorMap:
 
     Args:
         view: (position of the buffer among the arguments, offset, type of the elements that arrive, sizes, strides,
-            reach of a box, steps).
+            reach of a box, steps, bytes of a row of local memory).
     """
 
     def __init__(self, gpu: GPU, view: list[Any]) -> None:
         self.gpu = gpu
-        self.argument, offset, name, self.sizes, self.strides, self.reach, self.steps = view
+        self.argument, offset, name, self.sizes, self.strides, self.reach, self.steps, self.row = view
         dtype: DType = getattr(dtypes, name)
         self.itemsize = dtype.itemsize
         self.kind = "TFLOAT32" if dtype is dtypes.tf32 else f"UINT{dtype.bits}"  # rounds; bits as they are
@@ -60,7 +60,7 @@ class TensorMap:
             [driver.cuuint64_t(n * self.itemsize) for n in self.strides[1:]],
             [driver.cuuint32_t(n) for n in self.reach], [driver.cuuint32_t(n) for n in self.steps or (1,) * rank],
             driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-            driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+            getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{self.row}B"),
             driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
             driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
         return ctypes.string_at(made.getPtr(), BYTES)

@@ -154,10 +154,12 @@ class _Writer:
         self.names[u] = self.names[acc]
         if self.block:
             self.varying.add(u)
-        self.line(f"{self.names[acc]} = {text if mask is None else f'where({mask}, {text}, {self.names[acc]})'}")
+        if mask is not None:  # what a unit still works on stays the same array
+            text = f"{text} if {mask}.all() else where({mask}, {text}, {self.names[acc]})"
+        self.line(f"{self.names[acc]} = {text}")
 
     def open(self, u: UOp) -> None:
-        start, end = (self.integer(s) for s in u.src)
+        start, end = (self.of_warp(s) for s in u.src)
         self.names[u] = f"ridx{u.arg[0] if isinstance(u.arg, tuple) else u.arg}"
         self.integers.add(u)
         self.line(f"for {self.names[u]} in range({start}, {end}):")

@@ -134,9 +134,10 @@ def _box(far: Memory, view: View, start: tuple[int, ...]) -> Array:
 
 
 def alike(x: Array) -> int:
-    """A place or slot that is the same for all threads of a warp."""
+    """A place, slot or bound that is the same for all threads of a warp."""
     if (x != x.flat[0]).any():
-        raise KernelError("PYTHON", "the threads of a warp name different tiles or slots", "one for all of them")
+        raise KernelError("PYTHON", "the threads of a warp name different numbers where they must not",
+                          "one for all of them")
     return int(x.flat[0])
 
 

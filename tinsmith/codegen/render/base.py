@@ -44,6 +44,8 @@ class Blocks:
             ``least``: rows, columns and steps that are worth it; ``carried``: words that a thread has on their way.
         fma: multiply-adds that a core starts in a cycle; ``words``: of local memory that its threads read; ``copied``:
             instructions to bring an element there; ``meeting``: cycles of a barrier; ``warps``: that hide latencies.
+        result: steps of the sum that a staged unit does while the groups of a tile store its results, and ``after`` one
+            operation on each; a group that does so alone, in turn with others, takes ``alone`` times as long.
         units: matrix units that work at once; ``fragments``: rows and columns of a unit's tiles that a warp may have;
             ``unit_steps``: of a unit that local memory holds at a time.
         hiding: a core with fewer of them takes longer, by this power of how many times fewer.
@@ -89,6 +91,9 @@ class Blocks:
     meeting: int = 24
     warps: int = 16
     hiding: float = 0.25
+    result: float = 88.0
+    after: float = 30.0
+    alone: float = 2.5
     units: int = 4
     fragments: tuple[tuple[int, int], ...] = ((4, 4), (2, 4), (4, 2), (2, 2), (1, 4), (1, 2), (1, 1))
     unit_steps: tuple[int, ...] = (2, 1)

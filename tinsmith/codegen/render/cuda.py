@@ -12,10 +12,9 @@ from tinsmith.codegen.render.costs import CUTS_FOR_CORES, RANKED_COSTS
 from tinsmith.codegen.render.cstyle import _strip
 from tinsmith.codegen.render.gpu import AXES, Body, GPURenderer, bfloat16, specials
 from tinsmith.codegen.roles import Role
-from tinsmith.codegen.views import map_of, maps
+from tinsmith.codegen.views import Map, map_of, maps
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp, units
-from tinsmith.ir.layout import View
 from tinsmith.ir.ops.elementwise import ROUGH
 from tinsmith.ir.units import MatrixUnit
 
@@ -195,7 +194,7 @@ class CUDARenderer(GPURenderer):
         for since, table in ((80, _SINCE_SM_80), (90, _SINCE_SM_90)):
             self.helpers |= table if generation(self.arch) >= since else {}
         self.near: dict[UOp, int] = {}  # of a program with rings: where the parts of local memory begin
-        self.maps: dict[tuple[UOp, View, DType], int] = {}
+        self.maps: dict[Map, int] = {}
         self.by_products = False  # of a program of shifts: integers are added where floats are multiplied
         self.pipelined = False  # of a program whose loops load ahead: those inside are written out
 
@@ -291,7 +290,7 @@ class CUDARenderer(GPURenderer):
             kind = self.memory_type(u.dtype.scalar)
             return f"{kind}* {name} = ({kind}*)({at});"
         return (f"unsigned int {name} = shared_address({at}); unsigned long long {name}_tiles = "
-                f"descriptor({name}, {rings.chunk_bytes(u.arg[2])});")
+                f"descriptor({name}, {rings.chunk_bytes(u.arg[2])}, {u.arg[2].row});")
 
     def ring_line(self, body: Body, u: UOp) -> None:
         """Slots are named by their barriers' addresses, tiles by their descriptors."""

@@ -19,8 +19,9 @@ _INLINE = "__device__ __forceinline__"
 HELPERS = (
     "struct __align__(64) TensorMap { unsigned long long words[16]; };",
     f"{_INLINE} unsigned int shared_address(const void* p) {{ return (unsigned int)__cvta_generic_to_shared(p); }}",
-    f"{_INLINE} unsigned long long descriptor(unsigned int at, unsigned int chunk) {{ return "
-    f"(at & 0x3ffff) >> 4 | (unsigned long long)(chunk >> 4) << 16 | {8 * ROW_BYTES >> 4}ull << 32 | 1ull << 62; }}",
+    f"{_INLINE} unsigned long long descriptor(unsigned int at, unsigned int chunk, unsigned int row) {{ return "
+    f"(at & 0x3ffff) >> 4 | (unsigned long long)(chunk >> 4) << 16 | (unsigned long long)(8 * row >> 4) << 32 | "
+    f"(row == {ROW_BYTES} ? 1ull : row == {ROW_BYTES // 2} ? 2ull : 3ull) << 62; }}",
     f'{_INLINE} void ring_begin(unsigned int at, int slots, int arrivals) {{ for (int i = 0; i < slots; i++) '
     'asm volatile('
     '"mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(at + 8 * i), "r"(arrivals) : "memory"); '
@@ -113,4 +114,4 @@ def side_by_side(program: Sequence[UOp], threads: int, target: Target) -> int:
 
 def chunk_bytes(layout: Layout) -> int:
     """How far apart chunks are that one step reads."""
-    return layout.rows * ROW_BYTES if layout.deep else 16
+    return layout.rows * layout.row if layout.deep else 16

@@ -134,7 +134,8 @@ def _maximum(x: Array, y: Array) -> Array:
 
 ROUGH: Final = "rough"
 """Argument of SQRT, EXP2, LOG2, SIN and COS of float32 whose absolute error alone counts: about 1e-6 will do, for
-angles within half a turn, results of SQRT and EXP2 up to 1 and logarithms of what lies around it."""
+angles within half a turn, results of SQRT and EXP2 up to 1 (beyond, 1e-6 of them) and logarithms of what lies around
+it."""
 
 
 class Elementwise:
