@@ -25,7 +25,7 @@ PROGRAMS = {case.kind: case.sizes for case in (BY_NAME["mnist step"], BY_NAME["g
 
 WATCHED = {  # functions, and the phases that they are
     "tensor.backward:gradients": "gradients",
-    "runtime.execute:structure": "structure of the graph",
+    "schedule.canonical:structure": "structure of the graph",
     "runtime.execute:canonical": "structure of the graph",
     "runtime.diskcache:entry_key": "disk cache key",
     "runtime.diskcache:store": "disk cache store",
