@@ -25,7 +25,7 @@ _ROWS = Fragment(((TILE, 0, 1), (TILE, 1, 0)), whole=True)  # row by row, the el
 _F32 = dtypes.float32
 UNIT = MatrixUnit("anvil_f32", "anvil", TILE, TILE, TILE, _F32, _F32, _F32, 1, _ROWS, _ROWS, _ROWS, "tmul",
                   accumulators=4, rate=2.0 * TILE**3 / 4)  # a product takes 4 cycles
-TARGET = Target("anvil", vector_bytes=128, vector_registers=64, local_bytes=SCRATCH_BYTES // 8, l1_bytes=SCRATCH_BYTES,
+TARGET = Target("anvil", vector_bytes=128, vector_registers=64, local_bytes=SCRATCH_BYTES, l1_bytes=SCRATCH_BYTES,
                 l2_bytes=SCRATCH_BYTES, units=(UNIT,))
 
 
