@@ -6,7 +6,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from benchmarks.corpus.targets import TARGETS
 from tests.schedule.helpers import given, kernels, schedule
+from tinsmith import nn
+from tinsmith.codegen.opt import OptOps
+from tinsmith.codegen.program import compile_kernel
 from tinsmith.core.settings import Context
 from tinsmith.ir import Ops
 from tinsmith.schedule.items import ScheduleItem
@@ -148,3 +152,17 @@ def test_partial_sums_do_not_depend_on_the_number_of_workers() -> None:
     sizes = [n.src[0].shape for k in joined(*gradients(640, 100)[0]) for n in (k.sink.src if k.sink else ())
              if n.op is Ops.REDUCE]
     assert sizes == [(16, 40, 100)] * 2
+
+
+def test_places_of_windows_have_lanes_beside_sums() -> None:
+    """The gradient of a pool goes to every second place of memory; partial sums of it are added up there, too."""
+    x, flow, norm = given(512, 8, 20, 20), given(512, 8, 10, 10, seed=1), nn.BatchNorm2d(8)
+    x.requires_grad = True
+    with Tensor.train():
+        found = (norm(x).max_pool2d() * flow).sum().gradient(x, norm.weight, norm.bias)
+    hosts = [k.sink for k in joined(*found) if k.sink is not None]
+    assert len(hosts) == 2
+    for target in ("avx2", "avx512"):
+        for sink in hosts:
+            made = compile_kernel(sink, TARGETS[target]())
+            assert any(opt.op is OptOps.VECTOR for opt in made.opts), made.plan

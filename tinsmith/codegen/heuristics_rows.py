@@ -309,7 +309,7 @@ def _windows_along(kernel: Kernel, r: UOp) -> int:
 
 def window_lanes(kernel: Kernel, target: Target) -> None:
     """Lanes along the output, side by side or with the places of a window between them."""
-    if not target.vector_bytes or any(s.op is not Ops.STORE for s in kernel.stores):
+    if not target.vector_bytes:
         return
     lanes = lanes_of(kernel, target)
     short = {1, *(range_size(r) for r in kernel.parallel if range_size(r) <= target.core.window_step
