@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import statistics
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.cuda import machine
-from benchmarks.products import REST, ROUNDS, SPAN, ours, torch_graph
+from benchmarks.products import SPAN, in_turn, ours, rates, torch_graph
 from tinsmith import Device, Tensor
 
 
@@ -111,19 +109,14 @@ def measure(row: Row, torch: Any, device: Any) -> str:
     mine(1)
     got = torch.from_dlpack(results[-1]).clone()
     want = torch_call(row, torch, images[-1].float(), w.float(), slopes[-1].float())()
-    samples: dict[str, list[float]] = {name: [] for name in systems}
-    for _ in range(ROUNDS):
-        for name, timed in systems.items():
-            time.sleep(REST)
-            samples[name].append(timed(turns))
+    seconds = in_turn(systems, turns)
     device.synchronize()
     same = "" if bool((got == torch.from_dlpack(results[-1])).all()) else "  NOT THE SAME AGAIN"
     got = got.permute(0, 3, 1, 2) if row.last else got
     errors = [float((x.float() - want).norm() / want.norm()) for x in (got, theirs[-1])]
     del replay
-    seconds = {name: statistics.median(s) for name, s in samples.items()}
-    texts = [f"{name} {row.operations / s / 1e12:6.1f} TFLOP/s {s * 1e6:8.1f} µs" for name, s in seconds.items()]
-    return (f"{row.name:44s} {'  '.join(texts)}  {seconds['cuDNN'] / seconds['ours']:.3f} of {row.reach}  "
+    ratio = seconds["cuDNN"] / seconds["ours"]
+    return (f"{row.name:44s} {rates(row.operations, seconds)}  {ratio:.3f} of {row.reach}  "
             f"errors {errors[0]:.1e} {errors[1]:.1e}{same}")
 
 

@@ -149,6 +149,21 @@ def torch_graph(torch: Any, calls: Sequence[Callable[[], Any]]) -> tuple[Timed, 
     return timed, results
 
 
+def in_turn(systems: dict[str, Timed], turns: int) -> dict[str, float]:
+    """The median seconds of each system's call: a card that rests before each turn stays as cool for all."""
+    samples: dict[str, list[float]] = {name: [] for name in systems}
+    for _ in range(ROUNDS):
+        for name, timed in systems.items():
+            time.sleep(REST)
+            samples[name].append(timed(turns))
+    return {name: statistics.median(s) for name, s in samples.items()}
+
+
+def rates(operations: float, seconds: dict[str, float]) -> str:
+    """What a line says of each system."""
+    return "  ".join(f"{name} {operations / s / 1e12:6.1f} TFLOP/s {s * 1e6:8.1f} µs" for name, s in seconds.items())
+
+
 def measure(row: Row, torch: Any, device: Any, compiled: bool) -> str:
     """One line of the table."""
     count = 10 if row.operations < 5e11 else 4
@@ -183,20 +198,15 @@ def measure(row: Row, torch: Any, device: Any, compiled: bool) -> str:
     if row.dtype == "tf32":  # neither is exact
         want = (left[-1].double() @ w.double()).float()
     turns = max(1, min(20, int(SPAN / once["eager"] / count)))
-    samples: dict[str, list[float]] = {name: [] for name in systems}
-    for _ in range(ROUNDS):
-        for name, timed in systems.items():
-            time.sleep(REST)
-            samples[name].append(timed(turns))
+    seconds = in_turn(systems, turns)
     device.synchronize()
     last = torch.from_dlpack(mine[-1])
     error, peers = (float((x.float() - want).norm() / want.norm()) for x in (last, theirs[-1]))
     same = "" if bool((first == last).all()) else "  NOT THE SAME AGAIN"
     del replay
-    seconds = {name: statistics.median(s) for name, s in samples.items()}
-    texts = [f"{name} {row.operations / s / 1e12:6.1f} TFLOP/s {s * 1e6:8.1f} µs" for name, s in seconds.items()]
+    texts = rates(row.operations, seconds)
     peer = seconds.get("compile", seconds["eager"])
-    return (f"{row.name:42s} {'  '.join(texts)}  {peer / seconds['ours']:.3f} of {row.reach}  error {error:.1e}"
+    return (f"{row.name:42s} {texts}  {peer / seconds['ours']:.3f} of {row.reach}  error {error:.1e}"
             f"{f', its {peers:.1e}' * (peers > 0)}{same}")
 
 

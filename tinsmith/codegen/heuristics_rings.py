@@ -141,7 +141,7 @@ def as_one(kernel: Kernel, group: Sequence[Part]) -> int:
     """PADTO, TILE and MERGE: the ranges of a group become one, patch by patch; its number."""
     outer, inner = list[int](), list[int]()
     for number, size in group if len(group) > 1 else ():
-        r = _numbered(kernel, number)
+        r = kernel.numbered[number]
         if size > 1 and range_size(r) % size:
             at = kernel.order.index(r)
             apply_to(kernel, OptOps.PADTO, r, size)
@@ -154,15 +154,11 @@ def as_one(kernel: Kernel, group: Sequence[Part]) -> int:
         (inner if size > 1 else outer).append(r.arg[0])
     whole, *rest = [*outer, *inner] or [group[0][0]]
     for number in rest:
-        at = kernel.order.index(_numbered(kernel, whole))
-        after = kernel.order.index(_numbered(kernel, number)) < at
+        at = kernel.order.index(kernel.numbered[whole])
+        after = kernel.order.index(kernel.numbered[number]) < at
         apply_to(kernel, OptOps.MERGE, kernel.order[at], kernel.axis_of(number))
         whole = kernel.order[at - after].arg[0]
     return whole
-
-
-def _numbered(kernel: Kernel, number: int) -> UOp:
-    return kernel.ranges[kernel.axis_of(number)]
 
 
 def apply_tile(kernel: Kernel, groups: Sequence[Sequence[Part]], unit: MatrixUnit, tile: Tile) -> None:

@@ -21,7 +21,7 @@ from tinsmith.codegen.normalize import conjuncts
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.layout import MOST_DIMENSIONS, MOST_STEP, ROW_BYTES, Layout, Placed, View
+from tinsmith.ir.layout import LEAST_ROW_BYTES, MOST_DIMENSIONS, MOST_STEP, ROW_BYTES, Layout, Placed, View
 from tinsmith.ir.linear import Linear, from_linear, linear_form
 from tinsmith.ir.units import in_memory
 
@@ -42,7 +42,7 @@ def staged_operand(product: UOp, which: int, inside: Sequence[UOp], depth: int, 
         return "only what lies in memory as it is multiplied is copied by boxes"
     deep = [r for r in inside if r.arg[1] is Role.UNROLL or r is k]
     beside = [r for r in inside if r not in deep]
-    whole, narrow = (row // value.dtype.itemsize for row in (ROW_BYTES, ROW_BYTES // 4))
+    whole, narrow = (row // value.dtype.itemsize for row in (ROW_BYTES, LEAST_ROW_BYTES))
     chains = [_in_order(load.src[1], ranges) for ranges in (deep, beside)]
     sizes = [math.prod(range_size(r) for r in chain) for chain in chains]
     for columns in (0, 1):

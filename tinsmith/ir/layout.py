@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 ROW_BYTES = 128  # of a chunk, at most; the swizzle repeats every 8 of them
+LEAST_ROW_BYTES = 32  # of a chunk
 PIECE_BYTES = 16  # which change places
 MOST_DIMENSIONS = 5  # of a view
 MOST_STEP = 8  # of a box along a dimension

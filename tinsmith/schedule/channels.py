@@ -21,7 +21,7 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.layout import ROW_BYTES
 from tinsmith.ir.linear import linear_form
 from tinsmith.ir.ops.repeated import is_product
-from tinsmith.schedule.cones import SOURCES, below_reshapes
+from tinsmith.schedule.cones import SOURCES, below_reshapes, stored_type
 
 _MEMORY = (*SOURCES, Ops.CONTIGUOUS, Ops.COPY, Ops.ASSIGN)
 
@@ -139,7 +139,7 @@ def tile_cut(node: UOp, target: Target) -> TileCut | None:
     """
     product, axes = node.src[0], node.arg[1]
     units = [u for u in target.units if u.tiles and u.turned and u.acc is node.dtype and all(
-        _read_type(f) is u.a for f in product.src)]
+        stored_type(f) is u.a for f in product.src)]
     index = tuple(UOp.range(s, n, None) if s > 1 else ZERO for n, s in enumerate(product.shape))
     reads = [_read(f, index, u.a) for u in units[:1] for f in product.src]
     if not reads or None in reads:
@@ -166,12 +166,3 @@ def tile_cut(node: UOp, target: Target) -> TileCut | None:
 def _patch(sizes: Sequence[int]) -> int:
     """The largest power of two of steps that are a box and leave nothing over."""
     return math.prod(s & -s for s in sizes)
-
-
-def _read_type(factor: UOp) -> DType:
-    """The type of the fewest bits that a factor has on its way."""
-    least = factor.dtype
-    while factor.op.kind == "movement" or factor.op is Ops.CAST:
-        factor = factor.src[0]
-        least = factor.dtype if factor.dtype.itemsize < least.itemsize else least
-    return least

@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from tinsmith.codegen.render.costs import Costs
+from tinsmith.core.dtypes import DType
 from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.structure import contraction
 
@@ -63,17 +64,17 @@ def is_chain(node: UOp, factor: UOp | None, contracts: Mapping[UOp, bool], costs
         powers = powers.src[0]
     inner = [r for r in reductions_of(cone_of(powers)) if contracts[r]]
     found = [contraction(r) for r in (node, *inner)]
-    narrow = all(c is not None and max(_stored_bytes(c.a), _stored_bytes(c.b)) <= costs.chain_bytes for c in found)
+    narrow = all(c is not None and max(stored_type(x).itemsize for x in (c.a, c.b)) <= costs.chain_bytes for c in found)
     return (powers.op is Ops.EXP and len(inner) == 1 and narrow and has_own_statistics(factor)
             and _repeats(other) >= costs.chain_rows)
 
 
-def _stored_bytes(factor: UOp) -> int:
-    """Bytes of an element of a factor before it is widened and repeated."""
-    least = int(factor.dtype.itemsize)
+def stored_type(factor: UOp) -> DType:
+    """The type of a factor before it is widened and repeated: that of the fewest bytes on its way."""
+    least = factor.dtype
     while factor.op.kind == "movement" or factor.op is Ops.CAST:
         factor = factor.src[0]
-        least = min(least, factor.dtype.itemsize)
+        least = factor.dtype if factor.dtype.itemsize < least.itemsize else least
     return least
 
 

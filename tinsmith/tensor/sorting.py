@@ -294,15 +294,11 @@ def _greatest(keys: UOp, k: int) -> UOp:
     groups = keys.pad(((0, 0), (0, count * width - size)))  # what fills the last one up comes behind all others
     tops = groups.reshape((rows, count, width)).reduce("MAX", (2,)).reshape((rows, count)).contiguous()
     chosen = _greatest(tops, k)
-    chosen = chosen.gather(_sorted(_positive(chosen), False)[1], 1)  # equal elements keep their order
+    chosen = chosen.gather(_sorted(chosen.cast(dtypes.uint32), False)[1], 1)  # equal elements keep their order
     cube = (rows, k, width)
     first = chosen.reshape((rows, k, 1)).expand(cube) * width
     place = (first + first.iota_like(2)).reshape((rows, k * width)).contiguous()
     return place.gather(_greatest(groups.gather(place, 1).contiguous(), k), 1)
-
-
-def _positive(places: UOp) -> UOp:
-    return places.cast(dtypes.uint32)
 
 
 def _one_by_one(keys: UOp, k: int) -> UOp:
