@@ -255,6 +255,7 @@ counts, total = np.zeros(8, np.int64), 10_000_000
 words = np.empty((total, 3), np.int64)
 words[:] = code.addresses[0], counts.ctypes.data, 0
 workers = pool.NativePool(2)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores the signal
 threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
     workers.run(words.ctypes.data, total)
