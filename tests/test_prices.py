@@ -48,7 +48,7 @@ WRITTEN = {  # other numbers in functions, by what they are
         "codegen/emitter.py": {8, 32}, "codegen/linearize.py": {16}, "codegen/rings.py": {8}, "codegen/views.py": {8},
         "codegen/matrix.py": {64}},
     "how much is looked at, kept and shown": {
-        "codegen/emit_blocks.py": {15}, "codegen/plan.py": {100}, "codegen/program.py": {10}, "codegen/tuning.py": {9},
+        "codegen/emit_blocks.py": {15}, "codegen/plan.py": {100}, "codegen/price.py": {9}, "codegen/program.py": {10},
         "schedule/budget.py": {64, 1e-9}, "schedule/canonical.py": {10_000}, "schedule/horizontal_rows.py": {64}},
 }
 MATHEMATICS = {"codegen/floats.py", "codegen/transcendentals.py", "codegen/sines.py", "codegen/eights.py",

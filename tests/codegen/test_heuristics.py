@@ -11,10 +11,10 @@ from tests.codegen.running import run_on
 from tests.codegen.structures import Inputs, convolution, weight_gradient
 from tests.codegen.test_estimate import TARGET, kernel, matmul, param
 from tinsmith.backend.device import Device
-from tinsmith.codegen.heuristics_tiles import _busiest
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.plan import plan
+from tinsmith.codegen.price import busiest
 from tinsmith.codegen.program import compile_kernel
 from tinsmith.codegen.render.cuda import CUDARenderer
 from tinsmith.codegen.roles import Role, range_size
@@ -172,8 +172,8 @@ def test_tiles_are_as_wide_as_what_feeds_them_asks_for(sizes: tuple[int, int, in
 
 
 def test_workers_share_panels_evenly() -> None:
-    assert _busiest(32, 4, 2) == 1.0 and _busiest(32, 3, 2) == 34 / 32
-    assert _busiest(3, 4, 2) == _busiest(99, 3, 1) == 1.0  # the rows are shared out; there is nobody to share with
+    assert busiest(32, 4, 2) == 1.0 and busiest(32, 3, 2) == 34 / 32
+    assert busiest(3, 4, 2) == busiest(99, 3, 1) == 1.0  # the rows are shared out; there is nobody to share with
 
 
 @pytest.mark.parametrize(("size", "lanes"), [(6, 8), (5, 8), (4, 4)])

@@ -24,6 +24,7 @@ from typing import NamedTuple
 from tinsmith.codegen.blocks import thread_axes, threads_per_block
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.matrix import held
+from tinsmith.codegen.price import rate_of_core
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import THREADS, Role, count_of, limits, range_size
 from tinsmith.codegen.tuning import footprint, stride_of
@@ -144,8 +145,7 @@ def _of_vectors(_: MatrixUnit, __: Target, machine: Machine) -> float:
 
 
 def _of_multiprocessor(unit: MatrixUnit, target: Target, _: Machine) -> float:
-    blocks = target.blocks
-    return 2 * blocks.fma / (1 if unit.threads > (target.warp or blocks.warp) else blocks.units)
+    return 2 * target.blocks.fma * unit.rate / rate_of_core(unit, target)
 
 
 def default_machine(target: Target, device: str = "") -> Machine:

@@ -12,6 +12,7 @@ from tinsmith.codegen.bounds import first_loop, outermost_loops
 from tinsmith.codegen.heuristics_rows import row_ahead, steps_together
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
+from tinsmith.codegen.price import step_price
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, count_of, is_partial, range_size
 from tinsmith.codegen.tuning import (
@@ -39,14 +40,14 @@ def scan_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
     steps = count_of(store.ranges)
     if target.vector_bytes and not weighted and range_size(ordered) % lanes == 0 and len(store.src) == 3 and all(
             stride_of(n.src[1], ordered) in (0, 1) for n in (store, *kernel.loads)):
-        yield Candidate("steps combined by vectors", {"steps": steps * lanes.bit_length() / lanes},
+        yield Candidate("steps combined by vectors", step_price(target, steps, lanes),
                         lambda k: apply_to(k, OptOps.VECTOR, ordered, lanes))
     if beside and target.vector_bytes:
         width = min(lanes, power_of_two(range_size(beside[-1])))
-        yield Candidate(f"lanes along {name_of(beside[-1])}", {"steps": steps * core.latency / core.chains / width},
+        yield Candidate(f"lanes along {name_of(beside[-1])}", step_price(target, steps, width, core.chains),
                         partial(_chains, target=target, lane=beside[-1], lanes=width))
     chains = min(core.chains, max(map(range_size, kernel.parallel[-1:]), default=1))
-    yield Candidate("chains side by side", {"steps": steps * core.latency / chains},
+    yield Candidate("chains side by side", step_price(target, steps, 1, chains),
                     partial(_chains, target=target, lane=None, lanes=1))
 
 

@@ -16,6 +16,7 @@ from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.masking import visible_ends
 from tinsmith.codegen.online import greatest, relative_sums
 from tinsmith.codegen.opt import Opt, OptOps
+from tinsmith.codegen.price import price, staged_steps, waves_of
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.streams import inner_contractions, outer_folds
@@ -41,19 +42,18 @@ def chain_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
     depth = max(range_size(f.src[-1]) for f in inner_contractions(a))
     others = math.prod(range_size(r) for r in kernel.parallel if r is not row and r is not column)
     numbers = [r.arg[0] for r in (row, column, *keys)]
-    fastest = max((u.rate for u in target.units if u.chains), default=0.0)
     stored = {n.dtype for n in toposort(b) if n.op is Ops.LOAD}
     for unit in (u for u in target.units if u.b in stored and range_size(row) >= u.m // 2):
         for tile in unit.chains:
             side, block = unit.m * tile.below, tile.between
             if unit.threads * (tile.below + tile.roles) > target.block_threads or (tile.ahead and size <= block):
                 continue
-            waves = -(-others * -(-range_size(row) // side) // target.cores)
+            waves = waves_of(target, (range_size(row),), (side,), others)
             width = depth + -(-range_size(column) // unit.n) * unit.n
-            cycles = waves * side * -(-size // block) * block * width / (fastest * tile.speed)
+            steps = staged_steps(target, unit, tile, width, waves, -(-size // block) * block)
             filled = "warps of their own fill" if tile.roles else "rings of"
             what = f"a chain of tiles of {side} × {block} with {unit.name}, {filled} {tile.slots} slots"
-            yield Candidate(what, {"products": cycles}, partial(apply_chain, numbers=numbers, unit=unit, tile=tile))
+            yield Candidate(what, price(target, steps), partial(apply_chain, numbers=numbers, unit=unit, tile=tile))
 
 
 def apply_chain(kernel: Kernel, numbers: list[int], unit: MatrixUnit, tile: Tile) -> None:

@@ -1,9 +1,8 @@
 """The analytic choice of opts for a contraction on a grid of blocks: tiles whose operands pass through local memory.
 
 The ranges of each factor become one range, a block computes a tile of (rows × columns), and a thread, or a warp with a
-matrix unit, some rows and columns of that; slices of both operands are loaded a step ahead into two slots. A tile's
-sides follow from what a core does in a cycle: multiply-adds, words that threads read from local memory, and elements
-that they bring there.
+matrix unit, some rows and columns of that; slices of both operands are loaded a step ahead into two slots. The price
+of its steps chooses a tile's sides: multiply-adds, words that threads read from local memory, elements that they bring.
 """
 from __future__ import annotations
 
@@ -16,6 +15,7 @@ from typing import NamedTuple
 from tinsmith.codegen import matrix
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
+from tinsmith.codegen.price import Price, local_steps, price, waves_of
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.tuning import Candidate, apply_to, stride_of, the_sum
@@ -49,15 +49,11 @@ class Tile(NamedTuple):
     def depth(self) -> int:
         return self.steps * self.unit.k
 
-    def cycles(self, target: Target, blocks: int) -> float:
-        """Of the busiest core, for a step of the reduction of all blocks: few warps wait for each other's results."""
-        data, turns, unit = target.blocks, -(-blocks // target.cores), self.unit
-        own = self.rows * unit.m + self.columns * unit.n
-        words = (self.down * self.across * own + 2 * sum(self.sides)) * unit.a.itemsize / 4
-        work = math.prod(self.sides) * (2 * data.fma / (data.units * unit.rate) if unit.threads > 1 else 1)
-        busy = max((work + data.copied * sum(self.sides)) / data.fma, words / data.words) + data.meeting / self.depth
-        warps = turns * self.threads / data.warp
-        return float(turns * busy * max(data.warps / warps, 1.0) ** data.hiding)
+    def price(self, target: Target, sizes: Sequence[int], batch: int) -> Price:
+        """Of results of such a size, and so many steps of the sum."""
+        waves = waves_of(target, sizes[:2], self.sides, batch)
+        return price(target, local_steps(target, self.unit, (self.down, self.across), (self.rows, self.columns),
+                                         self.depth, waves, sizes[2]))
 
 
 def tiles(target: Target, unit: MatrixUnit) -> Iterator[Tile]:
@@ -90,9 +86,6 @@ def product_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
     sizes = [math.prod(range_size(r) for r in side) for side in (*sides, found.k)]
     count = math.prod(int(r.vmax) + 1 for r in found.batch)
 
-    def cost(tile: Tile) -> float:
-        return tile.cycles(target, count * math.prod(-(-size // side) for size, side in zip(sizes, tile.sides)))
-
     trial = kernel.copied()
     row, column, k = (_merged(trial, side) for side in (*sides, list(found.k)))
     numbers = [r.arg[0] for r in (row, column, k)]
@@ -103,12 +96,12 @@ def product_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
         fits = fold.dtype.is_float if alone else loads_own and matrix.operands(trial.folds[0], row, column, unit)
         if not fits or any(size < low for size, low in zip(sizes, least)):
             continue
-        for tile in sorted(tiles(target, unit), key=cost)[:2]:
+        prices = {tile: tile.price(target, sizes, count) for tile in tiles(target, unit)}
+        for tile in sorted(prices, key=lambda t: prices[t]["products"])[:2]:
             down, across = tile.sides
             of = f"threads, {tile.rows} × {tile.columns} each" if alone else f"warps with {unit.name}"
             yield Candidate(f"tiles of {down} × {across} in local memory, {tile.down} × {tile.across} {of}",
-                            {"products": cost(tile) * sizes[2]},
-                            partial(_tiled, trial=trial, numbers=numbers, tile=tile))
+                            prices[tile], partial(_tiled, trial=trial, numbers=numbers, tile=tile))
 
 
 def _tiled(kernel: Kernel, trial: Kernel, numbers: Sequence[int], tile: Tile) -> None:

@@ -19,6 +19,7 @@ from functools import partial
 from tinsmith.codegen import matrix
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
+from tinsmith.codegen.price import price, staged_steps, storing, waves_of
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.tuning import Candidate, Unfit, apply_if_it_fits, apply_to, stride_of, the_sum
@@ -50,8 +51,7 @@ def ring_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
         if not unit.tiles or (unit.rounds and not settings.ALLOW_TF32) or matrix.operands(
                 fold, m[0], n[0], unit) is None:
             continue
-        fastest = max(u.rate for u in target.units if u.tiles and u.a is unit.a)
-        results = (target.blocks.result + target.blocks.after * after) * fastest / max(u.rate for u in target.units)
+        results = storing(target, unit, after)
         for tile in unit.tiles:
             side, steps = unit.m * tile.below, ROW_BYTES // unit.a.itemsize
             vector = unit.fragment_c.registers[0][0] * unit.fragment_c.lanes[0][0]  # columns that lanes store together
@@ -65,30 +65,20 @@ def ring_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
             others = [range_size(r) for r in fold.ranges if r.arg[0] not in taken and not r.arg[1].expanded]
             batch = math.prod(s for s in others if isinstance(s, int))
             places = [_volume(*zip(*((lengths[number], max(n, 1)) for number, n in group))) for group in groups]
-            waves = waves_of(places[:2], batch, unit, tile, target)
+            waves = waves_of(target, places[:2], (side, unit.n), batch)
             fits = unit.threads * ((tile.turns or tile.below) + tile.roles) <= target.block_threads
             if fits and (not tile.roles or waves > 1):
                 filled = "warps of their own fill" if tile.roles else "a ring of"
                 filled = f"for {tile.turns} groups in turn {filled}" if tile.turns else filled
-                long = places[2] + results
-                if tile.turns:  # one group's results are stored while another's products are under way
-                    alone = target.blocks.alone * results
-                    long = max(places[2], (places[2] + alone) / tile.turns) + alone / waves
-                cycles = waves * side * unit.n * long / (fastest * tile.speed)
-                yield Candidate(f"tiles of {side} × {unit.n} with {unit.name}, {filled} {tile.slots} slots",
-                                {"products": cycles}, partial(apply_tile, groups=groups, unit=unit, tile=tile))
+                spent = price(target, staged_steps(target, unit, tile, unit.n, waves, places[2], results))
+                yield Candidate(f"tiles of {side} × {unit.n} with {unit.name}, {filled} {tile.slots} slots", spent,
+                                partial(apply_tile, groups=groups, unit=unit, tile=tile))
 
 
 def _operations_after(kernel: Kernel, fold: UOp) -> int:
     """Arithmetic operations between a sum and its stores."""
     inside = set(toposort(fold))
     return sum(n.op.alu and n.dtype.is_float for n in toposort([s.src[2] for s in kernel.stores]) if n not in inside)
-
-
-def waves_of(sizes: Sequence[int], batch: int, unit: MatrixUnit, tile: Tile, target: Target) -> int:
-    """How many tiles of (rows, columns) a core computes, one after the other."""
-    rows, columns = (-(-size // step) for size, step in zip(sizes, (unit.m * tile.below, unit.n)))
-    return -(-batch * rows * columns // target.cores)
 
 
 def _along(kernel: Kernel, fold: UOp, a: UOp, b: UOp) -> list[UOp]:

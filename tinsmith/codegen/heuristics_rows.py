@@ -18,12 +18,12 @@ from tinsmith.codegen.footprints import footprints
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.normalize import divided_by
 from tinsmith.codegen.opt import Opt, OptOps
+from tinsmith.codegen.price import access_cycles, row_price
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, count_of, is_partial, range_size
 from tinsmith.codegen.streams import equal_values
 from tinsmith.codegen.tuning import (
     Candidate,
-    access_cycles,
     apply_to,
     lanes_of,
     name_of,
@@ -49,21 +49,17 @@ def row_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
     if windows_fit(kernel):
         least = min(found.cycles.values(), default=alone) if found is not None else alone
         yield Candidate("windows written out", {"memory": vectors * least}, lambda k: window_opts(k, target))
-    core, several = target.core, max(_depths(kernel.folds).values()) > 1
-    beside = _row_beside(kept, target)
+    several, beside = max(_depths(kernel.folds).values()) > 1, _row_beside(kept, target)
     for r in options:
         assert found is not None
-        along = r in found.over
-        price = {"memory": vectors * found.cycles[r], "loops": vectors}
-        waiting = vectors * lanes / range_size(r) * core.latency * lanes.bit_length() if along and several else 0.0
-        yield Candidate(f"lanes along {name_of(r)}", {**price, "waiting": waiting},
-                        partial(_reduce, kept=kept, target=target, lane=r))
-        if waiting and beside is not None:
-            yield Candidate(f"lanes along {name_of(r)}, {core.rows_beside} rows side by side",
-                            {**price, "rows apart": core.apart * vectors, "waiting": waiting / core.rows_beside},
-                            partial(_reduce, kept=kept, target=target, lane=r, beside=beside))
-    yield Candidate("no lanes for the first sum", {"memory": vectors * alone, "loops": vectors * lanes,
-                    "waiting": vectors * lanes * core.latency}, partial(_reduce, kept=kept, target=target))
+        waits = vectors * lanes / range_size(r) if r in found.over and several else 0.0
+        for together in (1, target.core.rows_beside) if waits and beside is not None else (1,):
+            apart = f", {together} rows side by side" if together > 1 else ""
+            yield Candidate(f"lanes along {name_of(r)}{apart}",
+                            row_price(target, vectors, found.cycles[r], vectors, waits, lanes, together),
+                            partial(_reduce, kept=kept, target=target, lane=r, beside=beside if apart else None))
+    yield Candidate("no lanes for the first sum", row_price(target, vectors, alone, vectors * lanes, vectors * lanes),
+                    partial(_reduce, kept=kept, target=target))
 
 
 def _row_beside(kernel: Kernel, target: Target) -> UOp | None:
@@ -101,15 +97,15 @@ def _group(kernel: Kernel, over: tuple[UOp, ...]) -> list[UOp]:
 
 
 def _options(kernel: Kernel, target: Target, lanes: int, over: tuple[UOp, ...]) -> _Options:
-    group, core = _group(kernel, over), target.core
+    group = _group(kernel, over)
     loads = [n for f in group for n in toposort(f.src[0]) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
     beside = [r for r in kernel.parallel if all(r in f.ranges for f in group)]
     ranges = sorted((*over, *beside), key=kernel.order.index, reverse=True)
-    alone, stored = (access_cycles(core, lanes, loads, of, None) for of in ([], kernel.stores))
-    cycles = {r: alone - (alone - access_cycles(core, lanes, loads, [], r)) * min(1.0, range_size(r) / lanes)
+    alone, stored = (access_cycles(target, lanes, loads, of, None) for of in ([], kernel.stores))
+    cycles = {r: alone - (alone - access_cycles(target, lanes, loads, [], r)) * min(1.0, range_size(r) / lanes)
               for r in ranges if kernel.may_have_lanes(r)}
-    worth = [r for r in beside if access_cycles(core, lanes, loads, kernel.stores, r) <= stored]
-    return _Options(over, _long_first(cycles, alone, lanes, core.shortest_lanes), cycles, alone, worth)
+    worth = [r for r in beside if access_cycles(target, lanes, loads, kernel.stores, r) <= stored]
+    return _Options(over, _long_first(cycles, alone, lanes, target.core.shortest_lanes), cycles, alone, worth)
 
 
 def _reduce(kernel: Kernel, kept: Kernel, target: Target, lane: UOp | None = None,
@@ -199,8 +195,8 @@ def lanes_for_stores(kernel: Kernel, target: Target, lanes: int) -> None:
         inner = [r for r in kernel.parallel if r in store.ranges and not any(r in f.ranges for f in kernel.folds)]
         loads = [n for n in toposort(store.src[2], lambda n: n.op is not Ops.FOLD)
                  if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
-        cycles = {r: access_cycles(target.core, lanes, loads, [store], r) for r in inner}
-        alone = access_cycles(target.core, lanes, loads, [store], None)
+        cycles = {r: access_cycles(target, lanes, loads, [store], r) for r in inner}
+        alone = access_cycles(target, lanes, loads, [store], None)
         options = [r for r in _long_first(cycles, alone, lanes, target.core.shortest_lanes) if cycles[r] < alone]
         if options:
             best = min(options, key=lambda r: cycles[r])

@@ -10,7 +10,7 @@ decides between tiles of about the same size:
 * a tile's rows lie apart in the result, and each begins at a cost: wide tiles have fewer rows;
 * workers share out whole panels, which may not come out even.
 
-The costs are measured, in cycles of a core with AVX-512.
+What each of these takes says ``price``, from the target's rows.
 """
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
 
 from tinsmith.codegen.footprints import footprints
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.masking import covered_steps
 from tinsmith.codegen.opt import Opt, OptOps
+from tinsmith.codegen.price import Moved, Price, busiest, price, vector_steps
 from tinsmith.codegen.render.base import Core, Target, TileCosts
 from tinsmith.codegen.roles import Role, count_of, limits, range_size
 from tinsmith.codegen.streams import SIDE
@@ -44,58 +44,65 @@ from tinsmith.ir.structure import contraction
 from tinsmith.ir.uop import toposort
 
 
-@dataclass
+@dataclass(frozen=True)
 class Tile:
-    """A register tile for one contraction: lanes along ``lane``, rows along ``rows`` (innermost first)."""
+    """A register tile for one contraction: lanes along ``lane``, rows along ``rows`` (innermost first).
+
+    Attributes:
+        panel: the operand that is loaded as vectors, ``pack``: from a copy in the order of the tile.
+        scalar: the operand that is spread over the lanes, ``other``: the ranges of results that only it has.
+    """
 
     fold: UOp
+    panel: UOp
+    scalar: UOp
+    other: list[UOp]
     lane: UOp
     lanes: int
     vectors: int
     rows: list[tuple[UOp, int]]
-    panel: UOp  # the operand that is loaded as vectors
-    scalar: UOp  # the operand that is spread
-    price: dict[str, float]
-    pack: bool
-
-    @property
-    def cycles(self) -> float:
-        return sum(self.price.values())
-
-    def times(self, factor: float) -> None:
-        """So many times as long, whatever it is spent on."""
-        self.price = {part: cycles * factor for part, cycles in self.price.items()}
+    pack: bool = False
 
     @property
     def height(self) -> int:
         """Rows of the tile."""
-        total = 1
-        for _, amount in self.rows:
-            total *= amount
-        return total
+        return math.prod(amount for _, amount in self.rows)
+
+    @property
+    def width(self) -> int:
+        return self.vectors * self.lanes
 
 
 def tile_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
     """Register tiles for the kernel's contraction."""
-    for t in _all_tiles(kernel, target):
-        panel = "packed" if t.pack else "unpacked"
-        yield Candidate(f"a register tile of {t.height} × {t.vectors} vectors along {name_of(t.lane)}, its panel "
-                        f"{panel}", t.price, partial(apply_tile, target=target, tile=t))
+    for tile in _tiles(kernel, target):
+        packed = "packed" if tile.pack else "unpacked"
+        yield Candidate(f"a register tile of {tile.height} × {tile.vectors} vectors along {name_of(tile.lane)}, its "
+                        f"panel {packed}", _price(kernel, target, tile), partial(apply_tile, target=target, tile=tile))
 
 
-def _all_tiles(kernel: Kernel, target: Target) -> list[Tile]:
+def _tiles(kernel: Kernel, target: Target) -> Iterator[Tile]:
+    """Tiles with lanes along each range of an operand, one for each sensible number of vectors and rows."""
     fold = the_sum(kernel)
     found = contraction(fold) if fold is not None and fold.dtype.is_float else None
     if fold is None or found is None or not target.vector_bytes:
-        return []
-    candidates: list[Tile] = []
+        return
+    inner, core = max(fold.src[1:], key=kernel.order.index), target.core
+    steps = _unroll_amount(core, range_size(inner))
     for panel, scalar in ((found.a, found.b), (found.b, found.a)):
-        own = [r for r in kernel.order if r in panel.ranges - scalar.ranges and r in fold.ranges]
-        other = [r for r in kernel.order if r in scalar.ranges - panel.ranges and r in fold.ranges]
-        for lane in own:
-            if range_size(lane) >= 4 and other:
-                candidates += _tiles(kernel, target, fold, panel, scalar, lane, other)
-    return candidates
+        own, other = ([r for r in kernel.order if r in x.ranges - y.ranges and r in fold.ranges]
+                      for x, y in ((panel, scalar), (scalar, panel)))
+        load = _load(scalar)
+        rows = sorted(other, key=lambda r: abs(stride_of(load.src[1], r) or 1 << 40) if load is not None else 0)
+        for lane in (r for r in own if range_size(r) >= 4 and other):
+            lanes = min(lanes_of(kernel, target), power_of_two(range_size(lane)))
+            for vectors in range(1, min(4, -(-range_size(lane) // lanes)) + 1):
+                for limit in {(target.vector_registers - 1) // vectors - 1,
+                              (target.vector_registers + 4 - steps) // (vectors + 1)}:
+                    tile = Tile(fold, panel, scalar, other, lane, lanes, vectors, _choose_rows(rows, limit, core.tile))
+                    tile = replace(tile, pack=_packs(target, tile))
+                    if not (tile.pack and count_of(frozenset(fold.src[1:])) * tile.width * 4 > core.largest_panel):
+                        yield tile
 
 
 def _load(operand: UOp) -> UOp | None:
@@ -104,97 +111,79 @@ def _load(operand: UOp) -> UOp | None:
     return loads[0] if len(loads) == 1 else None
 
 
-def _tiles(kernel: Kernel, target: Target, fold: UOp, panel: UOp, scalar: UOp, lane: UOp,
-           other: list[UOp]) -> list[Tile]:
-    """Tiles with lanes along ``lane``, one for each sensible number of vectors and rows."""
-    lanes = min(lanes_of(kernel, target), power_of_two(range_size(lane)))
-    load = _load(scalar)
-    rows = sorted(other, key=lambda r: abs(stride_of(load.src[1], r) or 1 << 40) if load is not None else 0)
-    inner = max(fold.src[1:], key=kernel.order.index)
-    steps = _unroll_amount(target.core, range_size(inner))
-    out = []
-    for vectors in range(1, min(4, -(-range_size(lane) // lanes)) + 1):
-        limits = {(target.vector_registers - 1) // vectors - 1, (target.vector_registers + 4 - steps) // (vectors + 1)}
-        for limit in limits:
-            chosen = _choose_rows(rows, limit, target.core.tile)
-            tile = Tile(fold, lane, lanes, vectors, chosen, panel, scalar, {}, False)
-            slides = load is not None and any(_same_step(load.src[1], r, inner) for r, _ in tile.rows)
-            _price(kernel, target, tile, other)
-            if slides and tile.height * (vectors + 1) + steps > target.vector_registers + 4:
-                tile.times(target.core.tile.spilled)
-            if not (tile.pack and count_of(frozenset(fold.src[1:])) * vectors * lanes * 4 > target.core.largest_panel):
-                out.append(tile)
-    return out
+def _packs(target: Target, tile: Tile) -> bool:
+    """Whether so many tiles use a panel that a copy in their order pays, or whether it does not lie along the lanes."""
+    fold, load, core = tile.fold, _load(tile.panel), target.core
+    if load is None or stride_of(load.src[1], tile.lane) != 1 or len(load.src) > 2:
+        return True
+    pitch, width = abs(_largest_stride(load, fold)) * 4, tile.width * 4
+    room = target.l2_bytes * _share_of_sets(pitch, width, target.l2_bytes // core.ways)
+    crowded = 2 * width * count_of(frozenset(fold.src[1:])) >= room
+    narrow, many, far = core.tile.packed_from
+    often = narrow if _is_narrow(load) else many if crowded else far if pitch >= core.page // 2 else math.inf
+    return count_of(frozenset(tile.other)) >= often * tile.height
 
 
-def _price(kernel: Kernel, target: Target, tile: Tile, other: list[UOp]) -> None:
-    """Set the estimated cycles of one core, and whether the panel is to be packed: two multiply-adds and two loads per
-    cycle, edges that waste lanes and rows, the copy into the panel, and stores that do not run along the lanes."""
-    fold, lane, lanes, vectors, height = tile.fold, tile.lane, tile.lanes, tile.vectors, tile.height
-    size: int = range_size(lane)
-    core, costs, load = target.core, target.core.tile, _load(tile.panel)
-    fill = size / (-(-size // lanes) * lanes)
-    count = -(-size // lanes)
-    for number, amount in ((count, vectors), *((range_size(r), amount) for r, amount in tile.rows)):
+def _price(kernel: Kernel, target: Target, tile: Tile) -> Price:
+    """Of a tile: two multiply-adds and two loads per cycle, edges that waste lanes and rows, what feeds it, the copy
+    into the panel, and stores that do not run along the lanes."""
+    fold, lane, costs, size = tile.fold, tile.lane, target.core.tile, range_size(tile.lane)
+    count = -(-size // tile.lanes)
+    fill = size / (count * tile.lanes)
+    for number, amount in ((count, tile.vectors), *((range_size(r), amount) for r, amount in tile.rows)):
         fill *= 1 - costs.used + costs.used * number / (-(-number // amount) * amount)  # the last tile may have fewer
-    least, beside = costs.step
-    step = max(height * vectors / core.issue, (height + vectors) / core.issue, least) + beside
-    tile.price = {"products": count_of(fold.src[0].ranges) / (height * vectors * lanes * fill) * step,
-                  "operands and results": _feeding(kernel, target, tile, other)}
+    steps = vector_steps(target, count_of(fold.src[0].ranges) / (tile.height * tile.width * fill), tile.height,
+                         tile.vectors)
+    moved = [*_feeding(kernel, target, tile)]
     if not all(stride_of(s.src[1], lane) in (0, 1) for s in kernel.stores):
         blocks = any(amount >= SIDE and all(stride_of(s.src[1], r) == 1 for s in kernel.stores)
                      for r, amount in tile.rows)
-        tile.price["stores across lanes"] = count_of(fold.ranges) * costs.stored_across[not blocks]
-    if _crowds_a_set(_load(tile.scalar), fold, core):
-        tile.times(costs.same_sets[1])
-    along = load is not None and stride_of(load.src[1], lane) == 1
-    guarded = load is None or len(load.src) > 2
-    reuse = count_of(frozenset(other))
-    pitch, width = abs(_largest_stride(load, fold)) * 4, vectors * lanes * 4
-    room = target.l2_bytes * _share_of_sets(pitch, width, target.l2_bytes // core.ways)
-    crowded = 2 * width * count_of(frozenset(fold.src[1:])) >= room
-    narrow, many, far = costs.packed_from
-    often = narrow if _is_narrow(load) else many if crowded else far if pitch >= core.page // 2 else math.inf
-    tile.pack = not along or guarded or reuse >= often * height
-    if tile.pack:
-        if not any(r in tile.panel.ranges and r is not lane for r in kernel.parallel):
-            tile.times(_busiest(count, vectors, target.threads))
-        outside = any(load is not None and stride_of(load.src[1], r) == 1 for r in kernel.parallel if r is not lane)
-        blocks = any(load is not None and stride_of(load.src[1], r) == 1 and range_size(r) % SIDE == 0
-                     for r in fold.src[1:])
-        across = costs.across[not blocks] * (1 + _per_set(load, lane, vectors * lanes, core.page) / costs.lines_of_set)
-        each = costs.along if along else costs.scattered if outside else across
-        tile.price["packing"] = count_of(tile.panel.ranges) * each
+        moved.append(Moved("stored_across", count_of(fold.ranges), not blocks))
+    slow = costs.same_sets[1] if _crowds_a_set(_load(tile.scalar), fold, target.core) else 1.0
+    inner, load = max(fold.src[1:], key=kernel.order.index), _load(tile.scalar)
+    written = _unroll_amount(target.core, range_size(inner))
+    if load is not None and any(_same_step(load.src[1], r, inner) for r, _ in tile.rows) and (
+            tile.height * (tile.vectors + 1) + written > target.vector_registers + 4):
+        slow *= costs.spilled
+    if not tile.pack:
+        reuse, panel = count_of(frozenset(tile.other)), _load(tile.panel)
+        slow *= (1 + 1 / tile.height if _is_narrow(panel) else 1) * (costs.unpacked if reuse > tile.height else 1)
+    elif not any(r in tile.panel.ranges and r is not lane for r in kernel.parallel):
+        slow *= busiest(count, tile.vectors, target.threads)
+    return price(target, steps, moved, slow) | price(target, None, _packing(kernel, target, tile))
+
+
+def _packing(kernel: Kernel, target: Target, tile: Tile) -> Iterator[Moved]:
+    """The panel's way into the order of the tile."""
+    load, lane, elements = _load(tile.panel), tile.lane, count_of(tile.panel.ranges)
+    if not tile.pack:
         return
-    tile.times((1 + 1 / height if _is_narrow(load) else 1) * (costs.unpacked if reuse > height else 1))
+    if load is not None and stride_of(load.src[1], lane) == 1:
+        yield Moved("along", elements)
+    elif load is not None and any(stride_of(load.src[1], r) == 1 for r in kernel.parallel if r is not lane):
+        yield Moved("scattered", elements)
+    else:
+        blocks = load is not None and any(stride_of(load.src[1], r) == 1 and range_size(r) % SIDE == 0
+                                          for r in tile.fold.src[1:])
+        crowded = _per_set(load, lane, tile.width, target.core.page) / target.core.tile.lines_of_set
+        yield Moved("across", elements * (1 + crowded), not blocks)
 
 
-def _feeding(kernel: Kernel, target: Target, tile: Tile, other: list[UOp]) -> float:
-    """Cycles that the tile waits for scalars, for vectors of the panel and for rows of the result."""
-    steps, width, size = frozenset(tile.fold.src[1:]), tile.vectors * tile.lanes, tile.fold.dtype.itemsize
-    costs, products, results = target.core.tile, count_of(tile.fold.src[0].ranges), count_of(tile.fold.ranges)
-    scalar, reached = _load(tile.scalar), count_of(steps.union(other))
+def _feeding(kernel: Kernel, target: Target, tile: Tile) -> Iterator[Moved]:
+    """Scalars, vectors of the panel and rows of the result that the tile waits for."""
+    steps, size = frozenset(tile.fold.src[1:]), tile.fold.dtype.itemsize
+    products, results = count_of(tile.fold.src[0].ranges), count_of(tile.fold.ranges)
+    scalar, reached = _load(tile.scalar), count_of(steps.union(tile.other))
     distinct, staged, across = reached, False, False
     if scalar is not None:  # of windows that overlap, each element comes once; guarded ones are copied to local memory
-        inside = [r for r in kernel.order if r in scalar.ranges and (r in steps or r in other)]
+        inside = [r for r in kernel.order if r in scalar.ranges and (r in steps or r in tile.other)]
         distinct = math.prod(box.size for box in footprints(scalar, inside))
         staged, across = len(scalar.src) > 2, abs(stride_of(scalar.src[1], tile.fold.src[-1]) or 0) > 1
-    far = distinct * size > target.l2_bytes // 2 and not staged
     share = 1 / tile.height if across else distinct / reached * size / target.core.line
-    cycles = products / width * share * costs.scalar_line[far]
-    if count_of(steps) * width * size > costs.near * target.l1_bytes:
-        cycles += products / (tile.height * tile.lanes) * costs.panel_vector
-    far = results * size > 4 * target.l2_bytes
-    return cycles + results / width * costs.result_row[far]
-
-
-def _busiest(count: int, vectors: int, threads: int) -> float:
-    """How much longer the busiest worker takes than if the ``count`` vectors of all panels were shared out evenly."""
-    panels = -(-count // vectors)
-    if panels == 1 or threads < 2:
-        return 1.0  # the workers share the rows
-    ends = [min(panels * n // threads * vectors, count) for n in range(threads + 1)]
-    return max(b - a for a, b in pairwise(ends)) * threads / count
+    yield Moved("scalar_line", products / tile.width * share, distinct * size > target.l2_bytes // 2 and not staged)
+    if count_of(steps) * tile.width * size > target.core.tile.near * target.l1_bytes:
+        yield Moved("panel_vector", products / (tile.height * tile.lanes))
+    yield Moved("result_row", results / tile.width, results * size > 4 * target.l2_bytes)
 
 
 def _per_set(load: UOp | None, lane: UOp, rows: int, page: int) -> float:

@@ -15,8 +15,9 @@ from tinsmith.codegen import matrix
 from tinsmith.codegen.footprints import footprints
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.render.base import Target, TileCosts
-from tinsmith.codegen.roles import Role, is_partial, range_size
+from tinsmith.codegen.price import Moved, Price, price, unit_results, unit_steps
+from tinsmith.codegen.render.base import Target
+from tinsmith.codegen.roles import Role, count_of, is_partial, range_size
 from tinsmith.codegen.tuning import Candidate, apply_to, name_of, order, split, stride_of
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.linear import linear_form
@@ -34,7 +35,7 @@ class UnitPlan:
     n: UOp
     k: UOp
     copies: tuple[int, int]
-    price: dict[str, float]
+    price: Price
 
 
 def unit_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
@@ -78,28 +79,25 @@ def _plan(kernel: Kernel, target: Target, fold: UOp, unit: MatrixUnit, m: UOp, n
     operands = matrix.operands(fold, m, n, unit)
     assert operands is not None
     others = [r for r in fold.src[0].ranges if r not in (m, n, k)]
-    costs = target.core.tile
-    widest = costs.turned[0][0]
-    results = costs.result * math.prod(range_size(r) for r in fold.ranges)
+    widest = target.core.tile.turned[0][0]
     direct = _loadable(operands[0], m, k) and range_size(k) % unit.k == 0
     shared = [_shared(o, axis, unit, step) for o, axis, step in ((operands[0], m, unit.m), (operands[1], n, unit.n))]
-    packs = [_packing(o, axes, costs) * part for o, axes, part in (
+    rows, long_rows, columns = [_packing(o, axes, part) for o, axes, part in (
         (operands[0], (k,), shared[0]), (operands[0], (m, k), shared[0]), (operands[1], (n, k), shared[1]))]
 
-    def price(copies: tuple[int, int]) -> dict[str, float]:
+    def priced(copies: tuple[int, int]) -> Price:
         mu, nu = copies
-        steps = math.prod(-(-range_size(r) // step) for r, step in (
+        count = math.prod(-(-range_size(r) // step) for r, step in (
             *((r, 1) for r in others), (m, unit.m * mu), (n, unit.n * nu), (k, unit.k)))
-        products = mu * nu * 2.0 * unit.m * unit.n * unit.k / unit.rate
-        busy = steps * max(products, (mu + nu) * unit.load) / unit.efficiency
-        as_it_lies = direct and range_size(m) % (unit.m * mu) == 0
-        rows = 0.0 if as_it_lies else packs[shared[0] < 1 or (unit.m * mu >= widest and matrix.is_power(mu))]
         blocks = math.gcd(unit.m * mu, widest) if _stored_along(kernel, m) else 1
-        across = 1.0 if _stored_along(kernel, n) else next(cost for side, cost in costs.turned if blocks >= side)
-        return {"products": busy, "results": results * across, "packing": rows + packs[2]}
+        moved = [unit_results(target, count_of(fold.ranges), None if _stored_along(kernel, n) else blocks), columns]
+        if not (direct and range_size(m) % (unit.m * mu) == 0):  # else they are read as they lie
+            moved.append(long_rows if shared[0] < 1 or (unit.m * mu >= widest and matrix.is_power(mu)) else rows)
+        return price(target, unit_steps(count, unit, copies), moved)
 
-    best = min(_copies(unit), key=lambda c: (sum(price(c).values()), (c[0] + c[1]) / (c[0] * c[1])))
-    return UnitPlan(unit, m, n, k, best, price(best))
+    prices = {c: priced(c) for c in _copies(unit)}
+    best = min(prices, key=lambda c: (sum(prices[c].values()), (c[0] + c[1]) / (c[0] * c[1])))
+    return UnitPlan(unit, m, n, k, best, prices[best])
 
 
 def _copies(unit: MatrixUnit) -> list[tuple[int, int]]:
@@ -117,11 +115,10 @@ def _shared(operand: UOp, axis: UOp, unit: MatrixUnit, step: int) -> float:
     return 1.0
 
 
-def _packing(operand: UOp, axes: tuple[UOp, ...], costs: TileCosts) -> float:
-    """Cycles to bring an operand into the unit's order."""
+def _packing(operand: UOp, axes: tuple[UOp, ...], part: float) -> Moved:
+    """What of an operand is brought into the unit's order."""
     along = any(linear_form(o.src[1])[0].get(r, 0) == 1 for o in _loads(operand) for r in axes)
-    elements: int = math.prod(range_size(r) for r in operand.ranges)
-    return elements * (costs.unit_along if along else costs.unit_across)
+    return Moved("unit_order", count_of(operand.ranges) * part, not along)
 
 
 def _loads(operand: UOp) -> list[UOp]:

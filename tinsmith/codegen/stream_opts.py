@@ -17,6 +17,7 @@ from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.masking import everywhere, masked_blocks, nothing_where, visible_ends
 from tinsmith.codegen.online import greatest
 from tinsmith.codegen.opt import Opt, OptOps
+from tinsmith.codegen.price import Price, chain_price
 from tinsmith.codegen.render.base import Core, Target
 from tinsmith.codegen.roles import Role, count_of, range_size
 from tinsmith.codegen.streams import (
@@ -36,30 +37,29 @@ from tinsmith.ir.uop import toposort
 def chain_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
     """Ways to go through contractions of computed operands, and through statements that sum up one tile."""
     lanes, core = lanes_of(kernel, target), target.core
-    products = sum(count_of(f.src[0].ranges) for f in kernel.folds) / (lanes * core.issue)
+    products = sum(count_of(f.src[0].ranges) for f in kernel.folds) / lanes
     sides = crossing(kernel.sink)
     lengths = [range_size(side[0]) for side in sides]
     sizes = [block_of(n, core.tile_blocks) if isinstance(n, int) else 0 for n in lengths]
+
+    def offered(what: str, spent: Price, way: Callable[[Kernel], None]) -> Candidate:
+        return Candidate(what, spent, partial(_with_panels, way=way, target=target))
+
     if sides and all(sizes):
-        yield Candidate("blocks of a tile that statements share", {"products": products}, partial(
-            _with_panels, way=partial(blocks_of_tiles, target=target, sides=sides, sizes=sizes), target=target))
+        yield offered("blocks of a tile that statements share", chain_price(target, products), partial(
+            blocks_of_tiles, target=target, sides=sides, sizes=sizes))
     if any(not isinstance(range_size(r), int) for r in kernel.order):
         return
-    spilled = 1.0
+    far = False
     if (row := _row(kernel, target)) is not None:
-        size, block, masked = row
-        held = core.tile_rows * 2 * size <= target.l2_bytes // 2
-        spilled = 1.0 if held else core.spilled
-        seen = core.visible if masked else 1.0
-        yield Candidate(f"blocks of {block} columns", {"products": products * seen, "rescaling": products * seen
-                        * (core.rescaling - 1)}, partial(
-                            _with_panels, way=partial(blocks_of_rows, target=target, block=block), target=target))
+        far = core.tile_rows * 2 * row.nbytes > target.l2_bytes // 2
+        spent = chain_price(target, products, core.visible if row.masked else 1.0, rescaled=True)
+        yield offered(f"blocks of {row.block} columns", spent, partial(blocks_of_rows, target=target, block=row.block))
     found = streams(kernel.sink)
     rows = found[0].rows[-1:] if found else ()
     if rows and all(s.rows[-1:] == rows for s in found):
-        price = {"products": products, "rows beyond the cache": products * (spilled - 1)}
-        yield Candidate("whole rows", price, partial(
-            _with_panels, way=partial(whole_rows, target=target, rows=rows), target=target))
+        yield offered("whole rows", chain_price(target, products, far=far), partial(
+            whole_rows, target=target, rows=rows))
 
 
 def _with_panels(kernel: Kernel, way: Callable[[Kernel], None], target: Target) -> None:

@@ -6,13 +6,12 @@ from typing import NamedTuple
 
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.render.base import Core, Target
+from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import count_of, range_size
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.linear import from_linear, linear_form
-from tinsmith.ir.symbolic import is_made_of, values_over
+from tinsmith.ir.linear import linear_form
 from tinsmith.ir.uop import toposort
 
 
@@ -131,35 +130,3 @@ def lanes_of(kernel: Kernel, target: Target) -> int:
 
 def power_of_two(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
-
-
-def access_cycles(core: Core, lanes: int, loads: Sequence[UOp], stores: Sequence[UOp], r: UOp | None) -> float:
-    """Cycles to read and write a vector of ``lanes`` elements along ``r``, or as many one by one. Loads of few
-    elements, which stay in registers or near, count for as much as they are."""
-    most = max((count_of(n.src[1].ranges) for n in (*loads, *stores)), default=1)
-    beyond = max(lanes - 1, 1)  # each lane but the first
-    total = 0.0
-    for n in loads:
-        total += count_of(n.src[1].ranges) / most * (1 + core.reads[_kind(n.src[1], r)] * beyond)
-    for n in stores:
-        total += 1 + core.writes[_kind(n.src[1], r)] * beyond
-    return round(total, 9)
-
-
-def _kind(index: UOp, r: UOp | None) -> int:
-    """How memory lies for lanes along ``r``, as ``Core.reads`` counts it."""
-    if r is None:
-        return 4
-    stride = stride_of(index, r)
-    if stride in (0, 1):
-        return 1 - stride
-    return 2 if stride in (2, 4) or (stride is None and _is_near(index, r)) else 3
-
-
-def _is_near(index: UOp, r: UOp) -> bool:
-    """Whether neighbours along ``r`` share elements that lie side by side: what a window of two had as its maximum."""
-    own = {t: factor for t, factor in linear_form(index)[0].items() if r in t.ranges}
-    if not all(is_made_of(t, r) for t in own):
-        return False
-    positions = values_over(from_linear(own, 0, index), r)
-    return max(positions) - min(positions) < len(positions)

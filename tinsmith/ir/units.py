@@ -90,7 +90,7 @@ class Tile:
     Attributes:
         below: fragments of c below each other.
         slots: of the operands' ring.
-        speed: in relation to other tiles, where all of its steps are made at once.
+        speed: the share of the unit's rate that it reaches, where all of its steps are made at once.
         roles: warps of their own fill the slots, for one tile of a block after the other.
         between: of a chain, columns of the tile between its contractions; each ring has ``slots`` then.
         ahead: of a chain, that tile is made one block before the last contraction reads it.
@@ -315,7 +315,7 @@ def _mma_sync(name: str, emit: str, k: int, dtype: DType) -> MatrixUnit:
     c = Fragment(((2, 0, 1), (2, 8, 0)), ((4, 0, 2), (8, 1, 0)))
     return MatrixUnit(name, "cuda", 16, 8, k, dtype, dtype, dtypes.float32, 32, a, b, c, emit, ("sm_80",), 16, 32,
                       2.0 * 16 * 8 * k / 16,
-                      chains=(Tile(4, 1, 0.05, between=64), Tile(1, 1, 0.025, between=64)) if packed > 1 else ())
+                      chains=(Tile(4, 1, 0.2, between=64), Tile(1, 1, 0.1, between=64)) if packed > 1 else ())
 
 
 CUDA = (

@@ -13,8 +13,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from tinsmith.codegen.heuristics_rings import waves_of
 from tinsmith.codegen.indexing import ZERO, Index, flatten, move
+from tinsmith.codegen.price import waves_of
 from tinsmith.codegen.render.base import Target
 from tinsmith.core.dtypes import DType
 from tinsmith.ir import Ops, UOp
@@ -152,7 +152,7 @@ def tile_cut(node: UOp, target: Target) -> TileCut | None:
         return None
 
     def price(axis: int, chunks: int) -> float:
-        cycles = min(waves_of((m, n), batch * chunks, u, t, target) * u.m * t.below * u.n / t.speed
+        cycles = min(waves_of(target, (m, n), (u.m * t.below, u.n), batch * chunks) * u.m * t.below * u.n / t.speed
                      for u in units for t in u.tiles)
         partial = (chunks * node.size * 2 * node.dtype.itemsize * target.costs.balance + target.costs.launch)
         return float(cycles * math.prod(steps) // chunks * target.cores + partial * (chunks > 1))

@@ -129,8 +129,7 @@ class TileCosts:
         along, across, scattered: an element to be packed along the lanes; across them, in blocks that are transposed or
             one by one; where each needs a line of memory.
         copied: a scalar to be copied to local memory, in pieces that lie apart.
-        unit_along, unit_across: an element to be brought into the order of a matrix unit, where memory runs along the
-            fill, or not.
+        unit_order: an element to be brought into the order of a matrix unit, where memory runs along it, or not.
         result: an element of a unit's result, from tile to memory; ``turned``: times as many where memory does not run
             along its columns: in blocks of so many rows and columns that are transposed, the largest first.
     """
@@ -152,8 +151,7 @@ class TileCosts:
     across: tuple[float, float] = (0.9, 1.5)
     scattered: float = 12.0
     copied: float = 1.0
-    unit_along: float = 0.4
-    unit_across: float = 1.2
+    unit_order: tuple[float, float] = (0.4, 1.2)
     result: float = 0.4
     turned: tuple[tuple[int, float], ...] = ((8, 1.5), (4, 2.0), (1, 3.0))
 
