@@ -4,13 +4,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
 
 from tinsmith.codegen.render import rings
 from tinsmith.codegen.render.base import Target, mentions
 from tinsmith.codegen.render.costs import CUTS_FOR_CORES, RANKED_COSTS
-from tinsmith.codegen.render.cstyle import _strip
-from tinsmith.codegen.render.gpu import AXES, Body, GPURenderer, bfloat16, specials
+from tinsmith.codegen.render.cstyle import strip
+from tinsmith.codegen.render.gpu import AXES, GPURenderer, LaneBody, bfloat16, block_threads, specials
 from tinsmith.codegen.roles import Role
 from tinsmith.codegen.views import Map, map_of, maps
 from tinsmith.core.dtypes import DType, dtypes
@@ -74,6 +73,8 @@ _EIGHTS = (("char", "signed char", 1), ("uchar", "unsigned char", 1), ("short", 
 
 # A replayed graph lets blocks of the next kernel come while the last ones of this one run; they wait here for its end.
 _EARLY = '  asm volatile("griddepcontrol.launch_dependents; griddepcontrol.wait;" ::: "memory");'
+_OF_SLOTS = {Ops.ARRIVE: "ring_arrive({slot}, {arg});", Ops.WAIT: "ring_wait({slot}, {2});",
+             Ops.RELEASE: "if (threadIdx.x % {warp} == 0) ring_release({slot});"}
 _BITS = (Ops.SHL, Ops.SHR, Ops.XOR)
 _ONE = "blockDim.z"  # of a block with less than three axes, which the compiler does not know
 RESIDENT = 512  # threads of a multiprocessor that hide latencies of products: each has 128 registers
@@ -151,11 +152,6 @@ def matrix_loader(count: int, turned: bool) -> str:
             f'{outputs} : "r"((unsigned int)__cvta_generic_to_shared(p)) : "memory"); }}')
 
 
-def _threads(program: Sequence[UOp]) -> int:
-    """How many threads a block has."""
-    return prod(size for n, size in specials(program).items() if n.startswith("lidx"))
-
-
 def _shifts(program: Sequence[UOp]) -> bool:
     """Whether a program is one of shifts more than of floats, so that integer sums had better not wait for them."""
     lanes = {True: 0, False: 0}
@@ -165,12 +161,12 @@ def _shifts(program: Sequence[UOp]) -> bool:
     return lanes[True] > max(lanes[False], 64) and "lidx2" not in specials(program)
 
 
-def _words(body: Body, operand: UOp) -> list[str]:
+def _words(body: LaneBody, operand: UOp) -> list[str]:
     """An operand of 16 bits in registers, two elements a word."""
     if operand.op is Ops.BITCAST and operand.src[0].dtype.itemsize == 4:
-        return [_strip(x) for x in body.text[operand.src[0]]]
+        return [strip(x) for x in body.text[operand.src[0]]]
     lanes = body.text[operand]
-    return [f"pack16({_strip(x)}, {_strip(y)})" for x, y in zip(lanes[::2], lanes[1::2])]
+    return [f"pack16({strip(x)}, {strip(y)})" for x, y in zip(lanes[::2], lanes[1::2])]
 
 
 class CUDARenderer(GPURenderer):
@@ -179,9 +175,13 @@ class CUDARenderer(GPURenderer):
     reinterpreted = "bitcast<{kind}>({value})"
     shared = "__shared__ __align__(16)"
     barrier = "__syncthreads();"
-    warp_barrier = "__syncwarp();"
+    places = ("blockIdx.{axis}", "threadIdx.{axis}")
+    warps = {Ops.SHUFFLE: "__shfl_xor_sync({mask}, {value}, {arg})", Ops.MATCH: "match<{arg}>({value})",
+             Ops.WARP_BARRIER: "__syncwarp();"}
     guarded_vectors = True
-    vector_widths = (8, 4, 2)
+    vector_types, vector_widths = _VECTORS, (8, 4, 2)
+    load_vector, store_vector = "*(({kind}*)({at}))", "*(({kind}*)({at})) = make_{kind}({lanes});"
+    fused = "fma{f}"
     scalar_types = {**GPURenderer.scalar_types, "int8": "signed char", "uint8": "unsigned char",
                     "uint16": "unsigned short", "uint32": "unsigned int", "int64": "long long",
                     "uint64": "unsigned long long", "float16": "unsigned short", "bfloat16": "unsigned short",
@@ -201,46 +201,26 @@ class CUDARenderer(GPURenderer):
     def thread(self, name: str, program: Sequence[UOp]) -> str:
         if self.near and name.startswith("lidx") and name != "lidx0":  # alike in a warp, which the compiler cannot know
             return f"__shfl_sync(0xffffffff, threadIdx.{AXES[int(name[4:])]}, 0)"
-        return f"{'threadIdx' if name.startswith('lidx') else 'blockIdx'}.{AXES[int(name[4:])]}"
-
-    def shuffle(self, bits: int, value: str, program: Sequence[UOp]) -> str:
-        threads = min(_threads(program), 32)
-        return f"__shfl_xor_sync({hex((1 << threads) - 1)}, {_strip(value)}, {bits})"
-
-    def match(self, bits: int, key: str) -> str:
-        return f"match<{bits}>({_strip(key)})"
-
-    def vector_type(self, dtype: DType) -> str:
-        return f"{_VECTORS[dtype.scalar.name]}{dtype.count}"
-
-    def vector_load(self, memory: UOp, dtype: DType, pointer: str) -> str:
-        return f"*(({self.vector_type(dtype)}*)({pointer}))"
-
-    def vector_store(self, memory: UOp, dtype: DType, pointer: str, lanes: list[str]) -> str:
-        kind = self.vector_type(dtype)
-        return f"*(({kind}*)({pointer})) = make_{kind}({', '.join(_strip(x) for x in lanes)});"
+        return super().thread(name, program)
 
     def plain(self, u: UOp, src: list[str]) -> str:
         if u.op in (Ops.MAX, Ops.MIN) and u.dtype.scalar is dtypes.float32 and generation(self.arch) >= 80:
-            return f"{u.op.name.lower()}_nan({_strip(src[0])}, {_strip(src[1])})"
+            return f"{u.op.name.lower()}_nan({strip(src[0])}, {strip(src[1])})"
         if u.arg == ROUGH:
-            return f"rough_{ROUGHLY[u.op]}({_strip(src[0])})"
+            return f"rough_{ROUGHLY[u.op]}({strip(src[0])})"
         if self.by_products and u.op is Ops.ADD and u.dtype.scalar is dtypes.uint32 and not any(
                 s.op is Ops.CONST for s in u.src):
-            return f"add_by_product({_strip(src[0])}, {_strip(src[1])}, {_ONE})"
+            return f"add_by_product({strip(src[0])}, {strip(src[1])}, {_ONE})"
         if u.op is Ops.EXP2 and u.dtype.scalar is dtypes.float32:
-            return f"exp2_of({_strip(src[0])})"
+            return f"exp2_of({strip(src[0])})"
         if u.op is Ops.FDIV and _above_one(u):
-            return f"({src[0]}*reciprocal({_strip(src[1])}))"
+            return f"({src[0]}*reciprocal({strip(src[1])}))"
         return super().plain(u, src)
 
-    def cast(self, u: UOp, a: str) -> str:
-        if u.dtype.scalar is dtypes.tf32 and u.src[0].dtype.scalar is dtypes.float32:
-            return f"tf32({_strip(a)})"
-        return super().cast(u, a)
-
-    def multiply_add(self, dtype: DType, src: list[str]) -> str:
-        return f"fma{'f' if dtype is dtypes.float32 else ''}({', '.join(_strip(s) for s in src)})"
+    def cast(self, dtype: DType, source: DType, a: str) -> str:
+        if dtype is dtypes.tf32 and source is dtypes.float32:
+            return f"tf32({strip(a)})"
+        return super().cast(dtype, source, a)
 
     def regrouped(self, u: UOp, lanes: list[str], before: list[str]) -> list[str]:
         source = u.src[0]
@@ -248,7 +228,7 @@ class CUDARenderer(GPURenderer):
             return [f"(unsigned short)({x}{' >> 16' * half})" for x in lanes for half in (0, 1)]
         cast = source.op is Ops.CAST and source.src[0].dtype.scalar is dtypes.float32 and generation(self.arch) >= 80
         name, lanes = (f"pack_{source.dtype.scalar.name}", before) if cast else ("pack16", lanes)
-        return [f"{name}({_strip(x)}, {_strip(y)})" for x, y in zip(lanes[::2], lanes[1::2])]
+        return [f"{name}({strip(x)}, {strip(y)})" for x, y in zip(lanes[::2], lanes[1::2])]
 
     def parameters(self, program: Sequence[UOp]) -> list[str]:
         views = [f"const __grid_constant__ TensorMap map{n}" for n in self.maps.values()]
@@ -271,15 +251,12 @@ class CUDARenderer(GPURenderer):
             {(u.dtype.count // 2, bool(u.arg)) for u in program if u.op is Ops.LOAD_MATRIX})]
         return "".join(line + "\n" for line in lines)
 
-    def matrix_load(self, u: UOp, pointer: str, names: list[str]) -> str:
-        return f"load_matrix{len(names)}{'t' * bool(u.arg)}({', '.join(names)}, {pointer});"
-
     def matrix_step(self, unit: MatrixUnit, acc: list[str], a: list[str], b: list[str]) -> str:
         """The call that adds a·b to the sums ``acc`` in place."""
         if unit.a.itemsize == 2:
             given = [packed(low, high) for x in (a, b) for low, high in zip(x[::2], x[1::2])]
         else:
-            given = [f"__float_as_uint({_strip(x)})" for x in (*a, *b)]
+            given = [f"__float_as_uint({strip(x)})" for x in (*a, *b)]
         return f"{unit.name}({', '.join([*acc, *given])});"
 
     def local(self, u: UOp) -> str:
@@ -292,10 +269,9 @@ class CUDARenderer(GPURenderer):
         return (f"unsigned int {name} = shared_address({at}); unsigned long long {name}_tiles = "
                 f"descriptor({name}, {rings.chunk_bytes(u.arg[2])}, {u.arg[2].row});")
 
-    def ring_line(self, body: Body, u: UOp) -> None:
+    def ring_line(self, body: LaneBody, u: UOp) -> None:
         """Slots are named by their barriers' addresses, tiles by their descriptors."""
-        text = [_strip(body.text[s][0]) for s in u.src]
-        slot = f"{text[0]} + 8 * ({text[1]})" if u.op in (Ops.ARRIVE, Ops.WAIT, Ops.ASYNC_COPY, Ops.RELEASE) else ""
+        text = [strip(body.text[s][0]) for s in u.src]
         if u.op is Ops.DEFINE_RING:
             first = " && ".join(f"threadIdx.{AXES[n]} == 0" for n, name in enumerate(
                 n for n in specials(body.program) if n.startswith("lidx")))
@@ -303,16 +279,16 @@ class CUDARenderer(GPURenderer):
             body.line(f"unsigned int {u.arg[0]} = shared_address(near + {self.near[u]});")
             body.line(f"if ({first}) ring_begin({u.arg[0]}, {u.arg[1]}, {u.arg[2] if len(u.arg) > 2 else 1});")
             body.line(self.barrier)
-        elif u.op is Ops.ARRIVE:
-            body.line(f"ring_arrive({slot}, {u.arg});")
-        elif u.op is Ops.WAIT:
-            body.line(f"ring_wait({slot}, {text[2]});")
-        elif u.op is Ops.RELEASE:
-            body.line(f"if (threadIdx.x % {self.target.warp} == 0) ring_release({slot});")
+        elif u.op in _OF_SLOTS:
+            slot = f"{text[0]} + 8 * ({text[1]})"
+            body.line(_OF_SLOTS[u.op].format(*text, slot=slot, arg=u.arg, warp=self.target.warp))
+        elif u.op is Ops.IF:  # from here on each thread has so many registers
+            change = "inc" if u.arg * block_threads(body.program) > self.target.block_registers else "dec"
+            body.line(f'asm volatile("setmaxnreg.{change}.sync.aligned.u32 {u.arg};");')
         elif u.op is Ops.ASYNC_COPY:
             size = u.src[2].dtype.itemsize
             body.line(f"copy_box{len(u.arg.sizes)}({text[2]} + {size} * ({text[3]}), &map{self.maps[map_of(u)]}, "
-                      f"{slot}, {', '.join(text[5:])});")
+                      f"{text[0]} + 8 * ({text[1]}), {', '.join(text[5:])});")
         elif u.op is Ops.TILE:
             per_unit = 16 // u.src[0].dtype.itemsize
             body.text[u] = [f"{text[0]}_tiles + (unsigned int)({text[1]}) / {per_unit}"]
@@ -330,17 +306,13 @@ class CUDARenderer(GPURenderer):
         else:
             body.line(f"steps_{u.op.name.lower()}{f'<{u.arg}>' if u.op is Ops.DRAIN else ''}();")
 
-    def registers(self, count: int, program: Sequence[UOp]) -> str:
-        more = count * _threads(program) > self.target.block_registers
-        return f'asm volatile("setmaxnreg.{"inc" if more else "dec"}.sync.aligned.u32 {count};");'
-
     def loop(self, kind: str, name: str, start: str, end: str) -> str:
         written_out = self.pipelined and end.isdigit() and int(end) <= UNROLLED
         times = "#pragma unroll 1\n  " if self.near else "#pragma unroll\n  " * written_out
         return times + super().loop(kind, name, start, end)
 
     def head(self, name: str, program: Sequence[UOp]) -> str:
-        threads = _threads(program)
+        threads = block_threads(program)
         blocks = RESIDENT // threads if self.pipelined else 0
         told = blocks > 2 or any(u.op is Ops.MMA for u in program)  # else the compiler's own choice is no worse for two
         fewest = f", {blocks}" if blocks > 1 and told else ""

@@ -6,16 +6,13 @@ vectors use the language's vector types. 16-bit floats are kept as their bits wh
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from tinsmith.codegen.render.base import mentions
-from tinsmith.codegen.render.cstyle import CRenderer, _addend, _strip
+from tinsmith.codegen.render.cstyle import Body, CStyle, addend, strip
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import CompileError
-from tinsmith.ir import Ops, UOp
+from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.linear import linear_form
 from tinsmith.ir.units import MatrixUnit
 
@@ -47,6 +44,11 @@ def is_uniform(condition: UOp) -> bool:
     return condition.dtype.count == 1 or (condition.op is Ops.VECTORIZE and len(condition.src) == 1)
 
 
+def block_threads(program: Sequence[UOp]) -> int:
+    """How many threads a block has."""
+    return math.prod(size for n, size in specials(program).items() if n.startswith("lidx"))
+
+
 def in_blocks(program: Sequence[UOp]) -> bool:
     """Whether the program counts on its blocks: it has threads, or local memory that a block shares."""
     return any(name.startswith("lidx") for name in specials(program)) or any(
@@ -60,85 +62,72 @@ def is_wide(node: UOp) -> bool:
     return node.vmin < -(1 << 31) or node.vmax >= 1 << 31
 
 
-class GPURenderer(CRenderer):
-    """Base of the three languages. A subclass says how they spell things."""
+class GPURenderer(CStyle):
+    """Base of the languages. A subclass says how they spell things, a hole in braces for each part that varies.
 
-    shared = ""  # before an array of local memory
-    barrier = warp_barrier = ""
+    Attributes:
+        shared: before an array of local memory.
+        places: where the number of a block and of a thread along an ``{axis}`` stand.
+        lanes: what names the lanes of a vector.
+        load_vector, store_vector: the vector at a pointer; ``{space}`` is the memory's.
+        guarded_vectors: a vector may be declared empty, and be loaded under a condition.
+        unaligned: a vector may start at any element.
+        reinterpreted: the bits of ``{value}`` as ``{kind}``; ``{a}``: of a value of type ``{source}``.
+        helpers: functions, by name: those are written that the kernel calls.
+        mixes_widths: an operator takes integers of 32 and 64 bits, and an index may have either.
+        warps: what the threads of a warp do together.
+    """
+
+    shared = ""
+    places = ("gid.{axis}", "lid.{axis}")
+    spaces = ("", "")  # of local memory and of buffers
+    vector_types: Mapping[str, str] = {}  # by dtype, where vectors have other names than their lanes
     vector_widths: tuple[int, ...] = (4, 2)
-    guarded_vectors = False  # a vector may be declared empty, and be loaded under a condition
-    bits16: tuple[DType, ...] = HALVES  # types that are kept as their bits
-    reinterpreted = ""  # the bits of {value} as {kind}
-    helpers: Mapping[str, str] = {}  # functions, by name: those are written that the kernel calls
-    mixes_widths = True  # an operator takes integers of 32 and 64 bits, and an index may have either
+    lanes = tuple(f".{x}" for x in "xyzwstuv")
+    load_vector = "*((const {space}{kind}*)({at}))"
+    store_vector = "*(({space}{kind}*)({at})) = {kind}({lanes});"
+    guarded_vectors = unaligned = False
+    bits16: tuple[DType, ...] = HALVES
+    reinterpreted = ""
+    helpers: Mapping[str, str] = {}
+    mixes_widths = True
+    warps: Mapping[Op, str] = {}
+    fused = "fma"
+    scalar_types = {
+        "void": "void", "index": "int", "bool": "bool", "int8": "char", "uint8": "uchar", "int16": "short",
+        "uint16": "ushort", "int32": "int", "uint32": "uint", "int64": "long", "uint64": "ulong",
+        "float16": "ushort", "bfloat16": "ushort", "float32": "float", "float64": "double"}
 
     # *** what the languages spell differently ***
 
     def thread(self, name: str, program: Sequence[UOp]) -> str:
         """The expression of ``gidx0`` or ``lidx0``."""
-        raise NotImplementedError
-
-    def vector_load(self, memory: UOp, dtype: DType, pointer: str) -> str:
-        """``dtype.count`` neighbouring elements as a value of the language's vector type."""
-        raise NotImplementedError
-
-    def vector_store(self, memory: UOp, dtype: DType, pointer: str, lanes: list[str]) -> str:
-        raise NotImplementedError
+        return self.places[name.startswith("lidx")].format(axis=AXES[int(name[4:])])
 
     def vector_type(self, dtype: DType) -> str:
-        return f"{self.memory_type(dtype.scalar)}{dtype.count}"
-
-    def lane_of(self, vector: str, lane: int) -> str:
-        return f"{vector}.{'xyzwstuv'[lane]}"
-
-    def unaligned(self) -> bool:
-        """Whether a vector may start at any element."""
-        return False
-
-    def type_name(self, dtype: DType) -> str:
-        return self.scalar_types[dtype.scalar.name]
+        return f"{self.vector_types.get(dtype.scalar.name) or self.memory_type(dtype.scalar)}{dtype.count}"
 
     def memory_type(self, dtype: DType) -> str:
         """The type of an element in memory: bools are bytes."""
         return self.type_name(dtypes.uint8) if dtype.is_bool else self.type_name(dtype)
 
-    scalar_types: dict[str, str] = {
-        "void": "void", "index": "int", "bool": "bool", "int8": "char", "uint8": "uchar", "int16": "short",
-        "uint16": "ushort", "int32": "int", "uint32": "uint", "int64": "long", "uint64": "ulong",
-        "float16": "ushort", "bfloat16": "ushort", "float32": "float", "float64": "double"}
-
-    def to_float(self, dtype: DType, a: str) -> str:
-        """A 16-bit float, kept as its bits, as a float."""
-        return f"{'half' if dtype is dtypes.float16 else 'bf16'}_float({_strip(a)})"
-
-    def from_float(self, dtype: DType, a: str) -> str:
-        return f"float_{'half' if dtype is dtypes.float16 else 'bf16'}({_strip(a)})"
-
     def matrix_step(self, unit: MatrixUnit, acc: list[str], a: list[str], b: list[str]) -> str:
         """The statement that adds a·b to the sums ``acc`` in place."""
         raise CompileError(type(self).__name__, f"{unit.name} is no unit of this language", "a list of opts without TC")
 
-    def matrix_load(self, u: UOp, pointer: str, names: list[str]) -> str:
-        """The statement by which a warp loads matrices; ``names`` get a word of two elements each."""
-        raise CompileError(type(self).__name__, "warps of this language load no matrices", "a list without TC")
+    def ring_line(self, body: LaneBody, u: UOp) -> None:
+        """A line about a ring, about steps of a unit that works on its own, or about the registers that threads share
+        out."""
+        raise CompileError(type(self).__name__, f"{u.op.name} is nothing of this language",
+                           "a list of opts without TC and ROLES")
 
-    def ring_line(self, body: Body, u: UOp) -> None:
-        """A line about a ring, or about steps of a unit that works on its own."""
-        raise CompileError(type(self).__name__, f"{u.op.name} is nothing of this language", "a list of opts without TC")
-
-    def registers(self, count: int, program: Sequence[UOp]) -> str:
-        """From here on each thread has so many registers."""
-        raise CompileError(type(self).__name__, "threads of this language share out no registers",
-                           "a list of opts without ROLES")
-
-    def shuffle(self, bits: int, value: str, program: Sequence[UOp]) -> str:
-        """The value of the thread whose number in the warp differs in ``bits``."""
-        raise CompileError(type(self).__name__, "threads of this language hand each other no values", "a smaller GROUP")
-
-    def match(self, bits: int, key: str) -> str:
-        """A call that gives two integers, x and y, of the threads of the warp with the same key."""
-        raise CompileError(type(self).__name__, "threads of this language compare no keys",
-                           "a list of opts without RANK")
+    def warp(self, u: UOp, program: Sequence[UOp], value: str = "") -> str:
+        """What the threads of a warp do together."""
+        if u.op not in self.warps:
+            raise CompileError(type(self).__name__, f"threads of this language have no {u.op.name}",
+                               "a smaller GROUP, a list of opts without TC or RANK")
+        threads = min(block_threads(program), 32)
+        return self.warps[u.op].format(value=strip(value), arg=u.arg, mask=hex((1 << threads) - 1))
 
     def regrouped(self, u: UOp, lanes: list[str], before: list[str]) -> list[str]:
         """Pairs of 16 bits as words, or words as such pairs; ``before``: what the pairs were cast from."""
@@ -153,9 +142,6 @@ class GPURenderer(CRenderer):
     def declaration(self, kind: str, values: dict[str, str], mutable: bool = False) -> str:
         """Names for values of one type; ``mutable``: they are assigned to later."""
         return f"{kind} {', '.join(f'{name} = {value}' for name, value in values.items())};"
-
-    def loop(self, kind: str, name: str, start: str, end: str) -> str:
-        return f"for ({kind} {name} = {start}; {name} < {end}; {name}++) {{"
 
     def guarded(self, condition: str, statement: str) -> str:
         return f"if ({condition}) {statement}"
@@ -178,43 +164,25 @@ class GPURenderer(CRenderer):
 
     # *** scalars ***
 
-    def literal(self, node: UOp) -> str:
-        dtype = node.dtype.scalar
-        if dtype in self.bits16:
-            return str(int(np.asarray(node.arg, dtype.numpy).view(np.uint16)))
-        if dtype.is_float and not math.isfinite(node.arg):
-            text = "NAN" if math.isnan(node.arg) else "INFINITY" if node.arg > 0 else "(-INFINITY)"
-            return text if dtype.itemsize <= 4 else f"((double){text})"
-        return super().literal(UOp(Ops.CONST, dtype, (), node.arg) if node.dtype.count > 1 else node)
+    def literal(self, dtype: DType, value: float | int | bool) -> str:
+        text = super().literal(dtype, value)
+        return f"((double){text})" if dtype is dtypes.float64 and not math.isfinite(value) else text
 
-    def cast(self, u: UOp, a: str) -> str:
-        dtype, source = u.dtype.scalar, u.src[0].dtype.scalar
-        if dtype in self.bits16 and dtype is source:
-            return a
+    def cast(self, dtype: DType, source: DType, a: str) -> str:
         if dtype is dtypes.float16 and dtype in self.bits16 and source is dtypes.float64:
-            return f"double_half({_strip(a)})"
-        if source in self.bits16:
-            a = self.to_float(source, a)
-            if dtype is dtypes.float32:
-                return a
-            u = UOp(Ops.CAST, dtype, (UOp(Ops.PARAM, dtypes.float32, (), (0, ())),))
-        if dtype in self.bits16:
-            return self.from_float(dtype, a if u.src[0].dtype is dtypes.float32 else f"(float)({_strip(a)})")
-        return super().cast(u, a)
+            return f"double_half({strip(a)})"
+        return super().cast(dtype, source, a)
 
-    def bitcast(self, u: UOp, a: str) -> str:
-        to, source = u.dtype.scalar, u.src[0].dtype.scalar
-        value = f"({self.memory_type(source)}){a}" if source.is_bool else _strip(a)
-        found = self.reinterpreted.format(kind=self.memory_type(to), value=value)
-        return f"({found}!=0)" if to.is_bool else found
-
-    def multiply_add(self, dtype: DType, src: list[str]) -> str:
-        return f"fma({', '.join(_strip(s) for s in src)})"
+    def bitcast(self, dtype: DType, source: DType, a: str) -> str:
+        held = self.memory_type(source)
+        value = f"({held}){a}" if source.is_bool else strip(a)
+        found = self.reinterpreted.format(kind=self.memory_type(dtype), source=held, a=a, value=value)
+        return f"({found}!=0)" if dtype.is_bool else found
 
     # *** memory ***
 
     def place(self, memory: str, index: str) -> str:
-        return f"{memory}[{_strip(index)}]"
+        return f"{memory}[{strip(index)}]"
 
     def element(self, memory: UOp, name: str, index: str) -> str:
         """One element of memory as a value."""
@@ -223,7 +191,12 @@ class GPURenderer(CRenderer):
 
     def assign(self, memory: UOp, name: str, index: str, value: str) -> str:
         """The statement that stores one element."""
-        return f"{self.place(name, index)} = {_strip(value)};"
+        return f"{self.place(name, index)} = {strip(value)};"
+
+    def vector(self, form: str, memory: UOp, dtype: DType, at: str, lanes: Sequence[str] = ()) -> str:
+        """``load_vector`` or ``store_vector`` of ``dtype.count`` neighbouring elements."""
+        return form.format(space=self.spaces[memory.op is not Ops.DEFINE_LOCAL], kind=self.vector_type(dtype), at=at,
+                           lanes=", ".join(map(strip, lanes)), count=dtype.count)
 
     def pieces(self, u: UOp, index: UOp) -> list[int]:
         """How many lanes each access of a whole vector takes."""
@@ -231,7 +204,7 @@ class GPURenderer(CRenderer):
         dtype = u.src[0].dtype.scalar
         if index.dtype.count > 1 or dtype.is_bool:
             return [1] * count
-        step = count if self.unaligned() else divisor(index)
+        step = count if self.unaligned else divisor(index)
         width = next((w for w in self.vector_widths
                       if count % w == 0 and step % w == 0 and w * dtype.itemsize <= 16), 1)
         return [width] * (count // width)
@@ -239,7 +212,7 @@ class GPURenderer(CRenderer):
     # *** the kernel ***
 
     def body(self, program: Sequence[UOp]) -> list[str]:
-        return Body(self, program).lines
+        return LaneBody(self, program).written()
 
     def render(self, name: str, program: Sequence[UOp]) -> str:
         text = self.function(name, program)
@@ -250,106 +223,70 @@ class GPURenderer(CRenderer):
         return f"{self.shared} {self.memory_type(u.dtype.scalar)} {name}[{elements}];"
 
 
-class Body:
-    """The lines of one kernel; ``text`` holds an expression per lane of every value."""
+class LaneBody(Body):
+    """Scalars, an expression per lane of every value."""
 
-    def __init__(self, renderer: GPURenderer, program: Sequence[UOp]) -> None:
-        self.renderer, self.program = renderer, program
-        self.uses: Counter[UOp] = Counter()
-        for u in program:
-            for s in u.src:
-                spread = u.op is Ops.VECTORIZE and len(u.src) == 1
-                self.uses[s] += 2 if spread or renderer.repeats(u) else 1
-        self.text: dict[UOp, list[str]] = {}
-        self.counts: Counter[str] = Counter()
-        self.lines: list[str] = []
-        self.depth = 1
-        for u in program:
-            self.current = u
-            self.write(u)
+    renderer: GPURenderer
 
-    def line(self, text: str) -> None:
-        self.lines.append("  " * self.depth + text + self.renderer.mark(self.current))
+    def repeats(self, u: UOp) -> bool:
+        return super().repeats(u) or (u.op is Ops.VECTORIZE and len(u.src) == 1)
+
+    def type_of(self, u: UOp) -> str:
+        return self.renderer.wide_type() if is_wide(u) else super().type_of(u)
 
     def declare(self, prefix: str, u: UOp, values: list[str]) -> None:
         """Names for a value, one per lane."""
-        name = f"{prefix}{self.counts[prefix]}"
-        self.counts[prefix] += 1
+        name = self.fresh(prefix)
         names = [name] if len(values) == 1 else [f"{name}_{lane}" for lane in range(len(values))]
-        given = {n: _strip(v) for n, v in zip(names, values)}
+        given = {n: strip(v) for n, v in zip(names, values)}
         self.line(self.renderer.declaration(self.type_of(u), given, u.op in (Ops.DEFINE_ACC, Ops.MMA)))
         self.text[u] = names
 
-    def type_of(self, u: UOp) -> str:
-        return self.renderer.wide_type() if is_wide(u) else self.renderer.type_name(u.dtype)
-
     def write(self, u: UOp) -> None:
-        r, text = self.renderer, self.text
-        if u.op is Ops.DEFINE_GLOBAL:
-            name = f"data{u.arg}" if u.dtype.pointer else str(u.arg[0])
-            text[u] = [name if r.mixes_widths or not is_wide(u) else r.widened(name)]
+        super().write(u)
+        if u.op is Ops.DEFINE_GLOBAL and is_wide(u) and not self.renderer.mixes_widths:
+            self.text[u] = [self.renderer.widened(self.text[u][0])]
         elif u.op is Ops.SPECIAL:
-            text[u] = [u.arg[0]]
-            place = {u.arg[0]: r.thread(u.arg[0], self.program)}
-            self.line(f"{r.declaration(self.type_of(u), place)} /* {u.arg[1]} */")
-        elif u.op is Ops.CONST:
-            text[u] = [r.literal(UOp(Ops.CONST, u.dtype.scalar, (), u.arg))] * u.dtype.count
-        elif u.op is Ops.DEFINE_LOCAL:
-            text[u] = [u.arg[0]]
-            if r.local(u):
-                self.line(r.local(u))
-        elif u.op is Ops.DEFINE_ACC:
-            self.declare("acc", u, text[u.src[0]])
-        elif u.op is Ops.RANGE:
-            text[u] = [f"ridx{u.arg[0]}"]
-            start, end = (text[s][0] for s in u.src)
-            if is_wide(u) and not r.mixes_widths:
-                start, end = (x if is_wide(s) else r.widened(x) for s, x in zip(u.src, (start, end)))
-            self.line(r.loop(self.type_of(u), text[u][0], start, end))
-            self.depth += 1
-        elif u.op is Ops.IF:
-            self.line(f"if ({_strip(text[u.src[0]][0])}) {{")
-            self.depth += 1
-            if u.arg is not None:
-                self.line(r.registers(u.arg, self.program))
-        elif u.op in (Ops.ENDRANGE, Ops.ENDIF):
-            self.depth -= 1
-            self.line("}")
-        elif u.op is Ops.BARRIER:
-            self.line(r.barrier)
-        elif u.op is Ops.PHI:
-            for target, value in zip(text[u.src[0]], text[u.src[1]]):
-                if target != value:
-                    self.line(f"{target} = {value};")
-            text[u] = text[u.src[0]]
-        elif u.op is Ops.STORE:
-            self.store(u)
-        elif u.op is Ops.LOAD:
-            self.load(u)
-        elif u.op is Ops.SHUFFLE:  # a line of its own: not every thread computes what stands in an expression
-            self.declare("alu", u, [r.shuffle(u.arg, x, self.program) for x in text[u.src[0]]])
-        elif u.op is Ops.MATCH:
-            found = f"same{self.counts['same']}"
-            self.counts["same"] += 1
-            self.line(f"{r.vector_type(u.dtype)} {found} = {r.match(u.arg, text[u.src[0]][0])};")
-            text[u] = [r.lane_of(found, lane) for lane in range(2)]
+            place = {u.arg[0]: self.renderer.thread(u.arg[0], self.program)}
+            self.line(f"{self.renderer.declaration(self.type_of(u), place)} /* {u.arg[1]} */")
+        elif u.op is Ops.IF and u.arg is not None:
+            self.renderer.ring_line(self, u)
+
+    def limits(self, u: UOp) -> list[str]:
+        found = super().limits(u)
+        if is_wide(u) and not self.renderer.mixes_widths:
+            return [x if is_wide(s) else self.renderer.widened(x) for s, x in zip(u.src, found)]
+        return found
+
+    def machine(self, u: UOp) -> None:
+        r, text = self.renderer, self.text
+        if u.op is Ops.SHUFFLE:  # a line of its own: not every thread computes what stands in an expression
+            self.declare("alu", u, [r.warp(u, self.program, x) for x in text[u.src[0]]])
+        elif u.op is Ops.MATCH:  # two integers: threads of the warp with the same key before this one, and all of them
+            found = self.fresh("same")
+            self.line(f"{r.vector_type(u.dtype)} {found} = {r.warp(u, self.program, text[u.src[0]][0])};")
+            text[u] = [found + lane for lane in r.lanes[:2]]
         elif u.op is Ops.WARP_BARRIER:
-            self.line(r.warp_barrier)
+            self.line(r.warp(u, self.program))
         elif u.op in RING_OPS or (u.op is Ops.MMA and u.arg.staged):
             r.ring_line(self, u)
-        elif u.op is Ops.LOAD_MATRIX:
-            words = [f"word{self.counts['word']}_{n}" for n in range(u.dtype.count // 2)]
-            self.counts["word"] += 1
+        elif u.op is Ops.LOAD_MATRIX:  # a word of two elements each
+            name, count = self.fresh("word"), u.dtype.count // 2
+            words = [f"{name}_{n}" for n in range(count)]
             self.line(f"{r.type_name(dtypes.uint32)} {', '.join(words)};")
-            self.line(r.matrix_load(u, f"{text[u.src[0]][0]}+{_addend(self.at(u.src[1], 0))}", words))
+            form = f"load_matrix{count}{'t' * bool(u.arg)}"
+            self.line(f"{form}({', '.join(words)}, {text[u.src[0]][0]}+{addend(self.at(u.src[1], 0))});")
             kind = r.type_name(dtypes.uint16)
             text[u] = [f"({kind})({w}{' >> 16' * half})" for w in words for half in (0, 1)]
         elif u.op is Ops.MMA:
             acc, a, b = (text[s] for s in u.src)
             self.declare("mma", u, acc)
             self.line(r.matrix_step(u.arg, text[u], a, b))
-        elif u.op is not Ops.PREFETCH:
-            self.value(u)
+
+    # *** values ***
+
+    def constant(self, u: UOp) -> list[str]:
+        return [self.renderer.literal(u.dtype.scalar, u.arg)] * u.dtype.count
 
     def value(self, u: UOp) -> None:
         text = self.text
@@ -361,30 +298,23 @@ class Body:
             text[u] = [text[u.src[0]][lane] for lane in u.arg]
             return
         if u.op is Ops.BITCAST and u.dtype.count != u.src[0].dtype.count:
-            values = self.renderer.regrouped(u, text[u.src[0]], text.get(u.src[0].src[0], []) if u.src[0].src else [])
+            text[u] = self.renderer.regrouped(u, text[u.src[0]], text.get(u.src[0].src[0], []) if u.src[0].src else [])
         else:
-            values = [self.scalar(u, lane) for lane in range(u.dtype.count)]
+            text[u] = self.operation(u)
         if self.uses[u] > 1:
-            self.declare("alu", u, values)
-        else:
-            text[u] = values
+            self.declare("alu", u, text[u])
 
-    def scalar(self, u: UOp, lane: int) -> str:
-        """One lane of an arithmetic value."""
-        r, src = self.renderer, [self.text[s][lane] for s in u.src]
-        plain = [s if s.dtype.count == 1 else UOp(Ops.CONST, s.dtype.scalar, (), s.arg) if s.is_const else
-                 UOp(Ops.GEP, s.dtype.scalar, (s,), (lane,)) for s in u.src]
-        one = u if u.dtype.count == 1 else UOp(u.op, u.dtype.scalar, tuple(plain), u.arg)
-        wide = is_wide(u) if r.mixes_widths else any(map(is_wide, (u, *u.src)))
-        if wide:  # computed in 64 bits, not widened afterwards
-            src = [s if (x.is_const and r.mixes_widths) or is_wide(x) or x.dtype.scalar is not dtypes.index
-                   else r.widened(s) for x, s in zip(u.src, src)]
-        if u.op is Ops.CAST:
-            return r.widened(src[0]) if is_wide(u) else r.cast(one, src[0])
-        if u.op is Ops.BITCAST:
-            return r.bitcast(one, src[0])
-        found = r.result(u, r.scalar(one, src))
-        return r.narrowed(found) if wide and not is_wide(u) and u.dtype.scalar is dtypes.index else found
+    def operation(self, u: UOp) -> list[str]:
+        """An elementwise operation, lane by lane; on wide indices in 64 bits, not widened afterwards."""
+        r, wide, src = self.renderer, is_wide(u), [self.text[s] for s in u.src]
+        widens = wide if r.mixes_widths else wide or any(map(is_wide, u.src))
+        if widens:
+            src = [x if (s.is_const and r.mixes_widths) or is_wide(s) or s.dtype.scalar is not dtypes.index
+                   else [r.widened(lane) for lane in x] for s, x in zip(u.src, src)]
+        if wide and u.op is Ops.CAST:
+            return [r.widened(lane) for lane in src[0]]
+        found = [r.result(u, r.operation(u, list(lane))) for lane in zip(*src)]
+        return [r.narrowed(x) for x in found] if widens and not wide and u.dtype.scalar is dtypes.index else found
 
     # *** memory ***
 
@@ -392,32 +322,27 @@ class Body:
         """The place of one lane: of a single index the lanes are neighbours."""
         text = self.text[index][lane if index.dtype.count > 1 else 0]
         text = self.renderer.narrowed(text) if is_wide(index) else text
-        return text if lane == 0 or index.dtype.count > 1 else f"{_addend(text)}+{lane}"
+        return text if lane == 0 or index.dtype.count > 1 else f"{addend(text)}+{lane}"
 
     def load(self, u: UOp) -> None:
         r, (memory, index), dtype = self.renderer, u.src[:2], u.dtype.scalar
         name = self.text[memory][0]
         pieces = r.pieces(u, index)
-        if len(u.src) > 2 and (pieces[0] == 1 or not r.guarded_vectors or not is_uniform(u.src[2])):
-            zero = r.literal(UOp(Ops.CONST, dtype, (), dtype.as_const(0)))
-            values = [r.choose(self.text[u.src[2]][lane], r.element(memory, name, self.at(index, lane)), zero)
-                      for lane in range(u.dtype.count)]
-            return self.declare("val", u, values)
-        if pieces[0] == 1:
+        guarded = len(u.src) > 2
+        if pieces[0] == 1 or (guarded and not (r.guarded_vectors and is_uniform(u.src[2]))):
             values = [r.element(memory, name, self.at(index, lane)) for lane in range(u.dtype.count)]
+            if guarded:
+                zero = r.literal(dtype, dtype.as_const(0))
+                values = [r.choose(valid, value, zero) for valid, value in zip(self.text[u.src[2]], values)]
             return self.declare("val", u, values)
         lanes: list[str] = []
         for piece in pieces:
-            vector = f"vec{self.counts['vec']}"
-            self.counts["vec"] += 1
-            wide = dtype.vec(piece)
-            found = r.vector_load(memory, wide, f"{name}+{_addend(self.at(index, len(lanes)))}")
-            if len(u.src) > 2:
-                self.line(f"{r.vector_type(wide)} {vector} = {{}};")
-                self.line(f"if ({_strip(self.text[u.src[2]][0])}) {vector} = {found};")
-            else:
-                self.line(f"{r.vector_type(wide)} {vector} = {found};")
-            lanes += [r.lane_of(vector, lane) for lane in range(piece)]
+            vector, wide = self.fresh("vec"), dtype.vec(piece)
+            found = r.vector(r.load_vector, memory, wide, f"{name}+{addend(self.at(index, len(lanes)))}")
+            self.line(f"{r.vector_type(wide)} {vector} = {'{}' if guarded else found};")
+            if guarded:
+                self.line(f"if ({strip(self.text[u.src[2]][0])}) {vector} = {found};")
+            lanes += [vector + lane for lane in r.lanes[:piece]]
         self.text[u] = lanes
         return None
 
@@ -427,7 +352,7 @@ class Body:
         whole = r.guarded_vectors and len(u.src) > 3 and is_uniform(u.src[3])
         if len(u.src) > 3 and not whole:
             for lane, v in enumerate(values):
-                self.line(r.guarded(_strip(self.text[u.src[3]][lane]),
+                self.line(r.guarded(strip(self.text[u.src[3]][lane]),
                                     r.assign(memory, name, self.at(index, lane), v)))
             return
         lane = 0
@@ -437,8 +362,8 @@ class Body:
                 line = r.assign(memory, name, place, values[lane])
             else:
                 lanes = values[lane : lane + piece]
-                line = r.vector_store(memory, dtype.vec(piece), f"{name}+{_addend(place)}", lanes)
-            self.line(r.guarded(_strip(self.text[u.src[3]][0]), line) if whole else line)
+                line = r.vector(r.store_vector, memory, dtype.vec(piece), f"{name}+{addend(place)}", lanes)
+            self.line(r.guarded(strip(self.text[u.src[3]][0]), line) if whole else line)
             lane += piece
 
 

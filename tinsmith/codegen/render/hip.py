@@ -4,14 +4,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
 
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.render.costs import CUTS_FOR_CORES, GRID_COSTS
-from tinsmith.codegen.render.cstyle import _MATH, _strip
-from tinsmith.codegen.render.gpu import AXES, GPURenderer, bfloat16, specials
+from tinsmith.codegen.render.cstyle import MATH
+from tinsmith.codegen.render.gpu import GPURenderer, bfloat16, block_threads
 from tinsmith.codegen.roles import Role
-from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp, units
 from tinsmith.ir.units import MatrixUnit
 
@@ -41,7 +40,14 @@ class HIPRenderer(GPURenderer):
     shared = "__attribute__((shared, aligned(16)))"
     barrier = ('__builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup"); __builtin_amdgcn_s_barrier(); '
                '__builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");')
+    places = ("__builtin_amdgcn_workgroup_id_{axis}()", "__builtin_amdgcn_workitem_id_{axis}()")
+    warps = {Ops.SHUFFLE: "shuffle_xor({value}, {arg})"}
     guarded_vectors = True
+    vector_types, lanes = _VECTORS, tuple(f"[{n}]" for n in range(8))
+    store_vector = "*(({kind}*)({at})) = {kind}{{{lanes}}};"
+    reinterpreted = "__builtin_bit_cast({kind}, ({source}){a})"
+    nan, infinity = '__builtin_nanf("")', "__builtin_inff()"
+    functions, function_name, fused = {**MATH, Ops.SCALE: "ldexp"}, "__builtin_{name}{f}", "__builtin_fma{f}"
     vector_widths = (8, 4, 2)
     bits16 = (dtypes.bfloat16,)
     helpers = _HELPERS
@@ -51,44 +57,6 @@ class HIPRenderer(GPURenderer):
 
     def __init__(self, target: Target | None = None) -> None:
         super().__init__(target or hip_target())
-
-    def thread(self, name: str, program: Sequence[UOp]) -> str:
-        return f"__builtin_amdgcn_work{'item' if name.startswith('lidx') else 'group'}_id_{AXES[int(name[4:])]}()"
-
-    def shuffle(self, bits: int, value: str, program: Sequence[UOp]) -> str:
-        return f"shuffle_xor({_strip(value)}, {bits})"
-
-    def vector_type(self, dtype: DType) -> str:
-        return f"{_VECTORS[dtype.scalar.name]}{dtype.count}"
-
-    def vector_load(self, memory: UOp, dtype: DType, pointer: str) -> str:
-        return f"*((const {self.vector_type(dtype)}*)({pointer}))"
-
-    def vector_store(self, memory: UOp, dtype: DType, pointer: str, lanes: list[str]) -> str:
-        kind = self.vector_type(dtype)
-        return f"*(({kind}*)({pointer})) = {kind}{{{', '.join(_strip(x) for x in lanes)}}};"
-
-    def lane_of(self, vector: str, lane: int) -> str:
-        return f"{vector}[{lane}]"
-
-    def literal(self, node: UOp) -> str:
-        text = super().literal(node)
-        return text.replace("NAN", '__builtin_nanf("")').replace("INFINITY", "__builtin_inff()")
-
-    def plain(self, u: UOp, src: list[str]) -> str:
-        if u.op in _MATH:
-            name = "ldexp" if u.op is Ops.SCALE else _MATH[u.op]
-            return f"__builtin_{name}{'f' if u.dtype.itemsize <= 4 else ''}({', '.join(map(_strip, src))})"
-        return super().plain(u, src)
-
-    def multiply_add(self, dtype: DType, src: list[str]) -> str:
-        return f"__builtin_fma{'f' if dtype is dtypes.float32 else ''}({', '.join(_strip(s) for s in src)})"
-
-    def bitcast(self, u: UOp, a: str) -> str:
-        to, source = u.dtype.scalar, u.src[0].dtype.scalar
-        text = f"({self.memory_type(source)}){a}" if source.is_bool else f"({self.type_name(source)}){a}"
-        found = f"__builtin_bit_cast({self.memory_type(to)}, {text})"
-        return f"({found}!=0)" if to.is_bool else found
 
     def prologue(self, program: Sequence[UOp]) -> str:
         lines = ["#pragma clang fp contract(off)"]
@@ -117,6 +85,6 @@ class HIPRenderer(GPURenderer):
         return f"float8 {sums} = {unit.emit}({', '.join(given)}, float8{{{', '.join(acc)}}}); {back}"
 
     def head(self, name: str, program: Sequence[UOp]) -> str:
-        threads = prod(size for n, size in specials(program).items() if n.startswith("lidx"))
+        threads = block_threads(program)
         return (f'extern "C" __attribute__((global, amdgpu_flat_work_group_size({threads}, {threads}))) void {name}('
                 f"{', '.join(self.parameters(program))}) {{")

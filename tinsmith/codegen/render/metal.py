@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.render.costs import CUTS_FOR_CORES, GRID_COSTS
-from tinsmith.codegen.render.cstyle import _addend, _strip
-from tinsmith.codegen.render.gpu import AXES, GPURenderer, bfloat16
+from tinsmith.codegen.render.cstyle import addend, strip
+from tinsmith.codegen.render.gpu import GPURenderer, bfloat16
 from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import CompileError
@@ -41,9 +41,9 @@ class MetalRenderer(GPURenderer):
 
     buffer = "{const}device {kind}* data{number}"
     variable = "constant int& {name}"
-    overloaded = True
+    function_name = "{name}"
     reinterpreted = "as_type<{kind}>({value})"
-    shared = "threadgroup"
+    shared, spaces = "threadgroup", ("threadgroup ", "device ")
     barrier = "threadgroup_barrier(mem_flags::mem_threadgroup);"
     bits16 = (dtypes.bfloat16,)
     helpers = bfloat16("inline", "as_type<float>(", "as_type<uint>(")
@@ -57,25 +57,11 @@ class MetalRenderer(GPURenderer):
             raise CompileError("METAL", "Metal has no double", "cast the values to float32")
         return super().type_name(dtype)
 
-    def thread(self, name: str, program: Sequence[UOp]) -> str:
-        return f"{'lid' if name.startswith('lidx') else 'gid'}.{AXES[int(name[4:])]}"
-
     def place(self, memory: str, index: str) -> str:
-        return f"*({memory}+{_addend(index)})"
-
-    def space(self, memory: UOp) -> str:
-        return "threadgroup" if memory.op is Ops.DEFINE_LOCAL else "device"
+        return f"*({memory}+{addend(index)})"
 
     def matrix_step(self, unit: MatrixUnit, acc: list[str], a: list[str], b: list[str]) -> str:
-        return f"{unit.name}({', '.join(_strip(x) for x in (*acc, *a, *b))});"
-
-    def vector_load(self, memory: UOp, dtype: DType, pointer: str) -> str:
-        return f"*((const {self.space(memory)} {self.vector_type(dtype)}*)({pointer}))"
-
-    def vector_store(self, memory: UOp, dtype: DType, pointer: str, lanes: list[str]) -> str:
-        kind = self.vector_type(dtype)
-        values = ", ".join(_strip(x) for x in lanes)
-        return f"*(({self.space(memory)} {kind}*)({pointer})) = {kind}({values});"
+        return f"{unit.name}({', '.join(map(strip, (*acc, *a, *b)))});"
 
     def bound(self, value: int) -> str:
         return f"{float(value)!r}f"

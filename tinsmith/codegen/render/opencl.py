@@ -3,9 +3,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tinsmith.codegen.render.cstyle import _strip
 from tinsmith.codegen.render.gpu import AXES, GPURenderer, bfloat16, in_blocks, specials
-from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import UOp
 
 
@@ -16,11 +15,13 @@ class OpenCLRenderer(GPURenderer):
     """
 
     buffer = "__global {const}{kind}* data{number}"
-    overloaded = True
+    function_name = "{name}"
     reinterpreted = "as_{kind}({value})"
     shared = "__local"
     barrier = "barrier(CLK_LOCAL_MEM_FENCE);"
-    vector_widths = (16, 8, 4, 2)
+    vector_widths, lanes = (16, 8, 4, 2), tuple(f".s{n:x}" for n in range(16))
+    load_vector, store_vector = "vload{count}(0, {at})", "vstore{count}(({kind})({lanes}), 0, {at});"
+    unaligned = True
     helpers = {
         "half_float": "float half_float(ushort x) { return vload_half(0, (const __private half*)&x); }",
         "float_half": "ushort float_half(float x) { ushort y; vstore_half_rte(x, 0, (__private half*)&y); return y; }",
@@ -28,24 +29,11 @@ class OpenCLRenderer(GPURenderer):
                        "return y; }",
         **bfloat16("static inline", "as_float(", "as_uint(")}
 
-    def unaligned(self) -> bool:
-        return True
-
     def thread(self, name: str, program: Sequence[UOp]) -> str:
         axis = name[4:]
         if name.startswith("lidx"):
             return f"get_local_id({axis})"
         return f"get_{'group' if in_blocks(program) else 'global'}_id({axis})"
-
-    def vector_load(self, memory: UOp, dtype: DType, pointer: str) -> str:
-        return f"vload{dtype.count}(0, {pointer})"
-
-    def vector_store(self, memory: UOp, dtype: DType, pointer: str, lanes: list[str]) -> str:
-        value = f"({self.vector_type(dtype)})({', '.join(_strip(x) for x in lanes)})"
-        return f"vstore{dtype.count}({value}, 0, {pointer});"
-
-    def lane_of(self, vector: str, lane: int) -> str:
-        return f"{vector}.s{lane:x}"
 
     def prologue(self, program: Sequence[UOp]) -> str:
         wide = any(u.dtype.scalar is dtypes.float64 for u in program)

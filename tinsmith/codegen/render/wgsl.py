@@ -14,7 +14,7 @@ from math import prod
 
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.render.costs import GRID_COSTS
-from tinsmith.codegen.render.cstyle import _strip
+from tinsmith.codegen.render.cstyle import GROWS, strip
 from tinsmith.codegen.render.gpu import AXES, HALVES, GPURenderer, called, specials
 from tinsmith.codegen.render.wgsl64 import PAIR, helpers, is_pair, literal, operation, to_pair
 from tinsmith.codegen.roles import Role
@@ -24,7 +24,6 @@ from tinsmith.ir import Ops, UOp
 
 MOST_BLOCKS = (1 << 16) - 1  # along an axis of the grid
 _SUMS = (Ops.ADD, Ops.SUB, Ops.MULADD)
-_GROWS = (Ops.ADD, Ops.SUB, Ops.MUL, Ops.NEG, Ops.MULADD, Ops.SHL, Ops.IDIV)
 # Constants that are no numbers may not be known when a shader is compiled: they are bits of a variable.
 _HELPERS = {
     "nan_f32": "var<private> nan_bits: u32 = 0x7fc00000u;\nfn nan_f32() -> f32 { return bitcast<f32>(nan_bits); }",
@@ -87,7 +86,8 @@ class WGSLRenderer(GPURenderer):
     then ``args``: at which element each begins, the variables, and a 0 that no compiler knows of.
     """
 
-    overloaded = True
+    function_name, fused = "{name}", ""
+    nan, infinity = "nan_f32()", "inf_f32()"
     barrier = "workgroupBarrier();"
     vector_widths = ()
     mixes_widths = False
@@ -123,10 +123,10 @@ class WGSLRenderer(GPURenderer):
         return "i64" if self.wide else "i32"  # no buffer is so large: what overflows is never the place of an access
 
     def widened(self, text: str) -> str:
-        return f"i64({_strip(text)})" if self.wide else text
+        return f"i64({strip(text)})" if self.wide else text
 
     def narrowed(self, text: str) -> str:
-        return f"i32({_strip(text)})" if self.wide else text
+        return f"i32({strip(text)})" if self.wide else text
 
     def choose(self, condition: str, a: str, b: str) -> str:
         return f"select({b}, {a}, {condition})"
@@ -144,18 +144,17 @@ class WGSLRenderer(GPURenderer):
 
     # *** scalars ***
 
-    def literal(self, node: UOp) -> str:
-        value, dtype = node.arg, node.dtype.scalar
+    def literal(self, dtype: DType, value: float | int | bool) -> str:
         if self.in_pairs(dtype):
-            return literal(value)
+            return literal(int(value))
         if dtype.is_bool:
             return "true" if value else "false"
         if dtype in HALVES:
-            return super().literal(node) + "u"
+            return super().literal(dtype, value) + "u"
+        if dtype.is_float and not math.isfinite(value):
+            text = super().literal(dtypes.float32, value)
+            return text if dtype is dtypes.float32 else f"f64({text})"
         if dtype.is_float:
-            if not math.isfinite(value):
-                text = "nan_f32()" if math.isnan(value) else "inf_f32()" if value > 0 else "(-inf_f32())"
-                return text if dtype is dtypes.float32 else f"f64({text})"
             text = f"{value!r}lf" if dtype is dtypes.float64 else f"{dtype.numpy.type(value)}f"
             text = text.replace("+", "")
             return f"({text})" if text.startswith("-") else text
@@ -166,9 +165,6 @@ class WGSLRenderer(GPURenderer):
                 "(-9223372036854775807li-1li)")
         return str(value) if value >= 0 else f"({value})" if value > -(1 << 31) else "i32(-2147483648)"
 
-    def number(self, dtype: DType, value: float) -> str:
-        return self.literal(UOp(Ops.CONST, dtype, (), value))
-
     def in_pairs(self, dtype: DType) -> bool:
         return is_pair(dtype) and not self.wide
 
@@ -176,16 +172,15 @@ class WGSLRenderer(GPURenderer):
         """The low bits of an integer that 32 bits hold."""
         if dtype.kind == "uint":
             return f"({a} & {int(dtype.max)}u)"
-        return f"extractBits({_strip(a)}, 0u, {dtype.bits}u)"
+        return f"extractBits({strip(a)}, 0u, {dtype.bits}u)"
 
-    def scalar(self, u: UOp, src: list[str]) -> str:
+    def cut(self, u: UOp, text: str) -> str:
         dtype = u.dtype.scalar
-        text = self.plain(u, src)
-        return self.narrow(dtype, text) if dtype.is_int and is_packed(dtype) and u.op in _GROWS else text
+        return self.narrow(dtype, text) if dtype.is_int and is_packed(dtype) and u.op in GROWS else text
 
     def result(self, u: UOp, text: str) -> str:
         """A sum that is read by another sum is hidden from drivers that would rearrange them, wrong as that is."""
-        return f"kept_{self.type_name(u.dtype)}({_strip(text)})" if u in self.summands else text
+        return f"kept_{self.type_name(u.dtype)}({strip(text)})" if u in self.summands else text
 
     def plain(self, u: UOp, src: list[str]) -> str:
         op, dtype = u.op, u.dtype.scalar
@@ -203,38 +198,34 @@ class WGSLRenderer(GPURenderer):
             test = f"({a}{'>' if op is Ops.MAX else '<'}{b})"
             return self.choose(f"({test}|(!({a}=={a})))" if dtype.is_float else test, a, b)
         if op is Ops.NEG and dtype.kind == "uint":
-            return f"({self.number(dtype, 0)}-{a})"
+            return f"({self.literal(dtype, 0)}-{a})"
         if op is Ops.RECIP:
-            return f"({self.number(dtype, 1)}/{a})"
+            return f"({self.literal(dtype, 1)}/{a})"
         return super().plain(u, src)
-
-    def multiply_add(self, dtype: DType, src: list[str]) -> str:
-        return f"(({src[0]}*{src[1]})+{src[2]})"
 
     def divide(self, u: UOp, a: str, b: str) -> str:
         plain = super().divide(u, a, b)
         if "?" not in plain:
             return plain
         name = "div" if u.op is Ops.IDIV else "mod"
-        return f"floor_{name}_{self.type_name(u.dtype)}({_strip(a)}, {_strip(b)})"
+        return f"floor_{name}_{self.type_name(u.dtype)}({strip(a)}, {strip(b)})"
 
     def shift(self, u: UOp, a: str, b: str) -> str:
         sign, amount, bits = "<<" if u.op is Ops.SHL else ">>", u.src[1], u.dtype.scalar.bits
         held = max(bits, 32)
         filled = u.op is Ops.SHR and u.dtype.scalar.kind == "int"
-        beyond = f"({a}>>{held - 1}u)" if filled else self.number(u.dtype.scalar, 0)
+        beyond = f"({a}>>{held - 1}u)" if filled else self.literal(u.dtype.scalar, 0)
         if amount.is_const:
             return f"({a}{sign}{amount.arg}u)" if 0 <= amount.arg < bits else beyond
-        inside = f"({b}<{self.number(amount.dtype.scalar, bits)})"
+        inside = f"({b}<{self.literal(amount.dtype.scalar, bits)})"
         if amount.dtype.kind != "uint":
-            inside = f"({inside}&({b}>={self.number(amount.dtype.scalar, 0)}))"
-        shifted = f"({a}{sign}(u32({_strip(b)})&{held - 1}u))"
+            inside = f"({inside}&({b}>={self.literal(amount.dtype.scalar, 0)}))"
+        shifted = f"({a}{sign}(u32({strip(b)})&{held - 1}u))"
         return self.choose(inside, shifted, beyond)
 
-    def cast(self, u: UOp, a: str) -> str:
-        dtype, source = u.dtype.scalar, u.src[0].dtype.scalar
+    def cast(self, dtype: DType, source: DType, a: str) -> str:
         if dtype in HALVES and source is dtypes.float64:
-            return self.from_float(dtype, f"to_odd({_strip(a)})")
+            return self.from_float(dtype, f"to_odd({strip(a)})")
         if dtype in HALVES or source in HALVES:
             if dtype is source:
                 return a
@@ -247,37 +238,36 @@ class WGSLRenderer(GPURenderer):
         if dtype is source or (self.in_pairs(dtype) and is_pair(source)):
             return a
         if self.in_pairs(dtype):
-            return to_pair(dtype, source, _strip(a))
+            return to_pair(dtype, source, strip(a))
         if self.in_pairs(source):
             if dtype.is_bool:
                 return f"any({a}!={literal(0)})"
             if dtype.is_float:
-                return f"f32_{'u' if source.is_unsigned else 'i'}64({_strip(a)})"
+                return f"f32_{'u' if source.is_unsigned else 'i'}64({strip(a)})"
             return self.converted(dtype, dtypes.uint32, f"({a}).x")
         if dtype.is_bool:
-            return f"(!({a}=={self.number(source, 0)}))"
+            return f"(!({a}=={self.literal(source, 0)}))"
         if source.is_bool:
-            return f"select({self.number(dtype, 0)}, {self.number(dtype, 1)}, {a})"
+            return f"select({self.literal(dtype, 0)}, {self.literal(dtype, 1)}, {a})"
         kind, held = self.type_name(dtype), self.type_name(source)
         if (kind, held) in (("u64", "i32"), ("i64", "u32")):  # first wider, then another sign
-            return f"{kind}({'i' if kind == 'u64' else 'u'}64({_strip(a)}))"
+            return f"{kind}({'i' if kind == 'u64' else 'u'}64({strip(a)}))"
         if dtype.is_float or not source.is_float:
-            text = f"{kind}({_strip(a)})"
+            text = f"{kind}({strip(a)})"
             narrows = is_packed(dtype) and (dtype.bits < source.bits or dtype.kind != source.kind)
             return self.narrow(dtype, text) if narrows else text
         low, high = int(dtype.min), int(dtype.max)
-        text = f"{kind}({_strip(a)})"
+        text = f"{kind}({strip(a)})"
         for sign, bound in ((">=", high), ("<=", low)):
-            test = f"({a}{sign}{self.number(source, float(bound))})"
-            text = self.choose(test, self.number(dtype, bound), text)
-        return self.choose(f"(!({a}=={a}))", self.number(dtype, 0), text)
+            test = f"({a}{sign}{self.literal(source, float(bound))})"
+            text = self.choose(test, self.literal(dtype, bound), text)
+        return self.choose(f"(!({a}=={a}))", self.literal(dtype, 0), text)
 
-    def bitcast(self, u: UOp, a: str) -> str:
-        dtype, source = u.dtype.scalar, u.src[0].dtype.scalar
+    def bitcast(self, dtype: DType, source: DType, a: str) -> str:
         if dtype.itemsize == 8 and (self.in_pairs(dtype) or self.in_pairs(source)):
             return a
         if dtype.itemsize == 8:
-            return f"bitcast<{self.type_name(dtype)}>({_strip(a)})"
+            return f"bitcast<{self.type_name(dtype)}>({strip(a)})"
         return self.of_word(dtype, self.to_word(source, a))
 
     def to_word(self, dtype: DType, a: str) -> str:
@@ -286,14 +276,14 @@ class WGSLRenderer(GPURenderer):
             return f"select(0u, 1u, {a})"
         if self.type_name(dtype) == "u32":
             return a
-        word = f"bitcast<u32>({_strip(a)})"
+        word = f"bitcast<u32>({strip(a)})"
         return f"({word} & {(1 << dtype.bits) - 1}u)" if is_packed(dtype) else word
 
     def of_word(self, dtype: DType, a: str) -> str:
         if dtype.is_bool:
             return f"({a}!=0u)"
         kind = self.type_name(dtype)
-        text = a if kind == "u32" else f"bitcast<{kind}>({_strip(a)})"
+        text = a if kind == "u32" else f"bitcast<{kind}>({strip(a)})"
         return self.narrow(dtype, text) if is_packed(dtype) and kind == "i32" else text
 
     # *** memory ***
@@ -315,7 +305,7 @@ class WGSLRenderer(GPURenderer):
             return super().assign(memory, name, index, value)
         at = f"off{memory.arg}+{index}"
         if not is_packed(dtype):
-            return f"{name}[{at}] = {_strip(value)};"
+            return f"{name}[{at}] = {strip(value)};"
         word, low = _split(dtype, at)
         return (f"atomicAnd(&{name}[{word}], ~({(1 << _bits(dtype)) - 1}u << {low})); "
                 f"atomicOr(&{name}[{word}], {self.to_word(dtype, value)} << {low});")
