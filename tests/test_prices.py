@@ -11,7 +11,7 @@ from tinsmith.backend.device import Device
 PACKAGE = Path(__file__).parents[1] / "tinsmith"
 FILES = {p.relative_to(PACKAGE).as_posix(): ast.parse(p.read_text())
          for part in ("codegen", "schedule", "runtime", "inspect") for p in sorted((PACKAGE / part).rglob("*.py"))
-         if "render" not in p.parts}
+         if "render" not in p.relative_to(PACKAGE).parts}
 
 # Numbers that choose nothing: they are what they are on every device.
 NO_TUNING = {

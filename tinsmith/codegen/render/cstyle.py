@@ -1,24 +1,15 @@
-"""The C family: text that people read, and that gcc, clang and their kin compile."""
+"""C: text that people read, and that gcc, clang and their kin compile."""
 from __future__ import annotations
 
 import math
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-import numpy as np
-
-from tinsmith.codegen.render.base import Renderer, Target, mentions, nonnegative
+from tinsmith.codegen.render.base import Target, mentions
+from tinsmith.codegen.render.language import INFIX, MATH, Body, CLanguage, addend, shifts_inside, special_name, strip
 from tinsmith.core.dtypes import DType, dtypes
-from tinsmith.ir import Op, Ops, UOp
+from tinsmith.ir import Ops, UOp
 
-INFIX = {Ops.ADD: "+", Ops.SUB: "-", Ops.MUL: "*", Ops.FDIV: "/", Ops.AND: "&", Ops.OR: "|", Ops.XOR: "^",
-         Ops.CMPLT: "<", Ops.CMPNE: "!=", Ops.CMPEQ: "=="}
-MATH = {Ops.SQRT: "sqrt", Ops.EXP: "exp", Ops.EXP2: "exp2", Ops.EXPM1: "expm1", Ops.LOG: "log", Ops.LOG2: "log2",
-        Ops.LOG1P: "log1p", Ops.SIN: "sin", Ops.COS: "cos", Ops.TANH: "tanh", Ops.ERF: "erf", Ops.POW: "pow",
-        Ops.TRUNC: "trunc", Ops.SCALE: "scalb"}
-GROWS = (Ops.ADD, Ops.SUB, Ops.MUL, Ops.NEG, Ops.MULADD, Ops.SHL, Ops.IDIV)  # beyond a type of less than 32 bits
-_TWICE = (Ops.MAX, Ops.MIN, Ops.IDIV, Ops.MOD, Ops.SHL, Ops.SHR)
 _WHOLE = (Ops.VECTORIZE, Ops.GEP, Ops.BITCAST)  # vectors of any dtype, as they are
 _BY_LANE = (*MATH, Ops.IDIV, Ops.MOD, Ops.MAX, Ops.MIN, Ops.WHERE, Ops.CAST)
 _BFLOAT16 = (
@@ -30,289 +21,11 @@ _BFLOAT16 = (
 )
 
 
-class CStyle(Renderer):
-    """What C and the languages after it have in common: a kernel is a function of loops over expressions of scalars.
-
-    The fields say how a language spells things.
-    """
-
-    scalar_types: Mapping[str, str]
-    buffer = "{const}{kind}* data{number}"  # how a buffer is declared as a parameter
-    variable = "const int {name}"
-    barrier = "barrier();"
-    bits16: tuple[DType, ...] = (dtypes.bfloat16,)  # types that are kept as their bits
-    nan, infinity = "NAN", "INFINITY"
-    functions: Mapping[Op, str] = MATH
-    function_name = "{name}{f}"  # "f" of a float
-    fused = ""  # the function that rounds a·b + c once; "": two operations
-
-    # *** what values are ***
-
-    def type_name(self, dtype: DType) -> str:
-        return self.scalar_types[dtype.scalar.name]
-
-    def memory_type(self, dtype: DType) -> str:
-        """The type of an element in memory."""
-        return self.type_name(dtype)
-
-    def literal(self, dtype: DType, value: float | int | bool) -> str:
-        """A constant of a scalar type."""
-        if dtype in self.bits16:
-            return str(int(np.asarray(value, dtype.numpy).view(np.uint16)))
-        if dtype.is_float and not math.isfinite(value):
-            return self.nan if math.isnan(value) else self.infinity if value > 0 else f"(-{self.infinity})"
-        if dtype.is_float:
-            text = str(dtype.numpy.type(value)) + "f" if dtype.itemsize <= 4 else repr(value)  # the fewest digits
-            return f"({text})" if text.startswith("-") else text
-        if dtype.is_bool:
-            return "1" if value else "0"
-        if dtype.itemsize == 8 and dtype is not dtypes.index:
-            return f"{value}ul" if dtype.kind == "uint" else f"{value}l" if value >= 0 else (
-                f"({value}l)" if value > -(1 << 63) else "(-9223372036854775807l-1)")
-        if dtype is dtypes.uint32:
-            return f"{value}u"
-        return str(value) if value >= 0 else f"({value})" if value != -(1 << 31) else "(-2147483647-1)"
-
-    # *** expressions: of a UOp's scalar type, also where ``src`` are the operands of one lane of it ***
-
-    def operation(self, u: UOp, src: list[str]) -> str:
-        """One elementwise operation."""
-        if u.op is Ops.CAST:
-            return self.cast(u.dtype.scalar, u.src[0].dtype.scalar, src[0])
-        if u.op is Ops.BITCAST:
-            return self.bitcast(u.dtype.scalar, u.src[0].dtype.scalar, src[0])
-        return self.cut(u, self.plain(u, src))
-
-    def cut(self, u: UOp, text: str) -> str:
-        """A result in its type, where C computes it as an int."""
-        small = u.dtype.is_int and u.dtype.itemsize < 4 and u.op in GROWS
-        return f"(({self.type_name(u.dtype.scalar)}){text})" if small else text
-
-    def plain(self, u: UOp, src: list[str]) -> str:
-        """An operation in the widest of C's types."""
-        op, dtype = u.op, u.dtype.scalar
-        a, b = src[0], src[1] if len(src) > 1 else ""
-        if op in (Ops.ADD, Ops.MUL) and dtype.is_bool:
-            return f"({a}{'|' if op is Ops.ADD else '&'}{b})"
-        if op in INFIX:
-            return f"({strip(a) if op is Ops.ADD and _adds(a) else a}{INFIX[op]}{b})"
-        if op is Ops.NEG:
-            return f"(-{a})"
-        if op is Ops.RECIP:
-            return f"(1/{a})"
-        if op is Ops.MULADD:
-            return self.call(self.fused, dtype, src) if self.fused and dtype.is_float else f"(({a}*{b})+{src[2]})"
-        if op is Ops.WHERE:
-            return f"({a}?{b}:{src[2]})"
-        if op in (Ops.MAX, Ops.MIN):
-            test = ">" if op is Ops.MAX else "<"
-            keep = f"({a}{test}{b}||{a}!={a})" if dtype.is_float else f"({a}{test}{b})"
-            return f"({keep}?{a}:{b})"
-        if op in (Ops.IDIV, Ops.MOD):
-            return self.divide(u, a, b)
-        if op in (Ops.SHL, Ops.SHR):
-            return self.shift(u, a, b)
-        return self.call(self.function_name, dtype, src, self.functions[op])
-
-    def call(self, function: str, dtype: DType, src: list[str], name: str = "") -> str:
-        return f"{function.format(name=name, f='f' if dtype.itemsize == 4 else '')}({', '.join(map(strip, src))})"
-
-    def divide(self, u: UOp, a: str, b: str) -> str:
-        """Rounds down; 0 for a zero divisor; -x where the divisor is -1, which cannot trap."""
-        sign = "/" if u.op is Ops.IDIV else "%"
-        if u.src[1].is_const and u.src[1].arg > 0 and all(nonnegative(s) for s in u.src):
-            return f"({a}{sign}{b})"
-        if u.dtype.is_unsigned or all(nonnegative(s) for s in u.src):
-            return f"({b}==0?0:{a}{sign}{b})"
-        if u.op is Ops.IDIV:
-            return f"({b}==0?0:{b}==-1?-{a}:{a}/{b}-({a}%{b}!=0&&(({a}<0)!=({b}<0))))"
-        return f"({b}==0||{b}==-1?0:({a}%{b}!=0&&(({a}<0)!=({b}<0)))?{a}%{b}+{b}:{a}%{b})"
-
-    def shift(self, u: UOp, a: str, b: str) -> str:
-        sign = "<<" if u.op is Ops.SHL else ">>"
-        if _shifts_inside(u):
-            return f"({a}{sign}{b})"
-        beyond = f"({a}<0?-1:0)" if u.op is Ops.SHR and u.dtype.kind == "int" else "0"
-        inside = f"{b}<{u.dtype.bits}" if u.dtype.is_unsigned else f"({b}>=0&&{b}<{u.dtype.bits})"
-        return f"({inside}?({a}{sign}{b}):{beyond})"
-
-    def to_float(self, dtype: DType, a: str) -> str:
-        """A 16-bit float, kept as its bits, as a float."""
-        return f"{'half' if dtype is dtypes.float16 else 'bf16'}_float({strip(a)})"
-
-    def from_float(self, dtype: DType, a: str) -> str:
-        return f"float_{'half' if dtype is dtypes.float16 else 'bf16'}({strip(a)})"
-
-    def cast(self, dtype: DType, source: DType, a: str) -> str:
-        if dtype in self.bits16 and source is dtype:
-            return a
-        if source in self.bits16:
-            a, source = self.to_float(source, a), dtypes.float32
-            if dtype is source:
-                return a
-        if dtype in self.bits16:
-            return self.from_float(dtype, a if source is dtypes.float32 else f"(float)({strip(a)})")
-        if dtype.is_bool:
-            return f"({a}!=0)"
-        t = self.type_name(dtype)
-        if source.is_float and dtype.is_int:
-            low, high = int(dtype.min), int(dtype.max)
-            top = f"{high}{'ul' if dtype.kind == 'uint' else 'l'}"
-            bottom = "(-9223372036854775807l-1)" if low == -(1 << 63) else f"({low}l)"
-            return f"({a}!={a}?0:{a}>={self.bound(high)}?({t}){top}:{a}<={self.bound(low)}?({t}){bottom}:({t})({a}))"
-        return f"(({t})({strip(a)}))"
-
-    def bound(self, value: int) -> str:
-        """A bound of an integer type as a floating-point literal."""
-        return repr(float(value))
-
-    def bitcast(self, dtype: DType, source: DType, a: str) -> str:
-        return f"(((union {{ {self.type_name(source)} a; {self.type_name(dtype)} b; }}){{.a = {a}}}).b)"
-
-    # *** the kernel ***
-
-    def loop(self, kind: str, name: str, start: str, end: str) -> str:
-        return f"for ({kind} {name} = {start}; {name} < {end}; {name}++) {{"
-
-    def local(self, u: UOp) -> str:
-        """An array of local memory; "" if it is declared elsewhere."""
-        raise NotImplementedError
-
-    def parameters(self, program: Sequence[UOp]) -> list[str]:
-        """Buffers, const where nothing is stored to them, and variables."""
-        written = {u.src[0] for u in program if u.op is Ops.STORE}
-        out = []
-        for u in program:
-            if u.op is Ops.DEFINE_GLOBAL and u.dtype.pointer:
-                const, kind = "" if u in written else "const ", self.memory_type(u.dtype.scalar)
-                out.append(self.buffer.format(const=const, kind=kind, number=u.arg))
-            elif u.op is Ops.DEFINE_GLOBAL:
-                out.append(self.variable.format(name=u.arg[0]))
-        return out
-
-    def head(self, name: str, program: Sequence[UOp]) -> str:
-        """What stands before the kernel's body."""
-        raise NotImplementedError
-
-    def prologue(self, program: Sequence[UOp]) -> str:
-        """What stands before the kernel."""
-        return ""
-
-    def body(self, program: Sequence[UOp]) -> list[str]:
-        raise NotImplementedError
-
-    def function(self, name: str, program: Sequence[UOp]) -> str:
-        return "\n".join([self.head(name, program), *self.body(program), "}"])
-
-
-class Body:
-    """The lines of one kernel. ``text`` holds what stands for a value: expressions of its lanes, or one of all."""
-
-    def __init__(self, renderer: CStyle, program: Sequence[UOp]) -> None:
-        self.renderer, self.program, self.current = renderer, program, program[0]
-        self.uses: Counter[UOp] = Counter()  # how often each value is written down
-        for u in program:
-            times = 2 if self.repeats(u) else 1
-            for s in u.src:
-                self.uses[s] += times
-        self.text: dict[UOp, list[str]] = {}
-        self.counts: Counter[str] = Counter()
-        self.lines: list[str] = []
-        self.depth = 1
-
-    def repeats(self, u: UOp) -> bool:
-        """Whether the text of a source can occur more than once: such a source gets a name first."""
-        if u.op in _TWICE or (u.op is Ops.CAST and u.src[0].dtype.is_float and u.dtype.is_int):
-            return True
-        return any(s.dtype.count > 1 for s in u.src) and (u.op in (Ops.GEP, Ops.LOAD, Ops.STORE) or u.op.elementwise)
-
-    def written(self) -> list[str]:
-        for u in self.program:
-            self.current = u
-            self.write(u)
-        return self.lines
-
-    def line(self, text: str) -> None:
-        self.lines.append("  " * self.depth + text + self.renderer.mark(self.current))
-
-    def fresh(self, prefix: str) -> str:
-        self.counts[prefix] += 1
-        return f"{prefix}{self.counts[prefix] - 1}"
-
-    def type_of(self, u: UOp) -> str:
-        return self.renderer.type_name(u.dtype)
-
-    def write(self, u: UOp) -> None:
-        r, text = self.renderer, self.text
-        if u.op.elementwise or u.op in (Ops.VECTORIZE, Ops.GEP):
-            self.value(u)
-        elif u.op is Ops.CONST:
-            text[u] = self.constant(u)
-        elif u.op is Ops.LOAD:
-            self.load(u)
-        elif u.op is Ops.STORE:
-            self.store(u)
-        elif u.op is Ops.DEFINE_GLOBAL:
-            text[u] = [f"data{u.arg}" if u.dtype.pointer else u.arg[0]]
-        elif u.op is Ops.SPECIAL:
-            text[u] = [special_name(u)]
-        elif u.op is Ops.DEFINE_LOCAL:
-            text[u] = [u.arg[0]]
-            if array := r.local(u):
-                self.line(array)
-        elif u.op is Ops.DEFINE_ACC:
-            self.declare("acc", u, text[u.src[0]])
-        elif u.op is Ops.PHI:
-            for target, value in zip(text[u.src[0]], text[u.src[1]]):
-                if target != value:
-                    self.line(f"{target} = {value};")
-            text[u] = text[u.src[0]]
-        elif u.op is Ops.RANGE:
-            text[u] = [f"ridx{u.arg[0]}"]
-            self.line(r.loop(self.type_of(u), text[u][0], *self.limits(u)))
-            self.depth += 1
-        elif u.op is Ops.IF:
-            self.line(f"if ({strip(text[u.src[0]][0])}) {{")
-            self.depth += 1
-        elif u.op in (Ops.ENDRANGE, Ops.ENDIF):
-            self.depth -= 1
-            self.line("}")
-        elif u.op is Ops.BARRIER:
-            self.line(r.barrier)
-        else:
-            self.machine(u)
-
-    def limits(self, u: UOp) -> list[str]:
-        """Start and end of a range."""
-        return [self.text[s][0] for s in u.src]
-
-    def constant(self, u: UOp) -> list[str]:
-        raise NotImplementedError
-
-    def declare(self, prefix: str, u: UOp, values: list[str]) -> None:
-        """A name for a value."""
-        raise NotImplementedError
-
-    def value(self, u: UOp) -> None:
-        """An elementwise operation, or lanes put together."""
-        raise NotImplementedError
-
-    def load(self, u: UOp) -> None:
-        raise NotImplementedError
-
-    def store(self, u: UOp) -> None:
-        raise NotImplementedError
-
-    def machine(self, u: UOp) -> None:
-        """A machine's own operation."""
-        raise NotImplementedError
-
-
 class VectorBody(Body):
     """C with GCC's vectors: a value is one expression. Where no vector operator has our meaning, a loop goes over the
     lanes; conditions that one such loop alone reads are written inside it, without a name."""
 
-    def __init__(self, renderer: CStyle, program: Sequence[UOp]) -> None:
+    def __init__(self, renderer: CLanguage, program: Sequence[UOp]) -> None:
         super().__init__(renderer, program)
         users: dict[UOp, list[UOp]] = {
             u: [] for u in program if u.dtype.is_bool and u.op is not Ops.LOAD and self.by_lane(u)}
@@ -333,7 +46,7 @@ class VectorBody(Body):
         if u.op is Ops.LOAD:
             return u.src[1].dtype.count > 1 or len(u.src) > 2
         if u.op in (Ops.SHL, Ops.SHR):
-            return not _shifts_inside(u)
+            return not shifts_inside(u)
         return u.op.elementwise and u.op not in _WHOLE and (
             u.op in _BY_LANE or u.dtype.is_bool or u.src[0].dtype.is_bool)
 
@@ -456,7 +169,7 @@ class VectorBody(Body):
         return self.declare("val", u, [call]) if u.op is Ops.LOAD_TILE else self.line(call + ";")
 
 
-class CRenderer(CStyle):
+class CRenderer(CLanguage):
     """C99 with GCC's vector extension. Kernels take their buffers in order, then the thread number and count."""
 
     scalar_types = {d.name: d.c_name for d in (*dtypes.all, dtypes.index)} | {"float16": "_Float16", "bfloat16": "bf16"}
@@ -507,11 +220,6 @@ class ReadableRenderer(CRenderer):
         super().__init__(Target("text"))
 
 
-def special_name(u: UOp) -> str:
-    """``tid``, or ``gidx0`` of ``("gidx0", size)``."""
-    return str(u.arg[0] if isinstance(u.arg, tuple) else u.arg)
-
-
 def _vector_name(dtype: DType) -> str:
     return f"index{dtype.count}" if dtype.scalar is dtypes.index else f"{dtype.scalar.name}x{dtype.count}"
 
@@ -520,34 +228,5 @@ def _is_spread(node: UOp) -> bool:
     return node.dtype.count > 1 and (node.op is Ops.CONST or (node.op is Ops.VECTORIZE and len(node.src) == 1))
 
 
-def _shifts_inside(u: UOp) -> bool:
-    """Whether a shift is by a constant that C allows."""
-    return bool(u.src[1].is_const and 0 <= u.src[1].arg < u.dtype.scalar.bits)
-
-
 def _each_lane(count: int) -> str:
     return f"for (int lane = 0; lane < {count}; lane++) "
-
-
-def strip(text: str) -> str:
-    """Without outer parentheses that enclose the whole text."""
-    if not (text.startswith("(") and text.endswith(")")):
-        return text
-    inner, depth = text[1:-1], 0
-    if ")" in inner:
-        for c in inner:
-            depth += (c == "(") - (c == ")")
-            if depth < 0:
-                return text
-    return inner if inner[:1] != "{" else text
-
-
-def addend(text: str) -> str:
-    """A side of a +, without parentheses that it does not need."""
-    return strip(text) if _adds(text) else text
-
-
-def _adds(text: str) -> bool:
-    """Whether text in parentheses may stand without them on the left of a +: its operators bind as tightly."""
-    inner = strip(text)
-    return inner is not text and not any(c in inner for c in "?=<>&|^")

@@ -8,8 +8,8 @@ from dataclasses import replace
 from tinsmith.codegen.render import rings
 from tinsmith.codegen.render.base import Target, mentions
 from tinsmith.codegen.render.costs import CUTS_FOR_CORES, RANKED_COSTS
-from tinsmith.codegen.render.cstyle import strip
 from tinsmith.codegen.render.gpu import AXES, GPURenderer, LaneBody, bfloat16, block_threads, specials
+from tinsmith.codegen.render.language import strip
 from tinsmith.codegen.roles import Role
 from tinsmith.codegen.views import Map, map_of, maps
 from tinsmith.core.dtypes import DType, dtypes

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from tinsmith.codegen.render.base import mentions
-from tinsmith.codegen.render.cstyle import Body, CStyle, addend, strip
+from tinsmith.codegen.render.language import Body, CLanguage, addend, strip
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import CompileError
 from tinsmith.ir import Op, Ops, UOp
@@ -62,7 +62,7 @@ def is_wide(node: UOp) -> bool:
     return node.vmin < -(1 << 31) or node.vmax >= 1 << 31
 
 
-class GPURenderer(CStyle):
+class GPURenderer(CLanguage):
     """Base of the languages. A subclass says how they spell things, a hole in braces for each part that varies.
 
     Attributes:

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.render.costs import CUTS_FOR_CORES, GRID_COSTS
-from tinsmith.codegen.render.cstyle import MATH
 from tinsmith.codegen.render.gpu import GPURenderer, bfloat16, block_threads
+from tinsmith.codegen.render.language import MATH
 from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp, units

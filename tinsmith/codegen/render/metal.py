@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.render.costs import CUTS_FOR_CORES, GRID_COSTS
-from tinsmith.codegen.render.cstyle import addend, strip
 from tinsmith.codegen.render.gpu import GPURenderer, bfloat16
+from tinsmith.codegen.render.language import addend, strip
 from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import CompileError

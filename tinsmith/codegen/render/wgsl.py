@@ -14,8 +14,8 @@ from math import prod
 
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.render.costs import GRID_COSTS
-from tinsmith.codegen.render.cstyle import GROWS, strip
 from tinsmith.codegen.render.gpu import AXES, HALVES, GPURenderer, called, specials
+from tinsmith.codegen.render.language import GROWS, strip
 from tinsmith.codegen.render.wgsl64 import PAIR, helpers, is_pair, literal, operation, to_pair
 from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import DType, dtypes
