@@ -5,7 +5,8 @@ variables as 64-bit integers, then the address of the local memory, one slice pe
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from tinsmith.codegen.render.base import Renderer, near_bytes
 from tinsmith.codegen.render.dots import Dots, is_dot
@@ -244,10 +245,7 @@ class _Module(Arithmetic):
     # *** memory ***
 
     def pointer(self, memory: UOp, index: UOp) -> str:
-        kind = type_name(memory.dtype.scalar, memory=True)
-        return self.value(f"getelementptr inbounds {kind}, ptr {self.names[memory]}, i64 {self.names[index]}")
-
-    def pointers(self, memory: UOp, index: UOp) -> str:
+        """The address of an element; of each lane's where the index is a vector."""
         kind = type_name(memory.dtype.scalar, memory=True)
         return self.value(f"getelementptr inbounds {kind}, ptr {self.names[memory]}, {self.typed(index)}")
 
@@ -258,66 +256,60 @@ class _Module(Arithmetic):
         if valid is None and index.dtype.count == 1:
             loaded = self.value(f"load {kind}, ptr {self.pointer(memory, index)}, align {align}")
         elif u.dtype.count == 1 and valid is not None:
-            loaded = self.guarded_load(memory, index, valid, kind, align)
-        elif index.dtype.count > 1:
-            at = self.pointers(memory, index)
-            n = u.dtype.count
-            mask = self.names[valid] if valid is not None else "splat (i1 true)"
-            loaded = self.call(kind, f"llvm.masked.gather.{suffix_of(kind)}.v{n}p0", (f"<{n} x ptr>", at),
-                               ("i32", str(align)), (f"<{n} x i1>", mask), (kind, "zeroinitializer"))
+            before = self.block
+            with self.only_where(valid, "load"):
+                yes, loaded = self.block, self.value(f"load {kind}, ptr {self.pointer(memory, index)}, align {align}")
+            zero = "0" if kind[0] == "i" else literal_zero(kind)
+            loaded = self.value(f"phi {kind} [ {zero}, %{before} ], [ {loaded}, %{yes} ]")
         else:
-            assert valid is not None
-            loaded = self.call(kind, f"llvm.masked.load.{suffix_of(kind)}.p0", ("ptr", self.pointer(memory, index)),
-                               ("i32", str(align)), (f"<{u.dtype.count} x i1>", self.names[valid]),
-                               (kind, "zeroinitializer"))
+            name, place = self.masked(("load", "gather"), u.dtype, memory, index, valid)
+            loaded = self.call(kind, name, *place, (kind, "zeroinitializer"))
         if u.dtype.is_bool:
             return self.value(f"trunc {kind} {loaded} to {type_name(u.dtype)}")
         return loaded
 
-    def guarded_load(self, memory: UOp, index: UOp, valid: UOp, kind: str, align: int) -> str:
-        """A branch around the load: an address that does not exist is never touched."""
-        before, yes, after = self.block, self.fresh("load"), self.fresh("loaded")
+    @contextmanager
+    def only_where(self, valid: UOp, what: str) -> Iterator[None]:
+        """A branch around an access: an address that does not exist is never touched."""
+        yes, after = self.fresh(what), self.fresh(f"{what.removesuffix('e')}ed")
         self.line(f"br i1 {self.names[valid]}, label %{yes}, label %{after}")
         self.label(yes)
-        value = self.value(f"load {kind}, ptr {self.pointer(memory, index)}, align {align}")
+        yield
         self.line(f"br label %{after}")
         self.label(after)
-        zero = "0" if kind[0] == "i" else literal_zero(kind)
-        return self.value(f"phi {kind} [ {zero}, %{before} ], [ {value}, %{yes} ]")
+
+    def masked(self, names: tuple[str, str], dtype: DType, memory: UOp, index: UOp,
+               valid: UOp | None) -> tuple[str, list[tuple[str, str]]]:
+        """The intrinsic of neighbours, or of places that lie apart, and which of them: where, aligned how, valid."""
+        apart, n = index.dtype.count > 1, dtype.count
+        mask = self.names[valid] if valid is not None else "splat (i1 true)"
+        name = f"llvm.masked.{names[apart]}.{suffix_of(type_name(dtype, memory=True))}.{f'v{n}' * apart}p0"
+        return name, [(f"<{n} x ptr>" if apart else "ptr", self.pointer(memory, index)), ("i32", str(dtype.itemsize)),
+                      (f"<{n} x i1>", mask)]
 
     def store(self, u: UOp) -> None:
         memory, index, value = u.src[:3]
         valid = u.src[3] if len(u.src) > 3 else None
-        kind, align, name = type_name(value.dtype, memory=True), value.dtype.itemsize, self.names[value]
-        hint = ", !nontemporal !0" if u.arg == "stream" else ""
-        align = align * value.dtype.count if hint else align  # the HINT opt has made sure of it
-        if value.dtype.is_bool:
+        dtype, n, name, only = value.dtype, value.dtype.count, self.names[value], only_lane(valid)
+        kind, align = type_name(dtype, memory=True), f"align {dtype.itemsize}"
+        if dtype.is_bool:
             name = self.value(f"zext {self.typed(value)} to {kind}")
-        n, only = value.dtype.count, only_lane(valid)
         if only is not None and index.dtype.count == 1:
             # LLVM 22 stores too many bytes for a truncated vector of which one lane is written.
             lane = self.value(f"extractelement {kind} {name}, i64 {only}")
-            at = self.pointer(memory, index)
-            scalar = type_name(value.dtype.scalar, memory=True)
+            scalar, at = type_name(dtype.scalar, memory=True), self.pointer(memory, index)
             place = self.value(f"getelementptr inbounds {scalar}, ptr {at}, i64 {only}")
-            self.line(f"store {scalar} {lane}, ptr {place}, align {align}")
+            self.line(f"store {scalar} {lane}, ptr {place}, {align}")
         elif n == 1 and valid is not None:
-            yes, after = self.fresh("store"), self.fresh("stored")
-            self.line(f"br i1 {self.names[valid]}, label %{yes}, label %{after}")
-            self.label(yes)
-            self.line(f"store {kind} {name}, ptr {self.pointer(memory, index)}, align {align}")
-            self.line(f"br label %{after}")
-            self.label(after)
-        elif n == 1 or (valid is None and index.dtype.count == 1):
-            self.line(f"store {kind} {name}, ptr {self.pointer(memory, index)}, align {align}{hint}")
-        elif index.dtype.count > 1:
-            mask = self.names[valid] if valid is not None else "splat (i1 true)"
-            self.call("void", f"llvm.masked.scatter.{suffix_of(kind)}.v{n}p0", (kind, name),
-                      (f"<{n} x ptr>", self.pointers(memory, index)), ("i32", str(align)), (f"<{n} x i1>", mask))
+            with self.only_where(valid, "store"):
+                self.line(f"store {kind} {name}, ptr {self.pointer(memory, index)}, {align}")
+        elif index.dtype.count > 1 or valid is not None:
+            function, reached = self.masked(("store", "scatter"), dtype, memory, index, valid)
+            self.call("void", function, (kind, name), *reached)
         else:
-            assert valid is not None
-            self.call("void", f"llvm.masked.store.{suffix_of(kind)}.p0", (kind, name),
-                      ("ptr", self.pointer(memory, index)), ("i32", str(align)), (f"<{n} x i1>", self.names[valid]))
+            if u.arg == "stream":  # the HINT opt has made sure of the alignment
+                align = f"align {dtype.itemsize * n}, !nontemporal !0"
+            self.line(f"store {kind} {name}, ptr {self.pointer(memory, index)}, {align}")
 
     # *** vectors ***
 

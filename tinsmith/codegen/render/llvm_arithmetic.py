@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tinsmith.codegen.render.base import nonnegative
 from tinsmith.core.dtypes import DType, dtypes
-from tinsmith.ir import Ops, UOp
+from tinsmith.ir import Op, Ops, UOp
 
 
 class Arithmetic:
@@ -28,73 +28,50 @@ class Arithmetic:
         raise NotImplementedError
 
     def alu(self, u: UOp) -> str:
-        op, kind = u.op, type_name(u.dtype)
+        op, kind, source = u.op, type_name(u.dtype), u.src[0].dtype
         src = [self.names[s] for s in u.src]
-        source = u.src[0].dtype
+        if (word := WORDS.get(op, {}).get(source.kind)) is not None:
+            flags = " nsw" if source.scalar is dtypes.index and word in ("add", "sub", "mul") else ""
+            return self.value(f"{word}{flags} {type_name(source)} {src[0]}, {src[1]}")
         if op is Ops.WHERE:
             return self.value(f"select {self.typed(u.src[0])}, {kind} {src[1]}, {kind} {src[2]}")
-        if op in (Ops.CMPLT, Ops.CMPNE, Ops.CMPEQ):
-            return self.compare(u, src)
-        if source.is_float:
-            return self.float_alu(u, kind, src)
-        if op in _BINARY_INT:
-            word = _BINARY_INT[op]
-            if source.is_bool and op in (Ops.ADD, Ops.MUL):
-                word = "or" if op is Ops.ADD else "and"
-            flags = " nsw" if source.scalar is dtypes.index and word in ("add", "sub", "mul") else ""
-            return self.value(f"{word}{flags} {kind} {src[0]}, {src[1]}")
+        if op is Ops.MULADD:
+            return self.multiply_add(kind, src, source.is_float)
         if op is Ops.NEG:
-            return self.value(f"sub {kind} {self.zero(u)}, {src[0]}")
+            return self.value(f"fneg {kind} {src[0]}" if source.is_float else f"sub {kind} {self.zero(u)}, {src[0]}")
+        if op is Ops.RECIP:
+            return self.value(f"fdiv {kind} {constant(u.dtype, 1.0)}, {src[0]}")
         if op in (Ops.MAX, Ops.MIN):
-            sign = "u" if source.is_unsigned else "s"
-            return self.call(kind, f"llvm.{sign}{op.name.lower()}.{suffix_of(kind)}", (kind, src[0]), (kind, src[1]))
+            return self.greatest(u, kind, src)
+        if op is Ops.TRUNC and not source.is_float:
+            return src[0]
+        if op in (Ops.SQRT, Ops.TRUNC):
+            return self.call(kind, f"llvm.{op.name.lower()}.{suffix_of(kind)}", (kind, src[0]))
         if op in (Ops.IDIV, Ops.MOD):
             return self.divide(u, kind, src)
         if op in (Ops.SHL, Ops.SHR):
             return self.shift(u, kind, src)
-        if op is Ops.MULADD:
-            return self.value(f"add {kind} {self.value(f'mul {kind} {src[0]}, {src[1]}')}, {src[2]}")
-        if op is Ops.TRUNC:
-            return src[0]
+        if op is Ops.SCALE:
+            return self.scale(u)
         raise NotImplementedError(f"{op.name} of {u.dtype} has no LLVM form: decompositions should have removed it")
 
     def zero(self, u: UOp) -> str:
         return "0" if u.dtype.count == 1 else "zeroinitializer"
 
-    def compare(self, u: UOp, src: list[str]) -> str:
-        dtype, kind = u.src[0].dtype, type_name(u.src[0].dtype)
-        if dtype.is_float:
-            word = {Ops.CMPLT: "fcmp olt", Ops.CMPNE: "fcmp une", Ops.CMPEQ: "fcmp oeq"}[u.op]
-        elif u.op is Ops.CMPLT:
-            word = "icmp ult" if dtype.is_unsigned else "icmp slt"
-        else:
-            word = "icmp ne" if u.op is Ops.CMPNE else "icmp eq"
-        return self.value(f"{word} {kind} {src[0]}, {src[1]}")
+    def multiply_add(self, kind: str, src: list[str], is_float: bool) -> str:
+        if is_float and self.fma:
+            return self.call(kind, f"llvm.fma.{suffix_of(kind)}", *((kind, s) for s in src))
+        f = "f" * is_float
+        return self.value(f"{f}add {kind} {self.value(f'{f}mul {kind} {src[0]}, {src[1]}')}, {src[2]}")
 
-    def float_alu(self, u: UOp, kind: str, src: list[str]) -> str:
-        op = u.op
-        if op in _BINARY_FLOAT:
-            return self.value(f"{_BINARY_FLOAT[op]} {kind} {src[0]}, {src[1]}")
-        if op is Ops.NEG:
-            return self.value(f"fneg {kind} {src[0]}")
-        if op is Ops.RECIP:
-            return self.value(f"fdiv {kind} {constant(u.dtype, 1.0)}, {src[0]}")
-        if op is Ops.SCALE:
-            return self.scale(u)
-        if op in (Ops.SQRT, Ops.TRUNC):
-            return self.call(kind, f"llvm.{op.name.lower()}.{suffix_of(kind)}", (kind, src[0]))
-        if op is Ops.MULADD:
-            if self.fma:
-                return self.call(kind, f"llvm.fma.{suffix_of(kind)}", *((kind, s) for s in src))
-            return self.value(f"fadd {kind} {self.value(f'fmul {kind} {src[0]}, {src[1]}')}, {src[2]}")
-        if op in (Ops.MAX, Ops.MIN):  # NaN on either side wins
-            bits = f"<{u.dtype.count} x i1>" if u.dtype.count > 1 else "i1"
-            test = "ogt" if op is Ops.MAX else "olt"
-            wins = self.value(f"fcmp {test} {kind} {src[1]}, {src[0]}")
-            best = self.value(f"select {bits} {wins}, {kind} {src[1]}, {kind} {src[0]}")
-            nan = self.value(f"fcmp uno {kind} {src[1]}, {src[1]}")
-            return self.value(f"select {bits} {nan}, {kind} {src[1]}, {kind} {best}")
-        raise NotImplementedError(f"{op.name} of {u.dtype} has no LLVM form: decompositions should have removed it")
+    def greatest(self, u: UOp, kind: str, src: list[str]) -> str:
+        """MAX or MIN; a NaN on either side wins."""
+        if not u.dtype.is_float:
+            sign = "u" if u.dtype.is_unsigned else "s"
+            return self.call(kind, f"llvm.{sign}{u.op.name.lower()}.{suffix_of(kind)}", *((kind, s) for s in src))
+        wins = self.value(f"fcmp {'ogt' if u.op is Ops.MAX else 'olt'} {kind} {src[1]}, {src[0]}")
+        best = self.choose(u, wins, src[1], src[0])
+        return self.choose(u, self.value(f"fcmp uno {kind} {src[1]}, {src[1]}"), src[1], best)
 
     def scale(self, u: UOp) -> str:
         """Whole registers: what is narrower than 128 bits fills a part of one, what is wider than 512 is cut."""
@@ -135,7 +112,7 @@ class Arithmetic:
             return self.choose(u, zero, self.zero(u), self.value(f"u{word} {kind} {src[0]}, {safe}"))
         zero = self.value(f"icmp eq {kind} {src[1]}, {self.zero(u)}")
         minus = self.value(f"icmp eq {kind} {src[1]}, {constant(u.dtype, -1)}")
-        bits = f"<{u.dtype.count} x i1>" if u.dtype.count > 1 else "i1"
+        bits = condition_type(u)
         odd = self.value(f"or {bits} {zero}, {minus}")
         safe = self.choose(u, odd, constant(u.dtype, 1), src[1])
         quotient = self.value(f"sdiv {kind} {src[0]}, {safe}")
@@ -152,9 +129,8 @@ class Arithmetic:
         return self.choose(u, zero, self.zero(u), self.choose(u, minus, negated, lower))
 
     def choose(self, u: UOp, condition: str, yes: str, no: str) -> str:
-        bits = f"<{u.dtype.count} x i1>" if u.dtype.count > 1 else "i1"
         kind = type_name(u.dtype)
-        return self.value(f"select {bits} {condition}, {kind} {yes}, {kind} {no}")
+        return self.value(f"select {condition_type(u)} {condition}, {kind} {yes}, {kind} {no}")
 
     def shift(self, u: UOp, kind: str, src: list[str]) -> str:
         word = "shl" if u.op is Ops.SHL else ("lshr" if u.dtype.is_unsigned else "ashr")
@@ -169,44 +145,37 @@ class Arithmetic:
         return self.choose(u, inside, self.value(f"{word} {kind} {src[0]}, {amount}"), self.zero(u))
 
     def cast(self, u: UOp) -> str:
-        a, b = u.src[0].dtype, u.dtype
-        source, kind = self.typed(u.src[0]), type_name(b)
-        if type_name(a) == kind:
-            return self.names[u.src[0]]
+        a, b, x = u.src[0].dtype, u.dtype, self.names[u.src[0]]
+        source, kind, wide = type_name(a), type_name(b), type_name(dtypes.float32.vec(a.count))
+        if source == kind:
+            return x
         if b.is_bool:
-            if a.is_float:
-                return self.value(f"fcmp une {source}, {literal_zero(type_name(a))}")
-            return self.value(f"icmp ne {source}, {'0' if a.count == 1 else 'zeroinitializer'}")
-        if a.is_float and b.is_float and a.itemsize == b.itemsize:  # half and bfloat meet in float
-            wide = type_name(dtypes.float32.vec(a.count))
-            value = self.value(f"fpext {source} to {wide}")
-            return self.to_bfloat(value, a.count) if b.scalar is dtypes.bfloat16 else self.value(
-                f"fptrunc {wide} {value} to {kind}")
-        if a.scalar is dtypes.float32 and b.scalar is dtypes.bfloat16:
-            return self.to_bfloat(self.names[u.src[0]], a.count)
-        if a.is_float and b.is_float:
-            return self.value(f"{'fpext' if b.itemsize > a.itemsize else 'fptrunc'} {source} to {kind}")
+            zero = literal_zero(source) if a.is_float else self.zero(u)
+            return self.value(f"{'fcmp une' if a.is_float else 'icmp ne'} {source} {x}, {zero}")
+        meets = a.is_float and a.itemsize == 2 and (b.is_int or b.itemsize == 2)
+        if meets:  # half and bfloat meet in float; LLVM's saturating conversion of half mistakes NaN
+            x, source = self.value(f"fpext {source} {x} to {wide}"), wide
+        if source == wide and b.scalar is dtypes.bfloat16:
+            return self.to_bfloat(x, a.count)
+        if a.is_float and b.is_int:
+            sign = "u" if b.is_unsigned else "s"
+            return self.call(kind, f"llvm.fpto{sign}i.sat.{suffix_of(kind)}.{suffix_of(source)}", (source, x))
         if a.is_float:
-            sign, value, wide = "u" if b.is_unsigned else "s", self.names[u.src[0]], type_name(a)
-            if a.itemsize == 2:  # LLVM's saturating conversion of half mistakes NaN
-                wide = type_name(dtypes.float32.vec(a.count))
-                value = self.value(f"fpext {source} to {wide}")
-            return self.call(kind, f"llvm.fpto{sign}i.sat.{suffix_of(kind)}.{suffix_of(wide)}", (wide, value))
-        if b.is_float:
-            return self.value(f"{'uitofp' if a.is_unsigned else 'sitofp'} {source} to {kind}")
-        if b.bits < a.bits and not a.is_bool:
-            return self.value(f"trunc {source} to {kind}")
-        return self.value(f"{'zext' if a.is_unsigned else 'sext'} {source} to {kind}")
+            word = "fpext" if b.itemsize > a.itemsize else "fptrunc"
+        elif b.is_float:
+            word = "uitofp" if a.is_unsigned else "sitofp"
+        else:
+            word = "trunc" if b.bits < a.bits and not a.is_bool else "zext" if a.is_unsigned else "sext"
+        return self.value(f"{word} {source} {x} to {kind}")
 
     def to_bfloat(self, x: str, count: int) -> str:
         """Rounded to nearest, ties to even: adding 0x7fff and the lowest bit that stays carries when it should. The
         processor's own conversion (vcvtneps2bf16) takes subnormal numbers for 0."""
-        floats, words, shorts, halves = (type_name(d.vec(count) if count > 1 else d) for d in (
-            dtypes.float32, dtypes.int32, dtypes.int16, dtypes.bfloat16))
-        bits = f"<{count} x i1>" if count > 1 else "i1"
+        floats, words, shorts, halves, bits = (type_name(d.vec(count)) for d in (
+            dtypes.float32, dtypes.int32, dtypes.int16, dtypes.bfloat16, dtypes.bool))
 
         def all_lanes(value: int) -> str:
-            return f"splat (i32 {value})" if count > 1 else str(value)
+            return constant(dtypes.int32.vec(count), value)
 
         word = self.value(f"bitcast {floats} {x} to {words}")
         odd = self.value(f"and {words} {self.value(f'lshr {words} {word}, {all_lanes(16)}')}, {all_lanes(1)}")
@@ -219,8 +188,17 @@ class Arithmetic:
         return self.value(f"bitcast {shorts} {self.value(f'trunc {words} {high} to {shorts}')} to {halves}")
 
 
-_BINARY_FLOAT = {Ops.ADD: "fadd", Ops.SUB: "fsub", Ops.MUL: "fmul", Ops.FDIV: "fdiv"}
-_BINARY_INT = {Ops.ADD: "add", Ops.SUB: "sub", Ops.MUL: "mul", Ops.AND: "and", Ops.OR: "or", Ops.XOR: "xor"}
+def _integers(word: str, on_bools: str = "") -> dict[str, str]:
+    return {"int": word, "uint": word, "bool": on_bools or word}
+
+
+# Instructions of two operands, by the kind of these.
+WORDS: dict[Op, dict[str, str]] = {
+    Ops.ADD: {"float": "fadd", **_integers("add", "or")}, Ops.SUB: {"float": "fsub", **_integers("sub")},
+    Ops.MUL: {"float": "fmul", **_integers("mul", "and")}, Ops.FDIV: {"float": "fdiv"},
+    Ops.AND: _integers("and"), Ops.OR: _integers("or"), Ops.XOR: _integers("xor"),
+    Ops.CMPLT: {"float": "fcmp olt", **_integers("icmp ult"), "int": "icmp slt"},
+    Ops.CMPNE: {"float": "fcmp une", **_integers("icmp ne")}, Ops.CMPEQ: {"float": "fcmp oeq", **_integers("icmp eq")}}
 
 
 def type_name(dtype: DType, memory: bool = False) -> str:
@@ -232,6 +210,11 @@ def type_name(dtype: DType, memory: bool = False) -> str:
     else:
         base = f"i{dtype.bits}"
     return base if dtype.count == 1 else f"<{dtype.count} x {base}>"
+
+
+def condition_type(u: UOp) -> str:
+    """The type of a condition for each lane of a value."""
+    return type_name(dtypes.bool.vec(u.dtype.count))
 
 
 def literal(dtype: DType, value: float | int | bool) -> str:
