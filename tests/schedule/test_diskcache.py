@@ -273,6 +273,19 @@ def test_contents_that_mean_nothing(fresh: Any, tmp_path: Path, path: tuple[Any,
     assert schedules(lambda: x.sum(1), want) == 1
 
 
+def test_another_programs_entry(fresh: Any, tmp_path: Path) -> None:
+    x = helpers.given(5, 7)
+    want = x.numpy()
+    shutil.rmtree(tmp_path)
+    assert schedules(lambda: x.sum(1), want.sum(1)) == 1
+    (mine,) = entries(tmp_path)
+    assert schedules(lambda: x.max(1), want.max(1)) == 1
+    (other,) = set(entries(tmp_path)) - {mine}
+    other.write_bytes(mine.read_bytes())
+    fresh()
+    assert schedules(lambda: x.max(1), want.max(1)) == 1
+
+
 def test_values_and_liveness_are_told_apart(fresh: Any) -> None:
     x = helpers.given(4)
     first = x.numpy()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from tinsmith.backend.device import Device
 from tinsmith.backend.machine import machine
-from tinsmith.backend.memory import Buffer, copy_buffer
+from tinsmith.backend.memory import copy_buffer
 from tinsmith.backend.shards import flattened
 from tinsmith.backend.timing import seconds_of
 from tinsmith.codegen.estimate import Estimate, Machine, estimate
@@ -170,8 +170,7 @@ def measured(compiled: CompiledSchedule) -> dict[int, float]:
     assert compiled.arguments is not None
     given, values = compiled.arguments
     inputs, bound = flattened(given), compiled.bound
-    bases = [*(inputs[n] for n in bound.inputs), *(Buffer(s.device, s.size, s.dtype) for s in bound.outputs)]
-    bases += [Buffer(device, size, dtypes.uint8) for device, size in bound.blocks]
+    bases = [*(inputs[n] for n in bound.inputs), *bound.new_outputs(), *bound.new_blocks()]
     budget = max(BUDGET / max(len(compiled.steps), 1), 2e-3)
 
     def one(step: Step) -> float:

@@ -10,7 +10,6 @@ from typing import Any, ClassVar, NamedTuple
 from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer, copied
 from tinsmith.backend.shards import flattened
-from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import JitError, user_line
 from tinsmith.core.terminal import width
 from tinsmith.core.texts import cut
@@ -95,7 +94,7 @@ class JitItem:
         outputs = [results[n] for n in range(len(bound.outputs))]
         given = {v.src[0].arg[0] if v.op is Ops.BIND else v.arg[0]: n for v, n in (var_vals or {}).items()}
         values = [given.get(name, value) for name, value in zip(self.names, self.values)]
-        blocks = [Buffer(device, size, dtypes.uint8) for device, size in bound.blocks]
+        blocks = bound.new_blocks()
         start = time.perf_counter()
         inputs = [copied(b) if any(b is o for o in outputs) else b for b in flattened(rawbufs[:count])]
         launch(bound, inputs, outputs, values, blocks)

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 from tinsmith.backend.memory import Buffer
 from tinsmith.backend.shards import Shards, flattened
 from tinsmith.core.counters import GlobalCounters
-from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import OutOfMemoryError
 from tinsmith.core.late import Late
 from tinsmith.core.settings import settings
@@ -294,7 +293,7 @@ class Replay:
         """Memory for the temporaries; small blocks are kept."""
         blocks = self.blocks
         if blocks is None:
-            blocks = [Buffer(device, size, dtypes.uint8) for device, size in self.bound.blocks]
+            blocks = self.bound.new_blocks()
             if self.keeps_blocks:
                 self.blocks = blocks
         elif settings.POISON:

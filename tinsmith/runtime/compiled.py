@@ -4,12 +4,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import overload
+from typing import ClassVar, overload
 
 from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer, Layout
 from tinsmith.backend.program import Graph, Launched, Place, Program
 from tinsmith.codegen.launch import Launch
+from tinsmith.core.counters import GlobalCounters
+from tinsmith.core.dtypes import dtypes
 from tinsmith.core.recent import Recent
 from tinsmith.core.settings import settings
 from tinsmith.ir.uop import Origin
@@ -61,21 +63,68 @@ class CompiledSchedule(Sequence[ScheduledItem]):
         return Bound(self)
 
 
-@dataclass
-class Part:
-    """Neighbouring steps that are run together: kernels of one worker, with the copies that it makes itself; or one
-    copy where there is no graph.
+@dataclass(eq=False, repr=False)
+class KernelItem:
+    """Kernels of one worker that are launched together, with the copies that it makes itself."""
 
-    Attributes:
-        programs: what each step launches.
-    """
-
-    device: str
     steps: list[Step]
-    programs: list[Program]
     graph: Graph | None = None
     ops: int = 0
     bytes: int = 0
+
+    def __repr__(self) -> str:
+        return f"KERNEL {', '.join(s.name for s in self.steps)}"
+
+    def make_ready(self, bound: Bound) -> None:
+        launches = []
+        for step in self.steps:
+            program = program_of(step, bound.slots)
+            assert program is not None
+            kernel = step.launch or program.kernel
+            launches.append(Launched(program, tuple(bound.places[s] for s in step.slots), tuple(step.variables)))
+            self.ops += kernel.ops
+            self.bytes += kernel.bytes
+        self.graph = Device[self.steps[0].device].graph(launches)
+
+    def count(self) -> None:
+        GlobalCounters.kernel_count += len(self.steps)
+        GlobalCounters.global_ops += self.ops
+        GlobalCounters.global_mem += self.bytes
+
+
+@dataclass(eq=False, repr=False)
+class CopyItem:
+    """One copy between two devices, or between one and the host."""
+
+    step: Step
+    target: str
+    source: str
+    nbytes: int
+    graph: ClassVar[None] = None
+
+    def __repr__(self) -> str:
+        return f"COPY   {self.nbytes}, {self.target} <- {self.source}"
+
+    @property
+    def steps(self) -> list[Step]:
+        return [self.step]
+
+    def count(self) -> None:
+        GlobalCounters.kernel_count += 1
+        GlobalCounters.global_mem += self.nbytes
+
+
+def copy_item(step: Step, slots: Sequence[Slot]) -> CopyItem:
+    target, source = (slots[s] for s in step.slots)
+    return CopyItem(step, target.device, source.device, source.nbytes)
+
+
+def program_of(step: Step, slots: Sequence[Slot]) -> Program | None:
+    """What a step launches; None for a copy that its device does not make itself."""
+    if step.program is not None:
+        return step.program
+    target, source = (slots[s] for s in step.slots)
+    return Device[target.device].copier(Device[source.device], target.nbytes)
 
 
 class Bound:
@@ -87,6 +136,7 @@ class Bound:
         in_place: (number of an output, number of the input whose memory it may take over).
         blocks: (device, bytes) of each block of temporaries.
         places: slot → where it lies among the *bases*: inputs, outputs, blocks.
+        slots: of the schedule.
         parts: what runs, in order.
         queue: runs the same on several devices at a time, for programs of devices that do not take turns.
     """
@@ -94,11 +144,11 @@ class Bound:
     def __init__(self, compiled: CompiledSchedule) -> None:
         schedule, plan = compiled.schedule, compiled.plan
         verify_order(compiled.steps, schedule.slots, "compiling")
+        self.slots, self._steps = schedule.slots, compiled.steps
         self.inputs = list(schedule.inputs)
         order = {slot: n for n, slot in enumerate(dict.fromkeys(schedule.outputs))}
         self.outputs = [schedule.slots[n] for n in order]
         self.results = [order[n] for n in schedule.outputs]
-        self._steps = compiled.steps
         self.blocks = list(plan.sizes.items())
         self.in_place = [(order[slot], number) for slot, number in compiled.in_place.items()]
         bases = [*schedule.inputs.values(), *order]
@@ -110,8 +160,14 @@ class Bound:
         self.parts = parts(compiled.steps, schedule.slots)
         self.queue: Callable[[Sequence[Buffer], Sequence[int], list[Step]], object] | None = None
         for part in self.parts:
-            if part.programs:
-                self._make_graph(part)
+            if isinstance(part, KernelItem):
+                part.make_ready(self)
+
+    def new_outputs(self) -> list[Buffer]:
+        return [Buffer(s.device, s.size, s.dtype) for s in self.outputs]
+
+    def new_blocks(self) -> list[Buffer]:
+        return [Buffer(device, size, dtypes.uint8) for device, size in self.blocks]
 
     @functools.cached_property
     def origins(self) -> list[Origin | None]:
@@ -120,31 +176,20 @@ class Bound:
                  for s in step.written}
         return [found.get(slot.number) for slot in self.outputs]
 
-    def _make_graph(self, part: Part) -> None:
-        launches = []
-        for step, program in zip(part.steps, part.programs):
-            kernel = step.launch or program.kernel
-            launches.append(Launched(program, tuple(self.places[s] for s in step.slots), tuple(step.variables)))
-            part.ops += kernel.ops
-            part.bytes += kernel.bytes
-        part.graph = Device[part.device].graph(launches)
 
-
-def parts(steps: Sequence[Step], slots: Sequence[Slot]) -> list[Part]:
+def parts(steps: Sequence[Step], slots: Sequence[Slot]) -> list[KernelItem | CopyItem]:
     """Steps in order, those of one worker together until another worker, or a copy that no device makes, comes."""
-    found: list[Part] = []
+    found: list[KernelItem | CopyItem] = []
+    last = None  # the worker of the last item, if it launches kernels
     for step in steps:
-        program = step.program
-        if program is None:
-            target, source = (slots[s] for s in step.slots)
-            program = Device[target.device].copier(Device[source.device], target.size * target.dtype.itemsize)
-        last = found[-1] if found else None
-        if program is not None and last is not None and last.programs and (
-                last.device == step.device or Device[last.device].worker == Device[step.device].worker):
-            last.steps.append(step)
-            last.programs.append(program)
+        worker = None if program_of(step, slots) is None else Device[step.device].worker
+        if worker is None:
+            found.append(copy_item(step, slots))
+        elif worker == last:
+            found[-1].steps.append(step)
         else:
-            found.append(Part(step.device, [step], [] if program is None else [program]))
+            found.append(KernelItem([step]))
+        last = worker
     return found
 
 

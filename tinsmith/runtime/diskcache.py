@@ -2,19 +2,18 @@
 
 An entry is found by the content of the graph, everything that decides what the graph becomes (settings, targets,
 compilers, our own sources), and nothing else: no ids, no lines, no bound values. It holds data: a JSON header with
-slots, memory plan, launch data and steps, and the kernels' binaries. Whatever is odd about an entry, or about a node
-that has no encoding, means that the program is made anew.
+slots, memory plan, launch data and steps, and the kernels' binaries. A seal over key and header says that ``store`` of
+these very sources wrote it for this very graph, so that what it says needs no other check. Whatever has another seal,
+and a node that has no encoding, means that the program is made anew.
 """
 from __future__ import annotations
 
 import functools
 import hashlib
-import itertools
 import json
-import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
@@ -33,11 +32,12 @@ from tinsmith.ir.ops import Op
 from tinsmith.ir.uop import Origin, Window, toposort
 from tinsmith.runtime.compiled import CompiledSchedule, is_loaded, load, loaded
 from tinsmith.runtime.step import Step
-from tinsmith.schedule.canonical import BufferName, part_names
+from tinsmith.schedule.canonical import BufferName
 from tinsmith.schedule.items import Schedule, Slot
 from tinsmith.schedule.planner import Plan
 
 _KIND = "program"
+_LAUNCH = tuple(Launch.__dataclass_fields__)
 _IMPORTED = time.time()
 
 
@@ -163,40 +163,6 @@ def _value(value: Any, number: Callable[[UOp], int] | None = None) -> str:
 Places = dict[Origin, tuple[int, int]]
 
 
-def store(key: str, places: Places, compiled: CompiledSchedule) -> None:
-    """Write a program that was just compiled. Its steps' origins are stored as ``places`` in the graph."""
-    numbers: dict[tuple[str, str], int] = {}
-    kernels: list[dict[str, Any]] = []
-    binaries: list[bytes] = []
-    steps: list[Any] = []
-    for step in compiled.steps:
-        origin = [places[o] for o in step.origin if o in places]
-        if step.program is None or step.launch is None:
-            steps.append([step.device, None, step.slots, [], origin, ""])
-            continue
-        place = step.device, step.launch.symbol
-        if place not in numbers:
-            numbers[place] = len(kernels)
-            fields = {name: getattr(step.launch, name) for name in _LAUNCH}
-            kernels.append({"device": step.device, "size": len(step.program.binary), **fields,
-                            "written": sorted(step.launch.written)})
-            binaries.append(step.program.binary)
-        steps.append([step.device, numbers[place], step.slots, step.variables, origin, step.name])
-    schedule, plan = compiled.schedule, compiled.plan
-    header = json.dumps({
-        "key": key,
-        "slots": [[s.size, s.dtype.name, s.device, s.input, s.output, s.may_be_empty] for s in schedule.slots],
-        "inputs": list(schedule.inputs.items()), "outputs": schedule.outputs,
-        "in_place": list(compiled.in_place.items()),
-        "offsets": list(plan.offsets.items()), "sizes": plan.sizes,
-        "layouts": [None if x is None else astuple(x) for x in compiled.layouts],
-        "kernels": kernels, "steps": steps}).encode()
-    cache_put(_KIND, key, b"".join([len(header).to_bytes(8, "little"), header, *binaries]))
-
-
-_LAUNCH = tuple(Launch.__dataclass_fields__)
-
-
 def places_of(graph: Sequence[UOp]) -> Places:
     """Where each origin is found in a graph: another process looks its own lines up there.
 
@@ -206,144 +172,77 @@ def places_of(graph: Sequence[UOp]) -> Places:
             if node.op is not Ops.CONST for n, o in reversed(list(enumerate(node.origin)))}
 
 
+def store(key: str, places: Places, compiled: CompiledSchedule) -> None:
+    """Write a program that was just compiled. Its steps' origins are stored as ``places`` in the graph."""
+    numbers: dict[tuple[str, str], int] = {}
+    kernels: list[Any] = []
+    binaries: list[bytes] = []
+    steps: list[Any] = []
+    for step in compiled.steps:
+        number, kernel = None, step.launch
+        if step.program is not None and kernel is not None:
+            number = numbers.setdefault((step.device, kernel.symbol), len(kernels))
+            if number == len(kernels):
+                fields = {name: getattr(kernel, name) for name in _LAUNCH} | {"written": sorted(kernel.written)}
+                kernels.append({"device": step.device, "size": len(step.program.binary), **fields})
+                binaries.append(step.program.binary)
+        origin = [places[o] for o in step.origin if o in places]
+        steps.append([step.device, number, step.slots, step.variables, origin, step.name])
+    schedule, plan = compiled.schedule, compiled.plan
+    header = json.dumps({
+        "slots": [[s.size, s.dtype.name, s.device, s.input, s.output, s.may_be_empty] for s in schedule.slots],
+        "inputs": list(schedule.inputs.items()), "outputs": schedule.outputs,
+        "in_place": list(compiled.in_place.items()), "offsets": list(plan.offsets.items()), "sizes": plan.sizes,
+        "layouts": [None if x is None else astuple(x) for x in compiled.layouts],
+        "kernels": kernels, "steps": steps}).encode()
+    cache_put(_KIND, key, b"".join([len(header).to_bytes(8, "little"), header, _seal(key, header), *binaries]))
+
+
+def _seal(key: str, header: bytes) -> bytes:
+    return hashlib.sha256(key.encode() + header).digest()
+
+
 # *** loading ***
 
 
 def fetch(key: str, graph: Sequence[UOp]) -> CompiledSchedule | None:
-    """The stored program, loaded; None if there is none or anything about it is odd."""
+    """The stored program, loaded; None if there is none, if something else lies there, or if it cannot be loaded."""
     data = cache_get(_KIND, key)
     if data is None:
         return None
-    try:
-        return _Reader(key, graph, data).compiled()
-    except (LookupError, TypeError, ValueError, AttributeError, StopIteration, TinsmithError):
+    end = 8 + int.from_bytes(data[:8], "little")
+    if data[end : end + 32] != _seal(key, data[8:end]):
         return None
+    header = json.loads(data[8:end])
+    try:
+        kernels = _loaded(header["kernels"], data[end + 32 :])
+    except TinsmithError:
+        return None
+    slots = [Slot(n, size, getattr(dtypes, dtype), *rest) for n, (size, dtype, *rest) in enumerate(header["slots"])]
+    schedule = Schedule([], slots, dict(header["inputs"]), header["outputs"], {})
+    nodes = toposort(graph)
+    steps = []
+    for device, number, of, variables, places, name in header["steps"]:
+        origin = list(dict.fromkeys(o[k] for n, k in places if k < len(o := nodes[n].origin)))
+        kernel = None if number is None else kernels[number]
+        steps.append(Step(device, kernel and loaded(device, kernel), of, variables, origin, name, kernel))
+    layouts = [row and Layout(tuple(row[0]), tuple(row[1]), row[2], tuple(row[3])) for row in header["layouts"]]
+    return CompiledSchedule(schedule, Plan(dict(header["offsets"]), header["sizes"]), steps, dict(header["in_place"]),
+                            layouts)
 
 
-def _require(condition: bool) -> None:
-    if not condition:
-        raise ValueError("no entry of this version")
-
-
-class _Reader:
-    """Reads one entry, checking that every number in it means something."""
-
-    def __init__(self, key: str, graph: Sequence[UOp], data: bytes) -> None:
-        end = 8 + int.from_bytes(data[:8], "little")
-        self.header: dict[str, Any] = json.loads(data[8:end])
-        _require(self.header["key"] == key)
-        self.nodes = toposort(graph)
-        self.binaries = data[end:]
-
-    def compiled(self) -> CompiledSchedule:
-        schedule = self.schedule()
-        launches = self.launches()
-        steps = [self.step(row, schedule, launches) for row in self.header["steps"]]
-        made = {s for step in steps for s in step.slots} | set(schedule.inputs.values())
-        _require(made.issuperset(schedule.outputs))
-        in_place = dict(_pairs(self.header["in_place"]))
-        inputs = self.inputs()
-        for slot, number in in_place.items():
-            _require(schedule.slots[slot].output and number in inputs)
-            _require(_same(schedule.slots[slot], inputs[number]))
-        return CompiledSchedule(schedule, self.plan(schedule), steps, in_place, self.layouts(schedule))
-
-    def inputs(self) -> dict[int, tuple[int, DType, str]]:
-        """The size, dtype and device of each numbered buffer, those over several devices part by part."""
-        return {part.number: (part.size, n.dtype, part.device)
-                for n in self.nodes if n.op is Ops.BUFFER for part in part_names(n.arg)}
-
-    def layouts(self, schedule: Schedule) -> list[Layout | None]:
-        found: list[Layout | None] = []
-        outputs = iter(schedule.slots[n] for n in schedule.outputs)
-        for row in self.header["layouts"]:
-            if row is None:
-                next(outputs)
-                found.append(None)
-                continue
-            devices, shape, axis, bounds = row
-            layout = Layout(tuple(map(_text, devices)), tuple(map(_count, shape)),
-                            None if axis is None else _count(axis, len(shape)), tuple(map(_count, bounds)))
-            _require(axis is None or len(bounds) == len(devices) + 1)
-            for n, device in enumerate(layout.devices):
-                slot = next(outputs)
-                _require((slot.size, slot.device) == (math.prod(layout.part_shape(n)), device))
-            found.append(layout)
-        _require(not found or next(outputs, None) is None)
-        return found
-
-    def schedule(self) -> Schedule:
-        slots = [Slot(n, _count(size), getattr(dtypes, dtype), _text(device), bool(given), bool(output), bool(empty))
-                 for n, (size, dtype, device, given, output, empty) in enumerate(self.header["slots"])]
-        inputs = dict(_pairs(self.header["inputs"]))
-        known = self.inputs()
-        for number, slot in inputs.items():
-            _require(slots[slot].input and _same(slots[slot], known[number]))
-        _require(len(inputs) == sum(s.input for s in slots))
-        outputs = [_count(n, len(slots)) for n in self.header["outputs"]]
-        return Schedule([], slots, inputs, outputs, {})
-
-    def plan(self, schedule: Schedule) -> Plan:
-        sizes = {_text(d): _count(n) for d, n in self.header["sizes"].items()}
-        plan = Plan(dict(_pairs(self.header["offsets"])), sizes)
-        for number, offset in plan.offsets.items():
-            slot = schedule.slots[number]
-            _require(offset + slot.size * slot.dtype.itemsize <= plan.sizes[slot.device])
-        return plan
-
-    def launches(self) -> list[Launch]:
-        """Launch data of the kernels, which are loaded now, one batch per device."""
-        found: list[Launch] = []
-        batches: dict[str, list[tuple[Launch, bytes]]] = {}
-        at = 0
-        for row in self.header["kernels"]:
-            fields = {name: row[name] for name in _LAUNCH}
-            launch = Launch(**fields | {"written": frozenset(_count(n) for n in row["written"])})
-            _require(all(type(n) is int for n in (*launch.buffers, launch.ops, launch.bytes, launch.local_bytes)))
-            _require(type(launch.serial) is bool and all(type(n) is int for n in (*launch.grid, *launch.block)))
-            _require(all(type(n) is int for m in launch.maps for n in (*m[:2], *itertools.chain(*m[3:]))))
-            _require(all(type(m[2]) is str for m in launch.maps))
-            _require(type(launch.unit) is str)
-            binary = self.binaries[at : at + _count(row["size"])]
-            at += row["size"]
-            if not is_loaded(row["device"], launch):
-                batches.setdefault(row["device"], []).append((launch, binary))
-            found.append(launch)
-        _require(at == len(self.binaries))
-        for device, kernels in batches.items():
-            load(device, kernels)
-        return found
-
-    def step(self, row: Any, schedule: Schedule, launches: list[Launch]) -> Step:
-        device, kernel, slots, variables, places, name = row
-        slots = [_count(s, len(schedule.slots)) for s in slots]
-        origin = [self.nodes[_count(n)].origin for n, _ in places]
-        lines = list(dict.fromkeys(o[k] for o, (_, k) in zip(origin, places) if k < len(o)))
-        if kernel is None:
-            target, source = (schedule.slots[s] for s in slots)
-            _require((target.size, target.dtype) == (source.size, source.dtype))
-            return Step(_text(device), None, slots, [], lines)
-        launch = launches[_count(kernel)]
-        _require(len(slots) == len(launch.buffers) and len(variables) == len(launch.variables))
-        values = [_count(v) for v in variables]
-        return Step(_text(device), loaded(device, launch), slots, values, lines, _text(name), launch)
-
-
-def _pairs(rows: Any) -> Iterator[tuple[int, int]]:
-    return ((_count(a), _count(b)) for a, b in rows)
-
-
-def _count(value: Any, end: int = 1 << 62) -> int:
-    """A whole number in [0, end)."""
-    if type(value) is int and 0 <= value < end:
-        return value
-    raise ValueError("no entry of this version")
-
-
-def _text(value: Any) -> str:
-    _require(type(value) is str)
-    return str(value)
-
-
-def _same(slot: Slot, buffer: tuple[int, DType, str]) -> bool:
-    return (slot.size, slot.dtype, slot.device) == buffer
+def _loaded(rows: Sequence[Any], binaries: bytes) -> list[Launch]:
+    """Launch data of the kernels, whose programs are loaded now, one batch per device."""
+    found: list[Launch] = []
+    batches: dict[str, list[tuple[Launch, bytes]]] = {}
+    at = 0
+    for row in rows:
+        device, size = row.pop("device"), row.pop("size")
+        launch = Launch(**row | {"written": frozenset(row["written"])})
+        if not is_loaded(device, launch):
+            batches.setdefault(device, []).append((launch, binaries[at : at + size]))
+        at += size
+        found.append(launch)
+    for device, kernels in batches.items():
+        load(device, kernels)
+    return found

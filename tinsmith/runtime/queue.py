@@ -14,44 +14,19 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 from queue import SimpleQueue
 from typing import Any
 
 from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer, copy_buffer
-from tinsmith.backend.program import Graph, Launched
 from tinsmith.backend.shards import flattened
-from tinsmith.core.counters import GlobalCounters
-from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError, DeviceError, VerifyError
 from tinsmith.core.settings import settings
-from tinsmith.runtime.compiled import CompiledSchedule
+from tinsmith.runtime.compiled import CompiledSchedule, CopyItem, KernelItem, copy_item
 from tinsmith.runtime.step import Step
 from tinsmith.schedule.overlap import COPIES, queue_of, workers
-
-
-@dataclass(eq=False, repr=False)
-class KernelItem:
-    """Kernels of one device that are launched together."""
-
-    steps: list[Step]
-    graph: Graph | None = None
-
-    def __repr__(self) -> str:
-        return f"KERNEL {', '.join(s.name for s in self.steps)}"
-
-
-@dataclass(eq=False, repr=False)
-class CopyItem:
-    """One copy between two devices, or between one and the host."""
-
-    step: Step
-    target: str
-    source: str
-    nbytes: int
-
-    def __repr__(self) -> str:
-        return f"COPY   {self.nbytes}, {self.target} <- {self.source}"
 
 
 @dataclass(eq=False, repr=False)
@@ -132,8 +107,7 @@ class CommandQueue:
             items = self.q.setdefault(home, [])
             items += [WaitItem(syncs[u]) for u in waits[number]]
             if step.program is None:
-                target, source = (compiled.schedule.slots[s] for s in step.slots)
-                items.append(CopyItem(step, target.device, source.device, source.size * source.dtype.itemsize))
+                items.append(copy_item(step, bound.slots))
             elif items and isinstance(items[-1], KernelItem):
                 items[-1].steps.append(step)
             else:
@@ -142,15 +116,16 @@ class CommandQueue:
                 syncs[number] = SyncItem(len(syncs), home)
                 items.append(syncs[number])
         self.q = dict(sorted(self.q.items()))
-        queued = [s for items in self.q.values() for item in items for s in _steps(item)]
+        queued = [s for item in self._commands() for s in item.steps]
         if sorted(map(id, queued)) != sorted(map(id, compiled.steps)):
             raise VerifyError(f"CommandQueue: {len(compiled.steps)} steps came in, {len(queued)} are in the queues")
-        for name, items in self.q.items():
-            for item in items:
-                if isinstance(item, KernelItem):
-                    item.graph = Device[name].graph([
-                        Launched(s.program, tuple(bound.places[n] for n in s.slots), tuple(s.variables))
-                        for s in item.steps if s.program is not None])
+        for item in self._commands():
+            if isinstance(item, KernelItem):
+                item.make_ready(bound)
+
+    def _commands(self) -> list[KernelItem | CopyItem]:
+        """Those that run something of a schedule."""
+        return [i for items in self.q.values() for i in items if isinstance(i, (KernelItem, CopyItem))]
 
     # *** running ***
 
@@ -188,13 +163,8 @@ class CommandQueue:
         run = _Run(self, bases, values)
         run.start()
         run.finish([] if launched is None else launched)
-        for items in self.q.values():
-            for item in items:
-                if isinstance(item, KernelItem):
-                    _count(item)
-                elif isinstance(item, CopyItem):
-                    GlobalCounters.kernel_count += 1
-                    GlobalCounters.global_mem += item.nbytes
+        for item in self._commands():
+            item.count()
         return results
 
 
@@ -208,10 +178,9 @@ def _memory(compiled: CompiledSchedule) -> tuple[list[Buffer], list[int], list[B
         raise DeviceError("CommandQueue", "the schedule knows no buffers to run on",
                           "CommandQueue(tensor.schedule())()")
     (inputs, values), bound = compiled.arguments, compiled.bound
-    given = flattened(inputs)
-    outputs = [Buffer(s.device, s.size, s.dtype) for s in bound.outputs]
-    blocks = [Buffer(device, size, dtypes.uint8) for device, size in bound.blocks]
-    return [*(given[n] for n in bound.inputs), *outputs, *blocks], values, [outputs[n] for n in bound.results]
+    given, outputs = flattened(inputs), bound.new_outputs()
+    bases = [*(given[n] for n in bound.inputs), *outputs, *bound.new_blocks()]
+    return bases, values, [outputs[n] for n in bound.results]
 
 
 def _checked(queues: Any) -> dict[str, list[Item]]:
@@ -226,25 +195,11 @@ def _checked(queues: Any) -> dict[str, list[Item]]:
                 raise ArgumentError("CommandQueue", f"{name} {n} is no command: {item!r:.60}",
                                     "KernelItem, CopyItem, SyncItem and WaitItem")
             if item in synced:
-                text = " ".join(str(item).split())
-                raise ArgumentError("CommandQueue", f"{name} {n} ({text}) stands in a queue twice",
+                raise ArgumentError("CommandQueue", f"{_shown(queues, (name, n))} stands in a queue twice",
                                     "one SyncItem for each place")
             if isinstance(item, SyncItem):
                 synced.add(item)
     return {name: list(items) for name, items in queues.items()}
-
-
-def _steps(item: Item) -> list[Step]:
-    """What a command runs of a schedule."""
-    return item.steps if isinstance(item, KernelItem) else [item.step] if isinstance(item, CopyItem) else []
-
-
-def _count(item: KernelItem) -> None:
-    GlobalCounters.kernel_count += len(item.steps)
-    for step in item.steps:
-        if step.launch is not None:
-            GlobalCounters.global_ops += step.launch.ops
-            GlobalCounters.global_mem += step.launch.bytes
 
 
 def _waits(homes: Sequence[str], needs: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -305,55 +260,37 @@ class _Regions:
 
 
 def check_deadlock(queues: Mapping[str, Sequence[Item]]) -> None:
-    """Play the queues through: those that are left at a WAIT wait for each other.
+    """Check that commands can run in some order: each after the one before it in its queue, a WAIT after its SYNC.
 
     Raises:
         DeviceError: naming the commands of the circle, or the WAIT without a SYNC.
     """
     home = {item: (name, n) for name, items in queues.items() for n, item in enumerate(items)
             if isinstance(item, SyncItem)}
-    at = dict.fromkeys(queues, 0)
-    reached: set[SyncItem] = set()
-    moved = True
-    while moved:
-        moved = False
-        for name, items in queues.items():
-            while at[name] < len(items):
-                item = items[at[name]]
-                if isinstance(item, WaitItem) and item.sync not in reached:
-                    break
-                if isinstance(item, SyncItem):
-                    reached.add(item)
-                at[name] += 1
-                moved = True
-    stuck = {name: items[at[name]] for name, items in queues.items() if at[name] < len(items)}
-    for name, item in stuck.items():
-        if isinstance(item, WaitItem) and item.sync not in home:
-            raise DeviceError("CommandQueue", f"{name} {at[name]} ({item}) waits for a SYNC that is in no queue",
-                              "add it to a queue")
-    if stuck:
-        raise DeviceError("CommandQueue", "deadlock: " + " → ".join(_circle(stuck, at, home)),
-                          "a SYNC before the WAIT that it depends on")
+    needs: dict[tuple[str, int], list[tuple[str, int]]] = {}
+    for name, items in queues.items():
+        for n, item in enumerate(items):
+            needs[name, n] = [(name, n - 1)] if n else []
+            if isinstance(item, WaitItem) and item.sync not in home:
+                raise DeviceError("CommandQueue", f"{name} {n} ({item}) waits for a SYNC that is in no queue",
+                                  "add it to a queue")
+            if isinstance(item, WaitItem):
+                needs[name, n].append(home[item.sync])
+    try:
+        TopologicalSorter(needs).prepare()
+    except CycleError as error:
+        circle = [(at, to) for at, to in pairwise(reversed(error.args[1]))
+                  if isinstance(wait := queues[at[0]][at[1]], WaitItem) and home[wait.sync] == to]
+        first = min(range(len(circle)), key=lambda n: list(needs).index(circle[n][0]))
+        circle = circle[first:] + circle[:first]
+        shown = [f"{_shown(queues, at)}, before {_shown(queues, to)}" for at, to in circle]
+        raise DeviceError("CommandQueue", f"deadlock: {' → '.join(shown)} → {circle[0][0][0]} {circle[0][0][1]}",
+                          "a SYNC before the WAIT that it depends on") from None
 
 
-def _circle(stuck: Mapping[str, Item], at: Mapping[str, int], home: Mapping[SyncItem, tuple[str, int]]) -> list[str]:
-    """The commands that wait for each other, from one queue on back to it."""
-    path: list[str] = []
-    name = next(iter(stuck))
-    while name not in path:
-        path.append(name)
-        item = stuck[name]
-        assert isinstance(item, WaitItem)
-        name = home[item.sync][0]
-    circle = path[path.index(name) :]
-    shown = []
-    for queue in circle:
-        item = stuck[queue]
-        assert isinstance(item, WaitItem)
-        other, place = home[item.sync]
-        shown.append(f"{queue} {at[queue]} ({' '.join(str(item).split())}), before {other} {place} "
-                     f"({' '.join(str(item.sync).split())})")
-    return [*shown, f"{circle[0]} {at[circle[0]]}"]
+def _shown(queues: Mapping[str, Sequence[Item]], place: tuple[str, int]) -> str:
+    name, n = place
+    return f"{name} {n} ({' '.join(str(queues[name][n]).split())})"
 
 
 # *** threads ***
@@ -460,7 +397,7 @@ class _Run:
         except BaseException:
             with self.changed:
                 if not self.failed:
-                    self.failed = _steps(item)
+                    self.failed = item.steps if isinstance(item, (KernelItem, CopyItem)) else []
             raise
 
 

@@ -11,8 +11,7 @@ from tinsmith.backend.memory import Buffer, Layout, copy_buffer
 from tinsmith.backend.program import Call, LaunchError
 from tinsmith.backend.shards import Shards, flattened
 from tinsmith.codegen.launch import KernelProgram
-from tinsmith.core.counters import GlobalCounters, Ran, report
-from tinsmith.core.dtypes import dtypes
+from tinsmith.core.counters import Ran, report
 from tinsmith.core.errors import KernelError, OutOfMemoryError, TinsmithError, VerifyError
 from tinsmith.core.late import Late
 from tinsmith.core.settings import settings
@@ -31,7 +30,7 @@ else:
 
 def output_buffers(bound: Bound, inputs: Sequence[Buffer], free: Collection[int]) -> list[Buffer]:
     """Memory for the outputs: fresh, or that of an input in ``free`` where the program may write over it."""
-    outputs = [Buffer(s.device, s.size, s.dtype) for s in bound.outputs]
+    outputs = bound.new_outputs()
     if free:
         for n, number in bound.in_place:
             if number in free:
@@ -56,7 +55,7 @@ def run(compiled: CompiledSchedule, inputs: list[Buffer], values: Sequence[int],
     if compiled.layouts:
         inputs = flattened(inputs)
     outputs = output_buffers(bound, inputs, free)
-    launch(bound, inputs, outputs, values, [Buffer(device, size, dtypes.uint8) for device, size in bound.blocks])
+    launch(bound, inputs, outputs, values, bound.new_blocks())
     results = [outputs[n] for n in bound.results]
     return _grouped(results, compiled.layouts) if compiled.layouts else results
 
@@ -97,16 +96,13 @@ def launch(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], va
 
 
 def _by_parts(bound: Bound, bases: Sequence[Buffer], values: Sequence[int], launched: list[Step]) -> None:
-    counters = GlobalCounters
     for part in bound.parts:
         launched[:] = part.steps
         if part.graph is None:
             copy(*(bound.places[s].of(bases) for s in part.steps[0].slots))
-            continue
-        part.graph(bases, values)
-        counters.kernel_count += len(part.steps)
-        counters.global_ops += part.ops
-        counters.global_mem += part.bytes
+        else:
+            part.graph(bases, values)
+            part.count()
 
 
 def _one_by_one(bound: Bound, bases: Sequence[Buffer], values: Sequence[int], launched: list[Step]) -> None:
