@@ -120,13 +120,6 @@ def at_least(x: UOp, low: float) -> UOp:
     return x.lt(low).where(low, x)
 
 
-def within(x: UOp, low: float, high: float) -> tuple[UOp, UOp]:
-    """Whether x is so low that its power is 0, and x where it is not, at most ``high``. What is hidden (-inf) is not
-    computed as a denormal number that vanishes, which takes many cycles."""
-    below = x.lt(low)
-    return below, at_most(below.where(0.0, x), high)
-
-
 def at_most(x: UOp, high: float) -> UOp:
     return (x > high).where(high, x)
 
@@ -149,17 +142,15 @@ def rounded(x: UOp, factor: float, offset: int) -> tuple[UOp, UOp]:
     return shifted - (f.magic + offset), shifted.bitcast(f.uint)
 
 
-def times_power(y: UOp, bits: UOp) -> UOp:
-    """y·2**n from n + 2·bias in the low bits: in two factors, so that overflow and underflow round once, rightly."""
+def times_power(y: UOp, n: UOp, bits: UOp, scales: bool) -> UOp:
+    """y·2**n: by one instruction, where the target has it; else from n + 2·bias in the low bits of ``bits``, in two
+    factors, so that overflow and underflow round once, rightly."""
+    if scales:
+        return UOp(Ops.SCALE, None, (y, n))
     f = FORMATS[y.dtype]
     half = bits >> 1
     first, second = half << f.mantissa, (bits - half) << f.mantissa
     return y * first.bitcast(y.dtype) * second.bitcast(y.dtype)
-
-
-def scale(x: UOp, n: UOp) -> UOp:
-    """x·2**n by one instruction, where the target has it."""
-    return UOp(Ops.SCALE, None, (x, n))
 
 
 def reduce_ln2(x: UOp, n: UOp) -> UOp:

@@ -6,17 +6,7 @@ available precision", Numerische Mathematik 18, 1971).
 """
 from __future__ import annotations
 
-from tinsmith.codegen.floats import (
-    FORMATS,
-    at_least,
-    at_most,
-    fma,
-    polynomial,
-    rounded,
-    scale,
-    split_power,
-    times_power,
-)
+from tinsmith.codegen.floats import FORMATS, at_least, at_most, fma, polynomial, rounded, split_power, times_power
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir.uop import UOp
 
@@ -73,7 +63,7 @@ def _exp2(x: UOp, low: UOp, scales: bool) -> UOp:
     n, bits = rounded(x, 1.0, 0 if scales else 2 * f.bias)
     r = x - n + low
     value = fma(r, polynomial(r, f.exp2), 1.0)
-    return scale(value, n) if scales else times_power(value, bits)
+    return times_power(value, n, bits, scales)
 
 
 def _ordered_sum(x: UOp, y: UOp) -> Sum:

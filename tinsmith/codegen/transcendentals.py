@@ -45,11 +45,9 @@ from tinsmith.codegen.floats import (
     polynomial,
     reduce_ln2,
     rounded,
-    scale,
     split_power,
     split_sign,
     times_power,
-    within,
 )
 from tinsmith.codegen.powers import pow
 from tinsmith.codegen.sines import cos, sin
@@ -71,54 +69,37 @@ _LOG64 = (0.6666666666666734, 0.3999999999941509, 0.2857142874231096, 0.22222198
 FIRST_INFINITE = 88.72283935546875  # the least float32 whose exponential is no float32
 
 
-def exp(x: UOp) -> UOp:
-    """e to the x = 2**n · exp(r), r = x - n·log(2): Cody and Waite ch. 6; n is split in halves for denormal results."""
+def exponential(x: UOp, natural: bool, scales: bool = False) -> UOp:
+    """e (``natural``) or 2 to the x = 2**n times that to the r, r = x - n·log(2) (Cody and Waite, ch. 6) or x - n.
+
+    Where the result vanishes nothing is computed: denormal numbers on the way take many cycles. ``scales``: SCALE takes
+    care of the range, so that of an infinite or too large x, n alone decides; but a polynomial of odd degree would be
+    negative where n is so large that it is no longer near x.
+    """
     f = FORMATS[x.dtype]
-    vanishes, x = within(x, *f.exp_range)
-    n, bits = rounded(x, LOG2E, 2 * f.bias)
-    r = reduce_ln2(x, n)
-    return vanishes.where(0.0, times_power(fma(r * r, polynomial(r, f.exp), r) + 1.0, bits))
-
-
-def exp2(x: UOp) -> UOp:
-    """2 to the x = 2**n · 2**(x - n); exact for integers."""
-    f = FORMATS[x.dtype]
-    vanishes, x = within(x, *f.exp2_range)
-    n, bits = rounded(x, 1.0, 2 * f.bias)
-    r = x - n
-    return vanishes.where(0.0, times_power(fma(r, polynomial(r, f.exp2), 1.0), bits))
-
-
-def scaled_exp(x: UOp) -> UOp:
-    """The same where SCALE takes care of the range: of an infinite or too large x, n alone decides. A polynomial of odd
-    degree would be negative where n is so large that it is no longer near x."""
-    f = FORMATS[x.dtype]
-    below = x.lt(f.exp_range[0])
-    x = x if len(f.exp) % 2 else at_most(x, f.exp_range[1])
-    n, _ = rounded(x, LOG2E, 0)
-    r = reduce_ln2(x, n)
-    return below.where(0.0, scale(polynomial(r, (1.0, 1.0, *f.exp)), n))
+    low, high = f.exp_range if natural else f.exp2_range
+    series = (1.0, 1.0, *f.exp) if natural else (1.0, *f.exp2)
+    vanishes = x.lt(low)
+    if not scales:
+        x = vanishes.where(0.0, x)
+    if not scales or len(series) % 2 == 0:
+        x = at_most(x, high)
+    n, bits = rounded(x, LOG2E if natural else 1.0, 0 if scales else 2 * f.bias)
+    r = reduce_ln2(x, n) if natural else x - n
+    value = fma(r * r, polynomial(r, f.exp), r) + 1.0 if natural and not scales else polynomial(r, series)
+    return vanishes.where(0.0, times_power(value, n, bits, scales))
 
 
 def exp_by_exp2(x: UOp) -> UOp:
     """2 to the power of x·log2(e), rounded, times what it was rounded by, where EXP2 is an instruction for float32."""
     if x.dtype is not dtypes.float32:
-        return exp(x)
+        return exponential(x, natural=True)
     f, (high, low) = FORMATS[x.dtype], LOG2E_PARTS
     x = x.maximum(f.exp_range[0]).minimum(FIRST_INFINITE)  # whose rest is positive: inf + inf·rest is no NaN
     power = x * high
     rest = fma(x, low, fma(x, high, power * -1.0))
     value = power.alu(Ops.EXP2)
     return fma(value, rest * (1 / LOG2E), value)
-
-
-def scaled_exp2(x: UOp) -> UOp:
-    """The same with SCALE."""
-    f = FORMATS[x.dtype]
-    below = x.lt(f.exp2_range[0])
-    x = at_most(x, f.exp2_range[1]) if len(f.exp2) % 2 else x
-    n, _ = rounded(x, 1.0, 0)
-    return below.where(0.0, scale(polynomial(x - n, (1.0, *f.exp2)), n))
 
 
 def _expm1_parts(x: UOp, power: int = 0) -> tuple[UOp, UOp]:
@@ -239,8 +220,8 @@ FUNCTIONS = tuple(_LAWS)  # what these rules write out
 def transcendentals(fma: bool = False, scales: bool = False, exp2s: bool = False) -> RuleSet:
     """The rules for a target. ``fma``: MULADD rounds once; ``scales``: it has SCALE; ``exp2s``: EXP2 of float32."""
     written: dict[Op, Callable[..., UOp]] = {
-        Ops.EXP: exp_by_exp2 if exp2s else scaled_exp if scales else exp,
-        Ops.EXP2: scaled_exp2 if scales else exp2, Ops.EXPM1: expm1,
+        Ops.EXP: exp_by_exp2 if exp2s else functools.partial(exponential, natural=True, scales=scales),
+        Ops.EXP2: functools.partial(exponential, natural=False, scales=scales), Ops.EXPM1: expm1,
         Ops.LOG: log, Ops.LOG2: log2, Ops.LOG1P: log1p, Ops.SIN: functools.partial(sin, fused=fma),
         Ops.COS: functools.partial(cos, fused=fma), Ops.TANH: tanh, Ops.ERF: erf,
         Ops.POW: functools.partial(pow, fused=fma, scales=scales)}
