@@ -6,27 +6,12 @@ Elementary Functions" (1980) and J.-M. Muller, "Elementary Functions" (3rd ed., 
 are minimax fits made for this file with the Remez algorithm (Muller, ch. 3) in 60-digit arithmetic. NaN passes through;
 signed zeros, infinities and denormals come out as IEEE 754 wishes. Float32 needs no float64, which some targets lack.
 
-The accuracies below hold whether MULADD rounds once or twice and whether or not a compiler contracts ``a * b + c``: a
+The accuracies hold whether MULADD rounds once or twice and whether or not a compiler contracts ``a * b + c``: a
 product whose exactness matters has few enough bits to be exact. They do not hold if a compiler may reassociate
 (``-ffast-math``), because ``(x + magic) - magic`` is what rounds to an integer here, nor where denormals are flushed.
 
-Largest error found among millions of samples, in units in the last place (ulp), MULADD fused / not fused:
-
-======  ==================  ==================  ==========================================
-op      float32             float64             range
-======  ==================  ==================  ==========================================
-EXP     1.01 / 0.97         1.02 / 0.99         all; float32 0.89 with SCALE
-EXP2    0.83 / 1.06         0.94 / 1.21         all
-EXPM1   1.6 / 1.6           1.8 / 1.9           all, denormals too
-LOG     0.91 / 0.90         0.83 / 0.83         all, denormals too
-LOG2    1.04 / 1.32         1.70 / 1.70         all, denormals too
-LOG1P   1.4 / 1.4           0.9 / 0.9           all, denormals too
-SIN     1.7 / 1.9           1.9 / 2.2           all
-COS     1.7 / 1.9           2.3 / 2.3           all
-TANH    2.5 / 2.5           2.5 / 2.5           all
-ERF     0.98 / 1.22         1.0 / 1.0           all
-POW     0.9 / 1.2           1.0 / 1.3           all, denormals too
-======  ==================  ==================  ==========================================
+docs/numerics.md has the errors as they are measured on one target; tests/codegen/test_transcendentals.py bounds them with
+MULADD rounded once and twice.
 """
 from __future__ import annotations
 

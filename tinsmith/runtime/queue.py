@@ -75,15 +75,13 @@ class CommandQueue:
 
     def __init__(self, schedule: CompiledSchedule | Mapping[str, Sequence[Item]]) -> None:
         self.q: dict[str, list[Item]] = {}
+        self.threads: dict[str, list[tuple[str, Item]]] = {}  # what each does, with the queue that it stands in
         self.compiled = schedule if isinstance(schedule, CompiledSchedule) else None
         if isinstance(schedule, CompiledSchedule):
             self._build(schedule)
         else:
             self.q = _checked(schedule)
         check_deadlock(self.q)
-        self.threads: dict[str, list[str]] = {}
-        for name in self.q:
-            self.threads.setdefault(_thread_of(name), []).append(name)
 
     def __str__(self) -> str:
         lines = []
@@ -105,6 +103,7 @@ class CommandQueue:
         syncs: dict[int, SyncItem] = {}
         for number, (step, home) in enumerate(zip(compiled.steps, homes)):
             items = self.q.setdefault(home, [])
+            before = len(items)
             items += [WaitItem(syncs[u]) for u in waits[number]]
             if step.program is None:
                 items.append(copy_item(step, bound.slots))
@@ -115,6 +114,7 @@ class CommandQueue:
             if number in met:
                 syncs[number] = SyncItem(len(syncs), home)
                 items.append(syncs[number])
+            self.threads.setdefault(_thread_of(home), []).extend((home, item) for item in items[before:])
         self.q = dict(sorted(self.q.items()))
         queued = [s for item in self._commands() for s in item.steps]
         if sorted(map(id, queued)) != sorted(map(id, compiled.steps)):
@@ -311,8 +311,8 @@ class _Run:
         self.settings = dict(vars(settings))
 
     def start(self) -> None:
-        for thread, names in self.queue.threads.items():
-            _worker(thread).put(functools.partial(self.serve, names))
+        for thread, commands in self.queue.threads.items():
+            _worker(thread).put(functools.partial(self.serve, commands))
 
     def finish(self, launched: list[Step]) -> None:
         """Wait for the threads; Ctrl-C stops them after the commands they are at."""
@@ -330,75 +330,54 @@ class _Run:
             launched[:] = self.failed
             raise first
 
-    def serve(self, names: Sequence[str]) -> None:
-        """One thread: its queues take turns, each until it has to wait."""
+    def serve(self, commands: Sequence[tuple[str, Item]]) -> None:
+        """One thread. All of them keep the order of the program's steps, so that the first command of those that are
+        left never waits."""
         vars(settings).update(self.settings)
-        left = {name: list(reversed(self.queue.q[name])) for name in names}
+        steps: list[Step] = []
         try:
-            while left and not self.stopped:
-                moved = [self.advance(name, items) for name, items in left.items()]
-                left = {name: items for name, items in left.items() if items}
-                if left and not any(moved):
-                    self.wait([items[-1].sync for items in left.values() if isinstance(items[-1], WaitItem)])
+            for name, item in commands:
+                steps = item.steps if isinstance(item, (KernelItem, CopyItem)) else []
+                self.command(name, item)
+                if self.stopped:
+                    break
         except BaseException as error:
             with self.changed:
                 if self.error is None:
-                    self.error = error
+                    self.error, self.failed = error, steps
                 self.stopped = True
-                self.changed.notify_all()
         finally:
             with self.changed:
                 self.running -= 1
                 self.changed.notify_all()
 
-    def wait(self, syncs: Sequence[SyncItem]) -> None:
-        with self.changed:
-            self.changed.wait_for(lambda: self.stopped or any(s in self.reached for s in syncs))
-
-    def advance(self, name: str, items: list[Item]) -> bool:
-        """Run one queue's commands until it has to wait; whether it ran any."""
-        moved = False
-        while items and not self.stopped:
-            item = items[-1]
-            if isinstance(item, WaitItem) and item.sync not in self.reached:
-                break
-            self.command(name, item)
-            items.pop()
-            moved = True
-        return moved
-
     def command(self, name: str, item: Item) -> None:
-        try:
-            if isinstance(item, KernelItem):
-                assert item.graph is not None
-                item.graph(self.bases, self.values)
-            elif isinstance(item, CopyItem):
-                assert self.queue.compiled is not None
-                target, source = (self.queue.compiled.bound.places[s].of(self.bases) for s in item.step.slots)
-                own = Device[target.device].copier(Device[source.device], target.nbytes)
-                if own is not None:
-                    own([target, source])
-                    self.under_way.add(name)
-                else:
-                    copy_buffer(target, source)
-            elif isinstance(item, SyncItem):
-                device = name.removesuffix(COPIES)
-                event = Device[device].record() if device == name or name in self.under_way else None
-                with self.changed:
-                    self.reached[item] = device, event
-                    self.changed.notify_all()
-            elif isinstance(item, WaitItem):
-                device, event = self.reached[item.sync]
-                mine = Device[name.removesuffix(COPIES)]
-                if event is not None and mine.worker == Device[device].worker:
-                    mine.wait(event)
-                elif event is not None:
-                    Device[device].synchronize()
-        except BaseException:
+        device = name.removesuffix(COPIES)
+        if isinstance(item, KernelItem):
+            assert item.graph is not None
+            item.graph(self.bases, self.values)
+        elif isinstance(item, CopyItem):
+            assert self.queue.compiled is not None
+            target, source = (self.queue.compiled.bound.places[s].of(self.bases) for s in item.step.slots)
+            own = Device[target.device].copier(Device[source.device], target.nbytes)
+            if own is not None:
+                own([target, source])
+                self.under_way.add(name)
+            else:
+                copy_buffer(target, source)
+        elif isinstance(item, SyncItem):
+            event = Device[device].record() if device == name or name in self.under_way else None
             with self.changed:
-                if not self.failed:
-                    self.failed = item.steps if isinstance(item, (KernelItem, CopyItem)) else []
-            raise
+                self.reached[item] = device, event
+                self.changed.notify_all()
+        else:
+            with self.changed:
+                self.changed.wait_for(lambda: self.stopped or item.sync in self.reached)
+            other, event = self.reached.get(item.sync, (device, None))
+            if event is not None and Device[device].worker == Device[other].worker:
+                Device[device].wait(event)
+            elif event is not None:
+                Device[other].synchronize()
 
 
 _workers: dict[str, SimpleQueue[Callable[[], None]]] = {}
