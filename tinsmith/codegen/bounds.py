@@ -5,7 +5,7 @@
 
 ``cut_loop`` splits a loop's range at some points: every statement over it becomes one per piece, with ranges of its
 own, so the pieces are in the kernel graph and every interpreter sees them. ``change_points`` says where guards and
-indices change, ``cut_loops`` where that pays. What conditions of outer loops choose between is read by one load.
+indices change; ``heuristics_cuts`` has where that pays.
 """
 from __future__ import annotations
 
@@ -191,6 +191,3 @@ def outermost_loops(k: KernelGraph) -> set[UOp]:
 def first_loop(k: KernelGraph) -> UOp | None:
     """The outermost loop. Blocks that a reduction walks over (``ONLINE``) stand before the loops it is computed in."""
     return next((r for r in k.ranges if r.arg[1] is not Role.BLOCK or all(r not in f.src[1:] for f in k.folds)), None)
-
-
-# *** one load of what outer loops choose between ***

@@ -15,6 +15,7 @@ from tinsmith.codegen.roles import THREADS, Role
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.linear import from_linear, linear_form
+from tinsmith.ir.structure import guard_of
 from tinsmith.ir.uop import toposort
 
 if TYPE_CHECKING:
@@ -190,8 +191,8 @@ def _needed(node: UOp) -> list[tuple[UOp, UOp]]:
     """Pairs (low, high): a value is 0 unless low < high for each of them, if what it is made of is finite."""
     if node.op is Ops.LOAD and len(node.src) > 2:
         return [pair for c in conjuncts(node.src[2]) if (pair := _inequality(c)) is not None]
-    if node.op is Ops.WHERE and node.src[2].is_const and node.src[2].arg == 0:
-        pairs = [pair for c in conjuncts(node.src[0]) if (pair := _inequality(c, True)) is not None]
+    if (guard := guard_of(node)) is not None:
+        pairs = [pair for c in conjuncts(guard) if (pair := _inequality(c, True)) is not None]
         return [p for p in pairs if any(n.op is Ops.LOAD for n in toposort(p))]
     if node.op in (Ops.MUL, Ops.CAST):
         return [pair for s in node.src for pair in _needed(s)]

@@ -15,7 +15,7 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.linear import linear_form
 from tinsmith.ir.properties import bound_ranges
 from tinsmith.ir.rewrite import Pat, Rule, RuleSet, rewrite
-from tinsmith.ir.structure import contraction, sum_of_products
+from tinsmith.ir.structure import contraction, guard_of, sum_of_products
 from tinsmith.ir.symbolic import simplify
 from tinsmith.ir.uop import toposort
 
@@ -35,9 +35,8 @@ def implies(valid: UOp, other: UOp) -> bool:
 def _nested(n: UOp) -> UOp | None:
     """Combine with the inner reduction if that depends on the outer one's ranges (else it stays outside)."""
     body = n.src[0]
-    guard: UOp | None = None
-    if body.op is Ops.WHERE and n.arg is Ops.ADD and body.src[2].is_const and body.src[2].arg == 0:
-        guard, body = body.src[0], body.src[1]
+    guard = guard_of(body) if n.arg is Ops.ADD else None
+    body = body if guard is None else body.src[1]
     if body.op is not Ops.FOLD or body.arg is not n.arg or not set(n.src[1:]) <= body.ranges:
         return None
     if guard is not None and not guard.ranges.isdisjoint(body.src[1:]):
@@ -57,8 +56,8 @@ def _conditions(value: UOp) -> frozenset[UOp]:
     """Those without any of which a value is 0."""
     if value.op is Ops.LOAD and len(value.src) == 3:
         return frozenset(conjuncts(value.src[2]))
-    if value.op is Ops.WHERE and value.src[2].is_const and value.src[2].arg == 0:
-        return _conditions(value.src[1]).union(conjuncts(value.src[0]))
+    if (guard := guard_of(value)) is not None:
+        return _conditions(value.src[1]).union(conjuncts(guard))
     return frozenset().union(*map(_conditions, value.src)) if value.op in (Ops.CAST, Ops.MUL) else frozenset()
 
 
@@ -71,21 +70,19 @@ def _given(value: UOp, conditions: frozenset[UOp]) -> UOp | None:
             if not _in_bounds(n):
                 return None
             src = src[:2]
-        asks = n.op is Ops.WHERE and src[2].is_const and src[2].arg == 0
-        given = asks and conditions.issuperset(conjuncts(n.src[0]))
+        given = (guard := guard_of(n)) is not None and conditions.issuperset(conjuncts(guard))
         table[n] = src[1] if given else n if src == n.src else n.replace(src=src)
     return table[value]
 
 
 def _guarded_product(n: UOp) -> UOp | None:
     """In a sum, a product whose one factor is 0 outside the guard needs neither the guard nor the other's."""
-    body = n.src[0]
-    if n.arg is not Ops.ADD or body.op is not Ops.WHERE or not (body.src[2].is_const and body.src[2].arg == 0):
+    guard = guard_of(n.src[0]) if n.arg is Ops.ADD else None
+    if guard is None:
         return None
-    guard, product = body.src[0], body.src[1]
-    if product.op is Ops.WHERE and product.src[2].is_const and product.src[2].arg == 0:
-        both = (guard & product.src[0]).simplify()
-        return n.replace(src=(both.where(product.src[1], product.src[2]), *n.src[1:]))
+    product = n.src[0].src[1]
+    if (inner := guard_of(product)) is not None:
+        return n.replace(src=((guard & inner).simplify().where(*product.src[1:]), *n.src[1:]))
     free = _one_guard(product, guard)
     return free and n.replace(src=(free, *n.src[1:]))
 
@@ -111,9 +108,8 @@ def _one_guard(product: UOp, guard: UOp | None) -> UOp | None:
 def _one_index(n: UOp) -> UOp | None:
     """A sum of what stands at one place of a range is what stands there."""
     body = n.src[0]
-    if n.arg is not Ops.ADD or body.op is not Ops.WHERE or not (body.src[2].is_const and body.src[2].arg == 0):
-        return None
-    for condition in conjuncts(body.src[0]):
+    guard = guard_of(body) if n.arg is Ops.ADD else None
+    for condition in conjuncts(guard) if guard is not None else ():
         for r in n.src[1:]:
             at = _named_index(condition, r)
             if at is None or not all(s.ranges.isdisjoint(n.src[1:]) for s in (at, r.src[-1])):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from tinsmith.codegen.kernelgraph import KernelGraph
 from tinsmith.codegen.roles import Role
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.structure import guard_of
 from tinsmith.ir.uop import toposort
 
 if TYPE_CHECKING:
@@ -51,8 +52,8 @@ def _shift(body: UOp, greatest: UOp) -> UOp | None:
 
     A value is relative that is 0 or a product with exp(x - shift), which reads the maximum nowhere else.
     """
-    if body.op is Ops.WHERE and body.src[2].is_const and body.src[2].arg == 0:
-        return None if greatest in toposort(body.src[0]) else _shift(body.src[1], greatest)
+    if (guard := guard_of(body)) is not None:
+        return None if greatest in toposort(guard) else _shift(body.src[1], greatest)
     if body.op is Ops.CAST and body.dtype.is_float:  # rounds alike whatever a value is relative to
         return _shift(body.src[0], greatest)
     if body.op is Ops.MUL:

@@ -10,8 +10,8 @@ The accuracies hold whether MULADD rounds once or twice and whether or not a com
 product whose exactness matters has few enough bits to be exact. They do not hold if a compiler may reassociate
 (``-ffast-math``), because ``(x + magic) - magic`` is what rounds to an integer here, nor where denormals are flushed.
 
-docs/numerics.md has the errors as they are measured on one target; tests/codegen/test_transcendentals.py bounds them with
-MULADD rounded once and twice.
+docs/numerics.md has the errors that are measured; tests/codegen/test_transcendentals.py bounds them with MULADD rounded
+once and twice.
 """
 from __future__ import annotations
 

@@ -124,5 +124,5 @@ def _name(step: Step, slot: int, buffer: Buffer) -> str:
 def _error(step: Step, what: str) -> CheckError:
     at = next((o[1:] for o in reversed(step.origin)), None)
     made = f" ({', '.join(step.methods)})" if any(step.methods) else ""
-    return CheckError("realize", f"kernel {step.name or 'copy'}{made} on {step.device} {what}",
+    return CheckError("realize", f"kernel {step.name}{made} on {step.device} {what}",
                       "report it: this is a bug of tinsmith; NOOPT=1 may avoid it", at)

@@ -40,7 +40,6 @@ from tinsmith.ir.text import argument_text, expression, is_integer, short
 from tinsmith.ir.uop import Origin, toposort
 from tinsmith.runtime.compiled import CompiledSchedule
 from tinsmith.runtime.record import endings
-from tinsmith.runtime.step import Step
 from tinsmith.schedule.canonical import BufferName
 from tinsmith.schedule.fusion import Fusion
 from tinsmith.schedule.items import Schedule, ScheduleItem
@@ -186,10 +185,8 @@ class Trace:
     def _item(self, compiled: CompiledSchedule, number: int) -> dict[str, Any]:
         step, item = compiled.steps[number], compiled.schedule.items[number]
         kernel = step.shown if isinstance(step.shown, KernelProgram) else None
-        return {"name": step.name if step.program is not None else _copy_name(compiled, step), "device": step.device,
-                "kernel": kernel.symbol if kernel is not None else None, "reason": item.reason,
-                "origins": self._origins(item.origin), "writes": list(item.written), "reads": list(item.read),
-                "seconds": None}
+        return {"name": step.name, "device": step.device, "kernel": kernel and kernel.symbol, "reason": item.reason,
+                "origins": self._origins(item.origin), "writes": item.written, "reads": item.read, "seconds": None}
 
     def _nodes(self, schedule: Schedule) -> list[list[Any]]:
         """[op, dtype, shape, argument, sources, origin, state, numbers of items] of each node, sources first."""
@@ -327,11 +324,6 @@ def _item_text(item: ScheduleItem) -> str:
     reads = f" from {', '.join(map(str, item.read))}" if item.read else ""
     parts = (f"{item.device} {what} {', '.join(map(str, item.written))}{reads}", item.reason, methods)
     return "; ".join(filter(None, parts))
-
-
-def _copy_name(compiled: CompiledSchedule, step: Step) -> str:
-    target, source = (compiled.schedule.slots[s] for s in step.slots)
-    return f"copy {source.size * source.dtype.itemsize}, {target.device} <- {source.device}"
 
 
 def _kind(compiled: CompiledSchedule, slot: int) -> str:

@@ -118,13 +118,18 @@ def sum_of_products(fold: UOp, guarded: bool = False) -> Contraction | None:
         return None
     body: UOp = fold.src[0]
     valid: UOp | None = None
-    while guarded and body.op.name == "WHERE" and body.src[2].is_const and body.src[2].arg == 0:
-        valid, body = body.src[0] if valid is None else valid & body.src[0], body.src[1]
+    while guarded and (guard := guard_of(body)) is not None:
+        valid, body = guard if valid is None else valid & guard, body.src[1]
     if body.op.name != "MUL":
         return None
     a, b = (s.ranges & fold.ranges for s in body.src)
     batch, m, n = (tuple(sorted(group, key=lambda r: r.arg[0])) for group in (a & b, a - b, b - a))
     return Contraction(body.src[0], body.src[1], valid, batch, m, n, fold.src[1:])
+
+
+def guard_of(value: UOp) -> UOp | None:
+    """The condition of a value that is 0 elsewhere: c of where(c, x, 0)."""
+    return value.src[0] if value.op.name == "WHERE" and value.src[2].is_const and value.src[2].arg == 0 else None
 
 
 def _of_axes(node: UOp) -> Contraction | None:

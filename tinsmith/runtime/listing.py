@@ -121,12 +121,8 @@ def item_of(slots: Sequence[Slot], step: Step) -> ScheduledItem:
     of = item.slots if item is not None else step.slots
     memories = [Memory(s, slots[s].dtype, shapes.get(n, (slots[s].size,)), slots[s].device) for n, s in enumerate(of)]
     count = item.outputs if item is not None else len(step.written)
-    name = step.name
-    if step.program is None:
-        nbytes = slots[of[1]].size * slots[of[1]].dtype.itemsize
-        name = f"copy {nbytes}, {slots[of[0]].device} <- {slots[of[1]].device}"
     opts = tuple(step.shown.opts) if isinstance(step.shown, KernelProgram) else ()
-    return ScheduledItem(step.device, name, opts, tuple(memories[:count]), tuple(memories[count:]),
+    return ScheduledItem(step.device, step.name, opts, tuple(memories[:count]), tuple(memories[count:]),
                          "" if item is None else item.reason, tuple(step.origin), None if item is None else item.sink,
                          step)
 

@@ -16,7 +16,7 @@ from tinsmith.ir.uop import toposort
 from tinsmith.runtime.compiled import CompiledSchedule, loaded
 from tinsmith.runtime.compiling import Compilation
 from tinsmith.runtime.record import lowered
-from tinsmith.runtime.step import Step
+from tinsmith.runtime.step import Step, copy_name
 from tinsmith.schedule.budget import Kernels, within
 from tinsmith.schedule.empty import without_empty
 from tinsmith.schedule.horizontal import fuse_horizontally
@@ -85,7 +85,9 @@ def _lower(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]] | No
     names: dict[str, list[str]] = {}
     for item, (kernel, written) in zip(schedule.items, kernels):
         if kernel is None or written is None:
-            compiled.steps.append(Step(item.device, None, item.slots, [], item.origin, item=item))
+            target, source = (schedule.slots[s] for s in item.slots)
+            name = copy_name(source.nbytes, target.device, source.device)
+            compiled.steps.append(Step(item.device, None, item.slots, [], item.origin, name, item=item))
             continue
         same = names.setdefault(written.name, [])
         if written.symbol not in same:

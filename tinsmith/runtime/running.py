@@ -18,7 +18,7 @@ from tinsmith.core.settings import settings
 from tinsmith.core.texts import bytes_text
 from tinsmith.core.timeline import timeline
 from tinsmith.runtime.compiled import Bound, CompiledSchedule
-from tinsmith.runtime.step import Step
+from tinsmith.runtime.step import Step, copy_name
 
 if TYPE_CHECKING:
     from tinsmith.inspect import checked, debug, profile
@@ -166,7 +166,7 @@ def _mark_failed(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffe
 def _kernel_error(steps: Sequence[Step], error: Exception, in_place: bool) -> KernelError:
     """What to tell when ``steps``, launched together, failed: which kernels, and the user's line of the first."""
     device = steps[0].device if steps else "the device"
-    names = [f"{s.name or 'copy'}{' (' + ', '.join(s.methods) + ')' if s.origin else ''}" for s in steps]
+    names = [f"{s.name}{' (' + ', '.join(s.methods) + ')' if s.origin else ''}" for s in steps]
     some = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
     which = f"kernel {some}" if len(names) == 1 else f"one of the kernels {some}"
     at = next((o[1:] for s in steps for o in reversed(s.origin)), None)
@@ -207,8 +207,8 @@ def copy(target: Buffer, source: Buffer) -> None:
     start = time.perf_counter()
     copy_buffer(target, source)
     seconds = time.perf_counter() - start
-    _report(Ran(target.device, f"copy {source.nbytes}, {target.device} <- {source.device}", 2, seconds, 0,
-                source.nbytes, kind="copy", start=start))
+    _report(Ran(target.device, copy_name(source.nbytes, target.device, source.device), 2, seconds, 0, source.nbytes,
+                kind="copy", start=start))
 
 
 def _synchronize(device: str) -> None:

@@ -10,6 +10,10 @@ from tinsmith.ir.uop import Origin
 from tinsmith.schedule.items import ScheduleItem
 
 
+def copy_name(nbytes: int, target: str, source: str) -> str:
+    return f"copy {nbytes}, {target} <- {source}"
+
+
 @dataclass
 class Step:
     """One item of a compiled schedule: a kernel, or a copy where there is no program.
