@@ -5,7 +5,6 @@ import contextlib
 import queue
 import sys
 import threading
-from types import TracebackType
 from typing import Final
 
 from tinsmith.backend.device import Device
@@ -34,14 +33,6 @@ class _Job:
         except BaseException as error:  # raised again by whoever asks for the binary
             self.error = error
 
-    def result(self) -> bytes:
-        if self.binary is None and self.error is None:
-            self.run()
-        if self.error is not None:
-            raise self.error
-        assert self.binary is not None
-        return self.binary
-
 
 class Compilation:
     """The kernels of a schedule on their way to loaded programs; used in a ``with`` block.
@@ -61,8 +52,7 @@ class Compilation:
     def __enter__(self) -> Compilation:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._abandoned = True
         self._finish()
 
@@ -87,12 +77,14 @@ class Compilation:
             CompileError: the first one that a compiler raised.
         """
         self._finish()
-        failed = next((job.error for job in self._jobs.values() if job.error is not None), None)
-        if failed is not None:
-            raise failed
         batches: dict[str, list[tuple[Launch, bytes]]] = {}
-        for job in self._jobs.values():
-            batches.setdefault(job.device, []).append((job.kernel, job.result()))
+        for job in sorted(self._jobs.values(), key=lambda job: job.error is None):  # what failed comes first
+            if job.binary is None and job.error is None:
+                job.run()
+            if job.error is not None:
+                raise job.error
+            assert job.binary is not None
+            batches.setdefault(job.device, []).append((job.kernel, job.binary))
         for device, batch in batches.items():
             load(device, batch)
 
