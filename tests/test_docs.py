@@ -17,8 +17,6 @@ from tinsmith.codegen.opt import OptOps
 from tinsmith.codegen.roles import Role
 from tinsmith.core.settings import DECLARED
 from tinsmith.schedule.horizontal import fuse_horizontally
-from tinsmith.schedule.horizontal_rows import fuse_rows
-from tinsmith.schedule.horizontal_sums import fuse_sums
 from tinsmith.schedule.overlap import overlapped
 
 DOCS = ROOT / "docs"
@@ -133,7 +131,7 @@ def test_the_table_of_passes_has_every_pass() -> None:
     folders = (ROOT / "tinsmith" / name for name in ("schedule", "runtime", "codegen"))
     code = "\n".join(path.read_text("utf-8") for folder in folders for path in sorted(folder.rglob("*.py")))
     shown = set(re.findall(r'passed\("([^"]+)"', code)) | {step.__name__.replace("_", " ") for step in (
-        fuse_rows, fuse_horizontally, fuse_sums, overlapped)}
+        fuse_horizontally, overlapped)}
     assert named == shown
 
 

@@ -24,7 +24,7 @@ NO_TUNING = {
         "codegen/matrix.py": {"_NUMBER"}, "inspect/trace.py": {"VERSION"}},
     "limits of languages, compilers and drivers": {
         "codegen/blocks.py": {"ROWS_OF_GRID"}, "codegen/bounds.py": {"MOST_PIECES", "MOST_LOOPS"},
-        "schedule/horizontal.py": {"MOST_BUFFERS", "MOST_NODES"},
+        "schedule/merging.py": {"MOST_BUFFERS", "MOST_NODES"},
         "schedule/fusion.py": {"MOST_WORK"}, "schedule/cones.py": {"MOST_CONE"},
         "schedule/planner.py": {"ALIGN", "MOST_PACKED"}, "codegen/views.py": {"MOST_ROWS"}},
     "shapes of algorithms": {"codegen/streams.py": {"SIDE"}},
@@ -49,7 +49,7 @@ WRITTEN = {  # other numbers in functions, by what they are
         "codegen/matrix.py": {64}},
     "how much is looked at, kept and shown": {
         "codegen/emit_blocks.py": {15}, "codegen/plan.py": {100}, "codegen/price.py": {9}, "codegen/program.py": {10},
-        "schedule/budget.py": {64, 1e-9}, "schedule/canonical.py": {10_000}, "schedule/horizontal_rows.py": {64}},
+        "schedule/budget.py": {64, 1e-9}, "schedule/canonical.py": {10_000}, "schedule/horizontal.py": {64}},
 }
 MATHEMATICS = {"codegen/floats.py", "codegen/transcendentals.py", "codegen/sines.py", "codegen/eights.py",
                "codegen/powers.py", "codegen/decompositions.py"}

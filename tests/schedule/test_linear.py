@@ -14,7 +14,6 @@ from tinsmith.runtime import diskcache
 from tinsmith.schedule import planner
 from tinsmith.schedule.canonical import canonical, structure
 from tinsmith.schedule.horizontal import fuse_horizontally
-from tinsmith.schedule.horizontal_sums import fuse_sums
 from tinsmith.schedule.items import Schedule, Scheduler
 from tinsmith.schedule.planner import plan_memory
 from tinsmith.tensor.tensor import Tensor
@@ -106,7 +105,6 @@ def scheduled(root: UOp) -> Schedule:
     diskcache.encode(graph)
     found = Scheduler(graph, "CPU").run()
     found.items = fuse_horizontally(found)
-    found.items = fuse_sums(found)
     plan_memory(found)
     return found
 

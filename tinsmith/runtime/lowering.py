@@ -20,8 +20,6 @@ from tinsmith.runtime.step import Step, copy_name
 from tinsmith.schedule.budget import Kernels, within
 from tinsmith.schedule.empty import without_empty
 from tinsmith.schedule.horizontal import fuse_horizontally
-from tinsmith.schedule.horizontal_rows import fuse_rows
-from tinsmith.schedule.horizontal_sums import fuse_sums
 from tinsmith.schedule.inplace import choose_in_place
 from tinsmith.schedule.items import Schedule, Scheduler
 from tinsmith.schedule.order import verify_order
@@ -58,7 +56,7 @@ def arrange(schedule: Schedule) -> None:
         VerifyError: if a step loses an item or runs one before what it reads.
     """
     verify_order(schedule.items, schedule.slots, "Scheduler")
-    for step in (*(() if settings.NOOPT else (fuse_rows, fuse_horizontally, fuse_sums)), overlapped):
+    for step in (*(() if settings.NOOPT else (fuse_horizontally,)), overlapped):
         schedule.items = passed(step.__name__.replace("_", " "), step(schedule))
         verify_order(schedule.items, schedule.slots, step.__name__)
 

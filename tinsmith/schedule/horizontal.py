@@ -1,39 +1,120 @@
-"""Horizontal fusion: kernels side by side become one with several outputs: optimizer updates, statistics of one tensor.
+"""Horizontal fusion: kernels side by side become one with several outputs.
 
-Two kernels merge sideways if their outputs have one shape, their reductions run over the same axes, they read a buffer
-in common and can have the same level: that of the higher one, if what reads the lower one is higher still. An
-elementwise kernel joins the kernel before it if it reads that one's outputs element by element and that one can have a
-level above all else that it reads: the value is still in a register. So does one that reduces the same rows again and
-reads that one's outputs row by row, where the target has rows in registers. Levels rise along every read from one
-group to another, whatever is merged, so no merge closes a circle.
+Three kinds of kernels are found, in turn:
+
+- those of the same *tiles*: attention forward stores its rows' statistics, which its gradient needs, from the kernel
+  that uses them; the gradients of keys and values share their tiles;
+- *siblings*, such as optimizer updates and statistics of one tensor: their outputs have one shape, their reductions
+  run over the same axes, and they read a buffer in common, or one reads the other's outputs element by element (row by
+  row, where the target has rows in registers): the value is still in a register;
+- *sums* of what another kernel has at hand (``horizontal_sums``).
 """
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product, takewhile
+from operator import is_not
 from typing import Any
 
 from tinsmith.backend.device import Device
+from tinsmith.codegen.accumulators import block_of, crossing
+from tinsmith.codegen.lower import lower
+from tinsmith.codegen.normalize import normalize
+from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops.repeated import is_repeated
-from tinsmith.ir.uop import substitute, toposort
+from tinsmith.ir.structure import contraction
+from tinsmith.ir.uop import toposort
+from tinsmith.schedule.horizontal_sums import fuse_sums
 from tinsmith.schedule.items import Schedule, ScheduleItem
+from tinsmith.schedule.merging import (
+    MOST_BUFFERS,
+    MOST_NODES,
+    may_join,
+    merged,
+    reads_by_rows,
+    replaced,
+    values_of,
+)
 from tinsmith.schedule.order import toposorted
 
-MOST_BUFFERS = 30  # arguments of a merged kernel
-MOST_NODES = 400  # nodes of a merged kernel's graph
-
-ALONE = (Ops.SCATTER, Ops.SCAN, Ops.HISTOGRAM)
-IN_ORDER = (Ops.GATHER, *ALONE)
+_ALONE = (Ops.SCATTER, Ops.SCAN, Ops.HISTOGRAM)
 _PLAIN = (Ops.RESHAPE, Ops.EXPAND)
 
 
+def fuse_horizontally(schedule: Schedule) -> list[ScheduleItem]:
+    """The items with such kernels merged, in an order that respects what reads what; partial sums get slots."""
+    return fuse_sums(_siblings(_same_tiles(schedule.items)), schedule.slots)
+
+
+# *** the same tiles ***
+
+
+def _same_tiles(items: list[ScheduleItem]) -> list[ScheduleItem]:
+    """Kernels merged where one walk over the tiles computes all of them, and none reads another's contraction."""
+    members = {id(i): [i] for i in items}
+    for item in [i for i in items if i.tiles]:
+        for other in takewhile(functools.partial(is_not, item), items):
+            group = [*members[id(other)], item]
+            late = [s for m in group if not m.statistics for s in m.written]
+            if _one_walk(group) and may_join(items, [other, item], late):
+                one = merged(group, "tiles")
+                members[id(one)] = group
+                items = replaced(items, [other, item], [one])
+                break
+    return items
+
+
+def _one_walk(group: list[ScheduleItem]) -> bool:
+    """Whether one walk over the tiles computes all, as the code generator sees it: sums along both sides of the tiles
+    leave no room for statistics of their rows, which have to be known before."""
+    *members, item = group
+    if any(m.variables or m.device != item.device for m in group):
+        return False
+    if not any(m.tiles & item.tiles or _crossed(m, item) for m in members):
+        return False
+    if not any(_crossed(a, b) for a, b in product(group, group) if a is not b):
+        return True
+    return all(map(_sums_only, group)) and _crosses(merged(group, "tiles").sink)
+
+
+@functools.lru_cache(64)
+def _crosses(sink: UOp) -> bool:
+    return bool(crossing(normalize(lower(sink))))
+
+
+def _crossed(a: ScheduleItem, b: ScheduleItem) -> bool:
+    """Whether both sum up the same tiles, along different sides, with work for all cores in the rows that they share,
+    and so that the tiles can be cut into blocks."""
+    target = Device[a.device].target
+    for (node, axes), (other, others) in product(a.tiles, b.tiles):
+        if node is not other or axes == others or not all(isinstance(s, int) for s in node.shape):
+            continue
+        shared = math.prod(s for s, x, y in zip(node.shape, axes, others) if x and y)
+        sides = [s for s, x, y in zip(node.shape, axes, others) if x is not y and s > 1]
+        whole = all(block_of(s, target.core.tile_blocks) for s in sides)
+        if shared >= target.costs.rows and len(sides) == 2 and whole:
+            return _sums_only(a) and _sums_only(b)
+    return False
+
+
+def _sums_only(item: ScheduleItem) -> bool:
+    """Whether a kernel holds contractions alone, no statistics, and its result keeps partial sums exactly enough."""
+    wide = all(v.dtype in (dtypes.float32, dtypes.float64) for v in values_of(item))
+    return wide and not item.statistics and all(contraction(n) for n in toposort(values_of(item)) if n.op is Ops.REDUCE)
+
+
+# *** siblings ***
+
+
 @dataclass(eq=False)
-class Group:
+class _Siblings:
     """Items that will be one kernel; ``key`` is None for what never merges.
 
     What a group reads from another group has a lower level; ``first_reader`` is the lowest level that reads this one.
+    Two groups merge if they can have the same level, so levels rise along every read, and no merge closes a circle.
     """
 
     level: int
@@ -45,21 +126,11 @@ class Group:
     nodes: int = 0
 
 
-def fuse_horizontally(schedule: Schedule) -> list[ScheduleItem]:
-    """The items with siblings merged, in an order that respects what reads what."""
-    items = schedule.items
-    groups = _grouped(items)
-    if len(groups) == len(items):
-        return items
-    groups.sort(key=lambda g: g.members[-1])
-    return toposorted([merged([items[m] for m in g.members]) for g in groups])
-
-
-def _grouped(items: list[ScheduleItem]) -> list[Group]:
-    """The groups, in one pass: producers are placed before their readers."""
-    groups: list[Group] = []
-    home: dict[int, Group] = {}
-    readers: dict[tuple[Any, int], Group] = {}  # (key, slot) → the latest group that reads it
+def _siblings(items: list[ScheduleItem]) -> list[ScheduleItem]:
+    """The items with siblings merged, found in one pass: producers are placed before their readers."""
+    groups: list[_Siblings] = []
+    home: dict[int, _Siblings] = {}
+    readers: dict[tuple[Any, int], _Siblings] = {}  # (key, slot) → the latest group that reads it
     for number, item in enumerate(items):
         producers = list({id(home[s]): home[s] for s in item.read if s in home}.values())
         key, size = _key(item)
@@ -70,7 +141,7 @@ def _grouped(items: list[ScheduleItem]) -> list[Group]:
             group = next((g for g in found if g is not None and g not in producers and level < g.first_reader
                           and _fits(item, size, g)), None)
         if group is None:
-            group = Group(level, key)
+            group = _Siblings(level, key)
             groups.append(group)
         group.level = max(group.level, level)
         group.members.append(number)
@@ -82,23 +153,22 @@ def _grouped(items: list[ScheduleItem]) -> list[Group]:
             if p is not group:
                 p.first_reader = min(p.first_reader, group.level)
         if key is not None:
-            for s in item.read:
-                readers[key, s] = group
-    return groups
+            readers.update(((key, s), group) for s in item.read)
+    groups.sort(key=lambda g: g.members[-1])
+    return toposorted([merged([items[m] for m in g.members], "loops") for g in groups])
 
 
 def _key(item: ScheduleItem) -> tuple[Any, int]:
     """What siblings have in common (None: never merged), and the number of nodes."""
     if item.sink is None or item.variables or item.tiles:
         return None, 0
-    (value,) = item.sink.src
-    shape = value.shape
+    shape = values_of(item)[0].shape
     if not all(isinstance(s, int) for s in shape):
         return None, 0
     nodes = toposort(item.sink)
     reduces: set[Any] = set()
     for n in nodes:
-        if n.op in ALONE or not all(_is_plain(s) for s in n.src if n.op.kind != "movement"):
+        if n.op in _ALONE or not all(_in_order_of_memory(s) for s in n.src if n.op.kind != "movement"):
             return None, 0
         if n.op is Ops.REDUCE:
             if n.src[0].op is Ops.MUL and any(is_repeated(s, constants=False) for s in n.src[0].src):
@@ -109,7 +179,7 @@ def _key(item: ScheduleItem) -> tuple[Any, int]:
     return (item.device, shape, frozenset(reduces)), len(nodes)
 
 
-def _is_plain(value: UOp) -> bool:
+def _in_order_of_memory(value: UOp) -> bool:
     """Whether a value is seen in the order of its memory: by reshapes and broadcasts, or all its views together."""
     top = value
     while value.op in _PLAIN:
@@ -117,11 +187,11 @@ def _is_plain(value: UOp) -> bool:
     return value.op.kind != "movement" or top.st.contiguous
 
 
-def _fits(item: ScheduleItem, size: int, group: Group) -> bool:
+def _fits(item: ScheduleItem, size: int, group: _Siblings) -> bool:
     return len(group.slots | set(item.slots)) <= MOST_BUFFERS and group.nodes + size <= MOST_NODES
 
 
-def _continued(item: ScheduleItem, key: Any, size: int, producers: list[Group]) -> Group | None:
+def _continued(item: ScheduleItem, key: Any, size: int, producers: list[_Siblings]) -> _Siblings | None:
     """The group whose outputs a kernel reads only element by element, or row by row where it reduces rows, raised above
     all else it reads."""
     if key is None or (key[2] and not (len(key[2]) == 1 and Device[item.device].target.costs.maps_beside)):
@@ -130,64 +200,17 @@ def _continued(item: ScheduleItem, key: Any, size: int, producers: list[Group]) 
         level = max([group.level, *(p.level + 1 for p in producers if p is not group)])
         if key != group.key or not _fits(item, size, group) or group.level < level >= group.first_reader:
             continue
-        over = next(iter(key[2]), None)
-        if _element_by_element(item, group.written) if over is None else _row_by_row(item, group.written, *over):
+        if _at_its_place(item, group.written, *key[2]):
             return group
     return None
 
 
-def _element_by_element(item: ScheduleItem, written: set[int]) -> bool:
-    assert item.sink is not None
-    inputs = {n for n, s in enumerate(item.slots) if n and s in written}
-    return not any(s.op is Ops.PARAM and s.arg[0] in inputs
-                   for n in toposort(item.sink) if n.op.kind == "movement" for s in n.src)
-
-
-def _row_by_row(item: ScheduleItem, written: set[int], shape: tuple[int, ...], axes: tuple[int, ...]) -> bool:
-    """Whether a kernel that reduces axes of a shape reads ``written`` at the place that its own result has."""
-    assert item.sink is not None
+def _at_its_place(item: ScheduleItem, written: set[int], over: Any = None) -> bool:
+    """Whether a kernel reads slots where its own result is: no view is between or, where it reduces axes of a shape
+    (``over`` both), rows are repeated along these."""
+    if over is None:
+        return not any(s.op is Ops.PARAM and item.slots[s.arg[0]] in written
+                       for n in toposort(values_of(item)) if n.op.kind == "movement" for s in n.src)
+    shape, axes = over
     row = tuple(1 if a in axes else s for a, s in enumerate(shape))
-    below: set[UOp] = set()
-    for n in toposort(item.sink.src):
-        if n.op is Ops.PARAM and item.slots[n.arg[0]] in written:
-            below.add(n)
-        elif below.isdisjoint(n.src) or (n.op is Ops.EXPAND and (n.src[0].shape, n.shape) == (row, shape)):
-            continue
-        elif n.size == math.prod(row) and (n.op.elementwise or n.op.kind == "cast" or n.op in (
-                Ops.RESHAPE, Ops.CONTIGUOUS)):
-            below.add(n)
-        else:
-            return False
-    return True
-
-
-def merged(members: list[ScheduleItem]) -> ScheduleItem:
-    """One item for several: outputs first, then every input once."""
-    if len(members) == 1:
-        return members[0]
-    written = [m.slots[0] for m in members]
-    read = dict.fromkeys(s for m in members for s in m.read if s not in written)
-    same = "tiles" if any(m.tiles for m in members) else "loops"
-    number = {s: n for n, s in enumerate((*written, *read))}
-    values: dict[int, UOp] = {}
-    for m in members:
-        assert m.sink is not None
-        values.update(zip(m.written, placed(m, m.sink.src, number, values)))
-    sink = UOp(Ops.SINK, None, tuple(values[s] for s in written))
-    item = as_one(members, sink, list(number), f"{len(members)} kernels of the same {same} in one")
-    item.tiles = frozenset().union(*(m.tiles for m in members))
-    return item
-
-
-def placed(item: ScheduleItem, nodes: Sequence[UOp], number: Mapping[int, int], values: Mapping[int, UOp]) -> list[UOp]:
-    """Nodes of a kernel in another one, which has other numbers for its slots, or the values themselves."""
-    found = {n: item.slots[n.arg[0]] for n in toposort(nodes) if n.op is Ops.PARAM}
-    return substitute(nodes, {n: values[s] if s in values else n.replace(arg=(number[s], n.arg[1]))
-                              for n, s in found.items()})
-
-
-def as_one(members: Sequence[ScheduleItem], sink: UOp, slots: list[int], what: str) -> ScheduleItem:
-    """The item that computes what several did."""
-    reasons = "; ".join(dict.fromkeys(m.reason for m in members))
-    origin = list(dict.fromkeys(o for m in members for o in m.origin))
-    return ScheduleItem(members[0].device, sink, slots, f"{what}: {reasons}", origin, outputs=len(sink.src))
+    return reads_by_rows(item, written, math.prod(row), lambda n: (n.src[0].shape, n.shape) == (row, shape))

@@ -24,11 +24,20 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.structure import contraction
 from tinsmith.ir.uop import substitute, toposort
-from tinsmith.schedule.horizontal import IN_ORDER, MOST_BUFFERS, MOST_NODES, as_one, placed
-from tinsmith.schedule.items import Schedule, ScheduleItem, Slot
-from tinsmith.schedule.order import joinable, toposorted
+from tinsmith.schedule.items import ScheduleItem, Slot
+from tinsmith.schedule.merging import (
+    AS_IT_LIES,
+    MOST_NODES,
+    Part,
+    may_join,
+    placed,
+    reads_by_rows,
+    replaced,
+    taken_together,
+    values_of,
+)
 
-_AS_IT_LIES = (Ops.RESHAPE, Ops.CONTIGUOUS, Ops.DETACH)
+_IN_ORDER = (Ops.GATHER, Ops.SCATTER, Ops.SCAN, Ops.HISTOGRAM)
 
 Shape = tuple[int, ...]
 
@@ -51,9 +60,9 @@ class Space(NamedTuple):
         return tuple(1 if a == self.axis else s for a, s in enumerate(self.sizes))
 
 
-def fuse_sums(schedule: Schedule) -> list[ScheduleItem]:
+def fuse_sums(items: list[ScheduleItem], slots: list[Slot]) -> list[ScheduleItem]:
     """The items with such sums moved, in an order that respects what reads what; partial sums get slots."""
-    items = _uncut(schedule)
+    items = _uncut(items, slots)
     wanted: dict[int, list[ScheduleItem]] = {}
     for item in items:
         host = _host(items, item) if _sums(item) else None
@@ -61,16 +70,90 @@ def fuse_sums(schedule: Schedule) -> list[ScheduleItem]:
             wanted.setdefault(id(host), []).append(item)
     for host in sorted(items, key=lambda i: id(i) not in wanted):
         if id(host) in wanted or _has_rows(host):
-            items = _joined(items, schedule.slots, host, wanted.get(id(host), ()))
+            items = _joined(items, slots, host, wanted.get(id(host), ()))
     return items
 
 
-def _uncut(schedule: Schedule) -> list[ScheduleItem]:
+def _joined(items: list[ScheduleItem], slots: list[Slot], host: ScheduleItem,
+            wanted: Sequence[ScheduleItem]) -> list[ScheduleItem]:
+    """The items with sums, and with statistics that they share, moved into a host, if that still stands alone."""
+    costs, here = Device[host.device].target.costs, {id(i) for i in items}
+    if id(host) not in here:
+        return items
+    group, sums, space = [host], list[ScheduleItem](), None
+
+    def fits(item: ScheduleItem, *also: ScheduleItem) -> bool:
+        late = [s for i in (*sums, *also) for s in i.written]
+        return all(item is not i for i in group) and may_join(items, [*group, item], late)
+
+    for item in wanted:
+        found = _spaces(_sums(item)[0], values_of(host)[0].shape, Device[host.device].target)
+        fitting = next((s for s in found if space in (None, s)), None)
+        if id(item) in here and fitting is not None and fits(item, item):
+            group.append(item)
+            sums.append(item)
+            space = fitting
+    space = _rows_space(items, host) if space is None and _has_rows(host) else space
+    if space is None:
+        return items
+    for item in items if costs.maps_beside else ():
+        if _is_map(item, host) and fits(item):
+            group.append(item)
+    for item in reversed(items):
+        if _is_statistic(item, group, space) and fits(item):
+            group.append(item)
+    return items if len(group) == 1 else replaced(items, group, _with_sums(items, slots, group, sums, space))
+
+
+def _with_sums(items: Sequence[ScheduleItem], slots: list[Slot], group: Sequence[ScheduleItem],
+               sums: Sequence[ScheduleItem], space: Space) -> list[ScheduleItem]:
+    """The host with its partial sums behind its own results, and before these the statistics that others need; and what
+    is left of the kernels of the sums."""
+    parts, rests = list[Part](), list[ScheduleItem]()
+    for item in sums:
+        totals, first = _sums(item), len(slots)
+        slots += [Slot(first + n, math.prod(space.part), t.dtype, item.device) for n, t in enumerate(totals)]
+        written = range(first, len(slots))
+        sums_of_blocks = [t.src[0].reshape(space.sizes).reduce(Ops.ADD, (space.axis,)) for t in totals]
+        parts.append(Part(item, sums_of_blocks, written))
+        rests.append(_rest(item, written, space))
+    inside, late = {id(i) for i in group}, {id(i) for i in sums}
+    needed = {s for i in (*(i for i in items if id(i) not in inside), *rests) for s in i.read}
+    needed |= {s.number for s in slots if s.output}
+    rows = [i for i in items if id(i) in inside and id(i) not in late]
+    kept = [s for i in rows for s in i.written if i is group[0] or s in needed]
+    item = taken_together([*(Part(i, values_of(i), i.written) for i in rows), *parts],
+                          "with sums over its loops" if sums else "with what else its rows have",
+                          [*kept, *(s for p in parts for s in p.written)])
+    values, count = values_of(item), math.prod(space.rows)
+    own = [v.reshape(space.rows if v.size == count else space.sizes) for v in values[: len(kept)]]
+    item.sink = UOp(Ops.SINK, None, (*own, *values[len(kept) :]), len(values) - len(kept))
+    return [item, *rests]
+
+
+def _rest(item: ScheduleItem, parts: Sequence[int], space: Space) -> ScheduleItem:
+    """What is left of a kernel: the sums of partial sums, and what it makes of them."""
+    totals = _sums(item)
+    other = tuple(a for a in space.summed if a != space.axis)
+    left = [n for n in toposort(values_of(item), lambda n: n not in totals) if n.op is Ops.PARAM]
+    slots = [*item.written, *parts, *dict.fromkeys(item.slots[n.arg[0]] for n in left)]
+    table = {n: n.replace(arg=(slots.index(item.slots[n.arg[0]], item.outputs), n.arg[1])) for n in left}
+    for k, total in enumerate(totals):
+        part = UOp(Ops.PARAM, total.dtype, (), (item.outputs + k, space.part))
+        table[total] = part.reduce(Ops.ADD, other).reshape(total.shape)
+    values = substitute(values_of(item), table)
+    return ScheduleItem(item.device, UOp(Ops.SINK, None, tuple(values)), slots, item.reason, item.origin,
+                        outputs=item.outputs)
+
+
+# *** sums that were cut ***
+
+
+def _uncut(items: list[ScheduleItem], slots: Sequence[Slot]) -> list[ScheduleItem]:
     """The items with sums whole again that were cut to fill the cores, where hosts take in all that a kernel sums."""
-    items = schedule.items
     for parts in items:
         cut = parts.sink is not None and Device[parts.device].target.costs.maps_beside and _sums(parts)
-        if not cut or any(schedule.slots[s].output for s in parts.written):
+        if not cut or any(slots[s].output for s in parts.written):
             continue
         readers = [i for i in items if not set(parts.written).isdisjoint(i.read)]
         whole = [_with_parts(i, parts) if i.sink is not None and i.outputs == 1 else None for i in readers]
@@ -79,7 +162,7 @@ def _uncut(schedule: Schedule) -> list[ScheduleItem]:
             continue
         joined = [new.get(id(i), i) for i in items if i is not parts]
         hosts = [(i, _host(joined, i)) for i in new.values()]
-        if all(host is not None and _fits(joined, [host, i], [i]) for i, host in hosts):
+        if all(host is not None and may_join(joined, [host, i], i.written) for i, host in hosts):
             items = joined
     return items
 
@@ -88,8 +171,8 @@ def _with_parts(item: ScheduleItem, parts: ScheduleItem) -> ScheduleItem:
     """A kernel that sums up another's sums as one that has them inside, each pair as one sum."""
     slots = [s for s in dict.fromkeys((*item.slots, *parts.read)) if s not in parts.written]
     place = {s: n for n, s in enumerate(slots)}
-    values = dict(zip(parts.written, placed(parts, _values(parts), place, {})))
-    (value,) = placed(item, _values(item), place, values)
+    values = dict(zip(parts.written, placed(parts, values_of(parts), place, {})))
+    (value,) = placed(item, values_of(item), place, values)
     joined = {n: once for n in toposort(value) if n.op is Ops.REDUCE and (once := _one_sum(n)) is not n}
     return ScheduleItem(item.device, UOp(Ops.SINK, None, (value.substitute(joined),)), slots, item.reason,
                         list(dict.fromkeys((*parts.origin, *item.origin))), item.variables)
@@ -110,16 +193,11 @@ def _one_sum(node: UOp) -> UOp:
 # *** what fits ***
 
 
-def _values(item: ScheduleItem) -> tuple[UOp, ...]:
-    assert item.sink is not None
-    return item.sink.src
-
-
 def _sums(item: ScheduleItem) -> list[UOp]:
     """The reductions of a kernel, if they are long sums over the same axes that other loops can hold."""
     if not _is_plain(item):
         return []
-    found = [n for n in toposort(_values(item)) if n.op is Ops.REDUCE]
+    found = [n for n in toposort(values_of(item)) if n.op is Ops.REDUCE]
     alike = len({(n.src[0].shape, n.arg) for n in found}) == 1 and found[0].arg[0] is Ops.ADD
     wide = all(n.dtype in (dtypes.float32, dtypes.float64) for n in found)
     return found if alike and wide and found[0].src[0].size > Device[item.device].target.costs.small_work else []
@@ -127,13 +205,13 @@ def _sums(item: ScheduleItem) -> list[UOp]:
 
 def _is_plain(item: ScheduleItem) -> bool:
     """Whether a kernel has fixed sizes, no contraction, nothing that goes in order, and results of one shape."""
-    if item.sink is None or item.variables or item.tiles or len({v.shape for v in _values(item)}) > 1:
+    if item.sink is None or item.variables or item.tiles or len({v.shape for v in values_of(item)}) > 1:
         return False
     if not Device[item.device].target.costs.sums_beside:
         return False
-    nodes = toposort(_values(item))
+    nodes = toposort(values_of(item))
     return len(nodes) <= MOST_NODES and not any(
-        n.op in IN_ORDER or contraction(n) or not all(isinstance(s, int) for s in n.shape) for n in nodes)
+        n.op in _IN_ORDER or contraction(n) or not all(isinstance(s, int) for s in n.shape) for n in nodes)
 
 
 def _host(items: Sequence[ScheduleItem], item: ScheduleItem) -> ScheduleItem | None:
@@ -145,18 +223,18 @@ def _host(items: Sequence[ScheduleItem], item: ScheduleItem) -> ScheduleItem | N
     for other in items:
         if other is item or other.sink is None or other.device != item.device or needed.isdisjoint(other.slots):
             continue
-        if _values(other)[0].size != size or not _is_plain(other):
+        if values_of(other)[0].size != size or not _is_plain(other):
             continue
-        shared = len(needed & set(other.written).union(*(_in_order(other, v) for v in _values(other))))
+        shared = len(needed & set(other.written).union(*(_in_order(other, v) for v in values_of(other))))
         fits = shared > most and 2 * shared >= len(needed)
-        if fits and next(_spaces(totals[0], _values(other)[0].shape, target), None):
+        if fits and next(_spaces(totals[0], values_of(other)[0].shape, target), None):
             best, most = other, shared
     return best
 
 
 def _in_order(item: ScheduleItem, value: UOp) -> set[int]:
     """The slots of which a value reads an element for each of its own, in order."""
-    inside = toposort(value, lambda n: n.op.elementwise or n.op.kind == "cast" or n.op in (*_AS_IT_LIES, Ops.PARAM))
+    inside = toposort(value, lambda n: n.op.elementwise or n.op.kind == "cast" or n.op in (*AS_IT_LIES, Ops.PARAM))
     return {item.slots[n.arg[0]] for n in inside if n.op is Ops.PARAM and n.size == value.size}
 
 
@@ -209,24 +287,24 @@ def _is_statistic(item: ScheduleItem, group: Sequence[ScheduleItem], space: Spac
     """Whether a kernel computes something of each row, and the group reads it where it has that row at hand."""
     if not any(s in i.read for i in group for s in item.written) or not _is_plain(item):
         return False
-    count, found = math.prod(space.rows), toposort(_values(item))
+    count, found = math.prod(space.rows), toposort(values_of(item))
     whole = all(n.src[0].size == math.prod(space.sizes) for n in found if n.op is Ops.REDUCE)
-    by_rows = all(_by_rows(i, s, count) for i in group for s in item.written)
-    return _values(item)[0].size == count and whole and by_rows
+    by_rows = all(reads_by_rows(i, item.written, count, _follows) for i in group)
+    return values_of(item)[0].size == count and whole and by_rows
 
 
 def _has_rows(item: ScheduleItem) -> bool:
     """Whether a kernel goes through much, and the target can compute more of the same rows beside."""
     costs = Device[item.device].target.costs
-    return costs.maps_beside and item.sink is not None and _is_plain(item) and _values(item)[0].size > costs.small_work
+    return costs.maps_beside and _is_plain(item) and values_of(item)[0].size > costs.small_work
 
 
 def _rows_space(items: Sequence[ScheduleItem], host: ScheduleItem) -> Space | None:
     """The loops of a kernel that reads something of each of its rows; None if nothing computes it, or for few rows."""
-    shape = tuple(s for s in _values(host)[0].shape if s > 1)
+    shape = tuple(s for s in values_of(host)[0].shape if s > 1)
     costs = Device[host.device].target.costs
     for item in items:
-        count = _values(item)[0].size if item.sink is not None and not set(item.written).isdisjoint(host.read) else 0
+        count = values_of(item)[0].size if item.sink is not None and not set(item.written).isdisjoint(host.read) else 0
         axis = next((a for a in range(len(shape) - 1) if math.prod(shape[: a + 1]) == count), None)
         if axis is not None and count >= costs.rows and math.prod(shape) >= costs.cuts.shared_row * count:
             return Space(shape, axis, ())
@@ -235,112 +313,16 @@ def _rows_space(items: Sequence[ScheduleItem], host: ScheduleItem) -> Space | No
 
 def _is_map(item: ScheduleItem, host: ScheduleItem) -> bool:
     """Whether a kernel computes element by element from what the host goes through, and reads nothing else in full."""
-    if item.device != host.device or not _is_plain(item) or _values(item)[0].size != _values(host)[0].size:
+    if item.device != host.device or not _is_plain(item) or values_of(item)[0].size != values_of(host)[0].size:
         return False
-    size = _values(item)[0].size
-    large = {item.slots[n.arg[0]] for n in toposort(_values(item)) if n.op is Ops.PARAM and n.size >= size}
-    ordered = set[int]().union(*(_in_order(item, v) for v in _values(item)))
-    here = set[int]().union(*(_in_order(host, v) for v in _values(host)))
-    return bool(large) and large <= ordered & here and not any(n.op is Ops.REDUCE for n in toposort(_values(item)))
+    size = values_of(item)[0].size
+    large = {item.slots[n.arg[0]] for n in toposort(values_of(item)) if n.op is Ops.PARAM and n.size >= size}
+    ordered = set[int]().union(*(_in_order(item, v) for v in values_of(item)))
+    here = set[int]().union(*(_in_order(host, v) for v in values_of(host)))
+    return bool(large) and large <= ordered & here and not any(n.op is Ops.REDUCE for n in toposort(values_of(item)))
 
 
-def _by_rows(item: ScheduleItem, slot: int, count: int) -> bool:
-    """Whether a kernel reads a slot of ``count`` elements row by row only: what it is repeated along comes after it."""
-    below: set[UOp] = set()
-    for n in toposort(_values(item)):
-        if n.op is Ops.PARAM and item.slots[n.arg[0]] == slot:
-            below.add(n)
-        elif below.isdisjoint(n.src):
-            continue
-        elif n.op is Ops.EXPAND:
-            kept = [a for a, s in enumerate(n.src[0].shape) if s > 1]
-            if any(s != n.src[0].shape[a] for a, s in enumerate(n.shape[: max(kept, default=-1)])):
-                return False
-        elif n.size == count and (n.op.elementwise or n.op in _AS_IT_LIES or n.op.kind == "cast"):
-            below.add(n)
-        else:
-            return False
-    return True
-
-
-def _fits(items: Sequence[ScheduleItem], group: Sequence[ScheduleItem], sums: Sequence[ScheduleItem]) -> bool:
-    """Whether a group can be one kernel: not too many arguments, and nothing in it or around it needs its sums, which
-    are known only when all loops are done, or leads from it back into it."""
-    if len({s for i in group for s in i.slots}) + sum(len(i.written) for i in sums) > MOST_BUFFERS:
-        return False
-    return joinable(items, group, {s for i in sums for s in i.written})
-
-
-# *** joining ***
-
-
-def _joined(items: list[ScheduleItem], slots: list[Slot], host: ScheduleItem,
-            wanted: Sequence[ScheduleItem]) -> list[ScheduleItem]:
-    """The items with sums, and with statistics that they share, moved into a host."""
-    present, target = {id(i) for i in items}, Device[host.device].target
-    group, sums, space = [host], list[ScheduleItem](), None
-    for item in wanted if id(host) in present else ():
-        found = _spaces(_sums(item)[0], _values(host)[0].shape, target)
-        fitting = next((s for s in found if space in (None, s)), None)
-        if id(item) in present and fitting is not None and _fits(items, [*group, item], [*sums, item]):
-            group, sums, space = [*group, item], [*sums, item], fitting
-    if space is None:
-        space = _rows_space(items, host) if id(host) in present and _has_rows(host) else None
-    if space is None:
-        return items
-    for item in items if target.costs.maps_beside else ():
-        if all(item is not i for i in group) and _is_map(item, host):
-            group = [*group, item] if _fits(items, [*group, item], sums) else group
-    for item in reversed(items):
-        if all(item is not i for i in group) and _is_statistic(item, group, space):
-            group = [*group, item] if _fits(items, [*group, item], sums) else group
-    if len(group) == 1:
-        return items
-    inside, late = {id(i) for i in group}, {id(i) for i in sums}
-    rows = [i for i in items if id(i) in inside and id(i) not in late]
-    others = [i for i in items if id(i) not in inside]
-    parts: list[list[int]] = []
-    for item in sums:
-        first = len(slots)
-        slots += [Slot(first + n, math.prod(space.part), total.dtype, item.device)
-                  for n, total in enumerate(_sums(item))]
-        parts.append(list(range(first, len(slots))))
-    rests = [_rest(i, p, space) for i, p in zip(sums, parts)]
-    needed = {s for i in (*others, *rests) for s in i.read} | {s.number for s in slots if s.output}
-    joined = [_with_sums(rows, host, list(zip(sums, parts)), space, needed), *rests]
-    last = max(n for n, i in enumerate(items) if id(i) in inside)
-    return toposorted([*(i for i in items[:last] if id(i) not in inside), *joined, *items[last + 1 :]])
-
-
-def _with_sums(rows: Sequence[ScheduleItem], host: ScheduleItem, sums: Sequence[tuple[ScheduleItem, list[int]]],
-               space: Space, needed: set[int]) -> ScheduleItem:
-    """The host with its partial sums behind its own results, and before these the statistics that others need."""
-    members = [*rows, *(i for i, _ in sums)]
-    kept = [s for i in rows for s in i.written if i is host or s in needed]
-    inside = {s for i in members for s in i.written}
-    read = dict.fromkeys(s for i in members for s in i.read if s not in inside)
-    number = {s: n for n, s in enumerate((*kept, *(p for _, parts in sums for p in parts), *read))}
-    values: dict[int, UOp] = {}
-    for i in rows:
-        values.update(zip(i.written, placed(i, _values(i), number, values)))
-    results = [values[s].reshape(space.rows if values[s].size == math.prod(space.rows) else space.sizes) for s in kept]
-    for i, _ in sums:
-        results += [v.reshape(space.sizes).reduce(Ops.ADD, (space.axis,))
-                    for v in placed(i, [total.src[0] for total in _sums(i)], number, values)]
-    what = "with sums over its loops" if sums else "with what else its rows have"
-    return as_one(members, UOp(Ops.SINK, None, tuple(results), len(results) - len(kept)), list(number), what)
-
-
-def _rest(item: ScheduleItem, parts: Sequence[int], space: Space) -> ScheduleItem:
-    """What is left of a kernel: the sums of partial sums, and what it makes of them."""
-    totals = _sums(item)
-    other = tuple(a for a in space.summed if a != space.axis)
-    left = [n for n in toposort(_values(item), lambda n: n not in totals) if n.op is Ops.PARAM]
-    slots = [*item.written, *parts, *dict.fromkeys(item.slots[n.arg[0]] for n in left)]
-    table = {n: n.replace(arg=(slots.index(item.slots[n.arg[0]], item.outputs), n.arg[1])) for n in left}
-    for k, total in enumerate(totals):
-        part = UOp(Ops.PARAM, total.dtype, (), (item.outputs + k, space.part))
-        table[total] = part.reduce(Ops.ADD, other).reshape(total.shape)
-    values = substitute(_values(item), table)
-    return ScheduleItem(item.device, UOp(Ops.SINK, None, tuple(values)), slots, item.reason, item.origin,
-                        outputs=item.outputs)
+def _follows(node: UOp) -> bool:
+    """Whether an EXPAND repeats rows along axes that come after theirs."""
+    kept = [a for a, s in enumerate(node.src[0].shape) if s > 1]
+    return all(s == node.src[0].shape[a] for a, s in enumerate(node.shape[: max(kept, default=-1)]))

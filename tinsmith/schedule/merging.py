@@ -1,0 +1,91 @@
+"""Several kernels as one: whether they may be, what they read of each other, and the kernel that they make together."""
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.uop import substitute, toposort
+from tinsmith.schedule.items import ScheduleItem
+from tinsmith.schedule.order import A, joinable, toposorted
+
+MOST_BUFFERS = 30  # arguments of a merged kernel
+MOST_NODES = 400  # nodes of a merged kernel's graph
+
+AS_IT_LIES = (Ops.RESHAPE, Ops.CONTIGUOUS, Ops.DETACH)
+
+
+class Part(NamedTuple):
+    """What a kernel takes from another one: some of its values, and the slots that they get."""
+
+    item: ScheduleItem
+    values: Sequence[UOp]
+    written: Sequence[int]
+
+
+def values_of(item: ScheduleItem) -> tuple[UOp, ...]:
+    """What a kernel computes."""
+    assert item.sink is not None
+    return item.sink.src
+
+
+def merged(members: Sequence[ScheduleItem], same: str) -> ScheduleItem:
+    """One item for several, with all their results."""
+    if len(members) == 1:
+        return members[0]
+    item = taken_together([Part(m, values_of(m), m.written) for m in members],
+                          f"{len(members)} kernels of the same {same} in one")
+    item.tiles = frozenset().union(*(m.tiles for m in members))
+    return item
+
+
+def taken_together(parts: Sequence[Part], what: str, kept: Iterable[int] | None = None) -> ScheduleItem:
+    """One item for parts of several, producers first: the slots that are kept (None: all), then every input once."""
+    written = list(kept) if kept is not None else [s for p in parts for s in p.written]
+    inside = {s for p in parts for s in (*p.item.written, *p.written)}
+    slots = [*written, *dict.fromkeys(s for p in parts for s in p.item.read if s not in inside)]
+    number = {s: n for n, s in enumerate(slots)}
+    values: dict[int, UOp] = {}
+    for p in parts:
+        values.update(zip(p.written, placed(p.item, p.values, number, values)))
+    reasons = "; ".join(dict.fromkeys(p.item.reason for p in parts))
+    origin = list(dict.fromkeys(o for p in parts for o in p.item.origin))
+    sink = UOp(Ops.SINK, None, tuple(values[s] for s in written))
+    return ScheduleItem(parts[0].item.device, sink, slots, f"{what}: {reasons}", origin, outputs=len(written))
+
+
+def placed(item: ScheduleItem, nodes: Sequence[UOp], number: Mapping[int, int], values: Mapping[int, UOp]) -> list[UOp]:
+    """Nodes of a kernel in another one, which has other numbers for its slots, or the values themselves."""
+    found = {n: item.slots[n.arg[0]] for n in toposort(nodes) if n.op is Ops.PARAM}
+    return substitute(nodes, {n: values[s] if s in values else n.replace(arg=(number[s], n.arg[1]))
+                              for n, s in found.items()})
+
+
+def may_join(items: Sequence[A], group: Sequence[A], late: Collection[int] = ()) -> bool:
+    """Whether a group can be one kernel: not too many arguments, and nothing in it or around it needs the ``late``
+    slots, which are known only when all loops are done, or leads from it back into it."""
+    slots = {s for i in group for s in (*i.written, *i.read)}
+    return len(slots) + len(late) <= MOST_BUFFERS and joinable(items, group, late)
+
+
+def replaced(items: Sequence[A], group: Sequence[A], new: Sequence[A]) -> list[A]:
+    """The items with new ones in place of a group, where its last one was."""
+    inside = {id(i) for i in group}
+    last = max(n for n, i in enumerate(items) if id(i) in inside)
+    return toposorted([*(i for i in items[:last] if id(i) not in inside), *new, *items[last + 1 :]])
+
+
+def reads_by_rows(item: ScheduleItem, slots: Collection[int], count: int, after: Callable[[UOp], bool]) -> bool:
+    """Whether a kernel reads slots of ``count`` elements, the number of its rows, row by row only: an EXPAND repeats
+    them along what comes ``after`` the rows."""
+    below: set[UOp] = set()
+    for n in toposort(values_of(item)):
+        if n.op is Ops.PARAM and item.slots[n.arg[0]] in slots:
+            below.add(n)
+        elif below.isdisjoint(n.src) or (n.op is Ops.EXPAND and after(n)):
+            continue
+        elif n.size == count and (n.op.elementwise or n.op in AS_IT_LIES or n.op.kind == "cast"):
+            below.add(n)
+        else:
+            return False
+    return True
