@@ -26,7 +26,7 @@ NO_TUNING = {
         "codegen/blocks.py": {"ROWS_OF_GRID"}, "codegen/bounds.py": {"MOST_PIECES", "MOST_LOOPS"},
         "schedule/merging.py": {"MOST_BUFFERS", "MOST_NODES"},
         "schedule/fusion.py": {"MOST_WORK"}, "schedule/cones.py": {"MOST_CONE"},
-        "schedule/planner.py": {"ALIGN", "MOST_PACKED"}, "codegen/views.py": {"MOST_ROWS"}},
+        "schedule/planner.py": {"ALIGN"}, "codegen/views.py": {"MOST_ROWS"}},
     "shapes of algorithms": {"codegen/streams.py": {"SIDE"}},
     "how long is searched, measured, compiled and planned": {
         "codegen/search.py": {"ROUNDS", "GAIN", "COPIES", "AMOUNTS", "TILES"}, "inspect/beam.py": {"START"},

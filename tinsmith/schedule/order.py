@@ -6,7 +6,7 @@ What merges or moves items asks ``joinable`` or keeps levels that rise along eve
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol, TypeVar
 
 from tinsmith.core.errors import VerifyError
@@ -49,33 +49,36 @@ def verify_order(items: Iterable[Access], slots: Sequence[Slot], after: str) -> 
         raise VerifyError(f"{after}: nothing writes the results in slots {lost}")
 
 
-def dependencies(items: Sequence[Access]) -> tuple[list[set[int]], list[list[int]]]:
-    """The items that each one reads from, and those that read it."""
+def toposorted(items: Sequence[A], start: Callable[[int], int] = lambda n: 0,
+               run: Callable[[int, Sequence[int]], None] = lambda n, readers: None) -> list[A]:
+    """Items after all that they read, otherwise in their order.
+
+    Args:
+        start: when an item could run, by its number; it may rise as others run. The first one that could is next.
+        run: is told each item that runs, and what reads it.
+
+    Raises:
+        VerifyError: if items read each other in a circle.
+    """
     writer = {s: n for n, item in enumerate(items) for s in item.written}
     needs = [{writer[s] for s in item.read if s in writer} for item in items]
     readers: list[list[int]] = [[] for _ in items]
     for n, before in enumerate(needs):
         for u in before:
             readers[u].append(n)
-    return needs, readers
-
-
-def toposorted(items: Sequence[A]) -> list[A]:
-    """Items after all that they read, otherwise in their order.
-
-    Raises:
-        VerifyError: if items read each other in a circle.
-    """
-    needs, readers = dependencies(items)
-    ready = [n for n, before in enumerate(needs) if not before]
+    ready = [(start(n), n) for n, before in enumerate(needs) if not before]
     out = []
     while ready:
-        n = heapq.heappop(ready)
+        time, n = heapq.heappop(ready)
+        if (now := start(n)) > time:
+            heapq.heappush(ready, (now, n))
+            continue
         out.append(items[n])
+        run(n, readers[n])
         for r in readers[n]:
             needs[r].discard(n)
             if not needs[r]:
-                heapq.heappush(ready, r)
+                heapq.heappush(ready, (start(r), r))
     if len(out) < len(items):
         stuck = next(n for n, before in enumerate(needs) if before)
         raise VerifyError(f"{len(items) - len(out)} of {len(items)} items read each other in a circle, "

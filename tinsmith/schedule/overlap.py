@@ -1,12 +1,11 @@
 """The order of a program's steps over several devices: copies and kernels of different queues run side by side."""
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tinsmith.backend.device import Device
 from tinsmith.schedule.items import Schedule, ScheduleItem
-from tinsmith.schedule.order import dependencies
+from tinsmith.schedule.order import toposorted
 
 COPIES = " copies"  # added to a device's name: the queue of copies from other devices
 
@@ -31,24 +30,13 @@ def overlapped(schedule: Schedule) -> list[ScheduleItem]:
         return items
     devices = [slots[item.slots[0]].device for item in items]
     homes = [queue_of(item.sink is None, d, slots[item.slots[-1]].device) for item, d in zip(items, devices)]
-    needs, readers = dependencies(items)
-    ready = [0] * len(items)
-    clocks = dict.fromkeys(homes, 0)
-    heap = [(0, n) for n, before in enumerate(needs) if not before]
-    out = []
-    while heap:
-        start, n = heapq.heappop(heap)
-        actual = max(clocks[homes[n]], ready[n])
-        if actual > start:
-            heapq.heappush(heap, (actual, n))
-            continue
+    clocks, ready = dict.fromkeys(homes, 0), [0] * len(items)
+
+    def run(n: int, readers: Sequence[int]) -> None:
         traffic = sum(slots[s].nbytes for s in items[n].slots)
-        end = clocks[homes[n]] = start + 1 + traffic * (
+        clocks[homes[n]] = max(clocks[homes[n]], ready[n]) + 1 + traffic * (
             Device[devices[n]].target.costs.copied if items[n].sink is None else 1)
-        out.append(items[n])
-        for r in readers[n]:
-            needs[r].discard(n)
-            ready[r] = max(ready[r], end)
-            if not needs[r]:
-                heapq.heappush(heap, (ready[r], r))
-    return out
+        for r in readers:
+            ready[r] = max(ready[r], clocks[homes[n]])
+
+    return toposorted(items, lambda n: max(clocks[homes[n]], ready[n]), run)
