@@ -13,6 +13,7 @@ from tinsmith.codegen.render.costs import Costs
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.evaluate import evaluate
 from tinsmith.ir.uop import toposort
+from tinsmith.schedule.axes import moved_axis
 from tinsmith.schedule.canonical import canonical
 from tinsmith.schedule.collectives import (
     all_gather,
@@ -20,7 +21,6 @@ from tinsmith.schedule.collectives import (
     broadcast,
     cut,
     even_bounds,
-    moved_axis,
     reduce_scatter,
 )
 from tinsmith.schedule.sharding import spread_out

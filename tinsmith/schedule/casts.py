@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
+from tinsmith.schedule.cones import views_of
 from tinsmith.schedule.origins import rebuilt
 
 _VIEWS = (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.FLIP)
@@ -30,11 +31,5 @@ def cast_below_views(roots: Sequence[UOp]) -> list[UOp]:
 
 
 def _below(node: UOp) -> UOp:
-    views, value = [], node.src[0]
-    while value.op in _VIEWS:
-        views.append(value)
-        value = value.src[0]
-    value = value.cast(node.dtype)
-    for view in reversed(views):
-        value = UOp(view.op, None, (value, *view.src[1:]), view.arg)
-    return value
+    seen = views_of(node.src[0], lambda n: n.op in _VIEWS)
+    return seen.of(seen.source.cast(node.dtype))

@@ -21,8 +21,12 @@ from tinsmith.backend.device import Device
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.join import joined
 from tinsmith.ir.ops import Op
+from tinsmith.schedule.axes import followed, part_of, resized
+from tinsmith.schedule.cones import views_of
 
 Parts = tuple[UOp, ...]
+
+_VIEWS = (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND)
 
 
 def all_reduce(parts: Sequence[UOp], devices: Sequence[str], op: Op, algorithm: str | None = None) -> Parts:
@@ -145,26 +149,19 @@ def even_bounds(size: int, count: int) -> tuple[int, ...]:
 def cut(node: UOp, axis: int, begin: int, end: int) -> UOp:
     """``begin`` up to ``end`` of an axis. The cut is made below movement ops where that is possible: what the kernels
     see then has the form that it has on one device."""
-    chain: list[tuple[UOp, int, int]] = []
-    while True:
-        size = node.shape[axis]
-        if type(size) is int and begin == 0 and end == size:
+    above: list[tuple[UOp, int, int]] = []
+    while type(node.shape[axis]) is not int or (begin, end) != (0, node.shape[axis]):
+        if node.op is Ops.EXPAND and type(one := node.src[0].shape[axis]) is int and one == 1:
+            node = node.src[0].expand(resized(node.shape, axis, end - begin))
             break
-        if node.op is Ops.EXPAND and type(node.src[0].shape[axis]) is int and node.src[0].shape[axis] == 1:
-            node = node.src[0].expand(_with(node.shape, axis, end - begin))
-            break
-        below = _below(node, axis, (begin, end))
+        below = followed(node, 0, (axis, (begin, end)), back=True) if node.op in _VIEWS else None
         if below is None:
             node = node.shrink(tuple((begin, end) if i == axis else (0, s) for i, s in enumerate(node.shape)))
             break
-        chain.append((node, axis, end - begin))
+        above.append((node, axis, end - begin))
         node, (axis, (begin, end)) = node.src[0], below
-    for n, at, length in reversed(chain):
-        if n.op is Ops.PERMUTE:
-            node = node.permute(n.arg)
-        else:
-            shape = _with(n.shape, at, length)
-            node = node.reshape(shape) if n.op is Ops.RESHAPE else node.expand(shape)
+    for n, at, length in reversed(above):
+        node = part_of(n, (node,), at, length)
     return node
 
 
@@ -172,56 +169,5 @@ def sent(node: UOp, device: str) -> UOp:
     """The value on another device: what is copied is the memory below views that keep every element."""
     if node.device == device:
         return node
-    views: list[UOp] = []
-    while node.op in (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND):
-        views.append(node)
-        node = node.src[0]
-    node = node.copy_to(device)
-    for v in reversed(views):
-        node = UOp(v.op, v.dtype, (node,), v.arg)
-    return node
-
-
-def _with(shape: tuple[object, ...], axis: int, size: int) -> tuple[object, ...]:
-    return (*shape[:axis], size, *shape[axis + 1 :])
-
-
-def _below(node: UOp, axis: int, bounds: tuple[int, ...]) -> tuple[int, tuple[int, ...]] | None:
-    """The same cut of the node's source."""
-    if node.op is Ops.PERMUTE:
-        return node.arg[axis], bounds
-    if node.op is Ops.EXPAND:
-        return axis, bounds
-    if node.op is Ops.RESHAPE:
-        return moved_axis(node.shape, node.src[0].shape, axis, bounds)
-    return None
-
-
-def moved_axis(old: tuple[object, ...], new: tuple[object, ...], axis: int,
-               bounds: Sequence[int]) -> tuple[int, tuple[int, ...]] | None:
-    """Where parts of an axis lie after a reshape: the new axis and its bounds; None if they are no parts of one axis.
-
-    >>> moved_axis((4, 6), (24,), 0, (0, 2, 4)), moved_axis((8, 3), (2, 4, 3), 0, (0, 4, 8))
-    ((0, (0, 12, 24)), (0, (0, 1, 2)))
-    >>> moved_axis((4, 6), (24,), 1, (0, 3, 6)) is None
-    True
-    """
-    if not all(type(s) is int for s in (*old, *new)):
-        return None
-    before, after = _product(old[:axis]), _product(old[axis + 1 :])
-    outer = 1
-    for n, size in enumerate(new):
-        if outer == before and size != 1:
-            inner = _product(new[n + 1 :])
-            if all(b * after % inner == 0 for b in bounds):
-                return n, tuple(b * after // inner for b in bounds)
-            return None
-        outer *= size  # type: ignore[operator]
-    return None
-
-
-def _product(sizes: Sequence[object]) -> int:
-    total = 1
-    for s in sizes:
-        total *= s  # type: ignore[operator]
-    return total
+    seen = views_of(node, lambda n: n.op in _VIEWS)
+    return seen.of(seen.source.copy_to(device))

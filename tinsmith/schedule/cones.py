@@ -1,7 +1,8 @@
 """What a value is computed from, element by element, up to reductions: its cone in the graph."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 from tinsmith.codegen.render.costs import Costs
 from tinsmith.core.dtypes import DType
@@ -12,11 +13,32 @@ MOST_CONE = 256  # nodes of an elementwise function that is looked through whole
 SOURCES = (Ops.BUFFER, Ops.PARAM, Ops.CONST, Ops.VARIABLE, Ops.BIND, Ops.IOTA)
 
 
+class Views(NamedTuple):
+    """Views and casts above a value, the last applied first."""
+
+    above: tuple[UOp, ...]
+    source: UOp
+
+    def of(self, source: UOp) -> UOp:
+        """The same views, and casts, of another source."""
+        for n in reversed(self.above):
+            cast = n.op is Ops.CAST
+            source = source.cast(n.dtype) if cast else UOp(n.op, None, (source, *n.src[1:]), n.arg)
+        return source
+
+
+def views_of(value: UOp, through: Callable[[UOp], bool]) -> Views:
+    """A value as views of what lies below the nodes for which ``through`` holds."""
+    above = list[UOp]()
+    while through(value):
+        above.append(value)
+        value = value.src[0]
+    return Views(tuple(above), value)
+
+
 def below_reshapes(value: UOp) -> UOp:
     """The same elements in the same order, in the shape that they were computed in."""
-    while value.op is Ops.RESHAPE:
-        value = value.src[0]
-    return value
+    return views_of(value, lambda n: n.op is Ops.RESHAPE).source
 
 
 def narrower(node: UOp) -> UOp | None:
@@ -59,31 +81,21 @@ def is_chain(node: UOp, factor: UOp | None, contracts: Mapping[UOp, bool], costs
     """Whether a unit may hold what is between a contraction and the one that its computed factor is made of."""
     if factor is None:
         return False
-    powers, other = factor, next(s for s in node.src[0].src if s is not factor)
-    while powers.op.kind == "movement" or powers.op is Ops.CAST:
-        powers = powers.src[0]
+    powers, other = _widened(factor).source, _widened(next(s for s in node.src[0].src if s is not factor))
     inner = [r for r in reductions_of(cone_of(powers)) if contracts[r]]
     found = [contraction(r) for r in (node, *inner)]
     narrow = all(c is not None and max(stored_type(x).itemsize for x in (c.a, c.b)) <= costs.chain_bytes for c in found)
+    repeats = [n for v in other.above if v.op is Ops.EXPAND for n, one in zip(v.shape, v.src[0].shape)
+               if one == 1 and isinstance(n, int)]
     return (powers.op is Ops.EXP and len(inner) == 1 and narrow and has_own_statistics(factor)
-            and _repeats(other) >= costs.chain_rows)
+            and max(repeats, default=0) >= costs.chain_rows)
 
 
 def stored_type(factor: UOp) -> DType:
     """The type of a factor before it is widened and repeated: that of the fewest bytes on its way."""
-    least = factor.dtype
-    while factor.op.kind == "movement" or factor.op is Ops.CAST:
-        factor = factor.src[0]
-        least = factor.dtype if factor.dtype.itemsize < least.itemsize else least
-    return least
+    seen = _widened(factor)
+    return min((n.dtype for n in (*seen.above, seen.source)), key=lambda dtype: dtype.itemsize)
 
 
-def _repeats(factor: UOp) -> int:
-    """The longest axis along which a factor is repeated."""
-    most = 0
-    while factor.op.kind == "movement" or factor.op is Ops.CAST:
-        below = factor.src[0]
-        if factor.op is Ops.EXPAND:
-            most = max([most, *(n for n, one in zip(factor.shape, below.shape) if one == 1 and isinstance(n, int))])
-        factor = below
-    return most
+def _widened(factor: UOp) -> Views:
+    return views_of(factor, lambda n: n.op.kind == "movement" or n.op is Ops.CAST)

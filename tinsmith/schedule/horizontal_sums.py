@@ -234,7 +234,7 @@ def _host(items: Sequence[ScheduleItem], item: ScheduleItem) -> ScheduleItem | N
 
 def _in_order(item: ScheduleItem, value: UOp) -> set[int]:
     """The slots of which a value reads an element for each of its own, in order."""
-    inside = toposort(value, lambda n: n.op.elementwise or n.op.kind == "cast" or n.op in (*AS_IT_LIES, Ops.PARAM))
+    inside = toposort(value, lambda n: n.op.elementwise or n.op in (*AS_IT_LIES, Ops.PARAM))
     return {item.slots[n.arg[0]] for n in inside if n.op is Ops.PARAM and n.size == value.size}
 
 

@@ -84,7 +84,7 @@ def reads_by_rows(item: ScheduleItem, slots: Collection[int], count: int, after:
             below.add(n)
         elif below.isdisjoint(n.src) or (n.op is Ops.EXPAND and after(n)):
             continue
-        elif n.size == count and (n.op.elementwise or n.op in AS_IT_LIES or n.op.kind == "cast"):
+        elif n.size == count and (n.op.elementwise or n.op in AS_IT_LIES):
             below.add(n)
         else:
             return False

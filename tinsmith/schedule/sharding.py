@@ -17,6 +17,7 @@ A sum that is only needed in parts is reduced and scattered instead of reduced o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from tinsmith.backend.device import Device, members
@@ -27,23 +28,38 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.join import joined
 from tinsmith.ir.rewrite import readers_of
 from tinsmith.ir.uop import toposort
+from tinsmith.schedule.axes import Bounds, Place, followed, part_of
 from tinsmith.schedule.canonical import buffer_name, part_names
-from tinsmith.schedule.collectives import (
-    all_gather,
-    all_reduce,
-    broadcast,
-    cut,
-    gather,
-    moved_axis,
-    reduce_scatter,
-    sent,
-)
+from tinsmith.schedule.collectives import all_gather, all_reduce, broadcast, cut, gather, reduce_scatter, sent
 from tinsmith.schedule.origins import note_origin
-from tinsmith.schedule.parts import Bounds, Spread, flipped, padded, shaped, shrunk
-
-Place = tuple[int, Bounds]
 
 _EVERYWHERE = (Ops.CONST, Ops.IOTA, Ops.BIND, Ops.VARIABLE, Ops.DETACH)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A value over several devices.
+
+    Attributes:
+        parts: a node per device; None where its part is empty.
+        axis: what the parts lie along; None if each is the whole.
+        bounds: part i is ``bounds[i]`` up to ``bounds[i + 1]`` of the axis.
+    """
+
+    devices: tuple[str, ...]
+    parts: tuple[UOp | None, ...]
+    axis: int | None = None
+    bounds: Bounds = ()
+
+    @property
+    def full(self) -> tuple[UOp, ...]:
+        """The parts where none is empty."""
+        assert None not in self.parts, self
+        return self.parts  # type: ignore[return-value]
+
+    @property
+    def place(self) -> Place | None:
+        return None if self.axis is None else (self.axis, self.bounds)
 
 
 def is_group(name: str | None) -> bool:
@@ -153,21 +169,7 @@ class Spreader:
             src = tuple(self.local[s] for s in n.src)
             return n if src == n.src else n.replace(src=src)
         devices = self.devices(n)
-        if n.op is Ops.ASSIGN:
-            return self.assign(n, devices)
-        if n.op.elementwise or n.op in (Ops.CONTIGUOUS, Ops.DETACH):
-            return self.elementwise(n, devices)
-        if n.op is Ops.REDUCE:
-            return self.reduce(n)
-        if n.op.kind == "movement":
-            return self.movement(n)
-        if n.op is Ops.GATHER:
-            return self.gather(n, devices)
-        if n.op is Ops.SCATTER:
-            return self.scatter(n, devices)
-        if n.op in (Ops.SCAN, Ops.HISTOGRAM):
-            return self.running(n, devices)
-        return self.on_each(n, [self.whole_source(s, devices) for s in n.src], devices)
+        return self.across(n, devices) or self.side_by_side(n, devices)
 
     def devices(self, n: UOp) -> tuple[str, ...]:
         """The group that all sources of a node lie on.
@@ -182,12 +184,6 @@ class Spreader:
             raise DeviceError(n.op.name.lower(), f"values on different devices: {' and '.join(names)}",
                               ".to() or .shard() one of them")
         return next(iter(groups))
-
-    def on_each(self, n: UOp, sources: Sequence[Sequence[UOp]], devices: tuple[str, ...], axis: int | None = None,
-                bounds: Bounds = ()) -> Spread:
-        """The node on every device, from each device's sources."""
-        parts = tuple(UOp(n.op, n.dtype, tuple(s[i] for s in sources), n.arg) for i in range(len(devices)))
-        return Spread(devices, parts, axis, bounds)
 
     # *** changes of placement ***
 
@@ -226,18 +222,18 @@ class Spreader:
         s = self.source(n, devices)
         return (s,) * len(devices) if isinstance(s, UOp) else self.whole(s).full
 
-    def along(self, n: UOp, devices: tuple[str, ...], axis: int | None, bounds: Bounds) -> tuple[UOp, ...]:
-        """A source in parts along ``axis`` (whole for None)."""
-        if axis is None:
+    def along(self, n: UOp, devices: tuple[str, ...], place: Place | None) -> tuple[UOp, ...]:
+        """A source in parts (whole for None)."""
+        if place is None:
             return self.whole_source(n, devices)
-        s = self.source(n, devices)
+        s, (axis, bounds) = self.source(n, devices), place
         if isinstance(s, UOp):
             return tuple(cut(s, axis, b, e) for b, e in pairwise(bounds))
         if s.axis is None:
-            return tuple(cut(p, axis, b, e) for p, b, e in zip(s.full, bounds, bounds[1:]))
-        if (s.axis, s.bounds) == (axis, bounds):
+            return tuple(cut(p, axis, b, e) for p, (b, e) in zip(s.full, pairwise(bounds)))
+        if s.place == place:
             return s.full
-        return tuple(self.piece(s, d, axis, b, e) for d, b, e in zip(devices, bounds, bounds[1:]))
+        return tuple(self.piece(s, d, axis, b, e) for d, (b, e) in zip(devices, pairwise(bounds)))
 
     def piece(self, s: Spread, device: str, axis: int, begin: int, end: int) -> UOp:
         """``begin`` up to ``end`` of an axis, on one device, from the devices that have some of it."""
@@ -286,111 +282,81 @@ class Spreader:
 
     # *** rules ***
 
-    def elementwise(self, n: UOp, devices: tuple[str, ...]) -> Spread:
-        axis: int | None = None
-        bounds: Bounds = ()
-        for s in n.src:
-            found = self.source(s, devices)
-            if isinstance(found, Spread) and found.axis is not None:
-                axis, bounds = found.axis, found.bounds
-                break
-        return self.on_each(n, [self.along(s, devices, axis, bounds) for s in n.src], devices, axis, bounds)
+    def side_by_side(self, n: UOp, devices: tuple[str, ...]) -> Spread:
+        """Each device computes its part of a node from parts of the sources, or the whole if they have none in common
+        with it."""
+        place = self.place(n, devices)
+        needs = [place and followed(n, k, place, back=True) for k in range(len(n.src))]
+        sources = [self.along(s, devices, need) for s, need in zip(n.src, needs)]
+        axis, bounds = place or (None, ())
+        sizes = [e - b for b, e in pairwise(bounds)] or [0] * len(devices)
+        parts = tuple(part_of(n, src, axis, size) for src, size in zip(zip(*sources), sizes))
+        return Spread(devices, parts, axis, bounds)
 
-    def assign(self, n: UOp, devices: tuple[str, ...]) -> Spread:
-        old = self.source(n.src[0], devices)
-        place = old if isinstance(old, Spread) else self.source(n.src[1], devices)
-        assert isinstance(place, Spread)
-        return self.on_each(n, [self.along(s, devices, place.axis, place.bounds) for s in n.src], devices, place.axis,
-                            place.bounds)
+    def place(self, n: UOp, devices: tuple[str, ...]) -> Place | None:
+        """Where the parts of a node lie: with those of the first source that has any; indices and what is stored at
+        them come before what they index. A new version lies where the old one does."""
+        order = list(range(len(n.src)))
+        for k in (*order[1:], 0) if n.op in (Ops.GATHER, Ops.SCATTER) else order:
+            s = self.source(n.src[k], devices)
+            found = followed(n, k, s.place) if isinstance(s, Spread) and s.place else None
+            if found is not None or (n.op is Ops.ASSIGN and isinstance(s, Spread)):
+                return found
+        return None
 
-    def reduce(self, n: UOp) -> Spread:
-        s = self.settled(self.spread[n.src[0]])
-        op, axes = n.arg
-        if s.axis not in axes:
-            return self.on_each(n, [s.full], s.devices, s.axis, s.bounds)
+    def across(self, n: UOp, devices: tuple[str, ...]) -> Spread | None:
+        """What devices make of each other's parts: a node that mixes elements of the axis that its sources' parts lie
+        along. None: this one does not, or each must see the whole."""
+        if n.op in (Ops.GATHER, Ops.SCATTER):
+            return self.gather(n, devices) if n.op is Ops.GATHER else self.scatter(n, devices)
+        s = self.spread.get(n.src[0])
+        if s is None or s.axis is None:
+            return None
+        if n.op is Ops.SHRINK:
+            return _shrunk(n, s, s.axis)
+        s = self.settled(s)
+        if s.axis is None or followed(n, 0, (s.axis, s.bounds)) is not None:
+            return None
+        rule = {Ops.REDUCE: self.reduced_by_all, Ops.PAD: _padded, Ops.FLIP: _flipped}.get(n.op)
+        return None if rule is None else rule(n, s, s.axis)
+
+    def reduced_by_all(self, n: UOp, s: Spread, axis: int) -> Spread:
         partial = [UOp(n.op, n.dtype, (p,), n.arg) for p in s.full]
         for p in partial:
             note_origin(p, n)
         if n in self.wanted:
             axis, bounds = self.wanted[n]
-            return Spread(s.devices, reduce_scatter(partial, s.devices, op, axis, bounds), axis, bounds)
+            return Spread(s.devices, reduce_scatter(partial, s.devices, n.arg[0], axis, bounds), axis, bounds)
         self.reduced.append(n)
-        return Spread(s.devices, all_reduce(partial, s.devices, op))
+        return Spread(s.devices, all_reduce(partial, s.devices, n.arg[0]))
 
-    def movement(self, n: UOp) -> Spread:
-        s = self.spread[n.src[0]]
-        if n.op is not Ops.SHRINK:
-            s = self.settled(s)
-        if s.axis is not None:
-            moved = self.moved(n, s, s.axis)
-            if moved is not None:
-                return moved
-        return self.on_each(n, [self.whole(s).full], s.devices)
-
-    def moved(self, n: UOp, s: Spread, axis: int) -> Spread | None:
-        """A movement of parts; None if it must see the whole."""
-        if n.op is Ops.PERMUTE:
-            return self.on_each(n, [s.full], s.devices, n.arg.index(axis), s.bounds)
-        if n.op is Ops.EXPAND:
-            return shaped(n, s, axis, s.bounds)
-        if n.op is Ops.RESHAPE:
-            found = moved_axis(n.src[0].shape, n.shape, axis, s.bounds)
-            return None if found is None else shaped(n, s, *found)
-        if n.op is Ops.SHRINK:
-            return shrunk(n, s, axis)
-        if n.op is Ops.PAD:
-            return padded(n, s, axis)
-        if n.op is Ops.FLIP:
-            return flipped(n, s, axis)
-        if n.op in (Ops.WINDOW, Ops.UNWINDOW) and axis not in (n.arg.axis, n.arg.window_axis):
-            return self.on_each(n, [s.full], s.devices, axis, s.bounds)
-        return None
-
-    def gather(self, n: UOp, devices: tuple[str, ...]) -> Spread:
-        """The result lies like the index; along the axis that is gathered from, each device answers for its part."""
+    def gather(self, n: UOp, devices: tuple[str, ...]) -> Spread | None:
+        """From an axis in parts, at places that every device has: each answers for what it has. Out of range gives 0,
+        so the bits of all answers together are the answer's: exact, -0 and NaN included."""
         x, index = (self.source(s, devices) for s in n.src)
-        if isinstance(x, Spread) and x.axis == n.arg and (isinstance(index, UOp) or index.axis is None):
-            return self.gather_from_parts(n, x, self.whole_source(n.src[1], devices))
-        place = index if isinstance(index, Spread) and index.axis is not None else x
-        if isinstance(place, UOp) or place.axis is None or (place is x and place.axis == n.arg):
-            return self.on_each(n, [self.whole_source(s, devices) for s in n.src], devices)
-        axis, bounds = place.axis, place.bounds
-        source = self.along(n.src[0], devices, None if axis == n.arg else axis, bounds)
-        return self.on_each(n, [source, self.along(n.src[1], devices, axis, bounds)], devices, axis, bounds)
-
-    def gather_from_parts(self, n: UOp, x: Spread, index: Sequence[UOp]) -> Spread:
-        """Out of range gives 0, so the bits of all answers together are the answer's: exact, -0 and NaN included."""
+        if isinstance(x, UOp) or x.axis != n.arg or (isinstance(index, Spread) and index.axis is not None):
+            return None
         answers = []
-        for part, places, begin in zip(x.full, index, x.bounds):
+        for part, places, begin in zip(x.full, self.whole_source(n.src[1], devices), x.bounds):
             answers.append(UOp(n.op, n.dtype, (part, places - begin), n.arg))
         if n.dtype.is_bool:
-            return Spread(x.devices, all_reduce(answers, x.devices, Ops.OR))
+            return Spread(devices, all_reduce(answers, devices, Ops.OR))
         bits = {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}[n.dtype.itemsize]
-        found = all_reduce([a.bitcast(bits) for a in answers], x.devices, Ops.OR)
-        return Spread(x.devices, tuple(f.bitcast(n.dtype) for f in found))
+        found = all_reduce([a.bitcast(bits) for a in answers], devices, Ops.OR)
+        return Spread(devices, tuple(f.bitcast(n.dtype) for f in found))
 
-    def scatter(self, n: UOp, devices: tuple[str, ...]) -> Spread:
+    def scatter(self, n: UOp, devices: tuple[str, ...]) -> Spread | None:
+        """Updates that lie in parts along the axis are added up by each device on its own first."""
         axis, op = n.arg
-        base, index, x = (self.source(s, devices) for s in n.src)
-        spread = [s for s in (index, x, base) if isinstance(s, Spread) and s.axis is not None]
-        place = next((s for s in spread if s is not base or s.axis != axis), None)
-        if place is not None and place.axis is not None and place.axis != axis:
-            sources = [self.along(s, devices, place.axis, place.bounds) for s in n.src]
-            return self.on_each(n, sources, devices, place.axis, place.bounds)
-        if place is None or op is not Ops.ADD or place.axis is None:
-            return self.on_each(n, [self.whole_source(s, devices) for s in n.src], devices)
+        updates = [self.source(s, devices) for s in n.src[1:]]
+        place = next((s.place for s in updates if isinstance(s, Spread) and s.place), None)
+        if place is None or place[0] != axis or op is not Ops.ADD:
+            return None
         zeros = n.src[0].zeros(n.dtype)
-        updates = [self.along(s, devices, axis, place.bounds) for s in n.src[1:]]
-        own = [UOp(n.op, n.dtype, (zeros, i, v), n.arg) for i, v in zip(*updates)]
+        index, x = (self.along(s, devices, place) for s in n.src[1:])
+        own = [UOp(n.op, n.dtype, (zeros, i, v), n.arg) for i, v in zip(index, x)]
         total = all_reduce(own, devices, Ops.ADD)
         return Spread(devices, tuple(b + t for b, t in zip(self.whole_source(n.src[0], devices), total)))
-
-    def running(self, n: UOp, devices: tuple[str, ...]) -> Spread:
-        """Running values: local where the parts lie along another axis."""
-        placed = [s for s in (self.source(x, devices) for x in n.src) if isinstance(s, Spread)]
-        place = next((s for s in placed if s.axis not in (None, n.arg[1])), placed[0])
-        axis, bounds = (None, ()) if place.axis == n.arg[1] else (place.axis, place.bounds)
-        return self.on_each(n, [self.along(s, devices, axis, bounds) for s in n.src], devices, axis, bounds)
 
 
 # *** sums that are only needed in parts ***
@@ -414,16 +380,10 @@ def wanted_in_parts(roots: Sequence[UOp], spreader: Spreader) -> dict[UOp, Place
 def _wish(reader: UOp, n: UOp, spreader: Spreader, wishes: Mapping[UOp, Place | None]) -> Place | None:
     """How a reader takes the whole value of ``n``."""
     s = spreader.spread.get(reader)
-    if s is None:
+    if s is None or not (reader.op.elementwise or reader.op in (Ops.CONTIGUOUS, Ops.ASSIGN, Ops.PERMUTE, Ops.RESHAPE)):
         return None
-    if reader.op.elementwise or reader.op in (Ops.CONTIGUOUS, Ops.ASSIGN):
-        return (s.axis, s.bounds) if s.axis is not None else wishes.get(reader)
-    place = wishes.get(reader)
-    if place is None:
-        return None
-    if reader.op is Ops.PERMUTE:
-        return reader.arg[place[0]], place[1]
-    return moved_axis(reader.shape, n.shape, *place) if reader.op is Ops.RESHAPE else None
+    place = s.place or wishes.get(reader)
+    return place and followed(reader, reader.src.index(n), place, back=True)
 
 
 # *** placements of single ops ***
@@ -436,6 +396,38 @@ def _of_buffer(n: UOp) -> Spread:
         return Spread(layout.devices, tuple(parts))
     shaped = tuple(p.reshape(layout.part_shape(i)) for i, p in enumerate(parts))
     return Spread(layout.devices, shaped, layout.axis, layout.bounds)
+
+
+def _shrunk(n: UOp, s: Spread, axis: int) -> Spread | None:
+    """Each device keeps what it has of the box; some may have nothing left."""
+    begin, end = n.arg[axis]
+    if isinstance(begin, UOp) or isinstance(end, UOp):
+        return None
+    parts: list[UOp | None] = []
+    for p, (low, high) in zip(s.parts, pairwise(s.bounds)):
+        b, e = max(begin, low), min(end, high)
+        box = (*n.arg[:axis], (b - low, e - low), *n.arg[axis + 1 :])
+        parts.append(p.shrink(box) if p is not None and b < e else None)
+    bounds = tuple(min(max(b, begin), end) - begin for b in s.bounds)
+    return Spread(s.devices, tuple(parts), axis, bounds) if any(parts) else None
+
+
+def _padded(n: UOp, s: Spread, axis: int) -> Spread | None:
+    """The outer devices take the zeros at the ends."""
+    before, after = n.arg[axis]
+    if isinstance(before, UOp) or isinstance(after, UOp):
+        return None
+    last = len(s.parts) - 1
+    ends = [(before if i == 0 else 0, after if i == last else 0) for i in range(last + 1)]
+    parts = tuple(p.pad((*n.arg[:axis], end, *n.arg[axis + 1 :])) for p, end in zip(s.full, ends))
+    bounds = (0, *(b + before for b in s.bounds[1:-1]), s.bounds[-1] + before + after)
+    return Spread(s.devices, parts, axis, bounds)
+
+
+def _flipped(n: UOp, s: Spread, axis: int) -> Spread:
+    """The parts change places."""
+    parts = tuple(sent(p, d).flip(n.arg) for p, d in zip(s.full[::-1], s.devices))
+    return Spread(s.devices, parts, axis, tuple(s.bounds[-1] - b for b in s.bounds[::-1]))
 
 
 def _fixed(node: UOp) -> int:

@@ -172,7 +172,7 @@ def _at(node: UOp, axis: int, chunks: int, order: Sequence[int], down: bool = Fa
 
 def _memory_axis(x: UOp) -> int | None:
     """The axis that memory runs along where most of a value's elements come from; None where that is not seen."""
-    if x.op.elementwise or x.op.kind == "cast":
+    if x.op.elementwise:
         return _memory_axis(max((s for s in x.src if s.shape == x.shape), key=lambda s: s.base.size, default=x.src[0]))
     if x.op is Ops.PERMUTE:
         inner = _memory_axis(x.src[0])
