@@ -21,30 +21,69 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.layout import ROW_BYTES
 from tinsmith.ir.linear import linear_form
 from tinsmith.ir.ops.repeated import is_product
-from tinsmith.schedule.cones import SOURCES, below_reshapes, stored_type
+from tinsmith.schedule.cones import SOURCES, Views, below_reshapes, stored_type
 
 _MEMORY = (*SOURCES, Ops.CONTIGUOUS, Ops.COPY, Ops.ASSIGN)
 
 
-class _Read(NamedTuple):
-    """What a factor reads, and where.
+class Read(NamedTuple):
+    """What a factor of a product reads, and where.
 
     Attributes:
-        views: and casts, the last applied first.
-        source: of the type that a unit multiplies.
+        views: of the source, and casts.
         place: of the source, in ranges of the product's axes.
         slides: the ranges that windows slide along.
     """
 
-    views: tuple[UOp, ...]
-    source: UOp
+    views: Views
     place: Index
     slides: frozenset[UOp]
+
+    @property
+    def source(self) -> UOp:
+        return self.views.source
 
     @property
     def lies(self) -> bool:
         """Whether it has memory already."""
         return below_reshapes(self.source).op in _MEMORY
+
+
+def ranges_of(shape: Sequence[int]) -> Index:
+    """A range for each axis, which has its number."""
+    return tuple(UOp.range(s, n, None) if s > 1 else ZERO for n, s in enumerate(shape))
+
+
+def read_by(factor: UOp, index: Index, through: Callable[[UOp], bool], takes: Callable[[UOp], bool]) -> Read:
+    """What is read below the views and casts for which ``through`` holds, in the shape that the lowest reshapes give it
+    where ``takes`` holds for it."""
+    above, value, slides = list[tuple[UOp, Index]](), factor, frozenset[UOp]()
+    while through(value):
+        above.append((value, index))
+        if value.op in (Ops.WINDOW, Ops.UNWINDOW):
+            at = [index[a].ranges for a in (value.arg.axis, value.arg.window_axis)]
+            slides |= at[0] | at[1] if all(at) else frozenset()
+        index = index if value.op is Ops.CAST else move(value, index)[0]
+        value = value.src[0]
+    casts = list[UOp]()
+    while above and above[-1][0].op in (Ops.RESHAPE, Ops.CAST) and takes(value):
+        view, at_view = above.pop()
+        casts += [view] if view.op is Ops.CAST else []
+        value, index = (value, index) if view.op is Ops.CAST else (value.reshape(view.shape), at_view)
+    return Read(Views((*(v for v, _ in above), *reversed(casts)), value), index, slides)
+
+
+def _stored(factor: UOp, index: Index, narrow: DType) -> Read | None:
+    """The value of the narrow type that a factor is a view of, in the shape that it is computed in; memory has none of
+    its own."""
+    found = read_by(factor, index, lambda v: v.op.kind == "movement" or (v.op is Ops.CAST and v.dtype is not narrow),
+                    lambda v: v.ndim == 1)
+    return found if found.source.dtype is narrow else None
+
+
+def price_of_copy(x: UOp, target: Target) -> float:
+    """What a copy costs, in products."""
+    return float(2 * x.size * x.dtype.itemsize * target.costs.balance + target.costs.launch)
 
 
 def channels_last(summed: UOp, narrow: DType, target: Target) -> UOp | None:
@@ -53,56 +92,22 @@ def channels_last(summed: UOp, narrow: DType, target: Target) -> UOp | None:
     """
     if not all(isinstance(s, int) for s in summed.shape):
         return None
-    index = tuple(UOp.range(s, n, None) if s > 1 else ZERO for n, s in enumerate(summed.shape))
-    views, product, index, slides = _below(summed, index, lambda v: v.op.kind == "movement")
-    reads = [_read(f, index, narrow) for f in product.src] if is_product(product) else [None]
+    above = read_by(summed, ranges_of(summed.shape), lambda v: v.op.kind == "movement", lambda v: False)
+    product = above.source
+    reads = [_stored(f, above.place, narrow) for f in product.src] if is_product(product) else [None]
     if None in reads:
         return None
-    slides = slides.union(*(r.slides for r in reads if r is not None))
+    slides = above.slides.union(*(r.slides for r in reads if r is not None))
     found = [(r, _channels(r, slides, max(target.bulk_copy // narrow.itemsize, 1))) for r in reads if r is not None]
     copied = [r for r, axis in found if axis is not None and not (r.lies and axis == r.source.ndim - 1)]
-    price = sum(2 * r.source.size * narrow.itemsize * target.costs.balance + target.costs.launch for r in copied)
+    price = sum(price_of_copy(r.source, target) for r in copied)
     if not slides or any(axis is None for _, axis in found) or product.size * target.costs.no_boxes <= price:
         return None
     factors = (_last(r, axis) if r in copied and axis is not None else f for (r, axis), f in zip(found, product.src))
-    return _through([v for v, _ in views], product.replace(src=tuple(factors))) if copied else None
+    return above.views.of(product.replace(src=tuple(factors))) if copied else None
 
 
-def _below(value: UOp, index: Index, is_view: Callable[[UOp], bool]) -> tuple[
-        list[tuple[UOp, Index]], UOp, Index, frozenset[UOp]]:
-    """The views above a value, the last applied first, each with its index; the value, its index, and what slides."""
-    views, slides = list[tuple[UOp, Index]](), frozenset[UOp]()
-    while is_view(value):
-        views.append((value, index))
-        if value.op in (Ops.WINDOW, Ops.UNWINDOW):
-            at = [index[a].ranges for a in (value.arg.axis, value.arg.window_axis)]
-            slides |= at[0] | at[1] if all(at) else frozenset()
-        index = index if value.op is Ops.CAST else move(value, index)[0]
-        value = value.src[0]
-    return views, value, index, slides
-
-
-def _through(views: Sequence[UOp], source: UOp) -> UOp:
-    """The same views, and casts, of another source."""
-    for view in reversed(views):
-        cast = view.op is Ops.CAST
-        source = source.cast(view.dtype) if cast else UOp(view.op, None, (source, *view.src[1:]), view.arg)
-    return source
-
-
-def _read(factor: UOp, index: Index, narrow: DType) -> _Read | None:
-    """The value of the narrow type that a factor is a view of, in the shape that it has in memory or is computed in."""
-    views, value, index, slides = _below(factor, index, lambda v: v.op.kind == "movement" or (
-        v.op is Ops.CAST and v.dtype is not narrow))
-    casts = list[UOp]()
-    while value.ndim == 1 and views and views[-1][0].op in (Ops.RESHAPE, Ops.CAST):  # memory has no shape of its own
-        view, at_view = views.pop()
-        casts += [view] if view.op is Ops.CAST else []
-        value, index = (value, index) if view.op is Ops.CAST else (value.reshape(view.shape), at_view)
-    return _Read((*(v for v, _ in views), *reversed(casts)), value, index, slides) if value.dtype is narrow else None
-
-
-def _channels(read: _Read, slides: frozenset[UOp], unit: int) -> int | None:
+def _channels(read: Read, slides: frozenset[UOp], unit: int) -> int | None:
     """The axis that may be innermost: the fastest one that no window slides along, a range of its own, long enough."""
     for axis, at in reversed(list(enumerate(read.place))):
         size = read.source.shape[axis]
@@ -112,11 +117,11 @@ def _channels(read: _Read, slides: frozenset[UOp], unit: int) -> int | None:
     return None
 
 
-def _last(read: _Read, axis: int) -> UOp:
+def _last(read: Read, axis: int) -> UOp:
     """A factor of a copy whose fastest axis is the given one."""
     order = (*(a for a in range(read.source.ndim) if a != axis), axis)
     back: Sequence[int] = [order.index(a) for a in range(read.source.ndim)]
-    return _through(read.views, read.source.permute(order).contiguous().permute(tuple(back)))
+    return read.views.of(read.source.permute(order).contiguous().permute(tuple(back)))
 
 
 # *** few tiles ***
@@ -140,8 +145,8 @@ def tile_cut(node: UOp, target: Target) -> TileCut | None:
     product, axes = node.src[0], node.arg[1]
     units = [u for u in target.units if u.tiles and u.turned and u.acc is node.dtype and all(
         stored_type(f) is u.a for f in product.src)]
-    index = tuple(UOp.range(s, n, None) if s > 1 else ZERO for n, s in enumerate(product.shape))
-    reads = [_read(f, index, u.a) for u in units[:1] for f in product.src]
+    index = ranges_of(product.shape)
+    reads = [_stored(f, index, u.a) for u in units[:1] for f in product.src]
     if not reads or None in reads:
         return None
     a, b = (frozenset().union(*(i.ranges for i in r.place)) for r in reads if r is not None)

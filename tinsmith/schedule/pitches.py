@@ -11,17 +11,14 @@ It is worth its time where an operand's elements are used often enough, so this 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
-from typing import NamedTuple
 
 from tinsmith.codegen.render.base import Target
-from tinsmith.core.dtypes import DType
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.layout import ROW_BYTES
 from tinsmith.ir.ops.repeated import is_product
 from tinsmith.ir.units import MatrixUnit, in_memory
-from tinsmith.schedule.channels import channels_last
+from tinsmith.schedule.channels import Read, channels_last, price_of_copy, ranges_of, read_by
 from tinsmith.schedule.cones import below_reshapes
 from tinsmith.schedule.origins import rebuilt
 
@@ -44,84 +41,46 @@ def pitched(roots: Sequence[UOp], target: Target) -> list[UOp]:
             narrow = [u.a for u in types.values() if u.turned and u.acc is node.dtype]
             found = (channels_last(node.src[0], a, target) for a in narrow)
             node = node.replace(src=(next((p for p in found if p is not None), node.src[0]),))
-        if node.op is Ops.REDUCE and (unit := _unit_of(node, types)) is not None:
-            node = node.replace(src=(_copied(node, target, unit),))
+        reads = _reads(node) if node.op is Ops.REDUCE else []
+        units = {types.get((r.source.dtype, node.dtype)) for r in reads}
+        if len(units) == 1 and (unit := units.pop()) is not None:
+            node = node.replace(src=(_copied(node, reads, target, unit),))
             products.add(node)
         return node
 
     return rebuilt(roots, rule)
 
 
-class _Factor(NamedTuple):
-    """A factor of a product: what it reads, its type, and the views of that, the first applied first."""
-
-    source: UOp
-    dtype: DType
-    views: tuple[UOp, ...]
-
-    @property
-    def row(self) -> int:
-        return int(self.source.shape[-1] * self.source.dtype.itemsize)
-
-    def runs_along(self, axes: Sequence[int]) -> bool:
-        """Whether elements of the source lie side by side along one of the axes that the views end with."""
-        shape, axis = self.source.shape, self.source.ndim - 1
-        for view in self.views:
-            beyond = prod(shape[axis + 1 :])
-            if view.op is Ops.PERMUTE:
-                axis = view.arg.index(axis)
-            elif view.op is Ops.RESHAPE:
-                axis = next((a for a, s in enumerate(view.shape) if s == shape[axis] and
-                             prod(view.shape[a + 1 :]) == beyond), -1)
-            if axis < 0:
-                return False
-            shape = view.shape
-        return axis in axes
-
-    def of(self, source: UOp) -> UOp:
-        """The same factor of another source."""
-        made = source.cast(self.dtype)
-        for view in self.views:
-            made = UOp(view.op, None, (made, *view.src[1:]), view.arg)
-        return made
+def _reads(total: UOp) -> list[Read]:
+    """What the factors of a sum of products read, in the shape that their views have of it; none of others."""
+    product = total.src[0]
+    if total.arg[0] is not Ops.ADD or not is_product(product) or not all(isinstance(s, int) for s in product.shape):
+        return []
+    return [read_by(f, ranges_of(product.shape), lambda n: n.op in _VIEWS or (
+        n.op is Ops.CAST and n.dtype is product.dtype), lambda v: True) for f in product.src]
 
 
-def _factor(value: UOp) -> _Factor:
-    views, dtype = list[UOp](), value.dtype
-    while value.op in _VIEWS:
-        views.append(value)
-        value = value.src[0]
-    source = value.src[0] if value.op is Ops.CAST else value
-    while views and views[-1].op is Ops.RESHAPE:
-        source = source.reshape(views.pop().shape)
-    return _Factor(source, dtype, tuple(reversed(views)))
-
-
-def _unit_of(node: UOp, types: dict[tuple[DType, DType], MatrixUnit]) -> MatrixUnit | None:
-    """The fastest unit that can do a sum of products from staged operands."""
-    fixed = all(isinstance(s, int) for s in node.src[0].shape)
-    if node.arg[0] is not Ops.ADD or not fixed or not is_product(node.src[0]):
-        return None
-    found = {types.get((_factor(f).source.dtype, node.dtype)) for f in node.src[0].src}
-    return found.pop() if len(found) == 1 else None
-
-
-def _copied(total: UOp, target: Target, unit: MatrixUnit) -> UOp:
+def _copied(total: UOp, reads: Sequence[Read], target: Target, unit: MatrixUnit) -> UOp:
     """A sum's product of padded copies of what the factors read, where that pays: either gets one where its sectors
     are split, both must have boxes, or neither need have any."""
     product, costs = total.src[0], target.costs
-    factors = [_factor(f) for f in product.src]
     size = product.size * max(u.rate for u in target.units if u.staged) / unit.rate
-    across = [f for f in factors if not unit.turned and not f.runs_along(total.arg[1])]
-    odd = [f for f in factors if f in across or f.row % target.bulk_copy]
-    if odd and not (product.ndim - 1 in total.arg[1] and all(_is_dense(f.source) for f in odd) and
-                    size * costs.no_boxes > sum(_price(f.source, target) for f in odd)):
+    rows = [r.source.shape[-1] * r.source.dtype.itemsize for r in reads]
+    across = [not (unit.turned or (r.place[-1].op is Ops.RANGE and r.place[-1].arg[0] in total.arg[1])) for r in reads]
+    odd = [over or row % target.bulk_copy > 0 for over, row in zip(across, rows)]
+    prices = [price_of_copy(r.source, target) for r in reads]
+    dense = [_is_dense(r.source) for r in reads]
+    if any(odd) and not (product.ndim - 1 in total.arg[1] and all(d for d, o in zip(dense, odd) if o) and
+                         size * costs.no_boxes > sum(p for p, o in zip(prices, odd) if o)):
         return product
-    chosen = [f in odd or (f.row % costs.sector > 0 and _is_dense(f.source) and
-                           size * costs.split_lines > _price(f.source, target)) for f in factors]
-    made = ((_turned(old) if f in across else f.of(_with_pitch(_padded(f.source, f.source.ndim - 1), f.source)))
-            if copied else old for f, copied, old in zip(factors, chosen, product.src))
-    return product.replace(src=tuple(made)) if any(chosen) else product
+    factors = list(product.src)
+    for n, (read, row) in enumerate(zip(reads, rows)):
+        split = row % costs.sector > 0 and dense[n] and size * costs.split_lines > prices[n]
+        if across[n]:
+            factors[n] = _turned(factors[n])
+        elif odd[n] or split:
+            factors[n] = read.views.of(_with_pitch(_padded(read.source, read.source.ndim - 1), read.source))
+    return product.replace(src=tuple(factors))
 
 
 def _turned(factor: UOp) -> UOp:
@@ -134,11 +93,6 @@ def _turned(factor: UOp) -> UOp:
 def _is_dense(x: UOp) -> bool:
     """Whether a value lies in memory, row behind row."""
     return below_reshapes(x).op in _MEMORY
-
-
-def _price(x: UOp, target: Target) -> float:
-    """What a copy costs, in products."""
-    return float(2 * x.size * x.dtype.itemsize * target.costs.balance + target.costs.launch)
 
 
 def _padded(x: UOp, axis: int, itemsize: int = 0) -> UOp:
@@ -162,7 +116,7 @@ def _with_rows(node: UOp, target: Target) -> UOp:
     whole = total.shape[column] * itemsize % target.bulk_copy == 0
     rounded = total.cast(node.dtype)
     if whole or None in repeated or repeated[0] == repeated[1] or (
-            product.size * target.costs.split_lines <= _price(rounded, target)):
+            product.size * target.costs.split_lines <= price_of_copy(rounded, target)):
         return node
     inner = [f.src[0] if again else _padded(f.src[0], column, itemsize) for f, again in zip(product.src, repeated)]
     shape = tuple(max(sizes) for sizes in zip(*(f.shape for f in inner)))
