@@ -9,9 +9,9 @@ from tinsmith.codegen.render.cuda import cuda_target
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
-from tinsmith.schedule.casts import cast_below_views
 from tinsmith.schedule.channels import tile_cut
 from tinsmith.schedule.pitches import pitched
+from tinsmith.schedule.rewrites import cast_below_views
 
 CUDA = cuda_target("sm_90a")
 

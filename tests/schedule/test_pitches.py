@@ -16,8 +16,8 @@ from tinsmith.core.dtypes import dtypes, rounded_to_tf32
 from tinsmith.core.settings import Context
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
-from tinsmith.schedule.casts import cast_below_views
 from tinsmith.schedule.pitches import pitched
+from tinsmith.schedule.rewrites import cast_below_views
 
 DEVICE = "PYTHON:G256:B232448"
 CUDA = cuda_target("sm_90a")

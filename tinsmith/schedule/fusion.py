@@ -90,26 +90,28 @@ class Fusion:
             self.joined[n] = (n.op.elementwise and _joins(n)) or ((
                 n.op.elementwise or n.op.kind == "movement") and any(self.joined[s] for s in n.src))
             self.windowed[n] = n.op in (Ops.WINDOW, Ops.UNWINDOW, Ops.PAD) or any(self.windowed[s] for s in n.src)
-            if n.op in SOURCES or n.op in STAGED:
-                self.heavy[n], self.cost[n], self.light[n], self.depth[n] = False, 0, 0, 0
-                self.scores[n] = self.grows[n] = self.contracts[n] = self.products[n] = False
-                continue
-            self.scores[n] = any(self.scores[s] or 0 < self.depth[s] <= self.costs.stream_depth for s in n.src)
-            self.depth[n] = 0 if n.op is Ops.REDUCE else max((self.depth[s] for s in n.src), default=0)
-            self.grows[n] = n.op is not Ops.REDUCE and any(self.grows[s] for s in n.src)
-            self.heavy[n] = n.op is Ops.REDUCE or any(self.heavy[s] for s in n.src)
-            reduces = n.op is Ops.REDUCE
-            self.products[n] = contraction(n) is not None if reduces else any(self.products[s] for s in n.src)
-            self.contracts[n] = (self.products[n] and size_of(n.src[0]) > self.costs.small_work if reduces else
-                                 any(self.contracts[s] for s in n.src))
-            own = n.op.cost if n.op.elementwise or n.op is Ops.GATHER else 0
-            self.cost[n] = min(own + sum(self.cost[s] for s in n.src), 1 << 20)
-            self.light[n] = min(own + sum(self.light[s] for s in n.src), 1 << 20)
+            below = () if n.op in SOURCES or n.op in STAGED else n.src
+            self.scores[n] = any(self.scores[s] or 0 < self.depth[s] <= self.costs.stream_depth for s in below)
             if n.op is Ops.REDUCE:
-                self.cost[n], self.light[n] = 1 << 20, 0
-                if (found := contraction(n)) is not None and self.factor(n) is None:
-                    self.depth[n] = 1 << 20 if self.windowed[n] else size_of(n.src[0]) // max(size_of(n), 1)
-                    self.grows[n] = size_of(n) >= unrepeated_size(found.a) + unrepeated_size(found.b)
+                self.measure_reduce(n)
+                continue
+            own = n.op.cost if n.op.elementwise or n.op is Ops.GATHER else 0
+            self.cost[n] = min(own + sum(self.cost[s] for s in below), 1 << 20)
+            self.light[n] = min(own + sum(self.light[s] for s in below), 1 << 20)
+            self.depth[n] = max((self.depth[s] for s in below), default=0)
+            for table in (self.heavy, self.grows, self.products, self.contracts):
+                table[n] = any(table[s] for s in below)
+
+    def measure_reduce(self, n: UOp) -> None:
+        """The same of a reduction."""
+        found = contraction(n)
+        self.heavy[n], self.cost[n], self.light[n] = True, 1 << 20, 0
+        self.products[n] = found is not None
+        self.contracts[n] = found is not None and size_of(n.src[0]) > self.costs.small_work
+        self.depth[n], self.grows[n] = 0, False
+        if found is not None and self.factor(n) is None:
+            self.depth[n] = 1 << 20 if self.windowed[n] else size_of(n.src[0]) // max(size_of(n), 1)
+            self.grows[n] = size_of(n) >= unrepeated_size(found.a) + unrepeated_size(found.b)
 
     # *** decisions ***
 

@@ -8,13 +8,14 @@ from typing import Any
 from tinsmith.backend.device import Device
 from tinsmith.core.dtypes import DType
 from tinsmith.core.observe import passed
+from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.symbols import bindings, symbols, with_symbols
 from tinsmith.ir.uop import Origin, toposort
-from tinsmith.schedule.casts import cast_below_views
 from tinsmith.schedule.fusion import Fusion, fused
 from tinsmith.schedule.phases import sum_by_phase
 from tinsmith.schedule.pitches import pitched
+from tinsmith.schedule.rewrites import cast_below_views
 from tinsmith.schedule.scatters import spread_scatters
 from tinsmith.schedule.split import split_reductions
 
@@ -112,11 +113,12 @@ class Scheduler:
 
     def run(self) -> Schedule:
         target = Device[self.device].target
-        summed = passed("sum by phase", sum_by_phase(self.roots))
-        spread = passed("spread scatters", spread_scatters(summed, target))
-        below = passed("cast below views", cast_below_views(spread))
-        rows = passed("padded rows", pitched(below, target))
-        self.roots = passed("split reductions", split_reductions(rows, target))
+        if not settings.NOOPT:
+            self.roots = passed("sum by phase", sum_by_phase(self.roots))
+            self.roots = passed("spread scatters", spread_scatters(self.roots, target))
+            self.roots = passed("cast below views", cast_below_views(self.roots))
+            self.roots = passed("padded rows", pitched(self.roots, target))
+            self.roots = passed("split reductions", split_reductions(self.roots, target))
         fusion, staged = fused(self.roots, target.costs)
         passed("fusion", fusion)
         for node in staged:

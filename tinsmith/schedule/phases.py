@@ -16,10 +16,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import Window
-from tinsmith.schedule.origins import rebuilt
+from tinsmith.schedule.rewrites import rebuilt
 
 
 class _Phases(NamedTuple):
@@ -32,9 +31,7 @@ class _Phases(NamedTuple):
 
 
 def sum_by_phase(roots: Sequence[UOp]) -> list[UOp]:
-    """The graph with such sums rewritten; unchanged with NOOPT=1."""
-    if settings.NOOPT:
-        return list(roots)
+    """The graph with such sums rewritten."""
     return rebuilt(roots, lambda node, _: _sum(node) if node.op is Ops.REDUCE and node.src[0].op is Ops.UNWINDOW and (
         node.arg[0] is Ops.ADD) else node)
 

@@ -20,17 +20,17 @@ from tinsmith.ir.ops.repeated import is_product
 from tinsmith.ir.units import MatrixUnit, in_memory
 from tinsmith.schedule.channels import Read, channels_last, price_of_copy, ranges_of, read_by
 from tinsmith.schedule.cones import below_reshapes
-from tinsmith.schedule.origins import rebuilt
+from tinsmith.schedule.rewrites import rebuilt
 
 _VIEWS = (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND)
 _MEMORY = (Ops.BUFFER, Ops.CONTIGUOUS, Ops.COPY, Ops.ASSIGN)
 
 
 def pitched(roots: Sequence[UOp], target: Target) -> list[UOp]:
-    """The graph with such copies; unchanged with NOOPT=1, and where no unit reads staged operands."""
+    """The graph with such copies; unchanged where no unit reads staged operands."""
     staged = [u for u in target.units if u.staged and (settings.ALLOW_TF32 or not u.rounds)]
     types = {(in_memory(u.a), u.acc): u for u in sorted(staged, key=lambda u: u.rate)}
-    if settings.NOOPT or not types:
+    if not types:
         return list(roots)
     products = set[UOp]()
 

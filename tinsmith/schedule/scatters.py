@@ -9,15 +9,14 @@ from collections.abc import Sequence
 
 from tinsmith.codegen.render.base import Target
 from tinsmith.core.dtypes import dtypes
-from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ranking import by_pieces, count_below, digit_bits_for
-from tinsmith.schedule.origins import rebuilt
+from tinsmith.schedule.rewrites import rebuilt
 
 
 def spread_scatters(roots: Sequence[UOp], target: Target) -> list[UOp]:
     """The graph without scatters and tallies that would keep most cores idle."""
-    if settings.NOOPT or not target.costs.cuts.scatters:
+    if not target.costs.cuts.scatters:
         return list(roots)
     return rebuilt(roots, lambda node, _: _sums(node, target) if node.op is Ops.SCATTER and node.arg[1] is Ops.ADD
                    else node)

@@ -31,7 +31,7 @@ from tinsmith.ir.uop import toposort
 from tinsmith.schedule.axes import Bounds, Place, followed, part_of
 from tinsmith.schedule.canonical import buffer_name, part_names
 from tinsmith.schedule.collectives import all_gather, all_reduce, broadcast, cut, gather, reduce_scatter, sent
-from tinsmith.schedule.origins import note_origin
+from tinsmith.schedule.rewrites import note_origin
 
 _EVERYWHERE = (Ops.CONST, Ops.IOTA, Ops.BIND, Ops.VARIABLE, Ops.DETACH)
 

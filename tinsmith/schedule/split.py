@@ -8,20 +8,19 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from tinsmith.codegen.indexing import Index, flatten, move
 from tinsmith.codegen.render.base import Target
-from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.linear import linear_form
 from tinsmith.ir.ops.repeated import is_product
 from tinsmith.ir.uop import toposort
-from tinsmith.schedule.channels import tile_cut
+from tinsmith.schedule.channels import ranges_of, tile_cut
 from tinsmith.schedule.cones import below_reshapes
-from tinsmith.schedule.origins import rebuilt
+from tinsmith.schedule.rewrites import rebuilt
 
 
 def split_reductions(roots: Sequence[UOp], target: Target) -> list[UOp]:
-    """The graph with long reductions cut for the cores of ``target``; unchanged with NOOPT=1."""
-    if settings.NOOPT:
-        return list(roots)
+    """The graph with long reductions cut for the cores of ``target``."""
     readers = Counter(s for n in toposort(roots) for s in n.src)
     readers.update(roots)
 
@@ -172,23 +171,15 @@ def _at(node: UOp, axis: int, chunks: int, order: Sequence[int], down: bool = Fa
 
 def _memory_axis(x: UOp) -> int | None:
     """The axis that memory runs along where most of a value's elements come from; None where that is not seen."""
-    if x.op.elementwise:
-        return _memory_axis(max((s for s in x.src if s.shape == x.shape), key=lambda s: s.base.size, default=x.src[0]))
-    if x.op is Ops.PERMUTE:
-        inner = _memory_axis(x.src[0])
-        return None if inner is None else x.arg.index(inner)
-    if x.op is Ops.EXPAND:
-        return _memory_axis(x.src[0])
-    if x.op is Ops.RESHAPE:
-        inner, old = _memory_axis(x.src[0]), x.src[0].shape
-        if inner is None:
-            return None
-        kept, before = [a for a, s in enumerate(x.shape) if s != 1], [s for s in old[:inner] if s != 1]
-        at = len(before)
-        if [x.shape[a] for a in kept[:at]] == before and len(kept) > at and x.shape[kept[at]] == old[inner]:
-            return kept[at]
-        return kept[-1] if inner == len(old) - 1 and kept else None
-    return len(x.shape) - 1 if x.shape else None
+    index: Index = ranges_of(x.shape)
+    while x.op.elementwise or x.op in (Ops.PERMUTE, Ops.EXPAND, Ops.RESHAPE):
+        if x.op.elementwise:
+            x = max((s for s in x.src if s.shape == x.shape), key=lambda s: s.base.size, default=x.src[0])
+        else:
+            x, index = x.src[0], move(x, index)[0]
+    strides = linear_form(flatten(x.shape, index))[0]
+    fastest = min(strides, key=strides.__getitem__, default=None)
+    return None if fastest is None or fastest.op is not Ops.RANGE else fastest.arg[0]
 
 
 def _split_scan(node: UOp, target: Target) -> UOp:

@@ -26,7 +26,7 @@ from tinsmith.runtime.hostcopies import copy_from_host, is_host_copy, uncopied
 from tinsmith.runtime.lowering import lower
 from tinsmith.runtime.record import recorders
 from tinsmith.schedule.canonical import Seen, canonical, seen
-from tinsmith.schedule.origins import note_origin
+from tinsmith.schedule.rewrites import note_origin
 from tinsmith.tensor import files, history, storage
 from tinsmith.tensor.checks import Checks
 
