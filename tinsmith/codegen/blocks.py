@@ -10,18 +10,17 @@ behind the stage.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import combinations
 from math import prod
 from typing import TYPE_CHECKING
 
 from tinsmith.codegen import matrix
-from tinsmith.codegen.indexing import flatten
+from tinsmith.codegen.footprints import strides
 from tinsmith.codegen.kernelgraph import KernelGraph
-from tinsmith.codegen.roles import THREADS, Role, range_size, staged
-from tinsmith.core.dtypes import dtypes
+from tinsmith.codegen.roles import THREADS, Role, range_size
+from tinsmith.codegen.staging import Side, from_stage
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.layout import Placed
 from tinsmith.ir.linear import linear_form
 from tinsmith.ir.uop import toposort
 
@@ -98,7 +97,7 @@ def _pitch(k: KernelGraph, axis: list[UOp]) -> tuple[int, int]:
         if n.op in (Ops.LOAD, Ops.STORE) and n.src[0].op is Ops.PARAM:
             terms = linear_form(n.src[1])[0]
             size = n.src[0].arg[1][0]
-            weights = terms if not set(terms).isdisjoint(axis) else _weights(n.src[1])
+            weights = terms if not set(terms).isdisjoint(axis) else strides(n.src[1])
             found += [(-(size if isinstance(size, int) else size.vmax), abs(weights[r])) for r in axis if r in weights]
     size, step = min(found)
     return (0, step) if size <= 0 else (1, 0)
@@ -239,68 +238,13 @@ def _share(k: KernelGraph, g: UOp) -> None:
         for r in beside:
             if r not in copies:
                 copies[r] = k.new_range(range_size(r), r.arg[1])
-        inside = [(r, copies[r]) for r in beside if r.arg[1] in THREADS]
-        inside += [(again, own)] + [(r, copies[r]) for r in beside if r.arg[1] is Role.VECTOR]
-        stage = staged(part.substitute({g: own} | {r: copies[r] for r in beside}), (mine for _, mine in inside))
-        offset = flatten(stage.arg, tuple(reader for reader, _ in inside))
-        whole = UOp(Ops.FOLD, None, (stage.load(offset), again), fold.arg)
+        sides = [Side((copies[r],), r) for r in beside if r.arg[1] in THREADS]
+        sides += [Side((own,), again), *(Side((copies[r],), r) for r in beside if r.arg[1] is Role.VECTOR)]
+        load = from_stage(part, sides, {g: own} | {r: copies[r] for r in beside})
+        whole = UOp(Ops.FOLD, None, (load, again), fold.arg)
         k.sink = k.sink.substitute({fold: whole})
     k.order[k.order.index(g)] = again
     k.order += [*copies.values(), own]
-
-
-def stage_tile(k: KernelGraph, opt: Opt, value: UOp, outside: Sequence[UOp]) -> None:
-    """Stage what a block reads of a contraction's operand as a matrix: ``deep``: each step of the reduction is a row of
-    it; ``flat``: its rows run along the reduction. Rows are 16 bytes further apart than they are long, so that what
-    is written across them does not all lie in one bank. With ``depth`` slots, the next steps' tiles are on their way
-    while the threads work on one (``rings.py``).
-    """
-    inside = [r for r in k.order if r in value.ranges and r not in outside]
-    opt.require(opt.layout in ("deep", "flat") and k.target.block_threads > 0,
-                "a tile of a block of threads is deep or flat")
-    filled = [n for n in toposort(k.sink) if n.op is Ops.STAGE and value in toposort(n)]
-    copied = filled or any(n.op in (Ops.FOLD, Ops.STAGE) for n in toposort(value))
-    opt.require(not copied and not any(r.arg[1].expanded for r in outside),
-                "only what is loaded is staged so, once, outside of copies and lanes")
-    opt.require(opt.depth == 1 or any(r.arg[1] is Role.REDUCE for r in outside),
-                "slots are filled in the loop of a reduction", "that loop among the axes outside")
-    reduced = {r for f in k.folds for r in f.src[1:]} | {p.src[4] for p in k.products}
-    weights = _weights(value)
-    groups = [sorted((r for r in inside if (r in reduced) == steps), key=lambda r: -weights.get(r, 0))
-              for steps in ((True, False) if opt.layout == "deep" else (False, True))]
-    load = next(n for n in toposort(value) if n.op is Ops.LOAD)
-    terms = linear_form(load.src[1])[0]
-    table, offset = dict[UOp, UOp](), UOp.index(0)
-    fresh, sizes = list[UOp](), list[int]()
-    for across, group in enumerate(g for g in groups if g):
-        size = prod(range_size(r) for r in group)
-        lanes = opt.lanes if opt.lanes > 1 and size % opt.lanes == 0 and terms.get(group[-1]) == 1 else 1
-        loop, lane = k.new_range(size // lanes, Role.LOOP), k.new_range(lanes, Role.VECTOR)
-        own = [r for r in (loop, lane) if r.op is Ops.RANGE]
-        pad = 16 // value.dtype.itemsize // lanes if across and loop in own else 0
-        at, position, left = (loop * lanes + lane).simplify(), UOp.index(0), size
-        for r in group:
-            left //= range_size(r)
-            table[r] = (at // left % range_size(r)).simplify()
-            position = position * range_size(r) + r
-        offset = offset * (size + pad * lanes) + position
-        sizes += [range_size(r) + pad * (r is loop) for r in own]
-        fresh += own
-    copy = value.substitute(table).simplify()
-    stage = UOp(Ops.STAGE, value.dtype.ptr(), (copy, *fresh), Placed(tuple(sizes), None, opt.depth))
-    k.order += fresh
-    k.sink = k.sink.substitute({value: stage.load(offset.simplify())}).simplify()
-
-
-def _weights(value: UOp) -> dict[UOp, int]:
-    """How far a step of each range goes, in the sums that a value's places are made of."""
-    found: dict[UOp, int] = {}
-    for n in toposort(value):
-        if n.op in (Ops.ADD, Ops.MUL, Ops.RANGE) and n.dtype is dtypes.index:
-            for term, factor in linear_form(n)[0].items():
-                if term.op is Ops.RANGE:
-                    found[term] = max(found.get(term, 0), abs(factor))
-    return found
 
 
 def no_locals(k: KernelGraph, opt: Opt) -> None:

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 from tinsmith.codegen import matrix
 from tinsmith.codegen.floats import LOG2E
 from tinsmith.codegen.kernelgraph import KernelGraph
-from tinsmith.codegen.roles import Role, range_size, staged
+from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.staging import Side, from_stage, under_names
 from tinsmith.codegen.streams import equal_values
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
@@ -96,7 +97,7 @@ def make_ahead(k: KernelGraph, opt: Opt, product: UOp, outside: list[UOp]) -> No
     opt.require(fits and all(arg.depth > 1 for arg in brought), "only what a unit reads that works on its own, beside "
                 "operands from rings of two slots at least", "their STAGEs before")
     stages = dict.fromkeys(load.src[0] for load in loads)
-    k.sink = k.sink.substitute({s: s.replace(arg=Placed(s.arg, None, opt.depth)) for s in stages})
+    k.sink = k.sink.substitute({s: s.replace(arg=Placed(s.arg, depth=opt.depth)) for s in stages})
 
 
 def _powers_of_two(k: KernelGraph) -> None:
@@ -170,7 +171,7 @@ def _hold(k: KernelGraph, fold: UOp, m: UOp, r: UOp, unit: MatrixUnit) -> None:
     beside, column = k.new_range(size // unit.n, Role.UPCAST), k.new_range(unit.n, Role.FRAGMENT)
     steps, step = k.new_range(range_size(depth) // unit.k, Role.UNROLL), k.new_range(unit.k, Role.FRAGMENT)
     table = {r: (beside * unit.n + column).simplify(), depth: (steps * unit.k + step).simplify()}
-    stage = staged(matrix.summed(found, table, (m, column, step), unit, (steps,)), (beside, column))
-    k.order += [x for x in (*stage.src[1:], steps, step) if x.op is Ops.RANGE]
-    k.sink = simplify(k.sink.substitute({n: stage.load(names.get(r, r)) for n, names in same.items()}))
+    load = from_stage(matrix.summed(found, table, (m, column, step), unit, (steps,)), [Side((beside, column), r)])
+    k.read_staged(load, {n: under_names(load, names) for n, names in same.items()})
+    k.order += [x for x in (steps, step) if x.op is Ops.RANGE]
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from tinsmith.codegen import matrix
 from tinsmith.codegen.roles import Role, range_size
+from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.linear import linear_form
 from tinsmith.ir.uop import toposort
@@ -63,3 +64,14 @@ def memory_order(value: UOp, box: Footprint) -> tuple[int, int]:
 def layout_rank(r: UOp) -> int:
     """A tile is stored loop by loop, then register copies, lanes fastest, so that its reader loads whole vectors."""
     return {Role.UPCAST: 1, Role.VECTOR: 2}.get(r.arg[1], 0)
+
+
+def strides(value: UOp) -> dict[UOp, int]:
+    """How far a step of each range goes, in the sums that a value's places are made of."""
+    found: dict[UOp, int] = {}
+    for n in toposort(value):
+        if n.op in (Ops.ADD, Ops.MUL, Ops.RANGE) and n.dtype is dtypes.index:
+            for term, factor in linear_form(n)[0].items():
+                if term.op is Ops.RANGE:
+                    found[term] = max(found.get(term, 0), abs(factor))
+    return found

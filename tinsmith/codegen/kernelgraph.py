@@ -5,7 +5,6 @@ result (up to the rounding of reordered float sums).
 """
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from copy import copy as shallow_copy
@@ -13,18 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from tinsmith.codegen import matrix
-from tinsmith.codegen.footprints import Footprint, footprints, layout_rank, memory_order
-from tinsmith.codegen.normalize import conjuncts, grouped, implies, mergeable
+from tinsmith.codegen.normalize import grouped, implies, mergeable
 from tinsmith.codegen.opt import Opt
 from tinsmith.codegen.render.base import Target
-from tinsmith.codegen.roles import THREADS, Role, guarded_loads, is_partial, range_size, staged
-from tinsmith.codegen.streams import SIDE, bind, computed_values, equal_values
-from tinsmith.codegen.views import staged_operand
+from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.streams import computed_values
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Op, Ops, UOp
-from tinsmith.ir.linear import linear_form
 from tinsmith.ir.properties import bound_ranges
-from tinsmith.ir.structure import contraction
 from tinsmith.ir.symbolic import rename, simplify
 from tinsmith.ir.threefry import draws
 from tinsmith.ir.uop import toposort
@@ -270,171 +265,12 @@ class KernelGraph:
         self.order[self.order.index(a)] = m
         self.order.remove(b)
 
-    def stage(self, value: UOp, outside: Sequence[UOp], lanes: int = 0) -> UOp:
-        """Compute ``value`` once into local memory for all ranges but ``outside`` and read it from there.
-
-        It is filled by vectors of ``lanes`` elements where memory runs along it, else (or for 0) one by one.
-        Ranges that only enter as one sum (a window's position and offset) are staged as that sum: a padded tile.
-        """
-        inside = sorted((r for r in self.order if r in value.ranges and r not in outside), key=layout_rank)
-        fresh: list[UOp] = []
-        table: dict[UOp, UOp] = {}
-        offset = UOp.index(0)
-        valid: UOp | None = None
-        turned = self.turned(value)
-        boxes = sorted(footprints(value, inside), key=lambda b: (b.ranges[0] is turned, memory_order(value, b)))
-        for box in boxes:
-            lead = box.ranges[0]
-            loops, at = self.stage_loops(value, box, lanes)
-            if not lead.arg[1].expanded and loops and loops[-1].arg[1] is Role.VECTOR and box.size % lanes:
-                valid = at.lt(box.size) if valid is None else valid & at.lt(box.size)
-            fresh += loops
-            table.update({r: UOp.index(0) for r in box.ranges})
-            table[lead] = at + box.low
-            pitch = 1
-            for f in loops:
-                pitch *= range_size(f)
-            if box.ranges[0] is turned:
-                pitch += 1
-            offset = offset * pitch + box.position
-        copy = value.substitute(table)
-        if valid is not None:
-            copy = guarded_loads(copy, valid)
-        copy = simplify(copy)
-        sizes = [range_size(f) for f in fresh]
-        if sizes:
-            sizes[-1] += pitch - math.prod(range_size(f) for f in loops)
-        stage = UOp(Ops.STAGE, value.dtype.ptr(), (copy, *fresh), tuple(sizes))
-        self.order += fresh
-        self.sink = simplify(self.sink.substitute({value: stage.load(offset)}))
-        return stage
-
-    def turned(self, value: UOp) -> UOp | None:
-        """The threads that stores run along where a value's memory does not: each tile's rows are laid out along them,
-        and are one element longer, so that those who fill it column by column do not all meet in one bank."""
-        if any(r.arg[1] is Role.VECTOR for r in value.ranges):
-            return None
-        along = [r for r in self.order if r.arg[1] is Role.LOCAL and r in value.ranges
-                 and all(linear_form(s.src[1])[0].get(r) == 1 for s in self.stores)
-                 and all(linear_form(n.src[1])[0].get(r, 0) > 1 for n in toposort(value) if n.op is Ops.LOAD)]
-        return along[0] if along else None
-
-    def stage_operand(self, product: UOp, which: int, inside: Sequence[UOp], depth: int = 1) -> str:
-        """Read an operand of a matrix unit from a stage over ``inside`` and the unit's own ranges; or why it cannot."""
-        if not product.arg.staged:
-            slide = matrix.slide(product, which, inside)
-            operand, fresh = matrix.stage_operand(product, which, inside, self.new_range, self.target, slide)
-        else:
-            found = "the device has no bulk copies" if not self.target.bulk_copy else self.operand_in_ring(
-                product, which, inside, depth)
-            if isinstance(found, str):
-                return found
-            operand, fresh = found
-        self.order += fresh
-        src = (*product.src[:which], operand, *product.src[which + 1 :])
-        self.sink = simplify(self.sink.substitute({product: product.replace(src=src)}))
-        return ""
-
-    def operand_in_ring(self, product: UOp, which: int, inside: Sequence[UOp],
-                        depth: int) -> tuple[UOp, list[UOp]] | str:
-        """An operand read from a slot of the ring of its reduction's loop."""
-        fold = next((f for f in self.folds if f.src[0] is product), None)
-        loops = [] if fold is None else [r for r in fold.src[1:] if not r.arg[1].expanded]
-        loops += [r for r in product.src[which].ranges if r.arg[1] is Role.BLOCK]
-        chained = len(self.products) > 1
-        if len(loops) > 1 or not {*loops}.isdisjoint(inside) or depth < 1 or (chained and depth > 1 and not loops):
-            return "a ring is filled in the one loop of its reduction, or of the blocks of its chain"
-        if any(r.arg[1] is Role.LOOP for r in product.ranges):
-            return "a ring goes round once per block"
-        if not chained and any(n.op is Ops.STAGE and n.arg.depth != depth for n in toposort(product.src[:2])):
-            return "both operands have as many slots"
-        own = [r for n, r in enumerate(product.src[2:]) if n in (which, 2)]
-        guards = [{c for g in s.src[3:] for c in conjuncts(g)} for s in self.stores]
-        unread = [c for c in guards[0] if all(c in g for g in guards)]
-        return staged_operand(product, which, [*inside, *own], depth, self.target.bulk_copy, unread, self.new_range)
-
-    def stage_what_no_unit_loads(self) -> None:
-        """Operands that do not lie in memory as their unit loads them are staged, a tile at a time.
-
-        Raises:
-            ArgumentError: for a unit that reads them from a ring's slots, if they cannot lie there.
-        """
-        while found := next((p for p in self.products if matrix.unloadable(p)), None):
-            which = matrix.unloadable(found)[0]
-            within = (Role.UPCAST, Role.UNROLL, Role.LOCAL) if found.arg.staged else ()
-            inside = [r for r in self.order if r in found.src[which].ranges and r.arg[1] in within]
-            if why := self.stage_operand(found, which, inside):
-                raise ArgumentError("Opt", f"{found.arg.name} cannot read operand {which}: {why}", "another unit")
-
-    def stage_tile(self, value: UOp, outside: Sequence[UOp], lanes: int, copies: int) -> UOp:
-        """Compute a value that is made of reductions once, for its rows and all that reductions run over.
-
-        It is laid out row by row along the last reduced range, filled as a tile of ``copies`` vectors of ``lanes``, and
-        read wherever the same value is needed, also by reductions that call their ranges otherwise.
-        """
-        inside = [r for r in self.order if r in value.ranges and r not in outside]
-        inside.sort(key=lambda r: r.arg[1] is Role.REDUCE)
-        height = self.target.core.tile_rows
-        tiled = any(contraction(n) for n in toposort(value) if n.op is Ops.FOLD)
-        fresh: list[UOp] = []
-        table: dict[UOp, UOp] = {}
-        offset = UOp.index(0)
-        valid: UOp | None = None
-        for r in inside:
-            size, group = range_size(r), max(lanes, 1) * copies
-            if r is not inside[-1]:
-                in_registers = tiled and r.arg[1] is Role.UPCAST
-                rows = height if tiled and not in_registers and size % height == 0 else 1
-                own = [self.new_range(size // rows, Role.UPCAST if in_registers else Role.LOOP),
-                       self.new_range(rows, Role.UPCAST)]
-                at = (own[0] * rows + own[1]).simplify()
-            else:
-                size = -(-size // group) * group
-                own = [self.new_range(size // group, Role.LOOP), self.new_range(copies, Role.UPCAST),
-                       self.new_range(max(lanes, 1), Role.VECTOR)]
-                at = (own[0] * group + own[1] * max(lanes, 1) + own[2]).simplify()
-                valid = at.lt(range_size(r)) if size != range_size(r) else None
-            fresh += [f for f in own if f.op is Ops.RANGE]
-            table[r] = at
-            offset = offset * size + r
-        fixed = frozenset(outside)
-        same = equal_values(self.sink, value, fixed)
-        copy = value
-        for r, at in table.items():
-            copy = bind(copy, r, at)
-        if valid is not None:
-            copy = guarded_loads(copy, valid, at.ranges)
-        stage = staged(simplify(copy), fresh)
-        self.order += fresh
-        read = {n: stage.load(offset.substitute(names).simplify()) for n, names in same.items()}
-        self.sink = simplify(self.sink.substitute(read))
-        left = set(toposort(self.sink))
-        self.order = [r for r in self.order if r in left]
-        return stage
-
-    def stage_loops(self, value: UOp, box: Footprint, lanes: int) -> tuple[list[UOp], UOp]:
-        """Fresh ranges that fill a box, and the position they stand for.
-
-        Where memory runs along it, these are whole vectors, or for a value with lanes as many copies as are worth
-        transposing.
-        """
-        lead = box.ranges[0]
-        whole = lanes and not lead.arg[1].expanded and not is_partial(lead)
-        if whole and all(linear_form(n.src[1])[0].get(lead) == 1 for n in toposort(value) if n.op is Ops.LOAD):
-            across = any(r.arg[1] is Role.VECTOR for r in value.ranges)
-            step, role = (math.gcd(box.size, SIDE), Role.UPCAST) if across else (lanes, Role.VECTOR)
-            if step > 1 and box.size >= step // 2:
-                outer, inner = self.new_range(-(-box.size // step), Role.LOOP), self.new_range(step, role)
-                at = (outer * step + inner).simplify()
-                return [r for r in (outer, inner) if r.op is Ops.RANGE], at
-        dealt = any(r.arg[1] in THREADS for r in self.order)  # elements, out to the threads of a block
-        copies = (Role.VECTOR,) if dealt else (Role.UPCAST, Role.VECTOR)
-        role = lead.arg[1] if lead.arg[1] in copies else Role.LOOP
-        f = self.new_range(box.size, role, len(box.ranges) == 1 and is_partial(lead))
-        return ([f] if f.op is Ops.RANGE else []), f
+    def read_staged(self, load: UOp, readers: dict[UOp, UOp]) -> None:
+        """Values, or what is made of them, are read from the stage of ``load`` instead."""
+        self.order += load.src[0].src[1:]
+        self.sink = simplify(self.sink.substitute(readers))
 
     # *** the opt language ***
-
 
     def copied(self) -> Self:
         """A kernel of its own, to which opts can be applied."""

@@ -29,6 +29,7 @@ from tinsmith.codegen.matrix import product_of, reads_held
 from tinsmith.codegen.rings import Turns, produce, rings_of, shared_out
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.codegen.scopes import Coords
+from tinsmith.codegen.stages import stage_what_no_unit_loads
 from tinsmith.codegen.streams import bind
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.observe import passed
@@ -394,7 +395,7 @@ def _depends(a: UOp, b: UOp) -> bool:
 
 def linearize(kernel: Kernel) -> list[UOp]:
     """The linear program of an optimized kernel."""
-    kernel.stage_what_no_unit_loads()
+    stage_what_no_unit_loads(kernel)
     target, sink = kernel.target, one_load(continued(kernel.sink))
     kernel.sink = expand(sink, target.fma, target.scales, target.exp2s, target.rough, target.vector_bytes > 0)
     lin = Linearizer(kernel)

@@ -16,10 +16,10 @@ import numpy as np
 
 from tinsmith.codegen.normalize import implies
 from tinsmith.codegen.render.base import Target
-from tinsmith.codegen.roles import Role, guarded_loads, staged
+from tinsmith.codegen.roles import Role
+from tinsmith.codegen.staging import Side, from_stage
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.layout import Placed
 from tinsmith.ir.linear import from_linear, linear_form
 from tinsmith.ir.structure import contraction
 from tinsmith.ir.units import Fragment, MatrixUnit, in_memory
@@ -87,11 +87,10 @@ def on_unit(fold: UOp, m: UOp, n: UOp, k: UOp, unit: MatrixUnit, copies: tuple[i
     row, column = m if unit.m * copies[0] > 1 else None, n if unit.n * copies[1] > 1 else None
     table = ({row: mu * unit.m + mi} if row else {}) | ({column: nu * unit.n + ni} if column else {})
     value = _steps(fold, k, found, table, (mi, ni, ki), unit)
-    sides = ((row, unit.m * copies[0], mu, mi), (column, unit.n * copies[1], nu, ni))
-    (along, _, *outer), (across, size, *inner) = sides if unit.fragment_c.registers[-1][1] else reversed(sides)
-    stage = staged(value, (*outer, *inner))
-    offset = (along or UOp.index(0)) * size + (across or UOp.index(0))
-    return stage.load(offset.simplify()), [*stage.src[1:], *(r for r in (ki,) if r.op is Ops.RANGE)]
+    sides = ((row, mu, mi), (column, nu, ni))
+    (along, *outer), (across, *inner) = sides if unit.fragment_c.registers[-1][1] else reversed(sides)
+    load = from_stage(value, [Side(own, at or UOp.index(0)) for own, at in ((outer, along), (inner, across))])
+    return load, [*load.src[0].src[1:], *(r for r in (ki,) if r.op is Ops.RANGE)]
 
 
 def _steps(fold: UOp, k: UOp, factors: tuple[UOp, UOp], table: dict[UOp, UOp], own: tuple[UOp, UOp, UOp],
@@ -127,7 +126,7 @@ def taken_off(fold: UOp, m: UOp, n: UOp, unit: MatrixUnit, rows: int, new_range:
     total = UOp(Ops.FOLD, None, (a, *(r for r in loops.values() if r.op is Ops.RANGE)), Ops.ADD)
     fresh = [r for r in (row, *loops.values()) if r.op is Ops.RANGE]
     if rows > 1:
-        total = staged(total, (row,)).load(m)
+        total = from_stage(total, [Side((row,), m)])
     half = 1 << (unit.b.bits - 1)
     return total * (half if unit.b.kind == "uint" else -half), fresh
 
@@ -155,50 +154,38 @@ class Slide(NamedTuple):
     size: int
 
 
-def stage_operand(mma: UOp, which: int, inside: Sequence[UOp], new_range: NewRange,
-                  target: Target, slide: Slide | None = None) -> tuple[UOp, list[UOp]]:
+def packed_operand(mma: UOp, which: int, inside: Sequence[UOp], new_range: NewRange, target: Target) -> UOp:
     """Operand ``which`` read from a stage over ``inside`` and its own two ranges, in the unit's order of elements.
 
     Lanes fill it along memory where they can: along a digit of the fragment, or along the unit's copies, which then lie
     side by side. Where a window slides along the operand, the digit of that axis counts its places, each staged once.
-    Returns the operand's new form and the ranges that fill the stage.
     """
-    value = mma.src[which]
+    value, window = mma.src[which], slide(mma, which, inside)
     fragment, row, column = axes(mma)[which]
-    sizes, guard = [size for size, _, _ in fragment.registers], None
     vector = max(target.vector_bytes // 4, target.core.shortest_lanes)  # places of a window that are staged together
-    if slide is not None:
-        at, inside = slid_digit(mma, which), [r for r in inside if r not in slide.weights]
-        whole = all(linear_form(n.src[1])[0].get(slide.lead) == 1 for n in toposort(value) if n.op is Ops.LOAD)
-        sizes[at] = -(-slide.size // vector) * vector if whole else slide.size
-        roles, beside = [Role.UPCAST if whole and n < at else Role.LOOP for n in range(len(sizes))], None
+    at, whole = -1, False
+    if window is not None:
+        at, inside = slid_digit(mma, which), [r for r in inside if r not in window.weights]
+        whole = all(linear_form(n.src[1])[0].get(window.lead) == 1 for n in toposort(value) if n.op is Ops.LOAD)
+        roles, beside = [Role.UPCAST if whole and n < at else Role.LOOP for n in range(len(fragment.registers))], None
     else:
-        at, whole = -1, False
         roles, beside = _fill_roles(value, fragment, row, column, inside, target.core.shortest_lanes)
     inside = [r for r in inside if r is not beside] + ([beside] if beside is not None else [])
     outer = [new_range(_size(r), Role.VECTOR if r is beside else Role.LOOP) for r in inside]
-    digits = [new_range(size // vector if whole and n == at else size, role)
-              for n, (size, role) in enumerate(zip(sizes, roles))]
-    lanes = [new_range(vector, Role.VECTOR)] if whole else []
-    table = dict(zip(inside, outer)) | _at_digits(fragment, row, column, digits)
-    if slide is not None:
-        offset = (digits[at] * vector + lanes[0]).simplify() if whole else digits[at]
-        table |= {r: UOp.index(0) for r in slide.weights} | {slide.lead: offset}
-        guard = offset.lt(slide.size) if sizes[at] != slide.size else None
-    loops = [*outer, *reversed(digits[at:] if lanes else digits), *lanes, *(reversed(digits[:at]) if lanes else ())]
-    copy = value.substitute(table)
-    if guard is not None:
-        copy = guarded_loads(copy, guard)
-    stage = staged(copy.simplify(), loops)
-    offset = UOp.index(0)
-    for r in inside:
-        offset = offset * _size(r) + r
-    for n, (size, (_, down, across)) in reversed(list(enumerate(zip(sizes, fragment.registers)))):
-        if slide is not None and n == at:
-            offset = sum((r * weight for r, weight in slide.weights.items()), offset * size)
-        else:
-            offset = offset * size + ((row // down if down else column // across) % size)
-    return stage.load(offset.simplify()), list(stage.src[1:])
+    sizes = [size if window is None or n != at else -(-window.size // vector) if whole else window.size
+             for n, (size, _, _) in enumerate(fragment.registers)]
+    digits = [new_range(size, role) for size, role in zip(sizes, roles)]
+    lane = new_range(vector, Role.VECTOR) if whole else UOp.index(0)
+    table, valid = dict(zip(inside, outer)) | _at_digits(fragment, row, column, digits), None
+    places = [(row // down if down else column // across) % size for size, down, across in fragment.registers]
+    if window is not None:
+        offset = (digits[at] * vector + lane).simplify() if whole else digits[at]
+        table |= dict.fromkeys(window.weights, UOp.index(0)) | {window.lead: offset}
+        valid = offset.lt(window.size) if offset.vmax >= window.size else None
+        places[at] = sum((r * weight for r, weight in window.weights.items()), UOp.index(0))
+    sides = [Side((loop,), r) for loop, r in zip(outer, inside)]
+    sides += [Side((digits[n], lane) if n == at else (digits[n],), places[n]) for n in reversed(range(len(digits)))]
+    return from_stage(value, sides, table, valid)
 
 
 def slid_digit(mma: UOp, which: int) -> int:
@@ -297,7 +284,7 @@ def reads_held(value: UOp) -> list[UOp]:
 
 def made_ahead(product: UOp) -> bool:
     """Whether an operand in registers is computed one step of the loop around before the unit reads it."""
-    return any(isinstance(n.src[0].arg, Placed) for n in reads_held(product.src[0]))
+    return any(n.src[0].arg.depth > 1 for n in reads_held(product.src[0]))
 
 
 def choice(have: Fragment, want: Fragment, column: int) -> list[int] | None:

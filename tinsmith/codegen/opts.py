@@ -9,16 +9,15 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from tinsmith.codegen import accumulators, ahead, blocks, bounds, chains, counts, masking, matrix, online
+from tinsmith.codegen import accumulators, ahead, blocks, bounds, chains, counts, masking, matrix, online, stages
 from tinsmith.codegen.kernelgraph import KernelGraph
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.roles import THREADS, Axis, Role, is_partial, range_size
-from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.structure import contraction
 from tinsmith.ir.symbolic import simplify
-from tinsmith.ir.units import MatrixUnit, fma, in_memory
+from tinsmith.ir.units import MatrixUnit, fma
 from tinsmith.ir.uop import toposort
 
 
@@ -128,78 +127,6 @@ def _merge(k: KernelGraph, opt: Opt) -> None:
     opt.require(all((a in s.ranges) == (b in s.ranges) for s in k.stores), "every store must have both or none")
     opt.require(a.arg[1] is b.arg[1], "only loops of one kind can be merged")
     k.merge(a, b)
-
-
-def _stage(k: KernelGraph, opt: Opt) -> None:
-    values = k.stageable
-    opt.require(opt.axis is not None and 0 <= opt.axis < len(values), f"there are {len(values)} values to stage")
-    assert opt.axis is not None
-    kept = opt.amt if isinstance(opt.amt, tuple) else ()
-    opt.require(all(0 <= i < len(k.ranges) for i in kept), f"there are {len(k.ranges)} ranges")
-    outside = [k.ranges[i] for i in kept]
-    value = values[opt.axis]
-    for product in k.products:
-        for which, operand in enumerate(product.src[:2]):
-            within = value in toposort(operand, lambda n: n.op is not Ops.MMA)
-            if within and not (opt.layout and _loads_elements(product.arg)):
-                _stage_operand(k, opt, product, which, outside)
-                return
-    opt.require(not k.roles, "roles leave no threads that fill it together")
-    value = _widened(k, value) if value.op is Ops.LOAD else value
-    lanes = [r for r in outside if r.arg[1] is Role.VECTOR and r in value.ranges]
-    opt.require(not lanes, "a stage has no copy per lane")
-    threads = [r for r in outside if r.arg[1] in THREADS and r in value.ranges]
-    opt.require(not threads, "a stage is shared by the threads of a block")
-    opt.require(opt.lanes != 1 and opt.lanes & (opt.lanes - 1) == 0, "lanes come in powers of two")
-    inside = [r for r in k.order if r in value.ranges and r not in outside]
-    opt.require(bool(inside), "nothing is left to stage over")
-    opt.require(all(isinstance(range_size(r), int) for r in inside), "a stage has a fixed size")
-    bound = frozenset(r for n in toposort(k.sink) if n.op is Ops.SCATTER_STORE
-                      for r in ({n.src[4]} if n.src[4].arg[1] is Role.BLOCK else n.ranges | {n.src[4]}))
-    opt.require(not bound & set(inside), "an ordered scatter cannot be staged")
-    opt.require(not k.scan_lanes, "a stage has no copy per lane")
-    if opt.layout or opt.depth > 1:
-        blocks.stage_tile(k, opt, value, outside)
-        return
-    if not any(n.op is Ops.FOLD for n in toposort(value)):
-        k.stage(value, outside, opt.lanes)
-        return
-    free = [r for r in inside if r.arg[1] is Role.VECTOR or (r.arg[1] is Role.REDUCE and is_partial(r))]
-    opt.require(not free, "a computed tile has no lanes yet, and no partial reduction")
-    k.stage_tile(value, outside, opt.lanes, opt.copies)
-
-
-def _widened(k: KernelGraph, load: UOp) -> UOp:
-    """A load of floats that is only read as other floats of 32 bits is staged as these: converted once, not at every
-    use."""
-    users = [n for n in toposort(k.sink) if load in n.src]
-    other = len(users) == 1 and users[0].op is Ops.CAST and in_memory(users[0].dtype) is dtypes.float32
-    return users[0] if other and load.dtype in (dtypes.float16, dtypes.bfloat16, dtypes.float32) else load
-
-
-def _loads_elements(unit: MatrixUnit) -> bool:
-    """Whether the lanes of a unit load the elements of its operands, from wherever they are."""
-    return not unit.fragment_a.whole and not unit.staged
-
-
-def _stage_operand(k: KernelGraph, opt: Opt, product: UOp, which: int, outside: list[UOp]) -> None:
-    """An operand of a matrix unit is staged as a whole, in the order in which the unit wants its elements."""
-    operand, unit = product.src[which], product.arg
-    if matrix.reads_held(operand):
-        chains.make_ahead(k, opt, product, outside)
-        return
-    opt.require(unit.fragment_c.whole or unit.staged, f"the lanes of {unit.name} load their own elements")
-    opt.require(all(n.op is not Ops.STAGE for n in toposort(operand)), "the operand is staged already")
-    layouts = ("swizzled",) if unit.staged else ("",)
-    fits = opt.layout in layouts and (unit.staged or opt.depth == 1)
-    opt.require(fits, f"{unit.name} reads {layouts[0] or 'packed'} operands{' from one slot' * (not unit.staged)}")
-    threads = [r for r in outside if r.arg[1] in THREADS and r in operand.ranges]
-    opt.require(not threads, "a stage is shared by the threads of a block")
-    inside = [r for r in k.order if r in operand.ranges and r not in outside and r.arg[1] is not Role.FRAGMENT]
-    fixed = all(isinstance(range_size(r), int) and not is_partial(r) for r in inside)
-    opt.require(fixed, "a stage has a fixed size")
-    why = k.stage_operand(product, which, inside, opt.depth)
-    opt.require(not why, why)
 
 
 def _unit_of(k: KernelGraph, opt: Opt, fold: UOp, m: UOp, n: UOp) -> MatrixUnit:
@@ -328,7 +255,7 @@ def _split_reduction(k: KernelGraph, opt: Opt) -> None:
 
 HANDLERS: dict[OptOps, Callable[[KernelGraph, Opt], list[Opt] | None]] = {
     OptOps.UPCAST: _upcast, OptOps.UNROLL: _unroll, OptOps.VECTOR: _vector, OptOps.TILE: _tile, OptOps.CUT: bounds.cut,
-    OptOps.THREAD: _thread, OptOps.SWAP: _swap, OptOps.PADTO: _padto, OptOps.MERGE: _merge, OptOps.STAGE: _stage,
+    OptOps.THREAD: _thread, OptOps.SWAP: _swap, OptOps.PADTO: _padto, OptOps.MERGE: _merge, OptOps.STAGE: stages.stage,
     OptOps.ORDER: _order, OptOps.SPLIT: _split_reduction, OptOps.HINT: ahead.hint, OptOps.LOCAL: blocks.local,
     OptOps.GROUP: blocks.group, OptOps.GROUPTOP: blocks.group, OptOps.NOLOCALS: blocks.no_locals,
     OptOps.TC: _matrix_unit, OptOps.ROTATE: ahead.rotate, OptOps.WALK: ahead.walk, OptOps.CARRY: accumulators.carry,

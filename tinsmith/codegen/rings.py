@@ -40,7 +40,7 @@ from tinsmith.codegen.scopes import Coords
 from tinsmith.codegen.views import box_of, loaded
 from tinsmith.core.dtypes import DType
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.layout import Placed, View
+from tinsmith.ir.layout import View
 from tinsmith.ir.symbolic import simplify
 from tinsmith.ir.uop import toposort
 
@@ -209,7 +209,7 @@ class Ring:
 def slotted(lin: Emitter, r: UOp, nodes: Sequence[UOp]) -> list[UOp]:
     """The stages with slots that the loop over ``r`` fills: it is the last of the loops around them to be opened."""
     opened = lin.opened | {r}
-    found = [n for n in toposort(nodes) if n.op is Ops.STAGE and isinstance(n.arg, Placed) and n.arg.depth > 1]
+    found = [n for n in toposort(nodes) if n.op is Ops.STAGE and n.arg.depth > 1]
     return [n for n in found if n.arg.layout is None and r in n.ranges and n.ranges <= opened]
 
 

@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from tinsmith.ir import Ops, UOp
-from tinsmith.ir.uop import toposort
+from tinsmith.ir import UOp
 
 
 class Role(enum.Enum):
@@ -50,19 +49,6 @@ def count_of(ranges: Iterable[UOp]) -> int:
     12
     """
     return math.prod(r.vmax + 1 for r in ranges)
-
-
-def staged(value: UOp, ranges: Iterable[UOp]) -> UOp:
-    """The stage of a value over ranges, of which those of one step are none."""
-    over = [r for r in ranges if r.op is Ops.RANGE]
-    return UOp(Ops.STAGE, value.dtype.ptr(), (value, *over), tuple(range_size(r) for r in over))
-
-
-def guarded_loads(value: UOp, valid: UOp, moved_by: frozenset[UOp] | None = None) -> UOp:
-    """A value whose loads, those that some of the ranges move if these are given, give 0 where a condition is false."""
-    found = [n for n in toposort(value) if n.op is Ops.LOAD and (moved_by is None or moved_by & n.src[1].ranges)]
-    return value.substitute({n: n.replace(src=(*n.src[:2], n.src[2] & valid if len(n.src) > 2 else valid))
-                             for n in found})
 
 
 def limits(r: UOp) -> tuple[UOp, UOp] | None:

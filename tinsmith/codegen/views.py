@@ -19,9 +19,10 @@ from typing import NamedTuple
 
 from tinsmith.codegen.normalize import conjuncts
 from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.staging import Side, from_stage
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.layout import LEAST_ROW_BYTES, MOST_DIMENSIONS, MOST_STEP, ROW_BYTES, Layout, Placed, View
+from tinsmith.ir.layout import LEAST_ROW_BYTES, MOST_DIMENSIONS, MOST_STEP, ROW_BYTES, Layout, View
 from tinsmith.ir.linear import Linear, from_linear, linear_form
 from tinsmith.ir.units import in_memory
 
@@ -29,8 +30,8 @@ MOST_ROWS = 256  # of a box
 
 
 def staged_operand(product: UOp, which: int, inside: Sequence[UOp], depth: int, align: int, unread: Sequence[UOp],
-                   new_range: Callable[[int, Role], UOp]) -> tuple[UOp, list[UOp]] | str:
-    """Operand ``which`` read from a ring's stage over ``inside``, and the ranges that fill it; or why it cannot be.
+                   new_range: Callable[[int, Role], UOp]) -> UOp | str:
+    """Operand ``which`` read from a ring's stage over ``inside``; or why it cannot be.
 
     Args:
         align: bytes that starts and strides of a bulk copy must be multiples of.
@@ -61,10 +62,9 @@ def staged_operand(product: UOp, which: int, inside: Sequence[UOp], depth: int, 
             continue
         copy = value.substitute({load: there.replace(src=(*there.src[:2], *found.guard))})
         layout = Layout(rows, width, size // width, bool(columns), width * value.dtype.itemsize)
-        ranges = [r for r in (chunk, down, over) if r.op is Ops.RANGE]
-        placed = Placed(tuple(range_size(r) for r in ranges), layout, depth)
-        staged = UOp(Ops.STAGE, value.dtype.ptr(), (copy, *ranges), placed)
-        return staged.load(layout.place(_sum(across), _sum(along)).simplify()), ranges
+        row, column = _sum(across), _sum(along)
+        sides = (Side((chunk,), column // width), Side((down,), row), Side((over,), column % width))
+        return from_stage(copy, sides, layout=layout, depth=depth)
     deep_only = "" if product.arg.turned else f" of the reduction, along which {product.arg.name} reads rows"
     return (f"its {sizes[0]} × {sizes[1]} elements are no box of memory: 8 to {MOST_ROWS} rows that begin at multiples "
             f"of {align} bytes, of {whole} elements each{deep_only}")

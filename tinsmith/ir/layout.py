@@ -66,8 +66,8 @@ class Layout:
 
 
 class Placed(tuple[int, ...]):
-    """The argument of a STAGE that a ring fills: its sizes, how they lie (as the sizes say, if there is no layout), and
-    how many slots there are.
+    """The argument of a STAGE: its sizes, how they lie (as the sizes say, if there is no layout), and how many slots
+    there are.
 
     >>> a, b = (Placed((8, 64), Layout(8, 64, 1, False), depth) for depth in (2, 3))
     >>> a == (8, 64), a == b, list(a)
@@ -77,7 +77,7 @@ class Placed(tuple[int, ...]):
     layout: Layout | None
     depth: int
 
-    def __new__(cls, sizes: tuple[int, ...], layout: Layout | None, depth: int) -> Placed:
+    def __new__(cls, sizes: tuple[int, ...], layout: Layout | None = None, depth: int = 1) -> Placed:
         self = super().__new__(cls, sizes)
         self.layout, self.depth = layout, depth
         return self
@@ -95,7 +95,8 @@ class Placed(tuple[int, ...]):
         return tuple(self), self.layout, self.depth
 
     def __repr__(self) -> str:
-        return f"{tuple(self)!r}, {self.layout}, {self.depth} slots"
+        more = "" if self.layout is None and self.depth == 1 else f", {self.layout}, {self.depth} slots"
+        return f"{tuple(self)!r}{more}"
 
 
 @dataclass(frozen=True)
