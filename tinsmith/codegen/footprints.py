@@ -1,9 +1,9 @@
 """Footprints: what the iterations of some loops reach of a value, as boxes along one loop or a sum of two."""
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from tinsmith.codegen import matrix
 from tinsmith.codegen.roles import Role, range_size
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
@@ -20,37 +20,64 @@ class Footprint(NamedTuple):
     size: int
 
 
+class Window(NamedTuple):
+    """The same of any number of ranges: the value depends on them only by ``Σ weight·range``, and neighbours overlap.
+    One of them, ``lead``, has the weight 1."""
+
+    weights: dict[UOp, int]
+    lead: UOp
+    size: int
+
+
 def footprints(value: UOp, inside: list[UOp]) -> list[Footprint]:
     """``inside`` grouped into boxes: y and ky of y + ky, or x and kx of x*stride - kx, are one box."""
-    boxes: list[Footprint] = []
-    left = list(inside)
-    sums = matrix.sums([s for n in toposort(value) if n.op is Ops.LOAD for s in n.src[1:]])
+    boxes, left = list[Footprint](), list(inside)
+    sums = _sums(s for n in toposort(value) if n.op is Ops.LOAD for s in n.src[1:])
     while left:
         r = left.pop(0)
-        partner = next((p for p in left if _enter_as_sum(sums, r, p) is not None), None)
-        if partner is None:
+        pairs = ((p, unit, other) for p in left for unit, other in ((r, p), (p, r))
+                 if not r.arg[1].expanded and not p.arg[1].expanded)
+        found = next(((p, unit, other, k) for p, unit, other in pairs
+                      if 0 < abs(k := _weight(sums, unit, other)) < range_size(unit)), None)
+        if found is None:
             boxes.append(Footprint((r,), r, 0, range_size(r)))
             continue
+        partner, unit, other, k = found
         left.remove(partner)
-        k, unit, other = _enter_as_sum(sums, r, partner) or (0, r, r)
         reach = k * (range_size(other) - 1)
         low = min(reach, 0)
         boxes.append(Footprint((unit, other), (unit + other * k - low).simplify(), low, range_size(unit) + abs(reach)))
     return boxes
 
 
-def _enter_as_sum(sums: list[UOp], a: UOp, b: UOp) -> tuple[int, UOp, UOp] | None:
-    """(k, unit, other) if a value, with these sums in its places, depends on a and b only through unit + k*other."""
-    if a.arg[1].expanded or b.arg[1].expanded:
-        return None
-    for unit, other in ((a, b), (b, a)):
-        ratios = {matrix.ratio(root, unit, other) for root in sums}
-        ratios.discard(None)
-        if len(ratios) == 1:
-            k = ratios.pop()
-            if isinstance(k, int) and 0 < abs(k) < range_size(unit):  # neighbours overlap: there is something to share
-                return k, unit, other
-    return None
+def windows(value: UOp, ranges: Sequence[UOp]) -> Iterator[Window]:
+    """With each range as the lead those whose steps are longer and overlap what is there without them."""
+    sums = _sums([value])
+    for lead in ranges:
+        weights, size = {lead: 1}, range_size(lead)
+        steps = [(k, r) for r in ranges if r is not lead and (k := _weight(sums, lead, r)) > 0]
+        for k, r in sorted(steps, key=lambda step: step[0]):
+            if k < size:
+                weights, size = weights | {r: k}, size + k * (range_size(r) - 1)
+        yield Window(weights, lead, size)
+
+
+def _sums(roots: Iterable[UOp]) -> list[UOp]:
+    """The integer sums inside index and guard expressions."""
+    return [s for root in roots for s in ([root] if root.dtype is dtypes.index else (
+        s for n in toposort(root) if n.dtype is not dtypes.index for s in n.src if s.dtype is dtypes.index))]
+
+
+def _weight(sums: Sequence[UOp], unit: UOp, other: UOp) -> int:
+    """How many steps of ``unit`` one of ``other`` is in all sums that have either; 0 if they do not agree."""
+    found = set[int]()
+    for terms in (linear_form(root)[0] for root in sums):
+        a, b = terms.get(unit, 0), terms.get(other, 0)
+        if any((unit in t.ranges or other in t.ranges) and t is not unit and t is not other for t in terms):
+            return 0
+        if a or b:
+            found.add(b // a if a and b % a == 0 else 0)
+    return found.pop() if len(found) == 1 else 0
 
 
 def memory_order(value: UOp, box: Footprint) -> tuple[int, int]:

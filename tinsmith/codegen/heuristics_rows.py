@@ -3,7 +3,7 @@
 Lanes and several accumulators go along the reduced range if memory runs along it, else lanes beside it. What several
 passes over a row compute is computed once and kept in local memory, where that is dear. Windows of a few elements, and
 their gradients, are written out, and so are the places in them that the output has: what then runs is elementwise, with
-lanes in whole vectors, every so many elements apart (see ``emit_strided_loads``).
+lanes in whole vectors, every so many elements apart (see ``emit_strided``).
 """
 from __future__ import annotations
 

@@ -17,8 +17,7 @@ from tinsmith.codegen.emit_chains import ChainWriter
 from tinsmith.codegen.emit_counts import write_counts
 from tinsmith.codegen.emit_folds import FoldWriter, OnlineWriter
 from tinsmith.codegen.emit_fragments import store_fragments
-from tinsmith.codegen.emit_strided_loads import strided
-from tinsmith.codegen.emit_strided_stores import store_strided
+from tinsmith.codegen.emit_strided import store_strided, strided
 from tinsmith.codegen.emit_tiles import held_operand, statistic
 from tinsmith.codegen.emit_unlikely import unlikely
 from tinsmith.codegen.emit_warps import loads_first, running_by_warps, shared_by_warps

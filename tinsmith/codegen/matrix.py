@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
+from tinsmith.codegen.footprints import Window, windows
 from tinsmith.codegen.normalize import implies
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role
 from tinsmith.codegen.staging import Side, from_stage
-from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.core.dtypes import DType
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.linear import from_linear, linear_form
 from tinsmith.ir.structure import contraction
@@ -145,13 +145,16 @@ def axes(mma: UOp) -> tuple[tuple[Fragment, UOp, UOp], tuple[Fragment, UOp, UOp]
     return (mma.arg.fragment_a, m, k), (mma.arg.fragment_b, k, n)
 
 
-class Slide(NamedTuple):
-    """A window along an operand's rows or columns: the operand depends on some ranges only by ``Σ weight·range``, which
-    has ``size`` values. One of them, ``lead``, has the weight 1."""
-
-    weights: dict[UOp, int]
-    lead: UOp
-    size: int
+def slide(product: UOp, which: int, inside: Sequence[UOp]) -> Window | None:
+    """The window that slides along the rows or columns of a unit's operand, where its places overlap."""
+    value, axis = product.src[which], product.src[3 if which else 2]
+    ranges = [r for r in (*inside, axis) if r.op is Ops.RANGE and r in value.ranges]
+    for found in windows(value, ranges) if slid_digit(product, which) >= 0 else ():
+        along = found.weights.get(axis) == 1 if axis.op is Ops.RANGE else any(
+            r.arg[1] is Role.UPCAST for r in found.weights)
+        if along and found.size < math.prod(_size(r) for r in found.weights):
+            return found
+    return None
 
 
 def packed_operand(mma: UOp, which: int, inside: Sequence[UOp], new_range: NewRange, target: Target) -> UOp:
@@ -193,45 +196,6 @@ def slid_digit(mma: UOp, which: int) -> int:
     registers = axes(mma)[which][0].registers
     own = [n for n, (_, down, across) in enumerate(registers) if (across if which else down)]
     return own[0] if len(own) == 1 and max(registers[own[0]][1:]) == 1 else -1
-
-
-def slide(product: UOp, which: int, inside: Sequence[UOp]) -> Slide | None:
-    """The window that slides along the rows or columns of a unit's operand, where its places overlap."""
-    value, axis = product.src[which], product.src[3 if which else 2]
-    ranges = [r for r in (*inside, axis) if r.op is Ops.RANGE and r in value.ranges]
-    positions = sums([value])
-    for lead in ranges if slid_digit(product, which) >= 0 else []:
-        ratios = {r: {ratio(root, lead, r) for root in positions} - {None} for r in ranges if r is not lead}
-        alike = [(k, r) for r, found in ratios.items() if len(found) == 1 for k in found]
-        steps = [(k, r) for k, r in alike if isinstance(k, int) and k > 0]
-        weights, size = {lead: 1}, _size(lead)
-        for k, r in sorted(steps, key=lambda step: step[0]):
-            if k < size:  # its places overlap those of the others
-                weights, size = weights | {r: k}, size + k * (_size(r) - 1)
-        along = weights.get(axis) == 1 if axis.op is Ops.RANGE else any(r.arg[1] is Role.UPCAST for r in weights)
-        if along and size < math.prod(_size(r) for r in weights):
-            return Slide(weights, lead, size)
-    return None
-
-
-def sums(roots: list[UOp]) -> list[UOp]:
-    """The integer sums inside index and guard expressions."""
-    out: list[UOp] = []
-    for root in roots:
-        out += [root] if root.dtype is dtypes.index else [s for n in toposort(root) if n.dtype is not dtypes.index
-                                                          for s in n.src if s.dtype is dtypes.index]
-    return out
-
-
-def ratio(root: UOp, unit: UOp, other: UOp) -> int | float | None:
-    """coefficient(other) / coefficient(unit) in a sum; None if neither occurs, nan if they do not fit."""
-    terms, _ = linear_form(root)
-    if any((unit in t.ranges or other in t.ranges) and t is not unit and t is not other for t in terms):
-        return math.nan
-    a, b = terms.get(unit, 0), terms.get(other, 0)
-    if a == 0 and b == 0:
-        return None
-    return b // a if a and b % a == 0 else math.nan
 
 
 def _fill_roles(value: UOp, fragment: Fragment, row: UOp, column: UOp,

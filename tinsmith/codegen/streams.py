@@ -172,15 +172,6 @@ def single_way_out(start: UOp, top: UOp, stop: frozenset[UOp]) -> UOp:
     return best
 
 
-class Tile(NamedTuple):
-    """How local memory holds a computed value: rows, then what runs along lanes, padded to whole groups of vectors."""
-
-    rows: tuple[UOp, ...]
-    along: tuple[UOp, ...]
-    lanes: int
-    copies: int
-
-
 def computed_values(sink: UOp) -> list[UOp]:
     """Computed factors of contractions, and values inside reductions that are made of reductions, in a stable order."""
     folds = [f for f in toposort(sink) if f.op is Ops.FOLD]
