@@ -107,7 +107,7 @@ def opts_of(sink: UOp, slots: int = 2, below: int = 1, form: str = "", between: 
     way = min(chain_ways(kernel, kernel.target), key=lambda c: c.cycles).apply
     assert isinstance(way, partial)
     way.func(kernel, **way.keywords | {"tile": Tile(below, slots, 1.0, "roles" in form or "turns" in form, between,
-                                                    "ahead" in form, "turns" in form)})
+                                                    "ahead" in form, below * ("turns" in form))})
     return kernel.opts
 
 
@@ -177,7 +177,7 @@ def test_what_cannot_be_ahead_or_take_turns_is_refused() -> None:
     kernel = linearize_on(DEVICE, sink, opts_of(sink, 1, 1))
     ahead = Opt(OptOps.STAGE, len(kernel.stageable) - 1, (), depth=2)
     for opt, why in ((ahead, "two slots at least"), (Opt(OptOps.STAGE, ahead.axis, (), depth=3), "there are two"),
-                     (Opt(OptOps.ROLES, None, 1), "take turns"), (Opt(OptOps.ROLES, None, 2), "places of the grid")):
+                     (Opt(OptOps.ROLES, None, 1), "how many groups"), (Opt(OptOps.ROLES, None, 2), "it has 1")):
         with pytest.raises(ArgumentError, match=why):
             kernel.apply(opt)
     kernel = linearize_on(DEVICE, sink, opts_of(sink, 2, 1, "ahead"))

@@ -122,9 +122,9 @@ def ahead(draw: Draw, kernel: Kernel) -> Iterator[Opt]:
 
 def roles(draw: Draw, kernel: Kernel) -> Iterator[Opt]:
     if draw(st.integers(0, 3)):
-        groups = {Role.BLOCK, Role.LOCAL} <= {r.arg[1] for r in kernel.order}
+        groups = next((range_size(r) for r in kernel.order if r.arg[1] is Role.LOCAL), 0) * kernel.goes_by_blocks
         places = kernel.blocks and len(kernel.products) == 1 and draw(st.booleans())
-        yield Opt(OptOps.ROLES, None, 1 if groups and draw(st.booleans()) else 2 if places else None)
+        yield Opt(OptOps.ROLES, None, groups if groups and draw(st.booleans()) else 2 if places else None)
 
 
 def kinds(kernel: Kernel) -> Iterator[str]:

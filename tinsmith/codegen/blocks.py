@@ -105,7 +105,7 @@ def _pitch(k: KernelGraph, axis: list[UOp]) -> tuple[int, int]:
 
 def threads_per_block(k: KernelGraph) -> int:
     lanes: int = max((p.arg.threads for p in k.products), default=1)
-    return lanes * (prod(int(range_size(axis[0])) for axis in thread_axes(k)) * max(k.turns, 1) + k.roles)
+    return lanes * (prod(int(range_size(axis[0])) for axis in thread_axes(k)) * k.tiles_in_turn + k.roles)
 
 
 # *** the opts ***
@@ -164,25 +164,25 @@ def local(k: KernelGraph, opt: Opt) -> None:
 
 
 def roles(k: KernelGraph, opt: Opt) -> None:
-    """Warps of their own fill the slots of the rings that a unit reads its operands from; with the amount 1 the groups
-    that read take turns at the unit, block by block of a chain. With a greater one so many groups of readers take turns
-    at the places that a block goes through: while one stores its result, another's products are under way."""
+    """Warps of their own fill the slots of the rings that a unit reads its operands from. With an amount so many groups
+    of readers take turns: those that a chain's block has at its unit, block by block of what it goes through; else at
+    the places of the grid, a tile each: while one stores its result, another's products are under way."""
     opt.require(any(p.arg.staged for p in k.products) and not k.roles,
                 "only the ring of a unit that reads staged operands has roles, once")
     operands = {n.src[0] for p in k.products for n in p.src[:2]}
     opt.require(all(n.op is not Ops.STAGE or n in operands or matrix.held(n) for n in k.nodes),
                 "other stages are filled by all threads of the block")
     turns = opt.amt or 0
-    opt.require(isinstance(turns, int) and turns >= 0, "the amount is 1 where groups take turns at blocks of a chain, "
-                "and how many there are where they take turns at places")
+    opt.require(isinstance(turns, int) and turns >= 0 and turns != 1, "the amount is how many groups take turns")
     assert isinstance(turns, int)
     groups = threads_per_block(k) // max(p.arg.threads for p in k.products)
+    if turns and k.goes_by_blocks:
+        opt.require(turns == groups, f"all groups of a chain take turns at its blocks, and it has {groups}",
+                    "as many, or LOCAL before")
     several = groups == len(k.products) == 1 and 0 < k.blocks < prod(range_size(r) for r in k.order
                                                                      if r.arg[1] is Role.GLOBAL)
-    opt.require(turns < 2 or several, "groups take turns at the places of the grid that a block goes through, a tile "
-                "each", "WALK with fewer blocks, and no LOCAL")
-    opt.require(turns != 1 or (groups > 1 and any(r.arg[1] is Role.BLOCK for r in k.order)),
-                "only groups that go through the blocks of a chain take turns", "LOCAL and ONLINE before, or no amount")
+    opt.require(not turns or k.goes_by_blocks or several, "groups take turns at the blocks of a chain, or at the "
+                "places of the grid that a block goes through, a tile each", "WALK with fewer blocks, and no LOCAL")
 
     def change(new: KernelGraph) -> None:
         new.roles, new.turns = True, turns

@@ -43,7 +43,7 @@ class BlockWriter(ScopeWriter):
                 self.threads_of.append((mine, self.special("lidx0", product.arg.threads)))
         first = len(self.threads_of)
         if self.kernel.roles or len(axes) + first > 3:
-            size, groups = prod(range_size(axis[0]) for axis in axes), max(self.kernel.turns, 1)
+            size, groups = prod(range_size(axis[0]) for axis in axes), self.kernel.tiles_in_turn
             total = self.special(f"lidx{first}", size * groups + self.kernel.roles)
             self.role, pitch = total if self.kernel.roles else None, 1
             self.group = total if groups > 1 else None

@@ -93,4 +93,4 @@ def apply_chain(kernel: Kernel, numbers: list[int], unit: MatrixUnit, tile: Tile
         kernel.apply(Opt(OptOps.STAGE, kernel.stageable.index(value), (), depth=2))
     if tile.roles:
         several = any(r.arg[1] is Role.LOCAL for r in kernel.order)
-        kernel.apply(Opt(OptOps.ROLES, None, 1 if tile.turns and several else None))
+        kernel.apply(Opt(OptOps.ROLES, None, tile.turns if tile.turns and several else None))

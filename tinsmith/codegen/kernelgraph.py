@@ -38,7 +38,7 @@ class KernelGraph:
     blocks: int = 0  # that go through the grid, taking turns; 0: one for each of its places
     backwards: set[int] = field(default_factory=set)  # numbers of axes of the grid that go from the last to the first
     roles: bool = False  # warps of their own fill the slots of rings
-    turns: int = 0  # groups of warps take turns at their unit: so many at places of the grid; 1: at blocks of a chain
+    turns: int = 0  # so many groups of warps take turns at their unit
     count: int = 0
     target: Target = field(default_factory=lambda: Target(""))
     _sorted: tuple[UOp | None, list[UOp], dict[Op, list[UOp]]] = field(default=(None, [], {}), repr=False,
@@ -142,6 +142,17 @@ class KernelGraph:
         ahead of a unit that reads it in registers."""
         held = [p.src[0] for p in self.products if matrix.reads_held(p.src[0])]
         return self.loads + computed_values(self.sink) + held
+
+    @property
+    def goes_by_blocks(self) -> bool:
+        """Whether a loop over blocks goes around what depends on them."""
+        return any(r.arg[1] is Role.BLOCK for r in self.order)
+
+    @property
+    def tiles_in_turn(self) -> int:
+        """How many tiles a block has at a time: groups that take turns at places of the grid have one each, those that
+        take turns at the blocks of a chain are parts of one."""
+        return 1 if self.goes_by_blocks else max(self.turns, 1)
 
     @property
     def stores(self) -> list[UOp]:

@@ -34,8 +34,8 @@ class OptOps(enum.Enum):
     # tiles of two loops in bands: `amt` = (the other, band[, 1: as one range of tiles[, blocks that go through them]]);
     # -1: an axis of the grid from the last block to the first
     WALK = enum.auto()
-    # further warps of the block fill the slots of rings, and its own only read them; `amt` = 1: in turns at the unit;
-    # `amt` > 1: so many groups of them take turns at places of the grid
+    # further warps of the block fill the slots of rings, and its own only read them; `amt` groups of these take turns:
+    # at the blocks of a chain, else at places of the grid
     ROLES = enum.auto()
     LOCAL = enum.auto()  # the inner `amt` of a parallel range become threads of a block
     GROUP = enum.auto()  # `amt` threads of a block share a reduction, taking turns

@@ -77,7 +77,7 @@ class Ring:
         self.free: UOp | None = None
         if lin.role is not None and (loop is not None or lin.kernel.blocks):
             groups = int(lin.role.arg[1]) - 1
-            self.free = readers(lin, f"free{number}", self.depth, groups // max(lin.kernel.turns, 1))
+            self.free = readers(lin, f"free{number}", self.depth, groups // lin.kernel.tiles_in_turn)
         self.slot = UOp.index(0)
 
     def run(self, writer: Sum, bodies: list[UOp]) -> None:
