@@ -55,10 +55,10 @@ class ChainWriter(OnlineWriter):
         at = self.place(f)
         return at.fragment.size if at.column in f.ranges else at.rows.size if at.row in f.ranges else 1
 
-    def counted(self, r: UOp, span: tuple[UOp, UOp], stores: list[UOp], inside: Callable[[list[UOp]], None]) -> None:
+    def counted(self, r: UOp, size: UOp, bodies: list[UOp], inside: Callable[[list[UOp]], None]) -> None:
         """Operands that do not depend on the block are brought before the loop, the others by rings. Blocks in which no
         mask hides anything come first, in a loop of their own; but for the very first, where p is made ahead."""
-        lin, bodies, (start, end) = self.lin, [f.src[0] for f in self.group], span
+        lin, (start, end) = self.lin, self.lin.span_of(r)
         products = [p for p in toposort(bodies) if p.op is Ops.MMA and p.arg.staged]
         rings = list(dict.fromkeys(ring for p in products for ring in rings_of(lin, p)))
         for ring in rings if lin.role is None else ():
@@ -68,24 +68,24 @@ class ChainWriter(OnlineWriter):
                 ring.wait(UOp.index(0))
         walked = [ring for ring in rings if ring.loop is not None]
 
-        def blocks(first: UOp, last: UOp, stores: list[UOp]) -> None:
-            bodies = [simplify(s) for s in stores]
-            self.in_loop(r, first, last, lambda: self.at_block(r, walked, lambda: inside(bodies)))
+        def blocks(first: UOp, last: UOp, bodies: list[UOp]) -> None:
+            simple = [simplify(b) for b in bodies]
+            self.in_loop(r, first, last, lambda: self.at_block(r, walked, lambda: inside(simple)))
 
         self.ahead = any(map(made_ahead, products))
         if self.ahead:
             end = end.maximum(start + 1).simplify()
             with lin.first_step(r, start):
-                self.at_block(start, walked, lambda: inside([simplify(s) for s in stores]))
+                self.at_block(start, walked, lambda: inside([simplify(b) for b in bodies]))
             start = (start + 1).simplify()
         if lin.turns is not None:
             self.turn = (r + start).simplify()  # is as odd as r - start
         found = clear_end(r, toposort(bodies), {x for x in lin.opened if x.arg[1] is Role.GLOBAL})
         if found is not None:
             middle = found[0].minimum(end).maximum(start).simplify()
-            blocks(start, middle, [s.substitute(found[1]) for s in stores])
+            blocks(start, middle, [b.substitute(found[1]) for b in bodies])
             start = middle
-        blocks(start, end, stores)
+        blocks(start, end, bodies)
         self.block = end
         for g, writer in self.behind(bodies).items():
             writer.drained()  # no slot is filled any more
@@ -152,11 +152,7 @@ class ChainWriter(OnlineWriter):
         for n, writer in enumerate(scores, 1):
             self.land(writer, len(scores) - n + len(behind))
             writer.finished()
-        known: dict[Coords, tuple[UOp, UOp]] = {}
-        for c in self.copies[self.group[0]]:
-            old = self.values[0, c, ()]
-            new = self.values[0, c, ()] = self.accumulate(Ops.MAX, old, bodies[0], c)
-            known[c] = lin.named(old), lin.named(lin.value(finite(lin.named(new))))
+        known = {c: (old, lin.named(lin.value(shift))) for c, (old, shift) in self.maxima(bodies[0]).items()}
         products = list[tuple[int, UOp, dict[Coords, UOp]]]()
         for g, (f, body) in enumerate(zip(self.group, bodies)):
             if g == 0:

@@ -1,16 +1,16 @@
 """Emits reductions: accumulators, the loop, and what is combined after it."""
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from tinsmith.codegen.ahead import Ahead
 from tinsmith.codegen.emitter import Emitter
 from tinsmith.codegen.matrix import product_of, reads_held
+from tinsmith.codegen.online import finite
 from tinsmith.codegen.rings import Pipeline, rings_of, slotted
-from tinsmith.codegen.roles import Role, is_partial, range_size
-from tinsmith.codegen.scopes import Coords, all_but_last
+from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.scopes import Coords
 from tinsmith.codegen.streams import bind
 from tinsmith.core.settings import settings
 from tinsmith.ir import Op, Ops, UOp
@@ -109,67 +109,46 @@ class FoldWriter:
         """Open the loops with an accumulator per value; innermost, combine."""
         if not loops:
             return self.step(bodies)
-        lin, r = self.lin, loops[0]
-        wrapped = [UOp(Ops.STORE, None, (UOp.index(0), UOp.index(0), b)) for b in bodies]
+        return self.lin.over(loops[0], bodies, lambda inner: self.nest(loops[1:], inner), self.counted)
 
-        def inside(stores: list[UOp]) -> None:
-            self.nest(loops[1:], [s.src[2] for s in stores])
-
-        if not is_partial(r):
-            return self.counted(r, lin.span_of(r), wrapped, inside)
-        whole, last = all_but_last(r)
-        self.counted(whole, (UOp.index(0), last), [bind(w, r, whole) for w in wrapped], inside)
-        return inside([simplify(n) for n in [bind(w, r, last) for w in wrapped]])
-
-    def counted(self, r: UOp, span: tuple[UOp, UOp], stores: list[UOp], inside: Callable[[list[UOp]], None]) -> None:
-        start, end = span
-        stores = [simplify(n) for n in stores]
+    def counted(self, r: UOp, size: UOp, bodies: list[UOp], inside: Callable[[list[UOp]], None]) -> None:
+        """One loop; ``inside`` gets what its steps take in."""
+        start, end = self.lin.span_of(r)
+        bodies = [simplify(b) for b in bodies]
         if start.is_const and end.is_const and (start.arg, end.arg) == (0, 1) and r.arg[1] is not Role.BLOCK:
-            return inside([simplify(n) for n in [bind(s, r, UOp.index(0)) for s in stores]])
-        stages = slotted(self.lin, r, stores)
+            return inside([simplify(bind(b, r, UOp.index(0))) for b in bodies])
+        stages = slotted(self.lin, r, bodies)
         if stages:
-            return Pipeline(self, r, end, stages).run(start, stores, inside)
-        self.in_loop(r, start, end, lambda: inside(stores), stores)
+            return Pipeline(self, r, end, stages).run(start, bodies, inside)
+        return self.in_loop(r, start, end, lambda: inside(bodies), bodies)
 
-    def in_loop(self, r: UOp, start: UOp, end: UOp, inside: Callable[[], None], stores: Sequence[UOp] = ()) -> None:
-        """A loop in which the values are accumulators."""
+    def in_loop(self, r: UOp, start: UOp, end: UOp, inside: Callable[[], None], bodies: Sequence[UOp] = ()) -> None:
+        """A loop in which the values are accumulators, and so are loads that are issued an iteration ahead; the last
+        iteration repeats its own."""
         lin, keys, span = self.lin, list(self.values), (self.lin.expression(start), self.lin.expression(end))
-        ahead = self.first_loads(r, start, stores)
+        rotated = [(n, c) for n in toposort(bodies) if self.is_rotated(n, r) for c in lin.all_coords(n.ranges)]
+
+        def loads(step: UOp) -> dict[Any, UOp]:
+            return {(n, c): lin.spread(lin.value(simplify(bind(n.replace(arg=None), r, step)), c), range_size(lanes)
+                                       if (lanes := lin.lanes(n)) is not None else 1) for n, c in rotated}
 
         def turn(accs: dict[Any, UOp]) -> dict[Any, UOp]:
             self.values = {key: accs[key] for key in keys}
-            following = self.next_loads(r, end, {load: accs[load] for load in ahead})
+            lin.scopes[-1].values |= {load: accs[load] for load in rotated}
+            following = loads((r + 1).minimum(end - 1)) if rotated else {}
             inside()
             return {**self.values, **following}
 
-        found = lin.carrying(r, *span, {**self.values, **ahead}, turn, True)
+        found = lin.carrying(r, *span, {**self.values, **loads(start)}, turn, True)
         self.values = {key: found[key] for key in keys}
 
-    def first_loads(self, r: UOp, begin: UOp, stores: Sequence[UOp]) -> dict[tuple[UOp, Coords], UOp]:
-        """Loads that are issued an iteration ahead: what the first iteration needs."""
-        lin, out = self.lin, dict[tuple[UOp, Coords], UOp]()
-        opened = lin.opened | {r}
-        for n in toposort(stores):
-            if not (n.op is Ops.LOAD and isinstance(n.arg, Ahead) and n.arg.rotate and n.arg.loop == r.arg[0]):
-                continue
-            ready = r in n.src[1].ranges and r not in n.src[0].ranges and n.src[0] not in lin.written
-            if not (ready and all(x in opened or x.arg[1].expanded for x in n.ranges)):
-                continue
-            lanes = lin.lanes(n)
-            count = 1 if lanes is None else range_size(lanes)
-            for c in lin.all_coords(n.ranges):
-                out[n, c] = lin.spread(lin.value(simplify(bind(n.replace(arg=None), r, begin)), c), count)
-        return out
-
-    def next_loads(self, r: UOp, end: UOp,
-                   rotated: dict[tuple[UOp, Coords], UOp]) -> dict[tuple[UOp, Coords], UOp]:
-        """The same loads for the iteration that follows; the last one repeats itself."""
-        lin, out = self.lin, dict[tuple[UOp, Coords], UOp]()
-        for (n, c), acc in rotated.items():
-            lin.scopes[-1].values[n, c] = acc
-            following = simplify(bind(n.replace(arg=None), r, (r + 1).minimum(end - 1)))
-            out[n, c] = lin.spread(lin.value(following, c), acc.dtype.count)
-        return out
+    def is_rotated(self, n: UOp, r: UOp) -> bool:
+        """Whether a load is issued an iteration of the loop over ``r`` ahead."""
+        if not (n.op is Ops.LOAD and isinstance(n.arg, Ahead) and n.arg.rotate and n.arg.loop == r.arg[0]):
+            return False
+        opened = self.lin.opened | {r}
+        ready = r in n.src[1].ranges and r not in n.src[0].ranges and n.src[0] not in self.lin.written
+        return ready and all(x in opened or x.arg[1].expanded for x in n.ranges)
 
     def step(self, bodies: list[UOp]) -> None:
         lin = self.lin
@@ -240,12 +219,7 @@ class OnlineWriter(FoldWriter):
     def step(self, bodies: list[UOp]) -> None:
         lin, here = self.lin, self.lin.here
         before, lin.current_folds = lin.current_folds, [n for b in bodies for n in toposort(b) if n.op is Ops.FOLD]
-        known: dict[Coords, tuple[UOp, UOp]] = {}
-        for c in self.copies[self.group[0]]:
-            old = self.values[0, c, ()]
-            new = self.values[0, c, ()] = self.accumulate(Ops.MAX, old, bodies[0], c)
-            shift = lin.named(new)  # not yet a number: relative to 0, as long as there is nothing but -inf
-            known[c] = lin.named(old), shift.eq(-math.inf).where(0.0, shift)
+        known = self.maxima(bodies[0])
         for g, (f, body) in enumerate(zip(self.group, bodies)):
             for c in self.copies[f] if g else ():
                 old, shift = known[lin.coords_of(self.group[0], c)]
@@ -255,6 +229,15 @@ class OnlineWriter(FoldWriter):
                 added = lin.combine(here, Ops.MUL, f.dtype, [scale, lin.value(part, c)])
                 self.values[g, c, ()] = lin.combine(here, Ops.MULADD, f.dtype, [self.values[g, c, ()], keep, added])
         lin.current_folds = before
+
+    def maxima(self, body: UOp) -> dict[Coords, tuple[UOp, UOp]]:
+        """The maxima before and with a block; the latter as numbers that sums can be relative to."""
+        lin, known = self.lin, dict[Coords, tuple[UOp, UOp]]()
+        for c in self.copies[self.group[0]]:
+            old = self.values[0, c, ()]
+            new = self.values[0, c, ()] = self.accumulate(Ops.MAX, old, body, c)
+            known[c] = lin.named(old), finite(lin.named(new))
+        return known
 
     def parts(self, body: UOp) -> tuple[UOp, UOp, UOp]:
         """Of what a sum adds: the weight exp(block's maximum - maximum), the block's own sum, and the maximum."""

@@ -21,6 +21,8 @@ from tinsmith.ir.symbolic import simplify
 from tinsmith.ir.uop import toposort
 
 Coords = tuple[tuple[UOp, int], ...]
+Write = Callable[[list[UOp]], None]
+Loop = Callable[[UOp, UOp, list[UOp], Write], None]  # over a range of a size, around what is written of a body
 K = TypeVar("K")
 _LEAVES = (Ops.CONST, Ops.RANGE, Ops.VARIABLE)
 
@@ -175,17 +177,18 @@ class ScopeWriter:
 
     # *** loops ***
 
-    def over(self, r: UOp, body: list[UOp], write: Callable[[list[UOp]], None]) -> None:
-        """A loop over ``r`` around ``write(body)``; a partial last iteration is peeled."""
+    def over(self, r: UOp, body: list[UOp], write: Write, loop: Loop | None = None) -> None:
+        """A loop over ``r`` around ``write(body)``, the usual one or another; a partial last iteration is peeled."""
+        loop = loop or self.loop
         if r.arg[1] is Role.THREAD:
             self.shared = True
             self.threads(r, body, write)
             self.shared = False
             return None
         if not is_partial(r):
-            return self.loop(r, r.src[-1], body, write)
+            return loop(r, r.src[-1], body, write)
         whole, last = all_but_last(r)
-        self.loop(whole, last, self.narrowed(body, r, whole), write)
+        loop(whole, last, self.narrowed(body, r, whole), write)
         write(self.narrowed(body, r, last))
         return None
 
