@@ -8,7 +8,7 @@ from math import prod
 
 from tinsmith.codegen.blocks import grid_axes, thread_axes
 from tinsmith.codegen.kernel import Kernel
-from tinsmith.codegen.roles import THREADS, Role, range_size
+from tinsmith.codegen.roles import THREADS, Role, digits, range_size
 from tinsmith.codegen.scopes import Coords, ScopeWriter
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
@@ -45,12 +45,9 @@ class BlockWriter(ScopeWriter):
         if self.kernel.roles or len(axes) + first > 3:
             size, groups = prod(range_size(axis[0]) for axis in axes), self.kernel.tiles_in_turn
             total = self.special(f"lidx{first}", size * groups + self.kernel.roles)
-            self.role, pitch = total if self.kernel.roles else None, 1
-            self.group = total if groups > 1 else None
-            for axis in axes:
-                own = (total // pitch % range_size(axis[0])).simplify()
+            self.role, self.group = total if self.kernel.roles else None, total if groups > 1 else None
+            for axis, own in zip(axes, digits([axis[0] for axis in axes], total).values()):
                 self.name_thread(axis, self.raw(own if len(axes) > 1 else total))
-                pitch *= range_size(axis[0])
         else:
             for number, axis in enumerate(axes, first):
                 self.name_thread(axis, self.special(f"lidx{number}", range_size(axis[0])))
@@ -180,11 +177,7 @@ class BlockWriter(ScopeWriter):
         element: UOp = self.whole_block
         if turns > 1:
             element = self.new_range(turns, turn) * threads + element
-        table, pitch = {}, 1
-        for r in loops:
-            table[r] = (element // pitch % range_size(r)).simplify()
-            pitch *= range_size(r)
-        offset, value = (fill.src[n].substitute(table).simplify() for n in (1, 2))
+        offset, value = (fill.src[n].substitute(digits(loops, element)).simplify() for n in (1, 2))
         valid = (element.lt(elements),) if elements % threads else ()
         return UOp(Ops.STORE, None, (fill.src[0], offset, value, *valid))
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+from collections.abc import Sequence
 
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.linear import weighted_sum
@@ -61,7 +62,7 @@ def _smaller(a: object, b: object) -> bool:
     return (a.vmax if isinstance(a, UOp) else a) < (b.vmax if isinstance(b, UOp) else b)  # type: ignore[operator, no-any-return]
 
 
-def flatten(shape: tuple[object, ...], index: Index) -> UOp:
+def flatten(shape: Sequence[object], index: Sequence[UOp]) -> UOp:
     """Row-major position of ``index`` in ``shape``."""
     if all(type(size) is int for size in shape):
         strides = list(itertools.accumulate(reversed(shape[1:]), operator.mul, initial=1))

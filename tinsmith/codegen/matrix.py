@@ -72,13 +72,18 @@ def product_of(fold: UOp) -> UOp | None:
 
 def on_unit(fold: UOp, m: UOp, n: UOp, k: UOp, unit: MatrixUnit, copies: tuple[int, int],
             new_range: NewRange) -> tuple[UOp, list[UOp]]:
-    """The fold's value on a unit whose result is staged, and the new ranges.
+    """The fold's value on a unit, and the new ranges. k runs over one step of it, if its depth is more than 1.
 
-    m and n run over so many copies of the unit's tile, k over one step of it; where a tile is a single row or column,
-    or the depth is 1, m, n or k is a range that the unit knows nothing of. The stage's rows are those of the unit.
+    Where the result stays with the threads, m and n are the unit's own ranges. Else it is staged: they run over so many
+    copies of the unit's tile, or where a tile is a single row or column they are ranges that the unit knows nothing of.
+    The stage's rows are those of the unit.
     """
     found = operands(fold, m, n, unit)
     assert found is not None
+    loops = [r for r in fold.src[1:] if r is not k or unit.k == 1]
+    if not unit.fragment_c.whole:
+        ki = new_range(unit.k, Role.FRAGMENT)
+        return summed(found, {k: ki} if unit.k > 1 else {}, (m, n, ki), unit, loops), [ki] * (ki.op is Ops.RANGE)
     if unit.flipped is not None:
         found = found[0], _flipped(found[1], unit.flipped.b)
         unit = unit.flipped
@@ -86,19 +91,10 @@ def on_unit(fold: UOp, m: UOp, n: UOp, k: UOp, unit: MatrixUnit, copies: tuple[i
     mi, ni, ki = (new_range(step, Role.FRAGMENT) for step in (unit.m, unit.n, unit.k))
     row, column = m if unit.m * copies[0] > 1 else None, n if unit.n * copies[1] > 1 else None
     table = ({row: mu * unit.m + mi} if row else {}) | ({column: nu * unit.n + ni} if column else {})
-    value = _steps(fold, k, found, table, (mi, ni, ki), unit)
-    sides = ((row, mu, mi), (column, nu, ni))
-    (along, *outer), (across, *inner) = sides if unit.fragment_c.registers[-1][1] else reversed(sides)
-    load = from_stage(value, [Side(own, at or UOp.index(0)) for own, at in ((outer, along), (inner, across))])
+    value = summed(found, table | ({k: ki} if unit.k > 1 else {}), (mi, ni, ki), unit, loops)
+    sides = [Side((mu, mi), row or UOp.index(0)), Side((nu, ni), column or UOp.index(0))]
+    load = from_stage(value, sides if unit.fragment_c.registers[-1][1] else sides[::-1])
     return load, [*load.src[0].src[1:], *(r for r in (ki,) if r.op is Ops.RANGE)]
-
-
-def _steps(fold: UOp, k: UOp, factors: tuple[UOp, UOp], table: dict[UOp, UOp], own: tuple[UOp, UOp, UOp],
-           unit: MatrixUnit) -> UOp:
-    """The sum of a unit's steps over all loops of a fold but the one that is the unit's own."""
-    if unit.k > 1:
-        table = {k: own[2]} | table
-    return summed(factors, table, own, unit, [r for r in fold.src[1:] if r not in table])
 
 
 def summed(factors: tuple[UOp, UOp], table: dict[UOp, UOp], own: tuple[UOp, UOp, UOp], unit: MatrixUnit,
@@ -129,14 +125,6 @@ def taken_off(fold: UOp, m: UOp, n: UOp, unit: MatrixUnit, rows: int, new_range:
         total = from_stage(total, [Side((row,), m)])
     half = 1 << (unit.b.bits - 1)
     return total * (half if unit.b.kind == "uint" else -half), fresh
-
-
-def in_registers(fold: UOp, m: UOp, n: UOp, k: UOp, unit: MatrixUnit, new_range: NewRange) -> tuple[UOp, list[UOp]]:
-    """The fold's value on a unit whose result stays with its threads: m and n are already the unit's own ranges."""
-    found = operands(fold, m, n, unit)
-    assert found is not None
-    ki = new_range(unit.k, Role.FRAGMENT)
-    return _steps(fold, k, found, {}, (m, n, ki), unit), [r for r in (ki,) if r.op is Ops.RANGE]
 
 
 def axes(mma: UOp) -> tuple[tuple[Fragment, UOp, UOp], tuple[Fragment, UOp, UOp]]:

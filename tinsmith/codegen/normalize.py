@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-from tinsmith.codegen.streams import same_value, share_rows
+from tinsmith.codegen.streams import inner_contractions, same_value, share_rows
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.linear import linear_form
@@ -293,9 +293,7 @@ def names_across(store: UOp, main: UOp) -> dict[UOp, UOp] | None:
 
 
 def inner_sums(store: UOp) -> list[UOp]:
-    """The contractions that the contraction in ``store`` is made of."""
+    """The contractions that the contraction in ``store`` is made of, if all it is made of is sums."""
     top = store.src[2]
-    folds = [n for n in toposort(top) if n.op is Ops.FOLD]
-    if top.op is not Ops.FOLD or not contraction(top) or any(f.arg is not Ops.ADD for f in folds):
-        return []
-    return [f for f in folds if f is not top and contraction(f)]
+    plain = top.op is Ops.FOLD and contraction(top) and all(n.arg is Ops.ADD for n in toposort(top) if n.op is Ops.FOLD)
+    return inner_contractions(top.src[0]) if plain else []

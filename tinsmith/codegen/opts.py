@@ -184,13 +184,9 @@ def _matrix_unit(k: KernelGraph, opt: Opt) -> list[Opt]:
     rest, more = matrix.taken_off(fold, m, n, unit, unit.m * mu, k.new_range) if unit.flipped else (None, [])
     r = k.split(r, unit.k, Role.REDUCE)[unit.k > 1]
     fold = next(f for f in k.folds if r in f.src[1:] and matrix.operands(f, m, n, unit))
-    if whole:
-        value, fresh = matrix.on_unit(fold, m, n, r, unit, (mu, nu), k.new_range)
-        value, fresh = value if rest is None else value + rest, [*fresh, *more]
-    else:
-        value, fresh = matrix.in_registers(fold, m, n, r, unit, k.new_range)
-    k.sink = simplify(k.sink.substitute({fold: value}))
-    k.order += fresh
+    value, fresh = matrix.on_unit(fold, m, n, r, unit, (mu, nu), k.new_range)
+    k.sink = simplify(k.sink.substitute({fold: value if rest is None else value + rest}))
+    k.order += [*fresh, *more]
     if r not in toposort(k.sink):
         k.order.remove(r)
     return [replace(opt, unit=unit.name)]

@@ -51,6 +51,15 @@ def count_of(ranges: Iterable[UOp]) -> int:
     return math.prod(r.vmax + 1 for r in ranges)
 
 
+def digits(ranges: Iterable[UOp], number: UOp) -> dict[UOp, UOp]:
+    """Ranges as digits of one number, the fastest first."""
+    table, pitch = dict[UOp, UOp](), 1
+    for r in ranges:
+        table[r] = (number // pitch % range_size(r)).simplify()
+        pitch *= range_size(r)
+    return table
+
+
 def limits(r: UOp) -> tuple[UOp, UOp] | None:
     """The first and the last but one step of a range that takes only some of its steps; None if it takes all."""
     return r.src[:2] if len(r.src) == 3 else None

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 
 from tinsmith.codegen import chains, matrix
 from tinsmith.codegen.footprints import Footprint, footprints, layout_rank, memory_order, strides
+from tinsmith.codegen.indexing import flatten
 from tinsmith.codegen.kernelgraph import KernelGraph
 from tinsmith.codegen.normalize import conjuncts
 from tinsmith.codegen.opt import Opt
-from tinsmith.codegen.roles import THREADS, Role, is_partial, range_size
+from tinsmith.codegen.roles import THREADS, Role, digits, is_partial, range_size
 from tinsmith.codegen.staging import Side, from_stage, under_names
 from tinsmith.codegen.streams import SIDE, equal_values
 from tinsmith.codegen.views import staged_operand
@@ -148,16 +149,13 @@ def _rows(k: KernelGraph, opt: Opt, value: UOp, inside: list[UOp], outside: Sequ
     terms = linear_form(next(n for n in toposort(value) if n.op is Ops.LOAD).src[1])[0]
     sides, table = list[Side](), dict[UOp, UOp]()
     for across, group in enumerate(g for g in groups if g):
-        left = math.prod(range_size(r) for r in group)
-        lanes = opt.lanes if opt.lanes > 1 and left % opt.lanes == 0 and terms.get(group[-1]) == 1 else 1
-        loop, lane = k.new_range(left // lanes, Role.LOOP), k.new_range(lanes, Role.VECTOR)
-        at, position = (loop * lanes + lane).simplify(), UOp.index(0)
-        for r in group:
-            left //= range_size(r)
-            table[r] = (at // left % range_size(r)).simplify()
-            position = position * range_size(r) + r
+        sizes = [range_size(r) for r in group]
+        whole = opt.lanes > 1 and math.prod(sizes) % opt.lanes == 0 and terms.get(group[-1]) == 1
+        lanes = opt.lanes if whole else 1
+        loop, lane = k.new_range(math.prod(sizes) // lanes, Role.LOOP), k.new_range(lanes, Role.VECTOR)
+        table |= digits(reversed(group), (loop * lanes + lane).simplify())
         apart = 16 // value.dtype.itemsize // lanes if across and loop.op is Ops.RANGE else 0
-        sides.append(Side((loop, lane), position, apart))
+        sides.append(Side((loop, lane), flatten(sizes, group), apart))
     load = from_stage(value, sides, table, depth=opt.depth)
     k.read_staged(load, {value: load})
 

@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tinsmith.codegen.indexing import flatten
 from tinsmith.codegen.normalize import conjuncts
-from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.roles import Role, digits, range_size
 from tinsmith.codegen.staging import Side, from_stage
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
@@ -55,14 +56,14 @@ def staged_operand(product: UOp, which: int, inside: Sequence[UOp], depth: int, 
         if columns and not product.arg.turned:
             continue
         chunk, down, over = (new_range(n, Role.LOOP) for n in (size // width, rows, width))
-        table = _parts(along, chunk * width + over) | _parts(across, down)
+        table = digits(along, chunk * width + over) | digits(across, down)
         there = load.substitute(table).simplify()
         found = box_of(there, over, down, align, [c.substitute(table).simplify() for c in unread])
         if found is None:
             continue
         copy = value.substitute({load: there.replace(src=(*there.src[:2], *found.guard))})
         layout = Layout(rows, width, size // width, bool(columns), width * value.dtype.itemsize)
-        row, column = _sum(across), _sum(along)
+        row, column = (flatten([range_size(r) for r in x[::-1]], x[::-1]) for x in (across, along))
         sides = (Side((chunk,), column // width), Side((down,), row), Side((over,), column % width))
         return from_stage(copy, sides, layout=layout, depth=depth)
     deep_only = "" if product.arg.turned else f" of the reduction, along which {product.arg.name} reads rows"
@@ -84,23 +85,6 @@ def _in_order(index: UOp, ranges: Sequence[UOp]) -> list[UOp]:
     def stride(r: UOp) -> int:
         return min((abs(c) * (1 if t is r else r.vmax + 1) for t, c in terms.items() if r in t.ranges), default=0)
     return sorted((r for r in ranges if r.op is Ops.RANGE), key=lambda r: (r.arg[1] is not Role.FRAGMENT, stride(r)))
-
-
-def _parts(ranges: Sequence[UOp], at: UOp) -> dict[UOp, UOp]:
-    """Ranges as digits of one number, the fastest first."""
-    table, pitch = dict[UOp, UOp](), 1
-    for r in ranges:
-        table[r] = (at // pitch % range_size(r)).simplify()
-        pitch *= range_size(r)
-    return table
-
-
-def _sum(ranges: Sequence[UOp]) -> UOp:
-    """The number that ranges are digits of."""
-    position, pitch = UOp.index(0), 1
-    for r in ranges:
-        position, pitch = position + r * pitch, pitch * range_size(r)
-    return position.simplify()
 
 
 # *** views ***
