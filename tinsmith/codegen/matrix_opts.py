@@ -18,7 +18,7 @@ from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.price import Moved, Price, price, unit_results, unit_steps
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, count_of, is_partial, range_size
-from tinsmith.codegen.tuning import Candidate, apply_to, name_of, order, split, stride_of
+from tinsmith.codegen.tuning import Candidate, apply_to, name_of, order, split, stage, stride_of
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.linear import linear_form
 from tinsmith.ir.structure import contraction
@@ -204,8 +204,7 @@ def _stage(kernel: Kernel, which: int, outside: list[UOp]) -> None:
     """Stage an operand of the unit, named by one of its loads; one made of constants stays as it is."""
     loads = _loads(kernel.products[0].src[which])
     if loads:
-        kept = tuple(kernel.ranges.index(r) for r in outside)
-        kernel.apply(Opt(OptOps.STAGE, kernel.loads.index(loads[0]), kept))
+        stage(kernel, loads[0], outside)
 
 
 def _lanes_of_the_result(kernel: Kernel, target: Target) -> None:

@@ -28,7 +28,7 @@ from tinsmith.codegen.streams import (
     single_way_out,
     streams,
 )
-from tinsmith.codegen.tuning import Candidate, apply_to, lanes_of, power_of_two, split, stride_of
+from tinsmith.codegen.tuning import Candidate, apply_to, lanes_of, power_of_two, split, stage, stride_of
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.structure import contraction
 from tinsmith.ir.uop import toposort
@@ -54,10 +54,10 @@ def chain_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
     if (row := _row(kernel, target)) is not None:
         far = core.tile_rows * 2 * row.nbytes > target.l2_bytes // 2
         spent = chain_price(target, products, core.visible if row.masked else 1.0, rescaled=True)
-        yield offered(f"blocks of {row.block} columns", spent, partial(blocks_of_rows, target=target, block=row.block))
-    found = streams(kernel.sink)
-    rows = found[0].rows[-1:] if found else ()
-    if rows and all(s.rows[-1:] == rows for s in found):
+        yield offered(f"blocks of {row.block} columns", spent, partial(blocks_of_rows, target=target, row=row))
+    found = {rows[-1:] for _, rows in streams(kernel.sink)}
+    rows = found.pop() if len(found) == 1 else ()
+    if rows:
         yield offered("whole rows", chain_price(target, products, far=far), partial(
             whole_rows, target=target, rows=rows))
 
@@ -94,68 +94,57 @@ def blocks_of_tiles(kernel: Kernel, target: Target, sides: list[list[UOp]], size
 
 
 class _Row(NamedTuple):
-    """Rows with a maximum and sums relative to it, one of them a contraction of all columns: bytes of a row, columns of
-    a block, and whether a mask hides blocks of them."""
+    """Rows with a maximum and sums relative to it, one of them a contraction of all columns: what the maximum is over,
+    the rows and the columns of the results, bytes of a row, columns of a block, and whether a mask hides blocks."""
 
+    over: UOp
+    rows: list[UOp]
+    column: UOp
     nbytes: int
     block: int
     masked: bool
 
 
 def _row(kernel: Kernel, target: Target) -> _Row | None:
-    found = _top_and_sum(kernel)
-    if found is None:
+    top, sums = greatest(kernel.sink), [f for f in outer_folds(kernel.sink) if contraction(f)]
+    if top is None or len(sums) != 1 or not inner_contractions(top.src[0]):
         return None
-    top, total = found
-    size, beside = range_size(top.src[1]), _beside(kernel, top, total)
-    block = block_of_row(size, *target.core.row_block)
+    over, size = top.src[1], range_size(top.src[1])
+    beside = [r for r in kernel.parallel if r in sums[0].ranges and r not in top.ranges]
+    rows, block = [r for r in kernel.parallel if r in top.ranges], block_of_row(size, *target.core.row_block)
     fits = len(beside) == 1 and -(-range_size(beside[0]) // lanes_of(kernel, target)) <= target.core.accumulators
-    if not fits or not block or not any(r in top.ranges for r in kernel.parallel):
+    if not fits or not block or not rows:
         return None
     hidden = nothing_where(top.src[0], -math.inf)
-    return _Row(size * top.dtype.itemsize, block, hidden is not None and everywhere(hidden, [top.src[1]]) is not None)
+    masked = hidden is not None and everywhere(hidden, [over]) is not None
+    return _Row(over, rows, beside[0], size * top.dtype.itemsize, block, masked)
 
 
-def _top_and_sum(kernel: Kernel) -> tuple[UOp, UOp] | None:
-    """The maximum of rows made of a contraction, and the one contraction of all columns."""
-    top, sums = greatest(kernel.sink), [f for f in outer_folds(kernel.sink) if contraction(f)]
-    return (top, sums[0]) if top is not None and len(sums) == 1 and inner_contractions(top.src[0]) else None
-
-
-def _beside(kernel: Kernel, top: UOp, total: UOp) -> list[UOp]:
-    """The columns of the results."""
-    return [r for r in kernel.parallel if r in total.ranges and r not in top.ranges]
-
-
-def blocks_of_rows(kernel: Kernel, target: Target, block: int) -> None:
+def blocks_of_rows(kernel: Kernel, target: Target, row: _Row) -> None:
     """Rows with a maximum, block by block: where whole rows do not fit half of the second cache, or where a mask hides
     blocks of them.
 
     Measured, 8 heads of 64: 512 rows of 512 keys take 4.7 ms in blocks and 3.9 ms as whole rows, with a causal mask 3.5
     and 3.9; 4096 of 4096 (one head) 53 and 44 ms, with the mask 23 and 49.
     """
-    found = _top_and_sum(kernel)
-    assert found is not None
-    lanes, top = lanes_of(kernel, target), found[0]
-    rows, beside = [r for r in kernel.parallel if r in top.ranges], _beside(kernel, *found)
-    vectors = -(-range_size(beside[0]) // lanes)
-    kernel.apply(Opt(OptOps.ONLINE, kernel.ranges.index(top.src[1]), block))
-    height = min(max(target.core.accumulators // vectors, 1), kernel.target.core.tile_rows, range_size(rows[-1]))
+    lanes = lanes_of(kernel, target)
+    vectors = -(-range_size(row.column) // lanes)
+    kernel.apply(Opt(OptOps.ONLINE, kernel.ranges.index(row.over), row.block))
+    height = min(max(target.core.accumulators // vectors, 1), kernel.target.core.tile_rows, range_size(row.rows[-1]))
     if height > 1:
-        split(kernel, OptOps.UPCAST, rows[-1], height)
+        split(kernel, OptOps.UPCAST, row.rows[-1], height)
     if visible_ends(kernel):
         kernel.apply(Opt(OptOps.SKIP))
     around = [r for r in kernel.ranges if r in kernel.parallel or r.arg[1] is Role.BLOCK]
-    top = next(f for f in kernel.folds if f.arg is Ops.MAX and f.src[1].arg[1] is not Role.BLOCK)
-    while inner := inner_contractions(top.src[0]):
+    while inner := inner_contractions(next(f.src[0] for f in kernel.folds
+                                           if f.arg is Ops.MAX and f.src[1].arg[1] is not Role.BLOCK)):
         value = single_way_out(inner[0], kernel.sink, frozenset())
         tile(kernel, value, lanes, power_of_two(target.core.accumulators // height), around)
-        top = next(f for f in kernel.folds if f.arg is Ops.MAX and f.src[1].arg[1] is not Role.BLOCK)
     for factor in [s for f in kernel.folds if contraction(f) for s in f.src[0].src]:
         if any(n.op is Ops.STAGE for n in toposort(factor)) and factor in kernel.stageable[len(kernel.loads):]:
             tile(kernel, factor, lanes, 1, around)
     if lanes > 1:
-        outer, _ = split(kernel, OptOps.VECTOR, beside[0], lanes)
+        outer, _ = split(kernel, OptOps.VECTOR, row.column, lanes)
         if outer is not None and range_size(outer) > 1:
             apply_to(kernel, OptOps.UPCAST, outer, range_size(outer))
     statistics(kernel, target.core, lanes)
@@ -174,7 +163,7 @@ def block_of_row(size: int, least: int, most: int, apart: int) -> int:
 def tiles(kernel: Kernel, core: Core, lanes: int, around: Sequence[UOp] | None = None) -> None:
     """Every inner contraction gets its tile, and then every computed operand that is not one already; ``around`` are
     the loops around the tiles, all if not given."""
-    while inner := next((i for s in streams(kernel.sink) if (i := inner_contractions(s.operand))), None):
+    while inner := next((i for operand, _ in streams(kernel.sink) if (i := inner_contractions(operand))), None):
         values = [single_way_out(f, kernel.sink, _made_of_others(f, inner, kernel.sink)
                                  | _in_fewer_places(f, kernel.sink, around)) for f in inner]
         readers = Counter(s for n in toposort(kernel.sink) for s in set(n.src))
@@ -214,8 +203,7 @@ def tile(kernel: Kernel, value: UOp, lanes: int, copies: int, around: Sequence[U
     along = next(reduced, 1)  # a reduction over one element has no range
     while copies > 1 and along < lanes * copies:
         copies //= 2
-    kernel.apply(Opt(OptOps.STAGE, kernel.stageable.index(value), tuple(kernel.ranges.index(r) for r in outside),
-                     lanes if 1 < lanes <= 2 * along else 0, copies=copies))
+    stage(kernel, value, outside, lanes if 1 < lanes <= 2 * along else 0, copies)
 
 
 def columns(kernel: Kernel, core: Core, lanes: int) -> None:
@@ -271,8 +259,7 @@ def panels(kernel: Kernel, target: Target) -> None:
         if packed is None:
             return
         value, outside = packed
-        kernel.apply(Opt(OptOps.STAGE, kernel.stageable.index(value), tuple(kernel.ranges.index(r) for r in outside),
-                         lanes_of(kernel, target)))
+        stage(kernel, value, outside, lanes_of(kernel, target))
 
 
 def _wants_panel(factor: UOp) -> bool:

@@ -7,7 +7,7 @@ from there by the rows' statistics and by the outer contraction: attention and i
 """
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
 
 from tinsmith.codegen.transcendentals import FUNCTIONS
 from tinsmith.core.dtypes import dtypes
@@ -18,22 +18,19 @@ from tinsmith.ir.uop import toposort
 SIDE = 4  # lanes and copies of a block that is worth transposing in registers: 128 bits of every line at a time
 
 
-class Stream(NamedTuple):
-    """A reduction (a FOLD) of an operand made of contractions: a contraction itself, or a statistic of its rows.
-
-    Attributes:
-        operand: the computed factor, or all that a statistic reduces.
-        rows: parallel ranges that only the operand has, outermost first.
-    """
-
-    fold: UOp
-    operand: UOp
-    rows: tuple[UOp, ...]
-
-
-def streams(sink: UOp) -> list[Stream]:
-    """The reductions of values made of contractions, or computed at some cost, that no other reduction holds."""
-    return [s for s in map(as_stream, outer_folds(sink)) if s is not None]
+def streams(sink: UOp) -> Iterator[tuple[UOp, tuple[UOp, ...]]]:
+    """Operands made of contractions, or computed at some cost, of reductions that no other reduction holds: a computed
+    factor of a contraction, or all that a statistic of its rows reduces; and parallel ranges that only it has."""
+    for fold in outer_folds(sink):
+        body, bound, product = fold.src[0], set(fold.src[1:]), contraction(fold)
+        for operand, other in (body.src, body.src[::-1]) if product else ():
+            if is_made(operand) and not _has_fold(other) and bound <= operand.ranges:
+                yield operand, _in_order(operand.ranges - other.ranges - bound)
+                break
+        inner = None if product else next((c for c in inner_contractions(body) if bound <= c.ranges), None)
+        if inner is not None:
+            a, b = (s.ranges & fold.ranges for s in inner.src[0].src)
+            yield body, _in_order(a - b or b - a)
 
 
 def outer_folds(sink: UOp) -> list[UOp]:
@@ -41,21 +38,6 @@ def outer_folds(sink: UOp) -> list[UOp]:
     outside = toposort(sink, lambda n: n.op is not Ops.FOLD and n.op is not Ops.STAGE)
     sources = (s for n in outside if n.op not in (Ops.FOLD, Ops.STAGE) for s in n.src)
     return list(dict.fromkeys(s for s in sources if s.op is Ops.FOLD))
-
-
-def as_stream(fold: UOp) -> Stream | None:
-    """``fold`` as a stream; None if it is none."""
-    body, bound = fold.src[0], set(fold.src[1:])
-    if contraction(fold):
-        for operand, other in (body.src, body.src[::-1]):
-            if is_made(operand) and not _has_fold(other) and bound <= operand.ranges:
-                return Stream(fold, operand, _in_order(operand.ranges - other.ranges - bound))
-        return None
-    for inner in inner_contractions(body):
-        if bound <= inner.ranges:
-            a, b = (s.ranges & fold.ranges for s in inner.src[0].src)
-            return Stream(fold, body, _in_order(a - b or b - a))
-    return None
 
 
 def _in_order(ranges: frozenset[UOp]) -> tuple[UOp, ...]:

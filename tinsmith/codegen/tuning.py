@@ -73,6 +73,12 @@ def split(kernel: Kernel, op: OptOps, r: UOp, amount: int) -> tuple[UOp | None, 
     return kernel.order[at], kernel.order[at + 1]
 
 
+def stage(kernel: Kernel, value: UOp, outside: Iterable[UOp], lanes: int = 0, copies: int = 1) -> None:
+    """Stage a value over all of its ranges but some."""
+    kept = tuple(kernel.ranges.index(r) for r in outside)
+    kernel.apply(Opt(OptOps.STAGE, kernel.stageable.index(value), kept, lanes, copies=copies))
+
+
 def order(kernel: Kernel, first: Sequence[UOp]) -> None:
     """Nest the loops so that ``first`` come outermost, as listed; the others follow as they stand."""
     loops = [r for r in kernel.ranges if not r.arg[1].expanded]
