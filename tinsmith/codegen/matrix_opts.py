@@ -81,7 +81,7 @@ def _plan(kernel: Kernel, target: Target, fold: UOp, unit: MatrixUnit, m: UOp, n
     others = [r for r in fold.src[0].ranges if r not in (m, n, k)]
     widest = target.core.tile.turned[0][0]
     direct = _loadable(operands[0], m, k) and range_size(k) % unit.k == 0
-    shared = [_shared(o, axis, unit, step) for o, axis, step in ((operands[0], m, unit.m), (operands[1], n, unit.n))]
+    shared = [_shared(o, axis, step) for o, axis, step in ((operands[0], m, unit.m), (operands[1], n, unit.n))]
     rows, long_rows, columns = [_packing(o, axes, part) for o, axes, part in (
         (operands[0], (k,), shared[0]), (operands[0], (m, k), shared[0]), (operands[1], (n, k), shared[1]))]
 
@@ -107,7 +107,7 @@ def _copies(unit: MatrixUnit) -> list[tuple[int, int]]:
             if mu * nu + min(mu, nu) + 1 <= unit.registers]
 
 
-def _shared(operand: UOp, axis: UOp, unit: MatrixUnit, step: int) -> float:
+def _shared(operand: UOp, axis: UOp, step: int) -> float:
     """The part of an operand that is staged where a window slides along its rows or columns: each place once."""
     for box in footprints(operand, [axis, *(r for r in operand.ranges if r is not axis)]):
         if axis in box.ranges and box.low == 0 and (step == 1 or box.ranges[0] is axis):
