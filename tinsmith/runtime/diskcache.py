@@ -39,6 +39,7 @@ from tinsmith.schedule.planner import Plan
 _KIND = "program"
 _LAUNCH = tuple(Launch.__dataclass_fields__)
 _IMPORTED = time.time()
+_WRITTEN = (type(None), bool, int, float, str, Op, DType, Window, BufferName)  # what repr tells apart
 
 
 class Unkeyable(Exception):
@@ -106,9 +107,9 @@ def encode(graph: Sequence[UOp]) -> str:
     """A graph as text, a line per node, the same in every process and different for different graphs.
 
     >>> print(encode([UOp.const(dtypes.int32, 2) + 1]), end="")
-    CONST int32 1 0;;i2
-    CONST int32 1 0;;i1
-    ADD int32 1 0;0,1;n
+    CONST dtypes.int;;2
+    CONST dtypes.int;;1
+    ADD dtypes.int;0,1;None
     roots 2
 
     Raises:
@@ -121,8 +122,8 @@ def encode(graph: Sequence[UOp]) -> str:
         """The node's number; nodes that only occur in arguments (symbolic sizes) are written when they come up."""
         if node not in numbers:
             for n in toposort(node, lambda x: x not in numbers):
-                d, src = n.dtype, ",".join([str(numbers[s]) for s in n.src])
-                text = f"{n.op.name} {d.name} {d.count} {d.pointer:d};{src};{_value(n.arg, number)}\n"
+                src = ",".join([str(numbers[s]) for s in n.src])
+                text = f"{n.op.name} {n.dtype!r};{src};{_value(n.arg, number)}\n"
                 numbers[n] = len(lines)
                 lines.append(text)
         return numbers[node]
@@ -132,28 +133,14 @@ def encode(graph: Sequence[UOp]) -> str:
 
 
 def _value(value: Any, number: Callable[[UOp], int] | None = None) -> str:
-    """An argument: a letter for its type, then its content; what has no fixed length ends with a mark or names it."""
+    """An argument, as Python writes what it consists of; a node as its number."""
     kind = type(value)
-    if value is None:
-        return "n"
-    if kind is bool:
-        return "t" if value else "f"
-    if kind is int:
-        return f"i{value}"
-    if kind is float:
-        return f"r{value.hex()}"
-    if kind is str:
-        return f"s{len(value)}:{value}"
     if kind is tuple:
         return f"({','.join([_value(v, number) for v in value])})"
     if isinstance(value, UOp) and number is not None:
         return f"u{number(value)}"
-    if kind is Op:
-        return f"o{value.name}"
-    if kind is DType:
-        return f"d{value.name} {value.count} {value.pointer:d}"
-    if kind is Window or kind is BufferName:
-        return f"{kind.__name__}{_value(astuple(value))}"
+    if kind in _WRITTEN:
+        return repr(value)
     raise Unkeyable(f"{kind.__name__} in an argument")
 
 
