@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from tinsmith.codegen.floats import FORMATS, at_least, at_most, flip_sign, fma, polynomial, split_sign
 from tinsmith.core.dtypes import DType, dtypes
@@ -18,24 +17,13 @@ _PI, _PI_LOW, _PI_WORD = 3.141592653589793, 1.2246467991473532e-16, 0xC90FDAA221
 _INV_PI = 0.3183098861837907
 
 
-class _Parts(NamedTuple):
-    """pi as a sum of short numbers, whose multiples are subtracted without an error up to angles of ``most``."""
-
-    most: float
-    parts: tuple[float, ...]
-
-
-def _parts(most: float, *parts: str) -> _Parts:
-    return _Parts(most, tuple(map(float.fromhex, parts)))
-
-
+# pi as a sum of short numbers, whose multiples are subtracted without an error up to angles of the number before them.
 # Where a product is rounded together with a sum, parts of 24 bits do. Elsewhere the products must be exact themselves.
 # Those before the last two leave exact differences, and the last is below a place unless the one before it was exact:
 # the angle is rounded once, which counts twice where its sine lies in the binade below its own.
-_FUSED32 = _parts(2.0**17, "0x1.921fb6p+1", "-0x1.777a5cp-24", "-0x1.ee59dap-49")
-_SHORT = {dtypes.float32: _parts(2.0**9, "0x1.922p+1", "-0x1.28p-17", "-0x1.777cp-24", "0x1.a308d4p-40"),
-          dtypes.float64: _parts(2.0**25, "0x1.921fb54p+1", "0x1.10b46p-29", "0x1.1a62634p-53",
-                                 "-0x1.d747f23e32ed7p-82")}
+_FUSED32 = 2.0**17, ("0x1.921fb6p+1", "-0x1.777a5cp-24", "-0x1.ee59dap-49")
+_SHORT = {dtypes.float32: (2.0**9, ("0x1.922p+1", "-0x1.28p-17", "-0x1.777cp-24", "0x1.a308d4p-40")),
+          dtypes.float64: (2.0**25, ("0x1.921fb54p+1", "0x1.10b46p-29", "0x1.1a62634p-53", "-0x1.d747f23e32ed7p-82"))}
 
 # 1/pi in words of 64 bits, behind one of zeros for angles that are not large
 _INV_PI_WORDS = (
@@ -70,13 +58,13 @@ def _reduced(a: UOp, quarter: bool, fused: bool) -> UOp:
     return UOp(Ops.UNLIKELY, None, (a > most, _by_integers(a, quarter), _by_parts(a, quarter, parts)))
 
 
-def _by_parts(a: UOp, quarter: bool, parts: Sequence[float]) -> UOp:
+def _by_parts(a: UOp, quarter: bool, parts: Sequence[str]) -> UOp:
     f = FORMATS[a.dtype]
     shifted = fma(a, _INV_PI, 0.5) + f.magic if quarter else fma(a, _INV_PI, f.magic)
     n = f.magic - shifted  # minus the number of half turns
     r, times = a, n + 0.5 if quarter else n
     for part in parts:
-        r = fma(times, part, r)
+        r = fma(times, float.fromhex(part), r)
     return flip_sign(r, shifted.bitcast(f.uint) << (f.uint.bits - 1))
 
 

@@ -138,29 +138,23 @@ def _verify_written(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Bu
 
 def failed(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], launched: Sequence[Step],
            error: BaseException) -> None:
-    """Mark what must not be read after ``error`` came while steps were launched together.
+    """Mark what must not be read after ``error`` came while steps were launched together: no output, and old versions
+    that outputs write over only if a kernel may have run.
 
     Raises:
         KernelError: naming the steps, unless the error says what is wrong already.
     """
-    _mark_failed(bound, inputs, outputs, launched, error)
+    refused = not launched
+    if launched and bound.parts and launched[0] is bound.parts[0].steps[0] and isinstance(error, Exception):
+        graph = bound.parts[0].graph
+        refused = len(launched) == 1 or (graph is not None and graph.whole)
+    for b in outputs:
+        if not (refused and bound.queue is None and any(b is old for old in inputs)):  # other devices may have begun
+            b.failed = error
     if isinstance(error, LaunchError) and error.number is not None:
         launched = launched[error.number : error.number + 1]
     if isinstance(error, Exception) and not isinstance(error, (TinsmithError, VerifyError)):
         raise _kernel_error(launched, error, any(a is b for a in inputs for b in outputs)) from error
-
-
-def _mark_failed(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], launched: Sequence[Step],
-                 error: BaseException) -> None:
-    """No output can be read; old versions that outputs write over only if a kernel may have run."""
-    first = bound.parts[0] if bound.parts else None
-    refused = not launched
-    if first is not None and launched and launched[0] is first.steps[0] and isinstance(error, Exception):
-        refused = len(launched) == 1 or (first.graph is not None and first.graph.whole)
-    refused = refused and bound.queue is None  # other devices may have begun
-    for b in outputs:
-        if not (refused and any(b is old for old in inputs)):
-            b.failed = error
 
 
 def _kernel_error(steps: Sequence[Step], error: Exception, in_place: bool) -> KernelError:
