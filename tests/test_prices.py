@@ -18,7 +18,8 @@ NO_TUNING = {
     "bits and constants of mathematics": {
         "codegen/eights.py": {"_INF"}, "codegen/floats.py": {"LOG2E", "LOG2E_PARTS"},
         "codegen/transcendentals.py": {"FIRST_INFINITE", "_LOG2_32", "_LOG32", "_LOG64"},
-        "codegen/sines.py": {"_PI", "_PI_LOW", "_PI_WORD", "_INV_PI", "_INV_PI_WORDS", "_LOW_HALF", "_LOW_BITS"},
+        "codegen/sines.py": {"_PI", "_PI_LOW", "_PI_WORD", "_INV_PI", "_INV_PI_WORDS", "_LOW_HALF", "_LOW_BITS",
+                             "_FUSED32"},
         "inspect/sample.py": {"EPSILON"}},
     "names of ranges and formats of files": {
         "codegen/matrix.py": {"_NUMBER"}, "inspect/trace.py": {"VERSION"}},
