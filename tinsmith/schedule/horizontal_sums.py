@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import NamedTuple
 
@@ -30,7 +31,6 @@ from tinsmith.schedule.merging import (
     MOST_NODES,
     Part,
     may_join,
-    placed,
     reads_by_rows,
     replaced,
     taken_together,
@@ -169,13 +169,10 @@ def _uncut(items: list[ScheduleItem], slots: Sequence[Slot]) -> list[ScheduleIte
 
 def _with_parts(item: ScheduleItem, parts: ScheduleItem) -> ScheduleItem:
     """A kernel that sums up another's sums as one that has them inside, each pair as one sum."""
-    slots = [s for s in dict.fromkeys((*item.slots, *parts.read)) if s not in parts.written]
-    place = {s: n for n, s in enumerate(slots)}
-    values = dict(zip(parts.written, placed(parts, values_of(parts), place, {})))
-    (value,) = placed(item, values_of(item), place, values)
-    joined = {n: once for n in toposort(value) if n.op is Ops.REDUCE and (once := _one_sum(n)) is not n}
-    return ScheduleItem(item.device, UOp(Ops.SINK, None, (value.substitute(joined),)), slots, item.reason,
-                        list(dict.fromkeys((*parts.origin, *item.origin))), item.variables)
+    made = taken_together([Part(i, values_of(i), i.written) for i in (parts, item)], "", item.written)
+    joined = {n: once for n in toposort(values_of(made)) if n.op is Ops.REDUCE and (once := _one_sum(n)) is not n}
+    sink = UOp(Ops.SINK, None, tuple(substitute(values_of(made), joined)))
+    return replace(made, sink=sink, reason=item.reason)
 
 
 def _one_sum(node: UOp) -> UOp:
