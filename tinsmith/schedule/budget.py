@@ -2,12 +2,8 @@
 
 A program is a list of steps over slots. A step that gives back at least as much memory as it takes runs as early as it
 can. Where that is not enough, the list is walked with a limit: when a step finds no room, a value that is not needed
-at once gives way, and where a later step reads it, the steps that make it run again just before. The one to give way
-is the cheapest per byte and per second until it is read: the time of the steps that would run again (all of them, where
-what they read has given way too) over its size times that time. So a chain of layers keeps some of its values and
-computes the rest again from them, as in Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016); the greedy
-choice is that of Kirisame et al., "Dynamic Tensor Rematerialization" (ICLR 2021), made ahead of time, when it is known
-where each value is read next. Kernels are the same, so all values are the same bits.
+at once gives way, and where a later step reads it, the steps that make it run again just before. docs/plan.md says
+which one, and where the idea is from. Kernels are the same, so all values are the same bits.
 """
 from __future__ import annotations
 

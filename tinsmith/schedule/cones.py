@@ -13,6 +13,12 @@ MOST_CONE = 256  # nodes of an elementwise function that is looked through whole
 SOURCES = (Ops.BUFFER, Ops.PARAM, Ops.CONST, Ops.VARIABLE, Ops.BIND, Ops.IOTA)
 
 
+def size_of(node: UOp) -> int:
+    """The elements of a value, the most that it can have."""
+    size = node.size
+    return int(size.vmax if isinstance(size, UOp) else size)
+
+
 class Views(NamedTuple):
     """Views and casts above a value, the last applied first."""
 

@@ -32,8 +32,9 @@ from tinsmith.schedule.cones import (
     is_chain,
     narrower,
     reductions_of,
+    size_of,
 )
-from tinsmith.schedule.requests import KernelGroup, Ranges, Request, is_block, ranges_in, size_of
+from tinsmith.schedule.requests import KernelGroup, Ranges, Request, is_block, ranges_in
 
 MOST_WORK = 768  # operations and views that a kernel holds before it is cut: compilers need more than linear time
 

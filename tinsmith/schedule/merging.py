@@ -1,7 +1,7 @@
 """Several kernels as one: whether they may be, what they read of each other, and the kernel that they make together."""
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from tinsmith.ir import Ops, UOp
@@ -47,18 +47,13 @@ def taken_together(parts: Sequence[Part], what: str, kept: Iterable[int] | None 
     number = {s: n for n, s in enumerate(slots)}
     values: dict[int, UOp] = {}
     for p in parts:
-        values.update(zip(p.written, placed(p.item, p.values, number, values)))
+        read = {n: p.item.slots[n.arg[0]] for n in toposort(p.values) if n.op is Ops.PARAM}
+        table = {n: values[s] if s in values else n.replace(arg=(number[s], n.arg[1])) for n, s in read.items()}
+        values.update(zip(p.written, substitute(p.values, table)))
     reasons = "; ".join(dict.fromkeys(p.item.reason for p in parts))
     origin = list(dict.fromkeys(o for p in parts for o in p.item.origin))
     sink = UOp(Ops.SINK, None, tuple(values[s] for s in written))
     return ScheduleItem(parts[0].item.device, sink, slots, f"{what}: {reasons}", origin, outputs=len(written))
-
-
-def placed(item: ScheduleItem, nodes: Sequence[UOp], number: Mapping[int, int], values: Mapping[int, UOp]) -> list[UOp]:
-    """Nodes of a kernel in another one, which has other numbers for its slots, or the values themselves."""
-    found = {n: item.slots[n.arg[0]] for n in toposort(nodes) if n.op is Ops.PARAM}
-    return substitute(nodes, {n: values[s] if s in values else n.replace(arg=(number[s], n.arg[1]))
-                              for n, s in found.items()})
 
 
 def may_join(items: Sequence[A], group: Sequence[A], late: Collection[int] = ()) -> bool:

@@ -69,10 +69,3 @@ def is_block(node: UOp, request: Request) -> bool:
     a, b = ({i for i, stays in enumerate(request.position) if stays and f.op is Ops.EXPAND and f.shape[i] != 1
              and f.src[0].shape[i] == 1} for f in body.src)
     return bool(a - b and b - a)
-
-
-def size_of(node: UOp) -> int:
-    total = 1
-    for s in node.shape:
-        total *= s.vmax if isinstance(s, UOp) else s
-    return total

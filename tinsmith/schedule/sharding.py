@@ -2,15 +2,9 @@
 
 A program is written, differentiated and cached as if its values were whole. Before it is scheduled, ``spread_out``
 walks it, sources first, and gives every value that depends on a group of devices a *placement*: whole on each device,
-or in parts along one axis. A small rule per class of ops says how the sources must lie and how the result does:
-
-- elementwise: all sources like the first one in parts; whole ones are cut where they are, which costs nothing;
-- reductions: along another axis each device reduces its part; along the axis of the parts an all-reduce follows;
-- movement: the axis follows the movement; a reshape that tears the parts apart gathers first;
-- gathers from an axis in parts: each device looks up what it has, and an all-reduce puts the answers together;
-- scatter-adds of updates in parts: each device adds its own, and an all-reduce follows;
-- assignments: the new value goes where the old one lies. So optimizer state stays where its parameter is;
-- whatever has no rule: each device computes the whole.
+or in parts along one axis. Parts follow an axis for as long as parts of a result are made of parts of its sources
+(``axes``); a few ops that mix the elements of an axis have a rule of their own, such as the all-reduce that follows a
+sum of each part; whatever else does is computed whole by each device. docs/devices.md lists what becomes of which.
 
 A sum that is only needed in parts is reduced and scattered instead of reduced on every device.
 """
@@ -31,6 +25,7 @@ from tinsmith.ir.uop import toposort
 from tinsmith.schedule.axes import Bounds, Place, followed, part_of
 from tinsmith.schedule.canonical import buffer_name, part_names
 from tinsmith.schedule.collectives import all_gather, all_reduce, broadcast, cut, gather, reduce_scatter, sent
+from tinsmith.schedule.cones import size_of
 from tinsmith.schedule.rewrites import note_origin
 
 _EVERYWHERE = (Ops.CONST, Ops.IOTA, Ops.BIND, Ops.VARIABLE, Ops.DETACH)
@@ -88,7 +83,7 @@ def spread_out(roots: Sequence[UOp], device: str) -> tuple[list[UOp], list[Layou
             out.append(s)
             layouts.append(None)
             continue
-        shape = root.shape if s.axis is not None else (_fixed(root),)
+        shape = root.shape if s.axis is not None else (size_of(root),)
         layouts.append(Layout(s.devices, shape, s.axis, s.bounds))
         for part, d in zip(s.full, s.devices):
             part = sent(part, d) if part.device is None else part
@@ -428,8 +423,3 @@ def _flipped(n: UOp, s: Spread, axis: int) -> Spread:
     """The parts change places."""
     parts = tuple(sent(p, d).flip(n.arg) for p, d in zip(s.full[::-1], s.devices))
     return Spread(s.devices, parts, axis, tuple(s.bounds[-1] - b for b in s.bounds[::-1]))
-
-
-def _fixed(node: UOp) -> int:
-    size = node.size
-    return int(size.vmax if isinstance(size, UOp) else size)
