@@ -14,9 +14,11 @@ same rows that read nothing else in full. Sums that were cut to fill the cores a
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import accumulate, groupby, pairwise
+from operator import mul
 from typing import NamedTuple
 
 from tinsmith.backend.device import Device
@@ -215,24 +217,25 @@ def _host(items: Sequence[ScheduleItem], item: ScheduleItem) -> ScheduleItem | N
     """The kernel of as many elements as are summed up that has the most, at least half, of them at hand."""
     totals, target = _sums(item), Device[item.device].target
     size = totals[0].src[0].size
-    needed = set[int]().union(*(_in_order(item, total.src[0]) for total in totals))
+    needed = _in_order(item, [total.src[0] for total in totals])
     best, most = None, 0
     for other in items:
         if other is item or other.sink is None or other.device != item.device or needed.isdisjoint(other.slots):
             continue
         if values_of(other)[0].size != size or not _is_plain(other):
             continue
-        shared = len(needed & set(other.written).union(*(_in_order(other, v) for v in values_of(other))))
+        shared = len(needed & {*other.written, *_in_order(other, values_of(other))})
         fits = shared > most and 2 * shared >= len(needed)
         if fits and next(_spaces(totals[0], values_of(other)[0].shape, target), None):
             best, most = other, shared
     return best
 
 
-def _in_order(item: ScheduleItem, value: UOp) -> set[int]:
-    """The slots of which a value reads an element for each of its own, in order."""
-    inside = toposort(value, lambda n: n.op.elementwise or n.op in (*AS_IT_LIES, Ops.PARAM))
-    return {item.slots[n.arg[0]] for n in inside if n.op is Ops.PARAM and n.size == value.size}
+def _in_order(item: ScheduleItem, values: Sequence[UOp]) -> set[int]:
+    """The slots of which values read an element for each of their own, in order."""
+    size = values[0].size
+    inside = toposort(values, lambda n: n.op.elementwise or n.op in (*AS_IT_LIES, Ops.PARAM))
+    return {item.slots[n.arg[0]] for n in inside if n.op is Ops.PARAM and n.size == size}
 
 
 def _spaces(total: UOp, host: Shape, target: Target) -> Iterator[Space]:
@@ -265,19 +268,11 @@ def _runs(total: UOp) -> list[tuple[int, bool]]:
 
 def _refined(axes: Sequence[tuple[int, bool]], shape: Sequence[int]) -> list[tuple[int, bool]]:
     """The axes cut where those of the shape end; none if they do not nest."""
-    out: list[tuple[int, bool]] = []
-    left = list(reversed(shape))
-    for size, summed in axes:
-        while size > 1:
-            other = left.pop()
-            step = min(size, other)
-            if max(size, other) % step:
-                return []
-            out.append((step, summed))
-            size //= step
-            if other > step:
-                left.append(other // step)
-    return out
+    ends = list(accumulate((s for s, _ in axes), mul))
+    cuts = sorted({1, *ends, *accumulate(shape, mul)})
+    if any(end % begin for begin, end in pairwise(cuts)):
+        return []
+    return [(end // begin, axes[bisect_left(ends, end)][1]) for begin, end in pairwise(cuts)]
 
 
 def _is_statistic(item: ScheduleItem, group: Sequence[ScheduleItem], space: Space) -> bool:
@@ -314,9 +309,8 @@ def _is_map(item: ScheduleItem, host: ScheduleItem) -> bool:
         return False
     size = values_of(item)[0].size
     large = {item.slots[n.arg[0]] for n in toposort(values_of(item)) if n.op is Ops.PARAM and n.size >= size}
-    ordered = set[int]().union(*(_in_order(item, v) for v in values_of(item)))
-    here = set[int]().union(*(_in_order(host, v) for v in values_of(host)))
-    return bool(large) and large <= ordered & here and not any(n.op is Ops.REDUCE for n in toposort(values_of(item)))
+    here = _in_order(item, values_of(item)) & _in_order(host, values_of(host))
+    return bool(large) and large <= here and not any(n.op is Ops.REDUCE for n in toposort(values_of(item)))
 
 
 def _follows(node: UOp) -> bool:
