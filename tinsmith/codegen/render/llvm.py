@@ -5,15 +5,16 @@ variables as 64-bit integers, then the address of the local memory, one slice pe
 """
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from tinsmith.codegen.render.base import Renderer, near_bytes
 from tinsmith.codegen.render.dots import Dots, is_dot
 from tinsmith.codegen.render.llvm_arithmetic import Arithmetic, constant, literal_zero, mask_of, suffix_of, type_name
 from tinsmith.codegen.render.tiles import Fragments, Tiles
 from tinsmith.core.dtypes import DType
-from tinsmith.ir import Ops, UOp
+from tinsmith.ir import Op, Ops, UOp
 
 STACK_BYTES = 32 << 10  # local memory up to here is on the stack
 
@@ -33,17 +34,11 @@ class LLVMRenderer(Renderer):
 
 
 class _Module(Arithmetic):
-    """One kernel being written: SSA names, the current block, and the declarations it needs."""
+    """One kernel in blocks: loops, conditions, memory and vectors."""
 
     def __init__(self, renderer: LLVMRenderer, name: str, program: Sequence[UOp]) -> None:
-        self.fma = renderer.target.fma
-        self.name, self.program = name, program
-        self.renderer, self.current = renderer, program[0]
-        self.lines: list[str] = []
-        self.names: dict[UOp, str] = {}
-        self.declarations: dict[str, None] = {}
+        super().__init__(renderer, name, program)
         self.block = "entry"
-        self.count = 0
         self.accumulators: dict[UOp, list[UOp]] = {}
         for u in program:
             if u.op is Ops.DEFINE_ACC:
@@ -75,14 +70,6 @@ class _Module(Arithmetic):
         tail = "  ret void\n}\n!0 = !{i32 1}\n!1 = distinct !{!1}\n" + self.tiles.constants()
         return "".join(d + "\n" for d in self.declarations) + head + body + "\n" + tail
 
-    def line(self, text: str) -> None:
-        self.lines.append("  " + text + self.renderer.mark(self.current))
-
-    def value(self, text: str) -> str:
-        self.count += 1
-        self.lines.append(f"  %v{self.count} = {text}{self.renderer.mark(self.current)}")
-        return f"%v{self.count}"
-
     def label(self, name: str) -> None:
         self.lines.append(f"{name}:")
         self.block = name
@@ -91,16 +78,6 @@ class _Module(Arithmetic):
     def fresh(self, prefix: str) -> str:
         self.count += 1
         return f"{prefix}{self.count}"
-
-    def call(self, result: str, function: str, *arguments: tuple[str, str]) -> str:
-        """Call an intrinsic, declaring it."""
-        kinds = ", ".join(t for t, _ in arguments)
-        self.declarations[f"declare {result} @{function}({kinds})"] = None
-        text = f"call {result} @{function}({', '.join(f'{t} {v}' for t, v in arguments)})"
-        if result == "void":
-            self.line(text)
-            return ""
-        return self.value(text)
 
     def arguments(self) -> None:
         """Load the argument table; lay out local memory."""
@@ -150,27 +127,14 @@ class _Module(Arithmetic):
             self.branch(u)
         elif op is Ops.ENDIF:
             self.meet(u.src[0])
-        elif op is Ops.LOAD:
-            self.names[u] = self.load(u)
         elif op is Ops.STORE:
             self.store(u)
-        elif op is Ops.VECTORIZE:
-            self.names[u] = self.vectorize(u)
-        elif op is Ops.GEP:
-            self.names[u] = self.lanes(u)
         elif op is Ops.PREFETCH:
             kind = type_name(u.src[0].dtype.scalar, memory=True)  # not "inbounds": it may be past the end
             at = self.value(f"getelementptr {kind}, ptr {self.names[u.src[0]]}, i64 {self.names[u.src[1]]}")
             self.call("void", "llvm.prefetch.p0", ("ptr", at), ("i32", "0"), ("i32", "3"), ("i32", "1"))
-        elif op is Ops.CAST:
-            self.names[u] = self.cast(u)
-        elif op is Ops.BITCAST:
-            self.names[u] = self.value(f"bitcast {self.typed(u.src[0])} to {type_name(u.dtype)}")
         else:
-            self.names[u] = self.alu(u)
-
-    def typed(self, u: UOp) -> str:
-        return f"{type_name(u.dtype)} {self.names[u]}"
+            self.names[u] = _VALUES.get(op, Arithmetic.alu)(self, u)
 
     # *** conditions ***
 
@@ -327,20 +291,16 @@ class _Module(Arithmetic):
             result = self.value(f"insertelement {kind} {result}, {self.typed(s)}, i64 {i}")
         return result
 
-    def joined(self, parts: list[str], dtype: DType) -> str:
-        """Vectors of one width side by side, two at a time."""
-        while len(parts) > 1:
-            kind, both = type_name(dtype), 2 * dtype.count
-            parts = [self.value(f"shufflevector {kind} {a}, {kind} {b}, {mask_of(range(both))}")
-                     for a, b in zip(parts[::2], parts[1::2])]
-            dtype = dtype.vec(both)
-        return parts[0]
-
     def lanes(self, u: UOp) -> str:
         source = self.typed(u.src[0])
         if u.dtype.count == 1:
             return self.value(f"extractelement {source}, i64 {u.arg[0]}")
         return self.value(f"shufflevector {source}, {type_name(u.src[0].dtype)} poison, {mask_of(u.arg)}")
+
+
+_VALUES: dict[Op, Callable[[Any, UOp], str]] = {
+    Ops.LOAD: _Module.load, Ops.VECTORIZE: _Module.vectorize, Ops.GEP: _Module.lanes, Ops.CAST: _Module.cast,
+    Ops.BITCAST: _Module.bitcast}
 
 
 def only_lane(valid: UOp | None) -> int | None:

@@ -4,28 +4,54 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from tinsmith.codegen.render.base import nonnegative
+from tinsmith.codegen.render.base import Renderer, nonnegative
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Op, Ops, UOp
 
 
-class Arithmetic:
-    """Ops on values that have names."""
+class Lines:
+    """A kernel being written: its lines, the names of values, and the declarations that it needs."""
 
-    fma: bool
-    names: dict[UOp, str]
+    def __init__(self, renderer: Renderer, name: str, program: Sequence[UOp]) -> None:
+        self.renderer, self.name, self.program, self.current = renderer, name, program, program[0]
+        self.lines: list[str] = []
+        self.names: dict[UOp, str] = {}
+        self.declarations: dict[str, None] = {}
+        self.count = 0
+
+    def line(self, text: str) -> None:
+        self.lines.append("  " + text + self.renderer.mark(self.current))
 
     def value(self, text: str) -> str:
-        raise NotImplementedError
+        self.count += 1
+        self.lines.append(f"  %v{self.count} = {text}{self.renderer.mark(self.current)}")
+        return f"%v{self.count}"
 
     def call(self, result: str, function: str, *arguments: tuple[str, str]) -> str:
-        raise NotImplementedError
+        """Call an intrinsic, declaring it."""
+        kinds = ", ".join(t for t, _ in arguments)
+        self.declarations[f"declare {result} @{function}({kinds})"] = None
+        text = f"call {result} @{function}({', '.join(f'{t} {v}' for t, v in arguments)})"
+        if result == "void":
+            self.line(text)
+            return ""
+        return self.value(text)
 
     def typed(self, u: UOp) -> str:
-        raise NotImplementedError
+        return f"{type_name(u.dtype)} {self.names[u]}"
 
     def joined(self, parts: list[str], dtype: DType) -> str:
-        raise NotImplementedError
+        """Vectors of one width side by side, two at a time."""
+        while len(parts) > 1:
+            kind, both = type_name(dtype), 2 * dtype.count
+            parts = [self.value(f"shufflevector {kind} {a}, {kind} {b}, {mask_of(range(both))}")
+                     for a, b in zip(parts[::2], parts[1::2])]
+            dtype = dtype.vec(both)
+        return parts[0]
+
+
+class Arithmetic(Lines):
+    """Ops on values that have names."""
 
     def alu(self, u: UOp) -> str:
         op, kind, source = u.op, type_name(u.dtype), u.src[0].dtype
@@ -59,7 +85,7 @@ class Arithmetic:
         return "0" if u.dtype.count == 1 else "zeroinitializer"
 
     def multiply_add(self, kind: str, src: list[str], is_float: bool) -> str:
-        if is_float and self.fma:
+        if is_float and self.renderer.target.fma:
             return self.call(kind, f"llvm.fma.{suffix_of(kind)}", *((kind, s) for s in src))
         f = "f" * is_float
         return self.value(f"{f}add {kind} {self.value(f'{f}mul {kind} {src[0]}, {src[1]}')}, {src[2]}")
@@ -167,6 +193,9 @@ class Arithmetic:
         else:
             word = "trunc" if b.bits < a.bits and not a.is_bool else "zext" if a.is_unsigned else "sext"
         return self.value(f"{word} {source} {x} to {kind}")
+
+    def bitcast(self, u: UOp) -> str:
+        return self.value(f"bitcast {self.typed(u.src[0])} to {type_name(u.dtype)}")
 
     def to_bfloat(self, x: str, count: int) -> str:
         """Rounded to nearest, ties to even: adding 0x7fff and the lowest bit that stays carries when it should. The

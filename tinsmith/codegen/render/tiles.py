@@ -6,8 +6,8 @@ turn, and loaded again where their tile was taken or a block begins: an address 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
+from tinsmith.codegen.render.llvm_arithmetic import Lines
 from tinsmith.ir import Ops, UOp
 
 COUNT = 8
@@ -15,21 +15,10 @@ ROW_BYTES = 64
 ROWS = 16
 
 
-class Text(Protocol):
-    """What is written to: the module of the kernel."""
-
-    names: dict[UOp, str]
-    name: str
-
-    def call(self, result: str, function: str, *arguments: tuple[str, str]) -> str: ...
-    def value(self, text: str) -> str: ...
-    def line(self, text: str) -> None: ...
-
-
 class Fragments:
     """What becomes of the operands and sums of a unit. These: of a kernel without one."""
 
-    def __init__(self, text: Text) -> None:
+    def __init__(self, text: Lines) -> None:
         self.text = text
 
     def begin(self) -> None:
@@ -63,7 +52,7 @@ class Fragments:
 class Tiles(Fragments):
     """The tiles of one kernel: which fragment each holds."""
 
-    def __init__(self, text: Text, program: Sequence[UOp]) -> None:
+    def __init__(self, text: Lines, program: Sequence[UOp]) -> None:
         super().__init__(text)
         self.root: dict[UOp, UOp] = {}
         self.sums: dict[UOp, int] = {}
