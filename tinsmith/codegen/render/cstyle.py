@@ -172,7 +172,7 @@ class VectorBody(Body):
 class CRenderer(CLanguage):
     """C99 with GCC's vector extension. Kernels take their buffers in order, then the thread number and count."""
 
-    scalar_types = {d.name: d.c_name for d in (*dtypes.all, dtypes.index)} | {"float16": "_Float16", "bfloat16": "bf16"}
+    scalar_types = CLanguage.scalar_types | {"bfloat16": "bf16"}
     bool_header = "#include <stdbool.h>\n"
     signature = "void"
 

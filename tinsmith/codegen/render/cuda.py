@@ -9,7 +9,7 @@ from tinsmith.codegen.render import rings
 from tinsmith.codegen.render.base import Target, mentions
 from tinsmith.codegen.render.costs import CUTS_FOR_CORES, RANKED_COSTS
 from tinsmith.codegen.render.gpu import AXES, GPURenderer, LaneBody, bfloat16, block_threads, specials
-from tinsmith.codegen.render.language import strip
+from tinsmith.codegen.render.language import CLanguage, strip
 from tinsmith.codegen.roles import Role
 from tinsmith.codegen.views import Map, map_of, maps
 from tinsmith.core.dtypes import DType, dtypes
@@ -65,9 +65,7 @@ _SINCE_SM_80 = {"float_bf16": '__device__ inline unsigned short float_bf16(float
                               'asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x)); return y; }'}
 _SINCE_SM_90 = {"tf32": '__device__ inline float tf32(float x) { unsigned int y; asm("cvt.rn.tf32.f32 %0, %1;" : '
                         '"=r"(y) : "f"(x)); return __uint_as_float(y); }'}
-_VECTORS = {"int8": "char", "uint8": "uchar", "int16": "short", "uint16": "ushort", "float16": "ushort",
-            "bfloat16": "ushort", "int32": "int", "uint32": "uint", "index": "int", "int64": "longlong",
-            "uint64": "ulonglong", "tf32": "float", "float32": "float", "float64": "double"}
+_VECTORS = GPURenderer.scalar_types | {"int64": "longlong", "uint64": "ulonglong", "tf32": "float"}
 _EIGHTS = (("char", "signed char", 1), ("uchar", "unsigned char", 1), ("short", "short", 2),
            ("ushort", "unsigned short", 2))  # vectors of eight, which the language lacks: (name, type of a lane, bytes)
 
@@ -182,10 +180,8 @@ class CUDARenderer(GPURenderer):
     vector_types, vector_widths = _VECTORS, (8, 4, 2)
     load_vector, store_vector = "*(({kind}*)({at}))", "*(({kind}*)({at})) = make_{kind}({lanes});"
     fused = "fma{f}"
-    scalar_types = {**GPURenderer.scalar_types, "int8": "signed char", "uint8": "unsigned char",
-                    "uint16": "unsigned short", "uint32": "unsigned int", "int64": "long long",
-                    "uint64": "unsigned long long", "float16": "unsigned short", "bfloat16": "unsigned short",
-                    "tf32": "float"}
+    scalar_types = CLanguage.scalar_types | {"int64": "long long", "uint64": "unsigned long long", "tf32": "float",
+                                             **dict.fromkeys(("float16", "bfloat16"), "unsigned short")}
 
     def __init__(self, target: Target | None = None) -> None:
         super().__init__(target or cuda_target())

@@ -8,15 +8,13 @@ from dataclasses import replace
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.render.costs import CUTS_FOR_CORES, GRID_COSTS
 from tinsmith.codegen.render.gpu import GPURenderer, bfloat16, block_threads
-from tinsmith.codegen.render.language import MATH
+from tinsmith.codegen.render.language import MATH, CLanguage
 from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp, units
 from tinsmith.ir.units import MatrixUnit
 
-_VECTORS = {"int8": "char", "uint8": "uchar", "int16": "short", "uint16": "ushort", "float16": "half",
-            "bfloat16": "ushort", "int32": "int", "uint32": "uint", "index": "int", "int64": "long", "uint64": "ulong",
-            "float32": "float", "float64": "double"}
+_VECTORS = GPURenderer.scalar_types | {"float16": "half"}
 _HELPERS = bfloat16("__attribute__((device)) inline", "__builtin_bit_cast(float, ",
                     "__builtin_bit_cast(unsigned int, ", "unsigned int", "unsigned short") | {
     "shuffle_xor": """template<typename T> __attribute__((device)) inline T shuffle_xor(T x, int bits) {
@@ -51,9 +49,7 @@ class HIPRenderer(GPURenderer):
     vector_widths = (8, 4, 2)
     bits16 = (dtypes.bfloat16,)
     helpers = _HELPERS
-    scalar_types = {**GPURenderer.scalar_types, "int8": "signed char", "uint8": "unsigned char",
-                    "uint16": "unsigned short", "uint32": "unsigned int", "int64": "long", "uint64": "unsigned long",
-                    "float16": "_Float16", "bfloat16": "unsigned short"}
+    scalar_types = CLanguage.scalar_types | {"bfloat16": "unsigned short"}
 
     def __init__(self, target: Target | None = None) -> None:
         super().__init__(target or hip_target())
@@ -69,7 +65,7 @@ class HIPRenderer(GPURenderer):
 
     def render(self, name: str, program: Sequence[UOp]) -> str:
         text = super().render(name, program)
-        types = {_VECTORS[d]: self.scalar_types[d] for d in _VECTORS if d != "index"} | {"ushort": "unsigned short"}
+        types = {vector: self.scalar_types[d] for d, vector in _VECTORS.items() if d not in ("index", "void", "bool")}
         used = re.findall(rf"\b(({'|'.join(types)})([248]))\b", text)
         lines = [f"typedef {types[base]} {vector} __attribute__((ext_vector_type({count})));\n"
                  for vector, base, count in dict.fromkeys(used) if f" {vector} __attribute__((ext" not in text]

@@ -29,7 +29,7 @@ class CLanguage(Renderer):
     The fields say how a language spells things.
     """
 
-    scalar_types: Mapping[str, str]
+    scalar_types = {d.name: d.c_name for d in (*dtypes.all, dtypes.index, dtypes.void)} | {"float16": "_Float16"}
     buffer = "{const}{kind}* data{number}"  # how a buffer is declared as a parameter
     variable = "const int {name}"
     barrier = "barrier();"
