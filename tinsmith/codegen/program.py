@@ -14,8 +14,7 @@ from tinsmith.codegen.lower import lower
 from tinsmith.codegen.normalize import normalize
 from tinsmith.codegen.opt import Opt
 from tinsmith.codegen.plan import Plan, plan
-from tinsmith.codegen.render.base import Renderer, Target
-from tinsmith.codegen.render.llvm import local_bytes
+from tinsmith.codegen.render.base import Renderer, Target, launch_size, local_bytes
 from tinsmith.codegen.views import maps
 from tinsmith.codegen.work import NO_WORK, Work, transcendentals, work_of
 from tinsmith.core.errors import ArgumentError
@@ -87,12 +86,6 @@ def _compile(sink: UOp, renderer: Renderer, opts: Sequence[Opt] | None) -> Kerne
     launch, text = assemble(kernel.name(), program, renderer, work)
     return KernelProgram(**vars(launch), source=text, uops=program, opts=list(kernel.opts), kernel=kernel, work=work,
                          transcendentals=transcendentals(lowered), plan=chosen)
-
-
-def launch_size(program: Sequence[UOp], prefix: str) -> list[int]:
-    """The sizes of ``gidx0``, ``gidx1``, … (blocks) or ``lidx0``, … (threads) that a program asks the device for."""
-    return [u.arg[1] for u in sorted((u for u in program if u.op is Ops.SPECIAL and isinstance(u.arg, tuple)
-                                      and u.arg[0].startswith(prefix)), key=lambda u: u.arg[0])]
 
 
 def assemble(name: str, program: Sequence[UOp], renderer: Renderer, work: Work = NO_WORK) -> tuple[Launch, str]:

@@ -11,7 +11,8 @@ from tinsmith.backend.device import Compiled, Device
 from tinsmith.backend.memory import Buffer
 from tinsmith.backend.program import Call, LaunchError
 from tinsmith.codegen.launch import Launch
-from tinsmith.codegen.program import assemble, launch_size
+from tinsmith.codegen.program import assemble
+from tinsmith.codegen.render.base import launch_size
 from tinsmith.codegen.render.cstyle import ReadableRenderer
 from tinsmith.core.counters import Ran, report
 from tinsmith.core.dtypes import DType, dtypes

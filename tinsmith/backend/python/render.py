@@ -12,6 +12,7 @@ from typing import Any
 
 from tinsmith.backend.python.watch import is_lane, shared_accesses, statement_text
 from tinsmith.codegen.render.base import Renderer
+from tinsmith.codegen.render.language import special_name
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import CompileError
 from tinsmith.ir import Op, Ops, UOp
@@ -32,10 +33,6 @@ class PythonRenderer(Renderer):
 
     def render(self, name: str, program: Sequence[UOp]) -> str:
         return _Writer(self, name, program).text()
-
-
-def special_name(u: UOp) -> str:
-    return str(u.arg[0] if isinstance(u.arg, tuple) else u.arg)
 
 
 class _Writer:

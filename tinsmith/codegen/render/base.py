@@ -266,6 +266,21 @@ def near_bytes(u: UOp) -> int:
     return -(-size // 64) * 64
 
 
+def local_bytes(program: Sequence[UOp]) -> int:
+    """Local memory that a program's stages and rings fill, each on its own cache lines."""
+    return sum(near_bytes(u) for u in program if u.op in (Ops.DEFINE_LOCAL, Ops.DEFINE_RING))
+
+
+def specials(program: Sequence[UOp]) -> dict[str, int]:
+    """``gidx0``, ``lidx0``, … with their sizes."""
+    return {u.arg[0]: u.arg[1] for u in program if u.op is Ops.SPECIAL and isinstance(u.arg, tuple)}
+
+
+def launch_size(program: Sequence[UOp], prefix: str) -> list[int]:
+    """The sizes of ``gidx0``, ``gidx1``, … (blocks) or ``lidx0``, … (threads) that a program asks the device for."""
+    return [size for name, size in sorted(specials(program).items()) if name.startswith(prefix)]
+
+
 def mentions(text: str, name: str) -> bool:
     """Whether a text has a name in it, as a word."""
     return name in text and re.search(rf"\b{name}\b", text) is not None  # few are there: a look at letters is quick

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tinsmith.codegen.render import rings
-from tinsmith.codegen.render.base import Target, mentions
+from tinsmith.codegen.render.base import Target, mentions, specials
 from tinsmith.codegen.render.costs import CUTS_FOR_CORES, RANKED_COSTS
-from tinsmith.codegen.render.gpu import AXES, GPURenderer, LaneBody, bfloat16, block_threads, specials
+from tinsmith.codegen.render.gpu import AXES, GPURenderer, LaneBody, bfloat16, block_threads
 from tinsmith.codegen.render.language import CLanguage, strip
 from tinsmith.codegen.roles import Role
 from tinsmith.codegen.views import Map, map_of, maps

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from tinsmith.codegen.render.base import mentions
+from tinsmith.codegen.render.base import launch_size, mentions
 from tinsmith.codegen.render.language import Body, CLanguage, addend, strip
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import CompileError
@@ -34,11 +34,6 @@ def called(helpers: Mapping[str, str], text: str) -> list[str]:
     return [helper for name, helper in helpers.items() if mentions(text, name)]
 
 
-def specials(program: Sequence[UOp]) -> dict[str, int]:
-    """``gidx0``, ``lidx0``, … with their sizes."""
-    return {u.arg[0]: u.arg[1] for u in program if u.op is Ops.SPECIAL and isinstance(u.arg, tuple)}
-
-
 def is_uniform(condition: UOp) -> bool:
     """Whether a condition is the same for all lanes."""
     return condition.dtype.count == 1 or (condition.op is Ops.VECTORIZE and len(condition.src) == 1)
@@ -46,13 +41,12 @@ def is_uniform(condition: UOp) -> bool:
 
 def block_threads(program: Sequence[UOp]) -> int:
     """How many threads a block has."""
-    return math.prod(size for n, size in specials(program).items() if n.startswith("lidx"))
+    return math.prod(launch_size(program, "lidx"))
 
 
 def in_blocks(program: Sequence[UOp]) -> bool:
     """Whether the program counts on its blocks: it has threads, or local memory that a block shares."""
-    return any(name.startswith("lidx") for name in specials(program)) or any(
-        u.op is Ops.DEFINE_LOCAL for u in program)
+    return bool(launch_size(program, "lidx")) or any(u.op is Ops.DEFINE_LOCAL for u in program)
 
 
 def is_wide(node: UOp) -> bool:

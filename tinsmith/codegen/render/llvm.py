@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from tinsmith.codegen.render.base import Renderer, near_bytes
+from tinsmith.codegen.render.base import Renderer, local_bytes, near_bytes
 from tinsmith.codegen.render.dots import Dots, is_dot
 from tinsmith.codegen.render.llvm_arithmetic import Arithmetic, constant, literal_zero, mask_of, suffix_of, type_name
 from tinsmith.codegen.render.tiles import Fragments, Tiles
@@ -17,11 +17,6 @@ from tinsmith.core.dtypes import DType
 from tinsmith.ir import Op, Ops, UOp
 
 STACK_BYTES = 32 << 10  # local memory up to here is on the stack
-
-
-def local_bytes(program: Sequence[UOp]) -> int:
-    """Local memory that a program's stages and rings fill, each on its own cache lines."""
-    return sum(near_bytes(u) for u in program if u.op in (Ops.DEFINE_LOCAL, Ops.DEFINE_RING))
 
 
 class LLVMRenderer(Renderer):

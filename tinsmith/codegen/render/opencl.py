@@ -3,7 +3,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tinsmith.codegen.render.gpu import AXES, GPURenderer, bfloat16, in_blocks, specials
+from tinsmith.codegen.render.base import specials
+from tinsmith.codegen.render.gpu import AXES, GPURenderer, bfloat16, in_blocks
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import UOp
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from tinsmith.codegen.render.base import Target, near_bytes
+from tinsmith.codegen.render.base import Target, local_bytes, near_bytes
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.layout import ROW_BYTES, Layout
@@ -108,8 +108,7 @@ def side_by_side(program: Sequence[UOp], threads: int, target: Target) -> int:
         elif u.op is Ops.DEFINE_ACC and u.dtype.scalar is dtypes.uint32:
             held[u.src[1]] += u.dtype.count
     each = max(held.values(), default=0) + target.filling_registers
-    near = sum(near_bytes(u) for u in program if u.op in (Ops.DEFINE_LOCAL, Ops.DEFINE_RING))
-    return max(1, min(target.ring_bytes // near, target.block_registers // (threads * each)))
+    return max(1, min(target.ring_bytes // local_bytes(program), target.block_registers // (threads * each)))
 
 
 def chunk_bytes(layout: Layout) -> int:

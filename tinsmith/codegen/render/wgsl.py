@@ -12,9 +12,9 @@ import re
 from collections.abc import Sequence
 from math import prod
 
-from tinsmith.codegen.render.base import Target
+from tinsmith.codegen.render.base import Target, launch_size, specials
 from tinsmith.codegen.render.costs import GRID_COSTS
-from tinsmith.codegen.render.gpu import AXES, HALVES, GPURenderer, called, specials
+from tinsmith.codegen.render.gpu import AXES, HALVES, GPURenderer, called
 from tinsmith.codegen.render.language import GROWS, strip
 from tinsmith.codegen.render.wgsl64 import PAIR, helpers, is_pair, literal, operation, to_pair
 from tinsmith.codegen.roles import Role
@@ -54,11 +54,11 @@ _HELPERS = {
   return bitcast<f32>(select(u, u - 1u, abs(f64(y)) > abs(x)) | 1u); }""",
 }
 _FLOOR = """fn {name}(a: {t}, b: {t}) -> {t} {{
-  if (b == 0) {{ return 0; }}
-  if (b == -1) {{ return {special}; }}
+  if (b == {zero}) {{ return {zero}; }}
+  if (b == -{one}) {{ return {special}; }}
   let q = a / b;
   let r = a - q * b;
-  let down = r != 0 && ((a < 0) != (b < 0));
+  let down = r != {zero} && ((a < {zero}) != (b < {zero}));
   return {result}; }}"""
 
 
@@ -135,7 +135,7 @@ class WGSLRenderer(GPURenderer):
         axis = int(name[4:])
         if name.startswith("lidx"):
             return f"i32(lid.{AXES[axis]})"
-        sizes = _grid(program)
+        sizes = (launch_size(program, "gidx") or [1])
         if max(sizes) <= MOST_BLOCKS:
             return f"i32(gid.{AXES[axis]})"
         place = f"(i32(gid.x + gid.y * {MOST_BLOCKS}u) / {prod(sizes[:axis])})" if axis else (
@@ -352,7 +352,7 @@ class WGSLRenderer(GPURenderer):
         lines.append(f"@compute @workgroup_size({', '.join(block)})")
         lines.append(f"fn {name}(@builtin(workgroup_id) gid: vec3<u32>, "
                      "@builtin(local_invocation_id) lid: vec3<u32>) {")
-        sizes = _grid(program)
+        sizes = (launch_size(program, "gidx") or [1])
         if max(sizes) > MOST_BLOCKS:
             starts.append(f"  if (gid.x + gid.y * {MOST_BLOCKS}u >= {prod(sizes)}u) {{ return; }}")
         return [*lines, *starts, *self.body(program), "}"]
@@ -380,24 +380,15 @@ def _split(dtype: DType, at: str) -> tuple[str, str]:
     return f"({at})/{each}", f"(u32(({at})%{each})*{_bits(dtype)}u)"
 
 
-def _grid(program: Sequence[UOp]) -> list[int]:
-    """Blocks along each axis."""
-    sizes = specials(program)
-    return [sizes[f"gidx{axis}"] for axis in range(3) if f"gidx{axis}" in sizes] or [1]
-
-
 def _floor(kind: str, t: str) -> str:
     """A function that divides rounding down: 0 for a zero divisor, -a where it is -1, which cannot overflow."""
-    name = f"floor_{kind}_{t}"
+    name, suffix = f"floor_{kind}_{t}", {"i32": "", "i64": "li", "u32": "u", "u64": "lu"}[t]
+    sign, zero, one = "/" if kind == "div" else "%", f"0{suffix}", f"1{suffix}"
     if t.startswith("u"):
-        sign = "/" if kind == "div" else "%"
-        zero = {"u32": "0u", "u64": "0lu"}[t]
         return f"fn {name}(a: {t}, b: {t}) -> {t} {{ if (b == {zero}) {{ return {zero}; }} return a {sign} b; }}"
-    unit = {"i32": "", "i64": "li"}[t]
-    result = f"q - select(0{unit}, 1{unit}, down)" if kind == "div" else f"r + select(0{unit}, b, down)"
-    special = "-a" if kind == "div" else "0"
-    text = _FLOOR.format(name=name, t=t, special=special, result=result)
-    return re.sub(r"(?<![\w.])([01])(?![\w.])", rf"\g<1>{unit}", text) if unit else text
+    special, result = ("-a", f"q - select({zero}, {one}, down)") if kind == "div" else (
+        zero, f"r + select({zero}, b, down)")
+    return _FLOOR.format(name=name, t=t, zero=zero, one=one, special=special, result=result)
 
 
 def folded_grid(grid: Sequence[int]) -> tuple[int, int, int]:
