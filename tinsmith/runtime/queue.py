@@ -160,9 +160,7 @@ class CommandQueue:
         for b in bases:
             b.check()
             b.opaque  # noqa: B018  memory is taken on this thread
-        run = _Run(self, bases, values)
-        run.start()
-        run.finish([] if launched is None else launched)
+        _Run(self, bases, values).wait([] if launched is None else launched)
         for item in self._commands():
             item.count()
         return results
@@ -309,12 +307,10 @@ class _Run:
         self.stopped = False
         self.running = len(queue.threads)
         self.settings = dict(vars(settings))
-
-    def start(self) -> None:
-        for thread, commands in self.queue.threads.items():
+        for thread, commands in queue.threads.items():
             _worker(thread).put(functools.partial(self.serve, commands))
 
-    def finish(self, launched: list[Step]) -> None:
+    def wait(self, launched: list[Step]) -> None:
         """Wait for the threads; Ctrl-C stops them after the commands they are at."""
         interrupted: BaseException | None = None
         while True:
