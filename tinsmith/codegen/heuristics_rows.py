@@ -52,7 +52,7 @@ def row_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
     several, beside = max(_depths(kernel.folds).values()) > 1, _row_beside(kept, target)
     for r in options:
         assert found is not None
-        waits = vectors * lanes / range_size(r) if r in found.over and several else 0.0
+        waits = vectors * lanes / range_size(r) * (1.0 if several else target.core.waits) if r in found.over else 0.0
         for together in (1, target.core.rows_beside) if waits and beside is not None else (1,):
             apart = f", {together} rows side by side" if together > 1 else ""
             yield Candidate(f"lanes along {name_of(r)}{apart}",

@@ -100,9 +100,10 @@ def _tiles(kernel: Kernel, target: Target) -> Iterator[Tile]:
                 for limit in {(target.vector_registers - 1) // vectors - 1,
                               (target.vector_registers + 4 - steps) // (vectors + 1)}:
                     tile = Tile(fold, panel, scalar, other, lane, lanes, vectors, _choose_rows(rows, limit, core.tile))
-                    tile = replace(tile, pack=_packs(target, tile))
-                    if not (tile.pack and count_of(frozenset(fold.src[1:])) * tile.width * 4 > core.largest_panel):
+                    if _lies_along(tile):
                         yield tile
+                    if count_of(frozenset(fold.src[1:])) * tile.width * 4 <= core.largest_panel:
+                        yield replace(tile, pack=True)
 
 
 def _load(operand: UOp) -> UOp | None:
@@ -111,17 +112,27 @@ def _load(operand: UOp) -> UOp | None:
     return loads[0] if len(loads) == 1 else None
 
 
-def _packs(target: Target, tile: Tile) -> bool:
-    """Whether so many tiles use a panel that a copy in their order pays, or whether it does not lie along the lanes."""
-    fold, load, core = tile.fold, _load(tile.panel), target.core
-    if load is None or stride_of(load.src[1], tile.lane) != 1 or len(load.src) > 2:
-        return True
-    pitch, width = abs(_largest_stride(load, fold)) * 4, tile.width * 4
-    room = target.l2_bytes * _share_of_sets(pitch, width, target.l2_bytes // core.ways)
-    crowded = 2 * width * count_of(frozenset(fold.src[1:])) >= room
-    narrow, many, far = core.tile.packed_from
-    often = narrow if _is_narrow(load) else many if crowded else far if pitch >= core.page // 2 else math.inf
-    return count_of(frozenset(tile.other)) >= often * tile.height
+def _copies_scalars(tile: Tile) -> bool:
+    """Whether scalars that every panel reads again are widened once, into local memory."""
+    return tile.pack and _is_narrow(_load(tile.scalar)) and range_size(tile.lane) > tile.width
+
+
+def _lies_along(tile: Tile) -> bool:
+    """Whether vectors of the panel can be read where it is."""
+    load = _load(tile.panel)
+    return load is not None and stride_of(load.src[1], tile.lane) == 1 and len(load.src) == 2
+
+
+def _as_it_lies(target: Target, tile: Tile) -> Moved:
+    """What a panel that is not packed costs as often as tiles read it: elements of rows near each other, of rows that
+    lie far apart, or of such that crowd the second cache's sets; vectors of 16-bit floats are widened at every use."""
+    load, used = _load(tile.panel), count_of(tile.fold.src[0].ranges) / tile.height
+    if _is_narrow(load):
+        return Moved("widened", used / tile.lanes, 0)
+    pitch, width = abs(_largest_stride(load, tile.fold)) * 4, tile.width * 4
+    room = target.l2_bytes * _share_of_sets(pitch, width, target.l2_bytes // target.core.ways)
+    crowded = 2 * width * count_of(frozenset(tile.fold.src[1:])) >= room
+    return Moved("as_it_lies", used, 2 if crowded else int(pitch >= target.core.page // 2))
 
 
 def _price(kernel: Kernel, target: Target, tile: Tile) -> Price:
@@ -146,8 +157,7 @@ def _price(kernel: Kernel, target: Target, tile: Tile) -> Price:
             tile.height * (tile.vectors + 1) + written > target.vector_registers + 4):
         slow *= costs.spilled
     if not tile.pack:
-        reuse, panel = count_of(frozenset(tile.other)), _load(tile.panel)
-        slow *= (1 + 1 / tile.height if _is_narrow(panel) else 1) * (costs.unpacked if reuse > tile.height else 1)
+        moved.append(_as_it_lies(target, tile))
     elif not any(r in tile.panel.ranges and r is not lane for r in kernel.parallel):
         slow *= busiest(count, tile.vectors, target.threads)
     return price(target, steps, moved, slow) | price(target, None, _packing(kernel, target, tile))
@@ -179,6 +189,8 @@ def _feeding(kernel: Kernel, target: Target, tile: Tile) -> Iterator[Moved]:
         inside = [r for r in kernel.order if r in scalar.ranges and (r in steps or r in tile.other)]
         distinct = math.prod(box.size for box in footprints(scalar, inside))
         staged, across = len(scalar.src) > 2, abs(stride_of(scalar.src[1], tile.fold.src[-1]) or 0) > 1
+    if _is_narrow(scalar):
+        yield Moved("copied", distinct) if _copies_scalars(tile) else Moved("widened", products / tile.width, 1)
     share = 1 / tile.height if across else distinct / reached * size / target.core.line
     yield Moved("scalar_line", products / tile.width * share, distinct * size > target.l2_bytes // 2 and not staged)
     if count_of(steps) * tile.width * size > target.core.tile.near * target.l1_bytes:
@@ -254,8 +266,7 @@ def apply_tile(kernel: Kernel, target: Target, tile: Tile) -> None:
         tile = replace(tile, fold=tile.fold.substitute(limited), scalar=tile.scalar.substitute(limited))
     scalar_load = _load(tile.scalar)
     lane_number, rows = tile.lane, list(tile.rows)
-    again = tile.pack and _is_narrow(scalar_load) and range_size(tile.lane) > tile.vectors * tile.lanes
-    if scalar_load is not None and (len(scalar_load.src) > 2 or again):
+    if scalar_load is not None and (len(scalar_load.src) > 2 or _copies_scalars(tile)):
         _stage_guarded(kernel, scalar_load, rows, target)
     outer_rows: list[UOp] = []
     for r, amount in rows:
@@ -365,7 +376,7 @@ def _loops_of_copies(kernel: Kernel, tile: Tile, panel: UOp, lane_outer: UOp, ta
     costs, staged = target.core.tile, kernel.of(Ops.STAGE)
     loops = [r for r in kernel.parallel if any(r in n.ranges for n in staged)]
     again = sum(count_of(n.ranges) * math.prod(n.arg) for n in staged) * (range_size(lane_outer) - 1) * costs.copied
-    width = tile.vectors * tile.lanes * tile.fold.dtype.itemsize
+    width = tile.width * tile.fold.dtype.itemsize
     near = width * count_of(frozenset(tile.fold.src[1:])) <= costs.near * target.l1_bytes
     vectors = count_of(tile.fold.src[0].ranges) / (tile.height * tile.lanes) * costs.panel_vector if near else 0.0
     packing = count_of(panel.ranges) * costs.across[0] * max(target.threads - 1, 0)

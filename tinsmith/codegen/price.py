@@ -50,9 +50,10 @@ class Moved(NamedTuple):
     way: int = 0
 
 
-SPENT_ON = {"operands and results": ("scalar_line", "panel_vector", "result_row"),
+SPENT_ON = {"operands and results": ("scalar_line", "panel_vector", "as_it_lies", "widened",
+                                     "result_row"),
             "stores across lanes": ("stored_across",), "results": ("result",),
-            "packing": ("along", "across", "scattered", "unit_order")}
+            "packing": ("along", "across", "scattered", "copied", "unit_order")}
 _PARTS = {cost: part for part, costs in SPENT_ON.items() for cost in costs}
 
 

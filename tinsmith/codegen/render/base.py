@@ -89,10 +89,10 @@ class TileCosts:
     # 7.1 against 5.3 ms for 2048 × 256 results of 512 products.
     same_sets: tuple[int, float] = (128, 1.3)
     near: float = 0.7  # the share of the first cache that a panel may fill to stay there
-    # Rows of a tile's height that a panel serves before it is worth packing: of 16-bit floats; where it crowds the
-    # second cache's sets; where its rows lie far apart.
-    packed_from: tuple[int, int, int] = (2, 8, 16)
-    unpacked: float = 1.02  # how many times as long where it is read again and again as it lies
+    # An element of a panel that is not packed: from rows near each other, from rows that lie far apart, and from such
+    # that crowd the second cache's sets.
+    as_it_lies: tuple[float, float, float] = (0.0, 0.0094, 0.019)
+    widened: tuple[float, float] = (1.2, 1.0)  # a vector of such a panel, or a scalar, of 16-bit floats
     lines_of_set: int = 32  # rows in one set of a cache that make an element twice as dear to pack across the lanes
     along: float = 0.15  # an element to be packed along the lanes
     across: tuple[float, float] = (0.9, 1.5)  # across them, in blocks that are transposed or one by one
@@ -142,8 +142,10 @@ class Core:
     steps_together: tuple[int, ...] = (4, 2)
     separate_sums: int = 8  # accumulators of a reduction up to which steps written out have their own
     shared_sums: int = 24  # those of reductions that share a loop: more would not stay in registers
-    rows_beside: int = 4  # rows that several passes go through side by side
+    rows_beside: int = 4  # rows that are gone through side by side
     apart: float = 0.75  # cycles that a vector takes more then
+    # The share of the wait at the end of a row that the next one does not hide, if it has one pass.
+    waits: float = 0.3
     dear: int = 12  # operations per element from which a second computation costs more than a look into local memory
     short_row: int = 64  # elements of a row that are not worth a loop of their own
     rows_kept: int = 2  # at once in local memory
