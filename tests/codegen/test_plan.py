@@ -128,7 +128,7 @@ def test_a_contraction_that_no_tile_suits_is_taken_for_rows() -> None:
 def test_several_short_rows_are_gone_through_side_by_side(columns: int, together: bool) -> None:
     """The second pass over a row waits for the lanes of the first to be combined; long rows have enough to do. Where
     there is one pass, the next row hides most of that: only the shortest ones gain."""
-    x = param(1, (4096, columns))
+    x = param(1, (512, columns))
     spread = x - x.reduce("MAX", (1,)).expand(x.shape)
     made = plan(k := kernel((spread * spread).reduce("ADD", (1,))), TARGET)
     rows = [o for o in k.opts if o.op is OptOps.UPCAST]

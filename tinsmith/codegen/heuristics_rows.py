@@ -11,7 +11,6 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
-from typing import NamedTuple
 
 from tinsmith.codegen.accumulators import adds_only
 from tinsmith.codegen.footprints import footprints
@@ -42,24 +41,35 @@ def row_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
     lanes, kept = lanes_of(kernel, target), kernel.copied()
     if target.vector_bytes:
         keep_rows(kept, target, lanes)
-    found = next((_options(kept, target, lanes, over) for over in dict.fromkeys(f.src[1:] for f in kept.folds)
-                  if _group(kept, over)), None) if target.vector_bytes else None
+    over = next((f.src[1:] for f in kept.folds if target.vector_bytes and _group(kept, f.src[1:])), None)
+    cycles = {None: 0.0} if over is None else _cycles(kept, target, lanes, over)
     vectors = max(count_of(f.src[0].ranges) for f in kernel.folds) / lanes
-    alone, options = (found.alone, found.paying()) if found is not None else (0.0, [])
     if windows_fit(kernel):
-        least = min(found.cycles.values(), default=alone) if found is not None else alone
-        yield Candidate("windows written out", {"memory": vectors * least}, lambda k: window_opts(k, target))
+        yield Candidate("windows written out", {"memory": vectors * min(cycles.values())},
+                        lambda k: window_opts(k, target))
     several, beside = max(_depths(kernel.folds).values()) > 1, _row_beside(kept, target)
-    for r in options:
-        assert found is not None
-        waits = vectors * lanes / range_size(r) * (1.0 if several else target.core.waits) if r in found.over else 0.0
+    own, used = _once_a_row(kernel), {n.src[0]: n.src[1].ranges for n in (*kernel.loads, *kernel.stores)}
+    far = sum(count_of(ranges) * memory.dtype.itemsize for memory, ranges in used.items()) > target.l2_bytes
+    for r, each in cycles.items():
+        stored = sum(count_of(s.ranges) / lanes * access_cycles(target, lanes, [], [s], r) for s in kernel.stores)
+        if r is None:
+            waits = vectors * lanes * (1 + own / count_of(over or ()))
+            spent = row_price(target, vectors, each, stored, vectors * lanes, waits)
+            yield Candidate("no lanes for the first sum", spent, partial(_reduce, kept=kept, target=target))
+            continue
+        waits = vectors * lanes / range_size(r) * (1.0 if several else target.core.waits) if r in (over or ()) else 0.0
         for together in (1, target.core.rows_beside) if waits and beside is not None else (1,):
             apart = f", {together} rows side by side" if together > 1 else ""
-            yield Candidate(f"lanes along {name_of(r)}{apart}",
-                            row_price(target, vectors, found.cycles[r], vectors, waits, lanes, together),
-                            partial(_reduce, kept=kept, target=target, lane=r, beside=beside if apart else None))
-    yield Candidate("no lanes for the first sum", row_price(target, vectors, alone, vectors * lanes, vectors * lanes),
-                    partial(_reduce, kept=kept, target=target))
+            spent = row_price(target, vectors, each, stored, vectors, waits, lanes.bit_length() + own, together, far)
+            yield Candidate(f"lanes along {name_of(r)}{apart}", spent, partial(
+                _reduce, kept=kept, target=target, lane=r, beside=beside if apart else None))
+
+
+def _once_a_row(kernel: Kernel) -> int:
+    """Operations on values that each row has one of: what is made of its sums, and what is read for it."""
+    rows = {f.ranges for f in kernel.folds}
+    return sum(n.op.cost if n.op.alu else 1 for n in kernel.nodes
+               if n.ranges in rows and n.dtype.is_float and (n.op.alu or n.op is Ops.LOAD))
 
 
 def _row_beside(kernel: Kernel, target: Target) -> UOp | None:
@@ -73,39 +83,24 @@ def _row_beside(kernel: Kernel, target: Target) -> UOp | None:
     return rows[-1] if whole else None
 
 
-class _Options(NamedTuple):
-    """Ranges that the lanes of reductions over the same ranges may run along, innermost first, and the cycles of a
-    vector of what these read; ``worth``: those beside the reductions whose results can be stored then."""
-
-    over: tuple[UOp, ...]
-    options: list[UOp]
-    cycles: dict[UOp, float]
-    alone: float
-    worth: list[UOp]
-
-    def paying(self) -> list[UOp]:
-        """Those that lanes may be put along, the cheapest first; none if the cheapest pays not for its stores."""
-        found = sorted(self.options, key=lambda r: self.cycles[r])
-        return [r for r in found if r in self.over or r in self.worth] if found and (
-            found[0] in self.over or found[0] in self.worth) else []
-
-
 def _group(kernel: Kernel, over: tuple[UOp, ...]) -> list[UOp]:
     """Reductions over the same ranges that have no lanes or copies yet."""
     group = [f for f in kernel.folds if f.src[1:] == over]
     return [] if any(x.arg[1].expanded for f in group for x in f.src[0].ranges) else group
 
 
-def _options(kernel: Kernel, target: Target, lanes: int, over: tuple[UOp, ...]) -> _Options:
+def _cycles(kernel: Kernel, target: Target, lanes: int, over: tuple[UOp, ...]) -> dict[UOp | None, float]:
+    """Of a vector of what reductions over the same ranges read, for lanes along each range that has enough for them,
+    the cheapest first; and without lanes."""
     group = _group(kernel, over)
     loads = [n for f in group for n in toposort(f.src[0]) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
     beside = [r for r in kernel.parallel if all(r in f.ranges for f in group)]
     ranges = sorted((*over, *beside), key=kernel.order.index, reverse=True)
-    alone, stored = (access_cycles(target, lanes, loads, of, None) for of in ([], kernel.stores))
+    alone = access_cycles(target, lanes, loads, [], None)
     cycles = {r: alone - (alone - access_cycles(target, lanes, loads, [], r)) * min(1.0, range_size(r) / lanes)
               for r in ranges if kernel.may_have_lanes(r)}
-    worth = [r for r in beside if access_cycles(target, lanes, loads, kernel.stores, r) <= stored]
-    return _Options(over, _long_first(cycles, alone, lanes, target.core.shortest_lanes), cycles, alone, worth)
+    long = _long_first(cycles, alone, lanes, target.core.shortest_lanes)
+    return {**{r: cycles[r] for r in sorted(long, key=lambda r: cycles[r])}, None: alone}
 
 
 def _reduce(kernel: Kernel, kept: Kernel, target: Target, lane: UOp | None = None,
@@ -121,7 +116,7 @@ def _reduce(kernel: Kernel, kept: Kernel, target: Target, lane: UOp | None = Non
         group = _group(kernel, over)
         if not group:
             continue
-        best = lane if first else next(iter(_options(kernel, target, lanes, over).paying()), None)
+        best = lane if first else next(iter(_cycles(kernel, target, lanes, over)))
         first = False
         if best is None:
             continue

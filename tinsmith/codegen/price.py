@@ -145,14 +145,15 @@ def _is_near(index: UOp, r: UOp) -> bool:
     return max(positions) - min(positions) < len(positions)
 
 
-def row_price(target: Target, vectors: float, cycles: float, loops: float, rows: float, lanes: int = 1,
-              together: int = 1) -> Price:
-    """Of reductions: each of so many vectors takes ``cycles`` and its share of ``loops``; at the end of each of
-    ``rows`` the lanes are combined, which the next pass waits for, ``together`` of them at a time."""
+def row_price(target: Target, vectors: float, cycles: float, stored: float, loops: float, rows: float,
+              chain: float = 1, together: int = 1, far: bool = False) -> Price:
+    """Of reductions: each of so many vectors takes ``cycles`` and its share of ``loops``, results take what is
+    ``stored``; at the end of each of ``rows``, which ``together`` wait for, is a chain of operations. ``far``: what is
+    read and written does not stay in the second cache."""
     core = target.core
-    ends = rows * core.latency * lanes.bit_length() / together
-    return {"memory": vectors * cycles, "loops": loops, "waiting": ends} | (
-        {"rows apart": core.apart * vectors} if together > 1 else {})
+    ends = rows * core.latency * chain / together
+    return {"memory": vectors * cycles + stored, "loops": loops, "waiting": ends} | (
+        {"rows apart": core.apart[far] * vectors} if together > 1 else {})
 
 
 def step_price(target: Target, steps: float, lanes: int, chains: int = 0) -> Price:

@@ -143,7 +143,7 @@ class Core:
     separate_sums: int = 8  # accumulators of a reduction up to which steps written out have their own
     shared_sums: int = 24  # those of reductions that share a loop: more would not stay in registers
     rows_beside: int = 4  # rows that are gone through side by side
-    apart: float = 0.75  # cycles that a vector takes more then
+    apart: tuple[float, float] = (0.75, 1.9)  # cycles that a vector takes more then, in the second cache and beyond
     # The share of the wait at the end of a row that the next one does not hide, if it has one pass.
     waits: float = 0.3
     dear: int = 12  # operations per element from which a second computation costs more than a look into local memory
