@@ -14,7 +14,7 @@ from functools import partial
 from tinsmith.codegen.heuristics_cuts import cut_loops
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.price import access_cycles
+from tinsmith.codegen.price import lane_cycles
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, count_of, is_partial, range_size
 from tinsmith.codegen.streams import SIDE
@@ -66,15 +66,13 @@ def nest_ways(kernel: Kernel, target: Target, lanes: int, nest: list[UOp]) -> It
     loads = [n for n in toposort(nest) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
     options = [r for r in parallel if range_size(r) >= min(lanes, 4) and all(r in s.ranges for s in nest)]
     vectors = max(count_of(s.ranges) for s in nest) / lanes
-    alone = access_cycles(target, lanes, loads, stores, None)
-    for r in reversed(options):
-        cycles = access_cycles(target, lanes, loads, stores, r)
-        if cycles < alone and all(stride_of(s.src[1], r) == 1 for s in scatters):
-            some = alone - (alone - cycles) * min(1.0, range_size(r) / lanes)
+    cycles = lane_cycles(target, lanes, loads, stores, options[::-1])
+    for r, some in cycles.items():
+        if r is not None and some < cycles[None] and all(stride_of(s.src[1], r) == 1 for s in scatters):
             amount = min(lanes * _narrow(nest, loads, r), power_of_two(range_size(r)))
             yield Candidate(f"lanes along {name_of(r)}", {"memory": vectors * some}, partial(
                 _nest, target=target, nest=nest, lane=r, amount=amount))
-    yield Candidate("no whole vectors", {"memory": vectors * alone}, lambda k: None if scatters or not options
+    yield Candidate("no whole vectors", {"memory": vectors * cycles[None]}, lambda k: None if scatters or not options
                     else woven_lanes(k, target, lanes, nest))
 
 

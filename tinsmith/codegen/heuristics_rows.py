@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from tinsmith.codegen.accumulators import adds_only
@@ -17,7 +17,7 @@ from tinsmith.codegen.footprints import footprints
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.normalize import divided_by
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.price import access_cycles, row_price
+from tinsmith.codegen.price import access_cycles, lane_cycles, row_price
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, count_of, is_partial, range_size
 from tinsmith.codegen.streams import equal_values
@@ -96,11 +96,18 @@ def _cycles(kernel: Kernel, target: Target, lanes: int, over: tuple[UOp, ...]) -
     loads = [n for f in group for n in toposort(f.src[0]) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
     beside = [r for r in kernel.parallel if all(r in f.ranges for f in group)]
     ranges = sorted((*over, *beside), key=kernel.order.index, reverse=True)
-    alone = access_cycles(target, lanes, loads, [], None)
-    cycles = {r: alone - (alone - access_cycles(target, lanes, loads, [], r)) * min(1.0, range_size(r) / lanes)
-              for r in ranges if kernel.may_have_lanes(r)}
-    long = _long_first(cycles, alone, lanes, target.core.shortest_lanes)
-    return {**{r: cycles[r] for r in sorted(long, key=lambda r: cycles[r])}, None: alone}
+    return _long_first(lane_cycles(target, lanes, loads, [], _long(kernel, target, ranges)), lanes)
+
+
+def _long(kernel: Kernel, target: Target, ranges: Sequence[UOp]) -> list[UOp]:
+    """Ranges that have enough for lanes of their own."""
+    return [r for r in ranges if kernel.may_have_lanes(r) and range_size(r) >= target.core.shortest_lanes]
+
+
+def _long_first(cycles: dict[UOp | None, float], lanes: int) -> dict[UOp | None, float]:
+    """Ranges that fill whole vectors; short ones, too, if lanes along none of these pay."""
+    long = {r: spent for r, spent in cycles.items() if r is None or range_size(r) >= lanes}
+    return long if min(long.values()) < cycles[None] else cycles
 
 
 def _reduce(kernel: Kernel, kept: Kernel, target: Target, lane: UOp | None = None,
@@ -190,11 +197,9 @@ def lanes_for_stores(kernel: Kernel, target: Target, lanes: int) -> None:
         inner = [r for r in kernel.parallel if r in store.ranges and not any(r in f.ranges for f in kernel.folds)]
         loads = [n for n in toposort(store.src[2], lambda n: n.op is not Ops.FOLD)
                  if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
-        cycles = {r: access_cycles(target, lanes, loads, [store], r) for r in inner}
-        alone = access_cycles(target, lanes, loads, [store], None)
-        options = [r for r in _long_first(cycles, alone, lanes, target.core.shortest_lanes) if cycles[r] < alone]
-        if options:
-            best = min(options, key=lambda r: cycles[r])
+        cycles = _long_first(lane_cycles(target, lanes, loads, [store], _long(kernel, target, inner)), lanes)
+        best = min(cycles, key=lambda r: cycles[r])
+        if best is not None and cycles[best] < cycles[None]:
             split(kernel, OptOps.VECTOR, best, _width(best, lanes))
 
 
@@ -202,13 +207,6 @@ def _width(r: UOp, lanes: int) -> int:
     """Lanes along a range: all, or as many as cover a short one."""
     size: int = range_size(r)
     return min(lanes, 1 << (size - 1).bit_length())
-
-
-def _long_first(cycles: dict[UOp, float], alone: float, lanes: int, shortest: int) -> list[UOp]:
-    """Ranges that fill whole vectors; if lanes along none of them pay, short ones along which they do."""
-    long = [r for r in cycles if range_size(r) >= lanes]
-    short = [r for r in cycles if shortest <= range_size(r) < lanes and cycles[r] < alone]
-    return short if short and all(cycles[r] >= alone for r in long) else long
 
 
 def keep_rows(kernel: Kernel, target: Target, lanes: int) -> None:

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from tinsmith.codegen.render.base import Target
-from tinsmith.codegen.roles import count_of
+from tinsmith.codegen.roles import count_of, range_size
 from tinsmith.codegen.tuning import stride_of
 from tinsmith.ir import UOp
 from tinsmith.ir.linear import from_linear, linear_form
@@ -113,9 +113,19 @@ def busiest(count: int, size: int, threads: int) -> float:
     return max(b - a for a, b in pairwise(ends)) * threads / count
 
 
+def lane_cycles(target: Target, lanes: int, loads: Sequence[UOp], stores: Sequence[UOp],
+                ranges: Iterable[UOp]) -> dict[UOp | None, float]:
+    """Cycles to read and write as many elements as a vector has, with lanes along each of some ranges, of which a short
+    one fills a part of them, the cheapest first; None: one by one."""
+    alone = access_cycles(target, lanes, loads, stores, None)
+    found = {r: alone - (alone - access_cycles(target, lanes, loads, stores, r)) * min(1.0, range_size(r) / lanes)
+             for r in ranges}
+    return {**{r: found[r] for r in sorted(found, key=lambda r: found[r])}, None: alone}
+
+
 def access_cycles(target: Target, lanes: int, loads: Sequence[UOp], stores: Sequence[UOp], r: UOp | None) -> float:
-    """Cycles to read and write a vector of ``lanes`` elements along ``r``, or as many one by one. Loads of few
-    elements, which stay in registers or near, count for as much as they are."""
+    """Cycles for a vector of ``lanes`` elements along ``r``, or as many one by one. Loads of few elements, which stay
+    in registers or near, count for as much as they are."""
     core, most = target.core, max((count_of(n.src[1].ranges) for n in (*loads, *stores)), default=1)
     beyond = max(lanes - 1, 1)  # each lane but the first
     total = 0.0
