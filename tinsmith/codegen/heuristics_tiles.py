@@ -193,7 +193,7 @@ def _feeding(kernel: Kernel, target: Target, tile: Tile) -> Iterator[Moved]:
         yield Moved("copied", distinct) if _copies_scalars(tile) else Moved("widened", products / tile.width, 1)
     share = 1 / tile.height if across else distinct / reached * size / target.core.line
     yield Moved("scalar_line", products / tile.width * share, distinct * size > target.l2_bytes // 2 and not staged)
-    if count_of(steps) * tile.width * size > target.core.tile.near * target.l1_bytes:
+    if not _is_near(target, tile):
         yield Moved("panel_vector", products / (tile.height * tile.lanes))
     yield Moved("result_row", results / tile.width, results * size > 4 * target.l2_bytes)
 
@@ -373,14 +373,20 @@ def _pack(kernel: Kernel, tile: Tile, panel: UOp, batch: list[UOp], lane_outer: 
 def _loops_of_copies(kernel: Kernel, tile: Tile, panel: UOp, lane_outer: UOp, target: Target) -> list[UOp]:
     """The loops in which scalars are copied to local memory, if it costs less that these go around the panels: then
     every worker packs all panels, which come from the second cache, but no panel has the scalars copied again."""
-    costs, staged = target.core.tile, kernel.of(Ops.STAGE)
+    staged = kernel.of(Ops.STAGE)
     loops = [r for r in kernel.parallel if any(r in n.ranges for n in staged)]
-    again = sum(count_of(n.ranges) * math.prod(n.arg) for n in staged) * (range_size(lane_outer) - 1) * costs.copied
-    width = tile.width * tile.fold.dtype.itemsize
-    near = width * count_of(frozenset(tile.fold.src[1:])) <= costs.near * target.l1_bytes
-    vectors = count_of(tile.fold.src[0].ranges) / (tile.height * tile.lanes) * costs.panel_vector if near else 0.0
-    packing = count_of(panel.ranges) * costs.across[0] * max(target.threads - 1, 0)
-    return loops if again > vectors + packing else []
+    copies = sum(count_of(n.ranges) * math.prod(n.arg) for n in staged) * (range_size(lane_outer) - 1)
+    packed = [Moved("across", count_of(panel.ranges) * max(target.threads - 1, 0))]
+    if _is_near(target, tile):
+        packed.append(Moved("panel_vector", count_of(tile.fold.src[0].ranges) / (tile.height * tile.lanes)))
+    again, around = (sum(price(target, None, moved).values()) for moved in ([Moved("copied", copies)], packed))
+    return loops if again > around else []
+
+
+def _is_near(target: Target, tile: Tile) -> bool:
+    """Whether a panel stays in the first cache."""
+    panel = count_of(frozenset(tile.fold.src[1:])) * tile.width * tile.fold.dtype.itemsize
+    return panel <= target.core.tile.near * target.l1_bytes
 
 
 def _stage(kernel: Kernel, load: UOp, outside: list[UOp], target: Target) -> None:
