@@ -42,7 +42,8 @@ NO_TUNING = {
 PLAIN = {0, 1, 2, 3, 4, -1}  # numbers that say how many there are of something, or of its bytes
 WRITTEN = {  # other numbers in functions, by what they are
     "bits, and powers of two that nothing reaches": {
-        "codegen/ahead.py": {20}, "codegen/blocks.py": {16, 62}, "codegen/counts.py": {31}, "codegen/estimate.py": {40},
+        "codegen/ahead.py": {20}, "codegen/blocks.py": {62}, "codegen/stages.py": {16}, "codegen/counts.py": {31},
+        "codegen/estimate.py": {40},
         "codegen/heuristics_tiles.py": {40}, "codegen/masking.py": {31}, "schedule/fusion.py": {20},
         "schedule/sharding.py": {8, 16}, "codegen/search.py": {8}},
     "what instructions take": {
