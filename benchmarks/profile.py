@@ -30,7 +30,7 @@ WATCHED = {  # functions, and the phases that they are
     "runtime.diskcache:entry_key": "disk cache key",
     "runtime.diskcache:store": "disk cache store",
     "runtime.diskcache:fetch": "disk cache fetch",
-    "schedule.items:Scheduler.run": "fuse and schedule",
+    "schedule.scheduler:Scheduler.run": "fuse and schedule",
     "runtime.lowering:arrange": "merge and order kernels",
     "runtime.lowering:plan_memory": "memory plan",
     "runtime.lowering:choose_in_place": "choose in place",

@@ -1,7 +1,6 @@
 """Measuring the machine: what is found is kept, and what is damaged is not believed."""
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -48,7 +47,7 @@ def test_a_measurement_is_kept(empty: Path, small: None, monkeypatch: pytest.Mon
     found = measure("CPU", budget=0.2)
     assert found.measured and machine("CPU") == found
     monkeypatch.setattr(module, "_measured", {})
-    assert machine("CPU") == found and machine("CPU:1") == dataclasses.replace(found, device="CPU:1")
+    assert machine("CPU") == found and machine("CPU:1") == found._replace(device="CPU:1")
     assert not machine("PYTHON").measured
     sane(found)
     whole = [u.name for u in Device["CPU"].renderer.target.units if u.fragment_a.whole]
@@ -75,7 +74,7 @@ def test_a_damaged_entry_is_not_believed(empty: Path, small: None, monkeypatch: 
 
 def test_the_interpreter_is_measured_without_waiting_for_it(empty: Path) -> None:
     found = measure("PYTHON", budget=0.1)
-    sane(dataclasses.replace(found))
+    sane(found._replace())
     assert len(found.memory) == 1 and found.peak(dtypes.float32).one < 1e9
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 import dataclasses
 import re
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,7 +72,7 @@ def machine(row: MatrixUnit) -> Target:
     if row.threads == 1:
         return Target("python", 64, fma=True, units=(row,))
     return Target("python", 16, local_bytes=48 << 10, block_threads=256, warp=32, parallel=Role.GLOBAL,
-                  costs=replace(GRID_COSTS, cuts=CUTS_FOR_CORES), cores=4, units=(row,))
+                  costs=GRID_COSTS._replace(cuts=CUTS_FOR_CORES), cores=4, units=(row,))
 
 
 @pytest.mark.parametrize("transposed", ["", "ab"])

@@ -110,7 +110,7 @@ def test_an_opt_that_is_refused_is_a_mistake_of_ours(
 def test_prices_are_data_of_the_target() -> None:
     """What decides between two tiles is what the target says of its caches."""
     core = TARGET.core
-    dear = replace(TARGET, core=replace(core, tile=replace(core.tile, along=1e3, across=(1e3, 1e3), scattered=1e3)))
+    dear = replace(TARGET, core=core._replace(tile=core.tile._replace(along=1e3, across=(1e3, 1e3), scattered=1e3)))
     packed, not_packed = (plan(kernel(matmul(256, 256, 1000)), t) for t in (TARGET, dear))
     assert "its panel packed" in packed.chosen and packed.cycles < not_packed.cycles
     assert "its panel unpacked" in not_packed.chosen, "whether a panel is packed is a price, too"

@@ -13,8 +13,9 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.runtime import diskcache
 from tinsmith.schedule.canonical import canonical, structure
 from tinsmith.schedule.horizontal import fuse_horizontally
-from tinsmith.schedule.items import Schedule, Scheduler
+from tinsmith.schedule.items import Schedule
 from tinsmith.schedule.planner import plan_memory
+from tinsmith.schedule.scheduler import Scheduler
 from tinsmith.tensor.tensor import Tensor
 
 

@@ -27,7 +27,7 @@ CUDA = cuda_target("sm_90a")
 def eager_to_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     """A device to which copies and launches cost nothing."""
     renderer = copy.copy(Device[DEVICE].renderer)
-    renderer.target = replace(renderer.target, costs=replace(renderer.target.costs, balance=0.0, launch=0.0))
+    renderer.target = replace(renderer.target, costs=renderer.target.costs._replace(balance=0.0, launch=0.0))
     monkeypatch.setattr(Device[DEVICE], "_renderer", renderer)
 
 
@@ -116,9 +116,9 @@ def test_it_computes_the_same(m: int, k: int, n: int, form: str) -> None:
 
 def test_boxes_of_padded_rows_are_copied_by_the_engine() -> None:
     """All that a product of odd sizes does is done by copies, and one kernel with a ring."""
-    from tinsmith.schedule.items import Scheduler
+    from tinsmith.schedule.scheduler import Scheduler
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tinsmith.schedule.items.Device", {DEVICE: Device[DEVICE]})
+        patch.setattr("tinsmith.schedule.scheduler.Device", {DEVICE: Device[DEVICE]})
         renderer = copy.copy(Device[DEVICE].renderer)
         renderer.target = CUDA
         patch.setattr(Device[DEVICE], "_renderer", renderer)

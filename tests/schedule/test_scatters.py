@@ -10,7 +10,7 @@ from tinsmith.codegen.render.costs import RANKED_COSTS
 from tinsmith.ir import Ops
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.canonical import canonical
-from tinsmith.schedule.items import Scheduler
+from tinsmith.schedule.scheduler import Scheduler
 from tinsmith.tensor.realize import _concrete
 
 GRID = "PYTHON:G256:C8"

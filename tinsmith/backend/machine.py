@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import platform
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from tinsmith.backend.cpu import osys
@@ -58,7 +57,7 @@ def machine(device: str | None = None) -> Machine:
         except ValueError:
             pass
     found = _measured.get(key)
-    return _defaults(name) if found is None else replace(found, device=name)
+    return _defaults(name) if found is None else found._replace(device=name)
 
 
 def measure(device: str | None = None, budget: float = 5.0) -> Machine:
@@ -101,7 +100,7 @@ def _key(device: str) -> str:
 def _defaults(device: str) -> Machine:
     opened = Device[device]
     found = default_machine(opened.renderer.target, device)
-    return replace(found, name=opened.hardware or processor(), l3=found.l3 and osys.cache_sizes().l3)
+    return found._replace(name=opened.hardware or processor(), l3=found.l3 and osys.cache_sizes().l3)
 
 
 @functools.cache
@@ -132,8 +131,8 @@ class _Measurement:
     def run(self) -> Machine:
         launch, wake, call = self.overheads()
         peaks = tuple(self.peak(d) for d in (dtypes.float32, dtypes.float64, dtypes.int32, dtypes.int64))
-        return replace(_defaults(self.device), memory=self.levels(), peaks=peaks, units=self.units(), launch=launch,
-                       wake=wake, call=call, measured=True)
+        return _defaults(self.device)._replace(memory=self.levels(), peaks=peaks, units=self.units(), launch=launch,
+                                               wake=wake, call=call, measured=True)
 
     def load(self, value: UOp, opts: Sequence[Opt] | None) -> Program:
         return self.made(compile_kernel(UOp(Ops.SINK, None, (value,)), Device[self.device].renderer, opts))

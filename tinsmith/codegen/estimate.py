@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 from tinsmith.codegen.blocks import thread_axes, threads_per_block
@@ -36,9 +35,10 @@ from tinsmith.ir.structure import sum_of_products
 from tinsmith.ir.units import MatrixUnit
 from tinsmith.ir.uop import toposort
 
+_RATES = "memory", "peaks", "units"  # of a machine
 
-@dataclass(frozen=True)
-class Rate:
+
+class Rate(NamedTuple):
     """What one worker and all workers reach, per second. ``capacity``: bytes that a level of memory holds, for all."""
 
     name: str
@@ -47,8 +47,7 @@ class Rate:
     capacity: int = 0
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(NamedTuple):
     """What a device can do; times in seconds, rates per second.
 
     Attributes:
@@ -112,7 +111,8 @@ class Machine:
 
     def dumps(self) -> str:
         """As text (JSON)."""
-        return json.dumps(asdict(self))
+        rates = {part: [r._asdict() for r in getattr(self, part)] for part in _RATES}
+        return json.dumps(self._asdict() | rates)
 
     @staticmethod
     def loads(text: str | bytes) -> Machine:
@@ -123,7 +123,7 @@ class Machine:
         """
         try:
             fields = json.loads(text)
-            for part in ("memory", "peaks", "units"):
+            for part in _RATES:
                 fields[part] = tuple(Rate(**r) for r in fields[part])
             found = Machine(**fields)
         except (TypeError, KeyError, AttributeError) as error:
@@ -174,8 +174,7 @@ def _grid(target: Target, device: str) -> Machine:
                    cores=target.cores)
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(NamedTuple):
     """A kernel's expected time in seconds and what it is made of.
 
     Attributes:

@@ -52,12 +52,21 @@ def _edges(r: UOp, points: list[int]) -> Iterable[tuple[int, int]]:
 def _share(statements: list[UOp], r: UOp, points: list[int], lanes: int) -> float:
     """The share of the whole loop's steps that the pieces take."""
     after = 0.0
-    for begin, end in _edges(r, points):
-        piece = r.replace(src=(UOp.index(end - begin),)) if end - begin > 1 else UOp.index(0)
-        table = {r: (piece + begin).simplify()}
-        after += sum(_steps(simplify(decided(s, r, begin, end).substitute(table)), end - begin, _along(s) is r, lanes)
-                     for s in statements)
+    for s in statements:
+        inner, all_left = _along(s) is r, _only_chooses(s, r)
+        for begin, end in _edges(r, points):
+            piece = r.replace(src=(UOp.index(end - begin),)) if end - begin > 1 else UOp.index(0)
+            left = decided(s, r, begin, end)
+            left = left if all_left else simplify(left.substitute({r: (piece + begin).simplify()}))
+            after += _steps(left, end - begin, inner, lanes)
     return after / sum(_steps(s, range_size(r), _along(s) is r, lanes) for s in statements)
+
+
+def _only_chooses(statement: UOp, r: UOp) -> bool:
+    """Whether conditions on ``r`` choose between values and do nothing else: then a piece has no more to leave out."""
+    nodes = toposort(statement)
+    asked = {n for n in nodes if n.dtype.is_bool and r in n.ranges}
+    return all(asked.isdisjoint(n.src) for n in nodes if n.op is not Ops.WHERE and n not in asked)
 
 
 def _along(store: UOp) -> UOp | None:

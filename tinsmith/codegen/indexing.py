@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.linear import weighted_sum
 from tinsmith.ir.sizes import normal_size
-from tinsmith.ir.uop import same_shape
 
 Index = tuple[UOp, ...]
 ZERO = UOp.index(0)
@@ -23,7 +22,7 @@ def reshape_index(old: tuple[object, ...], new: tuple[object, ...], index: Index
     out: list[UOp] = []
     i = j = 0
     while i < len(old) or j < len(new):
-        if i < len(old) and j < len(new) and same_shape((old[i],), (new[j],)):
+        if i < len(old) and j < len(new) and old[i] == new[j]:
             out.append(index[j])
             i, j = i + 1, j + 1
             continue
@@ -39,7 +38,7 @@ def reshape_index(old: tuple[object, ...], new: tuple[object, ...], index: Index
         first_i, first_j = i, j
         a, b = old[i], new[j]
         i, j = i + 1, j + 1
-        while not same_shape((a,), (b,)):
+        while a != b:
             if _smaller(a, b) and i < len(old):
                 a, i = _times(a, old[i]), i + 1
             elif j < len(new):

@@ -4,13 +4,18 @@ from __future__ import annotations
 import atexit
 import os
 import re
-import shutil
 import sys
 from collections.abc import Iterator
 from types import TracebackType
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
+from tinsmith.core.late import Late
 from tinsmith.core.settings import settings
+
+if TYPE_CHECKING:
+    import shutil
+else:
+    shutil = Late("shutil")
 
 WIDTH = 120  # where there is no terminal
 _LEAST = 40

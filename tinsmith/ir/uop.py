@@ -47,8 +47,9 @@ class UOp(Operators):
     (True, 3)
     """
 
-    __slots__ = ("__weakref__", "_bounds", "_linear", "_normal", "_order", "_ranges", "_shape", "_simple", "arg",
-                 "device", "dtype", "op", "origin", "src")
+    __slots__ = ("__weakref__", "_below", "_bounds", "_linear", "_normal", "_order", "_ranges", "_shape", "_simple",
+                 "arg", "device", "dtype", "op", "origin", "src")
+    _below: tuple[UOp, ...] | None  # of a kernel: its nodes in order
     _bounds: tuple[int, int] | None
     _linear: tuple[dict[UOp, int], int] | None
     _normal: UOp | int | Literal[True] | None  # True: itself
@@ -82,7 +83,7 @@ class UOp(Operators):
             raise TypeError(f"{op.name} takes {arity} sources, got {count}")
         self = object.__new__(cls)
         self.op, self.dtype, self.src, self.arg, self.origin = op, dtype, src, arg, ()
-        self._shape = self._ranges = self._order = self._simple = self._linear = self._normal = None  # not asked for
+        self._shape = self._ranges = self._order = self._simple = self._linear = self._normal = self._below = None
         self._bounds = ANY if dtype.is_float else None
         self.device = None
         if op.device is not None:
@@ -432,13 +433,12 @@ def _spread(dtype: DType, value: Any, shape: tuple[Any, ...]) -> UOp:
     return UOp.const(dtype, float.fromhex(value) if type(value) is str else value).expand_to(shape)
 
 
-def same_shape(a: Sequence[Any], b: Sequence[Any]) -> bool:
-    """Equal shapes; symbolic sizes are equal only if they are the same node."""
-    return tuple(a) == tuple(b)  # nodes are equal to themselves only
-
-
 def toposort(root: UOp | Iterable[UOp], enter: Callable[[UOp], bool] | None = None) -> list[UOp]:
     """Nodes below ``root`` (one or several), sources first; only those for which ``enter`` holds are visited."""
+    if isinstance(root, UOp) and root.op is Ops.SINK and enter is None:  # many passes ask for all nodes of a kernel
+        if root._below is None:
+            root._below = tuple(toposort(root.src))
+        return [*root._below, root]
     order: list[UOp] = []
     seen: set[UOp] = set()
     stack: list[tuple[UOp, Iterator[UOp]]] = []  # of those around the node whose sources are being visited

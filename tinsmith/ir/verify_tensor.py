@@ -18,7 +18,7 @@ from tinsmith.ir.checks import (
 )
 from tinsmith.ir.ops import Op, Ops
 from tinsmith.ir.ops.tensor import TensorOps
-from tinsmith.ir.uop import UOp, same_shape
+from tinsmith.ir.uop import UOp
 
 
 def _scalars(n: UOp, _: UOp) -> str | None:
@@ -45,7 +45,7 @@ def _reshape(n: UOp, _: UOp) -> str | None:
 
 def _expand(n: UOp, _: UOp) -> str | None:
     old = n.src[0].shape
-    kept = [(type(a) is int and a == 1) or same_shape((a,), (b,)) for a, b in zip(old, n.shape)]
+    kept = [(type(a) is int and a == 1) or a == b for a, b in zip(old, n.shape)]
     return unless(len(old) == n.ndim and all(kept), f"{old} cannot be repeated to {n.shape}: only axes of size 1 are")
 
 
@@ -99,11 +99,11 @@ def _along(n: UOp, _: UOp) -> str | None:
     if x.ndim != index.ndim or not 0 <= axis < x.ndim:
         return f"axis {axis}: {x.shape} is indexed by {index.shape}"
     beside = [(a, b) for i, (a, b) in enumerate(zip(x.shape, index.shape)) if i != axis]
-    if not all(same_shape((a,), (b,)) for a, b in beside):
+    if not all(a == b for a, b in beside):
         return f"beside axis {axis}, {x.shape} and {index.shape} differ"
     if n.op in (Ops.SCATTER, Ops.HISTOGRAM):
         value = n.src[2]
-        return unless(value.dtype is x.dtype and same_shape(value.shape, index.shape),
+        return unless(value.dtype is x.dtype and value.shape == index.shape,
                        f"{value.dtype}{value.shape} does not fit {x.dtype} at {index.shape}")
     return None
 
@@ -116,7 +116,7 @@ def _scan(n: UOp, _: UOp) -> str | None:
         return f"axis {axis} of {x.shape} with {[(s.dtype, s.shape) for s in n.src[1:]]}"
     weight = n.src[2:]
     beside = [(a, b) for s in n.src[1:] for i, (a, b) in enumerate(zip(x.shape, s.shape)) if i != axis or s in weight]
-    return unless(all(same_shape((a,), (b,)) for a, b in beside), f"{[s.shape for s in n.src]} do not fit")
+    return unless(all(a == b for a, b in beside), f"{[s.shape for s in n.src]} do not fit")
 
 
 def _bind(n: UOp, _: UOp) -> str | None:
@@ -128,7 +128,7 @@ def _bind(n: UOp, _: UOp) -> str | None:
 
 def _assign(n: UOp, _: UOp) -> str | None:
     old, new = n.src
-    return unless(old.dtype is new.dtype and same_shape(old.shape, new.shape),
+    return unless(old.dtype is new.dtype and old.shape == new.shape,
                    f"{new.dtype}{new.shape} cannot be a new version of {old.dtype}{old.shape}")
 
 
@@ -137,7 +137,7 @@ def _shard(n: UOp, _: UOp) -> str | None:
     if len(devices.split(",")) != len(n.src):
         return f"{len(n.src)} parts on {devices}"
     first, *others = [(*s.shape[:axis], *s.shape[axis + 1 :]) for s in n.src]
-    fits = all(same_shape(first, o) for o in others) and len({s.dtype for s in n.src}) == 1
+    fits = all(first == o for o in others) and len({s.dtype for s in n.src}) == 1
     return unless(fits, f"parts {[f'{s.dtype}{s.shape}' for s in n.src]}")
 
 

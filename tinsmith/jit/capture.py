@@ -20,6 +20,7 @@ from tinsmith.jit.signature import fresh, leaves, placed, rebuilt, view_of, writ
 from tinsmith.jit.state import State
 from tinsmith.jit.templates import Returned, Template, Written, placeholder
 from tinsmith.jit.unread import SetAside
+from tinsmith.jit.watch import Watch
 from tinsmith.tensor import random
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.realize import is_leaf, realize_tensors
@@ -58,19 +59,24 @@ class Capture(CacheCollector):
     """A recorder of one call, and afterwards its replay.
 
     Args:
-        state: guards on the Python values that the call reads.
-        arguments: the tensors among the arguments, realized.
+        function, args, kwargs: the call.
+        arguments: the tensors among its arguments, realized.
         roots: everything else that the function can read.
         bound: names and values of the bound variables among the arguments.
+
+    Attributes:
+        state: guards on the Python values that the call reads.
+        watch: to be held while the function runs.
     """
 
     replay: Replay
     quick: Quick | None = None  # of the latest call that was looked at in full
 
-    def __init__(self, state: State, arguments: list[Tensor], roots: Sequence[Any],
-                 bound: Sequence[tuple[str, int]] = ()) -> None:
+    def __init__(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], arguments: list[Tensor],
+                 roots: Sequence[Any], bound: Sequence[tuple[str, int]] = ()) -> None:
         super().__init__()
-        self.state = state
+        self.state = State(function, args, kwargs)
+        self.watch = Watch(self.state)
         self.guards = Guards()
         self.arguments = arguments
         self.known = compute_data(roots)
@@ -85,6 +91,14 @@ class Capture(CacheCollector):
         self.resets, self.forgettings = random.resets(), TensorBase.forgettings
         self.bound = {pair: n for n, pair in enumerate(bound)}
         self.decisions: dict[UOp, int] = {}
+
+    def look_quickly(self, args: tuple[Any, ...]) -> None:
+        """Later calls like one with ``args``, which has just met all guards, need only meet them laid out flat.
+
+        Raises:
+            TypeError: if these arguments need the full look.
+        """
+        self.quick = Quick(self.state, self.guards, args)
 
     # *** recording ***
 

@@ -17,13 +17,8 @@ from tinsmith.core.settings import settings
 from tinsmith.core.terminal import show
 from tinsmith.core.weak import LiveSet, WhileAlive
 from tinsmith.ir.sizes import watchers
-from tinsmith.jit.capture import Capture, Uncapturable, compute_data, kept_gradients
 from tinsmith.jit.collect import JitItem
-from tinsmith.jit.quick import Quick
 from tinsmith.jit.signature import Bound, difference, leaves, placed, signature, surroundings
-from tinsmith.jit.state import State
-from tinsmith.jit.verify import verified
-from tinsmith.jit.watch import Watch
 from tinsmith.runtime.record import recorders
 from tinsmith.tensor import history, random
 from tinsmith.tensor.base import TensorBase
@@ -33,8 +28,13 @@ from tinsmith.tensor.tensor import Tensor
 if TYPE_CHECKING:
     from tinsmith.inspect import trace
     from tinsmith.inspect.planning import Plan
-else:
+    from tinsmith.jit import capture as capturing
+    from tinsmith.jit import verify
+    from tinsmith.jit.capture import Capture
+else:  # most of this package is only for calls
     trace = Late("tinsmith.inspect.trace")
+    capturing = Late("tinsmith.jit.capture")
+    verify = Late("tinsmith.jit.verify")
 
 R = TypeVar("R")
 
@@ -162,7 +162,7 @@ class TinyJit(Generic[R]):
                 t.realize()
         self.cnt += 1
         if self.cnt == 1:
-            compute_data(self._roots(args, kwargs))
+            capturing.compute_data(self._roots(args, kwargs))
             return self._run(args, kwargs)
         key, variables = self._key(args, kwargs)
         entry = self.captures.get(key)
@@ -185,11 +185,11 @@ class TinyJit(Generic[R]):
                 self.replays += 1
                 if settings.VERIFY and self.replays % settings.VERIFY == 0:
                     replay = functools.partial(capture.replay, found, tensors, bound)
-                    return verified(  # type: ignore[no-any-return]
+                    return verify.verified(  # type: ignore[no-any-return]
                         self.__name__, replay, functools.partial(self._run, args, kwargs))
                 if not kwargs and not settings.VERIFY and not settings.one_by_one:
                     with contextlib.suppress(TypeError):
-                        capture.quick = Quick(capture.state, capture.guards, args)
+                        capture.look_quickly(args)
                         self._quick = one.left
                 return capture.replay(found, tensors, bound)  # type: ignore[no-any-return]
         return self._capture(key, tensors, args, kwargs)
@@ -224,7 +224,8 @@ class TinyJit(Generic[R]):
         finally:
             TensorBase.watchers.remove(written)
         changed = {id(t) for t in written}
-        made = [*(t for t in leaves(result) if isinstance(t, Tensor)), *written, *kept_gradients(before, changed)]
+        made = [*(t for t in leaves(result) if isinstance(t, Tensor)), *written,
+                *capturing.kept_gradients(before, changed)]
         if not (settle is not None and settle(result)) and made:
             realize_tensors(made)
         kept = {t.uop.base for t, _ in before if id(t) not in changed}
@@ -238,9 +239,7 @@ class TinyJit(Generic[R]):
         held: list[Any] = []
         bound = self._key(args, kwargs, held)[1]
         reason = ""
-        state = State(self.fxn, args, kwargs)
-        watch = Watch(state)
-        capture = Capture(state, tensors, self._roots(args, kwargs), list(bound))
+        capture = capturing.Capture(self.fxn, args, kwargs, tensors, self._roots(args, kwargs), list(bound))
 
         def settle(result: R) -> bool:
             nonlocal reason
@@ -248,22 +247,22 @@ class TinyJit(Generic[R]):
                 if capture.host_read is not None:
                     reason = f"reads values on the host at {place(*capture.host_read)}"
                 else:
-                    reason = watch.reason()
+                    reason = capture.watch.reason()
                 if not reason:
                     capture.settle(result, self.donate)
-            except Uncapturable as why:
+            except capturing.Uncapturable as why:
                 reason = str(why)
             return not reason
 
         recorders.append(capture)
         watchers.append(capture.decided)
         try:
-            result = self._run(args, kwargs, watch, settle)
+            result = self._run(args, kwargs, capture.watch, settle)
         finally:
             recorders.remove(capture)
             watchers.remove(capture.decided)
             capture.unread.end()
-        if not reason and (self._key(args, kwargs)[0] != key or state.change(args, kwargs) is not None):
+        if not reason and (self._key(args, kwargs)[0] != key or capture.state.change(args, kwargs) is not None):
             self._warn("changes Python values that it also reads (an attribute, a global, an argument)")
             return result
         if settings.recorded and not reason:

@@ -4,7 +4,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, overload
+from typing import TYPE_CHECKING, ClassVar, overload
 
 from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer, Layout
@@ -12,18 +12,24 @@ from tinsmith.backend.program import Graph, Launched, Place, Program
 from tinsmith.codegen.launch import Launch
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.dtypes import dtypes
+from tinsmith.core.late import Late
 from tinsmith.core.recent import Recent
 from tinsmith.core.settings import settings
 from tinsmith.ir.uop import Origin
-from tinsmith.runtime.listing import ScheduledItem, item_of
 from tinsmith.runtime.step import Step
 from tinsmith.schedule.items import Schedule, Slot
 from tinsmith.schedule.order import verify_order
 from tinsmith.schedule.planner import Plan
 
+if TYPE_CHECKING:
+    from tinsmith.runtime import listing
+    from tinsmith.runtime.listing import ScheduledItem
+else:
+    listing = Late("tinsmith.runtime.listing")
+
 
 @dataclass(repr=False)
-class CompiledSchedule(Sequence[ScheduledItem]):
+class CompiledSchedule(Sequence["ScheduledItem"]):
     """A schedule with its programs and its memory plan, independent of buffers and bound values.
 
     It is a list of its steps in order; printing it gives a line for each. The schedule of a program that comes from
@@ -51,8 +57,8 @@ class CompiledSchedule(Sequence[ScheduledItem]):
     def __getitem__(self, at: int | slice) -> ScheduledItem | list[ScheduledItem]:
         slots = self.schedule.slots
         if isinstance(at, slice):
-            return [item_of(slots, step) for step in self.steps[at]]
-        return item_of(slots, self.steps[at])
+            return [listing.item_of(slots, step) for step in self.steps[at]]
+        return listing.item_of(slots, self.steps[at])
 
     def __repr__(self) -> str:
         return "\n".join(map(repr, self)) or "nothing to compute: the values are in memory"

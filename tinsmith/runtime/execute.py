@@ -2,11 +2,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tinsmith.backend.memory import Buffer
 from tinsmith.codegen.launch import programs as kernel_programs
 from tinsmith.core.collector import no_collection
+from tinsmith.core.late import Late
 from tinsmith.core.recent import Recent
 from tinsmith.core.settings import settings
 from tinsmith.core.timeline import PYTHON, span
@@ -15,12 +16,16 @@ from tinsmith.ir.uop import substitute
 from tinsmith.runtime import diskcache
 from tinsmith.runtime.compiled import CompiledSchedule
 from tinsmith.runtime.compiled import programs as compiled_programs
-from tinsmith.runtime.lowering import lower
 from tinsmith.runtime.queue import overlap
 from tinsmith.runtime.record import lowered, recorders
 from tinsmith.runtime.running import run
 from tinsmith.schedule import scalars
 from tinsmith.schedule.canonical import Seen, canonical, forms, seen
+
+if TYPE_CHECKING:
+    from tinsmith.runtime import lowering
+else:  # what the disk cache holds runs without the scheduler
+    lowering = Late("tinsmith.runtime.lowering")
 
 _compiled: Recent[Any, CompiledSchedule] = Recent()  # by structure, and by canonical graph
 
@@ -96,7 +101,7 @@ def _compile(graph: list[UOp], device: str, spared: tuple[int, ...]) -> Compiled
         compiled = diskcache.fetch(key, graph) if key is not None else None
         if compiled is None:
             places = diskcache.places_of(graph) if key is not None else {}
-            compiled = lower(graph, device, free=spared)
+            compiled = lowering.lower(graph, device, free=spared)
             if key is not None and not compiled.missing:
                 diskcache.store(key, places, compiled)
         overlap(compiled)

@@ -20,11 +20,12 @@ from tinsmith.runtime.step import Step, copy_name
 from tinsmith.schedule.budget import Kernels, within
 from tinsmith.schedule.horizontal import fuse_horizontally
 from tinsmith.schedule.inplace import choose_in_place
-from tinsmith.schedule.items import Schedule, Scheduler
+from tinsmith.schedule.items import Schedule
 from tinsmith.schedule.order import verify_order
 from tinsmith.schedule.overlap import overlapped
 from tinsmith.schedule.planner import plan_memory
 from tinsmith.schedule.rewrites import without_empty
+from tinsmith.schedule.scheduler import Scheduler
 from tinsmith.schedule.sharding import is_group, spread_out
 
 if TYPE_CHECKING:

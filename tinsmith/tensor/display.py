@@ -5,7 +5,6 @@ is computed, however small: a loss may stand for an epoch.
 """
 from __future__ import annotations
 
-from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -14,6 +13,7 @@ from tinsmith import viz
 from tinsmith.backend.device import Device, members
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import TinsmithError, place
+from tinsmith.core.late import Late
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import Origin
 from tinsmith.runtime.hostcopies import seen_on_host
@@ -23,7 +23,11 @@ from tinsmith.tensor.hostdata import host_values
 from tinsmith.tensor.realize import known_value
 
 if TYPE_CHECKING:
+    import html as markup
+
     from tinsmith.tensor.base import TensorBase
+else:
+    markup = Late("html")
 
 FEW: Final = 64  # values that are computed to be shown
 NODES: Final = 256  # of the graph that computes them, at most
@@ -61,11 +65,11 @@ def description(t: TensorBase) -> str:
 def html(t: TensorBase) -> str:
     """What a notebook shows: a line on the tensor, its values where they are cheap, and the graph that it is."""
     shown = text(t)
-    rows = [f"<div><code>{escape(description(t))}</code></div>"]
+    rows = [f"<div><code>{markup.escape(description(t))}</code></div>"]
     if not shown.startswith("<"):
-        rows.append(f"<pre>{escape(shown)}</pre>")
+        rows.append(f"<pre>{markup.escape(shown)}</pre>")
     elif shown != description(t):
-        rows.append(f"<pre>{escape(shown[len(description(t)) + 1 : -1])}</pre>")
+        rows.append(f"<pre>{markup.escape(shown[len(description(t)) + 1 : -1])}</pre>")
     order = _nodes(t.uop, DRAWN)
     if order is None:
         rows.append(f"<div>a graph of more than {DRAWN} nodes: <code>.graph()</code> draws it</div>")

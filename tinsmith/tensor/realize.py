@@ -23,7 +23,6 @@ from tinsmith.ir.uop import Origin, substitute, toposort
 from tinsmith.runtime.compiled import CompiledSchedule
 from tinsmith.runtime.execute import realize
 from tinsmith.runtime.hostcopies import copy_from_host, is_host_copy, uncopied
-from tinsmith.runtime.lowering import lower
 from tinsmith.runtime.record import recorders
 from tinsmith.schedule.canonical import Seen, canonical, seen
 from tinsmith.schedule.rewrites import note_origin
@@ -35,8 +34,10 @@ if TYPE_CHECKING:
     from tinsmith.inspect.explanation import Explanation
     from tinsmith.inspect.planning import Plan
     from tinsmith.inspect.tuned import Tuned
+    from tinsmith.runtime import lowering
     from tinsmith.tensor.base import TensorBase
 else:
+    lowering = Late("tinsmith.runtime.lowering")
     explanation = Late("tinsmith.inspect.explanation")
     planning = Late("tinsmith.inspect.planning")
     tuned = Late("tinsmith.inspect.tuned")
@@ -363,7 +364,7 @@ def schedule_tensors(tensors: Sequence[TensorBase]) -> CompiledSchedule:
     roots = [_concrete(_below_views(t.uop)) for t in pending]
     roots = substitute(_with_parts(roots, toposort(roots)), there)
     graph, buffers, values = canonical(list(dict.fromkeys(_concrete(n) for n in roots)))
-    compiled = lower(graph, pending[0]._device if pending else tensors[0]._device)
+    compiled = lowering.lower(graph, pending[0]._device if pending else tensors[0]._device)
     compiled.arguments = [b.arg for b in buffers], values
     return compiled
 

@@ -5,18 +5,23 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
+from tinsmith.core.late import Late
 from tinsmith.tensor.arguments import choice, flag, number, shown
 from tinsmith.tensor.helpers import sizes
 
 if TYPE_CHECKING:
+    import fractions
+    from fractions import Fraction
+
     from tinsmith.tensor.tensor import Tensor
+else:
+    fractions = Late("fractions")
 
 _LINEAR = ("linear", "bilinear", "trilinear")
 
@@ -67,7 +72,7 @@ class Resampling:
             if new == old and (ratio is None or mode in (*_LINEAR, "area", "nearest")):
                 continue
             if ratio is None or flag("interpolate", "recompute_scale_factor", recompute_scale_factor):
-                ratio = Fraction(old, max(new, 1))
+                ratio = fractions.Fraction(old, max(new, 1))
             if mode == "area":
                 out = _area(out, axis, new)
             elif mode.startswith("nearest"):
@@ -91,7 +96,7 @@ def _wanted(x: Tensor, size: Any, scale_factor: Any) -> tuple[tuple[int, ...], l
     for factor in factors:
         number("interpolate", "scale_factor", factor, 0, zero=False)
     return (tuple(int(s * f) for s, f in zip(x.shape[x.ndim - len(factors) :], factors)),
-            [1 / Fraction(f).limit_denominator(1 << 12) for f in factors])
+            [1 / fractions.Fraction(f).limit_denominator(1 << 12) for f in factors])
 
 
 def _nearest(x: Tensor, axis: int, new: int, ratio: Fraction, mode: str) -> Tensor:

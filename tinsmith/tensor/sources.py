@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import ctypes
-import gzip
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,13 +12,18 @@ from tinsmith.backend.device import DeviceName
 from tinsmith.backend.memory import Buffer
 from tinsmith.core.dtypes import DTypeLike, dtypes, to_dtype
 from tinsmith.core.files import fetched
+from tinsmith.core.late import Late
 from tinsmith.ir import Ops, UOp
 from tinsmith.tensor.arguments import integer
 from tinsmith.tensor.base import device_name, leaf
 from tinsmith.tensor.helpers import product, sizes
 
 if TYPE_CHECKING:
+    import gzip
+
     from tinsmith.tensor.tensor import Tensor
+else:
+    gzip = Late("gzip")
 
 
 class Sources:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -105,7 +104,7 @@ def DEVICE(name: str) -> Compiled:
         costs = RANKED_COSTS if block >= 1 << RANKED_COSTS.digits[0] else GRID_COSTS
         target = Target("python", vector_bytes, local_bytes=BLOCK_BYTES, block_threads=block, warp=WARP,
                         matrix_loads=True, bulk_copy=16 * bool(ring), ring_bytes=ring, parallel=Role.GLOBAL,
-                        costs=replace(costs, cuts=CUTS_FOR_CORES) if cores > 1 else costs, cores=cores,
+                        costs=costs._replace(cuts=CUTS_FOR_CORES) if cores > 1 else costs, cores=cores,
                         matches=block >= WARP,
                         units=(*(units.HOPPER if ring else ()), *(units.CUDA if block >= WARP else ())))
     else:

@@ -6,7 +6,7 @@ import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from tinsmith.codegen.render.costs import CORE_COSTS, Costs
 from tinsmith.codegen.roles import Role
@@ -15,8 +15,7 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.units import MatrixUnit
 
 
-@dataclass(frozen=True)
-class Blocks:
+class Blocks(NamedTuple):
     """How work is shared out among the threads of a block."""
 
     threads: int = 128  # of a block where nothing asks for more
@@ -71,8 +70,7 @@ class Blocks:
     doubt: float = 3.0  # how much more a way counts where a more special one suits: no estimate has been measured
 
 
-@dataclass(frozen=True)
-class TileCosts:
+class TileCosts(NamedTuple):
     """What contractions wait for beside their products, in cycles of one core; measured on a core with AVX-512."""
 
     scalar_line: tuple[float, float] = (0.4, 2.0)  # a line of scalars from the second cache, and from beyond
@@ -106,8 +104,7 @@ class TileCosts:
     turned: tuple[tuple[int, float], ...] = ((8, 1.5), (4, 2.0), (1, 3.0))
 
 
-@dataclass(frozen=True)
-class Core:
+class Core(NamedTuple):
     """What the registers and caches of a core are good for."""
 
     issue: int = 2  # vector instructions, or vector loads, that start per cycle
@@ -181,6 +178,9 @@ class Core:
         return self.sums[together - 1] if 0 < together <= len(self.sums) else 1
 
 
+BLOCKS, CORE = Blocks(), Core()
+
+
 @dataclass(frozen=True)
 class Target:
     """Data about a device that lowering and the analytic heuristics use."""
@@ -216,8 +216,8 @@ class Target:
     replays: int = 4  # graphs of one program that are kept, each for the addresses that it was made for
     parallel: Role = Role.LOOP  # what independent iterations are from the start: loops, or axes of a grid of blocks
     costs: Costs = CORE_COSTS  # what the scheduler weighs
-    blocks: Blocks = Blocks()  # how work is shared out among the threads of blocks
-    core: Core = Core()  # what one core is good for
+    blocks: Blocks = BLOCKS  # how work is shared out among the threads of blocks
+    core: Core = CORE  # what one core is good for
 
     @functools.cached_property
     def key(self) -> str:

@@ -1,11 +1,10 @@
 """What the scheduler weighs, as rows of a target: when values are computed again, and how work is cut."""
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Cuts:
+class Cuts(NamedTuple):
     """When long reductions and scans of few rows, and sums beside them, are cut, and into how many pieces."""
 
     long: int = 1 << 15  # elements per result from which a reduction with few results is cut
@@ -45,8 +44,7 @@ CUTS_FOR_CORES = Cuts(most_others=1 << 12, about=True, column=1 << 10, scan_bloc
                       scatters=True)  # of a grid, which are to be filled
 
 
-@dataclass(frozen=True)
-class Costs:
+class Costs(NamedTuple):
     """What the scheduler weighs: when a value is computed again, and when work is cut into pieces."""
 
     recompute: int = 48  # operations per element up to which all kernels but one that read a value compute it again
@@ -82,4 +80,4 @@ class Costs:
 CORE_COSTS = Costs()
 GRID_COSTS = Costs(light=48, rows=128, streams=False, chain_bytes=2, sum_steps=8, maps_beside=True, chunk=1 << 9,
                    sum_chunk=1 << 12, digits=range(4, 7))
-RANKED_COSTS = replace(GRID_COSTS, digits=range(8, 9), piece=12 << 8)  # where a thread for each digit ranks a piece
+RANKED_COSTS = GRID_COSTS._replace(digits=range(8, 9), piece=12 << 8)  # where a thread for each digit ranks a piece

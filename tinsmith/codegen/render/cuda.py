@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import replace
 
 from tinsmith.codegen.render import rings
 from tinsmith.codegen.render.base import Target, mentions, specials
@@ -95,7 +94,7 @@ def cuda_target(arch: str = "sm_90", cores: int = 132) -> Target:
     return Target(f"cuda_{arch}", 16, 64, local_bytes=48 << 10, fma=True, bulk_copy=16 * bool(staged),
                   ring_bytes=(227 << 10) * bool(staged), exp2s=True, rough=True, block_threads=1024, warp=32,
                   matrix_loads=generation(arch) >= 75, parallel=Role.GLOBAL, cores=cores, units=(*staged, *rows),
-                  costs=replace(RANKED_COSTS, cuts=CUTS_FOR_CORES), matches=True,
+                  costs=RANKED_COSTS._replace(cuts=CUTS_FOR_CORES), matches=True,
                   launches_early=generation(arch) >= 90, block_registers=(1 << 16) * bool(staged))
 
 

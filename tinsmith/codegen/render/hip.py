@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.render.costs import CUTS_FOR_CORES, GRID_COSTS
@@ -28,7 +27,7 @@ def hip_target(arch: str = "gfx1100", cores: int = 96) -> Target:
     rows = units.RDNA3 if arch.startswith("gfx11") else ()
     return Target(f"hip_{arch}", 16, 64, local_bytes=64 << 10, dtypes=frozenset(dtypes.all) - {dtypes.float16,
                   dtypes.bfloat16}, fma=True, block_threads=1024, warp=32, parallel=Role.GLOBAL,
-                  costs=replace(GRID_COSTS, cuts=CUTS_FOR_CORES),
+                  costs=GRID_COSTS._replace(cuts=CUTS_FOR_CORES),
                   units=rows, cores=cores)
 
 

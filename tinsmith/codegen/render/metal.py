@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.render.costs import CUTS_FOR_CORES, GRID_COSTS
@@ -19,7 +18,7 @@ def metal_target() -> Target:
     """What every Apple GPU offers."""
     held = frozenset(dtypes.all) - {dtypes.float64}
     return Target("metal", 16, 64, local_bytes=32 << 10, storage=held, fma=True, block_threads=1024,
-                  parallel=Role.GLOBAL, costs=replace(GRID_COSTS, cuts=CUTS_FOR_CORES),
+                  parallel=Role.GLOBAL, costs=GRID_COSTS._replace(cuts=CUTS_FOR_CORES),
                   dtypes=held - {dtypes.float16, dtypes.bfloat16}, units=units.APPLE, cores=32)
 
 

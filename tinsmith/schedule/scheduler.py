@@ -1,0 +1,136 @@
+"""From fusion decisions to a list of schedule items: kernels over numbered buffers, and copies, in order."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tinsmith.backend.device import Device
+from tinsmith.core.observe import passed
+from tinsmith.core.settings import settings
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.symbols import bindings, symbols, with_symbols
+from tinsmith.ir.uop import toposort
+from tinsmith.schedule.fusion import fused
+from tinsmith.schedule.items import Schedule, ScheduleItem, Slot
+from tinsmith.schedule.phases import sum_by_phase
+from tinsmith.schedule.pitches import pitched
+from tinsmith.schedule.rewrites import cast_below_views
+from tinsmith.schedule.scatters import spread_scatters
+from tinsmith.schedule.split import split_reductions
+
+
+class Scheduler:
+    """Builds the schedule of ``roots``: concrete nodes (no movement ops) over BUFFERs."""
+
+    def __init__(self, roots: Sequence[UOp], device: str) -> None:
+        self.roots, self.device = list(roots), device
+        self.slots: list[Slot] = []
+        self.items: list[ScheduleItem] = []
+        self.slot_of: dict[UOp, int] = {}
+        self.inputs: list[UOp] = []
+
+    def run(self) -> Schedule:
+        target = Device[self.device].target
+        if not settings.NOOPT:
+            self.roots = passed("sum by phase", sum_by_phase(self.roots))
+            self.roots = passed("spread scatters", spread_scatters(self.roots, target))
+            self.roots = passed("cast below views", cast_below_views(self.roots))
+            self.roots = passed("padded rows", pitched(self.roots, target))
+            self.roots = passed("split reductions", split_reductions(self.roots, target))
+        fusion, staged = fused(self.roots, target.costs)
+        passed("fusion", fusion)
+        for node in staged:
+            self.add(node, fusion.reasons[node])
+            if (group := fusion.groups.get(node)) is not None and group.tiles:
+                self.items[-1].tiles = frozenset(group.tiles)
+                self.items[-1].statistics = not group.stream
+        for root in self.roots:
+            self.slots[self.slot_of[root]].output = True
+        passed("schedule", self.items)
+        return Schedule(self.items, self.slots, {getattr(b.arg, "number", n): self.slot_of[b]
+                                                 for n, b in enumerate(self.inputs)},
+                        [self.slot_of[r] for r in self.roots], self.versions(), fusion, self.slot_of)
+
+    def versions(self) -> dict[int, int]:
+        """Slots of assigned outputs, and the numbers of the buffers with the versions before."""
+        found: dict[int, int] = {}
+        for root in self.roots:
+            old = root
+            while old.op is Ops.ASSIGN:
+                old = old.src[0].base
+            slot = self.slots[self.slot_of[root]]
+            if old.op is Ops.BUFFER and old is not root and hasattr(old.arg, "number") and (
+                    (old.arg.size, old.dtype, old.arg.device) == (slot.size, slot.dtype, slot.device)):
+                found[slot.number] = old.arg.number
+        return found
+
+    def slot(self, node: UOp) -> int:
+        """The slot that holds a staged node's value, or a BUFFER input's."""
+        if node not in self.slot_of:
+            assert node.op is Ops.BUFFER, node
+            self.slot_of[node] = len(self.slots)
+            self.slots.append(Slot(len(self.slots), node.arg.size, node.dtype, node.arg.device, input=True))
+            self.inputs.append(node)
+        return self.slot_of[node]
+
+    def new_slot(self, node: UOp, device: str) -> int:
+        self.slot_of[node] = len(self.slots)
+        least, most = _size_bounds(node)
+        self.slots.append(Slot(len(self.slots), most, node.dtype, device, may_be_empty=least <= 0 < most,
+                               shape=node.shape, origin=node.origin))
+        return self.slot_of[node]
+
+    def add(self, node: UOp, reason: str) -> None:
+        if node.op is Ops.COPY:
+            source = self.slot(node.src[0])
+            self.items.append(ScheduleItem(node.arg, None, [self.new_slot(node, node.arg), source], reason,
+                                           list(node.origin)))
+            return
+        device = node.device or self.device
+        sink, buffers, variables, origin = self.kernel(node)
+        slots = [self.slot(b) for b in buffers]
+        self.items.append(ScheduleItem(device, sink, [self.new_slot(node, device), *slots], reason, origin, variables))
+
+    def kernel(self, node: UOp) -> tuple[UOp, list[UOp], list[UOp], list[tuple[str, str, int]]]:
+        """The node's kernel: staged values below become PARAM 1, 2, … in order of visit."""
+        value = node.src[1] if node.op is Ops.ASSIGN else node
+        inside = toposort(value, lambda n: not self.is_memory(n))
+        buffers: dict[UOp, UOp] = {}
+        origin: dict[tuple[str, str, int], None] = {}
+        variables = bindings([*inside, *(b for n in inside for s in n.src if self.is_memory(s) for b in _sizes(s))])
+        names = {v: UOp.variable(f"v{k}", *v.src[0].arg[1:]) for k, v in enumerate(variables)}
+        new: dict[UOp, UOp] = dict(names)
+        constants: set[UOp] = set()  # are one node wherever the program has them: their line says nothing
+        for n in inside:
+            if n.op is not Ops.BIND and all(s in constants for s in n.src):
+                constants.add(n)
+            else:
+                origin.update(dict.fromkeys(n.origin))
+            if n in names:
+                continue
+            src = tuple(new[s] if s in new else self.param(s, buffers, names) for s in n.src)
+            arg = with_symbols(n.arg, names) if names and n.op.kind == "movement" else n.arg
+            new[n] = made = n if src == n.src and arg is n.arg else UOp(n.op, n.dtype, src, arg)
+            made.origin = made.origin or n.origin
+        top = new[value] if value in new else self.param(value, buffers, names)
+        origin.update(dict.fromkeys(node.origin))
+        return UOp(Ops.SINK, None, (top,)), list(buffers), variables, list(origin)
+
+    def is_memory(self, n: UOp) -> bool:
+        return n.op is Ops.BUFFER or n in self.slot_of
+
+    def param(self, n: UOp, buffers: dict[UOp, UOp], names: dict[UOp, UOp]) -> UOp:
+        if n not in buffers:
+            shape = (n.arg.size,) if n.op is Ops.BUFFER else with_symbols(tuple(n.shape), names)
+            buffers[n] = UOp(Ops.PARAM, n.dtype, (), (len(buffers) + 1, shape))
+        return buffers[n]
+
+
+def _sizes(node: UOp) -> list[UOp]:
+    """The bound variables in a stored value's shape."""
+    return [] if node.op is Ops.BUFFER else [b for u in symbols(tuple(node.shape)) for b in toposort(u)]
+
+
+def _size_bounds(node: UOp) -> tuple[int, int]:
+    """The fewest and the most elements that a value may have."""
+    size = node.size
+    return (size.vmin, size.vmax) if isinstance(size, UOp) else (size, size)
