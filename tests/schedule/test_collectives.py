@@ -47,12 +47,12 @@ def copied(nodes: Sequence[UOp]) -> int:
     return sum(n.size for n in toposort(nodes) if n.op is Ops.COPY and n.src[0].op is not Ops.PARAM)
 
 
-@pytest.mark.parametrize("algorithm", ["direct", "scatter"])
+@pytest.mark.parametrize("algorithm", ["direct", "ring"])
 @pytest.mark.parametrize("count", [2, 3, 4, 7])
 @pytest.mark.parametrize("shape", [(), (1,), (5,), (8, 3)])
 @pytest.mark.parametrize("op", OPS)
 def test_all_reduce(algorithm: str, count: int, shape: tuple[int, ...], op: str) -> None:
-    if algorithm == "scatter" and math.prod(shape) < count:
+    if algorithm == "ring" and math.prod(shape) < count:
         return  # what is chosen by size never cuts a value into empty chunks
     nodes, given, values = parts(count, shape)
     found = all_reduce(nodes, devices(count), getattr(Ops, op), algorithm)
@@ -97,16 +97,16 @@ def test_broadcast(algorithm: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [3, 4, 8])
-def test_what_is_scattered_first_moves_less(count: int) -> None:
+def test_the_ring_moves_less(count: int) -> None:
     size = 24 * count
     nodes, _, _ = parts(count, (size,))
-    direct, parted = (copied(all_reduce(nodes, devices(count), Ops.ADD, a)) for a in ("direct", "scatter"))
+    direct, ring = (copied(all_reduce(nodes, devices(count), Ops.ADD, a)) for a in ("direct", "ring"))
     assert direct == count * (count - 1) * size
-    assert parted == 2 * (count - 1) * size
+    assert ring == 2 * (count - 1) * size
 
 
 def test_the_algorithm_is_chosen_by_size() -> None:
-    for size, algorithm in ((Costs().rounds // 4 - 1, "direct"), (Costs().rounds // 4, "scatter")):
+    for size, algorithm in ((Costs().rounds // 4 - 1, "direct"), (Costs().rounds // 4, "ring")):
         nodes, _, _ = parts(4, (size,))
         assert copied(all_reduce(nodes, devices(4), Ops.ADD)) == copied(
             all_reduce(nodes, devices(4), Ops.ADD, algorithm))
@@ -115,7 +115,7 @@ def test_the_algorithm_is_chosen_by_size() -> None:
     assert copied(broadcast(node, devices(2))) == copied(broadcast(node, devices(2), "direct"))
 
 
-def test_large_values_in_parts() -> None:
+def test_large_values_through_rings() -> None:
     x = np.random.default_rng(0).integers(-9, 9, (4, Costs().rounds // 8 + 3)).astype(np.float64)
     group = devices(4)
     t = Tensor(x).shard(group, 0)

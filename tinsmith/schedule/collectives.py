@@ -6,10 +6,11 @@ all devices in the same order, so that the copies of a value are equal to the la
 
 With n devices and a value of b bytes, each device receives:
 
-| collective | direct, in one round | scattered first, in two |
+| collective | direct | ring, or scattered first |
 | --- | --- | --- |
-| all-reduce | (n - 1)·b | 2·(n - 1)/n·b |
-| reduce-scatter, all-gather | (n - 1)/n·b | – |
+| all-reduce | (n - 1)·b in one round | 2·(n - 1)/n·b in 2·(n - 1) rounds |
+| reduce-scatter | (n - 1)/n·b in one round | (the same direct way: parts go straight to their owners) |
+| all-gather | (n - 1)/n·b in one round | – |
 | broadcast | b, (n - 1)·b leave the source | 2·b, of which 1·b leaves the source |
 """
 from __future__ import annotations
@@ -32,20 +33,25 @@ def all_reduce(parts: Sequence[UOp], devices: Sequence[str], op: Op, algorithm: 
     """``op`` over all parts, on every device.
 
     Args:
-        algorithm: "direct": each device combines all of every part; "scatter": each does so for a part of the elements,
-            and sends it to the others. None chooses by size.
+        algorithm: "direct" or "ring"; None chooses by size.
 
     >>> a, b = (UOp(Ops.PARAM, dtypes.int32, (), (n, (3,))) for n in (0, 1))
     >>> given = {a: np.array([1, 2, 3], np.int32), b: np.array([4, 5, 6], np.int32)}
     >>> evaluate(all_reduce([a, b], ["CPU", "CPU:1"], Ops.ADD), given)
     [array([5, 7, 9], dtype=int32), array([5, 7, 9], dtype=int32)]
     """
-    chosen = algorithm or ("scatter" if len(parts) > 2 and _large(parts[0], devices) else "direct")
+    chosen = algorithm or ("ring" if len(parts) > 2 and _large(parts[0], devices) else "direct")
     if chosen == "direct":
         return tuple(_combined([sent(p, d) for p in parts], op) for d in devices)
+    count, shape = len(parts), parts[0].shape
     flat = [p.reshape((p.size,)) for p in parts]
-    chunks = reduce_scatter(flat, devices, op, 0, even_bounds(flat[0].size, len(parts)))
-    return tuple(w.reshape(parts[0].shape) for w in all_gather(chunks, devices, 0))
+    bounds = even_bounds(flat[0].size, count)
+    chunks = []
+    for c in range(count):  # from the chunk's next device around the ring to the chunk's own
+        order = [(c + 1 + step) % count for step in range(count)]
+        chunks.append(_travelled([cut(flat[k], 0, bounds[c], bounds[c + 1]) for k in order],
+                                 [devices[k] for k in order], op))
+    return tuple(w.reshape(shape) for w in _ring_gather(chunks, devices))
 
 
 def reduce_scatter(parts: Sequence[UOp], devices: Sequence[str], op: Op, axis: int, bounds: Sequence[int]) -> Parts:
@@ -80,7 +86,7 @@ def broadcast(value: UOp, devices: Sequence[str], algorithm: str | None = None) 
 
     Args:
         algorithm: "direct": the source sends all of it to each; "scatter": it sends each a part, and the devices
-            exchange their parts. None chooses by size.
+            exchange their parts around a ring. None chooses by size.
 
     >>> a = UOp(Ops.PARAM, dtypes.int32, (), (0, (2,)))
     >>> evaluate(broadcast(a, ["CPU", "CPU:1", "CPU:2"], "scatter"), {a: np.array([1, 2], np.int32)})[2]
@@ -92,7 +98,7 @@ def broadcast(value: UOp, devices: Sequence[str], algorithm: str | None = None) 
     flat = value.reshape((value.size,))
     bounds = even_bounds(flat.size, len(devices))
     chunks = [sent(cut(flat, 0, b, e), d) for d, b, e in zip(devices, bounds, bounds[1:])]
-    whole = all_gather(chunks, devices, 0)
+    whole = _ring_gather(chunks, devices)
     return tuple(value if d == value.device else w.reshape(value.shape) for d, w in zip(devices, whole))
 
 
@@ -101,6 +107,25 @@ def _combined(parts: Sequence[UOp], op: Op) -> UOp:
     for p in parts[1:]:
         out = UOp(op, None, (out, p))
     return out
+
+
+def _travelled(parts: Sequence[UOp], devices: Sequence[str], op: Op) -> UOp:
+    """A sum that goes from device to device and takes each one's part in."""
+    out = parts[0]
+    for p, d in zip(parts[1:], devices[1:]):
+        out = UOp(op, None, (sent(out, d), p))
+    return out
+
+
+def _ring_gather(chunks: Sequence[UOp], devices: Sequence[str]) -> list[UOp]:
+    """Chunks end to end on every device; each travels around the ring from neighbour to neighbour."""
+    count = len(devices)
+    held: list[list[UOp]] = [list(chunks) for _ in devices]
+    for c in range(count):
+        for step in range(1, count):
+            k = (c + step) % count
+            held[k][c] = held[k - 1][c].copy_to(devices[k])
+    return [joined(row, 0) for row in held]
 
 
 def _large(value: UOp, devices: Sequence[str]) -> bool:
