@@ -88,7 +88,7 @@ class CLanguage(Renderer):
         if op in (Ops.ADD, Ops.MUL) and dtype.is_bool:
             return f"({a}{'|' if op is Ops.ADD else '&'}{b})"
         if op in INFIX:
-            return f"({strip(a) if op is Ops.ADD and _adds(a) else a}{INFIX[op]}{b})"
+            return f"({addend(a) if op is Ops.ADD else a}{INFIX[op]}{b})"
         if op is Ops.NEG:
             return f"(-{a})"
         if op is Ops.RECIP:
@@ -325,11 +325,6 @@ def strip(text: str) -> str:
 
 
 def addend(text: str) -> str:
-    """A side of a +, without parentheses that it does not need."""
-    return strip(text) if _adds(text) else text
-
-
-def _adds(text: str) -> bool:
-    """Whether text in parentheses may stand without them on the left of a +: its operators bind as tightly."""
+    """A side of a +, without parentheses that it does not need: operators inside bind as tightly."""
     inner = strip(text)
-    return inner is not text and not any(c in inner for c in "?=<>&|^")
+    return text if any(c in inner for c in "?=<>&|^") else inner
