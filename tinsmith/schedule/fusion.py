@@ -342,19 +342,14 @@ class Fusion:
             self.request(node.src[1], request)
         elif op in (Ops.SCATTER, Ops.SCAN, Ops.HISTOGRAM):
             self.in_order(node)
-        elif op in (Ops.COPY, Ops.ASSIGN):
-            self.memory(node, request)
+        elif op is Ops.COPY:
+            if node.src[0].op is not Ops.BUFFER:
+                self.stage(node.src[0], "copied to another device")
+        elif op is Ops.ASSIGN:
+            self.request(node.src[1], request)
         else:
             for s in node.src:
                 self.request(s, request)
-
-    def memory(self, node: UOp, request: Request) -> None:
-        if node.op is Ops.COPY:
-            source = node.src[0]
-            if source.op is not Ops.BUFFER:
-                self.stage(source, "copied to another device")
-            return
-        self.request(node.src[1], request)
 
     def in_order(self, node: UOp) -> None:
         """The kernel of a scatter, scan or tally has loops for each of its sources: requests with indices of their

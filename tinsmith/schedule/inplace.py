@@ -21,32 +21,18 @@ def choose_in_place(schedule: Schedule, programs: Sequence[list[UOp] | None]) ->
         schedule: in its final order.
         programs: the linear program of each item; None for copies.
     """
-    readers: dict[int, list[int]] = {}
-    writer: dict[int, int] = {}
-    for time, item in enumerate(schedule.items):
-        for n, slot in enumerate(item.slots):
-            if n < item.outputs:
-                writer[slot] = time
-            else:
-                readers.setdefault(slot, []).append(time)
+    items = schedule.items
+    writer = {slot: time for time, item in enumerate(items) for slot in item.written}
+    last = {slot: time for time, item in enumerate(items) for slot in item.read}
     chosen: dict[int, int] = {}
-    taken: set[int] = set()
     for slot, number in schedule.versions.items():
-        old = schedule.inputs.get(number)
-        if number not in taken and (old is None or all(
-                _reads_before(schedule, programs, time, writer[slot], slot, old) for time in readers.get(old, ()))):
+        old, time = schedule.inputs.get(number), writer[slot]
+        free = old is None or last.get(old, -1) < time
+        if old is not None and last.get(old) == time and (program := programs[time]) is not None:
+            free = reads_before_writes(program, items[time].slots.index(old), items[time].slots.index(slot))
+        if free and number not in chosen.values():
             chosen[slot] = number
-            taken.add(number)
     return chosen
-
-
-def _reads_before(schedule: Schedule, programs: Sequence[list[UOp] | None], time: int, written: int, slot: int,
-                  old: int) -> bool:
-    """Whether item ``time`` has read all it wants of slot ``old`` when item ``written`` puts ``slot`` in its place."""
-    if time != written:
-        return time < written
-    program, item = programs[time], schedule.items[time]
-    return program is not None and reads_before_writes(program, item.slots.index(old), item.slots.index(slot))
 
 
 def reads_before_writes(program: list[UOp], read: int, written: int) -> bool:
