@@ -10,10 +10,10 @@ Of what is computed, the copy is the only one: its kernel stores it so. Whether 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from tinsmith.codegen.indexing import ZERO, Index, flatten, move
+from tinsmith.codegen.indexing import Index, flatten
 from tinsmith.codegen.price import waves_of
 from tinsmith.codegen.render.base import Target
 from tinsmith.core.dtypes import DType
@@ -21,56 +21,9 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.layout import ROW_BYTES
 from tinsmith.ir.linear import linear_form
 from tinsmith.ir.ops.repeated import is_product
-from tinsmith.schedule.cones import SOURCES, Views, below_reshapes, stored_type
+from tinsmith.schedule.cones import SOURCES, Read, below_reshapes, ranges_of, read_by, stored_type
 
 _MEMORY = (*SOURCES, Ops.CONTIGUOUS, Ops.COPY, Ops.ASSIGN)
-
-
-class Read(NamedTuple):
-    """What a factor of a product reads, and where.
-
-    Attributes:
-        views: of the source, and casts.
-        place: of the source, in ranges of the product's axes.
-        slides: the ranges that windows slide along.
-    """
-
-    views: Views
-    place: Index
-    slides: frozenset[UOp]
-
-    @property
-    def source(self) -> UOp:
-        return self.views.source
-
-    @property
-    def lies(self) -> bool:
-        """Whether it has memory already."""
-        return below_reshapes(self.source).op in _MEMORY
-
-
-def ranges_of(shape: Sequence[int]) -> Index:
-    """A range for each axis, which has its number."""
-    return tuple(UOp.range(s, n, None) if s > 1 else ZERO for n, s in enumerate(shape))
-
-
-def read_by(factor: UOp, index: Index, through: Callable[[UOp], bool], takes: Callable[[UOp], bool]) -> Read:
-    """What is read below the views and casts for which ``through`` holds, in the shape that the lowest reshapes give it
-    where ``takes`` holds for it."""
-    above, value, slides = list[tuple[UOp, Index]](), factor, frozenset[UOp]()
-    while through(value):
-        above.append((value, index))
-        if value.op in (Ops.WINDOW, Ops.UNWINDOW):
-            at = [index[a].ranges for a in (value.arg.axis, value.arg.window_axis)]
-            slides |= at[0] | at[1] if all(at) else frozenset()
-        index = index if value.op is Ops.CAST else move(value, index)[0]
-        value = value.src[0]
-    casts = list[UOp]()
-    while above and above[-1][0].op in (Ops.RESHAPE, Ops.CAST) and takes(value):
-        view, at_view = above.pop()
-        casts += [view] if view.op is Ops.CAST else []
-        value, index = (value, index) if view.op is Ops.CAST else (value.reshape(view.shape), at_view)
-    return Read(Views((*(v for v, _ in above), *reversed(casts)), value), index, slides)
 
 
 def _stored(factor: UOp, index: Index, narrow: DType) -> Read | None:
@@ -79,6 +32,11 @@ def _stored(factor: UOp, index: Index, narrow: DType) -> Read | None:
     found = read_by(factor, index, lambda v: v.op.kind == "movement" or (v.op is Ops.CAST and v.dtype is not narrow),
                     lambda v: v.ndim == 1)
     return found if found.source.dtype is narrow else None
+
+
+def _lies(x: UOp) -> bool:
+    """Whether a value has memory already."""
+    return below_reshapes(x).op in _MEMORY
 
 
 def price_of_copy(x: UOp, target: Target) -> float:
@@ -99,7 +57,7 @@ def channels_last(summed: UOp, narrow: DType, target: Target) -> UOp | None:
         return None
     slides = above.slides.union(*(r.slides for r in reads if r is not None))
     found = [(r, _channels(r, slides, max(target.bulk_copy // narrow.itemsize, 1))) for r in reads if r is not None]
-    copied = [r for r, axis in found if axis is not None and not (r.lies and axis == r.source.ndim - 1)]
+    copied = [r for r, axis in found if axis is not None and not (axis == r.source.ndim - 1 and _lies(r.source))]
     price = sum(price_of_copy(r.source, target) for r in copied)
     if not slides or any(axis is None for _, axis in found) or product.size * target.costs.no_boxes <= price:
         return None

@@ -1,9 +1,10 @@
-"""What a value is computed from, element by element, up to reductions: its cone in the graph."""
+"""What a value is computed from: below its views, and element by element up to reductions, its cone in the graph."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from tinsmith.codegen.indexing import ZERO, Index, move
 from tinsmith.codegen.render.costs import Costs
 from tinsmith.core.dtypes import DType
 from tinsmith.ir import Op, Ops, UOp
@@ -40,6 +41,48 @@ def views_of(value: UOp, through: Callable[[UOp], bool]) -> Views:
         above.append(value)
         value = value.src[0]
     return Views(tuple(above), value)
+
+
+class Read(NamedTuple):
+    """What a factor of a product reads, and where.
+
+    Attributes:
+        views: of the source, and casts.
+        place: of the source, in ranges of the product's axes.
+        slides: the ranges that windows slide along.
+    """
+
+    views: Views
+    place: Index
+    slides: frozenset[UOp]
+
+    @property
+    def source(self) -> UOp:
+        return self.views.source
+
+
+def ranges_of(shape: Sequence[int]) -> Index:
+    """A range for each axis, which has its number."""
+    return tuple(UOp.range(s, n, None) if s > 1 else ZERO for n, s in enumerate(shape))
+
+
+def read_by(factor: UOp, index: Index, through: Callable[[UOp], bool], takes: Callable[[UOp], bool]) -> Read:
+    """What is read below the views and casts for which ``through`` holds, in the shape that the lowest reshapes give it
+    where ``takes`` holds for it."""
+    above, value, slides = list[tuple[UOp, Index]](), factor, frozenset[UOp]()
+    while through(value):
+        above.append((value, index))
+        if value.op in (Ops.WINDOW, Ops.UNWINDOW):
+            at = [index[a].ranges for a in (value.arg.axis, value.arg.window_axis)]
+            slides |= at[0] | at[1] if all(at) else frozenset()
+        index = index if value.op is Ops.CAST else move(value, index)[0]
+        value = value.src[0]
+    casts = list[UOp]()
+    while above and above[-1][0].op in (Ops.RESHAPE, Ops.CAST) and takes(value):
+        view, at_view = above.pop()
+        casts += [view] if view.op is Ops.CAST else []
+        value, index = (value, index) if view.op is Ops.CAST else (value.reshape(view.shape), at_view)
+    return Read(Views((*(v for v, _ in above), *reversed(casts)), value), index, slides)
 
 
 def below_reshapes(value: UOp) -> UOp:

@@ -18,8 +18,8 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.layout import ROW_BYTES
 from tinsmith.ir.ops.repeated import is_product
 from tinsmith.ir.units import MatrixUnit, in_memory
-from tinsmith.schedule.channels import Read, channels_last, price_of_copy, ranges_of, read_by
-from tinsmith.schedule.cones import below_reshapes
+from tinsmith.schedule.channels import channels_last, price_of_copy
+from tinsmith.schedule.cones import Read, below_reshapes, ranges_of, read_by
 from tinsmith.schedule.rewrites import rebuilt
 
 _VIEWS = (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND)

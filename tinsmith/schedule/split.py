@@ -14,8 +14,8 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.linear import linear_form
 from tinsmith.ir.ops.repeated import is_product
 from tinsmith.ir.uop import toposort
-from tinsmith.schedule.channels import ranges_of, tile_cut
-from tinsmith.schedule.cones import below_reshapes
+from tinsmith.schedule.channels import tile_cut
+from tinsmith.schedule.cones import below_reshapes, ranges_of
 from tinsmith.schedule.rewrites import rebuilt
 
 
