@@ -11,6 +11,7 @@ import math
 from dataclasses import replace
 from typing import NamedTuple
 
+from tinsmith.codegen import tuning
 from tinsmith.codegen.accumulators import added_sum
 from tinsmith.codegen.blocks import may_be_shared, threads_per_block
 from tinsmith.codegen.kernel import Kernel
@@ -25,11 +26,7 @@ from tinsmith.ir.uop import toposort
 
 def split(kernel: Kernel, op: OptOps, r: UOp | None, amount: int) -> UOp | None:
     """The loop that is left around the inner ``amount`` of a range; None where it all became inner."""
-    if r is None or amount < 2:
-        return r
-    at, size = kernel.order.index(r), range_size(r)
-    apply_to(kernel, op, r, min(amount, size))
-    return kernel.order[at] if size > amount else None
+    return r if r is None or amount < 2 else tuning.split(kernel, op, r, min(amount, range_size(r)))[0]
 
 
 def room(kernel: Kernel, op: OptOps, r: UOp, wanted: int, target: Target) -> int:

@@ -26,6 +26,7 @@ from tinsmith.codegen.tuning import (
     apply_to,
     lanes_of,
     name_of,
+    power_of_two,
     split,
     stride_of,
 )
@@ -129,7 +130,7 @@ def _reduce(kernel: Kernel, kept: Kernel, target: Target, lane: UOp | None = Non
             continue
         loads = [n for f in group for n in toposort(f.src[0]) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
         streams = sum(stride_of(n.src[1], best) != 0 for n in loads)
-        outer, lane = split(kernel, OptOps.VECTOR, best, _width(best, lanes))
+        outer, lane = split(kernel, OptOps.VECTOR, best, min(lanes, power_of_two(range_size(best))))
         long, several = outer is not None and range_size(outer) >= 4, _together(group) <= 2 and streams <= 3
         if best in over:
             copies = target.core.copies_of_sums(_together(group)) // (together if loop in group[0].ranges else 1)
@@ -200,13 +201,7 @@ def lanes_for_stores(kernel: Kernel, target: Target, lanes: int) -> None:
         cycles = _long_first(lane_cycles(target, lanes, loads, [store], _long(kernel, target, inner)), lanes)
         best = min(cycles, key=lambda r: cycles[r])
         if best is not None and cycles[best] < cycles[None]:
-            split(kernel, OptOps.VECTOR, best, _width(best, lanes))
-
-
-def _width(r: UOp, lanes: int) -> int:
-    """Lanes along a range: all, or as many as cover a short one."""
-    size: int = range_size(r)
-    return min(lanes, 1 << (size - 1).bit_length())
+            split(kernel, OptOps.VECTOR, best, min(lanes, power_of_two(range_size(best))))
 
 
 def keep_rows(kernel: Kernel, target: Target, lanes: int) -> None:
