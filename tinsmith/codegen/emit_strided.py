@@ -80,6 +80,9 @@ def _transposed(lin: Emitter, n: UOp, memory: UOp, coords: Coords, lanes: UOp) -
     if side & (side - 1) or count % side:
         return None
     rest = tuple((r, v) for r, v in coords if r is not across)
+    rows = lin.turned.get((n, rest), [])
+    if rows and all(any(row in s.values for s in lin.scopes) for row in rows):  # written for another copy
+        return rows[copy[across]]
     depth = max(lin.depth_of(n), lin.depth_of(n.src[0]))
     first = bind(n.src[1], across, UOp.index(0))
     starts = [bind(first, lanes, UOp.index(lane)) for lane in range(count)]
@@ -89,7 +92,8 @@ def _transposed(lin: Emitter, n: UOp, memory: UOp, coords: Coords, lanes: UOp) -
     rows = [lin.emit(depth, UOp(Ops.LOAD, n.dtype.vec(side), (memory, offset), None)) for offset in offsets]
     if count > side:
         rows = [lin.emit(depth, UOp(Ops.VECTORIZE, n.dtype.vec(count), tuple(rows[k::side]))) for k in range(side)]
-    return transposed(lin, rows, depth)[copy[across]]
+    lin.turned[n, rest] = rows = transposed(lin, rows, depth)
+    return rows[copy[across]]
 
 
 def transposed(lin: Emitter, rows: list[UOp], depth: int) -> list[UOp]:

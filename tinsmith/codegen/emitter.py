@@ -50,6 +50,7 @@ class Emitter(BlockWriter):
         self.variables: dict[UOp, UOp] = {}
         self.known_numbers: dict[tuple[UOp, tuple[UOp, ...]], int] = {}
         self.indices: dict[tuple[UOp, Coords], UOp] = {}
+        self.turned: dict[tuple[UOp, Coords], list[UOp]] = {}  # blocks transposed in registers, by their load
         self.affines: dict[tuple[UOp, tuple[UOp, ...]], tuple[UOp, int, list[int]] | None] = {}
 
     def where(self, nodes: list[UOp], write: Callable[[list[UOp]], None]) -> None:
