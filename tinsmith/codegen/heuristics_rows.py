@@ -61,7 +61,8 @@ def row_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
         waits = vectors * lanes / range_size(r) * (1.0 if several else target.core.waits) if r in (over or ()) else 0.0
         for together in (1, target.core.rows_beside) if waits and beside is not None else (1,):
             apart = f", {together} rows side by side" if together > 1 else ""
-            spent = row_price(target, vectors, each, stored, vectors, waits, lanes.bit_length() + own, together, far)
+            chain = lanes.bit_length() + own * range_size(r) / count_of(over or ())
+            spent = row_price(target, vectors, each, stored, vectors, waits, chain, together, far)
             yield Candidate(f"lanes along {name_of(r)}{apart}", spent, partial(
                 _reduce, kept=kept, target=target, lane=r, beside=beside if apart else None))
 
