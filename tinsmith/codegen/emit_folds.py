@@ -52,13 +52,6 @@ class FoldWriter:
             copies.sort(key=lambda c: [at for r, at in c if r not in few.ranges])
         return copies
 
-    def keys(self) -> list[tuple[int, Coords, Coords]]:
-        out = []
-        for g, f in enumerate(self.group):
-            for c in self.copies[f]:
-                out += [(g, c, s) for s in (self.lin.all_coords(self.unrolled) if self.separate else [()])]
-        return out
-
     def lanes_of(self, f: UOp) -> int:
         """How many values a thread has of what has no lanes."""
         return self.product.arg.fragment_c.size if self.product is not None else 1
@@ -78,14 +71,14 @@ class FoldWriter:
         for g, f in enumerate(self.group):
             lanes = self.vector or lin.lanes(f)
             dtype = f.dtype.vec(range_size(lanes) if lanes is not None else self.lanes_of(f))
-            start = UOp(Ops.CONST, dtype, (), 0 if self.product is not None else f.arg.identity(f.dtype))
-            for key in self.keys():
-                if key[0] == g:
-                    self.values[key] = lin.emit(0, start) if self.start is None else self.start[key[1]]
-            if (first := start_of(f)) is not None and self.vector is None:
-                for c in self.copies[f]:
-                    key = next(k for k in self.values if k[:2] == (g, c))
-                    self.values[key] = lin.spread(lin.value(first, c), dtype.count)
+            nothing = UOp(Ops.CONST, dtype, (), 0 if self.product is not None else f.arg.identity(f.dtype))
+            first = start_of(f) if self.vector is None else None
+            for c in self.copies[f]:
+                begin = lin.emit(0, nothing) if self.start is None else self.start[c]
+                steps = list(lin.all_coords(self.unrolled)) if self.separate else [()]
+                self.values |= {(g, c, s): begin for s in steps}
+                if first is not None:
+                    self.values[g, c, steps[0]] = lin.spread(lin.value(first, c), dtype.count)
         return [f.src[0] if f.op is Ops.FOLD else f for f in self.group]
 
     def finished(self) -> None:

@@ -12,21 +12,21 @@ from tinsmith.ir.uop import toposort
 
 
 class Footprint(NamedTuple):
-    """Ranges that enter a staged value only as one sum, ``position + low``, which takes ``size`` values."""
+    """Ranges that a value depends on only by one sum ``Σ weight·range``, the first of which has the weight 1, and whose
+    neighbours overlap: it takes ``size`` values from ``low`` on."""
 
-    ranges: tuple[UOp, ...]
-    position: UOp
+    weights: dict[UOp, int]
     low: int
     size: int
 
+    @property
+    def lead(self) -> UOp:
+        return next(iter(self.weights))
 
-class Window(NamedTuple):
-    """The same of any number of ranges: the value depends on them only by ``Σ weight·range``, and neighbours overlap.
-    One of them, ``lead``, has the weight 1."""
-
-    weights: dict[UOp, int]
-    lead: UOp
-    size: int
+    @property
+    def position(self) -> UOp:
+        """Where in the box an element lies."""
+        return sum((r * weight for r, weight in self.weights.items()), UOp.index(-self.low)).simplify()
 
 
 def footprints(value: UOp, inside: list[UOp]) -> list[Footprint]:
@@ -40,17 +40,16 @@ def footprints(value: UOp, inside: list[UOp]) -> list[Footprint]:
         found = next(((p, unit, other, k) for p, unit, other in pairs
                       if 0 < abs(k := _weight(sums, unit, other)) < range_size(unit)), None)
         if found is None:
-            boxes.append(Footprint((r,), r, 0, range_size(r)))
+            boxes.append(Footprint({r: 1}, 0, range_size(r)))
             continue
         partner, unit, other, k = found
         left.remove(partner)
         reach = k * (range_size(other) - 1)
-        low = min(reach, 0)
-        boxes.append(Footprint((unit, other), (unit + other * k - low).simplify(), low, range_size(unit) + abs(reach)))
+        boxes.append(Footprint({unit: 1, other: k}, min(reach, 0), range_size(unit) + abs(reach)))
     return boxes
 
 
-def windows(value: UOp, ranges: Sequence[UOp]) -> Iterator[Window]:
+def windows(value: UOp, ranges: Sequence[UOp]) -> Iterator[Footprint]:
     """With each range as the lead those whose steps are longer and overlap what is there without them."""
     sums = _sums([value])
     for lead in ranges:
@@ -59,7 +58,7 @@ def windows(value: UOp, ranges: Sequence[UOp]) -> Iterator[Window]:
         for k, r in sorted(steps, key=lambda step: step[0]):
             if k < size:
                 weights, size = weights | {r: k}, size + k * (range_size(r) - 1)
-        yield Window(weights, lead, size)
+        yield Footprint(weights, 0, size)
 
 
 def _sums(roots: Iterable[UOp]) -> list[UOp]:
@@ -82,7 +81,7 @@ def _weight(sums: Sequence[UOp], unit: UOp, other: UOp) -> int:
 
 def memory_order(value: UOp, box: Footprint) -> tuple[int, int]:
     """Loops of a tile in the order of the memory it is copied from, so that copying walks along it."""
-    lead = box.ranges[0]
+    lead = box.lead
     load = next((n for n in toposort(value) if n.op is Ops.LOAD), None)
     stride = 0 if load is None else abs(linear_form(load.src[1])[0].get(lead, 0))
     return layout_rank(lead), -stride if layout_rank(lead) == 0 else 0

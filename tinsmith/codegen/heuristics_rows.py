@@ -157,7 +157,7 @@ def products_beside(kernel: Kernel, target: Target, lane: UOp) -> None:
             continue
         size, few = range_size(r), min(range_size(r), target.core.chains)
         slides = [q for q in kernel.reduces if 2 * few + range_size(q) <= target.vector_registers and any(
-            len(box.ranges) > 1 for n in loads for box in footprints(n, [r, q]))]
+            len(box.weights) > 1 for n in loads for box in footprints(n, [r, q]))]
         rooms = [(target.vector_registers - range_size(q)) // 2 for q in slides]
         amount = size if size <= min([target.core.written_out // copies, *rooms]) else few
         copies *= amount

@@ -366,7 +366,7 @@ def _pack(kernel: Kernel, tile: Tile, panel: UOp, batch: list[UOp], lane_outer: 
     copies = _loops_of_copies(kernel, tile, panel, lane_outer, target) if fits else []
     copies = [r for r in copies if r not in batch]
     order(kernel, [*batch, *copies, lane_outer])
-    overlaps = any(len(box.ranges) > 1 for box in footprints(panel, inside))
+    overlaps = any(len(box.weights) > 1 for box in footprints(panel, inside))
     return _stage(kernel, panel, batch if fits and (copies or overlaps) else [*batch, lane_outer], target)
 
 

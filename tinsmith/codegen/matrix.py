@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tinsmith.codegen.footprints import Window, windows
+from tinsmith.codegen.footprints import Footprint, windows
 from tinsmith.codegen.normalize import implies
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role
@@ -133,7 +133,7 @@ def axes(mma: UOp) -> tuple[tuple[Fragment, UOp, UOp], tuple[Fragment, UOp, UOp]
     return (mma.arg.fragment_a, m, k), (mma.arg.fragment_b, k, n)
 
 
-def slide(product: UOp, which: int, inside: Sequence[UOp]) -> Window | None:
+def slide(product: UOp, which: int, inside: Sequence[UOp]) -> Footprint | None:
     """The window that slides along the rows or columns of a unit's operand, where its places overlap."""
     value, axis = product.src[which], product.src[3 if which else 2]
     ranges = [r for r in (*inside, axis) if r.op is Ops.RANGE and r in value.ranges]
@@ -173,7 +173,7 @@ def packed_operand(mma: UOp, which: int, inside: Sequence[UOp], new_range: NewRa
         offset = (digits[at] * vector + lane).simplify() if whole else digits[at]
         table |= dict.fromkeys(window.weights, UOp.index(0)) | {window.lead: offset}
         valid = offset.lt(window.size) if offset.vmax >= window.size else None
-        places[at] = sum((r * weight for r, weight in window.weights.items()), UOp.index(0))
+        places[at] = window.position
     sides = [Side((loop,), r) for loop, r in zip(outer, inside)]
     sides += [Side((digits[n], lane) if n == at else (digits[n],), places[n]) for n in reversed(range(len(digits)))]
     return from_stage(value, sides, table, valid)

@@ -110,8 +110,8 @@ def _copies(unit: MatrixUnit) -> list[tuple[int, int]]:
 def _shared(operand: UOp, axis: UOp, step: int) -> float:
     """The part of an operand that is staged where a window slides along its rows or columns: each place once."""
     for box in footprints(operand, [axis, *(r for r in operand.ranges if r is not axis)]):
-        if axis in box.ranges and box.low == 0 and (step == 1 or box.ranges[0] is axis):
-            return float(box.size / math.prod(range_size(r) for r in box.ranges))
+        if axis in box.weights and box.low == 0 and (step == 1 or box.lead is axis):
+            return float(box.size / math.prod(range_size(r) for r in box.weights))
     return 1.0
 
 

@@ -45,10 +45,9 @@ def stage(k: KernelGraph, opt: Opt) -> None:
                 return _operand(k, opt, product, which, outside)
     opt.require(not k.roles, "roles leave no threads that fill it together")
     value = _widened(k, value) if value.op is Ops.LOAD else value
-    lanes = [r for r in outside if r.arg[1] is Role.VECTOR and r in value.ranges]
-    opt.require(not lanes, "a stage has no copy per lane")
-    threads = [r for r in outside if r.arg[1] in THREADS and r in value.ranges]
-    opt.require(not threads, "a stage is shared by the threads of a block")
+    around = {r.arg[1] for r in outside if r in value.ranges}
+    opt.require(Role.VECTOR not in around and not k.scan_lanes, "a stage has no copy per lane")
+    opt.require(around.isdisjoint(THREADS), "a stage is shared by the threads of a block")
     opt.require(opt.lanes != 1 and opt.lanes & (opt.lanes - 1) == 0, "lanes come in powers of two")
     inside = [r for r in k.order if r in value.ranges and r not in outside]
     opt.require(bool(inside), "nothing is left to stage over")
@@ -56,7 +55,6 @@ def stage(k: KernelGraph, opt: Opt) -> None:
     bound = frozenset(r for n in toposort(k.sink) if n.op is Ops.SCATTER_STORE
                       for r in ({n.src[4]} if n.src[4].arg[1] is Role.BLOCK else n.ranges | {n.src[4]}))
     opt.require(not bound & set(inside), "an ordered scatter cannot be staged")
-    opt.require(not k.scan_lanes, "a stage has no copy per lane")
     if opt.layout or opt.depth > 1:
         return _rows(k, opt, value, inside, outside)
     if not any(n.op is Ops.FOLD for n in toposort(value)):
@@ -85,12 +83,12 @@ def _panel(k: KernelGraph, value: UOp, inside: list[UOp], lanes: int) -> None:
     inside = sorted(inside, key=layout_rank)
     sides, table, valid = list[Side](), dict[UOp, UOp](), None
     turned = _turned(k, value)
-    for box in sorted(footprints(value, inside), key=lambda b: (b.ranges[0] is turned, memory_order(value, b))):
-        lead = box.ranges[0]
+    for box in sorted(footprints(value, inside), key=lambda b: (b.lead is turned, memory_order(value, b))):
+        lead = box.lead
         loops, at = _fill_loops(k, value, box, lanes)
         if at.vmax >= box.size:
             valid = at.lt(box.size) if valid is None else valid & at.lt(box.size)
-        table |= dict.fromkeys(box.ranges, UOp.index(0)) | {lead: at + box.low}
+        table |= dict.fromkeys(box.weights, UOp.index(0)) | {lead: at + box.low}
         sides.append(Side(loops, box.position, int(lead is turned)))
     load = from_stage(value, sides, table, valid)
     k.read_staged(load, {value: load})
@@ -113,7 +111,7 @@ def _fill_loops(k: KernelGraph, value: UOp, box: Footprint, lanes: int) -> tuple
     Where memory runs along it, these are whole vectors, or for a value with lanes as many copies as are worth
     transposing.
     """
-    lead = box.ranges[0]
+    lead = box.lead
     whole = lanes and not lead.arg[1].expanded and not is_partial(lead)
     if whole and all(linear_form(n.src[1])[0].get(lead) == 1 for n in toposort(value) if n.op is Ops.LOAD):
         across = any(r.arg[1] is Role.VECTOR for r in value.ranges)
@@ -124,7 +122,7 @@ def _fill_loops(k: KernelGraph, value: UOp, box: Footprint, lanes: int) -> tuple
     dealt = any(r.arg[1] in THREADS for r in k.order)  # elements, out to the threads of a block
     copies = (Role.VECTOR,) if dealt else (Role.UPCAST, Role.VECTOR)
     role = lead.arg[1] if lead.arg[1] in copies else Role.LOOP
-    f = k.new_range(box.size, role, len(box.ranges) == 1 and is_partial(lead))
+    f = k.new_range(box.size, role, len(box.weights) == 1 and is_partial(lead))
     return [f], f
 
 
@@ -203,8 +201,8 @@ def _operand(k: KernelGraph, opt: Opt, product: UOp, which: int, outside: list[U
     layouts = ("swizzled",) if unit.staged else ("",)
     fits = opt.layout in layouts and (unit.staged or opt.depth == 1)
     opt.require(fits, f"{unit.name} reads {layouts[0] or 'packed'} operands{' from one slot' * (not unit.staged)}")
-    threads = [r for r in outside if r.arg[1] in THREADS and r in operand.ranges]
-    opt.require(not threads, "a stage is shared by the threads of a block")
+    around = {r.arg[1] for r in outside if r in operand.ranges}
+    opt.require(around.isdisjoint(THREADS), "a stage is shared by the threads of a block")
     inside = [r for r in k.order if r in operand.ranges and r not in outside and r.arg[1] is not Role.FRAGMENT]
     fixed = all(isinstance(range_size(r), int) and not is_partial(r) for r in inside)
     opt.require(fixed, "a stage has a fixed size")
