@@ -27,7 +27,7 @@ from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.matrix import product_of, reads_held
 from tinsmith.codegen.rings import Turns, produce, rings_of, shared_out
 from tinsmith.codegen.roles import Role, range_size
-from tinsmith.codegen.scopes import Coords
+from tinsmith.codegen.scopes import Coords, Write
 from tinsmith.codegen.stages import stage_what_no_unit_loads
 from tinsmith.codegen.streams import bind
 from tinsmith.core.dtypes import dtypes
@@ -253,7 +253,16 @@ class Linearizer(Emitter):
             src = (memory, index, value) if valid is None else (memory, index, value, valid)
             self.force(UOp(Ops.STORE, None, src, n.arg))
 
-    # *** running values ***
+    # *** running values and sums ***
+
+    def loop(self, r: UOp, size: UOp, body: list[UOp], write: Write) -> None:
+        """A loop over ``r`` whose running values, or sums over blocks, stay in accumulators."""
+        whole = not (size.is_const and size.arg == 1)
+        if whole and any(n.op is Ops.PREFIX and r in n.src[1].ranges for n in toposort(body)):
+            return self.loop_carried(r, size, body, write)
+        if whole and any(in_register(n) and n.src[4] is r for n in body):
+            return self.summed(r, size, body, write)
+        return super().loop(r, size, body, write)
 
     def loop_carried(self, r: UOp, size: UOp, body: list[UOp], write: Callable[[list[UOp]], None]) -> None:
         running = [n for n in toposort(body) if n.op is Ops.PREFIX and r in n.src[1].ranges]

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from tinsmith.codegen.accumulators import in_register
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.roles import Role, is_partial, range_size
 from tinsmith.codegen.streams import bind
@@ -68,14 +67,6 @@ class ScopeWriter:
 
     def expression(self, node: UOp) -> UOp:
         """The line that holds an index expression, such as the size of a loop."""
-        raise NotImplementedError
-
-    def loop_carried(self, r: UOp, size: UOp, body: list[UOp], write: Callable[[list[UOp]], None]) -> None:
-        """A loop over ``r`` that carries the running values over it in accumulators."""
-        raise NotImplementedError
-
-    def summed(self, r: UOp, size: UOp, body: list[UOp], write: Callable[[list[UOp]], None]) -> None:
-        """A loop over blocks ``r`` whose sums stay in registers."""
         raise NotImplementedError
 
     # *** lines ***
@@ -195,10 +186,6 @@ class ScopeWriter:
     def loop(self, r: UOp, size: UOp, body: list[UOp], write: Callable[[list[UOp]], None]) -> None:
         if size.is_const and size.arg == 1:
             return write(self.narrowed(body, r, UOp.index(0)))
-        if any(n.op is Ops.PREFIX and r in n.src[1].ranges for n in toposort(body)):
-            return self.loop_carried(r, size, body, write)
-        if any(in_register(n) and n.src[4] is r for n in body):
-            return self.summed(r, size, body, write)
         self.open(r, self.const(size, 0), self.expression(size))
         write(body)
         self.close()

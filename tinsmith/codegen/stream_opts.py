@@ -111,9 +111,10 @@ def _row(kernel: Kernel, target: Target) -> _Row | None:
         return None
     over, size = top.src[1], range_size(top.src[1])
     beside = [r for r in kernel.parallel if r in sums[0].ranges and r not in top.ranges]
-    rows, block = [r for r in kernel.parallel if r in top.ranges], block_of_row(size, *target.core.row_block)
+    rows, (least, most, apart) = [r for r in kernel.parallel if r in top.ranges], target.core.row_block
+    block = block_of(size, range(min(most, max(size // 4, least)), least - 1, -apart)[::-1])
     fits = len(beside) == 1 and -(-range_size(beside[0]) // lanes_of(kernel, target)) <= target.core.accumulators
-    if not fits or not block or not rows:
+    if not fits or block in (0, size) or not rows:
         return None
     hidden = nothing_where(top.src[0], -math.inf)
     masked = hidden is not None and everywhere(hidden, [over]) is not None
@@ -148,16 +149,6 @@ def blocks_of_rows(kernel: Kernel, target: Target, row: _Row) -> None:
         if outer is not None and range_size(outer) > 1:
             apply_to(kernel, OptOps.UPCAST, outer, range_size(outer))
     statistics(kernel, target.core, lanes)
-
-
-def block_of_row(size: int, least: int, most: int, apart: int) -> int:
-    """How many columns of long rows local memory holds; 0 for rows that have no good blocks.
-
-    >>> block_of_row(512, 64, 256, 16), block_of_row(8192, 64, 256, 16), block_of_row(521, 64, 256, 16)
-    (128, 256, 0)
-    """
-    start = min(most, max(size // 4, least))
-    return next((b for b in range(start, least - 1, -apart) if size % b == 0 and b < size), 0)
 
 
 def tiles(kernel: Kernel, core: Core, lanes: int, around: Sequence[UOp] | None = None) -> None:
