@@ -12,10 +12,13 @@ from benchmarks.corpus import record
 from benchmarks.corpus.programs import CorpusProgram
 from benchmarks.corpus.targets import device_name
 from tinsmith import Tensor
+from tinsmith.backend.device import Device
 from tinsmith.codegen.decompositions import decompose, expand
 from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.lower import lower
 from tinsmith.codegen.normalize import normalize
+from tinsmith.codegen.opt import OptOps
+from tinsmith.codegen.program import compile_kernel
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.evaluate_kernel import evaluate_kernel
@@ -145,3 +148,14 @@ def test_exponentials_are_rough_where_absolute_errors_count(name: str) -> None:
         evaluate_kernel(kernel, memory)
         results.append(memory[0].astype(np.float64))
     np.testing.assert_allclose(*results, rtol=1e-2 if value.dtype is dtypes.bfloat16 else 2e-6)
+
+
+@pytest.mark.parametrize("shape", [(2, 60, 120), (1, 128, 50), (3, 49, 64)])
+def test_transposed_tiles_have_edges(shape: tuple[int, int, int]) -> None:
+    """Threads beyond the last row or column neither load nor store; tiles that are mostly empty are none."""
+    device = "PYTHON:G512:C3:B232448"
+    values = np.arange(np.prod(shape), dtype=np.int32).reshape(shape)
+    turned = Tensor(values, device=device).realize().transpose(1, 2)
+    made = compile_kernel(turned.contiguous().schedule().steps[0].item.sink, Device[device].renderer)
+    assert (OptOps.STAGE in {o.op for o in made.opts}) == all(4 * n > 3 * (n + -n % 64) for n in shape[1:])
+    np.testing.assert_array_equal(turned.contiguous().numpy(), values.transpose(0, 2, 1))

@@ -338,7 +338,11 @@ def transpose_opts(kernel: Kernel, target: Target) -> bool:
     if len(turned) != 1 or target.block_threads < side * side // rows:
         return False
     load, y = turned[0]
-    number = kernel.loads.index(load)
+    number, places = kernel.loads.index(load), [kernel.order.index(r) for r in (x, y)]
+    for at in places:
+        if range_size(kernel.order[at]) % side:
+            apply_to(kernel, OptOps.PADTO, kernel.order[at], side)
+    x, y = (kernel.order[at] for at in places)
     split(kernel, OptOps.LOCAL, x, side)
     split(kernel, OptOps.LOCAL, split(kernel, OptOps.UPCAST, kernel.numbered[y.arg[0]], rows), side // rows)
     kept = tuple(i for i, r in enumerate(kernel.ranges) if r.arg[1] is Role.GLOBAL)
@@ -347,8 +351,9 @@ def transpose_opts(kernel: Kernel, target: Target) -> bool:
 
 
 def _tiles(r: UOp, target: Target) -> bool:
+    """Whether tiles along a range are mostly full."""
     size = range_size(r)
-    return isinstance(size, int) and size >= target.blocks.tile and size % target.blocks.tile == 0
+    return isinstance(size, int) and 4 * size > 3 * (size + -size % target.blocks.tile)
 
 
 def amount_for(size: int, most: int) -> int:
