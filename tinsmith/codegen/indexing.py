@@ -116,6 +116,13 @@ def move(node: UOp, index: Index) -> tuple[Index, UOp | None]:
     return (*index[: w.axis], at, *index[w.axis + 1 :]), valid.simplify()
 
 
+def place_in(view: UOp, index: Index) -> tuple[UOp, Index]:
+    """What a view is a view of, and where its element at ``index`` lies there, if it lies there."""
+    while view.op.kind == "movement":
+        index, view = move(view, index)[0], view.src[0]
+    return view, tuple(i.simplify() for i in index)
+
+
 def _pad(node: UOp, index: Index) -> tuple[Index, UOp | None]:
     valid: UOp | None = None
     out: list[UOp] = []

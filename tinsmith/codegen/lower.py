@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tinsmith.codegen.indexing import ZERO, Index, flatten, move
+from tinsmith.codegen.indexing import ZERO, Index, flatten, move, place_in
 from tinsmith.codegen.normalize import implies
 from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import dtypes
@@ -56,6 +56,11 @@ class Lowering:
 
     def output(self, number: int, value: UOp) -> UOp:
         shape = value.shape
+        if value.op is Ops.ASSIGN:  # a part of what is put together
+            index = tuple(self.new_range(s, Role.LOOP) for s in shape)
+            whole, place = place_in(value.src[0], index)
+            memory = UOp(Ops.PARAM, value.dtype.ptr(), (), (number, (whole.size,)))
+            return memory.store(flatten(whole.shape, place), self.value(value.src[1], index))
         memory = UOp(Ops.PARAM, value.dtype.ptr(), (), (number, (value.size,)))
         if value.op is Ops.SCATTER:
             return self.scatter(memory, value)

@@ -17,6 +17,7 @@ from tinsmith.runtime.compiled import CompiledSchedule, loaded
 from tinsmith.runtime.compiling import Compilation
 from tinsmith.runtime.record import lowered
 from tinsmith.runtime.step import Step, copy_name
+from tinsmith.schedule.assembly import store_in_place
 from tinsmith.schedule.budget import Kernels, within
 from tinsmith.schedule.horizontal import fuse_horizontally
 from tinsmith.schedule.inplace import choose_in_place
@@ -57,7 +58,7 @@ def arrange(schedule: Schedule) -> None:
         VerifyError: if a step loses an item or runs one before what it reads.
     """
     verify_order(schedule.items, schedule.slots, "Scheduler")
-    for step in (*(() if settings.NOOPT else (fuse_horizontally,)), overlapped):
+    for step in (*(() if settings.NOOPT else (fuse_horizontally, store_in_place)), overlapped):
         schedule.items = passed(step.__name__.replace("_", " "), step(schedule))
         verify_order(schedule.items, schedule.slots, step.__name__)
 

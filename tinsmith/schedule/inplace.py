@@ -22,7 +22,7 @@ def choose_in_place(schedule: Schedule, programs: Sequence[list[UOp] | None]) ->
         programs: the linear program of each item; None for copies.
     """
     items = schedule.items
-    writer = {slot: time for time, item in enumerate(items) for slot in item.written}
+    writer = {slot: time for time, item in reversed([*enumerate(items)]) for slot in item.written}  # of its first part
     last = {slot: time for time, item in enumerate(items) for slot in item.read}
     chosen: dict[int, int] = {}
     for slot, number in schedule.versions.items():

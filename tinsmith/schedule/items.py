@@ -21,6 +21,7 @@ class Slot:
 
     Attributes:
         may_be_empty: its value has a symbolic size, of which some values leave no element: then nothing is written.
+        in_parts: several items write it, each a part of its own.
         shape, origin: of the value, for people; a program from disk knows neither.
     """
 
@@ -31,6 +32,7 @@ class Slot:
     input: bool = False
     output: bool = False
     may_be_empty: bool = False
+    in_parts: bool = False
     shape: tuple[Any, ...] | None = field(default=None, compare=False)
     origin: Sequence[Origin] = field(default=(), compare=False)
 

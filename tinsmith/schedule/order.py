@@ -1,4 +1,5 @@
-"""The one rule of every order: each slot is written once and before it is read, and no result is lost.
+"""The one rule of every order: each slot is written once, or part by part, and before it is read, and no result is
+lost.
 
 What merges or moves items asks ``joinable`` or keeps levels that rise along every read (``horizontal``), sorts with
 ``toposorted``, and ``verify_order`` looks at the outcome, whoever made it.
@@ -6,6 +7,7 @@ What merges or moves items asks ``joinable`` or keeps levels that rise along eve
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol, TypeVar
 
@@ -35,13 +37,16 @@ def verify_order(items: Iterable[Access], slots: Sequence[Slot], after: str) -> 
     Raises:
         VerifyError: naming the slot that is read too early, written twice, or lost.
     """
+    items = list(items)
     known = {s.number for s in slots if s.input}
+    left = Counter(s for item in items for s in item.written if slots[s].in_parts)
     for n, item in enumerate(items):
+        left.subtract(item.written)
         for s in item.read:
-            if s not in known:
+            if s not in known or left[s] > 0:
                 raise VerifyError(f"{after}: item {n} reads slot {s}, which nothing before it writes: {item!r:.300}")
         for s in item.written:
-            if s in known:
+            if s in known and not slots[s].in_parts:
                 raise VerifyError(f"{after}: item {n} writes slot {s}, which holds a value already: {item!r:.300}")
             known.add(s)
     lost = [s.number for s in slots if s.output and s.number not in known]
@@ -60,8 +65,11 @@ def toposorted(items: Sequence[A], start: Callable[[int], int] = lambda n: 0,
     Raises:
         VerifyError: if items read each other in a circle.
     """
-    writer = {s: n for n, item in enumerate(items) for s in item.written}
-    needs = [{writer[s] for s in item.read if s in writer} for item in items]
+    writers: dict[int, list[int]] = {}
+    for n, item in enumerate(items):
+        for s in item.written:
+            writers.setdefault(s, []).append(n)
+    needs = [{n for s in item.read for n in writers.get(s, ())} for item in items]
     readers: list[list[int]] = [[] for _ in items]
     for n, before in enumerate(needs):
         for u in before:

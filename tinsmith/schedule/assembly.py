@@ -1,0 +1,149 @@
+"""Values that are only put together: each part is stored where it will lie, and no kernel moves it there.
+
+    y = pad(a) + pad(b), places apart      →      y's places of a = a, y's places of b = b
+
+Such are the phases of a strided convolution's data gradient. A part that lies in memory for nobody else is a new
+version of a view of the whole: the movement ops that placed it, backwards. What these place beyond the whole is not
+computed.
+"""
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import reduce
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+
+from tinsmith.backend.device import Device
+from tinsmith.codegen.indexing import place_in
+from tinsmith.core.dtypes import DType
+from tinsmith.core.settings import settings
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.linear import linear_form
+from tinsmith.ir.ops import FOR_GRADIENTS
+from tinsmith.ir.ops.op import Array
+from tinsmith.ir.uop import toposort
+from tinsmith.schedule.items import Schedule, ScheduleItem
+
+Box = tuple[tuple[int, int], ...]
+
+
+class _Part(NamedTuple):
+    """A part: its slot, a view of the whole in its shape, what it is cast to, the box of it that lies inside, and its
+    places along each axis."""
+
+    slot: int
+    view: UOp
+    casts: tuple[DType, ...]
+    box: Box
+    places: tuple[Array, ...]
+
+    def stored(self, value: UOp) -> UOp:
+        """The new version of the whole, which is PARAM 0."""
+        return UOp(Ops.ASSIGN, None, (self.view.shrink(self.box), reduce(UOp.cast, self.casts, value.shrink(self.box))))
+
+
+def store_in_place(schedule: Schedule) -> list[ScheduleItem]:
+    """The items without those that only put parts together; as they are under a memory budget, which computes single
+    values again."""
+    items = schedule.items
+    if settings.memory_limit:
+        return items
+    readers = Counter(s for i in items for s in i.read)
+    makers = {i.slots[0]: (i, value) for i in items if (value := _value_of(i)) is not None}
+    for whole in items:
+        if (value := _value_of(whole)) is None:
+            continue
+        parts = _parts(value, UOp(Ops.PARAM, value.dtype, (), (0, value.shape)), (), whole.slots)
+        own = [p for p in parts if p is not None and p.slot in makers and readers[p.slot] == 1 and not (
+            schedule.slots[p.slot].output) and makers[p.slot][0].device == whole.device]
+        least = Device[whole.device].target.costs.sector // value.dtype.itemsize
+        if len(own) < 2 or len(own) < len(parts) or not _fill(own, value.shape, least):
+            continue
+        for p in own:
+            made, stored = makers[p.slot]
+            items = [replace(made, sink=UOp(Ops.SINK, None, (p.stored(stored),)), slots=[whole.slots[0], *made.read],
+                             reason="a part of what is put together", origin=[*made.origin, *whole.origin])
+                     if i is made else i for i in items if i is not whole]
+        schedule.slots[whole.slots[0]].in_parts = True
+    return items
+
+
+def _value_of(item: ScheduleItem) -> UOp | None:
+    """What an item stores, if it is one value of fixed shape, whole."""
+    if item.sink is None or item.outputs > 1 or item.sink.arg is not None or item.variables or item.tiles:
+        return None
+    value = item.sink.src[0]
+    return None if value.op in (Ops.ASSIGN, Ops.SCATTER, Ops.SCAN, Ops.HISTOGRAM, Ops.COPY) else value
+
+
+def _parts(value: UOp, view: UOp, casts: tuple[DType, ...], slots: Sequence[int]) -> list[_Part | None]:
+    """What is added up, term by term: a part where it is a value in memory with zeros around it. Views are turned
+    round on the way."""
+    while value.op not in (Ops.ADD, Ops.PARAM):
+        if value.op is Ops.CAST:
+            casts = (value.dtype, *casts)
+        elif value.op in (Ops.RESHAPE, Ops.PERMUTE, Ops.PAD, Ops.SHRINK):
+            if value.op is Ops.SHRINK and not _keeps_axes(view):
+                return [None]
+            view = _back(value, view)
+        elif value.op not in (Ops.CONTIGUOUS, *FOR_GRADIENTS):
+            return [None]
+        value = value.src[0]
+    if value.op is Ops.ADD:
+        return [p for s in value.src for p in _parts(s, view, casts, slots)]
+    found = _placed(view)
+    return [found and _Part(slots[value.arg[0]], view, casts, *found)]
+
+
+def _back(node: UOp, view: UOp) -> UOp:
+    """The view of the whole that a movement op makes its own places of; those around a SHRINK are beyond the whole."""
+    below = node.src[0].shape
+    if node.op is Ops.RESHAPE:
+        return view.reshape(below)
+    if node.op is Ops.PERMUTE:
+        return view.permute(tuple(map(node.arg.index, range(len(below)))))
+    if node.op is Ops.PAD:
+        return view.shrink(tuple((b, b + s) for (b, _), s in zip(node.arg, below)))
+    return view.pad(tuple((b, s - e) for (b, e), s in zip(node.arg, below)))
+
+
+def _keeps_axes(view: UOp) -> bool:
+    """Whether a view splits and joins no axes, so that its places are those of the whole axis by axis."""
+    return all(n.op in (Ops.PERMUTE, Ops.PAD, Ops.PARAM) or (n.op is Ops.RESHAPE and [s for s in n.shape if s != 1] == [
+        s for s in n.src[0].shape if s != 1]) for n in toposort(view))
+
+
+def _placed(view: UOp) -> tuple[Box, tuple[Array, ...]] | None:
+    """The box of a view that lies inside of the whole, and its places along each axis; None if axes depend on each
+    other, or what lies inside is no box."""
+    ranges = [UOp.range(s, n, None) for n, s in enumerate(view.shape)]
+    whole, index = place_in(view, tuple(ranges))
+    box, known, seen = dict[UOp, tuple[int, int]]((r, (0, r.vmax + 1)) for r in ranges), list[Array](), set[UOp]()
+    for at, size in zip(index, whole.shape):
+        terms, first = linear_form(at)
+        if not terms.keys() <= box.keys() - seen:
+            return None
+        seen.update(terms)
+        places = np.asarray(first)
+        for r, step in terms.items():
+            places = np.add.outer(places, step * np.arange(r.vmax + 1))
+        inside = np.argwhere((places >= 0) & (places < size))
+        bounds = [(int(low), int(high) + 1) for low, high in zip(inside.min(0), inside.max(0))] if len(inside) else []
+        box |= zip(terms, bounds)
+        known.append(places[tuple(slice(*b) for b in bounds)].reshape(-1))
+        if not len(inside) == len(known[-1]) == len(np.unique(known[-1])):
+            return None
+    return tuple(box[r] for r in ranges), tuple(known)
+
+
+def _fill(parts: Sequence[_Part], shape: tuple[int, ...], least: int) -> bool:
+    """Whether parts lie apart, leave no place of the whole, and have so many elements or more side by side."""
+    apart = all(any(np.isin(x, y, invert=True).all() for x, y in zip(a.places, b.places))
+                for a, b in combinations(parts, 2))
+    wide = all((np.diff(p.places[-1]) == 1).all() and len(p.places[-1]) % least == 0 for p in parts)
+    return apart and wide and sum(math.prod(map(len, p.places)) for p in parts) == math.prod(shape)
