@@ -43,14 +43,17 @@ def chain_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
     others = math.prod(range_size(r) for r in kernel.parallel if r is not row and r is not column)
     numbers = [r.arg[0] for r in (row, column, *keys)]
     stored = {n.dtype for n in toposort(b) if n.op is Ops.LOAD}
-    for unit in (u for u in target.units if u.b in stored and range_size(row) >= u.m // 2):
+    fit = [u for u in target.units if u.b in stored and range_size(row) >= u.m // 2]
+    wide = max((u.n for u in fit if u.staged and u.chains), default=0)
+    for unit in (u for u in fit if not u.staged or u.n >= min(range_size(column), wide)):
         for tile in unit.chains:
             side, block = unit.m * tile.below, tile.between
             if unit.threads * (tile.below + tile.roles) > target.block_threads or (tile.ahead and size <= block):
                 continue
             waves = waves_of(target, (range_size(row),), (side,), others)
             width = depth + -(-range_size(column) // unit.n) * unit.n
-            steps = staged_steps(target, unit, tile, width, waves, -(-size // block) * block)
+            length = -(-size // block) * block + target.blocks.begin * tile.roles
+            steps = staged_steps(target, unit, tile, width, waves, length)
             filled = "warps of their own fill" if tile.roles else "rings of"
             what = f"a chain of tiles of {side} × {block} with {unit.name}, {filled} {tile.slots} slots"
             yield Candidate(what, price(target, steps), partial(apply_chain, numbers=numbers, unit=unit, tile=tile))

@@ -70,7 +70,8 @@ def ring_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
             if fits and (not tile.roles or waves > 1):
                 filled = "warps of their own fill" if tile.roles else "a ring of"
                 filled = f"for {tile.turns} groups in turn {filled}" if tile.turns else filled
-                spent = price(target, staged_steps(target, unit, tile, unit.n, waves, places[2], results))
+                rows = sum(size for group, size in zip(groups, (side, unit.n)) if len(group) > 1)
+                spent = price(target, staged_steps(target, unit, tile, unit.n, waves, places[2], results, rows))
                 yield Candidate(f"tiles of {side} × {unit.n} with {unit.name}, {filled} {tile.slots} slots", spent,
                                 partial(apply_tile, groups=groups, unit=unit, tile=tile))
 

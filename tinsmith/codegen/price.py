@@ -14,6 +14,7 @@ from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import count_of, range_size
 from tinsmith.codegen.tuning import stride_of
 from tinsmith.ir import UOp
+from tinsmith.ir.layout import ROW_BYTES
 from tinsmith.ir.linear import from_linear, linear_form
 from tinsmith.ir.symbolic import is_made_of, values_over
 from tinsmith.ir.units import MatrixUnit, Tile
@@ -208,18 +209,19 @@ def local_steps(target: Target, unit: MatrixUnit, threads: tuple[int, int], copi
 
 
 def staged_steps(target: Target, unit: MatrixUnit, tile: Tile, columns: int, waves: int, length: int,
-                 results: float = 0.0) -> Steps:
+                 results: float = 0.0, rows: int = 0) -> Steps:
     """Of a tile that a unit's row lists: rows below each other and so many columns, at the tile's share of its rate.
 
     Args:
         length: of the sum; ``results``: steps of it in which the unit waits for what follows.
+        rows: of patches, that copies bring for a row's bytes of steps.
     """
     data, long = target.blocks, length + results
     if tile.turns:  # one group's results are stored while another's products are under way
         alone = data.alone * results
         long = max(length, (length + alone) / tile.turns) + alone / waves
     products = 2.0 * unit.m * tile.below * columns / rate_of_core(unit, target)
-    return Steps(waves * long, products, speed=tile.speed)
+    return Steps(waves * long, products, beside=data.patch * rows * unit.a.itemsize / ROW_BYTES, speed=tile.speed)
 
 
 def storing(target: Target, unit: MatrixUnit, after: int) -> float:

@@ -347,7 +347,7 @@ HOPPER = tuple(_wgmma(name, dtype, n, tiles, chains)
                    (192, (Tile(2, 5, 0.98), Tile(2, 5, 1.0, True), Tile(3, 4, 1.03, True), Tile(1, 6, 0.72),
                           Tile(2, 5, 1.0, True, turns=2)), _ATTENTION),
                    (128, (Tile(2, 6, 0.94), Tile(2, 6, 0.95, True), Tile(1, 8, 0.73), Tile(2, 6, 0.93, True, turns=2)),
-                    (Tile(2, 2, 1.0, True, 128, True, 2), Tile(2, 2, 0.85, between=128),
+                    (Tile(2, 2, 1.0, True, 128, True, 2), Tile(2, 2, 0.89, between=64),
                      Tile(1, 2, 0.6, between=128))),
                    (64, (Tile(2, 6, 0.58), Tile(2, 6, 0.64, True), Tile(1, 8, 0.5)),
                     (Tile(2, 2, 1.0, between=128), Tile(1, 3, 0.6, between=128))),

@@ -57,6 +57,8 @@ class Blocks(NamedTuple):
     result: float = 88.0  # steps of the sum that a staged unit does while the groups of a tile store its results
     after: float = 30.0  # and one operation on each of them
     alone: float = 2.5  # how many times as long a group takes that does so alone, in turn with others
+    patch: float = 0.9  # cycles that a row of a patch takes a staged unit beyond one of a longer box
+    begin: int = 96  # steps of a chain in which a block that has a core to itself waits for its operands
     units: int = 4  # matrix units that work at once
     # Rows and columns of a unit's tiles that a warp may have.
     fragments: tuple[tuple[int, int], ...] = ((4, 4), (2, 4), (4, 2), (2, 2), (1, 4), (1, 2), (1, 1))

@@ -73,7 +73,7 @@ class Costs(NamedTuple):
     launch: float = 1e9  # while a kernel is launched
     sector: int = 32  # bytes that memory moves together
     split_lines: float = 0.25  # the share of its time that a product loses where an operand's rows begin inside one
-    no_boxes: float = 4.0  # where they are no boxes, so that another unit must do it
+    no_boxes: float = 6.0  # where they are no boxes, so that another unit must do it
     cuts: Cuts = Cuts()  # into how many pieces
 
 
