@@ -142,7 +142,7 @@ def _reduce(kernel: Kernel, kept: Kernel, target: Target, lane: UOp | None = Non
         if not long and several:
             products_beside(kernel, target, lane)
     lanes_for_stores(kernel, target, lanes)
-    if beside is not None:
+    if beside in kernel.order:  # products side by side may have taken it
         split(kernel, OptOps.UPCAST, beside, target.core.rows_beside)
 
 
