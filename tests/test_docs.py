@@ -16,6 +16,7 @@ from tests.docrun import ROOT, blocks, differences
 from tinsmith.codegen.opt import OptOps
 from tinsmith.codegen.roles import Role
 from tinsmith.core.settings import DECLARED
+from tinsmith.schedule.assembly import store_in_place
 from tinsmith.schedule.horizontal import fuse_horizontally
 from tinsmith.schedule.overlap import overlapped
 
@@ -131,7 +132,7 @@ def test_the_table_of_passes_has_every_pass() -> None:
     folders = (ROOT / "tinsmith" / name for name in ("schedule", "runtime", "codegen"))
     code = "\n".join(path.read_text("utf-8") for folder in folders for path in sorted(folder.rglob("*.py")))
     shown = set(re.findall(r'passed\("([^"]+)"', code)) | {step.__name__.replace("_", " ") for step in (
-        fuse_horizontally, overlapped)}
+        fuse_horizontally, store_in_place, overlapped)}
     assert named == shown
 
 

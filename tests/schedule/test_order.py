@@ -99,7 +99,7 @@ def chain() -> Tensor:
     return ((x @ x).relu() @ x).softmax(1) @ x
 
 
-@pytest.mark.parametrize("step", ["fuse_horizontally", "overlapped"])
+@pytest.mark.parametrize("step", ["fuse_horizontally", "store_in_place", "overlapped"])
 @pytest.mark.parametrize("change", [lambda items: items[:-1], lambda items: items[1:], lambda items: items[::-1]],
                          ids=["last", "first", "order"])
 def test_every_step_is_verified(step: str, change: Callable[[list[ScheduleItem]], list[ScheduleItem]],

@@ -133,7 +133,7 @@ REASONS: Names = {
     "CompiledASTRunner": "a loaded kernel is a tinsmith.backend.device.Program, one launch of it a Call",
     "JITRunner": "a loaded kernel is a tinsmith.backend.device.Program, one launch of it a Call",
     "_recurse_lb": "tinsmith.schedule.fusion.Fusion decides what has memory; DEBUG=3 prints why",
-    "_schedule_one": "tinsmith.schedule.items.Scheduler makes the items; Tensor.schedule() shows them",
+    "_schedule_one": "tinsmith.schedule.scheduler.Scheduler makes the items; Tensor.schedule() shows them",
     "mlops": "gradient rules stand in the op table, tinsmith.ir.ops; tinsmith.Function is for rules of your own",
     "BufferCopy": "a copy is a step of a schedule without a program, tinsmith.runtime.step.Step",
     "ExecItem": "a step of a schedule is a tinsmith.runtime.step.Step",
