@@ -29,10 +29,10 @@ def test_data_are_copied_once(capsys: pytest.CaptureFixture[str], data: list[flo
 
 def test_a_schedule_has_the_copy_only_until_it_was_made() -> None:
     a = Tensor([1.0, 2.0])
-    devices = [[step.name or "copy" for step in (a + 1).schedule().steps]]
+    names = [[step.name for step in (a + 1).schedule().steps]]
     (a + 1).numpy()
-    devices += [[step.name or "copy" for step in (a + 1).schedule().steps]]
-    assert devices == [["copy", "E_2"], ["E_2"]]
+    names += [[step.name for step in (a + 1).schedule().steps]]
+    assert names == [["copy 8, CPU <- NPY", "E_2"], ["E_2"]]
 
 
 def test_a_group_of_devices(capsys: pytest.CaptureFixture[str]) -> None:
