@@ -74,7 +74,7 @@ def test_a_damaged_entry_is_not_believed(empty: Path, small: None, monkeypatch: 
 
 def test_the_interpreter_is_measured_without_waiting_for_it(empty: Path) -> None:
     found = measure("PYTHON", budget=0.1)
-    sane(found._replace())
+    sane(found)
     assert len(found.memory) == 1 and found.peak(dtypes.float32).one < 1e9
 
 

@@ -1,4 +1,7 @@
-"""Scheduling, memory plan and disk key visit each node a bounded number of times, whatever the depth of a graph."""
+"""Scheduling and disk key visit each node a bounded number of times, whatever the depth of a graph.
+
+The memory plan makes a bounded number of array operations for each temporary, over all of them.
+"""
 from __future__ import annotations
 
 import sys
