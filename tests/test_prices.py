@@ -30,7 +30,8 @@ NO_TUNING = {
         "schedule/planner.py": {"ALIGN"}, "codegen/views.py": {"MOST_ROWS"}},
     "shapes of algorithms": {"codegen/streams.py": {"SIDE"}},
     "how long is searched, measured, compiled and planned": {
-        "codegen/search.py": {"ROUNDS", "GAIN", "COPIES", "AMOUNTS", "TILES"}, "inspect/beam.py": {"START"},
+        "codegen/price.py": {"SEEN_VECTORS"}, "codegen/search.py": {"ROUNDS", "GAIN", "COPIES", "AMOUNTS", "TILES"},
+        "inspect/beam.py": {"START"},
         "schedule/budget.py": {"ROUNDS", "HALVINGS", "MOST_RUNS", "TURNS"}, "runtime/compiling.py": {"SWITCH"},
         "inspect/explanation.py": {"BUDGET"}, "inspect/trial.py": {"WHOLE", "BOXES"},
         "inspect/checked.py": {"WHOLE", "BOXES", "STEPS", "ROUNDINGS", "SPREAD"}},

@@ -1,6 +1,7 @@
 """The planner: what a kernel is, the cheapest legal candidate, and why the next best lost."""
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -8,20 +9,24 @@ import numpy as np
 import pytest
 
 from tests.codegen.test_estimate import TARGET, kernel, matmul, param
-from tinsmith import Tensor, explain
+from tinsmith import Tensor, dtypes, explain
 from tinsmith.codegen import plan as planner
 from tinsmith.codegen.heuristics_blocks import Generator
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.plan import candidates, plan
+from tinsmith.codegen.price import access_cycles
 from tinsmith.codegen.program import compile_kernel
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.render.cuda import CUDARenderer
+from tinsmith.codegen.roles import Role
 from tinsmith.codegen.tuning import Candidate, apply_if_it_fits, apply_to
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import Context
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.structure import Contraction, Map, Rows, Scan, Scatter, structure
+from tinsmith.nn.ggml import KINDS as QUANTIZED
+from tinsmith.nn.ggml import unpacked
 
 
 def scattered() -> UOp:
@@ -173,3 +178,26 @@ def test_tiles_for_blocks_of_threads_are_compared_by_price() -> None:
     assert made is not None and made.structure == "contraction" and made.cycles > 0
     assert "in local memory" in made.chosen and "in local memory" in made.other != made.chosen
     assert "cycles" in made.why
+
+
+@pytest.mark.parametrize("kind", sorted(QUANTIZED))
+def test_lanes_run_along_the_blocks_of_a_quantized_matrix(kind: str) -> None:
+    """Neighbours of a row of blocks lie side by side within a block, whatever stands between two blocks."""
+    size, nbytes, _ = QUANTIZED[kind]
+    if kind.startswith("IQ"):
+        pytest.importorskip("gguf", reason="pip install 'tinsmith[gguf]'")
+    weight = unpacked(Tensor.empty(64 * 4096 // size * nbytes, dtype=dtypes.uint8), kind).reshape(64, 4096)
+    made = explain(Tensor.empty(1, 4096) @ weight.transpose(0, 1), run=False).kernels[-1].plan
+    assert made is not None and re.fullmatch("lanes along R[0-9]+ of 4096", made.chosen)
+
+
+def test_what_a_vector_reads_is_asked_of_vectors() -> None:
+    """Blocks of whole vectors are read as if they were one; others are no better than elements that lie apart, and a
+    repeated element is near, however long the range is."""
+    r, memory = UOp.range(7 << 20, 0, Role.REDUCE), param(1, (16 << 20,))
+    def cycles(index: UOp) -> float:
+        return access_cycles(TARGET, 16, [UOp(Ops.LOAD, memory.dtype, (memory, index))], [], r)
+
+    assert cycles(r // 32 * 34 + r % 32 + 2) == cycles(r) < cycles(r // 2) < cycles(r * 8)
+    assert cycles(r // 24 * 34 + r % 24) == cycles(r * 8)
+    assert cycles(r // 4096) == cycles(UOp.index(3))

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
+
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import count_of, range_size
 from tinsmith.codegen.tuning import stride_of
@@ -20,6 +22,7 @@ from tinsmith.ir.symbolic import is_made_of, values_over
 from tinsmith.ir.units import MatrixUnit, Tile
 
 Price = dict[str, float]
+SEEN_VECTORS = 8  # of a range that is no constant step through memory: they tell for the others
 
 
 class Steps(NamedTuple):
@@ -131,29 +134,37 @@ def access_cycles(target: Target, lanes: int, loads: Sequence[UOp], stores: Sequ
     beyond = max(lanes - 1, 1)  # each lane but the first
     total = 0.0
     for n in loads:
-        total += count_of(n.src[1].ranges) / most * (1 + core.reads[_kind(n.src[1], r)] * beyond)
+        total += count_of(n.src[1].ranges) / most * (1 + core.reads[_kind(n.src[1], r, lanes)] * beyond)
     for n in stores:
-        total += 1 + core.writes[_kind(n.src[1], r)] * beyond
+        total += 1 + core.writes[_kind(n.src[1], r, lanes)] * beyond
     return round(total, 9)
 
 
-def _kind(index: UOp, r: UOp | None) -> int:
-    """How memory lies for lanes along ``r``, as ``Core.reads`` counts it."""
+def _kind(index: UOp, r: UOp | None, lanes: int) -> int:
+    """How memory lies for vectors along ``r``, as ``Core.reads`` counts it."""
     if r is None:
         return 4
     stride = stride_of(index, r)
+    if stride is None:
+        near, stride = _in_vectors(index, r, lanes)
+        if near and stride is None:
+            return 2
     if stride in (0, 1):
         return 1 - stride
-    return 2 if stride in (2, 4) or (stride is None and _is_near(index, r)) else 3
+    return 2 if stride in (2, 4) else 3
 
 
-def _is_near(index: UOp, r: UOp) -> bool:
-    """Whether neighbours along ``r`` share elements that lie side by side: what a window of two had as its maximum."""
+def _in_vectors(index: UOp, r: UOp, lanes: int) -> tuple[bool, int | None]:
+    """Whether the lanes of a vector along ``r`` share elements that lie side by side, as a window of two had them as
+    its maximum, and their step if it is constant, as it is in blocks of whole vectors. The first few vectors tell."""
     own = {t: factor for t, factor in linear_form(index)[0].items() if r in t.ranges}
     if not all(is_made_of(t, r) for t in own):
-        return False
-    positions = values_over(from_linear(own, 0, index), r)
-    return max(positions) - min(positions) < len(positions)
+        return False, None
+    positions = np.array(values_over(from_linear(own, 0, index), r, min(r.vmax + 1, SEEN_VECTORS * lanes)))
+    size = min(lanes, len(positions))
+    vectors = positions[: len(positions) // size * size].reshape(-1, size)
+    steps = np.unique(np.diff(vectors))
+    return bool((np.ptp(vectors, axis=1) < size).all()), int(steps[0]) if len(steps) == 1 else None
 
 
 def row_price(target: Target, vectors: float, cycles: float, stored: float, loops: float, rows: float,

@@ -241,14 +241,15 @@ def is_made_of(node: UOp, r: UOp) -> bool:
                                       for n in toposort(node, lambda n: n is not r))
 
 
-def values_over(node: UOp, r: UOp) -> list[int | bool]:
-    """The values of an index or condition for every value of ``r``, of which alone it is made (``is_made_of``).
+def values_over(node: UOp, r: UOp, count: int | None = None) -> list[int | bool]:
+    """The values of an index or condition for every value of ``r``, of which alone it is made (``is_made_of``), or for
+    the first ``count`` of them.
 
     >>> r = UOp.range(4, 0, None)
     >>> values_over(r * 2 + 1, r), values_over((r // 2).lt(1), r)
     ([1, 3, 5, 7], [True, True, False, False])
     """
-    steps = range(r.vmax + 1)
+    steps = range(r.vmax + 1 if count is None else count)
     columns: dict[UOp, list[int | bool]] = {r: list(steps)}
     for n in toposort(node, lambda n: n is not r):
         exact = _INDEX_FOLD.get(n.op) if n.src and n.src[0].dtype is dtypes.index else _CONDITIONS.get(n.op)

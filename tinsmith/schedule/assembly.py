@@ -16,8 +16,6 @@ from functools import reduce
 from itertools import combinations
 from typing import NamedTuple
 
-import numpy as np
-
 from tinsmith.backend.device import Device
 from tinsmith.codegen.indexing import place_in
 from tinsmith.core.dtypes import DType
@@ -25,9 +23,9 @@ from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.linear import linear_form
 from tinsmith.ir.ops import FOR_GRADIENTS
-from tinsmith.ir.ops.op import Array
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.items import Schedule, ScheduleItem
+from tinsmith.schedule.places import Places, apart, inside
 
 Box = tuple[tuple[int, int], ...]
 
@@ -40,7 +38,7 @@ class _Part(NamedTuple):
     view: UOp
     casts: tuple[DType, ...]
     box: Box
-    places: tuple[Array, ...]
+    places: tuple[Places, ...]
 
     def stored(self, value: UOp) -> UOp:
         """The new version of the whole, which is PARAM 0."""
@@ -118,32 +116,32 @@ def _keeps_axes(view: UOp) -> bool:
         s for s in n.src[0].shape if s != 1]) for n in toposort(view))
 
 
-def _placed(view: UOp) -> tuple[Box, tuple[Array, ...]] | None:
+def _placed(view: UOp) -> tuple[Box, tuple[Places, ...]] | None:
     """The box of a view that lies inside of the whole, and its places along each axis; None if axes depend on each
     other, or what lies inside is no box."""
     ranges = [UOp.range(s, n, None) for n, s in enumerate(view.shape)]
     whole, index = place_in(view, tuple(ranges))
-    box, known, seen = dict[UOp, tuple[int, int]]((r, (0, r.vmax + 1)) for r in ranges), list[Array](), set[UOp]()
+    box, known, seen = dict[UOp, tuple[int, int]]((r, (0, r.vmax + 1)) for r in ranges), list[Places](), set[UOp]()
     for at, size in zip(index, whole.shape):
         terms, first = linear_form(at)
         if not terms.keys() <= box.keys() - seen:
             return None
         seen.update(terms)
-        places = np.asarray(first)
-        for r, step in terms.items():
-            places = np.add.outer(places, step * np.arange(r.vmax + 1))
-        inside = np.argwhere((places >= 0) & (places < size))
-        bounds = [(int(low), int(high) + 1) for low, high in zip(inside.min(0), inside.max(0))] if len(inside) else []
-        box |= zip(terms, bounds)
-        known.append(places[tuple(slice(*b) for b in bounds)].reshape(-1))
-        if not len(inside) == len(known[-1]) == len(np.unique(known[-1])):
+        inner = sorted(terms, key=lambda r: -terms[r])
+        boxes = inside(Places(first, tuple((terms[r], r.vmax + 1) for r in inner)), size)
+        if len(boxes) != 1:
+            return None
+        (bounds,) = boxes
+        box |= zip(inner, bounds)
+        first += sum(terms[r] * begin for r, (begin, _) in zip(inner, bounds))
+        known.append(Places(first, tuple((terms[r], e - b) for r, (b, e) in zip(inner, bounds) if e - b > 1)))
+        if not known[-1].differ:
             return None
     return tuple(box[r] for r in ranges), tuple(known)
 
 
 def _fill(parts: Sequence[_Part], shape: tuple[int, ...], least: int) -> bool:
     """Whether parts lie apart, leave no place of the whole, and have so many elements or more side by side."""
-    apart = all(any(np.isin(x, y, invert=True).all() for x, y in zip(a.places, b.places))
-                for a, b in combinations(parts, 2))
-    wide = all((np.diff(p.places[-1]) == 1).all() and len(p.places[-1]) % least == 0 for p in parts)
-    return apart and wide and sum(math.prod(map(len, p.places)) for p in parts) == math.prod(shape)
+    separate = all(any(map(apart, a.places, b.places)) for a, b in combinations(parts, 2))
+    wide = all(p.places[-1].side_by_side and p.places[-1].number % least == 0 for p in parts)
+    return separate and wide and sum(math.prod(at.number for at in p.places) for p in parts) == math.prod(shape)
