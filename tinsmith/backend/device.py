@@ -175,6 +175,7 @@ class Compiled:
     interpreted: ClassVar[bool] = False  # programs are no machine code: they take thousands of times as long
 
     dlpack: tuple[int, int] | None = None  # DLPack's kind and number of its memory, if its handles are ``Block``s
+    calls_host: bool = False  # commands may be functions of the host, on the memory that it shares with it
 
     @property
     def stream(self) -> int | None:

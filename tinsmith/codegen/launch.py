@@ -31,6 +31,7 @@ class Launch:
             the elements that arrive, sizes, strides, reach of a box, steps, bytes of a row of local memory), the
             other numbers in elements and the fastest dimension first.
         unit: name of the matrix unit that it works on; empty without one.
+        host: a function of the host instead of code: (name, dtype, shapes of what it reads, shape of the result).
         grid, block: blocks and threads of each along each axis, the fastest first; empty where there are none.
     """
 
@@ -47,6 +48,7 @@ class Launch:
     block: list[int]
     maps: list[Any] = field(default_factory=list, kw_only=True)
     unit: str = field(default="", kw_only=True)
+    host: list[Any] = field(default_factory=list, kw_only=True)
 
 
 @dataclass(eq=False)
@@ -70,6 +72,11 @@ class KernelProgram(Launch):
     work: Work
     transcendentals: int
     plan: Plan | None = None
+
+
+def lines_of(kernel: Launch | None) -> list[UOp] | None:
+    """The linear program, if it was written in this process; None for a copy and for a function of the host."""
+    return kernel.uops if isinstance(kernel, KernelProgram) else None
 
 
 programs: Recent[tuple[object, ...], KernelProgram] = Recent()

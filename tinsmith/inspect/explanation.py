@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tinsmith.backend.device import Device
-from tinsmith.backend.machine import machine
+from tinsmith.backend.machine import machine, roofline
 from tinsmith.backend.memory import copy_buffer
 from tinsmith.backend.shards import flattened
 from tinsmith.backend.timing import seconds_of
@@ -19,6 +19,7 @@ from tinsmith.codegen.estimate import Estimate, Machine, estimate
 from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.opt import Opt
 from tinsmith.codegen.plan import Plan
+from tinsmith.codegen.work import Work
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import place
 from tinsmith.core.terminal import WIDTH
@@ -30,6 +31,7 @@ from tinsmith.runtime.compiled import CompiledSchedule
 from tinsmith.runtime.lowering import lower
 from tinsmith.runtime.step import Step
 from tinsmith.schedule.canonical import canonical
+from tinsmith.schedule.items import ScheduleItem
 
 BUDGET = 1.0  # seconds for measuring a whole program, roughly
 
@@ -154,11 +156,22 @@ def _report(compiled: CompiledSchedule, number: int, machines: dict[str, Machine
         target, source = (compiled.schedule.slots[n] for n in item.slots)
         return CopyReport(target.device, source.device, source.size * source.dtype.itemsize, item.reason, seconds)
     kernel = step.shown
+    if kernel is not None and kernel.host:
+        return KernelReport(step.device, step.name, item.reason, tuple(item.slots[:1]), tuple(item.slots[1:]),
+                            tuple(item.origin), (), _of_host(compiled, item, machines[step.device]), seconds)
     assert isinstance(kernel, KernelProgram)
     return KernelReport(step.device, step.name, item.reason, tuple(item.slots[: item.outputs]),
                         tuple(item.slots[item.outputs :]), tuple(item.origin), tuple(kernel.opts),
                         estimate(kernel.kernel, machines[step.device], kernel.work), seconds, kernel.transcendentals,
                         step.program.occupancy, kernel.plan)
+
+
+def _of_host(compiled: CompiledSchedule, item: ScheduleItem, of: Machine) -> Estimate:
+    """A function of the host moves its arrays; nothing is known of its arithmetic."""
+    written, *read = (compiled.schedule.slots[s].nbytes for s in item.slots)
+    work = Work(0, sum(read), written)
+    memory = roofline(of.device, work.operations, work.bytes)
+    return Estimate(work, memory, 0.0, of.launch, memory, of.level(work.bytes).name)
 
 
 # *** measuring ***

@@ -15,7 +15,7 @@ from tinsmith.backend.machine import machine, roofline
 from tinsmith.backend.memory import Buffer
 from tinsmith.backend.shards import flattened
 from tinsmith.codegen.estimate import Machine, estimate
-from tinsmith.codegen.launch import KernelProgram, Launch
+from tinsmith.codegen.launch import KernelProgram, Launch, lines_of
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.errors import place
 from tinsmith.core.settings import settings
@@ -169,7 +169,7 @@ def plan(roots: Sequence[UOp], device: str, free: Collection[UOp] = (), data: Se
         given = flattened([b.arg for b in nodes])
         spared = {n for b in free if b in nodes for n in _numbers(nodes, b)}
         schedule, _, kernels, missing = sources(graph, device, {}, spared)
-        chosen = choose_in_place(schedule, [None if k is None else k.uops for k, _ in kernels])
+        chosen = choose_in_place(schedule, [lines_of(k) for k, _ in kernels])
         steps = [_Step(item.device, k, item.written, item.read, item.origin, item.again)
                  for item, (k, _) in zip(schedule.items, kernels)]
         found = _Program(steps, schedule.slots, plan_memory(schedule),

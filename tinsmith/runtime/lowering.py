@@ -1,19 +1,22 @@
 """From a canonical graph to loaded programs: kernels and their order, sources, binaries and memory."""
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tinsmith.backend.device import Compiled, Device, members
 from tinsmith.backend.memory import Layout
+from tinsmith.codegen.launch import Launch, lines_of
 from tinsmith.codegen.opt import Opt
+from tinsmith.core.cache import cache_key
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.late import Late
 from tinsmith.core.observe import passed
 from tinsmith.core.settings import settings
-from tinsmith.ir import UOp
+from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
-from tinsmith.runtime.compiled import CompiledSchedule, loaded
+from tinsmith.runtime.compiled import CompiledSchedule, is_loaded, load, loaded
 from tinsmith.runtime.compiling import Compilation
 from tinsmith.runtime.record import lowered
 from tinsmith.runtime.step import Step, copy_name
@@ -99,7 +102,7 @@ def _lower(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]] | No
         program = loaded(item.device, kernel)
         compiled.steps.append(Step(item.device, program, slots, values, item.origin, name, kernel, item,
                                    None if written is kernel else written))
-    compiled.in_place = choose_in_place(schedule, [k.uops if k is not None else None for k, _ in kernels])
+    compiled.in_place = choose_in_place(schedule, [lines_of(k) for k, _ in kernels])
     for tell in lowered:
         tell(compiled)
     return compiled
@@ -113,21 +116,37 @@ def sources(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]], fr
     schedule, layouts = planned(graph, device)
     kernels: Kernels = []
     for n, item in enumerate(schedule.items):
-        kernel = written = None
-        if item.sink is not None:
+        kernel: Launch | None = None
+        written: Launch | None = None
+        if item.sink is not None and item.sink.src[0].op is Ops.HOST:
+            kernel = written = _host_call(item.sink.src[0])
+            if compilation is not None and not is_loaded(item.device, kernel):
+                load(item.device, [(kernel, b"")])
+        elif item.sink is not None:
             target = Device[item.device]
             chosen = opts.get(n, _searched(item.sink, target))
-            kernel = written = program.compile_kernel(item.sink, target.renderer, chosen)
+            kernel = written = made = program.compile_kernel(item.sink, target.renderer, chosen)
             if target.runs_on is not target:
-                kernel = program.compile_kernel(item.sink, target.runs_on.renderer)
+                kernel = made = program.compile_kernel(item.sink, target.runs_on.renderer)
             if compilation is not None:
-                compilation.add(item.device, kernel)
+                compilation.add(item.device, made)
         kernels.append((kernel, written))
     missing = 0
     if settings.memory_limit:
         kernels, missing = within(schedule, kernels, settings.memory_limit, free)
         verify_order(passed("memory budget", schedule.items), schedule.slots, "memory budget")
     return schedule, layouts, kernels, missing
+
+
+def _host_call(node: UOp) -> Launch:
+    """What launching a function of the host needs to know."""
+    name, shapes, shape = node.arg
+    sizes = "_".join(str(s) for s in shapes[0])
+    moved = sum(math.prod(s) for s in (*shapes, shape)) * node.dtype.itemsize
+    text = f"host_{name}_{sizes}"
+    symbol = f"{text}_{node.dtype.name}_{cache_key(repr(node.arg))[:10]}"
+    return Launch(text, symbol, list(range(1 + len(shapes))), [], frozenset((0,)), 0, moved, 0, True, [], [],
+                  host=[name, node.dtype.name, shapes, shape])
 
 
 def _searched(sink: UOp, device: Compiled) -> Sequence[Opt] | None:

@@ -76,7 +76,7 @@ def _value_of(item: ScheduleItem) -> UOp | None:
     if item.sink is None or item.outputs > 1 or item.sink.arg is not None or item.variables or item.tiles:
         return None
     value = item.sink.src[0]
-    return None if value.op in (Ops.ASSIGN, Ops.SCATTER, Ops.SCAN, Ops.HISTOGRAM, Ops.COPY) else value
+    return None if value.op in (Ops.ASSIGN, Ops.SCATTER, Ops.SCAN, Ops.HISTOGRAM, Ops.COPY, Ops.HOST) else value
 
 
 def _parts(value: UOp, view: UOp, casts: tuple[DType, ...], slots: Sequence[int]) -> list[_Part | None]:

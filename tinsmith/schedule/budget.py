@@ -15,7 +15,7 @@ from typing import Final
 
 from tinsmith.backend.device import Device
 from tinsmith.codegen.estimate import default_machine
-from tinsmith.codegen.launch import KernelProgram, Launch
+from tinsmith.codegen.launch import Launch, lines_of
 from tinsmith.core.dtypes import dtypes
 from tinsmith.schedule.inplace import choose_in_place
 from tinsmith.schedule.items import Schedule, Slot
@@ -29,7 +29,7 @@ AGAIN: Final = "computed again: there was no room to keep it in the memory budge
 TURNS: Final = 3  # fits of a schedule, since another order may not allow to write over old versions
 
 # Of each item: what runs, and what it is for the device, where something else runs in its place; None for copies.
-Kernels = list[tuple[KernelProgram | None, KernelProgram | None]]
+Kernels = list[tuple[Launch | None, Launch | None]]
 
 
 def within(schedule: Schedule, kernels: Kernels, limit: int, free: Collection[int] | None) -> tuple[Kernels, int]:
@@ -63,7 +63,7 @@ def within(schedule: Schedule, kernels: Kernels, limit: int, free: Collection[in
 
 def _fresh(schedule: Schedule, kernels: Kernels, free: Collection[int] | None) -> set[int]:
     """Slots of results that get new memory."""
-    chosen = choose_in_place(schedule, [None if k is None else k.uops for k, _ in kernels])
+    chosen = choose_in_place(schedule, [lines_of(k) for k, _ in kernels])
     return set(schedule.outputs) - {s for s, number in chosen.items() if free is None or number in free}
 
 

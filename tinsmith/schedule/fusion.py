@@ -38,7 +38,7 @@ from tinsmith.schedule.requests import KernelGroup, Ranges, Request, is_block, r
 
 MOST_WORK = 768  # operations and views that a kernel holds before it is cut: compilers need more than linear time
 
-STAGED = (Ops.COPY, Ops.CONTIGUOUS, Ops.ASSIGN, Ops.SCATTER, Ops.SCAN, Ops.HISTOGRAM)
+STAGED = (Ops.COPY, Ops.CONTIGUOUS, Ops.ASSIGN, Ops.SCATTER, Ops.SCAN, Ops.HISTOGRAM, Ops.HOST)
 
 @dataclass
 class Fusion:
@@ -345,6 +345,10 @@ class Fusion:
         elif op is Ops.COPY:
             if node.src[0].op is not Ops.BUFFER:
                 self.stage(node.src[0], "copied to another device")
+        elif op is Ops.HOST:
+            for s in node.src:
+                if s.op is not Ops.BUFFER:
+                    self.stage(s, f"read by the host's {node.arg[0]}")
         elif op is Ops.ASSIGN:
             self.request(node.src[1], request)
         else:

@@ -40,7 +40,7 @@ from tinsmith.schedule.merging import (
 )
 from tinsmith.schedule.order import toposorted
 
-_ALONE = (Ops.SCATTER, Ops.SCAN, Ops.HISTOGRAM)
+_ALONE = (Ops.SCATTER, Ops.SCAN, Ops.HISTOGRAM, Ops.HOST)
 _PLAIN = (Ops.RESHAPE, Ops.EXPAND)
 
 

@@ -39,7 +39,7 @@ from tinsmith.schedule.merging import (
     values_of,
 )
 
-_IN_ORDER = (Ops.GATHER, Ops.SCATTER, Ops.SCAN, Ops.HISTOGRAM)
+_IN_ORDER = (Ops.GATHER, Ops.SCATTER, Ops.SCAN, Ops.HISTOGRAM, Ops.HOST)
 
 Shape = tuple[int, ...]
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from tinsmith.core.errors import ShapeError
 from tinsmith.ir import UOp
 from tinsmith.tensor.arguments import choice, flag, integer, number
+from tinsmith.tensor.hostcalls import host_value, on_host
 from tinsmith.tensor.slopes import with_slopes
 from tinsmith.tensor.triangles import bound_step, check_wide, picked, rows_of, square
 
@@ -153,6 +154,8 @@ def _identity(x: Tensor, n: int) -> Tensor:
 
 def _reflected(x: Tensor, rows: int, columns: int) -> Tensor:
     """The square Q: the matrix and the identity beside it are reflected column by column."""
+    if on_host(x):
+        return host_value("qr", (*x.shape[:-2], rows, rows), x)
     both, row = x.cat(_identity(x, rows), dim=-1), rows_of(x, rows)
     for k in range(min(rows - 1, columns)):
         at = bound_step(both, k)
@@ -188,6 +191,11 @@ def _q_slope(g: Tensor, q: Tensor, x: Tensor) -> tuple[Tensor]:
 def _rotated(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """U (square), S and V of a matrix with at least as many rows as columns."""
     rows, columns = x.shape[-2:]
+    if on_host(x):
+        lead, first, last = x.shape[:-2], rows * rows, rows * rows + columns
+        packed = host_value("svd", (*lead, last + columns * columns), x)
+        return (packed[..., :first].reshape(*lead, rows, rows), packed[..., first:last],
+                packed[..., last:].reshape(*lead, columns, columns))
     right = _orthogonalizing(x)
     left = x.matmul(right)
     s, places = left.square().sum(-2).sqrt().sort(-1, descending=True)
@@ -238,6 +246,8 @@ def _turned(both: Tensor, rows: int, place: Tensor, partner: Tensor) -> Tensor:
 
 def _symmetric_vectors(x: Tensor) -> Tensor:
     """The eigenvectors in the columns, in ascending order of values."""
+    if on_host(x):
+        return host_value("eigh", x.shape, x)
     size = x.square().sum((-2, -1), keepdim=True).sqrt()
     n = x.shape[-1]
     shifted = x.add(_identity(x, n).mul(size)).contiguous()

@@ -15,6 +15,7 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.tensor.arguments import flag
 from tinsmith.tensor.base import check_tensors
 from tinsmith.tensor.helpers import broadcast_shape
+from tinsmith.tensor.hostcalls import host_value, on_host
 from tinsmith.tensor.slopes import with_slopes
 
 if TYPE_CHECKING:
@@ -51,15 +52,9 @@ class Triangles:
             ShapeError: for what is no square matrix of fixed size.
         """
         n = square("cholesky", self)
-        x, row, column = self.detach(), rows_of(self, n), rows_of(self, n).transpose(-1, -2)
-        for k in range(n):
-            at = bound_step(x, k)
-            step = picked(x, -1, at)
-            root = picked(step, -2, at).sqrt()
-            below = row.gt(at).where(step.div(root), row.eq(at).where(root, 0))
-            across = row.gt(at).where(below, 0).transpose(-1, -2)
-            x = column.eq(at).where(below, x.sub(below.mul(across))).contiguous()
-        out = with_slopes(x.tril(), _cholesky_slope, self)
+        x = self.detach()
+        root = host_value("cholesky", x.shape, x) if on_host(x) else _root(x, n)
+        out = with_slopes(root, _cholesky_slope, self)
         return out.transpose(-1, -2) if flag("cholesky", "upper", upper) else out
 
     def cholesky_inverse(self: Tensor, upper: bool = False) -> Tensor:
@@ -165,6 +160,8 @@ class Triangles:
         """
         n = square("inv", self)
         x = self.detach()
+        if on_host(x):
+            return with_slopes(host_value("inv", x.shape, x), _inverse_slope, self)
         packed, order = _eliminated(x, n)
         lower = packed.triangular_inverse(unitriangular=True)
         whole = packed.triangular_inverse(upper=True).matmul(lower)
@@ -201,7 +198,10 @@ class Triangles:
         >>> Tensor([[1.0, 2.0], [3.0, 4.0]]).det().numpy().round(4).item()
         -2.0
         """
-        packed, order = _eliminated(self.detach(), square("det", self))
+        n, x = square("det", self), self.detach()
+        if on_host(x):
+            return with_slopes(host_value("det", x.shape[:-2], x), _det_slope, self)
+        packed, order = _eliminated(x, n)
         return with_slopes(packed.diagonal(0, -2, -1).prod(-1).mul(_parity(order)), _det_slope, self)
 
     def slogdet(self: Tensor) -> SignAndLogarithm:
@@ -210,7 +210,11 @@ class Triangles:
         >>> [round(t.item(), 4) for t in Tensor([[0.0, 1.0], [1.0, 0.0]]).slogdet()]
         [-1.0, 0.0]
         """
-        packed, order = _eliminated(self.detach(), square("slogdet", self))
+        n, x = square("slogdet", self), self.detach()
+        if on_host(x):
+            both = host_value("slogdet", (*x.shape[:-2], 2), x)
+            return SignAndLogarithm(both[..., 0], with_slopes(both[..., 1], _slogdet_slope, self))
+        packed, order = _eliminated(x, n)
         pivots = packed.diagonal(0, -2, -1)
         return SignAndLogarithm(pivots.sign().prod(-1).mul(_parity(order)),
                                 with_slopes(pivots.abs().log().sum(-1), _slogdet_slope, self))
@@ -261,8 +265,25 @@ def picked(x: Tensor, axis: int, at: Tensor) -> Tensor:
     return x._new(x.uop.gather(at.uop.expand_to((*x.shape[:axis], 1, *x.shape[axis + 1 :])), axis))
 
 
+def _root(x: Tensor, n: int) -> Tensor:
+    """Cholesky's lower factor."""
+    row = rows_of(x, n)
+    column = row.transpose(-1, -2)
+    for k in range(n):
+        at = bound_step(x, k)
+        step = picked(x, -1, at)
+        root = picked(step, -2, at).sqrt()
+        below = row.gt(at).where(step.div(root), row.eq(at).where(root, 0))
+        across = row.gt(at).where(below, 0).transpose(-1, -2)
+        x = column.eq(at).where(below, x.sub(below.mul(across))).contiguous()
+    return x.tril()
+
+
 def _eliminated(x: Tensor, n: int) -> tuple[Tensor, Tensor]:
     """L below the diagonal and U above it, in one matrix, and which row of ``x`` each of its rows was."""
+    if on_host(x):
+        packed = host_value("lu", (*x.shape[:-1], n + 1), x)
+        return packed[..., :n], packed[..., n].cast(dtypes.int32)
     row = rows_of(x, n)
     column = row.transpose(-1, -2)
     order = row.squeeze(-1).expand(*x.shape[:-1])
@@ -291,6 +312,9 @@ def _parity(order: Tensor) -> Tensor:
 
 
 def _solved(matrix: Tensor, b: Tensor) -> Tensor:
+    if on_host(matrix, b) and matrix.dtype is b.dtype:
+        x = host_value("solve", b.shape, matrix.detach(), b.detach())
+        return with_slopes(x, _solve_slopes, matrix, b)
     inverse = matrix.detach().inv()
     x = inverse.matmul(b.detach())
     x = x.add(inverse.matmul(b.detach().sub(matrix.detach().matmul(x))))

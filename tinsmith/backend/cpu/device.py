@@ -10,7 +10,7 @@ import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tinsmith.backend.cpu import copies, llvm, osys
+from tinsmith.backend.cpu import copies, host, llvm, osys
 from tinsmith.backend.cpu.ccompiler import CCompiler, CPURenderer, load_shared
 from tinsmith.backend.cpu.memory import HostMemory
 from tinsmith.backend.cpu.places import source_lines
@@ -107,11 +107,20 @@ class CopyProgram(CPUProgram):
         self.constants = (nbytes,)
 
 
+class HostProgram(CPUProgram):
+    """A function of the host, which the thread that runs a table calls."""
+
+    def __init__(self, kernel: Launch) -> None:
+        entry = host.entry(kernel)
+        super().__init__(kernel, b"", entry, ctypes.cast(entry, ctypes.c_void_p).value or 0)
+
+
 LONG_WORK = 1 << 30  # operations, or bytes, of a kernel that may keep Ctrl-C waiting: from a tenth of a second on
 
 
-def _is_long(kernel: Launch) -> bool:
-    return max(kernel.ops, kernel.bytes) >= LONG_WORK
+def _are_long(kernels: Sequence[Launch]) -> bool:
+    """Return True if one may keep Ctrl-C waiting; none is taken out of where it is if the interpreter may run there."""
+    return any(max(k.ops, k.bytes) >= LONG_WORK for k in kernels) and not any(k.host for k in kernels)
 
 
 _arena_block: Any = None
@@ -139,7 +148,8 @@ def run_calls(calls: Sequence[Call]) -> None:
         keep.append(table)
         entries.append((program.address, ctypes.addressof(table), program.kernel.serial))
     commands: Table = build_table(entries)
-    get_pool().run(commands.address, commands.count, any(_is_long(call.program.kernel) for call in calls))
+    get_pool().run(commands.address, commands.count, _are_long([call.program.kernel for call in calls]))
+    host.raise_failure()
 
 
 class CPUGraph(Graph):
@@ -167,7 +177,8 @@ class CPUGraph(Graph):
             row += [(nothing, c) for c in e.program.constants]
             kernels.append((e.program.address, e.program.kernel.serial))
             arguments.append(row)
-        long = any(_is_long(e.program.kernel) for e in launches)
+        self.calls_host = any(e.program.kernel.host for e in launches)
+        long = _are_long([e.program.kernel for e in launches])
         self.commands = Commands(kernels, arguments, near + 2, long)  # the last one stays zero
         self._write = struct.Struct(f"={near + (self.near_bytes > 0)}q").pack_into
         self._all = self.bases == list(range(len(self.bases)))
@@ -182,12 +193,15 @@ class CPUGraph(Graph):
             addresses.append(_arena(self.near_bytes * pool.threads))
         self._write(self.commands.words, 0, *addresses)
         pool.replay(self.commands)
+        if self.calls_host:
+            host.raise_failure()
 
 
 class CPUDevice(Compiled):
     """A queue on the host's cores."""
 
     dlpack = 1, 0
+    calls_host = True
 
     @property
     def renderer(self) -> Renderer:
@@ -201,6 +215,9 @@ class CPUDevice(Compiled):
 
     def load(self, kernels: Sequence[tuple[Launch, bytes]]) -> list[Program]:
         """One library for all object files: faster and smaller than a library each."""
+        if any(kernel.host for kernel, _ in kernels):
+            written = iter(self.load([(k, binary) for k, binary in kernels if not k.host]))
+            return [HostProgram(k) if k.host else next(written) for k, _ in kernels]
         if len(kernels) < 2 or self.runtime is not CPUProgram:
             return super().load(kernels)
         library = llvm.load([binary for _, binary in kernels], [kernel.symbol for kernel, _ in kernels])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tinsmith.core.dtypes import DType, dtypes
-from tinsmith.ir.ops import scans
+from tinsmith.ir.ops import host, scans
 from tinsmith.ir.ops.op import Array, Node, Op, nothing, of_first, shape_of_first
 from tinsmith.ir.ops.repeated import is_product
 
@@ -272,6 +272,9 @@ class TensorOps:
     ASSIGN = Op("memory", "A new version of the first source with the value of the second. The argument says that it"
                 " was written in no_grad(): then the gradient is the first source's.", 2, of_first, shape_of_first,
                 lambda n, old, new: new, lambda n, g: (g, None) if n.arg else (None, g))
+
+    HOST = Op("memory", "What a function of the host gives for whole values in memory: (its name, the shapes that it"
+              " takes them in, the shape of the result).", (1, 2), of_first, lambda n: n.arg[2], host.value)
 
     SHARD = Op("memory", "A value whose parts lie on devices of their own, end to end along an axis: (axis, devices).",
                (2, 1 << 30), of_first, _shard_shape, lambda n, *parts: np.concatenate(parts, n.arg[0]),

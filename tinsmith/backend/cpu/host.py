@@ -1,0 +1,75 @@
+"""Functions of the host among the commands of the pool: called back by the thread that runs a table of them."""
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from tinsmith.codegen.launch import Launch
+from tinsmith.core.dtypes import dtypes
+from tinsmith.core.settings import settings
+from tinsmith.ir.ops import host
+
+_ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+_failed = threading.local()  # what a function raised, which native code must not see
+
+
+def entry(kernel: Launch) -> Any:
+    """What native code calls, which lives as long as this object: ``void(args, tid, nthreads)``."""
+    name, dtype, shapes, shape = kernel.host
+    element = getattr(dtypes, dtype).numpy
+    of, to = tuple(map(tuple, shapes)), tuple(shape)
+
+    def array(address: int, sizes: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        nbytes = int(np.prod(sizes)) * element.itemsize
+        return np.frombuffer((ctypes.c_ubyte * nbytes).from_address(address), element).reshape(sizes)
+
+    def call(args: int, tid: int, threads: int) -> None:
+        try:
+            out, *sources = (ctypes.c_int64 * (1 + len(of))).from_address(args)
+            with _threads():
+                array(out, to)[...] = host.run(name, of, to, *map(array, sources, of))
+        except BaseException as error:
+            _failed.error = error
+
+    return _ENTRY(call)
+
+
+def raise_failure() -> None:
+    """Raise what a function of this thread's last table raised: no memory, or Ctrl-C."""
+    error = getattr(_failed, "error", None)
+    if error is not None:
+        _failed.error = None
+        raise error
+
+
+@contextlib.contextmanager
+def _threads() -> Iterator[None]:
+    """LAPACK takes as many threads as THREADS allows, where that can be said."""
+    found = _count_of_threads() if settings.THREADS else None
+    if found is None:
+        yield
+        return
+    get, put = found
+    before = get()
+    put(settings.THREADS)
+    try:
+        yield
+    finally:
+        put(before)
+
+
+@functools.cache
+def _count_of_threads() -> tuple[Callable[[], int], Callable[[int], object]] | None:
+    """How OpenBLAS, which NumPy's wheels come with, is asked and told how many threads it takes; None for others."""
+    library = ctypes.CDLL(np.linalg._umath_linalg.__file__)
+    for prefix, suffix in (("scipy_", "64_"), ("", "64_"), ("scipy_", ""), ("", "")):
+        with contextlib.suppress(AttributeError):
+            get, put = (getattr(library, f"{prefix}openblas_{verb}_num_threads{suffix}") for verb in ("get", "set"))
+            return get, put
+    return None

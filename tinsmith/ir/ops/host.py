@@ -1,0 +1,118 @@
+"""What the host computes of whole arrays: factorizations by NumPy's LAPACK and transforms by its pocketfft.
+
+Each function takes arrays of one dtype and gives one of it: what has several results packs them into one. Nothing
+raises for values: a matrix that has no factors gives NaN, and the others of a batch what they should.
+"""
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tinsmith.ir.ops.op import Array, Node
+
+Shape = tuple[int, ...]
+
+
+def value(n: Node, *flat: Array) -> Array:
+    """The value of a HOST node of the arrays of its sources, which have any shape."""
+    name, shapes, shape = n.arg
+    return run(name, shapes, shape, *flat)
+
+
+def run(name: str, shapes: tuple[Shape, ...], shape: Shape, *arrays: Array) -> Array:
+    """What the function ``name`` gives for arrays, taken as of these ``shapes``.
+
+    >>> run("det", ((2, 2),), (), np.array([1.0, 2.0, 3.0, 4.0])).round(3)
+    np.float64(-2.0)
+    """
+    with np.errstate(all="ignore"):
+        found = FUNCTIONS[name](*(a.reshape(s) for a, s in zip(arrays, shapes)))
+    return np.asarray(found, arrays[0].dtype).reshape(shape)
+
+
+def _each(function: Callable[..., Array]) -> Callable[..., Array]:
+    """The function of a batch, where it raises for one of its matrices: one by one, NaN for those without a value."""
+    def whole(*arrays: Array) -> Array:
+        try:
+            return function(*arrays)
+        except np.linalg.LinAlgError:
+            batch = arrays[0].shape[:-2]
+        places, found = list(itertools.product(*map(range, batch))), dict[Shape, Array | None]()
+        for at in places:
+            try:
+                found[at] = function(*(a[at] for a in arrays))
+            except np.linalg.LinAlgError:
+                found[at] = None
+        some = next((f for f in found.values() if f is not None), None)
+        like = _shape_of(function, arrays) if some is None else some.shape
+        out = np.full((*batch, *like), np.nan, arrays[0].dtype)
+        for at, f in found.items():
+            if f is not None:
+                out[at] = f
+        return out
+
+    return whole
+
+
+def _shape_of(function: Callable[..., Array], arrays: tuple[Array, ...]) -> Shape:
+    """Of a result, which a regular matrix of the same size has as well."""
+    eyes = np.eye(*arrays[0].shape[-2:], dtype=arrays[0].dtype)
+    return tuple(function(eyes, *(np.zeros(a.shape[-2:], a.dtype) for a in arrays[1:])).shape)
+
+
+def _svd(x: Array) -> Array:
+    """U and V, both square, and the singular values between them, in one row."""
+    u, s, vh = np.linalg.svd(x, full_matrices=True)
+    v = np.swapaxes(vh, -1, -2)
+    return np.concatenate([u.reshape(*s.shape[:-1], -1), s, v.reshape(*s.shape[:-1], -1)], -1)
+
+
+def _lu(x: Array) -> Array:
+    """L below the diagonal and U above it, by the greatest pivot of each column; and the number of the row that each
+    row was, in a last column."""
+    n, lead = x.shape[-1], x.shape[:-2]
+    a = np.array(x.reshape(-1, n, n))
+    order = np.broadcast_to(np.arange(n), a.shape[:2]).copy()
+    every = np.arange(len(a))
+    for k in range(n):
+        size = np.abs(a[:, k:, k])
+        at = k + np.argmax(np.where(np.isnan(size), np.inf, size), -1)
+        for rows in (a, order):
+            kept = rows[every, at]
+            rows[every, at] = rows[:, k]
+            rows[:, k] = kept
+        pivot = a[:, k, k, None]
+        a[:, k + 1 :, k] /= np.where(pivot == 0, 1, pivot)
+        a[:, k + 1 :, k + 1 :] -= a[:, k + 1 :, k, None] * a[:, k, None, k + 1 :]
+    return np.concatenate([a, order[..., None].astype(x.dtype)], -1).reshape(*lead, n, n + 1)
+
+
+def _slogdet(x: Array) -> Array:
+    return np.stack(np.linalg.slogdet(x), -1)
+
+
+def _fft(x: Array) -> Array:
+    """Of pairs of real and imaginary parts, along the axis before theirs."""
+    return _pairs(np.fft.fft(_complex(x)))
+
+
+def _ifft(x: Array) -> Array:
+    return _pairs(np.fft.ifft(_complex(x), norm="forward"))
+
+
+def _complex(x: Array) -> Array:
+    return np.ascontiguousarray(x).view(np.result_type(x.dtype, np.complex64))[..., 0]
+
+
+def _pairs(x: Array) -> Array:
+    return np.ascontiguousarray(x).view(x.real.dtype).reshape(*x.shape, 2)
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "cholesky": _each(np.linalg.cholesky), "det": np.linalg.det, "eigh": _each(lambda x: np.linalg.eigh(x)[1]),
+    "fft": _fft, "ifft": _ifft, "inv": _each(np.linalg.inv), "lu": _lu,
+    "qr": lambda x: np.linalg.qr(x, mode="complete")[0], "slogdet": _slogdet, "solve": _each(np.linalg.solve),
+    "svd": _each(_svd)}
