@@ -37,7 +37,7 @@ NO_GRADIENT = {
                     "integers or bits"),
     "HISTOGRAM": "counters are integers", "TRUNC": "flat almost everywhere", "DETACH": "its purpose",
     **dict.fromkeys(["BUFFER", "PARAM", "CONST", "VARIABLE", "BIND", "IOTA"], "no differentiable source"),
-    "SINK": "no value",
+    "SINK": "no value", "HOST": "what it stands in has a rule of its own",
     **dict.fromkeys([*NO_MEANING, "SCALE", "UNLIKELY", "SHUFFLE", "MATCH"], "below the tensor graph"),
 }
 

@@ -63,7 +63,8 @@ w = given(6, 8)
 w.assign(w * 2 + x).realize()
 values = [t.numpy() for t in (x.pad(((1, 2), (0, 1))).flip(0).transpose(0, 1) + 1, x[index], x.sum(0).exp(), w,
                               Tensor.rand(5), x.to("CPU:1") + 1, (x @ x.T).cast("float16"), Tensor.arange(7) * 3,
-                              x.reshape(1, 1, 6, 8).conv2d(given(2, 1, 3, 3)).relu().max_pool2d())]
+                              x.reshape(1, 1, 6, 8).conv2d(given(2, 1, 3, 3)).relu().max_pool2d(),
+                              x[:, :6].inv() + 1)]
 """
 DEVICES = """
 x = given(7, 5).shard(("CPU:0", "CPU:1", "CPU:2"), 0).realize()

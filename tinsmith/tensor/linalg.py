@@ -1,8 +1,9 @@
 """Factorizations with orthonormal factors: Householder's reflections, and Jacobi's rotations of pairs of columns.
 
-A reflection is three kernels, a round of rotations two; all of them run the same compiled kernels. The n columns of the
-shorter side take n reflections, or about ``n * (3 + log2(n))`` rounds: 64 columns are factorized in one to three
-seconds, most of which Python takes, hundreds of columns in a minute.
+On a CPU they are functions of the host, by NumPy's LAPACK (``hostcalls``). Elsewhere a reflection is three kernels, a
+round of rotations two; all of them run the same compiled kernels. The n columns of the shorter side take n
+reflections, or about ``n * (3 + log2(n))`` rounds: 64 columns are factorized in one to three seconds, most of which
+Python takes, hundreds of columns in a minute.
 """
 # mypy: disable-error-code=misc
 # ``self`` is the Tensor that this class is mixed into.
@@ -75,8 +76,13 @@ class LinearAlgebra:
         if rows < columns:
             v, s, u = self.transpose(-1, -2).svd(full)
             return u.transpose(-1, -2), s, v.transpose(-1, -2)
-        left, s, right = _rotated(self.detach())
-        both = with_slopes(_side_by_side(left, right), _factor_slope, self)
+        if on_host(self):
+            packed = host_value("svd", (*self.shape[:-2], rows + columns + 1, rows + columns), self.detach())
+            sides, s = packed[..., :-1, :], packed[..., -1, :columns]
+        else:
+            left, s, right = _rotated(self.detach())
+            sides = _side_by_side(left, right)
+        both = with_slopes(sides, _factor_slope, self)
         u, v = both[..., :rows, :rows], both[..., rows:, rows:]
         s = with_slopes(s, _singular_slope, self, both)
         return (u if full else u[..., :columns]), s, v.transpose(-1, -2)
@@ -106,6 +112,10 @@ class LinearAlgebra:
         x, lower = self.detach(), choice("eigh", "UPLO", UPLO, ("L", "U")) == "L"
         half, other = (x.tril(), x.tril(-1)) if lower else (x.triu(), x.triu(1))
         whole = with_slopes(half.add(other.transpose(-1, -2)), _symmetric_slope, self)
+        if on_host(x):
+            packed = host_value("eigh", (*x.shape[:-2], x.shape[-1] + 1, x.shape[-1]), whole.detach())
+            vectors = with_slopes(packed[..., :-1, :], _vector_slope, whole)
+            return with_slopes(packed[..., -1, :], _value_slope, whole, vectors), vectors
         vectors = with_slopes(_symmetric_vectors(whole.detach()), _vector_slope, whole)
         values = vectors.mul(whole.matmul(vectors)).sum(-2)
         return values, vectors
@@ -191,11 +201,6 @@ def _q_slope(g: Tensor, q: Tensor, x: Tensor) -> tuple[Tensor]:
 def _rotated(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """U (square), S and V of a matrix with at least as many rows as columns."""
     rows, columns = x.shape[-2:]
-    if on_host(x):
-        lead, first, last = x.shape[:-2], rows * rows, rows * rows + columns
-        packed = host_value("svd", (*lead, last + columns * columns), x)
-        return (packed[..., :first].reshape(*lead, rows, rows), packed[..., first:last],
-                packed[..., last:].reshape(*lead, columns, columns))
     right = _orthogonalizing(x)
     left = x.matmul(right)
     s, places = left.square().sum(-2).sqrt().sort(-1, descending=True)
@@ -246,8 +251,6 @@ def _turned(both: Tensor, rows: int, place: Tensor, partner: Tensor) -> Tensor:
 
 def _symmetric_vectors(x: Tensor) -> Tensor:
     """The eigenvectors in the columns, in ascending order of values."""
-    if on_host(x):
-        return host_value("eigh", x.shape, x)
     size = x.square().sum((-2, -1), keepdim=True).sqrt()
     n = x.shape[-1]
     shifted = x.add(_identity(x, n).mul(size)).contiguous()
@@ -272,6 +275,10 @@ def _vector_slope(g: Tensor, vectors: Tensor, x: Tensor) -> tuple[Tensor]:
     turned = vectors.transpose(-1, -2)
     values = vectors.mul(x.matmul(vectors)).sum(-2)
     return (vectors.matmul(_gaps(values).mul(turned.matmul(g))).matmul(turned),)
+
+
+def _value_slope(g: Tensor, values: Tensor, x: Tensor, vectors: Tensor) -> tuple[Tensor, None]:
+    return vectors.mul(g.unsqueeze(-2)).matmul(vectors.transpose(-1, -2)), None
 
 
 def _side_by_side(left: Tensor, right: Tensor) -> Tensor:

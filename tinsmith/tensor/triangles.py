@@ -1,7 +1,8 @@
 """Square matrices: Cholesky's and LU's factors, and what triangular factors solve.
 
-A factorization of n columns takes n steps of a kernel or three. The number of the step is a bound variable, so that all
-steps run the same compiled kernels: 64 columns are scheduled and run in well under a second.
+On a CPU a factorization is a function of the host (``hostcalls``). Elsewhere one of n columns takes n steps of a kernel
+or three. The number of the step is a bound variable, so that all steps run the same compiled kernels: 64 columns are
+scheduled and run in well under a second.
 """
 # mypy: disable-error-code=misc
 # ``self`` is the Tensor that this class is mixed into.

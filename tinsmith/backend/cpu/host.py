@@ -15,6 +15,7 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.core.settings import settings
 from tinsmith.ir.ops import host
 
+ALONE = 256  # rows and columns of matrices that one thread factorizes
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 _failed = threading.local()  # what a function raised, which native code must not see
 
@@ -24,6 +25,7 @@ def entry(kernel: Launch) -> Any:
     name, dtype, shapes, shape = kernel.host
     element = getattr(dtypes, dtype).numpy
     of, to = tuple(map(tuple, shapes)), tuple(shape)
+    largest = max(side for sizes in of for side in sizes[-2:])
 
     def array(address: int, sizes: tuple[int, ...]) -> np.ndarray[Any, Any]:
         nbytes = int(np.prod(sizes)) * element.itemsize
@@ -32,7 +34,7 @@ def entry(kernel: Launch) -> Any:
     def call(args: int, tid: int, threads: int) -> None:
         try:
             out, *sources = (ctypes.c_int64 * (1 + len(of))).from_address(args)
-            with _threads():
+            with _threads(largest):
                 array(out, to)[...] = host.run(name, of, to, *map(array, sources, of))
         except BaseException as error:
             _failed.error = error
@@ -49,15 +51,16 @@ def raise_failure() -> None:
 
 
 @contextlib.contextmanager
-def _threads() -> Iterator[None]:
-    """LAPACK takes as many threads as THREADS allows, where that can be said."""
-    found = _count_of_threads() if settings.THREADS else None
-    if found is None:
+def _threads(side: int) -> Iterator[None]:
+    """LAPACK takes as many threads as THREADS allows, and one for small matrices, where that can be said: its threads
+    keep the cores that kernels are waiting for, long after they have done anything."""
+    found = _count_of_threads()
+    if found is None or (side > ALONE and not settings.THREADS):
         yield
         return
     get, put = found
     before = get()
-    put(settings.THREADS)
+    put(1 if side <= ALONE else settings.THREADS)
     try:
         yield
     finally:

@@ -64,10 +64,19 @@ def _shape_of(function: Callable[..., Array], arrays: tuple[Array, ...]) -> Shap
 
 
 def _svd(x: Array) -> Array:
-    """U and V, both square, and the singular values between them, in one row."""
+    """U and V, both square, as the blocks of one matrix, and the singular values in a last row."""
     u, s, vh = np.linalg.svd(x, full_matrices=True)
-    v = np.swapaxes(vh, -1, -2)
-    return np.concatenate([u.reshape(*s.shape[:-1], -1), s, v.reshape(*s.shape[:-1], -1)], -1)
+    rows, columns = x.shape[-2:]
+    out = np.zeros((*x.shape[:-2], rows + columns + 1, rows + columns), x.dtype)
+    out[..., :rows, :rows], out[..., rows:-1, rows:] = u, np.swapaxes(vh, -1, -2)
+    out[..., -1, : s.shape[-1]] = s
+    return out
+
+
+def _eigh(x: Array) -> Array:
+    """The vectors in the columns, and the values in a last row."""
+    values, vectors = np.linalg.eigh(x)
+    return np.concatenate([vectors, values[..., None, :]], -2)
 
 
 def _lu(x: Array) -> Array:
@@ -112,7 +121,7 @@ def _pairs(x: Array) -> Array:
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "cholesky": _each(np.linalg.cholesky), "det": np.linalg.det, "eigh": _each(lambda x: np.linalg.eigh(x)[1]),
+    "cholesky": _each(np.linalg.cholesky), "det": np.linalg.det, "eigh": _each(_eigh),
     "fft": _fft, "ifft": _ifft, "inv": _each(np.linalg.inv), "lu": _lu,
     "qr": lambda x: np.linalg.qr(x, mode="complete")[0], "slogdet": _slogdet, "solve": _each(np.linalg.solve),
     "svd": _each(_svd)}
