@@ -2,6 +2,7 @@
 as kernels are."""
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from tests.schedule.helpers import kernels
 from tinsmith import Context, Tensor, TinyJit, explain
+from tinsmith.backend.cpu import host as entries
 from tinsmith.backend.cpu.device import CPUDevice
 from tinsmith.core.errors import KernelError
 from tinsmith.ir import Ops
@@ -43,6 +45,20 @@ def test_values_and_gradients_are_those_of_generated_code(name: str, shape: tupl
     assert a.dtype == np.float64
     np.testing.assert_allclose(a, b, 1e-9, 1e-9)
     np.testing.assert_allclose(da, db, 1e-7, 1e-7)
+
+
+@pytest.mark.parametrize("name", ["fft", "ifft", "rfft", "irfft"])
+def test_transforms_of_prime_sizes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = data(2, 134 if name == "rfft" else 67, *(() if name == "rfft" else (2,)))
+    found = []
+    for calls in (True, False):
+        monkeypatch.setattr(CPUDevice, "calls_host", calls)
+        t = Tensor(x, requires_grad=True)
+        value = getattr(t, name)(dim=1) if name != "irfft" else t.irfft(134, dim=1)
+        slope = value.square().mul(Tensor(data(*map(int, value.shape)))).sum().gradient(t)[0]
+        found.append((value.numpy(), slope.numpy()))
+    np.testing.assert_allclose(found[0][0], found[1][0], 1e-9, 1e-9)
+    np.testing.assert_allclose(found[0][1], found[1][1], 1e-8, 1e-8)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -122,3 +138,26 @@ def test_checked_one_by_one_and_with_little_memory() -> None:
         np.testing.assert_allclose((Tensor(a).inv() + 3).numpy(), np.linalg.inv(a) + 3, 1e-9)
     with Context(THREADS=1):
         np.testing.assert_allclose((Tensor(a).inv() + 4).numpy(), np.linalg.inv(a) + 4, 1e-9)
+
+
+def test_threads_leave_the_number_of_lapacks_threads_as_it_was() -> None:
+    counts = entries._count_of_threads()
+    if counts is None:
+        return  # NumPy has another library here
+    before, x = counts[0](), Tensor(data(8, 20, 20)).realize()
+    wanted = np.linalg.inv(x.numpy())
+
+    def work() -> None:
+        for n in range(20):
+            found.append((x.inv() + n).numpy() - n)
+
+    found: list[np.ndarray] = []
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(found) == 80
+    for f in found:
+        np.testing.assert_allclose(f, wanted, 1e-7, 1e-7)
+    assert counts[0]() == before

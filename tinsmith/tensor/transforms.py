@@ -3,8 +3,9 @@
 A transform of n values is a product with a matrix for each factor of n, of up to 64 (J. Cooley, J. Tukey, 1965), with
 the twiddle factors between them. Real and imaginary parts stand apart there, and what is transformed already runs along
 memory (T. Stockham, 1966): every product is one of dense matrices. Where n has a prime factor beyond 64, it is a
-convolution over the next power of two beyond 2 n (L. Bluestein, 1970). An even number of real values is transformed as
-half as many complex ones. Matrices and factors are computed on the host in float64.
+convolution over the next power of two beyond 2 n (L. Bluestein, 1970); on a CPU NumPy's pocketfft is faster there.
+An even number of real values is transformed as half as many complex ones. Matrices and factors are computed on the host
+in float64.
 """
 from __future__ import annotations
 
@@ -15,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tinsmith.ir import UOp
+from tinsmith.tensor.hostcalls import host_value, on_host
+from tinsmith.tensor.slopes import with_slopes
 from tinsmith.tensor.windowfunctions import constant
 
 if TYPE_CHECKING:
@@ -57,6 +60,9 @@ def spectrum(x: Tensor, n: int, inverse: bool) -> Tensor:
     if n == 1:
         return x
     if _largest_prime(n) > _LARGEST_FACTOR:
+        if on_host(x) and x.dtype.itemsize >= 4:
+            return with_slopes(host_value("ifft" if inverse else "fft", x.shape, x.detach()),
+                               _slope_of_inverse if inverse else _slope, x)
         return _bluestein(x, n, inverse)
     first, *others = _factors(n)[1]
     lead, left, done = x.shape[:-2], n // first, first  # values not transformed yet, frequencies so far
@@ -77,6 +83,14 @@ def spectrum(x: Tensor, n: int, inverse: bool) -> Tensor:
         y = _beside(x, _matrix(a, inverse).T).matmul(columns)
         done *= a
     return y.reshape(*lead, 2, n).contiguous().transpose(-1, -2)
+
+
+def _slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+    return (spectrum(g, x.shape[-2], True),)
+
+
+def _slope_of_inverse(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+    return (spectrum(g, x.shape[-2], False),)
 
 
 @functools.cache

@@ -17,6 +17,9 @@ from tinsmith.ir.ops import host
 
 ALONE = 256  # rows and columns of matrices that one thread factorizes
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+_changing = threading.Lock()
+_before: list[int] = []  # the number of LAPACK's threads that was found, while functions run with another one
+_inside: list[int] = []
 _failed = threading.local()  # what a function raised, which native code must not see
 
 
@@ -59,12 +62,18 @@ def _threads(side: int) -> Iterator[None]:
         yield
         return
     get, put = found
-    before = get()
-    put(1 if side <= ALONE else settings.THREADS)
+    with _changing:
+        if not _before:
+            _before.append(get())
+        _inside.append(1)
+        put(1 if side <= ALONE else settings.THREADS)
     try:
         yield
     finally:
-        put(before)
+        with _changing:
+            _inside.pop()
+            if not _inside:
+                put(_before.pop())
 
 
 @functools.cache
