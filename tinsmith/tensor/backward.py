@@ -14,7 +14,7 @@ from tinsmith.core.errors import GradientError
 from tinsmith.ir import Ops, UOp
 from tinsmith.tensor.base import TensorBase, check_tensors
 from tinsmith.tensor.gradient import gradients
-from tinsmith.tensor.history import Unrolled, earlier, is_computed, passed_on
+from tinsmith.tensor.history import Unrolled, earlier, first_version, is_computed, passed_on
 from tinsmith.tensor.modes import Mode
 from tinsmith.tensor.slopes import with_slopes
 
@@ -73,7 +73,7 @@ class Backward(TensorBase):
         inside = set(order)
         wanted = []
         for among in choices:
-            versions = list(dict.fromkeys(itertools.islice(nodes, len(among))))
+            versions = list(dict.fromkeys(map(first_version, itertools.islice(nodes, len(among)))))
             wanted.append([n for n in versions if n in inside] or versions[:1])
         seed = None if gradient is None else gradient.uop
         found = iter(unrolled.rolled(gradients(output, list(itertools.chain(*wanted)), seed, order=order)))

@@ -159,6 +159,16 @@ def shown(t: TensorBase, look: Look, arg: Any) -> tuple[UOp, Share]:
     return look.node(t.uop, arg), Share(shared.storage, (*shared.looks, (look, arg)))
 
 
+def whole(t: TensorBase) -> UOp:
+    """The value of all the memory that a tensor shows."""
+    return t.uop if t._shared is None else t._shared.storage.value
+
+
+def sharing(t: TensorBase) -> list[TensorBase]:
+    """The tensors that show the same memory, this one among them."""
+    return [t] if t._shared is None else list(t._shared.storage.members())
+
+
 def alone(t: TensorBase) -> bool:
     """Whether nobody else shares a tensor's memory; it goes on without a storage then."""
     shared = t._shared
