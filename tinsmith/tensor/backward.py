@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING
 
 from tinsmith.core.errors import GradientError
 from tinsmith.ir import Ops, UOp
+from tinsmith.schedule.sharding import is_group, places_of
+from tinsmith.tensor import files
 from tinsmith.tensor.base import TensorBase, check_tensors
 from tinsmith.tensor.gradient import gradients
 from tinsmith.tensor.history import Unrolled, earlier, first_version, is_computed, passed_on
 from tinsmith.tensor.modes import Mode
+from tinsmith.tensor.sharding import parts
 from tinsmith.tensor.slopes import with_slopes
 
 if TYPE_CHECKING:
@@ -77,7 +80,8 @@ class Backward(TensorBase):
             wanted.append([n for n in versions if n in inside] or versions[:1])
         seed = None if gradient is None else gradient.uop
         found = iter(unrolled.rolled(gradients(output, list(itertools.chain(*wanted)), seed, order=order)))
-        return [self._new(_summed(found, len(versions))) for versions in wanted]
+        sums = [_summed(found, len(versions)) for versions in wanted]
+        return [t._new(g) for t, g in zip(targets, _where_they_are(targets, sums))]
 
     def backward(self, gradient: Tensor | None = None, create_graph: bool = False,
                  retain_graph: bool | None = None) -> Tensor:
@@ -108,8 +112,9 @@ class Backward(TensorBase):
         found = gradients(unrolled.nodes[0], [node for nodes in wanted.values() for node in nodes],
                           None if gradient is None else gradient.uop, missing_ok=True, order=order)
         rest = iter(unrolled.rolled(found))
-        for t, nodes in wanted.items():
-            new = t._new(_summed(rest, len(nodes)))
+        sums = [_summed(rest, len(nodes)) for nodes in wanted.values()]
+        for t, g in zip(wanted, _where_they_are(list(wanted), sums)):
+            new = t._new(g)
             t.note_gradient()
             total = new if t.grad is None else t.grad + new
             t.grad = total if create_graph else total._new(UOp(Ops.DETACH, None, (total.uop,)))
@@ -193,3 +198,17 @@ def _dense(g: Tensor, *_: Tensor) -> tuple[Tensor]:
 def _summed(nodes: Iterator[UOp], count: int) -> UOp:
     """The sum of the next so many nodes."""
     return functools.reduce(operator.add, itertools.islice(nodes, count))
+
+
+def _where_they_are(tensors: Sequence[TensorBase], found: Sequence[UOp]) -> list[UOp]:
+    """Gradients on the devices of the tensors that they belong to, in parts as these are."""
+    moved = [g if g.device in (None, t._device) or files.on_disk(t._device) else
+             UOp(Ops.COPY, None, (g,), t._device) for t, g in zip(tensors, found)]
+    spread = [n for n, t in enumerate(tensors) if is_group(t._device)]
+    wanted, places = places_of([tensors[n].uop for n in spread]), places_of([moved[n] for n in spread])
+    for n, want, got in zip(spread, wanted, places):
+        _, axis, bounds = want
+        if (axis, bounds) != got[1:]:
+            moved[n] = (UOp(Ops.COPY, None, (moved[n],), tensors[n]._device) if axis is None else
+                        parts(moved[n], axis, tensors[n]._device, bounds))
+    return moved
