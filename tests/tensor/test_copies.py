@@ -1,12 +1,13 @@
-"""A copy keeps its gradient to what it was copied from, whatever is written to it unseen afterwards."""
+"""What is a copy, what is a view, and the gradients of both after they were written."""
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
-from tinsmith import Tensor
+from tinsmith import GlobalCounters, Tensor, TinyJit, dtypes
 from tinsmith.tensor import history
 
 COPIES: dict[str, Callable[[Tensor], Tensor]] = {
@@ -98,3 +99,104 @@ def test_history_of_an_average_does_not_grow() -> None:
         depth, node = depth + 1, made.src[0]
     assert depth <= 2
     assert (average * average).sum().gradient(w)[0].tolist() == [4.0, 4.0, 4.0]
+
+
+@pytest.mark.parametrize("realized", [False, True], ids=["lazy", "realized"])
+def test_backward_adds_to_the_gradient_that_is_there(realized: bool) -> None:
+    x = Tensor([1.0, 2.0, 3.0])
+    (x * x).sum().backward()
+    first = x.grad
+    assert first is not None
+    part = first[1:]
+    if realized:
+        first.realize()
+    for n in (2, 3):
+        (x * x).sum().backward()
+        assert x.grad is first and part.tolist() == [4.0 * n, 6.0 * n]
+        assert first.tolist() == [2.0 * n, 4.0 * n, 6.0 * n]
+    x.grad = None
+    (x * x).sum().backward()
+    assert x.grad is not first and first.tolist() == [6.0, 12.0, 18.0]
+    x.grad = mine = Tensor([10.0, 10.0, 10.0])
+    (x * x).sum().backward()
+    assert x.grad is mine and mine.tolist() == [12.0, 14.0, 16.0]
+    (x * x).sum().backward(create_graph=True)
+    assert x.grad is not mine and x.grad is not None
+    assert x.grad.tolist() == [14.0, 18.0, 22.0] and mine.tolist() == [12.0, 14.0, 16.0]
+
+
+def test_captured_backward_adds_to_the_gradient_that_is_there() -> None:
+    x = Tensor([1.0, 2.0]).realize()
+
+    @TinyJit
+    def step() -> Tensor:
+        loss = (x * x).sum()
+        loss.backward()
+        return loss
+
+    step()
+    first = x.grad
+    assert first is not None
+    for n in range(2, 7):
+        step()
+        assert x.grad is first and first.tolist() == [2.0 * n, 4.0 * n]
+
+
+def test_first_backward_of_a_step_takes_no_further_kernel() -> None:
+    x = Tensor([1.0, 2.0, 3.0]).realize()
+    counts = []
+    for _ in range(3):
+        x.grad = None
+        (x * x).sum().backward()
+        assert x.grad is not None
+        before = GlobalCounters.kernel_count
+        x.grad.realize()
+        counts.append(GlobalCounters.kernel_count - before)
+    (x * x).sum().backward()
+    before = GlobalCounters.kernel_count
+    x.grad.realize()
+    assert counts == [1, 1, 1] and GlobalCounters.kernel_count - before == 1
+
+
+def test_diag_of_a_matrix_is_a_copy() -> None:
+    x = Tensor([[1.0, 2.0], [3.0, 4.0]])
+    y = x.diag()
+    y[0] = 9
+    assert x.tolist() == [[1.0, 2.0], [3.0, 4.0]] and y.tolist() == [9.0, 4.0]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_bitcast_is_a_view(seed: int) -> None:
+    """Writes through looks at the bits, in parts and through other looks, against NumPy's views."""
+    rng = np.random.default_rng(seed)
+    names = ["float32", "int32", "int16", "uint8", "float16", "int64", "float64"]
+    raw = rng.integers(0, 120, (4, 64), dtype=np.uint8)
+    own, new, last = rng.choice(names, 3)
+    theirs = raw.view(own).copy()
+    x = Tensor(theirs)
+    if rng.random() < 0.5:
+        x.realize()
+    mine, other = x, theirs
+    if rng.random() < 0.5:
+        mine, other = mine[1:3], other[1:3]
+    mine, other = mine.bitcast(str(new)), other.view(new)
+    if rng.random() < 0.5:
+        mine, other = mine.view(getattr(dtypes, str(last))), other.view(last)
+    value = int(rng.integers(3))
+    if rng.random() < 0.5:
+        mine, other = mine[1:, :1], other[1:, :1]
+    mine[...] = value
+    other[...] = value
+    if rng.random() < 0.5:
+        mine += 1
+        other += other.dtype.type(1)
+    assert x.numpy().tobytes() == theirs.tobytes() and mine.numpy().tobytes() == other.tobytes()
+
+
+def test_write_of_bits_has_no_gradient() -> None:
+    w = Tensor([1.0, 2.0], requires_grad=True)
+    w.bitcast(dtypes.int32).assign(Tensor([0, 1 << 30]))
+    assert w.tolist() == [0.0, 2.0] and (w * 3).sum().gradient(w)[0].tolist() == [3.0, 3.0]
+    both = copy.deepcopy([w, w.bitcast("int32")])
+    both[1][0] = 1 << 30
+    assert both[0].tolist() == [2.0, 2.0] and w.tolist() == [0.0, 2.0]

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 from tinsmith.core.errors import GradientError
 from tinsmith.ir import Ops, UOp
 from tinsmith.schedule.sharding import is_group, places_of
-from tinsmith.tensor import files
+from tinsmith.tensor import files, storage
 from tinsmith.tensor.base import TensorBase, check_tensors
 from tinsmith.tensor.gradient import gradients
-from tinsmith.tensor.history import Unrolled, earlier, first_version, is_computed, passed_on
+from tinsmith.tensor.history import Unrolled, earlier, first_version, is_computed, note_earlier, passed_on
 from tinsmith.tensor.modes import Mode
+from tinsmith.tensor.realize import unseen_version
 from tinsmith.tensor.sharding import parts
 from tinsmith.tensor.slopes import with_slopes
 
@@ -88,7 +89,7 @@ class Backward(TensorBase):
         """Fill ``.grad`` of every float tensor that this one was computed from and that was not made by an operation.
 
         Tensors made with ``requires_grad=False`` are left out, those with ``requires_grad=True`` taken in even if
-        computed; gradients add up over calls.
+        computed; gradients add up over calls, in the memory of ``.grad``.
 
         >>> x = Tensor([1.0, 2.0]); _ = (x * x).sum().backward(); x.grad.tolist()
         [2.0, 4.0]
@@ -116,11 +117,25 @@ class Backward(TensorBase):
         for t, g in zip(wanted, _where_they_are(list(wanted), sums)):
             new = t._new(g)
             t.note_gradient()
-            total = new if t.grad is None else t.grad + new
-            t.grad = total if create_graph else total._new(UOp(Ops.DETACH, None, (total.uop,)))
+            if t.grad is None or create_graph:
+                total = new if t.grad is None else t.grad + new
+                t.grad = total if create_graph else total._new(UOp(Ops.DETACH, None, (total.uop,)))
+            else:
+                t.grad._accumulate(new)
         TensorBase._losses[:] = [r for r in TensorBase._losses if r() is not None]
         TensorBase._losses.append(weakref.ref(self))
         return self  # type: ignore[return-value]
+
+    def _accumulate(self, new: Tensor) -> None:
+        """Add a gradient to this one, in its memory: whoever holds it, or a view of it, sees the sum."""
+        old = self.uop
+        total = (self + new).uop
+        if total.dtype is not self.dtype or total.shape != self.shape:
+            raise GradientError("backward", f".grad has shape {self.shape} and {self.dtype!r}, the new gradient "
+                                f"{new.shape} and {new.dtype!r}", "another .grad, or None")
+        storage.write(self, total, unseen_version)
+        note_earlier(self, old)
+        self._note_write()
 
     def _wanted(self, order: Sequence[UOp], unrolled: Unrolled) -> dict[Tensor, list[UOp]]:
         """The tensors whose ``.grad`` a backward pass fills, and what they are among ``order``: now, and before writes

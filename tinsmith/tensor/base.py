@@ -32,7 +32,7 @@ from tinsmith.tensor.realize import (
     value_of,
     version,
 )
-from tinsmith.tensor.storage import DETACH, Look, Share
+from tinsmith.tensor.storage import DETACH, UNRECORDED, Look, Share
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -377,11 +377,11 @@ shape=(2000,), dtype=dtypes.int, device='CPU'))
 
     def _records_writes(self) -> bool:
         """Whether gradients flow through values that are written to this tensor."""
-        if not self.dtype.is_float:
+        if not storage.whole(self).dtype.is_float:
             return True
         looks = () if self._shared is None else self._shared.looks
         parameter = self.requires_grad is True and not is_computed(self.uop) and not self._is_copy()
-        return TensorBase.recording and not parameter and all(look is not DETACH for look, _ in looks)
+        return TensorBase.recording and not parameter and all(look not in UNRECORDED for look, _ in looks)
 
     def _is_copy(self) -> bool:
         """Whether these data are another tensor's, so that a gradient with respect to that flows through this one."""

@@ -371,13 +371,13 @@ class Movement(Joining):
         return x[..., down : down + n, right : right + n]._view(DIAGONAL, n)
 
     def diag(self: Tensor, diagonal: int = 0) -> Tensor:
-        """A matrix with this vector on a diagonal; of a matrix, the diagonal.
+        """A matrix with this vector on a diagonal; of a matrix, a copy of the diagonal.
 
         >>> Tensor([1, 2]).diag().tolist(), Tensor([[1, 2], [3, 4]]).diag().tolist()
         ([[1, 0], [0, 2]], [1, 4])
         """
         if self.ndim == 2:
-            return self.diagonal(diagonal)
+            return self.diagonal(diagonal)._copy()
         if self.ndim != 1:
             raise ShapeError("diag", f"takes a vector or a matrix, got shape {self.shape}",
                              ".diagonal() or .diag_embed() for batches")
