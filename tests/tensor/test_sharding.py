@@ -433,3 +433,31 @@ def test_gradients_of_spread_memory() -> None:
     (t.shard(FOUR, 0) ** 2).sum().backward()
     assert t.grad is not None
     np.testing.assert_array_equal(t.grad.to("CPU").numpy(), 2 * np.arange(12.0).reshape(4, 3))
+
+
+@pytest.mark.parametrize("realized", [False, True], ids=["lazy", "realized"])
+@pytest.mark.parametrize("there", ["CPU:1", ("CPU", "CPU:1"), (("CPU", "CPU:1"), 0), (("CPU", "CPU:1"), 1)], ids=str)
+def test_gradients_of_what_was_moved_come_back(there: Any, realized: bool) -> None:
+    w = Tensor.rand(4, 2)
+    if realized:
+        w.realize()
+    for n in (1, 2):
+        moved = w.shard(*there) if isinstance(there[-1], int) else w.to(there)
+        (moved * Tensor([[1.0, 2.0]]).to(moved.device)).sum().backward()
+        assert w.grad is not None and w.grad.device == "CPU"
+        assert w.grad.realize().tolist() == [[n, 2.0 * n]] * 4
+    assert (w.to("CPU:1") ** 3).sum().gradient(w)[0].sum().gradient(w)[0].device == "CPU"
+
+
+@pytest.mark.parametrize("other", [0, 1, None])
+@pytest.mark.parametrize("axis", [0, 1, None])
+def test_gradients_lie_as_their_tensors_do(axis: int | None, other: int | None) -> None:
+    devices = ("CPU", "CPU:1")
+    a, b = np.arange(8, dtype=np.float32).reshape(4, 2), np.arange(8, dtype=np.float32).reshape(2, 4) - 3
+    for loss, want in ((lambda w, x: (w.T * x).sum(), b.T), (lambda w, x: (w @ x).sum(), np.tile(b.sum(1), (4, 1))),
+                       (lambda w, x: w.sum(), np.ones((4, 2))), (lambda w, x: w[:1].exp().sum(), None)):
+        w, x = Tensor(a).shard(devices, axis), Tensor(b).shard(devices, other)
+        loss(w, x).backward()
+        assert w.grad is not None and (w.grad.device, w.grad.shard_axis) == (devices, axis)
+        if want is not None:
+            np.testing.assert_allclose(w.grad.numpy(), want)

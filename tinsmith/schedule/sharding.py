@@ -21,7 +21,7 @@ from tinsmith.core.errors import DeviceError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.join import joined
 from tinsmith.ir.rewrite import readers_of
-from tinsmith.ir.uop import toposort
+from tinsmith.ir.uop import substitute, toposort
 from tinsmith.schedule.axes import Bounds, Place, followed, part_of
 from tinsmith.schedule.canonical import buffer_name, part_names
 from tinsmith.schedule.collectives import all_gather, all_reduce, broadcast, cut, gather, reduce_scatter, sent
@@ -97,19 +97,25 @@ def spread_out(roots: Sequence[UOp], device: str) -> tuple[list[UOp], list[Layou
 
 def place_of(node: UOp) -> tuple[str | None, int | None, Bounds]:
     """How the value of a node lies: its device or group, and the axis and bounds of its parts."""
-    if not is_group(node.device):
-        return node.device, None, ()
-    graph = _named(node)
-    spreader = Spreader(members(graph.device or "")[0], {})
-    spreader.walk([graph])
-    s = spreader.spread[graph]
-    return node.device, s.axis, s.bounds
+    return places_of([node])[0]
 
 
-def _named(node: UOp) -> UOp:
-    """The graph with its buffers numbered, as rules expect them."""
-    buffers = [n for n in toposort(node) if n.op is Ops.BUFFER]
-    return node.substitute({n: n.replace(arg=buffer_name(i << 16, n.arg)) for i, n in enumerate(buffers)})
+def places_of(nodes: Sequence[UOp]) -> list[tuple[str | None, int | None, Bounds]]:
+    """How the values of some nodes lie: one walk for all those of a group of devices."""
+    spread: dict[UOp, Spread] = {}
+    for group in {n.device: None for n in nodes if is_group(n.device)}:
+        grouped = [n for n in nodes if n.device == group]
+        named = _named(grouped)
+        spreader = Spreader(members(group or "")[0], {})
+        spreader.walk(named)
+        spread.update({n: spreader.spread[m] for n, m in zip(grouped, named)})
+    return [(n.device, s.axis, s.bounds) if (s := spread.get(n)) is not None else (n.device, None, ()) for n in nodes]
+
+
+def _named(nodes: Sequence[UOp]) -> list[UOp]:
+    """Graphs with their buffers numbered, as rules expect them."""
+    buffers = [n for n in toposort(nodes) if n.op is Ops.BUFFER]
+    return substitute(nodes, {n: n.replace(arg=buffer_name(i << 16, n.arg)) for i, n in enumerate(buffers)})
 
 
 class Spreader:
@@ -262,7 +268,7 @@ class Spreader:
             if len(devices) == 1:
                 return self.on_one(s, n.arg)
             if devices == s.devices:
-                return s
+                return self.whole(s)
             return Spread(devices, broadcast(self.on_one(s, devices[0]), devices))
         node = self.local[source]
         if len(devices) > 1:

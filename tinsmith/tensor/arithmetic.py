@@ -79,6 +79,8 @@ class Arithmetic:
         """
         at_zero = operand("heaviside", values, self)
         out = self.eq(0).where(at_zero, self.gt(0).where(1, self._zeros()))
+        if self.dtype.is_bool:
+            return out.cast(at_zero.dtype)
         return self.isnan().where(self, out) if self.dtype.is_float else out
 
     def deg2rad(self: Tensor) -> Tensor:

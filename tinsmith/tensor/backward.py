@@ -12,10 +12,14 @@ from typing import TYPE_CHECKING
 
 from tinsmith.core.errors import GradientError
 from tinsmith.ir import Ops, UOp
+from tinsmith.schedule.sharding import is_group, places_of
+from tinsmith.tensor import files, storage
 from tinsmith.tensor.base import TensorBase, check_tensors
 from tinsmith.tensor.gradient import gradients
-from tinsmith.tensor.history import Unrolled, earlier, is_computed, passed_on
+from tinsmith.tensor.history import Unrolled, earlier, first_version, is_computed, note_earlier, passed_on
 from tinsmith.tensor.modes import Mode
+from tinsmith.tensor.realize import unseen_version
+from tinsmith.tensor.sharding import parts
 from tinsmith.tensor.slopes import with_slopes
 
 if TYPE_CHECKING:
@@ -73,18 +77,19 @@ class Backward(TensorBase):
         inside = set(order)
         wanted = []
         for among in choices:
-            versions = list(dict.fromkeys(itertools.islice(nodes, len(among))))
+            versions = list(dict.fromkeys(map(first_version, itertools.islice(nodes, len(among)))))
             wanted.append([n for n in versions if n in inside] or versions[:1])
         seed = None if gradient is None else gradient.uop
         found = iter(unrolled.rolled(gradients(output, list(itertools.chain(*wanted)), seed, order=order)))
-        return [self._new(_summed(found, len(versions))) for versions in wanted]
+        sums = [_summed(found, len(versions)) for versions in wanted]
+        return [t._new(g) for t, g in zip(targets, _where_they_are(targets, sums))]
 
     def backward(self, gradient: Tensor | None = None, create_graph: bool = False,
                  retain_graph: bool | None = None) -> Tensor:
         """Fill ``.grad`` of every float tensor that this one was computed from and that was not made by an operation.
 
         Tensors made with ``requires_grad=False`` are left out, those with ``requires_grad=True`` taken in even if
-        computed; gradients add up over calls.
+        computed; gradients add up over calls, in the memory of ``.grad``.
 
         >>> x = Tensor([1.0, 2.0]); _ = (x * x).sum().backward(); x.grad.tolist()
         [2.0, 4.0]
@@ -108,14 +113,29 @@ class Backward(TensorBase):
         found = gradients(unrolled.nodes[0], [node for nodes in wanted.values() for node in nodes],
                           None if gradient is None else gradient.uop, missing_ok=True, order=order)
         rest = iter(unrolled.rolled(found))
-        for t, nodes in wanted.items():
-            new = t._new(_summed(rest, len(nodes)))
+        sums = [_summed(rest, len(nodes)) for nodes in wanted.values()]
+        for t, g in zip(wanted, _where_they_are(list(wanted), sums)):
+            new = t._new(g)
             t.note_gradient()
-            total = new if t.grad is None else t.grad + new
-            t.grad = total if create_graph else total._new(UOp(Ops.DETACH, None, (total.uop,)))
+            if t.grad is None or create_graph:
+                total = new if t.grad is None else t.grad + new
+                t.grad = total if create_graph else total._new(UOp(Ops.DETACH, None, (total.uop,)))
+            else:
+                t.grad._accumulate(new)
         TensorBase._losses[:] = [r for r in TensorBase._losses if r() is not None]
         TensorBase._losses.append(weakref.ref(self))
         return self  # type: ignore[return-value]
+
+    def _accumulate(self, new: Tensor) -> None:
+        """Add a gradient to this one, in its memory: whoever holds it, or a view of it, sees the sum."""
+        old = self.uop
+        total = (self + new).uop
+        if total.dtype is not self.dtype or total.shape != self.shape:
+            raise GradientError("backward", f".grad has shape {self.shape} and {self.dtype!r}, the new gradient "
+                                f"{new.shape} and {new.dtype!r}", "another .grad, or None")
+        storage.write(self, total, unseen_version)
+        note_earlier(self, old)
+        self._note_write()
 
     def _wanted(self, order: Sequence[UOp], unrolled: Unrolled) -> dict[Tensor, list[UOp]]:
         """The tensors whose ``.grad`` a backward pass fills, and what they are among ``order``: now, and before writes
@@ -193,3 +213,17 @@ def _dense(g: Tensor, *_: Tensor) -> tuple[Tensor]:
 def _summed(nodes: Iterator[UOp], count: int) -> UOp:
     """The sum of the next so many nodes."""
     return functools.reduce(operator.add, itertools.islice(nodes, count))
+
+
+def _where_they_are(tensors: Sequence[TensorBase], found: Sequence[UOp]) -> list[UOp]:
+    """Gradients on the devices of the tensors that they belong to, in parts as these are."""
+    moved = [g if g.device in (None, t._device) or files.on_disk(t._device) else
+             UOp(Ops.COPY, None, (g,), t._device) for t, g in zip(tensors, found)]
+    spread = [n for n, t in enumerate(tensors) if is_group(t._device)]
+    wanted, places = places_of([tensors[n].uop for n in spread]), places_of([moved[n] for n in spread])
+    for n, want, got in zip(spread, wanted, places):
+        _, axis, bounds = want
+        if (axis, bounds) != got[1:]:
+            moved[n] = (UOp(Ops.COPY, None, (moved[n],), tensors[n]._device) if axis is None else
+                        parts(moved[n], axis, tensors[n]._device, bounds))
+    return moved

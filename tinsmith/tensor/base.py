@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import os
 import sys
 import weakref
@@ -23,16 +22,17 @@ from tinsmith.ir.uop import Origin
 from tinsmith.runtime.hostcopies import copy_to_host
 from tinsmith.tensor import display, files, storage
 from tinsmith.tensor.data import from_data
-from tinsmith.tensor.history import is_computed, note_earlier
+from tinsmith.tensor.history import forget_origins, has_origins, is_computed, note_earlier
 from tinsmith.tensor.layers import InLayer, layer_path
 from tinsmith.tensor.realize import (
     is_leaf,
     kept_version,
+    numbers,
     unseen_version,
     value_of,
     version,
 )
-from tinsmith.tensor.storage import DETACH, Look, Share
+from tinsmith.tensor.storage import DETACH, UNRECORDED, Look, Share
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -362,21 +362,30 @@ shape=(2000,), dtype=dtypes.int, device='CPU'))
             files.write(self.uop, type(self)._wrap(value, value.device or "CPU").numpy())
             return self._note_write()
         recorded = self._records_writes()
-        sharing = [self] if self._shared is None else list(self._shared.storage.members())
-        before = [(t, t.uop) for t in sharing if not recorded and not is_computed(t.uop)]
-        storage.write(self, value, version if recorded else unseen_version if before else kept_version)
-        for t, old in before:
-            note_earlier(t, old)
+        if recorded:
+            forget_origins(storage.sharing(self))
+            storage.write(self, value, version)
+        elif is_computed(storage.whole(self)) or self._is_copy():
+            storage.write(self, value, kept_version)
+        else:
+            before = [(t, t.uop) for t in storage.sharing(self) if not is_computed(t.uop)]
+            storage.write(self, value, unseen_version)
+            for t, old in before:
+                note_earlier(t, old)
         _note_origin(self.uop, sys._getframe(1))
         self._note_write()
 
     def _records_writes(self) -> bool:
         """Whether gradients flow through values that are written to this tensor."""
-        if not self.dtype.is_float:
+        if not storage.whole(self).dtype.is_float:
             return True
         looks = () if self._shared is None else self._shared.looks
-        parameter = self.requires_grad is True and not is_computed(self.uop)
-        return TensorBase.recording and not parameter and all(look is not DETACH for look, _ in looks)
+        parameter = self.requires_grad is True and not is_computed(self.uop) and not self._is_copy()
+        return TensorBase.recording and not parameter and all(look not in UNRECORDED for look, _ in looks)
+
+    def _is_copy(self) -> bool:
+        """Whether these data are another tensor's, so that a gradient with respect to that flows through this one."""
+        return has_origins(self, storage.whole(self), storage.sharing(self), TensorBase.live)
 
     def _note_write(self) -> None:
         for written in TensorBase.watchers:
@@ -410,9 +419,6 @@ def _unpickled(kind: type[Tensor], uop: UOp, device: str, requires_grad: bool | 
     t = kind._wrap(uop, device, requires_grad)
     t.grad = grad
     return t
-
-
-numbers = itertools.count(1)  # of leaves and clones
 
 
 def leaf(uop: UOp) -> UOp:

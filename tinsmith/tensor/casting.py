@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tinsmith.core.dtypes import DTypeLike, dtypes, to_dtype
+from tinsmith.core.dtypes import DType, DTypeLike, dtypes, to_dtype
 from tinsmith.core.errors import DTypeError, ShapeError
 from tinsmith.tensor import files
+from tinsmith.tensor.storage import BITS, Bits
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -29,7 +30,7 @@ class Casting:
         return self._new(self.uop.cast(to_dtype(dtype)))
 
     def bitcast(self: Tensor, dtype: DTypeLike) -> Tensor:
-        """The bits read as another dtype; of another width, the last axis is as much longer or shorter.
+        """The bits read as another dtype, a view: of another width, the last axis is as much longer or shorter.
 
         >>> hex(Tensor([1.0]).bitcast("int32").item()), Tensor([1.0]).bitcast("uint8").tolist()
         ('0x3f800000', [0, 0, 128, 63])
@@ -46,6 +47,11 @@ class Casting:
             raise DTypeError("bitcast", f"{self.dtype!r} to {to!r}", "dtypes.uint8 between them")
         if files.on_disk(self._device):
             return self._new(files.bits(self, to))
+        return self._view(BITS, Bits(self.dtype, to, type(self), self._device))
+
+    def _as_bits(self: Tensor, to: DType) -> Tensor:
+        """What ``bitcast`` shows, as a value of its own."""
+        own, new = self.dtype.itemsize, to.itemsize
         if to.is_bool or self.dtype.is_bool:  # any byte but 0 is true, and true is 1
             bits = self.cast(dtypes.uint8) if self.dtype.is_bool else self._new(self.uop.bitcast(dtypes.uint8))
             return bits.ne(0) if to.is_bool else bits._new(bits.uop.bitcast(to))
@@ -56,6 +62,6 @@ class Casting:
         shift = shift.mul(8 * min(own, new))
         if own < new:
             parts = bits.reshape(*self.shape[:-1], -1, new // own).cast(wanted).lshift(shift)
-            return parts.sum(-1, dtype=wanted).bitcast(to)
+            return parts.sum(-1, dtype=wanted)._as_bits(to)
         cut = bits.unsqueeze(-1).rshift(shift).cast(wanted)
-        return cut.reshape(*self.shape[:-1], -1).bitcast(to)
+        return cut.reshape(*self.shape[:-1], -1)._as_bits(to)

@@ -111,12 +111,13 @@ class Creation:
             raise ArgumentError("arange", "a step of 0 never arrives", "another step")
         if not all(map(math.isfinite, (first, last, step))):
             raise ArgumentError("arange", f"no line of numbers from {first} to {last} by {step}", "finite numbers")
+        kind = None if dtype is None else to_dtype(dtype)
+        if kind is not None and kind.is_int and not kind.is_bool:
+            first, last, step = _integer_line(first, last, step, kind)
         whole = not any(isinstance(v, float) for v in (first, last, step))
         count = max(int(-((first - last) // step)) if whole else math.ceil((last - first) / step), 0)
         shown = (first, first + (count - 1) * step) if count else ()
-        if dtype is not None:
-            kind = to_dtype(dtype)
-        else:
+        if kind is None:
             kind = promote(dtypes.default_int, *map(dtypes.of, shown)) if whole else dtypes.default_float
         for end in shown:
             check_range("arange", end, kind)
@@ -133,6 +134,8 @@ class Creation:
         steps = integer("linspace", "the number of steps", steps, least=0)
         start, stop = number("linspace", "start", start), number("linspace", "stop", stop)
         kind = dtypes.default_float if dtype is None else to_dtype(dtype)
+        if kind.is_int:
+            start, stop = int(start), int(stop)
         wide = kind if kind is dtypes.float64 else dtypes.float32
         if steps < 2:
             return cls.full((steps,), start, dtype=kind, device=device, requires_grad=requires_grad)
@@ -253,3 +256,19 @@ def _band(op: str, x: Tensor, diagonal: int) -> Tensor:
         raise ShapeError(op, f"takes a matrix or a batch of them, got shape {x.shape}", "at least two axes")
     row, column = x.uop.iota_like(x.ndim - 2), x.uop.iota_like(x.ndim - 1)
     return x._new((row + diagonal).lt(column + 1))
+
+
+def _integer_line(first: float, last: float, step: float, kind: DType) -> tuple[float, float, float]:
+    """A line of integers between floats, by PyTorch's rule: start and step are cut off; int64 cuts off the end, too,
+    and the others have as many elements as the line of floats."""
+    if not any(isinstance(v, float) for v in (first, last, step)):
+        return first, last, step
+    count = math.ceil((last - first) / step)
+    begin, by = int(first), int(step)
+    if kind is dtypes.int64:
+        last = int(last)
+    elif by:
+        last = begin + by * max(count, 0)
+    if not by:
+        raise ArgumentError("arange", f"a step of {step} is 0 in {kind!r}", "another step, or a float dtype")
+    return begin, last, by

@@ -95,20 +95,41 @@ def prepared(graphs: Mapping[UOp, Collection[int]], live: Iterable[TensorBase],
         live: every tensor.
         known: of the graphs, in their order, if they were looked at before.
     """
-    found = {g: Made(g) if g.dtype.is_float else None for g in graphs}
-    asked = [g for g, made in found.items() if made is not None
-             and any(s.op is not Ops.DETACH or s.arg is not None for s in sources(g))]
+    histories = {g: _history(g) for g in graphs if g.dtype.is_float}
+    found = {g: Made(histories[g]) if g in histories else None for g in graphs}
+    asked = [g for g, history in histories.items()
+             if any(s.op is not Ops.DETACH or s.arg is not None for s in sources(history))]
     if known is not None and known.plain:
         bits = dict(zip(graphs, known.form.reads))
-        reads = _sets(known.buffers, {g: bits[g] for g in asked})
+        reads = _sets(known.buffers, {g: bits[g] for g in asked if histories[g] is g})
+        reads |= _reads([histories[g] for g in asked if histories[g] is not g])
     else:
-        reads = _reads(asked)
-    for graph, read in reads.items():
-        little = graph.op is not Ops.ASSIGN and sum([b.arg.nbytes for b in read]) <= _LITTLE
-        made = found[graph]
-        if made is not None and (little or _reaches(graph, _asked(live, graphs[graph]))):
-            made.kept, made.reads = graph, read
+        reads = _reads([histories[g] for g in asked])
+    for graph in asked:
+        history, made = histories[graph], found[graph]
+        if made is not None and (read := reads.get(history)) is not None:
+            little = graph.op is not Ops.ASSIGN and sum([b.arg.nbytes for b in read]) <= _LITTLE
+            if little or _reaches(history, _asked(live, graphs[graph])):
+                made.kept, made.reads = history, read
     return found
+
+
+def _history(graph: UOp) -> UOp:
+    """What is remembered of a value: the graph, without the versions between the first one and the last unseen write.
+
+    The value that was written has no gradient, and those written before it neither: however often memory is written
+    in ``no_grad``, the history of its value is that of the first one.
+    """
+    first = first_version(graph)
+    if first is graph:
+        return graph
+    while first.op is Ops.BUFFER or (first.op is Ops.RESHAPE and first.src[0].op is Ops.BUFFER):
+        made = made_of(first)
+        if made is None or made.shape != first.shape:
+            break
+        first = first_version(made)
+    unseen = UOp.const(graph.dtype, 0).expand_to(graph.shape)
+    return UOp(Ops.ASSIGN, None, (first, UOp(Ops.DETACH, None, (unseen,), -next(_numbers))), True)
 
 
 def remember(buffer: UOp, made: Made | None, live: Iterable[TensorBase]) -> None:
@@ -144,6 +165,78 @@ def earlier(t: TensorBase) -> list[UOp]:
     if found is None:
         return []
     return [_shaped(n, shape) for ref, shape in found[1] if (n := ref()) is not None and n is not t.uop]
+
+
+_origins: Final[WeakTable[TensorBase, tuple[weakref.ref[TensorBase], ...]]] = WeakTable()
+
+
+def has_origins(t: TensorBase, value: UOp, sharing: Collection[TensorBase], live: Iterable[TensorBase]) -> bool:
+    """Whether data of a tensor are a copy of those that another living tensor is, or was, and not data of its own.
+
+    Which tensors these are is looked up once, since a value that is written unseen keeps the gradient that it had.
+    Of two tensors that are one node, the one that came first has the data.
+
+    Args:
+        value: of all the memory that the tensor shows.
+        sharing: the tensors that show that memory.
+        live: every tensor, in the order in which they came.
+    """
+    found = _origins.entries.get(id(t))
+    if found is None:
+        below, mine = _flows_to(value), {id(s) for s in sharing}
+        others, refs = below, []
+        for other in live:
+            if id(other) in mine:
+                others = below - _same_memory(value)
+            elif not others.isdisjoint(_versions(other)):
+                refs.append(weakref.ref(other))
+        for s in sharing:
+            _origins[s] = tuple(refs)
+        return bool(refs)
+    return any(ref() is not None for ref in found[1])
+
+
+def forget_origins(sharing: Iterable[TensorBase]) -> None:
+    """After a write that gradients flow through, the data of the tensors that show it may be another one's."""
+    if len(_origins):
+        for t in sharing:
+            _origins.entries.pop(id(t), None)
+
+
+def _versions(t: TensorBase) -> list[UOp]:
+    """The nodes that a tensor is, or was before writes unseen, with what they were computed by."""
+    node, graph = t.uop, made_of(t.uop) if len(_made) else None
+    return [node, *(() if graph is None else (graph,)), *earlier(t)]
+
+
+def _same_memory(value: UOp) -> set[UOp]:
+    """A value, what it is a view of, and what that was computed by."""
+    found = {value}
+    below: UOp | None = value
+    while below is not None:
+        found.add(below)
+        below = below.src[0] if below.op.kind == "movement" else made_of(below) if below.op is Ops.BUFFER else None
+    return found
+
+
+def _flows_to(graph: UOp) -> set[UOp]:
+    """A node and all that a gradient which enters it reaches, through histories."""
+    seen: set[UOp] = set()
+    stack = [graph]
+    while stack:
+        n = stack.pop()
+        if n not in seen:
+            seen.add(n)
+            below = made_of(n) if n.op is Ops.BUFFER else None
+            stack += sources(n) if below is None else (below,)
+    return seen
+
+
+def first_version(node: UOp) -> UOp:
+    """What a value was before all writes that were not recorded: its gradient is that one's."""
+    while node.op is Ops.ASSIGN and node.arg:
+        node = node.src[0]
+    return node
 
 
 def is_computed(uop: UOp) -> bool:
@@ -289,12 +382,12 @@ class Unrolled:
         self.nodes = [self._of(n) for n in nodes] if _have_histories(nodes) else list(nodes)
 
     def node(self, uop: UOp) -> UOp:
-        """What a node is among ``nodes`` and those below them."""
+        """What the first version of a node is among ``nodes`` and those below them."""
         found = self._new.get(uop)
-        if found is not None:
-            return found
-        graph = made_of(uop) if self._new else None
-        return uop if graph is None or graph not in self._new else self._of(uop)
+        if found is None:
+            graph = made_of(uop) if self._new else None
+            found = uop if graph is None or graph not in self._new else self._of(uop)
+        return first_version(found)
 
     def _of(self, root: UOp) -> UOp:
         new = self._new

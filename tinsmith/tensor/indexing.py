@@ -124,7 +124,7 @@ class Indexing:
         hits = none.scatter_add(dim, index, src.ones_like(dtype=dtypes.int32))
         if not include_self:
             neutral = {"ADD": 0, "MUL": 1, "MAX": self.dtype.min, "MIN": self.dtype.max}[ops[reduce]]
-            base = hits.eq(0).where(self, neutral)
+            base = hits.eq(0).where(self, neutral).cast(self.dtype)
         out = _scatter("scatter_reduce", base, dim, index, src, ops[reduce])
         if reduce != "mean":
             return out
@@ -152,11 +152,13 @@ class Indexing:
             size: give so many elements, the first ones, with ``fill_value`` behind them where there are less: so it
                 stays lazy, and can be captured.
         """
-        wide = operand("masked_select", mask, self).bool()._broadcast_to(self.shape)
+        wide = operand("masked_select", mask, self).bool()
+        shape = broadcast_shape("masked_select", self.shape, wide.shape)
+        x, wide = self.broadcast_to(shape), wide.broadcast_to(shape)
         if size is None:
-            return self.flatten()[wide.flatten()]
+            return x.flatten()[wide.flatten()]
         places, inside = _first_true(wide, integer("masked_select", "size", size, least=0))
-        return inside.where(self.flatten().gather(0, places), fill_value)
+        return inside.where(x.flatten().gather(0, places), fill_value)
 
     def nonzero(self: Tensor, size: int | None = None, fill_value: int = 0, *, as_tuple: bool = False) -> Any:
         """Positions of the elements that are not zero, one row each; without ``size`` they are computed now.
@@ -170,8 +172,9 @@ class Indexing:
             as_tuple: give the columns, each a vector of positions along one axis, as an index takes them.
         """
         if flag("nonzero", "as_tuple", as_tuple):
-            places = self.nonzero(size, fill_value)
-            return tuple(places[:, i] for i in range(self.ndim))
+            x = self if self.ndim else self.reshape(1)
+            places = x.nonzero(size, fill_value)
+            return tuple(places[:, i] for i in range(x.ndim))
         if size is None:
             found = np.argwhere(self.bool().numpy()).astype(dtypes.default_int.numpy)
             return type(self)(found, device=self.device)

@@ -65,6 +65,8 @@ class Joining:
         Raises:
             ShapeError: if their shapes differ.
         """
+        if isinstance(self, (tuple, list)) and len(others) == 1 and isinstance(others[0], int):
+            others, dim = (), others[0]
         parts = _listed("stack", self, others)
         for n, t in enumerate(parts):
             if len(t.shape) != len(parts[0].shape) or not all(equal(a, b) for a, b in zip(t.shape, parts[0].shape)):
@@ -111,15 +113,14 @@ class Joining:
             return [self[:] for _ in range(chunks)]
         return list(self.split(size, d))
 
-    def meshgrid(self: Tensor, *others: Tensor, indexing: str = "ij") -> tuple[Tensor, ...]:
+    def meshgrid(self: Tensor | Sequence[Tensor], *others: Tensor, indexing: str = "ij") -> tuple[Tensor, ...]:
         """Coordinates of a grid from those of its axes.
 
         >>> [t.tolist() for t in Tensor([1, 2]).meshgrid(Tensor([3, 4]))]
         [[[1, 1], [2, 2]], [[3, 4], [3, 4]]]
         """
         choice("meshgrid", "indexing", indexing, ("ij", "xy"))
-        check_tensors("meshgrid", others)
-        axes = [t.reshape(-1) for t in (self, *others)]
+        axes = [t.reshape(-1) for t in _listed("meshgrid", self, others)]
         shape = tuple(t.shape[0] for t in axes)
         grids = [t.reshape((1,) * i + (-1,) + (1,) * (len(axes) - i - 1)).expand(shape) for i, t in enumerate(axes)]
         return tuple(g.transpose(0, 1) if indexing == "xy" and len(axes) > 1 else g for g in grids)

@@ -7,12 +7,13 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tinsmith.core.dtypes import dtypes
+from tinsmith.backend.device import DeviceName
+from tinsmith.core.dtypes import DTypeLike, dtypes
 from tinsmith.core.errors import AxisError, ShapeError
 from tinsmith.ir import UOp
 from tinsmith.ir.sizes import value_of_size
 from tinsmith.tensor.arguments import integer, integers, listed
-from tinsmith.tensor.base import check_tensors
+from tinsmith.tensor.base import TensorBase, check_tensors
 from tinsmith.tensor.helpers import axis_and_size, axis_of, broadcast_shape, one, operand
 from tinsmith.tensor.joining import _listed
 
@@ -121,12 +122,15 @@ class Layout:
         d, size = axis_and_size("unbind", self, dim)
         return tuple(self.select(d, i) for i in range(value_of_size(size)))
 
-    def tensor_split(self: Tensor, indices_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+    def tensor_split(self: Tensor, indices_or_sections: int | Sequence[int] | Tensor,
+                     dim: int = 0) -> tuple[Tensor, ...]:
         """So many parts as equal as can be, the longer ones first; or parts that begin at the given places.
 
         >>> [t.tolist() for t in Tensor([1, 2, 3]).tensor_split(2)], len(Tensor([1, 2, 3]).tensor_split((1, 2)))
         ([[1, 2], [3]], 3)
         """
+        if isinstance(indices_or_sections, TensorBase):
+            indices_or_sections = indices_or_sections.tolist()
         d, whole = axis_and_size("tensor_split", self, dim)
         total = value_of_size(whole)
         if isinstance(indices_or_sections, (tuple, list)):
@@ -429,27 +433,30 @@ class Layout:
         return out
 
     @classmethod
-    def tril_indices(cls: type[Tensor], row: int, col: int, offset: int = 0) -> Tensor:
+    def tril_indices(cls: type[Tensor], row: int, col: int, offset: int = 0, *, dtype: DTypeLike | None = None,
+                     device: DeviceName | None = None) -> Tensor:
         """Rows and columns of the elements of a lower triangle.
 
         >>> Tensor.tril_indices(2, 2).tolist()
         [[0, 1, 1], [0, 0, 1]]
         """
-        return cls._triangle("tril_indices", row, col, lambda i, j: j <= i + offset)
+        return cls._triangle("tril_indices", row, col, lambda i, j: j <= i + offset, dtype, device)
 
     @classmethod
-    def triu_indices(cls: type[Tensor], row: int, col: int, offset: int = 0) -> Tensor:
+    def triu_indices(cls: type[Tensor], row: int, col: int, offset: int = 0, *, dtype: DTypeLike | None = None,
+                     device: DeviceName | None = None) -> Tensor:
         """Rows and columns of the elements of an upper triangle.
 
         >>> Tensor.triu_indices(2, 2).tolist()
         [[0, 0, 1], [0, 1, 1]]
         """
-        return cls._triangle("triu_indices", row, col, lambda i, j: j >= i + offset)
+        return cls._triangle("triu_indices", row, col, lambda i, j: j >= i + offset, dtype, device)
 
     @classmethod
-    def _triangle(cls: type[Tensor], op: str, row: int, col: int, inside: Any) -> Tensor:
+    def _triangle(cls: type[Tensor], op: str, row: int, col: int, inside: Any,
+                  dtype: DTypeLike | None, device: DeviceName | None) -> Tensor:
         row, col = integer(op, "row", row, least=0), integer(op, "col", col, least=0)
         found = [(i, j) for i in range(row) for j in range(col) if inside(i, j)]
         if not found:
-            return cls.zeros(2, 0, dtype=dtypes.default_int)
-        return cls([list(axis) for axis in zip(*found)], dtype=dtypes.default_int)
+            return cls.zeros(2, 0, dtype=dtype or dtypes.default_int, device=device)
+        return cls([list(axis) for axis in zip(*found)], dtype=dtype or dtypes.default_int, device=device)

@@ -6,13 +6,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError, AxisError, DTypeError, ShapeError
 from tinsmith.ir import UOp
 from tinsmith.ir.sizes import normal_size, size_text
 from tinsmith.ir.uop import Window
 from tinsmith.tensor.arguments import choice, given, integer, integers, listed, number, pairs, shown, symbolic
-from tinsmith.tensor.base import check_tensors
+from tinsmith.tensor.base import TensorBase, check_tensors
 from tinsmith.tensor.helpers import (
     axes_of,
     axis_and_size,
@@ -305,14 +307,20 @@ class Movement(Joining):
         x = self.uop.reshape(apart).expand(wide)
         return self._new(x.reshape(tuple(r * s for r, s in zip(times, base))))
 
-    def repeat_interleave(self: Tensor, repeats: int, dim: int | None = None) -> Tensor:
-        """Each element repeated in place, along an axis or of the flat tensor.
+    def repeat_interleave(self: Tensor, repeats: int | Tensor | Sequence[int], dim: int | None = None, *,
+                          output_size: int | None = None) -> Tensor:
+        """Each element repeated in place, along an axis or of the flat tensor; a number for each is computed now.
 
         >>> Tensor([1, 2]).repeat_interleave(2).tolist()
         [1, 1, 2, 2]
         """
-        repeats = integer("repeat_interleave", "repeats", repeats, least=0)
         x, d = (self.flatten(), 0) if dim is None else (self, axis_and_size("repeat_interleave", self, dim)[0])
+        if isinstance(repeats, (TensorBase, list, tuple)) and (each := _numbers(repeats)) is not None:
+            if len(each) != x.shape[d]:
+                raise ShapeError("repeat_interleave", f"{len(each)} repeats for {x.shape[d]} elements", "one for each")
+            return x.index_select(d, type(self)(np.repeat(np.arange(len(each), dtype=np.int32), each),
+                                                device=self.device))
+        repeats = integer("repeat_interleave", "repeats", repeats, least=0)
         shape = x.shape
         wide = x.uop.reshape((*shape[: d + 1], 1, *shape[d + 1 :])).expand((*shape[: d + 1], repeats, *shape[d + 1 :]))
         return self._new(wide.reshape((*shape[:d], shape[d] * repeats, *shape[d + 1 :])))
@@ -345,6 +353,8 @@ class Movement(Joining):
         >>> Tensor([1, 2, 3, 4]).unfold(0, 2, 1).tolist()
         [[1, 2], [2, 3], [3, 4]]
         """
+        if not self.ndim:
+            return self.reshape(1).unfold(dim, size, step).reshape(-1)
         d, whole = axis_and_size("unfold", self, dim)
         size, step = integer("unfold", "size", size, 0, whole), integer("unfold", "step", step, 1)
         count = (whole - size) // step + 1
@@ -371,17 +381,23 @@ class Movement(Joining):
         return x[..., down : down + n, right : right + n]._view(DIAGONAL, n)
 
     def diag(self: Tensor, diagonal: int = 0) -> Tensor:
-        """A matrix with this vector on a diagonal; of a matrix, the diagonal.
+        """A matrix with this vector on a diagonal; of a matrix, a copy of the diagonal.
 
         >>> Tensor([1, 2]).diag().tolist(), Tensor([[1, 2], [3, 4]]).diag().tolist()
         ([[1, 0], [0, 2]], [1, 4])
         """
         if self.ndim == 2:
-            return self.diagonal(diagonal)
+            return self.diagonal(diagonal)._copy()
         if self.ndim != 1:
             raise ShapeError("diag", f"takes a vector or a matrix, got shape {self.shape}",
                              ".diagonal() or .diag_embed() for batches")
         return self.diag_embed(diagonal)
+
+
+def _numbers(repeats: Any) -> list[int] | None:
+    """How often each element comes; None for one number for all of them."""
+    found = repeats.tolist() if isinstance(repeats, TensorBase) else list(repeats)
+    return [integer("repeat_interleave", "repeats", n, least=0) for n in found] if isinstance(found, list) else None
 
 
 def _open_size(x: Tensor, rest: Any) -> Any:

@@ -153,14 +153,23 @@ class Picking:
         rows: Tensor = self.nonzero()
         return rows
 
-    def searchsorted(self: Tensor, values: Any, *, right: bool = False, side: str | None = None) -> Tensor:
+    def searchsorted(self: Tensor, values: Any, *, right: bool = False, side: str | None = None,
+                     sorter: Tensor | None = None, out_int32: bool = False) -> Tensor:
         """Where values would stand in the rows of this sorted tensor: before equal ones, or behind them if ``right``.
 
         Each value is compared with its whole row where that is short, else the row is halved over and over.
 
         >>> Tensor([1, 3, 5]).searchsorted(Tensor([3, 4])).tolist()
         [1, 2]
+
+        Args:
+            sorter: places of this tensor's elements in order, if they are not.
+            out_int32: give int32, whatever the default int is.
         """
+        if sorter is not None or out_int32:
+            row = self if sorter is None else self.gather(-1, sorter)
+            found = row.searchsorted(values, right=right, side=side)
+            return found.cast(dtypes.int32) if flag("searchsorted", "out_int32", out_int32) else found
         x = operand("searchsorted", values, self)
         behind = flag("searchsorted", "right", right) or side == "right"
         if self.ndim > 1 and x.shape[:-1] != self.shape[:-1]:
@@ -172,7 +181,7 @@ class Picking:
         row = self if self.ndim == 1 else self.unsqueeze(-2)
         return _stands_before(row, x.unsqueeze(-1), behind).sum(-1, dtype=dtypes.default_int)
 
-    def bucketize(self: Tensor, boundaries: Tensor, *, right: bool = False) -> Tensor:
+    def bucketize(self: Tensor, boundaries: Tensor, *, right: bool = False, out_int32: bool = False) -> Tensor:
         """Between which of the sorted boundaries each element lies.
 
         >>> Tensor([0, 3, 9]).bucketize(Tensor([1, 5])).tolist()
@@ -181,7 +190,7 @@ class Picking:
         check_tensors("bucketize", [boundaries])
         if boundaries.ndim != 1:
             raise ShapeError("bucketize", f"boundaries of shape {boundaries.shape}", "a vector")
-        return boundaries.searchsorted(self, right=right)
+        return boundaries.searchsorted(self, right=right, out_int32=out_int32)
 
     def isin(self: Tensor, test_elements: Any, *, invert: bool = False) -> Tensor:
         """Whether each element is one of ``test_elements``.

@@ -9,7 +9,8 @@ from tinsmith.backend.device import Device, DeviceName
 from tinsmith.core.dtypes import DType, to_dtype
 from tinsmith.ir import Ops, UOp
 from tinsmith.tensor import files
-from tinsmith.tensor.base import TensorBase, device_name, numbers
+from tinsmith.tensor.base import TensorBase, device_name
+from tinsmith.tensor.realize import numbers
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor

@@ -31,7 +31,7 @@ class Powers:
         >>> Tensor([2., -3.]).square().tolist()
         [4.0, 9.0]
         """
-        return self.mul(self)
+        return self._new(self.uop.cast(dtypes.default_int)).square() if self.dtype.is_bool else self.mul(self)
 
     def pow(self: Tensor, x: Any, reverse: bool = False) -> Tensor:
         """The value to the power ``x``; signs and zeros as in NumPy.

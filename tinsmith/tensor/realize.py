@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import signal
 import threading
@@ -54,6 +55,8 @@ _copied: WeakTable[UOp, UOp] = WeakTable()
 running = threading.RLock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=running.acquire, after_in_parent=running.release, after_in_child=running.release)
+
+numbers = itertools.count(1)  # of leaves and clones
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -444,6 +447,8 @@ def version(old: UOp, value: UOp) -> UOp:
     """What a write leaves: a new version of memory that has an old one, else just the value."""
     if old.base.op in (Ops.BUFFER, Ops.ASSIGN, Ops.COPY) or is_leaf(old):
         return UOp(Ops.ASSIGN, None, (_memory(old), value))
+    if value.dtype.is_float and value.base.op in (Ops.BUFFER, Ops.ASSIGN, Ops.COPY):
+        return UOp(Ops.CONTIGUOUS, None, (value,), next(numbers))  # data of another tensor: two values from now on
     return value
 
 

@@ -13,7 +13,7 @@ from tinsmith.core.dtypes import DType, DTypeLike, dtypes, sum_dtype, to_dtype
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops import Op
-from tinsmith.tensor.arguments import integer, number, shown
+from tinsmith.tensor.arguments import number, shown
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.helpers import axes_of, axis_of, axis_or_dim, float_of, product, rounded_once
 from tinsmith.tensor.slopes import with_slopes
@@ -114,7 +114,7 @@ class Reduce:
         return _over(total, count).cast(x.dtype)
 
     @rounded_once
-    def var(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: int = 1, *,
+    def var(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: float = 1, *,
             dim: Axis = None, unbiased: bool | None = None) -> Tensor:
         """The variance along axes: squares of deviations over ``count - correction`` (0 if not ``unbiased``).
 
@@ -129,7 +129,7 @@ class Reduce:
         x = self._new(float_of(self))
         if unbiased is not None or correction is None:
             correction = int(unbiased is not False)
-        correction = integer("var", "correction", correction)
+        correction = number("var", "correction", correction)
         count = product([self.shape[a] for a in axes])
         if not self.dtype.is_float:
             squares = x.sub(x.mean(axes, keepdim=True)).square()
@@ -150,7 +150,7 @@ class Reduce:
         return away, away.mean(axes, keepdim=True)
 
     @rounded_once
-    def std(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: int = 1, *,
+    def std(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: float = 1, *,
             dim: Axis = None, unbiased: bool | None = None) -> Tensor:
         """The standard deviation along axes; ``unbiased=False`` is correction 0.
 
@@ -160,7 +160,7 @@ class Reduce:
         axis = axis_or_dim("std", axis, dim)
         return _root(self.var(axis, keepdim, correction, unbiased=unbiased))
 
-    def var_mean(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: int = 1, *,
+    def var_mean(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: float = 1, *,
                  dim: Axis = None, unbiased: bool | None = None) -> tuple[Tensor, Tensor]:
         """Variance and mean.
 
@@ -171,7 +171,7 @@ class Reduce:
         return (self.var(axis, keepdim, correction, unbiased=unbiased),
                 self.mean(None if isinstance(axis, bool) else axis, keepdim))
 
-    def std_mean(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: int = 1, *,
+    def std_mean(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: float = 1, *,
                  dim: Axis = None, unbiased: bool | None = None) -> tuple[Tensor, Tensor]:
         """Standard deviation and mean.
 
@@ -320,10 +320,10 @@ def _reduced(shape: tuple[Any, ...], axes: tuple[int, ...], keep: bool) -> tuple
 
 
 def _over(total: Tensor, count: Any) -> Tensor:
-    """``total / count`` as a multiplication by a constant."""
+    """``total / count`` as a multiplication by a constant; of no more values than are taken off, ``total / 0``."""
     if isinstance(count, UOp):
         return total.div(count)
-    return total.mul(1 / count if count > 0 else float("inf") if count == 0 else float("nan"))
+    return total.mul(1 / count if count > 0 else float("inf"))
 
 
 def _no_pair(op: str, dim: Any) -> None:

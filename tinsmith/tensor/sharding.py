@@ -60,7 +60,7 @@ class Sharding:
             return self._moved(name, alone)
         d = axis_of("shard", self, axis)
         host = self._on_host(alone)
-        made = self._new(_parts(self.uop if host is None else host, d, name, on_host=host is not None))
+        made = self._new(parts(self.uop if host is None else host, d, name, on_host=host is not None))
         made.requires_grad = self.requires_grad
         return made
 
@@ -83,7 +83,7 @@ class Sharding:
         assert axis is not None
         if place_of(self.uop) == place_of(other.uop):
             return self
-        made = self._new(_parts(self.uop, axis, other._device, bounds))
+        made = self._new(parts(self.uop, axis, other._device, bounds))
         made.requires_grad = self.requires_grad
         return made
 
@@ -98,7 +98,12 @@ class Sharding:
         return place_of(self.uop)[1]
 
 
-def _parts(uop: UOp, axis: int, name: str, bounds: tuple[int, ...] | None = None, on_host: bool = False) -> UOp:
+def parts(uop: UOp, axis: int, name: str, bounds: tuple[int, ...] | None = None, on_host: bool = False) -> UOp:
+    """A value in parts along an axis, evenly unless their ``bounds`` are given.
+
+    Raises:
+        ShapeError: if the axis is too short, or symbolic.
+    """
     devices, size = members(name), uop.shape[axis]
     if isinstance(size, UOp):
         raise ShapeError("shard", f"axis {axis} of shape {uop.shape} has a size that is known only at run time",
@@ -107,16 +112,16 @@ def _parts(uop: UOp, axis: int, name: str, bounds: tuple[int, ...] | None = None
         raise ShapeError("shard", f"axis {axis} of shape {uop.shape} is too short for {len(devices)} devices",
                          "fewer devices, another axis, or axis=None")
     ends = bounds or even_bounds(size, len(devices))
-    parts = []
+    found = []
     if uop.device is not None and not on_host and not Device[members(uop.device)[0]].has_programs:
         uop = uop.copy_to(devices[0])  # memory cannot cut what it has
     for d, (b, e) in zip(devices, pairwise(ends)):
         if on_host:
-            parts.append(_host_part(uop, axis, b, e).copy_to(d))
+            found.append(_host_part(uop, axis, b, e).copy_to(d))
             continue
         part = uop.shrink(tuple((b, e) if i == axis else (0, s) for i, s in enumerate(uop.shape)))
-        parts.append(part if uop.device is None else part.copy_to(d))
-    return UOp(Ops.SHARD, None, tuple(parts), (axis, name))
+        found.append(part if uop.device is None else part.copy_to(d))
+    return UOp(Ops.SHARD, None, tuple(found), (axis, name))
 
 
 def _host_part(uop: UOp, axis: int, begin: int, end: int) -> UOp:

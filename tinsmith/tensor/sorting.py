@@ -12,6 +12,8 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tinsmith.backend.device import Device, members
 from tinsmith.codegen.render.costs import Costs
 from tinsmith.core.dtypes import DType, dtypes
@@ -128,12 +130,15 @@ class Sorting:
         first = self.isnan().argmax(d, keepdim) if self.ndim else found.indices
         return ValuesAndIndices(nan.where(last.values, found.values), nan.where(first, found.indices))
 
-    def unique(self: Tensor, return_inverse: bool = False, return_counts: bool = False) -> Any:
+    def unique(self: Tensor, return_inverse: bool = False, return_counts: bool = False, *, sorted: bool = True,
+               dim: int | None = None) -> Any:
         """The different elements, sorted; how many there are is found out now. Every NaN differs from all others.
 
         Args:
             return_inverse: also where each element is among them, in this tensor's shape.
             return_counts: also how often each occurs.
+            sorted: accepted for users of PyTorch; they always are.
+            dim: of the slices along this axis, instead of elements.
 
         >>> Tensor([3, 1, 3]).unique().tolist()
         [1, 3]
@@ -142,6 +147,10 @@ class Sorting:
         """
         return_inverse = flag("unique", "return_inverse", return_inverse)
         return_counts = flag("unique", "return_counts", return_counts)
+        if dim is not None:
+            out = _unique_slices(self, axis_of("unique", self, dim))
+            out = [out[0], *out[1:2] * return_inverse, *out[2:] * return_counts]
+            return out[0] if len(out) == 1 else tuple(out)
         flat = self.reshape(-1)
         if not flat.shape[0]:
             none = flat.cast(dtypes.default_int)
@@ -150,6 +159,15 @@ class Sorting:
         values, inverse, counts = _counted_values(flat) or _sorted_values(flat)
         out = [values] + [inverse.reshape(self.shape)] * return_inverse + [counts] * return_counts
         return out[0] if len(out) == 1 else tuple(out)
+
+
+def _unique_slices(x: Tensor, d: int) -> list[Tensor]:
+    """The different slices along an axis in order, where each slice is among them, and how often each occurs."""
+    array = (x.float() if x.dtype.is_float and x.dtype.itemsize < 4 else x).numpy()
+    _, first, inverse, counts = np.unique(array, return_index=True, return_inverse=True, return_counts=True, axis=d)
+    indices = [type(x)(i.reshape(-1).astype(dtypes.default_int.numpy), device=x.device)
+               for i in (first, inverse, counts)]
+    return [x.index_select(d, indices[0]), *indices[1:]]
 
 
 def _counted_values(flat: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:

@@ -6,11 +6,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.core.dtypes import DType, dtypes, promote
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.tensor.arguments import choice, flag, integer, number
 from tinsmith.tensor.base import check_tensors
-from tinsmith.tensor.helpers import axis_and_size, axis_of, broadcast_shape, float_of, operand, rounded_once
+from tinsmith.tensor.helpers import axis_and_size, axis_of, broadcast_shape, float_of, operand, product, rounded_once
 from tinsmith.tensor.reduce import Axis
 from tinsmith.tensor.scans import ValuesAndIndices
 
@@ -95,6 +95,9 @@ class Statistics:
         """
         if dim is None:
             return self.reshape(-1).nanmedian(0).values
+        if not self.ndim:
+            axis_of("nanmedian", self.reshape(1), dim)
+            return ValuesAndIndices(self._copy(), self._new(self.uop.const_like(0).cast(dtypes.default_int)))
         d, _ = axis_and_size("nanmedian", self, dim)
         values, indices = self.sort(d)
         middle = self.isnan().logical_not().sum(d, keepdim=True).sub(1).clamp(0).idiv(2)
@@ -155,22 +158,26 @@ class Statistics:
         """
         return self.sort(0).values
 
-    def unique_consecutive(self: Tensor, return_inverse: bool = False, return_counts: bool = False) -> Any:
-        """The values of the flat tensor without repetitions of a neighbour; computed now.
+    def unique_consecutive(self: Tensor, return_inverse: bool = False, return_counts: bool = False,
+                           dim: int | None = None) -> Any:
+        """The values of the flat tensor, or the slices along an axis, without repetitions of a neighbour; computed now.
 
         >>> Tensor([1, 1, 2, 1]).unique_consecutive().tolist()
         [1, 2, 1]
         """
         return_inverse = flag("unique_consecutive", "return_inverse", return_inverse)
         return_counts = flag("unique_consecutive", "return_counts", return_counts)
-        flat = self.reshape(-1)
-        new = flat[1:].ne(flat[:-1]).pad(((1, 0),), value=1) if flat.shape[0] else flat.ne(flat)
-        out = [flat[new]]
+        x, d = (self.reshape(-1), 0) if dim is None else (self, axis_and_size("unique_consecutive", self, dim)[0])
+        rows = x.transpose(0, d)
+        rows = rows.reshape(rows.shape[0], product(rows.shape[1:]))
+        new = rows[1:].ne(rows[:-1]).any(1).pad(((1, 0),), value=1) if rows.shape[0] else rows.ne(rows).any(1)
+        found = new.nonzero().reshape(-1)
+        out = [x.index_select(d, found)]
         place = new.cast(dtypes.default_int).cumsum(0).sub(1)
         if return_inverse:
-            out.append(place.reshape(self.shape))
+            out.append(place.reshape(self.shape) if dim is None else place)
         if return_counts:
-            out.append(out[0].zeros_like(dtype=dtypes.default_int).scatter_add(0, place, place.ones_like()))
+            out.append(found.zeros_like(dtype=dtypes.default_int).scatter_add(0, place, place.ones_like()))
         return out[0] if len(out) == 1 else tuple(out)
 
     def histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
@@ -182,7 +189,7 @@ class Statistics:
         return _counted("histc", self, bins, min, max, None).hist
 
     def histogram(self: Tensor, bins: int | Tensor = 100, *, range: tuple[float, float] | None = None,
-                  weight: Tensor | None = None) -> Histogram:
+                  weight: Tensor | None = None, density: bool = False) -> Histogram:
         """How many values lie in each of ``bins`` equal parts of a range, and the ends of the parts.
 
         >>> [t.tolist() for t in Tensor([1.0, 2.0, 1.0]).histogram(3, range=(0, 3))]
@@ -191,7 +198,11 @@ class Statistics:
         Args:
             bins: their number, or a vector of their ends.
             weight: what each value counts.
+            density: divide by the sum and the width of each part, so that the integral is 1.
         """
+        if flag("histogram", "density", density):
+            counts, ends = self.histogram(bins, range=range, weight=weight)
+            return Histogram(counts.div(counts.sum()).div(ends[1:].sub(ends[:-1])), ends)
         if not isinstance(bins, int):
             check_tensors("histogram", [bins])
             x = self.reshape(-1)
@@ -201,17 +212,33 @@ class Statistics:
         low, high = (0.0, 0.0) if range is None else range
         return _counted("histogram", self, bins, low, high, weight)
 
-    def cov(self: Tensor, *, correction: int = 1) -> Tensor:
+    @rounded_once
+    def cov(self: Tensor, *, correction: int = 1, fweights: Tensor | None = None,
+            aweights: Tensor | None = None) -> Tensor:
         """Covariances of variables, one row each, over their observations.
 
         >>> Tensor([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]).cov().tolist()
         [[1.0, -1.0], [-1.0, 1.0]]
+
+        Args:
+            fweights: how often each observation counts.
+            aweights: how much each observation weighs.
         """
         if self.ndim > 2:
             raise ShapeError("cov", f"takes a vector or a matrix, got shape {self.shape}", "a row for each variable")
         x = self._new(float_of(self)).atleast_2d() if self.ndim < 2 else self._new(float_of(self))
-        away = x.sub(x.mean(1, keepdim=True))
-        out = away.matmul(away.transpose(-1, -2)).div(x.shape[1] - integer("cov", "correction", correction))
+        correction = integer("cov", "correction", correction)
+        given = [w.reshape(-1) for w in (fweights, aweights) if w is not None]
+        if not given:
+            away = x.sub(x.mean(1, keepdim=True))
+            out = away.matmul(away.transpose(-1, -2)).div(x.shape[1] - correction)
+            return out.squeeze() if x.shape[0] == 1 else out
+        kind = promote(x.dtype, *(w.dtype for w in given))
+        x, w = x.cast(kind), (given[0] if len(given) == 1 else given[0].mul(given[1])).cast(kind)
+        total = w.sum()
+        away = x.sub(x.mul(w).sum(1, keepdim=True).div(total))
+        lost = correction if aweights is None else w.mul(aweights.reshape(-1)).sum().div(total).mul(correction)
+        out = away.mul(w).matmul(away.transpose(-1, -2)).div(total.sub(lost).clamp(0))
         return out.squeeze() if x.shape[0] == 1 else out
 
     def corrcoef(self: Tensor) -> Tensor:
@@ -305,10 +332,12 @@ def _counted(op: str, x: Tensor, bins: int, low: float, high: float, weight: Ten
     if low > high:
         raise ArgumentError(op, f"no values between {low} and {high}", "min <= max")
     flat = x.reshape(-1).cast(kind)
+    if op == "histogram" and low == high and not flat.shape[0]:  # PyTorch's range of nothing
+        high = low + 1
     own = low == high and flat.shape[0]
     least, most = (flat.min(), flat.max()) if own else (flat._zeros().add(v) for v in (low, high))
-    none = least.eq(most)
-    least, most = none.where(least.sub(1), least), none.where(most.add(1), most)
+    none, more = least.eq(most), 1 if op == "histc" else 0.5
+    least, most = none.where(least.sub(more), least), none.where(most.add(more), most)
     inside = flat.ge(least) & flat.le(most)
     place = flat.sub(least).div(most.sub(least)).mul(bins).floor().clamp(0, bins - 1)
     steps = type(x).linspace(0, 1, bins + 1, dtype=kind, device=x.device)

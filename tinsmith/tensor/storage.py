@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tinsmith.core.dtypes import dtypes
+from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ShapeError
 from tinsmith.core.weak import LiveSet
 from tinsmith.ir import Ops, UOp
@@ -52,6 +52,29 @@ def _diagonal(x: UOp, size: int) -> UOp:
     return rows.shrink((*((0, s) for s in lead), (0, size), (0, 1))).reshape((*lead, size))
 
 
+def _bits(x: UOp, arg: Bits) -> UOp:
+    found: UOp = arg.tensor._wrap(x, arg.device)._as_bits(arg.to).uop
+    return found
+
+
+def _strided_bits(v: View, arg: Bits) -> View | None:
+    own, new = arg.own.itemsize, arg.to.itemsize
+    if own == new:
+        return v
+    if v.strides[-1] != 1 or any(stride * own % new for stride in v.strides[:-1]):
+        return None
+    return View.create((*v.shape[:-1], v.shape[-1] * own // new), (*(s * own // new for s in v.strides[:-1]), 1))
+
+
+class Bits(NamedTuple):
+    """What a look at bits takes: the two dtypes, and the class and place of the tensor that reads them."""
+
+    own: DType
+    to: DType
+    tensor: type[Any]
+    device: str
+
+
 RESHAPE = Look("RESHAPE", lambda x, shape: x.reshape(shape), lambda v, shape: v.reshape(shape))
 PERMUTE = Look("PERMUTE", lambda x, order: x.permute(order), lambda v, order: v.permute(order))
 EXPAND = Look("EXPAND", lambda x, shape: x.expand(shape), lambda v, shape: v.expand(shape))
@@ -59,6 +82,8 @@ SLICE = Look("SLICE", sliced, _strided)
 DIAGONAL = Look("DIAGONAL", _diagonal, lambda v, size: View.create((*v.shape[:-2], size),
                                                                    (*v.strides[:-2], v.strides[-2] + v.strides[-1])))
 DETACH = Look("DETACH", lambda x, _: UOp(Ops.DETACH, None, (x,)), lambda v, _: v)
+BITS = Look("BITS", _bits, _strided_bits)
+UNRECORDED = (DETACH, BITS)  # a write through these has no gradient
 
 Looks = tuple[tuple[Look, Any], ...]
 
@@ -159,6 +184,16 @@ def shown(t: TensorBase, look: Look, arg: Any) -> tuple[UOp, Share]:
     return look.node(t.uop, arg), Share(shared.storage, (*shared.looks, (look, arg)))
 
 
+def whole(t: TensorBase) -> UOp:
+    """The value of all the memory that a tensor shows."""
+    return t.uop if t._shared is None else t._shared.storage.value
+
+
+def sharing(t: TensorBase) -> list[TensorBase]:
+    """The tensors that show the same memory, this one among them."""
+    return [t] if t._shared is None else list(t._shared.storage.members())
+
+
 def alone(t: TensorBase) -> bool:
     """Whether nobody else shares a tensor's memory; it goes on without a storage then."""
     shared = t._shared
@@ -186,36 +221,31 @@ def write(t: TensorBase, value: UOp, version: Callable[[UOp, UOp], UOp]) -> None
         t.uop = version(t.uop, value)
         return
     assert t._shared is not None
-    storage, nodes = t._shared.storage, _nodes(t._shared)
-    storage.become(version(storage.value, _placed(nodes, value)))
+    storage = t._shared.storage
+    storage.become(version(storage.value, _placed(t._shared, value)))
 
 
-def _nodes(shared: Share) -> list[UOp]:
-    """The nodes from what a tensor shows down to the storage's value, without that."""
-    nodes = []
-    node = shared.seen()
-    while node is not shared.storage.value:
-        nodes.append(node)
-        node = node.src[0]
-    return nodes
-
-
-def _placed(nodes: list[UOp], value: UOp) -> UOp:
-    """The whole storage's value with ``value`` where the topmost of ``nodes`` shows it."""
-    if not nodes:
-        return value
-    base = nodes[-1].src[0]
-    inside = UOp.const(dtypes.int32, 1).expand_to(value.shape)
-    partly = False
-    for node in nodes:
-        if node.op is Ops.DETACH:
+def _placed(shared: Share, value: UOp) -> UOp:
+    """The whole storage's value with ``value`` where the looks show it."""
+    levels = [shared.storage.value]
+    for look, arg in shared.looks:
+        levels.append(look.node(levels[-1], arg))
+    inside, partly = UOp.const(dtypes.int32, 1).expand_to(value.shape), False
+    for (look, arg), node, base in zip(reversed(shared.looks), levels[:0:-1], levels[-2::-1]):
+        if look is BITS:  # of an element, some bits may be written
+            value = inside.ne(0).where(value, node) if partly else value
+            value = look.node(value, arg._replace(own=arg.to, to=arg.own))
+            inside, partly = UOp.const(dtypes.int32, 1).expand_to(value.shape), False
             continue
-        partly |= node.op is Ops.SHRINK
-        assert node.op.gradient is not None
-        (v,), (i,) = node.op.gradient(node, value), node.op.gradient(node, inside)
-        assert v is not None and i is not None
-        value, inside = v, i
-    return inside.ne(0).where(value, base) if partly else value
+        while node is not base:
+            if node.op is not Ops.DETACH:
+                partly |= node.op is Ops.SHRINK
+                assert node.op.gradient is not None
+                (v,), (i,) = node.op.gradient(node, value), node.op.gradient(node, inside)
+                assert v is not None and i is not None
+                value, inside = v, i
+            node = node.src[0]
+    return inside.ne(0).where(value, levels[0]) if partly else value
 
 
 def replaced(tensors: Iterable[TensorBase], seen_again: Callable[[UOp], UOp | None]) -> None:

@@ -161,7 +161,9 @@ class Windows:
             whole = integers(op, "output_size", tuple(output_size)[-dims:], dims, least=1)
         flat = type(self).zeros(*lead, product(whole), dtype=self.dtype, device=self.device, requires_grad=False)
         rows = (*lead, product(size))
-        return flat.scatter(-1, indices.reshape(rows), self.reshape(rows)).reshape(*lead, *whole)
+        values, places = self.reshape(rows), indices.reshape(rows)
+        out = with_slopes(flat.scatter(-1, places, values.detach()), _found_again, values, places)
+        return out.reshape(*lead, *whole)
 
     def avg_pool2d(self: Tensor, kernel_size: Ints = 2, stride: Ints | None = None, dilation: Ints = 1,
                    padding: Ints = 0, ceil_mode: bool = False, count_include_pad: bool = True,
@@ -361,3 +363,8 @@ def _pool_windows(op: str, x: UOp, kernel: tuple[int, ...], steps: tuple[int, ..
     for a in range(dims):
         x = x.window(Window(first + a, first + dims + a, steps[a], spread[a], size[a], outputs[a]))
     return x, tuple(range(first + dims, first + 2 * dims)), (*lead, *outputs)
+
+
+def _found_again(g: Tensor, value: Tensor, values: Tensor, places: Tensor) -> tuple[Tensor, None]:
+    """The gradient of every value that was written to a place, as in PyTorch, also where several were."""
+    return g.gather(-1, places), None
