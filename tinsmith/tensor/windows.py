@@ -265,7 +265,7 @@ def _accumulator(op: str, x: Tensor, weight: Tensor, dtype: DType | None) -> tup
     if out.is_bool:
         raise DTypeError(op, "both operands are bool", ".cast(dtypes.int)")
     wide = dtypes.float32 if out.is_float and out.itemsize <= 2 else sum_dtype(out)
-    return (out if out.is_float else wide), wide
+    return out, wide
 
 
 def _outputs(op: str, size: Any, kernel: int, stride: int, dilation: int) -> Any:
