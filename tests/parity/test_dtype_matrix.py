@@ -88,6 +88,10 @@ KINDS = {
 }
 
 
+OF_TENSORS = ("addcmul", "addcdiv", "atan2", "hypot", "logaddexp", "fmax", "fmin", "maximum", "minimum", "and_", "or_",
+              "xor", "copysign", "xlogy")
+
+
 def edges(name: str) -> list[Any]:
     """The values at which arithmetic of a dtype goes wrong."""
     if name == "bool":
@@ -98,8 +102,8 @@ def edges(name: str) -> list[Any]:
                             -7) if d.min <= v <= d.max]
     info = ml_dtypes.finfo(d.numpy)
     tiny, least = float(info.tiny), float(info.smallest_subnormal)
-    found = [0.0, 1.0, 0.1, 0.5, 1.5, 2.5, 3.0, 7.0, 13.0, 1e-4, 100.0, 60000.0, float(info.max), tiny, least, 3 * least,
-             1 + float(info.eps), math.inf]
+    found = [0.0, 1.0, 0.1, 0.5, 1.5, 2.5, 3.0, 7.0, 13.0, 1e-4, 100.0, 60000.0, float(info.max), tiny, least,
+             3 * least, 1 + float(info.eps), math.inf]
     return [s * v for v in found for s in (1, -1)] + [math.nan]
 
 
@@ -114,9 +118,10 @@ def values(rng: random.Random, name: str, count: int) -> Any:
 def scalar(rng: random.Random, left: str) -> Any:
     """A Python number that the dtype of the tensor beside it can hold."""
     if rng.random() < 0.5:
-        return rng.choice([0.1, -0.1, 1e-4, 1e5, 1 / 65536, 1e-9, 2.5, -3.0, 0.0, -0.0, 1.0, math.inf, -math.inf, math.nan])
-    d = getattr(dtypes, left)
-    return rng.choice([n for n in (0, 1, 2, 3, 7, 100, -1, -3, 65535, 2**31 - 1) if not d.is_int or d.min <= n <= d.max])
+        return rng.choice([0.1, -0.1, 1e-4, 1e5, 1 / 65536, 1e-9, 2.5, -3.0, 0.0, -0.0, 1.0, math.inf, -math.inf,
+                           math.nan])
+    d, whole = getattr(dtypes, left), (0, 1, 2, 3, 7, 100, -1, -3, 65535, 2**31 - 1)
+    return rng.choice([n for n in whole if not d.is_int or d.min <= n <= d.max])
 
 
 def as_torch(x: Any) -> Any:
@@ -140,21 +145,19 @@ class Program:
         self.left = rng.choice(list(self.kind.left))
         self.operands = [values(rng, self.left, count)]
         if self.kind.operands == 2:
-            by_scalar = rng.random() < 0.5 and self.name not in ("addcmul", "addcdiv", "atan2", "hypot", "logaddexp",
-                                                                 "fmax", "fmin", "maximum", "minimum", "and_", "or_",
-                                                                 "xor", "copysign", "xlogy")
+            by_scalar = rng.random() < 0.5 and self.name not in OF_TENSORS
             right = rng.choice(list(self.kind.right))
             self.operands.append(scalar(rng, self.left) if by_scalar else values(rng, right, count))
 
     def __str__(self) -> str:
-        shown = ", ".join(f"{o.dtype.name} {o.tolist()}" if isinstance(o, np.ndarray) else repr(o) for o in self.operands)
-        return f"{self.name} on {self.device} of {shown}"
+        shown = [f"{o.dtype.name} {o.tolist()}" if isinstance(o, np.ndarray) else repr(o) for o in self.operands]
+        return f"{self.name} on {self.device} of {', '.join(shown)}"
 
     def defined(self) -> bool:
         """Return True if PyTorch's result is defined, or an error there is one here."""
         x, *rest = self.operands
-        whole = [o for o in self.operands if isinstance(o, int) or (isinstance(o, np.ndarray) and o.dtype.kind in "biu")]
-        of_integers = len(whole) == len(self.operands)
+        of_integers = all(isinstance(o, int) or (isinstance(o, np.ndarray) and o.dtype.kind in "biu")
+                          for o in self.operands)
         if self.name in ("floordiv", "mod", "fmod", "trunc_div", "floor_div", "rfloordiv", "rmod") and of_integers:
             divisor = x if self.name[:2] in ("rf", "rm") else rest[0]
             return bool(np.all(np.asarray(divisor) != 0))
@@ -179,11 +182,11 @@ class Program:
             # subnormals, which PyTorch loses, and last digits
             out = self.kind.theirs(*(t.float().double() for t in tensors)).to(out.dtype)
         if self.name == "rtruediv" and isinstance(self.operands[1], (int, float)):
-            kind = torch.float64 if out.dtype is torch.float64 else torch.float32  # PyTorch multiplies by the reciprocal
+            kind = out.dtype if out.dtype is torch.float64 else torch.float32  # PyTorch multiplies by the reciprocal
             out = (torch.tensor(self.operands[1], dtype=kind) / theirs[0].to(kind)).to(out.dtype)
         if self.name == "sign":
             out = torch.where(theirs[0] != theirs[0], theirs[0], out)  # NumPy's and our NaN; PyTorch has 0
-        if out.dtype is torch.int64 and not self.name.startswith("to_") and all(t.dtype is not torch.int64 for t in tensors):
+        if out.dtype is torch.int64 and self.name != "to_int64" and not any(t.dtype is torch.int64 for t in tensors):
             out = out.to(torch.int32)  # our default integer
         if self.name in ("fmod", "mod", "rmod") and out.dtype.is_floating_point:
             out = torch.where(out.isnan(), self.exact_remainder(out.dtype), out)  # vectors of PyTorch's overflow
@@ -202,7 +205,8 @@ class Program:
         if not self.defined():
             return
         want = self.wanted()
-        got = self.kind.ours(*(Tensor(o, device=self.device) if isinstance(o, np.ndarray) else o for o in self.operands))
+        mine = [Tensor(o, device=self.device) if isinstance(o, np.ndarray) else o for o in self.operands]
+        got = self.kind.ours(*mine)
         assert got.dtype is getattr(dtypes, str(want.dtype).removeprefix("torch.")), (got.dtype, want.dtype)
         found, known = got.numpy(), as_numpy(want)
         if found.dtype.kind not in "fV":
@@ -219,8 +223,8 @@ class Program:
         same = (wide == goal) | near | (np.isnan(wide) & np.isnan(goal))
         if self.kind.zeros:
             same &= (goal != 0) | (wide != 0) | (np.signbit(found) == np.signbit(known))
-        assert same.all(), [(*(np.asarray(o).reshape(-1)[i % np.size(o)] for o in self.operands), found[i], known[i])
-                            for i in np.flatnonzero(~same)[:4]]
+        lines = zip(*(np.broadcast_to(o, found.shape) for o in self.operands), found, known)
+        assert same.all(), [line for line, ok in zip(lines, same) if not ok][:4]
 
 
 def check(seed: int) -> None:

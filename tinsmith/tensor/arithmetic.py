@@ -172,9 +172,11 @@ class Arithmetic:
             prepend: tensors to put in front of the values, and behind them, first.
         """
         d, _ = axis_and_size("diff", self, dim)
+        if integer("diff", "n", n, least=0) == 0:
+            return self._copy()
         parts = [t for t in (prepend, self, append) if t is not None]
         x = parts[0].cat(*parts[1:], dim=d) if len(parts) > 1 else self
-        for _ in range(integer("diff", "n", n, least=0)):
+        for _ in range(n):
             count = x.shape[d]
             below, above = x.narrow(d, 0, max(count - 1, 0)), x.narrow(d, min(1, count), max(count - 1, 0))
             x = above.ne(below) if x.dtype.is_bool else above.sub(below)

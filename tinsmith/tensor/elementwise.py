@@ -10,8 +10,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from tinsmith.core.dtypes import DType, dtypes, promote
 from tinsmith.core.errors import ArgumentError, DTypeError
 from tinsmith.ir import Ops, UOp
@@ -28,6 +26,7 @@ from tinsmith.tensor.helpers import (
     matched_nodes,
     operand,
     operand_node,
+    plain,
     rounded_once,
     weak_dtype,
 )
@@ -49,8 +48,7 @@ class Elementwise(Conversions, Powers, Trigonometry):
         return self._new(float_of(self).alu(op))
 
     def _binary(self: Tensor, name: str, op: Op, other: Any, reverse: bool = False) -> Tensor:
-        if isinstance(other, np.generic):
-            other = other.item()
+        other = plain(other)
         if type(other) in (int, float):
             a = self.uop.cast(weak_dtype(other, self.dtype))
             check_range(name, other, a.dtype)
@@ -114,6 +112,7 @@ class Elementwise(Conversions, Powers, Trigonometry):
         """
         if rounding_mode == "floor":
             return self.idiv(x, reverse)
+        x = plain(x)
         y = x if type(x) in (int, float) and self.dtype.is_float else operand("div", x, self)
         if rounding_mode == "trunc" and not (self.dtype.is_float or y.dtype.is_float):
             a, b = (y, self) if reverse else (self, y)
@@ -133,12 +132,13 @@ class Elementwise(Conversions, Powers, Trigonometry):
         >>> Tensor([7, -7, 7]).idiv(Tensor([2, 2, 0])).tolist()
         [3, -4, 0]
         """
+        x = plain(x)
         y = operand("idiv", x, self)
         if self.dtype.is_float or y.dtype.is_float:
+            dtype = promote(self.dtype, y.dtype)
             if type(x) in (int, float):  # with all of its digits beside a 16-bit float, as in a quotient
                 y = self._new(UOp.const(promote(y.dtype, dtypes.float32), x))
-                return (_floor_quotient(y, self) if reverse else _floor_quotient(self, y)).cast(weak_dtype(x, self.dtype))
-            return _floor_quotient(y, self) if reverse else _floor_quotient(self, y)
+            return (_floor_quotient(y, self) if reverse else _floor_quotient(self, y)).cast(dtype)
         if self.dtype.is_bool and y.dtype.is_bool:
             y = y.cast(dtypes.default_int)
         return self._binary("idiv", Ops.IDIV, y, reverse)
@@ -406,8 +406,7 @@ class Elementwise(Conversions, Powers, Trigonometry):
                 raise DTypeError("round", f"decimals={decimals} of a tensor of {self.dtype!r}", ".float()")
             return self._copy()
         if decimals:
-            scale = 10.0 ** abs(decimals)
-            return self.mul(scale).round().div(scale) if decimals > 0 else self.div(scale).round().mul(scale)
+            return _round_to(self, decimals)
         whole = self.trunc()  # which keeps the sign of what rounds to 0
         beyond = self.sub(whole).abs()
         odd = whole.mul(0.5).trunc().mul(2).ne(whole)
@@ -429,6 +428,12 @@ def _sum_scaled(x: Tensor, y: Tensor, factor: float) -> Tensor:
 def _difference_scaled(x: Tensor, y: Tensor, factor: float) -> Tensor:
     x, y = in_one_dtype(x, y)
     return x.sub(y.mul(factor))
+
+
+@rounded_once
+def _round_to(x: Tensor, decimals: int) -> Tensor:
+    scale = 10.0 ** abs(decimals)
+    return x.mul(scale).round().div(scale) if decimals > 0 else x.div(scale).round().mul(scale)
 
 
 @rounded_once

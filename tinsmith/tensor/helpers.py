@@ -223,6 +223,11 @@ def weak_dtype(value: Any, other: DType) -> DType:
     return dtypes.default_int if other.is_bool else other
 
 
+def plain(value: Any) -> Any:
+    """A number of NumPy's as Python's; anything else as it is."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
 def constant(op: str, value: Any, dtype: DType) -> UOp:
     """A number as a node of ``dtype``.
 
@@ -334,7 +339,7 @@ def muladd(x: UOp, y: UOp | float, z: UOp | float) -> UOp:
 def _widened(value: Any) -> Any:
     """A float of 16 bits or less as float32; anything else as it is."""
     narrow = isinstance(value, TensorBase) and value.dtype.is_float and value.dtype.itemsize <= 2
-    return value.cast(dtypes.float32) if narrow else value  # type: ignore[attr-defined]
+    return value.cast(dtypes.float32) if narrow else value
 
 
 def rounded_once(method: Callable[Concatenate[Tensor, P], Tensor]) -> Callable[Concatenate[Tensor, P], Tensor]:

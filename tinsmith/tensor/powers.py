@@ -12,6 +12,7 @@ from tinsmith.ir import Ops
 from tinsmith.tensor.helpers import (
     matched,
     operand,
+    plain,
     rounded_once,
 )
 from tinsmith.tensor.slopes import with_slopes
@@ -39,6 +40,7 @@ class Powers:
         >>> Tensor([2, -3]).pow(3).tolist()
         [8, -27]
         """
+        x = plain(x)
         if type(x) in (int, float) and self.dtype.is_float and self.dtype.itemsize <= 2:
             return self.float().pow(x, reverse).cast(self.dtype)
         y = operand("pow", x, self)

@@ -44,7 +44,7 @@ def exact_fmod(inline: str, *kinds: str) -> dict[str, str]:
 def called(helpers: Mapping[str, str], text: str) -> list[str]:
     """The functions and names among ``helpers`` that occur in a text, or in a later one of them."""
     found: list[str] = []
-    for name, helper in reversed(helpers.items()):
+    for name, helper in reversed(list(helpers.items())):
         if mentions(text, name) or any(mentions(other, name) for other in found):
             found.insert(0, helper)
     return found

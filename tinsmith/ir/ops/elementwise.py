@@ -181,10 +181,10 @@ class Elementwise:
                   lambda n, g: (g, -(g * (n.src[0] / n.src[1]).alu("TRUNC"))), cost=8)
     IDIV = binary("x // y of integers, rounded down; 0 if y is 0.", floor_div, cost=16)
     MOD = binary("x % y of integers with the sign of y; 0 if y is 0.", floor_mod, cost=16)
-    MAX = binary("The greater; NaN if either is NaN; of +0 and -0 either, but x where y is a constant 0.", _maximum, _max_gradient, commutative=True,
-                 associative=True, identity=lambda d: d.min)
-    MIN = binary("The smaller; NaN if either is NaN; of +0 and -0 either, but x where y is a constant 0.", _minimum, _min_gradient, commutative=True,
-                 associative=True, identity=lambda d: d.max)
+    MAX = binary("The greater; NaN if either is NaN; of +0 and -0 either, but x where y is a constant 0.", _maximum,
+                 _max_gradient, commutative=True, associative=True, identity=lambda d: d.min)
+    MIN = binary("The smaller; NaN if either is NaN; of +0 and -0 either, but x where y is a constant 0.", _minimum,
+                 _min_gradient, commutative=True, associative=True, identity=lambda d: d.max)
     CMPLT = binary("x < y.", None, dtype=boolean, meaning=_compare(np.less))
     CMPNE = binary("x != y; true if either is NaN.", None, dtype=boolean, meaning=_compare(np.not_equal),
                    commutative=True)
