@@ -105,6 +105,8 @@ def test_quotients_and_remainders_with_scalars() -> None:
     same(1.0 // Tensor([0.1]), np.array([9], F32))
     for kind in HALVES:  # the quotient takes the scalar as it is, the remainder rounds it, as in PyTorch
         same(Tensor(np.array([13], kind)) // 0.1, np.array([129], kind))
+        near = np.array([0.1], kind)  # its quotient by 0.1 is not 1, but rounds to 1
+        same(Tensor(near).div(0.1, rounding_mode="trunc"), np.trunc(near.astype(F32) / F32(0.1)).astype(kind))
         same(Tensor(np.array([13], kind)) % 0.1, np.array([math.fmod(13, float(kind(0.1)))], kind))
 
 

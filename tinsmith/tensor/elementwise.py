@@ -123,8 +123,9 @@ class Elementwise(Conversions, Powers, Trigonometry):
             raise ArgumentError("div", f"unknown rounding_mode {rounding_mode!r}", "None, 'floor' or 'trunc'")
         if not (self.dtype.is_float or y.dtype.is_float):
             y = y.cast(dtypes.default_float)
-        out = self._binary("div", Ops.FDIV, y, reverse)
-        return out.trunc() if rounding_mode == "trunc" else out
+        if rounding_mode == "trunc":
+            return _trunc_quotient(self, y, reverse)
+        return self._binary("div", Ops.FDIV, y, reverse)
 
     def idiv(self: Tensor, x: Any, reverse: bool = False) -> Tensor:
         """The quotient rounded down; an integer divided by 0 gives 0.
@@ -461,6 +462,11 @@ def _sign_bit(x: UOp) -> UOp:
 def _other_side(rest: Tensor, b: Tensor) -> Tensor:
     """Where a remainder with the sign of the dividend is that of the divisor less the divisor."""
     return rest.ne(0) & rest.lt(0).ne(b.lt(0))
+
+
+@rounded_once
+def _trunc_quotient(a: Tensor, b: Tensor | float, reverse: bool) -> Tensor:
+    return a.div(b, reverse).trunc()
 
 
 @rounded_once
