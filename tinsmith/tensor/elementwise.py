@@ -124,7 +124,10 @@ class Elementwise(Conversions, Powers, Trigonometry):
         if not (self.dtype.is_float or y.dtype.is_float):
             y = y.cast(dtypes.default_float)
         if rounding_mode == "trunc":
-            return _trunc_quotient(self, y, reverse)
+            if isinstance(y, (int, float)):
+                return _trunc_quotient(self, y, reverse)
+            a, b = in_one_dtype(self, y)
+            return _trunc_quotient(a, b, reverse)
         return self._binary("div", Ops.FDIV, y, reverse)
 
     def idiv(self: Tensor, x: Any, reverse: bool = False) -> Tensor:
@@ -137,9 +140,10 @@ class Elementwise(Conversions, Powers, Trigonometry):
         y = operand("idiv", x, self)
         if self.dtype.is_float or y.dtype.is_float:
             dtype = promote(self.dtype, y.dtype)
+            a, b = self.cast(dtype), y.cast(dtype)
             if type(x) in (int, float):  # with all of its digits beside a 16-bit float, as in a quotient
-                y = self._new(UOp.const(promote(y.dtype, dtypes.float32), x))
-            return (_floor_quotient(y, self) if reverse else _floor_quotient(self, y)).cast(dtype)
+                b = self._new(UOp.const(promote(dtype, dtypes.float32), x))
+            return (_floor_quotient(b, a) if reverse else _floor_quotient(a, b)).cast(dtype)
         if self.dtype.is_bool and y.dtype.is_bool:
             y = y.cast(dtypes.default_int)
         return self._binary("idiv", Ops.IDIV, y, reverse)
