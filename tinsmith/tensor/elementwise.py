@@ -420,7 +420,8 @@ class Elementwise(Conversions, Powers, Trigonometry):
 
 
 _IN_FLOAT32 = (Ops.ADD, Ops.SUB, Ops.MUL, Ops.FDIV)
-"""What PyTorch computes of a 16-bit float and a Python scalar that has float32's digits; others round the scalar."""
+"""What takes a Python scalar beside a 16-bit float with float32's digits, as PyTorch's GPU kernels do (its CPU kernels
+round that of sums and differences); all else rounds the scalar."""
 
 
 @rounded_once
