@@ -36,19 +36,23 @@ exact result.
 REMARKS = """
 \\* is the difference of greater numbers somewhere: results below 1 count as 1.
 
-16-bit floats are computed in float32, and rounded once. `sin`, `cos` and `tan` reduce every angle exactly. `lgamma`,
-`digamma` and `erfinv` are computed in float64. `silu` is `x * sigmoid(x)`: its greatest errors lie where the sigmoid is
-subnormal (x < -87 in float32). `pow` is measured for positive bases.
+16-bit floats are computed in float32, and rounded once; a Python number beside them has float32's digits in sums,
+differences, products and quotients, also those rounded down (comparisons, remainders, maxima and minima round it to the
+tensor's dtype first, as in PyTorch). Remainders (`%`, `fmod`) are exact for every quotient, and `//` is what the exact
+remainder makes it. Zeros keep their sign in `round`, `ceil`, `trunc`, `fmod`, `relu` and `clamp` by 0. `sin`, `cos` and
+`tan` reduce every angle exactly. `lgamma`, `digamma` and `erfinv` are computed in float64. `silu` is `x * sigmoid(x)`:
+its greatest errors lie where the sigmoid is subnormal (x < -87 in float32). `pow` is measured for positive bases.
 
 Sums: `sum`, `mean` and products of matrices add in several accumulators of the dtype (float32 for 16-bit floats), so
 that errors grow with the root of the count rather than with the count, and the order of additions is part of the
-kernel: the same program gives the same bits. Matrix units for bfloat16 (AMX's `TDPBF16PS`, AVX512-BF16's
-`VDPBF16PS`) take subnormal operands as 0 and make subnormal sums 0, whatever the processor's mode; magnitudes below
-1.2e-38 are lost, none above. `VDPBF16PS` adds the products of a pair one after the other to the float32 sum, the second
-first, each rounded once to nearest even (Intel's Software Developer's Manual; checked bit by bit against the
-interpreter, on AMD's Zen 4). Products of 8-bit and 16-bit integers are exact modulo 2**32. Factorizations are backward
-stable: `qr`, `svd`, `eigh`, `lu` and `cholesky` of 64 columns give the matrix back to about 1e-6 of its norm in
-float32, 1e-15 in float64. A Fourier transform of 4096 values is off by about 1e-6 of their root mean square in float32.
+kernel: the same program gives the same bits. Matrix units for bfloat16 (AMX's `TDPBF16PS`, AVX512-BF16's `VDPBF16PS`)
+take subnormal operands as 0 and make subnormal sums 0, whatever the processor's mode; magnitudes below 1.2e-38 are
+lost, none above. `VDPBF16PS` adds the products of a pair one after the other to the float32 sum, the second first, each
+rounded once to nearest even (Intel's Software Developer's Manual; checked bit by bit against the interpreter, on AMD's
+Zen 4). Products of integers keep their dtype and wrap: `matmul(..., dtype=int32)` of 8-bit and 16-bit ones is exact
+modulo 2**32. Factorizations are backward stable: `qr`, `svd`, `eigh`, `lu` and `cholesky` of 64 columns give the matrix
+back to about 1e-6 of its norm in float32, 1e-15 in float64. A Fourier transform of 4096 values is off by about 1e-6 of
+their root mean square in float32.
 """
 Array = np.ndarray[Any, Any]
 

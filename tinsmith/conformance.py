@@ -24,8 +24,8 @@ _COMPARISONS: Final = (Ops.CMPLT, Ops.CMPNE, Ops.CMPEQ)
 _INT_OPS: Final = (Ops.NEG, Ops.ADD, Ops.SUB, Ops.MUL, Ops.IDIV, Ops.MOD, Ops.MAX, Ops.MIN, *_COMPARISONS, Ops.AND,
                    Ops.OR, Ops.XOR, Ops.SHL, Ops.SHR)
 _BOOL_OPS: Final = (Ops.AND, Ops.OR, Ops.XOR, Ops.CMPNE, Ops.CMPEQ)
-_EXACT_FLOAT_OPS: Final = (Ops.NEG, Ops.ADD, Ops.SUB, Ops.MUL, Ops.FDIV, Ops.RECIP, Ops.SQRT, Ops.TRUNC, Ops.MAX,
-                           Ops.MIN, *_COMPARISONS)
+_EXACT_FLOAT_OPS: Final = (Ops.NEG, Ops.ADD, Ops.SUB, Ops.MUL, Ops.FDIV, Ops.FMOD, Ops.RECIP, Ops.SQRT, Ops.TRUNC,
+                           Ops.MAX, Ops.MIN, *_COMPARISONS)
 _FUNCTIONS: Final = (Ops.EXP, Ops.EXP2, Ops.EXPM1, Ops.LOG, Ops.LOG2, Ops.LOG1P, Ops.SIN, Ops.COS, Ops.TANH, Ops.ERF,
                      Ops.POW)
 _EPSILON: Final = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-22, "float64": 2.0**-50}

@@ -17,7 +17,8 @@ ALL = (dtypes.bool, *dtypes.ints, *dtypes.floats)
 _COMPARE = (Ops.CMPLT, Ops.CMPNE, Ops.CMPEQ)
 _BOOL_OPS = (Ops.ADD, Ops.MUL, Ops.MAX, Ops.MIN, Ops.AND, Ops.OR, Ops.XOR, *_COMPARE)
 _INT_OPS = (*_BOOL_OPS, Ops.NEG, Ops.SUB, Ops.IDIV, Ops.MOD, Ops.SHL, Ops.SHR)
-_FLOAT_OPS = (Ops.NEG, Ops.ADD, Ops.SUB, Ops.MUL, Ops.FDIV, Ops.MAX, Ops.MIN, Ops.RECIP, Ops.SQRT, Ops.TRUNC, *_COMPARE)
+_FLOAT_OPS = (Ops.NEG, Ops.ADD, Ops.SUB, Ops.MUL, Ops.FDIV, Ops.FMOD, Ops.MAX, Ops.MIN, Ops.RECIP, Ops.SQRT, Ops.TRUNC,
+              *_COMPARE)
 
 
 def ops_of(dtype: DType) -> tuple[Any, ...]:

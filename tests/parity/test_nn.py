@@ -58,7 +58,7 @@ def test_pools(case: dict[str, Any], size: tuple[int, int]) -> None:
 
 
 def test_dilated_max_pool() -> None:
-    compare(lambda t: t.max_pool2d(2, 1, 2), lambda t: F.max_pool2d(t, 2, 1, dilation=2), random(1, 2, 6, 6))
+    compare(lambda t: t.max_pool2d(2, 1, dilation=2), lambda t: F.max_pool2d(t, 2, 1, dilation=2), random(1, 2, 6, 6))
 
 
 def test_norms() -> None:

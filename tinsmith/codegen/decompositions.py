@@ -3,14 +3,14 @@ every op."""
 from __future__ import annotations
 
 from tinsmith.codegen.eights import as_bytes
-from tinsmith.codegen.floats import FORMATS, LOG2E, split_sign
+from tinsmith.codegen.floats import FORMATS, LOG2E, flip_sign, split_sign
 from tinsmith.codegen.streams import same_value
 from tinsmith.codegen.transcendentals import FUNCTIONS, one_plus_tanh, transcendentals
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.fastmath import fastmath
-from tinsmith.ir.ops.elementwise import ROUGH
+from tinsmith.ir.ops.elementwise import CALLED, ROUGH
 from tinsmith.ir.rewrite import Pat, Rule, RuleSet, readers_of, rewrite
 from tinsmith.ir.symbolic import simplify
 from tinsmith.ir.uop import toposort
@@ -131,6 +131,25 @@ def _greatest(x: UOp, top: UOp) -> bool:
     return False
 
 
+def _quick_remainder(n: UOp) -> UOp:
+    """FMOD of magnitudes: a - b·trunc(a/b), rounded once, is exact while the quotient has no more digits than a float;
+    a quotient that was rounded up makes it negative."""
+    f = FORMATS[n.dtype]
+    (a, sign), (b, _) = map(split_sign, n.src)
+    quotient = a / b
+    rest = UOp(Ops.MULADD, None, (quotient.alu("TRUNC") * -1.0, b, a))
+    rest = a.lt(b).where(a, rest.lt(0.0).where(rest + b, rest))
+    exact = quotient.lt(2.0**f.mantissa)
+    return flip_sign(UOp(Ops.UNLIKELY, None, (exact.ne(True), UOp(Ops.FMOD, None, (a, b), CALLED), rest)), sign)
+
+
+quick_remainders = RuleSet("quick-remainders", (
+    Rule("fmod", "fmod(x, y) = ±(a - b·trunc(a/b)), a = abs(x), b = abs(y)",
+         Pat("n", (Ops.FMOD,), when=lambda n: n.arg is None and n.dtype.scalar in FORMATS), _quick_remainder,
+         lambda: UOp(Ops.FMOD, None, tuple(UOp(Ops.PARAM, dtypes.float32, (), (n, ())) for n in range(2)))),
+))
+
+
 def expand(sink: UOp, fma: bool = False, scales: bool = False, exp2s: bool = False, rough: bool = False,
            bits: bool = False) -> UOp:
     """Functions written out as the arithmetic that they are computed with: after all opts, which read ``exp(x)``.
@@ -141,6 +160,8 @@ def expand(sink: UOp, fma: bool = False, scales: bool = False, exp2s: bool = Fal
         (sink,) = rewrite([sink], without_signs)
     if not rough and any(n.arg == ROUGH for n in toposort(sink)):
         (sink,) = rewrite([sink], exactly)
+    if fma and bits and any(n.op is Ops.FMOD for n in toposort(sink)):
+        (sink,) = rewrite([sink], quick_remainders)
     if any(n.op in FUNCTIONS for n in toposort(sink)):
         if rough:
             sink = sink.substitute(_rough_powers(sink))

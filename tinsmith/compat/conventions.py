@@ -80,6 +80,13 @@ def _one_hot(self: Tensor, num_classes: int = -1) -> Tensor:
     return _OURS["one_hot"](inside.where(self, num_classes), num_classes + 1)[..., :-1]  # type: ignore[no-any-return]
 
 
+def _pool(name: str, *order: str) -> Callable[..., Any]:
+    def method(self: Tensor, kernel_size: Any = 2, stride: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Positional arguments in tinygrad's order alone; ours may be PyTorch's, too."""
+        return _OURS[name](self, kernel_size, stride, **dict(zip(order, args)), **kwargs)
+    return method
+
+
 def _without(name: str, argument: str) -> classmethod[Tensor, Any, Tensor]:
     """A maker that takes an argument about memory, which is none before anything is realized."""
     def method(cls: type[Tensor], *args: Any, **kwargs: Any) -> Tensor:
@@ -111,7 +118,8 @@ def _named(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
 
 # Methods that only tinygrad has, in terms of ours.
 _ADDED: Final[dict[str, Any]] = {
-    "alu": _alu, "const": staticmethod(_const), "invalids": classmethod(lambda cls, *a, **k: cls.empty(*a, **k)),
+    "alu": _alu, "_check_gradient": lambda self: None,  # integers may have requires_grad=True there
+    "const": staticmethod(_const), "invalids": classmethod(lambda cls, *a, **k: cls.empty(*a, **k)),
     "image_dot": Tensor.dot, "image_conv2d": Tensor.conv2d, "schedule_linear": Tensor.schedule,
     "usum": lambda self, *others: functools.reduce(Tensor.add, others, self),
     "uprod": lambda self, *others: functools.reduce(Tensor.mul, others, self),
@@ -120,7 +128,9 @@ _ADDED: Final[dict[str, Any]] = {
 _METHODS: Final[dict[str, Callable[..., Any]]] = {
     "where": _where, "allclose": _allclose, "qr": _qr, "cummax": _extreme("cummax", Tensor.gt),
     "cummin": _extreme("cummin", Tensor.lt), "sparse_categorical_crossentropy": _sparse, "gelu": _gelu,
-    "one_hot": _one_hot}
+    "one_hot": _one_hot,
+    "max_pool2d": _pool("max_pool2d", "dilation", "padding", "ceil_mode", "return_indices"),
+    "avg_pool2d": _pool("avg_pool2d", "dilation", "padding", "ceil_mode", "count_include_pad")}
 _MEANT: Final[dict[str, Any]] = {
     "T": property(_t), "full": _without("full", "buffer"), "rand": _without("rand", "contiguous"),
     **{name: _named(name, method) for name, method in _METHODS.items()}}

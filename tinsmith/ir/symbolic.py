@@ -324,6 +324,10 @@ symbolic = RuleSet("symbolic", (
     Rule("minus-zero", "x - 0 = x", _x - 0, lambda x: x, lambda: _f() - 0),
     Rule("plus-minus-zero", "x + -0.0 = x", _x + Pat(const=True, when=lambda n: str(n.arg) == "-0.0"), lambda x: x,
          lambda: _f() + -0.0),
+    Rule("no-number", "x + nan = nan, as of - * / and remainders (some compilers make nonsense of a constant nan)",
+         Pat("n", (Ops.ADD, Ops.SUB, Ops.MUL, Ops.FDIV, Ops.FMOD), when=lambda n: n.dtype.is_float and any(
+             s.op is Ops.CONST and s.arg != s.arg for s in n.src)),
+         lambda n: UOp.const(n.dtype, float("nan")), lambda: _f() + float("nan")),
     Rule("double-negation", "-(-x) = x", -_x.__neg__(), lambda x: x, lambda: -_f().__neg__()),
     Rule("times-zero-int", "x * 0 = 0 (integers)", Pat("n", (Ops.MUL,), (_x, literal(0)),
         when=lambda n: n.dtype.is_int),

@@ -36,8 +36,8 @@ class MaxPool2d:
 
     def __call__(self, x: Tensor) -> Any:
         check_tensors(type(self).__name__, [x])
-        return x.max_pool2d(self.kernel_size, self.stride, self.dilation, self.padding, self.ceil_mode,
-                            self.return_indices)
+        return x.max_pool2d(self.kernel_size, self.stride, dilation=self.dilation, padding=self.padding,
+                            ceil_mode=self.ceil_mode, return_indices=self.return_indices)
 
 
 class MaxPool1d(MaxPool2d):
@@ -73,8 +73,8 @@ class AvgPool2d:
 
     def __call__(self, x: Tensor) -> Tensor:
         check_tensors(type(self).__name__, [x])
-        return x.avg_pool2d(self.kernel_size, self.stride, 1, self.padding, self.ceil_mode, self.count_include_pad,
-                            self.divisor_override)
+        return x.avg_pool2d(self.kernel_size, self.stride, padding=self.padding, ceil_mode=self.ceil_mode,
+                            count_include_pad=self.count_include_pad, divisor_override=self.divisor_override)
 
 
 class AvgPool1d(AvgPool2d):

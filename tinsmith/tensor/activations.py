@@ -75,6 +75,7 @@ class Activations:
         """
         return with_slopes(self._new(self.uop.maximum(0)), _relu_slope, self)
 
+    @rounded_once
     def leaky_relu(self: Tensor, neg_slope: float = 0.01) -> Tensor:
         """x above 0, ``neg_slope * x`` below.
 

@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from tinsmith.tensor.arguments import integer
-from tinsmith.tensor.helpers import axis_and_size, float_of, matched, operand, rounded_once
+from tinsmith.tensor.helpers import axis_and_size, float_of, in_one_dtype, matched, operand, rounded_once
 from tinsmith.tensor.slopes import with_slopes
 
 if TYPE_CHECKING:
@@ -25,8 +25,7 @@ class Arithmetic:
         >>> Tensor([1.0]).addcmul(Tensor([2.0]), Tensor([3.0]), value=10).tolist()
         [61.0]
         """
-        product = operand("addcmul", tensor1, self).mul(tensor2)
-        return self.add(product if value == 1 else product.mul(value))
+        return _addcmul(self, operand("addcmul", tensor1, self), operand("addcmul", tensor2, self), value)
 
     def addcdiv(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
         """``self + value * tensor1 / tensor2``.
@@ -34,8 +33,7 @@ class Arithmetic:
         >>> Tensor([1.0]).addcdiv(Tensor([6.0]), Tensor([3.0]), value=10).tolist()
         [21.0]
         """
-        above = operand("addcdiv", tensor1, self)
-        return self.add((above if value == 1 else above.mul(value)).div(tensor2))
+        return _addcdiv(self, operand("addcdiv", tensor1, self), operand("addcdiv", tensor2, self), value)
 
     def rsub(self: Tensor, other: Any, *, alpha: float = 1) -> Tensor:
         """``other - alpha * self``.
@@ -43,7 +41,7 @@ class Arithmetic:
         >>> Tensor([1, 2]).rsub(5).tolist()
         [4, 3]
         """
-        return (self if alpha == 1 else self.mul(alpha)).sub(other, True)
+        return self.sub(other, True, alpha=alpha)
 
     def float_power(self: Tensor, exponent: Any) -> Tensor:
         """``pow`` in float64.
@@ -176,9 +174,11 @@ class Arithmetic:
             prepend: tensors to put in front of the values, and behind them, first.
         """
         d, _ = axis_and_size("diff", self, dim)
+        if integer("diff", "n", n, least=0) == 0:
+            return self._copy()
         parts = [t for t in (prepend, self, append) if t is not None]
         x = parts[0].cat(*parts[1:], dim=d) if len(parts) > 1 else self
-        for _ in range(integer("diff", "n", n, least=0)):
+        for _ in range(n):
             count = x.shape[d]
             below, above = x.narrow(d, 0, max(count - 1, 0)), x.narrow(d, min(1, count), max(count - 1, 0))
             x = above.ne(below) if x.dtype.is_bool else above.sub(below)
@@ -196,6 +196,18 @@ class Arithmetic:
             return pairs.sum(d).mul(dx)
         steps = x.diff(dim=-1 if x.ndim == 1 else d)
         return pairs.mul(steps.reshape((-1,) + (1,) * (self.ndim - d - 1)) if x.ndim == 1 else steps).sum(d)
+
+
+@rounded_once
+def _addcmul(x: Tensor, a: Tensor, b: Tensor, value: float) -> Tensor:
+    x, a, b = in_one_dtype(x, a, b)
+    return x.add((a if value == 1 else a.mul(value)).mul(b))
+
+
+@rounded_once
+def _addcdiv(x: Tensor, a: Tensor, b: Tensor, value: float) -> Tensor:
+    x, a, b = in_one_dtype(x, a, b)
+    return x.add((a if value == 1 else a.mul(value)).div(b))
 
 
 @rounded_once

@@ -81,8 +81,20 @@ class TensorBase:
             self.uop = self.uop.cast(wanted)
         if device is not None and self.uop.device is not None:
             self.uop = self.uop.copy_to(self._device)
+        if requires_grad:
+            self._check_gradient()
         _note_origin(self.uop, sys._getframe())
         TensorBase.live.add(self)
+
+    def _check_gradient(self) -> None:
+        """Refuse a gradient of what is no float, as PyTorch does.
+
+        Raises:
+            DTypeError: for integers and bools.
+        """
+        if not self.uop.dtype.is_float:
+            raise DTypeError("requires_grad", f"a tensor of {self.uop.dtype!r} has no gradient",
+                             ".float(), or no requires_grad=True")
 
     @classmethod
     def _wrap(cls, uop: UOp, device: str, requires_grad: bool | None = None) -> Tensor:

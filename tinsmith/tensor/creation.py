@@ -34,7 +34,10 @@ class Creation:
         """A tensor that was not computed from others."""
         if requires_grad is not False:
             uop = leaf(uop)
-        return cls._wrap(uop, device_name(device), requires_grad)
+        made = cls._wrap(uop, device_name(device), requires_grad)
+        if requires_grad:
+            made._check_gradient()
+        return made
 
     @classmethod
     def full(cls: type[Tensor], shape: Any, fill_value: Any, dtype: DType_ = None, device: Device_ = None,

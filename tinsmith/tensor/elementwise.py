@@ -20,11 +20,13 @@ from tinsmith.tensor.conversions import Conversions
 from tinsmith.tensor.data import check_range
 from tinsmith.tensor.helpers import (
     float_of,
+    in_one_dtype,
     in_one_shape,
     matched,
     matched_nodes,
     operand,
     operand_node,
+    plain,
     rounded_once,
     weak_dtype,
 )
@@ -46,9 +48,13 @@ class Elementwise(Conversions, Powers, Trigonometry):
         return self._new(float_of(self).alu(op))
 
     def _binary(self: Tensor, name: str, op: Op, other: Any, reverse: bool = False) -> Tensor:
+        other = plain(other)
         if type(other) in (int, float):
             a = self.uop.cast(weak_dtype(other, self.dtype))
             check_range(name, other, a.dtype)
+            if op in _IN_FLOAT32 and a.dtype.itemsize <= 2 and a.dtype.is_float and a.dtype.as_const(other) != other:
+                wide = self._new(a.cast(dtypes.float32))  # the scalar has all of its digits, the result is rounded once
+                return wide._binary(name, op, other, reverse).cast(a.dtype)
             b = a.const_like(other)
             a, b = (b, a) if reverse else (a, b)
         else:
@@ -72,7 +78,8 @@ class Elementwise(Conversions, Powers, Trigonometry):
         [4, 5]
         """
         if alpha != 1:
-            x = operand("add", x, self).mul(alpha)
+            y = operand("add", x, self)
+            return _sum_scaled(y, self, alpha) if reverse else _sum_scaled(self, y, alpha)
         return self._binary("add", Ops.ADD, x, reverse)
 
     def sub(self: Tensor, x: Any, reverse: bool = False, *, alpha: float = 1) -> Tensor:
@@ -82,7 +89,8 @@ class Elementwise(Conversions, Powers, Trigonometry):
         [-2, -1]
         """
         if alpha != 1:
-            x = operand("sub", x, self).mul(alpha)
+            y = operand("sub", x, self)
+            return _difference_scaled(y, self, alpha) if reverse else _difference_scaled(self, y, alpha)
         if self.dtype.is_bool:
             x = operand("sub", x, self)
             x = x.cast(dtypes.default_int) if x.dtype.is_bool else x
@@ -104,6 +112,7 @@ class Elementwise(Conversions, Powers, Trigonometry):
         """
         if rounding_mode == "floor":
             return self.idiv(x, reverse)
+        x = plain(x)
         y = x if type(x) in (int, float) and self.dtype.is_float else operand("div", x, self)
         if rounding_mode == "trunc" and not (self.dtype.is_float or y.dtype.is_float):
             a, b = (y, self) if reverse else (self, y)
@@ -114,8 +123,12 @@ class Elementwise(Conversions, Powers, Trigonometry):
             raise ArgumentError("div", f"unknown rounding_mode {rounding_mode!r}", "None, 'floor' or 'trunc'")
         if not (self.dtype.is_float or y.dtype.is_float):
             y = y.cast(dtypes.default_float)
-        out = self._binary("div", Ops.FDIV, y, reverse)
-        return out.trunc() if rounding_mode == "trunc" else out
+        if rounding_mode == "trunc":
+            if isinstance(y, (int, float)):
+                return _trunc_quotient(self, y, reverse)
+            a, b = in_one_dtype(self, y)
+            return _trunc_quotient(a, b, reverse)
+        return self._binary("div", Ops.FDIV, y, reverse)
 
     def idiv(self: Tensor, x: Any, reverse: bool = False) -> Tensor:
         """The quotient rounded down; an integer divided by 0 gives 0.
@@ -123,9 +136,14 @@ class Elementwise(Conversions, Powers, Trigonometry):
         >>> Tensor([7, -7, 7]).idiv(Tensor([2, 2, 0])).tolist()
         [3, -4, 0]
         """
+        x = plain(x)
         y = operand("idiv", x, self)
         if self.dtype.is_float or y.dtype.is_float:
-            return self._binary("idiv", Ops.FDIV, y, reverse).floor()
+            dtype = promote(self.dtype, y.dtype)
+            a, b = self.cast(dtype), y.cast(dtype)
+            if type(x) in (int, float):  # with all of its digits beside a 16-bit float, as in a quotient
+                b = self._new(UOp.const(promote(dtype, dtypes.float32), x))
+            return (_floor_quotient(b, a) if reverse else _floor_quotient(a, b)).cast(dtype)
         if self.dtype.is_bool and y.dtype.is_bool:
             y = y.cast(dtypes.default_int)
         return self._binary("idiv", Ops.IDIV, y, reverse)
@@ -142,8 +160,8 @@ class Elementwise(Conversions, Powers, Trigonometry):
                 y = y.cast(dtypes.default_int)
             return self._binary("mod", Ops.MOD, y, reverse)
         a, b = (y, self) if reverse else (self, y)
-        rest = _remainder(a, b)
-        return rest.ne(0).mul(rest.lt(0).ne(b.lt(0))).where(rest + b, rest)
+        rest = a._binary("mod", Ops.FMOD, b)
+        return _other_side(rest, b).where(rest + b, rest)
 
     def fmod(self: Tensor, x: Any) -> Tensor:
         """The remainder with the sign of the dividend, as in C.
@@ -154,7 +172,7 @@ class Elementwise(Conversions, Powers, Trigonometry):
         y = operand("fmod", x, self)
         if not (self.dtype.is_float or y.dtype.is_float):
             return self.sub(y.mul(self.div(y, rounding_mode="trunc")))
-        return _remainder(self, y)
+        return self._binary("fmod", Ops.FMOD, y)
 
     def neg(self: Tensor) -> Tensor:
         """Minus the value; NOT of bools.
@@ -393,13 +411,35 @@ class Elementwise(Conversions, Powers, Trigonometry):
                 raise DTypeError("round", f"decimals={decimals} of a tensor of {self.dtype!r}", ".float()")
             return self._copy()
         if decimals:
-            scale = 10.0 ** abs(decimals)
-            return self.mul(scale).round().div(scale) if decimals > 0 else self.div(scale).round().mul(scale)
-        low = self.floor()
-        above = self.sub(low)
-        even = low.mul(0.5).trunc().mul(2).eq(low)
-        up = above.gt(0.5) | (above.eq(0.5) & even.logical_not())
-        return up.where(low.add(1), low)
+            return _round_to(self, decimals)
+        whole = self.trunc()  # which keeps the sign of what rounds to 0
+        beyond = self.sub(whole).abs()
+        odd = whole.mul(0.5).trunc().mul(2).ne(whole)
+        away = beyond.gt(0.5) | (beyond.eq(0.5) & odd)
+        return away.where(whole.add(self.lt(0).where(-1, 1)), whole)
+
+
+_IN_FLOAT32 = (Ops.ADD, Ops.SUB, Ops.MUL, Ops.FDIV)
+"""What takes a Python scalar beside a 16-bit float with float32's digits, as PyTorch's GPU kernels do (its CPU kernels
+round that of sums and differences); all else rounds the scalar."""
+
+
+@rounded_once
+def _sum_scaled(x: Tensor, y: Tensor, factor: float) -> Tensor:
+    x, y = in_one_dtype(x, y)
+    return x.add(y.mul(factor))
+
+
+@rounded_once
+def _difference_scaled(x: Tensor, y: Tensor, factor: float) -> Tensor:
+    x, y = in_one_dtype(x, y)
+    return x.sub(y.mul(factor))
+
+
+@rounded_once
+def _round_to(x: Tensor, decimals: int) -> Tensor:
+    scale = 10.0 ** abs(decimals)
+    return x.mul(scale).round().div(scale) if decimals > 0 else x.div(scale).round().mul(scale)
 
 
 @rounded_once
@@ -424,9 +464,25 @@ def _sign_bit(x: UOp) -> UOp:
     return bits.lt(0)
 
 
-def _remainder(a: Tensor, b: Tensor) -> Tensor:
-    """a - b * trunc(a / b) of floats, in float64: exact while the quotient is below 2**53. By an infinity it is a."""
-    dtype = promote(a.dtype, b.dtype)
-    x, y = a.cast(dtypes.float64), b.cast(dtypes.float64)
-    rest = x - y * (x / y).trunc()
-    return (y.isinf() & x.isfinite()).where(x, rest).cast(dtype)
+def _other_side(rest: Tensor, b: Tensor) -> Tensor:
+    """Where a remainder with the sign of the dividend is that of the divisor less the divisor."""
+    return rest.ne(0) & rest.lt(0).ne(b.lt(0))
+
+
+@rounded_once
+def _trunc_quotient(a: Tensor, b: Tensor | float, reverse: bool) -> Tensor:
+    return a.div(b, reverse).trunc()
+
+
+@rounded_once
+def _floor_quotient(a: Tensor, b: Tensor) -> Tensor:
+    """The quotient of floats rounded down, by way of the exact remainder, as in Python and PyTorch."""
+    a, b = (a._new(u) for u in matched("idiv", a, b))
+    rest = a._binary("idiv", Ops.FMOD, b)
+    whole = a.sub(rest).div(b)
+    whole = _other_side(rest, b).where(whole.sub(1), whole)
+    near = whole.floor()
+    near = whole.sub(near).gt(0.5).where(near.add(1), near)
+    negative = a.signbit().ne(b.signbit())
+    near = whole.eq(0).where(negative.where(-0.0, near._zeros()), near)
+    return b.eq(0).where(a.detach().abs().mul(negative.where(-math.inf, math.inf)), near)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tinsmith.core.errors import ShapeError
 from tinsmith.tensor.arguments import flag, integer, number
-from tinsmith.tensor.helpers import axis_and_size, operand
+from tinsmith.tensor.helpers import axis_and_size, operand, same_sizes
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -161,6 +161,8 @@ class Functional:
         0.0
         """
         y, wide = operand("gaussian_nll_loss", target, self), operand("gaussian_nll_loss", var, self)
+        if wide.shape != self.shape and wide.ndim and same_sizes(wide.shape, self.shape[:-1]):
+            wide = wide.unsqueeze(-1)  # one variance for each row, as in PyTorch
         wide = wide.add(wide.detach().clamp(eps).sub(wide.detach()))
         loss = wide.log().add(self.sub(y).square().div(wide)).mul(0.5)
         return (loss.add(0.5 * math.log(2 * math.pi)) if full else loss)._reduced(reduction)
@@ -174,13 +176,14 @@ class Functional:
         return operand("soft_margin_loss", target, self).mul(self).neg().softplus()._reduced(reduction)
 
     def hinge_embedding_loss(self: Tensor, target: Tensor, margin: float = 1.0, reduction: str = "mean") -> Tensor:
-        """x where the target is 1, ``max(0, margin - x)`` where it is -1.
+        """x where the target is 1, ``max(0, margin - x)`` where it is -1, the sum of both elsewhere.
 
         >>> Tensor([0.5, 0.25]).hinge_embedding_loss(Tensor([1.0, -1.0])).item()
         0.625
         """
         y = operand("hinge_embedding_loss", target, self)
-        return y.eq(1).where(self, y.eq(-1).where(self.neg().add(margin).clamp(0), 0.0))._reduced(reduction)
+        near, far = y.ne(-1).where(self, 0.0), y.ne(1).where(self.neg().add(margin).clamp(0), 0.0)
+        return near.add(far)._reduced(reduction)
 
     def margin_ranking_loss(self: Tensor, other: Tensor, target: Tensor, margin: float = 0.0,
                             reduction: str = "mean") -> Tensor:

@@ -223,6 +223,11 @@ def weak_dtype(value: Any, other: DType) -> DType:
     return dtypes.default_int if other.is_bool else other
 
 
+def plain(value: Any) -> Any:
+    """A number of NumPy's as Python's; anything else as it is."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
 def constant(op: str, value: Any, dtype: DType) -> UOp:
     """A number as a node of ``dtype``.
 
@@ -307,6 +312,12 @@ def matched_nodes(op: str, nodes: list[UOp]) -> list[UOp]:
     return list(in_one_shape(op, *[n.cast(dtype) for n in nodes]))
 
 
+def in_one_dtype(*tensors: Tensor) -> list[Tensor]:
+    """``tensors`` in the dtype that all of them promote to."""
+    dtype = promote(*[t.dtype for t in tensors])
+    return [t.cast(dtype) for t in tensors]
+
+
 def in_one_shape(op: str, *nodes: UOp) -> tuple[UOp, ...]:
     """Nodes of one device in one shape."""
     _one_device(op, nodes)
@@ -325,6 +336,12 @@ def muladd(x: UOp, y: UOp | float, z: UOp | float) -> UOp:
     return x.alu(Ops.MULADD, y, z)
 
 
+def _widened(value: Any) -> Any:
+    """A float of 16 bits or less as float32; anything else as it is."""
+    narrow = isinstance(value, TensorBase) and value.dtype.is_float and value.dtype.itemsize <= 2
+    return value.cast(dtypes.float32) if narrow else value
+
+
 def rounded_once(method: Callable[Concatenate[Tensor, P], Tensor]) -> Callable[Concatenate[Tensor, P], Tensor]:
     """A method of several steps that computes 16-bit floats in float32 throughout and rounds once, at the end."""
 
@@ -333,7 +350,7 @@ def rounded_once(method: Callable[Concatenate[Tensor, P], Tensor]) -> Callable[C
         dtype = promote(self.dtype, *beside)
         if not dtype.is_float or dtype.itemsize > 2:
             return method(self, *args, **kwargs)
-        return method(self.cast(dtypes.float32), *args, **kwargs).cast(dtype)
+        return method(_widened(self), *map(_widened, args), **{k: _widened(v) for k, v in kwargs.items()}).cast(dtype)
 
     wide.__code__ = wide.__code__.replace(co_name=method.__name__)  # nodes and errors name the method that was called
     return functools.wraps(method)(wide)

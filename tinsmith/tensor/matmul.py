@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tinsmith.core.dtypes import DTypeLike, dtypes, promote, sum_dtype, to_dtype
+from tinsmith.core.dtypes import DType, DTypeLike, dtypes, promote, sum_dtype, to_dtype
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.tensor.arguments import shown
 from tinsmith.tensor.autocast import contraction, narrow_dtype, widened
@@ -25,7 +25,8 @@ class MatMul:
     def dot(self: Tensor, w: Tensor, dtype: DTypeLike | None = None) -> Tensor:
         """The product of matrices (or vectors) over the last axis of this one and the last but one of ``w``.
 
-        Leading axes are broadcast. 16-bit floats are multiplied and summed in float32 and rounded once.
+        Leading axes are broadcast. 16-bit floats are multiplied and summed in float32 and rounded once. Integers keep
+        their dtype and wrap, as in PyTorch: ``dtype=dtypes.int32`` has the whole sums of narrower ones.
 
         >>> Tensor([[1, 2], [3, 4]]).dot(Tensor([1, 1])).tolist()
         [3, 7]
@@ -50,9 +51,7 @@ class MatMul:
                     raise ShapeError("dot", f"the leading axes of shapes {self.shape} and {y.shape} do not broadcast: "
                                      f"{a} and {b}", "equal sizes, or 1, before the last two axes")
         same_device("dot", self, y)
-        result = promote(self.dtype, y.dtype)
-        result = sum_dtype(result) if dtype is None else to_dtype(dtype)
-        work = dtypes.float32 if result.is_float and result.itemsize < 4 else result
+        result, work = _result_and_work(dtype, self, y)
         between = (1,) * min(n - 1, m - 1, 1)
         a = self.uop.cast(work).reshape((*left[:-1], *between, left[-1]))
         b = y.uop.cast(work).reshape((*right[:-2], *between, *right[inner:]))
@@ -120,9 +119,7 @@ class MatMul:
                 raise ArgumentError("einsum", f"{formula!r}: letter {letter!r} of the result "
                                     + ("occurs twice" if letter in sizes else "occurs in no operand"),
                                     "each letter once")
-        result = promote(*(t.dtype for t in tensors)) if dtype is None else to_dtype(dtype)
-        result = sum_dtype(result)
-        work = dtypes.float32 if result.is_float and result.itemsize < 4 else result
+        result, work = _result_and_work(dtype, *tensors)
         parts = [_diagonals(t.cast(work), letters) for t, letters in zip(tensors, inputs)]
         x, have = parts[0]
         for n, (y, more) in enumerate(parts[1:], 2):
@@ -132,6 +129,16 @@ class MatMul:
         x = x.sum(gone, dtype=work) if gone else x
         left = [c for c in have if c in output]
         return x.permute(*[left.index(c) for c in output]).cast(result) if output else x.cast(result)
+
+
+def _result_and_work(dtype: DTypeLike | None, *operands: Tensor) -> tuple[DType, DType]:
+    """The dtype of a product of operands, and the one that it is summed in. What is no product is a sum."""
+    result = promote(*(t.dtype for t in operands)) if dtype is None else to_dtype(dtype)
+    if dtype is None and (result.is_bool or len(operands) == 1):
+        result = sum_dtype(result)
+    if result.is_float:
+        return result, dtypes.float32 if result.itemsize < 4 else result
+    return result, result if result.is_bool else sum_dtype(result)
 
 
 def _letters(formula: str, tensors: list[Tensor]) -> tuple[list[str], str]:

@@ -12,6 +12,7 @@ from tinsmith.ir import Ops
 from tinsmith.tensor.helpers import (
     matched,
     operand,
+    plain,
     rounded_once,
 )
 from tinsmith.tensor.slopes import with_slopes
@@ -39,6 +40,7 @@ class Powers:
         >>> Tensor([2, -3]).pow(3).tolist()
         [8, -27]
         """
+        x = plain(x)
         if type(x) in (int, float) and self.dtype.is_float and self.dtype.itemsize <= 2:
             return self.float().pow(x, reverse).cast(self.dtype)
         y = operand("pow", x, self)
@@ -79,15 +81,20 @@ class Powers:
         return product
 
     def _integer_power(self: Tensor, exponent: Tensor) -> Tensor:
-        """Integers to integer powers by repeated squaring, wrapping like products; negative powers but of ±1 give 0."""
+        """Integers to integer powers by repeated squaring, wrapping like products; negative powers but of ±1 give 0.
+
+        Modulo 2**bits, the powers of an odd number return after 2**(bits - 2) of them, and those of an even one are 0
+        from the power ``bits`` on.
+        """
         x, n = (self._new(u) for u in matched("pow", self, exponent))
         if x.dtype.is_bool:
             x, n = x.cast(dtypes.default_int), n.cast(dtypes.default_int)
         out = x._new(x.uop.const_like(1))
-        square, left = x, n
-        for _ in range(x.dtype.bits.bit_length()):  # beyond 2**7 bits of exponent only 0, 1 and -1 would not wrap
+        square, left, bits = x, n, x.dtype.bits
+        for _ in range(int(n.uop.base.arg).bit_length() if n.uop.base.is_const else bits - 2):
             out = left.bitwise_and(1).ne(0).where(out.mul(square), out)
             square, left = square.mul(square), left.rshift(1)
+        out = (n.ge(bits) & x.bitwise_and(1).eq(0)).where(0, out)
         if n.dtype.is_unsigned:
             return out
         inverse = x.eq(1).where(1, x.eq(-1).where(n.bitwise_and(1).ne(0).where(-1, 1), 0)).cast(x.dtype)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tinsmith.core.errors import ShapeError
 from tinsmith.tensor.arguments import integer, integers
 from tinsmith.tensor.base import check_tensors
-from tinsmith.tensor.helpers import axis_of, broadcast_shape, equal, operand
+from tinsmith.tensor.helpers import axis_of, broadcast_shape, equal, operand, rounded_once
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -216,7 +216,11 @@ def _ranked(op: str, x: Any, y: Any, left: int, right: int) -> Tensor:
 
 def _added(x: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
     """``beta * x + alpha * product``; nothing of ``x`` where beta is 0, be it NaN."""
-    scaled = product if alpha == 1 else product.mul(alpha)
     if beta == 0:
-        return scaled
-    return (x if beta == 1 else x.mul(beta)).add(scaled)
+        return product if alpha == 1 else product.mul(alpha)
+    return x.add(product) if alpha == beta == 1 else _added_scaled(x, product, beta, alpha)
+
+
+@rounded_once
+def _added_scaled(x: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
+    return (x if beta == 1 else x.mul(beta)).add(product if alpha == 1 else product.mul(alpha))

@@ -121,7 +121,7 @@ class Special:
         return with_slopes(out, _digamma_slope, x)
 
     def polygamma(self: Tensor, n: int) -> Tensor:
-        """The derivative of order ``n`` of ``digamma``, for positive values (and negative ones where n is 1).
+        """The derivative of order ``n`` of ``digamma``; infinite at 0 and negative whole numbers.
 
         >>> Tensor([1.0]).polygamma(1).numpy().round(4).tolist()
         [1.6448999643325806]
@@ -130,12 +130,11 @@ class Special:
         if n == 0:
             return x.digamma()
         sign = (-1.0) ** (n + 1) * math.factorial(n)
-        if n == 1:
-            out = _reflected(x, lambda v: _zeta(2, v), lambda v, turned: _sine(v).reciprocal().mul(
-                math.pi).square().sub(turned))
-        else:
-            out = _zeta(n + 1, x.cast(dtypes.float64)).mul(sign)
-            out = x.lt(0).where(math.nan, out).cast(x.dtype)
+        slope = _cotangent_slope(n)
+        out = _reflected(x, lambda v: _zeta(n + 1, v).mul(sign), lambda v, turned: turned.mul((-1.0) ** n).sub(
+            _polynomial(_cotangent(v), slope).mul(math.pi ** (n + 1))))
+        whole = x.le(0) & x.eq(x.trunc())
+        out = whole.where(math.copysign(math.inf, sign), out)
         return with_slopes(out, _polygamma_slope, x, x.const_like(n))
 
     def mvlgamma(self: Tensor, p: int) -> Tensor:
@@ -281,6 +280,19 @@ def _cotangent(x: Tensor) -> Tensor:
     return turn.cos().div(turn.sin())
 
 
+def _cotangent_slope(n: int) -> tuple[float, ...]:
+    """The derivative of order n of cot(x) as a polynomial in cot(x), highest power first: that of c is -(1 + c²).
+
+    >>> _cotangent_slope(1), _cotangent_slope(2)
+    ((-1, 0, -1), (2, 0, 2, 0))
+    """
+    powers = [0, 1]
+    for _ in range(n):
+        slope = [k * p for k, p in enumerate(powers)][1:]
+        powers = [-a - b for a, b in zip([*slope, 0, 0], [0, 0, *slope])]
+    return tuple(powers[::-1])
+
+
 def _series(z: Tensor, coefficients: Sequence[float]) -> Tensor:
     return _polynomial(z, tuple(coefficients[::-1]))
 
@@ -318,7 +330,7 @@ def _zeta(s: int, q: Tensor) -> Tensor:
     y = q.add(_SHIFT)
     over = y.reciprocal()
     last = over.pow(s)
-    total = total.add(last.mul(y).mul(1 / (s - 1))).add(last.mul(0.5))
+    total = total.add(over.pow(s - 1).mul(1 / (s - 1))).add(last.mul(0.5))
     factor, power = s / 2.0, last.mul(over)
     for k, b in enumerate(_BERNOULLI, 1):
         total = total.add(power.mul(b * factor))

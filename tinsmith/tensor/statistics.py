@@ -321,7 +321,7 @@ def _quantile(op: str, x: Tensor, q: Any, dim: int | None, keepdim: bool, interp
     out = out.unsqueeze(-1).transpose(d + 1, -1) if out.ndim > d + 1 else out.unsqueeze(d + 1)
     if not keepdim:
         out = out.squeeze(d + 1)
-    elif dim is None:
+    elif dim is None or not x.ndim:
         out = out.reshape(-1, *(1,) * x.ndim)
     return out if fractions.ndim else out.squeeze(0)
 

@@ -8,9 +8,10 @@ gradients, and the transposed convolution, are the same product read through the
 # ``self`` is the Tensor that this class is mixed into.
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 from tinsmith.core.dtypes import DType, dtypes, promote, sum_dtype
 from tinsmith.core.errors import ArgumentError, DeviceError, DTypeError, ShapeError
@@ -19,7 +20,7 @@ from tinsmith.ir.sizes import normal_size, size_text
 from tinsmith.ir.uop import Window
 from tinsmith.tensor.arguments import integer, integers
 from tinsmith.tensor.autocast import contraction
-from tinsmith.tensor.helpers import equal, operand, product
+from tinsmith.tensor.helpers import equal, operand, product, rounded_once
 from tinsmith.tensor.slopes import with_slopes
 
 if TYPE_CHECKING:
@@ -27,6 +28,59 @@ if TYPE_CHECKING:
 
 Ints = int | Sequence[int]
 Pairs = tuple[tuple[int, int], ...]
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+_ORDERS: Final = {  # of arguments behind kernel_size and stride: tinygrad's, which is ours, and PyTorch's
+    "max_pool2d": (("dilation", "padding", "ceil_mode", "return_indices"),
+                   ("padding", "dilation", "ceil_mode", "return_indices")),
+    "avg_pool2d": (("dilation", "padding", "ceil_mode", "count_include_pad", "divisor_override"),
+                   ("padding", "ceil_mode", "count_include_pad", "divisor_override"))}
+
+
+def in_either_order(pool: Callable[Concatenate[Tensor, P], R]) -> Callable[Concatenate[Tensor, P], R]:
+    """A pool whose positional arguments have tinygrad's order or PyTorch's; refused where that makes two pools."""
+    op = pool.__name__
+
+    def ordered(self: Tensor, /, *args: Any, **kwargs: Any) -> R:
+        named = _pool_keywords(op, args[2:], kwargs) if len(args) > 2 else kwargs
+        return pool(self, *args[:2], **named)
+
+    ordered.__code__ = ordered.__code__.replace(co_name=op)  # nodes and errors name the method that was called
+    return functools.wraps(pool)(ordered)
+
+
+def _pool_keywords(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments behind kernel and stride by their names.
+
+    Raises:
+        ArgumentError: if they may be two different pools.
+    """
+    found = [dict(zip(order, args)) for order in _ORDERS[op]
+             if len(args) <= len(order) and not {*order[: len(args)]} & {*kwargs}]
+    meant = [named for named in found if _is_pool(named)] or [dict(zip(_ORDERS[op][0], args))]
+    if len(meant) == 2 and not _same_pool(*meant):
+        raise ArgumentError(op, f"{args!r:.40} behind kernel_size and stride is {_spelled(meant[0])} to tinygrad and "
+                            f"{_spelled(meant[1])} to PyTorch", "names: dilation=, padding=")
+    return {**meant[0], **kwargs}
+
+
+def _is_pool(named: dict[str, Any]) -> bool:
+    """Return True if positional arguments can be what they are named: flags are bools, a dilation is not 0."""
+    flags = [v for k, v in named.items() if k in ("ceil_mode", "count_include_pad", "return_indices")]
+    sizes = [v for k, v in named.items() if k in ("dilation", "padding")]
+    return all(isinstance(v, bool) for v in flags) and not any(isinstance(v, bool) for v in sizes) and \
+        named.get("dilation") != 0
+
+
+def _same_pool(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    defaults = {"dilation": 1, "padding": 0}
+    return {**defaults, **a} == {**defaults, **b}
+
+
+def _spelled(named: dict[str, Any]) -> str:
+    return ", ".join(f"{k}={v!r:.20}" for k, v in named.items())
 
 
 class Windows:
@@ -112,11 +166,13 @@ class Windows:
         total = total.shrink(((0, n), (0, cout), *keep))
         return _finish(self._new(total.cast(out_dtype)), bias, dims)
 
+    @in_either_order
     def max_pool2d(self: Tensor, kernel_size: Ints = 2, stride: Ints | None = None, dilation: Ints = 1,
                    padding: Ints = 0, ceil_mode: bool = False, return_indices: bool = False) -> Any:
         """Greatest value of each window over the last axes (two, or as many as ``kernel_size`` has).
 
-        Of equal greatest values the first one of a window has the gradient.
+        Of equal greatest values the first one of a window has the gradient. Behind ``stride``, positional arguments may
+        have tinygrad's order or PyTorch's, ``padding, dilation``; what is another pool to each of them is refused.
 
         >>> Tensor.arange(16).reshape(1, 1, 4, 4).max_pool2d().tolist()
         [[[[5, 7], [13, 15]]]]
@@ -165,10 +221,15 @@ class Windows:
         out = with_slopes(flat.scatter(-1, places, values.detach()), _found_again, values, places)
         return out.reshape(*lead, *whole)
 
+    @in_either_order
+    @rounded_once
     def avg_pool2d(self: Tensor, kernel_size: Ints = 2, stride: Ints | None = None, dilation: Ints = 1,
                    padding: Ints = 0, ceil_mode: bool = False, count_include_pad: bool = True,
                    divisor_override: int | None = None) -> Tensor:
         """Mean of each window over the last axes.
+
+        Behind ``stride``, positional arguments may have tinygrad's order or PyTorch's, ``padding, ceil_mode,
+        count_include_pad, divisor_override``; what is another pool to each of them is refused.
 
         Args:
             count_include_pad: whether padding counts as zeros of the window or is left out of the mean.
@@ -267,7 +328,7 @@ def _accumulator(op: str, x: Tensor, weight: Tensor, dtype: DType | None) -> tup
     if out.is_bool:
         raise DTypeError(op, "both operands are bool", ".cast(dtypes.int)")
     wide = dtypes.float32 if out.is_float and out.itemsize <= 2 else sum_dtype(out)
-    return (out if out.is_float else wide), wide
+    return out, wide
 
 
 def _outputs(op: str, size: Any, kernel: int, stride: int, dilation: int) -> Any:

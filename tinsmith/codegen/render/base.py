@@ -290,6 +290,13 @@ def mentions(text: str, name: str) -> bool:
     return name in text and re.search(rf"\b{name}\b", text) is not None  # few are there: a look at letters is quick
 
 
+def beside_zero(node: UOp) -> bool:
+    """Return True if this is a float's MAX or MIN with a constant 0: one comparison, which keeps NaN and -0."""
+    other = node.src[-1]
+    other = other.src[0] if other.op is Ops.VECTORIZE else other
+    return node.op in (Ops.MAX, Ops.MIN) and other.op is Ops.CONST and other.dtype.is_float and other.arg == 0
+
+
 def nonnegative(node: UOp) -> bool:
     """Whether an index expression can never be negative, so that machine division rounds as ours does."""
     if node.op is Ops.CONST:

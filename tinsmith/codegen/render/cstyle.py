@@ -11,7 +11,7 @@ from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
 
 _WHOLE = (Ops.VECTORIZE, Ops.GEP, Ops.BITCAST)  # vectors of any dtype, as they are
-_BY_LANE = (*MATH, Ops.IDIV, Ops.MOD, Ops.MAX, Ops.MIN, Ops.WHERE, Ops.CAST)
+_BY_LANE = (*MATH, Ops.FMOD, Ops.IDIV, Ops.MOD, Ops.MAX, Ops.MIN, Ops.WHERE, Ops.CAST)
 _BFLOAT16 = (
     "typedef unsigned short bf16;",
     "static inline float bf16_float(bf16 x) {",
@@ -191,7 +191,7 @@ class CRenderer(CLanguage):
 
     def prologue(self, program: Sequence[UOp]) -> str:
         endless = any(u.op is Ops.CONST and u.dtype.is_float and not math.isfinite(u.arg) for u in program)
-        lines = ["#include <math.h>"] if endless or any(u.op in MATH for u in program) else []
+        lines = ["#include <math.h>"] if endless or any(u.op in (*MATH, Ops.FMOD) for u in program) else []
         lines += _BFLOAT16 if any(u.dtype.name == "bfloat16" for u in program) else ()
         lines += [self.vector_typedef(dtype) for dtype in dict.fromkeys(
             u.dtype for u in program if u.dtype.count > 1 and not u.dtype.pointer)]

@@ -5,7 +5,7 @@ import copy
 from collections.abc import Sequence
 
 from tinsmith.codegen.render import rings
-from tinsmith.codegen.render.base import Target, mentions, specials
+from tinsmith.codegen.render.base import Target, beside_zero, mentions, specials
 from tinsmith.codegen.render.costs import CUTS_FOR_CORES, RANKED_COSTS
 from tinsmith.codegen.render.gpu import AXES, GPURenderer, LaneBody, bfloat16, block_threads
 from tinsmith.codegen.render.language import CLanguage, strip
@@ -199,7 +199,8 @@ class CUDARenderer(GPURenderer):
         return super().thread(name, program)
 
     def plain(self, u: UOp, src: list[str]) -> str:
-        if u.op in (Ops.MAX, Ops.MIN) and u.dtype.scalar is dtypes.float32 and generation(self.arch) >= 80:
+        extreme = u.op in (Ops.MAX, Ops.MIN) and u.dtype.scalar is dtypes.float32 and not beside_zero(u)
+        if extreme and generation(self.arch) >= 80:
             return f"{u.op.name.lower()}_nan({strip(src[0])}, {strip(src[1])})"
         if u.arg == ROUGH:
             return f"rough_{ROUGHLY[u.op]}({strip(src[0])})"

@@ -29,9 +29,25 @@ def bfloat16(inline: str, float_of: str, bits_of: str, uint: str = "uint", ushor
                           "  return x != x ? (u >> 16) | 64 : (u + 0x7fff + ((u >> 16) & 1)) >> 16; }"}
 
 
+def exact_fmod(inline: str, *kinds: str) -> dict[str, str]:
+    """FMOD for languages whose own function is not exact: the greatest y*2**n first, every difference is a float."""
+    return {f"exact_fmod{kind[0] * (kind == 'float')}": (
+        f"{inline} {kind} exact_fmod{kind[0] * (kind == 'float')}({kind} x, {kind} y) {{\n"
+        f"  {kind} a = x < 0 ? -x : x, b = y < 0 ? -y : y, c = b;\n"
+        "  if (a < b && a - a == 0) return x;\n"
+        "  if (!(b > 0 && a - a == 0)) return (x*y)/(x*y);\n"
+        "  while (a - c >= c) c += c;\n"
+        f"  for (; c >= b; c *= ({kind})0.5) if (a >= c) a -= c;\n"
+        "  return x < 0 ? -a : a; }") for kind in kinds}
+
+
 def called(helpers: Mapping[str, str], text: str) -> list[str]:
-    """The functions and names among ``helpers`` that occur in a text."""
-    return [helper for name, helper in helpers.items() if mentions(text, name)]
+    """The functions and names among ``helpers`` that occur in a text, or in a later one of them."""
+    found: list[str] = []
+    for name, helper in reversed(list(helpers.items())):
+        if mentions(text, name) or any(mentions(other, name) for other in found):
+            found.insert(0, helper)
+    return found
 
 
 def is_uniform(condition: UOp) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.render.costs import CUTS_FOR_CORES, GRID_COSTS
-from tinsmith.codegen.render.gpu import GPURenderer, bfloat16, block_threads
+from tinsmith.codegen.render.gpu import GPURenderer, bfloat16, block_threads, exact_fmod
 from tinsmith.codegen.render.language import MATH, CLanguage
 from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import dtypes
@@ -15,7 +15,8 @@ from tinsmith.ir.units import MatrixUnit
 
 _VECTORS = GPURenderer.scalar_types | {"float16": "half"}
 _HELPERS = bfloat16("__attribute__((device)) inline", "__builtin_bit_cast(float, ",
-                    "__builtin_bit_cast(unsigned int, ", "unsigned int", "unsigned short") | {
+                    "__builtin_bit_cast(unsigned int, ", "unsigned int", "unsigned short") | exact_fmod(
+                    "__attribute__((device)) inline", "float", "double") | {
     "shuffle_xor": """template<typename T> __attribute__((device)) inline T shuffle_xor(T x, int bits) {
   int lane = __builtin_amdgcn_mbcnt_lo(~0u, 0u) ^ bits;
   return __builtin_bit_cast(T, __builtin_amdgcn_ds_bpermute(lane << 2, __builtin_bit_cast(int, x))); }"""}
@@ -45,6 +46,7 @@ class HIPRenderer(GPURenderer):
     reinterpreted = "__builtin_bit_cast({kind}, ({source}){a})"
     nan, infinity = '__builtin_nanf("")', "__builtin_inff()"
     functions, function_name, fused = {**MATH, Ops.SCALE: "ldexp"}, "__builtin_{name}{f}", "__builtin_fma{f}"
+    fmod = "exact_fmod{f}"
     vector_widths = (8, 4, 2)
     bits16 = (dtypes.bfloat16,)
     helpers = _HELPERS

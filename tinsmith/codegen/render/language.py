@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tinsmith.codegen.render.base import Renderer, nonnegative
+from tinsmith.codegen.render.base import Renderer, beside_zero, nonnegative
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Op, Ops, UOp
 
@@ -37,6 +37,7 @@ class CLanguage(Renderer):
     nan, infinity = "NAN", "INFINITY"
     functions: Mapping[Op, str] = MATH
     function_name = "{name}{f}"  # "f" of a float
+    fmod = "fmod{f}"  # the function, which must be exact
     fused = ""  # the function that rounds a·b + c once; "": two operations
 
     # *** what values are ***
@@ -97,10 +98,14 @@ class CLanguage(Renderer):
             return self.call(self.fused, dtype, src) if self.fused and dtype.is_float else f"(({a}*{b})+{src[2]})"
         if op is Ops.WHERE:
             return f"({a}?{b}:{src[2]})"
+        if beside_zero(u):
+            return f"({a}{'<' if op is Ops.MAX else '>'}{b}?{b}:{a})"
         if op in (Ops.MAX, Ops.MIN):
             test = ">" if op is Ops.MAX else "<"
             keep = f"({a}{test}{b}||{a}!={a})" if dtype.is_float else f"({a}{test}{b})"
             return f"({keep}?{a}:{b})"
+        if op is Ops.FMOD:
+            return self.call(self.fmod, dtype, src)
         if op in (Ops.IDIV, Ops.MOD):
             return self.divide(u, a, b)
         if op in (Ops.SHL, Ops.SHR):

@@ -71,6 +71,8 @@ class Arithmetic(Lines):
             return self.greatest(u, kind, src)
         if op is Ops.TRUNC and not source.is_float:
             return src[0]
+        if op is Ops.FMOD:
+            return self.value(f"frem {kind} {src[0]}, {src[1]}")
         if op in (Ops.SQRT, Ops.TRUNC):
             return self.call(kind, f"llvm.{op.name.lower()}.{suffix_of(kind)}", (kind, src[0]))
         if op in (Ops.IDIV, Ops.MOD):

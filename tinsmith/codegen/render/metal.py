@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.render.costs import CUTS_FOR_CORES, GRID_COSTS
-from tinsmith.codegen.render.gpu import GPURenderer, bfloat16
+from tinsmith.codegen.render.gpu import GPURenderer, bfloat16, exact_fmod
 from tinsmith.codegen.render.language import addend, strip
 from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import DType, dtypes
@@ -40,12 +40,12 @@ class MetalRenderer(GPURenderer):
 
     buffer = "{const}device {kind}* data{number}"
     variable = "constant int& {name}"
-    function_name = "{name}"
+    function_name, fmod = "{name}", "exact_fmod{f}"
     reinterpreted = "as_type<{kind}>({value})"
     shared, spaces = "threadgroup", ("threadgroup ", "device ")
     barrier = "threadgroup_barrier(mem_flags::mem_threadgroup);"
     bits16 = (dtypes.bfloat16,)
-    helpers = bfloat16("inline", "as_type<float>(", "as_type<uint>(")
+    helpers = bfloat16("inline", "as_type<float>(", "as_type<uint>(") | exact_fmod("inline", "float")
     scalar_types = {**GPURenderer.scalar_types, "float16": "half"}
 
     def __init__(self, target: Target | None = None) -> None:

@@ -16,7 +16,7 @@ class OpenCLRenderer(GPURenderer):
     """
 
     buffer = "__global {const}{kind}* data{number}"
-    function_name = "{name}"
+    function_name, fmod = "{name}", "fmod"
     reinterpreted = "as_{kind}({value})"
     shared = "__local"
     barrier = "barrier(CLK_LOCAL_MEM_FENCE);"

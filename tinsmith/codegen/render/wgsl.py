@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from math import prod
 
-from tinsmith.codegen.render.base import Target, launch_size, specials
+from tinsmith.codegen.render.base import Target, beside_zero, launch_size, specials
 from tinsmith.codegen.render.costs import GRID_COSTS
 from tinsmith.codegen.render.gpu import AXES, HALVES, GPURenderer, called
 from tinsmith.codegen.render.language import GROWS, strip
@@ -53,6 +53,17 @@ _HELPERS = {
   let u = bitcast<u32>(y);
   return bitcast<f32>(select(u, u - 1u, abs(f64(y)) > abs(x)) | 1u); }""",
 }
+_FMOD = """fn {name}(x: {t}, y: {t}) -> {t} {{
+  var a = abs(x);
+  let b = abs(y);
+  var c = b;
+  if (a < b && a - a == {zero}) {{ return x; }}
+  if (!(b > {zero} && a - a == {zero})) {{ return {nan}; }}
+  while (a - c >= c) {{ c += c; }}
+  for (; c >= b; c *= {half}) {{ if (a >= c) {{ a -= c; }} }}
+  return select(a, -a, x < {zero}); }}"""
+_HELPERS["exact_fmodf"] = _FMOD.format(name="exact_fmodf", t="f32", zero="0f", half="0.5f", nan="nan_f32()")
+_HELPERS["exact_fmod"] = _FMOD.format(name="exact_fmod", t="f64", zero="0lf", half="0.5lf", nan="f64(nan_f32())")
 _FLOOR = """fn {name}(a: {t}, b: {t}) -> {t} {{
   if (b == {zero}) {{ return {zero}; }}
   if (b == -{one}) {{ return {special}; }}
@@ -86,7 +97,7 @@ class WGSLRenderer(GPURenderer):
     then ``args``: at which element each begins, the variables, and a 0 that no compiler knows of.
     """
 
-    function_name, fused = "{name}", ""
+    function_name, fused, fmod = "{name}", "", "exact_fmod{f}"
     nan, infinity = "nan_f32()", "inf_f32()"
     barrier = "workgroupBarrier();"
     vector_widths = ()
@@ -194,6 +205,8 @@ class WGSLRenderer(GPURenderer):
                     Ops.MIN: f"({a}&{b})"}[op]
         if op is Ops.WHERE:
             return self.choose(a, b, src[2])
+        if beside_zero(u):
+            return self.choose(f"({a}{'<' if op is Ops.MAX else '>'}{b})", b, a)
         if op in (Ops.MAX, Ops.MIN):
             test = f"({a}{'>' if op is Ops.MAX else '<'}{b})"
             return self.choose(f"({test}|(!({a}=={a})))" if dtype.is_float else test, a, b)

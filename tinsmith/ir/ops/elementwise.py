@@ -128,9 +128,15 @@ def _scaled(x: Array, y: Array) -> Array:
 
 
 def _maximum(x: Array, y: Array) -> Array:
-    greater = np.maximum(x, y)
-    return np.where(x == y, np.where(np.signbit(x), y, x), greater) if x.dtype.kind == "f" else greater
+    return np.where((x < y) | (y != y), y, x)
 
+
+def _minimum(x: Array, y: Array) -> Array:
+    return np.where((y < x) | (y != y), y, x)
+
+
+CALLED: Final = "called"
+"""Argument of FMOD of x, y >= 0: the target's own function, however slow."""
 
 ROUGH: Final = "rough"
 """Argument of SQRT, EXP2, LOG2, SIN and COS of float32 whose absolute error alone counts: about 1e-6 will do, for
@@ -170,12 +176,15 @@ class Elementwise:
                   lambda n, g: (g / n.src[1], -(g * n / n.src[1])), cost=4)
     POW = binary("x to the y for x >= 0, 1 where x is 1 or y is 0; NaN below 0.", _power,
                  lambda n, g: (g * n.src[1] * n.src[0].alu("POW", n.src[1] - 1), g * n * n.src[0].alu("LOG")), cost=60)
+    FMOD = binary("x - n*y of floats, n the quotient rounded towards zero, without an error; it has the sign of x; NaN "
+                  "where y is 0 or x infinite.", np.fmod,
+                  lambda n, g: (g, -(g * (n.src[0] / n.src[1]).alu("TRUNC"))), cost=8)
     IDIV = binary("x // y of integers, rounded down; 0 if y is 0.", floor_div, cost=16)
     MOD = binary("x % y of integers with the sign of y; 0 if y is 0.", floor_mod, cost=16)
-    MAX = binary("The greater; NaN if either is NaN; of +0 and -0 either.", _maximum, _max_gradient, commutative=True,
-                 associative=True, identity=lambda d: d.min)
-    MIN = binary("The smaller; NaN if either is NaN; of +0 and -0 either.", np.minimum, _min_gradient, commutative=True,
-                 associative=True, identity=lambda d: d.max)
+    MAX = binary("The greater; NaN if either is NaN; of +0 and -0 either, but x where y is a constant 0.", _maximum,
+                 _max_gradient, commutative=True, associative=True, identity=lambda d: d.min)
+    MIN = binary("The smaller; NaN if either is NaN; of +0 and -0 either, but x where y is a constant 0.", _minimum,
+                 _min_gradient, commutative=True, associative=True, identity=lambda d: d.max)
     CMPLT = binary("x < y.", None, dtype=boolean, meaning=_compare(np.less))
     CMPNE = binary("x != y; true if either is NaN.", None, dtype=boolean, meaning=_compare(np.not_equal),
                    commutative=True)
