@@ -56,7 +56,7 @@ class Index:
         elif len(self.ours) == 1 and isinstance(self.ours[0], (list, range)) and kind < 0.7:
             self.ours, self.theirs = self.ours[0], self.theirs[0]
             self.text += "  (bare)"
-        elif kind < 0.25 and len(self.ours) > 1 and not all(isinstance(i, (int, np.generic)) for i in self.ours):
+        elif kind < 0.25 and not all(isinstance(i, int) for i in self.theirs):
             self.ours, self.theirs = list(self.ours), list(self.theirs)
             self.text = f"[{self.text}]"
 
@@ -163,9 +163,9 @@ class Index:
             return a.tolist(), a.tolist(), text
         if form == "numpy":
             return a.astype(kind), theirs, text
-        if form == "tensors" and a.ndim == 1:
-            return [Tensor(n) for n in a.tolist()], [torch.tensor(n) for n in a.tolist()], text
         inside = bool(((a >= -size) & (a < size)).all())
+        if form == "tensors" and a.ndim == 1 and inside:
+            return [Tensor(n) for n in a.tolist()], [torch.tensor(n) for n in a.tolist()], text
         t = Tensor(a.astype(kind))
         return t + 0 if form == "computed" and inside else t, theirs, text
 
@@ -193,8 +193,8 @@ class Index:
         """A mask of no axes."""
         self.basic = False
         value = self.random.random() < 0.8
-        ours = self.random.choice([value, np.bool_(value), Tensor(value)])
-        return ours, self.random.choice([value, torch.tensor(value)]), str(value)
+        return (*self.random.choice([(value, value), (np.bool_(value), value), (Tensor(value), torch.tensor(value))]),
+                str(value))
 
 
 def _tuples(a: Any) -> Any:
@@ -238,8 +238,12 @@ class Program:
     def flipped(self, i: Index) -> Any:
         return self.theirs.flip(i.flips) if i.flips else self.theirs
 
-    def both(self, ours: Any, theirs: Any) -> tuple[Any, Any] | None:
-        """Results of both sides; None if both refuse."""
+    def both(self, ours: Any, theirs: Any, count: int = 1) -> tuple[Any, Any] | None:
+        """Results of both sides; None if both refuse.
+
+        Args:
+            count: how many elements the index names: PyTorch checks no position if there are none.
+        """
         try:
             expected, error = theirs(), None
         except (IndexError, ValueError, TypeError, RuntimeError) as e:
@@ -247,8 +251,7 @@ class Program:
         try:
             found = ours()
         except (IndexError, ValueError, TypeError, RuntimeError) as e:
-            unread = isinstance(e, IndexError) and expected is not None and not expected.numel()
-            assert error is not None or unread, f"refused: {e}"  # PyTorch checks no position if nothing is picked
+            assert error is not None or (not count and isinstance(e, IndexError)), f"refused: {e}"
             return None
         assert error is None, f"PyTorch refuses: {error}"
         return found, expected
@@ -258,7 +261,8 @@ class Program:
     def read(self) -> None:
         i = self.index()
         self.text.append(f"read x{tuple(self.theirs.shape)}[{i.text}]")
-        pair = self.both(lambda: self.ours[i.ours], lambda: self.flipped(i)[i.theirs])
+        where = self.numbered(i)
+        pair = self.both(lambda: self.ours[i.ours], lambda: self.flipped(i)[i.theirs], where is None or where.size)
         if pair is not None:
             self.compare(*pair)
             self.weigh(*pair)
@@ -304,7 +308,7 @@ class Program:
             self.ours[i.ours] = ours
             return self.ours
 
-        pair = self.both(put, written)
+        pair = self.both(put, written, where.size)
         if pair is not None:
             self.theirs = pair[1]
         self.compare(self.ours, self.theirs)
@@ -326,7 +330,7 @@ class Program:
         add = self.random.random() < 0.7 or len(np.unique(where)) < where.size
         self.text.append(f"index_put x{tuple(self.theirs.shape)} [{i.text}] accumulate={add}")
         pair = self.both(lambda: self.ours.index_put(i.ours, ours, add),
-                         lambda: self.theirs.index_put(i.theirs, theirs, add))
+                         lambda: self.theirs.index_put(i.theirs, theirs, add), where.size)
         if pair is not None:
             self.ours, self.theirs = pair
         self.compare(self.ours, self.theirs)

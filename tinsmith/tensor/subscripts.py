@@ -84,7 +84,10 @@ def _items(x: Tensor, index: Any) -> list[Any]:
 
 
 def _is_array(item: Any) -> bool:
-    return isinstance(item, (TensorBase, np.ndarray)) or (isinstance(item, Sequence) and not isinstance(item, str))
+    """Whether an item is more than a number: NumPy's arrays of no axes are numbers, tensors of no axes are none."""
+    if isinstance(item, np.ndarray):
+        return item.ndim > 0
+    return isinstance(item, TensorBase) or (isinstance(item, Sequence) and not isinstance(item, str))
 
 
 def _as_tensor(x: Tensor, item: Any) -> Any:
