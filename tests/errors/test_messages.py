@@ -246,7 +246,7 @@ ARGUMENTS = {
     "replace": ("DTypeError", "replace|str, not a tensor", "x.replace('a')"),
     "gradient": ("DTypeError", "gradient|str, not a tensor", "x.sum().gradient('a')"),
     "sequential": ("DTypeError", "sequential|'a' (str)", "x.sequential(['a'])"),
-    "mask-0d": ("DTypeError", "getitem|plain bool", "x[Tensor(True)]"),
+    "index-list": ("DTypeError", "Tensor|[0, 'a'] (list)", "x[[0, 'a']]"),
     "Linear": ("DTypeError", "Linear|in_features|'a' (str)", "nn.Linear('a', 3)"),
     "Linear-call": ("DTypeError", "Linear|str, not a tensor", "nn.Linear(2, 3)('a')"),
     "Conv2d": ("ArgumentError", "Conv2d|groups is 0|at least 1", "nn.Conv2d(2, 2, 3, groups=0)"),

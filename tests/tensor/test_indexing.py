@@ -32,23 +32,84 @@ def test_basic(index) -> None:
 I1, I2, I3 = np.array([2, 0, -1]), np.array([[0, 1], [-4, 3]]), np.array([[1], [0]])
 ADVANCED = [
     I1, [0, 2], I2[:, 0] % 3, (slice(None), I2), (..., I1), (I1, I1), (I3, I1), (I1, slice(None), I1),
-    (0, slice(None), I1),
     (slice(None), I1, 0), (slice(1, 3), I1, I1), (I1, None, slice(None)), (None, I1, I1), (I1, I1, I1),
     (I1, ..., None, I1),
     (slice(None, None, -1), slice(None), I2), ([0, 1], [1, 2]), (0, I1, 1), (slice(0, 0), I1), np.array([], np.int64),
     [],
     np.array(1), (slice(None), np.int32(2), I1),
+    ((0, 2),), ((0, 1), (1, 0)), [slice(None), [0, 2]], [I1, I1], [[0, 1], [1, 0]], [None, 0], [..., -1], range(2),
+    (slice(None), range(1, 4)), ([[0, 1], [1, 0]],), True, (0, False), (slice(None), np.True_, [1, 2]),
 ]
+
+
+def as_numpy_takes(index):
+    """An index as NumPy takes it: a list with more in it than numbers is a tuple, ranges are arrays."""
+    if isinstance(index, list) and not all(isinstance(i, int) for i in index):
+        index = tuple(index)
+    return np.array([], int) if isinstance(index, list) and not index else index
 
 
 @pytest.mark.parametrize("index", ADVANCED, ids=lambda i: str(i).replace("\n", ""))
 def test_integer_arrays(index) -> None:
-    want = X[index] if not (isinstance(index, list) and not index) else X[np.array([], int)]
+    want = X[as_numpy_takes(index)]
     check(Tensor(X)[index], want, dtypes.int32)
-    as_tensors = tuple(Tensor(i) if isinstance(i,
-                                               np.ndarray) else i for i in (index if isinstance(index,
-                                                                                                tuple) else (index,)))
+    got, written = Tensor(X), X.copy()
+    got[index] = -1
+    written[as_numpy_takes(index)] = -1
+    check(got, written, dtypes.int32)
+    items = as_numpy_takes(index) if isinstance(as_numpy_takes(index), tuple) else (index,)
+    as_tensors = tuple(Tensor(i) if isinstance(i, np.ndarray) else i for i in items)
     check(Tensor(X)[as_tensors], want, dtypes.int32)
+
+
+ZERO = [np.array(1), Tensor(1), Tensor([0, 1])[1], Tensor(2) - 1]
+MASK = np.array([True, False, True, False, True])
+
+
+@pytest.mark.parametrize("one", [1, *ZERO], ids=["1", "array", "tensor", "view", "computed"])
+@pytest.mark.parametrize("index, order", [
+    (lambda n: (n, slice(None), I1), lambda x: x[1][:, I1]),
+    (lambda n: (n, ..., I1), lambda x: x[1][:, I1]),
+    (lambda n: (n, slice(None), [0, 2]), lambda x: x[1][:, [0, 2]]),
+    (lambda n: (n, slice(None), Tensor(MASK)), lambda x: x[1][:, MASK]),
+    (lambda n: (n, None, slice(None), I1), lambda x: x[1][None, :, I1]),
+    (lambda n: (I1, slice(None), n), lambda x: x[..., 1][I1]),
+    (lambda n: (slice(None), n, I1), lambda x: x[:, 1][:, I1]),
+    (lambda n: (I1, n, I1), lambda x: x[:, 1][I1, I1]),
+    (lambda n: (slice(None), n, slice(None)), lambda x: x[:, 1]),
+    (lambda n: [n, slice(None), I1], lambda x: x[1][:, I1]),
+])
+def test_an_integer_chooses_before_index_arrays(one, index, order) -> None:
+    """So PyTorch has it: in NumPy an integer counts as an index array."""
+    places = order(np.arange(60).reshape(3, 4, 5))
+    check(Tensor(X)[index(one)], order(X), dtypes.int32)
+    values_there = -1 - np.arange(places.size, dtype=np.int32).reshape(places.shape)
+    got, want = Tensor(X), X.copy()
+    got[index(one)] = Tensor(values_there)
+    np.put(want, places, values_there)
+    check(got, want)
+
+
+def test_an_ellipsis_for_no_axis_parts_no_index_arrays() -> None:
+    check(Tensor(X)[:, I1, ..., I1], X[:, I1, I1])
+
+
+def test_lists_of_tensors() -> None:
+    rows, columns = [0, 2], [1, 3]
+    check(Tensor(X)[[Tensor(rows), Tensor(columns)]], X[rows, columns])
+    check(Tensor(X)[[Tensor(0), Tensor(1)]], X[0, 1])
+    check(Tensor(X)[[Tensor(0), Tensor(2)],], X[rows])
+    check(Tensor(X)[:, [Tensor(1), 3]], X[:, columns])
+
+
+def test_accumulating_where_a_mask_holds() -> None:
+    mask, x = np.array([True, False, True]), np.zeros((3, 4), np.float32)
+    y = np.arange(8, dtype=np.float32).reshape(2, 4)
+    want = x.copy()
+    want[mask] += y
+    check(Tensor(x).index_put((Tensor(mask),), Tensor(y), accumulate=True), want)
+    ones = Tensor(x).index_put((Tensor(mask), Tensor([1, 1])), Tensor([2.0, 3.0]), accumulate=True)
+    assert ones[:, 1].tolist() == [2, 0, 3]
 
 
 @pytest.mark.parametrize("dtype", dtypes.ints, ids=str)
@@ -156,12 +217,22 @@ def indices(draw) -> tuple:
     return tuple(out)
 
 
+def integers_first(index):
+    """The axes that integers choose taken out, so that NumPy counts them as no index arrays; and what is left."""
+    fill = X.ndim - sum(i is not None and i is not ... for i in index)
+    at = next((n for n, i in enumerate(index) if i is ...), len(index))
+    items = [*index[:at], *[slice(None)] * fill, *index[at + 1 :]]
+    first = tuple(i if isinstance(i, int) else slice(None) for i in items if i is not None)
+    return first, tuple(i for i in items if not isinstance(i, int))
+
+
 @settings(max_examples=60, deadline=None)
 @example((None, slice(None), 0, ..., [0, 0]))
 @given(indices())
 def test_random_indices(index) -> None:
     try:
-        want = X[index]
+        first, then = integers_first(index)
+        want = X[(*first, ...)][then]
     except IndexError:
         return
     check(Tensor(X)[index], want)
@@ -172,13 +243,14 @@ def test_random_indices(index) -> None:
 def test_random_writes(index, scalar) -> None:
     want = X.copy()
     try:
-        shape = want[index].shape
+        first, then = integers_first(index)
+        shape = want[(*first, ...)][then].shape
     except IndexError:
         return
     if any(isinstance(i, list) and len(set(np.arange(9)[i])) < len(i) for i in index):
         return  # which of two equal places wins is checked below
     value = 7 if scalar else -np.arange(1, int(np.prod(shape)) + 1, dtype=np.int32).reshape(shape)
-    want[index] = value
+    want[(*first, ...)][then] = value
     got = Tensor(X)
     got[index] = value if scalar else Tensor(value)
     check(got, want)
@@ -304,6 +376,7 @@ def test_one_hot_out_of_range(labels: list[int]) -> None:
     (lambda x: x[Tensor([1.0])], TypeError, "float"),
     (lambda x: x[::0], ValueError, "step 0"),
     (lambda x: x[Tensor([True, False])], ValueError, "mask"),
+    (lambda x: x[..., Tensor([True, False])], ValueError, "mask of shape .* at axis 2"),
     (lambda x: x[Tensor([0, 1]), Tensor([0, 1, 2])], ValueError, "broadcast"),
     (lambda x: x.gather(0, Tensor([0])), ValueError, "equally many axes"),
     (lambda x: x.gather(0, Tensor([[[0.5]]])), TypeError, "float"),

@@ -80,22 +80,28 @@ def _value_of(item: ScheduleItem) -> UOp | None:
 
 
 def _parts(value: UOp, view: UOp, casts: tuple[DType, ...], slots: Sequence[int]) -> list[_Part | None]:
-    """What is added up, term by term: a part where it is a value in memory with zeros around it. Views are turned
-    round on the way."""
-    while value.op not in (Ops.ADD, Ops.PARAM):
-        if value.op is Ops.CAST:
-            casts = (value.dtype, *casts)
-        elif value.op in (Ops.RESHAPE, Ops.PERMUTE, Ops.PAD, Ops.SHRINK):
-            if value.op is Ops.SHRINK and not _keeps_axes(view):
-                return [None]
-            view = _back(value, view)
-        elif value.op not in (Ops.CONTIGUOUS, *FOR_GRADIENTS):
+    """What is added up, term by term: a part where it is a value in memory with zeros around it; only None if a term is
+    none. Views are turned round on the way."""
+    found, terms = list[_Part | None](), [(value, view, casts)]
+    while terms:
+        value, view, casts = terms.pop()
+        if value.op is Ops.ADD:
+            terms += [(s, view, casts) for s in reversed(value.src)]
+            continue
+        if value.op is Ops.PARAM:
+            placed = _placed(view)
+            found.append(placed and _Part(slots[value.arg[0]], view, casts, *placed))
+        elif value.op is Ops.CAST:
+            terms.append((value.src[0], view, (value.dtype, *casts)))
+        elif value.op in (Ops.RESHAPE, Ops.PERMUTE, Ops.PAD) or (value.op is Ops.SHRINK and _keeps_axes(view)):
+            terms.append((value.src[0], _back(value, view), casts))
+        elif value.op in (Ops.CONTIGUOUS, *FOR_GRADIENTS):
+            terms.append((value.src[0], view, casts))
+        else:
+            found.append(None)
+        if found and found[-1] is None:
             return [None]
-        value = value.src[0]
-    if value.op is Ops.ADD:
-        return [p for s in value.src for p in _parts(s, view, casts, slots)]
-    found = _placed(view)
-    return [found and _Part(slots[value.arg[0]], view, casts, *found)]
+    return found
 
 
 def _back(node: UOp, view: UOp) -> UOp:

@@ -1,4 +1,4 @@
-"""Indexing as NumPy has it: ints, slices, None, Ellipsis are movement; integer tensors are one GATHER; bool masks are
+"""Indexing as PyTorch has it: ints, slices, None, Ellipsis are movement; integer tensors are one GATHER; bool masks are
 turned into positions at once, on the host, since the shape of the result depends on them.
 
 An index out of range that the host knows raises; one computed reads 0 (and is dropped when written), and ``CHECKED=1``
@@ -48,7 +48,7 @@ class Indexing:
         x = self._view(SLICE, tuple(plan.slices))._view(RESHAPE, plan.shape)
         if not plan.picks:
             return x
-        picked = _Picked(x, plan.picks, plan.apart)
+        picked = _Picked(x, plan.picks)
         return self._new(picked.source.gather(picked.spread(), picked.axis).reshape(picked.shape))
 
     def __setitem__(self: Tensor, index: Any, value: Any) -> None:
@@ -58,12 +58,16 @@ class Indexing:
             if v.ndim == 0 or v.shape == self.shape:
                 self._become("setitem", mask.where(v.cast(self.dtype), self))
                 return
-        plan = taken_apart("setitem", self, index)
+        self._put("setitem", index, value)
+
+    def _put(self: Tensor, op: str, index: Any, value: Any, reduce: str | None = None) -> None:
+        """Write values where an index points, or combine them with those that are there."""
+        plan = taken_apart(op, self, index)
         part = self._view(SLICE, tuple(plan.slices))._view(RESHAPE, plan.shape)
-        v = operand("setitem", value, self).cast(self.dtype)
+        v = operand(op, value, self).cast(self.dtype)
         if not files.on_disk(self._device):
-            same_device("setitem", self, v)
-        part._write(_scattered(part, plan, v) if plan.picks else _fitted("setitem", v, plan.shape))
+            same_device(op, self, v)
+        part._write(_scattered(op, part, plan, v, reduce) if plan.picks else _fitted(op, v, plan.shape))
 
     def __iter__(self: Tensor) -> Iterator[Tensor]:
         if not self.ndim:
@@ -237,7 +241,8 @@ def _fitted(op: str, value: Tensor, shape: tuple[Any, ...]) -> UOp:
 
 
 class _Picked:
-    """Picked axes made one, where the index axes come in NumPy's order: in the place of neighbours, else in front.
+    """Picked axes made one, where the index axes come in PyTorch's order: in the place of neighbours, else in front.
+    Index tensors of no axes choose as integers do, before the others.
 
     So values that are picked lie in memory in the order in which they are read: nothing is moved behind a gather.
 
@@ -249,11 +254,12 @@ class _Picked:
         order: permutation of the original axes that brings picked ones together.
     """
 
-    def __init__(self, x: Tensor, picks: dict[int, Tensor], apart: bool) -> None:
+    def __init__(self, x: Tensor, picks: dict[int, Tensor]) -> None:
         axes = sorted(picks)
         others = [i for i in range(x.ndim) if i not in picks]
-        together = not apart and axes == list(range(axes[0], axes[0] + len(axes)))
-        self.axis = axes[0] if together else 0
+        wide = [a for a in axes if picks[a].ndim] or axes[:1]
+        first, last = (sum(o < a for o in others) for a in (wide[0], wide[-1]))
+        self.axis = first if first == last else 0
         self.order = (*others[: self.axis], *axes, *others[self.axis :])
         self.sizes = [x.shape[i] for i in self.order]
         picked = [x.shape[a] for a in axes]
@@ -264,8 +270,8 @@ class _Picked:
         self.source = x.uop.permute(self.order).reshape((*before, total, *behind))
         self.shape = (*before, *index_shape, *behind)
         self.lines = (*before, product(index_shape), *behind)
-        wide = any(p.dtype is dtypes.int64 for p in picks.values()) or (not isinstance(total, UOp) and total > 1 << 31)
-        dtype = dtypes.int64 if wide else dtypes.int32
+        large = any(p.dtype is dtypes.int64 for p in picks.values()) or (not isinstance(total, UOp) and total > 1 << 31)
+        dtype = dtypes.int64 if large else dtypes.int32
         places = [expand_uop(picks[a].uop.cast(dtype), index_shape) for a in axes]
         self.flat = places[0]
         if len(axes) > 1:
@@ -284,11 +290,11 @@ class _Picked:
         return self.flat.reshape(flat).expand(self.lines)
 
 
-def _scattered(part: Tensor, plan: Plan, value: Tensor) -> UOp:
+def _scattered(op: str, part: Tensor, plan: Plan, value: Tensor, reduce: str | None) -> UOp:
     """``part`` with ``value`` written at the picked positions; of equal positions the last one wins."""
-    p = _Picked(part, plan.picks, plan.apart)
-    rows = _fitted("setitem", value, p.shape).reshape(p.lines)
-    new = p.source.scatter(p.spread(), rows, p.axis, None)
+    p = _Picked(part, plan.picks)
+    rows = _fitted(op, value, p.shape).reshape(p.lines)
+    new = p.source.scatter(p.spread(), rows, p.axis, reduce)
     return new.reshape(tuple(p.sizes)).permute(tuple(int(i) for i in np.argsort(p.order)))
 
 

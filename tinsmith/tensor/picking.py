@@ -11,7 +11,7 @@ from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.ir import UOp
 from tinsmith.tensor.arguments import flag, integer
 from tinsmith.tensor.base import check_tensors
-from tinsmith.tensor.helpers import axis_and_size, broadcast_shape, operand, product
+from tinsmith.tensor.helpers import axis_and_size, broadcast_shape, operand
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -113,22 +113,9 @@ class Picking:
         if not isinstance(indices, (tuple, list)) or not indices:
             raise ArgumentError("index_put", "indices must be a sequence of tensors",
                                 "index_put((rows, columns), values)")
-        value = operand("index_put", values, self)
-        if not flag("index_put", "accumulate", accumulate):
-            out = self.clone()
-            out[tuple(indices)] = value
-            return out
-        places = [operand("index_put", i, self) for i in indices]
-        if any(not i.dtype.is_int for i in places):
-            raise DTypeError("index_put", "accumulates at integer indices only", "mask.nonzero(as_tuple=True)")
-        shape, lead = broadcast_shape("index_put", *(i.shape for i in places)), self.shape[: len(places)]
-        flat: Tensor = self._new(UOp.const(dtypes.default_int, 0))
-        for place, size in zip(places, lead):
-            flat = flat.mul(size).add(place.lt(0).where(place.add(size), place))
-        rest = self.shape[len(places) :]
-        rows = value.broadcast_to((*shape, *rest)).reshape(product(shape), *rest)
-        whole = self.reshape(product(lead), *rest).index_add(0, flat.expand(shape).reshape(-1), rows)
-        return whole.reshape(self.shape)
+        out = self.clone()
+        out._put("index_put", tuple(indices), values, "ADD" if flag("index_put", "accumulate", accumulate) else None)
+        return out
 
     def masked_scatter(self: Tensor, mask: Tensor, source: Tensor) -> Tensor:
         """A copy with the elements of ``source``, in order, where the mask holds.

@@ -1,6 +1,7 @@
 """What stands between the brackets of ``x[...]``, taken apart: slices, dropped and new axes, positions and masks."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
 
+_AXES = 32  # a list of so many items or more is an array of positions, whatever is in it, as in PyTorch
+
+
 @dataclass
 class Plan:
     """An index taken apart: a slice per axis, then new and dropped axes, then positions along some of the axes left.
@@ -31,86 +35,108 @@ class Plan:
         slices: one per axis of the tensor.
         shape: after the slices, dropped and new axes.
         picks: axis of ``shape`` -> index tensor.
-        apart: whether an Ellipsis stands between picks, be it for no axis at all: NumPy puts their axes first then.
     """
 
     slices: list[Slice]
     shape: tuple[Any, ...]
     picks: dict[int, Tensor]
-    apart: bool
 
 
 def taken_apart(op: str, x: Tensor, index: Any) -> Plan:
-    items = _expanded(op, x, list(index) if isinstance(index, tuple) else [index])
+    """Integers and slices choose first; positions are along the axes that are left, as in PyTorch."""
     slices: list[Slice] = []
     shape: list[Any] = []
     picks: dict[int, Tensor] = {}
-    before = 0
-    advanced = any(isinstance(i, TensorBase) for i in items)
-    for item in items:
+    for item in _filled_up(op, x, _items(x, index)):
+        axis = len(slices)
+        size = x.shape[axis] if axis < x.ndim else 1
         if item is None:
             shape.append(1)
-            continue
-        if item is Ellipsis:
-            before = len(picks)
-            continue
-        axis = len(slices)
-        size = x.shape[axis]
-        if isinstance(item, slice):
+        elif isinstance(item, slice):
             slices.append(slice_of(op, item, size, axis))
             shape.append(slices[-1].count)
-            continue
-        if isinstance(item, UOp) and not advanced and item.dtype is dtypes.index:
+        elif isinstance(item, TensorBase) and item.dtype.is_bool:
+            for place, size in zip(_positions(op, x, item, axis), item.shape or (1,)):
+                picks[len(shape)] = place
+                shape.append(size)
+            slices += [Slice(0, size) for size in item.shape]
+        elif isinstance(item, UOp) and item.dtype is dtypes.index:
             check_box(op, axis, item, item + 1, size)
             slices.append(Slice(normal_size(item), 1))
-            continue
-        if isinstance(item, TensorBase) or advanced or isinstance(item, UOp):
+        elif isinstance(item, (TensorBase, UOp)):
+            picks[len(shape)] = _pick(op, x, item, size)
             slices.append(Slice(0, size))
-            picks[len(shape)] = _pick(op, x, item, axis, size)
             shape.append(size)
-            continue
-        slices.append(Slice(position(op, item, axis, size, x.shape), 1))
-    return Plan(slices, tuple(shape), picks, 0 < before < len(picks))
+        else:
+            slices.append(Slice(position(op, item, axis, size, x.shape), 1))
+    return Plan(slices, tuple(shape), picks)
 
 
-def _expanded(op: str, x: Tensor, items: list[Any]) -> list[Any]:
-    """One entry per axis (and None): lists and arrays as tensors, masks as positions, slices after an Ellipsis."""
-    out: list[Any] = []
-    for item in items:
-        if isinstance(item, (list, np.ndarray)):
-            item = type(x)(np.asarray(item, np.int32) if isinstance(item, list) and not item else item, device=x.device,
-                           requires_grad=False)
-        mask = isinstance(item, TensorBase) and item.dtype.is_bool
-        if isinstance(item, (bool, np.bool_)) or (mask and not item.ndim):
-            raise DTypeError(op, "a plain bool is no index", "a mask tensor, or None for a new axis")
-        if mask:
-            axis = sum(i is not None and i is not Ellipsis for i in out)
-            out.extend(_positions(op, x, item, axis if not any(i is Ellipsis for i in out) else None))
-            continue
-        out.append(item)
-    if sum(i is Ellipsis for i in out) > 1:
+def _items(x: Tensor, index: Any) -> list[Any]:
+    """What stands between the commas: None, Ellipsis, slices, integers, and tensors of all that holds several values.
+
+    A list with more in it than numbers counts as a tuple.
+    """
+    if isinstance(index, list) and len(index) < _AXES and any(
+            i is None or i is Ellipsis or isinstance(i, slice) or _is_array(i) for i in index):
+        index = tuple(index)
+    return [_as_tensor(x, i) for i in (index if isinstance(index, tuple) else (index,))]
+
+
+def _is_array(item: Any) -> bool:
+    """Whether an item is more than a number: NumPy's arrays of no axes are numbers, tensors of no axes are none."""
+    if isinstance(item, np.ndarray):
+        return item.ndim > 0
+    return isinstance(item, TensorBase) or (isinstance(item, Sequence) and not isinstance(item, str))
+
+
+def _as_tensor(x: Tensor, item: Any) -> Any:
+    """A sequence or an array of numbers as a tensor of them, a bool as one of no axes."""
+    if isinstance(item, np.ndarray) and not item.ndim:
+        item = item[()]
+    if isinstance(item, (bool, np.bool_)):
+        return type(x)(bool(item), device=x.device, requires_grad=False)
+    if isinstance(item, TensorBase) or not _is_array(item):
+        return item
+    if not isinstance(item, np.ndarray):
+        parts = list(item)
+        if any(_is_array(i) for i in parts) and _holds_tensor(parts):
+            return type(x).stack(*[operand("getitem", _as_tensor(x, i), x) for i in parts])
+        item = parts or np.zeros(0, np.int32)
+    return type(x)(item, device=x.device, requires_grad=False)
+
+
+def _holds_tensor(item: Any) -> bool:
+    return isinstance(item, TensorBase) or (isinstance(item, (list, tuple)) and any(map(_holds_tensor, item)))
+
+
+def _filled_up(op: str, x: Tensor, items: list[Any]) -> list[Any]:
+    """The items, with whole slices in the place of the Ellipsis, or behind them."""
+    dots = [n for n, i in enumerate(items) if i is Ellipsis]
+    if len(dots) > 1:
         raise AxisError(op, "an index with more than one ellipsis", "one ...")
-    used = sum(i is not None and i is not Ellipsis for i in out)
+    used = sum(i.ndim if isinstance(i, TensorBase) and i.dtype.is_bool else i is not None and i is not Ellipsis
+               for i in items)
     if used > x.ndim:
         raise AxisError(op, f"{used} indices for the {x.ndim} axes of shape {x.shape}", f"at most {x.ndim}")
-    fill = [slice(None)] * (x.ndim - used)
-    at = next((n for n, i in enumerate(out) if i is Ellipsis), len(out))
-    return [*out[: at + 1], *fill, *out[at + 1 :]]
+    at = dots[0] if dots else len(items)
+    return [*items[:at], *[slice(None)] * (x.ndim - used), *items[at + 1 :]]
 
 
-def _positions(op: str, x: Tensor, mask: TensorBase, axis: int | None) -> list[Tensor]:
-    """The coordinates where a mask holds, one index tensor per axis of the mask."""
-    if axis is not None and mask.shape != x.shape[axis : axis + mask.ndim]:
+def _positions(op: str, x: Tensor, mask: TensorBase, axis: int) -> list[Tensor]:
+    """The coordinates where a mask holds, one index tensor per axis of the mask; a mask of no axes has a new one."""
+    if mask.shape != x.shape[axis : axis + mask.ndim]:
         raise ShapeError(op, f"a mask of shape {mask.shape} at axis {axis} of a tensor of shape {x.shape}",
                          "a mask of the axes' own sizes")
-    found = np.nonzero(mask.numpy())
-    return [type(x)(f.astype(np.int32), device=x.device) for f in found]
+    found = np.nonzero(np.atleast_1d(mask.numpy()))
+    return [type(x)(f.astype(np.int32), device=x.device, requires_grad=False) for f in found]
 
 
 def whole_mask(x: Tensor, index: Any) -> Tensor | None:
     """The mask, if the index is one mask over the whole tensor."""
-    if isinstance(index, (list, np.ndarray)) and np.asarray(index).dtype == np.bool_:
-        index = type(x)(index, device=x.device)
+    if isinstance(index, (list, np.ndarray)):
+        items = _items(x, index)
+        index = items[0] if len(items) == 1 else None
     ok = isinstance(index, TensorBase) and index.dtype.is_bool and index.shape == x.shape and index.ndim > 0
     return index if ok else None
 
@@ -161,10 +187,8 @@ def _symbolic_slice(op: str, s: slice, size: Any, axis: int) -> Slice:
     return Slice(begin, normal_size(count), abs(step), step < 0)
 
 
-def _pick(op: str, x: Tensor, item: Any, axis: int, size: Any) -> Tensor:
+def _pick(op: str, x: Tensor, item: Any, size: Any) -> Tensor:
     """Positions along one axis: negative ones count from the end."""
-    if not isinstance(item, (TensorBase, UOp)):
-        return x._new(UOp.const(dtypes.int32, position(op, item, axis, size, x.shape)))
     index = operand(op, item, x)
     if not index.dtype.is_int:
         raise DTypeError(op, f"cannot index with a tensor of {index.dtype!r}", ".cast(dtypes.int32)")
