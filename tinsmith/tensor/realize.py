@@ -98,6 +98,7 @@ def realize_tensors(tensors: Sequence[TensorBase], memory_budget: float | str | 
             others = [t for t in wanted[0].live if id(t) not in pending and t.uop.base.op is not Ops.BUFFER]
             for t, new in zip(others, substitute([t.uop for t in others], leaves)):
                 t.uop = new
+            storage.replaced(others, lambda uop: uop.substitute(leaves))
 
 
 def _below(tensors: Sequence[TensorBase]) -> dict[UOp, list[int]]:
