@@ -12,6 +12,7 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.symbols import bindings, with_symbols
 from tinsmith.ir.uop import toposort
 from tinsmith.jit.guards import Place
+from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.slices import Slice
 from tinsmith.tensor.storage import Looks, Share, Storage
 from tinsmith.tensor.tensor import Tensor
@@ -42,8 +43,7 @@ def share(t: Tensor, other: Tensor | None, alias: Alias, storage: Storage | None
     """Let a result share the memory of ``other``, or of a storage among the results."""
     looks = _rebound(alias.looks, value)
     if storage is None:
-        if other is None:
-            return
+        assert other is not None, "a guard has found no tensor to share memory with"
         own = other._shared
         if own is None:
             own = other._shared = Share(Storage(other.uop), ())
@@ -55,12 +55,18 @@ def share(t: Tensor, other: Tensor | None, alias: Alias, storage: Storage | None
     storage.add(t)
     if alias.seen:
         t.uop = t._shared.seen()
+    TensorBase.live.add(t)
+
+
+def sizes_in(looks: Looks) -> list[UOp]:
+    """The sizes and bounds that depend on variables."""
+    return [s for _, arg in looks if isinstance(arg, tuple) for part in arg
+            for s in (part if isinstance(part, tuple) else (part,)) if isinstance(s, UOp)]
 
 
 def _rebound(looks: Looks, value: Value) -> Looks:
     """Looks with today's values of the variables in their sizes."""
-    sizes = [s for _, arg in looks if isinstance(arg, tuple) for part in arg
-             for s in (part if isinstance(part, tuple) else (part,)) if isinstance(s, UOp)]
+    sizes = sizes_in(looks)
     if not sizes:
         return looks
     table = {n: UOp(Ops.BIND, None, (n.src[0], UOp.index(value(n.src[0].arg[0], n.src[1].arg))))

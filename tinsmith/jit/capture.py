@@ -270,22 +270,20 @@ class Capture(CacheCollector):
                 found[key] = Alias(looks, number=numbers.setdefault(id(storage), len(numbers)))
         return found
 
-    def alias(self, looks: Looks, others: Sequence[Tensor], made: dict[int, Tensor]) -> Alias:
+    def alias(self, looks: Looks, others: Sequence[TensorBase], made: dict[int, Tensor]) -> Alias:
         """Looks at memory that one of ``others`` is found in: at best, at what one shows that others guard."""
         for m in others:
             own = m._shared.looks if m._shared is not None else ()
             if own == looks[:len(own)]:
-                if id(m) in self.known or id(m) in self.numbers:
-                    return Alias(looks[len(own):], self.current(m), relative=True)
                 if id(m) not in self.before:
-                    return Alias(looks[len(own):], self.place(made[id(m)])._replace(gradient=True), relative=True,
-                                 late=True)
-        m = next((m for m in others if id(m) in self.before), None)
-        if m is None or m._shared is None:
-            raise Uncapturable("returns a view of a gradient that looks at it in another way")
-        place = self.current(m)
-        self.guards.shared.append([(place, m._shared.looks)])
-        return Alias(looks, place)
+                    return Alias(looks[len(own):], self.place(made[id(m)])._replace(gradient=True), True, late=True)
+                if id(m) in self.known or id(m) in self.numbers:
+                    return Alias(looks[len(own):], self.current(self.before[id(m)][0]), True)
+        for m in others:
+            if id(m) in self.before and m._shared is not None:
+                self.guards.shared.append([(self.current(self.before[id(m)][0]), m._shared.looks)])
+                return Alias(looks, self.guards.shared[-1][0][0])
+        raise Uncapturable("returns a view of a gradient that looks at it in another way")
 
 
 def _buffers(uop: UOp) -> list[UOp]:

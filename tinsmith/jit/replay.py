@@ -21,7 +21,7 @@ from tinsmith.core.late import Late
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
-from tinsmith.jit.aliases import share
+from tinsmith.jit.aliases import share, sizes_in
 from tinsmith.jit.collect import JitItem, Source
 from tinsmith.jit.guards import Place
 from tinsmith.jit.joined import WHOLE, Joined, join
@@ -181,7 +181,8 @@ class Replay:
         self.inputs = [(s.group, s.held, part) for s, part in joined.inputs]
         self.plain_inputs = joined.inputs == [(Source(n), WHOLE) for n in range(groups)]
         self.values = joined.values
-        self.needs_values = bool(self.values) or any(t.drawn for t in templates)
+        self.needs_values = bool(self.values) or any(t.drawn for t in templates) or any(
+            r.alias is not None and sizes_in(r.alias.looks) for r in self.returned)
         self.keeps_blocks = sum(size for _, size in self.bound.blocks) <= SMALL
         self.blocks: list[Buffer] | None = None
         self.making = {id(t): self._making(t) for t in templates}
@@ -399,6 +400,8 @@ class Replay:
     def _write_state(self, t: Tensor, w: Written, found: list[Buffer], entries: list[Entry], value: Value) -> None:
         """A tensor's new value, which all tensors that share its memory see."""
         assert w.template is not None
+        if t._shared is not None:
+            t._shared.storage.let_copies_go()
         shared = t._shared
         if shared is None:
             t.uop = self._node(w.template, found, entries, value)
@@ -418,11 +421,12 @@ class Replay:
             making = self.making[id(r.template)]
             t.uop = (entries[making.output].nodes[making.index] if making.template is None else
                      self._node(r.template, found, entries, value))
-        if r.alias is not None:
+        t._device, t.grad, t.requires_grad, t._shared = r.device, None, r.requires_grad, None
+        if r.alias is None:
+            _live(t)
+        else:
             place = r.alias.place
             sharing.append((t, None if place is None or r.alias.late else place.find(arguments), r))
-        t._device, t.grad, t.requires_grad, t._shared = r.device, None, r.requires_grad, None
-        _live(t)
         return t
 
 
