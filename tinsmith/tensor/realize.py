@@ -254,12 +254,12 @@ def compute(uops: Sequence[UOp], devices: Sequence[str], free: Collection[UOp] =
             checks.judge(found[len(distinct) :], lambda more: realize(more, device))
         else:
             found = realize(distinct, device, free, known if known is not None and known.roots == distinct else None)
-        buffers = data | dict(zip(distinct, _apart(found)))
+        buffers = data | dict(zip(distinct, found))
     except OutOfMemoryError as error:
         if error.plan is None:
             error.plan = _plan(uops, devices, free)
         raise
-    return {target: _as_view(buffers[root], target) for target, root in zip(targets, roots)}
+    return {target: _as_view(b, target) for target, b in zip(targets, _apart([buffers[root] for root in roots]))}
 
 
 def _roots(uops: Sequence[UOp], devices: Sequence[str]) -> tuple[list[UOp], list[UOp]]:
@@ -347,7 +347,8 @@ def buffer_of(tensor: TensorBase) -> Buffer | None:
 
 
 def _apart(found: list[Buffer]) -> list[Buffer]:
-    """Values with a buffer each: clones of one value are computed once, and are two values to gradients."""
+    """Values with a buffer each: clones of one value, or one with and one without gradients, are computed once, and
+    are two values to gradients."""
     if recorders or len({id(b) for b in found}) == len(found):
         return found
     out: dict[int, Buffer] = {}
@@ -434,11 +435,21 @@ def _below_views(uop: UOp) -> UOp:
 
 def _concrete(uop: UOp) -> UOp:
     """The node to compute for a value: itself, or a dense copy where it is a view or has no memory of its own."""
-    while uop.op in FOR_GRADIENTS:
+    while uop.op in FOR_GRADIENTS or (uop.op is Ops.RESHAPE and _below_gradients(uop)):
         uop = uop.src[0]
     if uop.op.kind == "movement" or uop.op in (Ops.CONST, Ops.BUFFER, Ops.IOTA, Ops.BIND):
         return UOp(Ops.CONTIGUOUS, None, (uop,))
     return uop
+
+
+def _below_gradients(uop: UOp) -> bool:
+    """Whether a reshape shows the elements of a computed value with nothing but marks for gradients between: in
+    ``no_grad()`` each operation leaves one, and the kernels are those of the same program outside."""
+    while uop.op in FOR_GRADIENTS or uop.op is Ops.RESHAPE:
+        if any(isinstance(s, UOp) for s in uop.shape):
+            return False
+        uop = uop.src[0]
+    return uop.op.kind != "movement" and uop.op not in (Ops.CONST, Ops.BUFFER, Ops.IOTA, Ops.BIND)
 
 
 def version(old: UOp, value: UOp) -> UOp:
