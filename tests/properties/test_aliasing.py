@@ -32,7 +32,8 @@ class Array:
         return Array(self.a[index if Ellipsis in index else (*index, Ellipsis)])  # a view, not a number
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        self.a[_plain(index)] = _plain(value)
+        if not isinstance(index, Array) or len(self.a):  # an index out of range writes nothing
+            self.a[_plain(index)] = _plain(value)
 
     def assign(self, value: Any) -> Array:
         self.a[...] = np.array(_plain(value), self.a.dtype)
@@ -66,7 +67,8 @@ class Array:
         return self
 
     def index_put_(self, indices: Any, value: float) -> Array:
-        self.a[tuple(i.a for i in indices)] = value
+        if len(self.a):
+            self.a[tuple(i.a for i in indices)] = value
         return self
 
     def scatter_(self, dim: int, index: Any, value: float) -> Array:
@@ -276,6 +278,6 @@ def _compare(seed: int, how: str, p: Program, got: list[list[Any]], want: list[l
             assert same, f"{story}{name} got  {a}\n{name} want {b}"
 
 
-@pytest.mark.parametrize("seed", range(FEW))
+@pytest.mark.parametrize("seed", [*range(FEW), 46, 1241, 1576, 6564, 7780, 8615, 10320])  # the last ones failed once
 def test_programs_that_share_memory(seed: int) -> None:
     check(seed)

@@ -265,7 +265,8 @@ class TinyJit(Generic[R]):
             watchers.remove(capture.decided)
             capture.unread.end()
         if not reason and (self._key(args, kwargs)[0] != key or capture.state.change(args, kwargs) is not None):
-            self._warn("changes Python values that it also reads (an attribute, a global, an argument)")
+            self._warn(f"changes Python values that it also reads ({self._changed(capture, args, kwargs)}); count and "
+                       "collect outside of it, from what it returns, or keep a number in a tensor (self.n.add_(1))")
             return result
         if settings.recorded and not reason:
             trace.current().captured(self.__name__, [item.compiled for item in capture.items])
@@ -305,6 +306,14 @@ class TinyJit(Generic[R]):
                  "the default float", "the default int")
         return next((name for name, a, b in zip(modes, latest[1:], key[1:]) if a != b),
                     None) or difference(latest[0], key[0])
+
+    def _changed(self, capture: Capture, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """The Python value that a captured call has changed, and the first line that names it."""
+        path = capture.state.change(args, kwargs)
+        if path is None:
+            return "an argument"
+        name = path.partition("[")[0].rpartition(".")[2]
+        return f"{path} at {place(*capture.state.line(name))}"
 
     def _warn(self, reason: str) -> None:
         if reason not in self._warned:

@@ -91,6 +91,7 @@ def realize_tensors(tensors: Sequence[TensorBase], memory_budget: float | str | 
             free.difference_update(*(m.reads for m in made.values() if m is not None))
             with interrupt_later():
                 done = _take_values(wanted, made, known, free)
+            _forget_read(free)
         else:
             done = _take_values(wanted, made, known)
         leaves = {n: view for n, view in done.items() if is_leaf(n)}
@@ -188,6 +189,18 @@ def known_value(uop: UOp) -> UOp | None:
     if is_realized(uop):
         return uop
     return uop.substitute({below: _read[below]}) if below in _read and not recorders else None
+
+
+def _forget_read(written: Collection[UOp]) -> None:
+    """Values that were read of nodes above memory that is written over are those of its old version."""
+    nodes = [n for n, _ in _read.items()]
+    above = set(written)
+    for n in toposort(nodes):
+        if not above.isdisjoint(n.src):
+            above.add(n)
+    for n in nodes:
+        if n in above:
+            _read.pop(n)
 
 
 def _least(size: int | UOp) -> int:
