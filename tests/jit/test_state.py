@@ -6,6 +6,7 @@ import cProfile
 import functools
 import gc
 import itertools
+import logging
 import operator
 import os
 import random
@@ -507,3 +508,65 @@ def test_no_grad_around_a_call_is_part_of_it() -> None:
         assert slope(Tensor([3.0])).tolist() == [4.0]
         with Tensor.no_grad():
             assert slope(Tensor([3.0])).tolist() == [0.0]
+
+
+def test_a_large_array_counts_by_identity_and_version() -> None:
+    table = {"big": np.zeros((3, 1 << 20), np.float32), "k": 2.0}
+
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        return x * table["k"] + float(table["big"][0, 0])
+
+    x = Tensor([1.0]).realize()
+    assert [f(x).item() for _ in range(4)] == [2.0] * 4 and f.replays == 2
+    table["big"][0, 0] = 3.0
+    assert f(x).item() == 5.0
+    table["big"] = table["big"] + 1
+    assert f(x).item() == 6.0
+    table["big"] = table["big"][:, ::2]
+    table["big"] += 1
+    assert [f(x).item() for _ in range(2)] == [7.0, 7.0]
+
+
+def test_what_is_logged_and_a_file_that_is_only_written_are_no_state(tmp_path: Path) -> None:
+    class Model:
+        def __init__(self) -> None:
+            self.logger = logging.getLogger("tests.jit")
+            self.logger.addHandler(logging.StreamHandler())
+            self.file = (tmp_path / "log").open("w")
+            self.logger.handler = self.logger.handlers[0]  # type: ignore[attr-defined]
+            self.w = Tensor([2.0]).realize()
+
+        def __call__(self, x: Tensor) -> Tensor:
+            stream = self.logger.handler.stream  # type: ignore[attr-defined]
+            return x * self.w if stream is not None and self.file is not None else x
+
+    model = Model()
+    f = TinyJit(model.__call__)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [f(Tensor([n + 1.0])).item() for n in range(4)] == [2.0, 4.0, 6.0, 8.0]
+    assert f.replays == 2
+    model.file.close()
+
+
+def test_a_value_that_the_function_changes_is_named_with_its_line_and_the_remedy() -> None:
+    class Counter:
+        def __init__(self) -> None:
+            self.n, self.hist = 0, list[Tensor]()
+
+        def count(self, x: Tensor) -> Tensor:
+            self.n += 1
+            return x + 1
+
+        def keep(self, x: Tensor) -> Tensor:
+            self.hist.append(x)
+            return x + 1
+
+    counter = Counter()
+    for function, name in ((counter.count, "self.n"), (counter.keep, "self.hist")):
+        f = TinyJit(function)
+        with pytest.warns(UserWarning, match=rf"{name} at .*test_state.py:\d+.*in a tensor"):
+            for n in range(4):
+                assert f(Tensor([float(n)])).item() == n + 1
+    assert (counter.n, len(counter.hist)) == (4, 4)

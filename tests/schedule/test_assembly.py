@@ -100,3 +100,9 @@ def test_parts_come_before_readers() -> None:
     slots[2].in_parts = False
     with pytest.raises(VerifyError, match="holds a value already"):
         verify_order([items[0], items[2], items[1]], slots, "written twice")
+
+
+def test_a_single_element_is_put_together_of_nothing() -> None:
+    total = Tensor([1.0, 2.0]).sum().contiguous()
+    total += total
+    assert total.item() == 6.0

@@ -126,6 +126,15 @@ def test_memory_at_an_address() -> None:
     numbers = (ctypes.c_int32 * 3)(1, 2, 3)
     x = Tensor.from_blob(ctypes.addressof(numbers), (3,), dtype=dtypes.int32)
     assert (x * 2).tolist() == [2, 4, 6]
+    f = TinyJit(lambda: x + 1)
+    for n in range(4):
+        numbers[0] = 5 + n
+        assert (x.tolist(), (x * 2).tolist(), f().tolist()) == ([5 + n, 2, 3], [10 + 2 * n, 4, 6], [6 + n, 3, 4])
+    x += 1
+    assert (x.tolist(), numbers[0]) == ([9, 3, 4], 8)  # a new version has memory of its own
+    there = Tensor.from_blob(ctypes.addressof(numbers), (3,), dtype=dtypes.int32, device="PYTHON")
+    numbers[0] = 0
+    assert there.tolist() == [8, 2, 3]  # a copy of what was there
     with pytest.raises(ValueError, match="from_blob"):
         Tensor.from_blob(0, (1,))
 

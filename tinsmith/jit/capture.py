@@ -11,12 +11,14 @@ from tinsmith.core.texts import bytes_text
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.symbols import bindings
 from tinsmith.ir.uop import substitute, toposort
+from tinsmith.jit.aliases import Alias
 from tinsmith.jit.collect import CacheCollector, Source
 from tinsmith.jit.guards import Decisions, Gradient, Group, Guards, Member, Place
+from tinsmith.jit.memory import compute
 from tinsmith.jit.quick import Quick
 from tinsmith.jit.reach import reachable
 from tinsmith.jit.replay import Replay
-from tinsmith.jit.signature import fresh, leaves, placed, rebuilt, view_of, writable
+from tinsmith.jit.signature import base_of, fresh, leaves, placed, rebuilt, view_of, writable
 from tinsmith.jit.state import State
 from tinsmith.jit.templates import Returned, Template, Written, placeholder
 from tinsmith.jit.unread import SetAside
@@ -24,7 +26,7 @@ from tinsmith.jit.watch import Watch
 from tinsmith.tensor import random
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.realize import is_leaf, realize_tensors
-from tinsmith.tensor.storage import alone
+from tinsmith.tensor.storage import Looks, alone
 from tinsmith.tensor.tensor import Tensor
 
 
@@ -130,9 +132,7 @@ class Capture(CacheCollector):
         graded = [t for t, _, grad in self.before.values() if t.grad is not grad and not (
             forgets and self.is_forgotten(t))]
         kept = kept_gradients([(t, self.before[id(t)][2]) for t in graded], {id(t) for t in changed})
-        pending = [t for t in [*returned, *changed, *kept] if not placed(t.uop)]
-        if pending:
-            realize_tensors(pending)
+        compute(returned, [*changed, *kept])
         draws = random.state()[1] - self.first_draw
         self.bind(returned, graded, forgets)
         finder = _Finder(self)
@@ -140,7 +140,8 @@ class Capture(CacheCollector):
         for number, item in enumerate(self.items):
             item.sources = [finder.source(b) for b in item.inputs]
             finder.made |= {id(b): Source(program=number, output=k) for k, b in enumerate(item.outputs)}
-        nesting = rebuilt(result, lambda t: self.returned(t, finder) if isinstance(t, Tensor) else fresh(t))
+        aliases = self.aliases(returned, graded)
+        nesting = rebuilt(result, lambda t: self.returned(t, finder, aliases) if isinstance(t, Tensor) else fresh(t))
         written = self.written(changed, finder)
         late = [t for t in graded if t.grad is not None and not placed(t.grad.uop)]
         templates = dict(zip(map(id, late), finder.templates([t.grad.uop for t in late if t.grad is not None])))
@@ -148,8 +149,9 @@ class Capture(CacheCollector):
             place = self.place(t)._replace(gradient=True)
             template = templates.get(id(t)) or (None if t.grad is None else finder.template(t.grad.uop))
             written.append(Written(place, template, id(t) in templates, sets=True))
-        for t in alike:
-            finder.source(t.uop.base.arg)
+        for node in [*(base_of(t.uop) for t in alike), *(base_of(self.before[id(t)][1]) for t in changed)]:
+            if node.op is Ops.BUFFER:
+                finder.source(node.arg)
         self.guards.groups = finder.groups
         self.guards.decisions = Decisions(self.decisions, self.bound)
         places = [m.place for g in finder.groups for m in g.members if not m.place.gradient]
@@ -195,7 +197,7 @@ class Capture(CacheCollector):
             len(holders[n]) > 1 for n in _buffers(t.uop))]
         guarded = {id(ref()) for ref, _ in self.guards.lazy}
         self.guards.lazy += [(weakref.ref(t), t.uop) for t in found if not placed(t.uop) and id(t) not in guarded]
-        return [t for t in found if t.uop.base.op is Ops.BUFFER]
+        return [t for t in found if base_of(t.uop).op is Ops.BUFFER]
 
     def is_forgotten(self, t: Tensor) -> bool:
         """Whether a gradient went that nobody asked for, of a tensor that the function knows nothing of: a replay does
@@ -239,14 +241,53 @@ class Capture(CacheCollector):
             if n.op is Ops.BIND and n.src[0].arg[0] == "call" and n.src[1].arg < self.first_draw:
                 self.guards.seed = self.seed
 
-    def returned(self, t: Tensor, finder: _Finder) -> Returned:
+    def returned(self, t: Tensor, finder: _Finder, aliases: dict[int, Alias]) -> Returned:
         if id(t) in self.before:
             return Returned(self.current(t), None, t._device, t.requires_grad)
-        return Returned(None, finder.template(t.uop), t._device, t.requires_grad)
+        alias = aliases.get(id(t))
+        template = None
+        if alias is None or not alias.seen:
+            template = finder.template(t.uop)
+        elif alias.number >= 0 and t._shared is not None:
+            template = finder.template(t._shared.storage.value)
+        return Returned(None, template, t._device, t.requires_grad, alias)
+
+    def aliases(self, returned: Sequence[Tensor], graded: Sequence[Tensor]) -> dict[int, Alias]:
+        """How results share memory with others than tensors that only the function had, by id."""
+        made = {id(t.grad): t for t in graded if t.grad is not None}
+        results = {id(t): t for t in returned if id(t) not in self.before}
+        numbers: dict[int, int] = {}
+        found: dict[int, Alias] = {}
+        for key, t in results.items():
+            if t._shared is None or alone(t):
+                continue
+            storage, looks = t._shared
+            others = [m for m in storage.members() if id(m) in self.before or id(m) in made]
+            seen = placed(storage.value)
+            if others:
+                found[key] = self.alias(looks, others, made)._replace(seen=seen)
+            elif any(m is not t and id(m) in results for m in storage.members()):
+                found[key] = Alias(looks, number=numbers.setdefault(id(storage), len(numbers)))
+        return found
+
+    def alias(self, looks: Looks, others: Sequence[TensorBase], made: dict[int, Tensor]) -> Alias:
+        """Looks at memory that one of ``others`` is found in: at best, at what one shows that others guard."""
+        for m in others:
+            own = m._shared.looks if m._shared is not None else ()
+            if own == looks[:len(own)]:
+                if id(m) not in self.before:
+                    return Alias(looks[len(own):], self.place(made[id(m)])._replace(gradient=True), True, late=True)
+                if id(m) in self.known or id(m) in self.numbers:
+                    return Alias(looks[len(own):], self.current(self.before[id(m)][0]), True)
+        for m in others:
+            if id(m) in self.before and m._shared is not None:
+                self.guards.shared.append([(self.current(self.before[id(m)][0]), m._shared.looks)])
+                return Alias(looks, self.guards.shared[-1][0][0])
+        raise Uncapturable("returns a view of a gradient that looks at it in another way")
 
 
 def _buffers(uop: UOp) -> list[UOp]:
-    return [uop.base] if uop.base.op is Ops.BUFFER else [n for n in toposort(uop) if n.op is Ops.BUFFER]
+    return [base_of(uop)] if base_of(uop).op is Ops.BUFFER else [n for n in toposort(uop) if n.op is Ops.BUFFER]
 
 
 class _Finder:
@@ -259,13 +300,13 @@ class _Finder:
         self.group_of: dict[int, Source] = {}
         self.arguments: dict[int, int] = {}
         for n, t in enumerate(capture.arguments):
-            old = capture.before[id(t)][1].base
+            old = base_of(capture.before[id(t)][1])
             if old.op is Ops.BUFFER:
                 self.arguments.setdefault(id(old.arg), n)
         self.holders: dict[int, list[tuple[Tensor, UOp]]] = {}
         for t, old, _ in capture.before.values():
-            if placed(old) and old.base.op is Ops.BUFFER:
-                self.holders.setdefault(id(old.base.arg), []).append((t, old))
+            if (base := base_of(old)).op is Ops.BUFFER:
+                self.holders.setdefault(id(base.arg), []).append((t, old))
         lazy = [uop for _, uop in capture.guards.lazy]
         self.pinned = {id(n.arg) for n in toposort(lazy) if n.op is Ops.BUFFER} if lazy else set()
 

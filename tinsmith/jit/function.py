@@ -18,11 +18,12 @@ from tinsmith.core.terminal import show
 from tinsmith.core.weak import LiveSet, WhileAlive
 from tinsmith.ir.sizes import watchers
 from tinsmith.jit.collect import JitItem
+from tinsmith.jit.memory import compute, settle
 from tinsmith.jit.signature import Bound, difference, leaves, placed, signature, surroundings
 from tinsmith.runtime.record import recorders
 from tinsmith.tensor import history, random
 from tinsmith.tensor.base import TensorBase
-from tinsmith.tensor.realize import realize_tensors, running
+from tinsmith.tensor.realize import running
 from tinsmith.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -158,8 +159,8 @@ class TinyJit(Generic[R]):
         values = leaves((args, kwargs) if kwargs else args)
         tensors = [v for v in values if isinstance(v, Tensor)]
         for t in tensors:
-            if not placed(t.uop):
-                t.realize()
+            if t._shared is not None or not placed(t.uop):
+                settle(t)
         self.cnt += 1
         if self.cnt == 1:
             capturing.compute_data(self._roots(args, kwargs))
@@ -207,13 +208,13 @@ class TinyJit(Generic[R]):
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any],
              watch: contextlib.AbstractContextManager[Any] | None = None,
-             settle: Callable[[R], bool] | None = None) -> R:
+             finish: Callable[[R], bool] | None = None) -> R:
         """Run the function. What it returns and writes, and gradients, are computed and have no history, as after a
         replay.
 
         Args:
             watch: held while the function runs.
-            settle: computes these tensors in another way, if it can.
+            finish: computes these tensors in another way, if it can.
         """
         before = [(t, t.grad) for t in TensorBase.live]
         written: LiveSet[Tensor] = LiveSet()
@@ -224,10 +225,11 @@ class TinyJit(Generic[R]):
         finally:
             TensorBase.watchers.remove(written)
         changed = {id(t) for t in written}
-        made = [*(t for t in leaves(result) if isinstance(t, Tensor)), *written,
-                *capturing.kept_gradients(before, changed)]
-        if not (settle is not None and settle(result)) and made:
-            realize_tensors(made)
+        results = [t for t in leaves(result) if isinstance(t, Tensor)]
+        state = [*written, *capturing.kept_gradients(before, changed)]
+        made = [*results, *state]
+        if not (finish is not None and finish(result)) and made:
+            compute(results, state)
         kept = {t.uop.base for t, _ in before if id(t) not in changed}
         history.forget(t.uop for t in made if t.uop.base not in kept)
         return result
@@ -241,7 +243,7 @@ class TinyJit(Generic[R]):
         reason = ""
         capture = capturing.Capture(self.fxn, args, kwargs, tensors, self._roots(args, kwargs), list(bound))
 
-        def settle(result: R) -> bool:
+        def finish(result: R) -> bool:
             nonlocal reason
             try:
                 if capture.host_read is not None:
@@ -257,13 +259,14 @@ class TinyJit(Generic[R]):
         recorders.append(capture)
         watchers.append(capture.decided)
         try:
-            result = self._run(args, kwargs, capture.watch, settle)
+            result = self._run(args, kwargs, capture.watch, finish)
         finally:
             recorders.remove(capture)
             watchers.remove(capture.decided)
             capture.unread.end()
         if not reason and (self._key(args, kwargs)[0] != key or capture.state.change(args, kwargs) is not None):
-            self._warn("changes Python values that it also reads (an attribute, a global, an argument)")
+            self._warn(f"changes Python values that it also reads ({self._changed(capture, args, kwargs)}); count and "
+                       "collect outside of it, from what it returns, or keep a number in a tensor (self.n.add_(1))")
             return result
         if settings.recorded and not reason:
             trace.current().captured(self.__name__, [item.compiled for item in capture.items])
@@ -303,6 +306,14 @@ class TinyJit(Generic[R]):
                  "the default float", "the default int")
         return next((name for name, a, b in zip(modes, latest[1:], key[1:]) if a != b),
                     None) or difference(latest[0], key[0])
+
+    def _changed(self, capture: Capture, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """The Python value that a captured call has changed, and the first line that names it."""
+        path = capture.state.change(args, kwargs)
+        if path is None:
+            return "an argument"
+        name = path.partition("[")[0].rpartition(".")[2]
+        return f"{path} at {place(*capture.state.line(name))}"
 
     def _warn(self, reason: str) -> None:
         if reason not in self._warned:

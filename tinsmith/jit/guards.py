@@ -20,7 +20,8 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.evaluate import evaluator
 from tinsmith.ir.symbols import bindings
 from tinsmith.ir.uop import toposort
-from tinsmith.jit.signature import placed, view_of
+from tinsmith.jit.memory import settle
+from tinsmith.jit.signature import base_of, placed, view_of
 from tinsmith.tensor.storage import Looks
 from tinsmith.tensor.tensor import Tensor
 
@@ -84,17 +85,17 @@ class Group:
 
     def find(self, arguments: Sequence[Tensor]) -> Buffer | None:
         """Today's buffer; None if the tensors no longer agree on one of the same kind."""
-        found: Buffer | None = arguments[self.argument].uop.base.arg if self.argument >= 0 else None
+        found: Buffer | None = base_of(arguments[self.argument].uop).arg if self.argument >= 0 else None
         for member in self.members:
             t = member.place.find(arguments)
             if t is None:
                 return None
             if t.uop.op is not Ops.BUFFER or member.view:
-                if not placed(t.uop):
-                    t.realize()
-                if t.uop.base.op is not Ops.BUFFER or view_of(t.uop) != member.view:
+                if t._shared is not None or not placed(t.uop):
+                    settle(t)
+                if base_of(t.uop).op is not Ops.BUFFER or view_of(t.uop) != member.view:
                     return None
-            b: Buffer = t.uop.base.arg
+            b: Buffer = base_of(t.uop).arg
             if found is None:
                 found = b
             elif found is not b:

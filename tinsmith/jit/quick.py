@@ -15,7 +15,7 @@ from tinsmith.core.weak import WeakTable
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.symbols import symbols
 from tinsmith.jit.guards import Guards
-from tinsmith.jit.signature import EXACT, by_identity, view_of
+from tinsmith.jit.signature import EXACT, base_of, by_identity, view_of
 from tinsmith.jit.state import State
 from tinsmith.tensor import random
 from tinsmith.tensor.tensor import Tensor
@@ -74,8 +74,8 @@ class Quick:
         self.objects: list[tuple[int, int]] = []
         for n, value in enumerate(args):
             if type(value) is Tensor:
-                b = value.uop.base.arg
-                if value.uop.base.op is not Ops.BUFFER or b.layout is not None or any(
+                b = base_of(value.uop).arg
+                if base_of(value.uop).op is not Ops.BUFFER or b.layout is not None or any(
                         True for _, arg, _ in view_of(value.uop) for _ in symbols(arg)):
                     raise TypeError("a tensor with symbolic sizes, empty, or over several devices")
                 kind = _Kind(b.size, b.dtype, b.device, view_of(value.uop))
@@ -86,7 +86,7 @@ class Quick:
                 self.objects.append((n, id(value)))
             else:
                 raise TypeError(f"{type(value).__name__} among the arguments")
-        if len({id(args[n].uop.base.arg) for n, *_ in self.tensors}) != len(self.tensors):
+        if len({id(base_of(args[n].uop).arg) for n, *_ in self.tensors}) != len(self.tensors):
             raise TypeError("two tensors that share a buffer")
         self.whole = len(self.tensors) == len(args)
         # Entries of the guards that are arguments and nothing else need no second look.
@@ -103,6 +103,7 @@ class Quick:
                 self.kinds["default_int"] is not self.default_int):
             return None
         found: list[Buffer] = []
+        sharing = 0
         for n, requires_grad, known, kind in self.tensors:
             t = args[n]
             if type(t) is not Tensor or t.requires_grad is not requires_grad:
@@ -112,8 +113,10 @@ class Quick:
             if b is None or b.failed is not None:
                 return None
             found.append(b)
-        if len(found) > 1 and len(set(found)) != len(found):
-            return None
+            if t._shared is not None:
+                sharing += 1
+        if len(found) > 1 and (sharing > 1 or len(set(found)) != len(found)):
+            return None  # two that share memory may have been computed apart
         for n, scalar in self.scalars:
             if args[n] is not scalar and (type(args[n]) is not type(scalar) or args[n] != scalar):
                 return None

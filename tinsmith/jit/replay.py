@@ -21,6 +21,7 @@ from tinsmith.core.late import Late
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
+from tinsmith.jit.aliases import share, sizes_in
 from tinsmith.jit.collect import JitItem, Source
 from tinsmith.jit.guards import Place
 from tinsmith.jit.joined import WHOLE, Joined, join
@@ -33,6 +34,7 @@ from tinsmith.tensor import random
 from tinsmith.tensor.backward import Backward
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.realize import interrupt_later
+from tinsmith.tensor.storage import Storage
 from tinsmith.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -179,11 +181,13 @@ class Replay:
         self.inputs = [(s.group, s.held, part) for s, part in joined.inputs]
         self.plain_inputs = joined.inputs == [(Source(n), WHOLE) for n in range(groups)]
         self.values = joined.values
-        self.needs_values = bool(self.values) or any(t.drawn for t in templates)
+        self.needs_values = bool(self.values) or any(t.drawn for t in templates) or any(
+            r.alias is not None and sizes_in(r.alias.looks) for r in self.returned)
         self.keeps_blocks = sum(size for _, size in self.bound.blocks) <= SMALL
         self.blocks: list[Buffer] | None = None
         self.making = {id(t): self._making(t) for t in templates}
-        self.lone = result if isinstance(result, Returned) and result.template is not None else None
+        lone = isinstance(result, Returned) and result.template is not None and result.alias is None
+        self.lone = result if lone else None
         self.written = list(written)
         self.in_place = self._in_place(joined, templates)
         if settings.memory_limit:  # what is kept for later calls would come on top
@@ -195,13 +199,15 @@ class Replay:
         if donate:
             kept = {s for w in written if w.template is not None for s in w.template.sources}
             for r in self.returned:
-                if r.template is not None and not kept.intersection(r.template.sources) and not r.template.drawn:
+                if r.alias is None and r.template is not None and not r.template.drawn and (
+                        not kept.intersection(r.template.sources)):
                     for s in r.template.sources:
                         for n in self.results.get(s.made, ()):
                             self.outputs[n].donated = True
 
     def _making(self, t: Template) -> _Making:
-        if t.drawn or len(t.sources) != 1 or t.sources[0].program < 0 or t.sources[0].made in self.layouts:
+        simple = _is_view(t.uop) and not t.drawn and len(t.sources) == 1 and t.sources[0].program >= 0
+        if not simple or t.sources[0].made in self.layouts:
             return _Making(-1, -1, t)
         (number,) = self.results[t.sources[0].made]
         self.outputs[number].templates.append(t)
@@ -268,19 +274,39 @@ class Replay:
             random.advance(self.draws)
         if self.forgets:
             Backward.forget_gradients()
-        result = self._results(found, entries, arguments, value)  # before another gradient takes a returned one's place
+        sharing: list[tuple[Tensor, Tensor | None, Returned]] = []
+        # before another gradient takes a returned one's place
+        result = self._results(found, entries, arguments, value, sharing)
         if self.written:
             self._write(found, entries, arguments, value)
+        if sharing:
+            self._share(sharing, found, entries, arguments, value)
         return result
 
-    def _results(self, found: list[Buffer], entries: list[Entry], arguments: Sequence[Tensor], value: Value) -> Any:
-        """What the call returns."""
+    def _results(self, found: list[Buffer], entries: list[Entry], arguments: Sequence[Tensor], value: Value,
+                 sharing: list[tuple[Tensor, Tensor | None, Returned]]) -> Any:
+        """What the call returns; in ``sharing``, what of it is to share memory, and with which tensor."""
         if self.lone is not None:
-            return self._output(self.lone, found, entries, arguments, value)
+            return self._output(self.lone, found, entries, arguments, value, sharing)
         if not self.returned:
             return rebuilt(self.result, fresh)
-        return rebuilt(self.result, lambda r: self._output(r, found, entries, arguments, value)
+        return rebuilt(self.result, lambda r: self._output(r, found, entries, arguments, value, sharing)
                        if isinstance(r, Returned) else fresh(r))
+
+    def _share(self, sharing: list[tuple[Tensor, Tensor | None, Returned]], found: list[Buffer], entries: list[Entry],
+               arguments: Sequence[Tensor], value: Value) -> None:
+        """Let results look at the memory that they share, as the call's writes have left it."""
+        storages: dict[int, Storage] = {}
+        for t, other, r in sharing:
+            alias, storage = r.alias, None
+            assert alias is not None
+            if alias.number >= 0 and r.template is not None:
+                storage = storages.get(alias.number)
+                if storage is None:
+                    storage = storages[alias.number] = Storage(self._node(r.template, found, entries, value))
+            elif alias.late and alias.place is not None:
+                other = alias.place.find(arguments)
+            share(t, other, alias, storage, value)
 
     def _direct(self) -> Direct | None:
         """For a replay that is no more than launching one part and wrapping its one output."""
@@ -374,6 +400,8 @@ class Replay:
     def _write_state(self, t: Tensor, w: Written, found: list[Buffer], entries: list[Entry], value: Value) -> None:
         """A tensor's new value, which all tensors that share its memory see."""
         assert w.template is not None
+        if t._shared is not None:
+            t._shared.storage.let_copies_go()
         shared = t._shared
         if shared is None:
             t.uop = self._node(w.template, found, entries, value)
@@ -385,16 +413,20 @@ class Replay:
             t._write(self._node(w.template, found, entries, value))
 
     def _output(self, r: Returned, found: list[Buffer], entries: list[Entry], arguments: Sequence[Tensor],
-                value: Value) -> Tensor | None:
-        if r.template is None:
-            assert r.place is not None
+                value: Value, sharing: list[tuple[Tensor, Tensor | None, Returned]]) -> Tensor | None:
+        if r.place is not None:
             return r.place.find(arguments)
         t: Tensor = _new(Tensor)
-        making = self.making[id(r.template)]
-        t.uop = (entries[making.output].nodes[making.index] if making.template is None else
-                 self._node(r.template, found, entries, value))
+        if r.template is not None:
+            making = self.making[id(r.template)]
+            t.uop = (entries[making.output].nodes[making.index] if making.template is None else
+                     self._node(r.template, found, entries, value))
         t._device, t.grad, t.requires_grad, t._shared = r.device, None, r.requires_grad, None
-        _live(t)
+        if r.alias is None:
+            _live(t)
+        else:
+            place = r.alias.place
+            sharing.append((t, None if place is None or r.alias.late else place.find(arguments), r))
         return t
 
 
@@ -441,6 +473,12 @@ class Direct:
             error.plan = replay.plan()
         replay.forget()
         failed(replay.bound, found[: len(replay.inputs)], [entry.buffer], replay.bound.parts[0].steps, error)
+
+
+def _is_view(uop: UOp) -> bool:
+    """Whether a value is a view of memory, through movement ops alone: other nodes are made anew for each result, for
+    what was read of them goes by the node."""
+    return uop.base.op is Ops.BUFFER
 
 
 def _part(b: Buffer, number: int) -> Buffer:

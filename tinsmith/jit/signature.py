@@ -116,16 +116,24 @@ def fresh(leaf: Any) -> Any:
     return copy.copy(leaf) if isinstance(leaf, WRITABLE) else leaf
 
 
+def base_of(uop: UOp) -> UOp:
+    """The node below movement ops and ``detach()``: these are views of its memory."""
+    node = uop.base
+    while node.op is Ops.DETACH and node.arg is None:
+        node = node.src[0].base
+    return node
+
+
 def placed(uop: UOp) -> bool:
     """A view of a buffer, on the host too, or empty: nothing is left to compute."""
-    return uop.base.op is Ops.BUFFER or 0 in uop.shape
+    return base_of(uop).op is Ops.BUFFER or 0 in uop.shape
 
 
 def view_of(uop: UOp) -> tuple[Any, ...]:
-    """The movement ops between a node and its base, as a value; empty for the base itself. Of reshapes in a row only
-    the last one counts."""
+    """The views between a node and its base, as a value; empty for the base itself. Of reshapes in a row only the last
+    one counts."""
     chain: list[tuple[Any, ...]] = []
-    while uop.op.kind == "movement":
+    while uop.op.kind == "movement" or (uop.op is Ops.DETACH and uop.arg is None):
         if uop.op is not Ops.RESHAPE or not chain or chain[-1][0] is not Ops.RESHAPE:
             chain.append((uop.op, uop.arg, uop.src[1:]))
         uop = uop.src[0]
@@ -221,10 +229,10 @@ def _arguments(tree: Any, parts: list[Any], call: _Call) -> None:
 
 def _tensor(t: Tensor, call: _Call) -> tuple[Any, ...]:
     uop = t.uop
-    view = view_of(uop) if uop.op.kind == "movement" else ()
+    view = () if uop.op is Ops.BUFFER else view_of(uop)
     if any(type(s) is UOp for _, arg, _ in view for s in symbols(arg)):
         view = tuple((op, _unbound(arg, call), rest) for op, arg, rest in view)
-    base = uop.base
+    base = base_of(uop)
     first = call.objects.setdefault(id(t), len(call.objects))
     if base.op is not Ops.BUFFER:
         return uop, t.requires_grad, first

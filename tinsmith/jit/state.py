@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import enum
 import functools
+import logging
 import operator
 import pickle
 import random
@@ -39,6 +40,7 @@ from tinsmith.jit.attributes import (
 )
 from tinsmith.jit.reads import Names, fixed, library, line_naming, names_of
 from tinsmith.jit.signature import BYTES, SCALARS, fields_of
+from tinsmith.jit.versions import LARGE, version
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.history import is_computed
 from tinsmith.tensor.tensor import Tensor
@@ -104,8 +106,8 @@ class State:
     def __init__(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.lines: list[tuple[str, str]] = []  # statements, each with the path that it is about
         self.constants: dict[str, Any] = {"other": other, "others": others, "other_array": other_array,
-                                          "found_in": found_in, "is_computed": is_computed, "size_of": size_of,
-                                          "deque": deque, "modules": sys.modules}
+                                          "version": version, "found_in": found_in, "is_computed": is_computed,
+                                          "size_of": size_of, "deque": deque, "modules": sys.modules}
         self.variables: dict[int, str] = {}
         self.spaces: dict[int, str] = {}
         self.nodes: list[_Node] = []
@@ -125,6 +127,7 @@ class State:
         self.goes_back = False  # it calls backward(), which fills the gradients of data and of what asks for them
         self.texts: set[str] = set()
         self.ran: dict[types.CodeType, bool] = {}  # whether it is the user's
+        self.users: list[types.CodeType] = []  # those of them that are, once all have run
         parameters = parameters_of(function)
         with self.limited():
             self.visit(function, self.constant(function), "")
@@ -240,6 +243,8 @@ class State:
             var, const = f"v{len(self.lines)}", self.constant(value)
             self.lines.append((f"{var} = {at}", path))
             self.guard(f"{var} is not {const} and other({var}, {const})", path)
+        elif isinstance(value, np.ndarray) and value.dtype != object and value.nbytes > LARGE:
+            self.large(value, at, path)
         elif isinstance(value, (np.ndarray, np.generic)) and value.dtype != object:
             self.passed.append(value)
             self.guard(f"other_array({at}, {self.constant(value.copy())})", path)
@@ -250,6 +255,13 @@ class State:
             self.guard(f"{at} is not {self.variables[id(value)]}", path)
         else:
             self.object(value, at, path)
+
+    def large(self, value: np.ndarray[Any, Any], at: str, path: str) -> None:
+        """A guard that ``at`` gives this very array, in the version that it is in: to compare all elements takes longer
+        than most calls."""
+        self.passed.append(value)
+        self.held.append(value)
+        self.guard(f"id({at}) != {id(value)} or version({at}) != {self.constant(version(value))}", path)
 
     def object(self, value: Any, at: str, path: str) -> None:
         """The same of what has an identity."""
@@ -292,6 +304,8 @@ class State:
     def behind(self, value: Any, var: str, path: str) -> None:
         """The attributes of what is not a value of Python's own, or of ours."""
         kind = type(value)
+        if issubclass(value if isinstance(value, type) else kind, (logging.Filterer, logging.Manager)):
+            return  # what is logged changes no result
         if isinstance(value, types.ModuleType):
             if fixed(value.__name__) or value.__name__.partition(".")[0] in sys.stdlib_module_names:
                 return
@@ -428,6 +442,7 @@ class State:
         self.paths = [path for _, path in self.lines]
         self.lines, self.nodes, self.alive, self.tensors, self.given, self.opaque = [], [], [], [], [], []
         self.functions, self.methods, self.variables, self.spaces, self.constants = {}, {}, {}, {}, {}
+        self.users = [code for code, users in self.ran.items() if users]
         self.ran, self.passed = {}, []
 
     def knows(self, value: Any) -> bool:
@@ -452,14 +467,18 @@ class State:
 
     def line(self, name: str) -> tuple[str, int]:
         """Where the user's code that ran has a name first; where it begins if it has it nowhere."""
-        codes = [code for code, users in self.ran.items() if users]
+        codes = self.users or [code for code, users in self.ran.items() if users]
         found = [(code.co_filename, line) for code in codes if (line := line_naming(code, name))]
         return (found or [(code.co_filename, code.co_firstlineno) for code in codes] or [("<unknown>", 0)])[0]
 
 
 def _goes_on(value: Any) -> bool:
     """Whether an object is another one after each use, in a way that Python code cannot see."""
-    if isinstance(value, (*_GENERATORS, IOBase)):
+    if isinstance(value, IOBase):
+        with contextlib.suppress(OSError, ValueError):
+            return value.readable()  # what only writes goes on by calls, which are seen as such
+        return False
+    if isinstance(value, _GENERATORS):
         return True
     step = getattr(type(value), "__next__", None)
     return step is not None and not isinstance(step, types.FunctionType)

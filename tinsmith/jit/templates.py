@@ -9,6 +9,7 @@ from tinsmith.backend.memory import Buffer
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.symbols import bindings, with_symbols
 from tinsmith.ir.uop import toposort
+from tinsmith.jit.aliases import Alias
 from tinsmith.jit.collect import Source
 from tinsmith.jit.guards import Place
 from tinsmith.schedule.canonical import buffer_name
@@ -54,8 +55,10 @@ def placeholder(number: int, b: Buffer) -> UOp:
 class Returned:
     """A tensor among the results: an earlier tensor itself, or a new one of a value. (No dataclass: it is a leaf.)"""
 
-    def __init__(self, place: Place | None, template: Template | None, device: str, requires_grad: bool | None) -> None:
+    def __init__(self, place: Place | None, template: Template | None, device: str, requires_grad: bool | None,
+                 alias: Alias | None = None) -> None:
         self.place, self.template, self.device, self.requires_grad = place, template, device, requires_grad
+        self.alias = alias  # of memory that only results share, the template is that of the whole
 
 
 @dataclass(slots=True)

@@ -30,14 +30,15 @@ def verified(name: str, replay: Callable[[], Any], function: Callable[[], Any]) 
     try:
         tensors = list(TensorBase.live)
         before = [(t.uop, t.grad) for t in tensors]
+        shares = [t._shared for t in tensors]
         wholes = [(t._shared.storage, t._shared.storage.value) for t in tensors if t._shared is not None]
         draws = random.state()
         replayed = replay()
         outputs = [(path, _value(leaf)) for path, leaf in paths(replayed)]
         states = [(t.uop, t.grad) for t in tensors]
         drawn = random.state()
-        for t, (uop, grad) in zip(tensors, before):
-            t.uop, t.grad = uop, grad
+        for t, (uop, grad), shared in zip(tensors, before, shares):
+            t.uop, t.grad, t._shared = uop, grad, shared
         for storage, whole in wholes:
             storage.value = whole
         random.restore(draws)

@@ -1,6 +1,7 @@
 """Realizing: the schedule of a graph is made once per structure, then bound to buffers and run."""
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from tinsmith.core.settings import settings
 from tinsmith.core.timeline import PYTHON, span
 from tinsmith.ir import UOp
 from tinsmith.ir.uop import substitute
-from tinsmith.runtime import diskcache
+from tinsmith.runtime import diskcache, growth
 from tinsmith.runtime.compiled import CompiledSchedule
 from tinsmith.runtime.compiled import programs as compiled_programs
 from tinsmith.runtime.queue import overlap
@@ -59,7 +60,10 @@ def realize(roots: Sequence[UOp], device: str, free: Collection[UOp] = (), known
             spared = _spared(buffers, free)
             compiled = _compiled.get((tuple(graph), settled, spared))
             if compiled is None or settings.DEBUG >= 3:
+                first, begin = compiled is None, time.perf_counter()
                 compiled = _compiled[tuple(graph), settled, spared] = _compile(graph, device, spared)
+                if first:
+                    growth.note(graph, time.perf_counter() - begin)
         if found is not None:
             _compiled[key, settled, spared] = compiled
         forget_old()

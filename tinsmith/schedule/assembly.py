@@ -60,7 +60,7 @@ def store_in_place(schedule: Schedule) -> list[ScheduleItem]:
         own = [p for p in parts if p is not None and p.slot in makers and readers[p.slot] == 1 and not (
             schedule.slots[p.slot].output) and makers[p.slot][0].device == whole.device]
         least = Device[whole.device].target.costs.sector // value.dtype.itemsize
-        if len(own) < 2 or len(own) < len(parts) or not _fill(own, value.shape, least):
+        if not value.shape or len(own) < 2 or len(own) < len(parts) or not _fill(own, value.shape, least):
             continue
         for p in own:
             made, stored = makers[p.slot]

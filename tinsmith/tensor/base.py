@@ -401,7 +401,8 @@ shape=(2000,), dtype=dtypes.int, device='CPU'))
 
     def _note_write(self) -> None:
         for written in TensorBase.watchers:
-            written.add(self)
+            for t in (self,) if self._shared is None else (self, *self._shared.storage.members()):
+                written.add(t)
 
 
 def device_name(device: DeviceName | None) -> str:

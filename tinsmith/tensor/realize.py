@@ -94,6 +94,7 @@ def realize_tensors(tensors: Sequence[TensorBase], memory_budget: float | str | 
             free.difference_update(*(m.reads for m in made.values() if m is not None))
             with interrupt_later():
                 done = _take_values(wanted, made, known, free)
+            _forget_read(free)
         else:
             done = _take_values(wanted, made, known)
         leaves = {n: view for n, view in done.items() if is_leaf(n)}
@@ -101,6 +102,7 @@ def realize_tensors(tensors: Sequence[TensorBase], memory_budget: float | str | 
             others = [t for t in wanted[0].live if id(t) not in pending and t.uop.base.op is not Ops.BUFFER]
             for t, new in zip(others, substitute([t.uop for t in others], leaves)):
                 t.uop = new
+            storage.replaced(others, lambda uop: uop.substitute(leaves))
 
 
 def _below(tensors: Sequence[TensorBase]) -> dict[UOp, list[int]]:
@@ -192,6 +194,18 @@ def known_value(uop: UOp) -> UOp | None:
     return uop.substitute({below: _read[below]}) if below in _read and not recorders else None
 
 
+def _forget_read(written: Collection[UOp]) -> None:
+    """Values that were read of nodes above memory that is written over are those of its old version."""
+    nodes = [n for n, _ in _read.items()]
+    above = set(written)
+    for n in toposort(nodes):
+        if not above.isdisjoint(n.src):
+            above.add(n)
+    for n in nodes:
+        if n in above:
+            _read.pop(n)
+
+
 def _least(size: int | UOp) -> int:
     return size.vmin if isinstance(size, UOp) else size
 
@@ -256,12 +270,12 @@ def compute(uops: Sequence[UOp], devices: Sequence[str], free: Collection[UOp] =
             checks.judge(found[len(distinct) :], lambda more: realize(more, device))
         else:
             found = realize(distinct, device, free, known if known is not None and known.roots == distinct else None)
-        buffers = data | dict(zip(distinct, _apart(found)))
+        buffers = data | dict(zip(distinct, found))
     except OutOfMemoryError as error:
         if error.plan is None:
             error.plan = _plan(uops, devices, free)
         raise
-    return {target: _as_view(buffers[root], target) for target, root in zip(targets, roots)}
+    return {target: _as_view(b, target) for target, b in zip(targets, _apart([buffers[root] for root in roots]))}
 
 
 def _roots(uops: Sequence[UOp], devices: Sequence[str]) -> tuple[list[UOp], list[UOp]]:
@@ -349,7 +363,8 @@ def buffer_of(tensor: TensorBase) -> Buffer | None:
 
 
 def _apart(found: list[Buffer]) -> list[Buffer]:
-    """Values with a buffer each: clones of one value are computed once, and are two values to gradients."""
+    """Values with a buffer each: clones of one value, or one with and one without gradients, are computed once, and
+    are two values to gradients."""
     if recorders or len({id(b) for b in found}) == len(found):
         return found
     out: dict[int, Buffer] = {}
@@ -436,11 +451,21 @@ def _below_views(uop: UOp) -> UOp:
 
 def _concrete(uop: UOp) -> UOp:
     """The node to compute for a value: itself, or a dense copy where it is a view or has no memory of its own."""
-    while uop.op in FOR_GRADIENTS:
+    while uop.op in FOR_GRADIENTS or (uop.op is Ops.RESHAPE and _below_gradients(uop)):
         uop = uop.src[0]
     if uop.op.kind == "movement" or uop.op in (Ops.CONST, Ops.BUFFER, Ops.IOTA, Ops.BIND):
         return UOp(Ops.CONTIGUOUS, None, (uop,))
     return uop
+
+
+def _below_gradients(uop: UOp) -> bool:
+    """Whether a reshape shows the elements of a computed value with nothing but marks for gradients between: in
+    ``no_grad()`` each operation leaves one, and the kernels are those of the same program outside."""
+    while uop.op in FOR_GRADIENTS or uop.op is Ops.RESHAPE:
+        if any(isinstance(s, UOp) for s in uop.shape):
+            return False
+        uop = uop.src[0]
+    return uop.op.kind != "movement" and uop.op not in (Ops.CONST, Ops.BUFFER, Ops.IOTA, Ops.BIND)
 
 
 def version(old: UOp, value: UOp) -> UOp:

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tinsmith.backend.device import DeviceName
-from tinsmith.backend.memory import Buffer
+from tinsmith.backend.device import Device, DeviceName
+from tinsmith.backend.memory import Buffer, borrowed
 from tinsmith.core.dtypes import DTypeLike, dtypes, to_dtype
 from tinsmith.core.files import fetched
 from tinsmith.core.late import Late
 from tinsmith.ir import Ops, UOp
 from tinsmith.tensor.arguments import integer
 from tinsmith.tensor.base import device_name, leaf
+from tinsmith.tensor.dlpack import HOST
 from tinsmith.tensor.helpers import product, sizes
 
 if TYPE_CHECKING:
@@ -34,20 +35,25 @@ class Sources:
     @classmethod
     def from_blob(cls: type[Tensor], ptr: int, shape: Any, dtype: DTypeLike | None = None,
                   device: DeviceName | None = None) -> Tensor:
-        """The elements at an address of this process, read when they are first used: until then it must stay valid.
+        """The elements at an address of this process, which must stay valid as long as anything refers to them: what is
+        written there is read. On a device that computes in memory of its own they are a copy of what is there now.
 
         >>> numbers = (ctypes.c_float * 2)(1.5, 2.5)
-        >>> Tensor.from_blob(ctypes.addressof(numbers), (2,)).tolist()
-        [1.5, 2.5]
+        >>> x = Tensor.from_blob(ctypes.addressof(numbers), (2,)); numbers[0] = 9.0; x.tolist()
+        [9.0, 2.5]
         """
         kind = dtypes.default_float if dtype is None else to_dtype(dtype)
         wanted = sizes("from_blob", (shape,))
         nbytes = product(wanted) * kind.itemsize
-        block = (ctypes.c_uint8 * nbytes).from_address(integer("from_blob", "ptr", ptr, least=1))
+        address = integer("from_blob", "ptr", ptr, least=1)
         target = device_name(device)
         if not nbytes:
             return cls.empty(wanted, dtype=kind, device=target)
-        buffer = Buffer("NPY", product(wanted), kind, opaque=np.frombuffer(block, np.uint8))
+        if address % kind.itemsize == 0 and "," not in target and Device[target].dlpack == HOST:
+            there = borrowed(target, product(wanted), kind, address, None)
+            return cls._wrap(UOp(Ops.BUFFER, kind, (), there).reshape(wanted), target)
+        block = (ctypes.c_uint8 * nbytes).from_address(address)
+        buffer = Buffer("NPY", product(wanted), kind, opaque=np.array(np.frombuffer(block, np.uint8)))
         return cls._wrap(leaf(UOp(Ops.BUFFER, kind, (), buffer).copy_to(target).reshape(wanted)), target)
 
     @classmethod

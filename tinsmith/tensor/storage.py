@@ -264,5 +264,5 @@ def replaced(tensors: Iterable[TensorBase], seen_again: Callable[[UOp], UOp | No
         new = seen_again(storage.value)
         if new is None:  # a part was computed, not the whole: it goes on alone if nobody else looks at that
             alone(t)
-            continue
-        storage.become(new)
+        elif new is not storage.value:
+            storage.become(new)

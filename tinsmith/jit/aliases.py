@@ -1,0 +1,76 @@
+"""Results that share memory: with a tensor from before the call, with a gradient that it made, or among themselves.
+
+A replay gives such a result its part in today's storage, through the looks that it had at the capture: a write through
+either is then seen by the other, as after a call that ran the function.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.symbols import bindings, with_symbols
+from tinsmith.ir.uop import toposort
+from tinsmith.jit.guards import Place
+from tinsmith.tensor.base import TensorBase
+from tinsmith.tensor.slices import Slice
+from tinsmith.tensor.storage import Looks, Share, Storage
+from tinsmith.tensor.tensor import Tensor
+
+Value = Callable[[str, int], int]
+
+
+class Alias(NamedTuple):
+    """How a result shares memory.
+
+    Attributes:
+        looks: from the storage's value to the result; from what ``place`` shows, if ``relative``.
+        place: of a tensor with the same memory; None: only results share it.
+        late: the place is found after the call's writes: the call made that gradient.
+        number: of the memory that only results share.
+        seen: the memory has a value, which the result looks at; else the result was computed alone.
+    """
+
+    looks: Looks
+    place: Place | None = None
+    relative: bool = False
+    late: bool = False
+    number: int = -1
+    seen: bool = True
+
+
+def share(t: Tensor, other: Tensor | None, alias: Alias, storage: Storage | None, value: Value) -> None:
+    """Let a result share the memory of ``other``, or of a storage among the results."""
+    looks = _rebound(alias.looks, value)
+    if storage is None:
+        assert other is not None, "a guard has found no tensor to share memory with"
+        own = other._shared
+        if own is None:
+            own = other._shared = Share(Storage(other.uop), ())
+            own.storage.add(other)
+        storage = own.storage
+        if alias.relative:
+            looks = (*own.looks, *looks)
+    t._shared = Share(storage, looks)
+    storage.add(t)
+    if alias.seen:
+        t.uop = t._shared.seen()
+    TensorBase.live.add(t)
+
+
+def sizes_in(looks: Looks) -> list[UOp]:
+    """The sizes and bounds that depend on variables."""
+    return [s for _, arg in looks if isinstance(arg, tuple) for part in arg
+            for s in (part if isinstance(part, tuple) else (part,)) if isinstance(s, UOp)]
+
+
+def _rebound(looks: Looks, value: Value) -> Looks:
+    """Looks with today's values of the variables in their sizes."""
+    sizes = sizes_in(looks)
+    if not sizes:
+        return looks
+    table = {n: UOp(Ops.BIND, None, (n.src[0], UOp.index(value(n.src[0].arg[0], n.src[1].arg))))
+             for n in bindings(toposort(sizes))}
+    return tuple((look, tuple(Slice(*with_symbols(tuple(part), table)) if isinstance(part, Slice) else
+                              with_symbols(part, table) for part in arg) if isinstance(arg, tuple) else arg)
+                 for look, arg in looks)

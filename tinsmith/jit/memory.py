@@ -1,0 +1,49 @@
+"""Tensors computed so that all that share memory look at one buffer, which is what guards and replays compare."""
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from tinsmith.jit.signature import base_of, placed
+from tinsmith.tensor.realize import realize_tensors
+from tinsmith.tensor.storage import Share, alone
+from tinsmith.tensor.tensor import Tensor
+
+
+def whole(t: Tensor) -> Tensor | None:
+    """A stand-in for all the memory that a tensor shares, if that is still to be computed."""
+    if t._shared is None or alone(t) or placed(t._shared.storage.value):
+        return None
+    found = Tensor(t._shared.storage.value)
+    found._device, found._shared = t._device, Share(t._shared.storage, ())
+    t._shared.storage.add(found)
+    return found
+
+
+def settle(t: Tensor) -> None:
+    """Compute a tensor so that all that share its memory look at one buffer."""
+    if t._shared is None:
+        if not placed(t.uop):
+            t.realize()
+        return
+    stand_in = whole(t)
+    if stand_in is not None:
+        stand_in.realize()
+    if t._shared is None:
+        return settle(t)
+    if base_of(t.uop) is not base_of(t._shared.storage.value):  # it was computed alone
+        t.uop = t._shared.seen()
+
+
+def compute(results: Sequence[Tensor], written: Sequence[Tensor]) -> None:
+    """Compute results and what was written: of memory that several of them share the whole, which they look at."""
+    counts = Counter(id(t._shared.storage) for t in {id(t): t for t in results}.values() if t._shared is not None)
+    several = [t for t in results if t._shared is not None and counts[id(t._shared.storage)] > 1]
+    wholes: dict[int, Tensor] = {}
+    for t in (*several, *written):
+        if t._shared is not None and id(t._shared.storage) not in wholes and (found := whole(t)) is not None:
+            wholes[id(t._shared.storage)] = found
+    pending = [t for t in (*results, *written) if not placed(t.uop) and (
+        t._shared is None or id(t._shared.storage) not in wholes)]
+    if pending or wholes:
+        realize_tensors([*pending, *wholes.values()])
