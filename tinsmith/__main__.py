@@ -359,9 +359,14 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-if __name__ == "__main__":
+def run() -> int:
+    """Run one command for the shell: the entry point of the console script ``tinsmith``. Return its exit code."""
     try:
-        sys.exit(main())
-    except BrokenPipeError:
+        return main()
+    except BrokenPipeError:  # the reader of a pipe has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(run())
