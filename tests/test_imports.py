@@ -19,7 +19,7 @@ FILES = sorted(p for p in PACKAGE.rglob("*.py"))
 # Each package may import those of a lower floor, and itself.
 FLOOR = {"core": 0, "shape": 1, "ir": 2, "codegen": 3, "backend": 4, "schedule": 5, "runtime": 5.2, "inspect": 5.4,
          "viz": 5.5, "tensor": 6, "jit": 7,
-         "nn": 8, "io": 8, "parallel": 8, "": 9, "conformance": 9, "compat": 10, "__main__": 11}
+         "nn": 8, "io": 8, "parallel": 8, "": 9, "conformance": 9, "compat": 10, "tools": 8, "__main__": 11}
 OPTIONAL = {"llvmlite", "sklearn", "rich", "torch", "tqdm", "jax", "mpi4py", "msvcrt", "fcntl", "z3", "pyopencl",
             "graphviz", "psutil"}
 MAX_LINES = 500

@@ -11,6 +11,7 @@
     python -m tinsmith source SCRIPT       the source of every kernel that a script runs; --device D for a device that
                                            need not be here (METAL, CUDA, HIP, WEBGPU); other words go to the script
     python -m tinsmith ir                  the page docs/ir.md, from the op table
+    python -m tinsmith explain-error E040  what an error code means, and what to do about it
     python -m tinsmith --version           which version this is
 """
 from __future__ import annotations
@@ -33,13 +34,14 @@ from tinsmith.backend.cpu import llvm, osys
 from tinsmith.backend.device import Device
 from tinsmith.backend.machine import machine, measure
 from tinsmith.core.cache import cache_dir, cache_entries, cache_prune
-from tinsmith.core.errors import TinsmithError
+from tinsmith.core.errors import ArgumentError, TinsmithError
 from tinsmith.core.settings import settings
 from tinsmith.core.texts import plural
 from tinsmith.core.version import version as own_version
 from tinsmith.inspect import beamdb, sourcelist
 from tinsmith.inspect.debug import opts_text
 from tinsmith.ir.document import document
+from tinsmith.tools.error_pages import explain_error
 
 Row = tuple[str, ...]
 
@@ -303,6 +305,16 @@ def _ago(moment: float) -> str:
     return f"{seconds / length:.0f} {unit} ago"
 
 
+def show_error(code: str) -> int:
+    """Print the explanation of an error code."""
+    try:
+        print(explain_error(code), end="")
+    except ArgumentError as error:
+        print(error.message, f"Try: {error.mend}", sep="\n", file=sys.stderr)
+        return 2
+    return 0
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Parse the command line and run one command; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tinsmith", description=__doc__,
@@ -330,6 +342,7 @@ def main(arguments: list[str] | None = None) -> int:
     sources.add_argument("--device", help="whose source; the default device's unless given")
     sources.add_argument("--compat", action="store_true", help="the script imports tinygrad")
     commands.add_parser("ir", help="print docs/ir.md")
+    commands.add_parser("explain-error", help="explain an error code").add_argument("code")
     given = sys.argv[1:] if arguments is None else arguments
     own = given.index("--") if "--" in given else len(given)
     chosen, rest = parser.parse_known_args(given[:own])
@@ -348,6 +361,8 @@ def main(arguments: list[str] | None = None) -> int:
         return beam(chosen.action, chosen.files)
     if chosen.command == "viz":
         return show_trace(chosen.trace, chosen.html, chosen.port)
+    if chosen.command == "explain-error":
+        return show_error(chosen.code)
     if chosen.command == "ir":
         print(document(), end="")
         return 0
@@ -359,9 +374,14 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-if __name__ == "__main__":
+def run() -> int:
+    """Run one command for the shell: the entry point of the console script ``tinsmith``. Return its exit code."""
     try:
-        sys.exit(main())
-    except BrokenPipeError:
+        return main()
+    except BrokenPipeError:  # the reader of a pipe has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(run())

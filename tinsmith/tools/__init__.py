@@ -1,0 +1,1 @@
+"""Command-line tools: pages that are generated from the code, explanations of error codes."""
