@@ -1,0 +1,116 @@
+"""Names in prose: what docstrings, comments and pages put in backticks exists; a public class name has one meaning."""
+from __future__ import annotations
+
+import ast
+import builtins
+import functools
+import importlib
+import keyword
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "tinsmith"
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+PAGES = sorted(p for p in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+               if p.name != "performance-history.md")  # the history names files as they were
+TICKS = re.compile(r"``([^`\n]+)``|(?<!`)`([^`\n]+)`(?!`)")
+FILE = re.compile(r"(?:[\w.-]+/)*[\w-]+\.py$")
+MODULE = re.compile(r"tinsmith(?:\.\w+)+$")
+IDENTIFIER = re.compile(r"_?[A-Za-z]\w*$")
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@functools.cache
+def identifiers() -> frozenset[str]:
+    """Return every identifier, attribute, argument and short string that code outside of docstrings has."""
+    found = {*keyword.kwlist, *dir(builtins)}
+    for path in [*SOURCES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py"),
+                 *(ROOT / "examples").rglob("*.py")]:
+        tree = ast.parse(path.read_text("utf-8"))
+        prose = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
+        for node in ast.walk(tree):
+            for field in ("id", "attr", "arg", "name", "asname", "module"):
+                value = getattr(node, field, None)
+                if isinstance(value, str):
+                    found |= set(value.split("."))
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
+                found |= set(re.findall(r"\w+", node.value))
+    return frozenset(found)
+
+
+@functools.cache
+def files() -> tuple[str, ...]:
+    return tuple(name(p) for folder in ("tinsmith", "tests", "examples", "benchmarks", "tools")
+                 for p in (ROOT / folder).rglob("*.py"))
+
+
+def fault(text: str) -> str | None:
+    """Return the reason why a text in backticks names nothing; None if it does, or is no name."""
+    if FILE.fullmatch(text):
+        return None if any(f == text or f.endswith("/" + text) for f in files()) else "no such file"
+    if MODULE.fullmatch(text):
+        words = text.split(".")
+        for end in range(len(words), 0, -1):
+            try:
+                found: object = importlib.import_module(".".join(words[:end]))
+            except ModuleNotFoundError:
+                continue
+            for word in words[end:]:
+                if not hasattr(found, word):
+                    return f"{'.'.join(words[:end])} has no {word}"
+                found = getattr(found, word)
+            return None
+    if IDENTIFIER.fullmatch(text) and ("_" in text.strip("_") or re.search(r"[a-z][A-Z]", text)):
+        return None if text in identifiers() else "no code has this name"
+    return None
+
+
+def docstrings(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield (line, text) of every docstring and comment of a file."""
+    text = path.read_text("utf-8")
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            found = ast.get_docstring(node, clean=False)
+            if found:
+                yield node.body[0].lineno, found
+    for number, line in enumerate(text.splitlines(), 1):
+        if re.match(r"\s*#", line):
+            yield number, line
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name)
+def test_names_in_docstrings_exist(path: Path) -> None:
+    wrong = [f"{name(path)}:{line}: `{text}`: {reason}" for line, prose in docstrings(path)
+             for a, b in TICKS.findall(prose) if (reason := fault(text := a or b))]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_names_in_pages_exist(page: Path) -> None:
+    wrong = []
+    inside = False
+    for number, line in enumerate(page.read_text("utf-8").splitlines(), 1):
+        inside ^= line.startswith("```")
+        if not inside:
+            wrong += [f"{name(page)}:{number}: `{text}`: {reason}" for a, b in TICKS.findall(line)
+                      if (reason := fault(text := a or b))]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_public_class_name_has_one_meaning() -> None:
+    """Names of compat are tinygrad's; those of ``tinsmith.nn`` stand behind the package that exports them."""
+    where = defaultdict(list)
+    for path in SOURCES:
+        if path.parent.name != "compat":
+            for node in ast.parse(path.read_text("utf-8")).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    where[node.name].append(name(path))
+    assert {n: places for n, places in where.items() if len(places) > 1} == {}
