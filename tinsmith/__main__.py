@@ -33,8 +33,9 @@ from tinsmith import Tensor, conformance, viz
 from tinsmith.backend.cpu import llvm, osys
 from tinsmith.backend.device import Device
 from tinsmith.backend.machine import machine, measure
-from tinsmith.core.cache import cache_dir, cache_entries, cache_prune
+from tinsmith.core.cache import cache_entries, cache_prune
 from tinsmith.core.errors import ArgumentError, TinsmithError
+from tinsmith.core.private import cache_dir, fault, make_private
 from tinsmith.core.settings import settings
 from tinsmith.core.texts import plural
 from tinsmith.core.version import version as own_version
@@ -93,11 +94,14 @@ def cache_state() -> str:
     """Where the disk cache is and whether it can be written."""
     folder = cache_dir()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private(folder)
         with tempfile.NamedTemporaryFile(dir=folder):
             pass
     except OSError as error:
         return f"{folder}: cannot be written ({error.strerror}); every process compiles anew"
+    wrong = fault()
+    if wrong:
+        return f"{folder}: not used, for {wrong}"
     entries = cache_entries()
     return f"{folder}: writable, {len(entries)} entries, {sum(size for _, size, _ in entries) / 1e6:.1f} MB"
 

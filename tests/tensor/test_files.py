@@ -125,3 +125,67 @@ def test_only_what_is_read_of_a_file_is_copied(tmp_path: Path, capsys: pytest.Ca
     assert t.tolist() == data.tolist()
     t[0] = 1
     assert t[:2, 0, 0].tolist() == [1, 6] and safe_load(path)["a"][0, 0, 0].item() == 0
+
+
+@pytest.mark.parametrize(("index", "value"), [
+    ((), [[1, 2, 3], [4, 5, 6]]), (0, [7, 8, 9]), ((slice(None), 1), (5, 6)), (1, np.array([1.5, 2.5, 3.5])),
+    ((0, slice(1, 3)), [True, 2]), ((1, 2), np.float32(2.5)), (..., 3), (([0, 1], [2, 0]), [7, 8]), ([1], [[1, 2, 3]]),
+    (np.array([[True, False, True], [False, True, False]]), 0), (np.array([True, False]), 4.5),
+    ((slice(None), [2, 0]), [[1, 2], [3, 4]]), (slice(None, None, -1), [[1, 2, 3], [4, 5, 6]])])
+def test_python_values_and_arrays_are_written(tmp_path: Path, index: Any, value: Any) -> None:
+    start = np.arange(6, dtype=np.float32).reshape(2, 3)
+    want = start.copy()
+    want[index] = value
+    for make in (lambda v: v, lambda v: Tensor(v).float()):
+        t = Tensor(start).to(f"disk:{tmp_path / 'w'}")
+        t[index] = make(value)
+        assert np.fromfile(tmp_path / "w", np.float32).tolist() == want.reshape(-1).tolist() == t.flatten().tolist()
+
+
+def test_assign_takes_python_values(tmp_path: Path) -> None:
+    t = Tensor.empty(2, 2, dtype=dtypes.int32, device=f"disk:{tmp_path / 'a'}")
+    for value, want in (([[1, 2], [3, 4]], [1, 2, 3, 4]), (7, [7] * 4), (np.array([8, 9], np.int32), [8, 9, 8, 9])):
+        t.assign(value)
+        assert np.fromfile(tmp_path / "a", np.int32).tolist() == want
+    t[1].assign([5, 6])
+    assert np.fromfile(tmp_path / "a", np.int32).tolist() == [8, 9, 5, 6]
+
+
+def test_a_tensor_is_made_in_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "made"
+    for make, want in ((lambda d: Tensor([1.5, 2.5], device=d), [1.5, 2.5]),
+                       (lambda d: Tensor(np.array([1, 2], np.int64), device=d, dtype="float32"), [1, 2]),
+                       (lambda d: Tensor.full((2,), 3.0, device=d), [3, 3]),
+                       (lambda d: Tensor.arange(2.0, device=d), [0, 1]), (lambda d: Tensor.zeros(2, device=d), [0, 0])):
+        t = make(f"disk:{path}")
+        assert t.device == f"DISK:{path}" and np.fromfile(path, np.float32).tolist() == want == t.tolist()
+
+
+@pytest.mark.parametrize("view", [
+    lambda t: t, lambda t: t[8:24], lambda t: t[:32], lambda t: t[8:24].reshape(4, 4), lambda t: t[8:24].flip(0),
+    lambda t: t[3:40:2], lambda t: t[8:24].reshape(4, 4).permute(1, 0), lambda t: t[8:24].bitcast(dtypes.int32),
+    lambda t: t[8:24].pad(((1, 2),))])
+@pytest.mark.parametrize("axis", [None, 0, -1])
+def test_a_part_of_a_file_is_sharded(tmp_path: Path, view: Callable[[Tensor], Tensor], axis: int | None) -> None:
+    (tmp_path / "s").write_bytes(bytes(range(64)))
+    here = Tensor(np.arange(64, dtype=np.uint8))
+    parts = view(Tensor(tmp_path / "s")).shard(("CPU:0", "CPU:1"), axis)
+    assert parts.device == ("CPU", "CPU:1")
+    assert np.array_equal(parts.numpy(), view(here).numpy())
+    assert np.array_equal((parts + 1).numpy(), (view(here) + 1).numpy())
+    moved = view(Tensor(tmp_path / "s"))
+    moved.shard_(("CPU:0", "CPU:1"), axis)
+    assert np.array_equal(moved.numpy(), view(here).numpy())
+
+
+def test_an_empty_file_is_where_it_is(tmp_path: Path) -> None:
+    (tmp_path / "e").touch()
+    t = Tensor(tmp_path / "e")
+    assert (t.device, t.shape, t.dtype, t.tolist()) == (f"DISK:{tmp_path / 'e'}", (0,), dtypes.uint8, [])
+    assert t.bitcast(dtypes.int32).device == t.device
+    assert [t.to(d).device for d in ("CPU", "CPU:1")] == ["CPU", "CPU:1"]
+    full = Tensor([1, 2]).to(f"disk:{tmp_path / 'f'}")
+    assert full[:0].device == full.device and full[1:1].to("CPU").device == "CPU" and full[:0].numpy().size == 0
+    gone = Tensor([]).to(f"disk:{tmp_path / 'g'}")
+    assert gone.device == f"DISK:{tmp_path / 'g'}" and (tmp_path / "g").stat().st_size == 0
+    assert Tensor.zeros(0, 3, device=f"disk:{tmp_path / 'h'}").shape == (0, 3)

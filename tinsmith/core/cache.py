@@ -1,30 +1,27 @@
 """A disk cache that survives kills, concurrent processes, a read-only home and its own deletion.
 
-One file per entry, named by its key's hash, written to a temporary name and renamed; a checksum in front of the data
-is verified on reading. Entries are data, never pickles. Above ``CACHE_BYTES`` the entries used longest ago are dropped.
+One file per entry, named by its key's hash, written to a temporary name and renamed. Later processes run
+what it holds, so a signature in front of the data, over kind, key and data, is verified on reading: it takes the user's
+secret to make one (``core.private``). Entries are data, never pickles. Above ``CACHE_BYTES`` the entries used longest
+ago are dropped.
 """
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
-import importlib
 import os
+import re
 from pathlib import Path
 
+from tinsmith.core.private import DOWNLOADED, cache_dir, make_private, secret
 from tinsmith.core.settings import settings
 
-_MAGIC = b"tinsmith1"
+_MAGIC = b"tinsmith2"
+_SIGNED = 32  # bytes of a signature
+_OURS = re.compile(r"[0-9a-f]{64}(-[0-9a-f]{8})?|\.tmp[0-9a-f]{16}")  # names of entries, whole or not
 _PRUNE_EVERY = 256
-_DOWNLOADED = ("datasets", "downloads")
 _writes = 0
-
-
-def cache_dir() -> Path:
-    """Where entries live: ``CACHE_DIR``, else the platform's user cache directory."""
-    if settings.CACHE_DIR:
-        return Path(settings.CACHE_DIR)
-    package = importlib.import_module("platformdirs")  # at its first use: importing tinsmith stays fast
-    return Path(package.user_cache_dir("tinsmith"))
 
 
 def cache_key(*parts: str | bytes) -> str:
@@ -37,34 +34,48 @@ def cache_key(*parts: str | bytes) -> str:
     return h.hexdigest()
 
 
-def _path(kind: str, key: str) -> Path:
-    return cache_dir() / kind / key[:2] / key
+def _path(kind: str, key: str, secret: bytes) -> Path:
+    """Of an entry; in a shared folder other signers have theirs beside it."""
+    return cache_dir() / kind / key[:2] / (f"{key}-{_signer(secret)}" if settings.CACHE_SHARED else key)
+
+
+@functools.cache
+def _signer(secret: bytes) -> str:
+    return hashlib.blake2b(key=secret, digest_size=4).hexdigest()
+
+
+def _signature(kind: str, key: str, data: bytes | memoryview, secret: bytes) -> bytes:
+    h = hashlib.blake2b(f"{kind}/{key}\n".encode(), key=secret, digest_size=_SIGNED)
+    h.update(data)
+    return h.digest()
 
 
 def cache_get(kind: str, key: str) -> bytes | None:
-    """The entry's data, or None if it is absent, damaged or unreadable."""
-    if not settings.CACHELEVEL:
+    """The entry's data, or None if it is absent, unreadable, damaged or not signed by this user."""
+    signed_with = secret() if settings.CACHELEVEL else None
+    if signed_with is None:
         return None
-    path = _path(kind, key)
+    path = _path(kind, key, signed_with)
     try:
         raw = path.read_bytes()
     except OSError:
         return None
-    body = raw[len(_MAGIC) + 32 :]
-    if raw[: len(_MAGIC)] != _MAGIC or hashlib.sha256(body).digest() != raw[len(_MAGIC) : len(_MAGIC) + 32]:
+    start = len(_MAGIC) + _SIGNED
+    signature = _signature(kind, key, memoryview(raw)[start:], signed_with)
+    if raw[:start] != _MAGIC + signature:
         with contextlib.suppress(OSError):
             path.unlink()
         return None
     with contextlib.suppress(OSError):
         os.utime(path)
-    return body
+    return raw[start:]
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """Write a file that appears complete or not at all, whoever else reads or writes it."""
+def replace_file(path: Path, data: bytes, mode: int = 0o666) -> None:
+    """Write a file that appears complete or not at all, whoever else reads or writes it; ``umask`` narrows ``mode``."""
     temporary = path.with_name(f".tmp{os.urandom(8).hex()}")
     try:
-        with open(temporary, "xb") as f:
+        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as f:
             f.write(data)
         os.replace(temporary, path)
     except BaseException:
@@ -75,12 +86,16 @@ def replace_file(path: Path, data: bytes) -> None:
 def cache_put(kind: str, key: str, data: bytes) -> None:
     """Store ``data``; where nothing can be written, silently keep none."""
     global _writes
-    if not settings.CACHELEVEL:
+    signed_with = secret() if settings.CACHELEVEL else None
+    if signed_with is None:
         return
-    path = _path(kind, key)
+    path = _path(kind, key, signed_with)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, _MAGIC + hashlib.sha256(data).digest() + data)
+        if not path.parent.is_dir():
+            make_private(cache_dir())
+            path.parent.mkdir(parents=True, exist_ok=True)
+        signed = b"".join((_MAGIC, _signature(kind, key, data, signed_with), data))
+        replace_file(path, signed, 0o666 if settings.CACHE_SHARED else 0o600)
     except OSError:
         return
     _writes += 1
@@ -103,9 +118,10 @@ def cache_entries() -> list[tuple[Path, int, float]]:
 def cache_prune(limit: int | None = None) -> int:
     """Drop the entries used longest ago until at most ``limit`` bytes are left; returns how many were dropped.
 
-    Data sets and other downloads stay: nothing here can make them again.
+    Data sets and other downloads stay, since nothing here can make them again, and so does whatever else lies there.
     """
-    entries = [e for e in cache_entries() if e[0].relative_to(cache_dir()).parts[0] not in _DOWNLOADED]
+    entries = [e for e in cache_entries()
+               if _OURS.fullmatch(e[0].name) and e[0].relative_to(cache_dir()).parts[0] not in DOWNLOADED]
     total = sum(size for _, size, _ in entries)
     dropped = 0
     for path, size, _ in entries:

@@ -95,7 +95,7 @@ def user_line() -> tuple[str, int]:
     return ("<unknown>", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
 
 
-class TinsmithError(Exception):
+class TinsmithError(RuntimeError):
     """Base of all errors that a user's program can cause.
 
     Args:

@@ -5,7 +5,8 @@ import hashlib
 import importlib
 from pathlib import Path
 
-from tinsmith.core.cache import cache_dir, replace_file
+from tinsmith.core.cache import replace_file
+from tinsmith.core.private import cache_dir, make_private
 
 TIMEOUT = 10.0
 
@@ -28,6 +29,7 @@ def fetched(url: str, name: str | None = None, subdir: str | None = None, again:
         request = importlib.import_module("urllib.request")  # at its first use: importing tinsmith stays fast
         with request.urlopen(request.Request(url, headers=headers or {}), timeout=TIMEOUT) as reply:
             data = reply.read()
+        make_private(cache_dir())
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, data)
     return path

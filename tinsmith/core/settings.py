@@ -93,6 +93,8 @@ DECLARED: Final = (
     Setting("THREADS", 0, "worker threads of the CPU device; 0 = as many as the cores allowed to this process"),
     Setting("CACHELEVEL", 1, "0 switches the disk cache off"),
     Setting("CACHE_DIR", "", "where the disk cache lives; empty = the user's cache directory"),
+    Setting("CACHE_KEY", "", "file of the secret that signs what is cached; empty = cache.key among the user's data"),
+    Setting("CACHE_SHARED", 0, "1 uses a CACHE_DIR that other users can write in, who are trusted"),
     Setting("CACHE_BYTES", 1 << 30, "size above which the disk cache drops what was used longest ago"),
     Setting("PROGRAMS", 1000, "how many compiled programs, and how many kernels, a process keeps in memory"),
     Setting("CPU_FEATURES", "", "generate for avx2, avx512 or generic instead of all that the host has", True),
@@ -162,6 +164,8 @@ class _Settings(threading.local):
     THREADS: int
     CACHELEVEL: int
     CACHE_DIR: str
+    CACHE_KEY: str
+    CACHE_SHARED: int
     CACHE_BYTES: int
     PROGRAMS: int
     CPU_FEATURES: str

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from tinsmith.core.cache import cache_dir
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.log import log
+from tinsmith.core.private import cache_dir, make_private
 
 T = TypeVar("T")
 
@@ -48,6 +48,8 @@ def download(urls: str | Sequence[str], known_hash: str | None, name: str | None
     servers = [urls] if isinstance(urls, str) else list(urls)
     name, there = name or servers[0].rsplit("/", 1)[-1], place(folder)
     pooch = _library()
+    with contextlib.suppress(OSError):  # pooch says what is wrong
+        make_private(cache_dir())
     transfer = _Transfer(there / f"{name}.part", progress)
 
     def work() -> Path:

@@ -67,10 +67,11 @@ class TensorBase:
         elif isinstance(data, TensorBase):
             self.uop, self._device = data.uop, data._device
         elif isinstance(data, os.PathLike):
-            self.uop = files.whole(data, wanted)
-            self._device = self.uop.device or self._device
+            self.uop, self._device = files.whole(data, wanted), files.of_file(os.fspath(data))
             if device is not None:
                 self.uop, self._device = files.moved(self, device_name(device)), device_name(device)
+        elif device is not None and files.on_disk(self._device):
+            self.uop = files.moved(type(self)(data, device="CPU", dtype=wanted), self._device)
         else:
             self.uop = from_data(data, self._device, wanted)
             if wanted is not None:
@@ -352,12 +353,14 @@ shape=(2000,), dtype=dtypes.int, device='CPU'))
             ShapeError: if the value does not broadcast to this shape, or this tensor shows an element several times.
             DTypeError: if its dtype is another.
         """
-        x = value if isinstance(value, TensorBase) else type(self)(value, device=self._device, dtype=self.dtype)
+        on_disk = files.on_disk(self._device)
+        x = value if isinstance(value, TensorBase) else type(self)(value, device="CPU" if on_disk else self._device,
+                                                                   dtype=self.dtype)
         if x.shape != self.shape:
             x = x._broadcast_to(self.shape, "assign")  # type: ignore[attr-defined]
         if x.dtype is not self.dtype:
             raise DTypeError("assign", f"{self.dtype!r} tensor, {x.dtype!r} value", f".cast({self.dtype!r})")
-        if x.device != self.device and not files.on_disk(self._device):
+        if x.device != self.device and not on_disk:
             raise DeviceError("assign", f"tensor on {self.device}, value on {x.device}", f".to({self.device!r})")
         self._write(x.uop)
         return self  # type: ignore[return-value]

@@ -34,10 +34,11 @@ class Creation:
         """A tensor that was not computed from others."""
         if requires_grad is not False:
             uop = leaf(uop)
-        made = cls._wrap(uop, device_name(device), requires_grad)
+        name = device_name(device)
+        made = cls._wrap(uop, "CPU" if device is not None and files.on_disk(name) else name, requires_grad)
         if requires_grad:
             made._check_gradient()
-        return made
+        return made.to(name)
 
     @classmethod
     def full(cls: type[Tensor], shape: Any, fill_value: Any, dtype: DType_ = None, device: Device_ = None,

@@ -55,7 +55,12 @@ def whole(path: os.PathLike[str], dtype: DType | None) -> UOp:
                           "Tensor(path.read_bytes())")
     if nbytes % kind.itemsize:
         raise ShapeError("Tensor", f"{name!r} has {nbytes} bytes, {kind!r} has {kind.itemsize}", "another dtype")
-    return part(Device.canonicalize(f"DISK:{name}"), nbytes // kind.itemsize, kind)
+    return part(of_file(name), nbytes // kind.itemsize, kind)
+
+
+def of_file(path: str) -> str:
+    """The device whose memory is the file."""
+    return Device.canonicalize(f"DISK:{path}")
 
 
 def _of_array(device: str, block: Array, dtype: DType) -> UOp:
@@ -72,12 +77,12 @@ def values(uop: UOp) -> Array:
         DeviceError: for what was computed from it.
     """
     base = uop
-    while base.op is not Ops.BUFFER:
+    while base.op not in (Ops.BUFFER, Ops.CONST):
         if not base.op.kind == "movement" and base.op is not Ops.DETACH:
             raise DeviceError(base.op.name, "files are memory without programs", ".to('CPU') before computing")
         base = base.src[0]
-    flat = check_file(base.arg.opaque).view(base.dtype.numpy)
-    found: Array = evaluate([uop], {base: flat})[0]
+    known = {} if base.op is Ops.CONST else {base: check_file(base.arg.opaque).view(base.dtype.numpy)}
+    found: Array = evaluate([uop], known)[0]
     return found
 
 
@@ -85,13 +90,19 @@ def moved(tensor: TensorBase, target: str) -> UOp:
     """A tensor's values on another device, where one of the two is a file."""
     if on_disk(target):
         out = part(target, tensor.numel(), tensor.dtype).reshape(tensor.shape)  # type: ignore[attr-defined]
-        values(out)[...] = tensor.numpy()
+        if 0 not in tensor.shape:
+            values(out)[...] = tensor.numpy()
         return out
     if 0 in tensor.shape:
-        return tensor.uop
+        return UOp.const(tensor.dtype, 0).expand_to(tensor.shape)
+    return on_host(tensor).base.copy_to(target).reshape(tensor.shape)
+
+
+def on_host(tensor: TensorBase) -> UOp:
+    """What a view of a file shows, as memory of the host: the mapped bytes themselves where they lie in order."""
     dense = np.ascontiguousarray(values(tensor.uop))
     buffer = Buffer("NPY", dense.size, tensor.dtype, opaque=dense.reshape(-1).view(np.uint8))
-    return UOp(Ops.BUFFER, tensor.dtype, (), buffer).copy_to(target).reshape(tensor.shape)
+    return UOp(Ops.BUFFER, tensor.dtype, (), buffer).reshape(tensor.shape)
 
 
 def write(uop: UOp, value: Array) -> None:

@@ -13,6 +13,7 @@ from tinsmith.core.dtypes import DType, dtypes, promote
 from tinsmith.core.errors import ArgumentError, AxisError, DeviceError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.sizes import check_bound, normal_size, size_text, value_of_size
+from tinsmith.tensor import files
 from tinsmith.tensor.arguments import Scalar, integer, listed, shown
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.data import check_range
@@ -260,7 +261,7 @@ def operand(op: str, value: Any, like: Tensor) -> Tensor:
     if isinstance(value, UOp):
         return like._new(value.cast(dtypes.default_int) if value.dtype is dtypes.index else value)
     if isinstance(value, (np.ndarray, list, tuple)):
-        return type(like)(value, device=like.device, requires_grad=False)
+        return type(like)(value, device="CPU" if files.on_disk(like._device) else like.device, requires_grad=False)
     raise DTypeError(op, f"cannot combine a tensor with {shown(value)}", "a tensor, a number or an array")
 
 

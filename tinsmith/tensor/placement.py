@@ -54,7 +54,7 @@ class Placement(TensorBase):
         if target == self._device:
             return self  # type: ignore[return-value]
         if files.on_disk(target) or files.on_disk(self._device):
-            return self._new(files.moved(self, target))
+            return type(self)._wrap(files.moved(self, target), target)
         source = self._on_host(alone)
         moved = self.uop.copy_to(target) if source is None else source.base.copy_to(target).reshape(self.shape)
         out = type(self)._wrap(moved, target)
@@ -68,6 +68,8 @@ class Placement(TensorBase):
             alone: this tensor gives its value up. Otherwise a gradient must find its way from the other device to it.
         """
         node = self.uop
+        if files.on_disk(self._device):
+            return files.on_host(self)
         if not alone and self.requires_grad is not False and self.dtype.is_float:
             return None
         if node.op is Ops.DETACH and node.arg is not None:

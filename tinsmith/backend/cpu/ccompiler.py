@@ -77,13 +77,14 @@ class CCompiler(Compiler):
         if found is not None:
             return found
         GlobalCounters.compile_count += 1
-        with tempfile.NamedTemporaryFile(suffix=".so") as out:
-            done = subprocess.run([self.path, *_FLAGS, "-o", out.name], input=source.encode(), capture_output=True,
+        with tempfile.TemporaryDirectory() as folder:  # ours alone: linkers remove a file and make it again
+            out = Path(folder) / "kernel.so"
+            done = subprocess.run([self.path, *_FLAGS, "-o", str(out)], input=source.encode(), capture_output=True,
                                   check=False)
             if done.returncode:
                 raise CompileError("compile", f"{self.path} refused generated code:\n{done.stderr.decode()}",
                                    "report it: this is a bug of tinsmith")
-            binary = Path(out.name).read_bytes()
+            binary = out.read_bytes()
         cache_put("c", key, binary)
         return binary
 

@@ -1,0 +1,212 @@
+"""The disk cache holds native code: nobody but its user may put anything in it, and nothing unsigned is run."""
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.golden.running import environment
+from tinsmith.core import private
+from tinsmith.core.cache import cache_entries, cache_get, cache_key, cache_prune, cache_put
+from tinsmith.core.settings import Context
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has no modes; others are kept out of a user's profile")
+
+KEY = cache_key("an entry")
+
+
+@pytest.fixture(autouse=True)
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was found of a folder holds for a process; each test is one."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    private._secret.cache_clear()
+
+
+def user(folder: Path, **changes: str | int) -> Context:
+    return Context(CACHE_DIR=str(folder), CACHELEVEL=1, **changes)
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o002, 0o077, 0])
+def test_everything_that_is_made_is_for_its_user_alone(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        with user(tmp_path / "cache"):
+            cache_put("c", KEY, b"code")
+            assert cache_get("c", KEY) == b"code"
+            ((path, _, _),) = cache_entries()
+    finally:
+        os.umask(before)
+    key = tmp_path / "data" / "tinsmith" / "cache.key"
+    assert [mode(p) for p in (tmp_path / "cache", path, key.parent, key)] == [0o700, 0o600, 0o700, 0o600]
+    assert len(key.read_bytes()) == 32
+
+
+def refused(folder: Path, caplog: pytest.LogCaptureFixture, **changes: str | int) -> str:
+    """The one warning that says why nothing is cached."""
+    private._secret.cache_clear()
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "tinsmith"), user(folder, **changes):
+        for _ in range(2):
+            cache_put("c", KEY, b"code")
+            assert cache_get("c", KEY) is None
+        assert private.fault() in caplog.messages[0]
+    assert len(caplog.messages) == 1 and not list(folder.rglob(f"{KEY}*"))
+    return caplog.messages[0]
+
+
+@pytest.mark.parametrize("bits", [0o777, 0o770, 0o1777, 0o707])
+def test_a_folder_that_others_can_write_in_is_refused(tmp_path: Path, bits: int,
+                                                      caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    folder.chmod(bits)
+    text = refused(folder, caplog)
+    assert f"{folder} is open to other users (mode {bits:04o}); chmod 700 {folder}" in text and "CACHE_SHARED=1" in text
+    assert folder.stat().st_mode & 0o7777 == bits
+    private._secret.cache_clear()
+    with user(folder, CACHE_SHARED=1):
+        cache_put("c", KEY, b"code")
+        assert cache_get("c", KEY) == b"code"
+
+
+def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                             caplog: pytest.LogCaptureFixture) -> None:
+    here = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: here + 1)
+    (tmp_path / "cache").mkdir(mode=0o700)
+    assert f"belongs to user {here}, and this is user {here + 1}" in refused(tmp_path / "cache", caplog)
+
+
+def test_a_readable_folder_is_closed_if_only_entries_lie_there(tmp_path: Path,
+                                                              caplog: pytest.LogCaptureFixture) -> None:
+    older, home = tmp_path / "cache", tmp_path / "home"
+    for folder in (older, home):
+        (folder / "llvm" / "ab").mkdir(parents=True)
+        folder.chmod(0o755)
+    (older / "datasets").mkdir()
+    (home / "letter.txt").write_text("dear reader")
+    with user(older):
+        cache_put("c", KEY, b"code")
+        assert cache_get("c", KEY) == b"code"
+    assert mode(older) == 0o700
+    assert "is open to other users (mode 0755)" in refused(home, caplog)
+    assert mode(home) == 0o755
+
+
+def test_what_is_not_signed_with_the_secret_is_not_used(tmp_path: Path) -> None:
+    other = cache_key("another entry")
+    with user(tmp_path / "cache"):
+        cache_put("c", KEY, b"code")
+        ((path, _, _),) = cache_entries()
+        good = path.read_bytes()
+        moved = path.parents[1] / other[:2] / path.name.replace(KEY, other)  # of another source
+        moved.parent.mkdir(exist_ok=True)
+        kind = tmp_path / "cache" / "llvm" / KEY[:2] / path.name  # of another compiler
+        kind.parent.mkdir(parents=True)
+        for place, asked in ((moved, ("c", other)), (kind, ("llvm", KEY))):
+            place.write_bytes(good)
+            assert cache_get(*asked) is None and not place.exists()
+        for n in range(len(good)):
+            path.write_bytes(good[:n] + bytes([good[n] ^ 1]) + good[n + 1:])
+            assert cache_get("c", KEY) is None and not path.exists()
+        path.write_bytes(good)
+        assert cache_get("c", KEY) == b"code"
+
+
+def test_users_of_a_shared_folder_run_their_own_code_unless_they_share_the_secret(tmp_path: Path) -> None:
+    folder, found = tmp_path / "cache", {}
+    for name in ("ann", "bob"):
+        with user(folder, CACHE_SHARED=1, CACHE_KEY=str(tmp_path / name / "key")):
+            found[name] = cache_get("c", KEY)
+            cache_put("c", KEY, name.encode())
+    assert found == {"ann": None, "bob": None}
+    for name in ("ann", "bob"):
+        with user(folder, CACHE_SHARED=1, CACHE_KEY=str(tmp_path / name / "key")):
+            assert cache_get("c", KEY) == name.encode()
+    (tmp_path / "ann" / "key").chmod(0o640)
+    private._secret.cache_clear()
+    with user(folder, CACHE_SHARED=1, CACHE_KEY=str(tmp_path / "ann" / "key")):
+        assert cache_get("c", KEY) == b"ann"
+
+
+@pytest.mark.parametrize(("content", "bits", "why"), [
+    (b"k" * 32, 0o644, "others can read its key"), (b"k" * 32, 0o660, "others can read its key"),
+    (b"short", 0o600, "holds 5 bytes of at least 32"), (b"", 0o600, "holds 0 bytes of at least 32")])
+def test_a_key_that_is_no_secret_is_refused(tmp_path: Path, content: bytes, bits: int, why: str,
+                                            caplog: pytest.LogCaptureFixture) -> None:
+    key = tmp_path / "key"
+    key.write_bytes(content)
+    key.chmod(bits)
+    assert why in refused(tmp_path / "cache", caplog, CACHE_KEY=str(key))
+    assert key.read_bytes() == content
+
+
+def test_a_key_inside_of_the_cache_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "cache"
+    assert "lies inside of it" in refused(folder, caplog, CACHE_KEY=str(folder / "below" / "key"))
+    (tmp_path / "link").symlink_to(folder)
+    assert "lies inside of it" in refused(folder, caplog, CACHE_KEY=str(tmp_path / "link" / "key"))
+
+
+def test_a_key_that_cannot_be_kept_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    text = refused(tmp_path / "cache", caplog, CACHE_KEY=str(tmp_path / "file" / "key"))
+    assert f"its key cannot be kept in {tmp_path / 'file' / 'key'}" in text
+
+
+def test_one_key_whoever_makes_it_first(tmp_path: Path) -> None:
+    script = "from tinsmith.core.private import secret; print(secret().hex())"
+    env = environment(tmp_path / "cache") | {"CACHE_KEY": str(tmp_path / "data" / "key")}
+
+    def started(_: int) -> str:
+        done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True)
+        return done.stdout
+
+    with ThreadPoolExecutor(4) as pool:
+        assert len(set(pool.map(started, range(8)))) == 1
+    keys = {private._new_key(tmp_path / "data" / "key", False) for _ in range(3)}  # each lost the race
+    assert keys == {((tmp_path / "data" / "key").read_bytes(), "")}
+    assert os.listdir(tmp_path / "data") == ["key"]
+
+
+def test_pruning_leaves_what_is_no_entry(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    (home / "documents" / "ab").mkdir(parents=True)
+    mine = home / "documents" / "ab" / "letter.txt"
+    mine.write_text("dear reader")
+    with user(home):
+        cache_put("c", KEY, b"code")
+        cache_put("datasets", KEY, b"data")
+        assert cache_prune(0) == 1
+        assert cache_get("c", KEY) is None and cache_get("datasets", KEY) == b"data"
+    assert mine.read_text() == "dear reader"
+
+
+PLANTED = """
+import json
+from tinsmith import Tensor
+from tinsmith.core.counters import GlobalCounters
+print(json.dumps([(Tensor([1.0, 2.0]) * 3).tolist(), GlobalCounters.compile_count]))
+"""
+
+
+def test_a_process_compiles_anew_what_another_key_has_signed(tmp_path: Path) -> None:
+    def run(key: str) -> bool:
+        env = environment(tmp_path / "cache") | {"CACHE_KEY": str(tmp_path / key), "CHECK_IR": "0"}
+        done = subprocess.run([sys.executable, "-c", PLANTED], env=env, capture_output=True, text=True, check=True)
+        values, compiled = json.loads(done.stdout)
+        assert values == [3.0, 6.0]
+        return bool(compiled)
+
+    assert [run(k) for k in ("ann", "ann", "bob", "bob")] == [True, False, True, False]

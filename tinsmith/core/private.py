@@ -1,0 +1,162 @@
+"""Whose disk cache it is: a folder that is its user's alone, and the secret that entries are signed with.
+
+The cache holds native code that later processes run, so nobody else may put anything in it. Both are checked once per
+process; where either is not as it should be, nothing is cached and one warning names the reason and the remedy.
+"""
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib
+import os
+import stat
+import sys
+from pathlib import Path
+
+from tinsmith.core.log import log
+from tinsmith.core.settings import settings
+
+DOWNLOADED = ("datasets", "downloads")  # folders of the cache whose files nothing here can make again
+_LEAST = 32  # bytes of a secret
+_XDG = {"user_cache_dir": ("XDG_CACHE_HOME", ".cache"), "user_data_dir": ("XDG_DATA_HOME", ".local/share")}
+
+
+def cache_dir() -> Path:
+    """Where entries live: ``CACHE_DIR``, else the platform's user cache directory."""
+    return Path(settings.CACHE_DIR) if settings.CACHE_DIR else _platform("user_cache_dir")
+
+
+def key_file() -> Path:
+    """Where the secret lives: ``CACHE_KEY``, else ``cache.key`` among the user's data."""
+    return Path(settings.CACHE_KEY) if settings.CACHE_KEY else _platform("user_data_dir") / "cache.key"
+
+
+def _platform(place: str) -> Path:
+    variable, below_home = _XDG[place]
+    if sys.platform == "linux":  # what platformdirs does there, whose import takes longer than reading the cache
+        return Path(os.environ.get(variable, "").strip() or f"{os.path.expanduser('~')}/{below_home}") / "tinsmith"
+    package = importlib.import_module("platformdirs")  # at its first use: importing tinsmith stays fast
+    return Path(getattr(package, place)("tinsmith"))
+
+
+def secret() -> bytes | None:
+    """What entries of the cache are signed with; None where nothing may be cached.
+
+    Both the folder and the key file are made, for this user alone, where they are missing.
+    """
+    return _secret(settings.CACHE_DIR, settings.CACHE_KEY, settings.CACHE_SHARED)
+
+
+def fault() -> str:
+    """Why the cache of the current settings is not used, and what helps; empty if nothing is wrong."""
+    return _checked(cache_dir(), key_file(), not settings.CACHE_DIR, bool(settings.CACHE_SHARED))[1]
+
+
+@functools.cache
+def _secret(*of: str | int) -> bytes | None:
+    """The secret under these settings, which are the current ones."""
+    found, wrong = _checked(cache_dir(), key_file(), not settings.CACHE_DIR, bool(settings.CACHE_SHARED))
+    if wrong:
+        log().warning("the disk cache is not used: %s", wrong)
+    return found
+
+
+def _checked(folder: Path, key: Path, default: bool, shared: bool) -> tuple[bytes | None, str]:
+    """The secret, or what is wrong; neither where there is no place to write, as in a container's read-only home."""
+    try:
+        wrong = _folder_fault(folder, default, shared)
+        if wrong:
+            return None, wrong
+        if key.resolve().is_relative_to(folder.resolve()):
+            return None, f"its key {key} lies inside of it; set CACHE_KEY to a file elsewhere"
+    except OSError:
+        return None, ""
+    try:
+        data, wrong = _key_content(key, shared)
+    except OSError as error:
+        if default:
+            return None, ""
+        return None, f"its key cannot be kept in {key} ({error.strerror}); set CACHE_KEY to a file that you can write"
+    return (None if wrong else hashlib.blake2b(data).digest()), wrong
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder that only this user can enter; those above it are ordinary ones.
+
+    Raises:
+        OSError: if it cannot be made.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def _folder_fault(folder: Path, default: bool, shared: bool) -> str:
+    """What is wrong with the cache's folder, which is made, or closed to others, where that takes nothing from them."""
+    make_private(folder)
+    found = folder.stat()
+    mode = stat.S_IMODE(found.st_mode)
+    remedy = "set CACHE_DIR to a folder of your own, or CACHE_SHARED=1 if all who can write there are trusted"
+    if shared or not hasattr(os, "geteuid"):  # Windows keeps others out of what lies below a user's profile
+        return ""
+    if found.st_uid != os.geteuid():
+        return f"{folder} belongs to user {found.st_uid}, and this is user {os.geteuid()}; {remedy}"
+    if not mode & 0o077:
+        return ""
+    if not default and (mode & 0o022 or not _only_entries(folder)):
+        return f"{folder} is open to other users (mode {mode:04o}); chmod 700 {folder}, {remedy}"
+    folder.chmod(0o700)
+    return ""
+
+
+def _only_entries(folder: Path) -> bool:
+    """Return True if nothing but kinds of entries, or downloads, lies there: nobody misses it when it is closed."""
+    return all(kind.name in DOWNLOADED or (kind.is_dir() and all(len(part.name) == 2 for part in kind.iterdir()))
+               for kind in folder.iterdir())
+
+
+def _key_content(path: Path, shared: bool) -> tuple[bytes, str]:
+    """What the key file holds, and what is wrong with it.
+
+    Raises:
+        OSError: if it can be neither read nor made.
+    """
+    try:
+        with open(path, "rb") as file:
+            found, data = os.fstat(file.fileno()), file.read(1 << 12)
+    except FileNotFoundError:
+        return _new_key(path, shared)
+    mode, forbidden = stat.S_IMODE(found.st_mode), 0o022 if shared else 0o077
+    if hasattr(os, "geteuid") and found.st_uid not in (os.geteuid(), 0) and not shared:
+        return b"", f"its key {path} belongs to user {found.st_uid}; set CACHE_KEY to a file of your own"
+    if os.name != "nt" and mode & forbidden:
+        return b"", f"others can {'write' if shared else 'read'} its key {path} (mode {mode:04o}); delete it, and " \
+                    "another one is made"
+    if len(data) < _LEAST:
+        return b"", f"its key {path} holds {len(data)} bytes of at least {_LEAST}; delete it, and another one is made"
+    return data, ""
+
+
+def _new_key(path: Path, shared: bool) -> tuple[bytes, str]:
+    """A new secret, on disk whole or not at all; another process's, if that was faster.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    make_private(path.parent)
+    temporary, data = path.with_name(f".tmp{os.urandom(8).hex()}"), os.urandom(_LEAST)
+    try:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            return _key_content(path, shared)
+        except OSError:  # a file system without hard links: the last process's key stays
+            os.replace(temporary, path)
+            return _key_content(path, shared)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+    return data, ""
