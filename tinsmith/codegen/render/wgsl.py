@@ -86,7 +86,7 @@ class WGSLRenderer(GPURenderer):
     then ``args``: at which element each begins, the variables, and a 0 that no compiler knows of.
     """
 
-    function_name, fused = "{name}", ""
+    function_name, fused, wraps = "{name}", "", True
     nan, infinity = "nan_f32()", "inf_f32()"
     barrier = "workgroupBarrier();"
     vector_widths = ()
