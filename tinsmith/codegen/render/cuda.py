@@ -31,6 +31,8 @@ _HELPERS = {
     **{f"{name}_nan": f'__device__ inline float {name}_nan(float x, float y) {{ float z; '
                       f'asm("{name}.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y)); return z; }}'
        for name in ("max", "min")},  # NaN is handed on
+    # Some ptxas (12.6 to 13.0) lose a neg.s32 or neg.s16 below two maxima or minima, which become VIMNMX3.
+    "minus": '__device__ inline int minus(int x) { int y; asm("sub.u32 %0, 0, %1;" : "=r"(y) : "r"(x)); return y; }',
     "add_by_product": "__device__ inline unsigned int add_by_product(unsigned int x, unsigned int y, unsigned int one) "
                       '{ unsigned int z; asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(z) : "r"(x), "r"(one), "r"(y)); '
                       "return z; }",
@@ -104,6 +106,14 @@ def _above_one(u: UOp) -> bool:
     below = u.src[1].src[0] if u.src[1].op is Ops.GEP else u.src[1]
     ones = [s.arg for s in below.src if s.op is Ops.CONST] if below.op is Ops.ADD else []
     return u.dtype.scalar is dtypes.float32 and ones == [1.0] and any(s.op is Ops.EXP2 for s in below.src)
+
+
+def _negated(u: UOp, src: list[str]) -> str:
+    """What an operation changes the sign of; "" if it does something else."""
+    if u.op is Ops.NEG:
+        return src[0]
+    factors = {Ops.SUB: (0, None), Ops.MUL: (-1, -1)}.get(u.op, ())
+    return next((src[1 - n] for n, c in enumerate(factors) if u.src[n].is_const and u.src[n].arg == c), "")
 
 
 def vector_of_eight(base: str, kind: str, size: int) -> str:
@@ -207,6 +217,9 @@ class CUDARenderer(GPURenderer):
         if self.by_products and u.op is Ops.ADD and u.dtype.scalar is dtypes.uint32 and not any(
                 s.op is Ops.CONST for s in u.src):
             return f"add_by_product({strip(src[0])}, {strip(src[1])}, {_ONE})"
+        if (a := _negated(u, src)) and u.dtype.kind == "int" and u.dtype.itemsize <= 4 and (
+                u.dtype.scalar is not dtypes.index):
+            return f"minus({strip(a)})"
         if u.op is Ops.EXP2 and u.dtype.scalar is dtypes.float32:
             return f"exp2_of({strip(src[0])})"
         if u.op is Ops.FDIV and _above_one(u):

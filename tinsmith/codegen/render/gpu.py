@@ -103,6 +103,7 @@ class GPURenderer(CLanguage):
     mixes_widths = True
     warps: Mapping[Op, str] = {}
     fused = "fma"
+    wraps = False
     scalar_types = {
         "void": "void", "index": "int", "bool": "bool", "int8": "char", "uint8": "uchar", "int16": "short",
         "uint16": "ushort", "int32": "int", "uint32": "uint", "int64": "long", "uint64": "ulong",

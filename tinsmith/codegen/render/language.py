@@ -20,6 +20,7 @@ MATH = {Ops.SQRT: "sqrt", Ops.EXP: "exp", Ops.EXP2: "exp2", Ops.EXPM1: "expm1", 
         Ops.LOG1P: "log1p", Ops.SIN: "sin", Ops.COS: "cos", Ops.TANH: "tanh", Ops.ERF: "erf", Ops.POW: "pow",
         Ops.TRUNC: "trunc", Ops.SCALE: "scalb"}
 GROWS = (Ops.ADD, Ops.SUB, Ops.MUL, Ops.NEG, Ops.MULADD, Ops.SHL, Ops.IDIV)  # beyond a type of less than 32 bits
+_WRAPPED = (Ops.ADD, Ops.SUB, Ops.MUL, Ops.NEG, Ops.MULADD)
 _TWICE = (Ops.MAX, Ops.MIN, Ops.IDIV, Ops.MOD, Ops.SHL, Ops.SHR)
 
 
@@ -39,6 +40,7 @@ class CLanguage(Renderer):
     function_name = "{name}{f}"  # "f" of a float
     fmod = "fmod{f}"  # the function, which must be exact
     fused = ""  # the function that rounds a·b + c once; "": two operations
+    wraps = True  # signed integers wrap around: by the language, or by an option of its compiler
 
     # *** what values are ***
 
@@ -88,6 +90,8 @@ class CLanguage(Renderer):
         a, b = src[0], src[1] if len(src) > 1 else ""
         if op in (Ops.ADD, Ops.MUL) and dtype.is_bool:
             return f"({a}{'|' if op is Ops.ADD else '&'}{b})"
+        if not self.wraps and op in _WRAPPED and overflows(u):
+            return self.wrapped(u, src)
         if op in INFIX:
             return f"({addend(a) if op is Ops.ADD else a}{INFIX[op]}{b})"
         if op is Ops.NEG:
@@ -112,6 +116,20 @@ class CLanguage(Renderer):
             return self.shift(u, a, b)
         return self.call(self.function_name, dtype, src, self.functions[op])
 
+    def wrapped(self, u: UOp, src: list[str]) -> str:
+        """An operation whose result may not fit its signed type, computed in the unsigned one, where it wraps around.
+        The first operand takes the others along."""
+        held = u.dtype.scalar if u.dtype.itemsize >= 4 else dtypes.int32  # narrower ones are computed in
+        a, *others = src
+        first = f"({self.type_name(dtypes.uint64 if held.itemsize == 8 else dtypes.uint32)}){a}"
+        if u.op is Ops.NEG:
+            text = f"-({first})"
+        elif u.op is Ops.MULADD:
+            text = f"{first}*{others[0]}+{others[1]}"
+        else:
+            text = f"{first}{'<<' if u.op is Ops.SHL else INFIX[u.op]}{others[0]}"
+        return f"(({self.type_name(held)})({text}))"
+
     def call(self, function: str, dtype: DType, src: list[str], name: str = "") -> str:
         return f"{function.format(name=name, f='f' if dtype.itemsize == 4 else '')}({', '.join(map(strip, src))})"
 
@@ -123,16 +141,20 @@ class CLanguage(Renderer):
         if u.dtype.is_unsigned or all(nonnegative(s) for s in u.src):
             return f"({b}==0?0:{a}{sign}{b})"
         if u.op is Ops.IDIV:
-            return f"({b}==0?0:{b}==-1?-{a}:{a}/{b}-({a}%{b}!=0&&(({a}<0)!=({b}<0))))"
+            minus = f"-{a}" if self.wraps else self.plain(UOp(Ops.NEG, None, u.src[:1]), [a])
+            return f"({b}==0?0:{b}==-1?{minus}:{a}/{b}-({a}%{b}!=0&&(({a}<0)!=({b}<0))))"
         return f"({b}==0||{b}==-1?0:({a}%{b}!=0&&(({a}<0)!=({b}<0)))?{a}%{b}+{b}:{a}%{b})"
 
     def shift(self, u: UOp, a: str, b: str) -> str:
         sign = "<<" if u.op is Ops.SHL else ">>"
+        shifted = f"({a}{sign}{b})"
+        if not self.wraps and u.op is Ops.SHL and overflows(u):
+            shifted = self.wrapped(u, [a, b])
         if shifts_inside(u):
-            return f"({a}{sign}{b})"
+            return shifted
         beyond = f"({a}<0?-1:0)" if u.op is Ops.SHR and u.dtype.kind == "int" else "0"
         inside = f"{b}<{u.dtype.bits}" if u.dtype.is_unsigned else f"({b}>=0&&{b}<{u.dtype.bits})"
-        return f"({inside}?({a}{sign}{b}):{beyond})"
+        return f"({inside}?{shifted}:{beyond})"
 
     def to_float(self, dtype: DType, a: str) -> str:
         """A 16-bit float, kept as its bits, as a float."""
@@ -314,6 +336,19 @@ def special_name(u: UOp) -> str:
 def shifts_inside(u: UOp) -> bool:
     """Whether a shift is by a constant that C allows."""
     return bool(u.src[1].is_const and 0 <= u.src[1].arg < u.dtype.scalar.bits)
+
+
+def overflows(u: UOp) -> bool:
+    """Return True if an integer operation may leave the signed type that C computes it in, which C leaves undefined.
+
+    Addresses do not: their bounds say where 64 bits are needed. Types of less than 32 bits are computed in 32, which
+    only products of 16 unsigned bits leave, and shifts of negative numbers."""
+    dtype = u.dtype.scalar
+    if dtype is dtypes.index or not dtype.is_int:
+        return False
+    if dtype.itemsize >= 4:
+        return dtype.kind == "int"
+    return u.op is Ops.SHL or (dtype is dtypes.uint16 and u.op in (Ops.MUL, Ops.MULADD))
 
 
 def strip(text: str) -> str:

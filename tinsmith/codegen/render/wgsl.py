@@ -97,7 +97,7 @@ class WGSLRenderer(GPURenderer):
     then ``args``: at which element each begins, the variables, and a 0 that no compiler knows of.
     """
 
-    function_name, fused, fmod = "{name}", "", "exact_fmod{f}"
+    function_name, fused, fmod, wraps = "{name}", "", "exact_fmod{f}", True
     nan, infinity = "nan_f32()", "inf_f32()"
     barrier = "workgroupBarrier();"
     vector_widths = ()
