@@ -52,8 +52,7 @@ class Indexing:
         return self._new(picked.source.gather(picked.spread(), picked.axis).reshape(picked.shape))
 
     def __setitem__(self: Tensor, index: Any, value: Any) -> None:
-        on_disk = files.on_disk(self._device)
-        if on_disk and any(isinstance(i, (list, np.ndarray, TensorBase)) for i in (
+        if files.on_disk(self._device) and any(isinstance(i, (list, np.ndarray, TensorBase)) for i in (
                 index if isinstance(index, tuple) else (index,))):  # its places are computed, which no file can do
             changed = self.to("CPU")
             changed[index] = value.to("CPU") if isinstance(value, TensorBase) else value
@@ -71,7 +70,7 @@ class Indexing:
         plan = taken_apart(op, self, index)
         part = self._view(SLICE, tuple(plan.slices))._view(RESHAPE, plan.shape)
         v = operand(op, value, self).cast(self.dtype)
-        if not on_disk:
+        if not files.on_disk(self._device):
             same_device(op, self, v)
         part._write(_scattered(op, part, plan, v, reduce) if plan.picks else _fitted(op, v, plan.shape))
 
