@@ -9,7 +9,7 @@ from typing import Final
 
 from tinsmith.backend.device import Device
 from tinsmith.codegen.launch import KernelProgram, Launch
-from tinsmith.core.settings import settings
+from tinsmith.core.settings import in_context
 from tinsmith.core.timeline import span
 from tinsmith.runtime.compiled import is_loaded, load
 
@@ -46,7 +46,6 @@ class Compilation:
         self._threads: list[threading.Thread] = []
         self._most: dict[str, int] = {}  # threads, by device
         self._abandoned = False
-        self._settings = dict(vars(settings))
         self._interval = sys.getswitchinterval()
 
     def __enter__(self) -> Compilation:
@@ -67,7 +66,8 @@ class Compilation:
             self._queue.put(job)
             if len(self._threads) < min(self._most[device], len(self._jobs) - 1):
                 sys.setswitchinterval(min(SWITCH, self._interval))
-                self._threads.append(threading.Thread(target=self._serve, name="tinsmith compiler", daemon=True))
+                work = in_context(self._serve)
+                self._threads.append(threading.Thread(target=work, name="tinsmith compiler", daemon=True))
                 self._threads[-1].start()
 
     def load(self) -> None:
@@ -90,7 +90,6 @@ class Compilation:
 
     def _serve(self) -> None:
         """What a thread of its own does until it is told to end."""
-        vars(settings).update(self._settings)
         while (job := self._queue.get()) is not None:
             self._run(job)
 

@@ -23,7 +23,7 @@ from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer, copy_buffer
 from tinsmith.backend.shards import flattened
 from tinsmith.core.errors import ArgumentError, DeviceError, VerifyError
-from tinsmith.core.settings import settings
+from tinsmith.core.settings import in_context
 from tinsmith.runtime.compiled import CompiledSchedule, CopyItem, KernelItem, copy_item
 from tinsmith.runtime.step import Step
 from tinsmith.schedule.overlap import COPIES, queue_of, workers
@@ -306,9 +306,8 @@ class _Run:
         self.failed: list[Step] = []
         self.stopped = False
         self.running = len(queue.threads)
-        self.settings = dict(vars(settings))
         for thread, commands in queue.threads.items():
-            _worker(thread).put(functools.partial(self.serve, commands))
+            _worker(thread).put(in_context(functools.partial(self.serve, commands)))
 
     def wait(self, launched: list[Step]) -> None:
         """Wait for the threads; Ctrl-C stops them after the commands they are at."""
@@ -329,7 +328,6 @@ class _Run:
     def serve(self, commands: Sequence[tuple[str, Item]]) -> None:
         """One thread. All of them keep the order of the program's steps, so that the first command of those that are
         left never waits."""
-        vars(settings).update(self.settings)
         steps: list[Step] = []
         try:
             for name, item in commands:

@@ -14,7 +14,7 @@ from tinsmith.codegen.launch import KernelProgram
 from tinsmith.core.counters import Ran, report
 from tinsmith.core.errors import KernelError, OutOfMemoryError, TinsmithError, VerifyError
 from tinsmith.core.late import Late
-from tinsmith.core.settings import settings
+from tinsmith.core.settings import current, settings
 from tinsmith.core.texts import bytes_text
 from tinsmith.core.timeline import timeline
 from tinsmith.runtime.compiled import Bound, CompiledSchedule
@@ -82,13 +82,14 @@ def launch(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], va
             b.origin = bound.origins[n] if 0 <= n < len(outputs) else None
     launched: list[Step] = []
     try:
-        if settings.one_by_one:
+        now = current()
+        if now.one_by_one:
             _one_by_one(bound, bases, values, launched)
         elif bound.queue is not None:
             bound.queue(bases, values, launched)
         else:
             _by_parts(bound, bases, values, launched)
-        if settings.POISON or settings.CHECKED:
+        if now.POISON or now.CHECKED:
             _verify_written(bound, inputs, outputs)
     except BaseException as error:
         failed(bound, inputs, outputs, launched, error)

@@ -159,7 +159,7 @@ class Backward(TensorBase):
         >>> ((w + y) * w).sum().gradient(w)[0].tolist()
         [5.0, 10.0]
         """
-        return Mode(TensorBase, "recording", False)
+        return Mode("recording", False)
 
     @staticmethod
     def take_losses() -> list[Tensor]:

@@ -15,7 +15,7 @@ import numpy as np
 from tinsmith.backend.device import Device, DeviceName, members
 from tinsmith.core.dtypes import DType, DTypeLike, to_dtype
 from tinsmith.core.errors import _PACKAGE, ArgumentError, DeviceError, DTypeError, ShapeError
-from tinsmith.core.settings import settings
+from tinsmith.core.settings import current, settings
 from tinsmith.core.weak import LiveSet, WeakTable
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.sizes import value_of_size
@@ -25,6 +25,7 @@ from tinsmith.tensor import display, files, storage
 from tinsmith.tensor.data import from_data
 from tinsmith.tensor.history import is_computed, note_earlier
 from tinsmith.tensor.layers import InLayer, layer_path
+from tinsmith.tensor.modes import ModeAttribute, WithModes
 from tinsmith.tensor.realize import (
     is_leaf,
     kept_version,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
 
-class TensorBase:
+class TensorBase(metaclass=WithModes):
     """State, memory and values; the families of operations are mixed in by ``tensor.Tensor``."""
 
     __slots__ = ("__weakref__", "_device", "_shared", "grad", "requires_grad", "uop")
@@ -47,9 +48,12 @@ class TensorBase:
     grad: Tensor | None
     requires_grad: bool | None
 
-    training: ClassVar[bool] = False
-    recording: ClassVar[bool] = True  # whether results can be differentiated: see ``no_grad``
-    autocast_dtype: ClassVar[DType | None] = None  # what contractions round float32 to: see ``autocast``
+    if TYPE_CHECKING:
+        training: ClassVar[bool]
+        recording: ClassVar[bool]  # whether results can be differentiated: see ``no_grad``
+        autocast_dtype: ClassVar[DType | None]  # what contractions round float32 to: see ``autocast``
+    else:
+        training, recording, autocast_dtype = ModeAttribute(), ModeAttribute(), ModeAttribute()
     live: ClassVar[LiveSet[Any]] = LiveSet()
     _losses: ClassVar[list[weakref.ref[Any]]] = []  # differentiated since the last optimizer step
     _unasked: ClassVar[WeakTable[Any, None]] = WeakTable()  # leaves that got a gradient though nobody asked for one
@@ -88,7 +92,7 @@ class TensorBase:
     def _wrap(cls, uop: UOp, device: str, requires_grad: bool | None = None) -> Tensor:
         """A tensor of a node just made; the user's line is noted on the node."""
         self = object.__new__(cls)
-        if not cls.recording and uop.op is not Ops.DETACH and uop.dtype.is_float:
+        if not current().recording and uop.op is not Ops.DETACH and uop.dtype.is_float:
             uop = UOp(Ops.DETACH, None, (uop,))
         self.uop, self.grad, self.requires_grad, self._shared = uop, None, requires_grad, None
         self._device = uop.device or device
@@ -376,7 +380,7 @@ shape=(2000,), dtype=dtypes.int, device='CPU'))
             return True
         looks = () if self._shared is None else self._shared.looks
         parameter = self.requires_grad is True and not is_computed(self.uop)
-        return TensorBase.recording and not parameter and all(look is not DETACH for look, _ in looks)
+        return current().recording and not parameter and all(look is not DETACH for look, _ in looks)
 
     def _note_write(self) -> None:
         for written in TensorBase.watchers:
