@@ -20,9 +20,10 @@ from tinsmith.ir.sizes import watchers
 from tinsmith.jit.collect import JitItem
 from tinsmith.jit.signature import Bound, difference, leaves, placed, signature, surroundings
 from tinsmith.runtime.record import recorders
+from tinsmith.runtime.turns import Unlocked, overwritten, state, wait_for
 from tinsmith.tensor import history, random
 from tinsmith.tensor.base import TensorBase
-from tinsmith.tensor.realize import realize_tensors, running
+from tinsmith.tensor.realize import realize_tensors
 from tinsmith.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -134,14 +135,16 @@ class TinyJit(Generic[R]):
         return self._last.replay.plan()
 
     def __call__(self, *args: Any, **kwargs: Any) -> R:
-        with running:
-            if self._quick is not None and not kwargs and not recorders:
+        with state:
+            while self._quick is not None and not kwargs and not recorders:
                 capture = self._quick.get("value")
                 matched = None if capture is None or capture.quick is None else capture.quick.match(args)
-                if capture is not None and matched is not None:
+                if capture is None or matched is None:
+                    break
+                found, tensors = matched
+                if not overwritten or not wait_for(found):
                     self.cnt += 1
                     self.replays += 1
-                    found, tensors = matched
                     replay = capture.replay
                     if replay.direct is not None:
                         return replay.direct(found)  # type: ignore[return-value]
@@ -179,6 +182,8 @@ class TinyJit(Generic[R]):
             if capture is None or capture.state.change(args, kwargs) is not None:
                 continue
             found = capture.guards.find(tensors, seed, bound)
+            if found is not None and wait_for(found):
+                return self._call(args, kwargs)
             if found is not None:
                 kept.insert(0, kept.pop(n))
                 self._last = capture
@@ -219,7 +224,7 @@ class TinyJit(Generic[R]):
         written: LiveSet[Tensor] = LiveSet()
         TensorBase.watchers.append(written)
         try:
-            with watch or contextlib.nullcontext():
+            with Unlocked(), watch or contextlib.nullcontext():
                 result = self.fxn(*args, **kwargs)
         finally:
             TensorBase.watchers.remove(written)

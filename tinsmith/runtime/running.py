@@ -19,6 +19,7 @@ from tinsmith.core.texts import bytes_text
 from tinsmith.core.timeline import timeline
 from tinsmith.runtime.compiled import Bound, CompiledSchedule
 from tinsmith.runtime.step import Step, copy_name
+from tinsmith.runtime.turns import Unlocked, turn_of
 
 if TYPE_CHECKING:
     from tinsmith.inspect import checked, debug, profile
@@ -85,10 +86,16 @@ def launch(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], va
         now = current()
         if now.one_by_one:
             _one_by_one(bound, bases, values, launched)
-        elif bound.queue is not None:
-            bound.queue(bases, values, launched)
         else:
-            _by_parts(bound, bases, values, launched)
+            with Unlocked():
+                if bound.queue is not None:
+                    bound.queue(bases, values, launched)
+                else:
+                    _by_parts(bound, bases, values, launched)
+            if bound.queue is None:
+                for part in bound.parts:
+                    if part.graph is not None:
+                        part.count()
         if now.POISON or now.CHECKED:
             _verify_written(bound, inputs, outputs)
     except BaseException as error:
@@ -102,8 +109,8 @@ def _by_parts(bound: Bound, bases: Sequence[Buffer], values: Sequence[int], laun
         if part.graph is None:
             copy(*(bound.places[s].of(bases) for s in part.steps[0].slots))
         else:
-            part.graph(bases, values)
-            part.count()
+            with part.turn:
+                part.graph(bases, values)
 
 
 def _one_by_one(bound: Bound, bases: Sequence[Buffer], values: Sequence[int], launched: list[Step]) -> None:
@@ -187,7 +194,8 @@ def _timed(step: Step, buffers: list[Buffer], values: Sequence[int]) -> None:
         debug.show_kernel(step.item, step.shown, step.name, device)
     call = Call(step.program, buffers, [values[v] for v in step.variables])
     start = time.perf_counter()
-    seconds = device.timed(call)
+    with turn_of(device):
+        seconds = device.timed(call)
     kernel = step.launch or call.program.kernel
     _report(Ran(step.device, step.name, len(call.buffers), seconds, kernel.ops, kernel.bytes, step.methods,
                 lines=tuple(step.origin), start=start, key=(step.shown or kernel).symbol,

@@ -1,12 +1,13 @@
 """The heart of Tensor: a graph node, the memory behind it, and values as Python's and NumPy's."""
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import os
 import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,12 +16,14 @@ import numpy as np
 from tinsmith.backend.device import Device, DeviceName, members
 from tinsmith.core.dtypes import DType, DTypeLike, to_dtype
 from tinsmith.core.errors import _PACKAGE, ArgumentError, DeviceError, DTypeError, ShapeError
+from tinsmith.core.ofthread import OfThread
 from tinsmith.core.settings import current, settings
 from tinsmith.core.weak import LiveSet, WeakTable
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.sizes import value_of_size
 from tinsmith.ir.uop import Origin
 from tinsmith.runtime.hostcopies import copy_to_host
+from tinsmith.runtime.turns import overwritten, state, wait_to_write
 from tinsmith.tensor import display, files, storage
 from tinsmith.tensor.data import from_data
 from tinsmith.tensor.history import is_computed, note_earlier
@@ -57,7 +60,7 @@ class TensorBase(metaclass=WithModes):
     live: ClassVar[LiveSet[Any]] = LiveSet()
     _losses: ClassVar[list[weakref.ref[Any]]] = []  # differentiated since the last optimizer step
     _unasked: ClassVar[WeakTable[Any, None]] = WeakTable()  # leaves that got a gradient though nobody asked for one
-    watchers: ClassVar[list[LiveSet[Any]]] = []  # sets that want to hold every tensor that is written
+    watchers: ClassVar[OfThread[LiveSet[Any]]] = OfThread()  # sets that want to hold every tensor that is written
     forgettings: ClassVar[int] = 0  # how often ``forget_gradients`` was called
 
     def __init__(self, data: Any = None, device: DeviceName | None = None, dtype: DTypeLike | None = None,
@@ -112,12 +115,13 @@ class TensorBase(metaclass=WithModes):
 
     def _view(self, look: Look, arg: Any) -> Tensor:
         """A tensor that looks at this one's memory: a write through either is seen by both."""
-        uop, shared = storage.shown(self, look, arg)
-        t = type(self)._wrap(uop, self._device)
-        if t.uop is not uop:
-            shared = Share(shared.storage, (*shared.looks, (DETACH, None)))
-        t._shared = shared
-        shared.storage.add(t)
+        with state:
+            uop, shared = storage.shown(self, look, arg)
+            t = type(self)._wrap(uop, self._device)
+            if t.uop is not uop:
+                shared = Share(shared.storage, (*shared.looks, (DETACH, None)))
+            t._shared = shared
+            shared.storage.add(t)
         return t
 
     # *** what it is ***
@@ -365,6 +369,21 @@ shape=(2000,), dtype=dtypes.int, device='CPU'))
         if files.on_disk(self._device):
             files.write(self.uop, type(self)._wrap(value, value.device or "CPU").numpy())
             return self._note_write()
+        with self._writing():
+            self._record_write(value)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """A block in which nobody else writes this tensor: what is read and written there is one step for others."""
+        with state:
+            while overwritten:
+                node = self.uop
+                wait_to_write(node)
+                if node is self.uop:
+                    break
+            yield
+
+    def _record_write(self, value: UOp) -> None:
         recorded = self._records_writes()
         sharing = [self] if self._shared is None else list(self._shared.storage.members())
         before = [(t, t.uop) for t in sharing if not recorded and not is_computed(t.uop)]

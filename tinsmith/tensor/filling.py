@@ -67,7 +67,8 @@ class Filling:
         inside = rows.eq(places[1])
         for p in places[2:]:
             inside = inside & places[1].eq(p)
-        return self._become("fill_diagonal_", inside.where(operand("fill_diagonal_", fill_value, self), self))
+        with self._writing():
+            return self._become("fill_diagonal_", inside.where(operand("fill_diagonal_", fill_value, self), self))
 
     # *** draws ***
 

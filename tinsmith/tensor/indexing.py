@@ -52,6 +52,10 @@ class Indexing:
         return self._new(picked.source.gather(picked.spread(), picked.axis).reshape(picked.shape))
 
     def __setitem__(self: Tensor, index: Any, value: Any) -> None:
+        with self._writing():
+            self._set(index, value)
+
+    def _set(self: Tensor, index: Any, value: Any) -> None:
         mask = whole_mask(self, index)
         if mask is not None:
             v = operand("setitem", value, self)

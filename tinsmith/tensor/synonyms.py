@@ -58,7 +58,8 @@ def _in_place(method: M, example: str = "") -> M:
 
     @functools.wraps(method)
     def write(self: Tensor, *args: Any, **keywords: Any) -> Tensor:
-        return self._become(name, method(self, *args, **keywords))
+        with self._writing():
+            return self._become(name, method(self, *args, **keywords))
 
     does = f"``{method.__name__}``, written to this tensor's memory, which is returned."
     return cast(M, _named(guided(write), name, does, example or _example(method, name)))
