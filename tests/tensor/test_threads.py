@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import queue
 import threading
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 
 from tinsmith import Context, Tensor, TinyJit, nn
+from tinsmith.backend.cpu.device import CPUGraph
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.settings import settings
 
@@ -177,3 +180,144 @@ def test_a_captured_function_in_threads_of_different_modes() -> None:
             return [f(Tensor([1.0]).realize()).item() for _ in range(30)]
 
     assert in_threads(lambda: calls(True), lambda: calls(False)) == [[3.0] * 30, [2.0] * 30]
+
+
+# *** tensors that threads share ***
+
+
+def test_writes_and_reads_of_a_shared_tensor_are_whole() -> None:
+    s, lock = Tensor([0.0] * 4).realize(), threading.Lock()
+
+    def one() -> None:
+        for _ in range(20):
+            with lock:
+                s.add_(1)
+            assert len(set(s.tolist())) == 1
+
+    in_threads(*[one] * 6)
+    assert s.tolist() == [120.0] * 4
+
+
+def test_updates_in_place_need_no_lock() -> None:
+    s = Tensor([0] * 40_000, dtype=dtypes.int32).realize()
+    view = s[10:20]
+
+    def one() -> None:
+        nonlocal s
+        for n in range(10):
+            s += 1
+            view.add_(1)
+            s[n] = 7
+            s.realize()
+
+    in_threads(*[one] * 4)
+    assert s[10:20].tolist() == [80] * 10
+    assert s[20:].tolist() == [40] * (40_000 - 20)
+
+
+def test_gradients_of_threads_add_up() -> None:
+    w = Tensor([1.0, 2.0], requires_grad=True)
+
+    def one() -> None:
+        for _ in range(10):
+            (w * 3).sum().backward()
+
+    in_threads(*[one] * 4)
+    assert w.grad is not None
+    assert w.grad.tolist() == [120.0, 120.0]
+
+
+def test_replays_that_write_state_are_whole() -> None:
+    s = Tensor([0.0] * 3).realize()
+
+    @TinyJit
+    def step() -> Tensor:
+        s.assign(s + 1)
+        return s * 2
+
+    for _ in range(3):
+        step()
+
+    def one() -> None:
+        for _ in range(50):
+            found = step().tolist()
+            assert len(set(found)) == 1
+
+    in_threads(*[one] * 4)
+    assert s.tolist() == [203.0] * 3
+
+
+def test_a_capture_knows_nothing_of_what_other_threads_write() -> None:
+    x, mine, other = (Tensor([float(n)]).realize() for n in (2, 0, 0))
+    graded = Tensor([1.0], requires_grad=True)
+    asked: queue.SimpleQueue[int] = queue.SimpleQueue()
+    answered: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        mine.assign(mine + x)
+        asked.put(1)
+        answered.get(timeout=60)
+        return mine * 1
+
+    def capture() -> None:
+        f(x)
+        f(x)
+
+    def write() -> None:
+        for _ in range(2):
+            asked.get(timeout=60)
+            other.assign(other + 5).realize()  # it would wait for ever, were a lock held while the function runs
+            (graded * 3).sum().backward()
+            answered.put(1)
+
+    in_threads(capture, write)
+    other.assign(Tensor([100.0])).realize()
+    assert graded.grad is not None
+    assert graded.grad.item() == 6.0
+    graded.grad = None
+    assert [f(x).item() for _ in range(3)] == [6.0, 8.0, 10.0]
+    assert f.replays == 3
+    assert (mine.item(), other.item(), graded.grad) == (10.0, 100.0, None)
+
+
+def test_a_long_kernel_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel ends only when another thread has computed, written and read."""
+    x = Tensor([1.0, 2.0]).realize()
+    y = x * 12345.5 + 0.25
+    y.schedule()
+    running, computed = threading.Event(), threading.Event()
+    launch = CPUGraph.__call__
+
+    def slow(self: CPUGraph, *args: Any) -> None:
+        if threading.current_thread().name == "slow":
+            running.set()
+            assert computed.wait(60), "the other thread waits for this kernel"
+        launch(self, *args)
+
+    monkeypatch.setattr(CPUGraph, "__call__", slow)
+
+    def first() -> list[float]:
+        threading.current_thread().name = "slow"
+        return y.tolist()  # type: ignore[no-any-return]
+
+    def second() -> list[float]:
+        assert running.wait(60)
+        found: list[float] = (x * 3).tolist()
+        x.add_(1).realize()  # the kernel reads the old version
+        found += x.tolist()
+        computed.set()
+        return found
+
+    assert in_threads(first, second) == [[12345.75, 24691.25], [3.0, 6.0, 2.0, 3.0]]
+
+
+def test_two_results_of_one_program_at_a_time() -> None:
+    """Threads that run one program have tables of arguments of their own."""
+    xs = [Tensor([float(n)] * 50_000).realize() for n in range(4)]
+
+    def one(n: int) -> None:
+        for _ in range(20):
+            assert (xs[n] * 2 + 1).sum().item() == (2.0 * n + 1) * 50_000
+
+    in_threads(*[functools.partial(one, n) for n in range(4)])

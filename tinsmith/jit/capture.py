@@ -8,6 +8,7 @@ from typing import Any
 from tinsmith.backend.memory import Buffer
 from tinsmith.core.settings import settings
 from tinsmith.core.texts import bytes_text
+from tinsmith.core.weak import LiveSet
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.symbols import bindings
 from tinsmith.ir.uop import substitute, toposort
@@ -91,6 +92,8 @@ class Capture(CacheCollector):
         self.resets, self.forgettings = random.resets(), TensorBase.forgettings
         self.bound = {pair: n for n, pair in enumerate(bound)}
         self.decisions: dict[UOp, int] = {}
+        self.wrote: LiveSet[Tensor] = LiveSet()  # in the capturing thread, and what got a gradient there
+        self.graded: LiveSet[Tensor] = LiveSet()
 
     def look_quickly(self, args: tuple[Any, ...]) -> None:
         """Later calls like one with ``args``, which has just met all guards, need only meet them laid out flat.
@@ -124,11 +127,13 @@ class Capture(CacheCollector):
         if any(self.state.knows(c) for c in writable(result)):
             raise Uncapturable("returns a list, a dict or an object that was there before the call")
         returned = [t for t in leaves(result) if isinstance(t, Tensor)]
-        changed = [t for t, old, _ in self.before.values()
-                   if t.uop is not old and (placed(old) or id(t) in self.known or id(t) in self.numbers)]
+        mine = self.written_here()
+        changed = [t for t, old, _ in self.before.values() if t.uop is not old and (
+            id(t) in mine if placed(old) else id(t) in self.known or id(t) in self.numbers)]
         forgets = TensorBase.forgettings != self.forgettings
+        got = {id(t) for t in self.graded}
         graded = [t for t, _, grad in self.before.values() if t.grad is not grad and not (
-            forgets and self.is_forgotten(t))]
+            forgets and self.is_forgotten(t)) and (id(t) in got or id(t) in self.known or id(t) in self.numbers)]
         kept = kept_gradients([(t, self.before[id(t)][2]) for t in graded], {id(t) for t in changed})
         pending = [t for t in [*returned, *changed, *kept] if not placed(t.uop)]
         if pending:
@@ -181,6 +186,16 @@ class Capture(CacheCollector):
                                  whole=(finder.template(storage.value), looks)))
             if len(parts) > 1:
                 self.guards.shared.append([(p, share.looks) for p, share in parts])
+        return found
+
+    def written_here(self) -> set[int]:
+        """The ids of the tensors that this call wrote, by themselves or through another one that shares their memory:
+        what else has changed meanwhile, another thread did."""
+        found = set()
+        for t in self.wrote:
+            found.add(id(t))
+            if t._shared is not None:
+                found.update(map(id, t._shared.storage.members()))
         return found
 
     def alike(self) -> list[Tensor]:

@@ -261,11 +261,15 @@ class TinyJit(Generic[R]):
 
         recorders.append(capture)
         watchers.append(capture.decided)
+        TensorBase.watchers.append(capture.wrote)
+        TensorBase.graders.append(capture.graded)
         try:
             result = self._run(args, kwargs, capture.watch, settle)
         finally:
             recorders.remove(capture)
             watchers.remove(capture.decided)
+            TensorBase.watchers.remove(capture.wrote)
+            TensorBase.graders.remove(capture.graded)
             capture.unread.end()
         if not reason and (self._key(args, kwargs)[0] != key or capture.state.change(args, kwargs) is not None):
             self._warn("changes Python values that it also reads (an attribute, a global, an argument)")

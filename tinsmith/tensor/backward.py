@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from tinsmith.core.errors import GradientError
 from tinsmith.ir import Ops, UOp
+from tinsmith.runtime.turns import state
 from tinsmith.tensor.base import TensorBase, check_tensors
 from tinsmith.tensor.gradient import gradients
 from tinsmith.tensor.history import Unrolled, earlier, is_computed, passed_on
@@ -108,11 +109,12 @@ class Backward(TensorBase):
         found = gradients(unrolled.nodes[0], [node for nodes in wanted.values() for node in nodes],
                           None if gradient is None else gradient.uop, missing_ok=True, order=order)
         rest = iter(unrolled.rolled(found))
-        for t, nodes in wanted.items():
-            new = t._new(_summed(rest, len(nodes)))
-            t.note_gradient()
-            total = new if t.grad is None else t.grad + new
-            t.grad = total if create_graph else total._new(UOp(Ops.DETACH, None, (total.uop,)))
+        with state:  # gradients of other threads add up with these
+            for t, nodes in wanted.items():
+                new = t._new(_summed(rest, len(nodes)))
+                t.note_gradient()
+                total = new if t.grad is None else t.grad + new
+                t.grad = total if create_graph else total._new(UOp(Ops.DETACH, None, (total.uop,)))
         TensorBase._losses[:] = [r for r in TensorBase._losses if r() is not None]
         TensorBase._losses.append(weakref.ref(self))
         return self  # type: ignore[return-value]
@@ -138,6 +140,8 @@ class Backward(TensorBase):
         >>> x = Tensor([1.0]); x.note_gradient(); x.grad = Tensor([2.0]); Tensor.forget_gradients(); x.grad is None
         True
         """
+        for graded in TensorBase.graders:
+            graded.add(self)
         if self.requires_grad is None:
             TensorBase._unasked[self] = None
 

@@ -61,6 +61,7 @@ class TensorBase(metaclass=WithModes):
     _losses: ClassVar[list[weakref.ref[Any]]] = []  # differentiated since the last optimizer step
     _unasked: ClassVar[WeakTable[Any, None]] = WeakTable()  # leaves that got a gradient though nobody asked for one
     watchers: ClassVar[OfThread[LiveSet[Any]]] = OfThread()  # sets that want to hold every tensor that is written
+    graders: ClassVar[OfThread[LiveSet[Any]]] = OfThread()  # the same for every tensor that gets a gradient
     forgettings: ClassVar[int] = 0  # how often ``forget_gradients`` was called
 
     def __init__(self, data: Any = None, device: DeviceName | None = None, dtype: DTypeLike | None = None,
