@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.golden.running import ROOT, environment
+from tests.golden.running import ROOT, environment, interruptible
 from tinsmith import Device, GlobalCounters, Tensor
 from tinsmith.backend.device import Compiled
 from tinsmith.backend.memory import Buffer
@@ -148,8 +148,9 @@ except KeyboardInterrupt:
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGINT for another process")
 def test_ctrl_c_ends_a_long_loop(tmp_path: Path) -> None:
-    process = subprocess.Popen([sys.executable, "-c", LOOP], cwd=ROOT, env=environment(tmp_path), text=True,
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    with interruptible():
+        process = subprocess.Popen([sys.executable, "-c", LOOP], cwd=ROOT, env=environment(tmp_path), text=True,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
         time.sleep(0.5)
@@ -189,8 +190,9 @@ for kind, make in kinds.items():
 @pytest.mark.parametrize("threads", [1, 2])
 def test_ctrl_c_ends_a_kernel_that_would_take_years(tmp_path: Path, device: str, threads: int) -> None:
     env = {**environment(tmp_path), "DEV": device, "THREADS": str(threads)}
-    done = subprocess.run([sys.executable, "-c", ENDLESS], cwd=ROOT, env=env, text=True, capture_output=True,
-                          timeout=100, check=False)
+    with interruptible():
+        done = subprocess.run([sys.executable, "-c", ENDLESS], cwd=ROOT, env=env, text=True, capture_output=True,
+                              timeout=100, check=False)
     assert done.stdout == "interrupted serial 1.0 True\ninterrupted parallel 1.0 True\n", done.stdout + done.stderr
     assert done.returncode == 0, done.stderr
 

@@ -42,6 +42,13 @@ class OfThread(Generic[T]):
         self.remove(value)
         return value
 
+    def elsewhere(self) -> list[T]:
+        """What other threads put there."""
+        if not self._all:
+            return []
+        me = get_ident()
+        return [value for thread, values in list(self._all.items()) if thread != me for value in list(values)]
+
     def exchange(self, values: list[T]) -> list[T]:
         """Put others in the place of this thread's, which are returned."""
         before = self._all.pop(get_ident(), [])

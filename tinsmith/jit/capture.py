@@ -33,6 +33,10 @@ class Uncapturable(Exception):
     """The call was right, and cannot be replayed; the text says why."""
 
 
+class Disturbed(Uncapturable):
+    """Another thread wrote what the call works on: the next one may be captured."""
+
+
 def compute_data(roots: Sequence[Any]) -> dict[int, Tensor]:
     """The tensors that a call can reach from ``roots``, by id. Those that are data are computed before it runs: so the
     uncaptured first call runs the programs that the captured one will run."""
@@ -94,6 +98,7 @@ class Capture(CacheCollector):
         self.decisions: dict[UOp, int] = {}
         self.wrote: LiveSet[Tensor] = LiveSet()  # in the capturing thread, and what got a gradient there
         self.graded: LiveSet[Tensor] = LiveSet()
+        self.disturbed: LiveSet[Tensor] = LiveSet()  # what other threads write meanwhile
 
     def look_quickly(self, args: tuple[Any, ...]) -> None:
         """Later calls like one with ``args``, which has just met all guards, need only meet them laid out flat.
@@ -127,7 +132,8 @@ class Capture(CacheCollector):
         if any(self.state.knows(c) for c in writable(result)):
             raise Uncapturable("returns a list, a dict or an object that was there before the call")
         returned = [t for t in leaves(result) if isinstance(t, Tensor)]
-        mine = self.written_here()
+        self.check_disturbed()
+        mine = {id(t) for t in self.wrote}  # what else has changed meanwhile, another thread did
         changed = [t for t, old, _ in self.before.values() if t.uop is not old and (
             id(t) in mine if placed(old) else id(t) in self.known or id(t) in self.numbers)]
         forgets = TensorBase.forgettings != self.forgettings
@@ -138,6 +144,7 @@ class Capture(CacheCollector):
         pending = [t for t in [*returned, *changed, *kept] if not placed(t.uop)]
         if pending:
             realize_tensors(pending)
+            self.check_disturbed()
         draws = random.state()[1] - self.first_draw
         self.bind(returned, graded, forgets)
         finder = _Finder(self)
@@ -188,15 +195,15 @@ class Capture(CacheCollector):
                 self.guards.shared.append([(p, share.looks) for p, share in parts])
         return found
 
-    def written_here(self) -> set[int]:
-        """The ids of the tensors that this call wrote, by themselves or through another one that shares their memory:
-        what else has changed meanwhile, another thread did."""
-        found = set()
-        for t in self.wrote:
-            found.add(id(t))
-            if t._shared is not None:
-                found.update(map(id, t._shared.storage.members()))
-        return found
+    def check_disturbed(self) -> None:
+        """Refuse a call during which another thread wrote what it reads or writes.
+
+        Raises:
+            Disturbed: if there was such a write.
+        """
+        mine = self.known.keys() | self.numbers.keys() | {id(t) for t in self.wrote}
+        if any(id(t) in mine for t in self.disturbed):
+            raise Disturbed
 
     def alike(self) -> list[Tensor]:
         """Unchanged tensors that see what another one sees, and guards on the unrealized ones among them: to give one

@@ -243,11 +243,11 @@ class TinyJit(Generic[R]):
             show(f"jit {self.__name__}: captured again; what has changed is {self._change(key, args, kwargs)}")
         held: list[Any] = []
         bound = self._key(args, kwargs, held)[1]
-        reason = ""
+        reason, disturbed = "", False
         capture = capturing.Capture(self.fxn, args, kwargs, tensors, self._roots(args, kwargs), list(bound))
 
         def settle(result: R) -> bool:
-            nonlocal reason
+            nonlocal reason, disturbed
             try:
                 if capture.host_read is not None:
                     reason = f"reads values on the host at {place(*capture.host_read)}"
@@ -255,22 +255,28 @@ class TinyJit(Generic[R]):
                     reason = capture.watch.reason()
                 if not reason:
                     capture.settle(result, self.donate)
+            except capturing.Disturbed:
+                disturbed = True
             except capturing.Uncapturable as why:
                 reason = str(why)
-            return not reason
+            return not reason and not disturbed
 
         recorders.append(capture)
         watchers.append(capture.decided)
-        TensorBase.watchers.append(capture.wrote)
+        TensorBase.sharers.append(capture.wrote)
+        TensorBase.disturbed.append(capture.disturbed)
         TensorBase.graders.append(capture.graded)
         try:
             result = self._run(args, kwargs, capture.watch, settle)
         finally:
             recorders.remove(capture)
             watchers.remove(capture.decided)
-            TensorBase.watchers.remove(capture.wrote)
+            TensorBase.sharers.remove(capture.wrote)
+            TensorBase.disturbed.remove(capture.disturbed)
             TensorBase.graders.remove(capture.graded)
             capture.unread.end()
+        if disturbed:
+            return result
         if not reason and (self._key(args, kwargs)[0] != key or capture.state.change(args, kwargs) is not None):
             self._warn("changes Python values that it also reads (an attribute, a global, an argument)")
             return result

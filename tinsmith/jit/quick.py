@@ -10,6 +10,7 @@ from typing import Any
 
 from tinsmith.backend.memory import Buffer
 from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.core.handlers import is_from_handler
 from tinsmith.core.settings import current
 from tinsmith.core.weak import WeakTable
 from tinsmith.ir import Ops, UOp
@@ -121,7 +122,9 @@ class Quick:
         try:
             if self.differs(args, {}) is not None:
                 return None
-        except Exception:  # something on the way is gone
+        except Exception as why:  # something on the way is gone
+            if is_from_handler(why):
+                raise
             return None
         tensors = args if self.whole else [args[row[0]] for row in self.tensors]
         if self.in_order:

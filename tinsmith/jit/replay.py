@@ -29,7 +29,7 @@ from tinsmith.jit.signature import fresh, leaves, rebuilt
 from tinsmith.jit.sole import COUNTED, is_sole, references
 from tinsmith.jit.templates import Returned, Template, Written, late_tensor
 from tinsmith.runtime.running import failed, launch
-from tinsmith.runtime.turns import Unlocked, overwriting
+from tinsmith.runtime.turns import Unlocked, overwriting, under_way
 from tinsmith.schedule.items import Slot
 from tinsmith.tensor import random
 from tinsmith.tensor.backward import Backward
@@ -443,12 +443,15 @@ class Direct:
         blocks = self._replay.blocks_now() if self._blocks else None
         if blocks is not None:
             found += blocks
+        under_way[id(found)] = found
         try:
             with Unlocked(), self._turn:
                 self._graph(found, ())
         except BaseException as error:
             self._failed(found, entry, error)
             raise
+        finally:
+            del under_way[id(found)]
         if blocks is not None:
             self._replay.keep_blocks(blocks)
         counters = GlobalCounters

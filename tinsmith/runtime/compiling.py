@@ -102,14 +102,17 @@ class Compilation:
         """Help the other threads until everything is compiled."""
         if not self._threads:
             return
-        with contextlib.suppress(queue.Empty):
-            while True:
-                job = self._queue.get_nowait()
-                if job is not None:  # else this was interrupted before, while threads were told to end
-                    self._run(job)
-        for _ in self._threads:
-            self._queue.put(None)
+        try:
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    job = self._queue.get_nowait()
+                    if job is not None:  # else this was interrupted before, while threads were told to end
+                        self._run(job)
+        finally:
+            for _ in self._threads:
+                self._queue.put(None)
+            sys.setswitchinterval(self._interval)
         for thread in self._threads:
-            thread.join()
+            if thread.is_alive():  # else it has ended, or a signal's handler has come before it could begin
+                thread.join()
         self._threads.clear()
-        sys.setswitchinterval(self._interval)

@@ -1,7 +1,6 @@
 """Values between the host's memory and a device's."""
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.evaluate import evaluate
 from tinsmith.runtime.record import recorders
 from tinsmith.runtime.running import copy
-from tinsmith.runtime.turns import settled
+from tinsmith.runtime.turns import looked_at, reading
 
 
 def is_host_copy(node: UOp) -> bool:
@@ -42,12 +41,13 @@ def copy_to_host(uop: UOp) -> np.ndarray[Any, Any]:
     """The values of a view of a BUFFER as a NumPy array: one copy, shown as such."""
     for recorder in recorders:
         recorder.read()
-    buffer = settled(uop.base.arg)
-    buffer.check()
-    if isinstance(buffer, Shards):
-        flat = buffer.joined([_host_copy(b) for b in buffer.needed()])
-    else:
-        flat = _host_copy(buffer)
+    buffer = uop.base.arg
+    with reading(buffer):
+        buffer.check()
+        if isinstance(buffer, Shards):
+            flat = buffer.joined([_host_copy(b) for b in buffer.needed()])
+        else:
+            flat = _host_copy(buffer)
     if uop is uop.base:
         return flat.reshape(uop.shape)
     (out,) = evaluate([uop], {uop.base: flat})
@@ -59,13 +59,13 @@ def seen_on_host(uop: UOp) -> np.ndarray[Any, Any]:
 
     They are to be read at once, while something refers to the buffer.
     """
-    buffer = settled(uop.base.arg)
+    buffer = uop.base.arg
     mapped = None if recorders or isinstance(buffer, Shards) else buffer.host_view()
     if mapped is None:
         return copy_to_host(uop)
-    buffer.check()
-    with contextlib.suppress(AttributeError):  # as long as somebody looks at it, nobody writes over it
-        mapped.obj.owner = buffer  # type: ignore[attr-defined]
+    with reading(buffer):
+        buffer.check()
+        looked_at(mapped.obj, buffer)
     flat = np.frombuffer(mapped, buffer.dtype.numpy)
     found: np.ndarray[Any, Any] = flat if uop is uop.base else evaluate([uop], {uop.base: flat})[0]
     return found.reshape(uop.shape)

@@ -13,13 +13,14 @@ from tinsmith.backend.shards import Shards, flattened
 from tinsmith.codegen.launch import KernelProgram
 from tinsmith.core.counters import Ran, report
 from tinsmith.core.errors import KernelError, OutOfMemoryError, TinsmithError, VerifyError
+from tinsmith.core.handlers import is_from_handler
 from tinsmith.core.late import Late
 from tinsmith.core.settings import current, settings
 from tinsmith.core.texts import bytes_text
 from tinsmith.core.timeline import timeline
 from tinsmith.runtime.compiled import Bound, CompiledSchedule
 from tinsmith.runtime.step import Step, copy_name
-from tinsmith.runtime.turns import Unlocked, turn_of
+from tinsmith.runtime.turns import Unlocked, turn_of, under_way
 
 if TYPE_CHECKING:
     from tinsmith.inspect import checked, debug, profile
@@ -87,6 +88,7 @@ def launch(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], va
         if now.one_by_one:
             _one_by_one(bound, bases, values, launched)
         else:
+            under_way[id(bases)] = bases
             with Unlocked():
                 if bound.queue is not None:
                     bound.queue(bases, values, launched)
@@ -101,6 +103,8 @@ def launch(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], va
     except BaseException as error:
         failed(bound, inputs, outputs, launched, error)
         raise
+    finally:
+        under_way.pop(id(bases), None)
 
 
 def _by_parts(bound: Bound, bases: Sequence[Buffer], values: Sequence[int], launched: list[Step]) -> None:
@@ -161,7 +165,8 @@ def failed(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], la
             b.failed = error
     if isinstance(error, LaunchError) and error.number is not None:
         launched = launched[error.number : error.number + 1]
-    if isinstance(error, Exception) and not isinstance(error, (TinsmithError, VerifyError)):
+    explained = isinstance(error, (TinsmithError, VerifyError)) or is_from_handler(error)
+    if isinstance(error, Exception) and not explained:
         raise _kernel_error(launched, error, any(a is b for a in inputs for b in outputs)) from error
 
 

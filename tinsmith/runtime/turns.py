@@ -3,9 +3,9 @@
 To record a write, to plan and compile a program and to note what it computed is done ``with state``. Kernels, captured
 functions and reads on the host run ``Unlocked``. Memory that they work on is theirs by two rules:
 
-- Who reads a buffer refers to its ``Buffer``, as long as it reads. A new version of a value takes over the memory of an
-  old one only where reference counts say that nobody else does (``is_held``).
-- Who takes over memory names it in ``overwritten`` before it looks at the counts, and until the new version stands. Who
+- Who reads buffers names them in ``under_way`` as long as it reads. A new version of a value takes over the memory of
+  an old one only where nobody does (``is_read``).
+- Who takes over memory names it in ``overwritten`` before it looks who reads, and until the new version stands. Who
   wants to read it waits for that, and looks at the tensors again.
 
 A device that cannot launch from several threads at a time has a turn of its own, which is held while it launches.
@@ -13,17 +13,15 @@ A device that cannot launch from several threads at a time has a turn of its own
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
-import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from tinsmith.backend.device import Compiled
 from tinsmith.backend.memory import Buffer
 from tinsmith.backend.shards import Shards
-from tinsmith.core.dtypes import dtypes
+from tinsmith.core.weak import WeakTable
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 
@@ -34,8 +32,8 @@ overwritten: Final[dict[int, int]] = {}  # id of a buffer → the thread that wr
 release_all: Final[Callable[[], Any]] = getattr(state, "_release_save")  # noqa: B009  as Condition.wait does
 take_again: Final[Callable[[Any], None]] = getattr(state, "_acquire_restore")  # noqa: B009
 has_turn: Final[Callable[[], bool]] = getattr(state, "_is_owned")  # noqa: B009
-_COUNTED: Final = hasattr(sys, "getrefcount")  # else nobody can tell
-_references: Final[Callable[[Any], int]] = getattr(sys, "getrefcount", lambda _: -1)
+under_way: Final[dict[int, Sequence[Buffer]]] = {}  # by id of the list
+_looks: Final[WeakTable[Any, Buffer]] = WeakTable()
 
 
 class Unlocked:
@@ -90,30 +88,34 @@ def wait_to_write(node: UOp) -> None:
             pass
 
 
-def settled(buffer: Buffer) -> Buffer:
-    """A buffer that nobody writes over, and that nobody will as long as the caller refers to it."""
-    if overwritten:
-        with state:
-            while wait_for([buffer]):
-                pass
-    return buffer
+@contextlib.contextmanager
+def reading(buffer: Buffer) -> Iterator[None]:
+    """A block in which nobody writes over a buffer; who does so now ends first."""
+    mine = [buffer]
+    under_way[id(mine)] = mine
+    try:
+        if overwritten:
+            with state:
+                while wait_for(mine):
+                    pass
+        yield
+    finally:
+        del under_way[id(mine)]
 
 
-def is_held(node: UOp) -> bool:
-    """Whether anything but the graph refers to the memory of a BUFFER."""
-    buffer = node.arg
-    parts = buffer.parts if isinstance(buffer, Shards) else ()
-    own, part = _free_counts()
-    return not _COUNTED or _references(buffer) != own or any(n != part for n in map(_references, parts))
+def looked_at(view: Any, buffer: Buffer) -> None:
+    """Nobody writes over a buffer as long as ``view``, the host's look at its memory, lives; see ``reading``."""
+    with contextlib.suppress(TypeError):  # memory that no kernel writes: bytes, a mapped file
+        _looks[view] = buffer
 
 
-@functools.cache
-def _free_counts() -> tuple[int, int]:
-    """The counts of a buffer that only the graph refers to, and of a part of such a one."""
-    node = UOp(Ops.BUFFER, dtypes.float32, (), Buffer("NPY", 1, dtypes.float32))
-    buffer = node.arg
-    parts = [Buffer("NPY", 1, dtypes.float32)]
-    return _references(buffer), next(map(_references, parts))
+def is_read(node: UOp) -> bool:
+    """Whether another thread, or the host, reads the memory of a BUFFER now."""
+    if not under_way and not len(_looks):
+        return False
+    wanted = {id(b) for b in _with_parts([node.arg])}
+    named = [*under_way.values(), [b for _, b in _looks.items()]]
+    return any(id(b) in wanted for buffers in named for b in _with_parts(list(buffers)))
 
 
 _turns: Final[dict[str, contextlib.AbstractContextManager[Any]]] = {}

@@ -61,6 +61,8 @@ class TensorBase(metaclass=WithModes):
     _losses: ClassVar[list[weakref.ref[Any]]] = []  # differentiated since the last optimizer step
     _unasked: ClassVar[WeakTable[Any, None]] = WeakTable()  # leaves that got a gradient though nobody asked for one
     watchers: ClassVar[OfThread[LiveSet[Any]]] = OfThread()  # sets that want to hold every tensor that is written
+    sharers: ClassVar[OfThread[LiveSet[Any]]] = OfThread()  # the same with all that share its memory
+    disturbed: ClassVar[OfThread[LiveSet[Any]]] = OfThread()  # the same of what other threads write
     graders: ClassVar[OfThread[LiveSet[Any]]] = OfThread()  # the same for every tensor that gets a gradient
     forgettings: ClassVar[int] = 0  # how often ``forget_gradients`` was called
 
@@ -392,7 +394,7 @@ shape=(2000,), dtype=dtypes.int, device='CPU'))
         for t, old in before:
             note_earlier(t, old)
         _note_origin(self.uop, sys._getframe(1))
-        self._note_write()
+        self._note_write(sharing)
 
     def _records_writes(self) -> bool:
         """Whether gradients flow through values that are written to this tensor."""
@@ -402,9 +404,12 @@ shape=(2000,), dtype=dtypes.int, device='CPU'))
         parameter = self.requires_grad is True and not is_computed(self.uop)
         return current().recording and not parameter and all(look is not DETACH for look, _ in looks)
 
-    def _note_write(self) -> None:
+    def _note_write(self, sharing: Sequence[TensorBase] = ()) -> None:
         for written in TensorBase.watchers:
             written.add(self)
+        for touched in (*TensorBase.sharers, *TensorBase.disturbed.elsewhere()):
+            for t in (self, *sharing):
+                touched.add(t)
 
 
 def device_name(device: DeviceName | None) -> str:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import signal
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ from tinsmith.runtime.compiled import CompiledSchedule
 from tinsmith.runtime.execute import realize
 from tinsmith.runtime.hostcopies import copy_from_host, is_host_copy, uncopied
 from tinsmith.runtime.record import recorders
-from tinsmith.runtime.turns import is_held, overwriting, overwritten, state, wait_for
+from tinsmith.runtime.turns import is_read, overwriting, overwritten, state, wait_for
 from tinsmith.schedule.canonical import Seen, canonical, seen
 from tinsmith.schedule.rewrites import note_origin
 from tinsmith.tensor import files, history, storage
@@ -51,6 +52,7 @@ _read: WeakTable[UOp, UOp] = WeakTable()
 _copied: WeakTable[UOp, UOp] = WeakTable()
 # New versions in the memory of old ones: another thread may have begun to use a node that is no tensor's any more.
 _written: WeakTable[UOp, UOp] = WeakTable()
+_numbers = itertools.count()  # of such versions
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -91,7 +93,7 @@ def realize_tensors(tensors: Sequence[TensorBase], memory_budget: float | str | 
             free.difference_update(*(m.reads for m in made.values() if m is not None))
         if free:
             with overwriting([b.arg for b in free]), interrupt_later():
-                done = _take_values(wanted, made, known, {b for b in free if not is_held(b)})
+                done = _take_values(wanted, made, known, {b for b in free if not is_read(b)})
         else:
             done = _take_values(wanted, made, known)
         leaves = {n: view for n, view in done.items() if is_leaf(n)}
@@ -251,7 +253,11 @@ def _unread(pending: Sequence[TensorBase]) -> tuple[set[UOp], set[UOp] | None]:
             else:
                 old.discard(node)
     below = set(toposort(lazy))
-    return old - below, below
+    old -= below
+    for n, _ in _read.items() if old else ():  # nodes that no tensor has, and that must not be found again
+        if n not in below and not old.isdisjoint(toposort(n)):
+            _read.entries.pop(id(n), None)
+    return old, below
 
 
 def compute(uops: Sequence[UOp], devices: Sequence[str], free: Collection[UOp] = (),
@@ -471,8 +477,16 @@ def _concrete(uop: UOp) -> UOp:
 def version(old: UOp, value: UOp) -> UOp:
     """What a write leaves: a new version of memory that has an old one, else just the value."""
     if old.base.op in (Ops.BUFFER, Ops.ASSIGN, Ops.COPY) or is_leaf(old):
-        return UOp(Ops.ASSIGN, None, (_memory(old), value))
+        return _assigned(old, value)
     return value
+
+
+def _assigned(old: UOp, value: UOp, kept: bool | None = None) -> UOp:
+    """The node of a new version: not one that was computed where the old one lay, and that somebody still has."""
+    node = UOp(Ops.ASSIGN, None, (_memory(old), value), kept)
+    if node not in _written:
+        return node
+    return UOp(Ops.ASSIGN, None, (_memory(old), UOp(Ops.CONTIGUOUS, None, (value,), next(_numbers))), kept)
 
 
 def unseen_version(old: UOp, value: UOp) -> UOp:
@@ -482,7 +496,7 @@ def unseen_version(old: UOp, value: UOp) -> UOp:
 
 def kept_version(old: UOp, value: UOp) -> UOp:
     """A new version of what was computed, with the gradient of the old one."""
-    return UOp(Ops.ASSIGN, None, (_memory(old), value), True)
+    return _assigned(old, value, True)
 
 
 def _memory(old: UOp) -> UOp:
