@@ -26,3 +26,13 @@ def is_from_handler(error: BaseException) -> bool:
                 return True
         trace = trace.tb_next
     return False
+
+
+def raised_by_handler(error: BaseException | None) -> BaseException | None:
+    """Return ``error``, or what it came on top of, if a signal's handler raised that; else None.
+
+    Python's locks are not proof against handlers: one that comes while a thread starts ends in a RuntimeError.
+    """
+    while error is not None and not is_from_handler(error):
+        error = error.__context__
+    return error

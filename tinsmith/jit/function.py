@@ -20,7 +20,7 @@ from tinsmith.ir.sizes import watchers
 from tinsmith.jit.collect import JitItem
 from tinsmith.jit.signature import Bound, difference, leaves, placed, signature, surroundings
 from tinsmith.runtime.record import recorders
-from tinsmith.runtime.turns import Unlocked, overwritten, state, wait_for
+from tinsmith.runtime.turns import let_go, overwritten, state, take, wait_for
 from tinsmith.tensor import history, random
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.realize import realize_tensors
@@ -223,10 +223,14 @@ class TinyJit(Generic[R]):
         before = [(t, t.grad) for t in TensorBase.live]
         written: LiveSet[Tensor] = LiveSet()
         TensorBase.watchers.append(written)
+        saved: list[Any] = []
         try:
-            with Unlocked(), watch or contextlib.nullcontext():
+            let_go(saved)
+            with watch or contextlib.nullcontext():
                 result = self.fxn(*args, **kwargs)
         finally:
+            if saved:
+                take(saved[0])
             TensorBase.watchers.remove(written)
         changed = {id(t) for t in written}
         made = [*(t for t in leaves(result) if isinstance(t, Tensor)), *written,

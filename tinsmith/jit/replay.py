@@ -29,7 +29,7 @@ from tinsmith.jit.signature import fresh, leaves, rebuilt
 from tinsmith.jit.sole import COUNTED, is_sole, references
 from tinsmith.jit.templates import Returned, Template, Written, late_tensor
 from tinsmith.runtime.running import failed, launch
-from tinsmith.runtime.turns import Unlocked, overwriting, under_way
+from tinsmith.runtime.turns import let_go, overwriting, take, under_way
 from tinsmith.schedule.items import Slot
 from tinsmith.tensor import random
 from tinsmith.tensor.backward import Backward
@@ -444,9 +444,15 @@ class Direct:
         if blocks is not None:
             found += blocks
         under_way[id(found)] = found
+        saved: list[Any] = []
         try:
-            with Unlocked(), self._turn:
-                self._graph(found, ())
+            try:
+                let_go(saved)
+                with self._turn:
+                    self._graph(found, ())
+            finally:
+                if saved:
+                    take(saved[0])
         except BaseException as error:
             self._failed(found, entry, error)
             raise

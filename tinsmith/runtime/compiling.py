@@ -9,6 +9,7 @@ from typing import Final
 
 from tinsmith.backend.device import Device
 from tinsmith.codegen.launch import KernelProgram, Launch
+from tinsmith.core.handlers import raised_by_handler
 from tinsmith.core.settings import in_context
 from tinsmith.core.timeline import span
 from tinsmith.runtime.compiled import is_loaded, load
@@ -51,9 +52,12 @@ class Compilation:
     def __enter__(self) -> Compilation:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._abandoned = True
         self._finish()
+        first = raised_by_handler(error)
+        if first is not None and first is not error:
+            raise first from None
 
     def add(self, device: str, kernel: KernelProgram) -> None:
         """Begin to compile ``kernel``, unless it is loaded or was added before."""

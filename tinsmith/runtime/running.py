@@ -20,7 +20,7 @@ from tinsmith.core.texts import bytes_text
 from tinsmith.core.timeline import timeline
 from tinsmith.runtime.compiled import Bound, CompiledSchedule
 from tinsmith.runtime.step import Step, copy_name
-from tinsmith.runtime.turns import Unlocked, turn_of, under_way
+from tinsmith.runtime.turns import let_go, take, turn_of, under_way
 
 if TYPE_CHECKING:
     from tinsmith.inspect import checked, debug, profile
@@ -89,11 +89,7 @@ def launch(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], va
             _one_by_one(bound, bases, values, launched)
         else:
             under_way[id(bases)] = bases
-            with Unlocked():
-                if bound.queue is not None:
-                    bound.queue(bases, values, launched)
-                else:
-                    _by_parts(bound, bases, values, launched)
+            _unlocked(bound, bases, values, launched)
             if bound.queue is None:
                 for part in bound.parts:
                     if part.graph is not None:
@@ -105,6 +101,20 @@ def launch(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], va
         raise
     finally:
         under_way.pop(id(bases), None)
+
+
+def _unlocked(bound: Bound, bases: Sequence[Buffer], values: Sequence[int], launched: list[Step]) -> None:
+    """Run all of it while other threads have their turns."""
+    saved: list[object] = []
+    try:
+        let_go(saved)
+        if bound.queue is not None:
+            bound.queue(bases, values, launched)
+        else:
+            _by_parts(bound, bases, values, launched)
+    finally:
+        if saved:
+            take(saved[0])
 
 
 def _by_parts(bound: Bound, bases: Sequence[Buffer], values: Sequence[int], launched: list[Step]) -> None:

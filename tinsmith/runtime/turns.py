@@ -1,7 +1,7 @@
 """Threads take turns with the state of tensors, and nobody has the turn while a kernel or code of the user's runs.
 
 To record a write, to plan and compile a program and to note what it computed is done ``with state``. Kernels, captured
-functions and reads on the host run ``Unlocked``. Memory that they work on is theirs by two rules:
+functions and reads on the host run after ``let_go``. Memory that they work on is theirs by two rules:
 
 - Who reads buffers names them in ``under_way`` as long as it reads. A new version of a value takes over the memory of
   an old one only where nobody does (``is_read``).
@@ -13,10 +13,11 @@ A device that cannot launch from several threads at a time has a turn of its own
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tinsmith.backend.device import Compiled
 from tinsmith.backend.memory import Buffer
@@ -25,28 +26,28 @@ from tinsmith.core.weak import WeakTable
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 
+if TYPE_CHECKING:
+    from tinsmith.tensor.base import TensorBase
+
 state: Final = threading.RLock()
 changed: Final = threading.Condition(state)  # somebody has done with memory that was taken over
 overwritten: Final[dict[int, int]] = {}  # id of a buffer → the thread that writes a new version over it
 
 release_all: Final[Callable[[], Any]] = getattr(state, "_release_save")  # noqa: B009  as Condition.wait does
-take_again: Final[Callable[[Any], None]] = getattr(state, "_acquire_restore")  # noqa: B009
+take: Final[Callable[[Any], None]] = getattr(state, "_acquire_restore")  # noqa: B009
 has_turn: Final[Callable[[], bool]] = getattr(state, "_is_owned")  # noqa: B009
 under_way: Final[dict[int, Sequence[Buffer]]] = {}  # by id of the list
 _looks: Final[WeakTable[Any, Buffer]] = WeakTable()
 
 
-class Unlocked:
-    """A block in which other threads have their turns, however often this one has begun its own."""
+def let_go(saved: list[Any]) -> None:
+    """Let other threads have their turns, however often this one has begun its own.
 
-    __slots__ = ("_saved",)
-
-    def __enter__(self) -> None:
-        self._saved = release_all() if has_turn() else None
-
-    def __exit__(self, *error: object) -> None:
-        if self._saved is not None:
-            take_again(self._saved)
+    The turn is taken again by ``finally: if saved: take(saved[0])`` around this call. A signal's handler may raise
+    after every call, so the list is filled before this one returns to Python, and no function stands before ``take``.
+    """
+    if has_turn():
+        saved.extend(itertools.islice(iter(release_all, None), 1))
 
 
 def _with_parts(buffers: Iterable[Buffer]) -> Iterator[Buffer]:
@@ -66,7 +67,8 @@ def overwriting(buffers: Iterable[Buffer]) -> Iterator[None]:
     finally:
         for key in mine:
             del overwritten[key]
-        changed.notify_all()
+        with state:
+            changed.notify_all()
 
 
 def wait_for(buffers: Iterable[Buffer]) -> bool:
@@ -80,12 +82,18 @@ def wait_for(buffers: Iterable[Buffer]) -> bool:
     return True
 
 
-def wait_to_write(node: UOp) -> None:
-    """Wait until no other thread puts a new version in the place of what a tensor is. To be called ``with state``,
-    before the tensor is looked at."""
-    if overwritten:
-        while wait_for(n.arg for n in toposort(node) if n.op is Ops.BUFFER):
+def wait_below(nodes: Iterable[UOp]) -> bool:
+    """The same for all buffers below some nodes."""
+    return bool(overwritten) and wait_for(n.arg for n in toposort(list(nodes)) if n.op is Ops.BUFFER)
+
+
+@contextlib.contextmanager
+def writing(t: TensorBase) -> Iterator[None]:
+    """A block in which nobody else writes a tensor: what is read and written there is one step for others."""
+    with state:
+        while wait_below([t.uop]):
             pass
+        yield
 
 
 @contextlib.contextmanager

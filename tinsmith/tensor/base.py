@@ -1,13 +1,12 @@
 """The heart of Tensor: a graph node, the memory behind it, and values as Python's and NumPy's."""
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -23,7 +22,7 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.sizes import value_of_size
 from tinsmith.ir.uop import Origin
 from tinsmith.runtime.hostcopies import copy_to_host
-from tinsmith.runtime.turns import overwritten, state, wait_to_write
+from tinsmith.runtime.turns import state, writing
 from tinsmith.tensor import display, files, storage
 from tinsmith.tensor.data import from_data
 from tinsmith.tensor.history import is_computed, note_earlier
@@ -372,19 +371,8 @@ shape=(2000,), dtype=dtypes.int, device='CPU'))
         if files.on_disk(self._device):
             files.write(self.uop, type(self)._wrap(value, value.device or "CPU").numpy())
             return self._note_write()
-        with self._writing():
+        with writing(self):
             self._record_write(value)
-
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
-        """A block in which nobody else writes this tensor: what is read and written there is one step for others."""
-        with state:
-            while overwritten:
-                node = self.uop
-                wait_to_write(node)
-                if node is self.uop:
-                    break
-            yield
 
     def _record_write(self, value: UOp) -> None:
         recorded = self._records_writes()

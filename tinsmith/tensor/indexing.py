@@ -16,6 +16,7 @@ import numpy as np
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import DTypeError, ShapeError
 from tinsmith.ir import UOp
+from tinsmith.runtime.turns import writing
 from tinsmith.tensor import files
 from tinsmith.tensor.arguments import choice, flag, integer
 from tinsmith.tensor.base import TensorBase
@@ -52,7 +53,7 @@ class Indexing:
         return self._new(picked.source.gather(picked.spread(), picked.axis).reshape(picked.shape))
 
     def __setitem__(self: Tensor, index: Any, value: Any) -> None:
-        with self._writing():
+        with writing(self):
             self._set(index, value)
 
     def _set(self: Tensor, index: Any, value: Any) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from tinsmith.core.errors import DTypeError, ShapeError
 from tinsmith.ir import UOp
+from tinsmith.runtime.turns import writing
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.helpers import as_sized, same_sizes
 
@@ -97,7 +98,7 @@ class Operators:
 
     def _updated(self: Tensor, method: str, x: Any) -> Tensor:
         """The result of a method written to this tensor's memory: another thread sees both or neither."""
-        with self._writing():
+        with writing(self):
             return self._become(method, getattr(self, method)(x))
 
     def _become(self: Tensor, op: str, value: Tensor) -> Tensor:

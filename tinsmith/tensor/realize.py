@@ -6,7 +6,7 @@ import functools
 import itertools
 import signal
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
@@ -24,7 +24,7 @@ from tinsmith.runtime.compiled import CompiledSchedule
 from tinsmith.runtime.execute import realize
 from tinsmith.runtime.hostcopies import copy_from_host, is_host_copy, uncopied
 from tinsmith.runtime.record import recorders
-from tinsmith.runtime.turns import is_read, overwriting, overwritten, state, wait_for
+from tinsmith.runtime.turns import is_read, overwriting, state, wait_below
 from tinsmith.schedule.canonical import Seen, canonical, seen
 from tinsmith.schedule.rewrites import note_origin
 from tinsmith.tensor import files, history, storage
@@ -84,7 +84,7 @@ def realize_tensors(tensors: Sequence[TensorBase], memory_budget: float | str | 
                 return
             wanted = list(pending.values())
             mine = _below(wanted)
-            if not _wait_for(mine):
+            if not wait_below(mine):
                 break
         known = seen(list(mine))
         made = history.prepared(mine, wanted[0].live, known)
@@ -101,11 +101,6 @@ def realize_tensors(tensors: Sequence[TensorBase], memory_budget: float | str | 
             others = [t for t in wanted[0].live if id(t) not in pending and t.uop.base.op is not Ops.BUFFER]
             for t, new in zip(others, substitute([t.uop for t in others], leaves)):
                 t.uop = new
-
-
-def _wait_for(nodes: Iterable[UOp]) -> bool:
-    """Whether another thread was writing over a buffer below ``nodes``, which may be others now."""
-    return bool(overwritten) and wait_for(n.arg for n in toposort(list(nodes)) if n.op is Ops.BUFFER)
 
 
 def _below(tensors: Sequence[TensorBase]) -> dict[UOp, list[int]]:
@@ -190,7 +185,7 @@ def interrupt_later() -> Iterator[None]:
 @_one_at_a_time
 def value_of(tensor: TensorBase) -> UOp:
     """A view of a buffer with the tensor's values, computed if need be; the tensor keeps its history."""
-    while _wait_for([uop := tensor.uop]):
+    while wait_below([uop := tensor.uop]):
         pass
     if is_realized(uop) and uop.base.arg.size <= 2 * _least(uop.size):
         return uop
