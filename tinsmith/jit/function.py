@@ -267,17 +267,17 @@ class TinyJit(Generic[R]):
 
         recorders.append(capture)
         watchers.append(capture.decided)
-        TensorBase.sharers.append(capture.wrote)
-        TensorBase.disturbed.append(capture.disturbed)
-        TensorBase.graders.append(capture.graded)
+        TensorBase._sharers.append(capture.wrote)
+        TensorBase._disturbed.append(capture.disturbed)
+        TensorBase._graders.append(capture.graded)
         try:
             result = self._run(args, kwargs, capture.watch, settle)
         finally:
             recorders.remove(capture)
             watchers.remove(capture.decided)
-            TensorBase.sharers.remove(capture.wrote)
-            TensorBase.disturbed.remove(capture.disturbed)
-            TensorBase.graders.remove(capture.graded)
+            TensorBase._sharers.remove(capture.wrote)
+            TensorBase._disturbed.remove(capture.disturbed)
+            TensorBase._graders.remove(capture.graded)
             capture.unread.end()
         if disturbed:
             return result

@@ -17,7 +17,7 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from tinsmith.backend.device import Compiled
 from tinsmith.backend.memory import Buffer
@@ -25,9 +25,6 @@ from tinsmith.backend.shards import Shards
 from tinsmith.core.weak import WeakTable
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
-
-if TYPE_CHECKING:
-    from tinsmith.tensor.base import TensorBase
 
 state: Final = threading.RLock()
 changed: Final = threading.Condition(state)  # somebody has done with memory that was taken over
@@ -87,8 +84,14 @@ def wait_below(nodes: Iterable[UOp]) -> bool:
     return bool(overwritten) and wait_for(n.arg for n in toposort(list(nodes)) if n.op is Ops.BUFFER)
 
 
+class _HasNode(Protocol):
+    """A tensor."""
+
+    uop: UOp
+
+
 @contextlib.contextmanager
-def writing(t: TensorBase) -> Iterator[None]:
+def writing(t: _HasNode) -> Iterator[None]:
     """A block in which nobody else writes a tensor: what is read and written there is one step for others."""
     with state:
         while wait_below([t.uop]):

@@ -140,7 +140,7 @@ class Backward(TensorBase):
         >>> x = Tensor([1.0]); x.note_gradient(); x.grad = Tensor([2.0]); Tensor.forget_gradients(); x.grad is None
         True
         """
-        for graded in TensorBase.graders:
+        for graded in TensorBase._graders:
             graded.add(self)
         if self.requires_grad is None:
             TensorBase._unasked[self] = None

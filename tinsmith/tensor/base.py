@@ -60,9 +60,9 @@ class TensorBase(metaclass=WithModes):
     _losses: ClassVar[list[weakref.ref[Any]]] = []  # differentiated since the last optimizer step
     _unasked: ClassVar[WeakTable[Any, None]] = WeakTable()  # leaves that got a gradient though nobody asked for one
     watchers: ClassVar[OfThread[LiveSet[Any]]] = OfThread()  # sets that want to hold every tensor that is written
-    sharers: ClassVar[OfThread[LiveSet[Any]]] = OfThread()  # the same with all that share its memory
-    disturbed: ClassVar[OfThread[LiveSet[Any]]] = OfThread()  # the same of what other threads write
-    graders: ClassVar[OfThread[LiveSet[Any]]] = OfThread()  # the same for every tensor that gets a gradient
+    _sharers: ClassVar[OfThread[LiveSet[Any]]] = OfThread()  # the same with all that share its memory
+    _disturbed: ClassVar[OfThread[LiveSet[Any]]] = OfThread()  # the same of what other threads write
+    _graders: ClassVar[OfThread[LiveSet[Any]]] = OfThread()  # the same for every tensor that gets a gradient
     forgettings: ClassVar[int] = 0  # how often ``forget_gradients`` was called
 
     def __init__(self, data: Any = None, device: DeviceName | None = None, dtype: DTypeLike | None = None,
@@ -395,7 +395,7 @@ shape=(2000,), dtype=dtypes.int, device='CPU'))
     def _note_write(self, sharing: Sequence[TensorBase] = ()) -> None:
         for written in TensorBase.watchers:
             written.add(self)
-        for touched in (*TensorBase.sharers, *TensorBase.disturbed.elsewhere()):
+        for touched in (*TensorBase._sharers, *TensorBase._disturbed.elsewhere()):
             for t in (self, *sharing):
                 touched.add(t)
 
