@@ -13,7 +13,7 @@ import pytest
 from tinsmith import GlobalCounters, Tensor, TinyJit, Variable
 from tinsmith.core.settings import Context
 
-PATH = Path(__file__).parents[1] / "examples" / "decoder.py"
+PATH = Path(__file__).parents[1] / "tinsmith" / "examples" / "decoder.py"
 
 
 @pytest.fixture(scope="module")

@@ -12,15 +12,19 @@
                                            need not be here (METAL, CUDA, HIP, WEBGPU); other words go to the script
     python -m tinsmith ir                  the page docs/ir.md, from the op table
     python -m tinsmith explain-error E040  what an error code means, and what to do about it
+    python -m tinsmith examples            the programs to start from; with a name and its arguments, run one
     python -m tinsmith --version           which version this is
 """
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
 import importlib
 import os
+import pkgutil
 import platform
+import runpy
 import sys
 import tempfile
 import time
@@ -319,6 +323,27 @@ def show_error(code: str) -> int:
     return 0
 
 
+def example_names() -> list[str]:
+    """Return the names of the programs in ``tinsmith.examples``."""
+    return sorted(m.name for m in pkgutil.iter_modules([str(Path(__file__).with_name("examples"))]))
+
+
+def list_examples() -> int:
+    """Print the name and the first line of each program in ``tinsmith.examples``."""
+    for name in example_names():
+        text = Path(__file__).with_name("examples").joinpath(f"{name}.py").read_text("utf-8")
+        print(f"{name:<16} {(ast.get_docstring(ast.parse(text)) or '').splitlines()[0]}")
+    print("\ntinsmith examples NAME [--help | arguments]; what they need: pip install 'tinsmith[examples]'")
+    return 0
+
+
+def run_example(name: str, arguments: Sequence[str]) -> int:
+    """Run a program of ``tinsmith.examples`` as ``python -m`` does."""
+    sys.argv[1:] = arguments
+    runpy.run_module(f"tinsmith.examples.{name}", run_name="__main__", alter_sys=True)
+    return 0
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Parse the command line and run one command; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tinsmith", description=__doc__,
@@ -347,7 +372,11 @@ def main(arguments: list[str] | None = None) -> int:
     sources.add_argument("--compat", action="store_true", help="the script imports tinygrad")
     commands.add_parser("ir", help="print docs/ir.md")
     commands.add_parser("explain-error", help="explain an error code").add_argument("code")
+    programs = commands.add_parser("examples", help="list the programs to start from, or run one")
+    programs.add_argument("name", nargs="?", choices=example_names())
     given = sys.argv[1:] if arguments is None else arguments
+    if given[:1] == ["examples"] and given[1:] and given[1] in example_names():
+        return run_example(given[1], given[2:])
     own = given.index("--") if "--" in given else len(given)
     chosen, rest = parser.parse_known_args(given[:own])
     rest += given[own + 1 :]
@@ -367,6 +396,8 @@ def main(arguments: list[str] | None = None) -> int:
         return show_trace(chosen.trace, chosen.html, chosen.port)
     if chosen.command == "explain-error":
         return show_error(chosen.code)
+    if chosen.command == "examples":
+        return list_examples()
     if chosen.command == "ir":
         print(document(), end="")
         return 0

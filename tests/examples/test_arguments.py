@@ -11,7 +11,7 @@ import pytest
 
 from tinsmith import Tensor
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[2] / "tinsmith" / "examples"
 CASES: dict[str, tuple[str, list[str], str]] = {
     "decoder": ("decoder", ["--data", "nofile"], "no file nofile"),
     "decoder folder": ("decoder", ["--data", "."], "no file"),

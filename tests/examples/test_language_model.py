@@ -13,7 +13,7 @@ import pytest
 from tinsmith import GlobalCounters, Tensor
 from tinsmith.nn.state import safe_save
 
-PATH = Path(__file__).parents[2] / "examples" / "language_model.py"
+PATH = Path(__file__).parents[2] / "tinsmith" / "examples" / "language_model.py"
 RNG = np.random.default_rng(0)
 SIZES = {"vocab_size": 48, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
          "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 24, "rms_norm_eps": 1e-5}

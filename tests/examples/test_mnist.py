@@ -19,7 +19,7 @@ FOUR = tuple(f"CPU:{n}" for n in range(4))
 @pytest.fixture(scope="module")
 def mnist() -> Any:
     pytest.importorskip("rich", reason="the examples extra")
-    path = Path(__file__).parents[2] / "examples" / "mnist.py"
+    path = Path(__file__).parents[2] / "tinsmith" / "examples" / "mnist.py"
     spec = importlib.util.spec_from_file_location("example_mnist", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

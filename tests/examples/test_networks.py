@@ -12,7 +12,7 @@ from tinsmith import Tensor, TinyJit, nn
 
 
 def example(name: str) -> Any:
-    path = Path(__file__).parents[2] / "examples" / f"{name}.py"
+    path = Path(__file__).parents[2] / "tinsmith" / "examples" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(f"example_{name}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

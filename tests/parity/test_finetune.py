@@ -14,7 +14,7 @@ from tinsmith.nn.state import get_state_dict
 torch = pytest.importorskip("torch", reason="pip install 'tinsmith[parity]'")
 nn = torch.nn
 
-PATH = Path(__file__).parents[2] / "examples" / "finetune.py"
+PATH = Path(__file__).parents[2] / "tinsmith" / "examples" / "finetune.py"
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ F = torch.nn.functional
 
 
 def example(name: str) -> Any:
-    path = Path(__file__).parents[2] / "examples" / f"{name}.py"
+    path = Path(__file__).parents[2] / "tinsmith" / "examples" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(f"example_{name}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -1,0 +1,1 @@
+"""Programs to start from: ``tinsmith examples`` lists them, ``tinsmith examples mnist`` runs one."""
