@@ -101,7 +101,7 @@ def row_opts(kernel: Kernel, target: Target) -> bool:
     count = math.prod(map(range_size, outer))
     turns = blocks.turns if rows.beside else blocks.loads
     threads = threads_for(rows.size // lanes, target, turns, count >= target.cores * blocks.rows)
-    share = max(count // target.cores, target.warp // threads, 1)  # at least a warp per block, and a block for every core
+    share = max(count // target.cores, target.warp // threads, 1)  # fills a warp, leaves a block per core
     rows_of_block = min(min(blocks.threads, target.block_threads) // threads, 1 << (share.bit_length() - 1))
     rows_to_block(kernel, rows_of_block)
     for r in (*rows.reduced, *rows.beside):
