@@ -55,7 +55,7 @@ def ring_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
         results = storing(target, unit, after)
         for tile in unit.tiles:
             side, steps = unit.m * tile.below, ROW_BYTES // unit.a.itemsize
-            vector = unit.fragment_c.registers[0][0] * unit.fragment_c.lanes[0][0]  # adjacent columns that one lane stores
+            vector = unit.fragment_c.registers[0][0] * unit.fragment_c.lanes[0][0]  # columns that a lane stores at once
             vectors = {stored: vector} if stored is not None and range_size(stored) % vector == 0 else {}
             groups = [patches(found.a, found.b, ranges, size, steps, len(k) > 1, vectors)
                       for ranges, size in ((m, side), (n, unit.n), (k, 0))]
