@@ -3,7 +3,7 @@
     FOLD(f(FOLD(q·k, e), …)·v, j)   →   s = STAGE(FOLD(MMA(q, k, m, j', e'), e''), j')
                                         FOLD(MMA(f(load(s, j)), v, m, n, j'''), j'')
 
-A unit leaves its accumulators in the registers of the threads, and so is every elementwise function of them. As an
+A unit leaves its accumulators in the registers of the threads, and elementwise functions of them stay there. As an
 operand of the next product they only need to be rounded and packed: rows of the accumulator are rows of the operand.
 Row statistics, a maximum or a sum over j, are reductions over each thread's registers and then over a few neighbouring
 lanes. The STAGE says that the sum is computed once for all readers; that it lies in registers follows from the unit.

@@ -65,8 +65,8 @@ def stage(k: KernelGraph, opt: Opt) -> None:
 
 
 def _widened(k: KernelGraph, load: UOp) -> UOp:
-    """Return the cast of a 16-bit load that is only read as float32, so that it is converted once when staged; else the
-    load."""
+    """Return the cast of a float load that is only read as float32 or tf32, so that it is converted once when staged;
+    else the load."""
     users = [n for n in toposort(k.sink) if load in n.src]
     other = len(users) == 1 and users[0].op is Ops.CAST and in_memory(users[0].dtype) is dtypes.float32
     return users[0] if other and load.dtype in (dtypes.float16, dtypes.bfloat16, dtypes.float32) else load
