@@ -137,7 +137,7 @@ def threads_for(vectors: int, target: Target, wished: int, many: bool) -> int:
     return min(options, key=cost, default=1)
 
 
-# *** running values ***
+# *** scans ***
 
 
 def running_opts(kernel: Kernel, target: Target) -> bool:
@@ -361,7 +361,7 @@ def transpose_opts(kernel: Kernel, target: Target) -> bool:
 
 
 def _tiles(r: UOp, target: Target) -> bool:
-    """Return True if tiles of side ``Blocks.tile`` along a range are at least about three quarters full."""
+    """Return True if tiles of side ``Blocks.tile`` along a range are more than three quarters full."""
     size = range_size(r)
     return isinstance(size, int) and 4 * size > 3 * (size + -size % target.blocks.tile)
 

@@ -110,7 +110,7 @@ def summed(factors: tuple[UOp, UOp], table: dict[UOp, UOp], own: tuple[UOp, UOp,
 
 
 def _flipped(x: UOp, dtype: DType) -> UOp:
-    """Return 8-bit integers of the other signedness, offset by half their range: their top bits are flipped."""
+    """Return integers of the other signedness, offset by half their range: their top bits are flipped."""
     top = 1 << (dtype.bits - 1)
     return x.bitcast(dtype) ^ (top if dtype.kind == "uint" else -top)
 

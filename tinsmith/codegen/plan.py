@@ -135,7 +135,7 @@ def _alone(kernel: Kernel, target: Target) -> Iterator[Candidate]:
         yield Candidate("every thread alone", {}, lambda k: k.apply(Opt(OptOps.NOLOCALS)))
 
 
-# *** loops of cores ***
+# *** CPU ***
 
 
 def _finished(ways: Callable[[Kernel, Target], Iterable[Candidate]], streams: bool) -> Generator:

@@ -74,7 +74,7 @@ def price(target: Target, steps: Steps | None = None, moved: Iterable[Moved] = (
     return spent
 
 
-# *** loops of cores ***
+# *** CPU ***
 
 
 def vector_steps(target: Target, number: float, rows: int, vectors: int) -> Steps:
@@ -207,7 +207,7 @@ def step_price(target: Target, steps: float, lanes: int, chains: int = 0) -> Pri
     return {"steps": steps * each / lanes}
 
 
-# *** grids of blocks ***
+# *** GPU: grids of thread blocks ***
 
 
 def rate_of_core(unit: MatrixUnit, target: Target) -> float:
