@@ -81,7 +81,7 @@ def thread_axes(k: KernelGraph) -> list[list[UOp]]:
     for r in threads:
         fits = [axis for axis in axes if range_size(axis[0]) == range_size(r)
                 and not any(frozenset((r, x)) in apart for x in axis)]
-        if fits:  # prefer an axis with ranges of the other role: fill and read of a stage
+        if fits:  # prefer an axis with a range of the same role: filling and reading of one stage
             min(fits, key=lambda axis: all(x.arg[1] is not r.arg[1] for x in axis)).append(r)
         else:
             axes.append([r])
@@ -167,9 +167,9 @@ def local(k: KernelGraph, opt: Opt) -> None:
 
 
 def roles(k: KernelGraph, opt: Opt) -> None:
-    """Warp specialization: producer warps fill the slots of the rings that a unit reads its operands from. With an
-    amount, that number of consumer groups alternate (ping-pong): all groups of a chain at its unit, block by block of
-    its loop; else over tiles of the grid, one each: while one group stores its result, another's products run."""
+    """Apply warp specialization: producer warps fill the slots of the rings that a unit reads its operands from. With
+    an amount, that number of consumer groups alternate (ping-pong): all groups of a chain at its unit, block by block
+    of its loop; else over tiles of the grid, one each: while one group stores its result, another's products run."""
     opt.require(any(p.arg.staged for p in k.products) and not k.roles,
                 "only the ring of a unit that reads staged operands has roles, once")
     operands = {n.src[0] for p in k.products for n in p.src[:2]}

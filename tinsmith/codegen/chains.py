@@ -150,7 +150,7 @@ def _reciprocals(k: KernelGraph, column: UOp) -> None:
 
 def tile_unit(units: tuple[MatrixUnit, ...], like: MatrixUnit, columns: int) -> MatrixUnit | None:
     """Return the widest unit with the same types and depth as ``like`` whose tiles side by side have ``columns``
-    columns; None if there is none."""
+    columns; None if there is none, or if ``columns`` is not a power of two."""
     kinds = {u: (u.a, u.b, u.acc, u.m, u.k, u.threads, u.staged) for u in (like, *units)}
     same = [u for u in units if kinds[u] == kinds[like] and columns % u.n == 0 and columns // u.n <= u.accumulators]
     return max(same, key=lambda u: u.n, default=None) if matrix.is_power(columns) else None

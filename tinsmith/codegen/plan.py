@@ -130,7 +130,7 @@ def generators(kernel: Kernel, target: Target) -> tuple[Generator, ...]:
 
 
 def _alone(kernel: Kernel, target: Target) -> Iterator[Candidate]:
-    """The candidate without thread blocks, if the setting ``NOLOCALS`` asks for it."""
+    """Generate the candidate without thread blocks, if the setting ``NOLOCALS`` asks for it."""
     if settings.NOLOCALS:
         yield Candidate("every thread alone", {}, lambda k: k.apply(Opt(OptOps.NOLOCALS)))
 
@@ -153,7 +153,7 @@ def _finished(ways: Callable[[Kernel, Target], Iterable[Candidate]], streams: bo
 
 
 def _symbolic(kernel: Kernel, target: Target) -> Iterator[Candidate]:
-    """The candidate for kernels with sizes known only at run time."""
+    """Generate the candidate for kernels with sizes known only at run time."""
     if not all(isinstance(range_size(r), int) for r in kernel.order):
         yield Candidate("ranges of fixed size", {}, partial(symbolic_opts, target=target))
 

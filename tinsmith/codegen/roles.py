@@ -16,9 +16,9 @@ class Role(enum.Enum):
     GLOBAL = "g"  # index of a thread block in the grid
     LOCAL = "l"  # threads of a block
     GROUP = "G"  # threads of a block that share a reduction
-    LOOP = "L"
+    LOOP = "L"  # loop over independent iterations, or over the ordered steps of a scan
     BLOCK = "b"  # outer loop over blocks of another range; sums over it are accumulated in memory
-    REDUCE = "R"
+    REDUCE = "R"  # loop of a reduction
     RANK = "k"  # steps of a histogram or rank, which the threads of a block share
     UPCAST = "u"  # register tile: copies of a parallel iteration
     UNROLL = "r"  # unrolled copies of a reduction step
